@@ -1,0 +1,190 @@
+//! Buffers: page-aligned bytes that commands own while they are in flight.
+//!
+//! A [`Buf`] is a range of a reference-counted, page-aligned allocation. Cloning and slicing
+//! never copy. Whoever holds the only reference may write through [`Buf::as_mut`]; a shared
+//! buffer is read-only, so nothing can change under a write that is on its way to a drive.
+
+use std::{ops::Range, rc::Rc};
+
+/// Bytes in a logical block. Drives with smaller blocks are driven eight at a time.
+pub const BLOCK: usize = 4096;
+
+struct Store {
+    bytes: Vec<u8>,
+    /// Offset of the first page-aligned byte.
+    pad: usize,
+}
+
+/// A page-aligned, reference-counted range of bytes; empty by default.
+#[derive(Clone, Default)]
+pub struct Buf {
+    store: Option<Rc<Store>>,
+    start: u32,
+    len: u32,
+}
+
+impl Buf {
+    /// A new buffer of `len` zero bytes.
+    pub fn zeroed(len: usize) -> Buf {
+        if len == 0 {
+            return Buf::default();
+        }
+        let bytes = vec![0; len + BLOCK - 1];
+        let pad = (bytes.as_ptr() as usize).wrapping_neg() % BLOCK;
+        Buf { store: Some(Rc::new(Store { bytes, pad })), start: 0, len: len as u32 }
+    }
+
+    /// A new buffer with a copy of `bytes`.
+    pub fn copy_of(bytes: &[u8]) -> Buf {
+        let mut buf = Buf::zeroed(bytes.len());
+        if let Some(target) = buf.as_mut() {
+            target.copy_from_slice(bytes);
+        }
+        buf
+    }
+
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whole blocks in the buffer.
+    pub fn blocks(&self) -> u64 {
+        (self.len() / BLOCK) as u64
+    }
+
+    /// The same bytes, narrowed to `range` of this buffer.
+    ///
+    /// # Panics
+    /// When `range` does not lie inside the buffer.
+    pub fn slice(&self, range: Range<usize>) -> Buf {
+        assert!(range.start <= range.end && range.end <= self.len(), "slice {range:?} of {} bytes", self.len);
+        Buf {
+            store: self.store.clone(),
+            start: self.start + range.start as u32,
+            len: (range.end - range.start) as u32,
+        }
+    }
+
+    /// As [`Buf::slice`], in blocks.
+    pub fn slice_blocks(&self, range: Range<u64>) -> Buf {
+        self.slice(range.start as usize * BLOCK..range.end as usize * BLOCK)
+    }
+
+    pub fn as_slice(&self) -> &[u8] {
+        match &self.store {
+            Some(store) => &store.bytes[store.pad + self.start as usize..][..self.len as usize],
+            None => &[],
+        }
+    }
+
+    /// The bytes, to write; `None` while another reference to the allocation exists.
+    pub fn as_mut(&mut self) -> Option<&mut [u8]> {
+        let (start, len) = (self.start as usize, self.len as usize);
+        match &mut self.store {
+            Some(store) => Rc::get_mut(store).map(|s| &mut s.bytes[s.pad + start..][..len]),
+            None => Some(&mut []),
+        }
+    }
+
+    /// Whether this is the only reference, so that [`Buf::as_mut`] would give the bytes.
+    pub fn is_unique(&self) -> bool {
+        self.store.as_ref().is_none_or(|store| Rc::strong_count(store) == 1)
+    }
+
+    fn whole(mut self) -> Buf {
+        if let Some(store) = &self.store {
+            self.start = 0;
+            self.len = (store.bytes.len() + 1 - BLOCK) as u32;
+        }
+        self
+    }
+}
+
+impl std::ops::Deref for Buf {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        self.as_slice()
+    }
+}
+
+impl std::fmt::Debug for Buf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Buf({} bytes)", self.len)
+    }
+}
+
+/// Buffers to use again, kept by power-of-two size. Bounded: a full class lets buffers go.
+#[derive(Default)]
+pub struct BufPool {
+    classes: [Vec<Buf>; 16],
+}
+
+impl BufPool {
+    const KEPT_PER_CLASS: usize = 256;
+
+    fn class(blocks: u64) -> usize {
+        blocks.max(1).next_power_of_two().trailing_zeros() as usize
+    }
+
+    /// A buffer of `blocks` blocks that nobody else holds. Its content is whatever was there.
+    pub fn take(&mut self, blocks: u64) -> Buf {
+        let class = Self::class(blocks);
+        let whole = self.classes.get_mut(class).and_then(Vec::pop);
+        let whole = whole.unwrap_or_else(|| Buf::zeroed(BLOCK << class));
+        if whole.blocks() == blocks { whole } else { whole.narrowed(blocks) }
+    }
+
+    /// Takes a buffer back, if it is the last reference to it.
+    pub fn give(&mut self, buf: Buf) {
+        if !buf.is_empty() && buf.is_unique() {
+            let whole = buf.whole();
+            if let Some(class) = self.classes.get_mut(Self::class(whole.blocks()))
+                && class.len() < Self::KEPT_PER_CLASS
+                && whole.blocks().is_power_of_two()
+            {
+                class.push(whole);
+            }
+        }
+    }
+}
+
+impl Buf {
+    fn narrowed(mut self, blocks: u64) -> Buf {
+        self.len = (blocks as usize * BLOCK) as u32;
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_aligned_shared_when_sliced_and_writable_when_alone() {
+        let mut buf = Buf::zeroed(3 * BLOCK);
+        assert_eq!(buf.as_ptr() as usize % BLOCK, 0);
+        buf.as_mut().unwrap()[BLOCK] = 7;
+        let slice = buf.slice_blocks(1..2);
+        assert_eq!(slice[0], 7);
+        assert!(buf.as_mut().is_none());
+        drop(slice);
+        assert!(buf.as_mut().is_some());
+    }
+
+    #[test]
+    fn the_pool_gives_the_same_buffer_back_but_never_a_shared_one() {
+        let mut pool = BufPool::default();
+        let a = pool.take(3);
+        assert_eq!(a.len(), 3 * BLOCK);
+        let address = a.as_ptr();
+        let shared = a.clone();
+        pool.give(a);
+        assert_ne!(pool.take(3).as_ptr(), address);
+        pool.give(shared);
+        assert_eq!(pool.take(4).as_ptr(), address);
+    }
+}

@@ -1,0 +1,266 @@
+//! A single-threaded executor that can be made to run tasks in any order.
+//!
+//! In production the ready queue is first in, first out. In the simulator a seed picks the next
+//! ready task, so that every interleaving the engine allows is tried sooner or later. The
+//! executor knows no clock and no I/O: whoever owns the devices polls them between calls of
+//! [`Runtime::run`].
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::VecDeque,
+    future::Future,
+    pin::{Pin, pin},
+    rc::Rc,
+    sync::{Arc, Mutex, PoisonError},
+    task::{Context, Poll, Wake, Waker},
+};
+
+type Task = Pin<Box<dyn Future<Output = ()>>>;
+
+/// Runs tasks on the calling thread. Clones share the same tasks.
+#[derive(Clone)]
+pub struct Runtime(Rc<Inner>);
+
+struct Inner {
+    tasks: RefCell<Vec<Option<Task>>>,
+    wakers: RefCell<Vec<Waker>>,
+    free: RefCell<Vec<usize>>,
+    ready: Arc<Ready>,
+    /// State of the generator that picks the next task; `None` for first in, first out.
+    random: Option<Cell<u64>>,
+}
+
+/// Task numbers to poll, each at most once. Wakers have to be `Send`, hence the lock; it is
+/// never contended.
+#[derive(Default)]
+struct Ready(Mutex<ReadyQueue>);
+
+#[derive(Default)]
+struct ReadyQueue {
+    order: VecDeque<usize>,
+    queued: Vec<bool>,
+}
+
+struct TaskWaker {
+    task: usize,
+    ready: Arc<Ready>,
+}
+
+impl Wake for TaskWaker {
+    fn wake(self: Arc<Self>) {
+        self.ready.push(self.task);
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.ready.push(self.task);
+    }
+}
+
+impl Ready {
+    fn push(&self, task: usize) {
+        let mut queue = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if queue.queued.len() <= task {
+            queue.queued.resize(task + 1, false);
+        }
+        if !std::mem::replace(&mut queue.queued[task], true) {
+            queue.order.push_back(task);
+        }
+    }
+
+    fn pop(&self, random: Option<&Cell<u64>>) -> Option<usize> {
+        let mut queue = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let task = match random {
+            Some(state) if queue.order.len() > 1 => {
+                let pick = split_mix(state) as usize % queue.order.len();
+                queue.order.swap_remove_back(pick)
+            }
+            _ => queue.order.pop_front(),
+        }?;
+        queue.queued[task] = false;
+        Some(task)
+    }
+}
+
+/// The SplitMix64 generator: one addition and two multiplications a number.
+fn split_mix(state: &Cell<u64>) -> u64 {
+    state.set(state.get().wrapping_add(0x9e37_79b9_7f4a_7c15));
+    let mut z = state.get();
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+impl Default for Runtime {
+    fn default() -> Runtime {
+        Runtime::new()
+    }
+}
+
+impl Runtime {
+    /// Runs ready tasks first in, first out.
+    pub fn new() -> Runtime {
+        Runtime::with_order(None)
+    }
+
+    /// Runs ready tasks in an order drawn from `seed`.
+    pub fn seeded(seed: u64) -> Runtime {
+        Runtime::with_order(Some(Cell::new(seed)))
+    }
+
+    fn with_order(random: Option<Cell<u64>>) -> Runtime {
+        Runtime(Rc::new(Inner {
+            tasks: RefCell::default(),
+            wakers: RefCell::default(),
+            free: RefCell::default(),
+            ready: Arc::default(),
+            random,
+        }))
+    }
+
+    /// Starts a task. It runs when [`Runtime::run`] is called, and is dropped with the runtime.
+    pub fn spawn(&self, future: impl Future<Output = ()> + 'static) {
+        let inner = &self.0;
+        let free = inner.free.borrow_mut().pop();
+        let task = free.unwrap_or_else(|| {
+            let task = inner.tasks.borrow().len();
+            inner.tasks.borrow_mut().push(None);
+            let waker = Arc::new(TaskWaker { task, ready: inner.ready.clone() });
+            inner.wakers.borrow_mut().push(Waker::from(waker));
+            task
+        });
+        inner.tasks.borrow_mut()[task] = Some(Box::pin(future));
+        inner.ready.push(task);
+    }
+
+    /// Polls one ready task; `false` if none is ready.
+    pub fn step(&self) -> bool {
+        let inner = &self.0;
+        let Some(task) = inner.ready.pop(inner.random.as_ref()) else { return false };
+        let Some(mut future) = inner.tasks.borrow_mut()[task].take() else { return true };
+        let waker = inner.wakers.borrow()[task].clone();
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(()) => inner.free.borrow_mut().push(task),
+            Poll::Pending => inner.tasks.borrow_mut()[task] = Some(future),
+        }
+        true
+    }
+
+    /// Polls until no task is ready.
+    pub fn run(&self) {
+        while self.step() {}
+    }
+
+    /// Runs tasks until `future` is done, calling `idle` whenever nothing is ready: `idle` waits
+    /// for devices and returns `false` if nothing can happen any more, which ends the wait with
+    /// `None`.
+    pub fn block_on<T>(&self, future: impl Future<Output = T>, mut idle: impl FnMut() -> bool) -> Option<T> {
+        let mut future = pin!(future);
+        let flag = Arc::new(Flag(Mutex::new(true)));
+        let waker = Waker::from(flag.clone());
+        loop {
+            let woken = std::mem::take(&mut *flag.0.lock().unwrap_or_else(PoisonError::into_inner));
+            if woken && let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+                return Some(value);
+            }
+            if self.step() {
+                continue;
+            }
+            let woken = *flag.0.lock().unwrap_or_else(PoisonError::into_inner);
+            if !woken && !idle() {
+                return None;
+            }
+        }
+    }
+
+    /// Drops every task where it stands, as a power cut would.
+    pub fn clear(&self) {
+        let tasks = std::mem::take(&mut *self.0.tasks.borrow_mut());
+        drop(tasks);
+        self.0.wakers.borrow_mut().clear();
+        self.0.free.borrow_mut().clear();
+        let mut queue = self.0.ready.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *queue = ReadyQueue::default();
+    }
+}
+
+struct Flag(Mutex<bool>);
+
+impl Wake for Flag {
+    fn wake(self: Arc<Self>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+    }
+}
+
+/// A place to wait until something may have changed. After every wait the waiter looks again.
+#[derive(Default)]
+pub struct Gate {
+    generation: Cell<u64>,
+    waiting: RefCell<Vec<Waker>>,
+}
+
+impl Gate {
+    /// Wakes everybody who waits.
+    pub fn open(&self) {
+        self.generation.set(self.generation.get() + 1);
+        // The list keeps its allocation; wakers only mark tasks as ready.
+        let mut waiting = self.waiting.borrow_mut();
+        for waker in waiting.drain(..) {
+            waker.wake();
+        }
+    }
+
+    /// Waits for the next [`Gate::open`] after this call.
+    pub fn wait(&self) -> impl Future<Output = ()> + '_ {
+        let seen = self.generation.get();
+        std::future::poll_fn(move |context| {
+            if self.generation.get() != seen {
+                return Poll::Ready(());
+            }
+            let mut waiting = self.waiting.borrow_mut();
+            if !waiting.iter().any(|w| w.will_wake(context.waker())) {
+                waiting.push(context.waker().clone());
+            }
+            Poll::Pending
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_decides_the_order_and_first_in_first_out_is_the_default() {
+        let order = |runtime: Runtime| {
+            let log = Rc::new(RefCell::new(Vec::new()));
+            for task in 0..8 {
+                let log = log.clone();
+                runtime.spawn(async move { log.borrow_mut().push(task) });
+            }
+            runtime.run();
+            Rc::try_unwrap(log).unwrap().into_inner()
+        };
+        assert_eq!(order(Runtime::new()), [0, 1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(order(Runtime::seeded(3)), order(Runtime::seeded(3)));
+        assert_ne!(order(Runtime::seeded(3)), order(Runtime::seeded(4)));
+    }
+
+    #[test]
+    fn a_gate_wakes_all_who_wait_and_block_on_ends_when_nothing_can_happen() {
+        let runtime = Runtime::new();
+        let gate = Rc::new(Gate::default());
+        let woken = Rc::new(Cell::new(0));
+        for _ in 0..2 {
+            let (gate, woken) = (gate.clone(), woken.clone());
+            runtime.spawn(async move {
+                gate.wait().await;
+                woken.set(woken.get() + 1);
+            });
+        }
+        runtime.run();
+        gate.open();
+        runtime.run();
+        assert_eq!(woken.get(), 2);
+        assert_eq!(runtime.block_on(gate.wait(), || false), None);
+    }
+}

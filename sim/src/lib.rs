@@ -1,0 +1,1 @@
+//! The emulated ZNS SSD and the simulator.
