@@ -2,6 +2,8 @@
 //! which, what the engine must not touch, no unfinished code, no dead links, no references to
 //! files outside the repository.
 
+#![allow(clippy::unwrap_used)]
+
 use std::{
     fs,
     path::{Component, Path, PathBuf},
