@@ -154,7 +154,7 @@ fn create_destroys_nothing_without_being_told_to() {
     let mut args = vec!["create", "new", "--dry-run", "--yes"];
     args.extend(drives.iter().map(String::as_str));
     let said = place.run(&args).ok().text();
-    assert!(said.contains("would destroy member 4 of array 'tank'") && said.contains("dry run"), "{said}");
+    assert!(said.contains("would destroy: member 4 of array 'tank'") && said.contains("dry run"), "{said}");
     assert!(fingerprint(&place.path("drives")) == before, "a dry run wrote to a drive");
     place.run(&["emulate", "create", "drives"]).fails_with(&["drive0.img", "exists"]);
     place.run(&["create", "x", &drives[0], &drives[0], &drives[1]]).fails_with(&["named twice"]);

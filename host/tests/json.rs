@@ -60,7 +60,7 @@ fn every_command_prints_what_its_schema_says() {
     let drives: Vec<String> = (0..7).map(|n| drive("d", n)).collect();
     prints(
         "emulate-create.json",
-        &["emulate", "create", "d", "--count", "7", "--zones", "16", "--zone-capacity", "4M"],
+        &["emulate", "create", "d", "--count", "7", "--zones", "16", "--zone-capacity", "8M"],
     );
     let mut create = vec!["create", "tank"];
     create.extend(drives[..5].iter().map(String::as_str));

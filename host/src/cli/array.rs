@@ -72,16 +72,16 @@ pub fn create(output: Output, options: Create) -> Result<u8> {
         created.drives.push(CreatedFrom {
             drive: drive.path.display().to_string(),
             size_bytes: bytes(geometry.zones as u64 * geometry.zone_capacity_blocks),
-            destroys: drive.content()?,
+            destroys: drive.describe(),
         });
     }
     let used: Vec<String> = created
         .drives
         .iter()
-        .filter_map(|drive| drive.destroys.as_ref().map(|what| format!("{} holds {what}", drive.drive)))
+        .filter_map(|drive| drive.destroys.as_ref().map(|what| format!("{}: {what}", drive.drive)))
         .collect();
     if !options.dry_run {
-        ensure!(options.yes || used.is_empty(), "{}; give --yes to destroy that", used.join(", "));
+        ensure!(options.yes || used.is_empty(), "the drives are not blank ({}); --yes destroys what is on them", used.join(", "));
         let uuid = output::new_uuid()?;
         let array = make(&options, uuid, &drives)?;
         let geometry = array.geometry();
@@ -122,7 +122,7 @@ fn created_text(created: &Created) -> String {
     let mut text = String::new();
     let verb = if created.dry_run { "would destroy" } else { "destroyed" };
     for drive in &created.drives {
-        let what = drive.destroys.as_ref().map_or("blank".to_string(), |what| format!("{verb} {what}"));
+        let what = drive.destroys.as_ref().map_or("blank".to_string(), |what| format!("{verb}: {what}"));
         text += &format!("{} ({}): {what}\n", drive.drive, show(drive.size_bytes));
     }
     match (created.zones, created.zone_capacity_bytes) {
@@ -250,7 +250,7 @@ fn working(name: &ArrayName, array: &ArrayStatus, zones: u32, capacity_blocks: u
 fn unusable(found: &Found, why: String) -> Status {
     let label = &found.label;
     let members = (0..label.members).map(|role| {
-        let drive = found.drives.iter().find(|drive| drive.label.as_ref().is_some_and(|l| l.role == role));
+        let drive = found.drives.iter().find(|drive| drive.label().is_some_and(|l| l.role == role));
         StatusMember {
             role,
             drive: drive.map(|drive| drive.path.display().to_string()).unwrap_or_default(),
@@ -333,12 +333,12 @@ fn role_of(found: &Found, member: &Path) -> Result<usize> {
     }
     if let Ok(real) = member.canonicalize() {
         let same = |drive: &&OpenDrive| drive.path.canonicalize().is_ok_and(|path| path == real);
-        let label = found.drives.iter().find(same).and_then(|drive| drive.label.as_ref());
+        let label = found.drives.iter().find(same).and_then(|drive| drive.label());
         let label = label.with_context(|| format!("{text} is not a member of '{}'", found.label.name))?;
         return Ok(label.role as usize);
     }
     // A drive that is gone: it can only be the member that is missing.
-    let present = |role: &u32| found.drives.iter().any(|d| d.label.as_ref().is_some_and(|l| l.role == *role));
+    let present = |role: &u32| found.drives.iter().any(|d| d.label().is_some_and(|l| l.role == *role));
     let missing: Vec<u32> = (0..found.label.members).filter(|role| !present(role)).collect();
     match missing[..] {
         [role] => Ok(role as usize),
@@ -360,8 +360,8 @@ pub fn replace(output: Output, mut args: Vec<PathBuf>) -> Result<u8> {
     let found = Found::by_name(&name)?;
     let role = role_of(&found, &old)?;
     let drive = OpenDrive::open(&new)?;
-    if let Some(what) = drive.content()? {
-        bail!("{} holds {what}; only a blank drive can replace a member", new.display());
+    if let Some(what) = drive.describe() {
+        bail!("{}: {what}; only a blank drive can replace a member", new.display());
     }
     let session = found.assemble()?;
     let state = session.array.status().members.get(role).map(|member| member.state);

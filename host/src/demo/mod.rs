@@ -127,7 +127,7 @@ fn plan(bytes: u64) -> Model {
     let model = Model::zn540();
     let blocks = bytes.div_ceil(BLOCK as u64);
     let wanted = blocks.div_ceil(ZONES * DATA_MEMBERS).next_multiple_of(256);
-    let capacity = wanted.clamp(1024, model.geometry.zone_capacity_blocks);
+    let capacity = wanted.clamp(2048, model.geometry.zone_capacity_blocks);
     // Some of a zone may go to waste at its end.
     let zones = blocks.div_ceil((capacity - CHUNK_BLOCKS) * DATA_MEMBERS) + MORE_ZONES;
     let zones = zones.min(model.geometry.zones as u64) as u32;
