@@ -1,1 +1,5 @@
 //! The emulated ZNS SSD and the simulator.
+#![forbid(unsafe_code)]
+
+pub mod rng;
+pub mod ssd;

@@ -1,0 +1,115 @@
+//! A small deterministic generator: the only source of chance in the simulator.
+//!
+//! xoshiro256** (Blackman and Vigna, "Scrambled linear pseudorandom number generators", 2021),
+//! seeded through SplitMix64. A seed gives the same numbers on every machine and in every
+//! version of this crate. Not for secrets.
+
+use std::ops::Range;
+
+/// The generator. A clone goes on with the same numbers as the original.
+#[derive(Clone, Debug)]
+pub struct Rng([u64; 4]);
+
+impl Rng {
+    /// A generator whose numbers are decided by `seed`.
+    pub fn new(seed: u64) -> Rng {
+        let mut state = seed;
+        Rng(std::array::from_fn(|_| {
+            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mut z = state;
+            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            z ^ (z >> 31)
+        }))
+    }
+
+    /// Any number.
+    pub fn next_u64(&mut self) -> u64 {
+        let s = &mut self.0;
+        let result = s[1].wrapping_mul(5).rotate_left(7).wrapping_mul(9);
+        let t = s[1] << 17;
+        s[2] ^= s[0];
+        s[3] ^= s[1];
+        s[1] ^= s[2];
+        s[0] ^= s[3];
+        s[2] ^= t;
+        s[3] = s[3].rotate_left(45);
+        result
+    }
+
+    /// A number below `n`; 0 if `n` is 0. The bias is below n / 2⁶⁴.
+    pub fn below(&mut self, n: u64) -> u64 {
+        ((self.next_u64() as u128 * n as u128) >> 64) as u64
+    }
+
+    /// A number in `range`, or its start if it is empty.
+    pub fn range(&mut self, range: Range<u64>) -> u64 {
+        range.start + self.below(range.end.saturating_sub(range.start))
+    }
+
+    /// `true` in `num` of `den` cases.
+    pub fn chance(&mut self, num: u64, den: u64) -> bool {
+        self.below(den) < num
+    }
+
+    /// One of `items`.
+    ///
+    /// # Panics
+    /// When there are none.
+    pub fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
+        assert!(!items.is_empty(), "nothing to pick from");
+        &items[self.below(items.len() as u64) as usize]
+    }
+
+    /// Puts `items` in any order.
+    pub fn shuffle<T>(&mut self, items: &mut [T]) {
+        for i in (1..items.len()).rev() {
+            items.swap(i, self.below(i as u64 + 1) as usize);
+        }
+    }
+
+    /// Fills `bytes` with noise.
+    pub fn fill(&mut self, bytes: &mut [u8]) {
+        for chunk in bytes.chunks_mut(8) {
+            let word = self.next_u64().to_le_bytes();
+            chunk.copy_from_slice(&word[..chunk.len()]);
+        }
+    }
+
+    /// Another generator, decided by this one, whose numbers have nothing to do with its own.
+    pub fn fork(&mut self) -> Rng {
+        Rng::new(self.next_u64())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_gives_the_same_numbers_for_ever() {
+        // From the reference implementation of xoshiro256** with the state {1, 2, 3, 4}.
+        let mut rng = Rng([1, 2, 3, 4]);
+        assert_eq!([rng.next_u64(), rng.next_u64(), rng.next_u64()], [11520, 0, 1509978240]);
+        // SplitMix64's published first number for seed 0.
+        assert_eq!(Rng::new(0).0[0], 0xe220_a839_7b1d_cdaf);
+    }
+
+    #[test]
+    fn helpers_stay_in_range_and_reach_all_of_it() {
+        let mut rng = Rng::new(7);
+        let mut seen = [0; 5];
+        for _ in 0..1000 {
+            seen[rng.below(5) as usize] += 1;
+        }
+        assert!(seen.iter().all(|n| *n > 150), "{seen:?}");
+        let heads = (0..1000).filter(|_| rng.chance(1, 4)).count();
+        assert!((200..300).contains(&heads), "{heads}");
+        let mut items: Vec<u32> = (0..100).collect();
+        rng.shuffle(&mut items);
+        assert!(!items.is_sorted());
+        items.sort_unstable();
+        assert_eq!(items, (0..100).collect::<Vec<_>>());
+        assert!((0..100).all(|_| rng.range(3..5) >= 3 && rng.range(3..5) < 5));
+    }
+}

@@ -1,0 +1,176 @@
+//! What an emulated SSD stores its blocks and zone states in.
+//!
+//! Media know no rules: the [`super::Ssd`] calls them with ranges that lie within the capacity of
+//! one zone. A block that was never written, or was taken back, reads as zeros.
+
+use engine::{
+    buf::BLOCK,
+    device::Geometry,
+    zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
+};
+use std::io;
+
+/// The memory of a drive. What a call has stored is there when the drive is powered on again.
+pub trait Media {
+    /// Fills `data`, whole blocks from `lba` on, and `oob` unless it is empty.
+    fn read(&mut self, lba: Lba, data: &mut [u8], oob: &mut [u8]) -> io::Result<()>;
+
+    /// Stores whole blocks, each together with its out-of-band metadata: zeros if `oob` is empty.
+    fn write(&mut self, lba: Lba, data: &[u8], oob: &[u8]) -> io::Result<()>;
+
+    /// Whether the block has been written since its zone was last reset.
+    fn is_written(&mut self, lba: Lba) -> io::Result<bool>;
+
+    /// Makes a block unwritten again.
+    fn forget(&mut self, lba: Lba) -> io::Result<()>;
+
+    /// The state of a zone: empty to begin with, then what was last stored.
+    fn zone(&self, zone: ZoneIndex) -> ZoneInfo;
+
+    /// Stores the state of a zone.
+    fn set_zone(&mut self, info: &ZoneInfo) -> io::Result<()>;
+
+    /// Makes a zone empty and all its blocks unwritten, at once.
+    fn reset(&mut self, zone: ZoneIndex) -> io::Result<()>;
+}
+
+/// Blocks of an [`Extent`].
+const EXTENT: u64 = 16;
+
+/// Some neighbouring blocks of a zone, allocated when the first of them is written.
+#[derive(Clone)]
+struct Extent {
+    data: Vec<u8>,
+    oob: Vec<u8>,
+    /// A bit for each block.
+    written: u16,
+}
+
+/// Media in memory. Only what is written takes space.
+#[derive(Clone)]
+pub struct MemoryMedia {
+    zone_size: u64,
+    oob_bytes: usize,
+    zones: Vec<ZoneInfo>,
+    extents: Vec<Vec<Option<Box<Extent>>>>,
+    /// Extents of zones that were reset, to use again.
+    free: Vec<Box<Extent>>,
+}
+
+impl MemoryMedia {
+    const MOST_FREE: usize = 64;
+
+    /// Blank media for a drive of this shape.
+    pub fn new(geometry: &Geometry) -> MemoryMedia {
+        let empty = |zone| ZoneInfo {
+            zone: ZoneIndex(zone),
+            state: ZoneState::Empty,
+            wp_blocks: 0,
+            capacity_blocks: geometry.zone_capacity_blocks,
+            zrwa: false,
+        };
+        MemoryMedia {
+            zone_size: geometry.zone_size_blocks,
+            oob_bytes: geometry.oob_bytes as usize,
+            zones: (0..geometry.zones).map(empty).collect(),
+            extents: vec![Vec::new(); geometry.zones as usize],
+            free: Vec::new(),
+        }
+    }
+
+    fn extent(&self, lba: Lba) -> Option<(&Extent, usize)> {
+        let offset = lba.0 % self.zone_size;
+        let zone = self.extents.get((lba.0 / self.zone_size) as usize)?;
+        let extent = zone.get((offset / EXTENT) as usize)?.as_deref()?;
+        let index = (offset % EXTENT) as usize;
+        (extent.written >> index & 1 == 1).then_some((extent, index))
+    }
+
+    fn extent_to_write(&mut self, lba: Lba) -> (&mut Extent, usize) {
+        let offset = lba.0 % self.zone_size;
+        let zone = &mut self.extents[(lba.0 / self.zone_size) as usize];
+        let index = (offset / EXTENT) as usize;
+        if zone.len() <= index {
+            zone.resize_with(index + 1, || None);
+        }
+        let extent = zone[index].get_or_insert_with(|| {
+            self.free.pop().unwrap_or_else(|| {
+                Box::new(Extent {
+                    data: vec![0; EXTENT as usize * BLOCK],
+                    oob: vec![0; EXTENT as usize * self.oob_bytes],
+                    written: 0,
+                })
+            })
+        });
+        (extent, (offset % EXTENT) as usize)
+    }
+}
+
+impl Media for MemoryMedia {
+    fn read(&mut self, lba: Lba, data: &mut [u8], oob: &mut [u8]) -> io::Result<()> {
+        let size = self.oob_bytes;
+        for (i, block) in data.chunks_exact_mut(BLOCK).enumerate() {
+            let oob = if oob.is_empty() { &mut [] } else { &mut oob[i * size..][..size] };
+            match self.extent(Lba(lba.0 + i as u64)) {
+                Some((extent, at)) => {
+                    block.copy_from_slice(&extent.data[at * BLOCK..][..BLOCK]);
+                    let stored = &extent.oob[at * size..];
+                    oob.copy_from_slice(&stored[..oob.len()]);
+                }
+                None => {
+                    block.fill(0);
+                    oob.fill(0);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, lba: Lba, data: &[u8], oob: &[u8]) -> io::Result<()> {
+        let size = self.oob_bytes;
+        for (i, block) in data.chunks_exact(BLOCK).enumerate() {
+            let (extent, at) = self.extent_to_write(Lba(lba.0 + i as u64));
+            extent.data[at * BLOCK..][..BLOCK].copy_from_slice(block);
+            let stored = &mut extent.oob[at * size..][..size];
+            match oob.get(i * size..(i + 1) * size) {
+                Some(oob) => stored.copy_from_slice(oob),
+                None => stored.fill(0),
+            }
+            extent.written |= 1 << at;
+        }
+        Ok(())
+    }
+
+    fn is_written(&mut self, lba: Lba) -> io::Result<bool> {
+        Ok(self.extent(lba).is_some())
+    }
+
+    fn forget(&mut self, lba: Lba) -> io::Result<()> {
+        if self.extent(lba).is_some() {
+            let (extent, at) = self.extent_to_write(lba);
+            extent.written &= !(1 << at);
+        }
+        Ok(())
+    }
+
+    fn zone(&self, zone: ZoneIndex) -> ZoneInfo {
+        self.zones[zone.0 as usize]
+    }
+
+    fn set_zone(&mut self, info: &ZoneInfo) -> io::Result<()> {
+        self.zones[info.zone.0 as usize] = *info;
+        Ok(())
+    }
+
+    fn reset(&mut self, zone: ZoneIndex) -> io::Result<()> {
+        let info = &mut self.zones[zone.0 as usize];
+        *info = ZoneInfo { state: ZoneState::Empty, wp_blocks: 0, zrwa: false, ..*info };
+        for mut extent in self.extents[zone.0 as usize].drain(..).flatten() {
+            if self.free.len() < Self::MOST_FREE {
+                extent.written = 0;
+                self.free.push(extent);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,85 @@
+//! Shapes of drives that exist, to emulate.
+
+use engine::{
+    buf::BLOCK,
+    device::{Geometry, Zrwa},
+};
+
+/// A kind of drive. Any other can be had by changing the geometry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Model {
+    /// What messages and images call it.
+    pub name: String,
+    pub geometry: Geometry,
+}
+
+const fn kib(n: u64) -> u64 {
+    n * 1024 / BLOCK as u64
+}
+
+impl Model {
+    /// Names that [`Model::by_name`] knows.
+    pub const NAMES: [&str; 2] = ["zn540", "pm1731a"];
+
+    /// The model of this name.
+    pub fn by_name(name: &str) -> Option<Model> {
+        match name {
+            "zn540" => Some(Model::zn540()),
+            "pm1731a" => Some(Model::pm1731a()),
+            _ => None,
+        }
+    }
+
+    /// Western Digital Ultrastar DC ZN540, 1 TB: few large zones. Published: zones, capacity,
+    /// limits, ZRWA, OOB. Assumed: a ZRWA for every open zone, transfers up to 1 MiB, a cache
+    /// that survives power cuts.
+    pub fn zn540() -> Model {
+        Model {
+            name: "zn540".into(),
+            geometry: Geometry {
+                zones: 904,
+                zone_size_blocks: kib(2 << 20),
+                zone_capacity_blocks: kib(1077 << 10),
+                max_open: 14,
+                max_active: 14,
+                zrwa: Some(Zrwa { size_blocks: kib(1024), granularity_blocks: kib(16), max_zones: 14 }),
+                oob_bytes: 64,
+                max_transfer_blocks: kib(1024) as u32,
+                max_append_blocks: kib(1024) as u32,
+                volatile_cache: false,
+            },
+        }
+    }
+
+    /// Samsung PM1731a: many small zones. Published: number and size of zones, active zones,
+    /// ZRWA. Assumed: the capacity of a zone is its size, all active zones may be open and have a
+    /// ZRWA, OOB of 64 bytes, transfers up to 1 MiB, a cache that survives power cuts.
+    pub fn pm1731a() -> Model {
+        Model {
+            name: "pm1731a".into(),
+            geometry: Geometry {
+                zones: 40_704,
+                zone_size_blocks: kib(96 << 10),
+                zone_capacity_blocks: kib(96 << 10),
+                max_open: 384,
+                max_active: 384,
+                zrwa: Some(Zrwa { size_blocks: kib(64), granularity_blocks: kib(32), max_zones: 384 }),
+                oob_bytes: 64,
+                max_transfer_blocks: kib(1024) as u32,
+                max_append_blocks: kib(1024) as u32,
+                volatile_cache: false,
+            },
+        }
+    }
+
+    /// The same drive with other zones. The zone size is as far above the capacity as powers of
+    /// two make it, or equal to it if that was so before; limits and ZRWA stay.
+    pub fn scaled(mut self, zones: u32, capacity_blocks: u64) -> Model {
+        let g = &mut self.geometry;
+        let equal = g.zone_size_blocks == g.zone_capacity_blocks;
+        g.zones = zones;
+        g.zone_capacity_blocks = capacity_blocks;
+        g.zone_size_blocks = if equal { capacity_blocks } else { capacity_blocks.next_power_of_two() };
+        self
+    }
+}

@@ -1,0 +1,72 @@
+use super::*;
+use engine::device::Zrwa;
+
+fn geometry() -> Geometry {
+    Geometry {
+        zones: 4,
+        zone_size_blocks: 64,
+        zone_capacity_blocks: 48,
+        max_open: 2,
+        max_active: 3,
+        zrwa: Some(Zrwa { size_blocks: 8, granularity_blocks: 2, max_zones: 2 }),
+        oob_bytes: 64,
+        max_transfer_blocks: 32,
+        max_append_blocks: 16,
+        volatile_cache: false,
+    }
+}
+
+fn blocks(n: usize, byte: u8) -> Buf {
+    Buf::copy_of(&vec![byte; n * BLOCK])
+}
+
+#[test]
+fn blocks_and_metadata_come_back_and_unwritten_ones_are_zero() {
+    let mut ssd = Ssd::in_memory(&geometry());
+    let write = |lba, byte| Command::Write {
+        lba: Lba(lba),
+        data: blocks(2, byte),
+        oob: Buf::copy_of(&[byte ^ 0xff; 128]),
+        fua: false,
+    };
+    let open = Command::Open { zones: Zones::One(ZoneIndex(1)), zrwa: true };
+    assert_eq!(ssd.execute(open).result, Ok(()));
+    assert_eq!(ssd.execute(write(64, 1)).result, Ok(()));
+    assert_eq!(ssd.execute(write(68, 2)).result, Ok(()));
+    assert_eq!(ssd.execute(write(65, 3)).result, Ok(()));
+    let read = Command::Read { lba: Lba(64), data: blocks(6, 9), oob: Buf::copy_of(&[9; 384]) };
+    let done = ssd.execute(read);
+    assert_eq!(done.result, Ok(()));
+    let found: Vec<u8> = (0..6).map(|i| done.data[i * BLOCK + 17]).collect();
+    assert_eq!(found, [1, 3, 3, 0, 2, 2]);
+    let found: Vec<u8> = (0..6).map(|i| done.oob[i * 64 + 17]).collect();
+    assert_eq!(found, [0xfe, 0xfc, 0xfc, 0, 0xfd, 0xfd]);
+}
+
+#[test]
+fn appends_tell_where_they_landed() {
+    let mut ssd = Ssd::in_memory(&geometry());
+    let append = |n| Command::append(ZoneIndex(2), blocks(n, 5), false);
+    assert_eq!(ssd.execute(append(3)).lba, Lba(128));
+    assert_eq!(ssd.execute(append(1)).lba, Lba(131));
+    let open = Command::Open { zones: Zones::One(ZoneIndex(0)), zrwa: true };
+    assert_eq!(ssd.execute(open).result, Ok(()));
+    let refused = ssd.execute(Command::append(ZoneIndex(0), blocks(1, 5), false));
+    assert_eq!(refused.result, Err(Status::InvalidZoneOperation.into()));
+}
+
+#[test]
+fn a_drive_comes_back_with_its_zones_closed() {
+    let geometry = geometry();
+    let media = Box::new(MemoryMedia::new(&geometry));
+    let mut ssd = Ssd::new(geometry.clone(), media);
+    let open = |zone, zrwa| Command::Open { zones: Zones::One(ZoneIndex(zone)), zrwa };
+    assert_eq!(ssd.execute(open(0, false)).result, Ok(()));
+    assert_eq!(ssd.execute(open(1, true)).result, Ok(()));
+    assert_eq!(ssd.execute(Command::Close { zones: Zones::All }).result, Ok(()));
+    assert_eq!(ssd.execute(Command::write(Lba(128), blocks(3, 1), false)).result, Ok(()));
+    let ssd = Ssd::new(geometry, ssd.media);
+    let states: Vec<_> = (0..4).map(|z| ssd.zones().info(ZoneIndex(z))).map(|z| (z.state, z.zrwa)).collect();
+    use ZoneState::{Closed, Empty};
+    assert_eq!(states, [(Empty, false), (Closed, true), (Closed, false), (Empty, false)]);
+}
