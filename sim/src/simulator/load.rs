@@ -6,7 +6,7 @@
 //! must be refused and change nothing.
 
 use super::{
-    oracle::{Change, FlushPoint, ReadPoint},
+    oracle::{Change, FlushPoint, ReadPoint, ReportPoint},
     world::{Failure, World},
 };
 use engine::{
@@ -28,7 +28,7 @@ enum Kind {
     Write { zone: u32, start: u64, end: u64, fua: bool, append: bool },
     Read { point: ReadPoint, blocks: u64 },
     Flush(FlushPoint),
-    Report { first: u32 },
+    Report { first: u32, point: ReportPoint },
     Change { zones: Vec<u32>, change: Change },
     Open { zone: u32 },
     Close { zone: u32 },
@@ -72,7 +72,7 @@ impl fmt::Display for Kind {
                 write!(f, "read zone {} {}..{}", point.zone, point.block, point.block + blocks)
             }
             Kind::Flush(_) => f.write_str("flush"),
-            Kind::Report { first } => write!(f, "report from zone {first} on"),
+            Kind::Report { first, .. } => write!(f, "report from zone {first} on"),
             Kind::Change { zones, change } => write!(f, "{change:?} zones {zones:?}"),
             Kind::Open { zone } => write!(f, "open zone {zone}"),
             Kind::Close { zone } => write!(f, "close zone {zone}"),
@@ -120,7 +120,8 @@ impl World<'_> {
             4 => {
                 let first = self.rng.below(limits.zones as u64) as u32;
                 let count = limits.zones - first;
-                self.submit(Kind::Report { first }, Command::Report { first: ZoneIndex(first), count });
+                let point = self.oracle.report();
+                self.submit(Kind::Report { first, point }, Command::Report { first: ZoneIndex(first), count });
             }
             5 => self.hold(Held::Reset(zone)),
             6 => self.hold(Held::ResetAll),
@@ -186,14 +187,14 @@ impl World<'_> {
                 if !self.oracle.is_full(zone) && self.may_activate(zone, limits) {
                     let state = &mut self.oracle.zones[zone as usize];
                     (state.active, state.opening) = (true, true);
-                    state.in_flight += 1;
+                    state.begin();
                     self.submit(Kind::Open { zone }, Command::Open { zones: one(zone), zrwa: false });
                 }
             }
             Held::Close(zone) => {
                 let state = &mut self.oracle.zones[zone as usize];
                 if state.active {
-                    state.in_flight += 1;
+                    state.begin();
                     self.submit(Kind::Close { zone }, Command::Close { zones: one(zone) });
                 }
             }
@@ -294,7 +295,7 @@ impl World<'_> {
             }
             _ => return,
         };
-        self.oracle.zones[zone as usize].in_flight += 1;
+        self.oracle.zones[zone as usize].begin();
         self.submit(Kind::Wrong { zone, what }, command);
     }
 
@@ -327,7 +328,7 @@ impl World<'_> {
     fn complete(&mut self, kind: Kind, done: Done) -> Result<(), Failure> {
         self.trace.note(|| format!("host learns: {kind} {}", outcome(&done)));
         if let Kind::Wrong { zone, what } = kind {
-            self.oracle.zones[zone as usize].in_flight -= 1;
+            self.oracle.zones[zone as usize].end();
             return match done.result {
                 Err(DeviceError::Status(_)) => Ok(()),
                 other => Err(Failure(format!("{what} in zone {zone} was answered with {other:?}"))),
@@ -353,16 +354,16 @@ impl World<'_> {
                 self.oracle.check_read(point, &done.data)?;
             }
             Kind::Flush(point) => self.oracle.flushed(&point),
-            Kind::Report { .. } => self.oracle.check_report(&done.zones)?,
+            Kind::Report { point, .. } => self.oracle.check_report(&point, &done.zones)?,
             Kind::Change { zones, .. } => zones.iter().for_each(|zone| self.oracle.changed(*zone)),
             Kind::Open { zone } => {
                 let state = &mut self.oracle.zones[zone as usize];
-                state.in_flight -= 1;
+                state.end();
                 (state.opened, state.opening) = (true, false);
             }
             Kind::Close { zone } => {
                 let state = &mut self.oracle.zones[zone as usize];
-                state.in_flight -= 1;
+                state.end();
                 state.opened = false;
                 // A closed zone that was opened but not written may be empty or closed: it may
                 // still count as active, so the load takes it as such.

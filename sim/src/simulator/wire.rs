@@ -6,10 +6,8 @@
 //! NVMe promises none. Faults of the path are made here (no answer, an answer that comes very late,
 //! a drive that is gone); faults of the media are made by the drive.
 
-use crate::{
-    rng::Rng,
-    ssd::{Cut, Ssd},
-};
+use super::shim::{Cut, PowerCut};
+use crate::{rng::Rng, ssd::Ssd};
 use engine::device::{
     Command, Completer, Completion, DeviceError, Done, Geometry, Slots, Status, ZonedDevice,
 };
@@ -129,6 +127,11 @@ impl Wire {
     /// Arms a fault.
     pub fn set_fault(&self, bay: Bay, fault: Fault) {
         self.slots.borrow_mut()[bay].fault = Some(fault);
+    }
+
+    /// Disarms whatever fault is armed.
+    pub fn clear_fault(&self, bay: Bay) {
+        self.slots.borrow_mut()[bay].fault = None;
     }
 
     /// All commands of the drive are delayed for so many events.

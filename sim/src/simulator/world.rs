@@ -15,10 +15,8 @@ use super::{
     subject::{Maker, Subject, Work},
     wire::{Bay, Wire},
 };
-use crate::{
-    rng::Rng,
-    ssd::{Cut, MemoryMedia, Options, Ssd},
-};
+use super::shim::Cut;
+use crate::{rng::Rng, ssd::Ssd};
 use engine::{
     array::Drive,
     buf::BufPool,
@@ -135,6 +133,8 @@ pub struct World<'m> {
     pub(super) trace: Trace,
     /// A task may be ready to run.
     pub(super) ready: bool,
+    /// Why the subject could not be made.
+    pub(super) refusal: Option<String>,
 }
 
 impl<'m> World<'m> {
@@ -158,6 +158,7 @@ impl<'m> World<'m> {
             counts: Counts::default(),
             trace: Trace::new(tracing),
             ready: false,
+            refusal: None,
             scenario,
         };
         for _ in 0..world.scenario.members {
@@ -165,6 +166,11 @@ impl<'m> World<'m> {
             world.members.push(Some(bay));
         }
         world
+    }
+
+    /// Why the subject could not be made of these drives, if so.
+    pub fn refusal(&self) -> Option<&str> {
+        self.refusal.as_deref()
     }
 
     pub fn counts(&self) -> Counts {
@@ -178,9 +184,7 @@ impl<'m> World<'m> {
 
     /// Puts a new, blank drive on the wire.
     pub(super) fn new_drive(&mut self) -> Bay {
-        let geometry = self.scenario.drive.clone();
-        let media = Box::new(MemoryMedia::new(&geometry));
-        self.wire.insert(Ssd::new(geometry, Options::default(), media))
+        self.wire.insert(Ssd::in_memory(&self.scenario.drive))
     }
 
     /// The drive in `bay`, as it is handed to the subject.
