@@ -42,8 +42,6 @@ struct Course {
     repair: Option<Repair>,
     /// Drives that were replaced or given up, with their old role.
     attic: Vec<(usize, Bay)>,
-    /// Attempts to make the subject.
-    attempts: u64,
     /// The power is going to be cut while the repair goes on.
     cut_in_rebuild: bool,
 }
@@ -55,7 +53,7 @@ impl World<'_> {
     /// The first broken promise.
     pub fn run(&mut self) -> Result<(), Failure> {
         let mut course = Course::default();
-        if !self.create(&mut course)? {
+        if !self.create()? {
             return Ok(());
         }
         for _ in 0..self.scenario.rounds {
@@ -67,10 +65,9 @@ impl World<'_> {
     }
 
     /// Makes the subject; `false` if it declines the geometry. Sometimes the power is cut first.
-    fn create(&mut self, course: &mut Course) -> Result<bool, Failure> {
-        let interrupted = self.rng.chance(1, 10);
+    pub(super) fn create(&mut self) -> Result<bool, Failure> {
+        let mut interrupt = self.rng.chance(1, 10);
         loop {
-            course.attempts += 1;
             let mut uuid = [0; 16];
             uuid[..8].copy_from_slice(&self.rng.next_u64().to_le_bytes());
             let options = CreateOptions {
@@ -81,7 +78,7 @@ impl World<'_> {
             };
             let drives = self.members.iter().flatten().map(|bay| self.drive(*bay)).collect();
             let pending = self.start(self.maker.create(&self.runtime, options, drives));
-            let events = (interrupted && course.attempts == 1).then(|| self.rng.below(100));
+            let events = std::mem::take(&mut interrupt).then(|| self.rng.below(100));
             match self.wait(&pending, events, false)? {
                 Some(Ok(subject)) => {
                     let geometry = subject.geometry().clone();
@@ -101,7 +98,7 @@ impl World<'_> {
                     self.refusal = Some(why);
                     return Ok(false);
                 }
-                None => self.cut(course, false),
+                None => self.cut_power(|_| Cut { cache_lost: true, zrwa_lost: false }),
             }
         }
     }

@@ -164,12 +164,12 @@ impl World<'_> {
     /// Whether the zone may be written or opened within the limits of active and open zones,
     /// whatever order the operations in flight come to an end in.
     fn may_activate(&self, zone: u32, limits: &Geometry) -> bool {
-        let busy = |z: &super::oracle::Zone| z.active || z.in_flight > 0;
         let zones = &self.oracle.zones;
-        let active = zones.iter().filter(|z| busy(z)).count();
-        let opened = zones.iter().filter(|z| z.opened || z.opening).count();
         let this = &zones[zone as usize];
-        (busy(this) || limits.max_active == 0 || active < limits.max_active as usize)
+        let others = || zones.iter().enumerate().filter(|(z, _)| *z != zone as usize).map(|(_, z)| z);
+        let active = others().filter(|z| z.active || z.in_flight > 0).count();
+        let opened = others().filter(|z| z.opened || z.opening).count();
+        (this.active || limits.max_active == 0 || active < limits.max_active as usize)
             && (this.opened || limits.max_open == 0 || opened < limits.max_open as usize)
     }
 
@@ -244,13 +244,19 @@ impl World<'_> {
         let most = if append { limits.max_append_blocks } else { limits.max_transfer_blocks } as u64;
         let blocks = self.draw_blocks(start).min(most).min(limits.zone_capacity_blocks - start);
         let fua = self.rng.chance(self.scenario.load.fua_percent, 100);
-        let pool = &mut self.pool;
-        let (start, data) = self.oracle.write(zone, pool.take(blocks));
+        self.write(zone, blocks, fua, append);
+    }
+
+    /// Hands in a write, which must be possible.
+    pub(super) fn write(&mut self, zone: u32, blocks: u64, fua: bool, append: bool) {
+        let Some(limits) = &self.limits else { return };
+        let zone_start = limits.start(ZoneIndex(zone)).0;
+        let (start, data) = self.oracle.write(zone, self.pool.take(blocks));
         let kind = Kind::Write { zone, start, end: start + blocks, fua, append };
         let command = if append {
             Command::append(ZoneIndex(zone), data, fua)
         } else {
-            Command::write(Lba(limits.start(ZoneIndex(zone)).0 + start), data, fua)
+            Command::write(Lba(zone_start + start), data, fua)
         };
         self.submit(kind, command);
     }
