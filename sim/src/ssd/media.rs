@@ -52,9 +52,9 @@ pub struct MemoryMedia {
     zone_size: u64,
     oob_bytes: usize,
     zones: Vec<ZoneInfo>,
-    extents: Vec<Vec<Option<Box<Extent>>>>,
+    extents: Vec<Vec<Option<Extent>>>,
     /// Extents of zones that were reset, to use again.
-    free: Vec<Box<Extent>>,
+    free: Vec<Extent>,
 }
 
 impl MemoryMedia {
@@ -81,7 +81,7 @@ impl MemoryMedia {
     fn extent(&self, lba: Lba) -> Option<(&Extent, usize)> {
         let offset = lba.0 % self.zone_size;
         let zone = self.extents.get((lba.0 / self.zone_size) as usize)?;
-        let extent = zone.get((offset / EXTENT) as usize)?.as_deref()?;
+        let extent = zone.get((offset / EXTENT) as usize)?.as_ref()?;
         let index = (offset % EXTENT) as usize;
         (extent.written >> index & 1 == 1).then_some((extent, index))
     }
@@ -94,12 +94,10 @@ impl MemoryMedia {
             zone.resize_with(index + 1, || None);
         }
         let extent = zone[index].get_or_insert_with(|| {
-            self.free.pop().unwrap_or_else(|| {
-                Box::new(Extent {
-                    data: vec![0; EXTENT as usize * BLOCK],
-                    oob: vec![0; EXTENT as usize * self.oob_bytes],
-                    written: 0,
-                })
+            self.free.pop().unwrap_or_else(|| Extent {
+                data: vec![0; EXTENT as usize * BLOCK],
+                oob: vec![0; EXTENT as usize * self.oob_bytes],
+                written: 0,
             })
         });
         (extent, (offset % EXTENT) as usize)

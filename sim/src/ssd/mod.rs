@@ -7,14 +7,20 @@
 //! Invariant: media hold the state in which a zone comes back when power returns, so open zones
 //! are stored as closed, or as empty if nothing was written and they have no ZRWA.
 
+mod cache;
 mod drive;
+mod fault;
 mod media;
 mod model;
+mod power;
 
 pub use drive::{EmulatedDrive, NullDrive};
+pub use fault::{Fault, FaultPlan};
 pub use media::{Media, MemoryMedia};
 pub use model::Model;
+pub use power::Cut;
 
+use cache::Cache;
 use engine::{
     buf::{BLOCK, Buf},
     device::{Command, DeviceError, Done, Geometry, Status, Zones},
@@ -27,6 +33,8 @@ pub struct Ssd {
     geometry: Geometry,
     table: ZoneTable,
     media: Box<dyn Media>,
+    cache: Cache,
+    faults: FaultPlan,
 }
 
 type Outcome = Result<(), DeviceError>;
@@ -38,7 +46,7 @@ impl Ssd {
         for zone in 0..geometry.zones {
             table.load(&media.zone(ZoneIndex(zone)));
         }
-        Ssd { geometry, table, media }
+        Ssd { geometry, table, media, cache: Cache::default(), faults: FaultPlan::default() }
     }
 
     /// A blank drive in memory.
@@ -55,8 +63,25 @@ impl Ssd {
         &self.table
     }
 
+    /// What goes wrong with the drive.
+    pub fn faults(&mut self) -> &mut FaultPlan {
+        &mut self.faults
+    }
+
     /// Carries out a command.
     pub fn execute(&mut self, command: Command) -> Done {
+        for fault in self.faults.next_command() {
+            if let Err(error) = self.strike(fault) {
+                return refuse(command, os_error(error));
+            }
+        }
+        if self.faults.gone {
+            return refuse(command, DeviceError::Gone);
+        }
+        self.apply(command)
+    }
+
+    fn apply(&mut self, command: Command) -> Done {
         match command {
             Command::Read { lba, mut data, mut oob } => {
                 let result = self.read(lba, &mut data, &mut oob);
@@ -71,7 +96,10 @@ impl Ssd {
                 let lba = landed.unwrap_or_default();
                 Done { result: landed.map(|_| ()), data, oob, lba, ..Done::ok() }
             }
-            Command::Flush => Done::ok(),
+            Command::Flush => {
+                self.cache.flush();
+                Done::ok()
+            }
             Command::Report { first, count } => match self.table.report(first, count) {
                 Ok(zones) => Done { zones, ..Done::ok() },
                 Err(status) => Done::error(status.into()),
@@ -90,6 +118,9 @@ impl Ssd {
         let (Some(data), Some(oob)) = (data.as_mut(), oob.as_mut()) else {
             return Err(Status::InvalidField.into());
         };
+        if self.faults.is_unreadable(lba, blocks) {
+            return Err(Status::UnrecoveredReadError.into());
+        }
         // There is nothing between the capacity of a zone and the next zone.
         let (_, offset) = self.geometry.locate(lba);
         let stored = self.geometry.zone_capacity_blocks.saturating_sub(offset).min(blocks) as usize;
@@ -101,33 +132,62 @@ impl Ssd {
         self.media.read(lba, data, oob).map_err(os_error)
     }
 
-    fn write(&mut self, target: Target, data: &Buf, oob: &Buf, _fua: bool) -> Result<Lba, DeviceError> {
-        let most = match target {
-            Target::At(_) => self.geometry.max_transfer_blocks,
-            Target::Append(_) => self.geometry.max_append_blocks,
+    fn write(&mut self, target: Target, data: &Buf, oob: &Buf, fua: bool) -> Result<Lba, DeviceError> {
+        let (zone, most) = match target {
+            Target::At(lba) => (self.geometry.locate(lba).0, self.geometry.max_transfer_blocks),
+            Target::Append(zone) => (zone, self.geometry.max_append_blocks),
         };
         let blocks = self.check_buffers(data, oob, most)?;
-        let zone = match target {
-            Target::At(lba) => self.geometry.locate(lba).0,
-            Target::Append(zone) => zone,
-        };
-        let before = (zone.0 < self.geometry.zones).then(|| self.table.info(zone));
+        let before = self.info(zone)?;
         let effect = match target {
             Target::At(lba) => self.table.write(lba, blocks),
             Target::Append(zone) => self.table.append(zone, blocks),
         }?;
+        if self.faults.take_write_fault(zone) {
+            self.table.load(&before);
+            return Err(Status::WriteFault.into());
+        }
         let lba = Lba(self.geometry.start(zone).0 + effect.offset_blocks);
-        let stored = self.media.write(lba, data, oob).and_then(|()| self.store_effect(&effect));
-        self.keep_or_take_back(stored, before)?;
+        self.carry_out(&before, &effect, lba, data, oob)?;
+        self.faults.heal(lba, blocks);
+        if fua {
+            self.cache.write_through(&effect, blocks, self.geometry.zrwa);
+        }
         Ok(lba)
     }
 
     fn flush_zrwa(&mut self, last: Lba) -> Outcome {
-        let (zone, _) = self.geometry.locate(last);
-        let before = (zone.0 < self.geometry.zones).then(|| self.table.info(zone));
+        let before = self.info(self.geometry.locate(last).0)?;
         let effect = self.table.flush_zrwa(last)?;
-        let stored = self.store_effect(&effect);
-        self.keep_or_take_back(stored, before)
+        self.carry_out(&before, &effect, last, &Buf::default(), &Buf::default())
+    }
+
+    /// Stores what a write or an explicit ZRWA flush has changed: data before state. If that
+    /// fails the zone is as it was.
+    fn carry_out(
+        &mut self,
+        before: &ZoneInfo,
+        effect: &WriteEffect,
+        lba: Lba,
+        data: &Buf,
+        oob: &Buf,
+    ) -> Outcome {
+        let stored = (|| {
+            if self.geometry.volatile_cache {
+                self.cache.before(&mut *self.media, &self.geometry, before, effect, data.blocks())?;
+            }
+            if !data.is_empty() {
+                self.media.write(lba, data, oob)?;
+            }
+            if effect.wp_blocks != effect.wp_before_blocks {
+                self.store(effect.zone)?;
+            }
+            Ok(())
+        })();
+        stored.map_err(|error| {
+            self.table.load(before);
+            os_error(error)
+        })
     }
 
     fn open(&mut self, zones: Zones, zrwa: bool) -> Outcome {
@@ -150,18 +210,19 @@ impl Ssd {
     }
 
     fn finish(&mut self, zones: Zones) -> Outcome {
-        let mut finished = Vec::new();
         match zones {
-            Zones::One(zone) => {
-                self.table.finish(zone)?;
-                finished.push(zone);
-            }
-            Zones::All => self.table.finish_all(|zone| finished.push(zone)),
+            Zones::One(zone) => self.finish_zone(zone),
+            Zones::All => (0..self.geometry.zones).map(ZoneIndex).try_for_each(|zone| {
+                if self.table.info(zone).state.is_active() { self.finish_zone(zone) } else { Ok(()) }
+            }),
         }
-        for zone in finished {
-            self.store(zone).map_err(os_error)?;
-        }
-        Ok(())
+    }
+
+    fn finish_zone(&mut self, zone: ZoneIndex) -> Outcome {
+        let before = self.info(zone)?;
+        self.table.finish(zone)?;
+        self.cache.finish(zone, before.wp_blocks);
+        self.store(zone).map_err(os_error)
     }
 
     fn reset(&mut self, zones: Zones) -> Outcome {
@@ -174,6 +235,8 @@ impl Ssd {
             Zones::All => self.table.reset_all(|zone| reset.push(zone)),
         }
         for zone in reset {
+            self.cache.forget(zone);
+            self.faults.heal(self.geometry.start(zone), self.geometry.zone_size_blocks);
             self.media.reset(zone).map_err(os_error)?;
         }
         Ok(())
@@ -183,12 +246,12 @@ impl Ssd {
     fn check_buffers(&self, data: &Buf, oob: &Buf, most: u32) -> Result<u64, Status> {
         let blocks = data.blocks();
         let metadata = blocks as usize * self.geometry.oob_bytes as usize;
-        let whole = data.len() % BLOCK == 0 && (oob.is_empty() || oob.len() == metadata);
+        let whole = data.len().is_multiple_of(BLOCK) && (oob.is_empty() || oob.len() == metadata);
         if whole && (1..=most as u64).contains(&blocks) { Ok(blocks) } else { Err(Status::InvalidField) }
     }
 
-    fn store_effect(&mut self, effect: &WriteEffect) -> io::Result<()> {
-        if effect.wp_blocks == effect.wp_before_blocks { Ok(()) } else { self.store(effect.zone) }
+    fn info(&self, zone: ZoneIndex) -> Result<ZoneInfo, Status> {
+        if zone.0 < self.geometry.zones { Ok(self.table.info(zone)) } else { Err(Status::LbaOutOfRange) }
     }
 
     /// Stores a zone in the state in which it comes back when power returns.
@@ -196,13 +259,26 @@ impl Ssd {
         self.media.set_zone(&after_power_on(self.table.info(zone)))
     }
 
-    fn keep_or_take_back(&mut self, stored: io::Result<()>, before: Option<ZoneInfo>) -> Outcome {
-        stored.map_err(|error| {
-            if let Some(before) = before {
-                self.table.load(&before);
+    fn strike(&mut self, fault: Fault) -> io::Result<()> {
+        self.faults.note(fault);
+        match fault {
+            Fault::ReadOnly(zone) => self.table.set_read_only(zone),
+            Fault::Offline(zone) => self.table.set_offline(zone),
+            Fault::Corrupt { lba, bit } => {
+                if let Some(mut bytes) = cache::read_block(&mut *self.media, &self.geometry, lba)? {
+                    if let Some(byte) = bytes.get_mut(bit as usize / 8) {
+                        *byte ^= 1 << (bit % 8);
+                    }
+                    self.media.write(lba, &bytes[..BLOCK], &bytes[BLOCK..])?;
+                }
             }
-            os_error(error)
-        })
+            _ => (),
+        }
+        if let Fault::ReadOnly(zone) | Fault::Offline(zone) = fault {
+            self.cache.forget(zone);
+            self.store(zone)?;
+        }
+        Ok(())
     }
 }
 
@@ -225,6 +301,17 @@ fn after_power_on(info: ZoneInfo) -> ZoneInfo {
 
 fn answer(result: Outcome) -> Done {
     Done { result, ..Done::ok() }
+}
+
+/// A failure that gives the buffers back.
+fn refuse(command: Command, error: DeviceError) -> Done {
+    let (data, oob) = match command {
+        Command::Read { data, oob, .. }
+        | Command::Write { data, oob, .. }
+        | Command::Append { data, oob, .. } => (data, oob),
+        _ => Default::default(),
+    };
+    Done { data, oob, ..Done::error(error) }
 }
 
 fn os_error(error: io::Error) -> DeviceError {

@@ -1,0 +1,114 @@
+//! Faults of a drive, planned ahead.
+//!
+//! A plan is a list of faults with the number of commands that come before each. The drive
+//! consults it with every command. Faults of time, a latency spike and a dropped completion, are
+//! handed to whoever runs the drive's queues.
+
+use engine::zone::{Lba, ZoneIndex};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Something that goes wrong with a drive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Reads of the block fail, until it is written again or its zone is reset.
+    Unreadable(Lba),
+    /// The next write or append to the zone fails, and writes nothing.
+    WriteFault(ZoneIndex),
+    /// The zone can only be read from now on.
+    ReadOnly(ZoneIndex),
+    /// The zone is lost.
+    Offline(ZoneIndex),
+    /// A bit of the block, if it is written, is stored the wrong way round, and no error tells.
+    /// Bits from 32,768 on are in the out-of-band metadata.
+    Corrupt { lba: Lba, bit: u32 },
+    /// The drive does not answer any more.
+    Vanish,
+    /// The drive is back, with what it stored.
+    Return,
+    /// The answer to the next command comes this much later.
+    LatencySpike { us: u64 },
+    /// The next command is carried out, but never answered.
+    DropCompletion,
+}
+
+/// What will go wrong with a drive, and what has and still matters.
+#[derive(Clone, Debug, Default)]
+pub struct FaultPlan {
+    /// Commands seen so far.
+    commands: u64,
+    /// By the number of commands before them, in the order they were planned.
+    planned: BTreeMap<u64, Vec<Fault>>,
+    pub(super) gone: bool,
+    pub(super) unreadable: BTreeSet<u64>,
+    pub(super) failing_writes: BTreeMap<u32, u32>,
+    spike_us: Option<u64>,
+    drop_completion: bool,
+}
+
+impl FaultPlan {
+    /// Plans `fault` for when `commands` more commands have been carried out; with 0 it strikes
+    /// before the next one.
+    pub fn after(&mut self, commands: u64, fault: Fault) {
+        self.planned.entry(self.commands.saturating_add(commands)).or_default().push(fault);
+    }
+
+    /// Whether the drive does not answer.
+    pub fn is_gone(&self) -> bool {
+        self.gone
+    }
+
+    /// How much later the answer to the command just carried out shall come, in microseconds.
+    pub fn take_latency_spike_us(&mut self) -> Option<u64> {
+        self.spike_us.take()
+    }
+
+    /// Whether the command just carried out shall never be answered.
+    pub fn take_dropped_completion(&mut self) -> bool {
+        std::mem::take(&mut self.drop_completion)
+    }
+
+    /// Counts a command, and gives the faults that strike before it.
+    pub(super) fn next_command(&mut self) -> Vec<Fault> {
+        self.commands += 1;
+        if self.planned.first_key_value().is_none_or(|(due, _)| *due >= self.commands) {
+            return Vec::new();
+        }
+        let later = self.planned.split_off(&self.commands);
+        std::mem::replace(&mut self.planned, later).into_values().flatten().collect()
+    }
+
+    /// Takes note of a fault that the drive does not have to do anything about right now.
+    pub(super) fn note(&mut self, fault: Fault) {
+        match fault {
+            Fault::Unreadable(lba) => _ = self.unreadable.insert(lba.0),
+            Fault::WriteFault(zone) => *self.failing_writes.entry(zone.0).or_default() += 1,
+            Fault::Vanish => self.gone = true,
+            Fault::Return => self.gone = false,
+            Fault::LatencySpike { us } => self.spike_us = Some(us),
+            Fault::DropCompletion => self.drop_completion = true,
+            Fault::ReadOnly(_) | Fault::Offline(_) | Fault::Corrupt { .. } => (),
+        }
+    }
+
+    /// Whether the next write to `zone` fails.
+    pub(super) fn take_write_fault(&mut self, zone: ZoneIndex) -> bool {
+        let Some(left) = self.failing_writes.get_mut(&zone.0) else { return false };
+        *left -= 1;
+        if *left == 0 {
+            self.failing_writes.remove(&zone.0);
+        }
+        true
+    }
+
+    /// Whether a read of these blocks fails.
+    pub(super) fn is_unreadable(&self, lba: Lba, blocks: u64) -> bool {
+        !self.unreadable.is_empty() && self.unreadable.range(lba.0..lba.0 + blocks).next().is_some()
+    }
+
+    /// These blocks have been written or reset: they are well again.
+    pub(super) fn heal(&mut self, lba: Lba, blocks: u64) {
+        if !self.unreadable.is_empty() {
+            self.unreadable.retain(|b| !(lba.0..lba.0 + blocks).contains(b));
+        }
+    }
+}
