@@ -10,7 +10,7 @@ use super::{
     wire::{Bay, Fault},
     world::{Failure, Pending, World},
 };
-use super::shim::Cut;
+use crate::ssd::{Cut, Fault as MediaFault};
 use engine::{
     array::{CreateOptions, MemberState},
     device::Command,
@@ -58,7 +58,7 @@ impl World<'_> {
         }
         for _ in 0..self.scenario.rounds {
             self.work(&mut course)?;
-            self.cut(&mut course, true);
+            self.cut(&mut course, true)?;
             self.recover(&mut course)?;
         }
         self.finale(&mut course)
@@ -98,7 +98,7 @@ impl World<'_> {
                     self.refusal = Some(why);
                     return Ok(false);
                 }
-                None => self.cut_power(|_| Cut { cache_lost: true, zrwa_lost: false }),
+                None => self.cut_power(|_| Cut { cache_lost: true, zrwa_lost: false })?,
             }
         }
     }
@@ -195,7 +195,12 @@ impl World<'_> {
         let zone = ZoneIndex(self.rng.below(geometry.zones as u64) as u32);
         let block = self.rng.below(geometry.zone_capacity_blocks);
         let read_only = self.rng.chance(1, 2);
-        let _ = (whole_zone, block, read_only, zone);
+        let fault = match (whole_zone, read_only) {
+            (false, _) => MediaFault::Unreadable(Lba(geometry.start(zone).0 + block)),
+            (true, true) => MediaFault::ReadOnly(zone),
+            (true, false) => MediaFault::Offline(zone),
+        };
+        self.wire.ssd(bay).faults().after(0, fault);
     }
 
     /// Starts a repair if one is due. Mostly it gets the time it takes.
@@ -297,7 +302,7 @@ impl World<'_> {
     }
 
     /// Cuts the power; with `strike`, a member may be lost or lose its ZRWA at the same moment.
-    fn cut(&mut self, course: &mut Course, strike: bool) {
+    fn cut(&mut self, course: &mut Course, strike: bool) -> Result<(), Failure> {
         course.repair = None;
         let victim = self.victim(course);
         let mut zrwa_lost = None;
@@ -311,11 +316,12 @@ impl World<'_> {
             self.trace.note(|| format!("member {victim} loses its ZRWA"));
         }
         let cache_lost = self.scenario.drive.volatile_cache && self.rng.chance(3, 4);
-        self.cut_power(|bay| Cut { cache_lost, zrwa_lost: zrwa_lost == Some(bay) });
+        self.cut_power(|bay| Cut { cache_lost, zrwa_lost: zrwa_lost == Some(bay) })?;
         // A drive that had vanished comes back with the power, if it is offered.
         for bay in self.members.iter().flatten().chain(course.attic.iter().map(|(_, bay)| bay)) {
             self.wire.set_gone(*bay, false);
         }
+        Ok(())
     }
 
     /// The drive of `member` is not offered to the array from now on.
@@ -369,7 +375,7 @@ impl World<'_> {
                     interruptions += 1;
                     self.counts.interrupted_recoveries += 1;
                     let strike = self.rng.chance(1, 3);
-                    self.cut(course, strike);
+                    self.cut(course, strike)?;
                     continue;
                 }
                 Some(Err(why)) => return Err(Failure(format!("the array does not assemble: {why}"))),
@@ -382,7 +388,7 @@ impl World<'_> {
             if interruptions < 4 && self.rng.chance(1, 6) {
                 // What was reported has to hold from now on, even if nothing else happens.
                 interruptions += 1;
-                self.cut(course, true);
+                self.cut(course, true)?;
                 continue;
             }
             return self.verify();
@@ -444,7 +450,7 @@ impl World<'_> {
         if course.suspect.is_none() && self.scenario.misfortune.member_lost_percent > 0 {
             self.lose(course, member);
         }
-        self.cut(course, false);
+        self.cut(course, false)?;
         self.recover(course)
     }
 }

@@ -10,7 +10,6 @@ mod load;
 pub mod oracle;
 pub mod runner;
 pub mod scenario;
-mod shim;
 pub mod stamp;
 pub mod subject;
 pub mod wire;

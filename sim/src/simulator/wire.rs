@@ -6,13 +6,16 @@
 //! NVMe promises none. Faults of the path are made here (no answer, an answer that comes very late,
 //! a drive that is gone); faults of the media are made by the drive.
 
-use super::shim::{Cut, PowerCut};
-use crate::{rng::Rng, ssd::Ssd};
+use crate::{
+    rng::Rng,
+    ssd::{Cut, Ssd},
+};
 use engine::device::{
     Command, Completer, Completion, DeviceError, Done, Geometry, Slots, Status, ZonedDevice,
 };
 use std::{
     cell::{Ref, RefCell, RefMut},
+    io,
     rc::Rc,
 };
 
@@ -201,7 +204,10 @@ impl Wire {
 
     /// Cuts the power of all drives: what was queued happens partly, in any order, or not; what
     /// waits for delivery has happened, but nobody learns of it. Old handles are dead from now on.
-    pub fn power_cut(&self, rng: &mut Rng, cut: impl Fn(Bay) -> Cut) {
+    ///
+    /// # Errors
+    /// Those of the drives' media.
+    pub fn power_cut(&self, rng: &mut Rng, cut: impl Fn(Bay) -> Cut) -> io::Result<()> {
         self.state.borrow_mut().power += 1;
         let queued = std::mem::take(&mut *self.queued.borrow_mut());
         self.executed.borrow_mut().clear();
@@ -211,9 +217,10 @@ impl Wire {
             if !slot.gone {
                 in_flight.extend(queued.iter().filter(|q| q.bay == bay).map(|q| q.command.clone()));
             }
-            slot.ssd.power_cut(&in_flight, rng, cut(bay));
+            slot.ssd.power_cut(&in_flight, rng, cut(bay))?;
             (slot.fault, slot.slow_until) = (None, 0);
         }
+        Ok(())
     }
 }
 

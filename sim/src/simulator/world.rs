@@ -15,8 +15,10 @@ use super::{
     subject::{Maker, Subject, Work},
     wire::{Bay, Wire},
 };
-use super::shim::Cut;
-use crate::{rng::Rng, ssd::Ssd};
+use crate::{
+    rng::Rng,
+    ssd::{Cut, Ssd},
+};
 use engine::{
     array::Drive,
     buf::BufPool,
@@ -341,7 +343,10 @@ impl<'m> World<'m> {
     }
 
     /// Cuts the power. What the host had in memory is gone; the drives keep what they must.
-    pub(super) fn cut_power(&mut self, cut: impl Fn(Bay) -> Cut) {
+    ///
+    /// # Errors
+    /// Those of the drives' memory.
+    pub(super) fn cut_power(&mut self, cut: impl Fn(Bay) -> Cut) -> Result<(), Failure> {
         self.counts.power_cuts += 1;
         let queued = self.wire.queued();
         self.trace.note(|| format!("power cut with {queued} commands in flight"));
@@ -351,7 +356,7 @@ impl<'m> World<'m> {
         self.ops.clear();
         self.held.clear();
         self.oracle.power_cut();
-        self.wire.power_cut(&mut self.rng, cut);
         self.ready = false;
+        self.wire.power_cut(&mut self.rng, cut).map_err(|error| Failure(format!("power cut: {error}")))
     }
 }

@@ -76,6 +76,10 @@ impl Single {
                 self.gate.wait().await;
                 continue;
             };
+            if matches!(command, Command::Finish { .. }) {
+                // What a finished zone holds has to stay, which a drive does not promise.
+                device.submit(Command::Flush).await;
+            }
             let done = device.submit(self.break_command(command)).await;
             completer.complete(done);
         }
