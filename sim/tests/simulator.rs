@@ -5,6 +5,7 @@ mod support;
 use sim::{
     rng::Rng,
     simulator::{
+        exhaustive::{self, Case, Step},
         scenario::{Misfortune, Scenario},
         world::{Counts, Failure, Tracing, World},
     },
@@ -53,5 +54,30 @@ fn every_flaw_is_found() {
         let found = (0..400).filter_map(|seed| play(flaw, seed, Tracing::Off).0.err());
         let first = found.into_iter().find(|failure| failure.0.contains(text));
         assert!(first.is_some(), "{flaw:?} was not found");
+    }
+}
+
+#[test]
+fn the_search_is_systematic_and_finds_flaws() {
+    let fua = |blocks| Step::Write { blocks, fua: true };
+    let case = Case {
+        name: "one drive",
+        members: 1,
+        chunk_blocks: 2,
+        granularity_blocks: 1,
+        window_chunks: 0,
+        volatile_cache: true,
+        from_end_blocks: Some(9),
+        steps: vec![fua(2), Step::Write { blocks: 3, fua: false }, Step::Flush, fua(1), Step::Finish, Step::Reset],
+    };
+    let search = |flaw, case: &Case| {
+        exhaustive::search(&SingleMaker(flaw), std::slice::from_ref(case), 1, 2, &|_, _| ())
+    };
+    let (tried, findings) = search(Flaw::None, &case);
+    assert!(findings.is_empty(), "{findings:?}");
+    assert!(tried.schedules > 20 && tried.power_cuts > 500, "{tried:?}");
+    for flaw in [Flaw::ForgetsFua, Flaw::AnswersEarly, Flaw::IgnoresFlush] {
+        let (_, findings) = search(flaw, &case);
+        assert!(findings.iter().any(|f| f.failure.contains("went back")), "{flaw:?} was not found");
     }
 }

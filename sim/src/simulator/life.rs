@@ -6,7 +6,9 @@
 //! the media is left on the suspect.
 
 use super::{
-    subject::Work,
+    oracle::Oracle,
+    scenario::Scenario,
+    subject::{Subject, Work},
     wire::{Bay, Fault},
     world::{Failure, Pending, World},
 };
@@ -16,6 +18,7 @@ use engine::{
     device::Command,
     zone::{Lba, ZoneIndex, ZoneInfo},
 };
+use std::rc::Rc;
 
 /// The member that misfortunes may strike.
 #[derive(Clone, Copy, Debug)]
@@ -70,35 +73,34 @@ impl World<'_> {
         loop {
             let mut uuid = [0; 16];
             uuid[..8].copy_from_slice(&self.rng.next_u64().to_le_bytes());
-            let options = CreateOptions {
-                name: "simulated".into(),
-                uuid,
-                chunk_blocks: self.scenario.chunk_blocks,
-                zone_size_blocks: None,
-            };
+            let options = create_options(&self.scenario, uuid);
             let drives = self.members.iter().flatten().map(|bay| self.drive(*bay)).collect();
             let pending = self.start(self.maker.create(&self.runtime, options, drives));
             let events = std::mem::take(&mut interrupt).then(|| self.rng.below(100));
             match self.wait(&pending, events, false)? {
-                Some(Ok(subject)) => {
-                    let geometry = subject.geometry().clone();
-                    self.trace.note(|| format!("created: {geometry:?}"));
-                    self.oracle = super::oracle::Oracle::new(
-                        geometry.zones,
-                        geometry.zone_capacity_blocks,
-                        geometry.volatile_cache,
-                    );
-                    self.limits = Some(geometry);
-                    self.subject = Some(subject);
-                    return Ok(true);
-                }
-                Some(Err(why)) => {
-                    self.counts.refusals += 1;
-                    self.trace.note(|| format!("not created: {why}"));
-                    self.refusal = Some(why);
-                    return Ok(false);
-                }
+                Some(result) => return Ok(self.created(result)),
                 None => self.cut_power(|_| Cut { cache_lost: true, zrwa_lost: false })?,
+            }
+        }
+    }
+
+    /// Takes the new subject; `false` if there is none.
+    pub(super) fn created(&mut self, result: Result<Rc<dyn Subject>, String>) -> bool {
+        match result {
+            Ok(subject) => {
+                let geometry = subject.geometry().clone();
+                self.trace.note(|| format!("created: {geometry:?}"));
+                self.oracle =
+                    Oracle::new(geometry.zones, geometry.zone_capacity_blocks, geometry.volatile_cache);
+                self.limits = Some(geometry);
+                self.subject = Some(subject);
+                true
+            }
+            Err(why) => {
+                self.counts.refusals += 1;
+                self.trace.note(|| format!("not created: {why}"));
+                self.refusal = Some(why);
+                false
             }
         }
     }
@@ -453,6 +455,12 @@ impl World<'_> {
         self.cut(course, false)?;
         self.recover(course)
     }
+}
+
+/// How the subject is made.
+pub(super) fn create_options(scenario: &Scenario, uuid: [u8; 16]) -> CreateOptions {
+    let name = "simulated".into();
+    CreateOptions { name, uuid, chunk_blocks: scenario.chunk_blocks, zone_size_blocks: None }
 }
 
 fn brief(report: &[ZoneInfo]) -> String {

@@ -112,10 +112,7 @@ impl World<'_> {
         let zone = self.pick_zone(limits.zones);
         match kind {
             0 | 1 => self.issue_write(zone, kind == 1, &limits),
-            2 => {
-                let point = self.oracle.flush();
-                self.submit(Kind::Flush(point), Command::Flush);
-            }
+            2 => self.issue_flush(),
             3 => self.issue_read(zone, &limits),
             4 => {
                 let first = self.rng.below(limits.zones as u64) as u32;
@@ -176,11 +173,11 @@ impl World<'_> {
     fn issue_held(&mut self, held: Held, limits: &Geometry) {
         let one = |zone: u32| Zones::One(ZoneIndex(zone));
         match held {
-            Held::Reset(zone) => self.issue_change(vec![zone], Change::Reset, one(zone)),
+            Held::Reset(zone) => self.issue_one_change(zone, Change::Reset),
             Held::ResetAll => self.issue_change((0..limits.zones).collect(), Change::Reset, Zones::All),
             Held::Finish(zone) => {
                 if self.oracle.is_full(zone) || self.may_activate(zone, limits) {
-                    self.issue_change(vec![zone], Change::Finish, one(zone));
+                    self.issue_one_change(zone, Change::Finish);
                 }
             }
             Held::Open(zone) => {
@@ -199,6 +196,17 @@ impl World<'_> {
                 }
             }
         }
+    }
+
+    /// Hands in a flush.
+    pub(super) fn issue_flush(&mut self) {
+        let point = self.oracle.flush();
+        self.submit(Kind::Flush(point), Command::Flush);
+    }
+
+    /// Hands in a reset or finish of one zone.
+    pub(super) fn issue_one_change(&mut self, zone: u32, change: Change) {
+        self.issue_change(vec![zone], change, Zones::One(ZoneIndex(zone)));
     }
 
     fn issue_change(&mut self, zones: Vec<u32>, change: Change, which: Zones) {

@@ -5,11 +5,13 @@
 //! commands wait on the [`wire`], and after each power cut and recovery the [`oracle`] compares
 //! what the array shows with what it promised. The same seed always gives the same run.
 
+pub mod exhaustive;
 mod life;
 mod load;
 pub mod oracle;
 pub mod runner;
 pub mod scenario;
+mod scripted;
 pub mod stamp;
 pub mod subject;
 pub mod wire;

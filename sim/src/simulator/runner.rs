@@ -48,13 +48,13 @@ thread_local! {
 }
 
 /// Keeps panics off the terminal while seeds run; the last one of this thread is kept as text.
-fn catch_panics<T>(run: impl FnOnce() -> T) -> Result<T, String> {
+pub(super) fn catch_panics<T>(run: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(run))
         .map_err(|_| LAST_PANIC.with(|text| format!("panic: {}", text.borrow().trim())))
 }
 
 /// Runs `body` with panics recorded instead of printed.
-fn quietly<T>(body: impl FnOnce() -> T) -> T {
+pub(super) fn quietly<T>(body: impl FnOnce() -> T) -> T {
     let hook = take_hook();
     set_hook(Box::new(|info| LAST_PANIC.with(|text| *text.borrow_mut() = info.to_string())));
     let result = body();

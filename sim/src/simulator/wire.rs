@@ -202,6 +202,18 @@ impl Wire {
         }
     }
 
+    /// Forgets everything that waits to be executed.
+    pub fn drop_queued(&self) {
+        self.queued.borrow_mut().clear();
+    }
+
+    /// Executes everything, first in, first out, and delivers nothing.
+    pub fn execute_all(&self) {
+        while self.queued() > 0 {
+            self.execute_now(0, false);
+        }
+    }
+
     /// Cuts the power of all drives: what was queued happens partly, in any order, or not; what
     /// waits for delivery has happened, but nobody learns of it. Old handles are dead from now on.
     ///

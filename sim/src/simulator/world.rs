@@ -135,6 +135,8 @@ pub struct World<'m> {
     pub(super) trace: Trace,
     /// A task may be ready to run.
     pub(super) ready: bool,
+    /// Tasks run first in, first out, instead of in any order.
+    pub(super) in_order: bool,
     /// Why the subject could not be made.
     pub(super) refusal: Option<String>,
 }
@@ -160,6 +162,7 @@ impl<'m> World<'m> {
             counts: Counts::default(),
             trace: Trace::new(tracing),
             ready: false,
+            in_order: false,
             refusal: None,
             scenario,
         };
@@ -268,7 +271,8 @@ impl<'m> World<'m> {
         self.ready = true;
     }
 
-    fn hang(&self) -> Failure {
+    /// The failure that nothing can happen any more.
+    pub(super) fn hang(&self) -> Failure {
         let ops: Vec<String> = self.ops.iter().map(|op| op.to_string()).collect();
         let what = if ops.is_empty() { "background work".into() } else { ops.join("; ") };
         Failure(format!("nothing can happen any more, but this never completed: {what}"))
@@ -351,7 +355,8 @@ impl<'m> World<'m> {
         let queued = self.wire.queued();
         self.trace.note(|| format!("power cut with {queued} commands in flight"));
         self.runtime.clear();
-        self.runtime = Runtime::seeded(self.rng.next_u64());
+        self.runtime =
+            if self.in_order { Runtime::new() } else { Runtime::seeded(self.rng.next_u64()) };
         self.subject = None;
         self.ops.clear();
         self.held.clear();
