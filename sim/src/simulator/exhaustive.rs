@@ -186,7 +186,8 @@ impl Case {
         if point.cut_at.is_some() {
             world.settle_fate(point.fate);
             world.cut_power(|_| Cut { cache_lost: self.volatile_cache, zrwa_lost: false })?;
-            world.recover_without(point.lost)?;
+            world.assemble_without(point.lost)?;
+            world.check_recovery()?;
         }
         Ok(shape)
     }

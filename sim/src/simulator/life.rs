@@ -18,7 +18,7 @@ use engine::{
     device::Command,
     zone::{Lba, ZoneIndex, ZoneInfo},
 };
-use std::rc::Rc;
+use std::{cell::Cell, rc::Rc};
 
 /// The member that misfortunes may strike.
 #[derive(Clone, Copy, Debug)]
@@ -43,8 +43,12 @@ struct Repair {
 struct Course {
     suspect: Option<Suspect>,
     repair: Option<Repair>,
-    /// Drives that were replaced or given up, with their old role.
-    attic: Vec<(usize, Bay)>,
+    /// Drives that were replaced or given up.
+    attic: Vec<Bay>,
+    /// A blank drive that is being put in place: set to `false` once the array has taken it.
+    attaching: Option<(usize, Rc<Cell<bool>>)>,
+    /// The drive of this member was being put in place when the power went.
+    half_attached: Option<usize>,
     /// The power is going to be cut while the repair goes on.
     cut_in_rebuild: bool,
 }
@@ -240,7 +244,7 @@ impl World<'_> {
             None
         } else {
             if let Some(old) = self.members[member].take() {
-                course.attic.push((member, old));
+                course.attic.push(old);
             }
             let bay = self.new_drive();
             self.members[member] = Some(bay);
@@ -251,12 +255,15 @@ impl World<'_> {
             let how = drive.as_ref().map_or("where it stopped".into(), |d| format!("with blank {}", d.name));
             format!("repair of member {member} {how}")
         });
+        let attaching = Rc::new(Cell::new(drive.is_some()));
+        course.attaching = Some((member, attaching.clone()));
         let work: Work<u64> = Box::pin(async move {
             if let Some(drive) = drive {
                 if subject.members().get(member) != Some(&MemberState::Out) {
                     subject.fail(member).await?;
                 }
                 subject.attach(member, drive).await?;
+                attaching.set(false);
             }
             subject.rebuild().await
         });
@@ -306,6 +313,11 @@ impl World<'_> {
     /// Cuts the power; with `strike`, a member may be lost or lose its ZRWA at the same moment.
     fn cut(&mut self, course: &mut Course, strike: bool) -> Result<(), Failure> {
         course.repair = None;
+        if let Some((member, attaching)) = course.attaching.take()
+            && attaching.get()
+        {
+            course.half_attached = Some(member);
+        }
         let victim = self.victim(course);
         let mut zrwa_lost = None;
         let m = &self.scenario.misfortune;
@@ -320,7 +332,7 @@ impl World<'_> {
         let cache_lost = self.scenario.drive.volatile_cache && self.rng.chance(3, 4);
         self.cut_power(|bay| Cut { cache_lost, zrwa_lost: zrwa_lost == Some(bay) })?;
         // A drive that had vanished comes back with the power, if it is offered.
-        for bay in self.members.iter().flatten().chain(course.attic.iter().map(|(_, bay)| bay)) {
+        for bay in self.members.iter().flatten().chain(&course.attic) {
             self.wire.set_gone(*bay, false);
         }
         Ok(())
@@ -353,7 +365,7 @@ impl World<'_> {
                 bays.extend(bay);
             }
         }
-        for (_, bay) in &course.attic {
+        for bay in &course.attic {
             if self.rng.chance(stale_percent, 400) {
                 bays.push(*bay);
             }
@@ -380,12 +392,22 @@ impl World<'_> {
                     self.cut(course, strike)?;
                     continue;
                 }
-                Some(Err(why)) => return Err(Failure(format!("the array does not assemble: {why}"))),
+                Some(Err(why)) => match course.half_attached.take() {
+                    // The drive may be blank yet, or belong to nothing: the operator takes it out.
+                    Some(member) => {
+                        self.trace.note(|| format!("refused with a half attached drive: {why}"));
+                        self.members[member] = None;
+                        continue;
+                    }
+                    None => return Err(Failure(format!("the array does not assemble: {why}"))),
+                },
                 Some(Ok(subject)) => self.subject = Some(subject),
             }
             let report = self.report()?;
-            self.trace.note(|| format!("assembled; {}", brief(&report)));
+            let members = self.subject.as_ref().map(|subject| subject.members());
+            self.trace.note(|| format!("assembled; {}; {members:?}", brief(&report)));
             self.oracle.recovered(&report)?;
+            course.half_attached = None;
             self.all_active(course, false)?;
             if interruptions < 4 && self.rng.chance(1, 6) {
                 // What was reported has to hold from now on, even if nothing else happens.
@@ -397,7 +419,8 @@ impl World<'_> {
         }
     }
 
-    fn report(&mut self) -> Result<Vec<ZoneInfo>, Failure> {
+    /// What the subject says of its zones.
+    pub(super) fn report(&mut self) -> Result<Vec<ZoneInfo>, Failure> {
         let count = self.oracle.zones.len() as u32;
         let done = self.ask(vec![Command::Report { first: ZoneIndex(0), count }])?;
         let Some(done) = done.into_iter().next() else { return Err(Failure("no report".into())) };

@@ -14,5 +14,6 @@ pub mod scenario;
 mod scripted;
 pub mod stamp;
 pub mod subject;
+pub mod table1;
 pub mod wire;
 pub mod world;

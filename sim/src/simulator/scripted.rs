@@ -10,7 +10,7 @@ use super::{
     oracle::Change,
     world::{Failure, World},
 };
-use engine::{device::Command, runtime::Runtime, zone::ZoneIndex};
+use engine::runtime::Runtime;
 
 /// What an event was.
 pub(super) struct Taken {
@@ -159,18 +159,20 @@ impl World<'_> {
         }
     }
 
-    /// Assembles without one member, by the default order, and checks everything.
-    pub(super) fn recover_without(&mut self, lost: Option<usize>) -> Result<(), Failure> {
+    /// Assembles without one member, by the default order.
+    pub(super) fn assemble_without(&mut self, lost: Option<usize>) -> Result<(), Failure> {
         let kept = self.members.iter().enumerate().filter(|(member, _)| Some(*member) != lost);
         let drives = kept.filter_map(|(_, bay)| *bay).map(|bay| self.drive(bay)).collect();
         let pending = self.start(self.maker.assemble(&self.runtime, drives));
-        let subject = self
-            .wait_in_order(&pending)?
-            .map_err(|why| Failure(format!("the array does not assemble: {why}")))?;
+        let result = self.wait_in_order(&pending)?;
+        let subject = result.map_err(|why| Failure(format!("the array does not assemble: {why}")))?;
         self.subject = Some(subject);
-        let count = self.oracle.zones.len() as u32;
-        let done = self.ask(vec![Command::Report { first: ZoneIndex(0), count }])?;
-        let report = done.into_iter().next().map(|done| done.zones).unwrap_or_default();
+        Ok(())
+    }
+
+    /// Compares what the array reports and holds with what it promised.
+    pub(super) fn check_recovery(&mut self) -> Result<(), Failure> {
+        let report = self.report()?;
         self.oracle.recovered(&report)?;
         self.verify()
     }

@@ -6,6 +6,7 @@
 use engine::{
     array::{Array, CreateOptions, Drive, MemberState},
     device::ZonedDevice,
+    raid::{Canary, Consistency},
     runtime::Runtime,
 };
 use std::{future::Future, pin::Pin, rc::Rc};
@@ -35,7 +36,20 @@ pub trait Maker {
 
 /// Makes arrays.
 #[derive(Clone, Default)]
-pub struct ArrayMaker;
+pub struct ArrayMaker {
+    pub consistency: Consistency,
+    /// A rule that the array breaks on purpose, to prove that the simulator notices.
+    pub canary: Option<Canary>,
+}
+
+/// Rules that can be broken, by the names of the command line.
+pub const CANARIES: [(&str, Canary); 5] = [
+    ("laggard-order", Canary::LaggardOrder),
+    ("no-epoch-check", Canary::NoEpochCheck),
+    ("wrong-slot", Canary::WrongSlot),
+    ("ack-before-predecessors", Canary::AckBeforePredecessors),
+    ("log-slot-overwritten", Canary::LogSlotOverwritten),
+];
 
 impl Maker for ArrayMaker {
     fn create(&self, runtime: &Runtime, options: CreateOptions, drives: Vec<Drive>) -> Work<Rc<dyn Subject>> {
@@ -72,6 +86,13 @@ impl Subject for Array {
     }
 
     fn members(&self) -> Vec<MemberState> {
-        self.status().members.iter().map(|member| member.state).collect()
+        let members = self.status().members.into_iter();
+        members
+            .map(|member| match member.state {
+                // Not all of its zones count.
+                MemberState::Active if member.zones_to_rebuild > 0 => MemberState::Rebuilding,
+                state => state,
+            })
+            .collect()
     }
 }
