@@ -6,10 +6,27 @@
 //! [`Array::rebuild`].
 
 use crate::{
-    device::{Command, Completion, Geometry, ZonedDevice},
-    runtime::Runtime,
+    buf::BLOCK,
+    device::{Command, Completion, DeviceError, Done, Geometry, Status, ZonedDevice, Zones},
+    format::{
+        Uuid,
+        record::ZoneRecord,
+        superblock::{NAME_BYTES, Superblock, SuperblockMember},
+    },
+    raid::{
+        Canary, Consistency,
+        core::{Core, Member},
+        geometry::Layout,
+        metalog::{Live, META_ZONES, MetaLog, log_blocks},
+        recover::{Candidate, Verdict, ZoneView, check_drive, decide_members, live_of, scan},
+    },
+    runtime::{Gate, Runtime},
+    zone::{ZoneIndex, ZoneInfo, ZoneState, ZoneTable},
 };
-use std::rc::Rc;
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+};
 
 /// A drive as the caller found it.
 #[derive(Clone)]
@@ -87,52 +104,576 @@ pub struct ArrayError(pub String);
 
 /// N zoned devices as one. Clones are the same array.
 #[derive(Clone)]
-pub struct Array(Rc<()>);
+pub struct Array(Rc<Core>);
+
+/// How an array shall behave in experiments and tests; the default everywhere else.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Behaviour {
+    pub consistency: Consistency,
+    pub canary: Option<Canary>,
+}
+
+/// What [`examine`] finds on a drive.
+#[derive(Clone, Debug)]
+pub struct Examined {
+    pub superblock: Superblock,
+    /// Role of the drive.
+    pub member: usize,
+    /// Generation of its metadata log, and how many records are in it.
+    pub generation: u64,
+    pub records: usize,
+    /// Records that cannot be read: torn by a power cut, usually.
+    pub damaged: u32,
+}
+
+/// Reads what zoneraid has written on a drive; writes nothing.
+pub async fn examine(drive: &Drive) -> Result<Examined, ArrayError> {
+    let (candidates, damaged) = scan(vec![drive.clone()]).await?;
+    let Some(candidate) = candidates.first() else {
+        return Err(ArrayError(damaged.into_iter().next().unwrap_or_default()));
+    };
+    Ok(Examined {
+        superblock: candidate.superblock().clone(),
+        member: candidate.log.origin.member as usize,
+        generation: candidate.log.generation,
+        records: candidate.log.records.len(),
+        damaged: candidate.log.damaged,
+    })
+}
 
 impl Array {
     /// Makes a new array of `drives`, in the order of their roles. Every zone of them is reset.
     pub async fn create(
-        _runtime: &Runtime,
-        _options: CreateOptions,
-        _drives: Vec<Drive>,
+        runtime: &Runtime,
+        options: CreateOptions,
+        drives: Vec<Drive>,
     ) -> Result<Array, ArrayError> {
-        Err(ArrayError("not yet".into()))
+        Array::create_with(runtime, options, drives, Behaviour::default()).await
+    }
+
+    /// As [`Array::create`], for experiments.
+    pub async fn create_with(
+        runtime: &Runtime,
+        options: CreateOptions,
+        drives: Vec<Drive>,
+        behaviour: Behaviour,
+    ) -> Result<Array, ArrayError> {
+        let superblock = plan(&options, &drives)?;
+        let geometry = array_geometry(&superblock, drives.iter().map(|d| d.device.geometry()))?;
+        for drive in &drives {
+            let done = drive.device.submit(Command::Reset { zones: Zones::All }).await;
+            done.result.map_err(|error| ArrayError(format!("{}: resetting it failed: {error}", drive.name)))?;
+        }
+        let zones = vec![ZoneRecord::default(); superblock.zones as usize];
+        let core = Core::new(runtime, superblock, geometry, zones, 1, behaviour);
+        for (member, drive) in drives.into_iter().enumerate() {
+            // The other zone than the one before the first.
+            let log = MetaLog::new(&core, member, drive.device.clone(), 1, 0, Live::default());
+            core.put(member, drive.name.clone(), log.clone());
+            let written = log.checkpoint(&core).await;
+            written.map_err(|error| ArrayError(format!("{}: writing its metadata failed: {error}", drive.name)))?;
+        }
+        core.start();
+        Ok(Array(core))
     }
 
     /// Finds the array that `drives`, in any order, are members of; recovers what a power cut
     /// left behind. One missing member is done without.
-    pub async fn assemble(_runtime: &Runtime, _drives: Vec<Drive>) -> Result<Array, ArrayError> {
-        Err(ArrayError("not yet".into()))
+    pub async fn assemble(runtime: &Runtime, drives: Vec<Drive>) -> Result<Array, ArrayError> {
+        Array::assemble_with(runtime, drives, Behaviour::default()).await
     }
 
-    /// Puts a blank drive in the place of `member`, which must be out, to be rebuilt.
-    pub async fn attach(&self, _member: usize, _drive: Drive) -> Result<(), ArrayError> {
-        Err(ArrayError("not yet".into()))
+    /// As [`Array::assemble`], for experiments.
+    pub async fn assemble_with(
+        runtime: &Runtime,
+        drives: Vec<Drive>,
+        behaviour: Behaviour,
+    ) -> Result<Array, ArrayError> {
+        let (candidates, damaged) = scan(drives).await?;
+        let found = decide_members(candidates, &damaged)?;
+        let layout = layout_of(&found.superblock);
+        for candidate in found.members.iter().flatten() {
+            check_drive(&candidate.drive.name, &*candidate.drive.device, &layout, found.superblock.zones)?;
+        }
+        let taken = found.members.iter().flatten();
+        let geometry = array_geometry(&found.superblock, taken.map(|c| c.drive.device.geometry()))?;
+        let core = Core::new(runtime, found.superblock, geometry, found.zones, found.sequence, behaviour);
+        for (role, candidate) in found.members.into_iter().enumerate() {
+            let Some(Candidate { drive, log }) = candidate else { continue };
+            let live = live_of(&log, layout.chunk_blocks);
+            let log = MetaLog::new(&core, role, drive.device.clone(), log.zone, log.generation, live);
+            core.put(role, drive.name, log);
+        }
+        for (member, note) in core.members.iter().zip(found.notes) {
+            *member.note.borrow_mut() = note;
+        }
+        let verdicts = core.judge_all().await?;
+        core.renew(found.floor).await?;
+        core.start();
+        for (zone, verdict) in verdicts {
+            core.adopt(zone, verdict).await?;
+        }
+        Ok(Array(core))
+    }
+
+    /// Puts a drive in the place of `member`, which must be out, to be rebuilt. Every zone of the
+    /// drive is reset.
+    pub async fn attach(&self, member: usize, drive: Drive) -> Result<(), ArrayError> {
+        let core = &self.0;
+        let Some(place) = core.members.get(member) else {
+            return Err(ArrayError(format!("there is no member {member}: the array has {}", core.members.len())));
+        };
+        if core.active.get() & (1 << member) != 0 {
+            return Err(ArrayError(format!("member {member} is in use: fail it first")));
+        }
+        check_drive(&drive.name, &*drive.device, &core.layout, core.geometry.zones)?;
+        let problem = |error| ArrayError(format!("{}: {error}", drive.name));
+        drive.device.submit(Command::Reset { zones: Zones::All }).await.result.map_err(problem)?;
+        core.membership_settled().await;
+        let event = core.next_sequence();
+        {
+            let mut superblock = core.superblock.borrow_mut();
+            superblock.event = event;
+            superblock.members[member] =
+                SuperblockMember { uuid: member_uuid(core.array, member, event), active: true };
+            let (table, running) = (core.table.borrow(), core.running.borrow());
+            for (zone, record) in core.zones.borrow_mut().iter_mut().enumerate() {
+                let empty = table.info(ZoneIndex(zone as u32)).state == ZoneState::Empty
+                    && !running.contains_key(&(zone as u32));
+                record.lost &= !(1 << member);
+                record.lost |= (!empty as u32) << member;
+            }
+        }
+        let log = MetaLog::new(core, member, drive.device.clone(), 1, 0, Live::default());
+        (place.read_errors.set(0), place.write_errors.set(0));
+        place.note.borrow_mut().clear();
+        core.put(member, drive.name.clone(), log.clone());
+        core.runtime.spawn(log.run());
+        let renewed: Vec<_> = Core::each(core.active.get())
+            .filter_map(|m| Some(core.members[m].log.borrow().as_ref()?.renew(core)))
+            .collect();
+        for completion in renewed {
+            // A member that fails here has been taken out by its log.
+            completion.await;
+        }
+        core.membership_settled().await;
+        if core.failed.get() || core.active.get() & (1 << member) == 0 {
+            return Err(ArrayError(format!("{}: it failed while it was added", drive.name)));
+        }
+        core.superblock.borrow_mut().floor = event;
+        Ok(())
     }
 
     /// Rebuilds whatever is not in sync, while reads and writes go on, and goes on where an
     /// earlier rebuild was interrupted. Gives the bytes written to the members under repair.
-    pub async fn rebuild(&self, _progress: &dyn Fn(Progress)) -> Result<u64, ArrayError> {
-        Err(ArrayError("not yet".into()))
+    pub async fn rebuild(&self, progress: &dyn Fn(Progress)) -> Result<u64, ArrayError> {
+        self.0.rebuild(progress).await.map_err(ArrayError)
     }
 
     /// Takes `member` out of the array: it will not be read or written any more.
-    pub async fn fail(&self, _member: usize) -> Result<(), ArrayError> {
-        Err(ArrayError("not yet".into()))
+    pub async fn fail(&self, member: usize) -> Result<(), ArrayError> {
+        let core = &self.0;
+        let active = core.active.get();
+        if member >= core.members.len() {
+            return Err(ArrayError(format!("there is no member {member}: the array has {}", core.members.len())));
+        }
+        if active & (1 << member) == 0 {
+            return Err(ArrayError(format!("member {member} is out already")));
+        }
+        let others = active & !(1 << member);
+        let lacking = core.zones.borrow().iter().any(|zone| zone.lost & others != 0);
+        if others.count_ones() as usize + 1 < core.members.len() || lacking {
+            return Err(ArrayError(format!("member {member} is needed: another one is out or not rebuilt yet")));
+        }
+        *core.members[member].note.borrow_mut() = "taken out by the operator".into();
+        core.take_out(member);
+        core.membership_settled().await;
+        Ok(())
     }
 
     /// How the array is.
     pub fn status(&self) -> ArrayStatus {
-        unreachable!()
+        let core = &self.0;
+        let superblock = core.superblock.borrow();
+        let zones = core.zones.borrow();
+        let members = core.members.iter().enumerate().map(|(m, member)| {
+            let active = core.active.get() & (1 << m) != 0;
+            let zones_to_rebuild = zones.iter().filter(|z| active && z.lost & (1 << m) != 0).count() as u32;
+            let state = match (active, zones_to_rebuild) {
+                (false, _) => MemberState::Out,
+                (true, 0) => MemberState::Active,
+                (true, _) => MemberState::Rebuilding,
+            };
+            MemberStatus {
+                state,
+                drive: member.name.borrow().clone(),
+                note: member.note.borrow().clone(),
+                read_errors: member.read_errors.get(),
+                write_errors: member.write_errors.get(),
+                zones_to_rebuild,
+            }
+        });
+        ArrayStatus {
+            name: superblock.name.clone(),
+            uuid: superblock.array.0,
+            chunk_blocks: core.layout.chunk_blocks,
+            event: superblock.event,
+            members: members.collect(),
+            failed: core.failed.get(),
+        }
     }
 }
 
 impl ZonedDevice for Array {
     fn geometry(&self) -> &Geometry {
-        unreachable!()
+        &self.0.geometry
     }
 
-    fn submit(&self, _command: Command) -> Completion {
-        unreachable!()
+    fn submit(&self, command: Command) -> Completion {
+        let core = &self.0;
+        if core.failed.get() {
+            return Completion::failed(Status::InternalError);
+        }
+        core.dispatch(command).unwrap_or_else(Completion::failed)
     }
+}
+
+impl Core {
+    fn dispatch(self: &Rc<Self>, command: Command) -> Result<Completion, DeviceError> {
+        let check_busy = |zone: ZoneIndex| match self.busy.borrow().contains(&zone.0) {
+            true => Err(DeviceError::from(Status::InvalidZoneStateTransition)),
+            false => Ok(()),
+        };
+        Ok(match command {
+            Command::Read { lba, data, .. } => {
+                self.table.borrow().check_read(lba, data.blocks())?;
+                let (zone, at) = self.geometry.locate(lba);
+                self.read(zone, at, data)
+            }
+            Command::Write { lba, data, fua, .. } => {
+                let (zone, _) = self.geometry.locate(lba);
+                check_busy(zone)?;
+                let effect = self.table.borrow_mut().write(lba, data.blocks())?;
+                self.write(effect.zone, effect.at, data, fua)
+            }
+            Command::Append { zone, data, fua, .. } => {
+                check_busy(zone)?;
+                let effect = self.table.borrow_mut().append(zone, data.blocks())?;
+                self.write(effect.zone, effect.at, data, fua)
+            }
+            Command::Flush => self.run_async(self.clone().flush()),
+            Command::Open { zrwa: true, .. } | Command::FlushZrwa { .. } => return Err(Status::InvalidField.into()),
+            Command::Open { zones, zrwa: false } => {
+                let mut table = self.table.borrow_mut();
+                match zones {
+                    Zones::One(zone) => check_busy(zone).and_then(|()| Ok(table.open(zone, false)?))?,
+                    Zones::All => table.open_all()?,
+                }
+                Completion::ready(Done::ok())
+            }
+            Command::Close { zones } => {
+                let mut table = self.table.borrow_mut();
+                match zones {
+                    Zones::One(zone) => check_busy(zone).and_then(|()| Ok(table.close(zone)?))?,
+                    Zones::All => table.close_all(),
+                }
+                Completion::ready(Done::ok())
+            }
+            Command::Finish { zones } => self.start_finish(zones)?,
+            Command::Reset { zones } => self.start_reset(zones)?,
+            Command::Report { first, count } => {
+                let zones = self.table.borrow().report(first, count)?;
+                Completion::ready(Done { zones, ..Done::ok() })
+            }
+        })
+    }
+
+    fn start_reset(self: &Rc<Self>, zones: Zones) -> Result<Completion, DeviceError> {
+        let range = match zones {
+            Zones::One(zone) => zone.0..zone.0.saturating_add(1),
+            Zones::All => 0..self.geometry.zones,
+        };
+        self.mark_busy(range.clone())?;
+        Ok(self.run_async(self.clone().reset(range)))
+    }
+
+    fn start_finish(self: &Rc<Self>, zones: Zones) -> Result<Completion, DeviceError> {
+        let state = |zone: u32| self.table.borrow().info(ZoneIndex(zone)).state;
+        let chosen: Vec<u32> = match zones {
+            Zones::One(zone) if zone.0 >= self.geometry.zones => return Err(Status::LbaOutOfRange.into()),
+            Zones::One(zone) if state(zone.0) == ZoneState::Full => Vec::new(),
+            Zones::One(zone) => vec![zone.0],
+            Zones::All => (0..self.geometry.zones).filter(|zone| state(*zone).is_active()).collect(),
+        };
+        for zone in &chosen {
+            self.mark_busy(*zone..zone + 1)?;
+        }
+        let core = self.clone();
+        Ok(self.run_async(async move {
+            let mut result = Ok(());
+            for zone in chosen {
+                result = result.and(core.clone().finish(ZoneIndex(zone)).await);
+            }
+            result
+        }))
+    }
+
+    /// Marks zones for a reset or finish; refused while another one is under way there.
+    fn mark_busy(&self, zones: std::ops::Range<u32>) -> Result<(), DeviceError> {
+        if zones.end > self.geometry.zones {
+            return Err(Status::LbaOutOfRange.into());
+        }
+        let mut busy = self.busy.borrow_mut();
+        if busy.range(zones.clone()).next().is_some() {
+            return Err(Status::InvalidZoneStateTransition.into());
+        }
+        busy.extend(zones);
+        Ok(())
+    }
+
+    fn new(
+        runtime: &Runtime,
+        superblock: Superblock,
+        geometry: Geometry,
+        zones: Vec<ZoneRecord>,
+        sequence: u64,
+        behaviour: Behaviour,
+    ) -> Rc<Core> {
+        Rc::new(Core {
+            runtime: runtime.clone(),
+            slots: Rc::default(),
+            array: superblock.array,
+            layout: layout_of(&superblock),
+            table: RefCell::new(ZoneTable::new(&geometry)),
+            geometry,
+            consistency: behaviour.consistency,
+            canary: behaviour.canary,
+            members: superblock.members.iter().map(|_| Member::default()).collect(),
+            active: Cell::new(0),
+            failed: Cell::new(false),
+            superblock: RefCell::new(superblock),
+            zones: RefCell::new(zones),
+            sequence: Cell::new(sequence),
+            running: RefCell::default(),
+            zone_ended: Gate::default(),
+            pool: RefCell::default(),
+            membership_pending: Cell::new(false),
+            membership: Gate::default(),
+            membership_done: Gate::default(),
+            idle_readers: RefCell::default(),
+            busy: RefCell::default(),
+            rebuilding: Cell::new(None),
+            rebuild_stop: Cell::new(false),
+            rebuild_left: Gate::default(),
+        })
+    }
+
+    /// Gives `member` its drive.
+    fn put(&self, member: usize, name: String, log: Rc<MetaLog>) {
+        *self.members[member].log.borrow_mut() = Some(log);
+        *self.members[member].name.borrow_mut() = name;
+        self.active.set(self.active.get() | 1 << member);
+    }
+
+    /// Starts the tasks that every array has.
+    fn start(self: &Rc<Self>) {
+        for member in &self.members {
+            if let Some(log) = &*member.log.borrow() {
+                self.runtime.spawn(log.clone().run());
+            }
+        }
+        self.runtime.spawn(self.clone().keep_membership());
+    }
+
+    /// Looks at every zone; writes nothing.
+    async fn judge_all(&self) -> Result<Vec<(ZoneIndex, Verdict)>, ArrayError> {
+        let mut reports = Vec::new();
+        for role in 0..self.members.len() {
+            let Some(device) = self.device(role) else {
+                reports.push(None);
+                continue;
+            };
+            let count = self.geometry.zones;
+            let done = device.submit(Command::Report { first: Core::physical(ZoneIndex(0)), count }).await;
+            let name = self.members[role].name.borrow().clone();
+            done.result.map_err(|error| ArrayError(format!("{name}: its zones cannot be listed: {error}")))?;
+            if done.zones.len() < count as usize {
+                return Err(ArrayError(format!("{name}: it lists only {} zones", done.zones.len())));
+            }
+            reports.push(Some(done.zones));
+        }
+        let mut verdicts = Vec::new();
+        for index in 0..self.geometry.zones {
+            let zone = ZoneIndex(index);
+            let info = reports.iter().map(|r| r.as_ref().map(|zones| zones[index as usize])).collect();
+            let mut record = self.zones.borrow()[index as usize];
+            let mut view = ZoneView { zone, record: &mut record, info };
+            let verdict = self.judge(&mut view).await;
+            let verdict = verdict.map_err(|refusal| ArrayError(format!("zone {index} cannot be recovered: {refusal}")))?;
+            self.zones.borrow_mut()[index as usize] = record;
+            if !matches!(verdict, Verdict::Empty) {
+                verdicts.push((zone, verdict));
+            }
+        }
+        Ok(verdicts)
+    }
+
+    /// Writes the superblock of this assembly to all members, as a checkpoint.
+    async fn renew(self: &Rc<Self>, floor: u64) -> Result<(), ArrayError> {
+        let event = self.next_sequence();
+        {
+            let mut superblock = self.superblock.borrow_mut();
+            (superblock.event, superblock.floor) = (event, floor);
+            for (m, member) in superblock.members.iter_mut().enumerate() {
+                member.active = self.active.get() & (1 << m) != 0;
+            }
+        }
+        let logs: Vec<_> = self.members.iter().map(|m| m.log.borrow().clone()).collect();
+        for (member, log) in logs.into_iter().enumerate() {
+            let Some(log) = log else { continue };
+            if let Err(error) = log.checkpoint(self).await {
+                self.member_failed(member, error, "metadata write");
+            }
+        }
+        if self.failed.get() {
+            let notes: Vec<_> = self.members.iter().map(|m| m.note.borrow().clone()).filter(|n| !n.is_empty()).collect();
+            return Err(ArrayError(format!("too many drives have failed: {}", notes.join("; "))));
+        }
+        if !self.membership_pending.get() {
+            self.superblock.borrow_mut().floor = event;
+        }
+        Ok(())
+    }
+
+    /// Repairs one zone and tells the table.
+    async fn adopt(self: &Rc<Self>, zone: ZoneIndex, verdict: Verdict) -> Result<(), ArrayError> {
+        let (state, wp_blocks) = match &verdict {
+            Verdict::Empty | Verdict::Reset => (ZoneState::Empty, 0),
+            Verdict::Full | Verdict::Finish(_) => (ZoneState::Full, self.layout.capacity_blocks()),
+            Verdict::Open(tail) if tail.blocks == self.layout.capacity_blocks() => (ZoneState::Full, tail.blocks),
+            Verdict::Open(tail) => (ZoneState::Closed, tail.blocks),
+        };
+        let info = ZoneInfo { zone, state, wp_blocks, capacity_blocks: self.layout.capacity_blocks(), zrwa: false };
+        self.table.borrow_mut().load(&info);
+        self.repair(zone, verdict).await
+    }
+}
+
+fn layout_of(superblock: &Superblock) -> Layout {
+    Layout {
+        members: superblock.members.len(),
+        chunk_blocks: superblock.chunk_blocks as u64,
+        rows: superblock.rows,
+        distance: superblock.distance as u64,
+    }
+}
+
+/// A name for a member that nobody else has, from what is unique about it.
+fn member_uuid(array: Uuid, member: usize, event: u64) -> Uuid {
+    let mut uuid = array.0;
+    for (byte, add) in uuid.iter_mut().zip(event.to_le_bytes().into_iter().chain((member as u64).to_le_bytes())) {
+        *byte = byte.wrapping_mul(167).wrapping_add(add);
+    }
+    Uuid(uuid)
+}
+
+/// The superblock of a new array; refuses what cannot be.
+fn plan(options: &CreateOptions, drives: &[Drive]) -> Result<Superblock, ArrayError> {
+    let fail = |message: String| Err(ArrayError(message));
+    if options.name.is_empty() || options.name.len() > NAME_BYTES {
+        return fail(format!("an array's name has 1 to {NAME_BYTES} bytes"));
+    }
+    if !(3..=32).contains(&drives.len()) {
+        return fail(format!("RAID-5 takes 3 to 32 drives, not {}", drives.len()));
+    }
+    let chunk = options.chunk_blocks;
+    if !chunk.is_power_of_two() || chunk < 2 || chunk > 4096 {
+        return fail("the chunk size must be a power of two from 8 KiB to 16 MiB".into());
+    }
+    let mut zrwa = u64::MAX;
+    for drive in drives {
+        let found = drive.device.geometry().zrwa;
+        let Some(found) = found else {
+            return fail(format!("{} has no ZRWA (Zone Random Write Area), which this policy needs", drive.name));
+        };
+        zrwa = zrwa.min(found.size_blocks);
+    }
+    let distance = zrwa / chunk / 2;
+    if distance == 0 {
+        let (chunk, most) = (chunk * 4, zrwa * 2);
+        return fail(format!("a chunk of {chunk} KiB is too large for the drives' ZRWA: {most} KiB at most"));
+    }
+    let geometries = || drives.iter().map(|d| d.device.geometry());
+    let capacity = geometries().map(|g| g.zone_capacity_blocks).min().unwrap_or(0);
+    let count = drives.len() as u64;
+    let stripe = chunk * (count - 1);
+    let rows = options.zone_size_blocks.map_or(u64::MAX, |size| size / stripe).min(capacity / chunk);
+    let zones = geometries().map(|g| g.zones).min().unwrap_or(0).saturating_sub(META_ZONES);
+    if rows == 0 || zones == 0 {
+        return fail(format!("the drives need zones of at least {} KiB, and more than {META_ZONES} of them", chunk * 4));
+    }
+    let capacity = rows * stripe;
+    let array = Uuid(options.uuid);
+    let superblock = Superblock {
+        compatible: 0,
+        read_only_compatible: 0,
+        incompatible: 0,
+        array,
+        name: options.name.clone(),
+        event: 1,
+        floor: 1,
+        chunk_blocks: chunk as u32,
+        rows,
+        distance: distance as u32,
+        zone_size_blocks: options.zone_size_blocks.unwrap_or(capacity.next_power_of_two()),
+        zones,
+        members: (0..drives.len())
+            .map(|member| SuperblockMember { uuid: member_uuid(array, member, 1), active: true })
+            .collect(),
+    };
+    let layout = layout_of(&superblock);
+    for drive in drives {
+        check_drive(&drive.name, &*drive.device, &layout, zones)?;
+    }
+    let active = array_geometry(&superblock, geometries())?.max_active as u64;
+    // A checkpoint with the partial parity of every zone at its end, and room to go on.
+    let table = (zones as u64 * 24).div_ceil(BLOCK as u64);
+    let parity = active.max(1) * distance * (chunk + 1);
+    let needed = 2 + table + parity + chunk + 8;
+    for drive in drives {
+        if log_blocks(drive.device.geometry()) < needed {
+            let (have, need) = (log_blocks(drive.device.geometry()) * 4, needed * 4);
+            return fail(format!("{}: its zones hold {have} KiB, the metadata needs {need} KiB: take a smaller chunk", drive.name));
+        }
+    }
+    Ok(superblock)
+}
+
+/// What the array looks like from outside.
+fn array_geometry<'a>(
+    superblock: &Superblock,
+    members: impl Iterator<Item = &'a Geometry>,
+) -> Result<Geometry, ArrayError> {
+    let limited = |limit: u32| if limit == 0 { u32::MAX } else { limit };
+    let most = members
+        .map(|g| limited(g.max_open).min(limited(g.max_active)).min(g.zrwa.map_or(0, |z| z.max_zones)))
+        .min()
+        .unwrap_or(0);
+    // One for the metadata zone that is being written.
+    let most = if most == u32::MAX { 0 } else { most.saturating_sub(1) };
+    if most == 0 {
+        return Err(ArrayError("the drives allow too few open zones: two are the least".into()));
+    }
+    Ok(Geometry {
+        zones: superblock.zones,
+        zone_size_blocks: superblock.zone_size_blocks,
+        zone_capacity_blocks: layout_of(superblock).capacity_blocks(),
+        max_open: most,
+        max_active: most,
+        zrwa: None,
+        oob_bytes: 0,
+        max_transfer_blocks: 4096,
+        max_append_blocks: 4096,
+        volatile_cache: true,
+    })
 }

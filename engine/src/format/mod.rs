@@ -1,0 +1,34 @@
+//! The on-media format: what lies in the metadata zones and in log blocks.
+//!
+//! docs/FORMAT.md has the byte tables; a test compares them with this code. Every number is
+//! little-endian. Whatever is read is checked (magic, version, array, place, checksum) before it
+//! is believed.
+
+pub mod codec;
+pub mod record;
+pub mod superblock;
+
+/// Version of everything in here. A change of any layout raises it.
+pub const VERSION: u16 = 1;
+
+/// 128 random bits that name an array or a member.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Uuid(pub [u8; 16]);
+
+impl std::fmt::Display for Uuid {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (i, byte) in self.0.iter().enumerate() {
+            if matches!(i, 4 | 6 | 8 | 10) {
+                f.write_str("-")?;
+            }
+            write!(f, "{byte:02x}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for Uuid {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{self}")
+    }
+}

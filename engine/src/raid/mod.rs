@@ -1,0 +1,41 @@
+//! RAID over zones.
+
+pub mod geometry;
+pub mod parity;
+pub mod zrwa;
+
+pub(crate) mod core;
+pub(crate) mod manage;
+pub(crate) mod metalog;
+pub(crate) mod read;
+pub(crate) mod rebuild;
+pub(crate) mod recover;
+pub(crate) mod write;
+
+/// How much of a partial stripe survives a crash: ZRAID's three policies (§6.6, Table 1).
+/// Only [`Consistency::WpLog`] keeps what was promised; the others are for comparison.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Consistency {
+    /// Write pointers move when a stripe is complete.
+    Stripe,
+    /// Write pointers move with every chunk.
+    Chunk,
+    /// And a tail inside a chunk is logged for a FUA write or a flush.
+    #[default]
+    WpLog,
+}
+
+/// A rule to be broken on purpose, to prove that the simulator notices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Canary {
+    /// Members that lag behind are moved before the witnesses of the stripe.
+    LaggardOrder,
+    /// Log records of a zone's earlier life are believed.
+    NoEpochCheck,
+    /// Partial parity goes one row too near.
+    WrongSlot,
+    /// A write is acknowledged although one before it is still on its way.
+    AckBeforePredecessors,
+    /// Data may overwrite the log and slots of a stripe that is not settled.
+    LogSlotOverwritten,
+}

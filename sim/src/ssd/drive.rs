@@ -1,11 +1,11 @@
 //! Drives that answer at once: the emulated SSD, and one that does nothing.
 
-use super::Ssd;
+use super::{ImageError, ImageMedia, Model, Ssd};
 use engine::{
     device::{Command, Completion, Done, Geometry, Status, ZonedDevice, Zones},
     zone::{Lba, ZoneTable},
 };
-use std::{cell::RefCell, rc::Rc};
+use std::{cell::RefCell, path::Path, rc::Rc};
 
 /// An emulated SSD that carries every command out when it is submitted. Clones are the same drive.
 #[derive(Clone)]
@@ -24,6 +24,28 @@ impl EmulatedDrive {
     /// A blank drive in memory.
     pub fn in_memory(geometry: &Geometry) -> EmulatedDrive {
         EmulatedDrive::new(Rc::new(RefCell::new(Ssd::in_memory(geometry))))
+    }
+
+    /// A blank drive of this model in a new image file.
+    ///
+    /// # Errors
+    /// When there is a file of this name, or it cannot be made.
+    pub fn create_image(path: &Path, model: &Model, uuid: [u8; 16]) -> Result<EmulatedDrive, ImageError> {
+        Ok(EmulatedDrive::from_image(ImageMedia::create(path, model, uuid)?))
+    }
+
+    /// The drive in an image file, as if its power had returned.
+    ///
+    /// # Errors
+    /// When there is none, it is damaged, of another version, or in use.
+    pub fn open_image(path: &Path) -> Result<EmulatedDrive, ImageError> {
+        Ok(EmulatedDrive::from_image(ImageMedia::open(path)?))
+    }
+
+    /// The drive in an image that is open already.
+    pub fn from_image(image: ImageMedia) -> EmulatedDrive {
+        let geometry = image.model().geometry.clone();
+        EmulatedDrive::new(Rc::new(RefCell::new(Ssd::new(geometry, Box::new(image)))))
     }
 
     /// The SSD itself.

@@ -10,12 +10,15 @@
 mod cache;
 mod drive;
 mod fault;
+mod image;
+mod layout;
 mod media;
 mod model;
 mod power;
 
 pub use drive::{EmulatedDrive, NullDrive};
 pub use fault::{Fault, FaultPlan};
+pub use image::{ImageError, ImageMedia};
 pub use media::{Media, MemoryMedia};
 pub use model::Model;
 pub use power::Cut;

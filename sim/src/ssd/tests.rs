@@ -70,3 +70,21 @@ fn a_drive_comes_back_with_its_zones_closed() {
     use ZoneState::{Closed, Empty};
     assert_eq!(states, [(Empty, false), (Closed, true), (Closed, false), (Empty, false)]);
 }
+
+#[test]
+fn a_torn_write_leaves_no_hole_below_the_write_pointer_it_moved() {
+    let mut torn = 0;
+    for seed in 0..300 {
+        let mut ssd = Ssd::in_memory(&geometry());
+        let open = Command::Open { zones: Zones::One(ZoneIndex(0)), zrwa: true };
+        assert_eq!(ssd.execute(open).result, Ok(()));
+        let write = Command::write(Lba(0), blocks(14, 1), false);
+        ssd.power_cut(&[write], &mut crate::rng::Rng::new(seed), Cut::default()).unwrap();
+        let wp = ssd.zones().info(ZoneIndex(0)).wp_blocks;
+        let done = ssd.execute(Command::read(Lba(0), blocks(14, 9)));
+        let written: Vec<bool> = done.data.chunks(BLOCK).map(|block| block[0] == 1).collect();
+        assert!(written[..wp as usize].iter().all(|w| *w), "seed {seed}: wp {wp}, {written:?}");
+        torn += (wp > 0 && written.contains(&false)) as u32;
+    }
+    assert!(torn > 20, "{torn}");
+}

@@ -1,0 +1,333 @@
+//! Records: what is appended to the metadata log of a member, and the log blocks in data zones.
+//!
+//! A record is a 64-byte header, its payload, and zeros up to a whole block. The checksum covers
+//! header and payload; the header names the array, the member and the block where the record
+//! lies, so that a copy of it elsewhere (in user data, say) is never taken for one.
+
+use super::{
+    Uuid, VERSION,
+    codec::{Decoder, Encoder},
+    superblock::Superblock,
+};
+use crate::buf::{BLOCK, Buf};
+
+/// First bytes of every record.
+pub const MAGIC: [u8; 8] = *b"zoneraid";
+/// Bytes of a record before its payload.
+pub const HEADER_BYTES: usize = 64;
+
+/// Who wrote a record, and where it lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    pub array: Uuid,
+    /// Role of the member.
+    pub member: u32,
+    /// Block of the member where the header is.
+    pub lba: u64,
+}
+
+/// What a zone's life so far left in the metadata.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ZoneRecord {
+    /// Sequence number of the zone's last reset: everything logged for it before is void.
+    pub epoch: u64,
+    /// A reset has been promised and may not have reached all members.
+    pub resetting: bool,
+    /// The zone was finished with its tail here, in blocks.
+    pub finished: Option<u64>,
+    /// Members (bits) whose part of this zone cannot be relied on until it is rebuilt.
+    pub lost: u32,
+}
+
+/// Partial parity of a stripe whose slot row would lie beyond the zone (§5.2).
+#[derive(Clone, Debug)]
+pub struct ParityRecord {
+    pub zone: u32,
+    pub epoch: u64,
+    pub stripe: u64,
+    /// Chunk of the stripe whose slot this is part of, and the first block in the chunk.
+    pub index: u32,
+    pub from: u32,
+    pub data: Buf,
+}
+
+/// A logged write pointer (§5.3): everything up to `tail_blocks` is safe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TailRecord {
+    pub zone: u32,
+    pub epoch: u64,
+    pub tail_blocks: u64,
+}
+
+/// Everything a member has to know, so that what was logged before may be forgotten.
+#[derive(Clone, Debug)]
+pub struct Checkpoint {
+    /// Which of the two metadata zones is the newer.
+    pub generation: u64,
+    pub superblock: Superblock,
+    pub zones: Vec<ZoneRecord>,
+    /// Live partial parity and tails of this member.
+    pub parity: Vec<ParityRecord>,
+    pub tails: Vec<TailRecord>,
+}
+
+#[derive(Clone, Debug)]
+pub enum Record {
+    Checkpoint(Box<Checkpoint>),
+    Superblock(Box<Superblock>),
+    /// The zones are being reset; their epoch is the record's sequence number.
+    Reset { first: u32, count: u32 },
+    /// The resets of `epoch` have reached all members.
+    ResetDone { first: u32, count: u32, epoch: u64 },
+    /// The zone is being finished with its tail at `tail_blocks`.
+    Finish { zone: u32, epoch: u64, tail_blocks: u64 },
+    /// The members (bits) hold their part of the zone again.
+    Rebuilt { zone: u32, epoch: u64, members: u32 },
+    Parity(ParityRecord),
+    Tail(TailRecord),
+}
+
+const ZONE_BYTES: usize = 24;
+const NOT_FINISHED: u64 = u64::MAX;
+
+impl Record {
+    fn kind(&self) -> u16 {
+        match self {
+            Record::Checkpoint(_) => 1,
+            Record::Superblock(_) => 2,
+            Record::Reset { .. } => 3,
+            Record::ResetDone { .. } => 4,
+            Record::Finish { .. } => 5,
+            Record::Rebuilt { .. } => 6,
+            Record::Parity(_) => 7,
+            Record::Tail(_) => 8,
+        }
+    }
+
+    fn payload(&self, out: &mut Encoder) {
+        match self {
+            Record::Checkpoint(checkpoint) => checkpoint.encode(out),
+            Record::Superblock(superblock) => superblock.encode(out),
+            Record::Reset { first, count } => {
+                out.u32(*first).u32(*count);
+            }
+            Record::ResetDone { first, count, epoch } => {
+                out.u32(*first).u32(*count).u64(*epoch);
+            }
+            Record::Finish { zone, epoch, tail_blocks } => {
+                out.u32(*zone).u32(0).u64(*epoch).u64(*tail_blocks);
+            }
+            Record::Rebuilt { zone, epoch, members } => {
+                out.u32(*zone).u32(*members).u64(*epoch);
+            }
+            Record::Parity(parity) => parity.encode(out),
+            Record::Tail(tail) => tail.encode(out),
+        }
+    }
+
+    fn decode(kind: u16, from: &mut Decoder<'_>) -> Option<Record> {
+        Some(match kind {
+            1 => Record::Checkpoint(Box::new(Checkpoint::decode(from)?)),
+            2 => Record::Superblock(Box::new(Superblock::decode(from)?)),
+            3 => Record::Reset { first: from.u32()?, count: from.u32()? },
+            4 => Record::ResetDone { first: from.u32()?, count: from.u32()?, epoch: from.u64()? },
+            5 => {
+                let (zone, _) = (from.u32()?, from.u32()?);
+                Record::Finish { zone, epoch: from.u64()?, tail_blocks: from.u64()? }
+            }
+            6 => {
+                let (zone, members) = (from.u32()?, from.u32()?);
+                Record::Rebuilt { zone, members, epoch: from.u64()? }
+            }
+            7 => Record::Parity(ParityRecord::decode(from)?),
+            8 => Record::Tail(TailRecord::decode(from)?),
+            _ => return None,
+        })
+    }
+
+    /// The record as whole blocks, to be written at `origin.lba` of the member.
+    pub fn encode(&self, origin: Origin, sequence: u64) -> Buf {
+        let mut out = Encoder::default();
+        out.bytes(&MAGIC).u16(VERSION).u16(self.kind()).u32(0).bytes(&origin.array.0);
+        out.u64(sequence).u64(origin.lba).u32(origin.member).u32(0).u64(0);
+        debug_assert_eq!(out.0.len(), HEADER_BYTES);
+        self.payload(&mut out);
+        let mut bytes = out.0;
+        let payload = (bytes.len() - HEADER_BYTES) as u32;
+        bytes[12..16].copy_from_slice(&payload.to_le_bytes());
+        let crc = crc32c::crc32c(&bytes);
+        bytes[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+        bytes.resize(bytes.len().next_multiple_of(BLOCK), 0);
+        Buf::copy_of(&bytes)
+    }
+
+    /// The record at the start of `bytes`, which lie at `origin.lba`; with its sequence number and
+    /// its length in blocks.
+    pub fn read(bytes: &[u8], origin: Origin) -> Result<(Record, u64, u64), Unreadable> {
+        let header = Header::read(bytes).ok_or(Unreadable::NoRecord)?;
+        if header.origin.lba != origin.lba {
+            return Err(Unreadable::NoRecord);
+        }
+        if header.version != VERSION {
+            return Err(Unreadable::Version(header.version));
+        }
+        if header.origin != origin {
+            return Err(Unreadable::Foreign(header.origin));
+        }
+        let len = HEADER_BYTES + header.payload_bytes as usize;
+        let mut covered = bytes.get(..len).ok_or(Unreadable::Damaged)?.to_vec();
+        covered[CRC_AT..CRC_AT + 4].fill(0);
+        if crc32c::crc32c(&covered) != header.crc {
+            return Err(Unreadable::Damaged);
+        }
+        let record = Record::decode(header.kind, &mut Decoder(&covered[HEADER_BYTES..])).ok_or(Unreadable::Damaged)?;
+        Ok((record, header.sequence, len.div_ceil(BLOCK) as u64))
+    }
+}
+
+const CRC_AT: usize = 52;
+
+/// The header of a record, nothing checked but the magic.
+#[derive(Clone, Copy, Debug)]
+pub struct Header {
+    pub version: u16,
+    pub kind: u16,
+    pub payload_bytes: u32,
+    pub origin: Origin,
+    pub sequence: u64,
+    pub crc: u32,
+}
+
+impl Header {
+    pub fn read(bytes: &[u8]) -> Option<Header> {
+        let mut from = Decoder(bytes);
+        if from.array()? != MAGIC {
+            return None;
+        }
+        let (version, kind, payload_bytes) = (from.u16()?, from.u16()?, from.u32()?);
+        let array = Uuid(from.array()?);
+        let (sequence, lba, member, crc) = (from.u64()?, from.u64()?, from.u32()?, from.u32()?);
+        Some(Header { version, kind, payload_bytes, origin: Origin { array, member, lba }, sequence, crc })
+    }
+}
+
+/// Why bytes are not a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unreadable {
+    /// Something else is there.
+    NoRecord,
+    /// A record of another format version.
+    Version(u16),
+    /// A record of another array or member.
+    Foreign(Origin),
+    /// A record, but torn or changed.
+    Damaged,
+}
+
+impl Checkpoint {
+    fn encode(&self, out: &mut Encoder) {
+        out.u64(self.generation);
+        self.superblock.encode(out);
+        out.u32(self.zones.len() as u32).u32(self.parity.len() as u32).u32(self.tails.len() as u32).u32(0);
+        for zone in &self.zones {
+            let finished = zone.finished.unwrap_or(NOT_FINISHED);
+            out.u64(zone.epoch).u64(finished).u32(zone.lost).u32(zone.resetting as u32);
+        }
+        for tail in &self.tails {
+            tail.encode(out);
+        }
+        for parity in &self.parity {
+            parity.encode(out);
+        }
+    }
+
+    fn decode(from: &mut Decoder<'_>) -> Option<Checkpoint> {
+        let generation = from.u64()?;
+        let superblock = Superblock::decode(from)?;
+        let (zones, parity, tails, _) = (from.u32()?, from.u32()?, from.u32()?, from.u32()?);
+        if from.0.len() < zones as usize * ZONE_BYTES {
+            return None;
+        }
+        let zones = (0..zones)
+            .map(|_| {
+                let (epoch, finished, lost) = (from.u64()?, from.u64()?, from.u32()?);
+                let finished = (finished != NOT_FINISHED).then_some(finished);
+                Some(ZoneRecord { epoch, finished, lost, resetting: from.u32()? & 1 != 0 })
+            })
+            .collect::<Option<_>>()?;
+        let tails = (0..tails).map(|_| TailRecord::decode(from)).collect::<Option<_>>()?;
+        let parity = (0..parity).map(|_| ParityRecord::decode(from)).collect::<Option<_>>()?;
+        Some(Checkpoint { generation, superblock, zones, parity, tails })
+    }
+}
+
+impl ParityRecord {
+    fn encode(&self, out: &mut Encoder) {
+        out.u32(self.zone).u32(self.index).u64(self.epoch).u64(self.stripe);
+        out.u32(self.from).u32(self.data.len() as u32).bytes(&self.data);
+    }
+
+    fn decode(from: &mut Decoder<'_>) -> Option<ParityRecord> {
+        let (zone, index, epoch, stripe) = (from.u32()?, from.u32()?, from.u64()?, from.u64()?);
+        let (first, len) = (from.u32()?, from.u32()?);
+        if len as usize % BLOCK != 0 {
+            return None;
+        }
+        Some(ParityRecord { zone, epoch, stripe, index, from: first, data: Buf::copy_of(from.bytes(len as usize)?) })
+    }
+}
+
+impl TailRecord {
+    fn encode(&self, out: &mut Encoder) {
+        out.u32(self.zone).u32(0).u64(self.epoch).u64(self.tail_blocks);
+    }
+
+    fn decode(from: &mut Decoder<'_>) -> Option<TailRecord> {
+        let (zone, _) = (from.u32()?, from.u32()?);
+        Some(TailRecord { zone, epoch: from.u64()?, tail_blocks: from.u64()? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn origin() -> Origin {
+        Origin { array: Uuid([7; 16]), member: 3, lba: 42 }
+    }
+
+    #[test]
+    fn a_record_reads_back_and_no_flipped_bit_goes_unnoticed() {
+        let parity = ParityRecord { zone: 1, epoch: 2, stripe: 3, index: 1, from: 5, data: Buf::copy_of(&[9; BLOCK]) };
+        let mut bytes = Record::Parity(parity).encode(origin(), 77).to_vec();
+        assert_eq!(bytes.len(), 2 * BLOCK);
+        let (record, sequence, blocks) = Record::read(&bytes, origin()).unwrap();
+        assert_eq!((sequence, blocks), (77, 2));
+        assert!(matches!(record, Record::Parity(p) if p.data[..] == [9; BLOCK] && p.from == 5 && p.stripe == 3));
+        for bit in 0..(HEADER_BYTES + 32) * 8 {
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            let padding = (56..64).contains(&(bit / 8));
+            assert!(Record::read(&bytes, origin()).is_err(), "bit {bit} {padding}");
+            bytes[bit / 8] ^= 1 << (bit % 8);
+        }
+        assert!(Record::read(&bytes, origin()).is_ok());
+    }
+
+    #[test]
+    fn records_elsewhere_of_others_or_from_the_future_are_told_apart() {
+        let record = Record::Reset { first: 1, count: 2 };
+        let bytes = record.encode(origin(), 1);
+        let at = |change: fn(&mut Origin)| {
+            let mut other = origin();
+            change(&mut other);
+            Record::read(&bytes, other).map(|_| ()).unwrap_err()
+        };
+        assert_eq!(at(|o| o.lba = 43), Unreadable::NoRecord);
+        assert_eq!(at(|o| o.member = 4), Unreadable::Foreign(origin()));
+        assert_eq!(at(|o| o.array = Uuid([8; 16])), Unreadable::Foreign(origin()));
+        let mut newer = bytes.to_vec();
+        newer[8] = 9;
+        assert_eq!(Record::read(&newer, origin()).map(|_| ()), Err(Unreadable::Version(9)));
+        assert_eq!(Record::read(&[0; BLOCK], origin()).map(|_| ()), Err(Unreadable::NoRecord));
+    }
+}

@@ -1,0 +1,227 @@
+//! What the parts of a running array share: members, zones, sequence numbers, membership.
+
+use super::{
+    geometry::Layout,
+    metalog::{META_ZONES, MetaLog},
+    write::Zone,
+};
+use crate::{
+    buf::BufPool,
+    device::{Command, Completion, DeviceError, Geometry, Slots, ZonedDevice},
+    format::{
+        Uuid,
+        record::{Record, ZoneRecord},
+        superblock::Superblock,
+    },
+    raid::{Canary, Consistency},
+    runtime::{Gate, Runtime},
+    zone::{Lba, ZoneIndex, ZoneTable},
+};
+use std::{
+    cell::{Cell, RefCell},
+    collections::{BTreeMap, BTreeSet},
+    rc::Rc,
+};
+
+/// A place in the array, and the drive in it.
+#[derive(Default)]
+pub struct Member {
+    pub log: RefCell<Option<Rc<MetaLog>>>,
+    /// What messages call the drive.
+    pub name: RefCell<String>,
+    /// Why the member is out, or what else there is to say.
+    pub note: RefCell<String>,
+    pub read_errors: Cell<u64>,
+    pub write_errors: Cell<u64>,
+}
+
+pub struct Core {
+    pub runtime: Runtime,
+    pub slots: Rc<Slots>,
+    pub array: Uuid,
+    pub layout: Layout,
+    /// Of the array.
+    pub geometry: Geometry,
+    pub consistency: Consistency,
+    pub canary: Option<Canary>,
+    pub members: Vec<Member>,
+    /// Members (bits) that belong to the array and have a drive.
+    pub active: Cell<u32>,
+    /// More members are out than parity makes up for.
+    pub failed: Cell<bool>,
+    pub superblock: RefCell<Superblock>,
+    /// What the metadata says of every zone.
+    pub zones: RefCell<Vec<ZoneRecord>>,
+    /// The last sequence number that was given out.
+    pub sequence: Cell<u64>,
+    /// Zone states as the host sees them.
+    pub table: RefCell<ZoneTable>,
+    /// Zones that have something going on, by number.
+    pub running: RefCell<BTreeMap<u32, Rc<Zone>>>,
+    /// Opened when a running zone has ended.
+    pub zone_ended: Gate,
+    pub pool: RefCell<BufPool>,
+    /// A change of membership is on its way to the superblocks: nothing that relies on it may be
+    /// acknowledged before.
+    pub membership_pending: Cell<bool>,
+    pub membership: Gate,
+    pub membership_done: Gate,
+    /// Readers that wait for work.
+    pub idle_readers: RefCell<Vec<Rc<super::read::Reader>>>,
+    /// Zones that are being reset or finished.
+    pub busy: RefCell<BTreeSet<u32>>,
+    /// The zone that is being rebuilt, and whether somebody wants it left alone.
+    pub rebuilding: Cell<Option<u32>>,
+    pub rebuild_stop: Cell<bool>,
+    pub rebuild_left: Gate,
+}
+
+impl Core {
+    /// Members (bits) whose part of `zone` holds what it should.
+    pub fn live(&self, zone: ZoneIndex) -> u32 {
+        let lost = self.zones.borrow().get(zone.0 as usize).map_or(0, |z| z.lost);
+        self.active.get() & !lost
+    }
+
+    /// How many witnesses the tail of a zone needs to survive what may still be lost.
+    pub fn needed(&self, live: u32) -> usize {
+        if live.count_ones() as usize == self.layout.members { 2 } else { 1 }
+    }
+
+    pub fn device(&self, member: usize) -> Option<Rc<dyn ZonedDevice>> {
+        if self.active.get() & (1 << member) == 0 {
+            return None;
+        }
+        self.members[member].log.borrow().as_ref().map(|log| log.device.clone())
+    }
+
+    /// Starts a command on a member; one that is out answers at once that it is gone.
+    pub fn submit(&self, member: usize, command: Command) -> Completion {
+        if self.active.get() & (1 << member) != 0
+            && let Some(log) = &*self.members[member].log.borrow()
+        {
+            return log.device.submit(command);
+        }
+        Completion::failed(DeviceError::Gone)
+    }
+
+    /// The zone of the members that holds logical zone `zone`.
+    pub fn physical(zone: ZoneIndex) -> ZoneIndex {
+        ZoneIndex(zone.0 + META_ZONES)
+    }
+
+    /// First block of `zone` on `member`.
+    pub fn start(&self, member: usize, zone: ZoneIndex) -> Lba {
+        let log = self.members[member].log.borrow();
+        log.as_ref().map_or(Lba(0), |log| log.device.geometry().start(Self::physical(zone)))
+    }
+
+    pub fn next_sequence(&self) -> u64 {
+        self.sequence.set(self.sequence.get() + 1);
+        self.sequence.get()
+    }
+
+    /// The members in `mask`, in order.
+    pub fn each(mask: u32) -> impl Iterator<Item = usize> {
+        (0..32).filter(move |m| mask & (1 << m) != 0)
+    }
+
+    /// Carries out `command` on every member of `mask` and waits; a member that fails in it is
+    /// taken out.
+    pub async fn on_all(&self, mask: u32, what: &str, command: impl Fn(usize) -> Command) {
+        let pending: Vec<_> = Self::each(mask).map(|m| (m, self.submit(m, command(m)))).collect();
+        for (member, completion) in pending {
+            if let Err(error) = completion.await.result {
+                self.member_failed(member, error, what);
+            }
+        }
+    }
+
+    /// Makes completed writes of the members in `mask` safe, where they have a volatile cache.
+    pub async fn flush_caches(&self, mask: u32) {
+        let volatile = Self::each(mask)
+            .filter(|m| self.device(*m).is_some_and(|d| d.geometry().volatile_cache))
+            .fold(0, |mask, m| mask | 1 << m);
+        if volatile != 0 {
+            self.on_all(volatile, "flush", |_| Command::Flush).await;
+        }
+    }
+
+    /// Logs a record on every member and waits until it is safe on all that are left.
+    pub async fn broadcast(&self, record: Record, sequence: u64) {
+        let pending: Vec<_> = Self::each(self.active.get())
+            .filter_map(|m| Some(self.members[m].log.borrow().clone()?.append(self, record.clone(), sequence)))
+            .collect();
+        for completion in pending {
+            // A member that fails here has been taken out by its log.
+            completion.await;
+        }
+        self.membership_settled().await;
+    }
+
+    /// Takes a member out after an error. What relies on it waits for the superblocks.
+    pub fn member_failed(&self, member: usize, error: DeviceError, what: &str) {
+        if self.active.get() & (1 << member) == 0 {
+            return;
+        }
+        let state = &self.members[member];
+        state.write_errors.set(state.write_errors.get() + 1);
+        *state.note.borrow_mut() = format!("failed: {what}: {error}");
+        self.take_out(member);
+    }
+
+    /// Removes a member from the set that is used, and has that written down.
+    pub fn take_out(&self, member: usize) {
+        self.active.set(self.active.get() & !(1 << member));
+        if (self.active.get().count_ones() as usize) < self.layout.members - 1 {
+            self.failed.set(true);
+        }
+        self.membership_pending.set(true);
+        self.membership.open();
+        for zone in self.running.borrow().values() {
+            zone.wake();
+        }
+    }
+
+    /// Waits until the superblocks say who the members are.
+    pub async fn membership_settled(&self) {
+        while self.membership_pending.get() && !self.failed.get() {
+            self.membership_done.wait().await;
+        }
+    }
+
+    /// Writes changes of membership to the superblocks, one after the other.
+    pub async fn keep_membership(self: Rc<Self>) {
+        loop {
+            let changed = self.membership.wait();
+            while self.membership_pending.get() && !self.failed.get() {
+                let active = self.active.get();
+                let event = self.next_sequence();
+                let superblock = {
+                    let mut superblock = self.superblock.borrow_mut();
+                    superblock.event = event;
+                    for (m, member) in superblock.members.iter_mut().enumerate() {
+                        member.active = active & (1 << m) != 0;
+                    }
+                    superblock.clone()
+                };
+                let record = Record::Superblock(Box::new(superblock));
+                let pending: Vec<_> = Self::each(active)
+                    .filter_map(|m| Some(self.members[m].log.borrow().clone()?.append(&self, record.clone(), event)))
+                    .collect();
+                for completion in pending {
+                    completion.await;
+                }
+                if self.active.get() == active {
+                    self.superblock.borrow_mut().floor = event;
+                    self.membership_pending.set(false);
+                }
+            }
+            self.membership_done.open();
+            for zone in self.running.borrow().values() {
+                zone.wake();
+            }
+            changed.await;
+        }
+    }
+}

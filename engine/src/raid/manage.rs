@@ -1,0 +1,197 @@
+//! Zone management and flush: atomic towards crashes by intents in the metadata log.
+//!
+//! A reset is promised to every member's log before the first zone is reset, and crossed off when
+//! the last one is; recovery finishes what was promised. A finish records the tail first: the
+//! write pointers that follow say nothing any more. Then the parity of the partial stripe becomes
+//! its full parity, as if the rest were zeros, because the slots vanish with the ZRWA.
+
+use super::{core::Core, write::Zone};
+use crate::{
+    buf::BLOCK,
+    device::{Command, Completion, DeviceError, Done, Status, Zones},
+    format::record::Record,
+    zone::{Lba, ZoneIndex, ZoneState},
+};
+use std::{ops::Range, rc::Rc};
+
+impl Core {
+    /// Answers with what `future` comes to.
+    pub fn run_async(
+        self: &Rc<Self>,
+        future: impl Future<Output = Result<(), DeviceError>> + 'static,
+    ) -> Completion {
+        let (completer, completion) = self.slots.pair();
+        self.runtime.spawn(async move {
+            let result = future.await;
+            completer.complete(Done { result, ..Done::ok() });
+        });
+        completion
+    }
+
+    fn check_failed(&self) -> Result<(), DeviceError> {
+        if self.failed.get() { Err(Status::InternalError.into()) } else { Ok(()) }
+    }
+
+    /// Makes everything safe that has completed so far.
+    pub async fn flush(self: Rc<Self>) -> Result<(), DeviceError> {
+        let zones: Vec<_> = self.running.borrow().values().cloned().collect();
+        let tails: Vec<_> = zones.iter().map(|zone| zone.flow.borrow().complete).collect();
+        for (zone, tail) in zones.iter().zip(&tails) {
+            // Ask all before waiting for the first.
+            let mut flow = zone.flow.borrow_mut();
+            flow.wanted = flow.wanted.max(*tail);
+        }
+        for (zone, tail) in zones.iter().zip(tails) {
+            self.make_safe(zone, tail).await?;
+        }
+        self.membership_settled().await;
+        self.check_failed()
+    }
+
+    /// Resets `zones`, which are marked busy.
+    pub async fn reset(self: Rc<Self>, zones: Range<u32>) -> Result<(), DeviceError> {
+        let result = self.reset_busy(zones.clone()).await;
+        self.busy.borrow_mut().retain(|zone| !zones.contains(zone));
+        result
+    }
+
+    async fn reset_busy(self: &Rc<Self>, zones: Range<u32>) -> Result<(), DeviceError> {
+        let running: Vec<_> = self.running.borrow().range(zones.clone()).map(|(_, zone)| zone.clone()).collect();
+        for zone in &running {
+            self.quiesce(zone).await;
+            zone.flow.borrow_mut().frozen = true;
+        }
+        self.stop_rebuild(zones.clone()).await;
+        self.check_failed()?;
+        let written: Vec<_> = {
+            let (table, records) = (self.table.borrow(), self.zones.borrow());
+            zones
+                .clone()
+                .filter(|z| {
+                    let record = records[*z as usize];
+                    table.info(ZoneIndex(*z)).state != ZoneState::Empty
+                        || record.lost != 0
+                        || record.resetting
+                        || running.iter().any(|r| r.index.0 == *z)
+                })
+                .collect()
+        };
+        let epoch = self.next_sequence();
+        for record in &mut self.zones.borrow_mut()[zones.start as usize..zones.end as usize] {
+            (record.epoch, record.resetting, record.finished) = (epoch, true, None);
+        }
+        let (first, count) = (zones.start, zones.end - zones.start);
+        self.broadcast(Record::Reset { first, count }, epoch).await;
+        self.check_failed()?;
+        for batch in written.chunks(64) {
+            self.reset_members(batch).await;
+        }
+        self.finish_reset(zones, epoch).await?;
+        for zone in &running {
+            self.refuse_queued(zone, Status::ZoneInvalidWrite);
+            self.end_zone(zone);
+        }
+        for zone in written {
+            self.table.borrow_mut().reset(ZoneIndex(zone))?;
+        }
+        Ok(())
+    }
+
+    /// Resets the members' zones of a promised reset.
+    pub async fn reset_members(&self, zones: &[u32]) {
+        let mut pending = Vec::new();
+        for member in Self::each(self.active.get()) {
+            for zone in zones {
+                let zones = Zones::One(Core::physical(ZoneIndex(*zone)));
+                pending.push((member, self.submit(member, Command::Reset { zones })));
+            }
+        }
+        for (member, completion) in pending {
+            if let Err(error) = completion.await.result {
+                self.member_failed(member, error, "reset zone");
+            }
+        }
+    }
+
+    /// Crosses off a promised reset.
+    pub async fn finish_reset(&self, zones: Range<u32>, epoch: u64) -> Result<(), DeviceError> {
+        let (first, count) = (zones.start, zones.end - zones.start);
+        let sequence = self.next_sequence();
+        for record in &mut self.zones.borrow_mut()[zones.start as usize..zones.end as usize] {
+            record.resetting = false;
+            record.lost = 0;
+        }
+        self.broadcast(Record::ResetDone { first, count, epoch }, sequence).await;
+        self.check_failed()
+    }
+
+    /// Finishes one zone, which is marked busy.
+    pub async fn finish(self: Rc<Self>, zone: ZoneIndex) -> Result<(), DeviceError> {
+        let result = self.finish_busy(zone).await;
+        self.busy.borrow_mut().remove(&zone.0);
+        result
+    }
+
+    async fn finish_busy(self: &Rc<Self>, index: ZoneIndex) -> Result<(), DeviceError> {
+        let running = self.running.borrow().get(&index.0).cloned();
+        if let Some(zone) = &running {
+            self.quiesce(zone).await;
+            zone.flow.borrow_mut().frozen = true;
+        }
+        self.stop_rebuild(index.0..index.0 + 1).await;
+        self.check_failed()?;
+        // The zone may have become full in the meantime: then it is finished.
+        if running.as_ref().is_some_and(|zone| zone.flow.borrow().ended) {
+            return Ok(());
+        }
+        let tail_blocks = running.as_ref().map_or(0, |zone| zone.flow.borrow().complete);
+        self.flush_caches(self.live(index)).await;
+        let epoch = {
+            let record = &mut self.zones.borrow_mut()[index.0 as usize];
+            record.finished = Some(tail_blocks);
+            record.epoch
+        };
+        let sequence = self.next_sequence();
+        self.broadcast(Record::Finish { zone: index.0, epoch, tail_blocks }, sequence).await;
+        self.check_failed()?;
+        self.finish_members(index, running.as_deref()).await?;
+        if let Some(zone) = &running {
+            self.refuse_queued(zone, Status::ZoneIsFull);
+            self.end_zone(zone);
+        }
+        self.table.borrow_mut().finish(index)?;
+        Ok(())
+    }
+
+    /// The second half of a finish, whose record is safe; `zone` is quiet.
+    pub async fn finish_members(self: &Rc<Self>, index: ZoneIndex, zone: Option<&Zone>) -> Result<(), DeviceError> {
+        let layout = &self.layout;
+        if let Some(zone) = zone {
+            let tail = zone.flow.borrow().complete;
+            let (stripe, covered) = (tail / layout.stripe_blocks(), tail % layout.stripe_blocks());
+            let parity_member = layout.parity_member(stripe);
+            let rows = stripe + (covered > 0) as u64;
+            let promoted = zone.flow.borrow().positions[parity_member] >= 2 * rows;
+            if covered > 0 && !promoted && self.live(index) & (1 << parity_member) != 0 {
+                let blocks = covered.min(layout.chunk_blocks) as usize;
+                let data = crate::buf::Buf::copy_of(&zone.flow.borrow().parity[..blocks * BLOCK]);
+                let lba = Lba(self.start(parity_member, index).0 + stripe * layout.chunk_blocks);
+                let done = self.submit(parity_member, Command::write(lba, data, true)).await;
+                if let Err(error) = done.result {
+                    self.member_failed(parity_member, error, "finish zone");
+                }
+                // Once this write pointer has passed the row, the slots are not needed any more.
+                let mut targets = vec![0; layout.members];
+                targets[parity_member] = 2 * rows;
+                self.move_to(zone, &targets).await;
+                self.flush_caches(1 << parity_member & self.live(index)).await;
+            }
+            self.move_to(zone, &vec![2 * rows; layout.members]).await;
+            self.flush_caches(self.live(index)).await;
+        }
+        let zones = Zones::One(Core::physical(index));
+        self.on_all(self.live(index), "finish zone", |_| Command::Finish { zones }).await;
+        self.membership_settled().await;
+        self.check_failed()
+    }
+}

@@ -1,0 +1,405 @@
+//! Rebuild: fills what a member lacks, zone by zone, while reads and writes go on.
+//!
+//! What is lacking is a bit per zone and member in the metadata: set for a new drive in every zone
+//! that is not empty, and for a member that lost the ZRWA of a zone. It is cleared, safely on all
+//! members, when everything of that zone is on the member: data, parity, slots and log of the
+//! tail, and a write pointer that claims no more than is true. From then on the member counts in
+//! that zone, also after a crash; so an interrupted rebuild goes on with the next zone.
+//!
+//! A zone that is being written is followed until little is left, and then held for the rest.
+
+use super::{
+    core::Core,
+    geometry::{Place, Role},
+    metalog::MetaLog,
+    parity,
+    read::Piece,
+    write::Zone,
+    zrwa,
+};
+use crate::{
+    array::Progress,
+    buf::{BLOCK, Buf},
+    device::{Command, DeviceError, Zones},
+    format::record::{Origin, ParityRecord, Record, TailRecord},
+    zone::{Lba, ZoneIndex, ZoneState},
+};
+use std::{ops::Range, rc::Rc};
+
+/// Blocks read from each member at a time.
+const BATCH_BLOCKS: u64 = 256;
+
+/// Why a zone was not rebuilt.
+pub enum Stopped {
+    /// Somebody wants to reset or finish the zone, or it has changed: try again.
+    Again,
+    /// It cannot be done now.
+    Error(String),
+}
+
+impl From<DeviceError> for Stopped {
+    fn from(error: DeviceError) -> Stopped {
+        Stopped::Error(error.to_string())
+    }
+}
+
+impl Core {
+    /// Has a rebuild leave `zones` alone, and waits until it does.
+    pub async fn stop_rebuild(&self, zones: Range<u32>) {
+        while self.rebuilding.get().is_some_and(|zone| zones.contains(&zone)) {
+            self.rebuild_stop.set(true);
+            self.rebuild_left.wait().await;
+        }
+    }
+
+    /// Zones and members that need a rebuild.
+    fn lacking(&self) -> Vec<(ZoneIndex, usize)> {
+        let records = self.zones.borrow();
+        let active = self.active.get();
+        (0..records.len())
+            .flat_map(|z| Core::each(records[z].lost & active).map(move |m| (ZoneIndex(z as u32), m)))
+            .collect()
+    }
+
+    /// Bytes that a member holds of a zone.
+    fn member_bytes(&self, zone: ZoneIndex) -> u64 {
+        self.tail(zone).div_ceil(self.layout.stripe_blocks()) * self.layout.chunk_blocks * BLOCK as u64
+    }
+
+    /// Rebuilds everything that is lacking; gives the bytes that were written.
+    pub async fn rebuild(self: &Rc<Self>, progress: &dyn Fn(Progress)) -> Result<u64, String> {
+        let mut done_bytes = 0;
+        loop {
+            let lacking = self.lacking();
+            let left: u64 = lacking.iter().map(|(zone, _)| self.member_bytes(*zone)).sum();
+            let total_bytes = done_bytes + left;
+            progress(Progress { done_bytes, total_bytes });
+            let free = |zone: &ZoneIndex| !self.busy.borrow().contains(&zone.0);
+            let Some((zone, member)) = lacking.iter().find(|(zone, _)| free(zone)).copied() else {
+                if lacking.is_empty() {
+                    return Ok(done_bytes);
+                }
+                self.rebuild_left.wait().await;
+                continue;
+            };
+            self.rebuilding.set(Some(zone.0));
+            self.rebuild_stop.set(false);
+            let before = done_bytes;
+            let result = {
+                let mut report = |bytes: u64| {
+                    done_bytes += bytes;
+                    progress(Progress { done_bytes, total_bytes: total_bytes.max(done_bytes) });
+                };
+                self.rebuild_zone(zone, member, &mut report).await
+            };
+            self.rebuilding.set(None);
+            self.rebuild_left.open();
+            match result {
+                Ok(()) => {}
+                Err(Stopped::Again) if !self.failed.get() => done_bytes = before,
+                Err(Stopped::Again) => return Err("too many drives have failed".into()),
+                Err(Stopped::Error(error)) => return Err(format!("zone {}: {error}", zone.0)),
+            }
+        }
+    }
+
+    async fn rebuild_zone(
+        self: &Rc<Self>,
+        zone: ZoneIndex,
+        member: usize,
+        report: &mut dyn FnMut(u64),
+    ) -> Result<(), Stopped> {
+        let zones = Zones::One(Core::physical(zone));
+        self.on_member(member, Command::Reset { zones }).await?;
+        self.check_stop(member)?;
+        let running = self.running.borrow().get(&zone.0).cloned();
+        match running {
+            Some(running) => self.rebuild_running(&running, member, report).await,
+            None => self.rebuild_full(zone, member, report).await,
+        }
+    }
+
+    /// A command for the member under repair; if it fails there, the member is taken out.
+    async fn on_member(&self, member: usize, command: Command) -> Result<(), Stopped> {
+        let result = self.submit(member, command).await.result;
+        result.map_err(|error| {
+            self.member_failed(member, error, "rebuild");
+            Stopped::Error(format!("the drive under repair failed: {error}"))
+        })
+    }
+
+    fn check_stop(&self, member: usize) -> Result<(), Stopped> {
+        if self.active.get() & (1 << member) == 0 {
+            return Err(Stopped::Error("the drive under repair failed".into()));
+        }
+        if self.rebuild_stop.get() || self.failed.get() { Err(Stopped::Again) } else { Ok(()) }
+    }
+
+    /// Blocks `from..to` of the rows of complete stripes, of one member, from all others.
+    async fn other_rows(&self, zone: ZoneIndex, member: usize, from: u64, to: u64) -> Result<Buf, Stopped> {
+        let others = self.live(zone) & !(1 << member);
+        if (others.count_ones() as usize) < self.layout.members - 1 {
+            return Err(Stopped::Error("another drive lacks the same zone".into()));
+        }
+        let mut result = Buf::zeroed((to - from) as usize * BLOCK);
+        let pending: Vec<_> = Core::each(others)
+            .map(|other| {
+                let lba = Lba(self.start(other, zone).0 + from);
+                (other, self.submit(other, Command::read(lba, Buf::zeroed((to - from) as usize * BLOCK))))
+            })
+            .collect();
+        for (other, completion) in pending {
+            let done = completion.await;
+            if let Err(error) = done.result {
+                self.read_failed(other, error);
+                let at = format!("blocks {from} to {to} of its member {other} cannot be read: {error}");
+                return Err(Stopped::Error(at));
+            }
+            if let Some(target) = result.as_mut() {
+                parity::xor_assign(target, &done.data);
+            }
+        }
+        Ok(result)
+    }
+
+    /// Copies rows `rows` of complete stripes to the member. In a zone with a ZRWA its write pointer
+    /// follows, up to the position (half chunks) in `follow`.
+    async fn copy_rows(
+        &self,
+        zone: ZoneIndex,
+        member: usize,
+        rows: Range<u64>,
+        follow: Option<u64>,
+        report: &mut dyn FnMut(u64),
+    ) -> Result<(), Stopped> {
+        let chunk = self.layout.chunk_blocks;
+        let start = self.start(member, zone).0;
+        let most = self.device(member).map_or(1, |d| d.geometry().max_transfer_blocks as u64).min(BATCH_BLOCKS);
+        let (mut at, end) = (rows.start * chunk, rows.end * chunk);
+        while at < end {
+            // Row by row in a ZRWA: what is written must stay inside it.
+            let row_end = if follow.is_some() { (at / chunk + 1) * chunk } else { end };
+            let to = (at + most).min(row_end);
+            let data = self.other_rows(zone, member, at, to).await?;
+            self.check_stop(member)?;
+            report(data.len() as u64);
+            self.on_member(member, Command::write(Lba(start + at), data, false)).await?;
+            if let Some(position) = follow
+                && to == row_end
+            {
+                let wp = to.min(position * (chunk / 2));
+                self.on_member(member, Command::FlushZrwa { last: Lba(start + wp - 1) }).await?;
+            }
+            self.check_stop(member)?;
+            at = to;
+        }
+        Ok(())
+    }
+
+    /// A zone that is full, or was finished before.
+    async fn rebuild_full(
+        self: &Rc<Self>,
+        zone: ZoneIndex,
+        member: usize,
+        report: &mut dyn FnMut(u64),
+    ) -> Result<(), Stopped> {
+        let layout = &self.layout;
+        if self.table.borrow().info(zone).state != ZoneState::Full {
+            // Empty: nothing is lacking.
+            return self.rebuilt(zone, member).await;
+        }
+        let tail = self.finished_tail(zone);
+        let (stripe, covered) = (tail / layout.stripe_blocks(), tail % layout.stripe_blocks());
+        self.copy_rows(zone, member, 0..stripe, None, report).await?;
+        if covered > 0 {
+            let piece = Piece { stripe, index: 0, from: 0, to: layout.chunk_blocks };
+            let mut data = Buf::zeroed(layout.chunk_blocks as usize * BLOCK);
+            match layout.role(member, stripe) {
+                Role::Parity => self.xor_covered(zone, piece, tail, None, &mut data).await?,
+                Role::Data(index) => {
+                    let to = covered.saturating_sub(index * layout.chunk_blocks).min(layout.chunk_blocks);
+                    if to > 0 {
+                        let found = self.reconstruct(zone, Piece { index, to, ..piece }).await?;
+                        if let Some(target) = data.as_mut() {
+                            target[..found.len()].copy_from_slice(&found);
+                        }
+                    }
+                }
+            }
+            let lba = Lba(self.start(member, zone).0 + stripe * layout.chunk_blocks);
+            report(data.len() as u64);
+            self.check_stop(member)?;
+            self.write_pieces(member, lba, data).await?;
+        }
+        let zones = Zones::One(Core::physical(zone));
+        self.on_member(member, Command::Finish { zones }).await?;
+        self.check_stop(member)?;
+        self.rebuilt(zone, member).await
+    }
+
+    async fn write_pieces(&self, member: usize, lba: Lba, data: Buf) -> Result<(), Stopped> {
+        let most = self.device(member).map_or(1, |d| d.geometry().max_transfer_blocks as u64);
+        let mut at = 0;
+        while at < data.blocks() {
+            let to = (at + most).min(data.blocks());
+            self.on_member(member, Command::write(Lba(lba.0 + at), data.slice_blocks(at..to), false)).await?;
+            at = to;
+        }
+        Ok(())
+    }
+
+    /// Writes down that the member has the zone again.
+    async fn rebuilt(&self, zone: ZoneIndex, member: usize) -> Result<(), Stopped> {
+        self.flush_caches(1 << member).await;
+        self.check_stop(member)?;
+        let epoch = self.zones.borrow()[zone.0 as usize].epoch;
+        let sequence = self.next_sequence();
+        self.broadcast(Record::Rebuilt { zone: zone.0, epoch, members: 1 << member }, sequence).await;
+        self.check_stop(member)?;
+        self.zones.borrow_mut()[zone.0 as usize].lost &= !(1 << member);
+        Ok(())
+    }
+
+    /// A zone that is being written.
+    async fn rebuild_running(
+        self: &Rc<Self>,
+        zone: &Rc<Zone>,
+        member: usize,
+        report: &mut dyn FnMut(u64),
+    ) -> Result<(), Stopped> {
+        let layout = self.layout;
+        let zones = Zones::One(Core::physical(zone.index));
+        self.on_member(member, Command::Open { zones, zrwa: true }).await?;
+        let mut row = 0;
+        for _ in 0..8 {
+            // All but the last complete row: its write pointer might claim too much.
+            let settled = (zone.flow.borrow().claimed / layout.data_chunks()).saturating_sub(1);
+            if settled < row + layout.distance {
+                break;
+            }
+            self.copy_rows(zone.index, member, row..settled, Some(2 * settled), report).await?;
+            if zone.flow.borrow().ended {
+                return Err(Stopped::Again);
+            }
+            row = settled;
+        }
+        self.quiesce(zone).await;
+        let result = self.join(zone, member, row, report).await;
+        self.resume(zone);
+        let tail = result?;
+        // The member is a witness now, and the tail needs one more than before.
+        zone.flow.borrow_mut().safe = 0;
+        Ok(self.make_safe(zone, tail).await?)
+    }
+
+    /// The rest of a zone that is held still. Gives its tail.
+    async fn join(
+        self: &Rc<Self>,
+        zone: &Rc<Zone>,
+        member: usize,
+        row: u64,
+        report: &mut dyn FnMut(u64),
+    ) -> Result<u64, Stopped> {
+        let layout = self.layout;
+        if zone.flow.borrow().ended || zone.flow.borrow().frozen {
+            return Err(Stopped::Again);
+        }
+        let tail = zone.flow.borrow().complete;
+        self.make_safe(zone, tail).await?;
+        let (stripe, covered) = (tail / layout.stripe_blocks(), tail % layout.stripe_blocks());
+        // As far as the write pointer may go, with the member as a witness among the others.
+        let chunks = tail / layout.chunk_blocks;
+        let witnesses = zrwa::witnesses(&layout, chunks);
+        let shown = witnesses.iter().flatten().count() == 2;
+        let own = witnesses.iter().flatten().find(|w| w.0 == member);
+        let safe = if shown { chunks } else { chunks - chunks % layout.data_chunks() };
+        let position = zrwa::settled(&layout, member, safe).max(own.map_or(0, |w| w.1));
+        self.copy_rows(zone.index, member, row..stripe, Some(position), report).await?;
+        if covered > 0 {
+            self.copy_tail(zone, member, stripe, covered).await?;
+        }
+        self.copy_log(zone, member, tail).await?;
+        self.flush_caches(1 << member).await;
+        if position > 2 * stripe {
+            let last = self.start(member, zone.index).0 + position * (layout.chunk_blocks / 2) - 1;
+            self.on_member(member, Command::FlushZrwa { last: Lba(last) }).await?;
+        }
+        self.check_stop(member)?;
+        self.rebuilt(zone.index, member).await?;
+        zone.flow.borrow_mut().positions[member] = position;
+        Ok(tail)
+    }
+
+    /// The member's part of a partial stripe: data, and the slots that a tail there needs.
+    async fn copy_tail(self: &Rc<Self>, zone: &Zone, member: usize, stripe: u64, covered: u64) -> Result<(), Stopped> {
+        let layout = &self.layout;
+        let chunk = layout.chunk_blocks;
+        let start = self.start(member, zone.index).0;
+        if let Role::Data(index) = layout.role(member, stripe)
+            && covered > index * chunk
+        {
+            let to = (covered - index * chunk).min(chunk);
+            let piece = Piece { stripe, index, from: 0, to };
+            let mut data = {
+                let flow = zone.flow.borrow();
+                Buf::copy_of(&flow.parity[..to as usize * BLOCK])
+            };
+            let tail = stripe * layout.stripe_blocks() + covered;
+            self.xor_covered(zone.index, piece, tail, Some(index), &mut data).await?;
+            self.write_pieces(member, Lba(start + stripe * chunk), data).await?;
+        }
+        let last = (covered - 1) / chunk;
+        let end = covered - last * chunk;
+        let mut parts = vec![(last, 0, end)];
+        if last > 0 && end < chunk {
+            parts.push((last - 1, end, chunk));
+        }
+        for (index, from, to) in parts {
+            let (slot_member, place) = layout.slot(stripe, index);
+            if slot_member != member {
+                continue;
+            }
+            let data = {
+                let flow = zone.flow.borrow();
+                Buf::copy_of(&flow.parity[from as usize * BLOCK..to as usize * BLOCK])
+            };
+            match place {
+                Place::Row(row) => self.write_pieces(member, Lba(start + row * chunk + from), data).await?,
+                Place::MetaLog => {
+                    let epoch = zone.flow.borrow().epoch;
+                    let (index, from) = (index as u32, from as u32);
+                    let record = ParityRecord { zone: zone.index.0, epoch, stripe, index, from, data };
+                    self.log_on(member, Record::Parity(record)).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn log_on(&self, member: usize, record: Record) -> Result<(), Stopped> {
+        let log: Option<Rc<MetaLog>> = self.members[member].log.borrow().clone();
+        let sequence = self.next_sequence();
+        match log {
+            Some(log) => Ok(log.append(self, record, sequence).await.result?),
+            None => Err(Stopped::Error("the drive under repair is gone".into())),
+        }
+    }
+
+    /// The member's copy of the logged tail.
+    async fn copy_log(&self, zone: &Zone, member: usize, tail_blocks: u64) -> Result<(), Stopped> {
+        let layout = &self.layout;
+        let Some(last) = tail_blocks.checked_sub(1) else { return Ok(()) };
+        let (members, place) = layout.log(last / layout.stripe_blocks());
+        if !members.contains(&member) {
+            return Ok(());
+        }
+        let epoch = zone.flow.borrow().epoch;
+        let record = Record::Tail(TailRecord { zone: zone.index.0, epoch, tail_blocks });
+        let Place::Row(row) = place else { return self.log_on(member, record).await };
+        let sequence = self.next_sequence();
+        let lba = self.start(member, zone.index).0 + row * layout.chunk_blocks + sequence % 2;
+        let origin = Origin { array: self.array, member: member as u32, lba };
+        let command = Command::write(Lba(lba), record.encode(origin, sequence), true);
+        self.on_member(member, command).await
+    }
+}

@@ -1,0 +1,498 @@
+//! Assembly: scan, decide, repair.
+//!
+//! *Scan* reads every drive's metadata log and zone report and, for zones that were being written,
+//! the log blocks. *Decide* works out who belongs to the array and where each zone ended; up to
+//! here nothing has been written, and any doubt is a refusal. *Repair* writes a new checkpoint to
+//! every member (which also makes the absent ones stale), carries out what was promised, and shows
+//! every tail with as many witnesses as it needs, before anybody learns of it.
+
+use super::{
+    Canary,
+    core::Core,
+    geometry::{Layout, Place},
+    metalog::{Live, META_ZONES, NoLog, ReadLog, read_log},
+    parity,
+    write::Zone,
+    zrwa::{self, Evidence, Refusal},
+};
+use crate::{
+    array::{ArrayError, Drive},
+    buf::{BLOCK, Buf},
+    device::{Command, ZonedDevice},
+    format::{
+        record::{Origin, Record, ZoneRecord},
+        superblock::{KNOWN_INCOMPATIBLE, KNOWN_READ_ONLY_COMPATIBLE, Superblock},
+    },
+    zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
+};
+use std::{collections::BTreeMap, rc::Rc};
+
+/// A drive that says it is a member.
+pub struct Candidate {
+    pub drive: Drive,
+    pub log: ReadLog,
+}
+
+impl Candidate {
+    /// The drive's own newest superblock.
+    pub fn superblock(&self) -> &Superblock {
+        let newest = self.log.records.iter().filter_map(|(record, _)| superblock_of(record));
+        // The first record is a checkpoint, or the log would not have been read.
+        newest.max_by_key(|s| s.event).unwrap_or_else(|| unreachable!("a log begins with a checkpoint"))
+    }
+}
+
+fn superblock_of(record: &Record) -> Option<&Superblock> {
+    match record {
+        Record::Checkpoint(checkpoint) => Some(&checkpoint.superblock),
+        Record::Superblock(superblock) => Some(superblock),
+        _ => None,
+    }
+}
+
+/// What the metadata of all members comes to.
+pub struct Found {
+    pub superblock: Superblock,
+    /// By role; `None` if missing, stale or failed.
+    pub members: Vec<Option<Candidate>>,
+    /// By role: what to say of it, if it is out.
+    pub notes: Vec<String>,
+    pub zones: Vec<ZoneRecord>,
+    /// The highest sequence number seen.
+    pub sequence: u64,
+    /// The oldest event among the members that are taken: the floor of the next superblock.
+    pub floor: u64,
+}
+
+/// Reads the logs of `drives`; refuses what is no member of anything.
+pub async fn scan(drives: Vec<Drive>) -> Result<(Vec<Candidate>, Vec<String>), ArrayError> {
+    let mut candidates = Vec::new();
+    let mut damaged = Vec::new();
+    for drive in drives {
+        let name = &drive.name;
+        match read_log(&drive.device).await {
+            Ok(log) => candidates.push(Candidate { drive, log }),
+            Err(NoLog::Damaged) => damaged.push(format!("{name}: its metadata is damaged")),
+            Err(NoLog::Unreadable(error)) => damaged.push(format!("{name}: its metadata cannot be read: {error}")),
+            Err(NoLog::Blank) => {
+                return Err(ArrayError(format!("{name} is blank: it is not a member of any array")));
+            }
+            Err(NoLog::Foreign) => {
+                return Err(ArrayError(format!("{name} holds something else: it is not a member of any array")));
+            }
+            Err(NoLog::Version(version)) => {
+                return Err(ArrayError(format!(
+                    "{name} has format version {version}, this zoneraid knows only version {}: use a newer one",
+                    crate::format::VERSION
+                )));
+            }
+        }
+    }
+    Ok((candidates, damaged))
+}
+
+/// Decides who belongs to the array, and what the metadata says.
+pub fn decide_members(candidates: Vec<Candidate>, damaged: &[String]) -> Result<Found, ArrayError> {
+    let fail = |message: String| Err(ArrayError(message));
+    let Some(first) = candidates.first() else {
+        return fail(match damaged.first() {
+            Some(reason) => format!("no member with readable metadata: {reason}"),
+            None => "no drives given".into(),
+        });
+    };
+    if let Some(other) = candidates.iter().find(|c| c.log.origin.array != first.log.origin.array) {
+        return fail(format!(
+            "{} belongs to array {}, but {} to array {}: give the drives of one array only",
+            first.drive.name, first.log.origin.array, other.drive.name, other.log.origin.array
+        ));
+    }
+    let newest = candidates.iter().map(Candidate::superblock).max_by_key(|s| s.event);
+    let Some(superblock) = newest.cloned() else { return fail("no drives given".into()) };
+    let unknown = (superblock.incompatible & !KNOWN_INCOMPATIBLE)
+        | (superblock.read_only_compatible & !KNOWN_READ_ONLY_COMPATIBLE);
+    if unknown != 0 {
+        return fail(format!("the array uses features (bits {unknown:#x}) that this zoneraid does not know: use a newer one"));
+    }
+    let count = superblock.members.len();
+    let mut members: Vec<Option<Candidate>> = (0..count).map(|_| None).collect();
+    let mut notes = vec![String::new(); count];
+    for candidate in candidates {
+        let role = candidate.log.origin.member as usize;
+        let name = candidate.drive.name.clone();
+        let own = candidate.superblock();
+        let Some(expected) = superblock.members.get(role) else {
+            return fail(format!("{name} says it is member {role} of an array of {count}: its metadata is damaged"));
+        };
+        let same = own.members.get(role).is_some_and(|m| m.uuid == expected.uuid);
+        if !same {
+            notes[role] = format!("{name} was replaced");
+        } else if !expected.active {
+            notes[role] = format!("{name} was taken out of the array: its content is stale");
+        } else if own.event < superblock.floor {
+            notes[role] = format!("{name} is stale: it is of event {}, the array of {}", own.event, superblock.event);
+        } else if let Some(other) = &members[role] {
+            return fail(format!("{name} and {} both say they are member {role}: leave one out", other.drive.name));
+        } else {
+            notes[role].clear();
+            members[role] = Some(candidate);
+        }
+    }
+    let present = members.iter().flatten().count();
+    if present + 1 < count {
+        let reasons: Vec<_> = notes.iter().chain(damaged).filter(|n| !n.is_empty()).map(String::as_str).collect();
+        let because = if reasons.is_empty() { String::new() } else { format!(" ({})", reasons.join("; ")) };
+        let needed = count - 1;
+        return fail(format!("only {present} of {count} members can be used, at least {needed} are needed{because}"));
+    }
+    for (role, note) in notes.iter_mut().enumerate() {
+        if members[role].is_none() && note.is_empty() {
+            *note = damaged.first().cloned().unwrap_or_else(|| "missing".into());
+        }
+    }
+    let taken = || members.iter().flatten();
+    let floor = taken().map(|c| c.superblock().event).min().unwrap_or(superblock.event);
+    let sequence = taken().flat_map(|c| &c.log.records).map(|(_, sequence)| *sequence).max().unwrap_or(0);
+    let zones = replay(taken(), superblock.zones);
+    Ok(Found { superblock, members, notes, zones, sequence, floor })
+}
+
+/// The state of the zones: the newest checkpoint, and what any member logged after it.
+fn replay<'a>(members: impl Iterator<Item = &'a Candidate> + Clone, count: u32) -> Vec<ZoneRecord> {
+    let mut zones = vec![ZoneRecord::default(); count as usize];
+    let mut base = 0;
+    let mut changes = BTreeMap::new();
+    for (record, sequence) in members.flat_map(|c| &c.log.records) {
+        match record {
+            Record::Checkpoint(checkpoint) if *sequence >= base => {
+                base = *sequence;
+                zones.clone_from(&checkpoint.zones);
+            }
+            Record::Checkpoint(_) => {}
+            _ => {
+                changes.insert(*sequence, record);
+            }
+        }
+    }
+    zones.resize(count as usize, ZoneRecord::default());
+    for (sequence, record) in changes.range(base + 1..) {
+        apply(&mut zones, record, *sequence);
+    }
+    zones
+}
+
+fn apply(zones: &mut [ZoneRecord], record: &Record, sequence: u64) {
+    match *record {
+        Record::Reset { first, count } => {
+            for zone in zones.iter_mut().skip(first as usize).take(count as usize) {
+                (zone.epoch, zone.resetting, zone.finished) = (sequence, true, None);
+            }
+        }
+        Record::ResetDone { first, count, epoch } => {
+            for zone in zones.iter_mut().skip(first as usize).take(count as usize).filter(|z| z.epoch == epoch) {
+                (zone.resetting, zone.lost) = (false, 0);
+            }
+        }
+        Record::Finish { zone, epoch, tail_blocks } => {
+            if let Some(zone) = zones.get_mut(zone as usize).filter(|z| z.epoch == epoch) {
+                zone.finished = Some(tail_blocks);
+            }
+        }
+        Record::Rebuilt { zone, epoch, members } => {
+            if let Some(zone) = zones.get_mut(zone as usize).filter(|z| z.epoch == epoch) {
+                zone.lost &= !members;
+            }
+        }
+        _ => {}
+    }
+}
+
+/// What has to be done with a zone.
+pub enum Verdict {
+    /// Nothing was written, on any member.
+    Empty,
+    /// Nothing that counts was written: reset what there is.
+    Reset,
+    Full,
+    /// The finish that was promised has to be carried out, or carried out again.
+    Finish(Option<Tail>),
+    /// It goes on from here.
+    Open(Tail),
+}
+
+/// Where a zone goes on.
+pub struct Tail {
+    pub blocks: u64,
+    pub positions: Vec<u64>,
+    pub parity: Buf,
+}
+
+/// What one zone looks like on each member, by role.
+pub struct ZoneView<'a> {
+    pub zone: ZoneIndex,
+    pub record: &'a mut ZoneRecord,
+    pub info: Vec<Option<ZoneInfo>>,
+}
+
+impl Core {
+    /// Looks at one zone and decides; only reads. Members that lost their part are marked in
+    /// `view.record`.
+    pub async fn judge(&self, view: &mut ZoneView<'_>) -> Result<Verdict, Refusal> {
+        let record = *view.record;
+        let used_blocks = self.layout.rows * self.layout.chunk_blocks;
+        if record.resetting {
+            return Ok(Verdict::Reset);
+        }
+        // Who can be relied on: with a ZRWA, or full.
+        let wp = |info: &ZoneInfo| match info.state {
+            ZoneState::Full => Some(used_blocks),
+            _ if info.zrwa => Some(info.wp_blocks.min(used_blocks)),
+            _ => None,
+        };
+        let trusted = |member: usize| record.lost & (1 << member) == 0;
+        let present = || view.info.iter().enumerate().filter_map(|(m, info)| Some((m, info.as_ref()?)));
+        let wps: Vec<_> = (0..view.info.len())
+            .map(|m| view.info[m].as_ref().filter(|_| trusted(m)).and_then(wp))
+            .collect();
+        let full = |m: usize, info: &ZoneInfo| !trusted(m) || info.state == ZoneState::Full;
+        let all_full = present().all(|(m, info)| full(m, info)) && wps.iter().flatten().next().is_some();
+        if all_full {
+            return Ok(Verdict::Full);
+        }
+        if present().all(|(m, info)| info.state == ZoneState::Empty || !trusted(m)) {
+            let leftovers = present().any(|(_, info)| info.state != ZoneState::Empty);
+            let finish = record.finished.map(|_| Verdict::Finish(None));
+            return Ok(finish.unwrap_or(if leftovers { Verdict::Reset } else { Verdict::Empty }));
+        }
+        if record.finished == Some(0) {
+            return Ok(Verdict::Finish(None));
+        }
+        let logged = self.logged_tail(view.zone, &record, &wps).await;
+        let relied = wps.iter().flatten().count();
+        let blank = |m: usize, info: &ZoneInfo| wps[m].is_some_and(|wp| wp == 0) || info.state == ZoneState::Empty;
+        if logged.is_none()
+            && relied + 1 < self.layout.members
+            && record.finished.is_none()
+            && present().all(|(m, info)| blank(m, info) || !trusted(m))
+        {
+            // The power went while the zone was being opened.
+            return Ok(Verdict::Reset);
+        }
+        for (member, _) in present() {
+            if wps[member].is_none() {
+                view.record.lost |= 1 << member;
+            }
+        }
+        let evidence = Evidence { wp_blocks: wps, logged_blocks: logged };
+        let tail = match record.finished {
+            Some(tail) => tail,
+            None => zrwa::decide(&self.layout, &evidence)?,
+        };
+        if tail == 0 {
+            return Ok(Verdict::Reset);
+        }
+        let half = self.layout.chunk_blocks / 2;
+        let positions: Vec<_> = evidence.wp_blocks.iter().map(|wp| wp.unwrap_or(0) / half).collect();
+        let parity = self.load_parity(view.zone, record.epoch, tail, &evidence, record.finished.is_some()).await?;
+        let tail = Tail { blocks: tail, positions, parity };
+        Ok(if record.finished.is_some() { Verdict::Finish(Some(tail)) } else { Verdict::Open(tail) })
+    }
+
+    /// The largest tail that was logged for the zone's present life.
+    async fn logged_tail(&self, zone: ZoneIndex, record: &ZoneRecord, wps: &[Option<u64>]) -> Option<u64> {
+        let layout = &self.layout;
+        let mut found: Option<u64> = None;
+        let any_epoch = self.canary == Some(Canary::NoEpochCheck);
+        for member in &self.members {
+            if let Some(log) = &*member.log.borrow()
+                && let Some(tail) = log.live.borrow().tails.get(&zone.0)
+                && (tail.epoch == record.epoch || any_epoch)
+            {
+                found = found.max(Some(tail.tail_blocks));
+            }
+        }
+        let passed = wps.iter().flatten().min().copied().unwrap_or(0) / layout.chunk_blocks;
+        for stripe in passed.saturating_sub(1)..(passed + 2 * layout.distance + 1).min(layout.rows) {
+            let (members, place) = layout.log(stripe);
+            let Place::Row(row) = place else { continue };
+            for member in members.into_iter().filter(|m| wps[*m].is_some_and(|wp| wp < (row + 1) * layout.chunk_blocks)) {
+                for block in 0..2 {
+                    let lba = self.start(member, zone).0 + row * layout.chunk_blocks + block;
+                    let done = self.submit(member, Command::read(Lba(lba), Buf::zeroed(BLOCK))).await;
+                    let origin = Origin { array: self.array, member: member as u32, lba };
+                    if done.result.is_ok()
+                        && let Ok((Record::Tail(tail), _, _)) = Record::read(&done.data, origin)
+                        && tail.zone == zone.0
+                        && (tail.epoch == record.epoch || any_epoch)
+                        && (tail.tail_blocks.saturating_sub(1)) / layout.stripe_blocks() == stripe
+                    {
+                        found = found.max(Some(tail.tail_blocks));
+                    }
+                }
+            }
+        }
+        found
+    }
+
+    /// The running parity of the stripe of `tail`: from the data, or from the slots where a data
+    /// chunk cannot be read.
+    async fn load_parity(
+        &self,
+        zone: ZoneIndex,
+        epoch: u64,
+        tail: u64,
+        evidence: &Evidence,
+        finished: bool,
+    ) -> Result<Buf, Refusal> {
+        let layout = &self.layout;
+        let chunk = layout.chunk_blocks;
+        let mut result = Buf::zeroed(chunk as usize * BLOCK);
+        let (stripe, covered) = (tail / layout.stripe_blocks(), tail % layout.stripe_blocks());
+        for block in 0..chunk.min(covered) {
+            let chunks = (covered - block).div_ceil(chunk);
+            let found = match self.parity_from_data(zone, stripe, chunks, block, evidence).await {
+                Some(found) => found,
+                None => self.parity_from_slot(zone, epoch, stripe, chunks, block, evidence, finished).await.ok_or({
+                    let present = evidence.wp_blocks.iter().flatten().count();
+                    Refusal::TooFew { present, members: layout.members, needed: layout.members }
+                })?,
+            };
+            if let Some(target) = result.as_mut() {
+                target[block as usize * BLOCK..][..BLOCK].copy_from_slice(&found);
+            }
+        }
+        Ok(result)
+    }
+
+    async fn read_block(&self, zone: ZoneIndex, member: usize, at: u64, evidence: &Evidence) -> Option<Buf> {
+        evidence.wp_blocks[member]?;
+        let lba = Lba(self.start(member, zone).0 + at);
+        let done = self.submit(member, Command::read(lba, Buf::zeroed(BLOCK))).await;
+        done.result.is_ok().then_some(done.data)
+    }
+
+    async fn parity_from_data(
+        &self,
+        zone: ZoneIndex,
+        stripe: u64,
+        chunks: u64,
+        block: u64,
+        evidence: &Evidence,
+    ) -> Option<Buf> {
+        let layout = &self.layout;
+        let members = (0..chunks).map(|index| layout.member(stripe, index));
+        if members.clone().any(|m| evidence.wp_blocks[m].is_none()) {
+            return None;
+        }
+        let mut result = Buf::zeroed(BLOCK);
+        for member in members {
+            let data = self.read_block(zone, member, stripe * layout.chunk_blocks + block, evidence).await?;
+            parity::xor_assign(result.as_mut()?, &data);
+        }
+        Some(result)
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    async fn parity_from_slot(
+        &self,
+        zone: ZoneIndex,
+        epoch: u64,
+        stripe: u64,
+        chunks: u64,
+        block: u64,
+        evidence: &Evidence,
+        finished: bool,
+    ) -> Option<Buf> {
+        let layout = &self.layout;
+        let parity_member = layout.parity_member(stripe);
+        // A finish that got as far as the write pointer of the parity has made it the full parity.
+        let promoted = finished
+            && evidence.wp_blocks[parity_member].is_some_and(|wp| wp >= (stripe + 1) * layout.chunk_blocks);
+        if promoted {
+            return self.read_block(zone, parity_member, stripe * layout.chunk_blocks + block, evidence).await;
+        }
+        let (member, place) = layout.slot(stripe, chunks - 1);
+        match place {
+            Place::Row(row) => self.read_block(zone, member, row * layout.chunk_blocks + block, evidence).await,
+            Place::MetaLog => {
+                let log = self.members[member].log.borrow().clone()?;
+                let live = log.live.borrow();
+                live.parity.get(zone.0, epoch, stripe, chunks - 1, block).cloned()
+            }
+        }
+    }
+
+    /// Carries a verdict out. The zone's table entry is set by the caller.
+    pub async fn repair(self: &Rc<Self>, zone: ZoneIndex, verdict: Verdict) -> Result<(), ArrayError> {
+        let failed = |error: crate::device::DeviceError| ArrayError(format!("zone {}: {error}", zone.0));
+        match verdict {
+            Verdict::Empty | Verdict::Full => Ok(()),
+            Verdict::Reset => {
+                self.reset_members(&[zone.0]).await;
+                self.membership_settled().await;
+                let epoch = self.zones.borrow()[zone.0 as usize].epoch;
+                self.finish_reset(zone.0..zone.0 + 1, epoch).await.map_err(failed)
+            }
+            Verdict::Finish(None) => self.finish_members(zone, None).await.map_err(failed),
+            Verdict::Finish(Some(tail)) => {
+                let running = Zone::new(self, zone);
+                running.flow.borrow_mut().restore(tail.blocks, tail.positions, tail.parity);
+                self.finish_members(zone, Some(&running)).await.map_err(failed)
+            }
+            Verdict::Open(tail) => {
+                let blocks = tail.blocks;
+                let running = Rc::new(Zone::new(self, zone));
+                running.flow.borrow_mut().restore(blocks, tail.positions, tail.parity);
+                self.running.borrow_mut().insert(zone.0, running.clone());
+                self.start_tasks(&running);
+                self.make_safe(&running, blocks).await.map_err(failed)
+            }
+        }
+    }
+}
+
+/// What the member's own log keeps alive: partial parity and tails beyond the end of zones.
+pub fn live_of(log: &ReadLog, chunk_blocks: u64) -> Live {
+    let mut live = Live::default();
+    let mut records: Vec<_> = log.records.iter().collect();
+    records.sort_by_key(|(record, sequence)| (!matches!(record, Record::Checkpoint(_)), *sequence));
+    for (record, _) in records {
+        live.apply(record, chunk_blocks);
+    }
+    live
+}
+
+/// Checks that a drive can hold its part of an array.
+pub fn check_drive(name: &str, device: &dyn ZonedDevice, layout: &Layout, zones: u32) -> Result<(), ArrayError> {
+    let geometry = device.geometry();
+    let fail = |message: String| Err(ArrayError(format!("{name}: {message}")));
+    let Some(zrwa) = geometry.zrwa else {
+        return fail("has no ZRWA (Zone Random Write Area), which this array needs".into());
+    };
+    let window = 2 * layout.distance * layout.chunk_blocks;
+    if zrwa.size_blocks < window {
+        let (have, need) = (kib(zrwa.size_blocks), kib(window));
+        return fail(format!("its ZRWA of {have} KiB is too small, {need} KiB are needed"));
+    }
+    if layout.chunk_blocks / 2 % zrwa.granularity_blocks != 0 {
+        let (chunk, granularity) = (kib(layout.chunk_blocks), kib(zrwa.granularity_blocks));
+        return fail(format!(
+            "half a chunk of {chunk} KiB is not a multiple of its ZRWA flush granularity of {granularity} KiB"
+        ));
+    }
+    if geometry.zone_capacity_blocks < layout.rows * layout.chunk_blocks {
+        let (have, need) = (kib(geometry.zone_capacity_blocks), kib(layout.rows * layout.chunk_blocks));
+        return fail(format!("its zones hold {have} KiB, {need} KiB are needed"));
+    }
+    if geometry.zones < zones + META_ZONES {
+        return fail(format!("it has {} zones, {} are needed", geometry.zones, zones + META_ZONES));
+    }
+    if (geometry.max_transfer_blocks as u64) < layout.chunk_blocks {
+        let (have, need) = (kib(geometry.max_transfer_blocks as u64), kib(layout.chunk_blocks));
+        return fail(format!("it takes {have} KiB at a time, less than a chunk of {need} KiB"));
+    }
+    Ok(())
+}
+
+fn kib(blocks: u64) -> u64 {
+    blocks * BLOCK as u64 / 1024
+}

@@ -1,0 +1,231 @@
+//! ZRAID: which parity a write needs, what write pointers say, and where a zone ended (§4.2–4.5).
+//!
+//! Pure functions, and the whole argument for why recovery is exact. `n` counts the complete
+//! chunks of a zone; a *position* is a member's write pointer in half chunks.
+//!
+//! **Claims.** A position says how much was complete when it was set: half-way through a chunk,
+//! "up to this chunk"; at its end, "and the next one too" (`claim`). Recovery takes the largest
+//! claim. For that to be right two things must hold at every instant:
+//!
+//! 1. *Every claim is true.* A position is set only after all blocks that it claims, and their
+//!    parity, are safe on the members.
+//! 2. *The largest claim can be decoded, whoever is missing.* Decoding a tail of `n` chunks needs
+//!    the slot of chunk `n − 1` for every offset, and a write fills only the slots of tails that
+//!    will be claimed on purpose (`parity_of`). A tail is claimed on purpose by its *witnesses*:
+//!    the member of chunk `n − 1` stops half-way, the member of chunk `n − 2` goes to the end.
+//!    Moving any other member claims something in passing that may have no slot, so that is only
+//!    done when enough witnesses of something larger are in place already: `settled(n)` gives the
+//!    positions that are then allowed. (The paper: 'the last two data chunks are advanced first'.)
+//!
+//! A tail inside a chunk is known from a log record; it is decoded with the slot of its chunk
+//! below the tail's offset and the slot of the chunk before it above.
+
+use super::geometry::{Layout, Role};
+
+/// What the write pointer of `member` at `position` (half chunks) says: this many chunks were
+/// complete. `None` if no zone of ours can have such a position.
+pub fn claim(layout: &Layout, member: usize, position: u64) -> Option<u64> {
+    let k = layout.data_chunks();
+    if position == 0 {
+        return Some(0);
+    }
+    if position > 2 * layout.rows {
+        return None;
+    }
+    let row = (position - 1) / 2;
+    let half = position % 2 == 1;
+    match (layout.role(member, row), half) {
+        (Role::Data(index), true) => Some(row * k + index + 1),
+        (Role::Data(index), false) if index + 1 < k => Some(row * k + index + 2),
+        (Role::Data(_), false) if layout.carries() && row + 1 < layout.rows => Some(row * k + k + 1),
+        (Role::Data(_) | Role::Parity, false) => Some(row * k + k),
+        (Role::Parity, true) => None,
+    }
+}
+
+/// The positions that witness a tail of `n` chunks: the member of the last chunk and, where there
+/// is one on another member, that of the chunk before.
+pub fn witnesses(layout: &Layout, n: u64) -> [Option<(usize, u64)>; 2] {
+    let k = layout.data_chunks();
+    let Some(last) = n.checked_sub(1) else { return [None, None] };
+    let (stripe, index) = (last / k, last % k);
+    let ends_zone = n == layout.chunks();
+    let own = (layout.member(stripe, index), 2 * stripe + 1 + ends_zone as u64);
+    let before = if index > 0 {
+        Some((layout.member(stripe, index - 1), 2 * stripe + 2))
+    } else if stripe > 0 && layout.carries() {
+        Some((layout.member(stripe - 1, k - 1), 2 * stripe))
+    } else {
+        None
+    };
+    [before, Some(own)]
+}
+
+/// The position of `member` when everything up to `n` chunks is settled: no member could go
+/// further without claiming more.
+pub fn settled(layout: &Layout, member: usize, n: u64) -> u64 {
+    let k = layout.data_chunks();
+    if n == layout.chunks() {
+        return 2 * layout.rows;
+    }
+    let (stripe, complete) = (n / k, n % k);
+    if complete == 0 {
+        let held_back = stripe > 0
+            && layout.carries()
+            && layout.role(member, stripe - 1) == Role::Data(k - 1);
+        return 2 * stripe - held_back as u64;
+    }
+    match layout.role(member, stripe) {
+        Role::Data(index) if index + 1 < complete => 2 * stripe + 2,
+        Role::Data(index) if index + 1 == complete => 2 * stripe + 1,
+        _ => 2 * stripe,
+    }
+}
+
+/// Part of a slot that a write has to fill.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotPart {
+    /// Chunk of the stripe whose slot it is.
+    pub index: u64,
+    /// First block of the chunk to fill, and the one after the last.
+    pub from: u64,
+    pub to: u64,
+}
+
+/// The parity that a write of blocks `from..to` of one stripe needs (offsets in the stripe's
+/// data), so that every tail recovery may land on can be decoded: the slot of the last chunk, and,
+/// if the write stops inside that chunk, what is missing in the slot of the chunk before.
+pub fn parity_of(layout: &Layout, from: u64, to: u64) -> [Option<SlotPart>; 2] {
+    let chunk = layout.chunk_blocks;
+    let (first, last) = (from / chunk, (to - 1) / chunk);
+    let begin = |index: u64| if index == first { from % chunk } else { 0 };
+    let end = to - last * chunk;
+    let before = (end < chunk && first < last).then(|| SlotPart {
+        index: last - 1,
+        from: begin(last - 1),
+        to: chunk,
+    });
+    [before, Some(SlotPart { index: last, from: begin(last), to: end })]
+}
+
+/// What is known of a zone after a crash.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Evidence {
+    /// Write pointer of each member in blocks; `None` if the member is missing or its part of the
+    /// zone cannot be relied on.
+    pub wp_blocks: Vec<Option<u64>>,
+    /// The largest tail in a valid log record, in blocks of the logical zone.
+    pub logged_blocks: Option<u64>,
+}
+
+/// Why a zone's tail cannot be told.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    #[error("{present} of {members} members can be relied on, {needed} are needed")]
+    TooFew { present: usize, members: usize, needed: usize },
+    #[error("the write pointer of member {member} is at block {wp_blocks}, where zoneraid never leaves one")]
+    Position { member: usize, wp_blocks: u64 },
+    #[error("the write pointer of member {member} is at block {wp_blocks}, too far behind a tail of {tail_blocks} blocks")]
+    Behind { member: usize, wp_blocks: u64, tail_blocks: u64 },
+    #[error("a log record puts the tail at block {0}, which is beyond what the write pointers allow")]
+    Log(u64),
+}
+
+/// Where the zone ended: blocks of the logical zone that were complete and can be read back with
+/// the members that are there. At least everything that was promised; or a refusal.
+pub fn decide(layout: &Layout, evidence: &Evidence) -> Result<u64, Refusal> {
+    let half = layout.chunk_blocks / 2;
+    let present = evidence.wp_blocks.iter().flatten().count();
+    let needed = layout.members - 1;
+    if present < needed {
+        return Err(Refusal::TooFew { present, members: layout.members, needed });
+    }
+    let members = || evidence.wp_blocks.iter().enumerate().filter_map(|(m, wp)| Some((m, (*wp)?)));
+    let mut chunks = 0;
+    for (member, wp_blocks) in members() {
+        let claimed = if wp_blocks % half == 0 { claim(layout, member, wp_blocks / half) } else { None };
+        chunks = chunks.max(claimed.ok_or(Refusal::Position { member, wp_blocks })?);
+    }
+    let tail_blocks = (chunks * layout.chunk_blocks).max(evidence.logged_blocks.unwrap_or(0));
+    // A stripe is begun only when every member has passed the row `distance` before it.
+    let last_stripe = tail_blocks.saturating_sub(1) / layout.stripe_blocks();
+    if tail_blocks > layout.capacity_blocks() {
+        return Err(Refusal::Log(tail_blocks));
+    }
+    for (member, wp_blocks) in members() {
+        if wp_blocks / layout.chunk_blocks + layout.distance < last_stripe + 1 {
+            return Err(Refusal::Behind { member, wp_blocks, tail_blocks });
+        }
+    }
+    Ok(tail_blocks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    fn layouts() -> impl Iterator<Item = Layout> {
+        (3..=6).flat_map(|members| {
+            (1..=3).map(move |distance| Layout { members, chunk_blocks: 4, rows: 2 * distance + 3, distance })
+        })
+    }
+
+    #[test]
+    fn a_settled_position_never_claims_more_and_the_witnesses_claim_exactly_their_tail() {
+        for layout in layouts() {
+            for n in 0..=layout.chunks() {
+                for member in 0..layout.members {
+                    let position = settled(&layout, member, n);
+                    assert!(claim(&layout, member, position).unwrap() <= n, "{layout:?} {n} {member}");
+                    // It could not go half a chunk further.
+                    if position < 2 * layout.rows {
+                        let next = claim(&layout, member, position + 1);
+                        let skip = claim(&layout, member, position + 2).unwrap_or(u64::MAX);
+                        assert!(next.unwrap_or(skip) > n, "{layout:?} {n} {member} {position}");
+                    }
+                }
+                for (member, position) in witnesses(&layout, n).into_iter().flatten() {
+                    assert_eq!(claim(&layout, member, position), Some(n));
+                    assert!(settled(&layout, member, n) >= position);
+                }
+                let on: BTreeSet<_> = witnesses(&layout, n).iter().flatten().map(|w| w.0).collect();
+                let expected = if n == 0 { 0 } else if n % layout.data_chunks() == 1 { 1 + (n > 1 && layout.carries()) as usize } else { 2 };
+                assert_eq!(on.len(), expected, "{layout:?} {n}");
+            }
+        }
+    }
+
+    /// Slots filled by writes, tail by tail, exactly as `parity_of` says; every tail that a write
+    /// makes, and the whole chunk before it, must be decodable.
+    #[test]
+    fn every_tail_that_recovery_may_land_on_has_its_parity() {
+        let layout = Layout { members: 5, chunk_blocks: 4, rows: 8, distance: 2 };
+        let (k, chunk) = (layout.data_chunks(), layout.chunk_blocks);
+        let stripe = layout.stripe_blocks();
+        for first in 1..=stripe {
+            for second in first..=stripe {
+                for third in second..=stripe {
+                    let mut filled = vec![vec![false; chunk as usize]; k as usize];
+                    let mut from = 0;
+                    for to in [first, second, third] {
+                        if to == from {
+                            continue;
+                        }
+                        for part in parity_of(&layout, from, to).into_iter().flatten() {
+                            filled[part.index as usize][part.from as usize..part.to as usize].fill(true);
+                        }
+                        from = to;
+                        if let Some(complete) = (to / chunk).checked_sub(1) {
+                            let slot = &filled[complete as usize];
+                            assert!(slot.iter().all(|f| *f), "chunk {complete} after {first} {second} {third}");
+                        }
+                        let (last, end) = (((to - 1) / chunk) as usize, (to - 1) % chunk + 1);
+                        assert!(filled[last][..end as usize].iter().all(|f| *f));
+                        assert!(last == 0 || end == chunk || filled[last - 1][end as usize..].iter().all(|f| *f));
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,311 @@
+//! Media in a file, so that an emulated drive outlives the process that runs it.
+//!
+//! One sparse file for each drive; [`super::layout`] says what is where. Whatever a call has
+//! stored survives the death of the process at any moment, by the order of the writes: data and
+//! metadata, then the bits that say they are written, then the state of the zone, each of which
+//! is one small write. The host's page cache has to survive: nothing is synced.
+//!
+//! Two changes need more than an order. A block that is written again must change together with
+//! its out-of-band metadata: both go to the redo record first, which is carried out when the
+//! image is opened. A reset marks the zone as resetting and empty, forgets the blocks, then
+//! clears the mark; opening the image finishes what was left.
+//!
+//! The file is locked while it is open, so that no two processes drive the same image.
+
+use super::{Media, Model, layout, layout::Layout};
+use engine::{
+    buf::BLOCK,
+    device::Geometry,
+    zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
+};
+use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
+use std::{
+    fs::{File, OpenOptions},
+    io,
+    os::unix::fs::FileExt,
+    path::Path,
+};
+
+/// Why an image cannot be made or used.
+#[derive(Debug, thiserror::Error)]
+#[error("{path}: {problem}")]
+pub struct ImageError {
+    pub path: String,
+    pub problem: String,
+}
+
+/// Media in a file.
+pub struct ImageMedia {
+    file: File,
+    model: Model,
+    uuid: [u8; 16],
+    layout: Layout,
+    zones: Vec<ZoneInfo>,
+    /// The written bits of the zones that have been used since the image was opened.
+    written: Vec<Option<Vec<u8>>>,
+    /// Where a redo record is put together.
+    redo: Vec<u8>,
+}
+
+const REDO_MAGIC: [u8; 8] = *b"ZNSREDO1";
+/// Magic, CRC-32C of what follows, number of blocks, first block.
+const REDO_HEADER: usize = 24;
+
+impl ImageMedia {
+    /// Makes a new image of a blank drive. Of the model's name 32 bytes are kept.
+    ///
+    /// # Errors
+    /// When there is a file of this name, or it cannot be made.
+    pub fn create(path: &Path, model: &Model, uuid: [u8; 16]) -> Result<ImageMedia, ImageError> {
+        let failed = |problem: String| ImageError { path: path.display().to_string(), problem };
+        let layout = Layout::new(&model.geometry)
+            .ok_or_else(|| failed("the drive is too large for a file; take fewer or smaller zones".into()))?;
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(path).map_err(|e| {
+            failed(match e.kind() {
+                io::ErrorKind::AlreadyExists => "exists already; remove it or take another name".into(),
+                _ => format!("cannot be made: {e}"),
+            })
+        })?;
+        lock(&file).map_err(failed)?;
+        // The header comes last: without it this is not an image.
+        file.set_len(layout.end)
+            .and_then(|()| file.write_all_at(&layout::encode_header(model, &uuid), 0))
+            .map_err(|e| failed(format!("cannot be written: {e}")))?;
+        ImageMedia::load(file, model.clone(), uuid, layout).map_err(failed)
+    }
+
+    /// Opens an image and finishes what an earlier process did not.
+    ///
+    /// # Errors
+    /// When there is none, it is damaged, of another version, or in use.
+    pub fn open(path: &Path) -> Result<ImageMedia, ImageError> {
+        let failed = |problem: String| ImageError { path: path.display().to_string(), problem };
+        let file = OpenOptions::new().read(true).write(true).open(path);
+        let file = file.map_err(|e| failed(format!("cannot be opened: {e}")))?;
+        lock(&file).map_err(failed)?;
+        let mut header = [0; BLOCK];
+        file.read_exact_at(&mut header, 0).map_err(|e| match e.kind() {
+            io::ErrorKind::UnexpectedEof => failed("this is not the image of an emulated drive".into()),
+            _ => failed(format!("cannot be read: {e}")),
+        })?;
+        let (model, uuid) = layout::decode_header(&header).map_err(failed)?;
+        let layout = Layout::new(&model.geometry);
+        let layout =
+            layout.ok_or_else(|| failed("the header of the image is damaged; make a new image".into()))?;
+        let size = file.metadata().map_err(|e| failed(format!("cannot be read: {e}")))?.len();
+        if size < layout.end {
+            return Err(failed(format!("the image is cut off: {size} of {} bytes", layout.end)));
+        }
+        ImageMedia::load(file, model, uuid, layout).map_err(failed)
+    }
+
+    /// Whether there is an image at `path`, of whatever version and state.
+    pub fn is_image(path: &Path) -> bool {
+        let mut magic = [0; 8];
+        let read = File::open(path).and_then(|file| file.read_exact_at(&mut magic, 0));
+        read.is_ok() && layout::is_magic(&magic)
+    }
+
+    /// What kind of drive it is.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// The UUID that the drive was given when it was made.
+    pub fn uuid(&self) -> &[u8; 16] {
+        &self.uuid
+    }
+
+    fn load(file: File, model: Model, uuid: [u8; 16], layout: Layout) -> Result<ImageMedia, String> {
+        let read_failed = |e: io::Error| format!("cannot be read: {e}");
+        let count = model.geometry.zones as usize;
+        let mut table = vec![0; count * layout::ENTRY];
+        file.read_exact_at(&mut table, layout.table).map_err(read_failed)?;
+        let mut zones = Vec::with_capacity(count);
+        let mut resetting = Vec::new();
+        for (zone, entry) in (0..).map(ZoneIndex).zip(table.chunks_exact(layout::ENTRY)) {
+            let (info, unfinished) = layout::decode_entry(entry, zone, &model.geometry)
+                .ok_or_else(|| format!("the state of zone {} is damaged; make a new image", zone.0))?;
+            zones.push(info);
+            if unfinished {
+                resetting.push(zone);
+            }
+        }
+        let (written, redo) = (vec![None; count], Vec::new());
+        let mut media = ImageMedia { file, model, uuid, layout, zones, written, redo };
+        let finished = media
+            .redo_last_write()
+            .and_then(|()| resetting.into_iter().try_for_each(|zone| media.finish_reset(zone)));
+        finished.map_err(|e| format!("cannot be repaired: {e}"))?;
+        Ok(media)
+    }
+
+    fn geometry(&self) -> &Geometry {
+        &self.model.geometry
+    }
+
+    fn written(&mut self, zone: ZoneIndex) -> io::Result<&mut Vec<u8>> {
+        let slot = &mut self.written[zone.0 as usize];
+        let bits = match slot.take() {
+            Some(bits) => bits,
+            None => {
+                let (at, len) = self.layout.bitmap(zone);
+                let mut bits = vec![0; len as usize];
+                self.file.read_exact_at(&mut bits, at)?;
+                bits
+            }
+        };
+        Ok(slot.insert(bits))
+    }
+
+    /// Sets or clears the written bits of blocks, in memory and in the file.
+    fn set_written(&mut self, lba: Lba, blocks: u64, to: bool) -> io::Result<()> {
+        let (zone, offset) = self.geometry().locate(lba);
+        let (at, _) = self.layout.bitmap(zone);
+        let bits = self.written(zone)?;
+        let (first, last) = ((offset / 8) as usize, ((offset + blocks - 1) / 8) as usize);
+        for block in offset..offset + blocks {
+            let (byte, mask) = ((block / 8) as usize, 1 << (block % 8));
+            bits[byte] = if to { bits[byte] | mask } else { bits[byte] & !mask };
+        }
+        let changed = bits[first..=last].to_vec();
+        self.file.write_all_at(&changed, at + first as u64)
+    }
+
+    fn write_blocks(&mut self, lba: Lba, data: &[u8], oob: &[u8]) -> io::Result<()> {
+        let (zone, offset) = self.geometry().locate(lba);
+        self.file.write_all_at(data, self.layout.data(zone).0 + offset * BLOCK as u64)?;
+        let size = self.geometry().oob_bytes as usize;
+        let at = self.layout.oob(zone).0 + offset * size as u64;
+        let blocks = data.len() / BLOCK;
+        if oob.is_empty() && size > 0 {
+            self.file.write_all_at(&vec![0; blocks * size], at)?;
+        } else {
+            self.file.write_all_at(oob, at)?;
+        }
+        self.set_written(lba, blocks as u64, true)
+    }
+
+    fn write_redo(&mut self, lba: Lba, data: &[u8], oob: &[u8]) -> io::Result<()> {
+        let blocks = data.len() / BLOCK;
+        let metadata = blocks * self.geometry().oob_bytes as usize;
+        let redo = &mut self.redo;
+        redo.clear();
+        redo.extend_from_slice(&REDO_MAGIC);
+        redo.extend_from_slice(&[0; 4]);
+        redo.extend_from_slice(&(blocks as u32).to_le_bytes());
+        redo.extend_from_slice(&lba.0.to_le_bytes());
+        redo.extend_from_slice(data);
+        redo.extend_from_slice(oob);
+        redo.resize(REDO_HEADER + data.len() + metadata, 0);
+        let crc = crc32c::crc32c(&redo[12..]);
+        redo[8..12].copy_from_slice(&crc.to_le_bytes());
+        self.file.write_all_at(redo, self.layout.redo)
+    }
+
+    fn clear_redo(&mut self) -> io::Result<()> {
+        self.file.write_all_at(&[0; 8], self.layout.redo)
+    }
+
+    fn redo_last_write(&mut self) -> io::Result<()> {
+        let mut redo = vec![0; (self.layout.table - self.layout.redo) as usize];
+        self.file.read_exact_at(&mut redo, self.layout.redo)?;
+        let number = |at: usize| redo[at..at + 4].iter().rev().fold(0, |n, b| n << 8 | *b as u64);
+        let (crc, blocks, lba) = (number(8), number(12), Lba(number(16) | number(20) << 32));
+        let end = REDO_HEADER + blocks as usize * (BLOCK + self.geometry().oob_bytes as usize);
+        if redo[..8] != REDO_MAGIC || redo.len() < end || crc32c::crc32c(&redo[12..end]) as u64 != crc {
+            return Ok(());
+        }
+        let (data, oob) = redo[REDO_HEADER..end].split_at(blocks as usize * BLOCK);
+        self.write_blocks(lba, data, oob)?;
+        self.clear_redo()
+    }
+
+    /// Forgets the blocks of a zone that is marked as resetting, then clears the mark.
+    fn finish_reset(&mut self, zone: ZoneIndex) -> io::Result<()> {
+        let (at, len) = self.layout.bitmap(zone);
+        let zeros = vec![0; len as usize];
+        self.file.write_all_at(&zeros, at)?;
+        self.written[zone.0 as usize] = Some(zeros);
+        for (at, len) in [self.layout.oob(zone), self.layout.data(zone)] {
+            // Only to save space: what is not marked as written is never read.
+            let holes = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            _ = (len > 0).then(|| fallocate(&self.file, holes, at, len));
+        }
+        let info = self.zones[zone.0 as usize];
+        self.file.write_all_at(&layout::encode_entry(&info, false), self.layout.entry(zone))
+    }
+}
+
+fn lock(file: &File) -> Result<(), String> {
+    flock(file, FlockOperation::NonBlockingLockExclusive).map_err(|e| match e {
+        rustix::io::Errno::WOULDBLOCK => "is in use by another process; stop that first".into(),
+        _ => format!("cannot be locked: {e}"),
+    })
+}
+
+impl Media for ImageMedia {
+    fn read(&mut self, lba: Lba, data: &mut [u8], oob: &mut [u8]) -> io::Result<()> {
+        let (zone, offset) = self.geometry().locate(lba);
+        let size = self.geometry().oob_bytes as usize;
+        self.file.read_exact_at(data, self.layout.data(zone).0 + offset * BLOCK as u64)?;
+        if !oob.is_empty() {
+            self.file.read_exact_at(oob, self.layout.oob(zone).0 + offset * size as u64)?;
+        }
+        let bits = self.written(zone)?;
+        for (i, block) in data.chunks_exact_mut(BLOCK).enumerate() {
+            let bit = offset + i as u64;
+            if bits[(bit / 8) as usize] >> (bit % 8) & 1 == 0 {
+                block.fill(0);
+                if !oob.is_empty() {
+                    oob[i * size..][..size].fill(0);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, lba: Lba, data: &[u8], oob: &[u8]) -> io::Result<()> {
+        let blocks = (data.len() / BLOCK) as u64;
+        let mut again = false;
+        if self.geometry().oob_bytes > 0 {
+            for block in 0..blocks {
+                again |= self.is_written(Lba(lba.0 + block))?;
+            }
+        }
+        if again {
+            self.write_redo(lba, data, oob)?;
+            let written = self.write_blocks(lba, data, oob);
+            // If it has failed the host is told; it must not be carried out later on.
+            self.clear_redo().and(written)
+        } else {
+            self.write_blocks(lba, data, oob)
+        }
+    }
+
+    fn is_written(&mut self, lba: Lba) -> io::Result<bool> {
+        let (zone, offset) = self.geometry().locate(lba);
+        Ok(self.written(zone)?[(offset / 8) as usize] >> (offset % 8) & 1 == 1)
+    }
+
+    fn forget(&mut self, lba: Lba) -> io::Result<()> {
+        self.set_written(lba, 1, false)
+    }
+
+    fn zone(&self, zone: ZoneIndex) -> ZoneInfo {
+        self.zones[zone.0 as usize]
+    }
+
+    fn set_zone(&mut self, info: &ZoneInfo) -> io::Result<()> {
+        self.file.write_all_at(&layout::encode_entry(info, false), self.layout.entry(info.zone))?;
+        self.zones[info.zone.0 as usize] = *info;
+        Ok(())
+    }
+
+    fn reset(&mut self, zone: ZoneIndex) -> io::Result<()> {
+        let info = &mut self.zones[zone.0 as usize];
+        *info = ZoneInfo { state: ZoneState::Empty, wp_blocks: 0, zrwa: false, ..*info };
+        self.file.write_all_at(&layout::encode_entry(info, true), self.layout.entry(zone))?;
+        self.finish_reset(zone)
+    }
+}

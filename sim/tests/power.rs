@@ -1,0 +1,297 @@
+//! Power cuts, against an expectation kept block by block: whatever is durable is there, the
+//! rest is one of its versions, and the drive is one that obeys the zone rules.
+
+use engine::{
+    buf::{BLOCK, Buf},
+    device::{Command, Geometry, Zones, Zrwa},
+    zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
+};
+use sim::{
+    rng::Rng,
+    ssd::{Cut, ImageMedia, Model, Ssd},
+};
+
+const ZONES: u32 = 6;
+const SIZE: u64 = 64;
+const OOB: usize = 64;
+const ZRWA: Zrwa = Zrwa { size_blocks: 8, granularity_blocks: 2, max_zones: 2 };
+
+fn geometry(volatile_cache: bool) -> Geometry {
+    Geometry {
+        zones: ZONES,
+        zone_size_blocks: SIZE,
+        zone_capacity_blocks: 45,
+        max_open: 3,
+        max_active: 4,
+        zrwa: Some(ZRWA),
+        oob_bytes: OOB as u32,
+        max_transfer_blocks: 16,
+        max_append_blocks: 8,
+        volatile_cache,
+    }
+}
+
+/// Versions of a block; 0 is unwritten.
+#[derive(Clone, Default)]
+struct Block {
+    durable: u64,
+    newest: u64,
+    in_flight: Vec<u64>,
+}
+
+/// What happened in all runs, to see that the test reaches what it is about.
+#[derive(Default, Debug)]
+struct Reached {
+    lost: u64,
+    survived: u64,
+    in_flight_landed: u64,
+    wp_went_back: u64,
+    full_zone_reopened: u64,
+    zrwa_lost: u64,
+}
+
+struct Run {
+    ssd: Ssd,
+    geometry: Geometry,
+    rng: Rng,
+    blocks: Vec<Block>,
+    durable_wp: Vec<u64>,
+    /// Zones that commands in flight may reset or finish.
+    unsettled: Vec<u32>,
+    tag: u64,
+}
+
+impl Run {
+    fn new(seed: u64, ssd: Ssd) -> Run {
+        let geometry = ssd.geometry().clone();
+        let blocks = vec![Block::default(); (ZONES as u64 * SIZE) as usize];
+        let durable_wp = vec![0; ZONES as usize];
+        Run { ssd, geometry, rng: Rng::new(seed), blocks, durable_wp, unsettled: Vec::new(), tag: 0 }
+    }
+
+    fn info(&self, zone: u32) -> ZoneInfo {
+        self.ssd.zones().info(ZoneIndex(zone))
+    }
+
+    fn of_zone(&mut self, zone: u32) -> &mut [Block] {
+        &mut self.blocks[zone as usize * SIZE as usize..][..SIZE as usize]
+    }
+
+    /// A command that mostly makes sense, with data that tells which one it was.
+    fn command(&mut self) -> Command {
+        let zone = self.rng.below(ZONES as u64) as u32;
+        let info = self.info(zone);
+        let one = Zones::One(ZoneIndex(zone));
+        let start = zone as u64 * SIZE;
+        match self.rng.below(20) {
+            0 => Command::Reset { zones: one },
+            1 => Command::Finish { zones: one },
+            2 => Command::Close { zones: one },
+            3..=5 => Command::Open { zones: one, zrwa: self.rng.chance(3, 4) },
+            6 => Command::Flush,
+            7 | 8 if info.zrwa => {
+                let granules = 1 + self.rng.below(4);
+                Command::FlushZrwa { last: Lba(start + info.wp_blocks + granules * 2 - 1) }
+            }
+            7 | 8 => {
+                let (data, oob) = self.payload(8);
+                Command::Append { zone: ZoneIndex(zone), data, oob, fua: self.rng.chance(1, 8) }
+            }
+            _ => {
+                let ahead = if info.zrwa { self.rng.below(10) } else { 0 };
+                let (data, oob) = self.payload(12);
+                let lba = Lba(start + info.wp_blocks + ahead);
+                Command::Write { lba, data, oob, fua: self.rng.chance(1, 8) }
+            }
+        }
+    }
+
+    fn payload(&mut self, most: u64) -> (Buf, Buf) {
+        let blocks = 1 + self.rng.below(most) as usize;
+        self.tag += 1;
+        let tag = self.tag.to_le_bytes();
+        (Buf::copy_of(&tag.repeat(blocks * BLOCK / 8)), Buf::copy_of(&tag.repeat(blocks * OOB / 8)))
+    }
+
+    fn step(&mut self) {
+        let command = self.command();
+        let done = self.ssd.execute(command.clone());
+        if done.result.is_err() {
+            return;
+        }
+        let volatile = self.geometry.volatile_cache;
+        match command {
+            Command::Write { lba, data, fua, .. } => self.written(lba, data.blocks(), fua || !volatile),
+            Command::Append { data, fua, .. } => self.written(done.lba, data.blocks(), fua || !volatile),
+            Command::Flush => {
+                self.blocks.iter_mut().for_each(|b| b.durable = b.newest);
+                self.durable_wp = (0..ZONES).map(|zone| self.info(zone).wp_blocks).collect();
+            }
+            Command::Reset { zones: Zones::One(zone) } => {
+                self.of_zone(zone.0).fill(Block::default());
+                self.durable_wp[zone.0 as usize] = 0;
+            }
+            Command::Finish { zones: Zones::One(zone) } => {
+                self.durable_wp[zone.0 as usize] = self.geometry.zone_capacity_blocks;
+            }
+            Command::FlushZrwa { last } if !volatile => {
+                let zone = (last.0 / SIZE) as usize;
+                self.durable_wp[zone] = last.0 % SIZE + 1;
+            }
+            _ => (),
+        }
+    }
+
+    fn written(&mut self, lba: Lba, blocks: u64, durable: bool) {
+        let zone = (lba.0 / SIZE) as u32;
+        let tag = self.tag;
+        let info = self.info(zone);
+        for block in &mut self.blocks[lba.0 as usize..][..blocks as usize] {
+            block.newest = tag;
+            if durable {
+                block.durable = tag;
+            }
+        }
+        if durable && !self.geometry.volatile_cache {
+            self.durable_wp[zone as usize] = info.wp_blocks;
+        } else if durable && !info.zrwa && info.state != ZoneState::Full {
+            // Sequential: a write with FUA cannot be there without all before it.
+            self.durable_wp[zone as usize] = info.wp_blocks;
+            let end = info.wp_blocks as usize;
+            self.of_zone(zone)[..end].iter_mut().for_each(|b| b.durable = b.newest);
+        }
+    }
+
+    fn cut(&mut self, cut: Cut, reached: &mut Reached) {
+        let in_flight: Vec<Command> = (0..self.rng.below(5)).map(|_| self.in_flight()).collect();
+        let before: Vec<ZoneInfo> = (0..ZONES).map(|zone| self.info(zone)).collect();
+        self.ssd.power_cut(&in_flight, &mut self.rng, cut).unwrap();
+        assert!(self.ssd.zones().active_zones() <= self.geometry.max_active);
+        assert!(self.ssd.zones().zrwa_zones() <= ZRWA.max_zones);
+        assert_eq!(self.ssd.zones().open_zones(), 0);
+        for zone in 0..ZONES {
+            self.check(zone, &before[zone as usize], cut, reached);
+            self.durable_wp[zone as usize] = self.info(zone).wp_blocks;
+        }
+        self.unsettled.clear();
+    }
+
+    fn in_flight(&mut self) -> Command {
+        let command = self.command();
+        match &command {
+            Command::Write { lba, data, .. } => {
+                let (tag, first) = (self.tag, lba.0 as usize);
+                let end = (first + data.blocks() as usize).min(self.blocks.len());
+                self.blocks[first..end].iter_mut().for_each(|b| b.in_flight.push(tag));
+            }
+            Command::Append { zone, .. } => {
+                let tag = self.tag;
+                self.of_zone(zone.0).iter_mut().for_each(|b| b.in_flight.push(tag));
+            }
+            Command::Reset { zones: Zones::One(zone) } | Command::Finish { zones: Zones::One(zone) } => {
+                self.unsettled.push(zone.0);
+            }
+            _ => (),
+        }
+        command
+    }
+
+    fn check(&mut self, zone: u32, before: &ZoneInfo, cut: Cut, reached: &mut Reached) {
+        let now = self.info(zone);
+        let (capacity, start) = (self.geometry.zone_capacity_blocks, zone as u64 * SIZE);
+        let unsettled = self.unsettled.contains(&zone);
+        let wp = if now.state == ZoneState::Full { capacity } else { now.wp_blocks };
+        assert!(!now.zrwa || now.state == ZoneState::Closed, "{now:?}");
+        assert!((now.state == ZoneState::Empty) <= (wp == 0), "{now:?}");
+        assert!((now.state == ZoneState::Full) == (wp == capacity), "{now:?}");
+        assert!(unsettled || wp >= self.durable_wp[zone as usize], "{now:?} of {before:?}");
+        assert!(!(cut.zrwa_lost && now.zrwa), "{now:?}");
+        reached.wp_went_back += (wp < before.wp_blocks) as u64;
+        reached.full_zone_reopened +=
+            (before.state == ZoneState::Full && now.state == ZoneState::Closed) as u64;
+        reached.zrwa_lost += (before.zrwa && !now.zrwa && now.state == ZoneState::Closed) as u64;
+        let read = |ssd: &mut Ssd, offset: u64| {
+            let (data, oob) = (Buf::zeroed(BLOCK), Buf::zeroed(OOB));
+            let done = ssd.execute(Command::Read { lba: Lba(start + offset), data, oob });
+            assert_eq!(done.result, Ok(()));
+            let tags = done.data.chunks(8).chain(done.oob.chunks(8));
+            let tags: Vec<u64> = tags.map(|t| u64::from_le_bytes(t.try_into().unwrap())).collect();
+            assert!(tags.iter().all(|t| *t == tags[0]), "block {offset} of {now:?} mixes versions: {tags:?}");
+            tags[0]
+        };
+        for offset in 0..capacity {
+            let found = read(&mut self.ssd, offset);
+            let block = self.blocks[(start + offset) as usize].clone();
+            let landed = block.in_flight.contains(&found);
+            let at = format!(
+                "block {offset} holds {found}, was {} ({} durable), {now:?} of {before:?}",
+                block.newest, block.durable
+            );
+            // In a zone that is not full nothing is written above the write pointer or the ZRWA.
+            let reach = if now.zrwa { wp + ZRWA.size_blocks } else { wp };
+            assert!(offset < reach || found == 0, "{at}");
+            let cleared = unsettled && wp == 0 || cut.zrwa_lost && before.zrwa && offset >= wp;
+            let finished = before.state == ZoneState::Full || now.state == ZoneState::Full && unsettled;
+            if landed {
+                reached.in_flight_landed += 1;
+            } else if cleared {
+                assert!(unsettled || found == 0, "{at}");
+            } else if offset < wp && !unsettled && !finished && wp <= before.wp_blocks {
+                // Whatever the write pointer has passed is in its newest version.
+                assert_eq!(found, block.newest, "{at}");
+            } else if cut.cache_lost && self.geometry.volatile_cache {
+                assert!(unsettled && found == 0 || found == block.newest || found == block.durable, "{at}");
+            } else {
+                assert!(unsettled && found == 0 || found == block.newest, "{at}");
+            }
+            reached.lost += (found != block.newest && !landed && !cleared) as u64;
+            reached.survived += (found == block.newest && block.newest != block.durable) as u64;
+            self.blocks[(start + offset) as usize] =
+                Block { durable: found, newest: found, in_flight: Vec::new() };
+        }
+        for offset in capacity..SIZE {
+            self.blocks[(start + offset) as usize] = Block::default();
+        }
+    }
+}
+
+fn run(seed: u64, ssd: Ssd, reached: &mut Reached) {
+    let mut run = Run::new(seed, ssd);
+    for _ in 0..6 {
+        for _ in 0..1 + run.rng.below(60) {
+            run.step();
+        }
+        let cut = Cut { cache_lost: run.rng.chance(1, 2), zrwa_lost: run.rng.chance(1, 4) };
+        run.cut(cut, reached);
+    }
+}
+
+#[test]
+fn a_cut_leaves_what_is_durable_and_versions_of_the_rest() {
+    for volatile_cache in [false, true] {
+        let mut reached = Reached::default();
+        for seed in 0..500 {
+            run(seed, Ssd::in_memory(&geometry(volatile_cache)), &mut reached);
+        }
+        println!("volatile cache: {volatile_cache}, {reached:?}");
+        assert!(reached.in_flight_landed > 0 && reached.zrwa_lost > 0, "{reached:?}");
+        if volatile_cache {
+            assert!(reached.lost > 0 && reached.survived > 0, "{reached:?}");
+            assert!(reached.wp_went_back > 0 && reached.full_zone_reopened > 0, "{reached:?}");
+        }
+    }
+}
+
+#[test]
+fn images_are_cut_like_memory() {
+    let folder = std::env::temp_dir().join(format!("zoneraid-power-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    for seed in 0..20 {
+        let path = folder.join(format!("{seed}.img"));
+        let model = Model { name: "power".into(), geometry: geometry(seed % 2 == 0) };
+        let image = ImageMedia::create(&path, &model, [7; 16]).unwrap();
+        let ssd = Ssd::new(model.geometry.clone(), Box::new(image));
+        run(seed, ssd, &mut Reached::default());
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}
