@@ -2,4 +2,5 @@
 #![forbid(unsafe_code)]
 
 pub mod rng;
+pub mod simulator;
 pub mod ssd;

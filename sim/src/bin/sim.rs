@@ -1,1 +1,350 @@
-fn main() {}
+//! `sim`: runs the crash simulator from the command line.
+
+use anyhow::{Context, bail};
+use clap::{Parser, Subcommand};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::json;
+use engine::raid::{Canary, Consistency};
+use sim::simulator::{
+    exhaustive::{self, Case},
+    runner::{self, Summary},
+    subject::{ArrayMaker, CANARIES},
+    table1,
+    world::Tracing,
+};
+use std::{
+    io::{IsTerminal, Write},
+    process::ExitCode,
+    sync::OnceLock,
+    time::{Duration, Instant},
+};
+
+/// Lines of the trace that are shown of a seed that fails.
+const TRACE_TAIL: usize = 60;
+/// Failing seeds that are named on the terminal.
+const MOST_SHOWN: usize = 20;
+const OUTPUT_VERSION: u32 = 1;
+
+/// Crash simulator of zoneraid: power cuts, lost drives and faults, decided by seeds
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Play random lives of arrays, one for each seed, and check every promise
+    Run(Run),
+    /// Try small arrays systematically: every power cut, every lost member, every order up to a bound
+    Exhaustive(Exhaustive),
+    /// Repeat Table 1 of the ZRAID paper: what three consistency policies lose in a power cut
+    Table1(Table1),
+}
+
+#[derive(clap::Args)]
+struct Exhaustive {
+    /// How often an order may deviate from the default one
+    #[arg(long, default_value_t = 1)]
+    delays: usize,
+    /// Threads [default: one for each core]
+    #[arg(long)]
+    jobs: Option<usize>,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(clap::Args)]
+struct Table1 {
+    /// Runs for each policy
+    #[arg(long, default_value_t = 1000)]
+    runs: u64,
+    /// Threads [default: one for each core]
+    #[arg(long)]
+    jobs: Option<usize>,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(clap::Args)]
+struct Run {
+    /// How many seeds to play
+    #[arg(long, default_value_t = 1000)]
+    seeds: u64,
+    /// The first seed
+    #[arg(long, default_value_t = 0)]
+    from: u64,
+    /// Threads to play them on [default: one for each core]
+    #[arg(long)]
+    jobs: Option<usize>,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+    /// Print every event of the seed; only with one seed
+    #[arg(long)]
+    trace: bool,
+    /// Have the array break a rule, which must be found: laggard-order, no-epoch-check, wrong-slot,
+    /// ack-before-predecessors or log-slot-overwritten
+    #[arg(long, value_name = "NAME", value_parser = parse_canary)]
+    canary: Option<(&'static str, Canary)>,
+}
+
+fn parse_canary(name: &str) -> Result<(&'static str, Canary), String> {
+    let known = CANARIES.iter().find(|(known, _)| *known == name);
+    known.copied().ok_or_else(|| {
+        let names: Vec<&str> = CANARIES.iter().map(|(name, _)| *name).collect();
+        format!("there is no canary of this name; there are {}", names.join(", "))
+    })
+}
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse().command {
+        Command::Run(run) => run.run(),
+        Command::Exhaustive(exhaustive) => exhaustive.run(),
+        Command::Table1(table) => table.run(),
+    };
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("sim: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// A progress bar on the terminal for whatever takes more than two seconds; otherwise nothing.
+struct Progress {
+    bar: OnceLock<ProgressBar>,
+    done: std::sync::atomic::AtomicU64,
+    total: u64,
+    started: Instant,
+}
+
+impl Progress {
+    fn new(total: u64) -> Progress {
+        Progress { bar: OnceLock::new(), done: 0.into(), total, started: Instant::now() }
+    }
+
+    fn advance(&self) {
+        let done = self.done.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1;
+        self.show(done, self.total);
+    }
+
+    fn show(&self, done: u64, total: u64) {
+        if self.started.elapsed() < Duration::from_secs(2) || !std::io::stderr().is_terminal() {
+            return;
+        }
+        let bar = self.bar.get_or_init(|| {
+            let bar = ProgressBar::new(total).with_elapsed(self.started.elapsed());
+            let template = "{bar:40} {pos}/{len} ({percent} %), {eta} left";
+            bar.set_style(
+                ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()),
+            );
+            bar
+        });
+        bar.set_length(total);
+        bar.set_position(done);
+    }
+
+    fn finish(&self) -> f64 {
+        if let Some(bar) = self.bar.get() {
+            bar.finish_and_clear();
+        }
+        self.started.elapsed().as_secs_f64()
+    }
+}
+
+fn default_jobs() -> usize {
+    std::thread::available_parallelism().map_or(1, |n| n.get())
+}
+
+impl Run {
+    fn run(&self) -> anyhow::Result<bool> {
+        let maker = ArrayMaker { canary: self.canary.map(|(_, canary)| canary), ..ArrayMaker::default() };
+        if self.trace {
+            if self.seeds != 1 {
+                bail!("--trace prints one seed: add --seeds 1 --from SEED");
+            }
+            let outcome = runner::replay(&maker, self.from, Tracing::All);
+            print_lines(&outcome.trace)?;
+            return match outcome.failure {
+                Some(failure) => {
+                    println!("seed {}: {failure}", self.from);
+                    Ok(false)
+                }
+                None => Ok(true),
+            };
+        }
+        let end = self.from.checked_add(self.seeds).context("there are no seeds above 2^64 - 1")?;
+        let progress = Progress::new(self.seeds);
+        let jobs = self.jobs.unwrap_or_else(default_jobs);
+        let summary = runner::run_seeds(&maker, self.from..end, jobs, &|| progress.advance());
+        let seconds = progress.finish();
+        if self.json { self.print_json(&summary, seconds)? } else { self.print_text(&summary, seconds)? }
+        if self.seeds == 1 && !summary.failures.is_empty() {
+            let outcome = runner::replay(&maker, self.from, Tracing::Tail(TRACE_TAIL));
+            for line in outcome.trace {
+                eprintln!("{line}");
+            }
+        }
+        Ok(summary.failures.is_empty())
+    }
+
+    fn replay_command(&self, seed: u64) -> String {
+        let canary = self.canary.map(|(name, _)| format!(" --canary {name}")).unwrap_or_default();
+        format!("sim run --seeds 1 --from {seed}{canary}")
+    }
+
+    fn print_json(&self, summary: &Summary, seconds: f64) -> anyhow::Result<()> {
+        let counts = &summary.counts;
+        let replay: Vec<String> = summary.failures.iter().map(|f| self.replay_command(f.seed)).collect();
+        let value = json!({
+            "output_version": OUTPUT_VERSION,
+            "seeds": summary.seeds,
+            "operations": counts.operations,
+            "power_cuts": counts.power_cuts,
+            "member_losses": counts.member_losses,
+            "interrupted_recoveries": counts.interrupted_recoveries,
+            "rebuilds": counts.rebuilds,
+            "faults": counts.faults,
+            "refusals": counts.refusals,
+            "failures": summary.failures.len(),
+            "replay": replay,
+            "seconds": seconds,
+        });
+        print_lines(&[serde_json::to_string_pretty(&value)?])
+    }
+
+    fn print_text(&self, summary: &Summary, seconds: f64) -> anyhow::Result<()> {
+        let counts = &summary.counts;
+        let mut lines: Vec<String> = [
+            ("seeds", summary.seeds),
+            ("operations", counts.operations),
+            ("power cuts", counts.power_cuts),
+            ("member losses", counts.member_losses),
+            ("interrupted recoveries", counts.interrupted_recoveries),
+            ("rebuilds", counts.rebuilds),
+            ("faults", counts.faults),
+            ("refusals", counts.refusals),
+            ("failures", summary.failures.len() as u64),
+        ]
+        .map(|(name, count)| format!("{name:<24}{count:>12}"))
+        .to_vec();
+        let rate = counts.power_cuts as f64 / seconds.max(1e-9);
+        lines.push(format!("{seconds:.1} s, {rate:.0} power cuts a second"));
+        for (why, count) in &summary.refusals {
+            lines.push(format!("refused {count} times: {why}"));
+        }
+        for failure in summary.failures.iter().take(MOST_SHOWN) {
+            lines.push(String::new());
+            lines.push(format!("seed {}: {}", failure.seed, failure.failure.as_deref().unwrap_or_default()));
+            lines.push(format!("  {}", self.replay_command(failure.seed)));
+        }
+        if summary.failures.len() > MOST_SHOWN {
+            lines.push(format!("\nand {} more failures", summary.failures.len() - MOST_SHOWN));
+        }
+        print_lines(&lines)
+    }
+}
+
+impl Exhaustive {
+    fn run(&self) -> anyhow::Result<bool> {
+        let cases = Case::all();
+        let progress = Progress::new(cases.len() as u64);
+        let jobs = self.jobs.unwrap_or_else(default_jobs);
+        let show = |done: usize, known: usize| progress.show(done as u64, known as u64);
+        let (tried, findings) = exhaustive::search(&ArrayMaker::default(), &cases, self.delays, jobs, &show);
+        let seconds = progress.finish();
+        let mut lines = Vec::new();
+        if self.json {
+            let failures: Vec<_> = findings
+                .iter()
+                .map(|f| json!({"case": f.case, "point": format!("{:?}", f.point), "failure": f.failure}))
+                .collect();
+            let value = json!({
+                "output_version": OUTPUT_VERSION,
+                "cases": cases.len(),
+                "schedules": tried.schedules,
+                "power_cuts": tried.power_cuts,
+                "failures": findings.len(),
+                "found": failures,
+                "seconds": seconds,
+            });
+            lines.push(serde_json::to_string_pretty(&value)?);
+        } else {
+            for (name, count) in [
+                ("cases", cases.len() as u64),
+                ("schedules", tried.schedules),
+                ("power cuts", tried.power_cuts),
+                ("failures", findings.len() as u64),
+            ] {
+                lines.push(format!("{name:<24}{count:>12}"));
+            }
+            lines.push(format!("{seconds:.1} s"));
+            for finding in &findings {
+                lines.push(format!("\n{}: {}\n  {:?}", finding.case, finding.failure, finding.point));
+            }
+        }
+        print_lines(&lines)?;
+        Ok(findings.is_empty())
+    }
+}
+
+/// The paper's Table 1: failure rate and data loss.
+const PAPER: [(&str, Consistency, &str, &str); 3] = [
+    ("stripe", Consistency::Stripe, "76 %", "134.2 KB"),
+    ("chunk", Consistency::Chunk, "53 %", "32.5 KB"),
+    ("wp-log", Consistency::WpLog, "0 %", "0 KB"),
+];
+
+impl Table1 {
+    fn run(&self) -> anyhow::Result<bool> {
+        let progress = Progress::new(self.runs * PAPER.len() as u64);
+        let jobs = self.jobs.unwrap_or_else(default_jobs);
+        let (mut policies, mut lines) = (Vec::new(), Vec::new());
+        lines.push(format!(
+            "{:<10}{:>8}{:>14}{:>10}{:>16}{:>12}",
+            "policy", "runs", "failure rate", "paper", "average loss", "paper"
+        ));
+        for (policy, consistency, paper_rate, paper_loss) in PAPER {
+            let maker = ArrayMaker { consistency, ..ArrayMaker::default() };
+            let row = table1::experiment(&maker, self.runs, jobs, &|| progress.advance())
+                .with_context(|| format!("policy {policy}"))?;
+            policies.push(json!({
+                "policy": policy,
+                "runs": row.runs,
+                "failures": row.failures,
+                "failure_rate": row.failure_rate(),
+                "average_loss_bytes": row.average_loss_bytes(),
+            }));
+            let (rate, loss) = (100.0 * row.failure_rate(), row.average_loss_bytes() / 1024.0);
+            lines.push(format!(
+                "{policy:<10}{:>8}{rate:>12.1} %{paper_rate:>10}{loss:>13.1} KB{paper_loss:>12}",
+                row.runs
+            ));
+        }
+        let seconds = progress.finish();
+        if self.json {
+            let value = json!({"output_version": OUTPUT_VERSION, "policies": policies, "seconds": seconds});
+            lines = vec![serde_json::to_string_pretty(&value)?];
+        }
+        print_lines(&lines)?;
+        Ok(true)
+    }
+}
+
+/// Prints to standard output; a reader who has seen enough is not an error.
+fn print_lines(lines: &[String]) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    for line in lines {
+        match writeln!(out, "{line}") {
+            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => return Ok(()),
+            other => other?,
+        }
+    }
+    Ok(())
+}

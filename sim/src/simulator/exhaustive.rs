@@ -1,0 +1,320 @@
+//! Systematic search: every power cut, with every member lost, in every order up to a bound.
+//!
+//! A case is a small array and a short, fixed workload. There is one default order of events; a
+//! schedule deviates from it at up to `delays` places by taking another event that is possible
+//! there (delay-bounded scheduling: Emmi, Qadeer, Rakamarić, POPL 2011). For each schedule the
+//! power is cut after each event that changed a drive or told the host something, for each member
+//! lost or none, and with three fates of the commands in flight: none happened, all happened, or
+//! some in part. After a deviation only the next cuts are tried: earlier ones belong to the
+//! schedule it deviates from, and later ones look like those of others.
+//!
+//! Nothing is sampled, apart from the torn commands of the third fate.
+
+use super::{
+    runner::{catch_panics, quietly},
+    scenario::{Load, Misfortune, Pace, Scenario},
+    subject::Maker,
+    world::{Failure, Tracing, World},
+};
+use crate::{rng::Rng, ssd::Cut};
+use engine::{
+    device::{Geometry, Zrwa},
+    zone::ZoneIndex,
+};
+use std::sync::{
+    Mutex, PoisonError,
+    atomic::{AtomicBool, AtomicUsize, Ordering},
+};
+
+/// Cuts that are tried after a deviation.
+const CUTS_AFTER_DEVIATION: usize = 16;
+/// Queued commands that a deviation may choose from.
+const CHOICES: usize = 6;
+/// Failures after which the search ends.
+const MOST_FAILURES: usize = 20;
+
+/// One operation of a fixed workload, on the first zone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    Write { blocks: u64, fua: bool },
+    Flush,
+    Finish,
+    Reset,
+}
+
+/// A small array and what is done with it.
+#[derive(Clone, Debug)]
+pub struct Case {
+    pub name: &'static str,
+    pub members: usize,
+    pub chunk_blocks: u64,
+    pub granularity_blocks: u64,
+    /// 0 for drives without ZRWA.
+    pub window_chunks: u64,
+    pub volatile_cache: bool,
+    /// Blocks below the capacity at which the workload starts.
+    pub from_end_blocks: Option<u64>,
+    pub steps: Vec<Step>,
+}
+
+/// What was tried.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tried {
+    pub schedules: u64,
+    pub power_cuts: u64,
+}
+
+/// A broken promise and how to come by it.
+#[derive(Clone, Debug)]
+pub struct Finding {
+    pub case: &'static str,
+    pub point: Point,
+    pub failure: String,
+}
+
+/// A place in the search.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Point {
+    /// Deviations from the default order: at this event, take that choice.
+    pub schedule: Vec<(usize, usize)>,
+    /// The power is cut before this event.
+    pub cut_at: Option<usize>,
+    pub lost: Option<usize>,
+    pub fate: Fate,
+}
+
+/// What happens to the commands that were in flight at the cut.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fate {
+    #[default]
+    None,
+    All,
+    Torn,
+}
+
+/// What a schedule looked like when it was played to its end.
+#[derive(Default)]
+struct Shape {
+    /// Choices there were at each event.
+    choices: Vec<usize>,
+    /// Events before which a cut is worth a try.
+    cuts: Vec<usize>,
+}
+
+impl Case {
+    /// The cases that `sim exhaustive` tries.
+    pub fn all() -> Vec<Case> {
+        use Step::{Finish, Flush, Reset};
+        let fua = |blocks| Step::Write { blocks, fua: true };
+        let write = |blocks| Step::Write { blocks, fua: false };
+        let case = |name, members, window_chunks, steps| Case {
+            name,
+            members,
+            chunk_blocks: 2,
+            granularity_blocks: 1,
+            window_chunks,
+            volatile_cache: false,
+            from_end_blocks: None,
+            steps,
+        };
+        vec![
+            case("three members", 3, 4, vec![fua(1), write(3), fua(2), write(1), Flush, fua(4)]),
+            case("smallest window", 3, 2, vec![write(3), fua(3), write(2), fua(1)]),
+            case("four members", 4, 4, vec![fua(3), write(4), Flush, write(5), fua(1)]),
+            case("reset and reuse", 3, 4, vec![fua(3), Reset, fua(2), write(1), Flush]),
+            case("finish", 3, 4, vec![fua(3), write(2), Finish]),
+            Case {
+                from_end_blocks: Some(9),
+                ..case("end of the zone", 3, 4, vec![fua(2), write(3), fua(1), fua(3)])
+            },
+            Case { volatile_cache: true, ..case("volatile cache", 3, 4, vec![fua(3), write(2), Flush, fua(1)]) },
+        ]
+    }
+
+    fn scenario(&self) -> Scenario {
+        let zrwa = (self.window_chunks > 0).then(|| Zrwa {
+            size_blocks: self.window_chunks * self.chunk_blocks,
+            granularity_blocks: self.granularity_blocks,
+            max_zones: 4,
+        });
+        let drive = Geometry {
+            zones: 4,
+            zone_size_blocks: 64,
+            zone_capacity_blocks: 64,
+            max_open: 4,
+            max_active: 4,
+            zrwa,
+            oob_bytes: 0,
+            max_transfer_blocks: 64,
+            max_append_blocks: 0,
+            volatile_cache: self.volatile_cache,
+        };
+        let pace = Pace {
+            execute: 1,
+            deliver: 1,
+            step: 1,
+            issue: 1,
+            in_order: true,
+            spike_permille: 0,
+            spike_events: 0,
+            slow_per_myriad: 0,
+        };
+        Scenario {
+            members: self.members,
+            drive,
+            chunk_blocks: self.chunk_blocks,
+            load: Load { queue_depth: 2, ..Load::default() },
+            pace,
+            misfortune: Misfortune::default(),
+            rounds: 0,
+            work_events: 0,
+        }
+    }
+
+    /// Plays one schedule, to its end or to a cut and what follows. Gives the shape of the
+    /// schedule, as far as it was played.
+    fn play(&self, maker: &dyn Maker, point: &Point) -> Result<Shape, Failure> {
+        let mut world = World::new(maker, self.scenario(), Rng::new(1), Tracing::Off);
+        world.set_in_order();
+        if !world.create_in_order()? {
+            return Err(Failure(format!("not created: {}", world.refusal().unwrap_or_default())));
+        }
+        if let Some(blocks) = self.from_end_blocks {
+            world.fill_to(0, blocks)?;
+        }
+        let shape = self.play_steps(&mut world, point)?;
+        if point.cut_at.is_some() {
+            world.settle_fate(point.fate);
+            world.cut_power(|_| Cut { cache_lost: self.volatile_cache, zrwa_lost: false })?;
+            world.assemble_without(point.lost)?;
+            world.check_recovery()?;
+        }
+        Ok(shape)
+    }
+
+    fn play_steps(&self, world: &mut World<'_>, point: &Point) -> Result<Shape, Failure> {
+        let mut shape = Shape::default();
+        let mut steps = self.steps.iter().peekable();
+        let mut told = 0;
+        loop {
+            let event = shape.choices.len();
+            if point.cut_at == Some(event) {
+                return Ok(shape);
+            }
+            let possible = steps.peek().is_some_and(|step| world.can_take(**step));
+            let choices = world.choices(possible, CHOICES);
+            if choices == 0 {
+                if steps.peek().is_some() || world.is_waiting() {
+                    return Err(world.hang());
+                }
+                return Ok(shape);
+            }
+            shape.choices.push(choices);
+            let choice = point.schedule.iter().find(|(at, _)| *at == event).map_or(0, |(_, choice)| *choice);
+            let taken = world.take_choice(choice.min(choices - 1), possible, CHOICES)?;
+            if taken.issues
+                && let Some(step) = steps.next()
+            {
+                world.issue_step(*step)?;
+            }
+            let now_told = world.told();
+            if taken.executes || now_told != told {
+                shape.cuts.push(shape.choices.len());
+            }
+            told = now_told;
+        }
+    }
+
+    /// Tries every cut of one schedule; gives the schedules that deviate from it once more.
+    fn explore(&self, maker: &dyn Maker, schedule: &[(usize, usize)], report: &Report<'_>) -> Vec<Vec<(usize, usize)>> {
+        let whole = Point { schedule: schedule.to_vec(), ..Point::default() };
+        let Some(shape) = self.try_point(maker, &whole, report) else { return Vec::new() };
+        let after = schedule.last().map_or(0, |(at, _)| at + 1);
+        let most = if schedule.is_empty() { usize::MAX } else { CUTS_AFTER_DEVIATION };
+        for cut in shape.cuts.iter().copied().filter(|cut| *cut >= after).take(most) {
+            // A single drive has no redundancy to be tested.
+            let losable = if self.members > 1 { self.members } else { 0 };
+            for lost in std::iter::once(None).chain((0..losable).map(Some)) {
+                for fate in [Fate::None, Fate::All, Fate::Torn] {
+                    let point = Point { cut_at: Some(cut), lost, fate, schedule: schedule.to_vec() };
+                    self.try_point(maker, &point, report);
+                }
+            }
+        }
+        let deviations = shape.choices.iter().enumerate().skip(after);
+        deviations
+            .flat_map(|(event, choices)| (1..*choices).map(move |choice| (event, choice)))
+            .map(|deviation| schedule.iter().copied().chain([deviation]).collect())
+            .collect()
+    }
+
+    fn try_point(&self, maker: &dyn Maker, point: &Point, report: &Report<'_>) -> Option<Shape> {
+        if report.stop.load(Ordering::Relaxed) {
+            return None;
+        }
+        let result = catch_panics(|| self.play(maker, point));
+        let mut total = report.total.lock().unwrap_or_else(PoisonError::into_inner);
+        match point.cut_at {
+            None => total.0.schedules += 1,
+            Some(_) => total.0.power_cuts += 1,
+        }
+        let failure = match result {
+            Ok(Ok(shape)) => return Some(shape),
+            Ok(Err(failure)) => failure.0,
+            Err(panic) => panic,
+        };
+        total.1.push(Finding { case: self.name, point: point.clone(), failure });
+        if total.1.len() >= MOST_FAILURES {
+            report.stop.store(true, Ordering::Relaxed);
+        }
+        None
+    }
+}
+
+struct Report<'a> {
+    total: &'a Mutex<(Tried, Vec<Finding>)>,
+    stop: &'a AtomicBool,
+}
+
+/// Searches all `cases` with up to `delays` deviations, on `jobs` threads. `progress` is told how
+/// many schedules are done and how many are known.
+pub fn search(
+    maker: &(dyn Maker + Sync),
+    cases: &[Case],
+    delays: usize,
+    jobs: usize,
+    progress: &(dyn Fn(usize, usize) + Sync),
+) -> (Tried, Vec<Finding>) {
+    let (total, stop) = (Mutex::new((Tried::default(), Vec::new())), AtomicBool::new(false));
+    let report = Report { total: &total, stop: &stop };
+    let mut level: Vec<(usize, Vec<(usize, usize)>)> = (0..cases.len()).map(|case| (case, Vec::new())).collect();
+    for delay in 0..=delays {
+        let (next, deeper) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+        let work = || {
+            while let Some((case, schedule)) = level.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let found = cases[*case].explore(maker, schedule, &report);
+                if delay < delays {
+                    let mut deeper = deeper.lock().unwrap_or_else(PoisonError::into_inner);
+                    deeper.extend(found.into_iter().map(|schedule| (*case, schedule)));
+                }
+                progress(next.load(Ordering::Relaxed).min(level.len()), level.len());
+            }
+        };
+        quietly(|| {
+            std::thread::scope(|scope| {
+                for _ in 1..jobs.max(1) {
+                    scope.spawn(work);
+                }
+                work();
+            });
+        });
+        level = deeper.into_inner().unwrap_or_else(PoisonError::into_inner);
+        level.sort();
+    }
+    let (tried, mut findings) = total.into_inner().unwrap_or_else(PoisonError::into_inner);
+    findings.sort_by_key(|f| (f.case, f.point.schedule.clone(), f.point.cut_at));
+    (tried, findings)
+}
+
+/// The zone that workloads of cases write.
+pub(super) const ZONE: ZoneIndex = ZoneIndex(0);

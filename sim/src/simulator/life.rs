@@ -1,0 +1,493 @@
+//! The life of a world: made, worked on, struck by misfortunes, cut, recovered, checked; again.
+//!
+//! One rule keeps the run inside what the array promises: at any time at most one member is
+//! `suspect`, which is the only one that may be lost, lose its ZRWA or suffer faults. Another one
+//! may only be struck when the array has said that all members are active again, and no fault of
+//! the media is left on the suspect.
+
+use super::{
+    oracle::Oracle,
+    scenario::Scenario,
+    subject::{Subject, Work},
+    wire::{Bay, Fault},
+    world::{Failure, Pending, World},
+};
+use crate::ssd::{Cut, Fault as MediaFault};
+use engine::{
+    array::{CreateOptions, MemberState},
+    device::Command,
+    zone::{Lba, ZoneIndex, ZoneInfo},
+};
+use std::{cell::Cell, rc::Rc};
+
+/// The member that misfortunes may strike.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Suspect {
+    member: usize,
+    /// Its media are damaged: it stays suspect until it is replaced.
+    damaged: bool,
+    /// Its drive is pulled out: it is not offered to the array.
+    absent: bool,
+}
+
+/// A repair that goes on in the background.
+struct Repair {
+    member: usize,
+    pending: Pending<u64>,
+    /// The member under repair was struck meanwhile: the repair may fail.
+    struck: bool,
+}
+
+/// What a run remembers between its parts.
+#[derive(Default)]
+struct Course {
+    suspect: Option<Suspect>,
+    repair: Option<Repair>,
+    /// Drives that were replaced or given up.
+    attic: Vec<Bay>,
+    /// A blank drive that is being put in place: set to `false` once the array has taken it.
+    attaching: Option<(usize, Rc<Cell<bool>>)>,
+    /// The drive of this member was being put in place when the power went.
+    half_attached: Option<usize>,
+    /// The power is going to be cut while the repair goes on.
+    cut_in_rebuild: bool,
+}
+
+impl World<'_> {
+    /// Runs the whole life.
+    ///
+    /// # Errors
+    /// The first broken promise.
+    pub fn run(&mut self) -> Result<(), Failure> {
+        let mut course = Course::default();
+        if !self.create()? {
+            return Ok(());
+        }
+        for _ in 0..self.scenario.rounds {
+            self.work(&mut course)?;
+            self.cut(&mut course, true)?;
+            self.recover(&mut course)?;
+        }
+        self.finale(&mut course)
+    }
+
+    /// Makes the subject; `false` if it declines the geometry. Sometimes the power is cut first.
+    pub(super) fn create(&mut self) -> Result<bool, Failure> {
+        let mut interrupt = self.rng.chance(1, 10);
+        loop {
+            let mut uuid = [0; 16];
+            uuid[..8].copy_from_slice(&self.rng.next_u64().to_le_bytes());
+            let options = create_options(&self.scenario, uuid);
+            let drives = self.members.iter().flatten().map(|bay| self.drive(*bay)).collect();
+            let pending = self.start(self.maker.create(&self.runtime, options, drives));
+            let events = std::mem::take(&mut interrupt).then(|| self.rng.below(100));
+            match self.wait(&pending, events, false)? {
+                Some(result) => return Ok(self.created(result)),
+                None => self.cut_power(|_| Cut { cache_lost: true, zrwa_lost: false })?,
+            }
+        }
+    }
+
+    /// Takes the new subject; `false` if there is none.
+    pub(super) fn created(&mut self, result: Result<Rc<dyn Subject>, String>) -> bool {
+        match result {
+            Ok(subject) => {
+                let geometry = subject.geometry().clone();
+                self.trace.note(|| format!("created: {geometry:?}"));
+                self.oracle =
+                    Oracle::new(geometry.zones, geometry.zone_capacity_blocks, geometry.volatile_cache);
+                self.limits = Some(geometry);
+                self.subject = Some(subject);
+                true
+            }
+            Err(why) => {
+                self.counts.refusals += 1;
+                self.trace.note(|| format!("not created: {why}"));
+                self.refusal = Some(why);
+                false
+            }
+        }
+    }
+
+    /// Lets the load run for a while, with misfortunes and repairs.
+    fn work(&mut self, course: &mut Course) -> Result<(), Failure> {
+        let most = 1 + self.rng.below(self.scenario.work_events);
+        // Often short: many cuts shall fall soon after a recovery.
+        let mut budget = 1 + self.rng.below(most);
+        let mut done = 0;
+        while done < budget {
+            self.misfortune(course);
+            self.repair(course, &mut budget, done);
+            self.event(true, course.repair.is_some())?;
+            self.finish_repair(course)?;
+            done += 1;
+        }
+        if self.rng.chance(self.scenario.misfortune.drain_percent, 100) {
+            self.drain()?;
+        }
+        Ok(())
+    }
+
+    /// The member that may be struck now: the suspect, or any if there is none.
+    fn victim(&mut self, course: &Course) -> usize {
+        match course.suspect {
+            Some(suspect) => suspect.member,
+            None => self.rng.below(self.members.len() as u64) as usize,
+        }
+    }
+
+    /// Strikes one member, once in a while.
+    fn misfortune(&mut self, course: &mut Course) {
+        let pace = &self.scenario.pace;
+        if pace.slow_per_myriad > 0 && self.rng.chance(pace.slow_per_myriad, 10_000) {
+            let (member, events) =
+                (self.rng.below(self.members.len() as u64) as usize, 1 + self.rng.below(400));
+            if let Some(bay) = self.members[member] {
+                self.wire.slow_down(bay, events);
+            }
+        }
+        let m = &self.scenario.misfortune;
+        let rates =
+            [m.write_fault, m.read_fault, m.silence, m.vanish, m.dead_block, m.dead_zone, m.fail];
+        let total: u64 = rates.iter().sum();
+        if total == 0 || !self.rng.chance(total, 100_000) {
+            return;
+        }
+        let member = self.victim(course);
+        let Some(bay) = self.members[member] else { return };
+        if self.wire.is_gone(bay) {
+            return;
+        }
+        let mut draw = self.rng.below(total);
+        let mut kind = 0;
+        while draw >= rates[kind] {
+            draw -= rates[kind];
+            kind += 1;
+        }
+        let mut damaged = false;
+        match kind {
+            0 => self.wire.set_fault(bay, Fault::Write),
+            1 => self.wire.set_fault(bay, Fault::Read),
+            2 => {
+                let executed = self.rng.chance(1, 2);
+                self.wire.set_fault(bay, Fault::Silence { executed });
+            }
+            3 => self.wire.set_gone(bay, true),
+            4 | 5 => {
+                damaged = true;
+                self.damage(bay, kind == 5);
+            }
+            _ => {
+                if let Some(subject) = &self.subject {
+                    let work = subject.fail(member);
+                    let _ = self.start(work);
+                }
+            }
+        }
+        self.counts.faults += 1;
+        const NAMES: [&str; 7] =
+            ["write fault", "read fault", "silence", "vanishes", "dead block", "dead zone", "failed by hand"];
+        self.trace.note(|| format!("member {member} (drive{bay}): {}", NAMES[kind]));
+        let suspect = course.suspect.get_or_insert(Suspect { member, damaged: false, absent: false });
+        suspect.damaged |= damaged;
+        if let Some(repair) = &mut course.repair {
+            repair.struck = true;
+        }
+    }
+
+    /// Damages the media of a drive for good: one block, or a whole zone.
+    fn damage(&mut self, bay: Bay, whole_zone: bool) {
+        let geometry = self.wire.geometry(bay).clone();
+        let zone = ZoneIndex(self.rng.below(geometry.zones as u64) as u32);
+        let block = self.rng.below(geometry.zone_capacity_blocks);
+        let read_only = self.rng.chance(1, 2);
+        let fault = match (whole_zone, read_only) {
+            (false, _) => MediaFault::Unreadable(Lba(geometry.start(zone).0 + block)),
+            (true, true) => MediaFault::ReadOnly(zone),
+            (true, false) => MediaFault::Offline(zone),
+        };
+        self.wire.ssd(bay).faults().after(0, fault);
+    }
+
+    /// Starts a repair if one is due. Mostly it gets the time it takes.
+    fn repair(&mut self, course: &mut Course, budget: &mut u64, done: u64) {
+        if course.repair.is_some() {
+            if *budget <= done + 1 && !course.cut_in_rebuild {
+                *budget += 64;
+            }
+            return;
+        }
+        let (Some(suspect), Some(subject)) = (course.suspect, self.subject.clone()) else { return };
+        if !self.rng.chance(self.scenario.misfortune.repair, 100_000) {
+            return;
+        }
+        let member = suspect.member;
+        let state = subject.members().get(member).copied();
+        if state == Some(MemberState::Active) && !suspect.damaged {
+            return;
+        }
+        self.start_repair(course, suspect, state == Some(MemberState::Rebuilding));
+        course.cut_in_rebuild = self.rng.chance(self.scenario.misfortune.cut_in_rebuild_percent, 100);
+        if course.cut_in_rebuild {
+            *budget = done + 1 + self.rng.below(400);
+        }
+    }
+
+    /// Starts filling a member: with a blank drive, unless it is being rebuilt already.
+    fn start_repair(&mut self, course: &mut Course, suspect: Suspect, rebuilding: bool) {
+        let Some(subject) = self.subject.clone() else { return };
+        let member = suspect.member;
+        let sound = self.members[member].filter(|bay| !self.wire.is_gone(*bay));
+        let sound = sound.filter(|_| rebuilding && !suspect.damaged && !suspect.absent);
+        let drive = if let Some(bay) = sound {
+            self.wire.clear_fault(bay);
+            None
+        } else {
+            if let Some(old) = self.members[member].take() {
+                course.attic.push(old);
+            }
+            let bay = self.new_drive();
+            self.members[member] = Some(bay);
+            course.suspect = Some(Suspect { member, damaged: false, absent: false });
+            Some(self.drive(bay))
+        };
+        self.trace.note(|| {
+            let how = drive.as_ref().map_or("where it stopped".into(), |d| format!("with blank {}", d.name));
+            format!("repair of member {member} {how}")
+        });
+        let attaching = Rc::new(Cell::new(drive.is_some()));
+        course.attaching = Some((member, attaching.clone()));
+        let work: Work<u64> = Box::pin(async move {
+            if let Some(drive) = drive {
+                if subject.members().get(member) != Some(&MemberState::Out) {
+                    subject.fail(member).await?;
+                }
+                subject.attach(member, drive).await?;
+                attaching.set(false);
+            }
+            subject.rebuild().await
+        });
+        let pending = self.start(work);
+        course.repair = Some(Repair { member, pending, struck: false });
+    }
+
+    /// Takes the result of a repair, if it is there.
+    fn finish_repair(&mut self, course: &mut Course) -> Result<(), Failure> {
+        let Some(result) = course.repair.as_ref().and_then(|repair| repair.pending.borrow_mut().take()) else {
+            return Ok(());
+        };
+        let Some(repair) = course.repair.take() else { return Ok(()) };
+        match result {
+            Err(why) if !repair.struck => {
+                Err(Failure(format!("the rebuild of member {} failed: {why}", repair.member)))
+            }
+            Err(_) => Ok(()),
+            Ok(_) => {
+                self.counts.rebuilds += 1;
+                self.trace.note(|| "rebuilt".into());
+                if !repair.struck {
+                    self.all_active(course, true)?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Looks whether all members are active, so that another one may be struck from now on.
+    fn all_active(&mut self, course: &mut Course, demanded: bool) -> Result<(), Failure> {
+        let Some(subject) = &self.subject else { return Ok(()) };
+        let states = subject.members();
+        for (member, state) in states.iter().enumerate() {
+            let excused = course.suspect.is_some_and(|s| s.member == member) && !demanded;
+            if *state != MemberState::Active && !excused {
+                return Err(Failure(format!("member {member} is {state:?}, without any cause")));
+            }
+        }
+        let sound = states.iter().all(|state| *state == MemberState::Active);
+        if sound && course.suspect.is_some_and(|s| !s.damaged) {
+            course.suspect = None;
+        }
+        Ok(())
+    }
+
+    /// Cuts the power; with `strike`, a member may be lost or lose its ZRWA at the same moment.
+    fn cut(&mut self, course: &mut Course, strike: bool) -> Result<(), Failure> {
+        course.repair = None;
+        if let Some((member, attaching)) = course.attaching.take()
+            && attaching.get()
+        {
+            course.half_attached = Some(member);
+        }
+        let victim = self.victim(course);
+        let mut zrwa_lost = None;
+        let m = &self.scenario.misfortune;
+        let (lost_percent, zrwa_percent) = (m.member_lost_percent, m.zrwa_lost_percent);
+        if strike && self.rng.chance(lost_percent, 100) {
+            self.lose(course, victim);
+        } else if strike && self.rng.chance(zrwa_percent, 100) {
+            zrwa_lost = self.members[victim];
+            course.suspect.get_or_insert(Suspect { member: victim, damaged: false, absent: false });
+            self.trace.note(|| format!("member {victim} loses its ZRWA"));
+        }
+        let cache_lost = self.scenario.drive.volatile_cache && self.rng.chance(3, 4);
+        self.cut_power(|bay| Cut { cache_lost, zrwa_lost: zrwa_lost == Some(bay) })?;
+        // A drive that had vanished comes back with the power, if it is offered.
+        for bay in self.members.iter().flatten().chain(&course.attic) {
+            self.wire.set_gone(*bay, false);
+        }
+        Ok(())
+    }
+
+    /// The drive of `member` is not offered to the array from now on.
+    fn lose(&mut self, course: &mut Course, member: usize) {
+        let suspect = course.suspect.get_or_insert(Suspect { member, damaged: false, absent: false });
+        if !suspect.absent {
+            suspect.absent = true;
+            self.counts.member_losses += 1;
+            self.trace.note(|| format!("member {member} is lost"));
+        }
+    }
+
+    /// Drives to assemble from, in any order: at times with stale ones among them.
+    fn offered(&mut self, course: &mut Course) -> Vec<engine::array::Drive> {
+        let stale_percent = self.scenario.misfortune.stale_returns_percent;
+        if let Some(suspect) = &mut course.suspect
+            && suspect.absent
+            && self.rng.chance(stale_percent, 200)
+        {
+            suspect.absent = false;
+            self.trace.note(|| format!("member {} is back", suspect.member));
+        }
+        let absent = course.suspect.filter(|s| s.absent).map(|s| s.member);
+        let mut bays: Vec<Bay> = Vec::new();
+        for (member, bay) in self.members.iter().enumerate() {
+            if absent != Some(member) {
+                bays.extend(bay);
+            }
+        }
+        for bay in &course.attic {
+            if self.rng.chance(stale_percent, 400) {
+                bays.push(*bay);
+            }
+        }
+        self.rng.shuffle(&mut bays);
+        self.trace.note(|| format!("assembly from drives {bays:?}"));
+        bays.into_iter().map(|bay| self.drive(bay)).collect()
+    }
+
+    /// Assembles until it succeeds, with more power cuts on the way, and checks everything.
+    fn recover(&mut self, course: &mut Course) -> Result<(), Failure> {
+        let mut interruptions = 0;
+        loop {
+            let drives = self.offered(course);
+            let pending = self.start(self.maker.assemble(&self.runtime, drives));
+            let percent = self.scenario.misfortune.cut_in_recovery_percent;
+            let interrupt = interruptions < 4 && self.rng.chance(percent, 100);
+            let events = interrupt.then(|| 1 + self.rng.below(400));
+            match self.wait(&pending, events, false)? {
+                None => {
+                    interruptions += 1;
+                    self.counts.interrupted_recoveries += 1;
+                    let strike = self.rng.chance(1, 3);
+                    self.cut(course, strike)?;
+                    continue;
+                }
+                Some(Err(why)) => match course.half_attached.take() {
+                    // The drive may be blank yet, or belong to nothing: the operator takes it out.
+                    Some(member) => {
+                        self.trace.note(|| format!("refused with a half attached drive: {why}"));
+                        self.members[member] = None;
+                        continue;
+                    }
+                    None => return Err(Failure(format!("the array does not assemble: {why}"))),
+                },
+                Some(Ok(subject)) => self.subject = Some(subject),
+            }
+            let report = self.report()?;
+            let members = self.subject.as_ref().map(|subject| subject.members());
+            self.trace.note(|| format!("assembled; {}; {members:?}", brief(&report)));
+            self.oracle.recovered(&report)?;
+            course.half_attached = None;
+            self.all_active(course, false)?;
+            if interruptions < 4 && self.rng.chance(1, 6) {
+                // What was reported has to hold from now on, even if nothing else happens.
+                interruptions += 1;
+                self.cut(course, true)?;
+                continue;
+            }
+            return self.verify();
+        }
+    }
+
+    /// What the subject says of its zones.
+    pub(super) fn report(&mut self) -> Result<Vec<ZoneInfo>, Failure> {
+        let count = self.oracle.zones.len() as u32;
+        let done = self.ask(vec![Command::Report { first: ZoneIndex(0), count }])?;
+        let Some(done) = done.into_iter().next() else { return Err(Failure("no report".into())) };
+        done.result.map_err(|error| Failure(format!("report: {error}")))?;
+        Ok(done.zones)
+    }
+
+    /// Reads every zone up to its tail, and a little beyond.
+    pub(super) fn verify(&mut self) -> Result<(), Failure> {
+        const BEYOND: u64 = 4;
+        let Some(limits) = self.limits.clone() else { return Ok(()) };
+        let most = limits.max_transfer_blocks as u64;
+        for zone in 0..limits.zones {
+            let end = self.oracle.zones[zone as usize].submitted();
+            let end = (end + BEYOND).min(limits.zone_capacity_blocks);
+            let (mut points, mut commands) = (Vec::new(), Vec::new());
+            let mut block = 0;
+            while block < end {
+                let blocks = most.min(end - block);
+                points.push(self.oracle.read(zone, block));
+                let lba = Lba(limits.start(ZoneIndex(zone)).0 + block);
+                commands.push(Command::read(lba, self.pool.take(blocks)));
+                block += blocks;
+            }
+            for (point, done) in points.into_iter().zip(self.ask(commands)?) {
+                done.result.map_err(|error| {
+                    Failure(format!("reading zone {zone} from block {} on: {error}", point.block))
+                })?;
+                self.oracle.check_read(point, &done.data)?;
+                self.pool.give(done.data);
+            }
+        }
+        Ok(())
+    }
+
+    /// The end of the run: repairs what is broken, checks, and checks again without each member.
+    fn finale(&mut self, course: &mut Course) -> Result<(), Failure> {
+        self.drain()?;
+        course.cut_in_rebuild = false;
+        if let (Some(suspect), Some(subject)) = (course.suspect, self.subject.clone()) {
+            let state = subject.members().get(suspect.member).copied();
+            if state != Some(MemberState::Active) || suspect.damaged {
+                self.start_repair(course, suspect, state == Some(MemberState::Rebuilding));
+                while course.repair.is_some() {
+                    self.event(false, true)?;
+                    self.finish_repair(course)?;
+                }
+            }
+        }
+        self.verify()?;
+        let member = self.rng.below(self.members.len() as u64) as usize;
+        if course.suspect.is_none() && self.scenario.misfortune.member_lost_percent > 0 {
+            self.lose(course, member);
+        }
+        self.cut(course, false)?;
+        self.recover(course)
+    }
+}
+
+/// How the subject is made.
+pub(super) fn create_options(scenario: &Scenario, uuid: [u8; 16]) -> CreateOptions {
+    let name = "simulated".into();
+    CreateOptions { name, uuid, chunk_blocks: scenario.chunk_blocks, zone_size_blocks: None }
+}
+
+fn brief(report: &[ZoneInfo]) -> String {
+    let zones: Vec<String> = report.iter().map(|z| format!("{:?} {}", z.state, z.wp_blocks)).collect();
+    zones.join(", ")
+}
+

@@ -1,0 +1,397 @@
+//! The load: operations as a host would hand them in, and the check of every answer.
+//!
+//! The load keeps to what a host may rely on: it writes at the end of what it handed in, keeps
+//! within the limits of open and active zones, and changes a zone as a whole only when nothing is
+//! in flight in it. Any error is a failure, except for commands that are wrong on purpose: those
+//! must be refused and change nothing.
+
+use super::{
+    oracle::{Change, FlushPoint, ReadPoint, ReportPoint},
+    world::{Failure, World},
+};
+use engine::{
+    buf::Buf,
+    device::{Command, Completion, DeviceError, Done, Geometry, Zones},
+    zone::{Lba, ZoneIndex},
+};
+use std::fmt;
+
+/// An operation on its way.
+pub struct Op {
+    kind: Kind,
+    completion: Completion,
+}
+
+/// What to do with the answer.
+#[derive(Clone, Debug)]
+enum Kind {
+    Write { zone: u32, start: u64, end: u64, fua: bool, append: bool },
+    Read { point: ReadPoint, blocks: u64 },
+    Flush(FlushPoint),
+    Report { first: u32, point: ReportPoint },
+    Change { zones: Vec<u32>, change: Change },
+    Open { zone: u32 },
+    Close { zone: u32 },
+    /// Has to be refused.
+    Wrong { zone: u32, what: &'static str },
+}
+
+/// A change of a zone that waits until nothing is in flight in the zone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Held {
+    Reset(u32),
+    Finish(u32),
+    Open(u32),
+    Close(u32),
+    ResetAll,
+}
+
+impl Held {
+    fn holds(self, zone: u32) -> bool {
+        match self {
+            Held::Reset(z) | Held::Finish(z) | Held::Open(z) | Held::Close(z) => z == zone,
+            Held::ResetAll => true,
+        }
+    }
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.kind.fmt(f)
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Kind::Write { zone, start, end, fua, append } => {
+                let verb = if *append { "append" } else { "write" };
+                write!(f, "{verb} zone {zone} {start}..{end}{}", if *fua { " FUA" } else { "" })
+            }
+            Kind::Read { point, blocks } => {
+                write!(f, "read zone {} {}..{}", point.zone, point.block, point.block + blocks)
+            }
+            Kind::Flush(_) => f.write_str("flush"),
+            Kind::Report { first, .. } => write!(f, "report from zone {first} on"),
+            Kind::Change { zones, change } => write!(f, "{change:?} zones {zones:?}"),
+            Kind::Open { zone } => write!(f, "open zone {zone}"),
+            Kind::Close { zone } => write!(f, "close zone {zone}"),
+            Kind::Wrong { zone, what } => write!(f, "{what} in zone {zone}"),
+        }
+    }
+}
+
+impl World<'_> {
+    /// Hands in the next operation, if the one that comes up is possible now.
+    pub(super) fn issue(&mut self) {
+        let Some(limits) = self.limits.clone() else { return };
+        if let Some(index) = self.held.iter().position(|held| self.is_quiet(*held)) {
+            let held = self.held.remove(index);
+            return self.issue_held(held, &limits);
+        }
+        let load = &self.scenario.load;
+        let rates = [
+            load.write,
+            load.append * u64::from(limits.max_append_blocks > 0),
+            load.flush,
+            load.read,
+            load.report,
+            load.reset,
+            load.reset_all,
+            load.finish,
+            load.open,
+            load.close,
+            load.wrong,
+        ];
+        let mut draw = self.rng.below(rates.iter().sum());
+        let mut kind = 0;
+        while draw >= rates[kind] {
+            draw -= rates[kind];
+            kind += 1;
+        }
+        let zone = self.pick_zone(limits.zones);
+        match kind {
+            0 | 1 => self.issue_write(zone, kind == 1, &limits),
+            2 => self.issue_flush(),
+            3 => self.issue_read(zone, &limits),
+            4 => {
+                let first = self.rng.below(limits.zones as u64) as u32;
+                let count = limits.zones - first;
+                let point = self.oracle.report();
+                self.submit(Kind::Report { first, point }, Command::Report { first: ZoneIndex(first), count });
+            }
+            5 => self.hold(Held::Reset(zone)),
+            6 => self.hold(Held::ResetAll),
+            7 => self.hold(Held::Finish(zone)),
+            8 => self.hold(Held::Open(zone)),
+            9 => self.hold(Held::Close(zone)),
+            _ => self.issue_wrong(zone, &limits),
+        }
+    }
+
+    /// Mostly one of the hot zones, which are others in other runs.
+    fn pick_zone(&mut self, zones: u32) -> u32 {
+        let hot = self.scenario.load.hot_zones.min(zones as u64);
+        if self.rng.chance(7, 8) {
+            // Hot zones move on when they are full, so that all zones get written.
+            let first = (0..zones).filter(|z| !self.oracle.is_full(*z)).take(hot as usize);
+            let candidates: Vec<u32> = first.collect();
+            if !candidates.is_empty() {
+                return *self.rng.pick(&candidates);
+            }
+        }
+        self.rng.below(zones as u64) as u32
+    }
+
+    fn hold(&mut self, held: Held) {
+        if self.held.len() < 2 && !self.held.iter().any(|h| *h == held || *h == Held::ResetAll) {
+            self.held.push(held);
+        }
+    }
+
+    fn is_held(&self, zone: u32) -> bool {
+        self.held.iter().any(|held| held.holds(zone))
+    }
+
+    fn is_quiet(&self, held: Held) -> bool {
+        let mut zones = self.oracle.zones.iter().enumerate();
+        zones.all(|(zone, state)| state.in_flight == 0 || !held.holds(zone as u32))
+    }
+
+    /// Whether the zone may be written or opened within the limits of active and open zones,
+    /// whatever order the operations in flight come to an end in.
+    fn may_activate(&self, zone: u32, limits: &Geometry) -> bool {
+        let zones = &self.oracle.zones;
+        let this = &zones[zone as usize];
+        let others = || zones.iter().enumerate().filter(|(z, _)| *z != zone as usize).map(|(_, z)| z);
+        let active = others().filter(|z| z.active || z.in_flight > 0).count();
+        let opened = others().filter(|z| z.opened || z.opening).count();
+        (this.active || limits.max_active == 0 || active < limits.max_active as usize)
+            && (this.opened || limits.max_open == 0 || opened < limits.max_open as usize)
+    }
+
+    fn issue_held(&mut self, held: Held, limits: &Geometry) {
+        let one = |zone: u32| Zones::One(ZoneIndex(zone));
+        match held {
+            Held::Reset(zone) => self.issue_one_change(zone, Change::Reset),
+            Held::ResetAll => self.issue_change((0..limits.zones).collect(), Change::Reset, Zones::All),
+            Held::Finish(zone) => {
+                if self.oracle.is_full(zone) || self.may_activate(zone, limits) {
+                    self.issue_one_change(zone, Change::Finish);
+                }
+            }
+            Held::Open(zone) => {
+                if !self.oracle.is_full(zone) && self.may_activate(zone, limits) {
+                    let state = &mut self.oracle.zones[zone as usize];
+                    (state.active, state.opening) = (true, true);
+                    state.begin();
+                    self.submit(Kind::Open { zone }, Command::Open { zones: one(zone), zrwa: false });
+                }
+            }
+            Held::Close(zone) => {
+                let state = &mut self.oracle.zones[zone as usize];
+                if state.active {
+                    state.begin();
+                    self.submit(Kind::Close { zone }, Command::Close { zones: one(zone) });
+                }
+            }
+        }
+    }
+
+    /// Hands in a flush.
+    pub(super) fn issue_flush(&mut self) {
+        let point = self.oracle.flush();
+        self.submit(Kind::Flush(point), Command::Flush);
+    }
+
+    /// Hands in a reset or finish of one zone.
+    pub(super) fn issue_one_change(&mut self, zone: u32, change: Change) {
+        self.issue_change(vec![zone], change, Zones::One(ZoneIndex(zone)));
+    }
+
+    fn issue_change(&mut self, zones: Vec<u32>, change: Change, which: Zones) {
+        for zone in &zones {
+            self.oracle.change(*zone, change);
+        }
+        let command = match change {
+            Change::Reset => Command::Reset { zones: which },
+            Change::Finish => Command::Finish { zones: which },
+        };
+        self.submit(Kind::Change { zones, change }, command);
+    }
+
+    /// Blocks of the next write: below a chunk, around one, or up to three stripes.
+    fn draw_blocks(&mut self, start: u64) -> u64 {
+        let chunk = self.scenario.chunk_blocks;
+        let stripe = chunk * (self.scenario.members as u64 - 1);
+        let load = &self.scenario.load;
+        let (sizes, aligned_percent) = (load.sizes, load.aligned_percent);
+        let draw = self.rng.below(sizes.iter().sum());
+        let blocks = if draw < sizes[0] {
+            1 + self.rng.below(chunk)
+        } else if draw < sizes[0] + sizes[1] {
+            chunk / 2 + 1 + self.rng.below(chunk + chunk / 2)
+        } else {
+            1 + self.rng.below(3 * stripe)
+        };
+        if self.rng.chance(aligned_percent, 100) {
+            (start + blocks).next_multiple_of(chunk) - start
+        } else {
+            blocks
+        }
+    }
+
+    fn issue_write(&mut self, zone: u32, append: bool, limits: &Geometry) {
+        let start = self.oracle.zones[zone as usize].submitted();
+        if self.oracle.is_full(zone) || self.is_held(zone) || !self.may_activate(zone, limits) {
+            return;
+        }
+        if self.oracle.zones[zone as usize].change.is_some() || self.oracle.zones[zone as usize].opening {
+            return;
+        }
+        let most = if append { limits.max_append_blocks } else { limits.max_transfer_blocks } as u64;
+        let blocks = self.draw_blocks(start).min(most).min(limits.zone_capacity_blocks - start);
+        let fua = self.rng.chance(self.scenario.load.fua_percent, 100);
+        self.write(zone, blocks, fua, append);
+    }
+
+    /// Hands in a write, which must be possible.
+    pub(super) fn write(&mut self, zone: u32, blocks: u64, fua: bool, append: bool) {
+        let Some(limits) = &self.limits else { return };
+        let zone_start = limits.start(ZoneIndex(zone)).0;
+        let (start, data) = self.oracle.write(zone, self.pool.take(blocks));
+        let kind = Kind::Write { zone, start, end: start + blocks, fua, append };
+        let command = if append {
+            Command::append(ZoneIndex(zone), data, fua)
+        } else {
+            Command::write(Lba(zone_start + start), data, fua)
+        };
+        self.submit(kind, command);
+    }
+
+    fn issue_read(&mut self, zone: u32, limits: &Geometry) {
+        if self.is_held(zone) || self.oracle.zones[zone as usize].change.is_some() {
+            return;
+        }
+        // Mostly of what was written, with a little beyond.
+        let end = (self.oracle.zones[zone as usize].submitted() + 4).min(limits.zone_capacity_blocks);
+        let block = self.rng.below(end);
+        let blocks = (1 + self.rng.below(end - block)).min(limits.max_transfer_blocks as u64);
+        let point = self.oracle.read(zone, block);
+        let data = self.pool.take(blocks);
+        let lba = Lba(limits.start(ZoneIndex(zone)).0 + block);
+        self.submit(Kind::Read { point, blocks }, Command::read(lba, data));
+    }
+
+    /// Something that must be refused, in a zone that is quiet so that it is clear why.
+    fn issue_wrong(&mut self, zone: u32, limits: &Geometry) {
+        let state = &self.oracle.zones[zone as usize];
+        if state.in_flight > 0 || self.is_held(zone) {
+            return;
+        }
+        let full = self.oracle.is_full(zone);
+        let start = limits.start(ZoneIndex(zone)).0;
+        let (wp, capacity) = (state.submitted(), limits.zone_capacity_blocks);
+        let (what, command) = match self.rng.below(4) {
+            0 if full => ("a write to a full zone", Command::write(Lba(start + wp), Buf::zeroed(4096), true)),
+            1 if full && limits.max_append_blocks > 0 => {
+                ("an append to a full zone", Command::append(ZoneIndex(zone), Buf::zeroed(4096), false))
+            }
+            0 | 1 if !full && wp + 1 < capacity => {
+                ("a write after a gap", Command::write(Lba(start + wp + 1), Buf::zeroed(4096), false))
+            }
+            2 if !full && wp > 0 => {
+                ("a write over written blocks", Command::write(Lba(start + wp - 1), Buf::zeroed(4096), false))
+            }
+            3 => {
+                let beyond = limits.zones as u64 * limits.zone_size_blocks;
+                ("a read beyond the last zone", Command::read(Lba(beyond), Buf::zeroed(4096)))
+            }
+            _ => return,
+        };
+        self.oracle.zones[zone as usize].begin();
+        self.submit(Kind::Wrong { zone, what }, command);
+    }
+
+    fn submit(&mut self, kind: Kind, command: Command) {
+        let Some(subject) = &self.subject else { return };
+        self.counts.operations += 1;
+        self.trace.note(|| format!("host submits: {kind}"));
+        let completion = subject.submit(command);
+        self.ops.push(Op { kind, completion });
+    }
+
+    /// Takes the answers that are there.
+    ///
+    /// # Errors
+    /// An answer that breaks a promise.
+    pub(super) fn collect(&mut self) -> Result<(), Failure> {
+        let mut index = 0;
+        while index < self.ops.len() {
+            match self.ops[index].completion.take() {
+                Some(done) => {
+                    let op = self.ops.remove(index);
+                    self.complete(op.kind, done)?;
+                }
+                None => index += 1,
+            }
+        }
+        Ok(())
+    }
+
+    fn complete(&mut self, kind: Kind, done: Done) -> Result<(), Failure> {
+        self.trace.note(|| format!("host learns: {kind} {}", outcome(&done)));
+        if let Kind::Wrong { zone, what } = kind {
+            self.oracle.zones[zone as usize].end();
+            return match done.result {
+                Err(DeviceError::Status(_)) => Ok(()),
+                other => Err(Failure(format!("{what} in zone {zone} was answered with {other:?}"))),
+            };
+        }
+        if let Err(error) = done.result {
+            return Err(Failure(format!("{kind}: {error}")));
+        }
+        match kind {
+            Kind::Write { zone, start, end, fua, append } => {
+                let limits = self.limits.as_ref();
+                let told = limits.map(|g| g.start(ZoneIndex(zone)).0 + start);
+                if append && told != Some(done.lba.0) {
+                    let what = format!("an append to zone {zone} landed at block {}", done.lba.0);
+                    return Err(Failure(format!("{what}, which is not the end of the writes before it")));
+                }
+                self.oracle.written(zone, end, fua);
+            }
+            Kind::Read { point, blocks } => {
+                if done.data.blocks() != blocks {
+                    return Err(Failure(format!("a read of {blocks} blocks gave {:?}", done.data)));
+                }
+                self.oracle.check_read(point, &done.data)?;
+            }
+            Kind::Flush(point) => self.oracle.flushed(&point),
+            Kind::Report { point, .. } => self.oracle.check_report(&point, &done.zones)?,
+            Kind::Change { zones, .. } => zones.iter().for_each(|zone| self.oracle.changed(*zone)),
+            Kind::Open { zone } => {
+                let state = &mut self.oracle.zones[zone as usize];
+                state.end();
+                (state.opened, state.opening) = (true, false);
+            }
+            Kind::Close { zone } => {
+                let state = &mut self.oracle.zones[zone as usize];
+                state.end();
+                state.opened = false;
+                // A closed zone that was opened but not written may be empty or closed: it may
+                // still count as active, so the load takes it as such.
+            }
+            Kind::Wrong { .. } => {}
+        }
+        self.pool.give(done.data);
+        Ok(())
+    }
+}
+
+fn outcome(done: &Done) -> String {
+    match &done.result {
+        Ok(()) => "done".into(),
+        Err(error) => format!("failed: {error}"),
+    }
+}

@@ -1,0 +1,19 @@
+//! The seeded crash simulator: proves what the array promises, or gives the seed that breaks it.
+//!
+//! A seed decides the drives, the load, the order of everything, the faults and the moments of the
+//! power cuts ([`scenario`]). A [`world`] plays it: the engine runs on a seeded executor, its
+//! commands wait on the [`wire`], and after each power cut and recovery the [`oracle`] compares
+//! what the array shows with what it promised. The same seed always gives the same run.
+
+pub mod exhaustive;
+mod life;
+mod load;
+pub mod oracle;
+pub mod runner;
+pub mod scenario;
+mod scripted;
+pub mod stamp;
+pub mod subject;
+pub mod table1;
+pub mod wire;
+pub mod world;

@@ -1,0 +1,336 @@
+//! The oracle: what the array promised so far, and whether what it shows now is allowed.
+//!
+//! The oracle sees every command when it is submitted and every completion when it is there. From
+//! that it knows, for each logical zone, the least and the most that may be found after a power
+//! cut (the array's durable prefix promise):
+//!
+//! - the write pointer is at least `durable`: the end of the last write that completed with FUA, or
+//!   that completed before a flush was submitted which completed too, or that an earlier recovery
+//!   reported;
+//! - it is at most `submitted`, the end of what was handed in;
+//! - each block below it holds what was written there last;
+//! - a reset or finish whose completion was not seen happened wholly or not at all; one whose
+//!   completion was seen happened.
+//!
+//! Nothing here looks at the array: the oracle judges the promise, not the implementation.
+
+use super::stamp::{self, Stamp};
+use engine::{
+    buf::{BLOCK, Buf},
+    zone::{ZoneInfo, ZoneState},
+};
+
+/// A change of a whole zone that has been asked for and not been answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    Reset,
+    Finish,
+}
+
+/// What is known of one logical zone.
+#[derive(Clone, Debug, Default)]
+pub struct Zone {
+    /// Number of the write that each block was written by, up to the submitted end.
+    writes: Vec<u64>,
+    /// Counts the lives of the zone: it grows with each reset.
+    pub life: u64,
+    /// End of the writes that have completed.
+    pub acknowledged: u64,
+    /// End of what has to survive a power cut.
+    pub durable: u64,
+    /// Finished: nothing can be written any more, whatever the tail is.
+    pub finished: bool,
+    pub change: Option<Change>,
+    /// Operations submitted and not completed.
+    pub in_flight: u32,
+    /// Operations submitted so far.
+    begun: u64,
+    /// Opened by command: never closed by the device on its own.
+    pub opened: bool,
+    /// Being opened by command.
+    pub opening: bool,
+    /// Counts towards the limit of active zones.
+    pub active: bool,
+}
+
+impl Zone {
+    /// End of what was handed in.
+    pub fn submitted(&self) -> u64 {
+        self.writes.len() as u64
+    }
+
+    /// An operation is submitted.
+    pub fn begin(&mut self) {
+        self.in_flight += 1;
+        self.begun += 1;
+    }
+
+    /// An operation has completed.
+    pub fn end(&mut self) {
+        self.in_flight -= 1;
+    }
+
+    fn clear(&mut self) {
+        let (life, in_flight, begun) = (self.life + 1, self.in_flight, self.begun);
+        *self = Zone { life, in_flight, begun, ..Zone::default() };
+    }
+}
+
+/// What the acknowledged ends were when a flush was submitted, by zone, with the zone's life.
+#[derive(Clone, Debug)]
+pub struct FlushPoint(Vec<(u64, u64)>);
+
+/// What a read may return, fixed when it is submitted.
+#[derive(Clone, Copy, Debug)]
+pub struct ReadPoint {
+    pub zone: u32,
+    pub block: u64,
+    life: u64,
+    acknowledged: u64,
+}
+
+/// Which zones were quiet when a report was submitted: their count of operations then.
+#[derive(Clone, Debug)]
+pub struct ReportPoint(Vec<Option<u64>>);
+
+/// Everything that was promised in one run.
+#[derive(Clone, Debug)]
+pub struct Oracle {
+    pub capacity: u64,
+    pub zones: Vec<Zone>,
+    next_write: u64,
+    /// Whether the array says that completed writes may be lost until a flush.
+    volatile_cache: bool,
+}
+
+impl Oracle {
+    /// A new array: every zone is empty.
+    pub fn new(zones: u32, capacity_blocks: u64, volatile_cache: bool) -> Oracle {
+        let zones = vec![Zone::default(); zones as usize];
+        Oracle { capacity: capacity_blocks, zones, next_write: 1, volatile_cache }
+    }
+
+    /// Whether nothing more can be written to the zone.
+    pub fn is_full(&self, zone: u32) -> bool {
+        let z = &self.zones[zone as usize];
+        z.finished || z.submitted() == self.capacity
+    }
+
+    /// Hands in a write at the submitted end, as large as `data`, which is filled; gives its place.
+    pub fn write(&mut self, zone: u32, mut data: Buf) -> (u64, Buf) {
+        let blocks = data.blocks();
+        let z = &mut self.zones[zone as usize];
+        let (start, write) = (z.submitted(), self.next_write);
+        self.next_write += 1;
+        assert!(start + blocks <= self.capacity, "the workload writes past the end of zone {zone}");
+        if let Some(bytes) = data.as_mut() {
+            for (i, block) in bytes.chunks_exact_mut(BLOCK).enumerate() {
+                Stamp { zone, block: start + i as u64, write }.fill(block);
+            }
+        }
+        z.writes.resize((start + blocks) as usize, write);
+        z.begin();
+        z.active = z.submitted() < self.capacity;
+        if !z.active {
+            z.opened = false;
+        }
+        (start, data)
+    }
+
+    /// A write has completed up to `end`.
+    pub fn written(&mut self, zone: u32, end: u64, fua: bool) {
+        let z = &mut self.zones[zone as usize];
+        z.end();
+        z.acknowledged = z.acknowledged.max(end);
+        if fua || !self.volatile_cache {
+            z.durable = z.durable.max(end);
+        }
+    }
+
+    /// A flush is submitted.
+    pub fn flush(&self) -> FlushPoint {
+        FlushPoint(self.zones.iter().map(|z| (z.life, z.acknowledged)).collect())
+    }
+
+    /// A flush has completed.
+    pub fn flushed(&mut self, point: &FlushPoint) {
+        for (zone, &(life, acknowledged)) in self.zones.iter_mut().zip(&point.0) {
+            if zone.life == life {
+                zone.durable = zone.durable.max(acknowledged);
+            }
+        }
+    }
+
+    /// A reset or finish is submitted. Nothing else may be in flight in the zone.
+    pub fn change(&mut self, zone: u32, change: Change) {
+        let z = &mut self.zones[zone as usize];
+        assert!(z.change.is_none(), "zone {zone} is changed twice at once");
+        z.change = Some(change);
+        z.begin();
+    }
+
+    /// A reset or finish has completed.
+    pub fn changed(&mut self, zone: u32) {
+        let z = &mut self.zones[zone as usize];
+        z.end();
+        match z.change.take() {
+            Some(Change::Reset) => z.clear(),
+            Some(Change::Finish) => {
+                z.finished = true;
+                z.durable = z.submitted();
+                (z.active, z.opened) = (false, false);
+            }
+            None => {}
+        }
+    }
+
+    /// A read is submitted.
+    pub fn read(&mut self, zone: u32, block: u64) -> ReadPoint {
+        let z = &mut self.zones[zone as usize];
+        z.begin();
+        ReadPoint { zone, block, life: z.life, acknowledged: z.acknowledged }
+    }
+
+    /// A read has returned `data`.
+    ///
+    /// # Errors
+    /// What is wrong with the data.
+    pub fn check_read(&mut self, point: ReadPoint, data: &[u8]) -> Result<(), String> {
+        self.zones[point.zone as usize].end();
+        if self.zones[point.zone as usize].life != point.life {
+            return Ok(());
+        }
+        for (i, bytes) in data.chunks_exact(BLOCK).enumerate() {
+            self.check_block(point.zone, point.block + i as u64, point.acknowledged, bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Checks one block: below `acknowledged` it must be there, then it may be, and above the
+    /// submitted end there are zeros.
+    fn check_block(&self, zone: u32, block: u64, acknowledged: u64, bytes: &[u8]) -> Result<(), String> {
+        let write = self.zones[zone as usize].writes.get(block as usize).copied();
+        let right = match write {
+            Some(write) => {
+                Stamp { zone, block, write }.matches(bytes) || block >= acknowledged && stamp::is_zero(bytes)
+            }
+            None => stamp::is_zero(bytes),
+        };
+        if right {
+            return Ok(());
+        }
+        let expected = write.map_or("zeros".to_string(), |w| format!("the data of write {w}"));
+        Err(format!("zone {zone} block {block} should hold {expected}, but holds {}", stamp::describe(bytes)))
+    }
+
+    /// The power was cut: completions that were not seen will not be any more.
+    pub fn power_cut(&mut self) {
+        for zone in &mut self.zones {
+            zone.in_flight = 0;
+            (zone.opened, zone.opening, zone.active) = (false, false, false);
+        }
+    }
+
+    /// Compares what the array reports after a recovery with what it promised, and from then on
+    /// holds it to what it reported.
+    ///
+    /// # Errors
+    /// Which promise about which zone is broken.
+    pub fn recovered(&mut self, report: &[ZoneInfo]) -> Result<(), String> {
+        if report.len() != self.zones.len() {
+            return Err(format!("{} zones are reported instead of {}", report.len(), self.zones.len()));
+        }
+        for (index, info) in report.iter().enumerate() {
+            if info.zone.0 as usize != index || info.capacity_blocks != self.capacity {
+                return Err(format!("zone {index} is reported as {info:?}"));
+            }
+            let zone = &mut self.zones[index];
+            recovered_zone(zone, self.capacity, info)
+                .map_err(|what| format!("zone {index}: {what} ({info:?}, {})", summary(zone)))?;
+        }
+        Ok(())
+    }
+
+    /// A report is submitted.
+    pub fn report(&self) -> ReportPoint {
+        ReportPoint(self.zones.iter().map(|z| (z.in_flight == 0).then_some(z.begun)).collect())
+    }
+
+    /// Compares a report with what the zones must be, but for zones in which anything was in flight
+    /// since it was submitted.
+    ///
+    /// # Errors
+    /// Which zone is reported wrongly.
+    pub fn check_report(&self, point: &ReportPoint, report: &[ZoneInfo]) -> Result<(), String> {
+        for info in report {
+            let Some(zone) = self.zones.get(info.zone.0 as usize) else {
+                return Err(format!("there is no zone {}", info.zone.0));
+            };
+            let full = self.is_full(info.zone.0);
+            let right = match info.state {
+                ZoneState::Full => full,
+                ZoneState::Empty => !full && zone.submitted() == 0 && !zone.opened,
+                ZoneState::ImplicitlyOpen | ZoneState::Closed => {
+                    !full && !zone.opened && info.wp_blocks == zone.submitted()
+                }
+                ZoneState::ExplicitlyOpen => zone.opened && !full && info.wp_blocks == zone.submitted(),
+                ZoneState::ReadOnly | ZoneState::Offline => false,
+            };
+            if point.0[info.zone.0 as usize] == Some(zone.begun) && !right {
+                return Err(format!("zone {} is reported as {info:?}, but has {}", info.zone.0, summary(zone)));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn summary(zone: &Zone) -> String {
+    format!(
+        "durable {}, acknowledged {}, submitted {}{}{}",
+        zone.durable,
+        zone.acknowledged,
+        zone.submitted(),
+        if zone.finished { ", finished" } else { "" },
+        match zone.change {
+            Some(Change::Reset) => ", reset in flight",
+            Some(Change::Finish) => ", finish in flight",
+            None => "",
+        }
+    )
+}
+
+/// As [`Oracle::recovered`], for one zone.
+fn recovered_zone(zone: &mut Zone, capacity: u64, info: &ZoneInfo) -> Result<(), String> {
+    let change = zone.change;
+    let wp = match info.state {
+        ZoneState::Full if zone.finished || change == Some(Change::Finish) => zone.submitted(),
+        ZoneState::Full => capacity,
+        ZoneState::Empty => 0,
+        ZoneState::Closed | ZoneState::ImplicitlyOpen | ZoneState::ExplicitlyOpen => info.wp_blocks,
+        ZoneState::ReadOnly | ZoneState::Offline => return Err("the zone has been given up".into()),
+    };
+    if info.state == ZoneState::Empty && change == Some(Change::Reset) {
+        zone.clear();
+        return Ok(());
+    }
+    let finished = zone.finished || change == Some(Change::Finish) && info.state == ZoneState::Full;
+    if zone.finished && info.state != ZoneState::Full {
+        return Err("a finished zone is not full any more".into());
+    }
+    if wp < zone.durable {
+        return Err(format!("the write pointer went back to {wp}, below what is durable"));
+    }
+    if wp > zone.submitted() {
+        return Err(format!("the write pointer {wp} is beyond everything that was written"));
+    }
+    if !finished && (wp == capacity) != (info.state == ZoneState::Full) {
+        return Err(format!("the state does not go with the write pointer {wp}"));
+    }
+    zone.writes.truncate(wp as usize);
+    (zone.acknowledged, zone.durable) = (wp, wp);
+    zone.finished = finished;
+    zone.change = None;
+    zone.active = matches!(info.state, ZoneState::Closed | ZoneState::ImplicitlyOpen | ZoneState::ExplicitlyOpen);
+    zone.opened = false;
+    Ok(())
+}

@@ -1,0 +1,144 @@
+//! Runs many seeds, on several threads, and says which fail.
+//!
+//! Each seed has a world of its own, so threads share nothing but the number of the next seed. A
+//! panic inside a seed is a failure of that seed. Failing seeds are played again with a trace.
+
+use super::{
+    scenario::Scenario,
+    subject::Maker,
+    world::{Counts, Tracing, World},
+};
+use crate::rng::Rng;
+use std::{
+    cell::RefCell,
+    collections::BTreeMap,
+    ops::Range,
+    panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+/// What came of one seed.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    pub seed: u64,
+    pub counts: Counts,
+    /// The broken promise, or the panic.
+    pub failure: Option<String>,
+    /// Why the array could not be made of these drives.
+    pub refusal: Option<String>,
+    pub trace: Vec<String>,
+}
+
+/// What came of many seeds.
+#[derive(Clone, Debug, Default)]
+pub struct Summary {
+    pub seeds: u64,
+    pub counts: Counts,
+    /// In order of their seeds.
+    pub failures: Vec<Outcome>,
+    /// How often the array could not be made, by reason.
+    pub refusals: BTreeMap<String, u64>,
+}
+
+thread_local! {
+    static LAST_PANIC: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+/// Keeps panics off the terminal while seeds run; the last one of this thread is kept as text.
+pub(super) fn catch_panics<T>(run: impl FnOnce() -> T) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(run))
+        .map_err(|_| LAST_PANIC.with(|text| format!("panic: {}", text.borrow().trim())))
+}
+
+/// Runs `body` with panics recorded instead of printed.
+pub(super) fn quietly<T>(body: impl FnOnce() -> T) -> T {
+    let hook = take_hook();
+    set_hook(Box::new(|info| LAST_PANIC.with(|text| *text.borrow_mut() = info.to_string())));
+    let result = body();
+    set_hook(hook);
+    result
+}
+
+/// Plays one seed.
+pub fn run_seed(maker: &dyn Maker, seed: u64, tracing: Tracing) -> Outcome {
+    let mut rng = Rng::new(seed);
+    let scenario = Scenario::draw(&mut rng);
+    let mut world = World::new(maker, scenario, rng, tracing);
+    let result = catch_panics(|| world.run());
+    let failure = match result {
+        Ok(Ok(())) => None,
+        Ok(Err(failure)) => Some(failure.0),
+        Err(panic) => Some(panic),
+    };
+    Outcome {
+        seed,
+        counts: world.counts(),
+        failure,
+        refusal: world.refusal().map(str::to_string),
+        trace: world.trace_lines(),
+    }
+}
+
+/// Plays all `seeds` on `jobs` threads. `finished` is told whenever a seed is done.
+pub fn run_seeds(
+    maker: &(dyn Maker + Sync),
+    seeds: Range<u64>,
+    jobs: usize,
+    finished: &(dyn Fn() + Sync),
+) -> Summary {
+    let next = AtomicU64::new(seeds.start);
+    let total = Mutex::new(Summary::default());
+    let work = || {
+        let mut part = Summary::default();
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds.end {
+                break;
+            }
+            part.count(run_seed(maker, seed, Tracing::Off));
+            finished();
+        }
+        total.lock().unwrap_or_else(PoisonError::into_inner).merge(part);
+    };
+    quietly(|| {
+        std::thread::scope(|scope| {
+            for _ in 1..jobs.max(1) {
+                scope.spawn(work);
+            }
+            work();
+        });
+    });
+    let mut summary = total.into_inner().unwrap_or_else(PoisonError::into_inner);
+    summary.failures.sort_by_key(|failure| failure.seed);
+    summary
+}
+
+/// Plays a seed again, for its trace.
+pub fn replay(maker: &dyn Maker, seed: u64, tracing: Tracing) -> Outcome {
+    quietly(|| run_seed(maker, seed, tracing))
+}
+
+impl Summary {
+    fn count(&mut self, outcome: Outcome) {
+        self.seeds += 1;
+        self.counts.add(&outcome.counts);
+        if let Some(why) = &outcome.refusal {
+            *self.refusals.entry(why.clone()).or_default() += 1;
+        }
+        if outcome.failure.is_some() {
+            self.failures.push(outcome);
+        }
+    }
+
+    fn merge(&mut self, part: Summary) {
+        self.seeds += part.seeds;
+        self.counts.add(&part.counts);
+        self.failures.extend(part.failures);
+        for (why, count) in part.refusals {
+            *self.refusals.entry(why).or_default() += count;
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! What one seed stands for: drives, load, faults and order, all drawn from the seed.
+//!
+//! Swarm style: each seed turns a random subset of operations and faults on, with its own rates.
+//! A run that does everything at an average rate would rarely come near a corner; a run that does
+//! little else than, say, small FUA writes and finishes sees many.
+
+use crate::rng::Rng;
+use engine::device::{Geometry, Zrwa};
+
+/// Relative rates of the kinds of operations.
+#[derive(Clone, Debug, Default)]
+pub struct Load {
+    pub write: u64,
+    pub append: u64,
+    pub flush: u64,
+    pub read: u64,
+    pub report: u64,
+    pub reset: u64,
+    pub reset_all: u64,
+    pub finish: u64,
+    pub open: u64,
+    pub close: u64,
+    /// Commands that must be refused.
+    pub wrong: u64,
+    pub fua_percent: u64,
+    pub queue_depth: usize,
+    /// Zones that most operations go to.
+    pub hot_zones: u64,
+    /// Relative rates of writes below a chunk, around a chunk, and up to three stripes.
+    pub sizes: [u64; 3],
+    /// Out of 100 writes, so many end at the end of a chunk.
+    pub aligned_percent: u64,
+}
+
+/// Relative rates of the kinds of events.
+#[derive(Clone, Debug)]
+pub struct Pace {
+    pub execute: u64,
+    pub deliver: u64,
+    pub step: u64,
+    pub issue: u64,
+    /// Commands are executed oldest first, instead of in any order.
+    pub in_order: bool,
+    /// Out of 1000 commands, so many are late by up to `spike_events`.
+    pub spike_permille: u64,
+    pub spike_events: u64,
+    /// Out of 10,000 events, so many make one drive slow for a while.
+    pub slow_per_myriad: u64,
+}
+
+/// Which misfortunes happen. Percentages are of power cuts, rates are out of 100,000 events.
+#[derive(Clone, Debug, Default)]
+pub struct Misfortune {
+    pub member_lost_percent: u64,
+    pub zrwa_lost_percent: u64,
+    pub cut_in_recovery_percent: u64,
+    pub cut_in_rebuild_percent: u64,
+    pub stale_returns_percent: u64,
+    pub drain_percent: u64,
+    pub write_fault: u64,
+    pub read_fault: u64,
+    pub silence: u64,
+    pub vanish: u64,
+    pub dead_block: u64,
+    pub dead_zone: u64,
+    pub fail: u64,
+    pub repair: u64,
+}
+
+/// Everything that a seed decides up front.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    pub members: usize,
+    pub drive: Geometry,
+    pub chunk_blocks: u64,
+    pub load: Load,
+    pub pace: Pace,
+    pub misfortune: Misfortune,
+    /// Power cuts of a run.
+    pub rounds: u64,
+    /// Most events between two power cuts.
+    pub work_events: u64,
+}
+
+impl Scenario {
+    /// Draws a scenario.
+    pub fn draw(rng: &mut Rng) -> Scenario {
+        let members = if rng.chance(1, 8) { 3 + rng.below(7) } else { 3 + rng.below(4) } as usize;
+        let chunk_blocks = 2u64 << rng.below(3);
+        let drive = draw_drive(rng, chunk_blocks);
+        let work_events = 1 << (7 + rng.below(5));
+        Scenario {
+            members,
+            chunk_blocks,
+            load: draw_load(rng),
+            pace: draw_pace(rng),
+            misfortune: draw_misfortune(rng),
+            rounds: 3 + rng.below(6),
+            work_events,
+            drive,
+        }
+    }
+}
+
+fn draw_drive(rng: &mut Rng, chunk_blocks: u64) -> Geometry {
+    let fg = 1u64 << rng.below(chunk_blocks.trailing_zeros() as u64);
+    let window_chunks = if rng.chance(1, 4) { 2 + rng.below(2) } else { 4 + rng.below(5) };
+    let zones = 4 + rng.below(7) as u32;
+    // In any case large enough for a window and for metadata.
+    let least = 64.max(chunk_blocks * (window_chunks + 2));
+    let grain = match rng.below(10) {
+        0..6 => chunk_blocks,
+        6..9 => fg,
+        _ => 1,
+    };
+    let zone_capacity_blocks = (least + rng.below(3 * chunk_blocks + 32)).next_multiple_of(grain);
+    let max_active = if rng.chance(1, 3) { 0 } else { 4 + rng.below(5) as u32 };
+    let max_open = match max_active {
+        0 if rng.chance(1, 2) => 0,
+        0 => 4 + rng.below(5) as u32,
+        limit if rng.chance(1, 3) => 4 + rng.below(limit as u64 - 3) as u32,
+        limit => limit,
+    };
+    let max_zones = if max_active > 0 { max_active } else { zones };
+    Geometry {
+        zones,
+        zone_size_blocks: if rng.chance(1, 4) {
+            zone_capacity_blocks
+        } else {
+            zone_capacity_blocks.next_power_of_two()
+        },
+        zone_capacity_blocks,
+        max_open,
+        max_active,
+        zrwa: Some(Zrwa { size_blocks: window_chunks * chunk_blocks, granularity_blocks: fg, max_zones }),
+        oob_bytes: if rng.chance(1, 2) { 64 } else { 0 },
+        max_transfer_blocks: [8, 16, 32, 64][rng.below(4) as usize].max(chunk_blocks as u32),
+        max_append_blocks: [0, 8, 32][rng.below(3) as usize],
+        volatile_cache: rng.chance(3, 10),
+    }
+}
+
+/// A rate that is often zero.
+fn rate(rng: &mut Rng, on_percent: u64, most: u64) -> u64 {
+    if rng.chance(on_percent, 100) { 1 + rng.below(most) } else { 0 }
+}
+
+fn draw_load(rng: &mut Rng) -> Load {
+    Load {
+        write: 20 + rng.below(60),
+        append: rate(rng, 40, 30),
+        flush: rate(rng, 60, 15),
+        read: rate(rng, 60, 20),
+        report: rate(rng, 30, 5),
+        reset: rate(rng, 70, 8),
+        reset_all: rate(rng, 15, 1),
+        finish: rate(rng, 50, 5),
+        open: rate(rng, 30, 4),
+        close: rate(rng, 30, 4),
+        wrong: rate(rng, 20, 3),
+        fua_percent: [0, 5, 20, 50, 100][rng.below(5) as usize],
+        queue_depth: 1 + rng.below(16) as usize,
+        hot_zones: 1 + rng.below(3),
+        sizes: [1 + rng.below(10), rng.below(6), rng.below(4)],
+        aligned_percent: [0, 20, 80][rng.below(3) as usize],
+    }
+}
+
+fn draw_pace(rng: &mut Rng) -> Pace {
+    let weight = |rng: &mut Rng| 1 << rng.below(4);
+    Pace {
+        execute: weight(rng),
+        deliver: weight(rng),
+        step: 2 * weight(rng),
+        issue: weight(rng),
+        in_order: rng.chance(1, 5),
+        spike_permille: rate(rng, 30, 50),
+        spike_events: 10 + rng.below(300),
+        slow_per_myriad: rate(rng, 30, 50),
+    }
+}
+
+fn draw_misfortune(rng: &mut Rng) -> Misfortune {
+    let faults = rng.chance(1, 2);
+    let on = |percent: u64| if faults { percent } else { 0 };
+    Misfortune {
+        member_lost_percent: [50, 70, 100][rng.below(3) as usize],
+        zrwa_lost_percent: rate(rng, 30, 50),
+        cut_in_recovery_percent: rate(rng, 60, 80),
+        cut_in_rebuild_percent: rate(rng, 60, 80),
+        stale_returns_percent: rate(rng, 60, 100),
+        drain_percent: rate(rng, 50, 30),
+        write_fault: rate(rng, on(25), 60),
+        read_fault: rate(rng, on(25), 60),
+        silence: rate(rng, on(25), 60),
+        vanish: rate(rng, on(40), 60),
+        dead_block: rate(rng, on(25), 60),
+        dead_zone: rate(rng, on(25), 60),
+        fail: rate(rng, on(25), 60),
+        repair: 200 + rng.below(3000),
+    }
+}

@@ -1,0 +1,179 @@
+//! Worlds that are played by a script instead of by chance.
+//!
+//! The default order: a task that is ready runs; then the oldest answer is delivered; then the host
+//! hands in its next operation; then the oldest command is executed. Choice 0 at an event is the
+//! default, the others follow in this order.
+
+use super::{
+    exhaustive::{Fate, Step, ZONE},
+    life::create_options,
+    oracle::Change,
+    world::{Failure, World},
+};
+use engine::runtime::Runtime;
+
+/// What an event was.
+pub(super) struct Taken {
+    /// A drive has executed a command.
+    pub executes: bool,
+    /// The host hands in its next operation, which is left to the caller.
+    pub issues: bool,
+}
+
+impl World<'_> {
+    /// From now on tasks run first in, first out.
+    pub(super) fn set_in_order(&mut self) {
+        self.in_order = true;
+        self.runtime = Runtime::new();
+    }
+
+    /// Makes the subject by the default order; `false` if it declines.
+    pub(super) fn create_in_order(&mut self) -> Result<bool, Failure> {
+        let options = create_options(&self.scenario, [7; 16]);
+        let drives = self.members.iter().flatten().map(|bay| self.drive(*bay)).collect();
+        let pending = self.start(self.maker.create(&self.runtime, options, drives));
+        let result = self.wait_in_order(&pending)?;
+        Ok(self.created(result))
+    }
+
+    /// Writes `zone` up to `from_end` blocks below its capacity.
+    pub(super) fn fill_to(&mut self, zone: u32, from_end: u64) -> Result<(), Failure> {
+        let Some(limits) = self.limits.clone() else { return Ok(()) };
+        let end = limits.zone_capacity_blocks.saturating_sub(from_end);
+        while self.oracle.zones[zone as usize].submitted() < end {
+            let left = end - self.oracle.zones[zone as usize].submitted();
+            self.write(zone, left.min(limits.max_transfer_blocks as u64), true, false);
+            self.drain_in_order()?;
+        }
+        Ok(())
+    }
+
+    /// Completes all operations by the default order.
+    pub(super) fn drain_in_order(&mut self) -> Result<(), Failure> {
+        while !self.ops.is_empty() {
+            self.advance_in_order()?;
+        }
+        Ok(())
+    }
+
+    fn wait_in_order<T>(&mut self, pending: &super::world::Pending<T>) -> Result<Result<T, String>, Failure> {
+        loop {
+            if let Some(result) = pending.borrow_mut().take() {
+                return Ok(result);
+            }
+            self.advance_in_order()?;
+        }
+    }
+
+    /// Everything that can happen now, without disorder.
+    fn advance_in_order(&mut self) -> Result<(), Failure> {
+        self.runtime.run();
+        self.ready = false;
+        self.collect()?;
+        let nothing_left = self.wire.queued() == 0 && self.wire.executed() == 0;
+        if nothing_left && !self.ops.is_empty() {
+            return Err(self.hang());
+        }
+        self.wire.run_all();
+        self.ready = true;
+        Ok(())
+    }
+
+    /// Number of choices there are now; `issue` says whether the host could hand something in.
+    pub(super) fn choices(&self, issue: bool, most: usize) -> usize {
+        let queued = self.wire.queued().min(most);
+        usize::from(self.ready) + self.wire.executed().min(most) + usize::from(issue) + queued
+    }
+
+    /// Lets one choice happen.
+    pub(super) fn take_choice(&mut self, choice: usize, issue: bool, most: usize) -> Result<Taken, Failure> {
+        let mut choice = choice;
+        let nothing = Taken { executes: false, issues: false };
+        if self.ready {
+            if choice == 0 {
+                self.ready = self.runtime.step();
+                self.collect()?;
+                return Ok(nothing);
+            }
+            choice -= 1;
+        }
+        let executed = self.wire.executed().min(most);
+        if choice < executed {
+            self.wire.deliver(choice);
+            self.ready = true;
+            return Ok(nothing);
+        }
+        choice -= executed;
+        if issue {
+            if choice == 0 {
+                return Ok(Taken { issues: true, ..nothing });
+            }
+            choice -= 1;
+        }
+        self.wire.execute_now(choice, false);
+        Ok(Taken { executes: true, issues: false })
+    }
+
+    /// Whether the host would hand in this operation now.
+    pub(super) fn can_take(&self, step: Step) -> bool {
+        let zone = &self.oracle.zones[ZONE.0 as usize];
+        match step {
+            Step::Write { .. } | Step::Flush => {
+                self.ops.len() < self.scenario.load.queue_depth && zone.change.is_none()
+            }
+            Step::Finish | Step::Reset => zone.in_flight == 0,
+        }
+    }
+
+    /// Hands in an operation of a script.
+    pub(super) fn issue_step(&mut self, step: Step) -> Result<(), Failure> {
+        match step {
+            Step::Write { blocks, fua } => {
+                let left = self.oracle.capacity - self.oracle.zones[ZONE.0 as usize].submitted();
+                self.write(ZONE.0, blocks.min(left), fua, false);
+            }
+            Step::Flush => self.issue_flush(),
+            Step::Finish => self.issue_one_change(ZONE.0, Change::Finish),
+            Step::Reset => self.issue_one_change(ZONE.0, Change::Reset),
+        }
+        self.ready = true;
+        self.collect()
+    }
+
+    /// Whether anything is on its way.
+    pub(super) fn is_waiting(&self) -> bool {
+        !self.ops.is_empty()
+    }
+
+    /// Grows with every answer the host gets.
+    pub(super) fn told(&self) -> u64 {
+        self.counts.operations - self.ops.len() as u64
+    }
+
+    /// Decides what becomes of the commands in flight, before the power goes.
+    pub(super) fn settle_fate(&mut self, fate: Fate) {
+        match fate {
+            Fate::None => self.wire.drop_queued(),
+            Fate::All => self.wire.execute_all(),
+            Fate::Torn => {}
+        }
+    }
+
+    /// Assembles without one member, by the default order.
+    pub(super) fn assemble_without(&mut self, lost: Option<usize>) -> Result<(), Failure> {
+        let kept = self.members.iter().enumerate().filter(|(member, _)| Some(*member) != lost);
+        let drives = kept.filter_map(|(_, bay)| *bay).map(|bay| self.drive(bay)).collect();
+        let pending = self.start(self.maker.assemble(&self.runtime, drives));
+        let result = self.wait_in_order(&pending)?;
+        let subject = result.map_err(|why| Failure(format!("the array does not assemble: {why}")))?;
+        self.subject = Some(subject);
+        Ok(())
+    }
+
+    /// Compares what the array reports and holds with what it promised.
+    pub(super) fn check_recovery(&mut self) -> Result<(), Failure> {
+        let report = self.report()?;
+        self.oracle.recovered(&report)?;
+        self.verify()
+    }
+}

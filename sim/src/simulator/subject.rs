@@ -1,0 +1,98 @@
+//! What the simulator tests: anything that makes a zoned device out of drives.
+//!
+//! The array is the subject that matters. The seam exists so that the simulator can be tested
+//! itself, against something small, and so that options that only tests may set stay in one place.
+
+use engine::{
+    array::{Array, CreateOptions, Drive, MemberState},
+    device::ZonedDevice,
+    raid::{Canary, Consistency},
+    runtime::Runtime,
+};
+use std::{future::Future, pin::Pin, rc::Rc};
+
+/// Something the subject does; its error is a sentence.
+pub type Work<T> = Pin<Box<dyn Future<Output = Result<T, String>>>>;
+
+/// A zoned device made of several drives.
+pub trait Subject: ZonedDevice {
+    /// As [`Array::attach`].
+    fn attach(&self, member: usize, drive: Drive) -> Work<()>;
+    /// As [`Array::rebuild`].
+    fn rebuild(&self) -> Work<u64>;
+    /// As [`Array::fail`].
+    fn fail(&self, member: usize) -> Work<()>;
+    /// The state of each member, in order of their roles.
+    fn members(&self) -> Vec<MemberState>;
+}
+
+/// Makes subjects, and finds them again after a power cut.
+pub trait Maker {
+    /// As [`Array::create`].
+    fn create(&self, runtime: &Runtime, options: CreateOptions, drives: Vec<Drive>) -> Work<Rc<dyn Subject>>;
+    /// As [`Array::assemble`].
+    fn assemble(&self, runtime: &Runtime, drives: Vec<Drive>) -> Work<Rc<dyn Subject>>;
+}
+
+/// Makes arrays.
+#[derive(Clone, Default)]
+pub struct ArrayMaker {
+    pub consistency: Consistency,
+    /// A rule that the array breaks on purpose, to prove that the simulator notices.
+    pub canary: Option<Canary>,
+}
+
+/// Rules that can be broken, by the names of the command line.
+pub const CANARIES: [(&str, Canary); 5] = [
+    ("laggard-order", Canary::LaggardOrder),
+    ("no-epoch-check", Canary::NoEpochCheck),
+    ("wrong-slot", Canary::WrongSlot),
+    ("ack-before-predecessors", Canary::AckBeforePredecessors),
+    ("log-slot-overwritten", Canary::LogSlotOverwritten),
+];
+
+impl Maker for ArrayMaker {
+    fn create(&self, runtime: &Runtime, options: CreateOptions, drives: Vec<Drive>) -> Work<Rc<dyn Subject>> {
+        let runtime = runtime.clone();
+        Box::pin(async move {
+            let array = Array::create(&runtime, options, drives).await.map_err(|e| e.to_string())?;
+            Ok(Rc::new(array) as Rc<dyn Subject>)
+        })
+    }
+
+    fn assemble(&self, runtime: &Runtime, drives: Vec<Drive>) -> Work<Rc<dyn Subject>> {
+        let runtime = runtime.clone();
+        Box::pin(async move {
+            let array = Array::assemble(&runtime, drives).await.map_err(|e| e.to_string())?;
+            Ok(Rc::new(array) as Rc<dyn Subject>)
+        })
+    }
+}
+
+impl Subject for Array {
+    fn attach(&self, member: usize, drive: Drive) -> Work<()> {
+        let array = self.clone();
+        Box::pin(async move { Array::attach(&array, member, drive).await.map_err(|e| e.to_string()) })
+    }
+
+    fn rebuild(&self) -> Work<u64> {
+        let array = self.clone();
+        Box::pin(async move { Array::rebuild(&array, &|_| ()).await.map_err(|e| e.to_string()) })
+    }
+
+    fn fail(&self, member: usize) -> Work<()> {
+        let array = self.clone();
+        Box::pin(async move { Array::fail(&array, member).await.map_err(|e| e.to_string()) })
+    }
+
+    fn members(&self) -> Vec<MemberState> {
+        let members = self.status().members.into_iter();
+        members
+            .map(|member| match member.state {
+                // Not all of its zones count.
+                MemberState::Active if member.zones_to_rebuild > 0 => MemberState::Rebuilding,
+                state => state,
+            })
+            .collect()
+    }
+}

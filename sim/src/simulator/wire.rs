@@ -1,0 +1,318 @@
+//! The wire between the engine and the emulated drives, where commands wait.
+//!
+//! A command that the engine submits is queued. Whoever runs the world says when a queued command
+//! is executed by its drive, and when the engine learns of it: these are two events, so that a
+//! power cut can fall between them. Queued commands of a drive are executed in any order, since
+//! NVMe promises none. Faults of the path are made here (no answer, an answer that comes very late,
+//! a drive that is gone); faults of the media are made by the drive.
+
+use crate::{
+    rng::Rng,
+    ssd::{Cut, Ssd},
+};
+use engine::device::{
+    Command, Completer, Completion, DeviceError, Done, Geometry, Slots, Status, ZonedDevice,
+};
+use std::{
+    cell::{Ref, RefCell, RefMut},
+    io,
+    rc::Rc,
+};
+
+/// The number of an emulated drive in a world. Drives that were replaced keep theirs.
+pub type Bay = usize;
+
+/// A fault that hits the next command it can hit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The next write or append fails and writes nothing.
+    Write,
+    /// The next read fails.
+    Read,
+    /// The next command is executed or not, and never answered: the host gives up on it.
+    Silence { executed: bool },
+}
+
+struct Slot {
+    ssd: Ssd,
+    geometry: Geometry,
+    gone: bool,
+    fault: Option<Fault>,
+    /// Commands are passed over until then.
+    slow_until: u64,
+}
+
+struct Queued {
+    bay: Bay,
+    command: Command,
+    completer: Completer,
+    /// A latency spike: passed over until then.
+    not_before: u64,
+}
+
+struct Executed {
+    bay: Bay,
+    done: Done,
+    completer: Completer,
+}
+
+/// All drives of a world and the commands on their way to and from them.
+#[derive(Default)]
+pub struct Wire {
+    slots: RefCell<Vec<Slot>>,
+    queued: RefCell<Vec<Queued>>,
+    executed: RefCell<Vec<Executed>>,
+    state: RefCell<State>,
+    pairs: Rc<Slots>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Grows with each power cut; handles of an earlier power-on answer nothing any more.
+    power: u64,
+    now: u64,
+    commands: u64,
+    /// Out of 1000 commands, so many suffer a latency spike of up to `spike_events`.
+    spike_permille: u64,
+    spike_events: u64,
+}
+
+/// What happened to a command, for the trace.
+pub struct Event {
+    pub bay: Bay,
+    pub what: String,
+}
+
+impl Wire {
+    /// Connects a drive.
+    pub fn insert(&self, ssd: Ssd) -> Bay {
+        let geometry = ssd.geometry().clone();
+        self.slots.borrow_mut().push(Slot { ssd, geometry, gone: false, fault: None, slow_until: 0 });
+        self.slots.borrow().len() - 1
+    }
+
+    /// A handle for the engine, good until the next power cut.
+    pub fn drive(self: &Rc<Wire>, bay: Bay) -> QueuedDrive {
+        let geometry = self.slots.borrow()[bay].geometry.clone();
+        QueuedDrive { wire: self.clone(), bay, geometry, power: self.state.borrow().power }
+    }
+
+    /// The drive itself, to look at it or to damage it.
+    pub fn ssd(&self, bay: Bay) -> RefMut<'_, Ssd> {
+        RefMut::map(self.slots.borrow_mut(), |slots| &mut slots[bay].ssd)
+    }
+
+    pub fn geometry(&self, bay: Bay) -> Ref<'_, Geometry> {
+        Ref::map(self.slots.borrow(), |slots| &slots[bay].geometry)
+    }
+
+    /// How often and for how many events single commands are delayed.
+    pub fn set_spikes(&self, permille: u64, events: u64) {
+        let mut state = self.state.borrow_mut();
+        (state.spike_permille, state.spike_events) = (permille, events);
+    }
+
+    /// Commands submitted so far.
+    pub fn commands(&self) -> u64 {
+        self.state.borrow().commands
+    }
+
+    /// Commands that wait to be executed.
+    pub fn queued(&self) -> usize {
+        self.queued.borrow().len()
+    }
+
+    /// Commands whose answer waits to be delivered.
+    pub fn executed(&self) -> usize {
+        self.executed.borrow().len()
+    }
+
+    /// Arms a fault.
+    pub fn set_fault(&self, bay: Bay, fault: Fault) {
+        self.slots.borrow_mut()[bay].fault = Some(fault);
+    }
+
+    /// Disarms whatever fault is armed.
+    pub fn clear_fault(&self, bay: Bay) {
+        self.slots.borrow_mut()[bay].fault = None;
+    }
+
+    /// All commands of the drive are delayed for so many events.
+    pub fn slow_down(&self, bay: Bay, events: u64) {
+        let now = self.state.borrow().now;
+        self.slots.borrow_mut()[bay].slow_until = now + events;
+    }
+
+    /// The drive is pulled out, or put back.
+    pub fn set_gone(&self, bay: Bay, gone: bool) {
+        self.slots.borrow_mut()[bay].gone = gone;
+    }
+
+    pub fn is_gone(&self, bay: Bay) -> bool {
+        self.slots.borrow()[bay].gone
+    }
+
+    /// Lets time pass by one event.
+    pub fn tick(&self) {
+        self.state.borrow_mut().now += 1;
+    }
+
+    /// Executes the queued command at `index`, unless it is being passed over; `None` if so.
+    pub fn execute(&self, index: usize, traced: bool) -> Option<Event> {
+        {
+            let (queued, state) = (self.queued.borrow(), self.state.borrow());
+            let command = queued.get(index)?;
+            let slow_until = self.slots.borrow()[command.bay].slow_until;
+            if state.now < command.not_before.max(slow_until) {
+                return None;
+            }
+        }
+        Some(self.execute_now(index, traced))
+    }
+
+    /// Executes the queued command at `index`; the others keep their order.
+    pub fn execute_now(&self, index: usize, traced: bool) -> Event {
+        let Queued { bay, command, completer, .. } = self.queued.borrow_mut().remove(index);
+        let mut what = if traced { describe(&command) } else { String::new() };
+        let done = self.slots.borrow_mut()[bay].execute(command);
+        if traced && let Err(error) = &done.result {
+            what = format!("{what}: {error}");
+        }
+        self.executed.borrow_mut().push(Executed { bay, done, completer });
+        Event { bay, what }
+    }
+
+    /// Delivers the executed command at `index` to the engine.
+    pub fn deliver(&self, index: usize) -> Bay {
+        let Executed { bay, done, completer } = self.executed.borrow_mut().remove(index);
+        completer.complete(done);
+        bay
+    }
+
+    /// Executes and delivers everything, first in, first out, without delays.
+    pub fn run_all(&self) {
+        let executed = std::mem::take(&mut *self.executed.borrow_mut());
+        let queued = std::mem::take(&mut *self.queued.borrow_mut());
+        for Executed { done, completer, .. } in executed {
+            completer.complete(done);
+        }
+        for Queued { bay, command, completer, .. } in queued {
+            let done = self.slots.borrow_mut()[bay].execute(command);
+            completer.complete(done);
+        }
+    }
+
+    /// Forgets everything that waits to be executed.
+    pub fn drop_queued(&self) {
+        self.queued.borrow_mut().clear();
+    }
+
+    /// Executes everything, first in, first out, and delivers nothing.
+    pub fn execute_all(&self) {
+        while self.queued() > 0 {
+            self.execute_now(0, false);
+        }
+    }
+
+    /// Cuts the power of all drives: what was queued happens partly, in any order, or not; what
+    /// waits for delivery has happened, but nobody learns of it. Old handles are dead from now on.
+    ///
+    /// # Errors
+    /// Those of the drives' media.
+    pub fn power_cut(&self, rng: &mut Rng, cut: impl Fn(Bay) -> Cut) -> io::Result<()> {
+        self.state.borrow_mut().power += 1;
+        let queued = std::mem::take(&mut *self.queued.borrow_mut());
+        self.executed.borrow_mut().clear();
+        let mut in_flight: Vec<Command> = Vec::new();
+        for (bay, slot) in self.slots.borrow_mut().iter_mut().enumerate() {
+            in_flight.clear();
+            if !slot.gone {
+                in_flight.extend(queued.iter().filter(|q| q.bay == bay).map(|q| q.command.clone()));
+            }
+            slot.ssd.power_cut(&in_flight, rng, cut(bay))?;
+            (slot.fault, slot.slow_until) = (None, 0);
+        }
+        Ok(())
+    }
+}
+
+impl Slot {
+    fn execute(&mut self, command: Command) -> Done {
+        if self.gone {
+            return Done::error(DeviceError::Gone);
+        }
+        let writes = matches!(command, Command::Write { .. } | Command::Append { .. });
+        match self.fault {
+            Some(Fault::Write) if writes => {
+                self.fault = None;
+                Done::error(Status::WriteFault.into())
+            }
+            Some(Fault::Read) if matches!(command, Command::Read { .. }) => {
+                self.fault = None;
+                Done::error(Status::UnrecoveredReadError.into())
+            }
+            Some(Fault::Silence { executed }) => {
+                self.fault = None;
+                if executed {
+                    self.ssd.execute(command);
+                }
+                Done::error(DeviceError::Timeout)
+            }
+            _ => self.ssd.execute(command),
+        }
+    }
+}
+
+/// A drive whose commands wait until the world picks them.
+pub struct QueuedDrive {
+    wire: Rc<Wire>,
+    bay: Bay,
+    geometry: Geometry,
+    power: u64,
+}
+
+impl ZonedDevice for QueuedDrive {
+    fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    fn submit(&self, command: Command) -> Completion {
+        let wire = &self.wire;
+        let mut state = wire.state.borrow_mut();
+        if state.power != self.power {
+            return Completion::failed(DeviceError::Gone);
+        }
+        state.commands += 1;
+        let mut not_before = 0;
+        if state.spike_permille > 0 {
+            // Any function of the command's number will do: it is as random as the schedule.
+            let draw = state.commands.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+            if draw % 1000 < state.spike_permille {
+                not_before = state.now + draw % state.spike_events.max(1);
+            }
+        }
+        let (completer, completion) = wire.pairs.pair();
+        wire.queued.borrow_mut().push(Queued { bay: self.bay, command, completer, not_before });
+        completion
+    }
+}
+
+/// A command in a line of the trace.
+pub fn describe(command: &Command) -> String {
+    match command {
+        Command::Read { lba, data, .. } => format!("read {}+{}", lba.0, data.blocks()),
+        Command::Write { lba, data, fua, .. } => {
+            format!("write {}+{}{}", lba.0, data.blocks(), if *fua { " FUA" } else { "" })
+        }
+        Command::Append { zone, data, fua, .. } => {
+            format!("append to zone {} +{}{}", zone.0, data.blocks(), if *fua { " FUA" } else { "" })
+        }
+        Command::Flush => "flush".into(),
+        Command::Open { zones, zrwa } => format!("open {zones:?}{}", if *zrwa { " with ZRWA" } else { "" }),
+        Command::Close { zones } => format!("close {zones:?}"),
+        Command::Finish { zones } => format!("finish {zones:?}"),
+        Command::Reset { zones } => format!("reset {zones:?}"),
+        Command::FlushZrwa { last } => format!("flush ZRWA to {}", last.0),
+        Command::Report { first, count } => format!("report zones {}+{count}", first.0),
+    }
+}

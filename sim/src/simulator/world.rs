@@ -1,0 +1,367 @@
+//! The world: drives, executor, subject and load, and the next thing that happens.
+//!
+//! Everything that can happen is an event: a drive executes a command, the engine learns of an
+//! answer, a task runs until it waits, the load hands in an operation. The seed picks among the
+//! events that are possible; nothing else decides an order, and no clock is read, so a seed always
+//! gives the same run.
+//!
+//! The subject is deterministic but does not help: an operation that never completes shows as a
+//! world in which nothing can happen any more.
+
+use super::{
+    load::{Held, Op},
+    oracle::Oracle,
+    scenario::Scenario,
+    subject::{Maker, Subject, Work},
+    wire::{Bay, Wire},
+};
+use crate::{
+    rng::Rng,
+    ssd::{Cut, Ssd},
+};
+use engine::{
+    array::Drive,
+    buf::BufPool,
+    device::{Command, Completion, Done, Geometry},
+    runtime::Runtime,
+};
+use std::{cell::RefCell, collections::VecDeque, rc::Rc};
+
+/// A broken promise: what was seen and what should have been.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Failure(pub String);
+
+impl From<String> for Failure {
+    fn from(what: String) -> Failure {
+        Failure(what)
+    }
+}
+
+/// What runs have done, to show that they did something.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub operations: u64,
+    pub power_cuts: u64,
+    pub member_losses: u64,
+    pub interrupted_recoveries: u64,
+    pub rebuilds: u64,
+    pub faults: u64,
+    /// Geometries that the array declines to be made of.
+    pub refusals: u64,
+}
+
+impl Counts {
+    /// Adds up.
+    pub fn add(&mut self, other: &Counts) {
+        self.operations += other.operations;
+        self.power_cuts += other.power_cuts;
+        self.member_losses += other.member_losses;
+        self.interrupted_recoveries += other.interrupted_recoveries;
+        self.rebuilds += other.rebuilds;
+        self.faults += other.faults;
+        self.refusals += other.refusals;
+    }
+}
+
+/// How much of the trace is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tracing {
+    Off,
+    /// The last so many events.
+    Tail(usize),
+    All,
+}
+
+/// What happened, one line an event.
+pub struct Trace {
+    tracing: Tracing,
+    lines: VecDeque<String>,
+    event: u64,
+}
+
+impl Trace {
+    fn new(tracing: Tracing) -> Trace {
+        Trace { tracing, lines: VecDeque::new(), event: 0 }
+    }
+
+    /// Whether lines are kept at all.
+    pub fn on(&self) -> bool {
+        self.tracing != Tracing::Off
+    }
+
+    /// Adds a line, which is made only if it is kept.
+    pub fn note(&mut self, line: impl FnOnce() -> String) {
+        if !self.on() {
+            return;
+        }
+        if let Tracing::Tail(most) = self.tracing
+            && self.lines.len() == most
+        {
+            self.lines.pop_front();
+        }
+        self.lines.push_back(format!("{:>7}  {}", self.event, line()));
+    }
+
+    /// All lines that were kept.
+    pub fn lines(&self) -> Vec<String> {
+        self.lines.iter().cloned().collect()
+    }
+}
+
+/// The result of work that was started, once it is there.
+pub type Pending<T> = Rc<RefCell<Option<Result<T, String>>>>;
+
+/// More events than any sound wait takes: reached only by work that goes round in circles.
+const TOO_MANY_EVENTS: u64 = 3_000_000;
+
+/// See the head of this file.
+pub struct World<'m> {
+    pub(super) maker: &'m dyn Maker,
+    pub(super) scenario: Scenario,
+    pub(super) rng: Rng,
+    pub(super) wire: Rc<Wire>,
+    pub(super) runtime: Runtime,
+    pub(super) subject: Option<Rc<dyn Subject>>,
+    /// Shape and limits of the subject.
+    pub(super) limits: Option<Geometry>,
+    pub(super) oracle: Oracle,
+    pub(super) ops: Vec<Op>,
+    pub(super) held: Vec<Held>,
+    pub(super) pool: BufPool,
+    /// The drive that is offered for each role, if there is one.
+    pub(super) members: Vec<Option<Bay>>,
+    pub(super) counts: Counts,
+    pub(super) trace: Trace,
+    /// A task may be ready to run.
+    pub(super) ready: bool,
+    /// Tasks run first in, first out, instead of in any order.
+    pub(super) in_order: bool,
+    /// Why the subject could not be made.
+    pub(super) refusal: Option<String>,
+}
+
+impl<'m> World<'m> {
+    /// A world with new drives and nothing made of them yet.
+    pub fn new(maker: &'m dyn Maker, scenario: Scenario, mut rng: Rng, tracing: Tracing) -> World<'m> {
+        let wire = Rc::new(Wire::default());
+        wire.set_spikes(scenario.pace.spike_permille, scenario.pace.spike_events);
+        let runtime = Runtime::seeded(rng.next_u64());
+        let mut world = World {
+            maker,
+            rng,
+            wire,
+            runtime,
+            subject: None,
+            limits: None,
+            oracle: Oracle::new(0, 0, false),
+            ops: Vec::new(),
+            held: Vec::new(),
+            pool: BufPool::default(),
+            members: Vec::new(),
+            counts: Counts::default(),
+            trace: Trace::new(tracing),
+            ready: false,
+            in_order: false,
+            refusal: None,
+            scenario,
+        };
+        for _ in 0..world.scenario.members {
+            let bay = world.new_drive();
+            world.members.push(Some(bay));
+        }
+        world
+    }
+
+    /// Why the subject could not be made of these drives, if so.
+    pub fn refusal(&self) -> Option<&str> {
+        self.refusal.as_deref()
+    }
+
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// The lines of the trace that were kept.
+    pub fn trace_lines(&self) -> Vec<String> {
+        self.trace.lines()
+    }
+
+    /// Puts a new, blank drive on the wire.
+    pub(super) fn new_drive(&mut self) -> Bay {
+        self.wire.insert(Ssd::in_memory(&self.scenario.drive))
+    }
+
+    /// The drive in `bay`, as it is handed to the subject.
+    pub(super) fn drive(&self, bay: Bay) -> Drive {
+        Drive { name: format!("drive{bay}"), device: Rc::new(self.wire.drive(bay)) }
+    }
+
+    /// Starts work as a task.
+    pub(super) fn start<T: 'static>(&mut self, work: Work<T>) -> Pending<T> {
+        let pending: Pending<T> = Rc::default();
+        let result = pending.clone();
+        self.runtime.spawn(async move {
+            let value = work.await;
+            *result.borrow_mut() = Some(value);
+        });
+        self.ready = true;
+        pending
+    }
+
+    /// One event. `working` lets the load hand in operations; `waiting` says that somebody waits,
+    /// so that it is a failure if nothing can happen any more. Gives `false` if nothing can.
+    ///
+    /// # Errors
+    /// A promise that this event has shown to be broken.
+    pub(super) fn event(&mut self, working: bool, waiting: bool) -> Result<bool, Failure> {
+        let pace = &self.scenario.pace;
+        let (queued, executed) = (self.wire.queued(), self.wire.executed());
+        let stuck = queued == 0 && executed == 0 && !self.ready;
+        if stuck && (waiting || !self.ops.is_empty()) {
+            return Err(self.hang());
+        }
+        let wanted = working && self.subject.is_some() && self.ops.len() < self.scenario.load.queue_depth;
+        let weights = [
+            if queued > 0 { pace.execute } else { 0 },
+            if executed > 0 { pace.deliver } else { 0 },
+            if self.ready { pace.step } else { 0 },
+            if wanted { pace.issue } else { 0 },
+        ];
+        let total = weights.iter().sum();
+        if total == 0 {
+            return Ok(false);
+        }
+        self.wire.tick();
+        self.trace.event += 1;
+        let mut draw = self.rng.below(total);
+        let mut kind = 0;
+        while draw >= weights[kind] {
+            draw -= weights[kind];
+            kind += 1;
+        }
+        match kind {
+            0 => self.execute(queued),
+            1 => self.deliver(executed),
+            2 => {
+                self.ready = self.runtime.step();
+                self.collect()?;
+            }
+            _ => {
+                self.issue();
+                self.ready = true;
+                self.collect()?;
+            }
+        }
+        Ok(true)
+    }
+
+    fn execute(&mut self, queued: usize) {
+        let index = if self.scenario.pace.in_order { 0 } else { self.rng.below(queued as u64) as usize };
+        let event = self.wire.execute(index, self.trace.on());
+        if let Some(event) = event {
+            self.trace.note(|| format!("drive{} does {}", event.bay, event.what));
+        }
+    }
+
+    fn deliver(&mut self, executed: usize) {
+        let index = self.rng.below(executed as u64) as usize;
+        let bay = self.wire.deliver(index);
+        self.trace.note(|| format!("drive{bay} answers"));
+        self.ready = true;
+    }
+
+    /// The failure that nothing can happen any more.
+    pub(super) fn hang(&self) -> Failure {
+        let ops: Vec<String> = self.ops.iter().map(|op| op.to_string()).collect();
+        let what = if ops.is_empty() { "background work".into() } else { ops.join("; ") };
+        Failure(format!("nothing can happen any more, but this never completed: {what}"))
+    }
+
+    /// Runs events until work is done; `None` if `events` have passed before.
+    ///
+    /// # Errors
+    /// A broken promise, or work that never ends.
+    pub(super) fn wait<T>(
+        &mut self,
+        pending: &Pending<T>,
+        events: Option<u64>,
+        working: bool,
+    ) -> Result<Option<Result<T, String>>, Failure> {
+        for _ in 0..events.unwrap_or(TOO_MANY_EVENTS) {
+            if let Some(result) = pending.borrow_mut().take() {
+                return Ok(Some(result));
+            }
+            self.event(working, true)?;
+        }
+        match events {
+            Some(_) => Ok(None),
+            None => Err(Failure(format!("still not done after {TOO_MANY_EVENTS} events"))),
+        }
+    }
+
+    /// Runs until all operations are complete, without handing in more.
+    ///
+    /// # Errors
+    /// A broken promise.
+    pub(super) fn drain(&mut self) -> Result<(), Failure> {
+        for _ in 0..TOO_MANY_EVENTS {
+            if self.ops.is_empty() && self.held.is_empty() {
+                return Ok(());
+            }
+            if self.ops.is_empty() {
+                self.issue();
+                self.ready = true;
+            }
+            self.event(false, false)?;
+        }
+        Err(Failure(format!("operations did not complete within {TOO_MANY_EVENTS} events")))
+    }
+
+    /// Waits for commands to the subject without any disorder, as fast as it goes.
+    ///
+    /// # Errors
+    /// A hang.
+    pub(super) fn ask(&mut self, commands: Vec<Command>) -> Result<Vec<Done>, Failure> {
+        let Some(subject) = self.subject.clone() else { return Ok(Vec::new()) };
+        let mut waiting: Vec<(Completion, Option<Done>)> =
+            commands.into_iter().map(|command| (subject.submit(command), None)).collect();
+        let mut open = waiting.len();
+        while open > 0 {
+            self.runtime.run();
+            for (completion, done) in &mut waiting {
+                if done.is_none()
+                    && let Some(answer) = completion.take()
+                {
+                    *done = Some(answer);
+                    open -= 1;
+                }
+            }
+            if open > 0 && self.wire.queued() == 0 && self.wire.executed() == 0 {
+                return Err(Failure("nothing can happen any more, but reads never completed".into()));
+            }
+            self.wire.run_all();
+        }
+        self.ready = true;
+        Ok(waiting.into_iter().filter_map(|(_, done)| done).collect())
+    }
+
+    /// Cuts the power. What the host had in memory is gone; the drives keep what they must.
+    ///
+    /// # Errors
+    /// Those of the drives' memory.
+    pub(super) fn cut_power(&mut self, cut: impl Fn(Bay) -> Cut) -> Result<(), Failure> {
+        self.counts.power_cuts += 1;
+        let queued = self.wire.queued();
+        self.trace.note(|| format!("power cut with {queued} commands in flight"));
+        self.runtime.clear();
+        self.runtime =
+            if self.in_order { Runtime::new() } else { Runtime::seeded(self.rng.next_u64()) };
+        self.subject = None;
+        self.ops.clear();
+        self.held.clear();
+        self.oracle.power_cut();
+        self.ready = false;
+        self.wire.power_cut(&mut self.rng, cut).map_err(|error| Failure(format!("power cut: {error}")))
+    }
+}

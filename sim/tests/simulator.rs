@@ -1,0 +1,83 @@
+//! The simulator itself: it passes what is sound, finds what is not, and a seed is a seed.
+
+mod support;
+
+use sim::{
+    rng::Rng,
+    simulator::{
+        exhaustive::{self, Case, Step},
+        scenario::{Misfortune, Scenario},
+        world::{Counts, Failure, Tracing, World},
+    },
+};
+use support::{Flaw, SingleMaker};
+
+/// A scenario that a single drive without ZRWA can be held to.
+fn play(flaw: Flaw, seed: u64, tracing: Tracing) -> (Result<(), Failure>, Counts, Vec<String>) {
+    let maker = SingleMaker(flaw);
+    let mut rng = Rng::new(seed);
+    let mut scenario = Scenario::draw(&mut rng);
+    scenario.members = 1;
+    scenario.drive.zrwa = None;
+    scenario.load.sizes = [3, 1, 0];
+    scenario.misfortune = Misfortune { drain_percent: 10, ..Misfortune::default() };
+    let mut world = World::new(&maker, scenario, rng, tracing);
+    let result = world.run();
+    (result, world.counts(), world.trace_lines())
+}
+
+#[test]
+fn a_sound_device_passes_and_a_seed_gives_the_same_run() {
+    let mut total = Counts::default();
+    for seed in 0..150 {
+        let (result, counts, trace) = play(Flaw::None, seed, Tracing::Tail(60));
+        assert!(result.is_ok(), "seed {seed}: {result:?}\n{}", trace.join("\n"));
+        total.add(&counts);
+        if seed % 16 == 0 {
+            assert_eq!(play(Flaw::None, seed, Tracing::Off).1, counts);
+            assert_eq!(play(Flaw::None, seed, Tracing::All).2, play(Flaw::None, seed, Tracing::All).2);
+        }
+    }
+    assert!(total.power_cuts > 500 && total.operations > 5_000, "{total:?}");
+}
+
+#[test]
+fn every_flaw_is_found() {
+    for (flaw, text) in [
+        (Flaw::ForgetsFua, "went back"),
+        (Flaw::IgnoresFlush, "went back"),
+        (Flaw::AnswersEarly, "went back"),
+        (Flaw::LosesReset, ""),
+        (Flaw::NeverFinishes, "never completed"),
+        (Flaw::MixesBlocks, "should hold the data of write"),
+    ] {
+        let found = (0..400).filter_map(|seed| play(flaw, seed, Tracing::Off).0.err());
+        let first = found.into_iter().find(|failure| failure.0.contains(text));
+        assert!(first.is_some(), "{flaw:?} was not found");
+    }
+}
+
+#[test]
+fn the_search_is_systematic_and_finds_flaws() {
+    let fua = |blocks| Step::Write { blocks, fua: true };
+    let case = Case {
+        name: "one drive",
+        members: 1,
+        chunk_blocks: 2,
+        granularity_blocks: 1,
+        window_chunks: 0,
+        volatile_cache: true,
+        from_end_blocks: Some(9),
+        steps: vec![fua(2), Step::Write { blocks: 3, fua: false }, Step::Flush, fua(1), Step::Finish, Step::Reset],
+    };
+    let search = |flaw, case: &Case| {
+        exhaustive::search(&SingleMaker(flaw), std::slice::from_ref(case), 1, 2, &|_, _| ())
+    };
+    let (tried, findings) = search(Flaw::None, &case);
+    assert!(findings.is_empty(), "{findings:?}");
+    assert!(tried.schedules > 20 && tried.power_cuts > 500, "{tried:?}");
+    for flaw in [Flaw::ForgetsFua, Flaw::AnswersEarly, Flaw::IgnoresFlush] {
+        let (_, findings) = search(flaw, &case);
+        assert!(findings.iter().any(|f| f.failure.contains("went back")), "{flaw:?} was not found");
+    }
+}
