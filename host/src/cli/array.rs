@@ -81,7 +81,11 @@ pub fn create(output: Output, options: Create) -> Result<u8> {
         .filter_map(|drive| drive.destroys.as_ref().map(|what| format!("{}: {what}", drive.drive)))
         .collect();
     if !options.dry_run {
-        ensure!(options.yes || used.is_empty(), "the drives are not blank ({}); --yes destroys what is on them", used.join(", "));
+        ensure!(
+            options.yes || used.is_empty(),
+            "the drives are not blank ({}); --yes destroys what is on them",
+            used.join(", ")
+        );
         let uuid = output::new_uuid()?;
         let array = make(&options, uuid, &drives)?;
         let geometry = array.geometry();
