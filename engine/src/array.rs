@@ -173,7 +173,7 @@ impl Array {
             let written = log.checkpoint(&core).await;
             written.map_err(|error| ArrayError(format!("{}: writing its metadata failed: {error}", drive.name)))?;
         }
-        core.start();
+        core.start_members();
         Ok(Array(core))
     }
 
@@ -209,7 +209,7 @@ impl Array {
         }
         let verdicts = core.judge_all().await?;
         core.renew(found.floor).await?;
-        core.start();
+        core.start_members();
         for (zone, verdict) in verdicts {
             core.adopt(zone, verdict).await?;
         }
@@ -354,12 +354,12 @@ impl Core {
                 let (zone, _) = self.geometry.locate(lba);
                 check_busy(zone)?;
                 let effect = self.table.borrow_mut().write(lba, data.blocks())?;
-                self.write(effect.zone, effect.at, data, fua)
+                self.write(effect.zone, effect.offset_blocks, data, fua)
             }
             Command::Append { zone, data, fua, .. } => {
                 check_busy(zone)?;
                 let effect = self.table.borrow_mut().append(zone, data.blocks())?;
-                self.write(effect.zone, effect.at, data, fua)
+                self.write(effect.zone, effect.offset_blocks, data, fua)
             }
             Command::Flush => self.run_async(self.clone().flush()),
             Command::Open { zrwa: true, .. } | Command::FlushZrwa { .. } => return Err(Status::InvalidField.into()),
@@ -476,7 +476,7 @@ impl Core {
     }
 
     /// Starts the tasks that every array has.
-    fn start(self: &Rc<Self>) {
+    fn start_members(self: &Rc<Self>) {
         for member in &self.members {
             if let Some(log) = &*member.log.borrow() {
                 self.runtime.spawn(log.clone().run());
