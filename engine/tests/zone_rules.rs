@@ -1,4 +1,5 @@
 //! Properties of the zone rules, whatever the order of commands.
+#![allow(clippy::unwrap_used)]
 
 use engine::{
     device::{Geometry, Status, Zrwa},

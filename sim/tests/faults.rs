@@ -4,9 +4,12 @@
 use engine::{
     buf::{BLOCK, Buf},
     device::{Command, DeviceError, Done, Status, Zones},
-    zone::{Lba, ZoneIndex},
+    zone::{Lba, ZoneIndex, ZoneState},
 };
-use sim::ssd::{EmulatedDrive, Fault, ImageMedia, Model, Ssd};
+use sim::{
+    rng::Rng,
+    ssd::{Cut, EmulatedDrive, Fault, ImageMedia, Model, Ssd},
+};
 use std::{
     fs::OpenOptions,
     os::unix::fs::FileExt,
@@ -61,6 +64,22 @@ fn corruption_is_silent_and_one_bit() {
     let ones = |bytes: &[u8]| bytes.iter().map(|b| b.count_ones()).sum::<u32>();
     assert_eq!((done.data[100], ones(&done.data)), (8, 1));
     assert_eq!((done.oob[0], ones(&done.oob)), (2, 1));
+}
+
+#[test]
+fn worn_zones_are_still_worn_when_power_returns() {
+    let mut ssd = Ssd::in_memory(&model().geometry);
+    write(&mut ssd, 0, 7).unwrap();
+    ssd.faults().after(0, Fault::ReadOnly(ZoneIndex(0)));
+    ssd.faults().after(0, Fault::Offline(ZoneIndex(1)));
+    ssd.faults().after(0, Fault::Offline(ZoneIndex(8)));
+    ssd.faults().after(0, Fault::Corrupt { lba: Lba(8 * 512), bit: 0 });
+    assert_eq!(read(&mut ssd, 0).data[0], 7);
+    let cut = Cut { cache_lost: true, zrwa_lost: true };
+    ssd.power_cut(&[], &mut Rng::new(1), cut).unwrap();
+    assert_eq!(ssd.zones().info(ZoneIndex(0)).state, ZoneState::ReadOnly);
+    assert_eq!(ssd.zones().info(ZoneIndex(1)).state, ZoneState::Offline);
+    assert_eq!(read(&mut ssd, 0).data[0], 7);
 }
 
 #[test]

@@ -24,7 +24,7 @@ use std::{
 
 const ZONES: u32 = 4;
 const OOB: usize = 64;
-const ROUNDS: u64 = 24;
+const ROUNDS: u64 = 60;
 
 fn model() -> Model {
     let geometry = Geometry {

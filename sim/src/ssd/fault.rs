@@ -2,7 +2,7 @@
 //!
 //! A plan is a list of faults with the number of commands that come before each. The drive
 //! consults it with every command. Faults of time, a latency spike and a dropped completion, are
-//! handed to whoever runs the drive's queues.
+//! handed to whoever runs the drive's queues. Faults of places that a drive does not have do nothing.
 
 use engine::zone::{Lba, ZoneIndex};
 use std::collections::{BTreeMap, BTreeSet};

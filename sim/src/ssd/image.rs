@@ -34,6 +34,15 @@ pub struct ImageError {
     pub problem: String,
 }
 
+const IN_USE: &str = "is in use by another process; stop that first";
+
+impl ImageError {
+    /// Whether another process has the image open, so that trying again later may help.
+    pub fn in_use(&self) -> bool {
+        self.problem == IN_USE
+    }
+}
+
 /// Media in a file.
 pub struct ImageMedia {
     file: File,
@@ -239,7 +248,7 @@ impl ImageMedia {
 
 fn lock(file: &File) -> Result<(), String> {
     flock(file, FlockOperation::NonBlockingLockExclusive).map_err(|e| match e {
-        rustix::io::Errno::WOULDBLOCK => "is in use by another process; stop that first".into(),
+        rustix::io::Errno::WOULDBLOCK => IN_USE.into(),
         _ => format!("cannot be locked: {e}"),
     })
 }

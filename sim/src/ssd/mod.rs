@@ -263,25 +263,36 @@ impl Ssd {
     }
 
     fn strike(&mut self, fault: Fault) -> io::Result<()> {
-        self.faults.note(fault);
         match fault {
-            Fault::ReadOnly(zone) => self.table.set_read_only(zone),
-            Fault::Offline(zone) => self.table.set_offline(zone),
-            Fault::Corrupt { lba, bit } => {
-                if let Some(mut bytes) = cache::read_block(&mut *self.media, &self.geometry, lba)? {
-                    if let Some(byte) = bytes.get_mut(bit as usize / 8) {
-                        *byte ^= 1 << (bit % 8);
-                    }
-                    self.media.write(lba, &bytes[..BLOCK], &bytes[BLOCK..])?;
+            Fault::ReadOnly(zone) | Fault::Offline(zone) if self.info(zone).is_ok() => {
+                match fault {
+                    Fault::ReadOnly(_) => self.table.set_read_only(zone),
+                    _ => self.table.set_offline(zone),
                 }
+                self.cache.forget(zone);
+                self.store(zone)
             }
-            _ => (),
+            Fault::Corrupt { lba, bit } => self.corrupt(lba, bit as usize),
+            _ => {
+                self.faults.note(fault);
+                Ok(())
+            }
         }
-        if let Fault::ReadOnly(zone) | Fault::Offline(zone) = fault {
-            self.cache.forget(zone);
-            self.store(zone)?;
+    }
+
+    /// Flips a stored bit, if the block is written.
+    fn corrupt(&mut self, lba: Lba, bit: usize) -> io::Result<()> {
+        let (zone, offset) = self.geometry.locate(lba);
+        if self.info(zone).is_err() || offset >= self.geometry.zone_capacity_blocks {
+            return Ok(());
         }
-        Ok(())
+        let Some(mut bytes) = cache::read_block(&mut *self.media, &self.geometry, lba)? else {
+            return Ok(());
+        };
+        if let Some(byte) = bytes.get_mut(bit / 8) {
+            *byte ^= 1 << (bit % 8);
+        }
+        self.media.write(lba, &bytes[..BLOCK], &bytes[BLOCK..])
     }
 }
 

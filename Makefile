@@ -1,0 +1,33 @@
+# `make demo`: a power cut and a lost drive, in about a minute.  `make test`: everything CI runs.
+# Both need nothing but Rust (https://rustup.rs) and a C linker.
+
+CARGO ?= cargo
+# Where the simulator starts: new each time, so that every run looks at runs nobody has seen.
+SEED := $(or $(SEED),$(shell od -An -N4 -tu4 /dev/urandom | tr -d " "))
+# How many seeds the simulator's share of `make test` is; sized to stay below five minutes.
+SEEDS ?= 2000
+
+.PHONY: demo test lint check simulate exhaustive bench
+
+demo:
+	$(CARGO) run --quiet --release -p zoneraid -- demo
+
+test: lint check simulate exhaustive
+	@echo "make test: everything passed (simulator from seed $(SEED))"
+
+lint:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+
+check:
+	$(CARGO) test --workspace
+
+simulate:
+	@echo "simulator: $(SEEDS) seeds from $(SEED); again with: make simulate SEED=$(SEED) SEEDS=$(SEEDS)"
+	$(CARGO) run --quiet --release -p zoneraid-sim -- run --seeds $(SEEDS) --from $(SEED)
+
+exhaustive:
+	$(CARGO) run --quiet --release -p zoneraid-sim -- exhaustive
+
+bench:
+	$(CARGO) bench -p zoneraid

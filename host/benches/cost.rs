@@ -1,0 +1,17 @@
+//! `cargo bench`: the same measurement as `zoneraid bench`.
+
+use std::process::ExitCode;
+
+#[global_allocator]
+static ALLOCATOR: host::alloc::Counting = host::alloc::Counting;
+
+fn main() -> ExitCode {
+    let output = host::cli::output::Output { json: std::env::args().any(|arg| arg == "--json") };
+    match host::bench::run(output) {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            output.error(&format!("{error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}

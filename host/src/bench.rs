@@ -1,0 +1,287 @@
+//! What the engine costs: time, allocations and bandwidth on one core, beside what the same core
+//! does with plain `memcpy` and XOR.
+//!
+//! The array is RAID-5 of four data members and one parity member in 64 KiB chunks, each shaped
+//! like a ZN540. Members are [`NullDrive`]s, which keep the rules of zones and touch no data, or
+//! [`CopyingDrive`]s, which also copy what is written to memory that no cache holds. Every figure
+//! is the median of several rounds after one to warm up; a round writes one zone from its start.
+//! GB are 10⁹ bytes.
+
+use crate::{
+    alloc::allocations,
+    cli::output::{HEALTHY, Output},
+};
+use anyhow::{Context, Result};
+use engine::{
+    array::{Array, CreateOptions, Drive},
+    buf::{BLOCK, Buf},
+    device::{Command, Completion, Geometry, ZonedDevice, Zones},
+    runtime::Runtime,
+    zone::{Lba, ZoneIndex},
+};
+use serde::Serialize;
+use sim::{
+    rng::Rng,
+    ssd::{Model, NullDrive},
+};
+use std::{cell::RefCell, collections::VecDeque, hint::black_box, rc::Rc, time::Instant};
+
+const MEMBERS: usize = 5;
+const CHUNK_BYTES: usize = 64 << 10;
+const STRIPE_BYTES: usize = (MEMBERS - 1) * CHUNK_BYTES;
+const ROUNDS: usize = 9;
+const SMALL_WRITES: u64 = 200_000;
+const STRIPE_WRITES: u64 = 8_000;
+const READS: u64 = 200_000;
+const SMALL_DEPTH: usize = 64;
+const STRIPE_DEPTH: usize = 4;
+/// Memory behind a [`CopyingDrive`], used round and round: together more than caches hold.
+const COPY_BYTES: usize = 64 << 20;
+
+#[derive(Serialize)]
+struct Costs {
+    /// One 4 KiB write of a sequential stream with 64 of them on the way.
+    write_4k_ns: f64,
+    write_4k_allocations: f64,
+    /// 256 KiB writes, a stripe each, on members that touch no data.
+    stripe_write_gb_s: f64,
+    /// The same on members that copy to memory.
+    stripe_write_copy_gb_s: f64,
+    /// One 4 KiB read at a random place with 64 of them on the way.
+    read_4k_ns: f64,
+    /// Data bytes into a parity chunk by a plain loop, in cache.
+    xor_gb_s: f64,
+    /// Stripes and parity to where the copying members copy them, by one thread doing nothing
+    /// else; in data bytes.
+    memcpy_gb_s: f64,
+    stripe_write_to_xor_ratio: f64,
+    stripe_write_copy_to_memcpy_ratio: f64,
+}
+
+/// Measures and prints.
+pub fn run(output: Output) -> Result<u8> {
+    if cfg!(debug_assertions) {
+        output.note("this is not a release build; the figures mean little");
+    }
+    let bar = output.steps("measuring", 5);
+    let null = Bench::new(|geometry| Rc::new(NullDrive::new(geometry)))?;
+    let (write_4k_ns, write_4k_allocations) = null.small_writes()?;
+    bar.inc(1);
+    let read_4k_ns = null.small_reads()?;
+    bar.inc(1);
+    let stripe_write_gb_s = null.stripe_writes()?;
+    bar.inc(1);
+    let copying = Bench::new(|geometry| Rc::new(CopyingDrive::new(geometry)))?;
+    let stripe_write_copy_gb_s = copying.stripe_writes()?;
+    bar.inc(1);
+    drop(copying);
+    let (xor_gb_s, memcpy_gb_s) = (xor(), memcpy());
+    bar.finish_and_clear();
+    let costs = Costs {
+        write_4k_ns,
+        write_4k_allocations,
+        stripe_write_gb_s,
+        stripe_write_copy_gb_s,
+        read_4k_ns,
+        xor_gb_s,
+        memcpy_gb_s,
+        stripe_write_to_xor_ratio: stripe_write_gb_s / xor_gb_s,
+        stripe_write_copy_to_memcpy_ratio: stripe_write_copy_gb_s / memcpy_gb_s,
+    };
+    output.print(&costs, costs_text)?;
+    Ok(HEALTHY)
+}
+
+fn costs_text(costs: &Costs) -> String {
+    let rows = [
+        ("4 KiB write, sequential, 64 on the way", format!("{:.0} ns", costs.write_4k_ns)),
+        ("    allocations in it", format!("{:.3}", costs.write_4k_allocations)),
+        ("4 KiB read, random, 64 on the way", format!("{:.0} ns", costs.read_4k_ns)),
+        ("256 KiB stripe writes, members touch no data", format!("{:.2} GB/s", costs.stripe_write_gb_s)),
+        ("    this machine's XOR of as much", format!("{:.2} GB/s", costs.xor_gb_s)),
+        ("    ratio", format!("{:.2}", costs.stripe_write_to_xor_ratio)),
+        (
+            "256 KiB stripe writes, members copy to memory",
+            format!("{:.2} GB/s", costs.stripe_write_copy_gb_s),
+        ),
+        ("    this machine's memcpy of as much", format!("{:.2} GB/s", costs.memcpy_gb_s)),
+        ("    ratio", format!("{:.2}", costs.stripe_write_copy_to_memcpy_ratio)),
+    ];
+    let mut text = String::from("RAID-5 4+1, 64 KiB chunks, one core\n");
+    for (what, figure) in rows {
+        text += &format!("  {what:<48} {figure:>12}\n");
+    }
+    text
+}
+
+/// A [`NullDrive`] that copies what is written to memory.
+struct CopyingDrive {
+    null: NullDrive,
+    memory: RefCell<Vec<u8>>,
+}
+
+impl CopyingDrive {
+    fn new(geometry: Geometry) -> CopyingDrive {
+        CopyingDrive { null: NullDrive::new(geometry), memory: RefCell::new(vec![1; COPY_BYTES]) }
+    }
+}
+
+impl ZonedDevice for CopyingDrive {
+    fn geometry(&self) -> &Geometry {
+        self.null.geometry()
+    }
+
+    fn submit(&self, command: Command) -> Completion {
+        if let Command::Write { lba, data, .. } = &command {
+            let mut memory = self.memory.borrow_mut();
+            let at = (lba.0 as usize * BLOCK) % COPY_BYTES;
+            let before_end = data.len().min(COPY_BYTES - at);
+            memory[at..at + before_end].copy_from_slice(&data[..before_end]);
+            memory[..data.len() - before_end].copy_from_slice(&data[before_end..]);
+        }
+        self.null.submit(command)
+    }
+}
+
+fn median(mut rounds: Vec<f64>) -> f64 {
+    rounds.sort_by(f64::total_cmp);
+    rounds[rounds.len() / 2]
+}
+
+struct Bench {
+    runtime: Runtime,
+    array: Array,
+}
+
+impl Bench {
+    fn new(member: impl Fn(Geometry) -> Rc<dyn ZonedDevice>) -> Result<Bench> {
+        let model = Model::zn540();
+        let capacity = model.geometry.zone_capacity_blocks;
+        let geometry = model.scaled(8, capacity).geometry;
+        let drives = (0..MEMBERS).map(|n| Drive { name: n.to_string(), device: member(geometry.clone()) });
+        let options = CreateOptions {
+            name: "bench".into(),
+            uuid: [1; 16],
+            chunk_blocks: (CHUNK_BYTES / BLOCK) as u64,
+            zone_size_blocks: None,
+        };
+        let runtime = Runtime::new();
+        let array = runtime.block_on(Array::create(&runtime, options, drives.collect()), || false);
+        let array = array.context("the array does not answer")??;
+        Ok(Bench { runtime, array })
+    }
+
+    fn wait(&self, completion: Completion) -> Result<engine::device::Done> {
+        let done = self.runtime.block_on(completion, || false).context("the array does not answer")?;
+        done.result?;
+        Ok(done)
+    }
+
+    /// Keeps `depth` commands on the way until `count` of them are done. Each is made of a buffer
+    /// that is used again afterwards; gives the seconds and the allocations that it took.
+    fn stream(
+        &self,
+        count: u64,
+        depth: usize,
+        bytes: usize,
+        command: impl Fn(u64, Buf) -> Command,
+    ) -> Result<(f64, f64)> {
+        let mut spare: Vec<Buf> = (0..depth).map(|_| Buf::copy_of(&vec![0x5a; bytes])).collect();
+        let mut queue: VecDeque<Completion> = VecDeque::with_capacity(depth);
+        let (started, allocated) = (Instant::now(), allocations());
+        let (mut submitted, mut completed) = (0, 0);
+        while completed < count {
+            while submitted < count
+                && let Some(buf) = spare.pop()
+            {
+                queue.push_back(self.array.submit(command(submitted, buf)));
+                submitted += 1;
+            }
+            let oldest = queue.pop_front().context("nothing is on the way")?;
+            spare.push(self.wait(oldest)?.data);
+            completed += 1;
+        }
+        Ok((started.elapsed().as_secs_f64(), (allocations() - allocated) as f64))
+    }
+
+    fn reset(&self) -> Result<()> {
+        self.wait(self.array.submit(Command::Reset { zones: Zones::One(ZoneIndex(0)) }))?;
+        Ok(())
+    }
+
+    /// The median seconds and allocations of the rounds, the first one left out.
+    fn rounds(&self, round: impl Fn() -> Result<(f64, f64)>) -> Result<(f64, f64)> {
+        round()?;
+        let rounds = (0..ROUNDS).map(|_| round()).collect::<Result<Vec<_>>>()?;
+        let (seconds, allocated) = rounds.into_iter().unzip();
+        Ok((median(seconds), median(allocated)))
+    }
+
+    fn small_writes(&self) -> Result<(f64, f64)> {
+        let (seconds, allocated) = self.rounds(|| {
+            self.reset()?;
+            self.stream(SMALL_WRITES, SMALL_DEPTH, BLOCK, |n, data| Command::write(Lba(n), data, false))
+        })?;
+        let writes = SMALL_WRITES as f64;
+        Ok((seconds * 1e9 / writes, allocated / writes))
+    }
+
+    /// Reads what the small writes wrote.
+    fn small_reads(&self) -> Result<f64> {
+        let mut rng = Rng::new(1);
+        let places: Vec<Lba> = (0..READS).map(|_| Lba(rng.below(SMALL_WRITES))).collect();
+        let (seconds, _) = self.rounds(|| {
+            self.stream(READS, SMALL_DEPTH, BLOCK, |n, data| Command::read(places[n as usize], data))
+        })?;
+        Ok(seconds * 1e9 / READS as f64)
+    }
+
+    fn stripe_writes(&self) -> Result<f64> {
+        let blocks = (STRIPE_BYTES / BLOCK) as u64;
+        let (seconds, _) = self.rounds(|| {
+            self.reset()?;
+            self.stream(STRIPE_WRITES, STRIPE_DEPTH, STRIPE_BYTES, |n, data| {
+                Command::write(Lba(n * blocks), data, false)
+            })
+        })?;
+        Ok(STRIPE_WRITES as f64 * STRIPE_BYTES as f64 / seconds / 1e9)
+    }
+}
+
+/// Times `work`, which handles a stripe, and gives GB of data a second.
+fn rate(stripes: u64, mut work: impl FnMut(u64)) -> f64 {
+    let mut rounds = Vec::new();
+    for _ in 0..=ROUNDS {
+        let started = Instant::now();
+        for stripe in 0..stripes {
+            work(stripe);
+        }
+        rounds.push(started.elapsed().as_secs_f64());
+    }
+    stripes as f64 * STRIPE_BYTES as f64 / median(rounds.split_off(1)) / 1e9
+}
+
+fn xor() -> f64 {
+    let stripe = vec![0x5a_u8; STRIPE_BYTES];
+    let mut parity = vec![0_u8; CHUNK_BYTES];
+    rate(STRIPE_WRITES, |_| {
+        for chunk in black_box(&stripe).chunks_exact(CHUNK_BYTES) {
+            for (p, d) in parity.iter_mut().zip(chunk) {
+                *p ^= d;
+            }
+        }
+        black_box(&parity);
+    })
+}
+
+fn memcpy() -> f64 {
+    let stripe = vec![0x5a_u8; STRIPE_BYTES + CHUNK_BYTES];
+    let mut members = vec![vec![1_u8; COPY_BYTES]; MEMBERS];
+    rate(STRIPE_WRITES, |n| {
+        let at = n as usize * CHUNK_BYTES % COPY_BYTES;
+        for (member, chunk) in members.iter_mut().zip(black_box(&stripe).chunks_exact(CHUNK_BYTES)) {
+            member[at..at + CHUNK_BYTES].copy_from_slice(chunk);
+        }
+        black_box(&members);
+    })
+}

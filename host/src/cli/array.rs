@@ -1,0 +1,438 @@
+//! `create`, `status`, `replace`, `rebuild` and `fail`: the life of an array.
+
+use super::{
+    Create, Level,
+    output::{self, DEGRADED, HEALTHY, Output, UNUSABLE, table},
+};
+use crate::{
+    members::{ArrayName, Found, OpenDrive, Session, directory_of},
+    size::show,
+};
+use anyhow::{Context, Result, bail, ensure};
+use engine::{
+    array::{Array, ArrayStatus, CreateOptions, MemberState},
+    buf::BLOCK,
+    device::ZonedDevice,
+    runtime::Runtime,
+};
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+fn bytes(blocks: u64) -> u64 {
+    blocks * BLOCK as u64
+}
+
+#[derive(Serialize)]
+struct Created {
+    name: String,
+    /// Nothing in a dry run.
+    uuid: Option<String>,
+    level: &'static str,
+    chunk_bytes: u64,
+    dry_run: bool,
+    /// Known once the array is made.
+    zones: Option<u32>,
+    zone_size_bytes: Option<u64>,
+    zone_capacity_bytes: Option<u64>,
+    drives: Vec<CreatedFrom>,
+}
+
+#[derive(Serialize)]
+struct CreatedFrom {
+    drive: String,
+    size_bytes: u64,
+    /// What creating the array destroys; nothing if the drive is blank.
+    destroys: Option<String>,
+}
+
+pub fn create(output: Output, options: Create) -> Result<u8> {
+    let Level::Raid5 = options.level;
+    ensure!(!options.name.is_empty(), "the name of an array cannot be empty");
+    ensure!(
+        !options.name.contains('/'),
+        "the name of an array cannot contain '/', or it would look like a path"
+    );
+    ensure!(options.name.len() <= 64, "the name of an array can have 64 bytes at most");
+    refuse_twice(&options.drives)?;
+    let drives: Vec<OpenDrive> =
+        options.drives.iter().map(|path| OpenDrive::open(path)).collect::<Result<_>>()?;
+    let mut created = Created {
+        name: options.name.clone(),
+        uuid: None,
+        level: "raid5",
+        chunk_bytes: bytes(options.chunk),
+        dry_run: options.dry_run,
+        zones: None,
+        zone_size_bytes: None,
+        zone_capacity_bytes: None,
+        drives: Vec::new(),
+    };
+    for drive in &drives {
+        let geometry = drive.device.geometry();
+        created.drives.push(CreatedFrom {
+            drive: drive.path.display().to_string(),
+            size_bytes: bytes(geometry.zones as u64 * geometry.zone_capacity_blocks),
+            destroys: drive.content()?,
+        });
+    }
+    let used: Vec<String> = created
+        .drives
+        .iter()
+        .filter_map(|drive| drive.destroys.as_ref().map(|what| format!("{} holds {what}", drive.drive)))
+        .collect();
+    if !options.dry_run {
+        ensure!(options.yes || used.is_empty(), "{}; give --yes to destroy that", used.join(", "));
+        let uuid = output::new_uuid()?;
+        let array = make(&options, uuid, &drives)?;
+        let geometry = array.geometry();
+        created.uuid = Some(output::uuid(&uuid));
+        created.zones = Some(geometry.zones);
+        created.zone_size_bytes = Some(bytes(geometry.zone_size_blocks));
+        created.zone_capacity_bytes = Some(bytes(geometry.zone_capacity_blocks));
+    }
+    output.print(&created, created_text)?;
+    Ok(HEALTHY)
+}
+
+fn make(options: &Create, uuid: [u8; 16], drives: &[OpenDrive]) -> Result<Array> {
+    let runtime = Runtime::new();
+    let create = CreateOptions {
+        name: options.name.clone(),
+        uuid,
+        chunk_blocks: options.chunk,
+        zone_size_blocks: options.zone_size,
+    };
+    let members = drives.iter().map(OpenDrive::drive).collect();
+    let array = runtime.block_on(Array::create(&runtime, create, members), || false);
+    Ok(array.context("the drives do not answer")??)
+}
+
+/// The same drive under two names would be found locked by ourselves, which says little.
+fn refuse_twice(paths: &[PathBuf]) -> Result<()> {
+    let mut seen: Vec<PathBuf> = Vec::new();
+    for path in paths {
+        let real = path.canonicalize().with_context(|| format!("{} cannot be opened", path.display()))?;
+        ensure!(!seen.contains(&real), "{} is named twice", path.display());
+        seen.push(real);
+    }
+    Ok(())
+}
+
+fn created_text(created: &Created) -> String {
+    let mut text = String::new();
+    let verb = if created.dry_run { "would destroy" } else { "destroyed" };
+    for drive in &created.drives {
+        let what = drive.destroys.as_ref().map_or("blank".to_string(), |what| format!("{verb} {what}"));
+        text += &format!("{} ({}): {what}\n", drive.drive, show(drive.size_bytes));
+    }
+    match (created.zones, created.zone_capacity_bytes) {
+        (Some(zones), Some(capacity)) => {
+            text += &format!(
+                "array '{}' has {zones} zones of {}, {} altogether\n",
+                created.name,
+                show(capacity),
+                show(zones as u64 * capacity)
+            );
+        }
+        _ => text += "nothing was written (dry run)\n",
+    }
+    text
+}
+
+#[derive(Serialize)]
+struct Status {
+    name: String,
+    uuid: String,
+    level: &'static str,
+    state: &'static str,
+    /// What is wrong, in a sentence.
+    status: String,
+    /// What to do about it.
+    action: Option<String>,
+    event: u64,
+    chunk_bytes: u64,
+    /// Nothing while the array is unusable.
+    zones: Option<u32>,
+    zone_capacity_bytes: Option<u64>,
+    members: Vec<StatusMember>,
+}
+
+#[derive(Serialize)]
+struct StatusMember {
+    role: u32,
+    /// Empty if there is no drive.
+    drive: String,
+    state: &'static str,
+    read_errors: u64,
+    write_errors: u64,
+    zones_to_rebuild: u32,
+    note: String,
+}
+
+fn member_state(state: MemberState) -> &'static str {
+    match state {
+        MemberState::Active => "active",
+        MemberState::Rebuilding => "rebuilding",
+        MemberState::Out => "out",
+    }
+}
+
+pub fn status(output: Output, name: &ArrayName) -> Result<u8> {
+    let found = Found::by_name(name)?;
+    for (path, error) in &found.damaged {
+        output.note(&format!("{}: {error}; done without it", path.display()));
+    }
+    let (status, code) = match found.assemble() {
+        Ok(session) => {
+            let geometry = session.array.geometry();
+            let status = session.array.status();
+            working(name, &status, geometry.zones, geometry.zone_capacity_blocks)
+        }
+        Err(error) => (unusable(&found, error.to_string()), UNUSABLE),
+    };
+    output.print(&status, status_text)?;
+    Ok(code)
+}
+
+/// How an array that could be assembled is.
+fn working(name: &ArrayName, array: &ArrayStatus, zones: u32, capacity_blocks: u64) -> (Status, u8) {
+    let out = array.members.iter().position(|member| member.state == MemberState::Out);
+    let rebuilding = array.members.iter().position(|member| member.state == MemberState::Rebuilding);
+    let (state, code, status, action) = if array.failed {
+        let action = "bring the missing members back".to_string();
+        (
+            "unusable",
+            UNUSABLE,
+            "too many members are out; nothing can be read or written".to_string(),
+            Some(action),
+        )
+    } else if let Some(role) = out {
+        let why = &array.members[role].note;
+        let why = if why.is_empty() { String::new() } else { format!(" ({why})") };
+        let status =
+            format!("member {role} is out{why}; all data is there, but losing another member would lose it");
+        let action = format!("zoneraid replace {name} {role} NEW, where NEW is a blank drive");
+        ("degraded", DEGRADED, status, Some(action))
+    } else if let Some(role) = rebuilding {
+        let zones = array.members[role].zones_to_rebuild;
+        let status =
+            format!("member {role} has {zones} zones to rebuild; losing another member would lose data");
+        ("degraded", DEGRADED, status, Some(format!("zoneraid rebuild {name}")))
+    } else {
+        ("healthy", HEALTHY, "every member is in sync; any one of them may be lost".to_string(), None)
+    };
+    let members = array.members.iter().enumerate().map(|(role, member)| StatusMember {
+        role: role as u32,
+        drive: member.drive.clone(),
+        state: member_state(member.state),
+        read_errors: member.read_errors,
+        write_errors: member.write_errors,
+        zones_to_rebuild: member.zones_to_rebuild,
+        note: member.note.clone(),
+    });
+    let status = Status {
+        name: array.name.clone(),
+        uuid: output::uuid(&array.uuid),
+        level: "raid5",
+        state,
+        status,
+        action,
+        event: array.event,
+        chunk_bytes: bytes(array.chunk_blocks),
+        zones: Some(zones),
+        zone_capacity_bytes: Some(bytes(capacity_blocks)),
+        members: members.collect(),
+    };
+    (status, code)
+}
+
+/// How an array that cannot be assembled is, as far as its superblocks say.
+fn unusable(found: &Found, why: String) -> Status {
+    let label = &found.label;
+    let members = (0..label.members).map(|role| {
+        let drive = found.drives.iter().find(|drive| drive.label.as_ref().is_some_and(|l| l.role == role));
+        StatusMember {
+            role,
+            drive: drive.map(|drive| drive.path.display().to_string()).unwrap_or_default(),
+            state: if drive.is_some() { "active" } else { "out" },
+            read_errors: 0,
+            write_errors: 0,
+            zones_to_rebuild: 0,
+            note: if drive.is_some() { String::new() } else { "not there".into() },
+        }
+    });
+    let members: Vec<StatusMember> = members.collect();
+    let missing: Vec<String> =
+        members.iter().filter(|m| m.drive.is_empty()).map(|m| m.role.to_string()).collect();
+    let action = match missing.len() {
+        0 => None,
+        1 => Some(format!("bring member {} back", missing.join(""))),
+        _ => Some(format!("bring all but one of the members {} back", missing.join(", "))),
+    };
+    Status {
+        name: label.name.clone(),
+        uuid: output::uuid(&label.uuid),
+        level: "raid5",
+        state: "unusable",
+        status: why,
+        action,
+        event: label.event,
+        chunk_bytes: bytes(label.chunk_blocks),
+        zones: None,
+        zone_capacity_bytes: None,
+        members,
+    }
+}
+
+fn status_text(status: &Status) -> String {
+    let mut text = format!("  array: {}\n", status.name);
+    text += &format!("   uuid: {}\n  state: {}\n status: {}\n", status.uuid, status.state, status.status);
+    if let Some(action) = &status.action {
+        text += &format!(" action: {action}\n");
+    }
+    let mut size = format!("{}, chunks of {}", status.level, show(status.chunk_bytes));
+    if let (Some(zones), Some(capacity)) = (status.zones, status.zone_capacity_bytes) {
+        size += &format!(", {zones} zones of {}", show(capacity));
+    }
+    text += &format!("   size: {size}\nmembers:\n");
+    let mut rows = vec![["ROLE", "DRIVE", "STATE", "READ", "WRITE", "NOTE"].map(String::from).to_vec()];
+    rows.extend(status.members.iter().map(|member| {
+        let drive = if member.drive.is_empty() { "-".to_string() } else { member.drive.clone() };
+        let note = if member.state == "rebuilding" && member.note.is_empty() {
+            format!("{} zones to rebuild", member.zones_to_rebuild)
+        } else {
+            member.note.clone()
+        };
+        let (read, write) = (member.read_errors.to_string(), member.write_errors.to_string());
+        vec![member.role.to_string(), drive, member.state.to_string(), read, write, note]
+    }));
+    text + &table(&rows)
+}
+
+#[derive(Serialize)]
+struct Rebuilt {
+    array: String,
+    role: Option<u32>,
+    drive: Option<String>,
+    rebuilt_bytes: u64,
+}
+
+/// The member that the user means by a role or a path.
+fn role_of(found: &Found, member: &Path) -> Result<usize> {
+    let text = member.to_string_lossy();
+    if let Ok(role) = text.parse::<u32>()
+        && !member.exists()
+    {
+        let members = found.label.members;
+        ensure!(
+            role < members,
+            "there is no role {role}: '{}' has {members} members, from 0",
+            found.label.name
+        );
+        return Ok(role as usize);
+    }
+    if let Ok(real) = member.canonicalize() {
+        let same = |drive: &&OpenDrive| drive.path.canonicalize().is_ok_and(|path| path == real);
+        let label = found.drives.iter().find(same).and_then(|drive| drive.label.as_ref());
+        let label = label.with_context(|| format!("{text} is not a member of '{}'", found.label.name))?;
+        return Ok(label.role as usize);
+    }
+    // A drive that is gone: it can only be the member that is missing.
+    let present = |role: &u32| found.drives.iter().any(|d| d.label.as_ref().is_some_and(|l| l.role == *role));
+    let missing: Vec<u32> = (0..found.label.members).filter(|role| !present(role)).collect();
+    match missing[..] {
+        [role] => Ok(role as usize),
+        [] => bail!("{text} does not exist, and '{}' misses no member", found.label.name),
+        _ => bail!("{text} does not exist; name the member by its role (see zoneraid status)"),
+    }
+}
+
+pub fn replace(output: Output, mut args: Vec<PathBuf>) -> Result<u8> {
+    let (Some(new), Some(old)) = (args.pop(), args.pop()) else { bail!("replace needs OLD and NEW") };
+    let name = match args.pop() {
+        Some(array) => ArrayName::from(array),
+        None if old.exists() => ArrayName::from(old.clone()),
+        None if old.to_string_lossy().parse::<u32>().is_ok() => {
+            bail!("a role needs its array: zoneraid replace ARRAY {} {}", old.display(), new.display())
+        }
+        None => ArrayName::from(directory_of(&old).to_path_buf()),
+    };
+    let found = Found::by_name(&name)?;
+    let role = role_of(&found, &old)?;
+    let drive = OpenDrive::open(&new)?;
+    if let Some(what) = drive.content()? {
+        bail!("{} holds {what}; only a blank drive can replace a member", new.display());
+    }
+    let session = found.assemble()?;
+    let state = session.array.status().members.get(role).map(|member| member.state);
+    if state != Some(MemberState::Out) {
+        let status = session.array.status();
+        let others_in =
+            status.members.iter().enumerate().all(|(r, m)| r == role || m.state == MemberState::Active);
+        ensure!(
+            others_in,
+            "another member is not in sync, so member {role} is needed; rebuild that one first"
+        );
+        output.note(&format!("member {role} still works and is taken out of '{}' first", status.name));
+        session.wait(session.array.fail(role))??;
+    }
+    session.wait(session.array.attach(role, drive.drive()))??;
+    let rebuilt_bytes = run_rebuild(output, &session)?;
+    let name = session.array.status().name;
+    let drive = Some(new.display().to_string());
+    let rebuilt = Rebuilt { array: name, role: Some(role as u32), drive, rebuilt_bytes };
+    output.print(&rebuilt, |rebuilt| {
+        let size = show(rebuilt.rebuilt_bytes);
+        format!("{} is member {role} of '{}' now; {size} rebuilt\n", new.display(), rebuilt.array)
+    })?;
+    Ok(HEALTHY)
+}
+
+pub fn rebuild(output: Output, name: &ArrayName) -> Result<u8> {
+    let session = Session::open(name)?;
+    let status = session.array.status();
+    if let Some(role) = status.members.iter().position(|member| member.state == MemberState::Out) {
+        bail!("member {role} is out; give the array a drive with: zoneraid replace {name} {role} NEW");
+    }
+    let rebuilt_bytes = run_rebuild(output, &session)?;
+    let rebuilt = Rebuilt { array: status.name, role: None, drive: None, rebuilt_bytes };
+    output.print(&rebuilt, |rebuilt| {
+        format!("{} rebuilt; every member is in sync\n", show(rebuilt.rebuilt_bytes))
+    })?;
+    Ok(HEALTHY)
+}
+
+fn run_rebuild(output: Output, session: &Session) -> Result<u64> {
+    let bar = output.bar("rebuild", 0);
+    let progress = |progress: engine::array::Progress| {
+        bar.set_length(progress.total_bytes);
+        bar.set_position(progress.done_bytes);
+    };
+    let rebuilt = session.wait(session.array.rebuild(&progress));
+    bar.finish_and_clear();
+    Ok(rebuilt??)
+}
+
+#[derive(Serialize)]
+struct Failed {
+    array: String,
+    role: u32,
+    drive: String,
+}
+
+pub fn fail(output: Output, name: &ArrayName, member: &Path) -> Result<u8> {
+    let found = Found::by_name(name)?;
+    let role = role_of(&found, member)?;
+    let session = found.assemble()?;
+    let before = session.array.status();
+    let others_in =
+        before.members.iter().enumerate().all(|(r, m)| r == role || m.state == MemberState::Active);
+    ensure!(others_in, "another member is not in sync; without member {role} data would be lost");
+    session.wait(session.array.fail(role))??;
+    let drive = before.members.get(role).map(|member| member.drive.clone()).unwrap_or_default();
+    let failed = Failed { array: before.name, role: role as u32, drive };
+    output.print(&failed, |failed| {
+        format!("member {role} ({}) is out of '{}'\n", failed.drive, failed.array)
+    })?;
+    Ok(HEALTHY)
+}

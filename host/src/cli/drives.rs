@@ -1,0 +1,283 @@
+//! `emulate create`, `examine` and `list`: drives by themselves.
+
+use super::{
+    Model,
+    output::{self, HEALTHY, Output, table},
+};
+use crate::{
+    members::{OpenDrive, Scan},
+    size::{show, show_blocks},
+};
+use anyhow::{Context, Result, ensure};
+use engine::{
+    buf::BLOCK,
+    device::{Command, Geometry, ZonedDevice},
+    zone::{ZoneIndex, ZoneState},
+};
+use serde::Serialize;
+use sim::ssd::EmulatedDrive;
+use std::path::{Path, PathBuf};
+
+#[derive(Serialize)]
+struct Emulated {
+    drives: Vec<String>,
+    zones: u32,
+    zone_size_bytes: u64,
+    zone_capacity_bytes: u64,
+}
+
+pub fn emulate(
+    output: Output,
+    dir: &Path,
+    count: u32,
+    model: Model,
+    zones: Option<u32>,
+    zone_capacity: Option<u64>,
+) -> Result<u8> {
+    ensure!((1..=32).contains(&count), "--count has to lie between 1 and 32");
+    let model = match model {
+        Model::Zn540 => sim::ssd::Model::zn540(),
+        Model::Pm1731a => sim::ssd::Model::pm1731a(),
+    };
+    let zones = zones.unwrap_or(model.geometry.zones);
+    let capacity = zone_capacity.unwrap_or(model.geometry.zone_capacity_blocks);
+    ensure!(
+        zones <= model.geometry.zones,
+        "the model has {} zones, which is less than --zones {zones}",
+        model.geometry.zones
+    );
+    ensure!(zones > 0, "--zones cannot be 0");
+    ensure!(
+        capacity <= model.geometry.zone_capacity_blocks,
+        "zones of the model hold {}, which is less than --zone-capacity {}",
+        show_blocks(model.geometry.zone_capacity_blocks),
+        show_blocks(capacity)
+    );
+    let model = model.scaled(zones, capacity);
+    let paths: Vec<PathBuf> = (0..count).map(|n| dir.join(format!("drive{n}.img"))).collect();
+    if let Some(taken) = paths.iter().find(|path| path.symlink_metadata().is_ok()) {
+        anyhow::bail!("{} exists already; remove it or choose another directory", taken.display());
+    }
+    std::fs::create_dir_all(dir).with_context(|| format!("{} cannot be created", dir.display()))?;
+    for path in &paths {
+        EmulatedDrive::create_image(path, &model, output::new_uuid()?)?;
+    }
+    let geometry = &model.geometry;
+    let emulated = Emulated {
+        drives: paths.iter().map(|path| path.display().to_string()).collect(),
+        zones: geometry.zones,
+        zone_size_bytes: bytes(geometry.zone_size_blocks),
+        zone_capacity_bytes: bytes(geometry.zone_capacity_blocks),
+    };
+    output.print(&emulated, |e| {
+        let each = format!("{} zones of {}", e.zones, show(e.zone_capacity_bytes));
+        e.drives.iter().map(|drive| format!("{drive}: {each}\n")).collect()
+    })?;
+    Ok(HEALTHY)
+}
+
+fn bytes(blocks: u64) -> u64 {
+    blocks * BLOCK as u64
+}
+
+#[derive(Serialize)]
+struct Examined {
+    drive: String,
+    blank: bool,
+    zones: u32,
+    zone_size_bytes: u64,
+    zone_capacity_bytes: u64,
+    max_open_zones: u32,
+    max_active_zones: u32,
+    zrwa: Option<ZrwaSizes>,
+    oob_bytes_per_block: u32,
+    volatile_cache: bool,
+    /// Zones that are neither empty nor full.
+    active_zones: u32,
+    full_zones: u32,
+    empty_zones: u32,
+    superblock: Option<Superblock>,
+    /// Why there is a superblock that cannot be read.
+    superblock_error: Option<String>,
+}
+
+#[derive(Serialize)]
+struct ZrwaSizes {
+    size_bytes: u64,
+    granularity_bytes: u64,
+    max_zones: u32,
+}
+
+#[derive(Serialize)]
+struct Superblock {
+    array: String,
+    uuid: String,
+    role: u32,
+    members: u32,
+    chunk_bytes: u64,
+    event: u64,
+}
+
+pub fn examine(output: Output, path: &Path) -> Result<u8> {
+    let drive = OpenDrive::open(path)?;
+    let geometry: &Geometry = drive.device.geometry();
+    let runtime = engine::runtime::Runtime::new();
+    let report = Command::Report { first: ZoneIndex(0), count: geometry.zones };
+    let done =
+        runtime.block_on(drive.device.submit(report), || false).context("the drive does not answer")?;
+    done.result.with_context(|| format!("{} gives no zone report", path.display()))?;
+    let count = |state| done.zones.iter().filter(|zone| zone.state == state).count() as u32;
+    let (empty, full) = (count(ZoneState::Empty), count(ZoneState::Full));
+    let active =
+        [ZoneState::ImplicitlyOpen, ZoneState::ExplicitlyOpen, ZoneState::Closed].map(count).iter().sum();
+    let examined = Examined {
+        drive: path.display().to_string(),
+        blank: drive.content()?.is_none(),
+        zones: geometry.zones,
+        zone_size_bytes: bytes(geometry.zone_size_blocks),
+        zone_capacity_bytes: bytes(geometry.zone_capacity_blocks),
+        max_open_zones: geometry.max_open,
+        max_active_zones: geometry.max_active,
+        zrwa: geometry.zrwa.map(|zrwa| ZrwaSizes {
+            size_bytes: bytes(zrwa.size_blocks),
+            granularity_bytes: bytes(zrwa.granularity_blocks),
+            max_zones: zrwa.max_zones,
+        }),
+        oob_bytes_per_block: geometry.oob_bytes,
+        volatile_cache: geometry.volatile_cache,
+        active_zones: active,
+        full_zones: full,
+        empty_zones: empty,
+        superblock: drive.label.as_ref().map(|label| Superblock {
+            array: label.name.clone(),
+            uuid: output::uuid(&label.uuid),
+            role: label.role,
+            members: label.members,
+            chunk_bytes: bytes(label.chunk_blocks),
+            event: label.event,
+        }),
+        superblock_error: drive.damage.clone(),
+    };
+    output.print(&examined, examined_text)?;
+    Ok(HEALTHY)
+}
+
+fn examined_text(e: &Examined) -> String {
+    let mut text = format!(
+        "   drive: {}\n   zones: {} of {}, {} apart; {} empty, {} open or closed, {} full\n",
+        e.drive,
+        e.zones,
+        show(e.zone_capacity_bytes),
+        show(e.zone_size_bytes),
+        e.empty_zones,
+        e.active_zones,
+        e.full_zones
+    );
+    text += &format!("  limits: {} zones open, {} active\n", e.max_open_zones, e.max_active_zones);
+    if let Some(zrwa) = &e.zrwa {
+        let (size, granularity) = (show(zrwa.size_bytes), show(zrwa.granularity_bytes));
+        text += &format!("    zrwa: {size}, flushed by {granularity}, in {} zones\n", zrwa.max_zones);
+    }
+    let array = match (&e.superblock, &e.superblock_error) {
+        (Some(s), _) => format!(
+            "'{}', role {} of {}, chunks of {}, event {}\n    uuid: {}",
+            s.array,
+            s.role,
+            s.members,
+            show(s.chunk_bytes),
+            s.event,
+            s.uuid
+        ),
+        (None, Some(error)) => error.clone(),
+        (None, None) if e.blank => "none; the drive is blank".to_string(),
+        (None, None) => "none, but there is data in some zones".to_string(),
+    };
+    text + &format!("   array: {array}\n")
+}
+
+#[derive(Serialize)]
+struct Listed {
+    arrays: Vec<ListedArray>,
+    blank: Vec<String>,
+    /// Drives with something else on them.
+    other: Vec<String>,
+    locked: Vec<String>,
+    unreadable: Vec<Unreadable>,
+}
+
+#[derive(Serialize)]
+struct ListedArray {
+    name: String,
+    uuid: String,
+    members: u32,
+    members_found: u32,
+    drives: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct Unreadable {
+    drive: String,
+    error: String,
+}
+
+pub fn list(output: Output, dir: &Path) -> Result<u8> {
+    let scan = Scan::of(dir)?;
+    let name = |path: &PathBuf| path.display().to_string();
+    let arrays = scan.arrays().into_iter().map(|label| {
+        let drives: Vec<String> = scan
+            .drives
+            .iter()
+            .filter(|drive| drive.label.as_ref().is_some_and(|l| l.uuid == label.uuid))
+            .map(|drive| name(&drive.path))
+            .collect();
+        ListedArray {
+            name: label.name.clone(),
+            uuid: output::uuid(&label.uuid),
+            members: label.members,
+            members_found: drives.len() as u32,
+            drives,
+        }
+    });
+    let mut listed = Listed {
+        arrays: arrays.collect(),
+        blank: Vec::new(),
+        other: Vec::new(),
+        locked: scan.locked.iter().map(name).collect(),
+        unreadable: scan
+            .damaged
+            .iter()
+            .map(|(p, e)| Unreadable { drive: name(p), error: e.clone() })
+            .collect(),
+    };
+    for drive in scan.drives.iter().filter(|drive| drive.label.is_none()) {
+        match (&drive.damage, drive.content()?) {
+            (Some(damage), _) => {
+                listed.unreadable.push(Unreadable { drive: name(&drive.path), error: damage.clone() });
+            }
+            (None, Some(_)) => listed.other.push(name(&drive.path)),
+            (None, None) => listed.blank.push(name(&drive.path)),
+        }
+    }
+    output.print(&listed, listed_text)?;
+    Ok(HEALTHY)
+}
+
+fn listed_text(listed: &Listed) -> String {
+    let mut rows = vec![["DRIVE", "ARRAY", "UUID", "MEMBERS"].map(String::from).to_vec()];
+    for array in &listed.arrays {
+        let found = format!("{} of {}", array.members_found, array.members);
+        for drive in &array.drives {
+            rows.push(vec![drive.clone(), array.name.clone(), array.uuid.clone(), found.clone()]);
+        }
+    }
+    let mut add = |drives: &[String], what: &str| {
+        rows.extend(drives.iter().map(|drive| vec![drive.clone(), what.to_string()]));
+    };
+    add(&listed.blank, "(blank)");
+    add(&listed.other, "(in no array, but not blank)");
+    add(&listed.locked, "(in use by another process)");
+    for drive in &listed.unreadable {
+        rows.push(vec![drive.drive.clone(), format!("({})", drive.error)]);
+    }
+    if rows.len() == 1 { "no drives here\n".to_string() } else { table(&rows) }
+}

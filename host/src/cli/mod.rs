@@ -1,0 +1,254 @@
+//! The command line: what can be typed, and what it means.
+//!
+//! Every command opens the drives it needs under an exclusive lock, assembles the array, acts
+//! and exits; nothing runs in between. Exit codes are those of `mdadm --detail --test`.
+
+mod array;
+mod drives;
+pub mod output;
+mod zone;
+
+use crate::{members::ArrayName, size};
+use clap::{Args, Parser, Subcommand, ValueEnum, error::ErrorKind};
+use output::{FAILED, HEALTHY, Output};
+use std::{path::PathBuf, process::ExitCode};
+
+/// Fault-tolerant storage out of zoned drives.
+#[derive(Parser)]
+#[command(name = "zoneraid", version, max_term_width = 100, after_help = NOTES)]
+struct Cli {
+    /// Print one JSON object, and errors as JSON too
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+const NOTES: &str = "\
+ARRAY is the name of an array, the path of one of its members, or the directory that holds them. \
+A name is looked for in the current directory and in $ZONERAID_DIR.
+SIZE is in bytes, or has one of the suffixes K, M, G, T (powers of 1024).
+Exit codes: 0 healthy, 1 degraded, 2 unusable (both only from status), 4 the command failed.";
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Make emulated drives: image files that behave like ZNS SSDs
+    #[command(subcommand)]
+    Emulate(Emulate),
+    /// Make an array; everything on its drives is destroyed
+    Create(Create),
+    /// Say how an array is, what is wrong and what to do
+    Status { array: ArrayName },
+    /// Say what a drive is and which array it belongs to
+    Examine { drive: PathBuf },
+    /// List the arrays and blank drives in a directory
+    List {
+        /// Directory to look in
+        #[arg(default_value = ".")]
+        dir: PathBuf,
+    },
+    /// Work on the zones of an array
+    #[command(subcommand)]
+    Zone(Zone),
+    /// Put a blank drive in the place of a member and rebuild it
+    ///
+    /// OLD is the path of the member, which need not exist any more, or its role as `status`
+    /// shows it; a role needs ARRAY before it. A member that still works is taken out first.
+    #[command(override_usage = "zoneraid replace [ARRAY] OLD NEW")]
+    Replace {
+        /// [ARRAY] OLD NEW
+        #[arg(num_args = 2..=3, required = true, value_names = ["OLD", "NEW"])]
+        drives: Vec<PathBuf>,
+    },
+    /// Go on with a rebuild that was interrupted
+    Rebuild { array: ArrayName },
+    /// Take a member out of an array
+    Fail {
+        array: ArrayName,
+        /// Path of the member, or its role
+        member: PathBuf,
+    },
+    /// Cut the power and lose a drive at the same moment, on your files
+    Demo {
+        /// File or directory to store; the project's own sources by default
+        path: Option<PathBuf>,
+        /// Decides where the power is cut and which drives are lost; random by default
+        #[arg(long)]
+        seed: Option<u64>,
+    },
+    /// Measure what the engine costs on one core of this machine
+    Bench,
+}
+
+#[derive(Subcommand)]
+enum Emulate {
+    /// Make DIR/drive0.img, DIR/drive1.img, ...
+    Create {
+        dir: PathBuf,
+        /// Number of drives
+        #[arg(long, default_value_t = 5)]
+        count: u32,
+        #[arg(long, value_enum, default_value_t = Model::Zn540)]
+        model: Model,
+        /// Zones of each drive; the model's number by default
+        #[arg(long)]
+        zones: Option<u32>,
+        /// Writable size of a zone; the model's by default
+        #[arg(long, value_name = "SIZE", value_parser = size::parse_blocks)]
+        zone_capacity: Option<u64>,
+    },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Model {
+    /// WD Ultrastar DC ZN540: zones of 1077 MiB, 1 MiB ZRWA, 14 open zones
+    Zn540,
+    /// Samsung PM1731a: zones of 96 MiB, 64 KiB ZRWA, 384 open zones
+    Pm1731a,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Level {
+    /// One member's worth of parity: any one member may be lost
+    Raid5,
+}
+
+#[derive(Args)]
+struct Create {
+    /// Name of the array, at most 64 bytes
+    name: String,
+    #[arg(long, value_enum, default_value_t = Level::Raid5)]
+    level: Level,
+    /// Bytes on one member before the next one is used; a power of two
+    #[arg(long, value_name = "SIZE", value_parser = size::parse_blocks, default_value = "64K")]
+    chunk: u64,
+    /// Distance between the starts of two zones of the array
+    #[arg(long, value_name = "SIZE", value_parser = size::parse_blocks)]
+    zone_size: Option<u64>,
+    /// Only say what would be done
+    #[arg(long)]
+    dry_run: bool,
+    /// Destroy what is on the drives
+    #[arg(long)]
+    yes: bool,
+    /// Drives, in the order of their roles
+    #[arg(required = true, value_name = "DRIVE")]
+    drives: Vec<PathBuf>,
+}
+
+#[derive(Subcommand)]
+enum Zone {
+    /// List zones: condition, write pointer, capacity
+    Report {
+        array: ArrayName,
+        /// Only this zone
+        zone: Option<u32>,
+    },
+    /// Write standard input to a zone, from its write pointer on
+    Write(ZoneWrite),
+    /// Copy a zone to standard output, up to its write pointer
+    Read {
+        array: ArrayName,
+        zone: u32,
+        /// Bytes to skip
+        #[arg(long, value_name = "BYTES", value_parser = size::parse, default_value = "0")]
+        offset: u64,
+        /// Bytes to copy; up to the write pointer by default
+        #[arg(long, value_name = "BYTES", value_parser = size::parse)]
+        length: Option<u64>,
+    },
+    /// Empty a zone; its data is gone
+    Reset { array: ArrayName, zone: u32 },
+    /// Make a zone full; it takes no more writes until it is reset
+    Finish { array: ArrayName, zone: u32 },
+    /// Open a zone explicitly
+    Open { array: ArrayName, zone: u32 },
+    /// Close an open zone
+    Close { array: ArrayName, zone: u32 },
+}
+
+#[derive(Args)]
+struct ZoneWrite {
+    array: ArrayName,
+    zone: u32,
+    /// Make every write durable by itself; otherwise a flush does it every 8 MiB and at the end
+    #[arg(long)]
+    fua: bool,
+    /// Bytes in a write
+    #[arg(long, value_name = "SIZE", value_parser = size::parse_blocks, default_value = "256K")]
+    block_size: u64,
+    /// Writes on the way at the same time
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024), default_value_t = 4)]
+    queue_depth: u32,
+    /// Add a line to FILE whenever more bytes are durable: their number from the start of the zone
+    #[arg(long, value_name = "FILE")]
+    ack_log: Option<PathBuf>,
+}
+
+/// Runs the command line of this process.
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return ExitCode::from(misunderstood(&error)),
+    };
+    let output = Output { json: cli.json };
+    let code = run(cli.verb, output).unwrap_or_else(|error| {
+        output.error(&format!("{error:#}"));
+        FAILED
+    });
+    ExitCode::from(code)
+}
+
+/// Prints help, or what is wrong with the command line in one sentence.
+fn misunderstood(error: &clap::Error) -> u8 {
+    use ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
+    match error.kind() {
+        DisplayHelp | DisplayVersion => {
+            // Help that nobody reads is no error.
+            let _ = error.print();
+            HEALTHY
+        }
+        DisplayHelpOnMissingArgumentOrSubcommand => {
+            let _ = error.print();
+            FAILED
+        }
+        _ => {
+            let text = error.to_string();
+            let first: Vec<&str> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
+            let sentence = first.join(" ");
+            let sentence = sentence.strip_prefix("error: ").unwrap_or(&sentence);
+            let json = std::env::args().any(|a| a == "--json");
+            Output { json }.error(&format!("{sentence}; see zoneraid --help"));
+            FAILED
+        }
+    }
+}
+
+fn run(verb: Verb, output: Output) -> anyhow::Result<u8> {
+    match verb {
+        Verb::Emulate(Emulate::Create { dir, count, model, zones, zone_capacity }) => {
+            drives::emulate(output, &dir, count, model, zones, zone_capacity)
+        }
+        Verb::Create(options) => array::create(output, options),
+        Verb::Status { array } => array::status(output, &array),
+        Verb::Examine { drive } => drives::examine(output, &drive),
+        Verb::List { dir } => drives::list(output, &dir),
+        Verb::Zone(verb) => zone::run(output, verb),
+        Verb::Replace { drives } => array::replace(output, drives),
+        Verb::Rebuild { array } => array::rebuild(output, &array),
+        Verb::Fail { array, member } => array::fail(output, &array, &member),
+        Verb::Demo { path, seed } => crate::demo::run(output, path, seed),
+        Verb::Bench => crate::bench::run(output),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+}

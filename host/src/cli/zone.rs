@@ -1,0 +1,383 @@
+//! `zone`: the zones of an array, in the words of blkzone.
+//!
+//! # What `zone write` promises
+//! A number in the acknowledgement log is appended only once all bytes up to it, from the start
+//! of the zone, are safe from a power cut together with the loss of a member. With `--fua` that
+//! is after every write; otherwise after every flush, of which there is one every
+//! [`FLUSH_EVERY`] bytes and one at the end.
+
+use super::{
+    Zone, ZoneWrite,
+    output::{HEALTHY, Output, table},
+};
+use crate::{
+    members::{ArrayName, Session},
+    size::show,
+};
+use anyhow::{Context, Result, bail, ensure};
+use engine::{
+    buf::{BLOCK, Buf},
+    device::{Command, Completion, ZonedDevice, Zones},
+    zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
+};
+use serde::Serialize;
+use std::{
+    collections::VecDeque,
+    fs::File,
+    io::{ErrorKind, Read, Write},
+};
+
+/// Bytes between two flushes of a write without FUA.
+const FLUSH_EVERY: u64 = 8 << 20;
+
+/// Bytes in one read command, if the array takes that many.
+const READ_BYTES: u64 = 1 << 20;
+
+pub fn run(output: Output, verb: Zone) -> Result<u8> {
+    match verb {
+        Zone::Report { array, zone } => report(output, &array, zone),
+        Zone::Write(options) => write(output, &options),
+        Zone::Read { array, zone, offset, length } => read(&array, zone, offset, length),
+        Zone::Reset { array, zone } => manage(output, &array, zone, |zones| Command::Reset { zones }),
+        Zone::Finish { array, zone } => manage(output, &array, zone, |zones| Command::Finish { zones }),
+        Zone::Open { array, zone } => {
+            manage(output, &array, zone, |zones| Command::Open { zones, zrwa: false })
+        }
+        Zone::Close { array, zone } => manage(output, &array, zone, |zones| Command::Close { zones }),
+    }?;
+    Ok(HEALTHY)
+}
+
+#[derive(Serialize)]
+struct Report {
+    array: String,
+    zones: Vec<ReportedZone>,
+}
+
+#[derive(Serialize)]
+struct ReportedZone {
+    zone: u32,
+    start_bytes: u64,
+    condition: &'static str,
+    /// From the start of the zone; nothing where the condition leaves it undefined.
+    wp_bytes: Option<u64>,
+    capacity_bytes: u64,
+}
+
+fn condition(state: ZoneState) -> &'static str {
+    match state {
+        ZoneState::Empty => "empty",
+        ZoneState::ImplicitlyOpen => "implicitly-open",
+        ZoneState::ExplicitlyOpen => "explicitly-open",
+        ZoneState::Closed => "closed",
+        ZoneState::ReadOnly => "read-only",
+        ZoneState::Full => "full",
+        ZoneState::Offline => "offline",
+    }
+}
+
+fn bytes(blocks: u64) -> u64 {
+    blocks * BLOCK as u64
+}
+
+/// Where reading has to stop, in blocks: the wp, or the capacity where a zone has none.
+fn end_blocks(zone: &ZoneInfo) -> u64 {
+    match zone.state {
+        ZoneState::Full | ZoneState::ReadOnly => zone.capacity_blocks,
+        ZoneState::Offline => 0,
+        _ => zone.wp_blocks,
+    }
+}
+
+fn has_wp(state: ZoneState) -> bool {
+    !matches!(state, ZoneState::Full | ZoneState::ReadOnly | ZoneState::Offline)
+}
+
+fn zone_info(session: &Session, zone: u32) -> Result<ZoneInfo> {
+    let zones = session.array.geometry().zones;
+    ensure!(
+        zone < zones,
+        "there is no zone {zone}: the array has {zones} zones, from 0 to {}",
+        zones.max(1) - 1
+    );
+    let done = session.run(Command::Report { first: ZoneIndex(zone), count: 1 })?;
+    done.zones.into_iter().next().with_context(|| format!("the array says nothing about zone {zone}"))
+}
+
+fn report(output: Output, array: &ArrayName, zone: Option<u32>) -> Result<()> {
+    let session = Session::open(array)?;
+    let zones = match zone {
+        Some(zone) => vec![zone_info(&session, zone)?],
+        None => {
+            let count = session.array.geometry().zones;
+            session.run(Command::Report { first: ZoneIndex(0), count })?.zones
+        }
+    };
+    let zone_size = session.array.geometry().zone_size_blocks;
+    let zones = zones.iter().map(|zone| ReportedZone {
+        zone: zone.zone.0,
+        start_bytes: bytes(zone.zone.0 as u64 * zone_size),
+        condition: condition(zone.state),
+        wp_bytes: has_wp(zone.state).then(|| bytes(zone.wp_blocks)),
+        capacity_bytes: bytes(zone.capacity_blocks),
+    });
+    let report = Report { array: session.array.status().name, zones: zones.collect() };
+    output.print(&report, |report| {
+        let mut rows = vec![["ZONE", "START", "COND", "WP", "CAP"].map(String::from).to_vec()];
+        rows.extend(report.zones.iter().map(|zone| {
+            let wp = zone.wp_bytes.map_or("-".to_string(), |wp| wp.to_string());
+            let condition = zone.condition.to_string();
+            vec![
+                zone.zone.to_string(),
+                zone.start_bytes.to_string(),
+                condition,
+                wp,
+                zone.capacity_bytes.to_string(),
+            ]
+        }));
+        table(&rows)
+    })
+}
+
+#[derive(Serialize)]
+struct Managed {
+    array: String,
+    zone: u32,
+    condition: &'static str,
+    wp_bytes: Option<u64>,
+}
+
+fn manage(output: Output, array: &ArrayName, zone: u32, command: impl Fn(Zones) -> Command) -> Result<()> {
+    let session = Session::open(array)?;
+    zone_info(&session, zone)?;
+    session.run(command(Zones::One(ZoneIndex(zone)))).with_context(|| format!("zone {zone}"))?;
+    let info = zone_info(&session, zone)?;
+    let managed = Managed {
+        array: session.array.status().name,
+        zone,
+        condition: condition(info.state),
+        wp_bytes: has_wp(info.state).then(|| bytes(info.wp_blocks)),
+    };
+    output.print(&managed, |managed| format!("zone {zone} is {}\n", managed.condition))
+}
+
+fn read(array: &ArrayName, zone: u32, offset: u64, length: Option<u64>) -> Result<()> {
+    let session = Session::open(array)?;
+    let info = zone_info(&session, zone)?;
+    ensure!(info.state != ZoneState::Offline, "zone {zone} is offline; its data cannot be read");
+    let end = bytes(end_blocks(&info));
+    ensure!(offset <= end, "zone {zone} holds {end} bytes, which is less than --offset {offset}");
+    let end = length.and_then(|length| offset.checked_add(length)).map_or(end, |wanted| wanted.min(end));
+    let geometry = session.array.geometry();
+    let start = geometry.start(ZoneIndex(zone));
+    let at_most = bytes(geometry.max_transfer_blocks.max(1) as u64).min(READ_BYTES);
+    let mut stdout = std::io::stdout().lock();
+    let mut at = offset;
+    while at < end {
+        let first = at / BLOCK as u64;
+        let last = end.min(bytes(first) + at_most).div_ceil(BLOCK as u64);
+        let done = session
+            .run(Command::read(Lba(start.0 + first), Buf::zeroed(bytes(last - first) as usize)))
+            .with_context(|| format!("zone {zone} cannot be read at byte {at}"))?;
+        let until = end.min(bytes(last));
+        let part = &done.data[(at - bytes(first)) as usize..(until - bytes(first)) as usize];
+        match stdout.write_all(part) {
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(()),
+            result => result.context("standard output cannot be written")?,
+        }
+        at = until;
+    }
+    super::output::quiet_if_nobody_reads(stdout.flush()).context("standard output cannot be written")
+}
+
+#[derive(Serialize)]
+struct Written {
+    array: String,
+    zone: u32,
+    /// Bytes of standard input that were stored.
+    written_bytes: u64,
+    /// Zeros added to fill the last block.
+    padded_bytes: u64,
+    wp_bytes: u64,
+}
+
+fn write(output: Output, options: &ZoneWrite) -> Result<()> {
+    let zone = options.zone;
+    let session = Session::open(&options.array)?;
+    let info = zone_info(&session, zone)?;
+    ensure!(has_wp(info.state), "zone {zone} is {} and takes no writes", condition(info.state));
+    let most = session.array.geometry().max_transfer_blocks as u64;
+    ensure!(options.block_size <= most, "--block-size can be {} at most on this array", show(bytes(most)));
+    let log = options.ack_log.as_ref().map(|path| {
+        let file = File::options().append(true).create(true).open(path);
+        file.with_context(|| format!("{} cannot be opened", path.display()))
+    });
+    let mut writer = Writer {
+        session: &session,
+        zone,
+        fua: options.fua,
+        depth: options.queue_depth as usize,
+        log: log.transpose()?,
+        queue: VecDeque::new(),
+        spare: Vec::new(),
+        submitted: bytes(info.wp_blocks),
+        completed: bytes(info.wp_blocks),
+        durable: bytes(info.wp_blocks),
+    };
+    let mut input = Input { stdin: std::io::stdin().lock(), taken: 0, padded: 0, ended: false };
+    let start = bytes(info.wp_blocks);
+    let result = writer.copy(&mut input, bytes(options.block_size), bytes(info.capacity_blocks));
+    if input.padded > 0 {
+        output.note(&format!(
+            "the input ends inside a block of {BLOCK} bytes; {} zero bytes were added",
+            input.padded
+        ));
+    }
+    if let Err(error) = result {
+        let stored = (writer.durable - start).min(input.taken);
+        return Err(error.context(format!("{stored} bytes of the input are stored safely in zone {zone}")));
+    }
+    let written = Written {
+        array: session.array.status().name,
+        zone,
+        written_bytes: input.taken,
+        padded_bytes: input.padded,
+        wp_bytes: writer.durable,
+    };
+    output.print(&written, |w| {
+        format!("{} bytes written to zone {zone}; its wp is at {}\n", w.written_bytes, w.wp_bytes)
+    })
+}
+
+/// Standard input in whole blocks.
+struct Input<'a> {
+    stdin: std::io::StdinLock<'a>,
+    taken: u64,
+    padded: u64,
+    ended: bool,
+}
+
+impl Input<'_> {
+    /// Fills `target` from its start and gives the bytes that are good: whole blocks, the last
+    /// one filled up with zeros, and less than there is room for only at the end of the input.
+    fn fill(&mut self, target: &mut [u8]) -> Result<usize> {
+        let mut filled = 0;
+        while filled < target.len() && !self.ended {
+            match self.stdin.read(&mut target[filled..]) {
+                Ok(0) => self.ended = true,
+                Ok(count) => filled += count,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error).context("standard input cannot be read"),
+            }
+        }
+        self.taken += filled as u64;
+        let whole = filled.next_multiple_of(BLOCK);
+        target[filled..whole].fill(0);
+        self.padded += (whole - filled) as u64;
+        Ok(whole)
+    }
+
+    fn has_more(&mut self) -> Result<bool> {
+        let mut byte = [0];
+        loop {
+            match self.stdin.read(&mut byte) {
+                Ok(count) => return Ok(count > 0),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error).context("standard input cannot be read"),
+            }
+        }
+    }
+}
+
+/// Keeps writes on the way and the promises made about them. Positions are in bytes from the
+/// start of the zone; `durable` ≤ `completed` ≤ `submitted`.
+struct Writer<'a> {
+    session: &'a Session,
+    zone: u32,
+    fua: bool,
+    depth: usize,
+    log: Option<File>,
+    queue: VecDeque<(u64, Completion)>,
+    spare: Vec<Buf>,
+    submitted: u64,
+    completed: u64,
+    durable: u64,
+}
+
+impl Writer<'_> {
+    fn copy(&mut self, input: &mut Input<'_>, block_size: u64, capacity: u64) -> Result<()> {
+        loop {
+            let room = block_size.min(capacity - self.submitted) as usize;
+            if room == 0 {
+                self.settle()?;
+                if !input.ended && input.has_more()? {
+                    bail!("the zone is full at {capacity} bytes and the input goes on");
+                }
+                return Ok(());
+            }
+            let mut buf = self.spare.pop().unwrap_or_default();
+            if buf.len() < room || !buf.is_unique() {
+                buf = Buf::zeroed(room);
+            }
+            let target = buf.as_mut().context("a write buffer is still in use")?;
+            let filled = input.fill(&mut target[..room])?;
+            if filled > 0 {
+                let data = if filled < buf.len() { buf.slice(0..filled) } else { buf };
+                self.submit(data)?;
+            }
+            if input.ended {
+                return self.settle();
+            }
+        }
+    }
+
+    fn submit(&mut self, data: Buf) -> Result<()> {
+        while self.queue.len() >= self.depth {
+            self.complete_one()?;
+        }
+        let geometry = self.session.array.geometry();
+        let lba = Lba(geometry.start(ZoneIndex(self.zone)).0 + self.submitted / BLOCK as u64);
+        self.submitted += data.len() as u64;
+        let completion = self.session.array.submit(Command::write(lba, data, self.fua));
+        self.queue.push_back((self.submitted, completion));
+        self.session.runtime.run();
+        if !self.fua && self.submitted - self.durable >= FLUSH_EVERY {
+            self.settle()?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the oldest write.
+    fn complete_one(&mut self) -> Result<()> {
+        let Some((end, completion)) = self.queue.pop_front() else { return Ok(()) };
+        let done = self.session.wait(completion)?;
+        done.result.with_context(|| format!("the write that ends at byte {end} failed"))?;
+        self.completed = end;
+        self.spare.push(done.data);
+        if self.fua { self.promise() } else { Ok(()) }
+    }
+
+    /// Waits for every write and makes sure that they are durable.
+    fn settle(&mut self) -> Result<()> {
+        while !self.queue.is_empty() {
+            self.complete_one()?;
+        }
+        if self.durable < self.completed {
+            self.session.run(Command::Flush).context("the flush failed")?;
+            self.promise()?;
+        }
+        Ok(())
+    }
+
+    /// Everything that has completed is durable: says so in the log.
+    fn promise(&mut self) -> Result<()> {
+        self.durable = self.completed;
+        match &mut self.log {
+            // One call for the line, so that a kill leaves all of it or nothing.
+            Some(log) => log
+                .write_all(format!("{}\n", self.durable).as_bytes())
+                .context("the acknowledgement log cannot be written"),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! `zoneraid demo`: a power cut and a lost drive at the same moment, on real files.
+//!
+//! The story: a tar stream is written to an array of five emulated ZN540 with many writes in
+//! flight; at a moment drawn from the seed the power goes and one drive with it. The array is
+//! assembled from the other four, and every byte that had been acknowledged is compared with
+//! what was sent. The rest of the stream is written degraded, a blank drive is rebuilt, another
+//! drive is lost, and everything is read back, unpacked and compared with the files. Every write
+//! carries FUA, so an acknowledgement is a promise.
+
+mod rig;
+mod source;
+mod stream;
+
+use crate::{
+    cli::output::{self, FAILED, HEALTHY, Output},
+    size::show,
+};
+use anyhow::{Context, Result, ensure};
+use engine::{
+    array::{Array, CreateOptions, Progress},
+    buf::BLOCK,
+    device::ZonedDevice,
+    runtime::Runtime,
+};
+use rig::Rig;
+use serde::Serialize;
+use sim::ssd::Model;
+use source::Source;
+use std::{
+    path::{Path, PathBuf},
+    time::Instant,
+};
+use stream::{Checker, Volume, Writer};
+
+const MEMBERS: usize = 5;
+const DATA_MEMBERS: u64 = MEMBERS as u64 - 1;
+const CHUNK_BLOCKS: u64 = (64 << 10) / BLOCK as u64;
+/// Zones of the array that the stream is spread over, if it is neither small nor huge.
+const ZONES: u64 = 4;
+/// Zones that the array keeps for itself, and some to spare.
+const MORE_ZONES: u64 = 6;
+
+/// What the demo found. `lost_bytes` is what it is about.
+#[derive(Serialize, Default)]
+struct Report {
+    seed: u64,
+    /// Files, directories and links that were packed.
+    entries: u64,
+    /// Length of the tar stream.
+    input_bytes: u64,
+    /// Bytes of the stream that were promised to be durable: by the end, all of them.
+    acknowledged_bytes: u64,
+    /// Bytes of the stream that were read back at the end, with another drive lost, and are as sent.
+    verified_bytes: u64,
+    /// Acknowledged bytes that were not there, or not as sent, after the cut or at the end.
+    lost_bytes: u64,
+    power_cuts: u32,
+    /// Commands on their way to the drives when the power went.
+    commands_in_flight: u64,
+    acknowledged_at_cut_bytes: u64,
+    /// Where the write pointers were after recovery; at least what was acknowledged.
+    recovered_at_cut_bytes: u64,
+    verified_at_cut_bytes: u64,
+    members_lost: u32,
+    rebuilt_bytes: u64,
+    /// Blocks written to flash on the five drives that are the array after the rebuild, by
+    /// blocks of the stream. A block that is written again inside a ZRWA counts once. Nothing
+    /// without input.
+    flash_write_amplification: Option<f64>,
+    entries_same: u64,
+    entries_different: u64,
+    /// Files that somebody changed on disk while the demo ran.
+    entries_changed: u64,
+    seconds: f64,
+}
+
+/// Tells the story about `path`, or about the project's own sources.
+pub fn run(output: Output, path: Option<PathBuf>, seed: Option<u64>) -> Result<u8> {
+    let started = Instant::now();
+    let seed = match seed {
+        Some(seed) => seed,
+        None => u64::from_le_bytes(output::new_uuid()?[8..].try_into()?) >> 16,
+    };
+    let source = pack(output, path)?;
+    let dir = tempfile::tempdir().context("there is no room for temporary files")?;
+    let mut story = Story::new(output, source, dir.path(), seed)?;
+    story.tell()?;
+    let mut report = story.report;
+    report.seconds = started.elapsed().as_secs_f64();
+    let good = report.lost_bytes == 0 && report.entries_different == 0;
+    output.print(&report, report_text)?;
+    Ok(if good { HEALTHY } else { FAILED })
+}
+
+fn pack(output: Output, path: Option<PathBuf>) -> Result<Source> {
+    let source = match path {
+        Some(path) => Source::pack(&path, |_| false)?,
+        None => {
+            let own = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
+            ensure!(
+                own.is_dir(),
+                "{} is not there any more; name a directory: zoneraid demo PATH",
+                own.display()
+            );
+            let built = |path: &Path| path.ends_with("target") || path.ends_with(".git");
+            Source::pack(own, built)?
+        }
+    };
+    for note in &source.notes {
+        output.note(note);
+    }
+    Ok(source)
+}
+
+struct Story {
+    output: Output,
+    source: Source,
+    rig: Rig,
+    runtime: Runtime,
+    /// Length of the stream in whole blocks.
+    total: u64,
+    report: Report,
+}
+
+/// Scaled-down drives that hold a stream of `bytes` in a handful of zones.
+fn plan(bytes: u64) -> Model {
+    let model = Model::zn540();
+    let blocks = bytes.div_ceil(BLOCK as u64);
+    let wanted = blocks.div_ceil(ZONES * DATA_MEMBERS).next_multiple_of(256);
+    let capacity = wanted.clamp(1024, model.geometry.zone_capacity_blocks);
+    // Some of a zone may go to waste at its end.
+    let zones = blocks.div_ceil((capacity - CHUNK_BLOCKS) * DATA_MEMBERS) + MORE_ZONES;
+    let zones = zones.min(model.geometry.zones as u64) as u32;
+    model.scaled(zones, capacity)
+}
+
+impl Story {
+    fn new(output: Output, source: Source, dir: &Path, seed: u64) -> Result<Story> {
+        let rig = Rig::new(dir, plan(source.bytes), MEMBERS, seed)?;
+        let report = Report { seed, entries: source.entries, input_bytes: source.bytes, ..Report::default() };
+        let total = source.bytes.next_multiple_of(BLOCK as u64);
+        Ok(Story { output, source, rig, runtime: Runtime::new(), total, report })
+    }
+
+    /// A line for people who follow the story.
+    fn say(&self, what: &str, details: &str) -> Result<()> {
+        if self.output.json { Ok(()) } else { self.output.line(&format!("{what:>10}  {details}")) }
+    }
+
+    fn volume<'a>(&'a self, array: &'a Array) -> Volume<'a> {
+        Volume { array, runtime: &self.runtime, rig: &self.rig, source: &self.source }
+    }
+
+    fn wait<T>(&self, future: impl Future<Output = T>) -> Result<T> {
+        self.rig.wait(&self.runtime, future)
+    }
+
+    fn tell(&mut self) -> Result<()> {
+        let size = show(self.source.bytes);
+        self.say(
+            "input",
+            &format!("{} entries, {size} as a tar stream; seed {}", self.source.entries, self.report.seed),
+        )?;
+        let array = self.create()?;
+        let acknowledged = self.write_until_the_cut(&array)?;
+        drop(array);
+        let lost = self.rig.draw(MEMBERS as u64) as usize;
+        let array = self.recover(lost, acknowledged)?;
+        self.write_on(&array, lost)?;
+        self.rebuild(&array, lost)?;
+        drop(array);
+        self.lose_another(lost)
+    }
+
+    fn create(&self) -> Result<Array> {
+        let options = CreateOptions {
+            name: "demo".into(),
+            uuid: output::new_uuid()?,
+            chunk_blocks: CHUNK_BLOCKS,
+            zone_size_blocks: None,
+        };
+        let array = self.wait(Array::create(&self.runtime, options, self.rig.members()))??;
+        let geometry = array.geometry();
+        let (zones, capacity) = (geometry.zones as u64, geometry.zone_capacity_blocks * BLOCK as u64);
+        let room = zones * capacity;
+        ensure!(
+            room >= self.total,
+            "the array holds {}, less than the {} to write",
+            show(room),
+            show(self.total)
+        );
+        self.say(
+            "array",
+            &format!(
+                "{MEMBERS} emulated ZN540, RAID-5 in chunks of 64 KiB: {zones} zones of {}",
+                show(capacity)
+            ),
+        )?;
+        Ok(array)
+    }
+
+    /// Writes until the seed says so; then the power goes, with everything in flight. Gives the
+    /// bytes that had been acknowledged.
+    fn write_until_the_cut(&mut self, array: &Array) -> Result<u64> {
+        // Between one tenth and nine tenths of the stream.
+        let cut_at = self.total / 10 + self.rig.draw((self.total * 8 / 10).max(1));
+        let bar = self.output.bar("write", self.total);
+        let mut writer = Writer::new(self.volume(array), bar.clone(), 0, self.total);
+        writer.write_until(cut_at)?;
+        bar.finish_and_clear();
+        let (acknowledged, submitted) = (writer.acknowledged, writer.submitted);
+        drop(writer);
+        let in_flight = self.rig.cut()?;
+        self.runtime.clear();
+        self.report.power_cuts += 1;
+        self.report.commands_in_flight = in_flight as u64;
+        self.report.acknowledged_at_cut_bytes = acknowledged;
+        let (done, on_the_way) = (show(acknowledged), show(submitted - acknowledged));
+        self.say(
+            "power cut",
+            &format!("{done} acknowledged, {on_the_way} on the way in {in_flight} drive commands"),
+        )?;
+        Ok(acknowledged)
+    }
+
+    /// Assembles without the drive that went with the power, and compares what was promised.
+    fn recover(&mut self, lost: usize, acknowledged: u64) -> Result<Array> {
+        self.rig.lose(lost);
+        self.report.members_lost += 1;
+        let array = self.wait(Array::assemble(&self.runtime, self.rig.members()))??;
+        let recovered = self.volume(&array).end()?.min(self.total);
+        let bar = self.output.bar("compare", recovered);
+        // What lies above the acknowledged bytes was not promised, but if it is there it has to
+        // be right.
+        let bad = Checker::new(self.volume(&array), bar, recovered).finish()?;
+        self.report.recovered_at_cut_bytes = recovered;
+        self.report.verified_at_cut_bytes = recovered - bad;
+        self.report.lost_bytes = acknowledged.saturating_sub(recovered) + bad;
+        let details = format!(
+            "{} without drive {lost}, all of it compared: {} lost",
+            show(recovered),
+            show(self.report.lost_bytes)
+        );
+        self.say("recovered", &details)?;
+        Ok(array)
+    }
+
+    fn write_on(&mut self, array: &Array, lost: usize) -> Result<()> {
+        let from = self.report.recovered_at_cut_bytes;
+        let bar = self.output.bar("write on", self.total);
+        let mut writer = Writer::new(self.volume(array), bar, from, self.total);
+        writer.write_to_the_end()?;
+        self.report.acknowledged_bytes = writer.acknowledged.min(self.source.bytes);
+        self.say("written", &format!("the other {}, still without drive {lost}", show(self.total - from)))
+    }
+
+    fn rebuild(&mut self, array: &Array, lost: usize) -> Result<()> {
+        let drive = self.rig.replace(lost)?;
+        self.wait(array.attach(lost, drive))??;
+        let bar = self.output.bar("rebuild", 0);
+        let progress = |progress: Progress| {
+            bar.set_length(progress.total_bytes);
+            bar.set_position(progress.done_bytes);
+        };
+        let rebuilt = self.wait(array.rebuild(&progress));
+        bar.finish_and_clear();
+        self.report.rebuilt_bytes = rebuilt??;
+        let flash = self.rig.flash_bytes() as f64;
+        self.report.flash_write_amplification = (self.total > 0).then(|| flash / self.total as f64);
+        self.say("rebuilt", &format!("{} on a blank drive {lost}", show(self.report.rebuilt_bytes)))
+    }
+
+    /// Loses a drive that survived the first loss, and reads and unpacks everything.
+    fn lose_another(&mut self, lost: usize) -> Result<()> {
+        let second = (lost + 1 + self.rig.draw(DATA_MEMBERS) as usize) % MEMBERS;
+        self.runtime.clear();
+        self.rig.lose(second);
+        self.report.members_lost += 1;
+        let array = self.wait(Array::assemble(&self.runtime, self.rig.members()))??;
+        let end = self.volume(&array).end()?.min(self.total);
+        let bar = self.output.bar("compare", end);
+        let mut checker = Checker::new(self.volume(&array), bar, end);
+        let compared = self.source.compare(&mut checker);
+        let bad = checker.finish()? + (self.total - end);
+        self.report.lost_bytes += bad;
+        self.report.verified_bytes = self.source.bytes.saturating_sub(bad);
+        let compared = match compared {
+            // A stream with lost bytes need not be a tar stream any more.
+            Err(_) if bad > 0 => source::Comparison::default(),
+            compared => compared?,
+        };
+        for path in &compared.different {
+            self.output.note(&format!("{} came back different", path.display()));
+        }
+        for path in &compared.changed {
+            self.output.note(&format!("{} was changed while the demo ran", path.display()));
+        }
+        self.report.entries_same = compared.same;
+        self.report.entries_different = compared.different.len() as u64;
+        self.report.entries_changed = compared.changed.len() as u64;
+        self.say("lost again", &format!("drive {second}; everything read back and unpacked without it"))
+    }
+}
+
+fn report_text(report: &Report) -> String {
+    let amplification = report.flash_write_amplification.map_or("-".into(), |factor| format!("{factor:.3}"));
+    let rows = [
+        ("acknowledged before the cut", show(report.acknowledged_at_cut_bytes)),
+        ("recovered after it", show(report.recovered_at_cut_bytes)),
+        ("read back and compared at the end", show(report.verified_bytes)),
+        ("files, directories and links the same", report.entries_same.to_string()),
+        ("different", report.entries_different.to_string()),
+        ("rebuilt", show(report.rebuilt_bytes)),
+        ("flash write amplification", amplification),
+        ("lost", show(report.lost_bytes)),
+        ("seconds", format!("{:.1}", report.seconds)),
+    ];
+    let mut text = String::from("\n");
+    for (what, figure) in rows {
+        text += &format!("  {what:<40} {figure:>12}\n");
+    }
+    let verdict = if report.lost_bytes == 0 && report.entries_different == 0 {
+        "Nothing was lost."
+    } else {
+        "DATA WAS LOST; please report this with the seed."
+    };
+    text + &format!("\n  {verdict} The same again: zoneraid demo --seed {} [PATH]\n", report.seed)
+}

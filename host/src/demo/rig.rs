@@ -1,0 +1,201 @@
+//! Emulated drives that queue, whose power can be cut and that can be lost.
+//!
+//! A [`QueuedDrive`] keeps commands waiting until [`QueuedDrive::step`] lets one of them, picked
+//! at random, happen: NVMe promises no order either. So there always are commands in flight that
+//! a power cut can tear.
+
+use anyhow::{Context, Result};
+use engine::{
+    array::Drive,
+    buf::BLOCK,
+    device::{Command, Completer, Completion, Geometry, Slots, ZonedDevice, Zones},
+    runtime::Runtime,
+    zone::Lba,
+};
+use sim::{
+    rng::Rng,
+    ssd::{Cut, EmulatedDrive, Model},
+};
+use std::{
+    cell::{Cell, RefCell},
+    path::{Path, PathBuf},
+    rc::Rc,
+};
+
+/// An emulated drive whose commands wait.
+pub struct QueuedDrive {
+    drive: EmulatedDrive,
+    slots: Rc<Slots>,
+    /// In the order of submission.
+    queue: RefCell<Vec<(Command, Completer)>>,
+    /// By zone: which blocks were written since the last reset, a bit each.
+    written: RefCell<Vec<Vec<u64>>>,
+    flash_blocks: Cell<u64>,
+}
+
+impl QueuedDrive {
+    fn new(drive: EmulatedDrive) -> QueuedDrive {
+        QueuedDrive {
+            drive,
+            slots: Rc::default(),
+            queue: RefCell::default(),
+            written: RefCell::default(),
+            flash_blocks: Cell::new(0),
+        }
+    }
+
+    /// Lets one waiting command happen; `false` if there is none.
+    fn step(&self, rng: &mut Rng) -> bool {
+        let (command, completer) = {
+            let mut queue = self.queue.borrow_mut();
+            if queue.is_empty() {
+                return false;
+            }
+            let next = rng.below(queue.len() as u64) as usize;
+            queue.remove(next)
+        };
+        let (mut zone_written, mut reset) = (None, None);
+        match &command {
+            Command::Write { lba, data, .. } => zone_written = Some((*lba, data.blocks())),
+            Command::Append { data, .. } => zone_written = Some((Lba(u64::MAX), data.blocks())),
+            Command::Reset { zones } => reset = Some(*zones),
+            _ => {}
+        }
+        let done = self.drive.ssd().borrow_mut().execute(command);
+        if done.result.is_ok() {
+            if let Some((lba, blocks)) = zone_written {
+                self.count(if lba == Lba(u64::MAX) { done.lba } else { lba }, blocks);
+            }
+            match reset {
+                Some(Zones::One(zone)) => {
+                    self.written.borrow_mut().iter_mut().skip(zone.0 as usize).take(1).for_each(Vec::clear)
+                }
+                Some(Zones::All) => self.written.borrow_mut().clear(),
+                None => {}
+            }
+        }
+        completer.complete(done);
+        true
+    }
+
+    /// Counts the blocks from `lba` on that were not written before since the zone was reset.
+    fn count(&self, lba: Lba, blocks: u64) {
+        let (zone, offset) = self.drive.geometry().locate(lba);
+        let mut written = self.written.borrow_mut();
+        if written.len() <= zone.0 as usize {
+            written.resize(zone.0 as usize + 1, Vec::new());
+        }
+        let bits = &mut written[zone.0 as usize];
+        bits.resize(bits.len().max((offset + blocks).div_ceil(64) as usize), 0);
+        for block in offset..offset + blocks {
+            let (word, bit) = (&mut bits[block as usize / 64], 1 << (block % 64));
+            self.flash_blocks.set(self.flash_blocks.get() + u64::from(*word & bit == 0));
+            *word |= bit;
+        }
+    }
+
+    /// Cuts the power: waiting commands happen, happen in part, or do not. Gives their number.
+    fn cut(&self, rng: &mut Rng) -> Result<usize> {
+        let waiting = std::mem::take(&mut *self.queue.borrow_mut());
+        let commands: Vec<Command> = waiting.iter().map(|(command, _)| command.clone()).collect();
+        let cut = Cut { cache_lost: true, zrwa_lost: false };
+        let result = self.drive.ssd().borrow_mut().power_cut(&commands, rng, cut);
+        result.context("the image of an emulated drive cannot be written")?;
+        Ok(commands.len())
+    }
+}
+
+impl ZonedDevice for QueuedDrive {
+    fn geometry(&self) -> &Geometry {
+        self.drive.geometry()
+    }
+
+    fn submit(&self, command: Command) -> Completion {
+        let (completer, completion) = self.slots.pair();
+        self.queue.borrow_mut().push((command, completer));
+        completion
+    }
+}
+
+/// The drives of the demo, in image files, and the seed that decides what happens to them.
+pub struct Rig {
+    dir: PathBuf,
+    model: Model,
+    made: u32,
+    rng: RefCell<Rng>,
+    /// By role; a lost drive leaves its place empty.
+    drives: RefCell<Vec<Option<Rc<QueuedDrive>>>>,
+}
+
+impl Rig {
+    /// `count` blank drives in `dir`.
+    pub fn new(dir: &Path, model: Model, count: usize, seed: u64) -> Result<Rig> {
+        let rng = RefCell::new(Rng::new(seed));
+        let mut rig = Rig { dir: dir.to_path_buf(), model, made: 0, rng, drives: RefCell::default() };
+        for _ in 0..count {
+            let drive = rig.make()?;
+            rig.drives.borrow_mut().push(Some(drive));
+        }
+        Ok(rig)
+    }
+
+    fn make(&mut self) -> Result<Rc<QueuedDrive>> {
+        let path = self.dir.join(format!("drive{}.img", self.made));
+        self.made += 1;
+        let drive = EmulatedDrive::create_image(&path, &self.model, crate::cli::output::new_uuid()?)?;
+        Ok(Rc::new(QueuedDrive::new(drive)))
+    }
+
+    /// Draws from the seed: a number below `n`.
+    pub fn draw(&self, n: u64) -> u64 {
+        self.rng.borrow_mut().below(n)
+    }
+
+    /// The drives that are there, as the engine wants them.
+    pub fn members(&self) -> Vec<Drive> {
+        let drives = self.drives.borrow();
+        let there = drives.iter().enumerate().filter_map(|(role, drive)| drive.clone().map(|d| (role, d)));
+        there.map(|(role, device)| Drive { name: format!("drive {role}"), device }).collect()
+    }
+
+    /// Lets something happen on one of the drives; `false` if nothing waits on any.
+    pub fn step(&self) -> bool {
+        let drives = self.drives.borrow();
+        let mut rng = self.rng.borrow_mut();
+        let first = rng.below(drives.len() as u64) as usize;
+        let order = (first..drives.len()).chain(0..first);
+        order.into_iter().any(|role| drives[role].as_ref().is_some_and(|drive| drive.step(&mut rng)))
+    }
+
+    /// Cuts the power of all drives at once; gives the number of commands in flight.
+    pub fn cut(&self) -> Result<usize> {
+        let mut rng = self.rng.borrow_mut();
+        self.drives.borrow().iter().flatten().map(|drive| drive.cut(&mut rng)).sum()
+    }
+
+    /// Throws the drive in `role` away.
+    pub fn lose(&self, role: usize) {
+        if let Some(place) = self.drives.borrow_mut().get_mut(role) {
+            *place = None;
+        }
+    }
+
+    /// Puts a blank drive in the place of a lost one.
+    pub fn replace(&mut self, role: usize) -> Result<Drive> {
+        let device = self.make()?;
+        let mut drives = self.drives.borrow_mut();
+        *drives.get_mut(role).context("there is no such drive")? = Some(device.clone());
+        Ok(Drive { name: format!("drive {role} (new)"), device })
+    }
+
+    /// Bytes that were written to flash on the drives that are there. A block that is written
+    /// again while it is in a ZRWA counts once; blocks a drive moves by itself do not count.
+    pub fn flash_bytes(&self) -> u64 {
+        self.drives.borrow().iter().flatten().map(|drive| drive.flash_blocks.get() * BLOCK as u64).sum()
+    }
+
+    /// Runs `future` on `runtime` while the drives work.
+    pub fn wait<T>(&self, runtime: &Runtime, future: impl Future<Output = T>) -> Result<T> {
+        runtime.block_on(future, || self.step()).context("the array does not answer any more")
+    }
+}

@@ -1,0 +1,233 @@
+//! What the demo writes: a directory as a tar stream, and the comparison of what came back.
+//!
+//! The stream is kept in a temporary file, because what was promised has to be compared with
+//! what was sent, not with files that somebody may change meanwhile.
+
+use anyhow::{Context, Result, ensure};
+use std::{
+    fs::{self, File, Metadata},
+    io::{Read, Seek, SeekFrom, Write},
+    os::unix::fs::{FileExt, MetadataExt},
+    path::{Path, PathBuf},
+};
+
+/// A tar stream of a directory.
+pub struct Source {
+    root: PathBuf,
+    file: File,
+    /// Length of the stream.
+    pub bytes: u64,
+    /// Files, directories and links in it.
+    pub entries: u64,
+    /// What could not be read or is no file, directory or link, and was left out.
+    pub notes: Vec<String>,
+}
+
+/// What the comparison with the files found.
+#[derive(Default)]
+pub struct Comparison {
+    /// Entries that are the same.
+    pub same: u64,
+    /// Files that somebody changed while the demo ran.
+    pub changed: Vec<PathBuf>,
+    /// Entries that came back different.
+    pub different: Vec<PathBuf>,
+}
+
+impl Source {
+    /// Packs `root`, passing over directories for which `skip` says so.
+    pub fn pack(root: &Path, skip: impl Fn(&Path) -> bool) -> Result<Source> {
+        let meta = fs::metadata(root).with_context(|| format!("{} cannot be read", root.display()))?;
+        let file = tempfile::tempfile().context("there is no room for temporary files")?;
+        let mut builder = tar::Builder::new(std::io::BufWriter::with_capacity(1 << 20, file));
+        builder.follow_symlinks(false);
+        let mut source = Source {
+            root: root.to_path_buf(),
+            file: tempfile::tempfile()?,
+            bytes: 0,
+            entries: 0,
+            notes: Vec::new(),
+        };
+        if meta.is_dir() {
+            source.pack_dir(&mut builder, Path::new(""), &skip)?;
+        } else {
+            let name = root.file_name().context("the path has no name")?;
+            source.root = root.parent().unwrap_or(Path::new("")).to_path_buf();
+            source.pack_file(&mut builder, Path::new(name))?;
+            ensure!(source.entries == 1, "{} cannot be read", root.display());
+        }
+        source.file = builder.into_inner()?.into_inner().context("the stream cannot be stored")?;
+        source.bytes = source.file.seek(SeekFrom::End(0))?;
+        Ok(source)
+    }
+
+    /// Packs the content of the directory at `inside` the root, names in order.
+    fn pack_dir<W: Write>(
+        &mut self,
+        builder: &mut tar::Builder<W>,
+        inside: &Path,
+        skip: &impl Fn(&Path) -> bool,
+    ) -> Result<()> {
+        let dir = self.root.join(inside);
+        let listed: std::io::Result<Vec<_>> = fs::read_dir(&dir).and_then(Iterator::collect);
+        let mut entries = match listed {
+            Ok(entries) => entries,
+            Err(error) => {
+                self.notes.push(format!("{} is left out: {error}", dir.display()));
+                return Ok(());
+            }
+        };
+        entries.sort_by_key(|entry| entry.file_name());
+        for entry in entries {
+            let path = inside.join(entry.file_name());
+            let full = self.root.join(&path);
+            let Ok(meta) = fs::symlink_metadata(&full) else { continue };
+            if meta.is_dir() {
+                if skip(&full) {
+                    continue;
+                }
+                let mut header = header(&meta, 0);
+                builder
+                    .append_data(&mut header, &path, std::io::empty())
+                    .context("the stream cannot be stored")?;
+                self.entries += 1;
+                self.pack_dir(builder, &path, skip)?;
+            } else if meta.is_symlink() {
+                match fs::read_link(&full) {
+                    Ok(target) => {
+                        let mut header = header(&meta, 0);
+                        builder
+                            .append_link(&mut header, &path, target)
+                            .context("the stream cannot be stored")?;
+                        self.entries += 1;
+                    }
+                    Err(error) => self.notes.push(format!("{} is left out: {error}", full.display())),
+                }
+            } else if meta.is_file() {
+                self.pack_file(builder, &path)?;
+            } else {
+                self.notes.push(format!("{} is left out: it is no file, directory or link", full.display()));
+            }
+        }
+        Ok(())
+    }
+
+    fn pack_file<W: Write>(&mut self, builder: &mut tar::Builder<W>, path: &Path) -> Result<()> {
+        let full = self.root.join(path);
+        let opened = File::open(&full).and_then(|file| file.metadata().map(|meta| (file, meta)));
+        let (file, meta) = match opened {
+            Ok(opened) => opened,
+            Err(error) => {
+                self.notes.push(format!("{} is left out: {error}", full.display()));
+                return Ok(());
+            }
+        };
+        // A file that shrinks meanwhile is filled up, as in any tar.
+        let content = file.take(meta.len()).chain(std::io::repeat(0)).take(meta.len());
+        let mut header = header(&meta, meta.len());
+        builder
+            .append_data(&mut header, path, content)
+            .with_context(|| format!("{} cannot be packed", full.display()))?;
+        self.entries += 1;
+        Ok(())
+    }
+
+    /// Fills `target` with the stream from `offset` on; zeros follow its end.
+    pub fn read_at(&self, offset: u64, target: &mut [u8]) -> Result<()> {
+        let there = self.bytes.saturating_sub(offset).min(target.len() as u64) as usize;
+        self.file.read_exact_at(&mut target[..there], offset).context("the stream cannot be read back")?;
+        target[there..].fill(0);
+        Ok(())
+    }
+
+    /// Unpacks `stream` and compares every entry with the file that it came from.
+    pub fn compare(&self, stream: impl Read) -> Result<Comparison> {
+        let mut archive = tar::Archive::new(stream);
+        let mut comparison = Comparison::default();
+        for entry in archive.entries()? {
+            let mut entry = entry.context("what came back is no tar stream")?;
+            let path = entry.path().context("an entry came back without a name")?.into_owned();
+            let full = self.root.join(&path);
+            let mtime = entry.header().mtime()? as i64;
+            let Ok(meta) = fs::symlink_metadata(&full) else {
+                comparison.changed.push(path);
+                continue;
+            };
+            let same = match entry.header().entry_type() {
+                tar::EntryType::Directory => meta.is_dir(),
+                tar::EntryType::Symlink => {
+                    let target = entry.link_name()?.map(|target| target.into_owned());
+                    fs::read_link(&full).ok() == target
+                }
+                _ => meta.is_file() && same_content(&mut entry, &full)?,
+            };
+            let touched =
+                meta.mtime() != mtime || entry.size() != meta.len() && !meta.is_dir() && !meta.is_symlink();
+            match same {
+                true => comparison.same += 1,
+                false if touched => comparison.changed.push(path),
+                false => comparison.different.push(path),
+            }
+        }
+        Ok(comparison)
+    }
+}
+
+fn header(meta: &Metadata, size: u64) -> tar::Header {
+    let mut header = tar::Header::new_gnu();
+    header.set_metadata(meta);
+    header.set_size(size);
+    header
+}
+
+fn same_content(stored: &mut impl Read, path: &Path) -> Result<bool> {
+    let Ok(mut file) = File::open(path) else { return Ok(false) };
+    let (mut a, mut b) = (vec![0; 1 << 16], vec![0; 1 << 16]);
+    loop {
+        let count = stored.read(&mut a).context("what came back cannot be unpacked")?;
+        if count == 0 {
+            return Ok(file.read(&mut b[..1])? == 0);
+        }
+        if file.read_exact(&mut b[..count]).is_err() || a[..count] != b[..count] {
+            return Ok(false);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn odd_trees_come_back_the_same_and_a_changed_byte_is_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path();
+        fs::create_dir_all(root.join("empty/inside")).unwrap();
+        fs::create_dir(root.join("skipped")).unwrap();
+        fs::write(root.join("skipped/file"), "x").unwrap();
+        fs::write(root.join("a \n\"name\" ü"), vec![7; 70_000]).unwrap();
+        fs::write(root.join("nothing"), "").unwrap();
+        fs::write(root.join("long".repeat(60)), "long name").unwrap();
+        std::os::unix::fs::symlink("t".repeat(200), root.join("link")).unwrap();
+        let source = Source::pack(root, |path| path.ends_with("skipped")).unwrap();
+        assert_eq!(source.entries, 6);
+        let mut stream = vec![0; source.bytes as usize];
+        source.read_at(0, &mut stream).unwrap();
+        let comparison = source.compare(&stream[..]).unwrap();
+        assert_eq!((comparison.same, comparison.different.len(), comparison.changed.len()), (6, 0, 0));
+
+        let at = stream.windows(9).position(|w| w == b"long name").unwrap();
+        stream[at] ^= 1;
+        let comparison = source.compare(&stream[..]).unwrap();
+        assert_eq!((comparison.same, comparison.different.len()), (5, 1));
+    }
+
+    #[test]
+    fn a_single_file_and_a_missing_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        fs::write(&file, "content").unwrap();
+        assert_eq!(Source::pack(&file, |_| false).unwrap().entries, 1);
+        assert!(Source::pack(&dir.path().join("missing"), |_| false).is_err());
+    }
+}

@@ -1,0 +1,212 @@
+//! The tar stream on the array: zone after zone, written with many writes on the way, and read
+//! back as a [`Read`] that compares everything it passes on with what was sent.
+
+use super::{rig::Rig, source::Source};
+use anyhow::{Context, Result};
+use engine::{
+    array::Array,
+    buf::{BLOCK, Buf},
+    device::{Command, Completion, ZonedDevice},
+    runtime::Runtime,
+    zone::{Lba, ZoneIndex, ZoneState},
+};
+use indicatif::ProgressBar;
+use std::{collections::VecDeque, io::Read, ops::Range};
+
+/// Writes on the way at the same time.
+const QUEUE_DEPTH: usize = 16;
+/// Largest write; the seed picks each size.
+const MOST_BLOCKS: u64 = (512 << 10) / BLOCK as u64;
+/// Bytes in one read.
+const READ_BYTES: u64 = 1 << 20;
+
+/// An array, what makes it run, and what is on it.
+#[derive(Clone, Copy)]
+pub struct Volume<'a> {
+    pub array: &'a Array,
+    pub runtime: &'a Runtime,
+    pub rig: &'a Rig,
+    pub source: &'a Source,
+}
+
+impl Volume<'_> {
+    fn wait<T>(&self, future: impl Future<Output = T>) -> Result<T> {
+        self.rig.wait(self.runtime, future)
+    }
+
+    fn zone_bytes(&self) -> u64 {
+        self.array.geometry().zone_capacity_blocks * BLOCK as u64
+    }
+
+    /// Where byte `offset` of the stream is, and how many bytes follow it in the same zone.
+    fn locate(&self, offset: u64) -> (Lba, u64) {
+        let (zone, inside) = (offset / self.zone_bytes(), offset % self.zone_bytes());
+        let start = self.array.geometry().start(ZoneIndex(zone as u32));
+        (Lba(start.0 + inside / BLOCK as u64), self.zone_bytes() - inside)
+    }
+
+    /// Bytes of the stream up to where the write pointers say that it goes.
+    pub fn end(&self) -> Result<u64> {
+        let count = self.array.geometry().zones;
+        let done = self.wait(self.array.submit(Command::Report { first: ZoneIndex(0), count }))?;
+        done.result?;
+        let mut blocks = 0;
+        for zone in &done.zones {
+            match zone.state {
+                ZoneState::Full => blocks += zone.capacity_blocks,
+                _ => return Ok((blocks + zone.wp_blocks) * BLOCK as u64),
+            }
+        }
+        Ok(blocks * BLOCK as u64)
+    }
+}
+
+/// Writes the stream. Positions are bytes from its start; `acknowledged` ≤ `submitted`.
+pub struct Writer<'a> {
+    volume: Volume<'a>,
+    bar: ProgressBar,
+    queue: VecDeque<(u64, Completion)>,
+    total: u64,
+    pub submitted: u64,
+    pub acknowledged: u64,
+}
+
+impl<'a> Writer<'a> {
+    /// Goes on at byte `from`, to byte `total` at most: the padded end of the stream.
+    pub fn new(volume: Volume<'a>, bar: ProgressBar, from: u64, total: u64) -> Writer<'a> {
+        bar.set_length(total);
+        Writer { volume, bar, queue: VecDeque::new(), total, submitted: from, acknowledged: from }
+    }
+
+    /// Writes until `until` bytes are acknowledged, then leaves as much on the way as there is
+    /// room for, at whatever point the drives happen to be.
+    pub fn write_until(&mut self, until: u64) -> Result<()> {
+        while self.acknowledged < until.min(self.total) {
+            self.fill_queue()?;
+            self.acknowledge()?;
+        }
+        self.fill_queue()?;
+        for _ in 0..self.volume.rig.draw(64) {
+            self.volume.runtime.run();
+            self.volume.rig.step();
+        }
+        // What has completed by now has been promised.
+        while let Some((end, completion)) = self.queue.front_mut() {
+            let Some(done) = completion.take() else { break };
+            done.result.with_context(|| format!("the write that ends at byte {end} failed"))?;
+            self.acknowledged = *end;
+            self.queue.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Writes the rest of the stream and waits for it.
+    pub fn write_to_the_end(&mut self) -> Result<()> {
+        while self.acknowledged < self.total {
+            self.fill_queue()?;
+            self.acknowledge()?;
+        }
+        self.bar.finish_and_clear();
+        Ok(())
+    }
+
+    fn fill_queue(&mut self) -> Result<()> {
+        while self.queue.len() < QUEUE_DEPTH && self.submitted < self.total {
+            let (lba, room) = self.volume.locate(self.submitted);
+            let wanted = (1 + self.volume.rig.draw(MOST_BLOCKS)) * BLOCK as u64;
+            let mut data = Buf::zeroed(wanted.min(room).min(self.total - self.submitted) as usize);
+            let target = data.as_mut().context("a new buffer is in use")?;
+            self.volume.source.read_at(self.submitted, target)?;
+            self.submitted += data.len() as u64;
+            let completion = self.volume.array.submit(Command::write(lba, data, true));
+            self.queue.push_back((self.submitted, completion));
+        }
+        Ok(())
+    }
+
+    /// Waits for the oldest write.
+    fn acknowledge(&mut self) -> Result<()> {
+        let Some((end, completion)) = self.queue.pop_front() else { return Ok(()) };
+        let done = self.volume.wait(completion)?;
+        done.result.with_context(|| format!("the write that ends at byte {end} failed"))?;
+        self.acknowledged = end;
+        self.bar.set_position(end);
+        Ok(())
+    }
+}
+
+/// Reads the stream back, up to `end`, and counts the bytes that are not as they were sent.
+pub struct Checker<'a> {
+    volume: Volume<'a>,
+    bar: ProgressBar,
+    end: u64,
+    /// How far the array has been read.
+    checked: u64,
+    /// What was read and not yet passed on.
+    waiting: Vec<u8>,
+    passed: usize,
+    /// Bytes in blocks that differ or cannot be read.
+    pub lost: u64,
+}
+
+impl<'a> Checker<'a> {
+    pub fn new(volume: Volume<'a>, bar: ProgressBar, end: u64) -> Checker<'a> {
+        bar.set_length(end);
+        Checker { volume, bar, end, checked: 0, waiting: Vec::new(), passed: 0, lost: 0 }
+    }
+
+    /// Checks whatever nobody has read yet.
+    pub fn finish(mut self) -> Result<u64> {
+        while self.checked < self.end {
+            self.next_piece()?;
+        }
+        self.bar.finish_and_clear();
+        Ok(self.lost)
+    }
+
+    fn next_piece(&mut self) -> Result<()> {
+        let (lba, room) = self.volume.locate(self.checked);
+        let most = READ_BYTES.min(self.volume.array.geometry().max_transfer_blocks as u64 * BLOCK as u64);
+        let len = room.min(most).min(self.end - self.checked);
+        let mut sent = vec![0; len as usize];
+        self.volume.source.read_at(self.checked, &mut sent)?;
+        // Blocks that cannot be read count as different in every byte.
+        self.waiting = sent.iter().map(|byte| !byte).collect();
+        if !self.fetch(lba, 0..len as usize)? {
+            for block in 0..len as usize / BLOCK {
+                self.fetch(Lba(lba.0 + block as u64), block * BLOCK..(block + 1) * BLOCK)?;
+            }
+        }
+        let differing = self.waiting.chunks(BLOCK).zip(sent.chunks(BLOCK)).filter(|(a, b)| a != b).count();
+        self.lost += (differing * BLOCK) as u64;
+        self.passed = 0;
+        self.checked += len;
+        self.bar.set_position(self.checked);
+        Ok(())
+    }
+
+    /// Reads from `lba` on into `range` of what waits; `false` if it cannot be read.
+    fn fetch(&mut self, lba: Lba, range: Range<usize>) -> Result<bool> {
+        let command = Command::read(lba, Buf::zeroed(range.len()));
+        let done = self.volume.wait(self.volume.array.submit(command))?;
+        if done.result.is_ok() {
+            self.waiting[range].copy_from_slice(&done.data);
+        }
+        Ok(done.result.is_ok())
+    }
+}
+
+impl Read for Checker<'_> {
+    fn read(&mut self, target: &mut [u8]) -> std::io::Result<usize> {
+        if self.passed == self.waiting.len() {
+            if self.checked >= self.end {
+                return Ok(0);
+            }
+            self.next_piece().map_err(|error| std::io::Error::other(format!("{error:#}")))?;
+        }
+        let count = target.len().min(self.waiting.len() - self.passed);
+        target[..count].copy_from_slice(&self.waiting[self.passed..][..count]);
+        self.passed += count;
+        Ok(count)
+    }
+}

@@ -1,0 +1,13 @@
+//! What the `zoneraid` binary and its benchmark share.
+//!
+//! [`members`] finds drives and the arrays on them, [`cli`] is the command line, [`demo`] the
+//! story that `make demo` tells, [`bench`](mod@bench) measures what the engine costs.
+#![deny(unsafe_code)]
+
+pub mod alloc;
+pub mod bench;
+pub mod cli;
+pub mod demo;
+pub mod label;
+pub mod members;
+pub mod size;

@@ -1,0 +1,315 @@
+//! Finds drives, reads their labels, and assembles the array that a name stands for.
+//!
+//! Superblocks are the truth: which images belong together is read from them, never from file
+//! names. A directory is searched for the members of an array, and members that are not in it
+//! are missing, with one exception: as long as an image in it is locked by another process, it
+//! could be the missing member, so nothing is assembled without it.
+
+use crate::label::{self, Label};
+use anyhow::{Context, Result, bail, ensure};
+use engine::{
+    array::{Array, ArrayError, Drive},
+    device::{Command, Done, ZonedDevice},
+    runtime::Runtime,
+};
+use sim::ssd::{EmulatedDrive, ImageError, ImageMedia};
+use std::{
+    ffi::OsString,
+    fmt,
+    path::{Path, PathBuf},
+    rc::Rc,
+    time::{Duration, Instant},
+};
+
+/// Environment variable with a directory in which arrays are looked for by name.
+pub const DIR_VARIABLE: &str = "ZONERAID_DIR";
+
+/// How long a drive may be locked before it is reported: a command that only looks around holds
+/// its locks for less.
+const LOCK_PATIENCE: Duration = Duration::from_millis(700);
+
+/// What the user called an array: its name, one of its members, or the directory of them.
+#[derive(Clone, Debug)]
+pub struct ArrayName(PathBuf);
+
+impl From<OsString> for ArrayName {
+    fn from(name: OsString) -> ArrayName {
+        ArrayName(name.into())
+    }
+}
+
+impl From<PathBuf> for ArrayName {
+    fn from(name: PathBuf) -> ArrayName {
+        ArrayName(name)
+    }
+}
+
+impl fmt::Display for ArrayName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.display().fmt(f)
+    }
+}
+
+/// A drive that this process holds, with what its superblock says.
+pub struct OpenDrive {
+    pub path: PathBuf,
+    pub device: Rc<EmulatedDrive>,
+    /// Nothing on a drive that is in no array.
+    pub label: Option<Label>,
+    /// Why the superblock cannot be read although there is one.
+    pub damage: Option<String>,
+}
+
+impl OpenDrive {
+    /// Opens and locks the image at `path` and reads its label.
+    pub fn open(path: &Path) -> Result<OpenDrive> {
+        let device = open_patiently(path, Instant::now() + LOCK_PATIENCE)?;
+        OpenDrive::label(path, device)
+    }
+
+    fn label(path: &Path, device: EmulatedDrive) -> Result<OpenDrive> {
+        let device = Rc::new(device);
+        let runtime = Runtime::new();
+        let label = runtime.block_on(label::read(device.clone()), || false);
+        let (label, damage) = match label.context("the drive does not answer")? {
+            Ok(label) => (label, None),
+            Err(damage) => (None, Some(damage)),
+        };
+        Ok(OpenDrive { path: path.to_path_buf(), device, label, damage })
+    }
+
+    /// The drive as the engine wants it.
+    pub fn drive(&self) -> Drive {
+        Drive { name: self.path.display().to_string(), device: self.device.clone() }
+    }
+
+    /// What is on the drive, in words; `None` if it is blank.
+    pub fn content(&self) -> Result<Option<String>> {
+        if let Some(label) = &self.label {
+            return Ok(Some(format!("member {} of array '{}'", label.role, label.name)));
+        }
+        if let Some(damage) = &self.damage {
+            return Ok(Some(damage.clone()));
+        }
+        let report =
+            Command::Report { first: engine::zone::ZoneIndex(0), count: self.device.geometry().zones };
+        let runtime = Runtime::new();
+        let done =
+            runtime.block_on(self.device.submit(report), || false).context("the drive does not answer")?;
+        done.result?;
+        let used = done.zones.iter().filter(|zone| zone.state != engine::zone::ZoneState::Empty).count();
+        Ok((used > 0).then(|| format!("data in {used} zone{}", if used == 1 { "" } else { "s" })))
+    }
+}
+
+fn open_patiently(path: &Path, deadline: Instant) -> Result<EmulatedDrive, ImageError> {
+    loop {
+        match EmulatedDrive::open_image(path) {
+            Err(error) if error.in_use() && Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            result => return result,
+        }
+    }
+}
+
+/// What a directory holds.
+#[derive(Default)]
+pub struct Scan {
+    /// In order of their names.
+    pub drives: Vec<OpenDrive>,
+    /// Images that another process has locked.
+    pub locked: Vec<PathBuf>,
+    /// Images that cannot be read, and why.
+    pub damaged: Vec<(PathBuf, String)>,
+}
+
+impl Scan {
+    /// Opens every image in `dir`; other files are passed over.
+    pub fn of(dir: &Path) -> Result<Scan> {
+        let entries =
+            std::fs::read_dir(dir).with_context(|| format!("{} cannot be listed", dir.display()))?;
+        let mut paths = Vec::new();
+        for entry in entries {
+            let path = entry.with_context(|| format!("{} cannot be listed", dir.display()))?.path();
+            if path.is_file() && ImageMedia::is_image(&path) {
+                paths.push(path);
+            }
+        }
+        paths.sort_by_key(|path| natural_order(path));
+        let mut scan = Scan::default();
+        let deadline = Instant::now() + LOCK_PATIENCE;
+        for path in paths {
+            match open_patiently(&path, deadline) {
+                Ok(device) => scan.drives.push(OpenDrive::label(&path, device)?),
+                Err(error) if error.in_use() => scan.locked.push(path),
+                Err(error) => scan.damaged.push((path, error.problem)),
+            }
+        }
+        Ok(scan)
+    }
+
+    /// The newest label of each array in the directory.
+    pub fn arrays(&self) -> Vec<&Label> {
+        let mut arrays: Vec<&Label> = Vec::new();
+        for label in self.drives.iter().filter_map(|drive| drive.label.as_ref()) {
+            match arrays.iter_mut().find(|array| array.uuid == label.uuid) {
+                Some(array) if array.event < label.event => *array = label,
+                Some(_) => {}
+                None => arrays.push(label),
+            }
+        }
+        arrays
+    }
+}
+
+/// So that drive10 comes after drive9.
+fn natural_order(path: &Path) -> (String, u64, PathBuf) {
+    let stem = path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
+    let text = stem.trim_end_matches(|c: char| c.is_ascii_digit());
+    let number = stem[text.len()..].parse().unwrap_or(0);
+    (text.to_string(), number, path.to_path_buf())
+}
+
+/// The drives of one array, found and locked, and not assembled yet.
+pub struct Found {
+    /// The newest label.
+    pub label: Label,
+    pub drives: Vec<OpenDrive>,
+    /// Images beside them that cannot be read; one of them may be a missing member.
+    pub damaged: Vec<(PathBuf, String)>,
+}
+
+impl Found {
+    /// Finds the array that `name` stands for.
+    pub fn by_name(name: &ArrayName) -> Result<Found> {
+        let path = &name.0;
+        if path.is_file() {
+            let uuid = {
+                let drive = OpenDrive::open(path)?;
+                if let Some(damage) = drive.damage {
+                    bail!("{name}: {damage}");
+                }
+                drive.label.with_context(|| format!("{name} belongs to no array"))?.uuid
+            };
+            let scan = Scan::of(directory_of(path))?;
+            return Found::pick(scan, |label| label.uuid == uuid)?
+                .with_context(|| format!("{name} changed while it was looked at; try again"));
+        }
+        if path.is_dir() {
+            let scan = Scan::of(path)?;
+            let arrays = scan.arrays();
+            if arrays.len() > 1 {
+                let names: Vec<String> = arrays
+                    .iter()
+                    .map(|a| format!("'{}' ({})", a.name, super::cli::output::uuid(&a.uuid)))
+                    .collect();
+                bail!(
+                    "{name} holds members of {} arrays, {}; name one of their members",
+                    arrays.len(),
+                    names.join(", ")
+                );
+            }
+            if let Some(found) = Found::pick(scan, |_| true)? {
+                return Ok(found);
+            }
+            ensure!(
+                name.0.components().count() == 1 && path != Path::new("."),
+                "{name} holds no member of an array"
+            );
+        } else if path.components().count() > 1 {
+            bail!("{name} does not exist");
+        }
+        Found::by_array_name(name)
+    }
+
+    fn by_array_name(name: &ArrayName) -> Result<Found> {
+        let mut places = vec![PathBuf::from(".")];
+        places.extend(std::env::var_os(DIR_VARIABLE).filter(|dir| !dir.is_empty()).map(PathBuf::from));
+        let wanted = name.0.to_string_lossy();
+        for place in &places {
+            let scan = Scan::of(place)?;
+            let uuids: Vec<[u8; 16]> =
+                scan.arrays().iter().filter(|array| array.name == wanted).map(|array| array.uuid).collect();
+            ensure!(
+                uuids.len() <= 1,
+                "{} holds members of {} arrays called '{name}'; name one of their members",
+                place.display(),
+                uuids.len()
+            );
+            if let Some(&uuid) = uuids.first()
+                && let Some(found) = Found::pick(scan, |label| label.uuid == uuid)?
+            {
+                return Ok(found);
+            }
+        }
+        let places: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
+        bail!(
+            "no array called '{name}' among the images in {}; name its directory or one of its members",
+            places.join(" and ")
+        )
+    }
+
+    /// Keeps the drives of the array that `chosen` picks and lets the others go.
+    fn pick(scan: Scan, chosen: impl Fn(&Label) -> bool) -> Result<Option<Found>> {
+        let Some(label) = scan.arrays().into_iter().find(|label| chosen(label)).cloned() else {
+            ensure!(
+                scan.locked.is_empty(),
+                "{} is in use by another process",
+                scan.locked.first().map(|p| p.display().to_string()).unwrap_or_default()
+            );
+            return Ok(None);
+        };
+        let (mut drives, locked) = (scan.drives, scan.locked);
+        let mut damaged = scan.damaged;
+        for drive in &drives {
+            damaged.extend(drive.damage.clone().map(|damage| (drive.path.clone(), damage)));
+        }
+        drives.retain(|drive| drive.label.as_ref().is_some_and(|l| l.uuid == label.uuid));
+        if drives.len() < label.members as usize
+            && let Some(path) = locked.first()
+        {
+            bail!("{} is in use by another process and may be a member of '{}'", path.display(), label.name);
+        }
+        Ok(Some(Found { label, drives, damaged }))
+    }
+
+    /// Assembles the array, which recovers what a power cut left behind.
+    pub fn assemble(&self) -> Result<Session, ArrayError> {
+        let runtime = Runtime::new();
+        let drives = self.drives.iter().map(OpenDrive::drive).collect();
+        let array = runtime.block_on(Array::assemble(&runtime, drives), || false);
+        let array = array.unwrap_or_else(|| Err(ArrayError("the drives do not answer".into())))?;
+        Ok(Session { runtime, array })
+    }
+}
+
+/// The directory in which `path` lies.
+pub fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// An assembled array and what makes it run.
+pub struct Session {
+    pub runtime: Runtime,
+    pub array: Array,
+}
+
+impl Session {
+    /// Finds and assembles the array that `name` stands for.
+    pub fn open(name: &ArrayName) -> Result<Session> {
+        Ok(Found::by_name(name)?.assemble()?)
+    }
+
+    /// Runs the array until `future` is done.
+    pub fn wait<T>(&self, future: impl Future<Output = T>) -> Result<T> {
+        self.runtime.block_on(future, || false).context("the array does not answer any more")
+    }
+
+    /// Carries one command out; its failure is an error.
+    pub fn run(&self, command: Command) -> Result<Done> {
+        let done = self.wait(self.array.submit(command))?;
+        done.result?;
+        Ok(done)
+    }
+}

@@ -1,0 +1,258 @@
+//! The command line from end to end: what a user types, on image files.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod support;
+
+use std::{
+    fs,
+    io::{Seek, SeekFrom, Write},
+    process::Stdio,
+    time::{Duration, Instant},
+};
+use support::{Place, Random, drive, fingerprint};
+
+#[test]
+fn a_file_survives_the_loss_of_one_drive_after_another() {
+    let place = Place::with_array(7);
+    let data = Random(1).bytes(9_000_001);
+    let written = place.run_with(&["zone", "write", "tank", "0", "--fua", "--json"], &data);
+    assert!(written.code == 4, "an array is not found by name outside its directory");
+    let written = place.run_with(&["zone", "write", "drives", "0", "--fua", "--json"], &data).ok();
+    assert_eq!(written.json()["written_bytes"], 9_000_001);
+    assert_eq!(written.json()["padded_bytes"], 4096 - 9_000_001 % 4096);
+
+    place.remove(&drive("drives", 3));
+    assert_eq!(place.run(&["status", "drives"]).code, 1);
+    assert_eq!(place.read_zone("drives", 0)[..data.len()], data);
+
+    let more = Random(2).bytes(1 << 20);
+    place.run_with(&["zone", "write", "drives", "0"], &more).ok();
+    place.run(&["replace", "drives", "3", &drive("drives", 5)]).ok();
+    let status = place.run(&["status", "drives", "--json"]).ok().json();
+    assert_eq!(status["state"], "healthy");
+    assert_eq!(status["members"][3]["drive"], drive("drives", 5));
+
+    // The next one goes, named by a path that does not exist any more.
+    place.remove(&drive("drives", 0));
+    let whole: Vec<u8> = data.iter().copied().chain([0; 4096 - 9_000_001 % 4096]).chain(more).collect();
+    assert_eq!(place.read_zone("drives", 0), whole);
+    place.run(&["replace", &drive("drives", 0), &drive("drives", 6)]).ok();
+    assert_eq!(place.run(&["status", "drives"]).code, 0);
+    assert_eq!(place.read_zone(&drive("drives", 6), 0), whole);
+}
+
+/// Kills a writer at a random moment, loses a drive, and holds zoneraid to what it promised.
+fn kill_and_lose(lost: usize, fua: bool, random: &mut Random) {
+    let seed = random.0;
+    let place = Place::with_array(6);
+    let data = random.bytes(12 << 20);
+    let log = place.path("acknowledged");
+    let block_size = (4096 << random.below(8)).to_string();
+    let depth = (1 + random.below(16)).to_string();
+    let mut args = vec!["zone", "write", "drives", "0", "--ack-log", "acknowledged"];
+    args.extend(["--block-size", &block_size, "--queue-depth", &depth]);
+    args.extend(fua.then_some("--fua"));
+    let mut child = place.start(&args, data.clone());
+    let lines = if fua { 1 + random.below(40) } else { 1 };
+    let acknowledged = || fs::read_to_string(&log).unwrap_or_default();
+    let started = Instant::now();
+    while (acknowledged().lines().count() as u64) < lines && child.try_wait().unwrap().is_none() {
+        assert!(started.elapsed() < Duration::from_secs(60), "nothing is acknowledged, seed {seed}");
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+
+    place.remove(&drive("drives", lost));
+    let promised: usize = acknowledged().lines().last().map_or(0, |line| line.parse().unwrap());
+    let there = place.read_zone("drives", 0);
+    assert!(
+        promised > 0 && promised <= there.len(),
+        "{promised} promised, {} there, seed {seed}",
+        there.len()
+    );
+    assert!(there[..] == data[..there.len()], "what is there is not what was written, seed {seed}");
+
+    // It goes on where the wp is, and the lost drive can be replaced.
+    place.run_with(&["zone", "write", "drives", "0", "--fua"], &data[there.len()..]).ok();
+    place.run(&["replace", &drive("drives", lost), &drive("drives", 5)]).ok();
+    assert_eq!(place.run(&["status", "drives"]).code, 0, "seed {seed}");
+    place.remove(&drive("drives", (lost + 1 + random.below(4) as usize) % 5));
+    assert!(place.read_zone("drives", 0) == data, "the zone is not what was written, seed {seed}");
+}
+
+#[test]
+fn a_killed_writer_and_each_drive_in_turn_lose_nothing_acknowledged() {
+    let mut random = Random::new();
+    for lost in 0..5 {
+        kill_and_lose(lost, true, &mut random);
+        kill_and_lose(lost, false, &mut random);
+    }
+}
+
+#[test]
+fn exit_codes_say_how_the_array_is() {
+    let place = Place::with_array(6);
+    assert_eq!(place.run(&["status", "drives"]).code, 0);
+    assert_eq!(place.run(&["status", &drive("drives", 2)]).code, 0);
+    place.run(&["fail", "drives", "2"]).ok();
+    let status = place.run(&["status", "drives", "--json"]);
+    assert_eq!((status.code, status.json()["state"].as_str().unwrap()), (1, "degraded"));
+    assert_eq!(status.json()["members"][2]["state"], "out");
+    assert!(status.json()["action"].as_str().unwrap().contains("zoneraid replace drives 2"));
+    place.run(&["replace", "drives", "2", &drive("drives", 5)]).ok();
+    assert_eq!(place.run(&["status", "drives"]).code, 0);
+
+    place.remove(&drive("drives", 0));
+    place.remove(&drive("drives", 1));
+    let status = place.run(&["status", "drives", "--json"]);
+    assert_eq!((status.code, status.json()["state"].as_str().unwrap()), (2, "unusable"));
+    place.run(&["zone", "read", "drives", "0"]).fails_with(&[]);
+    place.run(&["status", "nothing"]).fails_with(&["no array called 'nothing'"]);
+    place.run(&["status"]).fails_with(&["<ARRAY>"]);
+}
+
+#[test]
+fn an_array_is_found_by_its_name_here_and_in_the_directory_of_the_environment() {
+    let place = Place::with_array(5);
+    let elsewhere =
+        place.command(&["status", "tank"]).env("ZONERAID_DIR", place.path("drives")).output().unwrap();
+    assert!(elsewhere.status.success());
+    let here = place.command(&["status", "tank"]).current_dir(place.path("drives")).output().unwrap();
+    assert!(here.status.success());
+    place.run(&["status", "tank"]).fails_with(&["tank"]);
+}
+
+#[test]
+fn two_arrays_in_one_directory_are_told_apart_and_never_mixed() {
+    let place = Place::with_array(10);
+    let drives: Vec<String> = (5..10).map(|n| drive("drives", n)).collect();
+    let mut args = vec!["create", "pond"];
+    args.extend(drives.iter().map(String::as_str));
+    place.run(&args).ok();
+    place.run(&["status", "drives"]).fails_with(&["2 arrays", "tank", "pond"]);
+    let status = place.run(&["status", &drive("drives", 7), "--json"]).ok().json();
+    assert_eq!(status["name"], "pond");
+    assert_eq!(status["members"].as_array().unwrap().len(), 5);
+    place.run(&["replace", &drive("drives", 0), &drive("drives", 7)]).fails_with(&["array 'pond'", "blank"]);
+    place.run(&["fail", &drive("drives", 0), &drive("drives", 7)]).fails_with(&["not a member of 'tank'"]);
+    let mixed = [drive("drives", 0), drive("drives", 7), drive("drives", 8)];
+    place.run(&["create", "new", &mixed[0], &mixed[1], &mixed[2]]).fails_with(&[
+        "member 0 of array 'tank'",
+        "member 2 of array 'pond'",
+        "--yes",
+    ]);
+}
+
+#[test]
+fn create_destroys_nothing_without_being_told_to() {
+    let place = Place::with_array(5);
+    place.run_with(&["zone", "write", "drives", "0", "--fua"], b"precious").ok();
+    let before = fingerprint(&place.path("drives"));
+    place.create("new", "drives", 5).fails_with(&["--yes", "tank"]);
+    let drives: Vec<String> = (0..5).map(|n| drive("drives", n)).collect();
+    let mut args = vec!["create", "new", "--dry-run", "--yes"];
+    args.extend(drives.iter().map(String::as_str));
+    let said = place.run(&args).ok().text();
+    assert!(said.contains("would destroy member 4 of array 'tank'") && said.contains("dry run"), "{said}");
+    assert!(fingerprint(&place.path("drives")) == before, "a dry run wrote to a drive");
+    place.run(&["emulate", "create", "drives"]).fails_with(&["drive0.img", "exists"]);
+    place.run(&["create", "x", &drives[0], &drives[0], &drives[1]]).fails_with(&["named twice"]);
+    args.retain(|arg| *arg != "--dry-run");
+    place.run(&args).ok();
+    assert_eq!(place.json(&["status", "drives"])["name"], "new");
+    assert!(place.read_zone("drives", 0).is_empty());
+}
+
+#[test]
+fn files_that_are_no_drives_and_damaged_ones_are_refused() {
+    let place = Place::with_array(6);
+    fs::write(place.path("drives/notes.txt"), "not a drive").unwrap();
+    fs::write(place.path("drives/other.img"), vec![7; 100_000]).unwrap();
+    assert_eq!(place.run(&["status", "drives"]).code, 0, "files that are no images do not matter");
+    place.run(&["examine", "drives/other.img"]).fails_with(&["other.img"]);
+    place.run(&["examine", "drives/missing.img"]).fails_with(&["missing.img"]);
+    place.run(&["create", "x", "drives/other.img", &drive("drives", 5)]).fails_with(&["other.img"]);
+
+    // The header of an image, after the magic that makes it one.
+    let mut image = fs::File::options().write(true).open(place.path("drives/drive1.img")).unwrap();
+    image.seek(SeekFrom::Start(100)).unwrap();
+    image.write_all(&[0xff; 64]).unwrap();
+    drop(image);
+    place.run(&["examine", &drive("drives", 1)]).fails_with(&["drive1.img"]);
+    let status = place.run(&["status", "drives"]);
+    assert_eq!(status.code, 1, "{}", status.stderr);
+    assert!(status.stderr.contains("drive1.img"), "{}", status.stderr);
+}
+
+#[test]
+fn a_drive_in_use_is_never_done_without() {
+    let place = Place::with_array(5);
+    let mut command = place.command(&["zone", "write", "drives", "0"]);
+    let mut writer = command.stdin(Stdio::piped()).spawn().unwrap();
+    let mut stdin = writer.stdin.take().unwrap();
+    stdin.write_all(&[1; 1 << 20]).unwrap();
+    // A megabyte does not fit in a pipe: the writer is reading, so that it has the drives.
+    place.run(&["status", "drives"]).fails_with(&["in use by another process"]);
+    place.run(&["zone", "read", &drive("drives", 2), "0"]).fails_with(&["in use by another process"]);
+    drop(stdin);
+    assert!(writer.wait().unwrap().success());
+    assert_eq!(place.run(&["status", "drives"]).code, 0);
+    assert_eq!(place.read_zone("drives", 0), vec![1; 1 << 20]);
+}
+
+#[test]
+fn zones_are_managed_and_their_limits_explained() {
+    let place = Place::with_array(5);
+    let report = place.json(&["zone", "report", "drives"]);
+    let zones = report["zones"].as_array().unwrap();
+    let capacity = zones[0]["capacity_bytes"].as_u64().unwrap();
+    assert!(capacity > 8 << 20 && zones.iter().all(|zone| zone["condition"] == "empty"));
+    let beyond = zones.len().to_string();
+    place.run(&["zone", "read", "drives", &beyond]).fails_with(&["there is no zone"]);
+
+    let data = Random(3).bytes(capacity as usize + 1);
+    place
+        .run_with(&["zone", "write", "drives", "1"], &data)
+        .fails_with(&[&format!("{capacity} bytes of the input are stored safely"), "full"]);
+    assert!(place.read_zone("drives", 1) == data[..capacity as usize]);
+    assert_eq!(place.json(&["zone", "report", "drives", "1"])["zones"][0]["condition"], "full");
+    assert!(place.json(&["zone", "report", "drives", "1"])["zones"][0]["wp_bytes"].is_null());
+    place.run_with(&["zone", "write", "drives", "1"], b"x").fails_with(&["full"]);
+
+    let noted = place.run_with(&["zone", "write", "drives", "2"], b"short").ok();
+    assert!(noted.stderr.contains("4091 zero bytes"), "{}", noted.stderr);
+    let part = place.run(&["zone", "read", "drives", "2", "--offset", "2", "--length", "3"]).ok();
+    assert_eq!(part.stdout, b"ort");
+    place.run(&["zone", "read", "drives", "2", "--offset", "4097"]).fails_with(&["4096", "4097"]);
+
+    place.run(&["zone", "finish", "drives", "2"]).ok();
+    assert_eq!(place.json(&["zone", "report", "drives", "2"])["zones"][0]["condition"], "full");
+    assert_eq!(place.run(&["zone", "read", "drives", "2", "--length", "5"]).ok().stdout, b"short");
+    for zone in ["1", "2"] {
+        place.run(&["zone", "reset", "drives", zone]).ok();
+        assert_eq!(place.json(&["zone", "report", "drives", zone])["zones"][0]["condition"], "empty");
+        assert!(place.read_zone("drives", zone.parse().unwrap()).is_empty());
+    }
+    place.run(&["zone", "open", "drives", "3"]).ok();
+    place.run(&["zone", "close", "drives", "1"]).fails_with(&["zone 1"]);
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let place = Place::with_array(5);
+    place.run_with(&["zone", "write", "drives", "0"], &Random(4).bytes(4 << 20)).ok();
+    for args in [&["zone", "read", "drives", "0"][..], &["zone", "report", "drives"][..]] {
+        let mut child = place.command(args).spawn().unwrap();
+        drop(child.stdout.take());
+        let ended = child.wait_with_output().unwrap();
+        assert_eq!((ended.status.code(), ended.stderr.len()), (Some(0), 0), "{args:?}");
+    }
+}
+
+#[test]
+fn an_empty_input_writes_nothing() {
+    let place = Place::with_array(5);
+    let written = place.run_with(&["zone", "write", "drives", "0", "--fua", "--json"], b"").ok().json();
+    assert_eq!((written["written_bytes"].as_u64(), written["wp_bytes"].as_u64()), (Some(0), Some(0)));
+}

@@ -1,0 +1,123 @@
+//! Golden test of the JSON output: each command prints exactly the fields that its schema in
+//! `schemas/` has, with values of the types that are given there.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod support;
+
+use serde_json::Value;
+use std::{collections::BTreeSet, fs, path::Path};
+use support::{Place, drive};
+
+fn schema(name: &str) -> Value {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("schemas").join(name);
+    serde_json::from_str(&fs::read_to_string(&path).unwrap())
+        .unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// Checks `value` against the part of JSON Schema that the schemas use; fields must match exactly.
+fn check(value: &Value, schema: &Value, at: &str) {
+    if let Some(constant) = schema.get("const") {
+        assert_eq!(value, constant, "{at}");
+    }
+    if let Some(options) = schema.get("enum") {
+        assert!(options.as_array().unwrap().contains(value), "{at}: {value} is none of {options}");
+    }
+    let types = match &schema["type"] {
+        Value::Array(types) => types.clone(),
+        one => vec![one.clone()],
+    };
+    let found = match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(n) if n.is_u64() => "integer",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    };
+    assert!(
+        types.iter().any(|t| t == found || t == "number" && found == "integer"),
+        "{at}: {value}, not {types:?}"
+    );
+    if let Value::Array(items) = value {
+        items.iter().enumerate().for_each(|(n, item)| check(item, &schema["items"], &format!("{at}[{n}]")));
+    }
+    if let Value::Object(fields) = value {
+        let properties = schema["properties"].as_object().unwrap();
+        let (have, want): (BTreeSet<_>, BTreeSet<_>) = (fields.keys().collect(), properties.keys().collect());
+        assert_eq!(have, want, "{at}");
+        fields.iter().for_each(|(name, field)| check(field, &properties[name], &format!("{at}.{name}")));
+    }
+}
+
+#[test]
+fn every_command_prints_what_its_schema_says() {
+    let place = Place::new();
+    let prints = |name: &str, args: &[&str]| {
+        let args: Vec<&str> = args.iter().copied().chain(["--json"]).collect();
+        check(&place.run_with(&args, b"some data").json(), &schema(name), name);
+    };
+    let drives: Vec<String> = (0..7).map(|n| drive("d", n)).collect();
+    prints(
+        "emulate-create.json",
+        &["emulate", "create", "d", "--count", "7", "--zones", "16", "--zone-capacity", "4M"],
+    );
+    let mut create = vec!["create", "tank"];
+    create.extend(drives[..5].iter().map(String::as_str));
+    prints("create.json", &[&create[..], &["--dry-run"]].concat());
+    prints("create.json", &create);
+    prints("status.json", &["status", "d"]);
+    prints("examine.json", &["examine", &drives[0]]);
+    prints("examine.json", &["examine", &drives[6]]);
+    prints("list.json", &["list", "d"]);
+    prints("zone-write.json", &["zone", "write", "d", "0", "--fua"]);
+    prints("zone-report.json", &["zone", "report", "d"]);
+    prints("zone-report.json", &["zone", "report", "d", "0"]);
+    prints("zone-manage.json", &["zone", "open", "d", "1"]);
+    prints("zone-manage.json", &["zone", "finish", "d", "0"]);
+    prints("zone-manage.json", &["zone", "reset", "d", "0"]);
+    prints("fail.json", &["fail", "d", "1"]);
+    prints("status.json", &["status", "d"]);
+    prints("rebuild.json", &["replace", "d", "1", &drives[5]]);
+    prints("rebuild.json", &["rebuild", "d"]);
+    place.remove(&drives[0]);
+    place.remove(&drives[2]);
+    prints("status.json", &["status", "d"]);
+}
+
+#[test]
+fn errors_are_objects_on_standard_error() {
+    let place = Place::new();
+    for args in [&["status", "nothing", "--json"][..], &["--json", "status"][..], &["bogus", "--json"][..]] {
+        let ran = place.run(args);
+        assert_eq!((ran.code, ran.stdout.len()), (4, 0));
+        let error: Value = serde_json::from_str(&ran.stderr).unwrap();
+        assert_eq!(error["output_version"], 1);
+        assert!(!error["error"].as_str().unwrap().is_empty());
+        let known = schema("error.json");
+        assert!(error.as_object().unwrap().keys().all(|key| known["properties"].get(key).is_some()));
+    }
+}
+
+#[test]
+fn the_demo_loses_nothing_and_prints_what_its_schema_says() {
+    let place = Place::new();
+    fs::create_dir_all(place.path("tree/empty")).unwrap();
+    for n in 0..20 {
+        fs::write(place.path(&format!("tree/file {n}")), vec![n as u8; n * 30_000]).unwrap();
+    }
+    std::os::unix::fs::symlink("nowhere", place.path("tree/link")).unwrap();
+    for seed in ["1", "2", "3"] {
+        let demo = place.run(&["demo", "tree", "--seed", seed, "--json"]).ok().json();
+        check(&demo, &schema("demo.json"), "demo.json");
+        assert_eq!(demo["lost_bytes"], 0);
+        assert_eq!(demo["verified_bytes"], demo["input_bytes"]);
+        assert_eq!(demo["acknowledged_bytes"], demo["input_bytes"]);
+        assert_eq!(demo["entries_same"], 22);
+        assert!(demo["recovered_at_cut_bytes"].as_u64() >= demo["acknowledged_at_cut_bytes"].as_u64());
+        assert!(demo["commands_in_flight"].as_u64() > Some(0));
+    }
+    fs::create_dir(place.path("nothing")).unwrap();
+    place.run(&["demo", "nothing"]).ok();
+    place.run(&["demo", "missing"]).fails_with(&["missing"]);
+}

@@ -1,0 +1,165 @@
+//! Runs the `zoneraid` binary in a directory of its own.
+#![allow(dead_code, clippy::unwrap_used, clippy::panic)]
+
+use serde_json::Value;
+use std::{
+    fs,
+    io::Write,
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+};
+
+/// A temporary directory in which commands run.
+pub struct Place {
+    dir: tempfile::TempDir,
+}
+
+/// What a command did.
+pub struct Ran {
+    pub code: i32,
+    pub stdout: Vec<u8>,
+    pub stderr: String,
+}
+
+impl Ran {
+    fn new(output: Output) -> Ran {
+        let code = output.status.code().unwrap_or_else(|| panic!("ended by {}", output.status));
+        Ran { code, stdout: output.stdout, stderr: String::from_utf8(output.stderr).unwrap() }
+    }
+
+    /// Checks that the command succeeded.
+    pub fn ok(self) -> Ran {
+        assert_eq!(self.code, 0, "stderr: {}", self.stderr);
+        self
+    }
+
+    /// Checks that the command itself failed with one sentence that has all of `words` in it.
+    pub fn fails_with(self, words: &[&str]) -> Ran {
+        assert_eq!(self.code, 4, "stdout: {}; stderr: {}", self.text(), self.stderr);
+        let last = self.stderr.lines().last().unwrap_or_default();
+        assert!(last.starts_with("zoneraid: "), "{:?}", self.stderr);
+        for word in words {
+            assert!(last.contains(word), "no {word:?} in {last:?}");
+        }
+        self
+    }
+
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.stdout).into_owned()
+    }
+
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.stdout)
+            .unwrap_or_else(|e| panic!("{e}: stdout {}; stderr {}", self.text(), self.stderr))
+    }
+}
+
+impl Place {
+    pub fn new() -> Place {
+        Place { dir: tempfile::tempdir().unwrap() }
+    }
+
+    /// A place with `count` blank drives in `drives`, and the array `tank` of the first five.
+    pub fn with_array(count: usize) -> Place {
+        let place = Place::new();
+        place.emulate("drives", count);
+        place.create("tank", "drives", 5).ok();
+        place
+    }
+
+    /// Drives of 16 zones of 4 MiB.
+    pub fn emulate(&self, dir: &str, count: usize) {
+        let count = count.to_string();
+        self.run(&["emulate", "create", dir, "--count", &count, "--zones", "16", "--zone-capacity", "4M"])
+            .ok();
+    }
+
+    /// Makes an array of the first `members` drives in `dir`.
+    pub fn create(&self, name: &str, dir: &str, members: usize) -> Ran {
+        let drives: Vec<String> = (0..members).map(|n| drive(dir, n)).collect();
+        let mut args = vec!["create", name, "--level", "raid5"];
+        args.extend(drives.iter().map(String::as_str));
+        self.run(&args)
+    }
+
+    pub fn path(&self, inside: &str) -> PathBuf {
+        self.dir.path().join(inside)
+    }
+
+    pub fn remove(&self, inside: &str) {
+        fs::remove_file(self.path(inside)).unwrap();
+    }
+
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_zoneraid"));
+        command.args(args).current_dir(self.dir.path()).env_remove("ZONERAID_DIR");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    pub fn run(&self, args: &[&str]) -> Ran {
+        Ran::new(self.command(args).output().unwrap())
+    }
+
+    /// Starts a command whose standard input is fed with `input` by a thread, then closed.
+    pub fn start(&self, args: &[&str], input: Vec<u8>) -> Child {
+        let mut child = self.command(args).stdin(Stdio::piped()).spawn().unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        // The command may end before it has read everything.
+        std::thread::spawn(move || stdin.write_all(&input));
+        child
+    }
+
+    pub fn run_with(&self, args: &[&str], input: &[u8]) -> Ran {
+        Ran::new(self.start(args, input.to_vec()).wait_with_output().unwrap())
+    }
+
+    pub fn json(&self, args: &[&str]) -> Value {
+        let args: Vec<&str> = args.iter().copied().chain(["--json"]).collect();
+        self.run(&args).json()
+    }
+
+    pub fn read_zone(&self, array: &str, zone: u32) -> Vec<u8> {
+        self.run(&["zone", "read", array, &zone.to_string()]).ok().stdout
+    }
+}
+
+pub fn drive(dir: &str, number: usize) -> String {
+    format!("{dir}/drive{number}.img")
+}
+
+/// A small generator, so that a failure can be repeated from its seed.
+pub struct Random(pub u64);
+
+impl Random {
+    /// Starts from the clock; tests name the seed when they fail.
+    pub fn new() -> Random {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        Random(now.as_nanos() as u64 | 1)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+
+    pub fn bytes(&mut self, len: usize) -> Vec<u8> {
+        let words = (0..len.div_ceil(8)).flat_map(|_| self.next().to_le_bytes());
+        let mut bytes: Vec<u8> = words.collect();
+        bytes.truncate(len);
+        bytes
+    }
+}
+
+/// Every file below `dir` with its content's checksum, to see whether anything was written.
+pub fn fingerprint(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut files: Vec<_> = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    files.into_iter().map(|path| (path.clone(), fs::read(path).unwrap())).collect()
+}

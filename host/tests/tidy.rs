@@ -1,0 +1,170 @@
+//! Rules about the repository as a whole, which no compiler checks: which crate may look at
+//! which, what the engine must not touch, no unfinished code, no dead links, no references to
+//! files outside the repository.
+
+#![allow(clippy::unwrap_used)]
+
+use std::{
+    fs,
+    path::{Component, Path, PathBuf},
+};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_path_buf()
+}
+
+/// Every file of the repository with one of these extensions, build products left out.
+fn files(extensions: &[&str]) -> Vec<PathBuf> {
+    fn walk(dir: &Path, extensions: &[&str], found: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_str().unwrap();
+            if path.is_dir() {
+                if name != "target" && name != ".git" {
+                    walk(&path, extensions, found);
+                }
+            } else if extensions.iter().any(|e| name == *e || path.extension().is_some_and(|x| x == *e)) {
+                found.push(path);
+            }
+        }
+    }
+    let mut found = Vec::new();
+    walk(&root(), extensions, &mut found);
+    assert!(!found.is_empty(), "no {extensions:?} files below {}", root().display());
+    found.sort();
+    found
+}
+
+/// The numbered lines of a source file that are neither comments nor tests.
+fn code_lines(path: &Path) -> Vec<(usize, String)> {
+    let text = fs::read_to_string(path).unwrap();
+    let lines = text.lines().enumerate().take_while(|(_, line)| line.trim() != "#[cfg(test)]");
+    let code = lines.filter(|(_, line)| !line.trim_start().starts_with("//"));
+    code.map(|(number, line)| (number + 1, line.to_string())).collect()
+}
+
+/// Rust sources of `crates` that end up in a library or a binary.
+fn sources(crates: &[&str]) -> Vec<PathBuf> {
+    let root = root();
+    let of_crate = |path: &PathBuf| {
+        crates.iter().any(|name| path.starts_with(root.join(name).join("src"))) && !path.ends_with("tests.rs")
+    };
+    let found: Vec<PathBuf> = files(&["rs"]).into_iter().filter(of_crate).collect();
+    assert!(!found.is_empty());
+    found
+}
+
+fn complain_about(what: &[&str], sources: &[PathBuf], why: &str) {
+    let mut complaints = Vec::new();
+    for path in sources {
+        for (number, line) in code_lines(path) {
+            for word in what.iter().filter(|word| line.contains(**word)) {
+                complaints.push(format!("{}:{number}: {word}: {}", path.display(), line.trim()));
+            }
+        }
+    }
+    assert!(complaints.is_empty(), "{why}:\n{}", complaints.join("\n"));
+}
+
+#[test]
+fn crates_look_in_one_direction_only() {
+    let ours = ["engine", "sim", "zoneraid"];
+    let allowed: [(&str, &[&str]); 3] = [("engine", &[]), ("sim", &["engine"]), ("host", &["engine", "sim"])];
+    for (name, may_use) in allowed {
+        let manifest = fs::read_to_string(root().join(name).join("Cargo.toml")).unwrap();
+        let dependencies = manifest.split("\n[").filter(|part| part.contains("dependencies]"));
+        for line in dependencies.flat_map(str::lines) {
+            let dependency = line.split(['.', ' ', '=']).next().unwrap().trim_start_matches("zoneraid-");
+            if ours.contains(&dependency) {
+                assert!(may_use.contains(&dependency), "{name} must not depend on {dependency}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_engine_knows_no_operating_system_and_no_unsafe_code() {
+    let lib = fs::read_to_string(root().join("engine/src/lib.rs")).unwrap();
+    assert!(lib.contains("#![forbid(unsafe_code)]"));
+    let banned = [
+        "Instant",
+        "SystemTime",
+        "thread::",
+        "HashMap",
+        "HashSet",
+        "std::fs",
+        "std::net",
+        "std::env",
+        "std::process",
+        "println!",
+        "print!",
+        "dbg!",
+    ];
+    complain_about(&banned, &sources(&["engine"]), "the engine has no clock, threads, random order or I/O");
+}
+
+#[test]
+fn nothing_is_unfinished_and_errors_are_values() {
+    let banned = [".unwrap()", ".expect(", "todo!", "unimplemented!", "panic!("];
+    complain_about(&banned, &sources(&["engine", "sim", "host"]), "errors are values outside tests");
+    let ignored = concat!("#[", "ignore");
+    for path in files(&["rs"]) {
+        assert!(!fs::read_to_string(&path).unwrap().contains(ignored), "{} ignores a test", path.display());
+    }
+}
+
+#[test]
+fn unsafe_code_is_where_it_is_known_to_be() {
+    let known = [root().join("host/src/alloc.rs")];
+    let others: Vec<PathBuf> =
+        sources(&["engine", "sim", "host"]).into_iter().filter(|path| !known.contains(path)).collect();
+    complain_about(
+        &["unsafe fn", "unsafe {", "unsafe impl"],
+        &others,
+        "unsafe code needs a module of its own",
+    );
+}
+
+#[test]
+fn links_between_documents_resolve() {
+    let mut dead = Vec::new();
+    for path in files(&["md"]) {
+        let text = fs::read_to_string(&path).unwrap();
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let target = link.split('#').next().unwrap();
+            if target.is_empty() || target.contains("://") || target.starts_with("mailto:") {
+                continue;
+            }
+            let file = path.parent().unwrap().join(target);
+            if !file.exists() || !inside_the_repository(&file) {
+                dead.push(format!("{}: {link}", path.display()));
+            }
+        }
+    }
+    assert!(dead.is_empty(), "dead links:\n{}", dead.join("\n"));
+}
+
+fn inside_the_repository(path: &Path) -> bool {
+    let root = root();
+    let relative = path.strip_prefix(&root).unwrap();
+    let mut depth = 0;
+    for part in relative.components() {
+        depth += if part == Component::ParentDir { -1 } else { 1 };
+        if depth < 0 {
+            return false;
+        }
+    }
+    true
+}
+
+#[test]
+fn the_repository_stands_alone() {
+    // Put together here, so that this file does not find itself.
+    let banned = [["/wo", "rk/"].concat(), ["../sh", "ared"].concat(), ["/tmp/", "wt"].concat()];
+    for path in files(&["rs", "md", "toml", "json", "Makefile", "run", "yml"]) {
+        let text = fs::read_to_string(&path).unwrap();
+        for word in &banned {
+            assert!(!text.contains(word.as_str()), "{} refers to {word}", path.display());
+        }
+    }
+}
