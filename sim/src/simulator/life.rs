@@ -60,6 +60,8 @@ impl World<'_> {
     /// The first broken promise.
     pub fn run(&mut self) -> Result<(), Failure> {
         let mut course = Course::default();
+        let scenario = self.scenario.clone();
+        self.trace.note(|| format!("{scenario:?}"));
         if !self.create()? {
             return Ok(());
         }

@@ -126,7 +126,9 @@ impl Summary {
         self.seeds += 1;
         self.counts.add(&outcome.counts);
         if let Some(why) = &outcome.refusal {
-            *self.refusals.entry(why.clone()).or_default() += 1;
+            // The reason, whatever the figures are.
+            let why = why.chars().filter(|c| !c.is_ascii_digit()).collect();
+            *self.refusals.entry(why).or_default() += 1;
         }
         if outcome.failure.is_some() {
             self.failures.push(outcome);

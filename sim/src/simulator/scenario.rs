@@ -87,7 +87,7 @@ impl Scenario {
     pub fn draw(rng: &mut Rng) -> Scenario {
         let members = if rng.chance(1, 8) { 3 + rng.below(7) } else { 3 + rng.below(4) } as usize;
         let chunk_blocks = 2u64 << rng.below(3);
-        let drive = draw_drive(rng, chunk_blocks);
+        let drive = draw_drive(rng, members as u64, chunk_blocks);
         let work_events = 1 << (7 + rng.below(5));
         Scenario {
             members,
@@ -102,12 +102,13 @@ impl Scenario {
     }
 }
 
-fn draw_drive(rng: &mut Rng, chunk_blocks: u64) -> Geometry {
+fn draw_drive(rng: &mut Rng, members: u64, chunk_blocks: u64) -> Geometry {
     let fg = 1u64 << rng.below(chunk_blocks.trailing_zeros() as u64);
     let window_chunks = if rng.chance(1, 4) { 2 + rng.below(2) } else { 4 + rng.below(5) };
     let zones = 4 + rng.below(7) as u32;
-    // In any case large enough for a window and for metadata.
-    let least = 64.max(chunk_blocks * (window_chunks + 2));
+    // Large enough for a window, and for metadata: that needs some chunks for each zone and member.
+    let metadata = members * chunk_blocks * 3 + zones as u64 * chunk_blocks;
+    let least = 64.max(chunk_blocks * (window_chunks + 2)).max(metadata);
     let grain = match rng.below(10) {
         0..6 => chunk_blocks,
         6..9 => fg,

@@ -4,7 +4,7 @@
 //! itself, against something small, and so that options that only tests may set stay in one place.
 
 use engine::{
-    array::{Array, CreateOptions, Drive, MemberState},
+    array::{Array, Behaviour, CreateOptions, Drive, MemberState},
     device::ZonedDevice,
     raid::{Canary, Consistency},
     runtime::Runtime,
@@ -51,19 +51,25 @@ pub const CANARIES: [(&str, Canary); 5] = [
     ("log-slot-overwritten", Canary::LogSlotOverwritten),
 ];
 
+impl ArrayMaker {
+    fn behaviour(&self) -> Behaviour {
+        Behaviour { consistency: self.consistency, canary: self.canary }
+    }
+}
+
 impl Maker for ArrayMaker {
     fn create(&self, runtime: &Runtime, options: CreateOptions, drives: Vec<Drive>) -> Work<Rc<dyn Subject>> {
-        let runtime = runtime.clone();
+        let (runtime, behaviour) = (runtime.clone(), self.behaviour());
         Box::pin(async move {
-            let array = Array::create(&runtime, options, drives).await.map_err(|e| e.to_string())?;
+            let array = Array::create_with(&runtime, options, drives, behaviour).await.map_err(|e| e.to_string())?;
             Ok(Rc::new(array) as Rc<dyn Subject>)
         })
     }
 
     fn assemble(&self, runtime: &Runtime, drives: Vec<Drive>) -> Work<Rc<dyn Subject>> {
-        let runtime = runtime.clone();
+        let (runtime, behaviour) = (runtime.clone(), self.behaviour());
         Box::pin(async move {
-            let array = Array::assemble(&runtime, drives).await.map_err(|e| e.to_string())?;
+            let array = Array::assemble_with(&runtime, drives, behaviour).await.map_err(|e| e.to_string())?;
             Ok(Rc::new(array) as Rc<dyn Subject>)
         })
     }
@@ -86,13 +92,6 @@ impl Subject for Array {
     }
 
     fn members(&self) -> Vec<MemberState> {
-        let members = self.status().members.into_iter();
-        members
-            .map(|member| match member.state {
-                // Not all of its zones count.
-                MemberState::Active if member.zones_to_rebuild > 0 => MemberState::Rebuilding,
-                state => state,
-            })
-            .collect()
+        self.status().members.iter().map(|member| member.state).collect()
     }
 }
