@@ -141,6 +141,44 @@ pub async fn examine(drive: &Drive) -> Result<Examined, ArrayError> {
     })
 }
 
+/// What [`Array::inspect`] finds.
+#[derive(Clone, Debug)]
+pub struct Inspected {
+    pub status: ArrayStatus,
+    pub geometry: Geometry,
+    /// As they would be after assembly.
+    pub zones: Vec<ZoneInfo>,
+}
+
+/// Reads the metadata of `drives` and decides what each zone needs; writes nothing. The number is
+/// the oldest event among the members that are taken.
+async fn look(
+    runtime: &Runtime,
+    drives: Vec<Drive>,
+    behaviour: Behaviour,
+) -> Result<(Rc<Core>, Vec<(ZoneIndex, Verdict)>, u64), ArrayError> {
+    let (candidates, damaged) = scan(drives).await?;
+    let found = decide_members(candidates, &damaged)?;
+    let layout = layout_of(&found.superblock);
+    for candidate in found.members.iter().flatten() {
+        check_drive(&candidate.drive.name, &*candidate.drive.device, &layout, found.superblock.zones)?;
+    }
+    let taken = found.members.iter().flatten();
+    let geometry = array_geometry(&found.superblock, taken.map(|c| c.drive.device.geometry()))?;
+    let core = Core::new(runtime, found.superblock, geometry, found.zones, found.sequence, behaviour);
+    for (role, candidate) in found.members.into_iter().enumerate() {
+        let Some(Candidate { drive, log }) = candidate else { continue };
+        let live = live_of(&log, layout.chunk_blocks);
+        let log = MetaLog::new(&core, role, drive.device.clone(), log.zone, log.generation, live);
+        core.put(role, drive.name, log);
+    }
+    for (member, note) in core.members.iter().zip(found.notes) {
+        *member.note.borrow_mut() = note;
+    }
+    let verdicts = core.judge_all().await?;
+    Ok((core, verdicts, found.floor))
+}
+
 impl Array {
     /// Makes a new array of `drives`, in the order of their roles. Every zone of them is reset.
     pub async fn create(
@@ -189,31 +227,25 @@ impl Array {
         drives: Vec<Drive>,
         behaviour: Behaviour,
     ) -> Result<Array, ArrayError> {
-        let (candidates, damaged) = scan(drives).await?;
-        let found = decide_members(candidates, &damaged)?;
-        let layout = layout_of(&found.superblock);
-        for candidate in found.members.iter().flatten() {
-            check_drive(&candidate.drive.name, &*candidate.drive.device, &layout, found.superblock.zones)?;
-        }
-        let taken = found.members.iter().flatten();
-        let geometry = array_geometry(&found.superblock, taken.map(|c| c.drive.device.geometry()))?;
-        let core = Core::new(runtime, found.superblock, geometry, found.zones, found.sequence, behaviour);
-        for (role, candidate) in found.members.into_iter().enumerate() {
-            let Some(Candidate { drive, log }) = candidate else { continue };
-            let live = live_of(&log, layout.chunk_blocks);
-            let log = MetaLog::new(&core, role, drive.device.clone(), log.zone, log.generation, live);
-            core.put(role, drive.name, log);
-        }
-        for (member, note) in core.members.iter().zip(found.notes) {
-            *member.note.borrow_mut() = note;
-        }
-        let verdicts = core.judge_all().await?;
-        core.renew(found.floor).await?;
+        let (core, verdicts, floor) = look(runtime, drives, behaviour).await?;
+        core.renew(floor).await?;
         core.start_members();
         for (zone, verdict) in verdicts {
             core.adopt(zone, verdict).await?;
         }
         Ok(Array(core))
+    }
+
+    /// What [`Array::assemble`] would find in `drives`; writes nothing.
+    pub async fn inspect(runtime: &Runtime, drives: Vec<Drive>) -> Result<Inspected, ArrayError> {
+        let (core, verdicts, _) = look(runtime, drives, Behaviour::default()).await?;
+        for (zone, verdict) in &verdicts {
+            core.load(*zone, verdict);
+        }
+        let zones = core.table.borrow().report(ZoneIndex(0), core.geometry.zones);
+        let zones = zones.map_err(|error| ArrayError(format!("its zones cannot be listed: {error}")))?;
+        let array = Array(core);
+        Ok(Inspected { status: array.status(), geometry: array.geometry().clone(), zones })
     }
 
     /// Puts a drive in the place of `member`, which must be out, to be rebuilt. Every zone of the
@@ -545,9 +577,9 @@ impl Core {
         Ok(())
     }
 
-    /// Repairs one zone and tells the table.
-    async fn adopt(self: &Rc<Self>, zone: ZoneIndex, verdict: Verdict) -> Result<(), ArrayError> {
-        let (state, wp_blocks) = match &verdict {
+    /// Tells the table what a zone is.
+    fn load(&self, zone: ZoneIndex, verdict: &Verdict) {
+        let (state, wp_blocks) = match verdict {
             Verdict::Empty | Verdict::Reset => (ZoneState::Empty, 0),
             Verdict::Full | Verdict::Finish(_) => (ZoneState::Full, self.layout.capacity_blocks()),
             Verdict::Open(tail) if tail.blocks == self.layout.capacity_blocks() => (ZoneState::Full, tail.blocks),
@@ -555,6 +587,11 @@ impl Core {
         };
         let info = ZoneInfo { zone, state, wp_blocks, capacity_blocks: self.layout.capacity_blocks(), zrwa: false };
         self.table.borrow_mut().load(&info);
+    }
+
+    /// Repairs one zone and tells the table.
+    async fn adopt(self: &Rc<Self>, zone: ZoneIndex, verdict: Verdict) -> Result<(), ArrayError> {
+        self.load(zone, &verdict);
         self.repair(zone, verdict).await
     }
 }

@@ -8,7 +8,7 @@
 use crate::label::{self, Content, Label};
 use anyhow::{Context, Result, bail, ensure};
 use engine::{
-    array::{Array, ArrayError, Drive},
+    array::{Array, ArrayError, Drive, Inspected},
     device::{Command, Done, ZonedDevice},
     runtime::Runtime,
 };
@@ -266,6 +266,14 @@ impl Found {
             bail!("{} is in use by another process and may be a member of '{}'", path.display(), label.name);
         }
         Ok(Some(Found { label, drives, damaged }))
+    }
+
+    /// Finds out how the array is; writes nothing.
+    pub fn inspect(&self) -> Result<Inspected, ArrayError> {
+        let runtime = Runtime::new();
+        let drives = self.drives.iter().map(OpenDrive::drive).collect();
+        let found = runtime.block_on(Array::inspect(&runtime, drives), || false);
+        found.unwrap_or_else(|| Err(ArrayError("the drives do not answer".into())))
     }
 
     /// Assembles the array, which recovers what a power cut left behind.

@@ -124,6 +124,31 @@ fn an_array_is_found_by_its_name_here_and_in_the_directory_of_the_environment() 
 }
 
 #[test]
+fn looking_writes_nothing_and_a_drive_that_was_only_looked_for_is_not_stale() {
+    let place = Place::with_array(5);
+    place.run_with(&["zone", "write", "drives", "0"], &Random(5).bytes(3 << 20)).ok();
+    fs::rename(place.path("drives/drive4.img"), place.path("away.img")).unwrap();
+    // What a drive does by itself when its power returns is done with the first look.
+    assert_eq!(place.run(&["status", "drives"]).code, 1);
+    let before = fingerprint(&place.path("drives"));
+    assert_eq!(place.run(&["status", "drives"]).code, 1);
+    place.run(&["examine", &drive("drives", 0)]).ok();
+    place.run(&["list", "drives"]).ok();
+    place.run(&["zone", "report", "drives"]).ok();
+    assert!(fingerprint(&place.path("drives")) == before, "looking wrote to a drive");
+    fs::rename(place.path("away.img"), place.path("drives/drive4.img")).unwrap();
+    assert_eq!(place.run(&["status", "drives"]).code, 0);
+
+    // Once the array was used without it, it is stale, and never mixed in.
+    fs::rename(place.path("drives/drive4.img"), place.path("away.img")).unwrap();
+    place.run_with(&["zone", "write", "drives", "0"], &Random(6).bytes(1 << 20)).ok();
+    fs::rename(place.path("away.img"), place.path("drives/drive4.img")).unwrap();
+    assert_eq!(place.run(&["status", "drives"]).code, 1);
+    let expected = [Random(5).bytes(3 << 20), Random(6).bytes(1 << 20)].concat();
+    assert!(place.read_zone("drives", 0) == expected);
+}
+
+#[test]
 fn two_arrays_in_one_directory_are_told_apart_and_never_mixed() {
     let place = Place::with_array(10);
     let drives: Vec<String> = (5..10).map(|n| drive("drives", n)).collect();

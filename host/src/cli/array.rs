@@ -186,19 +186,15 @@ pub fn status(output: Output, name: &ArrayName) -> Result<u8> {
     for (path, error) in &found.damaged {
         output.note(&format!("{}: {error}; done without it", path.display()));
     }
-    let (status, code) = match found.assemble() {
-        Ok(session) => {
-            let geometry = session.array.geometry();
-            let status = session.array.status();
-            working(name, &status, geometry.zones, geometry.zone_capacity_blocks)
-        }
+    let (status, code) = match found.inspect() {
+        Ok(array) => working(name, &array.status, array.geometry.zones, array.geometry.zone_capacity_blocks),
         Err(error) => (unusable(&found, error.to_string()), UNUSABLE),
     };
     output.print(&status, status_text)?;
     Ok(code)
 }
 
-/// How an array that could be assembled is.
+/// How an array that can be assembled is.
 fn working(name: &ArrayName, array: &ArrayStatus, zones: u32, capacity_blocks: u64) -> (Status, u8) {
     let out = array.members.iter().position(|member| member.state == MemberState::Out);
     let rebuilding = array.members.iter().position(|member| member.state == MemberState::Rebuilding);
