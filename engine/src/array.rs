@@ -248,6 +248,11 @@ impl Array {
         Ok(Inspected { status: array.status(), geometry: array.geometry().clone(), zones })
     }
 
+    /// Whether `drive` could take the place of a member; otherwise the error says what it lacks.
+    pub fn accepts(&self, drive: &Drive) -> Result<(), ArrayError> {
+        check_drive(&drive.name, &*drive.device, &self.0.layout, self.0.geometry.zones)
+    }
+
     /// Puts a drive in the place of `member`, which must be out, to be rebuilt. Every zone of the
     /// drive is reset.
     pub async fn attach(&self, member: usize, drive: Drive) -> Result<(), ArrayError> {
@@ -258,7 +263,7 @@ impl Array {
         if core.active.get() & (1 << member) != 0 {
             return Err(ArrayError(format!("member {member} is in use: fail it first")));
         }
-        check_drive(&drive.name, &*drive.device, &core.layout, core.geometry.zones)?;
+        self.accepts(&drive)?;
         let problem = |error| ArrayError(format!("{}: {error}", drive.name));
         drive.device.submit(Command::Reset { zones: Zones::All }).await.result.map_err(problem)?;
         core.membership_settled().await;

@@ -146,6 +146,20 @@ fn looking_writes_nothing_and_a_drive_that_was_only_looked_for_is_not_stale() {
     assert_eq!(place.run(&["status", "drives"]).code, 1);
     let expected = [Random(5).bytes(3 << 20), Random(6).bytes(1 << 20)].concat();
     assert!(place.read_zone("drives", 0) == expected);
+    place.run(&["replace", "drives", "4", &drive("drives", 4)]).fails_with(&["member 4", "--yes"]);
+    place.run(&["replace", "drives", "4", &drive("drives", 3), "--yes"]).fails_with(&["in use"]);
+    place.run(&["replace", "drives", "4", &drive("drives", 4), "--yes"]).ok();
+    assert_eq!(place.run(&["status", "drives"]).code, 0);
+    place.remove(&drive("drives", 0));
+    assert!(place.read_zone("drives", 0) == expected);
+}
+
+#[test]
+fn a_drive_that_does_not_fit_costs_no_member() {
+    let place = Place::with_array(5);
+    place.run(&["emulate", "create", "small", "--count", "1", "--zones", "8", "--zone-capacity", "8M"]).ok();
+    place.run(&["replace", "drives", "1", "small/drive0.img"]).fails_with(&["small/drive0.img"]);
+    assert_eq!(place.run(&["status", "drives"]).code, 0);
 }
 
 #[test]
@@ -159,7 +173,7 @@ fn two_arrays_in_one_directory_are_told_apart_and_never_mixed() {
     let status = place.run(&["status", &drive("drives", 7), "--json"]).ok().json();
     assert_eq!(status["name"], "pond");
     assert_eq!(status["members"].as_array().unwrap().len(), 5);
-    place.run(&["replace", &drive("drives", 0), &drive("drives", 7)]).fails_with(&["array 'pond'", "blank"]);
+    place.run(&["replace", &drive("drives", 0), &drive("drives", 7)]).fails_with(&["array 'pond'", "--yes"]);
     place.run(&["fail", &drive("drives", 0), &drive("drives", 7)]).fails_with(&["not a member of 'tank'"]);
     let mixed = [drive("drives", 0), drive("drives", 7), drive("drives", 8)];
     place.run(&["create", "new", &mixed[0], &mixed[1], &mixed[2]]).fails_with(&[

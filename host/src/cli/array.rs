@@ -347,7 +347,7 @@ fn role_of(found: &Found, member: &Path) -> Result<usize> {
     }
 }
 
-pub fn replace(output: Output, mut args: Vec<PathBuf>) -> Result<u8> {
+pub fn replace(output: Output, mut args: Vec<PathBuf>, yes: bool) -> Result<u8> {
     let (Some(new), Some(old)) = (args.pop(), args.pop()) else { bail!("replace needs OLD and NEW") };
     let name = match args.pop() {
         Some(array) => ArrayName::from(array),
@@ -357,35 +357,43 @@ pub fn replace(output: Output, mut args: Vec<PathBuf>) -> Result<u8> {
         }
         None => ArrayName::from(directory_of(&old).to_path_buf()),
     };
-    let found = Found::by_name(&name)?;
+    let mut found = Found::by_name(&name)?;
     let role = role_of(&found, &old)?;
-    let drive = OpenDrive::open(&new)?;
+    let drive = take_new(&mut found, &new)?;
     if let Some(what) = drive.describe() {
-        bail!("{}: {what}; only a blank drive can replace a member", new.display());
+        ensure!(yes, "{}: {what}; --yes destroys that", new.display());
     }
     let session = found.assemble()?;
-    let state = session.array.status().members.get(role).map(|member| member.state);
+    let drive = drive.drive();
+    session.array.accepts(&drive)?;
+    let status = session.array.status();
+    let state = status.members.get(role).map(|member| member.state);
     if state != Some(MemberState::Out) {
-        let status = session.array.status();
-        let others_in =
-            status.members.iter().enumerate().all(|(r, m)| r == role || m.state == MemberState::Active);
-        ensure!(
-            others_in,
-            "another member is not in sync, so member {role} is needed; rebuild that one first"
-        );
-        output.note(&format!("member {role} still works and is taken out of '{}' first", status.name));
         session.wait(session.array.fail(role))??;
+        output.note(&format!("member {role} still worked; it has been taken out of '{}'", status.name));
     }
-    session.wait(session.array.attach(role, drive.drive()))??;
+    session.wait(session.array.attach(role, drive))??;
     let rebuilt_bytes = run_rebuild(output, &session)?;
-    let name = session.array.status().name;
     let drive = Some(new.display().to_string());
-    let rebuilt = Rebuilt { array: name, role: Some(role as u32), drive, rebuilt_bytes };
+    let rebuilt = Rebuilt { array: status.name, role: Some(role as u32), drive, rebuilt_bytes };
     output.print(&rebuilt, |rebuilt| {
         let size = show(rebuilt.rebuilt_bytes);
         format!("{} is member {role} of '{}' now; {size} rebuilt\n", new.display(), rebuilt.array)
     })?;
     Ok(HEALTHY)
+}
+
+/// Opens the drive at `path`, or takes it from those of the array if it is one of them that the
+/// array has to do without.
+fn take_new(found: &mut Found, path: &Path) -> Result<OpenDrive> {
+    let real = path.canonicalize().with_context(|| format!("{} cannot be opened", path.display()))?;
+    let position = found.drives.iter().position(|d| d.path.canonicalize().is_ok_and(|p| p == real));
+    let Some(position) = position else { return OpenDrive::open(path) };
+    let own = found.drives[position].path.display().to_string();
+    let status = found.inspect()?.status;
+    let in_use = status.members.iter().any(|m| m.state != MemberState::Out && m.drive == own);
+    ensure!(!in_use, "{} is a member of '{}' and in use", path.display(), status.name);
+    Ok(found.drives.swap_remove(position))
 }
 
 pub fn rebuild(output: Output, name: &ArrayName) -> Result<u8> {
