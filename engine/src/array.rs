@@ -701,10 +701,10 @@ fn array_geometry<'a>(
         .map(|g| limited(g.max_open).min(limited(g.max_active)).min(g.zrwa.map_or(0, |z| z.max_zones)))
         .min()
         .unwrap_or(0);
-    // One for the metadata zone that is being written.
-    let most = if most == u32::MAX { 0 } else { most.saturating_sub(1) };
+    // One for the metadata zone that is being written, one for a full zone under repair.
+    let most = most.saturating_sub(2);
     if most == 0 {
-        return Err(ArrayError("the drives allow too few open zones: two are the least".into()));
+        return Err(ArrayError("the drives allow too few open zones: three are the least".into()));
     }
     Ok(Geometry {
         zones: superblock.zones,

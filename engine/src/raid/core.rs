@@ -73,6 +73,7 @@ pub struct Core {
     /// The zone that is being rebuilt, and whether somebody wants it left alone.
     pub rebuilding: Cell<Option<u32>>,
     pub rebuild_stop: Cell<bool>,
+    /// Opened when a rebuild has left a zone alone, and when a zone is not busy any more.
     pub rebuild_left: Gate,
 }
 
@@ -178,6 +179,7 @@ impl Core {
         }
         self.membership_pending.set(true);
         self.membership.open();
+        self.rebuild_left.open();
         for zone in self.running.borrow().values() {
             zone.wake();
         }

@@ -376,7 +376,9 @@ async fn read_zone(device: &Rc<dyn ZonedDevice>, zone: u32) -> Result<ReadLog, N
 }
 
 fn parse_zone(bytes: &[u8], zone: u32, start: u64) -> Result<ReadLog, NoLog> {
-    let header = Header::read(bytes).ok_or(if bytes.is_empty() { NoLog::Blank } else { NoLog::Foreign })?;
+    // A zone that was finished before anything was written in it reads as zeros.
+    let blank = bytes.iter().take(BLOCK).all(|byte| *byte == 0);
+    let header = Header::read(bytes).ok_or(if blank { NoLog::Blank } else { NoLog::Foreign })?;
     let origin = Origin { lba: start, ..header.origin };
     let (first, sequence, blocks) = Record::read(bytes, origin).map_err(|error| match error {
         Unreadable::Version(version) => NoLog::Version(version),

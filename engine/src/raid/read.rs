@@ -29,6 +29,8 @@ pub struct Reader {
 struct Job {
     zone: ZoneIndex,
     at: u64,
+    blocks: u64,
+    /// Empty while the direct read has it.
     data: Buf,
     completer: Completer,
     /// The read of a single member that is on its way already.
@@ -47,6 +49,7 @@ pub struct Piece {
 impl Core {
     /// Reads `data.blocks()` blocks from block `at` of a zone.
     pub fn read(self: &Rc<Self>, zone: ZoneIndex, at: u64, data: Buf) -> Completion {
+        let blocks = data.blocks();
         let direct = self.direct(zone, at, &data);
         let (data, direct) = match direct {
             Some(member) => {
@@ -54,7 +57,7 @@ impl Core {
                 let mut completion = self.submit(member, Command::read(self.place(zone, member, piece), data));
                 match completion.take() {
                     Some(done) if done.result.is_ok() => return Completion::ready(done),
-                    Some(done) => (done.data.clone(), Some((member, Completion::ready(done)))),
+                    Some(done) => (Buf::default(), Some((member, Completion::ready(done)))),
                     None => (Buf::default(), Some((member, completion))),
                 }
             }
@@ -66,7 +69,7 @@ impl Core {
             self.runtime.spawn(self.clone().serve_reads(reader.clone()));
             reader
         });
-        *reader.job.borrow_mut() = Some(Job { zone, at, data, completer, direct });
+        *reader.job.borrow_mut() = Some(Job { zone, at, blocks, data, completer, direct });
         reader.work.open();
         completion
     }
@@ -96,16 +99,18 @@ impl Core {
     }
 
     async fn carry_out(self: &Rc<Self>, job: Job) {
-        let Job { zone, at, mut data, completer, direct } = job;
+        let Job { zone, at, blocks, mut data, completer, direct } = job;
         if let Some((member, completion)) = direct {
             let done = completion.await;
             match done.result {
                 Ok(()) => return completer.complete(done),
                 Err(error) => self.read_failed(member, error),
             }
-            if !done.data.is_empty() {
-                data = done.data;
-            }
+            data = done.data;
+        }
+        if data.blocks() != blocks {
+            // The drive kept the buffer of a read that failed.
+            data = Buf::zeroed(blocks as usize * BLOCK);
         }
         let result = self.read_pieces(zone, at, &mut data).await;
         completer.complete(Done { result, data, ..Done::ok() });

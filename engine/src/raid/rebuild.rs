@@ -69,7 +69,11 @@ impl Core {
     /// Rebuilds everything that is lacking; gives the bytes that were written.
     pub async fn rebuild(self: &Rc<Self>, progress: &dyn Fn(Progress)) -> Result<u64, String> {
         let mut done_bytes = 0;
+        let under_repair = self.lacking().iter().fold(0, |mask, (_, member)| mask | 1u32 << member);
         loop {
+            if self.active.get() & under_repair != under_repair {
+                return Err("the drive under repair failed".into());
+            }
             let lacking = self.lacking();
             let left: u64 = lacking.iter().map(|(zone, _)| self.member_bytes(*zone)).sum();
             let total_bytes = done_bytes + left;
@@ -92,6 +96,11 @@ impl Core {
                 };
                 self.rebuild_zone(zone, member, &mut report).await
             };
+            if result.is_err() {
+                // Half a zone would hold resources of the drive.
+                let zones = Zones::One(Core::physical(zone));
+                self.on_member(member, Command::Reset { zones }).await.ok();
+            }
             self.rebuilding.set(None);
             self.rebuild_left.open();
             match result {

@@ -64,7 +64,8 @@ pub struct Found {
     pub floor: u64,
 }
 
-/// Reads the logs of `drives`; refuses what is no member of anything.
+/// Reads the logs of `drives`; refuses what belongs to somebody else. Also tells which drives have no
+/// readable log, and why.
 pub async fn scan(drives: Vec<Drive>) -> Result<(Vec<Candidate>, Vec<String>), ArrayError> {
     let mut candidates = Vec::new();
     let mut damaged = Vec::new();
@@ -74,9 +75,8 @@ pub async fn scan(drives: Vec<Drive>) -> Result<(Vec<Candidate>, Vec<String>), A
             Ok(log) => candidates.push(Candidate { drive, log }),
             Err(NoLog::Damaged) => damaged.push(format!("{name}: its metadata is damaged")),
             Err(NoLog::Unreadable(error)) => damaged.push(format!("{name}: its metadata cannot be read: {error}")),
-            Err(NoLog::Blank) => {
-                return Err(ArrayError(format!("{name} is blank: it is not a member of any array")));
-            }
+            // A spare, or one whose first superblock was cut off.
+            Err(NoLog::Blank) => damaged.push(format!("{name} is blank")),
             Err(NoLog::Foreign) => {
                 return Err(ArrayError(format!("{name} holds something else: it is not a member of any array")));
             }

@@ -6,8 +6,8 @@
 //!
 //! Invariant: whatever [`Cache::lose`] leaves behind is something a drive could have ended up
 //! with. In a sequential zone a prefix survives. In a zone with a ZRWA any subset of blocks
-//! survives, and the write pointer is somewhere between the durable and the newest one, with
-//! every block below it in its newest version and none beyond the ZRWA.
+//! survives, and the write pointer is where one of the commands since left it (a flush moves it at
+//! once or not at all), with every block below it in its newest version and none beyond the ZRWA.
 
 use super::{Media, after_power_on};
 use crate::rng::Rng;
@@ -26,6 +26,8 @@ pub(super) struct Cache(BTreeMap<u32, Unflushed>);
 struct Unflushed {
     /// The write pointer that is durable.
     durable_wp: u64,
+    /// Where commands left the write pointer since, in rising order.
+    stops: Vec<u64>,
     /// Whether the zone had a ZRWA when it was written.
     zrwa: bool,
     /// The write pointer when the zone was finished since, which is durable at once.
@@ -49,11 +51,15 @@ impl Cache {
     ) -> io::Result<()> {
         let record = self.0.entry(zone.zone.0).or_insert_with(|| Unflushed {
             durable_wp: zone.wp_blocks,
+            stops: Vec::new(),
             zrwa: zone.zrwa,
             finished_at: None,
             blocks: BTreeMap::new(),
         });
         if record.zrwa {
+            if effect.wp_blocks > effect.wp_before_blocks {
+                record.stops.push(effect.wp_blocks);
+            }
             for offset in effect.offset_blocks..effect.offset_blocks + blocks {
                 if let std::collections::btree_map::Entry::Vacant(entry) = record.blocks.entry(offset) {
                     let lba = Lba(geometry.start(zone.zone).0 + offset);
@@ -122,7 +128,7 @@ impl Cache {
             }
             let newest_wp = record.finished_at.unwrap_or(info.wp_blocks);
             let wp = match geometry.zrwa.filter(|_| record.zrwa) {
-                Some(zrwa) => record.lose_zrwa(media, geometry, info.zone, newest_wp, zrwa, rng)?,
+                Some(zrwa) => record.lose_zrwa(media, geometry, info.zone, zrwa, rng)?,
                 None => record.lose_sequential(media, geometry, info.zone, newest_wp, rng)?,
             };
             if record.finished_at.is_none() && wp != info.wp_blocks {
@@ -157,13 +163,12 @@ impl Unflushed {
         media: &mut dyn Media,
         geometry: &Geometry,
         zone: ZoneIndex,
-        newest_wp: u64,
         zrwa: Zrwa,
         rng: &mut Rng,
     ) -> io::Result<u64> {
-        let granules = (newest_wp - self.durable_wp).div_ceil(zrwa.granularity_blocks);
-        let kept = pick_between(rng, 0, granules);
-        let wp = (self.durable_wp + kept * zrwa.granularity_blocks).min(newest_wp);
+        let stops: Vec<_> = self.stops.iter().filter(|stop| **stop > self.durable_wp).collect();
+        let kept = pick_between(rng, 0, stops.len() as u64) as usize;
+        let wp = kept.checked_sub(1).map_or(self.durable_wp, |last| *stops[last]);
         let finished = self.finished_at.is_some();
         let of_four = rng.below(5);
         for (&offset, before) in &self.blocks {
