@@ -295,3 +295,55 @@ fn an_empty_input_writes_nothing() {
     let written = place.run_with(&["zone", "write", "drives", "0", "--fua", "--json"], b"").ok().json();
     assert_eq!((written["written_bytes"].as_u64(), written["wp_bytes"].as_u64()), (Some(0), Some(0)));
 }
+
+#[test]
+fn a_rebuild_that_was_killed_goes_on() {
+    let mut random = Random::new();
+    for round in 0..6 {
+        let seed = random.0;
+        let place = Place::with_array(6);
+        let data: Vec<Vec<u8>> = (0..3).map(|_| random.bytes(15 << 20)).collect();
+        for (zone, data) in data.iter().enumerate() {
+            place.run_with(&["zone", "write", "drives", &zone.to_string()], data).ok();
+        }
+        let lost = round % 5;
+        place.remove(&drive("drives", lost));
+        let args = ["replace", "drives", &lost.to_string(), &drive("drives", 5)];
+        let mut child = place.command(&args).spawn().unwrap();
+        std::thread::sleep(Duration::from_micros(random.below(60_000)));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let status = place.json(&["status", "drives"]);
+        match status["members"][lost]["state"].as_str().unwrap() {
+            "out" => place.run(&[&args[..], &["--yes"]].concat()).ok(),
+            _ => place.run(&["rebuild", "drives"]).ok(),
+        };
+        assert_eq!(place.run(&["status", "drives"]).code, 0, "seed {seed}");
+        place.remove(&drive("drives", (lost + 1) % 5));
+        for (zone, data) in data.iter().enumerate() {
+            assert!(place.read_zone("drives", zone as u32) == *data, "zone {zone} is wrong, seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn the_commands_of_the_readme_do_what_it_says() {
+    let readme = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md")).unwrap();
+    let lines = readme.lines().filter_map(|line| line.strip_prefix("    "));
+    let commands: Vec<&str> = lines.filter(|line| line.contains("drives")).collect();
+    assert_eq!(commands.len(), 8, "{commands:#?}");
+    let place = Place::new();
+    let binary = std::path::Path::new(env!("CARGO_BIN_EXE_zoneraid")).parent().unwrap();
+    let path = format!("{}:{}", binary.display(), std::env::var("PATH").unwrap());
+    for command in commands {
+        let mut shell = std::process::Command::new("bash");
+        shell.args(["-c", command]).current_dir(place.path("")).env("PATH", &path);
+        let ran = shell.output().unwrap();
+        let said = String::from_utf8_lossy(&ran.stdout);
+        let expected = i32::from(command.contains("degraded"));
+        assert_eq!(ran.status.code(), Some(expected), "{command}: {}", String::from_utf8_lossy(&ran.stderr));
+        if command.contains("head") {
+            assert_eq!(said, "1\n2\n3\n");
+        }
+    }
+}

@@ -121,3 +121,10 @@ fn the_demo_loses_nothing_and_prints_what_its_schema_says() {
     place.run(&["demo", "nothing"]).ok();
     place.run(&["demo", "missing"]).fails_with(&["missing"]);
 }
+
+#[test]
+fn the_benchmark_prints_what_its_schema_says() {
+    let bench = Place::new().run(&["bench", "--rounds", "1", "--json"]).ok().json();
+    check(&bench, &schema("bench.json"), "bench.json");
+    assert!(bench["write_4k_ns"].as_f64() > Some(0.0));
+}

@@ -80,7 +80,11 @@ enum Verb {
         seed: Option<u64>,
     },
     /// Measure what the engine costs on one core of this machine
-    Bench,
+    Bench {
+        /// Rounds that each figure is the median of
+        #[arg(long, value_name = "N", default_value_t = crate::bench::ROUNDS)]
+        rounds: usize,
+    },
 }
 
 #[derive(Subcommand)]
@@ -241,7 +245,7 @@ fn run(verb: Verb, output: Output) -> anyhow::Result<u8> {
         Verb::Rebuild { array } => array::rebuild(output, &array),
         Verb::Fail { array, member } => array::fail(output, &array, &member),
         Verb::Demo { path, seed } => crate::demo::run(output, path, seed),
-        Verb::Bench => crate::bench::run(output),
+        Verb::Bench { rounds } => crate::bench::run(output, rounds),
     }
 }
 
