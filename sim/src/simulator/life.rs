@@ -245,9 +245,9 @@ impl World<'_> {
             self.wire.clear_fault(bay);
             None
         } else {
-            if let Some(old) = self.members[member].take() {
-                course.attic.push(old);
-            }
+            let old = self.members[member].take();
+            // A drive that the array may not have taken belongs to nothing.
+            course.attic.extend(old.filter(|_| course.half_attached.take().is_none()));
             let bay = self.new_drive();
             self.members[member] = Some(bay);
             course.suspect = Some(Suspect { member, damaged: false, absent: false });
@@ -409,7 +409,9 @@ impl World<'_> {
             let members = self.subject.as_ref().map(|subject| subject.members());
             self.trace.note(|| format!("assembled; {}; {members:?}", brief(&report)));
             self.oracle.recovered(&report)?;
-            course.half_attached = None;
+            if course.suspect.is_none_or(|s| !s.absent) {
+                course.half_attached = None;
+            }
             self.all_active(course, false)?;
             if interruptions < 4 && self.rng.chance(1, 6) {
                 // What was reported has to hold from now on, even if nothing else happens.
