@@ -52,7 +52,6 @@ impl Core {
     pub async fn reset(self: Rc<Self>, zones: Range<u32>) -> Result<(), DeviceError> {
         let result = self.reset_busy(zones.clone()).await;
         self.busy.borrow_mut().retain(|zone| !zones.contains(zone));
-        self.rebuild_left.open();
         result
     }
 
@@ -130,7 +129,6 @@ impl Core {
     pub async fn finish(self: Rc<Self>, zone: ZoneIndex) -> Result<(), DeviceError> {
         let result = self.finish_busy(zone).await;
         self.busy.borrow_mut().remove(&zone.0);
-        self.rebuild_left.open();
         result
     }
 
