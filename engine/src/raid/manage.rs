@@ -5,7 +5,7 @@
 //! write pointers that follow say nothing any more. Then the parity of the partial stripe becomes
 //! its full parity, as if the rest were zeros, because the slots vanish with the ZRWA.
 
-use super::{core::Core, write::Zone};
+use super::{core::Core, rebuild::zone_is_dead, write::Zone};
 use crate::{
     buf::BLOCK,
     device::{Command, Completion, DeviceError, Done, Status, Zones},
@@ -84,10 +84,11 @@ impl Core {
         let (first, count) = (zones.start, zones.end - zones.start);
         self.broadcast(Record::Reset { first, count }, epoch).await;
         self.check_failed()?;
+        let mut dead = Vec::new();
         for batch in written.chunks(64) {
-            self.reset_members(batch).await;
+            dead.extend(self.reset_members(batch).await);
         }
-        self.finish_reset(zones, epoch).await?;
+        self.finish_reset(zones, epoch, &dead).await?;
         for zone in &running {
             self.refuse_queued(zone, Status::ZoneInvalidWrite);
             self.end_zone(zone);
@@ -98,29 +99,37 @@ impl Core {
         Ok(())
     }
 
-    /// Resets the members' zones of a promised reset.
-    pub async fn reset_members(&self, zones: &[u32]) {
+    /// Resets the members' zones of a promised reset. Gives the zones, with their members, that
+    /// are read-only or offline: those members are done without there.
+    pub async fn reset_members(&self, zones: &[u32]) -> Vec<(u32, usize)> {
         let mut pending = Vec::new();
         for member in Self::each(self.active.get()) {
             for zone in zones {
                 let zones = Zones::One(Core::physical(ZoneIndex(*zone)));
-                pending.push((member, self.submit(member, Command::Reset { zones })));
+                pending.push((*zone, member, self.submit(member, Command::Reset { zones })));
             }
         }
-        for (member, completion) in pending {
-            if let Err(error) = completion.await.result {
-                self.member_failed(member, error, "reset zone");
+        let mut dead = Vec::new();
+        for (zone, member, completion) in pending {
+            match completion.await.result {
+                Ok(()) => {}
+                Err(DeviceError::Status(status)) if zone_is_dead(status) => dead.push((zone, member)),
+                Err(error) => self.member_failed(member, error, "reset zone"),
             }
         }
+        dead
     }
 
-    /// Crosses off a promised reset.
-    pub async fn finish_reset(&self, zones: Range<u32>, epoch: u64) -> Result<(), DeviceError> {
+    /// Crosses off a promised reset; `dead` members still lack their part.
+    pub async fn finish_reset(&self, zones: Range<u32>, epoch: u64, dead: &[(u32, usize)]) -> Result<(), DeviceError> {
         let (first, count) = (zones.start, zones.end - zones.start);
         let sequence = self.next_sequence();
         for record in &mut self.zones.borrow_mut()[zones.start as usize..zones.end as usize] {
             record.resetting = false;
             record.lost = 0;
+        }
+        for (zone, member) in dead {
+            self.zones.borrow_mut()[*zone as usize].lost |= 1 << member;
         }
         self.broadcast(Record::ResetDone { first, count, epoch }, sequence).await;
         self.check_failed()

@@ -20,7 +20,7 @@ use super::{
 use crate::{
     array::Progress,
     buf::{BLOCK, Buf},
-    device::{Command, DeviceError, Zones},
+    device::{Command, DeviceError, Status, Zones},
     format::record::{Origin, ParityRecord, Record, TailRecord},
     zone::{Lba, ZoneIndex, ZoneState},
 };
@@ -35,6 +35,11 @@ pub enum Stopped {
     Again,
     /// It cannot be done now.
     Error(String),
+}
+
+/// Whether a reset was refused because the zone is read-only or offline.
+pub fn zone_is_dead(status: Status) -> bool {
+    matches!(status, Status::InvalidZoneStateTransition | Status::ZoneIsReadOnly | Status::ZoneIsOffline)
 }
 
 impl From<DeviceError> for Stopped {
@@ -119,8 +124,16 @@ impl Core {
         report: &mut dyn FnMut(u64),
     ) -> Result<(), Stopped> {
         let zones = Zones::One(Core::physical(zone));
-        self.on_member(member, Command::Reset { zones }).await?;
-        self.check_stop(member)?;
+        match self.submit(member, Command::Reset { zones }).await.result {
+            Err(DeviceError::Status(status)) if zone_is_dead(status) => {
+                return Err(Stopped::Error("the drive cannot write this zone any more: replace the drive".into()));
+            }
+            Err(error) => {
+                self.member_failed(member, error, "rebuild");
+                return Err(Stopped::Error(format!("the drive under repair failed: {error}")));
+            }
+            Ok(()) => self.check_stop(member)?,
+        }
         let running = self.running.borrow().get(&zone.0).cloned();
         match running {
             Some(running) => self.rebuild_running(&running, member, report).await,
@@ -335,7 +348,9 @@ impl Core {
         }
         self.check_stop(member)?;
         self.rebuilt(zone.index, member).await?;
-        zone.flow.borrow_mut().positions[member] = position;
+        let mut flow = zone.flow.borrow_mut();
+        flow.positions[member] = position;
+        flow.limit = self.window(&flow, self.live(zone.index));
         Ok(tail)
     }
 

@@ -237,6 +237,12 @@ impl Core {
     /// Looks at one zone and decides; only reads. Members that lost their part are marked in
     /// `view.record`.
     pub async fn judge(&self, view: &mut ZoneView<'_>) -> Result<Verdict, Refusal> {
+        for (member, info) in view.info.iter().enumerate() {
+            // Nothing can be read from or written to it any more, or nothing written.
+            if info.is_some_and(|info| matches!(info.state, ZoneState::ReadOnly | ZoneState::Offline)) {
+                view.record.lost |= 1 << member;
+            }
+        }
         let record = *view.record;
         let used_blocks = self.layout.rows * self.layout.chunk_blocks;
         if record.resetting {
@@ -259,7 +265,8 @@ impl Core {
             return Ok(Verdict::Full);
         }
         if present().all(|(m, info)| info.state == ZoneState::Empty || !trusted(m)) {
-            let leftovers = present().any(|(_, info)| info.state != ZoneState::Empty);
+            let leftovers = present().any(|(m, info)| !matches!(info.state, ZoneState::Empty | ZoneState::Offline | ZoneState::ReadOnly)
+                || record.lost & (1 << m) != 0 && info.state == ZoneState::Empty);
             let finish = record.finished.map(|_| Verdict::Finish(None));
             return Ok(finish.unwrap_or(if leftovers { Verdict::Reset } else { Verdict::Empty }));
         }
@@ -277,11 +284,7 @@ impl Core {
             // The power went while the zone was being opened.
             return Ok(Verdict::Reset);
         }
-        for (member, _) in present() {
-            if wps[member].is_none() {
-                view.record.lost |= 1 << member;
-            }
-        }
+        let lost = present().filter(|(m, _)| wps[*m].is_none()).fold(0, |lost, (m, _)| lost | 1 << m);
         let evidence = Evidence { wp_blocks: wps, logged_blocks: logged };
         let tail = match record.finished {
             Some(tail) => tail,
@@ -290,6 +293,7 @@ impl Core {
         if tail == 0 {
             return Ok(Verdict::Reset);
         }
+        view.record.lost |= lost;
         let half = self.layout.chunk_blocks / 2;
         let positions: Vec<_> = evidence.wp_blocks.iter().map(|wp| wp.unwrap_or(0) / half).collect();
         let parity = self.load_parity(view.zone, record.epoch, tail, &evidence, record.finished.is_some()).await?;
@@ -427,10 +431,10 @@ impl Core {
         match verdict {
             Verdict::Empty | Verdict::Full => Ok(()),
             Verdict::Reset => {
-                self.reset_members(&[zone.0]).await;
+                let dead = self.reset_members(&[zone.0]).await;
                 self.membership_settled().await;
                 let epoch = self.zones.borrow()[zone.0 as usize].epoch;
-                self.finish_reset(zone.0..zone.0 + 1, epoch).await.map_err(failed)
+                self.finish_reset(zone.0..zone.0 + 1, epoch, &dead).await.map_err(failed)
             }
             Verdict::Finish(None) => self.finish_members(zone, None).await.map_err(failed),
             Verdict::Finish(Some(tail)) => {

@@ -63,7 +63,7 @@ pub struct Flow {
     /// Somebody waits for everything below to be safe.
     pub wanted: u64,
     /// Everything below may be submitted: the window.
-    limit: u64,
+    pub limit: u64,
     /// Chunks that write pointers have claimed, and each member's position in half chunks.
     pub claimed: u64,
     pub positions: Vec<u64>,
@@ -496,14 +496,7 @@ impl Core {
             flow.settling = false;
             flow.claimed = flow.claimed.max(chunks);
             flow.safe = flow.safe.max(safe);
-            let live = self.live(zone.index);
-            let positions = Core::each(live).map(|m| flow.positions[m]);
-            let passed = match self.canary {
-                Some(Canary::LogSlotOverwritten) => positions.max(),
-                _ => positions.min(),
-            };
-            let rows = (passed.unwrap_or(0) / 2 + self.layout.distance).min(self.layout.rows);
-            flow.limit = flow.limit.max(rows * self.layout.stripe_blocks());
+            flow.limit = self.window(flow, self.live(zone.index));
             while flow.waiting.front().is_some_and(|w| w.0 <= flow.safe) {
                 if let Some((_, completer, mut done)) = flow.waiting.pop_front() {
                     if self.failed.get() {
@@ -524,6 +517,17 @@ impl Core {
             self.pump(zone);
         }
         zone.changed.open();
+    }
+
+    /// Everything below may be submitted when the members of `live` are where they are.
+    pub fn window(&self, flow: &Flow, live: u32) -> u64 {
+        let positions = Core::each(live).map(|m| flow.positions[m]);
+        let passed = match self.canary {
+            Some(Canary::LogSlotOverwritten) => positions.max(),
+            _ => positions.min(),
+        };
+        let rows = (passed.unwrap_or(0) / 2 + self.layout.distance).min(self.layout.rows);
+        rows * self.layout.stripe_blocks()
     }
 
     /// Drops logged parity that no recovery can need any more.

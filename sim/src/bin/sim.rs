@@ -7,12 +7,13 @@ use serde_json::json;
 use engine::raid::{Canary, Consistency};
 use sim::simulator::{
     exhaustive::{self, Case},
-    runner::{self, Summary},
+    runner::{self, Outcome, Summary},
     subject::{ArrayMaker, CANARIES},
     table1,
     world::Tracing,
 };
 use std::{
+    collections::BTreeMap,
     io::{IsTerminal, Write},
     process::ExitCode,
     sync::OnceLock,
@@ -21,8 +22,8 @@ use std::{
 
 /// Lines of the trace that are shown of a seed that fails.
 const TRACE_TAIL: usize = 60;
-/// Failing seeds that are named on the terminal.
-const MOST_SHOWN: usize = 20;
+/// Failing seeds that are named on the terminal for each kind of failure.
+const MOST_SHOWN: usize = 5;
 const OUTPUT_VERSION: u32 = 1;
 
 /// Crash simulator of zoneraid: power cuts, lost drives and faults, decided by seeds
@@ -173,7 +174,7 @@ impl Run {
             print_lines(&outcome.trace)?;
             return match outcome.failure {
                 Some(failure) => {
-                    println!("seed {}: {failure}", self.from);
+                    print_lines(&[format!("seed {}: {failure}", self.from)])?;
                     Ok(false)
                 }
                 None => Ok(true),
@@ -239,13 +240,17 @@ impl Run {
         for (why, count) in &summary.refusals {
             lines.push(format!("refused {count} times: {why}"));
         }
-        for failure in summary.failures.iter().take(MOST_SHOWN) {
-            lines.push(String::new());
-            lines.push(format!("seed {}: {}", failure.seed, failure.failure.as_deref().unwrap_or_default()));
-            lines.push(format!("  {}", self.replay_command(failure.seed)));
+        let mut kinds: BTreeMap<String, Vec<&Outcome>> = BTreeMap::new();
+        for failure in &summary.failures {
+            kinds.entry(runner::kind(failure.failure.as_deref().unwrap_or_default())).or_default().push(failure);
         }
-        if summary.failures.len() > MOST_SHOWN {
-            lines.push(format!("\nand {} more failures", summary.failures.len() - MOST_SHOWN));
+        for failures in kinds.values() {
+            let text = failures.first().and_then(|f| f.failure.as_deref()).unwrap_or_default();
+            lines.push(format!("\n{} times, as: {text}", failures.len()));
+            lines.extend(failures.iter().take(MOST_SHOWN).map(|f| format!("  {}", self.replay_command(f.seed))));
+            if failures.len() > MOST_SHOWN {
+                lines.push(format!("  and {} more (--json names them all)", failures.len() - MOST_SHOWN));
+            }
         }
         print_lines(&lines)
     }

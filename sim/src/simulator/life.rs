@@ -245,9 +245,9 @@ impl World<'_> {
             self.wire.clear_fault(bay);
             None
         } else {
-            if let Some(old) = self.members[member].take() {
-                course.attic.push(old);
-            }
+            let old = self.members[member].take();
+            // A drive that the array may not have taken belongs to nothing.
+            course.attic.extend(old.filter(|_| course.half_attached.take().is_none()));
             let bay = self.new_drive();
             self.members[member] = Some(bay);
             course.suspect = Some(Suspect { member, damaged: false, absent: false });
@@ -279,6 +279,7 @@ impl World<'_> {
             return Ok(());
         };
         let Some(repair) = course.repair.take() else { return Ok(()) };
+        self.note_half_attached(course);
         match result {
             Err(why) if !repair.struck => {
                 Err(Failure(format!("the rebuild of member {} failed: {why}", repair.member)))
@@ -292,6 +293,15 @@ impl World<'_> {
                 }
                 Ok(())
             }
+        }
+    }
+
+    /// Remembers a drive that the array may or may not have taken.
+    fn note_half_attached(&self, course: &mut Course) {
+        if let Some((member, attaching)) = course.attaching.take()
+            && attaching.get()
+        {
+            course.half_attached = Some(member);
         }
     }
 
@@ -315,11 +325,7 @@ impl World<'_> {
     /// Cuts the power; with `strike`, a member may be lost or lose its ZRWA at the same moment.
     fn cut(&mut self, course: &mut Course, strike: bool) -> Result<(), Failure> {
         course.repair = None;
-        if let Some((member, attaching)) = course.attaching.take()
-            && attaching.get()
-        {
-            course.half_attached = Some(member);
-        }
+        self.note_half_attached(course);
         let victim = self.victim(course);
         let mut zrwa_lost = None;
         let m = &self.scenario.misfortune;
@@ -377,6 +383,23 @@ impl World<'_> {
         bays.into_iter().map(|bay| self.drive(bay)).collect()
     }
 
+    /// What an operator does when the array refuses to assemble: leaves the drive out that may be
+    /// blank, or the one that is named if its media are damaged. `false` if there is none.
+    fn leave_out(&mut self, course: &mut Course, why: &str) -> bool {
+        if let Some(member) = course.half_attached.take() {
+            self.members[member] = None;
+            return true;
+        }
+        match &mut course.suspect {
+            Some(suspect) if suspect.damaged && !suspect.absent => {
+                let named = |bay: Bay| why.starts_with(&format!("drive{bay} ")) || why.starts_with(&format!("drive{bay}:"));
+                suspect.absent = self.members[suspect.member].is_some_and(named);
+                suspect.absent
+            }
+            _ => false,
+        }
+    }
+
     /// Assembles until it succeeds, with more power cuts on the way, and checks everything.
     fn recover(&mut self, course: &mut Course) -> Result<(), Failure> {
         let mut interruptions = 0;
@@ -394,22 +417,22 @@ impl World<'_> {
                     self.cut(course, strike)?;
                     continue;
                 }
-                Some(Err(why)) => match course.half_attached.take() {
-                    // The drive may be blank yet, or belong to nothing: the operator takes it out.
-                    Some(member) => {
-                        self.trace.note(|| format!("refused with a half attached drive: {why}"));
-                        self.members[member] = None;
+                Some(Err(why)) => {
+                    if self.leave_out(course, &why) {
+                        self.trace.note(|| format!("refused, and tried without the drive that is not sound: {why}"));
                         continue;
                     }
-                    None => return Err(Failure(format!("the array does not assemble: {why}"))),
-                },
+                    return Err(Failure(format!("the array does not assemble: {why}")));
+                }
                 Some(Ok(subject)) => self.subject = Some(subject),
             }
             let report = self.report()?;
             let members = self.subject.as_ref().map(|subject| subject.members());
             self.trace.note(|| format!("assembled; {}; {members:?}", brief(&report)));
             self.oracle.recovered(&report)?;
-            course.half_attached = None;
+            if course.suspect.is_none_or(|s| !s.absent) {
+                course.half_attached = None;
+            }
             self.all_active(course, false)?;
             if interruptions < 4 && self.rng.chance(1, 6) {
                 // What was reported has to hold from now on, even if nothing else happens.

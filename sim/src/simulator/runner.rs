@@ -62,6 +62,11 @@ pub(super) fn quietly<T>(body: impl FnOnce() -> T) -> T {
     result
 }
 
+/// A message without its figures: what different seeds have in common.
+pub fn kind(message: &str) -> String {
+    message.chars().filter(|c| !c.is_ascii_digit()).collect()
+}
+
 /// Plays one seed.
 pub fn run_seed(maker: &dyn Maker, seed: u64, tracing: Tracing) -> Outcome {
     let mut rng = Rng::new(seed);
@@ -126,9 +131,7 @@ impl Summary {
         self.seeds += 1;
         self.counts.add(&outcome.counts);
         if let Some(why) = &outcome.refusal {
-            // The reason, whatever the figures are.
-            let why = why.chars().filter(|c| !c.is_ascii_digit()).collect();
-            *self.refusals.entry(why).or_default() += 1;
+            *self.refusals.entry(kind(why)).or_default() += 1;
         }
         if outcome.failure.is_some() {
             self.failures.push(outcome);

@@ -87,7 +87,7 @@ impl Scenario {
     pub fn draw(rng: &mut Rng) -> Scenario {
         let members = if rng.chance(1, 8) { 3 + rng.below(7) } else { 3 + rng.below(4) } as usize;
         let chunk_blocks = 2u64 << rng.below(3);
-        let drive = draw_drive(rng, members as u64, chunk_blocks);
+        let drive = draw_drive(rng, chunk_blocks);
         let work_events = 1 << (7 + rng.below(5));
         Scenario {
             members,
@@ -102,12 +102,21 @@ impl Scenario {
     }
 }
 
-fn draw_drive(rng: &mut Rng, members: u64, chunk_blocks: u64) -> Geometry {
+fn draw_drive(rng: &mut Rng, chunk_blocks: u64) -> Geometry {
     let fg = 1u64 << rng.below(chunk_blocks.trailing_zeros() as u64);
     let window_chunks = if rng.chance(1, 4) { 2 + rng.below(2) } else { 4 + rng.below(5) };
     let zones = 4 + rng.below(7) as u32;
-    // Large enough for a window, and for metadata: that needs some chunks for each zone and member.
-    let metadata = members * chunk_blocks * 3 + zones as u64 * chunk_blocks;
+    // One of the limits decides; the others are no tighter, or do not exist.
+    let limit = 2 + rng.below(if chunk_blocks == 8 { 4 } else { 6 }) as u32;
+    let mut limits = [limit; 3];
+    for other in rng.pick(&[[0, 1], [1, 2], [0, 2]]) {
+        limits[*other] = if rng.chance(1, 2) { 0 } else { limit + rng.below(4) as u32 };
+    }
+    let [max_open, max_active, max_zones] = limits;
+    let max_zones = if max_zones == 0 { zones } else { max_zones };
+    let max_active = if max_active == 0 { 0 } else { max_active.max(max_open) };
+    // Large enough for a window, and for a checkpoint with the partial parity of all open zones.
+    let metadata = 16 + chunk_blocks + limit as u64 * window_chunks.div_ceil(2) * (chunk_blocks + 1);
     let least = 64.max(chunk_blocks * (window_chunks + 2)).max(metadata);
     let grain = match rng.below(10) {
         0..6 => chunk_blocks,
@@ -115,21 +124,11 @@ fn draw_drive(rng: &mut Rng, members: u64, chunk_blocks: u64) -> Geometry {
         _ => 1,
     };
     let zone_capacity_blocks = (least + rng.below(3 * chunk_blocks + 32)).next_multiple_of(grain);
-    let max_active = if rng.chance(1, 3) { 0 } else { 4 + rng.below(5) as u32 };
-    let max_open = match max_active {
-        0 if rng.chance(1, 2) => 0,
-        0 => 4 + rng.below(5) as u32,
-        limit if rng.chance(1, 3) => 4 + rng.below(limit as u64 - 3) as u32,
-        limit => limit,
-    };
-    let max_zones = if max_active > 0 { max_active } else { zones };
+    let zone_size_blocks =
+        if rng.chance(1, 4) { zone_capacity_blocks } else { zone_capacity_blocks.next_power_of_two() };
     Geometry {
         zones,
-        zone_size_blocks: if rng.chance(1, 4) {
-            zone_capacity_blocks
-        } else {
-            zone_capacity_blocks.next_power_of_two()
-        },
+        zone_size_blocks,
         zone_capacity_blocks,
         max_open,
         max_active,
