@@ -204,6 +204,7 @@ impl Story {
     fn write_until_the_cut(&mut self, array: &Array) -> Result<u64> {
         // Between one tenth and nine tenths of the stream.
         let cut_at = self.total / 10 + self.rig.draw((self.total * 8 / 10).max(1));
+        let cut_at = cut_at / BLOCK as u64 * BLOCK as u64;
         let bar = self.output.bar("write", self.total);
         let mut writer = Writer::new(self.volume(array), bar.clone(), 0, self.total);
         writer.write_until(cut_at)?;
