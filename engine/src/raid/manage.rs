@@ -59,8 +59,7 @@ impl Core {
     async fn reset_busy(self: &Rc<Self>, zones: Range<u32>) -> Result<(), DeviceError> {
         let running: Vec<_> = self.running.borrow().range(zones.clone()).map(|(_, zone)| zone.clone()).collect();
         for zone in &running {
-            self.quiesce(zone).await;
-            zone.flow.borrow_mut().frozen = true;
+            self.freeze(zone).await;
         }
         self.stop_rebuild(zones.clone()).await;
         self.check_failed()?;
@@ -146,8 +145,7 @@ impl Core {
     async fn finish_busy(self: &Rc<Self>, index: ZoneIndex) -> Result<(), DeviceError> {
         let running = self.running.borrow().get(&index.0).cloned();
         if let Some(zone) = &running {
-            self.quiesce(zone).await;
-            zone.flow.borrow_mut().frozen = true;
+            self.freeze(zone).await;
         }
         self.stop_rebuild(index.0..index.0 + 1).await;
         self.check_failed()?;

@@ -66,6 +66,19 @@ impl Core {
             .collect()
     }
 
+    /// Resets what an interrupted rebuild left of zones: it would hold resources of the drive.
+    async fn clear_leftovers(&self) {
+        for (zone, member) in self.lacking() {
+            let first = Core::physical(zone);
+            let done = self.submit(member, Command::Report { first, count: 1 }).await;
+            let leftover = done.zones.first().is_some_and(|info| info.state.is_active());
+            let lacks = self.zones.borrow()[zone.0 as usize].lost & (1 << member) != 0;
+            if leftover && lacks && !self.busy.borrow().contains(&zone.0) {
+                self.submit(member, Command::Reset { zones: Zones::One(first) }).await;
+            }
+        }
+    }
+
     /// Bytes that a member holds of a zone.
     fn member_bytes(&self, zone: ZoneIndex) -> u64 {
         self.tail(zone).div_ceil(self.layout.stripe_blocks()) * self.layout.chunk_blocks * BLOCK as u64
@@ -75,6 +88,7 @@ impl Core {
     pub async fn rebuild(self: &Rc<Self>, progress: &dyn Fn(Progress)) -> Result<u64, String> {
         let mut done_bytes = 0;
         let under_repair = self.lacking().iter().fold(0, |mask, (_, member)| mask | 1u32 << member);
+        self.clear_leftovers().await;
         loop {
             if self.active.get() & under_repair != under_repair {
                 return Err("the drive under repair failed".into());

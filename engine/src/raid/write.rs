@@ -668,6 +668,10 @@ impl Core {
     /// submitted until [`Core::resume`].
     pub async fn quiesce(&self, zone: &Zone) {
         zone.flow.borrow_mut().paused += 1;
+        self.quiet(zone).await;
+    }
+
+    async fn quiet(&self, zone: &Zone) {
         loop {
             let changed = zone.changed.wait();
             zone.completed.open();
@@ -680,6 +684,14 @@ impl Core {
             }
             changed.await;
         }
+    }
+
+    /// Stops everything in a zone that is about to end, a rebuild too.
+    pub async fn freeze(&self, zone: &Zone) {
+        self.quiesce(zone).await;
+        self.stop_rebuild(zone.index.0..zone.index.0 + 1).await;
+        self.quiet(zone).await;
+        zone.flow.borrow_mut().frozen = true;
     }
 
     pub fn resume(&self, zone: &Zone) {
