@@ -57,7 +57,8 @@ impl Core {
     }
 
     async fn reset_busy(self: &Rc<Self>, zones: Range<u32>) -> Result<(), DeviceError> {
-        let running: Vec<_> = self.running.borrow().range(zones.clone()).map(|(_, zone)| zone.clone()).collect();
+        let running: Vec<_> =
+            self.running.borrow().range(zones.clone()).map(|(_, zone)| zone.clone()).collect();
         for zone in &running {
             self.freeze(zone).await;
         }
@@ -120,7 +121,12 @@ impl Core {
     }
 
     /// Crosses off a promised reset; `dead` members still lack their part.
-    pub async fn finish_reset(&self, zones: Range<u32>, epoch: u64, dead: &[(u32, usize)]) -> Result<(), DeviceError> {
+    pub async fn finish_reset(
+        &self,
+        zones: Range<u32>,
+        epoch: u64,
+        dead: &[(u32, usize)],
+    ) -> Result<(), DeviceError> {
         let (first, count) = (zones.start, zones.end - zones.start);
         let sequence = self.next_sequence();
         for record in &mut self.zones.borrow_mut()[zones.start as usize..zones.end as usize] {
@@ -173,7 +179,11 @@ impl Core {
     }
 
     /// The second half of a finish, whose record is safe; `zone` is quiet.
-    pub async fn finish_members(self: &Rc<Self>, index: ZoneIndex, zone: Option<&Zone>) -> Result<(), DeviceError> {
+    pub async fn finish_members(
+        self: &Rc<Self>,
+        index: ZoneIndex,
+        zone: Option<&Zone>,
+    ) -> Result<(), DeviceError> {
         let layout = &self.layout;
         if let Some(zone) = zone {
             let tail = zone.flow.borrow().complete;

@@ -24,11 +24,7 @@ use crate::{
     runtime::Gate,
     zone::{Lba, ZoneIndex},
 };
-use std::{
-    cell::RefCell,
-    collections::VecDeque,
-    rc::Rc,
-};
+use std::{cell::RefCell, collections::VecDeque, rc::Rc};
 
 /// A zone with something going on.
 pub struct Zone {
@@ -124,7 +120,13 @@ impl Zone {
             parity: Buf::zeroed(layout.chunk_blocks as usize * BLOCK),
             ..Flow::default()
         };
-        Zone { index, flow: RefCell::new(flow), submitted: Gate::default(), completed: Gate::default(), changed: Gate::default() }
+        Zone {
+            index,
+            flow: RefCell::new(flow),
+            submitted: Gate::default(),
+            completed: Gate::default(),
+            changed: Gate::default(),
+        }
     }
 
     /// Has every task of the zone look again.
@@ -276,7 +278,14 @@ impl Core {
 
     /// Takes `data` of chunk `index` into the running parity; gives the result if it is to be
     /// written, and whether the buffer is the pool's.
-    fn run_parity(&self, flow: &mut Flow, index: u64, offset: u64, data: &Buf, write: bool) -> Option<(Buf, bool)> {
+    fn run_parity(
+        &self,
+        flow: &mut Flow,
+        index: u64,
+        offset: u64,
+        data: &Buf,
+        write: bool,
+    ) -> Option<(Buf, bool)> {
         let range = offset as usize * BLOCK..offset as usize * BLOCK + data.len();
         let running = flow.parity.as_mut().map(|parity| &mut parity[range])?;
         match (index, write) {
@@ -331,7 +340,9 @@ impl Core {
     fn append(&self, member: usize, record: Record) -> Completion {
         let log = self.members[member].log.borrow().clone();
         match log {
-            Some(log) if self.active.get() & (1 << member) != 0 => log.append(self, record, self.next_sequence()),
+            Some(log) if self.active.get() & (1 << member) != 0 => {
+                log.append(self, record, self.next_sequence())
+            }
             _ => Completion::failed(DeviceError::Gone),
         }
     }
@@ -445,17 +456,12 @@ impl Core {
             (flow.complete, self.chunks_to_claim(&flow), flow.claimed, wanted)
         };
         if chunks > claimed {
-            let stripe_end = chunks - chunks % layout.data_chunks();
-            let live = self.live(zone.index);
-            if stripe_end > claimed && self.witnesses(live, chunks) < self.needed(live) {
-                self.claim(zone, stripe_end).await;
-            }
             self.claim(zone, chunks).await;
         }
         if wanted && self.consistency == Consistency::WpLog {
             let live = self.live(zone.index);
-            let shown = chunks * layout.chunk_blocks == complete && self.witnesses(live, chunks) >= self.needed(live);
-            if !shown {
+            let aligned = chunks * layout.chunk_blocks == complete;
+            if !aligned || zrwa::witness_count(layout, live, chunks) < zrwa::needed(layout, live) {
                 self.log_tail(zone, complete).await;
             }
         }
@@ -525,12 +531,13 @@ impl Core {
 
     /// Everything below may be submitted when the members of `live` are where they are.
     pub fn window(&self, flow: &Flow, live: u32) -> u64 {
-        let positions = Core::each(live).map(|m| flow.positions[m]);
-        let passed = match self.canary {
-            Some(Canary::LogSlotOverwritten) => positions.max(),
-            _ => positions.min(),
+        let rows = match self.canary {
+            Some(Canary::LogSlotOverwritten) => {
+                let furthest = Core::each(live).map(|m| flow.positions[m]).max().unwrap_or(0);
+                (furthest / 2 + self.layout.distance).min(self.layout.rows)
+            }
+            _ => zrwa::window_rows(&self.layout, live, &flow.positions),
         };
-        let rows = (passed.unwrap_or(0) / 2 + self.layout.distance).min(self.layout.rows);
         rows * self.layout.stripe_blocks()
     }
 
@@ -557,53 +564,20 @@ impl Core {
         self.zone_ended.open();
     }
 
-    /// How many members of `live` would show a tail of `chunks` on purpose.
-    pub fn witnesses(&self, live: u32, chunks: u64) -> usize {
-        let witnesses = zrwa::witnesses(&self.layout, chunks);
-        witnesses.iter().flatten().filter(|(member, _)| live & (1 << member) != 0).count()
-    }
-
-    /// Moves write pointers so that they say `chunks`: first the witnesses, then, when a stripe
-    /// has ended, whoever is behind (§4.4).
+    /// Moves write pointers, round by round, so that they say `chunks` (§4.4).
     async fn claim(&self, zone: &Zone, chunks: u64) {
-        let layout = &self.layout;
-        let live = self.live(zone.index);
-        self.flush_caches(live).await;
-        let laggards_first = self.canary == Some(Canary::LaggardOrder);
-        if laggards_first {
-            self.move_laggards(zone, chunks, chunks).await;
+        self.flush_caches(self.live(zone.index)).await;
+        loop {
+            let (live, positions) = (self.live(zone.index), zone.flow.borrow().positions);
+            let round = match self.canary {
+                Some(Canary::LaggardOrder) => zrwa::laggard_round(&self.layout, live, &positions, chunks)
+                    .or_else(|| zrwa::witness_round(&self.layout, live, &positions, chunks)),
+                _ => zrwa::next_round(&self.layout, live, &positions, chunks),
+            };
+            let Some(targets) = round else { return };
+            self.move_to(zone, &targets).await;
+            self.flush_caches(live).await;
         }
-        let mut targets = [0; MAX_MEMBERS];
-        for (member, position) in zrwa::witnesses(layout, chunks).into_iter().flatten() {
-            targets[member] = targets[member].max(position);
-        }
-        self.move_to(zone, &targets).await;
-        self.flush_caches(live).await;
-        let live = self.live(zone.index);
-        let shown = self.witnesses(live, chunks) >= self.needed(live);
-        // Without enough witnesses of `chunks` itself, only the end of the stripe before counts.
-        let safe = if shown { chunks } else { chunks - chunks % layout.data_chunks() };
-        self.move_laggards(zone, chunks, safe).await;
-    }
-
-    /// Moves the members that have not passed the last complete stripe of `chunks` as far as a
-    /// tail of `safe` chunks allows.
-    async fn move_laggards(&self, zone: &Zone, chunks: u64, safe: u64) {
-        let layout = &self.layout;
-        let row = 2 * (chunks / layout.data_chunks());
-        let live = self.live(zone.index);
-        let mut targets = [0; MAX_MEMBERS];
-        {
-            let flow = zone.flow.borrow();
-            for member in Core::each(live).filter(|m| flow.positions[*m] < row) {
-                targets[member] = zrwa::settled(layout, member, safe);
-            }
-            if Core::each(live).all(|m| targets[m] <= flow.positions[m]) {
-                return;
-            }
-        }
-        self.move_to(zone, &targets).await;
-        self.flush_caches(live).await;
     }
 
     /// Explicit flushes: the position of every live member to its target, where that is ahead.
