@@ -107,7 +107,7 @@ fn draw_drive(rng: &mut Rng, chunk_blocks: u64) -> Geometry {
     let window_chunks = if rng.chance(1, 4) { 2 + rng.below(2) } else { 4 + rng.below(5) };
     let zones = 4 + rng.below(7) as u32;
     // One of the limits decides; the others are no tighter, or do not exist.
-    let limit = 2 + rng.below(if chunk_blocks == 8 { 4 } else { 6 }) as u32;
+    let limit = 3 + rng.below(if chunk_blocks == 8 { 3 } else { 5 }) as u32;
     let mut limits = [limit; 3];
     for other in rng.pick(&[[0, 1], [1, 2], [0, 2]]) {
         limits[*other] = if rng.chance(1, 2) { 0 } else { limit + rng.below(4) as u32 };
