@@ -505,13 +505,6 @@ impl Core {
         })
     }
 
-    /// Gives `member` its drive.
-    fn put(&self, member: usize, name: String, log: Rc<MetaLog>) {
-        *self.members[member].log.borrow_mut() = Some(log);
-        *self.members[member].name.borrow_mut() = name;
-        self.active.set(self.active.get() | 1 << member);
-    }
-
     /// Starts the tasks that every array has.
     fn start_members(self: &Rc<Self>) {
         for member in &self.members {
@@ -569,7 +562,7 @@ impl Core {
         for (member, log) in logs.into_iter().enumerate() {
             let Some(log) = log else { continue };
             if let Err(error) = log.checkpoint(self).await {
-                self.member_failed(member, error, "metadata write");
+                self.member_failed(self.seat(member), error, "metadata write");
             }
         }
         if self.failed.get() {
