@@ -5,7 +5,7 @@
 //! write pointers that follow say nothing any more. Then the parity of the partial stripe becomes
 //! its full parity, as if the rest were zeros, because the slots vanish with the ZRWA.
 
-use super::{core::Core, rebuild::zone_is_dead, write::Zone};
+use super::{core::Core, geometry::MAX_MEMBERS, rebuild::zone_is_dead, write::Zone};
 use crate::{
     buf::BLOCK,
     device::{Command, Completion, DeviceError, Done, Status, Zones},
@@ -191,12 +191,12 @@ impl Core {
                     self.member_failed(seat, error, "finish zone");
                 }
                 // Once this write pointer has passed the row, the slots are not needed any more.
-                let mut targets = vec![0; layout.members];
+                let mut targets = [0; MAX_MEMBERS];
                 targets[parity_member] = 2 * rows;
                 self.move_to(zone, &targets).await;
                 self.flush_caches(1 << parity_member & self.live(index)).await;
             }
-            self.move_to(zone, &vec![2 * rows; layout.members]).await;
+            self.move_to(zone, &[2 * rows; MAX_MEMBERS]).await;
             self.flush_caches(self.live(index)).await;
         }
         let zones = Zones::One(Core::physical(index));

@@ -9,7 +9,7 @@
 use super::{
     Canary,
     core::Core,
-    geometry::{Layout, Place},
+    geometry::{Layout, MAX_MEMBERS, Place},
     metalog::{Live, META_ZONES, NoLog, ReadLog, read_log},
     parity,
     write::Zone,
@@ -222,7 +222,7 @@ pub enum Verdict {
 /// Where a zone goes on.
 pub struct Tail {
     pub blocks: u64,
-    pub positions: Vec<u64>,
+    pub positions: [u64; MAX_MEMBERS],
     pub parity: Buf,
 }
 
@@ -295,7 +295,10 @@ impl Core {
         }
         view.record.lost |= lost;
         let half = self.layout.chunk_blocks / 2;
-        let positions: Vec<_> = evidence.wp_blocks.iter().map(|wp| wp.unwrap_or(0) / half).collect();
+        let mut positions = [0; MAX_MEMBERS];
+        for (position, wp) in positions.iter_mut().zip(&evidence.wp_blocks) {
+            *position = wp.unwrap_or(0) / half;
+        }
         let parity = self.load_parity(view.zone, record.epoch, tail, &evidence, record.finished.is_some()).await?;
         let tail = Tail { blocks: tail, positions, parity };
         Ok(if record.finished.is_some() { Verdict::Finish(Some(tail)) } else { Verdict::Open(tail) })

@@ -14,7 +14,7 @@
 use super::{
     Canary, Consistency,
     core::{Core, Seat},
-    geometry::Place,
+    geometry::{MAX_MEMBERS, Place},
     parity, zrwa,
 };
 use crate::{
@@ -66,8 +66,10 @@ pub struct Flow {
     pub limit: u64,
     /// Chunks that write pointers have claimed, and each member's position in half chunks.
     pub claimed: u64,
-    pub positions: Vec<u64>,
+    pub positions: [u64; MAX_MEMBERS],
     settling: bool,
+    /// Explicit flushes that are on their way: one caller of `move_to` at a time.
+    moves: VecDeque<(Seat, Completion)>,
     /// One chunk: parity of the stripe of `next`, below the tail's offset with its chunk, above
     /// without.
     pub parity: Buf,
@@ -118,7 +120,6 @@ impl Zone {
         let layout = &core.layout;
         let flow = Flow {
             epoch: core.zones.borrow()[index.0 as usize].epoch,
-            positions: vec![0; layout.members],
             limit: layout.distance.min(layout.rows) * layout.stripe_blocks(),
             parity: Buf::zeroed(layout.chunk_blocks as usize * BLOCK),
             ..Flow::default()
@@ -136,7 +137,7 @@ impl Zone {
 
 impl Flow {
     /// Sets what recovery found.
-    pub fn restore(&mut self, tail: u64, positions: Vec<u64>, parity: Buf) {
+    pub fn restore(&mut self, tail: u64, positions: [u64; MAX_MEMBERS], parity: Buf) {
         self.open = true;
         self.next = tail;
         self.complete = tail;
@@ -572,7 +573,7 @@ impl Core {
         if laggards_first {
             self.move_laggards(zone, chunks, chunks).await;
         }
-        let mut targets = vec![0; layout.members];
+        let mut targets = [0; MAX_MEMBERS];
         for (member, position) in zrwa::witnesses(layout, chunks).into_iter().flatten() {
             targets[member] = targets[member].max(position);
         }
@@ -591,7 +592,7 @@ impl Core {
         let layout = &self.layout;
         let row = 2 * (chunks / layout.data_chunks());
         let live = self.live(zone.index);
-        let mut targets = vec![0; layout.members];
+        let mut targets = [0; MAX_MEMBERS];
         {
             let flow = zone.flow.borrow();
             for member in Core::each(live).filter(|m| flow.positions[*m] < row) {
@@ -606,20 +607,21 @@ impl Core {
     }
 
     /// Explicit flushes: the position of every live member to its target, where that is ahead.
-    pub async fn move_to(&self, zone: &Zone, targets: &[u64]) {
-        let live = self.live(zone.index);
+    pub async fn move_to(&self, zone: &Zone, targets: &[u64; MAX_MEMBERS]) {
         let half = self.layout.chunk_blocks / 2;
-        let pending: Vec<_> = {
-            let flow = zone.flow.borrow();
-            Core::each(live)
-                .filter(|m| targets[*m] > flow.positions[*m])
-                .map(|m| {
-                    let last = Lba(self.start(m, zone.index).0 + targets[m] * half - 1);
-                    (self.seat(m), self.submit(m, Command::FlushZrwa { last }))
-                })
-                .collect()
-        };
-        for (seat, completion) in pending {
+        {
+            let mut flow = zone.flow.borrow_mut();
+            for m in Core::each(self.live(zone.index)) {
+                if targets[m] <= flow.positions[m] {
+                    continue;
+                }
+                let last = Lba(self.start(m, zone.index).0 + targets[m] * half - 1);
+                let sent = (self.seat(m), self.submit(m, Command::FlushZrwa { last }));
+                flow.moves.push_back(sent);
+            }
+        }
+        loop {
+            let Some((seat, completion)) = zone.flow.borrow_mut().moves.pop_front() else { break };
             match completion.await.result {
                 Ok(()) => zone.flow.borrow_mut().positions[seat.member] = targets[seat.member],
                 Err(error) => self.member_failed(seat, error, "ZRWA flush"),
