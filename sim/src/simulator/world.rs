@@ -141,6 +141,13 @@ pub struct World<'m> {
     pub(super) refusal: Option<String>,
 }
 
+impl Drop for World<'_> {
+    fn drop(&mut self) {
+        // Tasks hold the array and the array holds the runtime: nothing would be freed.
+        self.runtime.clear();
+    }
+}
+
 impl<'m> World<'m> {
     /// A world with new drives and nothing made of them yet.
     pub fn new(maker: &'m dyn Maker, scenario: Scenario, mut rng: Rng, tracing: Tracing) -> World<'m> {
