@@ -5,12 +5,12 @@ CARGO ?= cargo
 # Where the simulator starts: new each time, so that every run looks at runs nobody has seen.
 SEED := $(or $(SEED),$(shell od -An -N4 -tu4 /dev/urandom | tr -d " "))
 # How many seeds the simulator's share of `make test` is; sized to stay below five minutes.
-SEEDS ?= 2000
+SEEDS ?= 5000
 
 .PHONY: demo test lint check simulate exhaustive bench
 
 demo:
-	$(CARGO) run --quiet --release -p zoneraid -- demo
+	$(CARGO) run --release -p zoneraid -- demo
 
 test: lint check simulate exhaustive
 	@echo "make test: everything passed (simulator from seed $(SEED))"

@@ -141,6 +141,44 @@ pub async fn examine(drive: &Drive) -> Result<Examined, ArrayError> {
     })
 }
 
+/// What [`Array::inspect`] finds.
+#[derive(Clone, Debug)]
+pub struct Inspected {
+    pub status: ArrayStatus,
+    pub geometry: Geometry,
+    /// As they would be after assembly.
+    pub zones: Vec<ZoneInfo>,
+}
+
+/// Reads the metadata of `drives` and decides what each zone needs; writes nothing. The number is
+/// the oldest event among the members that are taken.
+async fn look(
+    runtime: &Runtime,
+    drives: Vec<Drive>,
+    behaviour: Behaviour,
+) -> Result<(Rc<Core>, Vec<(ZoneIndex, Verdict)>, u64), ArrayError> {
+    let (candidates, damaged) = scan(drives).await?;
+    let found = decide_members(candidates, &damaged)?;
+    let layout = layout_of(&found.superblock);
+    for candidate in found.members.iter().flatten() {
+        check_drive(&candidate.drive.name, &*candidate.drive.device, &layout, found.superblock.zones)?;
+    }
+    let taken = found.members.iter().flatten();
+    let geometry = array_geometry(&found.superblock, taken.map(|c| c.drive.device.geometry()))?;
+    let core = Core::new(runtime, found.superblock, geometry, found.zones, found.sequence, behaviour);
+    for (role, candidate) in found.members.into_iter().enumerate() {
+        let Some(Candidate { drive, log }) = candidate else { continue };
+        let live = live_of(&log, layout.chunk_blocks);
+        let log = MetaLog::new(&core, role, drive.device.clone(), log.zone, log.generation, live);
+        core.put(role, drive.name, log);
+    }
+    for (member, note) in core.members.iter().zip(found.notes) {
+        *member.note.borrow_mut() = note;
+    }
+    let verdicts = core.judge_all().await?;
+    Ok((core, verdicts, found.floor))
+}
+
 impl Array {
     /// Makes a new array of `drives`, in the order of their roles. Every zone of them is reset.
     pub async fn create(
@@ -189,31 +227,30 @@ impl Array {
         drives: Vec<Drive>,
         behaviour: Behaviour,
     ) -> Result<Array, ArrayError> {
-        let (candidates, damaged) = scan(drives).await?;
-        let found = decide_members(candidates, &damaged)?;
-        let layout = layout_of(&found.superblock);
-        for candidate in found.members.iter().flatten() {
-            check_drive(&candidate.drive.name, &*candidate.drive.device, &layout, found.superblock.zones)?;
-        }
-        let taken = found.members.iter().flatten();
-        let geometry = array_geometry(&found.superblock, taken.map(|c| c.drive.device.geometry()))?;
-        let core = Core::new(runtime, found.superblock, geometry, found.zones, found.sequence, behaviour);
-        for (role, candidate) in found.members.into_iter().enumerate() {
-            let Some(Candidate { drive, log }) = candidate else { continue };
-            let live = live_of(&log, layout.chunk_blocks);
-            let log = MetaLog::new(&core, role, drive.device.clone(), log.zone, log.generation, live);
-            core.put(role, drive.name, log);
-        }
-        for (member, note) in core.members.iter().zip(found.notes) {
-            *member.note.borrow_mut() = note;
-        }
-        let verdicts = core.judge_all().await?;
-        core.renew(found.floor).await?;
+        let (core, verdicts, floor) = look(runtime, drives, behaviour).await?;
+        core.renew(floor).await?;
         core.start_members();
         for (zone, verdict) in verdicts {
             core.adopt(zone, verdict).await?;
         }
         Ok(Array(core))
+    }
+
+    /// What [`Array::assemble`] would find in `drives`; writes nothing.
+    pub async fn inspect(runtime: &Runtime, drives: Vec<Drive>) -> Result<Inspected, ArrayError> {
+        let (core, verdicts, _) = look(runtime, drives, Behaviour::default()).await?;
+        for (zone, verdict) in &verdicts {
+            core.load(*zone, verdict);
+        }
+        let zones = core.table.borrow().report(ZoneIndex(0), core.geometry.zones);
+        let zones = zones.map_err(|error| ArrayError(format!("its zones cannot be listed: {error}")))?;
+        let array = Array(core);
+        Ok(Inspected { status: array.status(), geometry: array.geometry().clone(), zones })
+    }
+
+    /// Whether `drive` could take the place of a member; otherwise the error says what it lacks.
+    pub fn accepts(&self, drive: &Drive) -> Result<(), ArrayError> {
+        check_drive(&drive.name, &*drive.device, &self.0.layout, self.0.geometry.zones)
     }
 
     /// Puts a drive in the place of `member`, which must be out, to be rebuilt. Every zone of the
@@ -226,7 +263,7 @@ impl Array {
         if core.active.get() & (1 << member) != 0 {
             return Err(ArrayError(format!("member {member} is in use: fail it first")));
         }
-        check_drive(&drive.name, &*drive.device, &core.layout, core.geometry.zones)?;
+        self.accepts(&drive)?;
         let problem = |error| ArrayError(format!("{}: {error}", drive.name));
         drive.device.submit(Command::Reset { zones: Zones::All }).await.result.map_err(problem)?;
         core.membership_settled().await;
@@ -468,13 +505,6 @@ impl Core {
         })
     }
 
-    /// Gives `member` its drive.
-    fn put(&self, member: usize, name: String, log: Rc<MetaLog>) {
-        *self.members[member].log.borrow_mut() = Some(log);
-        *self.members[member].name.borrow_mut() = name;
-        self.active.set(self.active.get() | 1 << member);
-    }
-
     /// Starts the tasks that every array has.
     fn start_members(self: &Rc<Self>) {
         for member in &self.members {
@@ -532,7 +562,7 @@ impl Core {
         for (member, log) in logs.into_iter().enumerate() {
             let Some(log) = log else { continue };
             if let Err(error) = log.checkpoint(self).await {
-                self.member_failed(member, error, "metadata write");
+                self.member_failed(self.seat(member), error, "metadata write");
             }
         }
         if self.failed.get() {
@@ -545,9 +575,9 @@ impl Core {
         Ok(())
     }
 
-    /// Repairs one zone and tells the table.
-    async fn adopt(self: &Rc<Self>, zone: ZoneIndex, verdict: Verdict) -> Result<(), ArrayError> {
-        let (state, wp_blocks) = match &verdict {
+    /// Tells the table what a zone is.
+    fn load(&self, zone: ZoneIndex, verdict: &Verdict) {
+        let (state, wp_blocks) = match verdict {
             Verdict::Empty | Verdict::Reset => (ZoneState::Empty, 0),
             Verdict::Full | Verdict::Finish(_) => (ZoneState::Full, self.layout.capacity_blocks()),
             Verdict::Open(tail) if tail.blocks == self.layout.capacity_blocks() => (ZoneState::Full, tail.blocks),
@@ -555,6 +585,11 @@ impl Core {
         };
         let info = ZoneInfo { zone, state, wp_blocks, capacity_blocks: self.layout.capacity_blocks(), zrwa: false };
         self.table.borrow_mut().load(&info);
+    }
+
+    /// Repairs one zone and tells the table.
+    async fn adopt(self: &Rc<Self>, zone: ZoneIndex, verdict: Verdict) -> Result<(), ArrayError> {
+        self.load(zone, &verdict);
         self.repair(zone, verdict).await
     }
 }

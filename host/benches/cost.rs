@@ -7,7 +7,7 @@ static ALLOCATOR: host::alloc::Counting = host::alloc::Counting;
 
 fn main() -> ExitCode {
     let output = host::cli::output::Output { json: std::env::args().any(|arg| arg == "--json") };
-    match host::bench::run(output) {
+    match host::bench::run(output, host::bench::ROUNDS) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             output.error(&format!("{error:#}"));

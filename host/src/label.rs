@@ -1,7 +1,10 @@
 //! What the superblock of a drive says about the array that it belongs to, read without writing.
 
-use engine::device::ZonedDevice;
-use std::rc::Rc;
+use engine::{
+    array::{Drive, examine},
+    device::Command,
+    zone::{ZoneIndex, ZoneState},
+};
 
 /// The array and place in it that a drive claims.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,10 +21,40 @@ pub struct Label {
     pub event: u64,
 }
 
-/// Reads the label of a drive; `None` if there is no array on it.
-///
-/// # Errors
-/// A sentence why there is a superblock that cannot be used.
-pub async fn read(_device: Rc<dyn ZonedDevice>) -> Result<Option<Label>, String> {
-    Ok(None)
+/// What there is on a drive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// Every zone is empty.
+    Blank,
+    Member(Label),
+    /// Something else, or a superblock that cannot be used: a sentence without its subject.
+    Other(String),
+}
+
+/// Finds out what is on `drive`.
+pub async fn read(drive: Drive) -> Content {
+    let count = drive.device.geometry().zones;
+    let report = drive.device.submit(Command::Report { first: ZoneIndex(0), count }).await;
+    if let Err(error) = report.result {
+        return Content::Other(format!("a drive that gives no zone report: {error}"));
+    }
+    if report.zones.iter().all(|zone| zone.state == ZoneState::Empty) {
+        return Content::Blank;
+    }
+    match examine(&drive).await {
+        Ok(found) => Content::Member(Label {
+            uuid: found.superblock.array.0,
+            name: found.superblock.name,
+            role: found.member as u32,
+            members: found.superblock.members.len() as u32,
+            chunk_blocks: found.superblock.chunk_blocks as u64,
+            event: found.superblock.event,
+        }),
+        Err(error) => {
+            // The sentence begins with the drive, which whoever prints it names already.
+            let sentence = error.to_string();
+            let what = sentence.strip_prefix(&drive.name).unwrap_or(&sentence);
+            Content::Other(what.trim_start_matches([':', ' ']).to_string())
+        }
+    }
 }

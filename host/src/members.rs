@@ -5,10 +5,10 @@
 //! are missing, with one exception: as long as an image in it is locked by another process, it
 //! could be the missing member, so nothing is assembled without it.
 
-use crate::label::{self, Label};
+use crate::label::{self, Content, Label};
 use anyhow::{Context, Result, bail, ensure};
 use engine::{
-    array::{Array, ArrayError, Drive},
+    array::{Array, ArrayError, Drive, Inspected},
     device::{Command, Done, ZonedDevice},
     runtime::Runtime,
 };
@@ -54,28 +54,22 @@ impl fmt::Display for ArrayName {
 pub struct OpenDrive {
     pub path: PathBuf,
     pub device: Rc<EmulatedDrive>,
-    /// Nothing on a drive that is in no array.
-    pub label: Option<Label>,
-    /// Why the superblock cannot be read although there is one.
-    pub damage: Option<String>,
+    pub content: Content,
 }
 
 impl OpenDrive {
-    /// Opens and locks the image at `path` and reads its label.
+    /// Opens and locks the image at `path` and looks what is on it.
     pub fn open(path: &Path) -> Result<OpenDrive> {
         let device = open_patiently(path, Instant::now() + LOCK_PATIENCE)?;
-        OpenDrive::label(path, device)
+        OpenDrive::look(path, device)
     }
 
-    fn label(path: &Path, device: EmulatedDrive) -> Result<OpenDrive> {
-        let device = Rc::new(device);
-        let runtime = Runtime::new();
-        let label = runtime.block_on(label::read(device.clone()), || false);
-        let (label, damage) = match label.context("the drive does not answer")? {
-            Ok(label) => (label, None),
-            Err(damage) => (None, Some(damage)),
-        };
-        Ok(OpenDrive { path: path.to_path_buf(), device, label, damage })
+    fn look(path: &Path, device: EmulatedDrive) -> Result<OpenDrive> {
+        let mut drive =
+            OpenDrive { path: path.to_path_buf(), device: Rc::new(device), content: Content::Blank };
+        let content = Runtime::new().block_on(label::read(drive.drive()), || false);
+        drive.content = content.context("the drive does not answer")?;
+        Ok(drive)
     }
 
     /// The drive as the engine wants it.
@@ -83,22 +77,21 @@ impl OpenDrive {
         Drive { name: self.path.display().to_string(), device: self.device.clone() }
     }
 
+    /// The label of a member of an array.
+    pub fn label(&self) -> Option<&Label> {
+        match &self.content {
+            Content::Member(label) => Some(label),
+            _ => None,
+        }
+    }
+
     /// What is on the drive, in words; `None` if it is blank.
-    pub fn content(&self) -> Result<Option<String>> {
-        if let Some(label) = &self.label {
-            return Ok(Some(format!("member {} of array '{}'", label.role, label.name)));
+    pub fn describe(&self) -> Option<String> {
+        match &self.content {
+            Content::Blank => None,
+            Content::Member(label) => Some(format!("member {} of array '{}'", label.role, label.name)),
+            Content::Other(what) => Some(what.clone()),
         }
-        if let Some(damage) = &self.damage {
-            return Ok(Some(damage.clone()));
-        }
-        let report =
-            Command::Report { first: engine::zone::ZoneIndex(0), count: self.device.geometry().zones };
-        let runtime = Runtime::new();
-        let done =
-            runtime.block_on(self.device.submit(report), || false).context("the drive does not answer")?;
-        done.result?;
-        let used = done.zones.iter().filter(|zone| zone.state != engine::zone::ZoneState::Empty).count();
-        Ok((used > 0).then(|| format!("data in {used} zone{}", if used == 1 { "" } else { "s" })))
     }
 }
 
@@ -141,7 +134,7 @@ impl Scan {
         let deadline = Instant::now() + LOCK_PATIENCE;
         for path in paths {
             match open_patiently(&path, deadline) {
-                Ok(device) => scan.drives.push(OpenDrive::label(&path, device)?),
+                Ok(device) => scan.drives.push(OpenDrive::look(&path, device)?),
                 Err(error) if error.in_use() => scan.locked.push(path),
                 Err(error) => scan.damaged.push((path, error.problem)),
             }
@@ -152,7 +145,7 @@ impl Scan {
     /// The newest label of each array in the directory.
     pub fn arrays(&self) -> Vec<&Label> {
         let mut arrays: Vec<&Label> = Vec::new();
-        for label in self.drives.iter().filter_map(|drive| drive.label.as_ref()) {
+        for label in self.drives.iter().filter_map(OpenDrive::label) {
             match arrays.iter_mut().find(|array| array.uuid == label.uuid) {
                 Some(array) if array.event < label.event => *array = label,
                 Some(_) => {}
@@ -185,12 +178,11 @@ impl Found {
     pub fn by_name(name: &ArrayName) -> Result<Found> {
         let path = &name.0;
         if path.is_file() {
-            let uuid = {
-                let drive = OpenDrive::open(path)?;
-                if let Some(damage) = drive.damage {
-                    bail!("{name}: {damage}");
-                }
-                drive.label.with_context(|| format!("{name} belongs to no array"))?.uuid
+            // Let go of the drive before the scan opens it again.
+            let uuid = match OpenDrive::open(path)?.content {
+                Content::Member(label) => label.uuid,
+                Content::Blank => bail!("{name} is blank and belongs to no array"),
+                Content::Other(what) => bail!("{name}: {what}"),
             };
             let scan = Scan::of(directory_of(path))?;
             return Found::pick(scan, |label| label.uuid == uuid)?
@@ -263,15 +255,25 @@ impl Found {
         let (mut drives, locked) = (scan.drives, scan.locked);
         let mut damaged = scan.damaged;
         for drive in &drives {
-            damaged.extend(drive.damage.clone().map(|damage| (drive.path.clone(), damage)));
+            if let Content::Other(what) = &drive.content {
+                damaged.push((drive.path.clone(), what.clone()));
+            }
         }
-        drives.retain(|drive| drive.label.as_ref().is_some_and(|l| l.uuid == label.uuid));
+        drives.retain(|drive| drive.label().is_some_and(|l| l.uuid == label.uuid));
         if drives.len() < label.members as usize
             && let Some(path) = locked.first()
         {
             bail!("{} is in use by another process and may be a member of '{}'", path.display(), label.name);
         }
         Ok(Some(Found { label, drives, damaged }))
+    }
+
+    /// Finds out how the array is; writes nothing.
+    pub fn inspect(&self) -> Result<Inspected, ArrayError> {
+        let runtime = Runtime::new();
+        let drives = self.drives.iter().map(OpenDrive::drive).collect();
+        let found = runtime.block_on(Array::inspect(&runtime, drives), || false);
+        found.unwrap_or_else(|| Err(ArrayError("the drives do not answer".into())))
     }
 
     /// Assembles the array, which recovers what a power cut left behind.

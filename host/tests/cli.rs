@@ -124,6 +124,45 @@ fn an_array_is_found_by_its_name_here_and_in_the_directory_of_the_environment() 
 }
 
 #[test]
+fn looking_writes_nothing_and_a_drive_that_was_only_looked_for_is_not_stale() {
+    let place = Place::with_array(5);
+    place.run_with(&["zone", "write", "drives", "0"], &Random(5).bytes(3 << 20)).ok();
+    fs::rename(place.path("drives/drive4.img"), place.path("away.img")).unwrap();
+    // What a drive does by itself when its power returns is done with the first look.
+    assert_eq!(place.run(&["status", "drives"]).code, 1);
+    let before = fingerprint(&place.path("drives"));
+    assert_eq!(place.run(&["status", "drives"]).code, 1);
+    place.run(&["examine", &drive("drives", 0)]).ok();
+    place.run(&["list", "drives"]).ok();
+    place.run(&["zone", "report", "drives"]).ok();
+    assert!(fingerprint(&place.path("drives")) == before, "looking wrote to a drive");
+    fs::rename(place.path("away.img"), place.path("drives/drive4.img")).unwrap();
+    assert_eq!(place.run(&["status", "drives"]).code, 0);
+
+    // Once the array was used without it, it is stale, and never mixed in.
+    fs::rename(place.path("drives/drive4.img"), place.path("away.img")).unwrap();
+    place.run_with(&["zone", "write", "drives", "0"], &Random(6).bytes(1 << 20)).ok();
+    fs::rename(place.path("away.img"), place.path("drives/drive4.img")).unwrap();
+    assert_eq!(place.run(&["status", "drives"]).code, 1);
+    let expected = [Random(5).bytes(3 << 20), Random(6).bytes(1 << 20)].concat();
+    assert!(place.read_zone("drives", 0) == expected);
+    place.run(&["replace", "drives", "4", &drive("drives", 4)]).fails_with(&["member 4", "--yes"]);
+    place.run(&["replace", "drives", "4", &drive("drives", 3), "--yes"]).fails_with(&["in use"]);
+    place.run(&["replace", "drives", "4", &drive("drives", 4), "--yes"]).ok();
+    assert_eq!(place.run(&["status", "drives"]).code, 0);
+    place.remove(&drive("drives", 0));
+    assert!(place.read_zone("drives", 0) == expected);
+}
+
+#[test]
+fn a_drive_that_does_not_fit_costs_no_member() {
+    let place = Place::with_array(5);
+    place.run(&["emulate", "create", "small", "--count", "1", "--zones", "8", "--zone-capacity", "8M"]).ok();
+    place.run(&["replace", "drives", "1", "small/drive0.img"]).fails_with(&["small/drive0.img"]);
+    assert_eq!(place.run(&["status", "drives"]).code, 0);
+}
+
+#[test]
 fn two_arrays_in_one_directory_are_told_apart_and_never_mixed() {
     let place = Place::with_array(10);
     let drives: Vec<String> = (5..10).map(|n| drive("drives", n)).collect();
@@ -134,7 +173,7 @@ fn two_arrays_in_one_directory_are_told_apart_and_never_mixed() {
     let status = place.run(&["status", &drive("drives", 7), "--json"]).ok().json();
     assert_eq!(status["name"], "pond");
     assert_eq!(status["members"].as_array().unwrap().len(), 5);
-    place.run(&["replace", &drive("drives", 0), &drive("drives", 7)]).fails_with(&["array 'pond'", "blank"]);
+    place.run(&["replace", &drive("drives", 0), &drive("drives", 7)]).fails_with(&["array 'pond'", "--yes"]);
     place.run(&["fail", &drive("drives", 0), &drive("drives", 7)]).fails_with(&["not a member of 'tank'"]);
     let mixed = [drive("drives", 0), drive("drives", 7), drive("drives", 8)];
     place.run(&["create", "new", &mixed[0], &mixed[1], &mixed[2]]).fails_with(&[
@@ -154,7 +193,7 @@ fn create_destroys_nothing_without_being_told_to() {
     let mut args = vec!["create", "new", "--dry-run", "--yes"];
     args.extend(drives.iter().map(String::as_str));
     let said = place.run(&args).ok().text();
-    assert!(said.contains("would destroy member 4 of array 'tank'") && said.contains("dry run"), "{said}");
+    assert!(said.contains("would destroy: member 4 of array 'tank'") && said.contains("dry run"), "{said}");
     assert!(fingerprint(&place.path("drives")) == before, "a dry run wrote to a drive");
     place.run(&["emulate", "create", "drives"]).fails_with(&["drive0.img", "exists"]);
     place.run(&["create", "x", &drives[0], &drives[0], &drives[1]]).fails_with(&["named twice"]);
@@ -255,4 +294,56 @@ fn an_empty_input_writes_nothing() {
     let place = Place::with_array(5);
     let written = place.run_with(&["zone", "write", "drives", "0", "--fua", "--json"], b"").ok().json();
     assert_eq!((written["written_bytes"].as_u64(), written["wp_bytes"].as_u64()), (Some(0), Some(0)));
+}
+
+#[test]
+fn a_rebuild_that_was_killed_goes_on() {
+    let mut random = Random::new();
+    for round in 0..6 {
+        let seed = random.0;
+        let place = Place::with_array(6);
+        let data: Vec<Vec<u8>> = (0..3).map(|_| random.bytes(15 << 20)).collect();
+        for (zone, data) in data.iter().enumerate() {
+            place.run_with(&["zone", "write", "drives", &zone.to_string()], data).ok();
+        }
+        let lost = round % 5;
+        place.remove(&drive("drives", lost));
+        let args = ["replace", "drives", &lost.to_string(), &drive("drives", 5)];
+        let mut child = place.command(&args).spawn().unwrap();
+        std::thread::sleep(Duration::from_micros(random.below(60_000)));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let status = place.json(&["status", "drives"]);
+        match status["members"][lost]["state"].as_str().unwrap() {
+            "out" => place.run(&[&args[..], &["--yes"]].concat()).ok(),
+            _ => place.run(&["rebuild", "drives"]).ok(),
+        };
+        assert_eq!(place.run(&["status", "drives"]).code, 0, "seed {seed}");
+        place.remove(&drive("drives", (lost + 1) % 5));
+        for (zone, data) in data.iter().enumerate() {
+            assert!(place.read_zone("drives", zone as u32) == *data, "zone {zone} is wrong, seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn the_commands_of_the_readme_do_what_it_says() {
+    let readme = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md")).unwrap();
+    let lines = readme.lines().filter_map(|line| line.strip_prefix("    "));
+    let commands: Vec<&str> = lines.filter(|line| line.contains("drives")).collect();
+    assert_eq!(commands.len(), 8, "{commands:#?}");
+    let place = Place::new();
+    let binary = std::path::Path::new(env!("CARGO_BIN_EXE_zoneraid")).parent().unwrap();
+    let path = format!("{}:{}", binary.display(), std::env::var("PATH").unwrap());
+    for command in commands {
+        let mut shell = std::process::Command::new("bash");
+        shell.args(["-c", command]).current_dir(place.path("")).env("PATH", &path);
+        let ran = shell.output().unwrap();
+        let said = String::from_utf8_lossy(&ran.stdout);
+        let expected = i32::from(command.contains("degraded"));
+        assert_eq!(ran.status.code(), Some(expected), "{command}: {}", String::from_utf8_lossy(&ran.stderr));
+        if command.contains("head") {
+            assert_eq!(said, "1\n2\n3\n");
+        }
+    }
 }

@@ -60,7 +60,7 @@ fn every_command_prints_what_its_schema_says() {
     let drives: Vec<String> = (0..7).map(|n| drive("d", n)).collect();
     prints(
         "emulate-create.json",
-        &["emulate", "create", "d", "--count", "7", "--zones", "16", "--zone-capacity", "4M"],
+        &["emulate", "create", "d", "--count", "7", "--zones", "16", "--zone-capacity", "8M"],
     );
     let mut create = vec!["create", "tank"];
     create.extend(drives[..5].iter().map(String::as_str));
@@ -120,4 +120,11 @@ fn the_demo_loses_nothing_and_prints_what_its_schema_says() {
     fs::create_dir(place.path("nothing")).unwrap();
     place.run(&["demo", "nothing"]).ok();
     place.run(&["demo", "missing"]).fails_with(&["missing"]);
+}
+
+#[test]
+fn the_benchmark_prints_what_its_schema_says() {
+    let bench = Place::new().run(&["bench", "--rounds", "1", "--json"]).ok().json();
+    check(&bench, &schema("bench.json"), "bench.json");
+    assert!(bench["write_4k_ns"].as_f64() > Some(0.0));
 }

@@ -26,6 +26,8 @@ use std::{
 /// A place in the array, and the drive in it.
 #[derive(Default)]
 pub struct Member {
+    /// How many drives have been in this place: an error of an earlier one is not the present one's.
+    incarnation: Cell<u32>,
     pub log: RefCell<Option<Rc<MetaLog>>>,
     /// What messages call the drive.
     pub name: RefCell<String>,
@@ -33,6 +35,13 @@ pub struct Member {
     pub note: RefCell<String>,
     pub read_errors: Cell<u64>,
     pub write_errors: Cell<u64>,
+}
+
+/// The drive that is in a place when a command is sent to it.
+#[derive(Clone, Copy, Debug)]
+pub struct Seat {
+    pub member: usize,
+    incarnation: u32,
 }
 
 pub struct Core {
@@ -130,10 +139,10 @@ impl Core {
     /// Carries out `command` on every member of `mask` and waits; a member that fails in it is
     /// taken out.
     pub async fn on_all(&self, mask: u32, what: &str, command: impl Fn(usize) -> Command) {
-        let pending: Vec<_> = Self::each(mask).map(|m| (m, self.submit(m, command(m)))).collect();
-        for (member, completion) in pending {
+        let pending: Vec<_> = Self::each(mask).map(|m| (self.seat(m), self.submit(m, command(m)))).collect();
+        for (seat, completion) in pending {
             if let Err(error) = completion.await.result {
-                self.member_failed(member, error, what);
+                self.member_failed(seat, error, what);
             }
         }
     }
@@ -160,9 +169,24 @@ impl Core {
         self.membership_settled().await;
     }
 
-    /// Takes a member out after an error. What relies on it waits for the superblocks.
-    pub fn member_failed(&self, member: usize, error: DeviceError, what: &str) {
-        if self.active.get() & (1 << member) == 0 {
+    /// The drive that is in the place of `member` now.
+    pub fn seat(&self, member: usize) -> Seat {
+        Seat { member, incarnation: self.members[member].incarnation.get() }
+    }
+
+    /// Gives `member` its drive.
+    pub fn put(&self, member: usize, name: String, log: Rc<MetaLog>) {
+        let place = &self.members[member];
+        place.incarnation.set(place.incarnation.get() + 1);
+        *place.log.borrow_mut() = Some(log);
+        *place.name.borrow_mut() = name;
+        self.active.set(self.active.get() | 1 << member);
+    }
+
+    /// Takes a drive out after an error. What relies on it waits for the superblocks.
+    pub fn member_failed(&self, seat: Seat, error: DeviceError, what: &str) {
+        let member = seat.member;
+        if self.active.get() & (1 << member) == 0 || self.seat(member).incarnation != seat.incarnation {
             return;
         }
         let state = &self.members[member];

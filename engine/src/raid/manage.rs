@@ -105,15 +105,15 @@ impl Core {
         for member in Self::each(self.active.get()) {
             for zone in zones {
                 let zones = Zones::One(Core::physical(ZoneIndex(*zone)));
-                pending.push((*zone, member, self.submit(member, Command::Reset { zones })));
+                pending.push((*zone, self.seat(member), self.submit(member, Command::Reset { zones })));
             }
         }
         let mut dead = Vec::new();
-        for (zone, member, completion) in pending {
+        for (zone, seat, completion) in pending {
             match completion.await.result {
                 Ok(()) => {}
-                Err(DeviceError::Status(status)) if zone_is_dead(status) => dead.push((zone, member)),
-                Err(error) => self.member_failed(member, error, "reset zone"),
+                Err(DeviceError::Status(status)) if zone_is_dead(status) => dead.push((zone, seat.member)),
+                Err(error) => self.member_failed(seat, error, "reset zone"),
             }
         }
         dead
@@ -185,9 +185,10 @@ impl Core {
                 let blocks = covered.min(layout.chunk_blocks) as usize;
                 let data = crate::buf::Buf::copy_of(&zone.flow.borrow().parity[..blocks * BLOCK]);
                 let lba = Lba(self.start(parity_member, index).0 + stripe * layout.chunk_blocks);
+                let seat = self.seat(parity_member);
                 let done = self.submit(parity_member, Command::write(lba, data, true)).await;
                 if let Err(error) = done.result {
-                    self.member_failed(parity_member, error, "finish zone");
+                    self.member_failed(seat, error, "finish zone");
                 }
                 // Once this write pointer has passed the row, the slots are not needed any more.
                 let mut targets = vec![0; layout.members];

@@ -200,9 +200,13 @@ impl MetaLog {
                 work.await;
                 continue;
             }
+            let seat = core.seat(self.member);
+            let current = core.members[self.member].log.borrow().as_ref().is_some_and(|log| Rc::ptr_eq(log, &self));
             let result = self.write_batch(&core, &batch).await;
-            if let Err(error) = result {
-                core.member_failed(self.member, error, "metadata write");
+            if let Err(error) = result
+                && current
+            {
+                core.member_failed(seat, error, "metadata write");
             }
             for (_, _, completer) in batch {
                 completer.complete(Done { result, ..Done::ok() });

@@ -8,7 +8,7 @@
 //! nothing of. While a stripe is partial its parity is taken from memory.
 
 use super::{
-    core::Core,
+    core::{Core, Seat},
     parity,
 };
 use crate::{
@@ -34,7 +34,7 @@ struct Job {
     data: Buf,
     completer: Completer,
     /// The read of a single member that is on its way already.
-    direct: Option<(usize, Completion)>,
+    direct: Option<(Seat, Completion)>,
 }
 
 /// Blocks `from..to` of chunk `index` of `stripe`.
@@ -57,8 +57,8 @@ impl Core {
                 let mut completion = self.submit(member, Command::read(self.place(zone, member, piece), data));
                 match completion.take() {
                     Some(done) if done.result.is_ok() => return Completion::ready(done),
-                    Some(done) => (Buf::default(), Some((member, Completion::ready(done)))),
-                    None => (Buf::default(), Some((member, completion))),
+                    Some(done) => (Buf::default(), Some((self.seat(member), Completion::ready(done)))),
+                    None => (Buf::default(), Some((self.seat(member), completion))),
                 }
             }
             None => (data, None),
@@ -100,11 +100,11 @@ impl Core {
 
     async fn carry_out(self: &Rc<Self>, job: Job) {
         let Job { zone, at, blocks, mut data, completer, direct } = job;
-        if let Some((member, completion)) = direct {
+        if let Some((seat, completion)) = direct {
             let done = completion.await;
             match done.result {
                 Ok(()) => return completer.complete(done),
-                Err(error) => self.read_failed(member, error),
+                Err(error) => self.read_failed(seat, error),
             }
             data = done.data;
         }
@@ -117,11 +117,11 @@ impl Core {
     }
 
     /// Counts a read error; a drive that is gone is taken out.
-    pub fn read_failed(&self, member: usize, error: DeviceError) {
-        let state = &self.members[member];
+    pub fn read_failed(&self, seat: Seat, error: DeviceError) {
+        let state = &self.members[seat.member];
         state.read_errors.set(state.read_errors.get() + 1);
         if matches!(error, DeviceError::Gone | DeviceError::Timeout) {
-            self.member_failed(member, error, "read");
+            self.member_failed(seat, error, "read");
         }
     }
 
@@ -170,16 +170,16 @@ impl Core {
                 let buf = self.pool.borrow_mut().take(piece.to - piece.from);
                 self.submit(member, Command::read(self.place(zone, member, piece), buf))
             });
-            pending.push((done_blocks, piece, member, completion));
+            pending.push((done_blocks, piece, self.seat(member), completion));
             done_blocks += piece.to - piece.from;
         }
-        for (block, piece, member, completion) in pending {
+        for (block, piece, seat, completion) in pending {
             let mut found = None;
             if let Some(completion) = completion {
                 let done = completion.await;
                 match done.result {
                     Ok(()) => found = Some(done.data),
-                    Err(error) => self.read_failed(member, error),
+                    Err(error) => self.read_failed(seat, error),
                 }
             }
             let bytes = match found {
@@ -257,13 +257,13 @@ impl Core {
                 }
                 let source = Piece { index, to, ..piece };
                 let buf = self.pool.borrow_mut().take(to - piece.from);
-                pending.push((member, self.submit(member, Command::read(self.place(zone, member, source), buf))));
+                pending.push((self.seat(member), self.submit(member, Command::read(self.place(zone, member, source), buf))));
             }
         }
-        for (member, completion) in pending {
+        for (seat, completion) in pending {
             let done = completion.await;
             if let Err(error) = done.result {
-                self.read_failed(member, error);
+                self.read_failed(seat, error);
                 return Err(Status::UnrecoveredReadError.into());
             }
             if let Some(target) = result.as_mut() {
@@ -285,11 +285,12 @@ impl Core {
         if self.live(zone) & (1 << member) == 0 {
             return Err(Status::UnrecoveredReadError.into());
         }
+        let seat = self.seat(member);
         let done = self.submit(member, Command::read(self.place(zone, member, piece), buf)).await;
         match done.result {
             Ok(()) => Ok(done.data),
             Err(error) => {
-                self.read_failed(member, error);
+                self.read_failed(seat, error);
                 Err(Status::UnrecoveredReadError.into())
             }
         }

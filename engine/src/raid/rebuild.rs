@@ -138,18 +138,21 @@ impl Core {
         report: &mut dyn FnMut(u64),
     ) -> Result<(), Stopped> {
         let zones = Zones::One(Core::physical(zone));
+        let seat = self.seat(member);
         match self.submit(member, Command::Reset { zones }).await.result {
             Err(DeviceError::Status(status)) if zone_is_dead(status) => {
                 return Err(Stopped::Error("the drive cannot write this zone any more: replace the drive".into()));
             }
             Err(error) => {
-                self.member_failed(member, error, "rebuild");
+                self.member_failed(seat, error, "rebuild");
                 return Err(Stopped::Error(format!("the drive under repair failed: {error}")));
             }
             Ok(()) => self.check_stop(member)?,
         }
         let running = self.running.borrow().get(&zone.0).cloned();
         match running {
+            // A zone that waits to be opened is opened on this member too, once it is left alone.
+            Some(running) if !running.flow.borrow().open => self.rebuilt(zone, member).await,
             Some(running) => self.rebuild_running(&running, member, report).await,
             None => self.rebuild_full(zone, member, report).await,
         }
@@ -157,9 +160,10 @@ impl Core {
 
     /// A command for the member under repair; if it fails there, the member is taken out.
     async fn on_member(&self, member: usize, command: Command) -> Result<(), Stopped> {
+        let seat = self.seat(member);
         let result = self.submit(member, command).await.result;
         result.map_err(|error| {
-            self.member_failed(member, error, "rebuild");
+            self.member_failed(seat, error, "rebuild");
             Stopped::Error(format!("the drive under repair failed: {error}"))
         })
     }
@@ -181,14 +185,14 @@ impl Core {
         let pending: Vec<_> = Core::each(others)
             .map(|other| {
                 let lba = Lba(self.start(other, zone).0 + from);
-                (other, self.submit(other, Command::read(lba, Buf::zeroed((to - from) as usize * BLOCK))))
+                (self.seat(other), self.submit(other, Command::read(lba, Buf::zeroed((to - from) as usize * BLOCK))))
             })
             .collect();
-        for (other, completion) in pending {
+        for (seat, completion) in pending {
             let done = completion.await;
             if let Err(error) = done.result {
-                self.read_failed(other, error);
-                let at = format!("blocks {from} to {to} of its member {other} cannot be read: {error}");
+                self.read_failed(seat, error);
+                let at = format!("blocks {from} to {to} of its member {} cannot be read: {error}", seat.member);
                 return Err(Stopped::Error(at));
             }
             if let Some(target) = result.as_mut() {

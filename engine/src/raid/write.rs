@@ -13,7 +13,7 @@
 
 use super::{
     Canary, Consistency,
-    core::Core,
+    core::{Core, Seat},
     geometry::Place,
     parity, zrwa,
 };
@@ -99,7 +99,7 @@ struct Flight {
 }
 
 struct Sub {
-    member: usize,
+    seat: Seat,
     completion: Completion,
     /// Whether the buffer goes back to the pool.
     pooled: bool,
@@ -168,6 +168,9 @@ impl Core {
     }
 
     async fn open_members(self: Rc<Self>, zone: Rc<Zone>) {
+        while self.rebuilding.get() == Some(zone.index.0) {
+            self.rebuild_left.wait().await;
+        }
         // A zone that has just become full may still hold its resources on the members.
         loop {
             let ended = self.zone_ended.wait();
@@ -248,7 +251,7 @@ impl Core {
             if live & (1 << member) != 0 {
                 let lba = self.start(member, zone).0 + stripe * chunk + offset;
                 let completion = self.submit(member, Command::write(Lba(lba), piece.clone(), false));
-                flow.subs.push_back(Sub { member, completion, pooled: false });
+                flow.subs.push_back(Sub { seat: self.seat(member), completion, pooled: false });
             }
             if !whole_stripe {
                 let part = parts.iter().flatten().find(|part| part.index == index);
@@ -320,7 +323,7 @@ impl Core {
                 self.append(member, Record::Parity(record))
             }
         };
-        flow.subs.push_back(Sub { member, completion, pooled });
+        flow.subs.push_back(Sub { seat: self.seat(member), completion, pooled });
     }
 
     /// Logs a record on one member.
@@ -341,17 +344,17 @@ impl Core {
                 Reaped::Idle => submitted.await,
                 Reaped::Membership => self.membership_settled().await,
                 Reaped::Wait(sub) => {
-                    let Sub { member, completion, pooled } = sub;
+                    let Sub { seat, completion, pooled } = sub;
                     let done = completion.await;
-                    self.finish_sub(member, done, pooled);
+                    self.finish_sub(seat, done, pooled);
                 }
             }
         }
     }
 
-    fn finish_sub(&self, member: usize, done: Done, pooled: bool) {
+    fn finish_sub(&self, seat: Seat, done: Done, pooled: bool) {
         if let Err(error) = done.result {
-            self.member_failed(member, error, "write");
+            self.member_failed(seat, error, "write");
         }
         if pooled {
             self.pool.borrow_mut().give(done.data);
@@ -374,7 +377,7 @@ impl Core {
                 let sub = if unordered { flow.subs.pop_back() } else { flow.subs.pop_front() };
                 let Some(mut sub) = sub else { continue };
                 match sub.completion.take() {
-                    Some(done) => self.finish_sub(sub.member, done, sub.pooled),
+                    Some(done) => self.finish_sub(sub.seat, done, sub.pooled),
                     None => break Reaped::Wait(sub),
                 }
                 continue;
@@ -612,14 +615,14 @@ impl Core {
                 .filter(|m| targets[*m] > flow.positions[*m])
                 .map(|m| {
                     let last = Lba(self.start(m, zone.index).0 + targets[m] * half - 1);
-                    (m, self.submit(m, Command::FlushZrwa { last }))
+                    (self.seat(m), self.submit(m, Command::FlushZrwa { last }))
                 })
                 .collect()
         };
-        for (member, completion) in pending {
+        for (seat, completion) in pending {
             match completion.await.result {
-                Ok(()) => zone.flow.borrow_mut().positions[member] = targets[member],
-                Err(error) => self.member_failed(member, error, "ZRWA flush"),
+                Ok(()) => zone.flow.borrow_mut().positions[seat.member] = targets[seat.member],
+                Err(error) => self.member_failed(seat, error, "ZRWA flush"),
             }
         }
     }
@@ -644,11 +647,11 @@ impl Core {
                     self.submit(member, Command::write(Lba(lba), record.encode(origin, sequence), true))
                 }
             };
-            pending.push((member, completion));
+            pending.push((self.seat(member), completion));
         }
-        for (member, completion) in pending {
+        for (seat, completion) in pending {
             if let Err(error) = completion.await.result {
-                self.member_failed(member, error, "tail log");
+                self.member_failed(seat, error, "tail log");
             }
         }
     }

@@ -72,16 +72,20 @@ pub fn create(output: Output, options: Create) -> Result<u8> {
         created.drives.push(CreatedFrom {
             drive: drive.path.display().to_string(),
             size_bytes: bytes(geometry.zones as u64 * geometry.zone_capacity_blocks),
-            destroys: drive.content()?,
+            destroys: drive.describe(),
         });
     }
     let used: Vec<String> = created
         .drives
         .iter()
-        .filter_map(|drive| drive.destroys.as_ref().map(|what| format!("{} holds {what}", drive.drive)))
+        .filter_map(|drive| drive.destroys.as_ref().map(|what| format!("{}: {what}", drive.drive)))
         .collect();
     if !options.dry_run {
-        ensure!(options.yes || used.is_empty(), "{}; give --yes to destroy that", used.join(", "));
+        ensure!(
+            options.yes || used.is_empty(),
+            "the drives are not blank ({}); --yes destroys what is on them",
+            used.join(", ")
+        );
         let uuid = output::new_uuid()?;
         let array = make(&options, uuid, &drives)?;
         let geometry = array.geometry();
@@ -122,7 +126,7 @@ fn created_text(created: &Created) -> String {
     let mut text = String::new();
     let verb = if created.dry_run { "would destroy" } else { "destroyed" };
     for drive in &created.drives {
-        let what = drive.destroys.as_ref().map_or("blank".to_string(), |what| format!("{verb} {what}"));
+        let what = drive.destroys.as_ref().map_or("blank".to_string(), |what| format!("{verb}: {what}"));
         text += &format!("{} ({}): {what}\n", drive.drive, show(drive.size_bytes));
     }
     match (created.zones, created.zone_capacity_bytes) {
@@ -182,19 +186,15 @@ pub fn status(output: Output, name: &ArrayName) -> Result<u8> {
     for (path, error) in &found.damaged {
         output.note(&format!("{}: {error}; done without it", path.display()));
     }
-    let (status, code) = match found.assemble() {
-        Ok(session) => {
-            let geometry = session.array.geometry();
-            let status = session.array.status();
-            working(name, &status, geometry.zones, geometry.zone_capacity_blocks)
-        }
+    let (status, code) = match found.inspect() {
+        Ok(array) => working(name, &array.status, array.geometry.zones, array.geometry.zone_capacity_blocks),
         Err(error) => (unusable(&found, error.to_string()), UNUSABLE),
     };
     output.print(&status, status_text)?;
     Ok(code)
 }
 
-/// How an array that could be assembled is.
+/// How an array that can be assembled is.
 fn working(name: &ArrayName, array: &ArrayStatus, zones: u32, capacity_blocks: u64) -> (Status, u8) {
     let out = array.members.iter().position(|member| member.state == MemberState::Out);
     let rebuilding = array.members.iter().position(|member| member.state == MemberState::Rebuilding);
@@ -250,7 +250,7 @@ fn working(name: &ArrayName, array: &ArrayStatus, zones: u32, capacity_blocks: u
 fn unusable(found: &Found, why: String) -> Status {
     let label = &found.label;
     let members = (0..label.members).map(|role| {
-        let drive = found.drives.iter().find(|drive| drive.label.as_ref().is_some_and(|l| l.role == role));
+        let drive = found.drives.iter().find(|drive| drive.label().is_some_and(|l| l.role == role));
         StatusMember {
             role,
             drive: drive.map(|drive| drive.path.display().to_string()).unwrap_or_default(),
@@ -333,12 +333,12 @@ fn role_of(found: &Found, member: &Path) -> Result<usize> {
     }
     if let Ok(real) = member.canonicalize() {
         let same = |drive: &&OpenDrive| drive.path.canonicalize().is_ok_and(|path| path == real);
-        let label = found.drives.iter().find(same).and_then(|drive| drive.label.as_ref());
+        let label = found.drives.iter().find(same).and_then(|drive| drive.label());
         let label = label.with_context(|| format!("{text} is not a member of '{}'", found.label.name))?;
         return Ok(label.role as usize);
     }
     // A drive that is gone: it can only be the member that is missing.
-    let present = |role: &u32| found.drives.iter().any(|d| d.label.as_ref().is_some_and(|l| l.role == *role));
+    let present = |role: &u32| found.drives.iter().any(|d| d.label().is_some_and(|l| l.role == *role));
     let missing: Vec<u32> = (0..found.label.members).filter(|role| !present(role)).collect();
     match missing[..] {
         [role] => Ok(role as usize),
@@ -347,7 +347,7 @@ fn role_of(found: &Found, member: &Path) -> Result<usize> {
     }
 }
 
-pub fn replace(output: Output, mut args: Vec<PathBuf>) -> Result<u8> {
+pub fn replace(output: Output, mut args: Vec<PathBuf>, yes: bool) -> Result<u8> {
     let (Some(new), Some(old)) = (args.pop(), args.pop()) else { bail!("replace needs OLD and NEW") };
     let name = match args.pop() {
         Some(array) => ArrayName::from(array),
@@ -357,35 +357,43 @@ pub fn replace(output: Output, mut args: Vec<PathBuf>) -> Result<u8> {
         }
         None => ArrayName::from(directory_of(&old).to_path_buf()),
     };
-    let found = Found::by_name(&name)?;
+    let mut found = Found::by_name(&name)?;
     let role = role_of(&found, &old)?;
-    let drive = OpenDrive::open(&new)?;
-    if let Some(what) = drive.content()? {
-        bail!("{} holds {what}; only a blank drive can replace a member", new.display());
+    let drive = take_new(&mut found, &new)?;
+    if let Some(what) = drive.describe() {
+        ensure!(yes, "{}: {what}; --yes destroys that", new.display());
     }
     let session = found.assemble()?;
-    let state = session.array.status().members.get(role).map(|member| member.state);
+    let drive = drive.drive();
+    session.array.accepts(&drive)?;
+    let status = session.array.status();
+    let state = status.members.get(role).map(|member| member.state);
     if state != Some(MemberState::Out) {
-        let status = session.array.status();
-        let others_in =
-            status.members.iter().enumerate().all(|(r, m)| r == role || m.state == MemberState::Active);
-        ensure!(
-            others_in,
-            "another member is not in sync, so member {role} is needed; rebuild that one first"
-        );
-        output.note(&format!("member {role} still works and is taken out of '{}' first", status.name));
         session.wait(session.array.fail(role))??;
+        output.note(&format!("member {role} still worked; it has been taken out of '{}'", status.name));
     }
-    session.wait(session.array.attach(role, drive.drive()))??;
+    session.wait(session.array.attach(role, drive))??;
     let rebuilt_bytes = run_rebuild(output, &session)?;
-    let name = session.array.status().name;
     let drive = Some(new.display().to_string());
-    let rebuilt = Rebuilt { array: name, role: Some(role as u32), drive, rebuilt_bytes };
+    let rebuilt = Rebuilt { array: status.name, role: Some(role as u32), drive, rebuilt_bytes };
     output.print(&rebuilt, |rebuilt| {
         let size = show(rebuilt.rebuilt_bytes);
         format!("{} is member {role} of '{}' now; {size} rebuilt\n", new.display(), rebuilt.array)
     })?;
     Ok(HEALTHY)
+}
+
+/// Opens the drive at `path`, or takes it from those of the array if it is one of them that the
+/// array has to do without.
+fn take_new(found: &mut Found, path: &Path) -> Result<OpenDrive> {
+    let real = path.canonicalize().with_context(|| format!("{} cannot be opened", path.display()))?;
+    let position = found.drives.iter().position(|d| d.path.canonicalize().is_ok_and(|p| p == real));
+    let Some(position) = position else { return OpenDrive::open(path) };
+    let own = found.drives[position].path.display().to_string();
+    let status = found.inspect()?.status;
+    let in_use = status.members.iter().any(|m| m.state != MemberState::Out && m.drive == own);
+    ensure!(!in_use, "{} is a member of '{}' and in use", path.display(), status.name);
+    Ok(found.drives.swap_remove(position))
 }
 
 pub fn rebuild(output: Output, name: &ArrayName) -> Result<u8> {

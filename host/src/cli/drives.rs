@@ -5,6 +5,7 @@ use super::{
     output::{self, HEALTHY, Output, table},
 };
 use crate::{
+    label::Content,
     members::{OpenDrive, Scan},
     size::{show, show_blocks},
 };
@@ -97,7 +98,7 @@ struct Examined {
     full_zones: u32,
     empty_zones: u32,
     superblock: Option<Superblock>,
-    /// Why there is a superblock that cannot be read.
+    /// What there is instead on a drive that is not blank.
     superblock_error: Option<String>,
 }
 
@@ -132,7 +133,7 @@ pub fn examine(output: Output, path: &Path) -> Result<u8> {
         [ZoneState::ImplicitlyOpen, ZoneState::ExplicitlyOpen, ZoneState::Closed].map(count).iter().sum();
     let examined = Examined {
         drive: path.display().to_string(),
-        blank: drive.content()?.is_none(),
+        blank: drive.content == Content::Blank,
         zones: geometry.zones,
         zone_size_bytes: bytes(geometry.zone_size_blocks),
         zone_capacity_bytes: bytes(geometry.zone_capacity_blocks),
@@ -148,7 +149,7 @@ pub fn examine(output: Output, path: &Path) -> Result<u8> {
         active_zones: active,
         full_zones: full,
         empty_zones: empty,
-        superblock: drive.label.as_ref().map(|label| Superblock {
+        superblock: drive.label().map(|label| Superblock {
             array: label.name.clone(),
             uuid: output::uuid(&label.uuid),
             role: label.role,
@@ -156,7 +157,10 @@ pub fn examine(output: Output, path: &Path) -> Result<u8> {
             chunk_bytes: bytes(label.chunk_blocks),
             event: label.event,
         }),
-        superblock_error: drive.damage.clone(),
+        superblock_error: match &drive.content {
+            Content::Other(what) => Some(what.clone()),
+            _ => None,
+        },
     };
     output.print(&examined, examined_text)?;
     Ok(HEALTHY)
@@ -189,8 +193,7 @@ fn examined_text(e: &Examined) -> String {
             s.uuid
         ),
         (None, Some(error)) => error.clone(),
-        (None, None) if e.blank => "none; the drive is blank".to_string(),
-        (None, None) => "none, but there is data in some zones".to_string(),
+        (None, None) => "none; the drive is blank".to_string(),
     };
     text + &format!("   array: {array}\n")
 }
@@ -199,8 +202,6 @@ fn examined_text(e: &Examined) -> String {
 struct Listed {
     arrays: Vec<ListedArray>,
     blank: Vec<String>,
-    /// Drives with something else on them.
-    other: Vec<String>,
     locked: Vec<String>,
     unreadable: Vec<Unreadable>,
 }
@@ -227,7 +228,7 @@ pub fn list(output: Output, dir: &Path) -> Result<u8> {
         let drives: Vec<String> = scan
             .drives
             .iter()
-            .filter(|drive| drive.label.as_ref().is_some_and(|l| l.uuid == label.uuid))
+            .filter(|drive| drive.label().is_some_and(|l| l.uuid == label.uuid))
             .map(|drive| name(&drive.path))
             .collect();
         ListedArray {
@@ -241,7 +242,6 @@ pub fn list(output: Output, dir: &Path) -> Result<u8> {
     let mut listed = Listed {
         arrays: arrays.collect(),
         blank: Vec::new(),
-        other: Vec::new(),
         locked: scan.locked.iter().map(name).collect(),
         unreadable: scan
             .damaged
@@ -249,13 +249,13 @@ pub fn list(output: Output, dir: &Path) -> Result<u8> {
             .map(|(p, e)| Unreadable { drive: name(p), error: e.clone() })
             .collect(),
     };
-    for drive in scan.drives.iter().filter(|drive| drive.label.is_none()) {
-        match (&drive.damage, drive.content()?) {
-            (Some(damage), _) => {
-                listed.unreadable.push(Unreadable { drive: name(&drive.path), error: damage.clone() });
+    for drive in &scan.drives {
+        match &drive.content {
+            Content::Blank => listed.blank.push(name(&drive.path)),
+            Content::Other(what) => {
+                listed.unreadable.push(Unreadable { drive: name(&drive.path), error: what.clone() });
             }
-            (None, Some(_)) => listed.other.push(name(&drive.path)),
-            (None, None) => listed.blank.push(name(&drive.path)),
+            Content::Member(_) => {}
         }
     }
     output.print(&listed, listed_text)?;
@@ -274,7 +274,6 @@ fn listed_text(listed: &Listed) -> String {
         rows.extend(drives.iter().map(|drive| vec![drive.clone(), what.to_string()]));
     };
     add(&listed.blank, "(blank)");
-    add(&listed.other, "(in no array, but not blank)");
     add(&listed.locked, "(in use by another process)");
     for drive in &listed.unreadable {
         rows.push(vec![drive.drive.clone(), format!("({})", drive.error)]);

@@ -54,11 +54,14 @@ enum Verb {
     ///
     /// OLD is the path of the member, which need not exist any more, or its role as `status`
     /// shows it; a role needs ARRAY before it. A member that still works is taken out first.
-    #[command(override_usage = "zoneraid replace [ARRAY] OLD NEW")]
+    #[command(override_usage = "zoneraid replace [--yes] [ARRAY] OLD NEW")]
     Replace {
         /// [ARRAY] OLD NEW
         #[arg(num_args = 2..=3, required = true, value_names = ["OLD", "NEW"])]
         drives: Vec<PathBuf>,
+        /// Destroy what is on NEW
+        #[arg(long)]
+        yes: bool,
     },
     /// Go on with a rebuild that was interrupted
     Rebuild { array: ArrayName },
@@ -77,7 +80,11 @@ enum Verb {
         seed: Option<u64>,
     },
     /// Measure what the engine costs on one core of this machine
-    Bench,
+    Bench {
+        /// Rounds that each figure is the median of
+        #[arg(long, value_name = "N", default_value_t = crate::bench::ROUNDS)]
+        rounds: usize,
+    },
 }
 
 #[derive(Subcommand)]
@@ -234,11 +241,11 @@ fn run(verb: Verb, output: Output) -> anyhow::Result<u8> {
         Verb::Examine { drive } => drives::examine(output, &drive),
         Verb::List { dir } => drives::list(output, &dir),
         Verb::Zone(verb) => zone::run(output, verb),
-        Verb::Replace { drives } => array::replace(output, drives),
+        Verb::Replace { drives, yes } => array::replace(output, drives, yes),
         Verb::Rebuild { array } => array::rebuild(output, &array),
         Verb::Fail { array, member } => array::fail(output, &array, &member),
         Verb::Demo { path, seed } => crate::demo::run(output, path, seed),
-        Verb::Bench => crate::bench::run(output),
+        Verb::Bench { rounds } => crate::bench::run(output, rounds),
     }
 }
 

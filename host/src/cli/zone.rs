@@ -11,7 +11,7 @@ use super::{
     output::{HEALTHY, Output, table},
 };
 use crate::{
-    members::{ArrayName, Session},
+    members::{ArrayName, Found, Session},
     size::show,
 };
 use anyhow::{Context, Result, bail, ensure};
@@ -93,35 +93,36 @@ fn has_wp(state: ZoneState) -> bool {
     !matches!(state, ZoneState::Full | ZoneState::ReadOnly | ZoneState::Offline)
 }
 
-fn zone_info(session: &Session, zone: u32) -> Result<ZoneInfo> {
-    let zones = session.array.geometry().zones;
+fn check_zone(zone: u32, zones: u32) -> Result<()> {
     ensure!(
         zone < zones,
         "there is no zone {zone}: the array has {zones} zones, from 0 to {}",
         zones.max(1) - 1
     );
+    Ok(())
+}
+
+fn zone_info(session: &Session, zone: u32) -> Result<ZoneInfo> {
+    check_zone(zone, session.array.geometry().zones)?;
     let done = session.run(Command::Report { first: ZoneIndex(zone), count: 1 })?;
     done.zones.into_iter().next().with_context(|| format!("the array says nothing about zone {zone}"))
 }
 
 fn report(output: Output, array: &ArrayName, zone: Option<u32>) -> Result<()> {
-    let session = Session::open(array)?;
-    let zones = match zone {
-        Some(zone) => vec![zone_info(&session, zone)?],
-        None => {
-            let count = session.array.geometry().zones;
-            session.run(Command::Report { first: ZoneIndex(0), count })?.zones
-        }
-    };
-    let zone_size = session.array.geometry().zone_size_blocks;
-    let zones = zones.iter().map(|zone| ReportedZone {
+    let found = Found::by_name(array)?.inspect()?;
+    let zone_size = found.geometry.zone_size_blocks;
+    if let Some(zone) = zone {
+        check_zone(zone, found.geometry.zones)?;
+    }
+    let wanted = found.zones.iter().filter(|info| zone.is_none_or(|zone| info.zone.0 == zone));
+    let zones = wanted.map(|zone| ReportedZone {
         zone: zone.zone.0,
         start_bytes: bytes(zone.zone.0 as u64 * zone_size),
         condition: condition(zone.state),
         wp_bytes: has_wp(zone.state).then(|| bytes(zone.wp_blocks)),
         capacity_bytes: bytes(zone.capacity_blocks),
     });
-    let report = Report { array: session.array.status().name, zones: zones.collect() };
+    let report = Report { array: found.status.name, zones: zones.collect() };
     output.print(&report, |report| {
         let mut rows = vec![["ZONE", "START", "COND", "WP", "CAP"].map(String::from).to_vec()];
         rows.extend(report.zones.iter().map(|zone| {

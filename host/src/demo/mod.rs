@@ -127,7 +127,7 @@ fn plan(bytes: u64) -> Model {
     let model = Model::zn540();
     let blocks = bytes.div_ceil(BLOCK as u64);
     let wanted = blocks.div_ceil(ZONES * DATA_MEMBERS).next_multiple_of(256);
-    let capacity = wanted.clamp(1024, model.geometry.zone_capacity_blocks);
+    let capacity = wanted.clamp(2048, model.geometry.zone_capacity_blocks);
     // Some of a zone may go to waste at its end.
     let zones = blocks.div_ceil((capacity - CHUNK_BLOCKS) * DATA_MEMBERS) + MORE_ZONES;
     let zones = zones.min(model.geometry.zones as u64) as u32;
@@ -204,6 +204,7 @@ impl Story {
     fn write_until_the_cut(&mut self, array: &Array) -> Result<u64> {
         // Between one tenth and nine tenths of the stream.
         let cut_at = self.total / 10 + self.rig.draw((self.total * 8 / 10).max(1));
+        let cut_at = cut_at / BLOCK as u64 * BLOCK as u64;
         let bar = self.output.bar("write", self.total);
         let mut writer = Writer::new(self.volume(array), bar.clone(), 0, self.total);
         writer.write_until(cut_at)?;

@@ -37,12 +37,15 @@ pub struct Comparison {
 impl Source {
     /// Packs `root`, passing over directories for which `skip` says so.
     pub fn pack(root: &Path, skip: impl Fn(&Path) -> bool) -> Result<Source> {
-        let meta = fs::metadata(root).with_context(|| format!("{} cannot be read", root.display()))?;
+        // A link as the root stands for what it points to.
+        let real = root.canonicalize().with_context(|| format!("{} cannot be read", root.display()))?;
+        let meta = fs::metadata(&real).with_context(|| format!("{} cannot be read", root.display()))?;
+        ensure!(meta.is_dir() || meta.is_file(), "{} is neither a file nor a directory", root.display());
         let file = tempfile::tempfile().context("there is no room for temporary files")?;
         let mut builder = tar::Builder::new(std::io::BufWriter::with_capacity(1 << 20, file));
         builder.follow_symlinks(false);
         let mut source = Source {
-            root: root.to_path_buf(),
+            root: real.clone(),
             file: tempfile::tempfile()?,
             bytes: 0,
             entries: 0,
@@ -51,8 +54,8 @@ impl Source {
         if meta.is_dir() {
             source.pack_dir(&mut builder, Path::new(""), &skip)?;
         } else {
-            let name = root.file_name().context("the path has no name")?;
-            source.root = root.parent().unwrap_or(Path::new("")).to_path_buf();
+            let name = real.file_name().context("the path has no name")?;
+            source.root = real.parent().unwrap_or(Path::new("/")).to_path_buf();
             source.pack_file(&mut builder, Path::new(name))?;
             ensure!(source.entries == 1, "{} cannot be read", root.display());
         }
@@ -229,5 +232,13 @@ mod tests {
         fs::write(&file, "content").unwrap();
         assert_eq!(Source::pack(&file, |_| false).unwrap().entries, 1);
         assert!(Source::pack(&dir.path().join("missing"), |_| false).is_err());
+        assert!(Source::pack(Path::new("/dev/null"), |_| false).is_err());
+
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        let source = Source::pack(&link, |_| false).unwrap();
+        let mut stream = vec![0; source.bytes as usize];
+        source.read_at(0, &mut stream).unwrap();
+        assert_eq!(source.compare(&stream[..]).unwrap().same, 1);
     }
 }

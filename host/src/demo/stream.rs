@@ -15,8 +15,10 @@ use std::{collections::VecDeque, io::Read, ops::Range};
 
 /// Writes on the way at the same time.
 const QUEUE_DEPTH: usize = 16;
-/// Largest write; the seed picks each size.
+/// Largest write; the seed picks each size. Short streams are cut into smaller ones, so that
+/// there is something on the way when the power goes.
 const MOST_BLOCKS: u64 = (512 << 10) / BLOCK as u64;
+const LEAST_WRITES: u64 = 128;
 /// Bytes in one read.
 const READ_BYTES: u64 = 1 << 20;
 
@@ -78,19 +80,27 @@ impl<'a> Writer<'a> {
         Writer { volume, bar, queue: VecDeque::new(), total, submitted: from, acknowledged: from }
     }
 
-    /// Writes until `until` bytes are acknowledged, then leaves as much on the way as there is
-    /// room for, at whatever point the drives happen to be.
+    /// Writes until `until` bytes are acknowledged and then some commands more, and leaves the
+    /// others on the way.
     pub fn write_until(&mut self, until: u64) -> Result<()> {
         while self.acknowledged < until.min(self.total) {
             self.fill_queue()?;
             self.acknowledge()?;
         }
-        self.fill_queue()?;
         for _ in 0..self.volume.rig.draw(64) {
+            self.fill_queue()?;
             self.volume.runtime.run();
             self.volume.rig.step();
+            self.volume.runtime.run();
+            self.take_acknowledged()?;
         }
-        // What has completed by now has been promised.
+        self.fill_queue()?;
+        self.volume.runtime.run();
+        self.take_acknowledged()
+    }
+
+    /// Whatever has completed has been promised.
+    fn take_acknowledged(&mut self) -> Result<()> {
         while let Some((end, completion)) = self.queue.front_mut() {
             let Some(done) = completion.take() else { break };
             done.result.with_context(|| format!("the write that ends at byte {end} failed"))?;
@@ -113,7 +123,8 @@ impl<'a> Writer<'a> {
     fn fill_queue(&mut self) -> Result<()> {
         while self.queue.len() < QUEUE_DEPTH && self.submitted < self.total {
             let (lba, room) = self.volume.locate(self.submitted);
-            let wanted = (1 + self.volume.rig.draw(MOST_BLOCKS)) * BLOCK as u64;
+            let most = (self.total / LEAST_WRITES / BLOCK as u64).clamp(2, MOST_BLOCKS);
+            let wanted = (1 + self.volume.rig.draw(most)) * BLOCK as u64;
             let mut data = Buf::zeroed(wanted.min(room).min(self.total - self.submitted) as usize);
             let target = data.as_mut().context("a new buffer is in use")?;
             self.volume.source.read_at(self.submitted, target)?;

@@ -67,10 +67,10 @@ impl Place {
         place
     }
 
-    /// Drives of 16 zones of 4 MiB.
+    /// Drives of 16 zones of 8 MiB.
     pub fn emulate(&self, dir: &str, count: usize) {
         let count = count.to_string();
-        self.run(&["emulate", "create", dir, "--count", &count, "--zones", "16", "--zone-capacity", "4M"])
+        self.run(&["emulate", "create", dir, "--count", &count, "--zones", "16", "--zone-capacity", "8M"])
             .ok();
     }
 
