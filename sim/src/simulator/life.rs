@@ -113,9 +113,11 @@ impl World<'_> {
 
     /// Lets the load run for a while, with misfortunes and repairs.
     fn work(&mut self, course: &mut Course) -> Result<(), Failure> {
-        let most = 1 + self.rng.below(self.scenario.work_events);
-        // Often short: many cuts shall fall soon after a recovery.
-        let mut budget = 1 + self.rng.below(most);
+        let mut budget = 1 + self.rng.below(self.scenario.work_events);
+        if self.rng.chance(1, 3) {
+            // Cuts that come soon after a recovery are the worst.
+            budget = 1 + self.rng.below(budget / 8 + 1);
+        }
         let mut done = 0;
         while done < budget {
             self.misfortune(course);

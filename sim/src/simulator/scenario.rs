@@ -88,7 +88,7 @@ impl Scenario {
         let members = if rng.chance(1, 8) { 3 + rng.below(7) } else { 3 + rng.below(4) } as usize;
         let chunk_blocks = 2u64 << rng.below(3);
         let drive = draw_drive(rng, chunk_blocks);
-        let work_events = 1 << (7 + rng.below(5));
+        let work_events = 1 << (8 + rng.below(6));
         Scenario {
             members,
             chunk_blocks,

@@ -67,7 +67,7 @@ impl World<'_> {
 
     /// Everything that can happen now, without disorder.
     fn advance_in_order(&mut self) -> Result<(), Failure> {
-        self.runtime.run();
+        self.run_tasks()?;
         self.ready = false;
         self.collect()?;
         let nothing_left = self.wire.queued() == 0 && self.wire.executed() == 0;

@@ -27,7 +27,7 @@ const MEMBERS: usize = 5;
 const CHUNK_BLOCKS: u64 = 16;
 const MOST_WRITE_BLOCKS: u64 = 128;
 /// Rows of a zone; more than the writes of a run can fill.
-const ROWS: u64 = 64;
+const ROWS: u64 = 128;
 /// Events before the cut, at most: some ten writes.
 const MOST_EVENTS: u64 = 1000;
 const CHECKED_IN: u64 = 16;

@@ -33,6 +33,9 @@ pub enum Fault {
     Silence { executed: bool },
 }
 
+/// Commands in flight that no sound engine reaches on small drives.
+const MOST_QUEUED: usize = 20_000;
+
 struct Slot {
     ssd: Ssd,
     geometry: Geometry,
@@ -292,7 +295,9 @@ impl ZonedDevice for QueuedDrive {
             }
         }
         let (completer, completion) = wire.pairs.pair();
-        wire.queued.borrow_mut().push(Queued { bay: self.bay, command, completer, not_before });
+        let mut queued = wire.queued.borrow_mut();
+        assert!(queued.len() < MOST_QUEUED, "{MOST_QUEUED} commands are in flight at once");
+        queued.push(Queued { bay: self.bay, command, completer, not_before });
         completion
     }
 }
