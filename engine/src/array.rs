@@ -288,7 +288,8 @@ impl Array {
             }
         }
         let log = MetaLog::new(core, member, drive.device.clone(), 1, 0, Live::default());
-        (place.read_errors.set(0), place.write_errors.set(0));
+        place.read_errors.set(0);
+        place.write_errors.set(0);
         place.note.borrow_mut().clear();
         core.put(member, drive.name.clone(), log.clone());
         core.runtime.spawn(log.run());
@@ -643,7 +644,7 @@ fn plan(options: &CreateOptions, drives: &[Drive]) -> Result<Superblock, ArrayEr
         return fail(format!("RAID-5 takes 3 to 32 drives, not {}", drives.len()));
     }
     let chunk = options.chunk_blocks;
-    if !chunk.is_power_of_two() || chunk < 2 || chunk > 4096 {
+    if !chunk.is_power_of_two() || !(2..=4096).contains(&chunk) {
         return fail("the chunk size must be a power of two from 8 KiB to 16 MiB".into());
     }
     let mut zrwa = u64::MAX;

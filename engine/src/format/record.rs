@@ -286,7 +286,7 @@ impl ParityRecord {
     fn decode(from: &mut Decoder<'_>) -> Option<ParityRecord> {
         let (zone, index, epoch, stripe) = (from.u32()?, from.u32()?, from.u64()?, from.u64()?);
         let (first, len) = (from.u32()?, from.u32()?);
-        if len as usize % BLOCK != 0 {
+        if !(len as usize).is_multiple_of(BLOCK) {
             return None;
         }
         Some(ParityRecord {

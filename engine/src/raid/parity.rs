@@ -46,8 +46,8 @@ pub fn xor_assign_and_copy(running: &mut [u8], a: &[u8], copy: &mut [u8]) {
             for ((r, a), c) in pieces_mut(running).zip(pieces(a)).zip(pieces_mut(copy)) {
                 for i in 0..PIECE {
                     r[i] ^= a[i];
-                    c[i] = r[i];
                 }
+                *c = *r;
             }
         },
     )

@@ -514,7 +514,7 @@ pub fn check_drive(
         let (have, need) = (kib(zrwa.size_blocks), kib(window));
         return fail(format!("its ZRWA of {have} KiB is too small, {need} KiB are needed"));
     }
-    if layout.chunk_blocks / 2 % zrwa.granularity_blocks != 0 {
+    if !(layout.chunk_blocks / 2).is_multiple_of(zrwa.granularity_blocks) {
         let (chunk, granularity) = (kib(layout.chunk_blocks), kib(zrwa.granularity_blocks));
         return fail(format!(
             "half a chunk of {chunk} KiB is not a multiple of its ZRWA flush granularity of {granularity} KiB"

@@ -333,7 +333,7 @@ mod tests {
                 let on_purpose = Some(tail) == logged
                     || chunks == before
                     || chunks == after
-                    || (chunks % k == 0 && chunks > before && chunks < after)
+                    || (chunks.is_multiple_of(k) && chunks > before && chunks < after)
                     || (chunks < before && chunks >= safe);
                 assert!(on_purpose, "landed on {tail} blocks: {layout:?} {evidence:?} {before} {after}");
                 assert!(chunks >= safe && tail <= (after * layout.chunk_blocks).max(logged.unwrap_or(0)));

@@ -115,6 +115,9 @@ pub type Pending<T> = Rc<RefCell<Option<Result<T, String>>>>;
 /// More events than any sound wait takes: reached only by work that goes round in circles.
 const TOO_MANY_EVENTS: u64 = 3_000_000;
 
+/// As many steps without any I/O.
+const TOO_MANY_STEPS: u64 = 1_000_000;
+
 /// See the head of this file.
 pub struct World<'m> {
     pub(super) maker: &'m dyn Maker,
@@ -142,8 +145,8 @@ pub struct World<'m> {
 }
 
 impl Drop for World<'_> {
+    /// Tasks hold the executor that holds them.
     fn drop(&mut self) {
-        // Tasks hold the array and the array holds the runtime: nothing would be freed.
         self.runtime.clear();
     }
 }
@@ -325,6 +328,19 @@ impl<'m> World<'m> {
         Err(Failure(format!("operations did not complete within {TOO_MANY_EVENTS} events")))
     }
 
+    /// Runs all tasks until they wait.
+    ///
+    /// # Errors
+    /// Tasks that wake each other for ever.
+    pub(super) fn run_tasks(&mut self) -> Result<(), Failure> {
+        for _ in 0..TOO_MANY_STEPS {
+            if !self.runtime.step() {
+                return Ok(());
+            }
+        }
+        Err(Failure(format!("tasks still wake each other after {TOO_MANY_STEPS} steps")))
+    }
+
     /// Waits for commands to the subject without any disorder, as fast as it goes.
     ///
     /// # Errors
@@ -335,7 +351,7 @@ impl<'m> World<'m> {
             commands.into_iter().map(|command| (subject.submit(command), None)).collect();
         let mut open = waiting.len();
         while open > 0 {
-            self.runtime.run();
+            self.run_tasks()?;
             for (completion, done) in &mut waiting {
                 if done.is_none()
                     && let Some(answer) = completion.take()
