@@ -30,4 +30,4 @@ exhaustive:
 	$(CARGO) run --quiet --release -p zoneraid-sim -- exhaustive
 
 bench:
-	$(CARGO) bench -p zoneraid
+	$(CARGO) bench -p zoneraid --bench cost

@@ -200,7 +200,8 @@ impl Array {
         let geometry = array_geometry(&superblock, drives.iter().map(|d| d.device.geometry()))?;
         for drive in &drives {
             let done = drive.device.submit(Command::Reset { zones: Zones::All }).await;
-            done.result.map_err(|error| ArrayError(format!("{}: resetting it failed: {error}", drive.name)))?;
+            done.result
+                .map_err(|error| ArrayError(format!("{}: resetting it failed: {error}", drive.name)))?;
         }
         let zones = vec![ZoneRecord::default(); superblock.zones as usize];
         let core = Core::new(runtime, superblock, geometry, zones, 1, behaviour);
@@ -209,7 +210,9 @@ impl Array {
             let log = MetaLog::new(&core, member, drive.device.clone(), 1, 0, Live::default());
             core.put(member, drive.name.clone(), log.clone());
             let written = log.checkpoint(&core).await;
-            written.map_err(|error| ArrayError(format!("{}: writing its metadata failed: {error}", drive.name)))?;
+            written.map_err(|error| {
+                ArrayError(format!("{}: writing its metadata failed: {error}", drive.name))
+            })?;
         }
         core.start_members();
         Ok(Array(core))
@@ -258,7 +261,10 @@ impl Array {
     pub async fn attach(&self, member: usize, drive: Drive) -> Result<(), ArrayError> {
         let core = &self.0;
         let Some(place) = core.members.get(member) else {
-            return Err(ArrayError(format!("there is no member {member}: the array has {}", core.members.len())));
+            return Err(ArrayError(format!(
+                "there is no member {member}: the array has {}",
+                core.members.len()
+            )));
         };
         if core.active.get() & (1 << member) != 0 {
             return Err(ArrayError(format!("member {member} is in use: fail it first")));
@@ -282,7 +288,8 @@ impl Array {
             }
         }
         let log = MetaLog::new(core, member, drive.device.clone(), 1, 0, Live::default());
-        (place.read_errors.set(0), place.write_errors.set(0));
+        place.read_errors.set(0);
+        place.write_errors.set(0);
         place.note.borrow_mut().clear();
         core.put(member, drive.name.clone(), log.clone());
         core.runtime.spawn(log.run());
@@ -312,7 +319,10 @@ impl Array {
         let core = &self.0;
         let active = core.active.get();
         if member >= core.members.len() {
-            return Err(ArrayError(format!("there is no member {member}: the array has {}", core.members.len())));
+            return Err(ArrayError(format!(
+                "there is no member {member}: the array has {}",
+                core.members.len()
+            )));
         }
         if active & (1 << member) == 0 {
             return Err(ArrayError(format!("member {member} is out already")));
@@ -320,7 +330,9 @@ impl Array {
         let others = active & !(1 << member);
         let lacking = core.zones.borrow().iter().any(|zone| zone.lost & others != 0);
         if others.count_ones() as usize + 1 < core.members.len() || lacking {
-            return Err(ArrayError(format!("member {member} is needed: another one is out or not rebuilt yet")));
+            return Err(ArrayError(format!(
+                "member {member} is needed: another one is out or not rebuilt yet"
+            )));
         }
         *core.members[member].note.borrow_mut() = "taken out by the operator".into();
         core.take_out(member);
@@ -399,7 +411,9 @@ impl Core {
                 self.write(effect.zone, effect.offset_blocks, data, fua)
             }
             Command::Flush => self.run_async(self.clone().flush()),
-            Command::Open { zrwa: true, .. } | Command::FlushZrwa { .. } => return Err(Status::InvalidField.into()),
+            Command::Open { zrwa: true, .. } | Command::FlushZrwa { .. } => {
+                return Err(Status::InvalidField.into());
+            }
             Command::Open { zones, zrwa: false } => {
                 let mut table = self.table.borrow_mut();
                 match zones {
@@ -526,7 +540,8 @@ impl Core {
             let count = self.geometry.zones;
             let done = device.submit(Command::Report { first: Core::physical(ZoneIndex(0)), count }).await;
             let name = self.members[role].name.borrow().clone();
-            done.result.map_err(|error| ArrayError(format!("{name}: its zones cannot be listed: {error}")))?;
+            done.result
+                .map_err(|error| ArrayError(format!("{name}: its zones cannot be listed: {error}")))?;
             if done.zones.len() < count as usize {
                 return Err(ArrayError(format!("{name}: it lists only {} zones", done.zones.len())));
             }
@@ -539,7 +554,8 @@ impl Core {
             let mut record = self.zones.borrow()[index as usize];
             let mut view = ZoneView { zone, record: &mut record, info };
             let verdict = self.judge(&mut view).await;
-            let verdict = verdict.map_err(|refusal| ArrayError(format!("zone {index} cannot be recovered: {refusal}")))?;
+            let verdict = verdict
+                .map_err(|refusal| ArrayError(format!("zone {index} cannot be recovered: {refusal}")))?;
             self.zones.borrow_mut()[index as usize] = record;
             if !matches!(verdict, Verdict::Empty) {
                 verdicts.push((zone, verdict));
@@ -566,7 +582,8 @@ impl Core {
             }
         }
         if self.failed.get() {
-            let notes: Vec<_> = self.members.iter().map(|m| m.note.borrow().clone()).filter(|n| !n.is_empty()).collect();
+            let notes: Vec<_> =
+                self.members.iter().map(|m| m.note.borrow().clone()).filter(|n| !n.is_empty()).collect();
             return Err(ArrayError(format!("too many drives have failed: {}", notes.join("; "))));
         }
         if !self.membership_pending.get() {
@@ -580,10 +597,13 @@ impl Core {
         let (state, wp_blocks) = match verdict {
             Verdict::Empty | Verdict::Reset => (ZoneState::Empty, 0),
             Verdict::Full | Verdict::Finish(_) => (ZoneState::Full, self.layout.capacity_blocks()),
-            Verdict::Open(tail) if tail.blocks == self.layout.capacity_blocks() => (ZoneState::Full, tail.blocks),
+            Verdict::Open(tail) if tail.blocks == self.layout.capacity_blocks() => {
+                (ZoneState::Full, tail.blocks)
+            }
             Verdict::Open(tail) => (ZoneState::Closed, tail.blocks),
         };
-        let info = ZoneInfo { zone, state, wp_blocks, capacity_blocks: self.layout.capacity_blocks(), zrwa: false };
+        let info =
+            ZoneInfo { zone, state, wp_blocks, capacity_blocks: self.layout.capacity_blocks(), zrwa: false };
         self.table.borrow_mut().load(&info);
     }
 
@@ -606,7 +626,9 @@ fn layout_of(superblock: &Superblock) -> Layout {
 /// A name for a member that nobody else has, from what is unique about it.
 fn member_uuid(array: Uuid, member: usize, event: u64) -> Uuid {
     let mut uuid = array.0;
-    for (byte, add) in uuid.iter_mut().zip(event.to_le_bytes().into_iter().chain((member as u64).to_le_bytes())) {
+    for (byte, add) in
+        uuid.iter_mut().zip(event.to_le_bytes().into_iter().chain((member as u64).to_le_bytes()))
+    {
         *byte = byte.wrapping_mul(167).wrapping_add(add);
     }
     Uuid(uuid)
@@ -622,14 +644,17 @@ fn plan(options: &CreateOptions, drives: &[Drive]) -> Result<Superblock, ArrayEr
         return fail(format!("RAID-5 takes 3 to 32 drives, not {}", drives.len()));
     }
     let chunk = options.chunk_blocks;
-    if !chunk.is_power_of_two() || chunk < 2 || chunk > 4096 {
+    if !chunk.is_power_of_two() || !(2..=4096).contains(&chunk) {
         return fail("the chunk size must be a power of two from 8 KiB to 16 MiB".into());
     }
     let mut zrwa = u64::MAX;
     for drive in drives {
         let found = drive.device.geometry().zrwa;
         let Some(found) = found else {
-            return fail(format!("{} has no ZRWA (Zone Random Write Area), which this policy needs", drive.name));
+            return fail(format!(
+                "{} has no ZRWA (Zone Random Write Area), which this policy needs",
+                drive.name
+            ));
         };
         zrwa = zrwa.min(found.size_blocks);
     }
@@ -645,7 +670,10 @@ fn plan(options: &CreateOptions, drives: &[Drive]) -> Result<Superblock, ArrayEr
     let rows = options.zone_size_blocks.map_or(u64::MAX, |size| size / stripe).min(capacity / chunk);
     let zones = geometries().map(|g| g.zones).min().unwrap_or(0).saturating_sub(META_ZONES);
     if rows == 0 || zones == 0 {
-        return fail(format!("the drives need zones of at least {} KiB, and more than {META_ZONES} of them", chunk * 4));
+        return fail(format!(
+            "the drives need zones of at least {} KiB, and more than {META_ZONES} of them",
+            chunk * 4
+        ));
     }
     let capacity = rows * stripe;
     let array = Uuid(options.uuid);
@@ -678,7 +706,10 @@ fn plan(options: &CreateOptions, drives: &[Drive]) -> Result<Superblock, ArrayEr
     for drive in drives {
         if log_blocks(drive.device.geometry()) < needed {
             let (have, need) = (log_blocks(drive.device.geometry()) * 4, needed * 4);
-            return fail(format!("{}: its zones hold {have} KiB, the metadata needs {need} KiB: take a smaller chunk", drive.name));
+            return fail(format!(
+                "{}: its zones hold {have} KiB, the metadata needs {need} KiB: take a smaller chunk",
+                drive.name
+            ));
         }
     }
     Ok(superblock)

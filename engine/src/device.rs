@@ -86,22 +86,50 @@ pub enum Zones {
 #[derive(Clone, Debug)]
 pub enum Command {
     /// Fills `data`, which nobody else may hold. `oob` is empty or `oob_bytes` per block.
-    Read { lba: Lba, data: Buf, oob: Buf },
+    Read {
+        lba: Lba,
+        data: Buf,
+        oob: Buf,
+    },
     /// Writes `data` at `lba`. With `fua` it is safe from power cuts at completion.
-    Write { lba: Lba, data: Buf, oob: Buf, fua: bool },
+    Write {
+        lba: Lba,
+        data: Buf,
+        oob: Buf,
+        fua: bool,
+    },
     /// Writes `data` at the write pointer of `zone`; the completion says where that was.
-    Append { zone: ZoneIndex, data: Buf, oob: Buf, fua: bool },
+    Append {
+        zone: ZoneIndex,
+        data: Buf,
+        oob: Buf,
+        fua: bool,
+    },
     /// Makes every write that has completed so far safe from power cuts.
     Flush,
     /// Opens zones explicitly. With `zrwa`, an empty zone gets a random write area.
-    Open { zones: Zones, zrwa: bool },
-    Close { zones: Zones },
-    Finish { zones: Zones },
-    Reset { zones: Zones },
+    Open {
+        zones: Zones,
+        zrwa: bool,
+    },
+    Close {
+        zones: Zones,
+    },
+    Finish {
+        zones: Zones,
+    },
+    Reset {
+        zones: Zones,
+    },
     /// Explicit ZRWA flush: moves the write pointer of the zone to the block after `last`.
-    FlushZrwa { last: Lba },
+    FlushZrwa {
+        last: Lba,
+    },
     /// Describes up to `count` zones from `first` on.
-    Report { first: ZoneIndex, count: u32 },
+    Report {
+        first: ZoneIndex,
+        count: u32,
+    },
 }
 
 impl Command {
@@ -299,7 +327,8 @@ impl Completer {
 impl Drop for Completer {
     fn drop(&mut self) {
         // `complete` leaves its answer behind, or it has been taken and nobody else looks.
-        let waiting = self.0.slot.as_ref().is_some_and(|s| Rc::strong_count(s) > 1 && s.done.borrow().is_none());
+        let waiting =
+            self.0.slot.as_ref().is_some_and(|s| Rc::strong_count(s) > 1 && s.done.borrow().is_none());
         if waiting {
             self.answer(Done::error(DeviceError::Gone));
         }

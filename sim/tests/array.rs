@@ -12,12 +12,12 @@ use std::rc::Rc;
 
 fn geometry() -> Geometry {
     Geometry {
-        zones: 8,
+        zones: 10,
         zone_size_blocks: 256,
-        zone_capacity_blocks: 200,
-        max_open: 6,
-        max_active: 6,
-        zrwa: Some(Zrwa { size_blocks: 32, granularity_blocks: 2, max_zones: 6 }),
+        zone_capacity_blocks: 220,
+        max_open: 8,
+        max_active: 8,
+        zrwa: Some(Zrwa { size_blocks: 32, granularity_blocks: 2, max_zones: 8 }),
         oob_bytes: 0,
         max_transfer_blocks: 64,
         max_append_blocks: 64,
@@ -26,7 +26,8 @@ fn geometry() -> Geometry {
 }
 
 fn drives(count: usize) -> Vec<Drive> {
-    let drive = |i| Drive { name: format!("drive{i}"), device: Rc::new(EmulatedDrive::in_memory(&geometry())) };
+    let drive =
+        |i| Drive { name: format!("drive{i}"), device: Rc::new(EmulatedDrive::in_memory(&geometry())) };
     (0..count).map(drive).collect()
 }
 
@@ -45,7 +46,9 @@ fn submit(runtime: &Runtime, array: &Array, command: Command) -> Done {
 }
 
 fn pattern(from: u64, blocks: u64) -> Vec<u8> {
-    (from..from + blocks).flat_map(|b| (b.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 77).to_le_bytes().repeat(BLOCK / 8)).collect()
+    (from..from + blocks)
+        .flat_map(|b| (b.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 77).to_le_bytes().repeat(BLOCK / 8))
+        .collect()
 }
 
 fn write(runtime: &Runtime, array: &Array, zone: u32, at: u64, blocks: u64, fua: bool) {
@@ -62,7 +65,8 @@ fn check(runtime: &Runtime, array: &Array, zone: u32, tail: u64) {
             break;
         }
         let blocks = step.min(tail - at);
-        let done = submit(runtime, array, Command::read(Lba(start + at), Buf::zeroed(blocks as usize * BLOCK)));
+        let done =
+            submit(runtime, array, Command::read(Lba(start + at), Buf::zeroed(blocks as usize * BLOCK)));
         assert!(done.data[..] == pattern(start + at, blocks), "zone {zone} blocks {at} + {blocks}");
         at += blocks;
     }
@@ -119,10 +123,15 @@ fn life(members: usize, chunk: u64, lost: Option<usize>) {
     }
     left.reverse();
     let array = run(&runtime, Array::assemble(&runtime, left)).unwrap();
-    let degraded = |array: &Array| array.status().members.iter().filter(|m| !m.drive.is_empty()).count() < members;
+    let degraded =
+        |array: &Array| array.status().members.iter().filter(|m| !m.drive.is_empty()).count() < members;
     assert_eq!(degraded(&array), lost.is_some());
     for (zone, tail) in tails.into_iter().enumerate() {
-        assert_eq!(wp(&runtime, &array, zone as u32), (ZoneState::Closed, tail), "{members} {chunk} {lost:?}");
+        assert_eq!(
+            wp(&runtime, &array, zone as u32),
+            (ZoneState::Closed, tail),
+            "{members} {chunk} {lost:?}"
+        );
         check(&runtime, &array, zone as u32, tail);
     }
     assert_eq!(wp(&runtime, &array, 4).0, ZoneState::Full);
@@ -179,7 +188,8 @@ fn drives_that_do_not_belong_together_are_refused_by_name() {
     let ours = drives(5);
     run(&runtime, Array::create(&runtime, options(8), ours.clone())).unwrap();
     let theirs = drives(5);
-    run(&runtime, Array::create(&runtime, CreateOptions { uuid: [4; 16], ..options(8) }, theirs.clone())).unwrap();
+    run(&runtime, Array::create(&runtime, CreateOptions { uuid: [4; 16], ..options(8) }, theirs.clone()))
+        .unwrap();
     let refused = |drives: Vec<Drive>| {
         let runtime = Runtime::new();
         run(&runtime, Array::assemble(&runtime, drives)).map(|_| ()).unwrap_err().0

@@ -68,7 +68,14 @@ fn the_search_is_systematic_and_finds_flaws() {
         window_chunks: 0,
         volatile_cache: true,
         from_end_blocks: Some(9),
-        steps: vec![fua(2), Step::Write { blocks: 3, fua: false }, Step::Flush, fua(1), Step::Finish, Step::Reset],
+        steps: vec![
+            fua(2),
+            Step::Write { blocks: 3, fua: false },
+            Step::Flush,
+            fua(1),
+            Step::Finish,
+            Step::Reset,
+        ],
     };
     let search = |flaw, case: &Case| {
         exhaustive::search(&SingleMaker(flaw), std::slice::from_ref(case), 1, 2, &|_, _| ())

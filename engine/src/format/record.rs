@@ -76,13 +76,28 @@ pub enum Record {
     Checkpoint(Box<Checkpoint>),
     Superblock(Box<Superblock>),
     /// The zones are being reset; their epoch is the record's sequence number.
-    Reset { first: u32, count: u32 },
+    Reset {
+        first: u32,
+        count: u32,
+    },
     /// The resets of `epoch` have reached all members.
-    ResetDone { first: u32, count: u32, epoch: u64 },
+    ResetDone {
+        first: u32,
+        count: u32,
+        epoch: u64,
+    },
     /// The zone is being finished with its tail at `tail_blocks`.
-    Finish { zone: u32, epoch: u64, tail_blocks: u64 },
+    Finish {
+        zone: u32,
+        epoch: u64,
+        tail_blocks: u64,
+    },
     /// The members (bits) hold their part of the zone again.
-    Rebuilt { zone: u32, epoch: u64, members: u32 },
+    Rebuilt {
+        zone: u32,
+        epoch: u64,
+        members: u32,
+    },
     Parity(ParityRecord),
     Tail(TailRecord),
 }
@@ -180,7 +195,8 @@ impl Record {
         if crc32c::crc32c(&covered) != header.crc {
             return Err(Unreadable::Damaged);
         }
-        let record = Record::decode(header.kind, &mut Decoder(&covered[HEADER_BYTES..])).ok_or(Unreadable::Damaged)?;
+        let record =
+            Record::decode(header.kind, &mut Decoder(&covered[HEADER_BYTES..])).ok_or(Unreadable::Damaged)?;
         Ok((record, header.sequence, len.div_ceil(BLOCK) as u64))
     }
 }
@@ -270,10 +286,17 @@ impl ParityRecord {
     fn decode(from: &mut Decoder<'_>) -> Option<ParityRecord> {
         let (zone, index, epoch, stripe) = (from.u32()?, from.u32()?, from.u64()?, from.u64()?);
         let (first, len) = (from.u32()?, from.u32()?);
-        if len as usize % BLOCK != 0 {
+        if !(len as usize).is_multiple_of(BLOCK) {
             return None;
         }
-        Some(ParityRecord { zone, epoch, stripe, index, from: first, data: Buf::copy_of(from.bytes(len as usize)?) })
+        Some(ParityRecord {
+            zone,
+            epoch,
+            stripe,
+            index,
+            from: first,
+            data: Buf::copy_of(from.bytes(len as usize)?),
+        })
     }
 }
 
@@ -298,12 +321,15 @@ mod tests {
 
     #[test]
     fn a_record_reads_back_and_no_flipped_bit_goes_unnoticed() {
-        let parity = ParityRecord { zone: 1, epoch: 2, stripe: 3, index: 1, from: 5, data: Buf::copy_of(&[9; BLOCK]) };
+        let parity =
+            ParityRecord { zone: 1, epoch: 2, stripe: 3, index: 1, from: 5, data: Buf::copy_of(&[9; BLOCK]) };
         let mut bytes = Record::Parity(parity).encode(origin(), 77).to_vec();
         assert_eq!(bytes.len(), 2 * BLOCK);
         let (record, sequence, blocks) = Record::read(&bytes, origin()).unwrap();
         assert_eq!((sequence, blocks), (77, 2));
-        assert!(matches!(record, Record::Parity(p) if p.data[..] == [9; BLOCK] && p.from == 5 && p.stripe == 3));
+        assert!(
+            matches!(record, Record::Parity(p) if p.data[..] == [9; BLOCK] && p.from == 5 && p.stripe == 3)
+        );
         for bit in 0..(HEADER_BYTES + 32) * 8 {
             bytes[bit / 8] ^= 1 << (bit % 8);
             let padding = (56..64).contains(&(bit / 8));

@@ -1,6 +1,9 @@
 //! The superblock: what an array is and who belongs to it.
 
-use super::{Uuid, codec::{Decoder, Encoder}};
+use super::{
+    Uuid,
+    codec::{Decoder, Encoder},
+};
 
 /// Longest name of an array, in bytes.
 pub const NAME_BYTES: usize = 64;

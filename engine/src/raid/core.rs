@@ -29,6 +29,8 @@ pub struct Member {
     /// How many drives have been in this place: an error of an earlier one is not the present one's.
     incarnation: Cell<u32>,
     pub log: RefCell<Option<Rc<MetaLog>>>,
+    /// Distance between two zones of the drive.
+    zone_size_blocks: Cell<u64>,
     /// What messages call the drive.
     pub name: RefCell<String>,
     /// Why the member is out, or what else there is to say.
@@ -93,11 +95,6 @@ impl Core {
         self.active.get() & !lost
     }
 
-    /// How many witnesses the tail of a zone needs to survive what may still be lost.
-    pub fn needed(&self, live: u32) -> usize {
-        if live.count_ones() as usize == self.layout.members { 2 } else { 1 }
-    }
-
     pub fn device(&self, member: usize) -> Option<Rc<dyn ZonedDevice>> {
         if self.active.get() & (1 << member) == 0 {
             return None;
@@ -122,8 +119,7 @@ impl Core {
 
     /// First block of `zone` on `member`.
     pub fn start(&self, member: usize, zone: ZoneIndex) -> Lba {
-        let log = self.members[member].log.borrow();
-        log.as_ref().map_or(Lba(0), |log| log.device.geometry().start(Self::physical(zone)))
+        Lba(Self::physical(zone).0 as u64 * self.members[member].zone_size_blocks.get())
     }
 
     pub fn next_sequence(&self) -> u64 {
@@ -160,7 +156,9 @@ impl Core {
     /// Logs a record on every member and waits until it is safe on all that are left.
     pub async fn broadcast(&self, record: Record, sequence: u64) {
         let pending: Vec<_> = Self::each(self.active.get())
-            .filter_map(|m| Some(self.members[m].log.borrow().clone()?.append(self, record.clone(), sequence)))
+            .filter_map(|m| {
+                Some(self.members[m].log.borrow().clone()?.append(self, record.clone(), sequence))
+            })
             .collect();
         for completion in pending {
             // A member that fails here has been taken out by its log.
@@ -178,6 +176,7 @@ impl Core {
     pub fn put(&self, member: usize, name: String, log: Rc<MetaLog>) {
         let place = &self.members[member];
         place.incarnation.set(place.incarnation.get() + 1);
+        place.zone_size_blocks.set(log.device.geometry().zone_size_blocks);
         *place.log.borrow_mut() = Some(log);
         *place.name.borrow_mut() = name;
         self.active.set(self.active.get() | 1 << member);
@@ -233,7 +232,9 @@ impl Core {
                 };
                 let record = Record::Superblock(Box::new(superblock));
                 let pending: Vec<_> = Self::each(active)
-                    .filter_map(|m| Some(self.members[m].log.borrow().clone()?.append(&self, record.clone(), event)))
+                    .filter_map(|m| {
+                        Some(self.members[m].log.borrow().clone()?.append(&self, record.clone(), event))
+                    })
                     .collect();
                 for completion in pending {
                     completion.await;

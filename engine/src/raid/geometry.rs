@@ -12,6 +12,9 @@
 //!
 //! Everything here is arithmetic on plain numbers: blocks, rows, chunks within one zone.
 
+/// Most members of an array.
+pub const MAX_MEMBERS: usize = 32;
+
 /// The arrangement of one logical zone over the members. The same for all zones of an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {

@@ -5,7 +5,7 @@
 //! write pointers that follow say nothing any more. Then the parity of the partial stripe becomes
 //! its full parity, as if the rest were zeros, because the slots vanish with the ZRWA.
 
-use super::{core::Core, rebuild::zone_is_dead, write::Zone};
+use super::{core::Core, geometry::MAX_MEMBERS, rebuild::zone_is_dead, write::Zone};
 use crate::{
     buf::BLOCK,
     device::{Command, Completion, DeviceError, Done, Status, Zones},
@@ -57,7 +57,8 @@ impl Core {
     }
 
     async fn reset_busy(self: &Rc<Self>, zones: Range<u32>) -> Result<(), DeviceError> {
-        let running: Vec<_> = self.running.borrow().range(zones.clone()).map(|(_, zone)| zone.clone()).collect();
+        let running: Vec<_> =
+            self.running.borrow().range(zones.clone()).map(|(_, zone)| zone.clone()).collect();
         for zone in &running {
             self.freeze(zone).await;
         }
@@ -120,7 +121,12 @@ impl Core {
     }
 
     /// Crosses off a promised reset; `dead` members still lack their part.
-    pub async fn finish_reset(&self, zones: Range<u32>, epoch: u64, dead: &[(u32, usize)]) -> Result<(), DeviceError> {
+    pub async fn finish_reset(
+        &self,
+        zones: Range<u32>,
+        epoch: u64,
+        dead: &[(u32, usize)],
+    ) -> Result<(), DeviceError> {
         let (first, count) = (zones.start, zones.end - zones.start);
         let sequence = self.next_sequence();
         for record in &mut self.zones.borrow_mut()[zones.start as usize..zones.end as usize] {
@@ -173,7 +179,11 @@ impl Core {
     }
 
     /// The second half of a finish, whose record is safe; `zone` is quiet.
-    pub async fn finish_members(self: &Rc<Self>, index: ZoneIndex, zone: Option<&Zone>) -> Result<(), DeviceError> {
+    pub async fn finish_members(
+        self: &Rc<Self>,
+        index: ZoneIndex,
+        zone: Option<&Zone>,
+    ) -> Result<(), DeviceError> {
         let layout = &self.layout;
         if let Some(zone) = zone {
             let tail = zone.flow.borrow().complete;
@@ -191,12 +201,12 @@ impl Core {
                     self.member_failed(seat, error, "finish zone");
                 }
                 // Once this write pointer has passed the row, the slots are not needed any more.
-                let mut targets = vec![0; layout.members];
+                let mut targets = [0; MAX_MEMBERS];
                 targets[parity_member] = 2 * rows;
                 self.move_to(zone, &targets).await;
                 self.flush_caches(1 << parity_member & self.live(index)).await;
             }
-            self.move_to(zone, &vec![2 * rows; layout.members]).await;
+            self.move_to(zone, &[2 * rows; MAX_MEMBERS]).await;
             self.flush_caches(self.live(index)).await;
         }
         let zones = Zones::One(Core::physical(index));

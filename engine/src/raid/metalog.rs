@@ -46,10 +46,10 @@ struct Slot {
 impl LoggedParity {
     /// Adds a record; a later one replaces what an earlier one said of the same blocks.
     pub fn add(&mut self, record: &ParityRecord, chunk_blocks: u64) {
-        let slot = self.0.entry((record.zone, record.stripe, record.index as u64)).or_insert_with(|| Slot {
-            epoch: record.epoch,
-            blocks: Vec::new(),
-        });
+        let slot = self
+            .0
+            .entry((record.zone, record.stripe, record.index as u64))
+            .or_insert_with(|| Slot { epoch: record.epoch, blocks: Vec::new() });
         if slot.epoch != record.epoch {
             *slot = Slot { epoch: record.epoch, blocks: Vec::new() };
         }
@@ -80,7 +80,14 @@ impl LoggedParity {
                 if let Some((from, bytes)) = run.take() {
                     let data = Buf::copy_of(&bytes);
                     let (zone, stripe, index) = (*zone, *stripe, *index as u32);
-                    records.push(ParityRecord { zone, epoch: slot.epoch, stripe, index, from: from as u32, data });
+                    records.push(ParityRecord {
+                        zone,
+                        epoch: slot.epoch,
+                        stripe,
+                        index,
+                        from: from as u32,
+                        data,
+                    });
                 }
             };
             for (block, buf) in slot.blocks.iter().enumerate() {
@@ -201,7 +208,8 @@ impl MetaLog {
                 continue;
             }
             let seat = core.seat(self.member);
-            let current = core.members[self.member].log.borrow().as_ref().is_some_and(|log| Rc::ptr_eq(log, &self));
+            let current =
+                core.members[self.member].log.borrow().as_ref().is_some_and(|log| Rc::ptr_eq(log, &self));
             let result = self.write_batch(&core, &batch).await;
             if let Err(error) = result
                 && current
@@ -214,14 +222,12 @@ impl MetaLog {
         }
     }
 
-    async fn write_batch(
-        &self,
-        core: &Rc<Core>,
-        batch: &[Queued],
-    ) -> Result<(), crate::device::DeviceError> {
+    async fn write_batch(&self, core: &Rc<Core>, batch: &[Queued]) -> Result<(), crate::device::DeviceError> {
         let encode = || {
             let mut bytes = Vec::new();
-            for (record, sequence) in batch.iter().filter_map(|(record, sequence, _)| Some((record.as_ref()?, sequence))) {
+            for (record, sequence) in
+                batch.iter().filter_map(|(record, sequence, _)| Some((record.as_ref()?, sequence)))
+            {
                 let lba = self.lba(self.zone.get()).0 + self.wp_blocks.get() + (bytes.len() / BLOCK) as u64;
                 bytes.extend_from_slice(&record.encode(self.origin(lba), *sequence));
             }

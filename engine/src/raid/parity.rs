@@ -1,34 +1,56 @@
 //! Parity: XOR over blocks, in one pass over all sources.
 //!
-//! Plain loops over fixed-size pieces: the compiler turns them into the widest vectors the target
-//! has. All slices of a call must have the same length, a multiple of 64 bytes.
+//! Plain loops over fixed-size pieces, compiled once for every vector width and dispatched to the
+//! widest that the processor has. All slices of a call must have the same length, a multiple of 64
+//! bytes.
+
+use pulp::Arch;
+use std::sync::LazyLock;
+
+/// What the processor can do.
+static ARCH: LazyLock<Arch> = LazyLock::new(Arch::new);
 
 /// `target = a ^ b`.
 pub fn xor(target: &mut [u8], a: &[u8], b: &[u8]) {
-    for ((t, a), b) in pieces_mut(target).zip(pieces(a)).zip(pieces(b)) {
-        for i in 0..PIECE {
-            t[i] = a[i] ^ b[i];
-        }
-    }
+    ARCH.dispatch(
+        #[inline(always)]
+        || {
+            for ((t, a), b) in pieces_mut(target).zip(pieces(a)).zip(pieces(b)) {
+                for i in 0..PIECE {
+                    t[i] = a[i] ^ b[i];
+                }
+            }
+        },
+    )
 }
 
 /// `target ^= a`.
 pub fn xor_assign(target: &mut [u8], a: &[u8]) {
-    for (t, a) in pieces_mut(target).zip(pieces(a)) {
-        for i in 0..PIECE {
-            t[i] ^= a[i];
-        }
-    }
+    ARCH.dispatch(
+        #[inline(always)]
+        || {
+            for (t, a) in pieces_mut(target).zip(pieces(a)) {
+                for i in 0..PIECE {
+                    t[i] ^= a[i];
+                }
+            }
+        },
+    )
 }
 
 /// `running ^= a; copy = running`: one pass for a parity that is kept and written out.
 pub fn xor_assign_and_copy(running: &mut [u8], a: &[u8], copy: &mut [u8]) {
-    for ((r, a), c) in pieces_mut(running).zip(pieces(a)).zip(pieces_mut(copy)) {
-        for i in 0..PIECE {
-            r[i] ^= a[i];
-            c[i] = r[i];
-        }
-    }
+    ARCH.dispatch(
+        #[inline(always)]
+        || {
+            for ((r, a), c) in pieces_mut(running).zip(pieces(a)).zip(pieces_mut(copy)) {
+                for i in 0..PIECE {
+                    r[i] ^= a[i];
+                }
+                *c = *r;
+            }
+        },
+    )
 }
 
 /// `target` = XOR of all `sources`, which are one after the other in `sources`.
@@ -78,12 +100,14 @@ pub fn xor_all(target: &mut [u8], sources: &[u8]) {
 
 const PIECE: usize = 64;
 
+#[inline(always)]
 fn pieces(bytes: &[u8]) -> impl Iterator<Item = &[u8; PIECE]> {
     let (pieces, rest) = bytes.as_chunks::<PIECE>();
     debug_assert!(rest.is_empty());
     pieces.iter()
 }
 
+#[inline(always)]
 fn pieces_mut(bytes: &mut [u8]) -> impl Iterator<Item = &mut [u8; PIECE]> {
     let (pieces, rest) = bytes.as_chunks_mut::<PIECE>();
     debug_assert!(rest.is_empty());
@@ -91,37 +115,57 @@ fn pieces_mut(bytes: &mut [u8]) -> impl Iterator<Item = &mut [u8; PIECE]> {
 }
 
 fn xor_3(target: &mut [u8], a: &[u8], b: &[u8], c: &[u8]) {
-    for (((t, a), b), c) in pieces_mut(target).zip(pieces(a)).zip(pieces(b)).zip(pieces(c)) {
-        for i in 0..PIECE {
-            t[i] = a[i] ^ b[i] ^ c[i];
-        }
-    }
+    ARCH.dispatch(
+        #[inline(always)]
+        || {
+            for (((t, a), b), c) in pieces_mut(target).zip(pieces(a)).zip(pieces(b)).zip(pieces(c)) {
+                for i in 0..PIECE {
+                    t[i] = a[i] ^ b[i] ^ c[i];
+                }
+            }
+        },
+    )
 }
 
 fn xor_4(target: &mut [u8], a: &[u8], b: &[u8], c: &[u8], d: &[u8]) {
-    for ((((t, a), b), c), d) in
-        pieces_mut(target).zip(pieces(a)).zip(pieces(b)).zip(pieces(c)).zip(pieces(d))
-    {
-        for i in 0..PIECE {
-            t[i] = a[i] ^ b[i] ^ c[i] ^ d[i];
-        }
-    }
+    ARCH.dispatch(
+        #[inline(always)]
+        || {
+            for ((((t, a), b), c), d) in
+                pieces_mut(target).zip(pieces(a)).zip(pieces(b)).zip(pieces(c)).zip(pieces(d))
+            {
+                for i in 0..PIECE {
+                    t[i] = a[i] ^ b[i] ^ c[i] ^ d[i];
+                }
+            }
+        },
+    )
 }
 
 fn xor_assign_2(target: &mut [u8], a: &[u8], b: &[u8]) {
-    for ((t, a), b) in pieces_mut(target).zip(pieces(a)).zip(pieces(b)) {
-        for i in 0..PIECE {
-            t[i] ^= a[i] ^ b[i];
-        }
-    }
+    ARCH.dispatch(
+        #[inline(always)]
+        || {
+            for ((t, a), b) in pieces_mut(target).zip(pieces(a)).zip(pieces(b)) {
+                for i in 0..PIECE {
+                    t[i] ^= a[i] ^ b[i];
+                }
+            }
+        },
+    )
 }
 
 fn xor_assign_3(target: &mut [u8], a: &[u8], b: &[u8], c: &[u8]) {
-    for (((t, a), b), c) in pieces_mut(target).zip(pieces(a)).zip(pieces(b)).zip(pieces(c)) {
-        for i in 0..PIECE {
-            t[i] ^= a[i] ^ b[i] ^ c[i];
-        }
-    }
+    ARCH.dispatch(
+        #[inline(always)]
+        || {
+            for (((t, a), b), c) in pieces_mut(target).zip(pieces(a)).zip(pieces(b)).zip(pieces(c)) {
+                for i in 0..PIECE {
+                    t[i] ^= a[i] ^ b[i] ^ c[i];
+                }
+            }
+        },
+    )
 }
 
 #[cfg(test)]

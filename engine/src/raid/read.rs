@@ -54,7 +54,8 @@ impl Core {
         let (data, direct) = match direct {
             Some(member) => {
                 let piece = self.piece(at, data.blocks());
-                let mut completion = self.submit(member, Command::read(self.place(zone, member, piece), data));
+                let mut completion =
+                    self.submit(member, Command::read(self.place(zone, member, piece), data));
                 match completion.take() {
                     Some(done) if done.result.is_ok() => return Completion::ready(done),
                     Some(done) => (Buf::default(), Some((self.seat(member), Completion::ready(done)))),
@@ -77,7 +78,8 @@ impl Core {
     /// The member that can answer the whole read, if there is one.
     fn direct(&self, zone: ZoneIndex, at: u64, data: &Buf) -> Option<usize> {
         let blocks = data.blocks();
-        if at % self.layout.chunk_blocks + blocks > self.layout.chunk_blocks || at + blocks > self.tail(zone) {
+        if at % self.layout.chunk_blocks + blocks > self.layout.chunk_blocks || at + blocks > self.tail(zone)
+        {
             return None;
         }
         let piece = self.piece(at, blocks);
@@ -157,7 +159,12 @@ impl Core {
         Lba(self.start(member, zone).0 + piece.stripe * self.layout.chunk_blocks + piece.from)
     }
 
-    async fn read_pieces(self: &Rc<Self>, zone: ZoneIndex, at: u64, data: &mut Buf) -> Result<(), DeviceError> {
+    async fn read_pieces(
+        self: &Rc<Self>,
+        zone: ZoneIndex,
+        at: u64,
+        data: &mut Buf,
+    ) -> Result<(), DeviceError> {
         let blocks = data.blocks();
         let tail = self.tail(zone);
         let mut pending = Vec::new();
@@ -213,7 +220,9 @@ impl Core {
                         && !flow.ended
                         && let Some(target) = result.as_mut()
                     {
-                        target.copy_from_slice(&flow.parity[piece.from as usize * BLOCK..piece.to as usize * BLOCK]);
+                        target.copy_from_slice(
+                            &flow.parity[piece.from as usize * BLOCK..piece.to as usize * BLOCK],
+                        );
                         Some(flow.complete)
                     } else {
                         None
@@ -257,7 +266,10 @@ impl Core {
                 }
                 let source = Piece { index, to, ..piece };
                 let buf = self.pool.borrow_mut().take(to - piece.from);
-                pending.push((self.seat(member), self.submit(member, Command::read(self.place(zone, member, source), buf))));
+                pending.push((
+                    self.seat(member),
+                    self.submit(member, Command::read(self.place(zone, member, source), buf)),
+                ));
             }
         }
         for (seat, completion) in pending {

@@ -141,7 +141,9 @@ impl Core {
         let seat = self.seat(member);
         match self.submit(member, Command::Reset { zones }).await.result {
             Err(DeviceError::Status(status)) if zone_is_dead(status) => {
-                return Err(Stopped::Error("the drive cannot write this zone any more: replace the drive".into()));
+                return Err(Stopped::Error(
+                    "the drive cannot write this zone any more: replace the drive".into(),
+                ));
             }
             Err(error) => {
                 self.member_failed(seat, error, "rebuild");
@@ -185,14 +187,18 @@ impl Core {
         let pending: Vec<_> = Core::each(others)
             .map(|other| {
                 let lba = Lba(self.start(other, zone).0 + from);
-                (self.seat(other), self.submit(other, Command::read(lba, Buf::zeroed((to - from) as usize * BLOCK))))
+                (
+                    self.seat(other),
+                    self.submit(other, Command::read(lba, Buf::zeroed((to - from) as usize * BLOCK))),
+                )
             })
             .collect();
         for (seat, completion) in pending {
             let done = completion.await;
             if let Err(error) = done.result {
                 self.read_failed(seat, error);
-                let at = format!("blocks {from} to {to} of its member {} cannot be read: {error}", seat.member);
+                let at =
+                    format!("blocks {from} to {to} of its member {} cannot be read: {error}", seat.member);
                 return Err(Stopped::Error(at));
             }
             if let Some(target) = result.as_mut() {
@@ -214,7 +220,8 @@ impl Core {
     ) -> Result<(), Stopped> {
         let chunk = self.layout.chunk_blocks;
         let start = self.start(member, zone).0;
-        let most = self.device(member).map_or(1, |d| d.geometry().max_transfer_blocks as u64).min(BATCH_BLOCKS);
+        let most =
+            self.device(member).map_or(1, |d| d.geometry().max_transfer_blocks as u64).min(BATCH_BLOCKS);
         let (mut at, end) = (rows.start * chunk, rows.end * chunk);
         while at < end {
             // Row by row in a ZRWA: what is written must stay inside it.
@@ -373,7 +380,13 @@ impl Core {
     }
 
     /// The member's part of a partial stripe: data, and the slots that a tail there needs.
-    async fn copy_tail(self: &Rc<Self>, zone: &Zone, member: usize, stripe: u64, covered: u64) -> Result<(), Stopped> {
+    async fn copy_tail(
+        self: &Rc<Self>,
+        zone: &Zone,
+        member: usize,
+        stripe: u64,
+        covered: u64,
+    ) -> Result<(), Stopped> {
         let layout = &self.layout;
         let chunk = layout.chunk_blocks;
         let start = self.start(member, zone.index).0;

@@ -9,7 +9,7 @@
 use super::{
     Canary,
     core::Core,
-    geometry::{Layout, Place},
+    geometry::{Layout, MAX_MEMBERS, Place},
     metalog::{Live, META_ZONES, NoLog, ReadLog, read_log},
     parity,
     write::Zone,
@@ -74,11 +74,15 @@ pub async fn scan(drives: Vec<Drive>) -> Result<(Vec<Candidate>, Vec<String>), A
         match read_log(&drive.device).await {
             Ok(log) => candidates.push(Candidate { drive, log }),
             Err(NoLog::Damaged) => damaged.push(format!("{name}: its metadata is damaged")),
-            Err(NoLog::Unreadable(error)) => damaged.push(format!("{name}: its metadata cannot be read: {error}")),
+            Err(NoLog::Unreadable(error)) => {
+                damaged.push(format!("{name}: its metadata cannot be read: {error}"))
+            }
             // A spare, or one whose first superblock was cut off.
             Err(NoLog::Blank) => damaged.push(format!("{name} is blank")),
             Err(NoLog::Foreign) => {
-                return Err(ArrayError(format!("{name} holds something else: it is not a member of any array")));
+                return Err(ArrayError(format!(
+                    "{name} holds something else: it is not a member of any array"
+                )));
             }
             Err(NoLog::Version(version)) => {
                 return Err(ArrayError(format!(
@@ -111,7 +115,9 @@ pub fn decide_members(candidates: Vec<Candidate>, damaged: &[String]) -> Result<
     let unknown = (superblock.incompatible & !KNOWN_INCOMPATIBLE)
         | (superblock.read_only_compatible & !KNOWN_READ_ONLY_COMPATIBLE);
     if unknown != 0 {
-        return fail(format!("the array uses features (bits {unknown:#x}) that this zoneraid does not know: use a newer one"));
+        return fail(format!(
+            "the array uses features (bits {unknown:#x}) that this zoneraid does not know: use a newer one"
+        ));
     }
     let count = superblock.members.len();
     let mut members: Vec<Option<Candidate>> = (0..count).map(|_| None).collect();
@@ -121,7 +127,9 @@ pub fn decide_members(candidates: Vec<Candidate>, damaged: &[String]) -> Result<
         let name = candidate.drive.name.clone();
         let own = candidate.superblock();
         let Some(expected) = superblock.members.get(role) else {
-            return fail(format!("{name} says it is member {role} of an array of {count}: its metadata is damaged"));
+            return fail(format!(
+                "{name} says it is member {role} of an array of {count}: its metadata is damaged"
+            ));
         };
         let same = own.members.get(role).is_some_and(|m| m.uuid == expected.uuid);
         if !same {
@@ -129,9 +137,13 @@ pub fn decide_members(candidates: Vec<Candidate>, damaged: &[String]) -> Result<
         } else if !expected.active {
             notes[role] = format!("{name} was taken out of the array: its content is stale");
         } else if own.event < superblock.floor {
-            notes[role] = format!("{name} is stale: it is of event {}, the array of {}", own.event, superblock.event);
+            notes[role] =
+                format!("{name} is stale: it is of event {}, the array of {}", own.event, superblock.event);
         } else if let Some(other) = &members[role] {
-            return fail(format!("{name} and {} both say they are member {role}: leave one out", other.drive.name));
+            return fail(format!(
+                "{name} and {} both say they are member {role}: leave one out",
+                other.drive.name
+            ));
         } else {
             notes[role].clear();
             members[role] = Some(candidate);
@@ -139,10 +151,13 @@ pub fn decide_members(candidates: Vec<Candidate>, damaged: &[String]) -> Result<
     }
     let present = members.iter().flatten().count();
     if present + 1 < count {
-        let reasons: Vec<_> = notes.iter().chain(damaged).filter(|n| !n.is_empty()).map(String::as_str).collect();
+        let reasons: Vec<_> =
+            notes.iter().chain(damaged).filter(|n| !n.is_empty()).map(String::as_str).collect();
         let because = if reasons.is_empty() { String::new() } else { format!(" ({})", reasons.join("; ")) };
         let needed = count - 1;
-        return fail(format!("only {present} of {count} members can be used, at least {needed} are needed{because}"));
+        return fail(format!(
+            "only {present} of {count} members can be used, at least {needed} are needed{because}"
+        ));
     }
     for (role, note) in notes.iter_mut().enumerate() {
         if members[role].is_none() && note.is_empty() {
@@ -188,7 +203,9 @@ fn apply(zones: &mut [ZoneRecord], record: &Record, sequence: u64) {
             }
         }
         Record::ResetDone { first, count, epoch } => {
-            for zone in zones.iter_mut().skip(first as usize).take(count as usize).filter(|z| z.epoch == epoch) {
+            for zone in
+                zones.iter_mut().skip(first as usize).take(count as usize).filter(|z| z.epoch == epoch)
+            {
                 (zone.resetting, zone.lost) = (false, 0);
             }
         }
@@ -222,7 +239,7 @@ pub enum Verdict {
 /// Where a zone goes on.
 pub struct Tail {
     pub blocks: u64,
-    pub positions: Vec<u64>,
+    pub positions: [u64; MAX_MEMBERS],
     pub parity: Buf,
 }
 
@@ -256,17 +273,18 @@ impl Core {
         };
         let trusted = |member: usize| record.lost & (1 << member) == 0;
         let present = || view.info.iter().enumerate().filter_map(|(m, info)| Some((m, info.as_ref()?)));
-        let wps: Vec<_> = (0..view.info.len())
-            .map(|m| view.info[m].as_ref().filter(|_| trusted(m)).and_then(wp))
-            .collect();
+        let wps: Vec<_> =
+            (0..view.info.len()).map(|m| view.info[m].as_ref().filter(|_| trusted(m)).and_then(wp)).collect();
         let full = |m: usize, info: &ZoneInfo| !trusted(m) || info.state == ZoneState::Full;
         let all_full = present().all(|(m, info)| full(m, info)) && wps.iter().flatten().next().is_some();
         if all_full {
             return Ok(Verdict::Full);
         }
         if present().all(|(m, info)| info.state == ZoneState::Empty || !trusted(m)) {
-            let leftovers = present().any(|(m, info)| !matches!(info.state, ZoneState::Empty | ZoneState::Offline | ZoneState::ReadOnly)
-                || record.lost & (1 << m) != 0 && info.state == ZoneState::Empty);
+            let leftovers = present().any(|(m, info)| {
+                !matches!(info.state, ZoneState::Empty | ZoneState::Offline | ZoneState::ReadOnly)
+                    || record.lost & (1 << m) != 0 && info.state == ZoneState::Empty
+            });
             let finish = record.finished.map(|_| Verdict::Finish(None));
             return Ok(finish.unwrap_or(if leftovers { Verdict::Reset } else { Verdict::Empty }));
         }
@@ -275,7 +293,8 @@ impl Core {
         }
         let logged = self.logged_tail(view.zone, &record, &wps).await;
         let relied = wps.iter().flatten().count();
-        let blank = |m: usize, info: &ZoneInfo| wps[m].is_some_and(|wp| wp == 0) || info.state == ZoneState::Empty;
+        let blank =
+            |m: usize, info: &ZoneInfo| wps[m].is_some_and(|wp| wp == 0) || info.state == ZoneState::Empty;
         if logged.is_none()
             && relied + 1 < self.layout.members
             && record.finished.is_none()
@@ -295,8 +314,12 @@ impl Core {
         }
         view.record.lost |= lost;
         let half = self.layout.chunk_blocks / 2;
-        let positions: Vec<_> = evidence.wp_blocks.iter().map(|wp| wp.unwrap_or(0) / half).collect();
-        let parity = self.load_parity(view.zone, record.epoch, tail, &evidence, record.finished.is_some()).await?;
+        let mut positions = [0; MAX_MEMBERS];
+        for (position, wp) in positions.iter_mut().zip(&evidence.wp_blocks) {
+            *position = wp.unwrap_or(0) / half;
+        }
+        let parity =
+            self.load_parity(view.zone, record.epoch, tail, &evidence, record.finished.is_some()).await?;
         let tail = Tail { blocks: tail, positions, parity };
         Ok(if record.finished.is_some() { Verdict::Finish(Some(tail)) } else { Verdict::Open(tail) })
     }
@@ -318,7 +341,9 @@ impl Core {
         for stripe in passed.saturating_sub(1)..(passed + 2 * layout.distance + 1).min(layout.rows) {
             let (members, place) = layout.log(stripe);
             let Place::Row(row) = place else { continue };
-            for member in members.into_iter().filter(|m| wps[*m].is_some_and(|wp| wp < (row + 1) * layout.chunk_blocks)) {
+            for member in
+                members.into_iter().filter(|m| wps[*m].is_some_and(|wp| wp < (row + 1) * layout.chunk_blocks))
+            {
                 for block in 0..2 {
                     let lba = self.start(member, zone).0 + row * layout.chunk_blocks + block;
                     let done = self.submit(member, Command::read(Lba(lba), Buf::zeroed(BLOCK))).await;
@@ -355,7 +380,10 @@ impl Core {
             let chunks = (covered - block).div_ceil(chunk);
             let found = match self.parity_from_data(zone, stripe, chunks, block, evidence).await {
                 Some(found) => found,
-                None => self.parity_from_slot(zone, epoch, stripe, chunks, block, evidence, finished).await.ok_or({
+                None => self
+                    .parity_from_slot(zone, epoch, stripe, chunks, block, evidence, finished)
+                    .await
+                    .ok_or({
                     let present = evidence.wp_blocks.iter().flatten().count();
                     Refusal::TooFew { present, members: layout.members, needed: layout.members }
                 })?,
@@ -412,11 +440,15 @@ impl Core {
         let promoted = finished
             && evidence.wp_blocks[parity_member].is_some_and(|wp| wp >= (stripe + 1) * layout.chunk_blocks);
         if promoted {
-            return self.read_block(zone, parity_member, stripe * layout.chunk_blocks + block, evidence).await;
+            return self
+                .read_block(zone, parity_member, stripe * layout.chunk_blocks + block, evidence)
+                .await;
         }
         let (member, place) = layout.slot(stripe, chunks - 1);
         match place {
-            Place::Row(row) => self.read_block(zone, member, row * layout.chunk_blocks + block, evidence).await,
+            Place::Row(row) => {
+                self.read_block(zone, member, row * layout.chunk_blocks + block, evidence).await
+            }
             Place::MetaLog => {
                 let log = self.members[member].log.borrow().clone()?;
                 let live = log.live.borrow();
@@ -466,7 +498,12 @@ pub fn live_of(log: &ReadLog, chunk_blocks: u64) -> Live {
 }
 
 /// Checks that a drive can hold its part of an array.
-pub fn check_drive(name: &str, device: &dyn ZonedDevice, layout: &Layout, zones: u32) -> Result<(), ArrayError> {
+pub fn check_drive(
+    name: &str,
+    device: &dyn ZonedDevice,
+    layout: &Layout,
+    zones: u32,
+) -> Result<(), ArrayError> {
     let geometry = device.geometry();
     let fail = |message: String| Err(ArrayError(format!("{name}: {message}")));
     let Some(zrwa) = geometry.zrwa else {
@@ -477,7 +514,7 @@ pub fn check_drive(name: &str, device: &dyn ZonedDevice, layout: &Layout, zones:
         let (have, need) = (kib(zrwa.size_blocks), kib(window));
         return fail(format!("its ZRWA of {have} KiB is too small, {need} KiB are needed"));
     }
-    if layout.chunk_blocks / 2 % zrwa.granularity_blocks != 0 {
+    if !(layout.chunk_blocks / 2).is_multiple_of(zrwa.granularity_blocks) {
         let (chunk, granularity) = (kib(layout.chunk_blocks), kib(zrwa.granularity_blocks));
         return fail(format!(
             "half a chunk of {chunk} KiB is not a multiple of its ZRWA flush granularity of {granularity} KiB"

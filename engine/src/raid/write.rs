@@ -14,7 +14,7 @@
 use super::{
     Canary, Consistency,
     core::{Core, Seat},
-    geometry::Place,
+    geometry::{MAX_MEMBERS, Place},
     parity, zrwa,
 };
 use crate::{
@@ -24,11 +24,7 @@ use crate::{
     runtime::Gate,
     zone::{Lba, ZoneIndex},
 };
-use std::{
-    cell::RefCell,
-    collections::VecDeque,
-    rc::Rc,
-};
+use std::{cell::RefCell, collections::VecDeque, rc::Rc};
 
 /// A zone with something going on.
 pub struct Zone {
@@ -66,8 +62,10 @@ pub struct Flow {
     pub limit: u64,
     /// Chunks that write pointers have claimed, and each member's position in half chunks.
     pub claimed: u64,
-    pub positions: Vec<u64>,
+    pub positions: [u64; MAX_MEMBERS],
     settling: bool,
+    /// Explicit flushes that are on their way: one caller of `move_to` at a time.
+    moves: VecDeque<(Seat, Completion)>,
     /// One chunk: parity of the stripe of `next`, below the tail's offset with its chunk, above
     /// without.
     pub parity: Buf,
@@ -118,12 +116,17 @@ impl Zone {
         let layout = &core.layout;
         let flow = Flow {
             epoch: core.zones.borrow()[index.0 as usize].epoch,
-            positions: vec![0; layout.members],
             limit: layout.distance.min(layout.rows) * layout.stripe_blocks(),
             parity: Buf::zeroed(layout.chunk_blocks as usize * BLOCK),
             ..Flow::default()
         };
-        Zone { index, flow: RefCell::new(flow), submitted: Gate::default(), completed: Gate::default(), changed: Gate::default() }
+        Zone {
+            index,
+            flow: RefCell::new(flow),
+            submitted: Gate::default(),
+            completed: Gate::default(),
+            changed: Gate::default(),
+        }
     }
 
     /// Has every task of the zone look again.
@@ -136,7 +139,7 @@ impl Zone {
 
 impl Flow {
     /// Sets what recovery found.
-    pub fn restore(&mut self, tail: u64, positions: Vec<u64>, parity: Buf) {
+    pub fn restore(&mut self, tail: u64, positions: [u64; MAX_MEMBERS], parity: Buf) {
         self.open = true;
         self.next = tail;
         self.complete = tail;
@@ -275,7 +278,14 @@ impl Core {
 
     /// Takes `data` of chunk `index` into the running parity; gives the result if it is to be
     /// written, and whether the buffer is the pool's.
-    fn run_parity(&self, flow: &mut Flow, index: u64, offset: u64, data: &Buf, write: bool) -> Option<(Buf, bool)> {
+    fn run_parity(
+        &self,
+        flow: &mut Flow,
+        index: u64,
+        offset: u64,
+        data: &Buf,
+        write: bool,
+    ) -> Option<(Buf, bool)> {
         let range = offset as usize * BLOCK..offset as usize * BLOCK + data.len();
         let running = flow.parity.as_mut().map(|parity| &mut parity[range])?;
         match (index, write) {
@@ -330,7 +340,9 @@ impl Core {
     fn append(&self, member: usize, record: Record) -> Completion {
         let log = self.members[member].log.borrow().clone();
         match log {
-            Some(log) if self.active.get() & (1 << member) != 0 => log.append(self, record, self.next_sequence()),
+            Some(log) if self.active.get() & (1 << member) != 0 => {
+                log.append(self, record, self.next_sequence())
+            }
             _ => Completion::failed(DeviceError::Gone),
         }
     }
@@ -444,17 +456,12 @@ impl Core {
             (flow.complete, self.chunks_to_claim(&flow), flow.claimed, wanted)
         };
         if chunks > claimed {
-            let stripe_end = chunks - chunks % layout.data_chunks();
-            let live = self.live(zone.index);
-            if stripe_end > claimed && self.witnesses(live, chunks) < self.needed(live) {
-                self.claim(zone, stripe_end).await;
-            }
             self.claim(zone, chunks).await;
         }
         if wanted && self.consistency == Consistency::WpLog {
             let live = self.live(zone.index);
-            let shown = chunks * layout.chunk_blocks == complete && self.witnesses(live, chunks) >= self.needed(live);
-            if !shown {
+            let aligned = chunks * layout.chunk_blocks == complete;
+            if !aligned || zrwa::witness_count(layout, live, chunks) < zrwa::needed(layout, live) {
                 self.log_tail(zone, complete).await;
             }
         }
@@ -524,12 +531,13 @@ impl Core {
 
     /// Everything below may be submitted when the members of `live` are where they are.
     pub fn window(&self, flow: &Flow, live: u32) -> u64 {
-        let positions = Core::each(live).map(|m| flow.positions[m]);
-        let passed = match self.canary {
-            Some(Canary::LogSlotOverwritten) => positions.max(),
-            _ => positions.min(),
+        let rows = match self.canary {
+            Some(Canary::LogSlotOverwritten) => {
+                let furthest = Core::each(live).map(|m| flow.positions[m]).max().unwrap_or(0);
+                (furthest / 2 + self.layout.distance).min(self.layout.rows)
+            }
+            _ => zrwa::window_rows(&self.layout, live, &flow.positions),
         };
-        let rows = (passed.unwrap_or(0) / 2 + self.layout.distance).min(self.layout.rows);
         rows * self.layout.stripe_blocks()
     }
 
@@ -556,70 +564,38 @@ impl Core {
         self.zone_ended.open();
     }
 
-    /// How many members of `live` would show a tail of `chunks` on purpose.
-    pub fn witnesses(&self, live: u32, chunks: u64) -> usize {
-        let witnesses = zrwa::witnesses(&self.layout, chunks);
-        witnesses.iter().flatten().filter(|(member, _)| live & (1 << member) != 0).count()
-    }
-
-    /// Moves write pointers so that they say `chunks`: first the witnesses, then, when a stripe
-    /// has ended, whoever is behind (§4.4).
+    /// Moves write pointers, round by round, so that they say `chunks` (§4.4).
     async fn claim(&self, zone: &Zone, chunks: u64) {
-        let layout = &self.layout;
-        let live = self.live(zone.index);
-        self.flush_caches(live).await;
-        let laggards_first = self.canary == Some(Canary::LaggardOrder);
-        if laggards_first {
-            self.move_laggards(zone, chunks, chunks).await;
+        self.flush_caches(self.live(zone.index)).await;
+        loop {
+            let (live, positions) = (self.live(zone.index), zone.flow.borrow().positions);
+            let round = match self.canary {
+                Some(Canary::LaggardOrder) => zrwa::laggard_round(&self.layout, live, &positions, chunks)
+                    .or_else(|| zrwa::witness_round(&self.layout, live, &positions, chunks)),
+                _ => zrwa::next_round(&self.layout, live, &positions, chunks),
+            };
+            let Some(targets) = round else { return };
+            self.move_to(zone, &targets).await;
+            self.flush_caches(live).await;
         }
-        let mut targets = vec![0; layout.members];
-        for (member, position) in zrwa::witnesses(layout, chunks).into_iter().flatten() {
-            targets[member] = targets[member].max(position);
-        }
-        self.move_to(zone, &targets).await;
-        self.flush_caches(live).await;
-        let live = self.live(zone.index);
-        let shown = self.witnesses(live, chunks) >= self.needed(live);
-        // Without enough witnesses of `chunks` itself, only the end of the stripe before counts.
-        let safe = if shown { chunks } else { chunks - chunks % layout.data_chunks() };
-        self.move_laggards(zone, chunks, safe).await;
-    }
-
-    /// Moves the members that have not passed the last complete stripe of `chunks` as far as a
-    /// tail of `safe` chunks allows.
-    async fn move_laggards(&self, zone: &Zone, chunks: u64, safe: u64) {
-        let layout = &self.layout;
-        let row = 2 * (chunks / layout.data_chunks());
-        let live = self.live(zone.index);
-        let mut targets = vec![0; layout.members];
-        {
-            let flow = zone.flow.borrow();
-            for member in Core::each(live).filter(|m| flow.positions[*m] < row) {
-                targets[member] = zrwa::settled(layout, member, safe);
-            }
-            if Core::each(live).all(|m| targets[m] <= flow.positions[m]) {
-                return;
-            }
-        }
-        self.move_to(zone, &targets).await;
-        self.flush_caches(live).await;
     }
 
     /// Explicit flushes: the position of every live member to its target, where that is ahead.
-    pub async fn move_to(&self, zone: &Zone, targets: &[u64]) {
-        let live = self.live(zone.index);
+    pub async fn move_to(&self, zone: &Zone, targets: &[u64; MAX_MEMBERS]) {
         let half = self.layout.chunk_blocks / 2;
-        let pending: Vec<_> = {
-            let flow = zone.flow.borrow();
-            Core::each(live)
-                .filter(|m| targets[*m] > flow.positions[*m])
-                .map(|m| {
-                    let last = Lba(self.start(m, zone.index).0 + targets[m] * half - 1);
-                    (self.seat(m), self.submit(m, Command::FlushZrwa { last }))
-                })
-                .collect()
-        };
-        for (seat, completion) in pending {
+        {
+            let mut flow = zone.flow.borrow_mut();
+            for m in Core::each(self.live(zone.index)) {
+                if targets[m] <= flow.positions[m] {
+                    continue;
+                }
+                let last = Lba(self.start(m, zone.index).0 + targets[m] * half - 1);
+                let sent = (self.seat(m), self.submit(m, Command::FlushZrwa { last }));
+                flow.moves.push_back(sent);
+            }
+        }
+        loop {
+            let Some((seat, completion)) = zone.flow.borrow_mut().moves.pop_front() else { break };
             match completion.await.result {
                 Ok(()) => zone.flow.borrow_mut().positions[seat.member] = targets[seat.member],
                 Err(error) => self.member_failed(seat, error, "ZRWA flush"),

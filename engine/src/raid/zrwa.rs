@@ -20,7 +20,7 @@
 //! A tail inside a chunk is known from a log record; it is decoded with the slot of its chunk
 //! below the tail's offset and the slot of the chunk before it above.
 
-use super::geometry::{Layout, Role};
+use super::geometry::{Layout, MAX_MEMBERS, Role};
 
 /// What the write pointer of `member` at `position` (half chunks) says: this many chunks were
 /// complete. `None` if no zone of ours can have such a position.
@@ -70,9 +70,8 @@ pub fn settled(layout: &Layout, member: usize, n: u64) -> u64 {
     }
     let (stripe, complete) = (n / k, n % k);
     if complete == 0 {
-        let held_back = stripe > 0
-            && layout.carries()
-            && layout.role(member, stripe - 1) == Role::Data(k - 1);
+        let held_back =
+            stripe > 0 && layout.carries() && layout.role(member, stripe - 1) == Role::Data(k - 1);
         return 2 * stripe - held_back as u64;
     }
     match layout.role(member, stripe) {
@@ -80,6 +79,67 @@ pub fn settled(layout: &Layout, member: usize, n: u64) -> u64 {
         Role::Data(index) if index + 1 == complete => 2 * stripe + 1,
         _ => 2 * stripe,
     }
+}
+
+/// Positions to move to, by member; 0 for those that stay.
+pub type Targets = [u64; MAX_MEMBERS];
+
+/// How many members of `live` would witness a tail of `n` chunks.
+pub fn witness_count(layout: &Layout, live: u32, n: u64) -> usize {
+    witnesses(layout, n).iter().flatten().filter(|(member, _)| live & (1 << member) != 0).count()
+}
+
+/// How many witnesses a tail needs to survive what may still be lost besides the power.
+pub fn needed(layout: &Layout, live: u32) -> usize {
+    if live.count_ones() as usize == layout.members { 2 } else { 1 }
+}
+
+/// The explicit flushes to do next, all at the same time, on the way to write pointers that show
+/// `n` complete chunks; `None` when they do. What a round has moved has to be safe before the next.
+pub fn next_round(layout: &Layout, live: u32, positions: &Targets, n: u64) -> Option<Targets> {
+    let stripe_end = n - n % layout.data_chunks();
+    // A tail with too few witnesses of its own may not move anybody else past the stripe's end.
+    let shown = witness_count(layout, live, n) >= needed(layout, live);
+    let goals = [stripe_end, n];
+    goals[shown as usize..].iter().find_map(|goal| {
+        witness_round(layout, live, positions, *goal)
+            .or_else(|| laggard_round(layout, live, positions, *goal))
+    })
+}
+
+/// Moves the witnesses of `n` chunks.
+pub fn witness_round(layout: &Layout, live: u32, positions: &Targets, n: u64) -> Option<Targets> {
+    let mut targets = [0; MAX_MEMBERS];
+    for (member, position) in witnesses(layout, n).into_iter().flatten() {
+        if live & (1 << member) != 0 && positions[member] < position {
+            targets[member] = targets[member].max(position);
+        }
+    }
+    (targets != [0; MAX_MEMBERS]).then_some(targets)
+}
+
+/// Moves the members that have not passed the last complete stripe, when `n` chunks are witnessed
+/// as well as they can be.
+pub fn laggard_round(layout: &Layout, live: u32, positions: &Targets, n: u64) -> Option<Targets> {
+    let stripe_end = n - n % layout.data_chunks();
+    let row = 2 * (stripe_end / layout.data_chunks());
+    let shown = witness_count(layout, live, n) >= needed(layout, live);
+    let safe = if shown { n } else { stripe_end };
+    let mut targets = [0; MAX_MEMBERS];
+    for member in (0..layout.members).filter(|m| live & (1 << m) != 0 && positions[*m] < row) {
+        let position = settled(layout, member, safe);
+        if position > positions[member] {
+            targets[member] = position;
+        }
+    }
+    (targets != [0; MAX_MEMBERS]).then_some(targets)
+}
+
+/// Stripes below this one may be written when the members of `live` are at `positions`: all have
+/// passed the row whose slots it overwrites.
+pub fn window_rows(layout: &Layout, live: u32, positions: &Targets) -> u64 {
+    let passed = (0..layout.members).filter(|m| live & (1 << m) != 0).map(|m| positions[m]).min();
+    (passed.unwrap_or(0) / 2 + layout.distance).min(layout.rows)
 }
 
 /// Part of a slot that a write has to fill.
@@ -100,11 +160,8 @@ pub fn parity_of(layout: &Layout, from: u64, to: u64) -> [Option<SlotPart>; 2] {
     let (first, last) = (from / chunk, (to - 1) / chunk);
     let begin = |index: u64| if index == first { from % chunk } else { 0 };
     let end = to - last * chunk;
-    let before = (end < chunk && first < last).then(|| SlotPart {
-        index: last - 1,
-        from: begin(last - 1),
-        to: chunk,
-    });
+    let before =
+        (end < chunk && first < last).then(|| SlotPart { index: last - 1, from: begin(last - 1), to: chunk });
     [before, Some(SlotPart { index: last, from: begin(last), to: end })]
 }
 
@@ -125,7 +182,9 @@ pub enum Refusal {
     TooFew { present: usize, members: usize, needed: usize },
     #[error("the write pointer of member {member} is at block {wp_blocks}, where zoneraid never leaves one")]
     Position { member: usize, wp_blocks: u64 },
-    #[error("the write pointer of member {member} is at block {wp_blocks}, too far behind a tail of {tail_blocks} blocks")]
+    #[error(
+        "the write pointer of member {member} is at block {wp_blocks}, too far behind a tail of {tail_blocks} blocks"
+    )]
     Behind { member: usize, wp_blocks: u64, tail_blocks: u64 },
     #[error("a log record puts the tail at block {0}, which is beyond what the write pointers allow")]
     Log(u64),
@@ -190,10 +249,121 @@ mod tests {
                     assert!(settled(&layout, member, n) >= position);
                 }
                 let on: BTreeSet<_> = witnesses(&layout, n).iter().flatten().map(|w| w.0).collect();
-                let expected = if n == 0 { 0 } else if n % layout.data_chunks() == 1 { 1 + (n > 1 && layout.carries()) as usize } else { 2 };
+                let expected = if n == 0 {
+                    0
+                } else if n % layout.data_chunks() == 1 {
+                    1 + (n > 1 && layout.carries()) as usize
+                } else {
+                    2
+                };
                 assert_eq!(on.len(), expected, "{layout:?} {n}");
             }
         }
+    }
+
+    type Round = fn(&Layout, u32, &Targets, u64) -> Option<Targets>;
+
+    /// Explores every state that the protocol can reach, crashes it in every state in between with
+    /// every member missing in turn, and checks where recovery lands: at a tail that was claimed on
+    /// purpose, hence has its parity; never below what was safe; never above what was complete.
+    fn explore(layout: &Layout, live: u32, next_round: Round) -> usize {
+        let mut seen = BTreeSet::new();
+        let mut todo = vec![([0; MAX_MEMBERS], 0)];
+        let mut crashes = 0;
+        while let Some((positions, n)) = todo.pop() {
+            if !seen.insert((positions, n)) {
+                continue;
+            }
+            let limit = window_rows(layout, live, &positions) * layout.data_chunks();
+            assert!(limit > n || n == layout.chunks(), "stuck: {layout:?} {live:b} {n} {positions:?}");
+            for next in n + 1..=limit {
+                let mut at = positions;
+                while let Some(targets) = next_round(layout, live, &at, next) {
+                    let moving: Vec<_> = (0..layout.members).filter(|m| targets[*m] > 0).collect();
+                    for done in 0..1u32 << moving.len() {
+                        let mut crashed = at;
+                        for (bit, member) in moving.iter().enumerate() {
+                            if done & (1 << bit) != 0 {
+                                crashed[*member] = targets[*member];
+                            }
+                        }
+                        crashes += crash(layout, live, &crashed, n, next);
+                    }
+                    for member in moving {
+                        assert!(targets[member] > at[member]);
+                        at[member] = targets[member];
+                    }
+                }
+                crashes += crash(
+                    layout,
+                    live,
+                    &at,
+                    if witness_count(layout, live, next) >= needed(layout, live) { next } else { n },
+                    next,
+                );
+                todo.push((at, next));
+            }
+        }
+        crashes
+    }
+
+    /// `before` chunks were safe if their tail has the witnesses it needs; one write since made
+    /// `after` complete.
+    fn crash(layout: &Layout, live: u32, positions: &Targets, before: u64, after: u64) -> usize {
+        let k = layout.data_chunks();
+        let half = layout.chunk_blocks / 2;
+        let present = |m: usize, missing: Option<usize>| live & (1 << m) != 0 && missing != Some(m);
+        let all_live = live.count_ones() as usize == layout.members;
+        let missing = (0..layout.members).map(Some).filter(|_| all_live).chain([None]);
+        let safe = if witness_count(layout, live, before) >= needed(layout, live) {
+            before
+        } else {
+            before - before % k
+        };
+        let mut checked = 0;
+        for missing in missing {
+            let wps =
+                (0..layout.members).map(|m| present(m, missing).then_some(positions[m] * half)).collect();
+            let within = (before < after).then_some(before * layout.chunk_blocks + 1);
+            for logged in [None, Some(after * layout.chunk_blocks), within] {
+                let evidence = Evidence { wp_blocks: Vec::clone(&wps), logged_blocks: logged };
+                let tail = decide(layout, &evidence)
+                    .unwrap_or_else(|r| panic!("{r}: {layout:?} {evidence:?} {before} {after}"));
+                let chunks = tail / layout.chunk_blocks;
+                let on_purpose = Some(tail) == logged
+                    || chunks == before
+                    || chunks == after
+                    || (chunks.is_multiple_of(k) && chunks > before && chunks < after)
+                    || (chunks < before && chunks >= safe);
+                assert!(on_purpose, "landed on {tail} blocks: {layout:?} {evidence:?} {before} {after}");
+                assert!(chunks >= safe && tail <= (after * layout.chunk_blocks).max(logged.unwrap_or(0)));
+                checked += 1;
+            }
+        }
+        checked
+    }
+
+    #[test]
+    fn recovery_lands_where_it_may_from_every_state_that_can_be_reached() {
+        let mut crashes = 0;
+        for layout in layouts() {
+            let all = (1 << layout.members) - 1;
+            crashes += explore(&layout, all, next_round);
+            for missing in 0..layout.members {
+                crashes += explore(&layout, all & !(1 << missing), next_round);
+            }
+        }
+        assert!(crashes > 100_000, "{crashes}");
+    }
+
+    /// The check above is worth something: it notices the mistake that the paper warns of.
+    #[test]
+    #[should_panic(expected = "landed on")]
+    fn laggards_that_move_first_are_noticed() {
+        let layout = Layout { members: 5, chunk_blocks: 4, rows: 7, distance: 2 };
+        explore(&layout, 0b11111, |layout, live, positions, n| {
+            laggard_round(layout, live, positions, n).or_else(|| witness_round(layout, live, positions, n))
+        });
     }
 
     /// Slots filled by writes, tail by tail, exactly as `parity_of` says; every tail that a write
@@ -218,11 +388,16 @@ mod tests {
                         from = to;
                         if let Some(complete) = (to / chunk).checked_sub(1) {
                             let slot = &filled[complete as usize];
-                            assert!(slot.iter().all(|f| *f), "chunk {complete} after {first} {second} {third}");
+                            assert!(
+                                slot.iter().all(|f| *f),
+                                "chunk {complete} after {first} {second} {third}"
+                            );
                         }
                         let (last, end) = (((to - 1) / chunk) as usize, (to - 1) % chunk + 1);
                         assert!(filled[last][..end as usize].iter().all(|f| *f));
-                        assert!(last == 0 || end == chunk || filled[last - 1][end as usize..].iter().all(|f| *f));
+                        assert!(
+                            last == 0 || end == chunk || filled[last - 1][end as usize..].iter().all(|f| *f)
+                        );
                     }
                 }
             }

@@ -17,7 +17,7 @@ use crate::{
 };
 use anyhow::{Context, Result, ensure};
 use engine::{
-    array::{Array, CreateOptions, Progress},
+    array::{Array, Behaviour, CreateOptions, Progress},
     buf::BLOCK,
     device::ZonedDevice,
     runtime::Runtime,
@@ -83,7 +83,7 @@ pub fn run(output: Output, path: Option<PathBuf>, seed: Option<u64>) -> Result<u
     };
     let source = pack(output, path)?;
     let dir = tempfile::tempdir().context("there is no room for temporary files")?;
-    let mut story = Story::new(output, source, dir.path(), seed)?;
+    let mut story = Story::new(output, source, dir.path(), seed, Behaviour::default())?;
     story.tell()?;
     let mut report = story.report;
     report.seconds = started.elapsed().as_secs_f64();
@@ -117,6 +117,8 @@ struct Story {
     source: Source,
     rig: Rig,
     runtime: Runtime,
+    /// Only tests ask for another one than the default.
+    behaviour: Behaviour,
     /// Length of the stream in whole blocks.
     total: u64,
     report: Report,
@@ -135,11 +137,11 @@ fn plan(bytes: u64) -> Model {
 }
 
 impl Story {
-    fn new(output: Output, source: Source, dir: &Path, seed: u64) -> Result<Story> {
+    fn new(output: Output, source: Source, dir: &Path, seed: u64, behaviour: Behaviour) -> Result<Story> {
         let rig = Rig::new(dir, plan(source.bytes), MEMBERS, seed)?;
         let report = Report { seed, entries: source.entries, input_bytes: source.bytes, ..Report::default() };
         let total = source.bytes.next_multiple_of(BLOCK as u64);
-        Ok(Story { output, source, rig, runtime: Runtime::new(), total, report })
+        Ok(Story { output, source, rig, runtime: Runtime::new(), behaviour, total, report })
     }
 
     /// A line for people who follow the story.
@@ -179,7 +181,8 @@ impl Story {
             chunk_blocks: CHUNK_BLOCKS,
             zone_size_blocks: None,
         };
-        let array = self.wait(Array::create(&self.runtime, options, self.rig.members()))??;
+        let array =
+            self.wait(Array::create_with(&self.runtime, options, self.rig.members(), self.behaviour))??;
         let geometry = array.geometry();
         let (zones, capacity) = (geometry.zones as u64, geometry.zone_capacity_blocks * BLOCK as u64);
         let room = zones * capacity;
@@ -197,6 +200,10 @@ impl Story {
             ),
         )?;
         Ok(array)
+    }
+
+    fn assemble(&self) -> Result<Array> {
+        Ok(self.wait(Array::assemble_with(&self.runtime, self.rig.members(), self.behaviour))??)
     }
 
     /// Writes until the seed says so; then the power goes, with everything in flight. Gives the
@@ -228,7 +235,7 @@ impl Story {
     fn recover(&mut self, lost: usize, acknowledged: u64) -> Result<Array> {
         self.rig.lose(lost);
         self.report.members_lost += 1;
-        let array = self.wait(Array::assemble(&self.runtime, self.rig.members()))??;
+        let array = self.assemble()?;
         let recovered = self.volume(&array).end()?.min(self.total);
         let bar = self.output.bar("compare", recovered);
         // What lies above the acknowledged bytes was not promised, but if it is there it has to
@@ -277,7 +284,7 @@ impl Story {
         self.runtime.clear();
         self.rig.lose(second);
         self.report.members_lost += 1;
-        let array = self.wait(Array::assemble(&self.runtime, self.rig.members()))??;
+        let array = self.assemble()?;
         let end = self.volume(&array).end()?.min(self.total);
         let bar = self.output.bar("compare", end);
         let mut checker = Checker::new(self.volume(&array), bar, end);
@@ -326,4 +333,30 @@ fn report_text(report: &Report) -> String {
         "DATA WAS LOST; please report this with the seed."
     };
     text + &format!("\n  {verdict} The same again: zoneraid demo --seed {} [PATH]\n", report.seed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use engine::raid::Canary;
+
+    /// Whether the story ends well with these seeds.
+    fn told(canary: Option<Canary>, seeds: std::ops::Range<u64>) -> Vec<bool> {
+        let tree = tempfile::tempdir().unwrap();
+        std::fs::write(tree.path().join("file"), vec![0xa5; 3 << 20]).unwrap();
+        let well = |seed| {
+            let dir = tempfile::tempdir().unwrap();
+            let source = Source::pack(tree.path(), |_| false).unwrap();
+            let behaviour = Behaviour { canary, ..Behaviour::default() };
+            let mut story = Story::new(Output { json: true }, source, dir.path(), seed, behaviour).unwrap();
+            story.tell().is_ok() && story.report.lost_bytes == 0 && story.report.entries_different == 0
+        };
+        seeds.map(well).collect()
+    }
+
+    #[test]
+    fn the_demo_notices_an_array_that_breaks_a_rule() {
+        assert!(told(None, 0..20).iter().all(|well| *well));
+        assert!(told(Some(Canary::WrongSlot), 0..20).iter().any(|well| !well));
+    }
 }

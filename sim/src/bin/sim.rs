@@ -2,9 +2,9 @@
 
 use anyhow::{Context, bail};
 use clap::{Parser, Subcommand};
+use engine::raid::{Canary, Consistency};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
-use engine::raid::{Canary, Consistency};
 use sim::simulator::{
     exhaustive::{self, Case},
     runner::{self, Outcome, Summary},
@@ -185,7 +185,11 @@ impl Run {
         let jobs = self.jobs.unwrap_or_else(default_jobs);
         let summary = runner::run_seeds(&maker, self.from..end, jobs, &|| progress.advance());
         let seconds = progress.finish();
-        if self.json { self.print_json(&summary, seconds)? } else { self.print_text(&summary, seconds)? }
+        if self.json {
+            self.print_json(&summary, seconds)?
+        } else {
+            self.print_text(&summary, seconds)?
+        }
         if self.seeds == 1 && !summary.failures.is_empty() {
             let outcome = runner::replay(&maker, self.from, Tracing::Tail(TRACE_TAIL));
             for line in outcome.trace {
@@ -242,12 +246,17 @@ impl Run {
         }
         let mut kinds: BTreeMap<String, Vec<&Outcome>> = BTreeMap::new();
         for failure in &summary.failures {
-            kinds.entry(runner::kind(failure.failure.as_deref().unwrap_or_default())).or_default().push(failure);
+            kinds
+                .entry(runner::kind(failure.failure.as_deref().unwrap_or_default()))
+                .or_default()
+                .push(failure);
         }
         for failures in kinds.values() {
             let text = failures.first().and_then(|f| f.failure.as_deref()).unwrap_or_default();
             lines.push(format!("\n{} times, as: {text}", failures.len()));
-            lines.extend(failures.iter().take(MOST_SHOWN).map(|f| format!("  {}", self.replay_command(f.seed))));
+            lines.extend(
+                failures.iter().take(MOST_SHOWN).map(|f| format!("  {}", self.replay_command(f.seed))),
+            );
             if failures.len() > MOST_SHOWN {
                 lines.push(format!("  and {} more (--json names them all)", failures.len() - MOST_SHOWN));
             }

@@ -127,7 +127,10 @@ impl Case {
                 from_end_blocks: Some(9),
                 ..case("end of the zone", 3, 4, vec![fua(2), write(3), fua(1), fua(3)])
             },
-            Case { volatile_cache: true, ..case("volatile cache", 3, 4, vec![fua(3), write(2), Flush, fua(1)]) },
+            Case {
+                volatile_cache: true,
+                ..case("volatile cache", 3, 4, vec![fua(3), write(2), Flush, fua(1)])
+            },
         ]
     }
 
@@ -226,7 +229,12 @@ impl Case {
     }
 
     /// Tries every cut of one schedule; gives the schedules that deviate from it once more.
-    fn explore(&self, maker: &dyn Maker, schedule: &[(usize, usize)], report: &Report<'_>) -> Vec<Vec<(usize, usize)>> {
+    fn explore(
+        &self,
+        maker: &dyn Maker,
+        schedule: &[(usize, usize)],
+        report: &Report<'_>,
+    ) -> Vec<Vec<(usize, usize)>> {
         let whole = Point { schedule: schedule.to_vec(), ..Point::default() };
         let Some(shape) = self.try_point(maker, &whole, report) else { return Vec::new() };
         let after = schedule.last().map_or(0, |(at, _)| at + 1);
@@ -287,7 +295,8 @@ pub fn search(
 ) -> (Tried, Vec<Finding>) {
     let (total, stop) = (Mutex::new((Tried::default(), Vec::new())), AtomicBool::new(false));
     let report = Report { total: &total, stop: &stop };
-    let mut level: Vec<(usize, Vec<(usize, usize)>)> = (0..cases.len()).map(|case| (case, Vec::new())).collect();
+    let mut level: Vec<(usize, Vec<(usize, usize)>)> =
+        (0..cases.len()).map(|case| (case, Vec::new())).collect();
     for delay in 0..=delays {
         let (next, deeper) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
         let work = || {

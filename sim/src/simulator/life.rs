@@ -155,8 +155,7 @@ impl World<'_> {
             }
         }
         let m = &self.scenario.misfortune;
-        let rates =
-            [m.write_fault, m.read_fault, m.silence, m.vanish, m.dead_block, m.dead_zone, m.fail];
+        let rates = [m.write_fault, m.read_fault, m.silence, m.vanish, m.dead_block, m.dead_zone, m.fail];
         let total: u64 = rates.iter().sum();
         if total == 0 || !self.rng.chance(total, 100_000) {
             return;
@@ -287,7 +286,8 @@ impl World<'_> {
 
     /// Takes the result of a repair, if it is there.
     fn finish_repair(&mut self, course: &mut Course) -> Result<(), Failure> {
-        let Some(result) = course.repair.as_ref().and_then(|repair| repair.pending.borrow_mut().take()) else {
+        let Some(result) = course.repair.as_ref().and_then(|repair| repair.pending.borrow_mut().take())
+        else {
             return Ok(());
         };
         let Some(repair) = course.repair.take() else { return Ok(()) };
@@ -431,7 +431,9 @@ impl World<'_> {
         }
         match &mut course.suspect {
             Some(suspect) if !suspect.absent => {
-                let named = |bay: Bay| why.starts_with(&format!("drive{bay} ")) || why.starts_with(&format!("drive{bay}:"));
+                let named = |bay: Bay| {
+                    why.starts_with(&format!("drive{bay} ")) || why.starts_with(&format!("drive{bay}:"))
+                };
                 let bay = self.members[suspect.member].filter(|bay| course.damaged.contains(bay));
                 suspect.absent = bay.is_some_and(named);
                 suspect.absent
@@ -459,7 +461,9 @@ impl World<'_> {
                 }
                 Some(Err(why)) => {
                     if self.leave_out(course, &why) {
-                        self.trace.note(|| format!("refused, and tried without the drive that is not sound: {why}"));
+                        self.trace.note(|| {
+                            format!("refused, and tried without the drive that is not sound: {why}")
+                        });
                         continue;
                     }
                     return Err(Failure(format!("the array does not assemble: {why}")));
@@ -556,4 +560,3 @@ fn brief(report: &[ZoneInfo]) -> String {
     let zones: Vec<String> = report.iter().map(|z| format!("{:?} {}", z.state, z.wp_blocks)).collect();
     zones.join(", ")
 }
-

@@ -25,15 +25,37 @@ pub struct Op {
 /// What to do with the answer.
 #[derive(Clone, Debug)]
 enum Kind {
-    Write { zone: u32, start: u64, end: u64, fua: bool, append: bool },
-    Read { point: ReadPoint, blocks: u64 },
+    Write {
+        zone: u32,
+        start: u64,
+        end: u64,
+        fua: bool,
+        append: bool,
+    },
+    Read {
+        point: ReadPoint,
+        blocks: u64,
+    },
     Flush(FlushPoint),
-    Report { first: u32, point: ReportPoint },
-    Change { zones: Vec<u32>, change: Change },
-    Open { zone: u32 },
-    Close { zone: u32 },
+    Report {
+        first: u32,
+        point: ReportPoint,
+    },
+    Change {
+        zones: Vec<u32>,
+        change: Change,
+    },
+    Open {
+        zone: u32,
+    },
+    Close {
+        zone: u32,
+    },
     /// Has to be refused.
-    Wrong { zone: u32, what: &'static str },
+    Wrong {
+        zone: u32,
+        what: &'static str,
+    },
 }
 
 /// A change of a zone that waits until nothing is in flight in the zone.
@@ -118,7 +140,10 @@ impl World<'_> {
                 let first = self.rng.below(limits.zones as u64) as u32;
                 let count = limits.zones - first;
                 let point = self.oracle.report();
-                self.submit(Kind::Report { first, point }, Command::Report { first: ZoneIndex(first), count });
+                self.submit(
+                    Kind::Report { first, point },
+                    Command::Report { first: ZoneIndex(first), count },
+                );
             }
             5 => self.hold(Held::Reset(zone)),
             6 => self.hold(Held::ResetAll),

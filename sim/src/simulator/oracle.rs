@@ -277,7 +277,11 @@ impl Oracle {
                 ZoneState::ReadOnly | ZoneState::Offline => false,
             };
             if point.0[info.zone.0 as usize] == Some(zone.begun) && !right {
-                return Err(format!("zone {} is reported as {info:?}, but has {}", info.zone.0, summary(zone)));
+                return Err(format!(
+                    "zone {} is reported as {info:?}, but has {}",
+                    info.zone.0,
+                    summary(zone)
+                ));
             }
         }
         Ok(())
@@ -330,7 +334,8 @@ fn recovered_zone(zone: &mut Zone, capacity: u64, info: &ZoneInfo) -> Result<(),
     (zone.acknowledged, zone.durable) = (wp, wp);
     zone.finished = finished;
     zone.change = None;
-    zone.active = matches!(info.state, ZoneState::Closed | ZoneState::ImplicitlyOpen | ZoneState::ExplicitlyOpen);
+    zone.active =
+        matches!(info.state, ZoneState::Closed | ZoneState::ImplicitlyOpen | ZoneState::ExplicitlyOpen);
     zone.opened = false;
     Ok(())
 }

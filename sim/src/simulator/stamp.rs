@@ -21,7 +21,8 @@ const STRIDE: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Stamp {
     fn word(self) -> u64 {
-        let id = (self.zone as u64 & 0xff) << 56 | (self.block & 0xffff) << 40 | (self.write & 0xff_ffff_ffff);
+        let id =
+            (self.zone as u64 & 0xff) << 56 | (self.block & 0xffff) << 40 | (self.write & 0xff_ffff_ffff);
         scramble(id)
     }
 

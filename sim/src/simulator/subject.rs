@@ -61,7 +61,8 @@ impl Maker for ArrayMaker {
     fn create(&self, runtime: &Runtime, options: CreateOptions, drives: Vec<Drive>) -> Work<Rc<dyn Subject>> {
         let (runtime, behaviour) = (runtime.clone(), self.behaviour());
         Box::pin(async move {
-            let array = Array::create_with(&runtime, options, drives, behaviour).await.map_err(|e| e.to_string())?;
+            let array =
+                Array::create_with(&runtime, options, drives, behaviour).await.map_err(|e| e.to_string())?;
             Ok(Rc::new(array) as Rc<dyn Subject>)
         })
     }

@@ -378,8 +378,7 @@ impl<'m> World<'m> {
         let queued = self.wire.queued();
         self.trace.note(|| format!("power cut with {queued} commands in flight"));
         self.runtime.clear();
-        self.runtime =
-            if self.in_order { Runtime::new() } else { Runtime::seeded(self.rng.next_u64()) };
+        self.runtime = if self.in_order { Runtime::new() } else { Runtime::seeded(self.rng.next_u64()) };
         self.subject = None;
         self.ops.clear();
         self.held.clear();

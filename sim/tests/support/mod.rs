@@ -5,7 +5,7 @@
 
 use engine::{
     array::{CreateOptions, Drive, MemberState},
-    device::{Command, Completion, Completer, Geometry, Slots, ZonedDevice},
+    device::{Command, Completer, Completion, Geometry, Slots, ZonedDevice},
     runtime::{Gate, Runtime},
 };
 use sim::simulator::subject::{Maker, Subject, Work};
