@@ -18,14 +18,14 @@ use engine::{
     device::Command,
     zone::{Lba, ZoneIndex, ZoneInfo},
 };
-use std::{cell::Cell, rc::Rc};
+use std::{cell::Cell, collections::BTreeSet, rc::Rc};
 
 /// The member that misfortunes may strike.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Suspect {
     member: usize,
-    /// Its media are damaged: it stays suspect until it is replaced.
-    damaged: bool,
+    /// Something struck its drive since the power came on.
+    struck: bool,
     /// Its drive is pulled out: it is not offered to the array.
     absent: bool,
 }
@@ -42,9 +42,13 @@ struct Repair {
 #[derive(Default)]
 struct Course {
     suspect: Option<Suspect>,
+    /// Drives whose media are damaged: a member stays suspect until it has another drive.
+    damaged: BTreeSet<Bay>,
     repair: Option<Repair>,
     /// Drives that were replaced or given up.
     attic: Vec<Bay>,
+    /// A member is being taken out by hand.
+    failing: Option<Pending<()>>,
     /// A blank drive that is being put in place: set to `false` once the array has taken it.
     attaching: Option<(usize, Rc<Cell<bool>>)>,
     /// The drive of this member was being put in place when the power went.
@@ -167,7 +171,6 @@ impl World<'_> {
             draw -= rates[kind];
             kind += 1;
         }
-        let mut damaged = false;
         match kind {
             0 => self.wire.set_fault(bay, Fault::Write),
             1 => self.wire.set_fault(bay, Fault::Read),
@@ -177,13 +180,14 @@ impl World<'_> {
             }
             3 => self.wire.set_gone(bay, true),
             4 | 5 => {
-                damaged = true;
+                course.damaged.insert(bay);
                 self.damage(bay, kind == 5);
             }
             _ => {
-                if let Some(subject) = &self.subject {
+                let Some(subject) = &self.subject else { return };
+                if self.member_state(member) == Some(MemberState::Active) && course.failing.is_none() {
                     let work = subject.fail(member);
-                    let _ = self.start(work);
+                    course.failing = Some(self.start(work));
                 }
             }
         }
@@ -191,8 +195,8 @@ impl World<'_> {
         const NAMES: [&str; 7] =
             ["write fault", "read fault", "silence", "vanishes", "dead block", "dead zone", "failed by hand"];
         self.trace.note(|| format!("member {member} (drive{bay}): {}", NAMES[kind]));
-        let suspect = course.suspect.get_or_insert(Suspect { member, damaged: false, absent: false });
-        suspect.damaged |= damaged;
+        let suspect = course.suspect.get_or_insert(Suspect { member, struck: false, absent: false });
+        suspect.struck = true;
         if let Some(repair) = &mut course.repair {
             repair.struck = true;
         }
@@ -220,13 +224,16 @@ impl World<'_> {
             }
             return;
         }
-        let (Some(suspect), Some(subject)) = (course.suspect, self.subject.clone()) else { return };
+        if course.failing.as_ref().is_some_and(|failing| failing.borrow().is_some()) {
+            course.failing = None;
+        }
+        let (Some(suspect), None) = (course.suspect, &course.failing) else { return };
         if !self.rng.chance(self.scenario.misfortune.repair, 100_000) {
             return;
         }
         let member = suspect.member;
-        let state = subject.members().get(member).copied();
-        if state == Some(MemberState::Active) && !suspect.damaged {
+        let state = self.member_state(member);
+        if state == Some(MemberState::Active) && !self.is_damaged(course, member) {
             return;
         }
         self.start_repair(course, suspect, state == Some(MemberState::Rebuilding));
@@ -241,9 +248,12 @@ impl World<'_> {
         let Some(subject) = self.subject.clone() else { return };
         let member = suspect.member;
         let sound = self.members[member].filter(|bay| !self.wire.is_gone(*bay));
-        let sound = sound.filter(|_| rebuilding && !suspect.damaged && !suspect.absent);
+        let sound = sound.filter(|_| rebuilding && !self.is_damaged(course, member) && !suspect.absent);
+        let mut struck = false;
         let drive = if let Some(bay) = sound {
             self.wire.clear_fault(bay);
+            // An error may be on its way yet.
+            struck = suspect.struck;
             None
         } else {
             let old = self.members[member].take();
@@ -251,7 +261,7 @@ impl World<'_> {
             course.attic.extend(old.filter(|_| course.half_attached.take().is_none()));
             let bay = self.new_drive();
             self.members[member] = Some(bay);
-            course.suspect = Some(Suspect { member, damaged: false, absent: false });
+            course.suspect = Some(Suspect { member, struck: false, absent: false });
             Some(self.drive(bay))
         };
         self.trace.note(|| {
@@ -262,7 +272,7 @@ impl World<'_> {
         course.attaching = Some((member, attaching.clone()));
         let work: Work<u64> = Box::pin(async move {
             if let Some(drive) = drive {
-                if subject.members().get(member) != Some(&MemberState::Out) {
+                if subject.members().get(member).is_some_and(|(state, _)| *state != MemberState::Out) {
                     subject.fail(member).await?;
                 }
                 subject.attach(member, drive).await?;
@@ -271,7 +281,7 @@ impl World<'_> {
             subject.rebuild().await
         });
         let pending = self.start(work);
-        course.repair = Some(Repair { member, pending, struck: false });
+        course.repair = Some(Repair { member, pending, struck });
     }
 
     /// Takes the result of a repair, if it is there.
@@ -307,18 +317,45 @@ impl World<'_> {
         }
     }
 
+    fn member_state(&self, member: usize) -> Option<MemberState> {
+        self.subject.as_ref()?.members().get(member).map(|(state, _)| *state)
+    }
+
+    fn is_damaged(&self, course: &Course, member: usize) -> bool {
+        self.members[member].is_some_and(|bay| course.damaged.contains(&bay))
+    }
+
+    /// Takes note of which drives the array has taken: where the power went while a drive was
+    /// replaced, it may be the old one.
+    fn note_drives(&mut self, course: &mut Course) {
+        let Some(subject) = &self.subject else { return };
+        for (member, (state, drive)) in subject.members().into_iter().enumerate() {
+            let bay = drive.strip_prefix("drive").and_then(|bay| bay.parse::<Bay>().ok());
+            if state == MemberState::Out || bay.is_none() || bay == self.members[member] {
+                continue;
+            }
+            self.trace.note(|| format!("member {member} is {drive} again"));
+            let other = std::mem::replace(&mut self.members[member], bay);
+            course.attic.retain(|old| Some(*old) != bay);
+            course.attic.extend(other.filter(|_| course.half_attached.take().is_none()));
+        }
+        if let Some(suspect) = &mut course.suspect {
+            suspect.struck = false;
+        }
+    }
+
     /// Looks whether all members are active, so that another one may be struck from now on.
     fn all_active(&mut self, course: &mut Course, demanded: bool) -> Result<(), Failure> {
         let Some(subject) = &self.subject else { return Ok(()) };
         let states = subject.members();
-        for (member, state) in states.iter().enumerate() {
+        for (member, (state, _)) in states.iter().enumerate() {
             let excused = course.suspect.is_some_and(|s| s.member == member) && !demanded;
             if *state != MemberState::Active && !excused {
                 return Err(Failure(format!("member {member} is {state:?}, without any cause")));
             }
         }
-        let sound = states.iter().all(|state| *state == MemberState::Active);
-        if sound && course.suspect.is_some_and(|s| !s.damaged) {
+        let sound = states.iter().all(|(state, _)| *state == MemberState::Active);
+        if sound && course.suspect.is_some_and(|s| !self.is_damaged(course, s.member)) {
             course.suspect = None;
         }
         Ok(())
@@ -326,7 +363,7 @@ impl World<'_> {
 
     /// Cuts the power; with `strike`, a member may be lost or lose its ZRWA at the same moment.
     fn cut(&mut self, course: &mut Course, strike: bool) -> Result<(), Failure> {
-        course.repair = None;
+        (course.repair, course.failing) = (None, None);
         self.note_half_attached(course);
         let victim = self.victim(course);
         let mut zrwa_lost = None;
@@ -336,7 +373,7 @@ impl World<'_> {
             self.lose(course, victim);
         } else if strike && self.rng.chance(zrwa_percent, 100) {
             zrwa_lost = self.members[victim];
-            course.suspect.get_or_insert(Suspect { member: victim, damaged: false, absent: false });
+            course.suspect.get_or_insert(Suspect { member: victim, struck: false, absent: false });
             self.trace.note(|| format!("member {victim} loses its ZRWA"));
         }
         let cache_lost = self.scenario.drive.volatile_cache && self.rng.chance(3, 4);
@@ -350,7 +387,7 @@ impl World<'_> {
 
     /// The drive of `member` is not offered to the array from now on.
     fn lose(&mut self, course: &mut Course, member: usize) {
-        let suspect = course.suspect.get_or_insert(Suspect { member, damaged: false, absent: false });
+        let suspect = course.suspect.get_or_insert(Suspect { member, struck: false, absent: false });
         if !suspect.absent {
             suspect.absent = true;
             self.counts.member_losses += 1;
@@ -393,11 +430,12 @@ impl World<'_> {
             return true;
         }
         match &mut course.suspect {
-            Some(suspect) if suspect.damaged && !suspect.absent => {
+            Some(suspect) if !suspect.absent => {
                 let named = |bay: Bay| {
                     why.starts_with(&format!("drive{bay} ")) || why.starts_with(&format!("drive{bay}:"))
                 };
-                suspect.absent = self.members[suspect.member].is_some_and(named);
+                let bay = self.members[suspect.member].filter(|bay| course.damaged.contains(bay));
+                suspect.absent = bay.is_some_and(named);
                 suspect.absent
             }
             _ => false,
@@ -439,6 +477,7 @@ impl World<'_> {
             if course.suspect.is_none_or(|s| !s.absent) {
                 course.half_attached = None;
             }
+            self.note_drives(course);
             self.all_active(course, false)?;
             if interruptions < 4 && self.rng.chance(1, 6) {
                 // What was reported has to hold from now on, even if nothing else happens.
@@ -491,9 +530,9 @@ impl World<'_> {
     fn finale(&mut self, course: &mut Course) -> Result<(), Failure> {
         self.drain()?;
         course.cut_in_rebuild = false;
-        if let (Some(suspect), Some(subject)) = (course.suspect, self.subject.clone()) {
-            let state = subject.members().get(suspect.member).copied();
-            if state != Some(MemberState::Active) || suspect.damaged {
+        if let Some(suspect) = course.suspect {
+            let state = self.member_state(suspect.member);
+            if state != Some(MemberState::Active) || self.is_damaged(course, suspect.member) {
                 self.start_repair(course, suspect, state == Some(MemberState::Rebuilding));
                 while course.repair.is_some() {
                     self.event(false, true)?;

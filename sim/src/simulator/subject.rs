@@ -22,8 +22,8 @@ pub trait Subject: ZonedDevice {
     fn rebuild(&self) -> Work<u64>;
     /// As [`Array::fail`].
     fn fail(&self, member: usize) -> Work<()>;
-    /// The state of each member, in order of their roles.
-    fn members(&self) -> Vec<MemberState>;
+    /// The state of each member and the name of its drive, in order of their roles.
+    fn members(&self) -> Vec<(MemberState, String)>;
 }
 
 /// Makes subjects, and finds them again after a power cut.
@@ -92,7 +92,7 @@ impl Subject for Array {
         Box::pin(async move { Array::fail(&array, member).await.map_err(|e| e.to_string()) })
     }
 
-    fn members(&self) -> Vec<MemberState> {
-        self.status().members.iter().map(|member| member.state).collect()
+    fn members(&self) -> Vec<(MemberState, String)> {
+        self.status().members.into_iter().map(|member| (member.state, member.drive)).collect()
     }
 }

@@ -138,7 +138,7 @@ impl Subject for Single {
         Box::pin(async { Err("there is no redundancy".into()) })
     }
 
-    fn members(&self) -> Vec<MemberState> {
-        vec![MemberState::Active]
+    fn members(&self) -> Vec<(MemberState, String)> {
+        vec![(MemberState::Active, "drive0".into())]
     }
 }
