@@ -2,7 +2,7 @@
 //! does with plain `memcpy` and XOR.
 //!
 //! The array is RAID-5 of four data members and one parity member in 64 KiB chunks, each shaped
-//! like a ZN540. Members are [`NullDrive`]s, which keep the rules of zones and touch no data, or
+//! like a ZN540. Members are [`NullDrive`]s, which complete at once and touch no data, or
 //! [`CopyingDrive`]s, which also copy what is written to memory that no cache holds. Every figure
 //! is the median of several rounds after one to warm up; a round writes one zone from its start.
 //! GB are 10⁹ bytes.

@@ -1,5 +1,7 @@
 //! The array on emulated drives that answer at once: its life from creation to rebuild.
 
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
 use engine::{
     array::{Array, CreateOptions, Drive},
     buf::{BLOCK, Buf},

@@ -1,10 +1,7 @@
 //! Drives that answer at once: the emulated SSD, and one that does nothing.
 
 use super::{ImageError, ImageMedia, Model, Ssd};
-use engine::{
-    device::{Command, Completion, Done, Geometry, Status, ZonedDevice, Zones},
-    zone::{Lba, ZoneTable},
-};
+use engine::device::{Command, Completion, Done, Geometry, Status, ZonedDevice};
 use std::{cell::RefCell, path::Path, rc::Rc};
 
 /// An emulated SSD that carries every command out when it is submitted. Clones are the same drive.
@@ -64,18 +61,16 @@ impl ZonedDevice for EmulatedDrive {
     }
 }
 
-/// A drive that keeps every rule at no cost and stores nothing: reads leave the buffer as it was.
-/// It is there to find out what the layers above it cost.
+/// A drive that says yes to everything and stores nothing: reads leave the buffer as it was, and
+/// it has no zones to report. It is there to find out what the layers above it cost.
 pub struct NullDrive {
     geometry: Geometry,
-    table: RefCell<ZoneTable>,
 }
 
 impl NullDrive {
-    /// A drive of this shape, with all zones empty.
+    /// A drive that claims this shape.
     pub fn new(geometry: Geometry) -> NullDrive {
-        let table = RefCell::new(ZoneTable::new(&geometry));
-        NullDrive { geometry, table }
+        NullDrive { geometry }
     }
 }
 
@@ -85,47 +80,12 @@ impl ZonedDevice for NullDrive {
     }
 
     fn submit(&self, command: Command) -> Completion {
-        let mut table = self.table.borrow_mut();
-        let mut done = Done::ok();
-        let result = match command {
-            Command::Read { lba, data, oob } => {
-                let result = table.check_read(lba, data.blocks());
-                (done.data, done.oob) = (data, oob);
-                result
+        Completion::ready(match command {
+            Command::Read { data, oob, .. } | Command::Write { data, oob, .. } => {
+                Done { data, oob, ..Done::ok() }
             }
-            Command::Write { lba, data, oob, .. } => {
-                let result = table.write(lba, data.blocks()).map(|_| ());
-                (done.data, done.oob) = (data, oob);
-                result
-            }
-            Command::Append { zone, data, oob, .. } => {
-                let result = table.append(zone, data.blocks());
-                (done.data, done.oob) = (data, oob);
-                result.map(|effect| done.lba = Lba(self.geometry.start(zone).0 + effect.offset_blocks))
-            }
-            Command::Flush => Ok(()),
-            Command::Report { first, count } => table.report(first, count).map(|zones| done.zones = zones),
-            Command::FlushZrwa { last } => table.flush_zrwa(last).map(|_| ()),
-            Command::Open { zones: Zones::One(zone), zrwa } => table.open(zone, zrwa),
-            Command::Open { zones: Zones::All, zrwa: true } => Err(Status::InvalidField),
-            Command::Open { zones: Zones::All, zrwa: false } => table.open_all(),
-            Command::Close { zones: Zones::One(zone) } => table.close(zone),
-            Command::Close { zones: Zones::All } => {
-                table.close_all();
-                Ok(())
-            }
-            Command::Finish { zones: Zones::One(zone) } => table.finish(zone),
-            Command::Finish { zones: Zones::All } => {
-                table.finish_all(|_| ());
-                Ok(())
-            }
-            Command::Reset { zones: Zones::One(zone) } => table.reset(zone),
-            Command::Reset { zones: Zones::All } => {
-                table.reset_all(|_| ());
-                Ok(())
-            }
-        };
-        done.result = result.map_err(Into::into);
-        Completion::ready(done)
+            Command::Append { .. } => Done::error(Status::InvalidOpcode.into()),
+            _ => Done::ok(),
+        })
     }
 }
