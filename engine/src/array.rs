@@ -523,6 +523,7 @@ impl Core {
             busy: RefCell::default(),
             rebuilding: Cell::new(None),
             rebuild_stop: Cell::new(false),
+            rebuilt: Cell::default(),
             rebuild_left: Gate::default(),
         })
     }

@@ -81,6 +81,8 @@ pub struct Core {
     pub idle_readers: RefCell<Vec<Rc<super::read::Reader>>>,
     /// Zones that are being reset or finished.
     pub busy: RefCell<BTreeSet<u32>>,
+    /// A zone and member whose rebuild is being written down.
+    pub rebuilt: Cell<Option<(ZoneIndex, usize)>>,
     /// The zone that is being rebuilt, and whether somebody wants it left alone.
     pub rebuilding: Cell<Option<u32>>,
     pub rebuild_stop: Cell<bool>,

@@ -300,8 +300,11 @@ impl Core {
         self.flush_caches(1 << member).await;
         self.check_stop(member)?;
         let epoch = self.zones.borrow()[zone.0 as usize].epoch;
+        // Checkpoints from here on are newer than the record, so they have to say the same.
+        self.rebuilt.set(Some((zone, member)));
         let sequence = self.next_sequence();
         self.broadcast(Record::Rebuilt { zone: zone.0, epoch, members: 1 << member }, sequence).await;
+        self.rebuilt.set(None);
         self.check_stop(member)?;
         self.zones.borrow_mut()[zone.0 as usize].lost &= !(1 << member);
         Ok(())

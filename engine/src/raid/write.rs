@@ -608,12 +608,13 @@ impl Core {
         let layout = &self.layout;
         let stripe = (tail_blocks - 1) / layout.stripe_blocks();
         let (members, place) = layout.log(stripe);
+        self.flush_caches(self.live(zone.index)).await;
+        // Only now: a member that was replaced meanwhile lacks the zone.
         let live = self.live(zone.index);
         let sequence = self.next_sequence();
         let epoch = zone.flow.borrow().epoch;
         let record = Record::Tail(TailRecord { zone: zone.index.0, epoch, tail_blocks });
         let mut pending = Vec::new();
-        self.flush_caches(live).await;
         for member in members.into_iter().filter(|m| live & (1 << m) != 0) {
             let completion = match place {
                 Place::MetaLog => self.append(member, record.clone()),
