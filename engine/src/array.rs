@@ -521,9 +521,9 @@ impl Core {
             membership_done: Gate::default(),
             idle_readers: RefCell::default(),
             busy: RefCell::default(),
+            joining: Cell::new((0, 0)),
             rebuilding: Cell::new(None),
             rebuild_stop: Cell::new(false),
-            rebuilt: Cell::default(),
             rebuild_left: Gate::default(),
         })
     }

@@ -257,12 +257,13 @@ impl MetaLog {
             let live = self.live.borrow();
             (live.parity.records(), live.tails.values().copied().collect())
         };
-        let mut zones = core.zones.borrow().clone();
-        if let Some((zone, member)) = core.rebuilt.get() {
-            zones[zone.0 as usize].lost &= !(1 << member);
-        }
-        let checkpoint =
-            Checkpoint { generation, superblock: core.superblock.borrow().clone(), zones, parity, tails };
+        let checkpoint = Checkpoint {
+            generation,
+            superblock: core.superblock.borrow().clone(),
+            zones: core.zones.borrow().clone(),
+            parity,
+            tails,
+        };
         let lba = self.lba(new.0);
         let record = Record::Checkpoint(Box::new(checkpoint));
         let bytes = record.encode(self.origin(lba.0), core.sequence.get());
