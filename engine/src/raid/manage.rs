@@ -128,6 +128,9 @@ impl Core {
         dead: &[(u32, usize)],
     ) -> Result<(), DeviceError> {
         let (first, count) = (zones.start, zones.end - zones.start);
+        // A member that failed in the reset still holds the old zone: first it has to be known as out.
+        self.membership_settled().await;
+        self.check_failed()?;
         let sequence = self.next_sequence();
         for record in &mut self.zones.borrow_mut()[zones.start as usize..zones.end as usize] {
             record.resetting = false;
