@@ -296,15 +296,20 @@ impl Array {
         place.read_errors.set(0);
         place.write_errors.set(0);
         place.note.borrow_mut().clear();
+        let others = core.active.get();
         core.put(member, drive.name.clone(), log.clone());
-        core.runtime.spawn(log.run());
-        let renewed: Vec<_> = Core::each(core.active.get())
+        // The new member learns last that it is one. If it knew before the others, and they went
+        // on without it, its superblock would be the newest.
+        let own = log.renew(core);
+        let renewed: Vec<_> = Core::each(others)
             .filter_map(|m| Some(core.members[m].log.borrow().as_ref()?.renew(core)))
             .collect();
         for completion in renewed {
             // A member that fails here has been taken out by its log.
             completion.await;
         }
+        core.runtime.spawn(log.run());
+        own.await;
         core.membership_settled().await;
         if core.failed.get() || core.active.get() & (1 << member) == 0 {
             return Err(ArrayError(format!("{}: it failed while it was added", drive.name)));

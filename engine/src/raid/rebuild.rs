@@ -114,7 +114,12 @@ impl Core {
             let left: u64 = lacking.iter().map(|(zone, _)| self.member_bytes(*zone)).sum();
             let total_bytes = done_bytes + left;
             progress(Progress { done_bytes, total_bytes });
-            let free = |zone: &ZoneIndex| !self.busy.borrow().contains(&zone.0);
+            // A zone that is about to be full is left to end first.
+            let ending = |zone: &ZoneIndex| {
+                let running = self.running.borrow().get(&zone.0).cloned();
+                running.is_some_and(|zone| zone.flow.borrow().complete == self.layout.capacity_blocks())
+            };
+            let free = |zone: &ZoneIndex| !self.busy.borrow().contains(&zone.0) && !ending(zone);
             let Some((zone, member)) = lacking.iter().find(|(zone, _)| free(zone)).copied() else {
                 if lacking.is_empty() {
                     return Ok(done_bytes);
