@@ -470,16 +470,8 @@ impl Core {
             self.mark_busy(*zone..zone + 1)?;
         }
         let core = self.clone();
-        // A zone that has just been written to its end is full, but that has to be safe too.
-        let written = match zones {
-            Zones::One(zone) if chosen.is_empty() => self.running.borrow().get(&zone.0).cloned(),
-            _ => None,
-        };
         Ok(self.run_async(async move {
             let mut result = Ok(());
-            if let Some(zone) = written {
-                result = core.make_safe(&zone, core.layout.capacity_blocks()).await;
-            }
             for zone in chosen {
                 result = result.and(core.clone().finish(ZoneIndex(zone)).await);
             }
@@ -533,6 +525,7 @@ impl Core {
             joining: Cell::new((0, 0)),
             repairing: Cell::new(None),
             rebuild_runs: Cell::new(false),
+            clearing: RefCell::default(),
             rebuilding: Cell::new(None),
             rebuild_stop: Cell::new(false),
             zones_changed: Gate::default(),

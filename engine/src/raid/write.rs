@@ -617,6 +617,7 @@ impl Core {
         let stripe = (tail_blocks - 1) / layout.stripe_blocks();
         let (members, place) = layout.log(stripe);
         self.barrier(self.live(zone.index)).await;
+        // Only now: a member that was replaced meanwhile lacks the zone.
         let live = self.live(zone.index);
         let sequence = self.next_sequence();
         // The two blocks take turns: one of them is whole whatever happens to the other.
@@ -665,8 +666,7 @@ impl Core {
         }
         let lost = self.zones.borrow()[zone.0 as usize].lost & self.active.get();
         for member in Core::each(lost) {
-            // If that fails, the drive cannot write the zone any more, and it holds nothing either.
-            self.submit(member, Command::Reset { zones: Zones::One(Core::physical(zone)) }).await;
+            self.clear(zone, member).await;
         }
     }
 
