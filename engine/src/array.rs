@@ -530,6 +530,7 @@ impl Core {
             joining: Cell::new((0, 0)),
             repairing: Cell::new(None),
             rebuild_runs: Cell::new(false),
+            clearing: RefCell::default(),
             rebuilding: Cell::new(None),
             rebuild_stop: Cell::new(false),
             zones_changed: Gate::default(),

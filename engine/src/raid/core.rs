@@ -84,6 +84,8 @@ pub struct Core {
     /// The drive that a rebuild works on; there is one rebuild at a time.
     pub repairing: Cell<Option<Seat>>,
     pub rebuild_runs: Cell<bool>,
+    /// Zones of which a member that lacks them gives up what it holds.
+    pub clearing: RefCell<Vec<u32>>,
     /// The zone that is being rebuilt, and whether somebody wants it left alone.
     pub rebuilding: Cell<Option<u32>>,
     pub rebuild_stop: Cell<bool>,

@@ -64,10 +64,28 @@ impl Drop for Guard<'_> {
 impl Core {
     /// Has a rebuild leave `zones` alone, and waits until it does.
     pub async fn stop_rebuild(&self, zones: Range<u32>) {
-        while self.rebuilding.get().is_some_and(|zone| zones.contains(&zone)) {
-            self.rebuild_stop.set(true);
+        loop {
+            let rebuilding = self.rebuilding.get().is_some_and(|zone| zones.contains(&zone));
+            if rebuilding {
+                self.rebuild_stop.set(true);
+            } else if !self.clearing.borrow().iter().any(|zone| zones.contains(zone)) {
+                return;
+            }
             self.zones_changed.wait().await;
         }
+    }
+
+    /// Has a member that lacks `zone` reset what it holds of it. Meanwhile nothing else begins
+    /// there: the reset may be carried out late.
+    pub async fn clear(&self, zone: ZoneIndex, member: usize) {
+        self.clearing.borrow_mut().push(zone.0);
+        // If that fails, the drive cannot write the zone any more, and it holds nothing either.
+        self.submit(member, Command::Reset { zones: Zones::One(Core::physical(zone)) }).await;
+        let mut clearing = self.clearing.borrow_mut();
+        if let Some(index) = clearing.iter().position(|z| *z == zone.0) {
+            clearing.swap_remove(index);
+        }
+        self.zones_changed.open();
     }
 
     /// Zones and members that need a rebuild.
@@ -87,7 +105,7 @@ impl Core {
             let leftover = done.zones.first().is_some_and(|info| info.state.is_active());
             let lacks = self.zones.borrow()[zone.0 as usize].lost & (1 << member) != 0;
             if leftover && lacks && !self.busy.borrow().contains(&zone.0) {
-                self.submit(member, Command::Reset { zones: Zones::One(first) }).await;
+                self.clear(zone, member).await;
             }
         }
     }
@@ -114,12 +132,9 @@ impl Core {
             let left: u64 = lacking.iter().map(|(zone, _)| self.member_bytes(*zone)).sum();
             let total_bytes = done_bytes + left;
             progress(Progress { done_bytes, total_bytes });
-            // A zone that is about to be full is left to end first.
-            let ending = |zone: &ZoneIndex| {
-                let running = self.running.borrow().get(&zone.0).cloned();
-                running.is_some_and(|zone| zone.flow.borrow().complete == self.layout.capacity_blocks())
+            let free = |zone: &ZoneIndex| {
+                !self.busy.borrow().contains(&zone.0) && !self.clearing.borrow().contains(&zone.0)
             };
-            let free = |zone: &ZoneIndex| !self.busy.borrow().contains(&zone.0) && !ending(zone);
             let Some((zone, member)) = lacking.iter().find(|(zone, _)| free(zone)).copied() else {
                 if lacking.is_empty() {
                     return Ok(done_bytes);

@@ -666,8 +666,7 @@ impl Core {
         }
         let lost = self.zones.borrow()[zone.0 as usize].lost & self.active.get();
         for member in Core::each(lost) {
-            // If that fails, the drive cannot write the zone any more, and it holds nothing either.
-            self.submit(member, Command::Reset { zones: Zones::One(Core::physical(zone)) }).await;
+            self.clear(zone, member).await;
         }
     }
 
