@@ -513,6 +513,7 @@ impl Core {
             membership_done: Gate::default(),
             idle_readers: RefCell::default(),
             busy: RefCell::default(),
+            joining: Cell::new((0, 0)),
             rebuilding: Cell::new(None),
             rebuild_stop: Cell::new(false),
             rebuild_left: Gate::default(),

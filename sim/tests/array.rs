@@ -3,13 +3,17 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use engine::{
-    array::{Array, CreateOptions, Drive},
+    array::{Array, CreateOptions, Drive, examine},
     buf::{BLOCK, Buf},
-    device::{Command, Done, Geometry, ZonedDevice, Zones, Zrwa},
+    device::{Command, Done, Geometry, Status, ZonedDevice, Zones, Zrwa},
+    format::{
+        record::{Checkpoint, Origin, Record, ZoneRecord},
+        superblock::Superblock,
+    },
     runtime::Runtime,
     zone::{Lba, ZoneIndex, ZoneState},
 };
-use sim::ssd::EmulatedDrive;
+use sim::ssd::{EmulatedDrive, Fault};
 use std::rc::Rc;
 
 fn geometry() -> Geometry {
@@ -209,4 +213,149 @@ fn drives_that_do_not_belong_together_are_refused_by_name() {
     let runtime = Runtime::new();
     let array = run(&runtime, Array::assemble(&runtime, ours.clone())).unwrap();
     assert!(array.status().members[0].note.contains("stale"), "{}", array.status().members[0].note);
+}
+
+/// Starts the other metadata zone of a member with a checkpoint that says something else.
+fn rewrite(drive: &Drive, change: impl FnOnce(&mut Superblock)) {
+    let runtime = Runtime::new();
+    let found = run(&runtime, examine(drive)).unwrap();
+    let mut superblock = found.superblock;
+    change(&mut superblock);
+    let zone = ZoneIndex(found.generation as u32 % 2);
+    let lba = drive.device.geometry().start(zone);
+    let checkpoint = Checkpoint {
+        generation: found.generation + 1,
+        zones: vec![ZoneRecord::default(); superblock.zones as usize],
+        parity: Vec::new(),
+        tails: Vec::new(),
+        superblock,
+    };
+    let origin = Origin { array: checkpoint.superblock.array, member: found.member as u32, lba: lba.0 };
+    let sequence = checkpoint.superblock.event;
+    let bytes = Record::Checkpoint(Box::new(checkpoint)).encode(origin, sequence);
+    for command in [Command::Reset { zones: Zones::One(zone) }, Command::write(lba, bytes, true)] {
+        assert_eq!(run(&runtime, drive.device.submit(command)).result, Ok(()));
+    }
+}
+
+fn content(drive: &Drive) -> Vec<Vec<u8>> {
+    let runtime = Runtime::new();
+    let geometry = drive.device.geometry().clone();
+    let read = |zone: u32, at: u64| {
+        let lba = Lba(geometry.start(ZoneIndex(zone)).0 + at);
+        run(&runtime, drive.device.submit(Command::read(lba, Buf::zeroed(20 * BLOCK)))).data.to_vec()
+    };
+    (0..geometry.zones)
+        .flat_map(|zone| (0..200).step_by(20).map(move |at| (zone, at)))
+        .map(|(z, at)| read(z, at))
+        .collect()
+}
+
+#[test]
+fn features_from_the_future_are_refused_and_nothing_is_written() {
+    let runtime = Runtime::new();
+    let all = drives(4);
+    let array = run(&runtime, Array::create(&runtime, options(8), all.clone())).unwrap();
+    write(&runtime, &array, 0, 0, 9, true);
+    runtime.clear();
+    for change in
+        [|s: &mut Superblock| s.incompatible = 1 << 7, |s: &mut Superblock| s.read_only_compatible = 2]
+    {
+        let event = run(&Runtime::new(), examine(&all[0])).unwrap().superblock.event;
+        rewrite(&all[0], |superblock| {
+            change(superblock);
+            superblock.event = event + 1;
+        });
+        let before: Vec<_> = all.iter().map(content).collect();
+        let runtime = Runtime::new();
+        let refused = run(&runtime, Array::assemble(&runtime, all.clone())).map(|_| ()).unwrap_err().0;
+        assert!(refused.contains("does not know"), "{refused}");
+        assert!(before == all.iter().map(content).collect::<Vec<_>>());
+        rewrite(&all[0], |superblock| {
+            (superblock.incompatible, superblock.read_only_compatible) = (0, 0);
+            superblock.event = event + 2;
+        });
+    }
+    let runtime = Runtime::new();
+    // Features that old code may ignore are no reason to refuse.
+    rewrite(&all[0], |superblock| superblock.compatible = 1);
+    let array = run(&runtime, Array::assemble(&runtime, all)).unwrap();
+    check(&runtime, &array, 0, 9);
+}
+
+/// Flips a bit in every block of the metadata log of one member in turn.
+#[test]
+fn damaged_metadata_of_one_member_is_made_up_for_by_the_others() {
+    for block in 0..8 {
+        for member in 0..4 {
+            let runtime = Runtime::new();
+            let geometry = geometry();
+            let emulated: Vec<_> = (0..4).map(|_| EmulatedDrive::in_memory(&geometry)).collect();
+            let all: Vec<_> = emulated
+                .iter()
+                .enumerate()
+                .map(|(i, d)| Drive { name: format!("drive{i}"), device: Rc::new(d.clone()) })
+                .collect();
+            let array = run(&runtime, Array::create(&runtime, options(8), all.clone())).unwrap();
+            write(&runtime, &array, 0, 0, 11, true);
+            submit(&runtime, &array, Command::Reset { zones: Zones::One(ZoneIndex(0)) });
+            write(&runtime, &array, 0, 0, 7, true);
+            write(&runtime, &array, 1, 0, 30, true);
+            submit(&runtime, &array, Command::Finish { zones: Zones::One(ZoneIndex(1)) });
+            runtime.clear();
+            let fault = Fault::Corrupt { lba: Lba(block), bit: 77 };
+            emulated[member].ssd().borrow_mut().faults().after(0, fault);
+            let runtime = Runtime::new();
+            let array = run(&runtime, Array::assemble(&runtime, all)).unwrap();
+            assert_eq!(wp(&runtime, &array, 0), (ZoneState::Closed, 7));
+            check(&runtime, &array, 0, 7);
+            assert_eq!(wp(&runtime, &array, 1).0, ZoneState::Full);
+            check(&runtime, &array, 1, 30);
+        }
+    }
+}
+
+/// Trap: three members, where both witnesses of a stripe's first chunk would be the same one; and
+/// one and a half chunks at the start of a zone, where there is nothing before.
+#[test]
+fn first_chunks_survive_the_loss_of_any_member() {
+    for members in [3, 4, 5] {
+        for chunk in [4, 16] {
+            for tail in [chunk, chunk + chunk / 2, chunk * (members as u64 - 1) + chunk, 1, chunk - 1] {
+                for lost in 0..members {
+                    let runtime = Runtime::new();
+                    let mut all = drives(members);
+                    let array = run(&runtime, Array::create(&runtime, options(chunk), all.clone())).unwrap();
+                    write(&runtime, &array, 2, 0, tail, true);
+                    runtime.clear();
+                    all.remove(lost);
+                    let runtime = Runtime::new();
+                    let array = run(&runtime, Array::assemble(&runtime, all)).unwrap();
+                    assert_eq!(
+                        wp(&runtime, &array, 2),
+                        (ZoneState::Closed, tail),
+                        "{members} {chunk} {lost}"
+                    );
+                    check(&runtime, &array, 2, tail);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn limits_of_the_members_are_the_limits_of_the_array_and_are_enforced() {
+    let runtime = Runtime::new();
+    let array = run(&runtime, Array::create(&runtime, options(8), drives(4))).unwrap();
+    let most = array.geometry().max_active;
+    // Eight, less the metadata zone and a zone under repair.
+    assert_eq!(most, 6);
+    for zone in 0..most {
+        submit(&runtime, &array, Command::Open { zones: Zones::One(ZoneIndex(zone)), zrwa: false });
+    }
+    let start = array.geometry().start(ZoneIndex(most));
+    let one_more = run(&runtime, array.submit(Command::write(start, Buf::zeroed(BLOCK), false)));
+    assert_eq!(one_more.result, Err(Status::TooManyActiveZones.into()));
+    submit(&runtime, &array, Command::Finish { zones: Zones::One(ZoneIndex(0)) });
+    submit(&runtime, &array, Command::write(start, Buf::zeroed(BLOCK), false));
 }

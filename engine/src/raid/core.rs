@@ -81,6 +81,8 @@ pub struct Core {
     pub idle_readers: RefCell<Vec<Rc<super::read::Reader>>>,
     /// Zones that are being reset or finished.
     pub busy: RefCell<BTreeSet<u32>>,
+    /// A zone and members (bits) that the metadata counts as rebuilt, but not yet safely so.
+    pub joining: Cell<(u32, u32)>,
     /// The zone that is being rebuilt, and whether somebody wants it left alone.
     pub rebuilding: Cell<Option<u32>>,
     pub rebuild_stop: Cell<bool>,
@@ -92,7 +94,8 @@ impl Core {
     /// Members (bits) whose part of `zone` holds what it should.
     pub fn live(&self, zone: ZoneIndex) -> u32 {
         let lost = self.zones.borrow().get(zone.0 as usize).map_or(0, |z| z.lost);
-        self.active.get() & !lost
+        let (joining, members) = self.joining.get();
+        self.active.get() & !lost & if joining == zone.0 { !members } else { u32::MAX }
     }
 
     pub fn device(&self, member: usize) -> Option<Rc<dyn ZonedDevice>> {

@@ -68,7 +68,14 @@ impl Layout {
 
     /// The member that holds data chunk `index` of `stripe`; with `index = k`, the parity.
     pub fn member(&self, stripe: u64, index: u64) -> usize {
-        ((stripe + index) % self.members as u64) as usize
+        let member = stripe as usize % self.members + index as usize;
+        if member < self.members { member } else { member - self.members }
+    }
+
+    /// The chunk of a block, and the block's offset in it; both within a stripe's data.
+    pub fn chunk_of(&self, block: u64) -> (u64, u64) {
+        // Divisions are dear, and chunks are powers of two.
+        (block >> self.chunk_blocks.trailing_zeros(), block & (self.chunk_blocks - 1))
     }
 
     pub fn parity_member(&self, stripe: u64) -> usize {

@@ -170,10 +170,15 @@ impl Core {
         })
     }
 
-    fn check_stop(&self, member: usize) -> Result<(), Stopped> {
-        if self.active.get() & (1 << member) == 0 {
-            return Err(Stopped::Error("the drive under repair failed".into()));
+    fn check_active(&self, member: usize) -> Result<(), Stopped> {
+        match self.active.get() & (1 << member) {
+            0 => Err(Stopped::Error("the drive under repair failed".into())),
+            _ => Ok(()),
         }
+    }
+
+    fn check_stop(&self, member: usize) -> Result<(), Stopped> {
+        self.check_active(member)?;
         if self.rebuild_stop.get() || self.failed.get() { Err(Stopped::Again) } else { Ok(()) }
     }
 
@@ -299,12 +304,17 @@ impl Core {
     async fn rebuilt(&self, zone: ZoneIndex, member: usize) -> Result<(), Stopped> {
         self.flush_caches(1 << member).await;
         self.check_stop(member)?;
-        let epoch = self.zones.borrow()[zone.0 as usize].epoch;
+        // A checkpoint from now on may forget the record, so it has to say the same.
+        self.joining.set((zone.0, 1 << member));
         let sequence = self.next_sequence();
+        let epoch = {
+            let record = &mut self.zones.borrow_mut()[zone.0 as usize];
+            record.lost &= !(1 << member);
+            record.epoch
+        };
         self.broadcast(Record::Rebuilt { zone: zone.0, epoch, members: 1 << member }, sequence).await;
-        self.check_stop(member)?;
-        self.zones.borrow_mut()[zone.0 as usize].lost &= !(1 << member);
-        Ok(())
+        self.joining.set((0, 0));
+        self.check_active(member)
     }
 
     /// A zone that is being written.

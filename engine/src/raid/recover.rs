@@ -20,6 +20,7 @@ use crate::{
     buf::{BLOCK, Buf},
     device::{Command, ZonedDevice},
     format::{
+        Uuid,
         record::{Origin, Record, ZoneRecord},
         superblock::{KNOWN_INCOMPATIBLE, KNOWN_READ_ONLY_COMPATIBLE, Superblock},
     },
@@ -95,6 +96,32 @@ pub async fn scan(drives: Vec<Drive>) -> Result<(Vec<Candidate>, Vec<String>), A
     Ok((candidates, damaged))
 }
 
+/// The newest superblock that nobody it counts on contradicts.
+///
+/// Being out is for good (a drive that comes back to an array gets a new identity), and a change
+/// counts only once all members have it. So a superblock whose writer is out according to one of
+/// its own members was written in an assembly that came to nothing.
+fn effective(candidates: &[Candidate]) -> Option<&Superblock> {
+    let mut newest_first: Vec<_> = candidates.iter().map(|c| (c, c.superblock())).collect();
+    newest_first.sort_by_key(|(_, superblock)| std::cmp::Reverse(superblock.event));
+    let is_out = |by: &Superblock, role: usize, uuid: Uuid| {
+        by.members.get(role).is_some_and(|member| member.uuid == uuid && !member.active)
+    };
+    let found = newest_first.iter().find(|(writer, superblock)| {
+        let role = writer.log.origin.member as usize;
+        let Some(own) = superblock.members.get(role) else { return false };
+        candidates.iter().all(|other| {
+            let other_role = other.log.origin.member as usize;
+            let opinion = other.superblock();
+            let counted = superblock.members.get(other_role).is_some_and(|member| {
+                member.active && opinion.members.get(other_role).is_some_and(|m| m.uuid == member.uuid)
+            });
+            !(counted && is_out(opinion, role, own.uuid))
+        })
+    });
+    found.map(|(_, superblock)| *superblock)
+}
+
 /// Decides who belongs to the array, and what the metadata says.
 pub fn decide_members(candidates: Vec<Candidate>, damaged: &[String]) -> Result<Found, ArrayError> {
     let fail = |message: String| Err(ArrayError(message));
@@ -110,8 +137,11 @@ pub fn decide_members(candidates: Vec<Candidate>, damaged: &[String]) -> Result<
             first.drive.name, first.log.origin.array, other.drive.name, other.log.origin.array
         ));
     }
-    let newest = candidates.iter().map(Candidate::superblock).max_by_key(|s| s.event);
-    let Some(superblock) = newest.cloned() else { return fail("no drives given".into()) };
+    let Some(superblock) = effective(&candidates).cloned() else {
+        return fail(
+            "the drives contradict each other about who is a member: leave out those that were away".into(),
+        );
+    };
     let unknown = (superblock.incompatible & !KNOWN_INCOMPATIBLE)
         | (superblock.read_only_compatible & !KNOWN_READ_ONLY_COMPATIBLE);
     if unknown != 0 {

@@ -212,7 +212,8 @@ impl Core {
         {
             debug_assert_eq!(front.at, flow.next);
             let left = front.data.blocks() - front.done_blocks;
-            let blocks = left.min(stripe_blocks - front.at % stripe_blocks);
+            let (stripe, from) = (front.at / stripe_blocks, front.at % stripe_blocks);
+            let blocks = left.min(stripe_blocks - from);
             let data = if blocks == front.data.blocks() {
                 front.data.clone()
             } else {
@@ -223,7 +224,7 @@ impl Core {
             front.done_blocks += blocks;
             let last = if blocks == left { flow.queue.pop_front() } else { None };
             let before = flow.subs.len();
-            self.submit_part(zone.index, flow, at, data);
+            self.submit_part(zone.index, flow, stripe, from, data);
             flow.next = at + blocks;
             let subs = (flow.subs.len() - before) as u32;
             flow.flights.push_back(Flight { end: flow.next, subs, last });
@@ -234,21 +235,21 @@ impl Core {
         }
     }
 
-    /// Submits `data` for block `at` of the zone, within one stripe, with its parity.
-    fn submit_part(&self, zone: ZoneIndex, flow: &mut Flow, at: u64, data: Buf) {
+    /// Submits `data` for the blocks from `from` on of a stripe's data, with its parity.
+    fn submit_part(&self, zone: ZoneIndex, flow: &mut Flow, stripe: u64, from: u64, data: Buf) {
         let layout = &self.layout;
-        let (stripe, from) = (at / layout.stripe_blocks(), at % layout.stripe_blocks());
         let to = from + data.blocks();
         let chunk = layout.chunk_blocks;
         let live = self.live(zone);
-        let last = (to - 1) / chunk;
+        let (last, _) = layout.chunk_of(to - 1);
         let parts = zrwa::parity_of(layout, from, to);
         let whole_stripe = from == 0 && to == layout.stripe_blocks();
-        let mut index = from / chunk;
+        let (mut index, _) = layout.chunk_of(from);
         let mut begin = from;
         while index <= last {
             let end = to.min((index + 1) * chunk);
-            let piece = data.slice_blocks(begin - from..end - from);
+            let whole = begin == from && end == to;
+            let piece = if whole { data.clone() } else { data.slice_blocks(begin - from..end - from) };
             let offset = begin - index * chunk;
             let member = layout.member(stripe, index);
             if live & (1 << member) != 0 {

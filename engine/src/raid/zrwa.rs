@@ -157,8 +157,8 @@ pub struct SlotPart {
 /// if the write stops inside that chunk, what is missing in the slot of the chunk before.
 pub fn parity_of(layout: &Layout, from: u64, to: u64) -> [Option<SlotPart>; 2] {
     let chunk = layout.chunk_blocks;
-    let (first, last) = (from / chunk, (to - 1) / chunk);
-    let begin = |index: u64| if index == first { from % chunk } else { 0 };
+    let ((first, offset), (last, _)) = (layout.chunk_of(from), layout.chunk_of(to - 1));
+    let begin = |index: u64| if index == first { offset } else { 0 };
     let end = to - last * chunk;
     let before =
         (end < chunk && first < last).then(|| SlotPart { index: last - 1, from: begin(last - 1), to: chunk });
