@@ -18,7 +18,7 @@ use crate::{
         core::{Core, Member},
         geometry::Layout,
         metalog::{Live, META_ZONES, MetaLog, log_blocks},
-        recover::{Candidate, Verdict, ZoneView, check_drive, decide_members, live_of, scan},
+        recover::{Candidate, Verdict, ZoneView, decide_members, live_of, scan},
     },
     runtime::{Gate, Runtime},
     zone::{ZoneIndex, ZoneInfo, ZoneState, ZoneTable},
@@ -161,10 +161,9 @@ async fn look(
     let found = decide_members(candidates, &damaged)?;
     let layout = layout_of(&found.superblock);
     for candidate in found.members.iter().flatten() {
-        check_drive(&candidate.drive.name, &*candidate.drive.device, &layout, found.superblock.zones)?;
+        check_drive(&candidate.drive.name, &*candidate.drive.device, &found.superblock)?;
     }
-    let taken = found.members.iter().flatten();
-    let geometry = array_geometry(&found.superblock, taken.map(|c| c.drive.device.geometry()))?;
+    let geometry = array_geometry(&found.superblock);
     let core = Core::new(runtime, found.superblock, geometry, found.zones, found.sequence, behaviour);
     for (role, candidate) in found.members.into_iter().enumerate() {
         let Some(Candidate { drive, log }) = candidate else { continue };
@@ -176,6 +175,7 @@ async fn look(
         *member.note.borrow_mut() = note;
     }
     let verdicts = core.judge_all().await?;
+    core.forget_dead(&verdicts);
     Ok((core, verdicts, found.floor))
 }
 
@@ -197,7 +197,7 @@ impl Array {
         behaviour: Behaviour,
     ) -> Result<Array, ArrayError> {
         let superblock = plan(&options, &drives)?;
-        let geometry = array_geometry(&superblock, drives.iter().map(|d| d.device.geometry()))?;
+        let geometry = array_geometry(&superblock);
         for drive in &drives {
             let done = drive.device.submit(Command::Reset { zones: Zones::All }).await;
             done.result
@@ -253,7 +253,7 @@ impl Array {
 
     /// Whether `drive` could take the place of a member; otherwise the error says what it lacks.
     pub fn accepts(&self, drive: &Drive) -> Result<(), ArrayError> {
-        check_drive(&drive.name, &*drive.device, &self.0.layout, self.0.geometry.zones)
+        check_drive(&drive.name, &*drive.device, &self.0.superblock.borrow())
     }
 
     /// Puts a drive in the place of `member`, which must be out, to be rebuilt. Every zone of the
@@ -270,6 +270,11 @@ impl Array {
             return Err(ArrayError(format!("member {member} is in use: fail it first")));
         }
         self.accepts(&drive)?;
+        let used =
+            |m: &Member| m.log.borrow().as_ref().is_some_and(|log| Rc::ptr_eq(&log.device, &drive.device));
+        if Core::each(core.active.get()).any(|m| used(&core.members[m])) {
+            return Err(ArrayError(format!("{} is a member of this array already", drive.name)));
+        }
         let problem = |error| ArrayError(format!("{}: {error}", drive.name));
         drive.device.submit(Command::Reset { zones: Zones::All }).await.result.map_err(problem)?;
         core.membership_settled().await;
@@ -452,7 +457,12 @@ impl Core {
         let state = |zone: u32| self.table.borrow().info(ZoneIndex(zone)).state;
         let chosen: Vec<u32> = match zones {
             Zones::One(zone) if zone.0 >= self.geometry.zones => return Err(Status::LbaOutOfRange.into()),
-            Zones::One(zone) if state(zone.0) == ZoneState::Full => Vec::new(),
+            // Full already; but its last writes may still be on their way.
+            Zones::One(zone)
+                if state(zone.0) == ZoneState::Full && !self.running.borrow().contains_key(&zone.0) =>
+            {
+                Vec::new()
+            }
             Zones::One(zone) => vec![zone.0],
             Zones::All => (0..self.geometry.zones).filter(|zone| state(*zone).is_active()).collect(),
         };
@@ -506,7 +516,6 @@ impl Core {
             zones: RefCell::new(zones),
             sequence: Cell::new(sequence),
             running: RefCell::default(),
-            zone_ended: Gate::default(),
             pool: RefCell::default(),
             membership_pending: Cell::new(false),
             membership: Gate::default(),
@@ -514,9 +523,11 @@ impl Core {
             idle_readers: RefCell::default(),
             busy: RefCell::default(),
             joining: Cell::new((0, 0)),
+            repairing: Cell::new(None),
+            rebuild_runs: Cell::new(false),
             rebuilding: Cell::new(None),
             rebuild_stop: Cell::new(false),
-            rebuild_left: Gate::default(),
+            zones_changed: Gate::default(),
         })
     }
 
@@ -563,6 +574,27 @@ impl Core {
             }
         }
         Ok(verdicts)
+    }
+
+    /// Drops logged parity and tails that no zone needs any more.
+    fn forget_dead(&self, verdicts: &[(ZoneIndex, Verdict)]) {
+        let needed = |zone: u32, epoch: u64| {
+            let verdict = verdicts.iter().find(|(z, _)| z.0 == zone)?;
+            let tail = match &verdict.1 {
+                Verdict::Open(tail) | Verdict::Finish(Some(tail)) => tail.blocks,
+                _ => return None,
+            };
+            let present = self.zones.borrow()[zone as usize].epoch == epoch;
+            present.then_some(tail / self.layout.stripe_blocks())
+        };
+        for member in &self.members {
+            if let Some(log) = &*member.log.borrow() {
+                let mut live = log.live.borrow_mut();
+                live.parity
+                    .retain(|zone, epoch, stripe| needed(zone, epoch).is_some_and(|first| stripe >= first));
+                live.tails.retain(|zone, tail| needed(*zone, tail.epoch).is_some());
+            }
+        }
     }
 
     /// Writes the superblock of this assembly to all members, as a checkpoint.
@@ -677,6 +709,14 @@ fn plan(options: &CreateOptions, drives: &[Drive]) -> Result<Superblock, ArrayEr
         ));
     }
     let capacity = rows * stripe;
+    // One for the metadata zone that is being written, one for a full zone under repair.
+    let active = geometries().map(active_zones).min().unwrap_or(0).saturating_sub(2);
+    if active == 0 {
+        return fail("the drives allow too few open zones: three are the least".into());
+    }
+    // A checkpoint with the partial parity of every zone at its end, and room to go on.
+    let table = (zones as u64 * 24).div_ceil(BLOCK as u64);
+    let log_blocks = 2 + table + active as u64 * distance * (chunk + 1) + chunk + 8;
     let array = Uuid(options.uuid);
     let superblock = Superblock {
         compatible: 0,
@@ -691,56 +731,77 @@ fn plan(options: &CreateOptions, drives: &[Drive]) -> Result<Superblock, ArrayEr
         distance: distance as u32,
         zone_size_blocks: options.zone_size_blocks.unwrap_or(capacity.next_power_of_two()),
         zones,
+        max_active: active,
+        log_blocks: log_blocks.min(u32::MAX as u64) as u32,
         members: (0..drives.len())
             .map(|member| SuperblockMember { uuid: member_uuid(array, member, 1), active: true })
             .collect(),
     };
-    let layout = layout_of(&superblock);
     for drive in drives {
-        check_drive(&drive.name, &*drive.device, &layout, zones)?;
-    }
-    let active = array_geometry(&superblock, geometries())?.max_active as u64;
-    // A checkpoint with the partial parity of every zone at its end, and room to go on.
-    let table = (zones as u64 * 24).div_ceil(BLOCK as u64);
-    let parity = active.max(1) * distance * (chunk + 1);
-    let needed = 2 + table + parity + chunk + 8;
-    for drive in drives {
-        if log_blocks(drive.device.geometry()) < needed {
-            let (have, need) = (log_blocks(drive.device.geometry()) * 4, needed * 4);
-            return fail(format!(
-                "{}: its zones hold {have} KiB, the metadata needs {need} KiB: take a smaller chunk",
-                drive.name
-            ));
-        }
+        check_drive(&drive.name, &*drive.device, &superblock)?;
     }
     Ok(superblock)
 }
 
-/// What the array looks like from outside.
-fn array_geometry<'a>(
-    superblock: &Superblock,
-    members: impl Iterator<Item = &'a Geometry>,
-) -> Result<Geometry, ArrayError> {
+/// Zones that a drive can have active, as far as the array is concerned.
+fn active_zones(geometry: &Geometry) -> u32 {
     let limited = |limit: u32| if limit == 0 { u32::MAX } else { limit };
-    let most = members
-        .map(|g| limited(g.max_open).min(limited(g.max_active)).min(g.zrwa.map_or(0, |z| z.max_zones)))
-        .min()
-        .unwrap_or(0);
-    // One for the metadata zone that is being written, one for a full zone under repair.
-    let most = most.saturating_sub(2);
-    if most == 0 {
-        return Err(ArrayError("the drives allow too few open zones: three are the least".into()));
-    }
-    Ok(Geometry {
+    let zrwas = geometry.zrwa.map_or(0, |zrwa| zrwa.max_zones);
+    limited(geometry.max_open).min(limited(geometry.max_active)).min(zrwas)
+}
+
+/// What the array looks like from outside.
+fn array_geometry(superblock: &Superblock) -> Geometry {
+    Geometry {
         zones: superblock.zones,
         zone_size_blocks: superblock.zone_size_blocks,
         zone_capacity_blocks: layout_of(superblock).capacity_blocks(),
-        max_open: most,
-        max_active: most,
+        max_open: superblock.max_active,
+        max_active: superblock.max_active,
         zrwa: None,
         oob_bytes: 0,
         max_transfer_blocks: 4096,
         max_append_blocks: 4096,
         volatile_cache: true,
-    })
+    }
+}
+
+/// Checks that a drive can hold its part of an array.
+fn check_drive(name: &str, device: &dyn ZonedDevice, superblock: &Superblock) -> Result<(), ArrayError> {
+    let geometry = device.geometry();
+    let layout = layout_of(superblock);
+    let kib = |blocks: u64| blocks * (BLOCK as u64 / 1024);
+    let fail = |message: String| Err(ArrayError(format!("{name}: {message}")));
+    let Some(zrwa) = geometry.zrwa else {
+        return fail("it has no ZRWA (Zone Random Write Area), which this array needs".into());
+    };
+    let sizes = [
+        ("its ZRWA has", zrwa.size_blocks, 2 * layout.distance * layout.chunk_blocks),
+        ("its zones hold", geometry.zone_capacity_blocks, layout.rows * layout.chunk_blocks),
+        ("for metadata its zones hold", log_blocks(geometry), superblock.log_blocks as u64),
+        ("its requests have at most", geometry.max_transfer_blocks as u64, layout.chunk_blocks),
+    ];
+    for (what, have, need) in sizes {
+        if have < need {
+            return fail(format!("{what} {} KiB, {} KiB are needed", kib(have), kib(need)));
+        }
+    }
+    if !(layout.chunk_blocks / 2).is_multiple_of(zrwa.granularity_blocks) {
+        let (chunk, granularity) = (kib(layout.chunk_blocks), kib(zrwa.granularity_blocks));
+        return fail(format!(
+            "half a chunk of {chunk} KiB is not a multiple of its ZRWA flush granularity of {granularity} KiB"
+        ));
+    }
+    if geometry.zones < superblock.zones + META_ZONES {
+        return fail(format!(
+            "it has {} zones, {} are needed",
+            geometry.zones,
+            superblock.zones + META_ZONES
+        ));
+    }
+    let needed = superblock.max_active.saturating_add(2);
+    if active_zones(geometry) < needed {
+        return fail(format!("it can have {} zones active, {needed} are needed", active_zones(geometry)));
+    }
+    Ok(())
 }

@@ -40,7 +40,7 @@ pub struct Member {
 }
 
 /// The drive that is in a place when a command is sent to it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seat {
     pub member: usize,
     incarnation: u32,
@@ -69,8 +69,6 @@ pub struct Core {
     pub table: RefCell<ZoneTable>,
     /// Zones that have something going on, by number.
     pub running: RefCell<BTreeMap<u32, Rc<Zone>>>,
-    /// Opened when a running zone has ended.
-    pub zone_ended: Gate,
     pub pool: RefCell<BufPool>,
     /// A change of membership is on its way to the superblocks: nothing that relies on it may be
     /// acknowledged before.
@@ -83,11 +81,14 @@ pub struct Core {
     pub busy: RefCell<BTreeSet<u32>>,
     /// A zone and members (bits) that the metadata counts as rebuilt, but not yet safely so.
     pub joining: Cell<(u32, u32)>,
+    /// The drive that a rebuild works on; there is one rebuild at a time.
+    pub repairing: Cell<Option<Seat>>,
+    pub rebuild_runs: Cell<bool>,
     /// The zone that is being rebuilt, and whether somebody wants it left alone.
     pub rebuilding: Cell<Option<u32>>,
     pub rebuild_stop: Cell<bool>,
-    /// Opened when a rebuild has left a zone alone, and when a zone is not busy any more.
-    pub rebuild_left: Gate,
+    /// Opened when a zone has ended, is not busy any more, or has been left alone by a rebuild.
+    pub zones_changed: Gate,
 }
 
 impl Core {
@@ -156,6 +157,13 @@ impl Core {
         }
     }
 
+    /// Makes what has completed on the members in `mask` safe, and who they are: a member that failed
+    /// on the way may hold things in its cache only, so the others must know first that it is out.
+    pub async fn barrier(&self, mask: u32) {
+        self.flush_caches(mask).await;
+        self.membership_settled().await;
+    }
+
     /// Logs a record on every member and waits until it is safe on all that are left.
     pub async fn broadcast(&self, record: Record, sequence: u64) {
         let pending: Vec<_> = Self::each(self.active.get())
@@ -205,7 +213,7 @@ impl Core {
         }
         self.membership_pending.set(true);
         self.membership.open();
-        self.rebuild_left.open();
+        self.zones_changed.open();
         for zone in self.running.borrow().values() {
             zone.wake();
         }

@@ -52,7 +52,7 @@ impl Core {
     pub async fn reset(self: Rc<Self>, zones: Range<u32>) -> Result<(), DeviceError> {
         let result = self.reset_busy(zones.clone()).await;
         self.busy.borrow_mut().retain(|zone| !zones.contains(zone));
-        self.rebuild_left.open();
+        self.zones_changed.open();
         result
     }
 
@@ -128,6 +128,9 @@ impl Core {
         dead: &[(u32, usize)],
     ) -> Result<(), DeviceError> {
         let (first, count) = (zones.start, zones.end - zones.start);
+        // A member that failed in the reset still holds the old zone: first it has to be known as out.
+        self.membership_settled().await;
+        self.check_failed()?;
         let sequence = self.next_sequence();
         for record in &mut self.zones.borrow_mut()[zones.start as usize..zones.end as usize] {
             record.resetting = false;
@@ -144,7 +147,7 @@ impl Core {
     pub async fn finish(self: Rc<Self>, zone: ZoneIndex) -> Result<(), DeviceError> {
         let result = self.finish_busy(zone).await;
         self.busy.borrow_mut().remove(&zone.0);
-        self.rebuild_left.open();
+        self.zones_changed.open();
         result
     }
 
@@ -160,7 +163,8 @@ impl Core {
             return Ok(());
         }
         let tail_blocks = running.as_ref().map_or(0, |zone| zone.flow.borrow().complete);
-        self.flush_caches(self.live(index)).await;
+        self.barrier(self.live(index)).await;
+        self.check_failed()?;
         let epoch = {
             let record = &mut self.zones.borrow_mut()[index.0 as usize];
             record.finished = Some(tail_blocks);
@@ -204,13 +208,14 @@ impl Core {
                 let mut targets = [0; MAX_MEMBERS];
                 targets[parity_member] = 2 * rows;
                 self.move_to(zone, &targets).await;
-                self.flush_caches(1 << parity_member & self.live(index)).await;
+                self.barrier(1 << parity_member & self.live(index)).await;
             }
             self.move_to(zone, &[2 * rows; MAX_MEMBERS]).await;
-            self.flush_caches(self.live(index)).await;
+            self.barrier(self.live(index)).await;
         }
         let zones = Zones::One(Core::physical(index));
         self.on_all(self.live(index), "finish zone", |_| Command::Finish { zones }).await;
+        self.clear_lost(index).await;
         self.membership_settled().await;
         self.check_failed()
     }

@@ -72,6 +72,11 @@ impl LoggedParity {
         self.0.retain(|key, _| key.0 != zone || key.1 >= stripe);
     }
 
+    /// Keeps only stripes of which `keep` (zone, epoch, stripe) says so.
+    pub fn retain(&mut self, keep: impl Fn(u32, u64, u64) -> bool) {
+        self.0.retain(|(zone, stripe, _), slot| keep(*zone, slot.epoch, *stripe));
+    }
+
     fn records(&self) -> Vec<ParityRecord> {
         let mut records = Vec::new();
         for ((zone, stripe, index), slot) in &self.0 {
@@ -223,22 +228,19 @@ impl MetaLog {
     }
 
     async fn write_batch(&self, core: &Rc<Core>, batch: &[Queued]) -> Result<(), crate::device::DeviceError> {
-        let encode = || {
-            let mut bytes = Vec::new();
-            for (record, sequence) in
-                batch.iter().filter_map(|(record, sequence, _)| Some((record.as_ref()?, sequence)))
-            {
-                let lba = self.lba(self.zone.get()).0 + self.wp_blocks.get() + (bytes.len() / BLOCK) as u64;
-                bytes.extend_from_slice(&record.encode(self.origin(lba), *sequence));
-            }
-            bytes
-        };
-        let mut bytes = encode();
+        let mut bytes = Vec::new();
+        for (record, sequence) in
+            batch.iter().filter_map(|(record, sequence, _)| Some((record.as_ref()?, sequence)))
+        {
+            let lba = self.lba(self.zone.get()).0 + self.wp_blocks.get() + (bytes.len() / BLOCK) as u64;
+            bytes.extend_from_slice(&record.encode(self.origin(lba), *sequence));
+        }
         let limit = log_blocks(self.device.geometry());
         let renew = batch.iter().any(|(record, _, _)| record.is_none());
         if renew || self.wp_blocks.get() + (bytes.len() / BLOCK) as u64 > limit {
-            self.checkpoint(core).await?;
-            bytes = encode();
+            // It says everything that the records say: what they change was changed when they were
+            // queued.
+            return self.checkpoint(core).await;
         }
         self.write(&bytes).await
     }

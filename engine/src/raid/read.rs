@@ -191,7 +191,10 @@ impl Core {
             }
             let bytes = match found {
                 Some(bytes) => bytes,
-                None => self.reconstruct(zone, piece).await?,
+                None => match self.reconstruct(zone, piece).await {
+                    Ok(bytes) => bytes,
+                    Err(error) => self.read_rebuilt(zone, piece).await.ok_or(error)?,
+                },
             };
             let target = data.as_mut().ok_or(DeviceError::Status(Status::InvalidField))?;
             target[block as usize * BLOCK..][..bytes.len()].copy_from_slice(&bytes);
@@ -202,6 +205,18 @@ impl Core {
             target[done_blocks as usize * BLOCK..].fill(0);
         }
         Ok(())
+    }
+
+    /// `piece` from its own member, which may have been rebuilt since the read began; `None` if it
+    /// has not, or fails too.
+    async fn read_rebuilt(&self, zone: ZoneIndex, piece: Piece) -> Option<Buf> {
+        let member = self.layout.member(piece.stripe, piece.index);
+        if self.live(zone) & (1 << member) == 0 {
+            return None;
+        }
+        let buf = self.pool.borrow_mut().take(piece.to - piece.from);
+        let done = self.submit(member, Command::read(self.place(zone, member, piece), buf)).await;
+        done.result.is_ok().then_some(done.data)
     }
 
     /// `piece` from the other members.

@@ -48,12 +48,25 @@ impl From<DeviceError> for Stopped {
     }
 }
 
+/// Ends a rebuild, also one that is dropped half-way.
+struct Guard<'a>(&'a Core);
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        self.0.rebuild_runs.set(false);
+        self.0.repairing.set(None);
+        self.0.rebuilding.set(None);
+        self.0.joining.set((0, 0));
+        self.0.zones_changed.open();
+    }
+}
+
 impl Core {
     /// Has a rebuild leave `zones` alone, and waits until it does.
     pub async fn stop_rebuild(&self, zones: Range<u32>) {
         while self.rebuilding.get().is_some_and(|zone| zones.contains(&zone)) {
             self.rebuild_stop.set(true);
-            self.rebuild_left.wait().await;
+            self.zones_changed.wait().await;
         }
     }
 
@@ -86,6 +99,10 @@ impl Core {
 
     /// Rebuilds everything that is lacking; gives the bytes that were written.
     pub async fn rebuild(self: &Rc<Self>, progress: &dyn Fn(Progress)) -> Result<u64, String> {
+        if self.rebuild_runs.replace(true) {
+            return Err("a rebuild is under way already".into());
+        }
+        let _guard = Guard(self);
         let mut done_bytes = 0;
         let under_repair = self.lacking().iter().fold(0, |mask, (_, member)| mask | 1u32 << member);
         self.clear_leftovers().await;
@@ -102,10 +119,11 @@ impl Core {
                 if lacking.is_empty() {
                     return Ok(done_bytes);
                 }
-                self.rebuild_left.wait().await;
+                self.zones_changed.wait().await;
                 continue;
             };
             self.rebuilding.set(Some(zone.0));
+            self.repairing.set(Some(self.seat(member)));
             self.rebuild_stop.set(false);
             let before = done_bytes;
             let result = {
@@ -121,7 +139,7 @@ impl Core {
                 self.on_member(member, Command::Reset { zones }).await.ok();
             }
             self.rebuilding.set(None);
-            self.rebuild_left.open();
+            self.zones_changed.open();
             match result {
                 Ok(()) => {}
                 Err(Stopped::Again) if !self.failed.get() => done_bytes = before,
@@ -162,6 +180,7 @@ impl Core {
 
     /// A command for the member under repair; if it fails there, the member is taken out.
     async fn on_member(&self, member: usize, command: Command) -> Result<(), Stopped> {
+        self.check_active(member)?;
         let seat = self.seat(member);
         let result = self.submit(member, command).await.result;
         result.map_err(|error| {
@@ -171,10 +190,11 @@ impl Core {
     }
 
     fn check_active(&self, member: usize) -> Result<(), Stopped> {
-        match self.active.get() & (1 << member) {
-            0 => Err(Stopped::Error("the drive under repair failed".into())),
-            _ => Ok(()),
+        // Not another drive in the same place either.
+        if self.active.get() & (1 << member) == 0 || self.repairing.get() != Some(self.seat(member)) {
+            return Err(Stopped::Error("the drive under repair failed".into()));
         }
+        Ok(())
     }
 
     fn check_stop(&self, member: usize) -> Result<(), Stopped> {
@@ -462,7 +482,8 @@ impl Core {
         let record = Record::Tail(TailRecord { zone: zone.index.0, epoch, tail_blocks });
         let Place::Row(row) = place else { return self.log_on(member, record).await };
         let sequence = self.next_sequence();
-        let lba = self.start(member, zone.index).0 + row * layout.chunk_blocks + sequence % 2;
+        let block = zone.flow.borrow().log_block;
+        let lba = self.start(member, zone.index).0 + row * layout.chunk_blocks + block;
         let origin = Origin { array: self.array, member: member as u32, lba };
         let command = Command::write(Lba(lba), record.encode(origin, sequence), true);
         self.on_member(member, command).await

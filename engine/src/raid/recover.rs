@@ -9,8 +9,8 @@
 use super::{
     Canary,
     core::Core,
-    geometry::{Layout, MAX_MEMBERS, Place},
-    metalog::{Live, META_ZONES, NoLog, ReadLog, read_log},
+    geometry::{MAX_MEMBERS, Place},
+    metalog::{Live, NoLog, ReadLog, read_log},
     parity,
     write::Zone,
     zrwa::{self, Evidence, Refusal},
@@ -18,7 +18,7 @@ use super::{
 use crate::{
     array::{ArrayError, Drive},
     buf::{BLOCK, Buf},
-    device::{Command, ZonedDevice},
+    device::Command,
     format::{
         Uuid,
         record::{Origin, Record, ZoneRecord},
@@ -525,45 +525,4 @@ pub fn live_of(log: &ReadLog, chunk_blocks: u64) -> Live {
         live.apply(record, chunk_blocks);
     }
     live
-}
-
-/// Checks that a drive can hold its part of an array.
-pub fn check_drive(
-    name: &str,
-    device: &dyn ZonedDevice,
-    layout: &Layout,
-    zones: u32,
-) -> Result<(), ArrayError> {
-    let geometry = device.geometry();
-    let fail = |message: String| Err(ArrayError(format!("{name}: {message}")));
-    let Some(zrwa) = geometry.zrwa else {
-        return fail("has no ZRWA (Zone Random Write Area), which this array needs".into());
-    };
-    let window = 2 * layout.distance * layout.chunk_blocks;
-    if zrwa.size_blocks < window {
-        let (have, need) = (kib(zrwa.size_blocks), kib(window));
-        return fail(format!("its ZRWA of {have} KiB is too small, {need} KiB are needed"));
-    }
-    if !(layout.chunk_blocks / 2).is_multiple_of(zrwa.granularity_blocks) {
-        let (chunk, granularity) = (kib(layout.chunk_blocks), kib(zrwa.granularity_blocks));
-        return fail(format!(
-            "half a chunk of {chunk} KiB is not a multiple of its ZRWA flush granularity of {granularity} KiB"
-        ));
-    }
-    if geometry.zone_capacity_blocks < layout.rows * layout.chunk_blocks {
-        let (have, need) = (kib(geometry.zone_capacity_blocks), kib(layout.rows * layout.chunk_blocks));
-        return fail(format!("its zones hold {have} KiB, {need} KiB are needed"));
-    }
-    if geometry.zones < zones + META_ZONES {
-        return fail(format!("it has {} zones, {} are needed", geometry.zones, zones + META_ZONES));
-    }
-    if (geometry.max_transfer_blocks as u64) < layout.chunk_blocks {
-        let (have, need) = (kib(geometry.max_transfer_blocks as u64), kib(layout.chunk_blocks));
-        return fail(format!("it takes {have} KiB at a time, less than a chunk of {need} KiB"));
-    }
-    Ok(())
-}
-
-fn kib(blocks: u64) -> u64 {
-    blocks * BLOCK as u64 / 1024
 }

@@ -42,8 +42,9 @@ pub struct Zone {
 #[derive(Default)]
 pub struct Flow {
     pub epoch: u64,
-    /// Whether the members' zones have been opened.
+    /// Whether the members' zones have been opened, or are being opened now.
     pub open: bool,
+    opening: bool,
     /// The zone is over: full, reset or finished. Its tasks end.
     pub ended: bool,
     /// Number of those who want no more submissions for now.
@@ -64,6 +65,8 @@ pub struct Flow {
     pub claimed: u64,
     pub positions: [u64; MAX_MEMBERS],
     settling: bool,
+    /// Which of the two log blocks was written last.
+    pub log_block: u64,
     /// Explicit flushes that are on their way: one caller of `move_to` at a time.
     moves: VecDeque<(Seat, Completion)>,
     /// One chunk: parity of the stripe of `next`, below the tail's offset with its chunk, above
@@ -171,24 +174,28 @@ impl Core {
     }
 
     async fn open_members(self: Rc<Self>, zone: Rc<Zone>) {
-        while self.rebuilding.get() == Some(zone.index.0) {
-            self.rebuild_left.wait().await;
-        }
-        // A zone that has just become full may still hold its resources on the members.
         loop {
-            let ended = self.zone_ended.wait();
+            let changed = self.zones_changed.wait();
+            if zone.flow.borrow().frozen || zone.flow.borrow().ended {
+                return;
+            }
+            // A zone that has just become full may still hold its resources on the members.
             let limit = self.geometry.max_active as usize;
             let open = self.running.borrow().values().filter(|z| z.flow.borrow().open).count();
-            if limit == 0 || open < limit || self.failed.get() {
+            let room = limit == 0 || open < limit;
+            if self.failed.get() || (room && self.rebuilding.get() != Some(zone.index.0)) {
                 break;
             }
-            ended.await;
+            changed.await;
         }
-        zone.flow.borrow_mut().open = true;
-        zone.flow.borrow_mut().paused += 1;
+        {
+            let mut flow = zone.flow.borrow_mut();
+            (flow.open, flow.opening) = (true, true);
+        }
         let zones = Zones::One(Core::physical(zone.index));
         self.on_all(self.live(zone.index), "open zone", |_| Command::Open { zones, zrwa: true }).await;
-        zone.flow.borrow_mut().paused -= 1;
+        zone.flow.borrow_mut().opening = false;
+        zone.changed.open();
         self.start_tasks(&zone);
         self.pump(&zone);
     }
@@ -202,7 +209,7 @@ impl Core {
     pub fn pump(&self, zone: &Zone) {
         let mut flow = zone.flow.borrow_mut();
         let flow = &mut *flow;
-        if !flow.open || flow.paused > 0 || flow.ended {
+        if !flow.open || flow.opening || flow.paused > 0 || flow.ended {
             return;
         }
         let stripe_blocks = self.layout.stripe_blocks();
@@ -562,13 +569,13 @@ impl Core {
             }
         }
         zone.wake();
-        self.zone_ended.open();
+        self.zones_changed.open();
     }
 
     /// Moves write pointers, round by round, so that they say `chunks` (§4.4).
     async fn claim(&self, zone: &Zone, chunks: u64) {
-        self.flush_caches(self.live(zone.index)).await;
-        loop {
+        self.barrier(self.live(zone.index)).await;
+        while !self.failed.get() {
             let (live, positions) = (self.live(zone.index), zone.flow.borrow().positions);
             let round = match self.canary {
                 Some(Canary::LaggardOrder) => zrwa::laggard_round(&self.layout, live, &positions, chunks)
@@ -577,7 +584,7 @@ impl Core {
             };
             let Some(targets) = round else { return };
             self.move_to(zone, &targets).await;
-            self.flush_caches(live).await;
+            self.barrier(live).await;
         }
     }
 
@@ -609,17 +616,23 @@ impl Core {
         let layout = &self.layout;
         let stripe = (tail_blocks - 1) / layout.stripe_blocks();
         let (members, place) = layout.log(stripe);
+        self.barrier(self.live(zone.index)).await;
+        // Only now: a member that was replaced meanwhile lacks the zone.
         let live = self.live(zone.index);
         let sequence = self.next_sequence();
-        let epoch = zone.flow.borrow().epoch;
+        // The two blocks take turns: one of them is whole whatever happens to the other.
+        let (epoch, block) = {
+            let mut flow = zone.flow.borrow_mut();
+            flow.log_block = 1 - flow.log_block;
+            (flow.epoch, flow.log_block)
+        };
         let record = Record::Tail(TailRecord { zone: zone.index.0, epoch, tail_blocks });
         let mut pending = Vec::new();
-        self.flush_caches(live).await;
         for member in members.into_iter().filter(|m| live & (1 << m) != 0) {
             let completion = match place {
                 Place::MetaLog => self.append(member, record.clone()),
                 Place::Row(row) => {
-                    let lba = self.start(member, zone.index).0 + row * layout.chunk_blocks + sequence % 2;
+                    let lba = self.start(member, zone.index).0 + row * layout.chunk_blocks + block;
                     let origin = Origin { array: self.array, member: member as u32, lba };
                     self.submit(member, Command::write(Lba(lba), record.encode(origin, sequence), true))
                 }
@@ -642,6 +655,20 @@ impl Core {
             .filter(|m| self.device(*m).is_some_and(|d| d.geometry().zone_capacity_blocks > used))
             .fold(0, |mask, m| mask | 1 << m);
         self.on_all(short, "finish zone", |_| Command::Finish { zones }).await;
+        self.clear_lost(zone.index).await;
+    }
+
+    /// Has the members that lack their part of a zone that ends give up what they hold of it: it
+    /// takes resources that the array counts as free. A rebuild does that itself.
+    pub async fn clear_lost(&self, zone: ZoneIndex) {
+        if self.rebuilding.get() == Some(zone.0) {
+            return;
+        }
+        let lost = self.zones.borrow()[zone.0 as usize].lost & self.active.get();
+        for member in Core::each(lost) {
+            // If that fails, the drive cannot write the zone any more, and it holds nothing either.
+            self.submit(member, Command::Reset { zones: Zones::One(Core::physical(zone)) }).await;
+        }
     }
 
     /// Waits until nothing of the zone is on its way, and what is complete is settled. Nothing is
@@ -657,7 +684,8 @@ impl Core {
             zone.completed.open();
             {
                 let flow = zone.flow.borrow();
-                let quiet = flow.flights.is_empty() && !flow.settling && !self.unsettled(&flow);
+                let busy = flow.opening || flow.settling || !flow.flights.is_empty();
+                let quiet = !busy && !self.unsettled(&flow);
                 if quiet || flow.ended || (self.failed.get() && flow.flights.is_empty()) {
                     return;
                 }
@@ -672,6 +700,7 @@ impl Core {
         self.stop_rebuild(zone.index.0..zone.index.0 + 1).await;
         self.quiet(zone).await;
         zone.flow.borrow_mut().frozen = true;
+        self.zones_changed.open();
     }
 
     pub fn resume(&self, zone: &Zone) {
