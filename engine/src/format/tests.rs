@@ -135,6 +135,8 @@ fn superblock() -> Superblock {
         distance: u32_of(11),
         zone_size_blocks: u64_of(12),
         zones: u32_of(13),
+        max_active: u32_of(14),
+        log_blocks: u32_of(15),
         members: (0..3).map(|i| SuperblockMember { uuid: uuid_of(8 + i as u8), active: i != 1 }).collect(),
     }
 }
@@ -142,7 +144,7 @@ fn superblock() -> Superblock {
 fn take_superblock(bytes: &mut &[u8]) {
     let mut name = b"tank".to_vec();
     name.resize(NAME_BYTES, 0);
-    let expected: [(&str, &[u8]); 12] = [
+    let expected: [(&str, &[u8]); 14] = [
         ("compatible", &u64_of(1).to_le_bytes()),
         ("read-only-compatible", &u64_of(2).to_le_bytes()),
         ("incompatible", &u64_of(3).to_le_bytes()),
@@ -155,6 +157,8 @@ fn take_superblock(bytes: &mut &[u8]) {
         ("rows", &u64_of(10).to_le_bytes()),
         ("zone size", &u64_of(12).to_le_bytes()),
         ("zones", &u32_of(13).to_le_bytes()),
+        ("max active", &u32_of(14).to_le_bytes()),
+        ("log blocks", &u32_of(15).to_le_bytes()),
     ];
     let expected: Vec<_> = expected.into_iter().chain([("members", &[3, 0, 0, 0][..])]).collect();
     take(bytes, "Superblock head", &expected);
@@ -265,16 +269,38 @@ fn every_kind_of_record_is_documented_and_no_other_is_known() {
         assert_eq!(documented.1, *name);
         payload(record, documented.0);
     }
-    // A payload on which every decoder would find what it wants.
-    let mut bytes = Record::Superblock(Box::new(superblock())).encode(origin(), 1).to_vec();
-    for kind in (0..=300).filter(|kind| !names.iter().any(|(known, _)| known == kind)) {
-        bytes[10..12].copy_from_slice(&kind.to_le_bytes());
-        let len = HEADER_BYTES + u32::from_le_bytes(bytes[12..16].try_into().unwrap()) as usize;
-        bytes[52..56].fill(0);
-        let crc = crc32c::crc32c(&bytes[..len]);
-        bytes[52..56].copy_from_slice(&crc.to_le_bytes());
-        let read = Record::read(&bytes, origin());
-        assert_eq!(read.map(|_| ()).unwrap_err(), Unreadable::Damaged, "kind {kind}");
+    // A payload of every length that a known kind has.
+    for (record, _) in &coded {
+        let mut bytes = record.encode(origin(), 1).to_vec();
+        for kind in (0..=300).filter(|kind| !names.iter().any(|(known, _)| known == kind)) {
+            bytes[10..12].copy_from_slice(&kind.to_le_bytes());
+            seal(&mut bytes);
+            let read = Record::read(&bytes, origin());
+            assert_eq!(read.map(|_| ()).unwrap_err(), Unreadable::Damaged, "kind {kind}");
+        }
+    }
+}
+
+/// Makes the checksum of a changed record right.
+fn seal(bytes: &mut [u8]) {
+    let len = HEADER_BYTES + u32::from_le_bytes(bytes[12..16].try_into().unwrap()) as usize;
+    bytes[52..56].fill(0);
+    let crc = crc32c::crc32c(&bytes[..len]);
+    bytes[52..56].copy_from_slice(&crc.to_le_bytes());
+}
+
+#[test]
+fn a_payload_that_is_longer_or_shorter_than_its_fields_is_damaged() {
+    let superblock = || Record::Superblock(Box::new(superblock()));
+    for record in [superblock(), Record::Reset { first: 1, count: 2 }, Record::Tail(tail(1))] {
+        let bytes = record.encode(origin(), 1).to_vec();
+        let len = u32::from_le_bytes(bytes[12..16].try_into().unwrap());
+        for (other, intact) in [(len, true), (len + 8, false), (len - 8, false)] {
+            let mut bytes = bytes.clone();
+            bytes[12..16].copy_from_slice(&other.to_le_bytes());
+            seal(&mut bytes);
+            assert_eq!(Record::read(&bytes, origin()).is_ok(), intact, "{record:?}, {other} bytes");
+        }
     }
 }
 
