@@ -159,7 +159,11 @@ impl Core {
         self.stop_rebuild(index.0..index.0 + 1).await;
         self.check_failed()?;
         // The zone may have become full in the meantime: then it is finished.
-        if running.as_ref().is_some_and(|zone| zone.flow.borrow().ended) {
+        let ended = match &running {
+            Some(zone) => zone.flow.borrow().ended,
+            None => self.table.borrow().info(index).state == ZoneState::Full,
+        };
+        if ended {
             return Ok(());
         }
         let tail_blocks = running.as_ref().map_or(0, |zone| zone.flow.borrow().complete);
