@@ -7,7 +7,7 @@ SEED := $(or $(SEED),$(shell od -An -N4 -tu4 /dev/urandom | tr -d " "))
 # How many seeds the simulator's share of `make test` is; sized to stay below five minutes.
 SEEDS ?= 5000
 
-.PHONY: demo test lint check simulate exhaustive bench
+.PHONY: demo test lint check simulate exhaustive bench man
 
 demo:
 	$(CARGO) run --release -p zoneraid -- demo
@@ -31,3 +31,7 @@ exhaustive:
 
 bench:
 	$(CARGO) bench -p zoneraid --bench cost
+
+man:
+	$(CARGO) run --quiet --release -p zoneraid -- man target/man
+	@echo "manual pages are in target/man; look at one with: man -l target/man/zoneraid.1"

@@ -1,4 +1,4 @@
-#![allow(clippy::all, warnings)]
+#![allow(clippy::all, clippy::unwrap_used, clippy::expect_used, clippy::panic, warnings)]
 use engine::{
     array::{Array, CreateOptions, Drive, MemberState},
     buf::{BLOCK, Buf},

@@ -8,6 +8,9 @@ pub mod codec;
 pub mod record;
 pub mod superblock;
 
+#[cfg(test)]
+mod tests;
+
 /// Version of everything in here. A change of any layout raises it.
 pub const VERSION: u16 = 1;
 

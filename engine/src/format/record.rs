@@ -196,8 +196,12 @@ impl Record {
         if header.origin != origin {
             return Err(Unreadable::Foreign(header.origin));
         }
-        let record =
-            Record::decode(header.kind, &mut Decoder(&covered[HEADER_BYTES..])).ok_or(Unreadable::Damaged)?;
+        let mut payload = Decoder(&covered[HEADER_BYTES..]);
+        let record = Record::decode(header.kind, &mut payload).ok_or(Unreadable::Damaged)?;
+        // A payload of another length has another layout.
+        if !payload.0.is_empty() {
+            return Err(Unreadable::Damaged);
+        }
         Ok((record, header.sequence, len.div_ceil(BLOCK) as u64))
     }
 }

@@ -5,11 +5,13 @@
 
 mod array;
 mod drives;
+mod manual;
 pub mod output;
 mod zone;
 
 use crate::{members::ArrayName, size};
 use clap::{Args, Parser, Subcommand, ValueEnum, error::ErrorKind};
+use clap_complete::Shell;
 use output::{FAILED, HEALTHY, Output};
 use std::{path::PathBuf, process::ExitCode};
 
@@ -85,6 +87,11 @@ enum Verb {
         #[arg(long, value_name = "N", default_value_t = crate::bench::ROUNDS)]
         rounds: usize,
     },
+    /// Print what makes a shell complete commands and options
+    Completions { shell: Shell },
+    /// Write manual pages to a directory
+    #[command(hide = true)]
+    Man { dir: PathBuf },
 }
 
 #[derive(Subcommand)]
@@ -246,6 +253,8 @@ fn run(verb: Verb, output: Output) -> anyhow::Result<u8> {
         Verb::Fail { array, member } => array::fail(output, &array, &member),
         Verb::Demo { path, seed } => crate::demo::run(output, path, seed),
         Verb::Bench { rounds } => crate::bench::run(output, rounds),
+        Verb::Completions { shell } => manual::completions(output, shell),
+        Verb::Man { dir } => manual::pages(&dir),
     }
 }
 

@@ -5,9 +5,13 @@
 //! that has gone away (a broken pipe) is not an error.
 
 use anyhow::{Context, Result};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
-use std::io::{ErrorKind, IsTerminal, Write};
+use std::{
+    cell::Cell,
+    io::{ErrorKind, IsTerminal, Write},
+    time::Duration,
+};
 
 /// Version of all JSON output.
 pub const OUTPUT_VERSION: u32 = 1;
@@ -20,6 +24,12 @@ pub const DEGRADED: u8 = 1;
 pub const UNUSABLE: u8 = 2;
 /// The command itself failed.
 pub const FAILED: u8 = 4;
+
+/// How long a transfer may take before its progress is shown.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+const BYTES_OF: &str = "{msg:<10} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta} left";
+const BYTES: &str = "{msg:<10} {bytes} {bytes_per_sec}";
 
 /// Where output goes.
 #[derive(Clone, Copy)]
@@ -82,11 +92,7 @@ impl Output {
 
     /// A bar on standard error for what may take long; hidden unless a person watches.
     pub fn bar(self, what: &str, total_bytes: u64) -> ProgressBar {
-        self.progress(
-            what,
-            total_bytes,
-            "{msg:<10} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta} left",
-        )
+        self.progress(what, total_bytes, BYTES_OF)
     }
 
     /// As [`Output::bar`], for a handful of steps.
@@ -94,13 +100,54 @@ impl Output {
         self.progress(what, steps, "{msg:<10} {wide_bar} {pos}/{len}")
     }
 
+    /// How far a copy to or from a zone is; shown once it has taken longer than [`PATIENCE`]. The
+    /// total is not known of a pipe.
+    pub fn transfer(self, what: &str, total_bytes: Option<u64>) -> Transfer {
+        let hidden = ProgressDrawTarget::hidden();
+        let bar = ProgressBar::with_draw_target(total_bytes, hidden);
+        let template = if total_bytes.is_some() { BYTES_OF } else { BYTES };
+        Transfer { bar: dress(bar, what, template), pending: Cell::new(self.is_watched()) }
+    }
+
+    /// Whether a person looks at standard error.
+    fn is_watched(self) -> bool {
+        !self.json && std::io::stderr().is_terminal()
+    }
+
     fn progress(self, what: &str, total: u64, template: &str) -> ProgressBar {
-        let watched = !self.json && std::io::stderr().is_terminal();
-        let bar = if watched { ProgressBar::new(total) } else { ProgressBar::hidden() };
-        if let Ok(style) = ProgressStyle::with_template(template) {
-            bar.set_style(style);
+        let bar = if self.is_watched() { ProgressBar::new(total) } else { ProgressBar::hidden() };
+        dress(bar, what, template)
+    }
+}
+
+fn dress(bar: ProgressBar, what: &str, template: &str) -> ProgressBar {
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    bar.with_message(what.to_string())
+}
+
+/// The progress of a copy; gone from the screen when dropped.
+pub struct Transfer {
+    bar: ProgressBar,
+    /// Whether it is to be shown, and has not been yet.
+    pending: Cell<bool>,
+}
+
+impl Transfer {
+    /// So much is done.
+    pub fn set_position(&self, bytes: u64) {
+        if self.pending.get() && self.bar.elapsed() > PATIENCE {
+            self.bar.set_draw_target(ProgressDrawTarget::stderr());
+            self.pending.set(false);
         }
-        bar.with_message(what.to_string())
+        self.bar.set_position(bytes);
+    }
+}
+
+impl Drop for Transfer {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
     }
 }
 

@@ -8,7 +8,7 @@
 
 use super::{
     Zone, ZoneWrite,
-    output::{HEALTHY, Output, table},
+    output::{HEALTHY, Output, Transfer, table},
 };
 use crate::{
     members::{ArrayName, Found, Session},
@@ -23,8 +23,9 @@ use engine::{
 use serde::Serialize;
 use std::{
     collections::VecDeque,
-    fs::File,
-    io::{ErrorKind, Read, Write},
+    fs::{File, Metadata},
+    io::{ErrorKind, IsTerminal, Read, Seek, Write},
+    os::fd::AsFd,
 };
 
 /// Bytes between two flushes of a write without FUA.
@@ -37,7 +38,7 @@ pub fn run(output: Output, verb: Zone) -> Result<u8> {
     match verb {
         Zone::Report { array, zone } => report(output, &array, zone),
         Zone::Write(options) => write(output, &options),
-        Zone::Read { array, zone, offset, length } => read(&array, zone, offset, length),
+        Zone::Read { array, zone, offset, length } => read(output, &array, zone, offset, length),
         Zone::Reset { array, zone } => manage(output, &array, zone, |zones| Command::Reset { zones }),
         Zone::Finish { array, zone } => manage(output, &array, zone, |zones| Command::Finish { zones }),
         Zone::Open { array, zone } => {
@@ -162,7 +163,7 @@ fn manage(output: Output, array: &ArrayName, zone: u32, command: impl Fn(Zones) 
     output.print(&managed, |managed| format!("zone {zone} is {}\n", managed.condition))
 }
 
-fn read(array: &ArrayName, zone: u32, offset: u64, length: Option<u64>) -> Result<()> {
+fn read(output: Output, array: &ArrayName, zone: u32, offset: u64, length: Option<u64>) -> Result<()> {
     let session = Session::open(array)?;
     let info = zone_info(&session, zone)?;
     ensure!(info.state != ZoneState::Offline, "zone {zone} is offline; its data cannot be read");
@@ -173,6 +174,8 @@ fn read(array: &ArrayName, zone: u32, offset: u64, length: Option<u64>) -> Resul
     let start = geometry.start(ZoneIndex(zone));
     let at_most = bytes(geometry.max_transfer_blocks.max(1) as u64).min(READ_BYTES);
     let mut stdout = std::io::stdout().lock();
+    // What is copied to the screen shows its progress itself.
+    let progress = (!stdout.is_terminal()).then(|| output.transfer("read", Some(end - offset)));
     let mut at = offset;
     while at < end {
         let first = at / BLOCK as u64;
@@ -187,6 +190,9 @@ fn read(array: &ArrayName, zone: u32, offset: u64, length: Option<u64>) -> Resul
             result => result.context("standard output cannot be written")?,
         }
         at = until;
+        if let Some(progress) = &progress {
+            progress.set_position(at - offset);
+        }
     }
     super::output::quiet_if_nobody_reads(stdout.flush()).context("standard output cannot be written")
 }
@@ -224,10 +230,14 @@ fn write(output: Output, options: &ZoneWrite) -> Result<()> {
         submitted: bytes(info.wp_blocks),
         completed: bytes(info.wp_blocks),
         durable: bytes(info.wp_blocks),
+        start: bytes(info.wp_blocks),
+        progress: output.transfer("write", input_bytes()),
     };
     let mut input = Input { stdin: std::io::stdin().lock(), taken: 0, padded: 0, ended: false };
-    let start = bytes(info.wp_blocks);
     let result = writer.copy(&mut input, bytes(options.block_size), bytes(info.capacity_blocks));
+    let (start, durable) = (writer.start, writer.durable);
+    // Takes the progress off the screen before anything is said.
+    drop(writer);
     if input.padded > 0 {
         output.note(&format!(
             "the input ends inside a block of {BLOCK} bytes; {} zero bytes were added",
@@ -235,7 +245,7 @@ fn write(output: Output, options: &ZoneWrite) -> Result<()> {
         ));
     }
     if let Err(error) = result {
-        let stored = (writer.durable - start).min(input.taken);
+        let stored = (durable - start).min(input.taken);
         return Err(error.context(format!("{stored} bytes of the input are stored safely in zone {zone}")));
     }
     let written = Written {
@@ -243,11 +253,18 @@ fn write(output: Output, options: &ZoneWrite) -> Result<()> {
         zone,
         written_bytes: input.taken,
         padded_bytes: input.padded,
-        wp_bytes: writer.durable,
+        wp_bytes: durable,
     };
     output.print(&written, |w| {
         format!("{} bytes written to zone {zone}; its wp is at {}\n", w.written_bytes, w.wp_bytes)
     })
+}
+
+/// What is left of standard input, if it is a file.
+fn input_bytes() -> Option<u64> {
+    let mut file = File::from(std::io::stdin().as_fd().try_clone_to_owned().ok()?);
+    let metadata = file.metadata().ok().filter(Metadata::is_file)?;
+    metadata.len().checked_sub(file.stream_position().ok()?)
 }
 
 /// Standard input in whole blocks.
@@ -303,6 +320,9 @@ struct Writer<'a> {
     submitted: u64,
     completed: u64,
     durable: u64,
+    /// Where the first write went.
+    start: u64,
+    progress: Transfer,
 }
 
 impl Writer<'_> {
@@ -354,6 +374,7 @@ impl Writer<'_> {
         let done = self.session.wait(completion)?;
         done.result.with_context(|| format!("the write that ends at byte {end} failed"))?;
         self.completed = end;
+        self.progress.set_position(end - self.start);
         self.spare.push(done.data);
         if self.fua { self.promise() } else { Ok(()) }
     }

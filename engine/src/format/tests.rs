@@ -1,0 +1,439 @@
+//! docs/FORMAT.md and the codec say the same.
+//!
+//! The tables of the document are parsed. Records are encoded with values that differ in every
+//! byte, and each value has to be exactly where the document puts its field, with no byte of the
+//! record left undocumented.
+
+use super::{
+    record::*,
+    superblock::{self, NAME_BYTES, Superblock, SuperblockMember},
+    *,
+};
+use crate::{
+    buf::{BLOCK, Buf},
+    device::Geometry,
+    raid::{
+        geometry::{Layout, MAX_MEMBERS, Place, Role},
+        metalog::{META_ZONES, log_blocks},
+        zrwa,
+    },
+};
+use std::collections::BTreeMap;
+
+const DOCUMENT: &str = include_str!("../../../docs/FORMAT.md");
+
+/// Rows of the table whose head row starts with `head` (its first cells) below the heading `title`.
+fn table(title: &str, head: &[&str]) -> Vec<Vec<&'static str>> {
+    let of_title = DOCUMENT.lines().skip_while(|line| line.trim_start_matches('#').trim() != title).skip(1);
+    let section: Vec<&str> = of_title.take_while(|line| !line.starts_with('#')).collect();
+    let cells = |line: &'static str| -> Vec<&'static str> {
+        line.trim_matches('|').split('|').map(str::trim).collect::<Vec<_>>()
+    };
+    let rows: Vec<_> = section
+        .iter()
+        .skip_while(|line| !(line.starts_with('|') && cells(line).starts_with(head)))
+        .take_while(|line| line.starts_with('|'))
+        .skip(2)
+        .map(|line| cells(line))
+        .collect();
+    assert!(!rows.is_empty(), "FORMAT.md has no table {head:?} in '{title}'");
+    rows
+}
+
+/// Takes what the document says of `title` off the front of `bytes`, and compares it with what was
+/// encoded there.
+fn take(bytes: &mut &[u8], title: &str, expected: &[(&str, &[u8])]) {
+    let (mut at, mut names) = (0, Vec::new());
+    for row in table(title, &["offset", "bytes", "field", "meaning"]) {
+        let [offset, size, name, _] = row[..] else { panic!("{title}: {row:?}") };
+        let value = expected.iter().find(|(field, _)| *field == name);
+        let reserved: &[u8] = &[0; 8];
+        let value = match value {
+            Some((_, value)) => value,
+            None if name == "reserved" => &reserved[..size.parse().unwrap()],
+            None => panic!("{title}: the codec has no field '{name}'"),
+        };
+        assert_eq!(offset.parse(), Ok(at), "{title}, {name}: offset");
+        if let Ok(size) = size.parse::<usize>() {
+            assert_eq!(value.len(), size, "{title}, {name}: size");
+        }
+        let found = bytes.get(at..at + value.len());
+        assert_eq!(found, Some(value), "{title}, {name}: not where it should be");
+        at += value.len();
+        names.push(name);
+    }
+    for (name, _) in expected {
+        assert!(names.contains(name), "{title}: '{name}' is not documented");
+    }
+    *bytes = &bytes[at..];
+}
+
+/// Values that differ in every byte from those of all other numbers up to 31.
+fn u64_of(number: u8) -> u64 {
+    u64::from_le_bytes(std::array::from_fn(|i| number * 8 + i as u8 + 1))
+}
+
+fn u32_of(number: u8) -> u32 {
+    u64_of(number) as u32
+}
+
+fn uuid_of(number: u8) -> Uuid {
+    Uuid(std::array::from_fn(|i| number * 16 + i as u8))
+}
+
+const ORIGIN_MEMBER: u8 = 20;
+
+fn origin() -> Origin {
+    Origin { array: uuid_of(3), member: u32_of(ORIGIN_MEMBER), lba: u64_of(21) }
+}
+
+/// Encodes a record, checks its header, and gives its payload.
+fn payload(record: &Record, kind: u16) -> Vec<u8> {
+    let bytes = record.encode(origin(), u64_of(22)).to_vec();
+    assert_eq!(bytes.len() % BLOCK, 0);
+    let mut payload = bytes[HEADER_BYTES..].to_vec();
+    let len = u32::from_le_bytes(bytes[12..16].try_into().unwrap()) as usize;
+    assert!(payload.split_off(len).iter().all(|byte| *byte == 0), "padding");
+    let mut covered = bytes[..HEADER_BYTES + len].to_vec();
+    covered[52..56].fill(0);
+    let crc = crc32c::crc32c(&covered).to_le_bytes();
+    let mut header = &bytes[..HEADER_BYTES];
+    let fields: [(&str, &[u8]); 8] = [
+        ("magic", b"zoneraid"),
+        ("version", &VERSION.to_le_bytes()),
+        ("kind", &kind.to_le_bytes()),
+        ("payload bytes", &(len as u32).to_le_bytes()),
+        ("array", &uuid_of(3).0),
+        ("sequence", &u64_of(22).to_le_bytes()),
+        ("lba", &u64_of(21).to_le_bytes()),
+        ("member", &u32_of(ORIGIN_MEMBER).to_le_bytes()),
+    ];
+    let fields: Vec<_> = fields.into_iter().chain([("crc", &crc[..])]).collect();
+    take(&mut header, "Record header", &fields);
+    assert!(header.is_empty(), "the header is longer than documented");
+    payload
+}
+
+fn check_payload(record: &Record, kind: u16, title: &str, expected: &[(&str, &[u8])]) {
+    let bytes = payload(record, kind);
+    let mut rest = &bytes[..];
+    take(&mut rest, title, expected);
+    assert!(rest.is_empty(), "{title}: {} bytes are not documented", rest.len());
+}
+
+fn superblock() -> Superblock {
+    Superblock {
+        compatible: u64_of(1),
+        read_only_compatible: u64_of(2),
+        incompatible: u64_of(3),
+        array: uuid_of(2),
+        name: "tank".into(),
+        event: u64_of(8),
+        floor: u64_of(9),
+        chunk_blocks: 16,
+        rows: u64_of(10),
+        distance: u32_of(11),
+        zone_size_blocks: u64_of(12),
+        zones: u32_of(13),
+        max_active: u32_of(14),
+        log_blocks: u32_of(15),
+        members: (0..3).map(|i| SuperblockMember { uuid: uuid_of(8 + i as u8), active: i != 1 }).collect(),
+    }
+}
+
+fn take_superblock(bytes: &mut &[u8]) {
+    let mut name = b"tank".to_vec();
+    name.resize(NAME_BYTES, 0);
+    let expected: [(&str, &[u8]); 14] = [
+        ("compatible", &u64_of(1).to_le_bytes()),
+        ("read-only-compatible", &u64_of(2).to_le_bytes()),
+        ("incompatible", &u64_of(3).to_le_bytes()),
+        ("array", &uuid_of(2).0),
+        ("name", &name),
+        ("event", &u64_of(8).to_le_bytes()),
+        ("floor", &u64_of(9).to_le_bytes()),
+        ("chunk blocks", &16u32.to_le_bytes()),
+        ("distance", &u32_of(11).to_le_bytes()),
+        ("rows", &u64_of(10).to_le_bytes()),
+        ("zone size", &u64_of(12).to_le_bytes()),
+        ("zones", &u32_of(13).to_le_bytes()),
+        ("max active", &u32_of(14).to_le_bytes()),
+        ("log blocks", &u32_of(15).to_le_bytes()),
+    ];
+    let expected: Vec<_> = expected.into_iter().chain([("members", &[3, 0, 0, 0][..])]).collect();
+    take(bytes, "Superblock head", &expected);
+    for i in 0..3 {
+        let flags = (i != 1) as u64;
+        take(bytes, "Superblock member", &[("uuid", &uuid_of(8 + i).0), ("flags", &flags.to_le_bytes())]);
+    }
+}
+
+fn parity(number: u8) -> ParityRecord {
+    ParityRecord {
+        zone: u32_of(number),
+        index: u32_of(number + 1),
+        epoch: u64_of(number + 2),
+        stripe: u64_of(number + 3),
+        from: u32_of(number + 4),
+        data: Buf::copy_of(&vec![number; number as usize * BLOCK]),
+    }
+}
+
+fn take_parity(bytes: &mut &[u8], number: u8) {
+    let data = vec![number; number as usize * BLOCK];
+    let expected: [(&str, &[u8]); 7] = [
+        ("zone", &u32_of(number).to_le_bytes()),
+        ("index", &u32_of(number + 1).to_le_bytes()),
+        ("epoch", &u64_of(number + 2).to_le_bytes()),
+        ("stripe", &u64_of(number + 3).to_le_bytes()),
+        ("from", &u32_of(number + 4).to_le_bytes()),
+        ("data bytes", &(data.len() as u32).to_le_bytes()),
+        ("data", &data),
+    ];
+    take(bytes, "Parity", &expected);
+}
+
+fn tail(number: u8) -> TailRecord {
+    TailRecord { zone: u32_of(number), epoch: u64_of(number + 1), tail_blocks: u64_of(number + 2) }
+}
+
+fn take_tail(bytes: &mut &[u8], number: u8) {
+    let expected: [(&str, &[u8]); 3] = [
+        ("zone", &u32_of(number).to_le_bytes()),
+        ("epoch", &u64_of(number + 1).to_le_bytes()),
+        ("tail", &u64_of(number + 2).to_le_bytes()),
+    ];
+    take(bytes, "Tail", &expected);
+}
+
+#[test]
+fn every_number_is_the_documented_one() {
+    let documented: BTreeMap<&str, &str> =
+        table("Numbers", &["number", "value"]).into_iter().map(|row| (row[0], row[1])).collect();
+    let roomy = Geometry {
+        zones: 3,
+        zone_size_blocks: 1 << 40,
+        zone_capacity_blocks: 1 << 40,
+        max_open: 0,
+        max_active: 0,
+        zrwa: None,
+        oob_bytes: 0,
+        max_transfer_blocks: 1,
+        max_append_blocks: 1,
+        volatile_cache: false,
+    };
+    let decodes = |members: usize| {
+        let mut superblock = superblock();
+        superblock.members.resize(members, SuperblockMember { uuid: Uuid([0; 16]), active: true });
+        let bytes = Record::Superblock(Box::new(superblock)).encode(origin(), 1);
+        Record::read(&bytes, origin()).is_ok()
+    };
+    let fewest = (0..100).find(|members| decodes(*members)).unwrap();
+    let most = (0..100).rfind(|members| decodes(*members)).unwrap();
+    assert_eq!(most, MAX_MEMBERS);
+    let coded = [
+        ("block, bytes", BLOCK.to_string()),
+        ("magic", String::from_utf8(MAGIC.to_vec()).unwrap()),
+        ("version", VERSION.to_string()),
+        ("record header, bytes", HEADER_BYTES.to_string()),
+        ("longest name, bytes", NAME_BYTES.to_string()),
+        ("fewest members", fewest.to_string()),
+        ("most members", most.to_string()),
+        ("metadata zones", META_ZONES.to_string()),
+        ("most blocks used of a metadata zone", log_blocks(&roomy).to_string()),
+        // All of them are known to be harmless.
+        ("known compatible features", "0".into()),
+        ("known read-only-compatible features", superblock::KNOWN_READ_ONLY_COMPATIBLE.to_string()),
+        ("known incompatible features", superblock::KNOWN_INCOMPATIBLE.to_string()),
+    ];
+    assert_eq!(documented, coded.iter().map(|(name, value)| (*name, value.as_str())).collect());
+    assert!(DOCUMENT.starts_with(&format!("# The on-media format, version {VERSION}\n")));
+}
+
+#[test]
+fn every_kind_of_record_is_documented_and_no_other_is_known() {
+    let kinds = table("Record header", &["kind", "record"]);
+    let names: Vec<_> = kinds.iter().map(|row| (row[0].parse::<u16>().unwrap(), row[1])).collect();
+    let coded = [
+        (Record::Superblock(Box::new(superblock())), "superblock"),
+        (Record::Reset { first: 0, count: 0 }, "reset"),
+        (Record::ResetDone { first: 0, count: 0, epoch: 0 }, "reset done"),
+        (Record::Finish { zone: 0, epoch: 0, tail_blocks: 0 }, "finish"),
+        (Record::Rebuilt { zone: 0, epoch: 0, members: 0 }, "rebuilt"),
+        (Record::Parity(parity(1)), "parity"),
+        (Record::Tail(tail(1)), "tail"),
+    ];
+    assert_eq!(names[0], (1, "checkpoint"));
+    assert_eq!(names.len(), coded.len() + 1);
+    for ((record, name), documented) in coded.iter().zip(&names[1..]) {
+        assert_eq!(documented.1, *name);
+        payload(record, documented.0);
+    }
+    // A payload of every length that a known kind has.
+    for (record, _) in &coded {
+        let mut bytes = record.encode(origin(), 1).to_vec();
+        for kind in (0..=300).filter(|kind| !names.iter().any(|(known, _)| known == kind)) {
+            bytes[10..12].copy_from_slice(&kind.to_le_bytes());
+            seal(&mut bytes);
+            let read = Record::read(&bytes, origin());
+            assert_eq!(read.map(|_| ()).unwrap_err(), Unreadable::Damaged, "kind {kind}");
+        }
+    }
+}
+
+/// Makes the checksum of a changed record right.
+fn seal(bytes: &mut [u8]) {
+    let len = HEADER_BYTES + u32::from_le_bytes(bytes[12..16].try_into().unwrap()) as usize;
+    bytes[52..56].fill(0);
+    let crc = crc32c::crc32c(&bytes[..len]);
+    bytes[52..56].copy_from_slice(&crc.to_le_bytes());
+}
+
+#[test]
+fn a_payload_that_is_longer_or_shorter_than_its_fields_is_damaged() {
+    let superblock = || Record::Superblock(Box::new(superblock()));
+    for record in [superblock(), Record::Reset { first: 1, count: 2 }, Record::Tail(tail(1))] {
+        let bytes = record.encode(origin(), 1).to_vec();
+        let len = u32::from_le_bytes(bytes[12..16].try_into().unwrap());
+        for (other, intact) in [(len, true), (len + 8, false), (len - 8, false)] {
+            let mut bytes = bytes.clone();
+            bytes[12..16].copy_from_slice(&other.to_le_bytes());
+            seal(&mut bytes);
+            assert_eq!(Record::read(&bytes, origin()).is_ok(), intact, "{record:?}, {other} bytes");
+        }
+    }
+}
+
+#[test]
+fn every_field_is_where_the_document_puts_it() {
+    let (a, b, c) = (u32_of(1).to_le_bytes(), u32_of(2).to_le_bytes(), u64_of(3).to_le_bytes());
+    let d = u64_of(4).to_le_bytes();
+    let bytes = payload(&Record::Superblock(Box::new(superblock())), 2);
+    let mut rest = &bytes[..];
+    take_superblock(&mut rest);
+    assert!(rest.is_empty());
+    let (first, count) = (u32_of(1), u32_of(2));
+    check_payload(&Record::Reset { first, count }, 3, "Reset", &[("first", &a), ("count", &b)]);
+    let record = Record::ResetDone { first, count, epoch: u64_of(3) };
+    check_payload(&record, 4, "Reset done", &[("first", &a), ("count", &b), ("epoch", &c)]);
+    let record = Record::Finish { zone: u32_of(1), epoch: u64_of(3), tail_blocks: u64_of(4) };
+    check_payload(&record, 5, "Finish", &[("zone", &a), ("epoch", &c), ("tail", &d)]);
+    let record = Record::Rebuilt { zone: u32_of(1), members: u32_of(2), epoch: u64_of(3) };
+    check_payload(&record, 6, "Rebuilt", &[("zone", &a), ("members", &b), ("epoch", &c)]);
+    let bytes = payload(&Record::Parity(parity(2)), 7);
+    let mut rest = &bytes[..];
+    take_parity(&mut rest, 2);
+    assert!(rest.is_empty());
+    let bytes = payload(&Record::Tail(tail(5)), 8);
+    let mut rest = &bytes[..];
+    take_tail(&mut rest, 5);
+    assert!(rest.is_empty());
+}
+
+#[test]
+fn a_checkpoint_has_the_documented_parts_in_their_order() {
+    let checkpoint = Checkpoint {
+        generation: u64_of(1),
+        superblock: superblock(),
+        zones: vec![
+            ZoneRecord { epoch: u64_of(2), resetting: true, finished: None, lost: u32_of(3) },
+            ZoneRecord { epoch: u64_of(4), resetting: false, finished: Some(u64_of(5)), lost: u32_of(6) },
+        ],
+        parity: vec![parity(1), parity(2), parity(3)],
+        tails: vec![tail(4)],
+    };
+    let bytes = payload(&Record::Checkpoint(Box::new(checkpoint)), 1);
+    let mut rest = &bytes[..];
+    for row in table("Checkpoint", &["part", "times"]) {
+        match row[0] {
+            "checkpoint head" => {
+                take(&mut rest, "Checkpoint head", &[("generation", &u64_of(1).to_le_bytes())]);
+            }
+            "superblock head" => take_superblock(&mut rest),
+            // Taken together with the head.
+            "superblock member" => {}
+            "checkpoint counts" => {
+                let count = |n: u8| [n, 0, 0, 0];
+                let expected: [(&str, &[u8]); 3] =
+                    [("zones", &count(2)), ("parities", &count(3)), ("tails", &count(1))];
+                take(&mut rest, "Checkpoint counts", &expected);
+            }
+            "zone record" => {
+                let zones = [(2, u64::MAX, 3, 1u32), (4, u64_of(5), 6, 0)];
+                for (epoch, finished, lost, flags) in zones {
+                    let expected: [(&str, &[u8]); 4] = [
+                        ("epoch", &u64_of(epoch).to_le_bytes()),
+                        ("finished", &finished.to_le_bytes()),
+                        ("lost", &u32_of(lost).to_le_bytes()),
+                        ("flags", &flags.to_le_bytes()),
+                    ];
+                    take(&mut rest, "Zone record", &expected);
+                }
+            }
+            "tail" => take_tail(&mut rest, 4),
+            "parity" => (1..=3).for_each(|number| take_parity(&mut rest, number)),
+            other => panic!("no such part: {other}"),
+        }
+    }
+    assert!(rest.is_empty(), "{} bytes of a checkpoint are not documented", rest.len());
+}
+
+#[test]
+fn chunks_slots_and_logs_lie_where_the_example_shows_them() {
+    let layout = Layout { members: 4, chunk_blocks: 2, rows: 5, distance: 2 };
+    let mut expected: BTreeMap<String, Vec<Vec<String>>> = BTreeMap::new();
+    let mut put = |place: &Place, member: usize, what: String| {
+        let row = match place {
+            Place::Row(row) => row.to_string(),
+            Place::MetaLog => "metadata log".into(),
+        };
+        expected.entry(row).or_insert_with(|| vec![Vec::new(); 4])[member].push(what);
+    };
+    for stripe in 0..layout.rows {
+        for index in 0..layout.data_chunks() - 1 {
+            let (member, place) = layout.slot(stripe, index);
+            put(&place, member, format!("slot {stripe}.{index}"));
+        }
+        let (members, place) = layout.log(stripe);
+        members.iter().for_each(|member| put(&place, *member, format!("log {stripe}")));
+        for member in 0..4 {
+            let what = match layout.role(member, stripe) {
+                Role::Data(index) => format!("D{stripe}.{index}"),
+                Role::Parity => format!("P{stripe}"),
+            };
+            put(&Place::Row(stripe), member, what);
+        }
+    }
+    let rows = table("A data zone", &["row", "member 0"]);
+    assert_eq!(rows.len(), expected.len());
+    for row in rows {
+        for (member, cell) in row[1..].iter().enumerate() {
+            assert_eq!(*cell, expected[row[0]][member].join(", "), "row {}, member {member}", row[0]);
+        }
+    }
+}
+
+#[test]
+fn write_pointers_say_what_the_document_says() {
+    let rows = table("What a write pointer says", &["the member's part of row r", "half of it", "all of it"]);
+    let [inner, last, parity] = &rows[..] else { panic!("{rows:?}") };
+    assert_eq!(inner[1..], ["r·k + i + 1", "r·k + i + 2"]);
+    assert_eq!(last[1..], ["r·k + k", "r·k + k + 1 if D ≥ 2, k ≥ 3 and r + 1 < R; otherwise r·k + k"]);
+    assert_eq!(parity[1..], ["nothing: refused", "r·k + k"]);
+    for members in 3..=6 {
+        for distance in 1..=3 {
+            let layout = Layout { members, chunk_blocks: 2, rows: 7, distance };
+            let k = layout.data_chunks();
+            for (r, member) in (0..layout.rows).flat_map(|r| (0..members).map(move |m| (r, m))) {
+                let carried = (distance >= 2 && k >= 3 && r + 1 < layout.rows) as u64;
+                let (half, all) = match layout.role(member, r) {
+                    Role::Data(i) if i < k - 1 => (Some(r * k + i + 1), r * k + i + 2),
+                    Role::Data(_) => (Some(r * k + k), r * k + k + carried),
+                    Role::Parity => (None, r * k + k),
+                };
+                assert_eq!(zrwa::claim(&layout, member, 2 * r + 1), half);
+                assert_eq!(zrwa::claim(&layout, member, 2 * r + 2), Some(all));
+            }
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Arrays that earlier code has written are read as it left them.
+//!
+//! `fixtures/v1` holds the members of one array, made once by `sim/examples/golden.rs`; what is in
+//! its zones is said in `support/golden.rs`. They are unpacked, assembled with all members and with
+//! each one missing, compared, and written on.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+#[path = "support/golden.rs"]
+mod golden;
+
+use engine::{
+    array::{self, Array, Drive, MemberState},
+    buf::{BLOCK, Buf},
+    device::{Command, Done, ZonedDevice, Zones},
+    format::{
+        VERSION,
+        record::{Header, Record},
+    },
+    runtime::Runtime,
+    zone::{Lba, ZoneIndex, ZoneState},
+};
+use flate2::read::GzDecoder;
+use golden::{MEMBERS, ZONES};
+use sim::ssd::EmulatedDrive;
+use std::{
+    collections::BTreeSet,
+    fs::File,
+    io::{self, Read, Seek, Write},
+    path::{Path, PathBuf},
+    rc::Rc,
+};
+
+fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/v1")
+}
+
+/// Unpacks one image, with holes where it has zeros.
+fn unpack(member: usize, dir: &Path) -> Drive {
+    let name = golden::file_name(member);
+    let mut packed = GzDecoder::new(File::open(fixtures().join(name.clone() + ".gz")).unwrap());
+    let path = dir.join(name);
+    let mut file = File::create_new(&path).unwrap();
+    let mut block = Vec::new();
+    while Read::by_ref(&mut packed).take(BLOCK as u64).read_to_end(&mut block).unwrap() > 0 {
+        if block.iter().all(|byte| *byte == 0) {
+            file.seek(io::SeekFrom::Current(block.len() as i64)).unwrap();
+        } else {
+            file.write_all(&block).unwrap();
+        }
+        block.clear();
+    }
+    let len = file.stream_position().unwrap();
+    file.set_len(len).unwrap();
+    drop(file);
+    Drive { name: format!("member {member}"), device: Rc::new(EmulatedDrive::open_image(&path).unwrap()) }
+}
+
+fn unpack_all(missing: Option<usize>, dir: &Path) -> Vec<Drive> {
+    (0..MEMBERS).filter(|member| Some(*member) != missing).map(|member| unpack(member, dir)).collect()
+}
+
+fn run<T>(runtime: &Runtime, future: impl Future<Output = T>) -> T {
+    runtime.block_on(future, || false).expect("an answer")
+}
+
+fn submit(runtime: &Runtime, array: &Array, command: Command) -> Done {
+    let done = run(runtime, array.submit(command));
+    assert_eq!(done.result, Ok(()));
+    done
+}
+
+/// What has to be in a zone, up to its capacity.
+fn expected(zone: u32) -> Vec<u8> {
+    let plan = &ZONES[zone as usize];
+    let life = plan.earlier_blocks.is_some() as u32;
+    let mut bytes = golden::content(zone, life, 0, plan.blocks).to_vec();
+    bytes.resize(golden::CAPACITY_BLOCKS as usize * BLOCK, 0);
+    bytes
+}
+
+fn check_zones(runtime: &Runtime, array: &Array) {
+    let report = Command::Report { first: ZoneIndex(0), count: ZONES.len() as u32 };
+    let zones = submit(runtime, array, report).zones;
+    assert_eq!(zones.len(), ZONES.len());
+    for (info, plan) in zones.iter().zip(&ZONES) {
+        assert_eq!((info.state, info.capacity_blocks), (plan.state, golden::CAPACITY_BLOCKS), "{info:?}");
+        if plan.state != ZoneState::Full {
+            assert_eq!(info.wp_blocks, plan.blocks, "{info:?}");
+        }
+        let expected = expected(info.zone.0);
+        let start = array.geometry().start(info.zone).0;
+        for (at, blocks) in (0..golden::CAPACITY_BLOCKS).step_by(24).map(|at| (at, 24)) {
+            let read = Command::read(Lba(start + at), Buf::zeroed(blocks * BLOCK));
+            let found = submit(runtime, array, read).data;
+            let wanted = &expected[at as usize * BLOCK..][..found.len()];
+            assert!(found[..] == *wanted, "zone {} in blocks {at} to {}", info.zone.0, at + blocks as u64);
+        }
+    }
+}
+
+/// Fills what is not full, to see that the array can go on from what it found.
+fn write_on(runtime: &Runtime, array: &Array) {
+    for (zone, plan) in (0..).zip(&ZONES).filter(|(_, plan)| plan.state != ZoneState::Full) {
+        let start = array.geometry().start(ZoneIndex(zone)).0;
+        let data = golden::content(zone, 9, plan.blocks, golden::CAPACITY_BLOCKS - plan.blocks);
+        submit(runtime, array, Command::write(Lba(start + plan.blocks), data.clone(), true));
+        let read = Command::read(Lba(start + plan.blocks), Buf::zeroed(data.len()));
+        assert!(submit(runtime, array, read).data[..] == data[..], "zone {zone} after writing on");
+        submit(runtime, array, Command::Reset { zones: Zones::One(ZoneIndex(zone)) });
+    }
+}
+
+#[test]
+fn an_array_of_version_1_is_read_whoever_is_missing() {
+    for missing in [None].into_iter().chain((0..MEMBERS).map(Some)) {
+        let dir = tempfile::tempdir().unwrap();
+        let drives = unpack_all(missing, dir.path());
+        // Twice: what the first assembly repairs, the second one has to find as it was.
+        for again in [false, true] {
+            let runtime = Runtime::new();
+            let array = run(&runtime, Array::assemble(&runtime, drives.clone())).unwrap();
+            let status = array.status();
+            assert_eq!((status.name.as_str(), status.uuid), (golden::NAME, golden::UUID));
+            assert_eq!(status.chunk_blocks, golden::CHUNK_BLOCKS);
+            for (role, member) in status.members.iter().enumerate() {
+                let state = if Some(role) == missing { MemberState::Out } else { MemberState::Active };
+                assert_eq!(member.state, state, "member {role} without {missing:?}: {}", member.note);
+            }
+            check_zones(&runtime, &array);
+            if again {
+                write_on(&runtime, &array);
+            }
+        }
+    }
+}
+
+#[test]
+fn without_two_members_the_array_is_refused_and_nothing_is_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let drives = vec![unpack(0, dir.path()), unpack(3, dir.path())];
+    let content = || [0, 3].map(|m| std::fs::read(dir.path().join(golden::file_name(m))).unwrap());
+    let before = content();
+    let runtime = Runtime::new();
+    let refused = run(&runtime, Array::assemble(&runtime, drives)).err().unwrap();
+    assert!(refused.0.contains("2 of 4 members"), "{refused}");
+    assert!(content() == before);
+}
+
+/// Without this the images would prove less than they seem to.
+#[test]
+fn the_images_hold_every_kind_of_record() {
+    assert_eq!(VERSION, 1, "a new version needs images of its own, beside those of version 1");
+    let dir = tempfile::tempdir().unwrap();
+    let drives = unpack_all(None, dir.path());
+    let runtime = Runtime::new();
+    let (mut in_log, mut in_data) = (BTreeSet::new(), BTreeSet::new());
+    let (mut logged_lives, mut checkpointed) = (BTreeSet::new(), (0, 0));
+    for drive in &drives {
+        let examined = run(&runtime, array::examine(drive)).unwrap();
+        assert_eq!(examined.damaged, 0);
+        let geometry = drive.device.geometry().clone();
+        for zone in 0..geometry.zones {
+            let start = geometry.start(ZoneIndex(zone)).0;
+            let bytes: Vec<u8> = (0..geometry.zone_capacity_blocks)
+                .flat_map(|at| {
+                    let read = Command::read(Lba(start + at), Buf::zeroed(BLOCK));
+                    run(&runtime, drive.device.submit(read)).data.to_vec()
+                })
+                .collect();
+            for at in (0..bytes.len()).step_by(BLOCK) {
+                let Some(header) = Header::read(&bytes[at..]) else { continue };
+                assert_eq!(header.origin.lba, start + (at / BLOCK) as u64);
+                let Ok((record, _, _)) = Record::read(&bytes[at..], header.origin) else { continue };
+                if zone < 2 { &mut in_log } else { &mut in_data }.insert(header.kind);
+                match record {
+                    Record::Tail(tail) if zone < 2 => _ = logged_lives.insert((tail.zone, tail.epoch)),
+                    Record::Checkpoint(c) => {
+                        checkpointed.0 += c.parity.len();
+                        checkpointed.1 += c.tails.len();
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+    assert_eq!(in_log, (1..=8).collect());
+    assert_eq!(in_data, BTreeSet::from([8]), "tail records in rows ahead");
+    assert!(logged_lives.contains(&(5, 0)), "a tail of zone 5 before it was reset: {logged_lives:?}");
+    assert!(checkpointed.0 > 0 && checkpointed.1 > 0, "partial parity and tails in checkpoints");
+}

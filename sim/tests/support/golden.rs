@@ -1,0 +1,90 @@
+//! What the golden images hold: one array with a zone in every state that the format knows.
+//!
+//! Shared by the program that makes images of the present version (`sim/examples/golden.rs`) and
+//! the test that reads them (`sim/tests/golden.rs`). Images are never made again, so that what is
+//! said of them here does not change either.
+
+// Each of the two uses only a part.
+#![allow(dead_code)]
+
+use engine::{
+    array::CreateOptions,
+    buf::{BLOCK, Buf},
+    device::{Geometry, Zrwa},
+    zone::ZoneState::{self, Closed, Empty, Full},
+};
+use sim::ssd::Model;
+
+pub const MEMBERS: usize = 4;
+pub const NAME: &str = "golden";
+pub const UUID: [u8; 16] = *b"golden images v1";
+/// Twenty stripes of three chunks in a zone, and D = 2: small, and nothing is left out.
+pub const CHUNK_BLOCKS: u64 = 2;
+pub const CAPACITY_BLOCKS: u64 = 120;
+
+/// What is in a logical zone.
+pub struct Zone {
+    pub state: ZoneState,
+    /// Blocks that were written; what is above reads as zeros.
+    pub blocks: u64,
+    /// Blocks that were written before the zone was reset, if it was.
+    pub earlier_blocks: Option<u64>,
+    pub finished: bool,
+}
+
+const fn zone(state: ZoneState, blocks: u64, earlier_blocks: Option<u64>, finished: bool) -> Zone {
+    Zone { state, blocks, earlier_blocks, finished }
+}
+
+/// By number.
+pub const ZONES: [Zone; 8] = [
+    // Written to its end.
+    zone(Full, CAPACITY_BLOCKS, None, false),
+    // Finished inside a chunk: parity of the partial stripe moved to its own place.
+    zone(Full, 27, None, true),
+    // Ends inside a chunk: partial parity and tail records in the rows ahead.
+    zone(Closed, 45, None, false),
+    // Ends inside a chunk of the last stripe but one: parity and tail in the metadata log.
+    zone(Closed, 111, None, false),
+    // Written and reset.
+    zone(Empty, 0, Some(45), false),
+    // Written nearly to its end, reset and begun again: the log has records of both lives.
+    zone(Closed, 9, Some(111), false),
+    // Finished without having been written.
+    zone(Full, 0, None, true),
+    // Never touched.
+    zone(Empty, 0, None, false),
+];
+
+pub fn model() -> Model {
+    let geometry = Geometry {
+        zones: 2 + ZONES.len() as u32,
+        zone_size_blocks: 64,
+        zone_capacity_blocks: 40,
+        max_open: 6,
+        max_active: 6,
+        zrwa: Some(Zrwa { size_blocks: 8, granularity_blocks: 1, max_zones: 6 }),
+        oob_bytes: 0,
+        max_transfer_blocks: 16,
+        max_append_blocks: 16,
+        volatile_cache: false,
+    };
+    Model { name: NAME.into(), geometry }
+}
+
+pub fn options() -> CreateOptions {
+    CreateOptions { name: NAME.into(), uuid: UUID, chunk_blocks: CHUNK_BLOCKS, zone_size_blocks: None }
+}
+
+/// Name of a member's image; compressed it ends in `.gz`.
+pub fn file_name(member: usize) -> String {
+    format!("member{member}.img")
+}
+
+/// What was written from block `from` of a zone on, in its `life` (0 before the first reset): a
+/// line of text over and over, another one in every block.
+pub fn content(zone: u32, life: u32, from: u64, blocks: u64) -> Buf {
+    let line = |block: u64| format!("zone {zone:3} life {life:2} block {block:8}\n").into_bytes();
+    let bytes: Vec<u8> = (from..from + blocks).flat_map(|block| line(block).repeat(BLOCK / 32)).collect();
+    Buf::copy_of(&bytes)
+}
