@@ -184,7 +184,7 @@ fn draw_misfortune(rng: &mut Rng) -> Misfortune {
     let faults = rng.chance(1, 2);
     let on = |percent: u64| if faults { percent } else { 0 };
     Misfortune {
-        member_lost_percent: [50, 70, 100][rng.below(3) as usize],
+        member_lost_percent: [70, 90, 100][rng.below(3) as usize],
         zrwa_lost_percent: rate(rng, 30, 50),
         cut_in_recovery_percent: rate(rng, 60, 80),
         cut_in_rebuild_percent: rate(rng, 60, 80),
