@@ -2,10 +2,12 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod support;
+
 use engine::{
     array::{Array, CreateOptions, Drive, examine},
     buf::{BLOCK, Buf},
-    device::{Command, Done, Geometry, Status, ZonedDevice, Zones, Zrwa},
+    device::{Command, Geometry, Status, ZonedDevice, Zones},
     format::{
         record::{Checkpoint, Origin, Record, ZoneRecord},
         superblock::Superblock,
@@ -15,72 +17,14 @@ use engine::{
 };
 use sim::ssd::{EmulatedDrive, Fault};
 use std::rc::Rc;
+use support::array::{check, options, run, submit, wp, write};
 
 fn geometry() -> Geometry {
-    Geometry {
-        zones: 10,
-        zone_size_blocks: 256,
-        zone_capacity_blocks: 220,
-        max_open: 8,
-        max_active: 8,
-        zrwa: Some(Zrwa { size_blocks: 32, granularity_blocks: 2, max_zones: 8 }),
-        oob_bytes: 0,
-        max_transfer_blocks: 64,
-        max_append_blocks: 64,
-        volatile_cache: false,
-    }
+    support::array::geometry(10, 220, 8)
 }
 
 fn drives(count: usize) -> Vec<Drive> {
-    let drive =
-        |i| Drive { name: format!("drive{i}"), device: Rc::new(EmulatedDrive::in_memory(&geometry())) };
-    (0..count).map(drive).collect()
-}
-
-fn options(chunk_blocks: u64) -> CreateOptions {
-    CreateOptions { name: "test".into(), uuid: [3; 16], chunk_blocks, zone_size_blocks: None }
-}
-
-fn run<T>(runtime: &Runtime, future: impl Future<Output = T>) -> T {
-    runtime.block_on(future, || false).expect("nothing can happen any more")
-}
-
-fn submit(runtime: &Runtime, array: &Array, command: Command) -> Done {
-    let done = run(runtime, array.submit(command));
-    assert_eq!(done.result, Ok(()));
-    done
-}
-
-fn pattern(from: u64, blocks: u64) -> Vec<u8> {
-    (from..from + blocks)
-        .flat_map(|b| (b.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 77).to_le_bytes().repeat(BLOCK / 8))
-        .collect()
-}
-
-fn write(runtime: &Runtime, array: &Array, zone: u32, at: u64, blocks: u64, fua: bool) {
-    let start = array.geometry().start(ZoneIndex(zone)).0;
-    let data = Buf::copy_of(&pattern(start + at, blocks));
-    submit(runtime, array, Command::write(Lba(start + at), data, fua));
-}
-
-fn check(runtime: &Runtime, array: &Array, zone: u32, tail: u64) {
-    let start = array.geometry().start(ZoneIndex(zone)).0;
-    let mut at = 0;
-    for step in [1, 3, 7, 64, 100, 13].into_iter().cycle() {
-        if at >= tail {
-            break;
-        }
-        let blocks = step.min(tail - at);
-        let done =
-            submit(runtime, array, Command::read(Lba(start + at), Buf::zeroed(blocks as usize * BLOCK)));
-        assert!(done.data[..] == pattern(start + at, blocks), "zone {zone} blocks {at} + {blocks}");
-        at += blocks;
-    }
-}
-
-fn wp(runtime: &Runtime, array: &Array, zone: u32) -> (ZoneState, u64) {
-    let done = submit(runtime, array, Command::Report { first: ZoneIndex(zone), count: 1 });
-    (done.zones[0].state, done.zones[0].wp_blocks)
+    support::array::drives(count, &geometry())
 }
 
 /// Every number of members, every chunk size, every member lost, at every kind of tail.

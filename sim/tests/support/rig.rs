@@ -1,0 +1,116 @@
+//! Drives under control of a script: a rule holds commands back or fails them.
+
+use engine::{
+    array::Drive,
+    device::{Command, Completer, Completion, Geometry, Slots, Status, ZonedDevice},
+};
+use sim::{
+    rng::Rng,
+    ssd::{Cut, Ssd},
+};
+use std::{cell::RefCell, mem, rc::Rc};
+
+/// What becomes of a command.
+#[derive(Clone, Copy)]
+pub enum Act {
+    /// It is carried out at once.
+    Pass,
+    /// It is neither carried out nor answered until it is released.
+    Hold,
+    /// It is not carried out, and its answer is an error.
+    Fail,
+}
+
+type Rule = Box<dyn Fn(usize, &Command) -> Act>;
+
+/// Some drives, numbered from 0, and the rule that all of them follow; at first, everything passes.
+pub struct Rig {
+    rule: RefCell<Rule>,
+    held: RefCell<Vec<(usize, Command, Completer)>>,
+    slots: Rc<Slots>,
+    ssds: RefCell<Vec<Rc<RefCell<Ssd>>>>,
+}
+
+struct RigDrive {
+    rig: Rc<Rig>,
+    number: usize,
+    ssd: Rc<RefCell<Ssd>>,
+    geometry: Geometry,
+}
+
+impl ZonedDevice for RigDrive {
+    fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    fn submit(&self, command: Command) -> Completion {
+        let act = (self.rig.rule.borrow())(self.number, &command);
+        match act {
+            Act::Pass => Completion::ready(self.ssd.borrow_mut().execute(command)),
+            Act::Fail => Completion::failed(Status::InternalError),
+            Act::Hold => {
+                let (completer, completion) = self.rig.slots.pair();
+                self.rig.held.borrow_mut().push((self.number, command, completer));
+                completion
+            }
+        }
+    }
+}
+
+impl Rig {
+    pub fn new() -> Rc<Rig> {
+        Rc::new(Rig {
+            rule: RefCell::new(Box::new(|_, _| Act::Pass)),
+            held: RefCell::default(),
+            slots: Rc::default(),
+            ssds: RefCell::default(),
+        })
+    }
+
+    /// One more blank drive; it gets the next number.
+    pub fn drive(self: &Rc<Rig>, geometry: &Geometry) -> Drive {
+        let ssd = Rc::new(RefCell::new(Ssd::in_memory(geometry)));
+        let number = self.ssds.borrow().len();
+        self.ssds.borrow_mut().push(ssd.clone());
+        let device = RigDrive { rig: self.clone(), number, ssd, geometry: geometry.clone() };
+        Drive { name: format!("drive{number}"), device: Rc::new(device) }
+    }
+
+    /// Sets the rule for commands from now on, by drive and command.
+    pub fn rule(&self, rule: impl Fn(usize, &Command) -> Act + 'static) {
+        *self.rule.borrow_mut() = Box::new(rule);
+    }
+
+    /// How many commands are held back.
+    pub fn held(&self) -> usize {
+        self.held.borrow().len()
+    }
+
+    /// Carries out the held commands that are `chosen`, by position and command; gives
+    /// their number.
+    pub fn release(&self, chosen: impl Fn(usize, &Command) -> bool) -> usize {
+        let held = mem::take(&mut *self.held.borrow_mut());
+        let mut released = 0;
+        for (position, (number, command, completer)) in held.into_iter().enumerate() {
+            if chosen(position, &command) {
+                let ssd = self.ssds.borrow()[number].clone();
+                let done = ssd.borrow_mut().execute(command);
+                completer.complete(done);
+                released += 1;
+            } else {
+                self.held.borrow_mut().push((number, command, completer));
+            }
+        }
+        released
+    }
+
+    /// Cuts the power of all drives and brings it back, each with the `cut` for its number. What was
+    /// held back is lost, and the rule with it.
+    pub fn cut_power(&self, rng: &mut Rng, cut: impl Fn(usize) -> Cut) {
+        self.held.borrow_mut().clear();
+        self.rule(|_, _| Act::Pass);
+        for (number, ssd) in self.ssds.borrow().iter().enumerate() {
+            ssd.borrow_mut().power_cut(&[], rng, cut(number)).unwrap();
+        }
+    }
+}
