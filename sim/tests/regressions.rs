@@ -203,8 +203,8 @@ fn the_metadata_log_has_room_for_any_burst_of_records() {
     (0..80).for_each(burst_of_partial_parity);
 }
 
-/// Two rebuilds of the same member wrote the same zones, each resetting what the other had copied,
-/// and one of them reported blocks as rebuilt that were gone. Here both are started, and their
+/// Two rebuilds of the same member wrote the same zones, each resetting what the other had copied:
+/// the drive refused the writes that followed, and was taken out. Here both are started, and their
 /// commands arrive in an order that the seed decides.
 fn two_rebuilds(seed: u64) {
     let runtime = Runtime::seeded(seed);
