@@ -5,9 +5,9 @@
 mod support;
 
 use engine::{
-    array::{Array, CreateOptions, Drive, examine},
+    array::{Array, CreateOptions, Drive, MemberState, examine},
     buf::{BLOCK, Buf},
-    device::{Command, Geometry, Status, ZonedDevice, Zones},
+    device::{Command, Geometry, Status, ZonedDevice, Zones, Zrwa},
     format::{
         record::{Checkpoint, Origin, Record, ZoneRecord},
         superblock::Superblock,
@@ -302,4 +302,79 @@ fn limits_of_the_members_are_the_limits_of_the_array_and_are_enforced() {
     assert_eq!(one_more.result, Err(Status::TooManyActiveZones.into()));
     submit(&runtime, &array, Command::Finish { zones: Zones::One(ZoneIndex(0)) });
     submit(&runtime, &array, Command::write(start, Buf::zeroed(BLOCK), false));
+}
+
+/// Firmware differs: sizes, granularities and limits of the least drive count for all.
+#[test]
+fn members_of_different_shapes_agree_on_what_all_of_them_can_do() {
+    let shape = |size: u64, capacity: u64, zrwa: u64, granularity: u64, active: u32| Geometry {
+        zone_size_blocks: size,
+        zone_capacity_blocks: capacity,
+        zrwa: Some(Zrwa { size_blocks: zrwa, granularity_blocks: granularity, max_zones: active }),
+        ..geometry()
+    };
+    let shapes = [
+        shape(256, 220, 32, 2, 8),
+        shape(512, 301, 64, 4, 7),
+        shape(224, 217, 40, 1, 9),
+        shape(256, 256, 33, 2, 8),
+    ];
+    let all: Vec<_> = shapes.iter().map(|geometry| support::array::drives(1, geometry).remove(0)).collect();
+    let runtime = Runtime::new();
+    let array = run(&runtime, Array::create(&runtime, options(8), all.clone())).unwrap();
+    assert_eq!(array.geometry().zone_capacity_blocks, 217 / 8 * 8 * 3);
+    assert_eq!(array.geometry().max_active, 5);
+    let capacity = array.geometry().zone_capacity_blocks;
+    (0..capacity).step_by(9).for_each(|at| write(&runtime, &array, 0, at, 9.min(capacity - at), false));
+    write(&runtime, &array, 1, 0, 77, true);
+    runtime.clear();
+    for lost in 0..4 {
+        let runtime = Runtime::new();
+        let copies: Vec<_> =
+            all.iter().enumerate().filter(|(i, _)| *i != lost).map(|(_, d)| d.clone()).collect();
+        let found = run(&runtime, Array::inspect(&runtime, copies)).unwrap();
+        assert_eq!((found.zones[0].state, found.zones[1].wp_blocks), (ZoneState::Full, 77));
+    }
+    let runtime = Runtime::new();
+    let array = run(&runtime, Array::assemble(&runtime, all[1..].to_vec())).unwrap();
+    check(&runtime, &array, 0, capacity);
+    for (geometry, lacks) in [
+        (shape(256, 215, 32, 2, 8), "its zones hold"),
+        (shape(256, 220, 24, 2, 8), "its ZRWA has"),
+        (shape(256, 220, 32, 8, 8), "flush granularity"),
+        (shape(256, 220, 32, 2, 6), "zones active"),
+        (Geometry { zrwa: None, ..shape(256, 220, 32, 2, 8) }, "no ZRWA"),
+        (Geometry { zones: 9, ..shape(256, 220, 32, 2, 8) }, "9 zones"),
+    ] {
+        let refused =
+            run(&runtime, array.attach(0, support::array::drives(1, &geometry).remove(0))).unwrap_err();
+        assert!(refused.0.contains(lacks), "{refused}");
+    }
+    let spare = support::array::drives(1, &shape(1024, 400, 128, 4, 20)).remove(0);
+    run(&runtime, array.attach(0, spare)).unwrap();
+    run(&runtime, array.rebuild(&|_| ())).unwrap();
+    check(&runtime, &array, 1, 77);
+}
+
+/// An assembly without one member is cut off after a single superblock; the next one is without
+/// the drive that has it. What that drive says is news to nobody, and it is stale.
+#[test]
+fn a_superblock_from_an_assembly_that_came_to_nothing_does_not_count() {
+    let runtime = Runtime::new();
+    let all = drives(4);
+    run(&runtime, Array::create(&runtime, options(8), all.clone())).unwrap();
+    runtime.clear();
+    rewrite(&all[1], |superblock| {
+        superblock.event += 50;
+        superblock.members[0].active = false;
+    });
+    let runtime = Runtime::new();
+    let array = run(&runtime, Array::assemble(&runtime, [&all[..1], &all[2..]].concat())).unwrap();
+    write(&runtime, &array, 0, 0, 40, true);
+    runtime.clear();
+    let runtime = Runtime::new();
+    let array = run(&runtime, Array::assemble(&runtime, all)).unwrap();
+    let out: Vec<_> = array.status().members.iter().map(|m| m.state == MemberState::Out).collect();
+    assert_eq!(out, [false, true, false, false]);
+    check(&runtime, &array, 0, 40);
 }
