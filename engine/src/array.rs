@@ -6,7 +6,7 @@
 //! [`Array::rebuild`].
 
 use crate::{
-    buf::BLOCK,
+    buf::{BLOCK, Buf},
     device::{Command, Completion, DeviceError, Done, Geometry, Status, ZonedDevice, Zones},
     format::{
         Uuid,
@@ -102,7 +102,8 @@ pub struct Progress {
 #[error("{0}")]
 pub struct ArrayError(pub String);
 
-/// N zoned devices as one. Clones are the same array.
+/// N zoned devices as one. Clones are the same array. Its tasks belong to the runtime: it lives, and
+/// holds its drives, until [`Runtime::clear`].
 #[derive(Clone)]
 pub struct Array(Rc<Core>);
 
@@ -319,7 +320,8 @@ impl Array {
     }
 
     /// Rebuilds whatever is not in sync, while reads and writes go on, and goes on where an
-    /// earlier rebuild was interrupted. Gives the bytes written to the members under repair.
+    /// earlier rebuild was interrupted. Gives the bytes written to the members under repair. Has to
+    /// be polled to its end: a zone that it holds for its last steps would stay held.
     pub async fn rebuild(&self, progress: &dyn Fn(Progress)) -> Result<u64, ArrayError> {
         self.0.rebuild(progress).await.map_err(ArrayError)
     }
@@ -403,21 +405,25 @@ impl Core {
             true => Err(DeviceError::from(Status::InvalidZoneStateTransition)),
             false => Ok(()),
         };
+        let blocks = |data: &Buf| match data.len().is_multiple_of(BLOCK) {
+            true => Ok(data.blocks()),
+            false => Err(DeviceError::from(Status::InvalidField)),
+        };
         Ok(match command {
             Command::Read { lba, data, .. } => {
-                self.table.borrow().check_read(lba, data.blocks())?;
+                self.table.borrow().check_read(lba, blocks(&data)?)?;
                 let (zone, at) = self.geometry.locate(lba);
                 self.read(zone, at, data)
             }
             Command::Write { lba, data, fua, .. } => {
                 let (zone, _) = self.geometry.locate(lba);
                 check_busy(zone)?;
-                let effect = self.table.borrow_mut().write(lba, data.blocks())?;
+                let effect = self.table.borrow_mut().write(lba, blocks(&data)?)?;
                 self.write(effect.zone, effect.offset_blocks, data, fua)
             }
             Command::Append { zone, data, fua, .. } => {
                 check_busy(zone)?;
-                let effect = self.table.borrow_mut().append(zone, data.blocks())?;
+                let effect = self.table.borrow_mut().append(zone, blocks(&data)?)?;
                 self.write(effect.zone, effect.offset_blocks, data, fua)
             }
             Command::Flush => self.run_async(self.clone().flush()),

@@ -95,6 +95,13 @@ impl Buf {
         self.store.as_ref().is_none_or(|store| Rc::strong_count(store) == 1)
     }
 
+    /// The first `blocks` blocks.
+    fn narrowed(mut self, blocks: u64) -> Buf {
+        self.len = (blocks as usize * BLOCK) as u32;
+        self
+    }
+
+    /// All of the allocation.
     fn whole(mut self) -> Buf {
         if let Some(store) = &self.store {
             self.start = 0;
@@ -149,13 +156,6 @@ impl BufPool {
                 class.push(whole);
             }
         }
-    }
-}
-
-impl Buf {
-    fn narrowed(mut self, blocks: u64) -> Buf {
-        self.len = (blocks as usize * BLOCK) as u32;
-        self
     }
 }
 

@@ -302,6 +302,10 @@ fn limits_of_the_members_are_the_limits_of_the_array_and_are_enforced() {
     assert_eq!(one_more.result, Err(Status::TooManyActiveZones.into()));
     submit(&runtime, &array, Command::Finish { zones: Zones::One(ZoneIndex(0)) });
     submit(&runtime, &array, Command::write(start, Buf::zeroed(BLOCK), false));
+    for bytes in [0, BLOCK - 1, BLOCK + 1] {
+        let uneven = run(&runtime, array.submit(Command::write(Lba(start.0 + 1), Buf::zeroed(bytes), false)));
+        assert_eq!(uneven.result, Err(Status::InvalidField.into()));
+    }
 }
 
 /// Firmware differs: sizes, granularities and limits of the least drive count for all.
