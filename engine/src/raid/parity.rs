@@ -45,9 +45,9 @@ pub fn xor_assign_and_copy(running: &mut [u8], a: &[u8], copy: &mut [u8]) {
         || {
             for ((r, a), c) in pieces_mut(running).zip(pieces(a)).zip(pieces_mut(copy)) {
                 for i in 0..PIECE {
-                    r[i] ^= a[i];
+                    let byte = r[i] ^ a[i];
+                    (r[i], c[i]) = (byte, byte);
                 }
-                *c = *r;
             }
         },
     )
