@@ -318,7 +318,10 @@ impl World<'_> {
         let start = limits.start(ZoneIndex(zone)).0;
         let (wp, capacity) = (state.submitted(), limits.zone_capacity_blocks);
         let (what, command) = match self.rng.below(4) {
-            0 if full => ("a write to a full zone", Command::write(Lba(start + wp), Buf::zeroed(4096), true)),
+            0 if full => (
+                "a write to a full zone",
+                Command::write(Lba(start + wp.min(capacity - 1)), Buf::zeroed(4096), true),
+            ),
             1 if full && limits.max_append_blocks > 0 => {
                 ("an append to a full zone", Command::append(ZoneIndex(zone), Buf::zeroed(4096), false))
             }
