@@ -262,7 +262,7 @@ impl Core {
             if live & (1 << member) != 0 {
                 let lba = self.start(member, zone).0 + stripe * chunk + offset;
                 let completion = self.submit(member, Command::write(Lba(lba), piece.clone(), false));
-                flow.subs.push_back(Sub { seat: self.seat(member), completion, pooled: false });
+                self.track(flow, member, completion, false);
             }
             if !whole_stripe {
                 let part = parts.iter().flatten().find(|part| part.index == index);
@@ -341,7 +341,23 @@ impl Core {
                 self.append(member, Record::Parity(record))
             }
         };
-        flow.subs.push_back(Sub { seat: self.seat(member), completion, pooled });
+        self.track(flow, member, completion, pooled);
+    }
+
+    /// Remembers a sub-request until it completes; some drives have done it already.
+    fn track(&self, flow: &mut Flow, member: usize, mut completion: Completion, pooled: bool) {
+        match completion.take() {
+            Some(done) if done.result.is_ok() => {
+                if pooled {
+                    self.pool.borrow_mut().give(done.data);
+                }
+            }
+            Some(done) => {
+                let completion = Completion::ready(done);
+                flow.subs.push_back(Sub { seat: self.seat(member), completion, pooled });
+            }
+            None => flow.subs.push_back(Sub { seat: self.seat(member), completion, pooled }),
+        }
     }
 
     /// Logs a record on one member.
