@@ -115,15 +115,19 @@ fn draw_drive(rng: &mut Rng, chunk_blocks: u64) -> Geometry {
     let [max_open, max_active, max_zones] = limits;
     let max_zones = if max_zones == 0 { zones } else { max_zones };
     let max_active = if max_active == 0 { 0 } else { max_active.max(max_open) };
-    // Large enough for a window, and for a checkpoint with the partial parity of all open zones.
-    let metadata = 16 + chunk_blocks + limit as u64 * window_chunks.div_ceil(2) * (chunk_blocks + 1);
-    let least = 64.max(chunk_blocks * (window_chunks + 2)).max(metadata);
+    // Large enough for a window, and for a checkpoint with the partial parity of all open zones;
+    // often not a block more, so that the metadata log is full all the time.
+    let decisive = [max_open, max_active, max_zones].into_iter().filter(|limit| *limit > 0).min();
+    let open = decisive.unwrap_or(limit) as u64 - 2;
+    let metadata = 11 + chunk_blocks + open * (window_chunks / 2) * (chunk_blocks + 1);
+    let least = metadata.max(chunk_blocks * (window_chunks + 2));
+    let spare = if rng.chance(1, 2) { 0 } else { rng.below(3 * chunk_blocks + 32) };
     let grain = match rng.below(10) {
         0..6 => chunk_blocks,
         6..9 => fg,
         _ => 1,
     };
-    let zone_capacity_blocks = (least + rng.below(3 * chunk_blocks + 32)).next_multiple_of(grain);
+    let zone_capacity_blocks = (least + spare).next_multiple_of(grain);
     let zone_size_blocks =
         if rng.chance(1, 4) { zone_capacity_blocks } else { zone_capacity_blocks.next_power_of_two() };
     Geometry {
