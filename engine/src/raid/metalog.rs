@@ -11,7 +11,7 @@
 use super::core::Core;
 use crate::{
     buf::{BLOCK, Buf},
-    device::{Command, Completer, Completion, Done, Geometry, Status, ZonedDevice, Zones},
+    device::{Command, Completer, Completion, DeviceError, Done, Geometry, Status, ZonedDevice, Zones},
     format::{
         Uuid,
         record::{Checkpoint, Header, Origin, ParityRecord, Record, TailRecord, Unreadable},
@@ -213,11 +213,12 @@ impl MetaLog {
                 continue;
             }
             let seat = core.seat(self.member);
-            let current =
-                core.members[self.member].log.borrow().as_ref().is_some_and(|log| Rc::ptr_eq(log, &self));
-            let result = self.write_batch(&core, &batch).await;
+            let result = match self.is_current(&core) {
+                true => self.write_batch(&core, &batch).await,
+                false => Err(DeviceError::Gone),
+            };
             if let Err(error) = result
-                && current
+                && self.is_current(&core)
             {
                 core.member_failed(seat, error, "metadata write");
             }
@@ -227,7 +228,15 @@ impl MetaLog {
         }
     }
 
-    async fn write_batch(&self, core: &Rc<Core>, batch: &[Queued]) -> Result<(), crate::device::DeviceError> {
+    /// Whether the drive is still the member's. Once it is out or replaced it must not learn any
+    /// more: the newest superblock would make it pass for its successor.
+    fn is_current(&self, core: &Core) -> bool {
+        let log = core.members[self.member].log.borrow();
+        core.active.get() & (1 << self.member) != 0
+            && log.as_deref().is_some_and(|log| std::ptr::eq(log, self))
+    }
+
+    async fn write_batch(&self, core: &Rc<Core>, batch: &[Queued]) -> Result<(), DeviceError> {
         let mut bytes = Vec::new();
         for (record, sequence) in
             batch.iter().filter_map(|(record, sequence, _)| Some((record.as_ref()?, sequence)))
@@ -246,13 +255,16 @@ impl MetaLog {
     }
 
     /// Starts the other zone with a checkpoint of everything the array and this log know.
-    pub async fn checkpoint(&self, core: &Rc<Core>) -> Result<(), crate::device::DeviceError> {
+    pub async fn checkpoint(&self, core: &Rc<Core>) -> Result<(), DeviceError> {
         let (old, new) = (ZoneIndex(self.zone.get()), ZoneIndex(1 - self.zone.get()));
         let submit = |command| self.device.submit(command);
         submit(Command::Reset { zones: Zones::One(new) }).await.result?;
         // One active metadata zone at a time is what the array's limits leave room for.
         if self.wp_blocks.get() > 0 {
             submit(Command::Finish { zones: Zones::One(old) }).await.result?;
+        }
+        if !self.is_current(core) {
+            return Err(DeviceError::Gone);
         }
         let generation = self.generation.get() + 1;
         let (parity, tails) = {
@@ -279,7 +291,7 @@ impl MetaLog {
     }
 
     /// Appends whole blocks, durably.
-    async fn write(&self, bytes: &[u8]) -> Result<(), crate::device::DeviceError> {
+    async fn write(&self, bytes: &[u8]) -> Result<(), DeviceError> {
         let geometry = self.device.geometry();
         for piece in bytes.chunks(geometry.max_transfer_blocks as usize * BLOCK) {
             let lba = Lba(self.lba(self.zone.get()).0 + self.wp_blocks.get());
@@ -332,7 +344,7 @@ pub enum NoLog {
     /// There was a log, but it is damaged.
     Damaged,
     /// The drive cannot be read.
-    Unreadable(crate::device::DeviceError),
+    Unreadable(DeviceError),
 }
 
 /// Reads the metadata log of a drive.
@@ -373,7 +385,7 @@ async fn read_zone(device: &Rc<dyn ZonedDevice>, zone: u32) -> Result<ReadLog, N
         match done.result {
             Ok(()) => bytes.extend_from_slice(&done.data),
             // An unreadable block loses the record it is in; the others have a copy.
-            Err(crate::device::DeviceError::Status(Status::UnrecoveredReadError)) => {
+            Err(DeviceError::Status(Status::UnrecoveredReadError)) => {
                 for block in 0..blocks {
                     let lba = Lba(start.0 + at + block);
                     let done = device.submit(Command::read(lba, Buf::zeroed(BLOCK))).await;
