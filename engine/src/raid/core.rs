@@ -166,9 +166,9 @@ impl Core {
         self.membership_settled().await;
     }
 
-    /// Logs a record on every member and waits until it is safe on all that are left.
-    pub async fn broadcast(&self, record: Record, sequence: u64) {
-        let pending: Vec<_> = Self::each(self.active.get())
+    /// Appends a record to the logs of the members in `mask` and waits for all of them.
+    async fn append_to(&self, mask: u32, record: Record, sequence: u64) {
+        let pending: Vec<_> = Self::each(mask)
             .filter_map(|m| {
                 Some(self.members[m].log.borrow().clone()?.append(self, record.clone(), sequence))
             })
@@ -177,6 +177,11 @@ impl Core {
             // A member that fails here has been taken out by its log.
             completion.await;
         }
+    }
+
+    /// Logs a record on every member and waits until it is safe on all that are left.
+    pub async fn broadcast(&self, record: Record, sequence: u64) {
+        self.append_to(self.active.get(), record, sequence).await;
         self.membership_settled().await;
     }
 
@@ -243,15 +248,7 @@ impl Core {
                     }
                     superblock.clone()
                 };
-                let record = Record::Superblock(Box::new(superblock));
-                let pending: Vec<_> = Self::each(active)
-                    .filter_map(|m| {
-                        Some(self.members[m].log.borrow().clone()?.append(&self, record.clone(), event))
-                    })
-                    .collect();
-                for completion in pending {
-                    completion.await;
-                }
+                self.append_to(active, Record::Superblock(Box::new(superblock)), event).await;
                 if self.active.get() == active {
                     self.superblock.borrow_mut().floor = event;
                     self.membership_pending.set(false);
