@@ -10,4 +10,6 @@ pub mod cli;
 pub mod demo;
 pub mod label;
 pub mod members;
+pub mod reactor;
+pub mod ring;
 pub mod size;

@@ -5,12 +5,14 @@
 //! are missing, with one exception: as long as an image in it is locked by another process, it
 //! could be the missing member, so nothing is assembled without it.
 
-use crate::label::{self, Content, Label};
+use crate::{
+    label::{self, Content, Label},
+    reactor::Reactor,
+};
 use anyhow::{Context, Result, bail, ensure};
 use engine::{
     array::{Array, ArrayError, Drive, Inspected},
     device::{Command, Done, ZonedDevice},
-    runtime::Runtime,
 };
 use sim::ssd::{EmulatedDrive, ImageError, ImageMedia};
 use std::{
@@ -53,22 +55,21 @@ impl fmt::Display for ArrayName {
 /// A drive that this process holds, with what its superblock says.
 pub struct OpenDrive {
     pub path: PathBuf,
-    pub device: Rc<EmulatedDrive>,
+    pub device: Rc<dyn ZonedDevice>,
     pub content: Content,
 }
 
 impl OpenDrive {
     /// Opens and locks the image at `path` and looks what is on it.
-    pub fn open(path: &Path) -> Result<OpenDrive> {
+    pub fn open(reactor: &Reactor, path: &Path) -> Result<OpenDrive> {
         let device = open_patiently(path, Instant::now() + LOCK_PATIENCE)?;
-        OpenDrive::look(path, device)
+        OpenDrive::look(reactor, path, device)
     }
 
-    fn look(path: &Path, device: EmulatedDrive) -> Result<OpenDrive> {
+    fn look(reactor: &Reactor, path: &Path, device: EmulatedDrive) -> Result<OpenDrive> {
         let mut drive =
             OpenDrive { path: path.to_path_buf(), device: Rc::new(device), content: Content::Blank };
-        let content = Runtime::new().block_on(label::read(drive.drive()), || false);
-        drive.content = content.context("the drive does not answer")?;
+        drive.content = reactor.wait(label::read(drive.drive()))?;
         Ok(drive)
     }
 
@@ -119,7 +120,7 @@ pub struct Scan {
 
 impl Scan {
     /// Opens every image in `dir`; other files are passed over.
-    pub fn of(dir: &Path) -> Result<Scan> {
+    pub fn of(reactor: &Reactor, dir: &Path) -> Result<Scan> {
         let entries =
             std::fs::read_dir(dir).with_context(|| format!("{} cannot be listed", dir.display()))?;
         let mut paths = Vec::new();
@@ -134,7 +135,7 @@ impl Scan {
         let deadline = Instant::now() + LOCK_PATIENCE;
         for path in paths {
             match open_patiently(&path, deadline) {
-                Ok(device) => scan.drives.push(OpenDrive::look(&path, device)?),
+                Ok(device) => scan.drives.push(OpenDrive::look(reactor, &path, device)?),
                 Err(error) if error.in_use() => scan.locked.push(path),
                 Err(error) => scan.damaged.push((path, error.problem)),
             }
@@ -166,6 +167,7 @@ fn natural_order(path: &Path) -> (String, u64, PathBuf) {
 
 /// The drives of one array, found and locked, and not assembled yet.
 pub struct Found {
+    pub reactor: Reactor,
     /// The newest label.
     pub label: Label,
     pub drives: Vec<OpenDrive>,
@@ -176,20 +178,21 @@ pub struct Found {
 impl Found {
     /// Finds the array that `name` stands for.
     pub fn by_name(name: &ArrayName) -> Result<Found> {
+        let reactor = &Reactor::default();
         let path = &name.0;
         if path.is_file() {
             // Let go of the drive before the scan opens it again.
-            let uuid = match OpenDrive::open(path)?.content {
+            let uuid = match OpenDrive::open(reactor, path)?.content {
                 Content::Member(label) => label.uuid,
                 Content::Blank => bail!("{name} is blank and belongs to no array"),
                 Content::Other(what) => bail!("{name}: {what}"),
             };
-            let scan = Scan::of(directory_of(path))?;
-            return Found::pick(scan, |label| label.uuid == uuid)?
+            let scan = Scan::of(reactor, directory_of(path))?;
+            return Found::pick(reactor, scan, |label| label.uuid == uuid)?
                 .with_context(|| format!("{name} changed while it was looked at; try again"));
         }
         if path.is_dir() {
-            let scan = Scan::of(path)?;
+            let scan = Scan::of(reactor, path)?;
             let arrays = scan.arrays();
             if arrays.len() > 1 {
                 let names: Vec<String> = arrays
@@ -202,7 +205,7 @@ impl Found {
                     names.join(", ")
                 );
             }
-            if let Some(found) = Found::pick(scan, |_| true)? {
+            if let Some(found) = Found::pick(reactor, scan, |_| true)? {
                 return Ok(found);
             }
             ensure!(
@@ -212,15 +215,15 @@ impl Found {
         } else if path.components().count() > 1 {
             bail!("{name} does not exist");
         }
-        Found::by_array_name(name)
+        Found::by_array_name(reactor, name)
     }
 
-    fn by_array_name(name: &ArrayName) -> Result<Found> {
+    fn by_array_name(reactor: &Reactor, name: &ArrayName) -> Result<Found> {
         let mut places = vec![PathBuf::from(".")];
         places.extend(std::env::var_os(DIR_VARIABLE).filter(|dir| !dir.is_empty()).map(PathBuf::from));
         let wanted = name.0.to_string_lossy();
         for place in &places {
-            let scan = Scan::of(place)?;
+            let scan = Scan::of(reactor, place)?;
             let uuids: Vec<[u8; 16]> =
                 scan.arrays().iter().filter(|array| array.name == wanted).map(|array| array.uuid).collect();
             ensure!(
@@ -230,7 +233,7 @@ impl Found {
                 uuids.len()
             );
             if let Some(&uuid) = uuids.first()
-                && let Some(found) = Found::pick(scan, |label| label.uuid == uuid)?
+                && let Some(found) = Found::pick(reactor, scan, |label| label.uuid == uuid)?
             {
                 return Ok(found);
             }
@@ -243,7 +246,7 @@ impl Found {
     }
 
     /// Keeps the drives of the array that `chosen` picks and lets the others go.
-    fn pick(scan: Scan, chosen: impl Fn(&Label) -> bool) -> Result<Option<Found>> {
+    fn pick(reactor: &Reactor, scan: Scan, chosen: impl Fn(&Label) -> bool) -> Result<Option<Found>> {
         let Some(label) = scan.arrays().into_iter().find(|label| chosen(label)).cloned() else {
             ensure!(
                 scan.locked.is_empty(),
@@ -265,24 +268,22 @@ impl Found {
         {
             bail!("{} is in use by another process and may be a member of '{}'", path.display(), label.name);
         }
-        Ok(Some(Found { label, drives, damaged }))
+        Ok(Some(Found { reactor: reactor.clone(), label, drives, damaged }))
     }
 
     /// Finds out how the array is; writes nothing.
     pub fn inspect(&self) -> Result<Inspected, ArrayError> {
-        let runtime = Runtime::new();
         let drives = self.drives.iter().map(OpenDrive::drive).collect();
-        let found = runtime.block_on(Array::inspect(&runtime, drives), || false);
-        found.unwrap_or_else(|| Err(ArrayError("the drives do not answer".into())))
+        let found = self.reactor.wait(Array::inspect(self.reactor.runtime(), drives));
+        found.unwrap_or_else(|error| Err(ArrayError(error.to_string())))
     }
 
     /// Assembles the array, which recovers what a power cut left behind.
     pub fn assemble(&self) -> Result<Session, ArrayError> {
-        let runtime = Runtime::new();
         let drives = self.drives.iter().map(OpenDrive::drive).collect();
-        let array = runtime.block_on(Array::assemble(&runtime, drives), || false);
-        let array = array.unwrap_or_else(|| Err(ArrayError("the drives do not answer".into())))?;
-        Ok(Session { runtime, array })
+        let array = self.reactor.wait(Array::assemble(self.reactor.runtime(), drives));
+        let array = array.unwrap_or_else(|error| Err(ArrayError(error.to_string())))?;
+        Ok(Session { reactor: self.reactor.clone(), array })
     }
 }
 
@@ -293,7 +294,7 @@ pub fn directory_of(path: &Path) -> &Path {
 
 /// An assembled array and what makes it run.
 pub struct Session {
-    pub runtime: Runtime,
+    pub reactor: Reactor,
     pub array: Array,
 }
 
@@ -305,7 +306,7 @@ impl Session {
 
     /// Runs the array until `future` is done.
     pub fn wait<T>(&self, future: impl Future<Output = T>) -> Result<T> {
-        self.runtime.block_on(future, || false).context("the array does not answer any more")
+        self.reactor.wait(future)
     }
 
     /// Carries one command out; its failure is an error.

@@ -6,6 +6,7 @@ use super::{
 };
 use crate::{
     members::{ArrayName, Found, OpenDrive, Session, directory_of},
+    reactor::Reactor,
     size::show,
 };
 use anyhow::{Context, Result, bail, ensure};
@@ -13,7 +14,6 @@ use engine::{
     array::{Array, ArrayStatus, CreateOptions, MemberState},
     buf::BLOCK,
     device::ZonedDevice,
-    runtime::Runtime,
 };
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -54,8 +54,9 @@ pub fn create(output: Output, options: Create) -> Result<u8> {
     );
     ensure!(options.name.len() <= 64, "the name of an array can have 64 bytes at most");
     refuse_twice(&options.drives)?;
+    let reactor = Reactor::default();
     let drives: Vec<OpenDrive> =
-        options.drives.iter().map(|path| OpenDrive::open(path)).collect::<Result<_>>()?;
+        options.drives.iter().map(|path| OpenDrive::open(&reactor, path)).collect::<Result<_>>()?;
     let mut created = Created {
         name: options.name.clone(),
         uuid: None,
@@ -87,7 +88,7 @@ pub fn create(output: Output, options: Create) -> Result<u8> {
             used.join(", ")
         );
         let uuid = output::new_uuid()?;
-        let array = make(&options, uuid, &drives)?;
+        let array = make(&reactor, &options, uuid, &drives)?;
         let geometry = array.geometry();
         created.uuid = Some(output::uuid(&uuid));
         created.zones = Some(geometry.zones);
@@ -98,8 +99,7 @@ pub fn create(output: Output, options: Create) -> Result<u8> {
     Ok(HEALTHY)
 }
 
-fn make(options: &Create, uuid: [u8; 16], drives: &[OpenDrive]) -> Result<Array> {
-    let runtime = Runtime::new();
+fn make(reactor: &Reactor, options: &Create, uuid: [u8; 16], drives: &[OpenDrive]) -> Result<Array> {
     let create = CreateOptions {
         name: options.name.clone(),
         uuid,
@@ -107,8 +107,7 @@ fn make(options: &Create, uuid: [u8; 16], drives: &[OpenDrive]) -> Result<Array>
         zone_size_blocks: options.zone_size,
     };
     let members = drives.iter().map(OpenDrive::drive).collect();
-    let array = runtime.block_on(Array::create(&runtime, create, members), || false);
-    Ok(array.context("the drives do not answer")??)
+    Ok(reactor.wait(Array::create(reactor.runtime(), create, members))??)
 }
 
 /// The same drive under two names would be found locked by ourselves, which says little.
@@ -388,7 +387,7 @@ pub fn replace(output: Output, mut args: Vec<PathBuf>, yes: bool) -> Result<u8> 
 fn take_new(found: &mut Found, path: &Path) -> Result<OpenDrive> {
     let real = path.canonicalize().with_context(|| format!("{} cannot be opened", path.display()))?;
     let position = found.drives.iter().position(|d| d.path.canonicalize().is_ok_and(|p| p == real));
-    let Some(position) = position else { return OpenDrive::open(path) };
+    let Some(position) = position else { return OpenDrive::open(&found.reactor, path) };
     let own = found.drives[position].path.display().to_string();
     let status = found.inspect()?.status;
     let in_use = status.members.iter().any(|m| m.state != MemberState::Out && m.drive == own);

@@ -7,12 +7,13 @@ use super::{
 use crate::{
     label::Content,
     members::{OpenDrive, Scan},
+    reactor::Reactor,
     size::{show, show_blocks},
 };
 use anyhow::{Context, Result, ensure};
 use engine::{
     buf::BLOCK,
-    device::{Command, Geometry, ZonedDevice},
+    device::{Command, Geometry},
     zone::{ZoneIndex, ZoneState},
 };
 use serde::Serialize;
@@ -120,12 +121,11 @@ struct Superblock {
 }
 
 pub fn examine(output: Output, path: &Path) -> Result<u8> {
-    let drive = OpenDrive::open(path)?;
+    let reactor = Reactor::default();
+    let drive = OpenDrive::open(&reactor, path)?;
     let geometry: &Geometry = drive.device.geometry();
-    let runtime = engine::runtime::Runtime::new();
     let report = Command::Report { first: ZoneIndex(0), count: geometry.zones };
-    let done =
-        runtime.block_on(drive.device.submit(report), || false).context("the drive does not answer")?;
+    let done = reactor.wait(drive.device.submit(report))?;
     done.result.with_context(|| format!("{} gives no zone report", path.display()))?;
     let count = |state| done.zones.iter().filter(|zone| zone.state == state).count() as u32;
     let (empty, full) = (count(ZoneState::Empty), count(ZoneState::Full));
@@ -222,7 +222,7 @@ struct Unreadable {
 }
 
 pub fn list(output: Output, dir: &Path) -> Result<u8> {
-    let scan = Scan::of(dir)?;
+    let scan = Scan::of(&Reactor::default(), dir)?;
     let name = |path: &PathBuf| path.display().to_string();
     let arrays = scan.arrays().into_iter().map(|label| {
         let drives: Vec<String> = scan

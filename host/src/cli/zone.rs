@@ -361,7 +361,7 @@ impl Writer<'_> {
         self.submitted += data.len() as u64;
         let completion = self.session.array.submit(Command::write(lba, data, self.fua));
         self.queue.push_back((self.submitted, completion));
-        self.session.runtime.run();
+        self.session.reactor.runtime().run();
         if !self.fua && self.submitted - self.durable >= FLUSH_EVERY {
             self.settle()?;
         }

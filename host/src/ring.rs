@@ -1,0 +1,269 @@
+//! The io_uring of this process: one ring for drives, block device and sockets, so that one system
+//! call submits and reaps for all of them.
+//!
+//! Entries are large both ways (128-byte submissions, 32-byte completions), as NVMe passthrough
+//! needs. Whoever submits is a [`Target`]: it keeps what its operations use until they complete.
+#![allow(unsafe_code)]
+
+use io_uring::{IoUring, cqueue, squeue};
+use std::{
+    any::Any,
+    cell::{Cell, RefCell},
+    future::Future,
+    io,
+    pin::Pin,
+    rc::Rc,
+    task::{Context, Poll, Waker},
+};
+
+/// Entries of the submission queue; more are submitted in several batches.
+const ENTRIES: u32 = 1024;
+
+/// What an operation came to.
+#[derive(Clone, Copy, Debug)]
+pub struct Outcome {
+    /// As the system call would return it: negative for an errno.
+    pub result: i32,
+    /// The second half of a large completion: for NVMe, the result double word.
+    pub extra: u64,
+    /// Another completion of the same operation will follow.
+    pub more: bool,
+}
+
+/// Receives completions.
+pub trait Target {
+    /// `token` is what the operation was submitted with.
+    fn complete(&self, token: u32, outcome: Outcome);
+}
+
+/// An io_uring that its creating thread submits to and waits on. Clones are the same ring.
+#[derive(Clone)]
+pub struct Ring(Rc<Inner>);
+
+struct Inner {
+    ring: RefCell<IoUring<squeue::Entry128, cqueue::Entry32>>,
+    targets: RefCell<Vec<Option<Rc<dyn Target>>>>,
+    in_flight: Cell<u64>,
+    /// Completions of one round, kept for its allocation.
+    reaped: RefCell<Vec<(u64, Outcome)>>,
+    ops: Rc<Ops>,
+}
+
+/// A place among the targets of a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TargetId(u32);
+
+impl Ring {
+    pub fn new() -> io::Result<Ring> {
+        let ring = IoUring::builder()
+            .setup_single_issuer()
+            .setup_defer_taskrun()
+            .setup_cqsize(4 * ENTRIES)
+            .build(ENTRIES)?;
+        let ops = Rc::new(Ops::default());
+        Ok(Ring(Rc::new(Inner {
+            ring: RefCell::new(ring),
+            targets: RefCell::new(vec![Some(ops.clone())]),
+            in_flight: Cell::new(0),
+            reaped: RefCell::default(),
+            ops,
+        })))
+    }
+
+    /// Adds a target. It is kept until [`Ring::remove`].
+    pub fn add(&self, target: Rc<dyn Target>) -> TargetId {
+        let mut targets = self.0.targets.borrow_mut();
+        let free = targets.iter().position(Option::is_none);
+        let place = free.unwrap_or_else(|| {
+            targets.push(None);
+            targets.len() - 1
+        });
+        targets[place] = Some(target);
+        TargetId(place as u32)
+    }
+
+    /// Lets a target go that has nothing in flight.
+    pub fn remove(&self, target: TargetId) {
+        let gone = self.0.targets.borrow_mut()[target.0 as usize].take();
+        drop(gone);
+    }
+
+    /// Queues an operation; the next [`Ring::wait`] submits it with all others.
+    ///
+    /// # Safety
+    /// Whatever `entry` points to must stay valid until the operation's last completion.
+    pub unsafe fn push(&self, target: TargetId, token: u32, entry: squeue::Entry128) -> io::Result<()> {
+        let entry = entry.user_data((target.0 as u64) << 32 | token as u64);
+        let mut ring = self.0.ring.borrow_mut();
+        // SAFETY: the caller vouches for the entry.
+        while unsafe { ring.submission().push(&entry) }.is_err() {
+            ring.submit()?;
+        }
+        self.0.in_flight.set(self.0.in_flight.get() + 1);
+        Ok(())
+    }
+
+    /// Submits what is queued, waits until something completes, and tells the targets. `false` if
+    /// nothing is in flight, so that nothing can complete.
+    pub fn wait(&self) -> io::Result<bool> {
+        if self.0.in_flight.get() == 0 {
+            return Ok(false);
+        }
+        let mut reaped = self.0.reaped.take();
+        {
+            let mut ring = self.0.ring.borrow_mut();
+            match ring.submit_and_wait(1) {
+                Ok(_) => {}
+                // EBUSY: completions have to be reaped first.
+                Err(error) if matches!(error.raw_os_error(), Some(libc::EINTR | libc::EBUSY)) => {}
+                Err(error) => return Err(error),
+            }
+            for entry in ring.completion() {
+                let more = cqueue::more(entry.flags());
+                let outcome = Outcome { result: entry.result(), extra: entry.big_cqe()[0], more };
+                reaped.push((entry.user_data(), outcome));
+            }
+        }
+        for (user_data, outcome) in reaped.drain(..) {
+            if !outcome.more {
+                self.0.in_flight.set(self.0.in_flight.get() - 1);
+            }
+            let target = self.0.targets.borrow()[(user_data >> 32) as usize].clone();
+            if let Some(target) = target {
+                target.complete(user_data as u32, outcome);
+            }
+        }
+        self.0.reaped.replace(reaped);
+        Ok(true)
+    }
+
+    /// Carries out one operation; `keep` holds what it points to. For operations that are not in
+    /// anybody's way: it allocates.
+    ///
+    /// # Safety
+    /// Whatever `entry` points to must stay valid as long as `keep`, and not move with it.
+    pub unsafe fn run(&self, entry: squeue::Entry128, keep: impl Any) -> Op {
+        let ops = self.0.ops.clone();
+        let token = ops.begin(Box::new(keep));
+        // SAFETY: `keep` lives until the completion, and the caller vouches for the rest.
+        if let Err(error) = unsafe { self.push(TargetId(0), token, entry) } {
+            ops.complete(
+                token,
+                Outcome { result: -error.raw_os_error().unwrap_or(libc::EIO), extra: 0, more: false },
+            );
+        }
+        Op { ops, token }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // The kernel may still write to what operations in flight point to.
+        if self.in_flight.get() > 0 {
+            self.targets.take().into_iter().for_each(std::mem::forget);
+            std::mem::forget(self.ops.clone());
+        }
+    }
+}
+
+/// Single operations, each with a future.
+#[derive(Default)]
+struct Ops(RefCell<Vec<OpState>>);
+
+#[derive(Default)]
+struct OpState {
+    busy: bool,
+    /// Nobody waits any more.
+    orphaned: bool,
+    keep: Option<Box<dyn Any>>,
+    outcome: Option<Outcome>,
+    waker: Option<Waker>,
+}
+
+impl Ops {
+    fn begin(&self, keep: Box<dyn Any>) -> u32 {
+        let mut states = self.0.borrow_mut();
+        let free = states.iter().position(|state| !state.busy);
+        let token = free.unwrap_or_else(|| {
+            states.push(OpState::default());
+            states.len() - 1
+        });
+        states[token] = OpState { busy: true, keep: Some(keep), ..OpState::default() };
+        token as u32
+    }
+}
+
+impl Target for Ops {
+    fn complete(&self, token: u32, outcome: Outcome) {
+        let (waker, kept) = {
+            let mut states = self.0.borrow_mut();
+            let Some(state) = states.get_mut(token as usize) else { return };
+            let kept = state.keep.take();
+            state.outcome = Some(outcome);
+            state.busy = !state.orphaned;
+            (state.waker.take(), kept)
+        };
+        drop(kept);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+/// The future of [`Ring::run`]. Dropped, the operation goes on without it.
+#[must_use = "nobody learns how the operation ended"]
+pub struct Op {
+    ops: Rc<Ops>,
+    token: u32,
+}
+
+impl Future for Op {
+    type Output = Outcome;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
+        let mut states = self.ops.0.borrow_mut();
+        let state = &mut states[self.token as usize];
+        match state.outcome {
+            Some(outcome) => Poll::Ready(outcome),
+            None => {
+                state.waker = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Drop for Op {
+    fn drop(&mut self) {
+        let mut states = self.ops.0.borrow_mut();
+        let state = &mut states[self.token as usize];
+        if state.outcome.is_some() {
+            state.busy = false;
+        } else {
+            state.orphaned = true;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use engine::runtime::Runtime;
+    use io_uring::opcode;
+
+    #[test]
+    fn operations_complete_and_may_be_dropped_before() {
+        let Ok(ring) = Ring::new() else { return };
+        assert!(!ring.wait().unwrap());
+        let runtime = Runtime::new();
+        // SAFETY: the operations point to nothing.
+        let (op, orphan) = unsafe {
+            (ring.run(opcode::Nop::new().build().into(), ()), ring.run(opcode::Nop::new().build().into(), ()))
+        };
+        drop(orphan);
+        let outcome = runtime.block_on(op, || ring.wait().unwrap()).unwrap();
+        assert_eq!(outcome.result, 0);
+        while ring.wait().unwrap() {}
+        assert!(ring.0.ops.0.borrow().iter().all(|state| !state.busy && state.keep.is_none()));
+    }
+}
