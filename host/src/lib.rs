@@ -11,5 +11,7 @@ pub mod demo;
 pub mod label;
 pub mod members;
 pub mod reactor;
+pub mod repair;
+pub mod report;
 pub mod ring;
 pub mod size;
