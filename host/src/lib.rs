@@ -12,5 +12,7 @@ pub mod drive;
 pub mod label;
 pub mod members;
 pub mod reactor;
+pub mod repair;
+pub mod report;
 pub mod ring;
 pub mod size;
