@@ -182,7 +182,7 @@ impl Story {
             zone_size_blocks: None,
         };
         let array =
-            self.wait(Array::create_with(&self.runtime, options, self.rig.members(), None, self.behaviour))??;
+            self.wait(Array::create_with(&self.runtime, options, self.rig.members(), self.behaviour))??;
         let geometry = array.geometry();
         let (zones, capacity) = (geometry.zones as u64, geometry.zone_capacity_blocks * BLOCK as u64);
         let room = zones * capacity;
