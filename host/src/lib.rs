@@ -1,6 +1,6 @@
 //! What the `zoneraid` binary and its benchmark share.
 //!
-//! [`members`] finds drives and the arrays on them, [`cli`] is the command line, [`demo`] the
+//! [`drive`] is what paths lead to, [`members`] finds drives and the arrays on them, [`cli`] is the command line, [`demo`] the
 //! story that `make demo` tells, [`bench`](mod@bench) measures what the engine costs.
 #![deny(unsafe_code)]
 
@@ -8,8 +8,11 @@ pub mod alloc;
 pub mod bench;
 pub mod cli;
 pub mod demo;
+pub mod drive;
 pub mod label;
 pub mod members;
 pub mod reactor;
+pub mod repair;
+pub mod report;
 pub mod ring;
 pub mod size;

@@ -3,7 +3,13 @@
 use crate::ring::Ring;
 use anyhow::{Context, Result};
 use engine::runtime::Runtime;
-use std::{cell::OnceCell, future::Future, rc::Rc};
+use std::{
+    cell::OnceCell,
+    future::Future,
+    os::unix::net::UnixStream,
+    rc::Rc,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 /// Tasks and their I/O, on one thread. Clones are the same reactor.
 #[derive(Clone, Default)]
@@ -30,6 +36,27 @@ impl Reactor {
         Ok(self.0.ring.get_or_init(|| ring))
     }
 
+    /// Runs `work`, which may block, on a thread of its own, while tasks go on here. `None` if it
+    /// ended without a value.
+    pub async fn offload<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<Option<T>> {
+        let (here, there) = UnixStream::pair().context("no socket can be made")?;
+        let value = Arc::new(Mutex::new(None));
+        let slot = value.clone();
+        let thread = std::thread::Builder::new().spawn(move || {
+            // Dropped last, which tells the other end.
+            let _there = there;
+            let value = work();
+            *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
+        });
+        thread.context("no thread can be started")?;
+        self.ring()?.ready(Rc::new(here), libc::POLLIN).await;
+        let value = value.lock().unwrap_or_else(PoisonError::into_inner).take();
+        Ok(value)
+    }
+
     /// Runs tasks until `future` is done; an error if nothing can happen any more.
     pub fn wait<T>(&self, future: impl Future<Output = T>) -> Result<T> {
         let mut broken = None;
@@ -46,5 +73,21 @@ impl Reactor {
             (None, Some(error)) => Err(error).context("io_uring failed"),
             (None, None) => anyhow::bail!("the drives do not answer any more"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_blocks_runs_beside_the_tasks() {
+        let reactor = Reactor::default();
+        if reactor.ring().is_err() {
+            return;
+        }
+        assert_eq!(reactor.wait(reactor.offload(|| 7)).unwrap().unwrap(), Some(7));
+        let lost = reactor.wait(reactor.offload(|| -> u32 { panic!("on purpose") }));
+        assert_eq!(lost.unwrap().unwrap(), None);
     }
 }

@@ -5,12 +5,13 @@
 //! needs. Whoever submits is a [`Target`]: it keeps what its operations use until they complete.
 #![allow(unsafe_code)]
 
-use io_uring::{IoUring, cqueue, squeue};
+use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use std::{
     any::Any,
     cell::{Cell, RefCell},
     future::Future,
     io,
+    os::fd::{AsFd, AsRawFd},
     pin::Pin,
     rc::Rc,
     task::{Context, Poll, Waker},
@@ -154,6 +155,14 @@ impl Ring {
         }
         Op { ops, token }
     }
+
+    /// Waits until `fd` is ready for `events` (`libc::POLLIN` and so on), or has an error or nobody at
+    /// its other end.
+    pub fn ready(&self, fd: Rc<impl AsFd + 'static>, events: i16) -> Op {
+        let entry = opcode::PollAdd::new(types::Fd(fd.as_fd().as_raw_fd()), events as u16 as u32).build();
+        // SAFETY: the entry points to nothing; the descriptor is kept open so that its number stays its.
+        unsafe { self.run(entry.into(), fd) }
+    }
 }
 
 impl Drop for Inner {
@@ -249,7 +258,6 @@ impl Drop for Op {
 mod tests {
     use super::*;
     use engine::runtime::Runtime;
-    use io_uring::opcode;
 
     #[test]
     fn operations_complete_and_may_be_dropped_before() {

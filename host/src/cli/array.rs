@@ -7,20 +7,17 @@ use super::{
 use crate::{
     members::{ArrayName, Found, OpenDrive, Session, directory_of},
     reactor::Reactor,
+    repair::{self, MemberName, Members},
+    report::{Rebuilt, State, Status, bytes},
     size::show,
 };
 use anyhow::{Context, Result, bail, ensure};
 use engine::{
-    array::{Array, ArrayStatus, CreateOptions, MemberState},
-    buf::BLOCK,
+    array::{Array, CreateOptions, MemberState},
     device::ZonedDevice,
 };
 use serde::Serialize;
 use std::path::{Path, PathBuf};
-
-fn bytes(blocks: u64) -> u64 {
-    blocks * BLOCK as u64
-}
 
 #[derive(Serialize)]
 struct Created {
@@ -142,145 +139,21 @@ fn created_text(created: &Created) -> String {
     text
 }
 
-#[derive(Serialize)]
-struct Status {
-    name: String,
-    uuid: String,
-    level: &'static str,
-    state: &'static str,
-    /// What is wrong, in a sentence.
-    status: String,
-    /// What to do about it.
-    action: Option<String>,
-    event: u64,
-    chunk_bytes: u64,
-    /// Nothing while the array is unusable.
-    zones: Option<u32>,
-    zone_capacity_bytes: Option<u64>,
-    members: Vec<StatusMember>,
-}
-
-#[derive(Serialize)]
-struct StatusMember {
-    role: u32,
-    /// Empty if there is no drive.
-    drive: String,
-    state: &'static str,
-    read_errors: u64,
-    write_errors: u64,
-    zones_to_rebuild: u32,
-    note: String,
-}
-
-fn member_state(state: MemberState) -> &'static str {
-    match state {
-        MemberState::Active => "active",
-        MemberState::Rebuilding => "rebuilding",
-        MemberState::Out => "out",
-    }
-}
-
 pub fn status(output: Output, name: &ArrayName) -> Result<u8> {
     let found = Found::by_name(name)?;
     for (path, error) in &found.damaged {
         output.note(&format!("{}: {error}; done without it", path.display()));
     }
-    let (status, code) = match found.inspect() {
-        Ok(array) => working(name, &array.status, array.geometry.zones, array.geometry.zone_capacity_blocks),
-        Err(error) => (unusable(&found, error.to_string()), UNUSABLE),
+    let status = match found.inspect() {
+        Ok(array) => Status::of(&name.to_string(), &array.status, &array.geometry),
+        Err(error) => Status::unusable(&found, error.to_string()),
     };
     output.print(&status, status_text)?;
-    Ok(code)
-}
-
-/// How an array that can be assembled is.
-fn working(name: &ArrayName, array: &ArrayStatus, zones: u32, capacity_blocks: u64) -> (Status, u8) {
-    let out = array.members.iter().position(|member| member.state == MemberState::Out);
-    let rebuilding = array.members.iter().position(|member| member.state == MemberState::Rebuilding);
-    let (state, code, status, action) = if array.failed {
-        let action = "bring the missing members back".to_string();
-        (
-            "unusable",
-            UNUSABLE,
-            "too many members are out; nothing can be read or written".to_string(),
-            Some(action),
-        )
-    } else if let Some(role) = out {
-        let why = &array.members[role].note;
-        let why = if why.is_empty() { String::new() } else { format!(" ({why})") };
-        let status =
-            format!("member {role} is out{why}; all data is there, but losing another member would lose it");
-        let action = format!("zoneraid replace {name} {role} NEW, where NEW is a blank drive");
-        ("degraded", DEGRADED, status, Some(action))
-    } else if let Some(role) = rebuilding {
-        let zones = array.members[role].zones_to_rebuild;
-        let status =
-            format!("member {role} has {zones} zones to rebuild; losing another member would lose data");
-        ("degraded", DEGRADED, status, Some(format!("zoneraid rebuild {name}")))
-    } else {
-        ("healthy", HEALTHY, "every member is in sync; any one of them may be lost".to_string(), None)
-    };
-    let members = array.members.iter().enumerate().map(|(role, member)| StatusMember {
-        role: role as u32,
-        drive: member.drive.clone(),
-        state: member_state(member.state),
-        read_errors: member.read_errors,
-        write_errors: member.write_errors,
-        zones_to_rebuild: member.zones_to_rebuild,
-        note: member.note.clone(),
-    });
-    let status = Status {
-        name: array.name.clone(),
-        uuid: output::uuid(&array.uuid),
-        level: "raid5",
-        state,
-        status,
-        action,
-        event: array.event,
-        chunk_bytes: bytes(array.chunk_blocks),
-        zones: Some(zones),
-        zone_capacity_bytes: Some(bytes(capacity_blocks)),
-        members: members.collect(),
-    };
-    (status, code)
-}
-
-/// How an array that cannot be assembled is, as far as its superblocks say.
-fn unusable(found: &Found, why: String) -> Status {
-    let label = &found.label;
-    let members = (0..label.members).map(|role| {
-        let drive = found.drives.iter().find(|drive| drive.label().is_some_and(|l| l.role == role));
-        StatusMember {
-            role,
-            drive: drive.map(|drive| drive.path.display().to_string()).unwrap_or_default(),
-            state: if drive.is_some() { "active" } else { "out" },
-            read_errors: 0,
-            write_errors: 0,
-            zones_to_rebuild: 0,
-            note: if drive.is_some() { String::new() } else { "not there".into() },
-        }
-    });
-    let members: Vec<StatusMember> = members.collect();
-    let missing: Vec<String> =
-        members.iter().filter(|m| m.drive.is_empty()).map(|m| m.role.to_string()).collect();
-    let action = match missing.len() {
-        0 => None,
-        1 => Some(format!("bring member {} back", missing.join(""))),
-        _ => Some(format!("bring all but one of the members {} back", missing.join(", "))),
-    };
-    Status {
-        name: label.name.clone(),
-        uuid: output::uuid(&label.uuid),
-        level: "raid5",
-        state: "unusable",
-        status: why,
-        action,
-        event: label.event,
-        chunk_bytes: bytes(label.chunk_blocks),
-        zones: None,
-        zone_capacity_bytes: None,
-        members,
-    }
+    Ok(match status.state {
+        State::Healthy => HEALTHY,
+        State::Degraded => DEGRADED,
+        State::Unusable => UNUSABLE,
+    })
 }
 
 fn status_text(status: &Status) -> String {
@@ -308,42 +181,13 @@ fn status_text(status: &Status) -> String {
     text + &table(&rows)
 }
 
-#[derive(Serialize)]
-struct Rebuilt {
-    array: String,
-    role: Option<u32>,
-    drive: Option<String>,
-    rebuilt_bytes: u64,
-}
-
-/// The member that the user means by a role or a path.
-fn role_of(found: &Found, member: &Path) -> Result<usize> {
-    let text = member.to_string_lossy();
-    if let Ok(role) = text.parse::<u32>()
-        && !member.exists()
-    {
-        let members = found.label.members;
-        ensure!(
-            role < members,
-            "there is no role {role}: '{}' has {members} members, from 0",
-            found.label.name
-        );
-        return Ok(role as usize);
-    }
-    if let Ok(real) = member.canonicalize() {
-        let same = |drive: &&OpenDrive| drive.path.canonicalize().is_ok_and(|path| path == real);
-        let label = found.drives.iter().find(same).and_then(|drive| drive.label());
-        let label = label.with_context(|| format!("{text} is not a member of '{}'", found.label.name))?;
-        return Ok(label.role as usize);
-    }
-    // A drive that is gone: it can only be the member that is missing.
-    let present = |role: &u32| found.drives.iter().any(|d| d.label().is_some_and(|l| l.role == *role));
-    let missing: Vec<u32> = (0..found.label.members).filter(|role| !present(role)).collect();
-    match missing[..] {
-        [role] => Ok(role as usize),
-        [] => bail!("{text} does not exist, and '{}' misses no member", found.label.name),
-        _ => bail!("{text} does not exist; name the member by its role (see zoneraid status)"),
-    }
+/// The members of `found`.
+fn members(found: &Found) -> Members<'_> {
+    let label = &found.label;
+    let drives: Vec<(u32, PathBuf)> =
+        found.drives.iter().filter_map(|drive| Some((drive.label()?.role, drive.path.clone()))).collect();
+    let missing = (0..label.members).filter(|role| !drives.iter().any(|(r, _)| r == role)).collect();
+    Members { array: &label.name, count: label.members, drives, missing }
 }
 
 pub fn replace(output: Output, mut args: Vec<PathBuf>, yes: bool) -> Result<u8> {
@@ -354,27 +198,20 @@ pub fn replace(output: Output, mut args: Vec<PathBuf>, yes: bool) -> Result<u8> 
         None if old.to_string_lossy().parse::<u32>().is_ok() => {
             bail!("a role needs its array: zoneraid replace ARRAY {} {}", old.display(), new.display())
         }
-        None => ArrayName::from(directory_of(&old).to_path_buf()),
+        None => ArrayName::from(directory_of(&old)),
     };
     let mut found = Found::by_name(&name)?;
-    let role = role_of(&found, &old)?;
+    let role = members(&found).role(&MemberName::new(&old))?;
     let drive = take_new(&mut found, &new)?;
     if let Some(what) = drive.describe() {
         ensure!(yes, "{}: {what}; --yes destroys that", new.display());
     }
     let session = found.assemble()?;
-    let drive = drive.drive();
-    session.array.accepts(&drive)?;
-    let status = session.array.status();
-    let state = status.members.get(role).map(|member| member.state);
-    if state != Some(MemberState::Out) {
-        session.wait(session.array.fail(role))??;
-        output.note(&format!("member {role} still worked; it has been taken out of '{}'", status.name));
-    }
-    session.wait(session.array.attach(role, drive))??;
+    session.wait(repair::attach(&session.array, role, drive.drive(), &|note| output.note(note)))??;
     let rebuilt_bytes = run_rebuild(output, &session)?;
     let drive = Some(new.display().to_string());
-    let rebuilt = Rebuilt { array: status.name, role: Some(role as u32), drive, rebuilt_bytes };
+    let rebuilt =
+        Rebuilt { array: session.array.status().name, role: Some(role as u32), drive, rebuilt_bytes };
     output.print(&rebuilt, |rebuilt| {
         let size = show(rebuilt.rebuilt_bytes);
         format!("{} is member {role} of '{}' now; {size} rebuilt\n", new.display(), rebuilt.array)
@@ -420,24 +257,11 @@ fn run_rebuild(output: Output, session: &Session) -> Result<u64> {
     Ok(rebuilt??)
 }
 
-#[derive(Serialize)]
-struct Failed {
-    array: String,
-    role: u32,
-    drive: String,
-}
-
 pub fn fail(output: Output, name: &ArrayName, member: &Path) -> Result<u8> {
     let found = Found::by_name(name)?;
-    let role = role_of(&found, member)?;
+    let role = members(&found).role(&MemberName::new(member))?;
     let session = found.assemble()?;
-    let before = session.array.status();
-    let others_in =
-        before.members.iter().enumerate().all(|(r, m)| r == role || m.state == MemberState::Active);
-    ensure!(others_in, "another member is not in sync; without member {role} data would be lost");
-    session.wait(session.array.fail(role))??;
-    let drive = before.members.get(role).map(|member| member.drive.clone()).unwrap_or_default();
-    let failed = Failed { array: before.name, role: role as u32, drive };
+    let failed = session.wait(repair::fail(&session.array, role))??;
     output.print(&failed, |failed| {
         format!("member {role} ({}) is out of '{}'\n", failed.drive, failed.array)
     })?;

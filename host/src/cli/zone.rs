@@ -12,12 +12,13 @@ use super::{
 };
 use crate::{
     members::{ArrayName, Found, Session},
+    report::{Zones, bytes, check_zone, condition, has_wp},
     size::show,
 };
 use anyhow::{Context, Result, bail, ensure};
 use engine::{
     buf::{BLOCK, Buf},
-    device::{Command, Completion, ZonedDevice, Zones},
+    device::{self, Command, Completion, ZonedDevice},
     zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
 };
 use serde::Serialize;
@@ -49,38 +50,6 @@ pub fn run(output: Output, verb: Zone) -> Result<u8> {
     Ok(HEALTHY)
 }
 
-#[derive(Serialize)]
-struct Report {
-    array: String,
-    zones: Vec<ReportedZone>,
-}
-
-#[derive(Serialize)]
-struct ReportedZone {
-    zone: u32,
-    start_bytes: u64,
-    condition: &'static str,
-    /// From the start of the zone; nothing where the condition leaves it undefined.
-    wp_bytes: Option<u64>,
-    capacity_bytes: u64,
-}
-
-fn condition(state: ZoneState) -> &'static str {
-    match state {
-        ZoneState::Empty => "empty",
-        ZoneState::ImplicitlyOpen => "implicitly-open",
-        ZoneState::ExplicitlyOpen => "explicitly-open",
-        ZoneState::Closed => "closed",
-        ZoneState::ReadOnly => "read-only",
-        ZoneState::Full => "full",
-        ZoneState::Offline => "offline",
-    }
-}
-
-fn bytes(blocks: u64) -> u64 {
-    blocks * BLOCK as u64
-}
-
 /// Where reading has to stop, in blocks: the wp, or the capacity where a zone has none.
 fn end_blocks(zone: &ZoneInfo) -> u64 {
     match zone.state {
@@ -88,19 +57,6 @@ fn end_blocks(zone: &ZoneInfo) -> u64 {
         ZoneState::Offline => 0,
         _ => zone.wp_blocks,
     }
-}
-
-fn has_wp(state: ZoneState) -> bool {
-    !matches!(state, ZoneState::Full | ZoneState::ReadOnly | ZoneState::Offline)
-}
-
-fn check_zone(zone: u32, zones: u32) -> Result<()> {
-    ensure!(
-        zone < zones,
-        "there is no zone {zone}: the array has {zones} zones, from 0 to {}",
-        zones.max(1) - 1
-    );
-    Ok(())
 }
 
 fn zone_info(session: &Session, zone: u32) -> Result<ZoneInfo> {
@@ -111,24 +67,12 @@ fn zone_info(session: &Session, zone: u32) -> Result<ZoneInfo> {
 
 fn report(output: Output, array: &ArrayName, zone: Option<u32>) -> Result<()> {
     let found = Found::by_name(array)?.inspect()?;
-    let zone_size = found.geometry.zone_size_blocks;
-    if let Some(zone) = zone {
-        check_zone(zone, found.geometry.zones)?;
-    }
-    let wanted = found.zones.iter().filter(|info| zone.is_none_or(|zone| info.zone.0 == zone));
-    let zones = wanted.map(|zone| ReportedZone {
-        zone: zone.zone.0,
-        start_bytes: bytes(zone.zone.0 as u64 * zone_size),
-        condition: condition(zone.state),
-        wp_bytes: has_wp(zone.state).then(|| bytes(zone.wp_blocks)),
-        capacity_bytes: bytes(zone.capacity_blocks),
-    });
-    let report = Report { array: found.status.name, zones: zones.collect() };
+    let report = Zones::of(&found.status.name, &found.geometry, &found.zones, zone)?;
     output.print(&report, |report| {
         let mut rows = vec![["ZONE", "START", "COND", "WP", "CAP"].map(String::from).to_vec()];
         rows.extend(report.zones.iter().map(|zone| {
             let wp = zone.wp_bytes.map_or("-".to_string(), |wp| wp.to_string());
-            let condition = zone.condition.to_string();
+            let condition = zone.condition.clone();
             vec![
                 zone.zone.to_string(),
                 zone.start_bytes.to_string(),
@@ -149,10 +93,15 @@ struct Managed {
     wp_bytes: Option<u64>,
 }
 
-fn manage(output: Output, array: &ArrayName, zone: u32, command: impl Fn(Zones) -> Command) -> Result<()> {
+fn manage(
+    output: Output,
+    array: &ArrayName,
+    zone: u32,
+    command: impl Fn(device::Zones) -> Command,
+) -> Result<()> {
     let session = Session::open(array)?;
     zone_info(&session, zone)?;
-    session.run(command(Zones::One(ZoneIndex(zone)))).with_context(|| format!("zone {zone}"))?;
+    session.run(command(device::Zones::One(ZoneIndex(zone)))).with_context(|| format!("zone {zone}"))?;
     let info = zone_info(&session, zone)?;
     let managed = Managed {
         array: session.array.status().name,

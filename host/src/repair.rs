@@ -1,0 +1,103 @@
+//! Taking members out of an array and putting drives in their places: the same whether a command
+//! holds the drives or the daemon does.
+
+use crate::report::Failed;
+use anyhow::{Context, Result, bail, ensure};
+use engine::array::{Array, Drive, MemberState};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+/// What the user calls a member.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MemberName {
+    Role(u32),
+    Path(PathBuf),
+}
+
+impl MemberName {
+    /// A number is a role, unless there is a file of that name.
+    pub fn new(text: &Path) -> MemberName {
+        match text.to_string_lossy().parse() {
+            Ok(role) if !text.exists() => MemberName::Role(role),
+            _ => MemberName::Path(text.to_path_buf()),
+        }
+    }
+
+    /// The same for a process with another working directory.
+    pub fn absolute(self) -> Result<MemberName> {
+        Ok(match self {
+            MemberName::Path(path) => {
+                MemberName::Path(std::path::absolute(&path).context("the working directory is gone")?)
+            }
+            role => role,
+        })
+    }
+}
+
+/// The members of an array, to find the one that the user means.
+pub struct Members<'a> {
+    /// Name of the array.
+    pub array: &'a str,
+    pub count: u32,
+    /// Drives and the roles that they have or had.
+    pub drives: Vec<(u32, PathBuf)>,
+    /// Roles without a drive.
+    pub missing: Vec<u32>,
+}
+
+impl Members<'_> {
+    /// The role of the member that the user means.
+    pub fn role(&self, member: &MemberName) -> Result<usize> {
+        let path = match member {
+            MemberName::Role(role) => {
+                let (array, count) = (self.array, self.count);
+                ensure!(*role < count, "there is no role {role}: '{array}' has {count} members, from 0");
+                return Ok(*role as usize);
+            }
+            MemberName::Path(path) => path,
+        };
+        let text = path.display();
+        if let Some((role, _)) = self.drives.iter().find(|(_, drive)| same_file(drive, path)) {
+            return Ok(*role as usize);
+        }
+        ensure!(!path.exists(), "{text} is not a member of '{}'", self.array);
+        // A drive that is gone: it can only be the member that is missing.
+        match self.missing[..] {
+            [role] => Ok(role as usize),
+            [] => bail!("{text} does not exist, and '{}' misses no member", self.array),
+            _ => bail!("{text} does not exist; name the member by its role (see zoneraid status)"),
+        }
+    }
+}
+
+/// Whether two paths name the same file; those that do not exist any more are compared as they are.
+pub fn same_file(one: &Path, other: &Path) -> bool {
+    match (one.canonicalize(), other.canonicalize()) {
+        (Ok(one), Ok(other)) => one == other,
+        _ => one == other,
+    }
+}
+
+/// Takes the member with `role` out of `array`.
+pub async fn fail(array: &Array, role: usize) -> Result<Failed> {
+    let before = array.status();
+    let others_in =
+        before.members.iter().enumerate().all(|(r, m)| r == role || m.state == MemberState::Active);
+    ensure!(others_in, "another member is not in sync; without member {role} data would be lost");
+    array.fail(role).await?;
+    let drive = before.members.get(role).map(|member| member.drive.clone()).unwrap_or_default();
+    Ok(Failed { array: before.name, role: role as u32, drive })
+}
+
+/// Puts `drive` in the place of the member with `role`; one that still works is taken out first,
+/// which is told to `note`.
+pub async fn attach(array: &Array, role: usize, drive: Drive, note: &dyn Fn(&str)) -> Result<()> {
+    array.accepts(&drive)?;
+    let status = array.status();
+    if status.members.get(role).is_some_and(|member| member.state != MemberState::Out) {
+        array.fail(role).await?;
+        note(&format!("member {role} still worked; it has been taken out of '{}'", status.name));
+    }
+    Ok(array.attach(role, drive).await?)
+}

@@ -1,0 +1,262 @@
+//! What there is to say about an array: the objects that `--json` prints. A command that holds the
+//! drives makes them, and so does the daemon of an array, which sends them to the command.
+
+use crate::{cli::output::uuid, members::Found};
+use anyhow::{Result, ensure};
+use engine::{
+    array::{ArrayStatus, MemberState},
+    buf::BLOCK,
+    device::Geometry,
+    zone::{ZoneIndex, ZoneInfo, ZoneState},
+};
+use serde::{Deserialize, Serialize};
+
+pub fn bytes(blocks: u64) -> u64 {
+    blocks * BLOCK as u64
+}
+
+/// How well an array is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    Healthy,
+    Degraded,
+    Unusable,
+}
+
+impl std::fmt::Display for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            State::Healthy => "healthy",
+            State::Degraded => "degraded",
+            State::Unusable => "unusable",
+        })
+    }
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Status {
+    pub name: String,
+    pub uuid: String,
+    pub level: String,
+    pub state: State,
+    /// What is wrong, in a sentence.
+    pub status: String,
+    /// What to do about it.
+    pub action: Option<String>,
+    pub event: u64,
+    pub chunk_bytes: u64,
+    /// Nothing while the array is unusable.
+    pub zones: Option<u32>,
+    pub zone_capacity_bytes: Option<u64>,
+    /// Process that runs the array; nothing if none does.
+    pub pid: Option<u32>,
+    /// What file systems use, if there is a block device.
+    pub block_device: Option<String>,
+    /// The rebuild that is going on.
+    pub rebuild: Option<Rebuild>,
+    pub members: Vec<StatusMember>,
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+pub struct StatusMember {
+    pub role: u32,
+    /// Empty if there is no drive.
+    pub drive: String,
+    pub state: String,
+    pub read_errors: u64,
+    pub write_errors: u64,
+    pub zones_to_rebuild: u32,
+    pub note: String,
+}
+
+/// How far a rebuild is, and how fast.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rebuild {
+    pub done_bytes: u64,
+    pub total_bytes: u64,
+    pub bytes_per_second: u64,
+    /// Unknown until something has been rebuilt.
+    pub seconds_left: Option<u64>,
+}
+
+fn member_state(state: MemberState) -> &'static str {
+    match state {
+        MemberState::Active => "active",
+        MemberState::Rebuilding => "rebuilding",
+        MemberState::Out => "out",
+    }
+}
+
+impl Status {
+    /// How an array is that can be assembled; `called` is what the user calls it.
+    pub fn of(called: &str, array: &ArrayStatus, geometry: &Geometry) -> Status {
+        let position = |state| array.members.iter().position(|member| member.state == state);
+        let (out, rebuilding) = (position(MemberState::Out), position(MemberState::Rebuilding));
+        let (state, status, action) = if array.failed {
+            let status = "too many members are out; nothing can be read or written".to_string();
+            (State::Unusable, status, Some("bring the missing members back".to_string()))
+        } else if let Some(role) = out {
+            let why = &array.members[role].note;
+            let why = if why.is_empty() { String::new() } else { format!(" ({why})") };
+            let status = format!(
+                "member {role} is out{why}; all data is there, but losing another member would lose it"
+            );
+            let action = format!("zoneraid replace {called} {role} NEW, where NEW is a blank drive");
+            (State::Degraded, status, Some(action))
+        } else if let Some(role) = rebuilding {
+            let zones = array.members[role].zones_to_rebuild;
+            let status =
+                format!("member {role} has {zones} zones to rebuild; losing another member would lose data");
+            (State::Degraded, status, Some(format!("zoneraid rebuild {called}")))
+        } else {
+            (State::Healthy, "every member is in sync; any one of them may be lost".to_string(), None)
+        };
+        let members = array.members.iter().enumerate().map(|(role, member)| StatusMember {
+            role: role as u32,
+            drive: member.drive.clone(),
+            state: member_state(member.state).into(),
+            read_errors: member.read_errors,
+            write_errors: member.write_errors,
+            zones_to_rebuild: member.zones_to_rebuild,
+            note: member.note.clone(),
+        });
+        Status {
+            name: array.name.clone(),
+            uuid: uuid(&array.uuid),
+            level: "raid5".into(),
+            state,
+            status,
+            action,
+            event: array.event,
+            chunk_bytes: bytes(array.chunk_blocks),
+            zones: Some(geometry.zones),
+            zone_capacity_bytes: Some(bytes(geometry.zone_capacity_blocks)),
+            pid: None,
+            block_device: None,
+            rebuild: None,
+            members: members.collect(),
+        }
+    }
+
+    /// How an array is that cannot be assembled, as far as its superblocks say.
+    pub fn unusable(found: &Found, why: String) -> Status {
+        let label = &found.label;
+        let members = (0..label.members).map(|role| {
+            let drive = found.drives.iter().find(|drive| drive.label().is_some_and(|l| l.role == role));
+            StatusMember {
+                role,
+                drive: drive.map(|drive| drive.path.display().to_string()).unwrap_or_default(),
+                state: if drive.is_some() { "active" } else { "out" }.into(),
+                read_errors: 0,
+                write_errors: 0,
+                zones_to_rebuild: 0,
+                note: if drive.is_some() { String::new() } else { "not there".into() },
+            }
+        });
+        let members: Vec<StatusMember> = members.collect();
+        let missing: Vec<String> =
+            members.iter().filter(|m| m.drive.is_empty()).map(|m| m.role.to_string()).collect();
+        let action = match missing.len() {
+            0 => None,
+            1 => Some(format!("bring member {} back", missing.join(""))),
+            _ => Some(format!("bring all but one of the members {} back", missing.join(", "))),
+        };
+        Status {
+            name: label.name.clone(),
+            uuid: uuid(&label.uuid),
+            level: "raid5".into(),
+            state: State::Unusable,
+            status: why,
+            action,
+            event: label.event,
+            chunk_bytes: bytes(label.chunk_blocks),
+            zones: None,
+            zone_capacity_bytes: None,
+            pid: None,
+            block_device: None,
+            rebuild: None,
+            members,
+        }
+    }
+}
+
+/// What a rebuild has done.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Rebuilt {
+    pub array: String,
+    pub role: Option<u32>,
+    pub drive: Option<String>,
+    pub rebuilt_bytes: u64,
+}
+
+/// A member that has been taken out.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Failed {
+    pub array: String,
+    pub role: u32,
+    pub drive: String,
+}
+
+/// The zones of an array.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Zones {
+    pub array: String,
+    pub zones: Vec<Zone>,
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Zone {
+    pub zone: u32,
+    pub start_bytes: u64,
+    pub condition: String,
+    /// From the start of the zone; nothing where the condition leaves it undefined.
+    pub wp_bytes: Option<u64>,
+    pub capacity_bytes: u64,
+}
+
+impl Zones {
+    /// All of `zones`, or only the one with number `only`.
+    pub fn of(array: &str, geometry: &Geometry, zones: &[ZoneInfo], only: Option<u32>) -> Result<Zones> {
+        if let Some(zone) = only {
+            check_zone(zone, geometry.zones)?;
+        }
+        let wanted = zones.iter().filter(|info| only.is_none_or(|only| info.zone.0 == only));
+        let zones = wanted.map(|info| Zone {
+            zone: info.zone.0,
+            start_bytes: bytes(geometry.start(ZoneIndex(info.zone.0)).0),
+            condition: condition(info.state).into(),
+            wp_bytes: has_wp(info.state).then(|| bytes(info.wp_blocks)),
+            capacity_bytes: bytes(info.capacity_blocks),
+        });
+        Ok(Zones { array: array.to_string(), zones: zones.collect() })
+    }
+}
+
+/// The condition of a zone in the words of blkzone.
+pub fn condition(state: ZoneState) -> &'static str {
+    match state {
+        ZoneState::Empty => "empty",
+        ZoneState::ImplicitlyOpen => "implicitly-open",
+        ZoneState::ExplicitlyOpen => "explicitly-open",
+        ZoneState::Closed => "closed",
+        ZoneState::ReadOnly => "read-only",
+        ZoneState::Full => "full",
+        ZoneState::Offline => "offline",
+    }
+}
+
+/// Whether a zone in this state has a write pointer that means something.
+pub fn has_wp(state: ZoneState) -> bool {
+    !matches!(state, ZoneState::Full | ZoneState::ReadOnly | ZoneState::Offline)
+}
+
+/// Refuses the number of a zone that does not exist.
+pub fn check_zone(zone: u32, zones: u32) -> Result<()> {
+    ensure!(
+        zone < zones,
+        "there is no zone {zone}: the array has {zones} zones, from 0 to {}",
+        zones.max(1) - 1
+    );
+    Ok(())
+}
