@@ -9,8 +9,8 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// What is needed before the root is there; everything else is loaded from the root.
-const MODULES: [&str; 4] = ["virtio_pci", "9pnet_virtio", "9p", "overlay"];
+/// What the root is mounted with, and what every guest uses; the rest is loaded from the root.
+const MODULES: [&str; 6] = ["virtio_pci", "9pnet_virtio", "9p", "overlay", "configfs", "nvme"];
 
 /// Writes the initramfs for `kernel` to `file`.
 pub fn write(kernel: &Kernel, file: &Path) -> Result<()> {
@@ -21,6 +21,7 @@ pub fn write(kernel: &Kernel, file: &Path) -> Result<()> {
     let busybox = find_tool("busybox").context("busybox is not installed")?;
     archive.add("bin/busybox", 0o100755, &fs::read(busybox)?);
     archive.add("init", 0o100755, include_bytes!("initramfs.sh"));
+    archive.add("command.sh", 0o100644, include_bytes!("command.sh"));
     for (number, module) in modules(kernel)?.iter().enumerate() {
         archive.add(&format!("modules/{number:02}.ko"), 0o100644, &unpacked(Path::new(module))?);
     }

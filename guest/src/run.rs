@@ -116,7 +116,6 @@ pub fn live(machine: &Machine, command: &str, seed: u64, out: &Path, sink: &mut 
     let environment: String =
         environment.iter().map(|(name, value)| format!("{name}={}\n", quote(value))).collect();
     fs::write(notes.0.join("environment"), environment)?;
-    fs::write(notes.0.join("init"), include_bytes!("init.sh"))?;
     fs::write(notes.0.join("command"), command)?;
 
     let room = machine::room()?;
