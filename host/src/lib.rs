@@ -7,6 +7,7 @@
 pub mod alloc;
 pub mod bench;
 pub mod cli;
+pub mod daemon;
 pub mod demo;
 pub mod label;
 pub mod members;

@@ -6,6 +6,7 @@
 //! could be the missing member, so nothing is assembled without it.
 
 use crate::{
+    daemon,
     label::{self, Content, Label},
     reactor::Reactor,
 };
@@ -46,6 +47,21 @@ impl From<PathBuf> for ArrayName {
     }
 }
 
+impl ArrayName {
+    /// The name as a path.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// The same, if it is a path, for a process with another working directory.
+    pub fn absolute(&self) -> Result<ArrayName> {
+        match self.0.exists() {
+            true => Ok(ArrayName(std::path::absolute(&self.0).context("the working directory is gone")?)),
+            false => Ok(self.clone()),
+        }
+    }
+}
+
 impl fmt::Display for ArrayName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.display().fmt(f)
@@ -53,6 +69,7 @@ impl fmt::Display for ArrayName {
 }
 
 /// A drive that this process holds, with what its superblock says.
+#[derive(Clone)]
 pub struct OpenDrive {
     pub path: PathBuf,
     pub device: Rc<dyn ZonedDevice>,
@@ -71,6 +88,11 @@ impl OpenDrive {
             OpenDrive { path: path.to_path_buf(), device: Rc::new(device), content: Content::Blank };
         drive.content = reactor.wait(label::read(drive.drive()))?;
         Ok(drive)
+    }
+
+    /// Reads the superblock again.
+    pub async fn look_again(&mut self) {
+        self.content = label::read(self.drive()).await;
     }
 
     /// The drive as the engine wants it.
@@ -301,6 +323,13 @@ pub struct Session {
 impl Session {
     /// Finds and assembles the array that `name` stands for.
     pub fn open(name: &ArrayName) -> Result<Session> {
+        if let Some(client) = daemon::find(name)? {
+            let about = &client.about;
+            match &about.block_device {
+                Some(device) => bail!("'{}' runs; use its block device {}", about.name, device.display()),
+                None => bail!("'{}' runs, in process {}", about.name, about.pid),
+            }
+        }
         Ok(Found::by_name(name)?.assemble()?)
     }
 
