@@ -12,10 +12,11 @@ use crate::{
     label::{self, Content, Label},
     reactor::Reactor,
     repair::same_file,
+    tails::Left,
 };
 use anyhow::{Context, Result, bail, ensure};
 use engine::{
-    array::{Array, ArrayError, Drive, Inspected},
+    array::{Array, ArrayError, Drive, Inspected, Tails},
     device::{Command, Done, ZonedDevice},
 };
 use std::{
@@ -327,10 +328,28 @@ impl Found {
     }
 
     /// Assembles the array, which recovers what a power cut left behind.
-    pub fn assemble(&self) -> Result<Session, ArrayError> {
+    pub fn assemble(&self) -> Result<Session> {
+        let tails = daemon::tails_path(&daemon::directory(), &self.label.uuid);
+        // The kernel may hold a file system that relies on what the daemon knew.
+        ensure!(
+            Left::read(&tails, &self.label.uuid).is_none(),
+            "the daemon of '{0}' has ended while its block device was in use; go on with: zoneraid start {0}",
+            self.label.name
+        );
+        self.take_over(None)
+    }
+
+    /// As [`Found::assemble`], from where a process that has died has `left` it.
+    pub fn take_over(&self, left: Option<&Left>) -> Result<Session> {
         let drives = self.drives.iter().map(OpenDrive::drive).collect();
-        let array = self.reactor.wait(Array::assemble(self.reactor.runtime(), drives));
-        let array = array.unwrap_or_else(|error| Err(ArrayError(error.to_string())))?;
+        let runtime = self.reactor.runtime();
+        let array = match left {
+            Some(left) => {
+                let tails = Tails { assembly: left.assembly, blocks: left.complete.clone() };
+                self.reactor.wait(Array::take_over(runtime, drives, &tails))
+            }
+            None => self.reactor.wait(Array::assemble(runtime, drives)),
+        }??;
         Ok(Session { reactor: self.reactor.clone(), array })
     }
 }
@@ -358,7 +377,7 @@ impl Session {
                 None => bail!("'{}' runs, in process {}", about.name, about.pid),
             }
         }
-        Ok(Found::by_name(name)?.assemble()?)
+        Found::by_name(name)?.assemble()
     }
 
     /// Runs the array until `future` is done.

@@ -57,6 +57,8 @@ pub struct Status {
     pub pid: Option<u32>,
     /// What file systems use, if there is a block device.
     pub block_device: Option<String>,
+    /// The block device by the name of its array.
+    pub link: Option<String>,
     /// The rebuild that is going on.
     pub rebuild: Option<Rebuild>,
     pub members: Vec<StatusMember>,
@@ -138,6 +140,7 @@ impl Status {
             zone_capacity_bytes: Some(bytes(geometry.zone_capacity_blocks)),
             pid: None,
             block_device: None,
+            link: None,
             rebuild: None,
             members: members.collect(),
         }
@@ -179,6 +182,7 @@ impl Status {
             zone_capacity_bytes: None,
             pid: None,
             block_device: None,
+            link: None,
             rebuild: None,
             members,
         }

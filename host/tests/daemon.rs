@@ -23,7 +23,7 @@ fn run(place: &Place) -> JoinHandle<()> {
     let (ready, wait) = mpsc::channel();
     let thread = std::thread::spawn(move || {
         let found = Found::by_name(&ArrayName::from(drives)).unwrap();
-        let daemon = Daemon::start(found, &directory).unwrap();
+        let daemon = Daemon::start(found, &directory, None).unwrap();
         ready.send(()).unwrap();
         daemon.run().unwrap();
     });

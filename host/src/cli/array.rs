@@ -185,7 +185,10 @@ fn status_text(status: &Status) -> String {
         text += &format!("rebuild: {}\n", rebuild_text(rebuild));
     }
     if let Some(pid) = status.pid {
-        let device = status.block_device.as_deref().unwrap_or("no block device");
+        let device = match (&status.block_device, &status.link) {
+            (Some(device), Some(link)) => format!("{device} ({link})"),
+            _ => "none".to_string(),
+        };
         text += &format!(" device: {device}, by process {pid}\n");
     }
     text += "members:\n";

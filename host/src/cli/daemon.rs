@@ -6,6 +6,7 @@ use crate::{
     label::Label,
     members::{ArrayName, Found},
     report::State,
+    tails::Left,
 };
 use anyhow::{Context, Result, bail};
 use serde::{Serialize, de::DeserializeOwned};
@@ -24,6 +25,8 @@ struct Started {
     state: State,
     pid: u32,
     block_device: Option<PathBuf>,
+    /// The block device by the name of its array.
+    link: Option<PathBuf>,
 }
 
 pub fn start(output: Output, name: &ArrayName, wait: Duration) -> Result<u8> {
@@ -33,8 +36,12 @@ pub fn start(output: Output, name: &ArrayName, wait: Duration) -> Result<u8> {
     for (path, error) in &found.damaged {
         output.note(&format!("{}: {error}; done without it", path.display()));
     }
-    let daemon = Daemon::start(found, &daemon::directory())?;
+    let directory = daemon::directory();
+    let uuid = found.label.uuid;
+    let left = Left::read(&daemon::tails_path(&directory, &uuid), &uuid);
+    let daemon = Daemon::start(found, &directory, left.as_ref())?;
     daemon.end_on_signals()?;
+    daemon.show(left)?;
     let (about, status) = (daemon.about(), daemon.status());
     let started = Started {
         array: about.name,
@@ -42,9 +49,10 @@ pub fn start(output: Output, name: &ArrayName, wait: Duration) -> Result<u8> {
         state: status.state,
         pid: about.pid,
         block_device: about.block_device,
+        link: about.link,
     };
     output.print(&started, |started| {
-        let device = started.block_device.as_ref();
+        let device = started.link.as_ref();
         let device = device.map(|device| format!(" as {}", device.display())).unwrap_or_default();
         let wrong = if started.state == State::Healthy { "" } else { &format!(": {}", status.status) };
         format!("'{}' runs{device}, {}{wrong}\n", started.array, started.state)

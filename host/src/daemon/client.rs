@@ -77,14 +77,7 @@ impl Client {
             Err(error) => return Err(error).with_context(|| format!("no way to {}", path.display())),
         };
         stream.set_read_timeout(Some(PATIENCE)).context("the socket cannot be set up")?;
-        let about = About {
-            name: String::new(),
-            uuid: String::new(),
-            pid: 0,
-            block_device: None,
-            drives: Vec::new(),
-        };
-        let mut client = Client { stream: BufReader::new(stream), about };
+        let mut client = Client { stream: BufReader::new(stream), about: About::default() };
         match client.ask(&Request::About, |_| {}, |_| {}) {
             Ok(about) => client.about = about,
             Err(error) => {

@@ -5,6 +5,7 @@
 //! use lets go of it, and so does one that dies: the kernel keeps it, with whatever is mounted, and
 //! holds requests back until the next daemon takes it over.
 
+mod block;
 mod client;
 mod control;
 mod protocol;
@@ -20,8 +21,10 @@ use crate::{
     reactor::Reactor,
     repair::{self, MemberName, Members, same_file},
     report::{Examined, Status, Zones},
+    tails::Left,
 };
 use anyhow::{Context, Result, ensure};
+use block::Block;
 use control::Control;
 use engine::{
     array::{Array, MemberState},
@@ -46,6 +49,11 @@ pub const RUN_VARIABLE: &str = "ZONERAID_RUN_DIR";
 pub fn directory() -> PathBuf {
     let set = std::env::var_os(RUN_VARIABLE).filter(|directory| !directory.is_empty());
     set.map_or(PathBuf::from("/run/zoneraid"), PathBuf::from)
+}
+
+/// Where the daemon of an array keeps what the next one needs if it dies.
+pub fn tails_path(directory: &Path, array: &[u8; 16]) -> PathBuf {
+    directory.join(format!("{}.tails", uuid(array)))
 }
 
 /// Says something to whoever reads the daemon's standard error: the journal, usually.
@@ -80,8 +88,13 @@ pub struct Daemon {
     array: Array,
     /// The drives that were found at the start, and those that were added.
     drives: RefCell<Vec<OpenDrive>>,
+    /// Of sockets and tails.
+    directory: PathBuf,
     control: Control,
     rebuilder: Rebuilder,
+    block: RefCell<Option<Rc<Block>>>,
+    /// Why the daemon cannot go on.
+    failure: RefCell<Option<anyhow::Error>>,
     /// Members as they were when somebody was told last.
     told: RefCell<Vec<MemberState>>,
     phase: Cell<Phase>,
@@ -89,12 +102,13 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Assembles what was found and begins to answer, on a socket in `directory`.
-    pub fn start(found: Found, directory: &Path) -> Result<Rc<Daemon>> {
+    /// Assembles what was found and begins to answer, on a socket in `directory`. Where a daemon has
+    /// died, it goes on from there: `left` is what that one has left.
+    pub fn start(found: Found, directory: &Path, left: Option<&Left>) -> Result<Rc<Daemon>> {
         let mut builder = std::fs::DirBuilder::new();
         let made = builder.recursive(true).mode(0o755).create(directory);
         made.with_context(|| format!("{} cannot be made", directory.display()))?;
-        let Session { reactor, array } = found.assemble()?;
+        let Session { reactor, array } = found.take_over(left)?;
         let status = array.status();
         // Drives that the array does without may be put to other uses.
         let used = |drive: &OpenDrive| {
@@ -107,8 +121,11 @@ impl Daemon {
             reactor,
             array,
             drives: RefCell::new(drives),
+            directory: directory.to_path_buf(),
             control: Control::listen(&directory.join(format!("{}.sock", uuid(&status.uuid))))?,
             rebuilder: Rebuilder::default(),
+            block: RefCell::default(),
+            failure: RefCell::default(),
             told: RefCell::default(),
             phase: Cell::new(Phase::Running),
             phase_changed: Gate::default(),
@@ -130,9 +147,10 @@ impl Daemon {
             }
         })?;
         self.control.close();
+        let failure = self.failure.take();
         // Tasks hold the daemon, and with it the drives.
         self.reactor.runtime().clear();
-        Ok(())
+        failure.map_or(Ok(()), Err)
     }
 
     /// Ends the daemon when a signal says so.
@@ -164,8 +182,9 @@ impl Daemon {
         self.phase_changed.open();
     }
 
-    /// Makes everything durable and gives the block device up.
-    async fn end(&self, _leave: bool) -> Result<()> {
+    /// Gives the block device up and makes everything durable.
+    async fn end(&self, leave: bool) -> Result<()> {
+        self.hide(leave).await?;
         self.set_phase(Phase::Ending);
         self.array.submit(Command::Flush).await.result.context("the last flush failed")
     }
@@ -210,6 +229,10 @@ impl Daemon {
             member.drive = absolute(&member.drive).display().to_string();
         }
         status.pid = Some(std::process::id());
+        if let Some(block) = &*self.block.borrow() {
+            status.block_device = Some(block.path.display().to_string());
+            status.link = Some(block.link.display().to_string());
+        }
         status.rebuild = self.rebuilder.progress();
         if status.rebuild.is_some() && array.members.iter().all(|m| m.state != MemberState::Out) {
             status.action = None;
@@ -221,11 +244,13 @@ impl Daemon {
     pub fn about(&self) -> About {
         let status = self.array.status();
         let drives = status.members.iter().filter(|member| !member.drive.is_empty());
+        let block = self.block.borrow();
         About {
             name: status.name.clone(),
             uuid: uuid(&status.uuid),
             pid: std::process::id(),
-            block_device: None,
+            block_device: block.as_ref().map(|block| block.path.clone()),
+            link: block.as_ref().map(|block| block.link.clone()),
             drives: drives.map(|member| absolute(&member.drive)).collect(),
         }
     }
@@ -246,10 +271,7 @@ impl Daemon {
             Request::Examine { drive } => serde_json::to_value(self.examine(&drive).await?)?,
             Request::Stop => {
                 let status = self.array.status();
-                if let Err(error) = self.end(false).await {
-                    self.set_phase(Phase::Running);
-                    return Err(error);
-                }
+                self.end(false).await?;
                 serde_json::to_value(Stopped { array: status.name, uuid: uuid(&status.uuid) })?
             }
         })

@@ -55,12 +55,14 @@ pub enum Answer {
 }
 
 /// Which array a daemon runs, and how.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct About {
     pub name: String,
     pub uuid: String,
     pub pid: u32,
     pub block_device: Option<PathBuf>,
+    /// The block device by the name of its array.
+    pub link: Option<PathBuf>,
     /// Absolute paths of the members' drives.
     pub drives: Vec<PathBuf>,
 }
