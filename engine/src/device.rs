@@ -186,6 +186,9 @@ pub enum DeviceError {
     /// The device refused the command or failed in it.
     #[error("{0}")]
     Status(Status),
+    /// As before, with a status that has no name here.
+    #[error("status {0:03X}h")]
+    UnknownStatus(u16),
     /// The device did not answer in time; the command may or may not have been carried out.
     #[error("no answer within the time limit")]
     Timeout,
@@ -215,6 +218,11 @@ macro_rules! statuses {
             /// Every status this crate knows.
             pub const ALL: &[Status] = &[$(Status::$name),*];
 
+            /// The status with this value.
+            pub fn from_value(value: u16) -> Option<Status> {
+                match value { $($value => Some(Status::$name),)* _ => None }
+            }
+
             /// The name in the specification.
             pub fn name(self) -> &'static str {
                 match self { $(Status::$name => $text,)* }
@@ -226,9 +234,12 @@ macro_rules! statuses {
 statuses! {
     InvalidOpcode = 0x001, "Invalid Command Opcode";
     InvalidField = 0x002, "Invalid Field in Command";
+    DataTransferError = 0x004, "Data Transfer Error";
     InternalError = 0x006, "Internal Error";
+    NamespaceIsWriteProtected = 0x020, "Namespace is Write Protected";
     LbaOutOfRange = 0x080, "LBA Out of Range";
     CapacityExceeded = 0x081, "Capacity Exceeded";
+    NamespaceNotReady = 0x082, "Namespace Not Ready";
     InvalidZoneOperation = 0x1b6, "Invalid Zone Operation";
     ZrwaResourcesUnavailable = 0x1b7, "Zone Random Write Area Resources Unavailable";
     ZoneBoundaryError = 0x1b8, "Zone Boundary Error";
@@ -241,6 +252,8 @@ statuses! {
     InvalidZoneStateTransition = 0x1bf, "Invalid Zone State Transition";
     WriteFault = 0x280, "Write Fault";
     UnrecoveredReadError = 0x281, "Unrecovered Read Error";
+    AccessDenied = 0x286, "Access Denied";
+    DeallocatedBlock = 0x287, "Deallocated or Unwritten Logical Block";
 }
 
 impl std::fmt::Display for Status {

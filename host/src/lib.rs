@@ -1,6 +1,6 @@
 //! What the `zoneraid` binary and its benchmark share.
 //!
-//! [`members`] finds drives and the arrays on them, [`cli`] is the command line, [`demo`] the
+//! [`drive`] is what paths lead to, [`members`] finds drives and the arrays on them, [`cli`] is the command line, [`demo`] the
 //! story that `make demo` tells, [`bench`](mod@bench) measures what the engine costs.
 #![deny(unsafe_code)]
 
@@ -8,6 +8,7 @@ pub mod alloc;
 pub mod bench;
 pub mod cli;
 pub mod demo;
+pub mod drive;
 pub mod label;
 pub mod map;
 pub mod members;

@@ -1,11 +1,13 @@
 //! Finds drives, reads their labels, and assembles the array that a name stands for.
 //!
-//! Superblocks are the truth: which images belong together is read from them, never from file
+//! Superblocks are the truth: which drives belong together is read from them, never from file
 //! names. A directory is searched for the members of an array, and members that are not in it
-//! are missing, with one exception: as long as an image in it is locked by another process, it
-//! could be the missing member, so nothing is assembled without it.
+//! are missing, with one exception: as long as a drive in it is locked by another process, it
+//! could be the missing member, so nothing is assembled without it. The drives of the machine are
+//! those in `/dev`.
 
 use crate::{
+    drive::{self, OpenError},
     label::{self, Content, Label},
     reactor::Reactor,
 };
@@ -14,7 +16,6 @@ use engine::{
     array::{Array, ArrayError, Drive, Inspected},
     device::{Command, Done, ZonedDevice},
 };
-use sim::ssd::{EmulatedDrive, ImageError, ImageMedia};
 use std::{
     ffi::OsString,
     fmt,
@@ -26,9 +27,11 @@ use std::{
 /// Environment variable with a directory in which arrays are looked for by name.
 pub const DIR_VARIABLE: &str = "ZONERAID_DIR";
 
-/// How long a drive may be locked before it is reported: a command that only looks around holds
-/// its locks for less.
-const LOCK_PATIENCE: Duration = Duration::from_millis(700);
+/// The directory of the drives of this machine.
+pub const MACHINE: &str = "/dev";
+
+/// After this long it is said what is waited for.
+const SILENCE: Duration = Duration::from_secs(1);
 
 /// What the user called an array: its name, one of its members, or the directory of them.
 #[derive(Clone, Debug)]
@@ -60,15 +63,14 @@ pub struct OpenDrive {
 }
 
 impl OpenDrive {
-    /// Opens and locks the image at `path` and looks what is on it.
+    /// Opens and claims the drive at `path` and looks what is on it.
     pub fn open(reactor: &Reactor, path: &Path) -> Result<OpenDrive> {
-        let device = open_patiently(path, Instant::now() + LOCK_PATIENCE)?;
+        let device = open_patiently(reactor, path, Instant::now())?;
         OpenDrive::look(reactor, path, device)
     }
 
-    fn look(reactor: &Reactor, path: &Path, device: EmulatedDrive) -> Result<OpenDrive> {
-        let mut drive =
-            OpenDrive { path: path.to_path_buf(), device: Rc::new(device), content: Content::Blank };
+    fn look(reactor: &Reactor, path: &Path, device: Rc<dyn ZonedDevice>) -> Result<OpenDrive> {
+        let mut drive = OpenDrive { path: path.to_path_buf(), device, content: Content::Blank };
         drive.content = reactor.wait(label::read(drive.drive()))?;
         Ok(drive)
     }
@@ -96,14 +98,23 @@ impl OpenDrive {
     }
 }
 
-fn open_patiently(path: &Path, deadline: Instant) -> Result<EmulatedDrive, ImageError> {
+/// Opens a drive; one that is locked is tried again, for as long since `start` as may help.
+fn open_patiently(reactor: &Reactor, path: &Path, start: Instant) -> Result<Rc<dyn ZonedDevice>, OpenError> {
+    let mut said = false;
     loop {
-        match EmulatedDrive::open_image(path) {
-            Err(error) if error.in_use() && Instant::now() < deadline => {
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            result => return result,
+        let error = match drive::open(reactor, path) {
+            Ok(device) => return Ok(device),
+            Err(error) => error,
+        };
+        let waited = start.elapsed();
+        if error.patience().is_none_or(|patience| patience <= waited) {
+            return Err(error);
         }
+        if waited >= SILENCE && !said {
+            said = true;
+            eprintln!("zoneraid: {error}; waiting for it");
+        }
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 
@@ -112,32 +123,32 @@ fn open_patiently(path: &Path, deadline: Instant) -> Result<EmulatedDrive, Image
 pub struct Scan {
     /// In order of their names.
     pub drives: Vec<OpenDrive>,
-    /// Images that another process has locked.
+    /// Drives that another process has locked.
     pub locked: Vec<PathBuf>,
-    /// Images that cannot be read, and why.
+    /// Drives that cannot be used, and why.
     pub damaged: Vec<(PathBuf, String)>,
 }
 
 impl Scan {
-    /// Opens every image in `dir`; other files are passed over.
+    /// Opens every image and zoned drive in `dir`; other files are passed over.
     pub fn of(reactor: &Reactor, dir: &Path) -> Result<Scan> {
         let entries =
             std::fs::read_dir(dir).with_context(|| format!("{} cannot be listed", dir.display()))?;
         let mut paths = Vec::new();
         for entry in entries {
             let path = entry.with_context(|| format!("{} cannot be listed", dir.display()))?.path();
-            if path.is_file() && ImageMedia::is_image(&path) {
+            if drive::is_drive(&path) {
                 paths.push(path);
             }
         }
-        paths.sort_by_key(|path| natural_order(path));
+        paths.sort_by_cached_key(|path| natural_order(path));
         let mut scan = Scan::default();
-        let deadline = Instant::now() + LOCK_PATIENCE;
+        let start = Instant::now();
         for path in paths {
-            match open_patiently(&path, deadline) {
+            match open_patiently(reactor, &path, start) {
                 Ok(device) => scan.drives.push(OpenDrive::look(reactor, &path, device)?),
-                Err(error) if error.in_use() => scan.locked.push(path),
-                Err(error) => scan.damaged.push((path, error.problem)),
+                Err(error) if error.patience().is_some() => scan.locked.push(path),
+                Err(error) => scan.damaged.push((path, error.problem().to_string())),
             }
         }
         Ok(scan)
@@ -157,12 +168,18 @@ impl Scan {
     }
 }
 
-/// So that drive10 comes after drive9.
-fn natural_order(path: &Path) -> (String, u64, PathBuf) {
-    let stem = path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
-    let text = stem.trim_end_matches(|c: char| c.is_ascii_digit());
-    let number = stem[text.len()..].parse().unwrap_or(0);
-    (text.to_string(), number, path.to_path_buf())
+/// So that drive10 comes after drive9, and ng10n1 after ng9n2: text and numbers in turn.
+fn natural_order(path: &Path) -> Vec<(String, u64)> {
+    let name = path.to_string_lossy().into_owned();
+    let mut parts = Vec::new();
+    let mut rest = name.as_str();
+    while !rest.is_empty() {
+        let (text, tail) = rest.split_at(rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len()));
+        let (number, tail) = tail.split_at(tail.find(|c: char| !c.is_ascii_digit()).unwrap_or(tail.len()));
+        parts.push((text.to_string(), number.parse().unwrap_or(0)));
+        rest = tail;
+    }
+    parts
 }
 
 /// The drives of one array, found and locked, and not assembled yet.
@@ -171,7 +188,7 @@ pub struct Found {
     /// The newest label.
     pub label: Label,
     pub drives: Vec<OpenDrive>,
-    /// Images beside them that cannot be read; one of them may be a missing member.
+    /// Drives beside them that cannot be used; one of them may be a missing member.
     pub damaged: Vec<(PathBuf, String)>,
 }
 
@@ -180,14 +197,14 @@ impl Found {
     pub fn by_name(name: &ArrayName) -> Result<Found> {
         let reactor = &Reactor::default();
         let path = &name.0;
-        if path.is_file() {
+        if path.exists() && !path.is_dir() {
             // Let go of the drive before the scan opens it again.
             let uuid = match OpenDrive::open(reactor, path)?.content {
                 Content::Member(label) => label.uuid,
                 Content::Blank => bail!("{name} is blank and belongs to no array"),
                 Content::Other(what) => bail!("{name}: {what}"),
             };
-            let scan = Scan::of(reactor, directory_of(path))?;
+            let scan = Scan::of(reactor, &directory_of(path))?;
             return Found::pick(reactor, scan, |label| label.uuid == uuid)?
                 .with_context(|| format!("{name} changed while it was looked at; try again"));
         }
@@ -221,11 +238,15 @@ impl Found {
     fn by_array_name(reactor: &Reactor, name: &ArrayName) -> Result<Found> {
         let mut places = vec![PathBuf::from(".")];
         places.extend(std::env::var_os(DIR_VARIABLE).filter(|dir| !dir.is_empty()).map(PathBuf::from));
+        places.push(PathBuf::from(MACHINE));
         let wanted = name.0.to_string_lossy();
+        let is_wanted = |array: &&&Label| {
+            array.name == wanted || super::cli::output::uuid(&array.uuid) == wanted.to_lowercase()
+        };
         for place in &places {
             let scan = Scan::of(reactor, place)?;
             let uuids: Vec<[u8; 16]> =
-                scan.arrays().iter().filter(|array| array.name == wanted).map(|array| array.uuid).collect();
+                scan.arrays().iter().filter(is_wanted).map(|array| array.uuid).collect();
             ensure!(
                 uuids.len() <= 1,
                 "{} holds members of {} arrays called '{name}'; name one of their members",
@@ -240,7 +261,7 @@ impl Found {
         }
         let places: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
         bail!(
-            "no array called '{name}' among the images in {}; name its directory or one of its members",
+            "no array called '{name}' among the drives in {}; name its directory or one of its members",
             places.join(" and ")
         )
     }
@@ -274,7 +295,7 @@ impl Found {
     /// Finds out how the array is; writes nothing.
     pub fn inspect(&self) -> Result<Inspected, ArrayError> {
         let drives = self.drives.iter().map(OpenDrive::drive).collect();
-        let found = self.reactor.wait(Array::inspect(self.reactor.runtime(), drives));
+        let found = self.reactor.wait(Array::inspect(self.reactor.runtime(), drives, None));
         found.unwrap_or_else(|error| Err(ArrayError(error.to_string())))
     }
 
@@ -287,9 +308,11 @@ impl Found {
     }
 }
 
-/// The directory in which `path` lies.
-pub fn directory_of(path: &Path) -> &Path {
-    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+/// The directory in which the drives beside that at `path` lie.
+pub fn directory_of(path: &Path) -> PathBuf {
+    let is_device = path.metadata().is_ok_and(|metadata| !metadata.is_file());
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    if is_device { PathBuf::from(MACHINE) } else { parent.unwrap_or(Path::new(".")).to_path_buf() }
 }
 
 /// An assembled array and what makes it run.

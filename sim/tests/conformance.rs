@@ -264,6 +264,12 @@ fn every_refusal_of_the_specification_is_in_a_row() {
         Status::InvalidOpcode,
         Status::InternalError,
         Status::CapacityExceeded,
+        // What only real drives say.
+        Status::DataTransferError,
+        Status::NamespaceIsWriteProtected,
+        Status::NamespaceNotReady,
+        Status::AccessDenied,
+        Status::DeallocatedBlock,
         // Those of faults are in `faults.rs`.
         Status::WriteFault,
         Status::UnrecoveredReadError,

@@ -198,7 +198,7 @@ pub fn replace(output: Output, mut args: Vec<PathBuf>, yes: bool) -> Result<u8> 
         None if old.to_string_lossy().parse::<u32>().is_ok() => {
             bail!("a role needs its array: zoneraid replace ARRAY {} {}", old.display(), new.display())
         }
-        None => ArrayName::from(directory_of(&old).to_path_buf()),
+        None => ArrayName::from(directory_of(&old)),
     };
     let mut found = Found::by_name(&name)?;
     let role = members(&found).role(&MemberName::new(&old))?;

@@ -1,0 +1,183 @@
+//! Claiming a drive, so that no two programs use it.
+//!
+//! Programs of ours keep each other away by a lock on the file of the drive. Commands in flight hold
+//! the file too, so the lock of a killed process lasts until the drive has answered the last of
+//! them. Everybody else is kept away by exclusive use of the block device: the kernel then neither
+//! mounts nor exports it.
+
+use super::{OpenError, sysfs};
+use rustix::{
+    fs::{FlockOperation, flock},
+    io::Errno,
+};
+use std::{
+    fs::{File, OpenOptions},
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+/// A process that only looks around holds a drive for less.
+pub const PATIENCE_WITH_THE_LIVING: Duration = Duration::from_millis(700);
+/// A drive may take this long for the last commands of a process that was killed.
+pub const PATIENCE_WITH_THE_DEAD: Duration = Duration::from_secs(60);
+
+/// Exclusive use of a drive, besides the lock on its file.
+pub struct Claim {
+    /// The block device of a namespace, if it has one.
+    _twin: Option<File>,
+}
+
+impl Claim {
+    /// Claims an NVMe namespace that is open as `file` and that sysfs calls `name`.
+    pub fn of_namespace(path: &Path, file: &File, name: &str) -> Result<Claim, OpenError> {
+        lock(path, file)?;
+        let twin = sysfs::twin(name);
+        let node = Path::new("/dev").join(&twin);
+        if !node.exists() {
+            return Ok(Claim { _twin: None });
+        }
+        let file = OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(&node);
+        match file {
+            Ok(file) => Ok(Claim { _twin: Some(file) }),
+            Err(error) => Err(refused(path, &twin, &error)),
+        }
+    }
+}
+
+/// Locks the file of a drive for this process.
+pub fn lock(path: &Path, file: &File) -> Result<(), OpenError> {
+    match flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(()),
+        Err(Errno::WOULDBLOCK) => Err(match locker(file) {
+            Some((process, Some(program))) => {
+                let problem = format!("is in use by {program} (process {process}); stop that first");
+                OpenError::in_use(path, problem, PATIENCE_WITH_THE_LIVING)
+            }
+            Some((process, None)) => {
+                let problem = format!("still works on the last commands of process {process}, which is gone");
+                OpenError::in_use(path, problem, PATIENCE_WITH_THE_DEAD)
+            }
+            None => {
+                let problem = "is in use by another process; stop that first".to_string();
+                OpenError::in_use(path, problem, PATIENCE_WITH_THE_LIVING)
+            }
+        }),
+        Err(error) => Err(OpenError::failed(path, format!("cannot be locked: {error}"))),
+    }
+}
+
+/// The process that has a lock on `file`, and its program if it is still alive.
+fn locker(file: &File) -> Option<(u32, Option<String>)> {
+    let metadata = file.metadata().ok()?;
+    let device = metadata.dev();
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let wanted = format!("{major:02x}:{minor:02x}:{}", metadata.ino());
+    let locks = std::fs::read_to_string("/proc/locks").ok()?;
+    let process = find_locker(&locks, &wanted)?;
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    Some((process, program(&stat)))
+}
+
+/// The process with an flock on a file, in the text of /proc/locks.
+fn find_locker(locks: &str, wanted: &str) -> Option<u32> {
+    let fields = locks.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let held = fields.filter(|f| f.get(1) == Some(&"FLOCK") && f.get(5) == Some(&wanted));
+    held.filter_map(|f| f.get(4)?.parse().ok()).next()
+}
+
+/// The program in the text of /proc/PID/stat, unless the process has ended.
+fn program(stat: &str) -> Option<String> {
+    let (name, rest) = stat.split_once('(')?.1.rsplit_once(')')?;
+    let state = rest.trim_start().chars().next()?;
+    (!"ZX".contains(state)).then(|| name.to_string())
+}
+
+/// Why the block device that sysfs calls `name` cannot be opened for exclusive use.
+pub fn refused(path: &Path, name: &str, error: &std::io::Error) -> OpenError {
+    if error.raw_os_error() != Some(libc::EBUSY) {
+        return OpenError::failed(path, format!("its block device {name} cannot be opened: {error}"));
+    }
+    match user_of(name) {
+        Some(user) => OpenError::failed(path, format!("is in use: {user}")),
+        None => {
+            let problem = "is in use by another program, which has opened it exclusively".to_string();
+            OpenError::in_use(path, problem, PATIENCE_WITH_THE_LIVING)
+        }
+    }
+}
+
+/// Who uses a block device, as far as the kernel tells.
+fn user_of(name: &str) -> Option<String> {
+    let node = Path::new("/dev").join(name);
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    if let Some(point) = mount_point(&read("/proc/self/mounts"), &node) {
+        return Some(format!("it is mounted on {point}"));
+    }
+    if read("/proc/swaps").lines().any(|line| line.split_whitespace().next() == node.to_str()) {
+        return Some("it is swap space".into());
+    }
+    let names = |dir: PathBuf| -> Vec<String> {
+        let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+    };
+    if let [holder, ..] = &names(sysfs::class("block", name).join("holders"))[..] {
+        return Some(format!("{holder} is on top of it"));
+    }
+    let subsystems = Path::new("/sys/kernel/config/nvmet/subsystems");
+    for subsystem in names(subsystems.to_path_buf()) {
+        let namespaces = subsystems.join(&subsystem).join("namespaces");
+        for namespace in names(namespaces.clone()) {
+            let device = sysfs::attribute(&namespaces.join(namespace).join("device_path"));
+            if device.is_some_and(|device| Path::new(&device).canonicalize().is_ok_and(|path| path == node)) {
+                return Some(format!("the NVMe target exports it as {subsystem}"));
+            }
+        }
+    }
+    None
+}
+
+/// Where the device `node` is mounted, in the text of /proc/mounts.
+fn mount_point(mounts: &str, node: &Path) -> Option<String> {
+    let mut fields = mounts.lines().map(str::split_whitespace);
+    fields.find_map(|mut fields| {
+        let source = Path::new(fields.next()?);
+        let point = fields.next()?;
+        let same = source == node || source.canonicalize().is_ok_and(|path| path == node);
+        same.then(|| point.replace("\\040", " "))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_locked_file_is_in_use_by_this_process() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let other = File::open(file.path()).unwrap();
+        lock(file.path(), file.as_file()).unwrap();
+        let error = lock(file.path(), &other).unwrap_err();
+        assert!(error.patience().is_some());
+        let me = format!("(process {})", std::process::id());
+        assert!(error.to_string().contains(&me), "{error}");
+    }
+
+    #[test]
+    fn who_holds_a_lock_and_whether_he_lives() {
+        let locks =
+            "1: POSIX  ADVISORY  WRITE 7 00:05:9 0 EOF\n2: FLOCK  ADVISORY  WRITE 812 00:05:9 0 EOF\n";
+        assert_eq!(find_locker(locks, "00:05:9"), Some(812));
+        assert_eq!(find_locker(locks, "00:05:8"), None);
+        assert_eq!(program("812 (a (b) c) S 1 2").as_deref(), Some("a (b) c"));
+        assert_eq!(program("812 (zoneraid) Z 1 2"), None);
+        assert_eq!(program(""), None);
+    }
+
+    #[test]
+    fn mount_points_are_found() {
+        let mounts = "proc /proc proc rw 0 0\n/dev/nvme0n1 /mnt/a\\040b f2fs rw 0 0\n";
+        assert_eq!(mount_point(mounts, Path::new("/dev/nvme0n1")).as_deref(), Some("/mnt/a b"));
+        assert_eq!(mount_point(mounts, Path::new("/dev/nvme0n2")), None);
+    }
+}

@@ -1,0 +1,428 @@
+//! NVMe zoned namespaces, driven by passthrough (`/dev/ngXnY`): the block device of a namespace
+//! knows no ZRWA and would put its writes in order.
+//!
+//! Commands go through the ring of the process; what they need lives in a table until they
+//! complete, also when the drive is dropped before. Nothing is allocated for a read or a write.
+//! Commands are never split: what is too large for the drive or the kernel is refused, and the
+//! geometry says how much that is.
+#![allow(unsafe_code)]
+
+mod wire;
+
+use super::{OpenError, claim::Claim, sysfs};
+use crate::ring::{Outcome, Ring, Target, TargetId};
+use engine::{
+    buf::{BLOCK, Buf},
+    device::{
+        Command, Completer, Completion, DeviceError, Done, Geometry, Slots, Status, ZonedDevice, Zones,
+    },
+    zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
+};
+use io_uring::{opcode, types::Fd};
+use std::{
+    cell::{Cell, RefCell},
+    fs::File,
+    io,
+    os::fd::AsRawFd,
+    path::{Path, PathBuf},
+    rc::Rc,
+};
+use wire::{Action, DESCRIPTOR, Format, Identify, PAGE, Pages, Passthrough, Transfer};
+
+/// After this long without an answer the kernel aborts a command.
+const TIMEOUT_MS: u32 = 30_000;
+/// The same for commands that only ask what the drive is.
+const IDENTIFY_TIMEOUT_MS: u32 = 5_000;
+/// Bytes of a zone report that are asked for at once.
+const REPORT_BYTES: usize = 1 << 16;
+
+/// 72 bytes, which is what the numbers of the calls contain.
+type Raw = [u64; 9];
+const ADMIN_COMMAND: libc::Ioctl = libc::_IOWR::<Raw>(b'N' as u32, 0x41);
+const IO_COMMAND: libc::Ioctl = libc::_IOWR::<Raw>(b'N' as u32, 0x43);
+const NAMESPACE_ID: libc::Ioctl = libc::_IO(b'N' as u32, 0x40);
+const URING_IO_COMMAND: u32 = libc::_IOWR::<Raw>(b'N' as u32, 0x80) as u32;
+
+/// A zoned namespace of an NVMe drive.
+pub struct NvmeDrive(Rc<Namespace>);
+
+struct Namespace {
+    file: File,
+    /// Where sysfs tells about the controller.
+    device: PathBuf,
+    format: Format,
+    geometry: Geometry,
+    ring: Ring,
+    target: Cell<Option<TargetId>>,
+    slots: Rc<Slots>,
+    operations: RefCell<Vec<Option<Operation>>>,
+    free: RefCell<Vec<u32>>,
+    /// The drive has been dropped: the last operation lets go of all this.
+    dropped: Cell<bool>,
+    /// Metadata of writes whose caller has none, and where that of reads goes.
+    no_metadata: Buf,
+    metadata_sink: Buf,
+    _claim: Claim,
+}
+
+/// A command in flight.
+struct Operation {
+    completer: Completer,
+    data: Buf,
+    oob: Buf,
+    kind: Kind,
+}
+
+enum Kind {
+    Plain,
+    Append,
+    /// Zones found so far, and how many are still wanted; `data` is the page.
+    Report(Vec<ZoneInfo>, u32),
+}
+
+/// What is wrong with a command, with its buffers.
+struct Refused {
+    error: DeviceError,
+    data: Buf,
+    oob: Buf,
+}
+
+impl NvmeDrive {
+    /// Claims the namespace behind `path`, which sysfs calls `name` (`ng0n1`).
+    pub fn open(ring: &Ring, path: &Path, name: &str) -> Result<NvmeDrive, OpenError> {
+        let failed = |problem: String| OpenError::failed(path, problem);
+        let file = super::open_file(path)?;
+        let claim = Claim::of_namespace(path, &file, name)?;
+        let (format, geometry) = identify(&file, name).map_err(failed)?;
+        let scratch = geometry.max_transfer_blocks as usize * geometry.oob_bytes as usize;
+        let namespace = Rc::new(Namespace {
+            file,
+            device: sysfs::class("nvme-generic", name).join("device"),
+            format,
+            geometry,
+            ring: ring.clone(),
+            target: Cell::new(None),
+            slots: Rc::default(),
+            operations: RefCell::default(),
+            free: RefCell::default(),
+            dropped: Cell::new(false),
+            no_metadata: Buf::zeroed(scratch),
+            metadata_sink: Buf::zeroed(scratch),
+            _claim: claim,
+        });
+        namespace.target.set(Some(ring.add(namespace.clone())));
+        Ok(NvmeDrive(namespace))
+    }
+}
+
+impl Drop for NvmeDrive {
+    fn drop(&mut self) {
+        self.0.dropped.set(true);
+        self.0.let_go();
+    }
+}
+
+impl ZonedDevice for NvmeDrive {
+    fn geometry(&self) -> &Geometry {
+        &self.0.geometry
+    }
+
+    fn submit(&self, command: Command) -> Completion {
+        self.0.submit(command)
+    }
+}
+
+impl Target for Namespace {
+    fn complete(&self, token: u32, outcome: Outcome) {
+        let operation = self.operations.borrow_mut().get_mut(token as usize).and_then(Option::take);
+        self.free.borrow_mut().push(token);
+        if let Some(operation) = operation {
+            self.finish(operation, outcome);
+        }
+        self.let_go();
+    }
+}
+
+impl Namespace {
+    fn submit(&self, command: Command) -> Completion {
+        let (completer, completion) = self.slots.pair();
+        match self.prepare(command, completer) {
+            Ok((operation, command)) => self.start(operation, command),
+            Err((completer, refused)) => {
+                let Refused { error, data, oob } = refused;
+                completer.complete(Done { data, oob, ..Done::error(error) });
+            }
+        }
+        completion
+    }
+
+    /// What to keep and what to send for `command`.
+    fn prepare(
+        &self,
+        command: Command,
+        completer: Completer,
+    ) -> Result<(Operation, Passthrough), (Completer, Refused)> {
+        let prepared = match command {
+            Command::Read { lba, data, oob } => self.transfer(Transfer::Read, lba, data, oob, false),
+            Command::Write { lba, data, oob, fua } => self.transfer(Transfer::Write, lba, data, oob, fua),
+            Command::Append { zone, data, oob, fua } => {
+                self.transfer(Transfer::Append, self.geometry.start(zone), data, oob, fua)
+            }
+            Command::Flush => plain(Ok(Passthrough::flush())),
+            Command::Open { zones: Zones::All, zrwa: true } => plain(Err(Status::InvalidField)),
+            Command::Open { zones, zrwa: true } => plain(self.manage(Action::OpenWithZrwa, zones)),
+            Command::Open { zones, zrwa: false } => plain(self.manage(Action::Open, zones)),
+            Command::Close { zones } => plain(self.manage(Action::Close, zones)),
+            Command::Finish { zones } => plain(self.manage(Action::Finish, zones)),
+            Command::Reset { zones } => plain(self.manage(Action::Reset, zones)),
+            // The last logical block of `last`.
+            Command::FlushZrwa { last } => plain(
+                self.lba(Lba(last.0.saturating_add(1)))
+                    .map(|end| Passthrough::manage(Action::FlushZrwa, Some(end - 1))),
+            ),
+            Command::Report { first, count } => self.report(first, count),
+        };
+        match prepared {
+            Ok((data, oob, kind, command)) => Ok((Operation { completer, data, oob, kind }, command)),
+            Err(refused) => Err((completer, refused)),
+        }
+    }
+
+    fn transfer(&self, opcode: Transfer, lba: Lba, mut data: Buf, mut oob: Buf, fua: bool) -> Prepared {
+        let blocks = data.blocks();
+        let most = match opcode {
+            Transfer::Append => self.geometry.max_append_blocks,
+            _ => self.geometry.max_transfer_blocks,
+        };
+        let metadata = blocks as usize * self.geometry.oob_bytes as usize;
+        let whole = data.len().is_multiple_of(BLOCK) && (oob.is_empty() || oob.len() == metadata);
+        // What is read into must be nobody else's.
+        let own = !matches!(opcode, Transfer::Read) || data.as_mut().is_some() && oob.as_mut().is_some();
+        let error = match self.lba(lba) {
+            Ok(lba) if whole && own && (1..=most as u64).contains(&blocks) => {
+                let count = blocks as u32 * self.format.lbas_per_block as u32;
+                let mut command = Passthrough::transfer(opcode, lba, count, fua);
+                command.data = (data.as_ptr() as u64, data.len() as u32);
+                if metadata > 0 {
+                    // Without a buffer the drive would take metadata from, or put it at, address 0.
+                    let buffer = match (&oob, opcode) {
+                        (oob, _) if !oob.is_empty() => oob,
+                        (_, Transfer::Read) => &self.metadata_sink,
+                        _ => &self.no_metadata,
+                    };
+                    command.metadata = (buffer.as_ptr() as u64, metadata as u32);
+                }
+                let kind = if matches!(opcode, Transfer::Append) { Kind::Append } else { Kind::Plain };
+                return Ok((data, oob, kind, command));
+            }
+            Ok(_) => Status::InvalidField,
+            Err(status) => status,
+        };
+        Err(Refused { error: error.into(), data, oob })
+    }
+
+    fn manage(&self, action: Action, zones: Zones) -> Result<Passthrough, Status> {
+        let start = match zones {
+            Zones::One(zone) => Some(self.lba(self.geometry.start(zone))?),
+            Zones::All => None,
+        };
+        Ok(Passthrough::manage(action, start))
+    }
+
+    fn report(&self, first: ZoneIndex, count: u32) -> Prepared {
+        if first.0 >= self.geometry.zones {
+            return plain(Err(Status::LbaOutOfRange));
+        }
+        let count = count.min(self.geometry.zones - first.0);
+        let most = REPORT_BYTES.min(self.geometry.max_transfer_blocks as usize * BLOCK);
+        let bytes = ((count as usize + 1) * DESCRIPTOR).next_multiple_of(BLOCK).min(most);
+        let page = Buf::zeroed(bytes);
+        let command = self.report_command(first, &page);
+        Ok((page, Buf::default(), Kind::Report(Vec::with_capacity(count as usize), count), command))
+    }
+
+    fn report_command(&self, first: ZoneIndex, page: &Buf) -> Passthrough {
+        let start = self.geometry.start(first).0 * self.format.lbas_per_block;
+        let mut command = Passthrough::report(start, page.len());
+        command.data = (page.as_ptr() as u64, page.len() as u32);
+        command
+    }
+
+    /// The first logical block of a block of ours.
+    fn lba(&self, lba: Lba) -> Result<u64, Status> {
+        lba.0.checked_mul(self.format.lbas_per_block).ok_or(Status::LbaOutOfRange)
+    }
+
+    fn start(&self, operation: Operation, mut command: Passthrough) {
+        command.nsid = self.format.nsid;
+        command.timeout_ms = TIMEOUT_MS;
+        let token = {
+            let mut operations = self.operations.borrow_mut();
+            let token = self.free.borrow_mut().pop().unwrap_or_else(|| {
+                operations.push(None);
+                operations.len() as u32 - 1
+            });
+            operations[token as usize] = Some(operation);
+            token
+        };
+        let entry = opcode::UringCmd80::new(Fd(self.file.as_raw_fd()), URING_IO_COMMAND)
+            .cmd(command.encode())
+            .build();
+        let Some(target) = self.target.get() else { return };
+        // SAFETY: the buffers are those of the operation, or the metadata scratch. Both live in
+        // `self`, which the ring holds as a target until the last operation has completed. What a
+        // read fills nobody else holds.
+        if let Err(error) = unsafe { self.ring.push(target, token, entry) } {
+            let result = -error.raw_os_error().unwrap_or(libc::EIO);
+            self.complete(token, Outcome { result, extra: 0, more: false });
+        }
+    }
+
+    fn finish(&self, operation: Operation, outcome: Outcome) {
+        let Operation { completer, data, oob, kind } = operation;
+        let result = self.judge(outcome.result);
+        let mut done = Done { result, data, oob, ..Done::ok() };
+        match kind {
+            Kind::Append if result.is_ok() => done.lba = Lba(outcome.extra / self.format.lbas_per_block),
+            Kind::Report(mut zones, count) if result.is_ok() => {
+                let page = std::mem::take(&mut done.data);
+                let found = wire::parse_report(&page, &self.format, &self.geometry).unwrap_or_default();
+                zones.extend(found.iter().take(count as usize - zones.len()));
+                if zones.len() < count as usize
+                    && let Some(last) = found.last()
+                {
+                    let next = ZoneIndex(last.zone.0.saturating_add(1));
+                    let command = self.report_command(next, &page);
+                    let kind = Kind::Report(zones, count);
+                    return self
+                        .start(Operation { completer, data: page, oob: Buf::default(), kind }, command);
+                }
+                if zones.len() < count as usize {
+                    done.result = Err(DeviceError::Os(libc::EPROTO));
+                }
+                done.zones = zones;
+            }
+            _ => {}
+        }
+        completer.complete(done);
+    }
+
+    /// What the result of a command means.
+    fn judge(&self, result: i32) -> Result<(), DeviceError> {
+        /// Command Abort Requested: that is how the kernel ends a command that takes too long.
+        const ABORTED: i32 = 0x007;
+        /// Host Pathing Error and Command Aborted By Host, which the kernel makes up itself.
+        const HOST_PATH: i32 = 0x370;
+        const HOST_ABORTED: i32 = 0x371;
+        Err(match result {
+            0 => return Ok(()),
+            status if status > 0 => match status & 0x7ff {
+                ABORTED => DeviceError::Timeout,
+                HOST_PATH | HOST_ABORTED => self.cancelled(),
+                _ => wire::error_of_status(status),
+            },
+            errno => match -errno {
+                libc::EINTR => self.cancelled(),
+                libc::ENODEV | libc::ENXIO | libc::ESHUTDOWN => DeviceError::Gone,
+                errno => DeviceError::Os(errno),
+            },
+        })
+    }
+
+    /// Why the kernel has cancelled a command: it resets the controller of a drive that does not
+    /// answer, or the drive was removed.
+    fn cancelled(&self) -> DeviceError {
+        match std::fs::read_to_string(self.device.join("state")) {
+            Ok(state) if ["live", "resetting", "connecting"].contains(&state.trim()) => DeviceError::Timeout,
+            Ok(_) => DeviceError::Gone,
+            // A namespace with several controllers has no such file.
+            Err(_) if self.device.exists() => DeviceError::Timeout,
+            Err(_) => DeviceError::Gone,
+        }
+    }
+
+    /// Once the drive is dropped and nothing is in flight, the ring need not hold it any more.
+    fn let_go(&self) {
+        let idle = self.free.borrow().len() == self.operations.borrow().len();
+        if self.dropped.get()
+            && idle
+            && let Some(target) = self.target.take()
+        {
+            self.ring.remove(target);
+        }
+    }
+}
+
+type Prepared = Result<(Buf, Buf, Kind, Passthrough), Refused>;
+
+/// A command without buffers.
+fn plain(command: Result<Passthrough, Status>) -> Prepared {
+    let none = Buf::default;
+    match command {
+        Ok(command) => Ok((none(), none(), Kind::Plain, command)),
+        Err(status) => Err(Refused { error: status.into(), data: none(), oob: none() }),
+    }
+}
+
+/// Asks a namespace what it is.
+fn identify(file: &File, name: &str) -> Result<(Format, Geometry), String> {
+    let nsid = namespace_id(file).map_err(|e| format!("cannot be asked for its namespace: {e}"))?;
+    let page = |page: Identify| -> Result<[u8; PAGE], String> {
+        let mut bytes = [0; PAGE];
+        run(file, ADMIN_COMMAND, Passthrough::identify(page, nsid), &mut bytes)
+            .map_err(|error| format!("cannot be identified as a zoned namespace: {error}"))?;
+        Ok(bytes)
+    };
+    let pages = Pages {
+        namespace: page(Identify::Namespace)?,
+        controller: page(Identify::Controller)?,
+        zoned_namespace: page(Identify::ZonedNamespace)?,
+        zoned_controller: page(Identify::ZonedController)?,
+    };
+    let (format, mut geometry) = pages.decode(nsid, sysfs::most_bytes(&sysfs::twin(name)))?;
+    geometry.zone_capacity_blocks = zone_capacity(file, &format, &geometry)?;
+    Ok((format, geometry))
+}
+
+/// The capacity of the smallest zone.
+fn zone_capacity(file: &File, format: &Format, geometry: &Geometry) -> Result<u64, String> {
+    let mut page = vec![0; REPORT_BYTES.min(geometry.max_transfer_blocks as usize * BLOCK)];
+    let (mut next, mut least) = (ZoneIndex(0), geometry.zone_size_blocks);
+    while next.0 < geometry.zones {
+        let start = geometry.start(next).0 * format.lbas_per_block;
+        let command = Passthrough { nsid: format.nsid, ..Passthrough::report(start, page.len()) };
+        run(file, IO_COMMAND, command, &mut page).map_err(|e| format!("gives no zone report: {e}"))?;
+        let zones = wire::parse_report(&page, format, geometry).unwrap_or_default();
+        let Some(last) = zones.last().filter(|last| last.zone >= next) else {
+            return Err("gives a zone report that makes no sense".into());
+        };
+        next = ZoneIndex(last.zone.0.saturating_add(1));
+        // Zones that are worn out may have nothing left.
+        let worn = [ZoneState::ReadOnly, ZoneState::Offline];
+        let capacities = zones.iter().filter(|zone| !worn.contains(&zone.state));
+        least = capacities.map(|zone| zone.capacity_blocks).fold(least, u64::min);
+    }
+    if least == 0 { Err("has zones without capacity".into()) } else { Ok(least) }
+}
+
+fn namespace_id(file: &File) -> io::Result<u32> {
+    // SAFETY: the call takes no argument.
+    match unsafe { libc::ioctl(file.as_raw_fd(), NAMESPACE_ID) } {
+        id if id > 0 => Ok(id as u32),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Carries out one command that fills `bytes`, and waits for it.
+fn run(file: &File, call: libc::Ioctl, mut command: Passthrough, bytes: &mut [u8]) -> Result<(), String> {
+    command.data = (bytes.as_mut_ptr() as u64, bytes.len() as u32);
+    command.timeout_ms = IDENTIFY_TIMEOUT_MS;
+    let mut raw = command.encode();
+    // SAFETY: `raw` has the 72 bytes of the kernel's structure, whose only address is that of
+    // `bytes`; both outlive the call.
+    match unsafe { libc::ioctl(file.as_raw_fd(), call, raw.as_mut_ptr()) } {
+        0 => Ok(()),
+        status if status > 0 => Err(wire::error_of_status(status).to_string()),
+        _ => Err(io::Error::last_os_error().to_string()),
+    }
+}

@@ -1,0 +1,396 @@
+//! What goes over the wire: commands, identify pages and zone reports of the NVMe Base, NVM
+//! Command Set and Zoned Namespace Command Set specifications, as plain bytes.
+
+use engine::{
+    buf::BLOCK,
+    device::{DeviceError, Geometry, Status, Zrwa},
+    zone::{ZoneIndex, ZoneInfo, ZoneState},
+};
+
+/// Bytes of an identify page.
+pub const PAGE: usize = 4096;
+/// Bytes of a zone descriptor, and of the header before the first one.
+pub const DESCRIPTOR: usize = 64;
+
+/// An NVMe command as the kernel takes it, by io_uring and by ioctl.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Passthrough {
+    pub opcode: u8,
+    pub nsid: u32,
+    /// Addresses and lengths of the buffers.
+    pub metadata: (u64, u32),
+    pub data: (u64, u32),
+    /// Command double words 10 to 13.
+    pub cdw: [u32; 4],
+    pub timeout_ms: u32,
+}
+
+impl Passthrough {
+    /// `struct nvme_uring_cmd` of 72 bytes, which begins like `struct nvme_passthru_cmd`, in the
+    /// command area of a large submission entry.
+    pub fn encode(&self) -> [u8; 80] {
+        let mut bytes = [0; 80];
+        bytes[0] = self.opcode;
+        bytes[4..8].copy_from_slice(&self.nsid.to_ne_bytes());
+        bytes[16..24].copy_from_slice(&self.metadata.0.to_ne_bytes());
+        bytes[24..32].copy_from_slice(&self.data.0.to_ne_bytes());
+        bytes[32..36].copy_from_slice(&self.metadata.1.to_ne_bytes());
+        bytes[36..40].copy_from_slice(&self.data.1.to_ne_bytes());
+        for (place, cdw) in bytes[40..56].chunks_exact_mut(4).zip(self.cdw) {
+            place.copy_from_slice(&cdw.to_ne_bytes());
+        }
+        bytes[64..68].copy_from_slice(&self.timeout_ms.to_ne_bytes());
+        bytes
+    }
+
+    /// The command with a logical block address in double words 10 and 11.
+    fn at(opcode: u8, lba: u64) -> Passthrough {
+        Passthrough { opcode, cdw: [lba as u32, (lba >> 32) as u32, 0, 0], ..Passthrough::default() }
+    }
+
+    /// Flush of the volatile cache.
+    pub fn flush() -> Passthrough {
+        Passthrough::default()
+    }
+
+    /// A read, write or append of `count` logical blocks, at least one.
+    pub fn transfer(opcode: Transfer, lba: u64, count: u32, fua: bool) -> Passthrough {
+        let mut command = Passthrough::at(opcode as u8, lba);
+        command.cdw[2] = (count - 1) & 0xffff | (fua as u32) << 30;
+        command
+    }
+
+    /// Zone Management Send for the zone that begins at `lba`, or all zones.
+    pub fn manage(action: Action, lba: Option<u64>) -> Passthrough {
+        let mut command = Passthrough::at(0x79, lba.unwrap_or(0));
+        command.cdw[3] = action as u32 | (lba.is_none() as u32) << 8;
+        command
+    }
+
+    /// Zone Management Receive: as many zones from `lba` on as `bytes` have room for.
+    pub fn report(lba: u64, bytes: usize) -> Passthrough {
+        let mut command = Passthrough::at(0x7a, lba);
+        command.cdw[2] = (bytes / 4 - 1) as u32;
+        // Partial report: the count says how many zones are in the buffer.
+        command.cdw[3] = 1 << 16;
+        command
+    }
+
+    /// Identify, an admin command.
+    pub fn identify(page: Identify, nsid: u32) -> Passthrough {
+        let (cns, set, nsid) = match page {
+            Identify::Namespace => (0x00, 0, nsid),
+            Identify::Controller => (0x01, 0, 0),
+            Identify::ZonedNamespace => (0x05, ZONED, nsid),
+            Identify::ZonedController => (0x06, ZONED, 0),
+        };
+        Passthrough { opcode: 0x06, nsid, cdw: [cns, set << 24, 0, 0], ..Passthrough::default() }
+    }
+}
+
+/// The identifier of the Zoned Namespace Command Set.
+const ZONED: u32 = 0x02;
+
+#[derive(Clone, Copy)]
+#[repr(u8)]
+pub enum Transfer {
+    Write = 0x01,
+    Read = 0x02,
+    Append = 0x7d,
+}
+
+/// Zone send actions, with the option bit of the open that allocates a ZRWA.
+#[derive(Clone, Copy)]
+#[repr(u32)]
+pub enum Action {
+    Close = 0x01,
+    Finish = 0x02,
+    Open = 0x03,
+    Reset = 0x04,
+    FlushZrwa = 0x11,
+    OpenWithZrwa = 0x203,
+}
+
+#[derive(Clone, Copy)]
+pub enum Identify {
+    Namespace,
+    Controller,
+    ZonedNamespace,
+    ZonedController,
+}
+
+/// The four pages that say what a zoned namespace is.
+pub struct Pages {
+    pub namespace: [u8; PAGE],
+    pub controller: [u8; PAGE],
+    pub zoned_namespace: [u8; PAGE],
+    pub zoned_controller: [u8; PAGE],
+}
+
+/// The format of a namespace, where it is not said in blocks of [`BLOCK`] bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Format {
+    pub nsid: u32,
+    /// Logical blocks of the namespace in one of ours.
+    pub lbas_per_block: u64,
+    /// Bytes of metadata with each logical block.
+    pub metadata_bytes: u32,
+}
+
+fn u16_at(page: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([page[at], page[at + 1]])
+}
+
+fn u32_at(page: &[u8], at: usize) -> u32 {
+    (u16_at(page, at + 2) as u32) << 16 | u16_at(page, at) as u32
+}
+
+fn u64_at(page: &[u8], at: usize) -> u64 {
+    (u32_at(page, at + 4) as u64) << 32 | u32_at(page, at) as u64
+}
+
+impl Pages {
+    /// Format and geometry of the namespace; `most_bytes` is what the kernel takes in a request. The
+    /// capacity of its zones is not in these pages: [`Geometry::zone_capacity_blocks`] is their size.
+    ///
+    /// # Errors
+    /// What there is about it that zoneraid does not support.
+    pub fn decode(&self, nsid: u32, most_bytes: u64) -> Result<(Format, Geometry), String> {
+        let Pages { namespace, controller, zoned_namespace, zoned_controller } = self;
+        let flbas = namespace[26];
+        let index = (flbas & 0xf | (flbas >> 5 & 3) << 4) as usize;
+        let lbaf = 128 + 4 * index;
+        let (metadata, shift) = (u16_at(namespace, lbaf) as u32, namespace[lbaf + 2]);
+        let lba_bytes = 1usize << shift.min(31);
+        if !(512..=BLOCK).contains(&lba_bytes) {
+            return Err(format!("it has blocks of {lba_bytes} bytes; 512 to {BLOCK} bytes are supported"));
+        }
+        if metadata > 0 && flbas & 0x10 != 0 {
+            return Err(format!(
+                "its blocks are formatted with {metadata} bytes of metadata inside the data; format it with \
+                 separate metadata, or none"
+            ));
+        }
+        if namespace[29] & 7 != 0 {
+            return Err("it is formatted with protection information, which is not supported".into());
+        }
+        let lbas_per_block = (BLOCK / lba_bytes) as u64;
+        let blocks = |lbas: u64, what: &str| {
+            if lbas.is_multiple_of(lbas_per_block) {
+                Ok(lbas / lbas_per_block)
+            } else {
+                Err(format!("{what} of {} bytes are no multiple of {BLOCK} bytes", lbas * lba_bytes as u64))
+            }
+        };
+        let zone_size = blocks(u64_at(zoned_namespace, 2816 + 16 * index), "its zones")?;
+        if zone_size == 0 {
+            return Err("it says that its zones have no size".into());
+        }
+        // Whatever is flushed in whole blocks of ours is flushed in whole granules that divide them.
+        let granule = u16_at(zoned_namespace, 48).max(1) as u64;
+        let granule = if lbas_per_block.is_multiple_of(granule) { lbas_per_block } else { granule };
+        let capabilities = (u16_at(zoned_namespace, 2) & 2 != 0, zoned_namespace[52] & 1 != 0);
+        let zrwa = match capabilities {
+            (false, _) => None,
+            (true, false) => return Err("its ZRWA knows no explicit flush".into()),
+            (true, true) => Some(Zrwa {
+                size_blocks: blocks(u16_at(zoned_namespace, 50) as u64, "its ZRWAs")?,
+                granularity_blocks: blocks(granule, "its ZRWA flush granules")?,
+                max_zones: u32_at(zoned_namespace, 44).saturating_add(1),
+            }),
+        };
+        // 0 stands for no limit. The unit is the least page size of the controller.
+        let limit = |exponent: u8| if exponent == 0 { u64::MAX } else { 4096 << exponent.min(32) };
+        let most = limit(controller[77]).min(most_bytes).min(lba_bytes as u64 * 65536) / BLOCK as u64;
+        let most_appended = most.min(limit(zoned_controller[0]) / BLOCK as u64);
+        let none_is_all_ones = |zeroes_based: u32| zeroes_based.wrapping_add(1);
+        let zones = u64_at(namespace, 0) / lbas_per_block / zone_size;
+        let geometry = Geometry {
+            zones: u32::try_from(zones).map_err(|_| "it has too many zones".to_string())?,
+            zone_size_blocks: zone_size,
+            zone_capacity_blocks: zone_size,
+            max_open: none_is_all_ones(u32_at(zoned_namespace, 8)),
+            max_active: none_is_all_ones(u32_at(zoned_namespace, 4)),
+            zrwa,
+            oob_bytes: metadata * lbas_per_block as u32,
+            max_transfer_blocks: most as u32,
+            max_append_blocks: most_appended as u32,
+            volatile_cache: controller[525] & 1 != 0,
+        };
+        if geometry.zones == 0 || most == 0 {
+            return Err("it has no zones that can be written".into());
+        }
+        Ok((Format { nsid, lbas_per_block, metadata_bytes: metadata }, geometry))
+    }
+}
+
+/// The zones in a page that a report has filled; `None` if that makes no sense.
+pub fn parse_report(page: &[u8], format: &Format, geometry: &Geometry) -> Option<Vec<ZoneInfo>> {
+    let count = u64_at(page.get(..DESCRIPTOR)?, 0);
+    let descriptors = page[DESCRIPTOR..].chunks_exact(DESCRIPTOR).take(count.min(u32::MAX as u64) as usize);
+    descriptors
+        .map(|zone| {
+            let (capacity, start, wp) = (u64_at(zone, 8), u64_at(zone, 16), u64_at(zone, 24));
+            let state = ZoneState::from_value(zone[1] >> 4)?;
+            let index = start / format.lbas_per_block / geometry.zone_size_blocks;
+            let capacity_blocks = capacity / format.lbas_per_block;
+            let wp_blocks = match state {
+                ZoneState::Empty => 0,
+                // The write pointer means nothing there.
+                ZoneState::Full | ZoneState::ReadOnly | ZoneState::Offline => capacity_blocks,
+                _ => wp.checked_sub(start)? / format.lbas_per_block,
+            };
+            let zone_index = ZoneIndex(u32::try_from(index).ok()?);
+            let zrwa = zone[2] & 1 << 3 != 0;
+            Some(ZoneInfo { zone: zone_index, state, wp_blocks, capacity_blocks, zrwa })
+        })
+        .collect()
+}
+
+/// What a positive result of a command means: its status without 'more' and 'do not retry'.
+pub fn error_of_status(result: i32) -> DeviceError {
+    let value = result as u16 & 0x7ff;
+    Status::from_value(value).map_or(DeviceError::UnknownStatus(value), DeviceError::Status)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(page: &mut [u8], at: usize, bytes: &[u8]) {
+        page[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// A drive of 4096-byte blocks with 32 zones of 8192 blocks.
+    fn pages() -> Pages {
+        let zero = [0; PAGE];
+        let mut pages =
+            Pages { namespace: zero, controller: zero, zoned_namespace: zero, zoned_controller: zero };
+        put(&mut pages.namespace, 0, &(32u64 * 8192).to_le_bytes());
+        put(&mut pages.namespace, 128 + 2, &[12]);
+        put(&mut pages.zoned_namespace, 2, &[2]);
+        put(&mut pages.zoned_namespace, 4, &[13, 0, 0, 0, 0xff, 0xff, 0xff, 0xff]);
+        put(&mut pages.zoned_namespace, 44, &[13, 0, 0, 0, 4, 0, 0, 1, 1]);
+        put(&mut pages.zoned_namespace, 2816, &8192u64.to_le_bytes());
+        pages.controller[77] = 7;
+        pages.zoned_controller[0] = 5;
+        pages
+    }
+
+    #[test]
+    fn the_pages_of_a_drive_say_its_geometry() {
+        let mut pages = pages();
+        let (format, geometry) = pages.decode(3, 1 << 20).unwrap();
+        assert_eq!(format, Format { nsid: 3, lbas_per_block: 1, metadata_bytes: 0 });
+        let expected = Geometry {
+            zones: 32,
+            zone_size_blocks: 8192,
+            zone_capacity_blocks: 8192,
+            max_open: 0,
+            max_active: 14,
+            zrwa: Some(Zrwa { size_blocks: 256, granularity_blocks: 4, max_zones: 14 }),
+            oob_bytes: 0,
+            max_transfer_blocks: 128,
+            max_append_blocks: 32,
+            volatile_cache: false,
+        };
+        assert_eq!(geometry, expected);
+
+        // The kernel takes less than the drive; then no limits at all; a cache; metadata.
+        assert_eq!(pages.decode(3, 65536).unwrap().1.max_transfer_blocks, 16);
+        (pages.controller[77], pages.zoned_controller[0], pages.controller[525]) = (0, 0, 1);
+        pages.namespace[128] = 64;
+        let (format, geometry) = pages.decode(3, 1 << 20).unwrap();
+        assert_eq!((geometry.max_transfer_blocks, geometry.max_append_blocks), (256, 256));
+        assert_eq!((geometry.oob_bytes, format.metadata_bytes), (64, 64));
+        assert!(geometry.volatile_cache);
+    }
+
+    #[test]
+    fn small_blocks_are_driven_eight_at_a_time() {
+        let mut pages = pages();
+        put(&mut pages.namespace, 128, &[8, 0, 9]);
+        let (format, geometry) = pages.decode(1, 1 << 20).unwrap();
+        assert_eq!((format.lbas_per_block, geometry.oob_bytes), (8, 64));
+        assert_eq!((geometry.zones, geometry.zone_size_blocks), (32, 1024));
+        assert_eq!(geometry.zrwa.unwrap().size_blocks, 32);
+        // A granule of four such blocks is half of ours, one of twelve is no number of ours.
+        assert_eq!(geometry.zrwa.unwrap().granularity_blocks, 1);
+        pages.zoned_namespace[48] = 12;
+        assert!(pages.decode(1, 1 << 20).unwrap_err().contains("multiple"));
+    }
+
+    #[test]
+    fn formats_that_are_not_supported_are_refused() {
+        let refused = |change: fn(&mut Pages)| {
+            let mut pages = pages();
+            change(&mut pages);
+            pages.decode(1, 1 << 20).unwrap_err()
+        };
+        assert!(refused(|p| p.namespace[130] = 14).contains("blocks of 16384 bytes"));
+        assert!(refused(|p| (p.namespace[128], p.namespace[26]) = (8, 0x10)).contains("inside the data"));
+        assert!(refused(|p| p.namespace[29] = 1).contains("protection information"));
+        assert!(refused(|p| p.zoned_namespace[52] = 0).contains("explicit flush"));
+        assert!(refused(|p| p.namespace[..8].fill(0)).contains("no zones"));
+    }
+
+    #[test]
+    fn reports_are_read_and_nonsense_is_not() {
+        let (format, geometry) = pages().decode(1, 1 << 20).unwrap();
+        let mut page = [0; 4 * DESCRIPTOR];
+        page[0] = 2;
+        let mut describe = |place: usize, state: u8, attributes: u8, wp: u64| {
+            let at = (place + 1) * DESCRIPTOR;
+            put(&mut page, at, &[2, state << 4, attributes]);
+            put(&mut page, at + 8, &6144u64.to_le_bytes());
+            put(&mut page, at + 16, &((place as u64 + 5) * 8192).to_le_bytes());
+            put(&mut page, at + 24, &wp.to_le_bytes());
+        };
+        describe(0, 3, 8, 5 * 8192 + 12);
+        describe(1, 0xe, 0, u64::MAX);
+        let zones = parse_report(&page, &format, &geometry).unwrap();
+        let (zone, capacity_blocks) = (ZoneIndex, 6144);
+        let open = ZoneInfo {
+            zone: zone(5),
+            state: ZoneState::ExplicitlyOpen,
+            wp_blocks: 12,
+            capacity_blocks,
+            zrwa: true,
+        };
+        let full =
+            ZoneInfo { zone: zone(6), state: ZoneState::Full, wp_blocks: 6144, capacity_blocks, zrwa: false };
+        assert_eq!(zones, [open, full]);
+        page[DESCRIPTOR + 1] = 0x90;
+        assert_eq!(parse_report(&page, &format, &geometry), None);
+        page[DESCRIPTOR + 1] = 0x30;
+        page[DESCRIPTOR + 24..DESCRIPTOR + 32].fill(0);
+        assert_eq!(parse_report(&page, &format, &geometry), None);
+    }
+
+    #[test]
+    fn commands_have_the_layout_of_the_kernel() {
+        let mut command = Passthrough::transfer(Transfer::Write, 0x1_0000_0002, 8, true);
+        (command.nsid, command.timeout_ms) = (7, 30_000);
+        command.data = (0x1122_3344_5566_7788, 4096);
+        command.metadata = (0x99, 64);
+        let bytes = command.encode();
+        assert_eq!((bytes[0], u32_at(&bytes, 4)), (1, 7));
+        assert_eq!((u64_at(&bytes, 16), u64_at(&bytes, 24)), (0x99, 0x1122_3344_5566_7788));
+        assert_eq!((u32_at(&bytes, 32), u32_at(&bytes, 36)), (64, 4096));
+        assert_eq!([40, 44, 48, 52].map(|at| u32_at(&bytes, at)), [2, 1, 7 | 1 << 30, 0]);
+        assert_eq!(u32_at(&bytes, 64), 30_000);
+        assert_eq!(Passthrough::manage(Action::OpenWithZrwa, Some(9)).cdw, [9, 0, 0, 0x203]);
+        assert_eq!(Passthrough::manage(Action::Reset, None).cdw, [0, 0, 0, 0x104]);
+        assert_eq!(Passthrough::report(9, 4096).cdw, [9, 0, 1023, 1 << 16]);
+        assert_eq!(Passthrough::identify(Identify::ZonedNamespace, 4).cdw, [5, 2 << 24, 0, 0]);
+    }
+
+    #[test]
+    fn statuses_are_told_by_name_or_number() {
+        // More and do-not-retry are no part of the status.
+        let invalid_write = error_of_status(0x61bc);
+        assert_eq!(invalid_write, DeviceError::Status(Status::ZoneInvalidWrite));
+        assert_eq!(error_of_status(0x4123), DeviceError::UnknownStatus(0x123));
+        assert_eq!(error_of_status(0x4123).to_string(), "status 123h");
+    }
+}

@@ -1,0 +1,93 @@
+//! What the kernel tells about its devices in /sys.
+
+use engine::buf::BLOCK;
+use std::{
+    fs,
+    os::unix::fs::{FileTypeExt, MetadataExt},
+    path::{Path, PathBuf},
+};
+
+/// What a path leads to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Node {
+    /// The character device of an NVMe namespace, by the kernel's name (`ng0n1`).
+    Namespace(String),
+    /// A block device, by the kernel's name (`nvme0n1`, `sda`).
+    Block(String),
+    File,
+    Other,
+}
+
+impl Node {
+    /// What there is at `path`; symbolic links are followed.
+    pub fn at(path: &Path) -> std::io::Result<Node> {
+        let metadata = fs::metadata(path)?;
+        let kind = metadata.file_type();
+        let name = |class: &str| {
+            let (major, minor) = (rustix::fs::major(metadata.rdev()), rustix::fs::minor(metadata.rdev()));
+            let link = fs::read_link(format!("/sys/dev/{class}/{major}:{minor}")).ok()?;
+            Some(link.file_name()?.to_string_lossy().into_owned())
+        };
+        Ok(if kind.is_file() {
+            Node::File
+        } else if kind.is_block_device() {
+            name("block").map_or(Node::Other, Node::Block)
+        } else if kind.is_char_device() {
+            let name = name("char").filter(|name| class("nvme-generic", name).exists());
+            name.map_or(Node::Other, Node::Namespace)
+        } else {
+            Node::Other
+        })
+    }
+}
+
+/// The directory of the device `name` of a class.
+pub fn class(class: &str, name: &str) -> PathBuf {
+    Path::new("/sys/class").join(class).join(name)
+}
+
+/// The block device of a namespace: `nvme0n1` of `ng0n1`.
+pub fn twin(namespace: &str) -> String {
+    namespace.replacen("ng", "nvme", 1)
+}
+
+/// The namespace of a block device, if it is one: `ng0n1` of `nvme0n1`.
+pub fn namespace(block: &str) -> Option<String> {
+    let name = format!("ng{}", block.strip_prefix("nvme")?);
+    class("nvme-generic", &name).exists().then_some(name)
+}
+
+/// The first line of a file.
+pub fn attribute(path: &Path) -> Option<String> {
+    Some(fs::read_to_string(path).ok()?.lines().next()?.trim().to_string())
+}
+
+/// Whether a block device is host-managed, as the kernel calls zones that have to be written in
+/// order.
+pub fn is_zoned(block: &str) -> bool {
+    attribute(&class("block", block).join("queue/zoned")).is_some_and(|zoned| zoned == "host-managed")
+}
+
+/// Most bytes in a request to a block device, however scattered its pages are.
+pub fn most_bytes(block: &str) -> u64 {
+    let queue = class("block", block).join("queue");
+    let limit = |name: &str| attribute(&queue.join(name))?.parse::<u64>().ok();
+    // What the kernel's NVMe driver does at least, for a namespace without a block device.
+    let segments = limit("max_segments").unwrap_or(127).max(1);
+    let kib = limit("max_hw_sectors_kb").unwrap_or(512);
+    (segments * BLOCK as u64).min(kib * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_namespaces_and_their_block_devices() {
+        assert_eq!(twin("ng3n12"), "nvme3n12");
+        assert_eq!(namespace("sda"), None);
+        assert_eq!(Node::at(Path::new("/dev/null")).unwrap(), Node::Other);
+        assert_eq!(Node::at(Path::new("/proc/self/exe")).unwrap(), Node::File);
+        assert!(Node::at(Path::new("/dev/no such thing")).is_err());
+    }
+}
