@@ -264,9 +264,7 @@ pub(super) fn errno(error: DeviceError) -> i32 {
         DeviceError::Status(Status::CapacityExceeded) => libc::ENOSPC,
         DeviceError::Status(Status::InvalidOpcode) => libc::EOPNOTSUPP,
         DeviceError::Timeout => libc::ETIMEDOUT,
-        DeviceError::Status(_) | DeviceError::UnknownStatus(_) | DeviceError::Gone | DeviceError::Os(_) => {
-            libc::EIO
-        }
+        _ => libc::EIO,
     }
 }
 
