@@ -7,12 +7,17 @@
 pub mod alloc;
 pub mod bench;
 pub mod cli;
+pub mod daemon;
 pub mod demo;
 pub mod drive;
 pub mod label;
+pub mod map;
 pub mod members;
 pub mod reactor;
 pub mod repair;
 pub mod report;
 pub mod ring;
 pub mod size;
+pub mod tails;
+pub mod ublk;
+pub mod users;
