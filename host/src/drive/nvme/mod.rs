@@ -115,6 +115,12 @@ impl NvmeDrive {
     }
 }
 
+/// Whether the namespace that sysfs calls `name` has a ZRWA; `false` if it cannot be asked.
+pub fn has_zrwa(path: &Path, name: &str) -> bool {
+    super::open_file(path)
+        .is_ok_and(|file| identify(&file, name).is_ok_and(|(_, geometry)| geometry.zrwa.is_some()))
+}
+
 impl Drop for NvmeDrive {
     fn drop(&mut self) {
         self.0.dropped.set(true);
