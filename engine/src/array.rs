@@ -2,8 +2,8 @@
 //!
 //! [`Array`] is a [`ZonedDevice`] itself: reads, writes, appends, flushes and zone management go
 //! in as [`Command`]s, in the order of the calls. Around that there is only its life: made with
-//! [`Array::create`], found again with [`Array::assemble`], repaired with [`Array::attach`] and
-//! [`Array::rebuild`].
+//! [`Array::create`], found again with [`Array::assemble`] or, while the drives keep power, with
+//! [`Array::take_over`], repaired with [`Array::attach`] and [`Array::rebuild`].
 
 use crate::{
     buf::{BLOCK, Buf},
@@ -102,6 +102,18 @@ pub struct Progress {
 #[error("{0}")]
 pub struct ArrayError(pub String);
 
+/// What a process that runs an array leaves outside of its own memory, so that the next one can go on
+/// exactly there if it dies while the drives keep power ([`Array::take_over`]).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tails {
+    /// [`Array::assembly`] of the array that the process ran.
+    pub assembly: u64,
+    /// For each logical zone the end, in blocks, of the writes and appends that have completed: raised
+    /// before anybody is told of the completion, and set to 0 with a reset before anybody is told of
+    /// that.
+    pub blocks: Vec<u64>,
+}
+
 /// N zoned devices as one. Clones are the same array. Its tasks belong to the runtime: it lives, and
 /// holds its drives, until [`Runtime::clear`].
 #[derive(Clone)]
@@ -156,6 +168,7 @@ pub struct Inspected {
 async fn look(
     runtime: &Runtime,
     drives: Vec<Drive>,
+    tails: Option<&Tails>,
     behaviour: Behaviour,
 ) -> Result<(Rc<Core>, Vec<(ZoneIndex, Verdict)>, u64), ArrayError> {
     let (candidates, damaged) = scan(drives).await?;
@@ -165,6 +178,13 @@ async fn look(
         check_drive(&candidate.drive.name, &*candidate.drive.device, &found.superblock)?;
     }
     let geometry = array_geometry(&found.superblock);
+    let tails = tails.filter(|tails| tails.assembly == found.superblock.assembly);
+    if let Some(tails) = tails.filter(|tails| tails.blocks.len() != geometry.zones as usize) {
+        let (known, zones) = (tails.blocks.len(), geometry.zones);
+        return Err(ArrayError(format!(
+            "the array has {zones} zones, but the process that ran it left the ends of {known}: leave them out"
+        )));
+    }
     let core = Core::new(runtime, found.superblock, geometry, found.zones, found.sequence, behaviour);
     for (role, candidate) in found.members.into_iter().enumerate() {
         let Some(Candidate { drive, log }) = candidate else { continue };
@@ -175,7 +195,7 @@ async fn look(
     for (member, note) in core.members.iter().zip(found.notes) {
         *member.note.borrow_mut() = note;
     }
-    let verdicts = core.judge_all().await?;
+    let verdicts = core.judge_all(tails).await?;
     core.forget_dead(&verdicts);
     Ok((core, verdicts, found.floor))
 }
@@ -222,27 +242,50 @@ impl Array {
     /// Finds the array that `drives`, in any order, are members of; recovers what a power cut
     /// left behind. One missing member is done without.
     pub async fn assemble(runtime: &Runtime, drives: Vec<Drive>) -> Result<Array, ArrayError> {
-        Array::assemble_with(runtime, drives, Behaviour::default()).await
+        Array::assemble_with(runtime, drives, None, Behaviour::default()).await
     }
 
-    /// As [`Array::assemble`], for experiments.
+    /// As [`Array::assemble`], after a process that ran the array has died while the drives kept power:
+    /// whatever it had answered is there, also without FUA or flush. None of its commands may be on its
+    /// way to a drive any more. Tails of another assembly than the last are not looked at.
+    pub async fn take_over(
+        runtime: &Runtime,
+        drives: Vec<Drive>,
+        tails: &Tails,
+    ) -> Result<Array, ArrayError> {
+        Array::assemble_with(runtime, drives, Some(tails), Behaviour::default()).await
+    }
+
+    /// As [`Array::assemble`], or [`Array::take_over`] if there are `tails`, for experiments.
     pub async fn assemble_with(
         runtime: &Runtime,
         drives: Vec<Drive>,
+        tails: Option<&Tails>,
         behaviour: Behaviour,
     ) -> Result<Array, ArrayError> {
-        let (core, verdicts, floor) = look(runtime, drives, behaviour).await?;
+        let (core, verdicts, floor) = look(runtime, drives, tails, behaviour).await?;
         core.renew(floor).await?;
         core.start_members();
         for (zone, verdict) in verdicts {
             core.adopt(zone, verdict).await?;
         }
+        core.begin().await?;
         Ok(Array(core))
     }
 
-    /// What [`Array::assemble`] would find in `drives`; writes nothing.
-    pub async fn inspect(runtime: &Runtime, drives: Vec<Drive>) -> Result<Inspected, ArrayError> {
-        let (core, verdicts, _) = look(runtime, drives, Behaviour::default()).await?;
+    /// A number that every assembly sets anew, and that stays while the array runs.
+    pub fn assembly(&self) -> u64 {
+        self.0.superblock.borrow().assembly
+    }
+
+    /// What [`Array::assemble`], or [`Array::take_over`] if there are `tails`, would find in `drives`;
+    /// writes nothing.
+    pub async fn inspect(
+        runtime: &Runtime,
+        drives: Vec<Drive>,
+        tails: Option<&Tails>,
+    ) -> Result<Inspected, ArrayError> {
+        let (core, verdicts, _) = look(runtime, drives, tails, Behaviour::default()).await?;
         for (zone, verdict) in &verdicts {
             core.load(*zone, verdict);
         }
@@ -554,7 +597,7 @@ impl Core {
     }
 
     /// Looks at every zone; writes nothing.
-    async fn judge_all(&self) -> Result<Vec<(ZoneIndex, Verdict)>, ArrayError> {
+    async fn judge_all(&self, tails: Option<&Tails>) -> Result<Vec<(ZoneIndex, Verdict)>, ArrayError> {
         let mut reports = Vec::new();
         for role in 0..self.members.len() {
             let Some(device) = self.device(role) else {
@@ -576,7 +619,8 @@ impl Core {
             let zone = ZoneIndex(index);
             let info = reports.iter().map(|r| r.as_ref().map(|zones| zones[index as usize])).collect();
             let mut record = self.zones.borrow()[index as usize];
-            let mut view = ZoneView { zone, record: &mut record, info };
+            let answered_blocks = tails.map_or(0, |tails| tails.blocks[index as usize]);
+            let mut view = ZoneView { zone, record: &mut record, info, answered_blocks };
             let verdict = self.judge(&mut view).await;
             let verdict = verdict
                 .map_err(|refusal| ArrayError(format!("zone {index} cannot be recovered: {refusal}")))?;
@@ -628,15 +672,31 @@ impl Core {
                 self.member_failed(self.seat(member), error, "metadata write");
             }
         }
-        if self.failed.get() {
-            let notes: Vec<_> =
-                self.members.iter().map(|m| m.note.borrow().clone()).filter(|n| !n.is_empty()).collect();
-            return Err(ArrayError(format!("too many drives have failed: {}", notes.join("; "))));
-        }
+        self.check_members()?;
         if !self.membership_pending.get() {
             self.superblock.borrow_mut().floor = event;
         }
         Ok(())
+    }
+
+    /// Ends the assembly: everything is safe that tails of an earlier process spoke of, and they are
+    /// not to be believed any more.
+    async fn begin(&self) -> Result<(), ArrayError> {
+        self.membership_settled().await;
+        self.superblock.borrow_mut().assembly = self.next_sequence();
+        self.membership_pending.set(true);
+        self.membership.open();
+        self.membership_settled().await;
+        self.check_members()
+    }
+
+    fn check_members(&self) -> Result<(), ArrayError> {
+        if !self.failed.get() {
+            return Ok(());
+        }
+        let notes: Vec<_> =
+            self.members.iter().map(|m| m.note.borrow().clone()).filter(|n| !n.is_empty()).collect();
+        Err(ArrayError(format!("too many drives have failed: {}", notes.join("; "))))
     }
 
     /// Tells the table what a zone is.
@@ -747,6 +807,7 @@ fn plan(options: &CreateOptions, drives: &[Drive]) -> Result<Superblock, ArrayEr
         zones,
         max_active: active,
         log_blocks: log_blocks.min(u32::MAX as u64) as u32,
+        assembly: 1,
         members: (0..drives.len())
             .map(|member| SuperblockMember { uuid: member_uuid(array, member, 1), active: true })
             .collect(),

@@ -320,7 +320,7 @@ impl Found {
     /// Finds out how the array is; writes nothing.
     pub fn inspect(&self) -> Result<Inspected, ArrayError> {
         let drives = self.drives.iter().map(OpenDrive::drive).collect();
-        let found = self.reactor.wait(Array::inspect(self.reactor.runtime(), drives));
+        let found = self.reactor.wait(Array::inspect(self.reactor.runtime(), drives, None));
         found.unwrap_or_else(|error| Err(ArrayError(error.to_string())))
     }
 

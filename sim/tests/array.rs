@@ -5,7 +5,7 @@
 mod support;
 
 use engine::{
-    array::{Array, CreateOptions, Drive, MemberState, examine},
+    array::{Array, CreateOptions, Drive, MemberState, Tails, examine},
     buf::{BLOCK, Buf},
     device::{Command, Geometry, Status, ZonedDevice, Zones, Zrwa},
     format::{
@@ -17,7 +17,10 @@ use engine::{
 };
 use sim::ssd::{EmulatedDrive, Fault};
 use std::rc::Rc;
-use support::array::{check, options, run, submit, wp, write};
+use support::{
+    array::{check, options, run, submit, wp, write},
+    rig::{Act, Rig},
+};
 
 fn geometry() -> Geometry {
     support::array::geometry(10, 220, 8)
@@ -336,7 +339,7 @@ fn members_of_different_shapes_agree_on_what_all_of_them_can_do() {
         let runtime = Runtime::new();
         let copies: Vec<_> =
             all.iter().enumerate().filter(|(i, _)| *i != lost).map(|(_, d)| d.clone()).collect();
-        let found = run(&runtime, Array::inspect(&runtime, copies)).unwrap();
+        let found = run(&runtime, Array::inspect(&runtime, copies, None)).unwrap();
         assert_eq!((found.zones[0].state, found.zones[1].wp_blocks), (ZoneState::Full, 77));
     }
     let runtime = Runtime::new();
@@ -381,4 +384,83 @@ fn a_superblock_from_an_assembly_that_came_to_nothing_does_not_count() {
     let out: Vec<_> = array.status().members.iter().map(|m| m.state == MemberState::Out).collect();
     assert_eq!(out, [false, true, false, false]);
     check(&runtime, &array, 0, 40);
+}
+
+/// Without FUA or flush, and before any write pointer has moved.
+#[test]
+fn what_a_process_answered_before_it_died_is_there_whoever_is_missing() {
+    for missing in [None, Some(0), Some(1), Some(2), Some(3)] {
+        let runtime = Runtime::new();
+        let rig = Rig::new();
+        let all: Vec<_> = (0..4).map(|_| rig.drive(&geometry())).collect();
+        let array = run(&runtime, Array::create(&runtime, options(4), all.clone())).unwrap();
+        rig.rule(|_, command| match command {
+            Command::FlushZrwa { .. } => Act::Hold,
+            _ => Act::Pass,
+        });
+        // Within a chunk, over chunks, exactly a stripe, into the fourth one.
+        let plan: [&[u64]; 5] = [&[1], &[3, 2], &[5, 6, 1], &[12, 12, 12, 2], &[9, 9, 9, 9, 5]];
+        let mut tails = Tails { assembly: array.assembly(), blocks: vec![0; 8] };
+        for (zone, sizes) in (0..).zip(plan) {
+            for blocks in sizes {
+                write(&runtime, &array, zone, tails.blocks[zone as usize], *blocks, false);
+                tails.blocks[zone as usize] += *blocks;
+            }
+        }
+        drop(array);
+        runtime.clear();
+        rig.rule(|_, _| Act::Pass);
+        let left: Vec<_> =
+            (0..4).filter(|member| Some(*member) != missing).map(|member| all[member].clone()).collect();
+        let seen = run(&runtime, Array::inspect(&runtime, left.clone(), Some(&tails))).unwrap();
+        let array = run(&runtime, Array::take_over(&runtime, left.clone(), &tails)).unwrap();
+        assert_ne!(array.assembly(), tails.assembly);
+        for (zone, tail) in (0..).zip(&tails.blocks).take(plan.len()) {
+            assert_eq!(seen.zones[zone as usize].wp_blocks, *tail);
+            assert_eq!(
+                wp(&runtime, &array, zone),
+                (ZoneState::Closed, *tail),
+                "zone {zone} without {missing:?}"
+            );
+            check(&runtime, &array, zone, *tail);
+        }
+        // It holds from now on, and goes on from there; tails of the process before are not believed.
+        write(&runtime, &array, 0, 1, 1, true);
+        drop(array);
+        runtime.clear();
+        let stale = Tails { blocks: vec![7; 8], ..tails.clone() };
+        let array = run(&runtime, Array::take_over(&runtime, left, &stale)).unwrap();
+        assert_eq!(wp(&runtime, &array, 0), (ZoneState::Closed, 2));
+        for (zone, tail) in (1..).zip(&tails.blocks[1..plan.len()]) {
+            assert_eq!(wp(&runtime, &array, zone), (ZoneState::Closed, *tail));
+            check(&runtime, &array, zone, *tail);
+        }
+        assert_eq!(wp(&runtime, &array, 7), (ZoneState::Empty, 0));
+    }
+}
+
+#[test]
+fn tails_that_cannot_be_are_a_refusal() {
+    let runtime = Runtime::new();
+    let all = drives(4);
+    let array = run(&runtime, Array::create(&runtime, options(4), all.clone())).unwrap();
+    write(&runtime, &array, 0, 0, 5, true);
+    let sound = Tails { assembly: array.assembly(), blocks: vec![0; 8] };
+    drop(array);
+    runtime.clear();
+    let refusal = |tails: &Tails| {
+        let refused = run(&runtime, Array::take_over(&runtime, all.clone(), tails));
+        runtime.clear();
+        refused.err().unwrap().0
+    };
+    assert!(refusal(&Tails { blocks: vec![0; 7], ..sound.clone() }).contains("the ends of 7"));
+    // No stripe so far ahead can have been begun; no zone is so large.
+    for (tail, why) in [(60, "too far behind"), (1000, "beyond the end")] {
+        let mut tails = sound.clone();
+        tails.blocks[0] = tail;
+        let why_not = refusal(&tails);
+        assert!(why_not.contains(why), "{why_not}");
+    }
+    let array = run(&runtime, Array::take_over(&runtime, all.clone(), &sound)).unwrap();
+    assert_eq!(wp(&runtime, &array, 0), (ZoneState::Closed, 5));
 }

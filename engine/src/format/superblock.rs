@@ -40,6 +40,8 @@ pub struct Superblock {
     pub max_active: u32,
     /// Blocks that a member's metadata log may need.
     pub log_blocks: u32,
+    /// Number of the assembly whose tails may be believed (see `Tails`).
+    pub assembly: u64,
     /// In the order of their roles.
     pub members: Vec<SuperblockMember>,
 }
@@ -62,7 +64,7 @@ impl Superblock {
         out.u64(self.event).u64(self.floor);
         out.u32(self.chunk_blocks).u32(self.distance).u64(self.rows);
         out.u64(self.zone_size_blocks).u32(self.zones).u32(self.members.len() as u32);
-        out.u32(self.max_active).u32(self.log_blocks);
+        out.u32(self.max_active).u32(self.log_blocks).u64(self.assembly);
         for member in &self.members {
             out.bytes(&member.uuid.0).u64(member.active as u64);
         }
@@ -77,7 +79,7 @@ impl Superblock {
         let (event, floor) = (from.u64()?, from.u64()?);
         let (chunk_blocks, distance, rows) = (from.u32()?, from.u32()?, from.u64()?);
         let (zone_size_blocks, zones, count) = (from.u64()?, from.u32()?, from.u32()?);
-        let (max_active, log_blocks) = (from.u32()?, from.u32()?);
+        let (max_active, log_blocks, assembly) = (from.u32()?, from.u32()?, from.u64()?);
         let sane = (3..=32).contains(&count) && chunk_blocks.is_power_of_two() && rows > 0 && distance > 0;
         if !sane {
             return None;
@@ -100,6 +102,7 @@ impl Superblock {
             zones,
             max_active,
             log_blocks,
+            assembly,
             members,
         })
     }

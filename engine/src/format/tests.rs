@@ -137,6 +137,7 @@ fn superblock() -> Superblock {
         zones: u32_of(13),
         max_active: u32_of(14),
         log_blocks: u32_of(15),
+        assembly: u64_of(16),
         members: (0..3).map(|i| SuperblockMember { uuid: uuid_of(8 + i as u8), active: i != 1 }).collect(),
     }
 }
@@ -144,7 +145,7 @@ fn superblock() -> Superblock {
 fn take_superblock(bytes: &mut &[u8]) {
     let mut name = b"tank".to_vec();
     name.resize(NAME_BYTES, 0);
-    let expected: [(&str, &[u8]); 14] = [
+    let expected: [(&str, &[u8]); 15] = [
         ("compatible", &u64_of(1).to_le_bytes()),
         ("read-only-compatible", &u64_of(2).to_le_bytes()),
         ("incompatible", &u64_of(3).to_le_bytes()),
@@ -159,6 +160,7 @@ fn take_superblock(bytes: &mut &[u8]) {
         ("zones", &u32_of(13).to_le_bytes()),
         ("max active", &u32_of(14).to_le_bytes()),
         ("log blocks", &u32_of(15).to_le_bytes()),
+        ("assembly", &u64_of(16).to_le_bytes()),
     ];
     let expected: Vec<_> = expected.into_iter().chain([("members", &[3, 0, 0, 0][..])]).collect();
     take(bytes, "Superblock head", &expected);

@@ -278,6 +278,8 @@ pub struct ZoneView<'a> {
     pub zone: ZoneIndex,
     pub record: &'a mut ZoneRecord,
     pub info: Vec<Option<ZoneInfo>>,
+    /// The end of what a process that died had answered, as far as that is known.
+    pub answered_blocks: u64,
 }
 
 impl Core {
@@ -322,10 +324,11 @@ impl Core {
             return Ok(Verdict::Finish(None));
         }
         let logged = self.logged_tail(view.zone, &record, &wps).await;
+        let told = logged.max(Some(view.answered_blocks).filter(|blocks| *blocks > 0));
         let relied = wps.iter().flatten().count();
         let blank =
             |m: usize, info: &ZoneInfo| wps[m].is_some_and(|wp| wp == 0) || info.state == ZoneState::Empty;
-        if logged.is_none()
+        if told.is_none()
             && relied + 1 < self.layout.members
             && record.finished.is_none()
             && present().all(|(m, info)| blank(m, info) || !trusted(m))
@@ -334,7 +337,7 @@ impl Core {
             return Ok(Verdict::Reset);
         }
         let lost = present().filter(|(m, _)| wps[*m].is_none()).fold(0, |lost, (m, _)| lost | 1 << m);
-        let evidence = Evidence { wp_blocks: wps, logged_blocks: logged };
+        let evidence = Evidence { wp_blocks: wps, told_blocks: told };
         let tail = match record.finished {
             Some(tail) => tail,
             None => zrwa::decide(&self.layout, &evidence)?,

@@ -171,8 +171,9 @@ pub struct Evidence {
     /// Write pointer of each member in blocks; `None` if the member is missing or its part of the
     /// zone cannot be relied on.
     pub wp_blocks: Vec<Option<u64>>,
-    /// The largest tail in a valid log record, in blocks of the logical zone.
-    pub logged_blocks: Option<u64>,
+    /// The largest tail in a valid log record, or up to which a process that died had answered, in
+    /// blocks of the logical zone.
+    pub told_blocks: Option<u64>,
 }
 
 /// Why a zone's tail cannot be told.
@@ -186,8 +187,8 @@ pub enum Refusal {
         "the write pointer of member {member} is at block {wp_blocks}, too far behind a tail of {tail_blocks} blocks"
     )]
     Behind { member: usize, wp_blocks: u64, tail_blocks: u64 },
-    #[error("a log record puts the tail at block {0}, which is beyond what the write pointers allow")]
-    Log(u64),
+    #[error("the tail is said to be at block {0}, which is beyond the end of the zone")]
+    Beyond(u64),
 }
 
 /// Where the zone ended: blocks of the logical zone that were complete and can be read back with
@@ -205,11 +206,11 @@ pub fn decide(layout: &Layout, evidence: &Evidence) -> Result<u64, Refusal> {
         let claimed = if wp_blocks % half == 0 { claim(layout, member, wp_blocks / half) } else { None };
         chunks = chunks.max(claimed.ok_or(Refusal::Position { member, wp_blocks })?);
     }
-    let tail_blocks = (chunks * layout.chunk_blocks).max(evidence.logged_blocks.unwrap_or(0));
+    let tail_blocks = (chunks * layout.chunk_blocks).max(evidence.told_blocks.unwrap_or(0));
     // A stripe is begun only when every member has passed the row `distance` before it.
     let last_stripe = tail_blocks.saturating_sub(1) / layout.stripe_blocks();
     if tail_blocks > layout.capacity_blocks() {
-        return Err(Refusal::Log(tail_blocks));
+        return Err(Refusal::Beyond(tail_blocks));
     }
     for (member, wp_blocks) in members() {
         if wp_blocks / layout.chunk_blocks + layout.distance < last_stripe + 1 {
@@ -326,7 +327,7 @@ mod tests {
                 (0..layout.members).map(|m| present(m, missing).then_some(positions[m] * half)).collect();
             let within = (before < after).then_some(before * layout.chunk_blocks + 1);
             for logged in [None, Some(after * layout.chunk_blocks), within] {
-                let evidence = Evidence { wp_blocks: Vec::clone(&wps), logged_blocks: logged };
+                let evidence = Evidence { wp_blocks: Vec::clone(&wps), told_blocks: logged };
                 let tail = decide(layout, &evidence)
                     .unwrap_or_else(|r| panic!("{r}: {layout:?} {evidence:?} {before} {after}"));
                 let chunks = tail / layout.chunk_blocks;

@@ -203,7 +203,7 @@ impl Story {
     }
 
     fn assemble(&self) -> Result<Array> {
-        Ok(self.wait(Array::assemble_with(&self.runtime, self.rig.members(), self.behaviour))??)
+        Ok(self.wait(Array::assemble_with(&self.runtime, self.rig.members(), None, self.behaviour))??)
     }
 
     /// Writes until the seed says so; then the power goes, with everything in flight. Gives the

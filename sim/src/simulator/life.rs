@@ -447,7 +447,7 @@ impl World<'_> {
         let mut interruptions = 0;
         loop {
             let drives = self.offered(course);
-            let pending = self.start(self.maker.assemble(&self.runtime, drives));
+            let pending = self.start(self.maker.assemble(&self.runtime, drives, None));
             let percent = self.scenario.misfortune.cut_in_recovery_percent;
             let interrupt = interruptions < 4 && self.rng.chance(percent, 100);
             let events = interrupt.then(|| 1 + self.rng.below(400));

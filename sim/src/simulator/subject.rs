@@ -4,7 +4,7 @@
 //! itself, against something small, and so that options that only tests may set stay in one place.
 
 use engine::{
-    array::{Array, Behaviour, CreateOptions, Drive, MemberState},
+    array::{Array, Behaviour, CreateOptions, Drive, MemberState, Tails},
     device::ZonedDevice,
     raid::{Canary, Consistency},
     runtime::Runtime,
@@ -24,14 +24,16 @@ pub trait Subject: ZonedDevice {
     fn fail(&self, member: usize) -> Work<()>;
     /// The state of each member and the name of its drive, in order of their roles.
     fn members(&self) -> Vec<(MemberState, String)>;
+    /// As [`Array::assembly`].
+    fn assembly(&self) -> u64;
 }
 
 /// Makes subjects, and finds them again after a power cut.
 pub trait Maker {
     /// As [`Array::create`].
     fn create(&self, runtime: &Runtime, options: CreateOptions, drives: Vec<Drive>) -> Work<Rc<dyn Subject>>;
-    /// As [`Array::assemble`].
-    fn assemble(&self, runtime: &Runtime, drives: Vec<Drive>) -> Work<Rc<dyn Subject>>;
+    /// As [`Array::assemble`], or [`Array::take_over`] if there are `tails`.
+    fn assemble(&self, runtime: &Runtime, drives: Vec<Drive>, tails: Option<Tails>) -> Work<Rc<dyn Subject>>;
 }
 
 /// Makes arrays.
@@ -67,10 +69,12 @@ impl Maker for ArrayMaker {
         })
     }
 
-    fn assemble(&self, runtime: &Runtime, drives: Vec<Drive>) -> Work<Rc<dyn Subject>> {
+    fn assemble(&self, runtime: &Runtime, drives: Vec<Drive>, tails: Option<Tails>) -> Work<Rc<dyn Subject>> {
         let (runtime, behaviour) = (runtime.clone(), self.behaviour());
         Box::pin(async move {
-            let array = Array::assemble_with(&runtime, drives, behaviour).await.map_err(|e| e.to_string())?;
+            let array = Array::assemble_with(&runtime, drives, tails.as_ref(), behaviour)
+                .await
+                .map_err(|e| e.to_string())?;
             Ok(Rc::new(array) as Rc<dyn Subject>)
         })
     }
@@ -94,5 +98,9 @@ impl Subject for Array {
 
     fn members(&self) -> Vec<(MemberState, String)> {
         self.status().members.into_iter().map(|member| (member.state, member.drive)).collect()
+    }
+
+    fn assembly(&self) -> u64 {
+        Array::assembly(self)
     }
 }

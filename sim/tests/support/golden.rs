@@ -17,7 +17,7 @@ use sim::ssd::Model;
 
 pub const MEMBERS: usize = 4;
 pub const NAME: &str = "golden";
-pub const UUID: [u8; 16] = *b"golden images v1";
+pub const UUID: [u8; 16] = *b"golden images v2";
 /// Twenty stripes of three chunks in a zone, and D = 2: small, and nothing is left out.
 pub const CHUNK_BLOCKS: u64 = 2;
 pub const CAPACITY_BLOCKS: u64 = 120;

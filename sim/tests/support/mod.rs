@@ -12,7 +12,7 @@ pub mod array;
 pub mod rig;
 
 use engine::{
-    array::{CreateOptions, Drive, MemberState},
+    array::{CreateOptions, Drive, MemberState, Tails},
     device::{Command, Completer, Completion, Geometry, Slots, ZonedDevice},
     runtime::{Gate, Runtime},
 };
@@ -71,7 +71,7 @@ impl Maker for SingleMaker {
         self.start(runtime, drives)
     }
 
-    fn assemble(&self, runtime: &Runtime, drives: Vec<Drive>) -> Work<Rc<dyn Subject>> {
+    fn assemble(&self, runtime: &Runtime, drives: Vec<Drive>, _: Option<Tails>) -> Work<Rc<dyn Subject>> {
         self.start(runtime, drives)
     }
 }
@@ -148,5 +148,9 @@ impl Subject for Single {
 
     fn members(&self) -> Vec<(MemberState, String)> {
         vec![(MemberState::Active, "drive0".into())]
+    }
+
+    fn assembly(&self) -> u64 {
+        1
     }
 }
