@@ -179,6 +179,13 @@ impl Scan {
         Ok(())
     }
 
+    /// Whether enough members of an array are there.
+    fn may_work(&self, uuid: &[u8; 16]) -> bool {
+        let labels: Vec<&Label> =
+            self.drives.iter().filter_map(OpenDrive::label).filter(|l| l.uuid == *uuid).collect();
+        labels.first().is_some_and(|label| labels.len() + 1 >= label.members as usize)
+    }
+
     /// The newest label of each array in the directory.
     pub fn arrays(&self) -> Vec<&Label> {
         let mut arrays: Vec<&Label> = Vec::new();
@@ -270,11 +277,15 @@ impl Found {
         };
         for place in &places {
             let scan = Scan::of(reactor, place)?;
-            let uuids: Vec<[u8; 16]> =
+            let mut uuids: Vec<[u8; 16]> =
                 scan.arrays().iter().filter(is_wanted).map(|array| array.uuid).collect();
+            if uuids.len() > 1 {
+                // What is left of an array whose drives were given to another one says little.
+                uuids.retain(|uuid| scan.may_work(uuid));
+            }
             ensure!(
                 uuids.len() <= 1,
-                "{} holds members of {} arrays called '{name}'; name one of their members",
+                "{} holds members of {} arrays called '{name}'; name one by its UUID (see zoneraid list)",
                 place.display(),
                 uuids.len()
             );
