@@ -1,10 +1,13 @@
 //! Drives: what a path leads to, opened and claimed for this process.
 
+mod block;
 mod claim;
+mod flight;
 mod nvme;
 mod sysfs;
 
 use crate::reactor::Reactor;
+use block::BlockDrive;
 use engine::device::ZonedDevice;
 use nvme::NvmeDrive;
 use sim::ssd::{EmulatedDrive, ImageError, ImageMedia};
@@ -54,8 +57,8 @@ impl From<ImageError> for OpenError {
     }
 }
 
-/// Opens the drive at `path` and claims it: an image of an emulated drive or an NVMe zoned
-/// namespace.
+/// Opens the drive at `path` and claims it: an image of an emulated drive, an NVMe zoned namespace or
+/// a zoned block device.
 ///
 /// # Errors
 /// When there is none, it is in use, or it is of a kind that is not supported.
@@ -69,7 +72,7 @@ pub fn open(reactor: &Reactor, path: &Path) -> Result<Rc<dyn ZonedDevice>, OpenE
             Ok(Rc::new(NvmeDrive::open(ring, path, &name)?))
         }
         Node::Block(name) if !sysfs::is_zoned(&name) => Err(failed("has no zones")),
-        Node::Block(_) => Err(failed("is no NVMe namespace")),
+        Node::Block(name) => Ok(Rc::new(BlockDrive::open(reactor, path, &name)?)),
         Node::Other => Err(failed("is neither a drive nor an image of one")),
     }
 }
@@ -95,6 +98,10 @@ pub fn is_drive(path: &Path) -> bool {
     match Node::at(path) {
         Ok(Node::File) => ImageMedia::is_image(path),
         Ok(Node::Namespace(name)) => sysfs::is_zoned(&sysfs::twin(&name)),
+        // Namespaces count once, and what arrays of ours look like to the kernel is no drive.
+        Ok(Node::Block(name)) => {
+            sysfs::is_zoned(&name) && sysfs::namespace(&name).is_none() && !name.starts_with("ublkb")
+        }
         _ => false,
     }
 }
