@@ -3,6 +3,7 @@
 use engine::{
     array::{Drive, examine},
     device::Command,
+    format::superblock::SuperblockMember,
     zone::{ZoneIndex, ZoneState},
 };
 
@@ -16,6 +17,8 @@ pub struct Label {
     pub role: u32,
     /// Number of members.
     pub members: u32,
+    /// Members (bits) that the array did not do without when this was written.
+    pub active: u32,
     pub chunk_blocks: u64,
     /// Grows with every change of membership: of two labels the higher one is the newer.
     pub event: u64,
@@ -47,6 +50,7 @@ pub async fn read(drive: Drive) -> Content {
             name: found.superblock.name,
             role: found.member as u32,
             members: found.superblock.members.len() as u32,
+            active: active(&found.superblock.members),
             chunk_blocks: found.superblock.chunk_blocks as u64,
             event: found.superblock.event,
         }),
@@ -57,4 +61,8 @@ pub async fn read(drive: Drive) -> Content {
             Content::Other(what.trim_start_matches([':', ' ']).to_string())
         }
     }
+}
+
+fn active(members: &[SuperblockMember]) -> u32 {
+    members.iter().enumerate().fold(0, |mask, (role, member)| mask | (member.active as u32) << role)
 }

@@ -7,6 +7,7 @@
 pub mod alloc;
 pub mod bench;
 pub mod cli;
+pub mod daemon;
 pub mod demo;
 pub mod drive;
 pub mod label;
@@ -19,3 +20,4 @@ pub mod ring;
 pub mod size;
 pub mod tails;
 pub mod ublk;
+pub mod users;

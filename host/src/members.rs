@@ -7,14 +7,17 @@
 //! those in `/dev`.
 
 use crate::{
+    daemon,
     drive::{self, OpenError},
     label::{self, Content, Label},
     reactor::Reactor,
+    repair::same_file,
     size::show,
+    tails::Left,
 };
 use anyhow::{Context, Result, bail, ensure};
 use engine::{
-    array::{Array, ArrayError, Drive, Inspected},
+    array::{Array, ArrayError, Drive, Inspected, Tails},
     buf::BLOCK,
     device::{Command, Done, ZonedDevice},
 };
@@ -51,6 +54,21 @@ impl From<PathBuf> for ArrayName {
     }
 }
 
+impl ArrayName {
+    /// The name as a path.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// The same, if it is a path, for a process with another working directory.
+    pub fn absolute(&self) -> Result<ArrayName> {
+        match self.0.exists() {
+            true => Ok(ArrayName(std::path::absolute(&self.0).context("the working directory is gone")?)),
+            false => Ok(self.clone()),
+        }
+    }
+}
+
 impl fmt::Display for ArrayName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.display().fmt(f)
@@ -58,6 +76,7 @@ impl fmt::Display for ArrayName {
 }
 
 /// A drive that this process holds, with what its superblock says.
+#[derive(Clone)]
 pub struct OpenDrive {
     pub path: PathBuf,
     pub device: Rc<dyn ZonedDevice>,
@@ -80,6 +99,11 @@ impl OpenDrive {
         let mut drive = OpenDrive { path: path.to_path_buf(), device, content: Content::Blank };
         drive.content = reactor.wait(label::read(drive.drive()))?;
         Ok(drive)
+    }
+
+    /// Reads the superblock again.
+    pub async fn look_again(&mut self) {
+        self.content = label::read(self.drive()).await;
     }
 
     /// The drive as the engine wants it.
@@ -312,7 +336,11 @@ impl Found {
             );
             return Ok(None);
         };
-        let (mut drives, locked) = (scan.drives, scan.locked);
+        let (mut drives, mut locked) = (scan.drives, scan.locked);
+        // What the daemons of other arrays hold cannot be what is missing here.
+        for client in daemon::running()? {
+            locked.retain(|path| !client.about.drives.iter().any(|drive| same_file(drive, path)));
+        }
         let mut damaged = scan.damaged;
         for drive in &drives {
             if let Content::Other(what) = &drive.content {
@@ -336,10 +364,28 @@ impl Found {
     }
 
     /// Assembles the array, which recovers what a power cut left behind.
-    pub fn assemble(&self) -> Result<Session, ArrayError> {
+    pub fn assemble(&self) -> Result<Session> {
+        let tails = daemon::tails_path(&daemon::directory(), &self.label.uuid);
+        // The kernel may hold a file system that relies on what the daemon knew.
+        ensure!(
+            Left::read(&tails, &self.label.uuid).is_none(),
+            "the daemon of '{0}' has ended while its block device was in use; go on with: zoneraid start {0}",
+            self.label.name
+        );
+        self.take_over(None)
+    }
+
+    /// As [`Found::assemble`], from where a process that has died has `left` it.
+    pub fn take_over(&self, left: Option<&Left>) -> Result<Session> {
         let drives = self.drives.iter().map(OpenDrive::drive).collect();
-        let array = self.reactor.wait(Array::assemble(self.reactor.runtime(), drives));
-        let array = array.unwrap_or_else(|error| Err(ArrayError(error.to_string())))?;
+        let runtime = self.reactor.runtime();
+        let array = match left {
+            Some(left) => {
+                let tails = Tails { assembly: left.assembly, blocks: left.complete.clone() };
+                self.reactor.wait(Array::take_over(runtime, drives, &tails))
+            }
+            None => self.reactor.wait(Array::assemble(runtime, drives)),
+        }??;
         Ok(Session { reactor: self.reactor.clone(), array })
     }
 }
@@ -360,7 +406,14 @@ pub struct Session {
 impl Session {
     /// Finds and assembles the array that `name` stands for.
     pub fn open(name: &ArrayName) -> Result<Session> {
-        Ok(Found::by_name(name)?.assemble()?)
+        if let Some(client) = daemon::find(name)? {
+            let about = &client.about;
+            match &about.block_device {
+                Some(device) => bail!("'{}' runs; use its block device {}", about.name, device.display()),
+                None => bail!("'{}' runs, in process {}", about.name, about.pid),
+            }
+        }
+        Found::by_name(name)?.assemble()
     }
 
     /// Runs the array until `future` is done.

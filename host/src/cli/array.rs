@@ -2,14 +2,16 @@
 
 use super::{
     Create, Level,
+    daemon::ask,
     output::{self, DEGRADED, HEALTHY, Output, UNUSABLE, table},
 };
 use crate::{
+    daemon::{self, Request},
     drive,
     members::{ArrayName, Found, OpenDrive, Session, directory_of},
     reactor::Reactor,
     repair::{self, MemberName, Members},
-    report::{Rebuilt, State, Status, bytes},
+    report::{Failed, Rebuild, Rebuilt, State, Status, bytes},
     size::show,
 };
 use anyhow::{Context, Result, bail, ensure};
@@ -17,8 +19,12 @@ use engine::{
     array::{Array, CreateOptions, MemberState},
     device::ZonedDevice,
 };
+use indicatif::HumanDuration;
 use serde::Serialize;
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 #[derive(Serialize)]
 struct Created {
@@ -145,19 +151,27 @@ fn created_text(created: &Created) -> String {
 }
 
 pub fn status(output: Output, name: &ArrayName) -> Result<u8> {
-    let found = Found::by_name(name)?;
-    for (path, error) in &found.damaged {
-        output.note(&format!("{}: {error}; done without it", path.display()));
-    }
-    let status = match found.inspect() {
-        Ok(array) => Status::of(&name.to_string(), &array.status, &array.geometry),
-        Err(error) => Status::unusable(&found, error.to_string()),
+    let status = match daemon::find(name)? {
+        Some(mut client) => ask(output, &mut client, &Request::Status)?,
+        None => inspect(output, name)?,
     };
     output.print(&status, status_text)?;
     Ok(match status.state {
         State::Healthy => HEALTHY,
         State::Degraded => DEGRADED,
         State::Unusable => UNUSABLE,
+    })
+}
+
+/// How an array is that nobody runs.
+fn inspect(output: Output, name: &ArrayName) -> Result<Status> {
+    let found = Found::by_name(name)?;
+    for (path, error) in &found.damaged {
+        output.note(&format!("{}: {error}; done without it", path.display()));
+    }
+    Ok(match found.inspect() {
+        Ok(array) => Status::of(&name.to_string(), &array.status, &array.geometry),
+        Err(error) => Status::unusable(&found, error.to_string()),
     })
 }
 
@@ -171,7 +185,18 @@ fn status_text(status: &Status) -> String {
     if let (Some(zones), Some(capacity)) = (status.zones, status.zone_capacity_bytes) {
         size += &format!(", {zones} zones of {}", show(capacity));
     }
-    text += &format!("   size: {size}\nmembers:\n");
+    text += &format!("   size: {size}\n");
+    if let Some(rebuild) = &status.rebuild {
+        text += &format!("rebuild: {}\n", rebuild_text(rebuild));
+    }
+    if let Some(pid) = status.pid {
+        let device = match (&status.block_device, &status.link) {
+            (Some(device), Some(link)) => format!("{device} ({link})"),
+            _ => "none".to_string(),
+        };
+        text += &format!(" device: {device}, by process {pid}\n");
+    }
+    text += "members:\n";
     let mut rows = vec![["ROLE", "DRIVE", "STATE", "READ", "WRITE", "NOTE"].map(String::from).to_vec()];
     rows.extend(status.members.iter().map(|member| {
         let drive = if member.drive.is_empty() { "-".to_string() } else { member.drive.clone() };
@@ -184,6 +209,15 @@ fn status_text(status: &Status) -> String {
         vec![member.role.to_string(), drive, member.state.to_string(), read, write, note]
     }));
     text + &table(&rows)
+}
+
+fn rebuild_text(rebuild: &Rebuild) -> String {
+    let Rebuild { done_bytes, total_bytes, bytes_per_second, seconds_left } = *rebuild;
+    let left = match seconds_left {
+        Some(seconds) => format!("{} left", HumanDuration(Duration::from_secs(seconds))),
+        None => "just begun".into(),
+    };
+    format!("{} of {}, {}/s, {left}", show(done_bytes), show(total_bytes), show(bytes_per_second))
 }
 
 /// The members of `found`.
@@ -205,9 +239,32 @@ pub fn replace(output: Output, mut args: Vec<PathBuf>, yes: bool) -> Result<u8> 
         }
         None => ArrayName::from(directory_of(&old)),
     };
-    let mut found = Found::by_name(&name)?;
-    let role = members(&found).role(&MemberName::new(&old))?;
-    let drive = take_new(&mut found, &new)?;
+    let member = MemberName::new(&old);
+    let rebuilt = match daemon::find(&name)? {
+        Some(mut client) => {
+            let drive = std::path::absolute(&new).context("the working directory is gone")?;
+            ask(output, &mut client, &Request::Replace { member: member.absolute()?, drive, yes })?
+        }
+        None => replace_here(output, &name, &member, &new, yes)?,
+    };
+    output.print(&rebuilt, |rebuilt| {
+        let (size, role) = (show(rebuilt.rebuilt_bytes), rebuilt.role.unwrap_or_default());
+        format!("{} is member {role} of '{}' now; {size} rebuilt\n", new.display(), rebuilt.array)
+    })?;
+    Ok(HEALTHY)
+}
+
+/// As [`replace`], where nobody runs the array.
+fn replace_here(
+    output: Output,
+    name: &ArrayName,
+    member: &MemberName,
+    new: &Path,
+    yes: bool,
+) -> Result<Rebuilt> {
+    let mut found = Found::by_name(name)?;
+    let role = members(&found).role(member)?;
+    let drive = take_new(&mut found, new)?;
     if let Some(what) = drive.describe() {
         ensure!(yes, "{}: {what}; --yes destroys that", drive.introduce());
     }
@@ -215,13 +272,7 @@ pub fn replace(output: Output, mut args: Vec<PathBuf>, yes: bool) -> Result<u8> 
     session.wait(repair::attach(&session.array, role, drive.drive(), &|note| output.note(note)))??;
     let rebuilt_bytes = run_rebuild(output, &session)?;
     let drive = Some(new.display().to_string());
-    let rebuilt =
-        Rebuilt { array: session.array.status().name, role: Some(role as u32), drive, rebuilt_bytes };
-    output.print(&rebuilt, |rebuilt| {
-        let size = show(rebuilt.rebuilt_bytes);
-        format!("{} is member {role} of '{}' now; {size} rebuilt\n", new.display(), rebuilt.array)
-    })?;
-    Ok(HEALTHY)
+    Ok(Rebuilt { array: session.array.status().name, role: Some(role as u32), drive, rebuilt_bytes })
 }
 
 /// Opens the drive at `path`, or takes it from those of the array if it is one of them that the
@@ -238,17 +289,25 @@ fn take_new(found: &mut Found, path: &Path) -> Result<OpenDrive> {
 }
 
 pub fn rebuild(output: Output, name: &ArrayName) -> Result<u8> {
+    let rebuilt = match daemon::find(name)? {
+        Some(mut client) => ask(output, &mut client, &Request::Rebuild)?,
+        None => rebuild_here(output, name)?,
+    };
+    output.print(&rebuilt, |rebuilt| {
+        format!("{} rebuilt; every member is in sync\n", show(rebuilt.rebuilt_bytes))
+    })?;
+    Ok(HEALTHY)
+}
+
+/// As [`rebuild`], where nobody runs the array.
+fn rebuild_here(output: Output, name: &ArrayName) -> Result<Rebuilt> {
     let session = Session::open(name)?;
     let status = session.array.status();
     if let Some(role) = status.members.iter().position(|member| member.state == MemberState::Out) {
         bail!("member {role} is out; give the array a drive with: zoneraid replace {name} {role} NEW");
     }
     let rebuilt_bytes = run_rebuild(output, &session)?;
-    let rebuilt = Rebuilt { array: status.name, role: None, drive: None, rebuilt_bytes };
-    output.print(&rebuilt, |rebuilt| {
-        format!("{} rebuilt; every member is in sync\n", show(rebuilt.rebuilt_bytes))
-    })?;
-    Ok(HEALTHY)
+    Ok(Rebuilt { array: status.name, role: None, drive: None, rebuilt_bytes })
 }
 
 fn run_rebuild(output: Output, session: &Session) -> Result<u64> {
@@ -263,12 +322,18 @@ fn run_rebuild(output: Output, session: &Session) -> Result<u64> {
 }
 
 pub fn fail(output: Output, name: &ArrayName, member: &Path) -> Result<u8> {
-    let found = Found::by_name(name)?;
-    let role = members(&found).role(&MemberName::new(member))?;
-    let session = found.assemble()?;
-    let failed = session.wait(repair::fail(&session.array, role))??;
+    let member = MemberName::new(member);
+    let failed: Failed = match daemon::find(name)? {
+        Some(mut client) => ask(output, &mut client, &Request::Fail { member: member.absolute()? })?,
+        None => {
+            let found = Found::by_name(name)?;
+            let role = members(&found).role(&member)?;
+            let session = found.assemble()?;
+            session.wait(repair::fail(&session.array, role))??
+        }
+    };
     output.print(&failed, |failed| {
-        format!("member {role} ({}) is out of '{}'\n", failed.drive, failed.array)
+        format!("member {} ({}) is out of '{}'\n", failed.role, failed.drive, failed.array)
     })?;
     Ok(HEALTHY)
 }

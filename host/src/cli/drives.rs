@@ -2,20 +2,19 @@
 
 use super::{
     Model,
+    daemon::ask,
     output::{self, HEALTHY, Output, table},
 };
 use crate::{
+    daemon::{self, Request},
     label::Content,
     members::{MACHINE, OpenDrive, Scan},
     reactor::Reactor,
+    repair::same_file,
+    report::{Examined, bytes},
     size::{show, show_blocks},
 };
 use anyhow::{Context, Result, ensure};
-use engine::{
-    buf::BLOCK,
-    device::{Command, Geometry},
-    zone::{ZoneIndex, ZoneState},
-};
 use serde::Serialize;
 use sim::ssd::EmulatedDrive;
 use std::path::{Path, PathBuf};
@@ -78,89 +77,18 @@ pub fn emulate(
     Ok(HEALTHY)
 }
 
-fn bytes(blocks: u64) -> u64 {
-    blocks * BLOCK as u64
-}
-
-#[derive(Serialize)]
-struct Examined {
-    drive: String,
-    blank: bool,
-    zones: u32,
-    zone_size_bytes: u64,
-    zone_capacity_bytes: u64,
-    max_open_zones: u32,
-    max_active_zones: u32,
-    zrwa: Option<ZrwaSizes>,
-    oob_bytes_per_block: u32,
-    volatile_cache: bool,
-    /// Zones that are neither empty nor full.
-    active_zones: u32,
-    full_zones: u32,
-    empty_zones: u32,
-    superblock: Option<Superblock>,
-    /// What there is instead on a drive that is not blank.
-    superblock_error: Option<String>,
-}
-
-#[derive(Serialize)]
-struct ZrwaSizes {
-    size_bytes: u64,
-    granularity_bytes: u64,
-    max_zones: u32,
-}
-
-#[derive(Serialize)]
-struct Superblock {
-    array: String,
-    uuid: String,
-    role: u32,
-    members: u32,
-    chunk_bytes: u64,
-    event: u64,
-}
-
 pub fn examine(output: Output, path: &Path) -> Result<u8> {
-    let reactor = Reactor::default();
-    let drive = OpenDrive::open(&reactor, path)?;
-    let geometry: &Geometry = drive.device.geometry();
-    let report = Command::Report { first: ZoneIndex(0), count: geometry.zones };
-    let done = reactor.wait(drive.device.submit(report))?;
-    done.result.with_context(|| format!("{} gives no zone report", path.display()))?;
-    let count = |state| done.zones.iter().filter(|zone| zone.state == state).count() as u32;
-    let (empty, full) = (count(ZoneState::Empty), count(ZoneState::Full));
-    let active =
-        [ZoneState::ImplicitlyOpen, ZoneState::ExplicitlyOpen, ZoneState::Closed].map(count).iter().sum();
-    let examined = Examined {
-        drive: path.display().to_string(),
-        blank: drive.content == Content::Blank,
-        zones: geometry.zones,
-        zone_size_bytes: bytes(geometry.zone_size_blocks),
-        zone_capacity_bytes: bytes(geometry.zone_capacity_blocks),
-        max_open_zones: geometry.max_open,
-        max_active_zones: geometry.max_active,
-        zrwa: geometry.zrwa.map(|zrwa| ZrwaSizes {
-            size_bytes: bytes(zrwa.size_blocks),
-            granularity_bytes: bytes(zrwa.granularity_blocks),
-            max_zones: zrwa.max_zones,
-        }),
-        oob_bytes_per_block: geometry.oob_bytes,
-        volatile_cache: geometry.volatile_cache,
-        active_zones: active,
-        full_zones: full,
-        empty_zones: empty,
-        superblock: drive.label().map(|label| Superblock {
-            array: label.name.clone(),
-            uuid: output::uuid(&label.uuid),
-            role: label.role,
-            members: label.members,
-            chunk_bytes: bytes(label.chunk_blocks),
-            event: label.event,
-        }),
-        superblock_error: match &drive.content {
-            Content::Other(what) => Some(what.clone()),
-            _ => None,
-        },
+    let holds = |client: &daemon::Client| client.about.drives.iter().any(|drive| same_file(drive, path));
+    let examined = match daemon::running()?.into_iter().find(holds) {
+        Some(mut client) => {
+            let drive = std::path::absolute(path).context("the working directory is gone")?;
+            ask(output, &mut client, &Request::Examine { drive })?
+        }
+        None => {
+            let reactor = Reactor::default();
+            let drive = OpenDrive::open(&reactor, path)?;
+            reactor.wait(Examined::of(&drive))??
+        }
     };
     output.print(&examined, examined_text)?;
     Ok(HEALTHY)

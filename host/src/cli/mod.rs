@@ -1,9 +1,11 @@
 //! The command line: what can be typed, and what it means.
 //!
-//! Every command opens the drives it needs under an exclusive lock, assembles the array, acts
-//! and exits; nothing runs in between. Exit codes are those of `mdadm --detail --test`.
+//! A command asks the daemon of an array if there is one. Otherwise it opens the drives it needs
+//! under an exclusive lock, assembles the array, acts and exits. Exit codes are those of
+//! `mdadm --detail --test`.
 
 mod array;
+mod daemon;
 mod drives;
 mod manual;
 pub mod output;
@@ -13,7 +15,7 @@ use crate::{members::ArrayName, size};
 use clap::{Args, Parser, Subcommand, ValueEnum, error::ErrorKind};
 use clap_complete::Shell;
 use output::{FAILED, HEALTHY, Output};
-use std::{path::PathBuf, process::ExitCode};
+use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 /// Fault-tolerant storage out of zoned drives.
 #[derive(Parser)]
@@ -40,6 +42,19 @@ enum Verb {
     Emulate(Emulate),
     /// Make an array; everything on its drives is destroyed
     Create(Create),
+    /// Run an array: show it to the kernel as a zoned block device
+    ///
+    /// Stays in the foreground; `systemctl start zoneraid@UUID` does the same in the background.
+    /// Missing members are done without. Told to end (SIGTERM, SIGINT), it takes the block device
+    /// down if nothing uses it; otherwise the block device stays for the next start.
+    Start {
+        array: ArrayName,
+        /// How long to wait for missing members
+        #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+        wait: u32,
+    },
+    /// Take the block device of a running array down
+    Stop { array: ArrayName },
     /// Say how an array is, what is wrong and what to do
     Status { array: ArrayName },
     /// Say what a drive is and which array it belongs to
@@ -244,6 +259,8 @@ fn run(verb: Verb, output: Output) -> anyhow::Result<u8> {
             drives::emulate(output, &dir, count, model, zones, zone_capacity)
         }
         Verb::Create(options) => array::create(output, options),
+        Verb::Start { array, wait } => daemon::start(output, &array, Duration::from_secs(u64::from(wait))),
+        Verb::Stop { array } => daemon::stop(output, &array),
         Verb::Status { array } => array::status(output, &array),
         Verb::Examine { drive } => drives::examine(output, &drive),
         Verb::List { dir } => drives::list(output, dir.as_deref()),
