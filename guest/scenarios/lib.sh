@@ -59,3 +59,39 @@ null_blk() {
     done
     wait_for 5 test -b "/dev/$name"
 }
+
+# create_array NAME DRIVE...; start_array NAME: DEVICE is its block device, DAEMON its process
+create_array() {
+    local name=$1
+    shift
+    zoneraid create --yes "$name" "$@"
+}
+start_array() {
+    modprobe ublk_drv
+    zoneraid start "$1" &
+    DAEMON=$!
+    shown() { kill -0 "$DAEMON" 2>/dev/null || fail "zoneraid start has ended"; [[ -b /dev/zoneraid/$1 ]]; }
+    wait_for 120 shown "$1"
+    DEVICE=$(readlink -f "/dev/zoneraid/$1")
+    QUEUE=/sys/block/$(basename "$DEVICE")/queue
+}
+stop_array() {
+    zoneraid stop "$1"
+    wait "$DAEMON"
+    [[ ! -e $DEVICE ]] || fail "$DEVICE is still there"
+}
+# array_is STATE NAME: what `status` says in one word
+array_is() { [[ $(zoneraid --json status "$2" | jq -r .state) == "$1" ]]; }
+
+# zone_line DEVICE ZONE: how the kernel reports it
+zone_line() {
+    local sectors
+    sectors=$(cat "/sys/block/$(basename "$1")/queue/chunk_sectors")
+    blkzone report --count 1 --offset $(($2 * sectors)) "$1"
+}
+# zone_do VERB DEVICE ZONE [COUNT]
+zone_do() {
+    local sectors
+    sectors=$(cat "/sys/block/$(basename "$2")/queue/chunk_sectors")
+    blkzone "$1" --offset $(($3 * sectors)) --count "${4:-1}" "$2"
+}
