@@ -94,6 +94,30 @@ pub fn examine(output: Output, path: &Path) -> Result<u8> {
     Ok(HEALTHY)
 }
 
+/// Prints variables for udev about the drive or block device at `path`.
+pub fn export(output: Output, path: &Path) -> Result<u8> {
+    let running = daemon::running()?;
+    let shows = |client: &&daemon::Client| {
+        client.about.block_device.as_ref().is_some_and(|device| same_file(device, path))
+    };
+    if let Some(client) = running.iter().find(shows) {
+        let link = client.about.link.as_ref().and_then(|link| link.strip_prefix("/dev").ok()?.to_str());
+        // Other names would be several to udev; the daemon has made the link itself.
+        let plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
+        if let Some(link) = link.filter(|link| link.chars().all(plain)) {
+            output.line(&format!("ZONERAID_LINK={link}"))?;
+        }
+        return Ok(HEALTHY);
+    }
+    // A drive that cannot be opened is in use already.
+    if let Ok(drive) = OpenDrive::open(&Reactor::default(), path)
+        && let Some(label) = drive.label()
+    {
+        output.line(&format!("ZONERAID_UUID={}", output::uuid(&label.uuid)))?;
+    }
+    Ok(HEALTHY)
+}
+
 fn examined_text(e: &Examined) -> String {
     let mut text = format!(
         "   drive: {}\n   zones: {} of {}, {} apart; {} empty, {} open or closed, {} full\n",
