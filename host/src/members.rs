@@ -12,11 +12,13 @@ use crate::{
     label::{self, Content, Label},
     reactor::Reactor,
     repair::same_file,
+    size::show,
     tails::Left,
 };
 use anyhow::{Context, Result, bail, ensure};
 use engine::{
     array::{Array, ArrayError, Drive, Inspected, Tails},
+    buf::BLOCK,
     device::{Command, Done, ZonedDevice},
 };
 use std::{
@@ -84,8 +86,13 @@ pub struct OpenDrive {
 impl OpenDrive {
     /// Opens and claims the drive at `path` and looks what is on it.
     pub fn open(reactor: &Reactor, path: &Path) -> Result<OpenDrive> {
-        let device = open_patiently(reactor, path, Instant::now())?;
-        OpenDrive::look(reactor, path, device)
+        let used = drive::resolve(path);
+        if used != path {
+            let (path, used) = (path.display(), used.display());
+            eprintln!("zoneraid: {path} is a block device, which knows no ZRWA: {used} is used instead");
+        }
+        let device = open_patiently(reactor, &used, Instant::now())?;
+        OpenDrive::look(reactor, &used, device)
     }
 
     fn look(reactor: &Reactor, path: &Path, device: Rc<dyn ZonedDevice>) -> Result<OpenDrive> {
@@ -117,8 +124,20 @@ impl OpenDrive {
         match &self.content {
             Content::Blank => None,
             Content::Member(label) => Some(format!("member {} of array '{}'", label.role, label.name)),
-            Content::Other(what) => Some(what.clone()),
+            Content::Other(what) => Some(drive::signature(&self.path).unwrap_or_else(|| what.clone())),
         }
+    }
+
+    /// Bytes that the drive can hold.
+    pub fn size_bytes(&self) -> u64 {
+        let geometry = self.device.geometry();
+        geometry.zones as u64 * geometry.zone_capacity_blocks * BLOCK as u64
+    }
+
+    /// The path of the drive with its size and model, so that nobody takes it for another one.
+    pub fn introduce(&self) -> String {
+        let model = drive::model(&self.path).map(|model| format!(", {model}")).unwrap_or_default();
+        format!("{} ({}{model})", self.path.display(), show(self.size_bytes()))
     }
 }
 
@@ -142,7 +161,7 @@ fn open_patiently(reactor: &Reactor, path: &Path, start: Instant) -> Result<Rc<d
     }
 }
 
-/// What a directory holds.
+/// What one or several directories hold.
 #[derive(Default)]
 pub struct Scan {
     /// In order of their names.
@@ -156,6 +175,13 @@ pub struct Scan {
 impl Scan {
     /// Opens every image and zoned drive in `dir`; other files are passed over.
     pub fn of(reactor: &Reactor, dir: &Path) -> Result<Scan> {
+        let mut scan = Scan::default();
+        scan.add(reactor, dir)?;
+        Ok(scan)
+    }
+
+    /// Opens those in another directory too.
+    pub fn add(&mut self, reactor: &Reactor, dir: &Path) -> Result<()> {
         let entries =
             std::fs::read_dir(dir).with_context(|| format!("{} cannot be listed", dir.display()))?;
         let mut paths = Vec::new();
@@ -166,16 +192,22 @@ impl Scan {
             }
         }
         paths.sort_by_cached_key(|path| natural_order(path));
-        let mut scan = Scan::default();
         let start = Instant::now();
         for path in paths {
             match open_patiently(reactor, &path, start) {
-                Ok(device) => scan.drives.push(OpenDrive::look(reactor, &path, device)?),
-                Err(error) if error.patience().is_some() => scan.locked.push(path),
-                Err(error) => scan.damaged.push((path, error.problem().to_string())),
+                Ok(device) => self.drives.push(OpenDrive::look(reactor, &path, device)?),
+                Err(error) if error.patience().is_some() => self.locked.push(path),
+                Err(error) => self.damaged.push((path, error.problem().to_string())),
             }
         }
-        Ok(scan)
+        Ok(())
+    }
+
+    /// Whether enough members of an array are there.
+    fn may_work(&self, uuid: &[u8; 16]) -> bool {
+        let labels: Vec<&Label> =
+            self.drives.iter().filter_map(OpenDrive::label).filter(|l| l.uuid == *uuid).collect();
+        labels.first().is_some_and(|label| labels.len() + 1 >= label.members as usize)
     }
 
     /// The newest label of each array in the directory.
@@ -212,7 +244,7 @@ pub struct Found {
     /// The newest label.
     pub label: Label,
     pub drives: Vec<OpenDrive>,
-    /// Drives beside them that cannot be used; one of them may be a missing member.
+    /// If members are missing, drives beside them that cannot be used: one of those may be it.
     pub damaged: Vec<(PathBuf, String)>,
 }
 
@@ -269,11 +301,15 @@ impl Found {
         };
         for place in &places {
             let scan = Scan::of(reactor, place)?;
-            let uuids: Vec<[u8; 16]> =
+            let mut uuids: Vec<[u8; 16]> =
                 scan.arrays().iter().filter(is_wanted).map(|array| array.uuid).collect();
+            if uuids.len() > 1 {
+                // What is left of an array whose drives were given to another one says little.
+                uuids.retain(|uuid| scan.may_work(uuid));
+            }
             ensure!(
                 uuids.len() <= 1,
-                "{} holds members of {} arrays called '{name}'; name one of their members",
+                "{} holds members of {} arrays called '{name}'; name one by its UUID (see zoneraid list)",
                 place.display(),
                 uuids.len()
             );
@@ -312,9 +348,9 @@ impl Found {
             }
         }
         drives.retain(|drive| drive.label().is_some_and(|l| l.uuid == label.uuid));
-        if drives.len() < label.members as usize
-            && let Some(path) = locked.first()
-        {
+        if drives.len() >= label.members as usize {
+            damaged.clear();
+        } else if let Some(path) = locked.first() {
             bail!("{} is in use by another process and may be a member of '{}'", path.display(), label.name);
         }
         Ok(Some(Found { reactor: reactor.clone(), label, drives, damaged }))

@@ -7,6 +7,7 @@ use super::{
 };
 use crate::{
     daemon::{self, Request},
+    drive,
     members::{ArrayName, Found, OpenDrive, Session, directory_of},
     reactor::Reactor,
     repair::{self, MemberName, Members},
@@ -44,6 +45,8 @@ struct Created {
 struct CreatedFrom {
     drive: String,
     size_bytes: u64,
+    /// Nothing for an image.
+    model: Option<String>,
     /// What creating the array destroys; nothing if the drive is blank.
     destroys: Option<String>,
 }
@@ -71,19 +74,19 @@ pub fn create(output: Output, options: Create) -> Result<u8> {
         zone_capacity_bytes: None,
         drives: Vec::new(),
     };
+    let mut used = Vec::new();
     for drive in &drives {
-        let geometry = drive.device.geometry();
+        let destroys = drive.describe();
+        if let Some(what) = &destroys {
+            used.push(format!("{}: {what}", drive.introduce()));
+        }
         created.drives.push(CreatedFrom {
             drive: drive.path.display().to_string(),
-            size_bytes: bytes(geometry.zones as u64 * geometry.zone_capacity_blocks),
-            destroys: drive.describe(),
+            size_bytes: drive.size_bytes(),
+            model: drive::model(&drive.path),
+            destroys,
         });
     }
-    let used: Vec<String> = created
-        .drives
-        .iter()
-        .filter_map(|drive| drive.destroys.as_ref().map(|what| format!("{}: {what}", drive.drive)))
-        .collect();
     if !options.dry_run {
         ensure!(
             options.yes || used.is_empty(),
@@ -118,6 +121,7 @@ fn refuse_twice(paths: &[PathBuf]) -> Result<()> {
     let mut seen: Vec<PathBuf> = Vec::new();
     for path in paths {
         let real = path.canonicalize().with_context(|| format!("{} cannot be opened", path.display()))?;
+        let real = drive::resolve(&real);
         ensure!(!seen.contains(&real), "{} is named twice", path.display());
         seen.push(real);
     }
@@ -129,7 +133,8 @@ fn created_text(created: &Created) -> String {
     let verb = if created.dry_run { "would destroy" } else { "destroyed" };
     for drive in &created.drives {
         let what = drive.destroys.as_ref().map_or("blank".to_string(), |what| format!("{verb}: {what}"));
-        text += &format!("{} ({}): {what}\n", drive.drive, show(drive.size_bytes));
+        let model = drive.model.as_ref().map(|model| format!(", {model}")).unwrap_or_default();
+        text += &format!("{} ({}{model}): {what}\n", drive.drive, show(drive.size_bytes));
     }
     match (created.zones, created.zone_capacity_bytes) {
         (Some(zones), Some(capacity)) => {
@@ -261,7 +266,7 @@ fn replace_here(
     let role = members(&found).role(member)?;
     let drive = take_new(&mut found, new)?;
     if let Some(what) = drive.describe() {
-        ensure!(yes, "{}: {what}; --yes destroys that", new.display());
+        ensure!(yes, "{}: {what}; --yes destroys that", drive.introduce());
     }
     let session = found.assemble()?;
     session.wait(repair::attach(&session.array, role, drive.drive(), &|note| output.note(note)))??;

@@ -8,7 +8,7 @@ use super::{
 use crate::{
     daemon::{self, Request},
     label::Content,
-    members::{OpenDrive, Scan},
+    members::{MACHINE, OpenDrive, Scan},
     reactor::Reactor,
     repair::same_file,
     report::{Examined, bytes},
@@ -173,8 +173,16 @@ struct Unreadable {
     error: String,
 }
 
-pub fn list(output: Output, dir: &Path) -> Result<u8> {
-    let scan = Scan::of(&Reactor::default(), dir)?;
+pub fn list(output: Output, dir: Option<&Path>) -> Result<u8> {
+    let reactor = Reactor::default();
+    let mut scan = Scan::default();
+    match dir {
+        Some(dir) => scan.add(&reactor, dir)?,
+        None => {
+            scan.add(&reactor, Path::new("."))?;
+            scan.add(&reactor, Path::new(MACHINE))?;
+        }
+    }
     let name = |path: &PathBuf| path.display().to_string();
     let arrays = scan.arrays().into_iter().map(|label| {
         let drives: Vec<String> = scan

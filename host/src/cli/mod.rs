@@ -30,8 +30,9 @@ struct Cli {
 }
 
 const NOTES: &str = "\
-ARRAY is the name of an array, the path of one of its members, or the directory that holds them. \
-A name is looked for in the current directory and in $ZONERAID_DIR.
+ARRAY is the name or UUID of an array, the path of one of its members, or the directory that holds \
+them. A name is looked for in the current directory, in $ZONERAID_DIR and among the drives of this \
+machine.
 SIZE is in bytes, or has one of the suffixes K, M, G, T (powers of 1024).
 Exit codes: 0 healthy, 1 degraded, 2 unusable (both only from status), 4 the command failed.";
 
@@ -64,11 +65,10 @@ enum Verb {
         #[arg(long)]
         export: bool,
     },
-    /// List the arrays and blank drives in a directory
+    /// List arrays and blank drives
     List {
-        /// Directory to look in
-        #[arg(default_value = ".")]
-        dir: PathBuf,
+        /// Directory to look in; the current one and the drives of this machine by default
+        dir: Option<PathBuf>,
     },
     /// Work on the zones of an array
     #[command(subcommand)]
@@ -298,7 +298,7 @@ fn run(verb: Verb, output: Output) -> anyhow::Result<u8> {
         Verb::Status { array } => array::status(output, &array),
         Verb::Examine { drive, export: false } => drives::examine(output, &drive),
         Verb::Examine { drive, export: true } => drives::export(output, &drive),
-        Verb::List { dir } => drives::list(output, &dir),
+        Verb::List { dir } => drives::list(output, dir.as_deref()),
         Verb::Zone(verb) => zone::run(output, verb),
         Verb::Replace { drives, yes } => array::replace(output, drives, yes),
         Verb::Rebuild { array } => array::rebuild(output, &array),
