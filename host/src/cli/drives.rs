@@ -6,7 +6,7 @@ use super::{
     output::{self, HEALTHY, Output, table},
 };
 use crate::{
-    daemon::{self, Request},
+    daemon::{self, About, Request},
     label::Content,
     members::{MACHINE, OpenDrive, Scan},
     reactor::Reactor,
@@ -164,6 +164,8 @@ struct ListedArray {
     uuid: String,
     members: u32,
     members_found: u32,
+    /// What the array runs as, if it does.
+    block_device: Option<String>,
     drives: Vec<String>,
 }
 
@@ -196,6 +198,7 @@ pub fn list(output: Output, dir: Option<&Path>) -> Result<u8> {
             uuid: output::uuid(&label.uuid),
             members: label.members,
             members_found: drives.len() as u32,
+            block_device: None,
             drives,
         }
     });
@@ -218,16 +221,45 @@ pub fn list(output: Output, dir: Option<&Path>) -> Result<u8> {
             Content::Member(_) => {}
         }
     }
+    for client in daemon::running()? {
+        listed.add_running(&client.about);
+    }
     output.print(&listed, listed_text)?;
     Ok(HEALTHY)
 }
 
+impl Listed {
+    /// Counts the drives that the daemon of an array holds as what they are.
+    fn add_running(&mut self, about: &About) {
+        let holds =
+            |drive: &mut String| about.drives.iter().any(|held| same_file(held, Path::new(drive.as_str())));
+        let held: Vec<String> = self.locked.extract_if(.., holds).collect();
+        let device = about.block_device.as_ref().map(|device| device.display().to_string());
+        if let Some(array) = self.arrays.iter_mut().find(|array| array.uuid == about.uuid) {
+            // Drives that the array does without are in nobody's hands.
+            array.members_found = held.len() as u32;
+            array.block_device = device;
+            array.drives.extend(held);
+        } else if !held.is_empty() {
+            self.arrays.push(ListedArray {
+                name: about.name.clone(),
+                uuid: about.uuid.clone(),
+                members: about.members,
+                members_found: held.len() as u32,
+                block_device: device,
+                drives: held,
+            });
+        }
+    }
+}
+
 fn listed_text(listed: &Listed) -> String {
-    let mut rows = vec![["DRIVE", "ARRAY", "UUID", "MEMBERS"].map(String::from).to_vec()];
+    let mut rows = vec![["DRIVE", "ARRAY", "UUID", "MEMBERS", "DEVICE"].map(String::from).to_vec()];
     for array in &listed.arrays {
         let found = format!("{} of {}", array.members_found, array.members);
         for drive in &array.drives {
-            rows.push(vec![drive.clone(), array.name.clone(), array.uuid.clone(), found.clone()]);
+            let device = array.block_device.clone().unwrap_or_default();
+            rows.push(vec![drive.clone(), array.name.clone(), array.uuid.clone(), found.clone(), device]);
         }
     }
     let mut add = |drives: &[String], what: &str| {
