@@ -1,5 +1,6 @@
 # `make demo`: a power cut and a lost drive, in about a minute.  `make test`: everything CI runs.
-# Both need nothing but Rust (https://rustup.rs) and a C linker.
+# The first needs nothing but Rust (https://rustup.rs) and a C linker, the second some programs of
+# the distribution's for the guest tests: `make guest-packages` installs them.
 
 CARGO ?= cargo
 # Where the simulator starts: new each time, so that every run looks at runs nobody has seen.
@@ -13,13 +14,16 @@ DESTDIR ?=
 BINDIR := $(PREFIX)/bin
 TARGET := target/release
 
-.PHONY: install demo test lint check simulate exhaustive bench man
+.PHONY: demo test test-long lint check simulate exhaustive guest guest-packages bench man install
 
 demo:
 	$(CARGO) run --release -p zoneraid -- demo
 
-test: lint check simulate exhaustive
-	@echo "make test: everything passed (simulator from seed $(SEED))"
+test: lint check simulate exhaustive guest
+	@echo "make test: everything passed (simulator and guest from seed $(SEED))"
+
+test-long: test
+	target/release/guest test --long --seed $(SEED)
 
 lint:
 	$(CARGO) fmt --all --check
@@ -34,6 +38,16 @@ simulate:
 
 exhaustive:
 	$(CARGO) run --quiet --release -p zoneraid-sim -- exhaustive
+
+guest:
+	$(CARGO) build --quiet --release -p zoneraid -p zoneraid-guest
+	target/release/guest test --seed $(SEED)
+
+# Root rights are for apt-get alone; the guest itself needs none.
+guest-packages:
+	$(CARGO) build --quiet --release -p zoneraid-guest
+	packages=$$(target/release/guest packages); [ -z "$$packages" ] || \
+	    { $$([ $$(id -u) = 0 ] || echo sudo) apt-get install -y --no-install-recommends $$packages; }
 
 bench:
 	$(CARGO) bench -p zoneraid --bench cost
