@@ -8,7 +8,13 @@ SEED := $(or $(SEED),$(shell od -An -N4 -tu4 /dev/urandom | tr -d " "))
 # How many seeds the simulator's share of `make test` is; sized to stay below five minutes.
 SEEDS ?= 5000
 
-.PHONY: demo test test-long lint check simulate exhaustive guest guest-packages bench man
+# Where `make install` puts things.
+PREFIX ?= /usr/local
+DESTDIR ?=
+BINDIR := $(PREFIX)/bin
+TARGET := target/release
+
+.PHONY: demo test test-long lint check simulate exhaustive guest guest-packages bench man install
 
 demo:
 	$(CARGO) run --release -p zoneraid -- demo
@@ -49,3 +55,22 @@ bench:
 man:
 	$(CARGO) run --quiet --release -p zoneraid -- man target/man
 	@echo "manual pages are in target/man; look at one with: man -l target/man/zoneraid.1"
+
+# As root, where the system is concerned; the build is left to whoever has cargo.
+install:
+	$(CARGO) build --release -p zoneraid
+	$(TARGET)/zoneraid man target/man
+	install -D -m 755 -t $(DESTDIR)$(BINDIR) $(TARGET)/zoneraid
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man1 target/man/*.1
+	mkdir -p target/completions
+	$(TARGET)/zoneraid completions bash > target/completions/zoneraid
+	$(TARGET)/zoneraid completions zsh > target/completions/_zoneraid
+	$(TARGET)/zoneraid completions fish > target/completions/zoneraid.fish
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/bash-completion/completions target/completions/zoneraid
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/zsh/site-functions target/completions/_zoneraid
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d target/completions/zoneraid.fish
+	sed 's|@BINDIR@|$(BINDIR)|' dist/zoneraid@.service > target/zoneraid@.service
+	sed 's|@BINDIR@|$(BINDIR)|' dist/60-zoneraid.rules > target/60-zoneraid.rules
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/systemd/system target/zoneraid@.service
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/udev/rules.d target/60-zoneraid.rules
+	@echo "installed below $(DESTDIR)$(PREFIX); then: systemctl daemon-reload && udevadm control --reload"

@@ -20,6 +20,8 @@ pub struct Label {
     /// Members (bits) that the array did not do without when this was written.
     pub active: u32,
     pub chunk_blocks: u64,
+    /// Which assembly of the array wrote this last.
+    pub assembly: u64,
     /// Grows with every change of membership: of two labels the higher one is the newer.
     pub event: u64,
 }
@@ -52,6 +54,7 @@ pub async fn read(drive: Drive) -> Content {
             members: found.superblock.members.len() as u32,
             active: active(&found.superblock.members),
             chunk_blocks: found.superblock.chunk_blocks as u64,
+            assembly: found.superblock.assembly,
             event: found.superblock.event,
         }),
         Err(error) => {

@@ -10,6 +10,7 @@ pub mod cli;
 pub mod daemon;
 pub mod demo;
 pub mod drive;
+pub mod export;
 pub mod label;
 pub mod map;
 pub mod members;

@@ -56,6 +56,15 @@ fn commands_ask_the_daemon_while_it_holds_the_drives() {
     place.run(&["zone", "report", "tank", "1000"]).fails_with(&["no zone 1000"]);
     let examined = place.json(&["examine", &drive("drives", 1)]);
     assert_eq!((&examined["superblock"]["role"], &examined["superblock"]["uuid"]), (&1.into(), &uuid.into()));
+    let listed = place.json(&["list", "drives"]);
+    assert_eq!(
+        (&listed["arrays"][0]["name"], &listed["arrays"][0]["members_found"]),
+        (&"tank".into(), &5.into())
+    );
+    assert_eq!(
+        (listed["blank"].as_array().unwrap().len(), listed["locked"].as_array().unwrap().len()),
+        (2, 0)
+    );
     place.run(&["start", "drives"]).fails_with(&["runs already", &std::process::id().to_string()]);
     for verb in ["reset", "finish", "open", "close", "read", "write"] {
         place.run(&["zone", verb, "drives", "0"]).fails_with(&["'tank'", "runs"]);

@@ -38,7 +38,9 @@ pub fn start(output: Output, name: &ArrayName, wait: Duration) -> Result<u8> {
     }
     let directory = daemon::directory();
     let uuid = found.label.uuid;
-    let left = Left::read(&daemon::tails_path(&directory, &uuid), &uuid);
+    // What another assembly has left says nothing any more.
+    let left = Left::read(&daemon::tails_path(&directory, &uuid), &uuid)
+        .filter(|left| left.assembly == found.label.assembly);
     let daemon = Daemon::start(found, &directory, left.as_ref())?;
     daemon.end_on_signals()?;
     daemon.show(left)?;

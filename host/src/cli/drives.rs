@@ -6,7 +6,7 @@ use super::{
     output::{self, HEALTHY, Output, table},
 };
 use crate::{
-    daemon::{self, Request},
+    daemon::{self, About, Request},
     label::Content,
     members::{MACHINE, OpenDrive, Scan},
     reactor::Reactor,
@@ -94,6 +94,30 @@ pub fn examine(output: Output, path: &Path) -> Result<u8> {
     Ok(HEALTHY)
 }
 
+/// Prints variables for udev about the drive or block device at `path`.
+pub fn export(output: Output, path: &Path) -> Result<u8> {
+    let running = daemon::running()?;
+    let shows = |client: &&daemon::Client| {
+        client.about.block_device.as_ref().is_some_and(|device| same_file(device, path))
+    };
+    if let Some(client) = running.iter().find(shows) {
+        let link = client.about.link.as_ref().and_then(|link| link.strip_prefix("/dev").ok()?.to_str());
+        // Other names would be several to udev; the daemon has made the link itself.
+        let plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
+        if let Some(link) = link.filter(|link| link.chars().all(plain)) {
+            output.line(&format!("ZONERAID_LINK={link}"))?;
+        }
+        return Ok(HEALTHY);
+    }
+    // A drive that cannot be opened is in use already.
+    if let Ok(drive) = OpenDrive::open(&Reactor::default(), path)
+        && let Some(label) = drive.label()
+    {
+        output.line(&format!("ZONERAID_UUID={}", output::uuid(&label.uuid)))?;
+    }
+    Ok(HEALTHY)
+}
+
 fn examined_text(e: &Examined) -> String {
     let mut text = format!(
         "   drive: {}\n   zones: {} of {}, {} apart; {} empty, {} open or closed, {} full\n",
@@ -140,6 +164,8 @@ struct ListedArray {
     uuid: String,
     members: u32,
     members_found: u32,
+    /// What the array runs as, if it does.
+    block_device: Option<String>,
     drives: Vec<String>,
 }
 
@@ -172,6 +198,7 @@ pub fn list(output: Output, dir: Option<&Path>) -> Result<u8> {
             uuid: output::uuid(&label.uuid),
             members: label.members,
             members_found: drives.len() as u32,
+            block_device: None,
             drives,
         }
     });
@@ -194,16 +221,45 @@ pub fn list(output: Output, dir: Option<&Path>) -> Result<u8> {
             Content::Member(_) => {}
         }
     }
+    for client in daemon::running()? {
+        listed.add_running(&client.about);
+    }
     output.print(&listed, listed_text)?;
     Ok(HEALTHY)
 }
 
+impl Listed {
+    /// Counts the drives that the daemon of an array holds as what they are.
+    fn add_running(&mut self, about: &About) {
+        let holds =
+            |drive: &mut String| about.drives.iter().any(|held| same_file(held, Path::new(drive.as_str())));
+        let held: Vec<String> = self.locked.extract_if(.., holds).collect();
+        let device = about.block_device.as_ref().map(|device| device.display().to_string());
+        if let Some(array) = self.arrays.iter_mut().find(|array| array.uuid == about.uuid) {
+            // Drives that the array does without are in nobody's hands.
+            array.members_found = held.len() as u32;
+            array.block_device = device;
+            array.drives.extend(held);
+        } else if !held.is_empty() {
+            self.arrays.push(ListedArray {
+                name: about.name.clone(),
+                uuid: about.uuid.clone(),
+                members: about.members,
+                members_found: held.len() as u32,
+                block_device: device,
+                drives: held,
+            });
+        }
+    }
+}
+
 fn listed_text(listed: &Listed) -> String {
-    let mut rows = vec![["DRIVE", "ARRAY", "UUID", "MEMBERS"].map(String::from).to_vec()];
+    let mut rows = vec![["DRIVE", "ARRAY", "UUID", "MEMBERS", "DEVICE"].map(String::from).to_vec()];
     for array in &listed.arrays {
         let found = format!("{} of {}", array.members_found, array.members);
         for drive in &array.drives {
-            rows.push(vec![drive.clone(), array.name.clone(), array.uuid.clone(), found.clone()]);
+            let device = array.block_device.clone().unwrap_or_default();
+            rows.push(vec![drive.clone(), array.name.clone(), array.uuid.clone(), found.clone(), device]);
         }
     }
     let mut add = |drives: &[String], what: &str| {

@@ -7,6 +7,7 @@
 mod array;
 mod daemon;
 mod drives;
+mod export;
 mod manual;
 pub mod output;
 mod zone;
@@ -15,7 +16,7 @@ use crate::{members::ArrayName, size};
 use clap::{Args, Parser, Subcommand, ValueEnum, error::ErrorKind};
 use clap_complete::Shell;
 use output::{FAILED, HEALTHY, Output};
-use std::{path::PathBuf, process::ExitCode, time::Duration};
+use std::{net::IpAddr, path::PathBuf, process::ExitCode, time::Duration};
 
 /// Fault-tolerant storage out of zoned drives.
 #[derive(Parser)]
@@ -58,7 +59,12 @@ enum Verb {
     /// Say how an array is, what is wrong and what to do
     Status { array: ArrayName },
     /// Say what a drive is and which array it belongs to
-    Examine { drive: PathBuf },
+    Examine {
+        drive: PathBuf,
+        /// Print what the udev rule needs to know instead: nothing about what is none of ours
+        #[arg(long)]
+        export: bool,
+    },
     /// List arrays and blank drives
     List {
         /// Directory to look in; the current one and the drives of this machine by default
@@ -82,6 +88,9 @@ enum Verb {
     },
     /// Go on with a rebuild that was interrupted
     Rebuild { array: ArrayName },
+    /// Show a running array to other machines
+    #[command(subcommand)]
+    Export(Export),
     /// Take a member out of an array
     Fail {
         array: ArrayName,
@@ -126,6 +135,31 @@ enum Emulate {
         #[arg(long, value_name = "SIZE", value_parser = size::parse_blocks)]
         zone_capacity: Option<u64>,
     },
+}
+
+#[derive(Subcommand)]
+enum Export {
+    /// With the kernel's NVMe target, as a zoned namespace; any host may connect
+    Nvmet {
+        array: ArrayName,
+        #[arg(long, value_enum)]
+        transport: Transport,
+        /// Address of this machine to listen at
+        #[arg(long)]
+        address: IpAddr,
+        #[arg(long, default_value_t = 4420)]
+        port: u16,
+        /// Only say what would be written
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// End the export of an array
+    Remove { array: ArrayName },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Transport {
+    Tcp,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -262,11 +296,16 @@ fn run(verb: Verb, output: Output) -> anyhow::Result<u8> {
         Verb::Start { array, wait } => daemon::start(output, &array, Duration::from_secs(u64::from(wait))),
         Verb::Stop { array } => daemon::stop(output, &array),
         Verb::Status { array } => array::status(output, &array),
-        Verb::Examine { drive } => drives::examine(output, &drive),
+        Verb::Examine { drive, export: false } => drives::examine(output, &drive),
+        Verb::Examine { drive, export: true } => drives::export(output, &drive),
         Verb::List { dir } => drives::list(output, dir.as_deref()),
         Verb::Zone(verb) => zone::run(output, verb),
         Verb::Replace { drives, yes } => array::replace(output, drives, yes),
         Verb::Rebuild { array } => array::rebuild(output, &array),
+        Verb::Export(Export::Nvmet { array, transport: Transport::Tcp, address, port, dry_run }) => {
+            export::nvmet(output, &array, address, port, dry_run)
+        }
+        Verb::Export(Export::Remove { array }) => export::remove(output, &array),
         Verb::Fail { array, member } => array::fail(output, &array, &member),
         Verb::Demo { path, seed } => crate::demo::run(output, path, seed),
         Verb::Bench { rounds } => crate::bench::run(output, rounds),

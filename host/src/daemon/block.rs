@@ -10,6 +10,7 @@ use crate::{
 };
 use anyhow::{Context, Result, bail, ensure};
 use engine::{array::ArrayStatus, device::ZonedDevice, runtime::Gate};
+use rustix::mm::MlockAllFlags;
 use std::{
     cell::{Cell, RefCell},
     fs,
@@ -20,10 +21,16 @@ use std::{
     pin::pin,
     rc::Rc,
     task::Poll,
+    time::{Duration, Instant},
 };
 
 /// Where block devices have the names of their arrays.
 const LINKS: &str = "/dev/zoneraid";
+
+/// How long users may take to let go of a block device that is to be taken down.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// A block device that is being served.
 pub struct Block {
@@ -58,8 +65,10 @@ impl Daemon {
                 _ => bail!("several block devices of '{}' have been left behind", status.name),
             }
         })??;
-        let path = PathBuf::from(format!("/dev/ublkb{}", device.id()));
+        let name = format!("ublkb{}", device.id());
+        let path = Path::new("/dev").join(&name);
         let link = link(&status, &path)?;
+        lock_memory();
         let block = Block {
             path,
             link,
@@ -69,6 +78,8 @@ impl Daemon {
         };
         let block = Rc::new(block);
         *self.block.borrow_mut() = Some(block.clone());
+        // Has udev ask again for the name, which nobody knew when the device appeared.
+        let _ = fs::write(Path::new("/sys/class/block").join(name).join("uevent"), "change");
         reactor.runtime().spawn(self.clone().keep(block, device));
         Ok(())
     }
@@ -109,7 +120,7 @@ impl Daemon {
         let Some(block) = self.block.borrow().clone() else { return Ok(()) };
         let path = block.path.clone();
         // Opening the device may wait for this very thread.
-        let users = self.reactor.offload(move || users::of(&path)).await?;
+        let users = self.reactor.offload(move || lasting_users(&path)).await?;
         let users = users.context("whoever looked for users of the block device failed")??;
         if leave && !users.is_empty() {
             log(&format!("{} is {}; it stays for the next start", block.path.display(), users.join(", ")));
@@ -144,6 +155,24 @@ impl Block {
             let _ = fs::remove_file(&self.link);
         }
     }
+}
+
+/// Who uses the block device at `path` and is not about to let go of it, as udev is that has a look.
+fn lasting_users(path: &Path) -> Result<Vec<String>> {
+    let start = Instant::now();
+    loop {
+        let users = users::of(path)?;
+        if users.is_empty() || start.elapsed() >= PATIENCE {
+            return Ok(users);
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// Keeps this process in memory: to fetch it back, the kernel may have to write to the block device
+/// first. Without the privilege it works as well, short of memory excepted.
+fn lock_memory() {
+    let _ = rustix::mm::mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT);
 }
 
 /// Gives the block device at `path` the name of its array.

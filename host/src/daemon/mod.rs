@@ -251,6 +251,7 @@ impl Daemon {
             pid: std::process::id(),
             block_device: block.as_ref().map(|block| block.path.clone()),
             link: block.as_ref().map(|block| block.link.clone()),
+            members: status.members.len() as u32,
             drives: drives.map(|member| absolute(&member.drive)).collect(),
         }
     }

@@ -63,6 +63,8 @@ pub struct About {
     pub block_device: Option<PathBuf>,
     /// The block device by the name of its array.
     pub link: Option<PathBuf>,
+    /// How many members there are when none is missing.
+    pub members: u32,
     /// Absolute paths of the members' drives.
     pub drives: Vec<PathBuf>,
 }
