@@ -178,7 +178,8 @@ async fn look(
         check_drive(&candidate.drive.name, &*candidate.drive.device, &found.superblock)?;
     }
     let geometry = array_geometry(&found.superblock);
-    let tails = tails.filter(|tails| tails.assembly == found.superblock.assembly);
+    let ignored = behaviour.canary == Some(Canary::TailsIgnored);
+    let tails = tails.filter(|tails| tails.assembly == found.superblock.assembly && !ignored);
     if let Some(tails) = tails.filter(|tails| tails.blocks.len() != geometry.zones as usize) {
         let (known, zones) = (tails.blocks.len(), geometry.zones);
         return Err(ArrayError(format!(

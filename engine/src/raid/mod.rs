@@ -38,4 +38,6 @@ pub enum Canary {
     AckBeforePredecessors,
     /// Data may overwrite the log and slots of a stripe that is not settled.
     LogSlotOverwritten,
+    /// What a process that died had answered is not looked at.
+    TailsIgnored,
 }

@@ -266,7 +266,8 @@ mod tests {
 
     /// Explores every state that the protocol can reach, crashes it in every state in between with
     /// every member missing in turn, and checks where recovery lands: at a tail that was claimed on
-    /// purpose, hence has its parity; never below what was safe; never above what was complete.
+    /// purpose, hence has its parity; never below what was safe; never above what was complete; and
+    /// where a process that died had answered up to any block inside the window, exactly there.
     fn explore(layout: &Layout, live: u32, next_round: Round) -> usize {
         let mut seen = BTreeSet::new();
         let mut todo = vec![([0; MAX_MEMBERS], 0)];
@@ -288,7 +289,7 @@ mod tests {
                                 crashed[*member] = targets[*member];
                             }
                         }
-                        crashes += crash(layout, live, &crashed, n, next);
+                        crashes += crash(layout, live, &crashed, n, next, limit);
                     }
                     for member in moving {
                         assert!(targets[member] > at[member]);
@@ -301,6 +302,7 @@ mod tests {
                     &at,
                     if witness_count(layout, live, next) >= needed(layout, live) { next } else { n },
                     next,
+                    limit,
                 );
                 todo.push((at, next));
             }
@@ -309,8 +311,8 @@ mod tests {
     }
 
     /// `before` chunks were safe if their tail has the witnesses it needs; one write since made
-    /// `after` complete.
-    fn crash(layout: &Layout, live: u32, positions: &Targets, before: u64, after: u64) -> usize {
+    /// `after` complete, and up to `limit` may be written.
+    fn crash(layout: &Layout, live: u32, positions: &Targets, before: u64, after: u64, limit: u64) -> usize {
         let k = layout.data_chunks();
         let half = layout.chunk_blocks / 2;
         let present = |m: usize, missing: Option<usize>| live & (1 << m) != 0 && missing != Some(m);
@@ -340,6 +342,13 @@ mod tests {
                 assert!(chunks >= safe && tail <= (after * layout.chunk_blocks).max(logged.unwrap_or(0)));
                 checked += 1;
             }
+            let decide = |told| decide(layout, &Evidence { wp_blocks: Vec::clone(&wps), told_blocks: told });
+            for told in after * layout.chunk_blocks..=limit * layout.chunk_blocks {
+                assert_eq!(decide(Some(told)), Ok(told), "{layout:?} {positions:?} {before} {after}");
+            }
+            // Slots that the window lets go of belong to stripes that the write pointers show.
+            let overwritten = (limit / k).saturating_sub(layout.distance);
+            assert!(decide(None).is_ok_and(|tail| tail >= overwritten * layout.stripe_blocks()));
         }
         checked
     }
@@ -368,7 +377,8 @@ mod tests {
     }
 
     /// Slots filled by writes, tail by tail, exactly as `parity_of` says; every tail that a write
-    /// makes, and the whole chunk before it, must be decodable.
+    /// makes, and the whole chunk before it, must be decodable. No later write changes what was filled,
+    /// so that tails of earlier writes stay decodable too.
     #[test]
     fn every_tail_that_recovery_may_land_on_has_its_parity() {
         let layout = Layout { members: 5, chunk_blocks: 4, rows: 8, distance: 2 };
@@ -384,7 +394,9 @@ mod tests {
                             continue;
                         }
                         for part in parity_of(&layout, from, to).into_iter().flatten() {
-                            filled[part.index as usize][part.from as usize..part.to as usize].fill(true);
+                            let slot = &mut filled[part.index as usize][part.from as usize..part.to as usize];
+                            assert!(slot.iter().all(|f| !f), "filled twice by {first} {second} {third}");
+                            slot.fill(true);
                         }
                         from = to;
                         if let Some(complete) = (to / chunk).checked_sub(1) {

@@ -20,7 +20,7 @@ use crate::{
     ssd::{Cut, Ssd},
 };
 use engine::{
-    array::Drive,
+    array::{Drive, Tails},
     buf::BufPool,
     device::{Command, Completion, Done, Geometry},
     runtime::Runtime,
@@ -43,6 +43,8 @@ impl From<String> for Failure {
 pub struct Counts {
     pub operations: u64,
     pub power_cuts: u64,
+    /// Processes killed while the drives kept power.
+    pub kills: u64,
     pub member_losses: u64,
     pub interrupted_recoveries: u64,
     pub rebuilds: u64,
@@ -56,6 +58,7 @@ impl Counts {
     pub fn add(&mut self, other: &Counts) {
         self.operations += other.operations;
         self.power_cuts += other.power_cuts;
+        self.kills += other.kills;
         self.member_losses += other.member_losses;
         self.interrupted_recoveries += other.interrupted_recoveries;
         self.rebuilds += other.rebuilds;
@@ -136,6 +139,8 @@ pub struct World<'m> {
     pub(super) members: Vec<Option<Bay>>,
     pub(super) counts: Counts,
     pub(super) trace: Trace,
+    /// What the last process that was killed has left; lost with the power.
+    pub(super) tails: Option<Tails>,
     /// A task may be ready to run.
     pub(super) ready: bool,
     /// Tasks run first in, first out, instead of in any order.
@@ -171,6 +176,7 @@ impl<'m> World<'m> {
             members: Vec::new(),
             counts: Counts::default(),
             trace: Trace::new(tracing),
+            tails: None,
             ready: false,
             in_order: false,
             refusal: None,
@@ -377,13 +383,33 @@ impl<'m> World<'m> {
         self.counts.power_cuts += 1;
         let queued = self.wire.queued();
         self.trace.note(|| format!("power cut with {queued} commands in flight"));
+        self.end_process();
+        self.tails = None;
+        self.oracle.power_cut();
+        self.wire.power_cut(&mut self.rng, cut).map_err(|error| Failure(format!("power cut: {error}")))
+    }
+
+    /// Kills the process. The drives keep power, and what it had told the host is known to the next one.
+    pub(super) fn kill_process(&mut self) {
+        self.counts.kills += 1;
+        let queued = self.wire.queued();
+        self.trace.note(|| format!("the process is killed with {queued} commands in flight"));
+        if let Some(subject) = &self.subject {
+            let blocks = self.oracle.killed(&mut self.rng);
+            self.tails = Some(Tails { assembly: subject.assembly(), blocks });
+        }
+        self.end_process();
+        self.wire.kill(&mut self.rng);
+    }
+
+    /// What the process had in memory is gone.
+    fn end_process(&mut self) {
         self.runtime.clear();
         self.runtime = if self.in_order { Runtime::new() } else { Runtime::seeded(self.rng.next_u64()) };
         self.subject = None;
         self.ops.clear();
         self.held.clear();
-        self.oracle.power_cut();
+        self.oracle.process_ended();
         self.ready = false;
-        self.wire.power_cut(&mut self.rng, cut).map_err(|error| Failure(format!("power cut: {error}")))
     }
 }
