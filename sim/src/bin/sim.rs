@@ -88,7 +88,8 @@ struct Run {
     #[arg(long)]
     trace: bool,
     /// Have the array break a rule, which must be found: laggard-order, no-epoch-check, wrong-slot,
-    /// ack-before-predecessors, log-slot-overwritten or tails-ignored
+    /// ack-before-predecessors, log-slot-overwritten, tails-ignored or
+    /// empty-is-unwritten
     #[arg(long, value_name = "NAME", value_parser = parse_canary)]
     canary: Option<(&'static str, Canary)>,
 }
@@ -213,6 +214,7 @@ impl Run {
             "operations": counts.operations,
             "power_cuts": counts.power_cuts,
             "kills": counts.kills,
+            "shutdowns": counts.shutdowns,
             "member_losses": counts.member_losses,
             "interrupted_recoveries": counts.interrupted_recoveries,
             "rebuilds": counts.rebuilds,
@@ -232,6 +234,7 @@ impl Run {
             ("operations", counts.operations),
             ("power cuts", counts.power_cuts),
             ("processes killed", counts.kills),
+            ("orderly shutdowns", counts.shutdowns),
             ("member losses", counts.member_losses),
             ("interrupted recoveries", counts.interrupted_recoveries),
             ("rebuilds", counts.rebuilds),
@@ -287,6 +290,7 @@ impl Exhaustive {
                 "schedules": tried.schedules,
                 "power_cuts": tried.power_cuts,
                 "kills": tried.kills,
+                "shutdowns": tried.shutdowns,
                 "failures": findings.len(),
                 "found": failures,
                 "seconds": seconds,
@@ -298,6 +302,7 @@ impl Exhaustive {
                 ("schedules", tried.schedules),
                 ("power cuts", tried.power_cuts),
                 ("processes killed", tried.kills),
+                ("orderly shutdowns", tried.shutdowns),
                 ("failures", findings.len() as u64),
             ] {
                 lines.push(format!("{name:<24}{count:>12}"));

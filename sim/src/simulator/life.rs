@@ -10,7 +10,7 @@ use super::{
     scenario::Scenario,
     subject::{Subject, Work},
     wire::{Bay, Fault},
-    world::{Failure, Pending, World},
+    world::{End, Failure, Pending, World},
 };
 use crate::ssd::{Cut, Fault as MediaFault};
 use engine::{
@@ -361,8 +361,8 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Cuts the power, or kills the process; with `strike`, a member may be lost or lose its ZRWA at the
-    /// same moment.
+    /// Cuts the power, kills the process, or shuts the drives down; with `strike`, a member may be lost
+    /// at the same moment, or lose its ZRWA with the power.
     fn cut(&mut self, course: &mut Course, strike: bool) -> Result<(), Failure> {
         (course.repair, course.failing) = (None, None);
         self.note_half_attached(course);
@@ -370,21 +370,26 @@ impl World<'_> {
         let mut zrwa_lost = None;
         let m = &self.scenario.misfortune;
         let (lost_percent, zrwa_percent) = (m.member_lost_percent, m.zrwa_lost_percent);
-        let killed = self.rng.chance(m.kill_percent, 100);
+        let draw = self.rng.below(100);
+        let end = match (m.kill_percent, m.shutdown_percent) {
+            (kills, _) if draw < kills => End::Kill,
+            (kills, shutdowns) if draw < kills + shutdowns => End::Shutdown,
+            _ => End::PowerCut,
+        };
         if strike && self.rng.chance(lost_percent, 100) {
             self.lose(course, victim);
-        } else if killed {
-            // The power stays on.
-        } else if strike && self.rng.chance(zrwa_percent, 100) {
+        } else if end == End::PowerCut && strike && self.rng.chance(zrwa_percent, 100) {
             zrwa_lost = self.members[victim];
             course.suspect.get_or_insert(Suspect { member: victim, struck: false, absent: false });
             self.trace.note(|| format!("member {victim} loses its ZRWA"));
         }
-        if killed {
-            self.kill_process();
-        } else {
-            let cache_lost = self.scenario.drive.volatile_cache && self.rng.chance(3, 4);
-            self.cut_power(|bay| Cut { cache_lost, zrwa_lost: zrwa_lost == Some(bay) })?;
+        match end {
+            End::PowerCut => {
+                let cache_lost = self.scenario.drive.volatile_cache && self.rng.chance(3, 4);
+                self.cut_power(|bay| Cut { cache_lost, zrwa_lost: zrwa_lost == Some(bay) })?;
+            }
+            End::Kill => self.kill_process(),
+            End::Shutdown => self.shut_down()?,
         }
         // A drive that had vanished comes back now, if it is offered.
         for bay in self.members.iter().flatten().chain(&course.attic) {

@@ -253,6 +253,15 @@ impl Wire {
         }
     }
 
+    /// As [`Wire::kill`], and then every drive is shut down in good order and started again.
+    ///
+    /// # Errors
+    /// Those of the drives' media.
+    pub fn shut_down(&self, rng: &mut Rng) -> io::Result<()> {
+        self.kill(rng);
+        self.slots.borrow_mut().iter_mut().try_for_each(|slot| slot.ssd.shut_down())
+    }
+
     /// Cuts the process off; gives what it had queued.
     fn forget_process(&self) -> Vec<Queued> {
         self.state.borrow_mut().process += 1;

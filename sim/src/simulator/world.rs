@@ -45,6 +45,8 @@ pub struct Counts {
     pub power_cuts: u64,
     /// Processes killed while the drives kept power.
     pub kills: u64,
+    /// Orderly shutdowns of all drives after the process had ended, at any moment of its.
+    pub shutdowns: u64,
     pub member_losses: u64,
     pub interrupted_recoveries: u64,
     pub rebuilds: u64,
@@ -59,6 +61,7 @@ impl Counts {
         self.operations += other.operations;
         self.power_cuts += other.power_cuts;
         self.kills += other.kills;
+        self.shutdowns += other.shutdowns;
         self.member_losses += other.member_losses;
         self.interrupted_recoveries += other.interrupted_recoveries;
         self.rebuilds += other.rebuilds;
@@ -114,6 +117,17 @@ impl Trace {
 
 /// The result of work that was started, once it is there.
 pub type Pending<T> = Rc<RefCell<Option<Result<T, String>>>>;
+
+/// How a process, and maybe the power, comes to its end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum End {
+    #[default]
+    PowerCut,
+    /// The drives keep power.
+    Kill,
+    /// The process ends first, then the drives are shut down in good order.
+    Shutdown,
+}
 
 /// More events than any sound wait takes: reached only by work that goes round in circles.
 const TOO_MANY_EVENTS: u64 = 3_000_000;
@@ -400,6 +414,20 @@ impl<'m> World<'m> {
         }
         self.end_process();
         self.wire.kill(&mut self.rng);
+    }
+
+    /// Kills the process and shuts the drives down in good order: a host that is started anew.
+    ///
+    /// # Errors
+    /// Those of the drives' memory.
+    pub(super) fn shut_down(&mut self) -> Result<(), Failure> {
+        self.counts.shutdowns += 1;
+        let queued = self.wire.queued();
+        self.trace.note(|| format!("orderly shutdown, {queued} commands were in flight"));
+        self.end_process();
+        self.tails = None;
+        self.oracle.power_cut();
+        self.wire.shut_down(&mut self.rng).map_err(|error| Failure(format!("shutdown: {error}")))
     }
 
     /// What the process had in memory is gone.
