@@ -1,5 +1,6 @@
 # `make demo`: a power cut and a lost drive, in about a minute.  `make test`: everything CI runs.
-# Both need nothing but Rust (https://rustup.rs) and a C linker.
+# The first needs nothing but Rust (https://rustup.rs) and a C linker, the second some programs of
+# the distribution's for the guest tests: `make guest-packages` installs them.
 
 CARGO ?= cargo
 # Where the simulator starts: new each time, so that every run looks at runs nobody has seen.
@@ -7,13 +8,22 @@ SEED := $(or $(SEED),$(shell od -An -N4 -tu4 /dev/urandom | tr -d " "))
 # How many seeds the simulator's share of `make test` is; sized to stay below five minutes.
 SEEDS ?= 5000
 
-.PHONY: demo test lint check simulate exhaustive bench man
+# Where `make install` puts things.
+PREFIX ?= /usr/local
+DESTDIR ?=
+BINDIR := $(PREFIX)/bin
+TARGET := target/release
+
+.PHONY: demo test test-long lint check simulate exhaustive guest guest-packages bench man install
 
 demo:
 	$(CARGO) run --release -p zoneraid -- demo
 
-test: lint check simulate exhaustive
-	@echo "make test: everything passed (simulator from seed $(SEED))"
+test: lint check simulate exhaustive guest
+	@echo "make test: everything passed (simulator and guest from seed $(SEED))"
+
+test-long: test
+	target/release/guest test --long --seed $(SEED)
 
 lint:
 	$(CARGO) fmt --all --check
@@ -29,9 +39,38 @@ simulate:
 exhaustive:
 	$(CARGO) run --quiet --release -p zoneraid-sim -- exhaustive
 
+guest:
+	$(CARGO) build --quiet --release -p zoneraid -p zoneraid-guest
+	target/release/guest test --seed $(SEED)
+
+# Root rights are for apt-get alone; the guest itself needs none.
+guest-packages:
+	$(CARGO) build --quiet --release -p zoneraid-guest
+	packages=$$(target/release/guest packages); [ -z "$$packages" ] || \
+	    { $$([ $$(id -u) = 0 ] || echo sudo) apt-get install -y --no-install-recommends $$packages; }
+
 bench:
 	$(CARGO) bench -p zoneraid --bench cost
 
 man:
 	$(CARGO) run --quiet --release -p zoneraid -- man target/man
 	@echo "manual pages are in target/man; look at one with: man -l target/man/zoneraid.1"
+
+# As root, where the system is concerned; the build is left to whoever has cargo.
+install:
+	$(CARGO) build --release -p zoneraid
+	$(TARGET)/zoneraid man target/man
+	install -D -m 755 -t $(DESTDIR)$(BINDIR) $(TARGET)/zoneraid
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man1 target/man/*.1
+	mkdir -p target/completions
+	$(TARGET)/zoneraid completions bash > target/completions/zoneraid
+	$(TARGET)/zoneraid completions zsh > target/completions/_zoneraid
+	$(TARGET)/zoneraid completions fish > target/completions/zoneraid.fish
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/bash-completion/completions target/completions/zoneraid
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/zsh/site-functions target/completions/_zoneraid
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d target/completions/zoneraid.fish
+	sed 's|@BINDIR@|$(BINDIR)|' dist/zoneraid@.service > target/zoneraid@.service
+	sed 's|@BINDIR@|$(BINDIR)|' dist/60-zoneraid.rules > target/60-zoneraid.rules
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/systemd/system target/zoneraid@.service
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/udev/rules.d target/60-zoneraid.rules
+	@echo "installed below $(DESTDIR)$(PREFIX); then: systemctl daemon-reload && udevadm control --reload"

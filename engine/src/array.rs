@@ -396,6 +396,11 @@ impl Array {
         Ok(())
     }
 
+    /// Waits for the next change of who the members are, from this call on.
+    pub fn changed(&self) -> impl Future<Output = ()> + '_ {
+        self.0.membership_done.wait()
+    }
+
     /// How the array is.
     pub fn status(&self) -> ArrayStatus {
         let core = &self.0;

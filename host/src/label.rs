@@ -3,6 +3,7 @@
 use engine::{
     array::{Drive, examine},
     device::Command,
+    format::superblock::SuperblockMember,
     zone::{ZoneIndex, ZoneState},
 };
 
@@ -16,7 +17,11 @@ pub struct Label {
     pub role: u32,
     /// Number of members.
     pub members: u32,
+    /// Members (bits) that the array did not do without when this was written.
+    pub active: u32,
     pub chunk_blocks: u64,
+    /// Which assembly of the array wrote this last.
+    pub assembly: u64,
     /// Grows with every change of membership: of two labels the higher one is the newer.
     pub event: u64,
 }
@@ -47,7 +52,9 @@ pub async fn read(drive: Drive) -> Content {
             name: found.superblock.name,
             role: found.member as u32,
             members: found.superblock.members.len() as u32,
+            active: active(&found.superblock.members),
             chunk_blocks: found.superblock.chunk_blocks as u64,
+            assembly: found.superblock.assembly,
             event: found.superblock.event,
         }),
         Err(error) => {
@@ -57,4 +64,8 @@ pub async fn read(drive: Drive) -> Content {
             Content::Other(what.trim_start_matches([':', ' ']).to_string())
         }
     }
+}
+
+fn active(members: &[SuperblockMember]) -> u32 {
+    members.iter().enumerate().fold(0, |mask, (role, member)| mask | (member.active as u32) << role)
 }

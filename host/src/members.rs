@@ -7,13 +7,18 @@
 //! those in `/dev`.
 
 use crate::{
+    daemon,
     drive::{self, OpenError},
     label::{self, Content, Label},
     reactor::Reactor,
+    repair::same_file,
+    size::show,
+    tails::Left,
 };
 use anyhow::{Context, Result, bail, ensure};
 use engine::{
-    array::{Array, ArrayError, Drive, Inspected},
+    array::{Array, ArrayError, Drive, Inspected, Tails},
+    buf::BLOCK,
     device::{Command, Done, ZonedDevice},
 };
 use std::{
@@ -49,6 +54,21 @@ impl From<PathBuf> for ArrayName {
     }
 }
 
+impl ArrayName {
+    /// The name as a path.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// The same, if it is a path, for a process with another working directory.
+    pub fn absolute(&self) -> Result<ArrayName> {
+        match self.0.exists() {
+            true => Ok(ArrayName(std::path::absolute(&self.0).context("the working directory is gone")?)),
+            false => Ok(self.clone()),
+        }
+    }
+}
+
 impl fmt::Display for ArrayName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.display().fmt(f)
@@ -56,6 +76,7 @@ impl fmt::Display for ArrayName {
 }
 
 /// A drive that this process holds, with what its superblock says.
+#[derive(Clone)]
 pub struct OpenDrive {
     pub path: PathBuf,
     pub device: Rc<dyn ZonedDevice>,
@@ -65,14 +86,24 @@ pub struct OpenDrive {
 impl OpenDrive {
     /// Opens and claims the drive at `path` and looks what is on it.
     pub fn open(reactor: &Reactor, path: &Path) -> Result<OpenDrive> {
-        let device = open_patiently(reactor, path, Instant::now())?;
-        OpenDrive::look(reactor, path, device)
+        let used = drive::resolve(path);
+        if used != path {
+            let (path, used) = (path.display(), used.display());
+            eprintln!("zoneraid: {path} is a block device, which knows no ZRWA: {used} is used instead");
+        }
+        let device = open_patiently(reactor, &used, Instant::now())?;
+        OpenDrive::look(reactor, &used, device)
     }
 
     fn look(reactor: &Reactor, path: &Path, device: Rc<dyn ZonedDevice>) -> Result<OpenDrive> {
         let mut drive = OpenDrive { path: path.to_path_buf(), device, content: Content::Blank };
         drive.content = reactor.wait(label::read(drive.drive()))?;
         Ok(drive)
+    }
+
+    /// Reads the superblock again.
+    pub async fn look_again(&mut self) {
+        self.content = label::read(self.drive()).await;
     }
 
     /// The drive as the engine wants it.
@@ -93,8 +124,20 @@ impl OpenDrive {
         match &self.content {
             Content::Blank => None,
             Content::Member(label) => Some(format!("member {} of array '{}'", label.role, label.name)),
-            Content::Other(what) => Some(what.clone()),
+            Content::Other(what) => Some(drive::signature(&self.path).unwrap_or_else(|| what.clone())),
         }
+    }
+
+    /// Bytes that the drive can hold.
+    pub fn size_bytes(&self) -> u64 {
+        let geometry = self.device.geometry();
+        geometry.zones as u64 * geometry.zone_capacity_blocks * BLOCK as u64
+    }
+
+    /// The path of the drive with its size and model, so that nobody takes it for another one.
+    pub fn introduce(&self) -> String {
+        let model = drive::model(&self.path).map(|model| format!(", {model}")).unwrap_or_default();
+        format!("{} ({}{model})", self.path.display(), show(self.size_bytes()))
     }
 }
 
@@ -118,7 +161,7 @@ fn open_patiently(reactor: &Reactor, path: &Path, start: Instant) -> Result<Rc<d
     }
 }
 
-/// What a directory holds.
+/// What one or several directories hold.
 #[derive(Default)]
 pub struct Scan {
     /// In order of their names.
@@ -132,6 +175,13 @@ pub struct Scan {
 impl Scan {
     /// Opens every image and zoned drive in `dir`; other files are passed over.
     pub fn of(reactor: &Reactor, dir: &Path) -> Result<Scan> {
+        let mut scan = Scan::default();
+        scan.add(reactor, dir)?;
+        Ok(scan)
+    }
+
+    /// Opens those in another directory too.
+    pub fn add(&mut self, reactor: &Reactor, dir: &Path) -> Result<()> {
         let entries =
             std::fs::read_dir(dir).with_context(|| format!("{} cannot be listed", dir.display()))?;
         let mut paths = Vec::new();
@@ -142,16 +192,22 @@ impl Scan {
             }
         }
         paths.sort_by_cached_key(|path| natural_order(path));
-        let mut scan = Scan::default();
         let start = Instant::now();
         for path in paths {
             match open_patiently(reactor, &path, start) {
-                Ok(device) => scan.drives.push(OpenDrive::look(reactor, &path, device)?),
-                Err(error) if error.patience().is_some() => scan.locked.push(path),
-                Err(error) => scan.damaged.push((path, error.problem().to_string())),
+                Ok(device) => self.drives.push(OpenDrive::look(reactor, &path, device)?),
+                Err(error) if error.patience().is_some() => self.locked.push(path),
+                Err(error) => self.damaged.push((path, error.problem().to_string())),
             }
         }
-        Ok(scan)
+        Ok(())
+    }
+
+    /// Whether enough members of an array are there.
+    fn may_work(&self, uuid: &[u8; 16]) -> bool {
+        let labels: Vec<&Label> =
+            self.drives.iter().filter_map(OpenDrive::label).filter(|l| l.uuid == *uuid).collect();
+        labels.first().is_some_and(|label| labels.len() + 1 >= label.members as usize)
     }
 
     /// The newest label of each array in the directory.
@@ -188,7 +244,7 @@ pub struct Found {
     /// The newest label.
     pub label: Label,
     pub drives: Vec<OpenDrive>,
-    /// Drives beside them that cannot be used; one of them may be a missing member.
+    /// If members are missing, drives beside them that cannot be used: one of those may be it.
     pub damaged: Vec<(PathBuf, String)>,
 }
 
@@ -245,11 +301,15 @@ impl Found {
         };
         for place in &places {
             let scan = Scan::of(reactor, place)?;
-            let uuids: Vec<[u8; 16]> =
+            let mut uuids: Vec<[u8; 16]> =
                 scan.arrays().iter().filter(is_wanted).map(|array| array.uuid).collect();
+            if uuids.len() > 1 {
+                // What is left of an array whose drives were given to another one says little.
+                uuids.retain(|uuid| scan.may_work(uuid));
+            }
             ensure!(
                 uuids.len() <= 1,
-                "{} holds members of {} arrays called '{name}'; name one of their members",
+                "{} holds members of {} arrays called '{name}'; name one by its UUID (see zoneraid list)",
                 place.display(),
                 uuids.len()
             );
@@ -276,7 +336,11 @@ impl Found {
             );
             return Ok(None);
         };
-        let (mut drives, locked) = (scan.drives, scan.locked);
+        let (mut drives, mut locked) = (scan.drives, scan.locked);
+        // What the daemons of other arrays hold cannot be what is missing here.
+        for client in daemon::running()? {
+            locked.retain(|path| !client.about.drives.iter().any(|drive| same_file(drive, path)));
+        }
         let mut damaged = scan.damaged;
         for drive in &drives {
             if let Content::Other(what) = &drive.content {
@@ -284,9 +348,9 @@ impl Found {
             }
         }
         drives.retain(|drive| drive.label().is_some_and(|l| l.uuid == label.uuid));
-        if drives.len() < label.members as usize
-            && let Some(path) = locked.first()
-        {
+        if drives.len() >= label.members as usize {
+            damaged.clear();
+        } else if let Some(path) = locked.first() {
             bail!("{} is in use by another process and may be a member of '{}'", path.display(), label.name);
         }
         Ok(Some(Found { reactor: reactor.clone(), label, drives, damaged }))
@@ -300,10 +364,28 @@ impl Found {
     }
 
     /// Assembles the array, which recovers what a power cut left behind.
-    pub fn assemble(&self) -> Result<Session, ArrayError> {
+    pub fn assemble(&self) -> Result<Session> {
+        let tails = daemon::tails_path(&daemon::directory(), &self.label.uuid);
+        // The kernel may hold a file system that relies on what the daemon knew.
+        ensure!(
+            Left::read(&tails, &self.label.uuid).is_none(),
+            "the daemon of '{0}' has ended while its block device was in use; go on with: zoneraid start {0}",
+            self.label.name
+        );
+        self.take_over(None)
+    }
+
+    /// As [`Found::assemble`], from where a process that has died has `left` it.
+    pub fn take_over(&self, left: Option<&Left>) -> Result<Session> {
         let drives = self.drives.iter().map(OpenDrive::drive).collect();
-        let array = self.reactor.wait(Array::assemble(self.reactor.runtime(), drives));
-        let array = array.unwrap_or_else(|error| Err(ArrayError(error.to_string())))?;
+        let runtime = self.reactor.runtime();
+        let array = match left {
+            Some(left) => {
+                let tails = Tails { assembly: left.assembly, blocks: left.complete.clone() };
+                self.reactor.wait(Array::take_over(runtime, drives, &tails))
+            }
+            None => self.reactor.wait(Array::assemble(runtime, drives)),
+        }??;
         Ok(Session { reactor: self.reactor.clone(), array })
     }
 }
@@ -324,7 +406,14 @@ pub struct Session {
 impl Session {
     /// Finds and assembles the array that `name` stands for.
     pub fn open(name: &ArrayName) -> Result<Session> {
-        Ok(Found::by_name(name)?.assemble()?)
+        if let Some(client) = daemon::find(name)? {
+            let about = &client.about;
+            match &about.block_device {
+                Some(device) => bail!("'{}' runs; use its block device {}", about.name, device.display()),
+                None => bail!("'{}' runs, in process {}", about.name, about.pid),
+            }
+        }
+        Found::by_name(name)?.assemble()
     }
 
     /// Runs the array until `future` is done.

@@ -1,12 +1,16 @@
 //! What there is to say about an array: the objects that `--json` prints. A command that holds the
 //! drives makes them, and so does the daemon of an array, which sends them to the command.
 
-use crate::{cli::output::uuid, members::Found};
-use anyhow::{Result, ensure};
+use crate::{
+    cli::output::uuid,
+    label::Content,
+    members::{Found, OpenDrive},
+};
+use anyhow::{Context, Result, ensure};
 use engine::{
     array::{ArrayStatus, MemberState},
     buf::BLOCK,
-    device::Geometry,
+    device::{Command, Geometry},
     zone::{ZoneIndex, ZoneInfo, ZoneState},
 };
 use serde::{Deserialize, Serialize};
@@ -53,6 +57,8 @@ pub struct Status {
     pub pid: Option<u32>,
     /// What file systems use, if there is a block device.
     pub block_device: Option<String>,
+    /// The block device by the name of its array.
+    pub link: Option<String>,
     /// The rebuild that is going on.
     pub rebuild: Option<Rebuild>,
     pub members: Vec<StatusMember>,
@@ -134,6 +140,7 @@ impl Status {
             zone_capacity_bytes: Some(bytes(geometry.zone_capacity_blocks)),
             pid: None,
             block_device: None,
+            link: None,
             rebuild: None,
             members: members.collect(),
         }
@@ -175,6 +182,7 @@ impl Status {
             zone_capacity_bytes: None,
             pid: None,
             block_device: None,
+            link: None,
             rebuild: None,
             members,
         }
@@ -259,4 +267,85 @@ pub fn check_zone(zone: u32, zones: u32) -> Result<()> {
         zones.max(1) - 1
     );
     Ok(())
+}
+
+/// What a drive is.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Examined {
+    pub drive: String,
+    pub blank: bool,
+    pub zones: u32,
+    pub zone_size_bytes: u64,
+    pub zone_capacity_bytes: u64,
+    pub max_open_zones: u32,
+    pub max_active_zones: u32,
+    pub zrwa: Option<ZrwaSizes>,
+    pub oob_bytes_per_block: u32,
+    pub volatile_cache: bool,
+    /// Zones that are neither empty nor full.
+    pub active_zones: u32,
+    pub full_zones: u32,
+    pub empty_zones: u32,
+    pub superblock: Option<Superblock>,
+    /// What there is instead on a drive that is not blank.
+    pub superblock_error: Option<String>,
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+pub struct ZrwaSizes {
+    pub size_bytes: u64,
+    pub granularity_bytes: u64,
+    pub max_zones: u32,
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Superblock {
+    pub array: String,
+    pub uuid: String,
+    pub role: u32,
+    pub members: u32,
+    pub chunk_bytes: u64,
+    pub event: u64,
+}
+
+impl Examined {
+    pub async fn of(drive: &OpenDrive) -> Result<Examined> {
+        let geometry = drive.device.geometry();
+        let report = Command::Report { first: ZoneIndex(0), count: geometry.zones };
+        let done = drive.device.submit(report).await;
+        done.result.with_context(|| format!("{} gives no zone report", drive.path.display()))?;
+        let count = |state| done.zones.iter().filter(|zone| zone.state == state).count() as u32;
+        let active = [ZoneState::ImplicitlyOpen, ZoneState::ExplicitlyOpen, ZoneState::Closed];
+        Ok(Examined {
+            drive: drive.path.display().to_string(),
+            blank: drive.content == Content::Blank,
+            zones: geometry.zones,
+            zone_size_bytes: bytes(geometry.zone_size_blocks),
+            zone_capacity_bytes: bytes(geometry.zone_capacity_blocks),
+            max_open_zones: geometry.max_open,
+            max_active_zones: geometry.max_active,
+            zrwa: geometry.zrwa.map(|zrwa| ZrwaSizes {
+                size_bytes: bytes(zrwa.size_blocks),
+                granularity_bytes: bytes(zrwa.granularity_blocks),
+                max_zones: zrwa.max_zones,
+            }),
+            oob_bytes_per_block: geometry.oob_bytes,
+            volatile_cache: geometry.volatile_cache,
+            active_zones: active.map(count).iter().sum(),
+            full_zones: count(ZoneState::Full),
+            empty_zones: count(ZoneState::Empty),
+            superblock: drive.label().map(|label| Superblock {
+                array: label.name.clone(),
+                uuid: uuid(&label.uuid),
+                role: label.role,
+                members: label.members,
+                chunk_bytes: bytes(label.chunk_blocks),
+                event: label.event,
+            }),
+            superblock_error: match &drive.content {
+                Content::Other(what) => Some(what.clone()),
+                _ => None,
+            },
+        })
+    }
 }

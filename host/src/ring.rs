@@ -104,6 +104,11 @@ impl Ring {
         Ok(())
     }
 
+    /// Submits what is queued, without waiting for anything.
+    pub fn submit(&self) -> io::Result<()> {
+        self.0.ring.borrow().submit().map(|_| ())
+    }
+
     /// Submits what is queued, waits until something completes, and tells the targets. `false` if
     /// nothing is in flight, so that nothing can complete.
     pub fn wait(&self) -> io::Result<bool> {

@@ -25,7 +25,7 @@ fn there_is_a_manual_page_for_every_command_and_no_other() {
         .collect();
     let mut expected = BTreeSet::from(["zoneraid.1".to_string()]);
     for command in commands(&place, &[]) {
-        if ["zone", "emulate"].contains(&command.as_str()) {
+        if ["zone", "emulate", "export"].contains(&command.as_str()) {
             let inner = commands(&place, &[&command]);
             expected.extend(inner.iter().map(|name| format!("zoneraid-{command}-{name}.1")));
         }

@@ -2,13 +2,16 @@
 
 use super::{
     Create, Level,
+    daemon::ask,
     output::{self, DEGRADED, HEALTHY, Output, UNUSABLE, table},
 };
 use crate::{
+    daemon::{self, Request},
+    drive,
     members::{ArrayName, Found, OpenDrive, Session, directory_of},
     reactor::Reactor,
     repair::{self, MemberName, Members},
-    report::{Rebuilt, State, Status, bytes},
+    report::{Failed, Rebuild, Rebuilt, State, Status, bytes},
     size::show,
 };
 use anyhow::{Context, Result, bail, ensure};
@@ -16,8 +19,12 @@ use engine::{
     array::{Array, CreateOptions, MemberState},
     device::ZonedDevice,
 };
+use indicatif::HumanDuration;
 use serde::Serialize;
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 #[derive(Serialize)]
 struct Created {
@@ -38,6 +45,8 @@ struct Created {
 struct CreatedFrom {
     drive: String,
     size_bytes: u64,
+    /// Nothing for an image.
+    model: Option<String>,
     /// What creating the array destroys; nothing if the drive is blank.
     destroys: Option<String>,
 }
@@ -65,19 +74,19 @@ pub fn create(output: Output, options: Create) -> Result<u8> {
         zone_capacity_bytes: None,
         drives: Vec::new(),
     };
+    let mut used = Vec::new();
     for drive in &drives {
-        let geometry = drive.device.geometry();
+        let destroys = drive.describe();
+        if let Some(what) = &destroys {
+            used.push(format!("{}: {what}", drive.introduce()));
+        }
         created.drives.push(CreatedFrom {
             drive: drive.path.display().to_string(),
-            size_bytes: bytes(geometry.zones as u64 * geometry.zone_capacity_blocks),
-            destroys: drive.describe(),
+            size_bytes: drive.size_bytes(),
+            model: drive::model(&drive.path),
+            destroys,
         });
     }
-    let used: Vec<String> = created
-        .drives
-        .iter()
-        .filter_map(|drive| drive.destroys.as_ref().map(|what| format!("{}: {what}", drive.drive)))
-        .collect();
     if !options.dry_run {
         ensure!(
             options.yes || used.is_empty(),
@@ -112,6 +121,7 @@ fn refuse_twice(paths: &[PathBuf]) -> Result<()> {
     let mut seen: Vec<PathBuf> = Vec::new();
     for path in paths {
         let real = path.canonicalize().with_context(|| format!("{} cannot be opened", path.display()))?;
+        let real = drive::resolve(&real);
         ensure!(!seen.contains(&real), "{} is named twice", path.display());
         seen.push(real);
     }
@@ -123,7 +133,8 @@ fn created_text(created: &Created) -> String {
     let verb = if created.dry_run { "would destroy" } else { "destroyed" };
     for drive in &created.drives {
         let what = drive.destroys.as_ref().map_or("blank".to_string(), |what| format!("{verb}: {what}"));
-        text += &format!("{} ({}): {what}\n", drive.drive, show(drive.size_bytes));
+        let model = drive.model.as_ref().map(|model| format!(", {model}")).unwrap_or_default();
+        text += &format!("{} ({}{model}): {what}\n", drive.drive, show(drive.size_bytes));
     }
     match (created.zones, created.zone_capacity_bytes) {
         (Some(zones), Some(capacity)) => {
@@ -140,19 +151,27 @@ fn created_text(created: &Created) -> String {
 }
 
 pub fn status(output: Output, name: &ArrayName) -> Result<u8> {
-    let found = Found::by_name(name)?;
-    for (path, error) in &found.damaged {
-        output.note(&format!("{}: {error}; done without it", path.display()));
-    }
-    let status = match found.inspect() {
-        Ok(array) => Status::of(&name.to_string(), &array.status, &array.geometry),
-        Err(error) => Status::unusable(&found, error.to_string()),
+    let status = match daemon::find(name)? {
+        Some(mut client) => ask(output, &mut client, &Request::Status)?,
+        None => inspect(output, name)?,
     };
     output.print(&status, status_text)?;
     Ok(match status.state {
         State::Healthy => HEALTHY,
         State::Degraded => DEGRADED,
         State::Unusable => UNUSABLE,
+    })
+}
+
+/// How an array is that nobody runs.
+fn inspect(output: Output, name: &ArrayName) -> Result<Status> {
+    let found = Found::by_name(name)?;
+    for (path, error) in &found.damaged {
+        output.note(&format!("{}: {error}; done without it", path.display()));
+    }
+    Ok(match found.inspect() {
+        Ok(array) => Status::of(&name.to_string(), &array.status, &array.geometry),
+        Err(error) => Status::unusable(&found, error.to_string()),
     })
 }
 
@@ -166,7 +185,18 @@ fn status_text(status: &Status) -> String {
     if let (Some(zones), Some(capacity)) = (status.zones, status.zone_capacity_bytes) {
         size += &format!(", {zones} zones of {}", show(capacity));
     }
-    text += &format!("   size: {size}\nmembers:\n");
+    text += &format!("   size: {size}\n");
+    if let Some(rebuild) = &status.rebuild {
+        text += &format!("rebuild: {}\n", rebuild_text(rebuild));
+    }
+    if let Some(pid) = status.pid {
+        let device = match (&status.block_device, &status.link) {
+            (Some(device), Some(link)) => format!("{device} ({link})"),
+            _ => "none".to_string(),
+        };
+        text += &format!(" device: {device}, by process {pid}\n");
+    }
+    text += "members:\n";
     let mut rows = vec![["ROLE", "DRIVE", "STATE", "READ", "WRITE", "NOTE"].map(String::from).to_vec()];
     rows.extend(status.members.iter().map(|member| {
         let drive = if member.drive.is_empty() { "-".to_string() } else { member.drive.clone() };
@@ -179,6 +209,15 @@ fn status_text(status: &Status) -> String {
         vec![member.role.to_string(), drive, member.state.to_string(), read, write, note]
     }));
     text + &table(&rows)
+}
+
+fn rebuild_text(rebuild: &Rebuild) -> String {
+    let Rebuild { done_bytes, total_bytes, bytes_per_second, seconds_left } = *rebuild;
+    let left = match seconds_left {
+        Some(seconds) => format!("{} left", HumanDuration(Duration::from_secs(seconds))),
+        None => "just begun".into(),
+    };
+    format!("{} of {}, {}/s, {left}", show(done_bytes), show(total_bytes), show(bytes_per_second))
 }
 
 /// The members of `found`.
@@ -200,23 +239,40 @@ pub fn replace(output: Output, mut args: Vec<PathBuf>, yes: bool) -> Result<u8> 
         }
         None => ArrayName::from(directory_of(&old)),
     };
-    let mut found = Found::by_name(&name)?;
-    let role = members(&found).role(&MemberName::new(&old))?;
-    let drive = take_new(&mut found, &new)?;
+    let member = MemberName::new(&old);
+    let rebuilt = match daemon::find(&name)? {
+        Some(mut client) => {
+            let drive = std::path::absolute(&new).context("the working directory is gone")?;
+            ask(output, &mut client, &Request::Replace { member: member.absolute()?, drive, yes })?
+        }
+        None => replace_here(output, &name, &member, &new, yes)?,
+    };
+    output.print(&rebuilt, |rebuilt| {
+        let (size, role) = (show(rebuilt.rebuilt_bytes), rebuilt.role.unwrap_or_default());
+        format!("{} is member {role} of '{}' now; {size} rebuilt\n", new.display(), rebuilt.array)
+    })?;
+    Ok(HEALTHY)
+}
+
+/// As [`replace`], where nobody runs the array.
+fn replace_here(
+    output: Output,
+    name: &ArrayName,
+    member: &MemberName,
+    new: &Path,
+    yes: bool,
+) -> Result<Rebuilt> {
+    let mut found = Found::by_name(name)?;
+    let role = members(&found).role(member)?;
+    let drive = take_new(&mut found, new)?;
     if let Some(what) = drive.describe() {
-        ensure!(yes, "{}: {what}; --yes destroys that", new.display());
+        ensure!(yes, "{}: {what}; --yes destroys that", drive.introduce());
     }
     let session = found.assemble()?;
     session.wait(repair::attach(&session.array, role, drive.drive(), &|note| output.note(note)))??;
     let rebuilt_bytes = run_rebuild(output, &session)?;
     let drive = Some(new.display().to_string());
-    let rebuilt =
-        Rebuilt { array: session.array.status().name, role: Some(role as u32), drive, rebuilt_bytes };
-    output.print(&rebuilt, |rebuilt| {
-        let size = show(rebuilt.rebuilt_bytes);
-        format!("{} is member {role} of '{}' now; {size} rebuilt\n", new.display(), rebuilt.array)
-    })?;
-    Ok(HEALTHY)
+    Ok(Rebuilt { array: session.array.status().name, role: Some(role as u32), drive, rebuilt_bytes })
 }
 
 /// Opens the drive at `path`, or takes it from those of the array if it is one of them that the
@@ -233,17 +289,25 @@ fn take_new(found: &mut Found, path: &Path) -> Result<OpenDrive> {
 }
 
 pub fn rebuild(output: Output, name: &ArrayName) -> Result<u8> {
+    let rebuilt = match daemon::find(name)? {
+        Some(mut client) => ask(output, &mut client, &Request::Rebuild)?,
+        None => rebuild_here(output, name)?,
+    };
+    output.print(&rebuilt, |rebuilt| {
+        format!("{} rebuilt; every member is in sync\n", show(rebuilt.rebuilt_bytes))
+    })?;
+    Ok(HEALTHY)
+}
+
+/// As [`rebuild`], where nobody runs the array.
+fn rebuild_here(output: Output, name: &ArrayName) -> Result<Rebuilt> {
     let session = Session::open(name)?;
     let status = session.array.status();
     if let Some(role) = status.members.iter().position(|member| member.state == MemberState::Out) {
         bail!("member {role} is out; give the array a drive with: zoneraid replace {name} {role} NEW");
     }
     let rebuilt_bytes = run_rebuild(output, &session)?;
-    let rebuilt = Rebuilt { array: status.name, role: None, drive: None, rebuilt_bytes };
-    output.print(&rebuilt, |rebuilt| {
-        format!("{} rebuilt; every member is in sync\n", show(rebuilt.rebuilt_bytes))
-    })?;
-    Ok(HEALTHY)
+    Ok(Rebuilt { array: status.name, role: None, drive: None, rebuilt_bytes })
 }
 
 fn run_rebuild(output: Output, session: &Session) -> Result<u64> {
@@ -258,12 +322,18 @@ fn run_rebuild(output: Output, session: &Session) -> Result<u64> {
 }
 
 pub fn fail(output: Output, name: &ArrayName, member: &Path) -> Result<u8> {
-    let found = Found::by_name(name)?;
-    let role = members(&found).role(&MemberName::new(member))?;
-    let session = found.assemble()?;
-    let failed = session.wait(repair::fail(&session.array, role))??;
+    let member = MemberName::new(member);
+    let failed: Failed = match daemon::find(name)? {
+        Some(mut client) => ask(output, &mut client, &Request::Fail { member: member.absolute()? })?,
+        None => {
+            let found = Found::by_name(name)?;
+            let role = members(&found).role(&member)?;
+            let session = found.assemble()?;
+            session.wait(repair::fail(&session.array, role))??
+        }
+    };
     output.print(&failed, |failed| {
-        format!("member {role} ({}) is out of '{}'\n", failed.drive, failed.array)
+        format!("member {} ({}) is out of '{}'\n", failed.role, failed.drive, failed.array)
     })?;
     Ok(HEALTHY)
 }

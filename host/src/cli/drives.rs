@@ -2,20 +2,19 @@
 
 use super::{
     Model,
+    daemon::ask,
     output::{self, HEALTHY, Output, table},
 };
 use crate::{
+    daemon::{self, About, Request},
     label::Content,
-    members::{OpenDrive, Scan},
+    members::{MACHINE, OpenDrive, Scan},
     reactor::Reactor,
+    repair::same_file,
+    report::{Examined, bytes},
     size::{show, show_blocks},
 };
 use anyhow::{Context, Result, ensure};
-use engine::{
-    buf::BLOCK,
-    device::{Command, Geometry},
-    zone::{ZoneIndex, ZoneState},
-};
 use serde::Serialize;
 use sim::ssd::EmulatedDrive;
 use std::path::{Path, PathBuf};
@@ -78,91 +77,44 @@ pub fn emulate(
     Ok(HEALTHY)
 }
 
-fn bytes(blocks: u64) -> u64 {
-    blocks * BLOCK as u64
-}
-
-#[derive(Serialize)]
-struct Examined {
-    drive: String,
-    blank: bool,
-    zones: u32,
-    zone_size_bytes: u64,
-    zone_capacity_bytes: u64,
-    max_open_zones: u32,
-    max_active_zones: u32,
-    zrwa: Option<ZrwaSizes>,
-    oob_bytes_per_block: u32,
-    volatile_cache: bool,
-    /// Zones that are neither empty nor full.
-    active_zones: u32,
-    full_zones: u32,
-    empty_zones: u32,
-    superblock: Option<Superblock>,
-    /// What there is instead on a drive that is not blank.
-    superblock_error: Option<String>,
-}
-
-#[derive(Serialize)]
-struct ZrwaSizes {
-    size_bytes: u64,
-    granularity_bytes: u64,
-    max_zones: u32,
-}
-
-#[derive(Serialize)]
-struct Superblock {
-    array: String,
-    uuid: String,
-    role: u32,
-    members: u32,
-    chunk_bytes: u64,
-    event: u64,
-}
-
 pub fn examine(output: Output, path: &Path) -> Result<u8> {
-    let reactor = Reactor::default();
-    let drive = OpenDrive::open(&reactor, path)?;
-    let geometry: &Geometry = drive.device.geometry();
-    let report = Command::Report { first: ZoneIndex(0), count: geometry.zones };
-    let done = reactor.wait(drive.device.submit(report))?;
-    done.result.with_context(|| format!("{} gives no zone report", path.display()))?;
-    let count = |state| done.zones.iter().filter(|zone| zone.state == state).count() as u32;
-    let (empty, full) = (count(ZoneState::Empty), count(ZoneState::Full));
-    let active =
-        [ZoneState::ImplicitlyOpen, ZoneState::ExplicitlyOpen, ZoneState::Closed].map(count).iter().sum();
-    let examined = Examined {
-        drive: path.display().to_string(),
-        blank: drive.content == Content::Blank,
-        zones: geometry.zones,
-        zone_size_bytes: bytes(geometry.zone_size_blocks),
-        zone_capacity_bytes: bytes(geometry.zone_capacity_blocks),
-        max_open_zones: geometry.max_open,
-        max_active_zones: geometry.max_active,
-        zrwa: geometry.zrwa.map(|zrwa| ZrwaSizes {
-            size_bytes: bytes(zrwa.size_blocks),
-            granularity_bytes: bytes(zrwa.granularity_blocks),
-            max_zones: zrwa.max_zones,
-        }),
-        oob_bytes_per_block: geometry.oob_bytes,
-        volatile_cache: geometry.volatile_cache,
-        active_zones: active,
-        full_zones: full,
-        empty_zones: empty,
-        superblock: drive.label().map(|label| Superblock {
-            array: label.name.clone(),
-            uuid: output::uuid(&label.uuid),
-            role: label.role,
-            members: label.members,
-            chunk_bytes: bytes(label.chunk_blocks),
-            event: label.event,
-        }),
-        superblock_error: match &drive.content {
-            Content::Other(what) => Some(what.clone()),
-            _ => None,
-        },
+    let holds = |client: &daemon::Client| client.about.drives.iter().any(|drive| same_file(drive, path));
+    let examined = match daemon::running()?.into_iter().find(holds) {
+        Some(mut client) => {
+            let drive = std::path::absolute(path).context("the working directory is gone")?;
+            ask(output, &mut client, &Request::Examine { drive })?
+        }
+        None => {
+            let reactor = Reactor::default();
+            let drive = OpenDrive::open(&reactor, path)?;
+            reactor.wait(Examined::of(&drive))??
+        }
     };
     output.print(&examined, examined_text)?;
+    Ok(HEALTHY)
+}
+
+/// Prints variables for udev about the drive or block device at `path`.
+pub fn export(output: Output, path: &Path) -> Result<u8> {
+    let running = daemon::running()?;
+    let shows = |client: &&daemon::Client| {
+        client.about.block_device.as_ref().is_some_and(|device| same_file(device, path))
+    };
+    if let Some(client) = running.iter().find(shows) {
+        let link = client.about.link.as_ref().and_then(|link| link.strip_prefix("/dev").ok()?.to_str());
+        // Other names would be several to udev; the daemon has made the link itself.
+        let plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
+        if let Some(link) = link.filter(|link| link.chars().all(plain)) {
+            output.line(&format!("ZONERAID_LINK={link}"))?;
+        }
+        return Ok(HEALTHY);
+    }
+    // A drive that cannot be opened is in use already.
+    if let Ok(drive) = OpenDrive::open(&Reactor::default(), path)
+        && let Some(label) = drive.label()
+    {
+        output.line(&format!("ZONERAID_UUID={}", output::uuid(&label.uuid)))?;
+    }
     Ok(HEALTHY)
 }
 
@@ -212,6 +164,8 @@ struct ListedArray {
     uuid: String,
     members: u32,
     members_found: u32,
+    /// What the array runs as, if it does.
+    block_device: Option<String>,
     drives: Vec<String>,
 }
 
@@ -221,8 +175,16 @@ struct Unreadable {
     error: String,
 }
 
-pub fn list(output: Output, dir: &Path) -> Result<u8> {
-    let scan = Scan::of(&Reactor::default(), dir)?;
+pub fn list(output: Output, dir: Option<&Path>) -> Result<u8> {
+    let reactor = Reactor::default();
+    let mut scan = Scan::default();
+    match dir {
+        Some(dir) => scan.add(&reactor, dir)?,
+        None => {
+            scan.add(&reactor, Path::new("."))?;
+            scan.add(&reactor, Path::new(MACHINE))?;
+        }
+    }
     let name = |path: &PathBuf| path.display().to_string();
     let arrays = scan.arrays().into_iter().map(|label| {
         let drives: Vec<String> = scan
@@ -236,6 +198,7 @@ pub fn list(output: Output, dir: &Path) -> Result<u8> {
             uuid: output::uuid(&label.uuid),
             members: label.members,
             members_found: drives.len() as u32,
+            block_device: None,
             drives,
         }
     });
@@ -258,16 +221,45 @@ pub fn list(output: Output, dir: &Path) -> Result<u8> {
             Content::Member(_) => {}
         }
     }
+    for client in daemon::running()? {
+        listed.add_running(&client.about);
+    }
     output.print(&listed, listed_text)?;
     Ok(HEALTHY)
 }
 
+impl Listed {
+    /// Counts the drives that the daemon of an array holds as what they are.
+    fn add_running(&mut self, about: &About) {
+        let holds =
+            |drive: &mut String| about.drives.iter().any(|held| same_file(held, Path::new(drive.as_str())));
+        let held: Vec<String> = self.locked.extract_if(.., holds).collect();
+        let device = about.block_device.as_ref().map(|device| device.display().to_string());
+        if let Some(array) = self.arrays.iter_mut().find(|array| array.uuid == about.uuid) {
+            // Drives that the array does without are in nobody's hands.
+            array.members_found = held.len() as u32;
+            array.block_device = device;
+            array.drives.extend(held);
+        } else if !held.is_empty() {
+            self.arrays.push(ListedArray {
+                name: about.name.clone(),
+                uuid: about.uuid.clone(),
+                members: about.members,
+                members_found: held.len() as u32,
+                block_device: device,
+                drives: held,
+            });
+        }
+    }
+}
+
 fn listed_text(listed: &Listed) -> String {
-    let mut rows = vec![["DRIVE", "ARRAY", "UUID", "MEMBERS"].map(String::from).to_vec()];
+    let mut rows = vec![["DRIVE", "ARRAY", "UUID", "MEMBERS", "DEVICE"].map(String::from).to_vec()];
     for array in &listed.arrays {
         let found = format!("{} of {}", array.members_found, array.members);
         for drive in &array.drives {
-            rows.push(vec![drive.clone(), array.name.clone(), array.uuid.clone(), found.clone()]);
+            let device = array.block_device.clone().unwrap_or_default();
+            rows.push(vec![drive.clone(), array.name.clone(), array.uuid.clone(), found.clone(), device]);
         }
     }
     let mut add = |drives: &[String], what: &str| {

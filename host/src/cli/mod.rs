@@ -1,10 +1,13 @@
 //! The command line: what can be typed, and what it means.
 //!
-//! Every command opens the drives it needs under an exclusive lock, assembles the array, acts
-//! and exits; nothing runs in between. Exit codes are those of `mdadm --detail --test`.
+//! A command asks the daemon of an array if there is one. Otherwise it opens the drives it needs
+//! under an exclusive lock, assembles the array, acts and exits. Exit codes are those of
+//! `mdadm --detail --test`.
 
 mod array;
+mod daemon;
 mod drives;
+mod export;
 mod manual;
 pub mod output;
 mod zone;
@@ -13,7 +16,7 @@ use crate::{members::ArrayName, size};
 use clap::{Args, Parser, Subcommand, ValueEnum, error::ErrorKind};
 use clap_complete::Shell;
 use output::{FAILED, HEALTHY, Output};
-use std::{path::PathBuf, process::ExitCode};
+use std::{net::IpAddr, path::PathBuf, process::ExitCode, time::Duration};
 
 /// Fault-tolerant storage out of zoned drives.
 #[derive(Parser)]
@@ -27,8 +30,9 @@ struct Cli {
 }
 
 const NOTES: &str = "\
-ARRAY is the name of an array, the path of one of its members, or the directory that holds them. \
-A name is looked for in the current directory and in $ZONERAID_DIR.
+ARRAY is the name or UUID of an array, the path of one of its members, or the directory that holds \
+them. A name is looked for in the current directory, in $ZONERAID_DIR and among the drives of this \
+machine.
 SIZE is in bytes, or has one of the suffixes K, M, G, T (powers of 1024).
 Exit codes: 0 healthy, 1 degraded, 2 unusable (both only from status), 4 the command failed.";
 
@@ -39,15 +43,32 @@ enum Verb {
     Emulate(Emulate),
     /// Make an array; everything on its drives is destroyed
     Create(Create),
+    /// Run an array: show it to the kernel as a zoned block device
+    ///
+    /// Stays in the foreground; `systemctl start zoneraid@UUID` does the same in the background.
+    /// Missing members are done without. Told to end (SIGTERM, SIGINT), it takes the block device
+    /// down if nothing uses it; otherwise the block device stays for the next start.
+    Start {
+        array: ArrayName,
+        /// How long to wait for missing members
+        #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+        wait: u32,
+    },
+    /// Take the block device of a running array down
+    Stop { array: ArrayName },
     /// Say how an array is, what is wrong and what to do
     Status { array: ArrayName },
     /// Say what a drive is and which array it belongs to
-    Examine { drive: PathBuf },
-    /// List the arrays and blank drives in a directory
+    Examine {
+        drive: PathBuf,
+        /// Print what the udev rule needs to know instead: nothing about what is none of ours
+        #[arg(long)]
+        export: bool,
+    },
+    /// List arrays and blank drives
     List {
-        /// Directory to look in
-        #[arg(default_value = ".")]
-        dir: PathBuf,
+        /// Directory to look in; the current one and the drives of this machine by default
+        dir: Option<PathBuf>,
     },
     /// Work on the zones of an array
     #[command(subcommand)]
@@ -67,6 +88,9 @@ enum Verb {
     },
     /// Go on with a rebuild that was interrupted
     Rebuild { array: ArrayName },
+    /// Show a running array to other machines
+    #[command(subcommand)]
+    Export(Export),
     /// Take a member out of an array
     Fail {
         array: ArrayName,
@@ -111,6 +135,31 @@ enum Emulate {
         #[arg(long, value_name = "SIZE", value_parser = size::parse_blocks)]
         zone_capacity: Option<u64>,
     },
+}
+
+#[derive(Subcommand)]
+enum Export {
+    /// With the kernel's NVMe target, as a zoned namespace; any host may connect
+    Nvmet {
+        array: ArrayName,
+        #[arg(long, value_enum)]
+        transport: Transport,
+        /// Address of this machine to listen at
+        #[arg(long)]
+        address: IpAddr,
+        #[arg(long, default_value_t = 4420)]
+        port: u16,
+        /// Only say what would be written
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// End the export of an array
+    Remove { array: ArrayName },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Transport {
+    Tcp,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -244,12 +293,19 @@ fn run(verb: Verb, output: Output) -> anyhow::Result<u8> {
             drives::emulate(output, &dir, count, model, zones, zone_capacity)
         }
         Verb::Create(options) => array::create(output, options),
+        Verb::Start { array, wait } => daemon::start(output, &array, Duration::from_secs(u64::from(wait))),
+        Verb::Stop { array } => daemon::stop(output, &array),
         Verb::Status { array } => array::status(output, &array),
-        Verb::Examine { drive } => drives::examine(output, &drive),
-        Verb::List { dir } => drives::list(output, &dir),
+        Verb::Examine { drive, export: false } => drives::examine(output, &drive),
+        Verb::Examine { drive, export: true } => drives::export(output, &drive),
+        Verb::List { dir } => drives::list(output, dir.as_deref()),
         Verb::Zone(verb) => zone::run(output, verb),
         Verb::Replace { drives, yes } => array::replace(output, drives, yes),
         Verb::Rebuild { array } => array::rebuild(output, &array),
+        Verb::Export(Export::Nvmet { array, transport: Transport::Tcp, address, port, dry_run }) => {
+            export::nvmet(output, &array, address, port, dry_run)
+        }
+        Verb::Export(Export::Remove { array }) => export::remove(output, &array),
         Verb::Fail { array, member } => array::fail(output, &array, &member),
         Verb::Demo { path, seed } => crate::demo::run(output, path, seed),
         Verb::Bench { rounds } => crate::bench::run(output, rounds),

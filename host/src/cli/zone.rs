@@ -8,9 +8,11 @@
 
 use super::{
     Zone, ZoneWrite,
+    daemon::ask,
     output::{HEALTHY, Output, Transfer, table},
 };
 use crate::{
+    daemon::{self, Request},
     members::{ArrayName, Found, Session},
     report::{Zones, bytes, check_zone, condition, has_wp},
     size::show,
@@ -66,9 +68,14 @@ fn zone_info(session: &Session, zone: u32) -> Result<ZoneInfo> {
 }
 
 fn report(output: Output, array: &ArrayName, zone: Option<u32>) -> Result<()> {
-    let found = Found::by_name(array)?.inspect()?;
-    let report = Zones::of(&found.status.name, &found.geometry, &found.zones, zone)?;
-    output.print(&report, |report| {
+    let report = match daemon::find(array)? {
+        Some(mut client) => ask(output, &mut client, &Request::Zones { zone })?,
+        None => {
+            let found = Found::by_name(array)?.inspect()?;
+            Zones::of(&found.status.name, &found.geometry, &found.zones, zone)?
+        }
+    };
+    output.print(&report, |report: &Zones| {
         let mut rows = vec![["ZONE", "START", "COND", "WP", "CAP"].map(String::from).to_vec()];
         rows.extend(report.zones.iter().map(|zone| {
             let wp = zone.wp_bytes.map_or("-".to_string(), |wp| wp.to_string());

@@ -1,17 +1,21 @@
 //! Drives: what a path leads to, opened and claimed for this process.
 
+mod block;
 mod claim;
+mod flight;
 mod nvme;
 mod sysfs;
 
 use crate::reactor::Reactor;
+use block::BlockDrive;
 use engine::device::ZonedDevice;
 use nvme::NvmeDrive;
 use sim::ssd::{EmulatedDrive, ImageError, ImageMedia};
 use std::{
     fs::{File, OpenOptions},
     io,
-    path::Path,
+    path::{Path, PathBuf},
+    process::Command,
     rc::Rc,
     time::Duration,
 };
@@ -53,39 +57,89 @@ impl From<ImageError> for OpenError {
     }
 }
 
-/// Opens the drive at `path` and claims it: an image of an emulated drive or an NVMe zoned
-/// namespace.
+/// Opens the drive at `path` and claims it: an image of an emulated drive, an NVMe zoned namespace or
+/// a zoned block device.
 ///
 /// # Errors
 /// When there is none, it is in use, or it is of a kind that is not supported.
 pub fn open(reactor: &Reactor, path: &Path) -> Result<Rc<dyn ZonedDevice>, OpenError> {
-    let node = Node::at(path).map_err(|error| cannot_open(path, &error))?;
-    match node {
+    let failed = |problem: &str| OpenError::failed(path, problem.into());
+    match Node::at(path).map_err(|error| cannot_open(path, &error))? {
         Node::File => Ok(Rc::new(EmulatedDrive::open_image(path)?)),
-        Node::Namespace(name) => open_namespace(reactor, path, &name),
-        Node::Block(name) => match sysfs::namespace(&name) {
-            Some(namespace) if sysfs::is_zoned(&name) => {
-                open_namespace(reactor, &Path::new("/dev").join(&namespace), &namespace)
-            }
-            _ => Err(OpenError::failed(path, "is not an NVMe zoned namespace".into())),
-        },
-        Node::Other => Err(OpenError::failed(path, "is neither a drive nor an image of one".into())),
+        Node::Namespace(name) => {
+            let ring = reactor.ring();
+            let ring = ring.map_err(|error| failed(&format!("cannot be used: {error:#}")))?;
+            Ok(Rc::new(NvmeDrive::open(ring, path, &name)?))
+        }
+        Node::Block(name) if !sysfs::is_zoned(&name) => Err(failed("has no zones")),
+        Node::Block(name) => Ok(Rc::new(BlockDrive::open(reactor, path, &name)?)),
+        Node::Other => Err(failed("is neither a drive nor an image of one")),
     }
 }
 
-fn open_namespace(reactor: &Reactor, path: &Path, name: &str) -> Result<Rc<dyn ZonedDevice>, OpenError> {
-    let ring =
-        reactor.ring().map_err(|error| OpenError::failed(path, format!("cannot be used: {error:#}")))?;
-    Ok(Rc::new(NvmeDrive::open(ring, path, name)?))
+/// The path by which the drive at `path` is used: for the block device of an NVMe namespace that has
+/// a ZRWA it is that of the namespace, because block devices know no ZRWA.
+pub fn resolve(path: &Path) -> PathBuf {
+    if let Ok(Node::Block(name)) = Node::at(path)
+        && sysfs::is_zoned(&name)
+        && let Some(namespace) = sysfs::namespace(&name)
+    {
+        let node = Path::new("/dev").join(&namespace);
+        if nvme::has_zrwa(&node, &namespace) {
+            return node;
+        }
+    }
+    path.to_path_buf()
 }
 
-/// Whether `path` may be a drive: an image, an NVMe namespace or block device with zones. Opens
+/// Whether `path` may be a drive: an image, or an NVMe namespace or block device with zones. Opens
 /// nothing but files.
 pub fn is_drive(path: &Path) -> bool {
     match Node::at(path) {
         Ok(Node::File) => ImageMedia::is_image(path),
         Ok(Node::Namespace(name)) => sysfs::is_zoned(&sysfs::twin(&name)),
+        // Namespaces count once, and what arrays of ours look like to the kernel is no drive.
+        Ok(Node::Block(name)) => {
+            sysfs::is_zoned(&name) && sysfs::namespace(&name).is_none() && !name.starts_with("ublkb")
+        }
         _ => false,
+    }
+}
+
+/// The model that the drive at `path` says it is; images say nothing.
+pub fn model(path: &Path) -> Option<String> {
+    let device = match Node::at(path).ok()? {
+        Node::Namespace(name) => sysfs::class("nvme-generic", &name),
+        Node::Block(name) => sysfs::class("block", &name),
+        Node::File | Node::Other => return None,
+    };
+    sysfs::attribute(&device.join("device/model"))
+}
+
+/// The file system, or what else has left a signature, on the drive at `path`, as far as `blkid`
+/// knows it.
+pub fn signature(path: &Path) -> Option<String> {
+    let block = match Node::at(path).ok()? {
+        Node::Namespace(name) => sysfs::twin(&name),
+        Node::Block(name) => name,
+        Node::File | Node::Other => return None,
+    };
+    let blkid =
+        Command::new("blkid").args(["-p", "-o", "export"]).arg(Path::new("/dev").join(block)).output();
+    describe_signature(&String::from_utf8_lossy(&blkid.ok()?.stdout))
+}
+
+/// What the output of `blkid` says, in words.
+fn describe_signature(export: &str) -> Option<String> {
+    let value = |key: &str| {
+        export.lines().find_map(|line| Some(line.strip_prefix(key)?.strip_prefix('=')?.replace('\\', "")))
+    };
+    let label = value("LABEL").map(|label| format!(" '{label}'")).unwrap_or_default();
+    match (value("TYPE"), value("USAGE"), value("PTTYPE")) {
+        (Some(kind), Some(usage), _) if usage == "filesystem" => Some(format!("{kind} file system{label}")),
+        (Some(kind), _, _) => Some(format!("{kind}{label}")),
+        (None, _, Some(table)) => Some(format!("partition table ({table})")),
+        _ => None,
     }
 }
 
@@ -95,4 +149,29 @@ fn open_file(path: &Path) -> Result<File, OpenError> {
 
 fn cannot_open(path: &Path, error: &io::Error) -> OpenError {
     OpenError::failed(path, format!("cannot be opened: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signatures_in_words() {
+        let words = |text: &str| describe_signature(text).unwrap_or_default();
+        let f2fs = "DEVNAME=/dev/nvme0n1\nLABEL=my\\ data\nUUID=1\nTYPE=f2fs\nUSAGE=filesystem\n";
+        assert_eq!(words(f2fs), "f2fs file system 'my data'");
+        assert_eq!(words("TYPE=linux_raid_member\nUSAGE=raid\n"), "linux_raid_member");
+        assert_eq!(words("PTTYPE=gpt\n"), "partition table (gpt)");
+        assert_eq!(describe_signature(""), None);
+    }
+
+    #[test]
+    fn what_is_no_drive_is_refused_with_its_name() {
+        let reactor = Reactor::default();
+        let refusal = |path: &str| open(&reactor, Path::new(path)).map(|_| ()).unwrap_err().to_string();
+        assert_eq!(refusal("/dev/null"), "/dev/null: is neither a drive nor an image of one");
+        assert!(refusal("/dev/no such drive").starts_with("/dev/no such drive: cannot be opened: No such"));
+        assert_eq!(resolve(Path::new("/dev/null")), Path::new("/dev/null"));
+        assert!(!is_drive(Path::new("/dev/null")) && !is_drive(Path::new("/proc/self/exe")));
+    }
 }

@@ -93,6 +93,8 @@ impl Place {
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_zoneraid"));
         command.args(args).current_dir(self.dir.path()).env_remove("ZONERAID_DIR");
+        // Daemons of the machine are none of its business.
+        command.env("ZONERAID_RUN_DIR", self.path("run"));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }

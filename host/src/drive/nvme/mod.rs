@@ -9,8 +9,8 @@
 
 mod wire;
 
-use super::{OpenError, claim::Claim, sysfs};
-use crate::ring::{Outcome, Ring, Target, TargetId};
+use super::{OpenError, claim::Claim, flight::InFlight, sysfs};
+use crate::ring::{Outcome, Ring, Target};
 use engine::{
     buf::{BLOCK, Buf},
     device::{
@@ -20,7 +20,6 @@ use engine::{
 };
 use io_uring::{opcode, types::Fd};
 use std::{
-    cell::{Cell, RefCell},
     fs::File,
     io,
     os::fd::AsRawFd,
@@ -52,13 +51,8 @@ struct Namespace {
     device: PathBuf,
     format: Format,
     geometry: Geometry,
-    ring: Ring,
-    target: Cell<Option<TargetId>>,
     slots: Rc<Slots>,
-    operations: RefCell<Vec<Option<Operation>>>,
-    free: RefCell<Vec<u32>>,
-    /// The drive has been dropped: the last operation lets go of all this.
-    dropped: Cell<bool>,
+    in_flight: InFlight<Operation>,
     /// Metadata of writes whose caller has none, and where that of reads goes.
     no_metadata: Buf,
     metadata_sink: Buf,
@@ -100,25 +94,26 @@ impl NvmeDrive {
             device: sysfs::class("nvme-generic", name).join("device"),
             format,
             geometry,
-            ring: ring.clone(),
-            target: Cell::new(None),
             slots: Rc::default(),
-            operations: RefCell::default(),
-            free: RefCell::default(),
-            dropped: Cell::new(false),
+            in_flight: InFlight::new(ring),
             no_metadata: Buf::zeroed(scratch),
             metadata_sink: Buf::zeroed(scratch),
             _claim: claim,
         });
-        namespace.target.set(Some(ring.add(namespace.clone())));
+        namespace.in_flight.belong_to(namespace.clone());
         Ok(NvmeDrive(namespace))
     }
 }
 
+/// Whether the namespace that sysfs calls `name` has a ZRWA; `false` if it cannot be asked.
+pub fn has_zrwa(path: &Path, name: &str) -> bool {
+    super::open_file(path)
+        .is_ok_and(|file| identify(&file, name).is_ok_and(|(_, geometry)| geometry.zrwa.is_some()))
+}
+
 impl Drop for NvmeDrive {
     fn drop(&mut self) {
-        self.0.dropped.set(true);
-        self.0.let_go();
+        self.0.in_flight.drop_drive();
     }
 }
 
@@ -134,12 +129,10 @@ impl ZonedDevice for NvmeDrive {
 
 impl Target for Namespace {
     fn complete(&self, token: u32, outcome: Outcome) {
-        let operation = self.operations.borrow_mut().get_mut(token as usize).and_then(Option::take);
-        self.free.borrow_mut().push(token);
-        if let Some(operation) = operation {
+        if let Some(operation) = self.in_flight.take(token) {
             self.finish(operation, outcome);
         }
-        self.let_go();
+        self.in_flight.let_go();
     }
 }
 
@@ -256,25 +249,14 @@ impl Namespace {
     fn start(&self, operation: Operation, mut command: Passthrough) {
         command.nsid = self.format.nsid;
         command.timeout_ms = TIMEOUT_MS;
-        let token = {
-            let mut operations = self.operations.borrow_mut();
-            let token = self.free.borrow_mut().pop().unwrap_or_else(|| {
-                operations.push(None);
-                operations.len() as u32 - 1
-            });
-            operations[token as usize] = Some(operation);
-            token
-        };
         let entry = opcode::UringCmd80::new(Fd(self.file.as_raw_fd()), URING_IO_COMMAND)
             .cmd(command.encode())
             .build();
-        let Some(target) = self.target.get() else { return };
-        // SAFETY: the buffers are those of the operation, or the metadata scratch. Both live in
-        // `self`, which the ring holds as a target until the last operation has completed. What a
+        // SAFETY: the buffers are those of the operation, or the metadata scratch of the drive. What a
         // read fills nobody else holds.
-        if let Err(error) = unsafe { self.ring.push(target, token, entry) } {
+        if let Err((operation, error)) = unsafe { self.in_flight.start(operation, entry) } {
             let result = -error.raw_os_error().unwrap_or(libc::EIO);
-            self.complete(token, Outcome { result, extra: 0, more: false });
+            self.finish(operation, Outcome { result, extra: 0, more: false });
         }
     }
 
@@ -338,17 +320,6 @@ impl Namespace {
             // A namespace with several controllers has no such file.
             Err(_) if self.device.exists() => DeviceError::Timeout,
             Err(_) => DeviceError::Gone,
-        }
-    }
-
-    /// Once the drive is dropped and nothing is in flight, the ring need not hold it any more.
-    fn let_go(&self) {
-        let idle = self.free.borrow().len() == self.operations.borrow().len();
-        if self.dropped.get()
-            && idle
-            && let Some(target) = self.target.take()
-        {
-            self.ring.remove(target);
         }
     }
 }

@@ -1,0 +1,61 @@
+# What the tests have in common; read before each of them. Tests run with `set -euo pipefail`.
+
+fail() {
+    echo "FAILED: $*" >&2
+    exit 1
+}
+
+# Says what is done next, and when.
+step() { echo "== $(cut -d' ' -f1 /proc/uptime) s: $*"; }
+
+# wait_for SECONDS COMMAND...: until the command succeeds
+wait_for() {
+    local end=$((SECONDS + $1))
+    shift
+    until "$@"; do
+        ((SECONDS < end)) || fail "still not so: $*"
+        sleep 0.1
+    done
+}
+
+# refused COMMAND...: the command has to fail
+refused() {
+    if "$@" >/dev/null 2>&1; then fail "was not refused: $*"; fi
+}
+
+# A number below $1, drawn from the seed and from what is said to be decided.
+draw() { echo $((16#$(echo "$GUEST_SEED $*" | sha256sum | head -c 12) % $1)); }
+
+# The controller (nvme3) that has the serial driveN; PCI probes them in any order.
+controller() {
+    local serial
+    for serial in /sys/class/nvme/*/serial; do
+        if [[ $(cat "$serial" 2>/dev/null) =~ ^drive$1\ *$ ]]; then
+            basename "$(dirname "$serial")"
+            return
+        fi
+    done
+    return 1
+}
+
+# The drive as zoneraid takes it, and as a block device of the kernel's.
+drive() { local c; c=$(controller "$1") && echo "/dev/ng${c#nvme}n1"; }
+block() { local c; c=$(controller "$1") && echo "/dev/${c}n1"; }
+drives() { local n; for n in "$@"; do drive "$n"; done; }
+
+# remove_drive N: as if it had been pulled; add_drives: those that were removed are back
+remove_drive() { echo 1 >"/sys/class/nvme/$(controller "$1")/device/remove"; }
+add_drives() { echo 1 >/sys/bus/pci/rescan; }
+
+# null_blk NAME MEGABYTES [KEY=VALUE...]: a block device in memory, as configfs describes it
+null_blk() {
+    local name=$1 size=$2 pair
+    shift 2
+    modprobe null_blk nr_devices=0
+    local dir=/sys/kernel/config/nullb/$name
+    mkdir "$dir"
+    for pair in blocksize=4096 "size=$size" memory_backed=1 irqmode=0 "$@" power=1; do
+        echo "${pair#*=}" >"$dir/${pair%%=*}"
+    done
+    wait_for 5 test -b "/dev/$name"
+}

@@ -1,0 +1,212 @@
+//! A kernel for the guest: the distribution's own package, unpacked, not installed.
+
+use anyhow::{Context, Result, bail, ensure};
+use std::{
+    env,
+    ffi::OsStr,
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+/// ublk makes zoned block devices since 6.6.
+const OLDEST: [u32; 2] = [6, 6];
+
+/// What the runner and the tests call, and the Debian packages that have it.
+const TOOLS: [(&str, &str); 18] = [
+    ("qemu-system-x86_64", "qemu-system-x86"),
+    ("busybox", "busybox-static"),
+    ("modprobe", "kmod"),
+    ("xz", "xz-utils"),
+    ("zstd", "zstd"),
+    ("setpriv", "util-linux"),
+    ("blkzone", "util-linux"),
+    ("mount", "mount"),
+    ("ip", "iproute2"),
+    ("ps", "procps"),
+    ("fio", "fio"),
+    ("mkfs.f2fs", "f2fs-tools"),
+    ("mkfs.btrfs", "btrfs-progs"),
+    ("mkfs.ext4", "e2fsprogs"),
+    ("nvme", "nvme-cli"),
+    ("jq", "jq"),
+    ("strace", "strace"),
+    ("dpkg", "dpkg"),
+];
+
+/// An unpacked kernel package.
+pub struct Kernel {
+    /// Where it was unpacked: `boot` and `lib/modules` are below.
+    pub root: PathBuf,
+    /// What `uname -r` says when it runs.
+    pub release: String,
+}
+
+impl Kernel {
+    pub fn image(&self) -> PathBuf {
+        self.root.join("boot").join(format!("vmlinuz-{}", self.release))
+    }
+
+    /// The newest kernel in the cache; if there is none, the newest one that apt offers.
+    pub fn newest() -> Result<Self> {
+        need_tools()?;
+        let cache = cache()?.join("kernels");
+        if let Some(kernel) = newest_unpacked(&cache)? {
+            return Ok(kernel);
+        }
+        fetch(&cache)?;
+        newest_unpacked(&cache)?.with_context(|| format!("no kernel in {}", cache.display()))
+    }
+}
+
+/// Where kernels are kept, which are large, slow to get and the same for all checkouts.
+pub fn cache() -> Result<PathBuf> {
+    let base = match (env::var_os("XDG_CACHE_HOME"), env::var_os("HOME")) {
+        (Some(base), _) => PathBuf::from(base),
+        (None, Some(home)) => Path::new(&home).join(".cache"),
+        (None, None) => bail!("neither XDG_CACHE_HOME nor HOME is set: no place to keep a kernel"),
+    };
+    Ok(base.join("zoneraid-guest"))
+}
+
+/// Finds a program as a shell would, and where only root's PATH looks.
+pub fn find_tool(name: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let dirs = env::split_paths(&path).chain(["/usr/sbin", "/sbin", "/usr/bin"].map(PathBuf::from));
+    dirs.map(|dir| dir.join(name)).find(|file| file.is_file())
+}
+
+/// The packages of the programs that are not installed here.
+pub fn missing_packages() -> Vec<&'static str> {
+    let missing = |(tool, _): &&(&str, &str)| match find_tool(tool) {
+        // A busybox that needs shared libraries cannot run in an initramfs.
+        Some(file) if *tool == "busybox" => {
+            fs::read(&file).is_ok_and(|elf| elf.windows(8).take(4096).any(|name| name == b"/ld-linu"))
+        }
+        found => found.is_none(),
+    };
+    let mut packages: Vec<&str> = TOOLS.iter().filter(missing).map(|(_, package)| *package).collect();
+    packages.dedup();
+    packages
+}
+
+fn need_tools() -> Result<()> {
+    let packages = missing_packages();
+    ensure!(
+        packages.is_empty(),
+        "programs that the guest needs are not installed here: \
+         apt-get install --no-install-recommends {}",
+        packages.join(" ")
+    );
+    Ok(())
+}
+
+/// Runs a program to its end and returns what it printed.
+fn output(program: &str, args: &[&OsStr], dir: &Path) -> Result<String> {
+    let mut command = Command::new(find_tool(program).unwrap_or_else(|| program.into()));
+    let output = command
+        .args(args)
+        .current_dir(dir)
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("cannot run {program}"))?;
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let line: Vec<String> = args.iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
+    ensure!(output.status.success(), "{program} {} failed: {}", line.join(" "), stderr.trim());
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// The numbers in a kernel's release, to be compared: 6.12.117+deb12 is newer than 6.12.43.
+fn numbers(release: &str) -> Vec<u32> {
+    release.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect()
+}
+
+/// `linux-image-RELEASE` of a general kernel: Debian's amd64, Ubuntu's generic.
+fn release_of(package: &str) -> Option<&str> {
+    let release = package.strip_prefix("linux-image-")?;
+    let general = release.strip_suffix("-amd64").or_else(|| release.strip_suffix("-generic"))?;
+    let special = ["cloud", "rt", "unsigned"].iter().any(|kind| general.split('-').any(|part| part == *kind));
+    let full = numbers(general).len() >= 3;
+    (general.starts_with(|c: char| c.is_ascii_digit()) && full && !special).then_some(release)
+}
+
+fn fetch(cache: &Path) -> Result<()> {
+    let listed = output("apt-cache", &["pkgnames".as_ref(), "linux-image-".as_ref()], Path::new("/"))?;
+    let new_enough = |release: &&str| numbers(release).as_slice() >= OLDEST.as_slice();
+    let release =
+        listed.lines().filter_map(release_of).filter(new_enough).max_by_key(|release| numbers(release));
+    let release = release.context(
+        "apt offers no kernel from 6.6 on: run apt-get update, or add the distribution's newer kernels \
+         (backports, or hardware enablement) to its sources",
+    )?;
+    let room = cache.join(format!("{release}.new"));
+    if room.exists() {
+        fs::remove_dir_all(&room).with_context(|| format!("cannot remove {}", room.display()))?;
+    }
+    fs::create_dir_all(&room).with_context(|| format!("cannot create {}", room.display()))?;
+    eprintln!("guest: fetching the kernel {release} into {} (once)", cache.display());
+    // Ubuntu keeps a kernel's modules in packages of their own.
+    let candidates =
+        ["linux-image", "linux-modules", "linux-modules-extra"].map(|p| format!("{p}-{release}"));
+    let prefix = |package: &String| package.starts_with("linux-image");
+    let known = output("apt-cache", &["pkgnames".as_ref(), "linux-modules-".as_ref()], Path::new("/"))?;
+    let offered = |package: &String| known.lines().any(|line| line == package);
+    for package in candidates.iter().filter(|package| prefix(package) || offered(package)) {
+        output("apt-get", &["download".as_ref(), package.as_ref()], &room)?;
+    }
+    for entry in fs::read_dir(&room)? {
+        let file = entry?.path();
+        if file.extension().is_some_and(|extension| extension == "deb") {
+            output("dpkg", &["-x".as_ref(), file.as_ref(), room.as_ref()], &room)?;
+            fs::remove_file(file)?;
+        }
+    }
+    if !room.join("lib").exists() {
+        std::os::unix::fs::symlink("usr/lib", room.join("lib"))?;
+    }
+    output("depmod", &["-b".as_ref(), room.as_ref(), release.as_ref()], &room)?;
+    fs::rename(&room, cache.join(release))?;
+    Ok(())
+}
+
+fn newest_unpacked(cache: &Path) -> Result<Option<Kernel>> {
+    let Ok(entries) = fs::read_dir(cache) else { return Ok(None) };
+    let mut releases = Vec::new();
+    for entry in entries {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        if !name.ends_with(".new") {
+            releases.push(name);
+        }
+    }
+    let newest = releases.into_iter().max_by_key(|release| numbers(release));
+    Ok(newest.map(|release| Kernel { root: cache.join(&release), release }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn general_kernels_are_told_from_special_ones() {
+        assert_eq!(release_of("linux-image-6.12.117+deb12-amd64"), Some("6.12.117+deb12-amd64"));
+        assert_eq!(release_of("linux-image-6.8.0-31-generic"), Some("6.8.0-31-generic"));
+        for package in [
+            "linux-image-6.12-amd64",
+            "linux-image-amd64",
+            "linux-image-6.12.117+deb12-cloud-amd64",
+            "linux-image-6.12.117+deb12-rt-amd64",
+            "linux-image-6.12.117+deb12-amd64-dbg",
+            "linux-image-6.12.117+deb12-amd64-unsigned",
+            "linux-image-unsigned-6.8.0-31-generic",
+        ] {
+            assert_eq!(release_of(package), None, "{package}");
+        }
+    }
+
+    #[test]
+    fn releases_are_compared_as_numbers() {
+        assert!(numbers("6.12.117+deb12-amd64") > numbers("6.12.43+deb12-amd64"));
+        assert!(numbers("6.8.0-31-generic").as_slice() >= OLDEST.as_slice());
+        assert!(numbers("6.1.0-47-amd64").as_slice() < OLDEST.as_slice());
+    }
+}

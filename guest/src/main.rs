@@ -1,0 +1,70 @@
+//! `guest`: runs a command, or the tests in `guest/scenarios`, under a Linux kernel of its own
+//! with emulated ZNS drives, in QEMU.
+//!
+//! The guest sees this machine's files, read-only below an overlay in its memory: what is
+//! installed or built here can be run there. It needs no root rights, no kernel module here and
+//! no KVM. [`kernel`] gets a kernel, [`initramfs`] packs what boots it, [`machine`] is QEMU,
+//! [`run`] lives through one run, [`scenario`] finds and judges the tests. [`load`] makes and
+//! verifies writes that have to survive crashes; it runs inside the guest.
+#![forbid(unsafe_code)]
+
+mod initramfs;
+mod kernel;
+mod load;
+mod machine;
+mod qmp;
+mod run;
+mod scenario;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Run commands and tests in a QEMU guest with emulated ZNS drives.
+#[derive(Parser)]
+#[command(name = "guest", version, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Run a command in a guest, in the current directory
+    ///
+    /// Its output and exit status are passed on: 124 if it takes too long, 125 if there is no
+    /// guest or the guest dies. In the guest, /mnt/guest is the --out directory, and the
+    /// directory of this binary is in PATH.
+    Run(run::Run),
+    /// Run the tests, all short ones by default
+    Test(scenario::Test),
+    /// List the tests
+    List,
+    /// Print the Debian packages that are needed and not installed
+    Packages,
+    /// In a guest: ask the machine for something that only the outside can do
+    #[command(subcommand)]
+    Ask(run::Ask),
+    /// In a guest: write to zones until killed, and log each write that was acknowledged
+    Load(load::Load),
+    /// In a guest: check that all that was acknowledged is on a device
+    Verify(load::Verify),
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().verb {
+        Verb::Run(run) => run.run(),
+        Verb::Test(test) => test.run(),
+        Verb::List => scenario::list(),
+        Verb::Packages => {
+            println!("{}", kernel::missing_packages().join(" "));
+            Ok(ExitCode::SUCCESS)
+        }
+        Verb::Ask(ask) => ask.ask().map(|()| ExitCode::SUCCESS),
+        Verb::Load(load) => load.run().map(|()| ExitCode::SUCCESS),
+        Verb::Verify(verify) => verify.run(),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("guest: {error:#}");
+        ExitCode::from(run::NO_GUEST)
+    })
+}

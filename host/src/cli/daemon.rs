@@ -1,0 +1,128 @@
+//! `start` and `stop`: the daemon of an array.
+
+use super::output::{HEALTHY, Output};
+use crate::{
+    daemon::{self, Client, Daemon, Request, Stopped},
+    label::Label,
+    members::{ArrayName, Found},
+    report::State,
+    tails::Left,
+};
+use anyhow::{Context, Result, bail};
+use serde::{Serialize, de::DeserializeOwned};
+use std::{
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+/// How often it is looked for members that are waited for.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+#[derive(Serialize)]
+struct Started {
+    array: String,
+    uuid: String,
+    state: State,
+    pid: u32,
+    block_device: Option<PathBuf>,
+    /// The block device by the name of its array.
+    link: Option<PathBuf>,
+}
+
+pub fn start(output: Output, name: &ArrayName, wait: Duration) -> Result<u8> {
+    let name = &name.absolute()?;
+    refuse_if_running(name)?;
+    let found = find(output, name, wait)?;
+    for (path, error) in &found.damaged {
+        output.note(&format!("{}: {error}; done without it", path.display()));
+    }
+    let directory = daemon::directory();
+    let uuid = found.label.uuid;
+    // What another assembly has left says nothing any more.
+    let left = Left::read(&daemon::tails_path(&directory, &uuid), &uuid)
+        .filter(|left| left.assembly == found.label.assembly);
+    let daemon = Daemon::start(found, &directory, left.as_ref())?;
+    daemon.end_on_signals()?;
+    daemon.show(left)?;
+    let (about, status) = (daemon.about(), daemon.status());
+    let started = Started {
+        array: about.name,
+        uuid: about.uuid,
+        state: status.state,
+        pid: about.pid,
+        block_device: about.block_device,
+        link: about.link,
+    };
+    output.print(&started, |started| {
+        let device = started.link.as_ref();
+        let device = device.map(|device| format!(" as {}", device.display())).unwrap_or_default();
+        let wrong = if started.state == State::Healthy { "" } else { &format!(": {}", status.status) };
+        format!("'{}' runs{device}, {}{wrong}\n", started.array, started.state)
+    })?;
+    daemon.run()?;
+    Ok(HEALTHY)
+}
+
+fn refuse_if_running(name: &ArrayName) -> Result<()> {
+    if let Some(client) = daemon::find(name)? {
+        let about = &client.about;
+        let device = about.block_device.as_ref();
+        let device = device.map(|device| format!(" as {}", device.display())).unwrap_or_default();
+        bail!("'{}' runs already{device}, by process {}", about.name, about.pid);
+    }
+    Ok(())
+}
+
+/// Finds the members of an array; waits for those that are missing.
+fn find(output: Output, name: &ArrayName, wait: Duration) -> Result<Found> {
+    let deadline = Instant::now() + wait;
+    let mut said = false;
+    loop {
+        let missing = match Found::by_name(name) {
+            Ok(found) => match missing(&found) {
+                Some(missing) if Instant::now() < deadline => missing,
+                _ => return Ok(found),
+            },
+            Err(error) if Instant::now() < deadline => format!("{error:#}"),
+            Err(error) => return Err(error),
+        };
+        if !said {
+            output.note(&format!("{missing}; waiting up to {} seconds", wait.as_secs()));
+            said = true;
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// Says what is missing; a member that the array has done without before is not.
+fn missing(found: &Found) -> Option<String> {
+    let Label { name, members, active, .. } = &found.label;
+    let there = |role: u32| found.drives.iter().any(|d| d.label().is_some_and(|label| label.role == role));
+    let missing: Vec<String> = (0..*members)
+        .filter(|role| active & (1 << role) != 0 && !there(*role))
+        .map(|role| role.to_string())
+        .collect();
+    (!missing.is_empty()).then(|| format!("'{name}' misses its members {}", missing.join(", ")))
+}
+
+pub fn stop(output: Output, name: &ArrayName) -> Result<u8> {
+    let mut client = daemon::find(name)?.with_context(|| format!("'{name}' does not run"))?;
+    let stopped: Stopped = ask(output, &mut client, &Request::Stop)?;
+    output.print(&stopped, |stopped| format!("'{}' does not run any more\n", stopped.array))?;
+    Ok(HEALTHY)
+}
+
+/// Asks the daemon of an array; shows how far a rebuild is.
+pub fn ask<T: DeserializeOwned>(output: Output, client: &mut Client, request: &Request) -> Result<T> {
+    let bar = output.bar("rebuild", 0);
+    let answer = client.ask(
+        request,
+        |note| bar.suspend(|| output.note(note)),
+        |progress| {
+            bar.set_length(progress.total_bytes);
+            bar.set_position(progress.done_bytes);
+        },
+    );
+    bar.finish_and_clear();
+    answer
+}

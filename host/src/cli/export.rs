@@ -1,0 +1,96 @@
+//! `export`: arrays for other machines.
+
+use super::output::{HEALTHY, Output};
+use crate::{
+    daemon,
+    export::{self, MODULES, NVMET, Step},
+    members::{ArrayName, Found},
+};
+use anyhow::{Context, Result, ensure};
+use serde::Serialize;
+use std::{net::IpAddr, path::Path, process::Command};
+
+#[derive(Serialize)]
+struct Exported {
+    array: String,
+    nqn: String,
+    transport: &'static str,
+    address: String,
+    port: u16,
+    dry_run: bool,
+    /// What is done to the configuration of the kernel's target.
+    steps: Vec<String>,
+}
+
+pub fn nvmet(output: Output, name: &ArrayName, address: IpAddr, port: u16, dry_run: bool) -> Result<u8> {
+    let client = daemon::find(name)?;
+    let client = client.with_context(|| format!("'{name}' does not run; zoneraid start {name}"))?;
+    let about = &client.about;
+    let device = about.block_device.as_ref();
+    let device = device.with_context(|| format!("'{}' has no block device", about.name))?;
+    let root = Path::new(NVMET);
+    if !dry_run {
+        load_modules()?;
+        ensure!(root.is_dir(), "the kernel shows no NVMe target in {NVMET}; is configfs mounted?");
+    }
+    let steps = export::Export { uuid: &about.uuid, device, address, port }.steps(root);
+    let steps = steps.with_context(|| format!("'{}' cannot be exported", about.name))?;
+    if !dry_run && let Err(error) = export::carry_out(&steps) {
+        // Half an export would be in the way of the next try.
+        if let Ok(steps) = export::removal(root, &about.uuid) {
+            let _ = export::carry_out(&steps);
+        }
+        return Err(error.context(format!("'{}' cannot be exported", about.name)));
+    }
+    let exported = Exported {
+        array: about.name.clone(),
+        nqn: export::nqn(&about.uuid),
+        transport: "tcp",
+        address: address.to_string(),
+        port,
+        dry_run,
+        steps: steps.iter().map(Step::to_string).collect(),
+    };
+    output.print(&exported, |exported| {
+        let Exported { array, nqn, address, port, dry_run, steps, .. } = exported;
+        if *dry_run {
+            return format!("modprobe -a {}\n{}\n", MODULES.join(" "), steps.join("\n"));
+        }
+        format!("'{array}' is exported; nvme connect -t tcp -a {address} -s {port} -n {nqn}\n")
+    })?;
+    Ok(HEALTHY)
+}
+
+/// Loads what the target needs; what is built in needs no loading, so that only says why if there is
+/// no target afterwards.
+fn load_modules() -> Result<()> {
+    let ran = Command::new("modprobe").arg("-a").args(MODULES).output();
+    let why = match &ran {
+        Ok(ran) => String::from_utf8_lossy(&ran.stderr).trim().to_string(),
+        Err(error) => error.to_string(),
+    };
+    ensure!(Path::new(NVMET).is_dir() || why.is_empty(), "the kernel has no NVMe target: {why}");
+    Ok(())
+}
+
+#[derive(Serialize)]
+struct Removed {
+    array: String,
+    nqn: String,
+}
+
+pub fn remove(output: Output, name: &ArrayName) -> Result<u8> {
+    let (array, uuid) = match daemon::find(name)? {
+        Some(client) => (client.about.name, client.about.uuid),
+        None => {
+            let label = Found::by_name(name)?.label;
+            (label.name, super::output::uuid(&label.uuid))
+        }
+    };
+    let steps = export::removal(Path::new(NVMET), &uuid);
+    export::carry_out(&steps.with_context(|| format!("'{array}' cannot be removed"))?)?;
+    output.print(&Removed { array, nqn: export::nqn(&uuid) }, |removed| {
+        format!("'{}' is not exported any more\n", removed.array)
+    })?;
+    Ok(HEALTHY)
+}

@@ -1,0 +1,202 @@
+//! The block device of a running array and its name in `/dev/zoneraid`.
+
+use super::{Daemon, Phase, log};
+use crate::{
+    cli::output::uuid,
+    report::bytes,
+    tails::{Left, TailFile},
+    ublk::{self, BlockDevice, Options},
+    users,
+};
+use anyhow::{Context, Result, bail, ensure};
+use engine::{array::ArrayStatus, device::ZonedDevice, runtime::Gate};
+use rustix::mm::MlockAllFlags;
+use std::{
+    cell::{Cell, RefCell},
+    fs,
+    future::{Future, poll_fn},
+    io::ErrorKind,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    pin::pin,
+    rc::Rc,
+    task::Poll,
+    time::{Duration, Instant},
+};
+
+/// Where block devices have the names of their arrays.
+const LINKS: &str = "/dev/zoneraid";
+
+/// How long users may take to let go of a block device that is to be taken down.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// A block device that is being served.
+pub struct Block {
+    /// `/dev/ublkbN`
+    pub path: PathBuf,
+    /// What it is called by its array's name.
+    pub link: PathBuf,
+    stop: Cell<bool>,
+    stopped: RefCell<Option<Result<()>>>,
+    changed: Gate,
+}
+
+impl Daemon {
+    /// Shows the array to the kernel: takes over the block device that an earlier daemon has left,
+    /// or makes a new one.
+    pub fn show(self: &Rc<Self>, left: Option<Left>) -> Result<()> {
+        let status = self.array.status();
+        let geometry = self.array.geometry();
+        let path = super::tails_path(&self.directory, &status.uuid);
+        let tails =
+            TailFile::create(&path, &status.uuid, self.array.assembly(), geometry.zones, left.as_ref())?;
+        let device: Rc<dyn ZonedDevice> = Rc::new(self.array.clone());
+        let tag = ublk::tag(&status.uuid);
+        let chunk_bytes = bytes(status.chunk_blocks);
+        let stripe_bytes = chunk_bytes * (status.members.len() as u64 - 1);
+        let options = Options { tag, chunk_bytes: chunk_bytes as u32, stripe_bytes: stripe_bytes as u32 };
+        let reactor = &self.reactor;
+        let device = reactor.wait(async {
+            match ublk::find(reactor, tag).await?[..] {
+                [] => BlockDevice::start(reactor, device, tails, &options).await,
+                [id] => BlockDevice::recover(reactor, device, tails, id, left.as_ref()).await,
+                _ => bail!("several block devices of '{}' have been left behind", status.name),
+            }
+        })??;
+        let name = format!("ublkb{}", device.id());
+        let path = Path::new("/dev").join(&name);
+        let link = link(&status, &path)?;
+        lock_memory();
+        let block = Block {
+            path,
+            link,
+            stop: Cell::new(false),
+            stopped: RefCell::new(None),
+            changed: Gate::default(),
+        };
+        let block = Rc::new(block);
+        *self.block.borrow_mut() = Some(block.clone());
+        // Has udev ask again for the name, which nobody knew when the device appeared.
+        let _ = fs::write(Path::new("/sys/class/block").join(name).join("uevent"), "change");
+        reactor.runtime().spawn(self.clone().keep(block, device));
+        Ok(())
+    }
+
+    /// Serves the block device until it is to be taken down, or somebody else does that.
+    async fn keep(self: Rc<Self>, block: Rc<Block>, device: BlockDevice) {
+        let gone = {
+            let mut gone = pin!(device.gone());
+            let mut ordered = pin!(block.ordered());
+            poll_fn(|context| match ordered.as_mut().poll(context) {
+                Poll::Ready(()) => Poll::Ready(None),
+                Poll::Pending => gone.as_mut().poll(context).map(Some),
+            })
+            .await
+        };
+        match gone {
+            None => {
+                *block.stopped.borrow_mut() = Some(device.stop().await);
+                block.changed.open();
+            }
+            Some(result) => {
+                let name = self.array.status().name;
+                let result = result.with_context(|| format!("'{name}': {} fails", block.path.display()));
+                if result.is_ok() {
+                    log(&format!("'{name}': {} has been removed by somebody else", block.path.display()));
+                    block.unlink();
+                    let _ = fs::remove_file(super::tails_path(&self.directory, &self.array.status().uuid));
+                }
+                *self.failure.borrow_mut() = result.err();
+                self.set_phase(Phase::Ended);
+            }
+        }
+    }
+
+    /// Takes the block device down. If it is in use, it is either left to the next daemon, or that
+    /// is an error.
+    pub async fn hide(&self, leave: bool) -> Result<()> {
+        let Some(block) = self.block.borrow().clone() else { return Ok(()) };
+        let path = block.path.clone();
+        // Opening the device may wait for this very thread.
+        let users = self.reactor.offload(move || lasting_users(&path)).await?;
+        let users = users.context("whoever looked for users of the block device failed")??;
+        if leave && !users.is_empty() {
+            log(&format!("{} is {}; it stays for the next start", block.path.display(), users.join(", ")));
+            return Ok(());
+        }
+        ensure!(users.is_empty(), "{} is {}; end that first", block.path.display(), users.join(", "));
+        self.set_phase(Phase::Ending);
+        block.stop.set(true);
+        block.changed.open();
+        let result = loop {
+            if let Some(result) = block.stopped.take() {
+                break result;
+            }
+            block.changed.wait().await;
+        };
+        block.unlink();
+        result.with_context(|| format!("{} cannot be taken down", block.path.display()))
+    }
+}
+
+impl Block {
+    async fn ordered(&self) {
+        while !self.stop.get() {
+            self.changed.wait().await;
+        }
+    }
+
+    fn unlink(&self) {
+        let target = fs::read_link(&self.link);
+        if target.is_ok_and(|target| target.file_name() == self.path.file_name()) {
+            // A link to nothing does no harm.
+            let _ = fs::remove_file(&self.link);
+        }
+    }
+}
+
+/// Who uses the block device at `path` and is not about to let go of it, as udev is that has a look.
+fn lasting_users(path: &Path) -> Result<Vec<String>> {
+    let start = Instant::now();
+    loop {
+        let users = users::of(path)?;
+        if users.is_empty() || start.elapsed() >= PATIENCE {
+            return Ok(users);
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// Keeps this process in memory: to fetch it back, the kernel may have to write to the block device
+/// first. Without the privilege it works as well, short of memory excepted.
+fn lock_memory() {
+    let _ = rustix::mm::mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT);
+}
+
+/// Gives the block device at `path` the name of its array.
+fn link(status: &ArrayStatus, path: &Path) -> Result<PathBuf> {
+    let problem = || format!("no name can be made in {LINKS}");
+    fs::create_dir_all(LINKS).with_context(problem)?;
+    let file = path.file_name().with_context(problem)?;
+    // As udev makes its links.
+    let target = Path::new("..").join(file);
+    let id = uuid(&status.uuid);
+    let plain = if [".", ".."].contains(&&*status.name) { &id } else { &status.name };
+    // Another array of the same name may have been first.
+    let numbered = format!("{}-{}", status.name, &id[..8]);
+    for name in [plain, &numbered] {
+        let link = Path::new(LINKS).join(name);
+        match fs::read_link(&link) {
+            Ok(old) if old == target => return Ok(link),
+            Ok(_) if link.exists() => continue,
+            Ok(_) => fs::remove_file(&link).with_context(problem)?,
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(_) => continue,
+        }
+        symlink(&target, &link).with_context(problem)?;
+        return Ok(link);
+    }
+    bail!("{LINKS}/{plain} and {LINKS}/{numbered} are names of other devices")
+}

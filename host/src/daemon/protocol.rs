@@ -1,0 +1,77 @@
+//! What commands and the daemon of an array say to each other: one JSON object a line, over a socket
+//! that has the array's UUID for a name. A command asks; notes and progress may precede the answer.
+
+use crate::{repair::MemberName, report::Rebuild};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// Version of the protocol. A daemon and a command of different versions refuse each other.
+pub const PROTOCOL: u32 = 1;
+
+/// Most bytes of a request.
+pub const MAX_REQUEST: usize = 64 << 10;
+
+/// Most bytes of an answer: a report of a hundred thousand zones has a tenth of it.
+pub const MAX_ANSWER: u64 = 128 << 20;
+
+/// A line of either direction.
+#[derive(Serialize, Deserialize)]
+pub struct Line<T> {
+    pub protocol: u32,
+    #[serde(flatten)]
+    pub content: T,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "verb", rename_all = "kebab-case")]
+pub enum Request {
+    /// [`About`] the daemon and its array.
+    About,
+    /// A [`crate::report::Status`].
+    Status,
+    /// [`crate::report::Zones`]: all, or one.
+    Zones { zone: Option<u32> },
+    /// Takes a member out: [`crate::report::Failed`].
+    Fail { member: MemberName },
+    /// Puts a drive in the place of a member and rebuilds it: [`crate::report::Rebuilt`].
+    Replace { member: MemberName, drive: PathBuf, yes: bool },
+    /// Goes on with a rebuild, or watches the one that is going on: [`crate::report::Rebuilt`].
+    Rebuild,
+    /// What is on a member: [`crate::report::Examined`].
+    Examine { drive: PathBuf },
+    /// Takes the block device down and ends the daemon: [`Stopped`].
+    Stop,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Answer {
+    Note(String),
+    Progress(Rebuild),
+    /// The object that the request asks for. The last line.
+    Done(serde_json::Value),
+    /// Why there is none. The last line.
+    Error(String),
+}
+
+/// Which array a daemon runs, and how.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct About {
+    pub name: String,
+    pub uuid: String,
+    pub pid: u32,
+    pub block_device: Option<PathBuf>,
+    /// The block device by the name of its array.
+    pub link: Option<PathBuf>,
+    /// How many members there are when none is missing.
+    pub members: u32,
+    /// Absolute paths of the members' drives.
+    pub drives: Vec<PathBuf>,
+}
+
+/// An array that has been stopped.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Stopped {
+    pub array: String,
+    pub uuid: String,
+}

@@ -1,0 +1,142 @@
+//! Rebuilds in the background: one at a time, whoever has asked for it.
+
+use super::{Answer, Connection, Daemon, log};
+use crate::{
+    repair::{self, MemberName},
+    report::{Rebuild, Rebuilt},
+    size::show,
+};
+use anyhow::{Result, anyhow, bail, ensure};
+use engine::{
+    array::{MemberState, Progress},
+    runtime::Gate,
+};
+use std::{
+    cell::{Cell, RefCell},
+    path::Path,
+    rc::Rc,
+    time::{Duration, Instant},
+};
+
+/// Time between two lines of progress to a client.
+const PROGRESS_EVERY: Duration = Duration::from_millis(200);
+
+/// The rebuild that is going on, and how the last one ended.
+#[derive(Default)]
+pub struct Rebuilder {
+    running: Cell<Option<(Instant, Progress)>>,
+    last: RefCell<Option<Result<u64, String>>>,
+    changed: Gate,
+}
+
+impl Rebuilder {
+    /// How far the rebuild is; `None` if there is none.
+    pub fn progress(&self) -> Option<Rebuild> {
+        let (started, progress) = self.running.get()?;
+        let seconds = started.elapsed().as_secs_f64();
+        let Progress { done_bytes, total_bytes } = progress;
+        let bytes_per_second = if seconds > 0.0 { (done_bytes as f64 / seconds) as u64 } else { 0 };
+        let left = total_bytes.saturating_sub(done_bytes);
+        Some(Rebuild {
+            done_bytes,
+            total_bytes,
+            bytes_per_second,
+            seconds_left: (bytes_per_second > 0).then(|| left.div_ceil(bytes_per_second)),
+        })
+    }
+}
+
+impl Daemon {
+    /// Rebuilds in the background whatever is lacking.
+    pub fn start_rebuild(self: &Rc<Self>) {
+        let rebuilder = &self.rebuilder;
+        let lacking = self.array.status().members.iter().any(|m| m.state == MemberState::Rebuilding);
+        if rebuilder.running.get().is_some() || !lacking {
+            return;
+        }
+        let started = Instant::now();
+        rebuilder.running.set(Some((started, Progress::default())));
+        let daemon = self.clone();
+        self.reactor.runtime().spawn(async move {
+            let rebuilder = &daemon.rebuilder;
+            let result = daemon
+                .array
+                .rebuild(&|progress| {
+                    rebuilder.running.set(Some((started, progress)));
+                    rebuilder.changed.open();
+                })
+                .await
+                .map_err(|error| error.to_string());
+            let name = daemon.array.status().name;
+            match &result {
+                Ok(bytes) => log(&format!("'{name}': {} rebuilt", show(*bytes))),
+                Err(error) => log(&format!("'{name}': the rebuild stopped: {error}")),
+            }
+            rebuilder.running.set(None);
+            *rebuilder.last.borrow_mut() = Some(result);
+            rebuilder.changed.open();
+            daemon.tell();
+        });
+    }
+
+    /// Waits for the end of the rebuild, and tells the client how far it is. Gives the bytes rebuilt.
+    async fn watch_rebuild(&self, connection: &Connection) -> Result<u64> {
+        let mut told: Option<Instant> = None;
+        while let Some(progress) = self.rebuilder.progress() {
+            let changed = self.rebuilder.changed.wait();
+            if told.is_none_or(|at| at.elapsed() >= PROGRESS_EVERY) {
+                told = Some(Instant::now());
+                connection.send(Answer::Progress(progress)).await?;
+            }
+            changed.await;
+        }
+        match &*self.rebuilder.last.borrow() {
+            Some(Ok(bytes)) => Ok(*bytes),
+            Some(Err(error)) => Err(anyhow!("the rebuild stopped: {error}")),
+            None => Ok(0),
+        }
+    }
+
+    pub async fn go_on(self: &Rc<Self>, connection: &Connection) -> Result<Rebuilt> {
+        let status = self.array.status();
+        if let Some(role) = status.members.iter().position(|member| member.state == MemberState::Out) {
+            let name = &status.name;
+            bail!("member {role} is out; give the array a drive with: zoneraid replace {name} {role} NEW");
+        }
+        *self.rebuilder.last.borrow_mut() = None;
+        self.start_rebuild();
+        let rebuilt_bytes = self.watch_rebuild(connection).await?;
+        Ok(Rebuilt { array: status.name, role: None, drive: None, rebuilt_bytes })
+    }
+
+    pub async fn replace(
+        self: &Rc<Self>,
+        member: &MemberName,
+        path: &Path,
+        yes: bool,
+        connection: &Connection,
+    ) -> Result<Rebuilt> {
+        let role = self.role(member)?;
+        let drive = self.take_new(path)?;
+        if let Some(what) = drive.describe() {
+            ensure!(yes, "{}: {what}; --yes destroys that", path.display());
+        }
+        let notes = RefCell::new(Vec::new());
+        let note = |note: &str| notes.borrow_mut().push(note.to_string());
+        repair::attach(&self.array, role, drive.drive(), &note).await?;
+        let name = self.array.status().name;
+        log(&format!("'{name}': {} is member {role} now", path.display()));
+        {
+            let mut drives = self.drives.borrow_mut();
+            drives.retain(|held| held.path != drive.path);
+            drives.push(drive);
+        }
+        self.start_rebuild();
+        for note in notes.take() {
+            connection.send(Answer::Note(note)).await?;
+        }
+        let rebuilt_bytes = self.watch_rebuild(connection).await?;
+        let drive = Some(path.display().to_string());
+        Ok(Rebuilt { array: name, role: Some(role as u32), drive, rebuilt_bytes })
+    }
+}

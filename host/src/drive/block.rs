@@ -1,0 +1,433 @@
+//! Linux zoned block devices: SMR disks, NVMe namespaces without a ZRWA, null_blk.
+//!
+//! Reads, writes and flushes go through the ring, past the page cache. The kernel and the drive may
+//! change the order of writes, so each zone has one on its way at a time. Zone management and
+//! reports are ioctls that block: a thread of its own carries them out. There is neither ZRWA nor
+//! append.
+#![allow(unsafe_code)]
+
+use super::{OpenError, claim, flight::InFlight, sysfs};
+use crate::{
+    reactor::Reactor,
+    ring::{Outcome, Target},
+};
+use engine::{
+    buf::{BLOCK, Buf},
+    device::{
+        Command, Completer, Completion, DeviceError, Done, Geometry, Slots, Status, ZonedDevice, Zones,
+    },
+    zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
+};
+use io_uring::{
+    opcode,
+    squeue::Entry,
+    types::{Fd, FsyncFlags},
+};
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, VecDeque},
+    fs::{File, OpenOptions},
+    io,
+    os::{fd::AsRawFd, unix::fs::OpenOptionsExt},
+    path::Path,
+    rc::Rc,
+    sync::Arc,
+};
+
+/// The kernel counts in these.
+const SECTOR: u64 = 512;
+const BLOCK_SECTORS: u64 = BLOCK as u64 / SECTOR;
+/// Bytes of `struct blk_zone`, and of `struct blk_zone_report` before them.
+const DESCRIPTOR: usize = 64;
+const REPORT_HEADER: usize = 16;
+/// Zones that are asked for at once.
+const REPORT_ZONES: usize = 1024;
+
+const REPORT: libc::Ioctl = libc::_IOWR::<[u64; 2]>(0x12, 130);
+const RESET: libc::Ioctl = libc::_IOW::<[u64; 2]>(0x12, 131);
+const ZONE_SECTORS: libc::Ioctl = libc::_IOR::<u32>(0x12, 132);
+const ZONE_COUNT: libc::Ioctl = libc::_IOR::<u32>(0x12, 133);
+const OPEN: libc::Ioctl = libc::_IOW::<[u64; 2]>(0x12, 134);
+const CLOSE: libc::Ioctl = libc::_IOW::<[u64; 2]>(0x12, 135);
+const FINISH: libc::Ioctl = libc::_IOW::<[u64; 2]>(0x12, 136);
+
+/// A zoned block device.
+pub struct BlockDrive(Rc<Device>);
+
+struct Device {
+    /// Shared with threads that manage zones.
+    file: Arc<File>,
+    geometry: Geometry,
+    reactor: Reactor,
+    slots: Rc<Slots>,
+    in_flight: InFlight<Operation>,
+    /// Zones with a write on its way, and the writes that wait for it.
+    writing: RefCell<BTreeMap<u32, VecDeque<Operation>>>,
+}
+
+/// A read, write or flush.
+struct Operation {
+    completer: Completer,
+    kind: Kind,
+    lba: Lba,
+    data: Buf,
+    oob: Buf,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Read,
+    Write { fua: bool },
+    Flush,
+}
+
+impl BlockDrive {
+    /// Claims the block device at `path`, which sysfs calls `name`.
+    pub fn open(reactor: &Reactor, path: &Path, name: &str) -> Result<BlockDrive, OpenError> {
+        let failed = |problem: String| OpenError::failed(path, problem);
+        let flags = libc::O_EXCL | libc::O_DIRECT;
+        let file = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path);
+        let file = file.map_err(|error| claim::refused(path, name, &error))?;
+        claim::lock(path, &file)?;
+        let geometry = geometry(&file, name).map_err(failed)?;
+        let ring = reactor.ring().map_err(|error| failed(format!("cannot be used: {error:#}")))?;
+        let device = Rc::new(Device {
+            file: Arc::new(file),
+            geometry,
+            reactor: reactor.clone(),
+            slots: Rc::default(),
+            in_flight: InFlight::new(ring),
+            writing: RefCell::default(),
+        });
+        device.in_flight.belong_to(device.clone());
+        Ok(BlockDrive(device))
+    }
+}
+
+impl Drop for BlockDrive {
+    fn drop(&mut self) {
+        self.0.in_flight.drop_drive();
+    }
+}
+
+impl ZonedDevice for BlockDrive {
+    fn geometry(&self) -> &Geometry {
+        &self.0.geometry
+    }
+
+    fn submit(&self, command: Command) -> Completion {
+        let device = &self.0;
+        match command {
+            Command::Read { lba, data, oob } => device.transfer(Kind::Read, lba, data, oob),
+            Command::Write { lba, data, oob, fua } => device.transfer(Kind::Write { fua }, lba, data, oob),
+            Command::Flush => {
+                let (completer, completion) = device.slots.pair();
+                let (data, oob) = (Buf::default(), Buf::default());
+                device.start(Operation { completer, kind: Kind::Flush, lba: Lba(0), data, oob });
+                completion
+            }
+            Command::Append { data, oob, .. } => {
+                Completion::ready(Done { data, oob, ..Done::error(Status::InvalidOpcode.into()) })
+            }
+            Command::Open { zrwa: true, .. } | Command::FlushZrwa { .. } => {
+                Completion::failed(Status::InvalidZoneOperation)
+            }
+            Command::Open { zones, zrwa: false } => device.manage(OPEN, zones, |s| s == ZoneState::Closed),
+            Command::Close { zones } => device.manage(CLOSE, zones, ZoneState::is_open),
+            Command::Finish { zones } => device.manage(FINISH, zones, ZoneState::is_active),
+            Command::Reset { zones } => {
+                device.manage(RESET, zones, |s| s.is_active() || s == ZoneState::Full)
+            }
+            Command::Report { first, count } => device.report(first, count),
+        }
+    }
+}
+
+impl Target for Device {
+    fn complete(&self, token: u32, outcome: Outcome) {
+        if let Some(operation) = self.in_flight.take(token) {
+            self.finish(operation, outcome.result);
+        }
+        self.in_flight.let_go();
+    }
+}
+
+impl Device {
+    fn transfer(&self, kind: Kind, lba: Lba, mut data: Buf, oob: Buf) -> Completion {
+        let blocks = data.blocks();
+        let whole = data.len().is_multiple_of(BLOCK) && oob.is_empty();
+        let own = kind != Kind::Read || data.as_mut().is_some();
+        let size = self.geometry.zones as u64 * self.geometry.zone_size_blocks;
+        let error = if !whole || !own || !(1..=self.geometry.max_transfer_blocks as u64).contains(&blocks) {
+            Status::InvalidField
+        } else if lba.0 >= size || blocks > size - lba.0 {
+            Status::LbaOutOfRange
+        } else {
+            let (completer, completion) = self.slots.pair();
+            self.queue(Operation { completer, kind, lba, data, oob });
+            return completion;
+        };
+        Completion::ready(Done { data, oob, ..Done::error(error.into()) })
+    }
+
+    /// Starts an operation, or puts it behind the writes of its zone.
+    fn queue(&self, operation: Operation) {
+        if let Kind::Write { .. } = operation.kind {
+            let zone = self.geometry.locate(operation.lba).0.0;
+            let mut writing = self.writing.borrow_mut();
+            if let Some(waiting) = writing.get_mut(&zone) {
+                return waiting.push_back(operation);
+            }
+            writing.insert(zone, VecDeque::new());
+        }
+        self.start(operation);
+    }
+
+    fn start(&self, operation: Operation) {
+        let fd = Fd(self.file.as_raw_fd());
+        let (address, length) = (operation.data.as_ptr(), operation.data.len() as u32);
+        let offset = operation.lba.0 * BLOCK as u64;
+        let entry: Entry = match operation.kind {
+            Kind::Read => opcode::Read::new(fd, address.cast_mut(), length).offset(offset).build(),
+            Kind::Write { fua } => {
+                let flags = if fua { libc::RWF_DSYNC } else { 0 };
+                opcode::Write::new(fd, address, length).offset(offset).rw_flags(flags).build()
+            }
+            Kind::Flush => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build(),
+        };
+        // SAFETY: the buffer is that of the operation. What a read fills nobody else holds.
+        if let Err((operation, error)) = unsafe { self.in_flight.start(operation, entry.into()) } {
+            self.finish(operation, -error.raw_os_error().unwrap_or(libc::EIO));
+        }
+    }
+
+    fn finish(&self, operation: Operation, result: i32) {
+        let Operation { completer, kind, lba, data, oob } = operation;
+        let result = match result {
+            errno if errno < 0 => Err(error_of(-errno)),
+            bytes if bytes as usize == data.len() => Ok(()),
+            _ => Err(DeviceError::Os(libc::EIO)),
+        };
+        if let Kind::Write { .. } = kind {
+            let zone = self.geometry.locate(lba).0.0;
+            let next = {
+                let mut writing = self.writing.borrow_mut();
+                let next = writing.get_mut(&zone).and_then(VecDeque::pop_front);
+                if next.is_none() {
+                    writing.remove(&zone);
+                }
+                next
+            };
+            if let Some(next) = next {
+                self.start(next);
+            }
+        }
+        completer.complete(Done { result, data, oob, ..Done::ok() });
+    }
+
+    /// Calls `call` for a zone, or for all that are in a state that `selected` picks.
+    fn manage(&self, call: libc::Ioctl, zones: Zones, selected: fn(ZoneState) -> bool) -> Completion {
+        let (count, size) = (self.geometry.zones, self.geometry.zone_size_blocks * BLOCK_SECTORS);
+        let file = self.file.clone();
+        self.aside(move || {
+            let zones: Vec<ZoneIndex> = match zones {
+                Zones::One(zone) if zone.0 >= count => return Err(Status::LbaOutOfRange.into()),
+                Zones::One(zone) => vec![zone],
+                Zones::All => {
+                    let zones = report(&file, size, ZoneIndex(0), count)?;
+                    zones.into_iter().filter(|zone| selected(zone.state)).map(|zone| zone.zone).collect()
+                }
+            };
+            for zone in zones {
+                let mut range = [zone.0 as u64 * size, size];
+                // SAFETY: the call reads a `struct blk_zone_range`, two numbers.
+                check(unsafe { libc::ioctl(file.as_raw_fd(), call, range.as_mut_ptr()) })?;
+            }
+            Ok(Vec::new())
+        })
+    }
+
+    fn report(&self, first: ZoneIndex, count: u32) -> Completion {
+        let zones = self.geometry.zones;
+        if first.0 >= zones {
+            return Completion::failed(Status::LbaOutOfRange);
+        }
+        let (file, size) = (self.file.clone(), self.geometry.zone_size_blocks * BLOCK_SECTORS);
+        self.aside(move || report(&file, size, first, count.min(zones - first.0)))
+    }
+
+    /// Has a thread do `work`.
+    fn aside(
+        &self,
+        work: impl FnOnce() -> Result<Vec<ZoneInfo>, DeviceError> + Send + 'static,
+    ) -> Completion {
+        let (completer, completion) = self.slots.pair();
+        let reactor = self.reactor.clone();
+        self.reactor.runtime().spawn(async move {
+            let result = match reactor.offload(work).await {
+                Ok(Some(result)) => result,
+                _ => Err(DeviceError::Os(libc::EAGAIN)),
+            };
+            completer.complete(match result {
+                Ok(zones) => Done { zones, ..Done::ok() },
+                Err(error) => Done::error(error),
+            });
+        });
+        completion
+    }
+}
+
+fn check(result: libc::c_int) -> Result<(), DeviceError> {
+    if result >= 0 {
+        return Ok(());
+    }
+    Err(error_of(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)))
+}
+
+/// What the block layer means by an errno.
+fn error_of(errno: i32) -> DeviceError {
+    match errno {
+        libc::ENODEV | libc::ENXIO => DeviceError::Gone,
+        libc::ETIMEDOUT => DeviceError::Timeout,
+        libc::ENODATA => Status::UnrecoveredReadError.into(),
+        libc::ETOOMANYREFS => Status::TooManyOpenZones.into(),
+        libc::EOVERFLOW => Status::TooManyActiveZones.into(),
+        errno => DeviceError::Os(errno),
+    }
+}
+
+/// Asks a block device what it is.
+fn geometry(file: &File, name: &str) -> Result<Geometry, String> {
+    let number = |call, what: &str| {
+        let mut number: u32 = 0;
+        // SAFETY: the call writes one number.
+        let result = check(unsafe { libc::ioctl(file.as_raw_fd(), call, &raw mut number) });
+        result.map(|()| number).map_err(|error| format!("does not tell {what}: {error}"))
+    };
+    let zone_sectors = number(ZONE_SECTORS, "the size of its zones")? as u64;
+    let zones = number(ZONE_COUNT, "the number of its zones")?;
+    if zones == 0 || zone_sectors == 0 || !zone_sectors.is_multiple_of(BLOCK_SECTORS) {
+        return Err(format!("has {zones} zones of {zone_sectors} sectors, which is not supported"));
+    }
+    let attribute =
+        |name_of: &str| sysfs::attribute(&sysfs::class("block", name).join("queue").join(name_of));
+    let limit = |name: &str| attribute(name).and_then(|text| text.parse::<u32>().ok()).unwrap_or(0);
+    if limit("logical_block_size") as usize > BLOCK {
+        return Err(format!("has blocks larger than {BLOCK} bytes, which is not supported"));
+    }
+    let mut capacity = zone_sectors / BLOCK_SECTORS;
+    let mut next = 0;
+    while next < zones {
+        let count = (zones - next).min(REPORT_ZONES as u32);
+        let page = report_page(file, next as u64 * zone_sectors, count as usize)
+            .map_err(|error| format!("gives no zone report: {error}"))?;
+        for zone in page.chunks_exact(DESCRIPTOR) {
+            if zone[24] != SEQUENTIAL_ONLY {
+                return Err(format!(
+                    "has conventional zones (the first is zone {next}), which is not supported"
+                ));
+            }
+            let worn = [ZoneState::ReadOnly, ZoneState::Offline].map(|state| state as u8);
+            if !worn.contains(&zone[25]) {
+                capacity = capacity.min(u64_at(zone, 32) / BLOCK_SECTORS);
+            }
+            next += 1;
+        }
+    }
+    if capacity == 0 {
+        return Err("has zones without capacity".into());
+    }
+    Ok(Geometry {
+        zones,
+        zone_size_blocks: zone_sectors / BLOCK_SECTORS,
+        zone_capacity_blocks: capacity,
+        max_open: limit("max_open_zones"),
+        max_active: limit("max_active_zones"),
+        zrwa: None,
+        oob_bytes: 0,
+        max_transfer_blocks: (sysfs::most_bytes(name) / BLOCK as u64).clamp(1, u32::MAX as u64) as u32,
+        max_append_blocks: 0,
+        volatile_cache: attribute("write_cache").is_none_or(|cache| cache != "write through"),
+    })
+}
+
+/// The zone type of zones that have to be written in order.
+const SEQUENTIAL_ONLY: u8 = 2;
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    bytes[at..at + 8].iter().rev().fold(0, |number, byte| number << 8 | *byte as u64)
+}
+
+/// The descriptors of up to `count` zones from `sector` on; at least one.
+fn report_page(file: &File, sector: u64, count: usize) -> Result<Vec<u8>, DeviceError> {
+    let mut bytes = vec![0; REPORT_HEADER + count * DESCRIPTOR];
+    bytes[..8].copy_from_slice(&sector.to_ne_bytes());
+    bytes[8..12].copy_from_slice(&(count as u32).to_ne_bytes());
+    // SAFETY: the header says how many descriptors there is room for behind it.
+    check(unsafe { libc::ioctl(file.as_raw_fd(), REPORT, bytes.as_mut_ptr()) })?;
+    let found = u32::from_ne_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]) as usize;
+    if found == 0 {
+        return Err(DeviceError::Os(libc::EPROTO));
+    }
+    bytes.truncate(REPORT_HEADER + found.min(count) * DESCRIPTOR);
+    bytes.drain(..REPORT_HEADER);
+    Ok(bytes)
+}
+
+/// Describes `count` zones from `first` on, zones being `size` sectors apart.
+fn report(file: &File, size: u64, first: ZoneIndex, count: u32) -> Result<Vec<ZoneInfo>, DeviceError> {
+    let mut zones: Vec<ZoneInfo> = Vec::with_capacity(count as usize);
+    while zones.len() < count as usize {
+        let next = first.0 as u64 + zones.len() as u64;
+        let wanted = (count as usize - zones.len()).min(REPORT_ZONES);
+        for zone in report_page(file, next * size, wanted)?.chunks_exact(DESCRIPTOR) {
+            zones.push(describe(zone, size).ok_or(DeviceError::Os(libc::EPROTO))?);
+        }
+    }
+    Ok(zones)
+}
+
+/// Reads a `struct blk_zone`.
+fn describe(zone: &[u8], size: u64) -> Option<ZoneInfo> {
+    let (start, wp, capacity) = (u64_at(zone, 0), u64_at(zone, 16), u64_at(zone, 32));
+    let state = ZoneState::from_value(zone[25])?;
+    let capacity_blocks = capacity / BLOCK_SECTORS;
+    let wp_blocks = match state {
+        ZoneState::Empty => 0,
+        // The write pointer means nothing there.
+        ZoneState::Full | ZoneState::ReadOnly | ZoneState::Offline => capacity_blocks,
+        _ => wp.checked_sub(start)? / BLOCK_SECTORS,
+    };
+    let zone = ZoneIndex(u32::try_from(start / size).ok()?);
+    Some(ZoneInfo { zone, state, wp_blocks, capacity_blocks, zrwa: false })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zones_are_described_in_blocks() {
+        let mut zone = [0; DESCRIPTOR];
+        for (at, sectors) in [(0, 3 * 65536u64), (8, 65536), (16, 3 * 65536 + 24), (32, 49152)] {
+            zone[at..at + 8].copy_from_slice(&sectors.to_le_bytes());
+        }
+        (zone[24], zone[25]) = (2, 4);
+        let (zone_index, state) = (ZoneIndex(3), ZoneState::Closed);
+        let closed = ZoneInfo { zone: zone_index, state, wp_blocks: 3, capacity_blocks: 6144, zrwa: false };
+        assert_eq!(describe(&zone, 65536), Some(closed));
+        zone[25] = 0xe;
+        assert_eq!(describe(&zone, 65536).unwrap().wp_blocks, 6144);
+        zone[25] = 0;
+        assert_eq!(describe(&zone, 65536), None);
+    }
+
+    #[test]
+    fn what_the_kernel_means_by_an_errno() {
+        assert_eq!(error_of(libc::ENODEV), DeviceError::Gone);
+        assert_eq!(error_of(libc::EOVERFLOW), Status::TooManyActiveZones.into());
+        assert_eq!(error_of(libc::EIO), DeviceError::Os(libc::EIO));
+        // The numbers of the calls, as other programs print them.
+        assert_eq!([REPORT, RESET, FINISH], [0xc010_1282, 0x4010_1283, 0x4010_1288]);
+    }
+}

@@ -1,0 +1,231 @@
+//! Exporting the block device of an array to other machines with the kernel's NVMe target, which
+//! shows it there as a zoned namespace.
+//!
+//! The target is configured by making directories and writing files in configfs, so what is to be
+//! done is a list of steps that can be looked at first. It takes zoned block devices without
+//! conventional zones, with zones of one size that is a power of two, and with appends: the block
+//! device of an array is never anything else.
+
+use anyhow::{Context, Result, bail, ensure};
+use std::{
+    fmt, fs, io,
+    net::IpAddr,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+};
+
+/// Where the kernel's NVMe target is configured.
+pub const NVMET: &str = "/sys/kernel/config/nvmet";
+
+/// The modules that an export over TCP needs.
+pub const MODULES: [&str; 2] = ["nvmet", "nvmet-tcp"];
+
+/// Something to do to the configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    MakeDirectory(PathBuf),
+    Write(PathBuf, String),
+    Link { at: PathBuf, to: PathBuf },
+    RemoveLink(PathBuf),
+    RemoveDirectory(PathBuf),
+}
+
+/// As a shell would do it.
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Step::MakeDirectory(path) => write!(f, "mkdir {}", path.display()),
+            Step::Write(path, value) => write!(f, "echo {value} > {}", path.display()),
+            Step::Link { at, to } => write!(f, "ln -s {} {}", to.display(), at.display()),
+            Step::RemoveLink(path) => write!(f, "rm {}", path.display()),
+            Step::RemoveDirectory(path) => write!(f, "rmdir {}", path.display()),
+        }
+    }
+}
+
+impl Step {
+    fn carry_out(&self) -> io::Result<()> {
+        match self {
+            Step::MakeDirectory(path) => fs::create_dir(path),
+            Step::Write(path, value) => fs::write(path, value),
+            Step::Link { at, to } => symlink(to, at),
+            Step::RemoveLink(path) => fs::remove_file(path),
+            Step::RemoveDirectory(path) => fs::remove_dir(path),
+        }
+    }
+}
+
+/// Carries out `steps` up to the first that fails.
+pub fn carry_out(steps: &[Step]) -> Result<()> {
+    for step in steps {
+        step.carry_out().with_context(|| format!("'{step}' failed"))?;
+    }
+    Ok(())
+}
+
+/// The name of the subsystem that exports the array `uuid`.
+pub fn nqn(uuid: &str) -> String {
+    format!("nqn.2014-08.org.nvmexpress:uuid:{uuid}")
+}
+
+/// What to export, and where.
+pub struct Export<'a> {
+    pub uuid: &'a str,
+    pub device: &'a Path,
+    pub address: IpAddr,
+    pub port: u16,
+}
+
+impl Export<'_> {
+    /// What makes the configuration in `root` export the array over TCP.
+    pub fn steps(&self, root: &Path) -> Result<Vec<Step>> {
+        let nqn = nqn(self.uuid);
+        let subsystem = root.join("subsystems").join(&nqn);
+        ensure!(!subsystem.exists(), "it is exported already, as {nqn}");
+        let mut steps = Vec::new();
+        let namespace = subsystem.join("namespaces/1");
+        let write = |path: PathBuf, value: &str| Step::Write(path, value.to_string());
+        steps.push(Step::MakeDirectory(subsystem.clone()));
+        steps.push(write(subsystem.join("attr_allow_any_host"), "1"));
+        steps.push(write(subsystem.join("attr_model"), "zoneraid"));
+        let serial: String = self.uuid.chars().filter(|c| *c != '-').take(20).collect();
+        steps.push(write(subsystem.join("attr_serial"), &serial));
+        steps.push(Step::MakeDirectory(namespace.clone()));
+        steps.push(write(namespace.join("device_path"), &self.device.display().to_string()));
+        steps.push(write(namespace.join("device_uuid"), self.uuid));
+        steps.push(write(namespace.join("device_nguid"), self.uuid));
+        steps.push(write(namespace.join("enable"), "1"));
+        let port = match self.existing_port(root) {
+            Some(port) => port,
+            None => {
+                let port = root.join("ports").join(free_port(root).to_string());
+                let family = if self.address.is_ipv4() { "ipv4" } else { "ipv6" };
+                steps.push(Step::MakeDirectory(port.clone()));
+                steps.push(write(port.join("addr_trtype"), "tcp"));
+                steps.push(write(port.join("addr_adrfam"), family));
+                steps.push(write(port.join("addr_traddr"), &self.address.to_string()));
+                steps.push(write(port.join("addr_trsvcid"), &self.port.to_string()));
+                port
+            }
+        };
+        steps.push(Step::Link { at: port.join("subsystems").join(&nqn), to: subsystem });
+        Ok(steps)
+    }
+
+    /// The port that listens where this export is to be found.
+    fn existing_port(&self, root: &Path) -> Option<PathBuf> {
+        let (address, port) = (self.address.to_string(), self.port.to_string());
+        let wanted = [("addr_trtype", "tcp"), ("addr_traddr", &address), ("addr_trsvcid", &port)];
+        ports(root).into_iter().find(|path| wanted.iter().all(|(file, value)| holds(&path.join(file), value)))
+    }
+}
+
+/// What takes the array `uuid` out of the configuration in `root` again, with ports that nothing
+/// else uses.
+pub fn removal(root: &Path, uuid: &str) -> Result<Vec<Step>> {
+    let nqn = nqn(uuid);
+    let subsystem = root.join("subsystems").join(&nqn);
+    if !subsystem.exists() {
+        bail!("it is not exported");
+    }
+    let mut steps = Vec::new();
+    for port in ports(root) {
+        let link = port.join("subsystems").join(&nqn);
+        if link.symlink_metadata().is_err() {
+            continue;
+        }
+        let others = fs::read_dir(port.join("subsystems")).map_or(0, Iterator::count) > 1;
+        steps.push(Step::RemoveLink(link));
+        if !others {
+            steps.push(Step::RemoveDirectory(port));
+        }
+    }
+    let namespace = subsystem.join("namespaces/1");
+    if namespace.exists() {
+        steps.push(Step::RemoveDirectory(namespace));
+    }
+    steps.push(Step::RemoveDirectory(subsystem));
+    Ok(steps)
+}
+
+/// The ports, in the order of their numbers.
+fn ports(root: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(root.join("ports")) else { return Vec::new() };
+    let mut ports: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    ports.sort_by_key(|path| number(path));
+    ports
+}
+
+fn number(port: &Path) -> u16 {
+    port.file_name().and_then(|name| name.to_str()?.parse().ok()).unwrap_or(0)
+}
+
+fn free_port(root: &Path) -> u16 {
+    ports(root).iter().map(|port| number(port)).max().unwrap_or(0) + 1
+}
+
+fn holds(file: &Path, value: &str) -> bool {
+    fs::read_to_string(file).is_ok_and(|text| text.trim() == value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UUID: &str = "01234567-89ab-4def-8123-456789abcdef";
+
+    fn export(port: u16) -> Export<'static> {
+        Export { uuid: UUID, device: Path::new("/dev/ublkb0"), address: IpAddr::from([192, 0, 2, 1]), port }
+    }
+
+    /// A directory with what configfs makes by itself.
+    fn root() -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir_all(root.path().join("ports")).unwrap();
+        fs::create_dir_all(root.path().join("subsystems")).unwrap();
+        root
+    }
+
+    fn carry_out_there(steps: &[Step]) {
+        for step in steps {
+            if let Step::MakeDirectory(path) = step {
+                for made in ["namespaces", "subsystems"] {
+                    fs::create_dir_all(path.join(made)).unwrap();
+                }
+            } else {
+                step.carry_out().unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn an_export_names_the_array_everywhere_and_uses_a_port_that_is_there() {
+        let root = root();
+        let steps = export(4420).steps(root.path()).unwrap();
+        let text: Vec<String> = steps.iter().map(Step::to_string).collect();
+        let text = text.join("\n").replace(&*root.path().to_string_lossy(), "R");
+        assert!(text.starts_with(&format!("mkdir R/subsystems/{}\n", nqn(UUID))), "{text}");
+        for line in [
+            format!("echo {UUID} > R/subsystems/{}/namespaces/1/device_nguid", nqn(UUID)),
+            "echo 192.0.2.1 > R/ports/1/addr_traddr".into(),
+            format!("ln -s R/subsystems/{0} R/ports/1/subsystems/{0}", nqn(UUID)),
+        ] {
+            assert!(text.contains(&line), "no {line:?} in {text}");
+        }
+        carry_out_there(&steps);
+        assert!(export(4420).steps(root.path()).is_err());
+
+        // Another array joins the port, or gets one of its own.
+        let other = "11234567-89ab-4def-8123-456789abcdef";
+        let joined = Export { uuid: other, ..export(4420) }.steps(root.path()).unwrap();
+        assert!(!joined.contains(&Step::MakeDirectory(root.path().join("ports/2"))));
+        let apart = Export { uuid: other, ..export(4421) }.steps(root.path()).unwrap();
+        assert!(apart.contains(&Step::MakeDirectory(root.path().join("ports/2"))));
+        let port = Step::RemoveDirectory(root.path().join("ports/1"));
+        assert!(removal(root.path(), UUID).unwrap().contains(&port));
+        carry_out_there(&joined);
+        let removed = removal(root.path(), UUID).unwrap();
+        assert!(!removed.contains(&port), "another array uses it: {removed:?}");
+        assert!(removal(root.path(), "none").is_err());
+    }
+}

@@ -1,0 +1,209 @@
+//! Control commands: how block devices come and go.
+#![allow(unsafe_code)]
+
+use super::abi::{self, Control, Info};
+use crate::{reactor::Reactor, ring::Ring};
+use anyhow::{Context, Result, bail, ensure};
+use io_uring::{opcode, types::Fd};
+use std::{
+    cell::Cell,
+    fs::File,
+    io::{self, ErrorKind},
+    os::fd::AsRawFd,
+    path::Path,
+    process::{Command, Stdio},
+    rc::Rc,
+    time::Duration,
+};
+
+const PATH: &str = "/dev/ublk-control";
+
+/// Where the driver lists its devices.
+const CLASS: &str = "/sys/class/ublk-char";
+
+/// How long a process that has been killed may take to let go of its device.
+const RELEASE_PATIENCE: Duration = Duration::from_secs(30);
+
+/// The control device of the ublk driver.
+pub(super) struct Controls {
+    ring: Ring,
+    file: Rc<File>,
+}
+
+/// The memory that a command reads or writes.
+type Buffer = Rc<[Cell<u8>]>;
+
+fn buffer(bytes: &[u8]) -> Buffer {
+    bytes.iter().copied().map(Cell::new).collect()
+}
+
+fn content(buffer: &Buffer) -> Vec<u8> {
+    buffer.iter().map(Cell::get).collect()
+}
+
+impl Controls {
+    /// Opens the control device, loading the driver if need be, and checks what it can do.
+    pub(super) async fn open(reactor: &Reactor) -> Result<Controls> {
+        let file = match open_file() {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                let modprobe = Command::new("modprobe").arg("ublk_drv").stderr(Stdio::null()).status();
+                if modprobe.is_ok_and(|status| status.success()) { open_file() } else { Err(error) }
+            }
+            result => result,
+        };
+        let controls = Controls::over(reactor, file)?;
+        let features = controls.features().await?;
+        ensure!(
+            features & abi::FEATURES == abi::FEATURES,
+            "the ublk driver of this kernel cannot do zoned block devices: Linux 6.6 or newer can"
+        );
+        Ok(controls)
+    }
+
+    fn over(reactor: &Reactor, file: io::Result<File>) -> Result<Controls> {
+        let file = Rc::new(file.map_err(|error| match error.kind() {
+            ErrorKind::NotFound => anyhow::anyhow!(
+                "this kernel has no ublk driver, which block devices need: `modprobe ublk_drv` (Linux 6.6 or newer)"
+            ),
+            ErrorKind::PermissionDenied => anyhow::anyhow!("block devices need root: {PATH} cannot be opened"),
+            _ => anyhow::anyhow!("{PATH} cannot be opened: {error}"),
+        })?);
+        Ok(Controls { ring: reactor.ring()?.clone(), file })
+    }
+
+    async fn features(&self) -> Result<u64> {
+        let features = buffer(&[0; 8]);
+        match self.run(Control::GetFeatures, u32::MAX, &features, 0).await {
+            // Drivers from before there was such a command.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENODEV)) => Ok(0),
+            Err(error) if error.raw_os_error() == Some(libc::EPERM) => bail!("block devices need root"),
+            Err(error) => Err(error).context("the ublk driver cannot be asked what it can do"),
+            Ok(()) => {
+                let mut bytes = [0; 8];
+                bytes.copy_from_slice(&content(&features));
+                Ok(u64::from_ne_bytes(bytes))
+            }
+        }
+    }
+
+    /// Makes `/dev/ublkcN`; gives N and how many queues there are.
+    pub(super) async fn add(&self, queues: u16, depth: u16, tag: u64) -> Result<Info> {
+        let info = Info {
+            queues,
+            depth,
+            state: 0,
+            max_request_bytes: abi::MAX_REQUEST_BLOCKS * engine::buf::BLOCK as u32,
+            device: u32::MAX,
+            flags: abi::FEATURES,
+            tag,
+        };
+        let info = buffer(&info.to_bytes());
+        let added = self.run(Control::AddDev, u32::MAX, &info, 0).await;
+        added.context("the ublk driver makes no zoned block device")?;
+        Ok(Info::from_bytes(&content(&info)))
+    }
+
+    pub(super) async fn set_params(&self, id: u32, params: &[u8]) -> Result<()> {
+        let params = buffer(params);
+        let set = self.run(Control::SetParams, id, &params, 0).await;
+        set.context("the ublk driver does not take the parameters of the block device")
+    }
+
+    /// Makes `/dev/ublkbN`. The kernel reads its zones and first blocks meanwhile: all queues have
+    /// to be served.
+    pub(super) async fn start(&self, id: u32) -> Result<()> {
+        let started = self.run(Control::StartDev, id, &buffer(&[]), std::process::id() as u64).await;
+        started.with_context(|| format!("/dev/ublkb{id} cannot be started"))
+    }
+
+    /// Takes `/dev/ublkbN` away.
+    pub(super) async fn stop(&self, id: u32) -> Result<()> {
+        let stopped = self.run(Control::StopDev, id, &buffer(&[]), 0).await;
+        stopped.with_context(|| format!("/dev/ublkb{id} cannot be stopped"))
+    }
+
+    /// Takes `/dev/ublkcN` away, which nobody may have open any more.
+    pub(super) async fn delete(&self, id: u32) -> Result<()> {
+        let deleted = self.run(Control::DelDev, id, &buffer(&[]), 0).await;
+        deleted.with_context(|| format!("/dev/ublkc{id} cannot be removed"))
+    }
+
+    /// Begins to take over a device from a process that has died.
+    pub(super) async fn start_recovery(&self, id: u32) -> Result<()> {
+        let step = Duration::from_millis(10);
+        let mut patience = RELEASE_PATIENCE;
+        loop {
+            match self.run(Control::StartUserRecovery, id, &buffer(&[]), 0).await {
+                // The process is not quite dead yet, or the driver not done with it.
+                Err(error) if error.raw_os_error() == Some(libc::EBUSY) && !patience.is_zero() => {
+                    self.sleep(step).await;
+                    patience = patience.saturating_sub(step);
+                }
+                result => {
+                    return result.with_context(|| format!("/dev/ublkb{id} cannot be taken over"));
+                }
+            }
+        }
+    }
+
+    /// Ends it: the kernel issues again what the dead process has left undone.
+    pub(super) async fn end_recovery(&self, id: u32) -> Result<()> {
+        let ended = self.run(Control::EndUserRecovery, id, &buffer(&[]), std::process::id() as u64).await;
+        ended.with_context(|| format!("/dev/ublkb{id} cannot be taken over"))
+    }
+
+    pub(super) async fn info(&self, id: u32) -> io::Result<Info> {
+        let info = buffer(&[0; abi::INFO_BYTES]);
+        self.run(Control::GetDevInfo, id, &info, 0).await?;
+        Ok(Info::from_bytes(&content(&info)))
+    }
+
+    async fn run(&self, control: Control, device: u32, buffer: &Buffer, data: u64) -> io::Result<()> {
+        let address = if buffer.is_empty() { 0 } else { buffer.as_ptr() as u64 };
+        let command = abi::control_command(device, address, buffer.len(), data);
+        let entry = opcode::UringCmd80::new(Fd(self.file.as_raw_fd()), control.code()).cmd(command).build();
+        // SAFETY: the command points to the cells of `buffer` alone, which stay where they are
+        // until both references are gone, and which may change at any time.
+        let outcome = unsafe { self.ring.run(entry, (buffer.clone(), self.file.clone())) }.await;
+        match outcome.result {
+            result if result < 0 => Err(io::Error::from_raw_os_error(-result)),
+            _ => Ok(()),
+        }
+    }
+
+    async fn sleep(&self, time: Duration) {
+        let time = io_uring::types::Timespec::from(time);
+        let time: Rc<io_uring::types::Timespec> = Rc::new(time);
+        let entry = opcode::Timeout::new(&*time).build();
+        // SAFETY: the entry points to `time`, which is kept.
+        unsafe { self.ring.run(entry.into(), time) }.await;
+    }
+}
+
+fn open_file() -> io::Result<File> {
+    File::options().read(true).write(true).open(PATH)
+}
+
+/// Block devices that carry `tag`, whether a process serves them or not.
+pub(super) async fn find(reactor: &Reactor, tag: u64) -> Result<Vec<Info>> {
+    let Ok(entries) = std::fs::read_dir(Path::new(CLASS)) else {
+        // No driver, no devices.
+        return Ok(Vec::new());
+    };
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let mut ids: Vec<u32> = names.filter_map(|name| name.strip_prefix("ublkc")?.parse().ok()).collect();
+    ids.sort_unstable();
+    if ids.is_empty() {
+        return Ok(Vec::new());
+    }
+    let controls = Controls::over(reactor, open_file())?;
+    let mut found = Vec::new();
+    for id in ids {
+        match controls.info(id).await {
+            Ok(info) if info.tag == tag && info.flags & abi::FEATURES == abi::FEATURES => found.push(info),
+            // Somebody else's, or gone meanwhile.
+            _ => {}
+        }
+    }
+    Ok(found)
+}

@@ -1,0 +1,194 @@
+//! A zoned device as a block device of the kernel: `/dev/ublkbN`.
+//!
+//! This is the server side of Linux's ublk protocol, on the ring that everything else here uses:
+//! one system call hands in answers, drive commands and fetches together, on one thread. The
+//! libraries that exist bring rings, threads and an executor of their own.
+//!
+//! The block device outlives the process that serves it. When the process dies, the kernel holds
+//! requests back until another one takes over, and issues those again that had no answer
+//! ([`replay`]); what had been answered is known from [`crate::tails`].
+
+mod abi;
+mod control;
+mod queue;
+mod replay;
+
+use crate::{
+    reactor::Reactor,
+    tails::{Left, TailFile},
+};
+use abi::Info;
+use anyhow::{Context, Result, ensure};
+use control::Controls;
+use engine::device::{Geometry, ZonedDevice};
+use queue::Queues;
+use replay::Replay;
+use std::{fs::File, rc::Rc, thread::available_parallelism};
+
+/// Most queues of a block device. One thread serves them all; they keep the processors that use
+/// the device from waiting for each other.
+const MAX_QUEUES: u16 = 4;
+
+/// Requests that a queue holds.
+const DEPTH: u16 = 128;
+
+/// How a block device presents itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// By which a later process finds the device, see [`find`].
+    pub tag: u64,
+    /// Bytes of the smallest write that does well: a chunk.
+    pub chunk_bytes: u32,
+    /// Bytes of the best write: a stripe.
+    pub stripe_bytes: u32,
+}
+
+/// The tag of the block device of an array.
+pub fn tag(uuid: &[u8; 16]) -> u64 {
+    let value = u128::from_ne_bytes(*uuid);
+    value as u64 ^ (value >> 64) as u64
+}
+
+/// The numbers of the block devices with this tag whose process has died, or is about to.
+pub async fn find(reactor: &Reactor, tag: u64) -> Result<Vec<u32>> {
+    let found = control::find(reactor, tag).await?;
+    Ok(found.iter().filter(|info| info.state != abi::DEAD).map(|info| info.device).collect())
+}
+
+/// A zoned device that the kernel has as `/dev/ublkbN`. Dropped, it is served for as long as the
+/// process lives, and waits for the next process then.
+pub struct BlockDevice {
+    controls: Controls,
+    queues: Rc<Queues>,
+    tails: Rc<TailFile>,
+    id: u32,
+}
+
+impl BlockDevice {
+    /// Makes a new block device of `device`.
+    pub async fn start(
+        reactor: &Reactor,
+        device: Rc<dyn ZonedDevice>,
+        tails: TailFile,
+        options: &Options,
+    ) -> Result<BlockDevice> {
+        let geometry = device.geometry().clone();
+        check_geometry(&geometry)?;
+        let controls = Controls::open(reactor).await?;
+        // What a process left that died while it started or stopped.
+        for dead in control::find(reactor, options.tag).await? {
+            if dead.state == abi::DEAD {
+                controls.delete(dead.device).await?;
+            }
+        }
+        let processors = available_parallelism().map_or(1, usize::from);
+        let info = controls.add(MAX_QUEUES.min(processors as u16), DEPTH, options.tag).await?;
+        let started = async {
+            let params = abi::params(&geometry, options.chunk_bytes, options.stripe_bytes);
+            controls.set_params(info.device, &params).await?;
+            serve(reactor, &info, device, Rc::new(tails), Replay::default())
+        };
+        let (queues, tails) = match started.await {
+            Ok(served) => served,
+            Err(error) => {
+                let _ = controls.delete(info.device).await;
+                return Err(error);
+            }
+        };
+        let this = BlockDevice { controls, queues, tails, id: info.device };
+        match this.go_live().await {
+            Ok(()) => Ok(this),
+            Err(error) => {
+                let _ = this.stop().await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes over the block device `id` from a process that has died, as soon as the kernel has
+    /// noticed. `left` is what that process knew, if `device` is the same array, taken over.
+    pub async fn recover(
+        reactor: &Reactor,
+        device: Rc<dyn ZonedDevice>,
+        tails: TailFile,
+        id: u32,
+        left: Option<&Left>,
+    ) -> Result<BlockDevice> {
+        let controls = Controls::open(reactor).await?;
+        let info = controls.info(id).await.with_context(|| format!("/dev/ublkb{id} cannot be taken over"))?;
+        let replay = Replay::after(&*device, left).await;
+        let replay = replay.with_context(|| format!("/dev/ublkb{id} cannot be taken over"))?;
+        controls.start_recovery(id).await?;
+        let (queues, tails) = serve(reactor, &info, device, Rc::new(tails), replay)?;
+        let this = BlockDevice { controls, queues, tails, id };
+        this.settled().await?;
+        this.controls.end_recovery(id).await?;
+        Ok(this)
+    }
+
+    /// N of `/dev/ublkbN`.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// Waits until the kernel has no use for this process any more: somebody else has removed the
+    /// block device, or an error says why it cannot be served.
+    pub async fn gone(&self) -> Result<()> {
+        self.queues.drained().await;
+        self.queues.check()
+    }
+
+    /// Removes the block device. What nobody has written back by then is lost, so nobody should
+    /// have it open.
+    pub async fn stop(self) -> Result<()> {
+        self.controls.stop(self.id).await?;
+        self.queues.drained().await;
+        self.queues.detach();
+        // The last reference, and with it the device file.
+        drop(self.queues);
+        self.controls.delete(self.id).await?;
+        self.tails.remove();
+        Ok(())
+    }
+
+    async fn go_live(&self) -> Result<()> {
+        self.settled().await?;
+        self.controls.start(self.id).await
+    }
+
+    /// Waits until the kernel has seen all fetches: starting a device waits for them for ever.
+    async fn settled(&self) -> Result<()> {
+        // Whatever it says, it comes after the fetches.
+        let _ = self.controls.info(self.id).await;
+        self.queues.check()
+    }
+}
+
+fn serve(
+    reactor: &Reactor,
+    info: &Info,
+    device: Rc<dyn ZonedDevice>,
+    tails: Rc<TailFile>,
+    replay: Replay,
+) -> Result<(Rc<Queues>, Rc<TailFile>)> {
+    // Memory that this process needs must not wait for writes through its own block device.
+    // Without the privilege to say so it works as well, short of memory excepted.
+    let _ = rustix::process::configure_io_flusher_behavior(true);
+    let path = format!("/dev/ublkc{}", info.device);
+    let channel = File::options().read(true).write(true).open(&path);
+    let channel = channel.with_context(|| format!("{path} cannot be opened"))?;
+    let queues = Queues::serve(reactor, channel, info, device, tails.clone(), replay)?;
+    Ok((queues, tails))
+}
+
+/// Checks that the kernel can have a block device of this geometry.
+fn check_geometry(geometry: &Geometry) -> Result<()> {
+    let sectors = geometry.zone_size_blocks * abi::SECTORS;
+    ensure!(
+        sectors.is_power_of_two() && sectors <= u32::MAX as u64,
+        "a block device needs a zone size that is a power of two below 2 TiB, this array's is {} KiB",
+        geometry.zone_size_blocks * 4
+    );
+    ensure!(geometry.max_append_blocks > 0, "a zoned block device needs appends");
+    Ok(())
+}

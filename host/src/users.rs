@@ -1,0 +1,149 @@
+//! Who uses a block device.
+
+use anyhow::{Context, Result};
+use std::{
+    ffi::OsStr,
+    fs::{self, OpenOptions},
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+};
+
+/// Where the kernel's NVMe target is configured.
+const NVMET: &str = "/sys/kernel/config/nvmet/subsystems";
+
+/// Who uses the block device at `path`, each in a few words; empty if nobody does. May block for as
+/// long as the device does. Other processes of this kind are seen only with the right to look at them.
+pub fn of(path: &Path) -> Result<Vec<String>> {
+    let real = path.canonicalize().with_context(|| format!("{} is not there", path.display()))?;
+    let number = real.metadata().with_context(|| format!("{} is not there", path.display()))?.rdev();
+    let number = format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number));
+    let mut users = mounts(&read("/proc/self/mountinfo"), &number, &real);
+    users.extend(swaps(&read("/proc/swaps"), &real));
+    users.extend(names_in(&Path::new("/sys/dev/block").join(&number).join("holders"), "held by"));
+    users.extend(targets(Path::new(NVMET), &real));
+    users.extend(openers(Path::new("/proc"), &real));
+    if users.is_empty() && is_held(&real) {
+        users.push("a file system of several devices, or one mounted elsewhere".into());
+    }
+    Ok(users)
+}
+
+/// A file that the kernel may not have.
+fn read(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+fn mounts(mountinfo: &str, number: &str, device: &Path) -> Vec<String> {
+    let of_device = |line: &&str| {
+        let fields: Vec<&str> = line.split(' ').collect();
+        let source = fields.iter().position(|field| *field == "-").and_then(|dash| fields.get(dash + 2));
+        let same = |source: &&str| Path::new(source).canonicalize().is_ok_and(|path| path == device);
+        fields.get(2) == Some(&number) || source.is_some_and(same)
+    };
+    let mounted = mountinfo.lines().filter(of_device);
+    let places = mounted.filter_map(|line| line.split(' ').nth(4));
+    places.map(|place| format!("mounted on {}", unescape(place))).collect()
+}
+
+/// Undoes the octal escapes of spaces and the like.
+fn unescape(text: &str) -> String {
+    ["\\040", "\\011", "\\012", "\\134"]
+        .iter()
+        .zip([" ", "\t", "\n", "\\"])
+        .fold(text.to_string(), |text, (escape, plain)| text.replace(escape, plain))
+}
+
+fn swaps(swaps: &str, device: &Path) -> Vec<String> {
+    let of_device =
+        |line: &&str| line.split_whitespace().next().is_some_and(|path| Path::new(path) == device);
+    swaps.lines().filter(of_device).map(|_| "swap".into()).collect()
+}
+
+fn entries(directory: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
+    let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    paths.sort();
+    paths
+}
+
+fn name(path: &Path) -> String {
+    path.file_name().unwrap_or(OsStr::new("?")).to_string_lossy().into_owned()
+}
+
+fn names_in(directory: &Path, what: &str) -> Vec<String> {
+    entries(directory).iter().map(|path| format!("{what} {}", name(path))).collect()
+}
+
+/// Subsystems of the kernel's NVMe target that export the device.
+fn targets(subsystems: &Path, device: &Path) -> Vec<String> {
+    let exports = |namespace: &PathBuf| {
+        let text = |file| fs::read_to_string(namespace.join(file)).unwrap_or_default();
+        let same = Path::new(text("device_path").trim()).canonicalize().is_ok_and(|path| path == device);
+        same && text("enable").trim() == "1"
+    };
+    let exporting =
+        entries(subsystems).into_iter().filter(|nqn| entries(&nqn.join("namespaces")).iter().any(exports));
+    exporting.map(|nqn| format!("exported as {}", name(&nqn))).collect()
+}
+
+/// Processes that have the device open.
+fn openers(processes: &Path, device: &Path) -> Vec<String> {
+    let own = std::process::id().to_string();
+    let is_other = |path: &&PathBuf| {
+        let name = name(path);
+        name.bytes().all(|byte| byte.is_ascii_digit()) && name != own
+    };
+    let has_open = |path: &&PathBuf| {
+        entries(&path.join("fd")).iter().any(|fd| fs::read_link(fd).is_ok_and(|target| target == device))
+    };
+    let processes = entries(processes);
+    let found = processes.iter().filter(is_other).filter(has_open);
+    found
+        .map(|path| {
+            let command = fs::read_to_string(path.join("comm")).unwrap_or_default();
+            format!("open in {} (process {})", command.trim(), name(path))
+        })
+        .collect()
+}
+
+/// Whether somebody in the kernel has claimed the device for themselves.
+fn is_held(device: &Path) -> bool {
+    let opened = OpenOptions::new().read(true).custom_flags(libc::O_EXCL | libc::O_NONBLOCK).open(device);
+    opened.is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mounts_are_found_by_number_and_by_source() {
+        let info = "36 35 259:7 / /mnt/a\\040b rw,noatime shared:1 - f2fs /dev/other rw\n\
+                    37 35 0:33 / /mnt/c rw - btrfs /dev/null rw\n\
+                    38 35 0:34 / /proc rw - proc proc rw\n";
+        assert_eq!(mounts(info, "259:7", Path::new("/dev/ublkb9")), ["mounted on /mnt/a b"]);
+        assert_eq!(mounts(info, "259:8", Path::new("/dev/null")), ["mounted on /mnt/c"]);
+        assert!(mounts(info, "259:8", Path::new("/dev/zero")).is_empty());
+    }
+
+    #[test]
+    fn exports_and_open_files_are_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let namespace = dir.path().join("nqn.x/namespaces/1");
+        fs::create_dir_all(&namespace).unwrap();
+        fs::write(namespace.join("device_path"), "/dev/null\n").unwrap();
+        fs::write(namespace.join("enable"), "1\n").unwrap();
+        assert_eq!(targets(dir.path(), Path::new("/dev/null")), ["exported as nqn.x"]);
+        fs::write(namespace.join("enable"), "0\n").unwrap();
+        assert!(targets(dir.path(), Path::new("/dev/null")).is_empty());
+
+        let file = dir.path().canonicalize().unwrap().join("file");
+        fs::write(&file, "").unwrap();
+        let mut sleep = std::process::Command::new("sleep");
+        let mut child = sleep.arg("1000").stdin(fs::File::open(&file).unwrap()).spawn().unwrap();
+        let found = openers(Path::new("/proc"), &file);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(found, [format!("open in sleep (process {})", child.id())]);
+    }
+}

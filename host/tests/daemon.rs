@@ -1,0 +1,163 @@
+//! The daemon without a block device: commands ask it for what they would do themselves.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod support;
+
+use host::{
+    daemon::Daemon,
+    members::{ArrayName, Found, OpenDrive},
+    repair,
+};
+use std::{
+    io::{BufRead, BufReader, Write},
+    os::unix::net::UnixStream,
+    path::PathBuf,
+    sync::mpsc,
+    thread::JoinHandle,
+};
+use support::{Place, Random, drive};
+
+/// Runs the daemon of the array in `drives` on a thread of its own, as a machine without ublk allows.
+fn run(place: &Place) -> JoinHandle<()> {
+    let (drives, directory) = (place.path("drives"), place.path("run"));
+    let (ready, wait) = mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        let found = Found::by_name(&ArrayName::from(drives)).unwrap();
+        let daemon = Daemon::start(found, &directory, None).unwrap();
+        ready.send(()).unwrap();
+        daemon.run().unwrap();
+    });
+    wait.recv().unwrap();
+    thread
+}
+
+fn socket(place: &Place) -> PathBuf {
+    let files = std::fs::read_dir(place.path("run")).unwrap().map(|entry| entry.unwrap().path());
+    files.into_iter().find(|path| path.extension().is_some_and(|e| e == "sock")).unwrap()
+}
+
+#[test]
+fn commands_ask_the_daemon_while_it_holds_the_drives() {
+    let place = Place::with_array(7);
+    let data = Random(5).bytes(9 << 20);
+    place.run_with(&["zone", "write", "drives", "0", "--fua"], &data).ok();
+    let before = place.json(&["zone", "report", "drives"]);
+    let daemon = run(&place);
+
+    // By its directory, a member, its name and its UUID.
+    let status = place.json(&["status", "drives"]);
+    assert_eq!((&status["state"], &status["pid"]), (&"healthy".into(), &std::process::id().into()));
+    let uuid = status["uuid"].as_str().unwrap();
+    for name in [&drive("drives", 2), "tank", uuid] {
+        assert_eq!(place.json(&["status", name])["uuid"], uuid, "{name}");
+    }
+    assert_eq!(place.json(&["zone", "report", "tank"]), before);
+    assert_eq!(place.json(&["zone", "report", "tank", "1"])["zones"].as_array().unwrap().len(), 1);
+    place.run(&["zone", "report", "tank", "1000"]).fails_with(&["no zone 1000"]);
+    let examined = place.json(&["examine", &drive("drives", 1)]);
+    assert_eq!((&examined["superblock"]["role"], &examined["superblock"]["uuid"]), (&1.into(), &uuid.into()));
+    let listed = place.json(&["list", "drives"]);
+    assert_eq!(
+        (&listed["arrays"][0]["name"], &listed["arrays"][0]["members_found"]),
+        (&"tank".into(), &5.into())
+    );
+    assert_eq!(
+        (listed["blank"].as_array().unwrap().len(), listed["locked"].as_array().unwrap().len()),
+        (2, 0)
+    );
+    place.run(&["start", "drives"]).fails_with(&["runs already", &std::process::id().to_string()]);
+    for verb in ["reset", "finish", "open", "close", "read", "write"] {
+        place.run(&["zone", verb, "drives", "0"]).fails_with(&["'tank'", "runs"]);
+    }
+
+    place.run(&["fail", "tank", "7"]).fails_with(&["no role 7"]);
+    place.run(&["fail", "tank", &drive("drives", 6)]).fails_with(&["not a member"]);
+    assert_eq!(place.json(&["fail", "drives", &drive("drives", 3)])["role"], 3);
+    let degraded = place.run(&["status", "tank"]);
+    assert_eq!(degraded.code, 1);
+    assert!(degraded.text().contains("zoneraid replace tank 3 NEW"), "{}", degraded.text());
+    place.run(&["fail", "tank", "2"]).fails_with(&["another member is not in sync"]);
+    place.run(&["rebuild", "tank"]).fails_with(&["member 3 is out", "zoneraid replace tank 3 NEW"]);
+    place.run(&["replace", "tank", "3", &drive("drives", 0)]).fails_with(&["in use"]);
+    // The drive that was taken out comes back, after that another one.
+    place.run(&["replace", "tank", "3", &drive("drives", 3)]).fails_with(&["--yes"]);
+    place.run(&["replace", "tank", "3", &drive("drives", 3), "--yes"]).ok();
+    let replaced = place.json(&["replace", &drive("drives", 1), &drive("drives", 5)]);
+    assert_eq!(replaced["role"], 1);
+    assert!(replaced["rebuilt_bytes"].as_u64() >= Some(2 << 20), "{replaced}");
+    assert_eq!(place.json(&["rebuild", "tank"])["rebuilt_bytes"], 0);
+    let status = place.run(&["status", "tank", "--json"]).ok().json();
+    assert_eq!(status["members"][1]["drive"], place.path(&drive("drives", 5)).display().to_string());
+
+    place.run(&["stop", "drives"]).ok();
+    daemon.join().unwrap();
+    place.run(&["stop", "drives"]).fails_with(&["does not run"]);
+    place.remove(&drive("drives", 0));
+    assert!(place.read_zone("drives", 0) == data);
+}
+
+#[test]
+fn an_interrupted_rebuild_goes_on_with_the_daemon() {
+    let place = Place::with_array(5);
+    place.emulate("blank", 1);
+    let data = Random(6).bytes(12 << 20);
+    place.run_with(&["zone", "write", "drives", "1"], &data).ok();
+    {
+        // As far as a replacement that is cut off before it has rebuilt anything.
+        let found = Found::by_name(&ArrayName::from(place.path("drives"))).unwrap();
+        let new = OpenDrive::open(&found.reactor, &place.path(&drive("blank", 0))).unwrap().drive();
+        let session = found.assemble().unwrap();
+        session.wait(repair::attach(&session.array, 0, new, &|_| {})).unwrap().unwrap();
+        session.reactor.runtime().clear();
+    }
+    place.remove(&drive("drives", 0));
+    std::fs::rename(place.path(&drive("blank", 0)), place.path(&drive("drives", 0))).unwrap();
+    assert_eq!(place.json(&["status", "drives"])["members"][0]["state"], "rebuilding");
+    let daemon = run(&place);
+    place.run(&["rebuild", "drives"]).ok();
+    assert_eq!(place.run(&["status", "drives"]).code, 0);
+    place.run(&["stop", "tank"]).ok();
+    daemon.join().unwrap();
+    place.remove(&drive("drives", 4));
+    assert!(place.read_zone("drives", 1) == data);
+}
+
+#[test]
+fn nonsense_on_the_socket_is_answered_and_harms_nobody() {
+    let place = Place::with_array(5);
+    let daemon = run(&place);
+    let say = |text: &[u8]| {
+        let mut stream = UnixStream::connect(socket(&place)).unwrap();
+        stream.write_all(text).unwrap();
+        let mut answer = String::new();
+        BufReader::new(stream).read_line(&mut answer).unwrap();
+        answer
+    };
+    assert!(say(b"\n").contains("\"error\""));
+    assert!(say(b"{\"protocol\":1,\"verb\":\"explode\"}\n").contains("\"error\""));
+    assert!(say(b"{\"protocol\":2,\"verb\":\"status\"}\n").contains("version 1"));
+    assert!(say(&[b'x'; 100_000]).contains("bytes at most"));
+    // Clients that hang, more than are served at a time, and one that leaves in the middle.
+    let hanging: Vec<UnixStream> = (0..31).map(|_| UnixStream::connect(socket(&place)).unwrap()).collect();
+    UnixStream::connect(socket(&place)).unwrap().write_all(b"{\"protocol\":1,").unwrap();
+    assert_eq!(place.run(&["status", "tank"]).code, 0);
+    drop(hanging);
+    place.run(&["stop", "tank"]).ok();
+    daemon.join().unwrap();
+    assert_eq!(place.run(&["status", "drives"]).code, 0);
+}
+
+#[test]
+fn a_dead_daemon_leaves_a_socket_that_nobody_minds() {
+    let place = Place::with_array(5);
+    let daemon = run(&place);
+    let path = socket(&place);
+    place.run(&["stop", "tank"]).ok();
+    daemon.join().unwrap();
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    assert_eq!(place.run(&["status", "drives"]).code, 0);
+    let daemon = run(&place);
+    assert_eq!(place.json(&["status", "tank"])["state"], "healthy");
+    place.run(&["stop", "tank"]).ok();
+    daemon.join().unwrap();
+}
