@@ -1,5 +1,5 @@
 # F2FS, btrfs and zonefs on the array, and on a drive alone to compare with.
-# guest: --drives 5 --drives 1:zrwa=0,size=1G --memory 3G
+# guest: --drives 5:size=1G,zone=16M,capacity=12M --drives 1:size=1G,zrwa=0 --memory 3G
 
 null_blk helper 256
 mkdir -p /run/mnt
@@ -22,7 +22,7 @@ compared() {
 }
 
 on_f2fs() {
-    mkfs.f2fs -q -f -m -c "$1" /dev/helper
+    mkfs.f2fs -f -m -c "$1" /dev/helper >/run/mkfs || { cat /run/mkfs; fail "mkfs.f2fs"; }
     mount -t f2fs /dev/helper /run/mnt
     filled
     fsck.f2fs --dry-run /dev/helper >/run/fsck 2>&1 || { grep -i fail /run/fsck || cat /run/fsck; fail "fsck.f2fs"; }

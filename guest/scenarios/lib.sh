@@ -68,10 +68,13 @@ create_array() {
 }
 start_array() {
     modprobe ublk_drv
-    zoneraid start "$1" &
+    # What it prints when it is ready; the link may be a dead daemon's.
+    : >/run/started
+    zoneraid start "$1" >/run/started &
     DAEMON=$!
-    shown() { kill -0 "$DAEMON" 2>/dev/null || fail "zoneraid start has ended"; [[ -b /dev/zoneraid/$1 ]]; }
-    wait_for 120 shown "$1"
+    ready() { kill -0 "$DAEMON" 2>/dev/null || fail "zoneraid start has ended"; [[ -s /run/started ]]; }
+    wait_for 120 ready
+    cat /run/started
     DEVICE=$(readlink -f "/dev/zoneraid/$1")
     QUEUE=/sys/block/$(basename "$DEVICE")/queue
 }

@@ -1,10 +1,10 @@
 # The daemon is killed and upgraded under a mounted file system and under fio, and nobody notices.
-# guest: --drives 5 --memory 3G
+# guest: --drives 5:size=1G,zone=16M,capacity=12M --memory 3G
 
 create_array tank $(drives 0 1 2 3 4)
 start_array tank
 null_blk helper 256
-mkfs.f2fs -q -f -m -c "$DEVICE" /dev/helper
+mkfs.f2fs -f -m -c "$DEVICE" /dev/helper >/run/mkfs || { cat /run/mkfs; fail "mkfs.f2fs"; }
 mkdir -p /run/mnt
 mount -t f2fs /dev/helper /run/mnt
 
@@ -26,7 +26,7 @@ for round in $(seq "$rounds"); do
     sleep "$((1 + $(draw 3 pause "$round"))).$(draw 10 tenth "$round")"
     step "SIGKILL number $round"
     kill -KILL "$DAEMON"
-    wait "$DAEMON" || true
+    wait "$DAEMON" 2>/dev/null || true
     [[ -b $DEVICE ]] || fail "$DEVICE did not outlive the daemon"
     start_array tank
     kill -0 "$load" || fail "the load has failed"
@@ -55,7 +55,7 @@ fio --name=killed --filename="$DEVICE" --direct=1 --zonemode=zbd --ioengine=liba
 fio=$!
 while sleep 2 && kill -0 "$fio" 2>/dev/null; do
     kill -KILL "$DAEMON"
-    wait "$DAEMON" || true
+    wait "$DAEMON" 2>/dev/null || true
     start_array tank
 done
 wait "$fio" || { cat /run/fio; fail "fio"; }
