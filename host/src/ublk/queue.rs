@@ -114,7 +114,7 @@ impl Queues {
             device,
             tails,
             replay: RefCell::new(replay),
-            pool: RefCell::default(),
+            pool: RefCell::new(BufPool::fed_by(reactor.buffers())),
             answered: RefCell::default(),
             more_answered: Gate::default(),
         });
