@@ -87,7 +87,7 @@ impl NvmeDrive {
     pub fn open(ring: &Ring, path: &Path, name: &str) -> Result<NvmeDrive, OpenError> {
         let failed = |problem: String| OpenError::failed(path, problem);
         let file = super::open_file(path)?;
-        let claim = Claim::of_namespace(path, &file, name)?;
+        let claim = Claim::of(path, &file, &sysfs::twin(name))?;
         let (format, geometry) = identify(&file, name).map_err(failed)?;
         let scratch = geometry.max_transfer_blocks as usize * geometry.oob_bytes as usize;
         let namespace = Rc::new(Namespace {
