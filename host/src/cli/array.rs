@@ -192,7 +192,8 @@ fn status_text(status: &Status) -> String {
     if let Some(pid) = status.pid {
         let device = match (&status.block_device, &status.link) {
             (Some(device), Some(link)) => format!("{device} ({link})"),
-            _ => "none".to_string(),
+            (Some(device), None) => device.clone(),
+            (None, _) => "none".to_string(),
         };
         text += &format!(" device: {device}, by process {pid}\n");
     }

@@ -7,6 +7,7 @@ use crate::{
     members::{ArrayName, Found},
     report::State,
     tails::Left,
+    ublk,
 };
 use anyhow::{Context, Result, bail};
 use serde::{Serialize, de::DeserializeOwned};
@@ -41,9 +42,14 @@ pub fn start(output: Output, name: &ArrayName, wait: Duration) -> Result<u8> {
     // What another assembly has left says nothing any more.
     let left = Left::read(&daemon::tails_path(&directory, &uuid), &uuid)
         .filter(|left| left.assembly == found.label.assembly);
+    // Before anything is written, since a kernel without block devices of this kind ends it here.
+    let devices = found.reactor.wait(ublk::find(&found.reactor, ublk::tag(&uuid)))??;
     let daemon = Daemon::start(found, &directory, left.as_ref())?;
     daemon.end_on_signals()?;
-    daemon.show(left)?;
+    if let Err(error) = daemon.show(&devices, left) {
+        daemon.give_up();
+        return Err(error);
+    }
     let (about, status) = (daemon.about(), daemon.status());
     let started = Started {
         array: about.name,
@@ -54,7 +60,7 @@ pub fn start(output: Output, name: &ArrayName, wait: Duration) -> Result<u8> {
         link: about.link,
     };
     output.print(&started, |started| {
-        let device = started.link.as_ref();
+        let device = started.link.as_ref().or(started.block_device.as_ref());
         let device = device.map(|device| format!(" as {}", device.display())).unwrap_or_default();
         let wrong = if started.state == State::Healthy { "" } else { &format!(": {}", status.status) };
         format!("'{}' runs{device}, {}{wrong}\n", started.array, started.state)
@@ -125,4 +131,22 @@ pub fn ask<T: DeserializeOwned>(output: Output, client: &mut Client, request: &R
     );
     bar.finish_and_clear();
     answer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_start_prints_is_what_its_schema_says() {
+        let started = Started {
+            array: "tank".into(),
+            uuid: String::new(),
+            state: State::Healthy,
+            pid: 1,
+            block_device: None,
+            link: None,
+        };
+        assert_eq!(super::super::output::undescribed(&started, "start.json"), [""; 0]);
+    }
 }

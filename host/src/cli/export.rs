@@ -94,3 +94,25 @@ pub fn remove(output: Output, name: &ArrayName) -> Result<u8> {
     })?;
     Ok(HEALTHY)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_printed_is_what_the_schemas_say() {
+        let text = String::new;
+        let exported = Exported {
+            array: text(),
+            nqn: text(),
+            transport: "tcp",
+            address: text(),
+            port: 1,
+            dry_run: true,
+            steps: vec![text()],
+        };
+        assert_eq!(super::super::output::undescribed(&exported, "export-nvmet.json"), [""; 0]);
+        let removed = Removed { array: text(), nqn: text() };
+        assert_eq!(super::super::output::undescribed(&removed, "export-remove.json"), [""; 0]);
+    }
+}

@@ -36,38 +36,28 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 pub struct Block {
     /// `/dev/ublkbN`
     pub path: PathBuf,
-    /// What it is called by its array's name.
-    pub link: PathBuf,
+    /// What it is called by its array's name, if it can be.
+    pub link: Option<PathBuf>,
     stop: Cell<bool>,
     stopped: RefCell<Option<Result<()>>>,
     changed: Gate,
 }
 
 impl Daemon {
-    /// Shows the array to the kernel: takes over the block device that an earlier daemon has left,
-    /// or makes a new one.
-    pub fn show(self: &Rc<Self>, left: Option<Left>) -> Result<()> {
+    /// Shows the array to the kernel: takes over the block device in `found`, which an earlier daemon
+    /// has left, or makes a new one.
+    pub fn show(self: &Rc<Self>, found: &[u32], left: Option<Left>) -> Result<()> {
         let status = self.array.status();
-        let geometry = self.array.geometry();
         let path = super::tails_path(&self.directory, &status.uuid);
-        let tails =
-            TailFile::create(&path, &status.uuid, self.array.assembly(), geometry.zones, left.as_ref())?;
-        let device: Rc<dyn ZonedDevice> = Rc::new(self.array.clone());
-        let tag = ublk::tag(&status.uuid);
-        let chunk_bytes = bytes(status.chunk_blocks);
-        let stripe_bytes = chunk_bytes * (status.members.len() as u64 - 1);
-        let options = Options { tag, chunk_bytes: chunk_bytes as u32, stripe_bytes: stripe_bytes as u32 };
-        let reactor = &self.reactor;
-        let device = reactor.wait(async {
-            match ublk::find(reactor, tag).await?[..] {
-                [] => BlockDevice::start(reactor, device, tails, &options).await,
-                [id] => BlockDevice::recover(reactor, device, tails, id, left.as_ref()).await,
-                _ => bail!("several block devices of '{}' have been left behind", status.name),
-            }
-        })??;
+        let device = self.reactor.wait(self.serve(&status, &path, found, left))?;
+        if found.is_empty() && device.is_err() {
+            // There is no block device that they are about.
+            let _ = fs::remove_file(&path);
+        }
+        let device = device?;
         let name = format!("ublkb{}", device.id());
         let path = Path::new("/dev").join(&name);
-        let link = link(&status, &path)?;
+        let link = link(&status, &path).map_err(|error| log(&format!("{error:#}"))).ok();
         lock_memory();
         let block = Block {
             path,
@@ -80,8 +70,33 @@ impl Daemon {
         *self.block.borrow_mut() = Some(block.clone());
         // Has udev ask again for the name, which nobody knew when the device appeared.
         let _ = fs::write(Path::new("/sys/class/block").join(name).join("uevent"), "change");
-        reactor.runtime().spawn(self.clone().keep(block, device));
+        self.reactor.runtime().spawn(self.clone().keep(block, device));
         Ok(())
+    }
+
+    /// Takes over the block device in `found`, or makes one if there is none.
+    async fn serve(
+        &self,
+        status: &ArrayStatus,
+        tails: &Path,
+        found: &[u32],
+        left: Option<Left>,
+    ) -> Result<BlockDevice> {
+        let array: Rc<dyn ZonedDevice> = Rc::new(self.array.clone());
+        let zones = array.geometry().zones;
+        let tails = TailFile::create(tails, &status.uuid, self.array.assembly(), zones, left.as_ref())?;
+        let chunk_bytes = bytes(status.chunk_blocks);
+        let stripe_bytes = chunk_bytes * (status.members.len() as u64 - 1);
+        let options = Options {
+            tag: ublk::tag(&status.uuid),
+            chunk_bytes: chunk_bytes as u32,
+            stripe_bytes: stripe_bytes as u32,
+        };
+        match *found {
+            [] => BlockDevice::start(&self.reactor, array, tails, &options).await,
+            [id] => BlockDevice::recover(&self.reactor, array, tails, id, left.as_ref()).await,
+            _ => bail!("several block devices of '{}' have been left behind", status.name),
+        }
     }
 
     /// Serves the block device until it is to be taken down, or somebody else does that.
@@ -149,10 +164,10 @@ impl Block {
     }
 
     fn unlink(&self) {
-        let target = fs::read_link(&self.link);
-        if target.is_ok_and(|target| target.file_name() == self.path.file_name()) {
+        let Some(link) = &self.link else { return };
+        if fs::read_link(link).is_ok_and(|target| target.file_name() == self.path.file_name()) {
             // A link to nothing does no harm.
-            let _ = fs::remove_file(&self.link);
+            let _ = fs::remove_file(link);
         }
     }
 }

@@ -147,11 +147,16 @@ impl Daemon {
                 self.phase_changed.wait().await;
             }
         })?;
-        self.control.close();
         let failure = self.failure.take();
+        self.give_up();
+        failure.map_or(Ok(()), Err)
+    }
+
+    /// Stops answering and lets go of the drives.
+    pub fn give_up(&self) {
+        self.control.close();
         // Tasks hold the daemon, and with it the drives.
         self.reactor.runtime().clear();
-        failure.map_or(Ok(()), Err)
     }
 
     /// Ends the daemon when a signal says so.
@@ -232,7 +237,7 @@ impl Daemon {
         status.pid = Some(std::process::id());
         if let Some(block) = &*self.block.borrow() {
             status.block_device = Some(block.path.display().to_string());
-            status.link = Some(block.link.display().to_string());
+            status.link = block.link.as_ref().map(|link| link.display().to_string());
         }
         status.rebuild = self.rebuilder.progress();
         if status.rebuild.is_some() && array.members.iter().all(|m| m.state != MemberState::Out) {
@@ -251,7 +256,7 @@ impl Daemon {
             uuid: uuid(&status.uuid),
             pid: std::process::id(),
             block_device: block.as_ref().map(|block| block.path.clone()),
-            link: block.as_ref().map(|block| block.link.clone()),
+            link: block.as_ref().and_then(|block| block.link.clone()),
             members: status.members.len() as u32,
             drives: drives.map(|member| absolute(&member.drive)).collect(),
         }
