@@ -178,7 +178,8 @@ async fn look(
         check_drive(&candidate.drive.name, &*candidate.drive.device, &found.superblock)?;
     }
     let geometry = array_geometry(&found.superblock);
-    let tails = tails.filter(|tails| tails.assembly == found.superblock.assembly);
+    let ignored = behaviour.canary == Some(Canary::TailsIgnored);
+    let tails = tails.filter(|tails| tails.assembly == found.superblock.assembly && !ignored);
     if let Some(tails) = tails.filter(|tails| tails.blocks.len() != geometry.zones as usize) {
         let (known, zones) = (tails.blocks.len(), geometry.zones);
         return Err(ArrayError(format!(
@@ -629,8 +630,11 @@ impl Core {
             let verdict = self.judge(&mut view).await;
             let verdict = verdict
                 .map_err(|refusal| ArrayError(format!("zone {index} cannot be recovered: {refusal}")))?;
-            // Promised like any other reset: half of it must not look like a zone that lost members.
-            record.resetting |= matches!(verdict, Verdict::Reset);
+            if matches!(verdict, Verdict::Reset) && !record.resetting {
+                // Promised like any other reset: half of it must not look like a zone that lost members,
+                // and nothing that is left of its life may be believed later.
+                (record.epoch, record.resetting) = (self.next_sequence(), true);
+            }
             self.zones.borrow_mut()[index as usize] = record;
             if !matches!(verdict, Verdict::Empty) {
                 verdicts.push((zone, verdict));

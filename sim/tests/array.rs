@@ -15,8 +15,11 @@ use engine::{
     runtime::Runtime,
     zone::{Lba, ZoneIndex, ZoneState},
 };
-use sim::ssd::{EmulatedDrive, Fault};
-use std::rc::Rc;
+use sim::{
+    rng::Rng,
+    ssd::{Cut, EmulatedDrive, Fault, Ssd},
+};
+use std::{cell::RefCell, rc::Rc};
 use support::{
     array::{check, options, run, submit, wp, write},
     rig::{Act, Rig},
@@ -463,4 +466,81 @@ fn tails_that_cannot_be_are_a_refusal() {
     }
     let array = run(&runtime, Array::take_over(&runtime, all.clone(), &sound)).unwrap();
     assert_eq!(wp(&runtime, &array, 0), (ZoneState::Closed, 5));
+}
+
+/// Zones whose write pointers have not moved are empty then, on some members or on all.
+#[test]
+fn what_was_durable_is_there_after_an_orderly_shutdown_whoever_is_missing() {
+    for missing in [None, Some(0), Some(1), Some(2), Some(3)] {
+        let runtime = Runtime::new();
+        let ssds: Vec<_> = (0..4).map(|_| Rc::new(RefCell::new(Ssd::in_memory(&geometry())))).collect();
+        let drives = |missing: Option<usize>| -> Vec<Drive> {
+            let drive = |m: usize| Rc::new(EmulatedDrive::new(ssds[m].clone()));
+            let present = (0..4).filter(|m| Some(*m) != missing);
+            present.map(|m| Drive { name: format!("drive{m}"), device: drive(m) }).collect()
+        };
+        let shut_down = || {
+            runtime.clear();
+            ssds.iter().for_each(|ssd| ssd.borrow_mut().shut_down().unwrap());
+        };
+        let array = run(&runtime, Array::create(&runtime, options(4), drives(None))).unwrap();
+        let mut tails = [1, 3, 4, 6, 11, 14];
+        for (zone, tail) in (0..).zip(tails) {
+            write(&runtime, &array, zone, 0, tail, true);
+        }
+        for round in 0..2 {
+            shut_down();
+            let empty =
+                |ssd: &Rc<RefCell<Ssd>>| ssd.borrow().zones().info(ZoneIndex(2)).state == ZoneState::Empty;
+            assert!(round > 0 || ssds.iter().all(empty));
+            let array = run(&runtime, Array::assemble(&runtime, drives(missing))).unwrap();
+            for (zone, tail) in (0..).zip(&mut tails) {
+                assert_eq!(
+                    wp(&runtime, &array, zone),
+                    (ZoneState::Closed, *tail),
+                    "zone {zone} without {missing:?}"
+                );
+                check(&runtime, &array, zone, *tail);
+                let fua = round == 0;
+                write(&runtime, &array, zone, *tail, 5 + 20 * !fua as u64, fua);
+                *tail += if fua { 5 } else { 25 };
+                check(&runtime, &array, zone, *tail);
+            }
+            if round == 1 {
+                // Now without power, and with everything committed that was written back.
+                submit(&runtime, &array, Command::Flush);
+                runtime.clear();
+                let array = run(&runtime, Array::assemble(&runtime, drives(missing))).unwrap();
+                (0..).zip(tails).for_each(|(zone, tail)| check(&runtime, &array, zone, tail));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_member_that_lost_the_content_of_an_empty_zone_is_noticed() {
+    let runtime = Runtime::new();
+    let ssds: Vec<_> = (0..4).map(|_| Rc::new(RefCell::new(Ssd::in_memory(&geometry())))).collect();
+    let drives = || -> Vec<Drive> {
+        let drive = |m: usize| Rc::new(EmulatedDrive::new(ssds[m].clone()));
+        (0..4).map(|m| Drive { name: format!("drive{m}"), device: drive(m) }).collect()
+    };
+    let array = run(&runtime, Array::create(&runtime, options(4), drives())).unwrap();
+    // All of the first chunk but its last block, and its slot on the next member.
+    write(&runtime, &array, 0, 0, 3, true);
+    drop(array);
+    runtime.clear();
+    let cut = Cut { zrwa_lost: true, ..Cut::default() };
+    ssds[0].borrow_mut().power_cut(&[], &mut Rng::new(1), cut).unwrap();
+    ssds[2].borrow_mut().power_cut(&[], &mut Rng::new(1), cut).unwrap();
+    let array = run(&runtime, Array::assemble(&runtime, drives())).unwrap();
+    let lacking: Vec<_> = array.status().members.iter().map(|m| m.zones_to_rebuild).collect();
+    assert_eq!(lacking, [1, 0, 0, 0], "nothing was on the third");
+    check(&runtime, &array, 0, 3);
+    drop(array);
+    runtime.clear();
+    // Now the member that has the only copy has lost it too, or is said to: nobody can tell.
+    ssds[1].borrow_mut().power_cut(&[], &mut Rng::new(1), cut).unwrap();
+    let refused = run(&runtime, Array::assemble(&runtime, drives())).err().unwrap();
+    assert!(refused.0.contains("2 of 4 members can be relied on"), "{refused}");
 }

@@ -12,6 +12,8 @@
 //!
 //! Everything here is arithmetic on plain numbers: blocks, rows, chunks within one zone.
 
+use std::ops::Range;
+
 /// Most members of an array.
 pub const MAX_MEMBERS: usize = 32;
 
@@ -101,6 +103,18 @@ impl Layout {
     /// The members that hold the write-pointer log of a tail in `stripe`, and where.
     pub fn log(&self, stripe: u64) -> ([usize; 2], Place) {
         ([self.member(stripe, 0), self.parity_member(stripe)], self.ahead(stripe))
+    }
+
+    /// The log blocks of `member` for a tail at `tail_blocks`, if it has any in its part of the zone:
+    /// two of them, from the start of a chunk.
+    pub fn log_blocks_of(&self, member: usize, tail_blocks: u64) -> Option<Range<u64>> {
+        let (members, place) = self.log(tail_blocks.checked_sub(1)? / self.stripe_blocks());
+        match place {
+            Place::Row(row) if members.contains(&member) => {
+                Some(row * self.chunk_blocks..row * self.chunk_blocks + 2)
+            }
+            _ => None,
+        }
     }
 
     fn ahead(&self, stripe: u64) -> Place {

@@ -10,6 +10,7 @@ pub(crate) mod metalog;
 pub(crate) mod read;
 pub(crate) mod rebuild;
 pub(crate) mod recover;
+pub(crate) mod revive;
 pub(crate) mod write;
 
 /// How much of a partial stripe survives a crash: ZRAID's three policies (§6.6, Table 1).
@@ -38,4 +39,8 @@ pub enum Canary {
     AckBeforePredecessors,
     /// Data may overwrite the log and slots of a stripe that is not settled.
     LogSlotOverwritten,
+    /// What a process that died had answered is not looked at.
+    TailsIgnored,
+    /// A zone that is empty on all members is taken for one without anything in it.
+    EmptyIsUnwritten,
 }

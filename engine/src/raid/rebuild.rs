@@ -15,7 +15,7 @@ use super::{
     parity,
     read::Piece,
     write::Zone,
-    zrwa,
+    zrwa::{self, SlotPart},
 };
 use crate::{
     array::Progress,
@@ -453,13 +453,7 @@ impl Core {
             self.xor_covered(zone.index, piece, tail, Some(index), &mut data).await?;
             self.write_pieces(member, Lba(start + stripe * chunk), data).await?;
         }
-        let last = (covered - 1) / chunk;
-        let end = covered - last * chunk;
-        let mut parts = vec![(last, 0, end)];
-        if last > 0 && end < chunk {
-            parts.push((last - 1, end, chunk));
-        }
-        for (index, from, to) in parts {
+        for SlotPart { index, from, to } in zrwa::tail_slots(layout, covered).into_iter().flatten() {
             let (slot_member, place) = layout.slot(stripe, index);
             if slot_member != member {
                 continue;

@@ -271,6 +271,16 @@ pub struct Tail {
     pub blocks: u64,
     pub positions: [u64; MAX_MEMBERS],
     pub parity: Buf,
+    /// Members (bits) whose zones are empty although they hold their part.
+    pub revived: u32,
+}
+
+/// What log blocks say of a zone.
+#[derive(Default)]
+struct Logged {
+    tail: Option<u64>,
+    /// There may be something else in them, which must not be believed later.
+    leftovers: bool,
 }
 
 /// What one zone looks like on each member, by role.
@@ -297,9 +307,10 @@ impl Core {
         if record.resetting {
             return Ok(Verdict::Reset);
         }
-        // Who can be relied on: with a ZRWA, or full.
+        // Who can be relied on: with a ZRWA, full, or empty, which may be what a shutdown has made of it.
         let wp = |info: &ZoneInfo| match info.state {
             ZoneState::Full => Some(used_blocks),
+            ZoneState::Empty => Some(0),
             _ if info.zrwa => Some(info.wp_blocks.min(used_blocks)),
             _ => None,
         };
@@ -312,66 +323,81 @@ impl Core {
         if all_full {
             return Ok(Verdict::Full);
         }
-        if present().all(|(m, info)| info.state == ZoneState::Empty || !trusted(m)) {
+        if record.finished == Some(0) {
+            return Ok(Verdict::Finish(None));
+        }
+        let all_empty = present().all(|(m, info)| info.state == ZoneState::Empty || !trusted(m));
+        let logged = self.logged_tail(view.zone, &record, &wps, all_empty).await;
+        let unwritten = logged.tail.is_none() || self.canary == Some(Canary::EmptyIsUnwritten);
+        if all_empty && unwritten && record.finished.is_none() {
             let leftovers = present().any(|(m, info)| {
                 !matches!(info.state, ZoneState::Empty | ZoneState::Offline | ZoneState::ReadOnly)
                     || record.lost & (1 << m) != 0 && info.state == ZoneState::Empty
             });
-            let finish = record.finished.map(|_| Verdict::Finish(None));
-            return Ok(finish.unwrap_or(if leftovers { Verdict::Reset } else { Verdict::Empty }));
+            return Ok(if leftovers || logged.leftovers { Verdict::Reset } else { Verdict::Empty });
         }
-        if record.finished == Some(0) {
-            return Ok(Verdict::Finish(None));
-        }
-        let logged = self.logged_tail(view.zone, &record, &wps).await;
-        let told = logged.max(Some(view.answered_blocks).filter(|blocks| *blocks > 0));
+        let told = logged.tail.max(Some(view.answered_blocks).filter(|blocks| *blocks > 0));
         let relied = wps.iter().flatten().count();
-        let blank =
-            |m: usize, info: &ZoneInfo| wps[m].is_some_and(|wp| wp == 0) || info.state == ZoneState::Empty;
         if told.is_none()
             && relied + 1 < self.layout.members
             && record.finished.is_none()
-            && present().all(|(m, info)| blank(m, info) || !trusted(m))
+            && present().all(|(m, _)| wps[m].is_some_and(|wp| wp == 0) || !trusted(m))
         {
             // The power went while the zone was being opened.
             return Ok(Verdict::Reset);
         }
-        let lost = present().filter(|(m, _)| wps[*m].is_none()).fold(0, |lost, (m, _)| lost | 1 << m);
-        let evidence = Evidence { wp_blocks: wps, told_blocks: told };
-        let tail = match record.finished {
+        let mut lost = present().filter(|(m, _)| wps[*m].is_none()).fold(0, |lost, (m, _)| lost | 1 << m);
+        let mut evidence = Evidence { wp_blocks: wps, told_blocks: told };
+        let blocks = match record.finished {
             Some(tail) => tail,
             None => zrwa::decide(&self.layout, &evidence)?,
         };
-        if tail == 0 {
+        if blocks == 0 {
             return Ok(Verdict::Reset);
         }
+        let mut revived = present()
+            .filter(|(m, info)| trusted(*m) && info.state == ZoneState::Empty)
+            .fold(0, |revived, (m, _)| revived | 1 << m);
+        let gone = self.lost_of_revived(view, &evidence, blocks, revived).await?;
+        for member in Core::each(gone) {
+            evidence.wp_blocks[member] = None;
+        }
+        (lost, revived) = (lost | gone, revived & !gone);
         view.record.lost |= lost;
         let half = self.layout.chunk_blocks / 2;
         let mut positions = [0; MAX_MEMBERS];
         for (position, wp) in positions.iter_mut().zip(&evidence.wp_blocks) {
             *position = wp.unwrap_or(0) / half;
         }
-        let parity =
-            self.load_parity(view.zone, record.epoch, tail, &evidence, record.finished.is_some()).await?;
-        let tail = Tail { blocks: tail, positions, parity };
+        let parity = self.load_parity(view, blocks, &evidence).await?;
+        let tail = Tail { blocks, positions, parity, revived };
         Ok(if record.finished.is_some() { Verdict::Finish(Some(tail)) } else { Verdict::Open(tail) })
     }
 
-    /// The largest tail that was logged for the zone's present life.
-    async fn logged_tail(&self, zone: ZoneIndex, record: &ZoneRecord, wps: &[Option<u64>]) -> Option<u64> {
+    /// What was logged for the zone's present life. If it is empty on all members, that can only be a
+    /// tail in its first stripe.
+    async fn logged_tail(
+        &self,
+        zone: ZoneIndex,
+        record: &ZoneRecord,
+        wps: &[Option<u64>],
+        all_empty: bool,
+    ) -> Logged {
         let layout = &self.layout;
-        let mut found: Option<u64> = None;
+        let mut found = Logged::default();
         let any_epoch = self.canary == Some(Canary::NoEpochCheck);
         for member in &self.members {
             if let Some(log) = &*member.log.borrow()
                 && let Some(tail) = log.live.borrow().tails.get(&zone.0)
                 && (tail.epoch == record.epoch || any_epoch)
             {
-                found = found.max(Some(tail.tail_blocks));
+                found.tail = found.tail.max(Some(tail.tail_blocks));
             }
         }
         let passed = wps.iter().flatten().min().copied().unwrap_or(0) / layout.chunk_blocks;
-        for stripe in passed.saturating_sub(1)..(passed + 2 * layout.distance + 1).min(layout.rows) {
+        let last = if all_empty { 1 } else { passed + 2 * layout.distance + 1 };
+        let mut pending = Vec::new();
+        for stripe in passed.saturating_sub(1)..last.min(layout.rows) {
             let (members, place) = layout.log(stripe);
             let Place::Row(row) = place else { continue };
             for member in
@@ -379,17 +405,23 @@ impl Core {
             {
                 for block in 0..2 {
                     let lba = self.start(member, zone).0 + row * layout.chunk_blocks + block;
-                    let done = self.submit(member, Command::read(Lba(lba), Buf::zeroed(BLOCK))).await;
                     let origin = Origin { array: self.array, member: member as u32, lba };
-                    if done.result.is_ok()
-                        && let Ok((Record::Tail(tail), _, _)) = Record::read(&done.data, origin)
-                        && tail.zone == zone.0
-                        && (tail.epoch == record.epoch || any_epoch)
-                        && (tail.tail_blocks.saturating_sub(1)) / layout.stripe_blocks() == stripe
-                    {
-                        found = found.max(Some(tail.tail_blocks));
-                    }
+                    let read = self.submit(member, Command::read(Lba(lba), Buf::zeroed(BLOCK)));
+                    pending.push((stripe, origin, read));
                 }
+            }
+        }
+        for (stripe, origin, read) in pending {
+            let done = read.await;
+            if done.result.is_ok()
+                && let Ok((Record::Tail(tail), _, _)) = Record::read(&done.data, origin)
+                && tail.zone == zone.0
+                && (tail.epoch == record.epoch || any_epoch)
+                && (tail.tail_blocks.saturating_sub(1)) / layout.stripe_blocks() == stripe
+            {
+                found.tail = found.tail.max(Some(tail.tail_blocks));
+            } else {
+                found.leftovers |= done.result.is_err() || done.data.iter().any(|byte| *byte != 0);
             }
         }
         found
@@ -397,26 +429,16 @@ impl Core {
 
     /// The running parity of the stripe of `tail`: from the data, or from the slots where a data
     /// chunk cannot be read.
-    async fn load_parity(
-        &self,
-        zone: ZoneIndex,
-        epoch: u64,
-        tail: u64,
-        evidence: &Evidence,
-        finished: bool,
-    ) -> Result<Buf, Refusal> {
+    async fn load_parity(&self, view: &ZoneView<'_>, tail: u64, evidence: &Evidence) -> Result<Buf, Refusal> {
         let layout = &self.layout;
         let chunk = layout.chunk_blocks;
         let mut result = Buf::zeroed(chunk as usize * BLOCK);
         let (stripe, covered) = (tail / layout.stripe_blocks(), tail % layout.stripe_blocks());
         for block in 0..chunk.min(covered) {
             let chunks = (covered - block).div_ceil(chunk);
-            let found = match self.parity_from_data(zone, stripe, chunks, block, evidence).await {
+            let found = match self.parity_from_data(view.zone, stripe, chunks, block, evidence).await {
                 Some(found) => found,
-                None => self
-                    .parity_from_slot(zone, epoch, stripe, chunks, block, evidence, finished)
-                    .await
-                    .ok_or({
+                None => self.parity_from_slot(view, stripe, chunks, block, evidence).await.ok_or({
                     let present = evidence.wp_blocks.iter().flatten().count();
                     Refusal::TooFew { present, members: layout.members, needed: layout.members }
                 })?,
@@ -428,14 +450,20 @@ impl Core {
         Ok(result)
     }
 
-    async fn read_block(&self, zone: ZoneIndex, member: usize, at: u64, evidence: &Evidence) -> Option<Buf> {
+    pub async fn read_block(
+        &self,
+        zone: ZoneIndex,
+        member: usize,
+        at: u64,
+        evidence: &Evidence,
+    ) -> Option<Buf> {
         evidence.wp_blocks[member]?;
         let lba = Lba(self.start(member, zone).0 + at);
         let done = self.submit(member, Command::read(lba, Buf::zeroed(BLOCK))).await;
         done.result.is_ok().then_some(done.data)
     }
 
-    async fn parity_from_data(
+    pub async fn parity_from_data(
         &self,
         zone: ZoneIndex,
         stripe: u64,
@@ -456,18 +484,16 @@ impl Core {
         Some(result)
     }
 
-    #[allow(clippy::too_many_arguments)]
-    async fn parity_from_slot(
+    pub async fn parity_from_slot(
         &self,
-        zone: ZoneIndex,
-        epoch: u64,
+        view: &ZoneView<'_>,
         stripe: u64,
         chunks: u64,
         block: u64,
         evidence: &Evidence,
-        finished: bool,
     ) -> Option<Buf> {
         let layout = &self.layout;
+        let (zone, epoch, finished) = (view.zone, view.record.epoch, view.record.finished.is_some());
         let parity_member = layout.parity_member(stripe);
         // A finish that got as far as the write pointer of the parity has made it the full parity.
         let promoted = finished
@@ -503,11 +529,13 @@ impl Core {
             }
             Verdict::Finish(None) => self.finish_members(zone, None).await.map_err(failed),
             Verdict::Finish(Some(tail)) => {
+                self.revive(zone, &tail).await;
                 let running = Zone::new(self, zone);
                 running.flow.borrow_mut().restore(tail.blocks, tail.positions, tail.parity);
                 self.finish_members(zone, Some(&running)).await.map_err(failed)
             }
             Verdict::Open(tail) => {
+                self.revive(zone, &tail).await;
                 let blocks = tail.blocks;
                 let running = Rc::new(Zone::new(self, zone));
                 running.flow.borrow_mut().restore(blocks, tail.positions, tail.parity);

@@ -20,7 +20,8 @@
 //! A tail inside a chunk is known from a log record; it is decoded with the slot of its chunk
 //! below the tail's offset and the slot of the chunk before it above.
 
-use super::geometry::{Layout, MAX_MEMBERS, Role};
+use super::geometry::{Layout, MAX_MEMBERS, Place, Role};
+use std::ops::Range;
 
 /// What the write pointer of `member` at `position` (half chunks) says: this many chunks were
 /// complete. `None` if no zone of ours can have such a position.
@@ -165,6 +166,35 @@ pub fn parity_of(layout: &Layout, from: u64, to: u64) -> [Option<SlotPart>; 2] {
     [before, Some(SlotPart { index: last, from: begin(last), to: end })]
 }
 
+/// The blocks of its part of a zone that `member` must hold for a tail at `tail_blocks`: data and full
+/// parity of all stripes from the first on, and of a partial one its data and the slots that the tail
+/// needs, in any order.
+pub fn needed_of(layout: &Layout, member: usize, tail_blocks: u64) -> Vec<Range<u64>> {
+    let chunk = layout.chunk_blocks;
+    let (stripe, covered) = (tail_blocks / layout.stripe_blocks(), tail_blocks % layout.stripe_blocks());
+    let rows = 0..stripe * chunk;
+    let data = match layout.role(member, stripe) {
+        Role::Data(index) => rows.end..rows.end + covered.saturating_sub(index * chunk).min(chunk),
+        Role::Parity => 0..0,
+    };
+    let slots = tail_slots(layout, covered).into_iter().flatten().filter_map(|part| {
+        match layout.slot(stripe, part.index) {
+            (at, Place::Row(row)) if at == member => Some(row * chunk + part.from..row * chunk + part.to),
+            _ => None,
+        }
+    });
+    [rows, data].into_iter().chain(slots).filter(|blocks| !blocks.is_empty()).collect()
+}
+
+/// The slots that decode a tail which covers `covered` blocks of a stripe's data.
+pub fn tail_slots(layout: &Layout, covered: u64) -> [Option<SlotPart>; 2] {
+    let chunk = layout.chunk_blocks;
+    let Some(last) = covered.checked_sub(1).map(|block| block / chunk) else { return [None, None] };
+    let end = covered - last * chunk;
+    let before = (last > 0 && end < chunk).then(|| SlotPart { index: last - 1, from: end, to: chunk });
+    [Some(SlotPart { index: last, from: 0, to: end }), before]
+}
+
 /// What is known of a zone after a crash.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Evidence {
@@ -187,6 +217,8 @@ pub enum Refusal {
         "the write pointer of member {member} is at block {wp_blocks}, too far behind a tail of {tail_blocks} blocks"
     )]
     Behind { member: usize, wp_blocks: u64, tail_blocks: u64 },
+    #[error("data and parity of its first rows contradict each other")]
+    Contradiction,
     #[error("the tail is said to be at block {0}, which is beyond the end of the zone")]
     Beyond(u64),
 }
@@ -266,7 +298,8 @@ mod tests {
 
     /// Explores every state that the protocol can reach, crashes it in every state in between with
     /// every member missing in turn, and checks where recovery lands: at a tail that was claimed on
-    /// purpose, hence has its parity; never below what was safe; never above what was complete.
+    /// purpose, hence has its parity; never below what was safe; never above what was complete; and
+    /// where a process that died had answered up to any block inside the window, exactly there.
     fn explore(layout: &Layout, live: u32, next_round: Round) -> usize {
         let mut seen = BTreeSet::new();
         let mut todo = vec![([0; MAX_MEMBERS], 0)];
@@ -288,7 +321,7 @@ mod tests {
                                 crashed[*member] = targets[*member];
                             }
                         }
-                        crashes += crash(layout, live, &crashed, n, next);
+                        crashes += crash(layout, live, &crashed, n, next, limit);
                     }
                     for member in moving {
                         assert!(targets[member] > at[member]);
@@ -301,6 +334,7 @@ mod tests {
                     &at,
                     if witness_count(layout, live, next) >= needed(layout, live) { next } else { n },
                     next,
+                    limit,
                 );
                 todo.push((at, next));
             }
@@ -309,8 +343,8 @@ mod tests {
     }
 
     /// `before` chunks were safe if their tail has the witnesses it needs; one write since made
-    /// `after` complete.
-    fn crash(layout: &Layout, live: u32, positions: &Targets, before: u64, after: u64) -> usize {
+    /// `after` complete, and up to `limit` may be written.
+    fn crash(layout: &Layout, live: u32, positions: &Targets, before: u64, after: u64, limit: u64) -> usize {
         let k = layout.data_chunks();
         let half = layout.chunk_blocks / 2;
         let present = |m: usize, missing: Option<usize>| live & (1 << m) != 0 && missing != Some(m);
@@ -340,6 +374,13 @@ mod tests {
                 assert!(chunks >= safe && tail <= (after * layout.chunk_blocks).max(logged.unwrap_or(0)));
                 checked += 1;
             }
+            let decide = |told| decide(layout, &Evidence { wp_blocks: Vec::clone(&wps), told_blocks: told });
+            for told in after * layout.chunk_blocks..=limit * layout.chunk_blocks {
+                assert_eq!(decide(Some(told)), Ok(told), "{layout:?} {positions:?} {before} {after}");
+            }
+            // Slots that the window lets go of belong to stripes that the write pointers show.
+            let overwritten = (limit / k).saturating_sub(layout.distance);
+            assert!(decide(None).is_ok_and(|tail| tail >= overwritten * layout.stripe_blocks()));
         }
         checked
     }
@@ -367,8 +408,43 @@ mod tests {
         });
     }
 
+    #[test]
+    fn what_members_must_hold_is_the_data_below_the_tail_its_parity_and_the_slots_of_the_tail() {
+        for layout in layouts() {
+            let chunk = layout.chunk_blocks;
+            for tail in 0..=layout.capacity_blocks() {
+                let (stripe, covered) = (tail / layout.stripe_blocks(), tail % layout.stripe_blocks());
+                let mut data = vec![0; layout.rows as usize];
+                let (mut parity, mut slots) = (0, 0);
+                for member in 0..layout.members {
+                    for block in needed_of(&layout, member, tail).into_iter().flatten() {
+                        let row = block / chunk;
+                        match layout.role(member, row) {
+                            _ if row > stripe => slots += 1,
+                            Role::Data(_) => data[row as usize] += 1,
+                            Role::Parity if row == stripe => slots += 1,
+                            Role::Parity => parity += 1,
+                        }
+                    }
+                }
+                let filled = (0..layout.rows).map(|row| match row.cmp(&stripe) {
+                    std::cmp::Ordering::Less => layout.stripe_blocks(),
+                    std::cmp::Ordering::Equal => covered,
+                    std::cmp::Ordering::Greater => 0,
+                });
+                assert_eq!(data, filled.collect::<Vec<_>>(), "{layout:?} {tail}");
+                assert_eq!(parity, stripe * chunk);
+                // Every block of the chunk that the tail covers at all is decoded from one slot.
+                let logged = stripe + layout.distance >= layout.rows;
+                let expected = covered.min(chunk);
+                assert!(slots == expected || logged && slots < expected, "{layout:?} {tail}: {slots}");
+            }
+        }
+    }
+
     /// Slots filled by writes, tail by tail, exactly as `parity_of` says; every tail that a write
-    /// makes, and the whole chunk before it, must be decodable.
+    /// makes, and the whole chunk before it, must be decodable. No later write changes what was filled,
+    /// so that tails of earlier writes stay decodable too.
     #[test]
     fn every_tail_that_recovery_may_land_on_has_its_parity() {
         let layout = Layout { members: 5, chunk_blocks: 4, rows: 8, distance: 2 };
@@ -384,7 +460,9 @@ mod tests {
                             continue;
                         }
                         for part in parity_of(&layout, from, to).into_iter().flatten() {
-                            filled[part.index as usize][part.from as usize..part.to as usize].fill(true);
+                            let slot = &mut filled[part.index as usize][part.from as usize..part.to as usize];
+                            assert!(slot.iter().all(|f| !f), "filled twice by {first} {second} {third}");
+                            slot.fill(true);
                         }
                         from = to;
                         if let Some(complete) = (to / chunk).checked_sub(1) {

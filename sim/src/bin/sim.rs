@@ -88,7 +88,8 @@ struct Run {
     #[arg(long)]
     trace: bool,
     /// Have the array break a rule, which must be found: laggard-order, no-epoch-check, wrong-slot,
-    /// ack-before-predecessors or log-slot-overwritten
+    /// ack-before-predecessors, log-slot-overwritten, tails-ignored or
+    /// empty-is-unwritten
     #[arg(long, value_name = "NAME", value_parser = parse_canary)]
     canary: Option<(&'static str, Canary)>,
 }
@@ -212,6 +213,8 @@ impl Run {
             "seeds": summary.seeds,
             "operations": counts.operations,
             "power_cuts": counts.power_cuts,
+            "kills": counts.kills,
+            "shutdowns": counts.shutdowns,
             "member_losses": counts.member_losses,
             "interrupted_recoveries": counts.interrupted_recoveries,
             "rebuilds": counts.rebuilds,
@@ -230,6 +233,8 @@ impl Run {
             ("seeds", summary.seeds),
             ("operations", counts.operations),
             ("power cuts", counts.power_cuts),
+            ("processes killed", counts.kills),
+            ("orderly shutdowns", counts.shutdowns),
             ("member losses", counts.member_losses),
             ("interrupted recoveries", counts.interrupted_recoveries),
             ("rebuilds", counts.rebuilds),
@@ -284,6 +289,8 @@ impl Exhaustive {
                 "cases": cases.len(),
                 "schedules": tried.schedules,
                 "power_cuts": tried.power_cuts,
+                "kills": tried.kills,
+                "shutdowns": tried.shutdowns,
                 "failures": findings.len(),
                 "found": failures,
                 "seconds": seconds,
@@ -294,6 +301,8 @@ impl Exhaustive {
                 ("cases", cases.len() as u64),
                 ("schedules", tried.schedules),
                 ("power cuts", tried.power_cuts),
+                ("processes killed", tried.kills),
+                ("orderly shutdowns", tried.shutdowns),
                 ("failures", findings.len() as u64),
             ] {
                 lines.push(format!("{name:<24}{count:>12}"));

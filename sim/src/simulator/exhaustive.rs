@@ -3,9 +3,9 @@
 //! A case is a small array and a short, fixed workload. There is one default order of events; a
 //! schedule deviates from it at up to `delays` places by taking another event that is possible
 //! there (delay-bounded scheduling: Emmi, Qadeer, Rakamarić, POPL 2011). For each schedule the
-//! power is cut after each event that changed a drive or told the host something, for each member
-//! lost or none, and with three fates of the commands in flight: none happened, all happened, or
-//! some in part. After a deviation only the next cuts are tried: earlier ones belong to the
+//! power is cut, or the process killed while the drives keep power or are shut down in good order, after
+//! each event that changed a drive or told the host something, for each member lost or none, and with three fates of the commands
+//! in flight: none happened, all happened, or some (at a power cut, in part). After a deviation only the next cuts are tried: earlier ones belong to the
 //! schedule it deviates from, and later ones look like those of others.
 //!
 //! Nothing is sampled, apart from the torn commands of the third fate.
@@ -14,7 +14,7 @@ use super::{
     runner::{catch_panics, quietly},
     scenario::{Load, Misfortune, Pace, Scenario},
     subject::Maker,
-    world::{Failure, Tracing, World},
+    world::{End, Failure, Tracing, World},
 };
 use crate::{rng::Rng, ssd::Cut};
 use engine::{
@@ -62,6 +62,8 @@ pub struct Case {
 pub struct Tried {
     pub schedules: u64,
     pub power_cuts: u64,
+    pub kills: u64,
+    pub shutdowns: u64,
 }
 
 /// A broken promise and how to come by it.
@@ -77,8 +79,9 @@ pub struct Finding {
 pub struct Point {
     /// Deviations from the default order: at this event, take that choice.
     pub schedule: Vec<(usize, usize)>,
-    /// The power is cut before this event.
+    /// The end comes before this event.
     pub cut_at: Option<usize>,
+    pub end: End,
     pub lost: Option<usize>,
     pub fate: Fate,
 }
@@ -188,7 +191,13 @@ impl Case {
         let shape = self.play_steps(&mut world, point)?;
         if point.cut_at.is_some() {
             world.settle_fate(point.fate);
-            world.cut_power(|_| Cut { cache_lost: self.volatile_cache, zrwa_lost: false })?;
+            match point.end {
+                End::PowerCut => {
+                    world.cut_power(|_| Cut { cache_lost: self.volatile_cache, zrwa_lost: false })?;
+                }
+                End::Kill => world.kill_process(),
+                End::Shutdown => world.shut_down()?,
+            }
             world.assemble_without(point.lost)?;
             world.check_recovery()?;
         }
@@ -243,8 +252,11 @@ impl Case {
             // A single drive has no redundancy to be tested.
             let losable = if self.members > 1 { self.members } else { 0 };
             for lost in std::iter::once(None).chain((0..losable).map(Some)) {
-                for fate in [Fate::None, Fate::All, Fate::Torn] {
-                    let point = Point { cut_at: Some(cut), lost, fate, schedule: schedule.to_vec() };
+                for (fate, end) in [Fate::None, Fate::All, Fate::Torn]
+                    .into_iter()
+                    .flat_map(|fate| [End::PowerCut, End::Kill, End::Shutdown].map(|end| (fate, end)))
+                {
+                    let point = Point { cut_at: Some(cut), end, lost, fate, schedule: schedule.to_vec() };
                     self.try_point(maker, &point, report);
                 }
             }
@@ -264,7 +276,11 @@ impl Case {
         let mut total = report.total.lock().unwrap_or_else(PoisonError::into_inner);
         match point.cut_at {
             None => total.0.schedules += 1,
-            Some(_) => total.0.power_cuts += 1,
+            Some(_) => match point.end {
+                End::PowerCut => total.0.power_cuts += 1,
+                End::Kill => total.0.kills += 1,
+                End::Shutdown => total.0.shutdowns += 1,
+            },
         }
         let failure = match result {
             Ok(Ok(shape)) => return Some(shape),

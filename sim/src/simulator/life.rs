@@ -10,7 +10,7 @@ use super::{
     scenario::Scenario,
     subject::{Subject, Work},
     wire::{Bay, Fault},
-    world::{Failure, Pending, World},
+    world::{End, Failure, Pending, World},
 };
 use crate::ssd::{Cut, Fault as MediaFault};
 use engine::{
@@ -361,7 +361,8 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Cuts the power; with `strike`, a member may be lost or lose its ZRWA at the same moment.
+    /// Cuts the power, kills the process, or shuts the drives down; with `strike`, a member may be lost
+    /// at the same moment, or lose its ZRWA with the power.
     fn cut(&mut self, course: &mut Course, strike: bool) -> Result<(), Failure> {
         (course.repair, course.failing) = (None, None);
         self.note_half_attached(course);
@@ -369,16 +370,28 @@ impl World<'_> {
         let mut zrwa_lost = None;
         let m = &self.scenario.misfortune;
         let (lost_percent, zrwa_percent) = (m.member_lost_percent, m.zrwa_lost_percent);
+        let draw = self.rng.below(100);
+        let end = match (m.kill_percent, m.shutdown_percent) {
+            (kills, _) if draw < kills => End::Kill,
+            (kills, shutdowns) if draw < kills + shutdowns => End::Shutdown,
+            _ => End::PowerCut,
+        };
         if strike && self.rng.chance(lost_percent, 100) {
             self.lose(course, victim);
-        } else if strike && self.rng.chance(zrwa_percent, 100) {
+        } else if end == End::PowerCut && strike && self.rng.chance(zrwa_percent, 100) {
             zrwa_lost = self.members[victim];
             course.suspect.get_or_insert(Suspect { member: victim, struck: false, absent: false });
             self.trace.note(|| format!("member {victim} loses its ZRWA"));
         }
-        let cache_lost = self.scenario.drive.volatile_cache && self.rng.chance(3, 4);
-        self.cut_power(|bay| Cut { cache_lost, zrwa_lost: zrwa_lost == Some(bay) })?;
-        // A drive that had vanished comes back with the power, if it is offered.
+        match end {
+            End::PowerCut => {
+                let cache_lost = self.scenario.drive.volatile_cache && self.rng.chance(3, 4);
+                self.cut_power(|bay| Cut { cache_lost, zrwa_lost: zrwa_lost == Some(bay) })?;
+            }
+            End::Kill => self.kill_process(),
+            End::Shutdown => self.shut_down()?,
+        }
+        // A drive that had vanished comes back now, if it is offered.
         for bay in self.members.iter().flatten().chain(&course.attic) {
             self.wire.set_gone(*bay, false);
         }
@@ -447,7 +460,7 @@ impl World<'_> {
         let mut interruptions = 0;
         loop {
             let drives = self.offered(course);
-            let pending = self.start(self.maker.assemble(&self.runtime, drives, None));
+            let pending = self.start(self.maker.assemble(&self.runtime, drives, self.tails.clone()));
             let percent = self.scenario.misfortune.cut_in_recovery_percent;
             let interrupt = interruptions < 4 && self.rng.chance(percent, 100);
             let events = interrupt.then(|| 1 + self.rng.below(400));
@@ -482,6 +495,10 @@ impl World<'_> {
             if interruptions < 4 && self.rng.chance(1, 6) {
                 // What was reported has to hold from now on, even if nothing else happens.
                 interruptions += 1;
+                if self.rng.chance(1, 2) {
+                    // Before the process could leave tails of its own.
+                    self.subject = None;
+                }
                 self.cut(course, true)?;
                 continue;
             }

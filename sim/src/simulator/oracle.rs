@@ -9,12 +9,15 @@
 //!   reported;
 //! - it is at most `submitted`, the end of what was handed in;
 //! - each block below it holds what was written there last;
+//! - if the process was killed and the drives kept power, the write pointer is also at least the end
+//!   of the last write that completed at all;
 //! - a reset or finish whose completion was not seen happened wholly or not at all; one whose
 //!   completion was seen happened.
 //!
 //! Nothing here looks at the array: the oracle judges the promise, not the implementation.
 
 use super::stamp::{self, Stamp};
+use crate::rng::Rng;
 use engine::{
     buf::{BLOCK, Buf},
     zone::{ZoneInfo, ZoneState},
@@ -38,6 +41,9 @@ pub struct Zone {
     pub acknowledged: u64,
     /// End of what has to survive a power cut.
     pub durable: u64,
+    /// End of what has to be there although it need not survive a power cut: the process was killed,
+    /// and its successor knows this end.
+    answered: u64,
     /// Finished: nothing can be written any more, whatever the tail is.
     pub finished: bool,
     pub change: Option<Change>,
@@ -223,12 +229,28 @@ impl Oracle {
         Err(format!("zone {zone} block {block} should hold {expected}, but holds {}", stamp::describe(bytes)))
     }
 
-    /// The power was cut: completions that were not seen will not be any more.
-    pub fn power_cut(&mut self) {
+    /// The process has ended: completions that were not seen will not be any more.
+    pub fn process_ended(&mut self) {
         for zone in &mut self.zones {
             zone.in_flight = 0;
             (zone.opened, zone.opening, zone.active) = (false, false, false);
         }
+    }
+
+    /// The power was cut: what is not durable may be lost.
+    pub fn power_cut(&mut self) {
+        self.zones.iter_mut().for_each(|zone| zone.answered = 0);
+    }
+
+    /// The process was killed: what it had answered has to be there. Gives its tails, which are 0 or as
+    /// before where a reset was in flight.
+    pub fn killed(&mut self, rng: &mut Rng) -> Vec<u64> {
+        let answered = |zone: &mut Zone| {
+            let forgotten = zone.change == Some(Change::Reset) && rng.chance(1, 2);
+            zone.answered = if forgotten { 0 } else { zone.acknowledged };
+            zone.answered
+        };
+        self.zones.iter_mut().map(answered).collect()
     }
 
     /// Compares what the array reports after a recovery with what it promised, and from then on
@@ -324,6 +346,9 @@ fn recovered_zone(zone: &mut Zone, capacity: u64, info: &ZoneInfo) -> Result<(),
     if wp < zone.durable {
         return Err(format!("the write pointer went back to {wp}, below what is durable"));
     }
+    if wp < zone.answered {
+        return Err(format!("the write pointer went back to {wp}, below what was answered before the kill"));
+    }
     if wp > zone.submitted() {
         return Err(format!("the write pointer {wp} is beyond everything that was written"));
     }
@@ -331,7 +356,7 @@ fn recovered_zone(zone: &mut Zone, capacity: u64, info: &ZoneInfo) -> Result<(),
         return Err(format!("the state does not go with the write pointer {wp}"));
     }
     zone.writes.truncate(wp as usize);
-    (zone.acknowledged, zone.durable) = (wp, wp);
+    (zone.acknowledged, zone.durable, zone.answered) = (wp, wp, 0);
     zone.finished = finished;
     zone.change = None;
     zone.active =

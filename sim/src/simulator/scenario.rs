@@ -51,6 +51,10 @@ pub struct Pace {
 /// Which misfortunes happen. Percentages are of power cuts, rates are out of 100,000 events.
 #[derive(Clone, Debug, Default)]
 pub struct Misfortune {
+    /// The process is killed instead; the drives keep power.
+    pub kill_percent: u64,
+    /// The host is started anew instead: the process is killed, the drives shut down in good order.
+    pub shutdown_percent: u64,
     pub member_lost_percent: u64,
     pub zrwa_lost_percent: u64,
     pub cut_in_recovery_percent: u64,
@@ -188,6 +192,8 @@ fn draw_misfortune(rng: &mut Rng) -> Misfortune {
     let faults = rng.chance(1, 2);
     let on = |percent: u64| if faults { percent } else { 0 };
     Misfortune {
+        kill_percent: rate(rng, 50, 50),
+        shutdown_percent: rate(rng, 50, 50),
         member_lost_percent: [70, 90, 100][rng.below(3) as usize],
         zrwa_lost_percent: rate(rng, 30, 50),
         cut_in_recovery_percent: rate(rng, 60, 80),

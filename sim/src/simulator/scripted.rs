@@ -163,7 +163,7 @@ impl World<'_> {
     pub(super) fn assemble_without(&mut self, lost: Option<usize>) -> Result<(), Failure> {
         let kept = self.members.iter().enumerate().filter(|(member, _)| Some(*member) != lost);
         let drives = kept.filter_map(|(_, bay)| *bay).map(|bay| self.drive(bay)).collect();
-        let pending = self.start(self.maker.assemble(&self.runtime, drives, None));
+        let pending = self.start(self.maker.assemble(&self.runtime, drives, self.tails.clone()));
         let result = self.wait_in_order(&pending)?;
         let subject = result.map_err(|why| Failure(format!("the array does not assemble: {why}")))?;
         self.subject = Some(subject);

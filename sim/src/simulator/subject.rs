@@ -45,12 +45,14 @@ pub struct ArrayMaker {
 }
 
 /// Rules that can be broken, by the names of the command line.
-pub const CANARIES: [(&str, Canary); 5] = [
+pub const CANARIES: [(&str, Canary); 7] = [
     ("laggard-order", Canary::LaggardOrder),
     ("no-epoch-check", Canary::NoEpochCheck),
     ("wrong-slot", Canary::WrongSlot),
     ("ack-before-predecessors", Canary::AckBeforePredecessors),
     ("log-slot-overwritten", Canary::LogSlotOverwritten),
+    ("tails-ignored", Canary::TailsIgnored),
+    ("empty-is-unwritten", Canary::EmptyIsUnwritten),
 ];
 
 impl ArrayMaker {

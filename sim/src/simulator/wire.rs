@@ -71,8 +71,8 @@ pub struct Wire {
 
 #[derive(Default)]
 struct State {
-    /// Grows with each power cut; handles of an earlier power-on answer nothing any more.
-    power: u64,
+    /// Counts processes; handles of an earlier one answer nothing any more.
+    process: u64,
     now: u64,
     commands: u64,
     /// Out of 1000 commands, so many suffer a latency spike of up to `spike_events`.
@@ -94,10 +94,10 @@ impl Wire {
         self.slots.borrow().len() - 1
     }
 
-    /// A handle for the engine, good until the next power cut.
+    /// A handle for the engine, good until the power is cut or the process is killed.
     pub fn drive(self: &Rc<Wire>, bay: Bay) -> QueuedDrive {
         let geometry = self.slots.borrow()[bay].geometry.clone();
-        QueuedDrive { wire: self.clone(), bay, geometry, power: self.state.borrow().power }
+        QueuedDrive { wire: self.clone(), bay, geometry, process: self.state.borrow().process }
     }
 
     /// The drive itself, to look at it or to damage it.
@@ -223,9 +223,7 @@ impl Wire {
     /// # Errors
     /// Those of the drives' media.
     pub fn power_cut(&self, rng: &mut Rng, cut: impl Fn(Bay) -> Cut) -> io::Result<()> {
-        self.state.borrow_mut().power += 1;
-        let queued = std::mem::take(&mut *self.queued.borrow_mut());
-        self.executed.borrow_mut().clear();
+        let queued = self.forget_process();
         let mut in_flight: Vec<Command> = Vec::new();
         for (bay, slot) in self.slots.borrow_mut().iter_mut().enumerate() {
             in_flight.clear();
@@ -236,6 +234,39 @@ impl Wire {
             (slot.fault, slot.slow_until) = (None, 0);
         }
         Ok(())
+    }
+
+    /// Kills the process that uses the drives, which keep power: what was queued happens whole, in any
+    /// order, or never reached its drive, and nobody learns of it. Old handles are dead from now on.
+    pub fn kill(&self, rng: &mut Rng) {
+        let mut queued = self.forget_process();
+        rng.shuffle(&mut queued);
+        let reached_of_four = rng.below(5);
+        let mut slots = self.slots.borrow_mut();
+        for Queued { bay, command, .. } in queued {
+            if rng.chance(reached_of_four, 4) {
+                slots[bay].execute(command);
+            }
+        }
+        for slot in slots.iter_mut() {
+            (slot.fault, slot.slow_until) = (None, 0);
+        }
+    }
+
+    /// As [`Wire::kill`], and then every drive is shut down in good order and started again.
+    ///
+    /// # Errors
+    /// Those of the drives' media.
+    pub fn shut_down(&self, rng: &mut Rng) -> io::Result<()> {
+        self.kill(rng);
+        self.slots.borrow_mut().iter_mut().try_for_each(|slot| slot.ssd.shut_down())
+    }
+
+    /// Cuts the process off; gives what it had queued.
+    fn forget_process(&self) -> Vec<Queued> {
+        self.state.borrow_mut().process += 1;
+        self.executed.borrow_mut().clear();
+        std::mem::take(&mut *self.queued.borrow_mut())
     }
 }
 
@@ -271,7 +302,7 @@ pub struct QueuedDrive {
     wire: Rc<Wire>,
     bay: Bay,
     geometry: Geometry,
-    power: u64,
+    process: u64,
 }
 
 impl ZonedDevice for QueuedDrive {
@@ -282,7 +313,7 @@ impl ZonedDevice for QueuedDrive {
     fn submit(&self, command: Command) -> Completion {
         let wire = &self.wire;
         let mut state = wire.state.borrow_mut();
-        if state.power != self.power {
+        if state.process != self.process {
             return Completion::failed(DeviceError::Gone);
         }
         state.commands += 1;

@@ -20,7 +20,7 @@ use crate::{
     ssd::{Cut, Ssd},
 };
 use engine::{
-    array::Drive,
+    array::{Drive, Tails},
     buf::BufPool,
     device::{Command, Completion, Done, Geometry},
     runtime::Runtime,
@@ -43,6 +43,10 @@ impl From<String> for Failure {
 pub struct Counts {
     pub operations: u64,
     pub power_cuts: u64,
+    /// Processes killed while the drives kept power.
+    pub kills: u64,
+    /// Orderly shutdowns of all drives after the process had ended, at any moment of its.
+    pub shutdowns: u64,
     pub member_losses: u64,
     pub interrupted_recoveries: u64,
     pub rebuilds: u64,
@@ -56,6 +60,8 @@ impl Counts {
     pub fn add(&mut self, other: &Counts) {
         self.operations += other.operations;
         self.power_cuts += other.power_cuts;
+        self.kills += other.kills;
+        self.shutdowns += other.shutdowns;
         self.member_losses += other.member_losses;
         self.interrupted_recoveries += other.interrupted_recoveries;
         self.rebuilds += other.rebuilds;
@@ -112,6 +118,17 @@ impl Trace {
 /// The result of work that was started, once it is there.
 pub type Pending<T> = Rc<RefCell<Option<Result<T, String>>>>;
 
+/// How a process, and maybe the power, comes to its end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum End {
+    #[default]
+    PowerCut,
+    /// The drives keep power.
+    Kill,
+    /// The process ends first, then the drives are shut down in good order.
+    Shutdown,
+}
+
 /// More events than any sound wait takes: reached only by work that goes round in circles.
 const TOO_MANY_EVENTS: u64 = 3_000_000;
 
@@ -136,6 +153,8 @@ pub struct World<'m> {
     pub(super) members: Vec<Option<Bay>>,
     pub(super) counts: Counts,
     pub(super) trace: Trace,
+    /// What the last process that was killed has left; lost with the power.
+    pub(super) tails: Option<Tails>,
     /// A task may be ready to run.
     pub(super) ready: bool,
     /// Tasks run first in, first out, instead of in any order.
@@ -171,6 +190,7 @@ impl<'m> World<'m> {
             members: Vec::new(),
             counts: Counts::default(),
             trace: Trace::new(tracing),
+            tails: None,
             ready: false,
             in_order: false,
             refusal: None,
@@ -377,13 +397,47 @@ impl<'m> World<'m> {
         self.counts.power_cuts += 1;
         let queued = self.wire.queued();
         self.trace.note(|| format!("power cut with {queued} commands in flight"));
+        self.end_process();
+        self.tails = None;
+        self.oracle.power_cut();
+        self.wire.power_cut(&mut self.rng, cut).map_err(|error| Failure(format!("power cut: {error}")))
+    }
+
+    /// Kills the process. The drives keep power, and what it had told the host is known to the next one.
+    pub(super) fn kill_process(&mut self) {
+        self.counts.kills += 1;
+        let queued = self.wire.queued();
+        self.trace.note(|| format!("the process is killed with {queued} commands in flight"));
+        if let Some(subject) = &self.subject {
+            let blocks = self.oracle.killed(&mut self.rng);
+            self.tails = Some(Tails { assembly: subject.assembly(), blocks });
+        }
+        self.end_process();
+        self.wire.kill(&mut self.rng);
+    }
+
+    /// Kills the process and shuts the drives down in good order: a host that is started anew.
+    ///
+    /// # Errors
+    /// Those of the drives' memory.
+    pub(super) fn shut_down(&mut self) -> Result<(), Failure> {
+        self.counts.shutdowns += 1;
+        let queued = self.wire.queued();
+        self.trace.note(|| format!("orderly shutdown, {queued} commands were in flight"));
+        self.end_process();
+        self.tails = None;
+        self.oracle.power_cut();
+        self.wire.shut_down(&mut self.rng).map_err(|error| Failure(format!("shutdown: {error}")))
+    }
+
+    /// What the process had in memory is gone.
+    fn end_process(&mut self) {
         self.runtime.clear();
         self.runtime = if self.in_order { Runtime::new() } else { Runtime::seeded(self.rng.next_u64()) };
         self.subject = None;
         self.ops.clear();
         self.held.clear();
-        self.oracle.power_cut();
+        self.oracle.process_ended();
         self.ready = false;
-        self.wire.power_cut(&mut self.rng, cut).map_err(|error| Failure(format!("power cut: {error}")))
     }
 }

@@ -29,7 +29,10 @@ use engine::{
     device::{Command, DeviceError, Done, Geometry, Status, Zones},
     zone::{Lba, WriteEffect, ZoneIndex, ZoneInfo, ZoneState, ZoneTable},
 };
-use std::io;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+};
 
 /// An emulated SSD.
 pub struct Ssd {
@@ -38,6 +41,8 @@ pub struct Ssd {
     media: Box<dyn Media>,
     cache: Cache,
     faults: FaultPlan,
+    /// Blocks of zones that lost their ZRWA in an orderly shutdown and still read as they were, by zone.
+    residue: BTreeMap<u32, BTreeSet<u64>>,
 }
 
 type Outcome = Result<(), DeviceError>;
@@ -49,7 +54,8 @@ impl Ssd {
         for zone in 0..geometry.zones {
             table.load(&media.zone(ZoneIndex(zone)));
         }
-        Ssd { geometry, table, media, cache: Cache::default(), faults: FaultPlan::default() }
+        let (cache, faults) = (Cache::default(), FaultPlan::default());
+        Ssd { geometry, table, media, cache, faults, residue: BTreeMap::new() }
     }
 
     /// A blank drive in memory.
@@ -182,6 +188,7 @@ impl Ssd {
             if !data.is_empty() {
                 self.media.write(lba, data, oob)?;
             }
+            self.pass_residue(effect, data.blocks())?;
             if effect.wp_blocks != effect.wp_before_blocks {
                 self.store(effect.zone)?;
             }
@@ -191,6 +198,19 @@ impl Ssd {
             self.table.load(before);
             os_error(error)
         })
+    }
+
+    /// What the write pointer passes and nobody has written since the zone got its ZRWA is lost.
+    fn pass_residue(&mut self, effect: &WriteEffect, blocks: u64) -> io::Result<()> {
+        let Some(residue) = self.residue.get_mut(&effect.zone.0) else { return Ok(()) };
+        let written = effect.offset_blocks..effect.offset_blocks + blocks;
+        residue.retain(|offset| !written.contains(offset));
+        let start = self.geometry.start(effect.zone).0;
+        while let Some(offset) = residue.first().copied().filter(|offset| *offset < effect.wp_blocks) {
+            residue.pop_first();
+            self.media.forget(Lba(start + offset))?;
+        }
+        Ok(())
     }
 
     fn open(&mut self, zones: Zones, zrwa: bool) -> Outcome {
@@ -225,6 +245,9 @@ impl Ssd {
         let before = self.info(zone)?;
         self.table.finish(zone)?;
         self.cache.finish(zone, before.wp_blocks);
+        for offset in self.residue.remove(&zone.0).unwrap_or_default() {
+            self.media.forget(Lba(self.geometry.start(zone).0 + offset)).map_err(os_error)?;
+        }
         self.store(zone).map_err(os_error)
     }
 
@@ -239,6 +262,7 @@ impl Ssd {
         }
         for zone in reset {
             self.cache.forget(zone);
+            self.residue.remove(&zone.0);
             self.faults.heal(self.geometry.start(zone), self.geometry.zone_size_blocks);
             self.media.reset(zone).map_err(os_error)?;
         }

@@ -1,7 +1,10 @@
-//! Power cuts.
+//! Power cuts and orderly shutdowns.
 //!
 //! A cut finds commands in flight, which take effect whole, in part or not at all; it may cost
 //! the volatile cache and the ZRWAs; and when power returns open zones are closed.
+//!
+//! An orderly shutdown finds none in flight and costs no data, but it ends zones that have only just
+//! been begun.
 
 use super::{Ssd, after_power_on};
 use crate::rng::Rng;
@@ -42,6 +45,44 @@ impl Ssd {
                 self.table.load(&after_power_on(info));
             }
         }
+        Ok(())
+    }
+
+    /// Shuts the drive down as a host does that has done with it, and starts it again. Open zones are
+    /// closed; but one whose write pointer is at its start becomes empty and loses its ZRWA, as in QEMU.
+    /// What was in that ZRWA can still be read, until the zone has got another one and the write pointer
+    /// passes.
+    ///
+    /// # Errors
+    /// Those of the media; the drive is not to be used any more then.
+    pub fn shut_down(&mut self) -> io::Result<()> {
+        self.cache.flush();
+        for zone in (0..self.geometry.zones).map(ZoneIndex) {
+            let info = self.table.info(zone);
+            if !info.state.is_active() {
+                continue;
+            }
+            let begun = info.wp_blocks == 0;
+            if begun && info.zrwa {
+                self.leave_residue(zone)?;
+            }
+            self.table.load(&after_power_on(ZoneInfo { zrwa: info.zrwa && !begun, ..info }));
+            self.store(zone)?;
+        }
+        Ok(())
+    }
+
+    fn leave_residue(&mut self, zone: ZoneIndex) -> io::Result<()> {
+        let size =
+            self.geometry.zrwa.map_or(0, |zrwa| zrwa.size_blocks).min(self.geometry.zone_capacity_blocks);
+        let start = self.geometry.start(zone).0;
+        let mut residue = BTreeSet::new();
+        for offset in 0..size {
+            if self.media.is_written(Lba(start + offset))? {
+                residue.insert(offset);
+            }
+        }
+        self.residue.insert(zone.0, residue);
         Ok(())
     }
 
