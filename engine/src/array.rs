@@ -6,7 +6,7 @@
 //! [`Array::take_over`], repaired with [`Array::attach`] and [`Array::rebuild`].
 
 use crate::{
-    buf::{BLOCK, Buf},
+    buf::{BLOCK, Buf, BufPool, Source},
     device::{Command, Completion, DeviceError, Done, Geometry, Status, ZonedDevice, Zones},
     format::{
         Uuid,
@@ -399,6 +399,11 @@ impl Array {
     /// Waits for the next change of who the members are, from this call on.
     pub fn changed(&self) -> impl Future<Output = ()> + '_ {
         self.0.membership_done.wait()
+    }
+
+    /// Takes new buffers from `source` from now on, as long as that has any.
+    pub fn feed(&self, source: Source) {
+        *self.0.pool.borrow_mut() = BufPool::fed_by(source);
     }
 
     /// How the array is.

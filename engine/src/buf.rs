@@ -9,10 +9,41 @@ use std::{ops::Range, rc::Rc};
 /// Bytes in a logical block. Drives with smaller blocks are driven eight at a time.
 pub const BLOCK: usize = 4096;
 
-struct Store {
-    bytes: Vec<u8>,
-    /// Offset of the first page-aligned byte.
-    pad: usize,
+/// Memory that somebody else has set apart for buffers: page-aligned, whole pages.
+pub trait Memory {
+    fn bytes(&self) -> &[u8];
+    fn bytes_mut(&mut self) -> &mut [u8];
+}
+
+enum Store {
+    /// Bytes, and the offset of the first page-aligned one.
+    Own(Vec<u8>, usize),
+    Lent(Box<dyn Memory>),
+}
+
+impl Store {
+    /// All bytes from the first page-aligned one on.
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Store::Own(bytes, pad) => &bytes[*pad..],
+            Store::Lent(memory) => memory.bytes(),
+        }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        match self {
+            Store::Own(bytes, pad) => &mut bytes[*pad..],
+            Store::Lent(memory) => memory.bytes_mut(),
+        }
+    }
+
+    /// Bytes that a buffer of the whole store has.
+    fn len(&self) -> usize {
+        match self {
+            Store::Own(bytes, _) => bytes.len() + 1 - BLOCK,
+            Store::Lent(memory) => memory.bytes().len(),
+        }
+    }
 }
 
 /// A page-aligned, reference-counted range of bytes; empty by default.
@@ -31,7 +62,14 @@ impl Buf {
         }
         let bytes = vec![0; len + BLOCK - 1];
         let pad = (bytes.as_ptr() as usize).wrapping_neg() % BLOCK;
-        Buf { store: Some(Rc::new(Store { bytes, pad })), start: 0, len: len as u32 }
+        Buf { store: Some(Rc::new(Store::Own(bytes, pad))), start: 0, len: len as u32 }
+    }
+
+    /// A buffer of all of `memory`, with whatever is in it. The memory is dropped with the last
+    /// reference.
+    pub fn lent(memory: Box<dyn Memory>) -> Buf {
+        let len = memory.bytes().len() as u32;
+        Buf { store: Some(Rc::new(Store::Lent(memory))), start: 0, len }
     }
 
     /// A new buffer with a copy of `bytes`.
@@ -76,7 +114,7 @@ impl Buf {
 
     pub fn as_slice(&self) -> &[u8] {
         match &self.store {
-            Some(store) => &store.bytes[store.pad + self.start as usize..][..self.len as usize],
+            Some(store) => &store.bytes()[self.start as usize..][..self.len as usize],
             None => &[],
         }
     }
@@ -85,7 +123,7 @@ impl Buf {
     pub fn as_mut(&mut self) -> Option<&mut [u8]> {
         let (start, len) = (self.start as usize, self.len as usize);
         match &mut self.store {
-            Some(store) => Rc::get_mut(store).map(|s| &mut s.bytes[s.pad + start..][..len]),
+            Some(store) => Rc::get_mut(store).map(|store| &mut store.bytes_mut()[start..][..len]),
             None => Some(&mut []),
         }
     }
@@ -105,7 +143,7 @@ impl Buf {
     fn whole(mut self) -> Buf {
         if let Some(store) = &self.store {
             self.start = 0;
-            self.len = (store.bytes.len() + 1 - BLOCK) as u32;
+            self.len = store.len() as u32;
         }
         self
     }
@@ -128,10 +166,19 @@ impl std::fmt::Debug for Buf {
 #[derive(Default)]
 pub struct BufPool {
     classes: [Vec<Buf>; 16],
+    source: Option<Source>,
 }
+
+/// Lends a buffer of so many bytes, a power of two of blocks, as long as it has any.
+pub type Source = Rc<dyn Fn(usize) -> Option<Buf>>;
 
 impl BufPool {
     const KEPT_PER_CLASS: usize = 256;
+
+    /// A pool that asks `source` for new buffers first.
+    pub fn fed_by(source: Source) -> BufPool {
+        BufPool { source: Some(source), ..BufPool::default() }
+    }
 
     fn class(blocks: u64) -> usize {
         blocks.max(1).next_power_of_two().trailing_zeros() as usize
@@ -141,6 +188,7 @@ impl BufPool {
     pub fn take(&mut self, blocks: u64) -> Buf {
         let class = Self::class(blocks);
         let whole = self.classes.get_mut(class).and_then(Vec::pop);
+        let whole = whole.or_else(|| self.source.as_ref()?(BLOCK << class));
         let whole = whole.unwrap_or_else(|| Buf::zeroed(BLOCK << class));
         if whole.blocks() == blocks { whole } else { whole.narrowed(blocks) }
     }
@@ -173,6 +221,37 @@ mod tests {
         assert!(buf.as_mut().is_none());
         drop(slice);
         assert!(buf.as_mut().is_some());
+    }
+
+    #[test]
+    fn lent_memory_is_used_first_and_given_back_with_its_last_reference() {
+        struct Lent(Vec<u8>, #[expect(dead_code)] Rc<()>);
+        impl Memory for Lent {
+            fn bytes(&self) -> &[u8] {
+                &self.0
+            }
+            fn bytes_mut(&mut self) -> &mut [u8] {
+                &mut self.0
+            }
+        }
+        let out = Rc::new(());
+        let lender = out.clone();
+        let mut pool = BufPool::fed_by(Rc::new(move |len| {
+            let free = Rc::strong_count(&lender) < 3;
+            free.then(|| Buf::lent(Box::new(Lent(vec![7; len], lender.clone()))))
+        }));
+        let (mut lent, own) = (pool.take(3), pool.take(1));
+        assert_eq!((lent.len(), lent[0], own[0]), (3 * BLOCK, 7, 0));
+        lent.as_mut().unwrap()[0] = 8;
+        let address = lent.as_ptr();
+        pool.give(lent);
+        let again = pool.take(4);
+        assert_eq!((again.as_ptr(), again[0], again.len()), (address, 8, 4 * BLOCK));
+        let slice = again.slice_blocks(1..2);
+        drop((again, own, pool));
+        assert_eq!(Rc::strong_count(&out), 2);
+        drop(slice);
+        assert_eq!(Rc::strong_count(&out), 1);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 #![deny(unsafe_code)]
 
 pub mod alloc;
+mod arena;
 pub mod bench;
 pub mod cli;
 pub mod daemon;

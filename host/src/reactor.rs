@@ -2,7 +2,7 @@
 
 use crate::ring::Ring;
 use anyhow::{Context, Result};
-use engine::runtime::Runtime;
+use engine::{buf::Source, runtime::Runtime};
 use std::{
     cell::OnceCell,
     future::Future,
@@ -34,6 +34,13 @@ impl Reactor {
         let ring = Ring::new()
             .context("the kernel gives no io_uring, which real drives need (Linux 6.1 or newer)")?;
         Ok(self.0.ring.get_or_init(|| ring))
+    }
+
+    /// Where buffers for I/O come from: memory that the kernel knows, where there is a ring and it
+    /// takes some.
+    pub fn buffers(&self) -> Source {
+        let arena = self.0.ring.get().and_then(Ring::arena).cloned();
+        Rc::new(move |length| arena.as_ref()?.lend(length))
     }
 
     /// Runs `work`, which may block, on a thread of its own, while tasks go on here. `None` if it

@@ -5,10 +5,11 @@
 //! needs. Whoever submits is a [`Target`]: it keeps what its operations use until they complete.
 #![allow(unsafe_code)]
 
+use crate::arena::Arena;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use std::{
     any::Any,
-    cell::{Cell, RefCell},
+    cell::{Cell, OnceCell, RefCell},
     future::Future,
     io,
     os::fd::{AsFd, AsRawFd},
@@ -48,6 +49,8 @@ struct Inner {
     /// Completions of one round, kept for its allocation.
     reaped: RefCell<Vec<(u64, Outcome)>>,
     ops: Rc<Ops>,
+    /// Made when first asked for; `None` if the kernel does not take it.
+    arena: OnceCell<Option<Rc<Arena>>>,
 }
 
 /// A place among the targets of a ring.
@@ -68,7 +71,26 @@ impl Ring {
             in_flight: Cell::new(0),
             reaped: RefCell::default(),
             ops,
+            arena: OnceCell::new(),
         })))
+    }
+
+    /// Memory that the kernel knows, for operations on fixed buffers. `None` if it takes none, for
+    /// lack of lockable memory for example: other memory does as well.
+    pub fn arena(&self) -> Option<&Rc<Arena>> {
+        let make = || {
+            let arena = Arena::new().ok()?;
+            let ring = self.0.ring.borrow();
+            // SAFETY: the arena lives as long as the ring.
+            unsafe { ring.submitter().register_buffers(&[arena.region()]) }.ok()?;
+            Some(arena)
+        };
+        self.0.arena.get_or_init(make).as_ref()
+    }
+
+    /// The index of the fixed buffer that `length` bytes at `address` are in.
+    pub fn fixed(&self, address: u64, length: u32) -> Option<u16> {
+        self.0.arena.get()?.as_ref()?.contains(address, length).then_some(0)
     }
 
     /// Adds a target. It is kept until [`Ring::remove`].

@@ -326,7 +326,7 @@ fn members_of_different_shapes_agree_on_what_all_of_them_can_do() {
     let shapes = [
         shape(256, 220, 32, 2, 8),
         shape(512, 301, 64, 4, 7),
-        shape(224, 217, 40, 1, 9),
+        Geometry { max_transfer_blocks: 8, ..shape(224, 217, 40, 1, 9) },
         shape(256, 256, 33, 2, 8),
     ];
     let all: Vec<_> = shapes.iter().map(|geometry| support::array::drives(1, geometry).remove(0)).collect();

@@ -265,8 +265,9 @@ impl Core {
     ) -> Result<(), Stopped> {
         let chunk = self.layout.chunk_blocks;
         let start = self.start(member, zone).0;
-        let most =
-            self.device(member).map_or(1, |d| d.geometry().max_transfer_blocks as u64).min(BATCH_BLOCKS);
+        let limits = (0..self.members.len()).filter_map(|m| self.device(m));
+        let limits = limits.map(|d| d.geometry().max_transfer_blocks as u64);
+        let most = limits.fold(BATCH_BLOCKS, u64::min);
         let (mut at, end) = (rows.start * chunk, rows.end * chunk);
         while at < end {
             // Row by row in a ZRWA: what is written must stay inside it.

@@ -14,21 +14,24 @@ use super::{
 use crate::{
     daemon::{self, Request},
     members::{ArrayName, Found, Session},
-    report::{Zones, bytes, check_zone, condition, has_wp},
+    report::{self, Zones, bytes, check_zone, condition, has_wp},
     size::show,
 };
 use anyhow::{Context, Result, bail, ensure};
 use engine::{
     buf::{BLOCK, Buf},
     device::{self, Command, Completion, ZonedDevice},
-    zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
+    zone::{Lba, ZoneIndex, ZoneInfo},
 };
 use serde::Serialize;
 use std::{
     collections::VecDeque,
     fs::{File, Metadata},
     io::{ErrorKind, IsTerminal, Read, Seek, Write},
-    os::fd::AsFd,
+    os::{
+        fd::AsFd,
+        unix::fs::{FileExt, OpenOptionsExt},
+    },
 };
 
 /// Bytes between two flushes of a write without FUA.
@@ -50,15 +53,6 @@ pub fn run(output: Output, verb: Zone) -> Result<u8> {
         Zone::Close { array, zone } => manage(output, &array, zone, |zones| Command::Close { zones }),
     }?;
     Ok(HEALTHY)
-}
-
-/// Where reading has to stop, in blocks: the wp, or the capacity where a zone has none.
-fn end_blocks(zone: &ZoneInfo) -> u64 {
-    match zone.state {
-        ZoneState::Full | ZoneState::ReadOnly => zone.capacity_blocks,
-        ZoneState::Offline => 0,
-        _ => zone.wp_blocks,
-    }
 }
 
 fn zone_info(session: &Session, zone: u32) -> Result<ZoneInfo> {
@@ -119,28 +113,60 @@ fn manage(
     output.print(&managed, |managed| format!("zone {zone} is {}\n", managed.condition))
 }
 
+/// Where `zone read` gets its data from: the array, or the block device of one that runs.
+struct Source {
+    zone: report::Zone,
+    /// Most bytes of one read.
+    at_most: u64,
+    /// Reads whole blocks from a byte of the device on.
+    read: Box<dyn Fn(u64, Buf) -> Result<Buf>>,
+}
+
+impl Source {
+    fn open(output: Output, array: &ArrayName, zone: u32) -> Result<Source> {
+        let only = |zones: Zones| zones.zones.into_iter().next().context("the array does not know the zone");
+        let Some(mut client) = daemon::find(array)? else {
+            let session = Session::open(array)?;
+            let geometry = session.array.geometry().clone();
+            let info = zone_info(&session, zone)?;
+            let at_most = bytes(geometry.max_transfer_blocks.max(1) as u64).min(READ_BYTES);
+            let read = move |at: u64, buf| Ok(session.run(Command::read(Lba(at / BLOCK as u64), buf))?.data);
+            let zone = only(Zones::of("", &geometry, &[info], None)?)?;
+            return Ok(Source { zone, at_most, read: Box::new(read) });
+        };
+        let zone = only(ask(output, &mut client, &Request::Zones { zone: Some(zone) })?)?;
+        let name = &client.about.name;
+        let path = client.about.block_device.as_ref();
+        let path = path.with_context(|| format!("'{name}' runs, but has no block device to read from"))?;
+        let mut options = File::options();
+        let file = options.read(true).custom_flags(libc::O_DIRECT).open(path);
+        let file = file.with_context(|| format!("{} cannot be opened", path.display()))?;
+        let read = move |at: u64, mut buf: Buf| {
+            file.read_exact_at(buf.as_mut().context("a read buffer is still in use")?, at)?;
+            Ok(buf)
+        };
+        Ok(Source { zone, at_most: READ_BYTES, read: Box::new(read) })
+    }
+}
+
 fn read(output: Output, array: &ArrayName, zone: u32, offset: u64, length: Option<u64>) -> Result<()> {
-    let session = Session::open(array)?;
-    let info = zone_info(&session, zone)?;
-    ensure!(info.state != ZoneState::Offline, "zone {zone} is offline; its data cannot be read");
-    let end = bytes(end_blocks(&info));
+    let source = Source::open(output, array, zone)?;
+    let report::Zone { condition, start_bytes, wp_bytes, capacity_bytes, .. } = &source.zone;
+    ensure!(condition != "offline", "zone {zone} is offline; its data cannot be read");
+    let end = wp_bytes.unwrap_or(*capacity_bytes);
     ensure!(offset <= end, "zone {zone} holds {end} bytes, which is less than --offset {offset}");
     let end = length.and_then(|length| offset.checked_add(length)).map_or(end, |wanted| wanted.min(end));
-    let geometry = session.array.geometry();
-    let start = geometry.start(ZoneIndex(zone));
-    let at_most = bytes(geometry.max_transfer_blocks.max(1) as u64).min(READ_BYTES);
     let mut stdout = std::io::stdout().lock();
     // What is copied to the screen shows its progress itself.
     let progress = (!stdout.is_terminal()).then(|| output.transfer("read", Some(end - offset)));
     let mut at = offset;
     while at < end {
         let first = at / BLOCK as u64;
-        let last = end.min(bytes(first) + at_most).div_ceil(BLOCK as u64);
-        let done = session
-            .run(Command::read(Lba(start.0 + first), Buf::zeroed(bytes(last - first) as usize)))
+        let last = end.min(bytes(first) + source.at_most).div_ceil(BLOCK as u64);
+        let data = (source.read)(start_bytes + bytes(first), Buf::zeroed(bytes(last - first) as usize))
             .with_context(|| format!("zone {zone} cannot be read at byte {at}"))?;
         let until = end.min(bytes(last));
-        let part = &done.data[(at - bytes(first)) as usize..(until - bytes(first)) as usize];
+        let part = &data[(at - bytes(first)) as usize..(until - bytes(first)) as usize];
         match stdout.write_all(part) {
             Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(()),
             result => result.context("standard output cannot be written")?,

@@ -109,6 +109,7 @@ impl Daemon {
         let made = builder.recursive(true).mode(0o755).create(directory);
         made.with_context(|| format!("{} cannot be made", directory.display()))?;
         let Session { reactor, array } = found.take_over(left)?;
+        array.feed(reactor.buffers());
         let status = array.status();
         // Drives that the array does without may be put to other uses.
         let used = |drive: &OpenDrive| {

@@ -6,7 +6,7 @@
 //! append.
 #![allow(unsafe_code)]
 
-use super::{OpenError, claim, flight::InFlight, sysfs};
+use super::{OpenError, claim::Claim, flight::InFlight, sysfs};
 use crate::{
     reactor::Reactor,
     ring::{Outcome, Target},
@@ -63,6 +63,7 @@ struct Device {
     in_flight: InFlight<Operation>,
     /// Zones with a write on its way, and the writes that wait for it.
     writing: RefCell<BTreeMap<u32, VecDeque<Operation>>>,
+    _claim: Claim,
 }
 
 /// A read, write or flush.
@@ -85,10 +86,9 @@ impl BlockDrive {
     /// Claims the block device at `path`, which sysfs calls `name`.
     pub fn open(reactor: &Reactor, path: &Path, name: &str) -> Result<BlockDrive, OpenError> {
         let failed = |problem: String| OpenError::failed(path, problem);
-        let flags = libc::O_EXCL | libc::O_DIRECT;
-        let file = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path);
-        let file = file.map_err(|error| claim::refused(path, name, &error))?;
-        claim::lock(path, &file)?;
+        let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(path);
+        let file = file.map_err(|error| super::cannot_open(path, &error))?;
+        let claim = Claim::of(path, &file, name)?;
         let geometry = geometry(&file, name).map_err(failed)?;
         let ring = reactor.ring().map_err(|error| failed(format!("cannot be used: {error:#}")))?;
         let device = Rc::new(Device {
@@ -98,6 +98,7 @@ impl BlockDrive {
             slots: Rc::default(),
             in_flight: InFlight::new(ring),
             writing: RefCell::default(),
+            _claim: claim,
         });
         device.in_flight.belong_to(device.clone());
         Ok(BlockDrive(device))

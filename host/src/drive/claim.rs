@@ -5,7 +5,8 @@
 //! them. Everybody else is kept away by exclusive use of the block device: the kernel then neither
 //! mounts nor exports it.
 
-use super::{OpenError, sysfs};
+use super::OpenError;
+use crate::users;
 use rustix::{
     fs::{FlockOperation, flock},
     io::Errno,
@@ -13,7 +14,7 @@ use rustix::{
 use std::{
     fs::{File, OpenOptions},
     os::unix::fs::{MetadataExt, OpenOptionsExt},
-    path::{Path, PathBuf},
+    path::Path,
     time::Duration,
 };
 
@@ -22,31 +23,34 @@ pub const PATIENCE_WITH_THE_LIVING: Duration = Duration::from_millis(700);
 /// A drive may take this long for the last commands of a process that was killed.
 pub const PATIENCE_WITH_THE_DEAD: Duration = Duration::from_secs(60);
 
-/// Exclusive use of a drive, besides the lock on its file.
+/// Exclusive use of the block device of a drive, if it has one.
 pub struct Claim {
-    /// The block device of a namespace, if it has one.
-    _twin: Option<File>,
+    _block: Option<File>,
 }
 
 impl Claim {
-    /// Claims an NVMe namespace that is open as `file` and that sysfs calls `name`.
-    pub fn of_namespace(path: &Path, file: &File, name: &str) -> Result<Claim, OpenError> {
+    /// Claims the drive that is open as `file` and whose block device the kernel calls `block`.
+    pub fn of(path: &Path, file: &File, block: &str) -> Result<Claim, OpenError> {
         lock(path, file)?;
-        let twin = sysfs::twin(name);
-        let node = Path::new("/dev").join(&twin);
+        let node = Path::new("/dev").join(block);
         if !node.exists() {
-            return Ok(Claim { _twin: None });
+            return Ok(Claim { _block: None });
         }
-        let file = OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(&node);
-        match file {
-            Ok(file) => Ok(Claim { _twin: Some(file) }),
-            Err(error) => Err(refused(path, &twin, &error)),
+        match OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(&node) {
+            Ok(file) => Ok(Claim { _block: Some(file) }),
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+                let users = users::of(&node).unwrap_or_default().join(", ");
+                Err(OpenError::failed(path, format!("is in use: {users}")))
+            }
+            Err(error) => {
+                Err(OpenError::failed(path, format!("its block device {block} cannot be opened: {error}")))
+            }
         }
     }
 }
 
 /// Locks the file of a drive for this process.
-pub fn lock(path: &Path, file: &File) -> Result<(), OpenError> {
+fn lock(path: &Path, file: &File) -> Result<(), OpenError> {
     match flock(file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(()),
         Err(Errno::WOULDBLOCK) => Err(match locker(file) {
@@ -93,61 +97,6 @@ fn program(stat: &str) -> Option<String> {
     (!"ZX".contains(state)).then(|| name.to_string())
 }
 
-/// Why the block device that sysfs calls `name` cannot be opened for exclusive use.
-pub fn refused(path: &Path, name: &str, error: &std::io::Error) -> OpenError {
-    if error.raw_os_error() != Some(libc::EBUSY) {
-        return OpenError::failed(path, format!("its block device {name} cannot be opened: {error}"));
-    }
-    match user_of(name) {
-        Some(user) => OpenError::failed(path, format!("is in use: {user}")),
-        None => {
-            let problem = "is in use by another program, which has opened it exclusively".to_string();
-            OpenError::in_use(path, problem, PATIENCE_WITH_THE_LIVING)
-        }
-    }
-}
-
-/// Who uses a block device, as far as the kernel tells.
-fn user_of(name: &str) -> Option<String> {
-    let node = Path::new("/dev").join(name);
-    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    if let Some(point) = mount_point(&read("/proc/self/mounts"), &node) {
-        return Some(format!("it is mounted on {point}"));
-    }
-    if read("/proc/swaps").lines().any(|line| line.split_whitespace().next() == node.to_str()) {
-        return Some("it is swap space".into());
-    }
-    let names = |dir: PathBuf| -> Vec<String> {
-        let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
-    };
-    if let [holder, ..] = &names(sysfs::class("block", name).join("holders"))[..] {
-        return Some(format!("{holder} is on top of it"));
-    }
-    let subsystems = Path::new("/sys/kernel/config/nvmet/subsystems");
-    for subsystem in names(subsystems.to_path_buf()) {
-        let namespaces = subsystems.join(&subsystem).join("namespaces");
-        for namespace in names(namespaces.clone()) {
-            let device = sysfs::attribute(&namespaces.join(namespace).join("device_path"));
-            if device.is_some_and(|device| Path::new(&device).canonicalize().is_ok_and(|path| path == node)) {
-                return Some(format!("the NVMe target exports it as {subsystem}"));
-            }
-        }
-    }
-    None
-}
-
-/// Where the device `node` is mounted, in the text of /proc/mounts.
-fn mount_point(mounts: &str, node: &Path) -> Option<String> {
-    let mut fields = mounts.lines().map(str::split_whitespace);
-    fields.find_map(|mut fields| {
-        let source = Path::new(fields.next()?);
-        let point = fields.next()?;
-        let same = source == node || source.canonicalize().is_ok_and(|path| path == node);
-        same.then(|| point.replace("\\040", " "))
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -172,12 +121,5 @@ mod tests {
         assert_eq!(program("812 (a (b) c) S 1 2").as_deref(), Some("a (b) c"));
         assert_eq!(program("812 (zoneraid) Z 1 2"), None);
         assert_eq!(program(""), None);
-    }
-
-    #[test]
-    fn mount_points_are_found() {
-        let mounts = "proc /proc proc rw 0 0\n/dev/nvme0n1 /mnt/a\\040b f2fs rw 0 0\n";
-        assert_eq!(mount_point(mounts, Path::new("/dev/nvme0n1")).as_deref(), Some("/mnt/a b"));
-        assert_eq!(mount_point(mounts, Path::new("/dev/nvme0n2")), None);
     }
 }

@@ -114,7 +114,7 @@ impl Queues {
             device,
             tails,
             replay: RefCell::new(replay),
-            pool: RefCell::default(),
+            pool: RefCell::new(BufPool::fed_by(reactor.buffers())),
             answered: RefCell::default(),
             more_answered: Gate::default(),
         });
@@ -371,14 +371,12 @@ impl Queues {
     /// kernel first, those of one round together.
     async fn acknowledge_appends(self: Rc<Self>) {
         while self.serving.get() > 0 {
-            if self.answered.borrow().is_empty() {
+            if self.answered.borrow().is_empty() || self.ring.submit().is_err() {
                 self.more_answered.wait().await;
                 continue;
             }
-            if self.ring.submit().is_ok() {
-                for (zone, end) in self.answered.borrow_mut().drain(..) {
-                    self.tails.acknowledge(zone, end);
-                }
+            for (zone, end) in self.answered.borrow_mut().drain(..) {
+                self.tails.acknowledge(zone, end);
             }
         }
     }

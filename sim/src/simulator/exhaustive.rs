@@ -168,6 +168,7 @@ impl Case {
         Scenario {
             members: self.members,
             drive,
+            mixed: false,
             chunk_blocks: self.chunk_blocks,
             load: Load { queue_depth: 2, ..Load::default() },
             pace,

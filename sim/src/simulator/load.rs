@@ -1,9 +1,9 @@
 //! The load: operations as a host would hand them in, and the check of every answer.
 //!
 //! The load keeps to what a host may rely on: it writes at the end of what it handed in, keeps
-//! within the limits of open and active zones, and changes a zone as a whole only when nothing is
-//! in flight in it. Any error is a failure, except for commands that are wrong on purpose: those
-//! must be refused and change nothing.
+//! within the limits of open and active zones, and mostly changes a zone as a whole only when nothing
+//! is in flight in it. Any error is a failure, except of writes that a reset or finish has overtaken,
+//! and for commands that are wrong on purpose: those must be refused and change nothing.
 
 use super::{
     oracle::{Change, FlushPoint, ReadPoint, ReportPoint},
@@ -31,6 +31,7 @@ enum Kind {
         end: u64,
         fua: bool,
         append: bool,
+        life: u64,
     },
     Read {
         point: ReadPoint,
@@ -86,7 +87,7 @@ impl fmt::Display for Op {
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Kind::Write { zone, start, end, fua, append } => {
+            Kind::Write { zone, start, end, fua, append, .. } => {
                 let verb = if *append { "append" } else { "write" };
                 write!(f, "{verb} zone {zone} {start}..{end}{}", if *fua { " FUA" } else { "" })
             }
@@ -145,9 +146,9 @@ impl World<'_> {
                     Command::Report { first: ZoneIndex(first), count },
                 );
             }
-            5 => self.hold(Held::Reset(zone)),
+            5 => self.hold_or_race(Held::Reset(zone), &limits),
             6 => self.hold(Held::ResetAll),
-            7 => self.hold(Held::Finish(zone)),
+            7 => self.hold_or_race(Held::Finish(zone), &limits),
             8 => self.hold(Held::Open(zone)),
             9 => self.hold(Held::Close(zone)),
             _ => self.issue_wrong(zone, &limits),
@@ -171,6 +172,18 @@ impl World<'_> {
     fn hold(&mut self, held: Held) {
         if self.held.len() < 2 && !self.held.iter().any(|h| *h == held || *h == Held::ResetAll) {
             self.held.push(held);
+        }
+    }
+
+    /// Changes a zone at once, whatever is in flight there, or when it is quiet.
+    fn hold_or_race(&mut self, held: Held, limits: &Geometry) {
+        let (Held::Reset(zone) | Held::Finish(zone)) = held else { return };
+        let state = &self.oracle.zones[zone as usize];
+        let free = state.change.is_none() && !state.opening && !self.is_held(zone);
+        if free && self.rng.chance(self.scenario.load.race_percent, 100) {
+            self.issue_held(held, limits);
+        } else {
+            self.hold(held);
         }
     }
 
@@ -285,7 +298,8 @@ impl World<'_> {
         let Some(limits) = &self.limits else { return };
         let zone_start = limits.start(ZoneIndex(zone)).0;
         let (start, data) = self.oracle.write(zone, self.pool.take(blocks));
-        let kind = Kind::Write { zone, start, end: start + blocks, fua, append };
+        let life = self.oracle.zones[zone as usize].life;
+        let kind = Kind::Write { zone, start, end: start + blocks, fua, append, life };
         let command = if append {
             Command::append(ZoneIndex(zone), data, fua)
         } else {
@@ -377,17 +391,24 @@ impl World<'_> {
             };
         }
         if let Err(error) = done.result {
+            if let Kind::Write { zone, life, .. } = kind
+                && self.oracle.is_overtaken(zone, life)
+                && matches!(error, DeviceError::Status(_))
+            {
+                self.oracle.zones[zone as usize].end();
+                return Ok(());
+            }
             return Err(Failure(format!("{kind}: {error}")));
         }
         match kind {
-            Kind::Write { zone, start, end, fua, append } => {
+            Kind::Write { zone, start, end, fua, append, life } => {
                 let limits = self.limits.as_ref();
                 let told = limits.map(|g| g.start(ZoneIndex(zone)).0 + start);
                 if append && told != Some(done.lba.0) {
                     let what = format!("an append to zone {zone} landed at block {}", done.lba.0);
                     return Err(Failure(format!("{what}, which is not the end of the writes before it")));
                 }
-                self.oracle.written(zone, end, fua);
+                self.oracle.written(zone, life, end, fua);
             }
             Kind::Read { point, blocks } => {
                 if done.data.blocks() != blocks {

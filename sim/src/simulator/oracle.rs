@@ -143,10 +143,19 @@ impl Oracle {
         (start, data)
     }
 
-    /// A write has completed up to `end`.
-    pub fn written(&mut self, zone: u32, end: u64, fua: bool) {
+    /// Whether a write to the zone in this life of it may fail: a reset or finish has overtaken it.
+    pub fn is_overtaken(&self, zone: u32, life: u64) -> bool {
+        let z = &self.zones[zone as usize];
+        z.life != life || z.change.is_some() || z.finished
+    }
+
+    /// A write of this life of the zone has completed up to `end`.
+    pub fn written(&mut self, zone: u32, life: u64, end: u64, fua: bool) {
         let z = &mut self.zones[zone as usize];
         z.end();
+        if z.life != life {
+            return;
+        }
         z.acknowledged = z.acknowledged.max(end);
         if fua || !self.volatile_cache {
             z.durable = z.durable.max(end);
@@ -167,7 +176,7 @@ impl Oracle {
         }
     }
 
-    /// A reset or finish is submitted. Nothing else may be in flight in the zone.
+    /// A reset or finish is submitted. Writes that are in flight in the zone may fail from now on.
     pub fn change(&mut self, zone: u32, change: Change) {
         let z = &mut self.zones[zone as usize];
         assert!(z.change.is_none(), "zone {zone} is changed twice at once");
@@ -202,8 +211,10 @@ impl Oracle {
     /// # Errors
     /// What is wrong with the data.
     pub fn check_read(&mut self, point: ReadPoint, data: &[u8]) -> Result<(), String> {
-        self.zones[point.zone as usize].end();
-        if self.zones[point.zone as usize].life != point.life {
+        let zone = &mut self.zones[point.zone as usize];
+        zone.end();
+        if zone.life != point.life || zone.change == Some(Change::Reset) {
+            // Overtaken by a reset: it may return anything.
             return Ok(());
         }
         for (i, bytes) in data.chunks_exact(BLOCK).enumerate() {
@@ -356,7 +367,11 @@ fn recovered_zone(zone: &mut Zone, capacity: u64, info: &ZoneInfo) -> Result<(),
         return Err(format!("the state does not go with the write pointer {wp}"));
     }
     zone.writes.truncate(wp as usize);
-    (zone.acknowledged, zone.durable, zone.answered) = (wp, wp, 0);
+    (zone.durable, zone.answered) = (wp, 0);
+    if !finished {
+        // What a finish has overtaken may be in a finished zone, or zeros.
+        zone.acknowledged = wp;
+    }
     zone.finished = finished;
     zone.change = None;
     zone.active =

@@ -24,6 +24,8 @@ pub struct Load {
     pub wrong: u64,
     pub fua_percent: u64,
     pub queue_depth: usize,
+    /// Out of 100 resets and finishes, so many do not wait until nothing is in flight in their zone.
+    pub race_percent: u64,
     /// Zones that most operations go to.
     pub hot_zones: u64,
     /// Relative rates of writes below a chunk, around a chunk, and up to three stripes.
@@ -75,7 +77,9 @@ pub struct Misfortune {
 #[derive(Clone, Debug)]
 pub struct Scenario {
     pub members: usize,
+    /// The shape of the drives; if they are `mixed`, the least that each of them has.
     pub drive: Geometry,
+    pub mixed: bool,
     pub chunk_blocks: u64,
     pub load: Load,
     pub pace: Pace,
@@ -102,7 +106,39 @@ impl Scenario {
             rounds: 3 + rng.below(6),
             work_events,
             drive,
+            mixed: rng.chance(1, 4),
         }
+    }
+}
+
+/// A drive that has no less than `least`.
+pub(super) fn draw_roomier(rng: &mut Rng, least: &Geometry) -> Geometry {
+    let more = |rng: &mut Rng, most: u64| if rng.chance(1, 2) { 0 } else { rng.below(most) };
+    let more_of_limit = |rng: &mut Rng, limit: u32| match limit {
+        0 => 0,
+        limit => limit + more(rng, 4) as u32,
+    };
+    let zone_capacity_blocks = least.zone_capacity_blocks + more(rng, 40);
+    let zrwa = least.zrwa.map(|zrwa| Zrwa {
+        size_blocks: (zrwa.size_blocks + more(rng, 4) * zrwa.granularity_blocks).min(zone_capacity_blocks),
+        granularity_blocks: if rng.chance(1, 2) { zrwa.granularity_blocks } else { 1 },
+        max_zones: more_of_limit(rng, zrwa.max_zones),
+    });
+    let max_open = more_of_limit(rng, least.max_open);
+    Geometry {
+        zones: least.zones + more(rng, 3) as u32,
+        zone_size_blocks: least.zone_size_blocks.max(zone_capacity_blocks) + more(rng, 9),
+        zone_capacity_blocks,
+        max_open,
+        max_active: if least.max_active == 0 {
+            0
+        } else {
+            (least.max_active + more(rng, 4) as u32).max(max_open)
+        },
+        zrwa,
+        max_transfer_blocks: least.max_transfer_blocks << more(rng, 2),
+        volatile_cache: least.volatile_cache && rng.chance(1, 2),
+        ..least.clone()
     }
 }
 
@@ -168,6 +204,7 @@ fn draw_load(rng: &mut Rng) -> Load {
         wrong: rate(rng, 20, 3),
         fua_percent: [0, 5, 20, 50, 100][rng.below(5) as usize],
         queue_depth: 1 + rng.below(16) as usize,
+        race_percent: rate(rng, 40, 100),
         hot_zones: 1 + rng.below(3),
         sizes: [1 + rng.below(10), rng.below(6), rng.below(4)],
         aligned_percent: [0, 20, 80][rng.below(3) as usize],

@@ -125,6 +125,7 @@ fn scenario() -> Scenario {
     Scenario {
         members: MEMBERS,
         drive,
+        mixed: false,
         chunk_blocks: CHUNK_BLOCKS,
         load: Load { queue_depth: 1, ..Load::default() },
         pace,

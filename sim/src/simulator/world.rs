@@ -11,7 +11,7 @@
 use super::{
     load::{Held, Op},
     oracle::Oracle,
-    scenario::Scenario,
+    scenario::{Scenario, draw_roomier},
     subject::{Maker, Subject, Work},
     wire::{Bay, Wire},
 };
@@ -219,7 +219,13 @@ impl<'m> World<'m> {
 
     /// Puts a new, blank drive on the wire.
     pub(super) fn new_drive(&mut self) -> Bay {
-        self.wire.insert(Ssd::in_memory(&self.scenario.drive))
+        let least = &self.scenario.drive;
+        // The first drive decides what the array looks like, so that every other one may replace it.
+        if self.scenario.mixed && !self.members.is_empty() {
+            let geometry = draw_roomier(&mut self.rng, least);
+            return self.wire.insert(Ssd::in_memory(&geometry));
+        }
+        self.wire.insert(Ssd::in_memory(least))
     }
 
     /// The drive in `bay`, as it is handed to the subject.

@@ -51,6 +51,7 @@ struct Namespace {
     device: PathBuf,
     format: Format,
     geometry: Geometry,
+    ring: Ring,
     slots: Rc<Slots>,
     in_flight: InFlight<Operation>,
     /// Metadata of writes whose caller has none, and where that of reads goes.
@@ -86,7 +87,7 @@ impl NvmeDrive {
     pub fn open(ring: &Ring, path: &Path, name: &str) -> Result<NvmeDrive, OpenError> {
         let failed = |problem: String| OpenError::failed(path, problem);
         let file = super::open_file(path)?;
-        let claim = Claim::of_namespace(path, &file, name)?;
+        let claim = Claim::of(path, &file, &sysfs::twin(name))?;
         let (format, geometry) = identify(&file, name).map_err(failed)?;
         let scratch = geometry.max_transfer_blocks as usize * geometry.oob_bytes as usize;
         let namespace = Rc::new(Namespace {
@@ -94,6 +95,7 @@ impl NvmeDrive {
             device: sysfs::class("nvme-generic", name).join("device"),
             format,
             geometry,
+            ring: ring.clone(),
             slots: Rc::default(),
             in_flight: InFlight::new(ring),
             no_metadata: Buf::zeroed(scratch),
@@ -251,6 +253,7 @@ impl Namespace {
         command.timeout_ms = TIMEOUT_MS;
         let entry = opcode::UringCmd80::new(Fd(self.file.as_raw_fd()), URING_IO_COMMAND)
             .cmd(command.encode())
+            .buf_index(self.ring.fixed(command.data.0, command.data.1))
             .build();
         // SAFETY: the buffers are those of the operation, or the metadata scratch of the drive. What a
         // read fills nobody else holds.
