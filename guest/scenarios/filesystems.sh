@@ -1,5 +1,5 @@
 # F2FS, btrfs and zonefs on the array, and on a drive alone to compare with.
-# guest: --drives 5:size=1G,zone=16M,capacity=12M --drives 1:size=1G,zrwa=0 --memory 3G
+# guest: --drives 5:size=1G,zone=16M,capacity=12M --drives 1:size=1G,zone=16M,capacity=12M,zrwa=0 --memory 3G
 
 null_blk helper 256
 mkdir -p /run/mnt
@@ -25,7 +25,7 @@ on_f2fs() {
     mkfs.f2fs -f -m -c "$1" /dev/helper >/run/mkfs || { cat /run/mkfs; fail "mkfs.f2fs"; }
     mount -t f2fs /dev/helper /run/mnt
     filled
-    fsck.f2fs --dry-run /dev/helper >/run/fsck 2>&1 || { grep -i fail /run/fsck || cat /run/fsck; fail "fsck.f2fs"; }
+    check_f2fs /dev/helper
     mount -t f2fs /dev/helper /run/mnt
     compared
     blkzone reset "$1"
@@ -83,7 +83,7 @@ done
 array_is healthy tank || fail "the array is not healthy"
 ! dmesg | grep -E 'I/O error|hung task|blocked for more' || fail "the kernel complains"
 stop_array tank
-for fs in btrfs zonefs; do
+for fs in f2fs btrfs zonefs; do
     step "$fs on a drive"
     on_$fs "$(block 5)"
 done

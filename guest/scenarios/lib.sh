@@ -98,3 +98,11 @@ zone_do() {
     sectors=$(cat "/sys/block/$(basename "$2")/queue/chunk_sectors")
     blkzone "$1" --offset $(($3 * sectors)) --count "${4:-1}" "$2"
 }
+
+# check_f2fs DEVICE: fsck.f2fs 1.15 miscounts free segments where zones have less capacity than
+# size, on any drive; nothing else may be wrong.
+check_f2fs() {
+    fsck.f2fs --dry-run "$1" >/run/fsck 2>&1 || true
+    grep -q '^\[FSCK\]' /run/fsck || { cat /run/fsck; fail "fsck.f2fs did not check"; }
+    if grep -E '\[Fail\]|\[ASSERT\]' /run/fsck | grep -v 'free segment_count'; then fail "fsck.f2fs"; fi
+}

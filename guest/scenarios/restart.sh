@@ -43,7 +43,7 @@ echo "   $(cat /run/copies) copies"
 
 step "everything is there"
 umount /run/mnt
-fsck.f2fs --dry-run /dev/helper >/run/fsck 2>&1 || { cat /run/fsck; fail "fsck.f2fs"; }
+check_f2fs /dev/helper
 mount -t f2fs /dev/helper /run/mnt
 for copy in /run/mnt/*; do diff -r /run/tree "$copy" || fail "$copy differs"; done
 umount /run/mnt
