@@ -35,6 +35,9 @@ pub const DIR_VARIABLE: &str = "ZONERAID_DIR";
 /// The directory of the drives of this machine.
 pub const MACHINE: &str = "/dev";
 
+/// How often a locked drive is tried.
+const TRY_EVERY: Duration = Duration::from_millis(20);
+
 /// After this long it is said what is waited for.
 const SILENCE: Duration = Duration::from_secs(1);
 
@@ -93,6 +96,24 @@ impl OpenDrive {
         }
         let device = open_patiently(reactor, &used, Instant::now())?;
         OpenDrive::look(reactor, &used, device)
+    }
+
+    /// As [`OpenDrive::open`], while other tasks go on.
+    pub async fn open_beside(reactor: &Reactor, path: &Path) -> Result<OpenDrive> {
+        let start = Instant::now();
+        let device = loop {
+            let error = match drive::open(reactor, path) {
+                Ok(device) => break device,
+                Err(error) => error,
+            };
+            if error.patience().is_none_or(|patience| patience <= start.elapsed()) {
+                return Err(error.into());
+            }
+            reactor.offload(|| std::thread::sleep(TRY_EVERY)).await?;
+        };
+        let mut drive = OpenDrive { path: path.to_path_buf(), device, content: Content::Blank };
+        drive.look_again().await;
+        Ok(drive)
     }
 
     fn look(reactor: &Reactor, path: &Path, device: Rc<dyn ZonedDevice>) -> Result<OpenDrive> {
@@ -157,7 +178,7 @@ fn open_patiently(reactor: &Reactor, path: &Path, start: Instant) -> Result<Rc<d
             said = true;
             eprintln!("zoneraid: {error}; waiting for it");
         }
-        std::thread::sleep(Duration::from_millis(20));
+        std::thread::sleep(TRY_EVERY);
     }
 }
 

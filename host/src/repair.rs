@@ -1,7 +1,7 @@
 //! Taking members out of an array and putting drives in their places: the same whether a command
 //! holds the drives or the daemon does.
 
-use crate::report::Failed;
+use crate::{drive, report::Failed};
 use anyhow::{Context, Result, bail, ensure};
 use engine::array::{Array, Drive, MemberState};
 use serde::{Deserialize, Serialize};
@@ -20,7 +20,7 @@ impl MemberName {
     pub fn new(text: &Path) -> MemberName {
         match text.to_string_lossy().parse() {
             Ok(role) if !text.exists() => MemberName::Role(role),
-            _ => MemberName::Path(text.to_path_buf()),
+            _ => MemberName::Path(drive::resolve(text)),
         }
     }
 

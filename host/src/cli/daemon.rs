@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_start_prints_is_what_its_schema_says() {
+    fn what_is_printed_is_what_the_schemas_say() {
         let started = Started {
             array: "tank".into(),
             uuid: String::new(),
@@ -148,5 +148,7 @@ mod tests {
             link: None,
         };
         assert_eq!(super::super::output::undescribed(&started, "start.json"), [""; 0]);
+        let stopped = Stopped { array: "tank".into(), uuid: String::new() };
+        assert_eq!(super::super::output::undescribed(&stopped, "stop.json"), [""; 0]);
     }
 }

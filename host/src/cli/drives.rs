@@ -7,6 +7,7 @@ use super::{
 };
 use crate::{
     daemon::{self, About, Request},
+    drive,
     label::Content,
     members::{MACHINE, OpenDrive, Scan},
     reactor::Reactor,
@@ -78,10 +79,11 @@ pub fn emulate(
 }
 
 pub fn examine(output: Output, path: &Path) -> Result<u8> {
-    let holds = |client: &daemon::Client| client.about.drives.iter().any(|drive| same_file(drive, path));
+    let resolved = drive::resolve(path);
+    let holds = |client: &daemon::Client| client.about.drives.iter().any(|drive| same_file(drive, &resolved));
     let examined = match daemon::running()?.into_iter().find(holds) {
         Some(mut client) => {
-            let drive = std::path::absolute(path).context("the working directory is gone")?;
+            let drive = std::path::absolute(&resolved).context("the working directory is gone")?;
             ask(output, &mut client, &Request::Examine { drive })?
         }
         None => {

@@ -4,7 +4,7 @@ use super::{
     directory,
     protocol::{About, Answer, Line, MAX_ANSWER, PROTOCOL, Request},
 };
-use crate::{members::ArrayName, repair::same_file, report::Rebuild};
+use crate::{drive, members::ArrayName, repair::same_file, report::Rebuild};
 use anyhow::{Context, Result, bail, ensure};
 use serde::de::DeserializeOwned;
 use std::{
@@ -96,7 +96,7 @@ impl Client {
 
     /// Whether `path` is a member's drive, the directory of one, or the block device.
     fn uses(&self, path: &Path) -> bool {
-        let Ok(path) = std::path::absolute(path) else { return false };
+        let Ok(path) = std::path::absolute(drive::resolve(path)) else { return false };
         let inside = |drive: &Path| drive.parent().is_some_and(|parent| same_file(parent, &path));
         self.about.block_device.as_ref().is_some_and(|device| same_file(device, &path))
             || self.about.drives.iter().any(|drive| same_file(drive, &path) || inside(drive))

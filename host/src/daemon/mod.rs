@@ -316,7 +316,7 @@ impl Daemon {
     }
 
     /// Opens the drive that is to become a member, or takes one that was a member before.
-    fn take_new(&self, path: &Path) -> Result<OpenDrive> {
+    async fn take_new(&self, path: &Path) -> Result<OpenDrive> {
         let status = self.array.status();
         let in_use = status
             .members
@@ -325,7 +325,7 @@ impl Daemon {
         ensure!(!in_use, "{} is a member of '{}' and in use", path.display(), status.name);
         let held = self.drives.borrow().iter().find(|drive| same_file(&drive.path, path)).cloned();
         // The same name may mean another drive by now. If it does not, the drive is still held here.
-        match (OpenDrive::open(&self.reactor, path), held) {
+        match (OpenDrive::open_beside(&self.reactor, path).await, held) {
             (Err(_), Some(held)) => Ok(held),
             (opened, _) => opened,
         }

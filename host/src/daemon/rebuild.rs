@@ -2,6 +2,7 @@
 
 use super::{Answer, Connection, Daemon, log};
 use crate::{
+    drive,
     repair::{self, MemberName},
     report::{Rebuild, Rebuilt},
     size::show,
@@ -117,7 +118,8 @@ impl Daemon {
         connection: &Connection,
     ) -> Result<Rebuilt> {
         let role = self.role(member)?;
-        let drive = self.take_new(path)?;
+        let path = &drive::resolve(path);
+        let drive = self.take_new(path).await?;
         if let Some(what) = drive.describe() {
             ensure!(yes, "{}: {what}; --yes destroys that", path.display());
         }
