@@ -18,8 +18,17 @@ use std::{
 /// `zrtails1`, as it lies in the file.
 const MAGIC: u64 = u64::from_ne_bytes(*b"zrtails1");
 
-/// Words before those of the zones: magic, UUID (2), assembly, number of zones, and room.
+/// Words before all others: magic, UUID (2), assembly, number of zones, and room.
 const HEADER: usize = 8;
+
+/// Appends that can be on their way at the same time.
+pub const SLOTS: usize = 512;
+
+/// Words of an append: its offset, then its zone and number of blocks; 0 if there is none.
+const SLOT: usize = 2;
+
+/// Words before those of the zones.
+const ZONES: usize = HEADER + SLOTS * SLOT;
 
 /// The ends of zones as this process knows them, in blocks from their starts.
 pub struct TailFile {
@@ -34,9 +43,29 @@ pub struct Left {
     pub assembly: u64,
     /// Per zone: up to where writes have completed.
     pub complete: Vec<u64>,
-    /// Per zone: up to where the kernel has certainly been told so. Between this and `complete`
-    /// there may be appends that the kernel will ask for again.
-    pub acknowledged: Vec<u64>,
+    /// Appends that the kernel may not have an answer for, each in its slot.
+    pub appends: Vec<Option<Extent>>,
+}
+
+/// Where an append goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    pub zone: ZoneIndex,
+    /// Offset of the first block, from the start of the zone.
+    pub at: u64,
+    pub blocks: u64,
+}
+
+impl Extent {
+    fn to_words(self) -> [u64; SLOT] {
+        [self.at, self.blocks << 32 | (self.zone.0 as u64 + 1)]
+    }
+
+    fn from_words(words: &[u64]) -> Option<Extent> {
+        let [at, rest] = *words else { return None };
+        let zone = ZoneIndex((rest as u32).checked_sub(1)?);
+        Some(Extent { zone, at, blocks: rest >> 32 })
+    }
 }
 
 impl Left {
@@ -48,13 +77,14 @@ impl Left {
             .chunks_exact(8)
             .filter_map(|word| Some(u64::from_ne_bytes(word.try_into().ok()?)))
             .collect();
-        let (header, zones) = words.split_at_checked(HEADER)?;
+        let (header, rest) = words.split_at_checked(HEADER)?;
+        let (slots, zones) = rest.split_at_checked(SLOTS * SLOT)?;
         let [magic, a, b, assembly, count, ..] = *header else { return None };
-        if magic != MAGIC || [a, b] != uuid_words(uuid) || zones.len() as u64 != 2 * count {
+        if magic != MAGIC || [a, b] != uuid_words(uuid) || zones.len() as u64 != count {
             return None;
         }
-        let every_other = |from: usize| zones.iter().skip(from).step_by(2).copied().collect();
-        Some(Left { assembly, complete: every_other(0), acknowledged: every_other(1) })
+        let appends = slots.chunks(SLOT).map(Extent::from_words).collect();
+        Some(Left { assembly, complete: zones.to_vec(), appends })
     }
 }
 
@@ -70,10 +100,10 @@ impl TailFile {
     ) -> Result<TailFile> {
         let [a, b] = uuid_words(uuid);
         let mut words = vec![MAGIC, a, b, assembly, zones as u64, 0, 0, 0];
-        for zone in 0..zones as usize {
-            let of = |values: &[u64]| values.get(zone).copied().unwrap_or(0);
-            words.extend(left.map_or([0, 0], |left| [of(&left.complete), of(&left.acknowledged)]));
-        }
+        let append = |slot: usize| left.and_then(|left| *left.appends.get(slot)?);
+        words.extend((0..SLOTS).flat_map(|slot| append(slot).map_or([0; SLOT], Extent::to_words)));
+        let complete = |zone: usize| left.and_then(|left| left.complete.get(zone).copied());
+        words.extend((0..zones as usize).map(|zone| complete(zone).unwrap_or(0)));
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
         let new = path.with_extension("tails.new");
         let map = || -> std::io::Result<SharedMap> {
@@ -95,43 +125,62 @@ impl TailFile {
     /// Notes that everything below `end` in `zone` has completed. To be called before the kernel
     /// hears of it.
     pub fn complete(&self, zone: ZoneIndex, end: u64) {
-        self.raise(self.word(zone), end);
+        let word = ZONES + zone.0 as usize;
+        if self.map.load(word) < end {
+            self.map.store(word, end);
+        }
     }
 
-    /// Notes that the kernel knows what has completed below `end` in `zone`.
-    pub fn acknowledge(&self, zone: ZoneIndex, end: u64) {
-        self.raise(self.word(zone) + 1, end);
+    /// Notes where the append in `slot` goes. To be called before it is submitted.
+    pub fn begin_append(&self, slot: usize, extent: Extent) {
+        if slot >= SLOTS {
+            return;
+        }
+        self.end_append(slot);
+        let [at, rest] = extent.to_words();
+        let word = HEADER + slot * SLOT;
+        self.map.store(word, at);
+        // Last: a slot is all there, or empty.
+        self.map.store(word + 1, rest);
     }
 
-    /// Notes that `zone` may be empty from now on; what was known is for [`TailFile::put_back`].
-    pub fn clear(&self, zone: ZoneIndex) -> (u64, u64) {
-        let word = self.word(zone);
-        let known = (self.map.load(word), self.map.load(word + 1));
-        self.map.store(word + 1, 0);
+    /// Notes that the kernel has the answer to the append in `slot`, or that it came to nothing.
+    pub fn end_append(&self, slot: usize) {
+        if slot < SLOTS {
+            self.map.store(HEADER + slot * SLOT + 1, 0);
+        }
+    }
+
+    /// As [`TailFile::end_append`], if `slot` still has the append that goes to `extent`.
+    pub fn end_append_to(&self, slot: usize, extent: &Extent) {
+        if self.append(slot).as_ref() == Some(extent) {
+            self.end_append(slot);
+        }
+    }
+
+    /// Notes that `zone` may be empty from now on, without appends on their way, and gives what
+    /// was known of its end.
+    pub fn clear(&self, zone: ZoneIndex) -> u64 {
+        for slot in 0..SLOTS {
+            if self.append(slot).is_some_and(|extent| extent.zone == zone) {
+                self.end_append(slot);
+            }
+        }
+        let word = ZONES + zone.0 as usize;
+        let known = self.map.load(word);
         self.map.store(word, 0);
         known
     }
 
-    /// Takes a [`TailFile::clear`] back.
-    pub fn put_back(&self, zone: ZoneIndex, (complete, acknowledged): (u64, u64)) {
-        self.complete(zone, complete);
-        self.acknowledge(zone, acknowledged);
+    fn append(&self, slot: usize) -> Option<Extent> {
+        let word = HEADER + slot * SLOT;
+        if slot < SLOTS { Extent::from_words(&[self.map.load(word), self.map.load(word + 1)]) } else { None }
     }
 
     /// Removes the file: nobody needs to know any more.
     pub fn remove(&self) {
         // Left behind it does no harm: the next assembly has another number.
         let _ = fs::remove_file(&self.path);
-    }
-
-    fn word(&self, zone: ZoneIndex) -> usize {
-        HEADER + 2 * zone.0 as usize
-    }
-
-    fn raise(&self, word: usize, to: u64) {
-        if self.map.load(word) < to {
-            self.map.store(word, to);
-        }
     }
 }
 
@@ -153,22 +202,29 @@ mod tests {
         let tails = TailFile::create(&path, &uuid, 5, 3, None).unwrap();
         tails.complete(ZoneIndex(1), 12);
         tails.complete(ZoneIndex(1), 9);
-        tails.acknowledge(ZoneIndex(1), 8);
         tails.complete(ZoneIndex(2), 4);
-        let known = tails.clear(ZoneIndex(2));
+        let extent = |zone, at| Extent { zone: ZoneIndex(zone), at, blocks: 128 };
+        tails.begin_append(7, extent(2, 4));
+        assert_eq!(tails.clear(ZoneIndex(2)), 4);
+        tails.begin_append(0, extent(0, 1 << 40));
+        tails.begin_append(3, extent(2, 0));
+        tails.begin_append(3, extent(1, 12));
+        tails.begin_append(SLOTS - 1, extent(1, 12));
+        tails.end_append_to(SLOTS - 1, &extent(1, 13));
+        tails.end_append_to(SLOTS - 1, &extent(1, 12));
+        tails.end_append_to(3, &extent(2, 0));
         let left = Left::read(&path, &uuid).unwrap();
-        assert_eq!(left, Left { assembly: 5, complete: vec![0, 12, 0], acknowledged: vec![0, 8, 0] });
+        assert_eq!((left.assembly, &left.complete[..]), (5, &[0, 12, 0][..]));
+        assert_eq!(left.appends[..4], [Some(extent(0, 1 << 40)), None, None, Some(extent(1, 12))]);
+        assert_eq!(left.appends[4..], [None; SLOTS - 4]);
         assert_eq!(Left::read(&path, &other), None);
-        tails.put_back(ZoneIndex(2), known);
-        let left = Left::read(&path, &uuid).unwrap();
-        assert_eq!(left.complete, [0, 12, 4]);
 
         let next = TailFile::create(&path, &uuid, 6, 3, Some(&left)).unwrap();
+        assert_eq!(Left::read(&path, &uuid), Some(Left { assembly: 6, ..left }));
         // The process before may still have its file mapped: nobody reads that one any more.
         tails.complete(ZoneIndex(0), 100);
         next.complete(ZoneIndex(0), 1);
-        let left = Left::read(&path, &uuid).unwrap();
-        assert_eq!(left, Left { assembly: 6, complete: vec![1, 12, 4], acknowledged: vec![0, 8, 0] });
+        assert_eq!(Left::read(&path, &uuid).unwrap().complete, [1, 12, 0]);
         next.remove();
         assert_eq!(Left::read(&path, &uuid), None);
     }

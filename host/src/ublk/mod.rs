@@ -15,7 +15,7 @@ mod replay;
 
 use crate::{
     reactor::Reactor,
-    tails::{Left, TailFile},
+    tails::{self, Left, TailFile},
 };
 use abi::Info;
 use anyhow::{Context, Result, ensure};
@@ -31,6 +31,8 @@ const MAX_QUEUES: u16 = 4;
 
 /// Requests that a queue holds.
 const DEPTH: u16 = 128;
+
+const _: () = assert!(MAX_QUEUES as usize * DEPTH as usize <= tails::SLOTS);
 
 /// How a block device presents itself.
 #[derive(Clone, Copy, Debug)]
@@ -118,6 +120,9 @@ impl BlockDevice {
         let info = controls.info(id).await.with_context(|| format!("/dev/ublkb{id} cannot be taken over"))?;
         let replay = Replay::after(&*device, left).await;
         let replay = replay.with_context(|| format!("/dev/ublkb{id} cannot be taken over"))?;
+        for slot in (0..tails::SLOTS).filter(|slot| !replay.has_noted(*slot)) {
+            tails.end_append(slot);
+        }
         controls.start_recovery(id).await?;
         let (queues, tails) = serve(reactor, &info, device, Rc::new(tails), replay)?;
         let this = BlockDevice { controls, queues, tails, id };

@@ -15,12 +15,12 @@ use crate::{
     map::SharedMap,
     reactor::Reactor,
     ring::{Outcome, Ring, Target, TargetId},
-    tails::TailFile,
+    tails::{Extent, TailFile},
 };
 use anyhow::{Context, Result};
 use engine::{
     buf::{BLOCK, Buf, BufPool},
-    device::{Command, DeviceError, Status, ZonedDevice, Zones},
+    device::{Command, Completion, DeviceError, Done, Status, ZonedDevice, Zones},
     runtime::Gate,
     zone::{Lba, ZoneIndex, ZoneState},
 };
@@ -56,8 +56,10 @@ pub(super) struct Queues {
     tails: Rc<TailFile>,
     replay: RefCell<Replay>,
     pool: RefCell<BufPool>,
-    /// Appends whose results are on their way to the kernel: zones and ends.
-    answered: RefCell<Vec<(ZoneIndex, u64)>>,
+    /// Opened when appends need not wait any more for one that comes again.
+    replayed: Gate,
+    /// Slots of appends whose results are on their way to the kernel.
+    answered: RefCell<Vec<usize>>,
     more_answered: Gate,
 }
 
@@ -115,6 +117,7 @@ impl Queues {
             tails,
             replay: RefCell::new(replay),
             pool: RefCell::new(BufPool::fed_by(reactor.buffers())),
+            replayed: Gate::default(),
             answered: RefCell::default(),
             more_answered: Gate::default(),
         });
@@ -216,16 +219,22 @@ impl Queues {
                 let blocks = data.blocks();
                 self.write(lba, data, request.fua).await?;
                 self.tails.complete(zone, at + blocks);
-                self.tails.acknowledge(zone, at + blocks);
                 return Ok((request.bytes() as i32, 0));
             }
             Operation::Append => {
                 let data = self.data_of(place, request)?;
                 let blocks = data.blocks();
-                let lba = self.append(zone, data, request.fua).await?;
+                let slot = self.slot(place);
+                // It has another request now.
+                self.answered.borrow_mut().retain(|answered| *answered != slot);
+                let appended = self.append(slot, zone, data, request.fua).await;
+                if appended.is_err() {
+                    self.tails.end_append(slot);
+                }
+                let lba = appended?;
                 let (_, at) = geometry.locate(lba);
                 self.tails.complete(zone, at + blocks);
-                self.answered.borrow_mut().push((zone, at + blocks));
+                self.answered.borrow_mut().push(slot);
                 self.more_answered.open();
                 return Ok((0, lba.0 * SECTORS));
             }
@@ -237,7 +246,7 @@ impl Queues {
             Operation::Open => Command::Open { zones: Zones::One(zone), zrwa: false },
             Operation::Finish => {
                 self.device.submit(Command::Finish { zones: Zones::One(zone) }).await.result?;
-                self.tails.acknowledge(zone, geometry.zone_capacity_blocks);
+                self.forget_replay(zone);
                 return Ok((0, 0));
             }
         };
@@ -257,6 +266,7 @@ impl Queues {
     async fn write(&self, lba: Lba, data: Buf, fua: bool) -> Result<(), DeviceError> {
         let (zone, at) = self.device.geometry().locate(lba);
         let there = self.replay.borrow_mut().written_already(zone, at, data.blocks());
+        self.replayed.open();
         let (lba, data) = match there {
             0 => (lba, data),
             // The process before this one has written so much of it.
@@ -277,11 +287,20 @@ impl Queues {
     }
 
     /// Appends, and says where the data is.
-    async fn append(&self, zone: ZoneIndex, data: Buf, fua: bool) -> Result<Lba, DeviceError> {
-        if self.replay.borrow().has_appends(zone)
-            && let Some(lba) = self.appended_already(zone, &data).await?
-        {
-            return Ok(lba);
+    async fn append(&self, slot: usize, zone: ZoneIndex, data: Buf, fua: bool) -> Result<Lba, DeviceError> {
+        if self.replay.borrow().has_appends(zone) {
+            if let Some(lba) = self.append_again(slot, zone, &data, fua).await? {
+                return Ok(lba);
+            }
+            while self.replay.borrow().has_partial_append(zone) {
+                self.replayed.wait().await;
+            }
+        }
+        // Where it will go: nothing comes between this and the append.
+        let report = self.device.submit(Command::Report { first: zone, count: 1 }).take();
+        if let Some(info) = report.as_ref().and_then(|done| done.zones.first()) {
+            let extent = Extent { zone, at: info.wp_blocks, blocks: data.blocks() };
+            self.tails.begin_append(slot, extent);
         }
         let done = self.device.submit(Command::append(zone, data, fua)).await;
         done.result?;
@@ -289,21 +308,55 @@ impl Queues {
         Ok(done.lba)
     }
 
-    /// Where the process before this one has put the data of an append, if it has.
-    async fn appended_already(&self, zone: ZoneIndex, data: &Buf) -> Result<Option<Lba>, DeviceError> {
-        let sums = replay::sums(data);
+    /// Carries out an append that the process before this one has carried out, or begun.
+    async fn append_again(
+        &self,
+        slot: usize,
+        zone: ZoneIndex,
+        data: &Buf,
+        fua: bool,
+    ) -> Result<Option<Lba>, DeviceError> {
         let start = self.device.geometry().start(zone);
-        let mut below = u64::MAX;
-        loop {
-            let claimed = self.replay.borrow_mut().claim(zone, &sums, below);
-            let Some(at) = claimed else { return Ok(None) };
-            let lba = Lba(start.0 + at);
-            if replay::holds(&*self.device, lba, data).await? {
-                return Ok(Some(lba));
+        let mut different = Vec::new();
+        let found = loop {
+            let claimed = self.replay.borrow_mut().claim(zone, data);
+            let Some(append) = claimed else { break Ok(None) };
+            let lba = Lba(start.0 + append.extent.at);
+            match replay::holds(&*self.device, lba, &data.slice_blocks(0..append.written)).await {
+                Ok(true) => break Ok(Some((append, lba))),
+                Ok(false) => different.push(append),
+                Err(error) => {
+                    different.push(append);
+                    break Err(error);
+                }
             }
-            self.replay.borrow_mut().give_up(zone, &sums, at);
-            below = at;
+        };
+        for append in different {
+            self.replay.borrow_mut().give_back(&append);
         }
+        let Some((append, lba)) = found? else { return Ok(None) };
+        if append.slot != slot {
+            self.tails.begin_append(slot, append.extent);
+            self.tails.end_append_to(append.slot, &append.extent);
+        }
+        let rest = data.slice_blocks(append.written..data.blocks());
+        let completion = match rest.is_empty() {
+            true => Completion::ready(Done::ok()),
+            false => self.device.submit(Command::write(Lba(lba.0 + append.written), rest, fua)),
+        };
+        self.replay.borrow_mut().settle(&append);
+        self.replayed.open();
+        completion.await.result?;
+        Ok(Some(lba))
+    }
+
+    fn forget_replay(&self, zone: ZoneIndex) {
+        self.replay.borrow_mut().forget(zone);
+        self.replayed.open();
+    }
+
+    fn slot(&self, (queue, tag): Place) -> usize {
+        queue as usize * self.depth as usize + tag as usize
     }
 
     async fn reset(&self, zones: Range<u32>, command: Zones) -> Result<Answer, DeviceError> {
@@ -311,8 +364,8 @@ impl Queues {
         let done = self.device.submit(Command::Reset { zones: command }).await;
         for (zone, known) in zones.map(ZoneIndex).zip(known) {
             match done.result {
-                Ok(()) => self.replay.borrow_mut().forget(zone),
-                Err(_) => self.tails.put_back(zone, known),
+                Ok(()) => self.forget_replay(zone),
+                Err(_) => self.tails.complete(zone, known),
             }
         }
         done.result?;
@@ -365,8 +418,8 @@ impl Queues {
         }
     }
 
-    /// Notes which appends the kernel knows of. A kill must not find an append that the kernel
-    /// knows of and that is not noted as such while the process sleeps: the next process would
+    /// Notes which appends the kernel has answers for. A kill must not find an append that it has
+    /// one for, and that is not noted as such, while the process sleeps: the next process would
     /// take it for the answer to a later append of the same data. So results are handed to the
     /// kernel first, those of one round together.
     async fn acknowledge_appends(self: Rc<Self>) {
@@ -375,8 +428,8 @@ impl Queues {
                 self.more_answered.wait().await;
                 continue;
             }
-            for (zone, end) in self.answered.borrow_mut().drain(..) {
-                self.tails.acknowledge(zone, end);
+            for slot in self.answered.borrow_mut().drain(..) {
+                self.tails.end_append(slot);
             }
         }
     }

@@ -2,68 +2,77 @@
 //! before it had answered them.
 //!
 //! Management commands can be carried out twice. A write that is in the array already, or its
-//! beginning, is recognised by its place and compared. An append is recognised by its data among
-//! what lies between the last append that the kernel had certainly been told of and the end of
-//! the zone, from the end backwards, since earlier ones are more likely to have been answered.
-//! Each place is given away once; an append that is not found is done again.
+//! beginning, is recognised by its place and compared. An append is recognised by its length and
+//! data among those that were on their way, whose places the process before this one has noted;
+//! each place is given away once, and an append that is not found is done again. An append of
+//! which only the beginning is in the zone goes on where it stops, before any other append: nothing
+//! may be left in a zone that its user does not know of, or its end comes too early.
 
-use crate::tails::Left;
+use crate::tails::{Extent, Left};
 use engine::{
     buf::{BLOCK, Buf},
     device::{Command, DeviceError, ZonedDevice},
     zone::{Lba, ZoneIndex, ZoneState},
 };
-use std::collections::BTreeMap;
-
-/// Blocks read at once.
-const BATCH_BLOCKS: u64 = 256;
 
 /// Requests that may come again. Empty for a device that is new.
 #[derive(Default)]
 pub(super) struct Replay {
     /// Per zone, the write pointer at the take-over; 0 where nothing can come again.
     wps: Vec<u64>,
-    appends: BTreeMap<u32, Appends>,
+    appends: Vec<Append>,
 }
 
-/// What may be the data of appends.
-struct Appends {
-    /// Offset of the first block, from the start of the zone.
-    from: u64,
-    /// Checksums of the blocks that nobody has claimed.
-    sums: Vec<Option<u32>>,
+/// An append that may come again, and of which something is in its zone.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Append {
+    /// Where the process before this one has noted it.
+    pub slot: usize,
+    pub extent: Extent,
+    /// How many of its blocks are there.
+    pub written: u64,
+    /// Checksum of the first block.
+    sum: u32,
+    /// It may have come; its data is being compared.
+    claimed: bool,
+}
+
+impl Append {
+    fn is_partial(&self) -> bool {
+        self.written < self.extent.blocks
+    }
 }
 
 impl Replay {
-    /// Looks at what the process before this one has written and, if what it has `left` is known,
-    /// not told the kernel.
+    /// Looks at what the process before this one has written of what it has `left` noted.
     pub(super) async fn after(device: &dyn ZonedDevice, left: Option<&Left>) -> Result<Replay, DeviceError> {
         let geometry = device.geometry();
         let report = device.submit(Command::Report { first: ZoneIndex(0), count: geometry.zones }).await;
         report.result?;
         let mut replay = Replay::default();
         for info in &report.zones {
-            let wp = match info.state {
+            replay.wps.push(match info.state {
                 ZoneState::Full => info.capacity_blocks,
                 ZoneState::Offline => 0,
                 _ => info.wp_blocks,
-            };
-            replay.wps.push(wp);
-            let zone = info.zone.0;
-            let Some(left) = left else { continue };
-            let from = left.acknowledged.get(zone as usize).copied().unwrap_or(wp);
-            let mut found = Vec::new();
-            while from + (found.len() as u64) < wp {
-                let at = from + found.len() as u64;
-                let data = Buf::zeroed((wp - at).min(BATCH_BLOCKS) as usize * BLOCK);
-                let done = device.submit(Command::read(Lba(geometry.start(info.zone).0 + at), data)).await;
+            });
+        }
+        let Some(left) = left else { return Ok(replay) };
+        for (slot, extent) in left.appends.iter().enumerate() {
+            let Some(extent) = extent else { continue };
+            let of = |ends: &[u64]| ends.get(extent.zone.0 as usize).copied().unwrap_or(0);
+            let written = of(&replay.wps).saturating_sub(extent.at).min(extent.blocks);
+            // One that is cut short cannot have had another one after it.
+            if written == extent.blocks || written > 0 && of(&left.complete) <= extent.at {
+                let first = Lba(geometry.start(extent.zone).0 + extent.at);
+                let done = device.submit(Command::read(first, Buf::zeroed(BLOCK))).await;
                 done.result?;
-                found.extend(sums(&done.data).into_iter().map(Some));
-            }
-            if !found.is_empty() {
-                replay.appends.insert(zone, Appends { from, sums: found });
+                let sum = sum(&done.data);
+                replay.appends.push(Append { slot, extent: *extent, written, sum, claimed: false });
             }
         }
+        // The last ones are the least likely to have been answered.
+        replay.appends.sort_by_key(|append| std::cmp::Reverse(append.extent.at));
         Ok(replay)
     }
 
@@ -86,30 +95,44 @@ impl Replay {
         wp.saturating_sub(at).min(blocks)
     }
 
+    /// Whether the append noted in `slot` may come again and is in its zone.
+    pub(super) fn has_noted(&self, slot: usize) -> bool {
+        self.appends.iter().any(|append| append.slot == slot)
+    }
+
+    /// Whether an append to `zone` may be one that comes again, or has to wait for such a one.
     pub(super) fn has_appends(&self, zone: ZoneIndex) -> bool {
-        self.appends.contains_key(&zone.0)
+        self.appends.iter().any(|append| append.extent.zone == zone)
     }
 
-    /// Claims the last place before offset `below` whose blocks have these checksums, and gives
-    /// its offset.
-    pub(super) fn claim(&mut self, zone: ZoneIndex, sums: &[u32], below: u64) -> Option<u64> {
-        let appends = self.appends.get_mut(&zone.0)?;
-        let matches = |place: &[Option<u32>]| place.iter().zip(sums).all(|(here, sum)| *here == Some(*sum));
-        let before = below.saturating_sub(appends.from) as usize;
-        let places = appends.sums.windows(sums.len().max(1)).enumerate();
-        let (index, _) = places.take(before).rfind(|(_, place)| matches(place))?;
-        appends.sums[index..index + sums.len()].fill(None);
-        Some(appends.from + index as u64)
+    /// Whether the end of `zone` is the beginning of an append that will come again.
+    pub(super) fn has_partial_append(&self, zone: ZoneIndex) -> bool {
+        self.appends.iter().any(|append| append.extent.zone == zone && append.is_partial())
     }
 
-    /// Takes a claim back: the checksums were a coincidence.
-    pub(super) fn give_up(&mut self, zone: ZoneIndex, sums: &[u32], at: u64) {
-        if let Some(appends) = self.appends.get_mut(&zone.0) {
-            let index = at.saturating_sub(appends.from) as usize;
-            for (here, sum) in appends.sums.iter_mut().skip(index).zip(sums) {
-                *here = Some(*sum);
-            }
+    /// Claims an append that could be the one of `data`, if nobody else has.
+    pub(super) fn claim(&mut self, zone: ZoneIndex, data: &Buf) -> Option<Append> {
+        let sum = sum(data);
+        let append = self.appends.iter_mut().find(|append| {
+            !append.claimed
+                && append.extent.zone == zone
+                && append.extent.blocks == data.blocks()
+                && append.sum == sum
+        })?;
+        append.claimed = true;
+        Some(*append)
+    }
+
+    /// Takes a claim back: the data was different.
+    pub(super) fn give_back(&mut self, append: &Append) {
+        for other in self.appends.iter_mut().filter(|other| other.slot == append.slot) {
+            other.claimed = false;
         }
+    }
+
+    /// The append has come again.
+    pub(super) fn settle(&mut self, append: &Append) {
+        self.appends.retain(|other| other.slot != append.slot);
     }
 
     /// Nothing can come again for this zone.
@@ -117,13 +140,13 @@ impl Replay {
         if let Some(wp) = self.wps.get_mut(zone.0 as usize) {
             *wp = 0;
         }
-        self.appends.remove(&zone.0);
+        self.appends.retain(|append| append.extent.zone != zone);
     }
 }
 
-/// The checksum of every block.
-pub(super) fn sums(data: &Buf) -> Vec<u32> {
-    data.chunks(BLOCK).map(crc32c::crc32c).collect()
+/// The checksum of the first block.
+fn sum(data: &Buf) -> u32 {
+    data.chunks(BLOCK).next().map_or(0, crc32c::crc32c)
 }
 
 /// Whether `device` holds `data` at `lba`.
@@ -188,74 +211,81 @@ mod tests {
         Memory(geometry, RefCell::new(table))
     }
 
-    fn replay(device: &Memory, acknowledged: u64) -> Replay {
-        let left = Left { assembly: 1, complete: vec![0, 6], acknowledged: vec![0, acknowledged] };
+    fn extent(at: u64, blocks: u64) -> Extent {
+        Extent { zone: Z, at, blocks }
+    }
+
+    fn replay(device: &Memory, appends: &[Extent]) -> Replay {
+        let appends = appends.iter().copied().map(Some).collect();
+        let left = Left { assembly: 1, complete: vec![0, 0], appends };
         let built = Replay::after(device, Some(&left));
         Runtime::new().block_on(built, || false).unwrap().unwrap()
     }
 
-    /// A replay whose zone holds blocks with these checksums from offset 2 on.
-    fn with_sums(sums: &[u32]) -> Replay {
-        let sums = sums.iter().copied().map(Some).collect();
-        Replay { wps: vec![0, 8], appends: BTreeMap::from([(1, Appends { from: 2, sums })]) }
+    /// What zone 1 holds at `at`.
+    fn data(at: u8, blocks: u8) -> Buf {
+        let mut data = Buf::zeroed(blocks as usize * BLOCK);
+        for (block, bytes) in data.as_mut().unwrap().chunks_mut(BLOCK).enumerate() {
+            bytes.fill(8 + at + block as u8 + 1);
+        }
+        data
     }
 
     #[test]
     fn a_write_is_compared_as_far_as_the_zone_is_written_and_a_later_one_ends_that() {
-        let mut replay = replay(&memory(6), 6);
-        assert_eq!(replay.written_already(Z, 2, 3), 3);
-        assert_eq!(replay.written_already(Z, 4, 3), 2);
-        assert_eq!(replay.written_already(Z, 6, 1), 0);
-        assert_eq!(replay.written_already(Z, 4, 3), 0);
-        assert_eq!(replay.written_already(ZoneIndex(0), 0, 1), 0);
-        let mut reset = with_sums(&[1]);
-        reset.forget(Z);
-        assert_eq!(reset.written_already(Z, 0, 1), 0);
-        assert!(!reset.has_appends(Z));
+        let mut again = replay(&memory(6), &[extent(4, 3)]);
+        assert_eq!(again.written_already(Z, 2, 3), 3);
+        assert_eq!(again.written_already(Z, 4, 3), 2);
+        assert_eq!(again.written_already(ZoneIndex(0), 0, 1), 0);
+        assert!(again.has_appends(Z));
+        assert_eq!(again.written_already(Z, 6, 1), 0);
+        assert_eq!(again.written_already(Z, 4, 3), 0);
+        assert!(!again.has_appends(Z));
         assert_eq!(Replay::default().written_already(Z, 0, 1), 0);
     }
 
     #[test]
-    fn appends_are_looked_for_between_the_last_answer_and_the_write_pointer() {
+    fn appends_are_known_by_length_and_data_and_the_one_cut_short_goes_first() {
+        let device = memory(5);
+        // The third was cut short; nothing of the fourth was written.
+        let mut again = replay(&device, &[extent(0, 2), extent(2, 2), extent(4, 3), extent(7, 1)]);
+        assert!(!again.has_appends(ZoneIndex(0)));
+        assert!(again.has_partial_append(Z));
+        assert_eq!([0, 1, 2, 3].map(|slot| again.has_noted(slot)), [true, true, true, false]);
+        assert_eq!(again.claim(Z, &data(7, 1)), None);
+        assert_eq!(again.claim(Z, &data(4, 1)), None);
+        assert_eq!(again.claim(Z, &data(1, 2)), None);
+        let second = again.claim(Z, &data(2, 2)).unwrap();
+        assert_eq!((second.extent, second.written), (extent(2, 2), 2));
+        assert_eq!(again.claim(Z, &data(2, 2)), None);
+        again.settle(&second);
+        let third = again.claim(Z, &data(4, 3)).unwrap();
+        assert_eq!((third.extent, third.written), (extent(4, 3), 1));
+        // Others wait until the rest of it is on its way.
+        assert!(again.has_partial_append(Z));
+        again.settle(&third);
+        assert!(!again.has_partial_append(Z) && again.has_appends(Z));
+        again.forget(Z);
+        assert!(!again.has_appends(Z));
+    }
+
+    #[test]
+    fn an_append_that_something_followed_was_not_cut_short() {
+        let left = Left { assembly: 1, complete: vec![0, 5], appends: vec![Some(extent(3, 4))] };
         let device = memory(6);
-        let data = |first: u8, blocks: u8| {
-            let mut data = Buf::zeroed(blocks as usize * BLOCK);
-            for (block, bytes) in data.as_mut().unwrap().chunks_mut(BLOCK).enumerate() {
-                bytes.fill(8 + first + block as u8 + 1);
-            }
-            data
-        };
-        let mut replay = replay(&device, 2);
-        assert!(!replay.has_appends(ZoneIndex(0)));
-        assert_eq!(replay.claim(Z, &sums(&data(4, 2)), u64::MAX), Some(4));
-        assert_eq!(replay.claim(Z, &sums(&data(3, 2)), u64::MAX), None);
-        assert_eq!(replay.claim(Z, &sums(&data(2, 2)), u64::MAX), Some(2));
-        // Answered before, and beyond the write pointer.
-        assert_eq!(replay.claim(Z, &sums(&data(1, 1)), u64::MAX), None);
-        assert_eq!(replay.claim(Z, &sums(&data(6, 1)), u64::MAX), None);
+        let again = Runtime::new().block_on(Replay::after(&device, Some(&left)), || false);
+        assert!(!again.unwrap().unwrap().has_appends(Z));
+    }
+
+    #[test]
+    fn a_coincidence_is_left_to_others() {
+        let device = memory(6);
+        let mut again = replay(&device, &[extent(2, 2)]);
+        let claim = again.claim(Z, &data(2, 2)).unwrap();
+        again.give_back(&claim);
+        assert_eq!(again.claim(Z, &data(2, 2)).map(|append| append.extent), Some(extent(2, 2)));
         let holds = |lba, data: &Buf| Runtime::new().block_on(holds(&device, Lba(lba), data), || false);
         assert_eq!(holds(10, &data(2, 2)), Some(Ok(true)));
         assert_eq!(holds(10, &data(3, 2)), Some(Ok(false)));
-    }
-
-    #[test]
-    fn equal_data_is_given_away_once_each_from_the_end() {
-        let mut replay = with_sums(&[7, 7, 5, 7]);
-        assert_eq!(replay.claim(Z, &[7], u64::MAX), Some(5));
-        assert_eq!(replay.claim(Z, &[7], u64::MAX), Some(3));
-        assert_eq!(replay.claim(Z, &[7], u64::MAX), Some(2));
-        assert_eq!(replay.claim(Z, &[7], u64::MAX), None);
-        assert_eq!(replay.claim(Z, &[5], u64::MAX), Some(4));
-    }
-
-    #[test]
-    fn a_coincidence_is_passed_over_and_left_to_others() {
-        let mut replay = with_sums(&[7, 8, 7, 8]);
-        assert_eq!(replay.claim(Z, &[7, 8], u64::MAX), Some(4));
-        replay.give_up(Z, &[7, 8], 4);
-        assert_eq!(replay.claim(Z, &[7, 8], 4), Some(2));
-        replay.give_up(Z, &[7, 8], 2);
-        assert_eq!(replay.claim(Z, &[7, 8], 2), None);
-        assert_eq!(replay.claim(Z, &[8, 7], u64::MAX), Some(3));
     }
 }
