@@ -9,10 +9,11 @@
 mod support;
 
 use engine::{
-    array::{Array, Drive, MemberState},
+    array::{Array, Drive, MemberState, Tails},
+    buf::{BLOCK, Buf},
     device::{Command, Completion, DeviceError, Geometry, Status, ZonedDevice, Zones},
     runtime::Runtime,
-    zone::{ZoneIndex, ZoneState},
+    zone::{Lba, ZoneIndex, ZoneState},
 };
 use sim::{rng::Rng, ssd::Cut};
 use std::{cell::RefCell, rc::Rc};
@@ -385,4 +386,148 @@ fn a_finish_of_a_full_zone_waits_until_the_zone_is_full_on_the_members() {
     assert_eq!(run(&runtime, finished).result, Ok(()));
     let array = reassemble(&runtime, array, &all);
     assert_eq!(wp(&runtime, &array, 0).0, ZoneState::Full);
+}
+
+fn fail_if(fail: bool) -> Act {
+    if fail { Act::Fail } else { Act::Pass }
+}
+
+/// Whether a command reads any of these blocks of a drive.
+fn reads_any(command: &Command, blocks: &std::ops::Range<u64>) -> bool {
+    matches!(command, Command::Read { lba, data, .. }
+        if lba.0 < blocks.end && blocks.start < lba.0 + data.blocks())
+}
+
+/// How many zones each member lacks.
+fn lacking(array: &Array) -> Vec<u32> {
+    array.status().members.iter().map(|member| member.zones_to_rebuild).collect()
+}
+
+/// The first three blocks of zone 0 are all that is written, and the drives are shut down in good order:
+/// all its parts come back empty. Gives where data begins on the drives.
+fn shut_down_with_three_blocks(runtime: &Runtime) -> (Rc<Rig>, Vec<Drive>, u64) {
+    let geometry = geometry(10, 200, 8);
+    let (rig, all, array) = rigged(runtime, &geometry);
+    write(runtime, &array, 0, 0, 3, true);
+    drop(array);
+    runtime.clear();
+    rig.shut_down();
+    (rig, all, META_ZONES * geometry.zone_size_blocks)
+}
+
+/// What could not be read when it was to be written back was left out, and read as zeros once the write
+/// pointer had passed.
+#[test]
+fn a_member_that_cannot_read_what_its_empty_zone_should_hold_is_rebuilt() {
+    let runtime = Runtime::new();
+    let (rig, all, data) = shut_down_with_three_blocks(&runtime);
+    rig.rule(move |drive, command| fail_if(drive == 0 && reads_any(command, &(data + 1..data + 2))));
+    let array = run(&runtime, Array::assemble(&runtime, all)).unwrap();
+    rig.rule(|_, _| Act::Pass);
+    assert_eq!(lacking(&array), [1, 0, 0, 0]);
+    write(&runtime, &array, 0, 3, 37, true);
+    check(&runtime, &array, 0, 40);
+    run(&runtime, array.rebuild(&|_| ())).unwrap();
+    assert_all_active(&array);
+    check(&runtime, &array, 0, 40);
+}
+
+/// As before, with a member missing: there is nothing to rebuild from.
+#[test]
+fn an_empty_zone_that_cannot_be_read_is_refused_where_it_cannot_be_done_without() {
+    let runtime = Runtime::new();
+    let (rig, all, data) = shut_down_with_three_blocks(&runtime);
+    rig.rule(move |drive, command| fail_if(drive == 0 && reads_any(command, &(data + 1..data + 2))));
+    let error = run(&runtime, Array::assemble(&runtime, all[..3].to_vec())).err().unwrap();
+    assert!(error.0.contains("member 0"), "{error}");
+}
+
+/// Reads of unwritten blocks fail on some drives. Parity was asked whether a member that had lost its
+/// ZRWA holds what it should, and what could not be read counted as agreeing.
+#[test]
+fn a_lost_zrwa_is_noticed_where_unwritten_blocks_cannot_be_read() {
+    let runtime = Runtime::new();
+    let (rig, all, array) = rigged(&runtime, &geometry(10, 200, 8));
+    rig.fail_unwritten();
+    write(&runtime, &array, 0, 0, 3, true);
+    rig.cut_power(&mut Rng::new(1), |drive| Cut { cache_lost: false, zrwa_lost: drive == 0 });
+    let array = reassemble(&runtime, array, &all);
+    assert_eq!(lacking(&array), [1, 0, 0, 0]);
+    check(&runtime, &array, 0, 3);
+}
+
+/// One log member is missing, the other one cannot read the log of a zone that is empty everywhere: the
+/// zone was reset.
+#[test]
+fn an_empty_zone_whose_log_cannot_be_read_is_refused() {
+    let runtime = Runtime::new();
+    let (rig, all, data) = shut_down_with_three_blocks(&runtime);
+    // Half the ZRWA ahead.
+    let log = data + 16..data + 18;
+    rig.rule(move |drive, command| fail_if(drive == 3 && reads_any(command, &log)));
+    let error = run(&runtime, Array::assemble(&runtime, all[1..].to_vec())).err().unwrap();
+    assert!(error.0.contains("member 3"), "{error}");
+    rig.rule(|_, _| Act::Pass);
+    let array = run(&runtime, Array::assemble(&runtime, all[1..].to_vec())).unwrap();
+    check(&runtime, &array, 0, 3);
+}
+
+/// A metadata zone that was finished early is read to its end. Where its unwritten blocks cannot be read
+/// the whole log counted as unreadable.
+#[test]
+fn metadata_is_read_where_unwritten_blocks_cannot_be() {
+    let runtime = Runtime::new();
+    let (rig, all, mut array) = rigged(&runtime, &geometry(10, 200, 8));
+    rig.fail_unwritten();
+    write(&runtime, &array, 0, 0, 3, true);
+    // Every assembly changes to the other metadata zone; here, before the checkpoint in it is written.
+    let blocks = META_ZONES * geometry(10, 200, 8).zone_size_blocks;
+    rig.rule(move |_, command| hold_if(writes_before(command, blocks)));
+    drop(array);
+    runtime.clear();
+    let (other, drives) = (runtime.clone(), all.clone());
+    runtime.spawn(async move { _ = Array::assemble(&other, drives).await });
+    runtime.run();
+    runtime.clear();
+    rig.cut_power(&mut Rng::new(1), |_| Cut::default());
+    array = run(&runtime, Array::assemble(&runtime, all)).unwrap();
+    assert_all_active(&array);
+    check(&runtime, &array, 0, 3);
+}
+
+/// Zeros are written, the drives are shut down in good order, and a member is missing: what is left looks
+/// as though another one had lost its ZRWA too.
+#[test]
+fn zeros_that_parity_confirms_are_believed() {
+    for (members, blocks, byte) in [(3, 4, 0), (4, 8, 7), (5, 12, 0)] {
+        let runtime = Runtime::new();
+        let (rig, geometry) = (Rig::new(), geometry(10, 200, 8));
+        let all: Vec<_> = (0..members).map(|_| rig.drive(&geometry)).collect();
+        let array = create(&runtime, &all);
+        let data = Buf::copy_of(&vec![byte; blocks as usize * BLOCK]);
+        submit(&runtime, &array, Command::write(Lba(0), data, true));
+        drop(array);
+        runtime.clear();
+        rig.shut_down();
+        let array = run(&runtime, Array::assemble(&runtime, all[..members - 1].to_vec())).unwrap();
+        assert_eq!(wp(&runtime, &array, 0).1, blocks, "{members} members");
+    }
+}
+
+/// The process is killed, and the drives are shut down in good order while the host stays: what was
+/// answered without FUA was given up because all parts of the zone came back empty.
+#[test]
+fn tails_count_after_a_shutdown_of_the_drives_too() {
+    let runtime = Runtime::new();
+    let (rig, all, array) = rigged(&runtime, &geometry(10, 200, 8));
+    let mut tails = Tails { assembly: array.assembly(), blocks: vec![0; array.geometry().zones as usize] };
+    write(&runtime, &array, 0, 0, 3, false);
+    // That of zone 1 is from before a reset.
+    (tails.blocks[0], tails.blocks[1]) = (3, 3);
+    drop(array);
+    runtime.clear();
+    rig.shut_down();
+    let array = run(&runtime, Array::take_over(&runtime, all, &tails)).unwrap();
+    assert_eq!([0, 1].map(|zone| wp(&runtime, &array, zone).1), [3, 0]);
+    check(&runtime, &array, 0, 3);
 }

@@ -384,8 +384,9 @@ async fn read_zone(device: &Rc<dyn ZonedDevice>, zone: u32) -> Result<ReadLog, N
         let done = device.submit(Command::read(Lba(start.0 + at), data)).await;
         match done.result {
             Ok(()) => bytes.extend_from_slice(&done.data),
-            // An unreadable block loses the record it is in; the others have a copy.
-            Err(DeviceError::Status(Status::UnrecoveredReadError)) => {
+            // An unreadable block loses the record it is in; the others have a copy. In a zone that was
+            // finished there may be blocks that were never written.
+            Err(DeviceError::Status(Status::UnrecoveredReadError | Status::DeallocatedBlock)) => {
                 for block in 0..blocks {
                     let lba = Lba(start.0 + at + block);
                     let done = device.submit(Command::read(lba, Buf::zeroed(BLOCK))).await;

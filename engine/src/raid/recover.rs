@@ -18,7 +18,7 @@ use super::{
 use crate::{
     array::{ArrayError, Drive},
     buf::{BLOCK, Buf},
-    device::Command,
+    device::{Command, Status},
     format::{
         Uuid,
         record::{Origin, Record, ZoneRecord},
@@ -273,6 +273,8 @@ pub struct Tail {
     pub parity: Buf,
     /// Members (bits) whose zones are empty although they hold their part.
     pub revived: u32,
+    /// What has to be written back where write pointers have not moved, by member.
+    pub held: Vec<(usize, Lba, Buf)>,
 }
 
 /// What log blocks say of a zone.
@@ -281,6 +283,8 @@ struct Logged {
     tail: Option<u64>,
     /// There may be something else in them, which must not be believed later.
     leftovers: bool,
+    /// A member that could not read its log blocks, where no other one could.
+    unreadable: Option<usize>,
 }
 
 /// What one zone looks like on each member, by role.
@@ -328,8 +332,17 @@ impl Core {
         }
         let all_empty = present().all(|(m, info)| info.state == ZoneState::Empty || !trusted(m));
         let logged = self.logged_tail(view.zone, &record, &wps, all_empty).await;
-        let unwritten = logged.tail.is_none() || self.canary == Some(Canary::EmptyIsUnwritten);
-        if all_empty && unwritten && record.finished.is_none() {
+        if all_empty
+            && record.finished.is_none()
+            && let Some(member) = logged.unreadable
+        {
+            return Err(Refusal::Log { member });
+        }
+        if all_empty
+            && record.finished.is_none()
+            && (logged.tail.is_none() && !self.is_answered(view, &wps).await
+                || self.canary == Some(Canary::EmptyIsUnwritten))
+        {
             let leftovers = present().any(|(m, info)| {
                 !matches!(info.state, ZoneState::Empty | ZoneState::Offline | ZoneState::ReadOnly)
                     || record.lost & (1 << m) != 0 && info.state == ZoneState::Empty
@@ -346,7 +359,7 @@ impl Core {
             // The power went while the zone was being opened.
             return Ok(Verdict::Reset);
         }
-        let mut lost = present().filter(|(m, _)| wps[*m].is_none()).fold(0, |lost, (m, _)| lost | 1 << m);
+        let lost = present().filter(|(m, _)| wps[*m].is_none()).fold(0, |lost, (m, _)| lost | 1 << m);
         let mut evidence = Evidence { wp_blocks: wps, told_blocks: told };
         let blocks = match record.finished {
             Some(tail) => tail,
@@ -355,23 +368,32 @@ impl Core {
         if blocks == 0 {
             return Ok(Verdict::Reset);
         }
-        let mut revived = present()
+        let empty = present()
             .filter(|(m, info)| trusted(*m) && info.state == ZoneState::Empty)
-            .fold(0, |revived, (m, _)| revived | 1 << m);
-        let gone = self.lost_of_revived(view, &evidence, blocks, revived).await?;
-        for member in Core::each(gone) {
-            evidence.wp_blocks[member] = None;
-        }
-        (lost, revived) = (lost | gone, revived & !gone);
-        view.record.lost |= lost;
+            .fold(0, |empty, (m, _)| empty | 1 << m);
+        let held = self.hold(view, &mut evidence, blocks, empty).await?;
+        view.record.lost |= lost | held.gone;
         let half = self.layout.chunk_blocks / 2;
         let mut positions = [0; MAX_MEMBERS];
         for (position, wp) in positions.iter_mut().zip(&evidence.wp_blocks) {
             *position = wp.unwrap_or(0) / half;
         }
         let parity = self.load_parity(view, blocks, &evidence).await?;
-        let tail = Tail { blocks, positions, parity, revived };
+        let tail = Tail { blocks, positions, parity, revived: empty & !held.gone, held: held.pieces };
         Ok(if record.finished.is_some() { Verdict::Finish(Some(tail)) } else { Verdict::Open(tail) })
+    }
+
+    /// Whether something that a process had answered is in a zone that is empty on all members. If not,
+    /// it was reset before the process could say so.
+    async fn is_answered(&self, view: &ZoneView<'_>, wps: &[Option<u64>]) -> bool {
+        if view.answered_blocks > 0 {
+            for member in (0..wps.len()).filter(|member| wps[*member].is_some()) {
+                if !self.is_blank(view.zone, member).await {
+                    return true;
+                }
+            }
+        }
+        false
     }
 
     /// What was logged for the zone's present life. If it is empty on all members, that can only be a
@@ -411,8 +433,18 @@ impl Core {
                 }
             }
         }
+        // A tail was promised when all log members had it: one that can be read as a whole is enough.
+        let (mut unreadable, mut readable) = (0u32, 0u32);
         for (stripe, origin, read) in pending {
             let done = read.await;
+            match done.result {
+                Ok(()) => readable |= 1 << origin.member,
+                Err(error) if error == Status::DeallocatedBlock.into() => {
+                    readable |= 1 << origin.member;
+                    continue;
+                }
+                Err(_) => unreadable |= 1 << origin.member,
+            }
             if done.result.is_ok()
                 && let Ok((Record::Tail(tail), _, _)) = Record::read(&done.data, origin)
                 && tail.zone == zone.0
@@ -423,6 +455,9 @@ impl Core {
             } else {
                 found.leftovers |= done.result.is_err() || done.data.iter().any(|byte| *byte != 0);
             }
+        }
+        if readable & !unreadable == 0 {
+            found.unreadable = Core::each(unreadable).next();
         }
         found
     }

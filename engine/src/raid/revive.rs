@@ -6,8 +6,8 @@
 //! what must be in it is written again: a write pointer commits what was written to the ZRWA.
 //!
 //! It may also be empty because the drive has lost its ZRWA in a power cut. Then nothing is in it:
-//! a member that should hold something and reads as zeros is done without, if parity agrees that
-//! zeros are not what it should hold.
+//! a member that should hold something and reads as zeros is done without, if parity says that zeros
+//! are not what it should hold. So is a member that cannot read what it should hold.
 
 use super::{
     core::Core,
@@ -17,88 +17,147 @@ use super::{
 };
 use crate::{
     buf::{BLOCK, Buf},
-    device::{Command, Zones},
+    device::{Command, DeviceError, Status, Zones},
     zone::{Lba, ZoneIndex},
 };
 use std::{ops::Range, rc::Rc};
 
+/// What is in the zones whose write pointers have not moved, and has to be written back.
+#[derive(Default)]
+pub struct Held {
+    /// Members (bits) that lack what they should hold.
+    pub gone: u32,
+    /// By member, in the order in which it is to be written.
+    pub pieces: Vec<(usize, Lba, Buf)>,
+}
+
 impl Core {
-    /// Which of the `revived` members (bits), whose zones are empty, have lost what they should hold
-    /// for a tail at `tail` blocks.
-    pub async fn lost_of_revived(
+    /// Reads what members whose write pointers are at the start hold for a tail at `tail` blocks. Takes
+    /// those that lack it out of the evidence. `empty` are the members (bits) whose zones are empty.
+    pub async fn hold(
+        &self,
+        view: &ZoneView<'_>,
+        evidence: &mut Evidence,
+        tail: u64,
+        empty: u32,
+    ) -> Result<Held, Refusal> {
+        let (mut held, mut blank) = (Held::default(), 0);
+        for member in (0..self.layout.members).filter(|member| evidence.wp_blocks[*member] == Some(0)) {
+            let bit = 1 << member;
+            let first = held.pieces.len();
+            let needed = zrwa::needed_of(&self.layout, member, tail);
+            for piece in self.read_ranges(view.zone, member, &needed).await {
+                match piece {
+                    Ok((lba, data)) => held.pieces.push((member, lba, data)),
+                    Err(_) => held.gone |= bit,
+                }
+            }
+            let zeros = held.pieces[first..].iter().all(|(_, _, data)| is_zeros(data));
+            if !needed.is_empty() && zeros && held.gone & bit == 0 && self.is_blank(view.zone, member).await {
+                blank |= bit;
+            }
+            // The other log member has a copy.
+            let log = self.layout.log_blocks_of(member, tail);
+            let log = self.read_ranges(view.zone, member, log.as_slice()).await;
+            held.pieces.extend(log.into_iter().flatten().map(|(lba, data)| (member, lba, data)));
+        }
+        self.do_without(evidence, held.gone)?;
+        if blank != 0 {
+            let lost = self.lost_of_blank(view, evidence, tail, blank, empty).await?;
+            self.do_without(evidence, lost)?;
+            held.gone |= lost;
+        }
+        Ok(held)
+    }
+
+    /// Takes members out of the evidence, as long as enough are left.
+    fn do_without(&self, evidence: &mut Evidence, gone: u32) -> Result<(), Refusal> {
+        for member in Core::each(gone) {
+            evidence.wp_blocks[member] = None;
+            if evidence.wp_blocks.iter().flatten().count() + 1 < self.layout.members {
+                return Err(Refusal::Lacking { member });
+            }
+        }
+        Ok(())
+    }
+
+    /// Which of the members that read as zeros have lost what they should hold.
+    async fn lost_of_blank(
         &self,
         view: &ZoneView<'_>,
         evidence: &Evidence,
         tail: u64,
-        revived: u32,
+        blank: u32,
+        empty: u32,
     ) -> Result<u32, Refusal> {
-        let mut blank = 0;
-        for member in Core::each(revived) {
-            blank |= (self.is_blank(view.zone, member, tail).await as u32) << member;
-        }
-        if blank == 0 {
-            return Ok(0);
-        }
-        let present = evidence.wp_blocks.iter().flatten().count();
-        let members = self.layout.members;
-        if present == members {
-            // Maybe zeros are what was written.
-            return match self.parity_agrees(view, evidence, tail).await {
-                true => Ok(0),
-                false if blank.count_ones() == 1 => Ok(blank),
-                false => Err(Refusal::Contradiction),
-            };
-        }
-        // Nobody can tell. A shutdown would rather have emptied more zones than this one.
-        match revived.count_ones() {
-            1 => Err(Refusal::TooFew { present: present - 1, members, needed: members - 1 }),
-            _ => Ok(0),
+        // One that kept its ZRWA is less in doubt.
+        let suspects = if blank & empty != 0 { blank & empty } else { blank };
+        match self.parity_agrees(view, evidence, tail).await {
+            // Zeros are what was written.
+            Some(true) => Ok(0),
+            Some(false) if suspects.count_ones() == 1 => Ok(suspects),
+            Some(false) => Err(Refusal::Contradiction),
+            // Nobody can tell. A shutdown would rather have emptied more zones than this one.
+            None if empty.count_ones() == 1 => Ok(blank & empty),
+            None => Ok(0),
         }
     }
 
-    /// Whether a member should hold something of a zone and nothing but zeros can be read there.
-    async fn is_blank(&self, zone: ZoneIndex, member: usize, tail: u64) -> bool {
-        let needed = zrwa::needed_of(&self.layout, member, tail);
-        for blocks in &needed {
-            for (_, data) in self.read_range(zone, member, blocks.clone()).await {
-                if data.iter().any(|byte| *byte != 0) {
-                    return false;
-                }
+    /// Whether there are only zeros in all that a member's ZRWA holds while the write pointer is at the
+    /// start. It is lost as a whole.
+    pub async fn is_blank(&self, zone: ZoneIndex, member: usize) -> bool {
+        let layout = &self.layout;
+        for row in 0..(2 * layout.distance).min(layout.rows) {
+            let blocks = row * layout.chunk_blocks..(row + 1) * layout.chunk_blocks;
+            let blank = self.read_ranges(zone, member, &[blocks]).await.iter().all(|piece| match piece {
+                Ok((_, data)) => is_zeros(data),
+                Err(error) => *error == Status::DeallocatedBlock.into(),
+            });
+            if !blank {
+                return false;
             }
         }
-        !needed.is_empty()
+        true
     }
 
-    /// What can be read of some blocks of a member's part of a zone, in pieces of a chunk or, where
-    /// there are unreadable ones, of a block.
-    async fn read_range(&self, zone: ZoneIndex, member: usize, blocks: Range<u64>) -> Vec<(Lba, Buf)> {
+    /// Reads some blocks of a member's part of a zone, in pieces of a chunk or, where there are
+    /// unreadable ones, of a block.
+    async fn read_ranges(
+        &self,
+        zone: ZoneIndex,
+        member: usize,
+        ranges: &[Range<u64>],
+    ) -> Vec<Result<(Lba, Buf), DeviceError>> {
         let start = self.start(member, zone).0;
         let read = async |at: u64, blocks: u64| {
             let data = Buf::zeroed(blocks as usize * BLOCK);
             let done = self.submit(member, Command::read(Lba(start + at), data)).await;
-            done.result.is_ok().then_some((Lba(start + at), done.data))
+            done.result.map(|()| (Lba(start + at), done.data))
         };
         let mut pieces = Vec::new();
-        let mut at = blocks.start;
-        while at < blocks.end {
-            let to = blocks.end.min(at + self.layout.chunk_blocks);
-            match read(at, to - at).await {
-                Some(piece) => pieces.push(piece),
-                None => {
-                    for block in at..to {
-                        pieces.extend(read(block, 1).await);
+        for blocks in ranges {
+            let mut at = blocks.start;
+            while at < blocks.end {
+                let to = blocks.end.min(at + self.layout.chunk_blocks);
+                match read(at, to - at).await {
+                    Ok(piece) => pieces.push(Ok(piece)),
+                    Err(_) => {
+                        for block in at..to {
+                            pieces.push(read(block, 1).await);
+                        }
                     }
                 }
+                at = to;
             }
-            at = to;
         }
         pieces
     }
 
-    /// Whether parity fits the data everywhere below the tail, as far as it can be read.
-    async fn parity_agrees(&self, view: &ZoneView<'_>, evidence: &Evidence, tail: u64) -> bool {
+    /// Whether parity fits the data everywhere below the tail; `None` if that cannot be told.
+    async fn parity_agrees(&self, view: &ZoneView<'_>, evidence: &Evidence, tail: u64) -> Option<bool> {
         let layout = &self.layout;
         let (stripe, covered) = (tail / layout.stripe_blocks(), tail % layout.stripe_blocks());
+        let mut agrees = Some(true);
         for row in 0..stripe * layout.chunk_blocks {
             let mut sum = Some(Buf::zeroed(BLOCK));
             for member in 0..layout.members {
@@ -110,19 +169,23 @@ impl Core {
                     sum
                 });
             }
-            if sum.is_some_and(|sum| sum.iter().any(|byte| *byte != 0)) {
-                return false;
+            match sum {
+                Some(sum) if !is_zeros(&sum) => return Some(false),
+                Some(_) => {}
+                None => agrees = None,
             }
         }
         for block in 0..layout.chunk_blocks.min(covered) {
             let chunks = (covered - block).div_ceil(layout.chunk_blocks);
             let data = self.parity_from_data(view.zone, stripe, chunks, block, evidence).await;
             let slot = self.parity_from_slot(view, stripe, chunks, block, evidence).await;
-            if data.zip(slot).is_some_and(|(data, slot)| data[..] != slot[..]) {
-                return false;
+            match data.zip(slot) {
+                Some((data, slot)) if data[..] != slot[..] => return Some(false),
+                Some(_) => {}
+                None => agrees = None,
             }
         }
-        true
+        agrees
     }
 
     /// Gives the members whose zones are empty a ZRWA again, and writes back what is in the zones whose
@@ -130,19 +193,18 @@ impl Core {
     /// no further than that. One member after the other, so that it never is in doubt on two.
     pub async fn revive(self: &Rc<Self>, zone: ZoneIndex, tail: &Tail) {
         for member in Core::each(self.live(zone)).filter(|member| tail.positions[*member] == 0) {
-            let mut pieces = Vec::new();
-            let log = self.layout.log_blocks_of(member, tail.blocks);
-            for blocks in zrwa::needed_of(&self.layout, member, tail.blocks).into_iter().chain(log) {
-                pieces.extend(self.read_range(zone, member, blocks).await);
-            }
             if tail.revived & (1 << member) != 0 {
                 let zones = Zones::One(Core::physical(zone));
                 self.on_all(1 << member, "open zone", |_| Command::Open { zones, zrwa: true }).await;
             }
-            for (lba, data) in pieces {
-                self.on_all(1 << member, "write", |_| Command::write(lba, data.clone(), false)).await;
+            for (_, lba, data) in tail.held.iter().filter(|(holder, _, _)| *holder == member) {
+                self.on_all(1 << member, "write", |_| Command::write(*lba, data.clone(), false)).await;
             }
             self.barrier(1 << member & self.live(zone)).await;
         }
     }
+}
+
+fn is_zeros(data: &[u8]) -> bool {
+    data.iter().all(|byte| *byte == 0)
 }

@@ -219,6 +219,12 @@ pub enum Refusal {
     Behind { member: usize, wp_blocks: u64, tail_blocks: u64 },
     #[error("data and parity of its first rows contradict each other")]
     Contradiction,
+    #[error(
+        "member {member} has lost or cannot read what it should hold, and no other one can be done without"
+    )]
+    Lacking { member: usize },
+    #[error("member {member} cannot read where the tail may be logged, and no other one can be asked")]
+    Log { member: usize },
     #[error("the tail is said to be at block {0}, which is beyond the end of the zone")]
     Beyond(u64),
 }

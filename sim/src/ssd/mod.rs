@@ -43,6 +43,8 @@ pub struct Ssd {
     faults: FaultPlan,
     /// Blocks of zones that lost their ZRWA in an orderly shutdown and still read as they were, by zone.
     residue: BTreeMap<u32, BTreeSet<u64>>,
+    /// Reads of unwritten blocks fail, instead of giving zeros.
+    unwritten_fails: bool,
 }
 
 type Outcome = Result<(), DeviceError>;
@@ -55,12 +57,17 @@ impl Ssd {
             table.load(&media.zone(ZoneIndex(zone)));
         }
         let (cache, faults) = (Cache::default(), FaultPlan::default());
-        Ssd { geometry, table, media, cache, faults, residue: BTreeMap::new() }
+        Ssd { geometry, table, media, cache, faults, residue: BTreeMap::new(), unwritten_fails: false }
     }
 
     /// A blank drive in memory.
     pub fn in_memory(geometry: &Geometry) -> Ssd {
         Ssd::new(geometry.clone(), Box::new(MemoryMedia::new(geometry)))
+    }
+
+    /// Makes it a drive that fails reads of unwritten blocks, as a namespace may be set to.
+    pub fn fail_unwritten(&mut self) {
+        self.unwritten_fails = true;
     }
 
     pub fn geometry(&self) -> &Geometry {
@@ -133,6 +140,11 @@ impl Ssd {
         // There is nothing between the capacity of a zone and the next zone.
         let (_, offset) = self.geometry.locate(lba);
         let stored = self.geometry.zone_capacity_blocks.saturating_sub(offset).min(blocks) as usize;
+        for block in (0..stored as u64).filter(|_| self.unwritten_fails) {
+            if !self.media.is_written(Lba(lba.0 + block)).map_err(os_error)? {
+                return Err(Status::DeallocatedBlock.into());
+            }
+        }
         let (data, nothing) = data.split_at_mut(stored * BLOCK);
         nothing.fill(0);
         let oob_stored = oob.len() / blocks as usize * stored;

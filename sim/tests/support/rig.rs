@@ -104,6 +104,16 @@ impl Rig {
         released
     }
 
+    /// Makes all drives fail reads of unwritten blocks.
+    pub fn fail_unwritten(&self) {
+        self.ssds.borrow().iter().for_each(|ssd| ssd.borrow_mut().fail_unwritten());
+    }
+
+    /// Shuts all drives down in good order and starts them again.
+    pub fn shut_down(&self) {
+        self.ssds.borrow().iter().for_each(|ssd| ssd.borrow_mut().shut_down().unwrap());
+    }
+
     /// Cuts the power of all drives and brings it back, each with the `cut` for its number. What was
     /// held back is lost, and the rule with it.
     pub fn cut_power(&self, rng: &mut Rng, cut: impl Fn(usize) -> Cut) {
