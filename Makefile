@@ -39,7 +39,7 @@ simulate:
 exhaustive:
 	$(CARGO) run --quiet --release -p zoneraid-sim -- exhaustive
 
-guest:
+guest: guest-packages
 	$(CARGO) build --quiet --release -p zoneraid -p zoneraid-guest
 	target/release/guest test --seed $(SEED)
 
