@@ -1,6 +1,6 @@
 # `make demo`: a power cut and a lost drive, in about a minute.  `make test`: everything CI runs.
 # The first needs nothing but Rust (https://rustup.rs) and a C linker, the second some programs of
-# the distribution's for the guest tests: `make guest-packages` installs them.
+# the distribution's for the guest tests, which it installs.
 
 CARGO ?= cargo
 # Where the simulator starts: new each time, so that every run looks at runs nobody has seen.
@@ -39,15 +39,18 @@ simulate:
 exhaustive:
 	$(CARGO) run --quiet --release -p zoneraid-sim -- exhaustive
 
-guest:
+guest: guest-packages
 	$(CARGO) build --quiet --release -p zoneraid -p zoneraid-guest
 	target/release/guest test --seed $(SEED)
 
 # Root rights are for apt-get alone; the guest itself needs none.
 guest-packages:
-	$(CARGO) build --quiet --release -p zoneraid-guest
-	packages=$$(target/release/guest packages); [ -z "$$packages" ] || \
-	    { $$([ $$(id -u) = 0 ] || echo sudo) apt-get install -y --no-install-recommends $$packages; }
+	@$(CARGO) build --quiet --release -p zoneraid-guest
+	@packages=$$(target/release/guest packages); [ -z "$$packages" ] || { \
+	    sudo=$$([ $$(id -u) = 0 ] || echo sudo); \
+	    echo "installing what the guest tests need: $$packages"; \
+	    $$sudo apt-get update -q && \
+	    $$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends $$packages; }
 
 bench:
 	$(CARGO) bench -p zoneraid --bench cost
