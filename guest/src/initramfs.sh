@@ -26,12 +26,13 @@ busybox mkdir /memory/upper /memory/work
 mount -t overlay -o lowerdir=/host,upperdir=/memory/upper,workdir=/memory/work root /root
 busybox mkdir -p /root/mnt/guest
 mount -t 9p -o "$options" out /root/mnt/guest
-. /root/mnt/guest/.guest/environment # GUEST_KERNEL, GUEST_BIN, GUEST_CWD, GUEST_DRIVES, GUEST_SEED
+. /root/mnt/guest/.guest/environment # GUEST_KERNEL, GUEST_BIN, GUEST_CWD, GUEST_SEED
 
 # Every controller is live before the command starts: they are probed in the background.
+present() { busybox grep -lx 0x010802 /sys/bus/pci/devices/*/class | busybox wc -l; }
 live() { busybox grep -lx live /sys/class/nvme/*/state 2>/dev/null | busybox wc -l; }
 for _ in $(busybox seq 200); do
-    [ "$(live)" = "$GUEST_DRIVES" ] && break
+    [ "$(live)" = "$(present)" ] && break
     busybox sleep 0.1
 done
 

@@ -143,10 +143,6 @@ impl Drives {
 }
 
 impl Machine {
-    pub fn count(&self) -> usize {
-        self.drives.iter().map(|drives| drives.count).sum()
-    }
-
     /// Starts QEMU. `share` is what the guest sees as /mnt/guest; the drives' images, the
     /// initramfs and the monitor's socket are in `room`. The process dies with this one.
     pub fn start(&self, kernel: &Kernel, initramfs: &Path, share: &Path, room: &Path) -> Result<Child> {

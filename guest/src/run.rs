@@ -109,7 +109,6 @@ pub fn live(machine: &Machine, command: &str, seed: u64, out: &Path, sink: &mut 
         ("GUEST_KERNEL", kernel.root.canonicalize()?.display().to_string()),
         ("GUEST_BIN", bin.display().to_string()),
         ("GUEST_CWD", env::current_dir()?.display().to_string()),
-        ("GUEST_DRIVES", machine.count().to_string()),
         ("GUEST_SEED", seed.to_string()),
     ];
     let quote = |text: &str| format!("'{}'", text.replace('\'', r"'\''"));

@@ -394,7 +394,7 @@ impl Found {
         let tails = daemon::tails_path(&daemon::directory(), &self.label.uuid);
         // The kernel may hold a file system that relies on what the daemon knew.
         ensure!(
-            Left::read(&tails, &self.label.uuid).is_none(),
+            Left::read(&tails, &self.label.uuid)?.is_none(),
             "the daemon of '{0}' has ended while its block device was in use; go on with: zoneraid start {0}",
             self.label.name
         );

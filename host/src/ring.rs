@@ -10,6 +10,7 @@ use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use std::{
     any::Any,
     cell::{Cell, OnceCell, RefCell},
+    collections::VecDeque,
     future::Future,
     io,
     os::fd::{AsFd, AsRawFd},
@@ -46,6 +47,8 @@ struct Inner {
     ring: RefCell<IoUring<squeue::Entry128, cqueue::Entry32>>,
     targets: RefCell<Vec<Option<Rc<dyn Target>>>>,
     in_flight: Cell<u64>,
+    /// Operations that the submission queue has had no room for, in order.
+    backlog: RefCell<VecDeque<squeue::Entry128>>,
     /// Completions of one round, kept for its allocation.
     reaped: RefCell<Vec<(u64, Outcome)>>,
     ops: Rc<Ops>,
@@ -69,6 +72,7 @@ impl Ring {
             ring: RefCell::new(ring),
             targets: RefCell::new(vec![Some(ops.clone())]),
             in_flight: Cell::new(0),
+            backlog: RefCell::default(),
             reaped: RefCell::default(),
             ops,
             arena: OnceCell::new(),
@@ -115,20 +119,21 @@ impl Ring {
     ///
     /// # Safety
     /// Whatever `entry` points to must stay valid until the operation's last completion.
-    pub unsafe fn push(&self, target: TargetId, token: u32, entry: squeue::Entry128) -> io::Result<()> {
+    pub unsafe fn push(&self, target: TargetId, token: u32, entry: squeue::Entry128) {
         let entry = entry.user_data((target.0 as u64) << 32 | token as u64);
-        let mut ring = self.0.ring.borrow_mut();
-        // SAFETY: the caller vouches for the entry.
-        while unsafe { ring.submission().push(&entry) }.is_err() {
-            ring.submit()?;
-        }
         self.0.in_flight.set(self.0.in_flight.get() + 1);
-        Ok(())
+        let mut backlog = self.0.backlog.borrow_mut();
+        backlog.push_back(entry);
+        if backlog.len() == 1 {
+            enter(&mut self.0.ring.borrow_mut(), &mut backlog);
+        }
     }
 
     /// Submits what is queued, without waiting for anything.
     pub fn submit(&self) -> io::Result<()> {
-        self.0.ring.borrow().submit().map(|_| ())
+        let mut ring = self.0.ring.borrow_mut();
+        enter(&mut ring, &mut self.0.backlog.borrow_mut());
+        ring.submit().map(|_| ())
     }
 
     /// Submits what is queued, waits until something completes, and tells the targets. `false` if
@@ -140,10 +145,12 @@ impl Ring {
         let mut reaped = self.0.reaped.take();
         {
             let mut ring = self.0.ring.borrow_mut();
+            enter(&mut ring, &mut self.0.backlog.borrow_mut());
             match ring.submit_and_wait(1) {
                 Ok(_) => {}
-                // EBUSY: completions have to be reaped first.
-                Err(error) if matches!(error.raw_os_error(), Some(libc::EINTR | libc::EBUSY)) => {}
+                // EBUSY: completions have to be reaped first. EAGAIN: the kernel is short of memory.
+                Err(error)
+                    if matches!(error.raw_os_error(), Some(libc::EINTR | libc::EBUSY | libc::EAGAIN)) => {}
                 Err(error) => return Err(error),
             }
             for entry in ring.completion() {
@@ -174,12 +181,7 @@ impl Ring {
         let ops = self.0.ops.clone();
         let token = ops.begin(Box::new(keep));
         // SAFETY: `keep` lives until the completion, and the caller vouches for the rest.
-        if let Err(error) = unsafe { self.push(TargetId(0), token, entry) } {
-            ops.complete(
-                token,
-                Outcome { result: -error.raw_os_error().unwrap_or(libc::EIO), extra: 0, more: false },
-            );
-        }
+        unsafe { self.push(TargetId(0), token, entry) };
         Op { ops, token }
     }
 
@@ -189,6 +191,20 @@ impl Ring {
         let entry = opcode::PollAdd::new(types::Fd(fd.as_fd().as_raw_fd()), events as u16 as u32).build();
         // SAFETY: the entry points to nothing; the descriptor is kept open so that its number stays its.
         unsafe { self.run(entry.into(), fd) }
+    }
+}
+
+/// Moves what waits to the submission queue; full, it is submitted once to make room.
+fn enter(ring: &mut IoUring<squeue::Entry128, cqueue::Entry32>, backlog: &mut VecDeque<squeue::Entry128>) {
+    let mut submitted = false;
+    while let Some(entry) = backlog.front() {
+        // SAFETY: whoever has queued it vouches for it until it completes.
+        if unsafe { ring.submission().push(entry) }.is_ok() {
+            backlog.pop_front();
+            submitted = false;
+        } else if std::mem::replace(&mut submitted, true) || ring.submit().is_err() {
+            return;
+        }
     }
 }
 

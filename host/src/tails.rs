@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use engine::zone::ZoneIndex;
 use std::{
     fs::{self, File},
-    io::{Read, Write},
+    io::{ErrorKind, Write},
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
@@ -69,10 +69,24 @@ impl Extent {
 }
 
 impl Left {
-    /// What is in the file at `path`; `None` if there is none for the array `uuid`.
-    pub fn read(path: &Path, uuid: &[u8; 16]) -> Option<Left> {
-        let mut bytes = Vec::new();
-        File::open(path).ok()?.read_to_end(&mut bytes).ok()?;
+    /// What is in the file at `path` for the array `uuid`; `None` if there is no file.
+    pub fn read(path: &Path, uuid: &[u8; 16]) -> Result<Option<Left>> {
+        let bytes = match fs::read(path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error).with_context(|| format!("{} cannot be read", path.display())),
+        };
+        let left = Left::parse(&bytes, uuid).with_context(|| {
+            format!(
+                "{0} is damaged, so nobody knows which writes had been answered; after a reboot, or without \
+                 {0} and the block device, the array can be assembled as after a power cut",
+                path.display()
+            )
+        });
+        left.map(Some)
+    }
+
+    fn parse(bytes: &[u8], uuid: &[u8; 16]) -> Option<Left> {
         let words: Vec<u64> = bytes
             .chunks_exact(8)
             .filter_map(|word| Some(u64::from_ne_bytes(word.try_into().ok()?)))
@@ -89,21 +103,20 @@ impl Left {
 }
 
 impl TailFile {
-    /// Replaces the file at `path` by one for this assembly of the array. Where the process
-    /// before this one has `left` something, it stays until writes go beyond it.
+    /// Replaces the file at `path` by one for this assembly of the array, which has found zones to
+    /// end at `complete`. `appends` are those that the process before this one has left.
     pub fn create(
         path: &Path,
         uuid: &[u8; 16],
         assembly: u64,
-        zones: u32,
-        left: Option<&Left>,
+        complete: &[u64],
+        appends: &[Option<Extent>],
     ) -> Result<TailFile> {
         let [a, b] = uuid_words(uuid);
-        let mut words = vec![MAGIC, a, b, assembly, zones as u64, 0, 0, 0];
-        let append = |slot: usize| left.and_then(|left| *left.appends.get(slot)?);
+        let mut words = vec![MAGIC, a, b, assembly, complete.len() as u64, 0, 0, 0];
+        let append = |slot: usize| appends.get(slot).copied().flatten();
         words.extend((0..SLOTS).flat_map(|slot| append(slot).map_or([0; SLOT], Extent::to_words)));
-        let complete = |zone: usize| left.and_then(|left| left.complete.get(zone).copied());
-        words.extend((0..zones as usize).map(|zone| complete(zone).unwrap_or(0)));
+        words.extend(complete);
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
         let new = path.with_extension("tails.new");
         let map = || -> std::io::Result<SharedMap> {
@@ -198,8 +211,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("run/array.tails");
         let (uuid, other) = ([7; 16], [8; 16]);
-        assert_eq!(Left::read(&path, &uuid), None);
-        let tails = TailFile::create(&path, &uuid, 5, 3, None).unwrap();
+        assert_eq!(Left::read(&path, &uuid).unwrap(), None);
+        let tails = TailFile::create(&path, &uuid, 5, &[0, 3, 0], &[]).unwrap();
         tails.complete(ZoneIndex(1), 12);
         tails.complete(ZoneIndex(1), 9);
         tails.complete(ZoneIndex(2), 4);
@@ -213,19 +226,19 @@ mod tests {
         tails.end_append_to(SLOTS - 1, &extent(1, 13));
         tails.end_append_to(SLOTS - 1, &extent(1, 12));
         tails.end_append_to(3, &extent(2, 0));
-        let left = Left::read(&path, &uuid).unwrap();
+        let left = Left::read(&path, &uuid).unwrap().unwrap();
         assert_eq!((left.assembly, &left.complete[..]), (5, &[0, 12, 0][..]));
         assert_eq!(left.appends[..4], [Some(extent(0, 1 << 40)), None, None, Some(extent(1, 12))]);
         assert_eq!(left.appends[4..], [None; SLOTS - 4]);
-        assert_eq!(Left::read(&path, &other), None);
+        assert!(Left::read(&path, &other).unwrap_err().to_string().contains("damaged"));
 
-        let next = TailFile::create(&path, &uuid, 6, 3, Some(&left)).unwrap();
-        assert_eq!(Left::read(&path, &uuid), Some(Left { assembly: 6, ..left }));
+        let next = TailFile::create(&path, &uuid, 6, &left.complete, &left.appends).unwrap();
+        assert_eq!(Left::read(&path, &uuid).unwrap(), Some(Left { assembly: 6, ..left }));
         // The process before may still have its file mapped: nobody reads that one any more.
         tails.complete(ZoneIndex(0), 100);
         next.complete(ZoneIndex(0), 1);
-        assert_eq!(Left::read(&path, &uuid).unwrap().complete, [1, 12, 0]);
+        assert_eq!(Left::read(&path, &uuid).unwrap().unwrap().complete, [1, 12, 0]);
         next.remove();
-        assert_eq!(Left::read(&path, &uuid), None);
+        assert_eq!(Left::read(&path, &uuid).unwrap(), None);
     }
 }

@@ -9,7 +9,7 @@ use crate::{
     tails::Left,
     ublk,
 };
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
     path::PathBuf,
@@ -39,11 +39,18 @@ pub fn start(output: Output, name: &ArrayName, wait: Duration) -> Result<u8> {
     }
     let directory = daemon::directory();
     let uuid = found.label.uuid;
-    // What another assembly has left says nothing any more.
-    let left = Left::read(&daemon::tails_path(&directory, &uuid), &uuid)
-        .filter(|left| left.assembly == found.label.assembly);
+    let tails = daemon::tails_path(&directory, &uuid);
+    let left = Left::read(&tails, &uuid)?;
     // Before anything is written, since a kernel without block devices of this kind ends it here.
     let devices = found.reactor.wait(ublk::find(&found.reactor, ublk::tag(&uuid)))??;
+    ensure!(
+        devices.is_empty() || left.is_some(),
+        "the block device of '{}' is there, but not {}, which says what it had answered: reboot, or stop \
+         whatever uses /dev/ublkb{} and remove that",
+        found.label.name,
+        tails.display(),
+        devices.first().copied().unwrap_or_default()
+    );
     let daemon = Daemon::start(found, &directory, left.as_ref())?;
     daemon.end_on_signals()?;
     if let Err(error) = daemon.show(&devices, left) {

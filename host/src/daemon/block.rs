@@ -9,7 +9,12 @@ use crate::{
     users,
 };
 use anyhow::{Context, Result, bail, ensure};
-use engine::{array::ArrayStatus, device::ZonedDevice, runtime::Gate};
+use engine::{
+    array::ArrayStatus,
+    device::{Command, ZonedDevice},
+    runtime::Gate,
+    zone::ZoneIndex,
+};
 use rustix::mm::MlockAllFlags;
 use std::{
     cell::{Cell, RefCell},
@@ -83,8 +88,13 @@ impl Daemon {
         left: Option<Left>,
     ) -> Result<BlockDevice> {
         let array: Rc<dyn ZonedDevice> = Rc::new(self.array.clone());
-        let zones = array.geometry().zones;
-        let tails = TailFile::create(tails, &status.uuid, self.array.assembly(), zones, left.as_ref())?;
+        let report = Command::Report { first: ZoneIndex(0), count: array.geometry().zones };
+        let done = array.submit(report).await;
+        done.result?;
+        // What assembly has found is all that counts now, whatever the process before had noted.
+        let complete: Vec<u64> = done.zones.iter().map(|zone| zone.wp_blocks).collect();
+        let appends = left.as_ref().filter(|_| !found.is_empty()).map_or(&[][..], |left| &left.appends);
+        let tails = TailFile::create(tails, &status.uuid, self.array.assembly(), &complete, appends)?;
         let chunk_bytes = bytes(status.chunk_blocks);
         let stripe_bytes = chunk_bytes * (status.members.len() as u64 - 1);
         let options = Options {

@@ -52,11 +52,8 @@ impl<T> InFlight<T> {
         self.operations.borrow_mut()[token as usize] = Some(operation);
         // SAFETY: the operation stays in its place until it has completed, and the ring holds the
         // drive as long.
-        let pushed = unsafe { self.ring.push(target, token, entry) };
-        match pushed {
-            Ok(()) => Ok(()),
-            Err(error) => self.take(token).map_or(Ok(()), |operation| Err((operation, error))),
-        }
+        unsafe { self.ring.push(target, token, entry) };
+        Ok(())
     }
 
     /// The operation that has completed.

@@ -108,6 +108,8 @@ pub(super) struct Info {
 
 /// [`Info::state`] of a device without a block device: not started yet, or stopped.
 pub(super) const DEAD: u16 = 0;
+/// Its process has died, and the kernel holds requests back.
+pub(super) const QUIESCED: u16 = 2;
 
 impl Info {
     pub(super) fn to_bytes(self) -> [u8; INFO_BYTES] {

@@ -139,6 +139,13 @@ impl Controls {
                     self.sleep(step).await;
                     patience = patience.saturating_sub(step);
                 }
+                // A process that died before it had fetched anything has begun it already.
+                Err(error)
+                    if error.raw_os_error() == Some(libc::EINVAL)
+                        && self.info(id).await.is_ok_and(|info| info.state == abi::QUIESCED) =>
+                {
+                    return Ok(());
+                }
                 result => {
                     return result.with_context(|| format!("/dev/ublkb{id} cannot be taken over"));
                 }

@@ -48,9 +48,9 @@ pub(super) struct Queues {
     slots: Vec<Slot>,
     /// Slots with a task.
     serving: Cell<usize>,
-    /// Opened when the last slot has lost its task.
+    /// Opened when the last slot has lost its task, or one has lost it to a failure.
     idle: Gate,
-    /// Why a slot has lost its task, if the kernel did not want it so.
+    /// Why the kernel takes no answer or fetch, if it has not stopped the device.
     failure: Cell<Option<i32>>,
     device: Rc<dyn ZonedDevice>,
     tails: Rc<TailFile>,
@@ -79,6 +79,11 @@ type Answer = (i32, u64);
 
 impl Target for Queues {
     fn complete(&self, token: u32, outcome: Outcome) {
+        // The driver ends a fetch with ENODEV when the device is stopped.
+        if outcome.result < 0 && outcome.result != -libc::ENODEV {
+            self.failure.set(Some(-outcome.result));
+            self.idle.open();
+        }
         let slot = &self.slots[token as usize];
         slot.fetched.set(Some(outcome.result));
         if let Some(waker) = &*slot.waker.borrow() {
@@ -97,8 +102,9 @@ impl Queues {
         tails: Rc<TailFile>,
         replay: Replay,
     ) -> Result<Rc<Queues>> {
-        let distance = (abi::MAX_DEPTH * abi::REQUEST_WORDS * 8).next_multiple_of(BLOCK);
-        let words = (info.depth as usize * abi::REQUEST_WORDS * 8).next_multiple_of(BLOCK) / 8;
+        let page = rustix::param::page_size();
+        let distance = (abi::MAX_DEPTH * abi::REQUEST_WORDS * 8).next_multiple_of(page);
+        let words = (info.depth as usize * abi::REQUEST_WORDS * 8).next_multiple_of(page) / 8;
         let map = |queue| SharedMap::read_only(&channel, queue as u64 * distance as u64, words);
         let descriptors = (0..info.queues).map(map).collect::<Result<Vec<_>, _>>();
         let slots = info.queues as usize * info.depth as usize;
@@ -138,9 +144,9 @@ impl Queues {
         }
     }
 
-    /// Waits until the kernel has taken every slot back.
+    /// Waits until the kernel has taken every slot back, or something has failed.
     pub(super) async fn drained(&self) {
-        while self.serving.get() > 0 {
+        while self.serving.get() > 0 && self.failure.get().is_none() {
             self.idle.wait().await;
         }
     }
@@ -163,10 +169,6 @@ impl Queues {
             };
             fetched = self.exchange(slot, place, abi::COMMIT_AND_FETCH, answer).await;
         }
-        // The driver ends a fetch like that when the device is stopped.
-        if fetched != -libc::ENODEV {
-            self.failure.set(Some(-fetched));
-        }
         self.serving.set(self.serving.get() - 1);
         if self.serving.get() == 0 {
             self.idle.open();
@@ -181,9 +183,7 @@ impl Queues {
             .cmd(abi::io_command(place, answer.0, answer.1))
             .build();
         // SAFETY: the command points to nothing.
-        if let Err(error) = unsafe { self.ring.push(target, slot as u32, command) } {
-            return -error.raw_os_error().unwrap_or(libc::EIO);
-        }
+        unsafe { self.ring.push(target, slot as u32, command) };
         let slot = &self.slots[slot];
         poll_fn(|context| match slot.fetched.take() {
             Some(fetched) => Poll::Ready(fetched),
@@ -297,10 +297,8 @@ impl Queues {
             }
         }
         // Where it will go: nothing comes between this and the append.
-        let report = self.device.submit(Command::Report { first: zone, count: 1 }).take();
-        if let Some(info) = report.as_ref().and_then(|done| done.zones.first()) {
-            let extent = Extent { zone, at: info.wp_blocks, blocks: data.blocks() };
-            self.tails.begin_append(slot, extent);
+        if let Some(at) = self.wp(zone) {
+            self.tails.begin_append(slot, Extent { zone, at, blocks: data.blocks() });
         }
         let done = self.device.submit(Command::append(zone, data, fua)).await;
         done.result?;
@@ -350,6 +348,12 @@ impl Queues {
         Ok(Some(lba))
     }
 
+    /// The write pointer of `zone`, which an array knows at once.
+    fn wp(&self, zone: ZoneIndex) -> Option<u64> {
+        let report = self.device.submit(Command::Report { first: zone, count: 1 }).take()?;
+        Some(report.zones.first()?.wp_blocks)
+    }
+
     fn forget_replay(&self, zone: ZoneIndex) {
         self.replay.borrow_mut().forget(zone);
         self.replayed.open();
@@ -365,7 +369,8 @@ impl Queues {
         for (zone, known) in zones.map(ZoneIndex).zip(known) {
             match done.result {
                 Ok(()) => self.forget_replay(zone),
-                Err(_) => self.tails.complete(zone, known),
+                // Some of it may have been carried out.
+                Err(_) => self.tails.complete(zone, known.min(self.wp(zone).unwrap_or(0))),
             }
         }
         done.result?;
@@ -402,20 +407,15 @@ impl Queues {
         let mut data = self.pool.borrow_mut().take(request.blocks());
         let length = data.len();
         let bytes = data.as_mut().ok_or(DeviceError::Os(libc::EIO))?;
-        match pread(&self.channel, bytes, abi::data_position(queue, tag)) {
-            Ok(read) if read == length => Ok(data),
-            Ok(_) => Err(DeviceError::Os(libc::EIO)),
-            Err(error) => Err(DeviceError::Os(error.raw_os_error())),
-        }
+        let position = abi::data_position(queue, tag);
+        copied(length, |done| pread(&self.channel, &mut bytes[done..], position + done as u64))?;
+        Ok(data)
     }
 
     /// Hands over what a read or report asks for.
     fn give_data(&self, (queue, tag): Place, bytes: &[u8]) -> Result<(), DeviceError> {
-        match pwrite(&self.channel, bytes, abi::data_position(queue, tag)) {
-            Ok(written) if written == bytes.len() => Ok(()),
-            Ok(_) => Err(DeviceError::Os(libc::EIO)),
-            Err(error) => Err(DeviceError::Os(error.raw_os_error())),
-        }
+        let position = abi::data_position(queue, tag);
+        copied(bytes.len(), |done| pwrite(&self.channel, &bytes[done..], position + done as u64))
     }
 
     /// Notes which appends the kernel has answers for. A kill must not find an append that it has
@@ -433,4 +433,22 @@ impl Queues {
             }
         }
     }
+}
+
+/// Copies `length` bytes, of which the driver may take fewer at a time when memory is short: `copy`
+/// goes on behind those that are done and says how many it has taken.
+fn copied(
+    length: usize,
+    mut copy: impl FnMut(usize) -> rustix::io::Result<usize>,
+) -> Result<(), DeviceError> {
+    let mut done = 0;
+    while done < length {
+        match copy(done) {
+            Ok(0) => return Err(DeviceError::Os(libc::EIO)),
+            Ok(more) => done += more,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(DeviceError::Os(error.raw_os_error())),
+        }
+    }
+    Ok(())
 }
