@@ -98,6 +98,11 @@ impl OpenDrive {
         OpenDrive::look(reactor, &used, device)
     }
 
+    /// Looks what is on the drive at `path` without keeping it from anybody.
+    pub fn peek(reactor: &Reactor, path: &Path) -> Result<OpenDrive> {
+        OpenDrive::look(reactor, path, drive::peek(reactor, path)?)
+    }
+
     /// As [`OpenDrive::open`], while other tasks go on.
     pub async fn open_beside(reactor: &Reactor, path: &Path) -> Result<OpenDrive> {
         let start = Instant::now();

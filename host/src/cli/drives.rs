@@ -111,8 +111,10 @@ pub fn export(output: Output, path: &Path) -> Result<u8> {
         }
         return Ok(HEALTHY);
     }
-    // A drive that cannot be opened is in use already.
-    if let Ok(drive) = OpenDrive::open(&Reactor::default(), path)
+    // udev asks about every disk, also while it is mounted: nothing is opened that has no zones, and
+    // nothing claimed.
+    if drive::is_drive(path)
+        && let Ok(drive) = OpenDrive::peek(&Reactor::default(), path)
         && let Some(label) = drive.label()
     {
         output.line(&format!("ZONERAID_UUID={}", output::uuid(&label.uuid)))?;

@@ -6,7 +6,7 @@
 //! append.
 #![allow(unsafe_code)]
 
-use super::{OpenError, claim::Claim, flight::InFlight, sysfs};
+use super::{Claiming, OpenError, claim::Claim, flight::InFlight, sysfs};
 use crate::{
     reactor::Reactor,
     ring::{Outcome, Target},
@@ -84,11 +84,16 @@ enum Kind {
 
 impl BlockDrive {
     /// Claims the block device at `path`, which sysfs calls `name`.
-    pub fn open(reactor: &Reactor, path: &Path, name: &str) -> Result<BlockDrive, OpenError> {
+    pub fn open(
+        reactor: &Reactor,
+        path: &Path,
+        name: &str,
+        claim: Claiming,
+    ) -> Result<BlockDrive, OpenError> {
         let failed = |problem: String| OpenError::failed(path, problem);
         let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(path);
         let file = file.map_err(|error| super::cannot_open(path, &error))?;
-        let claim = Claim::of(path, &file, name)?;
+        let claim = claim(path, &file, name)?;
         let geometry = geometry(&file, name).map_err(failed)?;
         let ring = reactor.ring().map_err(|error| failed(format!("cannot be used: {error:#}")))?;
         let device = Rc::new(Device {

@@ -29,12 +29,17 @@ pub struct Claim {
 }
 
 impl Claim {
+    /// For a drive that is only looked at.
+    pub fn none() -> Claim {
+        Claim { _block: None }
+    }
+
     /// Claims the drive that is open as `file` and whose block device the kernel calls `block`.
     pub fn of(path: &Path, file: &File, block: &str) -> Result<Claim, OpenError> {
         lock(path, file)?;
         let node = Path::new("/dev").join(block);
         if !node.exists() {
-            return Ok(Claim { _block: None });
+            return Ok(Claim::none());
         }
         match OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(&node) {
             Ok(file) => Ok(Claim { _block: Some(file) }),

@@ -8,6 +8,7 @@ mod sysfs;
 
 use crate::reactor::Reactor;
 use block::BlockDrive;
+use claim::Claim;
 use engine::device::ZonedDevice;
 use nvme::NvmeDrive;
 use sim::ssd::{EmulatedDrive, ImageError, ImageMedia};
@@ -63,16 +64,34 @@ impl From<ImageError> for OpenError {
 /// # Errors
 /// When there is none, it is in use, or it is of a kind that is not supported.
 pub fn open(reactor: &Reactor, path: &Path) -> Result<Rc<dyn ZonedDevice>, OpenError> {
+    open_with(reactor, path, Claim::of)
+}
+
+/// Opens the drive at `path` to look at it, which keeps nobody away, unless it is an image.
+///
+/// # Errors
+/// As those of [`open`].
+pub fn peek(reactor: &Reactor, path: &Path) -> Result<Rc<dyn ZonedDevice>, OpenError> {
+    open_with(reactor, path, |_, _, _| Ok(Claim::none()))
+}
+
+/// How a drive is claimed: by its path, its file and the name of its block device.
+type Claiming = fn(&Path, &File, &str) -> Result<Claim, OpenError>;
+
+fn open_with(reactor: &Reactor, path: &Path, claim: Claiming) -> Result<Rc<dyn ZonedDevice>, OpenError> {
     let failed = |problem: &str| OpenError::failed(path, problem.into());
     match Node::at(path).map_err(|error| cannot_open(path, &error))? {
         Node::File => Ok(Rc::new(EmulatedDrive::open_image(path)?)),
+        // The block device of an ordinary disk is not even claimed for a moment: that would get in the
+        // way of whoever mounts it just then. That of a namespace may be missing.
+        Node::Namespace(name) if sysfs::is_unzoned(&sysfs::twin(&name)) => Err(failed("has no zones")),
         Node::Namespace(name) => {
             let ring = reactor.ring();
             let ring = ring.map_err(|error| failed(&format!("cannot be used: {error:#}")))?;
-            Ok(Rc::new(NvmeDrive::open(ring, path, &name)?))
+            Ok(Rc::new(NvmeDrive::open(ring, path, &name, claim)?))
         }
         Node::Block(name) if !sysfs::is_zoned(&name) => Err(failed("has no zones")),
-        Node::Block(name) => Ok(Rc::new(BlockDrive::open(reactor, path, &name)?)),
+        Node::Block(name) => Ok(Rc::new(BlockDrive::open(reactor, path, &name, claim)?)),
         Node::Other => Err(failed("is neither a drive nor an image of one")),
     }
 }

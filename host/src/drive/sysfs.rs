@@ -68,6 +68,12 @@ pub fn is_zoned(block: &str) -> bool {
     attribute(&class("block", block).join("queue/zoned")).is_some_and(|zoned| zoned == "host-managed")
 }
 
+/// Whether there is such a block device and it can be used, without such zones. The kernel hides
+/// that of a namespace whose zones it cannot use.
+pub fn is_unzoned(block: &str) -> bool {
+    Path::new("/dev").join(block).exists() && !is_zoned(block)
+}
+
 /// Most bytes in a request to a block device, however scattered its pages are.
 pub fn most_bytes(block: &str) -> u64 {
     let queue = class("block", block).join("queue");
@@ -86,6 +92,8 @@ mod tests {
     fn names_of_namespaces_and_their_block_devices() {
         assert_eq!(twin("ng3n12"), "nvme3n12");
         assert_eq!(namespace("sda"), None);
+        // In the place of an ordinary disk, something in /dev that has no zones.
+        assert!(is_unzoned("null") && !is_unzoned("no such disk"));
         assert_eq!(Node::at(Path::new("/dev/null")).unwrap(), Node::Other);
         assert_eq!(Node::at(Path::new("/proc/self/exe")).unwrap(), Node::File);
         assert!(Node::at(Path::new("/dev/no such thing")).is_err());

@@ -9,7 +9,7 @@
 
 mod wire;
 
-use super::{OpenError, claim::Claim, flight::InFlight, sysfs};
+use super::{Claiming, OpenError, claim::Claim, flight::InFlight, sysfs};
 use crate::ring::{Outcome, Ring, Target};
 use engine::{
     buf::{BLOCK, Buf},
@@ -20,6 +20,7 @@ use engine::{
 };
 use io_uring::{opcode, types::Fd};
 use std::{
+    cell::Cell,
     fs::File,
     io,
     os::fd::AsRawFd,
@@ -30,6 +31,8 @@ use wire::{Action, DESCRIPTOR, Format, Identify, PAGE, Pages, Passthrough, Trans
 
 /// After this long without an answer the kernel aborts a command.
 const TIMEOUT_MS: u32 = 30_000;
+/// The same for commands about all zones: a drive may go through them one by one.
+const ALL_ZONES_TIMEOUT_MS: u32 = 600_000;
 /// The same for commands that only ask what the drive is.
 const IDENTIFY_TIMEOUT_MS: u32 = 5_000;
 /// Bytes of a zone report that are asked for at once.
@@ -54,6 +57,9 @@ struct Namespace {
     ring: Ring,
     slots: Rc<Slots>,
     in_flight: InFlight<Operation>,
+    /// Whether data may go by registered buffers. Linux 6.6 to 6.11 refuses those that lie further
+    /// from the end of their registration than a request can have segments.
+    registered: Cell<bool>,
     /// Metadata of writes whose caller has none, and where that of reads goes.
     no_metadata: Buf,
     metadata_sink: Buf,
@@ -66,6 +72,8 @@ struct Operation {
     data: Buf,
     oob: Buf,
     kind: Kind,
+    /// The command, if its data goes by a registered buffer: it may have to go without.
+    registered: Option<Passthrough>,
 }
 
 enum Kind {
@@ -84,10 +92,10 @@ struct Refused {
 
 impl NvmeDrive {
     /// Claims the namespace behind `path`, which sysfs calls `name` (`ng0n1`).
-    pub fn open(ring: &Ring, path: &Path, name: &str) -> Result<NvmeDrive, OpenError> {
+    pub fn open(ring: &Ring, path: &Path, name: &str, claim: Claiming) -> Result<NvmeDrive, OpenError> {
         let failed = |problem: String| OpenError::failed(path, problem);
         let file = super::open_file(path)?;
-        let claim = Claim::of(path, &file, &sysfs::twin(name))?;
+        let claim = claim(path, &file, &sysfs::twin(name))?;
         let (format, geometry) = identify(&file, name).map_err(failed)?;
         let scratch = geometry.max_transfer_blocks as usize * geometry.oob_bytes as usize;
         let namespace = Rc::new(Namespace {
@@ -98,6 +106,7 @@ impl NvmeDrive {
             ring: ring.clone(),
             slots: Rc::default(),
             in_flight: InFlight::new(ring),
+            registered: Cell::new(true),
             no_metadata: Buf::zeroed(scratch),
             metadata_sink: Buf::zeroed(scratch),
             _claim: claim,
@@ -178,7 +187,9 @@ impl Namespace {
             Command::Report { first, count } => self.report(first, count),
         };
         match prepared {
-            Ok((data, oob, kind, command)) => Ok((Operation { completer, data, oob, kind }, command)),
+            Ok((data, oob, kind, command)) => {
+                Ok((Operation { completer, data, oob, kind, registered: None }, command))
+            }
             Err(refused) => Err((completer, refused)),
         }
     }
@@ -221,7 +232,8 @@ impl Namespace {
             Zones::One(zone) => Some(self.lba(self.geometry.start(zone))?),
             Zones::All => None,
         };
-        Ok(Passthrough::manage(action, start))
+        let timeout_ms = if start.is_none() { ALL_ZONES_TIMEOUT_MS } else { TIMEOUT_MS };
+        Ok(Passthrough { timeout_ms, ..Passthrough::manage(action, start) })
     }
 
     fn report(&self, first: ZoneIndex, count: u32) -> Prepared {
@@ -248,12 +260,16 @@ impl Namespace {
         lba.0.checked_mul(self.format.lbas_per_block).ok_or(Status::LbaOutOfRange)
     }
 
-    fn start(&self, operation: Operation, mut command: Passthrough) {
+    fn start(&self, mut operation: Operation, mut command: Passthrough) {
         command.nsid = self.format.nsid;
-        command.timeout_ms = TIMEOUT_MS;
+        if command.timeout_ms == 0 {
+            command.timeout_ms = TIMEOUT_MS;
+        }
+        let fixed = self.ring.fixed(command.data.0, command.data.1).filter(|_| self.registered.get());
+        operation.registered = fixed.map(|_| command);
         let entry = opcode::UringCmd80::new(Fd(self.file.as_raw_fd()), URING_IO_COMMAND)
             .cmd(command.encode())
-            .buf_index(self.ring.fixed(command.data.0, command.data.1))
+            .buf_index(fixed)
             .build();
         // SAFETY: the buffers are those of the operation, or the metadata scratch of the drive. What a
         // read fills nobody else holds.
@@ -263,8 +279,14 @@ impl Namespace {
         }
     }
 
-    fn finish(&self, operation: Operation, outcome: Outcome) {
-        let Operation { completer, data, oob, kind } = operation;
+    fn finish(&self, mut operation: Operation, outcome: Outcome) {
+        if outcome.result == -libc::EINVAL
+            && let Some(command) = operation.registered.take()
+        {
+            self.registered.set(false);
+            return self.start(operation, command);
+        }
+        let Operation { completer, data, oob, kind, .. } = operation;
         let result = self.judge(outcome.result);
         let mut done = Done { result, data, oob, ..Done::ok() };
         match kind {
@@ -279,8 +301,9 @@ impl Namespace {
                     let next = ZoneIndex(last.zone.0.saturating_add(1));
                     let command = self.report_command(next, &page);
                     let kind = Kind::Report(zones, count);
-                    return self
-                        .start(Operation { completer, data: page, oob: Buf::default(), kind }, command);
+                    let oob = Buf::default();
+                    let operation = Operation { completer, data: page, oob, kind, registered: None };
+                    return self.start(operation, command);
                 }
                 if zones.len() < count as usize {
                     done.result = Err(DeviceError::Os(libc::EPROTO));
@@ -398,5 +421,84 @@ fn run(file: &File, call: libc::Ioctl, mut command: Passthrough, bytes: &mut [u8
         0 => Ok(()),
         status if status > 0 => Err(wire::error_of_status(status).to_string()),
         _ => Err(io::Error::last_os_error().to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use engine::{device::Zrwa, runtime::Runtime};
+
+    /// A namespace whose commands go to an ordinary file, which refuses them.
+    fn namespace(ring: &Ring) -> Rc<Namespace> {
+        let geometry = Geometry {
+            zones: 4,
+            zone_size_blocks: 64,
+            zone_capacity_blocks: 64,
+            max_open: 0,
+            max_active: 0,
+            zrwa: Some(Zrwa { size_blocks: 16, granularity_blocks: 4, max_zones: 4 }),
+            oob_bytes: 0,
+            max_transfer_blocks: 16,
+            max_append_blocks: 16,
+            volatile_cache: false,
+        };
+        let file = tempfile::tempfile().unwrap();
+        let namespace = Rc::new(Namespace {
+            file,
+            device: PathBuf::new(),
+            format: Format { nsid: 1, lbas_per_block: 1, metadata_bytes: 0 },
+            geometry,
+            ring: ring.clone(),
+            slots: Rc::default(),
+            in_flight: InFlight::new(ring),
+            registered: Cell::new(true),
+            no_metadata: Buf::default(),
+            metadata_sink: Buf::default(),
+            _claim: Claim::none(),
+        });
+        namespace.in_flight.belong_to(namespace.clone());
+        namespace
+    }
+
+    #[test]
+    fn what_is_refused_with_a_registered_buffer_goes_without() {
+        let Ok(ring) = Ring::new() else { return };
+        let Some(arena) = ring.arena() else { return };
+        let namespace = namespace(&ring);
+        let read = || {
+            let data = arena.lend(BLOCK).unwrap();
+            Command::Read { lba: Lba(0), data, oob: Buf::default() }
+        };
+        let (first, second) = (namespace.submit(read()), namespace.submit(read()));
+        // The kernel refuses both before the drive sees them; the first goes on its way again.
+        let refusal = Outcome { result: -libc::EINVAL, extra: 0, more: false };
+        assert!(namespace.registered.get());
+        namespace.complete(0, refusal);
+        assert!(!namespace.registered.get());
+        namespace.complete(1, refusal);
+        let runtime = Runtime::new();
+        for completion in [first, second] {
+            let done = runtime.block_on(completion, || ring.wait().unwrap()).unwrap();
+            assert!(done.result.is_err_and(|error| error != DeviceError::Os(libc::EINVAL)));
+            assert_eq!(done.data.len(), BLOCK);
+        }
+        while ring.wait().unwrap() {}
+
+        // Nothing is tried a second time that was refused without one.
+        let third = namespace.submit(read());
+        namespace.complete(0, refusal);
+        namespace.complete(1, refusal);
+        let done = runtime.block_on(third, || false).unwrap();
+        assert_eq!(done.result, Err(DeviceError::Os(libc::EINVAL)));
+        while ring.wait().unwrap() {}
+    }
+
+    #[test]
+    fn all_zones_may_take_longer() {
+        let Ok(ring) = Ring::new() else { return };
+        let namespace = namespace(&ring);
+        let timeout = |zones| namespace.manage(Action::Reset, zones).unwrap().timeout_ms;
+        assert!(timeout(Zones::All) > timeout(Zones::One(ZoneIndex(1))));
     }
 }
