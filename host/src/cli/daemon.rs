@@ -2,7 +2,7 @@
 
 use super::output::{HEALTHY, Output};
 use crate::{
-    daemon::{self, Client, Daemon, Request, Stopped},
+    daemon::{self, Client, Daemon, Request, Signals, Stopped},
     label::Label,
     members::{ArrayName, Found},
     report::State,
@@ -39,17 +39,16 @@ pub fn start(output: Output, name: &ArrayName, wait: Duration) -> Result<u8> {
     }
     let directory = daemon::directory();
     let uuid = found.label.uuid;
-    // What another assembly has left says nothing any more.
-    let left = Left::read(&daemon::tails_path(&directory, &uuid), &uuid)
-        .filter(|left| left.assembly == found.label.assembly);
+    let left = Left::read(&daemon::tails_path(&directory, &uuid), &uuid);
     // Before anything is written, since a kernel without block devices of this kind ends it here.
     let devices = found.reactor.wait(ublk::find(&found.reactor, ublk::tag(&uuid)))??;
     let daemon = Daemon::start(found, &directory, left.as_ref())?;
-    daemon.end_on_signals()?;
+    let signals = Signals::new()?;
     if let Err(error) = daemon.show(&devices, left) {
         daemon.give_up();
         return Err(error);
     }
+    daemon.end_on(signals)?;
     let (about, status) = (daemon.about(), daemon.status());
     let started = Started {
         array: about.name,

@@ -57,6 +57,7 @@ impl Daemon {
         let device = device?;
         let name = format!("ublkb{}", device.id());
         let path = Path::new("/dev").join(&name);
+        self.demand_stable_writes(&name)?;
         let link = link(&status, &path).map_err(|error| log(&format!("{error:#}"))).ok();
         lock_memory();
         let block = Block {
@@ -74,6 +75,16 @@ impl Daemon {
         Ok(())
     }
 
+    /// Pages must not change while they are written: parity is made of them, and a write that comes
+    /// again after this process has died is compared with what is there.
+    fn demand_stable_writes(&self, name: &str) -> Result<()> {
+        let setting = Path::new("/sys/class/block").join(name).join("queue/stable_writes");
+        let problem = format!("{} cannot be set", setting.display());
+        // The kernel may wait for requests that this very thread answers.
+        let written = self.reactor.wait(self.reactor.offload(move || fs::write(setting, "1")))??;
+        written.unwrap_or(Ok(())).context(problem)
+    }
+
     /// Takes over the block device in `found`, or makes one if there is none.
     async fn serve(
         &self,
@@ -84,6 +95,8 @@ impl Daemon {
     ) -> Result<BlockDevice> {
         let array: Rc<dyn ZonedDevice> = Rc::new(self.array.clone());
         let zones = array.geometry().zones;
+        // Nothing can come again for a block device that is new.
+        let left = left.filter(|_| !found.is_empty());
         let tails = TailFile::create(tails, &status.uuid, self.array.assembly(), zones, left.as_ref())?;
         let chunk_bytes = bytes(status.chunk_blocks);
         let stripe_bytes = chunk_bytes * (status.members.len() as u64 - 1);
