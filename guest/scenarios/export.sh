@@ -1,0 +1,30 @@
+# The array exported over NVMe/TCP: a host sees the same zones and uses them.
+# guest: --drives 5
+
+create_array tank $(drives 0 1 2 3 4)
+start_array tank
+modprobe -a nvmet nvmet-tcp nvme-tcp
+zoneraid export nvmet tank --transport tcp --address 127.0.0.1
+nqn=$(basename /sys/kernel/config/nvmet/subsystems/*)
+echo "transport=tcp,traddr=127.0.0.1,trsvcid=4420,nqn=$nqn" >/dev/nvme-fabrics
+imported() {
+    local c
+    for c in /sys/class/nvme/*; do
+        [[ $(cat "$c/transport") == tcp ]] && remote=/dev/$(basename "$(echo "$c"/nvme*n1 | sed 's/c[0-9]*n/n/')") && [[ -b $remote ]] && return
+    done
+    return 1
+}
+wait_for 30 imported
+blkzone report "$DEVICE" | cut -d, -f1-3 >/run/here
+blkzone report "$remote" | cut -d, -f1-3 >/run/there
+diff /run/here /run/there || fail "the host sees other zones"
+fio --name=remote --filename="$remote" --direct=1 --zonemode=zbd --ioengine=libaio --iodepth=8 --rw=randwrite \
+    --bsrange=4k-128k --verify=crc32c --max_open_zones=4 --io_size=$((LONG ? 256 : 16))M --output=/run/fio ||
+    { cat /run/fio; fail "fio"; }
+blkzone report "$DEVICE" | sed 's/.*wptr/wptr/' >/run/here
+blkzone report "$remote" | sed 's/.*wptr/wptr/' >/run/there
+diff /run/here /run/there || fail "the host sees other write pointers"
+refused zoneraid stop tank
+nvme disconnect -n "$nqn"
+zoneraid export remove tank
+stop_array tank

@@ -1,0 +1,33 @@
+# Arrays of drives with metadata per block, other ZRWAs, odd capacities and blocks of 512 bytes.
+# guest: --drives 4:metadata=64,size=256M
+# guest: --drives 3:size=256M,capacity=19M,zrwa=512K,granularity=32K,open=8,active=10
+# guest: --drives 3:lba=512,size=256M,zone=16M,capacity=15M
+
+# lives CHUNK DRIVE...: written, degraded, read, replaced by itself
+lives() {
+    local chunk=$1 name=tank$2 log=/mnt/guest/acknowledged$2
+    shift
+    step "drives $* with chunks of $chunk"
+    zoneraid create --yes --chunk "$chunk" "$name" $(drives "$@")
+    start_array "$name"
+    grep . "$QUEUE"/{chunk_sectors,logical_block_size,max_open_zones}
+    guest load "$DEVICE" --log "$log" --zones 4 --seconds $((LONG ? 60 : 4))
+    guest verify "$DEVICE" --log "$log"
+    stop_array "$name"
+    remove_drive "$2"
+    start_array "$name"
+    array_is degraded "$name" || fail "not degraded"
+    guest verify "$DEVICE" --log "$log"
+    guest load "$DEVICE" --log "$log" --zones 4 --seconds 1
+    guest verify "$DEVICE" --log "$log"
+    add_drives
+    wait_for 30 drive "$2" >/dev/null
+    zoneraid replace --yes "$name" 1 "$(drive "$2")"
+    array_is healthy "$name" || fail "not healthy"
+    guest verify "$DEVICE" --log "$log"
+    stop_array "$name"
+}
+
+lives 64K 0 1 2 3
+lives 64K 4 5 6
+lives 128K 7 8 9
