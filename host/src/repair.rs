@@ -12,27 +12,28 @@ use std::path::{Path, PathBuf};
 #[serde(rename_all = "lowercase")]
 pub enum MemberName {
     Role(u32),
-    Path(PathBuf),
+    /// Without links, if it exists; absolute in any case.
+    Path {
+        path: PathBuf,
+        exists: bool,
+    },
 }
 
 impl MemberName {
     /// A number is a role, unless there is a file of that name.
-    pub fn new(text: &Path) -> MemberName {
+    pub fn new(text: &Path) -> Result<MemberName> {
         match text.to_string_lossy().parse() {
-            Ok(role) if !text.exists() => MemberName::Role(role),
-            _ => MemberName::Path(drive::resolve(text)),
+            Ok(role) if !text.exists() => Ok(MemberName::Role(role)),
+            _ => Ok(MemberName::Path { path: real_path(text)?, exists: text.exists() }),
         }
     }
+}
 
-    /// The same for a process with another working directory.
-    pub fn absolute(self) -> Result<MemberName> {
-        Ok(match self {
-            MemberName::Path(path) => {
-                MemberName::Path(std::path::absolute(&path).context("the working directory is gone")?)
-            }
-            role => role,
-        })
-    }
+/// The path by which the drive that the user calls `path` is used, without links; for a process that
+/// has another working directory, or should not look for itself.
+pub fn real_path(path: &Path) -> Result<PathBuf> {
+    let path = drive::resolve(path);
+    path.canonicalize().or_else(|_| std::path::absolute(&path)).context("the working directory is gone")
 }
 
 /// The members of an array, to find the one that the user means.
@@ -40,7 +41,7 @@ pub struct Members<'a> {
     /// Name of the array.
     pub array: &'a str,
     pub count: u32,
-    /// Drives and the roles that they have or had.
+    /// Drives, without links, and the roles that they have or had.
     pub drives: Vec<(u32, PathBuf)>,
     /// Roles without a drive.
     pub missing: Vec<u32>,
@@ -49,19 +50,19 @@ pub struct Members<'a> {
 impl Members<'_> {
     /// The role of the member that the user means.
     pub fn role(&self, member: &MemberName) -> Result<usize> {
-        let path = match member {
+        let (path, exists) = match member {
             MemberName::Role(role) => {
                 let (array, count) = (self.array, self.count);
                 ensure!(*role < count, "there is no role {role}: '{array}' has {count} members, from 0");
                 return Ok(*role as usize);
             }
-            MemberName::Path(path) => path,
+            MemberName::Path { path, exists } => (path, *exists),
         };
         let text = path.display();
-        if let Some((role, _)) = self.drives.iter().find(|(_, drive)| same_file(drive, path)) {
+        if let Some((role, _)) = self.drives.iter().find(|(_, drive)| drive == path) {
             return Ok(*role as usize);
         }
-        ensure!(!path.exists(), "{text} is not a member of '{}'", self.array);
+        ensure!(!exists, "{text} is not a member of '{}'", self.array);
         // A drive that is gone: it can only be the member that is missing.
         match self.missing[..] {
             [role] => Ok(role as usize),

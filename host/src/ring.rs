@@ -17,6 +17,7 @@ use std::{
     pin::Pin,
     rc::Rc,
     task::{Context, Poll, Waker},
+    time::Duration,
 };
 
 /// Entries of the submission queue; more are submitted in several batches.
@@ -191,6 +192,14 @@ impl Ring {
         let entry = opcode::PollAdd::new(types::Fd(fd.as_fd().as_raw_fd()), events as u16 as u32).build();
         // SAFETY: the entry points to nothing; the descriptor is kept open so that its number stays its.
         unsafe { self.run(entry.into(), fd) }
+    }
+
+    /// Completes when `time` has passed.
+    pub fn sleep(&self, time: Duration) -> Op {
+        let time = Box::new(types::Timespec::from(time));
+        let entry = opcode::Timeout::new(&*time).build();
+        // SAFETY: the boxed time stays where it is, and is kept until the completion.
+        unsafe { self.run(entry.into(), time) }
     }
 }
 

@@ -10,7 +10,7 @@ use crate::{
     drive,
     members::{ArrayName, Found, OpenDrive, Session, directory_of},
     reactor::Reactor,
-    repair::{self, MemberName, Members},
+    repair::{self, MemberName, Members, real_path},
     report::{Failed, Rebuild, Rebuilt, State, Status, bytes},
     size::show,
 };
@@ -224,8 +224,11 @@ fn rebuild_text(rebuild: &Rebuild) -> String {
 /// The members of `found`.
 fn members(found: &Found) -> Members<'_> {
     let label = &found.label;
-    let drives: Vec<(u32, PathBuf)> =
-        found.drives.iter().filter_map(|drive| Some((drive.label()?.role, drive.path.clone()))).collect();
+    let drives: Vec<(u32, PathBuf)> = found
+        .drives
+        .iter()
+        .filter_map(|drive| Some((drive.label()?.role, real_path(&drive.path).ok()?)))
+        .collect();
     let missing = (0..label.members).filter(|role| !drives.iter().any(|(r, _)| r == role)).collect();
     Members { array: &label.name, count: label.members, drives, missing }
 }
@@ -240,11 +243,11 @@ pub fn replace(output: Output, mut args: Vec<PathBuf>, yes: bool) -> Result<u8> 
         }
         None => ArrayName::from(directory_of(&old)),
     };
-    let member = MemberName::new(&old);
+    let member = MemberName::new(&old)?;
     let rebuilt = match daemon::find(&name)? {
         Some(mut client) => {
-            let drive = std::path::absolute(&new).context("the working directory is gone")?;
-            ask(output, &mut client, &Request::Replace { member: member.absolute()?, drive, yes })?
+            let drive = real_path(&new)?;
+            ask(output, &mut client, &Request::Replace { member: member.clone(), drive, yes })?
         }
         None => replace_here(output, &name, &member, &new, yes)?,
     };
@@ -323,9 +326,9 @@ fn run_rebuild(output: Output, session: &Session) -> Result<u64> {
 }
 
 pub fn fail(output: Output, name: &ArrayName, member: &Path) -> Result<u8> {
-    let member = MemberName::new(member);
+    let member = MemberName::new(member)?;
     let failed: Failed = match daemon::find(name)? {
-        Some(mut client) => ask(output, &mut client, &Request::Fail { member: member.absolute()? })?,
+        Some(mut client) => ask(output, &mut client, &Request::Fail { member })?,
         None => {
             let found = Found::by_name(name)?;
             let role = members(&found).role(&member)?;

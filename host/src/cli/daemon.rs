@@ -2,7 +2,7 @@
 
 use super::output::{HEALTHY, Output};
 use crate::{
-    daemon::{self, Client, Daemon, Request, Stopped},
+    daemon::{self, Client, Daemon, Request, Signals, Stopped},
     label::Label,
     members::{ArrayName, Found},
     report::State,
@@ -52,11 +52,12 @@ pub fn start(output: Output, name: &ArrayName, wait: Duration) -> Result<u8> {
         devices.first().copied().unwrap_or_default()
     );
     let daemon = Daemon::start(found, &directory, left.as_ref())?;
-    daemon.end_on_signals()?;
+    let signals = Signals::new()?;
     if let Err(error) = daemon.show(&devices, left) {
         daemon.give_up();
         return Err(error);
     }
+    daemon.end_on(signals)?;
     let (about, status) = (daemon.about(), daemon.status());
     let started = Started {
         array: about.name,

@@ -7,11 +7,10 @@ use super::{
 };
 use crate::{
     daemon::{self, About, Request},
-    drive,
     label::Content,
     members::{MACHINE, OpenDrive, Scan},
     reactor::Reactor,
-    repair::same_file,
+    repair::{real_path, same_file},
     report::{Examined, bytes},
     size::{show, show_blocks},
 };
@@ -79,13 +78,10 @@ pub fn emulate(
 }
 
 pub fn examine(output: Output, path: &Path) -> Result<u8> {
-    let resolved = drive::resolve(path);
-    let holds = |client: &daemon::Client| client.about.drives.iter().any(|drive| same_file(drive, &resolved));
+    let real = real_path(path)?;
+    let holds = |client: &daemon::Client| client.about.drives.iter().any(|drive| same_file(drive, &real));
     let examined = match daemon::running()?.into_iter().find(holds) {
-        Some(mut client) => {
-            let drive = std::path::absolute(&resolved).context("the working directory is gone")?;
-            ask(output, &mut client, &Request::Examine { drive })?
-        }
+        Some(mut client) => ask(output, &mut client, &Request::Examine { drive: real })?,
         None => {
             let reactor = Reactor::default();
             let drive = OpenDrive::open(&reactor, path)?;

@@ -62,6 +62,7 @@ impl Daemon {
         let device = device?;
         let name = format!("ublkb{}", device.id());
         let path = Path::new("/dev").join(&name);
+        self.demand_stable_writes(&name)?;
         let link = link(&status, &path).map_err(|error| log(&format!("{error:#}"))).ok();
         lock_memory();
         let block = Block {
@@ -77,6 +78,16 @@ impl Daemon {
         let _ = fs::write(Path::new("/sys/class/block").join(name).join("uevent"), "change");
         self.reactor.runtime().spawn(self.clone().keep(block, device));
         Ok(())
+    }
+
+    /// Pages must not change while they are written: parity is made of them, and a write that comes
+    /// again after this process has died is compared with what is there.
+    fn demand_stable_writes(&self, name: &str) -> Result<()> {
+        let setting = Path::new("/sys/class/block").join(name).join("queue/stable_writes");
+        let problem = format!("{} cannot be set", setting.display());
+        // The kernel may wait for requests that this very thread answers.
+        let written = self.reactor.wait(self.reactor.offload(move || fs::write(setting, "1")))??;
+        written.unwrap_or(Ok(())).context(problem)
     }
 
     /// Takes over the block device in `found`, or makes one if there is none.

@@ -28,7 +28,9 @@ pub fn running() -> Result<Vec<Client>> {
     let directory = directory();
     let entries = match std::fs::read_dir(&directory) {
         Ok(entries) => entries,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) => {
+            return Ok(Vec::new());
+        }
         Err(error) => {
             return Err(error).with_context(|| format!("{} cannot be listed", directory.display()));
         }
@@ -67,11 +69,17 @@ pub fn find(name: &ArrayName) -> Result<Option<Client>> {
 }
 
 impl Client {
-    /// Connects to the daemon behind a socket; `None` if it has died.
+    /// Connects to the daemon behind a socket; `None` if it has died or this user may not.
     fn connect(path: &Path) -> Result<Option<Client>> {
         let stream = match UnixStream::connect(path) {
             Ok(stream) => stream,
-            Err(error) if matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound) => {
+            // Dead, or somebody else's.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::ConnectionRefused | ErrorKind::NotFound | ErrorKind::PermissionDenied
+                ) =>
+            {
                 return Ok(None);
             }
             Err(error) => return Err(error).with_context(|| format!("no way to {}", path.display())),

@@ -18,10 +18,14 @@ use std::{
     },
     path::{Path, PathBuf},
     rc::Rc,
+    time::Duration,
 };
 
 /// Most connections at a time; more have to wait.
 const MAX_CONNECTIONS: u32 = 32;
+
+/// How long it is waited when no connection can be taken.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// The socket of a daemon.
 pub struct Control {
@@ -79,7 +83,7 @@ impl Control {
                 }
                 Err(error) => {
                     super::log(&format!("{}: no connection can be taken: {error}", self.path.display()));
-                    self.ended.wait().await;
+                    ring.sleep(PAUSE).await;
                 }
             }
         }
@@ -106,12 +110,14 @@ impl Connection {
                 Ok(request) => daemon.clone().answer(request, self).await,
                 Err(error) => Err(error),
             };
-            self.send(match answer {
+            let answer = match answer {
                 Ok(value) => Answer::Done(value),
                 Err(error) => Answer::Error(format!("{error:#}")),
-            })
-            .await?;
+            };
+            let sent = self.send(answer).await;
+            // Whether or not anybody has waited for it.
             daemon.answered();
+            sent?;
         }
         Ok(())
     }

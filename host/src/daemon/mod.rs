@@ -19,7 +19,7 @@ use crate::{
     cli::output::uuid,
     members::{Found, OpenDrive, Session},
     reactor::Reactor,
-    repair::{self, MemberName, Members, same_file},
+    repair::{self, MemberName, Members},
     report::{Examined, Status, Zones},
     tails::Left,
 };
@@ -37,7 +37,10 @@ use sd_notify::NotifyState;
 use serde_json::Value;
 use std::{
     cell::{Cell, RefCell},
-    os::unix::{fs::DirBuilderExt, net::UnixStream},
+    os::unix::{
+        fs::{DirBuilderExt, FileTypeExt, MetadataExt},
+        net::UnixStream,
+    },
     path::{Path, PathBuf},
     rc::Rc,
 };
@@ -79,6 +82,8 @@ enum Phase {
     Running,
     /// The block device is being taken down or let go.
     Ending,
+    /// That is done; whoever has asked for it is being told.
+    Stopped,
     Ended,
 }
 
@@ -98,7 +103,24 @@ pub struct Daemon {
     /// Members as they were when somebody was told last.
     told: RefCell<Vec<MemberState>>,
     phase: Cell<Phase>,
+    /// Whether somebody wants the end and it is being looked whether that can be.
+    ending: Cell<bool>,
     phase_changed: Gate,
+}
+
+/// The signals that tell a daemon to end, from when this was made on.
+pub struct Signals(Rc<UnixStream>);
+
+impl Signals {
+    pub fn new() -> Result<Signals> {
+        let problem = "signals cannot be watched";
+        let (signalled, sender) = UnixStream::pair().context(problem)?;
+        for signal in [libc::SIGTERM, libc::SIGINT] {
+            let sender = sender.try_clone().context(problem)?;
+            signal_hook::low_level::pipe::register(signal, sender).context(problem)?;
+        }
+        Ok(Signals(Rc::new(signalled)))
+    }
 }
 
 impl Daemon {
@@ -129,6 +151,7 @@ impl Daemon {
             failure: RefCell::default(),
             told: RefCell::default(),
             phase: Cell::new(Phase::Running),
+            ending: Cell::new(false),
             phase_changed: Gate::default(),
         });
         let runtime = daemon.reactor.runtime().clone();
@@ -159,18 +182,16 @@ impl Daemon {
         self.reactor.runtime().clear();
     }
 
-    /// Ends the daemon when a signal says so.
-    pub fn end_on_signals(self: &Rc<Self>) -> Result<()> {
-        let problem = "signals cannot be watched";
-        let (signalled, sender) = UnixStream::pair().context(problem)?;
-        for signal in [libc::SIGTERM, libc::SIGINT] {
-            let sender = sender.try_clone().context(problem)?;
-            signal_hook::low_level::pipe::register(signal, sender).context(problem)?;
-        }
-        let ready = self.reactor.ring()?.ready(Rc::new(signalled), libc::POLLIN);
+    /// Ends the daemon when a signal says so, or has said so.
+    pub fn end_on(self: &Rc<Self>, signals: Signals) -> Result<()> {
+        let ready = self.reactor.ring()?.ready(signals.0, libc::POLLIN);
         let daemon = self.clone();
         self.reactor.runtime().spawn(async move {
             ready.await;
+            // Somebody may have asked for the end already, and may yet be refused.
+            while daemon.ending.get() {
+                daemon.phase_changed.wait().await;
+            }
             if daemon.phase.get() != Phase::Running {
                 return;
             }
@@ -190,14 +211,22 @@ impl Daemon {
 
     /// Gives the block device up and makes everything durable.
     async fn end(&self, leave: bool) -> Result<()> {
+        ensure!(!self.ending.replace(true), "'{}' is being stopped already", self.array.status().name);
+        let result = self.end_alone(leave).await;
+        self.ending.set(false);
+        self.phase_changed.open();
+        result
+    }
+
+    async fn end_alone(&self, leave: bool) -> Result<()> {
         self.hide(leave).await?;
         self.set_phase(Phase::Ending);
         self.array.submit(Command::Flush).await.result.context("the last flush failed")
     }
 
-    /// An answer has reached its client: after the one to `stop` there is nothing left to do.
+    /// An answer has been sent: after the one to `stop` there is nothing left to do.
     fn answered(&self) {
-        if self.phase.get() == Phase::Ending {
+        if self.phase.get() == Phase::Stopped {
             self.set_phase(Phase::Ended);
         }
     }
@@ -278,7 +307,11 @@ impl Daemon {
             Request::Examine { drive } => serde_json::to_value(self.examine(&drive).await?)?,
             Request::Stop => {
                 let status = self.array.status();
-                self.end(false).await?;
+                let result = self.end(false).await;
+                if self.phase.get() == Phase::Ending {
+                    self.set_phase(Phase::Stopped);
+                }
+                result?;
                 serde_json::to_value(Stopped { array: status.name, uuid: uuid(&status.uuid) })?
             }
         })
@@ -293,7 +326,7 @@ impl Daemon {
     }
 
     async fn examine(&self, path: &Path) -> Result<Examined> {
-        let drive = self.drives.borrow().iter().find(|drive| same_file(&drive.path, path)).cloned();
+        let drive = self.held(path);
         let name = || format!("{} is not a drive of '{}'", path.display(), self.array.status().name);
         let mut drive = drive.with_context(name)?;
         drive.look_again().await;
@@ -309,25 +342,57 @@ impl Daemon {
         let members = Members {
             array: &status.name,
             count: status.members.len() as u32,
-            drives: drives.map(|(role, member)| (role as u32, absolute(&member.drive))).collect(),
+            drives: drives.map(|(role, member)| (role as u32, real(Path::new(&member.drive)))).collect(),
             missing: missing.map(|(role, _)| role as u32).collect(),
         };
         members.role(member)
     }
 
-    /// Opens the drive that is to become a member, or takes one that was a member before.
+    /// The drive at `path`, if it is held here.
+    fn held(&self, path: &Path) -> Option<OpenDrive> {
+        self.drives.borrow().iter().find(|drive| real(&drive.path) == path).cloned()
+    }
+
+    /// Opens the drive that is to become a member, or takes one that was a member before. Nothing
+    /// here may wait for the block device of the array: it would for ever.
     async fn take_new(&self, path: &Path) -> Result<OpenDrive> {
         let status = self.array.status();
         let in_use = status
             .members
             .iter()
-            .any(|member| member.state != MemberState::Out && same_file(Path::new(&member.drive), path));
+            .any(|member| member.state != MemberState::Out && real(Path::new(&member.drive)) == path);
         ensure!(!in_use, "{} is a member of '{}' and in use", path.display(), status.name);
-        let held = self.drives.borrow().iter().find(|drive| same_file(&drive.path, path)).cloned();
+        let file = path.to_path_buf();
+        let members: Vec<PathBuf> = self.drives.borrow().iter().map(|drive| drive.path.clone()).collect();
+        let beside = self.reactor.offload(move || lies_beside(&file, &members)).await?;
+        ensure!(
+            beside.unwrap_or(Ok(true)).with_context(|| format!("{} cannot be opened", path.display()))?,
+            "{} might lie on the array itself; an image has to lie in a file system that holds another one",
+            path.display()
+        );
+        let held = self.held(path);
         // The same name may mean another drive by now. If it does not, the drive is still held here.
         match (OpenDrive::open_beside(&self.reactor, path).await, held) {
             (Err(_), Some(held)) => Ok(held),
             (opened, _) => opened,
         }
     }
+}
+
+/// The path of a member's drive without links; it is never on the array itself.
+fn real(drive: &Path) -> PathBuf {
+    drive.canonicalize().unwrap_or_else(|_| absolute(&drive.to_string_lossy()))
+}
+
+/// Whether the drive at `path` cannot depend on an array with these members: a device that is none of
+/// ours, or an image in the file system of another one.
+fn lies_beside(path: &Path, members: &[PathBuf]) -> std::io::Result<bool> {
+    let metadata = path.metadata()?;
+    if metadata.file_type().is_block_device() {
+        return Ok(!path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"ublkb")));
+    }
+    let same = |member: &PathBuf| {
+        member.metadata().is_ok_and(|other| other.is_file() && other.dev() == metadata.dev())
+    };
+    Ok(!metadata.is_file() || members.iter().any(same))
 }

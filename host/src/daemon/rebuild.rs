@@ -2,7 +2,6 @@
 
 use super::{Answer, Connection, Daemon, log};
 use crate::{
-    drive,
     repair::{self, MemberName},
     report::{Rebuild, Rebuilt},
     size::show,
@@ -28,6 +27,19 @@ pub struct Rebuilder {
     running: Cell<Option<(Instant, Progress)>>,
     last: RefCell<Option<Result<u64, String>>>,
     changed: Gate,
+    /// Whether there may be more to rebuild than when the rebuild began.
+    again: Cell<bool>,
+    /// Whether a drive is being put in a place.
+    replacing: Cell<bool>,
+}
+
+/// The right to put a drive in a place: only one at a time.
+struct Replacement<'a>(&'a Cell<bool>);
+
+impl Drop for Replacement<'_> {
+    fn drop(&mut self) {
+        self.0.set(false);
+    }
 }
 
 impl Rebuilder {
@@ -51,8 +63,11 @@ impl Daemon {
     /// Rebuilds in the background whatever is lacking.
     pub fn start_rebuild(self: &Rc<Self>) {
         let rebuilder = &self.rebuilder;
-        let lacking = self.array.status().members.iter().any(|m| m.state == MemberState::Rebuilding);
-        if rebuilder.running.get().is_some() || !lacking {
+        if rebuilder.running.get().is_some() {
+            rebuilder.again.set(true);
+            return;
+        }
+        if !self.array.status().members.iter().any(|m| m.state == MemberState::Rebuilding) {
             return;
         }
         let started = Instant::now();
@@ -75,6 +90,9 @@ impl Daemon {
             }
             rebuilder.running.set(None);
             *rebuilder.last.borrow_mut() = Some(result);
+            if rebuilder.again.take() {
+                daemon.start_rebuild();
+            }
             rebuilder.changed.open();
             daemon.tell();
         });
@@ -117,8 +135,10 @@ impl Daemon {
         yes: bool,
         connection: &Connection,
     ) -> Result<Rebuilt> {
+        let replacing = &self.rebuilder.replacing;
+        ensure!(!replacing.replace(true), "another drive is being put in its place; try again");
+        let replacement = Replacement(replacing);
         let role = self.role(member)?;
-        let path = &drive::resolve(path);
         let drive = self.take_new(path).await?;
         if let Some(what) = drive.describe() {
             ensure!(yes, "{}: {what}; --yes destroys that", path.display());
@@ -133,6 +153,7 @@ impl Daemon {
             drives.retain(|held| held.path != drive.path);
             drives.push(drive);
         }
+        drop(replacement);
         self.start_rebuild();
         for note in notes.take() {
             connection.send(Answer::Note(note)).await?;
