@@ -137,6 +137,24 @@ impl OpenDrive {
         Drive { name: self.path.display().to_string(), device: self.device.clone() }
     }
 
+    /// Refuses a drive whose array a mounted file system may be waiting for: its daemon has ended and
+    /// the block device is still there.
+    pub fn refuse_if_waited_for(&self) -> Result<()> {
+        let Some(label) = self.label() else { return Ok(()) };
+        let uuid = super::cli::output::uuid(&label.uuid);
+        let tails = daemon::tails_path(&daemon::directory(), &label.uuid);
+        ensure!(
+            Left::read(&tails, &label.uuid)?.is_none()
+                || daemon::running()?.iter().any(|d| d.about.uuid == uuid),
+            "{} is member {} of '{}', whose block device waits for its daemon; end that first: zoneraid start \
+             and zoneraid stop",
+            self.path.display(),
+            label.role,
+            label.name
+        );
+        Ok(())
+    }
+
     /// The label of a member of an array.
     pub fn label(&self) -> Option<&Label> {
         match &self.content {

@@ -76,6 +76,7 @@ pub fn create(output: Output, options: Create) -> Result<u8> {
     };
     let mut used = Vec::new();
     for drive in &drives {
+        drive.refuse_if_waited_for()?;
         let destroys = drive.describe();
         if let Some(what) = &destroys {
             used.push(format!("{}: {what}", drive.introduce()));
@@ -269,6 +270,7 @@ fn replace_here(
     let mut found = Found::by_name(name)?;
     let role = members(&found).role(member)?;
     let drive = take_new(&mut found, new)?;
+    drive.refuse_if_waited_for()?;
     if let Some(what) = drive.describe() {
         ensure!(yes, "{}: {what}; --yes destroys that", drive.introduce());
     }

@@ -7,6 +7,7 @@ use super::{
 };
 use crate::{
     daemon::{self, About, Request},
+    drive,
     label::Content,
     members::{MACHINE, OpenDrive, Scan},
     reactor::Reactor,
