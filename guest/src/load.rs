@@ -334,7 +334,8 @@ impl<'a> Writer<'a> {
 
     fn blkzone(&self, verb: &str) -> Result<()> {
         let sector = (self.zone.start * (BLOCK as u64 / 512)).to_string();
-        blkzone(&self.target.device, &[verb, "--count", "1", "--offset", &sector]).map(drop)
+        // Without `--force` it opens the device for exclusive use, which other workers do as well.
+        blkzone(&self.target.device, &[verb, "--force", "--count", "1", "--offset", &sector]).map(drop)
     }
 
     fn reset(&mut self) -> Result<()> {
