@@ -12,4 +12,5 @@ pub mod device;
 pub mod format;
 pub mod raid;
 pub mod runtime;
+pub mod sequence;
 pub mod zone;

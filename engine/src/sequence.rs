@@ -1,0 +1,201 @@
+//! One write at a time in each zone, for drives that are written at the write pointer.
+//!
+//! NVMe promises no order among commands in flight, so two writes to a sequential zone must not be
+//! in flight together. [`Sequencer`] hands a drive one write a zone at a time, as the kernel's
+//! `mq-deadline` scheduler does; what comes meanwhile waits, and waiting writes that follow each
+//! other go as one command. The order of the calls is the order in which a zone's writes, appends,
+//! opens, closes, finishes and resets are carried out. Reads, reports, flushes, ZRWA flushes and
+//! commands for all zones at once wait for nothing.
+//!
+//! A zone with a ZRWA may be written in any order and needs none of this.
+
+use crate::{
+    buf::{BLOCK, Buf, BufPool},
+    device::{Command, Completer, Completion, Done, Geometry, Slots, ZonedDevice, Zones},
+    runtime::{Gate, Runtime},
+    zone::{Lba, ZoneIndex},
+};
+use std::{
+    cell::{Cell, RefCell},
+    collections::VecDeque,
+    rc::{Rc, Weak},
+};
+
+/// A drive whose zones are written one command at a time. What waits when the last reference is
+/// dropped never happens.
+pub struct Sequencer(Rc<Inner>);
+
+struct Inner {
+    device: Rc<dyn ZonedDevice>,
+    runtime: Runtime,
+    slots: Rc<Slots>,
+    /// As many as there have been zones with commands in flight at the same time.
+    lanes: RefCell<Vec<Rc<Lane>>>,
+    pool: RefCell<BufPool>,
+}
+
+/// The commands of a zone that has one in flight.
+#[derive(Default)]
+struct Lane {
+    /// `None` if nothing is in flight or waits.
+    zone: Cell<Option<ZoneIndex>>,
+    flight: Cell<Option<Completion>>,
+    /// Whose command is in flight; several if it is a merged one.
+    owners: RefCell<Vec<Owner>>,
+    waiting: RefCell<VecDeque<(Command, Completer)>>,
+    begun: Gate,
+}
+
+/// Who waits for a command, with the buffers that a merged command does not give back.
+struct Owner {
+    completer: Completer,
+    data: Buf,
+    oob: Buf,
+}
+
+impl Sequencer {
+    /// Wraps `device`. A task of `runtime` belongs to every zone that is in use at the same time.
+    pub fn new(runtime: &Runtime, device: Rc<dyn ZonedDevice>) -> Sequencer {
+        Sequencer(Rc::new(Inner {
+            device,
+            runtime: runtime.clone(),
+            slots: Rc::default(),
+            lanes: RefCell::default(),
+            pool: RefCell::default(),
+        }))
+    }
+}
+
+impl ZonedDevice for Sequencer {
+    fn geometry(&self) -> &Geometry {
+        self.0.device.geometry()
+    }
+
+    fn submit(&self, command: Command) -> Completion {
+        let inner = &self.0;
+        let zone = match &command {
+            Command::Write { lba, .. } => inner.device.geometry().locate(*lba).0,
+            Command::Append { zone, .. }
+            | Command::Open { zones: Zones::One(zone), .. }
+            | Command::Close { zones: Zones::One(zone) }
+            | Command::Finish { zones: Zones::One(zone) }
+            | Command::Reset { zones: Zones::One(zone) } => *zone,
+            _ => return inner.device.submit(command),
+        };
+        let (completer, completion) = inner.slots.pair();
+        let lane = inner.lane(zone);
+        lane.waiting.borrow_mut().push_back((command, completer));
+        if lane.zone.replace(Some(zone)).is_none() {
+            inner.launch(&lane);
+            lane.begun.open();
+        }
+        completion
+    }
+}
+
+impl Inner {
+    /// The lane of `zone`, or one that is idle.
+    fn lane(self: &Rc<Self>, zone: ZoneIndex) -> Rc<Lane> {
+        let mut lanes = self.lanes.borrow_mut();
+        let find = |wanted| lanes.iter().find(|lane| lane.zone.get() == wanted);
+        if let Some(lane) = find(Some(zone)).or_else(|| find(None)) {
+            return lane.clone();
+        }
+        let lane = Rc::new(Lane::default());
+        lanes.push(lane.clone());
+        self.runtime.spawn(serve(lane.clone(), Rc::downgrade(self)));
+        lane
+    }
+
+    /// Submits what has waited longest, merged with what follows it; without such the lane is idle.
+    fn launch(&self, lane: &Lane) {
+        let mut waiting = lane.waiting.borrow_mut();
+        let Some((first, completer)) = waiting.pop_front() else { return lane.zone.set(None) };
+        let mut owners = lane.owners.borrow_mut();
+        owners.push(Owner { completer, data: Buf::default(), oob: Buf::default() });
+        let more = followers(&first, &waiting, self.device.geometry().max_transfer_blocks as u64);
+        let command = match first {
+            Command::Write { lba, data, oob, mut fua } if more > 0 => {
+                owners[0].data = data;
+                owners[0].oob = oob;
+                for (command, completer) in waiting.drain(..more) {
+                    let Command::Write { data, oob, fua: also, .. } = command else { continue };
+                    fua |= also;
+                    owners.push(Owner { completer, data, oob });
+                }
+                let data = self.gather(&owners, |owner| &owner.data);
+                let oob = self.gather(&owners, |owner| &owner.oob);
+                Command::Write { lba, data, oob, fua }
+            }
+            single => single,
+        };
+        lane.flight.set(Some(self.device.submit(command)));
+    }
+
+    /// A copy of the owners' buffers, one behind the other.
+    fn gather(&self, owners: &[Owner], part: fn(&Owner) -> &Buf) -> Buf {
+        let len = owners.iter().map(|owner| part(owner).len()).sum::<usize>();
+        if len == 0 {
+            return Buf::default();
+        }
+        let mut whole = self.pool.borrow_mut().take(len.div_ceil(BLOCK) as u64);
+        if let Some(mut rest) = whole.as_mut() {
+            for owner in owners {
+                let (target, behind) = rest.split_at_mut(part(owner).len());
+                target.copy_from_slice(part(owner));
+                rest = behind;
+            }
+        }
+        whole.slice(0..len)
+    }
+
+    /// Tells the owners of a command what came of it.
+    fn answer(&self, lane: &Lane, done: Done) {
+        let mut owners = lane.owners.borrow_mut();
+        if owners.len() == 1 {
+            if let Some(owner) = owners.pop() {
+                owner.completer.complete(done);
+            }
+            return;
+        }
+        for Owner { completer, data, oob } in owners.drain(..) {
+            completer.complete(Done { result: done.result, data, oob, ..Done::ok() });
+        }
+        let mut pool = self.pool.borrow_mut();
+        pool.give(done.data);
+        pool.give(done.oob);
+    }
+}
+
+/// How many writes at the head of `waiting` go on where `first`, a write, ends, such that all of them
+/// have no more than `most` blocks.
+fn followers(first: &Command, waiting: &VecDeque<(Command, Completer)>, most: u64) -> usize {
+    let shape = |command: &Command| match command {
+        Command::Write { lba, data, oob, .. } if data.len().is_multiple_of(BLOCK) && !data.is_empty() => {
+            Some((*lba, data.blocks(), oob.len() / data.blocks() as usize))
+        }
+        _ => None,
+    };
+    let Some((start, mut blocks, oob_bytes)) = shape(first) else { return 0 };
+    let fits = |command: &Command| {
+        let Some((lba, more, its_oob_bytes)) = shape(command) else { return false };
+        let fits = lba == Lba(start.0 + blocks) && its_oob_bytes == oob_bytes && blocks + more <= most;
+        blocks += more;
+        fits
+    };
+    waiting.iter().map(|(command, _)| command).map(fits).take_while(|fits| *fits).count()
+}
+
+/// Waits for what is in flight in a lane, and sends what comes next.
+async fn serve(lane: Rc<Lane>, sequencer: Weak<Inner>) {
+    loop {
+        let Some(flight) = lane.flight.take() else {
+            lane.begun.wait().await;
+            continue;
+        };
+        let done = flight.await;
+        let Some(inner) = sequencer.upgrade() else { return };
+        inner.answer(&lane, done);
+        inner.launch(&lane);
+    }
+}
