@@ -18,6 +18,7 @@ use crate::{
         core::{Core, Member},
         geometry::Layout,
         metalog::{Live, META_ZONES, MetaLog, log_blocks},
+        policy::Policy,
         recover::{Candidate, Verdict, ZoneView, decide_members, live_of, scan},
     },
     runtime::{Gate, Runtime},
@@ -49,6 +50,8 @@ pub struct CreateOptions {
     /// Distance between two logical zones; the next power of two above the capacity by default.
     /// If it is smaller than what a zone could hold, the zone's capacity is cut to it.
     pub zone_size_blocks: Option<u64>,
+    /// How partial stripes are protected; by default the best the drives can do.
+    pub policy: Option<Policy>,
 }
 
 /// What a member is to the array now.
@@ -737,6 +740,7 @@ impl Core {
 
 fn layout_of(superblock: &Superblock) -> Layout {
     Layout {
+        policy: superblock.policy,
         members: superblock.members.len(),
         chunk_blocks: superblock.chunk_blocks as u64,
         rows: superblock.rows,
@@ -767,6 +771,11 @@ fn plan(options: &CreateOptions, drives: &[Drive]) -> Result<Superblock, ArrayEr
     let chunk = options.chunk_blocks;
     if !chunk.is_power_of_two() || !(2..=4096).contains(&chunk) {
         return fail("the chunk size must be a power of two from 8 KiB to 16 MiB".into());
+    }
+    let policy =
+        options.policy.unwrap_or_else(|| Policy::best_for(drives.iter().map(|d| d.device.geometry())));
+    if policy != Policy::Zrwa {
+        return fail(format!("the policy '{}' cannot be chosen yet", policy.name()));
     }
     let mut zrwa = u64::MAX;
     for drive in drives {
@@ -822,6 +831,8 @@ fn plan(options: &CreateOptions, drives: &[Drive]) -> Result<Superblock, ArrayEr
         max_active: active,
         log_blocks: log_blocks.min(u32::MAX as u64) as u32,
         assembly: 1,
+        policy,
+        aggregate: 1,
         members: (0..drives.len())
             .map(|member| SuperblockMember { uuid: member_uuid(array, member, 1), active: true })
             .collect(),

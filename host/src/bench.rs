@@ -170,6 +170,7 @@ impl Bench {
             uuid: [1; 16],
             chunk_blocks: (CHUNK_BYTES / BLOCK) as u64,
             zone_size_blocks: None,
+            policy: None,
         };
         let runtime = Runtime::new();
         let array = runtime.block_on(Array::create(&runtime, options, drives.collect()), || false);

@@ -1,6 +1,6 @@
 //! Arrays that earlier code has written are read as it left them.
 //!
-//! `fixtures/v2` holds the members of one array, made once by `sim/examples/golden.rs`; what is in
+//! `fixtures/v3` holds the members of one array, made once by `sim/examples/golden.rs`; what is in
 //! its zones is said in `support/golden.rs`. They are unpacked, assembled with all members and with
 //! each one missing, compared, and written on.
 
@@ -32,7 +32,7 @@ use std::{
 };
 
 fn fixtures() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/v2")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/v3")
 }
 
 /// Unpacks one image, with holes where it has zeros.
@@ -112,7 +112,7 @@ fn write_on(runtime: &Runtime, array: &Array) {
 }
 
 #[test]
-fn an_array_of_version_2_is_read_whoever_is_missing() {
+fn an_array_of_version_3_is_read_whoever_is_missing() {
     for missing in [None].into_iter().chain((0..MEMBERS).map(Some)) {
         let dir = tempfile::tempdir().unwrap();
         let drives = unpack_all(missing, dir.path());
@@ -150,7 +150,7 @@ fn without_two_members_the_array_is_refused_and_nothing_is_written() {
 /// Without this the images would prove less than they seem to.
 #[test]
 fn the_images_hold_every_kind_of_record() {
-    assert_eq!(VERSION, 2, "a new version needs images of its own, beside those of version 2");
+    assert_eq!(VERSION, 3, "a new version needs images of its own, beside those of version 3");
     let dir = tempfile::tempdir().unwrap();
     let drives = unpack_all(None, dir.path());
     let runtime = Runtime::new();

@@ -4,6 +4,7 @@ use super::{
     Uuid,
     codec::{Decoder, Encoder},
 };
+use crate::raid::policy::Policy;
 
 /// Longest name of an array, in bytes.
 pub const NAME_BYTES: usize = 64;
@@ -42,6 +43,9 @@ pub struct Superblock {
     pub log_blocks: u32,
     /// Number of the assembly whose tails may be believed (see `Tails`).
     pub assembly: u64,
+    pub policy: Policy,
+    /// Zones of a member that are used as one (static aggregation, ZRAID §4.4); 1 without it.
+    pub aggregate: u32,
     /// In the order of their roles.
     pub members: Vec<SuperblockMember>,
 }
@@ -65,6 +69,7 @@ impl Superblock {
         out.u32(self.chunk_blocks).u32(self.distance).u64(self.rows);
         out.u64(self.zone_size_blocks).u32(self.zones).u32(self.members.len() as u32);
         out.u32(self.max_active).u32(self.log_blocks).u64(self.assembly);
+        out.u32(self.policy as u32).u32(self.aggregate);
         for member in &self.members {
             out.bytes(&member.uuid.0).u64(member.active as u64);
         }
@@ -80,7 +85,12 @@ impl Superblock {
         let (chunk_blocks, distance, rows) = (from.u32()?, from.u32()?, from.u64()?);
         let (zone_size_blocks, zones, count) = (from.u64()?, from.u32()?, from.u32()?);
         let (max_active, log_blocks, assembly) = (from.u32()?, from.u32()?, from.u64()?);
-        let sane = (3..=32).contains(&count) && chunk_blocks.is_power_of_two() && rows > 0 && distance > 0;
+        let (policy, aggregate) = (Policy::from_value(from.u32()?)?, from.u32()?);
+        let sane = (3..=32).contains(&count)
+            && chunk_blocks.is_power_of_two()
+            && rows > 0
+            && distance > 0
+            && aggregate > 0;
         if !sane {
             return None;
         }
@@ -103,6 +113,8 @@ impl Superblock {
             max_active,
             log_blocks,
             assembly,
+            policy,
+            aggregate,
             members,
         })
     }

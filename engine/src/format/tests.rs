@@ -15,6 +15,7 @@ use crate::{
     raid::{
         geometry::{Layout, MAX_MEMBERS, Place, Role},
         metalog::{META_ZONES, log_blocks},
+        policy::Policy,
         zrwa,
     },
 };
@@ -138,6 +139,8 @@ fn superblock() -> Superblock {
         max_active: u32_of(14),
         log_blocks: u32_of(15),
         assembly: u64_of(16),
+        policy: Policy::InPlace,
+        aggregate: 4,
         members: (0..3).map(|i| SuperblockMember { uuid: uuid_of(8 + i as u8), active: i != 1 }).collect(),
     }
 }
@@ -145,7 +148,7 @@ fn superblock() -> Superblock {
 fn take_superblock(bytes: &mut &[u8]) {
     let mut name = b"tank".to_vec();
     name.resize(NAME_BYTES, 0);
-    let expected: [(&str, &[u8]); 15] = [
+    let expected: [(&str, &[u8]); 17] = [
         ("compatible", &u64_of(1).to_le_bytes()),
         ("read-only-compatible", &u64_of(2).to_le_bytes()),
         ("incompatible", &u64_of(3).to_le_bytes()),
@@ -161,6 +164,8 @@ fn take_superblock(bytes: &mut &[u8]) {
         ("max active", &u32_of(14).to_le_bytes()),
         ("log blocks", &u32_of(15).to_le_bytes()),
         ("assembly", &u64_of(16).to_le_bytes()),
+        ("policy", &3u32.to_le_bytes()),
+        ("aggregate", &4u32.to_le_bytes()),
     ];
     let expected: Vec<_> = expected.into_iter().chain([("members", &[3, 0, 0, 0][..])]).collect();
     take(bytes, "Superblock head", &expected);
@@ -382,7 +387,7 @@ fn a_checkpoint_has_the_documented_parts_in_their_order() {
 
 #[test]
 fn chunks_slots_and_logs_lie_where_the_example_shows_them() {
-    let layout = Layout { members: 4, chunk_blocks: 2, rows: 5, distance: 2 };
+    let layout = Layout { policy: Policy::Zrwa, members: 4, chunk_blocks: 2, rows: 5, distance: 2 };
     let mut expected: BTreeMap<String, Vec<Vec<String>>> = BTreeMap::new();
     let mut put = |place: &Place, member: usize, what: String| {
         let row = match place {
@@ -424,7 +429,7 @@ fn write_pointers_say_what_the_document_says() {
     assert_eq!(parity[1..], ["nothing: refused", "r·k + k"]);
     for members in 3..=6 {
         for distance in 1..=3 {
-            let layout = Layout { members, chunk_blocks: 2, rows: 7, distance };
+            let layout = Layout { policy: Policy::Zrwa, members, chunk_blocks: 2, rows: 7, distance };
             let k = layout.data_chunks();
             for (r, member) in (0..layout.rows).flat_map(|r| (0..members).map(move |m| (r, m))) {
                 let carried = (distance >= 2 && k >= 3 && r + 1 < layout.rows) as u64;

@@ -12,6 +12,7 @@
 //!
 //! Everything here is arithmetic on plain numbers: blocks, rows, chunks within one zone.
 
+use super::policy::Policy;
 use std::ops::Range;
 
 /// Most members of an array.
@@ -20,6 +21,7 @@ pub const MAX_MEMBERS: usize = 32;
 /// The arrangement of one logical zone over the members. The same for all zones of an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
+    pub policy: Policy,
     /// N: members, data and parity.
     pub members: usize,
     /// Blocks in a chunk.
@@ -119,7 +121,7 @@ impl Layout {
 
     fn ahead(&self, stripe: u64) -> Place {
         let row = stripe + self.distance;
-        if row < self.rows { Place::Row(row) } else { Place::MetaLog }
+        if self.policy != Policy::Log && row < self.rows { Place::Row(row) } else { Place::MetaLog }
     }
 
     /// Whether the first chunk of a stripe has a second witness in the previous stripe: the write
@@ -137,7 +139,7 @@ mod tests {
     #[test]
     fn every_stripe_uses_every_member_once_and_roles_invert_members() {
         for members in 3..=32 {
-            let layout = Layout { members, chunk_blocks: 2, rows: 70, distance: 4 };
+            let layout = Layout { policy: Policy::Zrwa, members, chunk_blocks: 2, rows: 70, distance: 4 };
             for stripe in 0..layout.rows {
                 let mut seen = vec![false; members];
                 for index in 0..=layout.data_chunks() {
@@ -153,7 +155,7 @@ mod tests {
     #[test]
     fn slots_and_log_blocks_of_a_stripe_never_share_a_place_nor_a_member_with_what_they_protect() {
         for members in 3..=32 {
-            let layout = Layout { members, chunk_blocks: 2, rows: 70, distance: 4 };
+            let layout = Layout { policy: Policy::Zrwa, members, chunk_blocks: 2, rows: 70, distance: 4 };
             for stripe in 0..layout.rows {
                 let (log, log_place) = layout.log(stripe);
                 let mut used = log.to_vec();
@@ -178,7 +180,7 @@ mod tests {
     /// ZRAID figure 4: N = 4, ZRWA of 8 chunks.
     #[test]
     fn the_example_of_the_paper() {
-        let layout = Layout { members: 4, chunk_blocks: 16, rows: 100, distance: 4 };
+        let layout = Layout { policy: Policy::Zrwa, members: 4, chunk_blocks: 16, rows: 100, distance: 4 };
         assert_eq!(layout.slot(0, 1), (2, Place::Row(4)));
         assert_eq!((layout.parity_member(0), layout.parity_member(1)), (3, 0));
         assert_eq!(layout.slot(2, 0), (3, Place::Row(6)));

@@ -2,6 +2,7 @@
 
 pub mod geometry;
 pub mod parity;
+pub mod policy;
 pub mod zrwa;
 
 pub(crate) mod core;

@@ -192,8 +192,8 @@ impl Core {
             let mut flow = zone.flow.borrow_mut();
             (flow.open, flow.opening) = (true, true);
         }
-        let zones = Zones::One(Core::physical(zone.index));
-        self.on_all(self.live(zone.index), "open zone", |_| Command::Open { zones, zrwa: true }).await;
+        let (zones, zrwa) = (Zones::One(Core::physical(zone.index)), self.layout.policy.uses_zrwa());
+        self.on_all(self.live(zone.index), "open zone", |_| Command::Open { zones, zrwa }).await;
         zone.flow.borrow_mut().opening = false;
         zone.changed.open();
         self.start_tasks(&zone);

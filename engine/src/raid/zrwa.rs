@@ -261,12 +261,15 @@ pub fn decide(layout: &Layout, evidence: &Evidence) -> Result<u64, Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::raid::policy::Policy;
     use std::collections::BTreeSet;
 
+    fn layout(members: usize, rows: u64, distance: u64) -> Layout {
+        Layout { policy: Policy::Zrwa, members, chunk_blocks: 4, rows, distance }
+    }
+
     fn layouts() -> impl Iterator<Item = Layout> {
-        (3..=6).flat_map(|members| {
-            (1..=3).map(move |distance| Layout { members, chunk_blocks: 4, rows: 2 * distance + 3, distance })
-        })
+        (3..=6).flat_map(|members| (1..=3).map(move |distance| layout(members, 2 * distance + 3, distance)))
     }
 
     #[test]
@@ -408,7 +411,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "landed on")]
     fn laggards_that_move_first_are_noticed() {
-        let layout = Layout { members: 5, chunk_blocks: 4, rows: 7, distance: 2 };
+        let layout = layout(5, 7, 2);
         explore(&layout, 0b11111, |layout, live, positions, n| {
             laggard_round(layout, live, positions, n).or_else(|| witness_round(layout, live, positions, n))
         });
@@ -453,7 +456,7 @@ mod tests {
     /// so that tails of earlier writes stay decodable too.
     #[test]
     fn every_tail_that_recovery_may_land_on_has_its_parity() {
-        let layout = Layout { members: 5, chunk_blocks: 4, rows: 8, distance: 2 };
+        let layout = layout(5, 8, 2);
         let (k, chunk) = (layout.data_chunks(), layout.chunk_blocks);
         let stripe = layout.stripe_blocks();
         for first in 1..=stripe {

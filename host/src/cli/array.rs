@@ -112,6 +112,7 @@ fn make(reactor: &Reactor, options: &Create, uuid: [u8; 16], drives: &[OpenDrive
         uuid,
         chunk_blocks: options.chunk,
         zone_size_blocks: options.zone_size,
+        policy: None,
     };
     let members = drives.iter().map(OpenDrive::drive).collect();
     Ok(reactor.wait(Array::create(reactor.runtime(), create, members))??)

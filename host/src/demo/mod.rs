@@ -180,6 +180,7 @@ impl Story {
             uuid: output::new_uuid()?,
             chunk_blocks: CHUNK_BLOCKS,
             zone_size_blocks: None,
+            policy: None,
         };
         let array =
             self.wait(Array::create_with(&self.runtime, options, self.rig.members(), self.behaviour))??;

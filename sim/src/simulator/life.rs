@@ -570,7 +570,7 @@ impl World<'_> {
 /// How the subject is made.
 pub(super) fn create_options(scenario: &Scenario, uuid: [u8; 16]) -> CreateOptions {
     let name = "simulated".into();
-    CreateOptions { name, uuid, chunk_blocks: scenario.chunk_blocks, zone_size_blocks: None }
+    CreateOptions { name, uuid, chunk_blocks: scenario.chunk_blocks, zone_size_blocks: None, policy: None }
 }
 
 fn brief(report: &[ZoneInfo]) -> String {

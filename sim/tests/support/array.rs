@@ -32,7 +32,7 @@ pub fn drives(count: usize, geometry: &Geometry) -> Vec<Drive> {
 }
 
 pub fn options(chunk_blocks: u64) -> CreateOptions {
-    CreateOptions { name: "test".into(), uuid: [3; 16], chunk_blocks, zone_size_blocks: None }
+    CreateOptions { name: "test".into(), uuid: [3; 16], chunk_blocks, zone_size_blocks: None, policy: None }
 }
 
 pub fn run<T>(runtime: &Runtime, future: impl Future<Output = T>) -> T {

@@ -73,7 +73,13 @@ pub fn model() -> Model {
 }
 
 pub fn options() -> CreateOptions {
-    CreateOptions { name: NAME.into(), uuid: UUID, chunk_blocks: CHUNK_BLOCKS, zone_size_blocks: None }
+    CreateOptions {
+        name: NAME.into(),
+        uuid: UUID,
+        chunk_blocks: CHUNK_BLOCKS,
+        zone_size_blocks: None,
+        policy: None,
+    }
 }
 
 /// Name of a member's image; compressed it ends in `.gz`.
