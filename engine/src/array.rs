@@ -6,6 +6,7 @@
 //! [`Array::take_over`], repaired with [`Array::attach`] and [`Array::rebuild`].
 
 use crate::{
+    aggregate::Aggregated,
     buf::{BLOCK, Buf, BufPool, Source},
     device::{Command, Completion, DeviceError, Done, Geometry, Status, ZonedDevice, Zones},
     format::{
@@ -19,7 +20,7 @@ use crate::{
         geometry::Layout,
         metalog::{Live, META_ZONES, MetaLog, log_blocks},
         policy::Policy,
-        recover::{Candidate, Verdict, ZoneView, decide_members, live_of, scan},
+        recover::{AGGREGATES, Candidate, Verdict, ZoneView, decide_members, live_of, prepare, scan},
     },
     runtime::{Gate, Runtime},
     zone::{ZoneIndex, ZoneInfo, ZoneState, ZoneTable},
@@ -143,8 +144,8 @@ pub struct Examined {
 }
 
 /// Reads what zoneraid has written on a drive; writes nothing.
-pub async fn examine(drive: &Drive) -> Result<Examined, ArrayError> {
-    let (candidates, damaged) = scan(vec![drive.clone()]).await?;
+pub async fn examine(runtime: &Runtime, drive: &Drive) -> Result<Examined, ArrayError> {
+    let (candidates, damaged) = scan(runtime, vec![drive.clone()]).await?;
     let Some(candidate) = candidates.first() else {
         return Err(ArrayError(damaged.into_iter().next().unwrap_or_default()));
     };
@@ -174,11 +175,11 @@ async fn look(
     tails: Option<&Tails>,
     behaviour: Behaviour,
 ) -> Result<(Rc<Core>, Vec<(ZoneIndex, Verdict)>, u64), ArrayError> {
-    let (candidates, damaged) = scan(drives).await?;
+    let (candidates, damaged) = scan(runtime, drives).await?;
     let found = decide_members(candidates, &damaged)?;
     let layout = layout_of(&found.superblock);
     for candidate in found.members.iter().flatten() {
-        check_drive(&candidate.drive.name, &*candidate.drive.device, &found.superblock)?;
+        check_drive(&candidate.drive.name, &*candidate.device, &found.superblock)?;
     }
     let geometry = array_geometry(&found.superblock);
     let ignored = behaviour.canary == Some(Canary::TailsIgnored);
@@ -191,10 +192,10 @@ async fn look(
     }
     let core = Core::new(runtime, found.superblock, geometry, found.zones, found.sequence, behaviour);
     for (role, candidate) in found.members.into_iter().enumerate() {
-        let Some(Candidate { drive, log }) = candidate else { continue };
+        let Some(Candidate { drive, device, log }) = candidate else { continue };
         let live = live_of(&log, layout.chunk_blocks);
-        let log = MetaLog::new(&core, role, drive.device.clone(), log.zone, log.generation, live);
-        core.put(role, drive.name, log);
+        let log = MetaLog::new(&core, role, device, log.zone, log.generation, live);
+        core.put(role, drive, log);
     }
     for (member, note) in core.members.iter().zip(found.notes) {
         *member.note.borrow_mut() = note;
@@ -221,23 +222,29 @@ impl Array {
         drives: Vec<Drive>,
         behaviour: Behaviour,
     ) -> Result<Array, ArrayError> {
-        let superblock = plan(&options, &drives)?;
+        let geometries = || drives.iter().map(|drive| drive.device.geometry());
+        let policy = options.policy.unwrap_or_else(|| Policy::best_for(geometries()));
+        let aggregate = aggregate_for(policy, options.chunk_blocks, geometries());
+        let prepared = |drive: &Drive| {
+            let device = prepare(runtime, drive.device.clone(), policy, aggregate)?;
+            Some(Drive { name: drive.name.clone(), device })
+        };
+        let members: Vec<Drive> = drives.iter().filter_map(prepared).collect();
+        let superblock = plan(&options, policy, aggregate, &members)?;
         let geometry = array_geometry(&superblock);
-        for drive in &drives {
+        for drive in &members {
             let done = drive.device.submit(Command::Reset { zones: Zones::All }).await;
             done.result
                 .map_err(|error| ArrayError(format!("{}: resetting it failed: {error}", drive.name)))?;
         }
         let zones = vec![ZoneRecord::default(); superblock.zones as usize];
         let core = Core::new(runtime, superblock, geometry, zones, 1, behaviour);
-        for (member, drive) in drives.into_iter().enumerate() {
+        for (member, (drive, Drive { name, device })) in drives.into_iter().zip(members).enumerate() {
             // The other zone than the one before the first.
-            let log = MetaLog::new(&core, member, drive.device.clone(), 1, 0, Live::default());
-            core.put(member, drive.name.clone(), log.clone());
+            let log = MetaLog::new(&core, member, device, 1, 0, Live::default());
+            core.put(member, drive, log.clone());
             let written = log.checkpoint(&core).await;
-            written.map_err(|error| {
-                ArrayError(format!("{}: writing its metadata failed: {error}", drive.name))
-            })?;
+            written.map_err(|error| ArrayError(format!("{name}: writing its metadata failed: {error}")))?;
         }
         core.start_members();
         Ok(Array(core))
@@ -301,7 +308,22 @@ impl Array {
 
     /// Whether `drive` could take the place of a member; otherwise the error says what it lacks.
     pub fn accepts(&self, drive: &Drive) -> Result<(), ArrayError> {
-        check_drive(&drive.name, &*drive.device, &self.0.superblock.borrow())
+        self.prepare(drive).map(|_| ())
+    }
+
+    /// The drive as a member uses it, if it could be one.
+    fn prepare(&self, drive: &Drive) -> Result<Rc<dyn ZonedDevice>, ArrayError> {
+        let superblock = self.0.superblock.borrow();
+        let aggregate = superblock.aggregate;
+        let device = prepare(&self.0.runtime, drive.device.clone(), superblock.policy, aggregate);
+        let device = device.ok_or_else(|| {
+            ArrayError(format!(
+                "{}: {aggregate} of its zones cannot be used as one, as this array needs",
+                drive.name
+            ))
+        })?;
+        check_drive(&drive.name, &*device, &superblock)?;
+        Ok(device)
     }
 
     /// Puts a drive in the place of `member`, which must be out, to be rebuilt. Every zone of the
@@ -317,14 +339,14 @@ impl Array {
         if core.active.get() & (1 << member) != 0 {
             return Err(ArrayError(format!("member {member} is in use: fail it first")));
         }
-        self.accepts(&drive)?;
+        let device = self.prepare(&drive)?;
         let used =
-            |m: &Member| m.log.borrow().as_ref().is_some_and(|log| Rc::ptr_eq(&log.device, &drive.device));
+            |m: &Member| m.drive.borrow().as_ref().is_some_and(|other| Rc::ptr_eq(other, &drive.device));
         if Core::each(core.active.get()).any(|m| used(&core.members[m])) {
             return Err(ArrayError(format!("{} is a member of this array already", drive.name)));
         }
         let problem = |error| ArrayError(format!("{}: {error}", drive.name));
-        drive.device.submit(Command::Reset { zones: Zones::All }).await.result.map_err(problem)?;
+        device.submit(Command::Reset { zones: Zones::All }).await.result.map_err(problem)?;
         core.membership_settled().await;
         let event = core.next_sequence();
         {
@@ -340,12 +362,12 @@ impl Array {
                 record.lost |= (!empty as u32) << member;
             }
         }
-        let log = MetaLog::new(core, member, drive.device.clone(), 1, 0, Live::default());
+        let log = MetaLog::new(core, member, device, 1, 0, Live::default());
         place.read_errors.set(0);
         place.write_errors.set(0);
         place.note.borrow_mut().clear();
         let others = core.active.get();
-        core.put(member, drive.name.clone(), log.clone());
+        core.put(member, drive.clone(), log.clone());
         // The new member learns last that it is one. If it knew before the others, and they went
         // on without it, its superblock would be the newest.
         let own = log.renew(core);
@@ -759,8 +781,33 @@ fn member_uuid(array: Uuid, member: usize, event: u64) -> Uuid {
     Uuid(uuid)
 }
 
+/// How many zones of the drives are used as one: more than 1 if their ZRWAs do not hold two chunks. Then they
+/// get four, as much as it takes to hold write pointers back (ZRAID §4.4, §6.5).
+fn aggregate_for<'a>(
+    policy: Policy,
+    chunk_blocks: u64,
+    drives: impl Iterator<Item = &'a Geometry> + Clone,
+) -> u32 {
+    let holds = |chunks: u64, aggregate: u32| {
+        drives.clone().all(|drive| {
+            let zrwa = Aggregated::geometry_of(drive, aggregate).and_then(|geometry| geometry.zrwa);
+            zrwa.is_some_and(|zrwa| zrwa.size_blocks >= chunks * chunk_blocks)
+        })
+    };
+    let too_small = |drive: &Geometry| drive.zrwa.is_some_and(|zrwa| zrwa.size_blocks < 2 * chunk_blocks);
+    if !policy.uses_zrwa() || !drives.clone().any(too_small) {
+        return 1;
+    }
+    AGGREGATES.into_iter().find(|aggregate| holds(4, *aggregate)).unwrap_or(1)
+}
+
 /// The superblock of a new array; refuses what cannot be.
-fn plan(options: &CreateOptions, drives: &[Drive]) -> Result<Superblock, ArrayError> {
+fn plan(
+    options: &CreateOptions,
+    policy: Policy,
+    aggregate: u32,
+    drives: &[Drive],
+) -> Result<Superblock, ArrayError> {
     let fail = |message: String| Err(ArrayError(message));
     if options.name.is_empty() || options.name.len() > NAME_BYTES {
         return fail(format!("an array's name has 1 to {NAME_BYTES} bytes"));
@@ -772,8 +819,6 @@ fn plan(options: &CreateOptions, drives: &[Drive]) -> Result<Superblock, ArrayEr
     if !chunk.is_power_of_two() || !(2..=4096).contains(&chunk) {
         return fail("the chunk size must be a power of two from 8 KiB to 16 MiB".into());
     }
-    let policy =
-        options.policy.unwrap_or_else(|| Policy::best_for(drives.iter().map(|d| d.device.geometry())));
     if policy != Policy::Zrwa {
         return fail(format!("the policy '{}' cannot be chosen yet", policy.name()));
     }
@@ -832,7 +877,7 @@ fn plan(options: &CreateOptions, drives: &[Drive]) -> Result<Superblock, ArrayEr
         log_blocks: log_blocks.min(u32::MAX as u64) as u32,
         assembly: 1,
         policy,
-        aggregate: 1,
+        aggregate,
         members: (0..drives.len())
             .map(|member| SuperblockMember { uuid: member_uuid(array, member, 1), active: true })
             .collect(),

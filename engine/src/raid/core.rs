@@ -6,6 +6,7 @@ use super::{
     write::Zone,
 };
 use crate::{
+    array::Drive,
     buf::BufPool,
     device::{Command, Completion, DeviceError, Geometry, Slots, ZonedDevice},
     format::{
@@ -28,6 +29,8 @@ use std::{
 pub struct Member {
     /// How many drives have been in this place: an error of an earlier one is not the present one's.
     incarnation: Cell<u32>,
+    /// The drive as it was handed in.
+    pub drive: RefCell<Option<Rc<dyn ZonedDevice>>>,
     pub log: RefCell<Option<Rc<MetaLog>>>,
     /// Distance between two zones of the drive.
     zone_size_blocks: Cell<u64>,
@@ -191,12 +194,13 @@ impl Core {
     }
 
     /// Gives `member` its drive.
-    pub fn put(&self, member: usize, name: String, log: Rc<MetaLog>) {
+    pub fn put(&self, member: usize, drive: Drive, log: Rc<MetaLog>) {
         let place = &self.members[member];
         place.incarnation.set(place.incarnation.get() + 1);
         place.zone_size_blocks.set(log.device.geometry().zone_size_blocks);
         *place.log.borrow_mut() = Some(log);
-        *place.name.borrow_mut() = name;
+        *place.name.borrow_mut() = drive.name;
+        *place.drive.borrow_mut() = Some(drive.device);
         self.active.set(self.active.get() | 1 << member);
     }
 

@@ -332,17 +332,17 @@ pub struct ReadLog {
     pub damaged: u32,
 }
 
-/// Why a drive has no readable log.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Why a drive has no readable log; what says most last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NoLog {
     /// The metadata zones are empty: a blank drive.
     Blank,
     /// Something else is on the drive.
     Foreign,
-    /// The log is of a format this code does not know.
-    Version(u16),
     /// There was a log, but it is damaged.
     Damaged,
+    /// The log is of a format this code does not know.
+    Version(u16),
     /// The drive cannot be read.
     Unreadable(DeviceError),
 }

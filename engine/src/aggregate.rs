@@ -1,0 +1,473 @@
+//! Static aggregation: several zones of a drive as one larger zone (ZRAID §4.4, §6.5).
+//!
+//! Drives with small zones have small ZRWAs. `M` consecutive zones, interleaved by units as large as
+//! the ZRWA, make a zone with a ZRWA `M` times as large: unit `u` of it lies in zone `u mod M`, at unit
+//! `u / M` there. Then the window behind the write pointer of the whole is exactly the windows of the
+//! parts, wherever it is ([`Shape`]). Only explicit flushes move it: a write that ends beyond the window
+//! would move one part alone.
+//!
+//! Nothing on `M` zones is atomic. After a crash the parts say how far it got:
+//!
+//! - An explicit flush moves the part that holds the last block below the new write pointer first, and
+//!   the others when that is done. So the part that is furthest says either the old write pointer or
+//!   the new one, and in the latter case the others follow: all below it was complete when the flush was
+//!   asked for.
+//! - A part that is empty beside one that has a ZRWA gets a ZRWA too: an open came to the others only,
+//!   or an orderly shutdown of the drive has ended this part because its write pointer had not moved.
+//!   What is in it can still be read, and is written again. Also where it has a ZRWA: an earlier repair
+//!   may have been cut off between the two.
+//! - A finish or reset that came to some parts shows as a zone that is neither full nor empty. Whoever
+//!   asked for it asks again.
+//!
+//! A zone is reported as it will be, and repaired before the first command that changes it.
+//!
+//! A drive with a volatile cache may lose the write pointer of one part and not that of another, so its
+//! ZRWAs are not aggregated. A drive is taken to lose the ZRWAs of all parts or of none.
+
+use crate::{
+    buf::{BLOCK, Buf},
+    device::{
+        Command, Completer, Completion, DeviceError, Done, Geometry, Slots, Status, ZonedDevice, Zones, Zrwa,
+    },
+    runtime::Runtime,
+    zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
+};
+use std::{cell::RefCell, collections::BTreeMap, ops::Range, rc::Rc};
+
+/// Blocks of a unit on drives without a ZRWA: 64 KiB.
+const UNIT_BLOCKS: u64 = 16;
+
+/// Where the blocks of an aggregated zone lie.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    /// M: zones that are one.
+    factor: u64,
+    unit_blocks: u64,
+}
+
+/// A piece of a range of an aggregated zone that lies in one part.
+struct Piece {
+    part: u64,
+    /// Where it lies in the part, where it begins in the range, and how long it is; in blocks.
+    offset: u64,
+    at: u64,
+    blocks: u64,
+}
+
+impl Shape {
+    /// Blocks of `part` among the first `blocks` of the whole.
+    fn share(self, part: u64, blocks: u64) -> u64 {
+        let row = self.factor * self.unit_blocks;
+        let behind = (blocks % row).saturating_sub(part * self.unit_blocks);
+        blocks / row * self.unit_blocks + behind.min(self.unit_blocks)
+    }
+
+    /// Where block `offset` of `part` is in the whole.
+    fn position(self, part: u64, offset: u64) -> u64 {
+        (offset / self.unit_blocks * self.factor + part) * self.unit_blocks + offset % self.unit_blocks
+    }
+
+    /// The pieces of `blocks` blocks from `offset` on, in their order.
+    fn pieces(self, offset: u64, blocks: u64) -> impl Iterator<Item = Piece> {
+        let mut at = 0;
+        std::iter::from_fn(move || {
+            let (unit, within) = ((offset + at) / self.unit_blocks, (offset + at) % self.unit_blocks);
+            let piece = Piece {
+                part: unit % self.factor,
+                offset: unit / self.factor * self.unit_blocks + within,
+                at,
+                blocks: (self.unit_blocks - within).min(blocks - at),
+            };
+            at += piece.blocks;
+            (piece.blocks > 0).then_some(piece)
+        })
+    }
+
+    /// What the whole is, of which `parts` are the states. Its write pointer says what is complete.
+    fn describe(self, zone: ZoneIndex, parts: &[ZoneInfo]) -> ZoneInfo {
+        use ZoneState::*;
+        let any = |state| parts.iter().any(|part| part.state == state);
+        let all = |state| parts.iter().all(|part| part.state == state);
+        let uniform = [Empty, Full].into_iter().find(|state| all(*state));
+        let state =
+            uniform.or([Offline, ReadOnly, ExplicitlyOpen, ImplicitlyOpen].into_iter().find(|s| any(*s)));
+        let state = state.unwrap_or(Closed);
+        let capacity_blocks = parts.iter().map(|part| part.capacity_blocks).sum();
+        let zrwa = parts.iter().any(|part| part.zrwa)
+            && parts.iter().all(|part| part.zrwa || matches!(part.state, Empty | Full));
+        let wp = |part: &ZoneInfo| if part.state == Full { part.capacity_blocks } else { part.wp_blocks };
+        let wps = || (0..).zip(parts).map(|(part, info)| (part, wp(info)));
+        let wp_blocks = match state {
+            Empty => 0,
+            Full => capacity_blocks,
+            // As far as the furthest part.
+            _ if zrwa => {
+                let ends = wps().filter(|(_, wp)| *wp > 0).map(|(part, wp)| self.position(part, wp - 1) + 1);
+                ends.max().unwrap_or(0)
+            }
+            // Up to the first block that is missing.
+            _ => wps().map(|(part, wp)| self.position(part, wp)).min().unwrap_or(0).min(capacity_blocks),
+        };
+        ZoneInfo { zone, state, wp_blocks, capacity_blocks, zrwa }
+    }
+}
+
+/// A drive whose zones are aggregated.
+pub struct Aggregated(Rc<Inner>);
+
+struct Inner {
+    device: Rc<dyn ZonedDevice>,
+    runtime: Runtime,
+    slots: Rc<Slots>,
+    geometry: Geometry,
+    shape: Shape,
+    /// Up to where each zone has been flushed explicitly; `None` until that has been found out.
+    flushed: RefCell<Vec<Option<u64>>>,
+    /// What waits for that, by zone.
+    waiting: RefCell<BTreeMap<u32, Vec<(Command, Completer)>>>,
+}
+
+impl Aggregated {
+    /// `device` with every `factor` zones as one. `None` if its zones cannot be aggregated so.
+    pub fn new(runtime: &Runtime, device: Rc<dyn ZonedDevice>, factor: u32) -> Option<Aggregated> {
+        let geometry = Aggregated::geometry_of(device.geometry(), factor)?;
+        let unit_blocks = device.geometry().zrwa.map_or(UNIT_BLOCKS, |zrwa| zrwa.size_blocks);
+        Some(Aggregated(Rc::new(Inner {
+            device,
+            runtime: runtime.clone(),
+            slots: Rc::default(),
+            shape: Shape { factor: factor as u64, unit_blocks },
+            flushed: RefCell::new(vec![None; geometry.zones as usize]),
+            waiting: RefCell::default(),
+            geometry,
+        })))
+    }
+
+    /// What a drive becomes whose zones are aggregated by `factor`, at least 1. `None` if they cannot be:
+    /// there are too few of them, their capacity is no multiple of the unit, or the drive has a ZRWA and a
+    /// volatile cache.
+    pub fn geometry_of(drive: &Geometry, factor: u32) -> Option<Geometry> {
+        let unit_blocks = drive.zrwa.map_or(UNIT_BLOCKS, |zrwa| zrwa.size_blocks);
+        let possible = drive.zones >= factor
+            && drive.zone_capacity_blocks.is_multiple_of(unit_blocks)
+            && !(drive.zrwa.is_some() && drive.volatile_cache)
+            && [drive.max_open, drive.max_active].iter().all(|limit| *limit == 0 || *limit >= factor);
+        possible.then(|| Geometry {
+            zones: drive.zones / factor,
+            zone_size_blocks: drive.zone_size_blocks * factor as u64,
+            zone_capacity_blocks: drive.zone_capacity_blocks * factor as u64,
+            max_open: drive.max_open / factor,
+            max_active: drive.max_active / factor,
+            zrwa: drive.zrwa.map(|zrwa| Zrwa {
+                size_blocks: zrwa.size_blocks * factor as u64,
+                granularity_blocks: zrwa.granularity_blocks,
+                max_zones: zrwa.max_zones / factor,
+            }),
+            max_append_blocks: 0,
+            ..drive.clone()
+        })
+    }
+}
+
+impl ZonedDevice for Aggregated {
+    fn geometry(&self) -> &Geometry {
+        &self.0.geometry
+    }
+
+    fn submit(&self, command: Command) -> Completion {
+        self.0.submit(command)
+    }
+}
+
+impl Inner {
+    fn submit(self: &Rc<Self>, command: Command) -> Completion {
+        let (zone, resets) = match &command {
+            Command::Write { lba, .. } | Command::FlushZrwa { last: lba } => {
+                (self.geometry.locate(*lba).0, false)
+            }
+            Command::Reset { zones: Zones::One(zone) } => (*zone, true),
+            Command::Open { zones: Zones::One(zone), .. }
+            | Command::Close { zones: Zones::One(zone) }
+            | Command::Finish { zones: Zones::One(zone) } => (*zone, false),
+            _ => return self.carry_out(command).unwrap_or_else(Completion::failed),
+        };
+        let known = match self.flushed.borrow().get(zone.0 as usize) {
+            Some(flushed) => flushed.is_some(),
+            None => return Completion::failed(Status::LbaOutOfRange),
+        };
+        let mut waiting = self.waiting.borrow_mut();
+        if known || resets && !waiting.contains_key(&zone.0) {
+            drop(waiting);
+            return self.carry_out(command).unwrap_or_else(Completion::failed);
+        }
+        let (completer, completion) = self.slots.pair();
+        let others = waiting.entry(zone.0).or_default();
+        others.push((command, completer));
+        if others.len() == 1 {
+            self.runtime.spawn(self.clone().learn(zone));
+        }
+        completion
+    }
+
+    /// Carries out a command for zones whose state is known.
+    fn carry_out(self: &Rc<Self>, command: Command) -> Result<Completion, DeviceError> {
+        match command {
+            Command::Read { lba, data, oob } => {
+                let (zone, offset) = self.check(lba, &data)?;
+                Ok(match self.undivided(zone, offset, data.blocks()) {
+                    Some(lba) => self.device.submit(Command::Read { lba, data, oob }),
+                    None => self.read(zone, offset, data, oob),
+                })
+            }
+            Command::Write { lba, data, oob, fua } => {
+                let (zone, offset) = self.check(lba, &data)?;
+                if let Some(lba) = self.undivided(zone, offset, data.blocks()) {
+                    return Ok(self.device.submit(Command::Write { lba, data, oob, fua }));
+                }
+                let oob_bytes = oob.len() / data.blocks() as usize;
+                let part = |(lba, range): (Lba, Range<u64>)| {
+                    let oob = oob.slice(range.start as usize * oob_bytes..range.end as usize * oob_bytes);
+                    self.device.submit(Command::Write { lba, data: data.slice_blocks(range), oob, fua })
+                };
+                let parts = self.pieces(zone, offset, data.blocks()).map(part).collect();
+                Ok(self.join(parts, data, oob))
+            }
+            Command::FlushZrwa { last } => self.flush_zrwa(last),
+            Command::Open { zones: Zones::One(zone), zrwa } => {
+                Ok(self.on_parts(zone, |zones| Command::Open { zones, zrwa }))
+            }
+            Command::Close { zones: Zones::One(zone) } => {
+                Ok(self.on_parts(zone, |zones| Command::Close { zones }))
+            }
+            Command::Finish { zones: Zones::One(zone) } => {
+                Ok(self.on_parts(zone, |zones| Command::Finish { zones }))
+            }
+            Command::Reset { zones: Zones::One(zone) } => {
+                self.flushed.borrow_mut()[zone.0 as usize] = Some(0);
+                Ok(self.on_parts(zone, |zones| Command::Reset { zones }))
+            }
+            Command::Reset { zones: Zones::All } => {
+                self.flushed.borrow_mut().fill(Some(0));
+                Ok(self.device.submit(command))
+            }
+            Command::Report { first, count } => {
+                let (this, (completer, completion)) = (self.clone(), self.slots.pair());
+                self.runtime.spawn(async move {
+                    completer.complete(match this.report(first, count).await {
+                        Ok(zones) => Done { zones, ..Done::ok() },
+                        Err(error) => Done::error(error),
+                    });
+                });
+                Ok(completion)
+            }
+            Command::Append { .. } => Err(Status::InvalidOpcode.into()),
+            Command::Flush | Command::Open { .. } | Command::Close { .. } | Command::Finish { .. } => {
+                Ok(self.device.submit(command))
+            }
+        }
+    }
+
+    /// The first block of `part` of `zone` on the drive.
+    fn start(&self, zone: ZoneIndex, part: u64) -> Lba {
+        self.device.geometry().start(self.part(zone, part))
+    }
+
+    fn part(&self, zone: ZoneIndex, part: u64) -> ZoneIndex {
+        ZoneIndex(zone.0 * self.shape.factor as u32 + part as u32)
+    }
+
+    /// The zone and offset of a transfer that is possible.
+    fn check(&self, lba: Lba, data: &Buf) -> Result<(ZoneIndex, u64), Status> {
+        let (zone, offset) = self.geometry.locate(lba);
+        if data.is_empty() || !data.len().is_multiple_of(BLOCK) {
+            Err(Status::InvalidField)
+        } else if zone.0 >= self.geometry.zones {
+            Err(Status::LbaOutOfRange)
+        } else if offset + data.blocks() > self.geometry.zone_capacity_blocks {
+            Err(Status::ZoneBoundaryError)
+        } else {
+            Ok((zone, offset))
+        }
+    }
+
+    /// The pieces of a transfer, by their place on the drive, with their blocks in the buffer.
+    fn pieces(&self, zone: ZoneIndex, offset: u64, blocks: u64) -> impl Iterator<Item = (Lba, Range<u64>)> {
+        self.shape.pieces(offset, blocks).map(move |piece| {
+            (Lba(self.start(zone, piece.part).0 + piece.offset), piece.at..piece.at + piece.blocks)
+        })
+    }
+
+    /// Where a transfer lies on the drive, if it is all in one unit.
+    fn undivided(&self, zone: ZoneIndex, offset: u64, blocks: u64) -> Option<Lba> {
+        let first = self.pieces(zone, offset, blocks).next();
+        first.filter(|(_, range)| range.end == blocks).map(|(lba, _)| lba)
+    }
+
+    /// Reads pieces into buffers of their own, since nobody else may hold a buffer that is read into.
+    fn read(&self, zone: ZoneIndex, offset: u64, mut data: Buf, mut oob: Buf) -> Completion {
+        let oob_bytes = oob.len() / data.blocks() as usize;
+        let part = |(lba, range): (Lba, Range<u64>)| {
+            let blocks = (range.end - range.start) as usize;
+            let (data, oob) = (Buf::zeroed(blocks * BLOCK), Buf::zeroed(blocks * oob_bytes));
+            (range, self.device.submit(Command::Read { lba, data, oob }))
+        };
+        let parts: Vec<_> = self.pieces(zone, offset, data.blocks()).map(part).collect();
+        let (completer, completion) = self.slots.pair();
+        self.runtime.spawn(async move {
+            let mut result = Ok(());
+            for (range, part) in parts {
+                let done = part.await;
+                result = result.and(done.result);
+                let targets = [(&mut data, done.data, BLOCK), (&mut oob, done.oob, oob_bytes)];
+                for (target, found, bytes) in targets.into_iter().filter(|_| done.result.is_ok()) {
+                    if let Some(target) = target.as_mut() {
+                        target[range.start as usize * bytes..range.end as usize * bytes]
+                            .copy_from_slice(&found);
+                    }
+                }
+            }
+            completer.complete(Done { result, data, oob, ..Done::ok() });
+        });
+        completion
+    }
+
+    fn on_parts(&self, zone: ZoneIndex, command: impl Fn(Zones) -> Command) -> Completion {
+        let part = |part| self.device.submit(command(Zones::One(self.part(zone, part))));
+        self.join((0..self.shape.factor).map(part).collect(), Buf::default(), Buf::default())
+    }
+
+    /// Answers when all `parts` have, with the first error and the buffers of the whole.
+    fn join(&self, parts: Vec<Completion>, data: Buf, oob: Buf) -> Completion {
+        let (completer, completion) = self.slots.pair();
+        self.runtime.spawn(async move {
+            completer.complete(Done { result: all(parts).await, data, oob, ..Done::ok() });
+        });
+        completion
+    }
+
+    fn flush_zrwa(self: &Rc<Self>, last: Lba) -> Result<Completion, DeviceError> {
+        let (zone, offset) = self.geometry.locate(last);
+        let to = offset + 1;
+        let from = self.flushed.borrow()[zone.0 as usize].unwrap_or(0);
+        if to <= from || to > self.geometry.zone_capacity_blocks {
+            return Err(Status::ZoneBoundaryError.into());
+        }
+        self.flushed.borrow_mut()[zone.0 as usize] = Some(to);
+        let shape = self.shape;
+        let leader = offset / shape.unit_blocks % shape.factor;
+        let first = self.flush_part(zone, leader, to);
+        let moves = move |part: &u64| *part != leader && shape.share(*part, to) > shape.share(*part, from);
+        if !(0..shape.factor).any(|part| moves(&part)) {
+            return Ok(first);
+        }
+        let (this, (completer, completion)) = (self.clone(), self.slots.pair());
+        self.runtime.spawn(async move {
+            let result = match first.await.result {
+                Ok(()) => {
+                    let others = (0..shape.factor).filter(moves);
+                    all(others.map(|part| this.flush_part(zone, part, to)).collect()).await
+                }
+                error => error,
+            };
+            completer.complete(Done { result, ..Done::ok() });
+        });
+        Ok(completion)
+    }
+
+    /// Moves the write pointer of a part to where that of the whole shall be.
+    fn flush_part(&self, zone: ZoneIndex, part: u64, to: u64) -> Completion {
+        let last = Lba(self.start(zone, part).0 + self.shape.share(part, to) - 1);
+        self.device.submit(Command::FlushZrwa { last })
+    }
+
+    async fn report(&self, first: ZoneIndex, count: u32) -> Result<Vec<ZoneInfo>, DeviceError> {
+        let left = self.geometry.zones.checked_sub(first.0).filter(|left| *left > 0);
+        let count = left.ok_or(Status::LbaOutOfRange)?.min(count);
+        let parts = self.parts(first, count).await?;
+        let parts = parts.chunks_exact(self.shape.factor as usize);
+        Ok((first.0..).zip(parts).map(|(zone, parts)| self.shape.describe(ZoneIndex(zone), parts)).collect())
+    }
+
+    /// What the drive says of the parts of `count` zones.
+    async fn parts(&self, first: ZoneIndex, count: u32) -> Result<Vec<ZoneInfo>, DeviceError> {
+        let (first, count) = (self.part(first, 0), count * self.shape.factor as u32);
+        let done = self.device.submit(Command::Report { first, count }).await;
+        done.result.map(|()| done.zones)
+    }
+
+    /// Finds out what a zone is, repairs it, and carries out what waits for that.
+    async fn learn(self: Rc<Self>, zone: ZoneIndex) {
+        let learned = self.repair(zone).await;
+        if let Ok(flushed) = learned {
+            self.flushed.borrow_mut()[zone.0 as usize] = Some(flushed);
+        }
+        let waiting = self.waiting.borrow_mut().remove(&zone.0).unwrap_or_default();
+        let carry_out = |(command, completer)| match learned {
+            Ok(_) => (self.submit(command), completer),
+            Err(error) => (Completion::failed(error), completer),
+        };
+        let pending: Vec<(Completion, Completer)> = waiting.into_iter().map(carry_out).collect();
+        for (completion, completer) in pending {
+            completer.complete(completion.await);
+        }
+    }
+
+    /// Makes a zone what it is reported to be (see the head of this file). Gives its write pointer.
+    async fn repair(&self, zone: ZoneIndex) -> Result<u64, DeviceError> {
+        let parts = self.parts(zone, 1).await?;
+        let whole = self.shape.describe(zone, &parts);
+        let zrwa_blocks = self.shape.unit_blocks;
+        let lags = |(part, info): (u64, &ZoneInfo)| {
+            info.state != ZoneState::Full
+                && self.shape.share(part, whole.wp_blocks) > info.wp_blocks + zrwa_blocks
+        };
+        // Further apart than a flush can leave them: a finish, which will be asked for again.
+        if !whole.zrwa || (0..).zip(&parts).any(lags) {
+            return Ok(whole.wp_blocks);
+        }
+        for (part, info) in (0..).zip(&parts).filter(|(_, info)| info.state != ZoneState::Full) {
+            let empty = info.state == ZoneState::Empty;
+            if empty || info.wp_blocks == 0 && whole.wp_blocks > 0 {
+                self.revive(self.part(zone, part), empty).await?;
+            }
+            if self.shape.share(part, whole.wp_blocks) > info.wp_blocks {
+                self.flush_part(zone, part, whole.wp_blocks).await.result?;
+            }
+        }
+        Ok(whole.wp_blocks)
+    }
+
+    /// Writes what can be read at the start of a zone of the drive again, in a new ZRWA if it is empty.
+    async fn revive(&self, zone: ZoneIndex, empty: bool) -> Result<(), DeviceError> {
+        let start = self.device.geometry().start(zone).0;
+        let read = |at| {
+            let (data, oob) = (Buf::zeroed(BLOCK), Buf::zeroed(self.geometry.oob_bytes as usize));
+            self.device.submit(Command::Read { lba: Lba(start + at), data, oob })
+        };
+        let reads: Vec<_> = (0..self.shape.unit_blocks).map(read).collect();
+        let mut blocks = Vec::new();
+        for (at, read) in (0..).zip(reads) {
+            let done = read.await;
+            match done.result {
+                Ok(()) => blocks.push((Lba(start + at), done.data, done.oob)),
+                Err(error) if error == Status::DeallocatedBlock.into() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if empty {
+            let zones = Zones::One(zone);
+            self.device.submit(Command::Open { zones, zrwa: true }).await.result?;
+        }
+        let write = |(lba, data, oob)| self.device.submit(Command::Write { lba, data, oob, fua: false });
+        all(blocks.into_iter().map(write).collect()).await
+    }
+}
+
+/// Waits for all of them. Gives the first error.
+async fn all(completions: Vec<Completion>) -> Result<(), DeviceError> {
+    let mut result = Ok(());
+    for completion in completions {
+        result = result.and(completion.await.result);
+    }
+    result
+}
