@@ -5,7 +5,7 @@
 
 use crate::load::{self, Job, Kind, Measured, Window};
 use anyhow::{Context, Result};
-use engine::{device::ZonedDevice, zone::ZoneIndex};
+use engine::{device::ZonedDevice, runtime::Runtime, zone::ZoneIndex};
 use serde::Serialize;
 use serde_json::json;
 use sim::{
@@ -88,7 +88,7 @@ fn measure(name: &str, kind: Kind, zones: u32, kib: u64, depth: u32, window: Win
     let (drive, clock) = drive(name, Some(1))?;
     let job = |zone| Job { kind, zone: ZoneIndex(zone), blocks: kib / 4, depth, pause_ns: 0 };
     let jobs: Vec<Job> = (0..zones).map(job).collect();
-    Ok(Measured::sum(&load::run(&drive, &clock, &jobs, window)?))
+    Ok(Measured::sum(&load::run(&Runtime::new(), &drive, &clock, &jobs, window)?))
 }
 
 /// Every figure that is published.

@@ -111,17 +111,17 @@ struct Running {
 }
 
 /// Runs all jobs at the same time and gives what was measured of each. The clock goes on from
-/// wherever it is.
+/// wherever it is; the tasks of `runtime`, which a device may have as well, end.
 ///
 /// # Errors
 /// When the device refuses or fails a request.
 pub fn run(
+    runtime: &Runtime,
     device: &Rc<dyn ZonedDevice>,
     clock: &Clock,
     jobs: &[Job],
     window: Window,
 ) -> Result<Vec<Measured>> {
-    let runtime = Runtime::new();
     let begin = clock.now_ns();
     let window = Window { from_ns: begin + window.from_ns, to_ns: begin + window.to_ns };
     let failed = Rc::default();
@@ -145,9 +145,12 @@ pub fn run(
         running.push(shared);
     }
     for shared in &running {
+        // Nobody looks at what is written, so that writes may share it.
+        let data = Buf::zeroed(shared.job.blocks as usize * BLOCK);
         for _ in 0..shared.job.depth {
+            let data = if shared.job.kind == Kind::Read { Buf::zeroed(data.len()) } else { data.clone() };
             let shared = shared.clone();
-            runtime.spawn(async move { shared.requests().await });
+            runtime.spawn(async move { shared.requests(data).await });
         }
     }
     runtime.block_on(clock.sleep(window.to_ns.saturating_sub(clock.now_ns())), || clock.advance());
@@ -165,8 +168,7 @@ pub fn run(
 }
 
 impl Running {
-    async fn requests(&self) {
-        let mut data = Buf::zeroed(self.job.blocks as usize * BLOCK);
+    async fn requests(&self, mut data: Buf) {
         while self.failed.borrow().is_none() {
             let submitted = self.clock.now_ns();
             let done: Done = self.device.submit(self.next(data)).await;
