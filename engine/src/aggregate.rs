@@ -17,7 +17,9 @@
 //!   What is in it can still be read, and is written again. Also where it has a ZRWA: an earlier repair
 //!   may have been cut off between the two.
 //! - A finish or reset that came to some parts shows as a zone that is neither full nor empty. Whoever
-//!   asked for it asks again.
+//!   asked for it asks again, and does not believe the write pointer any more. A finish first moves every
+//!   write pointer off the start, or a shutdown in the midst of it would leave parts that look like those
+//!   of a drive that has lost its ZRWAs.
 //!
 //! A zone is reported as it will be, and repaired before the first command that changes it.
 //!
@@ -121,14 +123,22 @@ struct Inner {
     slots: Rc<Slots>,
     geometry: Geometry,
     shape: Shape,
-    /// Up to where each zone has been flushed explicitly; `None` until that has been found out.
-    flushed: RefCell<Vec<Option<u64>>>,
+    /// By zone; `None` until it has been found out.
+    known: RefCell<Vec<Option<Known>>>,
     /// What waits for that, by zone.
     waiting: RefCell<BTreeMap<u32, Vec<(Command, Completer)>>>,
 }
 
+/// What has to be known of a zone to change it.
+#[derive(Clone, Copy, Default)]
+struct Known {
+    zrwa: bool,
+    /// The write pointer, if there is a ZRWA.
+    wp_blocks: u64,
+}
+
 impl Aggregated {
-    /// `device` with every `factor` zones as one. `None` if its zones cannot be aggregated so.
+    /// `device` with every `factor` zones as one, at least 2. `None` if its zones cannot be aggregated so.
     pub fn new(runtime: &Runtime, device: Rc<dyn ZonedDevice>, factor: u32) -> Option<Aggregated> {
         let geometry = Aggregated::geometry_of(device.geometry(), factor)?;
         let unit_blocks = device.geometry().zrwa.map_or(UNIT_BLOCKS, |zrwa| zrwa.size_blocks);
@@ -137,18 +147,18 @@ impl Aggregated {
             runtime: runtime.clone(),
             slots: Rc::default(),
             shape: Shape { factor: factor as u64, unit_blocks },
-            flushed: RefCell::new(vec![None; geometry.zones as usize]),
+            known: RefCell::new(vec![None; geometry.zones as usize]),
             waiting: RefCell::default(),
             geometry,
         })))
     }
 
-    /// What a drive becomes whose zones are aggregated by `factor`, at least 1. `None` if they cannot be:
+    /// What a drive becomes whose zones are aggregated by `factor`. `None` if they cannot be:
     /// there are too few of them, their capacity is no multiple of the unit, or the drive has a ZRWA and a
     /// volatile cache.
     pub fn geometry_of(drive: &Geometry, factor: u32) -> Option<Geometry> {
         let unit_blocks = drive.zrwa.map_or(UNIT_BLOCKS, |zrwa| zrwa.size_blocks);
-        let possible = drive.zones >= factor
+        let possible = (2..=drive.zones).contains(&factor)
             && drive.zone_capacity_blocks.is_multiple_of(unit_blocks)
             && !(drive.zrwa.is_some() && drive.volatile_cache)
             && [drive.max_open, drive.max_active].iter().all(|limit| *limit == 0 || *limit >= factor);
@@ -163,6 +173,10 @@ impl Aggregated {
                 granularity_blocks: zrwa.granularity_blocks,
                 max_zones: zrwa.max_zones / factor,
             }),
+            // No part twice in a command: where there is no ZRWA its blocks have to be written in order.
+            max_transfer_blocks: unit_blocks
+                .saturating_mul(factor as u64 - 1)
+                .min(drive.max_transfer_blocks as u64) as u32,
             max_append_blocks: 0,
             ..drive.clone()
         })
@@ -191,8 +205,8 @@ impl Inner {
             | Command::Finish { zones: Zones::One(zone) } => (*zone, false),
             _ => return self.carry_out(command).unwrap_or_else(Completion::failed),
         };
-        let known = match self.flushed.borrow().get(zone.0 as usize) {
-            Some(flushed) => flushed.is_some(),
+        let known = match self.known.borrow().get(zone.0 as usize) {
+            Some(known) => known.is_some(),
             None => return Completion::failed(Status::LbaOutOfRange),
         };
         let mut waiting = self.waiting.borrow_mut();
@@ -234,20 +248,19 @@ impl Inner {
             }
             Command::FlushZrwa { last } => self.flush_zrwa(last),
             Command::Open { zones: Zones::One(zone), zrwa } => {
+                self.change(zone, |known| known.zrwa |= zrwa);
                 Ok(self.on_parts(zone, |zones| Command::Open { zones, zrwa }))
             }
             Command::Close { zones: Zones::One(zone) } => {
                 Ok(self.on_parts(zone, |zones| Command::Close { zones }))
             }
-            Command::Finish { zones: Zones::One(zone) } => {
-                Ok(self.on_parts(zone, |zones| Command::Finish { zones }))
-            }
+            Command::Finish { zones: Zones::One(zone) } => Ok(self.finish(zone)),
             Command::Reset { zones: Zones::One(zone) } => {
-                self.flushed.borrow_mut()[zone.0 as usize] = Some(0);
+                self.change(zone, |known| *known = Known::default());
                 Ok(self.on_parts(zone, |zones| Command::Reset { zones }))
             }
             Command::Reset { zones: Zones::All } => {
-                self.flushed.borrow_mut().fill(Some(0));
+                self.known.borrow_mut().fill(Some(Known::default()));
                 Ok(self.device.submit(command))
             }
             Command::Report { first, count } => {
@@ -332,8 +345,12 @@ impl Inner {
     }
 
     fn on_parts(&self, zone: ZoneIndex, command: impl Fn(Zones) -> Command) -> Completion {
+        self.join(self.to_parts(zone, command), Buf::default(), Buf::default())
+    }
+
+    fn to_parts(&self, zone: ZoneIndex, command: impl Fn(Zones) -> Command) -> Vec<Completion> {
         let part = |part| self.device.submit(command(Zones::One(self.part(zone, part))));
-        self.join((0..self.shape.factor).map(part).collect(), Buf::default(), Buf::default())
+        (0..self.shape.factor).map(part).collect()
     }
 
     /// Answers when all `parts` have, with the first error and the buffers of the whole.
@@ -345,14 +362,21 @@ impl Inner {
         completion
     }
 
+    fn known(&self, zone: ZoneIndex) -> Known {
+        self.known.borrow()[zone.0 as usize].unwrap_or_default()
+    }
+
+    fn change(&self, zone: ZoneIndex, change: impl FnOnce(&mut Known)) {
+        change(self.known.borrow_mut()[zone.0 as usize].get_or_insert_default());
+    }
+
     fn flush_zrwa(self: &Rc<Self>, last: Lba) -> Result<Completion, DeviceError> {
         let (zone, offset) = self.geometry.locate(last);
-        let to = offset + 1;
-        let from = self.flushed.borrow()[zone.0 as usize].unwrap_or(0);
+        let (from, to) = (self.known(zone).wp_blocks, offset + 1);
         if to <= from || to > self.geometry.zone_capacity_blocks {
             return Err(Status::ZoneBoundaryError.into());
         }
-        self.flushed.borrow_mut()[zone.0 as usize] = Some(to);
+        self.change(zone, |known| known.wp_blocks = to);
         let shape = self.shape;
         let leader = offset / shape.unit_blocks % shape.factor;
         let first = self.flush_part(zone, leader, to);
@@ -360,18 +384,44 @@ impl Inner {
         if !(0..shape.factor).any(|part| moves(&part)) {
             return Ok(first);
         }
-        let (this, (completer, completion)) = (self.clone(), self.slots.pair());
+        let this = self.clone();
+        Ok(self.after(vec![first], move || {
+            (0..shape.factor).filter(moves).map(|part| this.flush_part(zone, part, to)).collect()
+        }))
+    }
+
+    fn finish(self: &Rc<Self>, zone: ZoneIndex) -> Completion {
+        let known = self.known(zone);
+        self.change(zone, |known| known.zrwa = false);
+        let granularity_blocks = self.geometry.zrwa.map_or(1, |zrwa| zrwa.granularity_blocks);
+        let at_start = |part: &u64| known.zrwa && self.shape.share(*part, known.wp_blocks) == 0;
+        let flush = |part| {
+            let last = Lba(self.start(zone, part).0 + granularity_blocks - 1);
+            self.device.submit(Command::FlushZrwa { last })
+        };
+        let flushes: Vec<_> = (0..self.shape.factor).filter(at_start).map(flush).collect();
+        if flushes.is_empty() {
+            return self.on_parts(zone, |zones| Command::Finish { zones });
+        }
+        let this = self.clone();
+        self.after(flushes, move || this.to_parts(zone, |zones| Command::Finish { zones }))
+    }
+
+    /// Answers when all of `first`, and then all that `second` starts, have succeeded.
+    fn after(
+        &self,
+        first: Vec<Completion>,
+        second: impl FnOnce() -> Vec<Completion> + 'static,
+    ) -> Completion {
+        let (completer, completion) = self.slots.pair();
         self.runtime.spawn(async move {
-            let result = match first.await.result {
-                Ok(()) => {
-                    let others = (0..shape.factor).filter(moves);
-                    all(others.map(|part| this.flush_part(zone, part, to)).collect()).await
-                }
-                error => error,
-            };
+            let mut result = all(first).await;
+            if result.is_ok() {
+                result = all(second()).await;
+            }
             completer.complete(Done { result, ..Done::ok() });
         });
-        Ok(completion)
+        completion
     }
 
     /// Moves the write pointer of a part to where that of the whole shall be.
@@ -398,8 +448,8 @@ impl Inner {
     /// Finds out what a zone is, repairs it, and carries out what waits for that.
     async fn learn(self: Rc<Self>, zone: ZoneIndex) {
         let learned = self.repair(zone).await;
-        if let Ok(flushed) = learned {
-            self.flushed.borrow_mut()[zone.0 as usize] = Some(flushed);
+        if let Ok(known) = learned {
+            self.known.borrow_mut()[zone.0 as usize] = Some(known);
         }
         let waiting = self.waiting.borrow_mut().remove(&zone.0).unwrap_or_default();
         let carry_out = |(command, completer)| match learned {
@@ -412,10 +462,11 @@ impl Inner {
         }
     }
 
-    /// Makes a zone what it is reported to be (see the head of this file). Gives its write pointer.
-    async fn repair(&self, zone: ZoneIndex) -> Result<u64, DeviceError> {
+    /// Makes a zone what it is reported to be (see the head of this file).
+    async fn repair(&self, zone: ZoneIndex) -> Result<Known, DeviceError> {
         let parts = self.parts(zone, 1).await?;
         let whole = self.shape.describe(zone, &parts);
+        let known = Known { zrwa: whole.zrwa, wp_blocks: whole.wp_blocks };
         let zrwa_blocks = self.shape.unit_blocks;
         let lags = |(part, info): (u64, &ZoneInfo)| {
             info.state != ZoneState::Full
@@ -423,7 +474,7 @@ impl Inner {
         };
         // Further apart than a flush can leave them: a finish, which will be asked for again.
         if !whole.zrwa || (0..).zip(&parts).any(lags) {
-            return Ok(whole.wp_blocks);
+            return Ok(known);
         }
         for (part, info) in (0..).zip(&parts).filter(|(_, info)| info.state != ZoneState::Full) {
             let empty = info.state == ZoneState::Empty;
@@ -434,7 +485,7 @@ impl Inner {
                 self.flush_part(zone, part, whole.wp_blocks).await.result?;
             }
         }
-        Ok(whole.wp_blocks)
+        Ok(known)
     }
 
     /// Writes what can be read at the start of a zone of the drive again, in a new ZRWA if it is empty.

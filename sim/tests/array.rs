@@ -211,7 +211,7 @@ fn features_from_the_future_are_refused_and_nothing_is_written() {
     for change in
         [|s: &mut Superblock| s.incompatible = 1 << 7, |s: &mut Superblock| s.read_only_compatible = 2]
     {
-        let event = run(&Runtime::new(), examine(&Runtime::new(), &all[0])).unwrap().superblock.event;
+        let event = run(&runtime, examine(&runtime, &all[0])).unwrap().superblock.event;
         rewrite(&all[0], |superblock| {
             change(superblock);
             superblock.event = event + 1;
