@@ -522,3 +522,104 @@ async fn all(completions: Vec<Completion>) -> Result<(), DeviceError> {
     }
     result
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shapes() -> impl Iterator<Item = Shape> {
+        (2..=5).flat_map(|factor| (1..=4).map(move |unit_blocks| Shape { factor, unit_blocks }))
+    }
+
+    /// The parts of a zone with a ZRWA and write pointers at `wps`.
+    fn parts(wps: &[u64]) -> Vec<ZoneInfo> {
+        let info = |wp_blocks| {
+            let state = ZoneState::Closed;
+            ZoneInfo { zone: ZoneIndex(0), state, wp_blocks, capacity_blocks: 100, zrwa: true }
+        };
+        wps.iter().copied().map(info).collect()
+    }
+
+    #[test]
+    fn every_block_has_one_place_and_shares_count_them() {
+        for shape in shapes() {
+            let mut held = vec![0; shape.factor as usize];
+            for offset in 0..4 * shape.factor * shape.unit_blocks {
+                let piece = shape.pieces(offset, 1).next().unwrap();
+                assert_eq!((piece.offset, piece.blocks), (held[piece.part as usize], 1));
+                assert_eq!(shape.position(piece.part, piece.offset), offset);
+                held[piece.part as usize] += 1;
+                for (part, held) in (0..).zip(&held) {
+                    assert_eq!(shape.share(part, offset + 1), *held);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn pieces_of_a_transfer_are_in_their_units_and_no_part_comes_twice() {
+        for shape in shapes() {
+            let most = shape.unit_blocks * (shape.factor - 1);
+            for (offset, blocks) in (0..2 * most).flat_map(|offset| (1..=most).map(move |n| (offset, n))) {
+                let (mut at, mut seen) = (0, Vec::new());
+                for piece in shape.pieces(offset, blocks) {
+                    assert_eq!(piece.at, at);
+                    assert_eq!(shape.position(piece.part, piece.offset), offset + at);
+                    assert!(piece.offset % shape.unit_blocks + piece.blocks <= shape.unit_blocks);
+                    assert!(!seen.contains(&piece.part));
+                    seen.push(piece.part);
+                    at += piece.blocks;
+                }
+                assert_eq!(at, blocks);
+            }
+        }
+    }
+
+    #[test]
+    fn the_window_of_the_whole_is_the_windows_of_the_parts() {
+        for shape in shapes() {
+            let size = shape.factor * shape.unit_blocks;
+            for wp in 0..4 * size {
+                for offset in 0..6 * size {
+                    let piece = shape.pieces(offset, 1).next().unwrap();
+                    let start = shape.share(piece.part, wp);
+                    let in_part = (start..start + shape.unit_blocks).contains(&piece.offset);
+                    assert_eq!(
+                        in_part,
+                        (wp..wp + size).contains(&offset),
+                        "{shape:?}, wp {wp}, block {offset}"
+                    );
+                }
+            }
+        }
+    }
+
+    /// Whichever parts a power cut leaves behind, a flush has happened or not.
+    #[test]
+    fn a_flush_is_as_far_as_its_first_part_says() {
+        for shape in shapes() {
+            let size = shape.factor * shape.unit_blocks;
+            for (from, to) in
+                (0..2 * size).flat_map(|from| (from + 1..=from + size).map(move |to| (from, to)))
+            {
+                let leader = (to - 1) / shape.unit_blocks % shape.factor;
+                let before: Vec<_> = (0..shape.factor).map(|part| shape.share(part, from)).collect();
+                assert_eq!(shape.describe(ZoneIndex(0), &parts(&before)).wp_blocks, from);
+                for moved in (0..1u64 << shape.factor).filter(|moved| moved & (1 << leader) != 0) {
+                    let wp = |part| shape.share(part, if moved & (1 << part) != 0 { to } else { from });
+                    let wps: Vec<_> = (0..shape.factor).map(wp).collect();
+                    assert_eq!(shape.describe(ZoneIndex(0), &parts(&wps)).wp_blocks, to);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_zone_without_a_zrwa_ends_where_the_first_block_is_missing() {
+        let shape = Shape { factor: 3, unit_blocks: 2 };
+        let mut torn = parts(&[2, 1, 2]);
+        torn.iter_mut().for_each(|part| part.zrwa = false);
+        let whole = shape.describe(ZoneIndex(7), &torn);
+        assert_eq!((whole.zone, whole.wp_blocks, whole.zrwa), (ZoneIndex(7), 3, false));
+    }
+}
