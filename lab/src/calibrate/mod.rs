@@ -151,7 +151,13 @@ impl Bench {
     }
 
     fn run(&self, jobs: &[Job], window: Window) -> Result<Vec<Measured>> {
-        load::run(&(Rc::new(self.drive.clone()) as Rc<dyn ZonedDevice>), &self.clock, jobs, window)
+        load::run(
+            &self.runtime,
+            &(Rc::new(self.drive.clone()) as Rc<dyn ZonedDevice>),
+            &self.clock,
+            jobs,
+            window,
+        )
     }
 
     /// Writes a zone from its start without taking any time.

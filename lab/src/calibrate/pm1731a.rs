@@ -22,7 +22,7 @@ pub(super) fn rows() -> Result<Vec<Row>> {
 }
 
 fn bandwidths(table: &mut Table) -> Result<()> {
-    let long = Window::ms(1200, 2200);
+    let long = Window::ms(1200, 1800);
     let zone = measure(NAME, Kind::Write, 1, 64, 8, long)?.mb_s();
     table.row("writes to one zone", zone, 40.0);
     table.source = "eZNS §3.4";
@@ -67,7 +67,7 @@ fn writes_at_and_below_the_rate_of_a_die(table: &mut Table) -> Result<()> {
     let job = Job { period_ns: 16_384_000 / 20, ..Job::new(Kind::Write, 0, 16, 1) };
     let below = bench.run(&[job], Window::ms(100, 1100))?;
     table.row("16 KiB write at 20 MB/s to one zone, p50", below[0].quantile_us(0.5), 93.0);
-    let at = measure(NAME, Kind::Write, 1, 16, 6, Window::ms(1200, 2200))?;
+    let at = measure(NAME, Kind::Write, 1, 16, 6, Window::ms(1200, 1800))?;
     table.row("16 KiB write as fast as the zone can, p50, QD6 taken", at.quantile_us(0.5), 2278.0);
     Ok(())
 }
@@ -89,7 +89,7 @@ fn write_cache(table: &mut Table) -> Result<()> {
     let unloaded = |zone| Job { period_ns: 16_384_000 / 20, ..Job::new(Kind::Write, zone, 16, 1) };
     let alone: Vec<Job> = (0..32).map(unloaded).collect();
     let beside: Vec<Job> = (0..31).map(unloaded).chain([Job::new(Kind::Write, 31, 16, 1)]).collect();
-    let window = Window::ms(1000, 2000);
+    let window = Window::ms(1000, 1800);
     let alone = Measured::sum(&Bench::new(NAME)?.run(&alone, window)?);
     let beside = Measured::sum(&Bench::new(NAME)?.run(&beside, window)?[..31]);
     for (share, published) in [(0.5, 5.6), (0.95, 13.7), (0.99, 8.7), (0.999, 7.6)] {
@@ -164,7 +164,7 @@ fn resets(table: &mut Table) -> Result<()> {
     let further = (1..DIES).map(ZoneIndex).collect();
     let reads = Job { further, ..Job::new(Kind::Read, 0, 4, 32) };
     let window = Window::ms(20, 320);
-    let alone = bench.run(&[reads.clone()], window)?.swap_remove(0);
+    let alone = bench.run(std::slice::from_ref(&reads), window)?.swap_remove(0);
     let mut all: Vec<Job> = (0..jobs).map(reset).collect();
     all.insert(0, reads);
     let beside = bench.run(&all, window)?.swap_remove(0);
