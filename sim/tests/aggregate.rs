@@ -91,8 +91,9 @@ impl Rig {
             let done = self.submit(Command::Read { lba: Lba(from), data, oob });
             assert_eq!(done.result, Ok(()));
             for block in 0..8 {
+                let at = (from + block as u64) as u8;
                 let found = (done.data[block * BLOCK], done.oob[block * 64]);
-                assert_eq!(found, (from as u8 + block as u8 + 1, from as u8 + block as u8 ^ 0x55));
+                assert_eq!(found, (at + 1, at ^ 0x55));
             }
         }
     }
