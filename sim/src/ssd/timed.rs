@@ -223,8 +223,8 @@ impl Inner {
                 stations.read_firmware.serve(self.clock.now_ns(), service)
             }
             Command::Write { lba, .. } => {
-                let first =
-                    if self.is_empty(self.geometry.locate(*lba).0) { timing.first_write_us } else { 0.0 };
+                let (zone, offset) = self.geometry.locate(*lba);
+                let first = if offset == 0 && self.is_empty(zone) { timing.first_write_us } else { 0.0 };
                 let service = stations.exponential_ns(timing.write_firmware_us) + ns(first);
                 stations.write_firmware.serve(self.clock.now_ns(), service)
             }
