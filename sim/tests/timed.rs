@@ -192,3 +192,20 @@ fn reads_give_what_was_written_and_a_drive_that_is_dropped_is_gone() {
         assert_eq!(lost.take().unwrap().result, Err(DeviceError::Gone));
     }
 }
+
+#[test]
+fn namespaces_share_the_drive_and_nothing_else() {
+    let writes = || (0..20).map(|n| write(n * 2, 2)).collect::<Vec<_>>();
+    let (first, clock) = drive(&Timing::zn540(), None);
+    let alone = all(&first, &clock, writes()).1;
+    let (first, clock) = drive(&Timing::zn540(), None);
+    let second = first.namespace(Rc::new(RefCell::new(Ssd::in_memory(&model().geometry))));
+    let behind: Vec<_> = writes().into_iter().map(|command| first.submit(command)).collect();
+    let (answers, both) = all(&second, &clock, writes());
+    assert!(answers.iter().all(|done| done.result.is_ok()));
+    assert!(behind.into_iter().all(|mut done| done.take().unwrap().result.is_ok()));
+    // The acknowledgement and the first write of a zone are all that is not twice as long.
+    assert!(both > alone * 19 / 10 && both < alone * 2, "{both} ns for two, {alone} ns for one");
+    assert_eq!(first.counters(), second.counters());
+    assert_eq!(first.counters().written[Cause::Data as usize], 40);
+}
