@@ -10,7 +10,7 @@ use crate::{
     device::{Command, Completion, DeviceError, Geometry, Slots, ZonedDevice},
     format::{
         Uuid,
-        record::{Record, ZoneRecord},
+        record::{Burned, Record, ZoneRecord},
         superblock::Superblock,
     },
     raid::{Canary, Consistency},
@@ -63,6 +63,8 @@ pub struct Core {
     pub superblock: RefCell<Superblock>,
     /// What the metadata says of every zone.
     pub zones: RefCell<Vec<ZoneRecord>>,
+    /// Blocks of the members' zones that cannot be written again and hold nothing that counts.
+    pub burned: RefCell<Vec<Burned>>,
     /// The last sequence number that was given out.
     pub sequence: Cell<u64>,
     /// Zone states as the host sees them.
@@ -116,6 +118,12 @@ impl Core {
             return log.device.submit(command);
         }
         Completion::failed(DeviceError::Gone)
+    }
+
+    /// Whether writes to a member have to be safe when they complete: it has a volatile cache, but the
+    /// array has none.
+    pub fn writes_through(&self, member: usize) -> bool {
+        !self.geometry.volatile_cache && self.device(member).is_some_and(|d| d.geometry().volatile_cache)
     }
 
     /// The zone of the members that holds logical zone `zone`.

@@ -1,6 +1,7 @@
 //! RAID over zones.
 
 pub mod geometry;
+pub mod log;
 pub mod parity;
 pub mod policy;
 pub mod zrwa;
@@ -44,4 +45,8 @@ pub enum Canary {
     TailsIgnored,
     /// A zone that is empty on all members is taken for one without anything in it.
     EmptyIsUnwritten,
+    /// What lies in burned blocks is believed.
+    BurnedBelieved,
+    /// Partial parity of what was rolled back is believed.
+    StaleParity,
 }

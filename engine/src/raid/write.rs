@@ -15,7 +15,9 @@ use super::{
     Canary, Consistency,
     core::{Core, Seat},
     geometry::{MAX_MEMBERS, Place},
-    parity, zrwa,
+    log, parity,
+    policy::Policy,
+    zrwa,
 };
 use crate::{
     buf::{BLOCK, Buf},
@@ -61,7 +63,8 @@ pub struct Flow {
     pub wanted: u64,
     /// Everything below may be submitted: the window.
     pub limit: u64,
-    /// Chunks that write pointers have claimed, and each member's position in half chunks.
+    /// Chunks that are settled: shown by write pointers or, with the policy `log`, safe; and each
+    /// member's position: its write pointer in half chunks or, with `log`, in blocks, as submitted.
     pub claimed: u64,
     pub positions: [u64; MAX_MEMBERS],
     settling: bool,
@@ -260,9 +263,7 @@ impl Core {
             let offset = begin - index * chunk;
             let member = layout.member(stripe, index);
             if live & (1 << member) != 0 {
-                let lba = self.start(member, zone).0 + stripe * chunk + offset;
-                let completion = self.submit(member, Command::write(Lba(lba), piece.clone(), false));
-                self.track(flow, member, completion, false);
+                self.store(zone, flow, member, stripe * chunk + offset, piece.clone(), false);
             }
             if !whole_stripe {
                 let part = parts.iter().flatten().find(|part| part.index == index);
@@ -328,20 +329,49 @@ impl Core {
         if live & (1 << member) == 0 {
             return;
         }
-        let completion = match place {
+        match place {
             Place::Row(row) => {
                 let wrong = self.canary == Some(Canary::WrongSlot) && row != stripe;
                 let row = row - wrong as u64;
-                let lba = self.start(member, zone).0 + row * self.layout.chunk_blocks + offset;
-                self.submit(member, Command::write(Lba(lba), data, false))
+                self.store(zone, flow, member, row * self.layout.chunk_blocks + offset, data, pooled);
             }
             Place::MetaLog => {
+                // The log keeps it for longer than a write lasts.
+                let data = if pooled { data } else { self.copy(&data) };
                 let (epoch, from) = (flow.epoch, offset as u32);
                 let record = ParityRecord { zone: zone.0, epoch, stripe, index: index as u32, from, data };
-                self.append(member, Record::Parity(record))
+                let completion = self.append(member, Record::Parity(record));
+                self.track(flow, member, completion, false);
             }
+        }
+    }
+
+    /// Submits blocks of a member's part of a zone, from its block `at` on.
+    fn store(&self, zone: ZoneIndex, flow: &mut Flow, member: usize, at: u64, data: Buf, pooled: bool) {
+        let write = |at: u64, data: Buf| {
+            let lba = Lba(self.start(member, zone).0 + at);
+            self.submit(member, Command::write(lba, data, self.writes_through(member)))
         };
-        self.track(flow, member, completion, pooled);
+        if self.layout.policy != Policy::Log {
+            return self.track(flow, member, write(at, data), pooled);
+        }
+        let (burned, rest) = log::split(&mut flow.positions[member], at, data);
+        if let Some(burned) = burned {
+            let completion = self.relocate(zone, flow.epoch, member, at, &burned);
+            self.track(flow, member, completion, false);
+        }
+        if let Some((at, rest)) = rest {
+            self.track(flow, member, write(at, rest), pooled);
+        }
+    }
+
+    /// A copy from the pool.
+    pub fn copy(&self, data: &[u8]) -> Buf {
+        let mut copy = self.pool.borrow_mut().take((data.len() / BLOCK) as u64);
+        if let Some(target) = copy.as_mut() {
+            target.copy_from_slice(data);
+        }
+        copy
     }
 
     /// Remembers a sub-request until it completes; some drives have done it already.
@@ -361,7 +391,7 @@ impl Core {
     }
 
     /// Logs a record on one member.
-    fn append(&self, member: usize, record: Record) -> Completion {
+    pub fn append(&self, member: usize, record: Record) -> Completion {
         let log = self.members[member].log.borrow().clone();
         match log {
             Some(log) if self.active.get() & (1 << member) != 0 => {
@@ -479,10 +509,12 @@ impl Core {
             let wanted = flow.wanted > flow.safe;
             (flow.complete, self.chunks_to_claim(&flow), flow.claimed, wanted)
         };
-        if chunks > claimed {
+        if layout.policy == Policy::Log {
+            self.barrier(self.live(zone.index)).await;
+        } else if chunks > claimed {
             self.claim(zone, chunks).await;
         }
-        if wanted && self.consistency == Consistency::WpLog {
+        if wanted && layout.policy != Policy::Log && self.consistency == Consistency::WpLog {
             let live = self.live(zone.index);
             let aligned = chunks * layout.chunk_blocks == complete;
             if !aligned || zrwa::witness_count(layout, live, chunks) < zrwa::needed(layout, live) {
@@ -501,8 +533,8 @@ impl Core {
     /// Whole chunks that write pointers should show.
     fn chunks_to_claim(&self, flow: &Flow) -> u64 {
         let chunks = flow.complete / self.layout.chunk_blocks;
-        match self.consistency {
-            Consistency::Stripe => chunks - chunks % self.layout.data_chunks(),
+        match (self.layout.policy, self.consistency) {
+            (Policy::Log, _) | (_, Consistency::Stripe) => chunks - chunks % self.layout.data_chunks(),
             _ => chunks,
         }
     }
@@ -545,7 +577,7 @@ impl Core {
             self.end_zone(zone);
         } else {
             let stripe = chunks / self.layout.data_chunks();
-            if stripe + self.layout.distance >= self.layout.rows {
+            if self.layout.policy == Policy::Log || stripe + self.layout.distance >= self.layout.rows {
                 self.forget_logged(zone.index, stripe);
             }
             self.pump(zone);
@@ -556,6 +588,9 @@ impl Core {
     /// Everything below may be submitted when the members of `live` are where they are.
     pub fn window(&self, flow: &Flow, live: u32) -> u64 {
         let rows = match self.canary {
+            _ if self.layout.policy == Policy::Log => {
+                (flow.claimed / self.layout.data_chunks() + self.layout.distance).min(self.layout.rows)
+            }
             Some(Canary::LogSlotOverwritten) => {
                 let furthest = Core::each(live).map(|m| flow.positions[m]).max().unwrap_or(0);
                 (furthest / 2 + self.layout.distance).min(self.layout.rows)
@@ -569,7 +604,7 @@ impl Core {
     fn forget_logged(&self, zone: ZoneIndex, stripe: u64) {
         for member in &self.members {
             if let Some(log) = &*member.log.borrow() {
-                log.live.borrow_mut().parity.forget(zone.0, stripe);
+                log.live.borrow_mut().parity.forget(zone.0, stripe, &mut self.pool.borrow_mut());
             }
         }
     }
