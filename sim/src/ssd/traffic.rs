@@ -76,6 +76,25 @@ impl Counters {
     pub fn flash_blocks(&self) -> u64 {
         self.programmed.iter().sum::<u64>() + self.padding
     }
+
+    /// Both together.
+    pub fn plus(mut self, other: &Counters) -> Counters {
+        self.reads += other.reads;
+        self.writes += other.writes;
+        self.appends += other.appends;
+        self.zrwa_flushes += other.zrwa_flushes;
+        self.finishes += other.finishes;
+        self.resets += other.resets;
+        self.read_blocks += other.read_blocks;
+        for cause in Cause::ALL.map(|cause| cause as usize) {
+            self.written[cause] += other.written[cause];
+            self.expired[cause] += other.expired[cause];
+            self.programmed[cause] += other.programmed[cause];
+        }
+        self.padding += other.padding;
+        self.zrwa_blocks += other.zrwa_blocks;
+        self
+    }
 }
 
 /// Keeps the counters.
