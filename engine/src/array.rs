@@ -793,10 +793,10 @@ fn plan(options: &CreateOptions, drives: &[Drive]) -> Result<Superblock, ArrayEr
         Policy::Zrwa | Policy::InPlace => distance_in_zrwa(chunk, drives)?,
     };
     let geometries = || drives.iter().map(|d| d.device.geometry());
-    let metadata_blocks = geometries().map(|g| g.zone_capacity_blocks).min().unwrap_or(0);
+    let capacity = geometries().map(|g| g.zone_capacity_blocks).min().unwrap_or(0);
     let count = drives.len() as u64;
     let stripe = chunk * (count - 1);
-    let rows = options.zone_size_blocks.map_or(u64::MAX, |size| size / stripe).min(metadata_blocks / chunk);
+    let rows = options.zone_size_blocks.map_or(u64::MAX, |size| size / stripe).min(capacity / chunk);
     let zones = geometries().map(|g| g.zones).min().unwrap_or(0).saturating_sub(META_ZONES);
     if rows == 0 || zones == 0 {
         return fail(format!(
@@ -834,10 +834,11 @@ fn plan(options: &CreateOptions, drives: &[Drive]) -> Result<Superblock, ArrayEr
             .map(|member| SuperblockMember { uuid: member_uuid(array, member, 1), active: true })
             .collect(),
     };
-    let mut log_blocks = checkpoint_blocks(&superblock);
-    if policy == Policy::Log {
-        log_blocks += log::burnable(metadata_blocks, log_blocks);
-    }
+    let log_blocks = match policy {
+        // What is left is for relocated blocks.
+        Policy::Log => checkpoint_blocks(&superblock).max(rows * chunk),
+        Policy::Zrwa | Policy::InPlace => checkpoint_blocks(&superblock),
+    };
     superblock.log_blocks = log_blocks.min(u32::MAX as u64) as u32;
     for drive in drives {
         check_drive(&drive.name, &*drive.device, &superblock)?;

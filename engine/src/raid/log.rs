@@ -11,8 +11,8 @@
 //! **Burned blocks.** After a crash some members may hold blocks beyond the tail, which cannot be taken
 //! back. They are burned: whatever the zone has to hold there later goes to the member's metadata log as
 //! *relocated* blocks, and is read from memory, until the zone is reset. So that there are few, no
-//! stripe is begun before the one [`IN_FLIGHT_STRIPES`] before it is safe; and there is an end to what a
-//! log can take ([`burnable`]).
+//! stripe is begun before the one [`IN_FLIGHT_STRIPES`] before it is safe; and once half of a log is taken
+//! up by them, a member does without its part of a zone until that is rebuilt.
 
 use super::{
     Canary,
@@ -40,12 +40,6 @@ use std::{
 
 /// Stripes of a zone that are in flight at once, at most.
 pub const IN_FLIGHT_STRIPES: u64 = 2;
-
-/// Of a metadata zone of `capacity` blocks in which a checkpoint takes `checkpoint` blocks without them,
-/// so many may be for relocated blocks: half of the rest, as the log has to go on behind a checkpoint.
-pub fn burnable(capacity: u64, checkpoint: u64) -> u64 {
-    capacity.saturating_sub(checkpoint) / 2
-}
 
 /// The write pointer of `member`, in blocks, that goes with a tail at `tail_blocks`.
 pub fn position(layout: &Layout, member: usize, tail_blocks: u64) -> u64 {
@@ -412,11 +406,12 @@ impl Core {
         self.bound_burned()
     }
 
-    /// Sees to it that relocated blocks fit in the logs: a member with too many does without its part of
-    /// a zone until that is rebuilt, and written in its place again.
+    /// Sees to it that relocated blocks fit in the logs. If they would take more than half of what is left
+    /// of one, the member is done without in a zone until that is rebuilt, and in its place again. If no
+    /// member can be done without, they may take all that is left.
     fn bound_burned(&self) -> Result<(), ArrayError> {
         let superblock = self.superblock.borrow();
-        let bound = superblock.log_blocks as u64 - checkpoint_blocks(&superblock);
+        let room = (superblock.log_blocks as u64).saturating_sub(checkpoint_blocks(&superblock));
         let blocks = |b: &Burned| b.to - b.from + 1;
         for member in 0..self.members.len() {
             loop {
@@ -424,15 +419,19 @@ impl Core {
                 for b in self.burned.borrow().iter().filter(|b| b.member as usize == member) {
                     *of_zones.entry(b.zone).or_insert(0) += blocks(b);
                 }
-                if of_zones.values().sum::<u64>() <= bound {
+                let taken = of_zones.values().sum::<u64>();
+                if taken <= room / 2 {
                     break;
                 }
                 let Some((zone, _)) = of_zones.into_iter().max_by_key(|(_, blocks)| *blocks) else { break };
                 let lost = self.zones.borrow()[zone as usize].lost;
                 if lost != 0 || (self.active.get().count_ones() as usize) < self.members.len() {
+                    if taken <= room {
+                        break;
+                    }
                     return Err(ArrayError(format!(
-                        "the metadata log of member {member} has no room for what power cuts have left of zone \
-                         {zone}: assemble with all members"
+                        "the metadata log of member {member} has no room for what power cuts have displaced in \
+                         zone {zone}: assemble with all members"
                     )));
                 }
                 self.zones.borrow_mut()[zone as usize].lost |= 1 << member;

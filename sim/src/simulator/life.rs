@@ -570,7 +570,8 @@ impl World<'_> {
 /// How the subject is made.
 pub(super) fn create_options(scenario: &Scenario, uuid: [u8; 16]) -> CreateOptions {
     let name = "simulated".into();
-    CreateOptions { name, uuid, chunk_blocks: scenario.chunk_blocks, zone_size_blocks: None, policy: None }
+    let (chunk_blocks, policy) = (scenario.chunk_blocks, Some(scenario.policy));
+    CreateOptions { name, uuid, chunk_blocks, zone_size_blocks: None, policy }
 }
 
 fn brief(report: &[ZoneInfo]) -> String {
