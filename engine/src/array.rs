@@ -10,6 +10,7 @@ use crate::{
     device::{Command, Completion, DeviceError, Done, Geometry, Status, ZonedDevice, Zones},
     format::{
         Uuid,
+        oob::OOB_BYTES,
         record::{Burned, ZoneRecord},
         superblock::{NAME_BYTES, Superblock, SuperblockMember},
     },
@@ -180,8 +181,8 @@ async fn look(
     for candidate in found.members.iter().flatten() {
         check_drive(&candidate.drive.name, &*candidate.drive.device, &found.superblock)?;
     }
-    let present = found.members.iter().flatten().map(|candidate| &candidate.drive);
-    let geometry = array_geometry(&found.superblock, present);
+    let mut present = found.members.iter().flatten().map(|candidate| candidate.drive.device.geometry());
+    let geometry = array_geometry(&found.superblock, present.any(|geometry| geometry.volatile_cache));
     let ignored = behaviour.canary == Some(Canary::TailsIgnored);
     let tails = tails.filter(|tails| tails.assembly == found.superblock.assembly && !ignored);
     if let Some(tails) = tails.filter(|tails| tails.blocks.len() != geometry.zones as usize) {
@@ -226,7 +227,8 @@ impl Array {
         behaviour: Behaviour,
     ) -> Result<Array, ArrayError> {
         let superblock = plan(&options, &drives)?;
-        let geometry = array_geometry(&superblock, drives.iter());
+        let volatile = drives.iter().any(|drive| drive.device.geometry().volatile_cache);
+        let geometry = array_geometry(&superblock, volatile);
         for drive in &drives {
             let done = drive.device.submit(Command::Reset { zones: Zones::All }).await;
             done.result
@@ -577,14 +579,17 @@ impl Core {
         sequence: u64,
         behaviour: Behaviour,
     ) -> Rc<Core> {
+        let superblock_event = superblock.event;
         Rc::new(Core {
             runtime: runtime.clone(),
             slots: Rc::default(),
             array: superblock.array,
-            layout: layout_of(&superblock),
+            layout: superblock.layout(),
             table: RefCell::new(ZoneTable::new(&geometry)),
             geometry,
             consistency: behaviour.consistency,
+            volatile: Cell::new(false),
+            generation: Cell::new(superblock_event as u32),
             canary: behaviour.canary,
             members: superblock.members.iter().map(|_| Member::default()).collect(),
             active: Cell::new(0),
@@ -689,6 +694,7 @@ impl Core {
         {
             let mut superblock = self.superblock.borrow_mut();
             (superblock.event, superblock.floor) = (event, floor);
+            self.generation.set(event as u32);
             for (m, member) in superblock.members.iter_mut().enumerate() {
                 member.active = self.active.get() & (1 << m) != 0;
             }
@@ -749,16 +755,6 @@ impl Core {
     }
 }
 
-fn layout_of(superblock: &Superblock) -> Layout {
-    Layout {
-        policy: superblock.policy,
-        members: superblock.members.len(),
-        chunk_blocks: superblock.chunk_blocks as u64,
-        rows: superblock.rows,
-        distance: superblock.distance as u64,
-    }
-}
-
 /// A name for a member that nobody else has, from what is unique about it.
 fn member_uuid(array: Uuid, member: usize, event: u64) -> Uuid {
     let mut uuid = array.0;
@@ -785,9 +781,6 @@ fn plan(options: &CreateOptions, drives: &[Drive]) -> Result<Superblock, ArrayEr
     }
     let policy =
         options.policy.unwrap_or_else(|| Policy::best_for(drives.iter().map(|d| d.device.geometry())));
-    if policy == Policy::InPlace {
-        return fail(format!("the policy '{}' cannot be chosen yet", policy.name()));
-    }
     let distance = match policy {
         Policy::Log => log::IN_FLIGHT_STRIPES,
         Policy::Zrwa | Policy::InPlace => distance_in_zrwa(chunk, drives)?,
@@ -878,27 +871,27 @@ fn active_zones(geometry: &Geometry, policy: Policy) -> u32 {
     limited(geometry.max_open).min(limited(geometry.max_active)).min(zrwas)
 }
 
-/// What the array looks like from outside when it runs with `drives`.
-fn array_geometry<'a>(superblock: &Superblock, mut drives: impl Iterator<Item = &'a Drive>) -> Geometry {
+/// What the array looks like from outside, if a member may lose completed writes (`volatile`) or none.
+fn array_geometry(superblock: &Superblock, volatile: bool) -> Geometry {
     Geometry {
         zones: superblock.zones,
         zone_size_blocks: superblock.zone_size_blocks,
-        zone_capacity_blocks: layout_of(superblock).capacity_blocks(),
+        zone_capacity_blocks: superblock.layout().capacity_blocks(),
         max_open: superblock.max_active,
         max_active: superblock.max_active,
         zrwa: None,
         oob_bytes: 0,
         max_transfer_blocks: 4096,
         max_append_blocks: 4096,
-        volatile_cache: superblock.policy != Policy::Log
-            || drives.any(|drive| drive.device.geometry().volatile_cache),
+        // With ZRAID a write is safe when write pointers or a log show it.
+        volatile_cache: volatile || superblock.policy == Policy::Zrwa,
     }
 }
 
 /// Checks that a drive can hold its part of an array.
 fn check_drive(name: &str, device: &dyn ZonedDevice, superblock: &Superblock) -> Result<(), ArrayError> {
     let geometry = device.geometry();
-    let layout = layout_of(superblock);
+    let layout = superblock.layout();
     let kib = |blocks: u64| blocks * (BLOCK as u64 / 1024);
     let fail = |message: String| Err(ArrayError(format!("{name}: {message}")));
     let sizes = [
@@ -915,7 +908,7 @@ fn check_drive(name: &str, device: &dyn ZonedDevice, superblock: &Superblock) ->
             return fail(format!("{what} {} KiB, {} KiB are needed", kib(have), kib(need)));
         }
     }
-    if superblock.policy.uses_zrwa() {
+    if layout.policy.uses_zrwa() {
         let Some(zrwa) = geometry.zrwa else {
             return fail("it has no ZRWA (Zone Random Write Area), which this array needs".into());
         };
@@ -923,12 +916,23 @@ fn check_drive(name: &str, device: &dyn ZonedDevice, superblock: &Superblock) ->
         if have < need {
             return fail(format!("its ZRWA has {} KiB, {} KiB are needed", kib(have), kib(need)));
         }
-        if !(layout.chunk_blocks / 2).is_multiple_of(zrwa.granularity_blocks) {
+        // Write pointers stop inside chunks where they have to tell what is complete.
+        let (step, what) = match layout.policy {
+            Policy::InPlace => (layout.chunk_blocks, "a chunk"),
+            _ => (layout.chunk_blocks / 2, "half a chunk"),
+        };
+        if !step.is_multiple_of(zrwa.granularity_blocks) {
             let (chunk, granularity) = (kib(layout.chunk_blocks), kib(zrwa.granularity_blocks));
             return fail(format!(
-                "half a chunk of {chunk} KiB is not a multiple of its ZRWA flush granularity of {granularity} KiB"
+                "{what} of {chunk} KiB is not a multiple of its ZRWA flush granularity of {granularity} KiB"
             ));
         }
+    }
+    if layout.policy == Policy::InPlace && (geometry.oob_bytes as usize) < OOB_BYTES {
+        let have = geometry.oob_bytes;
+        return fail(format!(
+            "its blocks have {have} bytes of metadata, the policy 'inplace' needs {OOB_BYTES}: format it so, or choose another policy"
+        ));
     }
     if geometry.zones < superblock.zones + META_ZONES {
         return fail(format!(

@@ -22,7 +22,7 @@ use super::{
     parity,
     policy::Policy,
     read::Piece,
-    recover::{Tail, Verdict, ZoneView},
+    recover::{Held, Tail, Verdict, ZoneView},
     write::Zone,
     zrwa::{Refusal, tail_slots},
 };
@@ -219,7 +219,8 @@ impl Core {
                 let (stripe, block) = (at / layout.chunk_blocks, at % layout.chunk_blocks);
                 let data =
                     self.parity_below(view, &mut evidence, stripe, layout.data_chunks(), block).await?;
-                held.push((member, Lba(self.start(member, zone).0 + at), data));
+                let lba = Lba(self.start(member, zone).0 + at);
+                held.push(Held { member, lba, data, oob: Buf::default() });
             }
         }
         if all_full && blocks == layout.capacity_blocks() && held.is_empty() {
@@ -370,10 +371,9 @@ impl Core {
             let mut live = log.live.borrow_mut();
             live.parity.retain(|zone, epoch, stripe, index, block| {
                 let Some(Some(tail)) = of_zone(zone, epoch) else { return false };
-                let lacking = tail
-                    .held
-                    .iter()
-                    .map(|(m, lba, _)| (lba.0 - self.start(*m, ZoneIndex(zone)).0) / layout.chunk_blocks);
+                let lacking = tail.held.iter().map(|held| {
+                    (held.lba.0 - self.start(held.member, ZoneIndex(zone)).0) / layout.chunk_blocks
+                });
                 let first = lacking.min().unwrap_or(u64::MAX).min(tail.blocks / layout.stripe_blocks());
                 let at = stripe * layout.stripe_blocks() + index * layout.chunk_blocks + block;
                 stripe >= first && (at < tail.blocks || self.canary == Some(Canary::StaleParity))
@@ -501,9 +501,9 @@ impl Core {
     }
 
     /// Writes blocks of members' parts of a quiet zone, and waits for them.
-    pub async fn fill(&self, zone: &Zone, pieces: &[(usize, Lba, Buf)]) {
+    pub async fn fill(&self, zone: &Zone, pieces: &[Held]) {
         let mut pending = Vec::new();
-        for (member, lba, data) in pieces {
+        for Held { member, lba, data, .. } in pieces {
             if self.live(zone.index) & (1 << member) == 0 {
                 continue;
             }
@@ -515,7 +515,7 @@ impl Core {
                 pending.push((self.seat(member), self.relocate(zone.index, flow.epoch, member, at, &burned)));
             }
             if let Some((at, rest)) = rest {
-                let write = Command::write(Lba(start + at), rest, self.writes_through(member));
+                let write = Command::write(Lba(start + at), rest, false);
                 pending.push((self.seat(member), self.submit(member, write)));
             }
         }
@@ -541,7 +541,8 @@ impl Core {
             let data = Buf::copy_of(
                 &zone.flow.borrow().parity[blocks.start as usize * BLOCK..blocks.end as usize * BLOCK],
             );
-            self.fill(zone, &[(member, Lba(self.start(member, zone.index).0 + at), data)]).await;
+            let lba = Lba(self.start(member, zone.index).0 + at);
+            self.fill(zone, &[Held { member, lba, data, oob: Buf::default() }]).await;
         }
     }
 }

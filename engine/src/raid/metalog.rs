@@ -9,7 +9,7 @@
 //! checkpoint and never holds more than one active metadata zone. A zone is reset as soon as the other
 //! one has its checkpoint, and nothing waits for that until its turn comes.
 
-use super::{core::Core, policy::Policy};
+use super::{core::Core, geometry::Layout, policy::Policy};
 use crate::{
     buf::{BLOCK, Buf, BufPool},
     device::{Command, Completer, Completion, DeviceError, Done, Geometry, Status, ZonedDevice, Zones},
@@ -73,20 +73,27 @@ impl LoggedParity {
         slot.blocks.get(block as usize).filter(|buf| !buf.is_empty())
     }
 
-    /// Stripe, chunk and block of everything that was logged of `zone` in `epoch`.
+    /// Forgets what covers anything beyond a tail of a zone.
+    fn forget_beyond(&mut self, tail: &TailRecord, layout: &Layout) {
+        for ((_, stripe, index), slot) in self.0.range_mut((tail.zone, 0, 0)..(tail.zone + 1, 0, 0)) {
+            let covered = stripe * layout.stripe_blocks() + index * layout.chunk_blocks;
+            let kept = tail.tail_blocks.saturating_sub(covered) as usize;
+            slot.blocks.iter_mut().skip(kept).for_each(|block| *block = Buf::default());
+        }
+    }
+
+    /// Everything that was logged of `zone` in `epoch`: stripe, chunk, block.
     pub fn of_zone(&self, zone: u32, epoch: u64) -> impl Iterator<Item = (u64, u64, u64)> {
-        self.0
-            .range((zone, 0, 0)..=(zone, u64::MAX, u64::MAX))
-            .filter(move |(_, slot)| slot.epoch == epoch)
-            .flat_map(|((_, stripe, index), slot)| {
-                let blocks = slot.blocks.iter().enumerate().filter(|(_, buf)| !buf.is_empty());
-                blocks.map(|(block, _)| (*stripe, *index, block as u64))
-            })
+        let slots = self.0.range((zone, 0, 0)..(zone + 1, 0, 0)).filter(move |(_, slot)| slot.epoch == epoch);
+        slots.flat_map(|((_, stripe, index), slot)| {
+            let logged = (0..).zip(&slot.blocks).filter(|(_, block)| !block.is_empty());
+            logged.map(|(block, _)| (*stripe, *index, block))
+        })
     }
 
     /// Whether anything was logged of `zone`.
     pub fn has(&self, zone: u32) -> bool {
-        self.0.range((zone, 0, 0)..=(zone, u64::MAX, u64::MAX)).next().is_some()
+        self.0.range((zone, 0, 0)..(zone + 1, 0, 0)).next().is_some()
     }
 
     /// Forgets the stripes of `zone` below `stripe`; their buffers go to `pool`.
@@ -153,10 +160,16 @@ pub struct Live {
 }
 
 impl Live {
-    pub fn apply(&mut self, record: &Record, chunk_blocks: u64) {
+    pub fn apply(&mut self, record: &Record, layout: &Layout) {
+        let chunk_blocks = layout.chunk_blocks;
         match record {
             Record::Parity(parity) => self.add(parity, chunk_blocks),
-            Record::Tail(tail) => self.add_tail(*tail),
+            Record::Tail(tail) => {
+                if tail.generation > 0 {
+                    self.parity.forget_beyond(tail, layout);
+                }
+                self.add_tail(*tail);
+            }
             Record::Checkpoint(checkpoint) => {
                 *self = Live::default();
                 checkpoint.parity.iter().for_each(|parity| self.add(parity, chunk_blocks));
@@ -175,7 +188,9 @@ impl Live {
 
     fn add_tail(&mut self, tail: TailRecord) {
         let known = self.tails.entry(tail.zone).or_insert(tail);
-        if (known.epoch, known.tail_blocks) < (tail.epoch, tail.tail_blocks) {
+        if (known.epoch, known.generation, known.tail_blocks)
+            < (tail.epoch, tail.generation, tail.tail_blocks)
+        {
             *known = tail;
         }
     }
@@ -240,7 +255,7 @@ impl MetaLog {
     /// Queues a record; it is safe when the completion says so.
     pub fn append(self: &Rc<Self>, core: &Core, record: Record, sequence: u64) -> Completion {
         let (completer, completion) = core.slots.pair();
-        self.live.borrow_mut().apply(&record, core.layout.chunk_blocks);
+        self.live.borrow_mut().apply(&record, &core.layout);
         self.queue.borrow_mut().push_back((Some(record), sequence, completer));
         self.work.open();
         completion
@@ -315,7 +330,7 @@ impl MetaLog {
             // queued.
             self.checkpoint(core).await
         } else {
-            self.write(core, &bytes, durable || core.writes_through(self.member)).await
+            self.write(core, &bytes, durable).await
         };
         self.bytes.set(bytes);
         result
@@ -403,9 +418,17 @@ pub fn log_blocks(geometry: &Geometry, policy: Policy) -> u64 {
 /// Blocks that a checkpoint may take without relocated blocks, with the partial parity of every zone
 /// that can be active, and room to go on.
 pub fn checkpoint_blocks(superblock: &Superblock) -> u64 {
-    let (chunk, distance) = (superblock.chunk_blocks as u64, superblock.distance as u64);
+    let Layout { chunk_blocks: chunk, distance, .. } = superblock.layout();
     let table = (superblock.zones as u64 * 24).div_ceil(BLOCK as u64);
-    2 + table + superblock.max_active as u64 * distance * (chunk + 1) + chunk + 8
+    // A member has one slot of each of these stripes, or every other one of a few.
+    let slots = match superblock.policy {
+        Policy::InPlace => {
+            let members = superblock.members.len() as u64;
+            distance.div_ceil(members) * ((members - 1) / 2)
+        }
+        Policy::Log | Policy::Zrwa => distance,
+    };
+    2 + table + superblock.max_active as u64 * slots * (chunk + 1) + chunk + 8
 }
 
 /// What a drive's metadata zones hold.
@@ -562,7 +585,7 @@ async fn read_head(device: &Rc<dyn ZonedDevice>, zone: u32) -> Result<(ReadLog, 
     })?;
     let Record::Checkpoint(checkpoint) = &first else { return Err(NoLog::Damaged) };
     let mut live = Live::default();
-    live.apply(&first, checkpoint.superblock.chunk_blocks as u64);
+    live.apply(&first, &checkpoint.superblock.layout());
     let (generation, policy) = (checkpoint.generation, checkpoint.superblock.policy);
     reader.written = reader.written.min(log_blocks(geometry, policy));
     reader.pass(blocks);
@@ -574,20 +597,19 @@ impl ReadLog {
     /// Reads what follows the checkpoint.
     async fn read_on(&mut self, reader: &mut Reader<'_>) -> Result<(), NoLog> {
         let Some((Record::Checkpoint(checkpoint), _)) = self.records.first() else { return Ok(()) };
-        let superblock = &checkpoint.superblock;
-        let (chunk_blocks, distance) = (superblock.chunk_blocks as u64, superblock.distance as u64);
+        let layout = checkpoint.superblock.layout();
         // Nothing is given back here.
         let mut pool = BufPool::default();
         while reader.at < reader.written {
             let origin = Origin { lba: reader.start + reader.at, ..self.origin };
             match reader.record(origin).await {
                 Ok((record, sequence, blocks)) => {
-                    self.live.apply(&record, chunk_blocks);
+                    self.live.apply(&record, &layout);
                     self.sequence = self.sequence.max(sequence);
                     match record {
                         Record::Parity(parity) => {
                             // A stripe is begun when the one `distance` before is safe.
-                            let safe = parity.stripe.saturating_sub(distance);
+                            let safe = parity.stripe.saturating_sub(layout.distance);
                             self.live.parity.forget(parity.zone, safe, &mut pool);
                             self.parities += 1;
                         }

@@ -1,6 +1,7 @@
 //! RAID over zones.
 
 pub mod geometry;
+pub mod inplace;
 pub mod log;
 pub mod parity;
 pub mod policy;
@@ -49,4 +50,6 @@ pub enum Canary {
     BurnedBelieved,
     /// Partial parity of what was rolled back is believed.
     StaleParity,
+    /// Policy `inplace`: every version of a stripe's parity overwrites the one before, at any time.
+    OneParityPlace,
 }

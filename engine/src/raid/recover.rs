@@ -286,7 +286,15 @@ pub struct Tail {
     pub revived: u32,
     /// What has to be written back where write pointers have not moved, by member; with the policy
     /// `log`, what is lacking of the parity of complete stripes.
-    pub held: Vec<(usize, Lba, Buf)>,
+    pub held: Vec<Held>,
+}
+
+/// Blocks of a member that are to be written, with their metadata if they have any.
+pub struct Held {
+    pub member: usize,
+    pub lba: Lba,
+    pub data: Buf,
+    pub oob: Buf,
 }
 
 /// What log blocks say of a zone.
@@ -344,6 +352,9 @@ impl Core {
         }
         if record.finished == Some(0) {
             return Ok(Verdict::Finish(None));
+        }
+        if self.layout.policy == Policy::InPlace {
+            return self.judge_in_place(view, &wps).await;
         }
         let all_empty = present().all(|(m, info)| info.state == ZoneState::Empty || !trusted(m));
         let logged = self.logged_tail(view.zone, &record, &wps, all_empty).await;
@@ -585,6 +596,9 @@ impl Core {
             Verdict::Open(tail) => {
                 let blocks = tail.blocks;
                 let running = Rc::new(self.go_on(zone, tail).await);
+                if self.layout.policy == Policy::InPlace {
+                    self.secure_in_place(&running).await;
+                }
                 self.running.borrow_mut().insert(zone.0, running.clone());
                 self.start_tasks(&running);
                 self.make_safe(&running, blocks).await.map_err(failed)

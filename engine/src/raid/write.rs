@@ -15,14 +15,17 @@ use super::{
     Canary, Consistency,
     core::{Core, Seat},
     geometry::{MAX_MEMBERS, Place},
-    log, parity,
+    inplace, log, parity,
     policy::Policy,
     zrwa,
 };
 use crate::{
     buf::{BLOCK, Buf},
     device::{Command, Completer, Completion, DeviceError, Done, Status, Zones},
-    format::record::{Origin, ParityRecord, Record, TailRecord},
+    format::{
+        oob::Content,
+        record::{Origin, ParityRecord, Record, TailRecord},
+    },
     runtime::Gate,
     zone::{Lba, ZoneIndex},
 };
@@ -67,7 +70,9 @@ pub struct Flow {
     /// member's position: its write pointer in half chunks or, with `log`, in blocks, as submitted.
     pub claimed: u64,
     pub positions: [u64; MAX_MEMBERS],
-    settling: bool,
+    pub settling: bool,
+    /// Policy `inplace`: the tail in the zone's last tail record.
+    pub told: u64,
     /// Which of the two log blocks was written last.
     pub log_block: u64,
     /// Explicit flushes that are on their way: one caller of `move_to` at a time.
@@ -197,6 +202,9 @@ impl Core {
         }
         let (zones, zrwa) = (Zones::One(Core::physical(zone.index)), self.layout.policy.uses_zrwa());
         self.on_all(self.live(zone.index), "open zone", |_| Command::Open { zones, zrwa }).await;
+        if self.layout.policy == Policy::InPlace {
+            self.begin_generation(&zone, 0).await;
+        }
         zone.flow.borrow_mut().opening = false;
         zone.changed.open();
         self.start_tasks(&zone);
@@ -223,7 +231,16 @@ impl Core {
             debug_assert_eq!(front.at, flow.next);
             let left = front.data.blocks() - front.done_blocks;
             let (stripe, from) = (front.at / stripe_blocks, front.at % stripe_blocks);
-            let blocks = left.min(stripe_blocks - from);
+            let mut blocks = left.min(stripe_blocks - from);
+            if self.layout.policy == Policy::InPlace {
+                let to = self.plan_end_in_place(from, from + blocks);
+                blocks = to - from;
+                if let Some(needed) = self.needs_in_place(flow.safe, flow.next - from, from, to) {
+                    flow.wanted = flow.wanted.max(needed);
+                    zone.completed.open();
+                    break;
+                }
+            }
             let data = if blocks == front.data.blocks() {
                 front.data.clone()
             } else {
@@ -263,7 +280,8 @@ impl Core {
             let offset = begin - index * chunk;
             let member = layout.member(stripe, index);
             if live & (1 << member) != 0 {
-                self.store(zone, flow, member, stripe * chunk + offset, piece.clone(), false);
+                let at = stripe * chunk + offset;
+                self.store(zone, flow, member, at, (piece.clone(), false), Content::Data);
             }
             if !whole_stripe {
                 let part = parts.iter().flatten().find(|part| part.index == index);
@@ -325,15 +343,20 @@ impl Core {
         data: Buf,
         pooled: bool,
     ) {
-        let (member, place) = self.layout.slot(stripe, index);
+        let (member, mut place) = self.layout.slot(stripe, index);
         if live & (1 << member) == 0 {
             return;
+        }
+        if self.canary == Some(Canary::OneParityPlace) {
+            place = Place::Row(stripe);
         }
         match place {
             Place::Row(row) => {
                 let wrong = self.canary == Some(Canary::WrongSlot) && row != stripe;
                 let row = row - wrong as u64;
-                self.store(zone, flow, member, row * self.layout.chunk_blocks + offset, data, pooled);
+                let at = row * self.layout.chunk_blocks + offset;
+                let content = inplace::version_of(stripe, row, index);
+                self.store(zone, flow, member, at, (data, pooled), content);
             }
             Place::MetaLog => {
                 // The log keeps it for longer than a write lasts.
@@ -346,22 +369,28 @@ impl Core {
         }
     }
 
-    /// Submits blocks of a member's part of a zone, from its block `at` on.
-    fn store(&self, zone: ZoneIndex, flow: &mut Flow, member: usize, at: u64, data: Buf, pooled: bool) {
-        let write = |at: u64, data: Buf| {
-            let lba = Lba(self.start(member, zone).0 + at);
-            self.submit(member, Command::write(lba, data, self.writes_through(member)))
+    /// Submits blocks of a member's part of a zone, from its block `at` on, and whether their buffer is the
+    /// pool's.
+    fn store(
+        &self,
+        zone: ZoneIndex,
+        flow: &mut Flow,
+        member: usize,
+        at: u64,
+        (data, pooled): (Buf, bool),
+        content: Content,
+    ) {
+        let (burned, rest) = match self.layout.policy {
+            Policy::Log => log::split(&mut flow.positions[member], at, data),
+            Policy::Zrwa | Policy::InPlace => (None, Some((at, data))),
         };
-        if self.layout.policy != Policy::Log {
-            return self.track(flow, member, write(at, data), pooled);
-        }
-        let (burned, rest) = log::split(&mut flow.positions[member], at, data);
         if let Some(burned) = burned {
             let completion = self.relocate(zone, flow.epoch, member, at, &burned);
             self.track(flow, member, completion, false);
         }
         if let Some((at, rest)) = rest {
-            self.track(flow, member, write(at, rest), pooled);
+            let completion = self.submit(member, self.write_of(member, zone, at, rest, content, false));
+            self.track(flow, member, completion, pooled);
         }
     }
 
@@ -377,11 +406,7 @@ impl Core {
     /// Remembers a sub-request until it completes; some drives have done it already.
     fn track(&self, flow: &mut Flow, member: usize, mut completion: Completion, pooled: bool) {
         match completion.take() {
-            Some(done) if done.result.is_ok() => {
-                if pooled {
-                    self.pool.borrow_mut().give(done.data);
-                }
-            }
+            Some(done) if done.result.is_ok() => self.give_back(done, pooled),
             Some(done) => {
                 let completion = Completion::ready(done);
                 flow.subs.push_back(Sub { seat: self.seat(member), completion, pooled });
@@ -405,7 +430,12 @@ impl Core {
     async fn reap_flights(self: Rc<Self>, zone: Rc<Zone>) {
         loop {
             let submitted = zone.submitted.wait();
-            match self.reap(&zone) {
+            let reaped = self.reap(&zone);
+            if self.layout.policy == Policy::InPlace {
+                // More may be submitted now.
+                self.pump(&zone);
+            }
+            match reaped {
                 Reaped::Ended => return,
                 Reaped::Idle => submitted.await,
                 Reaped::Membership => self.membership_settled().await,
@@ -422,8 +452,15 @@ impl Core {
         if let Err(error) = done.result {
             self.member_failed(seat, error, "write");
         }
+        self.give_back(done, pooled);
+    }
+
+    /// Returns the buffers of a sub-request to the pool.
+    fn give_back(&self, done: Done, pooled: bool) {
+        let mut pool = self.pool.borrow_mut();
+        pool.give(done.oob);
         if pooled {
-            self.pool.borrow_mut().give(done.data);
+            pool.give(done.data);
         }
     }
 
@@ -465,14 +502,22 @@ impl Core {
         result
     }
 
+    /// Whether a write survives a power cut, and the loss of a member, once it is complete.
+    fn safe_when_complete(&self) -> bool {
+        self.layout.policy != Policy::Zrwa && !self.volatile.get()
+    }
+
     fn complete(&self, flow: &mut Flow, flight: Flight) {
         flow.complete = flow.complete.max(flight.end);
+        if self.safe_when_complete() {
+            flow.safe = flow.complete;
+        }
         let Some(Queued { data, fua, lba, completer, .. }) = flight.last else { return };
         let mut done = Done { data, lba, ..Done::ok() };
         if self.failed.get() {
             done.result = Err(Status::InternalError.into());
             completer.complete(done);
-        } else if fua {
+        } else if (fua || !self.geometry.volatile_cache) && flow.safe < flight.end {
             flow.wanted = flow.wanted.max(flight.end);
             flow.waiting.push_back((flight.end, completer, done));
         } else {
@@ -499,6 +544,9 @@ impl Core {
         if self.failed.get() {
             self.give_up(zone);
             return false;
+        }
+        if layout.policy == Policy::InPlace {
+            return self.settle_in_place(zone).await;
         }
         let (complete, chunks, claimed, wanted) = {
             let mut flow = zone.flow.borrow_mut();
@@ -539,8 +587,11 @@ impl Core {
         }
     }
 
-    fn unsettled(&self, flow: &Flow) -> bool {
-        let claim = self.chunks_to_claim(flow) > flow.claimed;
+    pub fn unsettled(&self, flow: &Flow) -> bool {
+        let claim = match self.layout.policy {
+            Policy::InPlace => self.rows_are_due(flow),
+            _ => self.chunks_to_claim(flow) > flow.claimed,
+        };
         !flow.frozen && (claim || (flow.wanted > flow.safe && flow.complete > flow.safe))
     }
 
@@ -555,7 +606,7 @@ impl Core {
     }
 
     /// Writes down what a round of settling has reached, and lets go who waited for it.
-    fn settled(&self, zone: &Zone, chunks: u64, safe: u64, full: bool) {
+    pub fn settled(&self, zone: &Zone, chunks: u64, safe: u64, full: bool) {
         {
             let mut flow = zone.flow.borrow_mut();
             let flow = &mut *flow;
@@ -677,7 +728,7 @@ impl Core {
             flow.log_block = 1 - flow.log_block;
             (flow.epoch, flow.log_block)
         };
-        let record = Record::Tail(TailRecord { zone: zone.index.0, epoch, tail_blocks });
+        let record = Record::Tail(TailRecord { zone: zone.index.0, generation: 0, epoch, tail_blocks });
         let mut pending = Vec::new();
         for member in members.into_iter().filter(|m| live & (1 << m) != 0) {
             let completion = match place {
@@ -699,7 +750,7 @@ impl Core {
 
     /// Brings the members' zones to their full state when the capacity is not a whole number of
     /// rows.
-    async fn fill_zones(&self, zone: &Zone) {
+    pub async fn fill_zones(&self, zone: &Zone) {
         let used = self.layout.rows * self.layout.chunk_blocks;
         let zones = Zones::One(Core::physical(zone.index));
         let short = Core::each(self.live(zone.index))

@@ -481,7 +481,10 @@ impl World<'_> {
                     }
                     return Err(Failure(format!("the array does not assemble: {why}")));
                 }
-                Some(Ok(subject)) => self.subject = Some(subject),
+                Some(Ok(subject)) => {
+                    self.oracle.volatile_cache = subject.geometry().volatile_cache;
+                    self.subject = Some(subject);
+                }
             }
             let report = self.report()?;
             let members = self.subject.as_ref().map(|subject| subject.members());

@@ -97,7 +97,7 @@ pub struct Scenario {
 impl Scenario {
     /// Draws a scenario, for one policy or for any.
     pub fn draw(rng: &mut Rng, policy: Option<Policy>) -> Scenario {
-        let drawn = [Policy::Zrwa, Policy::Log][rng.chance(1, 3) as usize];
+        let drawn = [Policy::Zrwa, Policy::Log, Policy::InPlace][rng.below(3) as usize];
         let policy = policy.unwrap_or(drawn);
         let members = if rng.chance(1, 8) { 3 + rng.below(7) } else { 3 + rng.below(4) } as usize;
         let chunk_blocks = 2u64 << rng.below(3);
@@ -150,7 +150,8 @@ pub(super) fn draw_roomier(rng: &mut Rng, least: &Geometry) -> Geometry {
 }
 
 fn draw_drive(rng: &mut Rng, policy: Policy, chunk_blocks: u64) -> Geometry {
-    let fg = 1u64 << rng.below(chunk_blocks.trailing_zeros() as u64);
+    let whole_chunks = (policy == Policy::InPlace) as u64;
+    let fg = 1u64 << rng.below(chunk_blocks.trailing_zeros() as u64 + whole_chunks);
     let window_chunks = if rng.chance(1, 4) { 2 + rng.below(2) } else { 4 + rng.below(5) };
     let zones = 4 + rng.below(7) as u32;
     // One of the limits decides; the others are no tighter, or do not exist.
@@ -169,6 +170,7 @@ fn draw_drive(rng: &mut Rng, policy: Policy, chunk_blocks: u64) -> Geometry {
     let metadata = match policy {
         // Some for the partial parity, and more than power cuts displace in a run.
         Policy::Log => 11 + chunk_blocks + 40 * open.min(3) * (chunk_blocks + 1),
+        Policy::InPlace => 11 + chunk_blocks + open * (window_chunks / 2).max(4) * (chunk_blocks + 1),
         _ => 11 + chunk_blocks + open * (window_chunks / 2) * (chunk_blocks + 1),
     };
     let least = metadata.max(chunk_blocks * (window_chunks + 2));
@@ -189,7 +191,11 @@ fn draw_drive(rng: &mut Rng, policy: Policy, chunk_blocks: u64) -> Geometry {
         max_open,
         max_active,
         zrwa: (policy.uses_zrwa() || rng.chance(1, 4)).then_some(zrwa),
-        oob_bytes: if rng.chance(1, 2) { 64 } else { 0 },
+        oob_bytes: match (policy, rng.chance(1, 2)) {
+            (_, true) => 64,
+            (Policy::InPlace, false) => 16,
+            _ => 0,
+        },
         max_transfer_blocks: [8, 16, 32, 64][rng.below(4) as usize].max(chunk_blocks as u32),
         max_append_blocks: [0, 8, 32][rng.below(3) as usize],
         volatile_cache: rng.chance(3, 10),
