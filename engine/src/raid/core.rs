@@ -6,12 +6,11 @@ use super::{
     write::Zone,
 };
 use crate::{
-    array::Drive,
     buf::BufPool,
     device::{Command, Completion, DeviceError, Geometry, Slots, ZonedDevice},
     format::{
         Uuid,
-        record::{Record, ZoneRecord},
+        record::{Burned, Record, ZoneRecord},
         superblock::Superblock,
     },
     raid::{Canary, Consistency},
@@ -29,8 +28,6 @@ use std::{
 pub struct Member {
     /// How many drives have been in this place: an error of an earlier one is not the present one's.
     incarnation: Cell<u32>,
-    /// The drive as it was handed in.
-    pub drive: RefCell<Option<Rc<dyn ZonedDevice>>>,
     pub log: RefCell<Option<Rc<MetaLog>>>,
     /// Distance between two zones of the drive.
     zone_size_blocks: Cell<u64>,
@@ -70,6 +67,8 @@ pub struct Core {
     pub superblock: RefCell<Superblock>,
     /// What the metadata says of every zone.
     pub zones: RefCell<Vec<ZoneRecord>>,
+    /// Blocks of the members' zones that cannot be written again and hold nothing that counts.
+    pub burned: RefCell<Vec<Burned>>,
     /// The last sequence number that was given out.
     pub sequence: Cell<u64>,
     /// Zone states as the host sees them.
@@ -198,14 +197,13 @@ impl Core {
     }
 
     /// Gives `member` its drive.
-    pub fn put(&self, member: usize, drive: Drive, log: Rc<MetaLog>) {
+    pub fn put(&self, member: usize, name: String, log: Rc<MetaLog>) {
         let place = &self.members[member];
         place.incarnation.set(place.incarnation.get() + 1);
         place.zone_size_blocks.set(log.device.geometry().zone_size_blocks);
         self.volatile.set(self.volatile.get() || log.device.geometry().volatile_cache);
         *place.log.borrow_mut() = Some(log);
-        *place.name.borrow_mut() = drive.name;
-        *place.drive.borrow_mut() = Some(drive.device);
+        *place.name.borrow_mut() = name;
         self.active.set(self.active.get() | 1 << member);
     }
 
