@@ -333,13 +333,7 @@ impl Buffer {
 
 /// A service time with this mean, exponentially distributed.
 fn exponential_ns(rng: &mut Option<Rng>, mean_us: f64) -> u64 {
-    ns(match rng {
-        Some(rng) => {
-            let unit = (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
-            -(1.0 - unit).ln() * mean_us
-        }
-        None => mean_us,
-    })
+    ns(mean_us * rng.as_mut().map_or(1.0, Rng::exponential))
 }
 
 pub(super) fn ns(us: f64) -> u64 {
