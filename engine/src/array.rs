@@ -825,12 +825,12 @@ fn plan(options: &CreateOptions, drives: &[Drive]) -> Result<Superblock, ArrayEr
     }
     // A checkpoint with the partial parity of every zone at its end, and room to go on.
     let table = (zones as u64 * 24).div_ceil(BLOCK as u64);
-    // A member has one slot of each of these stripes, or every other one of a few.
     let slots = match policy {
-        Policy::InPlace => distance.div_ceil(count) * ((count - 1) / 2),
-        _ => distance,
+        // All those of a stripe are on one member, but only the last one is kept: in a few records.
+        Policy::InPlace => distance.div_ceil(count) * (chunk + 4),
+        _ => distance * (chunk + 1),
     };
-    let log_blocks = 2 + table + active as u64 * slots * (chunk + 1) + chunk + 8;
+    let log_blocks = 2 + table + active as u64 * slots + chunk + 8;
     let array = Uuid(options.uuid);
     let superblock = Superblock {
         compatible: 0,

@@ -8,7 +8,7 @@
 //! Zones are reset and finished here in an order that never leaves the member without a valid
 //! checkpoint and never holds more than one active metadata zone.
 
-use super::{core::Core, geometry::Layout};
+use super::{core::Core, geometry::Layout, policy::Policy};
 use crate::{
     buf::{BLOCK, Buf},
     device::{Command, Completer, Completion, DeviceError, Done, Geometry, Status, ZonedDevice, Zones},
@@ -65,6 +65,15 @@ impl LoggedParity {
     pub fn get(&self, zone: u32, epoch: u64, stripe: u64, index: u64, block: u64) -> Option<&Buf> {
         let slot = self.0.get(&(zone, stripe, index)).filter(|slot| slot.epoch == epoch)?;
         slot.blocks.get(block as usize).filter(|buf| !buf.is_empty())
+    }
+
+    /// Forgets the versions of a stripe's parity that one replaces: it would overwrite them in a zone.
+    fn forget_versions_before(&mut self, version: &ParityRecord) {
+        let earlier = (version.zone, version.stripe, 0)..(version.zone, version.stripe, version.index as u64);
+        for (_, slot) in self.0.range_mut(earlier) {
+            let blocks = slot.blocks.iter_mut().skip(version.from as usize);
+            blocks.take(version.data.blocks() as usize).for_each(|block| *block = Buf::default());
+        }
     }
 
     /// Forgets what covers anything beyond a tail of a zone.
@@ -138,7 +147,12 @@ impl Live {
     pub fn apply(&mut self, record: &Record, layout: &Layout) {
         let chunk_blocks = layout.chunk_blocks;
         match record {
-            Record::Parity(parity) => self.parity.add(parity, chunk_blocks),
+            Record::Parity(parity) => {
+                if layout.policy == Policy::InPlace {
+                    self.parity.forget_versions_before(parity);
+                }
+                self.parity.add(parity, chunk_blocks);
+            }
             Record::Tail(tail) => {
                 if tail.generation > 0 {
                     self.parity.forget_beyond(tail, layout);

@@ -168,7 +168,7 @@ fn draw_drive(rng: &mut Rng, policy: Policy, chunk_blocks: u64) -> Geometry {
     let decisive = [max_open, max_active, max_zones].into_iter().filter(|limit| *limit > 0).min();
     let open = decisive.unwrap_or(limit) as u64 - 2;
     let metadata = match policy {
-        Policy::InPlace => 11 + chunk_blocks + open * (window_chunks / 2).max(4) * (chunk_blocks + 1),
+        Policy::InPlace => 11 + chunk_blocks + open * (window_chunks / 2).div_ceil(3) * (chunk_blocks + 4),
         _ => 11 + chunk_blocks + open * (window_chunks / 2) * (chunk_blocks + 1),
     };
     let least = metadata.max(chunk_blocks * (window_chunks + 2));
