@@ -2,12 +2,16 @@
 
 use crate::{
     classify::classifier,
+    fifo::Fifo,
     figure::{Row, Written},
     load::{self, Job, Kind, Window},
+    partition::Partition,
+    stream::Stream,
     system::System,
 };
 use anyhow::Context;
 use engine::{
+    aggregate::Aggregated,
     array::{Array, CreateOptions, Drive},
     buf::BLOCK,
     device::ZonedDevice,
@@ -16,6 +20,7 @@ use engine::{
 };
 use sim::{
     clock::Clock,
+    rng::Rng,
     ssd::{Cause, Counters, Model, NoMedia, Ssd, TimedDrive},
     timing::Timing,
 };
@@ -25,6 +30,9 @@ use std::{
     rc::Rc,
 };
 
+/// Zones of a partition, where a drive is cut into several (ZRAID §6.5).
+const PARTITION_ZONES: u32 = 8000;
+
 /// What is built.
 #[derive(Clone)]
 pub struct Setup {
@@ -32,9 +40,16 @@ pub struct Setup {
     pub model: Model,
     pub timing: Timing,
     pub members: usize,
+    /// All members are partitions of one drive.
+    pub partitioned: bool,
+    /// Zones of a drive that are one.
+    pub aggregate: u32,
     pub chunk_kib: u64,
     /// Decides the jitter of the drives; `None` for none.
     pub seed: Option<u64>,
+    /// What a sub-request takes in RAIZN's queue. A guess: a lock and a list that processors pass to
+    /// each other. Nothing is published but that it is the bottleneck (ZRAID §6.1).
+    pub fifo_us: f64,
 }
 
 impl Setup {
@@ -45,9 +60,18 @@ impl Setup {
             model: Model::zn540(),
             timing: Timing::zn540(),
             members: 5,
+            partitioned: false,
+            aggregate: 1,
             chunk_kib: 64,
             seed: Some(1),
+            fifo_us: 2.0,
         }
+    }
+
+    /// Five partitions of one PM1731a, four zones as one, as in ZRAID §6.5.
+    pub fn pm1731a(system: System) -> Setup {
+        let (model, timing) = (Model::pm1731a(), Timing::pm1731a());
+        Setup { model, timing, partitioned: true, aggregate: 4, ..Setup::zn540(system) }
     }
 }
 
@@ -68,11 +92,19 @@ impl Load {
     }
 }
 
+/// What streams of writes left on the drives.
+pub struct Left {
+    pub host_bytes: u64,
+    pub flash_write_amplification: f64,
+    pub written: Written,
+    pub resets: u64,
+}
+
 /// An array that can be run.
 pub struct Bed {
     pub clock: Clock,
     pub runtime: Runtime,
-    pub array: Array,
+    pub array: Rc<dyn ZonedDevice>,
     drives: Vec<TimedDrive>,
     system: System,
 }
@@ -84,17 +116,26 @@ impl Bed {
     /// When the drives cannot have such an array.
     pub fn new(setup: &Setup) -> anyhow::Result<Bed> {
         let (clock, runtime) = (Clock::new(), Runtime::new());
-        let drives: Vec<TimedDrive> = (0..setup.members as u64)
-            .map(|member| {
+        let count = setup.members as u32;
+        let drives: Vec<TimedDrive> = (0..if setup.partitioned { 1 } else { count as u64 })
+            .map(|drive| {
                 let geometry = &setup.model.geometry;
-                let ssd = Rc::new(RefCell::new(Ssd::new(geometry.clone(), Box::new(NoMedia::new(geometry)))));
-                TimedDrive::new(ssd, &setup.timing, &clock, setup.seed.map(|seed| seed * 1000 + member))
+                let ssd = Ssd::new(geometry.clone(), Box::new(NoMedia::new(geometry)));
+                let seed = setup.seed.map(|seed| seed * 1000 + drive);
+                TimedDrive::new(Rc::new(RefCell::new(ssd)), &setup.timing, &clock, seed)
             })
             .collect();
-        let members = drives.iter().enumerate().map(|(member, drive)| {
-            let device: Rc<dyn ZonedDevice> = Rc::new(drive.clone());
-            Drive { name: format!("drive {member}"), device }
-        });
+        let member = |number: u32| {
+            let mut device: Rc<dyn ZonedDevice> = match setup.partitioned {
+                true => Rc::new(Partition::new(Rc::new(drives[0].clone()), number, PARTITION_ZONES, count)),
+                false => Rc::new(drives[number as usize].clone()),
+            };
+            if setup.aggregate > 1 {
+                let whole = Aggregated::new(&runtime, device, setup.aggregate);
+                device = Rc::new(whole.context("the zones of the drives cannot be aggregated")?);
+            }
+            anyhow::Ok(Drive { name: format!("drive {number}"), device })
+        };
         let options = CreateOptions {
             name: setup.system.name().into(),
             uuid: [1; 16],
@@ -102,11 +143,18 @@ impl Bed {
             zone_size_blocks: None,
             policy: Some(setup.system.policy()),
         };
-        let create = Array::create_with(&runtime, options, members.collect(), setup.system.behaviour());
-        let array =
-            runtime.block_on(create, || clock.advance()).context("creating the array never ends")??;
-        for (member, drive) in drives.iter().enumerate() {
-            drive.set_classifier(classifier(array.layout(), member));
+        let chunk_blocks = options.chunk_blocks;
+        let members = (0..count).map(member).collect::<anyhow::Result<_>>()?;
+        let create = Array::create_with(&runtime, options, members, setup.system.behaviour());
+        let array = runtime.block_on(create, || clock.advance()).context("creating the array never ends")??;
+        if !setup.partitioned && setup.aggregate == 1 {
+            for (member, drive) in drives.iter().enumerate() {
+                drive.set_classifier(classifier(array.layout(), member));
+            }
+        }
+        let mut array: Rc<dyn ZonedDevice> = Rc::new(array);
+        if setup.system == System::Raizn {
+            array = Rc::new(Fifo::new(array, chunk_blocks, setup.fifo_us, &clock, &runtime));
         }
         Ok(Bed { clock, runtime, array, drives, system: setup.system })
     }
@@ -135,9 +183,8 @@ impl Bed {
             begun.await;
             snapshot.set(sum(&drives));
         });
-        let array: Rc<dyn ZonedDevice> = Rc::new(self.array.clone());
         let measured =
-            load::Measured::sum(&load::run(&self.runtime, &array, &self.clock, &jobs, load.window)?);
+            load::Measured::sum(&load::run(&self.runtime, &self.array, &self.clock, &jobs, load.window)?);
         let (before, now) = (before.take(), sum(&self.drives));
         let mib = measured.bytes as f64 / (1 << 20) as f64;
         let each = |now: u64, then: u64| (now - then) as f64 / mib;
@@ -154,6 +201,44 @@ impl Bed {
             written: written(&before, &now, measured.bytes),
             writes_per_mib: each(now.writes, before.writes),
             explicit_flushes_per_mib: each(now.zrwa_flushes, before.zrwa_flushes),
+        })
+    }
+
+    /// Writes all of `streams` at the same time, to their end.
+    ///
+    /// # Errors
+    /// When a write fails.
+    pub fn write_streams(self, streams: &[Stream]) -> anyhow::Result<Left> {
+        let before = sum(&self.drives);
+        let (left, blocks) = (Rc::new(Cell::new(streams.len())), Rc::new(Cell::new(0)));
+        let failed: Rc<RefCell<Option<anyhow::Error>>> = Rc::default();
+        let ended = Rc::new(engine::runtime::Gate::default());
+        for (number, stream) in streams.iter().enumerate() {
+            let write = stream.clone().write(self.array.clone(), Rng::new(number as u64));
+            let (left, blocks, failed, ended) = (left.clone(), blocks.clone(), failed.clone(), ended.clone());
+            self.runtime.spawn(async move {
+                match write.await {
+                    Ok(written) => blocks.set(blocks.get() + written),
+                    Err(error) => *failed.borrow_mut() = Some(error),
+                }
+                left.set(left.get() - 1);
+                ended.open();
+            });
+        }
+        self.run(async {
+            while left.get() > 0 {
+                ended.wait().await;
+            }
+        })?;
+        if let Some(error) = failed.take() {
+            return Err(error);
+        }
+        let (now, host_bytes) = (sum(&self.drives), blocks.get() * BLOCK as u64);
+        Ok(Left {
+            host_bytes,
+            flash_write_amplification: amplification(&before, &now, host_bytes),
+            written: written(&before, &now, host_bytes),
+            resets: now.resets - before.resets,
         })
     }
 }

@@ -5,6 +5,11 @@ use engine::{array::Behaviour, raid::policy::Policy};
 /// A design.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum System {
+    /// RAIZN as published: partial parity in log zones, and one queue from which all sub-requests
+    /// of the array are dispatched, one after the other.
+    Raizn,
+    /// RAIZN without that queue; the base line of ZRAID §6.
+    RaiznPlus,
     /// Partial parity in the ZRWA of the data zones, a partial parity for every write.
     Zraid,
     /// ZRAID, and writes that wait behind each other share one partial parity.
@@ -12,11 +17,13 @@ pub enum System {
 }
 
 impl System {
-    pub const ALL: [System; 2] = [System::Zraid, System::Zoneraid];
+    pub const ALL: [System; 4] = [System::Raizn, System::RaiznPlus, System::Zraid, System::Zoneraid];
 
     /// As in the papers' figures.
     pub fn name(self) -> &'static str {
         match self {
+            System::Raizn => "RAIZN",
+            System::RaiznPlus => "RAIZN+",
             System::Zraid => "ZRAID",
             System::Zoneraid => "zoneraid",
         }
@@ -28,10 +35,13 @@ impl System {
     }
 
     pub fn policy(self) -> Policy {
-        Policy::Zrwa
+        match self {
+            System::Raizn | System::RaiznPlus => Policy::Log,
+            System::Zraid | System::Zoneraid => Policy::Zrwa,
+        }
     }
 
     pub fn behaviour(self) -> Behaviour {
-        Behaviour::default()
+        Behaviour { join: self == System::Zoneraid, ..Behaviour::default() }
     }
 }
