@@ -584,14 +584,19 @@ impl Inner {
         let now = self.clock.now_ns();
         let timing = &self.timing;
         let mut stations = self.stations.borrow_mut();
-        let Stations { dies, channels, .. } = &mut *stations;
+        let Stations { rng, dies, channels, .. } = &mut *stations;
         let (die, channel) = (&mut dies[number], number % channels.len());
         if die.busy {
             return;
         }
         die.busy = true;
         if let Some((blocks, reading)) = die.reads.pop_front() {
-            self.after(now + ns(timing.read_page_us), move |drive| {
+            let sense_us = match rng {
+                Some(rng) => timing.read_page_us * (0.8 + 0.2 * rng.below(3) as f64),
+                None => timing.read_page_us,
+            };
+            let asked = channels[channel].serve(now, ns(timing.channel_read_us));
+            self.after(asked + ns(sense_us), move |drive| {
                 let transfer = transfer_ns(blocks, drive.timing.channel_read_mb_s);
                 let due = drive.stations.borrow_mut().channels[channel].serve(drive.clock.now_ns(), transfer);
                 drive.after(due, move |drive| {
@@ -601,19 +606,34 @@ impl Inner {
             });
         } else if die.programs > 0 {
             die.programs -= 1;
-            let transfer = transfer_ns(timing.program_blocks, timing.channel_program_mb_s);
-            let transferred = channels[channel].serve(now, transfer);
-            let programmed = transferred + ns(timing.program_us).saturating_sub(transfer);
-            self.after(programmed, move |drive| {
-                drive.die_done(number);
-                drive.drained();
-            });
+            drop(stations);
+            self.send_unit(number, timing.program_blocks);
         } else if die.erases > 0 {
             die.erases -= 1;
             self.after(now + ns(timing.reset.erase_us), move |drive| drive.die_done(number));
         } else {
             die.busy = false;
         }
+    }
+
+    /// What is left of a unit goes to its die, page by page, so that others get at the channel too;
+    /// then the die programs it.
+    fn send_unit(self: &Rc<Inner>, number: usize, left: u64) {
+        let timing = &self.timing;
+        if left == 0 {
+            let transfer = transfer_ns(timing.program_blocks, timing.channel_program_mb_s);
+            let rest = ns(timing.program_us).saturating_sub(transfer);
+            return self.after(self.clock.now_ns() + rest, move |drive| {
+                drive.die_done(number);
+                drive.drained();
+            });
+        }
+        let page = timing.page_blocks.min(left);
+        let transfer = transfer_ns(page, timing.channel_program_mb_s);
+        let mut stations = self.stations.borrow_mut();
+        let channel = number % stations.channels.len();
+        let due = stations.channels[channel].serve(self.clock.now_ns(), transfer);
+        self.after(due, move |drive| drive.send_unit(number, left - page));
     }
 
     fn die_done(self: &Rc<Inner>, number: usize) {
