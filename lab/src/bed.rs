@@ -4,7 +4,7 @@ use crate::{
     classify::classifier,
     fifo::Fifo,
     figure::{Row, Written},
-    load::{self, Job, Kind, Window},
+    load::{self, Job, Kind, Measured, Window},
     partition::Partition,
     stream::Stream,
     system::System,
@@ -20,7 +20,7 @@ use engine::{
 use sim::{
     clock::Clock,
     rng::Rng,
-    ssd::{Cause, Counters, Model, NoMedia, Ssd, TimedDrive},
+    ssd::{Cause, Counters, Cut, Media, MemoryMedia, Model, NoMedia, Ssd, TimedDrive},
     timing::Timing,
 };
 use std::{
@@ -44,6 +44,8 @@ pub struct Setup {
     /// Zones of a drive that are one.
     pub aggregate: u32,
     pub chunk_kib: u64,
+    /// Whether the drives keep what is written, so that an array can be found again.
+    pub stores: bool,
     /// Decides the jitter of the drives; `None` for none.
     pub seed: Option<u64>,
     /// What a sub-request takes in RAIZN's queue. A guess: a lock and a list that processors pass to
@@ -62,6 +64,7 @@ impl Setup {
             partitioned: false,
             aggregate: 1,
             chunk_kib: 64,
+            stores: false,
             seed: Some(1),
             fifo_us: 2.0,
         }
@@ -80,6 +83,8 @@ pub struct Load {
     pub zones: u32,
     pub request_kib: u64,
     pub depth: u32,
+    /// Random reads of 4 KiB that are on their way meanwhile.
+    pub readers: u32,
     pub window: Window,
 }
 
@@ -87,7 +92,7 @@ impl Load {
     /// As the papers' fio jobs. They run for ten seconds; after some milliseconds nothing changes any
     /// more.
     pub fn fio(zones: u32, request_kib: u64) -> Load {
-        Load { zones, request_kib, depth: 64, window: Window::ms(20, 80) }
+        Load { zones, request_kib, depth: 64, readers: 0, window: Window::ms(50, 250) }
     }
 }
 
@@ -119,7 +124,11 @@ impl Bed {
         let drives: Vec<TimedDrive> = (0..if setup.partitioned { 1 } else { count as u64 })
             .map(|drive| {
                 let geometry = &setup.model.geometry;
-                let ssd = Ssd::new(geometry.clone(), Box::new(NoMedia::new(geometry)));
+                let media: Box<dyn Media> = match setup.stores {
+                    true => Box::new(MemoryMedia::new(geometry)),
+                    false => Box::new(NoMedia::new(geometry)),
+                };
+                let ssd = Ssd::new(geometry.clone(), media);
                 let seed = setup.seed.map(|seed| seed * 1000 + drive);
                 TimedDrive::new(Rc::new(RefCell::new(ssd)), &setup.timing, &clock, seed)
             })
@@ -145,7 +154,8 @@ impl Bed {
         let chunk_blocks = options.chunk_blocks;
         let members = (0..count).map(member).collect::<anyhow::Result<_>>()?;
         let create = Array::create_with(&runtime, options, members, setup.system.behaviour());
-        let array = runtime.block_on(create, || clock.advance()).context("creating the array never ends")??;
+        let array =
+            runtime.block_on(create, || clock.advance()).context("creating the array never ends")??;
         if !setup.partitioned && setup.aggregate == 1 {
             for (member, drive) in drives.iter().enumerate() {
                 drive.set_classifier(classifier(array.layout(), member));
@@ -173,7 +183,15 @@ impl Bed {
     pub fn write_zones(self, load: &Load) -> anyhow::Result<Row> {
         let blocks = load.request_kib * 1024 / BLOCK as u64;
         let job = |zone| Job { blocks, ..Job::new(Kind::Write, zone, 4, load.depth) };
-        let jobs: Vec<Job> = (0..load.zones).map(job).collect();
+        let mut jobs: Vec<Job> = (0..load.zones).map(job).collect();
+        // Readers have a zone of their own behind those of the writers, which is full.
+        if load.readers > 0 {
+            jobs.push(Job::new(Kind::Read, load.zones, 1, load.readers));
+            let capacity = self.array.geometry().zone_capacity_blocks * BLOCK as u64 >> 20;
+            let units = 1..2;
+            let fill = Stream { zone: load.zones, unit_kib: 1024, units, mib: capacity, ..Stream::default() };
+            self.write_streams(&[fill])?;
+        }
         let before = Rc::new(Cell::new(Counters::default()));
         let (snapshot, drives, begun) =
             (before.clone(), self.drives.clone(), self.clock.sleep(load.window.from_ns));
@@ -181,8 +199,9 @@ impl Bed {
             begun.await;
             snapshot.set(sum(&drives));
         });
-        let measured =
-            load::Measured::sum(&load::run(&self.runtime, &self.array, &self.clock, &jobs, load.window)?);
+        let measured = load::run(&self.runtime, &self.array, &self.clock, &jobs, load.window)?;
+        let (writes, reads) = measured.split_at(load.zones as usize);
+        let (measured, reads) = (Measured::sum(writes), Measured::sum(reads));
         let (before, now) = (before.take(), sum(&self.drives));
         let mib = measured.bytes as f64 / (1 << 20) as f64;
         let each = |now: u64, then: u64| (now - then) as f64 / mib;
@@ -192,6 +211,7 @@ impl Bed {
             request_kib: load.request_kib,
             depth: load.depth,
             mb_s: measured.mb_s(),
+            read_mb_s: if load.readers > 0 { reads.mb_s() } else { 0.0 },
             flash_write_amplification: amplification(&before, &now, measured.bytes),
             paper_mb_s: None,
             p50_us: measured.quantile_us(0.5),
@@ -206,7 +226,7 @@ impl Bed {
     ///
     /// # Errors
     /// When a write fails.
-    pub fn write_streams(self, streams: &[Stream]) -> anyhow::Result<Left> {
+    pub fn write_streams(&self, streams: &[Stream]) -> anyhow::Result<Left> {
         let before = sum(&self.drives);
         let (left, blocks) = (Rc::new(Cell::new(streams.len())), Rc::new(Cell::new(0)));
         let failed: Rc<RefCell<Option<anyhow::Error>>> = Rc::default();
@@ -238,6 +258,30 @@ impl Bed {
             written: written(&before, &now, host_bytes),
             resets: now.resets - before.resets,
         })
+    }
+
+    /// Cuts the power when nothing is on its way, and gives the time until the array is there again, in
+    /// µs, and what was read for it, in blocks. Only drives that keep what is written can do that.
+    ///
+    /// # Errors
+    /// When the array cannot be found again.
+    pub fn recover(self) -> anyhow::Result<(f64, u64)> {
+        let Bed { clock, runtime, array, drives, .. } = self;
+        drop(array);
+        runtime.clear();
+        let mut rng = Rng::new(0);
+        for drive in &drives {
+            drive.ssd().borrow_mut().power_cut(&[], &mut rng, Cut::default())?;
+        }
+        let members = drives
+            .iter()
+            .enumerate()
+            .map(|(number, drive)| Drive { name: format!("drive {number}"), device: Rc::new(drive.clone()) });
+        let (begin, before) = (clock.now_ns(), sum(&drives));
+        let assembled = runtime.block_on(Array::assemble(&runtime, members.collect()), || clock.advance());
+        assembled.context("assembling the array never ends")??;
+        let read = sum(&drives).read_blocks - before.read_blocks;
+        Ok(((clock.now_ns() - begin) as f64 / 1e3, read))
     }
 }
 

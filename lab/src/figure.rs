@@ -12,6 +12,8 @@ pub struct Row {
     /// Requests of a job that are on their way.
     pub depth: u32,
     pub mb_s: f64,
+    /// Of reads beside the writes; 0 without any.
+    pub read_mb_s: f64,
     /// Blocks that stay on flash, for each block of the host's.
     pub flash_write_amplification: f64,
     /// What the paper says, where it publishes a number.

@@ -12,12 +12,15 @@ pub enum System {
     RaiznPlus,
     /// Partial parity in the ZRWA of the data zones, a partial parity for every write.
     Zraid,
+    /// The parity chunk itself is updated in the ZRWA.
+    Zebra,
     /// ZRAID, and writes that wait behind each other share one partial parity.
     Zoneraid,
 }
 
 impl System {
-    pub const ALL: [System; 4] = [System::Raizn, System::RaiznPlus, System::Zraid, System::Zoneraid];
+    pub const ALL: [System; 5] =
+        [System::Raizn, System::RaiznPlus, System::Zraid, System::Zebra, System::Zoneraid];
 
     /// As in the papers' figures.
     pub fn name(self) -> &'static str {
@@ -25,6 +28,7 @@ impl System {
             System::Raizn => "RAIZN",
             System::RaiznPlus => "RAIZN+",
             System::Zraid => "ZRAID",
+            System::Zebra => "Zebra",
             System::Zoneraid => "zoneraid",
         }
     }
@@ -38,6 +42,7 @@ impl System {
         match self {
             System::Raizn | System::RaiznPlus => Policy::Log,
             System::Zraid | System::Zoneraid => Policy::Zrwa,
+            System::Zebra => Policy::InPlace,
         }
     }
 

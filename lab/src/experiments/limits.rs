@@ -24,7 +24,7 @@ Causes overlap: they do not add up.";
 /// A change of the model, and its name.
 type Change = (&'static str, fn(&mut Setup, &mut Load));
 
-const CHANGES: [Change; 6] = [
+const CHANGES: [Change; 5] = [
     ("as it is", |_, _| ()),
     ("no jitter", |setup, _| setup.seed = None),
     ("flushes free", |setup, _| {
@@ -32,7 +32,6 @@ const CHANGES: [Change; 6] = [
         setup.timing.zrwa_flush_acknowledge_us = 0.0;
     }),
     ("commands free", |setup, _| setup.timing.write_firmware_us = 0.0),
-    ("64 MiB buffers", |setup, _| setup.timing.write_buffer_kib = 64 << 10),
     ("depth 256", |_, load| load.depth = 256),
 ];
 

@@ -1,5 +1,6 @@
 //! One experiment for each figure.
 
+mod drives;
 mod flush;
 mod latency;
 mod limits;
@@ -7,6 +8,7 @@ mod sensitivity;
 mod table1;
 mod throughput;
 mod traffic;
+mod zebra;
 
 use crate::figure::{Figure, Row};
 
@@ -45,10 +47,12 @@ impl Experiment {
 
 /// All of them, in the order of the report.
 pub const EXPERIMENTS: &[Experiment] = &[
+    drives::CALIBRATE,
     throughput::FIG7,
     throughput::FIG11,
     table1::TABLE1,
     flush::S67,
+    zebra::ZEBRA,
     traffic::WAF,
     latency::LATENCY,
     limits::LIMITS,
