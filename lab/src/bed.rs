@@ -5,7 +5,6 @@ use crate::{
     fifo::Fifo,
     figure::{Row, Written},
     load::{self, Job, Kind, Measured, Window},
-    partition::Partition,
     stream::Stream,
     system::System,
 };
@@ -29,9 +28,6 @@ use std::{
     rc::Rc,
 };
 
-/// Zones of a partition, where a drive is cut into several (ZRAID §6.5).
-const PARTITION_ZONES: u32 = 8000;
-
 /// What is built.
 #[derive(Clone)]
 pub struct Setup {
@@ -39,7 +35,7 @@ pub struct Setup {
     pub model: Model,
     pub timing: Timing,
     pub members: usize,
-    /// All members are partitions of one drive.
+    /// All members are parts of one drive: namespaces that share its hardware.
     pub partitioned: bool,
     /// Zones of a drive that are one.
     pub aggregate: u32,
@@ -72,7 +68,16 @@ impl Setup {
 
     /// Five partitions of one PM1731a, four zones as one, as in ZRAID §6.5.
     pub fn pm1731a(system: System) -> Setup {
-        let (model, timing) = (Model::pm1731a(), Timing::pm1731a());
+        let (mut model, timing) = (Model::pm1731a(), Timing::pm1731a());
+        let geometry = &mut model.geometry;
+        geometry.zones = 8000;
+        // Each has its share of what the drive allows.
+        for limit in [&mut geometry.max_open, &mut geometry.max_active] {
+            *limit /= 5;
+        }
+        if let Some(zrwa) = &mut geometry.zrwa {
+            zrwa.max_zones /= 5;
+        }
         Setup { model, timing, partitioned: true, aggregate: 4, ..Setup::zn540(system) }
     }
 }
@@ -120,24 +125,22 @@ impl Bed {
     /// When the drives cannot have such an array.
     pub fn new(setup: &Setup) -> anyhow::Result<Bed> {
         let (clock, runtime) = (Clock::new(), Runtime::new());
-        let count = setup.members as u32;
-        let drives: Vec<TimedDrive> = (0..if setup.partitioned { 1 } else { count as u64 })
-            .map(|drive| {
-                let geometry = &setup.model.geometry;
-                let media: Box<dyn Media> = match setup.stores {
-                    true => Box::new(MemoryMedia::new(geometry)),
-                    false => Box::new(NoMedia::new(geometry)),
-                };
-                let ssd = Ssd::new(geometry.clone(), media);
-                let seed = setup.seed.map(|seed| seed * 1000 + drive);
-                TimedDrive::new(Rc::new(RefCell::new(ssd)), &setup.timing, &clock, seed)
-            })
-            .collect();
-        let member = |number: u32| {
-            let mut device: Rc<dyn ZonedDevice> = match setup.partitioned {
-                true => Rc::new(Partition::new(Rc::new(drives[0].clone()), number, PARTITION_ZONES, count)),
-                false => Rc::new(drives[number as usize].clone()),
+        let geometry = &setup.model.geometry;
+        let mut drives: Vec<TimedDrive> = Vec::new();
+        for member in 0..setup.members as u64 {
+            let media: Box<dyn Media> = match setup.stores {
+                true => Box::new(MemoryMedia::new(geometry)),
+                false => Box::new(NoMedia::new(geometry)),
             };
+            let ssd = Rc::new(RefCell::new(Ssd::new(geometry.clone(), media)));
+            let seed = setup.seed.map(|seed| seed * 1000 + member);
+            drives.push(match drives.first() {
+                Some(drive) if setup.partitioned => drive.namespace(ssd),
+                _ => TimedDrive::new(ssd, &setup.timing, &clock, seed),
+            });
+        }
+        let member = |(number, drive): (usize, &TimedDrive)| {
+            let mut device: Rc<dyn ZonedDevice> = Rc::new(drive.clone());
             if setup.aggregate > 1 {
                 let whole = Aggregated::new(&runtime, device, setup.aggregate);
                 device = Rc::new(whole.context("the zones of the drives cannot be aggregated")?);
@@ -152,11 +155,11 @@ impl Bed {
             policy: Some(setup.system.policy()),
         };
         let chunk_blocks = options.chunk_blocks;
-        let members = (0..count).map(member).collect::<anyhow::Result<_>>()?;
+        let members = drives.iter().enumerate().map(member).collect::<anyhow::Result<_>>()?;
         let create = Array::create_with(&runtime, options, members, setup.system.behaviour());
         let array =
             runtime.block_on(create, || clock.advance()).context("creating the array never ends")??;
-        if !setup.partitioned && setup.aggregate == 1 {
+        if setup.aggregate == 1 {
             for (member, drive) in drives.iter().enumerate() {
                 drive.set_classifier(classifier(array.layout(), member));
             }
@@ -186,7 +189,7 @@ impl Bed {
         let mut jobs: Vec<Job> = (0..load.zones).map(job).collect();
         // Readers have a zone of their own behind those of the writers, which is full.
         if load.readers > 0 {
-            jobs.push(Job::new(Kind::Read, load.zones, 1, load.readers));
+            jobs.push(Job::new(Kind::Read, load.zones, 4, load.readers));
             let capacity = self.array.geometry().zone_capacity_blocks * BLOCK as u64 >> 20;
             let units = 1..2;
             let fill = Stream { zone: load.zones, unit_kib: 1024, units, mib: capacity, ..Stream::default() };

@@ -8,7 +8,6 @@ pub mod experiments;
 pub mod fifo;
 pub mod figure;
 pub mod load;
-pub mod partition;
 pub mod plot;
 pub mod report;
 pub mod stream;

@@ -34,7 +34,8 @@ fn large(system: System) -> Setup {
 }
 
 fn small(system: System) -> Setup {
-    Setup { members: 7, partitioned: false, ..Setup::pm1731a(system) }
+    let model = Model::pm1731a();
+    Setup { model, members: 7, partitioned: false, ..Setup::pm1731a(system) }
 }
 
 fn zebra(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
