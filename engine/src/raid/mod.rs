@@ -1,6 +1,7 @@
 //! RAID over zones.
 
 pub mod geometry;
+pub mod inplace;
 pub mod parity;
 pub mod policy;
 pub mod zrwa;
@@ -44,4 +45,6 @@ pub enum Canary {
     TailsIgnored,
     /// A zone that is empty on all members is taken for one without anything in it.
     EmptyIsUnwritten,
+    /// Policy `inplace`: every version of a stripe's parity overwrites the one before, at any time.
+    OneParityPlace,
 }

@@ -15,12 +15,17 @@ use super::{
     Canary, Consistency,
     core::{Core, Seat},
     geometry::{MAX_MEMBERS, Place},
-    parity, zrwa,
+    inplace, parity,
+    policy::Policy,
+    zrwa,
 };
 use crate::{
     buf::{BLOCK, Buf},
     device::{Command, Completer, Completion, DeviceError, Done, Status, Zones},
-    format::record::{Origin, ParityRecord, Record, TailRecord},
+    format::{
+        oob::Content,
+        record::{Origin, ParityRecord, Record, TailRecord},
+    },
     runtime::Gate,
     zone::{Lba, ZoneIndex},
 };
@@ -64,7 +69,9 @@ pub struct Flow {
     /// Chunks that write pointers have claimed, and each member's position in half chunks.
     pub claimed: u64,
     pub positions: [u64; MAX_MEMBERS],
-    settling: bool,
+    pub settling: bool,
+    /// Policy `inplace`: the tail in the zone's last tail record.
+    pub told: u64,
     /// Which of the two log blocks was written last.
     pub log_block: u64,
     /// Explicit flushes that are on their way: one caller of `move_to` at a time.
@@ -194,6 +201,9 @@ impl Core {
         }
         let (zones, zrwa) = (Zones::One(Core::physical(zone.index)), self.layout.policy.uses_zrwa());
         self.on_all(self.live(zone.index), "open zone", |_| Command::Open { zones, zrwa }).await;
+        if self.layout.policy == Policy::InPlace {
+            self.begin_generation(&zone, 0).await;
+        }
         zone.flow.borrow_mut().opening = false;
         zone.changed.open();
         self.start_tasks(&zone);
@@ -220,7 +230,16 @@ impl Core {
             debug_assert_eq!(front.at, flow.next);
             let left = front.data.blocks() - front.done_blocks;
             let (stripe, from) = (front.at / stripe_blocks, front.at % stripe_blocks);
-            let blocks = left.min(stripe_blocks - from);
+            let mut blocks = left.min(stripe_blocks - from);
+            if self.layout.policy == Policy::InPlace {
+                let to = self.plan_end_in_place(from, from + blocks);
+                blocks = to - from;
+                if let Some(needed) = self.needs_in_place(flow.safe, flow.next - from, from, to) {
+                    flow.wanted = flow.wanted.max(needed);
+                    zone.completed.open();
+                    break;
+                }
+            }
             let data = if blocks == front.data.blocks() {
                 front.data.clone()
             } else {
@@ -260,8 +279,9 @@ impl Core {
             let offset = begin - index * chunk;
             let member = layout.member(stripe, index);
             if live & (1 << member) != 0 {
-                let lba = self.start(member, zone).0 + stripe * chunk + offset;
-                let completion = self.submit(member, Command::write(Lba(lba), piece.clone(), false));
+                let at = stripe * chunk + offset;
+                let write = self.write_of(member, zone, at, piece.clone(), Content::Data, false);
+                let completion = self.submit(member, write);
                 self.track(flow, member, completion, false);
             }
             if !whole_stripe {
@@ -324,16 +344,20 @@ impl Core {
         data: Buf,
         pooled: bool,
     ) {
-        let (member, place) = self.layout.slot(stripe, index);
+        let (member, mut place) = self.layout.slot(stripe, index);
         if live & (1 << member) == 0 {
             return;
+        }
+        if self.canary == Some(Canary::OneParityPlace) {
+            place = Place::Row(stripe);
         }
         let completion = match place {
             Place::Row(row) => {
                 let wrong = self.canary == Some(Canary::WrongSlot) && row != stripe;
                 let row = row - wrong as u64;
-                let lba = self.start(member, zone).0 + row * self.layout.chunk_blocks + offset;
-                self.submit(member, Command::write(Lba(lba), data, false))
+                let at = row * self.layout.chunk_blocks + offset;
+                let content = inplace::version_of(stripe, row, index);
+                self.submit(member, self.write_of(member, zone, at, data, content, false))
             }
             Place::MetaLog => {
                 let (epoch, from) = (flow.epoch, offset as u32);
@@ -347,11 +371,7 @@ impl Core {
     /// Remembers a sub-request until it completes; some drives have done it already.
     fn track(&self, flow: &mut Flow, member: usize, mut completion: Completion, pooled: bool) {
         match completion.take() {
-            Some(done) if done.result.is_ok() => {
-                if pooled {
-                    self.pool.borrow_mut().give(done.data);
-                }
-            }
+            Some(done) if done.result.is_ok() => self.give_back(done, pooled),
             Some(done) => {
                 let completion = Completion::ready(done);
                 flow.subs.push_back(Sub { seat: self.seat(member), completion, pooled });
@@ -361,7 +381,7 @@ impl Core {
     }
 
     /// Logs a record on one member.
-    fn append(&self, member: usize, record: Record) -> Completion {
+    pub fn append(&self, member: usize, record: Record) -> Completion {
         let log = self.members[member].log.borrow().clone();
         match log {
             Some(log) if self.active.get() & (1 << member) != 0 => {
@@ -375,7 +395,12 @@ impl Core {
     async fn reap_flights(self: Rc<Self>, zone: Rc<Zone>) {
         loop {
             let submitted = zone.submitted.wait();
-            match self.reap(&zone) {
+            let reaped = self.reap(&zone);
+            if self.layout.policy == Policy::InPlace {
+                // More may be submitted now.
+                self.pump(&zone);
+            }
+            match reaped {
                 Reaped::Ended => return,
                 Reaped::Idle => submitted.await,
                 Reaped::Membership => self.membership_settled().await,
@@ -392,8 +417,15 @@ impl Core {
         if let Err(error) = done.result {
             self.member_failed(seat, error, "write");
         }
+        self.give_back(done, pooled);
+    }
+
+    /// Returns the buffers of a sub-request to the pool.
+    fn give_back(&self, done: Done, pooled: bool) {
+        let mut pool = self.pool.borrow_mut();
+        pool.give(done.oob);
         if pooled {
-            self.pool.borrow_mut().give(done.data);
+            pool.give(done.data);
         }
     }
 
@@ -435,14 +467,22 @@ impl Core {
         result
     }
 
+    /// Whether a write survives a power cut, and the loss of a member, once it is complete.
+    fn safe_when_complete(&self) -> bool {
+        self.layout.policy == Policy::InPlace && !self.volatile.get()
+    }
+
     fn complete(&self, flow: &mut Flow, flight: Flight) {
         flow.complete = flow.complete.max(flight.end);
+        if self.safe_when_complete() {
+            flow.safe = flow.complete;
+        }
         let Some(Queued { data, fua, lba, completer, .. }) = flight.last else { return };
         let mut done = Done { data, lba, ..Done::ok() };
         if self.failed.get() {
             done.result = Err(Status::InternalError.into());
             completer.complete(done);
-        } else if fua {
+        } else if (fua || !self.geometry.volatile_cache) && flow.safe < flight.end {
             flow.wanted = flow.wanted.max(flight.end);
             flow.waiting.push_back((flight.end, completer, done));
         } else {
@@ -469,6 +509,9 @@ impl Core {
         if self.failed.get() {
             self.give_up(zone);
             return false;
+        }
+        if layout.policy == Policy::InPlace {
+            return self.settle_in_place(zone).await;
         }
         let (complete, chunks, claimed, wanted) = {
             let mut flow = zone.flow.borrow_mut();
@@ -507,8 +550,11 @@ impl Core {
         }
     }
 
-    fn unsettled(&self, flow: &Flow) -> bool {
-        let claim = self.chunks_to_claim(flow) > flow.claimed;
+    pub fn unsettled(&self, flow: &Flow) -> bool {
+        let claim = match self.layout.policy {
+            Policy::InPlace => self.rows_are_due(flow),
+            _ => self.chunks_to_claim(flow) > flow.claimed,
+        };
         !flow.frozen && (claim || (flow.wanted > flow.safe && flow.complete > flow.safe))
     }
 
@@ -523,7 +569,7 @@ impl Core {
     }
 
     /// Writes down what a round of settling has reached, and lets go who waited for it.
-    fn settled(&self, zone: &Zone, chunks: u64, safe: u64, full: bool) {
+    pub fn settled(&self, zone: &Zone, chunks: u64, safe: u64, full: bool) {
         {
             let mut flow = zone.flow.borrow_mut();
             let flow = &mut *flow;
@@ -642,7 +688,7 @@ impl Core {
             flow.log_block = 1 - flow.log_block;
             (flow.epoch, flow.log_block)
         };
-        let record = Record::Tail(TailRecord { zone: zone.index.0, epoch, tail_blocks });
+        let record = Record::Tail(TailRecord { zone: zone.index.0, generation: 0, epoch, tail_blocks });
         let mut pending = Vec::new();
         for member in members.into_iter().filter(|m| live & (1 << m) != 0) {
             let completion = match place {
@@ -664,7 +710,7 @@ impl Core {
 
     /// Brings the members' zones to their full state when the capacity is not a whole number of
     /// rows.
-    async fn fill_zones(&self, zone: &Zone) {
+    pub async fn fill_zones(&self, zone: &Zone) {
         let used = self.layout.rows * self.layout.chunk_blocks;
         let zones = Zones::One(Core::physical(zone.index));
         let short = Core::each(self.live(zone.index))

@@ -6,7 +6,7 @@
 use engine::{
     array::{Array, Behaviour, CreateOptions, Drive, MemberState, Tails},
     device::ZonedDevice,
-    raid::{Canary, Consistency},
+    raid::{Canary, Consistency, policy::Policy},
     runtime::Runtime,
 };
 use std::{future::Future, pin::Pin, rc::Rc};
@@ -32,6 +32,10 @@ pub trait Subject: ZonedDevice {
 pub trait Maker {
     /// As [`Array::create`].
     fn create(&self, runtime: &Runtime, options: CreateOptions, drives: Vec<Drive>) -> Work<Rc<dyn Subject>>;
+    /// The policy that scenarios are drawn for; any if there is none.
+    fn policy(&self) -> Option<Policy> {
+        None
+    }
     /// As [`Array::assemble`], or [`Array::take_over`] if there are `tails`.
     fn assemble(&self, runtime: &Runtime, drives: Vec<Drive>, tails: Option<Tails>) -> Work<Rc<dyn Subject>>;
 }
@@ -42,10 +46,12 @@ pub struct ArrayMaker {
     pub consistency: Consistency,
     /// A rule that the array breaks on purpose, to prove that the simulator notices.
     pub canary: Option<Canary>,
+    /// The policy of all arrays, if not any.
+    pub policy: Option<Policy>,
 }
 
 /// Rules that can be broken, by the names of the command line.
-pub const CANARIES: [(&str, Canary); 7] = [
+pub const CANARIES: [(&str, Canary); 8] = [
     ("laggard-order", Canary::LaggardOrder),
     ("no-epoch-check", Canary::NoEpochCheck),
     ("wrong-slot", Canary::WrongSlot),
@@ -53,6 +59,7 @@ pub const CANARIES: [(&str, Canary); 7] = [
     ("log-slot-overwritten", Canary::LogSlotOverwritten),
     ("tails-ignored", Canary::TailsIgnored),
     ("empty-is-unwritten", Canary::EmptyIsUnwritten),
+    ("one-parity-place", Canary::OneParityPlace),
 ];
 
 impl ArrayMaker {
@@ -62,6 +69,10 @@ impl ArrayMaker {
 }
 
 impl Maker for ArrayMaker {
+    fn policy(&self) -> Option<Policy> {
+        self.policy
+    }
+
     fn create(&self, runtime: &Runtime, options: CreateOptions, drives: Vec<Drive>) -> Work<Rc<dyn Subject>> {
         let (runtime, behaviour) = (runtime.clone(), self.behaviour());
         Box::pin(async move {
