@@ -7,6 +7,7 @@ pub mod classify;
 pub mod experiments;
 pub mod fifo;
 pub mod figure;
+pub mod fit;
 pub mod load;
 pub mod plot;
 pub mod report;
