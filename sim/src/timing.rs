@@ -112,10 +112,11 @@ pub struct Timing {
 
 impl Timing {
     /// What is not published about any of these drives.
-    pub const GUESSES: [&str; 3] = [
+    pub const GUESSES: [&str; 4] = [
         "size of the write buffer",
         "latency of writes to the ZRWA of the PM1731a",
         "what an explicit ZRWA flush costs the firmware, and all of it on the PM1731a",
+        "opening, closing, finishing and appending on the PM1731a",
     ];
 
     /// The timing of the drive of this name, as in [`crate::ssd::Model::NAMES`].

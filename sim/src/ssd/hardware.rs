@@ -131,7 +131,7 @@ impl Hardware {
     }
 
     /// When so many blocks have come from the host.
-    pub fn transfer_in(&self, blocks: u64) -> u64 {
+    fn transfer_in(&self, blocks: u64) -> u64 {
         let transfer = transfer_ns(blocks, self.timing.write_link_mb_s);
         self.stations.borrow_mut().write_link.serve(self.clock.now_ns(), transfer)
     }
@@ -147,6 +147,30 @@ impl Hardware {
         let stations = &mut *self.stations.borrow_mut();
         let service = exponential_ns(&mut stations.rng, self.timing.reset.server_us);
         stations.resets.serve(self.clock.now_ns(), service)
+    }
+
+    /// Takes `blocks` blocks from the host, of which, or instead of which, `buffered` go to the
+    /// write buffer. No more than a program unit enters the buffer at a time, so that a large
+    /// write waits behind others once for each of its units.
+    pub fn take(
+        self: &Rc<Self>,
+        zone: u32,
+        blocks: u64,
+        buffered: u64,
+        next: impl FnOnce(&Rc<Hardware>) + 'static,
+    ) {
+        let piece = buffered.min(self.timing.program_blocks);
+        self.admit(piece, move |hardware| {
+            if piece == buffered {
+                return hardware.after(hardware.transfer_in(blocks), move |hardware| {
+                    hardware.fill(zone, piece);
+                    next(hardware);
+                });
+            }
+            let arrived = hardware.transfer_in(piece.min(blocks));
+            hardware.after(arrived, move |hardware| hardware.fill(zone, piece));
+            hardware.take(zone, blocks.saturating_sub(piece), buffered - piece, next);
+        });
     }
 
     /// Goes on as soon as there is room for so many blocks in the write buffer.
