@@ -15,7 +15,7 @@ use crate::{
         superblock::{NAME_BYTES, Superblock, SuperblockMember},
     },
     raid::{
-        Canary, Consistency,
+        Canary, Consistency, LogStep,
         core::{Core, Member},
         geometry::Layout,
         log,
@@ -129,6 +129,7 @@ pub struct Array(Rc<Core>);
 pub struct Behaviour {
     pub consistency: Consistency,
     pub canary: Option<Canary>,
+    pub log_step: LogStep,
 }
 
 /// What [`examine`] finds on a drive.
@@ -591,6 +592,7 @@ impl Core {
             volatile: Cell::new(false),
             generation: Cell::new(superblock_event as u32),
             canary: behaviour.canary,
+            log_step: behaviour.log_step,
             members: superblock.members.iter().map(|_| Member::default()).collect(),
             active: Cell::new(0),
             failed: Cell::new(false),

@@ -49,6 +49,7 @@ impl Experiment {
 pub const EXPERIMENTS: &[Experiment] = &[
     drives::CALIBRATE,
     throughput::FIG7,
+    throughput::FIG8,
     throughput::FIG11,
     table1::TABLE1,
     flush::S67,

@@ -89,6 +89,33 @@ fn grid(
     })
 }
 
+pub const FIG8: Experiment =
+    Experiment { name: "fig8", title: "From RAIZN+ to ZRAID step by step, 8 KiB (ZRAID Fig. 8)", run: fig8 };
+
+const FIG8_METHOD: &str = "As Fig. 7, with 8 KiB. Z: RAIZN+ on zones with a ZRWA. + S: without the scheduler's lock on a \
+zone, many writes are on their way in it, and nothing is merged. + M: without the 4 KiB header of each partial parity. \
+The last step, + P, is ZRAID.";
+
+fn fig8(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
+    let zones: &[u32] = if effort == Effort::Quick { &[4, 12] } else { &ZONES };
+    let systems = [System::RaiznPlus, System::Z, System::ZS, System::ZSM, System::Zraid];
+    let mut figure = this.figure(FIG8_METHOD);
+    figure.rows = grid(this.name, Setup::zn540, &systems, zones, &[8])?;
+    let rows: Vec<&Row> = figure.rows.iter().collect();
+    figure.plots.push(Plot::of("8 KiB".into(), "zones", &rows, |row| row.zones.into()));
+    let mean = |of, over| gain(&figure.rows, of, over, |_| true);
+    let at_12 = |of, over| gain(&figure.rows, of, over, |row| row.zones == 12);
+    figure.claims = vec![
+        Claim::factor("Z+S to Z, mean", 1.10, mean("Z+S", "Z"), ""),
+        Claim::factor("Z+S+M to Z+S, mean", 1.103, mean("Z+S+M", "Z+S"), ""),
+        Claim::factor("ZRAID to Z+S+M, mean", 1.177, mean("ZRAID", "Z+S+M"), ""),
+        Claim::factor("ZRAID to Z+S+M, 12 zones", 1.30, at_12("ZRAID", "Z+S+M"), ""),
+        Claim::factor("ZRAID to RAIZN+, mean", 1.347, mean("ZRAID", "RAIZN+"), ""),
+        Claim::factor("ZRAID to RAIZN+, 12 zones", 1.48, at_12("ZRAID", "RAIZN+"), ""),
+    ];
+    Ok(figure)
+}
+
 pub const FIG11: Experiment = Experiment {
     name: "fig11",
     title: "Throughput with a ZRWA in memory and small zones (ZRAID Fig. 11)",
