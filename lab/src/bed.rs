@@ -103,10 +103,8 @@ impl Load {
 
 /// What streams of writes left on the drives.
 pub struct Left {
-    pub host_bytes: u64,
     pub flash_write_amplification: f64,
     pub written: Written,
-    pub resets: u64,
 }
 
 /// An array that can be run.
@@ -256,10 +254,8 @@ impl Bed {
         }
         let (now, host_bytes) = (sum(&self.drives), blocks.get() * BLOCK as u64);
         Ok(Left {
-            host_bytes,
             flash_write_amplification: amplification(&before, &now, host_bytes),
             written: written(&before, &now, host_bytes),
-            resets: now.resets - before.resets,
         })
     }
 

@@ -2,7 +2,7 @@
 
 use super::{Effort, Experiment};
 use crate::{
-    bed::{Bed, Setup},
+    bed::{Bed, Left, Setup},
     figure::{Claim, Figure, Table},
     stream::Stream,
     system::System,
@@ -23,14 +23,18 @@ writes of 1 MiB that begin anywhere in a stripe. Four zones of table files, one 
 varmail: F2FS, which writes all data to one zone and all nodes to another. Each synchronous write of 4 to 28 KiB \
 (16 on average) is followed by one of a node block.";
 
-/// Bytes of the host's in a run.
+/// What the host writes in a run.
 const MIB: u64 = 512;
+/// Of a ZN540.
+const ZONE_BYTES: f64 = 1077.0 * 1048576.0;
 
 #[derive(Clone, Copy)]
 struct Traffic {
     name: &'static str,
     streams: fn(u64) -> Vec<Stream>,
 }
+
+const TRAFFIC: &str = "How much of fillseq is small synchronous writes is not published; half is assumed.";
 
 const FILLSEQ: Traffic = Traffic {
     name: "fillseq",
@@ -77,7 +81,7 @@ fn waf(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
         "headers",
         "metadata",
         "temporary parity",
-        "log resets a 100 GB",
+        "log zones filled by 100 GB",
     ];
     let mut table =
         Table::new("Blocks for each block of the host's; temporary parity never stays on flash.", &header);
@@ -94,7 +98,7 @@ fn waf(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
         ] {
             cells.push(format!("{value:.2}"));
         }
-        cells.push(format!("{:.0}", written.resets as f64 * 100e9 / written.host_bytes as f64));
+        cells.push(format!("{:.0}", (causes.logged_parity + causes.headers) * 100e9 / ZONE_BYTES));
         table.rows.push(cells);
     }
     let of = |name: &str, system: System| {
@@ -104,6 +108,7 @@ fn waf(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
     if let (Some(raizn), Some(zraid), Some(mail)) =
         (of("fillseq", System::RaiznPlus), of("fillseq", System::Zraid), of("varmail", System::RaiznPlus))
     {
+        let parity = |found: &Left| found.written.logged_parity + found.written.headers;
         figure.claims = vec![
             Claim::factor(
                 "flash write amplification, fillseq, RAIZN+",
