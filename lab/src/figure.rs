@@ -109,6 +109,12 @@ impl Claim {
         };
         Claim { what: what.into(), paper, ours, verdict, why: why.into() }
     }
+
+    /// Compares quantities that are no gains: they match within a quarter.
+    pub fn share(what: impl Into<String>, paper: f64, ours: f64, why: impl Into<String>) -> Claim {
+        let verdict = if (ours / paper - 1.0).abs() <= 0.25 { Verdict::Matched } else { Verdict::Missed };
+        Claim { what: what.into(), paper, ours, verdict, why: why.into() }
+    }
 }
 
 /// Anything that is not a measured row: text cells below a header.
