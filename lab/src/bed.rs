@@ -188,7 +188,7 @@ impl Bed {
         // Readers have a zone of their own behind those of the writers, which is full.
         if load.readers > 0 {
             jobs.push(Job::new(Kind::Read, load.zones, 4, load.readers));
-            let capacity = self.array.geometry().zone_capacity_blocks * BLOCK as u64 >> 20;
+            let capacity = self.array.geometry().zone_capacity_blocks * BLOCK as u64 / (1 << 20);
             let units = 1..2;
             let fill = Stream { zone: load.zones, unit_kib: 1024, units, mib: capacity, ..Stream::default() };
             self.write_streams(&[fill])?;

@@ -73,6 +73,6 @@ impl System {
             System::ZSM => LogStep::NoHeader,
             _ => LogStep::None,
         };
-        Behaviour { log_step, join: self == System::Zoneraid, ..Behaviour::default() }
+        Behaviour { log_step, ..Behaviour::default() }
     }
 }

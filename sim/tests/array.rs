@@ -168,7 +168,7 @@ fn drives_that_do_not_belong_together_are_refused_by_name() {
 /// Starts the other metadata zone of a member with a checkpoint that says something else.
 fn rewrite(drive: &Drive, change: impl FnOnce(&mut Superblock)) {
     let runtime = Runtime::new();
-    let found = run(&runtime, examine(drive)).unwrap();
+    let found = run(&runtime, examine(&runtime, drive)).unwrap();
     let mut superblock = found.superblock;
     change(&mut superblock);
     let zone = ZoneIndex(found.generation as u32 % 2);
@@ -212,7 +212,7 @@ fn features_from_the_future_are_refused_and_nothing_is_written() {
     for change in
         [|s: &mut Superblock| s.incompatible = 1 << 7, |s: &mut Superblock| s.read_only_compatible = 2]
     {
-        let event = run(&Runtime::new(), examine(&all[0])).unwrap().superblock.event;
+        let event = run(&runtime, examine(&runtime, &all[0])).unwrap().superblock.event;
         rewrite(&all[0], |superblock| {
             change(superblock);
             superblock.event = event + 1;

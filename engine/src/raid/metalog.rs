@@ -19,7 +19,6 @@ use crate::{
         superblock::Superblock,
     },
     runtime::Gate,
-    sequence::Sequencer,
     zone::{Lba, ZoneIndex, ZoneState},
 };
 use std::{
@@ -202,7 +201,7 @@ type Queued = (Option<Record>, u64, Completer);
 /// The running log of a member.
 pub struct MetaLog {
     core: Weak<Core>,
-    /// The drive itself, and as it is written: in order, where its zones have no ZRWA.
+    /// The drive itself, and as the array uses it.
     pub drive: Rc<dyn ZonedDevice>,
     pub device: Rc<dyn ZonedDevice>,
     array: Uuid,
@@ -226,16 +225,11 @@ impl MetaLog {
         core: &Rc<Core>,
         member: usize,
         drive: Rc<dyn ZonedDevice>,
+        device: Rc<dyn ZonedDevice>,
         zone: u32,
         generation: u64,
         live: Live,
     ) -> Rc<MetaLog> {
-        let device: Rc<dyn ZonedDevice> = match core.layout.policy {
-            Policy::Log if core.log_step < LogStep::Unsequenced => {
-                Rc::new(Sequencer::new(&core.runtime, drive.clone()))
-            }
-            _ => drive.clone(),
-        };
         Rc::new(MetaLog {
             core: Rc::downgrade(core),
             drive,
@@ -465,17 +459,17 @@ pub struct ReadLog {
     pub damaged: u32,
 }
 
-/// Why a drive has no readable log.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Why a drive has no readable log; what says most last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NoLog {
     /// The metadata zones are empty: a blank drive.
     Blank,
     /// Something else is on the drive.
     Foreign,
-    /// The log is of a format this code does not know.
-    Version(u16),
     /// There was a log, but it is damaged.
     Damaged,
+    /// The log is of a format this code does not know.
+    Version(u16),
     /// The drive cannot be read.
     Unreadable(DeviceError),
 }
