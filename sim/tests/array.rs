@@ -12,6 +12,7 @@ use engine::{
         record::{Checkpoint, Origin, Record, ZoneRecord},
         superblock::Superblock,
     },
+    raid::policy::Policy,
     runtime::Runtime,
     zone::{Lba, ZoneIndex, ZoneState},
 };
@@ -39,16 +40,19 @@ fn what_was_promised_is_there_whoever_is_missing_and_the_array_goes_on() {
     for members in 3..=7 {
         for chunk in [4, 8, 16] {
             for lost in (0..members).map(Some).chain([None]) {
-                life(members, chunk, lost);
+                for policy in [Policy::Zrwa, Policy::InPlace] {
+                    life(policy, members, chunk, lost);
+                }
             }
         }
     }
 }
 
-fn life(members: usize, chunk: u64, lost: Option<usize>) {
+fn life(policy: Policy, members: usize, chunk: u64, lost: Option<usize>) {
     let runtime = Runtime::new();
     let all = drives(members);
-    let array = run(&runtime, Array::create(&runtime, options(chunk), all.clone())).unwrap();
+    let options = CreateOptions { policy: Some(policy), ..options(chunk) };
+    let array = run(&runtime, Array::create(&runtime, options, all.clone())).unwrap();
     let capacity = array.geometry().zone_capacity_blocks;
     let stripe = chunk * (members as u64 - 1);
     let tails = [1, chunk, stripe + chunk + 1, 3 * stripe - 1];
@@ -86,7 +90,7 @@ fn life(members: usize, chunk: u64, lost: Option<usize>) {
         assert_eq!(
             wp(&runtime, &array, zone as u32),
             (ZoneState::Closed, tail),
-            "{members} {chunk} {lost:?}"
+            "{policy:?} {members} {chunk} {lost:?}"
         );
         check(&runtime, &array, zone as u32, tail);
     }

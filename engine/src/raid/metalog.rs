@@ -72,6 +72,15 @@ impl LoggedParity {
         slot.blocks.get(block as usize).filter(|buf| !buf.is_empty())
     }
 
+    /// Forgets the versions of a stripe's parity that one replaces: it would overwrite them in a zone.
+    fn forget_versions_before(&mut self, version: &ParityRecord) {
+        let earlier = (version.zone, version.stripe, 0)..(version.zone, version.stripe, version.index as u64);
+        for (_, slot) in self.0.range_mut(earlier) {
+            let blocks = slot.blocks.iter_mut().skip(version.from as usize);
+            blocks.take(version.data.blocks() as usize).for_each(|block| *block = Buf::default());
+        }
+    }
+
     /// Forgets what covers anything beyond a tail of a zone.
     fn forget_beyond(&mut self, tail: &TailRecord, layout: &Layout) {
         for ((_, stripe, index), slot) in self.0.range_mut((tail.zone, 0, 0)..(tail.zone + 1, 0, 0)) {
@@ -162,7 +171,12 @@ impl Live {
     pub fn apply(&mut self, record: &Record, layout: &Layout) {
         let chunk_blocks = layout.chunk_blocks;
         match record {
-            Record::Parity(parity) => self.add(parity, chunk_blocks),
+            Record::Parity(parity) => {
+                if layout.policy == Policy::InPlace {
+                    self.parity.forget_versions_before(parity);
+                }
+                self.add(parity, chunk_blocks);
+            }
             Record::Tail(tail) => {
                 if tail.generation > 0 {
                     self.parity.forget_beyond(tail, layout);
@@ -430,15 +444,12 @@ pub fn log_blocks(geometry: &Geometry, policy: Policy) -> u64 {
 pub fn checkpoint_blocks(superblock: &Superblock) -> u64 {
     let Layout { chunk_blocks: chunk, distance, .. } = superblock.layout();
     let table = (superblock.zones as u64 * 24).div_ceil(BLOCK as u64);
-    // A member has one slot of each of these stripes, or every other one of a few.
     let slots = match superblock.policy {
-        Policy::InPlace => {
-            let members = superblock.members.len() as u64;
-            distance.div_ceil(members) * ((members - 1) / 2)
-        }
-        Policy::Log | Policy::Zrwa => distance,
+        // All those of a stripe are on one member, but only the last one is kept: in a few records.
+        Policy::InPlace => distance.div_ceil(superblock.members.len() as u64) * (chunk + 4),
+        Policy::Log | Policy::Zrwa => distance * (chunk + 1),
     };
-    2 + table + superblock.max_active as u64 * slots * (chunk + 1) + chunk + 8
+    2 + table + superblock.max_active as u64 * slots + chunk + 8
 }
 
 /// What a drive's metadata zones hold.

@@ -179,7 +179,7 @@ fn draw_drive(rng: &mut Rng, policy: Policy, chunk_blocks: u64, small_zones: boo
     let metadata = match policy {
         // Some for the partial parity, and more than power cuts displace in a run.
         Policy::Log => 11 + chunk_blocks + 40 * open.min(3) * (chunk_blocks + 1),
-        Policy::InPlace => 11 + chunk_blocks + open * (window_chunks / 2).max(4) * (chunk_blocks + 1),
+        Policy::InPlace => 11 + chunk_blocks + open * (window_chunks / 2).div_ceil(3) * (chunk_blocks + 4),
         _ => 11 + chunk_blocks + open * (window_chunks / 2) * (chunk_blocks + 1),
     };
     let least = metadata.max(chunk_blocks * (window_chunks + 2));
