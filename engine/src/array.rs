@@ -88,6 +88,9 @@ pub struct ArrayStatus {
     pub name: String,
     pub uuid: [u8; 16],
     pub chunk_blocks: u64,
+    pub policy: Policy,
+    /// Zones of a drive that are used as one.
+    pub aggregate: u32,
     /// Grows with every change of membership.
     pub event: u64,
     /// In order of their roles.
@@ -472,6 +475,8 @@ impl Array {
             name: superblock.name.clone(),
             uuid: superblock.array.0,
             chunk_blocks: core.layout.chunk_blocks,
+            policy: superblock.policy,
+            aggregate: superblock.aggregate,
             event: superblock.event,
             members: members.collect(),
             failed: core.failed.get(),
