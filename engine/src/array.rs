@@ -111,9 +111,9 @@ pub struct ArrayError(pub String);
 pub struct Tails {
     /// [`Array::assembly`] of the array that the process ran.
     pub assembly: u64,
-    /// For each logical zone the end, in blocks, of the writes and appends that have completed: raised
-    /// before anybody is told of the completion, and set to 0 with a reset before anybody is told of
-    /// that.
+    /// For each logical zone the largest [`Done::tail`] of the writes and appends that have completed:
+    /// raised before anybody is told of the completion, and set to 0 with a reset before anybody is
+    /// told of that.
     pub blocks: Vec<u64>,
 }
 
@@ -123,10 +123,18 @@ pub struct Tails {
 pub struct Array(Rc<Core>);
 
 /// How an array shall behave in experiments and tests; the default everywhere else.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct Behaviour {
     pub consistency: Consistency,
+    /// Whether writes that are queued behind each other in a zone share a plan.
+    pub join: bool,
     pub canary: Option<Canary>,
+}
+
+impl Default for Behaviour {
+    fn default() -> Behaviour {
+        Behaviour { consistency: Consistency::default(), join: true, canary: None }
+    }
 }
 
 /// What [`examine`] finds on a drive.
@@ -576,6 +584,7 @@ impl Core {
             table: RefCell::new(ZoneTable::new(&geometry)),
             geometry,
             consistency: behaviour.consistency,
+            join: behaviour.join,
             canary: behaviour.canary,
             members: superblock.members.iter().map(|_| Member::default()).collect(),
             active: Cell::new(0),

@@ -54,6 +54,8 @@ pub struct Core {
     /// Of the array.
     pub geometry: Geometry,
     pub consistency: Consistency,
+    /// Whether writes that are queued behind each other in a zone share a plan.
+    pub join: bool,
     pub canary: Option<Canary>,
     pub members: Vec<Member>,
     /// Members (bits) that belong to the array and have a drive.

@@ -30,6 +30,8 @@ use std::{cell::RefCell, collections::VecDeque, rc::Rc};
 pub struct Zone {
     pub index: ZoneIndex,
     pub flow: RefCell<Flow>,
+    /// Something was queued, or more may be submitted.
+    queued: Gate,
     /// Something was submitted, or the tasks have to look again.
     submitted: Gate,
     /// There may be something to settle.
@@ -72,38 +74,43 @@ pub struct Flow {
     /// One chunk: parity of the stripe of `next`, below the tail's offset with its chunk, above
     /// without.
     pub parity: Buf,
-    queue: VecDeque<Queued>,
+    /// Writes that have not been submitted to their end; they start where `sent` ends.
+    queue: VecDeque<Write>,
+    /// Writes that have been, and are not complete.
+    sent: VecDeque<Write>,
     flights: VecDeque<Flight>,
     /// Sub-requests of all flights, in order.
     subs: VecDeque<Sub>,
     /// FUA writes and others that are complete and wait to be safe.
     waiting: VecDeque<(u64, Completer, Done)>,
+    /// The data of a plan, chunk by chunk: kept for its allocation.
+    pieces: Vec<Buf>,
 }
 
-/// A write that has not been submitted to its end.
-struct Queued {
+/// A write on its way through the zone.
+struct Write {
+    /// Its first block.
+    start: u64,
     data: Buf,
-    /// Where the rest starts, in the zone and in `data` (blocks).
-    at: u64,
-    done_blocks: u64,
     fua: bool,
-    lba: Lba,
     completer: Completer,
 }
 
-/// A part of a write that is on its way.
+impl Write {
+    fn end(&self) -> u64 {
+        self.start + self.data.blocks()
+    }
+}
+
+/// A plan that is on its way.
 struct Flight {
     end: u64,
     subs: u32,
-    /// With the last part of a write.
-    last: Option<Queued>,
 }
 
 struct Sub {
     seat: Seat,
     completion: Completion,
-    /// Whether the buffer goes back to the pool.
-    pooled: bool,
 }
 
 /// What stops `reap`.
@@ -126,6 +133,7 @@ impl Zone {
         Zone {
             index,
             flow: RefCell::new(flow),
+            queued: Gate::default(),
             submitted: Gate::default(),
             completed: Gate::default(),
             changed: Gate::default(),
@@ -134,6 +142,7 @@ impl Zone {
 
     /// Has every task of the zone look again.
     pub fn wake(&self) {
+        self.queued.open();
         self.submitted.open();
         self.completed.open();
         self.changed.open();
@@ -155,10 +164,9 @@ impl Core {
     /// Writes `data` at block `at` of a zone whose table entry has taken the write already.
     pub fn write(self: &Rc<Self>, zone: ZoneIndex, at: u64, data: Buf, fua: bool) -> Completion {
         let (completer, completion) = self.slots.pair();
-        let lba = Lba(self.geometry.start(zone).0 + at);
         let running = self.running_zone(zone);
-        running.flow.borrow_mut().queue.push_back(Queued { data, at, done_blocks: 0, fua, lba, completer });
-        self.pump(&running);
+        running.flow.borrow_mut().queue.push_back(Write { start: at, data, fua, completer });
+        running.queued.open();
         completion
     }
 
@@ -197,44 +205,38 @@ impl Core {
         zone.flow.borrow_mut().opening = false;
         zone.changed.open();
         self.start_tasks(&zone);
-        self.pump(&zone);
     }
 
     pub fn start_tasks(self: &Rc<Self>, zone: &Rc<Zone>) {
+        self.runtime.spawn(self.clone().submit_plans(zone.clone()));
         self.runtime.spawn(self.clone().reap_flights(zone.clone()));
         self.runtime.spawn(self.clone().settle(zone.clone()));
     }
 
-    /// Submits queued writes as far as the window allows.
-    pub fn pump(&self, zone: &Zone) {
+    /// Task: submits what is queued. It looks when whoever was ready has handed in all that he had.
+    async fn submit_plans(self: Rc<Self>, zone: Rc<Zone>) {
+        loop {
+            let queued = zone.queued.wait();
+            if zone.flow.borrow().ended {
+                return;
+            }
+            self.pump(&zone);
+            queued.await;
+        }
+    }
+
+    fn pump(&self, zone: &Zone) {
         let mut flow = zone.flow.borrow_mut();
         let flow = &mut *flow;
-        if !flow.open || flow.opening || flow.paused > 0 || flow.ended {
+        if !flow.open || flow.opening || flow.paused > 0 {
             return;
         }
-        let stripe_blocks = self.layout.stripe_blocks();
         let mut submitted = false;
-        while let Some(front) = flow.queue.front_mut()
-            && front.at < flow.limit
-        {
-            debug_assert_eq!(front.at, flow.next);
-            let left = front.data.blocks() - front.done_blocks;
-            let (stripe, from) = (front.at / stripe_blocks, front.at % stripe_blocks);
-            let blocks = left.min(stripe_blocks - from);
-            let data = if blocks == front.data.blocks() {
-                front.data.clone()
-            } else {
-                front.data.slice_blocks(front.done_blocks..front.done_blocks + blocks)
-            };
-            let at = front.at;
-            front.at += blocks;
-            front.done_blocks += blocks;
-            let last = if blocks == left { flow.queue.pop_front() } else { None };
+        while let Some(end) = self.plan_end(flow) {
             let before = flow.subs.len();
-            self.submit_part(zone.index, flow, stripe, from, data);
-            flow.next = at + blocks;
+            self.submit_plan(zone.index, flow, end);
             let subs = (flow.subs.len() - before) as u32;
-            flow.flights.push_back(Flight { end: flow.next, subs, last });
+            flow.flights.push_back(Flight { end, subs });
             submitted = true;
         }
         if submitted {
@@ -242,65 +244,116 @@ impl Core {
         }
     }
 
-    /// Submits `data` for the blocks from `from` on of a stripe's data, with its parity.
-    fn submit_part(&self, zone: ZoneIndex, flow: &mut Flow, stripe: u64, from: u64, data: Buf) {
+    /// Where the plan ends that is to be submitted now, if there is one.
+    fn plan_end(&self, flow: &Flow) -> Option<u64> {
+        let (front, back) = (flow.queue.front()?, flow.queue.back()?);
+        if flow.next >= flow.limit {
+            return None;
+        }
+        let stripe_blocks = self.layout.stripe_blocks();
+        let stripe_end = (flow.next / stripe_blocks + 1) * stripe_blocks;
+        if !self.join {
+            return Some(front.end().min(stripe_end));
+        }
+        let end = back.end();
+        if end >= stripe_end {
+            return Some(stripe_end);
+        }
+        // Writes that are on their way to their end: when they complete, others may follow.
+        let in_flight = front.start.saturating_sub(flow.complete);
+        let (left, rest) = (end - flow.next, stripe_end - flow.next);
+        let fills = in_flight + left >= rest;
+        (in_flight == 0 || !fills && left >= in_flight).then_some(end)
+    }
+
+    /// Submits queued data up to block `end`, within a stripe, and the parity that it needs.
+    fn submit_plan(&self, zone: ZoneIndex, flow: &mut Flow, end: u64) {
         let layout = &self.layout;
-        let to = from + data.blocks();
         let chunk = layout.chunk_blocks;
+        let stripe = flow.next / layout.stripe_blocks();
+        let base = stripe * layout.stripe_blocks();
+        let (from, to) = (flow.next - base, end - base);
+        let whole_stripe = to - from == layout.stripe_blocks();
         let live = self.live(zone);
-        let (last, _) = layout.chunk_of(to - 1);
         let parts = zrwa::parity_of(layout, from, to);
-        let whole_stripe = from == 0 && to == layout.stripe_blocks();
-        let (mut index, _) = layout.chunk_of(from);
-        let mut begin = from;
-        while index <= last {
-            let end = to.min((index + 1) * chunk);
-            let whole = begin == from && end == to;
-            let piece = if whole { data.clone() } else { data.slice_blocks(begin - from..end - from) };
-            let offset = begin - index * chunk;
+        let (mut index, mut offset) = layout.chunk_of(from);
+        let mut pieces = std::mem::take(&mut flow.pieces);
+        while flow.next < end {
+            let piece = self.take_piece(flow, (chunk - flow.next % chunk).min(end - flow.next));
+            pieces.push(piece);
+        }
+        let parity_member = layout.parity_member(stripe);
+        let full = (whole_stripe && live & (1 << parity_member) != 0).then(|| {
+            let mut parity = self.pool.borrow_mut().take(chunk);
+            if let Some(target) = parity.as_mut() {
+                parity::xor_all(target, &pieces);
+            }
+            parity
+        });
+        for piece in pieces.drain(..) {
+            let write = parts.iter().flatten().any(|part| part.index == index);
+            let parity =
+                if whole_stripe { None } else { self.run_parity(flow, index, offset, &piece, write) };
             let member = layout.member(stripe, index);
             if live & (1 << member) != 0 {
                 let lba = self.start(member, zone).0 + stripe * chunk + offset;
-                let completion = self.submit(member, Command::write(Lba(lba), piece.clone(), false));
-                self.track(flow, member, completion, false);
+                let completion = self.submit(member, Command::write(Lba(lba), piece, false));
+                self.track(flow, member, completion);
             }
-            if !whole_stripe {
-                let part = parts.iter().flatten().find(|part| part.index == index);
-                debug_assert!(part.is_none_or(|p| p.from == offset && p.to == end - index * chunk));
-                let out = self.run_parity(flow, index, offset, &piece, part.is_some());
-                if let Some((buf, pooled)) = out {
-                    self.submit_parity(zone, flow, live, (stripe, index, offset), buf, pooled);
-                }
+            if let Some(parity) = parity {
+                self.submit_parity(zone, flow, live, (stripe, index, offset), parity);
             }
-            begin = end;
-            index += 1;
+            (index, offset) = (index + 1, 0);
         }
-        if whole_stripe && live & (1 << layout.parity_member(stripe)) != 0 {
-            let mut buf = self.pool.borrow_mut().take(chunk);
-            if let Some(target) = buf.as_mut() {
-                parity::xor_all(target, &data);
-            }
-            self.submit_parity(zone, flow, live, (stripe, last, 0), buf, true);
+        if let Some(parity) = full {
+            self.submit_parity(zone, flow, live, (stripe, index - 1, 0), parity);
         }
+        flow.pieces = pieces;
+    }
+
+    /// Takes `blocks` of data from the queue: a part of one write as it is, parts of several as a copy.
+    fn take_piece(&self, flow: &mut Flow, blocks: u64) -> Buf {
+        let mut joined = Buf::default();
+        let mut done = 0;
+        while let Some(front) = flow.queue.front() {
+            let skip = flow.next - front.start;
+            let taken = (front.data.blocks() - skip).min(blocks - done);
+            let data = match taken == front.data.blocks() {
+                true => front.data.clone(),
+                false => front.data.slice_blocks(skip..skip + taken),
+            };
+            flow.next += taken;
+            if flow.next == front.end() {
+                let write = flow.queue.pop_front();
+                flow.sent.extend(write);
+            }
+            if taken == blocks {
+                return data;
+            }
+            if done == 0 {
+                joined = self.pool.borrow_mut().take(blocks);
+            }
+            if let Some(target) = joined.as_mut() {
+                target[done as usize * BLOCK..][..data.len()].copy_from_slice(&data);
+            }
+            done += taken;
+            if done == blocks {
+                break;
+            }
+        }
+        joined
     }
 
     /// Takes `data` of chunk `index` into the running parity; gives the result if it is to be
-    /// written, and whether the buffer is the pool's.
-    fn run_parity(
-        &self,
-        flow: &mut Flow,
-        index: u64,
-        offset: u64,
-        data: &Buf,
-        write: bool,
-    ) -> Option<(Buf, bool)> {
+    /// written.
+    fn run_parity(&self, flow: &mut Flow, index: u64, offset: u64, data: &Buf, write: bool) -> Option<Buf> {
         let range = offset as usize * BLOCK..offset as usize * BLOCK + data.len();
         let running = flow.parity.as_mut().map(|parity| &mut parity[range])?;
         match (index, write) {
             (0, _) => {
                 running.copy_from_slice(data);
                 // The parity of one chunk is the chunk.
-                write.then(|| (data.clone(), false))
+                write.then(|| data.clone())
             }
             (_, false) => {
                 parity::xor_assign(running, data);
@@ -309,7 +362,7 @@ impl Core {
             (_, true) => {
                 let mut buf = self.pool.borrow_mut().take(data.blocks());
                 parity::xor_assign_and_copy(running, data, buf.as_mut()?);
-                Some((buf, true))
+                Some(buf)
             }
         }
     }
@@ -322,7 +375,6 @@ impl Core {
         live: u32,
         (stripe, index, offset): (u64, u64, u64),
         data: Buf,
-        pooled: bool,
     ) {
         let (member, place) = self.layout.slot(stripe, index);
         if live & (1 << member) == 0 {
@@ -341,22 +393,18 @@ impl Core {
                 self.append(member, Record::Parity(record))
             }
         };
-        self.track(flow, member, completion, pooled);
+        self.track(flow, member, completion);
     }
 
     /// Remembers a sub-request until it completes; some drives have done it already.
-    fn track(&self, flow: &mut Flow, member: usize, mut completion: Completion, pooled: bool) {
+    fn track(&self, flow: &mut Flow, member: usize, mut completion: Completion) {
         match completion.take() {
-            Some(done) if done.result.is_ok() => {
-                if pooled {
-                    self.pool.borrow_mut().give(done.data);
-                }
-            }
+            Some(done) if done.result.is_ok() => self.pool.borrow_mut().give(done.data),
             Some(done) => {
                 let completion = Completion::ready(done);
-                flow.subs.push_back(Sub { seat: self.seat(member), completion, pooled });
+                flow.subs.push_back(Sub { seat: self.seat(member), completion });
             }
-            None => flow.subs.push_back(Sub { seat: self.seat(member), completion, pooled }),
+            None => flow.subs.push_back(Sub { seat: self.seat(member), completion }),
         }
     }
 
@@ -380,21 +428,19 @@ impl Core {
                 Reaped::Idle => submitted.await,
                 Reaped::Membership => self.membership_settled().await,
                 Reaped::Wait(sub) => {
-                    let Sub { seat, completion, pooled } = sub;
-                    let done = completion.await;
-                    self.finish_sub(seat, done, pooled);
+                    let done = sub.completion.await;
+                    self.finish_sub(sub.seat, done);
                 }
             }
         }
     }
 
-    fn finish_sub(&self, seat: Seat, done: Done, pooled: bool) {
+    fn finish_sub(&self, seat: Seat, done: Done) {
         if let Err(error) = done.result {
             self.member_failed(seat, error, "write");
         }
-        if pooled {
-            self.pool.borrow_mut().give(done.data);
-        }
+        // What belongs to a write is not unique, and stays with it.
+        self.pool.borrow_mut().give(done.data);
     }
 
     /// Takes all completions that are there.
@@ -413,7 +459,7 @@ impl Core {
                 let sub = if unordered { flow.subs.pop_back() } else { flow.subs.pop_front() };
                 let Some(mut sub) = sub else { continue };
                 match sub.completion.take() {
-                    Some(done) => self.finish_sub(sub.seat, done, sub.pooled),
+                    Some(done) => self.finish_sub(sub.seat, done),
                     None => break Reaped::Wait(sub),
                 }
                 continue;
@@ -424,7 +470,7 @@ impl Core {
             }
             let flight = if unordered { flow.flights.pop_back() } else { flow.flights.pop_front() };
             let Some(flight) = flight else { continue };
-            self.complete(flow, flight);
+            self.complete(zone.index, flow, flight.end);
         };
         if self.unsettled(flow) {
             zone.completed.open();
@@ -432,21 +478,32 @@ impl Core {
         if flow.flights.is_empty() {
             zone.changed.open();
         }
+        if !flow.queue.is_empty() {
+            zone.queued.open();
+        }
         result
     }
 
-    fn complete(&self, flow: &mut Flow, flight: Flight) {
-        flow.complete = flow.complete.max(flight.end);
-        let Some(Queued { data, fua, lba, completer, .. }) = flight.last else { return };
-        let mut done = Done { data, lba, ..Done::ok() };
-        if self.failed.get() {
-            done.result = Err(Status::InternalError.into());
-            completer.complete(done);
-        } else if fua {
-            flow.wanted = flow.wanted.max(flight.end);
-            flow.waiting.push_back((flight.end, completer, done));
-        } else {
-            completer.complete(done);
+    /// The writes of a plan complete together, each with its own answer.
+    fn complete(&self, zone: ZoneIndex, flow: &mut Flow, end: u64) {
+        flow.complete = flow.complete.max(end);
+        while flow.sent.front().is_some_and(|write| write.end() <= end) {
+            let Some(Write { start, data, fua, completer }) = flow.sent.pop_front() else { return };
+            let tail = match self.canary {
+                Some(Canary::TailInsidePlan) => start + data.blocks(),
+                _ => end,
+            };
+            let lba = Lba(self.geometry.start(zone).0 + start);
+            let mut done = Done { data, lba, tail, ..Done::ok() };
+            if self.failed.get() {
+                done.result = Err(Status::InternalError.into());
+                completer.complete(done);
+            } else if fua {
+                flow.wanted = flow.wanted.max(end);
+                flow.waiting.push_back((end, completer, done));
+            } else {
+                completer.complete(done);
+            }
         }
     }
 
@@ -548,7 +605,7 @@ impl Core {
             if stripe + self.layout.distance >= self.layout.rows {
                 self.forget_logged(zone.index, stripe);
             }
-            self.pump(zone);
+            zone.queued.open();
         }
         zone.changed.open();
     }
@@ -720,7 +777,6 @@ impl Core {
 
     pub fn resume(&self, zone: &Zone) {
         zone.flow.borrow_mut().paused -= 1;
-        self.pump(zone);
         zone.wake();
     }
 
@@ -746,7 +802,7 @@ impl Core {
     /// Fails the writes that have not been submitted yet.
     pub fn refuse_queued(&self, zone: &Zone, status: Status) {
         let queued: Vec<_> = zone.flow.borrow_mut().queue.drain(..).collect();
-        for Queued { data, completer, .. } in queued {
+        for Write { data, completer, .. } in queued {
             completer.complete(Done { result: Err(status.into()), data, ..Done::ok() });
         }
     }

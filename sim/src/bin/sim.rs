@@ -88,7 +88,7 @@ struct Run {
     #[arg(long)]
     trace: bool,
     /// Have the array break a rule, which must be found: laggard-order, no-epoch-check, wrong-slot,
-    /// ack-before-predecessors, log-slot-overwritten, tails-ignored or
+    /// ack-before-predecessors, log-slot-overwritten, tails-ignored, tail-inside-plan or
     /// empty-is-unwritten
     #[arg(long, value_name = "NAME", value_parser = parse_canary)]
     canary: Option<(&'static str, Canary)>,

@@ -30,10 +30,22 @@ pub trait Subject: ZonedDevice {
 
 /// Makes subjects, and finds them again after a power cut.
 pub trait Maker {
-    /// As [`Array::create`].
-    fn create(&self, runtime: &Runtime, options: CreateOptions, drives: Vec<Drive>) -> Work<Rc<dyn Subject>>;
+    /// As [`Array::create`]; `join` as in [`Behaviour::join`].
+    fn create(
+        &self,
+        runtime: &Runtime,
+        options: CreateOptions,
+        drives: Vec<Drive>,
+        join: bool,
+    ) -> Work<Rc<dyn Subject>>;
     /// As [`Array::assemble`], or [`Array::take_over`] if there are `tails`.
-    fn assemble(&self, runtime: &Runtime, drives: Vec<Drive>, tails: Option<Tails>) -> Work<Rc<dyn Subject>>;
+    fn assemble(
+        &self,
+        runtime: &Runtime,
+        drives: Vec<Drive>,
+        tails: Option<Tails>,
+        join: bool,
+    ) -> Work<Rc<dyn Subject>>;
 }
 
 /// Makes arrays.
@@ -45,25 +57,32 @@ pub struct ArrayMaker {
 }
 
 /// Rules that can be broken, by the names of the command line.
-pub const CANARIES: [(&str, Canary); 7] = [
+pub const CANARIES: [(&str, Canary); 8] = [
     ("laggard-order", Canary::LaggardOrder),
     ("no-epoch-check", Canary::NoEpochCheck),
     ("wrong-slot", Canary::WrongSlot),
     ("ack-before-predecessors", Canary::AckBeforePredecessors),
     ("log-slot-overwritten", Canary::LogSlotOverwritten),
     ("tails-ignored", Canary::TailsIgnored),
+    ("tail-inside-plan", Canary::TailInsidePlan),
     ("empty-is-unwritten", Canary::EmptyIsUnwritten),
 ];
 
 impl ArrayMaker {
-    fn behaviour(&self) -> Behaviour {
-        Behaviour { consistency: self.consistency, canary: self.canary }
+    fn behaviour(&self, join: bool) -> Behaviour {
+        Behaviour { consistency: self.consistency, join, canary: self.canary }
     }
 }
 
 impl Maker for ArrayMaker {
-    fn create(&self, runtime: &Runtime, options: CreateOptions, drives: Vec<Drive>) -> Work<Rc<dyn Subject>> {
-        let (runtime, behaviour) = (runtime.clone(), self.behaviour());
+    fn create(
+        &self,
+        runtime: &Runtime,
+        options: CreateOptions,
+        drives: Vec<Drive>,
+        join: bool,
+    ) -> Work<Rc<dyn Subject>> {
+        let (runtime, behaviour) = (runtime.clone(), self.behaviour(join));
         Box::pin(async move {
             let array =
                 Array::create_with(&runtime, options, drives, behaviour).await.map_err(|e| e.to_string())?;
@@ -71,8 +90,14 @@ impl Maker for ArrayMaker {
         })
     }
 
-    fn assemble(&self, runtime: &Runtime, drives: Vec<Drive>, tails: Option<Tails>) -> Work<Rc<dyn Subject>> {
-        let (runtime, behaviour) = (runtime.clone(), self.behaviour());
+    fn assemble(
+        &self,
+        runtime: &Runtime,
+        drives: Vec<Drive>,
+        tails: Option<Tails>,
+        join: bool,
+    ) -> Work<Rc<dyn Subject>> {
+        let (runtime, behaviour) = (runtime.clone(), self.behaviour(join));
         Box::pin(async move {
             let array = Array::assemble_with(&runtime, drives, tails.as_ref(), behaviour)
                 .await

@@ -123,6 +123,7 @@ fn scenario() -> Scenario {
         slow_per_myriad: 0,
     };
     Scenario {
+        join: true,
         members: MEMBERS,
         drive,
         mixed: false,
