@@ -285,6 +285,11 @@ impl Array {
         Ok(Array(core))
     }
 
+    /// Where everything lies in a zone.
+    pub fn layout(&self) -> &Layout {
+        &self.0.layout
+    }
+
     /// A number that every assembly sets anew, and that stays while the array runs.
     pub fn assembly(&self) -> u64 {
         self.0.superblock.borrow().assembly

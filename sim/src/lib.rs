@@ -1,7 +1,9 @@
-//! The emulated ZNS SSD, the simulator, and what is asked of every drive.
+//! The emulated ZNS SSD, its timing, the simulator, and what is asked of every drive.
 #![forbid(unsafe_code)]
 
+pub mod clock;
 pub mod conformance;
 pub mod rng;
 pub mod simulator;
 pub mod ssd;
+pub mod timing;

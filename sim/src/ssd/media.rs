@@ -62,17 +62,10 @@ impl MemoryMedia {
 
     /// Blank media for a drive of this shape.
     pub fn new(geometry: &Geometry) -> MemoryMedia {
-        let empty = |zone| ZoneInfo {
-            zone: ZoneIndex(zone),
-            state: ZoneState::Empty,
-            wp_blocks: 0,
-            capacity_blocks: geometry.zone_capacity_blocks,
-            zrwa: false,
-        };
         MemoryMedia {
             zone_size: geometry.zone_size_blocks,
             oob_bytes: geometry.oob_bytes as usize,
-            zones: (0..geometry.zones).map(empty).collect(),
+            zones: blank_zones(geometry),
             extents: vec![Vec::new(); geometry.zones as usize],
             free: Vec::new(),
         }
@@ -171,4 +164,60 @@ impl Media for MemoryMedia {
         }
         Ok(())
     }
+}
+
+/// Media that keep the states of zones and no data: every block reads as zeros.
+pub struct NoMedia(Vec<ZoneInfo>);
+
+impl NoMedia {
+    /// Blank media for a drive of this shape.
+    pub fn new(geometry: &Geometry) -> NoMedia {
+        NoMedia(blank_zones(geometry))
+    }
+}
+
+impl Media for NoMedia {
+    fn read(&mut self, _: Lba, data: &mut [u8], oob: &mut [u8]) -> io::Result<()> {
+        data.fill(0);
+        oob.fill(0);
+        Ok(())
+    }
+
+    fn write(&mut self, _: Lba, _: &[u8], _: &[u8]) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn is_written(&mut self, _: Lba) -> io::Result<bool> {
+        Ok(false)
+    }
+
+    fn forget(&mut self, _: Lba) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn zone(&self, zone: ZoneIndex) -> ZoneInfo {
+        self.0[zone.0 as usize]
+    }
+
+    fn set_zone(&mut self, info: &ZoneInfo) -> io::Result<()> {
+        self.0[info.zone.0 as usize] = *info;
+        Ok(())
+    }
+
+    fn reset(&mut self, zone: ZoneIndex) -> io::Result<()> {
+        let info = &mut self.0[zone.0 as usize];
+        *info = ZoneInfo { state: ZoneState::Empty, wp_blocks: 0, zrwa: false, ..*info };
+        Ok(())
+    }
+}
+
+fn blank_zones(geometry: &Geometry) -> Vec<ZoneInfo> {
+    let empty = |zone| ZoneInfo {
+        zone: ZoneIndex(zone),
+        state: ZoneState::Empty,
+        wp_blocks: 0,
+        capacity_blocks: geometry.zone_capacity_blocks,
+        zrwa: false,
+    };
+    (0..geometry.zones).map(empty).collect()
 }

@@ -2,7 +2,7 @@
 //!
 //! [`Ssd`] carries out commands one after the other, without any notion of time: the rules are
 //! those of [`engine::zone::ZoneTable`], the bytes are in a [`Media`]. Queues and latencies are
-//! put around it by whoever needs them; [`EmulatedDrive`] needs none.
+//! put around it: [`TimedDrive`] has those of a real drive, [`EmulatedDrive`] none.
 //!
 //! Invariant: media hold the state in which a zone comes back when power returns, so open zones
 //! are stored as closed, or as empty if nothing was written and they have no ZRWA.
@@ -15,13 +15,17 @@ mod layout;
 mod media;
 mod model;
 mod power;
+mod timed;
+mod traffic;
 
 pub use drive::{EmulatedDrive, NullDrive};
 pub use fault::{Fault, FaultPlan};
 pub use image::{ImageError, ImageMedia};
-pub use media::{Media, MemoryMedia};
+pub use media::{Media, MemoryMedia, NoMedia};
 pub use model::Model;
 pub use power::Cut;
+pub use timed::TimedDrive;
+pub use traffic::{Cause, Classifier, Counters, WrittenBlock};
 
 use cache::Cache;
 use engine::{

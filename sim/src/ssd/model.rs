@@ -19,12 +19,13 @@ const fn kib(n: u64) -> u64 {
 
 impl Model {
     /// Names that [`Model::by_name`] knows.
-    pub const NAMES: [&str; 2] = ["zn540", "pm1731a"];
+    pub const NAMES: [&str; 3] = ["zn540", "zn540-4tb", "pm1731a"];
 
     /// The model of this name.
     pub fn by_name(name: &str) -> Option<Model> {
         match name {
             "zn540" => Some(Model::zn540()),
+            "zn540-4tb" => Some(Model::zn540_4tb()),
             "pm1731a" => Some(Model::pm1731a()),
             _ => None,
         }
@@ -49,6 +50,12 @@ impl Model {
                 volatile_cache: false,
             },
         }
+    }
+
+    /// The same drive of 4 TB. Assumed: the ZRWA of the 1 TB drive.
+    pub fn zn540_4tb() -> Model {
+        let smaller = Model::zn540();
+        Model { name: "zn540-4tb".into(), geometry: Geometry { zones: 3690, ..smaller.geometry } }
     }
 
     /// Samsung PM1731a: many small zones. Published: number and size of zones, active zones,

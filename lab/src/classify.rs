@@ -1,0 +1,57 @@
+//! Why an array writes a block, from where it lies and what is in it.
+
+use engine::{
+    buf::BLOCK,
+    format::record::Header,
+    raid::{
+        geometry::{Layout, Role},
+        policy::Policy,
+    },
+};
+use sim::ssd::{Cause, Classifier, WrittenBlock};
+use std::cell::Cell;
+
+/// Zones at the start of a member that hold logs.
+const LOG_ZONES: u32 = 2;
+/// Kind of a record of partial parity.
+const PARITY: u16 = 7;
+
+/// Tells the causes of what an array of this layout writes to its member `member`.
+pub fn classifier(layout: &Layout, member: usize) -> Classifier {
+    let layout = *layout;
+    // The record that the log zone is in: its cause, and blocks that are left of it.
+    let record = Cell::new((Cause::Metadata, 0));
+    Box::new(move |block: WrittenBlock<'_>| {
+        if block.zone.0 < LOG_ZONES {
+            return in_log(&record, block.data);
+        }
+        let row = block.offset_blocks / layout.chunk_blocks;
+        // The array's window keeps data below this row, and what is temporary from it on.
+        let ahead = block.wp_blocks / layout.chunk_blocks + layout.distance;
+        match layout.role(member, row) {
+            _ if layout.policy == Policy::Zrwa && row >= ahead => {
+                let logs = layout.log(row - layout.distance).0;
+                if logs.contains(&member) { Cause::Metadata } else { Cause::PartialParity }
+            }
+            Role::Data(_) => Cause::Data,
+            Role::Parity => Cause::Parity,
+        }
+    })
+}
+
+/// Records follow each other; each begins with a block that has a header.
+fn in_log(record: &Cell<(Cause, u64)>, block: &[u8]) -> Cause {
+    let (cause, left) = record.get();
+    if left > 0 {
+        record.set((cause, left - 1));
+        return cause;
+    }
+    let Some(header) = Header::read(block) else { return Cause::Metadata };
+    let more = header.payload_bytes as u64 / BLOCK as u64;
+    let (first, rest) = match header.kind == PARITY {
+        true => (Cause::Header, Cause::PartialParity),
+        false => (Cause::Metadata, Cause::Metadata),
+    };
+    record.set((rest, more));
+    first
+}

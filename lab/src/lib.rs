@@ -1,0 +1,13 @@
+//! Experiments with emulated drives that take as long as real ones, in virtual time.
+#![forbid(unsafe_code)]
+
+pub mod bed;
+pub mod calibrate;
+pub mod classify;
+pub mod experiments;
+pub mod figure;
+pub mod load;
+pub mod plot;
+pub mod report;
+pub mod system;
+pub mod work;

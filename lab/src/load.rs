@@ -1,0 +1,211 @@
+//! Load as fio makes it: jobs that keep a number of requests in flight, each followed by the
+//! next as soon as it completes.
+
+use anyhow::{Context, Result, bail};
+use engine::{
+    buf::{BLOCK, Buf},
+    device::{Command, Done, ZonedDevice, Zones},
+    runtime::Runtime,
+    zone::{Lba, ZoneIndex},
+};
+use sim::{clock::Clock, rng::Rng};
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+};
+
+/// What the requests of a job are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Writes one behind the other.
+    Write,
+    /// Zone appends.
+    Append,
+    /// Writes that go round in the ZRWA of a zone and never move its write pointer.
+    Overwrite,
+    /// Reads of random places.
+    Read,
+}
+
+/// A job on one zone.
+#[derive(Clone, Copy, Debug)]
+pub struct Job {
+    pub kind: Kind,
+    pub zone: ZoneIndex,
+    pub blocks: u64,
+    /// Requests in flight.
+    pub depth: u32,
+    /// Pause after each request, in nanoseconds of virtual time.
+    pub pause_ns: u64,
+}
+
+/// Requests of a job that completed while it was measured.
+#[derive(Clone, Debug, Default)]
+pub struct Measured {
+    pub bytes: u64,
+    pub window_ns: u64,
+    /// In rising order.
+    pub latencies_ns: Vec<u64>,
+}
+
+impl Measured {
+    /// 10⁶ bytes a second.
+    pub fn mb_s(&self) -> f64 {
+        self.bytes as f64 * 1e3 / self.window_ns as f64
+    }
+
+    /// MiB a second.
+    pub fn mib_s(&self) -> f64 {
+        self.mb_s() * 1e6 / (1u64 << 20) as f64
+    }
+
+    /// Mean latency.
+    pub fn mean_us(&self) -> f64 {
+        self.latencies_ns.iter().sum::<u64>() as f64 / self.latencies_ns.len().max(1) as f64 / 1e3
+    }
+
+    /// The latency that this share of all requests does not exceed.
+    pub fn quantile_us(&self, share: f64) -> f64 {
+        let at = (self.latencies_ns.len() as f64 * share) as usize;
+        self.latencies_ns
+            .get(at.min(self.latencies_ns.len().saturating_sub(1)))
+            .map_or(0.0, |ns| *ns as f64 / 1e3)
+    }
+
+    /// Several jobs together.
+    pub fn sum(parts: &[Measured]) -> Measured {
+        let mut latencies_ns: Vec<u64> = parts.iter().flat_map(|part| &part.latencies_ns).copied().collect();
+        latencies_ns.sort_unstable();
+        Measured {
+            bytes: parts.iter().map(|part| part.bytes).sum(),
+            window_ns: parts.first().map_or(0, |part| part.window_ns),
+            latencies_ns,
+        }
+    }
+}
+
+/// When the jobs are measured, in nanoseconds of virtual time from the beginning.
+#[derive(Clone, Copy, Debug)]
+pub struct Window {
+    pub from_ns: u64,
+    pub to_ns: u64,
+}
+
+impl Window {
+    /// From and to these milliseconds.
+    pub fn ms(from: u64, to: u64) -> Window {
+        Window { from_ns: from * 1_000_000, to_ns: to * 1_000_000 }
+    }
+}
+
+/// What the requests of one job share.
+struct Running {
+    job: Job,
+    device: Rc<dyn ZonedDevice>,
+    clock: Clock,
+    window: Window,
+    written: Cell<u64>,
+    rng: RefCell<Rng>,
+    measured: RefCell<Measured>,
+    failed: Rc<RefCell<Option<String>>>,
+}
+
+/// Runs all jobs at the same time and gives what was measured of each. The clock goes on from
+/// wherever it is; the tasks of `runtime`, which a device may have as well, end.
+///
+/// # Errors
+/// When the device refuses or fails a request.
+pub fn run(
+    runtime: &Runtime,
+    device: &Rc<dyn ZonedDevice>,
+    clock: &Clock,
+    jobs: &[Job],
+    window: Window,
+) -> Result<Vec<Measured>> {
+    let begin = clock.now_ns();
+    let window = Window { from_ns: begin + window.from_ns, to_ns: begin + window.to_ns };
+    let failed = Rc::default();
+    let mut running = Vec::new();
+    for (number, job) in jobs.iter().enumerate() {
+        let shared = Rc::new(Running {
+            job: *job,
+            device: device.clone(),
+            clock: clock.clone(),
+            window,
+            written: Cell::new(0),
+            rng: RefCell::new(Rng::new(number as u64)),
+            measured: RefCell::default(),
+            failed: Rc::clone(&failed),
+        });
+        if job.kind == Kind::Overwrite {
+            let open = device.submit(Command::Open { zones: Zones::One(job.zone), zrwa: true });
+            let done = runtime.block_on(open, || clock.advance()).context("a drive does not answer")?;
+            done.result.with_context(|| format!("zone {}", job.zone.0))?;
+        }
+        running.push(shared);
+    }
+    for shared in &running {
+        // Nobody looks at what is written, so that writes may share it.
+        let data = Buf::zeroed(shared.job.blocks as usize * BLOCK);
+        for _ in 0..shared.job.depth {
+            let data = if shared.job.kind == Kind::Read { Buf::zeroed(data.len()) } else { data.clone() };
+            let shared = shared.clone();
+            runtime.spawn(async move { shared.requests(data).await });
+        }
+    }
+    runtime.block_on(clock.sleep(window.to_ns.saturating_sub(clock.now_ns())), || clock.advance());
+    runtime.clear();
+    if let Some(problem) = failed.take() {
+        bail!("{problem}");
+    }
+    let finished = running.iter().map(|shared| {
+        let mut measured = shared.measured.take();
+        measured.latencies_ns.sort_unstable();
+        measured.window_ns = window.to_ns - window.from_ns;
+        measured
+    });
+    Ok(finished.collect())
+}
+
+impl Running {
+    async fn requests(&self, mut data: Buf) {
+        while self.failed.borrow().is_none() {
+            let submitted = self.clock.now_ns();
+            let done: Done = self.device.submit(self.next(data)).await;
+            let now = self.clock.now_ns();
+            if let Err(error) = done.result {
+                let problem = format!("{:?} on zone {}: {error}", self.job.kind, self.job.zone.0);
+                self.failed.borrow_mut().get_or_insert(problem);
+            } else if (self.window.from_ns..self.window.to_ns).contains(&now) {
+                let mut measured = self.measured.borrow_mut();
+                measured.bytes += done.data.len() as u64;
+                measured.latencies_ns.push(now - submitted);
+            }
+            data = done.data;
+            if self.job.pause_ns > 0 {
+                self.clock.sleep(self.job.pause_ns).await;
+            }
+        }
+    }
+
+    fn next(&self, data: Buf) -> Command {
+        let Job { kind, zone, blocks, .. } = self.job;
+        let geometry = self.device.geometry();
+        let start = geometry.start(zone).0;
+        let written = self.written.get();
+        self.written.set(written + blocks);
+        match kind {
+            Kind::Write => Command::write(Lba(start + written), data, false),
+            Kind::Append => Command::append(zone, data, false),
+            Kind::Overwrite => {
+                let size = geometry.zrwa.map_or(blocks, |zrwa| zrwa.size_blocks);
+                Command::write(Lba(start + written % size), data, false)
+            }
+            Kind::Read => {
+                let places = geometry.zone_capacity_blocks / blocks;
+                let place = self.rng.borrow_mut().below(places);
+                Command::read(Lba(start + place * blocks), data)
+            }
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! `lab`: runs experiments from the command line.
+
+use anyhow::Context;
+use clap::{Parser, Subcommand};
+use lab::{
+    bed::{Bed, Load, Setup},
+    experiments::{EXPERIMENTS, Effort, Experiment},
+    report,
+    system::System,
+};
+use std::{fs, path::PathBuf, process::ExitCode, time::Instant};
+
+/// Experiments with zoneraid on emulated drives, in virtual time
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Compare the emulated drives with published figures of single drives
+    Calibrate(lab::calibrate::Calibrate),
+    /// Name the experiments
+    List,
+    /// Run one experiment
+    Run(Run),
+    /// Run all experiments and write a page with their figures
+    Report(Report),
+    /// Measure a single point of sequential writes on five ZN540
+    Point(Point),
+}
+
+#[derive(clap::Args)]
+struct Run {
+    /// Its name, from `lab list`
+    #[arg(value_parser = experiment)]
+    figure: &'static Experiment,
+    /// Only a few of its points
+    #[arg(long)]
+    quick: bool,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(clap::Args)]
+struct Report {
+    /// The page
+    out: PathBuf,
+    /// Only a few points of each experiment
+    #[arg(long)]
+    quick: bool,
+}
+
+#[derive(clap::Args)]
+struct Point {
+    /// RAIZN, RAIZN+, ZRAID, zoneraid
+    #[arg(long, value_parser = system)]
+    system: System,
+    /// Zones that are written at the same time
+    #[arg(long)]
+    zones: u32,
+    #[arg(long)]
+    request_kib: u64,
+    /// Requests on their way in each zone
+    #[arg(long, default_value_t = 64)]
+    depth: u32,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+fn experiment(name: &str) -> Result<&'static Experiment, String> {
+    Experiment::by_name(name).ok_or_else(|| format!("there is no such experiment; there are {}", names()))
+}
+
+fn names() -> String {
+    EXPERIMENTS.iter().map(|experiment| experiment.name).collect::<Vec<_>>().join(", ")
+}
+
+fn system(name: &str) -> Result<System, String> {
+    let names = || System::ALL.map(System::name).join(", ");
+    System::by_name(name).ok_or_else(|| format!("there is no such system; there are {}", names()))
+}
+
+impl Run {
+    fn run(&self) -> anyhow::Result<bool> {
+        let figure = (self.figure.run)(self.figure, effort(self.quick))?;
+        match self.json {
+            true => println!("{}", serde_json::to_string_pretty(&figure)?),
+            false => println!("{}", report::text(&figure)),
+        }
+        Ok(true)
+    }
+}
+
+impl Report {
+    fn run(&self) -> anyhow::Result<bool> {
+        let started = Instant::now();
+        let effort = effort(self.quick);
+        let figures: anyhow::Result<Vec<_>> =
+            EXPERIMENTS.iter().map(|experiment| (experiment.run)(experiment, effort)).collect();
+        let failed = || format!("{} cannot be written", self.out.display());
+        if let Some(directory) = self.out.parent() {
+            fs::create_dir_all(directory).with_context(failed)?;
+        }
+        fs::write(&self.out, report::html(&figures?)?).with_context(failed)?;
+        println!("{}: written in {:.0} s", self.out.display(), started.elapsed().as_secs_f64());
+        Ok(true)
+    }
+}
+
+impl Point {
+    fn run(&self) -> anyhow::Result<bool> {
+        let load = Load { depth: self.depth, ..Load::fio(self.zones, self.request_kib) };
+        let row = Bed::new(&Setup::zn540(self.system))?.write_zones(&load)?;
+        match self.json {
+            true => println!("{}", serde_json::to_string_pretty(&row)?),
+            false => println!("{}", report::table(&report::points(&[row]))),
+        }
+        Ok(true)
+    }
+}
+
+fn effort(quick: bool) -> Effort {
+    if quick { Effort::Quick } else { Effort::Full }
+}
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse().command {
+        Command::Calibrate(calibrate) => calibrate.run(),
+        Command::List => {
+            EXPERIMENTS.iter().for_each(|experiment| println!("{:<12}{}", experiment.name, experiment.title));
+            Ok(true)
+        }
+        Command::Run(run) => run.run(),
+        Command::Report(report) => report.run(),
+        Command::Point(point) => point.run(),
+    };
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("lab: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}

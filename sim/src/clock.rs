@@ -1,0 +1,153 @@
+//! Virtual time.
+//!
+//! A clock jumps from one event to the next, so that a run takes as long as its events take to
+//! compute, and gives the same results everywhere. Events of one instant run in the order in
+//! which they were planned. Real time is the same clock, moved by whoever has a real one.
+
+use std::{
+    cell::{Cell, RefCell},
+    cmp::Ordering,
+    collections::BinaryHeap,
+    future::Future,
+    rc::Rc,
+    task::{Poll, Waker},
+};
+
+/// A clock and what is to happen by it. Clones are the same clock.
+#[derive(Clone, Default)]
+pub struct Clock(Rc<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    now_ns: Cell<u64>,
+    planned: Cell<u64>,
+    events: RefCell<BinaryHeap<Event>>,
+}
+
+struct Event {
+    due_ns: u64,
+    number: u64,
+    action: Box<dyn FnOnce()>,
+}
+
+impl Ord for Event {
+    /// The heap gives the greatest first, which has to be the earliest.
+    fn cmp(&self, other: &Event) -> Ordering {
+        (other.due_ns, other.number).cmp(&(self.due_ns, self.number))
+    }
+}
+
+impl PartialOrd for Event {
+    fn partial_cmp(&self, other: &Event) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Event {
+    fn eq(&self, other: &Event) -> bool {
+        self.number == other.number
+    }
+}
+
+impl Eq for Event {}
+
+impl Clock {
+    /// A clock that shows 0.
+    pub fn new() -> Clock {
+        Clock::default()
+    }
+
+    /// The time, in nanoseconds since the clock was made.
+    pub fn now_ns(&self) -> u64 {
+        self.0.now_ns.get()
+    }
+
+    /// Plans `action` for `due_ns`, or for now if that is past.
+    pub fn at(&self, due_ns: u64, action: impl FnOnce() + 'static) {
+        let number = self.0.planned.get();
+        self.0.planned.set(number + 1);
+        let due_ns = due_ns.max(self.now_ns());
+        self.0.events.borrow_mut().push(Event { due_ns, number, action: Box::new(action) });
+    }
+
+    /// When the next event is due.
+    pub fn next_ns(&self) -> Option<u64> {
+        self.0.events.borrow().peek().map(|event| event.due_ns)
+    }
+
+    /// Jumps to the next event and runs all that are due then; `false` if there is none.
+    pub fn advance(&self) -> bool {
+        let next = self.next_ns();
+        next.inspect(|next| self.advance_to(*next)).is_some()
+    }
+
+    /// Runs all events up to `now_ns`, each at its own time, and stops there.
+    pub fn advance_to(&self, now_ns: u64) {
+        while let Some(event) = self.pop(now_ns) {
+            self.0.now_ns.set(event.due_ns);
+            (event.action)();
+        }
+        self.0.now_ns.set(now_ns.max(self.now_ns()));
+    }
+
+    fn pop(&self, until_ns: u64) -> Option<Event> {
+        let mut events = self.0.events.borrow_mut();
+        if events.peek()?.due_ns <= until_ns { events.pop() } else { None }
+    }
+
+    /// Done `ns` from now on.
+    pub fn sleep(&self, ns: u64) -> impl Future<Output = ()> + use<> {
+        let slept = Rc::new((Cell::new(false), RefCell::<Option<Waker>>::default()));
+        let event = slept.clone();
+        self.at(self.now_ns() + ns, move || {
+            event.0.set(true);
+            if let Some(waker) = event.1.take() {
+                waker.wake();
+            }
+        });
+        std::future::poll_fn(move |context| {
+            if slept.0.get() {
+                return Poll::Ready(());
+            }
+            *slept.1.borrow_mut() = Some(context.waker().clone());
+            Poll::Pending
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use engine::runtime::Runtime;
+
+    #[test]
+    fn events_run_by_time_then_in_the_order_of_planning() {
+        let clock = Clock::new();
+        let log = Rc::new(RefCell::new(Vec::new()));
+        for (due, name) in [(20, 'c'), (10, 'a'), (10, 'b'), (30, 'd')] {
+            let (log, at) = (log.clone(), clock.clone());
+            clock.at(due, move || log.borrow_mut().push((at.now_ns(), name)));
+        }
+        assert!(clock.advance());
+        assert_eq!(*log.borrow(), [(10, 'a'), (10, 'b')]);
+        clock.advance_to(25);
+        assert_eq!((log.borrow()[2], clock.now_ns(), clock.next_ns()), ((20, 'c'), 25, Some(30)));
+        assert!(clock.advance() && !clock.advance());
+        assert_eq!((log.borrow()[3], clock.now_ns()), ((30, 'd'), 30));
+    }
+
+    #[test]
+    fn sleepers_wake_when_it_is_time() {
+        let (clock, runtime) = (Clock::new(), Runtime::new());
+        let sleeper = clock.clone();
+        let slept = runtime.block_on(
+            async move {
+                sleeper.sleep(500).await;
+                sleeper.sleep(500).await;
+                sleeper.now_ns()
+            },
+            || clock.advance(),
+        );
+        assert_eq!(slept, Some(1000));
+    }
+}

@@ -1,0 +1,219 @@
+//! How long the parts of a drive take: the parameters of [`crate::ssd::TimedDrive`].
+//!
+//! One set of parameters for each drive, fitted to figures that were published about single
+//! drives. Sources: ZapRAID (TOS '23) Fig. 1 and §4, ZRAID (ASPLOS '25) §6, eZNS (TOS '24) §3,
+//! StoNet NVMeBenchmarks (raw measurements of a 1 TB ZN540 with SPDK). Where nothing is published
+//! the value is a guess, and its documentation says so.
+
+/// How a drive keeps the Zone Random Write Area.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum ZrwaMedium {
+    /// In flash: every write costs the drive's write bandwidth, also of a block that is written
+    /// again before the write pointer passes.
+    Flash,
+    /// In memory that survives power cuts: what is written again never costs flash bandwidth; the
+    /// blocks that the write pointer passes are drained to flash then.
+    Dram {
+        /// From the transfer to the acknowledgement, in µs.
+        acknowledge_us: f64,
+    },
+}
+
+/// Where zones lie on the dies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// Program units of all zones go to the dies in turn.
+    Striped,
+    /// Each zone lies on one die: zone number modulo dies.
+    ZonePerDie,
+}
+
+/// What a reset costs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ResetTiming {
+    /// Mean service time of the one server for resets, in µs.
+    pub server_us: f64,
+    /// After that until the acknowledgement, in µs.
+    pub fixed_us: f64,
+    /// More for a zone that was written to its end, in proportion for others, in µs.
+    pub full_us: f64,
+    /// More for a zone that has been written and is not full, in µs.
+    pub unfinished_us: f64,
+    /// Erasing on the die, after the acknowledgement and only when the die has nothing else to
+    /// do, in µs; 0 for none.
+    pub erase_us: f64,
+}
+
+/// Service times and bandwidths of a drive. Times in µs, bandwidths in 10⁶ bytes per second.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Timing {
+    /// Mean service time of a write in the firmware.
+    pub write_firmware_us: f64,
+    /// From the end of the transfer of a write to its acknowledgement.
+    pub write_acknowledge_us: f64,
+    /// Mean service time of an append of one block in the firmware.
+    pub append_firmware_us: f64,
+    /// How long an append of one block keeps other appends to its zone waiting.
+    pub append_zone_us: f64,
+    /// More of both for each further block.
+    pub append_block_us: f64,
+    /// From the end of the transfer of an append to its acknowledgement.
+    pub append_acknowledge_us: f64,
+    /// More for the first write to an empty zone.
+    pub first_write_us: f64,
+    /// More for the first append to an empty zone.
+    pub first_append_us: f64,
+    /// Mean service time of a read in the firmware.
+    pub read_firmware_us: f64,
+    /// From the end of the transfer of a read to its acknowledgement.
+    pub read_acknowledge_us: f64,
+    /// Sensing a page.
+    pub read_page_us: f64,
+    /// Host link towards the drive.
+    pub write_link_mb_s: f64,
+    /// Host link from the drive.
+    pub read_link_mb_s: f64,
+    /// Limit of all writes to flash together, if the dies are not the limit.
+    pub drain_mb_s: Option<f64>,
+    pub dies: u32,
+    pub channels: u32,
+    /// A channel when pages are read.
+    pub channel_read_mb_s: f64,
+    /// A channel when units are programmed.
+    pub channel_program_mb_s: f64,
+    /// Blocks of a flash page.
+    pub page_blocks: u64,
+    /// Blocks that a die programs at once.
+    pub program_blocks: u64,
+    /// How long the die is busy with that, the transfer over its channel included.
+    pub program_us: f64,
+    pub placement: Placement,
+    pub zrwa: ZrwaMedium,
+    /// Memory for writes that have been acknowledged and not programmed, in KiB. A guess.
+    pub write_buffer_kib: u64,
+    /// An explicit ZRWA flush in the firmware. How it divides between this and the
+    /// acknowledgement is a guess; so is all of it for the PM1731a.
+    pub zrwa_flush_firmware_us: f64,
+    /// From the firmware to the acknowledgement of an explicit ZRWA flush.
+    pub zrwa_flush_acknowledge_us: f64,
+    /// Opening a zone, in all.
+    pub open_us: f64,
+    /// Closing a zone, in all.
+    pub close_us: f64,
+    /// Finishing an empty zone, in all.
+    pub finish_empty_us: f64,
+    /// Finishing another zone, after what is missing in it has been filled up.
+    pub finish_us: f64,
+    pub reset: ResetTiming,
+}
+
+impl Timing {
+    /// The timing of the drive of this name, as in [`crate::ssd::Model::NAMES`].
+    pub fn by_name(name: &str) -> Option<Timing> {
+        match name {
+            "zn540" => Some(Timing::zn540()),
+            "zn540-4tb" => Some(Timing::zn540_4tb()),
+            "pm1731a" => Some(Timing::pm1731a()),
+            _ => None,
+        }
+    }
+
+    /// Western Digital ZN540 of 1 TB.
+    pub fn zn540() -> Timing {
+        Timing {
+            write_firmware_us: 5.35,
+            write_acknowledge_us: 5.3,
+            append_firmware_us: 7.0,
+            append_zone_us: 7.56,
+            append_block_us: 0.4,
+            append_acknowledge_us: 7.1,
+            first_write_us: 2.0,
+            first_append_us: 2.8,
+            read_firmware_us: 2.2,
+            read_acknowledge_us: 8.4,
+            read_page_us: 52.0,
+            write_link_mb_s: 3720.0,
+            read_link_mb_s: 2628.0,
+            drain_mb_s: Some(1203.0),
+            dies: 32,
+            channels: 8,
+            channel_read_mb_s: 480.0,
+            channel_program_mb_s: 1200.0,
+            page_blocks: 4,
+            program_blocks: 48,
+            program_us: 455.0,
+            placement: Placement::Striped,
+            zrwa: ZrwaMedium::Flash,
+            write_buffer_kib: 2048,
+            zrwa_flush_firmware_us: 1.5,
+            zrwa_flush_acknowledge_us: 5.3,
+            open_us: 9.6,
+            close_us: 11.0,
+            finish_empty_us: 13.5,
+            finish_us: 2600.0,
+            reset: ResetTiming {
+                server_us: 0.0,
+                fixed_us: 1650.0,
+                full_us: 13_700.0,
+                unfinished_us: 2750.0,
+                erase_us: 0.0,
+            },
+        }
+    }
+
+    /// Western Digital ZN540 of 4 TB.
+    pub fn zn540_4tb() -> Timing {
+        Timing {
+            write_firmware_us: 5.0,
+            write_acknowledge_us: 5.46,
+            append_firmware_us: 6.75,
+            append_zone_us: 7.2,
+            append_acknowledge_us: 6.5,
+            drain_mb_s: Some(1101.0),
+            ..Timing::zn540()
+        }
+    }
+
+    /// Samsung PM1731a and drives of its class.
+    pub fn pm1731a() -> Timing {
+        Timing {
+            write_firmware_us: 1.0,
+            write_acknowledge_us: 86.0,
+            append_firmware_us: 1.0,
+            append_zone_us: 1.0,
+            append_block_us: 0.0,
+            append_acknowledge_us: 86.0,
+            first_write_us: 0.0,
+            first_append_us: 0.0,
+            read_firmware_us: 0.3,
+            read_acknowledge_us: 7.3,
+            read_page_us: 48.3,
+            write_link_mb_s: 3200.0,
+            read_link_mb_s: 3200.0,
+            drain_mb_s: None,
+            dies: 128,
+            channels: 16,
+            channel_read_mb_s: 603.0,
+            channel_program_mb_s: 603.0,
+            page_blocks: 4,
+            program_blocks: 24,
+            program_us: 2457.6,
+            placement: Placement::ZonePerDie,
+            zrwa: ZrwaMedium::Dram { acknowledge_us: 33.0 },
+            write_buffer_kib: 24 << 10,
+            zrwa_flush_firmware_us: 1.0,
+            zrwa_flush_acknowledge_us: 5.8,
+            open_us: 9.6,
+            close_us: 11.0,
+            finish_empty_us: 13.5,
+            finish_us: 0.0,
+            reset: ResetTiming {
+                server_us: 62.0,
+                fixed_us: 142.0,
+                full_us: 0.0,
+                unfinished_us: 0.0,
+                erase_us: 3500.0,
+            },
+        }
+    }
+}
