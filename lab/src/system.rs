@@ -32,6 +32,6 @@ impl System {
     }
 
     pub fn behaviour(self) -> Behaviour {
-        Behaviour::default()
+        Behaviour { join: self == System::Zoneraid, ..Behaviour::default() }
     }
 }

@@ -259,11 +259,20 @@ impl Core {
         if end >= stripe_end {
             return Some(stripe_end);
         }
-        // Writes that are on their way to their end: when they complete, others may follow.
+        let (left, chunk) = (end - flow.next, self.layout.chunk_blocks);
+        // Only writes on their way to their end make room for others when they complete.
         let in_flight = front.start.saturating_sub(flow.complete);
-        let (left, rest) = (end - flow.next, stripe_end - flow.next);
-        let fills = in_flight + left >= rest;
-        (in_flight == 0 || !fills && left >= in_flight).then_some(end)
+        if in_flight > 0 {
+            // In the last chunk nothing is left to save: its slot is the full parity.
+            let fills = in_flight + left >= stripe_end - flow.next && end + chunk <= stripe_end;
+            return (!fills && left >= in_flight).then_some(end);
+        }
+        if !(chunk / 2..=chunk).contains(&left) {
+            return Some(end);
+        }
+        // In two halves, so that one is transferred while the drive begins with the other.
+        let ends = flow.queue.iter().map(Write::end);
+        Some(ends.take_while(|end| 2 * (end - flow.next) <= left).last().unwrap_or(front.end()))
     }
 
     /// Submits queued data up to block `end`, within a stripe, and the parity that it needs.
