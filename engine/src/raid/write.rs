@@ -79,6 +79,9 @@ pub struct Flow {
     /// Writes that have been, and are not complete.
     sent: VecDeque<Write>,
     flights: VecDeque<Flight>,
+    /// The most that was queued and in flight together since this stripe was begun, and the one
+    /// before it.
+    depth: [u64; 2],
     /// Sub-requests of all flights, in order.
     subs: VecDeque<Sub>,
     /// FUA writes and others that are complete and wait to be safe.
@@ -245,7 +248,7 @@ impl Core {
     }
 
     /// Where the plan ends that is to be submitted now, if there is one.
-    fn plan_end(&self, flow: &Flow) -> Option<u64> {
+    fn plan_end(&self, flow: &mut Flow) -> Option<u64> {
         let (front, back) = (flow.queue.front()?, flow.queue.back()?);
         if flow.next >= flow.limit {
             return None;
@@ -256,15 +259,18 @@ impl Core {
             return Some(front.end().min(stripe_end));
         }
         let end = back.end();
+        flow.depth[0] = flow.depth[0].max(end - flow.complete);
         if end >= stripe_end {
+            flow.depth = [0, flow.depth[0]];
             return Some(stripe_end);
         }
-        let (left, chunk) = (end - flow.next, self.layout.chunk_blocks);
+        let (left, rest, chunk) = (end - flow.next, stripe_end - flow.next, self.layout.chunk_blocks);
         // Only writes on their way to their end make room for others when they complete.
         let in_flight = front.start.saturating_sub(flow.complete);
         if in_flight > 0 {
             // In the last chunk nothing is left to save: its slot is the full parity.
-            let fills = in_flight + left >= stripe_end - flow.next && end + chunk <= stripe_end;
+            let depth = flow.depth[0].max(flow.depth[1]);
+            let fills = depth >= rest && rest > chunk;
             return (!fills && left >= in_flight).then_some(end);
         }
         if !(chunk / 2..=chunk).contains(&left) {
