@@ -10,6 +10,7 @@ use crate::{
     device::{Command, Completion, DeviceError, Done, Geometry, Status, ZonedDevice, Zones},
     format::{
         Uuid,
+        oob::OOB_BYTES,
         record::ZoneRecord,
         superblock::{NAME_BYTES, Superblock, SuperblockMember},
     },
@@ -188,7 +189,8 @@ async fn look(
     for candidate in found.members.iter().flatten() {
         check_drive(&candidate.drive.name, &*candidate.drive.device, &found.superblock)?;
     }
-    let geometry = array_geometry(&found.superblock);
+    let mut present = found.members.iter().flatten().map(|candidate| candidate.drive.device.geometry());
+    let geometry = array_geometry(&found.superblock, present.any(|geometry| geometry.volatile_cache));
     let ignored = behaviour.canary == Some(Canary::TailsIgnored);
     let tails = tails.filter(|tails| tails.assembly == found.superblock.assembly && !ignored);
     if let Some(tails) = tails.filter(|tails| tails.blocks.len() != geometry.zones as usize) {
@@ -200,7 +202,7 @@ async fn look(
     let core = Core::new(runtime, found.superblock, geometry, found.zones, found.sequence, behaviour);
     for (role, candidate) in found.members.into_iter().enumerate() {
         let Some(Candidate { drive, log }) = candidate else { continue };
-        let live = live_of(&log, layout.chunk_blocks);
+        let live = live_of(&log, &layout);
         let log = MetaLog::new(&core, role, drive.device.clone(), log.zone, log.generation, live);
         core.put(role, drive.name, log);
     }
@@ -230,7 +232,8 @@ impl Array {
         behaviour: Behaviour,
     ) -> Result<Array, ArrayError> {
         let superblock = plan(&options, &drives)?;
-        let geometry = array_geometry(&superblock);
+        let volatile = drives.iter().any(|drive| drive.device.geometry().volatile_cache);
+        let geometry = array_geometry(&superblock, volatile);
         for drive in &drives {
             let done = drive.device.submit(Command::Reset { zones: Zones::All }).await;
             done.result
@@ -581,6 +584,7 @@ impl Core {
         sequence: u64,
         behaviour: Behaviour,
     ) -> Rc<Core> {
+        let superblock_event = superblock.event;
         Rc::new(Core {
             runtime: runtime.clone(),
             slots: Rc::default(),
@@ -590,6 +594,8 @@ impl Core {
             geometry,
             consistency: behaviour.consistency,
             join: behaviour.join,
+            volatile: Cell::new(false),
+            generation: Cell::new(superblock_event as u32),
             canary: behaviour.canary,
             members: superblock.members.iter().map(|_| Member::default()).collect(),
             active: Cell::new(0),
@@ -692,6 +698,7 @@ impl Core {
         {
             let mut superblock = self.superblock.borrow_mut();
             (superblock.event, superblock.floor) = (event, floor);
+            self.generation.set(event as u32);
             for (m, member) in superblock.members.iter_mut().enumerate() {
                 member.active = self.active.get() & (1 << m) != 0;
             }
@@ -788,7 +795,7 @@ fn plan(options: &CreateOptions, drives: &[Drive]) -> Result<Superblock, ArrayEr
     }
     let policy =
         options.policy.unwrap_or_else(|| Policy::best_for(drives.iter().map(|d| d.device.geometry())));
-    if policy != Policy::Zrwa {
+    if policy == Policy::Log {
         return fail(format!("the policy '{}' cannot be chosen yet", policy.name()));
     }
     let mut zrwa = u64::MAX;
@@ -827,7 +834,12 @@ fn plan(options: &CreateOptions, drives: &[Drive]) -> Result<Superblock, ArrayEr
     }
     // A checkpoint with the partial parity of every zone at its end, and room to go on.
     let table = (zones as u64 * 24).div_ceil(BLOCK as u64);
-    let log_blocks = 2 + table + active as u64 * distance * (chunk + 1) + chunk + 8;
+    // A member has one slot of each of these stripes, or every other one of a few.
+    let slots = match policy {
+        Policy::InPlace => distance.div_ceil(count) * ((count - 1) / 2),
+        _ => distance,
+    };
+    let log_blocks = 2 + table + active as u64 * slots * (chunk + 1) + chunk + 8;
     let array = Uuid(options.uuid);
     let superblock = Superblock {
         compatible: 0,
@@ -864,8 +876,8 @@ fn active_zones(geometry: &Geometry) -> u32 {
     limited(geometry.max_open).min(limited(geometry.max_active)).min(zrwas)
 }
 
-/// What the array looks like from outside.
-fn array_geometry(superblock: &Superblock) -> Geometry {
+/// What the array looks like from outside, if a member may lose completed writes (`volatile`) or none.
+fn array_geometry(superblock: &Superblock, volatile: bool) -> Geometry {
     Geometry {
         zones: superblock.zones,
         zone_size_blocks: superblock.zone_size_blocks,
@@ -876,7 +888,8 @@ fn array_geometry(superblock: &Superblock) -> Geometry {
         oob_bytes: 0,
         max_transfer_blocks: 4096,
         max_append_blocks: 4096,
-        volatile_cache: true,
+        // With ZRAID a write is safe when write pointers or a log show it.
+        volatile_cache: volatile || superblock.policy == Policy::Zrwa,
     }
 }
 
@@ -900,10 +913,21 @@ fn check_drive(name: &str, device: &dyn ZonedDevice, superblock: &Superblock) ->
             return fail(format!("{what} {} KiB, {} KiB are needed", kib(have), kib(need)));
         }
     }
-    if !(layout.chunk_blocks / 2).is_multiple_of(zrwa.granularity_blocks) {
+    // Write pointers stop inside chunks where they have to tell what is complete.
+    let (step, what) = match layout.policy {
+        Policy::InPlace => (layout.chunk_blocks, "a chunk"),
+        _ => (layout.chunk_blocks / 2, "half a chunk"),
+    };
+    if !step.is_multiple_of(zrwa.granularity_blocks) {
         let (chunk, granularity) = (kib(layout.chunk_blocks), kib(zrwa.granularity_blocks));
         return fail(format!(
-            "half a chunk of {chunk} KiB is not a multiple of its ZRWA flush granularity of {granularity} KiB"
+            "{what} of {chunk} KiB is not a multiple of its ZRWA flush granularity of {granularity} KiB"
+        ));
+    }
+    if layout.policy == Policy::InPlace && (geometry.oob_bytes as usize) < OOB_BYTES {
+        let have = geometry.oob_bytes;
+        return fail(format!(
+            "its blocks have {have} bytes of metadata, the policy 'inplace' needs {OOB_BYTES}: format it so, or choose another policy"
         ));
     }
     if geometry.zones < superblock.zones + META_ZONES {

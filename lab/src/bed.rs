@@ -12,7 +12,6 @@ use engine::{
     buf::BLOCK,
     device::ZonedDevice,
     runtime::Runtime,
-    zone::ZoneIndex,
 };
 use sim::{
     clock::Clock,
@@ -125,8 +124,7 @@ impl Bed {
     /// When a write fails.
     pub fn write_zones(self, load: &Load) -> anyhow::Result<Row> {
         let blocks = load.request_kib * 1024 / BLOCK as u64;
-        let job =
-            |zone| Job { kind: Kind::Write, zone: ZoneIndex(zone), blocks, depth: load.depth, pause_ns: 0 };
+        let job = |zone| Job { blocks, ..Job::new(Kind::Write, zone, 4, load.depth) };
         let jobs: Vec<Job> = (0..load.zones).map(job).collect();
         let before = Rc::new(Cell::new(Counters::default()));
         let (snapshot, drives, begun) =

@@ -25,18 +25,36 @@ pub enum Kind {
     Overwrite,
     /// Reads of random places.
     Read,
+    /// Resets of all of the job's zones, one after the other.
+    Reset,
 }
 
-/// A job on one zone.
-#[derive(Clone, Copy, Debug)]
+/// A job on a zone, or reads from several.
+#[derive(Clone, Debug)]
 pub struct Job {
     pub kind: Kind,
     pub zone: ZoneIndex,
+    /// Reads go to any of these zones as well, and resets to all.
+    pub further: Vec<ZoneIndex>,
     pub blocks: u64,
     /// Requests in flight.
     pub depth: u32,
-    /// Pause after each request, in nanoseconds of virtual time.
-    pub pause_ns: u64,
+    /// Least time from the start of a request to that of the next.
+    pub period_ns: u64,
+}
+
+impl Job {
+    /// A job that is as fast as the device lets it.
+    pub fn new(kind: Kind, zone: u32, kib: u64, depth: u32) -> Job {
+        Job {
+            kind,
+            zone: ZoneIndex(zone),
+            further: Vec::new(),
+            blocks: kib * 1024 / BLOCK as u64,
+            depth,
+            period_ns: 0,
+        }
+    }
 }
 
 /// Requests of a job that completed while it was measured.
@@ -128,7 +146,7 @@ pub fn run(
     let mut running = Vec::new();
     for (number, job) in jobs.iter().enumerate() {
         let shared = Rc::new(Running {
-            job: *job,
+            job: job.clone(),
             device: device.clone(),
             clock: clock.clone(),
             window,
@@ -169,43 +187,66 @@ pub fn run(
 
 impl Running {
     async fn requests(&self, mut data: Buf) {
+        // Jobs with a period do not all start at once.
+        let phase = self.rng.borrow_mut().below(self.job.period_ns);
+        self.clock.sleep(phase).await;
         while self.failed.borrow().is_none() {
             let submitted = self.clock.now_ns();
-            let done: Done = self.device.submit(self.next(data)).await;
+            let Some(command) = self.next(data) else { return };
+            let done: Done = self.device.submit(command).await;
             let now = self.clock.now_ns();
             if let Err(error) = done.result {
-                let problem = format!("{:?} on zone {}: {error}", self.job.kind, self.job.zone.0);
-                self.failed.borrow_mut().get_or_insert(problem);
+                self.fail(&error);
             } else if (self.window.from_ns..self.window.to_ns).contains(&now) {
                 let mut measured = self.measured.borrow_mut();
                 measured.bytes += done.data.len() as u64;
                 measured.latencies_ns.push(now - submitted);
             }
             data = done.data;
-            if self.job.pause_ns > 0 {
-                self.clock.sleep(self.job.pause_ns).await;
+            let next = submitted + self.job.period_ns;
+            if next > now {
+                self.clock.sleep(next - now).await;
             }
         }
     }
 
-    fn next(&self, data: Buf) -> Command {
-        let Job { kind, zone, blocks, .. } = self.job;
+    fn next(&self, data: Buf) -> Option<Command> {
+        let Job { kind, zone, ref further, blocks, .. } = self.job;
         let geometry = self.device.geometry();
         let start = geometry.start(zone).0;
         let written = self.written.get();
         self.written.set(written + blocks);
-        match kind {
+        let sequential = matches!(kind, Kind::Write | Kind::Append);
+        if sequential && written + blocks > geometry.zone_capacity_blocks {
+            self.fail(&"it is full before the measurement ends; measure for a shorter time");
+            return None;
+        }
+        Some(match kind {
             Kind::Write => Command::write(Lba(start + written), data, false),
             Kind::Append => Command::append(zone, data, false),
             Kind::Overwrite => {
                 let size = geometry.zrwa.map_or(blocks, |zrwa| zrwa.size_blocks);
                 Command::write(Lba(start + written % size), data, false)
             }
-            Kind::Read => {
-                let places = geometry.zone_capacity_blocks / blocks;
-                let place = self.rng.borrow_mut().below(places);
-                Command::read(Lba(start + place * blocks), data)
+            Kind::Reset => {
+                let turn = (written / blocks) as usize % (1 + further.len());
+                let zone = if turn == 0 { zone } else { further[turn - 1] };
+                Command::Reset { zones: Zones::One(zone) }
             }
-        }
+            Kind::Read => {
+                let mut rng = self.rng.borrow_mut();
+                let zone = match rng.below(1 + further.len() as u64) {
+                    0 => zone,
+                    n => further[n as usize - 1],
+                };
+                let place = rng.below(geometry.zone_capacity_blocks / blocks);
+                Command::read(Lba(geometry.start(zone).0 + place * blocks), data)
+            }
+        })
+    }
+
+    fn fail(&self, problem: &dyn std::fmt::Display) {
+        let problem = format!("{:?} on zone {}: {problem}", self.job.kind, self.job.zone.0);
+        self.failed.borrow_mut().get_or_insert(problem);
     }
 }

@@ -2,6 +2,7 @@
 
 mod support;
 
+use engine::raid::policy::Policy;
 use sim::{
     rng::Rng,
     simulator::{
@@ -16,7 +17,7 @@ use support::{Flaw, SingleMaker};
 fn play(flaw: Flaw, seed: u64, tracing: Tracing) -> (Result<(), Failure>, Counts, Vec<String>) {
     let maker = SingleMaker(flaw);
     let mut rng = Rng::new(seed);
-    let mut scenario = Scenario::draw(&mut rng);
+    let mut scenario = Scenario::draw(&mut rng, Some(Policy::Zrwa));
     scenario.members = 1;
     scenario.drive.zrwa = None;
     scenario.load.sizes = [3, 1, 0];

@@ -5,6 +5,7 @@
 //! is believed.
 
 pub mod codec;
+pub mod oob;
 pub mod record;
 pub mod superblock;
 

@@ -55,6 +55,8 @@ pub struct ParityRecord {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TailRecord {
     pub zone: u32,
+    /// Policy `inplace`: what lies beyond the tail counts only if it is of this generation. 0 otherwise.
+    pub generation: u32,
     pub epoch: u64,
     pub tail_blocks: u64,
 }
@@ -307,12 +309,12 @@ impl ParityRecord {
 
 impl TailRecord {
     fn encode(&self, out: &mut Encoder) {
-        out.u32(self.zone).u32(0).u64(self.epoch).u64(self.tail_blocks);
+        out.u32(self.zone).u32(self.generation).u64(self.epoch).u64(self.tail_blocks);
     }
 
     fn decode(from: &mut Decoder<'_>) -> Option<TailRecord> {
-        let (zone, _) = (from.u32()?, from.u32()?);
-        Some(TailRecord { zone, epoch: from.u64()?, tail_blocks: from.u64()? })
+        let (zone, generation) = (from.u32()?, from.u32()?);
+        Some(TailRecord { zone, generation, epoch: from.u64()?, tail_blocks: from.u64()? })
     }
 }
 

@@ -5,6 +5,7 @@
 //! record left undocumented.
 
 use super::{
+    oob::{Content, Mark, OOB_BYTES},
     record::*,
     superblock::{self, NAME_BYTES, Superblock, SuperblockMember},
     *,
@@ -201,12 +202,18 @@ fn take_parity(bytes: &mut &[u8], number: u8) {
 }
 
 fn tail(number: u8) -> TailRecord {
-    TailRecord { zone: u32_of(number), epoch: u64_of(number + 1), tail_blocks: u64_of(number + 2) }
+    TailRecord {
+        zone: u32_of(number),
+        generation: u32_of(number + 3),
+        epoch: u64_of(number + 1),
+        tail_blocks: u64_of(number + 2),
+    }
 }
 
 fn take_tail(bytes: &mut &[u8], number: u8) {
-    let expected: [(&str, &[u8]); 3] = [
+    let expected: [(&str, &[u8]); 4] = [
         ("zone", &u32_of(number).to_le_bytes()),
+        ("generation", &u32_of(number + 3).to_le_bytes()),
         ("epoch", &u64_of(number + 1).to_le_bytes()),
         ("tail", &u64_of(number + 2).to_le_bytes()),
     ];
@@ -243,6 +250,7 @@ fn every_number_is_the_documented_one() {
         ("magic", String::from_utf8(MAGIC.to_vec()).unwrap()),
         ("version", VERSION.to_string()),
         ("record header, bytes", HEADER_BYTES.to_string()),
+        ("out-of-band metadata, bytes", OOB_BYTES.to_string()),
         ("longest name, bytes", NAME_BYTES.to_string()),
         ("fewest members", fewest.to_string()),
         ("most members", most.to_string()),
@@ -386,8 +394,24 @@ fn a_checkpoint_has_the_documented_parts_in_their_order() {
 }
 
 #[test]
-fn chunks_slots_and_logs_lie_where_the_example_shows_them() {
-    let layout = Layout { policy: Policy::Zrwa, members: 4, chunk_blocks: 2, rows: 5, distance: 2 };
+fn chunks_slots_and_logs_lie_where_the_examples_show_them() {
+    let log = |layout: &Layout, stripe: u64| {
+        let (members, place) = layout.log(stripe);
+        members.map(|member| (member, place, format!("log {stripe}"))).to_vec()
+    };
+    check_example(Policy::Zrwa, "A data zone", |stripe, index| format!("slot {stripe}.{index}"), log);
+    let version = |stripe, index| format!("version {stripe}.{}", index + 1);
+    check_example(Policy::InPlace, "Parity in place", version, |_, _| Vec::new());
+}
+
+/// Compares the example below `title` with a layout: what slots are called, and what else there is.
+fn check_example(
+    policy: Policy,
+    title: &str,
+    slot: impl Fn(u64, u64) -> String,
+    others: impl Fn(&Layout, u64) -> Vec<(usize, Place, String)>,
+) {
+    let layout = Layout { policy, members: 4, chunk_blocks: 2, rows: 5, distance: 2 };
     let mut expected: BTreeMap<String, Vec<Vec<String>>> = BTreeMap::new();
     let mut put = |place: &Place, member: usize, what: String| {
         let row = match place {
@@ -399,10 +423,9 @@ fn chunks_slots_and_logs_lie_where_the_example_shows_them() {
     for stripe in 0..layout.rows {
         for index in 0..layout.data_chunks() - 1 {
             let (member, place) = layout.slot(stripe, index);
-            put(&place, member, format!("slot {stripe}.{index}"));
+            put(&place, member, slot(stripe, index));
         }
-        let (members, place) = layout.log(stripe);
-        members.iter().for_each(|member| put(&place, *member, format!("log {stripe}")));
+        others(&layout, stripe).into_iter().for_each(|(member, place, what)| put(&place, member, what));
         for member in 0..4 {
             let what = match layout.role(member, stripe) {
                 Role::Data(index) => format!("D{stripe}.{index}"),
@@ -411,12 +434,33 @@ fn chunks_slots_and_logs_lie_where_the_example_shows_them() {
             put(&Place::Row(stripe), member, what);
         }
     }
-    let rows = table("A data zone", &["row", "member 0"]);
+    let rows = table(title, &["row", "member 0"]);
     assert_eq!(rows.len(), expected.len());
     for row in rows {
         for (member, cell) in row[1..].iter().enumerate() {
             assert_eq!(*cell, expected[row[0]][member].join(", "), "row {}, member {member}", row[0]);
         }
+    }
+}
+
+#[test]
+fn out_of_band_metadata_has_the_documented_fields() {
+    let contents = [(Content::Data, 1, 0), (Content::Parity(7), 2, 7), (Content::Ahead(9), 3, 9)];
+    for (content, kind, covers) in contents {
+        let bytes = Mark { epoch: u32_of(1), generation: u32_of(2), content }.encode(origin());
+        let parts =
+            [&uuid_of(3).0[..], &u32_of(ORIGIN_MEMBER).to_le_bytes(), &u64_of(21).to_le_bytes(), &bytes[4..]];
+        let crc = crc32c::crc32c(&parts.concat()).to_le_bytes();
+        let expected: [(&str, &[u8]); 5] = [
+            ("crc", &crc),
+            ("epoch", &u32_of(1).to_le_bytes()),
+            ("generation", &u32_of(2).to_le_bytes()),
+            ("kind", &[kind]),
+            ("covers", &[covers]),
+        ];
+        let mut rest = &bytes[..];
+        take(&mut rest, "Parity in place", &expected);
+        assert!(rest.is_empty());
     }
 }
 

@@ -56,6 +56,10 @@ pub struct Core {
     pub consistency: Consistency,
     /// Whether writes that are queued behind each other in a zone share a plan.
     pub join: bool,
+    /// Whether a drive that is or was here may lose completed writes in a power cut.
+    pub volatile: Cell<bool>,
+    /// Policy `inplace`: number of this assembly, in the metadata of every block that it writes.
+    pub generation: Cell<u32>,
     pub canary: Option<Canary>,
     pub members: Vec<Member>,
     /// Members (bits) that belong to the array and have a drive.
@@ -197,6 +201,7 @@ impl Core {
         let place = &self.members[member];
         place.incarnation.set(place.incarnation.get() + 1);
         place.zone_size_blocks.set(log.device.geometry().zone_size_blocks);
+        self.volatile.set(self.volatile.get() || log.device.geometry().volatile_cache);
         *place.log.borrow_mut() = Some(log);
         *place.name.borrow_mut() = name;
         self.active.set(self.active.get() | 1 << member);

@@ -10,6 +10,9 @@
 //!   used for the write-pointer log (§5.3) and the first-chunk record (§5.1).
 //! - Where row `s + D` would lie beyond the zone, slots and log go to the metadata log (§5.2).
 //!
+//! With the policy `inplace` all slots of a stripe are on its parity member, in two places that take
+//! turns: row `s`, where the last of them stays, and row `s + D`.
+//!
 //! Everything here is arithmetic on plain numbers: blocks, rows, chunks within one zone.
 
 use super::policy::Policy;
@@ -95,6 +98,10 @@ impl Layout {
 
     /// Where the parity of chunks `0..=index` of `stripe` is kept.
     pub fn slot(&self, stripe: u64, index: u64) -> (usize, Place) {
+        if self.policy == Policy::InPlace {
+            let own = (self.data_chunks() - 1 - index).is_multiple_of(2);
+            return (self.parity_member(stripe), if own { Place::Row(stripe) } else { self.ahead(stripe) });
+        }
         let member = self.member(stripe, index + 1);
         if index + 1 == self.data_chunks() {
             return (member, Place::Row(stripe));

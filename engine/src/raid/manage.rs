@@ -5,12 +5,12 @@
 //! write pointers that follow say nothing any more. Then the parity of the partial stripe becomes
 //! its full parity, as if the rest were zeros, because the slots vanish with the ZRWA.
 
-use super::{core::Core, geometry::MAX_MEMBERS, rebuild::zone_is_dead, write::Zone};
+use super::{core::Core, geometry::MAX_MEMBERS, inplace, rebuild::zone_is_dead, write::Zone, zrwa};
 use crate::{
-    buf::BLOCK,
+    buf::{BLOCK, Buf},
     device::{Command, Completion, DeviceError, Done, Status, Zones},
     format::record::Record,
-    zone::{Lba, ZoneIndex, ZoneState},
+    zone::{ZoneIndex, ZoneState},
 };
 use std::{ops::Range, rc::Rc};
 
@@ -200,13 +200,13 @@ impl Core {
             let rows = stripe + (covered > 0) as u64;
             let promoted = zone.flow.borrow().positions[parity_member] >= 2 * rows;
             if covered > 0 && !promoted && self.live(index) & (1 << parity_member) != 0 {
-                let blocks = covered.min(layout.chunk_blocks) as usize;
-                let data = crate::buf::Buf::copy_of(&zone.flow.borrow().parity[..blocks * BLOCK]);
-                let lba = Lba(self.start(parity_member, index).0 + stripe * layout.chunk_blocks);
-                let seat = self.seat(parity_member);
-                let done = self.submit(parity_member, Command::write(lba, data, true)).await;
-                if let Err(error) = done.result {
-                    self.member_failed(seat, error, "finish zone");
+                for part in zrwa::tail_slots(layout, covered).into_iter().flatten() {
+                    let bytes = part.from as usize * BLOCK..part.to as usize * BLOCK;
+                    let data = Buf::copy_of(&zone.flow.borrow().parity[bytes]);
+                    let at = stripe * layout.chunk_blocks + part.from;
+                    let content = inplace::version_of(stripe, stripe, part.index);
+                    let write = self.write_of(parity_member, index, at, data, content, true);
+                    self.on_all(1 << parity_member, "finish zone", |_| write.clone()).await;
                 }
                 // Once this write pointer has passed the row, the slots are not needed any more.
                 let mut targets = [0; MAX_MEMBERS];

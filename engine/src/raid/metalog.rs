@@ -8,7 +8,7 @@
 //! Zones are reset and finished here in an order that never leaves the member without a valid
 //! checkpoint and never holds more than one active metadata zone.
 
-use super::core::Core;
+use super::{core::Core, geometry::Layout};
 use crate::{
     buf::{BLOCK, Buf},
     device::{Command, Completer, Completion, DeviceError, Done, Geometry, Status, ZonedDevice, Zones},
@@ -67,6 +67,25 @@ impl LoggedParity {
         slot.blocks.get(block as usize).filter(|buf| !buf.is_empty())
     }
 
+    /// Forgets what covers anything beyond a tail of a zone.
+    fn forget_beyond(&mut self, tail: &TailRecord, layout: &Layout) {
+        for ((_, stripe, index), slot) in self.0.range_mut((tail.zone, 0, 0)..(tail.zone + 1, 0, 0)) {
+            let covered = stripe * layout.stripe_blocks() + index * layout.chunk_blocks;
+            let kept = tail.tail_blocks.saturating_sub(covered) as usize;
+            slot.blocks.iter_mut().skip(kept).for_each(|block| *block = Buf::default());
+        }
+    }
+
+    /// The offsets of which the parity of chunks `0..=index` of a stripe was logged in `epoch`: stripe,
+    /// index, offset.
+    pub fn offsets(&self, zone: u32, epoch: u64) -> impl Iterator<Item = (u64, u64, u64)> {
+        let slots = self.0.range((zone, 0, 0)..(zone + 1, 0, 0)).filter(move |(_, slot)| slot.epoch == epoch);
+        slots.flat_map(|((_, stripe, index), slot)| {
+            let logged = (0..).zip(&slot.blocks).filter(|(_, block)| !block.is_empty());
+            logged.map(|(offset, _)| (*stripe, *index, offset))
+        })
+    }
+
     /// Forgets the stripes of `zone` below `stripe`.
     pub fn forget(&mut self, zone: u32, stripe: u64) {
         self.0.retain(|key, _| key.0 != zone || key.1 >= stripe);
@@ -116,10 +135,16 @@ pub struct Live {
 }
 
 impl Live {
-    pub fn apply(&mut self, record: &Record, chunk_blocks: u64) {
+    pub fn apply(&mut self, record: &Record, layout: &Layout) {
+        let chunk_blocks = layout.chunk_blocks;
         match record {
             Record::Parity(parity) => self.parity.add(parity, chunk_blocks),
-            Record::Tail(tail) => self.add_tail(*tail),
+            Record::Tail(tail) => {
+                if tail.generation > 0 {
+                    self.parity.forget_beyond(tail, layout);
+                }
+                self.add_tail(*tail);
+            }
             Record::Checkpoint(checkpoint) => {
                 *self = Live::default();
                 checkpoint.parity.iter().for_each(|parity| self.parity.add(parity, chunk_blocks));
@@ -131,7 +156,9 @@ impl Live {
 
     fn add_tail(&mut self, tail: TailRecord) {
         let known = self.tails.entry(tail.zone).or_insert(tail);
-        if (known.epoch, known.tail_blocks) < (tail.epoch, tail.tail_blocks) {
+        if (known.epoch, known.generation, known.tail_blocks)
+            < (tail.epoch, tail.generation, tail.tail_blocks)
+        {
             *known = tail;
         }
     }
@@ -183,7 +210,7 @@ impl MetaLog {
     /// Queues a record; it is safe when the completion says so.
     pub fn append(self: &Rc<Self>, core: &Core, record: Record, sequence: u64) -> Completion {
         let (completer, completion) = core.slots.pair();
-        self.live.borrow_mut().apply(&record, core.layout.chunk_blocks);
+        self.live.borrow_mut().apply(&record, &core.layout);
         self.queue.borrow_mut().push_back((Some(record), sequence, completer));
         self.work.open();
         completion

@@ -1,6 +1,7 @@
 //! RAID over zones.
 
 pub mod geometry;
+pub mod inplace;
 pub mod parity;
 pub mod policy;
 pub mod zrwa;
@@ -46,4 +47,6 @@ pub enum Canary {
     TailInsidePlan,
     /// A zone that is empty on all members is taken for one without anything in it.
     EmptyIsUnwritten,
+    /// Policy `inplace`: every version of a stripe's parity overwrites the one before, at any time.
+    OneParityPlace,
 }

@@ -11,8 +11,10 @@
 use super::{
     core::Core,
     geometry::{Place, Role},
+    inplace,
     metalog::MetaLog,
     parity,
+    policy::Policy,
     read::Piece,
     write::Zone,
     zrwa::{self, SlotPart},
@@ -21,7 +23,10 @@ use crate::{
     array::Progress,
     buf::{BLOCK, Buf},
     device::{Command, DeviceError, Status, Zones},
-    format::record::{Origin, ParityRecord, Record, TailRecord},
+    format::{
+        oob::Content,
+        record::{Origin, ParityRecord, Record, TailRecord},
+    },
     zone::{Lba, ZoneIndex, ZoneState},
 };
 use std::{ops::Range, rc::Rc};
@@ -276,7 +281,16 @@ impl Core {
             let data = self.other_rows(zone, member, at, to).await?;
             self.check_stop(member)?;
             report(data.len() as u64);
-            self.on_member(member, Command::write(Lba(start + at), data, false)).await?;
+            let content = match self.layout.role(member, at / chunk) {
+                Role::Data(_) => Content::Data,
+                Role::Parity => inplace::version_of(0, 0, self.layout.data_chunks() - 1),
+            };
+            // Of a full zone nobody asks for more than the data.
+            let write = match follow {
+                Some(_) => self.write_of(member, zone, at, data, content, false),
+                None => Command::write(Lba(start + at), data, false),
+            };
+            self.on_member(member, write).await?;
             if let Some(position) = follow
                 && to == row_end
             {
@@ -319,26 +333,15 @@ impl Core {
                     }
                 }
             }
-            let lba = Lba(self.start(member, zone).0 + stripe * layout.chunk_blocks);
             report(data.len() as u64);
             self.check_stop(member)?;
-            self.write_pieces(member, lba, data).await?;
+            let at = stripe * layout.chunk_blocks;
+            self.on_member(member, self.write_of(member, zone, at, data, Content::Data, false)).await?;
         }
         let zones = Zones::One(Core::physical(zone));
         self.on_member(member, Command::Finish { zones }).await?;
         self.check_stop(member)?;
         self.rebuilt(zone, member).await
-    }
-
-    async fn write_pieces(&self, member: usize, lba: Lba, data: Buf) -> Result<(), Stopped> {
-        let most = self.device(member).map_or(1, |d| d.geometry().max_transfer_blocks as u64);
-        let mut at = 0;
-        while at < data.blocks() {
-            let to = (at + most).min(data.blocks());
-            self.on_member(member, Command::write(Lba(lba.0 + at), data.slice_blocks(at..to), false)).await?;
-            at = to;
-        }
-        Ok(())
     }
 
     /// Writes down that the member has the zone again.
@@ -386,7 +389,9 @@ impl Core {
         self.resume(zone);
         let tail = result?;
         // The member is a witness now, and the tail needs one more than before.
-        zone.flow.borrow_mut().safe = 0;
+        if layout.policy != Policy::InPlace {
+            zone.flow.borrow_mut().safe = 0;
+        }
         Ok(self.make_safe(zone, tail).await?)
     }
 
@@ -411,7 +416,10 @@ impl Core {
         let shown = witnesses.iter().flatten().count() == 2;
         let own = witnesses.iter().flatten().find(|w| w.0 == member);
         let safe = if shown { chunks } else { chunks - chunks % layout.data_chunks() };
-        let position = zrwa::settled(&layout, member, safe).max(own.map_or(0, |w| w.1));
+        let position = match layout.policy {
+            Policy::InPlace => 2 * stripe,
+            _ => zrwa::settled(&layout, member, safe).max(own.map_or(0, |w| w.1)),
+        };
         self.copy_rows(zone.index, member, row..stripe, Some(position), report).await?;
         if covered > 0 {
             self.copy_tail(zone, member, stripe, covered).await?;
@@ -440,7 +448,6 @@ impl Core {
     ) -> Result<(), Stopped> {
         let layout = &self.layout;
         let chunk = layout.chunk_blocks;
-        let start = self.start(member, zone.index).0;
         if let Role::Data(index) = layout.role(member, stripe)
             && covered > index * chunk
         {
@@ -452,7 +459,8 @@ impl Core {
             };
             let tail = stripe * layout.stripe_blocks() + covered;
             self.xor_covered(zone.index, piece, tail, Some(index), &mut data).await?;
-            self.write_pieces(member, Lba(start + stripe * chunk), data).await?;
+            let write = self.write_of(member, zone.index, stripe * chunk, data, Content::Data, false);
+            self.on_member(member, write).await?;
         }
         for SlotPart { index, from, to } in zrwa::tail_slots(layout, covered).into_iter().flatten() {
             let (slot_member, place) = layout.slot(stripe, index);
@@ -464,7 +472,12 @@ impl Core {
                 Buf::copy_of(&flow.parity[from as usize * BLOCK..to as usize * BLOCK])
             };
             match place {
-                Place::Row(row) => self.write_pieces(member, Lba(start + row * chunk + from), data).await?,
+                Place::Row(row) => {
+                    let content = inplace::version_of(stripe, row, index);
+                    let at = row * chunk + from;
+                    self.on_member(member, self.write_of(member, zone.index, at, data, content, false))
+                        .await?;
+                }
                 Place::MetaLog => {
                     let epoch = zone.flow.borrow().epoch;
                     let (index, from) = (index as u32, from as u32);
@@ -488,13 +501,16 @@ impl Core {
     /// The member's copy of the logged tail.
     async fn copy_log(&self, zone: &Zone, member: usize, tail_blocks: u64) -> Result<(), Stopped> {
         let layout = &self.layout;
+        if layout.policy == Policy::InPlace {
+            return self.log_on(member, self.generation_record(zone)).await;
+        }
         let Some(last) = tail_blocks.checked_sub(1) else { return Ok(()) };
         let (members, place) = layout.log(last / layout.stripe_blocks());
         if !members.contains(&member) {
             return Ok(());
         }
         let epoch = zone.flow.borrow().epoch;
-        let record = Record::Tail(TailRecord { zone: zone.index.0, epoch, tail_blocks });
+        let record = Record::Tail(TailRecord { zone: zone.index.0, generation: 0, epoch, tail_blocks });
         let Place::Row(row) = place else { return self.log_on(member, record).await };
         let sequence = self.next_sequence();
         let block = zone.flow.borrow().log_block;

@@ -9,9 +9,10 @@
 use super::{
     Canary,
     core::Core,
-    geometry::{MAX_MEMBERS, Place},
+    geometry::{Layout, MAX_MEMBERS, Place},
     metalog::{Live, NoLog, ReadLog, read_log},
     parity,
+    policy::Policy,
     write::Zone,
     zrwa::{self, Evidence, Refusal},
 };
@@ -274,7 +275,15 @@ pub struct Tail {
     /// Members (bits) whose zones are empty although they hold their part.
     pub revived: u32,
     /// What has to be written back where write pointers have not moved, by member.
-    pub held: Vec<(usize, Lba, Buf)>,
+    pub held: Vec<Held>,
+}
+
+/// Blocks of a member that are to be written, with their metadata if they have any.
+pub struct Held {
+    pub member: usize,
+    pub lba: Lba,
+    pub data: Buf,
+    pub oob: Buf,
 }
 
 /// What log blocks say of a zone.
@@ -329,6 +338,9 @@ impl Core {
         }
         if record.finished == Some(0) {
             return Ok(Verdict::Finish(None));
+        }
+        if self.layout.policy == Policy::InPlace {
+            return self.judge_in_place(view, &wps).await;
         }
         let all_empty = present().all(|(m, info)| info.state == ZoneState::Empty || !trusted(m));
         let logged = self.logged_tail(view.zone, &record, &wps, all_empty).await;
@@ -574,6 +586,9 @@ impl Core {
                 let blocks = tail.blocks;
                 let running = Rc::new(Zone::new(self, zone));
                 running.flow.borrow_mut().restore(blocks, tail.positions, tail.parity);
+                if self.layout.policy == Policy::InPlace {
+                    self.secure_in_place(&running).await;
+                }
                 self.running.borrow_mut().insert(zone.0, running.clone());
                 self.start_tasks(&running);
                 self.make_safe(&running, blocks).await.map_err(failed)
@@ -583,12 +598,12 @@ impl Core {
 }
 
 /// What the member's own log keeps alive: partial parity and tails beyond the end of zones.
-pub fn live_of(log: &ReadLog, chunk_blocks: u64) -> Live {
+pub fn live_of(log: &ReadLog, layout: &Layout) -> Live {
     let mut live = Live::default();
     let mut records: Vec<_> = log.records.iter().collect();
     records.sort_by_key(|(record, sequence)| (!matches!(record, Record::Checkpoint(_)), *sequence));
     for (record, _) in records {
-        live.apply(record, chunk_blocks);
+        live.apply(record, layout);
     }
     live
 }

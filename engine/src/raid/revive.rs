@@ -12,7 +12,7 @@
 use super::{
     core::Core,
     parity,
-    recover::{Tail, ZoneView},
+    recover::{Held, Tail, ZoneView},
     zrwa::{self, Evidence, Refusal},
 };
 use crate::{
@@ -24,11 +24,11 @@ use std::{ops::Range, rc::Rc};
 
 /// What is in the zones whose write pointers have not moved, and has to be written back.
 #[derive(Default)]
-pub struct Held {
+pub struct Kept {
     /// Members (bits) that lack what they should hold.
     pub gone: u32,
     /// By member, in the order in which it is to be written.
-    pub pieces: Vec<(usize, Lba, Buf)>,
+    pub pieces: Vec<Held>,
 }
 
 impl Core {
@@ -40,26 +40,27 @@ impl Core {
         evidence: &mut Evidence,
         tail: u64,
         empty: u32,
-    ) -> Result<Held, Refusal> {
-        let (mut held, mut blank) = (Held::default(), 0);
+    ) -> Result<Kept, Refusal> {
+        let (mut held, mut blank) = (Kept::default(), 0);
+        let piece_of = |member, (lba, data)| Held { member, lba, data, oob: Buf::default() };
         for member in (0..self.layout.members).filter(|member| evidence.wp_blocks[*member] == Some(0)) {
             let bit = 1 << member;
             let first = held.pieces.len();
             let needed = zrwa::needed_of(&self.layout, member, tail);
             for piece in self.read_ranges(view.zone, member, &needed).await {
                 match piece {
-                    Ok((lba, data)) => held.pieces.push((member, lba, data)),
+                    Ok(piece) => held.pieces.push(piece_of(member, piece)),
                     Err(_) => held.gone |= bit,
                 }
             }
-            let zeros = held.pieces[first..].iter().all(|(_, _, data)| is_zeros(data));
+            let zeros = held.pieces[first..].iter().all(|piece| is_zeros(&piece.data));
             if !needed.is_empty() && zeros && held.gone & bit == 0 && self.is_blank(view.zone, member).await {
                 blank |= bit;
             }
             // The other log member has a copy.
             let log = self.layout.log_blocks_of(member, tail);
             let log = self.read_ranges(view.zone, member, log.as_slice()).await;
-            held.pieces.extend(log.into_iter().flatten().map(|(lba, data)| (member, lba, data)));
+            held.pieces.extend(log.into_iter().flatten().map(|piece| piece_of(member, piece)));
         }
         self.do_without(evidence, held.gone)?;
         if blank != 0 {
@@ -192,15 +193,20 @@ impl Core {
     /// write pointers have not moved: also where there is a ZRWA, for an earlier recovery may have come
     /// no further than that. One member after the other, so that it never is in doubt on two.
     pub async fn revive(self: &Rc<Self>, zone: ZoneIndex, tail: &Tail) {
-        for member in Core::each(self.live(zone)).filter(|member| tail.positions[*member] == 0) {
+        for member in Core::each(self.live(zone)) {
             if tail.revived & (1 << member) != 0 {
                 let zones = Zones::One(Core::physical(zone));
                 self.on_all(1 << member, "open zone", |_| Command::Open { zones, zrwa: true }).await;
             }
-            for (_, lba, data) in tail.held.iter().filter(|(holder, _, _)| *holder == member) {
-                self.on_all(1 << member, "write", |_| Command::write(*lba, data.clone(), false)).await;
+            let pieces = || tail.held.iter().filter(|piece| piece.member == member);
+            for Held { lba, data, oob, .. } in pieces() {
+                let (lba, data, oob) = (*lba, data.clone(), oob.clone());
+                let write = Command::Write { lba, data, oob, fua: false };
+                self.on_all(1 << member, "write", |_| write.clone()).await;
             }
-            self.barrier(1 << member & self.live(zone)).await;
+            if pieces().next().is_some() {
+                self.barrier(1 << member & self.live(zone)).await;
+            }
         }
     }
 }

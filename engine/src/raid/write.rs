@@ -15,12 +15,17 @@ use super::{
     Canary, Consistency,
     core::{Core, Seat},
     geometry::{MAX_MEMBERS, Place},
-    parity, zrwa,
+    inplace, parity,
+    policy::Policy,
+    zrwa,
 };
 use crate::{
     buf::{BLOCK, Buf},
     device::{Command, Completer, Completion, DeviceError, Done, Status, Zones},
-    format::record::{Origin, ParityRecord, Record, TailRecord},
+    format::{
+        oob::Content,
+        record::{Origin, ParityRecord, Record, TailRecord},
+    },
     runtime::Gate,
     zone::{Lba, ZoneIndex},
 };
@@ -66,7 +71,9 @@ pub struct Flow {
     /// Chunks that write pointers have claimed, and each member's position in half chunks.
     pub claimed: u64,
     pub positions: [u64; MAX_MEMBERS],
-    settling: bool,
+    pub settling: bool,
+    /// Policy `inplace`: the tail in the zone's last tail record.
+    pub told: u64,
     /// Which of the two log blocks was written last.
     pub log_block: u64,
     /// Explicit flushes that are on their way: one caller of `move_to` at a time.
@@ -205,6 +212,9 @@ impl Core {
         }
         let (zones, zrwa) = (Zones::One(Core::physical(zone.index)), self.layout.policy.uses_zrwa());
         self.on_all(self.live(zone.index), "open zone", |_| Command::Open { zones, zrwa }).await;
+        if self.layout.policy == Policy::InPlace {
+            self.begin_generation(&zone, 0).await;
+        }
         zone.flow.borrow_mut().opening = false;
         zone.changed.open();
         self.start_tasks(&zone);
@@ -236,10 +246,18 @@ impl Core {
         }
         let mut submitted = false;
         while let Some(end) = self.plan_end(flow) {
+            let end = match self.layout.policy {
+                Policy::InPlace => self.end_in_place(zone, flow, end),
+                _ => Some(end),
+            };
+            let Some(end) = end else { break };
             let before = flow.subs.len();
             self.submit_plan(zone.index, flow, end);
             let subs = (flow.subs.len() - before) as u32;
             flow.flights.push_back(Flight { end, subs });
+            if end.is_multiple_of(self.layout.stripe_blocks()) {
+                flow.depth = [0, flow.depth[0]];
+            }
             submitted = true;
         }
         if submitted {
@@ -261,7 +279,6 @@ impl Core {
         let end = back.end();
         flow.depth[0] = flow.depth[0].max(end - flow.complete);
         if end >= stripe_end {
-            flow.depth = [0, flow.depth[0]];
             return Some(stripe_end);
         }
         let (left, rest, chunk) = (end - flow.next, stripe_end - flow.next, self.layout.chunk_blocks);
@@ -279,6 +296,19 @@ impl Core {
         // In two halves, so that one is transferred while the drive begins with the other.
         let ends = flow.queue.iter().map(Write::end);
         Some(ends.take_while(|end| 2 * (end - flow.next) <= left).last().unwrap_or(front.end()))
+    }
+
+    /// Where a plan ends that could go on to block `end`; `None` if something has to be safe first.
+    fn end_in_place(&self, zone: &Zone, flow: &mut Flow, end: u64) -> Option<u64> {
+        let from = flow.next % self.layout.stripe_blocks();
+        let base = flow.next - from;
+        let to = self.plan_end_in_place(from, end - base);
+        if let Some(needed) = self.needs_in_place(flow.safe, base, from, to) {
+            flow.wanted = flow.wanted.max(needed);
+            zone.completed.open();
+            return None;
+        }
+        Some(base + to)
     }
 
     /// Submits queued data up to block `end`, within a stripe, and the parity that it needs.
@@ -311,8 +341,8 @@ impl Core {
                 if whole_stripe { None } else { self.run_parity(flow, index, offset, &piece, write) };
             let member = layout.member(stripe, index);
             if live & (1 << member) != 0 {
-                let lba = self.start(member, zone).0 + stripe * chunk + offset;
-                let completion = self.submit(member, Command::write(Lba(lba), piece, false));
+                let write = self.write_of(member, zone, stripe * chunk + offset, piece, Content::Data, false);
+                let completion = self.submit(member, write);
                 self.track(flow, member, completion);
             }
             if let Some(parity) = parity {
@@ -391,16 +421,20 @@ impl Core {
         (stripe, index, offset): (u64, u64, u64),
         data: Buf,
     ) {
-        let (member, place) = self.layout.slot(stripe, index);
+        let (member, mut place) = self.layout.slot(stripe, index);
         if live & (1 << member) == 0 {
             return;
+        }
+        if self.canary == Some(Canary::OneParityPlace) {
+            place = Place::Row(stripe);
         }
         let completion = match place {
             Place::Row(row) => {
                 let wrong = self.canary == Some(Canary::WrongSlot) && row != stripe;
                 let row = row - wrong as u64;
-                let lba = self.start(member, zone).0 + row * self.layout.chunk_blocks + offset;
-                self.submit(member, Command::write(Lba(lba), data, false))
+                let at = row * self.layout.chunk_blocks + offset;
+                let content = inplace::version_of(stripe, row, index);
+                self.submit(member, self.write_of(member, zone, at, data, content, false))
             }
             Place::MetaLog => {
                 let (epoch, from) = (flow.epoch, offset as u32);
@@ -414,7 +448,7 @@ impl Core {
     /// Remembers a sub-request until it completes; some drives have done it already.
     fn track(&self, flow: &mut Flow, member: usize, mut completion: Completion) {
         match completion.take() {
-            Some(done) if done.result.is_ok() => self.pool.borrow_mut().give(done.data),
+            Some(done) if done.result.is_ok() => self.give_back(done),
             Some(done) => {
                 let completion = Completion::ready(done);
                 flow.subs.push_back(Sub { seat: self.seat(member), completion });
@@ -424,7 +458,7 @@ impl Core {
     }
 
     /// Logs a record on one member.
-    fn append(&self, member: usize, record: Record) -> Completion {
+    pub fn append(&self, member: usize, record: Record) -> Completion {
         let log = self.members[member].log.borrow().clone();
         match log {
             Some(log) if self.active.get() & (1 << member) != 0 => {
@@ -454,8 +488,15 @@ impl Core {
         if let Err(error) = done.result {
             self.member_failed(seat, error, "write");
         }
-        // What belongs to a write is not unique, and stays with it.
-        self.pool.borrow_mut().give(done.data);
+        self.give_back(done);
+    }
+
+    /// Returns the buffers of a sub-request to the pool. What belongs to a write is not unique, and
+    /// stays with it.
+    fn give_back(&self, done: Done) {
+        let mut pool = self.pool.borrow_mut();
+        pool.give(done.data);
+        pool.give(done.oob);
     }
 
     /// Takes all completions that are there.
@@ -499,9 +540,17 @@ impl Core {
         result
     }
 
+    /// Whether a write survives a power cut, and the loss of a member, once it is complete.
+    fn safe_when_complete(&self) -> bool {
+        self.layout.policy == Policy::InPlace && !self.volatile.get()
+    }
+
     /// The writes of a plan complete together, each with its own answer.
     fn complete(&self, zone: ZoneIndex, flow: &mut Flow, end: u64) {
         flow.complete = flow.complete.max(end);
+        if self.safe_when_complete() {
+            flow.safe = flow.complete;
+        }
         while flow.sent.front().is_some_and(|write| write.end() <= end) {
             let Some(Write { start, data, fua, completer }) = flow.sent.pop_front() else { return };
             let tail = match self.canary {
@@ -513,7 +562,7 @@ impl Core {
             if self.failed.get() {
                 done.result = Err(Status::InternalError.into());
                 completer.complete(done);
-            } else if fua {
+            } else if (fua || !self.geometry.volatile_cache) && flow.safe < end {
                 flow.wanted = flow.wanted.max(end);
                 flow.waiting.push_back((end, completer, done));
             } else {
@@ -541,6 +590,9 @@ impl Core {
         if self.failed.get() {
             self.give_up(zone);
             return false;
+        }
+        if layout.policy == Policy::InPlace {
+            return self.settle_in_place(zone).await;
         }
         let (complete, chunks, claimed, wanted) = {
             let mut flow = zone.flow.borrow_mut();
@@ -579,8 +631,11 @@ impl Core {
         }
     }
 
-    fn unsettled(&self, flow: &Flow) -> bool {
-        let claim = self.chunks_to_claim(flow) > flow.claimed;
+    pub fn unsettled(&self, flow: &Flow) -> bool {
+        let claim = match self.layout.policy {
+            Policy::InPlace => self.rows_are_due(flow),
+            _ => self.chunks_to_claim(flow) > flow.claimed,
+        };
         !flow.frozen && (claim || (flow.wanted > flow.safe && flow.complete > flow.safe))
     }
 
@@ -595,7 +650,7 @@ impl Core {
     }
 
     /// Writes down what a round of settling has reached, and lets go who waited for it.
-    fn settled(&self, zone: &Zone, chunks: u64, safe: u64, full: bool) {
+    pub fn settled(&self, zone: &Zone, chunks: u64, safe: u64, full: bool) {
         {
             let mut flow = zone.flow.borrow_mut();
             let flow = &mut *flow;
@@ -714,7 +769,7 @@ impl Core {
             flow.log_block = 1 - flow.log_block;
             (flow.epoch, flow.log_block)
         };
-        let record = Record::Tail(TailRecord { zone: zone.index.0, epoch, tail_blocks });
+        let record = Record::Tail(TailRecord { zone: zone.index.0, generation: 0, epoch, tail_blocks });
         let mut pending = Vec::new();
         for member in members.into_iter().filter(|m| live & (1 << m) != 0) {
             let completion = match place {
@@ -736,7 +791,7 @@ impl Core {
 
     /// Brings the members' zones to their full state when the capacity is not a whole number of
     /// rows.
-    async fn fill_zones(&self, zone: &Zone) {
+    pub async fn fill_zones(&self, zone: &Zone) {
         let used = self.layout.rows * self.layout.chunk_blocks;
         let zones = Zones::One(Core::physical(zone.index));
         let short = Core::each(self.live(zone.index))

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, bail};
 use clap::{Parser, Subcommand};
-use engine::raid::{Canary, Consistency};
+use engine::raid::{Canary, Consistency, policy::Policy};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use sim::simulator::{
@@ -84,14 +84,24 @@ struct Run {
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
+    /// Only arrays of this policy: log, zrwa or inplace
+    #[arg(long, value_name = "NAME", value_parser = parse_policy)]
+    policy: Option<Policy>,
     /// Print every event of the seed; only with one seed
     #[arg(long)]
     trace: bool,
     /// Have the array break a rule, which must be found: laggard-order, no-epoch-check, wrong-slot,
-    /// ack-before-predecessors, log-slot-overwritten, tails-ignored, tail-inside-plan or
-    /// empty-is-unwritten
+    /// ack-before-predecessors, log-slot-overwritten, tails-ignored, tail-inside-plan,
+    /// empty-is-unwritten or one-parity-place
     #[arg(long, value_name = "NAME", value_parser = parse_canary)]
     canary: Option<(&'static str, Canary)>,
+}
+
+fn parse_policy(name: &str) -> Result<Policy, String> {
+    let known = Policy::ALL.into_iter().find(|policy| policy.name() == name);
+    known.ok_or_else(|| {
+        format!("there is no policy of this name; there are {}", Policy::ALL.map(Policy::name).join(", "))
+    })
 }
 
 fn parse_canary(name: &str) -> Result<(&'static str, Canary), String> {
@@ -166,7 +176,8 @@ fn default_jobs() -> usize {
 
 impl Run {
     fn run(&self) -> anyhow::Result<bool> {
-        let maker = ArrayMaker { canary: self.canary.map(|(_, canary)| canary), ..ArrayMaker::default() };
+        let canary = self.canary.map(|(_, canary)| canary);
+        let maker = ArrayMaker { canary, policy: self.policy, ..ArrayMaker::default() };
         if self.trace {
             if self.seeds != 1 {
                 bail!("--trace prints one seed: add --seeds 1 --from SEED");
@@ -202,7 +213,8 @@ impl Run {
 
     fn replay_command(&self, seed: u64) -> String {
         let canary = self.canary.map(|(name, _)| format!(" --canary {name}")).unwrap_or_default();
-        format!("sim run --seeds 1 --from {seed}{canary}")
+        let policy = self.policy.map(|policy| format!(" --policy {}", policy.name())).unwrap_or_default();
+        format!("sim run --seeds 1 --from {seed}{canary}{policy}")
     }
 
     fn print_json(&self, summary: &Summary, seconds: f64) -> anyhow::Result<()> {

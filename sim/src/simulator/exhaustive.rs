@@ -19,6 +19,7 @@ use super::{
 use crate::{rng::Rng, ssd::Cut};
 use engine::{
     device::{Geometry, Zrwa},
+    raid::policy::Policy,
     zone::ZoneIndex,
 };
 use std::sync::{
@@ -49,7 +50,7 @@ pub struct Case {
     pub members: usize,
     pub chunk_blocks: u64,
     pub granularity_blocks: u64,
-    /// 0 for drives without ZRWA.
+    /// 0 for drives without ZRWA, and the policy `log`.
     pub window_chunks: u64,
     pub volatile_cache: bool,
     /// Blocks below the capacity at which the workload starts.
@@ -177,6 +178,7 @@ impl Case {
             slow_per_myriad: 0,
         };
         Scenario {
+            policy: if self.window_chunks > 0 { Policy::Zrwa } else { Policy::Log },
             members: self.members,
             drive,
             mixed: false,

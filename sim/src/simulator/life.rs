@@ -486,7 +486,10 @@ impl World<'_> {
                     }
                     return Err(Failure(format!("the array does not assemble: {why}")));
                 }
-                Some(Ok(subject)) => self.subject = Some(subject),
+                Some(Ok(subject)) => {
+                    self.oracle.volatile_cache = subject.geometry().volatile_cache;
+                    self.subject = Some(subject);
+                }
             }
             let report = self.report()?;
             let members = self.subject.as_ref().map(|subject| subject.members());
@@ -575,7 +578,8 @@ impl World<'_> {
 /// How the subject is made.
 pub(super) fn create_options(scenario: &Scenario, uuid: [u8; 16]) -> CreateOptions {
     let name = "simulated".into();
-    CreateOptions { name, uuid, chunk_blocks: scenario.chunk_blocks, zone_size_blocks: None, policy: None }
+    let (chunk_blocks, policy) = (scenario.chunk_blocks, Some(scenario.policy));
+    CreateOptions { name, uuid, chunk_blocks, zone_size_blocks: None, policy }
 }
 
 fn brief(report: &[ZoneInfo]) -> String {

@@ -108,7 +108,7 @@ pub struct Oracle {
     pub zones: Vec<Zone>,
     next_write: u64,
     /// Whether the array says that completed writes may be lost until a flush.
-    volatile_cache: bool,
+    pub volatile_cache: bool,
 }
 
 impl Oracle {

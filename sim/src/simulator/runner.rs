@@ -70,7 +70,7 @@ pub fn kind(message: &str) -> String {
 /// Plays one seed.
 pub fn run_seed(maker: &dyn Maker, seed: u64, tracing: Tracing) -> Outcome {
     let mut rng = Rng::new(seed);
-    let scenario = Scenario::draw(&mut rng);
+    let scenario = Scenario::draw(&mut rng, maker.policy());
     let mut world = World::new(maker, scenario, rng, tracing);
     let result = catch_panics(|| world.run());
     let failure = match result {

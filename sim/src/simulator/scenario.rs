@@ -5,7 +5,10 @@
 //! little else than, say, small FUA writes and finishes sees many.
 
 use crate::rng::Rng;
-use engine::device::{Geometry, Zrwa};
+use engine::{
+    device::{Geometry, Zrwa},
+    raid::policy::Policy,
+};
 
 /// Relative rates of the kinds of operations.
 #[derive(Clone, Debug, Default)]
@@ -76,6 +79,7 @@ pub struct Misfortune {
 /// Everything that a seed decides up front.
 #[derive(Clone, Debug)]
 pub struct Scenario {
+    pub policy: Policy,
     pub members: usize,
     /// The shape of the drives; if they are `mixed`, the least that each of them has.
     pub drive: Geometry,
@@ -93,13 +97,16 @@ pub struct Scenario {
 }
 
 impl Scenario {
-    /// Draws a scenario.
-    pub fn draw(rng: &mut Rng) -> Scenario {
+    /// Draws a scenario, for one policy or for any.
+    pub fn draw(rng: &mut Rng, policy: Option<Policy>) -> Scenario {
+        let drawn = [Policy::Zrwa, Policy::InPlace][rng.chance(1, 3) as usize];
+        let policy = policy.unwrap_or(drawn);
         let members = if rng.chance(1, 8) { 3 + rng.below(7) } else { 3 + rng.below(4) } as usize;
         let chunk_blocks = 2u64 << rng.below(3);
-        let drive = draw_drive(rng, chunk_blocks);
+        let drive = draw_drive(rng, policy, chunk_blocks);
         let work_events = 1 << (8 + rng.below(6));
         Scenario {
+            policy,
             members,
             chunk_blocks,
             load: draw_load(rng),
@@ -145,8 +152,9 @@ pub(super) fn draw_roomier(rng: &mut Rng, least: &Geometry) -> Geometry {
     }
 }
 
-fn draw_drive(rng: &mut Rng, chunk_blocks: u64) -> Geometry {
-    let fg = 1u64 << rng.below(chunk_blocks.trailing_zeros() as u64);
+fn draw_drive(rng: &mut Rng, policy: Policy, chunk_blocks: u64) -> Geometry {
+    let whole_chunks = (policy == Policy::InPlace) as u64;
+    let fg = 1u64 << rng.below(chunk_blocks.trailing_zeros() as u64 + whole_chunks);
     let window_chunks = if rng.chance(1, 4) { 2 + rng.below(2) } else { 4 + rng.below(5) };
     let zones = 4 + rng.below(7) as u32;
     // One of the limits decides; the others are no tighter, or do not exist.
@@ -162,7 +170,10 @@ fn draw_drive(rng: &mut Rng, chunk_blocks: u64) -> Geometry {
     // often not a block more, so that the metadata log is full all the time.
     let decisive = [max_open, max_active, max_zones].into_iter().filter(|limit| *limit > 0).min();
     let open = decisive.unwrap_or(limit) as u64 - 2;
-    let metadata = 11 + chunk_blocks + open * (window_chunks / 2) * (chunk_blocks + 1);
+    let metadata = match policy {
+        Policy::InPlace => 11 + chunk_blocks + open * (window_chunks / 2).max(4) * (chunk_blocks + 1),
+        _ => 11 + chunk_blocks + open * (window_chunks / 2) * (chunk_blocks + 1),
+    };
     let least = metadata.max(chunk_blocks * (window_chunks + 2));
     let spare = if rng.chance(1, 2) { 0 } else { rng.below(3 * chunk_blocks + 32) };
     let grain = match rng.below(10) {
@@ -173,14 +184,19 @@ fn draw_drive(rng: &mut Rng, chunk_blocks: u64) -> Geometry {
     let zone_capacity_blocks = (least + spare).next_multiple_of(grain);
     let zone_size_blocks =
         if rng.chance(1, 4) { zone_capacity_blocks } else { zone_capacity_blocks.next_power_of_two() };
+    let zrwa = Zrwa { size_blocks: window_chunks * chunk_blocks, granularity_blocks: fg, max_zones };
     Geometry {
         zones,
         zone_size_blocks,
         zone_capacity_blocks,
         max_open,
         max_active,
-        zrwa: Some(Zrwa { size_blocks: window_chunks * chunk_blocks, granularity_blocks: fg, max_zones }),
-        oob_bytes: if rng.chance(1, 2) { 64 } else { 0 },
+        zrwa: (policy.uses_zrwa() || rng.chance(1, 4)).then_some(zrwa),
+        oob_bytes: match (policy, rng.chance(1, 2)) {
+            (_, true) => 64,
+            (Policy::InPlace, false) => 16,
+            _ => 0,
+        },
         max_transfer_blocks: [8, 16, 32, 64][rng.below(4) as usize].max(chunk_blocks as u32),
         max_append_blocks: [0, 8, 32][rng.below(3) as usize],
         volatile_cache: rng.chance(3, 10),

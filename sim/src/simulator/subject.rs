@@ -6,7 +6,7 @@
 use engine::{
     array::{Array, Behaviour, CreateOptions, Drive, MemberState, Tails},
     device::ZonedDevice,
-    raid::{Canary, Consistency},
+    raid::{Canary, Consistency, policy::Policy},
     runtime::Runtime,
 };
 use std::{future::Future, pin::Pin, rc::Rc};
@@ -38,6 +38,10 @@ pub trait Maker {
         drives: Vec<Drive>,
         join: bool,
     ) -> Work<Rc<dyn Subject>>;
+    /// The policy that scenarios are drawn for; any if there is none.
+    fn policy(&self) -> Option<Policy> {
+        None
+    }
     /// As [`Array::assemble`], or [`Array::take_over`] if there are `tails`.
     fn assemble(
         &self,
@@ -54,10 +58,12 @@ pub struct ArrayMaker {
     pub consistency: Consistency,
     /// A rule that the array breaks on purpose, to prove that the simulator notices.
     pub canary: Option<Canary>,
+    /// The policy of all arrays, if not any.
+    pub policy: Option<Policy>,
 }
 
 /// Rules that can be broken, by the names of the command line.
-pub const CANARIES: [(&str, Canary); 8] = [
+pub const CANARIES: [(&str, Canary); 9] = [
     ("laggard-order", Canary::LaggardOrder),
     ("no-epoch-check", Canary::NoEpochCheck),
     ("wrong-slot", Canary::WrongSlot),
@@ -66,6 +72,7 @@ pub const CANARIES: [(&str, Canary); 8] = [
     ("tails-ignored", Canary::TailsIgnored),
     ("tail-inside-plan", Canary::TailInsidePlan),
     ("empty-is-unwritten", Canary::EmptyIsUnwritten),
+    ("one-parity-place", Canary::OneParityPlace),
 ];
 
 impl ArrayMaker {
@@ -75,6 +82,10 @@ impl ArrayMaker {
 }
 
 impl Maker for ArrayMaker {
+    fn policy(&self) -> Option<Policy> {
+        self.policy
+    }
+
     fn create(
         &self,
         runtime: &Runtime,

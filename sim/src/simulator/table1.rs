@@ -17,7 +17,7 @@ use crate::{
     rng::Rng,
     ssd::{Cut, Model},
 };
-use engine::{buf::BLOCK, device::Command, zone::ZoneIndex};
+use engine::{buf::BLOCK, device::Command, raid::policy::Policy, zone::ZoneIndex};
 use std::sync::{
     Mutex, PoisonError,
     atomic::{AtomicU64, Ordering},
@@ -123,6 +123,7 @@ fn scenario() -> Scenario {
         slow_per_myriad: 0,
     };
     Scenario {
+        policy: Policy::Zrwa,
         join: true,
         members: MEMBERS,
         drive,

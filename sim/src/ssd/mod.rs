@@ -10,6 +10,7 @@
 mod cache;
 mod drive;
 mod fault;
+mod hardware;
 mod image;
 mod layout;
 mod media;

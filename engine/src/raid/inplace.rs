@@ -1,0 +1,773 @@
+//! Zebra: the parity of a partial stripe is updated in place, in the ZRWA, and out-of-band metadata
+//! tells what was written.
+//!
+//! *Versions.* Version `c` of a stripe's parity, at some offset of the chunk, is the XOR of its first
+//! `c` chunks there. A plan writes one version at each offset that it covers ([`zrwa::parity_of`]: the
+//! parity with its last chunk, and what it covers of the chunk before). If a version overwrote the one
+//! before it, a power cut could leave the new one without the data that it covers: with a member lost
+//! in the same moment nothing could be decoded. So the versions take turns in two places
+//! ([`Layout::slot`]), and one is overwritten only when the one after it, and all that this covers, is
+//! complete ([`needs`]). Hence at every instant, at every offset, there is a whole version of exactly
+//! what has been acknowledged, or of more, all of which is there.
+//!
+//! *The tail.* A block and its metadata ([`Mark`]) are written as one. A block of data counts if its
+//! metadata says that it was written in this life of the zone, or if parity decodes it; the tail is the
+//! end of the longest run of such blocks ([`decide`]). What an earlier assembly has left beyond the tail
+//! that it was recovered with is of an earlier generation and counts for nothing.
+
+use super::{
+    Canary,
+    core::Core,
+    geometry::{Layout, MAX_MEMBERS, Place, Role},
+    parity,
+    policy::Policy,
+    recover::{Held, Tail, Verdict, ZoneView},
+    write::{Flow, Zone},
+    zrwa::{self, Refusal},
+};
+use crate::{
+    buf::{BLOCK, Buf},
+    device::Command,
+    format::{
+        oob::{Content, Mark, OOB_BYTES},
+        record::{Origin, ParityRecord, Record, TailRecord, ZoneRecord},
+    },
+    zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Where a plan ends that begins at block `from` of a stripe and could go on to `to`, in its turn: over
+/// two chunks at some offset the next version would be in the place of the last one.
+pub fn plan_end(layout: &Layout, from: u64, to: u64) -> u64 {
+    let chunk = layout.chunk_blocks;
+    let in_turn = |block: u64| {
+        let first = first_at(layout, from, block);
+        let at = first * chunk + block;
+        first == 0 || at >= to || ((to - 1 - at) / chunk).is_multiple_of(2)
+    };
+    // Offsets between these are like one of them.
+    let offsets = [0, from % chunk, to % chunk];
+    if offsets.into_iter().all(in_turn) { to } else { from + chunk }
+}
+
+/// The first chunk that a plan from `from` on covers at offset `block`.
+fn first_at(layout: &Layout, from: u64, block: u64) -> u64 {
+    let (index, offset) = layout.chunk_of(from);
+    index + (block < offset) as u64
+}
+
+/// How far a stripe has to be complete before a plan over its blocks `from..to` may be submitted: as far
+/// as the versions before its own cover, whose predecessors it overwrites. 0 if there are none.
+pub fn needs(layout: &Layout, from: u64, to: u64) -> u64 {
+    let chunk = layout.chunk_blocks;
+    let last = to.min(from + chunk);
+    if last > 2 * chunk { last - chunk } else { 0 }
+}
+
+/// How many chunks of a stripe a tail that covers `covered` of its blocks covers at offset `block`.
+pub fn chunks_at(layout: &Layout, covered: u64, block: u64) -> u64 {
+    covered.saturating_sub(block).div_ceil(layout.chunk_blocks)
+}
+
+/// What is known of a zone after a crash.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Evidence {
+    /// The first row that was looked at.
+    pub base_row: u64,
+    /// By role; `None` if the member is missing or its part of the zone cannot be relied on.
+    pub members: Vec<Option<Seen>>,
+    /// The zone is known to go on to this block.
+    pub told_blocks: u64,
+    /// Versions in the metadata log of the stripe's parity member: stripe, chunks covered, offset.
+    pub logged: BTreeSet<(u64, u64, u64)>,
+}
+
+/// What is in a member's part of a zone.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    pub wp_blocks: u64,
+    /// What can be read and counts, block by block from the base row on.
+    pub found: Vec<Option<Content>>,
+}
+
+/// Where a block's content comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    Own,
+    /// A version of the parity that covers so many chunks, and the others of these.
+    Parity(u64, Place),
+}
+
+impl Evidence {
+    fn found(&self, layout: &Layout, member: usize, row: u64, block: u64) -> Option<Content> {
+        let at = (row.checked_sub(self.base_row)? * layout.chunk_blocks + block) as usize;
+        *self.members[member].as_ref()?.found.get(at)?
+    }
+
+    /// Whether block `block` of data chunk `index` of `stripe` is on its member.
+    pub fn is_present(&self, layout: &Layout, stripe: u64, index: u64, block: u64) -> bool {
+        let member = layout.member(stripe, index);
+        self.found(layout, member, stripe, block) == Some(Content::Data)
+    }
+
+    /// The version in row `stripe` at offset `block`.
+    pub fn own_version(&self, layout: &Layout, stripe: u64, block: u64) -> Option<u64> {
+        match self.found(layout, layout.parity_member(stripe), stripe, block)? {
+            Content::Parity(covers) => Some(covers as u64),
+            _ => None,
+        }
+    }
+
+    /// The versions of a stripe's parity at offset `block`: chunks covered, and where.
+    fn versions(&self, layout: &Layout, stripe: u64, block: u64) -> impl Iterator<Item = (u64, Place)> {
+        let member = layout.parity_member(stripe);
+        let own = self.own_version(layout, stripe, block).map(|covers| (covers, Place::Row(stripe)));
+        let row = stripe + layout.distance;
+        let ahead = match self.found(layout, member, row, block) {
+            Some(Content::Ahead(covers)) => Some((covers as u64, Place::Row(row))),
+            _ => None,
+        };
+        let there = self.members[member].is_some();
+        let logged = self.logged.range((stripe, 0, 0)..(stripe + 1, 0, 0));
+        let logged = logged.filter(move |(_, _, at)| there && *at == block);
+        own.into_iter().chain(ahead).chain(logged.map(|(_, covers, _)| (*covers, Place::MetaLog)))
+    }
+
+    /// Where the content of a data block comes from, if there is any.
+    pub fn source(&self, layout: &Layout, stripe: u64, index: u64, block: u64) -> Option<Source> {
+        if self.is_present(layout, stripe, index, block) {
+            return Some(Source::Own);
+        }
+        let version = self.versions(layout, stripe, block).find(|(covers, _)| {
+            let mut others = (0..*covers).filter(|other| *other != index);
+            index < *covers && others.all(|other| self.is_present(layout, stripe, other, block))
+        });
+        version.map(|(covers, place)| Source::Parity(covers, place))
+    }
+}
+
+/// Where the zone ended: blocks of the logical zone that are there or can be decoded, at least
+/// everything that was acknowledged; or a refusal. A zone that was finished ended at `finished`.
+pub fn decide(layout: &Layout, evidence: &Evidence, finished: Option<u64>) -> Result<u64, Refusal> {
+    let chunk = layout.chunk_blocks;
+    let stripe_blocks = layout.stripe_blocks();
+    let mut floor = finished.unwrap_or(evidence.told_blocks);
+    if floor > layout.capacity_blocks() {
+        return Err(Refusal::Beyond(floor));
+    }
+    for (member, seen) in evidence.members.iter().enumerate() {
+        let Some(Seen { wp_blocks, .. }) = *seen else { continue };
+        if !wp_blocks.is_multiple_of(chunk) {
+            return Err(Refusal::Position { member, wp_blocks });
+        }
+        if finished.is_none() {
+            // Write pointers pass complete stripes only.
+            floor = floor.max(wp_blocks / chunk * stripe_blocks);
+        }
+    }
+    let end = finished.unwrap_or(layout.capacity_blocks());
+    let mut tail = (evidence.base_row * stripe_blocks).min(end);
+    while tail < end {
+        let (stripe, (index, block)) = (tail / stripe_blocks, layout.chunk_of(tail % stripe_blocks));
+        if evidence.source(layout, stripe, index, block).is_none() {
+            break;
+        }
+        tail += 1;
+    }
+    if tail < floor {
+        let present = evidence.members.iter().flatten().count();
+        let (members, needed) = (layout.members, layout.members - 1);
+        let (stripe, (index, _)) = (tail / stripe_blocks, layout.chunk_of(tail % stripe_blocks));
+        return Err(match present < needed {
+            true => Refusal::TooFew { present, members, needed },
+            false => Refusal::Lacking { member: layout.member(stripe, index) },
+        });
+    }
+    Ok(tail)
+}
+
+/// What a block of row `row` is that holds the parity of chunks `0..=index` of `stripe`.
+pub fn version_of(stripe: u64, row: u64, index: u64) -> Content {
+    let covers = index as u8 + 1;
+    if row == stripe { Content::Parity(covers) } else { Content::Ahead(covers) }
+}
+
+/// The rows of a zone that recovery has read.
+struct Rows {
+    evidence: Evidence,
+    /// By member, block by block from the base row on; empty if it cannot be read.
+    blocks: Vec<Vec<Buf>>,
+    /// Versions in the metadata log: stripe, chunks covered, offset.
+    logged: BTreeMap<(u64, u64, u64), Buf>,
+}
+
+impl Core {
+    /// As [`plan_end`].
+    pub fn plan_end_in_place(&self, from: u64, to: u64) -> u64 {
+        match self.canary {
+            Some(Canary::OneParityPlace) => to,
+            _ => plan_end(&self.layout, from, to),
+        }
+    }
+
+    /// What has to be safe before a plan over blocks `from..to` of the stripe at block `base` may be
+    /// submitted, if it is not.
+    pub fn needs_in_place(&self, safe: u64, base: u64, from: u64, to: u64) -> Option<u64> {
+        let needed = base + needs(&self.layout, from, to);
+        (needed > base.max(safe) && self.canary != Some(Canary::OneParityPlace)).then_some(needed)
+    }
+
+    /// The write of `data` at block `at` of a member's part of `zone`, with the metadata that the policy
+    /// wants.
+    pub fn write_of(
+        &self,
+        member: usize,
+        zone: ZoneIndex,
+        at: u64,
+        data: Buf,
+        content: Content,
+        fua: bool,
+    ) -> Command {
+        let lba = Lba(self.start(member, zone).0 + at);
+        let oob = match self.layout.policy {
+            Policy::InPlace => {
+                let epoch = self.zones.borrow()[zone.0 as usize].epoch as u32;
+                let mark = Mark { epoch, generation: self.generation.get(), content };
+                self.oob(member, lba, data.blocks(), mark)
+            }
+            _ => Buf::default(),
+        };
+        Command::Write { lba, data, oob, fua }
+    }
+
+    /// Metadata for some blocks of a member.
+    fn oob(&self, member: usize, lba: Lba, blocks: u64, mark: Mark) -> Buf {
+        let size = self.device(member).map_or(0, |device| device.geometry().oob_bytes as usize);
+        let len = size * blocks as usize;
+        // Sliced, it is the only reference all the same.
+        let mut oob = self.pool.borrow_mut().take(len.div_ceil(BLOCK) as u64).slice(0..len);
+        if let Some(bytes) = oob.as_mut().filter(|_| size > 0) {
+            for (lba, bytes) in (lba.0..).zip(bytes.chunks_exact_mut(size)) {
+                let (own, rest) = bytes.split_at_mut(OOB_BYTES.min(size));
+                own.copy_from_slice(&mark.encode(self.origin(member, lba))[..own.len()]);
+                rest.fill(0);
+            }
+        }
+        oob
+    }
+
+    fn origin(&self, member: usize, lba: u64) -> Origin {
+        Origin { array: self.array, member: member as u32, lba }
+    }
+
+    /// Has everything that earlier assemblies have left beyond `tail` count for nothing, if a crash comes
+    /// from now on.
+    pub async fn begin_generation(&self, zone: &Zone, tail: u64) {
+        zone.flow.borrow_mut().told = tail;
+        let sequence = self.next_sequence();
+        self.broadcast(self.generation_record(zone), sequence).await;
+    }
+
+    /// What [`Core::begin_generation`] has logged.
+    pub fn generation_record(&self, zone: &Zone) -> Record {
+        let flow = zone.flow.borrow();
+        let generation = self.generation.get();
+        Record::Tail(TailRecord { zone: zone.index.0, generation, epoch: flow.epoch, tail_blocks: flow.told })
+    }
+
+    /// Whether write pointers should follow: late, because each takes a command, but before the window
+    /// is used up.
+    pub fn rows_are_due(&self, flow: &Flow) -> bool {
+        let layout = &self.layout;
+        let (complete, passed) =
+            (flow.complete / layout.stripe_blocks(), flow.claimed / layout.data_chunks());
+        complete >= passed + (layout.distance / 2).max(1) || flow.complete == layout.capacity_blocks()
+    }
+
+    /// One round of settling; `false` if there was nothing to do.
+    pub async fn settle_in_place(&self, zone: &Zone) -> bool {
+        let layout = &self.layout;
+        let (complete, due, mut chunks) = {
+            let mut flow = zone.flow.borrow_mut();
+            if !self.unsettled(&flow) {
+                return false;
+            }
+            flow.settling = true;
+            (flow.complete, self.rows_are_due(&flow), flow.claimed)
+        };
+        self.barrier(self.live(zone.index)).await;
+        if due {
+            let rows = complete / layout.stripe_blocks();
+            self.move_to(zone, &[2 * rows; MAX_MEMBERS]).await;
+            self.barrier(self.live(zone.index)).await;
+            chunks = rows * layout.data_chunks();
+        }
+        let full = complete == layout.capacity_blocks();
+        if full {
+            self.fill_zones(zone).await;
+        }
+        self.membership_settled().await;
+        self.settled(zone, chunks, complete, full);
+        true
+    }
+
+    /// Looks at a zone and decides, as [`Core::judge`]. `wps` are the write pointers of the members that
+    /// can be relied on.
+    pub async fn judge_in_place(
+        &self,
+        view: &mut ZoneView<'_>,
+        wps: &[Option<u64>],
+    ) -> Result<Verdict, Refusal> {
+        let layout = &self.layout;
+        let record = *view.record;
+        let present = || view.info.iter().enumerate().filter_map(|(m, info)| Some((m, info.as_ref()?)));
+        let Some(told) = self.newest_generation(view.zone, &record) else {
+            // Nothing was written since the last reset.
+            let leftovers = present().any(|(_, info)| info.state.is_active()) || record.lost != 0;
+            return Ok(if leftovers { Verdict::Reset } else { Verdict::Empty });
+        };
+        let relied = wps.iter().flatten().count();
+        let (members, needed) = (layout.members, layout.members - 1);
+        if relied < needed {
+            return Err(Refusal::TooFew { present: relied, members, needed });
+        }
+        let rows = self.read_rows(view.zone, &record, &told, wps).await;
+        let blocks = decide(layout, &rows.evidence, record.finished)?;
+        if blocks == 0 {
+            return Ok(Verdict::Reset);
+        }
+        let (stripe, covered) = (blocks / layout.stripe_blocks(), blocks % layout.stripe_blocks());
+        let mut parity = Buf::zeroed(layout.chunk_blocks as usize * BLOCK);
+        for block in 0..layout.chunk_blocks.min(covered) {
+            let found = rows.parity(layout, stripe, chunks_at(layout, covered, block), block);
+            let place = parity.as_mut().zip(found);
+            let (target, found) =
+                place.ok_or(Refusal::TooFew { present: relied, members, needed: members })?;
+            target[block as usize * BLOCK..][..BLOCK].copy_from_slice(&found);
+        }
+        let held = self.to_write_back(&rows, view.zone, &told, blocks);
+        let bits = |of: &dyn Fn(usize, &ZoneInfo) -> bool| {
+            present().filter(|(m, info)| of(*m, info)).fold(0, |bits, (m, _)| bits | 1 << m)
+        };
+        let revived = bits(&|m, info| wps[m].is_some() && info.state == ZoneState::Empty);
+        let lost = bits(&|m, _| wps[m].is_none());
+        view.record.lost |= lost;
+        let half = layout.chunk_blocks / 2;
+        let mut positions = [0; MAX_MEMBERS];
+        for (position, wp) in positions.iter_mut().zip(wps) {
+            *position = wp.unwrap_or(0) / half;
+        }
+        let tail = Tail { blocks, positions, parity, revived, held };
+        Ok(if record.finished.is_some() { Verdict::Finish(Some(tail)) } else { Verdict::Open(tail) })
+    }
+
+    /// The newest tail record of the zone's present life.
+    fn newest_generation(&self, zone: ZoneIndex, record: &ZoneRecord) -> Option<TailRecord> {
+        let any_epoch = self.canary == Some(Canary::NoEpochCheck);
+        let logs = self.members.iter().filter_map(|member| member.log.borrow().clone());
+        let tails = logs.filter_map(|log| log.live.borrow().tails.get(&zone.0).copied());
+        let present = tails.filter(|tail| tail.epoch == record.epoch || any_epoch);
+        present.max_by_key(|tail| (tail.generation, tail.tail_blocks))
+    }
+
+    /// Reads what members hold of the rows in which the tail may be.
+    async fn read_rows(
+        &self,
+        zone: ZoneIndex,
+        record: &ZoneRecord,
+        told: &TailRecord,
+        wps: &[Option<u64>],
+    ) -> Rows {
+        let layout = &self.layout;
+        let chunk = layout.chunk_blocks;
+        let passed = wps.iter().flatten().min().copied().unwrap_or(0) / chunk;
+        let base_row = record.finished.map_or(passed, |tail| passed.min(tail / layout.stripe_blocks()));
+        let end_row = (base_row + 2 * layout.distance).min(layout.rows);
+        let mut rows = Rows {
+            evidence: Evidence {
+                base_row,
+                members: vec![None; layout.members],
+                told_blocks: told.tail_blocks,
+                logged: BTreeSet::new(),
+            },
+            blocks: vec![Vec::new(); layout.members],
+            logged: BTreeMap::new(),
+        };
+        for (member, wp) in wps.iter().enumerate() {
+            let Some(wp_blocks) = *wp else { continue };
+            let mut found = Vec::new();
+            for row in base_row..end_row {
+                for (at, block) in (row * chunk..).zip(self.read_row(zone, member, row).await) {
+                    let content = block.as_ref().and_then(|(_, mark)| {
+                        let mark = mark.filter(|mark| mark.epoch == told.epoch as u32);
+                        self.content(member, at, at < wp_blocks, mark, told)
+                    });
+                    found.push(content);
+                    rows.blocks[member].push(block.map_or(Buf::default(), |(data, _)| data));
+                }
+            }
+            rows.evidence.members[member] = Some(Seen { wp_blocks, found });
+            if let Some(log) = &*self.members[member].log.borrow() {
+                let live = log.live.borrow();
+                let offsets = live.parity.offsets(zone.0, record.epoch);
+                for (stripe, index, block) in offsets.filter(|(s, _, _)| layout.parity_member(*s) == member) {
+                    let version = live.parity.get(zone.0, record.epoch, stripe, index, block);
+                    rows.logged.extend(version.map(|v| ((stripe, index + 1, block), v.clone())));
+                }
+            }
+        }
+        rows.evidence.logged.extend(rows.logged.keys());
+        rows
+    }
+
+    /// The blocks of one row of a member with their marks, if they are ours; `None` for those that cannot
+    /// be read.
+    async fn read_row(&self, zone: ZoneIndex, member: usize, row: u64) -> Vec<Option<(Buf, Option<Mark>)>> {
+        let chunk = self.layout.chunk_blocks;
+        let lba = self.start(member, zone).0 + row * chunk;
+        let size = self.device(member).map_or(0, |device| device.geometry().oob_bytes as usize);
+        let read = async |lba: u64, blocks: u64| {
+            let data = Buf::zeroed(blocks as usize * BLOCK);
+            let oob = Buf::zeroed(blocks as usize * size);
+            let done = self.submit(member, Command::Read { lba: Lba(lba), data, oob }).await;
+            done.result.is_ok().then_some((done.data, done.oob))
+        };
+        let split = |lba: u64, (data, oob): (Buf, Buf)| {
+            let (mut blocks, mut marks) = (Vec::new(), oob.chunks_exact(size.max(1)));
+            for block in 0..data.blocks() {
+                let mark = marks.next().and_then(|bytes| Mark::read(bytes, self.origin(member, lba + block)));
+                blocks.push(Some((data.slice_blocks(block..block + 1), mark)));
+            }
+            blocks
+        };
+        if let Some(found) = read(lba, chunk).await {
+            return split(lba, found);
+        }
+        let mut blocks = Vec::new();
+        for lba in lba..lba + chunk {
+            match read(lba, 1).await {
+                Some(found) => blocks.extend(split(lba, found)),
+                None => blocks.push(None),
+            }
+        }
+        blocks
+    }
+
+    /// What block `at` of a member's part of a zone counts for, with a mark of this life of the zone.
+    /// `passed` says that the write pointer has passed it.
+    fn content(
+        &self,
+        member: usize,
+        at: u64,
+        passed: bool,
+        mark: Option<Mark>,
+        told: &TailRecord,
+    ) -> Option<Content> {
+        let layout = &self.layout;
+        let (row, block) = (at / layout.chunk_blocks, at % layout.chunk_blocks);
+        match (layout.role(member, row), mark.map(|mark| (mark.content, mark.generation))) {
+            (Role::Data(_), _) if passed => Some(Content::Data),
+            (Role::Parity, Some((content @ Content::Parity(_), _))) if passed => Some(content),
+            (Role::Parity, _) if passed => Some(version_of(row, row, layout.data_chunks() - 1)),
+            (Role::Data(index), Some((content @ Content::Data, generation))) => {
+                let end = row * layout.stripe_blocks() + index * layout.chunk_blocks + block + 1;
+                (generation >= told.generation || end <= told.tail_blocks).then_some(content)
+            }
+            (Role::Parity, Some((content @ Content::Parity(_), generation))) => {
+                (generation >= told.generation).then_some(content)
+            }
+            (_, Some((content @ Content::Ahead(_), generation))) => {
+                let stripe = row.checked_sub(layout.distance)?;
+                let own = layout.parity_member(stripe) == member;
+                (own && generation >= told.generation).then_some(content)
+            }
+            _ => None,
+        }
+    }
+
+    /// What members have to be given before a zone goes on with its tail at `tail`: blocks below it that
+    /// they lack, and all of them where write pointers have not moved ([`Core::revive`]).
+    fn to_write_back(&self, rows: &Rows, zone: ZoneIndex, told: &TailRecord, tail: u64) -> Vec<Held> {
+        let layout = &self.layout;
+        let chunk = layout.chunk_blocks;
+        let (last, covered) = (tail / layout.stripe_blocks(), tail % layout.stripe_blocks());
+        let mut held: Vec<Held> = Vec::new();
+        for (member, seen) in rows.evidence.members.iter().enumerate() {
+            let Some(Seen { wp_blocks, .. }) = *seen else { continue };
+            for stripe in rows.evidence.base_row.max(wp_blocks / chunk)..layout.rows.min(last + 1) {
+                for block in 0..chunk {
+                    let (there, data, content) = match layout.role(member, stripe) {
+                        Role::Data(index) if stripe < last || index * chunk + block < covered => {
+                            let there = rows.evidence.is_present(layout, stripe, index, block);
+                            (there, rows.data(layout, stripe, index, block), Content::Data)
+                        }
+                        Role::Parity if stripe < last => {
+                            let k = layout.data_chunks();
+                            let there = rows.evidence.own_version(layout, stripe, block) == Some(k);
+                            let data = rows.parity(layout, stripe, k, block);
+                            (there, data, version_of(stripe, stripe, k - 1))
+                        }
+                        _ => continue,
+                    };
+                    let Some(data) = data.filter(|_| !there || wp_blocks == 0) else { continue };
+                    let lba = Lba(self.start(member, zone).0 + stripe * chunk + block);
+                    let mark = Mark { epoch: told.epoch as u32, generation: told.generation, content };
+                    held.push(Held { member, lba, data, oob: self.oob(member, lba, 1, mark) });
+                }
+            }
+        }
+        held
+    }
+
+    /// Makes sure that the tail with which a zone goes on is found again, whoever is lost.
+    pub async fn secure_in_place(&self, zone: &Zone) {
+        let layout = &self.layout;
+        let tail = zone.flow.borrow().complete;
+        let (stripe, covered) = (tail / layout.stripe_blocks(), tail % layout.stripe_blocks());
+        self.barrier(self.live(zone.index)).await;
+        self.move_to(zone, &[2 * stripe; MAX_MEMBERS]).await;
+        self.barrier(self.live(zone.index)).await;
+        for part in zrwa::tail_slots(layout, covered).into_iter().flatten() {
+            let bytes = part.from as usize * BLOCK..part.to as usize * BLOCK;
+            let data = Buf::copy_of(&zone.flow.borrow().parity[bytes]);
+            let (member, place) = layout.slot(stripe, part.index);
+            if self.live(zone.index) & (1 << member) == 0 {
+                continue;
+            }
+            let seat = self.seat(member);
+            let written = match place {
+                Place::Row(row) => {
+                    let content = version_of(stripe, row, part.index);
+                    let at = row * layout.chunk_blocks + part.from;
+                    self.submit(member, self.write_of(member, zone.index, at, data, content, false))
+                }
+                Place::MetaLog => {
+                    let epoch = zone.flow.borrow().epoch;
+                    let (index, from) = (part.index as u32, part.from as u32);
+                    let record = ParityRecord { zone: zone.index.0, epoch, stripe, index, from, data };
+                    self.append(member, Record::Parity(record))
+                }
+            };
+            if let Err(error) = written.await.result {
+                self.member_failed(seat, error, "write");
+            }
+        }
+        self.barrier(self.live(zone.index)).await;
+        self.begin_generation(zone, tail).await;
+        let mut flow = zone.flow.borrow_mut();
+        flow.claimed = stripe * layout.data_chunks();
+        flow.safe = tail;
+        flow.limit = self.window(&flow, self.live(zone.index));
+    }
+}
+
+impl Rows {
+    fn block(&self, layout: &Layout, member: usize, row: u64, block: u64) -> Option<&Buf> {
+        let at = row.checked_sub(self.evidence.base_row)? * layout.chunk_blocks + block;
+        self.blocks[member].get(at as usize).filter(|block| !block.is_empty())
+    }
+
+    /// The content of a data block.
+    fn data(&self, layout: &Layout, stripe: u64, index: u64, block: u64) -> Option<Buf> {
+        let of = |index| self.block(layout, layout.member(stripe, index), stripe, block);
+        match self.evidence.source(layout, stripe, index, block)? {
+            Source::Own => of(index).cloned(),
+            Source::Parity(covers, place) => {
+                let version = match place {
+                    Place::Row(row) => self.block(layout, layout.parity_member(stripe), row, block)?,
+                    Place::MetaLog => self.logged.get(&(stripe, covers, block))?,
+                };
+                let mut sum = Buf::copy_of(version);
+                for other in (0..covers).filter(|other| *other != index) {
+                    parity::xor_assign(sum.as_mut()?, of(other)?);
+                }
+                Some(sum)
+            }
+        }
+    }
+
+    /// The parity of the first `chunks` chunks of a stripe.
+    fn parity(&self, layout: &Layout, stripe: u64, chunks: u64, block: u64) -> Option<Buf> {
+        let mut sum = Buf::zeroed(BLOCK);
+        for index in 0..chunks {
+            parity::xor_assign(sum.as_mut()?, &self.data(layout, stripe, index, block)?);
+        }
+        Some(sum)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::raid::{policy::Policy, zrwa};
+
+    fn layout(members: usize, distance: u64) -> Layout {
+        Layout { policy: Policy::InPlace, members, chunk_blocks: 2, rows: 3, distance }
+    }
+
+    /// A block that is written: member, block of its part or, in the metadata log, what it is.
+    type Landing = (usize, Place, u64, Content);
+
+    /// The blocks that a plan over `from..to` of a zone, in one stripe, writes.
+    fn landings(layout: &Layout, from: u64, to: u64) -> Vec<Landing> {
+        let (stripe, chunk) = (from / layout.stripe_blocks(), layout.chunk_blocks);
+        let base = stripe * layout.stripe_blocks();
+        let mut all = Vec::new();
+        for at in from - base..to - base {
+            let (index, block) = layout.chunk_of(at);
+            all.push((layout.member(stripe, index), Place::Row(stripe), block, Content::Data));
+        }
+        for part in zrwa::parity_of(layout, from - base, to - base).into_iter().flatten() {
+            let (member, place) = layout.slot(stripe, part.index);
+            let covers = part.index as u8 + 1;
+            let content = match place {
+                Place::Row(row) if row == stripe => Content::Parity(covers),
+                _ => Content::Ahead(covers),
+            };
+            all.extend((part.from..part.to).map(|block| (member, place, block, content)));
+        }
+        assert!(all.iter().all(|(_, _, block, _)| *block < chunk));
+        all
+    }
+
+    fn land(layout: &Layout, evidence: &mut Evidence, stripe: u64, landing: Landing) {
+        let (member, place, block, content) = landing;
+        match (place, content) {
+            (Place::Row(row), _) => {
+                let Some(seen) = &mut evidence.members[member] else { return };
+                seen.found[(row * layout.chunk_blocks + block) as usize] = Some(content);
+            }
+            (Place::MetaLog, Content::Ahead(covers)) => {
+                evidence.logged.insert((stripe, covers as u64, block));
+            }
+            _ => unreachable!(),
+        }
+    }
+
+    /// How plans are made; broken on purpose in one test.
+    struct Rules {
+        in_turn: bool,
+        wait: bool,
+    }
+
+    /// Explores what can be on the drives while plans of every size are in flight, several at a time, and
+    /// checks where each crash lands with every member missing in turn. Gives the crashes.
+    fn explore(layout: &Layout, rules: &Rules) -> usize {
+        let blank = Seen { wp_blocks: 0, found: vec![None; (layout.rows * layout.chunk_blocks) as usize] };
+        let evidence = Evidence {
+            base_row: 0,
+            members: vec![Some(blank); layout.members],
+            told_blocks: 0,
+            logged: BTreeSet::new(),
+        };
+        let mut todo = vec![(evidence, 0)];
+        let mut seen = BTreeSet::new();
+        let mut crashes = 0;
+        while let Some((evidence, complete)) = todo.pop() {
+            if !seen.insert(format!("{complete} {evidence:?}")) {
+                continue;
+            }
+            for plans in flights(layout, rules, complete, complete) {
+                let all: Vec<_> = plans.windows(2).flat_map(|p| landings(layout, p[0], p[1])).collect();
+                let stripe_of = |at: usize| {
+                    let mut count = 0;
+                    let plan = plans.windows(2).find(|p| {
+                        count += landings(layout, p[0], p[1]).len();
+                        at < count
+                    });
+                    plan.map_or(0, |p| p[0] / layout.stripe_blocks())
+                };
+                for landed in 0..1u32 << all.len() {
+                    let mut crashed = evidence.clone();
+                    for (at, landing) in all.iter().enumerate().filter(|(at, _)| landed & (1 << at) != 0) {
+                        land(layout, &mut crashed, stripe_of(at), *landing);
+                    }
+                    for missing in (0..layout.members).map(Some).chain([None]) {
+                        let mut left = crashed.clone();
+                        if let Some(missing) = missing {
+                            left.members[missing] = None;
+                        }
+                        let tail = decide(layout, &left, None);
+                        let most = plans[plans.len() - 1];
+                        assert!(
+                            tail.as_ref().is_ok_and(|tail| (complete..=most).contains(tail)),
+                            "landed on {tail:?} instead of {complete}: {plans:?} {missing:?} {left:?}"
+                        );
+                        crashes += 1;
+                    }
+                }
+                let mut next = evidence.clone();
+                for landing in landings(layout, plans[0], plans[1]) {
+                    land(layout, &mut next, plans[0] / layout.stripe_blocks(), landing);
+                }
+                todo.push((next, plans[1]));
+            }
+        }
+        crashes
+    }
+
+    /// Plans, one after the other from `from` on, that may be in flight when everything below `complete`
+    /// is complete: their borders.
+    fn flights(layout: &Layout, rules: &Rules, complete: u64, from: u64) -> Vec<Vec<u64>> {
+        const MOST_IN_FLIGHT: u64 = 5;
+        let stripe_blocks = layout.stripe_blocks();
+        let base = from / stripe_blocks * stripe_blocks;
+        let window = (complete / stripe_blocks + layout.distance) * stripe_blocks;
+        let most = (complete + MOST_IN_FLIGHT).min(base + stripe_blocks).min(2 * stripe_blocks).min(window);
+        let mut all = Vec::new();
+        for to in from + 1..=most {
+            let in_turn = plan_end(layout, from - base, to - base) == to - base;
+            let waits = needs(layout, from - base, to - base);
+            if rules.in_turn && !in_turn || rules.wait && waits > 0 && base + waits > complete {
+                continue;
+            }
+            all.push(vec![from, to]);
+            all.extend(
+                flights(layout, rules, complete, to).into_iter().map(|rest| [&[from], &rest[..]].concat()),
+            );
+        }
+        all
+    }
+
+    #[test]
+    fn recovery_lands_where_it_may_from_every_state_that_can_be_reached() {
+        let rules = Rules { in_turn: true, wait: true };
+        let mut crashes = 0;
+        // With the other place in the zone, and in the metadata log.
+        for (members, distance) in [(3, 1), (3, 3), (4, 1), (4, 3), (5, 1)] {
+            crashes += explore(&layout(members, distance), &rules);
+        }
+        assert!(crashes > 100_000, "{crashes}");
+    }
+
+    #[test]
+    #[should_panic(expected = "landed on")]
+    fn versions_that_do_not_take_turns_are_noticed() {
+        explore(&layout(5, 1), &Rules { in_turn: false, wait: true });
+    }
+
+    #[test]
+    #[should_panic(expected = "landed on")]
+    fn versions_that_do_not_wait_are_noticed() {
+        explore(&layout(4, 1), &Rules { in_turn: true, wait: false });
+    }
+
+    #[test]
+    fn a_plan_is_cut_only_where_it_has_to_be() {
+        let layout = Layout { chunk_blocks: 4, ..layout(5, 1) };
+        // From the start of a stripe anything goes; so does anything up to a chunk, and three chunks.
+        for to in 1..=16 {
+            assert_eq!(plan_end(&layout, 0, to), to);
+        }
+        for from in 1..16 {
+            for to in from + 1..=16.min(from + 4) {
+                assert_eq!(plan_end(&layout, from, to), to, "{from}");
+            }
+        }
+        assert_eq!(
+            (plan_end(&layout, 4, 16), plan_end(&layout, 8, 16), plan_end(&layout, 5, 16)),
+            (16, 12, 9)
+        );
+        assert_eq!((needs(&layout, 0, 16), needs(&layout, 4, 16), needs(&layout, 8, 9)), (0, 0, 5));
+    }
+}

@@ -1,0 +1,17 @@
+//! The emulated drives stay as close to published figures of single drives as they are.
+
+use lab::calibrate::{Row, TOLERANCE_PERCENT, rows};
+
+#[test]
+fn every_figure_is_predicted_as_closely_as_its_row_says() {
+    let rows = rows().unwrap();
+    let off: Vec<&Row> = rows.iter().filter(|row| !row.holds()).collect();
+    assert!(off.is_empty(), "{off:#?}");
+    for row in &rows {
+        let wider = row.bound_percent > TOLERANCE_PERCENT;
+        assert_eq!(wider, row.miss.is_some(), "a wider bound has a reason, and only that: {row:?}");
+    }
+    // More than a few misses would be a model that does not fit.
+    let misses = rows.iter().filter(|row| row.error_percent.abs() > TOLERANCE_PERCENT).count();
+    assert!(misses * 5 < rows.len(), "{misses} of {} rows are missed", rows.len());
+}

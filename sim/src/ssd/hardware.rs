@@ -1,0 +1,328 @@
+//! The parts of a drive that take time, and the queues in front of them.
+//!
+//! A station serves in the order of arrival. There is one event for each stage of a command, so
+//! that stations work at the same time on different commands.
+
+use crate::{
+    clock::Clock,
+    rng::Rng,
+    timing::{Placement, Timing},
+};
+use engine::buf::BLOCK;
+use std::{
+    cell::{Cell, RefCell},
+    collections::VecDeque,
+    rc::Rc,
+};
+
+/// The hardware of one drive.
+pub(super) struct Hardware {
+    pub timing: Timing,
+    pub clock: Clock,
+    /// Zones of all namespaces so far.
+    zones: Cell<u32>,
+    stations: RefCell<Stations>,
+}
+
+/// Goes on with a command.
+type Next = Box<dyn FnOnce(&Rc<Hardware>)>;
+
+struct Stations {
+    /// Draws service times; without it every service takes its mean.
+    rng: Option<Rng>,
+    write_firmware: Station,
+    read_firmware: Station,
+    write_link: Station,
+    read_link: Station,
+    drain: Station,
+    resets: Station,
+    channels: Vec<Station>,
+    dies: Vec<Die>,
+    buffer: Buffer,
+}
+
+/// One server, first come first served.
+#[derive(Clone, Default)]
+struct Station {
+    free_ns: u64,
+}
+
+/// A die: one operation at a time, reads first; what has begun is never stopped.
+#[derive(Default)]
+struct Die {
+    busy: bool,
+    reads: VecDeque<(u64, Next)>,
+    programs: u32,
+    erases: u32,
+}
+
+/// The write buffer, in blocks.
+struct Buffer {
+    /// Below 0 after something entered that is larger than the buffer.
+    free: i64,
+    waiting: VecDeque<(u64, Next)>,
+    /// Blocks of each program unit that is being filled: one for each die, or one in all.
+    filling: Vec<u64>,
+    /// Units on their way into a die.
+    draining: u64,
+    next_die: usize,
+}
+
+impl Hardware {
+    pub fn new(timing: &Timing, clock: &Clock, seed: Option<u64>) -> Hardware {
+        let units = match timing.placement {
+            Placement::Striped => 1,
+            Placement::ZonePerDie => timing.dies as usize,
+        };
+        let stations = Stations {
+            rng: seed.map(Rng::new),
+            write_firmware: Station::default(),
+            read_firmware: Station::default(),
+            write_link: Station::default(),
+            read_link: Station::default(),
+            drain: Station::default(),
+            resets: Station::default(),
+            channels: vec![Station::default(); timing.channels as usize],
+            dies: (0..timing.dies).map(|_| Die::default()).collect(),
+            buffer: Buffer {
+                free: (timing.write_buffer_kib * 1024) as i64 / BLOCK as i64,
+                waiting: VecDeque::new(),
+                filling: vec![0; units],
+                draining: 0,
+                next_die: 0,
+            },
+        };
+        Hardware {
+            timing: timing.clone(),
+            clock: clock.clone(),
+            zones: Cell::default(),
+            stations: RefCell::new(stations),
+        }
+    }
+
+    /// The number of the first of so many zones more.
+    pub fn add_zones(&self, zones: u32) -> u32 {
+        self.zones.replace(self.zones.get() + zones)
+    }
+
+    /// Goes on at `due_ns`, if there is still somebody who holds the drive then.
+    pub fn after(self: &Rc<Self>, due_ns: u64, next: impl FnOnce(&Rc<Hardware>) + 'static) {
+        let hardware = Rc::downgrade(self);
+        self.clock.at(due_ns, move || {
+            if let Some(hardware) = hardware.upgrade() {
+                next(&hardware);
+            }
+        });
+    }
+
+    /// When the firmware has served a write or a management command: stages with these mean
+    /// times, and `extra_us`.
+    pub fn write_firmware(&self, means_us: &[f64], extra_us: f64) -> u64 {
+        let stations = &mut *self.stations.borrow_mut();
+        let service = means_us.iter().map(|mean| exponential_ns(&mut stations.rng, *mean)).sum::<u64>();
+        stations.write_firmware.serve(self.clock.now_ns(), service + ns(extra_us))
+    }
+
+    /// When the firmware has served a read.
+    pub fn read_firmware(&self) -> u64 {
+        let stations = &mut *self.stations.borrow_mut();
+        let service = exponential_ns(&mut stations.rng, self.timing.read_firmware_us);
+        stations.read_firmware.serve(self.clock.now_ns(), service)
+    }
+
+    /// When so many blocks have come from the host.
+    pub fn transfer_in(&self, blocks: u64) -> u64 {
+        let transfer = transfer_ns(blocks, self.timing.write_link_mb_s);
+        self.stations.borrow_mut().write_link.serve(self.clock.now_ns(), transfer)
+    }
+
+    /// When so many blocks have gone to the host.
+    pub fn transfer_out(&self, blocks: u64) -> u64 {
+        let transfer = transfer_ns(blocks, self.timing.read_link_mb_s);
+        self.stations.borrow_mut().read_link.serve(self.clock.now_ns(), transfer)
+    }
+
+    /// When the server for resets has served one.
+    pub fn reset(&self) -> u64 {
+        let stations = &mut *self.stations.borrow_mut();
+        let service = exponential_ns(&mut stations.rng, self.timing.reset.server_us);
+        stations.resets.serve(self.clock.now_ns(), service)
+    }
+
+    /// Goes on as soon as there is room for so many blocks in the write buffer.
+    pub fn admit(self: &Rc<Self>, blocks: u64, next: impl FnOnce(&Rc<Hardware>) + 'static) {
+        let mut stations = self.stations.borrow_mut();
+        let buffer = &mut stations.buffer;
+        if blocks == 0 || buffer.waiting.is_empty() && buffer.has_room(blocks) {
+            buffer.free -= blocks as i64;
+            drop(stations);
+            next(self);
+        } else {
+            buffer.waiting.push_back((blocks, Box::new(next)));
+        }
+    }
+
+    /// So many admitted blocks of a zone have arrived in the write buffer.
+    pub fn fill(self: &Rc<Self>, zone: u32, blocks: u64) {
+        let timing = &self.timing;
+        let stations = &mut *self.stations.borrow_mut();
+        let buffer = &mut stations.buffer;
+        let of_zone = (zone % timing.dies) as usize;
+        let unit = if timing.placement == Placement::ZonePerDie { of_zone } else { 0 };
+        buffer.filling[unit] += blocks;
+        while buffer.filling[unit] >= timing.program_blocks {
+            buffer.filling[unit] -= timing.program_blocks;
+            buffer.draining += 1;
+            let die = match timing.placement {
+                Placement::ZonePerDie => of_zone,
+                Placement::Striped => {
+                    let next = (buffer.next_die + 1) % timing.dies as usize;
+                    std::mem::replace(&mut buffer.next_die, next)
+                }
+            };
+            let service = timing.drain_mb_s.map_or(0, |mb_s| transfer_ns(timing.program_blocks, mb_s));
+            let due = stations.drain.serve(self.clock.now_ns(), service);
+            self.after(due, move |hardware| {
+                hardware.stations.borrow_mut().dies[die].programs += 1;
+                hardware.start_die(die);
+            });
+        }
+    }
+
+    /// A unit has been programmed: there is room for others.
+    fn drained(self: &Rc<Self>) {
+        let mut stations = self.stations.borrow_mut();
+        stations.buffer.draining -= 1;
+        stations.buffer.free += self.timing.program_blocks as i64;
+        while let Some((blocks, next)) = stations.buffer.next_admitted() {
+            stations.buffer.free -= blocks as i64;
+            drop(stations);
+            next(self);
+            stations = self.stations.borrow_mut();
+        }
+    }
+
+    /// The die of a block `offset_blocks` behind the start of a zone that is `zone_blocks` long.
+    pub fn die(&self, zone: u32, zone_blocks: u64, offset_blocks: u64) -> usize {
+        let number = match self.timing.placement {
+            Placement::Striped => (zone as u64 * zone_blocks + offset_blocks) / self.timing.page_blocks,
+            Placement::ZonePerDie => zone as u64,
+        };
+        (number % self.timing.dies as u64) as usize
+    }
+
+    /// Goes on when a die has read a page and sent so many blocks of it over its channel.
+    pub fn read_page(self: &Rc<Self>, die: usize, blocks: u64, next: impl FnOnce(&Rc<Hardware>) + 'static) {
+        self.stations.borrow_mut().dies[die].reads.push_back((blocks, Box::new(next)));
+        self.start_die(die);
+    }
+
+    /// A die is to erase a zone when it has nothing else to do.
+    pub fn erase(self: &Rc<Self>, die: usize) {
+        self.stations.borrow_mut().dies[die].erases += 1;
+        self.start_die(die);
+    }
+
+    /// A die begins its next operation, if it is idle and there is one.
+    fn start_die(self: &Rc<Self>, number: usize) {
+        let (now, timing) = (self.clock.now_ns(), &self.timing);
+        let mut stations = self.stations.borrow_mut();
+        let Stations { rng, dies, channels, .. } = &mut *stations;
+        let (die, channel) = (&mut dies[number], number % channels.len());
+        if die.busy {
+            return;
+        }
+        die.busy = true;
+        if let Some((blocks, next)) = die.reads.pop_front() {
+            let sense_us = match rng {
+                Some(rng) => timing.read_page_us * (0.8 + 0.2 * rng.below(3) as f64),
+                None => timing.read_page_us,
+            };
+            let asked = channels[channel].serve(now, ns(timing.channel_read_us));
+            self.after(asked + ns(sense_us), move |hardware| {
+                let transfer = transfer_ns(blocks, hardware.timing.channel_read_mb_s);
+                let due =
+                    hardware.stations.borrow_mut().channels[channel].serve(hardware.clock.now_ns(), transfer);
+                hardware.after(due, move |hardware| {
+                    next(hardware);
+                    hardware.die_done(number);
+                });
+            });
+        } else if die.programs > 0 {
+            die.programs -= 1;
+            drop(stations);
+            self.program(number, timing.program_blocks);
+        } else if die.erases > 0 {
+            die.erases -= 1;
+            self.after(now + ns(timing.reset.erase_us), move |hardware| hardware.die_done(number));
+        } else {
+            die.busy = false;
+        }
+    }
+
+    /// What is left of a unit goes to its die, page by page, so that others get at the channel too;
+    /// then the die programs it.
+    fn program(self: &Rc<Self>, die: usize, left: u64) {
+        let timing = &self.timing;
+        if left == 0 {
+            let transfer = transfer_ns(timing.program_blocks, timing.channel_program_mb_s);
+            let rest = ns(timing.program_us).saturating_sub(transfer);
+            return self.after(self.clock.now_ns() + rest, move |hardware| {
+                hardware.die_done(die);
+                hardware.drained();
+            });
+        }
+        let page = timing.page_blocks.min(left);
+        let transfer = transfer_ns(page, timing.channel_program_mb_s);
+        let mut stations = self.stations.borrow_mut();
+        let channel = die % stations.channels.len();
+        let due = stations.channels[channel].serve(self.clock.now_ns(), transfer);
+        self.after(due, move |hardware| hardware.program(die, left - page));
+    }
+
+    fn die_done(self: &Rc<Self>, number: usize) {
+        self.stations.borrow_mut().dies[number].busy = false;
+        self.start_die(number);
+    }
+}
+
+impl Station {
+    /// When a service of `ns` ends that is asked for at `now_ns`.
+    fn serve(&mut self, now_ns: u64, ns: u64) -> u64 {
+        self.free_ns = self.free_ns.max(now_ns) + ns;
+        self.free_ns
+    }
+}
+
+impl Buffer {
+    /// A buffer that nothing is draining from never gets emptier, so anything may enter it.
+    fn has_room(&self, blocks: u64) -> bool {
+        blocks as i64 <= self.free || self.draining == 0
+    }
+
+    /// Whoever has waited longest, if there is room now.
+    fn next_admitted(&mut self) -> Option<(u64, Next)> {
+        let blocks = self.waiting.front()?.0;
+        if self.has_room(blocks) { self.waiting.pop_front() } else { None }
+    }
+}
+
+/// A service time with this mean, exponentially distributed.
+fn exponential_ns(rng: &mut Option<Rng>, mean_us: f64) -> u64 {
+    ns(match rng {
+        Some(rng) => {
+            let unit = (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
+            -(1.0 - unit).ln() * mean_us
+        }
+        None => mean_us,
+    })
+}
+
+pub(super) fn ns(us: f64) -> u64 {
+    (us * 1000.0) as u64
+}
+
+/// Time that `blocks` blocks take at this bandwidth.
+fn transfer_ns(blocks: u64, mb_s: f64) -> u64 {
+    ns((blocks * BLOCK as u64) as f64 / mb_s)
+}

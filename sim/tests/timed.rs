@@ -1,0 +1,211 @@
+//! The emulated SSD with timing: the same rules, the order of its firmware, what reaches flash.
+#![allow(clippy::unwrap_used)]
+
+use engine::{
+    buf::{BLOCK, Buf},
+    device::{Command, DeviceError, Done, Status, ZonedDevice, Zones},
+    runtime::Runtime,
+    zone::{Lba, ZoneIndex},
+};
+use sim::{
+    clock::Clock,
+    conformance::{Do, ROWS, command, model},
+    ssd::{Cause, Fault, Ssd, TimedDrive},
+    timing::{Timing, ZrwaMedium},
+};
+use std::{cell::RefCell, rc::Rc};
+
+/// Zones of 64 blocks, 45 of which can be written; ZRWAs of 8 in granules of 2.
+fn drive(timing: &Timing, seed: Option<u64>) -> (TimedDrive, Clock) {
+    let clock = Clock::new();
+    let ssd = Rc::new(RefCell::new(Ssd::in_memory(&model().geometry)));
+    (TimedDrive::new(ssd, timing, &clock, seed), clock)
+}
+
+fn presets() -> [Timing; 3] {
+    ["zn540", "zn540-4tb", "pm1731a"].map(|name| Timing::by_name(name).unwrap())
+}
+
+/// Carries commands out all at once; gives the answers, and when the last of them came.
+fn all(drive: &TimedDrive, clock: &Clock, commands: Vec<Command>) -> (Vec<Done>, u64) {
+    let completions: Vec<_> = commands.into_iter().map(|command| drive.submit(command)).collect();
+    let mut answers = Vec::new();
+    for completion in completions {
+        answers.push(Runtime::new().block_on(completion, || clock.advance()).unwrap());
+    }
+    (answers, clock.now_ns())
+}
+
+fn one(drive: &TimedDrive, clock: &Clock, command: Command) -> Result<(), DeviceError> {
+    all(drive, clock, vec![command]).0.remove(0).result
+}
+
+fn write(lba: u64, blocks: usize) -> Command {
+    Command::write(Lba(lba), Buf::zeroed(blocks * BLOCK), false)
+}
+
+fn open_zrwa(zone: u32) -> Command {
+    Command::Open { zones: Zones::One(ZoneIndex(zone)), zrwa: true }
+}
+
+#[test]
+fn every_rule_and_refusal_holds_with_timing() {
+    for timing in presets() {
+        for &(name, before, step, result, zone, state, wp, zrwa) in ROWS {
+            let (drive, clock) = drive(&timing, Some(7));
+            let perform = |step: Do| {
+                match step {
+                    Do::ReadOnly(zone) => {
+                        drive.ssd().borrow_mut().faults().after(0, Fault::ReadOnly(ZoneIndex(zone)))
+                    }
+                    Do::Offline(zone) => {
+                        drive.ssd().borrow_mut().faults().after(0, Fault::Offline(ZoneIndex(zone)))
+                    }
+                    _ => (),
+                }
+                one(&drive, &clock, command(step))
+            };
+            for step in before {
+                assert_eq!(perform(*step), Ok(()), "{name}: {step:?} comes before");
+            }
+            assert_eq!(perform(step), result.map_err(Into::into), "{name}");
+            let info = drive.ssd().borrow().zones().info(ZoneIndex(zone));
+            assert_eq!((info.state, info.wp_blocks, info.zrwa), (state, wp, zrwa), "{name}");
+        }
+    }
+}
+
+#[test]
+fn commands_take_effect_in_the_order_of_the_firmware() {
+    for timing in presets() {
+        let (drive, clock) = drive(&timing, Some(7));
+        let (answers, _) = all(&drive, &clock, (0..20).map(|n| write(n * 2, 2)).collect());
+        assert!(answers.iter().all(|done| done.result.is_ok()));
+        let (answers, _) = all(&drive, &clock, vec![write(66, 2), write(64, 2), write(66, 2)]);
+        let results: Vec<_> = answers.iter().map(|done| done.result).collect();
+        assert_eq!(results, [Err(Status::ZoneInvalidWrite.into()), Ok(()), Ok(())]);
+        let append = || Command::append(ZoneIndex(2), Buf::zeroed(BLOCK), false);
+        let (answers, _) = all(&drive, &clock, vec![append(), append(), append()]);
+        assert_eq!(answers.iter().map(|done| done.lba.0).collect::<Vec<_>>(), [128, 129, 130]);
+    }
+}
+
+#[test]
+fn a_seed_decides_the_jitter_and_without_one_there_is_none() {
+    let took = |seed| {
+        let (drive, clock) = drive(&Timing::zn540(), seed);
+        all(&drive, &clock, (0..20).map(|n| write(n * 2, 2)).collect()).1
+    };
+    assert_eq!(took(Some(3)), took(Some(3)));
+    assert_ne!(took(Some(3)), took(Some(4)));
+    // The first write costs 2 µs more; 20 services, the last transfer of 8 KiB, the acknowledgement.
+    let expected_us = 2.0 + 20.0 * 5.35 + 8192.0 / 3720.0 + 5.3;
+    assert_eq!(took(None), (expected_us * 1000.0) as u64);
+}
+
+#[test]
+fn what_is_overwritten_in_a_zrwa_never_reaches_flash() {
+    for timing in presets() {
+        let (drive, clock) = drive(&timing, None);
+        drive.set_classifier(Box::new(|block| {
+            if block.offset_blocks >= block.wp_blocks + 4 { Cause::PartialParity } else { Cause::Data }
+        }));
+        assert_eq!(one(&drive, &clock, open_zrwa(0)), Ok(()));
+        for command in [write(0, 4), write(4, 2), write(4, 2), Command::FlushZrwa { last: Lba(3) }] {
+            assert_eq!(one(&drive, &clock, command), Ok(()));
+        }
+        assert_eq!(one(&drive, &clock, write(4, 2)), Ok(()));
+        let counters = drive.counters();
+        let (data, parity) = (Cause::Data as usize, Cause::PartialParity as usize);
+        assert_eq!((counters.written[data], counters.written[parity]), (6, 4));
+        assert_eq!((counters.programmed[data], counters.programmed[parity]), (4, 0));
+        assert_eq!((counters.expired[data], counters.expired[parity]), (0, 4));
+        // A finish programs what is in the ZRWA, and fills up the rest of the 45 blocks.
+        let finish = Command::Finish { zones: Zones::One(ZoneIndex(0)) };
+        assert_eq!(one(&drive, &clock, finish), Ok(()));
+        let counters = drive.counters();
+        assert_eq!((counters.programmed[data], counters.padding, counters.flash_blocks()), (6, 39, 45));
+        // A write pointer that passes what nobody wrote programs it all the same; what a reset
+        // finds in the ZRWA has expired.
+        assert_eq!(one(&drive, &clock, open_zrwa(1)), Ok(()));
+        assert_eq!(one(&drive, &clock, write(64 + 2, 4)), Ok(()));
+        assert_eq!(one(&drive, &clock, Command::FlushZrwa { last: Lba(64 + 3) }), Ok(()));
+        let reset = Command::Reset { zones: Zones::One(ZoneIndex(1)) };
+        assert_eq!(one(&drive, &clock, reset), Ok(()));
+        let counters = drive.counters();
+        assert_eq!((counters.padding, counters.programmed[data]), (41, 8));
+        assert_eq!((counters.expired[parity], counters.resets, counters.finishes), (6, 1, 1));
+    }
+}
+
+#[test]
+fn overwrites_cost_bandwidth_where_the_zrwa_is_in_flash_and_none_where_it_is_in_memory() {
+    let took = |zrwa| {
+        // One byte in a microsecond, so that draining is all that matters.
+        let slow = Timing {
+            zrwa,
+            drain_mb_s: Some(1.0),
+            program_blocks: 1,
+            write_buffer_kib: 32,
+            ..Timing::zn540()
+        };
+        let (drive, clock) = drive(&slow, None);
+        assert_eq!(one(&drive, &clock, open_zrwa(0)), Ok(()));
+        for _ in 0..20 {
+            assert_eq!(one(&drive, &clock, write(0, 8)), Ok(()));
+        }
+        let written = clock.now_ns();
+        assert_eq!(one(&drive, &clock, Command::FlushZrwa { last: Lba(7) }), Ok(()));
+        written
+    };
+    let drained = 19 * 8 * 4_096_000;
+    assert!(took(ZrwaMedium::Flash) > drained);
+    assert!(took(ZrwaMedium::Dram { acknowledge_us: 5.0 }) < drained / 100);
+}
+
+#[test]
+fn no_buffer_is_so_small_that_a_write_waits_for_ever() {
+    for timing in presets() {
+        let (drive, clock) = drive(&Timing { write_buffer_kib: 4, ..timing }, Some(1));
+        let (answers, _) =
+            all(&drive, &clock, vec![write(0, 45), write(64, 1), write(128, 45), write(65, 40)]);
+        assert!(answers.iter().all(|done| done.result.is_ok()));
+        assert_eq!(one(&drive, &clock, open_zrwa(3)), Ok(()));
+        assert_eq!(one(&drive, &clock, write(192, 16)), Ok(()));
+        assert_eq!(one(&drive, &clock, Command::Finish { zones: Zones::All }), Ok(()));
+        assert_eq!(one(&drive, &clock, Command::Reset { zones: Zones::All }), Ok(()));
+    }
+}
+
+#[test]
+fn reads_give_what_was_written_and_a_drive_that_is_dropped_is_gone() {
+    for timing in presets() {
+        let (drive, clock) = drive(&timing, Some(1));
+        let data = Buf::copy_of(&[9; 6 * BLOCK]);
+        assert_eq!(one(&drive, &clock, Command::write(Lba(0), data, false)), Ok(()));
+        let (mut answers, _) = all(&drive, &clock, vec![Command::read(Lba(1), Buf::zeroed(6 * BLOCK))]);
+        let done = answers.remove(0);
+        assert_eq!((done.data[0], done.data[5 * BLOCK - 1], done.data[5 * BLOCK]), (9, 9, 0));
+        let mut lost = drive.submit(Command::read(Lba(0), Buf::zeroed(BLOCK)));
+        drop(drive);
+        while clock.advance() {}
+        assert_eq!(lost.take().unwrap().result, Err(DeviceError::Gone));
+    }
+}
+
+#[test]
+fn namespaces_share_the_drive_and_nothing_else() {
+    let writes = || (0..20).map(|n| write(n * 2, 2)).collect::<Vec<_>>();
+    let (first, clock) = drive(&Timing::zn540(), None);
+    let alone = all(&first, &clock, writes()).1;
+    let (first, clock) = drive(&Timing::zn540(), None);
+    let second = first.namespace(Rc::new(RefCell::new(Ssd::in_memory(&model().geometry))));
+    let behind: Vec<_> = writes().into_iter().map(|command| first.submit(command)).collect();
+    let (answers, both) = all(&second, &clock, writes());
+    assert!(answers.iter().all(|done| done.result.is_ok()));
+    assert!(behind.into_iter().all(|mut done| done.take().unwrap().result.is_ok()));
+    // The acknowledgement and the first write of a zone are all that is not twice as long.
+    assert!(both > alone * 19 / 10 && both < alone * 2, "{both} ns for two, {alone} ns for one");
+    assert_eq!(first.counters(), second.counters());
+    assert_eq!(first.counters().written[Cause::Data as usize], 40);
+}
