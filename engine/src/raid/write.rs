@@ -1,11 +1,15 @@
-//! Carries writes out (§4.1): one running zone is a queue of writes and two tasks.
+//! Carries writes out (§4.1): one running zone is a queue of writes and three tasks.
 //!
-//! A write is cut into stripes. Each part is submitted at once if its stripe lies within the
-//! window, otherwise when write pointers have moved: data, and the parity that
-//! [`zrwa::parity_of`] asks for, all at the same time. `reap` takes completions in the order of the
-//! writes, so that a write is complete only when everything before it is; it acknowledges what
-//! needs no more than that. `settle` moves the write pointers behind it, logs tails that write
-//! pointers cannot show, and acknowledges the writes that wait for it.
+//! `submit_plans` takes data from the queue in *plans*: blocks of one stripe, of any number of writes,
+//! which go out together with the parity that [`zrwa::parity_of`] asks for. `reap` takes completions in
+//! the order of the plans, so that a plan is complete only when everything before it is; it
+//! acknowledges the writes of a plan, each on its own, if they need no more than that. `settle` moves
+//! the write pointers behind it, logs tails that write pointers cannot show, and acknowledges the
+//! writes that wait for it.
+//!
+//! What is queued and completes a stripe goes at once. A rest that does not is partial parity to be
+//! written, so it may wait while other writes of the zone are in flight ([`Core::plan_end`]); when
+//! nothing is, it goes. No tail inside a plan is ever claimed, logged or noted.
 //!
 //! The window: stripe `s` may be written when every member has passed row `s − D`. Then data stays
 //! within `[wp, wp + D)` and partial parity and logs within `[wp + D, wp + 2D)`, no write flushes
@@ -266,6 +270,11 @@ impl Core {
     }
 
     /// Where the plan ends that is to be submitted now, if there is one.
+    ///
+    /// Whole stripes go. A rest waits for writes in flight if the stripe will fill up when others
+    /// follow them; how many follow is judged by how much there was lately. Otherwise it waits until
+    /// there is as much of it as is in flight: plans then grow with the load, and two of them are
+    /// always on their way.
     fn plan_end(&self, flow: &mut Flow) -> Option<u64> {
         let (front, back) = (flow.queue.front()?, flow.queue.back()?);
         if flow.next >= flow.limit {
@@ -285,7 +294,7 @@ impl Core {
         // Only writes on their way to their end make room for others when they complete.
         let in_flight = front.start.saturating_sub(flow.complete);
         if in_flight > 0 {
-            // In the last chunk nothing is left to save: its slot is the full parity.
+            // In the last chunk there is nothing to save: its slot is the full parity.
             let depth = flow.depth[0].max(flow.depth[1]);
             let fills = depth >= rest && rest > chunk;
             return (!fills && left >= in_flight).then_some(end);
