@@ -6,6 +6,7 @@ pub mod calibrate;
 pub mod classify;
 pub mod experiments;
 pub mod figure;
+pub mod fit;
 pub mod load;
 pub mod plot;
 pub mod report;

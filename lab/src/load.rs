@@ -140,6 +140,21 @@ pub fn run(
     jobs: &[Job],
     window: Window,
 ) -> Result<Vec<Measured>> {
+    run_at_pace(runtime, device, clock, jobs, window, &|| clock.advance())
+}
+
+/// As [`run`], with time that passes as `pass` lets it: [`Clock::advance`] or [`Clock::keep_pace`].
+///
+/// # Errors
+/// When the device refuses or fails a request.
+pub fn run_at_pace(
+    runtime: &Runtime,
+    device: &Rc<dyn ZonedDevice>,
+    clock: &Clock,
+    jobs: &[Job],
+    window: Window,
+    pass: &dyn Fn() -> bool,
+) -> Result<Vec<Measured>> {
     let begin = clock.now_ns();
     let window = Window { from_ns: begin + window.from_ns, to_ns: begin + window.to_ns };
     let failed = Rc::default();
@@ -157,7 +172,7 @@ pub fn run(
         });
         if job.kind == Kind::Overwrite {
             let open = device.submit(Command::Open { zones: Zones::One(job.zone), zrwa: true });
-            let done = runtime.block_on(open, || clock.advance()).context("a drive does not answer")?;
+            let done = runtime.block_on(open, pass).context("a drive does not answer")?;
             done.result.with_context(|| format!("zone {}", job.zone.0))?;
         }
         running.push(shared);
@@ -171,7 +186,7 @@ pub fn run(
             runtime.spawn(async move { shared.requests(data).await });
         }
     }
-    runtime.block_on(clock.sleep(window.to_ns.saturating_sub(clock.now_ns())), || clock.advance());
+    runtime.block_on(clock.sleep(window.to_ns.saturating_sub(clock.now_ns())), pass);
     runtime.clear();
     if let Some(problem) = failed.take() {
         bail!("{problem}");

@@ -22,6 +22,8 @@ struct Arguments {
 enum Command {
     /// Compare the emulated drives with published figures of single drives
     Calibrate(lab::calibrate::Calibrate),
+    /// Fit the parameters of a drive to what fio measured on it
+    Fit(lab::fit::Fit),
     /// Name the experiments
     List,
     /// Run one experiment
@@ -131,6 +133,7 @@ fn effort(quick: bool) -> Effort {
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Calibrate(calibrate) => calibrate.run(),
+        Command::Fit(fit) => fit.run(),
         Command::List => {
             EXPERIMENTS.iter().for_each(|experiment| println!("{:<12}{}", experiment.name, experiment.title));
             Ok(true)

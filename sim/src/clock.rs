@@ -2,7 +2,7 @@
 //!
 //! A clock jumps from one event to the next, so that a run takes as long as its events take to
 //! compute, and gives the same results everywhere. Events of one instant run in the order in
-//! which they were planned. Real time is the same clock, moved by whoever has a real one.
+//! which they were planned. In real time the same clock is moved by [`Clock::keep_pace`].
 
 use std::{
     cell::{Cell, RefCell},
@@ -11,7 +11,11 @@ use std::{
     future::Future,
     rc::Rc,
     task::{Poll, Waker},
+    time::{Duration, Instant},
 };
+
+/// How much later than asked for a sleeping thread may wake up.
+const LATE: Duration = Duration::from_micros(200);
 
 /// A clock and what is to happen by it. Clones are the same clock.
 #[derive(Clone, Default)]
@@ -90,6 +94,22 @@ impl Clock {
         self.0.now_ns.set(now_ns.max(self.now_ns()));
     }
 
+    /// As [`Clock::advance`] in real time: waits for the next event and runs all that are due by
+    /// then. `since` is when the clock showed 0.
+    pub fn keep_pace(&self, since: Instant) -> bool {
+        let Some(next) = self.next_ns() else { return false };
+        let due = since + Duration::from_nanos(next);
+        // The kernel wakes late; the last part is waited for awake.
+        if let Some(left) = due.saturating_duration_since(Instant::now()).checked_sub(LATE) {
+            std::thread::sleep(left);
+        }
+        while Instant::now() < due {
+            std::hint::spin_loop();
+        }
+        self.advance_to(since.elapsed().as_nanos() as u64);
+        true
+    }
+
     fn pop(&self, until_ns: u64) -> Option<Event> {
         let mut events = self.0.events.borrow_mut();
         if events.peek()?.due_ns <= until_ns { events.pop() } else { None }
@@ -134,6 +154,16 @@ mod tests {
         assert_eq!((log.borrow()[2], clock.now_ns(), clock.next_ns()), ((20, 'c'), 25, Some(30)));
         assert!(clock.advance() && !clock.advance());
         assert_eq!((log.borrow()[3], clock.now_ns()), ((30, 'd'), 30));
+    }
+
+    #[test]
+    fn in_real_time_nothing_happens_early() {
+        let (clock, since) = (Clock::new(), Instant::now());
+        let fired = Rc::new(Cell::new(None));
+        let (event, due) = (fired.clone(), Duration::from_millis(2));
+        clock.at(due.as_nanos() as u64, move || event.set(Some(since.elapsed())));
+        assert!(clock.keep_pace(since) && !clock.keep_pace(since));
+        assert!(fired.get().unwrap() >= due && clock.now_ns() >= due.as_nanos() as u64);
     }
 
     #[test]

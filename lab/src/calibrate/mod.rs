@@ -4,6 +4,7 @@
 //! load that the figure was measured with. Figures of arrays are predictions and never among these.
 
 mod pm1731a;
+mod real_time;
 mod zn540;
 
 use crate::load::{self, Job, Kind, Measured, Window};
@@ -33,6 +34,9 @@ pub struct Calibrate {
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
+    /// Run some drives in real time instead, and compare with virtual time
+    #[arg(long)]
+    real_time: bool,
 }
 
 /// A published figure and what the model makes of it.
@@ -100,6 +104,9 @@ impl Calibrate {
     /// # Errors
     /// When a drive fails a request, which it never should.
     pub fn run(&self) -> Result<bool> {
+        if self.real_time {
+            return real_time::run(self.json).map(|()| true);
+        }
         let rows = rows()?;
         let hold = rows.iter().all(Row::holds);
         if self.json {
@@ -143,21 +150,24 @@ impl Bench {
     /// A blank drive of this name.
     fn new(name: &str) -> Result<Bench> {
         let model = Model::by_name(name).with_context(|| format!("there is no drive {name}"))?;
+        let ssd = Ssd::new(model.geometry.clone(), Box::new(NoMedia::new(&model.geometry)));
+        Bench::around(name, Rc::new(RefCell::new(ssd)))
+    }
+
+    /// The timing of this drive around `ssd`.
+    fn around(name: &str, ssd: Rc<RefCell<Ssd>>) -> Result<Bench> {
         let timing = Timing::by_name(name).with_context(|| format!("there is no timing of {name}"))?;
         let clock = Clock::new();
-        let ssd = Ssd::new(model.geometry.clone(), Box::new(NoMedia::new(&model.geometry)));
-        let drive = TimedDrive::new(Rc::new(RefCell::new(ssd)), &timing, &clock, Some(1));
+        let drive = TimedDrive::new(ssd, &timing, &clock, Some(1));
         Ok(Bench { drive, clock, runtime: Runtime::new() })
     }
 
     fn run(&self, jobs: &[Job], window: Window) -> Result<Vec<Measured>> {
-        load::run(
-            &self.runtime,
-            &(Rc::new(self.drive.clone()) as Rc<dyn ZonedDevice>),
-            &self.clock,
-            jobs,
-            window,
-        )
+        load::run(&self.runtime, &self.device(), &self.clock, jobs, window)
+    }
+
+    fn device(&self) -> Rc<dyn ZonedDevice> {
+        Rc::new(self.drive.clone())
     }
 
     /// Writes a zone from its start without taking any time.
@@ -195,7 +205,14 @@ fn mean(count: u32, mut measure: impl FnMut(u32) -> Result<f64>) -> Result<f64> 
 }
 
 /// The same job on each of the first `zones` zones of a new drive.
-fn measure(name: &str, kind: Kind, zones: u32, kib: u64, depth: u32, window: Window) -> Result<Measured> {
+pub(crate) fn measure(
+    name: &str,
+    kind: Kind,
+    zones: u32,
+    kib: u64,
+    depth: u32,
+    window: Window,
+) -> Result<Measured> {
     let bench = Bench::new(name)?;
     let jobs: Vec<Job> = (0..zones).map(|zone| Job::new(kind, zone, kib, depth)).collect();
     Ok(Measured::sum(&bench.run(&jobs, window)?))
