@@ -11,16 +11,17 @@ use crate::{
     format::{
         Uuid,
         oob::OOB_BYTES,
-        record::ZoneRecord,
+        record::{Burned, ZoneRecord},
         superblock::{NAME_BYTES, Superblock, SuperblockMember},
     },
     raid::{
         Canary, Consistency,
         core::{Core, Member},
         geometry::Layout,
-        metalog::{Live, META_ZONES, MetaLog, log_blocks},
+        log,
+        metalog::{Live, META_ZONES, MetaLog, checkpoint_blocks, log_blocks},
         policy::Policy,
-        recover::{Candidate, Verdict, ZoneView, decide_members, live_of, scan},
+        recover::{Candidate, Verdict, ZoneView, decide_members, scan},
     },
     runtime::{Gate, Runtime},
     zone::{ZoneIndex, ZoneInfo, ZoneState, ZoneTable},
@@ -45,8 +46,8 @@ pub struct CreateOptions {
     pub name: String,
     /// Random, chosen by the caller.
     pub uuid: [u8; 16],
-    /// Blocks in a chunk: a power of two, at least twice the flush granularity of the drives and
-    /// at most half their ZRWA.
+    /// Blocks in a chunk: a power of two; where the policy uses the drives' ZRWA, at least twice its
+    /// flush granularity and at most half of it.
     pub chunk_blocks: u64,
     /// Distance between two logical zones; the next power of two above the capacity by default.
     /// If it is smaller than what a zone could hold, the zone's capacity is cut to it.
@@ -161,7 +162,7 @@ pub async fn examine(drive: &Drive) -> Result<Examined, ArrayError> {
         superblock: candidate.superblock().clone(),
         member: candidate.log.origin.member as usize,
         generation: candidate.log.generation,
-        records: candidate.log.records.len(),
+        records: candidate.log.records.len() + candidate.log.parities,
         damaged: candidate.log.damaged,
     })
 }
@@ -185,7 +186,6 @@ async fn look(
 ) -> Result<(Rc<Core>, Vec<(ZoneIndex, Verdict)>, u64), ArrayError> {
     let (candidates, damaged) = scan(drives).await?;
     let found = decide_members(candidates, &damaged)?;
-    let layout = layout_of(&found.superblock);
     for candidate in found.members.iter().flatten() {
         check_drive(&candidate.drive.name, &*candidate.drive.device, &found.superblock)?;
     }
@@ -199,18 +199,21 @@ async fn look(
             "the array has {zones} zones, but the process that ran it left the ends of {known}: leave them out"
         )));
     }
-    let core = Core::new(runtime, found.superblock, geometry, found.zones, found.sequence, behaviour);
+    let zones = (found.zones, found.burned);
+    let core = Core::new(runtime, found.superblock, geometry, zones, found.sequence, behaviour);
     for (role, candidate) in found.members.into_iter().enumerate() {
         let Some(Candidate { drive, log }) = candidate else { continue };
-        let live = live_of(&log, &layout);
-        let log = MetaLog::new(&core, role, drive.device.clone(), log.zone, log.generation, live);
+        let log = MetaLog::new(&core, role, drive.device.clone(), log.zone, log.generation, log.live);
         core.put(role, drive.name, log);
     }
     for (member, note) in core.members.iter().zip(found.notes) {
         *member.note.borrow_mut() = note;
     }
     let verdicts = core.judge_all(tails).await?;
-    core.forget_dead(&verdicts);
+    match core.layout.policy {
+        Policy::Log => core.keep_of_logs(&verdicts)?,
+        Policy::Zrwa | Policy::InPlace => core.forget_dead(&verdicts),
+    }
     Ok((core, verdicts, found.floor))
 }
 
@@ -240,7 +243,7 @@ impl Array {
                 .map_err(|error| ArrayError(format!("{}: resetting it failed: {error}", drive.name)))?;
         }
         let zones = vec![ZoneRecord::default(); superblock.zones as usize];
-        let core = Core::new(runtime, superblock, geometry, zones, 1, behaviour);
+        let core = Core::new(runtime, superblock, geometry, (zones, Vec::new()), 1, behaviour);
         for (member, drive) in drives.into_iter().enumerate() {
             // The other zone than the one before the first.
             let log = MetaLog::new(&core, member, drive.device.clone(), 1, 0, Live::default());
@@ -335,7 +338,7 @@ impl Array {
         }
         self.accepts(&drive)?;
         let used =
-            |m: &Member| m.log.borrow().as_ref().is_some_and(|log| Rc::ptr_eq(&log.device, &drive.device));
+            |m: &Member| m.log.borrow().as_ref().is_some_and(|log| Rc::ptr_eq(&log.drive, &drive.device));
         if Core::each(core.active.get()).any(|m| used(&core.members[m])) {
             return Err(ArrayError(format!("{} is a member of this array already", drive.name)));
         }
@@ -580,7 +583,7 @@ impl Core {
         runtime: &Runtime,
         superblock: Superblock,
         geometry: Geometry,
-        zones: Vec<ZoneRecord>,
+        (zones, burned): (Vec<ZoneRecord>, Vec<Burned>),
         sequence: u64,
         behaviour: Behaviour,
     ) -> Rc<Core> {
@@ -589,7 +592,7 @@ impl Core {
             runtime: runtime.clone(),
             slots: Rc::default(),
             array: superblock.array,
-            layout: layout_of(&superblock),
+            layout: superblock.layout(),
             table: RefCell::new(ZoneTable::new(&geometry)),
             geometry,
             consistency: behaviour.consistency,
@@ -602,6 +605,7 @@ impl Core {
             failed: Cell::new(false),
             superblock: RefCell::new(superblock),
             zones: RefCell::new(zones),
+            burned: RefCell::new(burned),
             sequence: Cell::new(sequence),
             running: RefCell::default(),
             pool: RefCell::default(),
@@ -685,8 +689,9 @@ impl Core {
         for member in &self.members {
             if let Some(log) = &*member.log.borrow() {
                 let mut live = log.live.borrow_mut();
-                live.parity
-                    .retain(|zone, epoch, stripe| needed(zone, epoch).is_some_and(|first| stripe >= first));
+                live.parity.retain(|zone, epoch, stripe, _, _| {
+                    needed(zone, epoch).is_some_and(|first| stripe >= first)
+                });
                 live.tails.retain(|zone, tail| needed(*zone, tail.epoch).is_some());
             }
         }
@@ -759,16 +764,6 @@ impl Core {
     }
 }
 
-fn layout_of(superblock: &Superblock) -> Layout {
-    Layout {
-        policy: superblock.policy,
-        members: superblock.members.len(),
-        chunk_blocks: superblock.chunk_blocks as u64,
-        rows: superblock.rows,
-        distance: superblock.distance as u64,
-    }
-}
-
 /// A name for a member that nobody else has, from what is unique about it.
 fn member_uuid(array: Uuid, member: usize, event: u64) -> Uuid {
     let mut uuid = array.0;
@@ -795,25 +790,10 @@ fn plan(options: &CreateOptions, drives: &[Drive]) -> Result<Superblock, ArrayEr
     }
     let policy =
         options.policy.unwrap_or_else(|| Policy::best_for(drives.iter().map(|d| d.device.geometry())));
-    if policy == Policy::Log {
-        return fail(format!("the policy '{}' cannot be chosen yet", policy.name()));
-    }
-    let mut zrwa = u64::MAX;
-    for drive in drives {
-        let found = drive.device.geometry().zrwa;
-        let Some(found) = found else {
-            return fail(format!(
-                "{} has no ZRWA (Zone Random Write Area), which this policy needs",
-                drive.name
-            ));
-        };
-        zrwa = zrwa.min(found.size_blocks);
-    }
-    let distance = zrwa / chunk / 2;
-    if distance == 0 {
-        let (chunk, most) = (chunk * 4, zrwa * 2);
-        return fail(format!("a chunk of {chunk} KiB is too large for the drives' ZRWA: {most} KiB at most"));
-    }
+    let distance = match policy {
+        Policy::Log => log::IN_FLIGHT_STRIPES,
+        Policy::Zrwa | Policy::InPlace => distance_in_zrwa(chunk, drives)?,
+    };
     let geometries = || drives.iter().map(|d| d.device.geometry());
     let capacity = geometries().map(|g| g.zone_capacity_blocks).min().unwrap_or(0);
     let count = drives.len() as u64;
@@ -828,20 +808,13 @@ fn plan(options: &CreateOptions, drives: &[Drive]) -> Result<Superblock, ArrayEr
     }
     let capacity = rows * stripe;
     // One for the metadata zone that is being written, one for a full zone under repair.
-    let active = geometries().map(active_zones).min().unwrap_or(0).saturating_sub(2);
+    let active =
+        geometries().map(|g| active_zones(g, policy)).min().unwrap_or(0).saturating_sub(2).min(zones);
     if active == 0 {
         return fail("the drives allow too few open zones: three are the least".into());
     }
-    // A checkpoint with the partial parity of every zone at its end, and room to go on.
-    let table = (zones as u64 * 24).div_ceil(BLOCK as u64);
-    // A member has one slot of each of these stripes, or every other one of a few.
-    let slots = match policy {
-        Policy::InPlace => distance.div_ceil(count) * ((count - 1) / 2),
-        _ => distance,
-    };
-    let log_blocks = 2 + table + active as u64 * slots * (chunk + 1) + chunk + 8;
     let array = Uuid(options.uuid);
-    let superblock = Superblock {
+    let mut superblock = Superblock {
         compatible: 0,
         read_only_compatible: 0,
         incompatible: 0,
@@ -855,7 +828,7 @@ fn plan(options: &CreateOptions, drives: &[Drive]) -> Result<Superblock, ArrayEr
         zone_size_blocks: options.zone_size_blocks.unwrap_or(capacity.next_power_of_two()),
         zones,
         max_active: active,
-        log_blocks: log_blocks.min(u32::MAX as u64) as u32,
+        log_blocks: 0,
         assembly: 1,
         policy,
         aggregate: 1,
@@ -863,16 +836,47 @@ fn plan(options: &CreateOptions, drives: &[Drive]) -> Result<Superblock, ArrayEr
             .map(|member| SuperblockMember { uuid: member_uuid(array, member, 1), active: true })
             .collect(),
     };
+    let log_blocks = match policy {
+        // What is left is for relocated blocks.
+        Policy::Log => checkpoint_blocks(&superblock).max(rows * chunk),
+        Policy::Zrwa | Policy::InPlace => checkpoint_blocks(&superblock),
+    };
+    superblock.log_blocks = log_blocks.min(u32::MAX as u64) as u32;
     for drive in drives {
         check_drive(&drive.name, &*drive.device, &superblock)?;
     }
     Ok(superblock)
 }
 
+/// How many rows ahead partial parity can be in the drives' ZRWA.
+fn distance_in_zrwa(chunk: u64, drives: &[Drive]) -> Result<u64, ArrayError> {
+    let mut zrwa = u64::MAX;
+    for drive in drives {
+        let Some(found) = drive.device.geometry().zrwa else {
+            return Err(ArrayError(format!(
+                "{} has no ZRWA (Zone Random Write Area), which this policy needs",
+                drive.name
+            )));
+        };
+        zrwa = zrwa.min(found.size_blocks);
+    }
+    match zrwa / chunk / 2 {
+        0 => Err(ArrayError(format!(
+            "a chunk of {} KiB is too large for the drives' ZRWA: {} KiB at most",
+            chunk * 4,
+            zrwa * 2
+        ))),
+        distance => Ok(distance),
+    }
+}
+
 /// Zones that a drive can have active, as far as the array is concerned.
-fn active_zones(geometry: &Geometry) -> u32 {
+fn active_zones(geometry: &Geometry, policy: Policy) -> u32 {
     let limited = |limit: u32| if limit == 0 { u32::MAX } else { limit };
-    let zrwas = geometry.zrwa.map_or(0, |zrwa| zrwa.max_zones);
+    let zrwas = match policy {
+        Policy::Log => u32::MAX,
+        Policy::Zrwa | Policy::InPlace => geometry.zrwa.map_or(0, |zrwa| zrwa.max_zones),
+    };
     limited(geometry.max_open).min(limited(geometry.max_active)).min(zrwas)
 }
 
@@ -881,7 +885,7 @@ fn array_geometry(superblock: &Superblock, volatile: bool) -> Geometry {
     Geometry {
         zones: superblock.zones,
         zone_size_blocks: superblock.zone_size_blocks,
-        zone_capacity_blocks: layout_of(superblock).capacity_blocks(),
+        zone_capacity_blocks: superblock.layout().capacity_blocks(),
         max_open: superblock.max_active,
         max_active: superblock.max_active,
         zrwa: None,
@@ -896,16 +900,16 @@ fn array_geometry(superblock: &Superblock, volatile: bool) -> Geometry {
 /// Checks that a drive can hold its part of an array.
 fn check_drive(name: &str, device: &dyn ZonedDevice, superblock: &Superblock) -> Result<(), ArrayError> {
     let geometry = device.geometry();
-    let layout = layout_of(superblock);
+    let layout = superblock.layout();
     let kib = |blocks: u64| blocks * (BLOCK as u64 / 1024);
     let fail = |message: String| Err(ArrayError(format!("{name}: {message}")));
-    let Some(zrwa) = geometry.zrwa else {
-        return fail("it has no ZRWA (Zone Random Write Area), which this array needs".into());
-    };
     let sizes = [
-        ("its ZRWA has", zrwa.size_blocks, 2 * layout.distance * layout.chunk_blocks),
         ("its zones hold", geometry.zone_capacity_blocks, layout.rows * layout.chunk_blocks),
-        ("for metadata its zones hold", log_blocks(geometry), superblock.log_blocks as u64),
+        (
+            "for metadata its zones hold",
+            log_blocks(geometry, superblock.policy),
+            superblock.log_blocks as u64,
+        ),
         ("its requests have at most", geometry.max_transfer_blocks as u64, layout.chunk_blocks),
     ];
     for (what, have, need) in sizes {
@@ -913,16 +917,25 @@ fn check_drive(name: &str, device: &dyn ZonedDevice, superblock: &Superblock) ->
             return fail(format!("{what} {} KiB, {} KiB are needed", kib(have), kib(need)));
         }
     }
-    // Write pointers stop inside chunks where they have to tell what is complete.
-    let (step, what) = match layout.policy {
-        Policy::InPlace => (layout.chunk_blocks, "a chunk"),
-        _ => (layout.chunk_blocks / 2, "half a chunk"),
-    };
-    if !step.is_multiple_of(zrwa.granularity_blocks) {
-        let (chunk, granularity) = (kib(layout.chunk_blocks), kib(zrwa.granularity_blocks));
-        return fail(format!(
-            "{what} of {chunk} KiB is not a multiple of its ZRWA flush granularity of {granularity} KiB"
-        ));
+    if layout.policy.uses_zrwa() {
+        let Some(zrwa) = geometry.zrwa else {
+            return fail("it has no ZRWA (Zone Random Write Area), which this array needs".into());
+        };
+        let (have, need) = (zrwa.size_blocks, 2 * layout.distance * layout.chunk_blocks);
+        if have < need {
+            return fail(format!("its ZRWA has {} KiB, {} KiB are needed", kib(have), kib(need)));
+        }
+        // Write pointers stop inside chunks where they have to tell what is complete.
+        let (step, what) = match layout.policy {
+            Policy::InPlace => (layout.chunk_blocks, "a chunk"),
+            _ => (layout.chunk_blocks / 2, "half a chunk"),
+        };
+        if !step.is_multiple_of(zrwa.granularity_blocks) {
+            let (chunk, granularity) = (kib(layout.chunk_blocks), kib(zrwa.granularity_blocks));
+            return fail(format!(
+                "{what} of {chunk} KiB is not a multiple of its ZRWA flush granularity of {granularity} KiB"
+            ));
+        }
     }
     if layout.policy == Policy::InPlace && (geometry.oob_bytes as usize) < OOB_BYTES {
         let have = geometry.oob_bytes;
@@ -938,8 +951,9 @@ fn check_drive(name: &str, device: &dyn ZonedDevice, superblock: &Superblock) ->
         ));
     }
     let needed = superblock.max_active.saturating_add(2);
-    if active_zones(geometry) < needed {
-        return fail(format!("it can have {} zones active, {needed} are needed", active_zones(geometry)));
+    let active = active_zones(geometry, superblock.policy);
+    if active < needed {
+        return fail(format!("it can have {active} zones active, {needed} are needed"));
     }
     Ok(())
 }

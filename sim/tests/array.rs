@@ -176,6 +176,7 @@ fn rewrite(drive: &Drive, change: impl FnOnce(&mut Superblock)) {
     let checkpoint = Checkpoint {
         generation: found.generation + 1,
         zones: vec![ZoneRecord::default(); superblock.zones as usize],
+        burned: Vec::new(),
         parity: Vec::new(),
         tails: Vec::new(),
         superblock,

@@ -39,16 +39,34 @@ pub struct ZoneRecord {
     pub lost: u32,
 }
 
-/// Partial parity of a stripe whose slot row would lie beyond the zone (§5.2).
+/// Blocks that have no place of their own: partial parity of a stripe whose slot is not in the zone
+/// (§5.2), or what a member holds of a stripe in blocks that are burned.
 #[derive(Clone, Debug)]
 pub struct ParityRecord {
     pub zone: u32,
     pub epoch: u64,
     pub stripe: u64,
-    /// Chunk of the stripe whose slot this is part of, and the first block in the chunk.
+    /// Chunk of the stripe whose slot this is part of, or [`RELOCATED`]; and the first block in the
+    /// chunk.
     pub index: u32,
     pub from: u32,
     pub data: Buf,
+}
+
+/// Instead of the chunk whose slot a parity record is part of: these are the member's own blocks in the
+/// row of the stripe.
+pub const RELOCATED: u32 = u32::MAX;
+
+/// Blocks of a member's part of a zone that a power cut has left written with nothing that counts,
+/// although their write pointer cannot go back. What belongs there is in the metadata log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Burned {
+    pub zone: u32,
+    pub member: u32,
+    pub epoch: u64,
+    /// From the start of the member's zone.
+    pub from: u64,
+    pub to: u64,
 }
 
 /// A logged write pointer (§5.3): everything up to `tail_blocks` is safe.
@@ -68,7 +86,9 @@ pub struct Checkpoint {
     pub generation: u64,
     pub superblock: Superblock,
     pub zones: Vec<ZoneRecord>,
-    /// Live partial parity and tails of this member.
+    /// Of all members.
+    pub burned: Vec<Burned>,
+    /// Live partial parity, relocated blocks and tails of this member.
     pub parity: Vec<ParityRecord>,
     pub tails: Vec<TailRecord>,
 }
@@ -164,18 +184,26 @@ impl Record {
 
     /// The record as whole blocks, to be written at `origin.lba` of the member.
     pub fn encode(&self, origin: Origin, sequence: u64) -> Buf {
-        let mut out = Encoder::default();
+        let mut bytes = Vec::new();
+        self.encode_to(&mut bytes, origin, sequence);
+        Buf::copy_of(&bytes)
+    }
+
+    /// As [`Record::encode`], behind what is in `bytes` already.
+    pub fn encode_to(&self, bytes: &mut Vec<u8>, origin: Origin, sequence: u64) {
+        let start = bytes.len();
+        let mut out = Encoder(std::mem::take(bytes));
         out.bytes(&MAGIC).u16(VERSION).u16(self.kind()).u32(0).bytes(&origin.array.0);
         out.u64(sequence).u64(origin.lba).u32(origin.member).u32(0).u64(0);
-        debug_assert_eq!(out.0.len(), HEADER_BYTES);
+        debug_assert_eq!(out.0.len() - start, HEADER_BYTES);
         self.payload(&mut out);
-        let mut bytes = out.0;
-        let payload = (bytes.len() - HEADER_BYTES) as u32;
-        bytes[12..16].copy_from_slice(&payload.to_le_bytes());
-        let crc = crc32c::crc32c(&bytes);
-        bytes[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
-        bytes.resize(bytes.len().next_multiple_of(BLOCK), 0);
-        Buf::copy_of(&bytes)
+        let record = &mut out.0[start..];
+        let payload = (record.len() - HEADER_BYTES) as u32;
+        record[12..16].copy_from_slice(&payload.to_le_bytes());
+        let crc = crc32c::crc32c(record);
+        record[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+        *bytes = out.0;
+        bytes.resize(start + (bytes.len() - start).next_multiple_of(BLOCK), 0);
     }
 
     /// The record at the start of `bytes`, which lie at `origin.lba`; with its sequence number and
@@ -222,6 +250,11 @@ pub struct Header {
 }
 
 impl Header {
+    /// Length of the record in blocks.
+    pub fn blocks(&self) -> u64 {
+        (HEADER_BYTES as u64 + self.payload_bytes as u64).div_ceil(BLOCK as u64)
+    }
+
     pub fn read(bytes: &[u8]) -> Option<Header> {
         let mut from = Decoder(bytes);
         if from.array()? != MAGIC {
@@ -251,13 +284,17 @@ impl Checkpoint {
     fn encode(&self, out: &mut Encoder) {
         out.u64(self.generation);
         self.superblock.encode(out);
-        out.u32(self.zones.len() as u32).u32(self.parity.len() as u32).u32(self.tails.len() as u32).u32(0);
+        out.u32(self.zones.len() as u32).u32(self.parity.len() as u32).u32(self.tails.len() as u32);
+        out.u32(self.burned.len() as u32);
         for zone in &self.zones {
             let finished = zone.finished.unwrap_or(NOT_FINISHED);
             out.u64(zone.epoch).u64(finished).u32(zone.lost).u32(zone.resetting as u32);
         }
         for tail in &self.tails {
             tail.encode(out);
+        }
+        for burned in &self.burned {
+            burned.encode(out);
         }
         for parity in &self.parity {
             parity.encode(out);
@@ -267,7 +304,7 @@ impl Checkpoint {
     fn decode(from: &mut Decoder<'_>) -> Option<Checkpoint> {
         let generation = from.u64()?;
         let superblock = Superblock::decode(from)?;
-        let (zones, parity, tails, _) = (from.u32()?, from.u32()?, from.u32()?, from.u32()?);
+        let (zones, parity, tails, burned) = (from.u32()?, from.u32()?, from.u32()?, from.u32()?);
         if from.0.len() < zones as usize * ZONE_BYTES {
             return None;
         }
@@ -279,8 +316,20 @@ impl Checkpoint {
             })
             .collect::<Option<_>>()?;
         let tails = (0..tails).map(|_| TailRecord::decode(from)).collect::<Option<_>>()?;
+        let burned = (0..burned).map(|_| Burned::decode(from)).collect::<Option<_>>()?;
         let parity = (0..parity).map(|_| ParityRecord::decode(from)).collect::<Option<_>>()?;
-        Some(Checkpoint { generation, superblock, zones, parity, tails })
+        Some(Checkpoint { generation, superblock, zones, burned, parity, tails })
+    }
+}
+
+impl Burned {
+    fn encode(&self, out: &mut Encoder) {
+        out.u32(self.zone).u32(self.member).u64(self.epoch).u64(self.from).u64(self.to);
+    }
+
+    fn decode(from: &mut Decoder<'_>) -> Option<Burned> {
+        let (zone, member, epoch) = (from.u32()?, from.u32()?, from.u64()?);
+        Some(Burned { zone, member, epoch, from: from.u64()?, to: from.u64()? })
     }
 }
 

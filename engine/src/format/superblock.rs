@@ -4,7 +4,7 @@ use super::{
     Uuid,
     codec::{Decoder, Encoder},
 };
-use crate::raid::policy::Policy;
+use crate::raid::{geometry::Layout, policy::Policy};
 
 /// Longest name of an array, in bytes.
 pub const NAME_BYTES: usize = 64;
@@ -58,6 +58,17 @@ pub struct SuperblockMember {
 }
 
 impl Superblock {
+    /// The arrangement of every zone.
+    pub fn layout(&self) -> Layout {
+        Layout {
+            policy: self.policy,
+            members: self.members.len(),
+            chunk_blocks: self.chunk_blocks as u64,
+            rows: self.rows,
+            distance: self.distance as u64,
+        }
+    }
+
     pub fn encode(&self, out: &mut Encoder) {
         out.u64(self.compatible).u64(self.read_only_compatible).u64(self.incompatible);
         out.bytes(&self.array.0);

@@ -210,6 +210,27 @@ fn tail(number: u8) -> TailRecord {
     }
 }
 
+fn burned(number: u8) -> Burned {
+    Burned {
+        zone: u32_of(number),
+        member: u32_of(number + 1),
+        epoch: u64_of(number + 2),
+        from: u64_of(number + 3),
+        to: u64_of(number + 4),
+    }
+}
+
+fn take_burned(bytes: &mut &[u8], number: u8) {
+    let expected: [(&str, &[u8]); 5] = [
+        ("zone", &u32_of(number).to_le_bytes()),
+        ("member", &u32_of(number + 1).to_le_bytes()),
+        ("epoch", &u64_of(number + 2).to_le_bytes()),
+        ("from", &u64_of(number + 3).to_le_bytes()),
+        ("to", &u64_of(number + 4).to_le_bytes()),
+    ];
+    take(bytes, "Burned", &expected);
+}
+
 fn take_tail(bytes: &mut &[u8], number: u8) {
     let expected: [(&str, &[u8]); 4] = [
         ("zone", &u32_of(number).to_le_bytes()),
@@ -255,7 +276,7 @@ fn every_number_is_the_documented_one() {
         ("fewest members", fewest.to_string()),
         ("most members", most.to_string()),
         ("metadata zones", META_ZONES.to_string()),
-        ("most blocks used of a metadata zone", log_blocks(&roomy).to_string()),
+        ("most blocks used of a metadata zone", log_blocks(&roomy, Policy::Zrwa).to_string()),
         // All of them are known to be harmless.
         ("known compatible features", "0".into()),
         ("known read-only-compatible features", superblock::KNOWN_READ_ONLY_COMPATIBLE.to_string()),
@@ -354,6 +375,7 @@ fn a_checkpoint_has_the_documented_parts_in_their_order() {
             ZoneRecord { epoch: u64_of(2), resetting: true, finished: None, lost: u32_of(3) },
             ZoneRecord { epoch: u64_of(4), resetting: false, finished: Some(u64_of(5)), lost: u32_of(6) },
         ],
+        burned: vec![burned(5)],
         parity: vec![parity(1), parity(2), parity(3)],
         tails: vec![tail(4)],
     };
@@ -369,8 +391,12 @@ fn a_checkpoint_has_the_documented_parts_in_their_order() {
             "superblock member" => {}
             "checkpoint counts" => {
                 let count = |n: u8| [n, 0, 0, 0];
-                let expected: [(&str, &[u8]); 3] =
-                    [("zones", &count(2)), ("parities", &count(3)), ("tails", &count(1))];
+                let expected: [(&str, &[u8]); 4] = [
+                    ("zones", &count(2)),
+                    ("parities", &count(3)),
+                    ("tails", &count(1)),
+                    ("burned", &count(1)),
+                ];
                 take(&mut rest, "Checkpoint counts", &expected);
             }
             "zone record" => {
@@ -386,6 +412,7 @@ fn a_checkpoint_has_the_documented_parts_in_their_order() {
                 }
             }
             "tail" => take_tail(&mut rest, 4),
+            "burned" => take_burned(&mut rest, 5),
             "parity" => (1..=3).for_each(|number| take_parity(&mut rest, number)),
             other => panic!("no such part: {other}"),
         }

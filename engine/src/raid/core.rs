@@ -10,7 +10,7 @@ use crate::{
     device::{Command, Completion, DeviceError, Geometry, Slots, ZonedDevice},
     format::{
         Uuid,
-        record::{Record, ZoneRecord},
+        record::{Burned, Record, ZoneRecord},
         superblock::Superblock,
     },
     raid::{Canary, Consistency},
@@ -69,6 +69,8 @@ pub struct Core {
     pub superblock: RefCell<Superblock>,
     /// What the metadata says of every zone.
     pub zones: RefCell<Vec<ZoneRecord>>,
+    /// Blocks of the members' zones that cannot be written again and hold nothing that counts.
+    pub burned: RefCell<Vec<Burned>>,
     /// The last sequence number that was given out.
     pub sequence: Cell<u64>,
     /// Zone states as the host sees them.

@@ -409,7 +409,7 @@ impl Core {
             rows.evidence.members[member] = Some(Seen { wp_blocks, found });
             if let Some(log) = &*self.members[member].log.borrow() {
                 let live = log.live.borrow();
-                let offsets = live.parity.offsets(zone.0, record.epoch);
+                let offsets = live.parity.of_zone(zone.0, record.epoch);
                 for (stripe, index, block) in offsets.filter(|(s, _, _)| layout.parity_member(*s) == member) {
                     let version = live.parity.get(zone.0, record.epoch, stripe, index, block);
                     rows.logged.extend(version.map(|v| ((stripe, index + 1, block), v.clone())));

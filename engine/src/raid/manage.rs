@@ -5,7 +5,9 @@
 //! write pointers that follow say nothing any more. Then the parity of the partial stripe becomes
 //! its full parity, as if the rest were zeros, because the slots vanish with the ZRWA.
 
-use super::{core::Core, geometry::MAX_MEMBERS, inplace, rebuild::zone_is_dead, write::Zone, zrwa};
+use super::{
+    core::Core, geometry::MAX_MEMBERS, inplace, policy::Policy, rebuild::zone_is_dead, write::Zone, zrwa,
+};
 use crate::{
     buf::{BLOCK, Buf},
     device::{Command, Completion, DeviceError, Done, Status, Zones},
@@ -136,6 +138,7 @@ impl Core {
             record.resetting = false;
             record.lost = 0;
         }
+        self.forget_burned(zones);
         for (zone, member) in dead {
             self.zones.borrow_mut()[*zone as usize].lost |= 1 << member;
         }
@@ -193,7 +196,11 @@ impl Core {
         zone: Option<&Zone>,
     ) -> Result<(), DeviceError> {
         let layout = &self.layout;
-        if let Some(zone) = zone {
+        if let Some(zone) = zone
+            && layout.policy == Policy::Log
+        {
+            self.promote(zone).await;
+        } else if let Some(zone) = zone {
             let tail = zone.flow.borrow().complete;
             let (stripe, covered) = (tail / layout.stripe_blocks(), tail % layout.stripe_blocks());
             let parity_member = layout.parity_member(stripe);

@@ -6,17 +6,20 @@
 //! and the zone with the newest valid one counts.
 //!
 //! Zones are reset and finished here in an order that never leaves the member without a valid
-//! checkpoint and never holds more than one active metadata zone.
+//! checkpoint and never holds more than one active metadata zone. A zone is reset as soon as the other
+//! one has its checkpoint, and nothing waits for that until its turn comes.
 
-use super::{core::Core, geometry::Layout};
+use super::{core::Core, geometry::Layout, policy::Policy};
 use crate::{
-    buf::{BLOCK, Buf},
+    buf::{BLOCK, Buf, BufPool},
     device::{Command, Completer, Completion, DeviceError, Done, Geometry, Status, ZonedDevice, Zones},
     format::{
         Uuid,
-        record::{Checkpoint, Header, Origin, ParityRecord, Record, TailRecord, Unreadable},
+        record::{Checkpoint, Header, Origin, ParityRecord, RELOCATED, Record, TailRecord, Unreadable},
+        superblock::Superblock,
     },
     runtime::Gate,
+    sequence::Sequencer,
     zone::{Lba, ZoneIndex, ZoneState},
 };
 use std::{
@@ -28,23 +31,26 @@ use std::{
 /// Metadata zones at the start of every member.
 pub const META_ZONES: u32 = 2;
 /// Blocks of a metadata zone that are used: reading the log back at assembly must not take long.
+/// With the policy `log`, which writes much to it, the whole zone is: to finish a zone early takes as
+/// long as to write the rest.
 const LOG_BLOCKS: u64 = 16384;
 /// Records written together at most.
 const BATCH: usize = 32;
 
-/// Partial parity that lies in the log, by zone, stripe and chunk.
+/// Blocks that lie in the log, by zone, stripe and chunk.
 #[derive(Clone, Default)]
 pub struct LoggedParity(BTreeMap<(u32, u64, u64), Slot>);
 
 #[derive(Clone)]
 struct Slot {
     epoch: u64,
-    /// One entry a block of the chunk.
+    /// One entry a block of the chunk; empty where nothing was logged.
     blocks: Vec<Buf>,
 }
 
 impl LoggedParity {
-    /// Adds a record; a later one replaces what an earlier one said of the same blocks.
+    /// Adds a record; a later one replaces what an earlier one said of the same blocks. The record's
+    /// data is shared, not copied.
     pub fn add(&mut self, record: &ParityRecord, chunk_blocks: u64) {
         let slot = self
             .0
@@ -56,12 +62,12 @@ impl LoggedParity {
         slot.blocks.resize(chunk_blocks as usize, Buf::default());
         for block in 0..record.data.blocks() {
             if let Some(place) = slot.blocks.get_mut(record.from as usize + block as usize) {
-                *place = Buf::copy_of(&record.data[block as usize * BLOCK..][..BLOCK]);
+                *place = record.data.slice_blocks(block..block + 1);
             }
         }
     }
 
-    /// The parity for `block` of the slot of chunk `index`, if it was logged in `epoch`.
+    /// `block` of chunk `index`, if it was logged in `epoch`.
     pub fn get(&self, zone: u32, epoch: u64, stripe: u64, index: u64, block: u64) -> Option<&Buf> {
         let slot = self.0.get(&(zone, stripe, index)).filter(|slot| slot.epoch == epoch)?;
         slot.blocks.get(block as usize).filter(|buf| !buf.is_empty())
@@ -76,24 +82,40 @@ impl LoggedParity {
         }
     }
 
-    /// The offsets of which the parity of chunks `0..=index` of a stripe was logged in `epoch`: stripe,
-    /// index, offset.
-    pub fn offsets(&self, zone: u32, epoch: u64) -> impl Iterator<Item = (u64, u64, u64)> {
+    /// Everything that was logged of `zone` in `epoch`: stripe, chunk, block.
+    pub fn of_zone(&self, zone: u32, epoch: u64) -> impl Iterator<Item = (u64, u64, u64)> {
         let slots = self.0.range((zone, 0, 0)..(zone + 1, 0, 0)).filter(move |(_, slot)| slot.epoch == epoch);
         slots.flat_map(|((_, stripe, index), slot)| {
             let logged = (0..).zip(&slot.blocks).filter(|(_, block)| !block.is_empty());
-            logged.map(|(offset, _)| (*stripe, *index, offset))
+            logged.map(|(block, _)| (*stripe, *index, block))
         })
     }
 
-    /// Forgets the stripes of `zone` below `stripe`.
-    pub fn forget(&mut self, zone: u32, stripe: u64) {
-        self.0.retain(|key, _| key.0 != zone || key.1 >= stripe);
+    /// Whether anything was logged of `zone`.
+    pub fn has(&self, zone: u32) -> bool {
+        self.0.range((zone, 0, 0)..(zone + 1, 0, 0)).next().is_some()
     }
 
-    /// Keeps only stripes of which `keep` (zone, epoch, stripe) says so.
-    pub fn retain(&mut self, keep: impl Fn(u32, u64, u64) -> bool) {
-        self.0.retain(|(zone, stripe, _), slot| keep(*zone, slot.epoch, *stripe));
+    /// Forgets the stripes of `zone` below `stripe`; their buffers go to `pool`.
+    pub fn forget(&mut self, zone: u32, stripe: u64, pool: &mut BufPool) {
+        while let Some((key, _)) = self.0.range((zone, 0, 0)..(zone, stripe, 0)).next() {
+            let key = *key;
+            for buf in self.0.remove(&key).into_iter().flat_map(|slot| slot.blocks) {
+                pool.give(buf);
+            }
+        }
+    }
+
+    /// Keeps only blocks of which `keep` (zone, epoch, stripe, chunk, block) says so.
+    pub fn retain(&mut self, keep: impl Fn(u32, u64, u64, u64, u64) -> bool) {
+        self.0.retain(|(zone, stripe, index), slot| {
+            for (block, buf) in slot.blocks.iter_mut().enumerate() {
+                if !keep(*zone, slot.epoch, *stripe, *index, block as u64) {
+                    *buf = Buf::default();
+                }
+            }
+            slot.blocks.iter().any(|buf| !buf.is_empty())
+        });
     }
 
     fn records(&self) -> Vec<ParityRecord> {
@@ -127,10 +149,13 @@ impl LoggedParity {
     }
 }
 
-/// What the log holds of this member alone: live partial parity and tails.
+/// What the log holds of this member alone.
 #[derive(Clone, Default)]
 pub struct Live {
+    /// Partial parity.
     pub parity: LoggedParity,
+    /// What belongs where its own blocks are burned; the chunk is [`RELOCATED`].
+    pub relocated: LoggedParity,
     pub tails: BTreeMap<u32, TailRecord>,
 }
 
@@ -138,7 +163,7 @@ impl Live {
     pub fn apply(&mut self, record: &Record, layout: &Layout) {
         let chunk_blocks = layout.chunk_blocks;
         match record {
-            Record::Parity(parity) => self.parity.add(parity, chunk_blocks),
+            Record::Parity(parity) => self.add(parity, chunk_blocks),
             Record::Tail(tail) => {
                 if tail.generation > 0 {
                     self.parity.forget_beyond(tail, layout);
@@ -147,10 +172,17 @@ impl Live {
             }
             Record::Checkpoint(checkpoint) => {
                 *self = Live::default();
-                checkpoint.parity.iter().for_each(|parity| self.parity.add(parity, chunk_blocks));
+                checkpoint.parity.iter().for_each(|parity| self.add(parity, chunk_blocks));
                 checkpoint.tails.iter().for_each(|tail| self.add_tail(*tail));
             }
             _ => {}
+        }
+    }
+
+    fn add(&mut self, record: &ParityRecord, chunk_blocks: u64) {
+        match record.index {
+            RELOCATED => self.relocated.add(record, chunk_blocks),
+            _ => self.parity.add(record, chunk_blocks),
         }
     }
 
@@ -170,6 +202,8 @@ type Queued = (Option<Record>, u64, Completer);
 /// The running log of a member.
 pub struct MetaLog {
     core: Weak<Core>,
+    /// The drive itself, and as it is written: in order, where its zones have no ZRWA.
+    pub drive: Rc<dyn ZonedDevice>,
     pub device: Rc<dyn ZonedDevice>,
     array: Uuid,
     member: usize,
@@ -177,7 +211,11 @@ pub struct MetaLog {
     zone: Cell<u32>,
     wp_blocks: Cell<u64>,
     generation: Cell<u64>,
+    /// The reset of the zone that is not written, if it has been asked for.
+    cleared: Cell<Option<Completion>>,
     queue: RefCell<VecDeque<Queued>>,
+    /// Where records are put together.
+    bytes: Cell<Vec<u8>>,
     pub live: RefCell<Live>,
     work: Gate,
 }
@@ -187,13 +225,18 @@ impl MetaLog {
     pub fn new(
         core: &Rc<Core>,
         member: usize,
-        device: Rc<dyn ZonedDevice>,
+        drive: Rc<dyn ZonedDevice>,
         zone: u32,
         generation: u64,
         live: Live,
     ) -> Rc<MetaLog> {
+        let device: Rc<dyn ZonedDevice> = match core.layout.policy {
+            Policy::Log => Rc::new(Sequencer::new(&core.runtime, drive.clone())),
+            Policy::Zrwa | Policy::InPlace => drive.clone(),
+        };
         Rc::new(MetaLog {
             core: Rc::downgrade(core),
+            drive,
             device,
             array: core.array,
             member,
@@ -201,6 +244,8 @@ impl MetaLog {
             // Nothing is appended to what was read: the log starts with a checkpoint elsewhere.
             wp_blocks: Cell::new((generation > 0) as u64),
             generation: Cell::new(generation),
+            cleared: Cell::default(),
+            bytes: Cell::default(),
             queue: RefCell::default(),
             live: RefCell::new(live),
             work: Gate::default(),
@@ -226,14 +271,15 @@ impl MetaLog {
 
     /// Writes what is queued, until the member or the array is gone.
     pub async fn run(self: Rc<Self>) {
+        let mut batch = Vec::new();
         loop {
             let work = self.work.wait();
             let Some(core) = self.core.upgrade() else { return };
-            let batch: Vec<_> = {
+            {
                 let mut queue = self.queue.borrow_mut();
                 let count = queue.len().min(BATCH);
-                queue.drain(..count).collect()
-            };
+                batch.extend(queue.drain(..count));
+            }
             if batch.is_empty() {
                 drop(core);
                 work.await;
@@ -249,7 +295,7 @@ impl MetaLog {
             {
                 core.member_failed(seat, error, "metadata write");
             }
-            for (_, _, completer) in batch {
+            for (_, _, completer) in batch.drain(..) {
                 completer.complete(Done { result, ..Done::ok() });
             }
         }
@@ -264,28 +310,38 @@ impl MetaLog {
     }
 
     async fn write_batch(&self, core: &Rc<Core>, batch: &[Queued]) -> Result<(), DeviceError> {
-        let mut bytes = Vec::new();
-        for (record, sequence) in
-            batch.iter().filter_map(|(record, sequence, _)| Some((record.as_ref()?, sequence)))
-        {
+        let mut bytes = self.bytes.take();
+        bytes.clear();
+        let (mut renew, mut durable) = (false, false);
+        for (record, sequence, _) in batch {
             let lba = self.lba(self.zone.get()).0 + self.wp_blocks.get() + (bytes.len() / BLOCK) as u64;
-            bytes.extend_from_slice(&record.encode(self.origin(lba), *sequence));
+            match record {
+                Some(record) => {
+                    // Parity is as safe as the data that it goes with: by the next flush.
+                    durable |= !matches!(record, Record::Parity(_));
+                    record.encode_to(&mut bytes, self.origin(lba), *sequence);
+                }
+                None => renew = true,
+            }
         }
-        let limit = log_blocks(self.device.geometry());
-        let renew = batch.iter().any(|(record, _, _)| record.is_none());
-        if renew || self.wp_blocks.get() + (bytes.len() / BLOCK) as u64 > limit {
+        let limit = log_blocks(self.device.geometry(), core.layout.policy);
+        let result = if renew || self.wp_blocks.get() + (bytes.len() / BLOCK) as u64 > limit {
             // It says everything that the records say: what they change was changed when they were
             // queued.
-            return self.checkpoint(core).await;
-        }
-        self.write(&bytes).await
+            self.checkpoint(core).await
+        } else {
+            self.write(core, &bytes, durable).await
+        };
+        self.bytes.set(bytes);
+        result
     }
 
     /// Starts the other zone with a checkpoint of everything the array and this log know.
     pub async fn checkpoint(&self, core: &Rc<Core>) -> Result<(), DeviceError> {
         let (old, new) = (ZoneIndex(self.zone.get()), ZoneIndex(1 - self.zone.get()));
         let submit = |command| self.device.submit(command);
-        submit(Command::Reset { zones: Zones::One(new) }).await.result?;
+        let cleared = self.cleared.take();
+        cleared.unwrap_or_else(|| submit(Command::Reset { zones: Zones::One(new) })).await.result?;
         // One active metadata zone at a time is what the array's limits leave room for.
         if self.wp_blocks.get() > 0 {
             submit(Command::Finish { zones: Zones::One(old) }).await.result?;
@@ -296,37 +352,47 @@ impl MetaLog {
         let generation = self.generation.get() + 1;
         let (parity, tails) = {
             let live = self.live.borrow();
-            (live.parity.records(), live.tails.values().copied().collect())
+            let parity = live.parity.records().into_iter().chain(live.relocated.records());
+            (parity.collect(), live.tails.values().copied().collect())
         };
         let checkpoint = Checkpoint {
             generation,
             superblock: core.superblock.borrow().clone(),
             zones: core.zones.borrow().clone(),
+            burned: core.burned.borrow().clone(),
             parity,
             tails,
         };
         let lba = self.lba(new.0);
         let record = Record::Checkpoint(Box::new(checkpoint));
         let bytes = record.encode(self.origin(lba.0), core.sequence.get());
-        if bytes.blocks() > log_blocks(self.device.geometry()) {
+        if bytes.blocks() > log_blocks(self.device.geometry(), core.layout.policy) {
             return Err(Status::CapacityExceeded.into());
         }
         self.zone.set(new.0);
         self.wp_blocks.set(0);
         self.generation.set(generation);
-        self.write(&bytes).await
+        self.write(core, &bytes, true).await?;
+        self.cleared.set(Some(submit(Command::Reset { zones: Zones::One(old) })));
+        Ok(())
     }
 
-    /// Appends whole blocks, durably.
-    async fn write(&self, bytes: &[u8]) -> Result<(), DeviceError> {
+    /// Appends whole blocks, if need be durably.
+    async fn write(&self, core: &Core, bytes: &[u8], durable: bool) -> Result<(), DeviceError> {
         let geometry = self.device.geometry();
         for piece in bytes.chunks(geometry.max_transfer_blocks as usize * BLOCK) {
             let lba = Lba(self.lba(self.zone.get()).0 + self.wp_blocks.get());
             self.wp_blocks.set(self.wp_blocks.get() + (piece.len() / BLOCK) as u64);
-            self.device.submit(Command::write(lba, Buf::copy_of(piece), true)).await.result?;
+            let mut data = core.pool.borrow_mut().take((piece.len() / BLOCK) as u64);
+            if let Some(target) = data.as_mut() {
+                target.copy_from_slice(piece);
+            }
+            let done = self.device.submit(Command::write(lba, data, durable)).await;
+            core.pool.borrow_mut().give(done.data);
+            done.result?;
         }
         // A record may end below the write that was torn in it, but never above one.
-        if geometry.volatile_cache {
+        if durable && geometry.volatile_cache {
             self.device.submit(Command::Flush).await.result?;
         }
         Ok(())
@@ -342,8 +408,27 @@ impl MetaLog {
 }
 
 /// Blocks of a metadata zone that may be used.
-pub fn log_blocks(geometry: &Geometry) -> u64 {
-    geometry.zone_capacity_blocks.min(LOG_BLOCKS)
+pub fn log_blocks(geometry: &Geometry, policy: Policy) -> u64 {
+    match policy {
+        Policy::Log => geometry.zone_capacity_blocks,
+        Policy::Zrwa | Policy::InPlace => geometry.zone_capacity_blocks.min(LOG_BLOCKS),
+    }
+}
+
+/// Blocks that a checkpoint may take without relocated blocks, with the partial parity of every zone
+/// that can be active, and room to go on.
+pub fn checkpoint_blocks(superblock: &Superblock) -> u64 {
+    let Layout { chunk_blocks: chunk, distance, .. } = superblock.layout();
+    let table = (superblock.zones as u64 * 24).div_ceil(BLOCK as u64);
+    // A member has one slot of each of these stripes, or every other one of a few.
+    let slots = match superblock.policy {
+        Policy::InPlace => {
+            let members = superblock.members.len() as u64;
+            distance.div_ceil(members) * ((members - 1) / 2)
+        }
+        Policy::Log | Policy::Zrwa => distance,
+    };
+    2 + table + superblock.max_active as u64 * slots * (chunk + 1) + chunk + 8
 }
 
 /// What a drive's metadata zones hold.
@@ -353,8 +438,13 @@ pub struct ReadLog {
     /// The zone that counts.
     pub zone: u32,
     pub generation: u64,
-    /// The checkpoint and what follows it, with sequence numbers.
+    /// The checkpoint and what follows it but parity, with sequence numbers.
     pub records: Vec<(Record, u64)>,
+    /// Records of parity, of which only what matters is kept.
+    pub parities: usize,
+    pub live: Live,
+    /// The highest sequence number in the log.
+    pub sequence: u64,
     /// Records of the log that were damaged: torn by a power cut, or worse.
     pub damaged: u32,
 }
@@ -376,81 +466,164 @@ pub enum NoLog {
 
 /// Reads the metadata log of a drive.
 pub async fn read_log(device: &Rc<dyn ZonedDevice>) -> Result<ReadLog, NoLog> {
-    let mut best: Option<ReadLog> = None;
+    let mut best: Option<(ReadLog, Reader<'_>)> = None;
     let mut reason = NoLog::Blank;
     for zone in 0..META_ZONES {
-        match read_zone(device, zone).await {
-            Ok(log) => {
-                if best.as_ref().is_none_or(|b| b.generation < log.generation) {
-                    best = Some(log);
+        match read_head(device, zone).await {
+            Ok((log, rest)) => {
+                if best.as_ref().is_none_or(|(b, _)| b.generation < log.generation) {
+                    best = Some((log, rest));
                 }
             }
             Err(NoLog::Blank) => {}
             Err(error) => reason = error,
         }
     }
-    best.ok_or(reason)
+    let (mut log, mut rest) = best.ok_or(reason)?;
+    log.read_on(&mut rest).await?;
+    Ok(log)
 }
 
-async fn read_zone(device: &Rc<dyn ZonedDevice>, zone: u32) -> Result<ReadLog, NoLog> {
+/// Goes through the blocks of a metadata zone.
+struct Reader<'a> {
+    device: &'a Rc<dyn ZonedDevice>,
+    /// First block of the zone, and how many of it there are to be read.
+    start: u64,
+    written: u64,
+    /// Blocks from `at` on that have been read, behind `passed` that are done with.
+    at: u64,
+    bytes: Vec<u8>,
+    passed: u64,
+}
+
+impl Reader<'_> {
+    /// What lies ahead: `blocks` blocks, or what there is.
+    async fn ahead(&mut self, blocks: u64) -> Result<&[u8], NoLog> {
+        let geometry = self.device.geometry();
+        let end = (self.at + blocks).min(self.written);
+        let mut next = self.at - self.passed + (self.bytes.len() / BLOCK) as u64;
+        if next < end {
+            self.bytes.drain(..self.passed as usize * BLOCK);
+            self.passed = 0;
+        }
+        while next < end {
+            let blocks = (self.written - next).min(geometry.max_transfer_blocks as u64);
+            let data = Buf::zeroed(blocks as usize * BLOCK);
+            let done = self.device.submit(Command::read(Lba(self.start + next), data)).await;
+            match done.result {
+                Ok(()) => self.bytes.extend_from_slice(&done.data),
+                // An unreadable block loses the record it is in; the others have a copy. In a zone that was
+                // finished there may be blocks that were never written.
+                Err(DeviceError::Status(Status::UnrecoveredReadError | Status::DeallocatedBlock)) => {
+                    for block in 0..blocks {
+                        let lba = Lba(self.start + next + block);
+                        let done = self.device.submit(Command::read(lba, Buf::zeroed(BLOCK))).await;
+                        let bytes = if done.result.is_ok() { &done.data[..] } else { &[0; BLOCK] };
+                        self.bytes.extend_from_slice(bytes);
+                    }
+                }
+                Err(error) => return Err(NoLog::Unreadable(error)),
+            }
+            next += blocks;
+        }
+        Ok(&self.bytes[self.passed as usize * BLOCK..])
+    }
+
+    /// The record that lies ahead.
+    async fn record(&mut self, origin: Origin) -> Result<(Record, u64, u64), ReadError> {
+        let header = Header::read(self.ahead(1).await?);
+        let blocks = header.filter(|h| h.origin.lba == origin.lba).map_or(1, |header| header.blocks());
+        Ok(Record::read(self.ahead(blocks).await?, origin)?)
+    }
+
+    fn pass(&mut self, blocks: u64) {
+        self.at += blocks;
+        self.passed += blocks;
+    }
+}
+
+/// Why there is no record in some place.
+enum ReadError {
+    Record(Unreadable),
+    Drive(NoLog),
+}
+
+impl From<Unreadable> for ReadError {
+    fn from(error: Unreadable) -> ReadError {
+        ReadError::Record(error)
+    }
+}
+
+impl From<NoLog> for ReadError {
+    fn from(error: NoLog) -> ReadError {
+        ReadError::Drive(error)
+    }
+}
+
+/// The checkpoint of a metadata zone, and what lies behind it.
+async fn read_head(device: &Rc<dyn ZonedDevice>, zone: u32) -> Result<(ReadLog, Reader<'_>), NoLog> {
     let report = device.submit(Command::Report { first: ZoneIndex(zone), count: 1 }).await;
     report.result.map_err(NoLog::Unreadable)?;
     let info = report.zones.first().copied().ok_or(NoLog::Foreign)?;
     let geometry = device.geometry();
     let written = match info.state {
         ZoneState::Empty => return Err(NoLog::Blank),
-        ZoneState::Full | ZoneState::ReadOnly => log_blocks(geometry),
-        _ => info.wp_blocks.min(log_blocks(geometry)),
+        ZoneState::Full | ZoneState::ReadOnly => geometry.zone_capacity_blocks,
+        _ => info.wp_blocks,
     };
-    let start = geometry.start(ZoneIndex(zone));
-    let mut bytes = Vec::new();
-    let mut at = 0;
-    while at < written {
-        let blocks = (written - at).min(geometry.max_transfer_blocks as u64);
-        let data = Buf::zeroed(blocks as usize * BLOCK);
-        let done = device.submit(Command::read(Lba(start.0 + at), data)).await;
-        match done.result {
-            Ok(()) => bytes.extend_from_slice(&done.data),
-            // An unreadable block loses the record it is in; the others have a copy. In a zone that was
-            // finished there may be blocks that were never written.
-            Err(DeviceError::Status(Status::UnrecoveredReadError | Status::DeallocatedBlock)) => {
-                for block in 0..blocks {
-                    let lba = Lba(start.0 + at + block);
-                    let done = device.submit(Command::read(lba, Buf::zeroed(BLOCK))).await;
-                    bytes.extend_from_slice(if done.result.is_ok() { &done.data } else { &[0; BLOCK] });
-                }
-            }
-            Err(error) => return Err(NoLog::Unreadable(error)),
-        }
-        at += blocks;
-    }
-    parse_zone(&bytes, zone, start.0)
-}
-
-fn parse_zone(bytes: &[u8], zone: u32, start: u64) -> Result<ReadLog, NoLog> {
+    let start = geometry.start(ZoneIndex(zone)).0;
+    let mut reader = Reader { device, start, written, at: 0, bytes: Vec::new(), passed: 0 };
+    let first = reader.ahead(1).await?;
     // A zone that was finished before anything was written in it reads as zeros.
-    let blank = bytes.iter().take(BLOCK).all(|byte| *byte == 0);
-    let header = Header::read(bytes).ok_or(if blank { NoLog::Blank } else { NoLog::Foreign })?;
+    let blank = first.iter().take(BLOCK).all(|byte| *byte == 0);
+    let header = Header::read(first).ok_or(if blank { NoLog::Blank } else { NoLog::Foreign })?;
     let origin = Origin { lba: start, ..header.origin };
-    let (first, sequence, blocks) = Record::read(bytes, origin).map_err(|error| match error {
-        Unreadable::Version(version) => NoLog::Version(version),
-        _ => NoLog::Damaged,
+    let (first, sequence, blocks) = reader.record(origin).await.map_err(|error| match error {
+        ReadError::Record(Unreadable::Version(version)) => NoLog::Version(version),
+        ReadError::Record(_) => NoLog::Damaged,
+        ReadError::Drive(error) => error,
     })?;
     let Record::Checkpoint(checkpoint) = &first else { return Err(NoLog::Damaged) };
-    let generation = checkpoint.generation;
-    let mut log = ReadLog { origin, zone, generation, records: vec![(first, sequence)], damaged: 0 };
-    let mut at = blocks;
-    while let Some(rest) = bytes.get(at as usize * BLOCK..).filter(|rest| !rest.is_empty()) {
-        match Record::read(rest, Origin { lba: start + at, ..origin }) {
-            Ok((record, sequence, blocks)) => {
-                log.records.push((record, sequence));
-                at += blocks;
-            }
-            Err(error) => {
-                log.damaged += (error != Unreadable::NoRecord) as u32;
-                at += 1;
+    let mut live = Live::default();
+    live.apply(&first, &checkpoint.superblock.layout());
+    let (generation, policy) = (checkpoint.generation, checkpoint.superblock.policy);
+    reader.written = reader.written.min(log_blocks(geometry, policy));
+    reader.pass(blocks);
+    let records = vec![(first, sequence)];
+    Ok((ReadLog { origin, zone, generation, records, parities: 0, live, sequence, damaged: 0 }, reader))
+}
+
+impl ReadLog {
+    /// Reads what follows the checkpoint.
+    async fn read_on(&mut self, reader: &mut Reader<'_>) -> Result<(), NoLog> {
+        let Some((Record::Checkpoint(checkpoint), _)) = self.records.first() else { return Ok(()) };
+        let layout = checkpoint.superblock.layout();
+        // Nothing is given back here.
+        let mut pool = BufPool::default();
+        while reader.at < reader.written {
+            let origin = Origin { lba: reader.start + reader.at, ..self.origin };
+            match reader.record(origin).await {
+                Ok((record, sequence, blocks)) => {
+                    self.live.apply(&record, &layout);
+                    self.sequence = self.sequence.max(sequence);
+                    match record {
+                        Record::Parity(parity) => {
+                            // A stripe is begun when the one `distance` before is safe.
+                            let safe = parity.stripe.saturating_sub(layout.distance);
+                            self.live.parity.forget(parity.zone, safe, &mut pool);
+                            self.parities += 1;
+                        }
+                        _ => self.records.push((record, sequence)),
+                    }
+                    reader.pass(blocks);
+                }
+                Err(ReadError::Record(error)) => {
+                    self.damaged += (error != Unreadable::NoRecord) as u32;
+                    reader.pass(1);
+                }
+                Err(ReadError::Drive(error)) => return Err(error),
             }
         }
+        Ok(())
     }
-    Ok(log)
 }

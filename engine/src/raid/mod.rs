@@ -2,6 +2,7 @@
 
 pub mod geometry;
 pub mod inplace;
+pub mod log;
 pub mod parity;
 pub mod policy;
 pub mod zrwa;
@@ -47,6 +48,10 @@ pub enum Canary {
     TailInsidePlan,
     /// A zone that is empty on all members is taken for one without anything in it.
     EmptyIsUnwritten,
+    /// What lies in burned blocks is believed.
+    BurnedBelieved,
+    /// Partial parity of what was rolled back is believed.
+    StaleParity,
     /// Policy `inplace`: every version of a stripe's parity overwrites the one before, at any time.
     OneParityPlace,
 }

@@ -84,7 +84,7 @@ impl Core {
         }
         let piece = self.piece(at, blocks);
         let member = self.layout.member(piece.stripe, piece.index);
-        (self.live(zone) & (1 << member) != 0).then_some(member)
+        (self.live(zone) & (1 << member) != 0 && !self.has_relocated(zone, member)).then_some(member)
     }
 
     async fn serve_reads(self: Rc<Self>, reader: Rc<Reader>) {
@@ -185,7 +185,7 @@ impl Core {
             if let Some(completion) = completion {
                 let done = completion.await;
                 match done.result {
-                    Ok(()) => found = Some(done.data),
+                    Ok(()) => found = Some(self.overlay_piece(zone, seat.member, piece, done.data)),
                     Err(error) => self.read_failed(seat, error),
                 }
             }
@@ -216,7 +216,7 @@ impl Core {
         }
         let buf = self.pool.borrow_mut().take(piece.to - piece.from);
         let done = self.submit(member, Command::read(self.place(zone, member, piece), buf)).await;
-        done.result.is_ok().then_some(done.data)
+        done.result.is_ok().then(|| self.overlay_piece(zone, member, piece, done.data))
     }
 
     /// `piece` from the other members.
@@ -283,20 +283,22 @@ impl Core {
                 let buf = self.pool.borrow_mut().take(to - piece.from);
                 pending.push((
                     self.seat(member),
+                    source,
                     self.submit(member, Command::read(self.place(zone, member, source), buf)),
                 ));
             }
         }
-        for (seat, completion) in pending {
+        for (seat, source, completion) in pending {
             let done = completion.await;
             if let Err(error) = done.result {
                 self.read_failed(seat, error);
                 return Err(Status::UnrecoveredReadError.into());
             }
+            let data = self.overlay_piece(zone, seat.member, source, done.data);
             if let Some(target) = result.as_mut() {
-                parity::xor_assign(&mut target[..done.data.len()], &done.data);
+                parity::xor_assign(&mut target[..data.len()], &data);
             }
-            self.pool.borrow_mut().give(done.data);
+            self.pool.borrow_mut().give(data);
         }
         Ok(())
     }
@@ -315,7 +317,7 @@ impl Core {
         let seat = self.seat(member);
         let done = self.submit(member, Command::read(self.place(zone, member, piece), buf)).await;
         match done.result {
-            Ok(()) => Ok(done.data),
+            Ok(()) => Ok(self.overlay_piece(zone, member, piece, done.data)),
             Err(error) => {
                 self.read_failed(seat, error);
                 Err(Status::UnrecoveredReadError.into())

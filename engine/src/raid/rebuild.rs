@@ -11,7 +11,7 @@
 use super::{
     core::Core,
     geometry::{Place, Role},
-    inplace,
+    inplace, log,
     metalog::MetaLog,
     parity,
     policy::Policy,
@@ -194,6 +194,7 @@ impl Core {
             }
             Ok(()) => self.check_stop(member)?,
         }
+        self.unburn(zone, member);
         let running = self.running.borrow().get(&zone.0).cloned();
         match running {
             // A zone that waits to be opened is opened on this member too, once it is left alone.
@@ -251,8 +252,9 @@ impl Core {
                     format!("blocks {from} to {to} of its member {} cannot be read: {error}", seat.member);
                 return Err(Stopped::Error(at));
             }
+            let data = self.overlay(zone, seat.member, from, done.data);
             if let Some(target) = result.as_mut() {
-                parity::xor_assign(target, &done.data);
+                parity::xor_assign(target, &data);
             }
         }
         Ok(result)
@@ -370,7 +372,8 @@ impl Core {
     ) -> Result<(), Stopped> {
         let layout = self.layout;
         let zones = Zones::One(Core::physical(zone.index));
-        self.on_member(member, Command::Open { zones, zrwa: true }).await?;
+        let zrwa = layout.policy.uses_zrwa();
+        self.on_member(member, Command::Open { zones, zrwa }).await?;
         let mut row = 0;
         for _ in 0..8 {
             // All but the last complete row: its write pointer might claim too much.
@@ -378,7 +381,8 @@ impl Core {
             if settled < row + layout.distance {
                 break;
             }
-            self.copy_rows(zone.index, member, row..settled, Some(2 * settled), report).await?;
+            let follow = zrwa.then_some(2 * settled);
+            self.copy_rows(zone.index, member, row..settled, follow, report).await?;
             if zone.flow.borrow().ended {
                 return Err(Stopped::Again);
             }
@@ -410,6 +414,15 @@ impl Core {
         let tail = zone.flow.borrow().complete;
         self.make_safe(zone, tail).await?;
         let (stripe, covered) = (tail / layout.stripe_blocks(), tail % layout.stripe_blocks());
+        if layout.policy == Policy::Log {
+            self.copy_rows(zone.index, member, row..stripe, None, report).await?;
+            if covered > 0 {
+                self.copy_tail(zone, member, stripe, covered).await?;
+            }
+            self.rebuilt(zone.index, member).await?;
+            zone.flow.borrow_mut().positions[member] = log::position(&layout, member, tail);
+            return Ok(tail);
+        }
         // As far as the write pointer may go, with the member as a witness among the others.
         let chunks = tail / layout.chunk_blocks;
         let witnesses = zrwa::witnesses(&layout, chunks);

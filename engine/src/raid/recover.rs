@@ -9,8 +9,8 @@
 use super::{
     Canary,
     core::Core,
-    geometry::{Layout, MAX_MEMBERS, Place},
-    metalog::{Live, NoLog, ReadLog, read_log},
+    geometry::{MAX_MEMBERS, Place},
+    metalog::{NoLog, ReadLog, read_log},
     parity,
     policy::Policy,
     write::Zone,
@@ -22,7 +22,7 @@ use crate::{
     device::{Command, Status},
     format::{
         Uuid,
-        record::{Origin, Record, ZoneRecord},
+        record::{Burned, Origin, Record, ZoneRecord},
         superblock::{KNOWN_INCOMPATIBLE, KNOWN_READ_ONLY_COMPATIBLE, Superblock},
     },
     zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
@@ -60,6 +60,7 @@ pub struct Found {
     /// By role: what to say of it, if it is out.
     pub notes: Vec<String>,
     pub zones: Vec<ZoneRecord>,
+    pub burned: Vec<Burned>,
     /// The highest sequence number seen.
     pub sequence: u64,
     /// The oldest event among the members that are taken: the floor of the next superblock.
@@ -197,14 +198,18 @@ pub fn decide_members(candidates: Vec<Candidate>, damaged: &[String]) -> Result<
     }
     let taken = || members.iter().flatten();
     let floor = taken().map(|c| c.superblock().event).min().unwrap_or(superblock.event);
-    let sequence = taken().flat_map(|c| &c.log.records).map(|(_, sequence)| *sequence).max().unwrap_or(0);
-    let zones = replay(taken(), superblock.zones);
-    Ok(Found { superblock, members, notes, zones, sequence, floor })
+    let sequence = taken().map(|c| c.log.sequence).max().unwrap_or(0);
+    let (zones, burned) = replay(taken(), superblock.zones);
+    Ok(Found { superblock, members, notes, zones, burned, sequence, floor })
 }
 
 /// The state of the zones: the newest checkpoint, and what any member logged after it.
-fn replay<'a>(members: impl Iterator<Item = &'a Candidate> + Clone, count: u32) -> Vec<ZoneRecord> {
+fn replay<'a>(
+    members: impl Iterator<Item = &'a Candidate> + Clone,
+    count: u32,
+) -> (Vec<ZoneRecord>, Vec<Burned>) {
     let mut zones = vec![ZoneRecord::default(); count as usize];
+    let mut burned = Vec::new();
     let mut base = 0;
     let mut changes = BTreeMap::new();
     for (record, sequence) in members.flat_map(|c| &c.log.records) {
@@ -212,6 +217,7 @@ fn replay<'a>(members: impl Iterator<Item = &'a Candidate> + Clone, count: u32) 
             Record::Checkpoint(checkpoint) if *sequence >= base => {
                 base = *sequence;
                 zones.clone_from(&checkpoint.zones);
+                burned.clone_from(&checkpoint.burned);
             }
             Record::Checkpoint(_) => {}
             _ => {
@@ -222,8 +228,12 @@ fn replay<'a>(members: impl Iterator<Item = &'a Candidate> + Clone, count: u32) 
     zones.resize(count as usize, ZoneRecord::default());
     for (sequence, record) in changes.range(base + 1..) {
         apply(&mut zones, record, *sequence);
+        if let Record::Rebuilt { zone, members, .. } = record {
+            burned.retain(|b: &Burned| b.zone != *zone || members & (1 << b.member) == 0);
+        }
     }
-    zones
+    burned.retain(|b| zones.get(b.zone as usize).is_some_and(|zone| zone.epoch == b.epoch));
+    (zones, burned)
 }
 
 fn apply(zones: &mut [ZoneRecord], record: &Record, sequence: u64) {
@@ -274,7 +284,8 @@ pub struct Tail {
     pub parity: Buf,
     /// Members (bits) whose zones are empty although they hold their part.
     pub revived: u32,
-    /// What has to be written back where write pointers have not moved, by member.
+    /// What has to be written back where write pointers have not moved, by member; with the policy
+    /// `log`, what is lacking of the parity of complete stripes.
     pub held: Vec<Held>,
 }
 
@@ -319,6 +330,9 @@ impl Core {
         let used_blocks = self.layout.rows * self.layout.chunk_blocks;
         if record.resetting {
             return Ok(Verdict::Reset);
+        }
+        if self.layout.policy == Policy::Log {
+            return self.judge_log(view).await;
         }
         // Who can be relied on: with a ZRWA, full, or empty, which may be what a shutdown has made of it.
         let wp = |info: &ZoneInfo| match info.state {
@@ -576,16 +590,12 @@ impl Core {
             }
             Verdict::Finish(None) => self.finish_members(zone, None).await.map_err(failed),
             Verdict::Finish(Some(tail)) => {
-                self.revive(zone, &tail).await;
-                let running = Zone::new(self, zone);
-                running.flow.borrow_mut().restore(tail.blocks, tail.positions, tail.parity);
+                let running = self.go_on(zone, tail).await;
                 self.finish_members(zone, Some(&running)).await.map_err(failed)
             }
             Verdict::Open(tail) => {
-                self.revive(zone, &tail).await;
                 let blocks = tail.blocks;
-                let running = Rc::new(Zone::new(self, zone));
-                running.flow.borrow_mut().restore(blocks, tail.positions, tail.parity);
+                let running = Rc::new(self.go_on(zone, tail).await);
                 if self.layout.policy == Policy::InPlace {
                     self.secure_in_place(&running).await;
                 }
@@ -595,15 +605,15 @@ impl Core {
             }
         }
     }
-}
 
-/// What the member's own log keeps alive: partial parity and tails beyond the end of zones.
-pub fn live_of(log: &ReadLog, layout: &Layout) -> Live {
-    let mut live = Live::default();
-    let mut records: Vec<_> = log.records.iter().collect();
-    records.sort_by_key(|(record, sequence)| (!matches!(record, Record::Checkpoint(_)), *sequence));
-    for (record, _) in records {
-        live.apply(record, layout);
+    /// The zone as it goes on from `tail`, with everything written that the tail needs.
+    async fn go_on(self: &Rc<Self>, zone: ZoneIndex, mut tail: Tail) -> Zone {
+        let running = Zone::new(self, zone);
+        running.flow.borrow_mut().restore(tail.blocks, tail.positions, std::mem::take(&mut tail.parity));
+        match self.layout.policy {
+            Policy::Log => self.fill(&running, &tail.held).await,
+            Policy::Zrwa | Policy::InPlace => self.revive(zone, &tail).await,
+        }
+        running
     }
-    live
 }

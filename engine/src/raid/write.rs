@@ -19,7 +19,7 @@ use super::{
     Canary, Consistency,
     core::{Core, Seat},
     geometry::{MAX_MEMBERS, Place},
-    inplace, parity,
+    inplace, log, parity,
     policy::Policy,
     zrwa,
 };
@@ -72,7 +72,8 @@ pub struct Flow {
     pub wanted: u64,
     /// Everything below may be submitted: the window.
     pub limit: u64,
-    /// Chunks that write pointers have claimed, and each member's position in half chunks.
+    /// Chunks that are settled: shown by write pointers or, with the policy `log`, safe; and each
+    /// member's position: its write pointer in half chunks or, with `log`, in blocks, as submitted.
     pub claimed: u64,
     pub positions: [u64; MAX_MEMBERS],
     pub settling: bool,
@@ -350,9 +351,7 @@ impl Core {
                 if whole_stripe { None } else { self.run_parity(flow, index, offset, &piece, write) };
             let member = layout.member(stripe, index);
             if live & (1 << member) != 0 {
-                let write = self.write_of(member, zone, stripe * chunk + offset, piece, Content::Data, false);
-                let completion = self.submit(member, write);
-                self.track(flow, member, completion);
+                self.store(zone, flow, member, stripe * chunk + offset, piece, Content::Data);
             }
             if let Some(parity) = parity {
                 self.submit_parity(zone, flow, live, (stripe, index, offset), parity);
@@ -437,21 +436,49 @@ impl Core {
         if self.canary == Some(Canary::OneParityPlace) {
             place = Place::Row(stripe);
         }
-        let completion = match place {
+        match place {
             Place::Row(row) => {
                 let wrong = self.canary == Some(Canary::WrongSlot) && row != stripe;
                 let row = row - wrong as u64;
                 let at = row * self.layout.chunk_blocks + offset;
                 let content = inplace::version_of(stripe, row, index);
-                self.submit(member, self.write_of(member, zone, at, data, content, false))
+                self.store(zone, flow, member, at, data, content);
             }
             Place::MetaLog => {
+                // The log keeps it for longer than a write lasts, and the parity of one chunk may be the
+                // data of one.
+                let data = if index == 0 { self.copy(&data) } else { data };
                 let (epoch, from) = (flow.epoch, offset as u32);
                 let record = ParityRecord { zone: zone.0, epoch, stripe, index: index as u32, from, data };
-                self.append(member, Record::Parity(record))
+                let completion = self.append(member, Record::Parity(record));
+                self.track(flow, member, completion);
             }
+        }
+    }
+
+    /// Submits blocks of a member's part of a zone, from its block `at` on.
+    fn store(&self, zone: ZoneIndex, flow: &mut Flow, member: usize, at: u64, data: Buf, content: Content) {
+        let (burned, rest) = match self.layout.policy {
+            Policy::Log => log::split(&mut flow.positions[member], at, data),
+            Policy::Zrwa | Policy::InPlace => (None, Some((at, data))),
         };
-        self.track(flow, member, completion);
+        if let Some(burned) = burned {
+            let completion = self.relocate(zone, flow.epoch, member, at, &burned);
+            self.track(flow, member, completion);
+        }
+        if let Some((at, rest)) = rest {
+            let completion = self.submit(member, self.write_of(member, zone, at, rest, content, false));
+            self.track(flow, member, completion);
+        }
+    }
+
+    /// A copy from the pool.
+    pub fn copy(&self, data: &[u8]) -> Buf {
+        let mut copy = self.pool.borrow_mut().take((data.len() / BLOCK) as u64);
+        if let Some(target) = copy.as_mut() {
+            target.copy_from_slice(data);
+        }
+        copy
     }
 
     /// Remembers a sub-request until it completes; some drives have done it already.
@@ -551,7 +578,7 @@ impl Core {
 
     /// Whether a write survives a power cut, and the loss of a member, once it is complete.
     fn safe_when_complete(&self) -> bool {
-        self.layout.policy == Policy::InPlace && !self.volatile.get()
+        self.layout.policy != Policy::Zrwa && !self.volatile.get()
     }
 
     /// The writes of a plan complete together, each with its own answer.
@@ -612,10 +639,12 @@ impl Core {
             let wanted = flow.wanted > flow.safe;
             (flow.complete, self.chunks_to_claim(&flow), flow.claimed, wanted)
         };
-        if chunks > claimed {
+        if layout.policy == Policy::Log {
+            self.barrier(self.live(zone.index)).await;
+        } else if chunks > claimed {
             self.claim(zone, chunks).await;
         }
-        if wanted && self.consistency == Consistency::WpLog {
+        if wanted && layout.policy != Policy::Log && self.consistency == Consistency::WpLog {
             let live = self.live(zone.index);
             let aligned = chunks * layout.chunk_blocks == complete;
             if !aligned || zrwa::witness_count(layout, live, chunks) < zrwa::needed(layout, live) {
@@ -634,8 +663,8 @@ impl Core {
     /// Whole chunks that write pointers should show.
     fn chunks_to_claim(&self, flow: &Flow) -> u64 {
         let chunks = flow.complete / self.layout.chunk_blocks;
-        match self.consistency {
-            Consistency::Stripe => chunks - chunks % self.layout.data_chunks(),
+        match (self.layout.policy, self.consistency) {
+            (Policy::Log, _) | (_, Consistency::Stripe) => chunks - chunks % self.layout.data_chunks(),
             _ => chunks,
         }
     }
@@ -681,7 +710,7 @@ impl Core {
             self.end_zone(zone);
         } else {
             let stripe = chunks / self.layout.data_chunks();
-            if stripe + self.layout.distance >= self.layout.rows {
+            if self.layout.policy == Policy::Log || stripe + self.layout.distance >= self.layout.rows {
                 self.forget_logged(zone.index, stripe);
             }
             zone.queued.open();
@@ -692,6 +721,9 @@ impl Core {
     /// Everything below may be submitted when the members of `live` are where they are.
     pub fn window(&self, flow: &Flow, live: u32) -> u64 {
         let rows = match self.canary {
+            _ if self.layout.policy == Policy::Log => {
+                (flow.claimed / self.layout.data_chunks() + self.layout.distance).min(self.layout.rows)
+            }
             Some(Canary::LogSlotOverwritten) => {
                 let furthest = Core::each(live).map(|m| flow.positions[m]).max().unwrap_or(0);
                 (furthest / 2 + self.layout.distance).min(self.layout.rows)
@@ -705,7 +737,7 @@ impl Core {
     fn forget_logged(&self, zone: ZoneIndex, stripe: u64) {
         for member in &self.members {
             if let Some(log) = &*member.log.borrow() {
-                log.live.borrow_mut().parity.forget(zone.0, stripe);
+                log.live.borrow_mut().parity.forget(zone.0, stripe, &mut self.pool.borrow_mut());
             }
         }
     }

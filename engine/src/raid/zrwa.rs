@@ -225,6 +225,14 @@ pub enum Refusal {
     Lacking { member: usize },
     #[error("member {member} cannot read where the tail may be logged, and no other one can be asked")]
     Log { member: usize },
+    #[error(
+        "the write pointer of member {member} is at block {wp_blocks}, too far ahead of a tail of {tail_blocks} blocks"
+    )]
+    Ahead { member: usize, wp_blocks: u64, tail_blocks: u64 },
+    #[error(
+        "writes up to block {told_blocks} had been answered, but only those up to {tail_blocks} are there"
+    )]
+    Short { told_blocks: u64, tail_blocks: u64 },
     #[error("the tail is said to be at block {0}, which is beyond the end of the zone")]
     Beyond(u64),
 }

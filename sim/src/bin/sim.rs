@@ -90,11 +90,11 @@ struct Run {
     /// Print every event of the seed; only with one seed
     #[arg(long)]
     trace: bool,
-    /// Have the array break a rule, which must be found: laggard-order, no-epoch-check, wrong-slot,
-    /// ack-before-predecessors, log-slot-overwritten, tails-ignored, tail-inside-plan,
-    /// empty-is-unwritten or one-parity-place
+    /// Have arrays of a policy that has it break a rule, which must be found: laggard-order,
+    /// no-epoch-check, wrong-slot, ack-before-predecessors, log-slot-overwritten, tails-ignored,
+    /// tail-inside-plan, empty-is-unwritten, one-parity-place, burned-believed or stale-parity
     #[arg(long, value_name = "NAME", value_parser = parse_canary)]
-    canary: Option<(&'static str, Canary)>,
+    canary: Option<(&'static str, Canary, Policy)>,
 }
 
 fn parse_policy(name: &str) -> Result<Policy, String> {
@@ -104,10 +104,10 @@ fn parse_policy(name: &str) -> Result<Policy, String> {
     })
 }
 
-fn parse_canary(name: &str) -> Result<(&'static str, Canary), String> {
-    let known = CANARIES.iter().find(|(known, _)| *known == name);
+fn parse_canary(name: &str) -> Result<(&'static str, Canary, Policy), String> {
+    let known = CANARIES.iter().find(|(known, _, _)| *known == name);
     known.copied().ok_or_else(|| {
-        let names: Vec<&str> = CANARIES.iter().map(|(name, _)| *name).collect();
+        let names: Vec<&str> = CANARIES.iter().map(|(name, _, _)| *name).collect();
         format!("there is no canary of this name; there are {}", names.join(", "))
     })
 }
@@ -176,8 +176,9 @@ fn default_jobs() -> usize {
 
 impl Run {
     fn run(&self) -> anyhow::Result<bool> {
-        let canary = self.canary.map(|(_, canary)| canary);
-        let maker = ArrayMaker { canary, policy: self.policy, ..ArrayMaker::default() };
+        let canary = self.canary.map(|(_, canary, _)| canary);
+        let policy = self.policy.or(self.canary.map(|(_, _, policy)| policy));
+        let maker = ArrayMaker { canary, policy, ..ArrayMaker::default() };
         if self.trace {
             if self.seeds != 1 {
                 bail!("--trace prints one seed: add --seeds 1 --from SEED");
@@ -212,7 +213,7 @@ impl Run {
     }
 
     fn replay_command(&self, seed: u64) -> String {
-        let canary = self.canary.map(|(name, _)| format!(" --canary {name}")).unwrap_or_default();
+        let canary = self.canary.map(|(name, _, _)| format!(" --canary {name}")).unwrap_or_default();
         let policy = self.policy.map(|policy| format!(" --policy {}", policy.name())).unwrap_or_default();
         format!("sim run --seeds 1 --from {seed}{canary}{policy}")
     }

@@ -99,7 +99,7 @@ pub struct Scenario {
 impl Scenario {
     /// Draws a scenario, for one policy or for any.
     pub fn draw(rng: &mut Rng, policy: Option<Policy>) -> Scenario {
-        let drawn = [Policy::Zrwa, Policy::InPlace][rng.chance(1, 3) as usize];
+        let drawn = [Policy::Zrwa, Policy::Log, Policy::InPlace][rng.below(3) as usize];
         let policy = policy.unwrap_or(drawn);
         let members = if rng.chance(1, 8) { 3 + rng.below(7) } else { 3 + rng.below(4) } as usize;
         let chunk_blocks = 2u64 << rng.below(3);
@@ -171,6 +171,8 @@ fn draw_drive(rng: &mut Rng, policy: Policy, chunk_blocks: u64) -> Geometry {
     let decisive = [max_open, max_active, max_zones].into_iter().filter(|limit| *limit > 0).min();
     let open = decisive.unwrap_or(limit) as u64 - 2;
     let metadata = match policy {
+        // Some for the partial parity, and more than power cuts displace in a run.
+        Policy::Log => 11 + chunk_blocks + 40 * open.min(3) * (chunk_blocks + 1),
         Policy::InPlace => 11 + chunk_blocks + open * (window_chunks / 2).max(4) * (chunk_blocks + 1),
         _ => 11 + chunk_blocks + open * (window_chunks / 2) * (chunk_blocks + 1),
     };

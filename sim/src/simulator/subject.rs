@@ -62,17 +62,19 @@ pub struct ArrayMaker {
     pub policy: Option<Policy>,
 }
 
-/// Rules that can be broken, by the names of the command line.
-pub const CANARIES: [(&str, Canary); 9] = [
-    ("laggard-order", Canary::LaggardOrder),
-    ("no-epoch-check", Canary::NoEpochCheck),
-    ("wrong-slot", Canary::WrongSlot),
-    ("ack-before-predecessors", Canary::AckBeforePredecessors),
-    ("log-slot-overwritten", Canary::LogSlotOverwritten),
-    ("tails-ignored", Canary::TailsIgnored),
-    ("tail-inside-plan", Canary::TailInsidePlan),
-    ("empty-is-unwritten", Canary::EmptyIsUnwritten),
-    ("one-parity-place", Canary::OneParityPlace),
+/// Rules that can be broken, by the names of the command line, and a policy that has the rule.
+pub const CANARIES: [(&str, Canary, Policy); 11] = [
+    ("laggard-order", Canary::LaggardOrder, Policy::Zrwa),
+    ("no-epoch-check", Canary::NoEpochCheck, Policy::Zrwa),
+    ("wrong-slot", Canary::WrongSlot, Policy::Zrwa),
+    ("ack-before-predecessors", Canary::AckBeforePredecessors, Policy::Zrwa),
+    ("log-slot-overwritten", Canary::LogSlotOverwritten, Policy::Zrwa),
+    ("tails-ignored", Canary::TailsIgnored, Policy::Zrwa),
+    ("tail-inside-plan", Canary::TailInsidePlan, Policy::Zrwa),
+    ("empty-is-unwritten", Canary::EmptyIsUnwritten, Policy::Zrwa),
+    ("one-parity-place", Canary::OneParityPlace, Policy::InPlace),
+    ("burned-believed", Canary::BurnedBelieved, Policy::Log),
+    ("stale-parity", Canary::StaleParity, Policy::Log),
 ];
 
 impl ArrayMaker {

@@ -130,10 +130,10 @@ impl Hardware {
         stations.read_firmware.serve(self.clock.now_ns(), service)
     }
 
-    /// When so many blocks have come from the host.
-    pub fn transfer_in(&self, blocks: u64) -> u64 {
-        let transfer = transfer_ns(blocks, self.timing.write_link_mb_s);
-        self.stations.borrow_mut().write_link.serve(self.clock.now_ns(), transfer)
+    /// When so many blocks have come from the host. A command without data waits for nobody.
+    fn transfer_in(&self, blocks: u64) -> u64 {
+        let (now, transfer) = (self.clock.now_ns(), transfer_ns(blocks, self.timing.write_link_mb_s));
+        if blocks == 0 { now } else { self.stations.borrow_mut().write_link.serve(now, transfer) }
     }
 
     /// When so many blocks have gone to the host.
@@ -147,6 +147,31 @@ impl Hardware {
         let stations = &mut *self.stations.borrow_mut();
         let service = exponential_ns(&mut stations.rng, self.timing.reset.server_us);
         stations.resets.serve(self.clock.now_ns(), service)
+    }
+
+    /// Takes a write of `blocks` blocks in, or none, of which `buffered` need room in the write
+    /// buffer: the same ones, or those that the write pointer passes where the ZRWA is memory. No
+    /// more than a program unit enters at a time, so that a large write waits behind others once
+    /// for each of its units.
+    pub fn take(
+        self: &Rc<Self>,
+        zone: u32,
+        blocks: u64,
+        buffered: u64,
+        next: impl FnOnce(&Rc<Hardware>) + 'static,
+    ) {
+        let piece = buffered.min(self.timing.program_blocks);
+        self.admit(piece, move |hardware| {
+            if piece == buffered {
+                return hardware.after(hardware.transfer_in(blocks), move |hardware| {
+                    hardware.fill(zone, piece);
+                    next(hardware);
+                });
+            }
+            let arrived = hardware.transfer_in(piece.min(blocks));
+            hardware.after(arrived, move |hardware| hardware.fill(zone, piece));
+            hardware.take(zone, blocks.saturating_sub(piece), buffered - piece, next);
+        });
     }
 
     /// Goes on as soon as there is room for so many blocks in the write buffer.
@@ -309,13 +334,7 @@ impl Buffer {
 
 /// A service time with this mean, exponentially distributed.
 fn exponential_ns(rng: &mut Option<Rng>, mean_us: f64) -> u64 {
-    ns(match rng {
-        Some(rng) => {
-            let unit = (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
-            -(1.0 - unit).ln() * mean_us
-        }
-        None => mean_us,
-    })
+    ns(mean_us * rng.as_mut().map_or(1.0, Rng::exponential))
 }
 
 pub(super) fn ns(us: f64) -> u64 {

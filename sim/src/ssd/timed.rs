@@ -1,6 +1,7 @@
 //! The emulated SSD with the timing of a real one.
 //!
-//! - Write: firmware, write buffer (waits for room), link, acknowledgement.
+//! - Write: firmware, write buffer (waits for room, for a program unit at a time), link,
+//!   acknowledgement.
 //! - Append: as a write, but one at a time in each zone as far as the firmware goes.
 //! - Drain, whenever the buffer has a program unit: the drive's write bandwidth, then a die, and
 //!   its channel for the transfer; then the unit's room in the buffer is free.
@@ -209,11 +210,8 @@ impl Namespace {
             _ => blocks,
         };
         let zone = self.first_zone + zone.0;
-        self.hardware.admit(buffered, move |hardware| {
-            hardware.after(hardware.transfer_in(blocks), move |hardware| {
-                hardware.fill(zone, buffered);
-                answer(hardware, acknowledge_us, done, completer);
-            });
+        self.hardware.take(zone, blocks, buffered, move |hardware| {
+            answer(hardware, acknowledge_us, done, completer);
         });
     }
 
@@ -239,8 +237,7 @@ impl Namespace {
         let passed = self.record(&before, |traffic| traffic.counters.zrwa_flushes += 1);
         let drained = if self.hardware.timing.zrwa == ZrwaMedium::Flash { 0 } else { passed };
         let zone = self.first_zone + zone.0;
-        self.hardware.admit(drained, move |hardware| {
-            hardware.fill(zone, drained);
+        self.hardware.take(zone, 0, drained, move |hardware| {
             answer(hardware, acknowledge_us, done, completer);
         });
     }

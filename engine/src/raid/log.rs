@@ -1,0 +1,548 @@
+//! RAIZN: partial parity in the members' metadata logs, for drives without a ZRWA.
+//!
+//! The members' zones are written at their write pointers only. So write pointers are exact, no flush,
+//! witness or logged tail is needed, and partial parity cannot lie among the data: a slot is a record in
+//! the metadata log of the slot's member. The parity of a stripe grows in its row with the stripe's last
+//! chunk.
+//!
+//! **The tail** is the end of the longest run of blocks, from the start of the zone, each of which is on
+//! its member or, if that member is missing, can be decoded ([`decide`]).
+//!
+//! **Burned blocks.** After a crash some members may hold blocks beyond the tail, which cannot be taken
+//! back. They are burned: whatever the zone has to hold there later goes to the member's metadata log as
+//! *relocated* blocks, and is read from memory, until the zone is reset. So that there are few, no
+//! stripe is begun before the one [`IN_FLIGHT_STRIPES`] before it is safe; and once half of a log is taken
+//! up by them, a member does without its part of a zone until that is rebuilt.
+
+use super::{
+    Canary,
+    core::Core,
+    geometry::{Layout, MAX_MEMBERS, Place, Role},
+    metalog::checkpoint_blocks,
+    parity,
+    policy::Policy,
+    read::Piece,
+    recover::{Held, Tail, Verdict, ZoneView},
+    write::Zone,
+    zrwa::{Refusal, tail_slots},
+};
+use crate::{
+    array::ArrayError,
+    buf::{BLOCK, Buf},
+    device::{Command, Completion},
+    format::record::{Burned, ParityRecord, RELOCATED, Record},
+    zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+};
+
+/// Stripes of a zone that are in flight at once, at most.
+pub const IN_FLIGHT_STRIPES: u64 = 2;
+
+/// The write pointer of `member`, in blocks, that goes with a tail at `tail_blocks`.
+pub fn position(layout: &Layout, member: usize, tail_blocks: u64) -> u64 {
+    let (stripe, covered) = (tail_blocks / layout.stripe_blocks(), tail_blocks % layout.stripe_blocks());
+    let index = match layout.role(member, stripe) {
+        Role::Data(index) => index,
+        // Grows with the last chunk.
+        Role::Parity => layout.data_chunks() - 1,
+    };
+    let chunk = layout.chunk_blocks;
+    stripe * chunk + covered.saturating_sub(index * chunk).min(chunk)
+}
+
+/// Divides `data`, for block `at` of a member whose write pointer is at `position`, in what is for
+/// burned blocks and what can be written, with its place; moves the write pointer.
+pub fn split(position: &mut u64, at: u64, data: Buf) -> (Option<Buf>, Option<(u64, Buf)>) {
+    let (wp, end) = (*position, at + data.blocks());
+    *position = wp.max(end);
+    if at >= wp {
+        (None, Some((at, data)))
+    } else if end <= wp {
+        (Some(data), None)
+    } else {
+        let rest = data.slice_blocks(wp - at..end - at);
+        (Some(data.slice_blocks(0..wp - at)), Some((wp, rest)))
+    }
+}
+
+/// What a member holds of a zone.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Part {
+    pub wp_blocks: u64,
+    /// Blocks below that are burned and not relocated.
+    pub gaps: BTreeSet<u64>,
+}
+
+impl Part {
+    fn holds(&self, block: u64) -> bool {
+        block < self.wp_blocks && !self.gaps.contains(&block)
+    }
+
+    /// Everything below is held.
+    fn whole(&self) -> u64 {
+        self.gaps.first().map_or(self.wp_blocks, |gap| self.wp_blocks.min(*gap))
+    }
+}
+
+/// What is known of a zone after a crash.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Evidence {
+    /// By member; `None` if it is missing or its part of the zone cannot be relied on.
+    pub parts: Vec<Option<Part>>,
+    /// Logged partial parity: stripe, chunk of the slot, block in the chunk.
+    pub slots: BTreeSet<(u64, u64, u64)>,
+    /// Up to where a process that died had answered, as far as that is known.
+    pub told_blocks: u64,
+}
+
+impl Evidence {
+    fn holds(&self, member: usize, block: u64) -> bool {
+        self.parts[member].as_ref().is_some_and(|part| part.holds(block))
+    }
+
+    /// Whether `block` of chunk `index` of `stripe` is there.
+    fn has(&self, layout: &Layout, stripe: u64, index: u64, block: u64) -> bool {
+        self.holds(layout.member(stripe, index), stripe * layout.chunk_blocks + block)
+    }
+
+    /// A chunk `l`, such that the parity of chunks `0..=l` gives `block` of chunk `index`, which is not
+    /// there.
+    fn decoded_with(&self, layout: &Layout, stripe: u64, index: u64, block: u64) -> Option<u64> {
+        let full = layout.data_chunks() - 1;
+        (index..=full).find(|last| {
+            let parity = if *last == full {
+                self.has(layout, stripe, full + 1, block)
+            } else {
+                self.slots.contains(&(stripe, *last, block))
+            };
+            parity && (0..=*last).all(|i| i == index || self.has(layout, stripe, i, block))
+        })
+    }
+}
+
+/// Where the zone ended: blocks of the logical zone that are there or can be decoded with the members
+/// that are. At least everything that was promised; or a refusal.
+pub fn decide(layout: &Layout, evidence: &Evidence) -> Result<u64, Refusal> {
+    let parts = || evidence.parts.iter().flatten();
+    let (present, needed) = (parts().count(), layout.members - 1);
+    if present < needed && parts().any(|part| part.wp_blocks > 0) {
+        return Err(Refusal::TooFew { present, members: layout.members, needed });
+    }
+    // Rows that all have are there, whatever a missing member has.
+    let rows = parts().map(Part::whole).min().unwrap_or(0) / layout.chunk_blocks;
+    let mut tail_blocks = rows * layout.stripe_blocks();
+    while tail_blocks < layout.capacity_blocks() {
+        let stripe = tail_blocks / layout.stripe_blocks();
+        let (index, block) = layout.chunk_of(tail_blocks % layout.stripe_blocks());
+        let found = match evidence.parts[layout.member(stripe, index)] {
+            Some(_) => evidence.has(layout, stripe, index, block),
+            None => evidence.decoded_with(layout, stripe, index, block).is_some(),
+        };
+        if !found {
+            break;
+        }
+        tail_blocks += 1;
+    }
+    let begun = parts().any(|part| part.wp_blocks > 0);
+    if begun && evidence.told_blocks > tail_blocks {
+        return Err(Refusal::Short { told_blocks: evidence.told_blocks, tail_blocks });
+    }
+    let limit = (tail_blocks / layout.stripe_blocks() + layout.distance) * layout.chunk_blocks;
+    for (member, part) in evidence.parts.iter().enumerate() {
+        let wp_blocks = part.as_ref().map_or(0, |part| part.wp_blocks);
+        if wp_blocks > limit {
+            return Err(Refusal::Ahead { member, wp_blocks, tail_blocks });
+        }
+    }
+    Ok(tail_blocks)
+}
+
+impl Core {
+    /// As [`Core::judge`]: looks at one zone and decides. Notes which blocks are burned.
+    pub async fn judge_log(&self, view: &mut ZoneView<'_>) -> Result<Verdict, Refusal> {
+        let (layout, zone, record) = (&self.layout, view.zone, *view.record);
+        let trusted = |member: usize| record.lost & (1 << member) == 0;
+        let present = || view.info.iter().enumerate().filter_map(|(m, info)| Some((m, info.as_ref()?)));
+        let full = |info: &ZoneInfo| info.state == ZoneState::Full;
+        let burned = self.burned.borrow().iter().any(|b| b.zone == zone.0);
+        let all_full = present().all(|(m, info)| !trusted(m) || full(info));
+        if all_full && (!burned || record.finished.is_some()) && present().any(|(m, _)| trusted(m)) {
+            return Ok(Verdict::Full);
+        }
+        if record.finished == Some(0) {
+            return Ok(Verdict::Finish(None));
+        }
+        let mut evidence = Evidence { told_blocks: view.answered_blocks, ..Evidence::default() };
+        for (member, info) in view.info.iter().enumerate() {
+            let trusted = info.as_ref().filter(|_| trusted(member));
+            let part = trusted.map(|info| self.part_of(zone, record.epoch, member, info));
+            if part.is_some()
+                && let Some(log) = &*self.members[member].log.borrow()
+            {
+                evidence.slots.extend(log.live.borrow().parity.of_zone(zone.0, record.epoch));
+            }
+            evidence.parts.push(part);
+        }
+        let blocks = match record.finished {
+            Some(tail) => tail,
+            None => decide(layout, &evidence)?,
+        };
+        if blocks == 0 {
+            let leftovers = present().any(|(m, info)| match info.state {
+                ZoneState::Empty => !trusted(m),
+                ZoneState::Offline | ZoneState::ReadOnly => false,
+                _ => true,
+            });
+            return Ok(if leftovers { Verdict::Reset } else { Verdict::Empty });
+        }
+        let mut positions = [0; MAX_MEMBERS];
+        for (position, part) in positions.iter_mut().zip(&evidence.parts) {
+            *position = part.as_ref().map_or(0, |part| part.wp_blocks);
+        }
+        if record.finished.is_some() {
+            // What a member that was finished reads as beyond its part is nothing.
+            for (member, part) in evidence.parts.iter_mut().enumerate() {
+                if let Some(part) = part {
+                    part.wp_blocks = part.wp_blocks.min(position(layout, member, blocks));
+                }
+            }
+        } else {
+            self.burn(zone, record.epoch, &evidence, blocks);
+        }
+        let mut held = Vec::new();
+        for member in 0..layout.members {
+            let Some(part) = evidence.parts[member].clone() else { continue };
+            for at in (part.whole()..position(layout, member, blocks)).filter(|at| !part.holds(*at)) {
+                let (stripe, block) = (at / layout.chunk_blocks, at % layout.chunk_blocks);
+                let data =
+                    self.parity_below(view, &mut evidence, stripe, layout.data_chunks(), block).await?;
+                let lba = Lba(self.start(member, zone).0 + at);
+                held.push(Held { member, lba, data, oob: Buf::default() });
+            }
+        }
+        if all_full && blocks == layout.capacity_blocks() && held.is_empty() {
+            return Ok(Verdict::Full);
+        }
+        let mut running = Buf::zeroed(layout.chunk_blocks as usize * BLOCK);
+        let (stripe, covered) = (blocks / layout.stripe_blocks(), blocks % layout.stripe_blocks());
+        for block in 0..layout.chunk_blocks.min(covered) {
+            let chunks = (covered - block).div_ceil(layout.chunk_blocks);
+            let found = self.parity_below(view, &mut evidence, stripe, chunks, block).await?;
+            if let Some(target) = running.as_mut() {
+                target[block as usize * BLOCK..][..BLOCK].copy_from_slice(&found);
+            }
+        }
+        let tail = Tail { blocks, positions, parity: running, revived: 0, held };
+        Ok(if record.finished.is_some() { Verdict::Finish(Some(tail)) } else { Verdict::Open(tail) })
+    }
+
+    /// What `member` holds of a zone that looks like `info`.
+    fn part_of(&self, zone: ZoneIndex, epoch: u64, member: usize, info: &ZoneInfo) -> Part {
+        let used_blocks = self.layout.rows * self.layout.chunk_blocks;
+        let wp_blocks = match info.state {
+            ZoneState::Full => used_blocks,
+            ZoneState::Empty => 0,
+            _ => info.wp_blocks.min(used_blocks),
+        };
+        let mut part = Part { wp_blocks, gaps: BTreeSet::new() };
+        if self.canary != Some(Canary::BurnedBelieved) {
+            let burned = self.burned_of(zone, epoch, member);
+            part.gaps = burned.into_iter().flatten().filter(|at| *at < wp_blocks).collect();
+        }
+        if let Some(log) = &*self.members[member].log.borrow() {
+            for (stripe, _, block) in log.live.borrow().relocated.of_zone(zone.0, epoch) {
+                part.gaps.remove(&(stripe * self.layout.chunk_blocks + block));
+            }
+        }
+        part
+    }
+
+    /// The burned blocks of a member's part of a zone.
+    fn burned_of(&self, zone: ZoneIndex, epoch: u64, member: usize) -> Vec<Range<u64>> {
+        let burned = self.burned.borrow();
+        let own = burned.iter().filter(|b| (b.zone, b.epoch, b.member as usize) == (zone.0, epoch, member));
+        own.map(|b| b.from..b.to).collect()
+    }
+
+    /// Notes as burned what members hold beyond a tail at `tail_blocks`.
+    fn burn(&self, zone: ZoneIndex, epoch: u64, evidence: &Evidence, tail_blocks: u64) {
+        let mut burned = self.burned.borrow_mut();
+        for (member, part) in evidence.parts.iter().enumerate() {
+            let Some(part) = part else { continue };
+            let (mut from, to) = (position(&self.layout, member, tail_blocks), part.wp_blocks);
+            if from >= to {
+                continue;
+            }
+            burned.retain(|b| {
+                let joins = (b.zone, b.member as usize) == (zone.0, member) && b.to >= from;
+                if joins {
+                    from = from.min(b.from);
+                }
+                !joins
+            });
+            burned.push(Burned { zone: zone.0, member: member as u32, epoch, from, to });
+        }
+    }
+
+    /// The XOR of `block` of the first `chunks` chunks of a stripe, all of which are there or can be
+    /// decoded. What cannot be read is taken for missing.
+    async fn parity_below(
+        &self,
+        view: &ZoneView<'_>,
+        evidence: &mut Evidence,
+        stripe: u64,
+        chunks: u64,
+        block: u64,
+    ) -> Result<Buf, Refusal> {
+        let layout = &self.layout;
+        let refusal = |evidence: &Evidence| {
+            let present = evidence.parts.iter().flatten().count();
+            Refusal::TooFew { present, members: layout.members, needed: layout.members }
+        };
+        let full = layout.data_chunks();
+        'again: loop {
+            let missing = (0..chunks).find(|index| !evidence.has(layout, stripe, *index, block));
+            // Some parity, and the chunks that it covers too much or too little.
+            let (slot, others) = match missing {
+                None => (None, 0..chunks),
+                Some(index) => {
+                    let last = evidence.decoded_with(layout, stripe, index, block);
+                    match last.ok_or_else(|| refusal(evidence))? + 1 {
+                        covered if covered == full => (None, chunks..full + 1),
+                        covered => (Some(covered - 1), chunks.min(covered)..chunks.max(covered)),
+                    }
+                }
+            };
+            let mut result = match slot {
+                Some(last) => self.logged(view, stripe, last, block).ok_or_else(|| refusal(evidence))?,
+                None => Buf::zeroed(BLOCK),
+            };
+            for index in others {
+                let (member, at) = (layout.member(stripe, index), stripe * layout.chunk_blocks + block);
+                let Some(part) = evidence.parts[member].as_mut().filter(|part| part.holds(at)) else {
+                    return Err(refusal(evidence));
+                };
+                let lba = Lba(self.start(member, view.zone).0 + at);
+                let read = self.submit(member, Command::read(lba, Buf::zeroed(BLOCK))).await;
+                if read.result.is_err() {
+                    part.gaps.insert(at);
+                    continue 'again;
+                }
+                let data = self.overlay(view.zone, member, at, read.data);
+                if let Some(target) = result.as_mut() {
+                    parity::xor_assign(target, &data);
+                }
+            }
+            return Ok(result);
+        }
+    }
+
+    /// Logged partial parity.
+    fn logged(&self, view: &ZoneView<'_>, stripe: u64, index: u64, block: u64) -> Option<Buf> {
+        let (member, _) = self.layout.slot(stripe, index);
+        let log = self.members[member].log.borrow().clone()?;
+        let live = log.live.borrow();
+        live.parity.get(view.zone.0, view.record.epoch, stripe, index, block).map(|data| Buf::copy_of(data))
+    }
+
+    /// What of the logs matters to zones as they go on: the checkpoints of this assembly have nothing
+    /// else. Partial parity of what was rolled back would be wrong later; what decodes the tails, whoever
+    /// will be missing, has to be there.
+    pub fn keep_of_logs(&self, verdicts: &[(ZoneIndex, Verdict)]) -> Result<(), ArrayError> {
+        let layout = &self.layout;
+        let mut tails = BTreeMap::new();
+        for (zone, verdict) in verdicts {
+            match verdict {
+                Verdict::Open(tail) | Verdict::Finish(Some(tail)) => _ = tails.insert(zone.0, Some(tail)),
+                Verdict::Full => _ = tails.insert(zone.0, None),
+                Verdict::Empty | Verdict::Reset | Verdict::Finish(None) => {}
+            }
+        }
+        let of_zone = |zone: u32, epoch: u64| {
+            let present = self.zones.borrow().get(zone as usize).is_some_and(|record| record.epoch == epoch);
+            tails.get(&zone).filter(|_| present)
+        };
+        self.burned.borrow_mut().retain(|b| of_zone(b.zone, b.epoch).is_some());
+        for (member, place) in self.members.iter().enumerate() {
+            let Some(log) = &*place.log.borrow() else { continue };
+            let mut live = log.live.borrow_mut();
+            live.parity.retain(|zone, epoch, stripe, index, block| {
+                let Some(Some(tail)) = of_zone(zone, epoch) else { return false };
+                let lacking = tail.held.iter().map(|held| {
+                    (held.lba.0 - self.start(held.member, ZoneIndex(zone)).0) / layout.chunk_blocks
+                });
+                let first = lacking.min().unwrap_or(u64::MAX).min(tail.blocks / layout.stripe_blocks());
+                let at = stripe * layout.stripe_blocks() + index * layout.chunk_blocks + block;
+                stripe >= first && (at < tail.blocks || self.canary == Some(Canary::StaleParity))
+            });
+            live.relocated.retain(|zone, epoch, stripe, _, block| {
+                let at = stripe * layout.chunk_blocks + block;
+                let below = match of_zone(zone, epoch) {
+                    Some(Some(tail)) => at < position(layout, member, tail.blocks),
+                    Some(None) => true,
+                    None => false,
+                };
+                below && self.burned_of(ZoneIndex(zone), epoch, member).iter().any(|b| b.contains(&at))
+            });
+            for (zone, tail) in tails.iter().filter_map(|(zone, tail)| Some((*zone, (*tail)?))) {
+                let epoch = self.zones.borrow()[zone as usize].epoch;
+                let (stripe, covered) =
+                    (tail.blocks / layout.stripe_blocks(), tail.blocks % layout.stripe_blocks());
+                for part in tail_slots(layout, covered).into_iter().flatten() {
+                    if layout.slot(stripe, part.index) != (member, Place::MetaLog) {
+                        continue;
+                    }
+                    let data =
+                        Buf::copy_of(&tail.parity[part.from as usize * BLOCK..part.to as usize * BLOCK]);
+                    let (index, from) = (part.index as u32, part.from as u32);
+                    let record = ParityRecord { zone, epoch, stripe, index, from, data };
+                    live.parity.add(&record, layout.chunk_blocks);
+                }
+            }
+        }
+        self.bound_burned()
+    }
+
+    /// Sees to it that relocated blocks fit in the logs. If they would take more than half of what is left
+    /// of one, the member is done without in a zone until that is rebuilt, and in its place again. If no
+    /// member can be done without, they may take all that is left.
+    fn bound_burned(&self) -> Result<(), ArrayError> {
+        let superblock = self.superblock.borrow();
+        let room = (superblock.log_blocks as u64).saturating_sub(checkpoint_blocks(&superblock));
+        let blocks = |b: &Burned| b.to - b.from + 1;
+        for member in 0..self.members.len() {
+            loop {
+                let mut of_zones = BTreeMap::new();
+                for b in self.burned.borrow().iter().filter(|b| b.member as usize == member) {
+                    *of_zones.entry(b.zone).or_insert(0) += blocks(b);
+                }
+                let taken = of_zones.values().sum::<u64>();
+                if taken <= room / 2 {
+                    break;
+                }
+                let Some((zone, _)) = of_zones.into_iter().max_by_key(|(_, blocks)| *blocks) else { break };
+                let lost = self.zones.borrow()[zone as usize].lost;
+                if lost != 0 || (self.active.get().count_ones() as usize) < self.members.len() {
+                    if taken <= room {
+                        break;
+                    }
+                    return Err(ArrayError(format!(
+                        "the metadata log of member {member} has no room for what power cuts have displaced in \
+                         zone {zone}: assemble with all members"
+                    )));
+                }
+                self.zones.borrow_mut()[zone as usize].lost |= 1 << member;
+                self.unburn(ZoneIndex(zone), member);
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets the burned blocks of zones that have been reset.
+    pub fn forget_burned(&self, zones: Range<u32>) {
+        if self.layout.policy == Policy::Log {
+            for zone in zones {
+                (0..self.members.len()).for_each(|member| self.unburn(ZoneIndex(zone), member));
+            }
+        }
+    }
+
+    /// Forgets the burned blocks of a member's part of a zone, which is written anew.
+    pub fn unburn(&self, zone: ZoneIndex, member: usize) {
+        self.burned.borrow_mut().retain(|b| (b.zone, b.member as usize) != (zone.0, member));
+        if let Some(log) = &*self.members[member].log.borrow() {
+            log.live.borrow_mut().relocated.forget(zone.0, u64::MAX, &mut self.pool.borrow_mut());
+        }
+    }
+
+    /// Logs what belongs in burned blocks of a member, from block `at` of its part of a zone on: not
+    /// beyond a row.
+    pub fn relocate(&self, zone: ZoneIndex, epoch: u64, member: usize, at: u64, data: &[u8]) -> Completion {
+        let (stripe, from) = (at / self.layout.chunk_blocks, (at % self.layout.chunk_blocks) as u32);
+        let data = self.copy(data);
+        let record = ParityRecord { zone: zone.0, epoch, stripe, index: RELOCATED, from, data };
+        self.append(member, Record::Parity(record))
+    }
+
+    /// Whether some of what `member` holds of a zone is relocated.
+    pub fn has_relocated(&self, zone: ZoneIndex, member: usize) -> bool {
+        self.layout.policy == Policy::Log
+            && self.members[member]
+                .log
+                .borrow()
+                .as_ref()
+                .is_some_and(|log| log.live.borrow().relocated.has(zone.0))
+    }
+
+    /// What was read from a member, from block `at` of its part of a zone on, with relocated blocks in
+    /// their places.
+    pub fn overlay(&self, zone: ZoneIndex, member: usize, at: u64, mut data: Buf) -> Buf {
+        let log = self.members[member].log.borrow();
+        if let Some(log) = log.as_ref().filter(|_| self.has_relocated(zone, member))
+            && let Some(target) = data.as_mut()
+        {
+            let (epoch, live) = (self.zones.borrow()[zone.0 as usize].epoch, log.live.borrow());
+            for (at, block) in (at..).zip(target.chunks_exact_mut(BLOCK)) {
+                let (stripe, offset) = (at / self.layout.chunk_blocks, at % self.layout.chunk_blocks);
+                if let Some(found) = live.relocated.get(zone.0, epoch, stripe, RELOCATED as u64, offset) {
+                    block.copy_from_slice(found);
+                }
+            }
+        }
+        data
+    }
+
+    /// As [`Core::overlay`], for a piece of the stripe's row.
+    pub fn overlay_piece(&self, zone: ZoneIndex, member: usize, piece: Piece, data: Buf) -> Buf {
+        self.overlay(zone, member, piece.stripe * self.layout.chunk_blocks + piece.from, data)
+    }
+
+    /// Writes blocks of members' parts of a quiet zone, and waits for them.
+    pub async fn fill(&self, zone: &Zone, pieces: &[Held]) {
+        let mut pending = Vec::new();
+        for Held { member, lba, data, .. } in pieces {
+            if self.live(zone.index) & (1 << member) == 0 {
+                continue;
+            }
+            let (member, start) = (*member, self.start(*member, zone.index).0);
+            let mut flow = zone.flow.borrow_mut();
+            let at = lba.0 - start;
+            let (burned, rest) = split(&mut flow.positions[member], at, data.clone());
+            if let Some(burned) = burned {
+                pending.push((self.seat(member), self.relocate(zone.index, flow.epoch, member, at, &burned)));
+            }
+            if let Some((at, rest)) = rest {
+                let write = Command::write(Lba(start + at), rest, false);
+                pending.push((self.seat(member), self.submit(member, write)));
+            }
+        }
+        for (seat, completion) in pending {
+            if let Err(error) = completion.await.result {
+                self.member_failed(seat, error, "write");
+            }
+        }
+        self.barrier(self.live(zone.index)).await;
+    }
+
+    /// Makes the parity of the partial stripe of a zone that is being finished its full parity, as if the
+    /// rest were zeros.
+    pub async fn promote(&self, zone: &Zone) {
+        let layout = &self.layout;
+        let tail = zone.flow.borrow().complete;
+        let (stripe, covered) = (tail / layout.stripe_blocks(), tail % layout.stripe_blocks());
+        let member = layout.parity_member(stripe);
+        // The beginning is there already if the tail is in the last chunk.
+        let at = position(layout, member, tail);
+        let blocks = at - stripe * layout.chunk_blocks..covered.min(layout.chunk_blocks);
+        if !blocks.is_empty() {
+            let data = Buf::copy_of(
+                &zone.flow.borrow().parity[blocks.start as usize * BLOCK..blocks.end as usize * BLOCK],
+            );
+            let lba = Lba(self.start(member, zone.index).0 + at);
+            self.fill(zone, &[Held { member, lba, data, oob: Buf::default() }]).await;
+        }
+    }
+}
