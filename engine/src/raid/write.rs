@@ -831,12 +831,14 @@ impl Core {
     }
 
     /// Brings the members' zones to their full state when the capacity is not a whole number of
-    /// rows.
+    /// rows, or several zones are one, some of which a power cut may have left behind.
     pub async fn fill_zones(&self, zone: &Zone) {
         let used = self.layout.rows * self.layout.chunk_blocks;
         let zones = Zones::One(Core::physical(zone.index));
+        let aggregated = self.superblock.borrow().aggregate > 1;
+        let larger = |m: usize| self.device(m).is_some_and(|d| d.geometry().zone_capacity_blocks > used);
         let short = Core::each(self.live(zone.index))
-            .filter(|m| self.device(*m).is_some_and(|d| d.geometry().zone_capacity_blocks > used))
+            .filter(|m| aggregated || larger(*m))
             .fold(0, |mask, m| mask | 1 << m);
         self.on_all(short, "finish zone", |_| Command::Finish { zones }).await;
         self.clear_lost(zone.index).await;
