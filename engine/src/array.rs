@@ -16,7 +16,7 @@ use crate::{
         superblock::{NAME_BYTES, Superblock, SuperblockMember},
     },
     raid::{
-        Canary, Consistency,
+        Canary, Consistency, LogStep,
         core::{Core, Member},
         geometry::Layout,
         log,
@@ -132,11 +132,12 @@ pub struct Behaviour {
     /// Whether writes that are queued behind each other in a zone share a plan.
     pub join: bool,
     pub canary: Option<Canary>,
+    pub log_step: LogStep,
 }
 
 impl Default for Behaviour {
     fn default() -> Behaviour {
-        Behaviour { consistency: Consistency::default(), join: true, canary: None }
+        Behaviour { consistency: Consistency::default(), join: true, canary: None, log_step: LogStep::None }
     }
 }
 
@@ -240,8 +241,10 @@ impl Array {
         let geometries = || drives.iter().map(|drive| drive.device.geometry());
         let policy = options.policy.unwrap_or_else(|| Policy::best_for(geometries()));
         let aggregate = aggregate_for(policy, options.chunk_blocks, geometries());
+        // Where nothing keeps the writes of a zone in order, drives are used as if all had a ZRWA.
+        let used_as = if behaviour.log_step < LogStep::Unsequenced { policy } else { Policy::Zrwa };
         let prepared = |drive: &Drive| {
-            let device = prepare(runtime, drive.device.clone(), policy, aggregate)?;
+            let device = prepare(runtime, drive.device.clone(), used_as, aggregate)?;
             Some(Drive { name: drive.name.clone(), device })
         };
         let members: Vec<Drive> = drives.iter().filter_map(prepared).collect();
@@ -623,6 +626,7 @@ impl Core {
             volatile: Cell::new(false),
             generation: Cell::new(superblock_event as u32),
             canary: behaviour.canary,
+            log_step: behaviour.log_step,
             members: superblock.members.iter().map(|_| Member::default()).collect(),
             active: Cell::new(0),
             failed: Cell::new(false),

@@ -9,7 +9,7 @@
 //! checkpoint and never holds more than one active metadata zone. A zone is reset as soon as the other
 //! one has its checkpoint, and nothing waits for that until its turn comes.
 
-use super::{core::Core, geometry::Layout, policy::Policy};
+use super::{LogStep, core::Core, geometry::Layout, policy::Policy};
 use crate::{
     buf::{BLOCK, Buf, BufPool},
     device::{Command, Completer, Completion, DeviceError, Done, Geometry, Status, ZonedDevice, Zones},
@@ -264,11 +264,25 @@ impl MetaLog {
 
     /// Queues a record; it is safe when the completion says so.
     pub fn append(self: &Rc<Self>, core: &Core, record: Record, sequence: u64) -> Completion {
+        if core.log_step >= LogStep::Unsequenced && matches!(record, Record::Parity(_)) {
+            return self.write_beside(core, record);
+        }
         let (completer, completion) = core.slots.pair();
         self.live.borrow_mut().apply(&record, &core.layout);
         self.queue.borrow_mut().push_back((Some(record), sequence, completer));
         self.work.open();
         completion
+    }
+
+    /// Writes partial parity at once, whatever is on its way in the log.
+    fn write_beside(&self, core: &Core, record: Record) -> Completion {
+        let lba = Lba(self.lba(self.zone.get()).0 + self.wp_blocks.get());
+        let data = match record {
+            Record::Parity(parity) if core.log_step == LogStep::NoHeader => parity.data,
+            record => record.encode(self.origin(lba.0), 0),
+        };
+        self.wp_blocks.set(self.wp_blocks.get() + data.blocks());
+        self.device.submit(Command::write(lba, data, false))
     }
 
     /// Queues a checkpoint.

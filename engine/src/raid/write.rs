@@ -16,7 +16,7 @@
 //! implicitly, and nothing of stripe `s − D` is needed any more when its slots are overwritten.
 
 use super::{
-    Canary, Consistency,
+    Canary, Consistency, LogStep,
     core::{Core, Seat},
     geometry::{MAX_MEMBERS, Place},
     inplace, log, parity,
@@ -216,6 +216,7 @@ impl Core {
             (flow.open, flow.opening) = (true, true);
         }
         let (zones, zrwa) = (Zones::One(Core::physical(zone.index)), self.layout.policy.uses_zrwa());
+        let zrwa = zrwa || self.log_step >= LogStep::Zrwa;
         self.on_all(self.live(zone.index), "open zone", |_| Command::Open { zones, zrwa }).await;
         if self.layout.policy == Policy::InPlace {
             self.begin_generation(&zone, 0).await;

@@ -79,7 +79,7 @@ pub const CANARIES: [(&str, Canary, Policy); 11] = [
 
 impl ArrayMaker {
     fn behaviour(&self, join: bool) -> Behaviour {
-        Behaviour { consistency: self.consistency, join, canary: self.canary }
+        Behaviour { consistency: self.consistency, join, canary: self.canary, ..Behaviour::default() }
     }
 }
 
