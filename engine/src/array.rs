@@ -16,7 +16,7 @@ use crate::{
         superblock::{NAME_BYTES, Superblock, SuperblockMember},
     },
     raid::{
-        Canary, Consistency,
+        Canary, Consistency, LogStep,
         core::{Core, Member},
         geometry::Layout,
         log,
@@ -117,9 +117,9 @@ pub struct ArrayError(pub String);
 pub struct Tails {
     /// [`Array::assembly`] of the array that the process ran.
     pub assembly: u64,
-    /// For each logical zone the end, in blocks, of the writes and appends that have completed: raised
-    /// before anybody is told of the completion, and set to 0 with a reset before anybody is told of
-    /// that.
+    /// For each logical zone the largest [`Done::tail`] of the writes and appends that have completed:
+    /// raised before anybody is told of the completion, and set to 0 with a reset before anybody is
+    /// told of that.
     pub blocks: Vec<u64>,
 }
 
@@ -129,10 +129,19 @@ pub struct Tails {
 pub struct Array(Rc<Core>);
 
 /// How an array shall behave in experiments and tests; the default everywhere else.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct Behaviour {
     pub consistency: Consistency,
+    /// Whether writes that are queued behind each other in a zone share a plan.
+    pub join: bool,
     pub canary: Option<Canary>,
+    pub log_step: LogStep,
+}
+
+impl Default for Behaviour {
+    fn default() -> Behaviour {
+        Behaviour { consistency: Consistency::default(), join: true, canary: None, log_step: LogStep::None }
+    }
 }
 
 /// What [`examine`] finds on a drive.
@@ -235,8 +244,10 @@ impl Array {
         let geometries = || drives.iter().map(|drive| drive.device.geometry());
         let policy = options.policy.unwrap_or_else(|| Policy::best_for(geometries()));
         let aggregate = aggregate_for(policy, options.chunk_blocks, geometries());
+        // Where nothing keeps the writes of a zone in order, drives are used as if all had a ZRWA.
+        let used_as = if behaviour.log_step < LogStep::Unsequenced { policy } else { Policy::Zrwa };
         let prepared = |drive: &Drive| {
-            let device = prepare(runtime, drive.device.clone(), policy, aggregate)?;
+            let device = prepare(runtime, drive.device.clone(), used_as, aggregate)?;
             Some(Drive { name: drive.name.clone(), device })
         };
         let members: Vec<Drive> = drives.iter().filter_map(prepared).collect();
@@ -616,9 +627,11 @@ impl Core {
             table: RefCell::new(ZoneTable::new(&geometry)),
             geometry,
             consistency: behaviour.consistency,
+            join: behaviour.join,
             volatile: Cell::new(false),
             generation: Cell::new(superblock_event as u32),
             canary: behaviour.canary,
+            log_step: behaviour.log_step,
             members: superblock.members.iter().map(|_| Member::default()).collect(),
             active: Cell::new(0),
             failed: Cell::new(false),
@@ -702,8 +715,12 @@ impl Core {
                 Verdict::Open(tail) | Verdict::Finish(Some(tail)) => tail.blocks,
                 _ => return None,
             };
-            let present = self.zones.borrow()[zone as usize].epoch == epoch;
-            present.then_some(tail / self.layout.stripe_blocks())
+            let first = match self.layout.policy {
+                // What takes the place of logged versions has not been written yet.
+                Policy::InPlace => 0,
+                _ => tail / self.layout.stripe_blocks(),
+            };
+            (self.zones.borrow()[zone as usize].epoch == epoch).then_some(first)
         };
         for member in &self.members {
             if let Some(log) = &*member.log.borrow() {
@@ -727,6 +744,9 @@ impl Core {
                 member.active = self.active.get() & (1 << m) != 0;
             }
         }
+        // What was decided rests on what the drives hold. If a process has died and the power goes only
+        // now, no checkpoint may speak of what was lost with a cache.
+        self.flush_caches(self.active.get()).await;
         let logs: Vec<_> = self.members.iter().map(|m| m.log.borrow().clone()).collect();
         for (member, log) in logs.into_iter().enumerate() {
             let Some(log) = log else { continue };
@@ -878,6 +898,13 @@ fn plan(
             .map(|member| SuperblockMember { uuid: member_uuid(array, member, 1), active: true })
             .collect(),
     };
+    if policy == Policy::Log {
+        // Partial parity of all active zones has to fit in a log, beside what is written to it.
+        let room = geometries().map(|g| log_blocks(g, policy)).min().unwrap_or(0) / 2;
+        while checkpoint_blocks(&superblock) > room && superblock.max_active > 1 {
+            superblock.max_active -= 1;
+        }
+    }
     let log_blocks = match policy {
         // What is left is for relocated blocks.
         Policy::Log => checkpoint_blocks(&superblock).max(rows * chunk),

@@ -13,7 +13,7 @@ use crate::{
         record::{Burned, Record, ZoneRecord},
         superblock::Superblock,
     },
-    raid::{Canary, Consistency},
+    raid::{Canary, Consistency, LogStep},
     runtime::{Gate, Runtime},
     zone::{Lba, ZoneIndex, ZoneTable},
 };
@@ -54,11 +54,14 @@ pub struct Core {
     /// Of the array.
     pub geometry: Geometry,
     pub consistency: Consistency,
+    /// Whether writes that are queued behind each other in a zone share a plan.
+    pub join: bool,
     /// Whether a drive that is or was here may lose completed writes in a power cut.
     pub volatile: Cell<bool>,
     /// Policy `inplace`: number of this assembly, in the metadata of every block that it writes.
     pub generation: Cell<u32>,
     pub canary: Option<Canary>,
+    pub log_step: LogStep,
     pub members: Vec<Member>,
     /// Members (bits) that belong to the array and have a drive.
     pub active: Cell<u32>,
