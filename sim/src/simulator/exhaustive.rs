@@ -186,6 +186,7 @@ impl Case {
             members: self.members,
             drive,
             mixed: false,
+            unwritten_fails: false,
             chunk_blocks: self.chunk_blocks,
             load: Load { queue_depth: 2, ..Load::default() },
             pace,
