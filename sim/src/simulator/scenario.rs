@@ -87,6 +87,8 @@ pub struct Scenario {
     /// Reads of blocks that were never written fail, instead of giving zeros.
     pub unwritten_fails: bool,
     pub chunk_blocks: u64,
+    /// Whether the array joins writes.
+    pub join: bool,
     pub load: Load,
     pub pace: Pace,
     pub misfortune: Misfortune,
@@ -118,6 +120,7 @@ impl Scenario {
             drive,
             mixed: !small_zones && rng.chance(1, 4),
             unwritten_fails: rng.chance(1, 4),
+            join: rng.chance(3, 4),
         }
     }
 }
