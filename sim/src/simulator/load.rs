@@ -374,6 +374,11 @@ impl World<'_> {
                 Some(done) => {
                     let op = self.ops.remove(index);
                     self.complete(op.kind, done)?;
+                    if !self.in_order && self.rng.chance(1, 4) {
+                        // Whatever comes next may come between two answers.
+                        self.ready = true;
+                        return Ok(());
+                    }
                 }
                 None => index += 1,
             }
@@ -391,10 +396,12 @@ impl World<'_> {
             };
         }
         if let Err(error) = done.result {
-            if let Kind::Write { zone, life, .. } = kind
-                && self.oracle.is_overtaken(zone, life)
-                && matches!(error, DeviceError::Status(_))
-            {
+            let overtaken = match kind {
+                Kind::Write { zone, life, .. } => self.oracle.is_overtaken(zone, life).then_some(zone),
+                Kind::Read { point, .. } => self.oracle.is_reset_since(point).then_some(point.zone),
+                _ => None,
+            };
+            if let (Some(zone), DeviceError::Status(_)) = (overtaken, error) {
                 self.oracle.zones[zone as usize].end();
                 return Ok(());
             }
@@ -408,7 +415,7 @@ impl World<'_> {
                     let what = format!("an append to zone {zone} landed at block {}", done.lba.0);
                     return Err(Failure(format!("{what}, which is not the end of the writes before it")));
                 }
-                self.oracle.written(zone, life, end, fua);
+                self.oracle.written(zone, life, end, done.tail, fua);
             }
             Kind::Read { point, blocks } => {
                 if done.data.blocks() != blocks {

@@ -124,9 +124,11 @@ fn scenario() -> Scenario {
     };
     Scenario {
         policy: Policy::Zrwa,
+        join: true,
         members: MEMBERS,
         drive,
         mixed: false,
+        unwritten_fails: false,
         chunk_blocks: CHUNK_BLOCKS,
         load: Load { queue_depth: 1, ..Load::default() },
         pace,
