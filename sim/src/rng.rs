@@ -52,6 +52,32 @@ impl Rng {
         self.below(den) < num
     }
 
+    /// A number from an exponential distribution with mean 1, by von Neumann's method: it only
+    /// compares, while logarithms may differ from one machine to another.
+    pub fn exponential(&mut self) -> f64 {
+        let mut whole = 0.0;
+        loop {
+            let first = self.unit();
+            let (mut last, mut falling) = (first, 1);
+            loop {
+                let next = self.unit();
+                if next >= last {
+                    break;
+                }
+                (last, falling) = (next, falling + 1);
+            }
+            if falling % 2 == 1 {
+                return whole + first;
+            }
+            whole += 1.0;
+        }
+    }
+
+    /// A number from 0 up to, but not including 1.
+    fn unit(&mut self) -> f64 {
+        (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
     /// One of `items`.
     ///
     /// # Panics
@@ -111,5 +137,16 @@ mod tests {
         items.sort_unstable();
         assert_eq!(items, (0..100).collect::<Vec<_>>());
         assert!((0..100).all(|_| rng.range(3..5) >= 3 && rng.range(3..5) < 5));
+    }
+
+    #[test]
+    fn exponential_numbers_have_mean_and_deviation_1() {
+        let mut rng = Rng::new(11);
+        let numbers: Vec<f64> = (0..100_000).map(|_| rng.exponential()).collect();
+        let mean = numbers.iter().sum::<f64>() / 1e5;
+        let variance = numbers.iter().map(|n| (n - mean).powi(2)).sum::<f64>() / 1e5;
+        assert!((mean - 1.0).abs() < 0.02 && (variance - 1.0).abs() < 0.05, "{mean}, {variance}");
+        let beyond = numbers.iter().filter(|n| **n > 3.0).count() as f64 / 1e5;
+        assert!((beyond - (-3.0f64).exp()).abs() < 0.003, "{beyond}");
     }
 }

@@ -62,6 +62,12 @@ impl Row {
     pub fn holds(&self) -> bool {
         self.error_percent.abs() <= self.bound_percent
     }
+
+    /// This row is missed, by at most `percent`, and this is why.
+    fn missed(&mut self, percent: f64, why: &'static str) {
+        self.bound_percent = percent;
+        self.miss = Some(why);
+    }
 }
 
 /// All rows of a drive, and what is the same in those that come next.
@@ -87,14 +93,6 @@ impl Table {
         });
         let last = self.rows.len() - 1;
         &mut self.rows[last]
-    }
-}
-
-impl Row {
-    /// This row is missed, by at most `percent`, and this is why.
-    fn missed(&mut self, percent: f64, why: &'static str) {
-        self.bound_percent = percent;
-        self.miss = Some(why);
     }
 }
 

@@ -130,10 +130,10 @@ impl Hardware {
         stations.read_firmware.serve(self.clock.now_ns(), service)
     }
 
-    /// When so many blocks have come from the host.
+    /// When so many blocks have come from the host. A command without data waits for nobody.
     fn transfer_in(&self, blocks: u64) -> u64 {
-        let transfer = transfer_ns(blocks, self.timing.write_link_mb_s);
-        self.stations.borrow_mut().write_link.serve(self.clock.now_ns(), transfer)
+        let (now, transfer) = (self.clock.now_ns(), transfer_ns(blocks, self.timing.write_link_mb_s));
+        if blocks == 0 { now } else { self.stations.borrow_mut().write_link.serve(now, transfer) }
     }
 
     /// When so many blocks have gone to the host.
@@ -149,9 +149,10 @@ impl Hardware {
         stations.resets.serve(self.clock.now_ns(), service)
     }
 
-    /// Takes `blocks` blocks from the host, of which, or instead of which, `buffered` go to the
-    /// write buffer. No more than a program unit enters the buffer at a time, so that a large
-    /// write waits behind others once for each of its units.
+    /// Takes a write of `blocks` blocks in, or none, of which `buffered` need room in the write
+    /// buffer: the same ones, or those that the write pointer passes where the ZRWA is memory. No
+    /// more than a program unit enters at a time, so that a large write waits behind others once
+    /// for each of its units.
     pub fn take(
         self: &Rc<Self>,
         zone: u32,
@@ -333,13 +334,7 @@ impl Buffer {
 
 /// A service time with this mean, exponentially distributed.
 fn exponential_ns(rng: &mut Option<Rng>, mean_us: f64) -> u64 {
-    ns(match rng {
-        Some(rng) => {
-            let unit = (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
-            -(1.0 - unit).ln() * mean_us
-        }
-        None => mean_us,
-    })
+    ns(mean_us * rng.as_mut().map_or(1.0, Rng::exponential))
 }
 
 pub(super) fn ns(us: f64) -> u64 {
