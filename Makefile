@@ -14,7 +14,7 @@ DESTDIR ?=
 BINDIR := $(PREFIX)/bin
 TARGET := target/release
 
-.PHONY: demo test test-long lint check simulate exhaustive guest guest-packages bench man install
+.PHONY: demo test test-long lint check simulate exhaustive guest guest-packages bench lab man install
 
 demo:
 	$(CARGO) run --release -p zoneraid -- demo
@@ -54,6 +54,9 @@ guest-packages:
 
 bench:
 	$(CARGO) bench -p zoneraid --bench cost
+
+lab:
+	$(CARGO) run --quiet --release -p zoneraid-lab -- report target/lab/index.html
 
 man:
 	$(CARGO) run --quiet --release -p zoneraid -- man target/man

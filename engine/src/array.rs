@@ -6,6 +6,7 @@
 //! [`Array::take_over`], repaired with [`Array::attach`] and [`Array::rebuild`].
 
 use crate::{
+    aggregate::Aggregated,
     buf::{BLOCK, Buf, BufPool, Source},
     device::{Command, Completion, DeviceError, Done, Geometry, Status, ZonedDevice, Zones},
     format::{
@@ -15,13 +16,13 @@ use crate::{
         superblock::{NAME_BYTES, Superblock, SuperblockMember},
     },
     raid::{
-        Canary, Consistency,
+        Canary, Consistency, LogStep,
         core::{Core, Member},
         geometry::Layout,
         log,
         metalog::{Live, META_ZONES, MetaLog, checkpoint_blocks, log_blocks},
         policy::Policy,
-        recover::{Candidate, Verdict, ZoneView, decide_members, scan},
+        recover::{AGGREGATES, Candidate, Verdict, ZoneView, decide_members, prepare, scan},
     },
     runtime::{Gate, Runtime},
     zone::{ZoneIndex, ZoneInfo, ZoneState, ZoneTable},
@@ -129,6 +130,7 @@ pub struct Array(Rc<Core>);
 pub struct Behaviour {
     pub consistency: Consistency,
     pub canary: Option<Canary>,
+    pub log_step: LogStep,
 }
 
 /// What [`examine`] finds on a drive.
@@ -145,8 +147,8 @@ pub struct Examined {
 }
 
 /// Reads what zoneraid has written on a drive; writes nothing.
-pub async fn examine(drive: &Drive) -> Result<Examined, ArrayError> {
-    let (candidates, damaged) = scan(vec![drive.clone()]).await?;
+pub async fn examine(runtime: &Runtime, drive: &Drive) -> Result<Examined, ArrayError> {
+    let (candidates, damaged) = scan(runtime, vec![drive.clone()]).await?;
     let Some(candidate) = candidates.first() else {
         return Err(ArrayError(damaged.into_iter().next().unwrap_or_default()));
     };
@@ -176,10 +178,10 @@ async fn look(
     tails: Option<&Tails>,
     behaviour: Behaviour,
 ) -> Result<(Rc<Core>, Vec<(ZoneIndex, Verdict)>, u64), ArrayError> {
-    let (candidates, damaged) = scan(drives).await?;
+    let (candidates, damaged) = scan(runtime, drives).await?;
     let found = decide_members(candidates, &damaged)?;
     for candidate in found.members.iter().flatten() {
-        check_drive(&candidate.drive.name, &*candidate.drive.device, &found.superblock)?;
+        check_drive(&candidate.drive.name, &*candidate.device, &found.superblock)?;
     }
     let mut present = found.members.iter().flatten().map(|candidate| candidate.drive.device.geometry());
     let geometry = array_geometry(&found.superblock, present.any(|geometry| geometry.volatile_cache));
@@ -194,9 +196,11 @@ async fn look(
     let zones = (found.zones, found.burned);
     let core = Core::new(runtime, found.superblock, geometry, zones, found.sequence, behaviour);
     for (role, candidate) in found.members.into_iter().enumerate() {
-        let Some(Candidate { drive, log }) = candidate else { continue };
-        let log = MetaLog::new(&core, role, drive.device.clone(), log.zone, log.generation, log.live);
-        core.put(role, drive.name, log);
+        let Some(Candidate { drive: Drive { name, device: drive }, device, log }) = candidate else {
+            continue;
+        };
+        let log = MetaLog::new(&core, role, drive, device, log.zone, log.generation, log.live);
+        core.put(role, name, log);
     }
     for (member, note) in core.members.iter().zip(found.notes) {
         *member.note.borrow_mut() = note;
@@ -226,24 +230,31 @@ impl Array {
         drives: Vec<Drive>,
         behaviour: Behaviour,
     ) -> Result<Array, ArrayError> {
-        let superblock = plan(&options, &drives)?;
-        let volatile = drives.iter().any(|drive| drive.device.geometry().volatile_cache);
-        let geometry = array_geometry(&superblock, volatile);
-        for drive in &drives {
+        let geometries = || drives.iter().map(|drive| drive.device.geometry());
+        let policy = options.policy.unwrap_or_else(|| Policy::best_for(geometries()));
+        let aggregate = aggregate_for(policy, options.chunk_blocks, geometries());
+        // Where nothing keeps the writes of a zone in order, drives are used as if all had a ZRWA.
+        let used_as = if behaviour.log_step < LogStep::Unsequenced { policy } else { Policy::Zrwa };
+        let prepared = |drive: &Drive| {
+            let device = prepare(runtime, drive.device.clone(), used_as, aggregate)?;
+            Some(Drive { name: drive.name.clone(), device })
+        };
+        let members: Vec<Drive> = drives.iter().filter_map(prepared).collect();
+        let superblock = plan(&options, policy, aggregate, &members)?;
+        let geometry = array_geometry(&superblock, geometries().any(|geometry| geometry.volatile_cache));
+        for drive in &members {
             let done = drive.device.submit(Command::Reset { zones: Zones::All }).await;
             done.result
                 .map_err(|error| ArrayError(format!("{}: resetting it failed: {error}", drive.name)))?;
         }
         let zones = vec![ZoneRecord::default(); superblock.zones as usize];
         let core = Core::new(runtime, superblock, geometry, (zones, Vec::new()), 1, behaviour);
-        for (member, drive) in drives.into_iter().enumerate() {
+        for (member, (drive, Drive { name, device })) in drives.into_iter().zip(members).enumerate() {
             // The other zone than the one before the first.
-            let log = MetaLog::new(&core, member, drive.device.clone(), 1, 0, Live::default());
-            core.put(member, drive.name.clone(), log.clone());
+            let log = MetaLog::new(&core, member, drive.device, device, 1, 0, Live::default());
+            core.put(member, name.clone(), log.clone());
             let written = log.checkpoint(&core).await;
-            written.map_err(|error| {
-                ArrayError(format!("{}: writing its metadata failed: {error}", drive.name))
-            })?;
+            written.map_err(|error| ArrayError(format!("{name}: writing its metadata failed: {error}")))?;
         }
         core.start_members();
         Ok(Array(core))
@@ -312,7 +323,22 @@ impl Array {
 
     /// Whether `drive` could take the place of a member; otherwise the error says what it lacks.
     pub fn accepts(&self, drive: &Drive) -> Result<(), ArrayError> {
-        check_drive(&drive.name, &*drive.device, &self.0.superblock.borrow())
+        self.prepare(drive).map(|_| ())
+    }
+
+    /// The drive as a member uses it, if it could be one.
+    fn prepare(&self, drive: &Drive) -> Result<Rc<dyn ZonedDevice>, ArrayError> {
+        let superblock = self.0.superblock.borrow();
+        let aggregate = superblock.aggregate;
+        let device = prepare(&self.0.runtime, drive.device.clone(), superblock.policy, aggregate);
+        let device = device.ok_or_else(|| {
+            ArrayError(format!(
+                "{}: {aggregate} of its zones cannot be used as one, as this array needs",
+                drive.name
+            ))
+        })?;
+        check_drive(&drive.name, &*device, &superblock)?;
+        Ok(device)
     }
 
     /// Puts a drive in the place of `member`, which must be out, to be rebuilt. Every zone of the
@@ -328,14 +354,14 @@ impl Array {
         if core.active.get() & (1 << member) != 0 {
             return Err(ArrayError(format!("member {member} is in use: fail it first")));
         }
-        self.accepts(&drive)?;
+        let device = self.prepare(&drive)?;
         let used =
             |m: &Member| m.log.borrow().as_ref().is_some_and(|log| Rc::ptr_eq(&log.drive, &drive.device));
         if Core::each(core.active.get()).any(|m| used(&core.members[m])) {
             return Err(ArrayError(format!("{} is a member of this array already", drive.name)));
         }
         let problem = |error| ArrayError(format!("{}: {error}", drive.name));
-        drive.device.submit(Command::Reset { zones: Zones::All }).await.result.map_err(problem)?;
+        device.submit(Command::Reset { zones: Zones::All }).await.result.map_err(problem)?;
         core.membership_settled().await;
         let event = core.next_sequence();
         {
@@ -351,7 +377,7 @@ impl Array {
                 record.lost |= (!empty as u32) << member;
             }
         }
-        let log = MetaLog::new(core, member, drive.device.clone(), 1, 0, Live::default());
+        let log = MetaLog::new(core, member, drive.device.clone(), device, 1, 0, Live::default());
         place.read_errors.set(0);
         place.write_errors.set(0);
         place.note.borrow_mut().clear();
@@ -591,6 +617,7 @@ impl Core {
             volatile: Cell::new(false),
             generation: Cell::new(superblock_event as u32),
             canary: behaviour.canary,
+            log_step: behaviour.log_step,
             members: superblock.members.iter().map(|_| Member::default()).collect(),
             active: Cell::new(0),
             failed: Cell::new(false),
@@ -766,8 +793,33 @@ fn member_uuid(array: Uuid, member: usize, event: u64) -> Uuid {
     Uuid(uuid)
 }
 
+/// How many zones of the drives are used as one: more than 1 if their ZRWAs do not hold two chunks. Then they
+/// get four, as much as it takes to hold write pointers back (ZRAID §4.4, §6.5).
+fn aggregate_for<'a>(
+    policy: Policy,
+    chunk_blocks: u64,
+    drives: impl Iterator<Item = &'a Geometry> + Clone,
+) -> u32 {
+    let holds = |chunks: u64, aggregate: u32| {
+        drives.clone().all(|drive| {
+            let zrwa = Aggregated::geometry_of(drive, aggregate).and_then(|geometry| geometry.zrwa);
+            zrwa.is_some_and(|zrwa| zrwa.size_blocks >= chunks * chunk_blocks)
+        })
+    };
+    let too_small = |drive: &Geometry| drive.zrwa.is_some_and(|zrwa| zrwa.size_blocks < 2 * chunk_blocks);
+    if !policy.uses_zrwa() || !drives.clone().any(too_small) {
+        return 1;
+    }
+    AGGREGATES.into_iter().find(|aggregate| holds(4, *aggregate)).unwrap_or(1)
+}
+
 /// The superblock of a new array; refuses what cannot be.
-fn plan(options: &CreateOptions, drives: &[Drive]) -> Result<Superblock, ArrayError> {
+fn plan(
+    options: &CreateOptions,
+    policy: Policy,
+    aggregate: u32,
+    drives: &[Drive],
+) -> Result<Superblock, ArrayError> {
     let fail = |message: String| Err(ArrayError(message));
     if options.name.is_empty() || options.name.len() > NAME_BYTES {
         return fail(format!("an array's name has 1 to {NAME_BYTES} bytes"));
@@ -779,8 +831,6 @@ fn plan(options: &CreateOptions, drives: &[Drive]) -> Result<Superblock, ArrayEr
     if !chunk.is_power_of_two() || !(2..=4096).contains(&chunk) {
         return fail("the chunk size must be a power of two from 8 KiB to 16 MiB".into());
     }
-    let policy =
-        options.policy.unwrap_or_else(|| Policy::best_for(drives.iter().map(|d| d.device.geometry())));
     let distance = match policy {
         Policy::Log => log::IN_FLIGHT_STRIPES,
         Policy::Zrwa | Policy::InPlace => distance_in_zrwa(chunk, drives)?,
@@ -822,7 +872,7 @@ fn plan(options: &CreateOptions, drives: &[Drive]) -> Result<Superblock, ArrayEr
         log_blocks: 0,
         assembly: 1,
         policy,
-        aggregate: 1,
+        aggregate,
         members: (0..drives.len())
             .map(|member| SuperblockMember { uuid: member_uuid(array, member, 1), active: true })
             .collect(),

@@ -181,7 +181,7 @@ impl Done {
 }
 
 /// Why a device did not do what it was asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub enum DeviceError {
     /// The device refused the command or failed in it.
     #[error("{0}")]

@@ -6,6 +6,7 @@
 //! [`raid::zrwa`] has understood the system.
 #![forbid(unsafe_code)]
 
+pub mod aggregate;
 pub mod array;
 pub mod buf;
 pub mod device;

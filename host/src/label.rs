@@ -4,6 +4,7 @@ use engine::{
     array::{Drive, examine},
     device::Command,
     format::superblock::SuperblockMember,
+    runtime::Runtime,
     zone::{ZoneIndex, ZoneState},
 };
 
@@ -37,7 +38,7 @@ pub enum Content {
 }
 
 /// Finds out what is on `drive`.
-pub async fn read(drive: Drive) -> Content {
+pub async fn read(runtime: &Runtime, drive: Drive) -> Content {
     let count = drive.device.geometry().zones;
     let report = drive.device.submit(Command::Report { first: ZoneIndex(0), count }).await;
     if let Err(error) = report.result {
@@ -46,7 +47,7 @@ pub async fn read(drive: Drive) -> Content {
     if report.zones.iter().all(|zone| zone.state == ZoneState::Empty) {
         return Content::Blank;
     }
-    match examine(&drive).await {
+    match examine(runtime, &drive).await {
         Ok(found) => Content::Member(Label {
             uuid: found.superblock.array.0,
             name: found.superblock.name,

@@ -117,19 +117,19 @@ impl OpenDrive {
             reactor.offload(|| std::thread::sleep(TRY_EVERY)).await?;
         };
         let mut drive = OpenDrive { path: path.to_path_buf(), device, content: Content::Blank };
-        drive.look_again().await;
+        drive.look_again(reactor).await;
         Ok(drive)
     }
 
     fn look(reactor: &Reactor, path: &Path, device: Rc<dyn ZonedDevice>) -> Result<OpenDrive> {
         let mut drive = OpenDrive { path: path.to_path_buf(), device, content: Content::Blank };
-        drive.content = reactor.wait(label::read(drive.drive()))?;
+        drive.content = reactor.wait(label::read(reactor.runtime(), drive.drive()))?;
         Ok(drive)
     }
 
     /// Reads the superblock again.
-    pub async fn look_again(&mut self) {
-        self.content = label::read(self.drive()).await;
+    pub async fn look_again(&mut self, reactor: &Reactor) {
+        self.content = label::read(reactor.runtime(), self.drive()).await;
     }
 
     /// The drive as the engine wants it.

@@ -46,7 +46,8 @@ fn in_log(record: &Cell<(Cause, u64)>, block: &[u8]) -> Cause {
         record.set((cause, left - 1));
         return cause;
     }
-    let Some(header) = Header::read(block) else { return Cause::Metadata };
+    // Only partial parity ever comes without a header, and only when that is measured (ZRAID §6.3).
+    let Some(header) = Header::read(block) else { return Cause::PartialParity };
     let more = header.payload_bytes as u64 / BLOCK as u64;
     let (first, rest) = match header.kind == PARITY {
         true => (Cause::Header, Cause::PartialParity),

@@ -12,6 +12,8 @@ pub struct Row {
     /// Requests of a job that are on their way.
     pub depth: u32,
     pub mb_s: f64,
+    /// Of reads beside the writes; 0 without any.
+    pub read_mb_s: f64,
     /// Blocks that stay on flash, for each block of the host's.
     pub flash_write_amplification: f64,
     /// What the paper says, where it publishes a number.
@@ -105,6 +107,12 @@ impl Claim {
         } else {
             Verdict::Missed
         };
+        Claim { what: what.into(), paper, ours, verdict, why: why.into() }
+    }
+
+    /// Compares quantities that are no gains: they match within a quarter.
+    pub fn share(what: impl Into<String>, paper: f64, ours: f64, why: impl Into<String>) -> Claim {
+        let verdict = if (ours / paper - 1.0).abs() <= 0.25 { Verdict::Matched } else { Verdict::Missed };
         Claim { what: what.into(), paper, ours, verdict, why: why.into() }
     }
 }

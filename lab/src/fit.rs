@@ -92,13 +92,8 @@ fn read(output: &Value) -> Result<Vec<Sample>> {
         let size = option("bs").unwrap_or("4k");
         let bytes = bytes(size).with_context(|| format!("block size {size} is not understood"))?;
         let depth = count("iodepth").context("iodepth is no number")?;
-        let clones = if job["job options"]["group_reporting"].is_null()
-            && output["global options"]["group_reporting"].is_null()
-        {
-            1.0
-        } else {
-            count("numjobs").context("numjobs is no number")?
-        };
+        // Clones of a job come one by one, or all in one with group_reporting.
+        let in_flight = depth * count("numjobs").context("numjobs is no number")?;
         for (direction, write) in [("read", false), ("write", true)] {
             let measured = &job[direction];
             let iops = measured["iops"].as_f64().unwrap_or(0.0);
@@ -117,9 +112,8 @@ fn read(output: &Value) -> Result<Vec<Sample>> {
                         (sample.latency_us * sample.iops + latency_us * iops) / (sample.iops + iops);
                     sample.mb_s += mb_s;
                     sample.iops += iops;
-                    sample.in_flight += depth * clones;
                 })
-                .or_insert(Sample { write, bytes, in_flight: depth * clones, mb_s, iops, latency_us });
+                .or_insert(Sample { write, bytes, in_flight, mb_s, iops, latency_us });
         }
     }
     Ok(samples.into_values().collect())
@@ -236,7 +230,6 @@ mod tests {
                 "jobname": format!("{direction} {zones} {kib} {depth}"),
                 "job options": {
                     "bs": format!("{kib}k"), "iodepth": depth.to_string(), "numjobs": zones.to_string(),
-                    "group_reporting": "1",
                 },
                 direction: figures,
             })

@@ -39,22 +39,19 @@ fn draw(plot: &Plot, out: &mut String) -> Result<(), Box<dyn std::error::Error>>
     let root = SVGBackend::with_string(out, SIZE).into_drawing_area();
     let values = plot.lines.iter().flat_map(|line| line.values.iter().flatten().copied());
     let most = values.chain(plot.limits.iter().map(|limit| limit.1)).fold(1.0, f64::max);
-    let last = plot.places.len().saturating_sub(1) as f64;
+    let last = plot.places.len().saturating_sub(1) as i32;
     let mut chart = ChartBuilder::on(&root)
         .caption(&plot.title, (FONT, 15))
         .margin(8)
         .x_label_area_size(34)
         .y_label_area_size(52)
-        .build_cartesian_2d(-0.25..last + 0.25, 0.0..most * 1.08)?;
-    let name_of = |x: &f64| {
-        let near = (x - x.round()).abs() < 0.01 && *x >= 0.0;
-        near.then(|| plot.places.get(x.round() as usize).cloned()).flatten().unwrap_or_default()
-    };
+        .build_cartesian_2d(0..last.max(1), 0.0..most * 1.08)?;
+    let name_of = |x: &i32| plot.places.get(*x as usize).cloned().unwrap_or_default();
     chart
         .configure_mesh()
         .disable_x_mesh()
         .light_line_style(WHITE.mix(0.0))
-        .x_labels(plot.places.len() * 2)
+        .x_labels(plot.places.len())
         .x_label_formatter(&name_of)
         .y_label_formatter(&|y| format!("{y:.0}"))
         .x_desc(&plot.x)
@@ -63,15 +60,15 @@ fn draw(plot: &Plot, out: &mut String) -> Result<(), Box<dyn std::error::Error>>
         .axis_desc_style((FONT, 12))
         .draw()?;
     for (name, limit) in &plot.limits {
-        let ends = [(-0.25, *limit), (last + 0.25, *limit)];
+        let ends = [(0, *limit), (last, *limit)];
         chart.draw_series(DashedLineSeries::new(ends, 5, 4, BLACK.mix(0.5).stroke_width(1)))?;
-        let label = Text::new(name.clone(), (-0.2, *limit + most * 0.035), (FONT, 10));
+        let label = Text::new(name.clone(), (0, *limit + most * 0.05), (FONT, 10));
         chart.draw_series([label])?;
     }
     for (index, line) in plot.lines.iter().enumerate() {
         let colour = colour(&line.name, index);
         let points =
-            || line.values.iter().enumerate().filter_map(|(place, value)| Some((place as f64, (*value)?)));
+            || line.values.iter().enumerate().filter_map(|(place, value)| Some((place as i32, (*value)?)));
         let series = chart.draw_series(LineSeries::new(points(), colour.stroke_width(2)))?;
         series
             .label(&line.name)

@@ -1,7 +1,7 @@
 //! All figures as one HTML page that needs nothing else.
 
 use crate::{
-    figure::{Claim, Figure, Row, Table},
+    figure::{Claim, Figure, Row, Table, Verdict, Written},
     plot,
 };
 use std::fmt::Write;
@@ -76,9 +76,9 @@ fn claims(out: &mut String, claims: &[Claim]) {
     out.push_str("<table><tr><th>published</th><th>paper</th><th>here</th><th>matched</th><th></th></tr>\n");
     for claim in claims {
         let class = match claim.verdict {
-            crate::figure::Verdict::Matched => "matched",
-            crate::figure::Verdict::Direction => "direction",
-            crate::figure::Verdict::Missed => "missed",
+            Verdict::Matched => "matched",
+            Verdict::Direction => "direction",
+            Verdict::Missed => "missed",
         };
         let _ = writeln!(
             out,
@@ -142,6 +142,20 @@ pub fn points(rows: &[Row]) -> Table {
             format!("{:.0}", row.writes_per_mib),
             format!("{:.1}", row.explicit_flushes_per_mib),
         ]);
+    }
+    table
+}
+
+/// What measured rows wrote, by cause.
+pub fn written(rows: &[Row]) -> Table {
+    let causes = Written::default().causes();
+    let mut header = vec!["blocks for each of the host's", "KiB", "zones"];
+    header.extend(causes.iter().map(|cause| cause.0));
+    let mut table = Table::new("", &header);
+    for row in rows {
+        let mut cells = vec![row.system.clone(), row.request_kib.to_string(), row.zones.to_string()];
+        cells.extend(row.written.causes().iter().map(|cause| format!("{:.3}", cause.1)));
+        table.rows.push(cells);
     }
     table
 }

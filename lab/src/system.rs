@@ -1,23 +1,54 @@
 //! The systems that are compared: designs of the papers, run by zoneraid's engine.
 
-use engine::{array::Behaviour, raid::policy::Policy};
+use engine::{
+    array::Behaviour,
+    raid::{LogStep, policy::Policy},
+};
 
 /// A design.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum System {
+    /// RAIZN as published: partial parity in log zones, and one queue from which all sub-requests
+    /// of the array are dispatched, one after the other.
+    Raizn,
+    /// RAIZN without that queue; the base line of ZRAID §6.
+    RaiznPlus,
+    /// RAIZN+ on zones with a ZRWA ("Z").
+    Z,
+    /// Many writes on their way in a zone, nothing is merged ("+ S").
+    ZS,
+    /// No header for partial parity ("+ M").
+    ZSM,
     /// Partial parity in the ZRWA of the data zones, a partial parity for every write.
     Zraid,
+    /// The parity chunk itself is updated in the ZRWA.
+    Zebra,
     /// ZRAID, and writes that wait behind each other share one partial parity.
     Zoneraid,
 }
 
 impl System {
-    pub const ALL: [System; 2] = [System::Zraid, System::Zoneraid];
+    pub const ALL: [System; 8] = [
+        System::Raizn,
+        System::RaiznPlus,
+        System::Z,
+        System::ZS,
+        System::ZSM,
+        System::Zraid,
+        System::Zebra,
+        System::Zoneraid,
+    ];
 
     /// As in the papers' figures.
     pub fn name(self) -> &'static str {
         match self {
+            System::Raizn => "RAIZN",
+            System::RaiznPlus => "RAIZN+",
+            System::Z => "Z",
+            System::ZS => "Z+S",
+            System::ZSM => "Z+S+M",
             System::Zraid => "ZRAID",
+            System::Zebra => "Zebra",
             System::Zoneraid => "zoneraid",
         }
     }
@@ -28,10 +59,20 @@ impl System {
     }
 
     pub fn policy(self) -> Policy {
-        Policy::Zrwa
+        match self {
+            System::Raizn | System::RaiznPlus | System::Z | System::ZS | System::ZSM => Policy::Log,
+            System::Zraid | System::Zoneraid => Policy::Zrwa,
+            System::Zebra => Policy::InPlace,
+        }
     }
 
     pub fn behaviour(self) -> Behaviour {
-        Behaviour::default()
+        let log_step = match self {
+            System::Z => LogStep::Zrwa,
+            System::ZS => LogStep::Unsequenced,
+            System::ZSM => LogStep::NoHeader,
+            _ => LogStep::None,
+        };
+        Behaviour { log_step, ..Behaviour::default() }
     }
 }

@@ -12,6 +12,7 @@ use engine::{
         record::{Checkpoint, Origin, Record, ZoneRecord},
         superblock::Superblock,
     },
+    raid::policy::Policy,
     runtime::Runtime,
     zone::{Lba, ZoneIndex, ZoneState},
 };
@@ -39,16 +40,19 @@ fn what_was_promised_is_there_whoever_is_missing_and_the_array_goes_on() {
     for members in 3..=7 {
         for chunk in [4, 8, 16] {
             for lost in (0..members).map(Some).chain([None]) {
-                life(members, chunk, lost);
+                for policy in [Policy::Zrwa, Policy::InPlace] {
+                    life(policy, members, chunk, lost);
+                }
             }
         }
     }
 }
 
-fn life(members: usize, chunk: u64, lost: Option<usize>) {
+fn life(policy: Policy, members: usize, chunk: u64, lost: Option<usize>) {
     let runtime = Runtime::new();
     let all = drives(members);
-    let array = run(&runtime, Array::create(&runtime, options(chunk), all.clone())).unwrap();
+    let options = CreateOptions { policy: Some(policy), ..options(chunk) };
+    let array = run(&runtime, Array::create(&runtime, options, all.clone())).unwrap();
     let capacity = array.geometry().zone_capacity_blocks;
     let stripe = chunk * (members as u64 - 1);
     let tails = [1, chunk, stripe + chunk + 1, 3 * stripe - 1];
@@ -86,7 +90,7 @@ fn life(members: usize, chunk: u64, lost: Option<usize>) {
         assert_eq!(
             wp(&runtime, &array, zone as u32),
             (ZoneState::Closed, tail),
-            "{members} {chunk} {lost:?}"
+            "{policy:?} {members} {chunk} {lost:?}"
         );
         check(&runtime, &array, zone as u32, tail);
     }
@@ -168,7 +172,7 @@ fn drives_that_do_not_belong_together_are_refused_by_name() {
 /// Starts the other metadata zone of a member with a checkpoint that says something else.
 fn rewrite(drive: &Drive, change: impl FnOnce(&mut Superblock)) {
     let runtime = Runtime::new();
-    let found = run(&runtime, examine(drive)).unwrap();
+    let found = run(&runtime, examine(&runtime, drive)).unwrap();
     let mut superblock = found.superblock;
     change(&mut superblock);
     let zone = ZoneIndex(found.generation as u32 % 2);
@@ -212,7 +216,7 @@ fn features_from_the_future_are_refused_and_nothing_is_written() {
     for change in
         [|s: &mut Superblock| s.incompatible = 1 << 7, |s: &mut Superblock| s.read_only_compatible = 2]
     {
-        let event = run(&Runtime::new(), examine(&all[0])).unwrap().superblock.event;
+        let event = run(&runtime, examine(&runtime, &all[0])).unwrap().superblock.event;
         rewrite(&all[0], |superblock| {
             change(superblock);
             superblock.event = event + 1;

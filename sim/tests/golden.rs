@@ -157,7 +157,7 @@ fn the_images_hold_every_kind_of_record() {
     let (mut in_log, mut in_data) = (BTreeSet::new(), BTreeSet::new());
     let (mut logged_lives, mut checkpointed) = (BTreeSet::new(), (0, 0));
     for drive in &drives {
-        let examined = run(&runtime, array::examine(drive)).unwrap();
+        let examined = run(&runtime, array::examine(&runtime, drive)).unwrap();
         assert_eq!(examined.damaged, 0);
         let geometry = drive.device.geometry().clone();
         for zone in 0..geometry.zones {

@@ -63,6 +63,7 @@ fn the_search_is_systematic_and_finds_flaws() {
     let fua = |blocks| Step::Write { blocks, fua: true };
     let case = Case {
         name: "one drive",
+        policy: Policy::Zrwa,
         members: 1,
         chunk_blocks: 2,
         granularity_blocks: 1,

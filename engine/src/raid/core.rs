@@ -13,7 +13,7 @@ use crate::{
         record::{Burned, Record, ZoneRecord},
         superblock::Superblock,
     },
-    raid::{Canary, Consistency},
+    raid::{Canary, Consistency, LogStep},
     runtime::{Gate, Runtime},
     zone::{Lba, ZoneIndex, ZoneTable},
 };
@@ -59,6 +59,7 @@ pub struct Core {
     /// Policy `inplace`: number of this assembly, in the metadata of every block that it writes.
     pub generation: Cell<u32>,
     pub canary: Option<Canary>,
+    pub log_step: LogStep,
     pub members: Vec<Member>,
     /// Members (bits) that belong to the array and have a drive.
     pub active: Cell<u32>,

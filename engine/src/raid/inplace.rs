@@ -157,13 +157,15 @@ pub fn decide(layout: &Layout, evidence: &Evidence, finished: Option<u64>) -> Re
     }
     for (member, seen) in evidence.members.iter().enumerate() {
         let Some(Seen { wp_blocks, .. }) = *seen else { continue };
+        if finished.is_some() {
+            // Write pointers say nothing any more.
+            continue;
+        }
         if !wp_blocks.is_multiple_of(chunk) {
             return Err(Refusal::Position { member, wp_blocks });
         }
-        if finished.is_none() {
-            // Write pointers pass complete stripes only.
-            floor = floor.max(wp_blocks / chunk * stripe_blocks);
-        }
+        // Write pointers pass complete stripes only.
+        floor = floor.max(wp_blocks / chunk * stripe_blocks);
     }
     let end = finished.unwrap_or(layout.capacity_blocks());
     let mut tail = (evidence.base_row * stripe_blocks).min(end);

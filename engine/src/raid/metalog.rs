@@ -9,7 +9,7 @@
 //! checkpoint and never holds more than one active metadata zone. A zone is reset as soon as the other
 //! one has its checkpoint, and nothing waits for that until its turn comes.
 
-use super::{core::Core, geometry::Layout, policy::Policy};
+use super::{LogStep, core::Core, geometry::Layout, policy::Policy};
 use crate::{
     buf::{BLOCK, Buf, BufPool},
     device::{Command, Completer, Completion, DeviceError, Done, Geometry, Status, ZonedDevice, Zones},
@@ -19,7 +19,6 @@ use crate::{
         superblock::Superblock,
     },
     runtime::Gate,
-    sequence::Sequencer,
     zone::{Lba, ZoneIndex, ZoneState},
 };
 use std::{
@@ -71,6 +70,15 @@ impl LoggedParity {
     pub fn get(&self, zone: u32, epoch: u64, stripe: u64, index: u64, block: u64) -> Option<&Buf> {
         let slot = self.0.get(&(zone, stripe, index)).filter(|slot| slot.epoch == epoch)?;
         slot.blocks.get(block as usize).filter(|buf| !buf.is_empty())
+    }
+
+    /// Forgets the versions of a stripe's parity that one replaces: it would overwrite them in a zone.
+    fn forget_versions_before(&mut self, version: &ParityRecord) {
+        let earlier = (version.zone, version.stripe, 0)..(version.zone, version.stripe, version.index as u64);
+        for (_, slot) in self.0.range_mut(earlier) {
+            let blocks = slot.blocks.iter_mut().skip(version.from as usize);
+            blocks.take(version.data.blocks() as usize).for_each(|block| *block = Buf::default());
+        }
     }
 
     /// Forgets what covers anything beyond a tail of a zone.
@@ -163,7 +171,12 @@ impl Live {
     pub fn apply(&mut self, record: &Record, layout: &Layout) {
         let chunk_blocks = layout.chunk_blocks;
         match record {
-            Record::Parity(parity) => self.add(parity, chunk_blocks),
+            Record::Parity(parity) => {
+                if layout.policy == Policy::InPlace {
+                    self.parity.forget_versions_before(parity);
+                }
+                self.add(parity, chunk_blocks);
+            }
             Record::Tail(tail) => {
                 if tail.generation > 0 {
                     self.parity.forget_beyond(tail, layout);
@@ -202,7 +215,7 @@ type Queued = (Option<Record>, u64, Completer);
 /// The running log of a member.
 pub struct MetaLog {
     core: Weak<Core>,
-    /// The drive itself, and as it is written: in order, where its zones have no ZRWA.
+    /// The drive itself, and as the array uses it.
     pub drive: Rc<dyn ZonedDevice>,
     pub device: Rc<dyn ZonedDevice>,
     array: Uuid,
@@ -226,14 +239,11 @@ impl MetaLog {
         core: &Rc<Core>,
         member: usize,
         drive: Rc<dyn ZonedDevice>,
+        device: Rc<dyn ZonedDevice>,
         zone: u32,
         generation: u64,
         live: Live,
     ) -> Rc<MetaLog> {
-        let device: Rc<dyn ZonedDevice> = match core.layout.policy {
-            Policy::Log => Rc::new(Sequencer::new(&core.runtime, drive.clone())),
-            Policy::Zrwa | Policy::InPlace => drive.clone(),
-        };
         Rc::new(MetaLog {
             core: Rc::downgrade(core),
             drive,
@@ -254,11 +264,25 @@ impl MetaLog {
 
     /// Queues a record; it is safe when the completion says so.
     pub fn append(self: &Rc<Self>, core: &Core, record: Record, sequence: u64) -> Completion {
+        if core.log_step >= LogStep::Unsequenced && matches!(record, Record::Parity(_)) {
+            return self.write_beside(core, record);
+        }
         let (completer, completion) = core.slots.pair();
         self.live.borrow_mut().apply(&record, &core.layout);
         self.queue.borrow_mut().push_back((Some(record), sequence, completer));
         self.work.open();
         completion
+    }
+
+    /// Writes partial parity at once, whatever is on its way in the log.
+    fn write_beside(&self, core: &Core, record: Record) -> Completion {
+        let lba = Lba(self.lba(self.zone.get()).0 + self.wp_blocks.get());
+        let data = match record {
+            Record::Parity(parity) if core.log_step == LogStep::NoHeader => parity.data,
+            record => record.encode(self.origin(lba.0), 0),
+        };
+        self.wp_blocks.set(self.wp_blocks.get() + data.blocks());
+        self.device.submit(Command::write(lba, data, false))
     }
 
     /// Queues a checkpoint.
@@ -420,15 +444,12 @@ pub fn log_blocks(geometry: &Geometry, policy: Policy) -> u64 {
 pub fn checkpoint_blocks(superblock: &Superblock) -> u64 {
     let Layout { chunk_blocks: chunk, distance, .. } = superblock.layout();
     let table = (superblock.zones as u64 * 24).div_ceil(BLOCK as u64);
-    // A member has one slot of each of these stripes, or every other one of a few.
     let slots = match superblock.policy {
-        Policy::InPlace => {
-            let members = superblock.members.len() as u64;
-            distance.div_ceil(members) * ((members - 1) / 2)
-        }
-        Policy::Log | Policy::Zrwa => distance,
+        // All those of a stripe are on one member, but only the last one is kept: in a few records.
+        Policy::InPlace => distance.div_ceil(superblock.members.len() as u64) * (chunk + 4),
+        Policy::Log | Policy::Zrwa => distance * (chunk + 1),
     };
-    2 + table + superblock.max_active as u64 * slots * (chunk + 1) + chunk + 8
+    2 + table + superblock.max_active as u64 * slots + chunk + 8
 }
 
 /// What a drive's metadata zones hold.
@@ -449,17 +470,17 @@ pub struct ReadLog {
     pub damaged: u32,
 }
 
-/// Why a drive has no readable log.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Why a drive has no readable log; what says most last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NoLog {
     /// The metadata zones are empty: a blank drive.
     Blank,
     /// Something else is on the drive.
     Foreign,
-    /// The log is of a format this code does not know.
-    Version(u16),
     /// There was a log, but it is damaged.
     Damaged,
+    /// The log is of a format this code does not know.
+    Version(u16),
     /// The drive cannot be read.
     Unreadable(DeviceError),
 }

@@ -29,6 +29,20 @@ pub enum Consistency {
     WpLog,
 }
 
+/// Steps from RAIZN+ towards ZRAID with the policy `log`, each with those before it (ZRAID §6.3). For
+/// measuring alone: no recovery understands what the last two leave behind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LogStep {
+    #[default]
+    None,
+    /// Data zones have a ZRWA.
+    Zrwa,
+    /// Many writes are on their way in a zone, nothing is merged.
+    Unsequenced,
+    /// Partial parity has no header.
+    NoHeader,
+}
+
 /// A rule to be broken on purpose, to prove that the simulator notices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Canary {

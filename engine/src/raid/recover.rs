@@ -17,21 +17,29 @@ use super::{
     zrwa::{self, Evidence, Refusal},
 };
 use crate::{
+    aggregate::Aggregated,
     array::{ArrayError, Drive},
     buf::{BLOCK, Buf},
-    device::{Command, Status},
+    device::{Command, Status, ZonedDevice},
     format::{
         Uuid,
         record::{Burned, Origin, Record, ZoneRecord},
         superblock::{KNOWN_INCOMPATIBLE, KNOWN_READ_ONLY_COMPATIBLE, Superblock},
     },
+    runtime::Runtime,
+    sequence::Sequencer,
     zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
 };
 use std::{collections::BTreeMap, rc::Rc};
 
+/// How many zones of a drive may be used as one.
+pub const AGGREGATES: [u32; 5] = [1, 2, 4, 8, 16];
+
 /// A drive that says it is a member.
 pub struct Candidate {
     pub drive: Drive,
+    /// The drive as the array uses it.
+    pub device: Rc<dyn ZonedDevice>,
     pub log: ReadLog,
 }
 
@@ -67,15 +75,55 @@ pub struct Found {
     pub floor: u64,
 }
 
+/// A drive as a member of an array uses it: `aggregate` zones as one, and written in order where there is
+/// no ZRWA. `None` if its zones cannot be aggregated so.
+pub fn prepare(
+    runtime: &Runtime,
+    mut device: Rc<dyn ZonedDevice>,
+    policy: Policy,
+    aggregate: u32,
+) -> Option<Rc<dyn ZonedDevice>> {
+    if !policy.uses_zrwa() {
+        device = Rc::new(Sequencer::new(runtime, device));
+    }
+    if aggregate > 1 {
+        device = Rc::new(Aggregated::new(runtime, device, aggregate)?);
+    }
+    Some(device)
+}
+
+/// Reads the log of a drive, which says how many zones are one, and may be readable only if that is
+/// known: so every number is tried.
+async fn find_log(runtime: &Runtime, drive: &Drive) -> Result<(Rc<dyn ZonedDevice>, ReadLog), NoLog> {
+    let mut reason = NoLog::Blank;
+    for aggregate in AGGREGATES {
+        let Some(device) = prepare(runtime, drive.device.clone(), Policy::Zrwa, aggregate) else { continue };
+        match read_log(&device).await {
+            Ok(log) => match superblock_of(&log.records[0].0) {
+                Some(superblock) if superblock.aggregate == aggregate => {
+                    let device = prepare(runtime, drive.device.clone(), superblock.policy, aggregate);
+                    return device.map(|device| (device, log)).ok_or(NoLog::Damaged);
+                }
+                _ => reason = reason.max(NoLog::Damaged),
+            },
+            Err(error) => reason = reason.max(error),
+        }
+    }
+    Err(reason)
+}
+
 /// Reads the logs of `drives`; refuses what belongs to somebody else. Also tells which drives have no
 /// readable log, and why.
-pub async fn scan(drives: Vec<Drive>) -> Result<(Vec<Candidate>, Vec<String>), ArrayError> {
+pub async fn scan(
+    runtime: &Runtime,
+    drives: Vec<Drive>,
+) -> Result<(Vec<Candidate>, Vec<String>), ArrayError> {
     let mut candidates = Vec::new();
     let mut damaged = Vec::new();
     for drive in drives {
         let name = &drive.name;
-        match read_log(&drive.device).await {
-            Ok(log) => candidates.push(Candidate { drive, log }),
+        match find_log(runtime, &drive).await {
+            Ok((device, log)) => candidates.push(Candidate { drive, device, log }),
             Err(NoLog::Damaged) => damaged.push(format!("{name}: its metadata is damaged")),
             Err(NoLog::Unreadable(error)) => {
                 damaged.push(format!("{name}: its metadata cannot be read: {error}"))

@@ -12,7 +12,7 @@
 //! implicitly, and nothing of stripe `s − D` is needed any more when its slots are overwritten.
 
 use super::{
-    Canary, Consistency,
+    Canary, Consistency, LogStep,
     core::{Core, Seat},
     geometry::{MAX_MEMBERS, Place},
     inplace, log, parity,
@@ -201,6 +201,7 @@ impl Core {
             (flow.open, flow.opening) = (true, true);
         }
         let (zones, zrwa) = (Zones::One(Core::physical(zone.index)), self.layout.policy.uses_zrwa());
+        let zrwa = zrwa || self.log_step >= LogStep::Zrwa;
         self.on_all(self.live(zone.index), "open zone", |_| Command::Open { zones, zrwa }).await;
         if self.layout.policy == Policy::InPlace {
             self.begin_generation(&zone, 0).await;
@@ -749,12 +750,14 @@ impl Core {
     }
 
     /// Brings the members' zones to their full state when the capacity is not a whole number of
-    /// rows.
+    /// rows, or several zones are one, some of which a power cut may have left behind.
     pub async fn fill_zones(&self, zone: &Zone) {
         let used = self.layout.rows * self.layout.chunk_blocks;
         let zones = Zones::One(Core::physical(zone.index));
+        let aggregated = self.superblock.borrow().aggregate > 1;
+        let larger = |m: usize| self.device(m).is_some_and(|d| d.geometry().zone_capacity_blocks > used);
         let short = Core::each(self.live(zone.index))
-            .filter(|m| self.device(*m).is_some_and(|d| d.geometry().zone_capacity_blocks > used))
+            .filter(|m| aggregated || larger(*m))
             .fold(0, |mask, m| mask | 1 << m);
         self.on_all(short, "finish zone", |_| Command::Finish { zones }).await;
         self.clear_lost(zone.index).await;

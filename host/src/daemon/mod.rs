@@ -329,7 +329,7 @@ impl Daemon {
         let drive = self.held(path);
         let name = || format!("{} is not a drive of '{}'", path.display(), self.array.status().name);
         let mut drive = drive.with_context(name)?;
-        drive.look_again().await;
+        drive.look_again(&self.reactor).await;
         Examined::of(&drive).await
     }
 

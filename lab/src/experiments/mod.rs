@@ -1,8 +1,14 @@
 //! One experiment for each figure.
 
+mod drives;
 mod flush;
+mod latency;
+mod limits;
+mod sensitivity;
 mod table1;
 mod throughput;
+mod traffic;
+mod zebra;
 
 use crate::figure::{Figure, Row};
 
@@ -40,7 +46,34 @@ impl Experiment {
 }
 
 /// All of them, in the order of the report.
-pub const EXPERIMENTS: &[Experiment] = &[throughput::FIG7, table1::TABLE1, flush::S67];
+pub const EXPERIMENTS: &[Experiment] = &[
+    drives::CALIBRATE,
+    throughput::FIG7,
+    throughput::FIG8,
+    throughput::FIG11,
+    table1::TABLE1,
+    flush::S67,
+    zebra::ZEBRA,
+    traffic::WAF,
+    latency::LATENCY,
+    limits::LIMITS,
+    sensitivity::SENSITIVITY,
+];
+
+/// Mean over all loads of what `of` writes to what `over` writes, in throughput.
+fn gain(rows: &[Row], of: &str, over: &str, load: impl Fn(&Row) -> bool) -> f64 {
+    let ratios: Vec<f64> = rows
+        .iter()
+        .filter(|row| row.system == of && load(row))
+        .filter_map(|row| {
+            let same = |other: &&Row| {
+                other.system == over && (other.zones, other.request_kib) == (row.zones, row.request_kib)
+            };
+            Some(row.mb_s / rows.iter().find(same)?.mb_s)
+        })
+        .collect();
+    ratios.iter().sum::<f64>() / ratios.len() as f64
+}
 
 /// The highest throughput of a system.
 fn best(rows: &[Row], of: &str, load: impl Fn(&Row) -> bool) -> f64 {

@@ -47,10 +47,11 @@ pub enum Step {
 #[derive(Clone, Debug)]
 pub struct Case {
     pub name: &'static str,
+    pub policy: Policy,
     pub members: usize,
     pub chunk_blocks: u64,
     pub granularity_blocks: u64,
-    /// 0 for drives without ZRWA, and the policy `log`.
+    /// 0 for drives without ZRWA.
     pub window_chunks: u64,
     pub volatile_cache: bool,
     /// Blocks below the capacity at which the workload starts.
@@ -113,6 +114,7 @@ impl Case {
         let write = |blocks| Step::Write { blocks, fua: false };
         let case = |name, members, window_chunks, steps| Case {
             name,
+            policy: Policy::Zrwa,
             members,
             chunk_blocks: 2,
             granularity_blocks: 1,
@@ -121,6 +123,8 @@ impl Case {
             from_end_blocks: None,
             steps,
         };
+        let in_place =
+            |name, members, steps| Case { policy: Policy::InPlace, ..case(name, members, 4, steps) };
         vec![
             case("three members", 3, 4, vec![fua(1), write(3), fua(2), write(1), Flush, fua(4)]),
             case("smallest window", 3, 2, vec![write(3), fua(3), write(2), fua(1)]),
@@ -134,6 +138,17 @@ impl Case {
             Case {
                 volatile_cache: true,
                 ..case("volatile cache", 3, 4, vec![fua(3), write(2), Flush, fua(1)])
+            },
+            in_place("in place", 4, vec![write(1), write(2), write(3), write(1)]),
+            in_place("in place, reset and reuse", 3, vec![write(3), Reset, write(2)]),
+            in_place("in place, finish", 4, vec![write(3), write(2), Finish]),
+            Case {
+                from_end_blocks: Some(9),
+                ..in_place("in place, end of the zone", 4, vec![write(2), write(3), write(1)])
+            },
+            Case {
+                volatile_cache: true,
+                ..in_place("in place, volatile cache", 4, vec![fua(3), write(2), Flush, write(2)])
             },
         ]
     }
@@ -151,7 +166,7 @@ impl Case {
             max_open: 4,
             max_active: 4,
             zrwa,
-            oob_bytes: 0,
+            oob_bytes: 16,
             max_transfer_blocks: 64,
             max_append_blocks: 0,
             volatile_cache: self.volatile_cache,
@@ -167,7 +182,7 @@ impl Case {
             slow_per_myriad: 0,
         };
         Scenario {
-            policy: if self.window_chunks > 0 { Policy::Zrwa } else { Policy::Log },
+            policy: self.policy,
             members: self.members,
             drive,
             mixed: false,

@@ -101,8 +101,9 @@ impl Scenario {
         let policy = policy.unwrap_or(drawn);
         let members = if rng.chance(1, 8) { 3 + rng.below(7) } else { 3 + rng.below(4) } as usize;
         let chunk_blocks = 2u64 << rng.below(3);
+        let small_zones = policy.uses_zrwa() && rng.chance(1, 5);
         let cramped = policy == Policy::Log && rng.chance(1, 2);
-        let drive = draw_drive(rng, policy, chunk_blocks, cramped);
+        let drive = draw_drive(rng, policy, chunk_blocks, (small_zones, cramped));
         let work_events = 1 << (8 + rng.below(6));
         let mut misfortune = draw_misfortune(rng);
         if cramped {
@@ -119,7 +120,7 @@ impl Scenario {
             rounds: 3 + rng.below(if cramped { 3 } else { 6 }),
             work_events,
             drive,
-            mixed: rng.chance(1, 4),
+            mixed: !small_zones && rng.chance(1, 4),
         }
     }
 }
@@ -155,11 +156,24 @@ pub(super) fn draw_roomier(rng: &mut Rng, least: &Geometry) -> Geometry {
     }
 }
 
-/// The shape of a drive; a `cramped` one soon has no room left for what power cuts displace.
-fn draw_drive(rng: &mut Rng, policy: Policy, chunk_blocks: u64, cramped: bool) -> Geometry {
+/// With `small_zones`, several of them have to be used as one; if they are `cramped`, there soon is no room
+/// left for what power cuts displace.
+fn draw_drive(
+    rng: &mut Rng,
+    policy: Policy,
+    chunk_blocks: u64,
+    (small_zones, cramped): (bool, bool),
+) -> Geometry {
     let whole_chunks = (policy == Policy::InPlace) as u64;
     let fg = 1u64 << rng.below(chunk_blocks.trailing_zeros() as u64 + whole_chunks);
-    let window_chunks = if rng.chance(1, 4) { 2 + rng.below(2) } else { 4 + rng.below(5) };
+    let (factor, zrwa_blocks) = if small_zones {
+        let blocks = (fg * (1 + rng.below(2 * chunk_blocks / fg - 1))).max(chunk_blocks / 2);
+        ((4 * chunk_blocks).div_ceil(blocks).next_power_of_two(), blocks)
+    } else {
+        let chunks = if rng.chance(1, 4) { 2 + rng.below(2) } else { 4 + rng.below(5) };
+        (1, chunks * chunk_blocks)
+    };
+    let window_chunks = factor * zrwa_blocks / chunk_blocks;
     let zones = 4 + rng.below(7) as u32;
     // One of the limits decides; the others are no tighter, or do not exist.
     let limit = 3 + rng.below(if chunk_blocks == 8 { 3 } else { 5 }) as u32;
@@ -179,7 +193,7 @@ fn draw_drive(rng: &mut Rng, policy: Policy, chunk_blocks: u64, cramped: bool) -
             let displaced = if cramped { 30 } else { 120 };
             11 + chunk_blocks + (2 * open + displaced) * (chunk_blocks + 1)
         }
-        Policy::InPlace => 11 + chunk_blocks + open * (window_chunks / 2).max(4) * (chunk_blocks + 1),
+        Policy::InPlace => 11 + chunk_blocks + open * (window_chunks / 2).div_ceil(3) * (chunk_blocks + 4),
         _ => 11 + chunk_blocks + open * (window_chunks / 2) * (chunk_blocks + 1),
     };
     let least = metadata.max(chunk_blocks * (window_chunks + 2));
@@ -189,16 +203,18 @@ fn draw_drive(rng: &mut Rng, policy: Policy, chunk_blocks: u64, cramped: bool) -
         6..9 => fg,
         _ => 1,
     };
-    let zone_capacity_blocks = (least + spare).next_multiple_of(grain);
+    let grain = if small_zones { factor * zrwa_blocks } else { grain };
+    let zone_capacity_blocks = (least + spare).next_multiple_of(grain) / factor;
     let zone_size_blocks =
         if rng.chance(1, 4) { zone_capacity_blocks } else { zone_capacity_blocks.next_power_of_two() };
-    let zrwa = Zrwa { size_blocks: window_chunks * chunk_blocks, granularity_blocks: fg, max_zones };
+    let parts = |zones: u32| zones * factor as u32;
+    let zrwa = Zrwa { size_blocks: zrwa_blocks, granularity_blocks: fg, max_zones: parts(max_zones) };
     Geometry {
-        zones,
+        zones: parts(zones) + rng.below(factor) as u32,
         zone_size_blocks,
         zone_capacity_blocks,
-        max_open,
-        max_active,
+        max_open: parts(max_open),
+        max_active: parts(max_active),
         zrwa: (policy.uses_zrwa() || rng.chance(1, 4)).then_some(zrwa),
         oob_bytes: match (policy, rng.chance(1, 2)) {
             (_, true) => 64,
@@ -207,7 +223,7 @@ fn draw_drive(rng: &mut Rng, policy: Policy, chunk_blocks: u64, cramped: bool) -
         },
         max_transfer_blocks: [8, 16, 32, 64][rng.below(4) as usize].max(chunk_blocks as u32),
         max_append_blocks: [0, 8, 32][rng.below(3) as usize],
-        volatile_cache: rng.chance(3, 10),
+        volatile_cache: !small_zones && rng.chance(3, 10),
     }
 }
 

@@ -66,7 +66,7 @@ pub const CANARIES: [(&str, Canary, Policy); 10] = [
 
 impl ArrayMaker {
     fn behaviour(&self) -> Behaviour {
-        Behaviour { consistency: self.consistency, canary: self.canary }
+        Behaviour { consistency: self.consistency, canary: self.canary, ..Behaviour::default() }
     }
 }
 

@@ -19,7 +19,7 @@ pub fn geometry(zones: u32, capacity: u64, limit: u32) -> Geometry {
         max_open: limit,
         max_active: limit,
         zrwa: Some(Zrwa { size_blocks: 32, granularity_blocks: 2, max_zones: limit }),
-        oob_bytes: 0,
+        oob_bytes: 16,
         max_transfer_blocks: 64,
         max_append_blocks: 64,
         volatile_cache: false,

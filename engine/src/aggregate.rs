@@ -1,0 +1,625 @@
+//! Static aggregation: several zones of a drive as one larger zone (ZRAID §4.4, §6.5).
+//!
+//! Drives with small zones have small ZRWAs. `M` consecutive zones, interleaved by units as large as
+//! the ZRWA, make a zone with a ZRWA `M` times as large: unit `u` of it lies in zone `u mod M`, at unit
+//! `u / M` there. Then the window behind the write pointer of the whole is exactly the windows of the
+//! parts, wherever it is ([`Shape`]). Only explicit flushes move it: a write that ends beyond the window
+//! would move one part alone.
+//!
+//! Nothing on `M` zones is atomic. After a crash the parts say how far it got:
+//!
+//! - An explicit flush moves the part that holds the last block below the new write pointer first, and
+//!   the others when that is done. So the part that is furthest says either the old write pointer or
+//!   the new one, and in the latter case the others follow: all below it was complete when the flush was
+//!   asked for.
+//! - A part that is empty beside one that has a ZRWA gets a ZRWA too: an open came to the others only,
+//!   or an orderly shutdown of the drive has ended this part because its write pointer had not moved.
+//!   What is in it can still be read, and is written again. Also where it has a ZRWA: an earlier repair
+//!   may have been cut off between the two.
+//! - A finish or reset that came to some parts shows as a zone that is neither full nor empty. Whoever
+//!   asked for it asks again, and does not believe the write pointer any more. A finish first moves every
+//!   write pointer off the start, or a shutdown in the midst of it would leave parts that look like those
+//!   of a drive that has lost its ZRWAs.
+//!
+//! A zone is reported as it will be, and repaired before the first command that changes it.
+//!
+//! A drive with a volatile cache may lose the write pointer of one part and not that of another, so its
+//! ZRWAs are not aggregated. A drive is taken to lose the ZRWAs of all parts or of none.
+
+use crate::{
+    buf::{BLOCK, Buf},
+    device::{
+        Command, Completer, Completion, DeviceError, Done, Geometry, Slots, Status, ZonedDevice, Zones, Zrwa,
+    },
+    runtime::Runtime,
+    zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
+};
+use std::{cell::RefCell, collections::BTreeMap, ops::Range, rc::Rc};
+
+/// Blocks of a unit on drives without a ZRWA: 64 KiB.
+const UNIT_BLOCKS: u64 = 16;
+
+/// Where the blocks of an aggregated zone lie.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    /// M: zones that are one.
+    factor: u64,
+    unit_blocks: u64,
+}
+
+/// A piece of a range of an aggregated zone that lies in one part.
+struct Piece {
+    part: u64,
+    /// Where it lies in the part, where it begins in the range, and how long it is; in blocks.
+    offset: u64,
+    at: u64,
+    blocks: u64,
+}
+
+impl Shape {
+    /// Blocks of `part` among the first `blocks` of the whole.
+    fn share(self, part: u64, blocks: u64) -> u64 {
+        let row = self.factor * self.unit_blocks;
+        let behind = (blocks % row).saturating_sub(part * self.unit_blocks);
+        blocks / row * self.unit_blocks + behind.min(self.unit_blocks)
+    }
+
+    /// Where block `offset` of `part` is in the whole.
+    fn position(self, part: u64, offset: u64) -> u64 {
+        (offset / self.unit_blocks * self.factor + part) * self.unit_blocks + offset % self.unit_blocks
+    }
+
+    /// The pieces of `blocks` blocks from `offset` on, in their order.
+    fn pieces(self, offset: u64, blocks: u64) -> impl Iterator<Item = Piece> {
+        let mut at = 0;
+        std::iter::from_fn(move || {
+            let (unit, within) = ((offset + at) / self.unit_blocks, (offset + at) % self.unit_blocks);
+            let piece = Piece {
+                part: unit % self.factor,
+                offset: unit / self.factor * self.unit_blocks + within,
+                at,
+                blocks: (self.unit_blocks - within).min(blocks - at),
+            };
+            at += piece.blocks;
+            (piece.blocks > 0).then_some(piece)
+        })
+    }
+
+    /// What the whole is, of which `parts` are the states. Its write pointer says what is complete.
+    fn describe(self, zone: ZoneIndex, parts: &[ZoneInfo]) -> ZoneInfo {
+        use ZoneState::*;
+        let any = |state| parts.iter().any(|part| part.state == state);
+        let all = |state| parts.iter().all(|part| part.state == state);
+        let uniform = [Empty, Full].into_iter().find(|state| all(*state));
+        let state =
+            uniform.or([Offline, ReadOnly, ExplicitlyOpen, ImplicitlyOpen].into_iter().find(|s| any(*s)));
+        let state = state.unwrap_or(Closed);
+        let capacity_blocks = parts.iter().map(|part| part.capacity_blocks).sum();
+        let zrwa = parts.iter().any(|part| part.zrwa)
+            && parts.iter().all(|part| part.zrwa || matches!(part.state, Empty | Full));
+        let wp = |part: &ZoneInfo| if part.state == Full { part.capacity_blocks } else { part.wp_blocks };
+        let wps = || (0..).zip(parts).map(|(part, info)| (part, wp(info)));
+        let wp_blocks = match state {
+            Empty => 0,
+            Full => capacity_blocks,
+            // As far as the furthest part.
+            _ if zrwa => {
+                let ends = wps().filter(|(_, wp)| *wp > 0).map(|(part, wp)| self.position(part, wp - 1) + 1);
+                ends.max().unwrap_or(0)
+            }
+            // Up to the first block that is missing.
+            _ => wps().map(|(part, wp)| self.position(part, wp)).min().unwrap_or(0).min(capacity_blocks),
+        };
+        ZoneInfo { zone, state, wp_blocks, capacity_blocks, zrwa }
+    }
+}
+
+/// A drive whose zones are aggregated.
+pub struct Aggregated(Rc<Inner>);
+
+struct Inner {
+    device: Rc<dyn ZonedDevice>,
+    runtime: Runtime,
+    slots: Rc<Slots>,
+    geometry: Geometry,
+    shape: Shape,
+    /// By zone; `None` until it has been found out.
+    known: RefCell<Vec<Option<Known>>>,
+    /// What waits for that, by zone.
+    waiting: RefCell<BTreeMap<u32, Vec<(Command, Completer)>>>,
+}
+
+/// What has to be known of a zone to change it.
+#[derive(Clone, Copy, Default)]
+struct Known {
+    zrwa: bool,
+    /// The write pointer, if there is a ZRWA.
+    wp_blocks: u64,
+}
+
+impl Aggregated {
+    /// `device` with every `factor` zones as one, at least 2. `None` if its zones cannot be aggregated so.
+    pub fn new(runtime: &Runtime, device: Rc<dyn ZonedDevice>, factor: u32) -> Option<Aggregated> {
+        let geometry = Aggregated::geometry_of(device.geometry(), factor)?;
+        let unit_blocks = device.geometry().zrwa.map_or(UNIT_BLOCKS, |zrwa| zrwa.size_blocks);
+        Some(Aggregated(Rc::new(Inner {
+            device,
+            runtime: runtime.clone(),
+            slots: Rc::default(),
+            shape: Shape { factor: factor as u64, unit_blocks },
+            known: RefCell::new(vec![None; geometry.zones as usize]),
+            waiting: RefCell::default(),
+            geometry,
+        })))
+    }
+
+    /// What a drive becomes whose zones are aggregated by `factor`. `None` if they cannot be:
+    /// there are too few of them, their capacity is no multiple of the unit, or the drive has a ZRWA and a
+    /// volatile cache.
+    pub fn geometry_of(drive: &Geometry, factor: u32) -> Option<Geometry> {
+        let unit_blocks = drive.zrwa.map_or(UNIT_BLOCKS, |zrwa| zrwa.size_blocks);
+        let possible = (2..=drive.zones).contains(&factor)
+            && drive.zone_capacity_blocks.is_multiple_of(unit_blocks)
+            && !(drive.zrwa.is_some() && drive.volatile_cache)
+            && [drive.max_open, drive.max_active].iter().all(|limit| *limit == 0 || *limit >= factor);
+        possible.then(|| Geometry {
+            zones: drive.zones / factor,
+            zone_size_blocks: drive.zone_size_blocks * factor as u64,
+            zone_capacity_blocks: drive.zone_capacity_blocks * factor as u64,
+            max_open: drive.max_open / factor,
+            max_active: drive.max_active / factor,
+            zrwa: drive.zrwa.map(|zrwa| Zrwa {
+                size_blocks: zrwa.size_blocks * factor as u64,
+                granularity_blocks: zrwa.granularity_blocks,
+                max_zones: zrwa.max_zones / factor,
+            }),
+            // No part twice in a command: where there is no ZRWA its blocks have to be written in order.
+            max_transfer_blocks: unit_blocks
+                .saturating_mul(factor as u64 - 1)
+                .min(drive.max_transfer_blocks as u64) as u32,
+            max_append_blocks: 0,
+            ..drive.clone()
+        })
+    }
+}
+
+impl ZonedDevice for Aggregated {
+    fn geometry(&self) -> &Geometry {
+        &self.0.geometry
+    }
+
+    fn submit(&self, command: Command) -> Completion {
+        self.0.submit(command)
+    }
+}
+
+impl Inner {
+    fn submit(self: &Rc<Self>, command: Command) -> Completion {
+        let (zone, resets) = match &command {
+            Command::Write { lba, .. } | Command::FlushZrwa { last: lba } => {
+                (self.geometry.locate(*lba).0, false)
+            }
+            Command::Reset { zones: Zones::One(zone) } => (*zone, true),
+            Command::Open { zones: Zones::One(zone), .. }
+            | Command::Close { zones: Zones::One(zone) }
+            | Command::Finish { zones: Zones::One(zone) } => (*zone, false),
+            _ => return self.carry_out(command).unwrap_or_else(Completion::failed),
+        };
+        let known = match self.known.borrow().get(zone.0 as usize) {
+            Some(known) => known.is_some(),
+            None => return Completion::failed(Status::LbaOutOfRange),
+        };
+        let mut waiting = self.waiting.borrow_mut();
+        if known || resets && !waiting.contains_key(&zone.0) {
+            drop(waiting);
+            return self.carry_out(command).unwrap_or_else(Completion::failed);
+        }
+        let (completer, completion) = self.slots.pair();
+        let others = waiting.entry(zone.0).or_default();
+        others.push((command, completer));
+        if others.len() == 1 {
+            self.runtime.spawn(self.clone().learn(zone));
+        }
+        completion
+    }
+
+    /// Carries out a command for zones whose state is known.
+    fn carry_out(self: &Rc<Self>, command: Command) -> Result<Completion, DeviceError> {
+        match command {
+            Command::Read { lba, data, oob } => {
+                let (zone, offset) = self.check(lba, &data)?;
+                Ok(match self.undivided(zone, offset, data.blocks()) {
+                    Some(lba) => self.device.submit(Command::Read { lba, data, oob }),
+                    None => self.read(zone, offset, data, oob),
+                })
+            }
+            Command::Write { lba, data, oob, fua } => {
+                let (zone, offset) = self.check(lba, &data)?;
+                if let Some(lba) = self.undivided(zone, offset, data.blocks()) {
+                    return Ok(self.device.submit(Command::Write { lba, data, oob, fua }));
+                }
+                let oob_bytes = oob.len() / data.blocks() as usize;
+                let part = |(lba, range): (Lba, Range<u64>)| {
+                    let oob = oob.slice(range.start as usize * oob_bytes..range.end as usize * oob_bytes);
+                    self.device.submit(Command::Write { lba, data: data.slice_blocks(range), oob, fua })
+                };
+                let parts = self.pieces(zone, offset, data.blocks()).map(part).collect();
+                Ok(self.join(parts, data, oob))
+            }
+            Command::FlushZrwa { last } => self.flush_zrwa(last),
+            Command::Open { zones: Zones::One(zone), zrwa } => {
+                self.change(zone, |known| known.zrwa |= zrwa);
+                Ok(self.on_parts(zone, |zones| Command::Open { zones, zrwa }))
+            }
+            Command::Close { zones: Zones::One(zone) } => {
+                Ok(self.on_parts(zone, |zones| Command::Close { zones }))
+            }
+            Command::Finish { zones: Zones::One(zone) } => Ok(self.finish(zone)),
+            Command::Reset { zones: Zones::One(zone) } => {
+                self.change(zone, |known| *known = Known::default());
+                Ok(self.on_parts(zone, |zones| Command::Reset { zones }))
+            }
+            Command::Reset { zones: Zones::All } => {
+                self.known.borrow_mut().fill(Some(Known::default()));
+                Ok(self.device.submit(command))
+            }
+            Command::Report { first, count } => {
+                let (this, (completer, completion)) = (self.clone(), self.slots.pair());
+                self.runtime.spawn(async move {
+                    completer.complete(match this.report(first, count).await {
+                        Ok(zones) => Done { zones, ..Done::ok() },
+                        Err(error) => Done::error(error),
+                    });
+                });
+                Ok(completion)
+            }
+            Command::Append { .. } => Err(Status::InvalidOpcode.into()),
+            Command::Flush | Command::Open { .. } | Command::Close { .. } | Command::Finish { .. } => {
+                Ok(self.device.submit(command))
+            }
+        }
+    }
+
+    /// The first block of `part` of `zone` on the drive.
+    fn start(&self, zone: ZoneIndex, part: u64) -> Lba {
+        self.device.geometry().start(self.part(zone, part))
+    }
+
+    fn part(&self, zone: ZoneIndex, part: u64) -> ZoneIndex {
+        ZoneIndex(zone.0 * self.shape.factor as u32 + part as u32)
+    }
+
+    /// The zone and offset of a transfer that is possible.
+    fn check(&self, lba: Lba, data: &Buf) -> Result<(ZoneIndex, u64), Status> {
+        let (zone, offset) = self.geometry.locate(lba);
+        if data.is_empty() || !data.len().is_multiple_of(BLOCK) {
+            Err(Status::InvalidField)
+        } else if zone.0 >= self.geometry.zones {
+            Err(Status::LbaOutOfRange)
+        } else if offset + data.blocks() > self.geometry.zone_capacity_blocks {
+            Err(Status::ZoneBoundaryError)
+        } else {
+            Ok((zone, offset))
+        }
+    }
+
+    /// The pieces of a transfer, by their place on the drive, with their blocks in the buffer.
+    fn pieces(&self, zone: ZoneIndex, offset: u64, blocks: u64) -> impl Iterator<Item = (Lba, Range<u64>)> {
+        self.shape.pieces(offset, blocks).map(move |piece| {
+            (Lba(self.start(zone, piece.part).0 + piece.offset), piece.at..piece.at + piece.blocks)
+        })
+    }
+
+    /// Where a transfer lies on the drive, if it is all in one unit.
+    fn undivided(&self, zone: ZoneIndex, offset: u64, blocks: u64) -> Option<Lba> {
+        let first = self.pieces(zone, offset, blocks).next();
+        first.filter(|(_, range)| range.end == blocks).map(|(lba, _)| lba)
+    }
+
+    /// Reads pieces into buffers of their own, since nobody else may hold a buffer that is read into.
+    fn read(&self, zone: ZoneIndex, offset: u64, mut data: Buf, mut oob: Buf) -> Completion {
+        let oob_bytes = oob.len() / data.blocks() as usize;
+        let part = |(lba, range): (Lba, Range<u64>)| {
+            let blocks = (range.end - range.start) as usize;
+            let (data, oob) = (Buf::zeroed(blocks * BLOCK), Buf::zeroed(blocks * oob_bytes));
+            (range, self.device.submit(Command::Read { lba, data, oob }))
+        };
+        let parts: Vec<_> = self.pieces(zone, offset, data.blocks()).map(part).collect();
+        let (completer, completion) = self.slots.pair();
+        self.runtime.spawn(async move {
+            let mut result = Ok(());
+            for (range, part) in parts {
+                let done = part.await;
+                result = result.and(done.result);
+                let targets = [(&mut data, done.data, BLOCK), (&mut oob, done.oob, oob_bytes)];
+                for (target, found, bytes) in targets.into_iter().filter(|_| done.result.is_ok()) {
+                    if let Some(target) = target.as_mut() {
+                        target[range.start as usize * bytes..range.end as usize * bytes]
+                            .copy_from_slice(&found);
+                    }
+                }
+            }
+            completer.complete(Done { result, data, oob, ..Done::ok() });
+        });
+        completion
+    }
+
+    fn on_parts(&self, zone: ZoneIndex, command: impl Fn(Zones) -> Command) -> Completion {
+        self.join(self.to_parts(zone, command), Buf::default(), Buf::default())
+    }
+
+    fn to_parts(&self, zone: ZoneIndex, command: impl Fn(Zones) -> Command) -> Vec<Completion> {
+        let part = |part| self.device.submit(command(Zones::One(self.part(zone, part))));
+        (0..self.shape.factor).map(part).collect()
+    }
+
+    /// Answers when all `parts` have, with the first error and the buffers of the whole.
+    fn join(&self, parts: Vec<Completion>, data: Buf, oob: Buf) -> Completion {
+        let (completer, completion) = self.slots.pair();
+        self.runtime.spawn(async move {
+            completer.complete(Done { result: all(parts).await, data, oob, ..Done::ok() });
+        });
+        completion
+    }
+
+    fn known(&self, zone: ZoneIndex) -> Known {
+        self.known.borrow()[zone.0 as usize].unwrap_or_default()
+    }
+
+    fn change(&self, zone: ZoneIndex, change: impl FnOnce(&mut Known)) {
+        change(self.known.borrow_mut()[zone.0 as usize].get_or_insert_default());
+    }
+
+    fn flush_zrwa(self: &Rc<Self>, last: Lba) -> Result<Completion, DeviceError> {
+        let (zone, offset) = self.geometry.locate(last);
+        let (from, to) = (self.known(zone).wp_blocks, offset + 1);
+        if to <= from || to > self.geometry.zone_capacity_blocks {
+            return Err(Status::ZoneBoundaryError.into());
+        }
+        self.change(zone, |known| known.wp_blocks = to);
+        let shape = self.shape;
+        let leader = offset / shape.unit_blocks % shape.factor;
+        let first = self.flush_part(zone, leader, to);
+        let moves = move |part: &u64| *part != leader && shape.share(*part, to) > shape.share(*part, from);
+        if !(0..shape.factor).any(|part| moves(&part)) {
+            return Ok(first);
+        }
+        let this = self.clone();
+        Ok(self.after(vec![first], move || {
+            (0..shape.factor).filter(moves).map(|part| this.flush_part(zone, part, to)).collect()
+        }))
+    }
+
+    fn finish(self: &Rc<Self>, zone: ZoneIndex) -> Completion {
+        let known = self.known(zone);
+        self.change(zone, |known| known.zrwa = false);
+        let granularity_blocks = self.geometry.zrwa.map_or(1, |zrwa| zrwa.granularity_blocks);
+        let at_start = |part: &u64| known.zrwa && self.shape.share(*part, known.wp_blocks) == 0;
+        let flush = |part| {
+            let last = Lba(self.start(zone, part).0 + granularity_blocks - 1);
+            self.device.submit(Command::FlushZrwa { last })
+        };
+        let flushes: Vec<_> = (0..self.shape.factor).filter(at_start).map(flush).collect();
+        if flushes.is_empty() {
+            return self.on_parts(zone, |zones| Command::Finish { zones });
+        }
+        let this = self.clone();
+        self.after(flushes, move || this.to_parts(zone, |zones| Command::Finish { zones }))
+    }
+
+    /// Answers when all of `first`, and then all that `second` starts, have succeeded.
+    fn after(
+        &self,
+        first: Vec<Completion>,
+        second: impl FnOnce() -> Vec<Completion> + 'static,
+    ) -> Completion {
+        let (completer, completion) = self.slots.pair();
+        self.runtime.spawn(async move {
+            let mut result = all(first).await;
+            if result.is_ok() {
+                result = all(second()).await;
+            }
+            completer.complete(Done { result, ..Done::ok() });
+        });
+        completion
+    }
+
+    /// Moves the write pointer of a part to where that of the whole shall be.
+    fn flush_part(&self, zone: ZoneIndex, part: u64, to: u64) -> Completion {
+        let last = Lba(self.start(zone, part).0 + self.shape.share(part, to) - 1);
+        self.device.submit(Command::FlushZrwa { last })
+    }
+
+    async fn report(&self, first: ZoneIndex, count: u32) -> Result<Vec<ZoneInfo>, DeviceError> {
+        let left = self.geometry.zones.checked_sub(first.0).filter(|left| *left > 0);
+        let count = left.ok_or(Status::LbaOutOfRange)?.min(count);
+        let parts = self.parts(first, count).await?;
+        let parts = parts.chunks_exact(self.shape.factor as usize);
+        Ok((first.0..).zip(parts).map(|(zone, parts)| self.shape.describe(ZoneIndex(zone), parts)).collect())
+    }
+
+    /// What the drive says of the parts of `count` zones.
+    async fn parts(&self, first: ZoneIndex, count: u32) -> Result<Vec<ZoneInfo>, DeviceError> {
+        let (first, count) = (self.part(first, 0), count * self.shape.factor as u32);
+        let done = self.device.submit(Command::Report { first, count }).await;
+        done.result.map(|()| done.zones)
+    }
+
+    /// Finds out what a zone is, repairs it, and carries out what waits for that.
+    async fn learn(self: Rc<Self>, zone: ZoneIndex) {
+        let learned = self.repair(zone).await;
+        if let Ok(known) = learned {
+            self.known.borrow_mut()[zone.0 as usize] = Some(known);
+        }
+        let waiting = self.waiting.borrow_mut().remove(&zone.0).unwrap_or_default();
+        let carry_out = |(command, completer)| match learned {
+            Ok(_) => (self.submit(command), completer),
+            Err(error) => (Completion::failed(error), completer),
+        };
+        let pending: Vec<(Completion, Completer)> = waiting.into_iter().map(carry_out).collect();
+        for (completion, completer) in pending {
+            completer.complete(completion.await);
+        }
+    }
+
+    /// Makes a zone what it is reported to be (see the head of this file).
+    async fn repair(&self, zone: ZoneIndex) -> Result<Known, DeviceError> {
+        let parts = self.parts(zone, 1).await?;
+        let whole = self.shape.describe(zone, &parts);
+        let known = Known { zrwa: whole.zrwa, wp_blocks: whole.wp_blocks };
+        let zrwa_blocks = self.shape.unit_blocks;
+        let lags = |(part, info): (u64, &ZoneInfo)| {
+            info.state != ZoneState::Full
+                && self.shape.share(part, whole.wp_blocks) > info.wp_blocks + zrwa_blocks
+        };
+        // Further apart than a flush can leave them: a finish, which will be asked for again.
+        if !whole.zrwa || (0..).zip(&parts).any(lags) {
+            return Ok(known);
+        }
+        for (part, info) in (0..).zip(&parts).filter(|(_, info)| info.state != ZoneState::Full) {
+            let empty = info.state == ZoneState::Empty;
+            if empty || info.wp_blocks == 0 && whole.wp_blocks > 0 {
+                self.revive(self.part(zone, part), empty).await?;
+            }
+            if self.shape.share(part, whole.wp_blocks) > info.wp_blocks {
+                self.flush_part(zone, part, whole.wp_blocks).await.result?;
+            }
+        }
+        Ok(known)
+    }
+
+    /// Writes what can be read at the start of a zone of the drive again, in a new ZRWA if it is empty.
+    async fn revive(&self, zone: ZoneIndex, empty: bool) -> Result<(), DeviceError> {
+        let start = self.device.geometry().start(zone).0;
+        let read = |at| {
+            let (data, oob) = (Buf::zeroed(BLOCK), Buf::zeroed(self.geometry.oob_bytes as usize));
+            self.device.submit(Command::Read { lba: Lba(start + at), data, oob })
+        };
+        let reads: Vec<_> = (0..self.shape.unit_blocks).map(read).collect();
+        let mut blocks = Vec::new();
+        for (at, read) in (0..).zip(reads) {
+            let done = read.await;
+            match done.result {
+                Ok(()) => blocks.push((Lba(start + at), done.data, done.oob)),
+                Err(error) if error == Status::DeallocatedBlock.into() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if empty {
+            let zones = Zones::One(zone);
+            self.device.submit(Command::Open { zones, zrwa: true }).await.result?;
+        }
+        let write = |(lba, data, oob)| self.device.submit(Command::Write { lba, data, oob, fua: false });
+        all(blocks.into_iter().map(write).collect()).await
+    }
+}
+
+/// Waits for all of them. Gives the first error.
+async fn all(completions: Vec<Completion>) -> Result<(), DeviceError> {
+    let mut result = Ok(());
+    for completion in completions {
+        result = result.and(completion.await.result);
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shapes() -> impl Iterator<Item = Shape> {
+        (2..=5).flat_map(|factor| (1..=4).map(move |unit_blocks| Shape { factor, unit_blocks }))
+    }
+
+    /// The parts of a zone with a ZRWA and write pointers at `wps`.
+    fn parts(wps: &[u64]) -> Vec<ZoneInfo> {
+        let info = |wp_blocks| {
+            let state = ZoneState::Closed;
+            ZoneInfo { zone: ZoneIndex(0), state, wp_blocks, capacity_blocks: 100, zrwa: true }
+        };
+        wps.iter().copied().map(info).collect()
+    }
+
+    #[test]
+    fn every_block_has_one_place_and_shares_count_them() {
+        for shape in shapes() {
+            let mut held = vec![0; shape.factor as usize];
+            for offset in 0..4 * shape.factor * shape.unit_blocks {
+                let piece = shape.pieces(offset, 1).next().unwrap();
+                assert_eq!((piece.offset, piece.blocks), (held[piece.part as usize], 1));
+                assert_eq!(shape.position(piece.part, piece.offset), offset);
+                held[piece.part as usize] += 1;
+                for (part, held) in (0..).zip(&held) {
+                    assert_eq!(shape.share(part, offset + 1), *held);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn pieces_of_a_transfer_are_in_their_units_and_no_part_comes_twice() {
+        for shape in shapes() {
+            let most = shape.unit_blocks * (shape.factor - 1);
+            for (offset, blocks) in (0..2 * most).flat_map(|offset| (1..=most).map(move |n| (offset, n))) {
+                let (mut at, mut seen) = (0, Vec::new());
+                for piece in shape.pieces(offset, blocks) {
+                    assert_eq!(piece.at, at);
+                    assert_eq!(shape.position(piece.part, piece.offset), offset + at);
+                    assert!(piece.offset % shape.unit_blocks + piece.blocks <= shape.unit_blocks);
+                    assert!(!seen.contains(&piece.part));
+                    seen.push(piece.part);
+                    at += piece.blocks;
+                }
+                assert_eq!(at, blocks);
+            }
+        }
+    }
+
+    #[test]
+    fn the_window_of_the_whole_is_the_windows_of_the_parts() {
+        for shape in shapes() {
+            let size = shape.factor * shape.unit_blocks;
+            for wp in 0..4 * size {
+                for offset in 0..6 * size {
+                    let piece = shape.pieces(offset, 1).next().unwrap();
+                    let start = shape.share(piece.part, wp);
+                    let in_part = (start..start + shape.unit_blocks).contains(&piece.offset);
+                    assert_eq!(
+                        in_part,
+                        (wp..wp + size).contains(&offset),
+                        "{shape:?}, wp {wp}, block {offset}"
+                    );
+                }
+            }
+        }
+    }
+
+    /// Whichever parts a power cut leaves behind, a flush has happened or not.
+    #[test]
+    fn a_flush_is_as_far_as_its_first_part_says() {
+        for shape in shapes() {
+            let size = shape.factor * shape.unit_blocks;
+            for (from, to) in
+                (0..2 * size).flat_map(|from| (from + 1..=from + size).map(move |to| (from, to)))
+            {
+                let leader = (to - 1) / shape.unit_blocks % shape.factor;
+                let before: Vec<_> = (0..shape.factor).map(|part| shape.share(part, from)).collect();
+                assert_eq!(shape.describe(ZoneIndex(0), &parts(&before)).wp_blocks, from);
+                for moved in (0..1u64 << shape.factor).filter(|moved| moved & (1 << leader) != 0) {
+                    let wp = |part| shape.share(part, if moved & (1 << part) != 0 { to } else { from });
+                    let wps: Vec<_> = (0..shape.factor).map(wp).collect();
+                    assert_eq!(shape.describe(ZoneIndex(0), &parts(&wps)).wp_blocks, to);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_zone_without_a_zrwa_ends_where_the_first_block_is_missing() {
+        let shape = Shape { factor: 3, unit_blocks: 2 };
+        let mut torn = parts(&[2, 1, 2]);
+        torn.iter_mut().for_each(|part| part.zrwa = false);
+        let whole = shape.describe(ZoneIndex(7), &torn);
+        assert_eq!((whole.zone, whole.wp_blocks, whole.zrwa), (ZoneIndex(7), 3, false));
+    }
+}

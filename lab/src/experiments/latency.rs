@@ -1,0 +1,50 @@
+//! Latency with few requests on their way: what joining writes must not cost.
+
+use super::{Effort, Experiment};
+use crate::{
+    bed::{Bed, Load, Setup},
+    figure::{Claim, Figure, Row},
+    system::System,
+    work,
+};
+
+pub const LATENCY: Experiment = Experiment {
+    name: "latency",
+    title: "Latency of writes, one at a time and with few on their way",
+    run: latency,
+};
+
+const METHOD: &str = "Five ZN540 of 1 TB, RAID-5, chunk 64 KiB, one zone. Not in the papers. zoneraid joins writes \
+that wait behind each other; with one request on its way there is nothing to join, and nothing may become slower.";
+
+fn latency(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
+    let loads: &[(u32, u64)] = match effort {
+        Effort::Quick => &[(1, 4), (8, 4)],
+        Effort::Full => {
+            &[(1, 4), (1, 16), (1, 64), (1, 256), (2, 4), (4, 4), (8, 4), (16, 4), (32, 4), (4, 16), (16, 16)]
+        }
+    };
+    let systems = [System::RaiznPlus, System::Zraid, System::Zoneraid];
+    let points: Vec<_> =
+        loads.iter().flat_map(|load| systems.map(|system| (system, load.0, load.1))).collect();
+    let mut figure = this.figure(METHOD);
+    figure.rows = work::each(this.name, &points, |(system, depth, request_kib)| {
+        let load = Load { depth: *depth, ..Load::fio(1, *request_kib) };
+        Bed::new(&Setup::zn540(*system))?.write_zones(&load)
+    })?;
+    for (depth, size) in loads.iter().filter(|load| load.0 == 1) {
+        let of = |system: &str, value: fn(&Row) -> f64| {
+            let row = figure
+                .rows
+                .iter()
+                .find(|row| row.system == system && (row.depth, row.request_kib) == (*depth, *size));
+            row.map_or(f64::NAN, value)
+        };
+        for (name, value) in [("p50", (|row| row.p50_us) as fn(&Row) -> f64), ("p99", |row| row.p99_us)] {
+            let ours = of("zoneraid", value) / of("ZRAID", value);
+            let what = format!("{name} of zoneraid to ZRAID, {size} KiB, one at a time (aim: no more)");
+            figure.claims.push(Claim::factor(what, 1.0, ours, ""));
+        }
+    }
+    Ok(figure)
+}

@@ -1,0 +1,70 @@
+//! Where the distance to the limit goes: causes are switched off in the model, one by one.
+
+use super::{Effort, Experiment};
+use crate::{
+    bed::{Bed, Load, Setup},
+    figure::{Figure, Row, Table},
+    report,
+    system::System,
+    work,
+};
+
+pub const LIMITS: Experiment = Experiment {
+    name: "limits",
+    title: "What lies between zoneraid and the limit of 4,920 MB/s",
+    run: limits,
+};
+
+const METHOD: &str = "Five ZN540 of 1 TB, RAID-5, chunk 64 KiB, 7 zones, 64 requests deep. Four fifths of what five \
+drives write is the limit of any RAID-5: 4,920 MB/s with the published 1,230 MB/s a drive, 4,812 with the 1,203 of the \
+model. Each column has one thing less to spend time on. 'By bytes' is what the drives could write if they did nothing \
+else, given how much the array writes for a block of the host's: on these drives temporary parity costs bandwidth too. \
+Causes overlap: they do not add up.";
+
+/// A change of the model, and its name.
+type Change = (&'static str, fn(&mut Setup, &mut Load));
+
+const CHANGES: [Change; 5] = [
+    ("as it is", |_, _| ()),
+    ("no jitter", |setup, _| setup.seed = None),
+    ("flushes free", |setup, _| {
+        setup.timing.zrwa_flush_firmware_us = 0.0;
+        setup.timing.zrwa_flush_acknowledge_us = 0.0;
+    }),
+    ("commands free", |setup, _| setup.timing.write_firmware_us = 0.0),
+    ("depth 256", |_, load| load.depth = 256),
+];
+
+fn limits(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
+    let sizes: &[u64] = if effort == Effort::Quick { &[4] } else { &[4, 16, 64, 256] };
+    let systems = [System::Zraid, System::Zoneraid];
+    let mut points = Vec::new();
+    for system in systems {
+        for size in sizes {
+            points.extend(CHANGES.map(|change| (system, *size, change)));
+        }
+    }
+    let rows = work::each(this.name, &points, |(system, size, (_, change))| {
+        let (mut setup, mut load) = (Setup::zn540(*system), Load::fio(7, *size));
+        change(&mut setup, &mut load);
+        Bed::new(&setup)?.write_zones(&load)
+    })?;
+    let mut header = vec!["MB/s", "KiB", "by bytes"];
+    header.extend(CHANGES.map(|change| change.0));
+    let mut causes = Table::new("", &header);
+    let drives = Setup::zn540(System::Zraid);
+    let bandwidth = drives.members as f64 * drives.timing.drain_mb_s.unwrap_or(f64::NAN);
+    let mut plain: Vec<Row> = Vec::new();
+    for changed in rows.chunks(CHANGES.len()) {
+        let Some(first) = changed.first() else { continue };
+        let mut cells = vec![first.system.clone(), first.request_kib.to_string()];
+        cells.push(format!("{:.0}", bandwidth / first.written.all()));
+        cells.extend(changed.iter().map(|row| format!("{:.0}", row.mb_s)));
+        causes.rows.push(cells);
+        plain.push(first.clone());
+    }
+    let mut figure = this.figure(METHOD);
+    figure.tables = vec![causes, report::written(&plain)];
+    figure.rows = plain;
+    Ok(figure)
+}

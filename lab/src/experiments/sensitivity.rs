@@ -1,0 +1,84 @@
+//! How far the results move with what nobody has published.
+
+use super::{Effort, Experiment};
+use crate::{
+    bed::{Bed, Load, Setup},
+    figure::{Figure, Table},
+    system::System,
+    work,
+};
+use sim::timing::{Timing, ZrwaMedium};
+
+pub const SENSITIVITY: Experiment = Experiment {
+    name: "sensitivity",
+    title: "How far the results move with parameters that are guesses",
+    run: sensitivity,
+};
+
+const METHOD: &str = "Each guessed parameter is halved and doubled, everything else stays. The ratios are those of \
+the claims above; a ratio that moves with a guess is worth as little as the guess.";
+
+/// A guess, and how to multiply it.
+type Guess = (&'static str, fn(&mut Setup, f64));
+
+const GUESSES: [Guess; 4] = [
+    ("write buffer", |setup, by| {
+        setup.timing.write_buffer_kib = (setup.timing.write_buffer_kib as f64 * by) as u64;
+    }),
+    ("latency of a write to a ZRWA in memory", |setup, by| {
+        if let ZrwaMedium::Dram { acknowledge_us } = &mut setup.timing.zrwa {
+            *acknowledge_us *= by;
+        }
+    }),
+    ("explicit ZRWA flush", |setup, by| {
+        scale_flush(&mut setup.timing, by);
+    }),
+    ("RAIZN's queue", |setup, by| setup.fifo_us *= by),
+];
+
+fn scale_flush(timing: &mut Timing, by: f64) {
+    timing.zrwa_flush_firmware_us *= by;
+    timing.zrwa_flush_acknowledge_us *= by;
+}
+
+/// A ratio of the claims: of, over, what they run on, and the load.
+type Ratio = (&'static str, System, System, fn(System) -> Setup, u32, u64);
+
+const RATIOS: [Ratio; 4] = [
+    ("Fig. 7: ZRAID to RAIZN+, 8 KiB, 12 zones", System::Zraid, System::RaiznPlus, Setup::zn540, 12, 8),
+    ("Fig. 7: ZRAID to RAIZN+, 64 KiB, 7 zones", System::Zraid, System::RaiznPlus, Setup::zn540, 7, 64),
+    ("Fig. 7: ZRAID to RAIZN, 16 KiB, 12 zones", System::Zraid, System::Raizn, Setup::zn540, 12, 16),
+    ("zoneraid to ZRAID, 16 KiB, 7 zones", System::Zoneraid, System::Zraid, Setup::zn540, 7, 16),
+];
+
+fn sensitivity(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
+    let ratios = if effort == Effort::Quick { &RATIOS[..1] } else { &RATIOS[..] };
+    let changes: Vec<(Guess, f64)> =
+        GUESSES.iter().flat_map(|guess| [0.5, 2.0].map(|by| (*guess, by))).collect();
+    let mut points = Vec::new();
+    for ratio in ratios {
+        points.push((*ratio, None));
+        points.extend(changes.iter().map(|change| (*ratio, Some(*change))));
+    }
+    let found = work::each(this.name, &points, |(ratio, change)| {
+        let mb_s = |system| {
+            let mut setup = ratio.3(system);
+            if let Some(((_, apply), by)) = change {
+                apply(&mut setup, *by);
+            }
+            anyhow::Ok(Bed::new(&setup)?.write_zones(&Load::fio(ratio.4, ratio.5))?.mb_s)
+        };
+        Ok(mb_s(ratio.1)? / mb_s(ratio.2)?)
+    })?;
+    let mut header = vec!["ratio".to_string(), "as it is".into()];
+    header.extend(changes.iter().map(|((name, _), by)| format!("{name} × {by}")));
+    let mut table = Table { header, ..Table::default() };
+    for (ratio, values) in ratios.iter().zip(found.chunks(changes.len() + 1)) {
+        let mut cells = vec![ratio.0.to_string()];
+        cells.extend(values.iter().map(|value| format!("{value:.3}")));
+        table.rows.push(cells);
+    }
+    let mut figure = this.figure(METHOD);
+    figure.tables.push(table);
+    Ok(figure)
+}

@@ -1,0 +1,232 @@
+//! Small zones used as one: what is written is there, also when the drive loses power or is shut down
+//! between the commands that one command has become.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod support;
+
+use engine::{
+    aggregate::Aggregated,
+    array::{Array, Drive, examine},
+    buf::{BLOCK, Buf},
+    device::{Command, Geometry, Status, ZonedDevice, Zones, Zrwa},
+    runtime::Runtime,
+    zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
+};
+use sim::{
+    rng::Rng,
+    simulator::wire::{Bay, Wire},
+    ssd::{Cut, EmulatedDrive, Model, Ssd},
+};
+use std::rc::Rc;
+use support::array::{check, drives, options, run, write};
+
+const FACTOR: u32 = 4;
+
+/// Zones of 32 blocks with ZRWAs of 4 in granules of 2: a PM1731a on a small scale.
+fn small() -> Geometry {
+    Geometry {
+        zones: 26,
+        zone_size_blocks: 32,
+        zone_capacity_blocks: 32,
+        max_open: 16,
+        max_active: 16,
+        zrwa: Some(Zrwa { size_blocks: 4, granularity_blocks: 2, max_zones: 16 }),
+        oob_bytes: 64,
+        max_transfer_blocks: 32,
+        max_append_blocks: 32,
+        volatile_cache: false,
+    }
+}
+
+/// A drive whose commands wait, with its zones aggregated.
+struct Rig {
+    runtime: Runtime,
+    wire: Rc<Wire>,
+    bay: Bay,
+    device: Aggregated,
+}
+
+impl Rig {
+    fn new() -> Rig {
+        let wire = Rc::new(Wire::default());
+        let bay = wire.insert(Ssd::in_memory(&small()));
+        Rig::of(wire, bay)
+    }
+
+    fn of(wire: Rc<Wire>, bay: Bay) -> Rig {
+        let runtime = Runtime::new();
+        let device = Aggregated::new(&runtime, Rc::new(wire.drive(bay)), FACTOR).unwrap();
+        Rig { runtime, wire, bay, device }
+    }
+
+    fn submit(&self, command: Command) -> engine::device::Done {
+        let wire = self.wire.clone();
+        let idle = || {
+            let waits = wire.queued() + wire.executed() > 0;
+            wire.run_all();
+            waits
+        };
+        self.runtime.block_on(self.device.submit(command), idle).unwrap()
+    }
+
+    fn zone(&self) -> ZoneInfo {
+        self.submit(Command::Report { first: ZoneIndex(0), count: 1 }).zones[0]
+    }
+
+    /// Opens zone 0 with a ZRWA and fills it.
+    fn filled() -> Rig {
+        let rig = Rig::new();
+        let zones = Zones::One(ZoneIndex(0));
+        assert_eq!(rig.submit(Command::Open { zones, zrwa: true }).result, Ok(()));
+        for at in [12, 0] {
+            assert_eq!(rig.submit(blocks(at, if at == 0 { 12 } else { 4 })).result, Ok(()));
+        }
+        rig
+    }
+
+    /// Zone 0 holds what `filled` has written.
+    fn check_filled(&self) {
+        for from in [0, 8] {
+            let (data, oob) = (Buf::zeroed(8 * BLOCK), Buf::zeroed(8 * 64));
+            let done = self.submit(Command::Read { lba: Lba(from), data, oob });
+            assert_eq!(done.result, Ok(()));
+            for block in 0..8 {
+                let at = (from + block as u64) as u8;
+                let found = (done.data[block * BLOCK], done.oob[block * 64]);
+                assert_eq!(found, (at + 1, at ^ 0x55));
+            }
+        }
+    }
+}
+
+fn blocks(at: u64, count: u64) -> Command {
+    let data: Vec<u8> = (at..at + count).flat_map(|at| [at as u8 + 1; BLOCK]).collect();
+    let oob: Vec<u8> = (at..at + count).flat_map(|at| [at as u8 ^ 0x55; 64]).collect();
+    Command::Write { lba: Lba(at), data: Buf::copy_of(&data), oob: Buf::copy_of(&oob), fua: false }
+}
+
+fn flush(to: u64) -> Command {
+    Command::FlushZrwa { last: Lba(to - 1) }
+}
+
+#[test]
+fn transfers_across_parts_come_back_and_limits_are_shared_out() {
+    let rig = Rig::filled();
+    rig.check_filled();
+    assert_eq!(rig.device.geometry().zones, 6);
+    assert_eq!(rig.device.geometry().max_open, 4);
+    assert_eq!(rig.device.geometry().zrwa.unwrap().size_blocks, 16);
+    assert_eq!(rig.submit(blocks(126, 4)).result, Err(Status::ZoneBoundaryError.into()));
+    assert_eq!(rig.submit(flush(6)).result, Ok(()));
+    assert_eq!(rig.submit(flush(4)).result, Err(Status::ZoneBoundaryError.into()));
+    let zone = rig.zone();
+    assert_eq!((zone.state, zone.wp_blocks, zone.zrwa), (ZoneState::ExplicitlyOpen, 6, true));
+    // The blocks of the first six that a write would change are committed, the others are not.
+    assert_eq!(rig.submit(blocks(4, 2)).result, Err(Status::ZoneInvalidWrite.into()));
+    assert_eq!(rig.submit(blocks(6, 9)).result, Ok(()));
+    assert_eq!(rig.submit(Command::Finish { zones: Zones::One(ZoneIndex(0)) }).result, Ok(()));
+    assert_eq!((rig.zone().state, rig.zone().wp_blocks), (ZoneState::Full, 128));
+    assert_eq!(rig.submit(Command::Reset { zones: Zones::One(ZoneIndex(0)) }).result, Ok(()));
+    assert_eq!((rig.zone().state, rig.zone().wp_blocks), (ZoneState::Empty, 0));
+}
+
+/// Cuts the power, or shuts the drive down, when `executed` commands of a flush have reached the drive,
+/// and again while that is repaired.
+fn interrupted(executed: usize, shutdown: bool, again: usize) {
+    let rig = Rig::filled();
+    let rng = &mut Rng::new(1);
+    let end = |rig: Rig, rng: &mut Rng| {
+        let Rig { wire, bay, .. } = rig;
+        wire.drop_queued();
+        match shutdown {
+            true => wire.shut_down(rng).unwrap(),
+            false => wire.power_cut(rng, |_| Cut::default()).unwrap(),
+        }
+        Rig::of(wire, bay)
+    };
+    let advance = |rig: &Rig, commands: usize| {
+        for _ in 0..commands {
+            rig.runtime.run();
+            if rig.wire.queued() > 0 {
+                rig.wire.execute_now(0, false);
+                rig.wire.deliver(0);
+            }
+        }
+    };
+    let flushing = rig.device.submit(flush(10));
+    advance(&rig, executed);
+    drop(flushing);
+    let mut rig = end(rig, rng);
+    if shutdown && executed == 0 {
+        // Nothing has moved: all of it is empty, and whoever uses it has to open it again.
+        assert_eq!((rig.zone().state, rig.zone().zrwa), (ZoneState::Empty, false));
+        return rig.check_filled();
+    }
+    let wp = if executed == 0 { 0 } else { 10 };
+    assert_eq!((rig.zone().wp_blocks, rig.zone().zrwa), (wp, true), "{executed} executed");
+    if again > 0 {
+        let write = rig.device.submit(blocks(12, 4));
+        advance(&rig, again);
+        drop(write);
+        rig = end(rig, rng);
+        assert_eq!((rig.zone().wp_blocks, rig.zone().zrwa), (wp, true));
+    }
+    rig.check_filled();
+    assert_eq!(rig.submit(blocks(12, 4)).result, Ok(()));
+    assert_eq!(rig.submit(flush(16)).result, Ok(()));
+    assert_eq!(rig.zone().wp_blocks, 16);
+    rig.check_filled();
+}
+
+#[test]
+fn a_flush_that_is_cut_off_has_happened_or_not() {
+    for executed in 0..4 {
+        for again in 0..40 {
+            interrupted(executed, false, again);
+            interrupted(executed, true, again);
+        }
+    }
+}
+
+#[test]
+fn an_array_uses_as_many_small_zones_as_one_as_its_chunks_need() {
+    let aggregate = |geometry: &Geometry, chunk_blocks| {
+        let runtime = Runtime::new();
+        let drives = drives(3, geometry);
+        run(&runtime, Array::create(&runtime, options(chunk_blocks), drives.clone())).unwrap();
+        run(&runtime, examine(&runtime, &drives[0])).unwrap().superblock.aggregate
+    };
+    // ZRAID §6.5: four zones of a PM1731a for chunks of 64 KiB.
+    assert_eq!(aggregate(&Model::pm1731a().scaled(48, 1024).geometry, 16), 4);
+    assert_eq!(aggregate(&Model::zn540().scaled(24, 4096).geometry, 16), 1);
+}
+
+#[test]
+fn an_array_of_small_zones_is_found_again_whoever_is_missing_and_takes_a_new_drive() {
+    let geometry = Geometry { zones: 40, zone_capacity_blocks: 64, zone_size_blocks: 64, ..small() };
+    let other = |name: &str, geometry: &Geometry| Drive {
+        name: name.into(),
+        device: Rc::new(EmulatedDrive::in_memory(geometry)),
+    };
+    for missing in 0..4 {
+        let mut all = drives(4, &geometry);
+        let runtime = Runtime::new();
+        let array = run(&runtime, Array::create(&runtime, options(4), all.clone())).unwrap();
+        write(&runtime, &array, 0, 0, 31, true);
+        write(&runtime, &array, 1, 0, 5, true);
+        runtime.clear();
+        all.remove(missing);
+        let runtime = Runtime::new();
+        let array = run(&runtime, Array::assemble(&runtime, all)).unwrap();
+        check(&runtime, &array, 0, 31);
+        check(&runtime, &array, 1, 5);
+        let unfit = other("unfit", &Geometry { zone_capacity_blocks: 62, ..geometry.clone() });
+        let refused = run(&runtime, array.attach(missing, unfit)).unwrap_err().to_string();
+        assert_eq!(refused, "unfit: 4 of its zones cannot be used as one, as this array needs");
+        run(&runtime, array.attach(missing, other("blank", &geometry))).unwrap();
+        run(&runtime, array.rebuild(&|_| ())).unwrap();
+        check(&runtime, &array, 0, 31);
+        check(&runtime, &array, 1, 5);
+        runtime.clear();
+    }
+}
