@@ -88,6 +88,9 @@ pub struct ArrayStatus {
     pub name: String,
     pub uuid: [u8; 16],
     pub chunk_blocks: u64,
+    pub policy: Policy,
+    /// Zones of a drive that are used as one.
+    pub aggregate: u32,
     /// Grows with every change of membership.
     pub event: u64,
     /// In order of their roles.
@@ -472,6 +475,8 @@ impl Array {
             name: superblock.name.clone(),
             uuid: superblock.array.0,
             chunk_blocks: core.layout.chunk_blocks,
+            policy: superblock.policy,
+            aggregate: superblock.aggregate,
             event: superblock.event,
             members: members.collect(),
             failed: core.failed.get(),
@@ -726,6 +731,9 @@ impl Core {
                 member.active = self.active.get() & (1 << m) != 0;
             }
         }
+        // What was decided rests on what the drives hold. If a process has died and the power goes only
+        // now, no checkpoint may speak of what was lost with a cache.
+        self.flush_caches(self.active.get()).await;
         let logs: Vec<_> = self.members.iter().map(|m| m.log.borrow().clone()).collect();
         for (member, log) in logs.into_iter().enumerate() {
             let Some(log) = log else { continue };
@@ -877,6 +885,13 @@ fn plan(
             .map(|member| SuperblockMember { uuid: member_uuid(array, member, 1), active: true })
             .collect(),
     };
+    if policy == Policy::Log {
+        // Partial parity of all active zones has to fit in a log, beside what is written to it.
+        let room = geometries().map(|g| log_blocks(g, policy)).min().unwrap_or(0) / 2;
+        while checkpoint_blocks(&superblock) > room && superblock.max_active > 1 {
+            superblock.max_active -= 1;
+        }
+    }
     let log_blocks = match policy {
         // What is left is for relocated blocks.
         Policy::Log => checkpoint_blocks(&superblock).max(rows * chunk),

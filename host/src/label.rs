@@ -4,6 +4,7 @@ use engine::{
     array::{Drive, examine},
     device::Command,
     format::superblock::SuperblockMember,
+    raid::policy::Policy,
     runtime::Runtime,
     zone::{ZoneIndex, ZoneState},
 };
@@ -21,6 +22,9 @@ pub struct Label {
     /// Members (bits) that the array did not do without when this was written.
     pub active: u32,
     pub chunk_blocks: u64,
+    pub policy: Policy,
+    /// Zones of a drive that are used as one.
+    pub aggregate: u32,
     /// Which assembly of the array wrote this last.
     pub assembly: u64,
     /// Grows with every change of membership: of two labels the higher one is the newer.
@@ -55,6 +59,8 @@ pub async fn read(runtime: &Runtime, drive: Drive) -> Content {
             members: found.superblock.members.len() as u32,
             active: active(&found.superblock.members),
             chunk_blocks: found.superblock.chunk_blocks as u64,
+            policy: found.superblock.policy,
+            aggregate: found.superblock.aggregate,
             assembly: found.superblock.assembly,
             event: found.superblock.event,
         }),

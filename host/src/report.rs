@@ -50,6 +50,10 @@ pub struct Status {
     pub action: Option<String>,
     pub event: u64,
     pub chunk_bytes: u64,
+    /// How partial stripes are protected.
+    pub policy: String,
+    /// Zones of a drive that are used as one.
+    pub aggregate: u32,
     /// Nothing while the array is unusable.
     pub zones: Option<u32>,
     pub zone_capacity_bytes: Option<u64>,
@@ -136,6 +140,8 @@ impl Status {
             action,
             event: array.event,
             chunk_bytes: bytes(array.chunk_blocks),
+            policy: array.policy.name().into(),
+            aggregate: array.aggregate,
             zones: Some(geometry.zones),
             zone_capacity_bytes: Some(bytes(geometry.zone_capacity_blocks)),
             pid: None,
@@ -178,6 +184,8 @@ impl Status {
             action,
             event: label.event,
             chunk_bytes: bytes(label.chunk_blocks),
+            policy: label.policy.name().into(),
+            aggregate: label.aggregate,
             zones: None,
             zone_capacity_bytes: None,
             pid: None,
@@ -305,6 +313,8 @@ pub struct Superblock {
     pub role: u32,
     pub members: u32,
     pub chunk_bytes: u64,
+    pub policy: String,
+    pub aggregate: u32,
     pub event: u64,
 }
 
@@ -340,6 +350,8 @@ impl Examined {
                 role: label.role,
                 members: label.members,
                 chunk_bytes: bytes(label.chunk_blocks),
+                policy: label.policy.name().into(),
+                aggregate: label.aggregate,
                 event: label.event,
             }),
             superblock_error: match &drive.content {

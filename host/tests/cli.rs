@@ -41,6 +41,56 @@ fn a_file_survives_the_loss_of_one_drive_after_another() {
     assert_eq!(place.read_zone(&drive("drives", 6), 0), whole);
 }
 
+/// An array of emulated drives: what it is called, and that it is what it says and loses nothing.
+fn policy(model: &str, zones: &str, wanted: &[&str], policy: &str, aggregate: u32) {
+    let place = Place::new();
+    let emulate = ["emulate", "create", "d", "--model", model, "--zones", zones, "--zone-capacity", "8M"];
+    place.run(&emulate).ok();
+    let drives: Vec<String> = (0..4).map(|n| drive("d", n)).collect();
+    let mut create = [&["create", "tank", "--json"], wanted].concat();
+    create.extend(drives.iter().map(String::as_str));
+    let created = place.run(&create).ok().json();
+    assert_eq!((&created["policy"], &created["aggregate"]), (&policy.into(), &aggregate.into()), "{model}");
+    let data = Random(3).bytes(3 << 20);
+    place.run_with(&["zone", "write", "d", "0", "--block-size", "12K"], &data).ok();
+    place.remove(&drive("d", 1));
+    assert!(place.read_zone("d", 0) == data, "{model} with {policy}");
+    place.run(&["replace", "d", "1", &drive("d", 4)]).ok();
+    place.run_with(&["zone", "write", "d", "0", "--fua"], &data).ok();
+    place.remove(&drive("d", 2));
+    assert!(place.read_zone("d", 0) == [&data[..], &data[..]].concat(), "{model} with {policy}");
+    let status = place.run(&["status", "d", "--json"]).json();
+    assert_eq!((&status["policy"], &status["aggregate"]), (&policy.into(), &aggregate.into()));
+    let listed = place.run(&["list", "d", "--json"]).ok().json();
+    assert_eq!(listed["arrays"][0]["policy"], policy);
+    let examined = place.run(&["examine", &drive("d", 0), "--json"]).ok().json();
+    assert_eq!(examined["superblock"]["aggregate"], aggregate);
+}
+
+#[test]
+fn every_kind_of_drive_has_a_policy_and_small_zones_are_used_as_one() {
+    policy("zn540", "16", &[], "zrwa", 1);
+    policy("zn540", "16", &["--policy", "log"], "log", 1);
+    policy("zn540", "16", &["--policy", "inplace"], "inplace", 1);
+    policy("plain-zns", "16", &[], "log", 1);
+    policy("smr", "16", &[], "log", 1);
+    // ZRAID §6.5.
+    policy("pm1731a", "48", &[], "zrwa", 4);
+}
+
+#[test]
+fn a_policy_that_the_drives_cannot_do_is_refused() {
+    let place = Place::new();
+    let emulate = ["emulate", "create", "d", "--model", "smr", "--zones", "16", "--zone-capacity", "8M"];
+    place.run(&emulate).ok();
+    let drives: Vec<String> = (0..4).map(|n| drive("d", n)).collect();
+    for policy in ["zrwa", "inplace"] {
+        let mut create = vec!["create", "tank", "--policy", policy];
+        create.extend(drives.iter().map(String::as_str));
+        place.run(&create).fails_with(&["drive0.img has no ZRWA", "this policy needs"]);
+    }
+}
+
 /// Kills a writer at a random moment, loses a drive, and holds zoneraid to what it promised.
 fn kill_and_lose(lost: usize, fua: bool, random: &mut Random) {
     let seed = random.0;

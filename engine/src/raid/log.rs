@@ -18,7 +18,7 @@ use super::{
     Canary,
     core::Core,
     geometry::{Layout, MAX_MEMBERS, Place, Role},
-    metalog::checkpoint_blocks,
+    metalog::{checkpoint_blocks, log_blocks},
     parity,
     policy::Policy,
     read::Piece,
@@ -74,16 +74,19 @@ pub struct Part {
     pub wp_blocks: u64,
     /// Blocks below that are burned and not relocated.
     pub gaps: BTreeSet<u64>,
+    /// Blocks below that the drive could not read.
+    pub unreadable: BTreeSet<u64>,
 }
 
 impl Part {
     fn holds(&self, block: u64) -> bool {
-        block < self.wp_blocks && !self.gaps.contains(&block)
+        block < self.wp_blocks && !self.gaps.contains(&block) && !self.unreadable.contains(&block)
     }
 
     /// Everything below is held.
     fn whole(&self) -> u64 {
-        self.gaps.first().map_or(self.wp_blocks, |gap| self.wp_blocks.min(*gap))
+        let lacking = self.gaps.first().into_iter().chain(self.unreadable.first());
+        lacking.fold(self.wp_blocks, |whole, block| whole.min(*block))
     }
 }
 
@@ -128,7 +131,8 @@ impl Evidence {
 pub fn decide(layout: &Layout, evidence: &Evidence) -> Result<u64, Refusal> {
     let parts = || evidence.parts.iter().flatten();
     let (present, needed) = (parts().count(), layout.members - 1);
-    if present < needed && parts().any(|part| part.wp_blocks > 0) {
+    let begun = parts().any(|part| part.wp_blocks > 0);
+    if present < needed && (begun || evidence.told_blocks > 0) {
         return Err(Refusal::TooFew { present, members: layout.members, needed });
     }
     // Rows that all have are there, whatever a missing member has.
@@ -137,16 +141,17 @@ pub fn decide(layout: &Layout, evidence: &Evidence) -> Result<u64, Refusal> {
     while tail_blocks < layout.capacity_blocks() {
         let stripe = tail_blocks / layout.stripe_blocks();
         let (index, block) = layout.chunk_of(tail_blocks % layout.stripe_blocks());
-        let found = match evidence.parts[layout.member(stripe, index)] {
-            Some(_) => evidence.has(layout, stripe, index, block),
-            None => evidence.decoded_with(layout, stripe, index, block).is_some(),
+        let found = match &evidence.parts[layout.member(stripe, index)] {
+            Some(part) if !part.unreadable.contains(&(stripe * layout.chunk_blocks + block)) => {
+                evidence.has(layout, stripe, index, block)
+            }
+            _ => evidence.decoded_with(layout, stripe, index, block).is_some(),
         };
         if !found {
             break;
         }
         tail_blocks += 1;
     }
-    let begun = parts().any(|part| part.wp_blocks > 0);
     if begun && evidence.told_blocks > tail_blocks {
         return Err(Refusal::Short { told_blocks: evidence.told_blocks, tail_blocks });
     }
@@ -163,6 +168,14 @@ pub fn decide(layout: &Layout, evidence: &Evidence) -> Result<u64, Refusal> {
 impl Core {
     /// As [`Core::judge`]: looks at one zone and decides. Notes which blocks are burned.
     pub async fn judge_log(&self, view: &mut ZoneView<'_>) -> Result<Verdict, Refusal> {
+        for (member, _) in view.info.iter().enumerate().filter(|(_, info)| info.is_some()) {
+            // Which of the relocated blocks were in the part of its log that is gone nobody knows.
+            if self.log_has_holes(member) && !self.burned_of(view.zone, view.record.epoch, member).is_empty()
+            {
+                view.record.lost |= 1 << member;
+                self.unburn(view.zone, member);
+            }
+        }
         let (layout, zone, record) = (&self.layout, view.zone, *view.record);
         let trusted = |member: usize| record.lost & (1 << member) == 0;
         let present = || view.info.iter().enumerate().filter_map(|(m, info)| Some((m, info.as_ref()?)));
@@ -186,10 +199,38 @@ impl Core {
             }
             evidence.parts.push(part);
         }
-        let blocks = match record.finished {
+        let mut positions = [0; MAX_MEMBERS];
+        for (position, part) in positions.iter_mut().zip(&evidence.parts) {
+            *position = part.as_ref().map_or(0, |part| part.wp_blocks);
+        }
+        let mut blocks = match record.finished {
             Some(tail) => tail,
             None => decide(layout, &evidence)?,
         };
+        if record.finished.is_some() {
+            // What a member that was finished reads as beyond its part is nothing.
+            for (member, part) in evidence.parts.iter_mut().enumerate() {
+                if let Some(part) = part {
+                    part.wp_blocks = part.wp_blocks.min(position(layout, member, blocks));
+                }
+            }
+        }
+        let (held, running) = loop {
+            match self.gather(view, &mut evidence, blocks).await {
+                Ok(found) => break found,
+                Err(refusal) if record.finished.is_some() || evidence.parts.contains(&None) => {
+                    return Err(refusal);
+                }
+                // All members are there, so what cannot be decoded was never promised.
+                Err(refusal) => match decide(layout, &evidence)? {
+                    less if less < blocks => blocks = less,
+                    _ => return Err(refusal),
+                },
+            }
+        };
+        if record.finished.is_none() {
+            self.check_holes(&evidence, blocks)?;
+        }
         if blocks == 0 {
             let leftovers = present().any(|(m, info)| match info.state {
                 ZoneState::Empty => !trusted(m),
@@ -198,45 +239,72 @@ impl Core {
             });
             return Ok(if leftovers { Verdict::Reset } else { Verdict::Empty });
         }
-        let mut positions = [0; MAX_MEMBERS];
-        for (position, part) in positions.iter_mut().zip(&evidence.parts) {
-            *position = part.as_ref().map_or(0, |part| part.wp_blocks);
-        }
-        if record.finished.is_some() {
-            // What a member that was finished reads as beyond its part is nothing.
-            for (member, part) in evidence.parts.iter_mut().enumerate() {
-                if let Some(part) = part {
-                    part.wp_blocks = part.wp_blocks.min(position(layout, member, blocks));
-                }
-            }
-        } else {
+        if record.finished.is_none() {
             self.burn(zone, record.epoch, &evidence, blocks);
-        }
-        let mut held = Vec::new();
-        for member in 0..layout.members {
-            let Some(part) = evidence.parts[member].clone() else { continue };
-            for at in (part.whole()..position(layout, member, blocks)).filter(|at| !part.holds(*at)) {
-                let (stripe, block) = (at / layout.chunk_blocks, at % layout.chunk_blocks);
-                let data =
-                    self.parity_below(view, &mut evidence, stripe, layout.data_chunks(), block).await?;
-                let lba = Lba(self.start(member, zone).0 + at);
-                held.push(Held { member, lba, data, oob: Buf::default() });
-            }
         }
         if all_full && blocks == layout.capacity_blocks() && held.is_empty() {
             return Ok(Verdict::Full);
         }
+        let tail = Tail { blocks, positions, parity: running, revived: 0, held };
+        Ok(if record.finished.is_some() { Verdict::Finish(Some(tail)) } else { Verdict::Open(tail) })
+    }
+
+    /// What is lacking of the parity of complete stripes below a tail at `tail_blocks`, and the running
+    /// parity of the stripe of the tail.
+    async fn gather(
+        &self,
+        view: &ZoneView<'_>,
+        evidence: &mut Evidence,
+        tail_blocks: u64,
+    ) -> Result<(Vec<Held>, Buf), Refusal> {
+        let layout = &self.layout;
+        let mut held = Vec::new();
+        // As it was: blocks that turn out to be unreadable on the way are not lacking.
+        for (member, part) in evidence.parts.clone().into_iter().enumerate() {
+            let Some(part) = part else { continue };
+            let is_lacking = |at: &u64| {
+                let parity = layout.role(member, at / layout.chunk_blocks) == Role::Parity;
+                parity && !part.holds(*at) && !part.unreadable.contains(at)
+            };
+            for at in (part.whole()..position(layout, member, tail_blocks)).filter(is_lacking) {
+                let (stripe, block) = (at / layout.chunk_blocks, at % layout.chunk_blocks);
+                let data = self.parity_below(view, evidence, stripe, layout.data_chunks(), block).await?;
+                let lba = Lba(self.start(member, view.zone).0 + at);
+                held.push(Held { member, lba, data, oob: Buf::default() });
+            }
+        }
         let mut running = Buf::zeroed(layout.chunk_blocks as usize * BLOCK);
-        let (stripe, covered) = (blocks / layout.stripe_blocks(), blocks % layout.stripe_blocks());
+        let (stripe, covered) = (tail_blocks / layout.stripe_blocks(), tail_blocks % layout.stripe_blocks());
         for block in 0..layout.chunk_blocks.min(covered) {
             let chunks = (covered - block).div_ceil(layout.chunk_blocks);
-            let found = self.parity_below(view, &mut evidence, stripe, chunks, block).await?;
+            let found = self.parity_below(view, evidence, stripe, chunks, block).await?;
             if let Some(target) = running.as_mut() {
                 target[block as usize * BLOCK..][..BLOCK].copy_from_slice(&found);
             }
         }
-        let tail = Tail { blocks, positions, parity: running, revived: 0, held };
-        Ok(if record.finished.is_some() { Verdict::Finish(Some(tail)) } else { Verdict::Open(tail) })
+        Ok((held, running))
+    }
+
+    /// Whether something in the log of `member` could not be read.
+    fn log_has_holes(&self, member: usize) -> bool {
+        self.members[member].log.borrow().as_ref().is_some_and(|log| log.live.borrow().holes)
+    }
+
+    /// Refuses a tail that ends where a missing member may have had more, and the partial parity that
+    /// would show it may have been in a hole of another member's log.
+    fn check_holes(&self, evidence: &Evidence, tail_blocks: u64) -> Result<(), Refusal> {
+        let layout = &self.layout;
+        let (stripe, at) = (tail_blocks / layout.stripe_blocks(), tail_blocks % layout.stripe_blocks());
+        let (index, _) = layout.chunk_of(at);
+        let begun = evidence.parts.iter().flatten().any(|part| part.wp_blocks > 0);
+        if !begun || stripe == layout.rows || evidence.parts[layout.member(stripe, index)].is_some() {
+            return Ok(());
+        }
+        let mut holders = (index..layout.data_chunks() - 1).map(|last| layout.slot(stripe, last).0);
+        match holders.find(|member| self.log_has_holes(*member)) {
+            Some(member) => Err(Refusal::Log { member }),
+            None => Ok(()),
+        }
     }
 
     /// What `member` holds of a zone that looks like `info`.
@@ -247,7 +315,7 @@ impl Core {
             ZoneState::Empty => 0,
             _ => info.wp_blocks.min(used_blocks),
         };
-        let mut part = Part { wp_blocks, gaps: BTreeSet::new() };
+        let mut part = Part { wp_blocks, ..Part::default() };
         if self.canary != Some(Canary::BurnedBelieved) {
             let burned = self.burned_of(zone, epoch, member);
             part.gaps = burned.into_iter().flatten().filter(|at| *at < wp_blocks).collect();
@@ -330,7 +398,7 @@ impl Core {
                 let lba = Lba(self.start(member, view.zone).0 + at);
                 let read = self.submit(member, Command::read(lba, Buf::zeroed(BLOCK))).await;
                 if read.result.is_err() {
-                    part.gaps.insert(at);
+                    part.unreadable.insert(at);
                     continue 'again;
                 }
                 let data = self.overlay(view.zone, member, at, read.data);
@@ -412,30 +480,30 @@ impl Core {
     /// of one, the member is done without in a zone until that is rebuilt, and in its place again. If no
     /// member can be done without, they may take all that is left.
     fn bound_burned(&self) -> Result<(), ArrayError> {
-        let superblock = self.superblock.borrow();
-        let room = (superblock.log_blocks as u64).saturating_sub(checkpoint_blocks(&superblock));
-        let blocks = |b: &Burned| b.to - b.from + 1;
+        let needed = checkpoint_blocks(&self.superblock.borrow());
+        let all = self.active.get().count_ones() as usize == self.members.len();
         for member in 0..self.members.len() {
+            let Some(device) = self.device(member) else { continue };
+            let room = log_blocks(device.geometry(), Policy::Log).saturating_sub(needed);
             loop {
                 let mut of_zones = BTreeMap::new();
                 for b in self.burned.borrow().iter().filter(|b| b.member as usize == member) {
-                    *of_zones.entry(b.zone).or_insert(0) += blocks(b);
+                    *of_zones.entry(b.zone).or_insert(0) += b.to - b.from + 1;
                 }
                 let taken = of_zones.values().sum::<u64>();
                 if taken <= room / 2 {
                     break;
                 }
-                let Some((zone, _)) = of_zones.into_iter().max_by_key(|(_, blocks)| *blocks) else { break };
-                let lost = self.zones.borrow()[zone as usize].lost;
-                if lost != 0 || (self.active.get().count_ones() as usize) < self.members.len() {
+                of_zones.retain(|zone, _| all && self.zones.borrow()[*zone as usize].lost == 0);
+                let Some((zone, _)) = of_zones.into_iter().max_by_key(|(_, blocks)| *blocks) else {
                     if taken <= room {
                         break;
                     }
                     return Err(ArrayError(format!(
-                        "the metadata log of member {member} has no room for what power cuts have displaced in \
-                         zone {zone}: assemble with all members"
+                        "the metadata log of member {member} has no room for what power cuts have displaced: \
+                         assemble with all members, or rebuild first"
                     )));
-                }
+                };
                 self.zones.borrow_mut()[zone as usize].lost |= 1 << member;
                 self.unburn(ZoneIndex(zone), member);
             }
@@ -483,9 +551,11 @@ impl Core {
     /// their places.
     pub fn overlay(&self, zone: ZoneIndex, member: usize, at: u64, mut data: Buf) -> Buf {
         let log = self.members[member].log.borrow();
-        if let Some(log) = log.as_ref().filter(|_| self.has_relocated(zone, member))
-            && let Some(target) = data.as_mut()
-        {
+        if let Some(log) = log.as_ref().filter(|_| self.has_relocated(zone, member)) {
+            if data.as_mut().is_none() {
+                data = Buf::copy_of(&data);
+            }
+            let Some(target) = data.as_mut() else { return data };
             let (epoch, live) = (self.zones.borrow()[zone.0 as usize].epoch, log.live.borrow());
             for (at, block) in (at..).zip(target.chunks_exact_mut(BLOCK)) {
                 let (stripe, offset) = (at / self.layout.chunk_blocks, at % self.layout.chunk_blocks);

@@ -165,6 +165,8 @@ pub struct Live {
     /// What belongs where its own blocks are burned; the chunk is [`RELOCATED`].
     pub relocated: LoggedParity,
     pub tails: BTreeMap<u32, TailRecord>,
+    /// Something that was in the log when it was read could not be read.
+    pub holes: bool,
 }
 
 impl Live {
@@ -515,6 +517,8 @@ struct Reader<'a> {
     at: u64,
     bytes: Vec<u8>,
     passed: u64,
+    /// Blocks that the drive could not read.
+    unreadable: u32,
 }
 
 impl Reader<'_> {
@@ -533,13 +537,15 @@ impl Reader<'_> {
             let done = self.device.submit(Command::read(Lba(self.start + next), data)).await;
             match done.result {
                 Ok(()) => self.bytes.extend_from_slice(&done.data),
-                // An unreadable block loses the record it is in; the others have a copy. In a zone that was
+                // An unreadable block loses the record it is in. In a zone that was
                 // finished there may be blocks that were never written.
                 Err(DeviceError::Status(Status::UnrecoveredReadError | Status::DeallocatedBlock)) => {
                     for block in 0..blocks {
                         let lba = Lba(self.start + next + block);
                         let done = self.device.submit(Command::read(lba, Buf::zeroed(BLOCK))).await;
                         let bytes = if done.result.is_ok() { &done.data[..] } else { &[0; BLOCK] };
+                        let unwritten = done.result == Err(Status::DeallocatedBlock.into());
+                        self.unreadable += (done.result.is_err() && !unwritten) as u32;
                         self.bytes.extend_from_slice(bytes);
                     }
                 }
@@ -593,7 +599,7 @@ async fn read_head(device: &Rc<dyn ZonedDevice>, zone: u32) -> Result<(ReadLog, 
         _ => info.wp_blocks,
     };
     let start = geometry.start(ZoneIndex(zone)).0;
-    let mut reader = Reader { device, start, written, at: 0, bytes: Vec::new(), passed: 0 };
+    let mut reader = Reader { device, start, written, at: 0, bytes: Vec::new(), passed: 0, unreadable: 0 };
     let first = reader.ahead(1).await?;
     // A zone that was finished before anything was written in it reads as zeros.
     let blank = first.iter().take(BLOCK).all(|byte| *byte == 0);
@@ -621,12 +627,15 @@ impl ReadLog {
         let layout = checkpoint.superblock.layout();
         // Nothing is given back here.
         let mut pool = BufPool::default();
+        // Nothing is appended behind a record that a power cut has torn.
+        let (mut gap, mut holes) = (false, false);
         while reader.at < reader.written {
             let origin = Origin { lba: reader.start + reader.at, ..self.origin };
             match reader.record(origin).await {
                 Ok((record, sequence, blocks)) => {
                     self.live.apply(&record, &layout);
                     self.sequence = self.sequence.max(sequence);
+                    holes |= gap;
                     match record {
                         Record::Parity(parity) => {
                             // A stripe is begun when the one `distance` before is safe.
@@ -640,11 +649,13 @@ impl ReadLog {
                 }
                 Err(ReadError::Record(error)) => {
                     self.damaged += (error != Unreadable::NoRecord) as u32;
+                    gap = true;
                     reader.pass(1);
                 }
                 Err(ReadError::Drive(error)) => return Err(error),
             }
         }
+        self.live.holes = holes || reader.unreadable > 0;
         Ok(())
     }
 }

@@ -639,7 +639,9 @@ impl Core {
             Verdict::Finish(None) => self.finish_members(zone, None).await.map_err(failed),
             Verdict::Finish(Some(tail)) => {
                 let running = self.go_on(zone, tail).await;
-                self.finish_members(zone, Some(&running)).await.map_err(failed)
+                self.finish_members(zone, Some(&running)).await.map_err(failed)?;
+                self.forget_logged(zone, u64::MAX);
+                Ok(())
             }
             Verdict::Open(tail) => {
                 let blocks = tail.blocks;

@@ -653,7 +653,7 @@ impl Core {
     }
 
     /// Drops logged parity that no recovery can need any more.
-    fn forget_logged(&self, zone: ZoneIndex, stripe: u64) {
+    pub fn forget_logged(&self, zone: ZoneIndex, stripe: u64) {
         for member in &self.members {
             if let Some(log) = &*member.log.borrow() {
                 log.live.borrow_mut().parity.forget(zone.0, stripe, &mut self.pool.borrow_mut());

@@ -1,7 +1,7 @@
 //! `create`, `status`, `replace`, `rebuild` and `fail`: the life of an array.
 
 use super::{
-    Create, Level,
+    Create, Level, Policy,
     daemon::ask,
     output::{self, DEGRADED, HEALTHY, Output, UNUSABLE, table},
 };
@@ -35,6 +35,8 @@ struct Created {
     chunk_bytes: u64,
     dry_run: bool,
     /// Known once the array is made.
+    policy: Option<&'static str>,
+    aggregate: Option<u32>,
     zones: Option<u32>,
     zone_size_bytes: Option<u64>,
     zone_capacity_bytes: Option<u64>,
@@ -69,6 +71,8 @@ pub fn create(output: Output, options: Create) -> Result<u8> {
         level: "raid5",
         chunk_bytes: bytes(options.chunk),
         dry_run: options.dry_run,
+        policy: None,
+        aggregate: None,
         zones: None,
         zone_size_bytes: None,
         zone_capacity_bytes: None,
@@ -96,7 +100,9 @@ pub fn create(output: Output, options: Create) -> Result<u8> {
         );
         let uuid = output::new_uuid()?;
         let array = make(&reactor, &options, uuid, &drives)?;
-        let geometry = array.geometry();
+        let (geometry, status) = (array.geometry(), array.status());
+        created.policy = Some(status.policy.name());
+        created.aggregate = Some(status.aggregate);
         created.uuid = Some(output::uuid(&uuid));
         created.zones = Some(geometry.zones);
         created.zone_size_bytes = Some(bytes(geometry.zone_size_blocks));
@@ -112,7 +118,11 @@ fn make(reactor: &Reactor, options: &Create, uuid: [u8; 16], drives: &[OpenDrive
         uuid,
         chunk_blocks: options.chunk,
         zone_size_blocks: options.zone_size,
-        policy: None,
+        policy: options.policy.map(|policy| match policy {
+            Policy::Log => engine::raid::policy::Policy::Log,
+            Policy::Zrwa => engine::raid::policy::Policy::Zrwa,
+            Policy::Inplace => engine::raid::policy::Policy::InPlace,
+        }),
     };
     let members = drives.iter().map(OpenDrive::drive).collect();
     Ok(reactor.wait(Array::create(reactor.runtime(), create, members))??)
@@ -141,15 +151,22 @@ fn created_text(created: &Created) -> String {
     match (created.zones, created.zone_capacity_bytes) {
         (Some(zones), Some(capacity)) => {
             text += &format!(
-                "array '{}' has {zones} zones of {}, {} altogether\n",
+                "array '{}' has {zones} zones of {}, {} altogether; policy {}{}\n",
                 created.name,
                 show(capacity),
-                show(zones as u64 * capacity)
+                show(zones as u64 * capacity),
+                created.policy.unwrap_or_default(),
+                as_one(created.aggregate.unwrap_or(1))
             );
         }
         _ => text += "nothing was written (dry run)\n",
     }
     text
+}
+
+/// How many zones of a drive are one, if it is more.
+pub fn as_one(aggregate: u32) -> String {
+    if aggregate > 1 { format!(", {aggregate} zones of a drive as one") } else { String::new() }
 }
 
 pub fn status(output: Output, name: &ArrayName) -> Result<u8> {
@@ -187,7 +204,7 @@ fn status_text(status: &Status) -> String {
     if let (Some(zones), Some(capacity)) = (status.zones, status.zone_capacity_bytes) {
         size += &format!(", {zones} zones of {}", show(capacity));
     }
-    text += &format!("   size: {size}\n");
+    text += &format!("   size: {size}\n policy: {}{}\n", status.policy, as_one(status.aggregate));
     if let Some(rebuild) = &status.rebuild {
         text += &format!("rebuild: {}\n", rebuild_text(rebuild));
     }

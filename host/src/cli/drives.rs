@@ -2,6 +2,7 @@
 
 use super::{
     Model,
+    array::as_one,
     daemon::ask,
     output::{self, HEALTHY, Output, table},
 };
@@ -40,6 +41,8 @@ pub fn emulate(
     let model = match model {
         Model::Zn540 => sim::ssd::Model::zn540(),
         Model::Pm1731a => sim::ssd::Model::pm1731a(),
+        Model::PlainZns => sim::ssd::Model::plain_zns(),
+        Model::Smr => sim::ssd::Model::smr(),
     };
     let zones = zones.unwrap_or(model.geometry.zones);
     let capacity = zone_capacity.unwrap_or(model.geometry.zone_capacity_blocks);
@@ -137,11 +140,13 @@ fn examined_text(e: &Examined) -> String {
     }
     let array = match (&e.superblock, &e.superblock_error) {
         (Some(s), _) => format!(
-            "'{}', role {} of {}, chunks of {}, event {}\n    uuid: {}",
+            "'{}', role {} of {}, chunks of {}, policy {}{}, event {}\n    uuid: {}",
             s.array,
             s.role,
             s.members,
             show(s.chunk_bytes),
+            s.policy,
+            as_one(s.aggregate),
             s.event,
             s.uuid
         ),
@@ -165,6 +170,9 @@ struct ListedArray {
     uuid: String,
     members: u32,
     members_found: u32,
+    policy: String,
+    /// Zones of a drive that are used as one.
+    aggregate: u32,
     /// What the array runs as, if it does.
     block_device: Option<String>,
     drives: Vec<String>,
@@ -199,6 +207,8 @@ pub fn list(output: Output, dir: Option<&Path>) -> Result<u8> {
             uuid: output::uuid(&label.uuid),
             members: label.members,
             members_found: drives.len() as u32,
+            policy: label.policy.name().into(),
+            aggregate: label.aggregate,
             block_device: None,
             drives,
         }
@@ -247,6 +257,8 @@ impl Listed {
                 uuid: about.uuid.clone(),
                 members: about.members,
                 members_found: held.len() as u32,
+                policy: about.policy.clone(),
+                aggregate: about.aggregate,
                 block_device: device,
                 drives: held,
             });
@@ -255,12 +267,13 @@ impl Listed {
 }
 
 fn listed_text(listed: &Listed) -> String {
-    let mut rows = vec![["DRIVE", "ARRAY", "UUID", "MEMBERS", "DEVICE"].map(String::from).to_vec()];
+    let mut rows = vec![["DRIVE", "ARRAY", "UUID", "MEMBERS", "POLICY", "DEVICE"].map(String::from).to_vec()];
     for array in &listed.arrays {
         let found = format!("{} of {}", array.members_found, array.members);
         for drive in &array.drives {
             let device = array.block_device.clone().unwrap_or_default();
-            rows.push(vec![drive.clone(), array.name.clone(), array.uuid.clone(), found.clone(), device]);
+            let (name, uuid, policy) = (array.name.clone(), array.uuid.clone(), array.policy.clone());
+            rows.push(vec![drive.clone(), name, uuid, found.clone(), policy, device]);
         }
     }
     let mut add = |drives: &[String], what: &str| {

@@ -168,12 +168,27 @@ enum Model {
     Zn540,
     /// Samsung PM1731a: zones of 96 MiB, 64 KiB ZRWA, 384 open zones
     Pm1731a,
+    /// A ZNS SSD without ZRWA: otherwise a ZN540
+    PlainZns,
+    /// A host-managed SMR disk: zones of 256 MiB, 128 open zones, a volatile cache
+    Smr,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Level {
     /// One member's worth of parity: any one member may be lost
     Raid5,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Policy {
+    /// RAIZN: parity of partial stripes goes to log zones; any zoned drive will do
+    Log,
+    /// ZRAID: it goes to the random write area (ZRWA) of the data zones; drives with a ZRWA
+    Zrwa,
+    /// Zebra: it is updated in place, and block metadata tells what is complete; drives with a ZRWA and
+    /// at least 16 bytes of metadata a block
+    Inplace,
 }
 
 #[derive(Args)]
@@ -185,6 +200,9 @@ struct Create {
     /// Bytes on one member before the next one is used; a power of two
     #[arg(long, value_name = "SIZE", value_parser = size::parse_blocks, default_value = "64K")]
     chunk: u64,
+    /// How stripes that are not full are protected; `zrwa` by default if all drives can do that, else `log`
+    #[arg(long, value_enum)]
+    policy: Option<Policy>,
     /// Distance between the starts of two zones of the array
     #[arg(long, value_name = "SIZE", value_parser = size::parse_blocks)]
     zone_size: Option<u64>,

@@ -287,6 +287,8 @@ impl Daemon {
             block_device: block.as_ref().map(|block| block.path.clone()),
             link: block.as_ref().and_then(|block| block.link.clone()),
             members: status.members.len() as u32,
+            policy: status.policy.name().into(),
+            aggregate: status.aggregate,
             drives: drives.map(|member| absolute(&member.drive)).collect(),
         }
     }

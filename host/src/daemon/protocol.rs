@@ -65,6 +65,9 @@ pub struct About {
     pub link: Option<PathBuf>,
     /// How many members there are when none is missing.
     pub members: u32,
+    pub policy: String,
+    /// Zones of a drive that are used as one.
+    pub aggregate: u32,
     /// Absolute paths of the members' drives.
     pub drives: Vec<PathBuf>,
 }

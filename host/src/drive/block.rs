@@ -3,7 +3,8 @@
 //! Reads, writes and flushes go through the ring, past the page cache. The kernel and the drive may
 //! change the order of writes, so each zone has one on its way at a time. Zone management and
 //! reports are ioctls that block: a thread of its own carries them out. There is neither ZRWA nor
-//! append.
+//! append. Conventional zones, which disks have at their start, are passed over: the drive begins
+//! behind them.
 #![allow(unsafe_code)]
 
 use super::{Claiming, OpenError, claim::Claim, flight::InFlight, sysfs};
@@ -58,6 +59,8 @@ struct Device {
     /// Shared with threads that manage zones.
     file: Arc<File>,
     geometry: Geometry,
+    /// Conventional zones before the first one that counts.
+    passed_over: u32,
     reactor: Reactor,
     slots: Rc<Slots>,
     in_flight: InFlight<Operation>,
@@ -94,11 +97,12 @@ impl BlockDrive {
         let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(path);
         let file = file.map_err(|error| super::cannot_open(path, &error))?;
         let claim = claim(path, &file, name)?;
-        let geometry = geometry(&file, name).map_err(failed)?;
+        let (geometry, passed_over) = geometry(&file, name).map_err(failed)?;
         let ring = reactor.ring().map_err(|error| failed(format!("cannot be used: {error:#}")))?;
         let device = Rc::new(Device {
             file: Arc::new(file),
             geometry,
+            passed_over,
             reactor: reactor.clone(),
             slots: Rc::default(),
             in_flight: InFlight::new(ring),
@@ -192,7 +196,8 @@ impl Device {
     fn start(&self, operation: Operation) {
         let fd = Fd(self.file.as_raw_fd());
         let (address, length) = (operation.data.as_ptr(), operation.data.len() as u32);
-        let offset = operation.lba.0 * BLOCK as u64;
+        let skipped = self.passed_over as u64 * self.geometry.zone_size_blocks;
+        let offset = (skipped + operation.lba.0) * BLOCK as u64;
         let entry: Entry = match operation.kind {
             Kind::Read => opcode::Read::new(fd, address.cast_mut(), length).offset(offset).build(),
             Kind::Write { fua } => {
@@ -234,18 +239,18 @@ impl Device {
     /// Calls `call` for a zone, or for all that are in a state that `selected` picks.
     fn manage(&self, call: libc::Ioctl, zones: Zones, selected: fn(ZoneState) -> bool) -> Completion {
         let (count, size) = (self.geometry.zones, self.geometry.zone_size_blocks * BLOCK_SECTORS);
-        let file = self.file.clone();
+        let (file, passed_over) = (self.file.clone(), self.passed_over);
         self.aside(move || {
             let zones: Vec<ZoneIndex> = match zones {
                 Zones::One(zone) if zone.0 >= count => return Err(Status::LbaOutOfRange.into()),
                 Zones::One(zone) => vec![zone],
                 Zones::All => {
-                    let zones = report(&file, size, ZoneIndex(0), count)?;
+                    let zones = report(&file, size, passed_over, ZoneIndex(0), count)?;
                     zones.into_iter().filter(|zone| selected(zone.state)).map(|zone| zone.zone).collect()
                 }
             };
             for zone in zones {
-                let mut range = [zone.0 as u64 * size, size];
+                let mut range = [(passed_over + zone.0) as u64 * size, size];
                 // SAFETY: the call reads a `struct blk_zone_range`, two numbers.
                 check(unsafe { libc::ioctl(file.as_raw_fd(), call, range.as_mut_ptr()) })?;
             }
@@ -259,7 +264,8 @@ impl Device {
             return Completion::failed(Status::LbaOutOfRange);
         }
         let (file, size) = (self.file.clone(), self.geometry.zone_size_blocks * BLOCK_SECTORS);
-        self.aside(move || report(&file, size, first, count.min(zones - first.0)))
+        let (passed_over, count) = (self.passed_over, count.min(zones - first.0));
+        self.aside(move || report(&file, size, passed_over, first, count))
     }
 
     /// Has a thread do `work`.
@@ -302,8 +308,8 @@ fn error_of(errno: i32) -> DeviceError {
     }
 }
 
-/// Asks a block device what it is.
-fn geometry(file: &File, name: &str) -> Result<Geometry, String> {
+/// Asks a block device what it is, and how many conventional zones there are at its start.
+fn geometry(file: &File, name: &str) -> Result<(Geometry, u32), String> {
     let number = |call, what: &str| {
         let mut number: u32 = 0;
         // SAFETY: the call writes one number.
@@ -322,15 +328,20 @@ fn geometry(file: &File, name: &str) -> Result<Geometry, String> {
         return Err(format!("has blocks larger than {BLOCK} bytes, which is not supported"));
     }
     let mut capacity = zone_sectors / BLOCK_SECTORS;
-    let mut next = 0;
+    let (mut next, mut passed_over) = (0, 0);
     while next < zones {
         let count = (zones - next).min(REPORT_ZONES as u32);
         let page = report_page(file, next as u64 * zone_sectors, count as usize)
             .map_err(|error| format!("gives no zone report: {error}"))?;
         for zone in page.chunks_exact(DESCRIPTOR) {
+            if zone[24] == CONVENTIONAL && passed_over == next {
+                (passed_over, next) = (next + 1, next + 1);
+                continue;
+            }
             if zone[24] != SEQUENTIAL_ONLY {
                 return Err(format!(
-                    "has conventional zones (the first is zone {next}), which is not supported"
+                    "has zones that need not be written in order (as zone {next}) elsewhere than at its start, \
+                     which is not supported"
                 ));
             }
             let worn = [ZoneState::ReadOnly, ZoneState::Offline].map(|state| state as u8);
@@ -340,11 +351,11 @@ fn geometry(file: &File, name: &str) -> Result<Geometry, String> {
             next += 1;
         }
     }
-    if capacity == 0 {
-        return Err("has zones without capacity".into());
+    if capacity == 0 || passed_over == zones {
+        return Err("has no zones that are written in order and have capacity".into());
     }
-    Ok(Geometry {
-        zones,
+    let geometry = Geometry {
+        zones: zones - passed_over,
         zone_size_blocks: zone_sectors / BLOCK_SECTORS,
         zone_capacity_blocks: capacity,
         max_open: limit("max_open_zones"),
@@ -354,10 +365,12 @@ fn geometry(file: &File, name: &str) -> Result<Geometry, String> {
         max_transfer_blocks: (sysfs::most_bytes(name) / BLOCK as u64).clamp(1, u32::MAX as u64) as u32,
         max_append_blocks: 0,
         volatile_cache: attribute("write_cache").is_none_or(|cache| cache != "write through"),
-    })
+    };
+    Ok((geometry, passed_over))
 }
 
-/// The zone type of zones that have to be written in order.
+/// The zone type of zones that may be written anywhere, and of those that have to be written in order.
+const CONVENTIONAL: u8 = 1;
 const SEQUENTIAL_ONLY: u8 = 2;
 
 fn u64_at(bytes: &[u8], at: usize) -> u64 {
@@ -380,21 +393,28 @@ fn report_page(file: &File, sector: u64, count: usize) -> Result<Vec<u8>, Device
     Ok(bytes)
 }
 
-/// Describes `count` zones from `first` on, zones being `size` sectors apart.
-fn report(file: &File, size: u64, first: ZoneIndex, count: u32) -> Result<Vec<ZoneInfo>, DeviceError> {
+/// Describes `count` zones from `first` on, which is counted without those that are passed over. Zones are
+/// `size` sectors apart.
+fn report(
+    file: &File,
+    size: u64,
+    passed_over: u32,
+    first: ZoneIndex,
+    count: u32,
+) -> Result<Vec<ZoneInfo>, DeviceError> {
     let mut zones: Vec<ZoneInfo> = Vec::with_capacity(count as usize);
     while zones.len() < count as usize {
-        let next = first.0 as u64 + zones.len() as u64;
+        let next = (passed_over + first.0) as u64 + zones.len() as u64;
         let wanted = (count as usize - zones.len()).min(REPORT_ZONES);
         for zone in report_page(file, next * size, wanted)?.chunks_exact(DESCRIPTOR) {
-            zones.push(describe(zone, size).ok_or(DeviceError::Os(libc::EPROTO))?);
+            zones.push(describe(zone, size, passed_over).ok_or(DeviceError::Os(libc::EPROTO))?);
         }
     }
     Ok(zones)
 }
 
 /// Reads a `struct blk_zone`.
-fn describe(zone: &[u8], size: u64) -> Option<ZoneInfo> {
+fn describe(zone: &[u8], size: u64, passed_over: u32) -> Option<ZoneInfo> {
     let (start, wp, capacity) = (u64_at(zone, 0), u64_at(zone, 16), u64_at(zone, 32));
     let state = ZoneState::from_value(zone[25])?;
     let capacity_blocks = capacity / BLOCK_SECTORS;
@@ -404,7 +424,7 @@ fn describe(zone: &[u8], size: u64) -> Option<ZoneInfo> {
         ZoneState::Full | ZoneState::ReadOnly | ZoneState::Offline => capacity_blocks,
         _ => wp.checked_sub(start)? / BLOCK_SECTORS,
     };
-    let zone = ZoneIndex(u32::try_from(start / size).ok()?);
+    let zone = ZoneIndex(u32::try_from(start / size).ok()?.checked_sub(passed_over)?);
     Some(ZoneInfo { zone, state, wp_blocks, capacity_blocks, zrwa: false })
 }
 
@@ -421,11 +441,12 @@ mod tests {
         (zone[24], zone[25]) = (2, 4);
         let (zone_index, state) = (ZoneIndex(3), ZoneState::Closed);
         let closed = ZoneInfo { zone: zone_index, state, wp_blocks: 3, capacity_blocks: 6144, zrwa: false };
-        assert_eq!(describe(&zone, 65536), Some(closed));
+        assert_eq!(describe(&zone, 65536, 0), Some(closed));
+        assert_eq!(describe(&zone, 65536, 2), Some(ZoneInfo { zone: ZoneIndex(1), ..closed }));
         zone[25] = 0xe;
-        assert_eq!(describe(&zone, 65536).unwrap().wp_blocks, 6144);
+        assert_eq!(describe(&zone, 65536, 0).unwrap().wp_blocks, 6144);
         zone[25] = 0;
-        assert_eq!(describe(&zone, 65536), None);
+        assert_eq!(describe(&zone, 65536, 0), None);
     }
 
     #[test]

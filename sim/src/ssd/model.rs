@@ -79,6 +79,32 @@ impl Model {
         }
     }
 
+    /// A ZNS SSD without ZRWA: a ZN540 otherwise.
+    pub fn plain_zns() -> Model {
+        let geometry = Geometry { zrwa: None, ..Model::zn540().geometry };
+        Model { name: "plain-zns".into(), geometry }
+    }
+
+    /// A host-managed SMR disk of 1 TB as the block layer shows it: zones of 256 MiB, 128 of which may be
+    /// open. There is neither ZRWA, append nor block metadata, and the cache is volatile.
+    pub fn smr() -> Model {
+        Model {
+            name: "smr".into(),
+            geometry: Geometry {
+                zones: 3726,
+                zone_size_blocks: kib(256 << 10),
+                zone_capacity_blocks: kib(256 << 10),
+                max_open: 128,
+                max_active: 0,
+                zrwa: None,
+                oob_bytes: 0,
+                max_transfer_blocks: kib(512) as u32,
+                max_append_blocks: 0,
+                volatile_cache: true,
+            },
+        }
+    }
+
     /// The same drive with other zones. The zone size is as far above the capacity as powers of
     /// two make it, or equal to it if that was so before; limits and ZRWA stay.
     pub fn scaled(mut self, zones: u32, capacity_blocks: u64) -> Model {
