@@ -335,25 +335,23 @@ impl Core {
         own.map(|b| b.from..b.to).collect()
     }
 
-    /// Notes as burned what members hold beyond a tail at `tail_blocks`. What was burned and lies beyond a
-    /// write pointer has been lost with a volatile cache: it can be written.
+    /// Notes as burned what members hold beyond a tail at `tail_blocks`.
     fn burn(&self, zone: ZoneIndex, epoch: u64, evidence: &Evidence, tail_blocks: u64) {
         let mut burned = self.burned.borrow_mut();
         for (member, part) in evidence.parts.iter().enumerate() {
-            let Some(wp_blocks) = part.as_ref().map(|part| part.wp_blocks) else { continue };
-            let mut from = position(&self.layout, member, tail_blocks);
-            burned.retain_mut(|b| {
-                if (b.zone, b.member as usize) != (zone.0, member) {
-                    return true;
-                }
-                b.to = b.to.min(wp_blocks);
-                let apart = b.to < from || from >= wp_blocks;
-                from = if apart { from } else { from.min(b.from) };
-                apart && b.from < b.to
-            });
-            if from < wp_blocks {
-                burned.push(Burned { zone: zone.0, member: member as u32, epoch, from, to: wp_blocks });
+            let Some(part) = part else { continue };
+            let (mut from, to) = (position(&self.layout, member, tail_blocks), part.wp_blocks);
+            if from >= to {
+                continue;
             }
+            burned.retain(|b| {
+                let joins = (b.zone, b.member as usize) == (zone.0, member) && b.to >= from;
+                if joins {
+                    from = from.min(b.from);
+                }
+                !joins
+            });
+            burned.push(Burned { zone: zone.0, member: member as u32, epoch, from, to });
         }
     }
 
@@ -684,6 +682,7 @@ mod tests {
             let part = |m: usize| Part {
                 wp_blocks: self.wps[m],
                 gaps: self.burned[m].difference(&self.relocated[m]).copied().collect(),
+                ..Part::default()
             };
             let present = |m: &usize| missing != Some(*m);
             Evidence {
