@@ -117,9 +117,9 @@ pub struct ArrayError(pub String);
 pub struct Tails {
     /// [`Array::assembly`] of the array that the process ran.
     pub assembly: u64,
-    /// For each logical zone the end, in blocks, of the writes and appends that have completed: raised
-    /// before anybody is told of the completion, and set to 0 with a reset before anybody is told of
-    /// that.
+    /// For each logical zone the largest [`Done::tail`] of the writes and appends that have completed:
+    /// raised before anybody is told of the completion, and set to 0 with a reset before anybody is
+    /// told of that.
     pub blocks: Vec<u64>,
 }
 
@@ -129,11 +129,19 @@ pub struct Tails {
 pub struct Array(Rc<Core>);
 
 /// How an array shall behave in experiments and tests; the default everywhere else.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct Behaviour {
     pub consistency: Consistency,
+    /// Whether writes that are queued behind each other in a zone share a plan.
+    pub join: bool,
     pub canary: Option<Canary>,
     pub log_step: LogStep,
+}
+
+impl Default for Behaviour {
+    fn default() -> Behaviour {
+        Behaviour { consistency: Consistency::default(), join: true, canary: None, log_step: LogStep::None }
+    }
 }
 
 /// What [`examine`] finds on a drive.
@@ -619,6 +627,7 @@ impl Core {
             table: RefCell::new(ZoneTable::new(&geometry)),
             geometry,
             consistency: behaviour.consistency,
+            join: behaviour.join,
             volatile: Cell::new(false),
             generation: Cell::new(superblock_event as u32),
             canary: behaviour.canary,

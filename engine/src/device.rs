@@ -159,6 +159,8 @@ pub struct Done {
     pub oob: Buf,
     /// Where an append landed.
     pub lba: Lba,
+    /// After a write or append to an array: everything below this block of its zone is complete.
+    pub tail: u64,
     /// What a report found.
     pub zones: Vec<ZoneInfo>,
 }
@@ -166,7 +168,14 @@ pub struct Done {
 impl Done {
     /// Success without anything to give back.
     pub fn ok() -> Done {
-        Done { result: Ok(()), data: Buf::default(), oob: Buf::default(), lba: Lba(0), zones: Vec::new() }
+        Done {
+            result: Ok(()),
+            data: Buf::default(),
+            oob: Buf::default(),
+            lba: Lba(0),
+            tail: 0,
+            zones: Vec::new(),
+        }
     }
 
     /// Success, with the data buffer of the command.

@@ -73,6 +73,6 @@ impl System {
             System::ZSM => LogStep::NoHeader,
             _ => LogStep::None,
         };
-        Behaviour { log_step, ..Behaviour::default() }
+        Behaviour { join: self == System::Zoneraid, log_step, ..Behaviour::default() }
     }
 }

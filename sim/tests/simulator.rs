@@ -70,6 +70,7 @@ fn the_search_is_systematic_and_finds_flaws() {
         window_chunks: 0,
         volatile_cache: true,
         from_end_blocks: Some(9),
+        queue_depth: 2,
         steps: vec![
             fua(2),
             Step::Write { blocks: 3, fua: false },

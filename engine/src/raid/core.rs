@@ -54,6 +54,8 @@ pub struct Core {
     /// Of the array.
     pub geometry: Geometry,
     pub consistency: Consistency,
+    /// Whether writes that are queued behind each other in a zone share a plan.
+    pub join: bool,
     /// Whether a drive that is or was here may lose completed writes in a power cut.
     pub volatile: Cell<bool>,
     /// Policy `inplace`: number of this assembly, in the metadata of every block that it writes.

@@ -58,6 +58,8 @@ pub enum Canary {
     LogSlotOverwritten,
     /// What a process that died had answered is not looked at.
     TailsIgnored,
+    /// The end of a write is told although the plan that it went with ends elsewhere.
+    TailInsidePlan,
     /// A zone that is empty on all members is taken for one without anything in it.
     EmptyIsUnwritten,
     /// What lies in burned blocks is believed.

@@ -5,7 +5,7 @@
 //! bytes: blocks.
 
 use pulp::Arch;
-use std::sync::LazyLock;
+use std::{ops::Deref, sync::LazyLock};
 
 /// What the processor can do.
 static ARCH: LazyLock<Arch> = LazyLock::new(Arch::new);
@@ -53,14 +53,10 @@ pub fn xor_assign_and_copy(running: &mut [u8], a: &[u8], copy: &mut [u8]) {
     )
 }
 
-/// `target` = XOR of all `sources`, which are one after the other in `sources`.
-pub fn xor_all(target: &mut [u8], sources: &[u8]) {
-    let len = target.len();
-    if len == 0 {
-        return;
-    }
-    let at = |i: usize| &sources[i * len..][..len];
-    let count = sources.len() / len;
+/// `target` = XOR of all `sources`.
+pub fn xor_all(target: &mut [u8], sources: &[impl Deref<Target = [u8]>]) {
+    let at = |i: usize| &*sources[i];
+    let count = sources.len();
     let mut done = match count {
         0 => return target.fill(0),
         1 => {
@@ -202,7 +198,7 @@ mod tests {
             for len in [256, 4096, 12288] {
                 let sources = bytes(count * len, count as u64 + 1);
                 let mut target = bytes(len, 99);
-                xor_all(&mut target, &sources);
+                xor_all(&mut target, &sources.chunks(len).collect::<Vec<_>>());
                 assert_eq!(target, oracle(len, &sources), "{count} sources of {len} bytes");
             }
         }

@@ -1,11 +1,15 @@
-//! Carries writes out (§4.1): one running zone is a queue of writes and two tasks.
+//! Carries writes out (§4.1): one running zone is a queue of writes and three tasks.
 //!
-//! A write is cut into stripes. Each part is submitted at once if its stripe lies within the
-//! window, otherwise when write pointers have moved: data, and the parity that
-//! [`zrwa::parity_of`] asks for, all at the same time. `reap` takes completions in the order of the
-//! writes, so that a write is complete only when everything before it is; it acknowledges what
-//! needs no more than that. `settle` moves the write pointers behind it, logs tails that write
-//! pointers cannot show, and acknowledges the writes that wait for it.
+//! `submit_plans` takes data from the queue in *plans*: blocks of one stripe, of any number of writes,
+//! which go out together with the parity that [`zrwa::parity_of`] asks for. `reap` takes completions in
+//! the order of the plans, so that a plan is complete only when everything before it is; it
+//! acknowledges the writes of a plan, each on its own, if they need no more than that. `settle` moves
+//! the write pointers behind it, logs tails that write pointers cannot show, and acknowledges the
+//! writes that wait for it.
+//!
+//! What is queued and completes a stripe goes at once. A rest that does not is partial parity to be
+//! written, so it may wait while other writes of the zone are in flight ([`Core::plan_end`]); when
+//! nothing is, it goes. No tail inside a plan is ever claimed, logged or noted.
 //!
 //! The window: stripe `s` may be written when every member has passed row `s − D`. Then data stays
 //! within `[wp, wp + D)` and partial parity and logs within `[wp + D, wp + 2D)`, no write flushes
@@ -35,6 +39,8 @@ use std::{cell::RefCell, collections::VecDeque, rc::Rc};
 pub struct Zone {
     pub index: ZoneIndex,
     pub flow: RefCell<Flow>,
+    /// Something was queued, or more may be submitted.
+    queued: Gate,
     /// Something was submitted, or the tasks have to look again.
     submitted: Gate,
     /// There may be something to settle.
@@ -80,38 +86,46 @@ pub struct Flow {
     /// One chunk: parity of the stripe of `next`, below the tail's offset with its chunk, above
     /// without.
     pub parity: Buf,
-    queue: VecDeque<Queued>,
+    /// Writes that have not been submitted to their end; they start where `sent` ends.
+    queue: VecDeque<Write>,
+    /// Writes that have been, and are not complete.
+    sent: VecDeque<Write>,
     flights: VecDeque<Flight>,
+    /// The most that was queued and in flight together since this stripe was begun, and the one
+    /// before it.
+    depth: [u64; 2],
     /// Sub-requests of all flights, in order.
     subs: VecDeque<Sub>,
     /// FUA writes and others that are complete and wait to be safe.
     waiting: VecDeque<(u64, Completer, Done)>,
+    /// The data of a plan, chunk by chunk: kept for its allocation.
+    pieces: Vec<Buf>,
 }
 
-/// A write that has not been submitted to its end.
-struct Queued {
+/// A write on its way through the zone.
+struct Write {
+    /// Its first block.
+    start: u64,
     data: Buf,
-    /// Where the rest starts, in the zone and in `data` (blocks).
-    at: u64,
-    done_blocks: u64,
     fua: bool,
-    lba: Lba,
     completer: Completer,
 }
 
-/// A part of a write that is on its way.
+impl Write {
+    fn end(&self) -> u64 {
+        self.start + self.data.blocks()
+    }
+}
+
+/// A plan that is on its way.
 struct Flight {
     end: u64,
     subs: u32,
-    /// With the last part of a write.
-    last: Option<Queued>,
 }
 
 struct Sub {
     seat: Seat,
     completion: Completion,
-    /// Whether the buffer goes back to the pool.
-    pooled: bool,
 }
 
 /// What stops `reap`.
@@ -134,6 +148,7 @@ impl Zone {
         Zone {
             index,
             flow: RefCell::new(flow),
+            queued: Gate::default(),
             submitted: Gate::default(),
             completed: Gate::default(),
             changed: Gate::default(),
@@ -142,6 +157,7 @@ impl Zone {
 
     /// Has every task of the zone look again.
     pub fn wake(&self) {
+        self.queued.open();
         self.submitted.open();
         self.completed.open();
         self.changed.open();
@@ -163,10 +179,9 @@ impl Core {
     /// Writes `data` at block `at` of a zone whose table entry has taken the write already.
     pub fn write(self: &Rc<Self>, zone: ZoneIndex, at: u64, data: Buf, fua: bool) -> Completion {
         let (completer, completion) = self.slots.pair();
-        let lba = Lba(self.geometry.start(zone).0 + at);
         let running = self.running_zone(zone);
-        running.flow.borrow_mut().queue.push_back(Queued { data, at, done_blocks: 0, fua, lba, completer });
-        self.pump(&running);
+        running.flow.borrow_mut().queue.push_back(Write { start: at, data, fua, completer });
+        running.queued.open();
         completion
     }
 
@@ -209,53 +224,46 @@ impl Core {
         zone.flow.borrow_mut().opening = false;
         zone.changed.open();
         self.start_tasks(&zone);
-        self.pump(&zone);
     }
 
     pub fn start_tasks(self: &Rc<Self>, zone: &Rc<Zone>) {
+        self.runtime.spawn(self.clone().submit_plans(zone.clone()));
         self.runtime.spawn(self.clone().reap_flights(zone.clone()));
         self.runtime.spawn(self.clone().settle(zone.clone()));
     }
 
-    /// Submits queued writes as far as the window allows.
-    pub fn pump(&self, zone: &Zone) {
+    /// Task: submits what is queued. It looks when whoever was ready has handed in all that he had.
+    async fn submit_plans(self: Rc<Self>, zone: Rc<Zone>) {
+        loop {
+            let queued = zone.queued.wait();
+            if zone.flow.borrow().ended {
+                return;
+            }
+            self.pump(&zone);
+            queued.await;
+        }
+    }
+
+    fn pump(&self, zone: &Zone) {
         let mut flow = zone.flow.borrow_mut();
         let flow = &mut *flow;
-        if !flow.open || flow.opening || flow.paused > 0 || flow.ended {
+        if !flow.open || flow.opening || flow.paused > 0 {
             return;
         }
-        let stripe_blocks = self.layout.stripe_blocks();
         let mut submitted = false;
-        while let Some(front) = flow.queue.front_mut()
-            && front.at < flow.limit
-        {
-            debug_assert_eq!(front.at, flow.next);
-            let left = front.data.blocks() - front.done_blocks;
-            let (stripe, from) = (front.at / stripe_blocks, front.at % stripe_blocks);
-            let mut blocks = left.min(stripe_blocks - from);
-            if self.layout.policy == Policy::InPlace {
-                let to = self.plan_end_in_place(from, from + blocks);
-                blocks = to - from;
-                if let Some(needed) = self.needs_in_place(flow.safe, flow.next - from, from, to) {
-                    flow.wanted = flow.wanted.max(needed);
-                    zone.completed.open();
-                    break;
-                }
-            }
-            let data = if blocks == front.data.blocks() {
-                front.data.clone()
-            } else {
-                front.data.slice_blocks(front.done_blocks..front.done_blocks + blocks)
+        while let Some(end) = self.plan_end(flow) {
+            let end = match self.layout.policy {
+                Policy::InPlace => self.end_in_place(zone, flow, end),
+                _ => Some(end),
             };
-            let at = front.at;
-            front.at += blocks;
-            front.done_blocks += blocks;
-            let last = if blocks == left { flow.queue.pop_front() } else { None };
+            let Some(end) = end else { break };
             let before = flow.subs.len();
-            self.submit_part(zone.index, flow, stripe, from, data);
-            flow.next = at + blocks;
+            self.submit_plan(zone.index, flow, end);
             let subs = (flow.subs.len() - before) as u32;
-            flow.flights.push_back(Flight { end: flow.next, subs, last });
+            flow.flights.push_back(Flight { end, subs });
+            if end.is_multiple_of(self.layout.stripe_blocks()) {
+                flow.depth = [0, flow.depth[0]];
+            }
             submitted = true;
         }
         if submitted {
@@ -263,64 +271,143 @@ impl Core {
         }
     }
 
-    /// Submits `data` for the blocks from `from` on of a stripe's data, with its parity.
-    fn submit_part(&self, zone: ZoneIndex, flow: &mut Flow, stripe: u64, from: u64, data: Buf) {
+    /// Where the plan ends that is to be submitted now, if there is one.
+    ///
+    /// Whole stripes go. A rest waits for writes in flight if the stripe will fill up when others
+    /// follow them; how many follow is judged by how much there was lately. Otherwise it waits until
+    /// there is as much of it as is in flight: plans then grow with the load, and two of them are
+    /// always on their way.
+    fn plan_end(&self, flow: &mut Flow) -> Option<u64> {
+        let (front, back) = (flow.queue.front()?, flow.queue.back()?);
+        if flow.next >= flow.limit {
+            return None;
+        }
+        let stripe_blocks = self.layout.stripe_blocks();
+        let stripe_end = (flow.next / stripe_blocks + 1) * stripe_blocks;
+        if !self.join {
+            return Some(front.end().min(stripe_end));
+        }
+        let end = back.end();
+        flow.depth[0] = flow.depth[0].max(end - flow.complete);
+        if end >= stripe_end {
+            return Some(stripe_end);
+        }
+        let (left, rest, chunk) = (end - flow.next, stripe_end - flow.next, self.layout.chunk_blocks);
+        // Only writes on their way to their end make room for others when they complete.
+        let in_flight = front.start.saturating_sub(flow.complete);
+        if in_flight > 0 {
+            // In the last chunk there is nothing to save: its slot is the full parity.
+            let depth = flow.depth[0].max(flow.depth[1]);
+            let fills = depth >= rest && rest > chunk;
+            return (!fills && left >= in_flight).then_some(end);
+        }
+        if !(chunk / 2..=chunk).contains(&left) {
+            return Some(end);
+        }
+        // In two halves, so that one is transferred while the drive begins with the other.
+        let ends = flow.queue.iter().map(Write::end);
+        Some(ends.take_while(|end| 2 * (end - flow.next) <= left).last().unwrap_or(front.end()))
+    }
+
+    /// Where a plan ends that could go on to block `end`; `None` if something has to be safe first.
+    fn end_in_place(&self, zone: &Zone, flow: &mut Flow, end: u64) -> Option<u64> {
+        let from = flow.next % self.layout.stripe_blocks();
+        let base = flow.next - from;
+        let to = self.plan_end_in_place(from, end - base);
+        if let Some(needed) = self.needs_in_place(flow.safe, base, from, to) {
+            flow.wanted = flow.wanted.max(needed);
+            zone.completed.open();
+            return None;
+        }
+        Some(base + to)
+    }
+
+    /// Submits queued data up to block `end`, within a stripe, and the parity that it needs.
+    fn submit_plan(&self, zone: ZoneIndex, flow: &mut Flow, end: u64) {
         let layout = &self.layout;
-        let to = from + data.blocks();
         let chunk = layout.chunk_blocks;
+        let stripe = flow.next / layout.stripe_blocks();
+        let base = stripe * layout.stripe_blocks();
+        let (from, to) = (flow.next - base, end - base);
+        let whole_stripe = to - from == layout.stripe_blocks();
         let live = self.live(zone);
-        let (last, _) = layout.chunk_of(to - 1);
         let parts = zrwa::parity_of(layout, from, to);
-        let whole_stripe = from == 0 && to == layout.stripe_blocks();
-        let (mut index, _) = layout.chunk_of(from);
-        let mut begin = from;
-        while index <= last {
-            let end = to.min((index + 1) * chunk);
-            let whole = begin == from && end == to;
-            let piece = if whole { data.clone() } else { data.slice_blocks(begin - from..end - from) };
-            let offset = begin - index * chunk;
+        let (mut index, mut offset) = layout.chunk_of(from);
+        let mut pieces = std::mem::take(&mut flow.pieces);
+        while flow.next < end {
+            let piece = self.take_piece(flow, (chunk - flow.next % chunk).min(end - flow.next));
+            pieces.push(piece);
+        }
+        let parity_member = layout.parity_member(stripe);
+        let full = (whole_stripe && live & (1 << parity_member) != 0).then(|| {
+            let mut parity = self.pool.borrow_mut().take(chunk);
+            if let Some(target) = parity.as_mut() {
+                parity::xor_all(target, &pieces);
+            }
+            parity
+        });
+        for piece in pieces.drain(..) {
+            let write = parts.iter().flatten().any(|part| part.index == index);
+            let parity =
+                if whole_stripe { None } else { self.run_parity(flow, index, offset, &piece, write) };
             let member = layout.member(stripe, index);
             if live & (1 << member) != 0 {
-                let at = stripe * chunk + offset;
-                self.store(zone, flow, member, at, (piece.clone(), false), Content::Data);
+                self.store(zone, flow, member, stripe * chunk + offset, piece, Content::Data);
             }
-            if !whole_stripe {
-                let part = parts.iter().flatten().find(|part| part.index == index);
-                debug_assert!(part.is_none_or(|p| p.from == offset && p.to == end - index * chunk));
-                let out = self.run_parity(flow, index, offset, &piece, part.is_some());
-                if let Some((buf, pooled)) = out {
-                    self.submit_parity(zone, flow, live, (stripe, index, offset), buf, pooled);
-                }
+            if let Some(parity) = parity {
+                self.submit_parity(zone, flow, live, (stripe, index, offset), parity);
             }
-            begin = end;
-            index += 1;
+            (index, offset) = (index + 1, 0);
         }
-        if whole_stripe && live & (1 << layout.parity_member(stripe)) != 0 {
-            let mut buf = self.pool.borrow_mut().take(chunk);
-            if let Some(target) = buf.as_mut() {
-                parity::xor_all(target, &data);
-            }
-            self.submit_parity(zone, flow, live, (stripe, last, 0), buf, true);
+        if let Some(parity) = full {
+            self.submit_parity(zone, flow, live, (stripe, index - 1, 0), parity);
         }
+        flow.pieces = pieces;
+    }
+
+    /// Takes `blocks` of data from the queue: a part of one write as it is, parts of several as a copy.
+    fn take_piece(&self, flow: &mut Flow, blocks: u64) -> Buf {
+        let mut joined = Buf::default();
+        let mut done = 0;
+        while let Some(front) = flow.queue.front() {
+            let skip = flow.next - front.start;
+            let taken = (front.data.blocks() - skip).min(blocks - done);
+            let data = match taken == front.data.blocks() {
+                true => front.data.clone(),
+                false => front.data.slice_blocks(skip..skip + taken),
+            };
+            flow.next += taken;
+            if flow.next == front.end() {
+                let write = flow.queue.pop_front();
+                flow.sent.extend(write);
+            }
+            if taken == blocks {
+                return data;
+            }
+            if done == 0 {
+                joined = self.pool.borrow_mut().take(blocks);
+            }
+            if let Some(target) = joined.as_mut() {
+                target[done as usize * BLOCK..][..data.len()].copy_from_slice(&data);
+            }
+            done += taken;
+            if done == blocks {
+                break;
+            }
+        }
+        joined
     }
 
     /// Takes `data` of chunk `index` into the running parity; gives the result if it is to be
-    /// written, and whether the buffer is the pool's.
-    fn run_parity(
-        &self,
-        flow: &mut Flow,
-        index: u64,
-        offset: u64,
-        data: &Buf,
-        write: bool,
-    ) -> Option<(Buf, bool)> {
+    /// written.
+    fn run_parity(&self, flow: &mut Flow, index: u64, offset: u64, data: &Buf, write: bool) -> Option<Buf> {
         let range = offset as usize * BLOCK..offset as usize * BLOCK + data.len();
         let running = flow.parity.as_mut().map(|parity| &mut parity[range])?;
         match (index, write) {
             (0, _) => {
                 running.copy_from_slice(data);
                 // The parity of one chunk is the chunk.
-                write.then(|| (data.clone(), false))
+                write.then(|| data.clone())
             }
             (_, false) => {
                 parity::xor_assign(running, data);
@@ -329,7 +416,7 @@ impl Core {
             (_, true) => {
                 let mut buf = self.pool.borrow_mut().take(data.blocks());
                 parity::xor_assign_and_copy(running, data, buf.as_mut()?);
-                Some((buf, true))
+                Some(buf)
             }
         }
     }
@@ -342,7 +429,6 @@ impl Core {
         live: u32,
         (stripe, index, offset): (u64, u64, u64),
         data: Buf,
-        pooled: bool,
     ) {
         let (member, mut place) = self.layout.slot(stripe, index);
         if live & (1 << member) == 0 {
@@ -357,41 +443,33 @@ impl Core {
                 let row = row - wrong as u64;
                 let at = row * self.layout.chunk_blocks + offset;
                 let content = inplace::version_of(stripe, row, index);
-                self.store(zone, flow, member, at, (data, pooled), content);
+                self.store(zone, flow, member, at, data, content);
             }
             Place::MetaLog => {
-                // The log keeps it for longer than a write lasts.
-                let data = if pooled { data } else { self.copy(&data) };
+                // The log keeps it for longer than a write lasts, and the parity of one chunk may be the
+                // data of one.
+                let data = if index == 0 { self.copy(&data) } else { data };
                 let (epoch, from) = (flow.epoch, offset as u32);
                 let record = ParityRecord { zone: zone.0, epoch, stripe, index: index as u32, from, data };
                 let completion = self.append(member, Record::Parity(record));
-                self.track(flow, member, completion, false);
+                self.track(flow, member, completion);
             }
         }
     }
 
-    /// Submits blocks of a member's part of a zone, from its block `at` on, and whether their buffer is the
-    /// pool's.
-    fn store(
-        &self,
-        zone: ZoneIndex,
-        flow: &mut Flow,
-        member: usize,
-        at: u64,
-        (data, pooled): (Buf, bool),
-        content: Content,
-    ) {
+    /// Submits blocks of a member's part of a zone, from its block `at` on.
+    fn store(&self, zone: ZoneIndex, flow: &mut Flow, member: usize, at: u64, data: Buf, content: Content) {
         let (burned, rest) = match self.layout.policy {
             Policy::Log => log::split(&mut flow.positions[member], at, data),
             Policy::Zrwa | Policy::InPlace => (None, Some((at, data))),
         };
         if let Some(burned) = burned {
             let completion = self.relocate(zone, flow.epoch, member, at, &burned);
-            self.track(flow, member, completion, false);
+            self.track(flow, member, completion);
         }
         if let Some((at, rest)) = rest {
             let completion = self.submit(member, self.write_of(member, zone, at, rest, content, false));
-            self.track(flow, member, completion, pooled);
+            self.track(flow, member, completion);
         }
     }
 
@@ -405,14 +483,14 @@ impl Core {
     }
 
     /// Remembers a sub-request until it completes; some drives have done it already.
-    fn track(&self, flow: &mut Flow, member: usize, mut completion: Completion, pooled: bool) {
+    fn track(&self, flow: &mut Flow, member: usize, mut completion: Completion) {
         match completion.take() {
-            Some(done) if done.result.is_ok() => self.give_back(done, pooled),
+            Some(done) if done.result.is_ok() => self.give_back(done),
             Some(done) => {
                 let completion = Completion::ready(done);
-                flow.subs.push_back(Sub { seat: self.seat(member), completion, pooled });
+                flow.subs.push_back(Sub { seat: self.seat(member), completion });
             }
-            None => flow.subs.push_back(Sub { seat: self.seat(member), completion, pooled }),
+            None => flow.subs.push_back(Sub { seat: self.seat(member), completion }),
         }
     }
 
@@ -431,38 +509,31 @@ impl Core {
     async fn reap_flights(self: Rc<Self>, zone: Rc<Zone>) {
         loop {
             let submitted = zone.submitted.wait();
-            let reaped = self.reap(&zone);
-            if self.layout.policy == Policy::InPlace {
-                // More may be submitted now.
-                self.pump(&zone);
-            }
-            match reaped {
+            match self.reap(&zone) {
                 Reaped::Ended => return,
                 Reaped::Idle => submitted.await,
                 Reaped::Membership => self.membership_settled().await,
                 Reaped::Wait(sub) => {
-                    let Sub { seat, completion, pooled } = sub;
-                    let done = completion.await;
-                    self.finish_sub(seat, done, pooled);
+                    let done = sub.completion.await;
+                    self.finish_sub(sub.seat, done);
                 }
             }
         }
     }
 
-    fn finish_sub(&self, seat: Seat, done: Done, pooled: bool) {
+    fn finish_sub(&self, seat: Seat, done: Done) {
         if let Err(error) = done.result {
             self.member_failed(seat, error, "write");
         }
-        self.give_back(done, pooled);
+        self.give_back(done);
     }
 
-    /// Returns the buffers of a sub-request to the pool.
-    fn give_back(&self, done: Done, pooled: bool) {
+    /// Returns the buffers of a sub-request to the pool. What belongs to a write is not unique, and
+    /// stays with it.
+    fn give_back(&self, done: Done) {
         let mut pool = self.pool.borrow_mut();
+        pool.give(done.data);
         pool.give(done.oob);
-        if pooled {
-            pool.give(done.data);
-        }
     }
 
     /// Takes all completions that are there.
@@ -481,7 +552,7 @@ impl Core {
                 let sub = if unordered { flow.subs.pop_back() } else { flow.subs.pop_front() };
                 let Some(mut sub) = sub else { continue };
                 match sub.completion.take() {
-                    Some(done) => self.finish_sub(sub.seat, done, sub.pooled),
+                    Some(done) => self.finish_sub(sub.seat, done),
                     None => break Reaped::Wait(sub),
                 }
                 continue;
@@ -492,13 +563,16 @@ impl Core {
             }
             let flight = if unordered { flow.flights.pop_back() } else { flow.flights.pop_front() };
             let Some(flight) = flight else { continue };
-            self.complete(flow, flight);
+            self.complete(zone.index, flow, flight.end);
         };
         if self.unsettled(flow) {
             zone.completed.open();
         }
         if flow.flights.is_empty() {
             zone.changed.open();
+        }
+        if !flow.queue.is_empty() {
+            zone.queued.open();
         }
         result
     }
@@ -508,21 +582,29 @@ impl Core {
         self.layout.policy != Policy::Zrwa && !self.volatile.get()
     }
 
-    fn complete(&self, flow: &mut Flow, flight: Flight) {
-        flow.complete = flow.complete.max(flight.end);
+    /// The writes of a plan complete together, each with its own answer.
+    fn complete(&self, zone: ZoneIndex, flow: &mut Flow, end: u64) {
+        flow.complete = flow.complete.max(end);
         if self.safe_when_complete() {
             flow.safe = flow.complete;
         }
-        let Some(Queued { data, fua, lba, completer, .. }) = flight.last else { return };
-        let mut done = Done { data, lba, ..Done::ok() };
-        if self.failed.get() {
-            done.result = Err(Status::InternalError.into());
-            completer.complete(done);
-        } else if (fua || !self.geometry.volatile_cache) && flow.safe < flight.end {
-            flow.wanted = flow.wanted.max(flight.end);
-            flow.waiting.push_back((flight.end, completer, done));
-        } else {
-            completer.complete(done);
+        while flow.sent.front().is_some_and(|write| write.end() <= end) {
+            let Some(Write { start, data, fua, completer }) = flow.sent.pop_front() else { return };
+            let tail = match self.canary {
+                Some(Canary::TailInsidePlan) => start + data.blocks(),
+                _ => end,
+            };
+            let lba = Lba(self.geometry.start(zone).0 + start);
+            let mut done = Done { data, lba, tail, ..Done::ok() };
+            if self.failed.get() {
+                done.result = Err(Status::InternalError.into());
+                completer.complete(done);
+            } else if (fua || !self.geometry.volatile_cache) && flow.safe < end {
+                flow.wanted = flow.wanted.max(end);
+                flow.waiting.push_back((end, completer, done));
+            } else {
+                completer.complete(done);
+            }
         }
     }
 
@@ -632,7 +714,7 @@ impl Core {
             if self.layout.policy == Policy::Log || stripe + self.layout.distance >= self.layout.rows {
                 self.forget_logged(zone.index, stripe);
             }
-            self.pump(zone);
+            zone.queued.open();
         }
         zone.changed.open();
     }
@@ -809,7 +891,6 @@ impl Core {
 
     pub fn resume(&self, zone: &Zone) {
         zone.flow.borrow_mut().paused -= 1;
-        self.pump(zone);
         zone.wake();
     }
 
@@ -835,7 +916,7 @@ impl Core {
     /// Fails the writes that have not been submitted yet.
     pub fn refuse_queued(&self, zone: &Zone, status: Status) {
         let queued: Vec<_> = zone.flow.borrow_mut().queue.drain(..).collect();
-        for Queued { data, completer, .. } in queued {
+        for Write { data, completer, .. } in queued {
             completer.complete(Done { result: Err(status.into()), data, ..Done::ok() });
         }
     }

@@ -216,9 +216,9 @@ impl Queues {
             Operation::Read => return self.read(place, request, lba).await,
             Operation::Write => {
                 let data = self.data_of(place, request)?;
-                let blocks = data.blocks();
-                self.write(lba, data, request.fua).await?;
-                self.tails.complete(zone, at + blocks);
+                let end = at + data.blocks();
+                let tail = self.write(lba, data, request.fua).await?;
+                self.tails.complete(zone, tail.max(end));
                 return Ok((request.bytes() as i32, 0));
             }
             Operation::Append => {
@@ -231,9 +231,9 @@ impl Queues {
                 if appended.is_err() {
                     self.tails.end_append(slot);
                 }
-                let lba = appended?;
+                let (lba, tail) = appended?;
                 let (_, at) = geometry.locate(lba);
-                self.tails.complete(zone, at + blocks);
+                self.tails.complete(zone, tail.max(at + blocks));
                 self.answered.borrow_mut().push(slot);
                 self.more_answered.open();
                 return Ok((0, lba.0 * SECTORS));
@@ -263,7 +263,8 @@ impl Queues {
         Ok((request.bytes() as i32, 0))
     }
 
-    async fn write(&self, lba: Lba, data: Buf, fua: bool) -> Result<(), DeviceError> {
+    /// Writes, and says what [`Done::tail`] says.
+    async fn write(&self, lba: Lba, data: Buf, fua: bool) -> Result<u64, DeviceError> {
         let (zone, at) = self.device.geometry().locate(lba);
         let there = self.replay.borrow_mut().written_already(zone, at, data.blocks());
         self.replayed.open();
@@ -275,7 +276,7 @@ impl Queues {
                     return Err(Status::ZoneInvalidWrite.into());
                 }
                 if there == data.blocks() {
-                    return Ok(());
+                    return Ok(0);
                 }
                 (Lba(lba.0 + there), data.slice_blocks(there..data.blocks()))
             }
@@ -283,14 +284,20 @@ impl Queues {
         let done = self.device.submit(Command::write(lba, data, fua)).await;
         done.result?;
         self.pool.borrow_mut().give(done.data);
-        Ok(())
+        Ok(done.tail)
     }
 
-    /// Appends, and says where the data is.
-    async fn append(&self, slot: usize, zone: ZoneIndex, data: Buf, fua: bool) -> Result<Lba, DeviceError> {
+    /// Appends, and says where the data is, and what [`Done::tail`] says.
+    async fn append(
+        &self,
+        slot: usize,
+        zone: ZoneIndex,
+        data: Buf,
+        fua: bool,
+    ) -> Result<(Lba, u64), DeviceError> {
         if self.replay.borrow().has_appends(zone) {
-            if let Some(lba) = self.append_again(slot, zone, &data, fua).await? {
-                return Ok(lba);
+            if let Some(found) = self.append_again(slot, zone, &data, fua).await? {
+                return Ok(found);
             }
             while self.replay.borrow().has_partial_append(zone) {
                 self.replayed.wait().await;
@@ -303,7 +310,7 @@ impl Queues {
         let done = self.device.submit(Command::append(zone, data, fua)).await;
         done.result?;
         self.pool.borrow_mut().give(done.data);
-        Ok(done.lba)
+        Ok((done.lba, done.tail))
     }
 
     /// Carries out an append that the process before this one has carried out, or begun.
@@ -313,7 +320,7 @@ impl Queues {
         zone: ZoneIndex,
         data: &Buf,
         fua: bool,
-    ) -> Result<Option<Lba>, DeviceError> {
+    ) -> Result<Option<(Lba, u64)>, DeviceError> {
         let start = self.device.geometry().start(zone);
         let mut different = Vec::new();
         let found = loop {
@@ -344,8 +351,9 @@ impl Queues {
         };
         self.replay.borrow_mut().settle(&append);
         self.replayed.open();
-        completion.await.result?;
-        Ok(Some(lba))
+        let done = completion.await;
+        done.result?;
+        Ok(Some((lba, done.tail)))
     }
 
     /// The write pointer of `zone`, which an array knows at once.

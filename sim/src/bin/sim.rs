@@ -90,9 +90,9 @@ struct Run {
     /// Print every event of the seed; only with one seed
     #[arg(long)]
     trace: bool,
-    /// Have arrays of a policy that has it break a rule, which must be found: laggard-order, no-epoch-check, wrong-slot,
-    /// ack-before-predecessors, log-slot-overwritten, tails-ignored,
-    /// empty-is-unwritten, one-parity-place, burned-believed or stale-parity
+    /// Have arrays of a policy that has it break a rule, which must be found: laggard-order,
+    /// no-epoch-check, wrong-slot, ack-before-predecessors, log-slot-overwritten, tails-ignored,
+    /// tail-inside-plan, empty-is-unwritten, one-parity-place, burned-believed or stale-parity
     #[arg(long, value_name = "NAME", value_parser = parse_canary)]
     canary: Option<(&'static str, Canary, Policy)>,
 }

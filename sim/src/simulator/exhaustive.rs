@@ -56,6 +56,7 @@ pub struct Case {
     pub volatile_cache: bool,
     /// Blocks below the capacity at which the workload starts.
     pub from_end_blocks: Option<u64>,
+    pub queue_depth: usize,
     pub steps: Vec<Step>,
 }
 
@@ -121,6 +122,7 @@ impl Case {
             window_chunks,
             volatile_cache: false,
             from_end_blocks: None,
+            queue_depth: 2,
             steps,
         };
         let in_place =
@@ -134,6 +136,15 @@ impl Case {
             Case {
                 from_end_blocks: Some(9),
                 ..case("end of the zone", 3, 4, vec![fua(2), write(3), fua(1), fua(3)])
+            },
+            Case {
+                queue_depth: 4,
+                ..case(
+                    "joined writes",
+                    4,
+                    4,
+                    vec![write(2), write(1), fua(1), write(1), write(3), fua(2), write(1), Flush],
+                )
             },
             Case {
                 volatile_cache: true,
@@ -187,7 +198,8 @@ impl Case {
             drive,
             mixed: false,
             chunk_blocks: self.chunk_blocks,
-            load: Load { queue_depth: 2, ..Load::default() },
+            join: true,
+            load: Load { queue_depth: self.queue_depth, ..Load::default() },
             pace,
             misfortune: Misfortune::default(),
             rounds: 0,

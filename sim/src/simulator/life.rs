@@ -86,7 +86,7 @@ impl World<'_> {
             uuid[..8].copy_from_slice(&self.rng.next_u64().to_le_bytes());
             let options = create_options(&self.scenario, uuid);
             let drives = self.members.iter().flatten().map(|bay| self.drive(*bay)).collect();
-            let pending = self.start(self.maker.create(&self.runtime, options, drives));
+            let pending = self.start(self.maker.create(&self.runtime, options, drives, self.scenario.join));
             let events = std::mem::take(&mut interrupt).then(|| self.rng.below(100));
             match self.wait(&pending, events, false)? {
                 Some(result) => return Ok(self.created(result)),
@@ -467,7 +467,12 @@ impl World<'_> {
         let mut interruptions = 0;
         loop {
             let drives = self.offered(course);
-            let pending = self.start(self.maker.assemble(&self.runtime, drives, self.tails.clone()));
+            let pending = self.start(self.maker.assemble(
+                &self.runtime,
+                drives,
+                self.tails.clone(),
+                self.scenario.join,
+            ));
             let percent = self.scenario.misfortune.cut_in_recovery_percent;
             let interrupt = interruptions < 4 && self.rng.chance(percent, 100);
             let events = interrupt.then(|| 1 + self.rng.below(400));

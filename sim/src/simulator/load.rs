@@ -374,6 +374,11 @@ impl World<'_> {
                 Some(done) => {
                     let op = self.ops.remove(index);
                     self.complete(op.kind, done)?;
+                    if !self.in_order && self.rng.chance(1, 4) {
+                        // Whatever comes next may come between two answers.
+                        self.ready = true;
+                        return Ok(());
+                    }
                 }
                 None => index += 1,
             }
@@ -408,7 +413,7 @@ impl World<'_> {
                     let what = format!("an append to zone {zone} landed at block {}", done.lba.0);
                     return Err(Failure(format!("{what}, which is not the end of the writes before it")));
                 }
-                self.oracle.written(zone, life, end, fua);
+                self.oracle.written(zone, life, end, done.tail, fua);
             }
             Kind::Read { point, blocks } => {
                 if done.data.blocks() != blocks {

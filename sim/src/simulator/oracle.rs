@@ -39,6 +39,8 @@ pub struct Zone {
     pub life: u64,
     /// End of the writes that have completed.
     pub acknowledged: u64,
+    /// What the process has noted for its successor.
+    noted: u64,
     /// End of what has to survive a power cut.
     pub durable: u64,
     /// End of what has to be there although it need not survive a power cut: the process was killed,
@@ -149,14 +151,16 @@ impl Oracle {
         z.life != life || z.change.is_some() || z.finished
     }
 
-    /// A write of this life of the zone has completed up to `end`.
-    pub fn written(&mut self, zone: u32, life: u64, end: u64, fua: bool) {
+    /// A write of this life of the zone has completed up to `end`; the array says that its tail is at
+    /// `tail`.
+    pub fn written(&mut self, zone: u32, life: u64, end: u64, tail: u64, fua: bool) {
         let z = &mut self.zones[zone as usize];
         z.end();
         if z.life != life {
             return;
         }
         z.acknowledged = z.acknowledged.max(end);
+        z.noted = z.noted.max(tail).max(end);
         if fua || !self.volatile_cache {
             z.durable = z.durable.max(end);
         }
@@ -258,8 +262,9 @@ impl Oracle {
     pub fn killed(&mut self, rng: &mut Rng) -> Vec<u64> {
         let answered = |zone: &mut Zone| {
             let forgotten = zone.change == Some(Change::Reset) && rng.chance(1, 2);
-            zone.answered = if forgotten { 0 } else { zone.acknowledged };
-            zone.answered
+            let (answered, noted) = if forgotten { (0, 0) } else { (zone.acknowledged, zone.noted) };
+            zone.answered = answered;
+            noted
         };
         self.zones.iter_mut().map(answered).collect()
     }
@@ -370,7 +375,7 @@ fn recovered_zone(zone: &mut Zone, capacity: u64, info: &ZoneInfo) -> Result<(),
     (zone.durable, zone.answered) = (wp, 0);
     if !finished {
         // What a finish has overtaken may be in a finished zone, or zeros.
-        zone.acknowledged = wp;
+        (zone.acknowledged, zone.noted) = (wp, wp);
     }
     zone.finished = finished;
     zone.change = None;

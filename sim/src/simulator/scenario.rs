@@ -85,6 +85,8 @@ pub struct Scenario {
     pub drive: Geometry,
     pub mixed: bool,
     pub chunk_blocks: u64,
+    /// Whether the array joins writes.
+    pub join: bool,
     pub load: Load,
     pub pace: Pace,
     pub misfortune: Misfortune,
@@ -121,6 +123,7 @@ impl Scenario {
             work_events,
             drive,
             mixed: !small_zones && rng.chance(1, 4),
+            join: rng.chance(3, 4),
         }
     }
 }

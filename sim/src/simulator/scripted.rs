@@ -31,7 +31,7 @@ impl World<'_> {
     pub(super) fn create_in_order(&mut self) -> Result<bool, Failure> {
         let options = create_options(&self.scenario, [7; 16]);
         let drives = self.members.iter().flatten().map(|bay| self.drive(*bay)).collect();
-        let pending = self.start(self.maker.create(&self.runtime, options, drives));
+        let pending = self.start(self.maker.create(&self.runtime, options, drives, self.scenario.join));
         let result = self.wait_in_order(&pending)?;
         Ok(self.created(result))
     }
@@ -163,7 +163,8 @@ impl World<'_> {
     pub(super) fn assemble_without(&mut self, lost: Option<usize>) -> Result<(), Failure> {
         let kept = self.members.iter().enumerate().filter(|(member, _)| Some(*member) != lost);
         let drives = kept.filter_map(|(_, bay)| *bay).map(|bay| self.drive(bay)).collect();
-        let pending = self.start(self.maker.assemble(&self.runtime, drives, self.tails.clone()));
+        let pending =
+            self.start(self.maker.assemble(&self.runtime, drives, self.tails.clone(), self.scenario.join));
         let result = self.wait_in_order(&pending)?;
         let subject = result.map_err(|why| Failure(format!("the array does not assemble: {why}")))?;
         self.subject = Some(subject);

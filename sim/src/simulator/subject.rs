@@ -30,14 +30,26 @@ pub trait Subject: ZonedDevice {
 
 /// Makes subjects, and finds them again after a power cut.
 pub trait Maker {
-    /// As [`Array::create`].
-    fn create(&self, runtime: &Runtime, options: CreateOptions, drives: Vec<Drive>) -> Work<Rc<dyn Subject>>;
+    /// As [`Array::create`]; `join` as in [`Behaviour::join`].
+    fn create(
+        &self,
+        runtime: &Runtime,
+        options: CreateOptions,
+        drives: Vec<Drive>,
+        join: bool,
+    ) -> Work<Rc<dyn Subject>>;
     /// The policy that scenarios are drawn for; any if there is none.
     fn policy(&self) -> Option<Policy> {
         None
     }
     /// As [`Array::assemble`], or [`Array::take_over`] if there are `tails`.
-    fn assemble(&self, runtime: &Runtime, drives: Vec<Drive>, tails: Option<Tails>) -> Work<Rc<dyn Subject>>;
+    fn assemble(
+        &self,
+        runtime: &Runtime,
+        drives: Vec<Drive>,
+        tails: Option<Tails>,
+        join: bool,
+    ) -> Work<Rc<dyn Subject>>;
 }
 
 /// Makes arrays.
@@ -51,13 +63,14 @@ pub struct ArrayMaker {
 }
 
 /// Rules that can be broken, by the names of the command line, and a policy that has the rule.
-pub const CANARIES: [(&str, Canary, Policy); 10] = [
+pub const CANARIES: [(&str, Canary, Policy); 11] = [
     ("laggard-order", Canary::LaggardOrder, Policy::Zrwa),
     ("no-epoch-check", Canary::NoEpochCheck, Policy::Zrwa),
     ("wrong-slot", Canary::WrongSlot, Policy::Zrwa),
     ("ack-before-predecessors", Canary::AckBeforePredecessors, Policy::Zrwa),
     ("log-slot-overwritten", Canary::LogSlotOverwritten, Policy::Zrwa),
     ("tails-ignored", Canary::TailsIgnored, Policy::Zrwa),
+    ("tail-inside-plan", Canary::TailInsidePlan, Policy::Zrwa),
     ("empty-is-unwritten", Canary::EmptyIsUnwritten, Policy::Zrwa),
     ("one-parity-place", Canary::OneParityPlace, Policy::InPlace),
     ("burned-believed", Canary::BurnedBelieved, Policy::Log),
@@ -65,8 +78,8 @@ pub const CANARIES: [(&str, Canary, Policy); 10] = [
 ];
 
 impl ArrayMaker {
-    fn behaviour(&self) -> Behaviour {
-        Behaviour { consistency: self.consistency, canary: self.canary, ..Behaviour::default() }
+    fn behaviour(&self, join: bool) -> Behaviour {
+        Behaviour { consistency: self.consistency, join, canary: self.canary, ..Behaviour::default() }
     }
 }
 
@@ -75,8 +88,14 @@ impl Maker for ArrayMaker {
         self.policy
     }
 
-    fn create(&self, runtime: &Runtime, options: CreateOptions, drives: Vec<Drive>) -> Work<Rc<dyn Subject>> {
-        let (runtime, behaviour) = (runtime.clone(), self.behaviour());
+    fn create(
+        &self,
+        runtime: &Runtime,
+        options: CreateOptions,
+        drives: Vec<Drive>,
+        join: bool,
+    ) -> Work<Rc<dyn Subject>> {
+        let (runtime, behaviour) = (runtime.clone(), self.behaviour(join));
         Box::pin(async move {
             let array =
                 Array::create_with(&runtime, options, drives, behaviour).await.map_err(|e| e.to_string())?;
@@ -84,8 +103,14 @@ impl Maker for ArrayMaker {
         })
     }
 
-    fn assemble(&self, runtime: &Runtime, drives: Vec<Drive>, tails: Option<Tails>) -> Work<Rc<dyn Subject>> {
-        let (runtime, behaviour) = (runtime.clone(), self.behaviour());
+    fn assemble(
+        &self,
+        runtime: &Runtime,
+        drives: Vec<Drive>,
+        tails: Option<Tails>,
+        join: bool,
+    ) -> Work<Rc<dyn Subject>> {
+        let (runtime, behaviour) = (runtime.clone(), self.behaviour(join));
         Box::pin(async move {
             let array = Array::assemble_with(&runtime, drives, tails.as_ref(), behaviour)
                 .await

@@ -124,6 +124,7 @@ fn scenario() -> Scenario {
     };
     Scenario {
         policy: Policy::Zrwa,
+        join: true,
         members: MEMBERS,
         drive,
         mixed: false,

@@ -67,11 +67,23 @@ impl SingleMaker {
 }
 
 impl Maker for SingleMaker {
-    fn create(&self, runtime: &Runtime, _: CreateOptions, drives: Vec<Drive>) -> Work<Rc<dyn Subject>> {
+    fn create(
+        &self,
+        runtime: &Runtime,
+        _: CreateOptions,
+        drives: Vec<Drive>,
+        _: bool,
+    ) -> Work<Rc<dyn Subject>> {
         self.start(runtime, drives)
     }
 
-    fn assemble(&self, runtime: &Runtime, drives: Vec<Drive>, _: Option<Tails>) -> Work<Rc<dyn Subject>> {
+    fn assemble(
+        &self,
+        runtime: &Runtime,
+        drives: Vec<Drive>,
+        _: Option<Tails>,
+        _: bool,
+    ) -> Work<Rc<dyn Subject>> {
         self.start(runtime, drives)
     }
 }

@@ -1,0 +1,177 @@
+//! Writes that are queued behind each other in a zone: what goes out together, what waits for what, and
+//! how it is answered.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod support;
+
+use engine::{
+    array::{Array, Behaviour},
+    device::{Command, Completion, ZonedDevice},
+    runtime::Runtime,
+};
+use std::{cell::RefCell, rc::Rc};
+use support::{
+    array::{check, geometry, options, run, write_command},
+    rig::{Act, Rig},
+};
+
+const CHUNK: u64 = 4;
+/// A stripe of four members.
+const STRIPE: u64 = 3 * CHUNK;
+/// First block of the first data zone of a drive.
+const DATA: u64 = 2 * 128;
+
+/// An array whose drives hold writes of data and parity back. Commands are noted as member, row and
+/// blocks.
+struct Scene {
+    runtime: Runtime,
+    rig: Rc<Rig>,
+    array: Array,
+    writes: Rc<RefCell<Vec<(usize, u64, u64)>>>,
+    pending: Vec<Completion>,
+    end: u64,
+}
+
+impl Scene {
+    fn new(join: bool) -> Scene {
+        let (runtime, rig) = (Runtime::new(), Rig::new());
+        let all = (0..4).map(|_| rig.drive(&geometry(6, 128, 5))).collect();
+        let behaviour = Behaviour { join, ..Behaviour::default() };
+        let array = run(&runtime, Array::create_with(&runtime, options(CHUNK), all, behaviour)).unwrap();
+        let writes: Rc<RefCell<Vec<_>>> = Rc::default();
+        let noted = writes.clone();
+        rig.rule(move |member, command| match command {
+            Command::Write { lba, data, .. } if lba.0 >= DATA => {
+                noted.borrow_mut().push((member, (lba.0 - DATA) / CHUNK, data.blocks()));
+                Act::Hold
+            }
+            _ => Act::Pass,
+        });
+        Scene { runtime, rig, array, writes, pending: Vec::new(), end: 0 }
+    }
+
+    /// Hands in writes of these lengths at once; gives what they send to the drives.
+    fn write(&mut self, blocks: &[u64]) -> Vec<(usize, u64, u64)> {
+        for blocks in blocks {
+            let command = write_command(&self.array, 0, self.end, *blocks, false);
+            self.pending.push(self.array.submit(command));
+            self.end += blocks;
+        }
+        self.runtime.run();
+        self.writes.take()
+    }
+
+    /// Completes what is in flight; gives what follows.
+    fn complete(&mut self) -> Vec<(usize, u64, u64)> {
+        self.rig.release(|_, _| true);
+        self.runtime.run();
+        self.writes.take()
+    }
+
+    /// How many writes have been answered, the first ones; and what their tails are.
+    fn answered(&mut self) -> (usize, Vec<u64>) {
+        let mut tails = Vec::new();
+        for completion in &mut self.pending {
+            let Some(done) = completion.take() else { break };
+            assert_eq!(done.result, Ok(()));
+            tails.push(done.tail);
+        }
+        self.pending.drain(..tails.len());
+        assert!(self.pending.iter_mut().all(|rest| rest.take().is_none()), "answered out of order");
+        (tails.len(), tails)
+    }
+
+    /// All that was written can be read, with every member out in turn.
+    fn check(self) {
+        self.rig.rule(|_, _| Act::Pass);
+        check(&self.runtime, &self.array, 0, self.end);
+        for member in 0..4 {
+            self.rig.rule(move |number, command| match command {
+                Command::Read { .. } if number == member => Act::Fail,
+                _ => Act::Pass,
+            });
+            check(&self.runtime, &self.array, 0, self.end);
+        }
+    }
+}
+
+#[test]
+fn a_write_alone_goes_at_once() {
+    let mut scene = Scene::new(true);
+    for round in 0..2 * STRIPE {
+        let sent = scene.write(&[1]);
+        assert_eq!(sent.len(), 2, "round {round}: {sent:?}");
+        assert_eq!(scene.complete(), []);
+        assert_eq!(scene.answered(), (1, vec![round + 1]));
+    }
+    scene.check();
+}
+
+#[test]
+fn as_much_as_is_in_flight_goes_together_and_is_answered_in_order() {
+    let mut scene = Scene::new(true);
+    assert_eq!(scene.write(&[2]).len(), 2);
+    assert_eq!(scene.write(&[1]), [], "less than is in flight");
+    // Data as one command, and one slot.
+    assert_eq!(scene.write(&[1]), [(0, 0, 2), (1, 4, 2)]);
+    assert_eq!(scene.answered().0, 0);
+    assert_eq!(scene.complete(), []);
+    // Both writes of a plan have its end as their tail.
+    assert_eq!(scene.answered(), (3, vec![2, 4, 4]));
+    scene.check();
+}
+
+#[test]
+fn nothing_waits_when_nothing_is_in_flight_any_more() {
+    let mut scene = Scene::new(true);
+    assert_eq!(scene.write(&[3]).len(), 2);
+    assert_eq!(scene.write(&[1]), []);
+    assert_eq!(scene.complete().len(), 2);
+    assert_eq!(scene.answered().0, 1);
+    scene.complete();
+    assert_eq!(scene.answered().0, 1);
+    scene.check();
+}
+
+#[test]
+fn whole_stripes_go_without_partial_parity() {
+    let mut scene = Scene::new(true);
+    let sent = scene.write(&[1; STRIPE as usize]);
+    assert_eq!(sent, [(0, 0, CHUNK), (1, 0, CHUNK), (2, 0, CHUNK), (3, 0, CHUNK)]);
+    // There were enough lately to fill a stripe: this waits for what is in flight.
+    assert_eq!(scene.write(&[1, 1, 1]), []);
+    let sent = scene.write(&[CHUNK, CHUNK, 1]);
+    assert_eq!(sent, [(1, 1, CHUNK), (2, 1, CHUNK), (3, 1, CHUNK), (0, 1, CHUNK)]);
+    scene.complete();
+    assert_eq!(scene.answered().0, STRIPE as usize + 6);
+    scene.check();
+}
+
+#[test]
+fn half_a_chunk_to_a_whole_one_goes_in_two_halves() {
+    let mut scene = Scene::new(true);
+    assert_eq!(scene.write(&[1; CHUNK as usize]), [(0, 0, 2), (1, 4, 2), (0, 0, 2), (1, 4, 2)]);
+    scene.complete();
+    assert_eq!(scene.answered().0, CHUNK as usize);
+    scene.check();
+}
+
+#[test]
+fn a_write_that_crosses_stripes_does_not_wait_for_itself() {
+    let mut scene = Scene::new(true);
+    // A stripe with its parity, and a rest with its slot.
+    assert_eq!(scene.write(&[STRIPE + 1]).len(), 4 + 2);
+    scene.complete();
+    assert_eq!(scene.answered().0, 1);
+    scene.check();
+}
+
+#[test]
+fn without_joining_every_write_has_its_own_parity() {
+    let mut scene = Scene::new(false);
+    assert_eq!(scene.write(&[1, 1, 1]), [1; 3].map(|blocks| [(0, 0, blocks), (1, 4, blocks)]).concat());
+    scene.complete();
+    assert_eq!(scene.answered(), (3, vec![1, 2, 3]));
+    scene.check();
+}
