@@ -715,8 +715,12 @@ impl Core {
                 Verdict::Open(tail) | Verdict::Finish(Some(tail)) => tail.blocks,
                 _ => return None,
             };
-            let present = self.zones.borrow()[zone as usize].epoch == epoch;
-            present.then_some(tail / self.layout.stripe_blocks())
+            let first = match self.layout.policy {
+                // What takes the place of logged versions has not been written yet.
+                Policy::InPlace => 0,
+                _ => tail / self.layout.stripe_blocks(),
+            };
+            (self.zones.borrow()[zone as usize].epoch == epoch).then_some(first)
         };
         for member in &self.members {
             if let Some(log) = &*member.log.borrow() {

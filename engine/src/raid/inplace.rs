@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     buf::{BLOCK, Buf},
-    device::Command,
+    device::{Command, DeviceError, Status},
     format::{
         oob::{Content, Mark, OOB_BYTES},
         record::{Origin, ParityRecord, Record, TailRecord, ZoneRecord},
@@ -37,9 +37,11 @@ use crate::{
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Where a plan ends that begins at block `from` of a stripe and could go on to `to`, in its turn: over
-/// two chunks at some offset the next version would be in the place of the last one.
+/// two chunks at some offset the next version would be in the place of the last one. Longer than a
+/// chunk and ending inside one, it would write two versions at some offsets, one of them there.
 pub fn plan_end(layout: &Layout, from: u64, to: u64) -> u64 {
     let chunk = layout.chunk_blocks;
+    let to = if from > 0 && to > from + chunk { to - to % chunk } else { to };
     let in_turn = |block: u64| {
         let first = first_at(layout, from, block);
         let at = first * chunk + block;
@@ -88,6 +90,10 @@ pub struct Seen {
     pub wp_blocks: u64,
     /// What can be read and counts, block by block from the base row on.
     pub found: Vec<Option<Content>>,
+    /// Blocks that the drive could not read, from the base row on.
+    pub unreadable: BTreeSet<u64>,
+    /// Something in its metadata log could not be read.
+    pub holes: bool,
 }
 
 /// Where a block's content comes from.
@@ -133,6 +139,23 @@ impl Evidence {
         own.into_iter().chain(ahead).chain(logged.map(|(_, covers, _)| (*covers, Place::MetaLog)))
     }
 
+    /// Members of which nobody knows what they hold at offset `block` of `stripe`: too many of them, and
+    /// something may be there although nothing shows it.
+    fn unknown(&self, layout: &Layout, stripe: u64, block: u64) -> usize {
+        let chunk = layout.chunk_blocks;
+        let own = stripe.saturating_sub(self.base_row) * chunk + block;
+        let parity_member = layout.parity_member(stripe);
+        let is_unknown = |(member, seen): (usize, &Option<Seen>)| {
+            seen.as_ref().is_none_or(|seen| {
+                let ahead = member == parity_member
+                    && (seen.unreadable.contains(&(own + layout.distance * chunk))
+                        || seen.holes && stripe + layout.distance >= layout.rows);
+                ahead || seen.unreadable.contains(&own)
+            })
+        };
+        self.members.iter().enumerate().filter(|member| is_unknown(*member)).count()
+    }
+
     /// Where the content of a data block comes from, if there is any.
     pub fn source(&self, layout: &Layout, stripe: u64, index: u64, block: u64) -> Option<Source> {
         if self.is_present(layout, stripe, index, block) {
@@ -172,6 +195,9 @@ pub fn decide(layout: &Layout, evidence: &Evidence, finished: Option<u64>) -> Re
     while tail < end {
         let (stripe, (index, block)) = (tail / stripe_blocks, layout.chunk_of(tail % stripe_blocks));
         if evidence.source(layout, stripe, index, block).is_none() {
+            if evidence.unknown(layout, stripe, block) > 1 {
+                return Err(Refusal::Lacking { member: layout.member(stripe, index) });
+            }
             break;
         }
         tail += 1;
@@ -333,7 +359,8 @@ impl Core {
         if relied < needed {
             return Err(Refusal::TooFew { present: relied, members, needed });
         }
-        let rows = self.read_rows(view.zone, &record, &told, wps).await;
+        let mut rows = self.read_rows(view.zone, &record, &told, wps).await;
+        rows.evidence.told_blocks = rows.evidence.told_blocks.max(view.answered_blocks);
         let blocks = decide(layout, &rows.evidence, record.finished)?;
         if blocks == 0 {
             return Ok(Verdict::Reset);
@@ -397,34 +424,42 @@ impl Core {
         };
         for (member, wp) in wps.iter().enumerate() {
             let Some(wp_blocks) = *wp else { continue };
-            let mut found = Vec::new();
+            let mut seen = Seen { wp_blocks, ..Seen::default() };
             for row in base_row..end_row {
                 for (at, block) in (row * chunk..).zip(self.read_row(zone, member, row).await) {
-                    let content = block.as_ref().and_then(|(_, mark)| {
+                    let content = block.as_ref().ok().and_then(|(_, mark)| {
                         let mark = mark.filter(|mark| mark.epoch == told.epoch as u32);
                         self.content(member, at, at < wp_blocks, mark, told)
                     });
-                    found.push(content);
+                    if block.as_ref().is_err_and(|error| *error != Status::DeallocatedBlock.into()) {
+                        seen.unreadable.insert(seen.found.len() as u64);
+                    }
+                    seen.found.push(content);
                     rows.blocks[member].push(block.map_or(Buf::default(), |(data, _)| data));
                 }
             }
-            rows.evidence.members[member] = Some(Seen { wp_blocks, found });
             if let Some(log) = &*self.members[member].log.borrow() {
                 let live = log.live.borrow();
+                seen.holes = live.holes;
                 let offsets = live.parity.of_zone(zone.0, record.epoch);
                 for (stripe, index, block) in offsets.filter(|(s, _, _)| layout.parity_member(*s) == member) {
                     let version = live.parity.get(zone.0, record.epoch, stripe, index, block);
                     rows.logged.extend(version.map(|v| ((stripe, index + 1, block), v.clone())));
                 }
             }
+            rows.evidence.members[member] = Some(seen);
         }
         rows.evidence.logged.extend(rows.logged.keys());
         rows
     }
 
-    /// The blocks of one row of a member with their marks, if they are ours; `None` for those that cannot
-    /// be read.
-    async fn read_row(&self, zone: ZoneIndex, member: usize, row: u64) -> Vec<Option<(Buf, Option<Mark>)>> {
+    /// The blocks of one row of a member with their marks, if they are ours.
+    async fn read_row(
+        &self,
+        zone: ZoneIndex,
+        member: usize,
+        row: u64,
+    ) -> Vec<Result<(Buf, Option<Mark>), DeviceError>> {
         let chunk = self.layout.chunk_blocks;
         let lba = self.start(member, zone).0 + row * chunk;
         let size = self.device(member).map_or(0, |device| device.geometry().oob_bytes as usize);
@@ -432,24 +467,24 @@ impl Core {
             let data = Buf::zeroed(blocks as usize * BLOCK);
             let oob = Buf::zeroed(blocks as usize * size);
             let done = self.submit(member, Command::Read { lba: Lba(lba), data, oob }).await;
-            done.result.is_ok().then_some((done.data, done.oob))
+            done.result.map(|()| (done.data, done.oob))
         };
         let split = |lba: u64, (data, oob): (Buf, Buf)| {
             let (mut blocks, mut marks) = (Vec::new(), oob.chunks_exact(size.max(1)));
             for block in 0..data.blocks() {
                 let mark = marks.next().and_then(|bytes| Mark::read(bytes, self.origin(member, lba + block)));
-                blocks.push(Some((data.slice_blocks(block..block + 1), mark)));
+                blocks.push(Ok((data.slice_blocks(block..block + 1), mark)));
             }
             blocks
         };
-        if let Some(found) = read(lba, chunk).await {
+        if let Ok(found) = read(lba, chunk).await {
             return split(lba, found);
         }
         let mut blocks = Vec::new();
         for lba in lba..lba + chunk {
             match read(lba, 1).await {
-                Some(found) => blocks.extend(split(lba, found)),
-                None => blocks.push(None),
+                Ok(found) => blocks.extend(split(lba, found)),
+                Err(error) => blocks.push(Err(error)),
             }
         }
         blocks
@@ -555,7 +590,12 @@ impl Core {
             }
         }
         self.barrier(self.live(zone.index)).await;
+        if self.failed.get() {
+            // Without these members the tail may be none.
+            return;
+        }
         self.begin_generation(zone, tail).await;
+        self.forget_logged(zone.index, stripe);
         let mut flow = zone.flow.borrow_mut();
         flow.claimed = stripe * layout.data_chunks();
         flow.safe = tail;
@@ -607,6 +647,28 @@ mod tests {
         Layout { policy: Policy::InPlace, members, chunk_blocks: 2, rows: 3, distance }
     }
 
+    #[test]
+    fn no_plan_writes_where_the_version_lies_that_it_takes_the_turn_of() {
+        let mut cut = 0;
+        for (members, chunk_blocks) in (3..=9).flat_map(|members| [(members, 2), (members, 4)]) {
+            let layout = Layout { chunk_blocks, ..layout(members, 2) };
+            let stripe = layout.stripe_blocks();
+            for (from, to) in (1..stripe).flat_map(|from| (from + 1..=stripe).map(move |to| (from, to))) {
+                let end = plan_end(&layout, from, to);
+                assert!(from < end && end <= to);
+                cut += (end < to) as u32;
+                for part in zrwa::parity_of(&layout, from, end).into_iter().flatten() {
+                    for block in part.from..part.to {
+                        let before = chunks_at(&layout, from, block);
+                        let turns = part.index + 1 - before;
+                        assert!(before == 0 || turns % 2 == 1, "{layout:?} {from}..{end} at {block}");
+                    }
+                }
+            }
+        }
+        assert!(cut > 0);
+    }
+
     /// A block that is written: member, block of its part or, in the metadata log, what it is.
     type Landing = (usize, Place, u64, Content);
 
@@ -655,7 +717,8 @@ mod tests {
     /// Explores what can be on the drives while plans of every size are in flight, several at a time, and
     /// checks where each crash lands with every member missing in turn. Gives the crashes.
     fn explore(layout: &Layout, rules: &Rules) -> usize {
-        let blank = Seen { wp_blocks: 0, found: vec![None; (layout.rows * layout.chunk_blocks) as usize] };
+        let found = vec![None; (layout.rows * layout.chunk_blocks) as usize];
+        let blank = Seen { found, ..Seen::default() };
         let evidence = Evidence {
             base_row: 0,
             members: vec![Some(blank); layout.members],
