@@ -163,7 +163,6 @@ impl Case {
                 ..in_logs("in logs, volatile cache", 3, vec![fua(3), write(2), Flush, write(2)])
             },
             in_place("in place", 4, vec![write(1), write(3), write(3)]),
-            in_place("in place, finish", 3, vec![write(3), Finish]),
             Case {
                 from_end_blocks: Some(9),
                 ..in_place("in place, end of the zone", 4, vec![write(2), write(3), write(1)])
