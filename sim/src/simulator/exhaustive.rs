@@ -162,16 +162,14 @@ impl Case {
                 volatile_cache: true,
                 ..in_logs("in logs, volatile cache", 3, vec![fua(3), write(2), Flush, write(2)])
             },
-            in_place("in place", 4, vec![write(1), write(2), write(3), write(1)]),
-            in_place("in place, reset and reuse", 3, vec![write(3), Reset, write(2)]),
-            in_place("in place, finish", 4, vec![write(3), write(2), Finish]),
+            in_place("in place", 4, vec![write(1), write(3), write(3)]),
             Case {
                 from_end_blocks: Some(9),
                 ..in_place("in place, end of the zone", 4, vec![write(2), write(3), write(1)])
             },
             Case {
                 volatile_cache: true,
-                ..in_place("in place, volatile cache", 4, vec![fua(3), write(2), Flush, write(2)])
+                ..in_place("in place, volatile cache", 3, vec![fua(3), write(2), Flush])
             },
         ]
     }
