@@ -68,6 +68,7 @@ fn the_search_is_systematic_and_finds_flaws() {
         chunk_blocks: 2,
         granularity_blocks: 1,
         window_chunks: 0,
+        aggregate: 1,
         volatile_cache: true,
         from_end_blocks: Some(9),
         queue_depth: 2,
