@@ -20,6 +20,7 @@ fn play(flaw: Flaw, seed: u64, tracing: Tracing) -> (Result<(), Failure>, Counts
     let mut scenario = Scenario::draw(&mut rng, Some(Policy::Zrwa));
     scenario.members = 1;
     scenario.drive.zrwa = None;
+    scenario.unwritten_fails = false;
     scenario.load.sizes = [3, 1, 0];
     scenario.misfortune = Misfortune { drain_percent: 10, ..Misfortune::default() };
     let mut world = World::new(&maker, scenario, rng, tracing);
