@@ -43,6 +43,7 @@ fn what_was_promised_is_there_whoever_is_missing_and_the_array_goes_on() {
                 life(Policy::Zrwa, members, chunk, lost);
                 if chunk == 4 {
                     life(Policy::InPlace, members, chunk, lost);
+                    life(Policy::Log, members, chunk, lost);
                 }
             }
         }
