@@ -169,7 +169,7 @@ impl Case {
             in_place("in place", 4, vec![write(1), write(3), write(3)]),
             Case {
                 from_end_blocks: Some(9),
-                ..in_place("in place, end of the zone", 4, vec![write(2), write(3), write(1)])
+                ..in_place("in place, end of the zone", 3, vec![write(2), write(3), write(1)])
             },
             Case {
                 volatile_cache: true,
