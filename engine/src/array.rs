@@ -264,7 +264,7 @@ impl Array {
             // The other zone than the one before the first.
             let log = MetaLog::new(&core, member, drive.device, device, 1, 0, Live::default());
             core.put(member, name.clone(), log.clone());
-            let written = log.checkpoint(&core).await;
+            let written = log.checkpoint(&core, true).await;
             written.map_err(|error| ArrayError(format!("{name}: writing its metadata failed: {error}")))?;
         }
         core.start_members();
@@ -750,7 +750,7 @@ impl Core {
         let logs: Vec<_> = self.members.iter().map(|m| m.log.borrow().clone()).collect();
         for (member, log) in logs.into_iter().enumerate() {
             let Some(log) = log else { continue };
-            if let Err(error) = log.checkpoint(self).await {
+            if let Err(error) = log.checkpoint(self, true).await {
                 self.member_failed(self.seat(member), error, "metadata write");
             }
         }

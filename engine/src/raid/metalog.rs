@@ -354,7 +354,7 @@ impl MetaLog {
         let result = if renew || self.wp_blocks.get() + (bytes.len() / BLOCK) as u64 > limit {
             // It says everything that the records say: what they change was changed when they were
             // queued.
-            self.checkpoint(core).await
+            self.checkpoint(core, false).await
         } else {
             self.write(core, &bytes, durable).await
         };
@@ -362,14 +362,18 @@ impl MetaLog {
         result
     }
 
-    /// Starts the other zone with a checkpoint of everything the array and this log know.
-    pub async fn checkpoint(&self, core: &Rc<Core>) -> Result<(), DeviceError> {
+    /// Starts the other zone with a checkpoint of everything the array and this log know. `spare` says that
+    /// no zone is under repair, so that what is kept for that may be used.
+    pub async fn checkpoint(&self, core: &Rc<Core>, spare: bool) -> Result<(), DeviceError> {
         let (old, new) = (ZoneIndex(self.zone.get()), ZoneIndex(1 - self.zone.get()));
         let submit = |command| self.device.submit(command);
         let cleared = self.cleared.take();
         cleared.unwrap_or_else(|| submit(Command::Reset { zones: Zones::One(new) })).await.result?;
-        // One active metadata zone at a time is what the array's limits leave room for.
-        if self.wp_blocks.get() > 0 {
+        // One active metadata zone at a time is what the array's limits leave room for. With something to
+        // spare the old one need not be finished, which takes as long as filling it.
+        let open = Command::Open { zones: Zones::One(new), zrwa: false };
+        let both = spare && self.wp_blocks.get() > 0 && submit(open).await.result.is_ok();
+        if self.wp_blocks.get() > 0 && !both {
             submit(Command::Finish { zones: Zones::One(old) }).await.result?;
         }
         if !self.is_current(core) {
@@ -399,7 +403,11 @@ impl MetaLog {
         self.wp_blocks.set(0);
         self.generation.set(generation);
         self.write(core, &bytes, true).await?;
-        self.cleared.set(Some(submit(Command::Reset { zones: Zones::One(old) })));
+        let mut cleared = submit(Command::Reset { zones: Zones::One(old) });
+        if both {
+            cleared = Completion::ready(cleared.await);
+        }
+        self.cleared.set(Some(cleared));
         Ok(())
     }
 

@@ -16,6 +16,7 @@ use crate::ssd::{Cut, Fault as MediaFault};
 use engine::{
     array::{CreateOptions, MemberState},
     device::Command,
+    raid::policy::Policy,
     zone::{Lba, ZoneIndex, ZoneInfo},
 };
 use std::{cell::Cell, collections::BTreeSet, rc::Rc};
@@ -55,6 +56,8 @@ struct Course {
     half_attached: Option<usize>,
     /// The power is going to be cut while the repair goes on.
     cut_in_rebuild: bool,
+    /// The drives were shut down and no recovery has ended since: it gives zones their ZRWAs again.
+    reopening: bool,
 }
 
 impl World<'_> {
@@ -349,6 +352,12 @@ impl World<'_> {
         let Some(subject) = &self.subject else { return Ok(()) };
         let states = subject.members();
         for (member, (state, _)) in states.iter().enumerate() {
+            if self.scenario.policy == Policy::Log && *state == MemberState::Rebuilding && !demanded {
+                // Power cuts have displaced more than its log has room for. There is no other one that is
+                // not sound, or it would not do without this one.
+                course.suspect.get_or_insert(Suspect { member, struck: false, absent: false }).member =
+                    member;
+            }
             let excused = course.suspect.is_some_and(|s| s.member == member) && !demanded;
             if *state != MemberState::Active && !excused {
                 return Err(Failure(format!("member {member} is {state:?}, without any cause")));
@@ -376,9 +385,11 @@ impl World<'_> {
             (kills, shutdowns) if draw < kills + shutdowns => End::Shutdown,
             _ => End::PowerCut,
         };
-        if strike && self.rng.chance(lost_percent, 100) {
+        // A ZRWA that was just given again is lost more often.
+        let lose_new = course.reopening && end == End::PowerCut && self.rng.chance(1, 2);
+        if strike && !lose_new && self.rng.chance(lost_percent, 100) {
             self.lose(course, victim);
-        } else if end == End::PowerCut && strike && self.rng.chance(zrwa_percent, 100) {
+        } else if end == End::PowerCut && strike && (lose_new || self.rng.chance(zrwa_percent, 100)) {
             zrwa_lost = self.members[victim];
             course.suspect.get_or_insert(Suspect { member: victim, struck: false, absent: false });
             self.trace.note(|| format!("member {victim} loses its ZRWA"));
@@ -391,6 +402,7 @@ impl World<'_> {
             End::Kill => self.kill_process(),
             End::Shutdown => self.shut_down()?,
         }
+        course.reopening |= end == End::Shutdown;
         // A drive that had vanished comes back now, if it is offered.
         for bay in self.members.iter().flatten().chain(&course.attic) {
             self.wire.set_gone(*bay, false);
@@ -473,7 +485,7 @@ impl World<'_> {
                 None => {
                     interruptions += 1;
                     self.counts.interrupted_recoveries += 1;
-                    let strike = self.rng.chance(1, 3);
+                    let strike = course.reopening || self.rng.chance(1, 3);
                     self.cut(course, strike)?;
                     continue;
                 }
@@ -487,6 +499,7 @@ impl World<'_> {
                     return Err(Failure(format!("the array does not assemble: {why}")));
                 }
                 Some(Ok(subject)) => {
+                    course.reopening = false;
                     self.oracle.volatile_cache = subject.geometry().volatile_cache;
                     self.subject = Some(subject);
                 }
