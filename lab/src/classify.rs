@@ -33,6 +33,7 @@ pub fn classifier(layout: &Layout, member: usize) -> Classifier {
                 let logs = layout.log(row - layout.distance).0;
                 if logs.contains(&member) { Cause::Metadata } else { Cause::PartialParity }
             }
+            _ if layout.policy == Policy::InPlace && row >= ahead => Cause::PartialParity,
             Role::Data(_) => Cause::Data,
             Role::Parity => Cause::Parity,
         }

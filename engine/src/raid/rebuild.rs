@@ -434,10 +434,11 @@ impl Core {
             _ => zrwa::settled(&layout, member, safe).max(own.map_or(0, |w| w.1)),
         };
         self.copy_rows(zone.index, member, row..stripe, Some(position), report).await?;
+        // First the log: with the policy `inplace` it voids parity that was logged before.
+        self.copy_log(zone, member, tail).await?;
         if covered > 0 {
             self.copy_tail(zone, member, stripe, covered).await?;
         }
-        self.copy_log(zone, member, tail).await?;
         self.flush_caches(1 << member).await;
         if position > 2 * stripe {
             let last = self.start(member, zone.index).0 + position * (layout.chunk_blocks / 2) - 1;

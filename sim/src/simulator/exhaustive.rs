@@ -217,6 +217,7 @@ impl Case {
             members: self.members,
             drive,
             mixed: false,
+            unwritten_fails: false,
             chunk_blocks: self.chunk_blocks,
             join: true,
             load: Load { queue_depth: self.queue_depth, ..Load::default() },

@@ -396,10 +396,12 @@ impl World<'_> {
             };
         }
         if let Err(error) = done.result {
-            if let Kind::Write { zone, life, .. } = kind
-                && self.oracle.is_overtaken(zone, life)
-                && matches!(error, DeviceError::Status(_))
-            {
+            let overtaken = match kind {
+                Kind::Write { zone, life, .. } => self.oracle.is_overtaken(zone, life).then_some(zone),
+                Kind::Read { point, .. } => self.oracle.is_reset_since(point).then_some(point.zone),
+                _ => None,
+            };
+            if let (Some(zone), DeviceError::Status(_)) = (overtaken, error) {
                 self.oracle.zones[zone as usize].end();
                 return Ok(());
             }

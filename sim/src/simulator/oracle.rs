@@ -210,15 +210,20 @@ impl Oracle {
         ReadPoint { zone, block, life: z.life, acknowledged: z.acknowledged }
     }
 
+    /// Whether a reset has overtaken the read: it may fail, too.
+    pub fn is_reset_since(&self, point: ReadPoint) -> bool {
+        let zone = &self.zones[point.zone as usize];
+        zone.life != point.life || zone.change == Some(Change::Reset)
+    }
+
     /// A read has returned `data`.
     ///
     /// # Errors
     /// What is wrong with the data.
     pub fn check_read(&mut self, point: ReadPoint, data: &[u8]) -> Result<(), String> {
-        let zone = &mut self.zones[point.zone as usize];
-        zone.end();
-        if zone.life != point.life || zone.change == Some(Change::Reset) {
-            // Overtaken by a reset: it may return anything.
+        self.zones[point.zone as usize].end();
+        if self.is_reset_since(point) {
+            // It may return anything.
             return Ok(());
         }
         for (i, bytes) in data.chunks_exact(BLOCK).enumerate() {

@@ -85,6 +85,8 @@ pub struct Scenario {
     /// The shape of the drives; if they are `mixed`, the least that each of them has.
     pub drive: Geometry,
     pub mixed: bool,
+    /// Reads of blocks that were never written fail, instead of giving zeros.
+    pub unwritten_fails: bool,
     pub chunk_blocks: u64,
     /// Whether the array joins writes.
     pub join: bool,
@@ -118,6 +120,7 @@ impl Scenario {
             work_events,
             drive,
             mixed: !small_zones && rng.chance(1, 4),
+            unwritten_fails: rng.chance(1, 4),
             join: rng.chance(3, 4),
         }
     }

@@ -128,6 +128,7 @@ fn scenario() -> Scenario {
         members: MEMBERS,
         drive,
         mixed: false,
+        unwritten_fails: false,
         chunk_blocks: CHUNK_BLOCKS,
         load: Load { queue_depth: 1, ..Load::default() },
         pace,

@@ -221,11 +221,14 @@ impl<'m> World<'m> {
     pub(super) fn new_drive(&mut self) -> Bay {
         let least = &self.scenario.drive;
         // The first drive decides what the array looks like, so that every other one may replace it.
-        if self.scenario.mixed && !self.members.is_empty() {
-            let geometry = draw_roomier(&mut self.rng, least);
-            return self.wire.insert(Ssd::in_memory(&geometry));
+        let mut ssd = match self.scenario.mixed && !self.members.is_empty() {
+            true => Ssd::in_memory(&draw_roomier(&mut self.rng, least)),
+            false => Ssd::in_memory(least),
+        };
+        if self.scenario.unwritten_fails {
+            ssd.fail_unwritten();
         }
-        self.wire.insert(Ssd::in_memory(least))
+        self.wire.insert(ssd)
     }
 
     /// The drive in `bay`, as it is handed to the subject.

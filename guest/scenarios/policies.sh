@@ -1,0 +1,74 @@
+# Arrays of drives without ZRWA: kills, a power cut, lost drives; namespaces, null_blk and SMR disks.
+# guest: --drives 4:zrwa=0,size=512M --reboots --memory 3G
+
+log=/mnt/guest/acknowledged
+
+# policy_is POLICY NAME
+policy_is() { [[ $(zoneraid --json status "$2" | jq -r .policy) == "$1" ]] || fail "$2 is not of policy $1"; }
+
+# killed NAME ACKNOWLEDGED: the daemon is killed under load; a start takes over
+killed() {
+    guest load "$DEVICE" --log "$2" --zones 4 --seconds 3 &
+    local load=$!
+    sleep "1.$(draw 10 kill "$1")"
+    kill -KILL "$DAEMON"
+    wait "$DAEMON" 2>/dev/null || true
+    start_array "$1"
+    wait "$load" || fail "the load of $1 has failed"
+    guest verify "$DEVICE" --log "$2"
+}
+
+# replaced NAME ACKNOWLEDGED ROLE DRIVE
+replaced() {
+    array_is degraded "$1" || fail "$1 is not degraded"
+    guest verify "$DEVICE" --log "$2"
+    guest load "$DEVICE" --log "$2" --zones 4 --seconds 1
+    zoneraid replace --yes "$1" "$3" "$4"
+    array_is healthy "$1" || fail "$1 is not healthy after the rebuild"
+    guest verify "$DEVICE" --log "$2"
+    stop_array "$1"
+}
+
+# block_devices NAME DRIVE...: an array of these but the last one, which replaces another one
+block_devices() {
+    local name=$1 acknowledged=/mnt/guest/$1
+    shift
+    step "$name: $*"
+    create_array "$name" "${@:1:$#-1}"
+    policy_is log "$name"
+    start_array "$name"
+    killed "$name" "$acknowledged"
+    zoneraid fail "$name" 1
+    replaced "$name" "$acknowledged" 1 "${@: -1}"
+}
+
+if ((GUEST_BOOT == 1)); then
+    step "namespaces: $(drives 0 1 2 3 | xargs)"
+    create_array tank $(drives 0 1 2)
+    policy_is log tank
+    start_array tank
+    killed tank "$log"
+    guest load "$DEVICE" --log "$log" --zones 4 &
+    step "power cut under load"
+    guest ask reset --after "$((1500 + $(draw 1500 cut)))"
+    sleep 60
+    fail "no power cut"
+fi
+step "drive 1 is gone"
+remove_drive 1
+start_array tank
+replaced tank "$log" 1 "$(drive 3)"
+
+for n in 0 1 2 3; do
+    null_blk "zoned$n" 96 zoned=1 zone_size=4 zone_nr_conv=2 zone_max_open=12 zone_max_active=12
+done
+block_devices null /dev/zoned0 /dev/zoned1 /dev/zoned2 /dev/zoned3
+
+modprobe sd_mod
+modprobe scsi_debug zbc=host-managed zone_size_mb=4 zone_nr_conv=2 zone_max_open=12 dev_size_mb=96 sector_size=4096 \
+    per_host_store=1 add_host=4 max_luns=1 num_tgts=1
+disks() { ls -d /sys/bus/pseudo/drivers/scsi_debug/adapter*/host*/target*/*/block/*; }
+four() { [[ $(disks 2>/dev/null | wc -l) == 4 ]]; }
+wait_for 30 four
+block_devices disks $(for disk in $(disks); do echo "/dev/$(basename "$disk")"; done)
+! dmesg | grep -E 'I/O error|hung task|blocked for more' || fail "the kernel complains"
