@@ -44,10 +44,12 @@ fn scale_flush(timing: &mut Timing, by: f64) {
 /// A ratio of the claims: of, over, what they run on, and the load.
 type Ratio = (&'static str, System, System, fn(System) -> Setup, u32, u64);
 
-const RATIOS: [Ratio; 4] = [
+const RATIOS: [Ratio; 6] = [
     ("Fig. 7: ZRAID to RAIZN+, 8 KiB, 12 zones", System::Zraid, System::RaiznPlus, Setup::zn540, 12, 8),
     ("Fig. 7: ZRAID to RAIZN+, 64 KiB, 7 zones", System::Zraid, System::RaiznPlus, Setup::zn540, 7, 64),
     ("Fig. 7: ZRAID to RAIZN, 16 KiB, 12 zones", System::Zraid, System::Raizn, Setup::zn540, 12, 16),
+    ("Fig. 8: Z+S+M to Z+S, 8 KiB, 12 zones", System::ZSM, System::ZS, Setup::zn540, 12, 8),
+    ("Fig. 11: ZRAID to RAIZN+, 8 KiB, 15 zones", System::Zraid, System::RaiznPlus, Setup::pm1731a, 15, 8),
     ("zoneraid to ZRAID, 16 KiB, 7 zones", System::Zoneraid, System::Zraid, Setup::zn540, 7, 16),
 ];
 

@@ -49,6 +49,9 @@ struct Exhaustive {
     /// How often an order may deviate from the default one
     #[arg(long, default_value_t = 1)]
     delays: usize,
+    /// Only arrays of this policy: log, zrwa or inplace
+    #[arg(long, value_name = "NAME", value_parser = parse_policy)]
+    policy: Option<Policy>,
     /// Threads [default: one for each core]
     #[arg(long)]
     jobs: Option<usize>,
@@ -285,7 +288,8 @@ impl Run {
 
 impl Exhaustive {
     fn run(&self) -> anyhow::Result<bool> {
-        let cases = Case::all();
+        let mut cases = Case::all();
+        cases.retain(|case| self.policy.is_none_or(|policy| policy == case.policy));
         let progress = Progress::new(cases.len() as u64);
         let jobs = self.jobs.unwrap_or_else(default_jobs);
         let show = |done: usize, known: usize| progress.show(done as u64, known as u64);

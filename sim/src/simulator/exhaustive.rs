@@ -136,6 +136,7 @@ impl Case {
         };
         let in_place =
             |name, members, steps| Case { policy: Policy::InPlace, ..case(name, members, 4, steps) };
+        let in_logs = |name, members, steps| Case { policy: Policy::Log, ..case(name, members, 0, steps) };
         vec![
             case("three members", 3, 4, vec![fua(1), write(3), fua(2), write(1), Flush, fua(4)]),
             case("smallest window", 3, 2, vec![write(3), fua(3), write(2), fua(1)]),
@@ -159,16 +160,25 @@ impl Case {
                 volatile_cache: true,
                 ..case("volatile cache", 3, 4, vec![fua(3), write(2), Flush, fua(1)])
             },
-            in_place("in place", 4, vec![write(1), write(2), write(3), write(1)]),
-            in_place("in place, reset and reuse", 3, vec![write(3), Reset, write(2)]),
-            in_place("in place, finish", 4, vec![write(3), write(2), Finish]),
+            in_logs("in logs", 4, vec![write(1), write(4), write(2)]),
+            in_logs("in logs, reset and reuse", 3, vec![write(3), Reset, write(2)]),
+            in_logs("in logs, finish", 4, vec![write(3), write(2), Finish]),
+            Case {
+                from_end_blocks: Some(9),
+                ..in_logs("in logs, end of the zone", 3, vec![write(2), write(5), write(1)])
+            },
+            Case {
+                volatile_cache: true,
+                ..in_logs("in logs, volatile cache", 3, vec![fua(3), write(2), Flush, write(2)])
+            },
+            in_place("in place", 4, vec![write(1), write(3), write(3)]),
             Case {
                 from_end_blocks: Some(9),
                 ..in_place("in place, end of the zone", 4, vec![write(2), write(3), write(1)])
             },
             Case {
                 volatile_cache: true,
-                ..in_place("in place, volatile cache", 4, vec![fua(3), write(2), Flush, write(2)])
+                ..in_place("in place, volatile cache", 3, vec![fua(3), write(2), Flush])
             },
             Case {
                 policy: Policy::Log,

@@ -16,6 +16,7 @@ use crate::ssd::{Cut, Fault as MediaFault};
 use engine::{
     array::{CreateOptions, MemberState},
     device::Command,
+    raid::policy::Policy,
     zone::{Lba, ZoneIndex, ZoneInfo},
 };
 use std::{cell::Cell, collections::BTreeSet, rc::Rc};
@@ -362,6 +363,12 @@ impl World<'_> {
         let Some(subject) = &self.subject else { return Ok(()) };
         let states = subject.members();
         for (member, (state, _)) in states.iter().enumerate() {
+            if self.scenario.policy == Policy::Log && *state == MemberState::Rebuilding && !demanded {
+                // Power cuts have displaced more than its log has room for. There is no other one that is
+                // not sound, or it would not do without this one.
+                course.suspect.get_or_insert(Suspect { member, struck: false, absent: false }).member =
+                    member;
+            }
             let excused = course.suspect.is_some_and(|s| s.member == member) && !demanded;
             if *state != MemberState::Active && !excused {
                 return Err(Failure(format!("member {member} is {state:?}, without any cause")));

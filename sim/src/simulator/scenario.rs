@@ -107,16 +107,22 @@ impl Scenario {
         let members = if rng.chance(1, 8) { 3 + rng.below(7) } else { 3 + rng.below(4) } as usize;
         let chunk_blocks = 2u64 << rng.below(3);
         let small_zones = policy.uses_zrwa() && rng.chance(1, 5);
-        let drive = draw_drive(rng, policy, chunk_blocks, small_zones);
+        let cramped = policy == Policy::Log && rng.chance(1, 2);
+        let drive = draw_drive(rng, policy, chunk_blocks, (small_zones, cramped));
         let work_events = 1 << (8 + rng.below(6));
+        let mut misfortune = draw_misfortune(rng);
+        if cramped {
+            // A member that cannot keep what was displaced is in need of a repair, and the only one.
+            (misfortune.dead_block, misfortune.dead_zone) = (0, 0);
+        }
         Scenario {
             policy,
             members,
             chunk_blocks,
             load: draw_load(rng),
             pace: draw_pace(rng),
-            misfortune: draw_misfortune(rng),
-            rounds: 3 + rng.below(6),
+            misfortune,
+            rounds: 3 + rng.below(if cramped { 3 } else { 6 }),
             work_events,
             drive,
             mixed: !small_zones && rng.chance(1, 4),
@@ -157,8 +163,14 @@ pub(super) fn draw_roomier(rng: &mut Rng, least: &Geometry) -> Geometry {
     }
 }
 
-/// With `small_zones`, several of them have to be used as one.
-fn draw_drive(rng: &mut Rng, policy: Policy, chunk_blocks: u64, small_zones: bool) -> Geometry {
+/// With `small_zones`, several of them have to be used as one; if they are `cramped`, there soon is no room
+/// left for what power cuts displace.
+fn draw_drive(
+    rng: &mut Rng,
+    policy: Policy,
+    chunk_blocks: u64,
+    (small_zones, cramped): (bool, bool),
+) -> Geometry {
     let whole_chunks = (policy == Policy::InPlace) as u64;
     let fg = 1u64 << rng.below(chunk_blocks.trailing_zeros() as u64 + whole_chunks);
     let (factor, zrwa_blocks) = if small_zones {
@@ -184,8 +196,10 @@ fn draw_drive(rng: &mut Rng, policy: Policy, chunk_blocks: u64, small_zones: boo
     let decisive = [max_open, max_active, max_zones].into_iter().filter(|limit| *limit > 0).min();
     let open = decisive.unwrap_or(limit) as u64 - 2;
     let metadata = match policy {
-        // Some for the partial parity, and more than power cuts displace in a run.
-        Policy::Log => 11 + chunk_blocks + 40 * open.min(3) * (chunk_blocks + 1),
+        Policy::Log => {
+            let displaced = if cramped { 30 } else { 120 };
+            11 + chunk_blocks + (2 * open + displaced) * (chunk_blocks + 1)
+        }
         Policy::InPlace => 11 + chunk_blocks + open * (window_chunks / 2).div_ceil(3) * (chunk_blocks + 4),
         _ => 11 + chunk_blocks + open * (window_chunks / 2) * (chunk_blocks + 1),
     };
