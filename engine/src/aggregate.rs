@@ -333,9 +333,11 @@ impl Inner {
                 result = result.and(done.result);
                 let targets = [(&mut data, done.data, BLOCK), (&mut oob, done.oob, oob_bytes)];
                 for (target, found, bytes) in targets.into_iter().filter(|_| done.result.is_ok()) {
-                    if let Some(target) = target.as_mut() {
-                        target[range.start as usize * bytes..range.end as usize * bytes]
-                            .copy_from_slice(&found);
+                    match target.as_mut() {
+                        Some(target) => target[range.start as usize * bytes..range.end as usize * bytes]
+                            .copy_from_slice(&found),
+                        // Somebody else holds the buffer.
+                        None => result = result.and(Err(Status::InvalidField.into())),
                     }
                 }
             }
@@ -488,7 +490,8 @@ impl Inner {
         Ok(known)
     }
 
-    /// Writes what can be read at the start of a zone of the drive again, in a new ZRWA if it is empty.
+    /// Writes what can be read at the start of a zone of the drive again, in a new ZRWA if it is empty. Then
+    /// all of it must be readable, for in the new one what is left out would read as zeros.
     async fn revive(&self, zone: ZoneIndex, empty: bool) -> Result<(), DeviceError> {
         let start = self.device.geometry().start(zone).0;
         let read = |at| {
@@ -502,6 +505,7 @@ impl Inner {
             match done.result {
                 Ok(()) => blocks.push((Lba(start + at), done.data, done.oob)),
                 Err(error) if error == Status::DeallocatedBlock.into() => {}
+                Err(error) if error == Status::UnrecoveredReadError.into() && !empty => {}
                 Err(error) => return Err(error),
             }
         }

@@ -6,9 +6,10 @@ mod support;
 
 use engine::{
     aggregate::Aggregated,
-    array::{Array, Drive, examine},
+    array::{Array, CreateOptions, Drive, MemberState, examine},
     buf::{BLOCK, Buf},
-    device::{Command, Geometry, Status, ZonedDevice, Zones, Zrwa},
+    device::{Command, Completion, Geometry, Status, ZonedDevice, Zones, Zrwa},
+    raid::policy::Policy,
     runtime::Runtime,
     zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
 };
@@ -17,8 +18,8 @@ use sim::{
     simulator::wire::{Bay, Wire},
     ssd::{Cut, EmulatedDrive, Model, Ssd},
 };
-use std::rc::Rc;
-use support::array::{check, drives, options, run, write};
+use std::{cell::Cell, rc::Rc};
+use support::array::{check, drives, options, run, write, write_command};
 
 const FACTOR: u32 = 4;
 
@@ -228,5 +229,166 @@ fn an_array_of_small_zones_is_found_again_whoever_is_missing_and_takes_a_new_dri
         check(&runtime, &array, 0, 31);
         check(&runtime, &array, 1, 5);
         runtime.clear();
+    }
+}
+
+fn larger() -> Geometry {
+    Geometry { zones: 40, zone_capacity_blocks: 64, zone_size_blocks: 64, ..small() }
+}
+
+/// After an orderly shutdown a recovery gives an empty zone of a member its ZRWAs again. The power goes when
+/// `opened` parts of it have theirs, and the member loses them: at once, or in one more cut. `false` if the
+/// member's zone is not reopened.
+fn zrwa_lost_while_reopened(member: usize, opened: usize, tail: u64, at_once: bool) -> bool {
+    let wire = Rc::new(Wire::default());
+    let bays: Vec<Bay> = (0..4).map(|_| wire.insert(Ssd::in_memory(&larger()))).collect();
+    let drives = || -> Vec<Drive> {
+        bays.iter().map(|b| Drive { name: format!("drive{b}"), device: Rc::new(wire.drive(*b)) }).collect()
+    };
+    let idle = || {
+        let waits = wire.queued() + wire.executed() > 0;
+        wire.run_all();
+        waits
+    };
+    let options = CreateOptions { policy: Some(Policy::Zrwa), ..options(4) };
+    let rng = &mut Rng::new(1);
+    let runtime = Runtime::new();
+    let array = runtime.block_on(Array::create(&runtime, options, drives()), idle).unwrap().unwrap();
+    let written = array.submit(write_command(&array, 0, 0, tail, true));
+    assert_eq!(runtime.block_on(written, idle).unwrap().result, Ok(()));
+    drop(array);
+    runtime.clear();
+    wire.shut_down(rng).unwrap();
+
+    let runtime = Runtime::new();
+    let (executor, offered) = (runtime.clone(), drives());
+    runtime.spawn(async move { drop(Array::assemble(&executor, offered).await) });
+    let mut left = opened;
+    while left > 0 {
+        runtime.run();
+        if wire.queued() == 0 {
+            runtime.clear();
+            return false;
+        }
+        while left > 0 && wire.queued() > 0 {
+            let event = wire.execute_now(0, true);
+            left -= (event.bay == bays[member] && event.what.starts_with("open")) as usize;
+        }
+        while wire.executed() > 0 {
+            wire.deliver(0);
+        }
+    }
+    runtime.clear();
+    wire.drop_queued();
+    let lost = |bay| Cut { cache_lost: false, zrwa_lost: bay == bays[member] };
+    if !at_once {
+        wire.power_cut(rng, |_| Cut::default()).unwrap();
+    }
+    wire.power_cut(rng, lost).unwrap();
+
+    let runtime = Runtime::new();
+    let array = runtime.block_on(Array::assemble(&runtime, drives()), idle).unwrap().unwrap();
+    let case = format!("member {member}, {opened} parts open, tail {tail}, at once: {at_once}");
+    let read = array.submit(Command::read(Lba(0), Buf::zeroed(tail as usize * BLOCK)));
+    let done = runtime.block_on(read, idle).unwrap();
+    assert_eq!(done.result, Ok(()), "{case}");
+    assert!(done.data[..] == support::array::pattern(0, tail), "{case}: not what was acknowledged");
+    runtime.clear();
+    true
+}
+
+#[test]
+fn a_zone_that_loses_its_zrwa_while_it_is_reopened_is_not_believed() {
+    let mut reopened = 0;
+    for member in 0..4 {
+        for opened in 1..=FACTOR as usize {
+            for tail in [1, 2, 3, 5, 7, 8, 12, 13, 17, 23] {
+                reopened += zrwa_lost_while_reopened(member, opened, tail, true) as u32;
+                reopened += zrwa_lost_while_reopened(member, opened, tail, false) as u32;
+            }
+        }
+    }
+    assert!(reopened > 100, "{reopened}");
+}
+
+/// A drive that cannot read one block.
+struct Scratched {
+    drive: Rc<EmulatedDrive>,
+    block: Rc<Cell<Option<Lba>>>,
+}
+
+impl ZonedDevice for Scratched {
+    fn geometry(&self) -> &Geometry {
+        self.drive.geometry()
+    }
+
+    fn submit(&self, command: Command) -> Completion {
+        match (&command, self.block.get()) {
+            (Command::Read { lba, data, .. }, Some(bad))
+                if (lba.0..lba.0 + data.blocks()).contains(&bad.0) =>
+            {
+                Completion::failed(Status::UnrecoveredReadError)
+            }
+            _ => self.drive.submit(command),
+        }
+    }
+}
+
+#[test]
+fn an_unreadable_block_above_the_tail_costs_nothing_where_a_part_has_not_moved() {
+    for present in [4, 3] {
+        let raw: Vec<_> = (0..4).map(|_| Rc::new(EmulatedDrive::in_memory(&larger()))).collect();
+        let block = Rc::new(Cell::new(None));
+        let drives = |count: usize| -> Vec<Drive> {
+            let sound = Rc::new(Cell::new(None));
+            let drive = |i: usize| Drive {
+                name: format!("drive{i}"),
+                device: Rc::new(Scratched {
+                    drive: raw[i].clone(),
+                    block: if i == 0 { block.clone() } else { sound.clone() },
+                }),
+            };
+            (0..count).map(drive).collect()
+        };
+        let options = CreateOptions { policy: Some(Policy::Zrwa), ..options(4) };
+        let runtime = Runtime::new();
+        let array = run(&runtime, Array::create(&runtime, options, drives(4))).unwrap();
+        write(&runtime, &array, 0, 0, 8, true);
+        write(&runtime, &array, 0, 8, 1, true);
+        runtime.clear();
+        // The end of the last part of the first data zone.
+        block.set(Some(Lba(11 * 64 + 3)));
+        let runtime = Runtime::new();
+        let array = run(&runtime, Array::assemble(&runtime, drives(present))).unwrap();
+        check(&runtime, &array, 0, 9);
+        write(&runtime, &array, 0, 9, 3, true);
+        let states: Vec<_> = array.status().members.iter().map(|member| member.state).collect();
+        assert!(states[..present].iter().all(|state| *state == MemberState::Active), "{states:?}");
+        runtime.clear();
+    }
+}
+
+/// What is on a drive is judged by how its zones would be used, if it were a member.
+#[test]
+fn a_drive_whose_metadata_zones_are_empty_is_left_out_whatever_else_is_on_it() {
+    let plain =
+        Geometry { zone_capacity_blocks: 256, zone_size_blocks: 256, ..support::array::geometry(24, 256, 5) };
+    for (geometry, zones) in [(plain, [2, 4, 8, 16]), (larger(), [1, 8, 16, 32])] {
+        for zone in zones {
+            let runtime = Runtime::new();
+            let mut all = drives(5, &geometry);
+            let array = run(&runtime, Array::create(&runtime, options(4), all[..4].to_vec())).unwrap();
+            write(&runtime, &array, 0, 0, 5, true);
+            runtime.clear();
+            let used = all.pop().unwrap();
+            let lba = geometry.start(ZoneIndex(zone));
+            let data = Buf::copy_of(&[7; BLOCK]);
+            let done = run(&runtime, used.device.submit(Command::write(lba, data, true)));
+            assert_eq!(done.result, Ok(()));
+            all[3] = used;
+            let array = run(&runtime, Array::assemble(&runtime, all)).unwrap();
+            check(&runtime, &array, 0, 5);
+            runtime.clear();
+        }
     }
 }

@@ -21,6 +21,7 @@ fn play(flaw: Flaw, seed: u64, tracing: Tracing) -> (Result<(), Failure>, Counts
     let mut scenario = Scenario::draw(&mut rng, Some(Policy::Zrwa));
     scenario.members = 1;
     scenario.drive.zrwa = None;
+    scenario.unwritten_fails = false;
     scenario.load.sizes = [3, 1, 0];
     scenario.misfortune = Misfortune { drain_percent: 10, ..Misfortune::default() };
     let mut world = World::new(&maker, scenario, rng, tracing);
@@ -69,6 +70,7 @@ fn the_search_is_systematic_and_finds_flaws() {
         chunk_blocks: 2,
         granularity_blocks: 1,
         window_chunks: 0,
+        aggregate: 1,
         volatile_cache: true,
         from_end_blocks: Some(9),
         before: Vec::new(),

@@ -95,7 +95,7 @@ pub fn prepare(
 /// Reads the log of a drive, which says how many zones are one, and may be readable only if that is
 /// known: so every number is tried.
 async fn find_log(runtime: &Runtime, drive: &Drive) -> Result<(Rc<dyn ZonedDevice>, ReadLog), NoLog> {
-    let mut reason = NoLog::Blank;
+    let (mut reason, mut blank) = (NoLog::Blank, false);
     for aggregate in AGGREGATES {
         let Some(device) = prepare(runtime, drive.device.clone(), Policy::Zrwa, aggregate) else { continue };
         match read_log(&device).await {
@@ -106,10 +106,14 @@ async fn find_log(runtime: &Runtime, drive: &Drive) -> Result<(Rc<dyn ZonedDevic
                 }
                 _ => reason = reason.max(NoLog::Damaged),
             },
-            Err(error) => reason = reason.max(error),
+            Err(error) => {
+                reason = reason.max(error);
+                blank |= error == NoLog::Blank;
+            }
         }
     }
-    Err(reason)
+    // By the number that a member would have, something else may be no more than what was in its data zones.
+    Err(if blank && reason == NoLog::Foreign { NoLog::Blank } else { reason })
 }
 
 /// Reads the logs of `drives`; refuses what belongs to somebody else. Also tells which drives have no
@@ -462,8 +466,10 @@ impl Core {
     async fn is_answered(&self, view: &ZoneView<'_>, wps: &[Option<u64>]) -> bool {
         if view.answered_blocks > 0 {
             for member in (0..wps.len()).filter(|member| wps[*member].is_some()) {
-                if !self.is_blank(view.zone, member).await {
-                    return true;
+                for zrwa in self.zrwas_at_start(member) {
+                    if !self.is_blank(view.zone, member, zrwa).await {
+                        return true;
+                    }
                 }
             }
         }

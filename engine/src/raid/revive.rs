@@ -7,7 +7,8 @@
 //!
 //! It may also be empty because the drive has lost its ZRWA in a power cut. Then nothing is in it:
 //! a member that should hold something and reads as zeros is done without, if parity says that zeros
-//! are not what it should hold. So is a member that cannot read what it should hold.
+//! are not what it should hold. So is a member that cannot read what it should hold. Of small zones used
+//! as one, some may have got a ZRWA again and lost it, and what is in the others is there: each is asked.
 
 use super::{
     core::Core,
@@ -53,8 +54,8 @@ impl Core {
                     Err(_) => held.gone |= bit,
                 }
             }
-            let zeros = held.pieces[first..].iter().all(|piece| is_zeros(&piece.data));
-            if !needed.is_empty() && zeros && held.gone & bit == 0 && self.is_blank(view.zone, member).await {
+            let pieces = &held.pieces[first..];
+            if held.gone & bit == 0 && self.lacks_a_zrwa(view.zone, member, pieces).await {
                 blank |= bit;
             }
             // The other log member has a copy.
@@ -104,21 +105,40 @@ impl Core {
         }
     }
 
-    /// Whether there are only zeros in all that a member's ZRWA holds while the write pointer is at the
-    /// start. It is lost as a whole.
-    pub async fn is_blank(&self, zone: ZoneIndex, member: usize) -> bool {
+    /// What a member's ZRWAs hold while the write pointer is at the start, one after the other: there are
+    /// several where small zones are used as one. Each is lost as a whole.
+    pub fn zrwas_at_start(&self, member: usize) -> impl Iterator<Item = Range<u64>> {
         let layout = &self.layout;
-        for row in 0..(2 * layout.distance).min(layout.rows) {
-            let blocks = row * layout.chunk_blocks..(row + 1) * layout.chunk_blocks;
-            let blank = self.read_ranges(zone, member, &[blocks]).await.iter().all(|piece| match piece {
-                Ok((_, data)) => is_zeros(data),
-                Err(error) => *error == Status::DeallocatedBlock.into(),
-            });
-            if !blank {
-                return false;
+        let end = (2 * layout.distance).min(layout.rows) * layout.chunk_blocks;
+        let aggregate = self.superblock.borrow().aggregate as u64;
+        let zrwa = self.device(member).and_then(|device| device.geometry().zrwa);
+        let each = zrwa.map_or(end, |zrwa| zrwa.size_blocks / aggregate).max(1);
+        (0..end).step_by(each as usize).map(move |from| from..end.min(from + each))
+    }
+
+    /// Whether there are only zeros in a ZRWA of a member that should hold some of `pieces`.
+    async fn lacks_a_zrwa(&self, zone: ZoneIndex, member: usize, pieces: &[Held]) -> bool {
+        let start = self.start(member, zone).0;
+        for zrwa in self.zrwas_at_start(member) {
+            let blocks =
+                pieces.iter().flat_map(|piece| (piece.lba.0 - start..).zip(piece.data.chunks(BLOCK)));
+            let mut needed = blocks.filter(|(at, _)| zrwa.contains(at)).peekable();
+            if needed.peek().is_some()
+                && needed.all(|(_, data)| is_zeros(data))
+                && self.is_blank(zone, member, zrwa).await
+            {
+                return true;
             }
         }
-        true
+        false
+    }
+
+    /// Whether there are only zeros in some blocks of a member's part of a zone.
+    pub async fn is_blank(&self, zone: ZoneIndex, member: usize, blocks: Range<u64>) -> bool {
+        self.read_ranges(zone, member, &[blocks]).await.iter().all(|piece| match piece {
+            Ok((_, data)) => is_zeros(data),
+            Err(error) => *error == Status::DeallocatedBlock.into(),
+        })
     }
 
     /// Reads some blocks of a member's part of a zone, in pieces of a chunk or, where there are

@@ -57,6 +57,8 @@ pub struct Case {
     pub granularity_blocks: u64,
     /// 0 for drives without ZRWA.
     pub window_chunks: u64,
+    /// Zones of a drive that have to be used as one.
+    pub aggregate: u32,
     pub volatile_cache: bool,
     /// Blocks below the capacity at which the workload starts.
     pub from_end_blocks: Option<u64>,
@@ -128,6 +130,7 @@ impl Case {
             chunk_blocks: 2,
             granularity_blocks: 1,
             window_chunks,
+            aggregate: 1,
             volatile_cache: false,
             from_end_blocks: None,
             queue_depth: 2,
@@ -160,6 +163,7 @@ impl Case {
                 volatile_cache: true,
                 ..case("volatile cache", 3, 4, vec![fua(3), write(2), Flush, fua(1)])
             },
+            Case { aggregate: 4, ..case("small zones", 3, 4, vec![fua(3), write(2)]) },
             in_logs("in logs", 4, vec![write(1), write(4), write(2)]),
             in_logs("in logs, reset and reuse", 3, vec![write(3), Reset, write(2)]),
             in_logs("in logs, finish", 4, vec![write(3), write(2), Finish]),
@@ -195,17 +199,18 @@ impl Case {
     }
 
     fn scenario(&self) -> Scenario {
+        let parts = self.aggregate;
         let zrwa = (self.window_chunks > 0).then(|| Zrwa {
-            size_blocks: self.window_chunks * self.chunk_blocks,
+            size_blocks: self.window_chunks * self.chunk_blocks / parts as u64,
             granularity_blocks: self.granularity_blocks,
-            max_zones: 4,
+            max_zones: 4 * parts,
         });
         let drive = Geometry {
-            zones: 4,
-            zone_size_blocks: 64,
-            zone_capacity_blocks: 64,
-            max_open: 4,
-            max_active: 4,
+            zones: 4 * parts,
+            zone_size_blocks: 64 / parts as u64,
+            zone_capacity_blocks: 64 / parts as u64,
+            max_open: 4 * parts,
+            max_active: 4 * parts,
             zrwa,
             oob_bytes: 16,
             max_transfer_blocks: 64,

@@ -58,6 +58,8 @@ struct Course {
     cut_in_rebuild: bool,
     /// A process was killed, and what it left in volatile caches will be lost with the power next.
     caches_next: bool,
+    /// The drives were shut down and no recovery has ended since: it gives zones their ZRWAs again.
+    reopening: bool,
 }
 
 impl World<'_> {
@@ -397,9 +399,11 @@ impl World<'_> {
             (kills, shutdowns) if draw < kills + shutdowns => End::Shutdown,
             _ => End::PowerCut,
         };
-        if strike && self.rng.chance(lost_percent, 100) {
+        // A ZRWA that was just given again is lost more often.
+        let lose_new = course.reopening && end == End::PowerCut && self.rng.chance(1, 2);
+        if strike && !lose_new && self.rng.chance(lost_percent, 100) {
             self.lose(course, victim);
-        } else if end == End::PowerCut && strike && self.rng.chance(zrwa_percent, 100) {
+        } else if end == End::PowerCut && strike && (lose_new || self.rng.chance(zrwa_percent, 100)) {
             zrwa_lost = self.members[victim];
             course.suspect.get_or_insert(Suspect { member: victim, struck: false, absent: false });
             self.trace.note(|| format!("member {victim} loses its ZRWA"));
@@ -416,6 +420,7 @@ impl World<'_> {
             }
             End::Shutdown => self.shut_down()?,
         }
+        course.reopening |= end == End::Shutdown;
         // A drive that had vanished comes back now, if it is offered.
         self.pardon(course);
         Ok(())
@@ -507,7 +512,7 @@ impl World<'_> {
                 None => {
                     interruptions += 1;
                     self.counts.interrupted_recoveries += 1;
-                    let strike = self.rng.chance(1, 3);
+                    let strike = course.reopening || self.rng.chance(1, 3);
                     self.cut(course, strike)?;
                     continue;
                 }
@@ -528,6 +533,7 @@ impl World<'_> {
                     return Err(Failure(format!("the array does not assemble: {why}")));
                 }
                 Some(Ok(subject)) => {
+                    course.reopening = false;
                     self.oracle.volatile_cache = subject.geometry().volatile_cache;
                     self.subject = Some(subject);
                     course.caches_next = false;
