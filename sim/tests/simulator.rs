@@ -2,12 +2,13 @@
 
 mod support;
 
-use engine::raid::policy::Policy;
+use engine::raid::{Canary, policy::Policy};
 use sim::{
     rng::Rng,
     simulator::{
         exhaustive::{self, Case, Step},
         scenario::{Misfortune, Scenario},
+        subject::ArrayMaker,
         world::{Counts, Failure, Tracing, World},
     },
 };
@@ -72,6 +73,7 @@ fn the_search_is_systematic_and_finds_flaws() {
         aggregate: 1,
         volatile_cache: true,
         from_end_blocks: Some(9),
+        before: Vec::new(),
         queue_depth: 2,
         steps: vec![
             fua(2),
@@ -92,4 +94,20 @@ fn the_search_is_systematic_and_finds_flaws() {
         let (_, findings) = search(flaw, &case);
         assert!(findings.iter().any(|f| f.failure.contains("went back")), "{flaw:?} was not found");
     }
+}
+
+/// What only a second end shows: blocks beyond the tail of the first one, and partial parity from before.
+#[test]
+fn cases_that_end_twice_find_what_a_recovery_leaves_behind() {
+    let cases: Vec<_> = Case::all().into_iter().filter(|case| !case.before.is_empty()).collect();
+    let search = |canary| {
+        let maker = ArrayMaker { canary, ..ArrayMaker::default() };
+        exhaustive::search(&maker, &cases, 0, 2, &|_, _| ())
+    };
+    for canary in [Canary::BurnedBelieved, Canary::StaleParity] {
+        assert!(!search(Some(canary)).1.is_empty(), "{canary:?} was not found");
+    }
+    let (tried, findings) = search(None);
+    assert!(findings.is_empty(), "{findings:?}");
+    assert!(tried.power_cuts > 1000, "{tried:?}");
 }

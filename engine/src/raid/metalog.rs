@@ -611,7 +611,12 @@ async fn read_head(device: &Rc<dyn ZonedDevice>, zone: u32) -> Result<(ReadLog, 
     let first = reader.ahead(1).await?;
     // A zone that was finished before anything was written in it reads as zeros.
     let blank = first.iter().take(BLOCK).all(|byte| *byte == 0);
-    let header = Header::read(first).ok_or(if blank { NoLog::Blank } else { NoLog::Foreign })?;
+    let header = Header::read(first);
+    let header = header.ok_or(match blank {
+        true if reader.unreadable > 0 => NoLog::Damaged,
+        true => NoLog::Blank,
+        false => NoLog::Foreign,
+    })?;
     let origin = Origin { lba: start, ..header.origin };
     let (first, sequence, blocks) = reader.record(origin).await.map_err(|error| match error {
         ReadError::Record(Unreadable::Version(version)) => NoLog::Version(version),

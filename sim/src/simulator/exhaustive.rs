@@ -8,7 +8,11 @@
 //! in flight: none happened, all happened, or some (at a power cut, in part). After a deviation only the next cuts are tried: earlier ones belong to the
 //! schedule it deviates from, and later ones look like those of others.
 //!
-//! Nothing is sampled, apart from the torn commands of the third fate.
+//! Some cases end twice: what has to be tried is what is written on what a recovery has left. They have
+//! no deviations; instead, the power is cut before, with torn commands, after every event of a workload
+//! that comes first.
+//!
+//! Nothing is sampled, apart from the torn commands of the third fate and of the first of two ends.
 
 use super::{
     runner::{catch_panics, quietly},
@@ -59,6 +63,8 @@ pub struct Case {
     /// Blocks below the capacity at which the workload starts.
     pub from_end_blocks: Option<u64>,
     pub queue_depth: usize,
+    /// What was done before an end that came first; none if there was no such end.
+    pub before: Vec<Step>,
     pub steps: Vec<Step>,
 }
 
@@ -82,6 +88,8 @@ pub struct Finding {
 /// A place in the search.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Point {
+    /// The power was cut before this event of what was done before.
+    pub first_cut: Option<usize>,
     /// Deviations from the default order: at this event, take that choice.
     pub schedule: Vec<(usize, usize)>,
     /// The end comes before this event.
@@ -126,6 +134,7 @@ impl Case {
             volatile_cache: false,
             from_end_blocks: None,
             queue_depth: 2,
+            before: Vec::new(),
             steps,
         };
         let in_place =
@@ -174,6 +183,17 @@ impl Case {
             Case {
                 volatile_cache: true,
                 ..in_place("in place, volatile cache", 3, vec![fua(3), write(2), Flush])
+            },
+            Case {
+                policy: Policy::Log,
+                before: vec![write(4), write(5)],
+                ..case("log, two ends", 3, 0, vec![write(3), write(4)])
+            },
+            Case {
+                policy: Policy::Log,
+                volatile_cache: true,
+                before: vec![fua(1), write(6)],
+                ..case("log, two ends, volatile cache", 3, 0, vec![fua(3), write(4)])
             },
         ]
     }
@@ -226,7 +246,8 @@ impl Case {
     /// Plays one schedule, to its end or to a cut and what follows. Gives the shape of the
     /// schedule, as far as it was played.
     fn play(&self, maker: &dyn Maker, point: &Point) -> Result<Shape, Failure> {
-        let mut world = World::new(maker, self.scenario(), Rng::new(1), Tracing::Off);
+        let rng = Rng::new(1 + point.first_cut.unwrap_or(0) as u64);
+        let mut world = World::new(maker, self.scenario(), rng, Tracing::Off);
         world.set_in_order();
         if !world.create_in_order()? {
             return Err(Failure(format!("not created: {}", world.refusal().unwrap_or_default())));
@@ -234,7 +255,16 @@ impl Case {
         if let Some(blocks) = self.from_end_blocks {
             world.fill_to(0, blocks)?;
         }
-        let shape = self.play_steps(&mut world, point)?;
+        if let Some(cut) = point.first_cut {
+            let first = Point { cut_at: Some(cut), fate: Fate::Torn, ..Point::default() };
+            self.play_to_end(&mut world, &self.before, &first)?;
+        }
+        self.play_to_end(&mut world, &self.steps, point)
+    }
+
+    /// Plays steps, and what follows if they are cut.
+    fn play_to_end(&self, world: &mut World<'_>, steps: &[Step], point: &Point) -> Result<Shape, Failure> {
+        let shape = play_steps(world, steps, point)?;
         if point.cut_at.is_some() {
             world.settle_fate(point.fate);
             match point.end {
@@ -250,47 +280,25 @@ impl Case {
         Ok(shape)
     }
 
-    fn play_steps(&self, world: &mut World<'_>, point: &Point) -> Result<Shape, Failure> {
-        let mut shape = Shape::default();
-        let mut steps = self.steps.iter().peekable();
-        let mut told = 0;
-        loop {
-            let event = shape.choices.len();
-            if point.cut_at == Some(event) {
-                return Ok(shape);
-            }
-            let possible = steps.peek().is_some_and(|step| world.can_take(**step));
-            let choices = world.choices(possible, CHOICES);
-            if choices == 0 {
-                if steps.peek().is_some() || world.is_waiting() {
-                    return Err(world.hang());
-                }
-                return Ok(shape);
-            }
-            shape.choices.push(choices);
-            let choice = point.schedule.iter().find(|(at, _)| *at == event).map_or(0, |(_, choice)| *choice);
-            let taken = world.take_choice(choice.min(choices - 1), possible, CHOICES)?;
-            if taken.issues
-                && let Some(step) = steps.next()
-            {
-                world.issue_step(*step)?;
-            }
-            let now_told = world.told();
-            if taken.executes || now_told != told {
-                shape.cuts.push(shape.choices.len());
-            }
-            told = now_told;
+    /// The events of what is done before after which the power is cut first; one that is none if there
+    /// is no such end.
+    fn first_cuts(&self, maker: &dyn Maker, report: &Report<'_>) -> Vec<Option<usize>> {
+        if self.before.is_empty() {
+            return vec![None];
         }
+        let alone = Case { before: Vec::new(), steps: self.before.clone(), ..self.clone() };
+        let shape = alone.try_point(maker, &Point::default(), report);
+        shape.map_or(Vec::new(), |shape| shape.cuts.into_iter().map(Some).collect())
     }
-
     /// Tries every cut of one schedule; gives the schedules that deviate from it once more.
     fn explore(
         &self,
         maker: &dyn Maker,
+        first_cut: Option<usize>,
         schedule: &[(usize, usize)],
         report: &Report<'_>,
     ) -> Vec<Vec<(usize, usize)>> {
-        let whole = Point { schedule: schedule.to_vec(), ..Point::default() };
+        let whole = Point { first_cut, schedule: schedule.to_vec(), ..Point::default() };
         let Some(shape) = self.try_point(maker, &whole, report) else { return Vec::new() };
         let after = schedule.last().map_or(0, |(at, _)| at + 1);
         let most = if schedule.is_empty() { usize::MAX } else { CUTS_AFTER_DEVIATION };
@@ -302,10 +310,13 @@ impl Case {
                     .into_iter()
                     .flat_map(|fate| [End::PowerCut, End::Kill, End::Shutdown].map(|end| (fate, end)))
                 {
-                    let point = Point { cut_at: Some(cut), end, lost, fate, schedule: schedule.to_vec() };
+                    let point = Point { cut_at: Some(cut), end, lost, fate, ..whole.clone() };
                     self.try_point(maker, &point, report);
                 }
             }
+        }
+        if first_cut.is_some() {
+            return Vec::new();
         }
         let deviations = shape.choices.iter().enumerate().skip(after);
         deviations
@@ -341,6 +352,39 @@ impl Case {
     }
 }
 
+fn play_steps(world: &mut World<'_>, steps: &[Step], point: &Point) -> Result<Shape, Failure> {
+    let mut shape = Shape::default();
+    let mut steps = steps.iter().peekable();
+    let mut told = 0;
+    loop {
+        let event = shape.choices.len();
+        if point.cut_at == Some(event) {
+            return Ok(shape);
+        }
+        let possible = steps.peek().is_some_and(|step| world.can_take(**step));
+        let choices = world.choices(possible, CHOICES);
+        if choices == 0 {
+            if steps.peek().is_some() || world.is_waiting() {
+                return Err(world.hang());
+            }
+            return Ok(shape);
+        }
+        shape.choices.push(choices);
+        let choice = point.schedule.iter().find(|(at, _)| *at == event).map_or(0, |(_, choice)| *choice);
+        let taken = world.take_choice(choice.min(choices - 1), possible, CHOICES)?;
+        if taken.issues
+            && let Some(step) = steps.next()
+        {
+            world.issue_step(*step)?;
+        }
+        let now_told = world.told();
+        if taken.executes || now_told != told {
+            shape.cuts.push(shape.choices.len());
+        }
+        told = now_told;
+    }
+}
+
 struct Report<'a> {
     total: &'a Mutex<(Tried, Vec<Finding>)>,
     stop: &'a AtomicBool,
@@ -357,16 +401,18 @@ pub fn search(
 ) -> (Tried, Vec<Finding>) {
     let (total, stop) = (Mutex::new((Tried::default(), Vec::new())), AtomicBool::new(false));
     let report = Report { total: &total, stop: &stop };
-    let mut level: Vec<(usize, Vec<(usize, usize)>)> =
-        (0..cases.len()).map(|case| (case, Vec::new())).collect();
+    let mut level = Vec::new();
+    for (index, case) in cases.iter().enumerate() {
+        level.extend(case.first_cuts(maker, &report).into_iter().map(|first| (index, first, Vec::new())));
+    }
     for delay in 0..=delays {
         let (next, deeper) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
         let work = || {
-            while let Some((case, schedule)) = level.get(next.fetch_add(1, Ordering::Relaxed)) {
-                let found = cases[*case].explore(maker, schedule, &report);
+            while let Some((case, first, schedule)) = level.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let found = cases[*case].explore(maker, *first, schedule, &report);
                 if delay < delays {
                     let mut deeper = deeper.lock().unwrap_or_else(PoisonError::into_inner);
-                    deeper.extend(found.into_iter().map(|schedule| (*case, schedule)));
+                    deeper.extend(found.into_iter().map(|schedule| (*case, *first, schedule)));
                 }
                 progress(next.load(Ordering::Relaxed).min(level.len()), level.len());
             }
@@ -383,7 +429,7 @@ pub fn search(
         level.sort();
     }
     let (tried, mut findings) = total.into_inner().unwrap_or_else(PoisonError::into_inner);
-    findings.sort_by_key(|f| (f.case, f.point.schedule.clone(), f.point.cut_at));
+    findings.sort_by_key(|f| (f.case, f.point.first_cut, f.point.schedule.clone(), f.point.cut_at));
     (tried, findings)
 }
 

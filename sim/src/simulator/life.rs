@@ -56,6 +56,8 @@ struct Course {
     half_attached: Option<usize>,
     /// The power is going to be cut while the repair goes on.
     cut_in_rebuild: bool,
+    /// A process was killed, and what it left in volatile caches will be lost with the power next.
+    caches_next: bool,
     /// The drives were shut down and no recovery has ended since: it gives zones their ZRWAs again.
     reopening: bool,
 }
@@ -208,8 +210,22 @@ impl World<'_> {
     /// Damages the media of a drive for good: one block, or a whole zone.
     fn damage(&mut self, bay: Bay, whole_zone: bool) {
         let geometry = self.wire.geometry(bay).clone();
-        let zone = ZoneIndex(self.rng.below(geometry.zones as u64) as u32);
-        let block = self.rng.below(geometry.zone_capacity_blocks);
+        let mut zone = ZoneIndex(self.rng.below(geometry.zones as u64) as u32);
+        let mut block = self.rng.below(geometry.zone_capacity_blocks);
+        if !whole_zone && self.rng.chance(1, 2) {
+            // What was written last matters most: near a write pointer, in the metadata log or among data.
+            const BELOW: u64 = 24;
+            let zones: Vec<_> =
+                (0..geometry.zones).map(|z| self.wire.ssd(bay).zones().info(ZoneIndex(z))).collect();
+            let begun: Vec<_> = zones.into_iter().filter(|info| info.state.is_active()).collect();
+            if !begun.is_empty() {
+                let info = begun[self.rng.below(begun.len() as u64) as usize];
+                let above = geometry.zrwa.filter(|_| info.zrwa).map_or(0, |zrwa| zrwa.size_blocks);
+                let from = info.wp_blocks.saturating_sub(BELOW);
+                let to = (info.wp_blocks + above).min(geometry.zone_capacity_blocks);
+                (zone, block) = (info.zone, from + self.rng.below((to - from).max(1)));
+            }
+        }
         let read_only = self.rng.chance(1, 2);
         let fault = match (whole_zone, read_only) {
             (false, _) => MediaFault::Unreadable(Lba(geometry.start(zone).0 + block)),
@@ -342,9 +358,6 @@ impl World<'_> {
             course.attic.retain(|old| Some(*old) != bay);
             course.attic.extend(other.filter(|_| course.half_attached.take().is_none()));
         }
-        if let Some(suspect) = &mut course.suspect {
-            suspect.struck = false;
-        }
     }
 
     /// Looks whether all members are active, so that another one may be struck from now on.
@@ -364,7 +377,7 @@ impl World<'_> {
             }
         }
         let sound = states.iter().all(|(state, _)| *state == MemberState::Active);
-        if sound && course.suspect.is_some_and(|s| !self.is_damaged(course, s.member)) {
+        if sound && course.suspect.is_some_and(|s| !s.struck && !self.is_damaged(course, s.member)) {
             course.suspect = None;
         }
         Ok(())
@@ -381,6 +394,7 @@ impl World<'_> {
         let (lost_percent, zrwa_percent) = (m.member_lost_percent, m.zrwa_lost_percent);
         let draw = self.rng.below(100);
         let end = match (m.kill_percent, m.shutdown_percent) {
+            _ if course.caches_next => End::PowerCut,
             (kills, _) if draw < kills => End::Kill,
             (kills, shutdowns) if draw < kills + shutdowns => End::Shutdown,
             _ => End::PowerCut,
@@ -396,17 +410,19 @@ impl World<'_> {
         }
         match end {
             End::PowerCut => {
-                let cache_lost = self.scenario.drive.volatile_cache && self.rng.chance(3, 4);
+                let caches_next = std::mem::take(&mut course.caches_next);
+                let cache_lost = self.scenario.drive.volatile_cache && (caches_next || self.rng.chance(3, 4));
                 self.cut_power(|bay| Cut { cache_lost, zrwa_lost: zrwa_lost == Some(bay) })?;
             }
-            End::Kill => self.kill_process(),
+            End::Kill => {
+                self.kill_process();
+                course.caches_next = self.scenario.drive.volatile_cache && self.rng.chance(1, 2);
+            }
             End::Shutdown => self.shut_down()?,
         }
         course.reopening |= end == End::Shutdown;
         // A drive that had vanished comes back now, if it is offered.
-        for bay in self.members.iter().flatten().chain(&course.attic) {
-            self.wire.set_gone(*bay, false);
-        }
+        self.pardon(course);
         Ok(())
     }
 
@@ -469,7 +485,7 @@ impl World<'_> {
 
     /// Assembles until it succeeds, with more power cuts on the way, and checks everything.
     fn recover(&mut self, course: &mut Course) -> Result<(), Failure> {
-        let mut interruptions = 0;
+        let (mut interruptions, mut faults) = (0, 0);
         loop {
             let drives = self.offered(course);
             let pending = self.start(self.maker.assemble(
@@ -479,14 +495,32 @@ impl World<'_> {
                 self.scenario.join,
             ));
             let percent = self.scenario.misfortune.cut_in_recovery_percent;
-            let interrupt = interruptions < 4 && self.rng.chance(percent, 100);
+            let interrupt = interruptions < 4 && (course.caches_next || self.rng.chance(percent, 100));
             let events = interrupt.then(|| 1 + self.rng.below(400));
-            match self.wait(&pending, events, false)? {
+            course.caches_next &= interrupt;
+            let fault_percent = self.scenario.misfortune.fault_in_recovery_percent;
+            let strike = faults < 2 && self.rng.chance(fault_percent, 100);
+            let result = match strike {
+                true => {
+                    faults += 1;
+                    self.wait_and_strike(course, &pending, events)?
+                }
+                false => self.wait(&pending, events, false)?,
+            };
+            let struck = course.suspect.filter(|suspect| suspect.struck);
+            match result {
                 None => {
                     interruptions += 1;
                     self.counts.interrupted_recoveries += 1;
                     let strike = course.reopening || self.rng.chance(1, 3);
                     self.cut(course, strike)?;
+                    continue;
+                }
+                Some(Err(why)) if struck.is_some_and(|suspect| self.names(suspect.member, &why)) => {
+                    // The operator tries again.
+                    self.trace.note(|| format!("refused, and tried again: {why}"));
+                    self.kill_process();
+                    self.pardon(course);
                     continue;
                 }
                 Some(Err(why)) => {
@@ -502,6 +536,7 @@ impl World<'_> {
                     course.reopening = false;
                     self.oracle.volatile_cache = subject.geometry().volatile_cache;
                     self.subject = Some(subject);
+                    course.caches_next = false;
                 }
             }
             let report = self.report()?;
@@ -524,6 +559,60 @@ impl World<'_> {
                 continue;
             }
             return self.verify();
+        }
+    }
+
+    /// As [`World::wait`] for an assembly; at some moment of it a command of one member fails, or its drive
+    /// vanishes until the next end.
+    fn wait_and_strike<T>(
+        &mut self,
+        course: &mut Course,
+        pending: &Pending<T>,
+        events: Option<u64>,
+    ) -> Result<Option<Result<T, String>>, Failure> {
+        let most = 1u64 << self.rng.below(9);
+        let before = self.rng.below(events.unwrap_or(most).min(most));
+        if let Some(result) = self.wait(pending, Some(before), false)? {
+            return Ok(Some(result));
+        }
+        let member = self.victim(course);
+        let absent = course.suspect.is_some_and(|suspect| suspect.absent);
+        if let Some(bay) = self.members[member].filter(|_| !absent) {
+            let executed = self.rng.chance(1, 2);
+            let kind = self.rng.below(5);
+            match kind {
+                0 | 1 => self.wire.set_fault(bay, Fault::Read),
+                2 => self.wire.set_fault(bay, Fault::Write),
+                3 => self.wire.set_fault(bay, Fault::Silence { executed }),
+                _ => self.wire.set_gone(bay, true),
+            }
+            const NAMES: [&str; 5] = ["read fault", "read fault", "write fault", "silence", "vanishes"];
+            self.trace.note(|| format!("member {member} (drive{bay}) in assembly: {}", NAMES[kind as usize]));
+            self.counts.faults += 1;
+            course.suspect.get_or_insert(Suspect { member, struck: false, absent: false }).struck = true;
+        }
+        let result = self.wait(pending, events.map(|events| events - before), false)?;
+        if let Some(bay) = self.members[member] {
+            self.wire.clear_fault(bay);
+        }
+        Ok(result)
+    }
+
+    /// Whether a refusal speaks of a member or its drive.
+    fn names(&self, member: usize, why: &str) -> bool {
+        let drive = self.members[member].map(|bay| format!("drive{bay}"));
+        let words = || why.split(|c: char| !c.is_ascii_alphanumeric());
+        words().any(|word| Some(word) == drive.as_deref())
+            || words().zip(words().skip(1)).any(|pair| pair == ("member", &member.to_string()))
+    }
+
+    /// What struck the suspect since the process began is over.
+    fn pardon(&mut self, course: &mut Course) {
+        if let Some(suspect) = &mut course.suspect {
+            suspect.struck = false;
+        }
+        for bay in self.members.iter().flatten().chain(&course.attic) {
+            self.wire.set_gone(*bay, false);
         }
     }
 

@@ -63,6 +63,7 @@ pub struct Misfortune {
     pub member_lost_percent: u64,
     pub zrwa_lost_percent: u64,
     pub cut_in_recovery_percent: u64,
+    pub fault_in_recovery_percent: u64,
     pub cut_in_rebuild_percent: u64,
     pub stale_returns_percent: u64,
     pub drain_percent: u64,
@@ -294,5 +295,6 @@ fn draw_misfortune(rng: &mut Rng) -> Misfortune {
         dead_zone: rate(rng, on(25), 60),
         fail: rate(rng, on(25), 60),
         repair: 200 + rng.below(3000),
+        fault_in_recovery_percent: rate(rng, on(50), 60),
     }
 }

@@ -6,7 +6,7 @@ use engine::{
 };
 use sim::{
     rng::Rng,
-    ssd::{Cut, Ssd},
+    ssd::{Cut, Fault, Ssd},
 };
 use std::{cell::RefCell, mem, rc::Rc};
 
@@ -107,6 +107,11 @@ impl Rig {
     /// Makes all drives fail reads of unwritten blocks.
     pub fn fail_unwritten(&self) {
         self.ssds.borrow().iter().for_each(|ssd| ssd.borrow_mut().fail_unwritten());
+    }
+
+    /// Damages a drive, by its number.
+    pub fn damage(&self, drive: usize, fault: Fault) {
+        self.ssds.borrow()[drive].borrow_mut().faults().after(0, fault);
     }
 
     /// Shuts all drives down in good order and starts them again.

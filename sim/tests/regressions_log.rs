@@ -1,0 +1,265 @@
+//! As `regressions.rs`, for arrays with the policy `log`: what was found with drives and metadata logs that
+//! cannot be read while an array is assembled, and with blocks that power cuts have displaced.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod support;
+
+use engine::{
+    array::{Array, CreateOptions, Drive, MemberState},
+    device::{Command, Geometry, ZonedDevice},
+    raid::{
+        geometry::Layout,
+        log::{Evidence, IN_FLIGHT_STRIPES, Part, decide},
+        policy::Policy,
+        zrwa::Refusal,
+    },
+    runtime::Runtime,
+    zone::Lba,
+};
+use sim::{
+    rng::Rng,
+    ssd::{Cut, Fault},
+};
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+};
+use support::{
+    array::{check, geometry, options, run, wp, write, write_command},
+    rig::{Act, Rig},
+};
+
+const MEMBERS: usize = 4;
+const CHUNK: u64 = 4;
+const STRIPE: u64 = 3 * CHUNK;
+/// Zones of a drive before those that hold data.
+const META_ZONES: u64 = 2;
+
+fn layout() -> Layout {
+    let distance = IN_FLIGHT_STRIPES;
+    Layout { policy: Policy::Log, members: MEMBERS, chunk_blocks: CHUNK, rows: 50, distance }
+}
+
+/// Drives of a rig, and an array of them.
+fn rigged(
+    runtime: &Runtime,
+    geometry: &Geometry,
+    zone_size_blocks: Option<u64>,
+) -> (Rc<Rig>, Vec<Drive>, Array) {
+    let rig = Rig::new();
+    let all: Vec<_> = (0..MEMBERS).map(|_| rig.drive(geometry)).collect();
+    let options = CreateOptions { policy: Some(Policy::Log), zone_size_blocks, ..options(CHUNK) };
+    let array = run(runtime, Array::create(runtime, options, all.clone())).unwrap();
+    (rig, all, array)
+}
+
+/// The array as it is found after it has gone without any notice.
+fn reassemble(runtime: &Runtime, array: Array, all: &[Drive]) -> Array {
+    drop(array);
+    runtime.clear();
+    run(runtime, Array::assemble(runtime, all.to_vec())).unwrap()
+}
+
+/// How many zones each member lacks.
+fn lacking(array: &Array) -> Vec<u32> {
+    array.status().members.iter().map(|member| member.zones_to_rebuild).collect()
+}
+
+#[track_caller]
+fn assert_all_active(array: &Array) {
+    let members: Vec<_> = array.status().members.iter().map(|m| (m.state, m.note.clone())).collect();
+    assert!(members.iter().all(|m| m.0 == MemberState::Active), "{members:?}");
+}
+
+/// The first row of these zones is written; then two stripes are, but the first chunk of the first one does
+/// not arrive before the power goes. What other members hold beyond is in the way of what comes next.
+fn displace(runtime: &Runtime, rig: &Rig, array: Array, all: &[Drive], zones: u32) -> Array {
+    let (behind, data) = (layout().member(1, 0), META_ZONES * all[0].device.geometry().zone_size_blocks);
+    let mut pending = Vec::new();
+    for zone in 0..zones {
+        write(runtime, &array, zone, 0, STRIPE, true);
+    }
+    rig.rule(move |drive, command| match command {
+        Command::Write { lba, .. } if drive == behind && lba.0 >= data => Act::Hold,
+        _ => Act::Pass,
+    });
+    for zone in 0..zones {
+        pending.push(array.submit(write_command(&array, zone, STRIPE, 2 * STRIPE, true)));
+    }
+    runtime.run();
+    rig.cut_power(&mut Rng::new(1), |_| Cut::default());
+    let array = reassemble(runtime, array, all);
+    for zone in 0..zones {
+        assert_eq!(wp(runtime, &array, zone).1, STRIPE);
+    }
+    array
+}
+
+/// All data of a stripe is there, its parity on member `parity` is not, and one read of `block` of another
+/// member's row fails once while the array is assembled. That block counted as lacking from then on, and the
+/// parity was relocated to its place.
+fn one_read_fails(stripe: u64, reader: usize, block: u64) {
+    let runtime = Runtime::new();
+    let geometry = Geometry { zrwa: None, ..geometry(10, 200, 5) };
+    let (rig, all, array) = rigged(&runtime, &geometry, None);
+    for at in 0..stripe {
+        write(&runtime, &array, 0, at * STRIPE, STRIPE, true);
+    }
+    let (parity, row) =
+        (layout().parity_member(stripe), META_ZONES * geometry.zone_size_blocks + stripe * CHUNK);
+    rig.rule(move |drive, command| match command {
+        Command::Write { lba, .. } if drive == parity && lba.0 >= row => Act::Hold,
+        _ => Act::Pass,
+    });
+    // In parts, so that there is partial parity.
+    let parts: Vec<_> = (0..3)
+        .map(|part| {
+            let done = array.submit(write_command(&array, 0, stripe * STRIPE + part * CHUNK, CHUNK, true));
+            runtime.run();
+            done
+        })
+        .collect();
+    drop(parts);
+    rig.cut_power(&mut Rng::new(1), |_| Cut::default());
+    let failed = Cell::new(false);
+    rig.rule(move |drive, command| match command {
+        Command::Read { lba, data, .. }
+            if drive == reader
+                && (lba.0..lba.0 + data.blocks()).contains(&(row + block))
+                && !failed.replace(true) =>
+        {
+            Act::Fail
+        }
+        _ => Act::Pass,
+    });
+    let array = reassemble(&runtime, array, &all);
+    rig.rule(|_, _| Act::Pass);
+    let tail = wp(&runtime, &array, 0).1;
+    assert!(tail >= stripe * STRIPE + 2 * CHUNK, "{tail} blocks are left");
+    check(&runtime, &array, 0, tail);
+    assert_all_active(&array);
+    // Nor is it there to be found by the next one, or by those who do without a member.
+    let array = reassemble(&runtime, array, &all);
+    check(&runtime, &array, 0, tail);
+    let mut others = all.clone();
+    others.remove((reader + 1) % MEMBERS);
+    let array = reassemble(&runtime, array, &others);
+    check(&runtime, &array, 0, tail);
+}
+
+#[test]
+fn a_block_that_cannot_be_read_is_not_taken_for_parity_that_is_lacking() {
+    for stripe in 0..MEMBERS as u64 {
+        for reader in (0..MEMBERS).filter(|member| *member != layout().parity_member(stripe)) {
+            (0..CHUNK).for_each(|block| one_read_fails(stripe, reader, block));
+        }
+    }
+}
+
+/// What belongs in displaced blocks lies in the member's log only. One of its blocks could not be read, and
+/// the array rolled back to that place, or took what a write that never was had left there for data.
+#[test]
+fn a_member_that_cannot_read_its_relocated_blocks_is_rebuilt() {
+    for (member, end) in (0..MEMBERS).flat_map(|member| [(member, 3 * STRIPE), (member, 200)]) {
+        let runtime = Runtime::new();
+        let geometry = Geometry { zrwa: None, ..geometry(10, 200, 5) };
+        let (rig, all, array) = rigged(&runtime, &geometry, None);
+        let array = displace(&runtime, &rig, array, &all, 1);
+        let data = META_ZONES * geometry.zone_size_blocks;
+        let logged = Rc::new(RefCell::new(Vec::new()));
+        let seen = logged.clone();
+        rig.rule(move |drive, command| {
+            if let Command::Write { lba, data: record, .. } = command
+                && drive == member
+                && lba.0 < data
+            {
+                seen.borrow_mut().extend(lba.0..lba.0 + record.blocks());
+            }
+            Act::Pass
+        });
+        let mut at = STRIPE;
+        while at < end {
+            write(&runtime, &array, 0, at, STRIPE.min(end - at), true);
+            at += STRIPE.min(end - at);
+        }
+        runtime.run();
+        rig.rule(|_, _| Act::Pass);
+        if member == layout().member(1, 0) {
+            // This one holds nothing beyond.
+            continue;
+        }
+        let record = logged.borrow().first().copied().unwrap();
+        rig.damage(member, Fault::Unreadable(Lba(record)));
+        let mut others = all.clone();
+        others.remove((member + 1) % MEMBERS);
+        drop(array);
+        runtime.clear();
+        let refused = run(&runtime, Array::assemble(&runtime, others));
+        assert!(refused.is_err(), "member {member} cannot do without another one");
+        drop(refused);
+        runtime.clear();
+        let array = run(&runtime, Array::assemble(&runtime, all)).unwrap();
+        let mut lacks = [0; MEMBERS];
+        lacks[member] = 1;
+        assert_eq!(lacking(&array), lacks);
+        check(&runtime, &array, 0, end);
+        run(&runtime, array.rebuild(&|_| ())).unwrap();
+        assert_all_active(&array);
+        check(&runtime, &array, 0, end);
+    }
+}
+
+/// Two members are without their parts, and the others' are empty: that a zone was begun only a process that
+/// was killed knew.
+#[test]
+fn what_was_answered_is_not_given_up_for_empty_parts() {
+    let parts = vec![None, None, Some(Part::default()), Some(Part::default())];
+    let told = Evidence { parts: parts.clone(), told_blocks: 5, ..Evidence::default() };
+    assert_eq!(decide(&layout(), &told), Err(Refusal::TooFew { present: 2, members: 4, needed: 3 }));
+    let untold = Evidence { parts, ..Evidence::default() };
+    assert_eq!(decide(&layout(), &untold), Ok(0));
+}
+
+/// What may be displaced was bounded by what small zones leave of a log, which was nothing: a member lost its
+/// part of the zone at the first power cut, and after the second one the array was refused.
+#[test]
+fn zones_that_are_used_in_part_leave_room_in_the_log() {
+    let runtime = Runtime::new();
+    let geometry = Geometry { zrwa: None, ..geometry(10, 200, 5) };
+    let (rig, all, array) = rigged(&runtime, &geometry, Some(4 * STRIPE));
+    let mut array = displace(&runtime, &rig, array, &all, 2);
+    assert_all_active(&array);
+    for zone in 0..2 {
+        write(&runtime, &array, zone, STRIPE, 2 * STRIPE, true);
+    }
+    for _ in 0..2 {
+        rig.cut_power(&mut Rng::new(1), |_| Cut::default());
+        array = reassemble(&runtime, array, &all);
+        assert_all_active(&array);
+        (0..2).for_each(|zone| check(&runtime, &array, zone, 3 * STRIPE));
+    }
+}
+
+/// Power cuts in many zones at once displace more than half of what a small log has room for: the members do
+/// without parts of zones instead, each without another one's.
+#[test]
+fn members_do_without_zones_whose_displaced_blocks_have_no_room() {
+    let runtime = Runtime::new();
+    let geometry = Geometry { zrwa: None, ..geometry(10, 92, 5) };
+    let (rig, all, array) = rigged(&runtime, &geometry, None);
+    let zones = array.geometry().max_active;
+    assert_eq!(zones, 3);
+    let array = displace(&runtime, &rig, array, &all, zones);
+    let lacks = lacking(&array);
+    assert!(lacks.iter().sum::<u32>() > 0 && lacks.iter().all(|lacks| *lacks <= 1), "{lacks:?}");
+    for zone in 0..zones {
+        write(&runtime, &array, zone, STRIPE, 2 * STRIPE, true);
+        check(&runtime, &array, zone, 3 * STRIPE);
+    }
+    let array = reassemble(&runtime, array, &all);
+    run(&runtime, array.rebuild(&|_| ())).unwrap();
+    assert_all_active(&array);
+    let array = reassemble(&runtime, array, &all[1..]);
+    (0..zones).for_each(|zone| check(&runtime, &array, zone, 3 * STRIPE));
+}
