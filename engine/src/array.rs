@@ -707,28 +707,20 @@ impl Core {
         Ok(verdicts)
     }
 
-    /// Drops logged parity and tails that no zone needs any more.
+    /// Drops logged parity and tails of zones that do not go on. In one that does, parity of stripes below
+    /// its tail is still needed: until write pointers show these, another crash may end before them.
     fn forget_dead(&self, verdicts: &[(ZoneIndex, Verdict)]) {
-        let needed = |zone: u32, epoch: u64| {
-            let verdict = verdicts.iter().find(|(z, _)| z.0 == zone)?;
-            let tail = match &verdict.1 {
-                Verdict::Open(tail) | Verdict::Finish(Some(tail)) => tail.blocks,
-                _ => return None,
-            };
-            let first = match self.layout.policy {
-                // What takes the place of logged versions has not been written yet.
-                Policy::InPlace => 0,
-                _ => tail / self.layout.stripe_blocks(),
-            };
-            (self.zones.borrow()[zone as usize].epoch == epoch).then_some(first)
+        let goes_on = |zone: u32, epoch: u64| {
+            self.zones.borrow()[zone as usize].epoch == epoch
+                && verdicts.iter().any(|(z, verdict)| {
+                    z.0 == zone && matches!(verdict, Verdict::Open(_) | Verdict::Finish(Some(_)))
+                })
         };
         for member in &self.members {
             if let Some(log) = &*member.log.borrow() {
                 let mut live = log.live.borrow_mut();
-                live.parity.retain(|zone, epoch, stripe, _, _| {
-                    needed(zone, epoch).is_some_and(|first| stripe >= first)
-                });
-                live.tails.retain(|zone, tail| needed(*zone, tail.epoch).is_some());
+                live.parity.retain(|zone, epoch, _, _, _| goes_on(zone, epoch));
+                live.tails.retain(|zone, tail| goes_on(*zone, tail.epoch));
             }
         }
     }
