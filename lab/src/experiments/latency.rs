@@ -3,7 +3,7 @@
 use super::{Effort, Experiment};
 use crate::{
     bed::{Bed, Load, Setup},
-    figure::{Claim, Figure, Row},
+    figure::{Figure, Row, Table},
     system::System,
     work,
 };
@@ -32,6 +32,7 @@ fn latency(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
         let load = Load { depth: *depth, ..Load::fio(1, *request_kib) };
         Bed::new(&Setup::zn540(*system))?.write_zones(&load)
     })?;
+    let mut table = Table::new("zoneraid to ZRAID, one at a time", &["KiB", "p50", "p99"]);
     for (depth, size) in loads.iter().filter(|load| load.0 == 1) {
         let of = |system: &str, value: fn(&Row) -> f64| {
             let row = figure
@@ -40,11 +41,9 @@ fn latency(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
                 .find(|row| row.system == system && (row.depth, row.request_kib) == (*depth, *size));
             row.map_or(f64::NAN, value)
         };
-        for (name, value) in [("p50", (|row| row.p50_us) as fn(&Row) -> f64), ("p99", |row| row.p99_us)] {
-            let ours = of("zoneraid", value) / of("ZRAID", value);
-            let what = format!("{name} of zoneraid to ZRAID, {size} KiB, one at a time (aim: no more)");
-            figure.claims.push(Claim::factor(what, 1.0, ours, ""));
-        }
+        let ratio = |value| format!("{:.3}", of("zoneraid", value) / of("ZRAID", value));
+        table.rows.push(vec![size.to_string(), ratio(|row| row.p50_us), ratio(|row| row.p99_us)]);
     }
+    figure.tables.push(table);
     Ok(figure)
 }
