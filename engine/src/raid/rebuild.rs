@@ -252,6 +252,9 @@ impl Core {
                     format!("blocks {from} to {to} of its member {} cannot be read: {error}", seat.member);
                 return Err(Stopped::Error(at));
             }
+            if self.seat(seat.member) != seat {
+                return Err(Stopped::Again);
+            }
             let data = self.overlay(zone, seat.member, from, done.data);
             if let Some(target) = result.as_mut() {
                 parity::xor_assign(target, &data);
