@@ -618,7 +618,6 @@ impl Core {
         sequence: u64,
         behaviour: Behaviour,
     ) -> Rc<Core> {
-        let superblock_event = superblock.event;
         Rc::new(Core {
             runtime: runtime.clone(),
             slots: Rc::default(),
@@ -629,7 +628,7 @@ impl Core {
             consistency: behaviour.consistency,
             join: behaviour.join,
             volatile: Cell::new(false),
-            generation: Cell::new(superblock_event as u32),
+            generation: Cell::new(superblock.event as u32),
             canary: behaviour.canary,
             log_step: behaviour.log_step,
             members: superblock.members.iter().map(|_| Member::default()).collect(),

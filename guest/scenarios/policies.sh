@@ -1,5 +1,5 @@
 # The policies log and inplace through kills, a power cut, lost drives; on namespaces, null_blk and SMR disks.
-# QEMU 7.2 loses metadata of commands that have more than 512 bytes of it, which 16 bytes a block never come to.
+# With QEMU 7.2 under Linux 6.12 commands with more than 512 bytes of metadata lose some; 16 bytes a block never come to that.
 # guest: --drives 4:zrwa=0,size=512M --drives 4:metadata=16,size=512M --reboots --memory 3G --time-limit 600
 
 log=/mnt/guest/acknowledged

@@ -16,7 +16,7 @@
 
 use super::{
     Canary,
-    core::Core,
+    core::{Core, Seat},
     geometry::{Layout, MAX_MEMBERS, Place, Role},
     metalog::{checkpoint_blocks, log_blocks},
     parity,
@@ -394,12 +394,13 @@ impl Core {
                     return Err(refusal(evidence));
                 };
                 let lba = Lba(self.start(member, view.zone).0 + at);
+                let seat = self.seat(member);
                 let read = self.submit(member, Command::read(lba, Buf::zeroed(BLOCK))).await;
-                if read.result.is_err() {
+                let data = read.result.ok().and_then(|()| self.overlay(view.zone, seat, at, read.data));
+                let Some(data) = data else {
                     part.unreadable.insert(at);
                     continue 'again;
-                }
-                let data = self.overlay(view.zone, member, at, read.data);
+                };
                 if let Some(target) = result.as_mut() {
                     parity::xor_assign(target, &data);
                 }
@@ -546,14 +547,19 @@ impl Core {
     }
 
     /// What was read from a member, from block `at` of its part of a zone on, with relocated blocks in
-    /// their places.
-    pub fn overlay(&self, zone: ZoneIndex, member: usize, at: u64, mut data: Buf) -> Buf {
+    /// their places. `None` if another drive has the member's place since: what the one that was read
+    /// had relocated nobody knows any more.
+    pub fn overlay(&self, zone: ZoneIndex, seat: Seat, at: u64, mut data: Buf) -> Option<Buf> {
+        let member = seat.member;
+        if self.seat(member) != seat {
+            return None;
+        }
         let log = self.members[member].log.borrow();
         if let Some(log) = log.as_ref().filter(|_| self.has_relocated(zone, member)) {
             if data.as_mut().is_none() {
                 data = Buf::copy_of(&data);
             }
-            let Some(target) = data.as_mut() else { return data };
+            let target = data.as_mut()?;
             let (epoch, live) = (self.zones.borrow()[zone.0 as usize].epoch, log.live.borrow());
             for (at, block) in (at..).zip(target.chunks_exact_mut(BLOCK)) {
                 let (stripe, offset) = (at / self.layout.chunk_blocks, at % self.layout.chunk_blocks);
@@ -562,12 +568,12 @@ impl Core {
                 }
             }
         }
-        data
+        Some(data)
     }
 
     /// As [`Core::overlay`], for a piece of the stripe's row.
-    pub fn overlay_piece(&self, zone: ZoneIndex, member: usize, piece: Piece, data: Buf) -> Buf {
-        self.overlay(zone, member, piece.stripe * self.layout.chunk_blocks + piece.from, data)
+    pub fn overlay_piece(&self, zone: ZoneIndex, seat: Seat, piece: Piece, data: Buf) -> Option<Buf> {
+        self.overlay(zone, seat, piece.stripe * self.layout.chunk_blocks + piece.from, data)
     }
 
     /// Writes blocks of members' parts of a quiet zone, and waits for them.

@@ -185,9 +185,7 @@ impl Core {
             if let Some(completion) = completion {
                 let done = completion.await;
                 match done.result {
-                    // What a drive has relocated nobody knows once another one has its place.
-                    Ok(()) if self.seat(seat.member) != seat => {}
-                    Ok(()) => found = Some(self.overlay_piece(zone, seat.member, piece, done.data)),
+                    Ok(()) => found = self.overlay_piece(zone, seat, piece, done.data),
                     Err(error) => self.read_failed(seat, error),
                 }
             }
@@ -218,8 +216,7 @@ impl Core {
         }
         let (buf, seat) = (self.pool.borrow_mut().take(piece.to - piece.from), self.seat(member));
         let done = self.submit(member, Command::read(self.place(zone, member, piece), buf)).await;
-        (done.result.is_ok() && self.seat(member) == seat)
-            .then(|| self.overlay_piece(zone, member, piece, done.data))
+        done.result.ok().and_then(|()| self.overlay_piece(zone, seat, piece, done.data))
     }
 
     /// `piece` from the other members.
@@ -297,10 +294,8 @@ impl Core {
                 self.read_failed(seat, error);
                 return Err(Status::UnrecoveredReadError.into());
             }
-            if self.seat(seat.member) != seat {
-                return Err(Status::UnrecoveredReadError.into());
-            }
-            let data = self.overlay_piece(zone, seat.member, source, done.data);
+            let data = self.overlay_piece(zone, seat, source, done.data);
+            let data = data.ok_or(DeviceError::from(Status::UnrecoveredReadError))?;
             if let Some(target) = result.as_mut() {
                 parity::xor_assign(&mut target[..data.len()], &data);
             }
@@ -323,8 +318,10 @@ impl Core {
         let seat = self.seat(member);
         let done = self.submit(member, Command::read(self.place(zone, member, piece), buf)).await;
         match done.result {
-            Ok(()) if self.seat(member) != seat => Err(Status::UnrecoveredReadError.into()),
-            Ok(()) => Ok(self.overlay_piece(zone, member, piece, done.data)),
+            Ok(()) => {
+                let data = self.overlay_piece(zone, seat, piece, done.data);
+                data.ok_or(Status::UnrecoveredReadError.into())
+            }
             Err(error) => {
                 self.read_failed(seat, error);
                 Err(Status::UnrecoveredReadError.into())

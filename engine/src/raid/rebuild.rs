@@ -252,10 +252,7 @@ impl Core {
                     format!("blocks {from} to {to} of its member {} cannot be read: {error}", seat.member);
                 return Err(Stopped::Error(at));
             }
-            if self.seat(seat.member) != seat {
-                return Err(Stopped::Again);
-            }
-            let data = self.overlay(zone, seat.member, from, done.data);
+            let data = self.overlay(zone, seat, from, done.data).ok_or(Stopped::Again)?;
             if let Some(target) = result.as_mut() {
                 parity::xor_assign(target, &data);
             }
