@@ -12,7 +12,7 @@ use crate::{
     format::{
         Uuid,
         oob::OOB_BYTES,
-        record::{Burned, ZoneRecord},
+        record::{Burned, Record, ZoneRecord},
         superblock::{NAME_BYTES, Superblock, SuperblockMember},
     },
     raid::{
@@ -23,12 +23,14 @@ use crate::{
         metalog::{Live, META_ZONES, MetaLog, checkpoint_blocks, log_blocks},
         policy::Policy,
         recover::{AGGREGATES, Candidate, Verdict, ZoneView, decide_members, prepare, scan},
+        zrwa::Refusal,
     },
     runtime::{Gate, Runtime},
     zone::{ZoneIndex, ZoneInfo, ZoneState, ZoneTable},
 };
 use std::{
     cell::{Cell, RefCell},
+    ops::Range,
     rc::Rc,
 };
 
@@ -97,6 +99,17 @@ pub struct ArrayStatus {
     pub members: Vec<MemberStatus>,
     /// Whether more members are out than parity can make up for: nothing works any more.
     pub failed: bool,
+    /// Zones that are offline, since nobody can tell where they ended.
+    pub offline: Vec<OfflineZone>,
+}
+
+/// A zone that could not be decided; everything else works.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OfflineZone {
+    pub zone: ZoneIndex,
+    pub refusal: Refusal,
+    /// Members that may decide it when they are there again.
+    pub waits_for: Vec<usize>,
 }
 
 /// How far a rebuild is, in bytes on the members that are rebuilt.
@@ -181,14 +194,13 @@ pub struct Inspected {
     pub zones: Vec<ZoneInfo>,
 }
 
-/// Reads the metadata of `drives` and decides what each zone needs; writes nothing. The number is
-/// the oldest event among the members that are taken.
+/// Reads the metadata of `drives` and decides what each zone needs; writes nothing.
 async fn look(
     runtime: &Runtime,
     drives: Vec<Drive>,
     tails: Option<&Tails>,
     behaviour: Behaviour,
-) -> Result<(Rc<Core>, Vec<(ZoneIndex, Verdict)>, u64), ArrayError> {
+) -> Result<Look, ArrayError> {
     let (candidates, damaged) = scan(runtime, drives).await?;
     let found = decide_members(candidates, &damaged)?;
     for candidate in found.members.iter().flatten() {
@@ -216,12 +228,26 @@ async fn look(
     for (member, note) in core.members.iter().zip(found.notes) {
         *member.note.borrow_mut() = note;
     }
+    for member in Core::each(found.returned) {
+        *core.members[member].note.borrow_mut() =
+            "was away: it has been taken back for the zones that cannot do without it".into();
+    }
     let verdicts = core.judge_all(tails).await?;
     match core.layout.policy {
         Policy::Log => core.keep_of_logs(&verdicts)?,
         Policy::Zrwa | Policy::InPlace => core.forget_dead(&verdicts),
     }
-    Ok((core, verdicts, found.floor))
+    Ok(Look { core, verdicts, floor: found.floor, returned: found.returned })
+}
+
+/// What [`look`] finds.
+struct Look {
+    core: Rc<Core>,
+    verdicts: Vec<(ZoneIndex, Verdict)>,
+    /// The oldest event among the members that are taken.
+    floor: u64,
+    /// Members (bits) that come back from having been away.
+    returned: u32,
 }
 
 impl Array {
@@ -295,8 +321,8 @@ impl Array {
         tails: Option<&Tails>,
         behaviour: Behaviour,
     ) -> Result<Array, ArrayError> {
-        let (core, verdicts, floor) = look(runtime, drives, tails, behaviour).await?;
-        core.renew(floor).await?;
+        let Look { core, verdicts, floor, returned } = look(runtime, drives, tails, behaviour).await?;
+        core.renew(floor, returned).await?;
         core.start_members();
         for (zone, verdict) in verdicts {
             core.adopt(zone, verdict).await?;
@@ -322,7 +348,7 @@ impl Array {
         drives: Vec<Drive>,
         tails: Option<&Tails>,
     ) -> Result<Inspected, ArrayError> {
-        let (core, verdicts, _) = look(runtime, drives, tails, Behaviour::default()).await?;
+        let Look { core, verdicts, .. } = look(runtime, drives, tails, Behaviour::default()).await?;
         for (zone, verdict) in &verdicts {
             core.load(*zone, verdict);
         }
@@ -386,6 +412,7 @@ impl Array {
                     && !running.contains_key(&(zone as u32));
                 record.lost &= !(1 << member);
                 record.lost |= (!empty as u32) << member;
+                record.waits &= !(1 << member);
             }
         }
         let log = MetaLog::new(core, member, drive.device.clone(), device, 1, 0, Live::default());
@@ -479,6 +506,11 @@ impl Array {
                 zones_to_rebuild,
             }
         });
+        let offline = |zone: u32, refusal: &Refusal| OfflineZone {
+            zone: ZoneIndex(zone),
+            refusal: refusal.clone(),
+            waits_for: Core::each(zones[zone as usize].waits & !core.active.get()).collect(),
+        };
         ArrayStatus {
             name: superblock.name.clone(),
             uuid: superblock.array.0,
@@ -488,6 +520,7 @@ impl Array {
             event: superblock.event,
             members: members.collect(),
             failed: core.failed.get(),
+            offline: core.offline.borrow().iter().map(|(zone, refusal)| offline(*zone, refusal)).collect(),
         }
     }
 }
@@ -563,18 +596,51 @@ impl Core {
     }
 
     fn start_reset(self: &Rc<Self>, zones: Zones) -> Result<Completion, DeviceError> {
-        let range = match zones {
-            Zones::One(zone) => zone.0..zone.0.saturating_add(1),
-            Zones::All => 0..self.geometry.zones,
+        let ranges = match zones {
+            Zones::One(zone) => {
+                self.check_worn(zone)?;
+                vec![zone.0..zone.0.saturating_add(1)]
+            }
+            Zones::All => self.ranges_online(),
         };
-        self.mark_busy(range.clone())?;
-        Ok(self.run_async(self.clone().reset(range)))
+        self.mark_busy(&ranges)?;
+        let core = self.clone();
+        Ok(self.run_async(async move {
+            let mut result = Ok(());
+            for range in ranges {
+                result = result.and(core.clone().reset(range).await);
+            }
+            result
+        }))
+    }
+
+    /// Refuses what would change a zone that is offline.
+    fn check_worn(&self, zone: ZoneIndex) -> Result<(), DeviceError> {
+        match self.offline.borrow().contains_key(&zone.0) {
+            true => Err(Status::InvalidZoneStateTransition.into()),
+            false => Ok(()),
+        }
+    }
+
+    /// All zones, but for those that are offline.
+    fn ranges_online(&self) -> Vec<Range<u32>> {
+        let (mut ranges, mut from) = (Vec::new(), 0);
+        for zone in self.offline.borrow().keys().copied().chain([self.geometry.zones]) {
+            if from < zone {
+                ranges.push(from..zone);
+            }
+            from = zone + 1;
+        }
+        ranges
     }
 
     fn start_finish(self: &Rc<Self>, zones: Zones) -> Result<Completion, DeviceError> {
         let state = |zone: u32| self.table.borrow().info(ZoneIndex(zone)).state;
         let chosen: Vec<u32> = match zones {
             Zones::One(zone) if zone.0 >= self.geometry.zones => return Err(Status::LbaOutOfRange.into()),
+            Zones::One(zone) if self.offline.borrow().contains_key(&zone.0) => {
+                return Err(Status::InvalidZoneStateTransition.into());
+            }
             // Full already; but its last writes may still be on their way.
             Zones::One(zone)
                 if state(zone.0) == ZoneState::Full && !self.running.borrow().contains_key(&zone.0) =>
@@ -584,9 +650,7 @@ impl Core {
             Zones::One(zone) => vec![zone.0],
             Zones::All => (0..self.geometry.zones).filter(|zone| state(*zone).is_active()).collect(),
         };
-        for zone in &chosen {
-            self.mark_busy(*zone..zone + 1)?;
-        }
+        self.mark_busy(&chosen.iter().map(|zone| *zone..zone + 1).collect::<Vec<_>>())?;
         let core = self.clone();
         Ok(self.run_async(async move {
             let mut result = Ok(());
@@ -597,16 +661,16 @@ impl Core {
         }))
     }
 
-    /// Marks zones for a reset or finish; refused while another one is under way there.
-    fn mark_busy(&self, zones: std::ops::Range<u32>) -> Result<(), DeviceError> {
-        if zones.end > self.geometry.zones {
+    /// Marks zones for a reset or finish; refused while another one is under way in any of them.
+    fn mark_busy(&self, zones: &[Range<u32>]) -> Result<(), DeviceError> {
+        if zones.iter().any(|range| range.end > self.geometry.zones) {
             return Err(Status::LbaOutOfRange.into());
         }
         let mut busy = self.busy.borrow_mut();
-        if busy.range(zones.clone()).next().is_some() {
+        if zones.iter().any(|range| busy.range(range.clone()).next().is_some()) {
             return Err(Status::InvalidZoneStateTransition.into());
         }
-        busy.extend(zones);
+        busy.extend(zones.iter().cloned().flatten());
         Ok(())
     }
 
@@ -638,6 +702,8 @@ impl Core {
             zones: RefCell::new(zones),
             burned: RefCell::new(burned),
             sequence: Cell::new(sequence),
+            offline: RefCell::default(),
+            held_active: Cell::new(0),
             running: RefCell::default(),
             pool: RefCell::default(),
             membership_pending: Cell::new(false),
@@ -675,14 +741,27 @@ impl Core {
             };
             let count = self.geometry.zones;
             let done = device.submit(Command::Report { first: Core::physical(ZoneIndex(0)), count }).await;
-            let name = self.members[role].name.borrow().clone();
-            done.result
-                .map_err(|error| ArrayError(format!("{name}: its zones cannot be listed: {error}")))?;
-            if done.zones.len() < count as usize {
-                return Err(ArrayError(format!("{name}: it lists only {} zones", done.zones.len())));
+            let listed = done.zones.len();
+            let note = match done.result {
+                Ok(()) if listed >= count as usize => {
+                    reports.push(Some(done.zones));
+                    continue;
+                }
+                Ok(()) => format!("it lists only {listed} zones"),
+                Err(error) => format!("its zones cannot be listed: {error}"),
+            };
+            reports.push(None);
+            if reports.iter().filter(|report| report.is_none()).count() > 1 {
+                let name = self.members[role].name.borrow().clone();
+                return Err(ArrayError(format!("{name}: {note}, and another member is missing")));
             }
-            reports.push(Some(done.zones));
+            self.leave_out(role, note);
         }
+        let (floor, was_active) = {
+            let superblock = self.superblock.borrow();
+            let active = superblock.members.iter().enumerate().map(|(m, member)| (member.active as u32) << m);
+            (superblock.floor, active.sum::<u32>())
+        };
         let mut verdicts = Vec::new();
         for index in 0..self.geometry.zones {
             let zone = ZoneIndex(index);
@@ -690,9 +769,23 @@ impl Core {
             let mut record = self.zones.borrow()[index as usize];
             let answered_blocks = tails.map_or(0, |tails| tails.blocks[index as usize]);
             let mut view = ZoneView { zone, record: &mut record, info, answered_blocks };
-            let verdict = self.judge(&mut view).await;
-            let verdict = verdict
-                .map_err(|refusal| ArrayError(format!("zone {index} cannot be recovered: {refusal}")))?;
+            let verdict = self.judge(&mut view).await.unwrap_or_else(Verdict::Offline);
+            let away = !self.active.get();
+            match &verdict {
+                Verdict::Offline(_) => {
+                    // As long as it is offline these parts stay as they are, whoever comes and goes.
+                    if record.waits == 0 {
+                        record.since = floor;
+                    }
+                    record.waits |= (was_active | !away) & !record.lost;
+                    let holds = |report: &Option<Vec<ZoneInfo>>| {
+                        report.as_ref().is_some_and(|zones| zones[index as usize].state.is_active())
+                    };
+                    self.held_active.set(self.held_active.get() + reports.iter().any(holds) as u32);
+                }
+                // Those that have come back are members again only when all others know it.
+                _ => record.waits &= !away,
+            }
             if matches!(verdict, Verdict::Reset) && !record.resetting {
                 // Promised like any other reset: half of it must not look like a zone that lost members,
                 // and nothing that is left of its life may be believed later.
@@ -712,7 +805,9 @@ impl Core {
         let goes_on = |zone: u32, epoch: u64| {
             self.zones.borrow()[zone as usize].epoch == epoch
                 && verdicts.iter().any(|(z, verdict)| {
-                    z.0 == zone && matches!(verdict, Verdict::Open(_) | Verdict::Finish(Some(_)))
+                    let goes_on =
+                        matches!(verdict, Verdict::Open(_) | Verdict::Finish(Some(_)) | Verdict::Offline(_));
+                    z.0 == zone && goes_on
                 })
         };
         for member in &self.members {
@@ -724,8 +819,10 @@ impl Core {
         }
     }
 
-    /// Writes the superblock of this assembly to all members, as a checkpoint.
-    async fn renew(self: &Rc<Self>, floor: u64) -> Result<(), ArrayError> {
+    /// Writes the superblock of this assembly to all members, as a checkpoint. Those that have `returned`
+    /// learn last that they are members again: if one of them knew before the others, and they went on
+    /// without it, its superblock would be the newest.
+    async fn renew(self: &Rc<Self>, floor: u64, returned: u32) -> Result<(), ArrayError> {
         let event = self.next_sequence();
         {
             let mut superblock = self.superblock.borrow_mut();
@@ -738,9 +835,9 @@ impl Core {
         // What was decided rests on what the drives hold. If a process has died and the power goes only
         // now, no checkpoint may speak of what was lost with a cache.
         self.flush_caches(self.active.get()).await;
-        let logs: Vec<_> = self.members.iter().map(|m| m.log.borrow().clone()).collect();
-        for (member, log) in logs.into_iter().enumerate() {
-            let Some(log) = log else { continue };
+        let active = self.active.get();
+        for member in Core::each(active & !returned).chain(Core::each(active & returned)) {
+            let Some(log) = self.members[member].log.borrow().clone() else { continue };
             if let Err(error) = log.checkpoint(self, true).await {
                 self.member_failed(self.seat(member), error, "metadata write");
             }
@@ -756,6 +853,16 @@ impl Core {
     /// not to be believed any more.
     async fn begin(&self) -> Result<(), ArrayError> {
         self.membership_settled().await;
+        let decided: Vec<(u32, u64)> = {
+            let (zones, offline) = (self.zones.borrow(), self.offline.borrow());
+            let waited = (0..).zip(zones.iter()).filter(|(_, record)| record.waits != 0);
+            waited.filter(|(zone, _)| !offline.contains_key(zone)).map(|(z, record)| (z, record.epoch)).collect()
+        };
+        for (zone, epoch) in decided {
+            self.zones.borrow_mut()[zone as usize].waits = 0;
+            let sequence = self.next_sequence();
+            self.broadcast(Record::Decided { zone, epoch }, sequence).await;
+        }
         self.superblock.borrow_mut().assembly = self.next_sequence();
         self.membership_pending.set(true);
         self.membership.open();
@@ -781,6 +888,11 @@ impl Core {
                 (ZoneState::Full, tail.blocks)
             }
             Verdict::Open(tail) => (ZoneState::Closed, tail.blocks),
+            Verdict::Offline(refusal) => {
+                self.offline.borrow_mut().insert(zone.0, refusal.clone());
+                self.table.borrow_mut().hold(self.held_active.get());
+                (ZoneState::Offline, 0)
+            }
         };
         let info =
             ZoneInfo { zone, state, wp_blocks, capacity_blocks: self.layout.capacity_blocks(), zrwa: false };

@@ -120,6 +120,8 @@ pub struct ZoneTable {
     zones: Vec<Zone>,
     open: u32,
     active: u32,
+    /// Active zones that somebody else has, which count as well.
+    held: u32,
     with_zrwa: u32,
     /// The implicitly open zones, first opened first: the candidates to be closed when another
     /// zone has to be opened.
@@ -150,6 +152,7 @@ impl ZoneTable {
             zones: vec![empty; geometry.zones as usize],
             open: 0,
             active: 0,
+            held: 0,
             with_zrwa: 0,
             first_implicit: NONE,
             last_implicit: NONE,
@@ -393,6 +396,11 @@ impl ZoneTable {
         );
     }
 
+    /// Counts so many zones more as active, which are none of the active ones here.
+    pub fn hold(&mut self, active: u32) {
+        self.held = active;
+    }
+
     /// The device has found that `zone` can only be read from now on.
     pub fn set_read_only(&mut self, zone: ZoneIndex) {
         self.set_state(zone.0, ZoneState::ReadOnly);
@@ -433,7 +441,7 @@ impl ZoneTable {
 
     /// Whether a zone in `state` can be opened, if need be by closing an implicitly open one.
     fn check_resources(&self, state: ZoneState) -> Result<(), Status> {
-        if state == ZoneState::Empty && self.max_active != 0 && self.active >= self.max_active {
+        if state == ZoneState::Empty && self.max_active != 0 && self.active + self.held >= self.max_active {
             return Err(Status::TooManyActiveZones);
         }
         if !state.is_open() && self.at_open_limit() && self.first_implicit == NONE {

@@ -37,6 +37,11 @@ pub struct ZoneRecord {
     pub finished: Option<u64>,
     /// Members (bits) whose part of this zone cannot be relied on until it is rebuilt.
     pub lost: u32,
+    /// The zone is offline until it can be decided, and the parts of these members (bits) stay as they are,
+    /// whoever comes and goes: that of one that was away can be relied on all the same if its own superblock
+    /// is of event `since` or newer. 0 if the zone is not.
+    pub waits: u32,
+    pub since: u64,
 }
 
 /// Blocks that have no place of their own: partial parity of a stripe whose slot is not in the zone
@@ -122,9 +127,15 @@ pub enum Record {
     },
     Parity(ParityRecord),
     Tail(TailRecord),
+    /// The zone waits for nobody any more.
+    Decided {
+        zone: u32,
+        epoch: u64,
+    },
 }
 
-const ZONE_BYTES: usize = 24;
+/// Bytes of a zone in a checkpoint.
+pub const ZONE_BYTES: usize = 40;
 const NOT_FINISHED: u64 = u64::MAX;
 
 impl Record {
@@ -138,6 +149,7 @@ impl Record {
             Record::Rebuilt { .. } => 6,
             Record::Parity(_) => 7,
             Record::Tail(_) => 8,
+            Record::Decided { .. } => 11,
         }
     }
 
@@ -159,6 +171,9 @@ impl Record {
             }
             Record::Parity(parity) => parity.encode(out),
             Record::Tail(tail) => tail.encode(out),
+            Record::Decided { zone, epoch } => {
+                out.u32(*zone).u32(0).u64(*epoch);
+            }
         }
     }
 
@@ -178,6 +193,10 @@ impl Record {
             }
             7 => Record::Parity(ParityRecord::decode(from)?),
             8 => Record::Tail(TailRecord::decode(from)?),
+            11 => {
+                let (zone, _) = (from.u32()?, from.u32()?);
+                Record::Decided { zone, epoch: from.u64()? }
+            }
             _ => return None,
         })
     }
@@ -289,6 +308,7 @@ impl Checkpoint {
         for zone in &self.zones {
             let finished = zone.finished.unwrap_or(NOT_FINISHED);
             out.u64(zone.epoch).u64(finished).u32(zone.lost).u32(zone.resetting as u32);
+            out.u32(zone.waits).u32(0).u64(zone.since);
         }
         for tail in &self.tails {
             tail.encode(out);
@@ -312,7 +332,8 @@ impl Checkpoint {
             .map(|_| {
                 let (epoch, finished, lost) = (from.u64()?, from.u64()?, from.u32()?);
                 let finished = (finished != NOT_FINISHED).then_some(finished);
-                Some(ZoneRecord { epoch, finished, lost, resetting: from.u32()? & 1 != 0 })
+                let (resetting, waits, _) = (from.u32()? & 1 != 0, from.u32()?, from.u32()?);
+                Some(ZoneRecord { epoch, resetting, finished, lost, waits, since: from.u64()? })
             })
             .collect::<Option<_>>()?;
         let tails = (0..tails).map(|_| TailRecord::decode(from)).collect::<Option<_>>()?;

@@ -4,6 +4,7 @@ use super::{
     geometry::Layout,
     metalog::{META_ZONES, MetaLog},
     write::Zone,
+    zrwa::Refusal,
 };
 use crate::{
     buf::BufPool,
@@ -76,6 +77,10 @@ pub struct Core {
     pub sequence: Cell<u64>,
     /// Zone states as the host sees them.
     pub table: RefCell<ZoneTable>,
+    /// Zones that could not be decided, and why. Nothing touches them.
+    pub offline: RefCell<BTreeMap<u32, Refusal>>,
+    /// How many of these hold resources of drives.
+    pub held_active: Cell<u32>,
     /// Zones that have something going on, by number.
     pub running: RefCell<BTreeMap<u32, Rc<Zone>>>,
     pub pool: RefCell<BufPool>,
@@ -208,6 +213,12 @@ impl Core {
         *place.log.borrow_mut() = Some(log);
         *place.name.borrow_mut() = name;
         self.active.set(self.active.get() | 1 << member);
+    }
+
+    /// Does without a drive while it is found out who the members are: nothing has been written yet.
+    pub fn leave_out(&self, member: usize, note: String) {
+        self.active.set(self.active.get() & !(1 << member));
+        *self.members[member].note.borrow_mut() = note;
     }
 
     /// Takes a drive out after an error. What relies on it waits for the superblocks.

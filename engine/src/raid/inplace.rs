@@ -202,6 +202,14 @@ pub fn decide(layout: &Layout, evidence: &Evidence, finished: Option<u64>) -> Re
         }
         tail += 1;
     }
+    // A stripe is begun only when every member has passed the row `distance` before it.
+    let begun = tail.div_ceil(stripe_blocks);
+    for (member, seen) in evidence.members.iter().enumerate().filter(|_| finished.is_none()) {
+        let Some(Seen { wp_blocks, .. }) = *seen else { continue };
+        if wp_blocks / chunk + layout.distance < begun.max(floor.div_ceil(stripe_blocks)) {
+            return Err(Refusal::Behind { member, wp_blocks, tail_blocks: tail.max(floor) });
+        }
+    }
     if tail < floor {
         let present = evidence.members.iter().flatten().count();
         let (members, needed) = (layout.members, layout.members - 1);
@@ -350,7 +358,8 @@ impl Core {
         let record = *view.record;
         let present = || view.info.iter().enumerate().filter_map(|(m, info)| Some((m, info.as_ref()?)));
         let Some(told) = self.newest_generation(view.zone, &record) else {
-            // Nothing was written since the last reset.
+            // Nothing was written since the last reset, if the record of a beginning would be known.
+            self.check_unrecorded(view, wps).await?;
             let leftovers = present().any(|(_, info)| info.state.is_active()) || record.lost != 0;
             return Ok(if leftovers { Verdict::Reset } else { Verdict::Empty });
         };
@@ -388,6 +397,29 @@ impl Core {
         }
         let tail = Tail { blocks, positions, parity, revived, held };
         Ok(if record.finished.is_some() { Verdict::Finish(Some(tail)) } else { Verdict::Open(tail) })
+    }
+
+    /// Refuses a zone without a record of its beginning, if there may have been one or it holds data all
+    /// the same.
+    async fn check_unrecorded(&self, view: &ZoneView<'_>, wps: &[Option<u64>]) -> Result<(), Refusal> {
+        let members = || (0..wps.len()).filter(|m| view.info[*m].is_some());
+        if members().all(|m| self.log_has_holes(m))
+            && let Some(member) = members().next()
+        {
+            return Err(Refusal::Log { member });
+        }
+        for (member, wp) in wps.iter().enumerate() {
+            let Some(info) = view.info[member].filter(|info| wp.is_some() && info.state.is_active()) else {
+                continue;
+            };
+            let epoch = view.record.epoch as u32;
+            let first = self.read_row(view.zone, member, 0).await;
+            let written = first.into_iter().flatten().any(|(_, mark)| mark.is_some_and(|m| m.epoch == epoch));
+            if written || info.wp_blocks > 0 {
+                return Err(Refusal::Unrecorded);
+            }
+        }
+        Ok(())
     }
 
     /// The newest tail record of the zone's present life.

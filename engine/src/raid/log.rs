@@ -132,7 +132,8 @@ pub fn decide(layout: &Layout, evidence: &Evidence) -> Result<u64, Refusal> {
     let parts = || evidence.parts.iter().flatten();
     let (present, needed) = (parts().count(), layout.members - 1);
     let begun = parts().any(|part| part.wp_blocks > 0);
-    if present < needed && (begun || evidence.told_blocks > 0) {
+    if present < needed {
+        // Also if nothing shows that the zone was begun: the others may have all there is.
         return Err(Refusal::TooFew { present, members: layout.members, needed });
     }
     // Rows that all have are there, whatever a missing member has.
@@ -173,7 +174,6 @@ impl Core {
             if self.log_has_holes(member) && !self.burned_of(view.zone, view.record.epoch, member).is_empty()
             {
                 view.record.lost |= 1 << member;
-                self.unburn(view.zone, member);
             }
         }
         let (layout, zone, record) = (&self.layout, view.zone, *view.record);
@@ -286,7 +286,7 @@ impl Core {
     }
 
     /// Whether something in the log of `member` could not be read.
-    fn log_has_holes(&self, member: usize) -> bool {
+    pub fn log_has_holes(&self, member: usize) -> bool {
         self.members[member].log.borrow().as_ref().is_some_and(|log| log.live.borrow().holes)
     }
 
@@ -422,23 +422,33 @@ impl Core {
     /// will be missing, has to be there.
     pub fn keep_of_logs(&self, verdicts: &[(ZoneIndex, Verdict)]) -> Result<(), ArrayError> {
         let layout = &self.layout;
-        let mut tails = BTreeMap::new();
+        let (mut tails, mut offline) = (BTreeMap::new(), BTreeSet::new());
         for (zone, verdict) in verdicts {
             match verdict {
+                Verdict::Offline(_) => _ = offline.insert(zone.0),
                 Verdict::Open(tail) | Verdict::Finish(Some(tail)) => _ = tails.insert(zone.0, Some(tail)),
                 Verdict::Full => _ = tails.insert(zone.0, None),
                 Verdict::Empty | Verdict::Reset | Verdict::Finish(None) => {}
             }
         }
-        let of_zone = |zone: u32, epoch: u64| {
-            let present = self.zones.borrow().get(zone as usize).is_some_and(|record| record.epoch == epoch);
-            tails.get(&zone).filter(|_| present)
+        let is_present = |zone: u32, epoch: u64| {
+            self.zones.borrow().get(zone as usize).is_some_and(|record| record.epoch == epoch)
         };
-        self.burned.borrow_mut().retain(|b| of_zone(b.zone, b.epoch).is_some());
+        let of_zone = |zone: u32, epoch: u64| tails.get(&zone).filter(|_| is_present(zone, epoch));
+        // All that there is of zones in doubt may be needed.
+        let in_doubt = |zone: u32, epoch: u64| offline.contains(&zone) && is_present(zone, epoch);
+        // A part that is to be written anew has no blocks in other places.
+        let is_lost = |b: &Burned| self.zones.borrow()[b.zone as usize].lost & (1 << b.member) != 0;
+        self.burned.borrow_mut().retain(|b| {
+            in_doubt(b.zone, b.epoch) || of_zone(b.zone, b.epoch).is_some() && !is_lost(b)
+        });
         for (member, place) in self.members.iter().enumerate() {
             let Some(log) = &*place.log.borrow() else { continue };
             let mut live = log.live.borrow_mut();
             live.parity.retain(|zone, epoch, stripe, index, block| {
+                if in_doubt(zone, epoch) {
+                    return true;
+                }
                 let Some(Some(tail)) = of_zone(zone, epoch) else { return false };
                 let lacking = tail.held.iter().map(|held| {
                     (held.lba.0 - self.start(held.member, ZoneIndex(zone)).0) / layout.chunk_blocks
@@ -454,7 +464,8 @@ impl Core {
                     Some(None) => true,
                     None => false,
                 };
-                below && self.burned_of(ZoneIndex(zone), epoch, member).iter().any(|b| b.contains(&at))
+                let burned = || self.burned_of(ZoneIndex(zone), epoch, member);
+                in_doubt(zone, epoch) || below && burned().iter().any(|b| b.contains(&at))
             });
             for (zone, tail) in tails.iter().filter_map(|(zone, tail)| Some((*zone, (*tail)?))) {
                 let epoch = self.zones.borrow()[zone as usize].epoch;
@@ -472,13 +483,13 @@ impl Core {
                 }
             }
         }
-        self.bound_burned()
+        self.bound_burned(&offline)
     }
 
     /// Sees to it that relocated blocks fit in the logs. If they would take more than half of what is left
     /// of one, the member is done without in a zone until that is rebuilt, and in its place again. If no
     /// member can be done without, they may take all that is left.
-    fn bound_burned(&self) -> Result<(), ArrayError> {
+    fn bound_burned(&self, offline: &BTreeSet<u32>) -> Result<(), ArrayError> {
         let needed = checkpoint_blocks(&self.superblock.borrow());
         let all = self.active.get().count_ones() as usize == self.members.len();
         for member in 0..self.members.len() {
@@ -493,7 +504,9 @@ impl Core {
                 if taken <= room / 2 {
                     break;
                 }
-                of_zones.retain(|zone, _| all && self.zones.borrow()[*zone as usize].lost == 0);
+                of_zones.retain(|zone, _| {
+                    all && self.zones.borrow()[*zone as usize].lost == 0 && !offline.contains(zone)
+                });
                 let Some((zone, _)) = of_zones.into_iter().max_by_key(|(_, blocks)| *blocks) else {
                     if taken <= room {
                         break;

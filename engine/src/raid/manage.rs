@@ -81,7 +81,7 @@ impl Core {
         };
         let epoch = self.next_sequence();
         for record in &mut self.zones.borrow_mut()[zones.start as usize..zones.end as usize] {
-            (record.epoch, record.resetting, record.finished) = (epoch, true, None);
+            (record.epoch, record.resetting, record.finished, record.waits) = (epoch, true, None, 0);
         }
         let (first, count) = (zones.start, zones.end - zones.start);
         self.broadcast(Record::Reset { first, count }, epoch).await;

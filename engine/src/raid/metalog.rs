@@ -15,7 +15,9 @@ use crate::{
     device::{Command, Completer, Completion, DeviceError, Done, Geometry, Status, ZonedDevice, Zones},
     format::{
         Uuid,
-        record::{Checkpoint, Header, Origin, ParityRecord, RELOCATED, Record, TailRecord, Unreadable},
+        record::{
+            Checkpoint, Header, Origin, ParityRecord, RELOCATED, Record, TailRecord, Unreadable, ZONE_BYTES,
+        },
         superblock::Superblock,
     },
     runtime::Gate,
@@ -165,7 +167,7 @@ pub struct Live {
     /// What belongs where its own blocks are burned; the chunk is [`RELOCATED`].
     pub relocated: LoggedParity,
     pub tails: BTreeMap<u32, TailRecord>,
-    /// Something that was in the log when it was read could not be read.
+    /// Something that was in the log when it was read could not be read, or was damaged.
     pub holes: bool,
 }
 
@@ -192,6 +194,13 @@ impl Live {
             }
             _ => {}
         }
+    }
+
+    /// Keeps only what is of zones of which `keep` (zone, epoch) says so.
+    pub fn retain_zones(&mut self, keep: impl Fn(u32, u64) -> bool) {
+        self.parity.retain(|zone, epoch, _, _, _| keep(zone, epoch));
+        self.relocated.retain(|zone, epoch, _, _, _| keep(zone, epoch));
+        self.tails.retain(|zone, tail| keep(*zone, tail.epoch));
     }
 
     fn add(&mut self, record: &ParityRecord, chunk_blocks: u64) {
@@ -453,7 +462,7 @@ pub fn log_blocks(geometry: &Geometry, policy: Policy) -> u64 {
 /// that can be active, and room to go on.
 pub fn checkpoint_blocks(superblock: &Superblock) -> u64 {
     let Layout { chunk_blocks: chunk, distance, .. } = superblock.layout();
-    let table = (superblock.zones as u64 * 24).div_ceil(BLOCK as u64);
+    let table = (superblock.zones as u64 * ZONE_BYTES as u64).div_ceil(BLOCK as u64);
     let slots = match superblock.policy {
         // All those of a stripe are on one member, but only the last one is kept: in a few records.
         Policy::InPlace => distance.div_ceil(superblock.members.len() as u64) * (chunk + 4),
@@ -571,6 +580,11 @@ impl Reader<'_> {
         Ok(Record::read(self.ahead(blocks).await?, origin)?)
     }
 
+    /// Whether the record that lies ahead says that it is a single block.
+    async fn is_single(&mut self) -> Result<bool, NoLog> {
+        Ok(Header::read(self.ahead(1).await?).is_some_and(|header| header.blocks() == 1))
+    }
+
     fn pass(&mut self, blocks: u64) {
         self.at += blocks;
         self.passed += blocks;
@@ -663,6 +677,8 @@ impl ReadLog {
                 Err(ReadError::Record(error)) => {
                     self.damaged += (error != Unreadable::NoRecord) as u32;
                     gap = true;
+                    // A power cut tears a record of several blocks, never one of a single block.
+                    holes |= error == Unreadable::Damaged && reader.is_single().await?;
                     reader.pass(1);
                 }
                 Err(ReadError::Drive(error)) => return Err(error),

@@ -98,6 +98,7 @@ impl Core {
         let records = self.zones.borrow();
         let active = self.active.get();
         (0..records.len())
+            .filter(|z| !self.offline.borrow().contains_key(&(*z as u32)))
             .flat_map(|z| Core::each(records[z].lost & active).map(move |m| (ZoneIndex(z as u32), m)))
             .collect()
     }

@@ -2,9 +2,13 @@
 //!
 //! *Scan* reads every drive's metadata log and zone report and, for zones that were being written,
 //! the log blocks. *Decide* works out who belongs to the array and where each zone ended; up to
-//! here nothing has been written, and any doubt is a refusal. *Repair* writes a new checkpoint to
-//! every member (which also makes the absent ones stale), carries out what was promised, and shows
-//! every tail with as many witnesses as it needs, before anybody learns of it.
+//! here nothing has been written. *Repair* writes a new checkpoint to every member (which also makes the
+//! absent ones stale), carries out what was promised, and shows every tail with as many witnesses as it
+//! needs, before anybody learns of it.
+//!
+//! *Doubt.* A zone that cannot be decided is offline: nothing of it is touched, on any member or in any
+//! log, and it waits for the members that were away. One of these that comes back later is stale, but for
+//! the zones that wait for it: it is taken as a member again that lacks everything else.
 
 use super::{
     Canary,
@@ -23,7 +27,7 @@ use crate::{
     device::{Command, Status, ZonedDevice},
     format::{
         Uuid,
-        record::{Burned, Origin, Record, ZoneRecord},
+        record::{Burned, Header, Origin, Record, Unreadable, ZoneRecord},
         superblock::{KNOWN_INCOMPATIBLE, KNOWN_READ_ONLY_COMPATIBLE, Superblock},
     },
     runtime::Runtime,
@@ -73,6 +77,8 @@ pub struct Found {
     pub sequence: u64,
     /// The oldest event among the members that are taken: the floor of the next superblock.
     pub floor: u64,
+    /// Members (bits) that were away, and are taken for the zones that wait for them.
+    pub returned: u32,
 }
 
 /// A drive as a member of an array uses it: `aggregate` zones as one, and written in order where there is
@@ -206,6 +212,7 @@ pub fn decide_members(candidates: Vec<Candidate>, damaged: &[String]) -> Result<
     let count = superblock.members.len();
     let mut members: Vec<Option<Candidate>> = (0..count).map(|_| None).collect();
     let mut notes = vec![String::new(); count];
+    let mut stale = Vec::new();
     for candidate in candidates {
         let role = candidate.log.origin.member as usize;
         let name = candidate.drive.name.clone();
@@ -220,9 +227,11 @@ pub fn decide_members(candidates: Vec<Candidate>, damaged: &[String]) -> Result<
             notes[role] = format!("{name} was replaced");
         } else if !expected.active {
             notes[role] = format!("{name} was taken out of the array: its content is stale");
+            stale.push(candidate);
         } else if own.event < superblock.floor {
             notes[role] =
                 format!("{name} is stale: it is of event {}, the array of {}", own.event, superblock.event);
+            stale.push(candidate);
         } else if let Some(other) = &members[role] {
             return fail(format!(
                 "{name} and {} both say they are member {role}: leave one out",
@@ -250,9 +259,36 @@ pub fn decide_members(candidates: Vec<Candidate>, damaged: &[String]) -> Result<
     }
     let taken = || members.iter().flatten();
     let floor = taken().map(|c| c.superblock().event).min().unwrap_or(superblock.event);
-    let sequence = taken().map(|c| c.log.sequence).max().unwrap_or(0);
-    let (zones, burned) = replay(taken(), superblock.zones);
-    Ok(Found { superblock, members, notes, zones, burned, sequence, floor })
+    let sequence = taken().chain(&stale).map(|c| c.log.sequence).max().unwrap_or(0);
+    let (mut zones, burned) = replay(taken(), superblock.zones);
+    let mut returned = 0;
+    stale.sort_by_key(|candidate| std::cmp::Reverse(candidate.superblock().event));
+    for mut candidate in stale {
+        let role = candidate.log.origin.member as usize;
+        if members[role].is_none() && candidate.come_back(&mut zones) {
+            notes[role].clear();
+            returned |= 1 << role;
+            members[role] = Some(candidate);
+        }
+    }
+    Ok(Found { superblock, members, notes, zones, burned, sequence, floor, returned })
+}
+
+impl Candidate {
+    /// Takes a stale member for the zones that wait for it: it lacks all others, and nothing else of what
+    /// its log says counts. `false` if none waits.
+    fn come_back(&mut self, zones: &mut [ZoneRecord]) -> bool {
+        let (bit, event) = (1u32 << self.log.origin.member, self.superblock().event);
+        let waits = |zone: &ZoneRecord| zone.waits & bit != 0 && event >= zone.since;
+        if !zones.iter().any(waits) {
+            return false;
+        }
+        zones.iter_mut().filter(|zone| !waits(zone)).for_each(|zone| zone.lost |= bit);
+        let waiting =
+            |zone: u32, epoch: u64| zones.get(zone as usize).is_some_and(|z| waits(z) && z.epoch == epoch);
+        self.log.live.retain_zones(waiting);
+        true
+    }
 }
 
 /// The state of the zones: the newest checkpoint, and what any member logged after it.
@@ -292,7 +328,7 @@ fn apply(zones: &mut [ZoneRecord], record: &Record, sequence: u64) {
     match *record {
         Record::Reset { first, count } => {
             for zone in zones.iter_mut().skip(first as usize).take(count as usize) {
-                (zone.epoch, zone.resetting, zone.finished) = (sequence, true, None);
+                (zone.epoch, zone.resetting, zone.finished, zone.waits) = (sequence, true, None, 0);
             }
         }
         Record::ResetDone { first, count, epoch } => {
@@ -312,6 +348,11 @@ fn apply(zones: &mut [ZoneRecord], record: &Record, sequence: u64) {
                 zone.lost &= !members;
             }
         }
+        Record::Decided { zone, epoch } => {
+            if let Some(zone) = zones.get_mut(zone as usize).filter(|z| z.epoch == epoch) {
+                zone.waits = 0;
+            }
+        }
         _ => {}
     }
 }
@@ -327,6 +368,8 @@ pub enum Verdict {
     Finish(Option<Tail>),
     /// It goes on from here.
     Open(Tail),
+    /// Nobody can tell where it ended.
+    Offline(Refusal),
 }
 
 /// Where a zone goes on.
@@ -349,14 +392,24 @@ pub struct Held {
     pub oob: Buf,
 }
 
-/// What log blocks say of a zone.
+/// What logs say of a zone.
 #[derive(Default)]
 struct Logged {
     tail: Option<u64>,
-    /// There may be something else in them, which must not be believed later.
+    /// There may be something else in the log blocks, which must not be believed later.
     leftovers: bool,
-    /// A member that could not read its log blocks, where no other one could.
-    unreadable: Option<usize>,
+    /// Below this block a tail may have been logged where it can be read no more, on this member.
+    doubt: Option<(u64, usize)>,
+}
+
+impl Logged {
+    /// Refuses a tail that something may have been logged above.
+    fn check(&self, tail_blocks: u64) -> Result<(), Refusal> {
+        match self.doubt {
+            Some((end_blocks, member)) if tail_blocks < end_blocks => Err(Refusal::Log { member }),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// What one zone looks like on each member, by role.
@@ -370,8 +423,42 @@ pub struct ZoneView<'a> {
 
 impl Core {
     /// Looks at one zone and decides; only reads. Members that lost their part are marked in
-    /// `view.record`.
+    /// `view.record`, unless there is no decision.
+    ///
+    /// If what one member holds is not what any crash leaves, while all others agree, somebody else has
+    /// been at it: it is done without, as if it were missing.
     pub async fn judge(&self, view: &mut ZoneView<'_>) -> Result<Verdict, Refusal> {
+        let (record, burned) = (*view.record, self.burned.borrow().clone());
+        let refusal = match self.judge_as_found(view).await {
+            Ok(verdict) => return Ok(verdict),
+            Err(refusal) => refusal,
+        };
+        let all = view.info.iter().all(Option::is_some) && record.lost == 0;
+        let mut found: Option<(Verdict, ZoneRecord, Vec<Burned>)> = None;
+        for member in (0..self.layout.members).filter(|_| all && refusal.accuses()) {
+            *view.record = ZoneRecord { lost: 1 << member, ..record };
+            self.burned.replace(burned.clone());
+            let verdict = self.judge_as_found(view).await;
+            let held = matches!(verdict, Ok(Verdict::Open(_) | Verdict::Full | Verdict::Finish(_)));
+            if let (true, Ok(verdict)) = (held, verdict) {
+                if found.is_some() {
+                    // It could be either of two.
+                    found = None;
+                    break;
+                }
+                found = Some((verdict, *view.record, self.burned.borrow().clone()));
+            }
+        }
+        let (result, record, burned) = match found {
+            Some((verdict, record, burned)) => (Ok(verdict), record, burned),
+            None => (Err(refusal), record, burned),
+        };
+        *view.record = record;
+        self.burned.replace(burned);
+        result
+    }
+
+    async fn judge_as_found(&self, view: &mut ZoneView<'_>) -> Result<Verdict, Refusal> {
         for (member, info) in view.info.iter().enumerate() {
             // Nothing can be read from or written to it any more, or nothing written.
             if info.is_some_and(|info| matches!(info.state, ZoneState::ReadOnly | ZoneState::Offline)) {
@@ -410,17 +497,19 @@ impl Core {
         }
         let all_empty = present().all(|(m, info)| info.state == ZoneState::Empty || !trusted(m));
         let logged = self.logged_tail(view.zone, &record, &wps, all_empty).await;
-        if all_empty
-            && record.finished.is_none()
-            && let Some(member) = logged.unreadable
-        {
-            return Err(Refusal::Log { member });
+        let relied = wps.iter().flatten().count();
+        if relied + 1 < self.layout.members {
+            // What the others had been told, and in a zone that was just begun even that there was anything,
+            // may be known to them alone.
+            let (members, needed) = (self.layout.members, self.layout.members - 1);
+            return Err(Refusal::TooFew { present: relied, members, needed });
         }
         if all_empty
             && record.finished.is_none()
             && (logged.tail.is_none() && !self.is_answered(view, &wps).await
                 || self.canary == Some(Canary::EmptyIsUnwritten))
         {
+            logged.check(0)?;
             let leftovers = present().any(|(m, info)| {
                 !matches!(info.state, ZoneState::Empty | ZoneState::Offline | ZoneState::ReadOnly)
                     || record.lost & (1 << m) != 0 && info.state == ZoneState::Empty
@@ -428,21 +517,15 @@ impl Core {
             return Ok(if leftovers || logged.leftovers { Verdict::Reset } else { Verdict::Empty });
         }
         let told = logged.tail.max(Some(view.answered_blocks).filter(|blocks| *blocks > 0));
-        let relied = wps.iter().flatten().count();
-        if told.is_none()
-            && relied + 1 < self.layout.members
-            && record.finished.is_none()
-            && present().all(|(m, _)| wps[m].is_some_and(|wp| wp == 0) || !trusted(m))
-        {
-            // The power went while the zone was being opened.
-            return Ok(Verdict::Reset);
-        }
         let lost = present().filter(|(m, _)| wps[*m].is_none()).fold(0, |lost, (m, _)| lost | 1 << m);
         let mut evidence = Evidence { wp_blocks: wps, told_blocks: told };
         let blocks = match record.finished {
             Some(tail) => tail,
             None => zrwa::decide(&self.layout, &evidence)?,
         };
+        if record.finished.is_none() {
+            logged.check(blocks)?;
+        }
         if blocks == 0 {
             return Ok(Verdict::Reset);
         }
@@ -501,7 +584,14 @@ impl Core {
         let mut pending = Vec::new();
         for stripe in passed.saturating_sub(1)..last.min(layout.rows) {
             let (members, place) = layout.log(stripe);
-            let Place::Row(row) = place else { continue };
+            let Place::Row(row) = place else {
+                let holes = |m: &usize| wps[*m].is_some() && self.log_has_holes(*m);
+                if !members.iter().any(|m| wps[*m].is_some() && !holes(m)) {
+                    let end = (stripe + 1) * layout.stripe_blocks();
+                    found.doubt = members.into_iter().find(holes).map(|m| (end, m)).or(found.doubt);
+                }
+                continue;
+            };
             for member in
                 members.into_iter().filter(|m| wps[*m].is_some_and(|wp| wp < (row + 1) * layout.chunk_blocks))
             {
@@ -514,19 +604,28 @@ impl Core {
             }
         }
         // A tail was promised when all log members had it: one that can be read as a whole is enough.
-        let (mut unreadable, mut readable) = (0u32, 0u32);
+        let mut seen: BTreeMap<u64, (u32, u32)> = BTreeMap::new();
         for (stripe, origin, read) in pending {
             let done = read.await;
-            match done.result {
-                Ok(()) => readable |= 1 << origin.member,
-                Err(error) if error == Status::DeallocatedBlock.into() => {
-                    readable |= 1 << origin.member;
-                    continue;
-                }
-                Err(_) => unreadable |= 1 << origin.member,
+            let unwritten = done.result == Err(Status::DeallocatedBlock.into());
+            let read = match done.result {
+                Ok(()) => Record::read(&done.data, origin),
+                Err(_) => Err(Unreadable::NoRecord),
+            };
+            // A log block is written as one: no power cut leaves half of one. Data can only be there once
+            // all members have passed the row of the stripe.
+            let damaged = match &read {
+                _ if done.result.is_err() => !unwritten,
+                Ok(_) => false,
+                Err(_) if stripe >= passed => !is_uniform(&done.data),
+                Err(_) => Header::read(&done.data).is_some_and(|header| header.origin == origin),
+            };
+            let (whole, unsound) = seen.entry(stripe).or_default();
+            *(if damaged { unsound } else { whole }) |= 1 << origin.member;
+            if unwritten {
+                continue;
             }
-            if done.result.is_ok()
-                && let Ok((Record::Tail(tail), _, _)) = Record::read(&done.data, origin)
+            if let Ok((Record::Tail(tail), _, _)) = read
                 && tail.zone == zone.0
                 && (tail.epoch == record.epoch || any_epoch)
                 && (tail.tail_blocks.saturating_sub(1)) / layout.stripe_blocks() == stripe
@@ -536,8 +635,13 @@ impl Core {
                 found.leftovers |= done.result.is_err() || done.data.iter().any(|byte| *byte != 0);
             }
         }
-        if readable & !unreadable == 0 {
-            found.unreadable = Core::each(unreadable).next();
+        for (stripe, (whole, unsound)) in seen {
+            if whole & !unsound == 0
+                && let Some(member) = Core::each(unsound).next()
+            {
+                let end = (stripe + 1) * layout.stripe_blocks();
+                found.doubt = Some(found.doubt.map_or((end, member), |doubt| doubt.max((end, member))));
+            }
         }
         found
     }
@@ -635,7 +739,7 @@ impl Core {
     pub async fn repair(self: &Rc<Self>, zone: ZoneIndex, verdict: Verdict) -> Result<(), ArrayError> {
         let failed = |error: crate::device::DeviceError| ArrayError(format!("zone {}: {error}", zone.0));
         match verdict {
-            Verdict::Empty | Verdict::Full => Ok(()),
+            Verdict::Empty | Verdict::Full | Verdict::Offline(_) => Ok(()),
             Verdict::Reset => {
                 let dead = self.reset_members(&[zone.0]).await;
                 self.membership_settled().await;
@@ -672,4 +776,9 @@ impl Core {
         }
         running
     }
+}
+
+/// Whether a block looks like one that was never written: drives fill these with one byte or another.
+fn is_uniform(block: &[u8]) -> bool {
+    block.first().is_none_or(|first| block.iter().all(|byte| byte == first))
 }

@@ -204,6 +204,7 @@ impl Core {
             }
             // A zone that has just become full may still hold its resources on the members.
             let limit = self.geometry.max_active as usize;
+            let limit = limit.saturating_sub(self.held_active.get() as usize);
             let open = self.running.borrow().values().filter(|z| z.flow.borrow().open).count();
             let room = limit == 0 || open < limit;
             if self.failed.get() || (room && self.rebuilding.get() != Some(zone.index.0)) {

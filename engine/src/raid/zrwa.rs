@@ -223,7 +223,9 @@ pub enum Refusal {
         "member {member} has lost or cannot read what it should hold, and no other one can be done without"
     )]
     Lacking { member: usize },
-    #[error("member {member} cannot read where the tail may be logged, and no other one can be asked")]
+    #[error(
+        "where its tail may be logged member {member} has unreadable or damaged blocks, and no other one can be asked"
+    )]
     Log { member: usize },
     #[error(
         "the write pointer of member {member} is at block {wp_blocks}, too far ahead of a tail of {tail_blocks} blocks"
@@ -235,6 +237,23 @@ pub enum Refusal {
     Short { told_blocks: u64, tail_blocks: u64 },
     #[error("the tail is said to be at block {0}, which is beyond the end of the zone")]
     Beyond(u64),
+    #[error("there is data in it, but no record of its beginning")]
+    Unrecorded,
+}
+
+impl Refusal {
+    /// Whether it says that members contradict each other, so that one of them may not be as it was left.
+    pub fn accuses(&self) -> bool {
+        match self {
+            Refusal::Position { .. } | Refusal::Behind { .. } | Refusal::Ahead { .. } | Refusal::Beyond(_) => true,
+            Refusal::TooFew { .. }
+            | Refusal::Contradiction
+            | Refusal::Lacking { .. }
+            | Refusal::Log { .. }
+            | Refusal::Short { .. }
+            | Refusal::Unrecorded => false,
+        }
+    }
 }
 
 /// Where the zone ended: blocks of the logical zone that were complete and can be read back with
