@@ -409,7 +409,8 @@ impl Core {
             return Err(Refusal::Log { member });
         }
         for (member, wp) in wps.iter().enumerate() {
-            let Some(info) = view.info[member].filter(|info| wp.is_some() && info.state.is_active()) else {
+            let Some(info) = view.info[member].filter(|info| wp.is_some() && info.state != ZoneState::Empty)
+            else {
                 continue;
             };
             let epoch = view.record.epoch as u32;

@@ -245,13 +245,16 @@ impl Refusal {
     /// Whether it says that members contradict each other, so that one of them may not be as it was left.
     pub fn accuses(&self) -> bool {
         match self {
-            Refusal::Position { .. } | Refusal::Behind { .. } | Refusal::Ahead { .. } | Refusal::Beyond(_) => true,
+            Refusal::Position { .. }
+            | Refusal::Behind { .. }
+            | Refusal::Ahead { .. }
+            | Refusal::Beyond(_)
+            | Refusal::Unrecorded => true,
             Refusal::TooFew { .. }
             | Refusal::Contradiction
             | Refusal::Lacking { .. }
             | Refusal::Log { .. }
-            | Refusal::Short { .. }
-            | Refusal::Unrecorded => false,
+            | Refusal::Short { .. } => false,
         }
     }
 }

@@ -1,0 +1,271 @@
+//! Zones of which nobody can tell where they ended: they are offline and untouched, everything else works,
+//! and their data is there again when the member is that can tell.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod support;
+
+use engine::{
+    array::{Array, Drive, MemberState},
+    buf::{BLOCK, Buf},
+    device::{Command, ZonedDevice, Zones},
+    format::record::{Header, Origin, Record},
+    raid::policy::Policy,
+    runtime::Runtime,
+    zone::{Lba, ZoneIndex, ZoneState},
+};
+use sim::ssd::Fault;
+use std::rc::Rc;
+use support::{
+    array::{check, geometry, options, run, submit, wp, write, write_command},
+    rig::{Act, Rig},
+};
+
+const CHUNK: u64 = 4;
+const MEMBERS: usize = 4;
+/// Zones of a drive before those of the array.
+const META: u32 = 2;
+
+struct World {
+    runtime: Runtime,
+    rig: Rc<Rig>,
+    drives: Vec<Drive>,
+}
+
+impl World {
+    fn new(policy: Policy) -> (World, Array) {
+        let (runtime, rig) = (Runtime::new(), Rig::new());
+        let drives: Vec<_> = (0..MEMBERS).map(|_| rig.drive(&geometry(8, 240, 8))).collect();
+        let options = engine::array::CreateOptions { policy: Some(policy), ..options(CHUNK) };
+        let array = run(&runtime, Array::create(&runtime, options, drives.clone())).unwrap();
+        (World { runtime, rig, drives }, array)
+    }
+
+    /// Ends the process that runs the array.
+    fn end(&self, array: Array) {
+        drop(array);
+        self.runtime.clear();
+    }
+
+    fn without(&self, absent: &[usize]) -> Array {
+        let there = (0..MEMBERS).filter(|m| !absent.contains(m)).map(|m| self.drives[m].clone());
+        run(&self.runtime, Array::assemble(&self.runtime, there.collect())).unwrap()
+    }
+
+    /// Puts a new drive in the place of `member`; nothing is rebuilt yet.
+    fn replace(&mut self, array: &Array, member: usize) {
+        run(&self.runtime, array.fail(member)).unwrap();
+        self.drives[member] = self.rig.drive(&geometry(8, 240, 8));
+        run(&self.runtime, array.attach(member, self.drives[member].clone())).unwrap();
+    }
+
+    fn state(&self, array: &Array, zone: u32) -> ZoneState {
+        wp(&self.runtime, array, zone).0
+    }
+
+    fn check(&self, array: &Array, zone: u32, tail: u64) {
+        assert_eq!(wp(&self.runtime, array, zone).1, tail, "zone {zone}");
+        check(&self.runtime, array, zone, tail);
+    }
+
+    fn write(&self, array: &Array, zone: u32, at: u64, blocks: u64) {
+        write(&self.runtime, array, zone, at, blocks, true);
+    }
+
+    fn refused(&self, array: &Array, command: Command) -> bool {
+        run(&self.runtime, array.submit(command)).result.is_err()
+    }
+}
+
+#[test]
+fn what_was_acknowledged_waits_for_the_member_that_holds_it() {
+    for policy in Policy::ALL {
+        for blocks in [1, 2, 4, 8, 13, 50] {
+            let (mut world, array) = World::new(policy);
+            world.write(&array, 0, 0, blocks);
+            world.replace(&array, 1);
+            world.end(array);
+            // Member 1 lacks zone 0, and member 0 does not come back.
+            let array = world.without(&[0]);
+            let what = format!("{policy:?} {blocks}");
+            assert_eq!(world.state(&array, 0), ZoneState::Offline, "{what}");
+            let status = array.status();
+            assert_eq!(status.offline.len(), 1, "{what}: {:?}", status.offline);
+            assert_eq!((status.offline[0].zone, &status.offline[0].waits_for[..]), (ZoneIndex(0), &[0][..]));
+            let zone = Zones::One(ZoneIndex(0));
+            for command in [
+                Command::read(Lba(0), Buf::zeroed(BLOCK)),
+                write_command(&array, 0, 0, 1, true),
+                Command::Reset { zones: zone },
+                Command::Finish { zones: zone },
+                Command::Open { zones: zone, zrwa: false },
+            ] {
+                assert!(world.refused(&array, command.clone()), "{what}: {command:?}");
+            }
+            // Everything else works, also resets and finishes of all zones, and a rebuild gets through.
+            world.write(&array, 1, 0, 7);
+            submit(&world.runtime, &array, Command::Finish { zones: Zones::All });
+            assert_eq!(world.state(&array, 1), ZoneState::Full, "{what}");
+            check(&world.runtime, &array, 1, 7);
+            submit(&world.runtime, &array, Command::Reset { zones: Zones::All });
+            world.write(&array, 1, 0, 30);
+            world.write(&array, 2, 0, 9);
+            run(&world.runtime, array.rebuild(&|_| ())).unwrap();
+            world.end(array);
+            // Once more without it, and then it is back.
+            let array = world.without(&[0]);
+            assert_eq!(world.state(&array, 0), ZoneState::Offline, "{what}");
+            world.write(&array, 2, 9, 20);
+            world.end(array);
+            let array = world.without(&[]);
+            assert!(array.status().offline.is_empty(), "{what}");
+            world.check(&array, 0, blocks);
+            world.check(&array, 1, 30);
+            world.check(&array, 2, 29);
+            assert_eq!(array.status().members[0].state, MemberState::Rebuilding, "{what}");
+            world.write(&array, 0, blocks, 40);
+            run(&world.runtime, array.rebuild(&|_| ())).unwrap();
+            assert!(array.status().members.iter().all(|m| m.state == MemberState::Active), "{what}");
+            world.end(array);
+            for absent in 0..MEMBERS {
+                // Each is stale afterwards, so that only the last look is of a sound array: once is enough.
+                let array = world.without(&[absent]);
+                world.check(&array, 0, blocks + 40);
+                world.check(&array, 1, 30);
+                world.check(&array, 2, 29);
+                world.end(array);
+                break;
+            }
+        }
+    }
+}
+
+/// A member that comes back for a zone that waits for it is as stale as ever in all others, also after the
+/// zone has been decided.
+#[test]
+fn who_was_waited_for_is_stale_again_when_it_has_been_away_again() {
+    for policy in Policy::ALL {
+        let (mut world, array) = World::new(policy);
+        world.write(&array, 0, 0, 8);
+        world.replace(&array, 1);
+        world.end(array);
+        world.end(world.without(&[0]));
+        let array = world.without(&[]);
+        world.check(&array, 0, 8);
+        run(&world.runtime, array.rebuild(&|_| ())).unwrap();
+        world.end(array);
+        let array = world.without(&[0]);
+        world.write(&array, 0, 8, 30);
+        world.end(array);
+        let array = world.without(&[]);
+        assert_eq!(array.status().members[0].state, MemberState::Out, "{policy:?}");
+        world.check(&array, 0, 38);
+        world.end(array);
+    }
+}
+
+#[test]
+fn a_member_whose_zones_cannot_be_listed_is_done_without() {
+    for policy in Policy::ALL {
+        let (world, array) = World::new(policy);
+        world.write(&array, 0, 0, 20);
+        world.end(array);
+        world.rig.rule(|drive, command| match command {
+            Command::Report { count, .. } if drive == 1 && *count > 1 => Act::Fail,
+            _ => Act::Pass,
+        });
+        let array = world.without(&[]);
+        let member = &array.status().members[1];
+        assert_eq!(member.state, MemberState::Out);
+        assert!(member.note.contains("cannot be listed"), "{}", member.note);
+        world.check(&array, 0, 20);
+        world.write(&array, 0, 20, 20);
+        world.end(array);
+    }
+}
+
+/// Someone resets or finishes a zone of one member behind the array's back.
+#[test]
+fn a_zone_that_somebody_else_has_changed_is_done_without_and_rebuilt() {
+    for policy in Policy::ALL {
+        for (finish, end) in [(false, 100), (true, 100), (false, 720), (true, 31), (false, 150)] {
+            let (world, array) = World::new(policy);
+            for at in (0..end).step_by(30) {
+                world.write(&array, 0, at, 30.min(end - at));
+            }
+            world.write(&array, 1, 0, 50);
+            world.end(array);
+            for victim in 0..MEMBERS {
+                let what = format!("{policy:?}, finish {finish}, {end} blocks, member {victim}");
+                let zones = Zones::One(ZoneIndex(META));
+                let change = if finish { Command::Finish { zones } } else { Command::Reset { zones } };
+                let done = run(&world.runtime, world.drives[victim].device.submit(change));
+                assert_eq!(done.result, Ok(()), "{what}");
+                let array = world.without(&[]);
+                world.check(&array, 1, 50);
+                if world.state(&array, 0) == ZoneState::Offline {
+                    panic!("{what}: {:?}", array.status().offline);
+                }
+                let (state, tail) = wp(&world.runtime, &array, 0);
+                assert_eq!(tail, end, "{what}: {state:?}");
+                check(&world.runtime, &array, 0, end);
+                run(&world.runtime, array.rebuild(&|_| ())).unwrap();
+                world.end(array);
+            }
+        }
+    }
+}
+
+/// Flips a byte in each tail record that `chosen` takes, by drive; gives how many there were.
+fn flip_tail_records(world: &World, chosen: impl Fn(usize) -> bool) -> usize {
+    let mut flipped = 0;
+    let g = geometry(8, 240, 8);
+    for (number, drive) in world.drives.iter().enumerate().filter(|(number, _)| chosen(*number)) {
+        for lba in 0..g.zones as u64 * g.zone_size_blocks {
+            let done = run(&world.runtime, drive.device.submit(Command::read(Lba(lba), Buf::zeroed(BLOCK))));
+            let Some(header) = Header::read(&done.data).filter(|h| h.origin.lba == lba) else { continue };
+            let origin = Origin { lba, ..header.origin };
+            if matches!(Record::read(&done.data, origin), Ok((Record::Tail(_), _, _))) {
+                world.rig.damage(number, Fault::Corrupt { lba: Lba(lba), bit: 8 * 70 });
+                flipped += 1;
+            }
+        }
+        // Faults strike with the next command.
+        run(&world.runtime, drive.device.submit(Command::Flush));
+    }
+    flipped
+}
+
+#[test]
+fn a_damaged_tail_record_is_no_missing_one() {
+    for policy in [Policy::Zrwa, Policy::InPlace] {
+        for (blocks, absent) in [1u64, 6, 50, 75].into_iter().flat_map(|b| (0..=MEMBERS).map(move |m| (b, m))) {
+            let (world, array) = World::new(policy);
+            world.write(&array, 1, 0, 24);
+            world.write(&array, 0, 0, blocks);
+            world.end(array);
+            assert!(flip_tail_records(&world, |_| true) > 0);
+            // Whoever is missing: no tail is shorter, and no zone is reset; which cannot be told is offline.
+            let absent: Vec<usize> = Some(absent).filter(|m| *m < MEMBERS).into_iter().collect();
+            let array = world.without(&absent);
+            for (zone, blocks) in [(0, blocks), (1, 24)] {
+                let what = format!("{policy:?}, {blocks} blocks, without {absent:?}");
+                match wp(&world.runtime, &array, zone) {
+                    (ZoneState::Offline, _) => {}
+                    (_, tail) => assert_eq!(tail, blocks, "{what}"),
+                }
+            }
+            world.end(array);
+        }
+        // One of two copies is enough.
+        for victim in 0..MEMBERS {
+            let (world, array) = World::new(policy);
+            world.write(&array, 0, 0, 6);
+            world.end(array);
+            flip_tail_records(&world, |number| number == victim);
+            let array = world.without(&[]);
+            world.check(&array, 0, 6);
+            world.end(array);
+        }
+    }
+}
