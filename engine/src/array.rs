@@ -856,7 +856,10 @@ impl Core {
         let decided: Vec<(u32, u64)> = {
             let (zones, offline) = (self.zones.borrow(), self.offline.borrow());
             let waited = (0..).zip(zones.iter()).filter(|(_, record)| record.waits != 0);
-            waited.filter(|(zone, _)| !offline.contains_key(zone)).map(|(z, record)| (z, record.epoch)).collect()
+            waited
+                .filter(|(zone, _)| !offline.contains_key(zone))
+                .map(|(z, record)| (z, record.epoch))
+                .collect()
         };
         for (zone, epoch) in decided {
             self.zones.borrow_mut()[zone as usize].waits = 0;

@@ -8,7 +8,7 @@ use crate::{
 };
 use anyhow::{Context, Result, ensure};
 use engine::{
-    array::{ArrayStatus, MemberState},
+    array::{self, ArrayStatus, MemberState},
     buf::BLOCK,
     device::{Command, Geometry},
     zone::{ZoneIndex, ZoneInfo, ZoneState},
@@ -65,7 +65,17 @@ pub struct Status {
     pub link: Option<String>,
     /// The rebuild that is going on.
     pub rebuild: Option<Rebuild>,
+    /// Zones of which nobody can tell where they ended. Everything else works.
+    pub offline_zones: Vec<OfflineZone>,
     pub members: Vec<StatusMember>,
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+pub struct OfflineZone {
+    pub zone: u32,
+    pub reason: String,
+    /// Roles of members that are away and may know.
+    pub waits_for: Vec<u32>,
 }
 
 #[derive(Clone, Serialize, Deserialize)]
@@ -106,6 +116,9 @@ impl Status {
         let (state, status, action) = if array.failed {
             let status = "too many members are out; nothing can be read or written".to_string();
             (State::Unusable, status, Some("bring the missing members back".to_string()))
+        } else if !array.offline.is_empty() {
+            let (status, action) = doubt(array);
+            (State::Degraded, status, action)
         } else if let Some(role) = out {
             let why = &array.members[role].note;
             let why = if why.is_empty() { String::new() } else { format!(" ({why})") };
@@ -148,6 +161,7 @@ impl Status {
             block_device: None,
             link: None,
             rebuild: None,
+            offline_zones: array.offline.iter().map(offline_zone).collect(),
             members: members.collect(),
         }
     }
@@ -192,8 +206,33 @@ impl Status {
             block_device: None,
             link: None,
             rebuild: None,
+            offline_zones: Vec::new(),
             members,
         }
+    }
+}
+
+/// What is wrong with an array that has zones in doubt, and what to do.
+fn doubt(array: &ArrayStatus) -> (String, Option<String>) {
+    let count = array.offline.len();
+    let zones = if count == 1 { "1 zone is".to_string() } else { format!("{count} zones are") };
+    let mut waited: Vec<usize> = array.offline.iter().flat_map(|zone| zone.waits_for.clone()).collect();
+    waited.sort_unstable();
+    waited.dedup();
+    let roles: Vec<String> = waited.iter().map(usize::to_string).collect();
+    let members = if roles.len() == 1 { "member" } else { "members" };
+    let action = (!roles.is_empty()).then(|| {
+        let roles = roles.join(", ");
+        format!("start it with {members} {roles} again: do not replace what the zones' data may be on alone")
+    });
+    (format!("{zones} offline: nobody can tell where the data there ends; all others work"), action)
+}
+
+fn offline_zone(zone: &array::OfflineZone) -> OfflineZone {
+    OfflineZone {
+        zone: zone.zone.0,
+        reason: zone.refusal.to_string(),
+        waits_for: zone.waits_for.iter().map(|role| *role as u32).collect(),
     }
 }
 

@@ -239,7 +239,8 @@ fn flip_tail_records(world: &World, chosen: impl Fn(usize) -> bool) -> usize {
 #[test]
 fn a_damaged_tail_record_is_no_missing_one() {
     for policy in [Policy::Zrwa, Policy::InPlace] {
-        for (blocks, absent) in [1u64, 6, 50, 75].into_iter().flat_map(|b| (0..=MEMBERS).map(move |m| (b, m))) {
+        for (blocks, absent) in [1u64, 6, 50, 75].into_iter().flat_map(|b| (0..=MEMBERS).map(move |m| (b, m)))
+        {
             let (world, array) = World::new(policy);
             world.write(&array, 1, 0, 24);
             world.write(&array, 0, 0, blocks);

@@ -298,6 +298,7 @@ fn every_kind_of_record_is_documented_and_no_other_is_known() {
         (Record::Rebuilt { zone: 0, epoch: 0, members: 0 }, "rebuilt"),
         (Record::Parity(parity(1)), "parity"),
         (Record::Tail(tail(1)), "tail"),
+        (Record::Decided { zone: 0, epoch: 0 }, "decided"),
     ];
     assert_eq!(names[0], (1, "checkpoint"));
     assert_eq!(names.len(), coded.len() + 1);
@@ -364,6 +365,8 @@ fn every_field_is_where_the_document_puts_it() {
     let mut rest = &bytes[..];
     take_tail(&mut rest, 5);
     assert!(rest.is_empty());
+    let record = Record::Decided { zone: u32_of(1), epoch: u64_of(3) };
+    check_payload(&record, 11, "Decided", &[("zone", &a), ("epoch", &c)]);
 }
 
 #[test]
@@ -372,8 +375,15 @@ fn a_checkpoint_has_the_documented_parts_in_their_order() {
         generation: u64_of(1),
         superblock: superblock(),
         zones: vec![
-            ZoneRecord { epoch: u64_of(2), resetting: true, finished: None, lost: u32_of(3) },
-            ZoneRecord { epoch: u64_of(4), resetting: false, finished: Some(u64_of(5)), lost: u32_of(6) },
+            ZoneRecord { epoch: u64_of(2), resetting: true, lost: u32_of(3), ..ZoneRecord::default() },
+            ZoneRecord {
+                epoch: u64_of(4),
+                resetting: false,
+                finished: Some(u64_of(5)),
+                lost: u32_of(6),
+                waits: u32_of(7),
+                since: u64_of(8),
+            },
         ],
         burned: vec![burned(5)],
         parity: vec![parity(1), parity(2), parity(3)],
@@ -400,13 +410,15 @@ fn a_checkpoint_has_the_documented_parts_in_their_order() {
                 take(&mut rest, "Checkpoint counts", &expected);
             }
             "zone record" => {
-                let zones = [(2, u64::MAX, 3, 1u32), (4, u64_of(5), 6, 0)];
-                for (epoch, finished, lost, flags) in zones {
-                    let expected: [(&str, &[u8]); 4] = [
+                let zones = [(2, u64::MAX, 3, 1u32, 0, 0), (4, u64_of(5), 6, 0, u32_of(7), u64_of(8))];
+                for (epoch, finished, lost, flags, waits, since) in zones {
+                    let expected: [(&str, &[u8]); 6] = [
                         ("epoch", &u64_of(epoch).to_le_bytes()),
                         ("finished", &finished.to_le_bytes()),
                         ("lost", &u32_of(lost).to_le_bytes()),
                         ("flags", &flags.to_le_bytes()),
+                        ("waits", &waits.to_le_bytes()),
+                        ("since", &since.to_le_bytes()),
                     ];
                     take(&mut rest, "Zone record", &expected);
                 }

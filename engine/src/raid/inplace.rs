@@ -766,6 +766,16 @@ mod tests {
                 continue;
             }
             for plans in flights(layout, rules, complete, complete) {
+                // The window: write pointers have passed complete rows, as far as the plans need it.
+                let begun = plans[plans.len() - 1].div_ceil(layout.stripe_blocks());
+                let passed = begun.saturating_sub(layout.distance);
+                if passed > complete / layout.stripe_blocks() {
+                    continue;
+                }
+                let mut evidence = evidence.clone();
+                for seen in evidence.members.iter_mut().flatten() {
+                    seen.wp_blocks = seen.wp_blocks.max(passed * layout.chunk_blocks);
+                }
                 let all: Vec<_> = plans.windows(2).flat_map(|p| landings(layout, p[0], p[1])).collect();
                 let stripe_of = |at: usize| {
                     let mut count = 0;

@@ -439,9 +439,9 @@ impl Core {
         let in_doubt = |zone: u32, epoch: u64| offline.contains(&zone) && is_present(zone, epoch);
         // A part that is to be written anew has no blocks in other places.
         let is_lost = |b: &Burned| self.zones.borrow()[b.zone as usize].lost & (1 << b.member) != 0;
-        self.burned.borrow_mut().retain(|b| {
-            in_doubt(b.zone, b.epoch) || of_zone(b.zone, b.epoch).is_some() && !is_lost(b)
-        });
+        self.burned
+            .borrow_mut()
+            .retain(|b| in_doubt(b.zone, b.epoch) || of_zone(b.zone, b.epoch).is_some() && !is_lost(b));
         for (member, place) in self.members.iter().enumerate() {
             let Some(log) = &*place.log.borrow() else { continue };
             let mut live = log.live.borrow_mut();

@@ -194,6 +194,9 @@ fn inspect(output: Output, name: &ArrayName) -> Result<Status> {
     })
 }
 
+/// Offline zones that are named on the terminal.
+const MOST_OFFLINE: usize = 10;
+
 fn status_text(status: &Status) -> String {
     let mut text = format!("  array: {}\n", status.name);
     text += &format!("   uuid: {}\n  state: {}\n status: {}\n", status.uuid, status.state, status.status);
@@ -215,6 +218,20 @@ fn status_text(status: &Status) -> String {
             (None, _) => "none".to_string(),
         };
         text += &format!(" device: {device}, by process {pid}\n");
+    }
+    if !status.offline_zones.is_empty() {
+        text += "offline:\n";
+        let mut rows = vec![["ZONE", "WAITS FOR", "REASON"].map(String::from).to_vec()];
+        rows.extend(status.offline_zones.iter().take(MOST_OFFLINE).map(|zone| {
+            let roles: Vec<String> = zone.waits_for.iter().map(|role| format!("member {role}")).collect();
+            let roles = if roles.is_empty() { "-".to_string() } else { roles.join(", ") };
+            vec![zone.zone.to_string(), roles, zone.reason.clone()]
+        }));
+        text += &table(&rows);
+        if status.offline_zones.len() > MOST_OFFLINE {
+            text +=
+                &format!("and {} more (--json names them all)\n", status.offline_zones.len() - MOST_OFFLINE);
+        }
     }
     text += "members:\n";
     let mut rows = vec![["ROLE", "DRIVE", "STATE", "READ", "WRITE", "NOTE"].map(String::from).to_vec()];
