@@ -13,7 +13,7 @@ use crate::{
         Uuid,
         oob::OOB_BYTES,
         record::{Burned, Record, ZoneRecord},
-        superblock::{NAME_BYTES, Superblock, SuperblockMember},
+        superblock::{AGGREGATES, CHUNK_BLOCKS, MEMBERS, NAME_BYTES, Superblock, SuperblockMember},
     },
     raid::{
         Canary, Consistency, LogStep,
@@ -22,7 +22,7 @@ use crate::{
         log,
         metalog::{Live, META_ZONES, MetaLog, checkpoint_blocks, log_blocks},
         policy::Policy,
-        recover::{AGGREGATES, Candidate, Verdict, ZoneView, decide_members, prepare, scan},
+        recover::{Candidate, Verdict, ZoneView, decide_members, prepare, scan},
         zrwa::Refusal,
     },
     runtime::{Gate, Runtime},
@@ -951,11 +951,12 @@ fn plan(
     if options.name.is_empty() || options.name.len() > NAME_BYTES {
         return fail(format!("an array's name has 1 to {NAME_BYTES} bytes"));
     }
-    if !(3..=32).contains(&drives.len()) {
-        return fail(format!("RAID-5 takes 3 to 32 drives, not {}", drives.len()));
+    if !MEMBERS.contains(&(drives.len() as u64)) {
+        let (fewest, most) = (MEMBERS.start(), MEMBERS.end());
+        return fail(format!("RAID-5 takes {fewest} to {most} drives, not {}", drives.len()));
     }
     let chunk = options.chunk_blocks;
-    if !chunk.is_power_of_two() || !(2..=4096).contains(&chunk) {
+    if !chunk.is_power_of_two() || !CHUNK_BLOCKS.contains(&chunk) {
         return fail("the chunk size must be a power of two from 8 KiB to 16 MiB".into());
     }
     let distance = match policy {
@@ -992,7 +993,8 @@ fn plan(
         floor: 1,
         chunk_blocks: chunk as u32,
         rows,
-        distance: distance as u32,
+        // There are no rows further ahead.
+        distance: distance.min(rows) as u32,
         zone_size_blocks: options.zone_size_blocks.unwrap_or(capacity.next_power_of_two()),
         zones,
         max_active: active,
@@ -1017,6 +1019,7 @@ fn plan(
         Policy::Zrwa | Policy::InPlace => checkpoint_blocks(&superblock),
     };
     superblock.log_blocks = log_blocks.min(u32::MAX as u64) as u32;
+    superblock.check().map_err(|absurd| ArrayError(format!("there can be no such array: {absurd}")))?;
     for drive in drives {
         check_drive(&drive.name, &*drive.device, &superblock)?;
     }

@@ -27,6 +27,13 @@
 
 use crate::device::{Geometry, Status, Zrwa};
 
+/// Most zones of a device. A drive or a superblock that speaks of more is not believed: memory is taken for
+/// every zone.
+pub const MOST_ZONES: u32 = 1 << 20;
+
+/// Most blocks of a device: as many bytes as the operating system can count.
+pub const MOST_BLOCKS: u64 = (1 << 63) / crate::buf::BLOCK as u64;
+
 /// A logical block address: blocks of [`crate::buf::BLOCK`] bytes from the start of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Lba(pub u64);

@@ -1,4 +1,4 @@
-# Arrays of drives with metadata per block, other ZRWAs, odd capacities and blocks of 512 bytes.
+# Arrays of drives with metadata per block, other ZRWAs, odd capacities; blocks of 512 bytes are refused.
 # guest: --drives 4:metadata=64,size=256M
 # guest: --drives 3:size=256M,capacity=19M,zrwa=512K,granularity=32K,open=8,active=10
 # guest: --drives 3:lba=512,size=256M,zone=16M,capacity=15M
@@ -30,4 +30,8 @@ lives() {
 
 lives 64K 0 1 2 3
 lives 64K 4 5 6
-lives 128K 7 8 9
+
+step "blocks of 512 bytes, of which QEMU's drives do not promise to write eight whole or not at all"
+if zoneraid create --yes small $(drives 7 8 9) 2>/run/said; then fail "drives that tear blocks were taken"; fi
+cat /run/said
+grep -F "$(drive 7)" /run/said | grep -F "blocks of 512 bytes" | grep -F "whole or not at all" || fail "not said by name"

@@ -5,7 +5,7 @@ mod support;
 
 use std::{
     fs,
-    io::{Seek, SeekFrom, Write},
+    io::{Read, Seek, SeekFrom, Write},
     process::Stdio,
     time::{Duration, Instant},
 };
@@ -272,6 +272,46 @@ fn files_that_are_no_drives_and_damaged_ones_are_refused() {
     let status = place.run(&["status", "drives"]);
     assert_eq!(status.code, 1, "{}", status.stderr);
     assert!(status.stderr.contains("drive1.img"), "{}", status.stderr);
+}
+
+/// Overwrites the first bytes of every record in a drive's image.
+fn lose_metadata(path: &std::path::Path, with: &[u8]) {
+    let mut image = fs::File::options().read(true).write(true).open(path).unwrap();
+    let mut block = [0; 4096];
+    let mut records = 0;
+    for at in (0..).step_by(4096) {
+        image.seek(SeekFrom::Start(at)).unwrap();
+        if image.read_exact(&mut block).is_err() {
+            break;
+        }
+        if block.starts_with(b"zoneraid") {
+            image.seek(SeekFrom::Start(at)).unwrap();
+            image.write_all(with).unwrap();
+            records += 1;
+        }
+    }
+    assert!(records > 0);
+}
+
+#[test]
+fn a_drive_whose_metadata_is_lost_is_not_called_blank() {
+    let place = Place::with_array(6);
+    lose_metadata(&place.path(&drive("drives", 1)), b"somebody");
+    let examined = place.json(&["examine", &drive("drives", 1)]);
+    let error = examined["superblock_error"].as_str().unwrap();
+    assert!(error.contains("holds something else"), "{error}");
+    let listed = place.json(&["list", "drives"]);
+    assert_eq!(listed["blank"].as_array().unwrap().len(), 1, "{listed}");
+    assert!(listed["unreadable"].to_string().contains("holds something else"), "{listed}");
+    let status = place.run(&["status", "drives"]);
+    assert_eq!(status.code, 1, "{}", status.stderr);
+    assert!(status.stderr.contains("drive1.img") || status.stdout.windows(10).any(|w| w == b"drive1.img"));
+
+    // Its checksum does not count if it is not right.
+    lose_metadata(&place.path(&drive("drives", 2)), b"zoneraid\x09\0");
+    let examined = place.json(&["examine", &drive("drives", 2)]);
+    let error = examined["superblock_error"].as_str().unwrap();
+    assert!(error.contains("metadata is damaged"), "{error}");
 }
 
 #[test]

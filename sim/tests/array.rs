@@ -5,7 +5,7 @@
 mod support;
 
 use engine::{
-    array::{Array, CreateOptions, Drive, MemberState, Tails, examine},
+    array::{Array, CreateOptions, Drive, Examined, MemberState, Tails, examine},
     buf::{BLOCK, Buf},
     device::{Command, Geometry, Status, ZonedDevice, Zones, Zrwa},
     format::{
@@ -173,11 +173,11 @@ fn drives_that_do_not_belong_together_are_refused_by_name() {
     assert!(array.status().members[0].note.contains("stale"), "{}", array.status().members[0].note);
 }
 
-/// Starts the other metadata zone of a member with a checkpoint that says something else.
-fn rewrite(drive: &Drive, change: impl FnOnce(&mut Superblock)) {
+/// Starts the other metadata zone of a member than the one that was `found` with a checkpoint that says
+/// something else.
+fn rewrite(drive: &Drive, found: &Examined, change: impl FnOnce(&mut Superblock)) {
     let runtime = Runtime::new();
-    let found = run(&runtime, examine(&runtime, drive)).unwrap();
-    let mut superblock = found.superblock;
+    let mut superblock = found.superblock.clone();
     change(&mut superblock);
     let zone = ZoneIndex(found.generation as u32 % 2);
     let lba = drive.device.geometry().start(zone);
@@ -217,27 +217,23 @@ fn features_from_the_future_are_refused_and_nothing_is_written() {
     let array = run(&runtime, Array::create(&runtime, options(8), all.clone())).unwrap();
     write(&runtime, &array, 0, 0, 9, true);
     runtime.clear();
+    let found = run(&runtime, examine(&runtime, &all[0])).unwrap();
     for change in
         [|s: &mut Superblock| s.incompatible = 1 << 7, |s: &mut Superblock| s.read_only_compatible = 2]
     {
-        let event = run(&runtime, examine(&runtime, &all[0])).unwrap().superblock.event;
-        rewrite(&all[0], |superblock| {
+        rewrite(&all[0], &found, |superblock| {
             change(superblock);
-            superblock.event = event + 1;
+            superblock.event += 1;
         });
         let before: Vec<_> = all.iter().map(content).collect();
         let runtime = Runtime::new();
         let refused = run(&runtime, Array::assemble(&runtime, all.clone())).map(|_| ()).unwrap_err().0;
         assert!(refused.contains("does not know"), "{refused}");
         assert!(before == all.iter().map(content).collect::<Vec<_>>());
-        rewrite(&all[0], |superblock| {
-            (superblock.incompatible, superblock.read_only_compatible) = (0, 0);
-            superblock.event = event + 2;
-        });
     }
     let runtime = Runtime::new();
     // Features that old code may ignore are no reason to refuse.
-    rewrite(&all[0], |superblock| superblock.compatible = 1);
+    rewrite(&all[0], &found, |superblock| superblock.compatible = 1);
     let array = run(&runtime, Array::assemble(&runtime, all)).unwrap();
     check(&runtime, &array, 0, 9);
 }
@@ -383,7 +379,8 @@ fn a_superblock_from_an_assembly_that_came_to_nothing_does_not_count() {
     let all = drives(4);
     run(&runtime, Array::create(&runtime, options(8), all.clone())).unwrap();
     runtime.clear();
-    rewrite(&all[1], |superblock| {
+    let found = run(&runtime, examine(&runtime, &all[1])).unwrap();
+    rewrite(&all[1], &found, |superblock| {
         superblock.event += 50;
         superblock.members[0].active = false;
     });

@@ -27,33 +27,37 @@ impl Encoder {
     }
 }
 
-/// Takes fields off a byte string; `None` once it is too short.
+/// There are fewer bytes than a field has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooShort;
+
+/// Takes fields off a byte string.
 pub struct Decoder<'a>(pub &'a [u8]);
 
 impl<'a> Decoder<'a> {
-    pub fn bytes(&mut self, len: usize) -> Option<&'a [u8]> {
-        let (head, rest) = self.0.split_at_checked(len)?;
+    pub fn bytes(&mut self, len: usize) -> Result<&'a [u8], TooShort> {
+        let (head, rest) = self.0.split_at_checked(len).ok_or(TooShort)?;
         self.0 = rest;
-        Some(head)
+        Ok(head)
     }
 
-    pub fn array<const LEN: usize>(&mut self) -> Option<[u8; LEN]> {
-        self.bytes(LEN)?.try_into().ok()
+    pub fn array<const LEN: usize>(&mut self) -> Result<[u8; LEN], TooShort> {
+        self.bytes(LEN)?.try_into().map_err(|_| TooShort)
     }
 
-    pub fn u8(&mut self) -> Option<u8> {
-        Some(self.array::<1>()?[0])
+    pub fn u8(&mut self) -> Result<u8, TooShort> {
+        Ok(self.array::<1>()?[0])
     }
 
-    pub fn u16(&mut self) -> Option<u16> {
-        Some(u16::from_le_bytes(self.array()?))
+    pub fn u16(&mut self) -> Result<u16, TooShort> {
+        Ok(u16::from_le_bytes(self.array()?))
     }
 
-    pub fn u32(&mut self) -> Option<u32> {
-        Some(u32::from_le_bytes(self.array()?))
+    pub fn u32(&mut self) -> Result<u32, TooShort> {
+        Ok(u32::from_le_bytes(self.array()?))
     }
 
-    pub fn u64(&mut self) -> Option<u64> {
-        Some(u64::from_le_bytes(self.array()?))
+    pub fn u64(&mut self) -> Result<u64, TooShort> {
+        Ok(u64::from_le_bytes(self.array()?))
     }
 }

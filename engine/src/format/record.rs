@@ -6,8 +6,8 @@
 
 use super::{
     Uuid, VERSION,
-    codec::{Decoder, Encoder},
-    superblock::Superblock,
+    codec::{Decoder, Encoder, TooShort},
+    superblock::{Absurd, MOST_NUMBER, Superblock, expect},
 };
 use crate::buf::{BLOCK, Buf};
 
@@ -136,6 +136,10 @@ pub enum Record {
 
 /// Bytes of a zone in a checkpoint.
 pub const ZONE_BYTES: usize = 40;
+const TAIL_BYTES: usize = 24;
+const BURNED_BYTES: usize = 32;
+/// Without the data.
+const PARITY_BYTES: usize = 32;
 const NOT_FINISHED: u64 = u64::MAX;
 
 impl Record {
@@ -177,8 +181,8 @@ impl Record {
         }
     }
 
-    fn decode(kind: u16, from: &mut Decoder<'_>) -> Option<Record> {
-        Some(match kind {
+    fn decode(kind: u16, from: &mut Decoder<'_>) -> Result<Record, Unreadable> {
+        Ok(match kind {
             1 => Record::Checkpoint(Box::new(Checkpoint::decode(from)?)),
             2 => Record::Superblock(Box::new(Superblock::decode(from)?)),
             3 => Record::Reset { first: from.u32()?, count: from.u32()? },
@@ -197,8 +201,42 @@ impl Record {
                 let (zone, _) = (from.u32()?, from.u32()?);
                 Record::Decided { zone, epoch: from.u64()? }
             }
-            _ => return None,
+            _ => return Err(Unreadable::Damaged),
         })
+    }
+
+    /// Whether the record can be one of the array that `of` describes.
+    ///
+    /// # Errors
+    /// The first field that makes no sense there.
+    pub fn check(&self, sequence: u64, of: &Superblock) -> Result<(), Absurd> {
+        expect(sequence <= MOST_NUMBER, "sequence", sequence)?;
+        let zone_exists = |zone: u32| expect(zone < of.zones, "zone", zone);
+        match self {
+            Record::Checkpoint(checkpoint) => {
+                expect(checkpoint.superblock.event <= sequence, "event", checkpoint.superblock.event)?;
+                checkpoint.check(of)
+            }
+            Record::Superblock(superblock) => {
+                expect(superblock.event <= sequence, "event", superblock.event)?;
+                superblock.agree(of)
+            }
+            Record::Reset { first, count } | Record::ResetDone { first, count, .. } => {
+                zone_exists(*first)?;
+                expect(*count <= of.zones - first, "count", *count)
+            }
+            Record::Finish { zone, tail_blocks, .. } => {
+                zone_exists(*zone)?;
+                expect(*tail_blocks <= of.layout().capacity_blocks(), "tail", *tail_blocks)
+            }
+            Record::Rebuilt { zone, members, .. } => {
+                zone_exists(*zone)?;
+                expect(of.are_members(*members), "members", *members)
+            }
+            Record::Parity(parity) => parity.check(of),
+            Record::Tail(tail) => tail.check(of),
+            Record::Decided { zone, .. } => zone_exists(*zone),
+        }
     }
 
     /// The record as whole blocks, to be written at `origin.lba` of the member.
@@ -233,9 +271,8 @@ impl Record {
             return Err(Unreadable::NoRecord);
         }
         let len = HEADER_BYTES + header.payload_bytes as usize;
-        let mut covered = bytes.get(..len).ok_or(Unreadable::Damaged)?.to_vec();
-        covered[CRC_AT..CRC_AT + 4].fill(0);
-        if crc32c::crc32c(&covered) != header.crc {
+        let covered = bytes.get(..len).ok_or(Unreadable::Damaged)?;
+        if checksum(covered) != header.crc {
             return Err(Unreadable::Damaged);
         }
         // In every version the header looks like this, and the checksum covers as much.
@@ -246,7 +283,7 @@ impl Record {
             return Err(Unreadable::Foreign(header.origin));
         }
         let mut payload = Decoder(&covered[HEADER_BYTES..]);
-        let record = Record::decode(header.kind, &mut payload).ok_or(Unreadable::Damaged)?;
+        let record = Record::decode(header.kind, &mut payload)?;
         // A payload of another length has another layout.
         if !payload.0.is_empty() {
             return Err(Unreadable::Damaged);
@@ -256,6 +293,13 @@ impl Record {
 }
 
 const CRC_AT: usize = 52;
+
+/// The checksum of header and payload, with zeros in its own place.
+fn checksum(covered: &[u8]) -> u32 {
+    let crc = crc32c::crc32c(&covered[..CRC_AT]);
+    let crc = crc32c::crc32c_append(crc, &[0; 4]);
+    crc32c::crc32c_append(crc, &covered[CRC_AT + 4..])
+}
 
 /// The header of a record, nothing checked but the magic.
 #[derive(Clone, Copy, Debug)]
@@ -276,13 +320,14 @@ impl Header {
 
     pub fn read(bytes: &[u8]) -> Option<Header> {
         let mut from = Decoder(bytes);
-        if from.array()? != MAGIC {
-            return None;
-        }
+        (from.array() == Ok(MAGIC)).then(|| Header::fields(&mut from))?.ok()
+    }
+
+    fn fields(from: &mut Decoder<'_>) -> Result<Header, TooShort> {
         let (version, kind, payload_bytes) = (from.u16()?, from.u16()?, from.u32()?);
         let array = Uuid(from.array()?);
         let (sequence, lba, member, crc) = (from.u64()?, from.u64()?, from.u32()?, from.u32()?);
-        Some(Header { version, kind, payload_bytes, origin: Origin { array, member, lba }, sequence, crc })
+        Ok(Header { version, kind, payload_bytes, origin: Origin { array, member, lba }, sequence, crc })
     }
 }
 
@@ -297,6 +342,22 @@ pub enum Unreadable {
     Foreign(Origin),
     /// A record, but torn or changed.
     Damaged,
+    /// A superblock with features (bits) that this code does not know: other fields may mean something else.
+    Features(u64),
+    /// A record as it was written, which makes no sense.
+    Absurd(Absurd),
+}
+
+impl From<TooShort> for Unreadable {
+    fn from(_: TooShort) -> Unreadable {
+        Unreadable::Damaged
+    }
+}
+
+impl From<Absurd> for Unreadable {
+    fn from(absurd: Absurd) -> Unreadable {
+        Unreadable::Absurd(absurd)
+    }
 }
 
 impl Checkpoint {
@@ -321,25 +382,50 @@ impl Checkpoint {
         }
     }
 
-    fn decode(from: &mut Decoder<'_>) -> Option<Checkpoint> {
+    fn decode(from: &mut Decoder<'_>) -> Result<Checkpoint, Unreadable> {
         let generation = from.u64()?;
         let superblock = Superblock::decode(from)?;
         let (zones, parity, tails, burned) = (from.u32()?, from.u32()?, from.u32()?, from.u32()?);
-        if from.0.len() < zones as usize * ZONE_BYTES {
-            return None;
+        expect(zones == superblock.zones, "zone records", zones)?;
+        let mut room = from.0.len() as u64;
+        let counts = [
+            ("zone records", zones, ZONE_BYTES),
+            ("tails", tails, TAIL_BYTES),
+            ("burned", burned, BURNED_BYTES),
+            ("parities", parity, PARITY_BYTES),
+        ];
+        for (field, count, bytes) in counts {
+            let taken = count as u64 * bytes as u64;
+            expect(taken <= room, field, count)?;
+            room -= taken;
         }
         let zones = (0..zones)
             .map(|_| {
                 let (epoch, finished, lost) = (from.u64()?, from.u64()?, from.u32()?);
                 let finished = (finished != NOT_FINISHED).then_some(finished);
                 let (resetting, waits, _) = (from.u32()? & 1 != 0, from.u32()?, from.u32()?);
-                Some(ZoneRecord { epoch, resetting, finished, lost, waits, since: from.u64()? })
+                Ok(ZoneRecord { epoch, resetting, finished, lost, waits, since: from.u64()? })
             })
-            .collect::<Option<_>>()?;
-        let tails = (0..tails).map(|_| TailRecord::decode(from)).collect::<Option<_>>()?;
-        let burned = (0..burned).map(|_| Burned::decode(from)).collect::<Option<_>>()?;
-        let parity = (0..parity).map(|_| ParityRecord::decode(from)).collect::<Option<_>>()?;
-        Some(Checkpoint { generation, superblock, zones, burned, parity, tails })
+            .collect::<Result<_, TooShort>>()?;
+        let tails = (0..tails).map(|_| TailRecord::decode(from)).collect::<Result<_, TooShort>>()?;
+        let burned = (0..burned).map(|_| Burned::decode(from)).collect::<Result<_, TooShort>>()?;
+        let parity = (0..parity).map(|_| ParityRecord::decode(from)).collect::<Result<_, Unreadable>>()?;
+        Ok(Checkpoint { generation, superblock, zones, burned, parity, tails })
+    }
+
+    fn check(&self, of: &Superblock) -> Result<(), Absurd> {
+        expect((1..=MOST_NUMBER).contains(&self.generation), "generation", self.generation)?;
+        self.superblock.agree(of)?;
+        let capacity_blocks = of.layout().capacity_blocks();
+        for zone in &self.zones {
+            let finished = zone.finished.unwrap_or(0);
+            expect(finished <= capacity_blocks, "finished", finished)?;
+            expect(of.are_members(zone.lost), "lost", zone.lost)?;
+            expect(of.are_members(zone.waits), "waits", zone.waits)?;
+        }
+        self.tails.iter().try_for_each(|tail| tail.check(of))?;
+        self.burned.iter().try_for_each(|burned| burned.check(of))?;
+        self.parity.iter().try_for_each(|parity| parity.check(of))
     }
 }
 
@@ -348,9 +434,16 @@ impl Burned {
         out.u32(self.zone).u32(self.member).u64(self.epoch).u64(self.from).u64(self.to);
     }
 
-    fn decode(from: &mut Decoder<'_>) -> Option<Burned> {
+    fn decode(from: &mut Decoder<'_>) -> Result<Burned, TooShort> {
         let (zone, member, epoch) = (from.u32()?, from.u32()?, from.u64()?);
-        Some(Burned { zone, member, epoch, from: from.u64()?, to: from.u64()? })
+        Ok(Burned { zone, member, epoch, from: from.u64()?, to: from.u64()? })
+    }
+
+    fn check(&self, of: &Superblock) -> Result<(), Absurd> {
+        expect(self.zone < of.zones, "zone of burned", self.zone)?;
+        expect((self.member as usize) < of.members.len(), "member of burned", self.member)?;
+        expect(self.to <= of.rows * of.chunk_blocks as u64, "to", self.to)?;
+        expect(self.from <= self.to, "from", self.from)
     }
 }
 
@@ -360,13 +453,13 @@ impl ParityRecord {
         out.u32(self.from).u32(self.data.len() as u32).bytes(&self.data);
     }
 
-    fn decode(from: &mut Decoder<'_>) -> Option<ParityRecord> {
+    fn decode(from: &mut Decoder<'_>) -> Result<ParityRecord, Unreadable> {
         let (zone, index, epoch, stripe) = (from.u32()?, from.u32()?, from.u64()?, from.u64()?);
         let (first, len) = (from.u32()?, from.u32()?);
         if !(len as usize).is_multiple_of(BLOCK) {
-            return None;
+            return Err(Unreadable::Damaged);
         }
-        Some(ParityRecord {
+        Ok(ParityRecord {
             zone,
             epoch,
             stripe,
@@ -375,6 +468,16 @@ impl ParityRecord {
             data: Buf::copy_of(from.bytes(len as usize)?),
         })
     }
+
+    fn check(&self, of: &Superblock) -> Result<(), Absurd> {
+        expect(self.zone < of.zones, "zone of parity", self.zone)?;
+        let index = self.index as u64;
+        expect(self.index == RELOCATED || index < of.layout().data_chunks(), "index", index)?;
+        expect(self.stripe < of.rows, "stripe", self.stripe)?;
+        let (from, chunk) = (self.from as u64, of.chunk_blocks as u64);
+        expect(from < chunk, "from", from)?;
+        expect(self.data.blocks() <= chunk - from, "data bytes", self.data.len() as u64)
+    }
 }
 
 impl TailRecord {
@@ -382,9 +485,14 @@ impl TailRecord {
         out.u32(self.zone).u32(self.generation).u64(self.epoch).u64(self.tail_blocks);
     }
 
-    fn decode(from: &mut Decoder<'_>) -> Option<TailRecord> {
+    fn decode(from: &mut Decoder<'_>) -> Result<TailRecord, TooShort> {
         let (zone, generation) = (from.u32()?, from.u32()?);
-        Some(TailRecord { zone, generation, epoch: from.u64()?, tail_blocks: from.u64()? })
+        Ok(TailRecord { zone, generation, epoch: from.u64()?, tail_blocks: from.u64()? })
+    }
+
+    fn check(&self, of: &Superblock) -> Result<(), Absurd> {
+        expect(self.zone < of.zones, "zone of tail", self.zone)?;
+        expect(self.tail_blocks <= of.layout().capacity_blocks(), "tail", self.tail_blocks)
     }
 }
 

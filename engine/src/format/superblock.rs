@@ -1,10 +1,22 @@
 //! The superblock: what an array is and who belongs to it.
+//!
+//! A checksum says that a superblock is what somebody wrote, not that it makes sense. So its numbers are
+//! checked, in [`Superblock::check`] and nowhere else, both when an array is made and when one is read: code
+//! that works with a superblock may rely on these bounds.
 
 use super::{
     Uuid,
     codec::{Decoder, Encoder},
+    record::Unreadable,
 };
-use crate::raid::{geometry::Layout, policy::Policy};
+use crate::{
+    raid::{
+        geometry::{Layout, MAX_MEMBERS},
+        policy::Policy,
+    },
+    zone::{MOST_BLOCKS, MOST_ZONES},
+};
+use std::ops::RangeInclusive;
 
 /// Longest name of an array, in bytes.
 pub const NAME_BYTES: usize = 64;
@@ -15,6 +27,33 @@ pub const KNOWN_INCOMPATIBLE: u64 = 0;
 /// Read-only-compatible features this code knows: none yet. zoneraid has no read-only assembly,
 /// so that a set bit outside refuses to assemble as well.
 pub const KNOWN_READ_ONLY_COMPATIBLE: u64 = 0;
+
+/// How many zones of a drive may be used as one.
+pub const AGGREGATES: [u32; 5] = [1, 2, 4, 8, 16];
+
+/// Members of an array.
+pub const MEMBERS: RangeInclusive<u64> = 3..=MAX_MEMBERS as u64;
+
+/// Blocks in a chunk: 8 KiB to 16 MiB.
+pub const CHUNK_BLOCKS: RangeInclusive<u64> = 2..=4096;
+
+/// Largest sequence number, event, generation of a log: no array lives to give out as many, so that counting
+/// on never overflows.
+pub const MOST_NUMBER: u64 = 1 << 62;
+
+/// A field, by its name in docs/FORMAT.md, with a number in it that it cannot have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
+#[error("{field} = {value} makes no sense")]
+pub struct Absurd {
+    pub field: &'static str,
+    pub value: u64,
+}
+
+/// # Errors
+/// The field, if what it says is not `sane`.
+pub fn expect(sane: bool, field: &'static str, value: impl Into<u64>) -> Result<(), Absurd> {
+    if sane { Ok(()) } else { Err(Absurd { field, value: value.into() }) }
+}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Superblock {
@@ -69,6 +108,11 @@ impl Superblock {
         }
     }
 
+    /// Whether all of these (bits) are members.
+    pub fn are_members(&self, mask: u32) -> bool {
+        mask as u64 >> self.members.len() == 0
+    }
+
     pub fn encode(&self, out: &mut Encoder) {
         out.u64(self.compatible).u64(self.read_only_compatible).u64(self.incompatible);
         out.bytes(&self.array.0);
@@ -86,8 +130,18 @@ impl Superblock {
         }
     }
 
-    pub fn decode(from: &mut Decoder<'_>) -> Option<Superblock> {
+    /// Reads a superblock. Its features come first, so that one of a later zoneraid, whose other fields may
+    /// mean something else, is told from a damaged one.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn decode(from: &mut Decoder<'_>) -> Result<Superblock, Unreadable> {
         let (compatible, read_only_compatible, incompatible) = (from.u64()?, from.u64()?, from.u64()?);
+        let unknown =
+            (incompatible & !KNOWN_INCOMPATIBLE) | (read_only_compatible & !KNOWN_READ_ONLY_COMPATIBLE);
+        if unknown != 0 {
+            return Err(Unreadable::Features(unknown));
+        }
         let array = Uuid(from.array()?);
         let name = from.bytes(NAME_BYTES)?;
         let len = name.iter().position(|b| *b == 0).unwrap_or(NAME_BYTES);
@@ -96,19 +150,13 @@ impl Superblock {
         let (chunk_blocks, distance, rows) = (from.u32()?, from.u32()?, from.u64()?);
         let (zone_size_blocks, zones, count) = (from.u64()?, from.u32()?, from.u32()?);
         let (max_active, log_blocks, assembly) = (from.u32()?, from.u32()?, from.u64()?);
-        let (policy, aggregate) = (Policy::from_value(from.u32()?)?, from.u32()?);
-        let sane = (3..=32).contains(&count)
-            && chunk_blocks.is_power_of_two()
-            && rows > 0
-            && distance > 0
-            && aggregate > 0;
-        if !sane {
-            return None;
-        }
+        let (policy, aggregate) = (from.u32()?, from.u32()?);
+        let policy = Policy::from_value(policy).ok_or(Absurd { field: "policy", value: policy as u64 })?;
+        expect(MEMBERS.contains(&(count as u64)), "members", count)?;
         let members = (0..count)
-            .map(|_| Some(SuperblockMember { uuid: Uuid(from.array()?), active: from.u64()? & 1 != 0 }))
-            .collect::<Option<_>>()?;
-        Some(Superblock {
+            .map(|_| Ok(SuperblockMember { uuid: Uuid(from.array()?), active: from.u64()? & 1 != 0 }))
+            .collect::<Result<_, Unreadable>>()?;
+        let superblock = Superblock {
             compatible,
             read_only_compatible,
             incompatible,
@@ -127,6 +175,60 @@ impl Superblock {
             policy,
             aggregate,
             members,
-        })
+        };
+        superblock.check()?;
+        Ok(superblock)
+    }
+
+    /// Whether there can be such an array, on whatever drives.
+    ///
+    /// # Errors
+    /// The first field that makes no sense.
+    pub fn check(&self) -> Result<(), Absurd> {
+        let (members, chunk) = (self.members.len() as u64, self.chunk_blocks as u64);
+        expect(MEMBERS.contains(&members), "members", members)?;
+        expect(chunk.is_power_of_two() && CHUNK_BLOCKS.contains(&chunk), "chunk blocks", chunk)?;
+        let stripe = chunk * (members - 1);
+        expect((1..=MOST_BLOCKS / stripe).contains(&self.rows), "rows", self.rows)?;
+        expect((1..=MOST_ZONES).contains(&self.zones), "zones", self.zones)?;
+        let sizes = self.rows * stripe..=MOST_BLOCKS / self.zones as u64;
+        expect(sizes.contains(&self.zone_size_blocks), "zone size", self.zone_size_blocks)?;
+        expect((1..=self.rows).contains(&(self.distance as u64)), "distance", self.distance)?;
+        expect((1..=self.zones).contains(&self.max_active), "max active", self.max_active)?;
+        expect(self.log_blocks > 0, "log blocks", self.log_blocks)?;
+        expect(AGGREGATES.contains(&self.aggregate), "aggregate", self.aggregate)?;
+        expect((1..=MOST_NUMBER).contains(&self.event), "event", self.event)?;
+        expect(self.floor <= self.event, "floor", self.floor)?;
+        expect(self.assembly <= MOST_NUMBER, "assembly", self.assembly)?;
+        for (role, member) in self.members.iter().enumerate() {
+            let another = self.members[..role].iter().any(|other| other.uuid == member.uuid);
+            expect(!another, "member with the uuid of another", role as u64)?;
+        }
+        Ok(())
+    }
+
+    /// Whether `self` is of the same array as `other`, as far as that never changes.
+    ///
+    /// # Errors
+    /// The first field that differs.
+    pub fn agree(&self, other: &Superblock) -> Result<(), Absurd> {
+        let fields = |s: &Superblock| {
+            [
+                ("members", s.members.len() as u64),
+                ("policy", s.policy as u64),
+                ("aggregate", s.aggregate as u64),
+                ("chunk blocks", s.chunk_blocks as u64),
+                ("rows", s.rows),
+                ("distance", s.distance as u64),
+                ("zones", s.zones as u64),
+                ("zone size", s.zone_size_blocks),
+                ("max active", s.max_active as u64),
+                ("log blocks", s.log_blocks as u64),
+            ]
+        };
+        for ((field, value), (_, expected)) in fields(self).into_iter().zip(fields(other)) {
+            expect(value == expected, field, value)?;
+        }
+        Ok(())
     }
 }

@@ -146,6 +146,28 @@ fn superblock() -> Superblock {
     }
 }
 
+/// A superblock that can be: of an array on drives of 100 zones, with all features known.
+fn sane(members: usize) -> Superblock {
+    Superblock {
+        compatible: 0,
+        read_only_compatible: 0,
+        incompatible: 0,
+        event: 9,
+        floor: 8,
+        rows: 20,
+        distance: 2,
+        zone_size_blocks: 1 << 14,
+        zones: 98,
+        max_active: 4,
+        log_blocks: 100,
+        assembly: 9,
+        members: (0..members)
+            .map(|i| SuperblockMember { uuid: Uuid([i as u8; 16]), active: i != 1 })
+            .collect(),
+        ..superblock()
+    }
+}
+
 fn take_superblock(bytes: &mut &[u8]) {
     let mut name = b"tank".to_vec();
     name.resize(NAME_BYTES, 0);
@@ -258,9 +280,7 @@ fn every_number_is_the_documented_one() {
         volatile_cache: false,
     };
     let decodes = |members: usize| {
-        let mut superblock = superblock();
-        superblock.members.resize(members, SuperblockMember { uuid: Uuid([0; 16]), active: true });
-        let bytes = Record::Superblock(Box::new(superblock)).encode(origin(), 1);
+        let bytes = Record::Superblock(Box::new(sane(members))).encode(origin(), 1);
         Record::read(&bytes, origin()).is_ok()
     };
     let fewest = (0..100).find(|members| decodes(*members)).unwrap();
@@ -328,8 +348,9 @@ fn seal(bytes: &mut [u8]) {
 
 #[test]
 fn a_payload_that_is_longer_or_shorter_than_its_fields_is_damaged() {
-    let superblock = || Record::Superblock(Box::new(superblock()));
-    for record in [superblock(), Record::Reset { first: 1, count: 2 }, Record::Tail(tail(1))] {
+    for record in
+        [Record::Superblock(Box::new(sane(4))), Record::Reset { first: 1, count: 2 }, Record::Tail(tail(1))]
+    {
         let bytes = record.encode(origin(), 1).to_vec();
         let len = u32::from_le_bytes(bytes[12..16].try_into().unwrap());
         for (other, intact) in [(len, true), (len + 8, false), (len - 8, false)] {
@@ -524,6 +545,120 @@ fn write_pointers_say_what_the_document_says() {
                 assert_eq!(zrwa::claim(&layout, member, 2 * r + 1), half);
                 assert_eq!(zrwa::claim(&layout, member, 2 * r + 2), Some(all));
             }
+        }
+    }
+}
+
+/// Changes some bytes, and makes the checksum right again.
+fn mutate(bytes: &mut Vec<u8>, random: &mut impl FnMut() -> u64) {
+    let len = HEADER_BYTES + u32::from_le_bytes(bytes[12..16].try_into().unwrap()) as usize;
+    for _ in 0..1 + random() % 4 {
+        // The first bytes are the numbers; of what follows there is much.
+        let reach = if random() % 4 == 0 { len } else { len.min(HEADER_BYTES + 400) };
+        let at = HEADER_BYTES + random() as usize % (reach - HEADER_BYTES);
+        let value = [0, 1, 0x7f, 0x80, 0xff, random() as u8][random() as usize % 6];
+        let end = (at + [1, 2, 4, 8][random() as usize % 4]).min(len);
+        bytes[at..end].fill(value);
+    }
+    if random() % 8 == 0 {
+        bytes[10] = (random() % 12) as u8;
+    }
+    if random() % 8 == 0 {
+        let len = random() % (bytes.len() - HEADER_BYTES + 1) as u64;
+        bytes[12..16].copy_from_slice(&(len as u32).to_le_bytes());
+    }
+    seal(bytes);
+}
+
+/// Numbers that a seed decides (xorshift).
+fn random(mut state: u64) -> impl FnMut() -> u64 {
+    move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    }
+}
+
+#[test]
+fn whatever_a_record_with_a_right_checksum_says_it_is_read_or_refused() {
+    let parity = |from| ParityRecord {
+        zone: 3,
+        epoch: 4,
+        stripe: 5,
+        index: 1,
+        from,
+        data: Buf::copy_of(&[7; 2 * BLOCK]),
+    };
+    let checkpoint = Checkpoint {
+        generation: 3,
+        superblock: sane(5),
+        zones: vec![ZoneRecord::default(); 98],
+        burned: vec![Burned { zone: 1, member: 2, epoch: 3, from: 4, to: 6 }],
+        parity: vec![parity(2), parity(6)],
+        tails: vec![TailRecord { zone: 1, generation: 0, epoch: 2, tail_blocks: 3 }],
+    };
+    let records = [
+        Record::Checkpoint(Box::new(checkpoint)),
+        Record::Superblock(Box::new(sane(3))),
+        Record::Reset { first: 1, count: 2 },
+        Record::Finish { zone: 1, epoch: 2, tail_blocks: 3 },
+        Record::Parity(parity(0)),
+        Record::Tail(TailRecord { zone: 1, generation: 0, epoch: 2, tail_blocks: 3 }),
+    ];
+    let mut random = random(0x5eed);
+    let (mut read, mut refused) = (0, 0);
+    for record in &records {
+        let good = record.encode(origin(), 10).to_vec();
+        let (again, ..) = Record::read(&good, origin()).unwrap();
+        assert_eq!(
+            again.check(10, &sane(if matches!(record, Record::Superblock(_)) { 3 } else { 5 })),
+            Ok(())
+        );
+        for _ in 0..5000 {
+            let mut bytes = good.clone();
+            mutate(&mut bytes, &mut random);
+            match Record::read(&bytes, origin()) {
+                Ok((record, sequence, blocks)) => {
+                    // What is read is no larger than what it was read from.
+                    assert!(blocks as usize * BLOCK <= bytes.len());
+                    _ = record.check(sequence, &sane(5));
+                    read += 1;
+                }
+                Err(_) => refused += 1,
+            }
+        }
+    }
+    assert!(read > 1000 && refused > 1000, "{read} read, {refused} refused");
+}
+
+#[test]
+fn whatever_bytes_say_they_are_read_or_refused() {
+    let mut random = random(0xb17e5);
+    for _ in 0..20_000 {
+        let len = HEADER_BYTES + random() as usize % 3 * 100 + random() as usize % 200;
+        let mut bytes: Vec<u8> = (0..len).map(|_| random() as u8).collect();
+        _ = Record::read(&bytes, origin());
+        // As one of ours.
+        let header = Record::Reset { first: 0, count: 0 }.encode(origin(), 1);
+        bytes[..HEADER_BYTES].copy_from_slice(&header[..HEADER_BYTES]);
+        bytes[10] = (random() % 12) as u8;
+        bytes[12..16].copy_from_slice(&((len - HEADER_BYTES) as u32).to_le_bytes());
+        seal(&mut bytes);
+        if let Ok((record, sequence, _)) = Record::read(&bytes, origin()) {
+            _ = record.check(sequence, &sane(5));
+        }
+        // Out-of-band metadata, with a checksum that is right and one that is not.
+        let mut mark = [0; OOB_BYTES];
+        mark.copy_from_slice(&bytes[HEADER_BYTES - OOB_BYTES..HEADER_BYTES]);
+        assert_eq!(Mark::read(&mark, origin()), None);
+        mark[12..].copy_from_slice(&[(random() % 5) as u8, random() as u8, 0, (random() % 2) as u8]);
+        let parts =
+            [&origin().array.0[..], &origin().member.to_le_bytes(), &origin().lba.to_le_bytes(), &mark[4..]];
+        let crc = crc32c::crc32c(&parts.concat()).to_le_bytes();
+        mark[..4].copy_from_slice(&crc);
+        if let Some(read) = Mark::read(&mark, origin()) {
+            assert_eq!(read.encode(origin()), mark);
         }
     }
 }

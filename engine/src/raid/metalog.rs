@@ -14,11 +14,11 @@ use crate::{
     buf::{BLOCK, Buf, BufPool},
     device::{Command, Completer, Completion, DeviceError, Done, Geometry, Status, ZonedDevice, Zones},
     format::{
-        Uuid,
+        Uuid, VERSION,
         record::{
             Checkpoint, Header, Origin, ParityRecord, RELOCATED, Record, TailRecord, Unreadable, ZONE_BYTES,
         },
-        superblock::Superblock,
+        superblock::{Absurd, Superblock, expect},
     },
     runtime::Gate,
     zone::{Lba, ZoneIndex, ZoneState},
@@ -498,25 +498,53 @@ pub enum NoLog {
     Foreign,
     /// There was a log, but it is damaged.
     Damaged,
+    /// There is a log as it was written, which makes no sense.
+    Absurd(Absurd),
     /// The log is of a format this code does not know.
     Version(u16),
+    /// The array uses features (bits) that this code does not know.
+    Features(u64),
     /// The drive cannot be read.
     Unreadable(DeviceError),
 }
 
-/// Reads the metadata log of a drive.
-pub async fn read_log(device: &Rc<dyn ZonedDevice>) -> Result<ReadLog, NoLog> {
+impl NoLog {
+    /// Whether somebody has written this as it is, and no power cut has made it. Then what was there before,
+    /// in the other zone, does not count any more; unless it is itself what was there before.
+    fn is_meant(self) -> bool {
+        match self {
+            NoLog::Version(version) => version > VERSION,
+            NoLog::Features(_) | NoLog::Absurd(_) => true,
+            _ => false,
+        }
+    }
+}
+
+impl From<Unreadable> for NoLog {
+    /// Why there is no log, if this is what its checkpoint is.
+    fn from(error: Unreadable) -> NoLog {
+        match error {
+            Unreadable::Version(version) => NoLog::Version(version),
+            Unreadable::Features(unknown) => NoLog::Features(unknown),
+            Unreadable::Absurd(absurd) => NoLog::Absurd(absurd),
+            Unreadable::NoRecord | Unreadable::Foreign(_) | Unreadable::Damaged => NoLog::Damaged,
+        }
+    }
+}
+
+/// Reads the metadata log of a drive of which `aggregate` zones are used as one.
+pub async fn read_log(device: &Rc<dyn ZonedDevice>, aggregate: u32) -> Result<ReadLog, NoLog> {
     let mut best: Option<(ReadLog, Reader<'_>)> = None;
     let mut reason = NoLog::Blank;
-    for zone in 0..META_ZONES {
-        match read_head(device, zone).await {
+    for zone in 0..META_ZONES.min(device.geometry().zones) {
+        match read_head(device, zone, aggregate).await {
             Ok((log, rest)) => {
                 if best.as_ref().is_none_or(|(b, _)| b.generation < log.generation) {
                     best = Some((log, rest));
                 }
             }
-            Err(NoLog::Blank) => {}
-            Err(error) => reason = error,
+            Err(error) if error.is_meant() => return Err(error),
+            Err(error) => reason = reason.max(error),
         }
     }
     let (mut log, mut rest) = best.ok_or(reason)?;
@@ -585,6 +613,19 @@ impl Reader<'_> {
         Ok(Header::read(self.ahead(1).await?).is_some_and(|header| header.blocks() == 1))
     }
 
+    /// Goes on to the first block that is not all zeros; gives its header, if it has one. `None` if there is
+    /// no such block.
+    async fn skip_zeros(&mut self) -> Result<Option<Option<Header>>, NoLog> {
+        while self.at < self.written {
+            let block = self.ahead(1).await?;
+            if block.iter().take(BLOCK).any(|byte| *byte != 0) {
+                return Ok(Some(Header::read(block)));
+            }
+            self.pass(1);
+        }
+        Ok(None)
+    }
+
     fn pass(&mut self, blocks: u64) {
         self.at += blocks;
         self.passed += blocks;
@@ -609,8 +650,28 @@ impl From<NoLog> for ReadError {
     }
 }
 
+/// Checks that a drive can hold its part of an array, as far as that does not change while the drive lives:
+/// a superblock that was written to it does not ask for more.
+fn fits(superblock: &Superblock, geometry: &Geometry) -> Result<(), Absurd> {
+    let layout = superblock.layout();
+    expect(superblock.zones <= geometry.zones.saturating_sub(META_ZONES), "zones", superblock.zones)?;
+    let used_blocks = layout.rows * layout.chunk_blocks;
+    expect(used_blocks <= geometry.zone_capacity_blocks, "rows", layout.rows)?;
+    // A drive that is reached by another way may hide its ZRWA.
+    if let (true, Some(zrwa)) = (layout.policy.uses_zrwa(), geometry.zrwa) {
+        let needed = 2 * layout.distance * layout.chunk_blocks;
+        expect(needed <= zrwa.size_blocks, "distance", layout.distance)?;
+    }
+    let room = log_blocks(geometry, superblock.policy);
+    expect(superblock.log_blocks as u64 <= room, "log blocks", superblock.log_blocks)
+}
+
 /// The checkpoint of a metadata zone, and what lies behind it.
-async fn read_head(device: &Rc<dyn ZonedDevice>, zone: u32) -> Result<(ReadLog, Reader<'_>), NoLog> {
+async fn read_head(
+    device: &Rc<dyn ZonedDevice>,
+    zone: u32,
+    aggregate: u32,
+) -> Result<(ReadLog, Reader<'_>), NoLog> {
     let report = device.submit(Command::Report { first: ZoneIndex(zone), count: 1 }).await;
     report.result.map_err(NoLog::Unreadable)?;
     let info = report.zones.first().copied().ok_or(NoLog::Foreign)?;
@@ -618,26 +679,35 @@ async fn read_head(device: &Rc<dyn ZonedDevice>, zone: u32) -> Result<(ReadLog, 
     let written = match info.state {
         ZoneState::Empty => return Err(NoLog::Blank),
         ZoneState::Full | ZoneState::ReadOnly => geometry.zone_capacity_blocks,
-        _ => info.wp_blocks,
+        _ => info.wp_blocks.min(geometry.zone_capacity_blocks),
     };
     let start = geometry.start(ZoneIndex(zone)).0;
     let mut reader = Reader { device, start, written, at: 0, bytes: Vec::new(), passed: 0, unreadable: 0 };
-    let first = reader.ahead(1).await?;
     // A zone that was finished before anything was written in it reads as zeros.
-    let blank = first.iter().take(BLOCK).all(|byte| *byte == 0);
-    let header = Header::read(first);
-    let header = header.ok_or(match blank {
-        true if reader.unreadable > 0 => NoLog::Damaged,
-        true => NoLog::Blank,
-        false => NoLog::Foreign,
-    })?;
+    let header = match reader.skip_zeros().await? {
+        None if reader.unreadable > 0 => return Err(NoLog::Damaged),
+        None => return Err(NoLog::Blank),
+        Some(None) => return Err(NoLog::Foreign),
+        Some(Some(_)) if reader.at > 0 => return Err(NoLog::Damaged),
+        Some(Some(header)) => header,
+    };
     let origin = Origin { lba: start, ..header.origin };
     let (first, sequence, blocks) = reader.record(origin).await.map_err(|error| match error {
-        ReadError::Record(Unreadable::Version(version)) => NoLog::Version(version),
-        ReadError::Record(_) => NoLog::Damaged,
+        ReadError::Record(error) => NoLog::from(error),
         ReadError::Drive(error) => error,
     })?;
     let Record::Checkpoint(checkpoint) = &first else { return Err(NoLog::Damaged) };
+    let superblock = &checkpoint.superblock;
+    // Read by another number of zones that are one than it was written by, it says nothing of the drive.
+    if superblock.aggregate != aggregate {
+        return Err(NoLog::Damaged);
+    }
+    let (role, array) = (origin.member, superblock.array);
+    expect(array == origin.array, "array", array.0[0])
+        .and_then(|()| expect((role as usize) < superblock.members.len(), "member", role))
+        .and_then(|()| fits(superblock, geometry))
+        .and_then(|()| first.check(sequence, superblock))
+        .map_err(NoLog::Absurd)?;
     let mut live = Live::default();
     live.apply(&first, &checkpoint.superblock.layout());
     let (generation, policy) = (checkpoint.generation, checkpoint.superblock.policy);
@@ -651,7 +721,8 @@ impl ReadLog {
     /// Reads what follows the checkpoint.
     async fn read_on(&mut self, reader: &mut Reader<'_>) -> Result<(), NoLog> {
         let Some((Record::Checkpoint(checkpoint), _)) = self.records.first() else { return Ok(()) };
-        let layout = checkpoint.superblock.layout();
+        let superblock = checkpoint.superblock.clone();
+        let layout = superblock.layout();
         // Nothing is given back here.
         let mut pool = BufPool::default();
         // Nothing is appended behind a record that a power cut has torn.
@@ -660,6 +731,7 @@ impl ReadLog {
             let origin = Origin { lba: reader.start + reader.at, ..self.origin };
             match reader.record(origin).await {
                 Ok((record, sequence, blocks)) => {
+                    record.check(sequence, &superblock).map_err(NoLog::Absurd)?;
                     self.live.apply(&record, &layout);
                     self.sequence = self.sequence.max(sequence);
                     holes |= gap;
@@ -673,6 +745,9 @@ impl ReadLog {
                         _ => self.records.push((record, sequence)),
                     }
                     reader.pass(blocks);
+                }
+                Err(ReadError::Record(error @ (Unreadable::Absurd(_) | Unreadable::Features(_)))) => {
+                    return Err(error.into());
                 }
                 Err(ReadError::Record(error)) => {
                     self.damaged += (error != Unreadable::NoRecord) as u32;

@@ -14,7 +14,7 @@ use super::{
     Canary,
     core::Core,
     geometry::{MAX_MEMBERS, Place},
-    metalog::{NoLog, ReadLog, read_log},
+    metalog::{META_ZONES, NoLog, ReadLog, read_log},
     parity,
     policy::Policy,
     write::Zone,
@@ -26,18 +26,15 @@ use crate::{
     buf::{BLOCK, Buf},
     device::{Command, Status, ZonedDevice},
     format::{
-        Uuid,
+        Uuid, VERSION,
         record::{Burned, Header, Origin, Record, Unreadable, ZoneRecord},
-        superblock::{KNOWN_INCOMPATIBLE, KNOWN_READ_ONLY_COMPATIBLE, Superblock},
+        superblock::{AGGREGATES, Superblock},
     },
     runtime::Runtime,
     sequence::Sequencer,
     zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
 };
 use std::{collections::BTreeMap, rc::Rc};
-
-/// How many zones of a drive may be used as one.
-pub const AGGREGATES: [u32; 5] = [1, 2, 4, 8, 16];
 
 /// A drive that says it is a member.
 pub struct Candidate {
@@ -101,28 +98,39 @@ pub fn prepare(
 /// Reads the log of a drive, which says how many zones are one, and may be readable only if that is
 /// known: so every number is tried.
 async fn find_log(runtime: &Runtime, drive: &Drive) -> Result<(Rc<dyn ZonedDevice>, ReadLog), NoLog> {
-    let (mut reason, mut blank) = (NoLog::Blank, false);
+    let mut reason = NoLog::Blank;
     for aggregate in AGGREGATES {
         let Some(device) = prepare(runtime, drive.device.clone(), Policy::Zrwa, aggregate) else { continue };
-        match read_log(&device).await {
-            Ok(log) => match superblock_of(&log.records[0].0) {
-                Some(superblock) if superblock.aggregate == aggregate => {
-                    let device = prepare(runtime, drive.device.clone(), superblock.policy, aggregate);
-                    return device.map(|device| (device, log)).ok_or(NoLog::Damaged);
-                }
-                _ => reason = reason.max(NoLog::Damaged),
-            },
-            Err(error) => {
-                reason = reason.max(error);
-                blank |= error == NoLog::Blank;
+        // A member has a zone for data beside those.
+        if aggregate > 1 && device.geometry().zones <= META_ZONES {
+            break;
+        }
+        match read_log(&device, aggregate).await {
+            Ok(log) => {
+                let policy = superblock_of(&log.records[0].0).map_or(Policy::Zrwa, |s| s.policy);
+                let device = prepare(runtime, drive.device.clone(), policy, aggregate);
+                return device.map(|device| (device, log)).ok_or(NoLog::Damaged);
             }
+            Err(error) => reason = reason.max(error),
         }
     }
-    // By the number that a member would have, something else may be no more than what was in its data zones.
-    Err(if blank && reason == NoLog::Foreign { NoLog::Blank } else { reason })
+    if reason == NoLog::Blank && !has_empty_data_zones(&*drive.device).await {
+        reason = NoLog::Foreign;
+    }
+    Err(reason)
 }
 
-/// Reads the logs of `drives`; refuses what belongs to somebody else. Also tells which drives have no
+/// Whether there is nothing behind the metadata zones of a drive that could be read.
+async fn has_empty_data_zones(device: &dyn ZonedDevice) -> bool {
+    let count = device.geometry().zones.saturating_sub(META_ZONES);
+    if count == 0 {
+        return true;
+    }
+    let report = device.submit(Command::Report { first: ZoneIndex(META_ZONES), count }).await;
+    report.zones.iter().all(|zone| matches!(zone.state, ZoneState::Empty | ZoneState::Offline))
+}
+
+/// Reads the logs of `drives`; refuses what another version has written. Also tells which drives have no
 /// readable log, and why.
 pub async fn scan(
     runtime: &Runtime,
@@ -135,25 +143,64 @@ pub async fn scan(
         match find_log(runtime, &drive).await {
             Ok((device, log)) => candidates.push(Candidate { drive, device, log }),
             Err(NoLog::Damaged) => damaged.push(format!("{name}: its metadata is damaged")),
+            Err(NoLog::Absurd(absurd)) => damaged.push(format!("{name}: its metadata is damaged: {absurd}")),
             Err(NoLog::Unreadable(error)) => {
                 damaged.push(format!("{name}: its metadata cannot be read: {error}"))
             }
             // A spare, or one whose first superblock was cut off.
             Err(NoLog::Blank) => damaged.push(format!("{name} is blank")),
             Err(NoLog::Foreign) => {
-                return Err(ArrayError(format!(
-                    "{name} holds something else: it is not a member of any array"
-                )));
+                damaged.push(format!("{name} holds something else: it is not a member of any array"));
             }
             Err(NoLog::Version(version)) => {
+                let advice = match version > VERSION {
+                    true => "use a newer one",
+                    false => "use an older one, or make the array anew",
+                };
                 return Err(ArrayError(format!(
-                    "{name} has format version {version}, this zoneraid knows only version {}: use a newer one",
-                    crate::format::VERSION
+                    "{name} has format version {version}, this zoneraid knows only version {VERSION}: {advice}"
+                )));
+            }
+            Err(NoLog::Features(unknown)) => {
+                return Err(ArrayError(format!(
+                    "{name}: its array uses features (bits {unknown:#x}) that this zoneraid does not know: \
+                     use a newer one"
                 )));
             }
         }
     }
+    outvote(&mut candidates, &mut damaged)?;
     Ok((candidates, damaged))
+}
+
+/// Sets those aside that describe another array than most do: what an array is never changes.
+fn outvote(candidates: &mut Vec<Candidate>, damaged: &mut Vec<String>) -> Result<(), ArrayError> {
+    let same = |a: &Candidate, b: &Candidate| a.log.origin.array == b.log.origin.array;
+    let dissent = |a: &Candidate, b: &Candidate| a.superblock().agree(b.superblock()).err();
+    let is_most = |of: &Candidate| {
+        let mut votes = candidates.iter().filter(|other| same(of, other)).map(|c| dissent(c, of).is_none());
+        let (all, most) = (votes.clone().count(), votes.by_ref().filter(|agrees| *agrees).count());
+        2 * most > all
+    };
+    let mut verdicts = Vec::new();
+    for candidate in candidates.iter() {
+        let Some(most) = candidates.iter().find(|other| same(candidate, other) && is_most(other)) else {
+            return Err(ArrayError(format!(
+                "the drives contradict each other about what array {} is: give those that agree only",
+                candidate.log.origin.array
+            )));
+        };
+        verdicts.push(dissent(candidate, most));
+    }
+    let mut verdicts = verdicts.into_iter();
+    candidates.retain(|candidate| {
+        let dissent = verdicts.next().flatten();
+        let name = &candidate.drive.name;
+        let words = |absurd| format!("{name}: its metadata is damaged: {absurd}, by what the others say");
+        damaged.extend(dissent.map(words));
+        dissent.is_none()
+    });
+    Ok(())
 }
 
 /// The newest superblock that nobody it counts on contradicts.
@@ -202,13 +249,6 @@ pub fn decide_members(candidates: Vec<Candidate>, damaged: &[String]) -> Result<
             "the drives contradict each other about who is a member: leave out those that were away".into(),
         );
     };
-    let unknown = (superblock.incompatible & !KNOWN_INCOMPATIBLE)
-        | (superblock.read_only_compatible & !KNOWN_READ_ONLY_COMPATIBLE);
-    if unknown != 0 {
-        return fail(format!(
-            "the array uses features (bits {unknown:#x}) that this zoneraid does not know: use a newer one"
-        ));
-    }
     let count = superblock.members.len();
     let mut members: Vec<Option<Candidate>> = (0..count).map(|_| None).collect();
     let mut notes = vec![String::new(); count];

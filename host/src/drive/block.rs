@@ -7,7 +7,12 @@
 //! behind them.
 #![allow(unsafe_code)]
 
-use super::{Claiming, OpenError, claim::Claim, flight::InFlight, sysfs};
+use super::{
+    Claiming, OpenError,
+    claim::Claim,
+    flight::{Flight, InFlight},
+    shortage, sysfs,
+};
 use crate::{
     reactor::Reactor,
     ring::{Outcome, Target},
@@ -17,7 +22,7 @@ use engine::{
     device::{
         Command, Completer, Completion, DeviceError, Done, Geometry, Slots, Status, ZonedDevice, Zones,
     },
-    zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
+    zone::{Lba, MOST_ZONES, ZoneIndex, ZoneInfo, ZoneState},
 };
 use io_uring::{
     opcode,
@@ -76,6 +81,8 @@ struct Operation {
     lba: Lba,
     data: Buf,
     oob: Buf,
+    /// How many times the host was too short of something to start it.
+    tried: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -133,7 +140,7 @@ impl ZonedDevice for BlockDrive {
             Command::Flush => {
                 let (completer, completion) = device.slots.pair();
                 let (data, oob) = (Buf::default(), Buf::default());
-                device.start(Operation { completer, kind: Kind::Flush, lba: Lba(0), data, oob });
+                device.start(Operation { completer, kind: Kind::Flush, lba: Lba(0), data, oob, tried: 0 });
                 completion
             }
             Command::Append { data, oob, .. } => {
@@ -155,8 +162,10 @@ impl ZonedDevice for BlockDrive {
 
 impl Target for Device {
     fn complete(&self, token: u32, outcome: Outcome) {
-        if let Some(operation) = self.in_flight.take(token) {
-            self.finish(operation, outcome.result);
+        match self.in_flight.take(token) {
+            Some(Flight::Operation(operation)) => self.finish(operation, outcome.result),
+            Some(Flight::Rest(operation)) => self.start(operation),
+            None => {}
         }
         self.in_flight.let_go();
     }
@@ -174,7 +183,7 @@ impl Device {
             Status::LbaOutOfRange
         } else {
             let (completer, completion) = self.slots.pair();
-            self.queue(Operation { completer, kind, lba, data, oob });
+            self.queue(Operation { completer, kind, lba, data, oob, tried: 0 });
             return completion;
         };
         Completion::ready(Done { data, oob, ..Done::error(error.into()) })
@@ -212,8 +221,15 @@ impl Device {
         }
     }
 
-    fn finish(&self, operation: Operation, result: i32) {
-        let Operation { completer, kind, lba, data, oob } = operation;
+    fn finish(&self, mut operation: Operation, result: i32) {
+        if let Some(pause) = shortage::pause(result, operation.tried) {
+            operation.tried += 1;
+            match self.in_flight.rest(operation, pause) {
+                Ok(()) => return,
+                Err(back) => operation = back,
+            }
+        }
+        let Operation { completer, kind, lba, data, oob, .. } = operation;
         let result = match result {
             errno if errno < 0 => Err(error_of(-errno)),
             bytes if bytes as usize == data.len() => Ok(()),
@@ -268,17 +284,27 @@ impl Device {
         self.aside(move || report(&file, size, passed_over, first, count))
     }
 
-    /// Has a thread do `work`.
+    /// Has a thread do `work`, more than once if the host is too short of something for it.
     fn aside(
         &self,
-        work: impl FnOnce() -> Result<Vec<ZoneInfo>, DeviceError> + Send + 'static,
+        work: impl Fn() -> Result<Vec<ZoneInfo>, DeviceError> + Clone + Send + 'static,
     ) -> Completion {
         let (completer, completion) = self.slots.pair();
         let reactor = self.reactor.clone();
         self.reactor.runtime().spawn(async move {
-            let result = match reactor.offload(work).await {
-                Ok(Some(result)) => result,
-                _ => Err(DeviceError::Os(libc::EAGAIN)),
+            let mut tried = 0;
+            let result = loop {
+                let result = match reactor.offload(work.clone()).await {
+                    Ok(Some(result)) => result,
+                    Ok(None) => Err(DeviceError::Os(libc::EIO)),
+                    // There is no thread or socket to be had.
+                    Err(_) => Err(DeviceError::Os(libc::EAGAIN)),
+                };
+                let Err(DeviceError::Os(errno)) = result else { break result };
+                let Some(pause) = shortage::pause_of_call(errno, tried) else { break result };
+                let Ok(ring) = reactor.ring() else { break result };
+                ring.sleep(pause).await;
+                tried += 1;
             };
             completer.complete(match result {
                 Ok(zones) => Done { zones, ..Done::ok() },
@@ -318,15 +344,15 @@ fn geometry(file: &File, name: &str) -> Result<(Geometry, u32), String> {
     };
     let zone_sectors = number(ZONE_SECTORS, "the size of its zones")? as u64;
     let zones = number(ZONE_COUNT, "the number of its zones")?;
-    if zones == 0 || zone_sectors == 0 || !zone_sectors.is_multiple_of(BLOCK_SECTORS) {
+    if !(1..=MOST_ZONES).contains(&zones) || zone_sectors == 0 || !zone_sectors.is_multiple_of(BLOCK_SECTORS)
+    {
         return Err(format!("has {zones} zones of {zone_sectors} sectors, which is not supported"));
     }
     let attribute =
         |name_of: &str| sysfs::attribute(&sysfs::class("block", name).join("queue").join(name_of));
     let limit = |name: &str| attribute(name).and_then(|text| text.parse::<u32>().ok()).unwrap_or(0);
-    if limit("logical_block_size") as usize > BLOCK {
-        return Err(format!("has blocks larger than {BLOCK} bytes, which is not supported"));
-    }
+    let most_atomic = limit("atomic_write_unit_max_bytes");
+    check_blocks(limit("logical_block_size"), limit("physical_block_size"), most_atomic)?;
     let mut capacity = zone_sectors / BLOCK_SECTORS;
     let (mut next, mut passed_over) = (0, 0);
     while next < zones {
@@ -367,6 +393,22 @@ fn geometry(file: &File, name: &str) -> Result<(Geometry, u32), String> {
         volatile_cache: attribute("write_cache").is_none_or(|cache| cache != "write through"),
     };
     Ok((geometry, passed_over))
+}
+
+/// Checks that a block of ours is written whole or not at all, as everything rests on. Of a drive with
+/// smaller blocks its physical blocks say so, or the kernel does (`most_atomic` bytes, 0 if it says nothing).
+fn check_blocks(logical: u32, physical: u32, most_atomic: u32) -> Result<(), String> {
+    if logical as usize > BLOCK {
+        return Err(format!("has blocks larger than {BLOCK} bytes, which is not supported"));
+    }
+    let whole = [logical, physical, most_atomic].iter().any(|size| *size as usize >= BLOCK);
+    match whole {
+        true => Ok(()),
+        false => Err(format!(
+            "has blocks of {logical} bytes and does not promise to write {BLOCK} bytes whole or not at all when \
+             the power fails: format it with blocks of {BLOCK} bytes"
+        )),
+    }
 }
 
 /// The zone type of zones that may be written anywhere, and of those that have to be written in order.
@@ -424,6 +466,9 @@ fn describe(zone: &[u8], size: u64, passed_over: u32) -> Option<ZoneInfo> {
         ZoneState::Full | ZoneState::ReadOnly | ZoneState::Offline => capacity_blocks,
         _ => wp.checked_sub(start)? / BLOCK_SECTORS,
     };
+    if capacity > size || wp_blocks > capacity_blocks {
+        return None;
+    }
     let zone = ZoneIndex(u32::try_from(start / size).ok()?.checked_sub(passed_over)?);
     Some(ZoneInfo { zone, state, wp_blocks, capacity_blocks, zrwa: false })
 }
@@ -447,6 +492,36 @@ mod tests {
         assert_eq!(describe(&zone, 65536, 0).unwrap().wp_blocks, 6144);
         zone[25] = 0;
         assert_eq!(describe(&zone, 65536, 0), None);
+    }
+
+    #[test]
+    fn blocks_that_may_be_torn_are_refused() {
+        for (logical, physical, most_atomic) in [(4096, 4096, 0), (512, 4096, 0), (512, 512, 65536)] {
+            assert_eq!(check_blocks(logical, physical, most_atomic), Ok(()));
+        }
+        for (logical, physical, most_atomic) in [(512, 512, 0), (512, 512, 2048), (2048, 2048, 0)] {
+            assert!(
+                check_blocks(logical, physical, most_atomic).unwrap_err().contains("whole or not at all")
+            );
+        }
+        assert!(check_blocks(8192, 8192, 0).unwrap_err().contains("larger"));
+    }
+
+    #[test]
+    fn a_report_that_makes_no_sense_is_not_believed() {
+        let mut zone = [0; DESCRIPTOR];
+        let mut put = |at: usize, sectors: u64| {
+            zone[at..at + 8].copy_from_slice(&sectors.to_le_bytes());
+            (zone[24], zone[25]) = (2, 4);
+            zone
+        };
+        put(0, 65536);
+        put(32, 49152);
+        assert!(describe(&put(16, 65536 + 49152), 65536, 0).is_some());
+        assert_eq!(describe(&put(16, 65536 + 49160), 65536, 0), None);
+        assert_eq!(describe(&put(16, 65528), 65536, 0), None);
+        put(16, 65536);
+        assert_eq!(describe(&put(32, 65544), 65536, 0), None);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::ring::{Ring, Target, TargetId};
-use io_uring::squeue::Entry128;
+use io_uring::{opcode, squeue::Entry128, types::Timespec};
 use std::{
     cell::{Cell, RefCell},
     io,
@@ -14,9 +14,17 @@ use std::{
 pub struct InFlight<T> {
     ring: Ring,
     target: Cell<Option<TargetId>>,
-    operations: RefCell<Vec<Option<T>>>,
+    operations: RefCell<Vec<Option<Flight<T>>>>,
     free: RefCell<Vec<u32>>,
     dropped: Cell<bool>,
+}
+
+/// What has ended.
+pub enum Flight<T> {
+    /// The operation.
+    Operation(T),
+    /// The time for which an operation rested, which is to be started again.
+    Rest(T),
 }
 
 impl<T> InFlight<T> {
@@ -44,23 +52,39 @@ impl<T> InFlight<T> {
         let Some(target) = self.target.get() else {
             return Err((operation, io::Error::from_raw_os_error(libc::ENODEV)));
         };
+        // SAFETY: the caller vouches for it.
+        unsafe { self.push(target, Flight::Operation(operation), entry) };
+        Ok(())
+    }
+
+    /// Keeps an operation for some time; it comes back when that has passed.
+    pub fn rest(&self, operation: T, time: &'static Timespec) -> Result<(), T> {
+        let Some(target) = self.target.get() else { return Err(operation) };
+        let entry = opcode::Timeout::new(time).build().into();
+        // SAFETY: the time is always there.
+        unsafe { self.push(target, Flight::Rest(operation), entry) };
+        Ok(())
+    }
+
+    /// # Safety
+    /// As that of [`InFlight::start`].
+    unsafe fn push(&self, target: TargetId, flight: Flight<T>, entry: Entry128) {
         let token = self.free.borrow_mut().pop().unwrap_or_else(|| {
             let mut operations = self.operations.borrow_mut();
             operations.push(None);
             operations.len() as u32 - 1
         });
-        self.operations.borrow_mut()[token as usize] = Some(operation);
+        self.operations.borrow_mut()[token as usize] = Some(flight);
         // SAFETY: the operation stays in its place until it has completed, and the ring holds the
         // drive as long.
         unsafe { self.ring.push(target, token, entry) };
-        Ok(())
     }
 
-    /// The operation that has completed.
-    pub fn take(&self, token: u32) -> Option<T> {
-        let operation = self.operations.borrow_mut().get_mut(token as usize)?.take()?;
+    /// What has completed.
+    pub fn take(&self, token: u32) -> Option<Flight<T>> {
+        let flight = self.operations.borrow_mut().get_mut(token as usize)?.take()?;
         self.free.borrow_mut().push(token);
-        Some(operation)
+        Some(flight)
     }
 
     /// The drive has been dropped.

@@ -4,6 +4,7 @@ mod block;
 mod claim;
 mod flight;
 mod nvme;
+mod shortage;
 mod sysfs;
 
 use crate::reactor::Reactor;

@@ -67,8 +67,9 @@ impl ImageMedia {
     /// When there is a file of this name, or it cannot be made.
     pub fn create(path: &Path, model: &Model, uuid: [u8; 16]) -> Result<ImageMedia, ImageError> {
         let failed = |problem: String| ImageError { path: path.display().to_string(), problem };
-        let layout = Layout::new(&model.geometry)
-            .ok_or_else(|| failed("the drive is too large for a file; take fewer or smaller zones".into()))?;
+        let layout = Layout::new(&model.geometry).ok_or_else(|| {
+            failed("there can be no such drive in a file; take fewer or smaller zones".into())
+        })?;
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(path).map_err(|e| {
             failed(match e.kind() {
                 io::ErrorKind::AlreadyExists => "exists already; remove it or take another name".into(),

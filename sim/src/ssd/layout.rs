@@ -33,13 +33,15 @@ use super::Model;
 use engine::{
     buf::BLOCK,
     device::{Geometry, Zrwa},
-    zone::{ZoneIndex, ZoneInfo, ZoneState},
+    zone::{MOST_BLOCKS, MOST_ZONES, ZoneIndex, ZoneInfo, ZoneState},
 };
 
 const MAGIC: [u8; 8] = *b"ZNSIMAGE";
 const VERSION: u32 = 1;
 const PAGE: u64 = 4096;
 pub(super) const ENTRY: usize = 16;
+/// Most blocks in a request: 4 GiB.
+const MOST_TRANSFER_BLOCKS: u32 = 1 << 20;
 
 /// Offsets in bytes.
 #[derive(Clone, Debug)]
@@ -56,8 +58,19 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// `None` if the image would be larger than a file can be.
+    /// `None` if the image would be larger than a file can be, or there can be no such drive: a header with a
+    /// right checksum may say anything.
     pub fn new(g: &Geometry) -> Option<Layout> {
+        let zrwa_can_be = g.zrwa.is_none_or(|zrwa| (1..=zrwa.size_blocks).contains(&zrwa.granularity_blocks));
+        let can_be = (1..=MOST_ZONES).contains(&g.zones)
+            && (1..=MOST_BLOCKS / g.zones as u64).contains(&g.zone_size_blocks)
+            && (1..=g.zone_size_blocks).contains(&g.zone_capacity_blocks)
+            && (1..=MOST_TRANSFER_BLOCKS).contains(&g.max_transfer_blocks)
+            && g.max_append_blocks <= MOST_TRANSFER_BLOCKS
+            && g.oob_bytes as usize <= BLOCK;
+        if !can_be || !zrwa_can_be {
+            return None;
+        }
         let most = g.max_transfer_blocks.max(g.max_append_blocks) as u64;
         let zones = g.zones as u64;
         let page = |n: u64| n.checked_next_multiple_of(PAGE);

@@ -88,3 +88,30 @@ fn a_torn_write_leaves_no_hole_below_the_write_pointer_it_moved() {
     }
     assert!(torn > 20, "{torn}");
 }
+
+/// Their headers have right checksums.
+#[test]
+fn images_of_drives_that_cannot_be_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let lies: [fn(&mut Geometry); 9] = [
+        |g| g.zones = 0,
+        |g| g.zones = u32::MAX,
+        |g| g.zone_size_blocks = 0,
+        |g| (g.zone_size_blocks, g.zone_capacity_blocks) = (u64::MAX, 1),
+        |g| g.zone_capacity_blocks = 0,
+        |g| g.zone_capacity_blocks = 65,
+        |g| g.max_transfer_blocks = u32::MAX,
+        |g| g.oob_bytes = u32::MAX,
+        |g| g.zrwa = Some(Zrwa { size_blocks: 8, granularity_blocks: 0, max_zones: 1 }),
+    ];
+    for (number, lie) in lies.into_iter().enumerate() {
+        let mut geometry = geometry();
+        lie(&mut geometry);
+        let header = layout::encode_header(&Model { name: "lie".into(), geometry }, &[1; 16]);
+        let path = dir.path().join(format!("{number}.img"));
+        std::fs::write(&path, header).unwrap();
+        std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(1 << 40).unwrap();
+        let refused = EmulatedDrive::open_image(&path).map(|_| ()).unwrap_err();
+        assert!(refused.problem.contains("header of the image is damaged"), "{number}: {}", refused.problem);
+    }
+}

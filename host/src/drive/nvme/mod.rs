@@ -9,7 +9,12 @@
 
 mod wire;
 
-use super::{Claiming, OpenError, claim::Claim, flight::InFlight, sysfs};
+use super::{
+    Claiming, OpenError,
+    claim::Claim,
+    flight::{Flight, InFlight},
+    shortage, sysfs,
+};
 use crate::ring::{Outcome, Ring, Target};
 use engine::{
     buf::{BLOCK, Buf},
@@ -72,8 +77,11 @@ struct Operation {
     data: Buf,
     oob: Buf,
     kind: Kind,
-    /// The command, if its data goes by a registered buffer: it may have to go without.
-    registered: Option<Passthrough>,
+    command: Passthrough,
+    /// Whether its data goes by a registered buffer: it may have to go without.
+    registered: bool,
+    /// How many times the host was too short of something to start it.
+    tried: usize,
 }
 
 enum Kind {
@@ -140,8 +148,10 @@ impl ZonedDevice for NvmeDrive {
 
 impl Target for Namespace {
     fn complete(&self, token: u32, outcome: Outcome) {
-        if let Some(operation) = self.in_flight.take(token) {
-            self.finish(operation, outcome);
+        match self.in_flight.take(token) {
+            Some(Flight::Operation(operation)) => self.finish(operation, outcome),
+            Some(Flight::Rest(operation)) => self.start(operation),
+            None => {}
         }
         self.in_flight.let_go();
     }
@@ -151,7 +161,7 @@ impl Namespace {
     fn submit(&self, command: Command) -> Completion {
         let (completer, completion) = self.slots.pair();
         match self.prepare(command, completer) {
-            Ok((operation, command)) => self.start(operation, command),
+            Ok(operation) => self.start(operation),
             Err((completer, refused)) => {
                 let Refused { error, data, oob } = refused;
                 completer.complete(Done { data, oob, ..Done::error(error) });
@@ -161,11 +171,7 @@ impl Namespace {
     }
 
     /// What to keep and what to send for `command`.
-    fn prepare(
-        &self,
-        command: Command,
-        completer: Completer,
-    ) -> Result<(Operation, Passthrough), (Completer, Refused)> {
+    fn prepare(&self, command: Command, completer: Completer) -> Result<Operation, (Completer, Refused)> {
         let prepared = match command {
             Command::Read { lba, data, oob } => self.transfer(Transfer::Read, lba, data, oob, false),
             Command::Write { lba, data, oob, fua } => self.transfer(Transfer::Write, lba, data, oob, fua),
@@ -188,7 +194,7 @@ impl Namespace {
         };
         match prepared {
             Ok((data, oob, kind, command)) => {
-                Ok((Operation { completer, data, oob, kind, registered: None }, command))
+                Ok(Operation { completer, data, oob, kind, command, registered: false, tried: 0 })
             }
             Err(refused) => Err((completer, refused)),
         }
@@ -260,15 +266,16 @@ impl Namespace {
         lba.0.checked_mul(self.format.lbas_per_block).ok_or(Status::LbaOutOfRange)
     }
 
-    fn start(&self, mut operation: Operation, mut command: Passthrough) {
+    fn start(&self, mut operation: Operation) {
+        let command = &mut operation.command;
         command.nsid = self.format.nsid;
         if command.timeout_ms == 0 {
             command.timeout_ms = TIMEOUT_MS;
         }
         let fixed = self.ring.fixed(command.data.0, command.data.1).filter(|_| self.registered.get());
-        operation.registered = fixed.map(|_| command);
+        operation.registered = fixed.is_some();
         let entry = opcode::UringCmd80::new(Fd(self.file.as_raw_fd()), URING_IO_COMMAND)
-            .cmd(command.encode())
+            .cmd(operation.command.encode())
             .buf_index(fixed)
             .build();
         // SAFETY: the buffers are those of the operation, or the metadata scratch of the drive. What a
@@ -280,11 +287,16 @@ impl Namespace {
     }
 
     fn finish(&self, mut operation: Operation, outcome: Outcome) {
-        if outcome.result == -libc::EINVAL
-            && let Some(command) = operation.registered.take()
-        {
+        if outcome.result == -libc::EINVAL && operation.registered {
             self.registered.set(false);
-            return self.start(operation, command);
+            return self.start(operation);
+        }
+        if let Some(pause) = shortage::pause(outcome.result, operation.tried) {
+            operation.tried += 1;
+            match self.in_flight.rest(operation, pause) {
+                Ok(()) => return,
+                Err(back) => operation = back,
+            }
         }
         let Operation { completer, data, oob, kind, .. } = operation;
         let result = self.judge(outcome.result);
@@ -302,8 +314,8 @@ impl Namespace {
                     let command = self.report_command(next, &page);
                     let kind = Kind::Report(zones, count);
                     let oob = Buf::default();
-                    let operation = Operation { completer, data: page, oob, kind, registered: None };
-                    return self.start(operation, command);
+                    let (data, registered, tried) = (page, false, 0);
+                    return self.start(Operation { completer, data, oob, kind, command, registered, tried });
                 }
                 if zones.len() < count as usize {
                     done.result = Err(DeviceError::Os(libc::EPROTO));
@@ -491,6 +503,45 @@ mod tests {
         namespace.complete(1, refusal);
         let done = runtime.block_on(third, || false).unwrap();
         assert_eq!(done.result, Err(DeviceError::Os(libc::EINVAL)));
+        while ring.wait().unwrap() {}
+    }
+
+    /// The ring is not asked: what the kernel would say of each try is made up.
+    #[test]
+    fn what_the_host_is_too_short_of_something_for_is_tried_again_and_not_for_ever() {
+        let Ok(ring) = Ring::new() else { return };
+        let namespace = namespace(&ring);
+        let runtime = Runtime::new();
+        let shortage = |errno: i32| namespace.complete(0, Outcome { result: -errno, extra: 0, more: false });
+        let read = || namespace.submit(Command::read(Lba(0), Buf::zeroed(BLOCK)));
+        for errno in [libc::ENOMEM, libc::EAGAIN, libc::EBUSY] {
+            let mut completion = read();
+            for _ in 0..5 {
+                shortage(errno);
+                // It rests.
+                assert!(runtime.block_on(&mut completion, || false).is_none());
+                shortage(libc::ETIME);
+                assert!(runtime.block_on(&mut completion, || false).is_none());
+            }
+            shortage(0);
+            let done = runtime.block_on(completion, || false).unwrap();
+            assert_eq!((done.result, done.data.len()), (Ok(()), BLOCK));
+
+            let mut completion = read();
+            let tries = (1..100).find(|_| {
+                shortage(errno);
+                if runtime.block_on(&mut completion, || false).is_some() {
+                    return true;
+                }
+                shortage(libc::ETIME);
+                false
+            });
+            assert_eq!(tries, Some(13), "the first try and one after each pause");
+        }
+        // A command that was cancelled may have been carried out.
+        let completion = read();
+        shortage(libc::EINTR);
+        assert!(runtime.block_on(completion, || false).unwrap().result.is_err());
         while ring.wait().unwrap() {}
     }
 

@@ -4,7 +4,7 @@
 use engine::{
     buf::BLOCK,
     device::{DeviceError, Geometry, Status, Zrwa},
-    zone::{ZoneIndex, ZoneInfo, ZoneState},
+    zone::{MOST_BLOCKS, MOST_ZONES, ZoneIndex, ZoneInfo, ZoneState},
 };
 
 /// Bytes of an identify page.
@@ -175,11 +175,24 @@ impl Pages {
             return Err("it is formatted with protection information, which is not supported".into());
         }
         let lbas_per_block = (BLOCK / lba_bytes) as u64;
+        if !self.writes_whole(lbas_per_block) {
+            let advice = match self.format_of_whole_blocks(metadata) {
+                Some(index) => format!("nvme format --lbaf={index}"),
+                None => "nvme format".into(),
+            };
+            return Err(format!(
+                "it has blocks of {lba_bytes} bytes and does not promise to write {BLOCK} bytes whole or not at \
+                 all when the power fails; format it with blocks of {BLOCK} bytes ({advice})"
+            ));
+        }
         let blocks = |lbas: u64, what: &str| {
             if lbas.is_multiple_of(lbas_per_block) {
                 Ok(lbas / lbas_per_block)
             } else {
-                Err(format!("{what} of {} bytes are no multiple of {BLOCK} bytes", lbas * lba_bytes as u64))
+                Err(format!(
+                    "{what} of {} bytes are no multiple of {BLOCK} bytes",
+                    lbas as u128 * lba_bytes as u128
+                ))
             }
         };
         let zone_size = blocks(u64_at(zoned_namespace, 2816 + 16 * index), "its zones")?;
@@ -204,9 +217,15 @@ impl Pages {
         let most = limit(controller[77]).min(most_bytes).min(lba_bytes as u64 * 65536) / BLOCK as u64;
         let most_appended = most.min(limit(zoned_controller[0]) / BLOCK as u64);
         let none_is_all_ones = |zeroes_based: u32| zeroes_based.wrapping_add(1);
-        let zones = u64_at(namespace, 0) / lbas_per_block / zone_size;
+        let size = u64_at(namespace, 0) / lbas_per_block;
+        let zones = size / zone_size;
+        if size > MOST_BLOCKS || zones > MOST_ZONES as u64 {
+            return Err(format!(
+                "it says that it has {zones} zones of {zone_size} blocks, which is too much"
+            ));
+        }
         let geometry = Geometry {
-            zones: u32::try_from(zones).map_err(|_| "it has too many zones".to_string())?,
+            zones: zones as u32,
             zone_size_blocks: zone_size,
             zone_capacity_blocks: zone_size,
             max_open: none_is_all_ones(u32_at(zoned_namespace, 8)),
@@ -221,6 +240,32 @@ impl Pages {
             return Err("it has no zones that can be written".into());
         }
         Ok((Format { nsid, lbas_per_block, metadata_bytes: metadata }, geometry))
+    }
+
+    /// Whether so many logical blocks, of those that make one of ours, are written whole or not at all in a
+    /// power cut. A single one is, with its metadata; of more the namespace says so, or else the controller.
+    fn writes_whole(&self, lbas: u64) -> bool {
+        let Pages { namespace, controller, .. } = self;
+        // NSFEAT: the namespace has numbers of its own.
+        let own = namespace[24] & 2 != 0;
+        let (atomic, boundary, offset) = match own {
+            true => (u16_at(namespace, 36), u16_at(namespace, 44), u16_at(namespace, 42)),
+            false => (u16_at(controller, 528), 0, 0),
+        };
+        // No block of ours may lie across an atomic boundary.
+        let aligned = boundary == 0
+            || (boundary as u64 + 1).is_multiple_of(lbas) && (offset as u64).is_multiple_of(lbas);
+        lbas == 1 || atomic as u64 + 1 >= lbas && aligned
+    }
+
+    /// The first format with blocks as large as ours and as much metadata as the present one.
+    fn format_of_whole_blocks(&self, metadata: u32) -> Option<usize> {
+        let formats = 0..=(self.namespace[25] as usize).min(63);
+        formats.into_iter().find(|index| {
+            let lbaf = 128 + 4 * index;
+            1usize.checked_shl(self.namespace[lbaf + 2] as u32) == Some(BLOCK)
+                && u16_at(&self.namespace, lbaf) as u32 == metadata
+        })
     }
 }
 
@@ -241,6 +286,11 @@ pub fn parse_report(page: &[u8], format: &Format, geometry: &Geometry) -> Option
                 _ => wp.checked_sub(start)? / format.lbas_per_block,
             };
             let zone_index = ZoneIndex(u32::try_from(index).ok()?);
+            // Nothing that is not as the drive has said it is.
+            let known = zone_index.0 < geometry.zones && capacity_blocks <= geometry.zone_size_blocks;
+            if !known || wp_blocks > capacity_blocks {
+                return None;
+            }
             let zrwa = zone[2] & 1 << 3 != 0;
             Some(ZoneInfo { zone: zone_index, state, wp_blocks, capacity_blocks, zrwa })
         })
@@ -310,6 +360,7 @@ mod tests {
     fn small_blocks_are_driven_eight_at_a_time() {
         let mut pages = pages();
         put(&mut pages.namespace, 128, &[8, 0, 9]);
+        pages.controller[528] = 7;
         let (format, geometry) = pages.decode(1, 1 << 20).unwrap();
         assert_eq!((format.lbas_per_block, geometry.oob_bytes), (8, 64));
         assert_eq!((geometry.zones, geometry.zone_size_blocks), (32, 1024));
@@ -318,6 +369,51 @@ mod tests {
         assert_eq!(geometry.zrwa.unwrap().granularity_blocks, 1);
         pages.zoned_namespace[48] = 12;
         assert!(pages.decode(1, 1 << 20).unwrap_err().contains("multiple"));
+    }
+
+    #[test]
+    fn blocks_that_may_be_torn_are_refused_with_what_to_do() {
+        let decode = |change: fn(&mut Pages)| {
+            let mut pages = pages();
+            // Format 0 has 512 bytes, format 2 has 4096; both without metadata.
+            pages.namespace[25] = 2;
+            put(&mut pages.namespace, 128, &[0, 0, 9, 0, 8, 0, 12, 0, 0, 0, 12]);
+            change(&mut pages);
+            pages.decode(1, 1 << 20).map(|(format, _)| format.lbas_per_block)
+        };
+        let refused = decode(|_| ()).unwrap_err();
+        assert!(
+            refused.contains("blocks of 512 bytes") && refused.contains("whole or not at all"),
+            "{refused}"
+        );
+        assert!(refused.contains("nvme format --lbaf=2"), "{refused}");
+        // What the controller promises counts only if the namespace says nothing else.
+        assert_eq!(decode(|p| p.controller[528] = 7), Ok(8));
+        assert!(decode(|p| p.controller[528] = 6).is_err());
+        assert!(decode(|p| (p.controller[528], p.namespace[24]) = (7, 2)).is_err());
+        assert_eq!(decode(|p| (p.namespace[24], p.namespace[36]) = (2, 7)), Ok(8));
+        assert!(decode(|p| (p.namespace[24], p.namespace[36]) = (0, 7)).is_err());
+        assert!(decode(|p| (p.namespace[24], p.namespace[36], p.namespace[44]) = (2, 63, 11)).is_err());
+        assert_eq!(decode(|p| (p.namespace[24], p.namespace[36], p.namespace[44]) = (2, 63, 63)), Ok(8));
+        assert_eq!(decode(|p| (p.namespace[26], p.zoned_namespace[2816 + 33]) = (2, 32)), Ok(1));
+        assert!(decode(|p| p.namespace[130] = 11).unwrap_err().contains("blocks of 2048 bytes"));
+        assert_eq!(decode(|p| (p.namespace[130], p.controller[528]) = (11, 1)), Ok(2));
+    }
+
+    #[test]
+    fn numbers_that_cannot_be_are_refused() {
+        let refused = |change: fn(&mut Pages)| {
+            let mut pages = pages();
+            change(&mut pages);
+            pages.decode(1, 1 << 20).unwrap_err()
+        };
+        assert!(refused(|p| p.namespace[..8].fill(0xff)).contains("too much"));
+        assert!(refused(|p| put(&mut p.namespace, 0, &(1u64 << 34).to_le_bytes())).contains("too much"));
+        let small = refused(|p| {
+            (p.namespace[130], p.controller[528]) = (9, 7);
+            p.zoned_namespace[2816..2824].fill(0xff);
+        });
+        assert!(small.contains("no multiple"), "{small}");
     }
 
     #[test]

@@ -1,0 +1,70 @@
+//! A host that is short of something is no failure of a drive.
+//!
+//! For lack of memory, of a request, or of a moment in which nobody else is at it, the kernel refuses an
+//! operation before the drive has seen it. A moment later it is asked again. Only if that goes on for
+//! seconds is it the error that it says it is.
+
+use io_uring::types::Timespec;
+use std::time::Duration;
+
+/// What is waited before an operation is tried again, one after the other: four seconds in all. The kernel
+/// reads these when it starts to wait, so that they are nowhere else.
+static PAUSES: [Timespec; 12] = [
+    pause_of(1),
+    pause_of(2),
+    pause_of(4),
+    pause_of(8),
+    pause_of(16),
+    pause_of(32),
+    pause_of(64),
+    pause_of(128),
+    pause_of(256),
+    pause_of(512),
+    pause_of(1024),
+    pause_of(2048),
+];
+
+const fn pause_of(milliseconds: u32) -> Timespec {
+    Timespec::new().sec(milliseconds as u64 / 1000).nsec(milliseconds % 1000 * 1_000_000)
+}
+
+/// How long to wait before an operation is tried again that has come to `result`, negative for an errno,
+/// and has been tried again `tried` times already. `None` if it has ended.
+pub fn pause(result: i32, tried: usize) -> Option<&'static Timespec> {
+    match -result {
+        libc::ENOMEM | libc::ENOBUFS | libc::EAGAIN | libc::EBUSY => PAUSES.get(tried),
+        _ => None,
+    }
+}
+
+/// As [`pause`] for a call that may be made twice, so that it may have been interrupted, too.
+pub fn pause_of_call(errno: i32, tried: usize) -> Option<Duration> {
+    let errno = if errno == libc::EINTR { libc::EAGAIN } else { errno };
+    pause(-errno, tried).map(|_| Duration::from_millis(1 << tried))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shortage_is_waited_for_and_errors_are_not() {
+        for shortage in [libc::ENOMEM, libc::EAGAIN, libc::EBUSY, libc::ENOBUFS] {
+            let tries = (0..100).take_while(|tried| pause(-shortage, *tried).is_some()).count();
+            let waited: Duration = (0..tries).filter_map(|tried| pause_of_call(shortage, tried)).sum();
+            assert!((2..=10).contains(&waited.as_secs()), "{waited:?}");
+        }
+        for end in [0, 4096, 0x2b8, -libc::EIO, -libc::ENODEV, -libc::EINTR, -libc::EINVAL, i32::MIN + 1] {
+            assert!(pause(end, 0).is_none(), "{end}");
+        }
+        assert!(pause_of_call(libc::EINTR, 0).is_some() && pause_of_call(libc::EIO, 0).is_none());
+    }
+
+    #[test]
+    fn the_kernel_is_told_the_same_pauses() {
+        for (tried, told) in PAUSES.iter().enumerate() {
+            let time = pause_of_call(libc::ENOMEM, tried).unwrap();
+            assert_eq!(format!("{told:?}"), format!("{:?}", Timespec::from(time)));
+        }
+    }
+}

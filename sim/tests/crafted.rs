@@ -1,0 +1,556 @@
+//! Metadata that somebody has made up: every checksum is right, and what it says is not.
+//!
+//! A drive with such metadata is a damaged one. It is named, with the field that makes no sense, and the
+//! array does without it. Nothing panics, and nothing takes memory or time for a number that was only said.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod support;
+
+use engine::{
+    array::{Array, CreateOptions, Drive, Examined, MemberState, examine},
+    buf::{BLOCK, Buf},
+    device::{Command, Geometry, ZonedDevice, Zones},
+    format::{
+        Uuid,
+        oob::{Content, Mark, OOB_BYTES},
+        record::{
+            Burned, Checkpoint, HEADER_BYTES, Header, Origin, ParityRecord, RELOCATED, Record, TailRecord,
+            ZoneRecord,
+        },
+        superblock::Superblock,
+    },
+    raid::policy::Policy,
+    runtime::Runtime,
+    zone::{Lba, ZoneIndex, ZoneState},
+};
+use sim::rng::Rng;
+use std::{cell::Cell, rc::Rc};
+use support::{
+    array::{check, options, run, write},
+    rig::{Act, Rig},
+};
+
+const MEMBERS: usize = 4;
+/// The one whose metadata is made up.
+const LIAR: usize = 1;
+
+fn geometry(policy: Policy) -> Geometry {
+    let geometry = support::array::geometry(12, 220, 8);
+    if policy == Policy::Log { Geometry { zrwa: None, ..geometry } } else { geometry }
+}
+
+/// An array that has been written to and is not running.
+struct Bed {
+    rig: Rc<Rig>,
+    drives: Vec<Drive>,
+    /// What its metadata says before any of it is made up.
+    found: Examined,
+    /// Blocks that have been read.
+    read_blocks: Rc<Cell<u64>>,
+}
+
+impl Bed {
+    fn new(policy: Policy) -> Bed {
+        let rig = Rig::new();
+        let drives: Vec<Drive> = (0..MEMBERS).map(|_| rig.drive(&geometry(policy))).collect();
+        let runtime = Runtime::new();
+        let options = CreateOptions { policy: Some(policy), ..options(8) };
+        let array = run(&runtime, Array::create(&runtime, options, drives.clone())).unwrap();
+        write(&runtime, &array, 0, 0, 11, true);
+        write(&runtime, &array, 1, 0, 640, true);
+        write(&runtime, &array, 2, 0, 50, true);
+        run(&runtime, array.submit(Command::Reset { zones: Zones::One(ZoneIndex(2)) })).result.unwrap();
+        write(&runtime, &array, 2, 0, 5, true);
+        // A tail that the liar is one of those to log.
+        write(&runtime, &array, 3, 0, 27, true);
+        runtime.clear();
+        let read_blocks = Rc::new(Cell::new(0));
+        let count = read_blocks.clone();
+        rig.rule(move |_, command| {
+            if let Command::Read { data, .. } = command {
+                count.set(count.get() + data.blocks());
+            }
+            Act::Pass
+        });
+        let found = run(&runtime, examine(&runtime, &drives[LIAR])).unwrap();
+        Bed { rig, drives, found, read_blocks }
+    }
+
+    fn liar(&self) -> &Drive {
+        &self.drives[LIAR]
+    }
+
+    /// The metadata zone that does not count, where a newer log is put.
+    fn zone(&self) -> ZoneIndex {
+        ZoneIndex(self.found.generation as u32 % 2)
+    }
+
+    fn origin(&self, block: u64) -> Origin {
+        let lba = self.liar().device.geometry().start(self.zone()).0 + block;
+        Origin { array: self.found.superblock.array, member: LIAR as u32, lba }
+    }
+
+    fn submit(&self, command: Command) {
+        let runtime = Runtime::new();
+        assert_eq!(run(&runtime, self.liar().device.submit(command)).result, Ok(()));
+    }
+
+    /// Starts a metadata zone with these bytes.
+    fn put_in(&self, zone: ZoneIndex, bytes: &[u8]) {
+        self.submit(Command::Reset { zones: Zones::One(zone) });
+        let start = self.liar().device.geometry().start(zone).0;
+        for (at, piece) in (start..).step_by(32).zip(bytes.chunks(32 * BLOCK)) {
+            self.submit(Command::write(Lba(at), Buf::copy_of(piece), true));
+        }
+    }
+
+    /// Starts the other metadata zone with these bytes.
+    fn put(&self, bytes: &[u8]) {
+        self.put_in(self.zone(), bytes);
+    }
+
+    /// A checkpoint that could be the next one.
+    fn checkpoint(&self) -> Checkpoint {
+        Checkpoint {
+            generation: self.found.generation + 1,
+            superblock: self.found.superblock.clone(),
+            zones: vec![ZoneRecord::default(); self.found.superblock.zones as usize],
+            burned: Vec::new(),
+            parity: Vec::new(),
+            tails: Vec::new(),
+        }
+    }
+
+    /// The array is without the liar, for a reason that names it and the field, and has what was written.
+    fn expect_damaged(&self, field: &str) {
+        let runtime = Runtime::new();
+        let name = &self.liar().name;
+        let words = |said: &str| {
+            let named = said.contains(name.as_str()) && said.contains("damaged") && said.contains(field);
+            assert!(named, "not {field} of {name}: {said}");
+        };
+        words(&run(&runtime, examine(&runtime, self.liar())).err().expect(field).0);
+        let inspected = run(&runtime, Array::inspect(&runtime, self.drives.clone(), None)).unwrap();
+        words(&inspected.status.members[LIAR].note);
+        let array = run(&runtime, Array::assemble(&runtime, self.drives.clone())).unwrap();
+        for (role, member) in array.status().members.into_iter().enumerate() {
+            let state = if role == LIAR { MemberState::Out } else { MemberState::Active };
+            assert_eq!(member.state, state, "{field}: {}", member.note);
+        }
+        words(&array.status().members[LIAR].note);
+        for (zone, tail) in [(0, 11), (1, 640), (2, 5), (3, 27)] {
+            check(&runtime, &array, zone, tail);
+        }
+        runtime.clear();
+    }
+}
+
+/// What is made up.
+enum Lie {
+    Superblock(fn(&mut Superblock)),
+    Checkpoint(fn(&mut Checkpoint)),
+    /// Of the checkpoint, from its start: these four bytes.
+    Number(usize, u32),
+    /// Behind the checkpoint, with its sequence number.
+    Record(Record, u64),
+}
+
+use Lie::{Checkpoint as InCheckpoint, Number, Record as Behind, Superblock as InSuperblock};
+
+/// The superblock head in a checkpoint, and the counts behind the members.
+const SUPERBLOCK_AT: usize = HEADER_BYTES + 8;
+const COUNTS_AT: usize = SUPERBLOCK_AT + 176 + 24 * MEMBERS;
+
+fn lies() -> Vec<(&'static str, Lie)> {
+    let parity = |zone, index, stripe, from, blocks: usize| {
+        let data = Buf::zeroed(blocks * BLOCK);
+        Behind(Record::Parity(ParityRecord { zone, epoch: 0, stripe, index, from, data }), 60)
+    };
+    let tail = |zone, tail_blocks| TailRecord { zone, generation: 0, epoch: 0, tail_blocks };
+    vec![
+        ("zones", InSuperblock(|s| s.zones = 4_000_000_000)),
+        ("zones", InSuperblock(|s| s.zones = 11)),
+        ("zones", InSuperblock(|s| s.zones = 0)),
+        ("rows", InSuperblock(|s| s.rows = 1 << 62)),
+        ("rows", InSuperblock(|s| s.rows = u64::MAX)),
+        ("rows", InSuperblock(|s| s.rows = 28)),
+        ("rows", InSuperblock(|s| s.rows = 0)),
+        ("zone size", InSuperblock(|s| s.zone_size_blocks = 0)),
+        ("zone size", InSuperblock(|s| s.zone_size_blocks = 640)),
+        ("zone size", InSuperblock(|s| s.zone_size_blocks = u64::MAX)),
+        ("chunk blocks", InSuperblock(|s| s.chunk_blocks = 1)),
+        ("chunk blocks", InSuperblock(|s| s.chunk_blocks = 0)),
+        ("chunk blocks", InSuperblock(|s| s.chunk_blocks = 12)),
+        ("chunk blocks", InSuperblock(|s| s.chunk_blocks = 1 << 31)),
+        ("distance", InSuperblock(|s| s.distance = 0)),
+        ("distance", InSuperblock(|s| s.distance = 28)),
+        ("distance", InSuperblock(|s| s.distance = u32::MAX)),
+        ("aggregate", InSuperblock(|s| s.aggregate = 0)),
+        ("aggregate", InSuperblock(|s| s.aggregate = 3)),
+        ("aggregate", InSuperblock(|s| s.aggregate = 32)),
+        ("max active", InSuperblock(|s| s.max_active = 0)),
+        ("max active", InSuperblock(|s| s.max_active = 11)),
+        ("log blocks", InSuperblock(|s| s.log_blocks = 0)),
+        ("log blocks", InSuperblock(|s| s.log_blocks = u32::MAX)),
+        ("event", InSuperblock(|s| s.event = 0)),
+        ("event", InSuperblock(|s| s.event = 1 << 63)),
+        ("event", InSuperblock(|s| s.event = 1 << 61)),
+        ("floor", InSuperblock(|s| s.floor = s.event + 1)),
+        ("assembly", InSuperblock(|s| s.assembly = u64::MAX)),
+        ("uuid", InSuperblock(|s| s.members[3].uuid = s.members[0].uuid)),
+        ("members", InSuperblock(|s| s.members.truncate(2))),
+        ("members", InSuperblock(|s| s.members.resize(33, s.members[0].clone()))),
+        ("members", Number(SUPERBLOCK_AT + 148, u32::MAX)),
+        ("policy", Number(SUPERBLOCK_AT + 168, 4)),
+        ("policy", Number(SUPERBLOCK_AT + 168, 0)),
+        ("array", InSuperblock(|s| s.array = Uuid([9; 16]))),
+        ("zone records", Number(COUNTS_AT, 4_000_000_000)),
+        ("zone records", Number(COUNTS_AT, 0)),
+        ("zone records", InCheckpoint(|c| c.zones.truncate(9))),
+        ("parities", Number(COUNTS_AT + 4, u32::MAX)),
+        ("tails", Number(COUNTS_AT + 8, u32::MAX)),
+        ("burned", Number(COUNTS_AT + 12, u32::MAX)),
+        ("generation", InCheckpoint(|c| c.generation = u64::MAX)),
+        ("finished", InCheckpoint(|c| c.zones[3].finished = Some(649))),
+        ("finished", InCheckpoint(|c| c.zones[3].finished = Some(1 << 62))),
+        ("lost", InCheckpoint(|c| c.zones[3].lost = 1 << 4)),
+        ("lost", InCheckpoint(|c| c.zones[3].lost = u32::MAX)),
+        ("zone of burned", InCheckpoint(|c| c.burned.push(burned(10, 0, 0, 1)))),
+        ("member of burned", InCheckpoint(|c| c.burned.push(burned(0, 4, 0, 1)))),
+        ("from", InCheckpoint(|c| c.burned.push(burned(0, 0, 2, 1)))),
+        ("to", InCheckpoint(|c| c.burned.push(burned(0, 0, 0, u64::MAX)))),
+        ("to", InCheckpoint(|c| c.burned.push(burned(0, 0, 0, 217)))),
+        (
+            "tail",
+            InCheckpoint(|c| c.tails.push(TailRecord { zone: 0, generation: 0, epoch: 0, tail_blocks: 649 })),
+        ),
+        ("sequence", Behind(Record::Reset { first: 0, count: 1 }, u64::MAX)),
+        ("zone", Behind(Record::Reset { first: 10, count: 1 }, 60)),
+        ("count", Behind(Record::Reset { first: 9, count: 2 }, 60)),
+        ("count", Behind(Record::ResetDone { first: 1, count: u32::MAX, epoch: 0 }, 60)),
+        ("zone", Behind(Record::Finish { zone: 1 << 20, epoch: 0, tail_blocks: 0 }, 60)),
+        ("tail", Behind(Record::Finish { zone: 0, epoch: 0, tail_blocks: 649 }, 60)),
+        ("zone", Behind(Record::Rebuilt { zone: 10, epoch: 0, members: 1 }, 60)),
+        ("members", Behind(Record::Rebuilt { zone: 0, epoch: 0, members: 1 << 31 }, 60)),
+        ("zone of tail", Behind(Record::Tail(tail(10, 1)), 60)),
+        ("tail", Behind(Record::Tail(tail(0, u64::MAX)), 60)),
+        ("zone of parity", parity(1_000_000_000, 0, 0, 0, 1)),
+        ("index", parity(0, 3, 0, 0, 1)),
+        ("index", parity(0, RELOCATED - 1, 0, 0, 1)),
+        ("stripe", parity(0, 0, 27, 0, 1)),
+        ("stripe", parity(0, 0, u64::MAX, 0, 1)),
+        ("from", parity(0, 0, 0, 8, 1)),
+        ("data bytes", parity(0, 0, 0, 7, 2)),
+        ("data bytes", parity(0, RELOCATED, 0, 0, 9)),
+    ]
+}
+
+fn burned(zone: u32, member: u32, from: u64, to: u64) -> Burned {
+    Burned { zone, member, epoch: 0, from, to }
+}
+
+/// Makes the checksum of a changed record right.
+fn seal(bytes: &mut [u8]) {
+    let len = HEADER_BYTES + u32::from_le_bytes(bytes[12..16].try_into().unwrap()) as usize;
+    bytes[52..56].fill(0);
+    let crc = crc32c::crc32c(&bytes[..len.min(bytes.len())]);
+    bytes[52..56].copy_from_slice(&crc.to_le_bytes());
+}
+
+#[test]
+fn a_number_that_cannot_be_is_named_and_the_array_does_without_the_drive() {
+    for (field, lie) in lies() {
+        let bed = Bed::new(Policy::Zrwa);
+        let mut checkpoint = bed.checkpoint();
+        let mut behind = None;
+        let mut number = None;
+        match lie {
+            InSuperblock(change) => {
+                change(&mut checkpoint.superblock);
+                let zones = checkpoint.superblock.zones.min(100) as usize;
+                checkpoint.zones.resize(zones, ZoneRecord::default());
+            }
+            InCheckpoint(change) => change(&mut checkpoint),
+            Number(at, value) => number = Some((at, value)),
+            Behind(record, sequence) => behind = Some((record, sequence)),
+        }
+        let mut bytes = Record::Checkpoint(Box::new(checkpoint)).encode(bed.origin(0), 50).to_vec();
+        if let Some((at, value)) = number {
+            bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+            seal(&mut bytes);
+        }
+        if let Some((record, sequence)) = behind {
+            let origin = bed.origin((bytes.len() / BLOCK) as u64);
+            record.encode_to(&mut bytes, origin, sequence);
+        }
+        bed.put(&bytes);
+        bed.expect_damaged(field);
+    }
+}
+
+/// Without this the test above would also pass if nothing was ever taken for a log.
+#[test]
+fn the_same_without_a_lie_is_believed() {
+    let bed = Bed::new(Policy::Zrwa);
+    let (mut bytes, superblock) = (Vec::new(), &bed.found.superblock);
+    let layout = superblock.layout();
+    assert_eq!((superblock.zones, layout.rows, layout.capacity_blocks()), (10, 27, 648));
+    let mut checkpoint = bed.checkpoint();
+    checkpoint.burned.push(burned(9, 3, 0, 216));
+    checkpoint.zones[9] = ZoneRecord { finished: Some(648), lost: 0b1111, ..ZoneRecord::default() };
+    Record::Checkpoint(Box::new(checkpoint)).encode_to(&mut bytes, bed.origin(0), 50);
+    let data = Buf::zeroed(BLOCK);
+    let parity = ParityRecord { zone: 9, epoch: 0, stripe: 26, index: 2, from: 7, data };
+    let tail = TailRecord { zone: 9, generation: 0, epoch: 0, tail_blocks: 648 };
+    let records = [
+        Record::Superblock(Box::new(superblock.clone())),
+        Record::Parity(ParityRecord { index: RELOCATED, ..parity.clone() }),
+        Record::Parity(parity),
+        Record::Tail(tail),
+        Record::Rebuilt { zone: 9, epoch: 0, members: 0b1111 },
+        Record::Reset { first: 8, count: 2 },
+        Record::ResetDone { first: 0, count: 10, epoch: 60 },
+    ];
+    for record in &records {
+        let origin = bed.origin((bytes.len() / BLOCK) as u64);
+        record.encode_to(&mut bytes, origin, 60);
+    }
+    bed.put(&bytes);
+    let runtime = Runtime::new();
+    let found = run(&runtime, examine(&runtime, bed.liar())).unwrap();
+    assert_eq!(
+        (found.records, found.damaged, found.generation),
+        (1 + records.len(), 0, bed.found.generation + 1)
+    );
+}
+
+/// Numbers that one drive alone could have, but that the others say are wrong.
+#[test]
+fn a_drive_that_describes_another_array_than_the_others_is_outvoted() {
+    let lies: [(&str, fn(&mut Superblock)); 6] = [
+        ("rows", |s| s.rows = 20),
+        ("distance", |s| s.distance = 1),
+        ("zones", |s| (s.zones, s.max_active) = (9, 2)),
+        ("zone size", |s| s.zone_size_blocks *= 2),
+        ("max active", |s| s.max_active -= 1),
+        ("policy", |s| s.policy = Policy::InPlace),
+    ];
+    for (field, change) in lies {
+        let bed = Bed::new(Policy::Zrwa);
+        let mut checkpoint = bed.checkpoint();
+        change(&mut checkpoint.superblock);
+        checkpoint.superblock.event = 50;
+        checkpoint.zones.truncate(checkpoint.superblock.zones as usize);
+        bed.put(&Record::Checkpoint(Box::new(checkpoint)).encode(bed.origin(0), 50));
+        let runtime = Runtime::new();
+        // Nothing is wrong with it alone.
+        run(&runtime, examine(&runtime, bed.liar())).unwrap();
+        let array = run(&runtime, Array::assemble(&runtime, bed.drives.clone())).unwrap();
+        let note = &array.status().members[LIAR].note;
+        assert!(note.contains(&bed.liar().name) && note.contains(field), "{field}: {note}");
+        for (zone, tail) in [(0, 11), (1, 640), (2, 5), (3, 27)] {
+            check(&runtime, &array, zone, tail);
+        }
+    }
+}
+
+#[test]
+fn what_another_version_has_written_is_refused_by_number() {
+    for (version, advice) in [(2u16, "an older one, or make the array anew"), (9, "use a newer one")] {
+        let bed = Bed::new(Policy::Zrwa);
+        let mut bytes = Record::Checkpoint(Box::new(bed.checkpoint())).encode(bed.origin(0), 50).to_vec();
+        // All else may look different then.
+        bytes[8..10].copy_from_slice(&version.to_le_bytes());
+        bytes[HEADER_BYTES..HEADER_BYTES + 300].fill(0xa5);
+        seal(&mut bytes);
+        bed.put(&bytes);
+        if version < 9 {
+            // What is older counts only if there is nothing else.
+            let runtime = Runtime::new();
+            run(&runtime, examine(&runtime, bed.liar())).unwrap();
+            bed.submit(Command::Reset { zones: Zones::One(ZoneIndex(1 - bed.zone().0)) });
+        }
+        let runtime = Runtime::new();
+        let refused = run(&runtime, Array::assemble(&runtime, bed.drives.clone())).err().unwrap().0;
+        let named = format!("{} has format version {version}", bed.liar().name);
+        assert!(refused.starts_with(&named) && refused.contains(advice), "{refused}");
+    }
+}
+
+/// What the metadata zones of a drive are overwritten with, and what is said of it then.
+#[test]
+fn a_drive_is_blank_only_if_there_is_nothing_in_its_metadata_zones() {
+    let said = |bed: &Bed| {
+        let runtime = Runtime::new();
+        run(&runtime, examine(&runtime, bed.liar())).unwrap_err().0
+    };
+    for policy in Policy::ALL {
+        let bed = Bed::new(policy);
+        let used = 1 - bed.zone().0;
+        let start = bed.liar().device.geometry().start(ZoneIndex(used));
+        let damage = |bytes: &[u8]| bed.put_in(ZoneIndex(used), bytes);
+        let checkpoint = Record::Checkpoint(Box::new(bed.checkpoint()));
+        let log = checkpoint.encode(Origin { lba: start.0, ..bed.origin(0) }, 50).to_vec();
+        // The magic is gone; a bit is flipped; the head is gone and something is behind it.
+        let mut other = log.clone();
+        other[..8].copy_from_slice(b"somebody");
+        damage(&other);
+        assert!(said(&bed).contains("holds something else"), "{}", said(&bed));
+        let mut flipped = log.clone();
+        flipped[200] ^= 1;
+        damage(&flipped);
+        assert!(said(&bed).ends_with("its metadata is damaged"), "{}", said(&bed));
+        let behind = [&[0; BLOCK][..], &log].concat();
+        damage(&behind);
+        assert!(said(&bed).ends_with("its metadata is damaged"), "{}", said(&bed));
+        // Nothing where metadata would be, but something elsewhere.
+        bed.submit(Command::Reset { zones: Zones::One(ZoneIndex(used)) });
+        assert!(!said(&bed).contains("is blank"), "{}", said(&bed));
+        // None of these keeps the others from being an array.
+        let runtime = Runtime::new();
+        let array = run(&runtime, Array::assemble(&runtime, bed.drives.clone())).unwrap();
+        check(&runtime, &array, 1, 640);
+        runtime.clear();
+        bed.submit(Command::Reset { zones: Zones::All });
+        assert!(said(&bed).ends_with("is blank"), "{}", said(&bed));
+    }
+}
+
+#[test]
+fn damage_on_drives_of_few_zones_is_called_damage() {
+    for zones in 1..=6 {
+        let rig = Rig::new();
+        let drive = rig.drive(&Geometry { zones, ..geometry(Policy::Zrwa) });
+        let runtime = Runtime::new();
+        let said = || {
+            let runtime = Runtime::new();
+            run(&runtime, examine(&runtime, &drive)).unwrap_err().0
+        };
+        assert!(said().ends_with("is blank"), "{zones} zones: {}", said());
+        let data = Buf::copy_of(&b"zoneraid".repeat(BLOCK / 8));
+        run(&runtime, drive.device.submit(Command::write(Lba(0), data, true))).result.unwrap();
+        assert!(said().ends_with("its metadata is damaged"), "{zones} zones: {}", said());
+    }
+}
+
+/// A record of the liar's, in its log or in a data zone.
+struct Place {
+    lba: u64,
+    bytes: Vec<u8>,
+}
+
+/// The records that lie in `zone`, and all its bytes.
+fn records(drive: &Drive, zone: u32) -> (Vec<Place>, Vec<u8>) {
+    let runtime = Runtime::new();
+    let start = drive.device.geometry().start(ZoneIndex(zone)).0;
+    let read = |at: u64| {
+        let command = Command::read(Lba(start + at), Buf::zeroed(BLOCK));
+        run(&runtime, drive.device.submit(command)).data.to_vec()
+    };
+    let report = Command::Report { first: ZoneIndex(zone), count: 1 };
+    let info = run(&runtime, drive.device.submit(report)).zones[0];
+    // Of data zones, also what is in the ZRWA.
+    let end = match info.state {
+        ZoneState::Empty => 0,
+        ZoneState::Full => 220,
+        _ => (info.wp_blocks + if info.zrwa { 32 } else { 0 }).min(220),
+    };
+    let bytes: Vec<u8> = (0..end).flat_map(read).collect();
+    let mut places = Vec::new();
+    for at in 0..end {
+        let Some(header) = Header::read(&bytes[at as usize * BLOCK..]) else { continue };
+        let len = header.blocks() as usize * BLOCK;
+        if header.origin.lba == start + at {
+            places.push(Place { lba: start + at, bytes: bytes[at as usize * BLOCK..][..len].to_vec() });
+        }
+    }
+    (places, bytes)
+}
+
+/// Changes fields of a record.
+fn mutate(bytes: &mut [u8], rng: &mut Rng) {
+    let len = HEADER_BYTES + u32::from_le_bytes(bytes[12..16].try_into().unwrap()) as usize;
+    for _ in 0..rng.range(1..4) {
+        let reach = if rng.chance(1, 4) { len } else { len.min(HEADER_BYTES + 320) };
+        let from = if rng.chance(1, 8) { 10 } else { HEADER_BYTES as u64 };
+        let at = rng.range(from..reach as u64) as usize;
+        let value = [0, 1, 0x7f, 0x80, 0xff, rng.below(256) as u8][rng.below(6) as usize];
+        let end = (at + [1, 2, 4, 8][rng.below(4) as usize]).min(len);
+        bytes[at..end].fill(value);
+    }
+    seal(bytes);
+}
+
+/// How many blocks may be read of four drives to tell what is on them: every metadata zone by every number
+/// of zones that could be one, and what lies ahead in ten data zones.
+const MOST_READ: u64 = 4 * (2 * 220 * 5 + 10 * 300);
+
+#[test]
+fn ten_thousand_logs_that_were_tampered_with_are_read_or_refused() {
+    for policy in Policy::ALL {
+        let bed = Bed::new(policy);
+        let mut rng = Rng::new(policy as u64);
+        let used = 1 - bed.zone().0;
+        let start = bed.liar().device.geometry().start(ZoneIndex(used));
+        let (in_log, log) = records(bed.liar(), used);
+        let in_data: Vec<Place> = (2..12).flat_map(|zone| records(bed.liar(), zone).0).collect();
+        assert!(in_log.len() > 2, "{} records", in_log.len());
+        assert!(policy != Policy::Zrwa || !in_data.is_empty());
+        let (mut accepted, mut refused) = (0, 0);
+        for round in 0..3400 {
+            if !in_data.is_empty() && rng.chance(1, 4) {
+                let place = &in_data[rng.below(in_data.len() as u64) as usize];
+                let mut bytes = place.bytes.clone();
+                mutate(&mut bytes, &mut rng);
+                bed.submit(Command::write(Lba(place.lba), Buf::copy_of(&bytes), false));
+            } else {
+                let place = &in_log[rng.below(in_log.len() as u64) as usize];
+                let (at, len) = ((place.lba - start.0) as usize * BLOCK, place.bytes.len());
+                let mut bytes = log.clone();
+                mutate(&mut bytes[at..at + len], &mut rng);
+                bed.put_in(ZoneIndex(used), &bytes);
+            }
+            if policy == Policy::InPlace {
+                tamper_with_mark(&bed, &mut rng);
+            }
+            let runtime = Runtime::new();
+            bed.read_blocks.set(0);
+            match run(&runtime, Array::inspect(&runtime, bed.drives.clone(), None)) {
+                Ok(found) => {
+                    assert_eq!(
+                        (found.geometry.zones, found.zones.len(), found.status.members.len()),
+                        (10, 10, 4)
+                    );
+                    accepted += 1;
+                }
+                Err(_) => refused += 1,
+            }
+            assert!(bed.read_blocks.get() < MOST_READ, "round {round}: {} blocks", bed.read_blocks.get());
+            for place in &in_data {
+                bed.submit(Command::write(Lba(place.lba), Buf::copy_of(&place.bytes), false));
+            }
+        }
+        assert!(accepted > 1000, "{accepted} accepted, {refused} refused");
+        assert_eq!(bed.rig.held(), 0);
+    }
+}
+
+/// Writes a block of a zone that is open again, with a mark that was made up.
+fn tamper_with_mark(bed: &Bed, rng: &mut Rng) {
+    let device = &bed.liar().device;
+    let runtime = Runtime::new();
+    let zone = ZoneIndex(rng.range(2..5) as u32);
+    let info = run(&runtime, device.submit(Command::Report { first: zone, count: 1 })).zones[0];
+    let lba = device.geometry().start(zone).0 + info.wp_blocks + rng.below(32);
+    if !info.zrwa || lba >= device.geometry().start(zone).0 + info.capacity_blocks {
+        return;
+    }
+    let covers = [0, 1, 2, 3, 4, 31, 32, 255][rng.below(8) as usize];
+    let content = [Content::Data, Content::Parity(covers), Content::Ahead(covers)][rng.below(3) as usize];
+    let (epoch, generation) = (rng.below(3) as u32, rng.below(4) as u32);
+    let origin = Origin { lba, ..bed.origin(0) };
+    let oob: [u8; OOB_BYTES] = Mark { epoch, generation, content }.encode(origin);
+    let data = Buf::zeroed(BLOCK);
+    bed.submit(Command::Write { lba: Lba(lba), data, oob: Buf::copy_of(&oob), fua: false });
+}
