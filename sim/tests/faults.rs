@@ -8,7 +8,7 @@ use engine::{
 };
 use sim::{
     rng::Rng,
-    ssd::{Cut, EmulatedDrive, Fault, ImageMedia, Model, Ssd},
+    ssd::{Ailment, AilmentFile, Cut, EmulatedDrive, Fault, ImageMedia, LOOK_EVERY, Model, Ssd},
 };
 use std::{
     fs::OpenOptions,
@@ -180,5 +180,122 @@ fn a_drive_in_an_image_is_the_same_after_it_was_opened_again() {
     assert_eq!(read(&mut ssd, 1025).data[0], 0);
     assert_eq!(read(&mut ssd, 0).data[0], 0);
     assert!(ssd.zones().info(ZoneIndex(1)).zrwa);
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// A drive in a new image: a block in zone 0, four in the ZRWA of zone 1, and one in zone 2, which is full.
+fn used_image(path: &Path) -> EmulatedDrive {
+    let drive = EmulatedDrive::create_image(path, &model(), [5; 16]).unwrap();
+    let ssd = &mut drive.ssd().borrow_mut();
+    ssd.execute(Command::Open { zones: Zones::One(ZoneIndex(1)), zrwa: true }).result.unwrap();
+    for lba in [0, 512, 513, 514, 515, 1024] {
+        write(ssd, lba, 6).unwrap();
+    }
+    ssd.execute(Command::Finish { zones: Zones::One(ZoneIndex(2)) }).result.unwrap();
+    drive.clone()
+}
+
+fn states(drive: &EmulatedDrive) -> Vec<ZoneState> {
+    let ssd = drive.ssd().borrow();
+    (0..4).map(|zone| ssd.zones().info(ZoneIndex(zone)).state).collect()
+}
+
+#[test]
+fn what_ails_an_image_strikes_while_it_is_in_use_and_lasts_until_it_is_taken_back() {
+    let folder = folder("ailing");
+    let path = folder.join("drive.img");
+    let drive = used_image(&path);
+    assert_eq!(read(&mut drive.ssd().borrow_mut(), 0).data[0], 6);
+    let file = AilmentFile::of(&path).unwrap();
+    for ailment in [
+        Ailment::ReadOnly(ZoneIndex(1)),
+        Ailment::Offline(ZoneIndex(2)),
+        Ailment::Offline(ZoneIndex(8)),
+        Ailment::Unreadable(Lba(513)),
+        Ailment::Flipped(Lba(514)),
+        Ailment::Flipped(Lba(516)),
+        Ailment::Slow(7),
+    ] {
+        file.add(ailment).unwrap();
+    }
+    std::thread::sleep(LOOK_EVERY);
+    let suffers = |drive: &EmulatedDrive| {
+        let ssd = &mut drive.ssd().borrow_mut();
+        assert_eq!(write(ssd, 512, 1), Err(Status::ZoneIsReadOnly.into()));
+        assert_eq!(read(ssd, 512).data[0], 6);
+        assert_eq!(read(ssd, 513).result, Err(Status::UnrecoveredReadError.into()));
+        assert_eq!((read(ssd, 514).result, read(ssd, 514).data[..2].to_vec()), (Ok(()), vec![7, 6]));
+        assert_eq!(read(ssd, 516).data[0], 0, "there is nothing to flip");
+        assert_eq!(read(ssd, 1024).result, Err(Status::ZoneIsOffline.into()));
+        assert_eq!(ssd.faults().slow(), Some(7));
+        let next = ssd.zones().info(ZoneIndex(0)).wp_blocks;
+        write(ssd, next, 6)
+    };
+    suffers(&drive).unwrap();
+    drop(drive);
+    let drive = EmulatedDrive::open_image(&path).unwrap();
+    use ZoneState::{Closed, Empty, Full, Offline, ReadOnly};
+    assert_eq!(states(&drive), [Closed, ReadOnly, Offline, Empty]);
+    suffers(&drive).unwrap();
+    file.add(Ailment::Gone).unwrap();
+    std::thread::sleep(LOOK_EVERY);
+    assert_eq!(read(&mut drive.ssd().borrow_mut(), 0).result, Err(DeviceError::Gone));
+
+    file.clear().unwrap();
+    std::thread::sleep(LOOK_EVERY);
+    for lba in [0, 1, 2, 512, 513, 514, 515, 1024] {
+        let done = read(&mut drive.ssd().borrow_mut(), lba);
+        assert_eq!((done.result, done.data[0]), (Ok(()), 6), "{lba}");
+    }
+    assert_eq!(states(&drive)[1..], [Closed, Full, Empty]);
+    assert_eq!(drive.ssd().borrow_mut().faults().slow(), None);
+    write(&mut drive.ssd().borrow_mut(), 512, 9).unwrap();
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1, "nothing is left beside the image");
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_block_of_an_image_is_well_for_good_when_it_was_written_again_or_its_zone_reset() {
+    let folder = folder("well");
+    let path = folder.join("drive.img");
+    let drive = used_image(&path);
+    let file = AilmentFile::of(&path).unwrap();
+    for lba in [0, 512, 513] {
+        file.add(Ailment::Unreadable(Lba(lba))).unwrap();
+        file.add(Ailment::Flipped(Lba(lba))).unwrap();
+    }
+    std::thread::sleep(LOOK_EVERY);
+    write(&mut drive.ssd().borrow_mut(), 512, 9).unwrap();
+    let reset = Command::Reset { zones: Zones::One(ZoneIndex(0)) };
+    drive.ssd().borrow_mut().execute(reset).result.unwrap();
+    let look = |drive: &EmulatedDrive, lba| {
+        let done = read(&mut drive.ssd().borrow_mut(), lba);
+        done.result.map(|()| done.data[0])
+    };
+    let found = [Ok(0), Ok(9), Err(Status::UnrecoveredReadError.into())];
+    assert_eq!([0, 512, 513].map(|lba| look(&drive, lba)), found);
+    drop(drive);
+    let drive = EmulatedDrive::open_image(&path).unwrap();
+    assert_eq!([0, 512, 513].map(|lba| look(&drive, lba)), found);
+    // It can become unreadable again.
+    file.add(Ailment::Unreadable(Lba(512))).unwrap();
+    std::thread::sleep(LOOK_EVERY);
+    assert_eq!(look(&drive, 512), Err(Status::UnrecoveredReadError.into()));
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn what_ailed_a_drive_is_not_what_ails_another_of_its_name() {
+    let folder = folder("namesake");
+    let path = folder.join("drive.img");
+    drop(used_image(&path));
+    AilmentFile::of(&path).unwrap().add(Ailment::Gone).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let drive = EmulatedDrive::create_image(&path, &model(), [6; 16]).unwrap();
+    assert_eq!(read(&mut drive.ssd().borrow_mut(), 0).result, Ok(()));
+    AilmentFile::of(&path).unwrap().add(Ailment::Unreadable(Lba(0))).unwrap();
+    std::thread::sleep(LOOK_EVERY);
+    let done = read(&mut drive.ssd().borrow_mut(), 0);
+    assert_eq!(done.result, Err(Status::UnrecoveredReadError.into()));
     std::fs::remove_dir_all(folder).unwrap();
 }

@@ -4,6 +4,7 @@
 //! consults it with every command. Faults of time, a latency spike and a dropped completion, are
 //! handed to whoever runs the drive's queues. Faults of places that a drive does not have do nothing.
 
+use super::Ailments;
 use engine::zone::{Lba, ZoneIndex};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -43,6 +44,8 @@ pub struct FaultPlan {
     pub(super) failing_writes: BTreeMap<u32, u32>,
     spike_us: Option<u64>,
     drop_completion: bool,
+    /// What was ordered for the drive in an image, beside the plan.
+    pub(super) ailments: Ailments,
 }
 
 impl FaultPlan {
@@ -54,7 +57,12 @@ impl FaultPlan {
 
     /// Whether the drive does not answer.
     pub fn is_gone(&self) -> bool {
-        self.gone
+        self.gone || self.ailments.gone
+    }
+
+    /// How many times as long as usual commands take, if not as long.
+    pub fn slow(&self) -> Option<u32> {
+        self.ailments.slow
     }
 
     /// How much later the answer to the command just carried out shall come, in microseconds.
@@ -102,13 +110,20 @@ impl FaultPlan {
 
     /// Whether a read of these blocks fails.
     pub(super) fn is_unreadable(&self, lba: Lba, blocks: u64) -> bool {
-        !self.unreadable.is_empty() && self.unreadable.range(lba.0..lba.0 + blocks).next().is_some()
+        let sets = [&self.unreadable, &self.ailments.unreadable];
+        sets.iter().any(|set| set.range(lba.0..lba.0 + blocks).next().is_some())
     }
 
-    /// These blocks have been written or reset: they are well again.
-    pub(super) fn heal(&mut self, lba: Lba, blocks: u64) {
+    /// Which of these blocks have a bit that reads the wrong way round.
+    pub(super) fn flipped(&self, lba: Lba, blocks: u64) -> Vec<Lba> {
+        self.ailments.flipped.range(lba.0..lba.0 + blocks).map(|b| Lba(*b)).collect()
+    }
+
+    /// These blocks have been written or reset: they are well again. Gives whether that ends an ailment.
+    pub(super) fn heal(&mut self, lba: Lba, blocks: u64) -> bool {
         if !self.unreadable.is_empty() {
             self.unreadable.retain(|b| !(lba.0..lba.0 + blocks).contains(b));
         }
+        self.ailments.heal(lba, blocks)
     }
 }

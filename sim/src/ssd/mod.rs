@@ -7,6 +7,7 @@
 //! Invariant: media hold the state in which a zone comes back when power returns, so open zones
 //! are stored as closed, or as empty if nothing was written and they have no ZRWA.
 
+mod ailments;
 mod cache;
 mod drive;
 mod fault;
@@ -19,6 +20,7 @@ mod power;
 mod timed;
 mod traffic;
 
+pub use ailments::{Ailment, AilmentFile, Ailments, LOOK_EVERY};
 pub use drive::{EmulatedDrive, NullDrive};
 pub use fault::{Fault, FaultPlan};
 pub use image::{ImageError, ImageMedia};
@@ -46,6 +48,8 @@ pub struct Ssd {
     media: Box<dyn Media>,
     cache: Cache,
     faults: FaultPlan,
+    /// Where what ails it is looked up, if it is a drive in an image.
+    ailing: Option<AilmentFile>,
     /// Blocks of zones that lost their ZRWA in an orderly shutdown and still read as they were, by zone.
     residue: BTreeMap<u32, BTreeSet<u64>>,
     /// Reads of unwritten blocks fail, instead of giving zeros.
@@ -62,7 +66,8 @@ impl Ssd {
             table.load(&media.zone(ZoneIndex(zone)));
         }
         let (cache, faults) = (Cache::default(), FaultPlan::default());
-        Ssd { geometry, table, media, cache, faults, residue: BTreeMap::new(), unwritten_fails: false }
+        let (ailing, residue) = (None, BTreeMap::new());
+        Ssd { geometry, table, media, cache, faults, ailing, residue, unwritten_fails: false }
     }
 
     /// A blank drive in memory.
@@ -89,14 +94,26 @@ impl Ssd {
         &mut self.faults
     }
 
+    /// From now on the drive suffers from what is in `file`.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn suffer_from(&mut self, file: AilmentFile) -> io::Result<()> {
+        self.ailing = Some(file);
+        self.look_what_ails()
+    }
+
     /// Carries out a command.
     pub fn execute(&mut self, command: Command) -> Done {
+        if let Err(error) = self.look_what_ails() {
+            return refuse(command, os_error(error));
+        }
         for fault in self.faults.next_command() {
             if let Err(error) = self.strike(fault) {
                 return refuse(command, os_error(error));
             }
         }
-        if self.faults.gone {
+        if self.faults.is_gone() {
             return refuse(command, DeviceError::Gone);
         }
         self.apply(command)
@@ -155,7 +172,13 @@ impl Ssd {
         let oob_stored = oob.len() / blocks as usize * stored;
         let (oob, nothing) = oob.split_at_mut(oob_stored);
         nothing.fill(0);
-        self.media.read(lba, data, oob).map_err(os_error)
+        self.media.read(lba, data, oob).map_err(os_error)?;
+        for flipped in self.faults.flipped(lba, stored as u64) {
+            if self.media.is_written(flipped).map_err(os_error)? {
+                data[(flipped.0 - lba.0) as usize * BLOCK] ^= 1;
+            }
+        }
+        Ok(())
     }
 
     fn write(&mut self, target: Target, data: &Buf, oob: &Buf, fua: bool) -> Result<Lba, DeviceError> {
@@ -175,7 +198,7 @@ impl Ssd {
         }
         let lba = Lba(self.geometry.start(zone).0 + effect.offset_blocks);
         self.carry_out(&before, &effect, lba, data, oob)?;
-        self.faults.heal(lba, blocks);
+        self.heal(lba, blocks)?;
         if fua {
             self.cache.write_through(&effect, blocks, self.geometry.zrwa);
         }
@@ -280,8 +303,8 @@ impl Ssd {
         for zone in reset {
             self.cache.forget(zone);
             self.residue.remove(&zone.0);
-            self.faults.heal(self.geometry.start(zone), self.geometry.zone_size_blocks);
             self.media.reset(zone).map_err(os_error)?;
+            self.heal(self.geometry.start(zone), self.geometry.zone_size_blocks)?;
         }
         Ok(())
     }
@@ -301,6 +324,35 @@ impl Ssd {
     /// Stores a zone in the state in which it comes back when power returns.
     fn store(&mut self, zone: ZoneIndex) -> io::Result<()> {
         self.media.set_zone(&after_power_on(self.table.info(zone)))
+    }
+
+    /// These blocks have been written or reset.
+    fn heal(&mut self, lba: Lba, blocks: u64) -> Outcome {
+        let ended = self.faults.heal(lba, blocks);
+        match &self.ailing {
+            Some(file) if ended => file.note_well(lba, blocks).map_err(os_error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Lets what ails the drive now begin, and what does not any more end. Media know nothing of it, so
+    /// they have the state in which a zone comes back.
+    fn look_what_ails(&mut self) -> io::Result<()> {
+        let Some(now) = self.ailing.as_mut().map_or(Ok(None), AilmentFile::look)? else { return Ok(()) };
+        let before = std::mem::replace(&mut self.faults.ailments, now);
+        for zone in before.worn.into_keys().map(ZoneIndex).filter(|zone| zone.0 < self.geometry.zones) {
+            self.table.load(&after_power_on(self.media.zone(zone)));
+        }
+        for (zone, state) in &self.faults.ailments.worn {
+            let zone = ZoneIndex(*zone);
+            match state {
+                _ if zone.0 >= self.geometry.zones => (),
+                ZoneState::Offline => self.table.set_offline(zone),
+                _ => self.table.set_read_only(zone),
+            }
+            self.cache.forget(zone);
+        }
+        Ok(())
     }
 
     fn strike(&mut self, fault: Fault) -> io::Result<()> {
