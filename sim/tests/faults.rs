@@ -8,7 +8,7 @@ use engine::{
 };
 use sim::{
     rng::Rng,
-    ssd::{Ailment, AilmentFile, Cut, EmulatedDrive, Fault, ImageMedia, LOOK_EVERY, Model, Ssd},
+    ssd::{Ailment, AilmentFile, Cut, EmulatedDrive, Fault, ImageMedia, Kind, LOOK_EVERY, Model, Ssd},
 };
 use std::{
     fs::OpenOptions,
@@ -108,6 +108,105 @@ fn faults_of_time_are_handed_on_once() {
     assert_eq!(ssd.faults().take_latency_spike_us(), None);
     assert!(ssd.faults().take_dropped_completion());
     assert!(!ssd.faults().take_dropped_completion());
+}
+
+/// A command of each kind that succeeds on a drive with block 512 in the ZRWA of zone 1.
+fn command(kind: Kind) -> Command {
+    let zones = Zones::One(ZoneIndex(1));
+    let data = || Buf::copy_of(&[9; BLOCK]);
+    match kind {
+        Kind::Read => Command::Read { lba: Lba(512), data: Buf::zeroed(BLOCK), oob: Buf::zeroed(64) },
+        Kind::Write => Command::Write { lba: Lba(513), data: data(), oob: Buf::default(), fua: false },
+        Kind::Flush => Command::Flush,
+        Kind::Report => Command::Report { first: ZoneIndex(0), count: 8 },
+        Kind::Open => Command::Open { zones: Zones::One(ZoneIndex(2)), zrwa: true },
+        Kind::Close => Command::Close { zones },
+        Kind::Finish => Command::Finish { zones },
+        Kind::Reset => Command::Reset { zones },
+        Kind::FlushZrwa => Command::FlushZrwa { last: Lba(515) },
+    }
+}
+
+fn with_zrwa() -> Ssd {
+    let mut ssd = Ssd::in_memory(&model().geometry);
+    let open = Command::Open { zones: Zones::One(ZoneIndex(1)), zrwa: true };
+    ssd.execute(open).result.unwrap();
+    write(&mut ssd, 512, 7).unwrap();
+    ssd
+}
+
+/// All that can be seen of the zones that the commands are about.
+fn seen(ssd: &mut Ssd) -> String {
+    let zones = [1, 2].map(|zone| ssd.zones().info(ZoneIndex(zone)));
+    let data = [512, 513].map(|lba| read(ssd, lba).data[0]);
+    format!("{zones:?} {data:?}")
+}
+
+#[test]
+fn every_kind_of_command_can_fail_before_and_after_it_was_carried_out() {
+    for kind in Kind::ALL {
+        let mut well = with_zrwa();
+        let before = seen(&mut well);
+        well.execute(command(kind)).result.unwrap();
+        let after = seen(&mut well);
+        let changes = !matches!(kind, Kind::Read | Kind::Flush | Kind::Report);
+        assert_eq!(before != after, changes, "{kind:?}");
+        for late in [false, true] {
+            let mut ssd = with_zrwa();
+            ssd.faults().after(0, Fault::Fail { kind, late });
+            let other = if kind == Kind::Flush { Kind::Report } else { Kind::Flush };
+            assert_eq!(ssd.execute(command(other)).result, Ok(()), "{other:?} beside {kind:?}");
+            let done = ssd.execute(command(kind));
+            assert!(matches!(done.result, Err(DeviceError::Status(_))), "{kind:?}");
+            let carries = matches!(kind, Kind::Read | Kind::Write);
+            assert_eq!(done.data.len(), if carries { BLOCK } else { 0 }, "{kind:?} gives its buffer back");
+            assert_eq!(
+                seen(&mut ssd),
+                if late { after.clone() } else { before.clone() },
+                "{kind:?}, late: {late}"
+            );
+            if !late {
+                assert_eq!(ssd.execute(command(kind)).result, Ok(()), "{kind:?} fails once");
+            }
+        }
+    }
+}
+
+#[test]
+fn another_hand_resets_and_finishes_zones_between_commands() {
+    let mut ssd = with_zrwa();
+    ssd.faults().after(1, Fault::Finish(ZoneIndex(1)));
+    assert_eq!(write(&mut ssd, 513, 7), Ok(()));
+    assert_eq!(write(&mut ssd, 514, 7), Err(Status::ZoneIsFull.into()));
+    assert_eq!(read(&mut ssd, 513).data[0], 7);
+    ssd.faults().after(0, Fault::Reset(ZoneIndex(1)));
+    assert_eq!(read(&mut ssd, 513).data[0], 0);
+    assert_eq!(ssd.zones().info(ZoneIndex(1)).state, ZoneState::Empty);
+    // What cannot be reset stays as it is, and nobody notices.
+    ssd.faults().after(0, Fault::Offline(ZoneIndex(1)));
+    ssd.faults().after(0, Fault::Reset(ZoneIndex(1)));
+    ssd.faults().after(0, Fault::Finish(ZoneIndex(8)));
+    assert_eq!(write(&mut ssd, 0, 7), Ok(()));
+    assert_eq!(ssd.zones().info(ZoneIndex(1)).state, ZoneState::Offline);
+}
+
+#[test]
+fn a_zone_can_wear_out_at_any_command_that_is_about_it() {
+    for kind in [Kind::Write, Kind::Close, Kind::Finish, Kind::Reset, Kind::FlushZrwa] {
+        for (fault, state) in [
+            (Fault::ReadOnly(ZoneIndex(1)), ZoneState::ReadOnly),
+            (Fault::Offline(ZoneIndex(1)), ZoneState::Offline),
+        ] {
+            let mut ssd = with_zrwa();
+            ssd.faults().after(0, fault);
+            assert!(ssd.execute(command(kind)).result.is_err(), "{kind:?} of a zone that is {state:?}");
+            let info = ssd.zones().info(ZoneIndex(1));
+            assert_eq!((info.state, info.zrwa, info.wp_blocks), (state, false, 0), "{kind:?}");
+            let left = read(&mut ssd, 512);
+            assert_eq!(left.result.is_ok(), state == ZoneState::ReadOnly, "{kind:?}");
+            assert_eq!((ssd.zones().active_zones(), ssd.zones().zrwa_zones()), (0, 0));
+        }
+    }
 }
 
 fn folder(name: &str) -> PathBuf {

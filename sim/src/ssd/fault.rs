@@ -5,8 +5,11 @@
 //! handed to whoever runs the drive's queues. Faults of places that a drive does not have do nothing.
 
 use super::Ailments;
-use engine::zone::{Lba, ZoneIndex};
-use std::collections::{BTreeMap, BTreeSet};
+use engine::{
+    device::{Command, Status},
+    zone::{Lba, ZoneIndex},
+};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Something that goes wrong with a drive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +33,65 @@ pub enum Fault {
     LatencySpike { us: u64 },
     /// The next command is carried out, but never answered.
     DropCompletion,
+    /// The next command of this kind is answered with an error; if it is late, it has been carried out.
+    Fail { kind: Kind, late: bool },
+    /// Another hand resets the zone.
+    Reset(ZoneIndex),
+    /// Another hand finishes the zone.
+    Finish(ZoneIndex),
+}
+
+/// Kinds of commands. An append is a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    Read,
+    Write,
+    Flush,
+    Report,
+    Open,
+    Close,
+    Finish,
+    Reset,
+    FlushZrwa,
+}
+
+impl Kind {
+    /// All kinds.
+    pub const ALL: [Kind; 9] = [
+        Kind::Read,
+        Kind::Write,
+        Kind::Flush,
+        Kind::Report,
+        Kind::Open,
+        Kind::Close,
+        Kind::Finish,
+        Kind::Reset,
+        Kind::FlushZrwa,
+    ];
+
+    /// The kind of a command.
+    pub fn of(command: &Command) -> Kind {
+        match command {
+            Command::Read { .. } => Kind::Read,
+            Command::Write { .. } | Command::Append { .. } => Kind::Write,
+            Command::Flush => Kind::Flush,
+            Command::Report { .. } => Kind::Report,
+            Command::Open { .. } => Kind::Open,
+            Command::Close { .. } => Kind::Close,
+            Command::Finish { .. } => Kind::Finish,
+            Command::Reset { .. } => Kind::Reset,
+            Command::FlushZrwa { .. } => Kind::FlushZrwa,
+        }
+    }
+
+    /// What a command of this kind that fails is answered with.
+    pub(super) fn status(self) -> Status {
+        match self {
+            Kind::Read => Status::UnrecoveredReadError,
+            Kind::Write => Status::WriteFault,
+            _ => Status::InternalError,
+        }
+    }
 }
 
 /// What will go wrong with a drive, and what has and still matters.
@@ -44,6 +106,8 @@ pub struct FaultPlan {
     pub(super) failing_writes: BTreeMap<u32, u32>,
     spike_us: Option<u64>,
     drop_completion: bool,
+    /// Whether they are carried out, of commands that fail, by their kind in the order that they were planned.
+    failing: BTreeMap<Kind, VecDeque<bool>>,
     /// What was ordered for the drive in an image, beside the plan.
     pub(super) ailments: Ailments,
 }
@@ -94,7 +158,10 @@ impl FaultPlan {
             Fault::Return => self.gone = false,
             Fault::LatencySpike { us } => self.spike_us = Some(us),
             Fault::DropCompletion => self.drop_completion = true,
+            Fault::Fail { kind, late } => self.failing.entry(kind).or_default().push_back(late),
+            // The drive has done that itself, or has no such zone.
             Fault::ReadOnly(_) | Fault::Offline(_) | Fault::Corrupt { .. } => (),
+            Fault::Reset(_) | Fault::Finish(_) => (),
         }
     }
 
@@ -106,6 +173,17 @@ impl FaultPlan {
             self.failing_writes.remove(&zone.0);
         }
         true
+    }
+
+    /// Whether the command fails; then what kind it is, and whether it is carried out all the same.
+    pub(super) fn take_failure(&mut self, command: &Command) -> Option<(Kind, bool)> {
+        if self.failing.is_empty() {
+            return None;
+        }
+        let kind = Kind::of(command);
+        let late = self.failing.get_mut(&kind)?.pop_front();
+        self.failing.retain(|_, failing| !failing.is_empty());
+        late.map(|late| (kind, late))
     }
 
     /// Whether a read of these blocks fails.

@@ -22,7 +22,7 @@ mod traffic;
 
 pub use ailments::{Ailment, AilmentFile, Ailments, LOOK_EVERY};
 pub use drive::{EmulatedDrive, NullDrive};
-pub use fault::{Fault, FaultPlan};
+pub use fault::{Fault, FaultPlan, Kind};
 pub use image::{ImageError, ImageMedia};
 pub use media::{Media, MemoryMedia, NoMedia};
 pub use model::Model;
@@ -54,6 +54,10 @@ pub struct Ssd {
     residue: BTreeMap<u32, BTreeSet<u64>>,
     /// Reads of unwritten blocks fail, instead of giving zeros.
     unwritten_fails: bool,
+    /// A finished zone has lost what was only in its ZRWA.
+    finish_drops: bool,
+    /// A power cut may leave some sectors of a block old and some new.
+    sectors_tear: bool,
 }
 
 type Outcome = Result<(), DeviceError>;
@@ -66,8 +70,18 @@ impl Ssd {
             table.load(&media.zone(ZoneIndex(zone)));
         }
         let (cache, faults) = (Cache::default(), FaultPlan::default());
-        let (ailing, residue) = (None, BTreeMap::new());
-        Ssd { geometry, table, media, cache, faults, ailing, residue, unwritten_fails: false }
+        Ssd {
+            geometry,
+            table,
+            media,
+            cache,
+            faults,
+            ailing: None,
+            residue: BTreeMap::new(),
+            unwritten_fails: false,
+            finish_drops: false,
+            sectors_tear: false,
+        }
     }
 
     /// A blank drive in memory.
@@ -78,6 +92,30 @@ impl Ssd {
     /// Makes it a drive that fails reads of unwritten blocks, as a namespace may be set to.
     pub fn fail_unwritten(&mut self) {
         self.unwritten_fails = true;
+    }
+
+    /// Makes it a drive that drops what lies in the ZRWA of a zone when the zone is finished. What the
+    /// write pointer has not passed is not committed, and Finish is not among what commits it (NVM Express
+    /// Zoned Namespace Command Set 1.1, Zone Random Write Area); QEMU keeps it.
+    pub fn drop_at_finish(&mut self) {
+        self.finish_drops = true;
+    }
+
+    /// Makes it a drive of 512-byte sectors that writes no more than one of them at once: a write that the
+    /// power cut finds on its way may leave some sectors of a block old and some new, and the metadata
+    /// either. What is promised about a power fail are AWUPF or NAWUPF sectors (NVM Express Base
+    /// Specification 2.0, Atomic Operations), which may be one. What was completed and is in a volatile
+    /// cache is lost whole or not at all.
+    pub fn tear_sectors(&mut self) {
+        self.sectors_tear = true;
+    }
+
+    /// Makes it a drive of which a write with FUA makes durable what it writes and nothing else: 'there is
+    /// no implied ordering with other commands' (NVM Command Set, Write). What was written before to the
+    /// same zone and lies below the write pointer then may be gone; it reads as unwritten or as it was
+    /// before. Means nothing without a volatile cache.
+    pub fn let_fua_stand_alone(&mut self) {
+        self.cache.fua_stands_alone = true;
     }
 
     pub fn geometry(&self) -> &Geometry {
@@ -116,7 +154,11 @@ impl Ssd {
         if self.faults.is_gone() {
             return refuse(command, DeviceError::Gone);
         }
-        self.apply(command)
+        match self.faults.take_failure(&command) {
+            None => self.apply(command),
+            Some((kind, false)) => refuse(command, kind.status().into()),
+            Some((kind, true)) => Done { result: Err(kind.status().into()), ..self.apply(command) },
+        }
     }
 
     fn apply(&mut self, command: Command) -> Done {
@@ -285,10 +327,22 @@ impl Ssd {
         let before = self.info(zone)?;
         self.table.finish(zone)?;
         self.cache.finish(zone, before.wp_blocks);
+        if self.finish_drops && before.zrwa {
+            self.drop_zrwa(&before).map_err(os_error)?;
+        }
         for offset in self.residue.remove(&zone.0).unwrap_or_default() {
             self.media.forget(Lba(self.geometry.start(zone).0 + offset)).map_err(os_error)?;
         }
         self.store(zone).map_err(os_error)
+    }
+
+    /// Forgets what is above the write pointer of a zone with a ZRWA.
+    fn drop_zrwa(&mut self, zone: &ZoneInfo) -> io::Result<()> {
+        let size = self.geometry.zrwa.map_or(0, |zrwa| zrwa.size_blocks);
+        let end = (zone.wp_blocks + size).min(zone.capacity_blocks);
+        let start = self.geometry.start(zone.zone).0;
+        self.cache.forget_from(zone.zone, zone.wp_blocks);
+        (zone.wp_blocks..end).try_for_each(|offset| self.media.forget(Lba(start + offset)))
     }
 
     fn reset(&mut self, zones: Zones) -> Outcome {
@@ -366,6 +420,9 @@ impl Ssd {
                 self.store(zone)
             }
             Fault::Corrupt { lba, bit } => self.corrupt(lba, bit as usize),
+            // A zone that cannot be reset or finished stays as it is.
+            Fault::Reset(zone) => unless_refused(self.reset(Zones::One(zone))),
+            Fault::Finish(zone) => unless_refused(self.finish(Zones::One(zone))),
             _ => {
                 self.faults.note(fault);
                 Ok(())
@@ -419,6 +476,14 @@ fn refuse(command: Command, error: DeviceError) -> Done {
         _ => Default::default(),
     };
     Done { data, oob, ..Done::error(error) }
+}
+
+/// The trouble with the media that a command had.
+fn unless_refused(result: Outcome) -> io::Result<()> {
+    match result {
+        Err(DeviceError::Os(errno)) => Err(io::Error::from_raw_os_error(errno)),
+        _ => Ok(()),
+    }
 }
 
 fn os_error(error: io::Error) -> DeviceError {
