@@ -330,6 +330,120 @@ fn a_drive_in_use_is_never_done_without() {
     assert_eq!(place.read_zone("drives", 0), vec![1; 1 << 20]);
 }
 
+/// An array whose zone 0 holds `data`. On each drive that is zone 2, which begins with block 4096.
+fn with_data(data: &[u8]) -> Place {
+    let place = Place::with_array(6);
+    place.run_with(&["zone", "write", "drives", "0", "--fua"], data).ok();
+    place
+}
+
+fn fault(place: &Place, number: usize, fault: &[&str]) -> serde_json::Value {
+    place.json(&[&["emulate", "fault", &drive("drives", number)], fault].concat())
+}
+
+#[test]
+fn an_array_goes_on_without_a_drive_that_is_gone_and_takes_it_back() {
+    let data = Random(11).bytes(4 << 20);
+    let place = with_data(&data);
+    assert_eq!(fault(&place, 1, &["gone"])["gone"], true);
+    place.run(&["examine", &drive("drives", 1)]).fails_with(&["drive1.img", "the drive is gone"]);
+    let status = place.run(&["status", "drives", "--json"]);
+    assert_eq!((status.code, &status.json()["members"][1]["state"]), (1, &"out".into()));
+    assert!(place.read_zone("drives", 0) == data);
+    assert_eq!(fault(&place, 1, &["clear"])["gone"], false);
+    assert_eq!(place.run(&["status", "drives"]).code, 1, "what it missed makes it stale");
+    place.run(&["replace", "--yes", "drives", "1", &drive("drives", 1)]).ok();
+    assert_eq!(place.run(&["status", "drives"]).code, 0);
+    assert!(place.read_zone("drives", 0) == data);
+}
+
+#[test]
+fn an_array_goes_on_without_a_zone_that_is_read_only_or_offline() {
+    for state in ["read-only", "offline"] {
+        let data = Random(12).bytes(4 << 20);
+        let place = with_data(&data);
+        let faults = fault(&place, 1, &[state, "2"]);
+        let zones = [&faults["read_only_zones"], &faults["offline_zones"]];
+        let (hit, spared) = if state == "offline" { (zones[1], zones[0]) } else { (zones[0], zones[1]) };
+        assert_eq!((hit, spared), (&serde_json::json!([2]), &serde_json::json!([])));
+        assert!(place.read_zone("drives", 0) == data, "{state}");
+        let more = Random(13).bytes(1 << 20);
+        place.run_with(&["zone", "write", "drives", "0", "--fua"], &more).ok();
+        place.run_with(&["zone", "write", "drives", "1", "--fua"], &more).ok();
+        assert!(place.read_zone("drives", 0) == [&data[..], &more].concat(), "{state}");
+        assert!(place.read_zone("drives", 1) == more, "{state}");
+        assert_eq!(place.run(&["status", "drives"]).code, 1, "{state}");
+        place.run(&["fail", "drives", "1"]).ok();
+        place.run(&["replace", "drives", "1", &drive("drives", 5)]).ok();
+        assert_eq!(place.run(&["status", "drives"]).code, 0, "{state}");
+        place.remove(&drive("drives", 3));
+        assert!(place.read_zone("drives", 0) == [&data[..], &more].concat(), "{state}");
+    }
+}
+
+#[test]
+fn unreadable_blocks_are_read_around_as_long_as_a_stripe_has_but_one() {
+    let data = Random(14).bytes(4 << 20);
+    let place = with_data(&data);
+    assert_eq!(fault(&place, 1, &["unreadable", "4096"])["unreadable_blocks"], serde_json::json!([4096]));
+    assert!(place.read_zone("drives", 0) == data);
+    fault(&place, 2, &["unreadable", "4096"]);
+    let lost = place.run(&["zone", "read", "drives", "0"]);
+    assert_eq!(lost.code, 4, "{}", lost.stderr);
+    assert!(lost.stdout == data[..lost.stdout.len()], "up to there it is right");
+    fault(&place, 2, &["clear"]);
+    assert!(place.read_zone("drives", 0) == data);
+}
+
+#[test]
+fn a_flipped_bit_is_no_error_to_the_drive() {
+    let data = Random(15).bytes(1 << 20);
+    let place = with_data(&data);
+    assert_eq!(fault(&place, 1, &["flip", "4096"])["flipped_blocks"], serde_json::json!([4096]));
+    let read = place.read_zone("drives", 0);
+    let bits: u32 = read.iter().zip(&data).map(|(a, b)| (a ^ b).count_ones()).sum();
+    assert_eq!((read.len(), bits), (data.len(), 1));
+    fault(&place, 1, &["clear"]);
+    assert!(place.read_zone("drives", 0) == data);
+}
+
+#[test]
+fn a_slow_drive_makes_those_wait_who_need_it() {
+    let data = Random(16).bytes(4 << 20);
+    let place = with_data(&data);
+    assert_eq!(fault(&place, 1, &["slow", "5000"])["slow"], 5000);
+    let start = Instant::now();
+    assert!(place.read_zone("drives", 0) == data);
+    // Sixteen chunks of 64 KiB, none of which is copied in less than 4 µs.
+    assert!(start.elapsed() > Duration::from_millis(16 * 5 * 4), "{:?}", start.elapsed());
+    assert_eq!(fault(&place, 1, &["slow", "1"])["slow"], 1);
+}
+
+#[test]
+fn faults_that_a_drive_cannot_have_are_refused() {
+    let place = Place::new();
+    place.emulate("drives", 1);
+    fs::write(place.path("text"), "not a drive").unwrap();
+    let image = drive("drives", 0);
+    let refused = |fault: &[&str], words: &[&str]| {
+        place.run(&[&["emulate", "fault"], fault].concat()).fails_with(words);
+    };
+    refused(&[&image, "read-only", "16"], &["no zone 16", "16, from 0"]);
+    refused(&[&image, "offline", "16"], &["no zone 16", "16, from 0"]);
+    refused(&[&image, "unreadable", "32768"], &["no block 32768", "32768, from 0"]);
+    refused(&[&image, "flip", "-1"], &["-1"]);
+    refused(&[&image, "slow", "0"], &["FACTOR", "1000000"]);
+    refused(&[&image, "slow", "1000001"], &["FACTOR", "1000000"]);
+    refused(&[&image, "slow", "0.5"], &["FACTOR"]);
+    refused(&["text", "gone"], &["text", "not the image of an emulated drive"]);
+    refused(&["missing", "gone"], &["missing", "No such file"]);
+    refused(&["drives", "gone"], &["drives", "directory"]);
+    assert_eq!(fs::read_dir(place.path("drives")).unwrap().count(), 1, "nothing was written");
+    // A model whose zones are smaller than their distance.
+    place.run(&["emulate", "create", "gaps", "--count", "1", "--zones", "4", "--zone-capacity", "12K"]).ok();
+    refused(&[&drive("gaps", 0), "flip", "3"], &["block 3", "behind the capacity of zone 0"]);
+}
+
 #[test]
 fn zones_are_managed_and_their_limits_explained() {
     let place = Place::with_array(5);

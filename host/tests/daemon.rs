@@ -123,6 +123,29 @@ fn an_interrupted_rebuild_goes_on_with_the_daemon() {
 }
 
 #[test]
+fn a_drive_that_a_daemon_holds_can_be_gone() {
+    let place = Place::with_array(6);
+    let data = Random(7).bytes(4 << 20);
+    place.run_with(&["zone", "write", "drives", "0", "--fua"], &data).ok();
+    let daemon = run(&place);
+    let gone = drive("drives", 3);
+    place.run(&["examine", &gone]).ok();
+    place.run(&["emulate", "fault", &gone, "gone"]).ok();
+    std::thread::sleep(sim::ssd::LOOK_EVERY);
+    place.run(&["examine", &gone]).fails_with(&["the drive is gone"]);
+    place.run(&["emulate", "fault", &gone, "clear"]).ok();
+    std::thread::sleep(sim::ssd::LOOK_EVERY);
+    place.run(&["examine", &gone]).ok();
+    place.run(&["emulate", "fault", &gone, "gone"]).ok();
+    // It cannot be told that it is out, and does not have to be.
+    place.run(&["replace", "tank", "3", &drive("drives", 5)]).ok();
+    assert_eq!(place.run(&["status", "tank"]).code, 0);
+    place.run(&["stop", "tank"]).ok();
+    daemon.join().unwrap();
+    assert!(place.read_zone("drives", 0) == data);
+}
+
+#[test]
 fn nonsense_on_the_socket_is_answered_and_harms_nobody() {
     let place = Place::with_array(5);
     let daemon = run(&place);

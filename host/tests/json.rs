@@ -64,6 +64,13 @@ fn every_command_prints_what_its_schema_says() {
     );
     let mut create = vec!["create", "tank"];
     create.extend(drives[..5].iter().map(String::as_str));
+    for fault in
+        [&["flip", "3"][..], &["offline", "3"], &["read-only", "2"], &["unreadable", "3"], &["slow", "2"]]
+    {
+        prints("emulate-fault.json", &[&["emulate", "fault", &drives[6]], fault].concat());
+    }
+    prints("emulate-fault.json", &["emulate", "fault", &drives[6], "gone"]);
+    prints("emulate-fault.json", &["emulate", "fault", &drives[6], "clear"]);
     prints("create.json", &[&create[..], &["--dry-run"]].concat());
     prints("create.json", &create);
     prints("status.json", &["status", "d"]);

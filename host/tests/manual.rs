@@ -29,6 +29,10 @@ fn there_is_a_manual_page_for_every_command_and_no_other() {
             let inner = commands(&place, &[&command]);
             expected.extend(inner.iter().map(|name| format!("zoneraid-{command}-{name}.1")));
         }
+        if command == "emulate" {
+            let faults = commands(&place, &["emulate", "fault"]);
+            expected.extend(faults.iter().map(|name| format!("zoneraid-emulate-fault-{name}.1")));
+        }
         expected.insert(format!("zoneraid-{command}.1"));
     }
     assert_eq!(found, expected);

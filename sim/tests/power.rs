@@ -283,6 +283,137 @@ fn a_cut_leaves_what_is_durable_and_versions_of_the_rest() {
     }
 }
 
+fn blocks(count: usize, byte: u8) -> (Buf, Buf) {
+    (Buf::copy_of(&vec![byte; count * BLOCK]), Buf::copy_of(&vec![byte; count * OOB]))
+}
+
+fn write(lba: u64, count: usize, byte: u8, fua: bool) -> Command {
+    let (data, oob) = blocks(count, byte);
+    Command::Write { lba: Lba(lba), data, oob, fua }
+}
+
+fn open_zrwa(zone: u32) -> Command {
+    Command::Open { zones: Zones::One(ZoneIndex(zone)), zrwa: true }
+}
+
+fn read(ssd: &mut Ssd, lba: u64) -> (Vec<u8>, Vec<u8>) {
+    let done = ssd.execute(Command::Read { lba: Lba(lba), data: Buf::zeroed(BLOCK), oob: Buf::zeroed(OOB) });
+    assert_eq!(done.result, Ok(()));
+    (done.data.to_vec(), done.oob.to_vec())
+}
+
+#[test]
+fn a_drive_may_drop_at_finish_what_the_write_pointer_has_not_passed() {
+    for (drops, volatile_cache) in [(false, false), (true, false), (true, true)] {
+        for seed in 0..20 {
+            let mut ssd = Ssd::in_memory(&geometry(volatile_cache));
+            if drops {
+                ssd.drop_at_finish();
+            }
+            for command in [
+                open_zrwa(0),
+                write(0, 6, 1, false),
+                Command::Flush,
+                write(3, 3, 2, false),
+                Command::FlushZrwa { last: Lba(3) },
+                write(SIZE, 2, 3, false),
+                Command::Finish { zones: Zones::All },
+            ] {
+                ssd.execute(command).result.unwrap();
+            }
+            let mut found: Vec<u8> = (0..6).map(|lba| read(&mut ssd, lba).0[0]).collect();
+            assert_eq!(found, if drops { [1, 1, 1, 2, 0, 0] } else { [1, 1, 1, 2, 2, 2] });
+            assert_eq!(read(&mut ssd, SIZE + 1).0[0], 3, "a zone without a ZRWA keeps all");
+            ssd.power_cut(&[], &mut Rng::new(seed), Cut { cache_lost: true, zrwa_lost: false }).unwrap();
+            found = (4..6).map(|lba| read(&mut ssd, lba).0[0]).collect();
+            assert_eq!(found, if drops { [0, 0] } else { [2, 2] }, "seed {seed}: what is dropped stays so");
+        }
+    }
+}
+
+/// What a block is made of: one byte for each sector of 512 bytes, and one for its metadata.
+fn sectors(ssd: &mut Ssd, lba: u64) -> (Vec<u8>, u8) {
+    let (data, oob) = read(ssd, lba);
+    let one = |bytes: &[u8]| {
+        assert!(bytes.iter().all(|byte| *byte == bytes[0]), "block {lba}: a sector is torn");
+        bytes[0]
+    };
+    (data.chunks(512).map(one).collect(), one(&oob))
+}
+
+#[test]
+fn a_drive_may_tear_a_block_of_a_write_that_the_power_cut_found_on_its_way() {
+    let (mut torn, mut apart) = (0, 0);
+    for seed in 0..400 {
+        let tears = seed % 4 != 0;
+        let mut ssd = Ssd::in_memory(&geometry(false));
+        if tears {
+            ssd.tear_sectors();
+        }
+        for command in [open_zrwa(0), write(0, 4, 1, true), write(SIZE, 4, 1, true)] {
+            ssd.execute(command).result.unwrap();
+        }
+        let in_flight = [write(1, 2, 2, true), write(SIZE + 4, 3, 2, true)];
+        ssd.power_cut(&in_flight, &mut Rng::new(seed), Cut::default()).unwrap();
+        for lba in [0, 3, SIZE, SIZE + 3] {
+            assert_eq!(sectors(&mut ssd, lba), (vec![1; 8], 1), "seed {seed}: {lba} was not being written");
+        }
+        let wp = SIZE + ssd.zones().info(ZoneIndex(1)).wp_blocks;
+        for lba in [1, 2, SIZE + 4, SIZE + 5, SIZE + 6] {
+            let (data, oob) = sectors(&mut ssd, lba);
+            let old = if lba < SIZE { 1 } else { 0 };
+            assert!(data.iter().chain([&oob]).all(|byte| [old, 2].contains(byte)), "seed {seed}: {data:?}");
+            let whole = data.iter().all(|byte| *byte == data[0]);
+            torn += !whole as u32;
+            apart += (whole && oob != data[0]) as u32;
+            let may = tears && (lba < SIZE || lba == wp && data.is_sorted_by(|a, b| a >= b));
+            assert!(whole && oob == data[0] || may, "seed {seed}: {lba} with {data:?} and {oob}");
+        }
+    }
+    assert!(torn > 50 && apart > 2, "{torn} {apart}");
+}
+
+#[test]
+fn a_write_with_fua_may_leave_what_was_written_before_it_in_the_cache() {
+    let mut lost = [[0; 2]; 2];
+    for seed in 0..400 {
+        let alone = seed % 2 == 1;
+        let mut ssd = Ssd::in_memory(&geometry(true));
+        if alone {
+            ssd.let_fua_stand_alone();
+        }
+        for command in [
+            write(0, 2, 1, false),
+            open_zrwa(1),
+            write(SIZE, 2, 1, false),
+            Command::Flush,
+            write(2, 4, 2, false),
+            write(6, 1, 3, true),
+            write(7, 2, 4, false),
+            write(SIZE + 2, 4, 2, false),
+            // Four blocks beyond the window: the first four are flushed out of it.
+            write(SIZE + 11, 1, 3, true),
+            write(SIZE + 12, 1, 4, false),
+        ] {
+            ssd.execute(command).result.unwrap();
+        }
+        ssd.power_cut(&[], &mut Rng::new(seed), Cut { cache_lost: true, zrwa_lost: false }).unwrap();
+        for (zone, fua) in [(0, 6), (1, 11)] {
+            let start = zone as u64 * SIZE;
+            let wp = ssd.zones().info(ZoneIndex(zone)).wp_blocks;
+            assert!(wp >= if zone == 0 { 7 } else { 4 }, "seed {seed}: {wp}");
+            let found = |ssd: &mut Ssd, offset| read(ssd, start + offset).0[0];
+            let kept = [found(&mut ssd, 0), found(&mut ssd, 1), found(&mut ssd, fua)];
+            assert_eq!(kept, [1, 1, 3], "seed {seed}: what is durable");
+            let holes = (2..4).filter(|offset| found(&mut ssd, *offset) != 2).count();
+            lost[zone as usize][alone as usize] += holes;
+        }
+    }
+    let [[kind, unkind], [kind_zrwa, unkind_zrwa]] = lost;
+    assert_eq!((kind, kind_zrwa), (0, 0));
+    assert!(unkind > 50 && unkind_zrwa > 50, "{lost:?}");
+}
+
 #[test]
 fn images_are_cut_like_memory() {
     let folder = std::env::temp_dir().join(format!("zoneraid-power-{}", std::process::id()));

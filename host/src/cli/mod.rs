@@ -8,6 +8,7 @@ mod array;
 mod daemon;
 mod drives;
 mod export;
+mod fault;
 mod manual;
 pub mod output;
 mod zone;
@@ -135,6 +136,51 @@ enum Emulate {
         #[arg(long, value_name = "SIZE", value_parser = size::parse_blocks)]
         zone_capacity: Option<u64>,
     },
+    /// Make an emulated drive misbehave, also while it is in use, to watch what happens
+    ///
+    /// The fault lasts over restarts, until the same command with `clear`; it is kept in DRIVE.faults.
+    /// A drive that is in use suffers from it with its next command. Zones and blocks are those of the
+    /// drive, not of an array on it.
+    Fault {
+        /// Image file that `zoneraid emulate create` made
+        drive: PathBuf,
+        #[command(subcommand)]
+        fault: Fault,
+    },
+}
+
+#[derive(Clone, Copy, Subcommand)]
+enum Fault {
+    /// A zone can only be read any more
+    ReadOnly {
+        /// Number of the zone, from 0
+        zone: u32,
+    },
+    /// A zone is lost
+    Offline {
+        /// Number of the zone, from 0
+        zone: u32,
+    },
+    /// Reads of a block fail, until it is written again or its zone is reset
+    Unreadable {
+        /// Number of the block of 4 KiB, from 0
+        lba: u64,
+    },
+    /// A bit of a block that is written changes and no error tells, until it is written again
+    Flip {
+        /// Number of the block of 4 KiB, from 0
+        lba: u64,
+    },
+    /// Commands take so many times as long as the image file takes
+    Slow {
+        /// At most 1000000; 1 is as fast as before
+        #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+        factor: u32,
+    },
+    /// The drive does not answer any more
+    Gone,
+    /// Take all faults back: the drive is as it was, with what has been written since
+    Clear,
 }
 
 #[derive(Subcommand)]
@@ -310,6 +356,7 @@ fn run(verb: Verb, output: Output) -> anyhow::Result<u8> {
         Verb::Emulate(Emulate::Create { dir, count, model, zones, zone_capacity }) => {
             drives::emulate(output, &dir, count, model, zones, zone_capacity)
         }
+        Verb::Emulate(Emulate::Fault { drive, fault }) => fault::run(output, &drive, fault),
         Verb::Create(options) => array::create(output, options),
         Verb::Start { array, wait } => daemon::start(output, &array, Duration::from_secs(u64::from(wait))),
         Verb::Stop { array } => daemon::stop(output, &array),

@@ -3,6 +3,7 @@
 mod block;
 mod claim;
 mod flight;
+mod image;
 mod nvme;
 mod shortage;
 mod sysfs;
@@ -11,8 +12,9 @@ use crate::reactor::Reactor;
 use block::BlockDrive;
 use claim::Claim;
 use engine::device::ZonedDevice;
+use image::ImageDrive;
 use nvme::NvmeDrive;
-use sim::ssd::{EmulatedDrive, ImageError, ImageMedia};
+use sim::ssd::{ImageError, ImageMedia};
 use std::{
     fs::{File, OpenOptions},
     io,
@@ -82,7 +84,7 @@ type Claiming = fn(&Path, &File, &str) -> Result<Claim, OpenError>;
 fn open_with(reactor: &Reactor, path: &Path, claim: Claiming) -> Result<Rc<dyn ZonedDevice>, OpenError> {
     let failed = |problem: &str| OpenError::failed(path, problem.into());
     match Node::at(path).map_err(|error| cannot_open(path, &error))? {
-        Node::File => Ok(Rc::new(EmulatedDrive::open_image(path)?)),
+        Node::File => Ok(Rc::new(ImageDrive::open(reactor, path)?)),
         // The block device of an ordinary disk is not even claimed for a moment: that would get in the
         // way of whoever mounts it just then. That of a namespace may be missing.
         Node::Namespace(name) if sysfs::is_unzoned(&sysfs::twin(&name)) => Err(failed("has no zones")),

@@ -8,6 +8,10 @@
 //! with. In a sequential zone a prefix survives. In a zone with a ZRWA any subset of blocks
 //! survives, and the write pointer is where one of the commands since left it (a flush moves it at
 //! once or not at all), with every block below it in its newest version and none beyond the ZRWA.
+//!
+//! A write with FUA moves the write pointer that is durable. As drives are by default, whatever is below
+//! it is durable then. Of a drive whose FUA stands alone only its own blocks are: others that are lost
+//! leave holes below the write pointer.
 
 use super::{Media, after_power_on};
 use crate::rng::Rng;
@@ -16,16 +20,27 @@ use engine::{
     device::{Geometry, Zrwa},
     zone::{Lba, WriteEffect, ZoneIndex, ZoneInfo, ZoneState, ZoneTable},
 };
-use std::{collections::BTreeMap, io};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+};
 
 /// The unflushed writes of a drive.
 #[derive(Default)]
-pub(super) struct Cache(BTreeMap<u32, Unflushed>);
+pub(super) struct Cache {
+    zones: BTreeMap<u32, Unflushed>,
+    /// A write with FUA makes nothing durable but what it writes.
+    pub fua_stands_alone: bool,
+}
 
 /// The unflushed writes of a zone. All positions are blocks from its start.
 struct Unflushed {
     /// The write pointer that is durable.
     durable_wp: u64,
+    /// The write pointer that writes with FUA need, if they make nothing else durable.
+    forced_wp: u64,
+    /// Blocks that they wrote, in a sequential zone.
+    alone: BTreeSet<u64>,
     /// Where commands left the write pointer since, in rising order.
     stops: Vec<u64>,
     /// Whether the zone had a ZRWA when it was written.
@@ -49,8 +64,10 @@ impl Cache {
         effect: &WriteEffect,
         blocks: u64,
     ) -> io::Result<()> {
-        let record = self.0.entry(zone.zone.0).or_insert_with(|| Unflushed {
+        let record = self.zones.entry(zone.zone.0).or_insert_with(|| Unflushed {
             durable_wp: zone.wp_blocks,
+            forced_wp: 0,
+            alone: BTreeSet::new(),
             stops: Vec::new(),
             zrwa: zone.zrwa,
             finished_at: None,
@@ -73,10 +90,20 @@ impl Cache {
     /// A write of `blocks` blocks with FUA has completed: it is durable, and so is whatever it
     /// cannot be there without.
     pub fn write_through(&mut self, effect: &WriteEffect, blocks: u64, zrwa: Option<Zrwa>) {
-        let Some(record) = self.0.get_mut(&effect.zone.0) else { return };
+        let Some(record) = self.zones.get_mut(&effect.zone.0) else { return };
         let end = effect.offset_blocks + blocks;
-        if let Some(zrwa) = zrwa.filter(|_| record.zrwa) {
-            let needed = end.saturating_sub(zrwa.size_blocks).next_multiple_of(zrwa.granularity_blocks);
+        let needed = zrwa
+            .filter(|_| record.zrwa)
+            .map(|zrwa| end.saturating_sub(zrwa.size_blocks).next_multiple_of(zrwa.granularity_blocks));
+        if self.fua_stands_alone {
+            record.forced_wp = record.forced_wp.max(needed.unwrap_or(effect.wp_blocks));
+            (effect.offset_blocks..end).for_each(|offset| {
+                record.blocks.remove(&offset);
+                record.alone.insert(offset);
+            });
+            return;
+        }
+        if let Some(needed) = needed {
             let moved = effect.wp_blocks != effect.wp_before_blocks;
             let moved_to = if moved { effect.wp_blocks } else { 0 };
             record.durable_wp = record.durable_wp.max(needed).max(moved_to);
@@ -86,24 +113,31 @@ impl Cache {
             record.durable_wp = effect.wp_blocks;
         }
         if record.durable_wp == effect.wp_blocks && record.blocks.is_empty() {
-            self.0.remove(&effect.zone.0);
+            self.zones.remove(&effect.zone.0);
         }
     }
 
     /// Everything is durable now.
     pub fn flush(&mut self) {
-        self.0.clear();
+        self.zones.clear();
     }
 
     /// Whatever was in the zone is gone or cannot be taken back any more.
     pub fn forget(&mut self, zone: ZoneIndex) {
-        self.0.remove(&zone.0);
+        self.zones.remove(&zone.0);
+    }
+
+    /// What was in the zone from `wp` on is gone and cannot come back.
+    pub fn forget_from(&mut self, zone: ZoneIndex, wp: u64) {
+        if let Some(record) = self.zones.get_mut(&zone.0) {
+            record.blocks.retain(|offset, _| *offset < wp);
+        }
     }
 
     /// A zone is being finished, whose write pointer was at `wp`: it stays full, but its data is
     /// no more durable than before.
     pub fn finish(&mut self, zone: ZoneIndex, wp: u64) {
-        if let Some(record) = self.0.get_mut(&zone.0) {
+        if let Some(record) = self.zones.get_mut(&zone.0) {
             record.finished_at.get_or_insert(wp);
         }
     }
@@ -116,7 +150,7 @@ impl Cache {
         table: &mut ZoneTable,
         rng: &mut Rng,
     ) -> io::Result<()> {
-        let mut records: Vec<_> = std::mem::take(&mut self.0).into_iter().collect();
+        let mut records: Vec<_> = std::mem::take(&mut self.zones).into_iter().collect();
         // Zones that have become full come last, when it is known how many zones are active.
         records.sort_by_key(|(zone, _)| !table.info(ZoneIndex(*zone)).state.is_active());
         for (zone, record) in records {
@@ -151,9 +185,15 @@ impl Unflushed {
         newest_wp: u64,
         rng: &mut Rng,
     ) -> io::Result<u64> {
-        let wp = pick_between(rng, self.durable_wp, newest_wp);
+        let whole = pick_between(rng, self.durable_wp, newest_wp);
+        let wp = whole.max(self.forced_wp);
         let start = geometry.start(zone).0;
-        (wp..newest_wp).try_for_each(|offset| media.forget(Lba(start + offset)))?;
+        for offset in whole..newest_wp {
+            let kept = offset < wp && (self.alone.contains(&offset) || rng.chance(1, 2));
+            if !kept {
+                media.forget(Lba(start + offset))?;
+            }
+        }
         Ok(wp)
     }
 
@@ -168,11 +208,12 @@ impl Unflushed {
     ) -> io::Result<u64> {
         let stops: Vec<_> = self.stops.iter().filter(|stop| **stop > self.durable_wp).collect();
         let kept = pick_between(rng, 0, stops.len() as u64) as usize;
-        let wp = kept.checked_sub(1).map_or(self.durable_wp, |last| *stops[last]);
+        let whole = kept.checked_sub(1).map_or(self.durable_wp, |last| *stops[last]);
+        let wp = whole.max(self.forced_wp);
         let finished = self.finished_at.is_some();
         let of_four = rng.below(5);
         for (&offset, before) in &self.blocks {
-            let below = offset < wp && !finished;
+            let below = offset < whole && !finished;
             let reachable = finished || offset < wp + zrwa.size_blocks;
             if below || reachable && rng.chance(of_four, 4) {
                 continue;

@@ -1,6 +1,6 @@
 //! Drives that answer at once: the emulated SSD, and one that does nothing.
 
-use super::{ImageError, ImageMedia, Model, Ssd};
+use super::{AilmentFile, ImageError, ImageMedia, Model, Ssd};
 use engine::device::{Command, Completion, Done, Geometry, Status, ZonedDevice};
 use std::{cell::RefCell, path::Path, rc::Rc};
 
@@ -28,7 +28,7 @@ impl EmulatedDrive {
     /// # Errors
     /// When there is a file of this name, or it cannot be made.
     pub fn create_image(path: &Path, model: &Model, uuid: [u8; 16]) -> Result<EmulatedDrive, ImageError> {
-        Ok(EmulatedDrive::from_image(ImageMedia::create(path, model, uuid)?))
+        EmulatedDrive::in_file(path, ImageMedia::create(path, model, uuid)?)
     }
 
     /// The drive in an image file, as if its power had returned.
@@ -36,10 +36,22 @@ impl EmulatedDrive {
     /// # Errors
     /// When there is none, it is damaged, of another version, or in use.
     pub fn open_image(path: &Path) -> Result<EmulatedDrive, ImageError> {
-        Ok(EmulatedDrive::from_image(ImageMedia::open(path)?))
+        EmulatedDrive::in_file(path, ImageMedia::open(path)?)
     }
 
-    /// The drive in an image that is open already.
+    fn in_file(path: &Path, image: ImageMedia) -> Result<EmulatedDrive, ImageError> {
+        let uuid = *image.uuid();
+        let drive = EmulatedDrive::from_image(image);
+        AilmentFile::beside(path, &uuid).and_then(|file| drive.ssd.borrow_mut().suffer_from(file)).map_err(
+            |e| ImageError {
+                path: path.display().to_string(),
+                problem: format!("its file of faults cannot be read: {e}"),
+            },
+        )?;
+        Ok(drive)
+    }
+
+    /// The drive in an image that is open already, whatever ails it.
     pub fn from_image(image: ImageMedia) -> EmulatedDrive {
         let geometry = image.model().geometry.clone();
         EmulatedDrive::new(Rc::new(RefCell::new(Ssd::new(geometry, Box::new(image)))))

@@ -4,8 +4,12 @@
 //! consults it with every command. Faults of time, a latency spike and a dropped completion, are
 //! handed to whoever runs the drive's queues. Faults of places that a drive does not have do nothing.
 
-use engine::zone::{Lba, ZoneIndex};
-use std::collections::{BTreeMap, BTreeSet};
+use super::Ailments;
+use engine::{
+    device::{Command, Status},
+    zone::{Lba, ZoneIndex},
+};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Something that goes wrong with a drive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +33,65 @@ pub enum Fault {
     LatencySpike { us: u64 },
     /// The next command is carried out, but never answered.
     DropCompletion,
+    /// The next command of this kind is answered with an error; if it is late, it has been carried out.
+    Fail { kind: Kind, late: bool },
+    /// Another hand resets the zone.
+    Reset(ZoneIndex),
+    /// Another hand finishes the zone.
+    Finish(ZoneIndex),
+}
+
+/// Kinds of commands. An append is a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    Read,
+    Write,
+    Flush,
+    Report,
+    Open,
+    Close,
+    Finish,
+    Reset,
+    FlushZrwa,
+}
+
+impl Kind {
+    /// All kinds.
+    pub const ALL: [Kind; 9] = [
+        Kind::Read,
+        Kind::Write,
+        Kind::Flush,
+        Kind::Report,
+        Kind::Open,
+        Kind::Close,
+        Kind::Finish,
+        Kind::Reset,
+        Kind::FlushZrwa,
+    ];
+
+    /// The kind of a command.
+    pub fn of(command: &Command) -> Kind {
+        match command {
+            Command::Read { .. } => Kind::Read,
+            Command::Write { .. } | Command::Append { .. } => Kind::Write,
+            Command::Flush => Kind::Flush,
+            Command::Report { .. } => Kind::Report,
+            Command::Open { .. } => Kind::Open,
+            Command::Close { .. } => Kind::Close,
+            Command::Finish { .. } => Kind::Finish,
+            Command::Reset { .. } => Kind::Reset,
+            Command::FlushZrwa { .. } => Kind::FlushZrwa,
+        }
+    }
+
+    /// What a command of this kind that fails is answered with.
+    pub(super) fn status(self) -> Status {
+        match self {
+            Kind::Read => Status::UnrecoveredReadError,
+            Kind::Write => Status::WriteFault,
+            _ => Status::InternalError,
+        }
+    }
 }
 
 /// What will go wrong with a drive, and what has and still matters.
@@ -43,6 +106,10 @@ pub struct FaultPlan {
     pub(super) failing_writes: BTreeMap<u32, u32>,
     spike_us: Option<u64>,
     drop_completion: bool,
+    /// Whether they are carried out, of commands that fail, by their kind in the order that they were planned.
+    failing: BTreeMap<Kind, VecDeque<bool>>,
+    /// What was ordered for the drive in an image, beside the plan.
+    pub(super) ailments: Ailments,
 }
 
 impl FaultPlan {
@@ -54,7 +121,12 @@ impl FaultPlan {
 
     /// Whether the drive does not answer.
     pub fn is_gone(&self) -> bool {
-        self.gone
+        self.gone || self.ailments.gone
+    }
+
+    /// How many times as long as usual commands take, if not as long.
+    pub fn slow(&self) -> Option<u32> {
+        self.ailments.slow
     }
 
     /// How much later the answer to the command just carried out shall come, in microseconds.
@@ -86,7 +158,10 @@ impl FaultPlan {
             Fault::Return => self.gone = false,
             Fault::LatencySpike { us } => self.spike_us = Some(us),
             Fault::DropCompletion => self.drop_completion = true,
+            Fault::Fail { kind, late } => self.failing.entry(kind).or_default().push_back(late),
+            // The drive has done that itself, or has no such zone.
             Fault::ReadOnly(_) | Fault::Offline(_) | Fault::Corrupt { .. } => (),
+            Fault::Reset(_) | Fault::Finish(_) => (),
         }
     }
 
@@ -100,15 +175,33 @@ impl FaultPlan {
         true
     }
 
-    /// Whether a read of these blocks fails.
-    pub(super) fn is_unreadable(&self, lba: Lba, blocks: u64) -> bool {
-        !self.unreadable.is_empty() && self.unreadable.range(lba.0..lba.0 + blocks).next().is_some()
+    /// Whether the command fails; then what kind it is, and whether it is carried out all the same.
+    pub(super) fn take_failure(&mut self, command: &Command) -> Option<(Kind, bool)> {
+        if self.failing.is_empty() {
+            return None;
+        }
+        let kind = Kind::of(command);
+        let late = self.failing.get_mut(&kind)?.pop_front();
+        self.failing.retain(|_, failing| !failing.is_empty());
+        late.map(|late| (kind, late))
     }
 
-    /// These blocks have been written or reset: they are well again.
-    pub(super) fn heal(&mut self, lba: Lba, blocks: u64) {
+    /// Whether a read of these blocks fails.
+    pub(super) fn is_unreadable(&self, lba: Lba, blocks: u64) -> bool {
+        let sets = [&self.unreadable, &self.ailments.unreadable];
+        sets.iter().any(|set| set.range(lba.0..lba.0 + blocks).next().is_some())
+    }
+
+    /// Which of these blocks have a bit that reads the wrong way round.
+    pub(super) fn flipped(&self, lba: Lba, blocks: u64) -> Vec<Lba> {
+        self.ailments.flipped.range(lba.0..lba.0 + blocks).map(|b| Lba(*b)).collect()
+    }
+
+    /// These blocks have been written or reset: they are well again. Gives whether that ends an ailment.
+    pub(super) fn heal(&mut self, lba: Lba, blocks: u64) -> bool {
         if !self.unreadable.is_empty() {
             self.unreadable.retain(|b| !(lba.0..lba.0 + blocks).contains(b));
         }
+        self.ailments.heal(lba, blocks)
     }
 }

@@ -93,12 +93,7 @@ impl ImageMedia {
         let file = OpenOptions::new().read(true).write(true).open(path);
         let file = file.map_err(|e| failed(format!("cannot be opened: {e}")))?;
         lock(&file).map_err(failed)?;
-        let mut header = [0; BLOCK];
-        file.read_exact_at(&mut header, 0).map_err(|e| match e.kind() {
-            io::ErrorKind::UnexpectedEof => failed("this is not the image of an emulated drive".into()),
-            _ => failed(format!("cannot be read: {e}")),
-        })?;
-        let (model, uuid) = layout::decode_header(&header).map_err(failed)?;
+        let (model, uuid) = read_header(&file).map_err(failed)?;
         let layout = Layout::new(&model.geometry);
         let layout =
             layout.ok_or_else(|| failed("the header of the image is damaged; make a new image".into()))?;
@@ -107,6 +102,16 @@ impl ImageMedia {
             return Err(failed(format!("the image is cut off: {size} of {} bytes", layout.end)));
         }
         ImageMedia::load(file, model, uuid, layout).map_err(failed)
+    }
+
+    /// Kind and UUID of the drive in an image, which another process may have open.
+    ///
+    /// # Errors
+    /// When there is none, its header is damaged, or it is of another version.
+    pub fn examine(path: &Path) -> Result<(Model, [u8; 16]), ImageError> {
+        let failed = |problem: String| ImageError { path: path.display().to_string(), problem };
+        let file = File::open(path).map_err(|e| failed(format!("cannot be opened: {e}")))?;
+        read_header(&file).map_err(failed)
     }
 
     /// Whether there is an image at `path`, of whatever version and state.
@@ -245,6 +250,15 @@ impl ImageMedia {
         let info = self.zones[zone.0 as usize];
         self.file.write_all_at(&layout::encode_entry(&info, false), self.layout.entry(zone))
     }
+}
+
+fn read_header(file: &File) -> Result<(Model, [u8; 16]), String> {
+    let mut header = [0; BLOCK];
+    file.read_exact_at(&mut header, 0).map_err(|e| match e.kind() {
+        io::ErrorKind::UnexpectedEof => "this is not the image of an emulated drive".into(),
+        _ => format!("cannot be read: {e}"),
+    })?;
+    layout::decode_header(&header)
 }
 
 fn lock(file: &File) -> Result<(), String> {

@@ -7,6 +7,7 @@
 //! Invariant: media hold the state in which a zone comes back when power returns, so open zones
 //! are stored as closed, or as empty if nothing was written and they have no ZRWA.
 
+mod ailments;
 mod cache;
 mod drive;
 mod fault;
@@ -19,8 +20,9 @@ mod power;
 mod timed;
 mod traffic;
 
+pub use ailments::{Ailment, AilmentFile, Ailments, LOOK_EVERY};
 pub use drive::{EmulatedDrive, NullDrive};
-pub use fault::{Fault, FaultPlan};
+pub use fault::{Fault, FaultPlan, Kind};
 pub use image::{ImageError, ImageMedia};
 pub use media::{Media, MemoryMedia, NoMedia};
 pub use model::Model;
@@ -46,10 +48,16 @@ pub struct Ssd {
     media: Box<dyn Media>,
     cache: Cache,
     faults: FaultPlan,
+    /// Where what ails it is looked up, if it is a drive in an image.
+    ailing: Option<AilmentFile>,
     /// Blocks of zones that lost their ZRWA in an orderly shutdown and still read as they were, by zone.
     residue: BTreeMap<u32, BTreeSet<u64>>,
     /// Reads of unwritten blocks fail, instead of giving zeros.
     unwritten_fails: bool,
+    /// A finished zone has lost what was only in its ZRWA.
+    finish_drops: bool,
+    /// A power cut may leave some sectors of a block old and some new.
+    sectors_tear: bool,
 }
 
 type Outcome = Result<(), DeviceError>;
@@ -62,7 +70,18 @@ impl Ssd {
             table.load(&media.zone(ZoneIndex(zone)));
         }
         let (cache, faults) = (Cache::default(), FaultPlan::default());
-        Ssd { geometry, table, media, cache, faults, residue: BTreeMap::new(), unwritten_fails: false }
+        Ssd {
+            geometry,
+            table,
+            media,
+            cache,
+            faults,
+            ailing: None,
+            residue: BTreeMap::new(),
+            unwritten_fails: false,
+            finish_drops: false,
+            sectors_tear: false,
+        }
     }
 
     /// A blank drive in memory.
@@ -73,6 +92,30 @@ impl Ssd {
     /// Makes it a drive that fails reads of unwritten blocks, as a namespace may be set to.
     pub fn fail_unwritten(&mut self) {
         self.unwritten_fails = true;
+    }
+
+    /// Makes it a drive that drops what lies in the ZRWA of a zone when the zone is finished. What the
+    /// write pointer has not passed is not committed, and Finish is not among what commits it (NVM Express
+    /// Zoned Namespace Command Set 1.1, Zone Random Write Area); QEMU keeps it.
+    pub fn drop_at_finish(&mut self) {
+        self.finish_drops = true;
+    }
+
+    /// Makes it a drive of 512-byte sectors that writes no more than one of them at once: a write that the
+    /// power cut finds on its way may leave some sectors of a block old and some new, and the metadata
+    /// either. What is promised about a power fail are AWUPF or NAWUPF sectors (NVM Express Base
+    /// Specification 2.0, Atomic Operations), which may be one. What was completed and is in a volatile
+    /// cache is lost whole or not at all.
+    pub fn tear_sectors(&mut self) {
+        self.sectors_tear = true;
+    }
+
+    /// Makes it a drive of which a write with FUA makes durable what it writes and nothing else: 'there is
+    /// no implied ordering with other commands' (NVM Command Set, Write). What was written before to the
+    /// same zone and lies below the write pointer then may be gone; it reads as unwritten or as it was
+    /// before. Means nothing without a volatile cache.
+    pub fn let_fua_stand_alone(&mut self) {
+        self.cache.fua_stands_alone = true;
     }
 
     pub fn geometry(&self) -> &Geometry {
@@ -89,17 +132,33 @@ impl Ssd {
         &mut self.faults
     }
 
+    /// From now on the drive suffers from what is in `file`.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn suffer_from(&mut self, file: AilmentFile) -> io::Result<()> {
+        self.ailing = Some(file);
+        self.look_what_ails()
+    }
+
     /// Carries out a command.
     pub fn execute(&mut self, command: Command) -> Done {
+        if let Err(error) = self.look_what_ails() {
+            return refuse(command, os_error(error));
+        }
         for fault in self.faults.next_command() {
             if let Err(error) = self.strike(fault) {
                 return refuse(command, os_error(error));
             }
         }
-        if self.faults.gone {
+        if self.faults.is_gone() {
             return refuse(command, DeviceError::Gone);
         }
-        self.apply(command)
+        match self.faults.take_failure(&command) {
+            None => self.apply(command),
+            Some((kind, false)) => refuse(command, kind.status().into()),
+            Some((kind, true)) => Done { result: Err(kind.status().into()), ..self.apply(command) },
+        }
     }
 
     fn apply(&mut self, command: Command) -> Done {
@@ -155,7 +214,13 @@ impl Ssd {
         let oob_stored = oob.len() / blocks as usize * stored;
         let (oob, nothing) = oob.split_at_mut(oob_stored);
         nothing.fill(0);
-        self.media.read(lba, data, oob).map_err(os_error)
+        self.media.read(lba, data, oob).map_err(os_error)?;
+        for flipped in self.faults.flipped(lba, stored as u64) {
+            if self.media.is_written(flipped).map_err(os_error)? {
+                data[(flipped.0 - lba.0) as usize * BLOCK] ^= 1;
+            }
+        }
+        Ok(())
     }
 
     fn write(&mut self, target: Target, data: &Buf, oob: &Buf, fua: bool) -> Result<Lba, DeviceError> {
@@ -175,7 +240,7 @@ impl Ssd {
         }
         let lba = Lba(self.geometry.start(zone).0 + effect.offset_blocks);
         self.carry_out(&before, &effect, lba, data, oob)?;
-        self.faults.heal(lba, blocks);
+        self.heal(lba, blocks)?;
         if fua {
             self.cache.write_through(&effect, blocks, self.geometry.zrwa);
         }
@@ -262,10 +327,22 @@ impl Ssd {
         let before = self.info(zone)?;
         self.table.finish(zone)?;
         self.cache.finish(zone, before.wp_blocks);
+        if self.finish_drops && before.zrwa {
+            self.drop_zrwa(&before).map_err(os_error)?;
+        }
         for offset in self.residue.remove(&zone.0).unwrap_or_default() {
             self.media.forget(Lba(self.geometry.start(zone).0 + offset)).map_err(os_error)?;
         }
         self.store(zone).map_err(os_error)
+    }
+
+    /// Forgets what is above the write pointer of a zone with a ZRWA.
+    fn drop_zrwa(&mut self, zone: &ZoneInfo) -> io::Result<()> {
+        let size = self.geometry.zrwa.map_or(0, |zrwa| zrwa.size_blocks);
+        let end = (zone.wp_blocks + size).min(zone.capacity_blocks);
+        let start = self.geometry.start(zone.zone).0;
+        self.cache.forget_from(zone.zone, zone.wp_blocks);
+        (zone.wp_blocks..end).try_for_each(|offset| self.media.forget(Lba(start + offset)))
     }
 
     fn reset(&mut self, zones: Zones) -> Outcome {
@@ -280,8 +357,8 @@ impl Ssd {
         for zone in reset {
             self.cache.forget(zone);
             self.residue.remove(&zone.0);
-            self.faults.heal(self.geometry.start(zone), self.geometry.zone_size_blocks);
             self.media.reset(zone).map_err(os_error)?;
+            self.heal(self.geometry.start(zone), self.geometry.zone_size_blocks)?;
         }
         Ok(())
     }
@@ -303,6 +380,35 @@ impl Ssd {
         self.media.set_zone(&after_power_on(self.table.info(zone)))
     }
 
+    /// These blocks have been written or reset.
+    fn heal(&mut self, lba: Lba, blocks: u64) -> Outcome {
+        let ended = self.faults.heal(lba, blocks);
+        match &self.ailing {
+            Some(file) if ended => file.note_well(lba, blocks).map_err(os_error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Lets what ails the drive now begin, and what does not any more end. Media know nothing of it, so
+    /// they have the state in which a zone comes back.
+    fn look_what_ails(&mut self) -> io::Result<()> {
+        let Some(now) = self.ailing.as_mut().map_or(Ok(None), AilmentFile::look)? else { return Ok(()) };
+        let before = std::mem::replace(&mut self.faults.ailments, now);
+        for zone in before.worn.into_keys().map(ZoneIndex).filter(|zone| zone.0 < self.geometry.zones) {
+            self.table.load(&after_power_on(self.media.zone(zone)));
+        }
+        for (zone, state) in &self.faults.ailments.worn {
+            let zone = ZoneIndex(*zone);
+            match state {
+                _ if zone.0 >= self.geometry.zones => (),
+                ZoneState::Offline => self.table.set_offline(zone),
+                _ => self.table.set_read_only(zone),
+            }
+            self.cache.forget(zone);
+        }
+        Ok(())
+    }
+
     fn strike(&mut self, fault: Fault) -> io::Result<()> {
         match fault {
             Fault::ReadOnly(zone) | Fault::Offline(zone) if self.info(zone).is_ok() => {
@@ -314,6 +420,9 @@ impl Ssd {
                 self.store(zone)
             }
             Fault::Corrupt { lba, bit } => self.corrupt(lba, bit as usize),
+            // A zone that cannot be reset or finished stays as it is.
+            Fault::Reset(zone) => unless_refused(self.reset(Zones::One(zone))),
+            Fault::Finish(zone) => unless_refused(self.finish(Zones::One(zone))),
             _ => {
                 self.faults.note(fault);
                 Ok(())
@@ -367,6 +476,14 @@ fn refuse(command: Command, error: DeviceError) -> Done {
         _ => Default::default(),
     };
     Done { data, oob, ..Done::error(error) }
+}
+
+/// The trouble with the media that a command had.
+fn unless_refused(result: Outcome) -> io::Result<()> {
+    match result {
+        Err(DeviceError::Os(errno)) => Err(io::Error::from_raw_os_error(errno)),
+        _ => Ok(()),
+    }
 }
 
 fn os_error(error: io::Error) -> DeviceError {

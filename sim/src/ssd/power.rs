@@ -6,13 +6,18 @@
 //! An orderly shutdown finds none in flight and costs no data, but it ends zones that have only just
 //! been begun.
 
-use super::{Ssd, after_power_on};
+use super::{Ssd, after_power_on, cache::read_block};
 use crate::rng::Rng;
 use engine::{
+    buf::{BLOCK, Buf},
     device::{Command, Zones},
     zone::{Lba, ZoneIndex, ZoneInfo},
 };
 use std::{collections::BTreeSet, io};
+
+/// What a drive that tears blocks writes at once, in bytes, and how many of these a block has.
+const SECTOR: usize = 512;
+const SECTORS: usize = BLOCK / SECTOR;
 
 /// What a power cut costs, apart from commands in flight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -87,10 +92,7 @@ impl Ssd {
     }
 
     fn lose_zrwa(&mut self, info: &ZoneInfo) -> io::Result<()> {
-        let size = self.geometry.zrwa.map_or(0, |zrwa| zrwa.size_blocks);
-        let end = (info.wp_blocks + size).min(info.capacity_blocks);
-        let start = self.geometry.start(info.zone).0;
-        (info.wp_blocks..end).try_for_each(|offset| self.media.forget(Lba(start + offset)))?;
+        self.drop_zrwa(info)?;
         self.table.load(&after_power_on(ZoneInfo { zrwa: false, ..*info }));
         self.store(info.zone)
     }
@@ -114,7 +116,11 @@ impl Ssd {
             // A command that the rules refuse now simply does not happen.
             match (rng.below(3), command) {
                 (0, _) => (),
-                (1, Command::Write { .. }) if self.has_zrwa(zone) => self.tear_zrwa_write(command, rng),
+                (1, Command::Write { .. }) if self.has_zrwa(zone) => self.tear_zrwa_write(command, rng)?,
+                (1, Command::Write { .. } | Command::Append { .. }) if self.sectors_tear => {
+                    self.tear_sequential_write(command, zone, rng)?;
+                    torn.insert(zone);
+                }
                 (1, Command::Write { data, .. } | Command::Append { data, .. }) if data.blocks() > 1 => {
                     let prefix = 1 + rng.below(data.blocks() - 1);
                     if self.apply(part(command, 0, prefix)).result.is_ok() {
@@ -137,12 +143,14 @@ impl Ssd {
 
     /// Any blocks of a write to a zone with a ZRWA. The write pointer does not pass a block of
     /// the write that has not been written.
-    fn tear_zrwa_write(&mut self, command: &Command, rng: &mut Rng) {
-        let (Command::Write { lba, data, .. }, Some(zrwa)) = (command, self.geometry.zrwa) else { return };
+    fn tear_zrwa_write(&mut self, command: &Command, rng: &mut Rng) -> io::Result<()> {
+        let (Command::Write { lba, data, oob, .. }, Some(zrwa)) = (command, self.geometry.zrwa) else {
+            return Ok(());
+        };
         let (zone, offset) = self.geometry.locate(*lba);
         let before = self.table.info(zone);
         if self.table.write(*lba, data.blocks()).is_err() {
-            return;
+            return Ok(());
         }
         self.table.load(&before);
         let mut chosen: Vec<bool> = (0..data.blocks()).map(|_| rng.chance(1, 2)).collect();
@@ -156,6 +164,73 @@ impl Ssd {
             let done = self.apply(part(command, block, block + 1));
             debug_assert!(done.result.is_ok(), "{:?}", done.result);
         }
+        let reach = (wp + zrwa.size_blocks).min(before.capacity_blocks);
+        for block in (0..data.blocks()).filter(|block| !chosen[*block as usize] && offset + *block < reach) {
+            if self.sectors_tear && rng.chance(1, 2) {
+                let new: Vec<bool> = (0..SECTORS).map(|_| rng.chance(1, 2)).collect();
+                self.tear_block(Lba(lba.0 + block), block, data, oob, &new, rng)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The first blocks of a write to a sequential zone, and the first sectors of the next one. They lie
+    /// at the write pointer, which a host that counts in blocks reads as below them.
+    fn tear_sequential_write(&mut self, command: &Command, zone: ZoneIndex, rng: &mut Rng) -> io::Result<()> {
+        let (Command::Write { data, oob, .. } | Command::Append { data, oob, .. }) = command else {
+            return Ok(());
+        };
+        if zone.0 >= self.geometry.zones {
+            return Ok(());
+        }
+        // Rules are asked with the whole of it.
+        let before = self.table.info(zone);
+        let whole = match command {
+            Command::Write { lba, .. } => self.table.write(*lba, data.blocks()),
+            _ => self.table.append(zone, data.blocks()),
+        };
+        if whole.is_err() {
+            return Ok(());
+        }
+        self.table.load(&before);
+        let landed = rng.below(data.blocks());
+        if landed > 0 && self.apply(part(command, 0, landed)).result.is_err() {
+            return Ok(());
+        }
+        if before.wp_blocks + landed == 0 {
+            // A zone with some sectors in it is not empty, and blocks cannot say that.
+            return Ok(());
+        }
+        let first = rng.below(SECTORS as u64) as usize;
+        let new: Vec<bool> = (0..SECTORS).map(|sector| sector < first).collect();
+        let lba = Lba(self.geometry.start(zone).0 + before.wp_blocks + landed);
+        self.tear_block(lba, landed, data, oob, &new, rng)
+    }
+
+    /// Writes some sectors of a block of a write, and its metadata or not.
+    fn tear_block(
+        &mut self,
+        lba: Lba,
+        block: u64,
+        data: &Buf,
+        oob: &Buf,
+        new: &[bool],
+        rng: &mut Rng,
+    ) -> io::Result<()> {
+        let size = self.geometry.oob_bytes as usize;
+        let mut bytes = read_block(&mut *self.media, &self.geometry, lba)?.unwrap_or(vec![0; BLOCK + size]);
+        let data = &data[block as usize * BLOCK..][..BLOCK];
+        for sector in (0..SECTORS).filter(|sector| new[*sector]) {
+            let at = sector * SECTOR..(sector + 1) * SECTOR;
+            bytes[at.clone()].copy_from_slice(&data[at]);
+        }
+        if rng.chance(1, 2) {
+            match oob.get(block as usize * size..(block as usize + 1) * size) {
+                Some(oob) => bytes[BLOCK..].copy_from_slice(oob),
+                None => bytes[BLOCK..].fill(0),
+            }
+        }
+        self.media.write(lba, &bytes[..BLOCK], &bytes[BLOCK..])
     }
 
     /// A command for all zones that came to some of them.

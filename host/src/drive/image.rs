@@ -1,0 +1,71 @@
+//! The emulated drive in an image file.
+//!
+//! It has no timing of its own: a command takes as long as the host takes to read or write the file, and
+//! is answered at once. A drive that has been made slow, by `zoneraid emulate fault`, answers later: each
+//! command then takes so many times as long as it really took, one after the other. Others go on meanwhile.
+
+use crate::reactor::Reactor;
+use engine::device::{Command, Completion, Geometry, Slots, ZonedDevice};
+use sim::ssd::{EmulatedDrive, ImageError};
+use std::{
+    cell::Cell,
+    path::Path,
+    rc::Rc,
+    time::{Duration, Instant},
+};
+
+/// An emulated drive.
+pub struct ImageDrive {
+    drive: EmulatedDrive,
+    reactor: Reactor,
+    slots: Rc<Slots>,
+    /// When the drive, being slow, has done with its commands so far.
+    free: Cell<Option<Instant>>,
+}
+
+impl ImageDrive {
+    /// Opens and locks the image at `path`.
+    pub fn open(reactor: &Reactor, path: &Path) -> Result<ImageDrive, ImageError> {
+        let drive = EmulatedDrive::open_image(path)?;
+        Ok(ImageDrive { drive, reactor: reactor.clone(), slots: Rc::default(), free: Cell::new(None) })
+    }
+
+    /// How many times as long as usual commands take, if not as long.
+    fn slow(&self) -> Option<u32> {
+        self.drive.ssd().borrow_mut().faults().slow()
+    }
+
+    /// Waits for a drive that is slow, in a command that took `took`.
+    fn delay(&self, took: Duration, factor: u32) -> Duration {
+        let now = Instant::now();
+        let begun = self.free.get().map_or(now, |free| free.max(now));
+        let free = begun + took.saturating_mul(factor - 1);
+        self.free.set(Some(free));
+        free - now
+    }
+}
+
+impl ZonedDevice for ImageDrive {
+    fn geometry(&self) -> &Geometry {
+        self.drive.geometry()
+    }
+
+    fn submit(&self, command: Command) -> Completion {
+        let begun = self.slow().map(|_| Instant::now());
+        let completion = self.drive.submit(command);
+        let (Some(begun), Some(factor)) = (begun, self.slow()) else { return completion };
+        let delay = self.delay(begun.elapsed(), factor);
+        let Ok(ring) = self.reactor.ring() else {
+            // Without a ring there is no clock either: everything waits.
+            std::thread::sleep(delay);
+            return completion;
+        };
+        let (completer, later) = self.slots.pair();
+        let sleep = ring.sleep(delay);
+        self.reactor.runtime().spawn(async move {
+            sleep.await;
+            completer.complete(completion.await);
+        });
+        later
+    }
+}

@@ -1,0 +1,248 @@
+//! What ails the drive in an image because somebody wants to watch it, in a file beside the image.
+//!
+//! `drive0.img.faults` is text: the UUID of the drive, then a line for each fault, from the first to the
+//! last. Nothing of it touches the image, so that all of it can be taken back: by removing the file.
+//!
+//! | line | what it means |
+//! |---|---|
+//! | `read-only ZONE` | the zone can only be read (NVMe: ZSRO), for ever unless it is taken back |
+//! | `offline ZONE` | the zone is lost (ZSO); it does not become read-only again |
+//! | `unreadable LBA` | reads of the block fail |
+//! | `flip LBA` | the lowest bit of the block's first byte reads the wrong way round; no error tells |
+//! | `slow FACTOR` | commands take so many times as long; 1 is the drive as it was |
+//! | `gone` | the drive does not answer |
+//! | `well LBA BLOCKS` | the drive's own: blocks have been written or reset, and read well again |
+//!
+//! A zone that is taken back is closed if it was open, and otherwise as it was. Whoever runs the drive has
+//! locked the image, not this file: a drive looks at it when it is opened, and with a command when the last
+//! look was [`LOOK_EVERY`] ago. That is one `stat`; the file is read again, all of it, if it is another file
+//! or has grown, for lines are only ever added. A line that says nothing is passed over, the file of
+//! another drive too: images get the names of others that were removed.
+
+use super::{ImageError, ImageMedia};
+use engine::zone::{Lba, ZoneIndex, ZoneState};
+use rustix::fs::{FlockOperation, flock};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    fs::{File, Metadata, OpenOptions},
+    io::{self, Read, Write},
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+/// How long a drive that is in use may not notice a change.
+pub const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// Something that ails a drive until it is taken back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ailment {
+    ReadOnly(ZoneIndex),
+    Offline(ZoneIndex),
+    Unreadable(Lba),
+    Flipped(Lba),
+    Slow(u32),
+    Gone,
+}
+
+impl fmt::Display for Ailment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Ailment::ReadOnly(zone) => write!(f, "read-only {}", zone.0),
+            Ailment::Offline(zone) => write!(f, "offline {}", zone.0),
+            Ailment::Unreadable(lba) => write!(f, "unreadable {}", lba.0),
+            Ailment::Flipped(lba) => write!(f, "flip {}", lba.0),
+            Ailment::Slow(factor) => write!(f, "slow {factor}"),
+            Ailment::Gone => write!(f, "gone"),
+        }
+    }
+}
+
+/// All that ails a drive.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ailments {
+    pub gone: bool,
+    /// How many times as long as usual commands take, if not as long.
+    pub slow: Option<u32>,
+    /// Zones that are read-only or offline.
+    pub worn: BTreeMap<u32, ZoneState>,
+    /// Blocks that cannot be read.
+    pub unreadable: BTreeSet<u64>,
+    /// Blocks of which a bit reads the wrong way round, if they are written.
+    pub flipped: BTreeSet<u64>,
+}
+
+impl Ailments {
+    /// Adds what a line says.
+    fn add(&mut self, line: &str) {
+        let mut words = line.split_whitespace();
+        let what = words.next();
+        let mut number = || words.next()?.parse::<u64>().ok();
+        // No drive has as many zones.
+        let small = |number: u64| number.min(u32::MAX.into()) as u32;
+        match (what, number(), number()) {
+            (Some("read-only"), Some(zone), None) => {
+                _ = self.worn.entry(small(zone)).or_insert(ZoneState::ReadOnly);
+            }
+            (Some("offline"), Some(zone), None) => _ = self.worn.insert(small(zone), ZoneState::Offline),
+            (Some("unreadable"), Some(lba), None) => _ = self.unreadable.insert(lba),
+            (Some("flip"), Some(lba), None) => _ = self.flipped.insert(lba),
+            (Some("slow"), Some(factor), None) => self.slow = (factor > 1).then_some(small(factor)),
+            (Some("gone"), None, None) => self.gone = true,
+            (Some("well"), Some(lba), Some(blocks)) => _ = self.heal(Lba(lba), blocks),
+            _ => (),
+        }
+    }
+
+    /// These blocks are well again; whether any was not.
+    pub(super) fn heal(&mut self, lba: Lba, blocks: u64) -> bool {
+        let before = self.unreadable.len() + self.flipped.len();
+        if before == 0 {
+            return false;
+        }
+        let other = |b: &u64| *b < lba.0 || *b - lba.0 >= blocks;
+        self.unreadable.retain(other);
+        self.flipped.retain(other);
+        self.unreadable.len() + self.flipped.len() < before
+    }
+
+    /// What the file of the drive with this name and UUID says. Its last line may be on its way still.
+    fn read(text: &str, uuid: &str) -> Ailments {
+        let mut ailments = Ailments::default();
+        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+        let mut lines = whole.lines();
+        if lines.next() == Some(uuid) {
+            lines.for_each(|line| ailments.add(line));
+        }
+        ailments
+    }
+}
+
+/// The file with what ails a drive.
+pub struct AilmentFile {
+    path: PathBuf,
+    /// The first line.
+    uuid: String,
+    looked: Option<Instant>,
+    /// What was read last: device, number and length. Held open, so that no other file gets that number.
+    read: Option<(File, [u64; 3])>,
+}
+
+impl AilmentFile {
+    /// The file of the drive in the image at `path`.
+    ///
+    /// # Errors
+    /// When there is no image.
+    pub fn of(path: &Path) -> Result<AilmentFile, ImageError> {
+        let (_, uuid) = ImageMedia::examine(path)?;
+        AilmentFile::beside(path, &uuid).map_err(|e| ImageError {
+            path: path.display().to_string(),
+            problem: format!("is not there: {e}"),
+        })
+    }
+
+    /// The file beside the image at `path`, which has this UUID.
+    pub(super) fn beside(path: &Path, uuid: &[u8; 16]) -> io::Result<AilmentFile> {
+        let mut name = path.canonicalize()?.into_os_string();
+        name.push(".faults");
+        let uuid = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+        Ok(AilmentFile { path: name.into(), uuid, looked: None, read: None })
+    }
+
+    /// Adds a fault; the drive notices, whoever runs it.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn add(&self, ailment: Ailment) -> io::Result<()> {
+        let mut file = OpenOptions::new().read(true).append(true).create(true).open(&self.path)?;
+        flock(&file, FlockOperation::LockExclusive)?;
+        let mut text = String::new();
+        file.read_to_string(&mut text)?;
+        let before = match text.lines().next() {
+            None => format!("{}\n", self.uuid),
+            Some(uuid) if uuid != self.uuid => {
+                self.clear()?;
+                return self.add(ailment);
+            }
+            // A line that was cut off stays one that says nothing.
+            Some(_) if !text.ends_with('\n') => "\n".into(),
+            Some(_) => String::new(),
+        };
+        file.write_all(format!("{before}{ailment}\n").as_bytes())
+    }
+
+    /// Takes everything back.
+    ///
+    /// # Errors
+    /// When the file cannot be removed.
+    pub fn clear(&self) -> io::Result<()> {
+        match std::fs::remove_file(&self.path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// What ails the drive now.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn ailments(&mut self) -> io::Result<Ailments> {
+        self.read = None;
+        Ok(self.read_again()?.unwrap_or_default())
+    }
+
+    /// What ails the drive now, if that may have changed since the last look and it is time for another.
+    pub(super) fn look(&mut self) -> io::Result<Option<Ailments>> {
+        if self.looked.is_some_and(|at| at.elapsed() < LOOK_EVERY) {
+            return Ok(None);
+        }
+        self.looked = Some(Instant::now());
+        self.read_again()
+    }
+
+    /// These blocks are well again: the drive says so. Nothing if the file has been removed.
+    pub(super) fn note_well(&self, lba: Lba, blocks: u64) -> io::Result<()> {
+        match OpenOptions::new().append(true).open(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            opened => opened?.write_all(format!("well {} {blocks}\n", lba.0).as_bytes()),
+        }
+    }
+
+    fn read_again(&mut self) -> io::Result<Option<Ailments>> {
+        let identity = |found: Metadata| [found.dev(), found.ino(), found.len()];
+        let now = match std::fs::metadata(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok(self.read.take().map(|_| Ailments::default()));
+            }
+            found => identity(found?),
+        };
+        if self.read.as_ref().is_some_and(|(_, read)| *read == now) {
+            return Ok(None);
+        }
+        let mut file = File::open(&self.path)?;
+        let opened = identity(file.metadata()?);
+        let mut text = Vec::new();
+        file.read_to_end(&mut text)?;
+        self.read = Some((file, opened));
+        Ok(Some(Ailments::read(&String::from_utf8_lossy(&text), &self.uuid)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_add_up_and_what_is_no_line_of_this_drive_is_passed_over() {
+        let text = "me\nread-only 3\noffline 3\nread-only 3\nunreadable 7\nunreadable 8\nflip 9\nwell 8 2\n\
+                    slow 4\nread-only\nread-only 1 2\nslow x\nnonsense\n\ngone";
+        let found = Ailments::read(text, "me");
+        assert_eq!(found.worn, BTreeMap::from([(3, ZoneState::Offline)]));
+        assert_eq!((found.unreadable, found.flipped), (BTreeSet::from([7]), BTreeSet::new()));
+        assert_eq!((found.slow, found.gone), (Some(4), false), "the last line is not all there");
+        assert!(Ailments::read(&format!("{text}\nslow 1\n"), "me").gone);
+        assert_eq!(Ailments::read(&format!("{text}\nslow 1\n"), "me").slow, None);
+        assert_eq!(Ailments::read(text, "you"), Ailments::default());
+    }
+}
