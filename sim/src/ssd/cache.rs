@@ -26,7 +26,7 @@ use std::{
 };
 
 /// The unflushed writes of a drive.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Cache {
     zones: BTreeMap<u32, Unflushed>,
     /// A write with FUA makes nothing durable but what it writes.
@@ -34,6 +34,7 @@ pub(super) struct Cache {
 }
 
 /// The unflushed writes of a zone. All positions are blocks from its start.
+#[derive(Clone)]
 struct Unflushed {
     /// The write pointer that is durable.
     durable_wp: u64,
