@@ -130,7 +130,7 @@ impl Bed {
             let named = said.contains(name.as_str()) && said.contains("damaged") && said.contains(field);
             assert!(named, "not {field} of {name}: {said}");
         };
-        words(&run(&runtime, examine(&runtime, self.liar())).err().expect(field).0);
+        words(&run(&runtime, examine(&runtime, self.liar())).expect_err(field).0);
         let inspected = run(&runtime, Array::inspect(&runtime, self.drives.clone(), None)).unwrap();
         words(&inspected.status.members[LIAR].note);
         let array = run(&runtime, Array::assemble(&runtime, self.drives.clone())).unwrap();
@@ -146,9 +146,11 @@ impl Bed {
     }
 }
 
+type Change = fn(&mut Superblock);
+
 /// What is made up.
 enum Lie {
-    Superblock(fn(&mut Superblock)),
+    Superblock(Change),
     Checkpoint(fn(&mut Checkpoint)),
     /// Of the checkpoint, from its start: these four bytes.
     Number(usize, u32),
@@ -328,7 +330,7 @@ fn the_same_without_a_lie_is_believed() {
 /// Numbers that one drive alone could have, but that the others say are wrong.
 #[test]
 fn a_drive_that_describes_another_array_than_the_others_is_outvoted() {
-    let lies: [(&str, fn(&mut Superblock)); 6] = [
+    let lies: [(&str, Change); 6] = [
         ("rows", |s| s.rows = 20),
         ("distance", |s| s.distance = 1),
         ("zones", |s| (s.zones, s.max_active) = (9, 2)),

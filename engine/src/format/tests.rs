@@ -550,20 +550,20 @@ fn write_pointers_say_what_the_document_says() {
 }
 
 /// Changes some bytes, and makes the checksum right again.
-fn mutate(bytes: &mut Vec<u8>, random: &mut impl FnMut() -> u64) {
+fn mutate(bytes: &mut [u8], random: &mut impl FnMut() -> u64) {
     let len = HEADER_BYTES + u32::from_le_bytes(bytes[12..16].try_into().unwrap()) as usize;
     for _ in 0..1 + random() % 4 {
         // The first bytes are the numbers; of what follows there is much.
-        let reach = if random() % 4 == 0 { len } else { len.min(HEADER_BYTES + 400) };
+        let reach = if random().is_multiple_of(4) { len } else { len.min(HEADER_BYTES + 400) };
         let at = HEADER_BYTES + random() as usize % (reach - HEADER_BYTES);
         let value = [0, 1, 0x7f, 0x80, 0xff, random() as u8][random() as usize % 6];
         let end = (at + [1, 2, 4, 8][random() as usize % 4]).min(len);
         bytes[at..end].fill(value);
     }
-    if random() % 8 == 0 {
+    if random().is_multiple_of(8) {
         bytes[10] = (random() % 12) as u8;
     }
-    if random() % 8 == 0 {
+    if random().is_multiple_of(8) {
         let len = random() % (bytes.len() - HEADER_BYTES + 1) as u64;
         bytes[12..16].copy_from_slice(&(len as u32).to_le_bytes());
     }
