@@ -106,6 +106,24 @@ pub struct Progress {
     pub total_bytes: u64,
 }
 
+/// What a rebuild has come to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rebuilt {
+    /// Bytes written to the members under repair.
+    pub bytes: u64,
+    /// Zones that could not be rebuilt; all others have been.
+    pub left_out: Vec<LeftOut>,
+}
+
+/// A member's part of a zone that could not be rebuilt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeftOut {
+    pub zone: u32,
+    pub member: usize,
+    /// Why, in a sentence without its full stop.
+    pub reason: String,
+}
+
 /// Why there is no array, or no longer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -415,9 +433,12 @@ impl Array {
     }
 
     /// Rebuilds whatever is not in sync, while reads and writes go on, and goes on where an
-    /// earlier rebuild was interrupted. Gives the bytes written to the members under repair. Has to
-    /// be polled to its end: a zone that it holds for its last steps would stay held.
-    pub async fn rebuild(&self, progress: &dyn Fn(Progress)) -> Result<u64, ArrayError> {
+    /// earlier rebuild was interrupted. A zone that cannot be rebuilt is left out. Has to be polled to its
+    /// end: a zone that it holds for its last steps would stay held.
+    ///
+    /// # Errors
+    /// The drive under repair or too many others failed, or a rebuild is under way already.
+    pub async fn rebuild(&self, progress: &dyn Fn(Progress)) -> Result<Rebuilt, ArrayError> {
         self.0.rebuild(progress).await.map_err(ArrayError)
     }
 
@@ -434,9 +455,7 @@ impl Array {
         if active & (1 << member) == 0 {
             return Err(ArrayError(format!("member {member} is out already")));
         }
-        let others = active & !(1 << member);
-        let lacking = core.zones.borrow().iter().any(|zone| zone.lost & others != 0);
-        if others.count_ones() as usize + 1 < core.members.len() || lacking {
+        if !core.can_spare(member) {
             return Err(ArrayError(format!(
                 "member {member} is needed: another one is out or not rebuilt yet"
             )));
@@ -512,6 +531,10 @@ impl Core {
             true => Err(DeviceError::from(Status::InvalidZoneStateTransition)),
             false => Ok(()),
         };
+        let check_written = |zone: ZoneIndex| match zone.0 < self.geometry.zones && self.has_failed(zone) {
+            true => Err(DeviceError::from(Status::ZoneIsReadOnly)),
+            false => check_busy(zone),
+        };
         let blocks = |data: &Buf| match data.len().is_multiple_of(BLOCK) {
             true => Ok(data.blocks()),
             false => Err(DeviceError::from(Status::InvalidField)),
@@ -524,12 +547,12 @@ impl Core {
             }
             Command::Write { lba, data, fua, .. } => {
                 let (zone, _) = self.geometry.locate(lba);
-                check_busy(zone)?;
+                check_written(zone)?;
                 let effect = self.table.borrow_mut().write(lba, blocks(&data)?)?;
                 self.write(effect.zone, effect.offset_blocks, data, fua)
             }
             Command::Append { zone, data, fua, .. } => {
-                check_busy(zone)?;
+                check_written(zone)?;
                 let effect = self.table.borrow_mut().append(zone, blocks(&data)?)?;
                 self.write(effect.zone, effect.offset_blocks, data, fua)
             }
@@ -556,7 +579,13 @@ impl Core {
             Command::Finish { zones } => self.start_finish(zones)?,
             Command::Reset { zones } => self.start_reset(zones)?,
             Command::Report { first, count } => {
-                let zones = self.table.borrow().report(first, count)?;
+                let mut zones = self.table.borrow().report(first, count)?;
+                for info in zones.iter_mut().filter(|info| self.has_failed(info.zone)) {
+                    // To the table it is as it was: it takes as much of the drives.
+                    if info.state != ZoneState::Offline {
+                        info.state = ZoneState::ReadOnly;
+                    }
+                }
                 Completion::ready(Done { zones, ..Done::ok() })
             }
         })
@@ -582,7 +611,9 @@ impl Core {
                 Vec::new()
             }
             Zones::One(zone) => vec![zone.0],
-            Zones::All => (0..self.geometry.zones).filter(|zone| state(*zone).is_active()).collect(),
+            Zones::All => (0..self.geometry.zones)
+                .filter(|zone| state(*zone).is_active() && !self.has_failed(ZoneIndex(*zone)))
+                .collect(),
         };
         for zone in &chosen {
             self.mark_busy(*zone..zone + 1)?;
@@ -641,6 +672,8 @@ impl Core {
             running: RefCell::default(),
             pool: RefCell::default(),
             membership_pending: Cell::new(false),
+            lacks: RefCell::default(),
+            losses: Cell::new(0),
             membership: Gate::default(),
             membership_done: Gate::default(),
             idle_readers: RefCell::default(),

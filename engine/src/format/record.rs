@@ -69,6 +69,15 @@ pub struct Burned {
     pub to: u64,
 }
 
+/// Parts of a zone that were lost while the array was at work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lacks {
+    pub zone: u32,
+    /// Members (bits) whose part cannot be relied on until it is rebuilt.
+    pub members: u32,
+    pub epoch: u64,
+}
+
 /// A logged write pointer (§5.3): everything up to `tail_blocks` is safe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TailRecord {
@@ -122,6 +131,7 @@ pub enum Record {
     },
     Parity(ParityRecord),
     Tail(TailRecord),
+    Lacks(Lacks),
 }
 
 const ZONE_BYTES: usize = 24;
@@ -138,6 +148,7 @@ impl Record {
             Record::Rebuilt { .. } => 6,
             Record::Parity(_) => 7,
             Record::Tail(_) => 8,
+            Record::Lacks(_) => 9,
         }
     }
 
@@ -159,6 +170,9 @@ impl Record {
             }
             Record::Parity(parity) => parity.encode(out),
             Record::Tail(tail) => tail.encode(out),
+            Record::Lacks(Lacks { zone, members, epoch }) => {
+                out.u32(*zone).u32(*members).u64(*epoch);
+            }
         }
     }
 
@@ -178,6 +192,7 @@ impl Record {
             }
             7 => Record::Parity(ParityRecord::decode(from)?),
             8 => Record::Tail(TailRecord::decode(from)?),
+            9 => Record::Lacks(Lacks { zone: from.u32()?, members: from.u32()?, epoch: from.u64()? }),
             _ => return None,
         })
     }

@@ -298,6 +298,7 @@ fn every_kind_of_record_is_documented_and_no_other_is_known() {
         (Record::Rebuilt { zone: 0, epoch: 0, members: 0 }, "rebuilt"),
         (Record::Parity(parity(1)), "parity"),
         (Record::Tail(tail(1)), "tail"),
+        (Record::Lacks(Lacks { zone: 0, members: 0, epoch: 0 }), "lacks"),
     ];
     assert_eq!(names[0], (1, "checkpoint"));
     assert_eq!(names.len(), coded.len() + 1);
@@ -364,6 +365,8 @@ fn every_field_is_where_the_document_puts_it() {
     let mut rest = &bytes[..];
     take_tail(&mut rest, 5);
     assert!(rest.is_empty());
+    let record = Record::Lacks(Lacks { zone: u32_of(1), members: u32_of(2), epoch: u64_of(3) });
+    check_payload(&record, 9, "Lacks", &[("zone", &a), ("members", &b), ("epoch", &c)]);
 }
 
 #[test]

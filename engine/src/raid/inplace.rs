@@ -586,11 +586,11 @@ impl Core {
                 }
             };
             if let Err(error) = written.await.result {
-                self.member_failed(seat, error, "write");
+                self.part_failed(zone.index, seat, error, "write");
             }
         }
         self.barrier(self.live(zone.index)).await;
-        if self.failed.get() {
+        if self.has_failed(zone.index) {
             // Without these members the tail may be none.
             return;
         }

@@ -597,7 +597,7 @@ impl Core {
         }
         for (seat, completion) in pending {
             if let Err(error) = completion.await.result {
-                self.member_failed(seat, error, "write");
+                self.part_failed(zone.index, seat, error, "write");
             }
         }
         self.barrier(self.live(zone.index)).await;

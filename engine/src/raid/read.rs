@@ -33,6 +33,8 @@ struct Job {
     /// Empty while the direct read has it.
     data: Buf,
     completer: Completer,
+    /// As [`Core::losses`] when the read began.
+    losses: u64,
     /// The read of a single member that is on its way already.
     direct: Option<(Seat, Completion)>,
 }
@@ -49,7 +51,7 @@ pub struct Piece {
 impl Core {
     /// Reads `data.blocks()` blocks from block `at` of a zone.
     pub fn read(self: &Rc<Self>, zone: ZoneIndex, at: u64, data: Buf) -> Completion {
-        let blocks = data.blocks();
+        let (blocks, losses) = (data.blocks(), self.losses.get());
         let direct = self.direct(zone, at, &data);
         let (data, direct) = match direct {
             Some(member) => {
@@ -70,7 +72,7 @@ impl Core {
             self.runtime.spawn(self.clone().serve_reads(reader.clone()));
             reader
         });
-        *reader.job.borrow_mut() = Some(Job { zone, at, blocks, data, completer, direct });
+        *reader.job.borrow_mut() = Some(Job { zone, at, blocks, data, completer, losses, direct });
         reader.work.open();
         completion
     }
@@ -101,12 +103,13 @@ impl Core {
     }
 
     async fn carry_out(self: &Rc<Self>, job: Job) {
-        let Job { zone, at, blocks, mut data, completer, direct } = job;
+        let Job { zone, at, blocks, mut data, completer, losses, direct } = job;
         if let Some((seat, completion)) = direct {
             let done = completion.await;
             match done.result {
-                Ok(()) => return completer.complete(done),
-                Err(error) => self.read_failed(seat, error),
+                Ok(()) if self.losses.get() == losses => return completer.complete(done),
+                Ok(()) => {}
+                Err(error) => self.read_failed(zone, seat, error),
             }
             data = done.data;
         }
@@ -114,16 +117,24 @@ impl Core {
             // The drive kept the buffer of a read that failed.
             data = Buf::zeroed(blocks as usize * BLOCK);
         }
-        let result = self.read_pieces(zone, at, &mut data).await;
+        let result = loop {
+            let losses = self.losses.get();
+            let result = self.read_pieces(zone, at, &mut data).await;
+            if self.losses.get() == losses {
+                break result;
+            }
+        };
         completer.complete(Done { result, data, ..Done::ok() });
     }
 
-    /// Counts a read error; a drive that is gone is taken out.
-    pub fn read_failed(&self, seat: Seat, error: DeviceError) {
+    /// Counts a read error; a drive that is gone is taken out, and a part that is gone done without.
+    pub fn read_failed(&self, zone: ZoneIndex, seat: Seat, error: DeviceError) {
         let state = &self.members[seat.member];
         state.read_errors.set(state.read_errors.get() + 1);
         if matches!(error, DeviceError::Gone | DeviceError::Timeout) {
             self.member_failed(seat, error, "read");
+        } else if error == Status::ZoneIsOffline.into() {
+            self.part_failed(zone, seat, error, "read");
         }
     }
 
@@ -186,7 +197,7 @@ impl Core {
                 let done = completion.await;
                 match done.result {
                     Ok(()) => found = self.overlay_piece(zone, seat, piece, done.data),
-                    Err(error) => self.read_failed(seat, error),
+                    Err(error) => self.read_failed(zone, seat, error),
                 }
             }
             let bytes = match found {
@@ -291,7 +302,7 @@ impl Core {
         for (seat, source, completion) in pending {
             let done = completion.await;
             if let Err(error) = done.result {
-                self.read_failed(seat, error);
+                self.read_failed(zone, seat, error);
                 return Err(Status::UnrecoveredReadError.into());
             }
             let data = self.overlay_piece(zone, seat, source, done.data);
@@ -323,7 +334,7 @@ impl Core {
                 data.ok_or(Status::UnrecoveredReadError.into())
             }
             Err(error) => {
-                self.read_failed(seat, error);
+                self.read_failed(zone, seat, error);
                 Err(Status::UnrecoveredReadError.into())
             }
         }

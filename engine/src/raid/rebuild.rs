@@ -9,7 +9,7 @@
 //! A zone that is being written is followed until little is left, and then held for the rest.
 
 use super::{
-    core::Core,
+    core::{Core, is_of_zone},
     geometry::{Place, Role},
     inplace, log,
     metalog::MetaLog,
@@ -20,9 +20,9 @@ use super::{
     zrwa::{self, SlotPart},
 };
 use crate::{
-    array::Progress,
+    array::{LeftOut, Progress, Rebuilt},
     buf::{BLOCK, Buf},
-    device::{Command, DeviceError, Status, Zones},
+    device::{Command, DeviceError, Zones},
     format::{
         oob::Content,
         record::{Origin, ParityRecord, Record, TailRecord},
@@ -40,11 +40,6 @@ pub enum Stopped {
     Again,
     /// It cannot be done now.
     Error(String),
-}
-
-/// Whether a reset was refused because the zone is read-only or offline.
-pub fn zone_is_dead(status: Status) -> bool {
-    matches!(status, Status::InvalidZoneStateTransition | Status::ZoneIsReadOnly | Status::ZoneIsOffline)
 }
 
 impl From<DeviceError> for Stopped {
@@ -110,8 +105,19 @@ impl Core {
             let leftover = done.zones.first().is_some_and(|info| info.state.is_active());
             let lacks = self.zones.borrow()[zone.0 as usize].lost & (1 << member) != 0;
             if leftover && lacks && !self.busy.borrow().contains(&zone.0) {
+                self.let_go(zone).await;
                 self.clear(zone, member).await;
             }
+        }
+    }
+
+    /// Waits for what a member that lacks its part of `zone` was told there before it was lost: carried out
+    /// late, it would be mixed up with what is written anew.
+    async fn let_go(&self, zone: ZoneIndex) {
+        let running = self.running.borrow().get(&zone.0).cloned();
+        if let Some(running) = running {
+            self.quiesce(&running).await;
+            self.resume(&running);
         }
     }
 
@@ -120,20 +126,21 @@ impl Core {
         self.tail(zone).div_ceil(self.layout.stripe_blocks()) * self.layout.chunk_blocks * BLOCK as u64
     }
 
-    /// Rebuilds everything that is lacking; gives the bytes that were written.
-    pub async fn rebuild(self: &Rc<Self>, progress: &dyn Fn(Progress)) -> Result<u64, String> {
+    /// Rebuilds everything that is lacking and can be rebuilt.
+    pub async fn rebuild(self: &Rc<Self>, progress: &dyn Fn(Progress)) -> Result<Rebuilt, String> {
         if self.rebuild_runs.replace(true) {
             return Err("a rebuild is under way already".into());
         }
         let _guard = Guard(self);
-        let mut done_bytes = 0;
+        let (mut done_bytes, mut rebuilt) = (0, Rebuilt::default());
         let under_repair = self.lacking().iter().fold(0, |mask, (_, member)| mask | 1u32 << member);
         self.clear_leftovers().await;
         loop {
             if self.active.get() & under_repair != under_repair {
                 return Err("the drive under repair failed".into());
             }
-            let lacking = self.lacking();
+            let mut lacking = self.lacking();
+            lacking.retain(|(zone, m)| !rebuilt.left_out.iter().any(|l| (l.zone, l.member) == (zone.0, *m)));
             let left: u64 = lacking.iter().map(|(zone, _)| self.member_bytes(*zone)).sum();
             let total_bytes = done_bytes + left;
             progress(Progress { done_bytes, total_bytes });
@@ -142,7 +149,7 @@ impl Core {
             };
             let Some((zone, member)) = lacking.iter().find(|(zone, _)| free(zone)).copied() else {
                 if lacking.is_empty() {
-                    return Ok(done_bytes);
+                    return Ok(Rebuilt { bytes: done_bytes, ..rebuilt });
                 }
                 self.zones_changed.wait().await;
                 continue;
@@ -169,6 +176,11 @@ impl Core {
                 Ok(()) => {}
                 Err(Stopped::Again) if !self.failed.get() => done_bytes = before,
                 Err(Stopped::Again) => return Err("too many drives have failed".into()),
+                // One zone does not keep the others from being rebuilt.
+                Err(Stopped::Error(reason)) if self.check_active(member).is_ok() && !self.failed.get() => {
+                    done_bytes = before;
+                    rebuilt.left_out.push(LeftOut { zone: zone.0, member, reason });
+                }
                 Err(Stopped::Error(error)) => return Err(format!("zone {}: {error}", zone.0)),
             }
         }
@@ -181,19 +193,10 @@ impl Core {
         report: &mut dyn FnMut(u64),
     ) -> Result<(), Stopped> {
         let zones = Zones::One(Core::physical(zone));
-        let seat = self.seat(member);
-        match self.submit(member, Command::Reset { zones }).await.result {
-            Err(DeviceError::Status(status)) if zone_is_dead(status) => {
-                return Err(Stopped::Error(
-                    "the drive cannot write this zone any more: replace the drive".into(),
-                ));
-            }
-            Err(error) => {
-                self.member_failed(seat, error, "rebuild");
-                return Err(Stopped::Error(format!("the drive under repair failed: {error}")));
-            }
-            Ok(()) => self.check_stop(member)?,
-        }
+        self.let_go(zone).await;
+        self.check_stop(member)?;
+        self.on_member(member, Command::Reset { zones }).await?;
+        self.check_stop(member)?;
         self.unburn(zone, member);
         let running = self.running.borrow().get(&zone.0).cloned();
         match running {
@@ -204,14 +207,19 @@ impl Core {
         }
     }
 
-    /// A command for the member under repair; if it fails there, the member is taken out.
+    /// A command for the member under repair. If it fails the zone is left out, or the member taken out.
     async fn on_member(&self, member: usize, command: Command) -> Result<(), Stopped> {
         self.check_active(member)?;
         let seat = self.seat(member);
         let result = self.submit(member, command).await.result;
-        result.map_err(|error| {
-            self.member_failed(seat, error, "rebuild");
-            Stopped::Error(format!("the drive under repair failed: {error}"))
+        result.map_err(|error| match is_of_zone(error) {
+            true => Stopped::Error(format!(
+                "the drive cannot write this zone any more ({error}): replace the drive"
+            )),
+            false => {
+                self.member_failed(seat, error, "rebuild");
+                Stopped::Error(format!("the drive under repair failed: {error}"))
+            }
         })
     }
 
@@ -247,7 +255,7 @@ impl Core {
         for (seat, completion) in pending {
             let done = completion.await;
             if let Err(error) = done.result {
-                self.read_failed(seat, error);
+                self.read_failed(zone, seat, error);
                 let at =
                     format!("blocks {from} to {to} of its member {} cannot be read: {error}", seat.member);
                 return Err(Stopped::Error(at));
@@ -349,6 +357,8 @@ impl Core {
     /// Writes down that the member has the zone again.
     async fn rebuilt(&self, zone: ZoneIndex, member: usize) -> Result<(), Stopped> {
         self.flush_caches(1 << member).await;
+        // That the part was lost is not to be written down after it was rebuilt.
+        self.membership_settled().await;
         self.check_stop(member)?;
         // A checkpoint from now on may forget the record, so it has to say the same.
         self.joining.set((zone.0, 1 << member));
@@ -360,7 +370,11 @@ impl Core {
         };
         self.broadcast(Record::Rebuilt { zone: zone.0, epoch, members: 1 << member }, sequence).await;
         self.joining.set((0, 0));
-        self.check_active(member)
+        self.check_active(member)?;
+        if !self.zones.borrow().iter().any(|zone| zone.lost & (1 << member) != 0) {
+            self.members[member].note.borrow_mut().clear();
+        }
+        Ok(())
     }
 
     /// A zone that is being written.

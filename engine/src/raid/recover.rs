@@ -20,10 +20,10 @@ use crate::{
     aggregate::Aggregated,
     array::{ArrayError, Drive},
     buf::{BLOCK, Buf},
-    device::{Command, Status, ZonedDevice},
+    device::{Command, DeviceError, Status, ZonedDevice},
     format::{
         Uuid,
-        record::{Burned, Origin, Record, ZoneRecord},
+        record::{Burned, Lacks, Origin, Record, ZoneRecord},
         superblock::{KNOWN_INCOMPATIBLE, KNOWN_READ_ONLY_COMPATIBLE, Superblock},
     },
     runtime::Runtime,
@@ -310,6 +310,11 @@ fn apply(zones: &mut [ZoneRecord], record: &Record, sequence: u64) {
         Record::Rebuilt { zone, epoch, members } => {
             if let Some(zone) = zones.get_mut(zone as usize).filter(|z| z.epoch == epoch) {
                 zone.lost &= !members;
+            }
+        }
+        Record::Lacks(Lacks { zone, epoch, members }) => {
+            if let Some(zone) = zones.get_mut(zone as usize).filter(|z| z.epoch == epoch) {
+                zone.lost |= members;
             }
         }
         _ => {}
@@ -624,6 +629,7 @@ impl Core {
                 self.read_block(zone, member, row * layout.chunk_blocks + block, evidence).await
             }
             Place::MetaLog => {
+                evidence.wp_blocks[member]?;
                 let log = self.members[member].log.borrow().clone()?;
                 let live = log.live.borrow();
                 live.parity.get(zone.0, epoch, stripe, chunks - 1, block).cloned()
@@ -633,19 +639,23 @@ impl Core {
 
     /// Carries a verdict out. The zone's table entry is set by the caller.
     pub async fn repair(self: &Rc<Self>, zone: ZoneIndex, verdict: Verdict) -> Result<(), ArrayError> {
-        let failed = |error: crate::device::DeviceError| ArrayError(format!("zone {}: {error}", zone.0));
+        let done = |result: Result<(), DeviceError>| match result {
+            // Only this zone has failed, and says so.
+            Err(_) if !self.failed.get() => Ok(()),
+            result => result.map_err(|error| ArrayError(format!("zone {}: {error}", zone.0))),
+        };
         match verdict {
             Verdict::Empty | Verdict::Full => Ok(()),
             Verdict::Reset => {
                 let dead = self.reset_members(&[zone.0]).await;
                 self.membership_settled().await;
                 let epoch = self.zones.borrow()[zone.0 as usize].epoch;
-                self.finish_reset(zone.0..zone.0 + 1, epoch, &dead).await.map_err(failed)
+                done(self.finish_reset(zone.0..zone.0 + 1, epoch, &dead).await)
             }
-            Verdict::Finish(None) => self.finish_members(zone, None).await.map_err(failed),
+            Verdict::Finish(None) => done(self.finish_members(zone, None).await),
             Verdict::Finish(Some(tail)) => {
                 let running = self.go_on(zone, tail).await;
-                self.finish_members(zone, Some(&running)).await.map_err(failed)?;
+                done(self.finish_members(zone, Some(&running)).await)?;
                 self.forget_logged(zone, u64::MAX);
                 Ok(())
             }
@@ -657,7 +667,7 @@ impl Core {
                 }
                 self.running.borrow_mut().insert(zone.0, running.clone());
                 self.start_tasks(&running);
-                self.make_safe(&running, blocks).await.map_err(failed)
+                done(self.make_safe(&running, blocks).await)
             }
         }
     }

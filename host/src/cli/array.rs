@@ -342,7 +342,7 @@ fn run_rebuild(output: Output, session: &Session) -> Result<u64> {
     };
     let rebuilt = session.wait(session.array.rebuild(&progress));
     bar.finish_and_clear();
-    Ok(rebuilt??)
+    Ok(rebuilt??.bytes)
 }
 
 pub fn fail(output: Output, name: &ArrayName, member: &Path) -> Result<u8> {

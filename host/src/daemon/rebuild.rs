@@ -82,6 +82,7 @@ impl Daemon {
                     rebuilder.changed.open();
                 })
                 .await
+                .map(|rebuilt| rebuilt.bytes)
                 .map_err(|error| error.to_string());
             let name = daemon.array.status().name;
             match &result {
