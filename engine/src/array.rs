@@ -95,6 +95,9 @@ pub struct ArrayStatus {
     pub event: u64,
     /// In order of their roles.
     pub members: Vec<MemberStatus>,
+    /// Blocks that a rebuild could not bring back: reads of them, and of those that they would be decoded
+    /// from, fail while another drive cannot read either.
+    pub lost_blocks: u64,
     /// Whether more members are out than parity can make up for: nothing works any more.
     pub failed: bool,
 }
@@ -113,6 +116,18 @@ pub struct Rebuilt {
     pub bytes: u64,
     /// Zones that could not be rebuilt; all others have been.
     pub left_out: Vec<LeftOut>,
+    /// Blocks of the array that nobody can read any more: the drives under repair lacked something of
+    /// them, and another one could not read what it had. In order.
+    pub lost: Vec<LostBlocks>,
+}
+
+/// Blocks of a zone that cannot be read any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LostBlocks {
+    pub zone: u32,
+    /// From the start of the zone.
+    pub from: u64,
+    pub blocks: u64,
 }
 
 /// A member's part of a zone that could not be rebuilt.
@@ -224,6 +239,7 @@ async fn look(
     }
     let zones = (found.zones, found.burned);
     let core = Core::new(runtime, found.superblock, geometry, zones, found.sequence, behaviour);
+    *core.holes.borrow_mut() = found.holes;
     for (role, candidate) in found.members.into_iter().enumerate() {
         let Some(Candidate { drive: Drive { name, device: drive }, device, log }) = candidate else {
             continue;
@@ -433,8 +449,9 @@ impl Array {
     }
 
     /// Rebuilds whatever is not in sync, while reads and writes go on, and goes on where an
-    /// earlier rebuild was interrupted. A zone that cannot be rebuilt is left out. Has to be polled to its
-    /// end: a zone that it holds for its last steps would stay held.
+    /// earlier rebuild was interrupted. A zone that cannot be rebuilt is left out; blocks that cannot be
+    /// brought back are lost, and the others of their zone are not. Has to be polled to its end: a zone that
+    /// it holds for its last steps would stay held.
     ///
     /// # Errors
     /// The drive under repair or too many others failed, or a rebuild is under way already.
@@ -506,6 +523,7 @@ impl Array {
             aggregate: superblock.aggregate,
             event: superblock.event,
             members: members.collect(),
+            lost_blocks: core.holes.borrow().blocks(),
             failed: core.failed.get(),
         }
     }
@@ -668,6 +686,7 @@ impl Core {
             superblock: RefCell::new(superblock),
             zones: RefCell::new(zones),
             burned: RefCell::new(burned),
+            holes: RefCell::default(),
             sequence: Cell::new(sequence),
             running: RefCell::default(),
             pool: RefCell::default(),

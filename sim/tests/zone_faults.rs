@@ -5,7 +5,7 @@
 mod support;
 
 use engine::{
-    array::{Array, Drive, MemberState},
+    array::{Array, Drive, LostBlocks, MemberState},
     buf::{BLOCK, Buf},
     device::{Command, Completion, Geometry, Status, ZonedDevice, Zones},
     raid::policy::Policy,
@@ -16,7 +16,7 @@ use sim::{
     rng::Rng,
     ssd::{Cut, Fault},
 };
-use std::{cell::Cell, rc::Rc};
+use std::{cell::Cell, collections::BTreeSet, rc::Rc};
 use support::{
     array::{check, geometry, options, pattern, run, wp, write, write_command},
     rig::{Act, Rig},
@@ -38,7 +38,11 @@ struct Scene {
 
 impl Scene {
     fn new(policy: Policy, zones: u32) -> Scene {
-        let (runtime, rig, shape) = (Runtime::new(), Rig::new(), geometry(zones + META, 240, 8));
+        Scene::shaped(policy, geometry(zones + META, 240, 8))
+    }
+
+    fn shaped(policy: Policy, shape: Geometry) -> Scene {
+        let (runtime, rig) = (Runtime::new(), Rig::new());
         let drives: Vec<_> = (0..4).map(|_| rig.drive(&shape)).collect();
         let mut options = options(CHUNK);
         options.policy = Some(policy);
@@ -71,6 +75,30 @@ impl Scene {
 
     fn check(&self, zone: u32, tail: u64) {
         check(&self.runtime, &self.array, zone, tail);
+    }
+
+    /// Reads the first `tail` blocks of a zone one by one; gives those that cannot be read.
+    fn unreadable(&self, zone: u32, tail: u64) -> Vec<u64> {
+        let result = |at| self.try_read(zone, at, 1);
+        let bad = (0..tail).filter(|at| match result(*at) {
+            Ok(()) => false,
+            Err(status) => {
+                assert_eq!(status, Status::UnrecoveredReadError);
+                true
+            }
+        });
+        bad.collect()
+    }
+
+    /// Rebuilds what is lacking; gives what is lost, by zone and block.
+    fn rebuild(&self) -> Vec<(u32, u64)> {
+        let rebuilt = run(&self.runtime, self.array.rebuild(&|_| ())).unwrap();
+        assert_eq!(rebuilt.left_out, []);
+        let blocks = |lost: &LostBlocks| {
+            let zone = lost.zone;
+            (lost.from..lost.from + lost.blocks).map(move |at| (zone, at))
+        };
+        rebuilt.lost.iter().flat_map(blocks).collect()
     }
 
     fn states(&self) -> Vec<(MemberState, u32)> {
@@ -200,6 +228,42 @@ fn nothing_is_answered_before_all_know_which_part_is_lost() {
             scene.check(0, tail);
             let lacks = if released { LACKS_ONE } else { scene.states()[1] };
             assert_eq!(scene.states(), [ACTIVE, lacks, ACTIVE, ACTIVE]);
+        }
+    }
+}
+
+#[test]
+fn a_part_that_is_lost_while_another_is_written_down_is_written_down_too_and_before_it_is_rebuilt() {
+    for (policy, rebuild) in Policy::ALL.into_iter().flat_map(|policy| [(policy, false), (policy, true)]) {
+        let mut scene = Scene::new(policy, 4);
+        (0..2).for_each(|zone| scene.write(zone, 0, 30));
+        scene.rig.damage(1, Fault::WriteFault(part(0)));
+        scene.rig.damage(1, Fault::WriteFault(part(1)));
+        let logged = scene.shape.start(ZoneIndex(META));
+        scene.rig.rule(move |_, command| match command {
+            Command::Write { lba, .. } if *lba < logged => Act::Hold,
+            _ => Act::Pass,
+        });
+        let pending = [1, 0].map(|zone| scene.start(zone, 30, STRIPE));
+        let rebuilt = Rc::new(Cell::new(false));
+        if rebuild {
+            let (array, told) = (scene.array.clone(), rebuilt.clone());
+            scene.runtime.spawn(async move { told.set(array.rebuild(&|_| ()).await.is_ok()) });
+            scene.runtime.run();
+        }
+        for _ in 0..100 {
+            scene.rig.release(|_, _| true);
+            scene.runtime.run();
+        }
+        for completion in pending {
+            assert_eq!(run(&scene.runtime, completion).result, Ok(()));
+        }
+        assert_eq!(rebuilt.get(), rebuild);
+        let state = if rebuild { ACTIVE } else { (MemberState::Rebuilding, 2) };
+        for _ in 0..2 {
+            assert_eq!(scene.states(), [ACTIVE, state, ACTIVE, ACTIVE], "{policy:?}");
+            (0..2).for_each(|zone| scene.check(zone, 30 + STRIPE));
+            scene.cut(&[]);
         }
     }
 }
@@ -437,4 +501,206 @@ fn a_drive_that_loses_zone_after_zone_goes_out_if_it_can_be_spared() {
         assert_eq!(state, if spared { MemberState::Out } else { MemberState::Rebuilding });
         (0..17).for_each(|zone| scene.check(zone, 720));
     }
+}
+
+/// What member 0 cannot read: a zone, and a block of its part of it.
+const BAD: [(u32, u64); 5] = [(0, 9), (1, 9), (1, 29), (2, 29), (3, 18)];
+/// How much is in the zones: one is full, one ends inside a chunk, one was finished there.
+const TAILS: [u64; 4] = [720, 7 * STRIPE + 7, 7 * STRIPE + 7, 100];
+/// What is lost with it when member 3 is rebuilt: of row 2 chunks 1 and 2, of row 7 chunks 0 and 1, and of
+/// row 4, where member 3 has the parity, chunk 0.
+const LOST: [(u32, u64); 9] =
+    [(0, 29), (0, 33), (1, 29), (1, 33), (1, 85), (1, 89), (2, 85), (2, 89), (3, 50)];
+
+/// An array with the zones of [`TAILS`].
+fn filled(policy: Policy) -> Scene {
+    let scene = Scene::new(policy, 4);
+    (0..4).for_each(|zone| scene.write(zone, 0, TAILS[zone as usize]));
+    let finish = Command::Finish { zones: Zones::One(ZoneIndex(2)) };
+    assert_eq!(run(&scene.runtime, scene.array.submit(finish)).result, Ok(()));
+    scene
+}
+
+impl Scene {
+    /// Fails reads of the blocks in [`BAD`] until the next power cut.
+    fn fail_reads(&self) {
+        let shape = self.shape.clone();
+        self.rig.rule(move |drive, command| match command {
+            Command::Read { lba, data, .. } if drive == 0 => {
+                let blocks = lba.0..lba.0 + data.blocks();
+                let bad = BAD.iter().any(|(zone, at)| blocks.contains(&(shape.start(part(*zone)).0 + at)));
+                if bad { Act::Unreadable } else { Act::Pass }
+            }
+            _ => Act::Pass,
+        });
+    }
+
+    /// Checks that just the blocks `lost` cannot be read.
+    fn check_lost(&self, lost: &[(u32, u64)], what: &str) {
+        for zone in 0..4 {
+            let own: Vec<_> = lost.iter().filter(|(z, _)| *z == zone).map(|(_, at)| *at).collect();
+            assert_eq!(self.unreadable(zone, TAILS[zone as usize]), own, "{what}: zone {zone}");
+            // What lies between them can be read at once.
+            let mut at = 0;
+            for end in own.into_iter().chain([TAILS[zone as usize]]) {
+                for from in (at..end).step_by(60) {
+                    assert_eq!(self.try_read(zone, from, 60.min(end - from)), Ok(()), "{what}: {from}");
+                }
+                at = end + 1;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_rebuild_gets_through_unreadable_blocks_and_loses_no_other() {
+    for policy in Policy::ALL {
+        let what = &format!("{policy:?}");
+        let mut scene = filled(policy);
+        for (zone, at) in BAD {
+            let lba = scene.shape.start(part(zone)).0 + at;
+            scene.rig.damage(0, Fault::Unreadable(Lba(lba)));
+        }
+        scene.replace(3);
+        assert_eq!(scene.rebuild(), LOST, "{what}");
+        assert_eq!(scene.states(), [ACTIVE; 4]);
+        for _ in 0..2 {
+            assert_eq!(scene.array.status().lost_blocks, BAD.len() as u64);
+            scene.check_lost(&LOST, what);
+            scene.cut(&[]);
+        }
+        // It goes on, and ends where it ended, also if another one is lost that does not hold what the tail
+        // needs; of that a block is lost where two cannot be read already.
+        let (other, more) = match policy {
+            Policy::InPlace => (1, vec![(3, 54)]),
+            Policy::Zrwa | Policy::Log => (2, vec![(0, 25), (1, 25), (3, 58)]),
+        };
+        scene.write(1, TAILS[1], 1);
+        scene.cut(&[other]);
+        assert_eq!(wp(&scene.runtime, &scene.array, 1).1, TAILS[1] + 1, "{what}");
+        let more: BTreeSet<_> = LOST.into_iter().chain(more).collect();
+        let more: Vec<_> = more.into_iter().collect();
+        scene.check_lost(&more, what);
+        let drive = scene.rig.drive(&scene.shape);
+        run(&scene.runtime, scene.array.attach(other, drive.clone())).unwrap();
+        scene.drives[other] = drive;
+        assert_eq!(scene.rebuild(), more, "{what}");
+        scene.cut(&[]);
+        scene.check_lost(&more, what);
+        // A reset forgets.
+        assert_eq!((scene.reset(0), scene.reset(1)), (Ok(()), Ok(())));
+        let left = scene.array.status().lost_blocks;
+        assert_eq!(left, 4);
+        scene.write(0, 0, TAILS[0]);
+        scene.write(1, 0, TAILS[1]);
+        for missing in [vec![], vec![0]] {
+            scene.cut(&missing);
+            assert_eq!(scene.array.status().lost_blocks, left);
+            assert_eq!(scene.unreadable(0, TAILS[0]), [], "{what}");
+            assert_eq!(scene.unreadable(1, TAILS[1]), [], "{what}");
+        }
+    }
+}
+
+#[test]
+fn what_was_lost_can_be_read_when_the_other_block_can_and_is_brought_back_by_the_next_rebuild() {
+    for policy in Policy::ALL {
+        let what = &format!("{policy:?}");
+        let mut scene = filled(policy);
+        scene.replace(3);
+        scene.fail_reads();
+        assert_eq!(scene.rebuild(), LOST, "{what}");
+        scene.cut(&[]);
+        assert_eq!(scene.array.status().lost_blocks, BAD.len() as u64);
+        scene.check_lost(&[], what);
+        // Nothing is decoded with a hole.
+        scene.cut(&[0]);
+        scene.check_lost(&LOST, what);
+        scene.cut(&[]);
+        assert_eq!(scene.states()[0].0, MemberState::Out);
+        let drive = scene.rig.drive(&scene.shape);
+        run(&scene.runtime, scene.array.attach(0, drive.clone())).unwrap();
+        scene.drives[0] = drive;
+        assert_eq!(scene.rebuild(), LOST, "{what}");
+
+        let mut scene = filled(policy);
+        scene.replace(3);
+        scene.fail_reads();
+        scene.rebuild();
+        scene.cut(&[]);
+        scene.replace(3);
+        assert_eq!(scene.rebuild(), [], "{what}");
+        scene.cut(&[1]);
+        assert_eq!(scene.array.status().lost_blocks, 0);
+        scene.check_lost(&[], what);
+    }
+}
+
+#[test]
+fn a_rebuild_through_unreadable_blocks_may_be_interrupted_anywhere() {
+    for policy in Policy::ALL {
+        // Where the tail is, a block that cannot be read beside a part that is not there is one too many for
+        // this policy, which tells the tail by what was written.
+        let possible =
+            |block: &&(u32, u64)| policy != Policy::InPlace || block.0 != 1 || block.1 < 4 * STRIPE;
+        let bad: Vec<_> = BAD.iter().filter(|(z, at)| possible(&&(*z, at * 3))).collect();
+        let expected: Vec<_> = LOST.iter().filter(possible).copied().collect();
+        let mut ended = false;
+        for steps in (0..).step_by(5).take_while(|steps| *steps < 1000) {
+            let mut scene = filled(policy);
+            for (zone, at) in &bad {
+                let lba = scene.shape.start(part(*zone)).0 + at;
+                scene.rig.damage(0, Fault::Unreadable(Lba(lba)));
+            }
+            scene.replace(3);
+            let left = Rc::new(Cell::new(steps));
+            let counted = left.clone();
+            scene.rig.rule(move |_, command| match command {
+                Command::Read { .. } | Command::Report { .. } => Act::Pass,
+                _ if counted.get() == 0 => Act::Hold,
+                _ => {
+                    counted.set(counted.get() - 1);
+                    Act::Pass
+                }
+            });
+            let array = scene.array.clone();
+            scene.runtime.spawn(async move { _ = array.rebuild(&|_| ()).await });
+            scene.runtime.run();
+            ended = left.get() > 0;
+            scene.cut(&[]);
+            let what = &format!("{policy:?} after {steps} steps");
+            scene.check_lost(&expected, what);
+            let lost = scene.rebuild();
+            assert!(lost.iter().all(|block| expected.contains(block)), "{what}");
+            assert_eq!(scene.states(), [ACTIVE; 4], "{what}");
+            assert_eq!(scene.array.status().lost_blocks, bad.len() as u64, "{what}");
+            scene.cut(&[]);
+            scene.check_lost(&expected, what);
+            if ended {
+                break;
+            }
+        }
+        assert!(ended, "{policy:?} never ends");
+    }
+}
+
+#[test]
+fn a_zone_with_more_holes_than_there_is_room_for_is_left_out() {
+    // A checkpoint takes 95 blocks, so there is room for 128 holes.
+    let mut scene = Scene::shaped(Policy::Zrwa, geometry(4 + META, 100, 8));
+    (0..4).for_each(|zone| scene.write(zone, 0, 25 * STRIPE));
+    for at in (0..100).step_by(2) {
+        for zone in 0..3 {
+            scene.rig.damage(1, Fault::Unreadable(Lba(scene.shape.start(part(zone)).0 + at)));
+        }
+    }
+    scene.replace(2);
+    let rebuilt = run(&scene.runtime, scene.array.rebuild(&|_| ())).unwrap();
+    assert!(rebuilt.left_out.len() == 1 && rebuilt.left_out[0].zone == 2, "{:?}", rebuilt.left_out);
+    assert!(rebuilt.left_out[0].reason.contains("more blocks are lost"), "{:?}", rebuilt.left_out);
+    assert!(rebuilt.lost.iter().all(|lost| lost.zone < 2));
+    scene.cut(&[]);
+    assert_eq!(scene.states(), [ACTIVE, ACTIVE, LACKS_ONE, ACTIVE]);
+    assert_eq!(scene.array.status().lost_blocks, 100);
+    scene.check(3, 25 * STRIPE);
 }

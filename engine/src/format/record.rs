@@ -10,6 +10,7 @@ use super::{
     superblock::Superblock,
 };
 use crate::buf::{BLOCK, Buf};
+use std::ops::Range;
 
 /// First bytes of every record.
 pub const MAGIC: [u8; 8] = *b"zoneraid";
@@ -69,6 +70,27 @@ pub struct Burned {
     pub to: u64,
 }
 
+/// Blocks of a member's part of a zone that could not be rebuilt: zeros were written in their place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hole {
+    pub zone: u32,
+    pub member: u32,
+    pub epoch: u64,
+    /// From the start of the member's zone.
+    pub from: u64,
+    pub to: u64,
+}
+
+/// All holes of a member's part of a zone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holes {
+    pub zone: u32,
+    pub member: u32,
+    pub epoch: u64,
+    /// From the start of the member's zone, in order.
+    pub ranges: Vec<Range<u64>>,
+}
+
 /// Parts of a zone that were lost while the array was at work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lacks {
@@ -97,6 +119,7 @@ pub struct Checkpoint {
     pub zones: Vec<ZoneRecord>,
     /// Of all members.
     pub burned: Vec<Burned>,
+    pub holes: Vec<Hole>,
     /// Live partial parity, relocated blocks and tails of this member.
     pub parity: Vec<ParityRecord>,
     pub tails: Vec<TailRecord>,
@@ -132,6 +155,7 @@ pub enum Record {
     Parity(ParityRecord),
     Tail(TailRecord),
     Lacks(Lacks),
+    Holes(Holes),
 }
 
 const ZONE_BYTES: usize = 24;
@@ -149,6 +173,7 @@ impl Record {
             Record::Parity(_) => 7,
             Record::Tail(_) => 8,
             Record::Lacks(_) => 9,
+            Record::Holes(_) => 10,
         }
     }
 
@@ -173,6 +198,7 @@ impl Record {
             Record::Lacks(Lacks { zone, members, epoch }) => {
                 out.u32(*zone).u32(*members).u64(*epoch);
             }
+            Record::Holes(holes) => holes.encode(out),
         }
     }
 
@@ -193,6 +219,7 @@ impl Record {
             7 => Record::Parity(ParityRecord::decode(from)?),
             8 => Record::Tail(TailRecord::decode(from)?),
             9 => Record::Lacks(Lacks { zone: from.u32()?, members: from.u32()?, epoch: from.u64()? }),
+            10 => Record::Holes(Holes::decode(from)?),
             _ => return None,
         })
     }
@@ -300,7 +327,7 @@ impl Checkpoint {
         out.u64(self.generation);
         self.superblock.encode(out);
         out.u32(self.zones.len() as u32).u32(self.parity.len() as u32).u32(self.tails.len() as u32);
-        out.u32(self.burned.len() as u32);
+        out.u32(self.burned.len() as u32).u32(self.holes.len() as u32);
         for zone in &self.zones {
             let finished = zone.finished.unwrap_or(NOT_FINISHED);
             out.u64(zone.epoch).u64(finished).u32(zone.lost).u32(zone.resetting as u32);
@@ -311,6 +338,9 @@ impl Checkpoint {
         for burned in &self.burned {
             burned.encode(out);
         }
+        for hole in &self.holes {
+            hole.encode(out);
+        }
         for parity in &self.parity {
             parity.encode(out);
         }
@@ -320,6 +350,7 @@ impl Checkpoint {
         let generation = from.u64()?;
         let superblock = Superblock::decode(from)?;
         let (zones, parity, tails, burned) = (from.u32()?, from.u32()?, from.u32()?, from.u32()?);
+        let holes = from.u32()?;
         if from.0.len() < zones as usize * ZONE_BYTES {
             return None;
         }
@@ -332,8 +363,9 @@ impl Checkpoint {
             .collect::<Option<_>>()?;
         let tails = (0..tails).map(|_| TailRecord::decode(from)).collect::<Option<_>>()?;
         let burned = (0..burned).map(|_| Burned::decode(from)).collect::<Option<_>>()?;
+        let holes = (0..holes).map(|_| Hole::decode(from)).collect::<Option<_>>()?;
         let parity = (0..parity).map(|_| ParityRecord::decode(from)).collect::<Option<_>>()?;
-        Some(Checkpoint { generation, superblock, zones, burned, parity, tails })
+        Some(Checkpoint { generation, superblock, zones, burned, holes, parity, tails })
     }
 }
 
@@ -345,6 +377,33 @@ impl Burned {
     fn decode(from: &mut Decoder<'_>) -> Option<Burned> {
         let (zone, member, epoch) = (from.u32()?, from.u32()?, from.u64()?);
         Some(Burned { zone, member, epoch, from: from.u64()?, to: from.u64()? })
+    }
+}
+
+impl Hole {
+    fn encode(&self, out: &mut Encoder) {
+        out.u32(self.zone).u32(self.member).u64(self.epoch).u64(self.from).u64(self.to);
+    }
+
+    fn decode(from: &mut Decoder<'_>) -> Option<Hole> {
+        let (zone, member, epoch) = (from.u32()?, from.u32()?, from.u64()?);
+        Some(Hole { zone, member, epoch, from: from.u64()?, to: from.u64()? })
+    }
+}
+
+impl Holes {
+    fn encode(&self, out: &mut Encoder) {
+        out.u32(self.zone).u32(self.member).u64(self.epoch).u32(self.ranges.len() as u32).u32(0);
+        for range in &self.ranges {
+            out.u64(range.start).u64(range.end);
+        }
+    }
+
+    fn decode(from: &mut Decoder<'_>) -> Option<Holes> {
+        let (zone, member, epoch, count, _) =
+            (from.u32()?, from.u32()?, from.u64()?, from.u32()?, from.u32()?);
+        let ranges = (0..count).map(|_| Some(from.u64()?..from.u64()?)).collect::<Option<_>>()?;
+        Some(Holes { zone, member, epoch, ranges })
     }
 }
 

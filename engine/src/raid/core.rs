@@ -2,6 +2,7 @@
 
 use super::{
     geometry::Layout,
+    holes::HoleMap,
     metalog::{META_ZONES, MetaLog},
     write::Zone,
 };
@@ -74,6 +75,8 @@ pub struct Core {
     pub zones: RefCell<Vec<ZoneRecord>>,
     /// Blocks of the members' zones that cannot be written again and hold nothing that counts.
     pub burned: RefCell<Vec<Burned>>,
+    /// Blocks that a rebuild could not bring back.
+    pub holes: RefCell<HoleMap>,
     /// The last sequence number that was given out.
     pub sequence: Cell<u64>,
     /// Zone states as the host sees them.

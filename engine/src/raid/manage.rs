@@ -158,7 +158,8 @@ impl Core {
             record.resetting = false;
             record.lost = 0;
         }
-        self.forget_burned(zones);
+        self.forget_burned(zones.clone());
+        self.forget_holes(zones);
         for (zone, member) in dead {
             self.part_lost(ZoneIndex(*zone), *member);
         }

@@ -86,7 +86,13 @@ impl Core {
         }
         let piece = self.piece(at, blocks);
         let member = self.layout.member(piece.stripe, piece.index);
-        (self.live(zone) & (1 << member) != 0 && !self.has_relocated(zone, member)).then_some(member)
+        (self.has_piece(zone, member, piece) && !self.has_relocated(zone, member)).then_some(member)
+    }
+
+    /// Whether `member` has its blocks of the stripe's row at `piece`'s offsets, as far as is known.
+    fn has_piece(&self, zone: ZoneIndex, member: usize, piece: Piece) -> bool {
+        let at = piece.stripe * self.layout.chunk_blocks;
+        self.live(zone) & (1 << member) != 0 && !self.has_hole(zone, member, at + piece.from..at + piece.to)
     }
 
     async fn serve_reads(self: Rc<Self>, reader: Rc<Reader>) {
@@ -184,7 +190,7 @@ impl Core {
             let left = (blocks - done_blocks).min(tail - at - done_blocks);
             let piece = self.piece(at + done_blocks, left);
             let member = self.layout.member(piece.stripe, piece.index);
-            let completion = (self.live(zone) & (1 << member) != 0).then(|| {
+            let completion = self.has_piece(zone, member, piece).then(|| {
                 let buf = self.pool.borrow_mut().take(piece.to - piece.from);
                 self.submit(member, Command::read(self.place(zone, member, piece), buf))
             });
@@ -204,7 +210,10 @@ impl Core {
                 Some(bytes) => bytes,
                 None => match self.reconstruct(zone, piece).await {
                     Ok(bytes) => bytes,
-                    Err(error) => self.read_rebuilt(zone, piece).await.ok_or(error)?,
+                    Err(error) => match self.read_own(zone, piece).await {
+                        Some(bytes) => bytes,
+                        None => self.read_singly(zone, piece).await.ok_or(error)?,
+                    },
                 },
             };
             let target = data.as_mut().ok_or(DeviceError::Status(Status::InvalidField))?;
@@ -220,14 +229,29 @@ impl Core {
 
     /// `piece` from its own member, which may have been rebuilt since the read began; `None` if it
     /// has not, or fails too.
-    async fn read_rebuilt(&self, zone: ZoneIndex, piece: Piece) -> Option<Buf> {
+    async fn read_own(&self, zone: ZoneIndex, piece: Piece) -> Option<Buf> {
         let member = self.layout.member(piece.stripe, piece.index);
-        if self.live(zone) & (1 << member) == 0 {
+        if !self.has_piece(zone, member, piece) {
             return None;
         }
         let (buf, seat) = (self.pool.borrow_mut().take(piece.to - piece.from), self.seat(member));
         let done = self.submit(member, Command::read(self.place(zone, member, piece), buf)).await;
         done.result.ok().and_then(|()| self.overlay_piece(zone, seat, piece, done.data))
+    }
+
+    /// `piece` block by block, each from its own member or the others: several may have blocks in it that
+    /// they cannot read. `None` if one of them is lost.
+    async fn read_singly(self: &Rc<Self>, zone: ZoneIndex, piece: Piece) -> Option<Buf> {
+        let mut whole = Buf::zeroed((piece.to - piece.from) as usize * BLOCK);
+        for from in piece.from..piece.to {
+            let single = Piece { from, to: from + 1, ..piece };
+            let found = match self.read_own(zone, single).await {
+                Some(found) => found,
+                None => self.reconstruct(zone, single).await.ok()?,
+            };
+            whole.as_mut()?[(from - piece.from) as usize * BLOCK..][..BLOCK].copy_from_slice(&found);
+        }
+        Some(whole)
     }
 
     /// `piece` from the other members.
@@ -287,10 +311,10 @@ impl Core {
             let to = piece.to.min(covered.saturating_sub(index * layout.chunk_blocks));
             if to > piece.from {
                 let member = layout.member(piece.stripe, index);
-                if self.live(zone) & (1 << member) == 0 {
+                let source = Piece { index, to, ..piece };
+                if !self.has_piece(zone, member, source) {
                     return Err(Status::UnrecoveredReadError.into());
                 }
-                let source = Piece { index, to, ..piece };
                 let buf = self.pool.borrow_mut().take(to - piece.from);
                 pending.push((
                     self.seat(member),
@@ -323,7 +347,7 @@ impl Core {
         piece: Piece,
         buf: Buf,
     ) -> Result<Buf, DeviceError> {
-        if self.live(zone) & (1 << member) == 0 {
+        if !self.has_piece(zone, member, piece) {
             return Err(Status::UnrecoveredReadError.into());
         }
         let seat = self.seat(member);

@@ -10,6 +10,7 @@ use super::{
     Canary,
     core::Core,
     geometry::{MAX_MEMBERS, Place},
+    holes::HoleMap,
     metalog::{NoLog, ReadLog, read_log},
     parity,
     policy::Policy,
@@ -69,6 +70,7 @@ pub struct Found {
     pub notes: Vec<String>,
     pub zones: Vec<ZoneRecord>,
     pub burned: Vec<Burned>,
+    pub holes: HoleMap,
     /// The highest sequence number seen.
     pub sequence: u64,
     /// The oldest event among the members that are taken: the floor of the next superblock.
@@ -251,17 +253,17 @@ pub fn decide_members(candidates: Vec<Candidate>, damaged: &[String]) -> Result<
     let taken = || members.iter().flatten();
     let floor = taken().map(|c| c.superblock().event).min().unwrap_or(superblock.event);
     let sequence = taken().map(|c| c.log.sequence).max().unwrap_or(0);
-    let (zones, burned) = replay(taken(), superblock.zones);
-    Ok(Found { superblock, members, notes, zones, burned, sequence, floor })
+    let (zones, burned, holes) = replay(taken(), superblock.zones);
+    Ok(Found { superblock, members, notes, zones, burned, holes, sequence, floor })
 }
 
 /// The state of the zones: the newest checkpoint, and what any member logged after it.
 fn replay<'a>(
     members: impl Iterator<Item = &'a Candidate> + Clone,
     count: u32,
-) -> (Vec<ZoneRecord>, Vec<Burned>) {
+) -> (Vec<ZoneRecord>, Vec<Burned>, HoleMap) {
     let mut zones = vec![ZoneRecord::default(); count as usize];
-    let mut burned = Vec::new();
+    let (mut burned, mut holes) = (Vec::new(), HoleMap::default());
     let mut base = 0;
     let mut changes = BTreeMap::new();
     for (record, sequence) in members.flat_map(|c| &c.log.records) {
@@ -270,6 +272,8 @@ fn replay<'a>(
                 base = *sequence;
                 zones.clone_from(&checkpoint.zones);
                 burned.clone_from(&checkpoint.burned);
+                holes = HoleMap::default();
+                checkpoint.holes.iter().for_each(|hole| holes.add(*hole));
             }
             Record::Checkpoint(_) => {}
             _ => {
@@ -283,9 +287,14 @@ fn replay<'a>(
         if let Record::Rebuilt { zone, members, .. } = record {
             burned.retain(|b: &Burned| b.zone != *zone || members & (1 << b.member) == 0);
         }
+        if let Record::Holes(part) = record {
+            holes.set(part.clone());
+        }
     }
-    burned.retain(|b| zones.get(b.zone as usize).is_some_and(|zone| zone.epoch == b.epoch));
-    (zones, burned)
+    let is_present = |zone: u32, epoch: u64| zones.get(zone as usize).is_some_and(|z| z.epoch == epoch);
+    burned.retain(|b| is_present(b.zone, b.epoch));
+    holes.retain(is_present);
+    (zones, burned, holes)
 }
 
 fn apply(zones: &mut [ZoneRecord], record: &Record, sequence: u64) {
@@ -577,7 +586,7 @@ impl Core {
         at: u64,
         evidence: &Evidence,
     ) -> Option<Buf> {
-        evidence.wp_blocks[member]?;
+        evidence.wp_blocks[member].filter(|_| !self.has_hole(zone, member, at..at + 1))?;
         let lba = Lba(self.start(member, zone).0 + at);
         let done = self.submit(member, Command::read(lba, Buf::zeroed(BLOCK))).await;
         done.result.is_ok().then_some(done.data)
@@ -681,5 +690,20 @@ impl Core {
             Policy::Zrwa | Policy::InPlace => self.revive(zone, &tail).await,
         }
         running
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_lost_in_an_earlier_life_of_a_zone_is_not_lacking() {
+        let mut zones = vec![ZoneRecord { epoch: 7, lost: 1, ..ZoneRecord::default() }; 2];
+        for (epoch, lost) in [(6, 1), (7, 5)] {
+            apply(&mut zones, &Record::Lacks(Lacks { zone: 1, epoch, members: 4 }), 9);
+            assert_eq!((zones[0].lost, zones[1].lost), (1, lost));
+        }
+        apply(&mut zones, &Record::Lacks(Lacks { zone: 2, epoch: 7, members: 4 }), 9);
     }
 }
