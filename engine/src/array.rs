@@ -97,6 +97,9 @@ pub struct ArrayStatus {
     pub event: u64,
     /// In order of their roles.
     pub members: Vec<MemberStatus>,
+    /// Blocks that a rebuild could not bring back: reads of them, and of those that they would be decoded
+    /// from, fail while another drive cannot read either.
+    pub lost_blocks: u64,
     /// Whether more members are out than parity can make up for: nothing works any more.
     pub failed: bool,
     /// Zones that are offline, since nobody can tell where they ended.
@@ -117,6 +120,36 @@ pub struct OfflineZone {
 pub struct Progress {
     pub done_bytes: u64,
     pub total_bytes: u64,
+}
+
+/// What a rebuild has come to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rebuilt {
+    /// Bytes written to the members under repair.
+    pub bytes: u64,
+    /// Zones that could not be rebuilt; all others have been.
+    pub left_out: Vec<LeftOut>,
+    /// Blocks of the array that nobody can read any more: the drives under repair lacked something of
+    /// them, and another one could not read what it had. In order.
+    pub lost: Vec<LostBlocks>,
+}
+
+/// Blocks of a zone that cannot be read any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LostBlocks {
+    pub zone: u32,
+    /// From the start of the zone.
+    pub from: u64,
+    pub blocks: u64,
+}
+
+/// A member's part of a zone that could not be rebuilt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeftOut {
+    pub zone: u32,
+    pub member: usize,
+    /// Why, in a sentence without its full stop.
+    pub reason: String,
 }
 
 /// Why there is no array, or no longer.
@@ -218,6 +251,7 @@ async fn look(
     }
     let zones = (found.zones, found.burned);
     let core = Core::new(runtime, found.superblock, geometry, zones, found.sequence, behaviour);
+    *core.holes.borrow_mut() = found.holes;
     for (role, candidate) in found.members.into_iter().enumerate() {
         let Some(Candidate { drive: Drive { name, device: drive }, device, log }) = candidate else {
             continue;
@@ -442,9 +476,13 @@ impl Array {
     }
 
     /// Rebuilds whatever is not in sync, while reads and writes go on, and goes on where an
-    /// earlier rebuild was interrupted. Gives the bytes written to the members under repair. Has to
-    /// be polled to its end: a zone that it holds for its last steps would stay held.
-    pub async fn rebuild(&self, progress: &dyn Fn(Progress)) -> Result<u64, ArrayError> {
+    /// earlier rebuild was interrupted. A zone that cannot be rebuilt is left out; blocks that cannot be
+    /// brought back are lost, and the others of their zone are not. Has to be polled to its end: a zone that
+    /// it holds for its last steps would stay held.
+    ///
+    /// # Errors
+    /// The drive under repair or too many others failed, or a rebuild is under way already.
+    pub async fn rebuild(&self, progress: &dyn Fn(Progress)) -> Result<Rebuilt, ArrayError> {
         self.0.rebuild(progress).await.map_err(ArrayError)
     }
 
@@ -461,9 +499,7 @@ impl Array {
         if active & (1 << member) == 0 {
             return Err(ArrayError(format!("member {member} is out already")));
         }
-        let others = active & !(1 << member);
-        let lacking = core.zones.borrow().iter().any(|zone| zone.lost & others != 0);
-        if others.count_ones() as usize + 1 < core.members.len() || lacking {
+        if !core.can_spare(member) {
             return Err(ArrayError(format!(
                 "member {member} is needed: another one is out or not rebuilt yet"
             )));
@@ -519,6 +555,7 @@ impl Array {
             aggregate: superblock.aggregate,
             event: superblock.event,
             members: members.collect(),
+            lost_blocks: core.holes.borrow().blocks(),
             failed: core.failed.get(),
             offline: core.offline.borrow().iter().map(|(zone, refusal)| offline(*zone, refusal)).collect(),
         }
@@ -545,6 +582,10 @@ impl Core {
             true => Err(DeviceError::from(Status::InvalidZoneStateTransition)),
             false => Ok(()),
         };
+        let check_written = |zone: ZoneIndex| match zone.0 < self.geometry.zones && self.has_failed(zone) {
+            true => Err(DeviceError::from(Status::ZoneIsReadOnly)),
+            false => check_busy(zone),
+        };
         let blocks = |data: &Buf| match data.len().is_multiple_of(BLOCK) {
             true => Ok(data.blocks()),
             false => Err(DeviceError::from(Status::InvalidField)),
@@ -557,12 +598,12 @@ impl Core {
             }
             Command::Write { lba, data, fua, .. } => {
                 let (zone, _) = self.geometry.locate(lba);
-                check_busy(zone)?;
+                check_written(zone)?;
                 let effect = self.table.borrow_mut().write(lba, blocks(&data)?)?;
                 self.write(effect.zone, effect.offset_blocks, data, fua)
             }
             Command::Append { zone, data, fua, .. } => {
-                check_busy(zone)?;
+                check_written(zone)?;
                 let effect = self.table.borrow_mut().append(zone, blocks(&data)?)?;
                 self.write(effect.zone, effect.offset_blocks, data, fua)
             }
@@ -589,7 +630,13 @@ impl Core {
             Command::Finish { zones } => self.start_finish(zones)?,
             Command::Reset { zones } => self.start_reset(zones)?,
             Command::Report { first, count } => {
-                let zones = self.table.borrow().report(first, count)?;
+                let mut zones = self.table.borrow().report(first, count)?;
+                for info in zones.iter_mut().filter(|info| self.has_failed(info.zone)) {
+                    // To the table it is as it was: it takes as much of the drives.
+                    if info.state != ZoneState::Offline {
+                        info.state = ZoneState::ReadOnly;
+                    }
+                }
                 Completion::ready(Done { zones, ..Done::ok() })
             }
         })
@@ -648,7 +695,9 @@ impl Core {
                 Vec::new()
             }
             Zones::One(zone) => vec![zone.0],
-            Zones::All => (0..self.geometry.zones).filter(|zone| state(*zone).is_active()).collect(),
+            Zones::All => (0..self.geometry.zones)
+                .filter(|zone| state(*zone).is_active() && !self.has_failed(ZoneIndex(*zone)))
+                .collect(),
         };
         self.mark_busy(&chosen.iter().map(|zone| *zone..zone + 1).collect::<Vec<_>>())?;
         let core = self.clone();
@@ -701,12 +750,15 @@ impl Core {
             superblock: RefCell::new(superblock),
             zones: RefCell::new(zones),
             burned: RefCell::new(burned),
+            holes: RefCell::default(),
             sequence: Cell::new(sequence),
             offline: RefCell::default(),
             held_active: Cell::new(0),
             running: RefCell::default(),
             pool: RefCell::default(),
             membership_pending: Cell::new(false),
+            lacks: RefCell::default(),
+            losses: Cell::new(0),
             membership: Gate::default(),
             membership_done: Gate::default(),
             idle_readers: RefCell::default(),

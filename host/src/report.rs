@@ -5,6 +5,7 @@ use crate::{
     cli::output::uuid,
     label::Content,
     members::{Found, OpenDrive},
+    size::show,
 };
 use anyhow::{Context, Result, ensure};
 use engine::{
@@ -14,6 +15,7 @@ use engine::{
     zone::{ZoneIndex, ZoneInfo, ZoneState},
 };
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
 pub fn bytes(blocks: u64) -> u64 {
     blocks * BLOCK as u64
@@ -67,6 +69,8 @@ pub struct Status {
     pub rebuild: Option<Rebuild>,
     /// Zones of which nobody can tell where they ended. Everything else works.
     pub offline_zones: Vec<OfflineZone>,
+    /// What rebuilds could not bring back.
+    pub lost_bytes: u64,
     pub members: Vec<StatusMember>,
 }
 
@@ -132,6 +136,12 @@ impl Status {
             let status =
                 format!("member {role} has {zones} zones to rebuild; losing another member would lose data");
             (State::Degraded, status, Some(format!("zoneraid rebuild {called}")))
+        } else if array.lost_blocks > 0 {
+            let lost = show(bytes(array.lost_blocks));
+            let status =
+                format!("every member is in sync, but {lost} could not be rebuilt: reads of it may fail");
+            let action = "restore it, or reset its zones".to_string();
+            (State::Degraded, status, Some(action))
         } else {
             (State::Healthy, "every member is in sync; any one of them may be lost".to_string(), None)
         };
@@ -162,6 +172,7 @@ impl Status {
             link: None,
             rebuild: None,
             offline_zones: array.offline.iter().map(offline_zone).collect(),
+            lost_bytes: bytes(array.lost_blocks),
             members: members.collect(),
         }
     }
@@ -207,6 +218,7 @@ impl Status {
             link: None,
             rebuild: None,
             offline_zones: Vec::new(),
+            lost_bytes: 0,
             members,
         }
     }
@@ -243,6 +255,68 @@ pub struct Rebuilt {
     pub role: Option<u32>,
     pub drive: Option<String>,
     pub rebuilt_bytes: u64,
+    /// Zones that could not be rebuilt.
+    pub left_out: Vec<LeftOut>,
+    /// What nobody can read any more.
+    pub lost: Vec<Lost>,
+}
+
+/// A member's part of a zone that could not be rebuilt.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct LeftOut {
+    pub zone: u32,
+    pub role: u32,
+    pub reason: String,
+}
+
+/// Bytes of a zone that cannot be read any more.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Lost {
+    pub zone: u32,
+    /// From the start of the zone.
+    pub start_bytes: u64,
+    pub bytes: u64,
+}
+
+impl Rebuilt {
+    pub fn of(array: String, role: Option<u32>, drive: Option<String>, done: &array::Rebuilt) -> Rebuilt {
+        let left_out = done.left_out.iter().map(|out| LeftOut {
+            zone: out.zone,
+            role: out.member as u32,
+            reason: out.reason.clone(),
+        });
+        let lost = done.lost.iter().map(|lost| Lost {
+            zone: lost.zone,
+            start_bytes: bytes(lost.from),
+            bytes: bytes(lost.blocks),
+        });
+        let (left_out, lost) = (left_out.collect(), lost.collect());
+        Rebuilt { array, role, drive, rebuilt_bytes: done.bytes, left_out, lost }
+    }
+
+    /// Whether everything that was lacking is there again.
+    pub fn is_whole(&self) -> bool {
+        self.left_out.is_empty() && self.lost.is_empty()
+    }
+
+    /// What could not be rebuilt, a sentence each; nothing if everything could.
+    pub fn losses(&self) -> String {
+        let mut text = String::new();
+        for LeftOut { zone, role, reason } in &self.left_out {
+            text += &format!("zone {zone} of member {role} was left out: {reason}\n");
+        }
+        if !self.lost.is_empty() {
+            let total = self.lost.iter().map(|lost| lost.bytes).sum();
+            let zones: BTreeSet<u32> = self.lost.iter().map(|lost| lost.zone).collect();
+            let zones: Vec<String> = zones.iter().map(u32::to_string).collect();
+            text += &format!(
+                "{} cannot be read any more (zones: {}); --json tells which\n",
+                show(total),
+                zones.join(", ")
+            );
+        }
+        text
+    }
 }
 
 /// A member that has been taken out.

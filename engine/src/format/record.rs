@@ -10,6 +10,7 @@ use super::{
     superblock::{Absurd, MOST_NUMBER, Superblock, expect},
 };
 use crate::buf::{BLOCK, Buf};
+use std::ops::Range;
 
 /// First bytes of every record.
 pub const MAGIC: [u8; 8] = *b"zoneraid";
@@ -74,6 +75,36 @@ pub struct Burned {
     pub to: u64,
 }
 
+/// Blocks of a member's part of a zone that could not be rebuilt: zeros were written in their place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hole {
+    pub zone: u32,
+    pub member: u32,
+    pub epoch: u64,
+    /// From the start of the member's zone.
+    pub from: u64,
+    pub to: u64,
+}
+
+/// All holes of a member's part of a zone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holes {
+    pub zone: u32,
+    pub member: u32,
+    pub epoch: u64,
+    /// From the start of the member's zone, in order.
+    pub ranges: Vec<Range<u64>>,
+}
+
+/// Parts of a zone that were lost while the array was at work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lacks {
+    pub zone: u32,
+    /// Members (bits) whose part cannot be relied on until it is rebuilt.
+    pub members: u32,
+    pub epoch: u64,
+}
+
 /// A logged write pointer (§5.3): everything up to `tail_blocks` is safe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TailRecord {
@@ -93,6 +124,7 @@ pub struct Checkpoint {
     pub zones: Vec<ZoneRecord>,
     /// Of all members.
     pub burned: Vec<Burned>,
+    pub holes: Vec<Hole>,
     /// Live partial parity, relocated blocks and tails of this member.
     pub parity: Vec<ParityRecord>,
     pub tails: Vec<TailRecord>,
@@ -127,6 +159,8 @@ pub enum Record {
     },
     Parity(ParityRecord),
     Tail(TailRecord),
+    Lacks(Lacks),
+    Holes(Holes),
     /// The zone waits for nobody any more.
     Decided {
         zone: u32,
@@ -153,6 +187,8 @@ impl Record {
             Record::Rebuilt { .. } => 6,
             Record::Parity(_) => 7,
             Record::Tail(_) => 8,
+            Record::Lacks(_) => 9,
+            Record::Holes(_) => 10,
             Record::Decided { .. } => 11,
         }
     }
@@ -175,6 +211,10 @@ impl Record {
             }
             Record::Parity(parity) => parity.encode(out),
             Record::Tail(tail) => tail.encode(out),
+            Record::Lacks(Lacks { zone, members, epoch }) => {
+                out.u32(*zone).u32(*members).u64(*epoch);
+            }
+            Record::Holes(holes) => holes.encode(out),
             Record::Decided { zone, epoch } => {
                 out.u32(*zone).u32(0).u64(*epoch);
             }
@@ -197,6 +237,8 @@ impl Record {
             }
             7 => Record::Parity(ParityRecord::decode(from)?),
             8 => Record::Tail(TailRecord::decode(from)?),
+            9 => Record::Lacks(Lacks { zone: from.u32()?, members: from.u32()?, epoch: from.u64()? }),
+            10 => Record::Holes(Holes::decode(from)?),
             11 => {
                 let (zone, _) = (from.u32()?, from.u32()?);
                 Record::Decided { zone, epoch: from.u64()? }
@@ -236,6 +278,11 @@ impl Record {
             Record::Parity(parity) => parity.check(of),
             Record::Tail(tail) => tail.check(of),
             Record::Decided { zone, .. } => zone_exists(*zone),
+            Record::Lacks(lacks) => {
+                zone_exists(lacks.zone)?;
+                expect(of.are_members(lacks.members), "members that lack", lacks.members)
+            }
+            Record::Holes(holes) => holes.check(of),
         }
     }
 
@@ -365,7 +412,7 @@ impl Checkpoint {
         out.u64(self.generation);
         self.superblock.encode(out);
         out.u32(self.zones.len() as u32).u32(self.parity.len() as u32).u32(self.tails.len() as u32);
-        out.u32(self.burned.len() as u32);
+        out.u32(self.burned.len() as u32).u32(self.holes.len() as u32);
         for zone in &self.zones {
             let finished = zone.finished.unwrap_or(NOT_FINISHED);
             out.u64(zone.epoch).u64(finished).u32(zone.lost).u32(zone.resetting as u32);
@@ -377,6 +424,9 @@ impl Checkpoint {
         for burned in &self.burned {
             burned.encode(out);
         }
+        for hole in &self.holes {
+            hole.encode(out);
+        }
         for parity in &self.parity {
             parity.encode(out);
         }
@@ -386,12 +436,14 @@ impl Checkpoint {
         let generation = from.u64()?;
         let superblock = Superblock::decode(from)?;
         let (zones, parity, tails, burned) = (from.u32()?, from.u32()?, from.u32()?, from.u32()?);
+        let holes = from.u32()?;
         expect(zones == superblock.zones, "zone records", zones)?;
         let mut room = from.0.len() as u64;
         let counts = [
             ("zone records", zones, ZONE_BYTES),
             ("tails", tails, TAIL_BYTES),
             ("burned", burned, BURNED_BYTES),
+            ("holes", holes, BURNED_BYTES),
             ("parities", parity, PARITY_BYTES),
         ];
         for (field, count, bytes) in counts {
@@ -409,8 +461,9 @@ impl Checkpoint {
             .collect::<Result<_, TooShort>>()?;
         let tails = (0..tails).map(|_| TailRecord::decode(from)).collect::<Result<_, TooShort>>()?;
         let burned = (0..burned).map(|_| Burned::decode(from)).collect::<Result<_, TooShort>>()?;
+        let holes = (0..holes).map(|_| Hole::decode(from)).collect::<Result<_, TooShort>>()?;
         let parity = (0..parity).map(|_| ParityRecord::decode(from)).collect::<Result<_, Unreadable>>()?;
-        Ok(Checkpoint { generation, superblock, zones, burned, parity, tails })
+        Ok(Checkpoint { generation, superblock, zones, burned, holes, parity, tails })
     }
 
     fn check(&self, of: &Superblock) -> Result<(), Absurd> {
@@ -425,6 +478,7 @@ impl Checkpoint {
         }
         self.tails.iter().try_for_each(|tail| tail.check(of))?;
         self.burned.iter().try_for_each(|burned| burned.check(of))?;
+        self.holes.iter().try_for_each(|hole| hole.check(of))?;
         self.parity.iter().try_for_each(|parity| parity.check(of))
     }
 }
@@ -444,6 +498,48 @@ impl Burned {
         expect((self.member as usize) < of.members.len(), "member of burned", self.member)?;
         expect(self.to <= of.rows * of.chunk_blocks as u64, "to", self.to)?;
         expect(self.from <= self.to, "from", self.from)
+    }
+}
+
+impl Hole {
+    fn encode(&self, out: &mut Encoder) {
+        out.u32(self.zone).u32(self.member).u64(self.epoch).u64(self.from).u64(self.to);
+    }
+
+    fn decode(from: &mut Decoder<'_>) -> Result<Hole, TooShort> {
+        let (zone, member, epoch) = (from.u32()?, from.u32()?, from.u64()?);
+        Ok(Hole { zone, member, epoch, from: from.u64()?, to: from.u64()? })
+    }
+
+    fn check(&self, of: &Superblock) -> Result<(), Absurd> {
+        expect(self.zone < of.zones, "zone of hole", self.zone)?;
+        expect((self.member as usize) < of.members.len(), "member of hole", self.member)?;
+        expect(self.to <= of.rows * of.chunk_blocks as u64, "end of hole", self.to)?;
+        expect(self.from <= self.to, "start of hole", self.from)
+    }
+}
+
+impl Holes {
+    fn encode(&self, out: &mut Encoder) {
+        out.u32(self.zone).u32(self.member).u64(self.epoch).u32(self.ranges.len() as u32).u32(0);
+        for range in &self.ranges {
+            out.u64(range.start).u64(range.end);
+        }
+    }
+
+    fn decode(from: &mut Decoder<'_>) -> Result<Holes, TooShort> {
+        let (zone, member, epoch, count, _) =
+            (from.u32()?, from.u32()?, from.u64()?, from.u32()?, from.u32()?);
+        let ranges = (0..count).map(|_| Ok(from.u64()?..from.u64()?)).collect::<Result<_, TooShort>>()?;
+        Ok(Holes { zone, member, epoch, ranges })
+    }
+
+    fn check(&self, of: &Superblock) -> Result<(), Absurd> {
+        let (zone, member, epoch) = (self.zone, self.member, self.epoch);
+        let mut ranges = self.ranges.iter().map(|r| Hole { zone, member, epoch, from: r.start, to: r.end });
+        expect(zone < of.zones, "zone of holes", zone)?;
+        expect((member as usize) < of.members.len(), "member of holes", member)?;
+        ranges.try_for_each(|hole| hole.check(of))
     }
 }
 

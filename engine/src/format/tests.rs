@@ -242,7 +242,8 @@ fn burned(number: u8) -> Burned {
     }
 }
 
-fn take_burned(bytes: &mut &[u8], number: u8) {
+/// Burned blocks or a hole, which look the same.
+fn take_burned(bytes: &mut &[u8], title: &str, number: u8) {
     let expected: [(&str, &[u8]); 5] = [
         ("zone", &u32_of(number).to_le_bytes()),
         ("member", &u32_of(number + 1).to_le_bytes()),
@@ -250,7 +251,35 @@ fn take_burned(bytes: &mut &[u8], number: u8) {
         ("from", &u64_of(number + 3).to_le_bytes()),
         ("to", &u64_of(number + 4).to_le_bytes()),
     ];
-    take(bytes, "Burned", &expected);
+    take(bytes, title, &expected);
+}
+
+fn holes(number: u8) -> Holes {
+    Holes {
+        zone: u32_of(number),
+        member: u32_of(number + 1),
+        epoch: u64_of(number + 2),
+        ranges: vec![u64_of(number + 3)..u64_of(number + 4), u64_of(number + 5)..u64_of(number + 6)],
+    }
+}
+
+fn take_holes(bytes: &mut &[u8], number: u8) {
+    let expected: [(&str, &[u8]); 4] = [
+        ("zone", &u32_of(number).to_le_bytes()),
+        ("member", &u32_of(number + 1).to_le_bytes()),
+        ("epoch", &u64_of(number + 2).to_le_bytes()),
+        ("holes", &2u32.to_le_bytes()),
+    ];
+    take(bytes, "Holes", &expected);
+    for first in [number + 3, number + 5] {
+        let (from, to) = (u64_of(first).to_le_bytes(), u64_of(first + 1).to_le_bytes());
+        take(bytes, "Range of a hole", &[("from", &from), ("to", &to)]);
+    }
+}
+
+fn hole(number: u8) -> Hole {
+    let Burned { zone, member, epoch, from, to } = burned(number);
+    Hole { zone, member, epoch, from, to }
 }
 
 fn take_tail(bytes: &mut &[u8], number: u8) {
@@ -318,6 +347,8 @@ fn every_kind_of_record_is_documented_and_no_other_is_known() {
         (Record::Rebuilt { zone: 0, epoch: 0, members: 0 }, "rebuilt"),
         (Record::Parity(parity(1)), "parity"),
         (Record::Tail(tail(1)), "tail"),
+        (Record::Lacks(Lacks { zone: 0, members: 0, epoch: 0 }), "lacks"),
+        (Record::Holes(holes(1)), "holes"),
         (Record::Decided { zone: 0, epoch: 0 }, "decided"),
     ];
     assert_eq!(names[0], (1, "checkpoint"));
@@ -386,6 +417,12 @@ fn every_field_is_where_the_document_puts_it() {
     let mut rest = &bytes[..];
     take_tail(&mut rest, 5);
     assert!(rest.is_empty());
+    let record = Record::Lacks(Lacks { zone: u32_of(1), members: u32_of(2), epoch: u64_of(3) });
+    check_payload(&record, 9, "Lacks", &[("zone", &a), ("members", &b), ("epoch", &c)]);
+    let bytes = payload(&Record::Holes(holes(6)), 10);
+    let mut rest = &bytes[..];
+    take_holes(&mut rest, 6);
+    assert!(rest.is_empty());
     let record = Record::Decided { zone: u32_of(1), epoch: u64_of(3) };
     check_payload(&record, 11, "Decided", &[("zone", &a), ("epoch", &c)]);
 }
@@ -407,6 +444,7 @@ fn a_checkpoint_has_the_documented_parts_in_their_order() {
             },
         ],
         burned: vec![burned(5)],
+        holes: vec![hole(7), hole(8), hole(9), hole(10)],
         parity: vec![parity(1), parity(2), parity(3)],
         tails: vec![tail(4)],
     };
@@ -422,11 +460,12 @@ fn a_checkpoint_has_the_documented_parts_in_their_order() {
             "superblock member" => {}
             "checkpoint counts" => {
                 let count = |n: u8| [n, 0, 0, 0];
-                let expected: [(&str, &[u8]); 4] = [
+                let expected: [(&str, &[u8]); 5] = [
                     ("zones", &count(2)),
                     ("parities", &count(3)),
                     ("tails", &count(1)),
                     ("burned", &count(1)),
+                    ("holes", &count(4)),
                 ];
                 take(&mut rest, "Checkpoint counts", &expected);
             }
@@ -445,7 +484,8 @@ fn a_checkpoint_has_the_documented_parts_in_their_order() {
                 }
             }
             "tail" => take_tail(&mut rest, 4),
-            "burned" => take_burned(&mut rest, 5),
+            "burned" => take_burned(&mut rest, "Burned", 5),
+            "hole" => (7..=10).for_each(|number| take_burned(&mut rest, "Hole", number)),
             "parity" => (1..=3).for_each(|number| take_parity(&mut rest, number)),
             other => panic!("no such part: {other}"),
         }

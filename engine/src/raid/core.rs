@@ -2,16 +2,17 @@
 
 use super::{
     geometry::Layout,
+    holes::HoleMap,
     metalog::{META_ZONES, MetaLog},
     write::Zone,
     zrwa::Refusal,
 };
 use crate::{
     buf::BufPool,
-    device::{Command, Completion, DeviceError, Geometry, Slots, ZonedDevice},
+    device::{Command, Completion, DeviceError, Geometry, Slots, Status, ZonedDevice},
     format::{
         Uuid,
-        record::{Burned, Record, ZoneRecord},
+        record::{Burned, Lacks, Record, ZoneRecord},
         superblock::Superblock,
     },
     raid::{Canary, Consistency, LogStep},
@@ -38,6 +39,8 @@ pub struct Member {
     pub note: RefCell<String>,
     pub read_errors: Cell<u64>,
     pub write_errors: Cell<u64>,
+    /// Zones of which the drive has lost its part at work.
+    parts_lost: Cell<u32>,
 }
 
 /// The drive that is in a place when a command is sent to it.
@@ -73,6 +76,8 @@ pub struct Core {
     pub zones: RefCell<Vec<ZoneRecord>>,
     /// Blocks of the members' zones that cannot be written again and hold nothing that counts.
     pub burned: RefCell<Vec<Burned>>,
+    /// Blocks that a rebuild could not bring back.
+    pub holes: RefCell<HoleMap>,
     /// The last sequence number that was given out.
     pub sequence: Cell<u64>,
     /// Zone states as the host sees them.
@@ -84,9 +89,13 @@ pub struct Core {
     /// Zones that have something going on, by number.
     pub running: RefCell<BTreeMap<u32, Rc<Zone>>>,
     pub pool: RefCell<BufPool>,
-    /// A change of membership is on its way to the superblocks: nothing that relies on it may be
-    /// acknowledged before.
+    /// A change of membership, or a part of a zone that was lost, is on its way to the logs: nothing that
+    /// relies on it may be acknowledged before.
     pub membership_pending: Cell<bool>,
+    /// Parts of zones that were lost, with their epochs, and are to be written down.
+    pub lacks: RefCell<Vec<Lacks>>,
+    /// How often a part of a zone was lost: what was read meanwhile may be of what was written anew there.
+    pub losses: Cell<u64>,
     pub membership: Gate,
     pub membership_done: Gate,
     /// Readers that wait for work.
@@ -107,12 +116,41 @@ pub struct Core {
     pub zones_changed: Gate,
 }
 
+/// Zones of a drive that may go bad one by one, or an eighth of them if that is more, before the drive is
+/// done without as a whole.
+const MOST_PARTS_LOST: u32 = 16;
+
+/// Whether an error is about one zone of a drive: it is worn, or not as we have left it. A zone that has
+/// lost its ZRWA answers an explicit flush with Invalid Field.
+pub fn is_of_zone(error: DeviceError) -> bool {
+    use Status::*;
+    let DeviceError::Status(status) = error else { return false };
+    matches!(
+        status,
+        ZoneIsReadOnly
+            | ZoneIsOffline
+            | ZoneIsFull
+            | ZoneInvalidWrite
+            | ZoneBoundaryError
+            | InvalidZoneOperation
+            | InvalidZoneStateTransition
+            | InvalidField
+            | WriteFault
+    )
+}
+
 impl Core {
     /// Members (bits) whose part of `zone` holds what it should.
     pub fn live(&self, zone: ZoneIndex) -> u32 {
         let lost = self.zones.borrow().get(zone.0 as usize).map_or(0, |z| z.lost);
         let (joining, members) = self.joining.get();
         self.active.get() & !lost & if joining == zone.0 { !members } else { u32::MAX }
+    }
+
+    /// Whether `zone` lacks more parts than parity makes up for: nothing can be written there any more,
+    /// though the other zones work. So it is with all zones if the array has failed.
+    pub fn has_failed(&self, zone: ZoneIndex) -> bool {
+        self.failed.get() || (self.live(zone).count_ones() as usize) < self.layout.members - 1
     }
 
     pub fn device(&self, member: usize) -> Option<Rc<dyn ZonedDevice>> {
@@ -152,13 +190,13 @@ impl Core {
         (0..32).filter(move |m| mask & (1 << m) != 0)
     }
 
-    /// Carries out `command` on every member of `mask` and waits; a member that fails in it is
-    /// taken out.
-    pub async fn on_all(&self, mask: u32, what: &str, command: impl Fn(usize) -> Command) {
+    /// Carries out `command`, which is about `zone`, on every member of `mask` and waits; those that fail
+    /// in it are done without.
+    pub async fn on_parts(&self, zone: ZoneIndex, mask: u32, what: &str, command: impl Fn(usize) -> Command) {
         let pending: Vec<_> = Self::each(mask).map(|m| (self.seat(m), self.submit(m, command(m)))).collect();
         for (seat, completion) in pending {
             if let Err(error) = completion.await.result {
-                self.member_failed(seat, error, what);
+                self.part_failed(zone, seat, error, what);
             }
         }
     }
@@ -168,8 +206,12 @@ impl Core {
         let volatile = Self::each(mask)
             .filter(|m| self.device(*m).is_some_and(|d| d.geometry().volatile_cache))
             .fold(0, |mask, m| mask | 1 << m);
-        if volatile != 0 {
-            self.on_all(volatile, "flush", |_| Command::Flush).await;
+        let pending: Vec<_> =
+            Self::each(volatile).map(|m| (self.seat(m), self.submit(m, Command::Flush))).collect();
+        for (seat, completion) in pending {
+            if let Err(error) = completion.await.result {
+                self.member_failed(seat, error, "flush");
+            }
         }
     }
 
@@ -208,6 +250,7 @@ impl Core {
     pub fn put(&self, member: usize, name: String, log: Rc<MetaLog>) {
         let place = &self.members[member];
         place.incarnation.set(place.incarnation.get() + 1);
+        place.parts_lost.set(0);
         place.zone_size_blocks.set(log.device.geometry().zone_size_blocks);
         self.volatile.set(self.volatile.get() || log.device.geometry().volatile_cache);
         *place.log.borrow_mut() = Some(log);
@@ -233,6 +276,51 @@ impl Core {
         self.take_out(member);
     }
 
+    /// Takes note of an error of a command for `zone`: the drive goes on without its part of the zone if
+    /// the error is about that alone, and goes out otherwise.
+    pub fn part_failed(&self, zone: ZoneIndex, seat: Seat, error: DeviceError, what: &str) {
+        let member = seat.member;
+        if !is_of_zone(error) {
+            return self.member_failed(seat, error, what);
+        }
+        if self.live(zone) & (1 << member) == 0 || self.seat(member) != seat {
+            return;
+        }
+        let state = &self.members[member];
+        let most = MOST_PARTS_LOST.max(self.geometry.zones / 8);
+        if state.parts_lost.get() >= most && self.can_spare(member) {
+            return self.member_failed(seat, error, what);
+        }
+        state.parts_lost.set(state.parts_lost.get() + 1);
+        state.write_errors.set(state.write_errors.get() + 1);
+        *state.note.borrow_mut() = format!("zone {}: {what}: {error}", zone.0);
+        self.part_lost(zone, member);
+    }
+
+    /// Does without a member's part of a zone from now on, and has that written down.
+    pub fn part_lost(&self, zone: ZoneIndex, member: usize) {
+        let epoch = {
+            let record = &mut self.zones.borrow_mut()[zone.0 as usize];
+            record.lost |= 1 << member;
+            record.epoch
+        };
+        self.losses.set(self.losses.get() + 1);
+        self.lacks.borrow_mut().push(Lacks { zone: zone.0, epoch, members: 1 << member });
+        self.membership_pending.set(true);
+        self.membership.open();
+        self.zones_changed.open();
+        if let Some(zone) = self.running.borrow().get(&zone.0) {
+            zone.wake();
+        }
+    }
+
+    /// Whether all other members are there and hold all that they should.
+    pub fn can_spare(&self, member: usize) -> bool {
+        let others = self.active.get() & !(1 << member);
+        let lacking = self.zones.borrow().iter().any(|zone| zone.lost & others != 0);
+        others.count_ones() as usize + 1 == self.members.len() && !lacking
+    }
+
     /// Removes a member from the set that is used, and has that written down.
     pub fn take_out(&self, member: usize) {
         self.active.set(self.active.get() & !(1 << member));
@@ -247,19 +335,24 @@ impl Core {
         }
     }
 
-    /// Waits until the superblocks say who the members are.
+    /// Waits until the logs say who the members are, and what they lack.
     pub async fn membership_settled(&self) {
         while self.membership_pending.get() && !self.failed.get() {
             self.membership_done.wait().await;
         }
     }
 
-    /// Writes changes of membership to the superblocks, one after the other.
+    /// Writes down what members lack, and changes of membership, one after the other.
     pub async fn keep_membership(self: Rc<Self>) {
         loop {
             let changed = self.membership.wait();
             while self.membership_pending.get() && !self.failed.get() {
                 let active = self.active.get();
+                let lacks = std::mem::take(&mut *self.lacks.borrow_mut());
+                for lacks in lacks {
+                    let sequence = self.next_sequence();
+                    self.append_to(active, Record::Lacks(lacks), sequence).await;
+                }
                 let event = self.next_sequence();
                 let superblock = {
                     let mut superblock = self.superblock.borrow_mut();
@@ -270,7 +363,7 @@ impl Core {
                     superblock.clone()
                 };
                 self.append_to(active, Record::Superblock(Box::new(superblock)), event).await;
-                if self.active.get() == active {
+                if self.active.get() == active && self.lacks.borrow().is_empty() {
                     self.superblock.borrow_mut().floor = event;
                     self.membership_pending.set(false);
                 }

@@ -377,7 +377,9 @@ impl Core {
         let (stripe, covered) = (blocks / layout.stripe_blocks(), blocks % layout.stripe_blocks());
         let mut parity = Buf::zeroed(layout.chunk_blocks as usize * BLOCK);
         for block in 0..layout.chunk_blocks.min(covered) {
-            let found = rows.parity(layout, stripe, chunks_at(layout, covered, block), block);
+            let chunks = chunks_at(layout, covered, block);
+            let found = rows.parity(layout, stripe, chunks, block);
+            let found = found.or_else(|| rows.version(layout, stripe, chunks, block));
             let place = parity.as_mut().zip(found);
             let (target, found) =
                 place.ok_or(Refusal::TooFew { present: relied, members, needed: members })?;
@@ -468,7 +470,10 @@ impl Core {
                         seen.unreadable.insert(seen.found.len() as u64);
                     }
                     seen.found.push(content);
-                    rows.blocks[member].push(block.map_or(Buf::default(), |(data, _)| data));
+                    let data = block.map_or(Buf::default(), |(data, _)| data);
+                    // A hole counts for where the zone ends, and nothing is decoded with it.
+                    let hole = self.has_hole(zone, member, at..at + 1);
+                    rows.blocks[member].push(if hole { Buf::default() } else { data });
                 }
             }
             if let Some(log) = &*self.members[member].log.borrow() {
@@ -579,8 +584,13 @@ impl Core {
                         }
                         _ => continue,
                     };
+                    let at = stripe * chunk + block;
+                    let data = match self.has_hole(zone, member, at..at + 1) {
+                        true => Some(Buf::zeroed(BLOCK)),
+                        false => data,
+                    };
                     let Some(data) = data.filter(|_| !there || wp_blocks == 0) else { continue };
-                    let lba = Lba(self.start(member, zone).0 + stripe * chunk + block);
+                    let lba = Lba(self.start(member, zone).0 + at);
                     let mark = Mark { epoch: told.epoch as u32, generation: told.generation, content };
                     held.push(Held { member, lba, data, oob: self.oob(member, lba, 1, mark) });
                 }
@@ -619,11 +629,11 @@ impl Core {
                 }
             };
             if let Err(error) = written.await.result {
-                self.member_failed(seat, error, "write");
+                self.part_failed(zone.index, seat, error, "write");
             }
         }
         self.barrier(self.live(zone.index)).await;
-        if self.failed.get() {
+        if self.has_failed(zone.index) {
             // Without these members the tail may be none.
             return;
         }
@@ -658,6 +668,15 @@ impl Rows {
                 }
                 Some(sum)
             }
+        }
+    }
+
+    /// A version that covers just the first `chunks` chunks of a stripe.
+    fn version(&self, layout: &Layout, stripe: u64, chunks: u64, block: u64) -> Option<Buf> {
+        let mut versions = self.evidence.versions(layout, stripe, block);
+        match versions.find(|(covers, _)| *covers == chunks)?.1 {
+            Place::Row(row) => self.block(layout, layout.parity_member(stripe), row, block).cloned(),
+            Place::MetaLog => self.logged.get(&(stripe, chunks, block)).cloned(),
         }
     }
 

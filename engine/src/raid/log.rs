@@ -373,6 +373,13 @@ impl Core {
         let full = layout.data_chunks();
         'again: loop {
             let missing = (0..chunks).find(|index| !evidence.has(layout, stripe, *index, block));
+            // The slot of just these chunks needs nothing else.
+            if missing.is_some()
+                && evidence.slots.contains(&(stripe, chunks - 1, block))
+                && let Some(found) = self.logged(view, stripe, chunks - 1, block)
+            {
+                return Ok(found);
+            }
             // Some parity, and the chunks that it covers too much or too little.
             let (slot, others) = match missing {
                 None => (None, 0..chunks),
@@ -396,7 +403,9 @@ impl Core {
                 let lba = Lba(self.start(member, view.zone).0 + at);
                 let seat = self.seat(member);
                 let read = self.submit(member, Command::read(lba, Buf::zeroed(BLOCK))).await;
-                let data = read.result.ok().and_then(|()| self.overlay(view.zone, seat, at, read.data));
+                let read = read.result.is_ok().then_some(read.data);
+                let read = read.filter(|_| !self.has_hole(view.zone, member, at..at + 1));
+                let data = read.and_then(|data| self.overlay(view.zone, seat, at, data));
                 let Some(data) = data else {
                     part.unreadable.insert(at);
                     continue 'again;
@@ -494,7 +503,7 @@ impl Core {
         let all = self.active.get().count_ones() as usize == self.members.len();
         for member in 0..self.members.len() {
             let Some(device) = self.device(member) else { continue };
-            let room = log_blocks(device.geometry(), Policy::Log).saturating_sub(needed);
+            let room = log_blocks(device.geometry(), Policy::Log).saturating_sub(needed + self.hole_blocks());
             loop {
                 let mut of_zones = BTreeMap::new();
                 for b in self.burned.borrow().iter().filter(|b| b.member as usize == member) {
@@ -584,6 +593,16 @@ impl Core {
         Some(data)
     }
 
+    /// Whether block `at` of a member's part of a zone is relocated.
+    pub fn is_relocated(&self, zone: ZoneIndex, member: usize, at: u64) -> bool {
+        let log = self.members[member].log.borrow();
+        log.as_ref().filter(|_| self.has_relocated(zone, member)).is_some_and(|log| {
+            let (epoch, chunk) = (self.zones.borrow()[zone.0 as usize].epoch, self.layout.chunk_blocks);
+            let live = log.live.borrow();
+            live.relocated.get(zone.0, epoch, at / chunk, RELOCATED as u64, at % chunk).is_some()
+        })
+    }
+
     /// As [`Core::overlay`], for a piece of the stripe's row.
     pub fn overlay_piece(&self, zone: ZoneIndex, seat: Seat, piece: Piece, data: Buf) -> Option<Buf> {
         self.overlay(zone, seat, piece.stripe * self.layout.chunk_blocks + piece.from, data)
@@ -610,7 +629,7 @@ impl Core {
         }
         for (seat, completion) in pending {
             if let Err(error) = completion.await.result {
-                self.member_failed(seat, error, "write");
+                self.part_failed(zone.index, seat, error, "write");
             }
         }
         self.barrier(self.live(zone.index)).await;

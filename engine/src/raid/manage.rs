@@ -6,7 +6,12 @@
 //! its full parity, as if the rest were zeros, because the slots vanish with the ZRWA.
 
 use super::{
-    core::Core, geometry::MAX_MEMBERS, inplace, policy::Policy, rebuild::zone_is_dead, write::Zone, zrwa,
+    core::{Core, is_of_zone},
+    geometry::MAX_MEMBERS,
+    inplace,
+    policy::Policy,
+    write::Zone,
+    zrwa,
 };
 use crate::{
     buf::{BLOCK, Buf},
@@ -34,7 +39,12 @@ impl Core {
         if self.failed.get() { Err(Status::InternalError.into()) } else { Ok(()) }
     }
 
-    /// Makes everything safe that has completed so far.
+    fn check_zone(&self, zone: ZoneIndex) -> Result<(), DeviceError> {
+        if self.has_failed(zone) { Err(Status::InternalError.into()) } else { Ok(()) }
+    }
+
+    /// Makes everything safe that has completed so far. What has completed in a zone that has failed since
+    /// will never be: the next flush says so, and those after it are about the rest.
     pub async fn flush(self: Rc<Self>) -> Result<(), DeviceError> {
         let zones: Vec<_> = self.running.borrow().values().cloned().collect();
         let tails: Vec<_> = zones.iter().map(|zone| zone.flow.borrow().complete).collect();
@@ -43,11 +53,16 @@ impl Core {
             let mut flow = zone.flow.borrow_mut();
             flow.wanted = flow.wanted.max(*tail);
         }
+        let mut result = Ok(());
         for (zone, tail) in zones.iter().zip(tails) {
-            self.make_safe(zone, tail).await?;
+            let made = self.make_safe(zone, tail).await;
+            if made.is_err() && !zone.flow.borrow_mut().loss_told {
+                zone.flow.borrow_mut().loss_told = true;
+                result = made;
+            }
         }
         self.membership_settled().await;
-        self.check_failed()
+        self.check_failed().and(result)
     }
 
     /// Resets `zones`, which are marked busy.
@@ -87,6 +102,7 @@ impl Core {
         self.broadcast(Record::Reset { first, count }, epoch).await;
         self.check_failed()?;
         let mut dead = Vec::new();
+        let only = zones.clone().nth(1).is_none().then_some(ZoneIndex(zones.start));
         for batch in written.chunks(64) {
             dead.extend(self.reset_members(batch).await);
         }
@@ -98,11 +114,15 @@ impl Core {
         for zone in written {
             self.table.borrow_mut().reset(ZoneIndex(zone))?;
         }
-        Ok(())
+        // Too many members cannot write it any more.
+        match only.is_some_and(|zone| self.has_failed(zone)) {
+            true => Err(Status::InvalidZoneStateTransition.into()),
+            false => Ok(()),
+        }
     }
 
-    /// Resets the members' zones of a promised reset. Gives the zones, with their members, that
-    /// are read-only or offline: those members are done without there.
+    /// Resets the members' zones of a promised reset. Gives the zones, with their members, that cannot be
+    /// reset: those members are done without there.
     pub async fn reset_members(&self, zones: &[u32]) -> Vec<(u32, usize)> {
         let mut pending = Vec::new();
         for member in Self::each(self.active.get()) {
@@ -115,7 +135,7 @@ impl Core {
         for (zone, seat, completion) in pending {
             match completion.await.result {
                 Ok(()) => {}
-                Err(DeviceError::Status(status)) if zone_is_dead(status) => dead.push((zone, seat.member)),
+                Err(error) if is_of_zone(error) => dead.push((zone, seat.member)),
                 Err(error) => self.member_failed(seat, error, "reset zone"),
             }
         }
@@ -138,9 +158,10 @@ impl Core {
             record.resetting = false;
             record.lost = 0;
         }
-        self.forget_burned(zones);
+        self.forget_burned(zones.clone());
+        self.forget_holes(zones);
         for (zone, member) in dead {
-            self.zones.borrow_mut()[*zone as usize].lost |= 1 << member;
+            self.part_lost(ZoneIndex(*zone), *member);
         }
         self.broadcast(Record::ResetDone { first, count, epoch }, sequence).await;
         self.check_failed()
@@ -160,7 +181,7 @@ impl Core {
             self.freeze(zone).await;
         }
         self.stop_rebuild(index.0..index.0 + 1).await;
-        self.check_failed()?;
+        self.check_zone(index)?;
         // The zone may have become full in the meantime: then it is finished.
         let ended = match &running {
             Some(zone) => zone.flow.borrow().ended,
@@ -171,7 +192,7 @@ impl Core {
         }
         let tail_blocks = running.as_ref().map_or(0, |zone| zone.flow.borrow().complete);
         self.barrier(self.live(index)).await;
-        self.check_failed()?;
+        self.check_zone(index)?;
         let epoch = {
             let record = &mut self.zones.borrow_mut()[index.0 as usize];
             record.finished = Some(tail_blocks);
@@ -179,7 +200,7 @@ impl Core {
         };
         let sequence = self.next_sequence();
         self.broadcast(Record::Finish { zone: index.0, epoch, tail_blocks }, sequence).await;
-        self.check_failed()?;
+        self.check_zone(index)?;
         self.finish_members(index, running.as_deref()).await?;
         if let Some(zone) = &running {
             self.refuse_queued(zone, Status::ZoneIsFull);
@@ -213,7 +234,7 @@ impl Core {
                     let at = stripe * layout.chunk_blocks + part.from;
                     let content = inplace::version_of(stripe, stripe, part.index);
                     let write = self.write_of(parity_member, index, at, data, content, true);
-                    self.on_all(1 << parity_member, "finish zone", |_| write.clone()).await;
+                    self.on_parts(index, 1 << parity_member, "finish zone", |_| write.clone()).await;
                 }
                 // Once this write pointer has passed the row, the slots are not needed any more.
                 let mut targets = [0; MAX_MEMBERS];
@@ -225,9 +246,9 @@ impl Core {
             self.barrier(self.live(index)).await;
         }
         let zones = Zones::One(Core::physical(index));
-        self.on_all(self.live(index), "finish zone", |_| Command::Finish { zones }).await;
+        self.on_parts(index, self.live(index), "finish zone", |_| Command::Finish { zones }).await;
         self.clear_lost(index).await;
         self.membership_settled().await;
-        self.check_failed()
+        self.check_zone(index)
     }
 }

@@ -399,6 +399,7 @@ impl MetaLog {
             superblock: core.superblock.borrow().clone(),
             zones: core.zones.borrow().clone(),
             burned: core.burned.borrow().clone(),
+            holes: core.holes.borrow().all(),
             parity,
             tails,
         };

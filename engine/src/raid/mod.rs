@@ -8,6 +8,7 @@ pub mod policy;
 pub mod zrwa;
 
 pub(crate) mod core;
+pub(crate) mod holes;
 pub(crate) mod manage;
 pub(crate) mod metalog;
 pub(crate) mod read;

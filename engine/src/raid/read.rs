@@ -33,6 +33,8 @@ struct Job {
     /// Empty while the direct read has it.
     data: Buf,
     completer: Completer,
+    /// As [`Core::losses`] when the read began.
+    losses: u64,
     /// The read of a single member that is on its way already.
     direct: Option<(Seat, Completion)>,
 }
@@ -49,7 +51,7 @@ pub struct Piece {
 impl Core {
     /// Reads `data.blocks()` blocks from block `at` of a zone.
     pub fn read(self: &Rc<Self>, zone: ZoneIndex, at: u64, data: Buf) -> Completion {
-        let blocks = data.blocks();
+        let (blocks, losses) = (data.blocks(), self.losses.get());
         let direct = self.direct(zone, at, &data);
         let (data, direct) = match direct {
             Some(member) => {
@@ -70,7 +72,7 @@ impl Core {
             self.runtime.spawn(self.clone().serve_reads(reader.clone()));
             reader
         });
-        *reader.job.borrow_mut() = Some(Job { zone, at, blocks, data, completer, direct });
+        *reader.job.borrow_mut() = Some(Job { zone, at, blocks, data, completer, losses, direct });
         reader.work.open();
         completion
     }
@@ -84,7 +86,13 @@ impl Core {
         }
         let piece = self.piece(at, blocks);
         let member = self.layout.member(piece.stripe, piece.index);
-        (self.live(zone) & (1 << member) != 0 && !self.has_relocated(zone, member)).then_some(member)
+        (self.has_piece(zone, member, piece) && !self.has_relocated(zone, member)).then_some(member)
+    }
+
+    /// Whether `member` has its blocks of the stripe's row at `piece`'s offsets, as far as is known.
+    fn has_piece(&self, zone: ZoneIndex, member: usize, piece: Piece) -> bool {
+        let at = piece.stripe * self.layout.chunk_blocks;
+        self.live(zone) & (1 << member) != 0 && !self.has_hole(zone, member, at + piece.from..at + piece.to)
     }
 
     async fn serve_reads(self: Rc<Self>, reader: Rc<Reader>) {
@@ -101,12 +109,13 @@ impl Core {
     }
 
     async fn carry_out(self: &Rc<Self>, job: Job) {
-        let Job { zone, at, blocks, mut data, completer, direct } = job;
+        let Job { zone, at, blocks, mut data, completer, losses, direct } = job;
         if let Some((seat, completion)) = direct {
             let done = completion.await;
             match done.result {
-                Ok(()) => return completer.complete(done),
-                Err(error) => self.read_failed(seat, error),
+                Ok(()) if self.losses.get() == losses => return completer.complete(done),
+                Ok(()) => {}
+                Err(error) => self.read_failed(zone, seat, error),
             }
             data = done.data;
         }
@@ -114,16 +123,24 @@ impl Core {
             // The drive kept the buffer of a read that failed.
             data = Buf::zeroed(blocks as usize * BLOCK);
         }
-        let result = self.read_pieces(zone, at, &mut data).await;
+        let result = loop {
+            let losses = self.losses.get();
+            let result = self.read_pieces(zone, at, &mut data).await;
+            if self.losses.get() == losses {
+                break result;
+            }
+        };
         completer.complete(Done { result, data, ..Done::ok() });
     }
 
-    /// Counts a read error; a drive that is gone is taken out.
-    pub fn read_failed(&self, seat: Seat, error: DeviceError) {
+    /// Counts a read error; a drive that is gone is taken out, and a part that is gone done without.
+    pub fn read_failed(&self, zone: ZoneIndex, seat: Seat, error: DeviceError) {
         let state = &self.members[seat.member];
         state.read_errors.set(state.read_errors.get() + 1);
         if matches!(error, DeviceError::Gone | DeviceError::Timeout) {
             self.member_failed(seat, error, "read");
+        } else if error == Status::ZoneIsOffline.into() {
+            self.part_failed(zone, seat, error, "read");
         }
     }
 
@@ -173,7 +190,7 @@ impl Core {
             let left = (blocks - done_blocks).min(tail - at - done_blocks);
             let piece = self.piece(at + done_blocks, left);
             let member = self.layout.member(piece.stripe, piece.index);
-            let completion = (self.live(zone) & (1 << member) != 0).then(|| {
+            let completion = self.has_piece(zone, member, piece).then(|| {
                 let buf = self.pool.borrow_mut().take(piece.to - piece.from);
                 self.submit(member, Command::read(self.place(zone, member, piece), buf))
             });
@@ -186,14 +203,17 @@ impl Core {
                 let done = completion.await;
                 match done.result {
                     Ok(()) => found = self.overlay_piece(zone, seat, piece, done.data),
-                    Err(error) => self.read_failed(seat, error),
+                    Err(error) => self.read_failed(zone, seat, error),
                 }
             }
             let bytes = match found {
                 Some(bytes) => bytes,
                 None => match self.reconstruct(zone, piece).await {
                     Ok(bytes) => bytes,
-                    Err(error) => self.read_rebuilt(zone, piece).await.ok_or(error)?,
+                    Err(error) => match self.read_own(zone, piece).await {
+                        Some(bytes) => bytes,
+                        None => self.read_singly(zone, piece).await.ok_or(error)?,
+                    },
                 },
             };
             let target = data.as_mut().ok_or(DeviceError::Status(Status::InvalidField))?;
@@ -209,14 +229,29 @@ impl Core {
 
     /// `piece` from its own member, which may have been rebuilt since the read began; `None` if it
     /// has not, or fails too.
-    async fn read_rebuilt(&self, zone: ZoneIndex, piece: Piece) -> Option<Buf> {
+    async fn read_own(&self, zone: ZoneIndex, piece: Piece) -> Option<Buf> {
         let member = self.layout.member(piece.stripe, piece.index);
-        if self.live(zone) & (1 << member) == 0 {
+        if !self.has_piece(zone, member, piece) {
             return None;
         }
         let (buf, seat) = (self.pool.borrow_mut().take(piece.to - piece.from), self.seat(member));
         let done = self.submit(member, Command::read(self.place(zone, member, piece), buf)).await;
         done.result.ok().and_then(|()| self.overlay_piece(zone, seat, piece, done.data))
+    }
+
+    /// `piece` block by block, each from its own member or the others: several may have blocks in it that
+    /// they cannot read. `None` if one of them is lost.
+    async fn read_singly(self: &Rc<Self>, zone: ZoneIndex, piece: Piece) -> Option<Buf> {
+        let mut whole = Buf::zeroed((piece.to - piece.from) as usize * BLOCK);
+        for from in piece.from..piece.to {
+            let single = Piece { from, to: from + 1, ..piece };
+            let found = match self.read_own(zone, single).await {
+                Some(found) => found,
+                None => self.reconstruct(zone, single).await.ok()?,
+            };
+            whole.as_mut()?[(from - piece.from) as usize * BLOCK..][..BLOCK].copy_from_slice(&found);
+        }
+        Some(whole)
     }
 
     /// `piece` from the other members.
@@ -276,10 +311,10 @@ impl Core {
             let to = piece.to.min(covered.saturating_sub(index * layout.chunk_blocks));
             if to > piece.from {
                 let member = layout.member(piece.stripe, index);
-                if self.live(zone) & (1 << member) == 0 {
+                let source = Piece { index, to, ..piece };
+                if !self.has_piece(zone, member, source) {
                     return Err(Status::UnrecoveredReadError.into());
                 }
-                let source = Piece { index, to, ..piece };
                 let buf = self.pool.borrow_mut().take(to - piece.from);
                 pending.push((
                     self.seat(member),
@@ -291,7 +326,7 @@ impl Core {
         for (seat, source, completion) in pending {
             let done = completion.await;
             if let Err(error) = done.result {
-                self.read_failed(seat, error);
+                self.read_failed(zone, seat, error);
                 return Err(Status::UnrecoveredReadError.into());
             }
             let data = self.overlay_piece(zone, seat, source, done.data);
@@ -312,7 +347,7 @@ impl Core {
         piece: Piece,
         buf: Buf,
     ) -> Result<Buf, DeviceError> {
-        if self.live(zone) & (1 << member) == 0 {
+        if !self.has_piece(zone, member, piece) {
             return Err(Status::UnrecoveredReadError.into());
         }
         let seat = self.seat(member);
@@ -323,7 +358,7 @@ impl Core {
                 data.ok_or(Status::UnrecoveredReadError.into())
             }
             Err(error) => {
-                self.read_failed(seat, error);
+                self.read_failed(zone, seat, error);
                 Err(Status::UnrecoveredReadError.into())
             }
         }

@@ -7,10 +7,14 @@
 //! that zone, also after a crash; so an interrupted rebuild goes on with the next zone.
 //!
 //! A zone that is being written is followed until little is left, and then held for the rest.
+//!
+//! A block that cannot be decoded, because another member cannot read its own, is lost: the rebuild leaves
+//! a hole there ([`super::holes`]) and goes on. A zone that cannot be rebuilt at all is left out.
 
 use super::{
-    core::Core,
+    core::{Core, Seat, is_of_zone},
     geometry::{Place, Role},
+    holes::{Lost, is_unreadable},
     inplace, log,
     metalog::MetaLog,
     parity,
@@ -20,16 +24,16 @@ use super::{
     zrwa::{self, SlotPart},
 };
 use crate::{
-    array::Progress,
+    array::{LeftOut, LostBlocks, Progress, Rebuilt},
     buf::{BLOCK, Buf},
-    device::{Command, DeviceError, Status, Zones},
+    device::{Command, DeviceError, Zones},
     format::{
         oob::Content,
         record::{Origin, ParityRecord, Record, TailRecord},
     },
     zone::{Lba, ZoneIndex, ZoneState},
 };
-use std::{ops::Range, rc::Rc};
+use std::{collections::BTreeMap, ops::Range, rc::Rc};
 
 /// Blocks read from each member at a time.
 const BATCH_BLOCKS: u64 = 256;
@@ -42,15 +46,17 @@ pub enum Stopped {
     Error(String),
 }
 
-/// Whether a reset was refused because the zone is read-only or offline.
-pub fn zone_is_dead(status: Status) -> bool {
-    matches!(status, Status::InvalidZoneStateTransition | Status::ZoneIsReadOnly | Status::ZoneIsOffline)
-}
-
 impl From<DeviceError> for Stopped {
     fn from(error: DeviceError) -> Stopped {
         Stopped::Error(error.to_string())
     }
+}
+
+/// A member's part of a zone that is being rebuilt.
+struct Work<'a> {
+    /// Takes bytes that are done.
+    report: &'a mut dyn FnMut(u64),
+    lost: Lost,
 }
 
 /// Ends a rebuild, also one that is dropped half-way.
@@ -64,6 +70,14 @@ impl Drop for Guard<'_> {
         self.0.joining.set((0, 0));
         self.0.zones_changed.open();
     }
+}
+
+/// Blocks of a logical zone, in any order, as ranges.
+fn lost_blocks(zone: ZoneIndex, mut blocks: Vec<u64>) -> Vec<LostBlocks> {
+    blocks.sort_unstable();
+    blocks.dedup();
+    let ranges = blocks.chunk_by(|a, b| a + 1 == *b);
+    ranges.map(|run| LostBlocks { zone: zone.0, from: run[0], blocks: run.len() as u64 }).collect()
 }
 
 impl Core {
@@ -111,8 +125,19 @@ impl Core {
             let leftover = done.zones.first().is_some_and(|info| info.state.is_active());
             let lacks = self.zones.borrow()[zone.0 as usize].lost & (1 << member) != 0;
             if leftover && lacks && !self.busy.borrow().contains(&zone.0) {
+                self.let_go(zone).await;
                 self.clear(zone, member).await;
             }
+        }
+    }
+
+    /// Waits for what a member that lacks its part of `zone` was told there before it was lost: carried out
+    /// late, it would be mixed up with what is written anew.
+    async fn let_go(&self, zone: ZoneIndex) {
+        let running = self.running.borrow().get(&zone.0).cloned();
+        if let Some(running) = running {
+            self.quiesce(&running).await;
+            self.resume(&running);
         }
     }
 
@@ -121,20 +146,21 @@ impl Core {
         self.tail(zone).div_ceil(self.layout.stripe_blocks()) * self.layout.chunk_blocks * BLOCK as u64
     }
 
-    /// Rebuilds everything that is lacking; gives the bytes that were written.
-    pub async fn rebuild(self: &Rc<Self>, progress: &dyn Fn(Progress)) -> Result<u64, String> {
+    /// Rebuilds everything that is lacking and can be rebuilt.
+    pub async fn rebuild(self: &Rc<Self>, progress: &dyn Fn(Progress)) -> Result<Rebuilt, String> {
         if self.rebuild_runs.replace(true) {
             return Err("a rebuild is under way already".into());
         }
         let _guard = Guard(self);
-        let mut done_bytes = 0;
+        let (mut done_bytes, mut rebuilt) = (0, Rebuilt::default());
         let under_repair = self.lacking().iter().fold(0, |mask, (_, member)| mask | 1u32 << member);
         self.clear_leftovers().await;
         loop {
             if self.active.get() & under_repair != under_repair {
                 return Err("the drive under repair failed".into());
             }
-            let lacking = self.lacking();
+            let mut lacking = self.lacking();
+            lacking.retain(|(zone, m)| !rebuilt.left_out.iter().any(|l| (l.zone, l.member) == (zone.0, *m)));
             let left: u64 = lacking.iter().map(|(zone, _)| self.member_bytes(*zone)).sum();
             let total_bytes = done_bytes + left;
             progress(Progress { done_bytes, total_bytes });
@@ -143,7 +169,7 @@ impl Core {
             };
             let Some((zone, member)) = lacking.iter().find(|(zone, _)| free(zone)).copied() else {
                 if lacking.is_empty() {
-                    return Ok(done_bytes);
+                    return Ok(Rebuilt { bytes: done_bytes, ..rebuilt });
                 }
                 self.zones_changed.wait().await;
                 continue;
@@ -152,12 +178,13 @@ impl Core {
             self.repairing.set(Some(self.seat(member)));
             self.rebuild_stop.set(false);
             let before = done_bytes;
-            let result = {
+            let (result, lost) = {
                 let mut report = |bytes: u64| {
                     done_bytes += bytes;
                     progress(Progress { done_bytes, total_bytes: total_bytes.max(done_bytes) });
                 };
-                self.rebuild_zone(zone, member, &mut report).await
+                let mut work = Work { report: &mut report, lost: Lost::default() };
+                (self.rebuild_zone(zone, member, &mut work).await, work.lost)
             };
             if result.is_err() {
                 // Half a zone would hold resources of the drive.
@@ -167,9 +194,14 @@ impl Core {
             self.rebuilding.set(None);
             self.zones_changed.open();
             match result {
-                Ok(()) => {}
+                Ok(()) => rebuilt.lost.extend(lost_blocks(zone, lost.blocks)),
                 Err(Stopped::Again) if !self.failed.get() => done_bytes = before,
                 Err(Stopped::Again) => return Err("too many drives have failed".into()),
+                // One zone does not keep the others from being rebuilt.
+                Err(Stopped::Error(reason)) if self.check_active(member).is_ok() && !self.failed.get() => {
+                    done_bytes = before;
+                    rebuilt.left_out.push(LeftOut { zone: zone.0, member, reason });
+                }
                 Err(Stopped::Error(error)) => return Err(format!("zone {}: {error}", zone.0)),
             }
         }
@@ -179,40 +211,36 @@ impl Core {
         self: &Rc<Self>,
         zone: ZoneIndex,
         member: usize,
-        report: &mut dyn FnMut(u64),
+        work: &mut Work<'_>,
     ) -> Result<(), Stopped> {
         let zones = Zones::One(Core::physical(zone));
-        let seat = self.seat(member);
-        match self.submit(member, Command::Reset { zones }).await.result {
-            Err(DeviceError::Status(status)) if zone_is_dead(status) => {
-                return Err(Stopped::Error(
-                    "the drive cannot write this zone any more: replace the drive".into(),
-                ));
-            }
-            Err(error) => {
-                self.member_failed(seat, error, "rebuild");
-                return Err(Stopped::Error(format!("the drive under repair failed: {error}")));
-            }
-            Ok(()) => self.check_stop(member)?,
-        }
+        self.let_go(zone).await;
+        self.check_stop(member)?;
+        self.on_member(member, Command::Reset { zones }).await?;
+        self.check_stop(member)?;
         self.unburn(zone, member);
         let running = self.running.borrow().get(&zone.0).cloned();
         match running {
             // A zone that waits to be opened is opened on this member too, once it is left alone.
-            Some(running) if !running.flow.borrow().open => self.rebuilt(zone, member).await,
-            Some(running) => self.rebuild_running(&running, member, report).await,
-            None => self.rebuild_full(zone, member, report).await,
+            Some(running) if !running.flow.borrow().open => self.rebuilt(zone, member, work).await,
+            Some(running) => self.rebuild_running(&running, member, work).await,
+            None => self.rebuild_full(zone, member, work).await,
         }
     }
 
-    /// A command for the member under repair; if it fails there, the member is taken out.
+    /// A command for the member under repair. If it fails the zone is left out, or the member taken out.
     async fn on_member(&self, member: usize, command: Command) -> Result<(), Stopped> {
         self.check_active(member)?;
         let seat = self.seat(member);
         let result = self.submit(member, command).await.result;
-        result.map_err(|error| {
-            self.member_failed(seat, error, "rebuild");
-            Stopped::Error(format!("the drive under repair failed: {error}"))
+        result.map_err(|error| match is_of_zone(error) {
+            true => Stopped::Error(format!(
+                "the drive cannot write this zone any more ({error}): replace the drive"
+            )),
+            false => {
+                self.member_failed(seat, error, "rebuild");
+                Stopped::Error(format!("the drive under repair failed: {error}"))
+            }
         })
     }
 
@@ -229,12 +257,26 @@ impl Core {
         if self.rebuild_stop.get() || self.failed.get() { Err(Stopped::Again) } else { Ok(()) }
     }
 
-    /// Blocks `from..to` of the rows of complete stripes, of one member, from all others.
-    async fn other_rows(&self, zone: ZoneIndex, member: usize, from: u64, to: u64) -> Result<Buf, Stopped> {
+    /// The members that a part of `zone` is rebuilt from: all others.
+    fn check_others(&self, zone: ZoneIndex, member: usize) -> Result<u32, Stopped> {
         let others = self.live(zone) & !(1 << member);
         if (others.count_ones() as usize) < self.layout.members - 1 {
             return Err(Stopped::Error("another drive lacks the same zone".into()));
         }
+        Ok(others)
+    }
+
+    /// Blocks `from..to` of the rows of complete stripes, of one member, from all others; zeros for those
+    /// that are lost.
+    async fn other_rows(
+        &self,
+        zone: ZoneIndex,
+        member: usize,
+        Range { start: from, end: to }: Range<u64>,
+        lost: &mut Lost,
+    ) -> Result<Buf, Stopped> {
+        let others = self.check_others(zone, member)?;
+        let mut missing: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
         let mut result = Buf::zeroed((to - from) as usize * BLOCK);
         let pending: Vec<_> = Core::each(others)
             .map(|other| {
@@ -247,18 +289,103 @@ impl Core {
             .collect();
         for (seat, completion) in pending {
             let done = completion.await;
-            if let Err(error) = done.result {
-                self.read_failed(seat, error);
-                let at =
-                    format!("blocks {from} to {to} of its member {} cannot be read: {error}", seat.member);
-                return Err(Stopped::Error(at));
+            let (data, mut unreadable) = match done.result {
+                Ok(()) => (done.data, Vec::new()),
+                Err(error) => {
+                    self.read_failed(zone, seat, error);
+                    self.read_singly_from(zone, seat, from..to, error).await?
+                }
+            };
+            let data = self.overlay(zone, seat, from, data).ok_or(Stopped::Again)?;
+            unreadable.extend(self.holes_among(zone, seat.member, from..to));
+            for at in unreadable.into_iter().filter(|at| !self.is_relocated(zone, seat.member, *at)) {
+                missing.entry(at).or_default().push(seat.member);
             }
-            let data = self.overlay(zone, seat, from, done.data).ok_or(Stopped::Again)?;
             if let Some(target) = result.as_mut() {
                 parity::xor_assign(target, &data);
             }
         }
+        for (at, others) in missing {
+            if let Some(target) = result.as_mut() {
+                target[(at - from) as usize * BLOCK..][..BLOCK].fill(0);
+            }
+            lost.add(&self.layout, member, at, others);
+        }
         Ok(result)
+    }
+
+    /// Blocks of a member's part of a zone of which it cannot read all, one by one; and which it cannot.
+    async fn read_singly_from(
+        &self,
+        zone: ZoneIndex,
+        seat: Seat,
+        blocks: Range<u64>,
+        mut error: DeviceError,
+    ) -> Result<(Buf, Vec<u64>), Stopped> {
+        let start = self.start(seat.member, zone).0;
+        let mut data = Buf::zeroed((blocks.end - blocks.start) as usize * BLOCK);
+        let mut unreadable = Vec::new();
+        for (place, at) in blocks.clone().enumerate() {
+            if !is_unreadable(error) {
+                let Range { start: from, end: to } = blocks;
+                let member = seat.member;
+                let why = format!("blocks {from} to {to} of its member {member} cannot be read: {error}");
+                return Err(Stopped::Error(why));
+            }
+            let read = Command::read(Lba(start + at), Buf::zeroed(BLOCK));
+            let done = self.submit(seat.member, read).await;
+            match (done.result, data.as_mut()) {
+                (Ok(()), Some(target)) => target[place * BLOCK..][..BLOCK].copy_from_slice(&done.data),
+                (Ok(()), None) => {}
+                (Err(failed), _) => {
+                    self.read_failed(zone, seat, failed);
+                    unreadable.push(at);
+                    error = failed;
+                }
+            }
+        }
+        match is_unreadable(error) {
+            true => Ok((data, unreadable)),
+            false => Err(error.into()),
+        }
+    }
+
+    /// A piece of the stripe of a tail as `decode` gives it: where that fails block by block, and with zeros
+    /// for those that are lost.
+    async fn decode_singly(
+        &self,
+        zone: ZoneIndex,
+        member: usize,
+        piece: Piece,
+        lost: &mut Lost,
+        decode: impl AsyncFn(Piece) -> Result<Buf, DeviceError>,
+    ) -> Result<Buf, Stopped> {
+        if let Ok(found) = decode(piece).await {
+            return Ok(found);
+        }
+        let layout = &self.layout;
+        let mut whole = Buf::zeroed((piece.to - piece.from) as usize * BLOCK);
+        for from in piece.from..piece.to {
+            let single = Piece { from, to: from + 1, ..piece };
+            match (decode(single).await, whole.as_mut()) {
+                (Ok(found), Some(target)) => {
+                    target[(from - piece.from) as usize * BLOCK..][..BLOCK].copy_from_slice(&found);
+                }
+                (Ok(_), None) => {}
+                (Err(error), _) => {
+                    let mut others = Vec::new();
+                    for other in Core::each(self.check_others(zone, member)?) {
+                        let read = self.read_member(zone, other, single, Buf::zeroed(BLOCK)).await;
+                        others.extend(read.is_err().then_some(other));
+                    }
+                    if !is_unreadable(error) || self.check_others(zone, member).is_err() {
+                        return Err(error.into());
+                    }
+                    lost.add(layout, member, piece.stripe * layout.chunk_blocks + from, others);
+                }
+            }
+        }
+        Ok(whole)
     }
 
     /// Copies rows `rows` of complete stripes to the member. In a zone with a ZRWA its write pointer
@@ -269,7 +396,7 @@ impl Core {
         member: usize,
         rows: Range<u64>,
         follow: Option<u64>,
-        report: &mut dyn FnMut(u64),
+        work: &mut Work<'_>,
     ) -> Result<(), Stopped> {
         let chunk = self.layout.chunk_blocks;
         let start = self.start(member, zone).0;
@@ -281,9 +408,9 @@ impl Core {
             // Row by row in a ZRWA: what is written must stay inside it.
             let row_end = if follow.is_some() { (at / chunk + 1) * chunk } else { end };
             let to = (at + most).min(row_end);
-            let data = self.other_rows(zone, member, at, to).await?;
+            let data = self.other_rows(zone, member, at..to, &mut work.lost).await?;
             self.check_stop(member)?;
-            report(data.len() as u64);
+            (work.report)(data.len() as u64);
             let content = match self.layout.role(member, at / chunk) {
                 Role::Data(_) => Content::Data,
                 Role::Parity => inplace::version_of(0, 0, self.layout.data_chunks() - 1),
@@ -311,32 +438,41 @@ impl Core {
         self: &Rc<Self>,
         zone: ZoneIndex,
         member: usize,
-        report: &mut dyn FnMut(u64),
+        work: &mut Work<'_>,
     ) -> Result<(), Stopped> {
         let layout = &self.layout;
         if self.table.borrow().info(zone).state != ZoneState::Full {
             // Empty: nothing is lacking.
-            return self.rebuilt(zone, member).await;
+            return self.rebuilt(zone, member, work).await;
         }
         let tail = self.finished_tail(zone);
         let (stripe, covered) = (tail / layout.stripe_blocks(), tail % layout.stripe_blocks());
-        self.copy_rows(zone, member, 0..stripe, None, report).await?;
+        self.copy_rows(zone, member, 0..stripe, None, work).await?;
         if covered > 0 {
             let piece = Piece { stripe, index: 0, from: 0, to: layout.chunk_blocks };
             let mut data = Buf::zeroed(layout.chunk_blocks as usize * BLOCK);
+            let lost = &mut work.lost;
             match layout.role(member, stripe) {
-                Role::Parity => self.xor_covered(zone, piece, tail, None, &mut data).await?,
+                Role::Parity => {
+                    let parity = async |piece: Piece| {
+                        let mut data = Buf::zeroed((piece.to - piece.from) as usize * BLOCK);
+                        self.xor_covered(zone, piece, tail, None, &mut data).await.map(|()| data)
+                    };
+                    data = self.decode_singly(zone, member, piece, lost, parity).await?;
+                }
                 Role::Data(index) => {
                     let to = covered.saturating_sub(index * layout.chunk_blocks).min(layout.chunk_blocks);
                     if to > 0 {
-                        let found = self.reconstruct(zone, Piece { index, to, ..piece }).await?;
+                        let decode = async |piece: Piece| self.reconstruct(zone, piece).await;
+                        let piece = Piece { index, to, ..piece };
+                        let found = self.decode_singly(zone, member, piece, lost, decode).await?;
                         if let Some(target) = data.as_mut() {
                             target[..found.len()].copy_from_slice(&found);
                         }
                     }
                 }
             }
-            report(data.len() as u64);
+            (work.report)(data.len() as u64);
             self.check_stop(member)?;
             let at = stripe * layout.chunk_blocks;
             self.on_member(member, self.write_of(member, zone, at, data, Content::Data, false)).await?;
@@ -344,12 +480,16 @@ impl Core {
         let zones = Zones::One(Core::physical(zone));
         self.on_member(member, Command::Finish { zones }).await?;
         self.check_stop(member)?;
-        self.rebuilt(zone, member).await
+        self.rebuilt(zone, member, work).await
     }
 
-    /// Writes down that the member has the zone again.
-    async fn rebuilt(&self, zone: ZoneIndex, member: usize) -> Result<(), Stopped> {
+    /// Writes down that the member has the zone again, and what it lacks of it for good.
+    async fn rebuilt(&self, zone: ZoneIndex, member: usize, work: &Work<'_>) -> Result<(), Stopped> {
         self.flush_caches(1 << member).await;
+        self.check_stop(member)?;
+        self.keep_holes(zone, member, &work.lost.holes).await?;
+        // That the part was lost is not to be written down after it was rebuilt.
+        self.membership_settled().await;
         self.check_stop(member)?;
         // A checkpoint from now on may forget the record, so it has to say the same.
         self.joining.set((zone.0, 1 << member));
@@ -361,7 +501,11 @@ impl Core {
         };
         self.broadcast(Record::Rebuilt { zone: zone.0, epoch, members: 1 << member }, sequence).await;
         self.joining.set((0, 0));
-        self.check_active(member)
+        self.check_active(member)?;
+        if !self.zones.borrow().iter().any(|zone| zone.lost & (1 << member) != 0) {
+            self.members[member].note.borrow_mut().clear();
+        }
+        Ok(())
     }
 
     /// A zone that is being written.
@@ -369,7 +513,7 @@ impl Core {
         self: &Rc<Self>,
         zone: &Rc<Zone>,
         member: usize,
-        report: &mut dyn FnMut(u64),
+        work: &mut Work<'_>,
     ) -> Result<(), Stopped> {
         let layout = self.layout;
         let zones = Zones::One(Core::physical(zone.index));
@@ -383,14 +527,14 @@ impl Core {
                 break;
             }
             let follow = zrwa.then_some(2 * settled);
-            self.copy_rows(zone.index, member, row..settled, follow, report).await?;
+            self.copy_rows(zone.index, member, row..settled, follow, work).await?;
             if zone.flow.borrow().ended {
                 return Err(Stopped::Again);
             }
             row = settled;
         }
         self.quiesce(zone).await;
-        let result = self.join(zone, member, row, report).await;
+        let result = self.join(zone, member, row, work).await;
         self.resume(zone);
         let tail = result?;
         // The member is a witness now, and the tail needs one more than before.
@@ -406,7 +550,7 @@ impl Core {
         zone: &Rc<Zone>,
         member: usize,
         row: u64,
-        report: &mut dyn FnMut(u64),
+        work: &mut Work<'_>,
     ) -> Result<u64, Stopped> {
         let layout = self.layout;
         if zone.flow.borrow().ended || zone.flow.borrow().frozen {
@@ -416,11 +560,11 @@ impl Core {
         self.make_safe(zone, tail).await?;
         let (stripe, covered) = (tail / layout.stripe_blocks(), tail % layout.stripe_blocks());
         if layout.policy == Policy::Log {
-            self.copy_rows(zone.index, member, row..stripe, None, report).await?;
+            self.copy_rows(zone.index, member, row..stripe, None, work).await?;
             if covered > 0 {
-                self.copy_tail(zone, member, stripe, covered).await?;
+                self.copy_tail(zone, member, (stripe, covered), work).await?;
             }
-            self.rebuilt(zone.index, member).await?;
+            self.rebuilt(zone.index, member, work).await?;
             zone.flow.borrow_mut().positions[member] = log::position(&layout, member, tail);
             return Ok(tail);
         }
@@ -434,11 +578,11 @@ impl Core {
             Policy::InPlace => 2 * stripe,
             _ => zrwa::settled(&layout, member, safe).max(own.map_or(0, |w| w.1)),
         };
-        self.copy_rows(zone.index, member, row..stripe, Some(position), report).await?;
+        self.copy_rows(zone.index, member, row..stripe, Some(position), work).await?;
         // First the log: with the policy `inplace` it voids parity that was logged before.
         self.copy_log(zone, member, tail).await?;
         if covered > 0 {
-            self.copy_tail(zone, member, stripe, covered).await?;
+            self.copy_tail(zone, member, (stripe, covered), work).await?;
         }
         self.flush_caches(1 << member).await;
         if position > 2 * stripe {
@@ -446,7 +590,7 @@ impl Core {
             self.on_member(member, Command::FlushZrwa { last: Lba(last) }).await?;
         }
         self.check_stop(member)?;
-        self.rebuilt(zone.index, member).await?;
+        self.rebuilt(zone.index, member, work).await?;
         let mut flow = zone.flow.borrow_mut();
         flow.positions[member] = position;
         flow.limit = self.window(&flow, self.live(zone.index));
@@ -458,8 +602,8 @@ impl Core {
         self: &Rc<Self>,
         zone: &Zone,
         member: usize,
-        stripe: u64,
-        covered: u64,
+        (stripe, covered): (u64, u64),
+        work: &mut Work<'_>,
     ) -> Result<(), Stopped> {
         let layout = &self.layout;
         let chunk = layout.chunk_blocks;
@@ -468,12 +612,13 @@ impl Core {
         {
             let to = (covered - index * chunk).min(chunk);
             let piece = Piece { stripe, index, from: 0, to };
-            let mut data = {
-                let flow = zone.flow.borrow();
-                Buf::copy_of(&flow.parity[..to as usize * BLOCK])
-            };
             let tail = stripe * layout.stripe_blocks() + covered;
-            self.xor_covered(zone.index, piece, tail, Some(index), &mut data).await?;
+            let decode = async |piece: Piece| {
+                let bytes = piece.from as usize * BLOCK..piece.to as usize * BLOCK;
+                let mut data = Buf::copy_of(&zone.flow.borrow().parity[bytes]);
+                self.xor_covered(zone.index, piece, tail, Some(index), &mut data).await.map(|()| data)
+            };
+            let data = self.decode_singly(zone.index, member, piece, &mut work.lost, decode).await?;
             let write = self.write_of(member, zone.index, stripe * chunk, data, Content::Data, false);
             self.on_member(member, write).await?;
         }

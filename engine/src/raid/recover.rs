@@ -14,6 +14,7 @@ use super::{
     Canary,
     core::Core,
     geometry::{MAX_MEMBERS, Place},
+    holes::HoleMap,
     metalog::{META_ZONES, NoLog, ReadLog, read_log},
     parity,
     policy::Policy,
@@ -24,10 +25,10 @@ use crate::{
     aggregate::Aggregated,
     array::{ArrayError, Drive},
     buf::{BLOCK, Buf},
-    device::{Command, Status, ZonedDevice},
+    device::{Command, DeviceError, Status, ZonedDevice},
     format::{
         Uuid, VERSION,
-        record::{Burned, Header, Origin, Record, Unreadable, ZoneRecord},
+        record::{Burned, Header, Lacks, Origin, Record, Unreadable, ZoneRecord},
         superblock::{AGGREGATES, Superblock},
     },
     runtime::Runtime,
@@ -70,6 +71,7 @@ pub struct Found {
     pub notes: Vec<String>,
     pub zones: Vec<ZoneRecord>,
     pub burned: Vec<Burned>,
+    pub holes: HoleMap,
     /// The highest sequence number seen.
     pub sequence: u64,
     /// The oldest event among the members that are taken: the floor of the next superblock.
@@ -300,7 +302,7 @@ pub fn decide_members(candidates: Vec<Candidate>, damaged: &[String]) -> Result<
     let taken = || members.iter().flatten();
     let floor = taken().map(|c| c.superblock().event).min().unwrap_or(superblock.event);
     let sequence = taken().chain(&stale).map(|c| c.log.sequence).max().unwrap_or(0);
-    let (mut zones, burned) = replay(taken(), superblock.zones);
+    let (mut zones, burned, holes) = replay(taken(), superblock.zones);
     let mut returned = 0;
     stale.sort_by_key(|candidate| std::cmp::Reverse(candidate.superblock().event));
     for mut candidate in stale {
@@ -311,7 +313,7 @@ pub fn decide_members(candidates: Vec<Candidate>, damaged: &[String]) -> Result<
             members[role] = Some(candidate);
         }
     }
-    Ok(Found { superblock, members, notes, zones, burned, sequence, floor, returned })
+    Ok(Found { superblock, members, notes, zones, burned, holes, sequence, floor, returned })
 }
 
 impl Candidate {
@@ -335,9 +337,9 @@ impl Candidate {
 fn replay<'a>(
     members: impl Iterator<Item = &'a Candidate> + Clone,
     count: u32,
-) -> (Vec<ZoneRecord>, Vec<Burned>) {
+) -> (Vec<ZoneRecord>, Vec<Burned>, HoleMap) {
     let mut zones = vec![ZoneRecord::default(); count as usize];
-    let mut burned = Vec::new();
+    let (mut burned, mut holes) = (Vec::new(), HoleMap::default());
     let mut base = 0;
     let mut changes = BTreeMap::new();
     for (record, sequence) in members.flat_map(|c| &c.log.records) {
@@ -346,6 +348,8 @@ fn replay<'a>(
                 base = *sequence;
                 zones.clone_from(&checkpoint.zones);
                 burned.clone_from(&checkpoint.burned);
+                holes = HoleMap::default();
+                checkpoint.holes.iter().for_each(|hole| holes.add(*hole));
             }
             Record::Checkpoint(_) => {}
             _ => {
@@ -359,9 +363,14 @@ fn replay<'a>(
         if let Record::Rebuilt { zone, members, .. } = record {
             burned.retain(|b: &Burned| b.zone != *zone || members & (1 << b.member) == 0);
         }
+        if let Record::Holes(part) = record {
+            holes.set(part.clone());
+        }
     }
-    burned.retain(|b| zones.get(b.zone as usize).is_some_and(|zone| zone.epoch == b.epoch));
-    (zones, burned)
+    let is_present = |zone: u32, epoch: u64| zones.get(zone as usize).is_some_and(|z| z.epoch == epoch);
+    burned.retain(|b| is_present(b.zone, b.epoch));
+    holes.retain(is_present);
+    (zones, burned, holes)
 }
 
 fn apply(zones: &mut [ZoneRecord], record: &Record, sequence: u64) {
@@ -391,6 +400,11 @@ fn apply(zones: &mut [ZoneRecord], record: &Record, sequence: u64) {
         Record::Decided { zone, epoch } => {
             if let Some(zone) = zones.get_mut(zone as usize).filter(|z| z.epoch == epoch) {
                 zone.waits = 0;
+            }
+        }
+        Record::Lacks(Lacks { zone, epoch, members }) => {
+            if let Some(zone) = zones.get_mut(zone as usize).filter(|z| z.epoch == epoch) {
+                zone.lost |= members;
             }
         }
         _ => {}
@@ -716,7 +730,7 @@ impl Core {
         at: u64,
         evidence: &Evidence,
     ) -> Option<Buf> {
-        evidence.wp_blocks[member]?;
+        evidence.wp_blocks[member].filter(|_| !self.has_hole(zone, member, at..at + 1))?;
         let lba = Lba(self.start(member, zone).0 + at);
         let done = self.submit(member, Command::read(lba, Buf::zeroed(BLOCK))).await;
         done.result.is_ok().then_some(done.data)
@@ -768,6 +782,7 @@ impl Core {
                 self.read_block(zone, member, row * layout.chunk_blocks + block, evidence).await
             }
             Place::MetaLog => {
+                evidence.wp_blocks[member]?;
                 let log = self.members[member].log.borrow().clone()?;
                 let live = log.live.borrow();
                 live.parity.get(zone.0, epoch, stripe, chunks - 1, block).cloned()
@@ -777,19 +792,23 @@ impl Core {
 
     /// Carries a verdict out. The zone's table entry is set by the caller.
     pub async fn repair(self: &Rc<Self>, zone: ZoneIndex, verdict: Verdict) -> Result<(), ArrayError> {
-        let failed = |error: crate::device::DeviceError| ArrayError(format!("zone {}: {error}", zone.0));
+        let done = |result: Result<(), DeviceError>| match result {
+            // Only this zone has failed, and says so.
+            Err(_) if !self.failed.get() => Ok(()),
+            result => result.map_err(|error| ArrayError(format!("zone {}: {error}", zone.0))),
+        };
         match verdict {
             Verdict::Empty | Verdict::Full | Verdict::Offline(_) => Ok(()),
             Verdict::Reset => {
                 let dead = self.reset_members(&[zone.0]).await;
                 self.membership_settled().await;
                 let epoch = self.zones.borrow()[zone.0 as usize].epoch;
-                self.finish_reset(zone.0..zone.0 + 1, epoch, &dead).await.map_err(failed)
+                done(self.finish_reset(zone.0..zone.0 + 1, epoch, &dead).await)
             }
-            Verdict::Finish(None) => self.finish_members(zone, None).await.map_err(failed),
+            Verdict::Finish(None) => done(self.finish_members(zone, None).await),
             Verdict::Finish(Some(tail)) => {
                 let running = self.go_on(zone, tail).await;
-                self.finish_members(zone, Some(&running)).await.map_err(failed)?;
+                done(self.finish_members(zone, Some(&running)).await)?;
                 self.forget_logged(zone, u64::MAX);
                 Ok(())
             }
@@ -801,7 +820,7 @@ impl Core {
                 }
                 self.running.borrow_mut().insert(zone.0, running.clone());
                 self.start_tasks(&running);
-                self.make_safe(&running, blocks).await.map_err(failed)
+                done(self.make_safe(&running, blocks).await)
             }
         }
     }
@@ -821,4 +840,19 @@ impl Core {
 /// Whether a block looks like one that was never written: drives fill these with one byte or another.
 fn is_uniform(block: &[u8]) -> bool {
     block.first().is_none_or(|first| block.iter().all(|byte| byte == first))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_lost_in_an_earlier_life_of_a_zone_is_not_lacking() {
+        let mut zones = vec![ZoneRecord { epoch: 7, lost: 1, ..ZoneRecord::default() }; 2];
+        for (epoch, lost) in [(6, 1), (7, 5)] {
+            apply(&mut zones, &Record::Lacks(Lacks { zone: 1, epoch, members: 4 }), 9);
+            assert_eq!((zones[0].lost, zones[1].lost), (1, lost));
+        }
+        apply(&mut zones, &Record::Lacks(Lacks { zone: 2, epoch: 7, members: 4 }), 9);
+    }
 }

@@ -216,13 +216,14 @@ impl Core {
         for member in Core::each(self.live(zone)) {
             if tail.revived & (1 << member) != 0 {
                 let zones = Zones::One(Core::physical(zone));
-                self.on_all(1 << member, "open zone", |_| Command::Open { zones, zrwa: true }).await;
+                let open = |_| Command::Open { zones, zrwa: true };
+                self.on_parts(zone, 1 << member, "open zone", open).await;
             }
             let pieces = || tail.held.iter().filter(|piece| piece.member == member);
             for Held { lba, data, oob, .. } in pieces() {
                 let (lba, data, oob) = (*lba, data.clone(), oob.clone());
                 let write = Command::Write { lba, data, oob, fua: false };
-                self.on_all(1 << member, "write", |_| write.clone()).await;
+                self.on_parts(zone, 1 << member, "write", |_| write.clone()).await;
             }
             if pieces().next().is_some() {
                 self.barrier(1 << member & self.live(zone)).await;

@@ -70,6 +70,8 @@ pub struct Flow {
     pub safe: u64,
     /// Somebody waits for everything below to be safe.
     pub wanted: u64,
+    /// The zone has failed, and a flush has told that something of it is not safe.
+    pub loss_told: bool,
     /// Everything below may be submitted: the window.
     pub limit: u64,
     /// Chunks that are settled: shown by write pointers or, with the policy `log`, safe; and each
@@ -207,7 +209,7 @@ impl Core {
             let limit = limit.saturating_sub(self.held_active.get() as usize);
             let open = self.running.borrow().values().filter(|z| z.flow.borrow().open).count();
             let room = limit == 0 || open < limit;
-            if self.failed.get() || (room && self.rebuilding.get() != Some(zone.index.0)) {
+            if self.has_failed(zone.index) || (room && self.rebuilding.get() != Some(zone.index.0)) {
                 break;
             }
             changed.await;
@@ -218,7 +220,8 @@ impl Core {
         }
         let (zones, zrwa) = (Zones::One(Core::physical(zone.index)), self.layout.policy.uses_zrwa());
         let zrwa = zrwa || self.log_step >= LogStep::Zrwa;
-        self.on_all(self.live(zone.index), "open zone", |_| Command::Open { zones, zrwa }).await;
+        let live = self.live(zone.index);
+        self.on_parts(zone.index, live, "open zone", |_| Command::Open { zones, zrwa }).await;
         if self.layout.policy == Policy::InPlace {
             self.begin_generation(&zone, 0).await;
         }
@@ -248,7 +251,7 @@ impl Core {
     fn pump(&self, zone: &Zone) {
         let mut flow = zone.flow.borrow_mut();
         let flow = &mut *flow;
-        if !flow.open || flow.opening || flow.paused > 0 {
+        if !flow.open || flow.opening || flow.paused > 0 || self.has_failed(zone.index) {
             return;
         }
         let mut submitted = false;
@@ -516,15 +519,15 @@ impl Core {
                 Reaped::Membership => self.membership_settled().await,
                 Reaped::Wait(sub) => {
                     let done = sub.completion.await;
-                    self.finish_sub(sub.seat, done);
+                    self.finish_sub(zone.index, sub.seat, done);
                 }
             }
         }
     }
 
-    fn finish_sub(&self, seat: Seat, done: Done) {
+    fn finish_sub(&self, zone: ZoneIndex, seat: Seat, done: Done) {
         if let Err(error) = done.result {
-            self.member_failed(seat, error, "write");
+            self.part_failed(zone, seat, error, "write");
         }
         self.give_back(done);
     }
@@ -553,7 +556,7 @@ impl Core {
                 let sub = if unordered { flow.subs.pop_back() } else { flow.subs.pop_front() };
                 let Some(mut sub) = sub else { continue };
                 match sub.completion.take() {
-                    Some(done) => self.finish_sub(sub.seat, done),
+                    Some(done) => self.finish_sub(zone.index, sub.seat, done),
                     None => break Reaped::Wait(sub),
                 }
                 continue;
@@ -597,7 +600,7 @@ impl Core {
             };
             let lba = Lba(self.geometry.start(zone).0 + start);
             let mut done = Done { data, lba, tail, ..Done::ok() };
-            if self.failed.get() {
+            if self.has_failed(zone) {
                 done.result = Err(Status::InternalError.into());
                 completer.complete(done);
             } else if (fua || !self.geometry.volatile_cache) && flow.safe < end {
@@ -625,7 +628,7 @@ impl Core {
     /// One round; `false` if there was nothing to do.
     async fn settle_once(&self, zone: &Zone) -> bool {
         let layout = &self.layout;
-        if self.failed.get() {
+        if self.has_failed(zone.index) {
             self.give_up(zone);
             return false;
         }
@@ -679,7 +682,7 @@ impl Core {
         !flow.frozen && (claim || (flow.wanted > flow.safe && flow.complete > flow.safe))
     }
 
-    /// The array has failed: nobody need wait any longer.
+    /// The zone has failed: nobody need wait any longer.
     fn give_up(&self, zone: &Zone) {
         let waiting: Vec<_> = zone.flow.borrow_mut().waiting.drain(..).collect();
         for (_, completer, done) in waiting {
@@ -691,6 +694,10 @@ impl Core {
 
     /// Writes down what a round of settling has reached, and lets go who waited for it.
     pub fn settled(&self, zone: &Zone, chunks: u64, safe: u64, full: bool) {
+        if self.has_failed(zone.index) {
+            zone.flow.borrow_mut().settling = false;
+            return self.give_up(zone);
+        }
         {
             let mut flow = zone.flow.borrow_mut();
             let flow = &mut *flow;
@@ -699,14 +706,11 @@ impl Core {
             flow.safe = flow.safe.max(safe);
             flow.limit = self.window(flow, self.live(zone.index));
             while flow.waiting.front().is_some_and(|w| w.0 <= flow.safe) {
-                if let Some((_, completer, mut done)) = flow.waiting.pop_front() {
-                    if self.failed.get() {
-                        done.result = Err(Status::InternalError.into());
-                    }
+                if let Some((_, completer, done)) = flow.waiting.pop_front() {
                     completer.complete(done);
                 }
             }
-            flow.ended |= full && !self.failed.get();
+            flow.ended |= full;
         }
         if full {
             self.end_zone(zone);
@@ -761,7 +765,7 @@ impl Core {
     /// Moves write pointers, round by round, so that they say `chunks` (§4.4).
     async fn claim(&self, zone: &Zone, chunks: u64) {
         self.barrier(self.live(zone.index)).await;
-        while !self.failed.get() {
+        while !self.has_failed(zone.index) {
             let (live, positions) = (self.live(zone.index), zone.flow.borrow().positions);
             let round = match self.canary {
                 Some(Canary::LaggardOrder) => zrwa::laggard_round(&self.layout, live, &positions, chunks)
@@ -792,7 +796,7 @@ impl Core {
             let Some((seat, completion)) = zone.flow.borrow_mut().moves.pop_front() else { break };
             match completion.await.result {
                 Ok(()) => zone.flow.borrow_mut().positions[seat.member] = targets[seat.member],
-                Err(error) => self.member_failed(seat, error, "ZRWA flush"),
+                Err(error) => self.part_failed(zone.index, seat, error, "ZRWA flush"),
             }
         }
     }
@@ -827,7 +831,7 @@ impl Core {
         }
         for (seat, completion) in pending {
             if let Err(error) = completion.await.result {
-                self.member_failed(seat, error, "tail log");
+                self.part_failed(zone.index, seat, error, "tail log");
             }
         }
     }
@@ -842,7 +846,7 @@ impl Core {
         let short = Core::each(self.live(zone.index))
             .filter(|m| aggregated || larger(*m))
             .fold(0, |mask, m| mask | 1 << m);
-        self.on_all(short, "finish zone", |_| Command::Finish { zones }).await;
+        self.on_parts(zone.index, short, "finish zone", |_| Command::Finish { zones }).await;
         self.clear_lost(zone.index).await;
     }
 
@@ -872,7 +876,7 @@ impl Core {
             {
                 let flow = zone.flow.borrow();
                 let busy = flow.opening || flow.settling || !flow.flights.is_empty();
-                let quiet = !busy && !self.unsettled(&flow);
+                let quiet = !busy && (self.has_failed(zone.index) || !self.unsettled(&flow));
                 if quiet || flow.ended || (self.failed.get() && flow.flights.is_empty()) {
                     return;
                 }
@@ -906,7 +910,7 @@ impl Core {
                     return Ok(());
                 }
             }
-            if self.failed.get() {
+            if self.has_failed(zone.index) {
                 return Err(Status::InternalError.into());
             }
             zone.completed.open();

@@ -289,9 +289,10 @@ pub fn replace(output: Output, mut args: Vec<PathBuf>, yes: bool) -> Result<u8> 
     };
     output.print(&rebuilt, |rebuilt| {
         let (size, role) = (show(rebuilt.rebuilt_bytes), rebuilt.role.unwrap_or_default());
-        format!("{} is member {role} of '{}' now; {size} rebuilt\n", new.display(), rebuilt.array)
+        let done = format!("{} is member {role} of '{}' now; {size} rebuilt\n", new.display(), rebuilt.array);
+        done + &rebuilt.losses()
     })?;
-    Ok(HEALTHY)
+    Ok(if rebuilt.is_whole() { HEALTHY } else { DEGRADED })
 }
 
 /// As [`replace`], where nobody runs the array.
@@ -311,9 +312,9 @@ fn replace_here(
     }
     let session = found.assemble()?;
     session.wait(repair::attach(&session.array, role, drive.drive(), &|note| output.note(note)))??;
-    let rebuilt_bytes = run_rebuild(output, &session)?;
+    let done = run_rebuild(output, &session)?;
     let drive = Some(new.display().to_string());
-    Ok(Rebuilt { array: session.array.status().name, role: Some(role as u32), drive, rebuilt_bytes })
+    Ok(Rebuilt::of(session.array.status().name, Some(role as u32), drive, &done))
 }
 
 /// Opens the drive at `path`, or takes it from those of the array if it is one of them that the
@@ -335,9 +336,10 @@ pub fn rebuild(output: Output, name: &ArrayName) -> Result<u8> {
         None => rebuild_here(output, name)?,
     };
     output.print(&rebuilt, |rebuilt| {
-        format!("{} rebuilt; every member is in sync\n", show(rebuilt.rebuilt_bytes))
+        let sync = if rebuilt.left_out.is_empty() { "; every member is in sync" } else { "" };
+        format!("{} rebuilt{sync}\n", show(rebuilt.rebuilt_bytes)) + &rebuilt.losses()
     })?;
-    Ok(HEALTHY)
+    Ok(if rebuilt.is_whole() { HEALTHY } else { DEGRADED })
 }
 
 /// As [`rebuild`], where nobody runs the array.
@@ -347,11 +349,11 @@ fn rebuild_here(output: Output, name: &ArrayName) -> Result<Rebuilt> {
     if let Some(role) = status.members.iter().position(|member| member.state == MemberState::Out) {
         bail!("member {role} is out; give the array a drive with: zoneraid replace {name} {role} NEW");
     }
-    let rebuilt_bytes = run_rebuild(output, &session)?;
-    Ok(Rebuilt { array: status.name, role: None, drive: None, rebuilt_bytes })
+    let done = run_rebuild(output, &session)?;
+    Ok(Rebuilt::of(status.name, None, None, &done))
 }
 
-fn run_rebuild(output: Output, session: &Session) -> Result<u64> {
+fn run_rebuild(output: Output, session: &Session) -> Result<engine::array::Rebuilt> {
     let bar = output.bar("rebuild", 0);
     let progress = |progress: engine::array::Progress| {
         bar.set_length(progress.total_bytes);

@@ -8,7 +8,7 @@ use crate::{
 };
 use anyhow::{Result, anyhow, bail, ensure};
 use engine::{
-    array::{MemberState, Progress},
+    array::{self, MemberState, Progress},
     runtime::Gate,
 };
 use std::{
@@ -25,7 +25,7 @@ const PROGRESS_EVERY: Duration = Duration::from_millis(200);
 #[derive(Default)]
 pub struct Rebuilder {
     running: Cell<Option<(Instant, Progress)>>,
-    last: RefCell<Option<Result<u64, String>>>,
+    last: RefCell<Option<Result<array::Rebuilt, String>>>,
     changed: Gate,
     /// Whether there may be more to rebuild than when the rebuild began.
     again: Cell<bool>,
@@ -85,7 +85,11 @@ impl Daemon {
                 .map_err(|error| error.to_string());
             let name = daemon.array.status().name;
             match &result {
-                Ok(bytes) => log(&format!("'{name}': {} rebuilt", show(*bytes))),
+                Ok(done) => {
+                    log(&format!("'{name}': {} rebuilt", show(done.bytes)));
+                    let losses = Rebuilt::of(name.clone(), None, None, done).losses();
+                    losses.lines().for_each(|loss| log(&format!("'{name}': {loss}")));
+                }
                 Err(error) => log(&format!("'{name}': the rebuild stopped: {error}")),
             }
             rebuilder.running.set(None);
@@ -98,8 +102,8 @@ impl Daemon {
         });
     }
 
-    /// Waits for the end of the rebuild, and tells the client how far it is. Gives the bytes rebuilt.
-    async fn watch_rebuild(&self, connection: &Connection) -> Result<u64> {
+    /// Waits for the end of the rebuild, and tells the client how far it is. Gives what it came to.
+    async fn watch_rebuild(&self, connection: &Connection) -> Result<array::Rebuilt> {
         let mut told: Option<Instant> = None;
         while let Some(progress) = self.rebuilder.progress() {
             let changed = self.rebuilder.changed.wait();
@@ -110,9 +114,9 @@ impl Daemon {
             changed.await;
         }
         match &*self.rebuilder.last.borrow() {
-            Some(Ok(bytes)) => Ok(*bytes),
+            Some(Ok(done)) => Ok(done.clone()),
             Some(Err(error)) => Err(anyhow!("the rebuild stopped: {error}")),
-            None => Ok(0),
+            None => Ok(array::Rebuilt::default()),
         }
     }
 
@@ -124,8 +128,8 @@ impl Daemon {
         }
         *self.rebuilder.last.borrow_mut() = None;
         self.start_rebuild();
-        let rebuilt_bytes = self.watch_rebuild(connection).await?;
-        Ok(Rebuilt { array: status.name, role: None, drive: None, rebuilt_bytes })
+        let done = self.watch_rebuild(connection).await?;
+        Ok(Rebuilt::of(status.name, None, None, &done))
     }
 
     pub async fn replace(
@@ -158,8 +162,8 @@ impl Daemon {
         for note in notes.take() {
             connection.send(Answer::Note(note)).await?;
         }
-        let rebuilt_bytes = self.watch_rebuild(connection).await?;
+        let done = self.watch_rebuild(connection).await?;
         let drive = Some(path.display().to_string());
-        Ok(Rebuilt { array: name, role: Some(role as u32), drive, rebuilt_bytes })
+        Ok(Rebuilt::of(name, Some(role as u32), drive, &done))
     }
 }

@@ -273,7 +273,7 @@ impl Story {
         };
         let rebuilt = self.wait(array.rebuild(&progress));
         bar.finish_and_clear();
-        self.report.rebuilt_bytes = rebuilt??;
+        self.report.rebuilt_bytes = rebuilt??.bytes;
         let flash = self.rig.flash_bytes() as f64;
         self.report.flash_write_amplification = (self.total > 0).then(|| flash / self.total as f64);
         self.say("rebuilt", &format!("{} on a blank drive {lost}", show(self.report.rebuilt_bytes)))

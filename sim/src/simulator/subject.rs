@@ -128,7 +128,14 @@ impl Subject for Array {
 
     fn rebuild(&self) -> Work<u64> {
         let array = self.clone();
-        Box::pin(async move { Array::rebuild(&array, &|_| ()).await.map_err(|e| e.to_string()) })
+        Box::pin(async move {
+            let rebuilt = Array::rebuild(&array, &|_| ()).await.map_err(|e| e.to_string())?;
+            match (rebuilt.left_out.first(), rebuilt.lost.first()) {
+                (Some(out), _) => Err(format!("zone {} of member {}: {}", out.zone, out.member, out.reason)),
+                (_, Some(lost)) => Err(format!("{lost:?}, though one drive alone was struck")),
+                (None, None) => Ok(rebuilt.bytes),
+            }
+        })
     }
 
     fn fail(&self, member: usize) -> Work<()> {

@@ -19,6 +19,8 @@ pub enum Act {
     Hold,
     /// It is not carried out, and its answer is an error.
     Fail,
+    /// It is not carried out, and the answer is that a block cannot be read.
+    Unreadable,
 }
 
 type Rule = Box<dyn Fn(usize, &Command) -> Act>;
@@ -48,6 +50,7 @@ impl ZonedDevice for RigDrive {
         match act {
             Act::Pass => Completion::ready(self.ssd.borrow_mut().execute(command)),
             Act::Fail => Completion::failed(Status::InternalError),
+            Act::Unreadable => Completion::failed(Status::UnrecoveredReadError),
             Act::Hold => {
                 let (completer, completion) = self.rig.slots.pair();
                 self.rig.held.borrow_mut().push((self.number, command, completer));

@@ -1,0 +1,706 @@
+//! Zones of single drives that go bad while the array is at work: the drive stays, and so does the array.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod support;
+
+use engine::{
+    array::{Array, Drive, LostBlocks, MemberState},
+    buf::{BLOCK, Buf},
+    device::{Command, Completion, Geometry, Status, ZonedDevice, Zones},
+    raid::policy::Policy,
+    runtime::Runtime,
+    zone::{Lba, ZoneIndex, ZoneState},
+};
+use sim::{
+    rng::Rng,
+    ssd::{Cut, Fault},
+};
+use std::{cell::Cell, collections::BTreeSet, rc::Rc};
+use support::{
+    array::{check, geometry, options, pattern, run, wp, write, write_command},
+    rig::{Act, Rig},
+};
+
+const CHUNK: u64 = 4;
+/// Blocks of a stripe of four members.
+const STRIPE: u64 = 3 * CHUNK;
+/// Metadata zones of a drive: those of the data come behind.
+const META: u32 = 2;
+
+struct Scene {
+    runtime: Runtime,
+    rig: Rc<Rig>,
+    drives: Vec<Drive>,
+    array: Array,
+    shape: Geometry,
+}
+
+impl Scene {
+    fn new(policy: Policy, zones: u32) -> Scene {
+        Scene::shaped(policy, geometry(zones + META, 240, 8))
+    }
+
+    fn shaped(policy: Policy, shape: Geometry) -> Scene {
+        let (runtime, rig) = (Runtime::new(), Rig::new());
+        let drives: Vec<_> = (0..4).map(|_| rig.drive(&shape)).collect();
+        let mut options = options(CHUNK);
+        options.policy = Some(policy);
+        let array = run(&runtime, Array::create(&runtime, options, drives.clone())).unwrap();
+        Scene { runtime, rig, drives, array, shape }
+    }
+
+    fn write(&self, zone: u32, at: u64, blocks: u64) {
+        let most = 96;
+        for from in (at..at + blocks).step_by(most) {
+            write(&self.runtime, &self.array, zone, from, (at + blocks - from).min(most as u64), true);
+        }
+    }
+
+    /// What comes of a write with FUA.
+    fn try_write(&self, zone: u32, at: u64, blocks: u64) -> Result<(), Status> {
+        let done = run(&self.runtime, self.array.submit(write_command(&self.array, zone, at, blocks, true)));
+        done.result.map_err(|error| Status::ALL.iter().copied().find(|s| error == (*s).into()).unwrap())
+    }
+
+    fn try_read(&self, zone: u32, at: u64, blocks: u64) -> Result<(), Status> {
+        let lba = self.array.geometry().start(ZoneIndex(zone)).0 + at;
+        let read = Command::read(Lba(lba), Buf::zeroed(blocks as usize * BLOCK));
+        let done = run(&self.runtime, self.array.submit(read));
+        if done.result.is_ok() {
+            assert!(done.data[..] == pattern(lba, blocks), "zone {zone} blocks {at} + {blocks}");
+        }
+        done.result.map_err(|error| Status::ALL.iter().copied().find(|s| error == (*s).into()).unwrap())
+    }
+
+    fn check(&self, zone: u32, tail: u64) {
+        check(&self.runtime, &self.array, zone, tail);
+    }
+
+    /// Reads the first `tail` blocks of a zone one by one; gives those that cannot be read.
+    fn unreadable(&self, zone: u32, tail: u64) -> Vec<u64> {
+        let result = |at| self.try_read(zone, at, 1);
+        let bad = (0..tail).filter(|at| match result(*at) {
+            Ok(()) => false,
+            Err(status) => {
+                assert_eq!(status, Status::UnrecoveredReadError);
+                true
+            }
+        });
+        bad.collect()
+    }
+
+    /// Rebuilds what is lacking; gives what is lost, by zone and block.
+    fn rebuild(&self) -> Vec<(u32, u64)> {
+        let rebuilt = run(&self.runtime, self.array.rebuild(&|_| ())).unwrap();
+        assert_eq!(rebuilt.left_out, []);
+        let blocks = |lost: &LostBlocks| {
+            let zone = lost.zone;
+            (lost.from..lost.from + lost.blocks).map(move |at| (zone, at))
+        };
+        rebuilt.lost.iter().flat_map(blocks).collect()
+    }
+
+    fn states(&self) -> Vec<(MemberState, u32)> {
+        assert!(!self.array.status().failed);
+        self.array.status().members.iter().map(|m| (m.state, m.zones_to_rebuild)).collect()
+    }
+
+    fn state_of(&self, zone: u32) -> ZoneState {
+        wp(&self.runtime, &self.array, zone).0
+    }
+
+    fn reset(&self, zone: u32) -> Result<(), Status> {
+        let done =
+            run(&self.runtime, self.array.submit(Command::Reset { zones: Zones::One(ZoneIndex(zone)) }));
+        done.result.map_err(|error| Status::ALL.iter().copied().find(|s| error == (*s).into()).unwrap())
+    }
+
+    fn flush(&self) -> Result<(), Status> {
+        let done = run(&self.runtime, self.array.submit(Command::Flush));
+        done.result.map_err(|error| Status::ALL.iter().copied().find(|s| error == (*s).into()).unwrap())
+    }
+
+    /// Cuts the power, and finds the array again without the drives in `missing`.
+    fn cut(&mut self, missing: &[usize]) {
+        self.runtime.clear();
+        self.rig.cut_power(&mut Rng::new(1), |_| Cut { cache_lost: true, zrwa_lost: false });
+        let there = self.drives.iter().enumerate().filter(|(m, _)| !missing.contains(m));
+        let there = there.map(|(_, drive)| drive.clone()).collect();
+        self.array = run(&self.runtime, Array::assemble(&self.runtime, there)).unwrap();
+    }
+
+    /// Puts a blank drive in the place of a member, which is not rebuilt yet.
+    fn replace(&mut self, member: usize) {
+        if self.array.status().members[member].state != MemberState::Out {
+            run(&self.runtime, self.array.fail(member)).unwrap();
+        }
+        let drive = self.rig.drive(&self.shape);
+        run(&self.runtime, self.array.attach(member, drive.clone())).unwrap();
+        self.drives[member] = drive;
+    }
+
+    /// From now on the drive with number `drive` does not answer.
+    fn vanish(&self, drive: usize) {
+        self.rig.damage(drive, Fault::Vanish);
+    }
+
+    /// A write that is on its way.
+    fn start(&self, zone: u32, at: u64, blocks: u64) -> Completion {
+        let pending = self.array.submit(write_command(&self.array, zone, at, blocks, true));
+        self.runtime.run();
+        pending
+    }
+}
+
+/// The physical zone of a member that holds `zone`.
+fn part(zone: u32) -> ZoneIndex {
+    ZoneIndex(zone + META)
+}
+
+const ACTIVE: (MemberState, u32) = (MemberState::Active, 0);
+const LACKS_ONE: (MemberState, u32) = (MemberState::Rebuilding, 1);
+
+#[test]
+fn two_drives_with_a_dead_zone_each_lose_nothing_and_only_their_redundancy_there() {
+    for policy in Policy::ALL {
+        for fault in [Fault::ReadOnly, Fault::Offline, Fault::WriteFault] {
+            let mut scene = Scene::new(policy, 4);
+            (0..4).for_each(|zone| scene.write(zone, 0, 30));
+            scene.rig.damage(1, fault(part(0)));
+            scene.write(0, 30, 40);
+            assert_eq!(scene.states(), [ACTIVE, LACKS_ONE, ACTIVE, ACTIVE], "{policy:?}");
+            scene.rig.damage(2, fault(part(1)));
+            scene.write(1, 30, 40);
+            assert_eq!(scene.states(), [ACTIVE, LACKS_ONE, LACKS_ONE, ACTIVE], "{policy:?}");
+            let tails = [70, 70, 30, 30];
+            for _ in 0..2 {
+                (0..4).for_each(|zone| scene.check(zone, tails[zone as usize]));
+                scene.cut(&[]);
+                assert_eq!(scene.states(), [ACTIVE, LACKS_ONE, LACKS_ONE, ACTIVE], "{policy:?}");
+            }
+            // Others hold what these lack: they cannot be spared.
+            for member in 0..4 {
+                assert!(run(&scene.runtime, scene.array.fail(member)).is_err());
+            }
+            // But where nothing is lacking a member may still be lost.
+            scene.vanish(3);
+            scene.write(2, 30, 20);
+            assert_eq!(scene.state_of(0), ZoneState::ReadOnly);
+            assert_eq!(scene.try_write(0, 70, 1), Err(Status::ZoneIsReadOnly));
+            assert_eq!(scene.state_of(2), ZoneState::ImplicitlyOpen);
+            scene.check(2, 50);
+            scene.check(3, 30);
+        }
+    }
+}
+
+#[test]
+fn nothing_is_answered_before_all_know_which_part_is_lost() {
+    for policy in Policy::ALL {
+        for released in [false, true] {
+            let mut scene = Scene::new(policy, 4);
+            scene.write(0, 0, 30);
+            scene.rig.damage(1, Fault::WriteFault(part(0)));
+            // Everything that is logged from now on is held back.
+            let logged = scene.shape.start(ZoneIndex(META));
+            scene.rig.rule(move |_, command| match command {
+                Command::Write { lba, .. } if *lba < logged => Act::Hold,
+                _ => Act::Pass,
+            });
+            let mut pending = scene.start(0, 30, STRIPE);
+            for _ in 0..20 {
+                assert!(pending.take().is_none(), "{policy:?}");
+                if !released {
+                    break;
+                }
+                // All but what the last member logs.
+                scene.rig.release(|_, _| true);
+                scene.runtime.run();
+                if let Some(done) = pending.take() {
+                    assert_eq!(done.result, Ok(()));
+                    break;
+                }
+            }
+            scene.cut(&[]);
+            let (_, tail) = wp(&scene.runtime, &scene.array, 0);
+            assert!(tail >= if released { 30 + STRIPE } else { 30 }, "{policy:?}: {tail}");
+            scene.check(0, tail);
+            let lacks = if released { LACKS_ONE } else { scene.states()[1] };
+            assert_eq!(scene.states(), [ACTIVE, lacks, ACTIVE, ACTIVE]);
+        }
+    }
+}
+
+#[test]
+fn a_part_that_is_lost_while_another_is_written_down_is_written_down_too_and_before_it_is_rebuilt() {
+    for (policy, rebuild) in Policy::ALL.into_iter().flat_map(|policy| [(policy, false), (policy, true)]) {
+        let mut scene = Scene::new(policy, 4);
+        (0..2).for_each(|zone| scene.write(zone, 0, 30));
+        scene.rig.damage(1, Fault::WriteFault(part(0)));
+        scene.rig.damage(1, Fault::WriteFault(part(1)));
+        let logged = scene.shape.start(ZoneIndex(META));
+        scene.rig.rule(move |_, command| match command {
+            Command::Write { lba, .. } if *lba < logged => Act::Hold,
+            _ => Act::Pass,
+        });
+        let pending = [1, 0].map(|zone| scene.start(zone, 30, STRIPE));
+        let rebuilt = Rc::new(Cell::new(false));
+        if rebuild {
+            let (array, told) = (scene.array.clone(), rebuilt.clone());
+            scene.runtime.spawn(async move { told.set(array.rebuild(&|_| ()).await.is_ok()) });
+            scene.runtime.run();
+        }
+        for _ in 0..100 {
+            scene.rig.release(|_, _| true);
+            scene.runtime.run();
+        }
+        for completion in pending {
+            assert_eq!(run(&scene.runtime, completion).result, Ok(()));
+        }
+        assert_eq!(rebuilt.get(), rebuild);
+        let state = if rebuild { ACTIVE } else { (MemberState::Rebuilding, 2) };
+        for _ in 0..2 {
+            assert_eq!(scene.states(), [ACTIVE, state, ACTIVE, ACTIVE], "{policy:?}");
+            (0..2).for_each(|zone| scene.check(zone, 30 + STRIPE));
+            scene.cut(&[]);
+        }
+    }
+}
+
+#[test]
+fn a_power_cut_at_every_step_between_an_error_and_its_record_loses_nothing() {
+    for policy in Policy::ALL {
+        for steps in 0..40 {
+            let mut scene = Scene::new(policy, 4);
+            scene.write(0, 0, 29);
+            scene.rig.damage(1, Fault::WriteFault(part(0)));
+            let left = Rc::new(Cell::new(steps));
+            let counted = left.clone();
+            scene.rig.rule(move |_, command| match command {
+                Command::Read { .. } | Command::Report { .. } => Act::Pass,
+                _ if counted.get() == 0 => Act::Hold,
+                _ => {
+                    counted.set(counted.get() - 1);
+                    Act::Pass
+                }
+            });
+            let mut pending = scene.start(0, 29, 2 * STRIPE);
+            let answered = pending.take().map(|done| done.result);
+            let promised = if answered.is_some() { 29 + 2 * STRIPE } else { 29 };
+            for missing in [vec![], vec![1]] {
+                scene.cut(&missing);
+                let (_, tail) = wp(&scene.runtime, &scene.array, 0);
+                assert!((promised..=29 + 2 * STRIPE).contains(&tail), "{policy:?} {steps}: {tail}");
+                scene.check(0, tail);
+            }
+            if left.get() > 0 {
+                assert_eq!(answered, Some(Ok(())));
+                break;
+            }
+            assert!(steps < 39, "{policy:?} never ends");
+        }
+    }
+}
+
+#[test]
+fn two_dead_parts_of_one_zone_fail_that_zone_alone() {
+    for policy in Policy::ALL {
+        let scene = Scene::new(policy, 4);
+        (0..3).for_each(|zone| scene.write(zone, 0, 5 * STRIPE));
+        scene.rig.damage(1, Fault::ReadOnly(part(0)));
+        scene.write(0, 5 * STRIPE, 7);
+        scene.rig.damage(2, Fault::ReadOnly(part(0)));
+        // Several, of which some wait behind the one that fails.
+        let pending: Vec<_> = [7, 8, 9, 10].map(|at| scene.start(0, 5 * STRIPE + at, 1)).into();
+        for completion in pending {
+            assert!(run(&scene.runtime, completion).result.is_err(), "{policy:?}");
+        }
+        assert_eq!(scene.states(), [ACTIVE, LACKS_ONE, LACKS_ONE, ACTIVE]);
+        assert_eq!(scene.state_of(0), ZoneState::ReadOnly);
+        assert_eq!(scene.try_write(0, 5 * STRIPE + 11, 1), Err(Status::ZoneIsReadOnly));
+        let finish = Command::Finish { zones: Zones::One(ZoneIndex(0)) };
+        assert!(run(&scene.runtime, scene.array.submit(finish)).result.is_err());
+        // What lies on the other members can be read, and nothing is made up.
+        let read: Vec<bool> = (0..5 * STRIPE).map(|at| scene.try_read(0, at, 1).is_ok()).collect();
+        assert_eq!(read.iter().filter(|ok| **ok).count(), 28, "{policy:?} {read:?}");
+        // The others work on, and so does the flush of what is in them.
+        scene.write(1, 5 * STRIPE, 50);
+        let plain = write_command(&scene.array, 2, 5 * STRIPE, 9, false);
+        assert_eq!(run(&scene.runtime, scene.array.submit(plain)).result, Ok(()));
+        scene.flush().ok();
+        assert_eq!(scene.flush(), Ok(()), "{policy:?}");
+        scene.check(1, 5 * STRIPE + 50);
+        scene.check(2, 5 * STRIPE + 9);
+        // A reset tries both parts again.
+        assert_eq!(scene.reset(0), Err(Status::InvalidZoneStateTransition));
+        assert_eq!(scene.state_of(0), ZoneState::ReadOnly);
+    }
+}
+
+#[test]
+fn a_flush_says_once_that_something_completed_is_not_safe_any_more() {
+    // With this policy a completed write need not be safe.
+    let scene = Scene::new(Policy::Zrwa, 4);
+    scene.write(0, 0, 7);
+    let plain = write_command(&scene.array, 0, 7, 1, false);
+    assert_eq!(run(&scene.runtime, scene.array.submit(plain)).result, Ok(()));
+    scene.rig.damage(1, Fault::Offline(part(0)));
+    scene.check(0, 8);
+    assert_eq!(scene.states()[1], LACKS_ONE);
+    scene.rig.damage(2, Fault::Offline(part(0)));
+    assert_eq!(scene.try_write(0, 8, 1), Err(Status::InternalError));
+    assert_eq!(scene.state_of(0), ZoneState::ReadOnly);
+    assert_eq!(scene.flush(), Err(Status::InternalError));
+    assert_eq!(scene.flush(), Ok(()));
+}
+
+#[test]
+fn a_reset_gives_a_part_another_chance() {
+    for policy in Policy::ALL {
+        let mut scene = Scene::new(policy, 4);
+        scene.write(0, 0, 30);
+        scene.rig.damage(1, Fault::WriteFault(part(0)));
+        scene.rig.damage(2, Fault::ReadOnly(part(1)));
+        scene.write(0, 30, STRIPE);
+        scene.write(1, 0, STRIPE);
+        assert_eq!(scene.states(), [ACTIVE, LACKS_ONE, LACKS_ONE, ACTIVE]);
+        assert_eq!((scene.reset(0), scene.reset(1)), (Ok(()), Ok(())));
+        assert_eq!(scene.states(), [ACTIVE, ACTIVE, LACKS_ONE, ACTIVE]);
+        scene.write(0, 0, 50);
+        scene.write(1, 0, 50);
+        scene.cut(&[]);
+        assert_eq!(scene.states(), [ACTIVE, ACTIVE, LACKS_ONE, ACTIVE]);
+        scene.check(1, 50);
+        scene.vanish(3);
+        scene.check(0, 50);
+    }
+}
+
+#[test]
+fn a_rebuild_leaves_dead_zones_out_and_goes_on_with_the_others() {
+    for policy in Policy::ALL {
+        let mut scene = Scene::new(policy, 4);
+        (0..4).for_each(|zone| scene.write(zone, 0, 100));
+        scene.rig.damage(1, Fault::ReadOnly(part(0)));
+        for zone in 1..3 {
+            scene.rig.damage(1, Fault::WriteFault(part(zone)));
+        }
+        (0..3).for_each(|zone| scene.write(zone, 100, STRIPE));
+        assert_eq!(scene.states()[1], (MemberState::Rebuilding, 3));
+        let rebuilt = run(&scene.runtime, scene.array.rebuild(&|_| ())).unwrap();
+        let left_out: Vec<_> = rebuilt.left_out.iter().map(|l| (l.zone, l.member)).collect();
+        assert_eq!((left_out, rebuilt.bytes > 0), (vec![(0, 1)], true), "{policy:?}");
+        assert!(rebuilt.left_out[0].reason.contains("Invalid Zone State Transition"), "{rebuilt:?}");
+        assert_eq!(scene.states(), [ACTIVE, LACKS_ONE, ACTIVE, ACTIVE], "{policy:?}");
+        scene.cut(&[]);
+        assert_eq!(scene.states(), [ACTIVE, LACKS_ONE, ACTIVE, ACTIVE], "{policy:?}");
+        scene.check(0, 100 + STRIPE);
+        scene.replace(1);
+        assert_eq!(run(&scene.runtime, scene.array.rebuild(&|_| ())).unwrap().left_out, []);
+        assert_eq!(scene.states(), [ACTIVE; 4], "{policy:?}");
+        scene.cut(&[2]);
+        (0..3).for_each(|zone| scene.check(zone, 100 + STRIPE));
+        scene.check(3, 100);
+    }
+}
+
+#[test]
+fn a_rebuild_waits_for_what_the_part_was_told_before_it_was_lost() {
+    for policy in [Policy::Zrwa, Policy::InPlace] {
+        let mut scene = Scene::new(policy, 4);
+        scene.write(0, 0, STRIPE);
+        scene.rig.damage(1, Fault::WriteFault(part(0)));
+        let (begin, end) = (scene.shape.start(part(0)), scene.shape.start(part(1)));
+        let reset = Rc::new(Cell::new(false));
+        let seen = reset.clone();
+        scene.rig.rule(move |drive, command| match command {
+            Command::Write { lba, .. } if drive == 1 && (begin..end).contains(lba) => Act::Hold,
+            Command::Reset { zones } if drive == 1 && *zones == Zones::One(part(0)) => {
+                seen.set(true);
+                Act::Pass
+            }
+            _ => Act::Pass,
+        });
+        // Four chunks on every member.
+        let pending = [0, 1, 2, 3].map(|i| scene.start(0, STRIPE + i * STRIPE, STRIPE));
+        assert!(scene.rig.held() > 1, "{policy:?}");
+        // The first one fails; the others are on their way yet.
+        assert_eq!(scene.rig.release(|position, _| position == 0), 1);
+        scene.runtime.run();
+        assert_eq!(scene.states()[1], LACKS_ONE);
+        let (array, rebuilt) = (scene.array.clone(), Rc::new(Cell::new(false)));
+        let told = rebuilt.clone();
+        scene
+            .runtime
+            .spawn(async move { told.set(array.rebuild(&|_| ()).await.unwrap().left_out.is_empty()) });
+        scene.runtime.run();
+        assert!(!reset.get() && !rebuilt.get(), "{policy:?}");
+        for _ in 0..100 {
+            scene.rig.release(|_, _| true);
+            scene.runtime.run();
+        }
+        assert!(reset.get() && rebuilt.get(), "{policy:?}");
+        for completion in pending {
+            assert_eq!(run(&scene.runtime, completion).result, Ok(()));
+        }
+        assert_eq!(scene.states(), [ACTIVE; 4]);
+        scene.cut(&[3]);
+        scene.check(0, 5 * STRIPE);
+    }
+}
+
+#[test]
+fn a_read_that_comes_late_does_not_see_what_is_written_anew() {
+    for policy in Policy::ALL {
+        for blocks in [CHUNK, 2 * CHUNK] {
+            let scene = Scene::new(policy, 4);
+            scene.write(0, 0, 2 * STRIPE);
+            let (begin, end) = (scene.shape.start(part(0)), scene.shape.start(part(1)));
+            let of_part = move |lba: &Lba| (begin..end).contains(lba);
+            scene.rig.rule(move |drive, command| match command {
+                Command::Read { lba, .. } if drive == 1 && of_part(lba) => Act::Hold,
+                _ => Act::Pass,
+            });
+            let lba = scene.array.geometry().start(ZoneIndex(0)).0 + CHUNK;
+            let read = Command::read(Lba(lba), Buf::zeroed(blocks as usize * BLOCK));
+            let pending = scene.array.submit(read);
+            scene.runtime.run();
+            scene.rig.damage(1, Fault::WriteFault(part(0)));
+            scene.write(0, 2 * STRIPE, STRIPE);
+            scene.rig.rule(move |drive, command| match command {
+                Command::Write { lba, .. } if drive == 1 && of_part(lba) => Act::Hold,
+                _ => Act::Pass,
+            });
+            let array = scene.array.clone();
+            scene.runtime.spawn(async move { _ = array.rebuild(&|_| ()).await });
+            scene.runtime.run();
+            // The part is empty now.
+            assert_eq!(scene.rig.release(|_, command| matches!(command, Command::Read { .. })), 1);
+            let done = run(&scene.runtime, pending);
+            assert_eq!(done.result, Ok(()));
+            assert!(done.data[..] == pattern(lba, blocks), "{policy:?}");
+        }
+    }
+}
+
+#[test]
+fn a_drive_that_loses_zone_after_zone_goes_out_if_it_can_be_spared() {
+    for spared in [true, false] {
+        let scene = Scene::new(Policy::Log, 20);
+        if !spared {
+            scene.rig.damage(2, Fault::WriteFault(part(19)));
+            scene.write(19, 0, STRIPE);
+        }
+        for zone in 0..17 {
+            assert_eq!(scene.array.status().members[1].state == MemberState::Active, zone == 0);
+            scene.rig.damage(1, Fault::WriteFault(part(zone)));
+            scene.write(zone, 0, 720);
+        }
+        let state = scene.array.status().members[1].state;
+        assert_eq!(state, if spared { MemberState::Out } else { MemberState::Rebuilding });
+        (0..17).for_each(|zone| scene.check(zone, 720));
+    }
+}
+
+/// What member 0 cannot read: a zone, and a block of its part of it.
+const BAD: [(u32, u64); 5] = [(0, 9), (1, 9), (1, 29), (2, 29), (3, 18)];
+/// How much is in the zones: one is full, one ends inside a chunk, one was finished there.
+const TAILS: [u64; 4] = [720, 7 * STRIPE + 7, 7 * STRIPE + 7, 100];
+/// What is lost with it when member 3 is rebuilt: of row 2 chunks 1 and 2, of row 7 chunks 0 and 1, and of
+/// row 4, where member 3 has the parity, chunk 0.
+const LOST: [(u32, u64); 9] =
+    [(0, 29), (0, 33), (1, 29), (1, 33), (1, 85), (1, 89), (2, 85), (2, 89), (3, 50)];
+
+/// An array with the zones of [`TAILS`].
+fn filled(policy: Policy) -> Scene {
+    let scene = Scene::new(policy, 4);
+    (0..4).for_each(|zone| scene.write(zone, 0, TAILS[zone as usize]));
+    let finish = Command::Finish { zones: Zones::One(ZoneIndex(2)) };
+    assert_eq!(run(&scene.runtime, scene.array.submit(finish)).result, Ok(()));
+    scene
+}
+
+impl Scene {
+    /// Fails reads of the blocks in [`BAD`] until the next power cut.
+    fn fail_reads(&self) {
+        let shape = self.shape.clone();
+        self.rig.rule(move |drive, command| match command {
+            Command::Read { lba, data, .. } if drive == 0 => {
+                let blocks = lba.0..lba.0 + data.blocks();
+                let bad = BAD.iter().any(|(zone, at)| blocks.contains(&(shape.start(part(*zone)).0 + at)));
+                if bad { Act::Unreadable } else { Act::Pass }
+            }
+            _ => Act::Pass,
+        });
+    }
+
+    /// Checks that just the blocks `lost` cannot be read.
+    fn check_lost(&self, lost: &[(u32, u64)], what: &str) {
+        for zone in 0..4 {
+            let own: Vec<_> = lost.iter().filter(|(z, _)| *z == zone).map(|(_, at)| *at).collect();
+            assert_eq!(self.unreadable(zone, TAILS[zone as usize]), own, "{what}: zone {zone}");
+            // What lies between them can be read at once.
+            let mut at = 0;
+            for end in own.into_iter().chain([TAILS[zone as usize]]) {
+                for from in (at..end).step_by(60) {
+                    assert_eq!(self.try_read(zone, from, 60.min(end - from)), Ok(()), "{what}: {from}");
+                }
+                at = end + 1;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_rebuild_gets_through_unreadable_blocks_and_loses_no_other() {
+    for policy in Policy::ALL {
+        let what = &format!("{policy:?}");
+        let mut scene = filled(policy);
+        for (zone, at) in BAD {
+            let lba = scene.shape.start(part(zone)).0 + at;
+            scene.rig.damage(0, Fault::Unreadable(Lba(lba)));
+        }
+        scene.replace(3);
+        assert_eq!(scene.rebuild(), LOST, "{what}");
+        assert_eq!(scene.states(), [ACTIVE; 4]);
+        for _ in 0..2 {
+            assert_eq!(scene.array.status().lost_blocks, BAD.len() as u64);
+            scene.check_lost(&LOST, what);
+            scene.cut(&[]);
+        }
+        // It goes on, and ends where it ended, also if another one is lost that does not hold what the tail
+        // needs; of that a block is lost where two cannot be read already.
+        let (other, more) = match policy {
+            Policy::InPlace => (1, vec![(3, 54)]),
+            Policy::Zrwa | Policy::Log => (2, vec![(0, 25), (1, 25), (3, 58)]),
+        };
+        scene.write(1, TAILS[1], 1);
+        scene.cut(&[other]);
+        assert_eq!(wp(&scene.runtime, &scene.array, 1).1, TAILS[1] + 1, "{what}");
+        let more: BTreeSet<_> = LOST.into_iter().chain(more).collect();
+        let more: Vec<_> = more.into_iter().collect();
+        scene.check_lost(&more, what);
+        let drive = scene.rig.drive(&scene.shape);
+        run(&scene.runtime, scene.array.attach(other, drive.clone())).unwrap();
+        scene.drives[other] = drive;
+        assert_eq!(scene.rebuild(), more, "{what}");
+        scene.cut(&[]);
+        scene.check_lost(&more, what);
+        // A reset forgets.
+        assert_eq!((scene.reset(0), scene.reset(1)), (Ok(()), Ok(())));
+        let left = scene.array.status().lost_blocks;
+        assert_eq!(left, 4);
+        scene.write(0, 0, TAILS[0]);
+        scene.write(1, 0, TAILS[1]);
+        for missing in [vec![], vec![0]] {
+            scene.cut(&missing);
+            assert_eq!(scene.array.status().lost_blocks, left);
+            assert_eq!(scene.unreadable(0, TAILS[0]), [], "{what}");
+            assert_eq!(scene.unreadable(1, TAILS[1]), [], "{what}");
+        }
+    }
+}
+
+#[test]
+fn what_was_lost_can_be_read_when_the_other_block_can_and_is_brought_back_by_the_next_rebuild() {
+    for policy in Policy::ALL {
+        let what = &format!("{policy:?}");
+        let mut scene = filled(policy);
+        scene.replace(3);
+        scene.fail_reads();
+        assert_eq!(scene.rebuild(), LOST, "{what}");
+        scene.cut(&[]);
+        assert_eq!(scene.array.status().lost_blocks, BAD.len() as u64);
+        scene.check_lost(&[], what);
+        // Nothing is decoded with a hole.
+        scene.cut(&[0]);
+        scene.check_lost(&LOST, what);
+        scene.cut(&[]);
+        assert_eq!(scene.states()[0].0, MemberState::Out);
+        let drive = scene.rig.drive(&scene.shape);
+        run(&scene.runtime, scene.array.attach(0, drive.clone())).unwrap();
+        scene.drives[0] = drive;
+        assert_eq!(scene.rebuild(), LOST, "{what}");
+
+        let mut scene = filled(policy);
+        scene.replace(3);
+        scene.fail_reads();
+        scene.rebuild();
+        scene.cut(&[]);
+        scene.replace(3);
+        assert_eq!(scene.rebuild(), [], "{what}");
+        scene.cut(&[1]);
+        assert_eq!(scene.array.status().lost_blocks, 0);
+        scene.check_lost(&[], what);
+    }
+}
+
+#[test]
+fn a_rebuild_through_unreadable_blocks_may_be_interrupted_anywhere() {
+    for policy in Policy::ALL {
+        // Where the tail is, a block that cannot be read beside a part that is not there is one too many for
+        // this policy, which tells the tail by what was written.
+        let possible =
+            |block: &&(u32, u64)| policy != Policy::InPlace || block.0 != 1 || block.1 < 4 * STRIPE;
+        let bad: Vec<_> = BAD.iter().filter(|(z, at)| possible(&&(*z, at * 3))).collect();
+        let expected: Vec<_> = LOST.iter().filter(possible).copied().collect();
+        let mut ended = false;
+        for steps in (0..).step_by(5).take_while(|steps| *steps < 1000) {
+            let mut scene = filled(policy);
+            for (zone, at) in &bad {
+                let lba = scene.shape.start(part(*zone)).0 + at;
+                scene.rig.damage(0, Fault::Unreadable(Lba(lba)));
+            }
+            scene.replace(3);
+            let left = Rc::new(Cell::new(steps));
+            let counted = left.clone();
+            scene.rig.rule(move |_, command| match command {
+                Command::Read { .. } | Command::Report { .. } => Act::Pass,
+                _ if counted.get() == 0 => Act::Hold,
+                _ => {
+                    counted.set(counted.get() - 1);
+                    Act::Pass
+                }
+            });
+            let array = scene.array.clone();
+            scene.runtime.spawn(async move { _ = array.rebuild(&|_| ()).await });
+            scene.runtime.run();
+            ended = left.get() > 0;
+            scene.cut(&[]);
+            let what = &format!("{policy:?} after {steps} steps");
+            scene.check_lost(&expected, what);
+            let lost = scene.rebuild();
+            assert!(lost.iter().all(|block| expected.contains(block)), "{what}");
+            assert_eq!(scene.states(), [ACTIVE; 4], "{what}");
+            assert_eq!(scene.array.status().lost_blocks, bad.len() as u64, "{what}");
+            scene.cut(&[]);
+            scene.check_lost(&expected, what);
+            if ended {
+                break;
+            }
+        }
+        assert!(ended, "{policy:?} never ends");
+    }
+}
+
+#[test]
+fn a_zone_with_more_holes_than_there_is_room_for_is_left_out() {
+    // A checkpoint takes 95 blocks, so there is room for 128 holes.
+    let mut scene = Scene::shaped(Policy::Zrwa, geometry(4 + META, 100, 8));
+    (0..4).for_each(|zone| scene.write(zone, 0, 25 * STRIPE));
+    for at in (0..100).step_by(2) {
+        for zone in 0..3 {
+            scene.rig.damage(1, Fault::Unreadable(Lba(scene.shape.start(part(zone)).0 + at)));
+        }
+    }
+    scene.replace(2);
+    let rebuilt = run(&scene.runtime, scene.array.rebuild(&|_| ())).unwrap();
+    assert!(rebuilt.left_out.len() == 1 && rebuilt.left_out[0].zone == 2, "{:?}", rebuilt.left_out);
+    assert!(rebuilt.left_out[0].reason.contains("more blocks are lost"), "{:?}", rebuilt.left_out);
+    assert!(rebuilt.lost.iter().all(|lost| lost.zone < 2));
+    scene.cut(&[]);
+    assert_eq!(scene.states(), [ACTIVE, ACTIVE, LACKS_ONE, ACTIVE]);
+    assert_eq!(scene.array.status().lost_blocks, 100);
+    scene.check(3, 25 * STRIPE);
+}
