@@ -431,7 +431,9 @@ impl MetaLog {
             if let Some(target) = data.as_mut() {
                 target.copy_from_slice(piece);
             }
-            let done = self.device.submit(Command::write(lba, data, durable)).await;
+            // A flush follows: FUA would put this block before those in front of it, and leave a gap.
+            let fua = durable && !geometry.volatile_cache;
+            let done = self.device.submit(Command::write(lba, data, fua)).await;
             core.pool.borrow_mut().give(done.data);
             done.result?;
         }
