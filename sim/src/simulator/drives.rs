@@ -168,7 +168,6 @@ impl World<'_> {
             let small = self.wire.geometry(bay).zones < (META_ZONES + 1) * aggregate;
             for zone in 0..if small { 0 } else { META_ZONES } {
                 let log = self.read_log(bay, aggregate, zone, member)?;
-                let log = log.filter(|log| log.superblock.aggregate == aggregate);
                 if log.as_ref().is_some_and(|l| newest.as_ref().is_none_or(|n| n.generation < l.generation)) {
                     newest = log;
                 }
@@ -201,6 +200,10 @@ impl World<'_> {
             }
             at += blocks;
             match (record, &mut log) {
+                // By another number of zones as one it may look like a log only as far as the first zone goes.
+                (Record::Checkpoint(checkpoint), None) if checkpoint.superblock.aggregate != aggregate => {
+                    return Ok(None);
+                }
                 (Record::Checkpoint(checkpoint), None) => {
                     let chunk = checkpoint.superblock.chunk_blocks as u64;
                     let burned = checkpoint.burned.iter().map(|burned| (burned.zone, burned.from..burned.to));

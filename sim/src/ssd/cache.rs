@@ -152,7 +152,9 @@ impl Cache {
         mut loss: Loss<'_>,
     ) -> io::Result<()> {
         let lost = |zone: &u32| only.is_none_or(|only| only.0 == *zone);
-        let mut records: Vec<_> = self.0.extract_if(.., |zone, _| lost(zone)).collect();
+        let all = std::mem::take(&mut self.0).into_iter();
+        let (mut records, kept): (Vec<_>, Vec<_>) = all.partition(|(zone, _)| lost(zone));
+        self.0 = kept.into_iter().collect();
         // Zones that have become full come last, when it is known how many zones are active.
         records.sort_by_key(|(zone, _)| !table.info(ZoneIndex(*zone)).state.is_active());
         for (zone, record) in records {
