@@ -151,3 +151,15 @@ fn cases_that_end_twice_find_what_a_recovery_leaves_behind() {
     assert!(findings.is_empty(), "{findings:?}");
     assert!(tried.power_cuts > 1000, "{tried:?}");
 }
+
+/// Each zone of each drive may lose its cache, or be the only one that keeps it.
+#[test]
+fn what_a_volatile_cache_loses_is_enumerated() {
+    let cases: Vec<_> =
+        Case::all().into_iter().filter(|case| case.volatile_cache && case.before.is_empty()).collect();
+    let kept: Vec<_> = cases.iter().map(|case| Case { volatile_cache: false, ..case.clone() }).collect();
+    let search = |cases: &[Case]| exhaustive::search(&ArrayMaker::default(), cases, 0, 2, &|_, _| ());
+    let ((tried, findings), (fewer, _)) = (search(&cases), search(&kept));
+    assert!(findings.is_empty(), "{findings:?}");
+    assert!(tried.power_cuts > 3 * fewer.power_cuts, "{tried:?}, {fewer:?}");
+}

@@ -241,6 +241,8 @@ impl Run {
             "failures": summary.failures.len(),
             "replay": replay,
             "seconds": seconds,
+            "judgements_per_second": counts.judgements as f64 / seconds.max(1e-9),
+            "seconds_by_policy": summary.seconds,
         });
         print_lines(&[serde_json::to_string_pretty(&value)?])
     }

@@ -12,7 +12,11 @@
 //! no deviations; instead, the power is cut before, with torn commands, after every event of a workload
 //! that comes first.
 //!
-//! Nothing is sampled, apart from the torn commands of the third fate and of the first of two ends.
+//! Where drives have volatile caches, a cut costs all that is in them alone, nothing of it, one zone of one
+//! drive of it, or all but one.
+//!
+//! Nothing is sampled, apart from the torn commands of the third fate and of the first of two ends, and
+//! what caches lose with these.
 
 use super::{
     runner::{catch_panics, quietly},
@@ -97,6 +101,7 @@ pub struct Point {
     pub end: End,
     pub lost: Option<usize>,
     pub fate: Fate,
+    pub cache: CacheFate,
 }
 
 /// What happens to the commands that were in flight at the cut.
@@ -108,6 +113,19 @@ pub enum Fate {
     Torn,
 }
 
+/// What is lost of what is in volatile caches alone. A part is one zone of one drive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CacheFate {
+    /// Any part of any part.
+    #[default]
+    Drawn,
+    Kept,
+    Lost,
+    /// This part and no other.
+    OnlyLost(usize),
+    OnlyKept(usize),
+}
+
 /// What a schedule looked like when it was played to its end.
 #[derive(Default)]
 struct Shape {
@@ -115,6 +133,8 @@ struct Shape {
     choices: Vec<usize>,
     /// Events before which a cut is worth a try.
     cuts: Vec<usize>,
+    /// Zones of drives with anything in a volatile cache alone, when the power was cut.
+    unflushed: usize,
 }
 
 impl Case {
@@ -265,13 +285,13 @@ impl Case {
 
     /// Plays steps, and what follows if they are cut.
     fn play_to_end(&self, world: &mut World<'_>, steps: &[Step], point: &Point) -> Result<Shape, Failure> {
-        let shape = play_steps(world, steps, point)?;
+        let mut shape = play_steps(world, steps, point)?;
         if point.cut_at.is_some() {
             world.settle_fate(point.fate);
+            shape.unflushed = world.settle_cache(point.cache)?;
+            let cache_lost = self.volatile_cache && point.cache == CacheFate::Drawn;
             match point.end {
-                End::PowerCut => {
-                    world.cut_power(|_| Cut { cache_lost: self.volatile_cache, zrwa_lost: false })?;
-                }
+                End::PowerCut => world.cut_power(|_| Cut { cache_lost, zrwa_lost: false })?,
                 End::Kill => world.kill_process(),
                 End::Shutdown => world.shut_down()?,
             }
@@ -312,7 +332,7 @@ impl Case {
                     .flat_map(|fate| [End::PowerCut, End::Kill, End::Shutdown].map(|end| (fate, end)))
                 {
                     let point = Point { cut_at: Some(cut), end, lost, fate, ..whole.clone() };
-                    self.try_point(maker, &point, report);
+                    self.try_caches(maker, &point, report);
                 }
             }
         }
@@ -324,6 +344,26 @@ impl Case {
             .flat_map(|(event, choices)| (1..*choices).map(move |choice| (event, choice)))
             .map(|deviation| schedule.iter().copied().chain([deviation]).collect())
             .collect()
+    }
+
+    /// Tries a point with everything that volatile caches may lose: all, nothing, one part of it, or all
+    /// but one. Commands that are torn go with what is drawn, for the one may rest on the other.
+    fn try_caches(&self, maker: &dyn Maker, point: &Point, report: &Report<'_>) {
+        self.try_point(maker, point, report);
+        if !self.volatile_cache || point.end != End::PowerCut || point.fate == Fate::Torn {
+            return;
+        }
+        let kept = Point { cache: CacheFate::Kept, ..point.clone() };
+        let Some(shape) = self.try_point(maker, &kept, report) else { return };
+        if shape.unflushed == 0 {
+            return;
+        }
+        self.try_point(maker, &Point { cache: CacheFate::Lost, ..point.clone() }, report);
+        for part in 0..if shape.unflushed > 1 { shape.unflushed } else { 0 } {
+            for cache in [CacheFate::OnlyLost(part), CacheFate::OnlyKept(part)] {
+                self.try_point(maker, &Point { cache, ..point.clone() }, report);
+            }
+        }
     }
 
     fn try_point(&self, maker: &dyn Maker, point: &Point, report: &Report<'_>) -> Option<Shape> {

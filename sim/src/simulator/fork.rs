@@ -166,6 +166,7 @@ impl World<'_> {
     /// nobody is missing.
     fn judge_fork(&mut self, lost: Option<usize>, suspect: Option<usize>) -> Result<(), Failure> {
         self.judge(lost, suspect)?;
+        self.judge_drives()?;
         let unsound = self.unsound();
         if lost.is_some() && self.rng.chance(1, 2) {
             return Ok(());

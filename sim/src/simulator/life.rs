@@ -94,20 +94,23 @@ impl World<'_> {
             let pending = self.start(self.maker.create(&self.runtime, options, drives, self.scenario.join));
             let events = std::mem::take(&mut interrupt).then(|| self.rng.below(100));
             match self.wait(&pending, events, false)? {
-                Some(result) => return Ok(self.created(result)),
+                Some(result) => return self.created(result),
                 None => self.cut_power(|_| Cut { cache_lost: true, zrwa_lost: false })?,
             }
         }
     }
 
     /// Takes the new subject; `false` if there is none.
-    pub(super) fn created(&mut self, result: Result<Rc<dyn Subject>, String>) -> bool {
-        match result {
+    ///
+    /// # Errors
+    /// If it promises what its drives cannot keep, or less.
+    pub(super) fn created(&mut self, result: Result<Rc<dyn Subject>, String>) -> Result<bool, Failure> {
+        Ok(match result {
             Ok(subject) => {
                 let geometry = subject.geometry().clone();
                 self.trace.note(|| format!("created: {geometry:?}"));
-                self.oracle =
-                    Oracle::new(geometry.zones, geometry.zone_capacity_blocks, geometry.volatile_cache);
+                let volatile_cache = self.promise(&*subject, &[], false)?;
+                self.oracle = Oracle::new(geometry.zones, geometry.zone_capacity_blocks, volatile_cache);
                 self.limits = Some(geometry);
                 self.subject = Some(subject);
                 true
@@ -118,7 +121,7 @@ impl World<'_> {
                 self.refusal = Some(why);
                 false
             }
-        }
+        })
     }
 
     /// Lets the load run for a while, with misfortunes and repairs.
@@ -468,7 +471,7 @@ impl World<'_> {
     }
 
     /// Drives to assemble from, in any order: at times with stale ones among them.
-    fn offered(&mut self, course: &mut Course) -> Vec<engine::array::Drive> {
+    fn offered(&mut self, course: &mut Course) -> Vec<Bay> {
         let stale_percent = self.scenario.misfortune.stale_returns_percent;
         if let Some(suspect) = &mut course.suspect
             && suspect.absent
@@ -491,7 +494,7 @@ impl World<'_> {
         }
         self.rng.shuffle(&mut bays);
         self.trace.note(|| format!("assembly from drives {bays:?}"));
-        bays.into_iter().map(|bay| self.drive(bay)).collect()
+        bays
     }
 
     /// What an operator does when the array refuses to assemble: leaves the drive out that may be
@@ -518,7 +521,8 @@ impl World<'_> {
     fn recover(&mut self, course: &mut Course) -> Result<(), Failure> {
         let (mut interruptions, mut faults) = (0, 0);
         loop {
-            let drives = self.offered(course);
+            let offered = self.offered(course);
+            let drives = offered.iter().map(|bay| self.drive(*bay)).collect();
             let pending = self.start(self.maker.assemble(
                 &self.runtime,
                 drives,
@@ -567,7 +571,7 @@ impl World<'_> {
                 }
                 Some(Ok(subject)) => {
                     course.reopening = false;
-                    self.oracle.volatile_cache = subject.geometry().volatile_cache;
+                    self.oracle.volatile_cache = self.promise(&*subject, &offered, struck.is_some())?;
                     self.subject = Some(subject);
                     course.caches_next = false;
                 }

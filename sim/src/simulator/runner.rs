@@ -9,6 +9,7 @@ use super::{
     world::{Counts, Tracing, World},
 };
 use crate::rng::Rng;
+use engine::raid::policy::Policy;
 use std::{
     cell::RefCell,
     collections::BTreeMap,
@@ -18,12 +19,16 @@ use std::{
         Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
+    time::Instant,
 };
 
 /// What came of one seed.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Outcome {
     pub seed: u64,
+    pub policy: Policy,
+    /// How long it took, on a clock that the run knows nothing of.
+    pub seconds: f64,
     pub counts: Counts,
     /// The broken promise, or the panic.
     pub failure: Option<String>,
@@ -41,6 +46,8 @@ pub struct Summary {
     pub failures: Vec<Outcome>,
     /// How often the array could not be made, by reason.
     pub refusals: BTreeMap<String, u64>,
+    /// Seconds of all threads together, by the name of the policy.
+    pub seconds: BTreeMap<&'static str, f64>,
 }
 
 thread_local! {
@@ -69,8 +76,10 @@ pub fn kind(message: &str) -> String {
 
 /// Plays one seed.
 pub fn run_seed(maker: &dyn Maker, seed: u64, tracing: Tracing) -> Outcome {
+    let started = Instant::now();
     let mut rng = Rng::new(seed);
     let scenario = Scenario::draw(&mut rng, maker.policy());
+    let policy = scenario.policy;
     let mut world = World::new(maker, scenario, rng, tracing);
     let result = catch_panics(|| world.run());
     let failure = match result {
@@ -80,6 +89,8 @@ pub fn run_seed(maker: &dyn Maker, seed: u64, tracing: Tracing) -> Outcome {
     };
     Outcome {
         seed,
+        policy,
+        seconds: started.elapsed().as_secs_f64(),
         counts: world.counts(),
         failure,
         refusal: world.refusal().map(str::to_string),
@@ -129,6 +140,7 @@ pub fn replay(maker: &dyn Maker, seed: u64, tracing: Tracing) -> Outcome {
 impl Summary {
     fn count(&mut self, outcome: Outcome) {
         self.seeds += 1;
+        *self.seconds.entry(outcome.policy.name()).or_default() += outcome.seconds;
         self.counts.add(&outcome.counts);
         if let Some(why) = &outcome.refusal {
             *self.refusals.entry(kind(why)).or_default() += 1;
@@ -142,6 +154,9 @@ impl Summary {
         self.seeds += part.seeds;
         self.counts.add(&part.counts);
         self.failures.extend(part.failures);
+        for (policy, seconds) in part.seconds {
+            *self.seconds.entry(policy).or_default() += seconds;
+        }
         for (why, count) in part.refusals {
             *self.refusals.entry(why).or_default() += count;
         }

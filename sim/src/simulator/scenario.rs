@@ -107,7 +107,7 @@ pub struct Scenario {
 impl Scenario {
     /// Draws a scenario, for one policy or for any.
     pub fn draw(rng: &mut Rng, policy: Option<Policy>) -> Scenario {
-        let drawn = [Policy::Zrwa, Policy::Log, Policy::InPlace][rng.below(3) as usize];
+        let drawn = draw_policy(rng);
         let policy = policy.unwrap_or(drawn);
         let members = if rng.chance(1, 8) { 3 + rng.below(7) } else { 3 + rng.below(4) } as usize;
         let chunk_blocks = 2u64 << rng.below(3);
@@ -136,6 +136,21 @@ impl Scenario {
             join: rng.chance(3, 4),
         }
     }
+}
+
+/// How often each policy is drawn: so often that each gets about the same time. A life of `log` takes
+/// about half as long again as the others, forks included.
+const SHARES: [(Policy, u64); 3] = [(Policy::Zrwa, 3), (Policy::Log, 2), (Policy::InPlace, 3)];
+
+fn draw_policy(rng: &mut Rng) -> Policy {
+    let mut draw = rng.below(SHARES.iter().map(|(_, share)| share).sum());
+    for (policy, share) in SHARES {
+        if draw < share {
+            return policy;
+        }
+        draw -= share;
+    }
+    Policy::Zrwa
 }
 
 /// A drive that has no less than `least`.
@@ -236,7 +251,8 @@ fn draw_drive(
         },
         max_transfer_blocks: [8, 16, 32, 64][rng.below(4) as usize].max(chunk_blocks as u32),
         max_append_blocks: [0, 8, 32][rng.below(3) as usize],
-        volatile_cache: !small_zones && rng.chance(3, 10),
+        // Small zones with volatile caches are refused; so that of all lives, about half have some.
+        volatile_cache: !small_zones && rng.chance(9, 16),
     }
 }
 

@@ -5,7 +5,7 @@
 //! default, the others follow in this order.
 
 use super::{
-    exhaustive::{Fate, Step, ZONE},
+    exhaustive::{CacheFate, Fate, Step, ZONE},
     life::create_options,
     oracle::Change,
     world::{Failure, World},
@@ -33,7 +33,7 @@ impl World<'_> {
         let drives = self.members.iter().flatten().map(|bay| self.drive(*bay)).collect();
         let pending = self.start(self.maker.create(&self.runtime, options, drives, self.scenario.join));
         let result = self.wait_in_order(&pending)?;
-        Ok(self.created(result))
+        self.created(result)
     }
 
     /// Writes `zone` up to `from_end` blocks below its capacity.
@@ -159,6 +159,31 @@ impl World<'_> {
         }
     }
 
+    /// Decides what the power will cost of what is in volatile caches alone, unless chance shall. Gives
+    /// the zones of drives that have anything there.
+    ///
+    /// # Errors
+    /// Those of the drives' memory.
+    pub(super) fn settle_cache(&mut self, fate: CacheFate) -> Result<usize, Failure> {
+        let mut parts = Vec::new();
+        for bay in self.members.iter().flatten() {
+            parts.extend(self.wire.ssd(*bay).unflushed().into_iter().map(|zone| (*bay, zone)));
+        }
+        for (index, (bay, zone)) in parts.iter().enumerate() {
+            let lost = match fate {
+                CacheFate::Drawn | CacheFate::Kept => false,
+                CacheFate::Lost => true,
+                CacheFate::OnlyLost(part) => part == index,
+                CacheFate::OnlyKept(part) => part != index,
+            };
+            if lost {
+                let result = self.wire.ssd(*bay).lose_unflushed(*zone);
+                result.map_err(|error| Failure(format!("losing a cache: {error}")))?;
+            }
+        }
+        Ok(parts.len())
+    }
+
     /// Assembles without one member, by the default order.
     pub(super) fn assemble_without(&mut self, lost: Option<usize>) -> Result<(), Failure> {
         let kept = self.members.iter().enumerate().filter(|(member, _)| Some(*member) != lost);
@@ -167,7 +192,7 @@ impl World<'_> {
             self.start(self.maker.assemble(&self.runtime, drives, self.tails.clone(), self.scenario.join));
         let result = self.wait_in_order(&pending)?;
         let subject = result.map_err(|why| Failure(format!("the array does not assemble: {why}")))?;
-        self.oracle.volatile_cache = subject.geometry().volatile_cache;
+        self.oracle.volatile_cache = self.promise(&*subject, &[], false)?;
         self.subject = Some(subject);
         Ok(())
     }

@@ -6,7 +6,7 @@
 use engine::{
     array::{Array, Behaviour, CreateOptions, Drive, MemberState, Tails},
     device::ZonedDevice,
-    raid::{Canary, Consistency, policy::Policy},
+    raid::{Canary, Consistency, geometry::Layout, policy::Policy},
     runtime::Runtime,
 };
 use std::{future::Future, pin::Pin, rc::Rc};
@@ -26,6 +26,10 @@ pub trait Subject: ZonedDevice {
     fn members(&self) -> Vec<(MemberState, String)>;
     /// As [`Array::assembly`].
     fn assembly(&self) -> u64;
+    /// As [`Array::layout`]; `None` where what lies on the drives is nobody's business.
+    fn layout(&self) -> Option<Layout> {
+        None
+    }
 }
 
 /// Makes subjects, and finds them again after a power cut.
@@ -41,6 +45,11 @@ pub trait Maker {
     /// The policy that scenarios are drawn for; any if there is none.
     fn policy(&self) -> Option<Policy> {
         None
+    }
+    /// Whether completed writes may be lost in a power cut until a flush, as docs/GUARANTEES.md has it;
+    /// `members` says whether a member has a volatile cache.
+    fn may_lose_completed(&self, policy: Policy, members: bool) -> bool {
+        members || policy == Policy::Zrwa
     }
     /// As [`Array::assemble`], or [`Array::take_over`] if there are `tails`.
     fn assemble(
@@ -149,5 +158,9 @@ impl Subject for Array {
 
     fn assembly(&self) -> u64 {
         Array::assembly(self)
+    }
+
+    fn layout(&self) -> Option<Layout> {
+        Some(*Array::layout(self))
     }
 }

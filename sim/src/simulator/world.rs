@@ -21,7 +21,7 @@ use crate::{
     ssd::{Cut, Ssd},
 };
 use engine::{
-    array::{Drive, Tails},
+    array::{Drive, MemberState, Tails},
     buf::BufPool,
     device::{Command, Completion, Done, Geometry},
     runtime::Runtime,
@@ -257,6 +257,30 @@ impl<'m> World<'m> {
     /// The drive in `bay`, as it is handed to the subject.
     pub(super) fn drive(&self, bay: Bay) -> Drive {
         Drive { name: format!("drive{bay}"), device: Rc::new(self.wire.drive(bay)) }
+    }
+
+    /// What the subject has promised of completed writes, by the drives that it is made of now. It must
+    /// say the same; `excused` if one of `offered` may have failed since it said so.
+    ///
+    /// # Errors
+    /// It says something else.
+    pub(super) fn promise(
+        &self,
+        subject: &dyn Subject,
+        offered: &[Bay],
+        excused: bool,
+    ) -> Result<bool, Failure> {
+        let volatile = |bay: Bay| self.wire.geometry(bay).volatile_cache;
+        let bay_of = |name: String| name.strip_prefix("drive").and_then(|bay| bay.parse::<Bay>().ok());
+        let members = subject.members().into_iter().filter(|(state, _)| *state != MemberState::Out);
+        let promised = |members| self.maker.may_lose_completed(self.scenario.policy, members);
+        let by_members = promised(members.filter_map(|(_, name)| bay_of(name)).any(volatile));
+        let told = subject.geometry().volatile_cache;
+        let by_offered = promised(offered.iter().copied().any(volatile));
+        if told == by_members || excused && told == by_offered {
+            return Ok(told);
+        }
+        Err(Failure(format!("the array says that it has {} volatile cache", if told { "a" } else { "no" })))
     }
 
     /// Starts work as a task.

@@ -25,6 +25,34 @@ use std::{
     io,
 };
 
+/// How much of what is not durable is lost.
+pub(super) enum Loss<'r> {
+    /// Any part.
+    Drawn(&'r mut Rng),
+    All,
+}
+
+impl Loss<'_> {
+    /// Often one of the ends, for they are where mistakes are.
+    fn pick_between(&mut self, low: u64, high: u64) -> u64 {
+        let Loss::Drawn(rng) = self else { return low };
+        match rng.below(4) {
+            0 => low,
+            1 => high,
+            _ => rng.range(low..high + 1),
+        }
+    }
+
+    /// How many blocks of four stay, where any may.
+    fn of_four(&mut self) -> u64 {
+        if let Loss::Drawn(rng) = self { rng.below(5) } else { 0 }
+    }
+
+    fn keeps(&mut self, of_four: u64) -> bool {
+        if let Loss::Drawn(rng) = self { rng.chance(of_four, 4) } else { false }
+    }
+}
+
 /// The unflushed writes of a drive.
 #[derive(Clone, Default)]
 pub(super) struct Cache {
@@ -143,15 +171,24 @@ impl Cache {
         }
     }
 
-    /// Loses the cache: takes back any part of what is not durable.
+    /// Zones with anything that is not durable.
+    pub fn zones(&self) -> impl Iterator<Item = ZoneIndex> {
+        self.zones.keys().copied().map(ZoneIndex)
+    }
+
+    /// Loses the cache, or `only` what is in it of one zone: takes back what is not durable.
     pub fn lose(
         &mut self,
         media: &mut dyn Media,
         geometry: &Geometry,
         table: &mut ZoneTable,
-        rng: &mut Rng,
+        only: Option<ZoneIndex>,
+        mut loss: Loss<'_>,
     ) -> io::Result<()> {
-        let mut records: Vec<_> = std::mem::take(&mut self.zones).into_iter().collect();
+        let lost = |zone: &u32| only.is_none_or(|only| only.0 == *zone);
+        let all = std::mem::take(&mut self.zones).into_iter();
+        let (mut records, kept): (Vec<_>, Vec<_>) = all.partition(|(zone, _)| lost(zone));
+        self.zones = kept.into_iter().collect();
         // Zones that have become full come last, when it is known how many zones are active.
         records.sort_by_key(|(zone, _)| !table.info(ZoneIndex(*zone)).state.is_active());
         for (zone, record) in records {
@@ -163,8 +200,8 @@ impl Cache {
             }
             let newest_wp = record.finished_at.unwrap_or(info.wp_blocks);
             let wp = match geometry.zrwa.filter(|_| record.zrwa) {
-                Some(zrwa) => record.lose_zrwa(media, geometry, info.zone, zrwa, rng)?,
-                None => record.lose_sequential(media, geometry, info.zone, newest_wp, rng)?,
+                Some(zrwa) => record.lose_zrwa(media, geometry, info.zone, zrwa, &mut loss)?,
+                None => record.lose_sequential(media, geometry, info.zone, newest_wp, &mut loss)?,
             };
             if record.finished_at.is_none() && wp != info.wp_blocks {
                 let closed = ZoneInfo { state: ZoneState::Closed, wp_blocks: wp, zrwa: record.zrwa, ..info };
@@ -184,13 +221,13 @@ impl Unflushed {
         geometry: &Geometry,
         zone: ZoneIndex,
         newest_wp: u64,
-        rng: &mut Rng,
+        loss: &mut Loss<'_>,
     ) -> io::Result<u64> {
-        let whole = pick_between(rng, self.durable_wp, newest_wp);
+        let whole = loss.pick_between(self.durable_wp, newest_wp);
         let wp = whole.max(self.forced_wp);
         let start = geometry.start(zone).0;
         for offset in whole..newest_wp {
-            let kept = offset < wp && (self.alone.contains(&offset) || rng.chance(1, 2));
+            let kept = offset < wp && (self.alone.contains(&offset) || loss.keeps(2));
             if !kept {
                 media.forget(Lba(start + offset))?;
             }
@@ -205,18 +242,18 @@ impl Unflushed {
         geometry: &Geometry,
         zone: ZoneIndex,
         zrwa: Zrwa,
-        rng: &mut Rng,
+        loss: &mut Loss<'_>,
     ) -> io::Result<u64> {
         let stops: Vec<_> = self.stops.iter().filter(|stop| **stop > self.durable_wp).collect();
-        let kept = pick_between(rng, 0, stops.len() as u64) as usize;
+        let kept = loss.pick_between(0, stops.len() as u64) as usize;
         let whole = kept.checked_sub(1).map_or(self.durable_wp, |last| *stops[last]);
         let wp = whole.max(self.forced_wp);
         let finished = self.finished_at.is_some();
-        let of_four = rng.below(5);
+        let of_four = loss.of_four();
         for (&offset, before) in &self.blocks {
             let below = offset < whole && !finished;
             let reachable = finished || offset < wp + zrwa.size_blocks;
-            if below || reachable && rng.chance(of_four, 4) {
+            if below || reachable && loss.keeps(of_four) {
                 continue;
             }
             let lba = Lba(geometry.start(zone).0 + offset);
@@ -226,15 +263,6 @@ impl Unflushed {
             }
         }
         Ok(wp)
-    }
-}
-
-/// Often one of the ends, for they are where mistakes are.
-fn pick_between(rng: &mut Rng, low: u64, high: u64) -> u64 {
-    match rng.below(4) {
-        0 => low,
-        1 => high,
-        _ => rng.range(low..high + 1),
     }
 }
 

@@ -144,6 +144,14 @@ impl Ssd {
         &self.table
     }
 
+    /// What is stored of a block, data and metadata; `None` if nothing was written there.
+    ///
+    /// # Errors
+    /// Those of the media.
+    pub fn stored(&mut self, lba: Lba) -> io::Result<Option<Vec<u8>>> {
+        cache::read_block(&mut *self.media, &self.geometry, lba)
+    }
+
     /// What goes wrong with the drive.
     pub fn faults(&mut self) -> &mut FaultPlan {
         &mut self.faults

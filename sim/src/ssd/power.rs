@@ -6,7 +6,10 @@
 //! An orderly shutdown finds none in flight and costs no data, but it ends zones that have only just
 //! been begun.
 
-use super::{Ssd, after_power_on, cache::read_block};
+use super::{
+    Ssd, after_power_on,
+    cache::{Loss, read_block},
+};
 use crate::rng::Rng;
 use engine::{
     buf::{BLOCK, Buf},
@@ -39,7 +42,7 @@ impl Ssd {
     pub fn power_cut(&mut self, in_flight: &[Command], rng: &mut Rng, cut: Cut) -> io::Result<()> {
         self.cut_short(in_flight, rng)?;
         if cut.cache_lost {
-            self.cache.lose(&mut *self.media, &self.geometry, &mut self.table, rng)?;
+            self.cache.lose(&mut *self.media, &self.geometry, &mut self.table, None, Loss::Drawn(rng))?;
         }
         self.cache.flush();
         for zone in 0..self.geometry.zones {
@@ -51,6 +54,20 @@ impl Ssd {
             }
         }
         Ok(())
+    }
+
+    /// Zones with anything that a power cut may cost, as far as it is in a volatile cache.
+    pub fn unflushed(&self) -> Vec<ZoneIndex> {
+        self.cache.zones().collect()
+    }
+
+    /// Takes back everything of a zone that is in a volatile cache alone, as a power cut does that is
+    /// about to come.
+    ///
+    /// # Errors
+    /// Those of the media; the drive is not to be used any more then.
+    pub fn lose_unflushed(&mut self, zone: ZoneIndex) -> io::Result<()> {
+        self.cache.lose(&mut *self.media, &self.geometry, &mut self.table, Some(zone), Loss::All)
     }
 
     /// Shuts the drive down as a host does that has done with it, and starts it again. Open zones are

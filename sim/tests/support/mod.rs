@@ -14,6 +14,7 @@ pub mod rig;
 use engine::{
     array::{CreateOptions, Drive, MemberState, Tails},
     device::{Command, Completer, Completion, Geometry, Slots, ZonedDevice},
+    raid::policy::Policy,
     runtime::{Gate, Runtime},
 };
 use sim::simulator::subject::{Maker, Subject, Work};
@@ -67,6 +68,10 @@ impl SingleMaker {
 }
 
 impl Maker for SingleMaker {
+    fn may_lose_completed(&self, _: Policy, members: bool) -> bool {
+        members
+    }
+
     fn create(
         &self,
         runtime: &Runtime,

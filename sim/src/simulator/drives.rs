@@ -1,0 +1,271 @@
+//! What lies on the drives, judged without the array: by its layout and with code of its own.
+//!
+//! Where all members are active and nothing is on its way, each complete stripe has its parity, each
+//! member's part of a zone is in a state that goes with the zone's, and the metadata logs of all members
+//! say the same and hold nothing that is damaged.
+
+use super::{
+    wire::Bay,
+    world::{Failure, World},
+};
+use engine::{
+    array::MemberState,
+    buf::BLOCK,
+    format::{
+        record::{Header, Origin, RELOCATED, Record, Unreadable},
+        superblock::Superblock,
+    },
+    raid::{geometry::Layout, log, policy::Policy},
+    zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
+};
+use std::{collections::BTreeSet, ops::Range};
+
+/// Zones of a member that come before its part of the first logical zone.
+const META_ZONES: u32 = 2;
+
+/// What a metadata log says.
+struct Log {
+    generation: u64,
+    superblock: Superblock,
+    /// Rows with blocks that lie elsewhere: zone, and blocks from its start.
+    displaced: Vec<(u32, Range<u64>)>,
+}
+
+impl World<'_> {
+    /// Judges what lies on the drives. All members have to be active, and the zones as the last recovery
+    /// has reported them.
+    ///
+    /// # Errors
+    /// What is wrong on which drive.
+    pub(super) fn judge_drives(&mut self) -> Result<(), Failure> {
+        let Some(subject) = self.subject.clone() else { return Ok(()) };
+        let Some(layout) = subject.layout() else { return Ok(()) };
+        if subject.members().iter().any(|(state, _)| *state != MemberState::Active) {
+            return Ok(());
+        }
+        self.settle()?;
+        let bays: Vec<Bay> = self.members.iter().filter_map(|bay| *bay).collect();
+        let mut logs: Vec<Log> = Vec::new();
+        for (member, bay) in bays.iter().enumerate() {
+            let log = self.log_of(*bay, member).map_err(|what| Failure(format!("drive{bay}: {what}")))?;
+            if let Some(first) = logs.first()
+                && first.superblock != log.superblock
+            {
+                let (first, own) = (&first.superblock, &log.superblock);
+                return Err(Failure(format!("drive{bay} says {own:?}, but another member {first:?}")));
+            }
+            logs.push(log);
+        }
+        let Some(aggregate) = logs.first().map(|log| log.superblock.aggregate) else { return Ok(()) };
+        for zone in 0..self.oracle.zones.len() as u32 {
+            let of_zone = logs.iter().flat_map(|log| &log.displaced).filter(|(z, _)| *z == zone);
+            let displaced: BTreeSet<u64> =
+                of_zone.flat_map(|(_, blocks)| blocks.clone()).map(|b| b / layout.chunk_blocks).collect();
+            self.judge_states(&layout, &bays, aggregate, zone)?;
+            self.judge_parity(&layout, &bays, aggregate, zone, &displaced)?;
+        }
+        Ok(())
+    }
+
+    /// Lets everything come to rest that the array does on its own.
+    fn settle(&mut self) -> Result<(), Failure> {
+        loop {
+            self.run_tasks()?;
+            if self.wire.queued() == 0 && self.wire.executed() == 0 {
+                return Ok(());
+            }
+            self.wire.run_all();
+        }
+    }
+
+    /// Each member's part of a zone is in a state that goes with the zone's.
+    fn judge_states(&self, layout: &Layout, bays: &[Bay], aggregate: u32, zone: u32) -> Result<(), Failure> {
+        let state = &self.oracle.zones[zone as usize];
+        let (tail, full) = (state.submitted(), self.oracle.is_full(zone));
+        for (member, bay) in bays.iter().enumerate() {
+            let parts = self.parts(*bay, aggregate, zone + META_ZONES);
+            let right = if full {
+                parts.iter().all(|part| part.state == ZoneState::Full)
+            } else if tail == 0 && !state.active {
+                parts.iter().all(|part| part.state == ZoneState::Empty)
+            } else {
+                let wp: u64 = parts.iter().map(|part| part.wp_blocks.min(part.capacity_blocks)).sum();
+                let sound = |p: &ZoneInfo| !matches!(p.state, ZoneState::ReadOnly | ZoneState::Offline);
+                parts.iter().all(sound)
+                    && match layout.policy {
+                        Policy::Log => wp >= log::position(layout, member, tail),
+                        Policy::Zrwa | Policy::InPlace => {
+                            let row = (tail / layout.stripe_blocks()).saturating_sub(layout.distance);
+                            // A small zone that a shutdown has emptied is opened when the whole is written next.
+                            let small = |p: &ZoneInfo| aggregate > 1 && p.state == ZoneState::Empty;
+                            let writable = |p: &ZoneInfo| p.zrwa || p.state == ZoneState::Full || small(p);
+                            wp >= row * layout.chunk_blocks && parts.iter().all(writable)
+                        }
+                    }
+            };
+            if !right {
+                let what = format!("drive{bay} has {parts:?} for member {member}'s part of zone {zone}");
+                let tail = if full { "is full".into() } else { format!("ends at block {tail}") };
+                return Err(Failure(format!("{what}, which {tail}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Complete stripes add up to nothing, but for rows in which blocks are `displaced`.
+    fn judge_parity(
+        &self,
+        layout: &Layout,
+        bays: &[Bay],
+        aggregate: u32,
+        zone: u32,
+        displaced: &BTreeSet<u64>,
+    ) -> Result<(), Failure> {
+        let complete = self.oracle.zones[zone as usize].submitted() / layout.stripe_blocks();
+        for row in (0..complete).filter(|row| !displaced.contains(row)) {
+            for block in row * layout.chunk_blocks..(row + 1) * layout.chunk_blocks {
+                let mut sum = vec![0; BLOCK];
+                for bay in bays {
+                    if let Some(bytes) = self.block(*bay, aggregate, zone + META_ZONES, block)? {
+                        sum.iter_mut().zip(&bytes[..BLOCK]).for_each(|(sum, byte)| *sum ^= byte);
+                    }
+                }
+                if sum.iter().any(|byte| *byte != 0) {
+                    let place = format!("zone {zone}, stripe {row}, block {block} of the members");
+                    return Err(Failure(format!("{place}: the parity is not that of the data")));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The zones of a drive that are used as one.
+    fn parts(&self, bay: Bay, aggregate: u32, zone: u32) -> Vec<ZoneInfo> {
+        let ssd = self.wire.ssd(bay);
+        (0..aggregate).map(|part| ssd.zones().info(ZoneIndex(zone * aggregate + part))).collect()
+    }
+
+    /// A block of a zone, with its metadata; `None` if nothing was written there.
+    fn block(&self, bay: Bay, aggregate: u32, zone: u32, block: u64) -> Result<Option<Vec<u8>>, Failure> {
+        let mut ssd = self.wire.ssd(bay);
+        let unit = ssd.geometry().zrwa.filter(|_| aggregate > 1).map_or(u64::MAX, |zrwa| zrwa.size_blocks);
+        let (units, parts) = (block / unit, aggregate as u64);
+        let part = ZoneIndex(zone * aggregate + (units % parts) as u32);
+        let offset = if aggregate > 1 { units / parts * unit + block % unit } else { block };
+        let geometry = ssd.geometry();
+        if offset >= geometry.zone_capacity_blocks {
+            return Ok(None);
+        }
+        let lba = Lba(geometry.start(part).0 + offset);
+        ssd.stored(lba).map_err(|error| Failure(format!("drive{bay}: {error}")))
+    }
+
+    /// The newest metadata log of a member.
+    fn log_of(&self, bay: Bay, member: usize) -> Result<Log, Failure> {
+        const AGGREGATES: [u32; 5] = [1, 2, 4, 8, 16];
+        let mut newest: Option<Log> = None;
+        for aggregate in AGGREGATES {
+            let small = self.wire.geometry(bay).zones < (META_ZONES + 1) * aggregate;
+            for zone in 0..if small { 0 } else { META_ZONES } {
+                let log = self.read_log(bay, aggregate, zone, member)?;
+                if log.as_ref().is_some_and(|l| newest.as_ref().is_none_or(|n| n.generation < l.generation)) {
+                    newest = log;
+                }
+            }
+        }
+        newest.ok_or_else(|| Failure("there is no metadata log".into()))
+    }
+
+    /// The log in a metadata zone, if it begins with a checkpoint.
+    fn read_log(&self, bay: Bay, aggregate: u32, zone: u32, member: usize) -> Result<Option<Log>, Failure> {
+        let (mut at, mut origin, mut log) = (0, None, None);
+        while let Some(first) = self.block(bay, aggregate, zone, at)? {
+            let Some(header) = Header::read(&first) else { break };
+            let base: Origin = *origin.get_or_insert(header.origin);
+            let origin = Origin { lba: base.lba + at, ..base };
+            let mut bytes = first[..BLOCK].to_vec();
+            for next in 1..if header.origin.lba == origin.lba { header.blocks() } else { 1 } {
+                let block = self.block(bay, aggregate, zone, at + next)?;
+                bytes.extend_from_slice(&block.unwrap_or_else(|| vec![0; BLOCK])[..BLOCK]);
+            }
+            let (record, _, blocks) = match Record::read(&bytes, origin) {
+                Ok(read) => read,
+                Err(Unreadable::NoRecord) => break,
+                // A checkpoint that was cut off; the other zone has the log.
+                Err(_) if at == 0 => return Ok(None),
+                Err(error) => return Err(Failure(format!("block {at} of its metadata log: {error:?}"))),
+            };
+            if origin.member as usize != member {
+                return Err(Failure(format!("it says it is member {} of {member}", origin.member)));
+            }
+            at += blocks;
+            match (record, &mut log) {
+                // By another number of zones as one it may look like a log only as far as the first zone goes.
+                (Record::Checkpoint(checkpoint), None) if checkpoint.superblock.aggregate != aggregate => {
+                    return Ok(None);
+                }
+                (Record::Checkpoint(checkpoint), None) => {
+                    let chunk = checkpoint.superblock.chunk_blocks as u64;
+                    let burned = checkpoint.burned.iter().map(|burned| (burned.zone, burned.from..burned.to));
+                    let relocated = checkpoint.parity.iter().filter(|parity| parity.index == RELOCATED);
+                    let relocated = relocated.map(|p| (p.zone, p.stripe * chunk..(p.stripe + 1) * chunk));
+                    log = Some(Log {
+                        generation: checkpoint.generation,
+                        displaced: burned.chain(relocated).collect(),
+                        superblock: checkpoint.superblock,
+                    });
+                }
+                (Record::Superblock(superblock), Some(log)) => log.superblock = *superblock,
+                (Record::Parity(parity), Some(log)) if parity.index == RELOCATED => {
+                    let chunk = log.superblock.chunk_blocks as u64;
+                    log.displaced.push((parity.zone, parity.stripe * chunk..(parity.stripe + 1) * chunk));
+                }
+                (_, None) => return Ok(None),
+                _ => (),
+            }
+        }
+        Ok(log)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::{
+        rng::Rng,
+        simulator::{scenario::Scenario, subject::ArrayMaker, world::Tracing},
+        ssd::Fault,
+    };
+    use engine::device::Command;
+
+    /// What is said of an array whose first zone is written nearly to its end, when a bit of one of its
+    /// blocks is wrong.
+    fn with_wrong_bit(policy: Policy, zone: u32) -> Result<(), Failure> {
+        let maker = ArrayMaker::default();
+        let mut rng = Rng::new(3);
+        let scenario = Scenario { mixed: false, ..Scenario::draw(&mut rng, Some(policy)) };
+        let mut world = World::new(&maker, scenario, rng, Tracing::Off);
+        world.set_in_order();
+        assert!(world.create_in_order().unwrap());
+        world.fill_to(0, 1).unwrap();
+        world.judge_drives().unwrap();
+        let aggregate = world.log_of(0, 0).unwrap().superblock.aggregate;
+        let mut ssd = world.wire.ssd(0);
+        let lba = ssd.geometry().start(ZoneIndex(zone * aggregate));
+        ssd.faults().after(0, Fault::Corrupt { lba, bit: 999 });
+        ssd.execute(Command::Report { first: ZoneIndex(0), count: 1 });
+        drop(ssd);
+        world.judge_drives()
+    }
+
+    #[test]
+    fn a_wrong_bit_in_data_or_log_is_seen() {
+        for policy in Policy::ALL {
+            assert!(with_wrong_bit(policy, META_ZONES).unwrap_err().0.contains("the parity is not"));
+            // One of the two holds the log.
+            let wrong = [0, 1].map(|zone| with_wrong_bit(policy, zone));
+            assert!(wrong.iter().any(|result| result.is_err()), "{wrong:?}");
+        }
+    }
+}
