@@ -33,8 +33,10 @@ const LEAST_PATIENCE: Duration = Duration::from_secs(60);
 const MEMORY_KIB: u64 = 6 << 20;
 const POLL: Duration = Duration::from_millis(5);
 
-/// The scripted tests that judge mutants: those that are about crashes and faults and take seconds.
-const TESTS: [&str; 6] = ["array", "regressions", "regressions_log", "aggregate", "faults", "power"];
+/// The library whose own tests are judges, too.
+const ENGINE: &str = "engine";
+/// The scripted tests that judge mutants: those that are about crashes and faults, the quickest first.
+const TESTS: [&str; 6] = ["regressions_log", "stale", "aggregate", "golden", "regressions", "array"];
 
 /// The module that the copy of the engine has more than the original.
 const SWITCH: &str = "\
@@ -149,14 +151,14 @@ impl Build {
             let Some(program) = message["executable"].as_str() else { continue };
             let name = message["target"]["name"].as_str().unwrap_or_default();
             match message["profile"]["test"] == Value::Bool(true) {
-                true if name == "engine" || TESTS.contains(&name) => {
+                true if name == ENGINE || TESTS.contains(&name) => {
                     self.tests.push((name.to_string(), program.into()));
                 }
                 false if name == "sim" => self.simulator = program.into(),
                 _ => {}
             }
         }
-        self.tests.sort();
+        self.tests.sort_by_key(|(name, _)| TESTS.iter().position(|test| test == name));
         Ok(())
     }
 
@@ -309,26 +311,18 @@ impl Build {
         told: &(dyn Fn(&Played) + Sync),
     ) -> anyhow::Result<Vec<Played>> {
         let bounds = self.bounds(mutants, options)?;
-        let (next, results) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
-        let work = || -> anyhow::Result<()> {
-            while let Some(mutant) = mutants.get(next.fetch_add(1, Ordering::Relaxed)) {
-                let played = self.play_one(mutant, options, &bounds)?;
-                told(&played);
-                results.lock().unwrap_or_else(PoisonError::into_inner).insert(mutant.number, played);
-            }
+        let results = Mutex::new(BTreeMap::new());
+        for_each(mutants, options.jobs, &|mutant| {
+            let played = self.play_one(mutant, options, &bounds)?;
+            told(&played);
+            results.lock().unwrap_or_else(PoisonError::into_inner).insert(mutant.number, played);
             Ok(())
-        };
-        std::thread::scope(|scope| {
-            let others: Vec<_> = (1..options.jobs.max(1)).map(|_| scope.spawn(work)).collect();
-            let own = work();
-            let all =
-                others.into_iter().map(|other| other.join().unwrap_or_else(|_| bail!("a job panicked")));
-            all.fold(own, anyhow::Result::and)
         })?;
         Ok(results.into_inner().unwrap_or_else(PoisonError::into_inner).into_values().collect())
     }
 
-    /// How long judges may take: without a mutant, when nothing must be found. Runs are measured a share.
+    /// How long judges may take: many times as long as without a mutant, when they must find nothing. Of
+    /// runs the first one is measured.
     fn bounds(&self, mutants: &[Mutant], options: &Options) -> anyhow::Result<Bounds> {
         let mut policies: Vec<Option<Policy>> = mutants.iter().map(|mutant| mutant.policy).collect();
         policies.sort();
@@ -337,30 +331,21 @@ impl Build {
         for judge in self.judges(options) {
             match judge {
                 Judge::Test(_) => wanted.push((judge, None)),
-                Judge::Run(from, _) if from == options.from => {
-                    wanted.extend(policies.iter().map(|policy| (judge.clone(), *policy)))
+                Judge::Run(from, _) if from != options.from => {}
+                Judge::Run(..) | Judge::Exhaustive => {
+                    wanted.extend(policies.iter().map(|policy| (judge.clone(), *policy)));
                 }
-                Judge::Run(..) | Judge::Exhaustive => {}
             }
         }
-        let (next, bounds) = (AtomicUsize::new(0), Mutex::new(Bounds::new()));
-        let work = || -> anyhow::Result<()> {
-            while let Some((judge, policy)) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) {
-                let ran = self.ask(judge, *policy, 0, Duration::MAX)?;
-                if ran.passed != Some(true) {
-                    bail!("{} fails without any mutant: {}", self.name(judge), ran.text);
-                }
-                let most = LEAST_PATIENCE + PATIENCE * ran.took;
-                bounds.lock().unwrap_or_else(PoisonError::into_inner).insert((judge.clone(), *policy), most);
+        let bounds = Mutex::new(Bounds::new());
+        for_each(&wanted, options.jobs, &|(judge, policy)| {
+            let ran = self.ask(judge, *policy, 0, Duration::MAX)?;
+            if ran.passed != Some(true) {
+                bail!("{} fails without any mutant: {}", self.name(judge), ran.text);
             }
+            let most = LEAST_PATIENCE + PATIENCE * ran.took;
+            bounds.lock().unwrap_or_else(PoisonError::into_inner).insert((judge.clone(), *policy), most);
             Ok(())
-        };
-        std::thread::scope(|scope| {
-            let others: Vec<_> = (1..options.jobs.max(1)).map(|_| scope.spawn(work)).collect();
-            let own = work();
-            let all =
-                others.into_iter().map(|other| other.join().unwrap_or_else(|_| bail!("a job panicked")));
-            all.fold(own, anyhow::Result::and)
         })?;
         Ok(bounds.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
@@ -372,7 +357,7 @@ impl Build {
         for judge in self.judges(options) {
             let most = match judge {
                 Judge::Test(_) => measured(judge.clone(), None),
-                Judge::Exhaustive => Duration::from_secs(1200),
+                Judge::Exhaustive => measured(judge.clone(), mutant.policy),
                 Judge::Run(_, seeds) => {
                     let share = measured(Judge::Run(options.from, first), mutant.policy);
                     share * (seeds.div_ceil(first) as u32)
@@ -401,6 +386,27 @@ impl Build {
 }
 
 type Bounds = BTreeMap<(Judge, Option<Policy>), Duration>;
+
+/// Does `work` for all `items`, `jobs` of them at once. Gives the first error.
+fn for_each<T: Sync>(
+    items: &[T],
+    jobs: usize,
+    work: &(dyn Fn(&T) -> anyhow::Result<()> + Sync),
+) -> anyhow::Result<()> {
+    let next = AtomicUsize::new(0);
+    let one = || -> anyhow::Result<()> {
+        while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
+            work(item)?;
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let others: Vec<_> = (1..jobs.max(1)).map(|_| scope.spawn(one)).collect();
+        let own = one();
+        let others = others.into_iter().map(|other| other.join().unwrap_or_else(|_| bail!("a job panicked")));
+        others.fold(own, anyhow::Result::and)
+    })
+}
 
 /// The first test that failed, as the test program says it.
 fn first_failed_test(text: &str) -> Option<String> {
