@@ -23,6 +23,8 @@ fn play(flaw: Flaw, seed: u64, tracing: Tracing) -> (Result<(), Failure>, Counts
     scenario.drive.zrwa = None;
     scenario.unwritten_fails = false;
     scenario.load.sizes = [3, 1, 0];
+    // What was answered need not survive the process, as a fork would have it.
+    scenario.forks = 0;
     scenario.misfortune = Misfortune { drain_percent: 10, ..Misfortune::default() };
     let mut world = World::new(&maker, scenario, rng, tracing);
     let result = world.run();
@@ -58,6 +60,44 @@ fn every_flaw_is_found() {
         let first = found.into_iter().find(|failure| failure.0.contains(text));
         assert!(first.is_some(), "{flaw:?} was not found");
     }
+}
+
+/// What a life did apart from its forks, with a rule broken or none.
+fn live(canary: Option<Canary>, policy: Policy, seed: u64, forks: bool) -> (Result<(), Failure>, Counts) {
+    let maker = ArrayMaker { canary, policy: Some(policy), ..ArrayMaker::default() };
+    let mut rng = Rng::new(seed);
+    let mut scenario = Scenario::draw(&mut rng, Some(policy));
+    if !forks {
+        scenario.forks = 0;
+    }
+    let mut world = World::new(&maker, scenario, rng, Tracing::Off);
+    let result = world.run();
+    (result, world.counts())
+}
+
+#[test]
+fn forks_leave_the_life_alone() {
+    let mut total = Counts::default();
+    for seed in 0..60 {
+        let policy = Policy::ALL[seed as usize % 3];
+        let (result, forked) = live(None, policy, seed, true);
+        assert!(result.is_ok(), "seed {seed}: {result:?}");
+        let (_, alone) = live(None, policy, seed, false);
+        let without_forks = Counts { forks: 0, judgements: alone.judgements, ..forked };
+        assert_eq!(alone, without_forks, "seed {seed}");
+        assert!(forked.forks == 0 || forked.judgements > alone.judgements, "seed {seed}: {forked:?}");
+        total.add(&forked);
+    }
+    assert!(total.forks > 60 && total.judgements > 4 * total.forks, "{total:?}");
+}
+
+/// What only a member that the life does not lose would show.
+#[test]
+fn a_fork_sees_what_the_life_does_not() {
+    let failure = |seed, forks| live(Some(Canary::WrongSlot), Policy::Zrwa, seed, forks).0.err();
+    let seen = (0..60).filter(|seed| failure(*seed, true).is_some_and(|f| f.0.contains("forked here")));
+    let missed = seen.filter(|seed| failure(*seed, false).is_none()).count();
+    assert!(missed > 5, "{missed}");
 }
 
 #[test]

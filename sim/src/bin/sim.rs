@@ -278,6 +278,8 @@ impl Run {
             "rebuilds": counts.rebuilds,
             "faults": counts.faults,
             "refusals": counts.refusals,
+            "forks": counts.forks,
+            "judgements": counts.judgements,
             "failures": summary.failures.len(),
             "first_failure": summary.failures.first().and_then(|f| f.failure.as_deref()),
             "replay": replay,
@@ -299,12 +301,14 @@ impl Run {
             ("rebuilds", counts.rebuilds),
             ("faults", counts.faults),
             ("refusals", counts.refusals),
+            ("forks", counts.forks),
+            ("judgements", counts.judgements),
             ("failures", summary.failures.len() as u64),
         ]
         .map(|(name, count)| format!("{name:<24}{count:>12}"))
         .to_vec();
-        let rate = counts.power_cuts as f64 / seconds.max(1e-9);
-        lines.push(format!("{seconds:.1} s, {rate:.0} power cuts a second"));
+        let rate = counts.judgements as f64 / seconds.max(1e-9);
+        lines.push(format!("{seconds:.1} s, {rate:.0} judgements a second"));
         for (why, count) in &summary.refusals {
             lines.push(format!("refused {count} times: {why}"));
         }

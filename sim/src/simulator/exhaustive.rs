@@ -240,6 +240,7 @@ impl Case {
             misfortune: Misfortune::default(),
             rounds: 0,
             work_events: 0,
+            forks: 0,
         }
     }
 

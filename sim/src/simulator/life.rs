@@ -6,6 +6,7 @@
 //! the media is left on the suspect.
 
 use super::{
+    fork::{Losses, Moment},
     oracle::Oracle,
     scenario::Scenario,
     subject::{Subject, Work},
@@ -133,12 +134,41 @@ impl World<'_> {
             self.repair(course, &mut budget, done);
             self.event(true, course.repair.is_some())?;
             self.finish_repair(course)?;
+            self.forks.notice(Moment::Event);
+            self.fork_if_due(course)?;
             done += 1;
         }
         if self.rng.chance(self.scenario.misfortune.drain_percent, 100) {
             self.drain()?;
         }
         Ok(())
+    }
+
+    /// Forks the world, if that was planned for now.
+    fn fork_if_due(&mut self, course: &Course) -> Result<(), Failure> {
+        if self.forks.take() {
+            let losses = self.losses(course);
+            self.fork(losses)?;
+        }
+        Ok(())
+    }
+
+    /// Who may be missing if the world ends now.
+    fn losses(&self, course: &Course) -> Losses {
+        let absent = course.suspect.is_some_and(|suspect| suspect.absent);
+        let suspect = course.suspect.map(|suspect| suspect.member).or_else(|| self.unsound());
+        let lost = match suspect {
+            // A single drive has no redundancy to be tested.
+            _ if self.members.len() == 1 => vec![None],
+            None => std::iter::once(None).chain((0..self.members.len()).map(Some)).collect(),
+            Some(member) => {
+                let doubtful = course.half_attached.is_some()
+                    || course.attaching.as_ref().is_some_and(|(_, attaching)| attaching.get());
+                let offered = !absent && !doubtful && !self.is_damaged(course, member);
+                std::iter::once(Some(member)).chain(offered.then_some(None)).collect()
+            }
+        };
+        Losses { lost, suspect }
     }
 
     /// The member that may be struck now: the suspect, or any if there is none.
@@ -318,6 +348,7 @@ impl World<'_> {
             Err(_) => Ok(()),
             Ok(_) => {
                 self.counts.rebuilds += 1;
+                self.forks.notice(Moment::Rebuilt);
                 self.trace.note(|| "rebuilt".into());
                 if !repair.struck {
                     self.all_active(course, true)?;
@@ -512,6 +543,8 @@ impl World<'_> {
                 None => {
                     interruptions += 1;
                     self.counts.interrupted_recoveries += 1;
+                    self.forks.notice(Moment::Interrupted);
+                    self.fork_if_due(course)?;
                     let strike = course.reopening || self.rng.chance(1, 3);
                     self.cut(course, strike)?;
                     continue;
@@ -558,6 +591,8 @@ impl World<'_> {
                 self.cut(course, true)?;
                 continue;
             }
+            self.counts.judgements += 1;
+            self.forks.notice(Moment::Recovered);
             return self.verify();
         }
     }

@@ -6,6 +6,7 @@
 //! and for commands that are wrong on purpose: those must be refused and change nothing.
 
 use super::{
+    fork::Moment,
     oracle::{Change, FlushPoint, ReadPoint, ReportPoint},
     world::{Failure, World},
 };
@@ -416,6 +417,12 @@ impl World<'_> {
                     return Err(Failure(format!("{what}, which is not the end of the writes before it")));
                 }
                 self.oracle.written(zone, life, end, done.tail, fua);
+                if fua {
+                    self.forks.notice(Moment::Promised);
+                }
+                if end == self.oracle.capacity {
+                    self.forks.notice(Moment::Ended);
+                }
             }
             Kind::Read { point, blocks } => {
                 if done.data.blocks() != blocks {
@@ -423,9 +430,15 @@ impl World<'_> {
                 }
                 self.oracle.check_read(point, &done.data)?;
             }
-            Kind::Flush(point) => self.oracle.flushed(&point),
+            Kind::Flush(point) => {
+                self.oracle.flushed(&point);
+                self.forks.notice(Moment::Promised);
+            }
             Kind::Report { point, .. } => self.oracle.check_report(&point, &done.zones)?,
-            Kind::Change { zones, .. } => zones.iter().for_each(|zone| self.oracle.changed(*zone)),
+            Kind::Change { zones, .. } => {
+                zones.iter().for_each(|zone| self.oracle.changed(*zone));
+                self.forks.notice(Moment::Ended);
+            }
             Kind::Open { zone } => {
                 let state = &mut self.oracle.zones[zone as usize];
                 state.end();

@@ -6,6 +6,7 @@
 //! what the array shows with what it promised. The same seed always gives the same run.
 
 pub mod exhaustive;
+mod fork;
 mod life;
 mod load;
 pub mod oracle;

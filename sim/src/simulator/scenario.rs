@@ -77,6 +77,9 @@ pub struct Misfortune {
     pub repair: u64,
 }
 
+/// Forks of a life. Each of them is judged as often as a dozen power cuts.
+const MOST_FORKS: u64 = 10;
+
 /// Everything that a seed decides up front.
 #[derive(Clone, Debug)]
 pub struct Scenario {
@@ -97,6 +100,8 @@ pub struct Scenario {
     pub rounds: u64,
     /// Most events between two power cuts.
     pub work_events: u64,
+    /// Most copies of the world that are ended and recovered on the way.
+    pub forks: u64,
 }
 
 impl Scenario {
@@ -124,6 +129,7 @@ impl Scenario {
             misfortune,
             rounds: 3 + rng.below(if cramped { 3 } else { 6 }),
             work_events,
+            forks: MOST_FORKS,
             drive,
             mixed: !small_zones && rng.chance(1, 4),
             unwritten_fails: rng.chance(1, 4),

@@ -66,7 +66,7 @@ impl World<'_> {
     }
 
     /// Everything that can happen now, without disorder.
-    fn advance_in_order(&mut self) -> Result<(), Failure> {
+    pub(super) fn advance_in_order(&mut self) -> Result<(), Failure> {
         self.run_tasks()?;
         self.ready = false;
         self.collect()?;
@@ -167,6 +167,7 @@ impl World<'_> {
             self.start(self.maker.assemble(&self.runtime, drives, self.tails.clone(), self.scenario.join));
         let result = self.wait_in_order(&pending)?;
         let subject = result.map_err(|why| Failure(format!("the array does not assemble: {why}")))?;
+        self.oracle.volatile_cache = subject.geometry().volatile_cache;
         self.subject = Some(subject);
         Ok(())
     }
@@ -175,6 +176,7 @@ impl World<'_> {
     pub(super) fn check_recovery(&mut self) -> Result<(), Failure> {
         let report = self.report()?;
         self.oracle.recovered(&report)?;
+        self.counts.judgements += 1;
         self.verify()
     }
 }

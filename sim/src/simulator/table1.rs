@@ -135,6 +135,7 @@ fn scenario() -> Scenario {
         misfortune: Misfortune::default(),
         rounds: 0,
         work_events: 0,
+        forks: 0,
     }
 }
 

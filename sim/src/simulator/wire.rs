@@ -94,6 +94,23 @@ impl Wire {
         self.slots.borrow().len() - 1
     }
 
+    /// A copy of all drives and of what is queued for them; nobody waits for an answer there.
+    ///
+    /// # Errors
+    /// If the media of a drive cannot be copied.
+    pub fn copy(&self) -> io::Result<Wire> {
+        let copy = Wire::default();
+        for slot in &*self.slots.borrow() {
+            let (ssd, geometry) = (slot.ssd.copy()?, slot.geometry.clone());
+            copy.slots.borrow_mut().push(Slot { ssd, geometry, ..*slot });
+        }
+        for queued in &*self.queued.borrow() {
+            let (completer, _) = copy.pairs.pair();
+            copy.queued.borrow_mut().push(Queued { command: queued.command.clone(), completer, ..*queued });
+        }
+        Ok(copy)
+    }
+
     /// A handle for the engine, good until the power is cut or the process is killed.
     pub fn drive(self: &Rc<Wire>, bay: Bay) -> QueuedDrive {
         let geometry = self.slots.borrow()[bay].geometry.clone();

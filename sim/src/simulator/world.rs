@@ -9,6 +9,7 @@
 //! world in which nothing can happen any more.
 
 use super::{
+    fork::Forks,
     load::{Held, Op},
     oracle::Oracle,
     scenario::{Scenario, draw_roomier},
@@ -53,6 +54,10 @@ pub struct Counts {
     pub faults: u64,
     /// Geometries that the array declines to be made of.
     pub refusals: u64,
+    /// Copies of the world that were ended and recovered.
+    pub forks: u64,
+    /// Recoveries, of the life and of its forks, of which the report and every block were checked.
+    pub judgements: u64,
 }
 
 impl Counts {
@@ -67,12 +72,15 @@ impl Counts {
         self.rebuilds += other.rebuilds;
         self.faults += other.faults;
         self.refusals += other.refusals;
+        self.forks += other.forks;
+        self.judgements += other.judgements;
     }
 }
 
 /// How much of the trace is kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Tracing {
+    #[default]
     Off,
     /// The last so many events.
     Tail(usize),
@@ -80,6 +88,7 @@ pub enum Tracing {
 }
 
 /// What happened, one line an event.
+#[derive(Default)]
 pub struct Trace {
     tracing: Tracing,
     lines: VecDeque<String>,
@@ -107,6 +116,16 @@ impl Trace {
             self.lines.pop_front();
         }
         self.lines.push_back(format!("{:>7}  {}", self.event, line()));
+    }
+
+    /// One that goes on in a copy of the world.
+    pub(super) fn copy(&self) -> Trace {
+        Trace { event: self.event, ..Trace::new(self.tracing) }
+    }
+
+    /// Adds what happened in a copy of the world.
+    pub(super) fn extend(&mut self, copy: Trace) {
+        self.lines.extend(copy.lines);
     }
 
     /// All lines that were kept.
@@ -161,6 +180,7 @@ pub struct World<'m> {
     pub(super) in_order: bool,
     /// Why the subject could not be made.
     pub(super) refusal: Option<String>,
+    pub(super) forks: Forks,
 }
 
 impl Drop for World<'_> {
@@ -175,6 +195,8 @@ impl<'m> World<'m> {
     pub fn new(maker: &'m dyn Maker, scenario: Scenario, mut rng: Rng, tracing: Tracing) -> World<'m> {
         let wire = Rc::new(Wire::default());
         wire.set_spikes(scenario.pace.spike_permille, scenario.pace.spike_events);
+        // Forks take nothing from the numbers of the life.
+        let forks = Forks::new(scenario.forks, rng.clone().fork());
         let runtime = Runtime::seeded(rng.next_u64());
         let mut world = World {
             maker,
@@ -194,6 +216,7 @@ impl<'m> World<'m> {
             ready: false,
             in_order: false,
             refusal: None,
+            forks,
             scenario,
         };
         for _ in 0..world.scenario.members {

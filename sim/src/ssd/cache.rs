@@ -19,10 +19,11 @@ use engine::{
 use std::{collections::BTreeMap, io};
 
 /// The unflushed writes of a drive.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Cache(BTreeMap<u32, Unflushed>);
 
 /// The unflushed writes of a zone. All positions are blocks from its start.
+#[derive(Clone)]
 struct Unflushed {
     /// The write pointer that is durable.
     durable_wp: u64,

@@ -8,7 +8,7 @@ use engine::{
     device::Geometry,
     zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
 };
-use std::io;
+use std::{io, rc::Rc};
 
 /// The memory of a drive. What a call has stored is there when the drive is powered on again.
 pub trait Media {
@@ -32,6 +32,11 @@ pub trait Media {
 
     /// Makes a zone empty and all its blocks unwritten, at once.
     fn reset(&mut self, zone: ZoneIndex) -> io::Result<()>;
+
+    /// Media of their own that hold the same; those in memory alone have any.
+    fn copy(&self) -> io::Result<Box<dyn Media>> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
 }
 
 /// Blocks of an [`Extent`].
@@ -46,15 +51,15 @@ struct Extent {
     written: u16,
 }
 
-/// Media in memory. Only what is written takes space.
+/// Media in memory. Only what is written takes space, and a copy only where one of both is changed.
 #[derive(Clone)]
 pub struct MemoryMedia {
     zone_size: u64,
     oob_bytes: usize,
     zones: Vec<ZoneInfo>,
-    extents: Vec<Vec<Option<Extent>>>,
+    extents: Vec<Vec<Option<Rc<Extent>>>>,
     /// Extents of zones that were reset, to use again.
-    free: Vec<Extent>,
+    free: Vec<Rc<Extent>>,
 }
 
 impl MemoryMedia {
@@ -74,7 +79,7 @@ impl MemoryMedia {
     fn extent(&self, lba: Lba) -> Option<(&Extent, usize)> {
         let offset = lba.0 % self.zone_size;
         let zone = self.extents.get((lba.0 / self.zone_size) as usize)?;
-        let extent = zone.get((offset / EXTENT) as usize)?.as_ref()?;
+        let extent = zone.get((offset / EXTENT) as usize)?.as_deref()?;
         let index = (offset % EXTENT) as usize;
         (extent.written >> index & 1 == 1).then_some((extent, index))
     }
@@ -87,13 +92,15 @@ impl MemoryMedia {
             zone.resize_with(index + 1, || None);
         }
         let extent = zone[index].get_or_insert_with(|| {
-            self.free.pop().unwrap_or_else(|| Extent {
-                data: vec![0; EXTENT as usize * BLOCK],
-                oob: vec![0; EXTENT as usize * self.oob_bytes],
-                written: 0,
+            self.free.pop().unwrap_or_else(|| {
+                Rc::new(Extent {
+                    data: vec![0; EXTENT as usize * BLOCK],
+                    oob: vec![0; EXTENT as usize * self.oob_bytes],
+                    written: 0,
+                })
             })
         });
-        (extent, (offset % EXTENT) as usize)
+        (Rc::make_mut(extent), (offset % EXTENT) as usize)
     }
 }
 
@@ -157,12 +164,18 @@ impl Media for MemoryMedia {
         let info = &mut self.zones[zone.0 as usize];
         *info = ZoneInfo { state: ZoneState::Empty, wp_blocks: 0, zrwa: false, ..*info };
         for mut extent in self.extents[zone.0 as usize].drain(..).flatten() {
-            if self.free.len() < Self::MOST_FREE {
-                extent.written = 0;
+            if let Some(own) = Rc::get_mut(&mut extent)
+                && self.free.len() < Self::MOST_FREE
+            {
+                own.written = 0;
                 self.free.push(extent);
             }
         }
         Ok(())
+    }
+
+    fn copy(&self) -> io::Result<Box<dyn Media>> {
+        Ok(Box::new(MemoryMedia { free: Vec::new(), ..self.clone() }))
     }
 }
 

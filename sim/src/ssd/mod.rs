@@ -70,6 +70,22 @@ impl Ssd {
         Ssd::new(geometry.clone(), Box::new(MemoryMedia::new(geometry)))
     }
 
+    /// Another drive that holds the same, in its cache and ZRWAs too, and has the same faults.
+    ///
+    /// # Errors
+    /// If its media cannot be copied.
+    pub fn copy(&self) -> io::Result<Ssd> {
+        Ok(Ssd {
+            geometry: self.geometry.clone(),
+            table: self.table.clone(),
+            media: self.media.copy()?,
+            cache: self.cache.clone(),
+            faults: self.faults.clone(),
+            residue: self.residue.clone(),
+            unwritten_fails: self.unwritten_fails,
+        })
+    }
+
     /// Makes it a drive that fails reads of unwritten blocks, as a namespace may be set to.
     pub fn fail_unwritten(&mut self) {
         self.unwritten_fails = true;
