@@ -99,7 +99,7 @@ fn a_copy_of_a_member_from_before_the_last_changes_is_stale() {
                 run(&runtime, array.rebuild(&|_| ())).unwrap();
             }
         }
-        assert_eq!(verdict(dir, &names, &names[COPIED]).contains("is stale"), false, "after {change:?}");
+        assert!(!verdict(dir, &names, &names[COPIED]).contains("is stale"), "after {change:?}");
         // The copy from just before a change may be of the same event as the floor is; an assembly makes
         // two changes.
         let stale = if matches!(change, Change::Assembly) { step + 1 } else { step };
