@@ -435,8 +435,10 @@ pub struct Score {
     pub by_judge: BTreeMap<String, usize>,
     /// Seeds that it took where a run found them.
     pub median_seeds: u64,
-    /// What is not as the list says.
+    /// What is worse than the list says.
     pub unexpected: Vec<String>,
+    /// What is better.
+    pub news: Vec<String>,
 }
 
 const BEGIN: &str = "<!-- mutants: written by `sim mutants --write-score` -->\n";
@@ -452,6 +454,7 @@ impl Score {
             by_judge: BTreeMap::new(),
             median_seeds: 0,
             unexpected: Vec::new(),
+            news: Vec::new(),
         };
         let mut seeds: Vec<u64> = played.iter().filter_map(|played| played.seeds).collect();
         seeds.sort_unstable();
@@ -460,12 +463,14 @@ impl Score {
             let name = &mutant.name;
             let unexpected = match (judge, &mutant.fate) {
                 (Some(_), Fate::Equivalent(_)) => "was found, so it is not equivalent",
-                (Some(_), Fate::Survives(_)) => "is found now: the list may say so",
                 (None, Fate::Killed | Fate::Rare) => "was not found",
                 _ => "",
             };
             if !unexpected.is_empty() {
                 score.unexpected.push(format!("{name} {unexpected}"));
+            }
+            if judge.is_some() && matches!(mutant.fate, Fate::Survives(_)) {
+                score.news.push(format!("{name} is found now: the list may say so"));
             }
             match (judge, &mutant.fate) {
                 (Some(judge), _) => {

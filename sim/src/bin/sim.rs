@@ -462,6 +462,7 @@ impl Mutants {
                 "median_seeds": score.median_seeds,
                 "each": each,
                 "unexpected": score.unexpected,
+                "news": score.news,
                 "build_seconds": build_seconds,
                 "seconds": seconds,
             });
@@ -469,6 +470,7 @@ impl Mutants {
         } else {
             print_lines(&[String::new(), score.text()])?;
             print_lines(&[format!("built in {build_seconds:.0} s, played in {seconds:.0} s")])?;
+            print_lines(&score.news)?;
             print_lines(&score.unexpected)?;
         }
         if let Some(path) = &self.write_score {
