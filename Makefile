@@ -7,6 +7,8 @@ CARGO ?= cargo
 SEED := $(or $(SEED),$(shell od -An -N4 -tu4 /dev/urandom | tr -d " "))
 # How many seeds the simulator's share of `make test` is; sized to stay below five minutes.
 SEEDS ?= 5000
+# How many rules are broken, to see whether that is noticed.
+MUTANTS ?= 12
 
 # Where `make install` puts things.
 PREFIX ?= /usr/local
@@ -14,15 +16,16 @@ DESTDIR ?=
 BINDIR := $(PREFIX)/bin
 TARGET := target/release
 
-.PHONY: demo test test-long lint check simulate exhaustive guest guest-packages bench lab man install
+.PHONY: demo test test-long lint check simulate exhaustive mutants guest guest-packages bench lab man install
 
 demo:
 	$(CARGO) run --release -p zoneraid -- demo
 
-test: lint check simulate exhaustive guest
+test: lint check simulate exhaustive mutants guest
 	@echo "make test: everything passed (simulator and guest from seed $(SEED))"
 
 test-long: test
+	$(CARGO) run --quiet --release -p zoneraid-sim -- mutants --from $(SEED)
 	target/release/guest test --long --seed $(SEED)
 
 lint:
@@ -38,6 +41,12 @@ simulate:
 
 exhaustive:
 	$(CARGO) run --quiet --release -p zoneraid-sim -- exhaustive
+
+# Rules of the engine that are broken on purpose, each of which has to be noticed: some of them, drawn anew
+# each time. All of them are part of test-long; their score in the documents is renewed with
+# `sim mutants --write-score docs/GUARANTEES.md`.
+mutants:
+	$(CARGO) run --quiet --release -p zoneraid-sim -- mutants --sample $(MUTANTS) --from $(SEED) --seeds-most 1000
 
 guest: guest-packages
 	$(CARGO) build --quiet --release -p zoneraid -p zoneraid-guest

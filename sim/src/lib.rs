@@ -3,6 +3,7 @@
 
 pub mod clock;
 pub mod conformance;
+pub mod mutants;
 pub mod rng;
 pub mod simulator;
 pub mod ssd;

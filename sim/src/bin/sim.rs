@@ -5,16 +5,20 @@ use clap::{Parser, Subcommand};
 use engine::raid::{Canary, Consistency, policy::Policy};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
-use sim::simulator::{
-    exhaustive::{self, Case},
-    runner::{self, Outcome, Summary},
-    subject::{ArrayMaker, CANARIES},
-    table1,
-    world::Tracing,
+use sim::{
+    mutants::{self, Options, Played, list::Fate},
+    simulator::{
+        exhaustive::{self, Case},
+        runner::{self, Outcome, Summary},
+        subject::{ArrayMaker, CANARIES},
+        table1,
+        world::Tracing,
+    },
 };
 use std::{
     collections::BTreeMap,
     io::{IsTerminal, Write},
+    path::PathBuf,
     process::ExitCode,
     sync::OnceLock,
     time::{Duration, Instant},
@@ -42,6 +46,39 @@ enum Command {
     Exhaustive(Exhaustive),
     /// Repeat Table 1 of the ZRAID paper: what three consistency policies lose in a power cut
     Table1(Table1),
+    /// Break the engine's rules, one at a time, and see whether the tests notice; needs the sources and cargo
+    Mutants(Mutants),
+}
+
+#[derive(clap::Args)]
+struct Mutants {
+    /// Only so many of them, drawn from those that a few seeds show [default: all]
+    #[arg(long, value_name = "COUNT")]
+    sample: Option<usize>,
+    /// Only those of these names
+    #[arg(long, value_name = "NAME", conflicts_with = "sample")]
+    only: Vec<String>,
+    /// The first seed, which also decides the sample
+    #[arg(long, default_value_t = 0)]
+    from: u64,
+    /// Seeds to begin with, before other tests are asked
+    #[arg(long, default_value_t = 200)]
+    seeds: u64,
+    /// Seeds in all
+    #[arg(long, default_value_t = 3000)]
+    seeds_most: u64,
+    /// How many to play at once [default: one for each core]
+    #[arg(long)]
+    jobs: Option<usize>,
+    /// The workspace whose engine is changed [default: the one that this program was built of]
+    #[arg(long, value_name = "DIRECTORY")]
+    source: Option<PathBuf>,
+    /// Write the score between the markers in this file
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["sample", "only"])]
+    write_score: Option<PathBuf>,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(clap::Args)]
@@ -84,6 +121,9 @@ struct Run {
     /// Threads to play them on [default: one for each core]
     #[arg(long)]
     jobs: Option<usize>,
+    /// Begin no seed once one has failed
+    #[arg(long)]
+    until_failure: bool,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -120,6 +160,7 @@ fn main() -> ExitCode {
         Command::Run(run) => run.run(),
         Command::Exhaustive(exhaustive) => exhaustive.run(),
         Command::Table1(table) => table.run(),
+        Command::Mutants(mutants) => mutants.run(),
     };
     match result {
         Ok(true) => ExitCode::SUCCESS,
@@ -199,7 +240,8 @@ impl Run {
         let end = self.from.checked_add(self.seeds).context("there are no seeds above 2^64 - 1")?;
         let progress = Progress::new(self.seeds);
         let jobs = self.jobs.unwrap_or_else(default_jobs);
-        let summary = runner::run_seeds(&maker, self.from..end, jobs, &|| progress.advance());
+        let run = if self.until_failure { runner::run_until_failure } else { runner::run_seeds };
+        let summary = run(&maker, self.from..end, jobs, &|| progress.advance());
         let seconds = progress.finish();
         if self.json {
             self.print_json(&summary, seconds)?
@@ -239,6 +281,7 @@ impl Run {
             "forks": counts.forks,
             "judgements": counts.judgements,
             "failures": summary.failures.len(),
+            "first_failure": summary.failures.first().and_then(|f| f.failure.as_deref()),
             "replay": replay,
             "seconds": seconds,
             "judgements_per_second": counts.judgements as f64 / seconds.max(1e-9),
@@ -381,6 +424,95 @@ impl Table1 {
         print_lines(&lines)?;
         Ok(true)
     }
+}
+
+impl Mutants {
+    fn run(&self) -> anyhow::Result<bool> {
+        let workspace = self.source.clone().unwrap_or_else(mutants::workspace);
+        let mut chosen = mutants::load(&workspace)?;
+        if let Some(name) = self.only.iter().find(|name| chosen.iter().all(|m| m.name != **name)) {
+            bail!("there is no mutant {name}");
+        }
+        if !self.only.is_empty() {
+            chosen.retain(|mutant| self.only.contains(&mutant.name));
+        }
+        if let Some(count) = self.sample {
+            chosen = mutants::sample(chosen, count, self.from);
+        }
+        let jobs = self.jobs.unwrap_or_else(default_jobs);
+        let options =
+            Options { from: self.from, seeds: self.seeds, most_seeds: self.seeds_most.max(self.seeds), jobs };
+        let started = Instant::now();
+        let build = mutants::Build::make(&workspace, jobs)?;
+        let build_seconds = started.elapsed().as_secs_f64();
+        let told = |played: &Played| match self.json {
+            true => {}
+            false => _ = print_lines(&[line_of(played)]),
+        };
+        let result = build.play(&chosen, &options, &told)?;
+        let seconds = started.elapsed().as_secs_f64() - build_seconds;
+        let score = mutants::Score::of(&result);
+        if self.json {
+            let each: Vec<_> = result.iter().map(json_of).collect();
+            let value = json!({
+                "output_version": OUTPUT_VERSION,
+                "mutants": score.mutants,
+                "killed": score.killed,
+                "equivalent": score.equivalent,
+                "survived": score.survived.len(),
+                "by_judge": score.by_judge,
+                "median_seeds": score.median_seeds,
+                "each": each,
+                "unexpected": score.unexpected,
+                "news": score.news,
+                "build_seconds": build_seconds,
+                "seconds": seconds,
+            });
+            print_lines(&[serde_json::to_string_pretty(&value)?])?;
+        } else {
+            print_lines(&[String::new(), score.text()])?;
+            print_lines(&[format!("built in {build_seconds:.0} s, played in {seconds:.0} s")])?;
+            print_lines(&score.news)?;
+            print_lines(&score.unexpected)?;
+        }
+        if let Some(path) = &self.write_score {
+            score.write(path)?;
+        }
+        Ok(score.unexpected.is_empty())
+    }
+}
+
+fn line_of(played: &Played) -> String {
+    let (name, judge) = (&played.mutant.name, played.judge.as_deref());
+    let seeds = played.seeds.map(|seeds| seeds.to_string()).unwrap_or_default();
+    let first = played.finding.lines().next().unwrap_or_default();
+    let finding: String = first.chars().take(60).collect();
+    let judge = judge.unwrap_or(match played.mutant.fate {
+        Fate::Equivalent(_) => "equivalent",
+        _ => "SURVIVED",
+    });
+    format!("{name:<52} {judge:<24} {seeds:>6}  {finding}")
+}
+
+fn json_of(played: &Played) -> serde_json::Value {
+    let mutant = &played.mutant;
+    let (fate, why) = match &mutant.fate {
+        Fate::Killed => ("killed", None),
+        Fate::Rare => ("rare", None),
+        Fate::Equivalent(why) => ("equivalent", Some(why)),
+        Fate::Survives(why) => ("survives", Some(why)),
+    };
+    json!({
+        "name": mutant.name,
+        "file": mutant.file,
+        "rule": mutant.rule,
+        "policy": mutant.policy.map(Policy::name),
+        "expected": fate,
+        "why": why,
+        "judge": played.judge,
+        "seeds": played.seeds,
+        "finding": played.finding,
+    })
 }
 
 /// Prints to standard output; a reader who has seen enough is not an error.

@@ -105,6 +105,27 @@ pub fn run_seeds(
     jobs: usize,
     finished: &(dyn Fn() + Sync),
 ) -> Summary {
+    play(maker, seeds, jobs, false, finished)
+}
+
+/// As [`run_seeds`], but no seed is begun once one has failed. With one job the summary's `seeds` are how
+/// many it took.
+pub fn run_until_failure(
+    maker: &(dyn Maker + Sync),
+    seeds: Range<u64>,
+    jobs: usize,
+    finished: &(dyn Fn() + Sync),
+) -> Summary {
+    play(maker, seeds, jobs, true, finished)
+}
+
+fn play(
+    maker: &(dyn Maker + Sync),
+    seeds: Range<u64>,
+    jobs: usize,
+    until_failure: bool,
+    finished: &(dyn Fn() + Sync),
+) -> Summary {
     let next = AtomicU64::new(seeds.start);
     let total = Mutex::new(Summary::default());
     let work = || {
@@ -115,6 +136,9 @@ pub fn run_seeds(
                 break;
             }
             part.count(run_seed(maker, seed, Tracing::Off));
+            if until_failure && !part.failures.is_empty() {
+                next.store(seeds.end, Ordering::Relaxed);
+            }
             finished();
         }
         total.lock().unwrap_or_else(PoisonError::into_inner).merge(part);
