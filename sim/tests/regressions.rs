@@ -104,7 +104,7 @@ fn start_rebuild(runtime: &Runtime, array: &Array) -> Rc<RefCell<Option<Result<u
     let (array, result) = (array.clone(), Rc::new(RefCell::new(None)));
     let place = result.clone();
     runtime.spawn(async move {
-        let ended = array.rebuild(&|_| ()).await.map_err(|error| error.to_string());
+        let ended = array.rebuild(&|_| ()).await.map(|done| done.bytes).map_err(|error| error.to_string());
         *place.borrow_mut() = Some(ended);
     });
     result
