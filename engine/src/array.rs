@@ -824,7 +824,8 @@ impl Core {
             let verdict = self.judge(&mut view).await.unwrap_or_else(Verdict::Offline);
             let away = !self.active.get();
             match &verdict {
-                Verdict::Offline(_) => {
+                Verdict::Offline(refusal) => {
+                    self.offline.borrow_mut().insert(index, refusal.clone());
                     // As long as it is offline these parts stay as they are, whoever comes and goes.
                     if record.waits == 0 {
                         record.since = floor;
@@ -943,8 +944,7 @@ impl Core {
                 (ZoneState::Full, tail.blocks)
             }
             Verdict::Open(tail) => (ZoneState::Closed, tail.blocks),
-            Verdict::Offline(refusal) => {
-                self.offline.borrow_mut().insert(zone.0, refusal.clone());
+            Verdict::Offline(_) => {
                 self.table.borrow_mut().hold(self.held_active.get());
                 (ZoneState::Offline, 0)
             }

@@ -114,9 +114,11 @@ impl Bed {
     fn checkpoint(&self) -> Checkpoint {
         Checkpoint {
             generation: self.found.generation + 1,
+            incomplete: false,
             superblock: self.found.superblock.clone(),
             zones: vec![ZoneRecord::default(); self.found.superblock.zones as usize],
             burned: Vec::new(),
+            holes: Vec::new(),
             parity: Vec::new(),
             tails: Vec::new(),
         }
