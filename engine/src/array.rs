@@ -820,9 +820,9 @@ impl Core {
             let info = reports.iter().map(|r| r.as_ref().map(|zones| zones[index as usize])).collect();
             let mut record = self.zones.borrow()[index as usize];
             let answered_blocks = tails.map_or(0, |tails| tails.blocks[index as usize]);
-            let mut view = ZoneView { zone, record: &mut record, info, answered_blocks };
+            let away = (was_active | record.waits) & !self.active.get();
+            let mut view = ZoneView { zone, record: &mut record, info, answered_blocks, away };
             let verdict = self.judge(&mut view).await.unwrap_or_else(Verdict::Offline);
-            let away = !self.active.get();
             match &verdict {
                 Verdict::Offline(refusal) => {
                     self.offline.borrow_mut().insert(index, refusal.clone());
@@ -830,14 +830,14 @@ impl Core {
                     if record.waits == 0 {
                         record.since = floor;
                     }
-                    record.waits |= (was_active | !away) & !record.lost;
+                    record.waits |= (away | self.active.get()) & !record.lost;
                     let holds = |report: &Option<Vec<ZoneInfo>>| {
                         report.as_ref().is_some_and(|zones| zones[index as usize].state.is_active())
                     };
                     self.held_active.set(self.held_active.get() + reports.iter().any(holds) as u32);
                 }
                 // Those that have come back are members again only when all others know it.
-                _ => record.waits &= !away,
+                _ => record.waits &= self.active.get(),
             }
             if matches!(verdict, Verdict::Reset) && !record.resetting {
                 // Promised like any other reset: half of it must not look like a zone that lost members,
