@@ -786,6 +786,7 @@ impl Core {
     /// Looks at every zone; writes nothing.
     async fn judge_all(&self, tails: Option<&Tails>) -> Result<Vec<(ZoneIndex, Verdict)>, ArrayError> {
         let mut reports = Vec::new();
+        let mut missing = (0..self.members.len()).any(|role| self.device(role).is_none());
         for role in 0..self.members.len() {
             let Some(device) = self.device(role) else {
                 reports.push(None);
@@ -803,7 +804,7 @@ impl Core {
                 Err(error) => format!("its zones cannot be listed: {error}"),
             };
             reports.push(None);
-            if reports.iter().filter(|report| report.is_none()).count() > 1 {
+            if std::mem::replace(&mut missing, true) {
                 let name = self.members[role].name.borrow().clone();
                 return Err(ArrayError(format!("{name}: {note}, and another member is missing")));
             }
@@ -925,12 +926,15 @@ impl Core {
         self.check_members()
     }
 
-    fn check_members(&self) -> Result<(), ArrayError> {
+    pub(crate) fn check_members(&self) -> Result<(), ArrayError> {
         if !self.failed.get() {
             return Ok(());
         }
-        let notes: Vec<_> =
-            self.members.iter().map(|m| m.note.borrow().clone()).filter(|n| !n.is_empty()).collect();
+        let notes: Vec<_> = (0..)
+            .zip(&self.members)
+            .filter(|(_, member)| !member.note.borrow().is_empty())
+            .map(|(role, member)| format!("member {role}: {}", member.note.borrow()))
+            .collect();
         Err(ArrayError(format!("too many drives have failed: {}", notes.join("; "))))
     }
 

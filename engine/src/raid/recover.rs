@@ -524,6 +524,7 @@ impl Core {
         if record.resetting {
             return Ok(Verdict::Reset);
         }
+        self.check_ended(view)?;
         if self.layout.policy == Policy::Log {
             return self.judge_log(view).await;
         }
@@ -596,6 +597,24 @@ impl Core {
         let parity = self.load_parity(view, blocks, &evidence).await?;
         let tail = Tail { blocks, positions, parity, revived: empty & !held.gone, held: held.pieces };
         Ok(if record.finished.is_some() { Verdict::Finish(Some(tail)) } else { Verdict::Open(tail) })
+    }
+
+    /// Refuses a zone that has ended and lacks more parts than parity makes up for, if a member that is not
+    /// there may hold its own: it would be stale there from now on, and what it holds could not be had back.
+    fn check_ended(&self, view: &ZoneView<'_>) -> Result<(), Refusal> {
+        let record = &view.record;
+        let trusted = |m: &usize| record.lost & (1 << m) == 0;
+        let (members, needed) = (self.layout.members, self.layout.members - 1);
+        let parts: Vec<_> = (0..members).filter(trusted).filter_map(|m| view.info[m]).collect();
+        let full = parts.iter().all(|info| info.state == ZoneState::Full);
+        let ended = record.finished.map_or(full, |tail| tail > 0);
+        let superblock = self.superblock.borrow();
+        let holds = |m: usize| superblock.members[m].active || record.waits & (1 << m) != 0;
+        let away = (0..members).filter(trusted).any(|m| view.info[m].is_none() && holds(m));
+        match ended && away && parts.len() < needed {
+            true => Err(Refusal::TooFew { present: parts.len(), members, needed }),
+            false => Ok(()),
+        }
     }
 
     /// Whether something that a process had answered is in a zone that is empty on all members. If not,
@@ -795,7 +814,8 @@ impl Core {
         let done = |result: Result<(), DeviceError>| match result {
             // Only this zone has failed, and says so.
             Err(_) if !self.failed.get() => Ok(()),
-            result => result.map_err(|error| ArrayError(format!("zone {}: {error}", zone.0))),
+            Err(error) => self.check_members().and(Err(ArrayError(format!("zone {}: {error}", zone.0)))),
+            Ok(()) => Ok(()),
         };
         match verdict {
             Verdict::Empty | Verdict::Full | Verdict::Offline(_) => Ok(()),

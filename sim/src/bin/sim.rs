@@ -238,6 +238,7 @@ impl Run {
             "refusals": counts.refusals,
             "forks": counts.forks,
             "judgements": counts.judgements,
+            "beyond": counts.beyond,
             "failures": summary.failures.len(),
             "replay": replay,
             "seconds": seconds,
@@ -260,6 +261,7 @@ impl Run {
             ("refusals", counts.refusals),
             ("forks", counts.forks),
             ("judgements", counts.judgements),
+            ("beyond the promise", counts.beyond),
             ("failures", summary.failures.len() as u64),
         ]
         .map(|(name, count)| format!("{name:<24}{count:>12}"))

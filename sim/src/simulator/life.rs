@@ -538,7 +538,6 @@ impl World<'_> {
                 }
                 false => self.wait(&pending, events, false)?,
             };
-            let struck = course.suspect.filter(|suspect| suspect.struck);
             match result {
                 None => {
                     interruptions += 1;
@@ -547,13 +546,6 @@ impl World<'_> {
                     self.fork_if_due(course)?;
                     let strike = course.reopening || self.rng.chance(1, 3);
                     self.cut(course, strike)?;
-                    continue;
-                }
-                Some(Err(why)) if struck.is_some_and(|suspect| self.names(suspect.member, &why)) => {
-                    // The operator tries again.
-                    self.trace.note(|| format!("refused, and tried again: {why}"));
-                    self.kill_process();
-                    self.pardon(course);
                     continue;
                 }
                 Some(Err(why)) => {
@@ -634,7 +626,7 @@ impl World<'_> {
     }
 
     /// Whether a refusal speaks of a member or its drive.
-    fn names(&self, member: usize, why: &str) -> bool {
+    pub(super) fn names(&self, member: usize, why: &str) -> bool {
         let drive = self.members[member].map(|bay| format!("drive{bay}"));
         let words = || why.split(|c: char| !c.is_ascii_alphanumeric());
         words().any(|word| Some(word) == drive.as_deref())

@@ -26,6 +26,10 @@ pub trait Subject: ZonedDevice {
     fn members(&self) -> Vec<(MemberState, String)>;
     /// As [`Array::assembly`].
     fn assembly(&self) -> u64;
+    /// Zones that are offline, and why.
+    fn offline(&self) -> Vec<(u32, String)> {
+        Vec::new()
+    }
 }
 
 /// Makes subjects, and finds them again after a power cut.
@@ -149,5 +153,9 @@ impl Subject for Array {
 
     fn assembly(&self) -> u64 {
         Array::assembly(self)
+    }
+
+    fn offline(&self) -> Vec<(u32, String)> {
+        self.status().offline.into_iter().map(|zone| (zone.zone.0, zone.refusal.to_string())).collect()
     }
 }

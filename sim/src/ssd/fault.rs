@@ -119,6 +119,17 @@ impl FaultPlan {
         self.planned.entry(self.commands.saturating_add(commands)).or_default().push(fault);
     }
 
+    /// Nothing that is planned comes any more, and no command fails that has not yet.
+    pub fn calm(&mut self) {
+        self.planned.clear();
+        self.failing.clear();
+    }
+
+    /// Blocks that could not be read can be read again.
+    pub fn mend(&mut self) {
+        self.unreadable.clear();
+    }
+
     /// Whether the drive does not answer.
     pub fn is_gone(&self) -> bool {
         self.gone || self.ailments.gone
