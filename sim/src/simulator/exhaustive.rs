@@ -232,6 +232,8 @@ impl Case {
             members: self.members,
             drive,
             mixed: false,
+            finish_drops: false,
+            fua_alone: false,
             unwritten_fails: false,
             chunk_blocks: self.chunk_blocks,
             join: true,

@@ -13,7 +13,7 @@ use super::{
     wire::{Bay, Fault},
     world::{End, Failure, Pending, World},
 };
-use crate::ssd::{Cut, Fault as MediaFault};
+use crate::ssd::{Cut, Fault as MediaFault, Kind};
 use engine::{
     array::{CreateOptions, MemberState},
     device::Command,
@@ -190,7 +190,16 @@ impl World<'_> {
             }
         }
         let m = &self.scenario.misfortune;
-        let rates = [m.write_fault, m.read_fault, m.silence, m.vanish, m.dead_block, m.dead_zone, m.fail];
+        let rates = [
+            m.write_fault,
+            m.read_fault,
+            m.silence,
+            m.vanish,
+            m.dead_block,
+            m.dead_zone,
+            m.command,
+            m.fail,
+        ];
         let total: u64 = rates.iter().sum();
         if total == 0 || !self.rng.chance(total, 100_000) {
             return;
@@ -218,6 +227,7 @@ impl World<'_> {
                 course.damaged.insert(bay);
                 self.damage(bay, kind == 5);
             }
+            6 => self.fail_command(bay),
             _ => {
                 let Some(subject) = &self.subject else { return };
                 if self.member_state(member) == Some(MemberState::Active) && course.failing.is_none() {
@@ -227,8 +237,16 @@ impl World<'_> {
             }
         }
         self.counts.faults += 1;
-        const NAMES: [&str; 7] =
-            ["write fault", "read fault", "silence", "vanishes", "dead block", "dead zone", "failed by hand"];
+        const NAMES: [&str; 8] = [
+            "write fault",
+            "read fault",
+            "silence",
+            "vanishes",
+            "dead block",
+            "dead zone",
+            "command fails",
+            "failed by hand",
+        ];
         self.trace.note(|| format!("member {member} (drive{bay}): {}", NAMES[kind]));
         let suspect = course.suspect.get_or_insert(Suspect { member, struck: false, absent: false });
         suspect.struck = true;
@@ -237,12 +255,22 @@ impl World<'_> {
         }
     }
 
+    /// A command of some kind fails, or takes effect when the host has given up on it.
+    fn fail_command(&mut self, bay: Bay) {
+        let fault = match self.rng.chance(1, 4) {
+            true => Fault::Tardy { events: 1 + self.rng.below(300) },
+            false => Fault::Fail { kind: *self.rng.pick(&Kind::ALL), late: self.rng.chance(1, 2) },
+        };
+        self.trace.note(|| format!("drive{bay}: {fault:?}"));
+        self.wire.set_fault(bay, fault);
+    }
+
     /// Damages the media of a drive for good: one block, or a whole zone.
     fn damage(&mut self, bay: Bay, whole_zone: bool) {
         let geometry = self.wire.geometry(bay).clone();
         let mut zone = ZoneIndex(self.rng.below(geometry.zones as u64) as u32);
         let mut block = self.rng.below(geometry.zone_capacity_blocks);
-        if !whole_zone && self.rng.chance(1, 2) {
+        if self.rng.chance(1, 2) {
             // What was written last matters most: near a write pointer, in the metadata log or among data.
             const BELOW: u64 = 24;
             let zones: Vec<_> =
@@ -606,14 +634,23 @@ impl World<'_> {
         let absent = course.suspect.is_some_and(|suspect| suspect.absent);
         if let Some(bay) = self.members[member].filter(|_| !absent) {
             let executed = self.rng.chance(1, 2);
-            let kind = self.rng.below(5);
+            let kind = self.rng.below(7);
             match kind {
                 0 | 1 => self.wire.set_fault(bay, Fault::Read),
                 2 => self.wire.set_fault(bay, Fault::Write),
                 3 => self.wire.set_fault(bay, Fault::Silence { executed }),
-                _ => self.wire.set_gone(bay, true),
+                4 => self.wire.set_gone(bay, true),
+                _ => self.fail_command(bay),
             }
-            const NAMES: [&str; 5] = ["read fault", "read fault", "write fault", "silence", "vanishes"];
+            const NAMES: [&str; 7] = [
+                "read fault",
+                "read fault",
+                "write fault",
+                "silence",
+                "vanishes",
+                "command fails",
+                "command fails",
+            ];
             self.trace.note(|| format!("member {member} (drive{bay}) in assembly: {}", NAMES[kind as usize]));
             self.counts.faults += 1;
             course.suspect.get_or_insert(Suspect { member, struck: false, absent: false }).struck = true;
@@ -711,7 +748,7 @@ pub(super) fn create_options(scenario: &Scenario, uuid: [u8; 16]) -> CreateOptio
     CreateOptions { name, uuid, chunk_blocks, zone_size_blocks: None, policy }
 }
 
-fn brief(report: &[ZoneInfo]) -> String {
+pub(super) fn brief(report: &[ZoneInfo]) -> String {
     let zones: Vec<String> = report.iter().map(|z| format!("{:?} {}", z.state, z.wp_blocks)).collect();
     zones.join(", ")
 }

@@ -128,6 +128,8 @@ fn scenario() -> Scenario {
         members: MEMBERS,
         drive,
         mixed: false,
+        finish_drops: false,
+        fua_alone: false,
         unwritten_fails: false,
         chunk_blocks: CHUNK_BLOCKS,
         load: Load { queue_depth: 1, ..Load::default() },

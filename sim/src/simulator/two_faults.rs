@@ -10,6 +10,7 @@
 //! The same blow without the missing member is a single fault, for which everything is promised.
 
 use super::{
+    life::brief,
     wire::Bay,
     world::{End, Failure, World},
 };
@@ -239,6 +240,8 @@ impl World<'_> {
     /// can only be read.
     fn take_report(&mut self, may: impl Fn(u32) -> bool) -> Result<Vec<ZoneInfo>, Failure> {
         let report = self.report()?;
+        let members = self.subject.as_ref().map(|subject| subject.members());
+        self.trace.note(|| format!("assembled; {}; {members:?}", brief(&report)));
         let listed = self.subject.as_ref().map(|subject| subject.offline()).unwrap_or_default();
         for info in &report {
             let zone = info.zone.0;
@@ -250,6 +253,9 @@ impl World<'_> {
                     info.state
                 )));
             }
+            // It lacks parts, but nothing was ever in it.
+            let state = &self.oracle.zones[zone as usize];
+            let may = |zone: u32| may(zone) || !offline && state.finished && state.submitted() == 0;
             if offline || info.state == ZoneState::ReadOnly {
                 self.trace.note(|| format!("zone {zone} is {:?}: {reason:?}", info.state));
                 if !may(zone) {
@@ -330,7 +336,8 @@ impl World<'_> {
             2 if self.scenario.policy == Policy::Zrwa => self.draw_tail_blow(bay),
             2 | 3 => self.draw_unreadable(bay),
             4 => self.draw_worn(bay),
-            5 => self.draw_tampered(bay),
+            // That is survived as long as all others are there.
+            5 if !beyond => self.draw_tampered(bay),
             6 if self.loses_zrwa(beyond) => {
                 let ruined =
                     self.begun_zones(bay, false).into_iter().filter_map(|info| self.zone_of(info.zone));
@@ -443,16 +450,28 @@ impl World<'_> {
 
     /// A zone that another hand has reset or finished.
     fn draw_tampered(&mut self, bay: Bay) -> Blow {
-        let zones = self.begun_zones(bay, false);
+        let mut zones = self.begun_zones(bay, false);
+        let two_stripes = 2 * self.scenario.chunk_blocks * (self.members.len() as u64 - 1);
+        zones.retain(|info| {
+            // With the policy `log` the writes there may look as if they had never arrived.
+            let begun = self.zone_of(info.zone).map(|zone| self.oracle.zones[zone as usize].submitted());
+            self.scenario.policy != Policy::Log || begun.is_some_and(|blocks| blocks > two_stripes)
+        });
         if zones.is_empty() {
             return Blow::default();
         }
         let zone = zones[self.rng.below(zones.len() as u64) as usize].zone;
-        let (what, fault) = match self.rng.chance(1, 2) {
-            true => ("a zone reset by another hand", Fault::Reset(zone)),
-            false => ("a zone finished by another hand", Fault::Finish(zone)),
+        // With the policy `inplace` a zone that was reset may end before what its last version decodes.
+        let reset = self.scenario.policy != Policy::InPlace && self.rng.chance(1, 2);
+        // All of the small zones that are used as one.
+        let parts = self.parts() as u32;
+        let fault = |part| match reset {
+            true => Fault::Reset(ZoneIndex(zone.0 / parts * parts + part)),
+            false => Fault::Finish(ZoneIndex(zone.0 / parts * parts + part)),
         };
+        let what = if reset { "a zone reset by another hand" } else { "a zone finished by another hand" };
+        let faults = (0..parts).map(|part| (0, fault(part))).collect();
         let ruined: BTreeSet<u32> = self.zone_of(zone).into_iter().collect();
-        Blow { what, faults: vec![(0, fault)], tampered: ruined.clone(), ruined, ..Blow::default() }
+        Blow { what, faults, tampered: ruined.clone(), ruined, ..Blow::default() }
     }
 }

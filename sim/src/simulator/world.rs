@@ -257,6 +257,12 @@ impl<'m> World<'m> {
         if self.scenario.unwritten_fails {
             ssd.fail_unwritten();
         }
+        if self.scenario.finish_drops {
+            ssd.drop_at_finish();
+        }
+        if self.scenario.fua_alone {
+            ssd.let_fua_stand_alone();
+        }
         self.wire.insert(ssd)
     }
 

@@ -85,7 +85,7 @@ impl Kind {
     }
 
     /// What a command of this kind that fails is answered with.
-    pub(super) fn status(self) -> Status {
+    pub(crate) fn status(self) -> Status {
         match self {
             Kind::Read => Status::UnrecoveredReadError,
             Kind::Write => Status::WriteFault,
