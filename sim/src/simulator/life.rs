@@ -522,26 +522,6 @@ impl World<'_> {
         bays.into_iter().map(|bay| self.drive(bay)).collect()
     }
 
-    /// What an operator does when the array refuses to assemble: leaves the drive out that may be
-    /// blank, or the one that is named if its media are damaged. `false` if there is none.
-    fn leave_out(&mut self, course: &mut Course, why: &str) -> bool {
-        if let Some(member) = course.half_attached.take() {
-            self.members[member] = None;
-            return true;
-        }
-        match &mut course.suspect {
-            Some(suspect) if !suspect.absent => {
-                let named = |bay: Bay| {
-                    why.starts_with(&format!("drive{bay} ")) || why.starts_with(&format!("drive{bay}:"))
-                };
-                let bay = self.members[suspect.member].filter(|bay| course.damaged.contains(bay));
-                suspect.absent = bay.is_some_and(named);
-                suspect.absent
-            }
-            _ => false,
-        }
-    }
-
     /// Assembles until it succeeds, with more power cuts on the way, and checks everything.
     fn recover(&mut self, course: &mut Course) -> Result<(), Failure> {
         let (mut interruptions, mut faults) = (0, 0);
@@ -576,15 +556,8 @@ impl World<'_> {
                     self.cut(course, strike)?;
                     continue;
                 }
-                Some(Err(why)) => {
-                    if self.leave_out(course, &why) {
-                        self.trace.note(|| {
-                            format!("refused, and tried without the drive that is not sound: {why}")
-                        });
-                        continue;
-                    }
-                    return Err(Failure(format!("the array does not assemble: {why}")));
-                }
+                // One member at most has been struck, and is done without.
+                Some(Err(why)) => return Err(Failure(format!("the array does not assemble: {why}"))),
                 Some(Ok(subject)) => {
                     course.reopening = false;
                     self.oracle.volatile_cache = subject.geometry().volatile_cache;

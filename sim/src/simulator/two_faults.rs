@@ -10,6 +10,7 @@
 //! The same blow without the missing member is a single fault, for which everything is promised.
 
 use super::{
+    oracle::Change,
     life::brief,
     wire::Bay,
     world::{End, Failure, World},
@@ -253,9 +254,10 @@ impl World<'_> {
                     info.state
                 )));
             }
-            // It lacks parts, but nothing was ever in it.
+            // It lacks parts, but nothing that counts was ever in it.
             let state = &self.oracle.zones[zone as usize];
-            let may = |zone: u32| may(zone) || !offline && state.finished && state.submitted() == 0;
+            let finished = state.finished || state.change == Some(Change::Finish);
+            let may = |zone: u32| may(zone) || !offline && finished && state.durable == 0;
             if offline || info.state == ZoneState::ReadOnly {
                 self.trace.note(|| format!("zone {zone} is {:?}: {reason:?}", info.state));
                 if !may(zone) {
@@ -377,9 +379,25 @@ impl World<'_> {
             let what = "unreadable metadata";
             return Blow { what, faults, outcast: true, renews: true, mends: true, ..Blow::default() };
         }
+        if !self.is_followed(bay, lba) {
+            return Blow::default();
+        }
         let bit = self.rng.below(BLOCK as u64 * 8) as u32;
         let faults = vec![(0, Fault::Corrupt { lba, bit })];
         Blow { what: "flipped metadata", faults, outcast: true, renews: true, ..Blow::default() }
+    }
+
+    /// Whether a record begins behind a block of the metadata log. The last record, if it is damaged without
+    /// an error of the drive, looks like one that a power cut has torn.
+    fn is_followed(&self, bay: Bay, lba: Lba) -> bool {
+        let geometry = self.wire.geometry(bay).clone();
+        let (zone, at) = geometry.locate(lba);
+        let written = self.wire.ssd(bay).zones().info(zone).wp_blocks.min(geometry.zone_capacity_blocks);
+        (at + 1..written).any(|block| {
+            let read = Command::read(Lba(geometry.start(zone).0 + block), Buf::zeroed(BLOCK));
+            let done = self.wire.ssd(bay).execute(read);
+            done.result.is_ok() && Header::read(&done.data).is_some()
+        })
     }
 
     /// A block of some zone, often one that was written lately.
@@ -451,11 +469,15 @@ impl World<'_> {
     /// A zone that another hand has reset or finished.
     fn draw_tampered(&mut self, bay: Bay) -> Blow {
         let mut zones = self.begun_zones(bay, false);
-        let two_stripes = 2 * self.scenario.chunk_blocks * (self.members.len() as u64 - 1);
+        // Near its start or its end a zone that another hand has changed can look as if it had been left so.
+        let (chunk, data_chunks) = (self.scenario.chunk_blocks, self.members.len() as u64 - 1);
+        let window = self.scenario.drive.zrwa.map_or(2, |zrwa| self.parts() * zrwa.size_blocks / chunk).max(4);
+        let margin = window * chunk * data_chunks;
         zones.retain(|info| {
-            // With the policy `log` the writes there may look as if they had never arrived.
-            let begun = self.zone_of(info.zone).map(|zone| self.oracle.zones[zone as usize].submitted());
-            self.scenario.policy != Policy::Log || begun.is_some_and(|blocks| blocks > two_stripes)
+            let zone = self.zone_of(info.zone).map(|zone| &self.oracle.zones[zone as usize]);
+            zone.is_some_and(|zone| {
+                (margin..self.oracle.capacity.saturating_sub(margin)).contains(&zone.durable)
+            })
         });
         if zones.is_empty() {
             return Blow::default();
