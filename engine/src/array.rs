@@ -825,7 +825,11 @@ impl Core {
             let verdict = self.judge(&mut view).await.unwrap_or_else(Verdict::Offline);
             let away = !self.active.get();
             match &verdict {
-                Verdict::Offline(_) => {
+                Verdict::Offline(refusal) => {
+                    if matches!(refusal, Refusal::Log { .. } | Refusal::Short { .. }) {
+                        // The next checkpoint says nothing of it any more that records are missing.
+                        record.lost |= self.logs_with_holes();
+                    }
                     // As long as it is offline these parts stay as they are, whoever comes and goes.
                     if record.waits == 0 {
                         record.since = floor;

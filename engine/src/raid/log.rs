@@ -290,6 +290,12 @@ impl Core {
         self.members[member].log.borrow().as_ref().is_some_and(|log| log.live.borrow().holes)
     }
 
+    /// Members (bits) of whose logs something could not be read.
+    pub fn logs_with_holes(&self) -> u32 {
+        let members = (0..self.members.len()).filter(|member| self.log_has_holes(*member));
+        members.fold(0, |bits, member| bits | 1 << member)
+    }
+
     /// Refuses a tail that ends where a missing member may have had more, and the partial parity that
     /// would show it may have been in a hole of another member's log.
     fn check_holes(&self, evidence: &Evidence, tail_blocks: u64) -> Result<(), Refusal> {

@@ -232,6 +232,7 @@ impl Case {
             members: self.members,
             drive,
             mixed: false,
+            cramped: false,
             finish_drops: false,
             fua_alone: false,
             unwritten_fails: false,

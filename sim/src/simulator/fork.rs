@@ -10,7 +10,7 @@
 
 use super::world::{End, Failure, World};
 use crate::{rng::Rng, ssd::Cut};
-use engine::{array::MemberState, raid::policy::Policy, runtime::Runtime};
+use engine::{array::MemberState, runtime::Runtime};
 use std::rc::Rc;
 
 /// What a fork may wait for: where promises are made, and everything is on its way.
@@ -237,7 +237,7 @@ impl World<'_> {
         self.check_recovery()?;
         match self.unsound_members().find(|member| Some(*member) != lost && Some(*member) != suspect) {
             // Power cuts may have displaced more than its log has room for.
-            Some(_) if self.scenario.policy == Policy::Log && lost.is_none() => Ok(()),
+            Some(_) if self.scenario.cramped && lost.is_none() => Ok(()),
             Some(member) => Err(Failure(format!("member {member} is not active, without any cause"))),
             None => Ok(()),
         }

@@ -17,7 +17,6 @@ use crate::ssd::{Cut, Fault as MediaFault, Kind};
 use engine::{
     array::{CreateOptions, MemberState},
     device::Command,
-    raid::policy::Policy,
     zone::{Lba, ZoneIndex, ZoneInfo},
 };
 use std::{cell::Cell, collections::BTreeSet, rc::Rc};
@@ -190,16 +189,8 @@ impl World<'_> {
             }
         }
         let m = &self.scenario.misfortune;
-        let rates = [
-            m.write_fault,
-            m.read_fault,
-            m.silence,
-            m.vanish,
-            m.dead_block,
-            m.dead_zone,
-            m.command,
-            m.fail,
-        ];
+        let rates =
+            [m.write_fault, m.read_fault, m.silence, m.vanish, m.dead_block, m.dead_zone, m.command, m.fail];
         let total: u64 = rates.iter().sum();
         if total == 0 || !self.rng.chance(total, 100_000) {
             return;
@@ -424,7 +415,7 @@ impl World<'_> {
         let Some(subject) = &self.subject else { return Ok(()) };
         let states = subject.members();
         for (member, (state, _)) in states.iter().enumerate() {
-            if self.scenario.policy == Policy::Log && *state == MemberState::Rebuilding && !demanded {
+            if self.scenario.cramped && *state == MemberState::Rebuilding && !demanded {
                 // Power cuts have displaced more than its log has room for. There is no other one that is
                 // not sound, or it would not do without this one.
                 course.suspect.get_or_insert(Suspect { member, struck: false, absent: false }).member =

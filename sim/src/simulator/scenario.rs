@@ -97,6 +97,8 @@ pub struct Scenario {
     /// A write with FUA makes nothing durable that was written before.
     pub fua_alone: bool,
     pub chunk_blocks: u64,
+    /// Policy `log`: there is so little room in metadata logs that power cuts may displace more than that.
+    pub cramped: bool,
     /// Whether the array joins writes.
     pub join: bool,
     pub load: Load,
@@ -130,6 +132,7 @@ impl Scenario {
             policy,
             members,
             chunk_blocks,
+            cramped,
             load: draw_load(rng),
             pace: draw_pace(rng),
             misfortune,

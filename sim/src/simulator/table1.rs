@@ -128,6 +128,7 @@ fn scenario() -> Scenario {
         members: MEMBERS,
         drive,
         mixed: false,
+        cramped: false,
         finish_drops: false,
         fua_alone: false,
         unwritten_fails: false,

@@ -10,8 +10,8 @@
 //! The same blow without the missing member is a single fault, for which everything is promised.
 
 use super::{
-    oracle::Change,
     life::brief,
+    oracle::Change,
     wire::Bay,
     world::{End, Failure, World},
 };
@@ -191,7 +191,7 @@ impl World<'_> {
             self.verify_where(&report, tampered)?;
             self.counts.judgements += 1;
             match self.unsound_members().find(|member| *member != struck) {
-                Some(_) if self.scenario.policy == Policy::Log => (),
+                Some(_) if self.scenario.cramped => (),
                 Some(member) => {
                     return Err(Failure(format!("member {member} is not active, without any cause")));
                 }
@@ -257,7 +257,8 @@ impl World<'_> {
             // It lacks parts, but nothing that counts was ever in it.
             let state = &self.oracle.zones[zone as usize];
             let finished = state.finished || state.change == Some(Change::Finish);
-            let may = |zone: u32| may(zone) || !offline && finished && state.durable == 0;
+            let may =
+                |zone: u32| may(zone) || !offline && finished && state.durable.min(state.acknowledged) == 0;
             if offline || info.state == ZoneState::ReadOnly {
                 self.trace.note(|| format!("zone {zone} is {:?}: {reason:?}", info.state));
                 if !may(zone) {
@@ -471,7 +472,8 @@ impl World<'_> {
         let mut zones = self.begun_zones(bay, false);
         // Near its start or its end a zone that another hand has changed can look as if it had been left so.
         let (chunk, data_chunks) = (self.scenario.chunk_blocks, self.members.len() as u64 - 1);
-        let window = self.scenario.drive.zrwa.map_or(2, |zrwa| self.parts() * zrwa.size_blocks / chunk).max(4);
+        let window =
+            self.scenario.drive.zrwa.map_or(2, |zrwa| self.parts() * zrwa.size_blocks / chunk).max(4);
         let margin = window * chunk * data_chunks;
         zones.retain(|info| {
             let zone = self.zone_of(info.zone).map(|zone| &self.oracle.zones[zone as usize]);
