@@ -646,7 +646,7 @@ impl Core {
         let ranges = match zones {
             Zones::One(zone) => {
                 self.check_worn(zone)?;
-                vec![zone.0..zone.0.saturating_add(1)]
+                std::iter::once(zone.0..zone.0.saturating_add(1)).collect()
             }
             Zones::All => self.ranges_online(),
         };

@@ -185,6 +185,7 @@ fn rewrite(drive: &Drive, found: &Examined, change: impl FnOnce(&mut Superblock)
         generation: found.generation + 1,
         zones: vec![ZoneRecord::default(); superblock.zones as usize],
         burned: Vec::new(),
+        holes: Vec::new(),
         parity: Vec::new(),
         tails: Vec::new(),
         superblock,
