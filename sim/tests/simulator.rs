@@ -22,6 +22,8 @@ fn play(flaw: Flaw, seed: u64, tracing: Tracing) -> (Result<(), Failure>, Counts
     scenario.members = 1;
     scenario.drive.zrwa = None;
     scenario.unwritten_fails = false;
+    // It has nothing but FUA to make safe what was written before.
+    scenario.fua_alone = false;
     scenario.load.sizes = [3, 1, 0];
     // What was answered need not survive the process, as a fork would have it.
     scenario.forks = 0;
