@@ -646,7 +646,7 @@ impl Core {
         let ranges = match zones {
             Zones::One(zone) => {
                 self.check_worn(zone)?;
-                vec![zone.0..zone.0.saturating_add(1)]
+                std::iter::once(zone.0..zone.0.saturating_add(1)).collect()
             }
             Zones::All => self.ranges_online(),
         };
@@ -786,6 +786,7 @@ impl Core {
     /// Looks at every zone; writes nothing.
     async fn judge_all(&self, tails: Option<&Tails>) -> Result<Vec<(ZoneIndex, Verdict)>, ArrayError> {
         let mut reports = Vec::new();
+        let mut missing = (0..self.members.len()).any(|role| self.device(role).is_none());
         for role in 0..self.members.len() {
             let Some(device) = self.device(role) else {
                 reports.push(None);
@@ -803,7 +804,7 @@ impl Core {
                 Err(error) => format!("its zones cannot be listed: {error}"),
             };
             reports.push(None);
-            if reports.iter().filter(|report| report.is_none()).count() > 1 {
+            if std::mem::replace(&mut missing, true) {
                 let name = self.members[role].name.borrow().clone();
                 return Err(ArrayError(format!("{name}: {note}, and another member is missing")));
             }
@@ -820,8 +821,7 @@ impl Core {
             let info = reports.iter().map(|r| r.as_ref().map(|zones| zones[index as usize])).collect();
             let mut record = self.zones.borrow()[index as usize];
             let answered_blocks = tails.map_or(0, |tails| tails.blocks[index as usize]);
-            let away = (was_active | record.waits) & !self.active.get();
-            let mut view = ZoneView { zone, record: &mut record, info, answered_blocks, away };
+            let mut view = ZoneView { zone, record: &mut record, info, answered_blocks };
             let verdict = self.judge(&mut view).await.unwrap_or_else(Verdict::Offline);
             match &verdict {
                 Verdict::Offline(refusal) => {
@@ -830,7 +830,7 @@ impl Core {
                     if record.waits == 0 {
                         record.since = floor;
                     }
-                    record.waits |= (away | self.active.get()) & !record.lost;
+                    record.waits |= (was_active | self.active.get()) & !record.lost;
                     let holds = |report: &Option<Vec<ZoneInfo>>| {
                         report.as_ref().is_some_and(|zones| zones[index as usize].state.is_active())
                     };
@@ -926,12 +926,15 @@ impl Core {
         self.check_members()
     }
 
-    fn check_members(&self) -> Result<(), ArrayError> {
+    pub(crate) fn check_members(&self) -> Result<(), ArrayError> {
         if !self.failed.get() {
             return Ok(());
         }
-        let notes: Vec<_> =
-            self.members.iter().map(|m| m.note.borrow().clone()).filter(|n| !n.is_empty()).collect();
+        let notes: Vec<_> = (0..)
+            .zip(&self.members)
+            .filter(|(_, member)| !member.note.borrow().is_empty())
+            .map(|(role, member)| format!("member {role}: {}", member.note.borrow()))
+            .collect();
         Err(ArrayError(format!("too many drives have failed: {}", notes.join("; "))))
     }
 

@@ -8,13 +8,16 @@ mod support;
 use engine::{
     array::{Array, Drive, MemberState},
     buf::{BLOCK, Buf},
-    device::{Command, ZonedDevice, Zones},
+    device::{Command, Geometry, ZonedDevice, Zones},
     format::record::{Header, Origin, Record},
     raid::policy::Policy,
     runtime::Runtime,
     zone::{Lba, ZoneIndex, ZoneState},
 };
-use sim::ssd::Fault;
+use sim::{
+    rng::Rng,
+    ssd::{Cut, Fault},
+};
 use std::rc::Rc;
 use support::{
     array::{check, geometry, options, run, submit, wp, write, write_command},
@@ -272,6 +275,83 @@ fn a_damaged_tail_record_is_no_missing_one() {
             let array = world.without(&[]);
             world.check(&array, 0, 6);
             world.end(array);
+        }
+    }
+}
+
+/// A drive whose zones cannot be listed is one member less, whichever comes first.
+#[test]
+fn a_second_member_that_is_lost_before_anything_is_written_is_a_refusal() {
+    for missing in [0, 3] {
+        let (world, array) = World::new(Policy::Zrwa);
+        world.write(&array, 0, 0, 20);
+        world.end(array);
+        world.rig.rule(|drive, command| match command {
+            Command::Report { count, .. } if drive == 1 && *count > 1 => Act::Fail,
+            _ => Act::Pass,
+        });
+        let there = (0..MEMBERS).filter(|m| *m != missing).map(|m| world.drives[m].clone()).collect();
+        let refusal = run(&world.runtime, Array::assemble(&world.runtime, there)).err().unwrap();
+        assert!(refusal.0.contains("drive1"), "{refusal}");
+        world.runtime.clear();
+        world.rig.rule(|_, _| Act::Pass);
+        let array = world.without(&[]);
+        assert!(array.status().members.iter().all(|member| member.state == MemberState::Active));
+        world.check(&array, 0, 20);
+        world.end(array);
+    }
+}
+
+/// One that has ended, too: the part of a member that is not there now is right as long as nothing is done.
+#[test]
+fn a_full_zone_that_lacks_two_parts_waits_for_the_one_that_may_come_back() {
+    for policy in [Policy::Zrwa, Policy::Log, Policy::InPlace] {
+        let (mut world, array) = World::new(policy);
+        let full = array.geometry().zone_capacity_blocks;
+        let mut at = 0;
+        while at < full {
+            let blocks = (full - at).min(60);
+            world.write(&array, 0, at, blocks);
+            at += blocks;
+        }
+        world.replace(&array, 0);
+        world.end(array);
+        let array = world.without(&[2]);
+        assert_eq!(world.state(&array, 0), ZoneState::Offline, "{policy:?}");
+        assert_eq!(array.status().offline[0].waits_for, [2], "{policy:?}");
+        world.end(array);
+        let array = world.without(&[]);
+        check(&world.runtime, &array, 0, full);
+        world.end(array);
+    }
+}
+
+/// A cut between a record and the flush that makes it safe leaves no gap in front of it, whatever a write
+/// with FUA would have made safe.
+#[test]
+fn a_record_that_is_flushed_never_comes_before_those_in_front_of_it() {
+    for seed in 0..40 {
+        let (runtime, rig) = (Runtime::new(), Rig::new());
+        let shape = Geometry { volatile_cache: true, ..geometry(8, 240, 8) };
+        let drives: Vec<_> = (0..MEMBERS).map(|_| rig.drive(&shape)).collect();
+        rig.let_fua_stand_alone();
+        let options = engine::array::CreateOptions { policy: Some(Policy::Log), ..options(CHUNK) };
+        let array = run(&runtime, Array::create(&runtime, options, drives.clone())).unwrap();
+        write(&runtime, &array, 1, 0, 8, true);
+        for at in 0..6 {
+            write(&runtime, &array, 0, at, 1, false);
+        }
+        rig.rule(|_, command| if matches!(command, Command::Flush) { Act::Hold } else { Act::Pass });
+        let reset = array.submit(Command::Reset { zones: Zones::One(ZoneIndex(1)) });
+        runtime.run();
+        drop((reset, array));
+        runtime.clear();
+        rig.cut_power(&mut Rng::new(seed), |_| Cut { cache_lost: true, zrwa_lost: false });
+        for missing in 0..MEMBERS {
+            let there = (0..MEMBERS).filter(|m| *m != missing).map(|m| drives[m].clone()).collect();
+            let found = run(&runtime, Array::inspect(&runtime, there, None)).unwrap();
+            assert_eq!(found.status.offline, [], "seed {seed} without member {missing}");
+            runtime.clear();
         }
     }
 }

@@ -22,6 +22,8 @@ fn play(flaw: Flaw, seed: u64, tracing: Tracing) -> (Result<(), Failure>, Counts
     scenario.members = 1;
     scenario.drive.zrwa = None;
     scenario.unwritten_fails = false;
+    // It has nothing but FUA to make safe what was written before.
+    scenario.fua_alone = false;
     scenario.load.sizes = [3, 1, 0];
     // What was answered need not survive the process, as a fork would have it.
     scenario.forks = 0;
@@ -83,12 +85,13 @@ fn forks_leave_the_life_alone() {
         let (result, forked) = live(None, policy, seed, true);
         assert!(result.is_ok(), "seed {seed}: {result:?}");
         let (_, alone) = live(None, policy, seed, false);
-        let without_forks = Counts { forks: 0, judgements: alone.judgements, ..forked };
+        let without_forks = Counts { forks: 0, judgements: alone.judgements, beyond: 0, ..forked };
         assert_eq!(alone, without_forks, "seed {seed}");
         assert!(forked.forks == 0 || forked.judgements > alone.judgements, "seed {seed}: {forked:?}");
         total.add(&forked);
     }
     assert!(total.forks > 60 && total.judgements > 4 * total.forks, "{total:?}");
+    assert!(total.beyond > total.forks / 3, "{total:?}");
 }
 
 /// What only a member that the life does not lose would show.

@@ -426,6 +426,9 @@ impl MetaLog {
     /// Appends whole blocks, if need be durably.
     async fn write(&self, core: &Core, bytes: &[u8], durable: bool) -> Result<(), DeviceError> {
         let geometry = self.device.geometry();
+        // Where a flush follows it does all. FUA says nothing of what was written before: a cut could leave
+        // a record behind a gap.
+        let fua = durable && !geometry.volatile_cache;
         for piece in bytes.chunks(geometry.max_transfer_blocks as usize * BLOCK) {
             let lba = Lba(self.lba(self.zone.get()).0 + self.wp_blocks.get());
             self.wp_blocks.set(self.wp_blocks.get() + (piece.len() / BLOCK) as u64);
@@ -433,8 +436,6 @@ impl MetaLog {
             if let Some(target) = data.as_mut() {
                 target.copy_from_slice(piece);
             }
-            // A flush follows: FUA would put this block before those in front of it, and leave a gap.
-            let fua = durable && !geometry.volatile_cache;
             let done = self.device.submit(Command::write(lba, data, fua)).await;
             core.pool.borrow_mut().give(done.data);
             done.result?;

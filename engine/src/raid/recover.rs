@@ -13,7 +13,7 @@
 use super::{
     Canary,
     core::Core,
-    geometry::{Layout, MAX_MEMBERS, Place},
+    geometry::{MAX_MEMBERS, Place},
     holes::HoleMap,
     metalog::{META_ZONES, NoLog, ReadLog, read_log},
     parity,
@@ -473,22 +473,6 @@ pub struct ZoneView<'a> {
     pub info: Vec<Option<ZoneInfo>>,
     /// The end of what a process that died had answered, as far as that is known.
     pub answered_blocks: u64,
-    /// Members (bits) that are not there, and whose parts are as they should be if the record does not say that
-    /// they are lost.
-    pub away: u32,
-}
-
-impl ZoneView<'_> {
-    /// What to do with a zone that is full on all of `relied` members. If too few have it, and one that is
-    /// away has it too, it waits: if the array went on with the zone, that one would be stale.
-    pub fn judge_full(&self, layout: &Layout, relied: usize) -> Result<Verdict, Refusal> {
-        let (present, members, needed) = (relied, layout.members, layout.members - 1);
-        let is_missed = self.away & !self.record.lost != 0 && self.record.finished != Some(0);
-        match relied < needed && is_missed {
-            true => Err(Refusal::TooFew { present, members, needed }),
-            false => Ok(Verdict::Full),
-        }
-    }
 }
 
 impl Core {
@@ -540,6 +524,7 @@ impl Core {
         if record.resetting {
             return Ok(Verdict::Reset);
         }
+        self.check_ended(view)?;
         if self.layout.policy == Policy::Log {
             return self.judge_log(view).await;
         }
@@ -559,7 +544,7 @@ impl Core {
         let relied = wps.iter().flatten().count();
         let (members, needed) = (self.layout.members, self.layout.members - 1);
         if all_full {
-            return view.judge_full(&self.layout, relied);
+            return Ok(Verdict::Full);
         }
         if record.finished == Some(0) {
             return Ok(Verdict::Finish(None));
@@ -612,6 +597,24 @@ impl Core {
         let parity = self.load_parity(view, blocks, &evidence).await?;
         let tail = Tail { blocks, positions, parity, revived: empty & !held.gone, held: held.pieces };
         Ok(if record.finished.is_some() { Verdict::Finish(Some(tail)) } else { Verdict::Open(tail) })
+    }
+
+    /// Refuses a zone that has ended and lacks more parts than parity makes up for, if a member that is not
+    /// there may hold its own: it would be stale there from now on, and what it holds could not be had back.
+    fn check_ended(&self, view: &ZoneView<'_>) -> Result<(), Refusal> {
+        let record = &view.record;
+        let trusted = |m: &usize| record.lost & (1 << m) == 0;
+        let (members, needed) = (self.layout.members, self.layout.members - 1);
+        let parts: Vec<_> = (0..members).filter(trusted).filter_map(|m| view.info[m]).collect();
+        let full = parts.iter().all(|info| info.state == ZoneState::Full);
+        let ended = record.finished.map_or(full, |tail| tail > 0);
+        let superblock = self.superblock.borrow();
+        let holds = |m: usize| superblock.members[m].active || record.waits & (1 << m) != 0;
+        let away = (0..members).filter(trusted).any(|m| view.info[m].is_none() && holds(m));
+        match ended && away && parts.len() < needed {
+            true => Err(Refusal::TooFew { present: parts.len(), members, needed }),
+            false => Ok(()),
+        }
     }
 
     /// Whether something that a process had answered is in a zone that is empty on all members. If not,
@@ -811,7 +814,8 @@ impl Core {
         let done = |result: Result<(), DeviceError>| match result {
             // Only this zone has failed, and says so.
             Err(_) if !self.failed.get() => Ok(()),
-            result => result.map_err(|error| ArrayError(format!("zone {}: {error}", zone.0))),
+            Err(error) => self.check_members().and(Err(ArrayError(format!("zone {}: {error}", zone.0)))),
+            Ok(()) => Ok(()),
         };
         match verdict {
             Verdict::Empty | Verdict::Full | Verdict::Offline(_) => Ok(()),

@@ -280,6 +280,7 @@ impl Run {
             "refusals": counts.refusals,
             "forks": counts.forks,
             "judgements": counts.judgements,
+            "beyond": counts.beyond,
             "failures": summary.failures.len(),
             "first_failure": summary.failures.first().and_then(|f| f.failure.as_deref()),
             "replay": replay,
@@ -305,6 +306,7 @@ impl Run {
             ("refusals", counts.refusals),
             ("forks", counts.forks),
             ("judgements", counts.judgements),
+            ("beyond the promise", counts.beyond),
             ("failures", summary.failures.len() as u64),
         ]
         .map(|(name, count)| format!("{name:<24}{count:>12}"))

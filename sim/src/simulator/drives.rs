@@ -121,7 +121,10 @@ impl World<'_> {
         zone: u32,
         displaced: &BTreeSet<u64>,
     ) -> Result<(), Failure> {
-        let complete = self.oracle.zones[zone as usize].submitted() / layout.stripe_blocks();
+        // Writes that a finish has overtaken may have come to nothing.
+        let promised = &self.oracle.zones[zone as usize];
+        let tail = if promised.finished { promised.acknowledged } else { promised.submitted() };
+        let complete = tail / layout.stripe_blocks();
         for row in (0..complete).filter(|row| !displaced.contains(row)) {
             for block in row * layout.chunk_blocks..(row + 1) * layout.chunk_blocks {
                 let mut sum = vec![0; BLOCK];

@@ -10,7 +10,7 @@
 
 use super::world::{End, Failure, World};
 use crate::{rng::Rng, ssd::Cut};
-use engine::{array::MemberState, raid::policy::Policy, runtime::Runtime};
+use engine::{array::MemberState, runtime::Runtime};
 use std::rc::Rc;
 
 /// What a fork may wait for: where promises are made, and everything is on its way.
@@ -113,6 +113,32 @@ impl World<'_> {
                 return Err(Failure(format!("forked here, after {end}, {}{failure}", without(*lost))));
             }
         }
+        self.strike_fork(&ended, &losses, &mut rng)
+            .map_err(|failure| Failure(format!("forked here, after {end}, {failure}")))
+    }
+
+    /// Strikes what has ended once more: a single member, or one beside another that is missing.
+    fn strike_fork(&mut self, ended: &Self, losses: &Losses, rng: &mut Rng) -> Result<(), Failure> {
+        if self.members.len() == 1 {
+            return Ok(());
+        }
+        let offered = losses.suspect.is_none() || losses.lost.contains(&None);
+        for beyond in [false, true] {
+            if !rng.chance(1, 2) || !beyond && !offered {
+                continue;
+            }
+            let mut copy = ended.copy(rng.fork())?;
+            let result = match beyond {
+                true => copy.judge_beyond(losses.suspect, offered),
+                false => copy.judge_blow(losses.suspect),
+            };
+            self.counts.judgements += copy.counts.judgements;
+            self.counts.beyond += copy.counts.beyond;
+            if let Err(failure) = result {
+                self.trace.extend(std::mem::take(&mut copy.trace));
+                return Err(failure);
+            }
+        }
         Ok(())
     }
 
@@ -139,6 +165,7 @@ impl World<'_> {
             in_order: true,
             refusal: None,
             forks: Forks::new(0, Rng::new(0)),
+            lenient: self.lenient,
         })
     }
 
@@ -146,6 +173,11 @@ impl World<'_> {
     fn end_somehow(&mut self) -> Result<&'static str, Failure> {
         let cache_lost = self.scenario.drive.volatile_cache && self.rng.chance(3, 4);
         let end = *self.rng.pick(&[End::PowerCut, End::PowerCut, End::PowerCut, End::Kill, End::Shutdown]);
+        self.end_by(end, cache_lost)
+    }
+
+    /// Ends the world; says how.
+    pub(super) fn end_by(&mut self, end: End, cache_lost: bool) -> Result<&'static str, Failure> {
         match end {
             End::PowerCut => self.cut_power(|_| Cut { cache_lost, zrwa_lost: false })?,
             End::Kill => self.kill_process(),
@@ -206,7 +238,7 @@ impl World<'_> {
         self.check_recovery()?;
         match self.unsound_members().find(|member| Some(*member) != lost && Some(*member) != suspect) {
             // Power cuts may have displaced more than its log has room for.
-            Some(_) if self.scenario.policy == Policy::Log && lost.is_none() => Ok(()),
+            Some(_) if self.scenario.cramped && lost.is_none() => Ok(()),
             Some(member) => Err(Failure(format!("member {member} is not active, without any cause"))),
             None => Ok(()),
         }
@@ -217,14 +249,14 @@ impl World<'_> {
         self.unsound_members().next()
     }
 
-    fn unsound_members(&self) -> impl Iterator<Item = usize> {
+    pub(super) fn unsound_members(&self) -> impl Iterator<Item = usize> {
         let states = self.subject.as_ref().map(|subject| subject.members()).unwrap_or_default();
         let unsound = states.into_iter().enumerate().filter(|(_, (state, _))| *state != MemberState::Active);
         unsound.map(|(member, _)| member)
     }
 
     /// A few writes with FUA behind what was recovered; some may be in flight yet.
-    fn write_on(&mut self) -> Result<(), Failure> {
+    pub(super) fn write_on(&mut self) -> Result<(), Failure> {
         let zones =
             (0..self.oracle.zones.len() as u32).filter(|zone| self.oracle.zones[*zone as usize].active);
         let mut begun: Vec<u32> = zones.collect();

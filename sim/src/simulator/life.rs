@@ -13,11 +13,10 @@ use super::{
     wire::{Bay, Fault},
     world::{End, Failure, Pending, World},
 };
-use crate::ssd::{Cut, Fault as MediaFault};
+use crate::ssd::{Cut, Fault as MediaFault, Kind};
 use engine::{
     array::{CreateOptions, MemberState},
     device::Command,
-    raid::policy::Policy,
     zone::{Lba, ZoneIndex, ZoneInfo},
 };
 use std::{cell::Cell, collections::BTreeSet, rc::Rc};
@@ -193,7 +192,8 @@ impl World<'_> {
             }
         }
         let m = &self.scenario.misfortune;
-        let rates = [m.write_fault, m.read_fault, m.silence, m.vanish, m.dead_block, m.dead_zone, m.fail];
+        let rates =
+            [m.write_fault, m.read_fault, m.silence, m.vanish, m.dead_block, m.dead_zone, m.command, m.fail];
         let total: u64 = rates.iter().sum();
         if total == 0 || !self.rng.chance(total, 100_000) {
             return;
@@ -221,6 +221,7 @@ impl World<'_> {
                 course.damaged.insert(bay);
                 self.damage(bay, kind == 5);
             }
+            6 => self.fail_command(bay),
             _ => {
                 let Some(subject) = &self.subject else { return };
                 if self.member_state(member) == Some(MemberState::Active) && course.failing.is_none() {
@@ -230,8 +231,16 @@ impl World<'_> {
             }
         }
         self.counts.faults += 1;
-        const NAMES: [&str; 7] =
-            ["write fault", "read fault", "silence", "vanishes", "dead block", "dead zone", "failed by hand"];
+        const NAMES: [&str; 8] = [
+            "write fault",
+            "read fault",
+            "silence",
+            "vanishes",
+            "dead block",
+            "dead zone",
+            "command fails",
+            "failed by hand",
+        ];
         self.trace.note(|| format!("member {member} (drive{bay}): {}", NAMES[kind]));
         let suspect = course.suspect.get_or_insert(Suspect { member, struck: false, absent: false });
         suspect.struck = true;
@@ -240,12 +249,22 @@ impl World<'_> {
         }
     }
 
+    /// A command of some kind fails, or takes effect when the host has given up on it.
+    fn fail_command(&mut self, bay: Bay) {
+        let fault = match self.rng.chance(1, 4) {
+            true => Fault::Tardy { events: 1 + self.rng.below(300) },
+            false => Fault::Fail { kind: *self.rng.pick(&Kind::ALL), late: self.rng.chance(1, 2) },
+        };
+        self.trace.note(|| format!("drive{bay}: {fault:?}"));
+        self.wire.set_fault(bay, fault);
+    }
+
     /// Damages the media of a drive for good: one block, or a whole zone.
     fn damage(&mut self, bay: Bay, whole_zone: bool) {
         let geometry = self.wire.geometry(bay).clone();
         let mut zone = ZoneIndex(self.rng.below(geometry.zones as u64) as u32);
         let mut block = self.rng.below(geometry.zone_capacity_blocks);
-        if !whole_zone && self.rng.chance(1, 2) {
+        if self.rng.chance(1, 2) {
             // What was written last matters most: near a write pointer, in the metadata log or among data.
             const BELOW: u64 = 24;
             let zones: Vec<_> =
@@ -399,7 +418,7 @@ impl World<'_> {
         let Some(subject) = &self.subject else { return Ok(()) };
         let states = subject.members();
         for (member, (state, _)) in states.iter().enumerate() {
-            if self.scenario.policy == Policy::Log && *state == MemberState::Rebuilding && !demanded {
+            if self.scenario.cramped && *state == MemberState::Rebuilding && !demanded {
                 // Power cuts have displaced more than its log has room for. There is no other one that is
                 // not sound, or it would not do without this one.
                 course.suspect.get_or_insert(Suspect { member, struck: false, absent: false }).member =
@@ -497,26 +516,6 @@ impl World<'_> {
         bays
     }
 
-    /// What an operator does when the array refuses to assemble: leaves the drive out that may be
-    /// blank, or the one that is named if its media are damaged. `false` if there is none.
-    fn leave_out(&mut self, course: &mut Course, why: &str) -> bool {
-        if let Some(member) = course.half_attached.take() {
-            self.members[member] = None;
-            return true;
-        }
-        match &mut course.suspect {
-            Some(suspect) if !suspect.absent => {
-                let named = |bay: Bay| {
-                    why.starts_with(&format!("drive{bay} ")) || why.starts_with(&format!("drive{bay}:"))
-                };
-                let bay = self.members[suspect.member].filter(|bay| course.damaged.contains(bay));
-                suspect.absent = bay.is_some_and(named);
-                suspect.absent
-            }
-            _ => false,
-        }
-    }
-
     /// Assembles until it succeeds, with more power cuts on the way, and checks everything.
     fn recover(&mut self, course: &mut Course) -> Result<(), Failure> {
         let (mut interruptions, mut faults) = (0, 0);
@@ -542,7 +541,6 @@ impl World<'_> {
                 }
                 false => self.wait(&pending, events, false)?,
             };
-            let struck = course.suspect.filter(|suspect| suspect.struck);
             match result {
                 None => {
                     interruptions += 1;
@@ -553,25 +551,15 @@ impl World<'_> {
                     self.cut(course, strike)?;
                     continue;
                 }
-                Some(Err(why)) if struck.is_some_and(|suspect| self.names(suspect.member, &why)) => {
-                    // The operator tries again.
-                    self.trace.note(|| format!("refused, and tried again: {why}"));
-                    self.kill_process();
-                    self.pardon(course);
-                    continue;
-                }
-                Some(Err(why)) => {
-                    if self.leave_out(course, &why) {
-                        self.trace.note(|| {
-                            format!("refused, and tried without the drive that is not sound: {why}")
-                        });
-                        continue;
-                    }
-                    return Err(Failure(format!("the array does not assemble: {why}")));
-                }
+                // One member at most has been struck, and is done without.
+                Some(Err(why)) => return Err(Failure(format!("the array does not assemble: {why}"))),
                 Some(Ok(subject)) => {
                     course.reopening = false;
-                    self.oracle.volatile_cache = self.promise(&*subject, &offered, struck.is_some())?;
+                    self.oracle.volatile_cache = self.promise(
+                        &*subject,
+                        &offered,
+                        course.suspect.is_some_and(|suspect| suspect.struck),
+                    )?;
                     self.subject = Some(subject);
                     course.caches_next = false;
                 }
@@ -618,14 +606,23 @@ impl World<'_> {
         let absent = course.suspect.is_some_and(|suspect| suspect.absent);
         if let Some(bay) = self.members[member].filter(|_| !absent) {
             let executed = self.rng.chance(1, 2);
-            let kind = self.rng.below(5);
+            let kind = self.rng.below(7);
             match kind {
                 0 | 1 => self.wire.set_fault(bay, Fault::Read),
                 2 => self.wire.set_fault(bay, Fault::Write),
                 3 => self.wire.set_fault(bay, Fault::Silence { executed }),
-                _ => self.wire.set_gone(bay, true),
+                4 => self.wire.set_gone(bay, true),
+                _ => self.fail_command(bay),
             }
-            const NAMES: [&str; 5] = ["read fault", "read fault", "write fault", "silence", "vanishes"];
+            const NAMES: [&str; 7] = [
+                "read fault",
+                "read fault",
+                "write fault",
+                "silence",
+                "vanishes",
+                "command fails",
+                "command fails",
+            ];
             self.trace.note(|| format!("member {member} (drive{bay}) in assembly: {}", NAMES[kind as usize]));
             self.counts.faults += 1;
             course.suspect.get_or_insert(Suspect { member, struck: false, absent: false }).struck = true;
@@ -638,7 +635,7 @@ impl World<'_> {
     }
 
     /// Whether a refusal speaks of a member or its drive.
-    fn names(&self, member: usize, why: &str) -> bool {
+    pub(super) fn names(&self, member: usize, why: &str) -> bool {
         let drive = self.members[member].map(|bay| format!("drive{bay}"));
         let words = || why.split(|c: char| !c.is_ascii_alphanumeric());
         words().any(|word| Some(word) == drive.as_deref())
@@ -723,7 +720,7 @@ pub(super) fn create_options(scenario: &Scenario, uuid: [u8; 16]) -> CreateOptio
     CreateOptions { name, uuid, chunk_blocks, zone_size_blocks: None, policy }
 }
 
-fn brief(report: &[ZoneInfo]) -> String {
+pub(super) fn brief(report: &[ZoneInfo]) -> String {
     let zones: Vec<String> = report.iter().map(|z| format!("{:?} {}", z.state, z.wp_blocks)).collect();
     zones.join(", ")
 }

@@ -406,7 +406,7 @@ impl World<'_> {
                 self.oracle.zones[zone as usize].end();
                 return Ok(());
             }
-            return Err(Failure(format!("{kind}: {error}")));
+            return if self.lenient { Ok(()) } else { Err(Failure(format!("{kind}: {error}"))) };
         }
         match kind {
             Kind::Write { zone, start, end, fua, append, life } => {

@@ -17,5 +17,6 @@ mod scripted;
 pub mod stamp;
 pub mod subject;
 pub mod table1;
+mod two_faults;
 pub mod wire;
 pub mod world;

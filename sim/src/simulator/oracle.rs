@@ -210,6 +210,13 @@ impl Oracle {
         ReadPoint { zone, block, life: z.life, acknowledged: z.acknowledged }
     }
 
+    /// As [`Oracle::read`]; unless it is sure where the zone ended, what need not be there may be zeros.
+    pub fn read_sure(&mut self, zone: u32, block: u64, sure: bool) -> ReadPoint {
+        let point = self.read(zone, block);
+        let least = self.zones[zone as usize].durable.min(point.acknowledged);
+        ReadPoint { acknowledged: if sure { point.acknowledged } else { least }, ..point }
+    }
+
     /// Whether a reset has overtaken the read: it may fail, too.
     pub fn is_reset_since(&self, point: ReadPoint) -> bool {
         let zone = &self.zones[point.zone as usize];
@@ -287,11 +294,19 @@ impl Oracle {
             if info.zone.0 as usize != index || info.capacity_blocks != self.capacity {
                 return Err(format!("zone {index} is reported as {info:?}"));
             }
-            let zone = &mut self.zones[index];
-            recovered_zone(zone, self.capacity, info)
-                .map_err(|what| format!("zone {index}: {what} ({info:?}, {})", summary(zone)))?;
+            self.recovered_in(info)?;
         }
         Ok(())
+    }
+
+    /// As [`Oracle::recovered`], for a single zone.
+    ///
+    /// # Errors
+    /// The promise that is broken.
+    pub fn recovered_in(&mut self, info: &ZoneInfo) -> Result<(), String> {
+        let zone = &mut self.zones[info.zone.0 as usize];
+        recovered_zone(zone, self.capacity, info)
+            .map_err(|what| format!("zone {}: {what} ({info:?}, {})", info.zone.0, summary(zone)))
     }
 
     /// A report is submitted.

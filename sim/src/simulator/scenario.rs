@@ -74,6 +74,8 @@ pub struct Misfortune {
     pub dead_block: u64,
     pub dead_zone: u64,
     pub fail: u64,
+    /// A command of any kind fails, or takes effect when the host has given up on it.
+    pub command: u64,
     pub repair: u64,
 }
 
@@ -90,7 +92,13 @@ pub struct Scenario {
     pub mixed: bool,
     /// Reads of blocks that were never written fail, instead of giving zeros.
     pub unwritten_fails: bool,
+    /// Finish drops what is in the ZRWA of the zone.
+    pub finish_drops: bool,
+    /// A write with FUA makes nothing durable that was written before.
+    pub fua_alone: bool,
     pub chunk_blocks: u64,
+    /// Policy `log`: there is so little room in metadata logs that power cuts may displace more than that.
+    pub cramped: bool,
     /// Whether the array joins writes.
     pub join: bool,
     pub load: Load,
@@ -124,12 +132,15 @@ impl Scenario {
             policy,
             members,
             chunk_blocks,
+            cramped,
             load: draw_load(rng),
             pace: draw_pace(rng),
             misfortune,
             rounds: 3 + rng.below(if cramped { 3 } else { 6 }),
             work_events,
             forks: MOST_FORKS,
+            finish_drops: drive.zrwa.is_some() && rng.chance(1, 2),
+            fua_alone: drive.volatile_cache && rng.chance(1, 2),
             drive,
             mixed: !small_zones && rng.chance(1, 4),
             unwritten_fails: rng.chance(1, 4),
@@ -316,6 +327,7 @@ fn draw_misfortune(rng: &mut Rng) -> Misfortune {
         dead_block: rate(rng, on(25), 60),
         dead_zone: rate(rng, on(25), 60),
         fail: rate(rng, on(25), 60),
+        command: rate(rng, on(40), 60),
         repair: 200 + rng.below(3000),
         fault_in_recovery_percent: rate(rng, on(50), 60),
     }

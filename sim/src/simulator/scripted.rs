@@ -56,7 +56,10 @@ impl World<'_> {
         Ok(())
     }
 
-    fn wait_in_order<T>(&mut self, pending: &super::world::Pending<T>) -> Result<Result<T, String>, Failure> {
+    pub(super) fn wait_in_order<T>(
+        &mut self,
+        pending: &super::world::Pending<T>,
+    ) -> Result<Result<T, String>, Failure> {
         loop {
             if let Some(result) = pending.borrow_mut().take() {
                 return Ok(result);

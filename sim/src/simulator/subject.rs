@@ -30,6 +30,11 @@ pub trait Subject: ZonedDevice {
     fn layout(&self) -> Option<Layout> {
         None
     }
+
+    /// Zones that are offline, and why.
+    fn offline(&self) -> Vec<(u32, String)> {
+        Vec::new()
+    }
 }
 
 /// Makes subjects, and finds them again after a power cut.
@@ -162,5 +167,9 @@ impl Subject for Array {
 
     fn layout(&self) -> Option<Layout> {
         Some(*Array::layout(self))
+    }
+
+    fn offline(&self) -> Vec<(u32, String)> {
+        self.status().offline.into_iter().map(|zone| (zone.zone.0, zone.refusal.to_string())).collect()
     }
 }

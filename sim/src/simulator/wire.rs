@@ -8,7 +8,7 @@
 
 use crate::{
     rng::Rng,
-    ssd::{Cut, Ssd},
+    ssd::{Cut, Kind, Ssd},
 };
 use engine::device::{
     Command, Completer, Completion, DeviceError, Done, Geometry, Slots, Status, ZonedDevice,
@@ -31,6 +31,10 @@ pub enum Fault {
     Read,
     /// The next command is executed or not, and never answered: the host gives up on it.
     Silence { executed: bool },
+    /// The host gives up on the next command as well, and it is executed so many events later.
+    Tardy { events: u64 },
+    /// The next command of this kind is answered with an error; if it is late, it has been executed.
+    Fail { kind: Kind, late: bool },
 }
 
 /// Commands in flight that no sound engine reaches on small drives.
@@ -194,12 +198,24 @@ impl Wire {
     pub fn execute_now(&self, index: usize, traced: bool) -> Event {
         let Queued { bay, command, completer, .. } = self.queued.borrow_mut().remove(index);
         let mut what = if traced { describe(&command) } else { String::new() };
+        self.put_off(bay, &command);
         let done = self.slots.borrow_mut()[bay].execute(command);
         if traced && let Err(error) = &done.result {
             what = format!("{what}: {error}");
         }
         self.executed.borrow_mut().push(Executed { bay, done, completer });
         Event { bay, what }
+    }
+
+    /// Queues a command once more, for later, if its drive is about to be given up on with it.
+    fn put_off(&self, bay: Bay, command: &Command) {
+        let slot = &mut self.slots.borrow_mut()[bay];
+        if let (Some(Fault::Tardy { events }), false) = (slot.fault, slot.gone) {
+            slot.fault = Some(Fault::Silence { executed: false });
+            let (completer, _) = self.pairs.pair();
+            let not_before = self.state.borrow().now + events;
+            self.queued.borrow_mut().push(Queued { bay, command: command.clone(), completer, not_before });
+        }
     }
 
     /// Delivers the executed command at `index` to the engine.
@@ -308,6 +324,13 @@ impl Slot {
                     self.ssd.execute(command);
                 }
                 Done::error(DeviceError::Timeout)
+            }
+            Some(Fault::Fail { kind, late }) if kind == Kind::of(&command) => {
+                self.fault = None;
+                if late {
+                    self.ssd.execute(command);
+                }
+                Done::error(kind.status().into())
             }
             _ => self.ssd.execute(command),
         }

@@ -58,6 +58,8 @@ pub struct Counts {
     pub forks: u64,
     /// Recoveries, of the life and of its forks, of which the report and every block were checked.
     pub judgements: u64,
+    /// Recoveries with one fault more than is promised to be survived, judged by a rule of their own.
+    pub beyond: u64,
 }
 
 impl Counts {
@@ -74,6 +76,7 @@ impl Counts {
         self.refusals += other.refusals;
         self.forks += other.forks;
         self.judgements += other.judgements;
+        self.beyond += other.beyond;
     }
 }
 
@@ -181,6 +184,8 @@ pub struct World<'m> {
     /// Why the subject could not be made.
     pub(super) refusal: Option<String>,
     pub(super) forks: Forks,
+    /// More has been struck than is promised to be survived: operations may fail.
+    pub(super) lenient: bool,
 }
 
 impl Drop for World<'_> {
@@ -217,6 +222,7 @@ impl<'m> World<'m> {
             in_order: false,
             refusal: None,
             forks,
+            lenient: false,
             scenario,
         };
         for _ in 0..world.scenario.members {
@@ -250,6 +256,12 @@ impl<'m> World<'m> {
         };
         if self.scenario.unwritten_fails {
             ssd.fail_unwritten();
+        }
+        if self.scenario.finish_drops {
+            ssd.drop_at_finish();
+        }
+        if self.scenario.fua_alone {
+            ssd.let_fua_stand_alone();
         }
         self.wire.insert(ssd)
     }

@@ -85,7 +85,7 @@ impl Kind {
     }
 
     /// What a command of this kind that fails is answered with.
-    pub(super) fn status(self) -> Status {
+    pub(crate) fn status(self) -> Status {
         match self {
             Kind::Read => Status::UnrecoveredReadError,
             Kind::Write => Status::WriteFault,
@@ -117,6 +117,17 @@ impl FaultPlan {
     /// before the next one.
     pub fn after(&mut self, commands: u64, fault: Fault) {
         self.planned.entry(self.commands.saturating_add(commands)).or_default().push(fault);
+    }
+
+    /// Nothing that is planned comes any more, and no command fails that has not yet.
+    pub fn calm(&mut self) {
+        self.planned.clear();
+        self.failing.clear();
+    }
+
+    /// Blocks that could not be read can be read again.
+    pub fn mend(&mut self) {
+        self.unreadable.clear();
     }
 
     /// Whether the drive does not answer.

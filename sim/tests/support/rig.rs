@@ -112,6 +112,11 @@ impl Rig {
         self.ssds.borrow().iter().for_each(|ssd| ssd.borrow_mut().fail_unwritten());
     }
 
+    /// Lets writes with FUA make durable what they write and nothing else, on all drives.
+    pub fn let_fua_stand_alone(&self) {
+        self.ssds.borrow().iter().for_each(|ssd| ssd.borrow_mut().let_fua_stand_alone());
+    }
+
     /// Damages a drive, by its number.
     pub fn damage(&self, drive: usize, fault: Fault) {
         self.ssds.borrow()[drive].borrow_mut().faults().after(0, fault);

@@ -1,0 +1,501 @@
+//! More than is promised: a member is missing, and the drive of another one is struck as well.
+//!
+//! What lies beyond the promise may cost data, but never invent any. So in some forks two members suffer at
+//! once, and what the array makes of it is judged by a rule of its own: it may refuse, have zones offline and
+//! fail reads. It must not give wrong data or zeros, let a zone end before what was promised there, answer
+//! nothing, or take away what can still be had: when the missing member comes back, everything is there
+//! again, but for zones that the array has gone on with meanwhile and of which the struck drive has lost its
+//! part. Which these are the world writes down itself.
+//!
+//! The same blow without the missing member is a single fault, for which everything is promised.
+
+use super::{
+    life::brief,
+    oracle::Change,
+    wire::Bay,
+    world::{End, Failure, World},
+};
+use crate::ssd::{Cut, Fault, Kind};
+use engine::{
+    array::Drive,
+    buf::{BLOCK, Buf},
+    device::Command,
+    format::record::Header,
+    raid::policy::Policy,
+    zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
+};
+use std::collections::BTreeSet;
+
+/// Zones at the start of a drive that hold its metadata log, as the array uses them.
+const META_ZONES: u64 = 2;
+
+/// What strikes a drive beside a member that is missing.
+#[derive(Clone, Debug, Default)]
+struct Blow {
+    what: &'static str,
+    /// Each with the number of commands that come before.
+    faults: Vec<(u64, Fault)>,
+    /// The drive is not there.
+    absent: bool,
+    /// It loses what is in its ZRWAs, with the power.
+    zrwa_lost: bool,
+    /// Zones of the array of which the drive may not have its part any more, as long as this is not mended.
+    ruined: BTreeSet<u32>,
+    /// The drive cannot be a member any more, unless all that is wrong is its log, and that is written anew.
+    outcast: bool,
+    renews: bool,
+    /// Reads fail, which may come to an end.
+    mends: bool,
+    /// Zones of the array that another hand has changed.
+    tampered: BTreeSet<u32>,
+}
+
+/// What the world knows of a fork with two faults.
+struct Books {
+    /// The member that is missing at first.
+    missing: Option<usize>,
+    struck: usize,
+    /// The member that is missing holds what it should.
+    fresh: bool,
+    blow: Blow,
+    /// Zones that the array has gone on with.
+    went_on: BTreeSet<u32>,
+    /// Zones in which reads have failed.
+    failed: BTreeSet<u32>,
+}
+
+impl Books {
+    /// Whether everything that was promised in a zone has to be there once everybody is back.
+    fn is_due(&self, zone: u32) -> bool {
+        if self.blow.tampered.contains(&zone) {
+            return false;
+        }
+        let ruined = self.blow.outcast || self.blow.ruined.contains(&zone) || self.failed.contains(&zone);
+        !ruined || self.fresh && !self.went_on.contains(&zone)
+    }
+}
+
+impl World<'_> {
+    /// Judges what is left when one member is missing and another one's drive is struck; then when they are
+    /// back. `stale` is a member that need not hold what it should.
+    ///
+    /// # Errors
+    /// Something that must not be even then.
+    pub(super) fn judge_beyond(&mut self, stale: Option<usize>, offered: bool) -> Result<(), Failure> {
+        let struck = self.other_than(stale);
+        let blow = self.draw_blow(struck, true);
+        // One that is being filled takes part, and the other one is the one that is missing.
+        let missing = match stale {
+            Some(stale) if blow.absent && offered => {
+                self.trace.note(|| format!("fork: member {stale} is not whole"));
+                None
+            }
+            Some(stale) => Some(stale),
+            None => Some(self.other_than(Some(struck))),
+        };
+        let what = format!("without {missing:?}, and member {struck}: {}", blow.what);
+        self.trace.note(|| format!("fork: beyond the promise, {what}: {blow:?}"));
+        let mut books = Books {
+            missing,
+            struck,
+            fresh: stale.is_none(),
+            blow,
+            went_on: BTreeSet::new(),
+            failed: BTreeSet::new(),
+        };
+        self.lenient = true;
+        let judged = self.suffer(&mut books).and_then(|()| self.return_all(&mut books));
+        judged.map_err(|failure| Failure(format!("beyond the promise ({what}): {failure}")))
+    }
+
+    /// The first half: one is missing, another one is struck.
+    fn suffer(&mut self, books: &mut Books) -> Result<(), Failure> {
+        self.strike_with(books.struck, &books.blow)?;
+        let absent = books.blow.absent.then_some(books.struck);
+        let too_many = books.missing.is_some() && absent.is_some();
+        match self.assemble_from(|member| Some(member) != books.missing && Some(member) != absent)? {
+            Err(why) => {
+                self.trace.note(|| format!("refused: {why}"));
+                let real = self.names(books.struck, &why) || why.contains("members can be used");
+                match real {
+                    true => Ok(()),
+                    false => Err(Failure(format!("the refusal names no cause: {why}"))),
+                }
+            }
+            Ok(()) if too_many => Err(Failure("it assembles with two members missing".into())),
+            Ok(()) => {
+                let report = self.take_report(|_| true)?;
+                let online = report.iter().filter(|info| info.state != ZoneState::Offline);
+                books.went_on = online.map(|info| info.zone.0).collect();
+                // It has been given a new log.
+                books.blow.outcast &= !books.blow.renews;
+                books.failed = self.verify_where(&report, |_| true)?;
+                self.counts.beyond += 1;
+                if self.rng.chance(1, 2) {
+                    self.write_on()?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// The second half: the power is cut, and whoever was missing is back.
+    fn return_all(&mut self, books: &mut Books) -> Result<(), Failure> {
+        let cache_lost = self.scenario.drive.volatile_cache && self.rng.chance(1, 2);
+        self.cut_power(|_| Cut { cache_lost, zrwa_lost: false })?;
+        let Some(bay) = self.members[books.struck] else { return Ok(()) };
+        self.wire.ssd(bay).faults().calm();
+        if books.blow.mends && self.rng.chance(1, 2) {
+            self.trace.note(|| "its reads work again".into());
+            self.wire.ssd(bay).faults().mend();
+            books.blow.ruined.clear();
+            books.blow.outcast = false;
+        }
+        self.trace.note(|| format!("fork: all are back; gone on with {:?}", books.went_on));
+        let back = |what: String| Failure(format!("when all are back, {what}"));
+        if let Err(why) = self.assemble_from(|_| true)? {
+            // It may be known to some that the missing one is out although nothing has come of it.
+            return if books.blow.outcast {
+                Ok(())
+            } else {
+                Err(back(format!("it does not assemble: {why}")))
+            };
+        }
+        let report = self.take_report(|zone| !books.is_due(zone)).map_err(|failure| back(failure.0))?;
+        self.verify_where(&report, |zone| !books.is_due(zone)).map_err(|failure| back(failure.0))?;
+        self.counts.beyond += 1;
+        Ok(())
+    }
+
+    /// Strikes one member, or the one that is `suspect` already, while all are there: everything is promised.
+    ///
+    /// # Errors
+    /// A broken promise.
+    pub(super) fn judge_blow(&mut self, suspect: Option<usize>) -> Result<(), Failure> {
+        let struck = suspect.unwrap_or_else(|| self.other_than(None));
+        let blow = self.draw_blow(struck, false);
+        self.trace.note(|| format!("fork: member {struck}: {blow:?}"));
+        let judged = self.bear(struck, &blow);
+        judged.map_err(|failure| Failure(format!("member {struck}: {}: {failure}", blow.what)))
+    }
+
+    fn bear(&mut self, struck: usize, blow: &Blow) -> Result<(), Failure> {
+        self.strike_with(struck, blow)?;
+        let tampered = |zone: u32| blow.tampered.contains(&zone);
+        for again in [false, true] {
+            let without = (again && self.rng.chance(1, 2)).then_some(struck);
+            if let Err(why) = self.assemble_from(|member| Some(member) != without)? {
+                return Err(Failure(format!("the array does not assemble: {why}")));
+            }
+            let report = self.take_report(tampered)?;
+            self.verify_where(&report, tampered)?;
+            self.counts.judgements += 1;
+            match self.unsound_members().find(|member| *member != struck) {
+                Some(_) if self.scenario.cramped => (),
+                Some(member) => {
+                    return Err(Failure(format!("member {member} is not active, without any cause")));
+                }
+                None => (),
+            }
+            if !again {
+                self.write_on()?;
+                let cache_lost = self.scenario.drive.volatile_cache && self.rng.chance(1, 2);
+                self.end_by(End::PowerCut, cache_lost)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Any member but one.
+    fn other_than(&mut self, member: Option<usize>) -> usize {
+        let others: Vec<usize> = (0..self.members.len()).filter(|other| Some(*other) != member).collect();
+        *self.rng.pick(&others)
+    }
+
+    fn strike_with(&mut self, member: usize, blow: &Blow) -> Result<(), Failure> {
+        let Some(bay) = self.members[member] else { return Ok(()) };
+        if blow.zrwa_lost {
+            let cache_lost = self.scenario.drive.volatile_cache && self.rng.chance(1, 2);
+            self.cut_power(|other| Cut { cache_lost, zrwa_lost: other == bay })?;
+        }
+        for (commands, fault) in &blow.faults {
+            self.wire.ssd(bay).faults().after(*commands, *fault);
+        }
+        Ok(())
+    }
+
+    /// Assembles from the drives of some members, in order; the reason if the array refuses.
+    fn assemble_from(&mut self, takes: impl Fn(usize) -> bool) -> Result<Result<(), String>, Failure> {
+        let taken = self.members.iter().enumerate().filter(|(member, _)| takes(*member));
+        let mut drives: Vec<Drive> = taken.filter_map(|(_, bay)| *bay).map(|bay| self.drive(bay)).collect();
+        self.rng.shuffle(&mut drives);
+        let tails = self.tails.clone();
+        let pending = self.start(self.maker.assemble(&self.runtime, drives, tails, self.scenario.join));
+        Ok(self.wait_in_order(&pending)?.map(|subject| {
+            self.oracle.volatile_cache = subject.geometry().volatile_cache;
+            self.subject = Some(subject);
+        }))
+    }
+
+    /// Compares the report with what was promised; a zone that `may` is left as it was if it is offline, or
+    /// can only be read.
+    fn take_report(&mut self, may: impl Fn(u32) -> bool) -> Result<Vec<ZoneInfo>, Failure> {
+        let report = self.report()?;
+        let members = self.subject.as_ref().map(|subject| subject.members());
+        self.trace.note(|| format!("assembled; {}; {members:?}", brief(&report)));
+        let listed = self.subject.as_ref().map(|subject| subject.offline()).unwrap_or_default();
+        for info in &report {
+            let zone = info.zone.0;
+            let reason = listed.iter().find(|(listed, _)| *listed == zone).map(|(_, reason)| reason.as_str());
+            let offline = info.state == ZoneState::Offline;
+            if offline != reason.is_some_and(|reason| !reason.is_empty()) {
+                return Err(Failure(format!(
+                    "zone {zone} is {:?}, but the status says {reason:?}",
+                    info.state
+                )));
+            }
+            // It lacks parts, but nothing that counts was ever in it.
+            let state = &self.oracle.zones[zone as usize];
+            let finished = state.finished || state.change == Some(Change::Finish);
+            let may =
+                |zone: u32| may(zone) || !offline && finished && state.durable.min(state.acknowledged) == 0;
+            if offline || info.state == ZoneState::ReadOnly {
+                self.trace.note(|| format!("zone {zone} is {:?}: {reason:?}", info.state));
+                if !may(zone) {
+                    return Err(Failure(format!("zone {zone} is {:?}: {reason:?}", info.state)));
+                }
+            } else {
+                self.oracle.recovered_in(info)?;
+            }
+        }
+        Ok(report)
+    }
+
+    /// As [`World::verify`], but reads may fail in zones that `may`; gives those in which some have.
+    fn verify_where(
+        &mut self,
+        report: &[ZoneInfo],
+        may: impl Fn(u32) -> bool,
+    ) -> Result<BTreeSet<u32>, Failure> {
+        const BEYOND: u64 = 4;
+        let Some(limits) = self.limits.clone() else { return Ok(BTreeSet::new()) };
+        let mut failed = BTreeSet::new();
+        for info in report {
+            let zone = info.zone.0;
+            let end = (self.oracle.zones[zone as usize].submitted() + BEYOND).min(self.oracle.capacity);
+            let sure = !matches!(info.state, ZoneState::Offline | ZoneState::ReadOnly);
+            let reads = |from: u64| Command::read(Lba(limits.start(info.zone).0 + from), Buf::zeroed(BLOCK));
+            let points: Vec<_> = (0..end).map(|block| self.oracle.read_sure(zone, block, sure)).collect();
+            for (point, done) in points.into_iter().zip(self.ask((0..end).map(reads).collect())?) {
+                match done.result {
+                    Ok(()) if info.state == ZoneState::Offline => {
+                        return Err(Failure(format!("zone {zone} is offline, but can be read")));
+                    }
+                    Ok(()) => self.oracle.check_read(point, &done.data)?,
+                    Err(_) if may(zone) => {
+                        self.oracle.zones[zone as usize].end();
+                        failed.insert(zone);
+                    }
+                    Err(error) => {
+                        return Err(Failure(format!(
+                            "reading block {} of zone {zone}: {error}",
+                            point.block
+                        )));
+                    }
+                }
+            }
+        }
+        Ok(failed)
+    }
+
+    /// Zones of a drive that the array uses as one.
+    fn aggregate(&self) -> u64 {
+        let used = self.oracle.capacity / (self.members.len() as u64 - 1).max(1);
+        used.div_ceil(self.scenario.drive.zone_capacity_blocks).max(1).next_power_of_two()
+    }
+
+    /// The zone of the array that a zone of a drive belongs to, if not to the metadata log.
+    fn zone_of(&self, zone: ZoneIndex) -> Option<u32> {
+        (zone.0 as u64 / self.aggregate()).checked_sub(META_ZONES).map(|zone| zone as u32)
+    }
+
+    /// Zones of a drive that are neither empty nor beyond what the array uses.
+    fn begun_zones(&self, bay: Bay, metadata: bool) -> Vec<ZoneInfo> {
+        let count = self.wire.geometry(bay).zones;
+        let zones: Vec<_> = (0..count).map(|zone| self.wire.ssd(bay).zones().info(ZoneIndex(zone))).collect();
+        let used = |info: &ZoneInfo| match self.zone_of(info.zone) {
+            Some(zone) => !metadata && (zone as usize) < self.oracle.zones.len(),
+            None => metadata,
+        };
+        zones.into_iter().filter(|info| info.state != ZoneState::Empty && used(info)).collect()
+    }
+
+    /// Draws what strikes the drive of a member; some of it only if there is another fault.
+    fn draw_blow(&mut self, member: usize, beyond: bool) -> Blow {
+        let Some(bay) = self.members[member] else { return Blow::default() };
+        match self.rng.below(9) {
+            0 if beyond => Blow { what: "absent", absent: true, ..Blow::default() },
+            0 | 1 => self.draw_log_blow(bay),
+            2 if self.scenario.policy == Policy::Zrwa => self.draw_tail_blow(bay),
+            2 | 3 => self.draw_unreadable(bay),
+            4 => self.draw_worn(bay),
+            // That is survived as long as all others are there.
+            5 if !beyond => self.draw_tampered(bay),
+            6 if self.loses_zrwa(beyond) => {
+                let ruined =
+                    self.begun_zones(bay, false).into_iter().filter_map(|info| self.zone_of(info.zone));
+                Blow { what: "lost ZRWAs", zrwa_lost: true, ruined: ruined.collect(), ..Blow::default() }
+            }
+            6 | 7 => {
+                let first = self.rng.below(8);
+                let failing = (0..1 + self.rng.below(3))
+                    .map(|n| (first + n, Fault::Fail { kind: Kind::Report, late: false }));
+                Blow { what: "failing reports", faults: failing.collect(), ..Blow::default() }
+            }
+            _ => {
+                let kind = *self.rng.pick(&Kind::ALL);
+                let fault = Fault::Fail { kind, late: self.rng.chance(1, 2) };
+                let ruined = (0..self.oracle.zones.len() as u32).collect();
+                let faults = vec![(self.rng.below(60), fault)];
+                Blow { what: "a failing command", faults, ruined, ..Blow::default() }
+            }
+        }
+    }
+
+    /// Whether a lost ZRWA can be told from what has never arrived ([`Policy::InPlace`] cannot if a member
+    /// is missing, and nobody can when zones that came back empty are all zeros).
+    fn loses_zrwa(&self, beyond: bool) -> bool {
+        match self.scenario.policy {
+            Policy::Zrwa => !beyond,
+            Policy::InPlace => !beyond,
+            Policy::Log => false,
+        }
+    }
+
+    /// A block of the metadata log that cannot be read, or has a bit flipped.
+    fn draw_log_blow(&mut self, bay: Bay) -> Blow {
+        let Some(lba) = self.pick_block(bay, true) else { return Blow::default() };
+        if self.rng.chance(1, 2) {
+            let faults = vec![(0, Fault::Unreadable(lba))];
+            let what = "unreadable metadata";
+            return Blow { what, faults, outcast: true, renews: true, mends: true, ..Blow::default() };
+        }
+        if !self.is_followed(bay, lba) {
+            return Blow::default();
+        }
+        let bit = self.rng.below(BLOCK as u64 * 8) as u32;
+        let faults = vec![(0, Fault::Corrupt { lba, bit })];
+        Blow { what: "flipped metadata", faults, outcast: true, renews: true, ..Blow::default() }
+    }
+
+    /// Whether a record begins behind a block of the metadata log. The last record, if it is damaged without
+    /// an error of the drive, looks like one that a power cut has torn.
+    fn is_followed(&self, bay: Bay, lba: Lba) -> bool {
+        let geometry = self.wire.geometry(bay).clone();
+        let (zone, at) = geometry.locate(lba);
+        let written = self.wire.ssd(bay).zones().info(zone).wp_blocks.min(geometry.zone_capacity_blocks);
+        (at + 1..written).any(|block| {
+            let read = Command::read(Lba(geometry.start(zone).0 + block), Buf::zeroed(BLOCK));
+            let done = self.wire.ssd(bay).execute(read);
+            done.result.is_ok() && Header::read(&done.data).is_some()
+        })
+    }
+
+    /// A block of some zone, often one that was written lately.
+    fn pick_block(&mut self, bay: Bay, metadata: bool) -> Option<Lba> {
+        const BELOW: u64 = 24;
+        let zones = self.begun_zones(bay, metadata);
+        if zones.is_empty() {
+            return None;
+        }
+        let info = zones[self.rng.below(zones.len() as u64) as usize];
+        let geometry = self.wire.geometry(bay).clone();
+        let above = geometry.zrwa.filter(|_| info.zrwa).map_or(0, |zrwa| zrwa.size_blocks);
+        let full = geometry.zone_capacity_blocks;
+        let wp = if info.state == ZoneState::Full { full } else { info.wp_blocks };
+        let from = if self.rng.chance(1, 2) { 0 } else { wp.saturating_sub(BELOW) };
+        let to = (wp + above).min(full).max(from + 1);
+        Some(Lba(geometry.start(info.zone).0 + from + self.rng.below(to - from)))
+    }
+
+    /// Log blocks of a data zone that cannot be read, or have a bit flipped.
+    fn draw_tail_blow(&mut self, bay: Bay) -> Blow {
+        let geometry = self.wire.geometry(bay).clone();
+        let size = geometry.zrwa.map_or(0, |zrwa| zrwa.size_blocks);
+        let mut found = Vec::new();
+        for info in self.begun_zones(bay, false) {
+            let start = geometry.start(info.zone).0;
+            for block in info.wp_blocks..(info.wp_blocks + size).min(geometry.zone_capacity_blocks) {
+                let lba = Lba(start + block);
+                let done = self.wire.ssd(bay).execute(Command::read(lba, Buf::zeroed(BLOCK)));
+                if done.result.is_ok() && Header::read(&done.data).is_some() {
+                    found.push((info.zone, lba));
+                }
+            }
+        }
+        if found.is_empty() {
+            return self.draw_unreadable(bay);
+        }
+        let (zone, lba) = *self.rng.pick(&found);
+        let ruined = self.zone_of(zone).into_iter().collect();
+        let (fault, mends) = match self.rng.chance(1, 2) {
+            true => (Fault::Unreadable(lba), true),
+            false => (Fault::Corrupt { lba, bit: self.rng.below(BLOCK as u64 * 8) as u32 }, false),
+        };
+        Blow { what: "a damaged log block", faults: vec![(0, fault)], ruined, mends, ..Blow::default() }
+    }
+
+    /// Blocks of data zones that cannot be read.
+    fn draw_unreadable(&mut self, bay: Bay) -> Blow {
+        let mut blow = Blow { what: "unreadable blocks", mends: true, ..Blow::default() };
+        for _ in 0..1 + self.rng.below(4) {
+            let Some(lba) = self.pick_block(bay, false) else { return blow };
+            blow.faults.push((0, Fault::Unreadable(lba)));
+            let zone = self.wire.geometry(bay).locate(lba).0;
+            blow.ruined.extend(self.zone_of(zone));
+        }
+        blow
+    }
+
+    /// A zone that can only be read, or is lost, from the beginning or some time later.
+    fn draw_worn(&mut self, bay: Bay) -> Blow {
+        let zone = ZoneIndex(self.rng.below(self.wire.geometry(bay).zones as u64) as u32);
+        let fault = if self.rng.chance(1, 2) { Fault::ReadOnly(zone) } else { Fault::Offline(zone) };
+        let later = if self.rng.chance(1, 2) { 0 } else { self.rng.below(100) };
+        let ruined: BTreeSet<u32> = self.zone_of(zone).into_iter().collect();
+        let outcast = ruined.is_empty();
+        Blow { what: "a worn zone", faults: vec![(later, fault)], ruined, outcast, ..Blow::default() }
+    }
+
+    /// A zone that another hand has reset or finished.
+    fn draw_tampered(&mut self, bay: Bay) -> Blow {
+        let mut zones = self.begun_zones(bay, false);
+        // Near its start or its end a zone that another hand has changed can look as if it had been left so.
+        let (chunk, data_chunks) = (self.scenario.chunk_blocks, self.members.len() as u64 - 1);
+        let window =
+            self.scenario.drive.zrwa.map_or(2, |zrwa| self.aggregate() * zrwa.size_blocks / chunk).max(4);
+        let margin = window * chunk * data_chunks;
+        zones.retain(|info| {
+            let zone = self.zone_of(info.zone).map(|zone| &self.oracle.zones[zone as usize]);
+            zone.is_some_and(|zone| {
+                (margin..self.oracle.capacity.saturating_sub(margin)).contains(&zone.durable)
+            })
+        });
+        if zones.is_empty() {
+            return Blow::default();
+        }
+        let zone = zones[self.rng.below(zones.len() as u64) as usize].zone;
+        // With the policy `inplace` a zone that was reset may end before what its last version decodes.
+        let reset = self.scenario.policy != Policy::InPlace && self.rng.chance(1, 2);
+        // All of the small zones that are used as one.
+        let parts = self.aggregate() as u32;
+        let fault = |part| match reset {
+            true => Fault::Reset(ZoneIndex(zone.0 / parts * parts + part)),
+            false => Fault::Finish(ZoneIndex(zone.0 / parts * parts + part)),
+        };
+        let what = if reset { "a zone reset by another hand" } else { "a zone finished by another hand" };
+        let faults = (0..parts).map(|part| (0, fault(part))).collect();
+        let ruined: BTreeSet<u32> = self.zone_of(zone).into_iter().collect();
+        Blow { what, faults, tampered: ruined.clone(), ruined, ..Blow::default() }
+    }
+}
