@@ -362,6 +362,8 @@ impl Array {
             core.adopt(zone, verdict).await?;
         }
         core.begin().await?;
+        // One that was away may hold zones that ended without it.
+        core.clear_leftovers().await;
         Ok(Array(core))
     }
 
@@ -823,20 +825,28 @@ impl Core {
             let mut view = ZoneView { zone, record: &mut record, info, answered_blocks };
             let verdict = self.judge(&mut view).await.unwrap_or_else(Verdict::Offline);
             let away = !self.active.get();
-            match &verdict {
+            let parts = (!away & !record.lost).count_ones() as usize;
+            let waits = match &verdict {
                 Verdict::Offline(_) => {
-                    // As long as it is offline these parts stay as they are, whoever comes and goes.
-                    if record.waits == 0 {
-                        record.since = floor;
-                    }
-                    record.waits |= (was_active | !away) & !record.lost;
                     let holds = |report: &Option<Vec<ZoneInfo>>| {
                         report.as_ref().is_some_and(|zones| zones[index as usize].state.is_active())
                     };
                     self.held_active.set(self.held_active.get() + reports.iter().any(holds) as u32);
+                    true
                 }
+                // Nobody can write to it, and what the present members lack is on those that are away.
+                Verdict::Full => parts + 1 < self.layout.members,
+                _ => false,
+            };
+            if waits {
+                // As long as it is so these parts stay as they are, whoever comes and goes.
+                if record.waits == 0 {
+                    record.since = floor;
+                }
+                record.waits |= (was_active | !away) & !record.lost;
+            } else {
                 // Those that have come back are members again only when all others know it.
-                _ => record.waits &= !away,
+                record.waits &= !away;
             }
             if matches!(verdict, Verdict::Reset) && !record.resetting {
                 // Promised like any other reset: half of it must not look like a zone that lost members,
@@ -908,8 +918,9 @@ impl Core {
         let decided: Vec<(u32, u64)> = {
             let (zones, offline) = (self.zones.borrow(), self.offline.borrow());
             let waited = (0..).zip(zones.iter()).filter(|(_, record)| record.waits != 0);
+            // One that has failed goes on waiting: whom it waited for may be gone again.
             waited
-                .filter(|(zone, _)| !offline.contains_key(zone))
+                .filter(|(zone, _)| !offline.contains_key(zone) && !self.has_failed(ZoneIndex(*zone)))
                 .map(|(z, record)| (z, record.epoch))
                 .collect()
         };
