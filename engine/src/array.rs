@@ -822,31 +822,24 @@ impl Core {
             let info = reports.iter().map(|r| r.as_ref().map(|zones| zones[index as usize])).collect();
             let mut record = self.zones.borrow()[index as usize];
             let answered_blocks = tails.map_or(0, |tails| tails.blocks[index as usize]);
-            let mut view = ZoneView { zone, record: &mut record, info, answered_blocks };
+            let away = (was_active | record.waits) & !self.active.get();
+            let mut view = ZoneView { zone, record: &mut record, info, answered_blocks, away };
             let verdict = self.judge(&mut view).await.unwrap_or_else(Verdict::Offline);
-            let away = !self.active.get();
-            let parts = (!away & !record.lost).count_ones() as usize;
-            let waits = match &verdict {
-                Verdict::Offline(_) => {
+            match &verdict {
+                Verdict::Offline(refusal) => {
+                    self.offline.borrow_mut().insert(index, refusal.clone());
+                    // As long as it is offline these parts stay as they are, whoever comes and goes.
+                    if record.waits == 0 {
+                        record.since = floor;
+                    }
+                    record.waits |= (away | self.active.get()) & !record.lost;
                     let holds = |report: &Option<Vec<ZoneInfo>>| {
                         report.as_ref().is_some_and(|zones| zones[index as usize].state.is_active())
                     };
                     self.held_active.set(self.held_active.get() + reports.iter().any(holds) as u32);
-                    true
                 }
-                // Nobody can write to it, and what the present members lack is on those that are away.
-                Verdict::Full => parts + 1 < self.layout.members,
-                _ => false,
-            };
-            if waits {
-                // As long as it is so these parts stay as they are, whoever comes and goes.
-                if record.waits == 0 {
-                    record.since = floor;
-                }
-                record.waits |= (was_active | !away) & !record.lost;
-            } else {
                 // Those that have come back are members again only when all others know it.
-                record.waits &= !away;
+                _ => record.waits &= self.active.get(),
             }
             if matches!(verdict, Verdict::Reset) && !record.resetting {
                 // Promised like any other reset: half of it must not look like a zone that lost members,
@@ -954,8 +947,7 @@ impl Core {
                 (ZoneState::Full, tail.blocks)
             }
             Verdict::Open(tail) => (ZoneState::Closed, tail.blocks),
-            Verdict::Offline(refusal) => {
-                self.offline.borrow_mut().insert(zone.0, refusal.clone());
+            Verdict::Offline(_) => {
                 self.table.borrow_mut().hold(self.held_active.get());
                 (ZoneState::Offline, 0)
             }

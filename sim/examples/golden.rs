@@ -1,6 +1,6 @@
 //! Makes golden images of the present format version:
 //!
-//!     cargo run -p zoneraid-sim --example golden -- fixtures/v3
+//!     cargo run -p zoneraid-sim --example golden -- fixtures/v4
 //!
 //! Only for a new version, into a new directory: images of a version are never made again, since
 //! they stand for what that version's code has written.
@@ -10,7 +10,7 @@ mod golden;
 
 use anyhow::{Context, Result, ensure};
 use engine::{
-    array::{Array, Drive},
+    array::{Array, Drive, MemberState},
     device::{Command, ZonedDevice, Zones},
     runtime::Runtime,
     zone::{Lba, ZoneIndex},
@@ -82,17 +82,27 @@ impl Session {
     }
 }
 
-fn blank(path: &Path, uuid: u8) -> Result<Drive> {
-    let drive = EmulatedDrive::create_image(path, &golden::model(), [uuid; 16])?;
-    Ok(Drive { name: path.display().to_string(), device: Rc::new(drive) })
+fn blank(path: &Path, uuid: u8) -> Result<Rc<EmulatedDrive>> {
+    Ok(Rc::new(EmulatedDrive::create_image(path, &golden::model(), [uuid; 16])?))
+}
+
+/// The drives as an array takes them, but for `absent`.
+fn offer(drives: &[Rc<EmulatedDrive>], absent: Option<usize>) -> Vec<Drive> {
+    let there = drives.iter().enumerate().filter(|(member, _)| Some(*member) != absent);
+    there.map(|(member, drive)| Drive { name: golden::file_name(member), device: drive.clone() }).collect()
+}
+
+fn assemble(drives: Vec<Drive>) -> Result<Session> {
+    let runtime = Runtime::new();
+    let array = runtime.block_on(Array::assemble(&runtime, drives), || false);
+    Ok(Session { array: array.context("the array does not answer")??, runtime })
 }
 
 fn write_array(dir: &Path) -> Result<()> {
     let path = |member: usize| dir.join(golden::file_name(member));
-    let mut drives =
-        (0..golden::MEMBERS).map(|m| blank(&path(m), m as u8)).collect::<Result<Vec<Drive>>>()?;
+    let mut drives = (0..golden::MEMBERS).map(|m| blank(&path(m), m as u8)).collect::<Result<Vec<_>>>()?;
     let runtime = Runtime::new();
-    let array = runtime.block_on(Array::create(&runtime, golden::options(), drives.clone()), || false);
+    let array = runtime.block_on(Array::create(&runtime, golden::options(), offer(&drives, None)), || false);
     let session = Session { array: array.context("the array does not answer")??, runtime };
     for (zone, plan) in (0..).zip(&ZONES) {
         match plan.earlier_blocks {
@@ -113,21 +123,34 @@ fn write_array(dir: &Path) -> Result<()> {
 
     // A second life of the array: the log begins with a checkpoint of what is in use, a member is
     // replaced.
-    let runtime = Runtime::new();
-    let array = runtime.block_on(Array::assemble(&runtime, drives.clone()), || false);
-    let session = Session { array: array.context("the array does not answer")??, runtime };
+    let session = assemble(offer(&drives, None))?;
     session.wait(session.array.fail(1))??;
     fs::remove_file(path(1))?;
     drives[1] = blank(&path(1), 0x11)?;
-    session.wait(session.array.attach(1, drives[1].clone()))??;
+    let replacement = Drive { name: golden::file_name(1), device: drives[1].clone() };
+    session.wait(session.array.attach(1, replacement))??;
     drop(session);
 
-    // Once more, for there is nothing behind the checkpoint that a drive is attached with, and what an
-    // assembly writes has to be there too.
-    let runtime = Runtime::new();
-    let array = runtime.block_on(Array::assemble(&runtime, drives), || false);
-    let session = Session { array: array.context("the array does not answer")??, runtime };
+    // Without another one nothing that was written can be decided; once that is back, everything can.
+    let session = assemble(offer(&drives, Some(0)))?;
+    ensure!(!session.array.status().offline.is_empty(), "no zone waits for member 0");
+    drop(session);
+    let session = assemble(offer(&drives, None))?;
     session.wait(session.array.rebuild(&|_| ()))??;
+
+    // A life of a zone in which a member loses its part.
+    let zone = (0..).zip(&ZONES).find(|(_, plan)| plan.blocks == 0 && plan.earlier_blocks.is_some());
+    let (zone, _) = zone.context("there is no zone to be lost")?;
+    session.write(zone, 1, 50)?;
+    session.wait(drives[2].submit(Command::Reset { zones: Zones::One(ZoneIndex(zone + 2)) }))?.result?;
+    session.run(Command::write(
+        Lba(session.array.geometry().start(ZoneIndex(zone)).0 + 50),
+        golden::content(zone, 1, 50, 20),
+        true,
+    ))?;
+    let lacks = session.array.status().members[2].zones_to_rebuild;
+    ensure!(lacks == 1, "member 2 lacks {lacks} zones");
+    session.reset(zone)?;
     for (zone, plan) in (0..).zip(&ZONES) {
         if let Some(blocks) = plan.earlier_blocks
             && plan.blocks > 0
@@ -140,7 +163,7 @@ fn write_array(dir: &Path) -> Result<()> {
             session.finish(zone)?;
         }
     }
-    let healthy = session.array.status().members.iter().all(|m| m.note.is_empty() && m.zones_to_rebuild == 0);
+    let healthy = session.array.status().members.iter().all(|m| m.state == MemberState::Active);
     ensure!(healthy, "the array is not healthy: {:?}", session.array.status());
     Ok(())
 }

@@ -12,7 +12,7 @@ use engine::{
         record::{Checkpoint, Origin, Record, ZoneRecord},
         superblock::Superblock,
     },
-    raid::policy::Policy,
+    raid::{policy::Policy, zrwa::Refusal},
     runtime::Runtime,
     zone::{Lba, ZoneIndex, ZoneState},
 };
@@ -183,8 +183,10 @@ fn rewrite(drive: &Drive, found: &Examined, change: impl FnOnce(&mut Superblock)
     let lba = drive.device.geometry().start(zone);
     let checkpoint = Checkpoint {
         generation: found.generation + 1,
+        incomplete: false,
         zones: vec![ZoneRecord::default(); superblock.zones as usize],
         burned: Vec::new(),
+        holes: Vec::new(),
         parity: Vec::new(),
         tails: Vec::new(),
         superblock,
@@ -449,7 +451,7 @@ fn what_a_process_answered_before_it_died_is_there_whoever_is_missing() {
 }
 
 #[test]
-fn tails_that_cannot_be_are_a_refusal() {
+fn tails_that_cannot_be_are_not_believed() {
     let runtime = Runtime::new();
     let all = drives(4);
     let array = run(&runtime, Array::create(&runtime, options(4), all.clone())).unwrap();
@@ -457,21 +459,30 @@ fn tails_that_cannot_be_are_a_refusal() {
     let sound = Tails { assembly: array.assembly(), blocks: vec![0; 8] };
     drop(array);
     runtime.clear();
-    let refusal = |tails: &Tails| {
-        let refused = run(&runtime, Array::take_over(&runtime, all.clone(), tails));
+    let take_over = |tails: &Tails| {
         runtime.clear();
-        refused.err().unwrap().0
+        run(&runtime, Array::take_over(&runtime, all.clone(), tails))
     };
-    assert!(refusal(&Tails { blocks: vec![0; 7], ..sound.clone() }).contains("the ends of 7"));
-    // No stripe so far ahead can have been begun; no zone is so large.
-    for (tail, why) in [(60, "too far behind"), (1000, "beyond the end")] {
-        let mut tails = sound.clone();
+    let refused = take_over(&Tails { blocks: vec![0; 7], ..sound.clone() });
+    assert!(refused.err().unwrap().0.contains("the ends of 7"));
+    // No stripe so far ahead can have been begun; no zone is so large. The zone is there again when nobody
+    // says so any more.
+    let mut assembly = sound.assembly;
+    for (tail, why) in
+        [(60, Refusal::Behind { member: 0, wp_blocks: 2, tail_blocks: 60 }), (1000, Refusal::Beyond(1000))]
+    {
+        let mut tails = Tails { assembly, ..sound.clone() };
         tails.blocks[0] = tail;
-        let why_not = refusal(&tails);
-        assert!(why_not.contains(why), "{why_not}");
+        let array = take_over(&tails).unwrap();
+        let offline = array.status().offline;
+        assert_eq!(offline.len(), 1);
+        assert_eq!((offline[0].zone, &offline[0].refusal), (ZoneIndex(0), &why));
+        assembly = array.assembly();
+        let array = take_over(&Tails { assembly, ..sound.clone() }).unwrap();
+        assert_eq!(wp(&runtime, &array, 0), (ZoneState::Closed, 5));
+        check(&runtime, &array, 0, 5);
+        assembly = array.assembly();
     }
-    let array = run(&runtime, Array::take_over(&runtime, all.clone(), &sound)).unwrap();
-    assert_eq!(wp(&runtime, &array, 0), (ZoneState::Closed, 5));
 }
 
 /// Zones whose write pointers have not moved are empty then, on some members or on all.
@@ -547,6 +558,8 @@ fn a_member_that_lost_the_content_of_an_empty_zone_is_noticed() {
     runtime.clear();
     // Now the member that has the only copy has lost it too, or is said to: nobody can tell.
     ssds[1].borrow_mut().power_cut(&[], &mut Rng::new(1), cut).unwrap();
-    let refused = run(&runtime, Array::assemble(&runtime, drives())).err().unwrap();
-    assert!(refused.0.contains("member 1 has lost or cannot read what it should hold"), "{refused}");
+    let array = run(&runtime, Array::assemble(&runtime, drives())).unwrap();
+    let offline = array.status().offline;
+    assert_eq!(offline.len(), 1);
+    assert_eq!((offline[0].zone, &offline[0].refusal), (ZoneIndex(0), &Refusal::Lacking { member: 1 }));
 }

@@ -15,8 +15,8 @@ use engine::{
         Uuid,
         oob::{Content, Mark, OOB_BYTES},
         record::{
-            Burned, Checkpoint, HEADER_BYTES, Header, Origin, ParityRecord, RELOCATED, Record, TailRecord,
-            ZoneRecord,
+            Burned, Checkpoint, HEADER_BYTES, Header, Hole, Holes, Lacks, Origin, ParityRecord, RELOCATED,
+            Record, TailRecord, ZoneRecord,
         },
         superblock::Superblock,
     },
@@ -25,7 +25,7 @@ use engine::{
     zone::{Lba, ZoneIndex, ZoneState},
 };
 use sim::rng::Rng;
-use std::{cell::Cell, rc::Rc};
+use std::{cell::Cell, ops::Range, rc::Rc};
 use support::{
     array::{check, options, run, write},
     rig::{Act, Rig},
@@ -114,9 +114,11 @@ impl Bed {
     fn checkpoint(&self) -> Checkpoint {
         Checkpoint {
             generation: self.found.generation + 1,
+            incomplete: false,
             superblock: self.found.superblock.clone(),
             zones: vec![ZoneRecord::default(); self.found.superblock.zones as usize],
             burned: Vec::new(),
+            holes: Vec::new(),
             parity: Vec::new(),
             tails: Vec::new(),
         }
@@ -161,7 +163,7 @@ enum Lie {
 use Lie::{Checkpoint as InCheckpoint, Number, Record as Behind, Superblock as InSuperblock};
 
 /// The superblock head in a checkpoint, and the counts behind the members.
-const SUPERBLOCK_AT: usize = HEADER_BYTES + 8;
+const SUPERBLOCK_AT: usize = HEADER_BYTES + 16;
 const COUNTS_AT: usize = SUPERBLOCK_AT + 176 + 24 * MEMBERS;
 
 fn lies() -> Vec<(&'static str, Lie)> {
@@ -213,11 +215,17 @@ fn lies() -> Vec<(&'static str, Lie)> {
         ("parities", Number(COUNTS_AT + 4, u32::MAX)),
         ("tails", Number(COUNTS_AT + 8, u32::MAX)),
         ("burned", Number(COUNTS_AT + 12, u32::MAX)),
+        ("holes", Number(COUNTS_AT + 16, u32::MAX)),
         ("generation", InCheckpoint(|c| c.generation = u64::MAX)),
         ("finished", InCheckpoint(|c| c.zones[3].finished = Some(649))),
         ("finished", InCheckpoint(|c| c.zones[3].finished = Some(1 << 62))),
         ("lost", InCheckpoint(|c| c.zones[3].lost = 1 << 4)),
         ("lost", InCheckpoint(|c| c.zones[3].lost = u32::MAX)),
+        ("waits", InCheckpoint(|c| c.zones[3].waits = 1 << 4)),
+        ("zone of hole", InCheckpoint(|c| c.holes.push(hole(10, 0, 0, 1)))),
+        ("member of hole", InCheckpoint(|c| c.holes.push(hole(0, 4, 0, 1)))),
+        ("start of hole", InCheckpoint(|c| c.holes.push(hole(0, 0, 2, 1)))),
+        ("end of hole", InCheckpoint(|c| c.holes.push(hole(0, 0, 0, 217)))),
         ("zone of burned", InCheckpoint(|c| c.burned.push(burned(10, 0, 0, 1)))),
         ("member of burned", InCheckpoint(|c| c.burned.push(burned(0, 4, 0, 1)))),
         ("from", InCheckpoint(|c| c.burned.push(burned(0, 0, 2, 1)))),
@@ -235,6 +243,12 @@ fn lies() -> Vec<(&'static str, Lie)> {
         ("tail", Behind(Record::Finish { zone: 0, epoch: 0, tail_blocks: 649 }, 60)),
         ("zone", Behind(Record::Rebuilt { zone: 10, epoch: 0, members: 1 }, 60)),
         ("members", Behind(Record::Rebuilt { zone: 0, epoch: 0, members: 1 << 31 }, 60)),
+        ("zone", Behind(Record::Lacks(Lacks { zone: 10, epoch: 0, members: 1 }), 60)),
+        ("members that lack", Behind(Record::Lacks(Lacks { zone: 0, epoch: 0, members: 1 << 4 }), 60)),
+        ("zone of holes", Behind(Record::Holes(holes(10, 0, 0..1)), 60)),
+        ("member of holes", Behind(Record::Holes(holes(0, 4, 0..1)), 60)),
+        ("end of hole", Behind(Record::Holes(holes(0, 0, 0..u64::MAX)), 60)),
+        ("zone", Behind(Record::Decided { zone: 10, epoch: 0 }, 60)),
         ("zone of tail", Behind(Record::Tail(tail(10, 1)), 60)),
         ("tail", Behind(Record::Tail(tail(0, u64::MAX)), 60)),
         ("zone of parity", parity(1_000_000_000, 0, 0, 0, 1)),
@@ -250,6 +264,14 @@ fn lies() -> Vec<(&'static str, Lie)> {
 
 fn burned(zone: u32, member: u32, from: u64, to: u64) -> Burned {
     Burned { zone, member, epoch: 0, from, to }
+}
+
+fn hole(zone: u32, member: u32, from: u64, to: u64) -> Hole {
+    Hole { zone, member, epoch: 0, from, to }
+}
+
+fn holes(zone: u32, member: u32, range: Range<u64>) -> Holes {
+    Holes { zone, member, epoch: 0, ranges: vec![range] }
 }
 
 /// Makes the checksum of a changed record right.

@@ -604,9 +604,9 @@ fn a_rebuild_gets_through_unreadable_blocks_and_loses_no_other() {
         }
         // It goes on, and ends where it ended, also if another one is lost that does not hold what the tail
         // needs; of that a block is lost where two cannot be read already.
-        let (other, more) = match policy {
-            Policy::InPlace => (1, vec![(3, 54)]),
-            Policy::Zrwa | Policy::Log => (2, vec![(0, 25), (1, 25), (3, 58)]),
+        let (other, more, left) = match policy {
+            Policy::InPlace => (1, vec![(3, 54)], 3),
+            Policy::Zrwa | Policy::Log => (2, vec![(0, 25), (1, 25), (3, 58)], 4),
         };
         scene.write(1, TAILS[1], 1);
         scene.cut(&[other]);
@@ -617,13 +617,14 @@ fn a_rebuild_gets_through_unreadable_blocks_and_loses_no_other() {
         let drive = scene.rig.drive(&scene.shape);
         run(&scene.runtime, scene.array.attach(other, drive.clone())).unwrap();
         scene.drives[other] = drive;
-        assert_eq!(scene.rebuild(), more, "{what}");
+        // It has nothing where the tail of zone 1 is; nor has it in zone 2, where it has no parity there.
+        let has = |block: &&(u32, u64)| block.1 < 84 || policy != Policy::InPlace && block.0 == 2;
+        assert_eq!(scene.rebuild(), more.iter().filter(has).copied().collect::<Vec<_>>(), "{what}");
         scene.cut(&[]);
         scene.check_lost(&more, what);
         // A reset forgets.
         assert_eq!((scene.reset(0), scene.reset(1)), (Ok(()), Ok(())));
-        let left = scene.array.status().lost_blocks;
-        assert_eq!(left, 4);
+        assert_eq!(scene.array.status().lost_blocks, left);
         scene.write(0, 0, TAILS[0]);
         scene.write(1, 0, TAILS[1]);
         for missing in [vec![], vec![0]] {

@@ -120,6 +120,8 @@ pub struct TailRecord {
 pub struct Checkpoint {
     /// Which of the two metadata zones is the newer.
     pub generation: u64,
+    /// Records of this member's log that zones in doubt may need are missing.
+    pub incomplete: bool,
     pub superblock: Superblock,
     pub zones: Vec<ZoneRecord>,
     /// Of all members.
@@ -409,7 +411,7 @@ impl From<Absurd> for Unreadable {
 
 impl Checkpoint {
     fn encode(&self, out: &mut Encoder) {
-        out.u64(self.generation);
+        out.u64(self.generation).u64(self.incomplete as u64);
         self.superblock.encode(out);
         out.u32(self.zones.len() as u32).u32(self.parity.len() as u32).u32(self.tails.len() as u32);
         out.u32(self.burned.len() as u32).u32(self.holes.len() as u32);
@@ -433,7 +435,7 @@ impl Checkpoint {
     }
 
     fn decode(from: &mut Decoder<'_>) -> Result<Checkpoint, Unreadable> {
-        let generation = from.u64()?;
+        let (generation, incomplete) = (from.u64()?, from.u64()? & 1 != 0);
         let superblock = Superblock::decode(from)?;
         let (zones, parity, tails, burned) = (from.u32()?, from.u32()?, from.u32()?, from.u32()?);
         let holes = from.u32()?;
@@ -463,7 +465,7 @@ impl Checkpoint {
         let burned = (0..burned).map(|_| Burned::decode(from)).collect::<Result<_, TooShort>>()?;
         let holes = (0..holes).map(|_| Hole::decode(from)).collect::<Result<_, TooShort>>()?;
         let parity = (0..parity).map(|_| ParityRecord::decode(from)).collect::<Result<_, Unreadable>>()?;
-        Ok(Checkpoint { generation, superblock, zones, burned, holes, parity, tails })
+        Ok(Checkpoint { generation, incomplete, superblock, zones, burned, holes, parity, tails })
     }
 
     fn check(&self, of: &Superblock) -> Result<(), Absurd> {

@@ -431,6 +431,7 @@ fn every_field_is_where_the_document_puts_it() {
 fn a_checkpoint_has_the_documented_parts_in_their_order() {
     let checkpoint = Checkpoint {
         generation: u64_of(1),
+        incomplete: true,
         superblock: superblock(),
         zones: vec![
             ZoneRecord { epoch: u64_of(2), resetting: true, lost: u32_of(3), ..ZoneRecord::default() },
@@ -453,7 +454,9 @@ fn a_checkpoint_has_the_documented_parts_in_their_order() {
     for row in table("Checkpoint", &["part", "times"]) {
         match row[0] {
             "checkpoint head" => {
-                take(&mut rest, "Checkpoint head", &[("generation", &u64_of(1).to_le_bytes())]);
+                let expected: [(&str, &[u8]); 2] =
+                    [("generation", &u64_of(1).to_le_bytes()), ("flags", &1u64.to_le_bytes())];
+                take(&mut rest, "Checkpoint head", &expected);
             }
             "superblock head" => take_superblock(&mut rest),
             // Taken together with the head.
@@ -632,6 +635,7 @@ fn whatever_a_record_with_a_right_checksum_says_it_is_read_or_refused() {
     };
     let checkpoint = Checkpoint {
         generation: 3,
+        incomplete: false,
         superblock: sane(5),
         zones: vec![ZoneRecord::default(); 98],
         burned: vec![Burned { zone: 1, member: 2, epoch: 3, from: 4, to: 6 }],

@@ -183,7 +183,7 @@ impl Core {
         let burned = self.burned.borrow().iter().any(|b| b.zone == zone.0);
         let all_full = present().all(|(m, info)| !trusted(m) || full(info));
         if all_full && (!burned || record.finished.is_some()) && present().any(|(m, _)| trusted(m)) {
-            return Ok(Verdict::Full);
+            return view.judge_full(layout, present().filter(|(m, _)| trusted(*m)).count());
         }
         if record.finished == Some(0) {
             return Ok(Verdict::Finish(None));

@@ -188,7 +188,7 @@ impl Live {
                 self.add_tail(*tail);
             }
             Record::Checkpoint(checkpoint) => {
-                *self = Live::default();
+                *self = Live { holes: checkpoint.incomplete, ..Live::default() };
                 checkpoint.parity.iter().for_each(|parity| self.add(parity, chunk_blocks));
                 checkpoint.tails.iter().for_each(|tail| self.add_tail(*tail));
             }
@@ -396,6 +396,8 @@ impl MetaLog {
         };
         let checkpoint = Checkpoint {
             generation,
+            // All other zones have been decided with what there is.
+            incomplete: self.live.borrow().holes && !core.offline.borrow().is_empty(),
             superblock: core.superblock.borrow().clone(),
             zones: core.zones.borrow().clone(),
             burned: core.burned.borrow().clone(),
@@ -762,7 +764,7 @@ impl ReadLog {
                 Err(ReadError::Drive(error)) => return Err(error),
             }
         }
-        self.live.holes = holes || reader.unreadable > 0;
+        self.live.holes |= holes || reader.unreadable > 0;
         Ok(())
     }
 }

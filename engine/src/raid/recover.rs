@@ -13,7 +13,7 @@
 use super::{
     Canary,
     core::Core,
-    geometry::{MAX_MEMBERS, Place},
+    geometry::{Layout, MAX_MEMBERS, Place},
     holes::HoleMap,
     metalog::{META_ZONES, NoLog, ReadLog, read_log},
     parity,
@@ -473,6 +473,22 @@ pub struct ZoneView<'a> {
     pub info: Vec<Option<ZoneInfo>>,
     /// The end of what a process that died had answered, as far as that is known.
     pub answered_blocks: u64,
+    /// Members (bits) that are not there, and whose parts are as they should be if the record does not say that
+    /// they are lost.
+    pub away: u32,
+}
+
+impl ZoneView<'_> {
+    /// What to do with a zone that is full on all of `relied` members. If too few have it, and one that is
+    /// away has it too, it waits: if the array went on with the zone, that one would be stale.
+    pub fn judge_full(&self, layout: &Layout, relied: usize) -> Result<Verdict, Refusal> {
+        let (present, members, needed) = (relied, layout.members, layout.members - 1);
+        let is_missed = self.away & !self.record.lost != 0 && self.record.finished != Some(0);
+        match relied < needed && is_missed {
+            true => Err(Refusal::TooFew { present, members, needed }),
+            false => Ok(Verdict::Full),
+        }
+    }
 }
 
 impl Core {
@@ -540,8 +556,10 @@ impl Core {
             (0..view.info.len()).map(|m| view.info[m].as_ref().filter(|_| trusted(m)).and_then(wp)).collect();
         let full = |m: usize, info: &ZoneInfo| !trusted(m) || info.state == ZoneState::Full;
         let all_full = present().all(|(m, info)| full(m, info)) && wps.iter().flatten().next().is_some();
+        let relied = wps.iter().flatten().count();
+        let (members, needed) = (self.layout.members, self.layout.members - 1);
         if all_full {
-            return Ok(Verdict::Full);
+            return view.judge_full(&self.layout, relied);
         }
         if record.finished == Some(0) {
             return Ok(Verdict::Finish(None));
@@ -551,11 +569,9 @@ impl Core {
         }
         let all_empty = present().all(|(m, info)| info.state == ZoneState::Empty || !trusted(m));
         let logged = self.logged_tail(view.zone, &record, &wps, all_empty).await;
-        let relied = wps.iter().flatten().count();
-        if relied + 1 < self.layout.members {
+        if relied < needed {
             // What the others had been told, and in a zone that was just begun even that there was anything,
             // may be known to them alone.
-            let (members, needed) = (self.layout.members, self.layout.members - 1);
             return Err(Refusal::TooFew { present: relied, members, needed });
         }
         if all_empty
