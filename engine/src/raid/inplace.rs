@@ -405,7 +405,7 @@ impl Core {
     /// the same.
     async fn check_unrecorded(&self, view: &ZoneView<'_>, wps: &[Option<u64>]) -> Result<(), Refusal> {
         let members = || (0..wps.len()).filter(|m| view.info[*m].is_some());
-        if members().all(|m| self.log_has_holes(m))
+        if members().all(|m| self.log_has_holes(view.zone, m))
             && let Some(member) = members().next()
         {
             return Err(Refusal::Log { member });
@@ -478,7 +478,7 @@ impl Core {
             }
             if let Some(log) = &*self.members[member].log.borrow() {
                 let live = log.live.borrow();
-                seen.holes = live.holes;
+                seen.holes = self.log_has_holes(zone, member);
                 let offsets = live.parity.of_zone(zone.0, record.epoch);
                 for (stripe, index, block) in offsets.filter(|(s, _, _)| layout.parity_member(*s) == member) {
                     let version = live.parity.get(zone.0, record.epoch, stripe, index, block);

@@ -171,7 +171,8 @@ impl Core {
     pub async fn judge_log(&self, view: &mut ZoneView<'_>) -> Result<Verdict, Refusal> {
         for (member, _) in view.info.iter().enumerate().filter(|(_, info)| info.is_some()) {
             // Which of the relocated blocks were in the part of its log that is gone nobody knows.
-            if self.log_has_holes(member) && !self.burned_of(view.zone, view.record.epoch, member).is_empty()
+            if self.log_has_holes(view.zone, member)
+                && !self.burned_of(view.zone, view.record.epoch, member).is_empty()
             {
                 view.record.lost |= 1 << member;
             }
@@ -229,7 +230,7 @@ impl Core {
             }
         };
         if record.finished.is_none() {
-            self.check_holes(&evidence, blocks)?;
+            self.check_holes(zone, &evidence, blocks)?;
         }
         if blocks == 0 {
             let leftovers = present().any(|(m, info)| match info.state {
@@ -285,14 +286,18 @@ impl Core {
         Ok((held, running))
     }
 
-    /// Whether something in the log of `member` could not be read.
-    pub fn log_has_holes(&self, member: usize) -> bool {
-        self.members[member].log.borrow().as_ref().is_some_and(|log| log.live.borrow().holes)
+    /// Whether something that the log of `member` had of `zone` could not be read.
+    pub fn log_has_holes(&self, zone: ZoneIndex, member: usize) -> bool {
+        let was_in_doubt = self.zones.borrow()[zone.0 as usize].waits != 0;
+        self.members[member].log.borrow().as_ref().is_some_and(|log| {
+            let live = log.live.borrow();
+            live.holes || live.incomplete && was_in_doubt
+        })
     }
 
     /// Refuses a tail that ends where a missing member may have had more, and the partial parity that
     /// would show it may have been in a hole of another member's log.
-    fn check_holes(&self, evidence: &Evidence, tail_blocks: u64) -> Result<(), Refusal> {
+    fn check_holes(&self, zone: ZoneIndex, evidence: &Evidence, tail_blocks: u64) -> Result<(), Refusal> {
         let layout = &self.layout;
         let (stripe, at) = (tail_blocks / layout.stripe_blocks(), tail_blocks % layout.stripe_blocks());
         let (index, _) = layout.chunk_of(at);
@@ -301,7 +306,7 @@ impl Core {
             return Ok(());
         }
         let mut holders = (index..layout.data_chunks() - 1).map(|last| layout.slot(stripe, last).0);
-        match holders.find(|member| self.log_has_holes(*member)) {
+        match holders.find(|member| self.log_has_holes(zone, *member)) {
             Some(member) => Err(Refusal::Log { member }),
             None => Ok(()),
         }

@@ -169,6 +169,8 @@ pub struct Live {
     pub tails: BTreeMap<u32, TailRecord>,
     /// Something that was in the log when it was read could not be read, or was damaged.
     pub holes: bool,
+    /// So it was before the log's checkpoint: zones that have been in doubt since may lack something.
+    pub incomplete: bool,
 }
 
 impl Live {
@@ -188,7 +190,7 @@ impl Live {
                 self.add_tail(*tail);
             }
             Record::Checkpoint(checkpoint) => {
-                *self = Live { holes: checkpoint.incomplete, ..Live::default() };
+                *self = Live { incomplete: checkpoint.incomplete, ..Live::default() };
                 checkpoint.parity.iter().for_each(|parity| self.add(parity, chunk_blocks));
                 checkpoint.tails.iter().for_each(|tail| self.add_tail(*tail));
             }
@@ -389,15 +391,16 @@ impl MetaLog {
             return Err(DeviceError::Gone);
         }
         let generation = self.generation.get() + 1;
-        let (parity, tails) = {
+        let (parity, tails, incomplete) = {
             let live = self.live.borrow();
+            // All other zones have been decided with what there is.
+            let incomplete = (live.holes || live.incomplete) && !core.offline.borrow().is_empty();
             let parity = live.parity.records().into_iter().chain(live.relocated.records());
-            (parity.collect(), live.tails.values().copied().collect())
+            (parity.collect(), live.tails.values().copied().collect(), incomplete)
         };
         let checkpoint = Checkpoint {
             generation,
-            // All other zones have been decided with what there is.
-            incomplete: self.live.borrow().holes && !core.offline.borrow().is_empty(),
+            incomplete,
             superblock: core.superblock.borrow().clone(),
             zones: core.zones.borrow().clone(),
             burned: core.burned.borrow().clone(),
@@ -765,7 +768,7 @@ impl ReadLog {
                 Err(ReadError::Drive(error)) => return Err(error),
             }
         }
-        self.live.holes |= holes || reader.unreadable > 0;
+        self.live.holes = holes || reader.unreadable > 0;
         Ok(())
     }
 }

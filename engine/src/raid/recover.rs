@@ -658,7 +658,7 @@ impl Core {
         for stripe in passed.saturating_sub(1)..last.min(layout.rows) {
             let (members, place) = layout.log(stripe);
             let Place::Row(row) = place else {
-                let holes = |m: &usize| wps[*m].is_some() && self.log_has_holes(*m);
+                let holes = |m: &usize| wps[*m].is_some() && self.log_has_holes(zone, *m);
                 if !members.iter().any(|m| wps[*m].is_some() && !holes(m)) {
                     let end = (stripe + 1) * layout.stripe_blocks();
                     found.doubt = members.into_iter().find(holes).map(|m| (end, m)).or(found.doubt);
