@@ -362,6 +362,8 @@ impl Array {
             core.adopt(zone, verdict).await?;
         }
         core.begin().await?;
+        // One that was away may hold zones that ended without it.
+        core.clear_leftovers().await;
         Ok(Array(core))
     }
 
@@ -909,8 +911,9 @@ impl Core {
         let decided: Vec<(u32, u64)> = {
             let (zones, offline) = (self.zones.borrow(), self.offline.borrow());
             let waited = (0..).zip(zones.iter()).filter(|(_, record)| record.waits != 0);
+            // One that has failed goes on waiting: whom it waited for may be gone again.
             waited
-                .filter(|(zone, _)| !offline.contains_key(zone))
+                .filter(|(zone, _)| !offline.contains_key(zone) && !self.has_failed(ZoneIndex(*zone)))
                 .map(|(z, record)| (z, record.epoch))
                 .collect()
         };

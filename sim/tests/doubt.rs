@@ -18,7 +18,7 @@ use sim::{
     rng::Rng,
     ssd::{Cut, Fault},
 };
-use std::rc::Rc;
+use std::{cell::Cell, rc::Rc};
 use support::{
     array::{check, geometry, options, run, submit, wp, write, write_command},
     rig::{Act, Rig},
@@ -135,15 +135,12 @@ fn what_was_acknowledged_waits_for_the_member_that_holds_it() {
             run(&world.runtime, array.rebuild(&|_| ())).unwrap();
             assert!(array.status().members.iter().all(|m| m.state == MemberState::Active), "{what}");
             world.end(array);
-            for absent in 0..MEMBERS {
-                // Each is stale afterwards, so that only the last look is of a sound array: once is enough.
-                let array = world.without(&[absent]);
-                world.check(&array, 0, blocks + more);
-                world.check(&array, 1, 30);
-                world.check(&array, 2, 29);
-                world.end(array);
-                break;
-            }
+            // Whoever was away is stale afterwards, so that only one can be looked without.
+            let array = world.without(&[blocks as usize % MEMBERS]);
+            world.check(&array, 0, blocks + more);
+            world.check(&array, 1, 30);
+            world.check(&array, 2, 29);
+            world.end(array);
         }
     }
 }
@@ -168,6 +165,126 @@ fn who_was_waited_for_is_stale_again_when_it_has_been_away_again() {
         let array = world.without(&[]);
         assert_eq!(array.status().members[0].state, MemberState::Out, "{policy:?}");
         world.check(&array, 0, 38);
+        world.end(array);
+    }
+}
+
+/// A full zone is as little use without two parts as any other: it waits too.
+#[test]
+fn a_full_zone_waits_for_the_member_that_holds_it() {
+    for policy in Policy::ALL {
+        for finished in [false, true] {
+            let (mut world, array) = World::new(policy);
+            let blocks = if finished { 50 } else { 720 };
+            for at in (0..blocks).step_by(30) {
+                world.write(&array, 0, at, 30.min(blocks - at));
+            }
+            if finished {
+                submit(&world.runtime, &array, Command::Finish { zones: Zones::One(ZoneIndex(0)) });
+            }
+            world.replace(&array, 1);
+            world.end(array);
+            for _ in 0..2 {
+                let array = world.without(&[0]);
+                // It cannot be rebuilt either.
+                run(&world.runtime, array.rebuild(&|_| ())).unwrap();
+                world.write(&array, 1, wp(&world.runtime, &array, 1).1, 7);
+                world.end(array);
+            }
+            let array = world.without(&[]);
+            check(&world.runtime, &array, 0, blocks);
+            world.check(&array, 1, 14);
+            run(&world.runtime, array.rebuild(&|_| ())).unwrap();
+            assert!(array.status().members.iter().all(|m| m.state == MemberState::Active), "{policy:?}");
+            world.end(array);
+            let array = world.without(&[2]);
+            check(&world.runtime, &array, 0, blocks);
+            world.end(array);
+        }
+    }
+}
+
+/// Whoever was waited for may fail before the assembly has ended.
+#[test]
+fn a_member_that_comes_back_and_fails_at_once_is_waited_for_again() {
+    for policy in Policy::ALL {
+        for steps in 0.. {
+            let (mut world, array) = World::new(policy);
+            world.write(&array, 0, 0, 50);
+            world.replace(&array, 1);
+            world.end(array);
+            world.end(world.without(&[0]));
+            let (left, decided) = (Rc::new(Cell::new(steps)), Rc::new(Cell::new(false)));
+            let (counted, seen) = (left.clone(), decided.clone());
+            world.rig.rule(move |drive, command| {
+                let record = match command {
+                    Command::Write { data, .. } => Header::read(data).map(|header| (header.origin, data)),
+                    _ => None,
+                };
+                let record = record.and_then(|(origin, data)| Record::read(data, origin).ok());
+                seen.set(seen.get() || matches!(record, Some((Record::Decided { .. }, _, _))));
+                match command {
+                    Command::Read { .. } | Command::Report { .. } => Act::Pass,
+                    _ if drive > 0 || seen.get() => Act::Pass,
+                    _ if counted.get() == 0 => Act::Fail,
+                    _ => {
+                        counted.set(counted.get() - 1);
+                        Act::Pass
+                    }
+                }
+            });
+            let array = world.without(&[]);
+            let tried = decided.get();
+            world.end(array);
+            world.rig.rule(|_, _| Act::Pass);
+            let array = world.without(&[]);
+            assert_eq!(world.state(&array, 0), ZoneState::Closed, "{policy:?} {steps} {:?}", array.status());
+            world.check(&array, 0, 50);
+            world.end(array);
+            if tried {
+                break;
+            }
+        }
+    }
+}
+
+/// What a member that comes back holds of zones that ended without it takes its resources.
+#[test]
+fn a_member_that_comes_back_gives_up_the_zones_that_it_lacks() {
+    for policy in Policy::ALL {
+        let (runtime, rig) = (Runtime::new(), Rig::new());
+        let shape = geometry(16, 240, 8);
+        let drives: Vec<_> = (0..MEMBERS).map(|_| rig.drive(&shape)).collect();
+        let options = engine::array::CreateOptions { policy: Some(policy), ..options(CHUNK) };
+        let array = run(&runtime, Array::create(&runtime, options, drives.clone())).unwrap();
+        let mut world = World { runtime, rig, drives };
+        world.write(&array, 0, 0, 50);
+        run(&world.runtime, array.fail(1)).unwrap();
+        world.drives[1] = world.rig.drive(&shape);
+        run(&world.runtime, array.attach(1, world.drives[1].clone())).unwrap();
+        (1..6).for_each(|zone| world.write(&array, zone, 0, 50));
+        world.end(array);
+        let array = world.without(&[0]);
+        assert_eq!(array.status().offline.len(), 1);
+        submit(&world.runtime, &array, Command::Finish { zones: Zones::All });
+        for zone in 6..11 {
+            world.write(&array, zone, 0, 50);
+            submit(&world.runtime, &array, Command::Finish { zones: Zones::One(ZoneIndex(zone)) });
+        }
+        world.end(array);
+        let array = world.without(&[]);
+        assert!(array.status().offline.is_empty());
+        for zone in 6..11 {
+            submit(&world.runtime, &array, Command::Reset { zones: Zones::One(ZoneIndex(zone)) });
+            world.write(&array, zone, 0, 20);
+        }
+        assert_eq!(
+            array.status().members[0].state,
+            MemberState::Rebuilding,
+            "{policy:?} {:?}",
+            array.status()
+        );
+        world.check(&array, 0, 50);
         world.end(array);
     }
 }

@@ -338,6 +338,39 @@ fn two_dead_parts_of_one_zone_fail_that_zone_alone() {
     }
 }
 
+/// Where nothing but parity has to be copied a part can be rebuilt although another one is lost. What waited
+/// in the zone has been refused, so that writes would go on behind a gap.
+#[test]
+fn a_zone_that_has_refused_writes_does_not_work_again_because_a_part_was_rebuilt() {
+    // Who has the parity of the first two chunks.
+    for (policy, parity) in [(Policy::Zrwa, 2), (Policy::InPlace, 3)] {
+        let mut scene = Scene::new(policy, 4);
+        scene.write(0, 0, CHUNK);
+        for member in [1, parity] {
+            scene.rig.damage(member, Fault::WriteFault(part(0)));
+        }
+        let logged = scene.shape.start(ZoneIndex(META));
+        scene.rig.rule(move |drive, command| match command {
+            Command::Write { lba, .. } if *lba >= logged && [1, parity].contains(&drive) => Act::Hold,
+            _ => Act::Pass,
+        });
+        let pending = [(CHUNK, 3), (CHUNK + 3, 1)].map(|(at, blocks)| scene.start(0, at, blocks));
+        assert_eq!(scene.rig.release(|_, _| true), 2, "{policy:?}");
+        for completion in pending {
+            assert_eq!(run(&scene.runtime, completion).result, Err(Status::InternalError.into()));
+        }
+        scene.rig.rule(|_, _| Act::Pass);
+        run(&scene.runtime, scene.array.rebuild(&|_| ())).unwrap();
+        assert_eq!(wp(&scene.runtime, &scene.array, 0), (ZoneState::ReadOnly, 2 * CHUNK), "{policy:?}");
+        assert_eq!(scene.try_write(0, 2 * CHUNK, 1), Err(Status::ZoneIsReadOnly));
+        scene.check(0, CHUNK);
+        assert_eq!(scene.reset(0), Ok(()));
+        scene.write(0, 0, 30);
+        scene.cut(&[3]);
+        scene.check(0, 30);
+    }
+}
+
 #[test]
 fn a_flush_says_once_that_something_completed_is_not_safe_any_more() {
     // With this policy a completed write need not be safe.

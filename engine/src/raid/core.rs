@@ -150,7 +150,8 @@ impl Core {
     /// Whether `zone` lacks more parts than parity makes up for: nothing can be written there any more,
     /// though the other zones work. So it is with all zones if the array has failed.
     pub fn has_failed(&self, zone: ZoneIndex) -> bool {
-        self.failed.get() || (self.live(zone).count_ones() as usize) < self.layout.members - 1
+        let gave_up = || self.running.borrow().get(&zone.0).is_some_and(|running| running.failed.get());
+        self.failed.get() || (self.live(zone).count_ones() as usize) < self.layout.members - 1 || gave_up()
     }
 
     pub fn device(&self, member: usize) -> Option<Rc<dyn ZonedDevice>> {

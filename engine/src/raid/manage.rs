@@ -241,10 +241,13 @@ impl Core {
                 targets[parity_member] = 2 * rows;
                 self.move_to(zone, &targets).await;
                 self.barrier(1 << parity_member & self.live(index)).await;
+                // If that has failed the slots are all there is.
+                self.check_zone(index)?;
             }
             self.move_to(zone, &[2 * rows; MAX_MEMBERS]).await;
             self.barrier(self.live(index)).await;
         }
+        self.check_zone(index)?;
         let zones = Zones::One(Core::physical(index));
         self.on_parts(index, self.live(index), "finish zone", |_| Command::Finish { zones }).await;
         self.clear_lost(index).await;

@@ -117,8 +117,8 @@ impl Core {
             .collect()
     }
 
-    /// Resets what an interrupted rebuild left of zones: it would hold resources of the drive.
-    async fn clear_leftovers(&self) {
+    /// Resets what members hold of zones that they lack: it would take resources of their drives.
+    pub async fn clear_leftovers(&self) {
         for (zone, member) in self.lacking() {
             let first = Core::physical(zone);
             let done = self.submit(member, Command::Report { first, count: 1 }).await;
@@ -186,7 +186,9 @@ impl Core {
                 let mut work = Work { report: &mut report, lost: Lost::default() };
                 (self.rebuild_zone(zone, member, &mut work).await, work.lost)
             };
-            if result.is_err() {
+            // It may count again already: only what came after has failed.
+            let lacks = self.zones.borrow()[zone.0 as usize].lost & (1 << member) != 0;
+            if result.is_err() && lacks {
                 // Half a zone would hold resources of the drive.
                 let zones = Zones::One(Core::physical(zone));
                 self.on_member(member, Command::Reset { zones }).await.ok();
@@ -198,6 +200,9 @@ impl Core {
                 Err(Stopped::Again) if !self.failed.get() => done_bytes = before,
                 Err(Stopped::Again) => return Err("too many drives have failed".into()),
                 // One zone does not keep the others from being rebuilt.
+                Err(Stopped::Error(_)) if !lacks && !self.failed.get() => {
+                    rebuilt.lost.extend(lost_blocks(zone, lost.blocks));
+                }
                 Err(Stopped::Error(reason)) if self.check_active(member).is_ok() && !self.failed.get() => {
                     done_bytes = before;
                     rebuilt.left_out.push(LeftOut { zone: zone.0, member, reason });
@@ -214,6 +219,9 @@ impl Core {
         work: &mut Work<'_>,
     ) -> Result<(), Stopped> {
         let zones = Zones::One(Core::physical(zone));
+        if self.zones.borrow()[zone.0 as usize].waits != 0 {
+            return Err(Stopped::Error("it waits for another drive, which lacks it now".into()));
+        }
         self.let_go(zone).await;
         self.check_stop(member)?;
         self.on_member(member, Command::Reset { zones }).await?;

@@ -828,9 +828,11 @@ impl Core {
             Verdict::Finish(None) => done(self.finish_members(zone, None).await),
             Verdict::Finish(Some(tail)) => {
                 let running = self.go_on(zone, tail).await;
-                done(self.finish_members(zone, Some(&running)).await)?;
-                self.forget_logged(zone, u64::MAX);
-                Ok(())
+                let finished = self.finish_members(zone, Some(&running)).await;
+                if finished.is_ok() {
+                    self.forget_logged(zone, u64::MAX);
+                }
+                done(finished)
             }
             Verdict::Open(tail) => {
                 let blocks = tail.blocks;

@@ -33,11 +33,18 @@ use crate::{
     runtime::Gate,
     zone::{Lba, ZoneIndex},
 };
-use std::{cell::RefCell, collections::VecDeque, rc::Rc};
+use std::{
+    cell::{Cell, RefCell},
+    collections::VecDeque,
+    rc::Rc,
+};
 
 /// A zone with something going on.
 pub struct Zone {
     pub index: ZoneIndex,
+    /// The zone has failed and refused what was queued: whatever is rebuilt, it goes on only with a reset or
+    /// in the next assembly.
+    pub failed: Cell<bool>,
     pub flow: RefCell<Flow>,
     /// Something was queued, or more may be submitted.
     queued: Gate,
@@ -149,6 +156,7 @@ impl Zone {
         };
         Zone {
             index,
+            failed: Cell::default(),
             flow: RefCell::new(flow),
             queued: Gate::default(),
             submitted: Gate::default(),
@@ -684,6 +692,7 @@ impl Core {
 
     /// The zone has failed: nobody need wait any longer.
     fn give_up(&self, zone: &Zone) {
+        zone.failed.set(true);
         let waiting: Vec<_> = zone.flow.borrow_mut().waiting.drain(..).collect();
         for (_, completer, done) in waiting {
             completer.complete(Done { result: Err(Status::InternalError.into()), ..done });
