@@ -36,7 +36,17 @@ const POLL: Duration = Duration::from_millis(5);
 /// The library whose own tests are judges, too.
 const ENGINE: &str = "engine";
 /// The scripted tests that judge mutants: those that are about crashes and faults, the quickest first.
-const TESTS: [&str; 6] = ["regressions_log", "stale", "aggregate", "golden", "regressions", "array"];
+const TESTS: [&str; 9] = [
+    "golden",
+    "regressions_log",
+    "stale",
+    "doubt",
+    "aggregate",
+    "zone_faults",
+    "regressions",
+    "steps",
+    "array",
+];
 
 /// The module that the copy of the engine has more than the original.
 const SWITCH: &str = "\

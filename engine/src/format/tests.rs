@@ -640,6 +640,7 @@ fn whatever_a_record_with_a_right_checksum_says_it_is_read_or_refused() {
         zones: vec![ZoneRecord::default(); 98],
         holes: Vec::new(),
         burned: vec![Burned { zone: 1, member: 2, epoch: 3, from: 4, to: 6 }],
+        holes: vec![Hole { zone: 1, member: 2, epoch: 3, from: 4, to: 6 }],
         parity: vec![parity(2), parity(6)],
         tails: vec![TailRecord { zone: 1, generation: 0, epoch: 2, tail_blocks: 3 }],
     };

@@ -177,9 +177,15 @@ fn function<'a>(code: &'a str, name: &str) -> Option<(usize, &'a str)> {
 
 /// `source` with all `mutants` of it in their places, switched off.
 pub fn apply(source: &str, mutants: &[&Mutant]) -> anyhow::Result<String> {
-    let mut places = Vec::new();
+    let (mut places, mut gone) = (Vec::new(), Vec::new());
     for mutant in mutants {
-        places.push((mutant.locate(source)?, *mutant));
+        match mutant.locate(source) {
+            Ok(place) => places.push((place, *mutant)),
+            Err(error) => gone.push(error.to_string()),
+        }
+    }
+    if !gone.is_empty() {
+        bail!("{}", gone.join("\n"));
     }
     places.sort_by_key(|(place, mutant)| (place.start, std::cmp::Reverse(place.end), mutant.number));
     render(source, 0..source.len(), &places)

@@ -11,7 +11,7 @@ use sim::{
 use std::{cell::RefCell, mem, rc::Rc};
 
 /// What becomes of a command.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub enum Act {
     /// It is carried out at once.
     Pass,
@@ -19,6 +19,8 @@ pub enum Act {
     Hold,
     /// It is not carried out, and its answer is an error.
     Fail,
+    /// It is not carried out, and its answer is an error that is about one zone.
+    Refuse,
     /// It is not carried out, and the answer is that a block cannot be read.
     Unreadable,
 }
@@ -50,6 +52,7 @@ impl ZonedDevice for RigDrive {
         match act {
             Act::Pass => Completion::ready(self.ssd.borrow_mut().execute(command)),
             Act::Fail => Completion::failed(Status::InternalError),
+            Act::Refuse => Completion::failed(Status::WriteFault),
             Act::Unreadable => Completion::failed(Status::UnrecoveredReadError),
             Act::Hold => {
                 let (completer, completion) = self.rig.slots.pair();
