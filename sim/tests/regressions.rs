@@ -481,6 +481,33 @@ fn an_empty_zone_whose_log_cannot_be_read_is_offline() {
     check(&runtime, &array, 0, 3);
 }
 
+/// While a member is out one witness of the first chunk is enough. When the member's part counted again, the
+/// record of that was safe before the second witness: without the first one the zone was reset.
+#[test]
+fn a_member_that_is_rebuilt_counts_when_its_tail_has_two_witnesses() {
+    let runtime = Runtime::new();
+    let (rig, mut all, array) = rigged(&runtime, &geometry(10, 200, 8));
+    // The first chunk is on member 0, its slot on member 1, and a logged tail would be on 0 and 3.
+    run(&runtime, array.fail(2)).unwrap();
+    write(&runtime, &array, 0, 0, CHUNK, true);
+    all[2] = rig.drive(&geometry(10, 200, 8));
+    run(&runtime, array.attach(2, all[2].clone())).unwrap();
+    let data = META_ZONES * geometry(10, 200, 8).zone_size_blocks;
+    rig.rule(move |_, command| match command {
+        Command::Write { lba, fua: true, .. } if lba.0 >= data => Act::Hold,
+        _ => Act::Pass,
+    });
+    assert!(runtime.block_on(array.rebuild(&|_| ()), || false).is_none(), "no tail was logged");
+    drop(array);
+    runtime.clear();
+    rig.rule(|_, _| Act::Pass);
+    rig.shut_down();
+    let array = run(&runtime, Array::assemble(&runtime, all[1..].to_vec())).unwrap();
+    assert_eq!(wp(&runtime, &array, 0).0, ZoneState::Offline);
+    let array = reassemble(&runtime, array, &all);
+    check(&runtime, &array, 0, CHUNK);
+}
+
 /// A metadata zone that was finished early is read to its end. Where its unwritten blocks cannot be read
 /// the whole log counted as unreadable.
 #[test]

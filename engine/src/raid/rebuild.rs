@@ -587,6 +587,12 @@ impl Core {
             _ => zrwa::settled(&layout, member, safe).max(own.map_or(0, |w| w.1)),
         };
         self.copy_rows(zone.index, member, row..stripe, Some(position), work).await?;
+        let whole = self.live(zone.index) | 1 << member;
+        let is_shown = zrwa::witness_count(&layout, whole, chunks) >= zrwa::needed(&layout, whole);
+        if layout.policy == Policy::Zrwa && tail > 0 && !is_shown {
+            // Without the member one witness was enough. As soon as it counts, that one may be lost.
+            self.log_tail(zone, tail).await;
+        }
         // First the log: with the policy `inplace` it voids parity that was logged before.
         self.copy_log(zone, member, tail).await?;
         if covered > 0 {
