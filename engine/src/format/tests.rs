@@ -638,7 +638,6 @@ fn whatever_a_record_with_a_right_checksum_says_it_is_read_or_refused() {
         incomplete: false,
         superblock: sane(5),
         zones: vec![ZoneRecord::default(); 98],
-        holes: Vec::new(),
         burned: vec![Burned { zone: 1, member: 2, epoch: 3, from: 4, to: 6 }],
         holes: vec![Hole { zone: 1, member: 2, epoch: 3, from: 4, to: 6 }],
         parity: vec![parity(2), parity(6)],
