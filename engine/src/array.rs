@@ -685,11 +685,11 @@ impl Core {
 
     fn start_finish(self: &Rc<Self>, zones: Zones) -> Result<Completion, DeviceError> {
         let state = |zone: u32| self.table.borrow().info(ZoneIndex(zone)).state;
+        if let Zones::One(zone) = zones {
+            self.check_worn(zone)?;
+        }
         let chosen: Vec<u32> = match zones {
             Zones::One(zone) if zone.0 >= self.geometry.zones => return Err(Status::LbaOutOfRange.into()),
-            Zones::One(zone) if self.offline.borrow().contains_key(&zone.0) => {
-                return Err(Status::InvalidZoneStateTransition.into());
-            }
             // Full already; but its last writes may still be on their way.
             Zones::One(zone)
                 if state(zone.0) == ZoneState::Full && !self.running.borrow().contains_key(&zone.0) =>

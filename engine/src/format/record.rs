@@ -174,6 +174,8 @@ pub enum Record {
 pub const ZONE_BYTES: usize = 40;
 const TAIL_BYTES: usize = 24;
 const BURNED_BYTES: usize = 32;
+/// Bytes of a hole in a checkpoint.
+pub const HOLE_BYTES: usize = 32;
 /// Without the data.
 const PARITY_BYTES: usize = 32;
 const NOT_FINISHED: u64 = u64::MAX;
@@ -445,7 +447,7 @@ impl Checkpoint {
             ("zone records", zones, ZONE_BYTES),
             ("tails", tails, TAIL_BYTES),
             ("burned", burned, BURNED_BYTES),
-            ("holes", holes, BURNED_BYTES),
+            ("holes", holes, HOLE_BYTES),
             ("parities", parity, PARITY_BYTES),
         ];
         for (field, count, bytes) in counts {

@@ -19,15 +19,13 @@ use super::{
 use crate::{
     buf::BLOCK,
     device::{DeviceError, Status},
-    format::record::{Hole, Holes, Record},
+    format::record::{HOLE_BYTES, Hole, Holes, Record},
     zone::ZoneIndex,
 };
 use std::{collections::BTreeMap, ops::Range};
 
 /// Most holes of an array.
 const MOST_HOLES: u64 = 4096;
-/// Bytes of a hole in a checkpoint.
-const HOLE_BYTES: u64 = 32;
 
 /// The holes of all members, by zone and member, in order.
 #[derive(Clone, Default)]
@@ -156,7 +154,7 @@ impl Core {
 
     /// Blocks of a metadata log that holes take in a checkpoint.
     pub fn hole_blocks(&self) -> u64 {
-        (self.holes.borrow().count() * HOLE_BYTES).div_ceil(BLOCK as u64)
+        (self.holes.borrow().count() * HOLE_BYTES as u64).div_ceil(BLOCK as u64)
     }
 
     /// How many holes there may be: they take a quarter at most of what checkpoints leave of a log.
@@ -165,7 +163,7 @@ impl Core {
         let devices = (0..self.members.len()).filter_map(|member| self.device(member));
         let logs = devices.map(|device| log_blocks(device.geometry(), superblock.policy));
         let room = logs.min().unwrap_or(0).saturating_sub(checkpoint_blocks(&superblock));
-        MOST_HOLES.min(room / 4 * (BLOCK as u64 / HOLE_BYTES))
+        MOST_HOLES.min(room / 4 * (BLOCK as u64 / HOLE_BYTES as u64))
     }
 }
 
