@@ -90,6 +90,8 @@ pub(super) struct Losses {
     pub lost: Vec<Option<usize>>,
     /// The member that need not be active if it is there.
     pub suspect: Option<usize>,
+    /// The suspect has lost its ZRWA.
+    pub zrwa_lost: bool,
 }
 
 impl World<'_> {
@@ -129,7 +131,7 @@ impl World<'_> {
             }
             let mut copy = ended.copy(rng.fork())?;
             let result = match beyond {
-                true => copy.judge_beyond(losses.suspect, offered),
+                true => copy.judge_beyond(losses, offered),
                 false => copy.judge_blow(losses.suspect),
             };
             self.counts.judgements += copy.counts.judgements;

@@ -29,6 +29,14 @@ pub(super) struct Suspect {
     struck: bool,
     /// Its drive is pulled out: it is not offered to the array.
     absent: bool,
+    /// It has lost its ZRWA, and no recovery has ended since.
+    zrwa_lost: bool,
+}
+
+impl Suspect {
+    fn new(member: usize) -> Suspect {
+        Suspect { member, struck: false, absent: false, zrwa_lost: false }
+    }
 }
 
 /// A repair that goes on in the background.
@@ -170,7 +178,8 @@ impl World<'_> {
                 std::iter::once(Some(member)).chain(offered.then_some(None)).collect()
             }
         };
-        Losses { lost, suspect }
+        let zrwa_lost = course.suspect.is_some_and(|suspect| suspect.zrwa_lost);
+        Losses { lost, suspect, zrwa_lost }
     }
 
     /// The member that may be struck now: the suspect, or any if there is none.
@@ -242,7 +251,7 @@ impl World<'_> {
             "failed by hand",
         ];
         self.trace.note(|| format!("member {member} (drive{bay}): {}", NAMES[kind]));
-        let suspect = course.suspect.get_or_insert(Suspect { member, struck: false, absent: false });
+        let suspect = course.suspect.get_or_insert(Suspect::new(member));
         suspect.struck = true;
         if let Some(repair) = &mut course.repair {
             repair.struck = true;
@@ -332,7 +341,7 @@ impl World<'_> {
             course.attic.extend(old.filter(|_| course.half_attached.take().is_none()));
             let bay = self.new_drive();
             self.members[member] = Some(bay);
-            course.suspect = Some(Suspect { member, struck: false, absent: false });
+            course.suspect = Some(Suspect::new(member));
             Some(self.drive(bay))
         };
         self.trace.note(|| {
@@ -421,8 +430,7 @@ impl World<'_> {
             if self.scenario.cramped && *state == MemberState::Rebuilding && !demanded {
                 // Power cuts have displaced more than its log has room for. There is no other one that is
                 // not sound, or it would not do without this one.
-                course.suspect.get_or_insert(Suspect { member, struck: false, absent: false }).member =
-                    member;
+                course.suspect.get_or_insert(Suspect::new(member)).member = member;
             }
             let excused = course.suspect.is_some_and(|s| s.member == member) && !demanded;
             if *state != MemberState::Active && !excused {
@@ -458,7 +466,7 @@ impl World<'_> {
             self.lose(course, victim);
         } else if end == End::PowerCut && strike && (lose_new || self.rng.chance(zrwa_percent, 100)) {
             zrwa_lost = self.members[victim];
-            course.suspect.get_or_insert(Suspect { member: victim, struck: false, absent: false });
+            course.suspect.get_or_insert(Suspect::new(victim)).zrwa_lost = true;
             self.trace.note(|| format!("member {victim} loses its ZRWA"));
         }
         match end {
@@ -481,7 +489,7 @@ impl World<'_> {
 
     /// The drive of `member` is not offered to the array from now on.
     fn lose(&mut self, course: &mut Course, member: usize) {
-        let suspect = course.suspect.get_or_insert(Suspect { member, struck: false, absent: false });
+        let suspect = course.suspect.get_or_insert(Suspect::new(member));
         if !suspect.absent {
             suspect.absent = true;
             self.counts.member_losses += 1;
@@ -555,6 +563,9 @@ impl World<'_> {
                 Some(Err(why)) => return Err(Failure(format!("the array does not assemble: {why}"))),
                 Some(Ok(subject)) => {
                     course.reopening = false;
+                    if let Some(suspect) = &mut course.suspect {
+                        suspect.zrwa_lost = false;
+                    }
                     self.oracle.volatile_cache = self.promise(
                         &*subject,
                         &offered,
@@ -625,7 +636,7 @@ impl World<'_> {
             ];
             self.trace.note(|| format!("member {member} (drive{bay}) in assembly: {}", NAMES[kind as usize]));
             self.counts.faults += 1;
-            course.suspect.get_or_insert(Suspect { member, struck: false, absent: false }).struck = true;
+            course.suspect.get_or_insert(Suspect::new(member)).struck = true;
         }
         let result = self.wait(pending, events.map(|events| events - before), false)?;
         if let Some(bay) = self.members[member] {

@@ -43,6 +43,8 @@ pub struct Zone {
     noted: u64,
     /// End of what has to survive a power cut.
     pub durable: u64,
+    /// Where the last recovery has reported the end.
+    recovered: u64,
     /// End of what has to be there although it need not survive a power cut: the process was killed,
     /// and its successor knows this end.
     answered: u64,
@@ -281,6 +283,15 @@ impl Oracle {
         self.zones.iter_mut().map(answered).collect()
     }
 
+    /// Zones may end where they were last recovered: nothing more is promised.
+    pub fn fall_back(&mut self) {
+        for zone in &mut self.zones {
+            zone.durable = zone.durable.min(zone.recovered);
+            zone.acknowledged = zone.acknowledged.min(zone.recovered);
+            zone.answered = zone.answered.min(zone.recovered);
+        }
+    }
+
     /// Compares what the array reports after a recovery with what it promised, and from then on
     /// holds it to what it reported.
     ///
@@ -392,7 +403,7 @@ fn recovered_zone(zone: &mut Zone, capacity: u64, info: &ZoneInfo) -> Result<(),
         return Err(format!("the state does not go with the write pointer {wp}"));
     }
     zone.writes.truncate(wp as usize);
-    (zone.durable, zone.answered) = (wp, 0);
+    (zone.durable, zone.recovered, zone.answered) = (wp, wp, 0);
     if !finished {
         // What a finish has overtaken may be in a finished zone, or zeros.
         (zone.acknowledged, zone.noted) = (wp, wp);

@@ -10,6 +10,7 @@
 //! The same blow without the missing member is a single fault, for which everything is promised.
 
 use super::{
+    fork::Losses,
     life::brief,
     oracle::Change,
     wire::Bay,
@@ -77,11 +78,12 @@ impl Books {
 
 impl World<'_> {
     /// Judges what is left when one member is missing and another one's drive is struck; then when they are
-    /// back. `stale` is a member that need not hold what it should.
+    /// back. The suspect need not hold what it should.
     ///
     /// # Errors
     /// Something that must not be even then.
-    pub(super) fn judge_beyond(&mut self, stale: Option<usize>, offered: bool) -> Result<(), Failure> {
+    pub(super) fn judge_beyond(&mut self, losses: &Losses, offered: bool) -> Result<(), Failure> {
+        let stale = losses.suspect;
         let struck = self.other_than(stale);
         let blow = self.draw_blow(struck, true);
         // One that is being filled takes part, and the other one is the one that is missing.
@@ -103,6 +105,10 @@ impl World<'_> {
             went_on: BTreeSet::new(),
             failed: BTreeSet::new(),
         };
+        // Looks like writes that have never arrived.
+        if self.scenario.policy == Policy::InPlace && (books.blow.zrwa_lost || losses.zrwa_lost) {
+            self.oracle.fall_back();
+        }
         self.lenient = true;
         let judged = self.suffer(&mut books).and_then(|()| self.return_all(&mut books));
         judged.map_err(|failure| Failure(format!("beyond the promise ({what}): {failure}")))
@@ -362,12 +368,12 @@ impl World<'_> {
         }
     }
 
-    /// Whether a lost ZRWA can be told from what has never arrived ([`Policy::InPlace`] cannot if a member
-    /// is missing, and nobody can when zones that came back empty are all zeros).
+    /// Whether a ZRWA may be lost: without it zones that came back empty and all zeros cannot be told from
+    /// what has never arrived. With [`Policy::InPlace`] they end where they were last recovered.
     fn loses_zrwa(&self, beyond: bool) -> bool {
         match self.scenario.policy {
             Policy::Zrwa => !beyond,
-            Policy::InPlace => !beyond,
+            Policy::InPlace => true,
             Policy::Log => false,
         }
     }
