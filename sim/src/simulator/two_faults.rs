@@ -381,17 +381,20 @@ impl World<'_> {
     /// A block of the metadata log that cannot be read, or has a bit flipped.
     fn draw_log_blow(&mut self, bay: Bay) -> Blow {
         let Some(lba) = self.pick_block(bay, true) else { return Blow::default() };
+        // Its log may be where blocks are that were displaced in any zone.
+        let displaces = self.scenario.policy == Policy::Log;
+        let zones = if displaces { self.oracle.zones.len() as u32 } else { 0 };
+        let blow = Blow { outcast: true, renews: true, ruined: (0..zones).collect(), ..Blow::default() };
         if self.rng.chance(1, 2) {
             let faults = vec![(0, Fault::Unreadable(lba))];
-            let what = "unreadable metadata";
-            return Blow { what, faults, outcast: true, renews: true, mends: true, ..Blow::default() };
+            return Blow { what: "unreadable metadata", faults, mends: true, ..blow };
         }
         if !self.is_followed(bay, lba) {
             return Blow::default();
         }
         let bit = self.rng.below(BLOCK as u64 * 8) as u32;
         let faults = vec![(0, Fault::Corrupt { lba, bit })];
-        Blow { what: "flipped metadata", faults, outcast: true, renews: true, ..Blow::default() }
+        Blow { what: "flipped metadata", faults, ..blow }
     }
 
     /// Whether a record begins behind a block of the metadata log. The last record, if it is damaged without
@@ -483,9 +486,9 @@ impl World<'_> {
         let margin = window * chunk * data_chunks;
         zones.retain(|info| {
             let zone = self.zone_of(info.zone).map(|zone| &self.oracle.zones[zone as usize]);
-            zone.is_some_and(|zone| {
-                (margin..self.oracle.capacity.saturating_sub(margin)).contains(&zone.durable)
-            })
+            let inside = margin..self.oracle.capacity.saturating_sub(margin);
+            // Nor can one that was being finished be told from one whose end another hand has brought.
+            zone.is_some_and(|zone| zone.change.is_none() && inside.contains(&zone.durable))
         });
         if zones.is_empty() {
             return Blow::default();
