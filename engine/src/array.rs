@@ -278,7 +278,7 @@ async fn look(
 struct Look {
     core: Rc<Core>,
     verdicts: Vec<(ZoneIndex, Verdict)>,
-    /// The oldest event among the members that are taken.
+    /// The floor of the next superblock.
     floor: u64,
     /// Members (bits) that come back from having been away.
     returned: u32,
@@ -358,6 +358,7 @@ impl Array {
         let Look { core, verdicts, floor, returned } = look(runtime, drives, tails, behaviour).await?;
         core.renew(floor, returned).await?;
         core.start_members();
+        core.expel_absent().await?;
         for (zone, verdict) in verdicts {
             core.adopt(zone, verdict).await?;
         }
@@ -874,9 +875,9 @@ impl Core {
         }
     }
 
-    /// Writes the superblock of this assembly to all members, as a checkpoint. Those that have `returned`
-    /// learn last that they are members again: if one of them knew before the others, and they went on
-    /// without it, its superblock would be the newest.
+    /// Writes the superblock of this assembly to all members, as a checkpoint. Who is absent is not out yet:
+    /// this may come to nothing. Those that have `returned` learn last that they are members again: if one of
+    /// them knew before the others, and they went on without it, its superblock would be the newest.
     async fn renew(self: &Rc<Self>, floor: u64, returned: u32) -> Result<(), ArrayError> {
         let event = self.next_sequence();
         {
@@ -884,7 +885,7 @@ impl Core {
             (superblock.event, superblock.floor) = (event, floor);
             self.generation.set(event as u32);
             for (m, member) in superblock.members.iter_mut().enumerate() {
-                member.active = self.active.get() & (1 << m) != 0;
+                member.active |= self.active.get() & (1 << m) != 0;
             }
         }
         // What was decided rests on what the drives hold. If a process has died and the power goes only
@@ -902,6 +903,18 @@ impl Core {
             self.superblock.borrow_mut().floor = event;
         }
         Ok(())
+    }
+
+    /// Has all members know that those are out which are not there, before anything is done without them.
+    async fn expel_absent(&self) -> Result<(), ArrayError> {
+        let is_out = |member: usize| self.active.get() & (1 << member) == 0;
+        let listed = (0..).zip(&self.superblock.borrow().members).any(|(m, member)| member.active && is_out(m));
+        if listed {
+            self.membership_pending.set(true);
+            self.membership.open();
+        }
+        self.membership_settled().await;
+        self.check_members()
     }
 
     /// Ends the assembly: everything is safe that tails of an earlier process spoke of, and they are

@@ -472,3 +472,41 @@ fn a_record_that_is_flushed_never_comes_before_those_in_front_of_it() {
         }
     }
 }
+
+/// A drive that cannot be written any more, beside one that is missing, is a refusal; and it costs nothing, for
+/// nobody has been told yet that the missing one is out.
+#[test]
+fn who_was_missing_from_an_assembly_that_came_to_nothing_is_a_member_still() {
+    for policy in Policy::ALL {
+        for (worn, missing) in (0..MEMBERS).flat_map(|m| [1, 2, 3].map(|by| (m, (m + by) % MEMBERS))) {
+            // Which of the two zones the log goes to next is found out by trying.
+            let mut refusals = 0;
+            for (zone, offline) in [(0, false), (0, true), (1, false), (1, true)] {
+                let what = format!("{policy:?}: zone {zone} of {worn} without {missing}, offline {offline}");
+                let (world, array) = World::new(policy);
+                world.write(&array, 0, 0, 50);
+                world.end(array);
+                let zone = ZoneIndex(zone);
+                let fault = if offline { Fault::Offline(zone) } else { Fault::ReadOnly(zone) };
+                world.rig.damage(worn, fault);
+                let there = (0..MEMBERS).filter(|m| *m != missing).map(|m| world.drives[m].clone()).collect();
+                let assembled = run(&world.runtime, Array::assemble(&world.runtime, there));
+                world.runtime.clear();
+                if assembled.is_ok() {
+                    continue;
+                }
+                refusals += 1;
+                for _ in 0..2 {
+                    let array = world.without(&[]);
+                    let states: Vec<_> = array.status().members.iter().map(|m| m.state).collect();
+                    assert_eq!(states[missing], MemberState::Active, "{what}");
+                    assert_eq!(states[worn], MemberState::Out, "{what}");
+                    world.check(&array, 0, wp(&world.runtime, &array, 0).1);
+                    world.write(&array, 0, wp(&world.runtime, &array, 0).1, 9);
+                    world.end(array);
+                }
+            }
+            assert!(refusals > 0, "{policy:?} {worn} {missing}");
+        }
+    }
+}

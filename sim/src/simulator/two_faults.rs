@@ -59,6 +59,8 @@ struct Books {
     /// The member that is missing holds what it should.
     fresh: bool,
     blow: Blow,
+    /// It has been assembled without the member that is missing, which is stale since.
+    assembled: bool,
     /// Zones that the array has gone on with.
     went_on: BTreeSet<u32>,
     /// Zones in which reads have failed.
@@ -102,6 +104,7 @@ impl World<'_> {
             struck,
             fresh: stale.is_none(),
             blow,
+            assembled: false,
             went_on: BTreeSet::new(),
             failed: BTreeSet::new(),
         };
@@ -130,6 +133,7 @@ impl World<'_> {
             }
             Ok(()) if too_many => Err(Failure("it assembles with two members missing".into())),
             Ok(()) => {
+                books.assembled = true;
                 let report = self.take_report(|_| true)?;
                 let online = report.iter().filter(|info| info.state != ZoneState::Offline);
                 books.went_on = online.map(|info| info.zone.0).collect();
@@ -160,8 +164,8 @@ impl World<'_> {
         self.trace.note(|| format!("fork: all are back; gone on with {:?}", books.went_on));
         let back = |what: String| Failure(format!("when all are back, {what}"));
         if let Err(why) = self.assemble_from(|_| true)? {
-            // It may be known to some that the missing one is out although nothing has come of it.
-            return if books.blow.outcast {
+            // One is stale and the other one useless: but only if the array has been used without the first.
+            return if books.blow.outcast && (books.assembled || !books.fresh) {
                 Ok(())
             } else {
                 Err(back(format!("it does not assemble: {why}")))
