@@ -164,8 +164,10 @@ impl World<'_> {
         self.trace.note(|| format!("fork: all are back; gone on with {:?}", books.went_on));
         let back = |what: String| Failure(format!("when all are back, {what}"));
         if let Err(why) = self.assemble_from(|_| true)? {
-            // One is stale and the other one useless: but only if the array has been used without the first.
-            return if books.blow.outcast && (books.assembled || !books.fresh) {
+            // One is stale and the other one useless: but only if the array has been used without the first,
+            // or was about to be when the other one was struck.
+            let late = books.blow.faults.iter().any(|(commands, _)| *commands > 0);
+            return if books.blow.outcast && (books.assembled || late || !books.fresh) {
                 Ok(())
             } else {
                 Err(back(format!("it does not assemble: {why}")))
