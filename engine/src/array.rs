@@ -461,13 +461,7 @@ impl Array {
         // The new member learns last that it is one. If it knew before the others, and they went
         // on without it, its superblock would be the newest.
         let own = log.renew(core);
-        let renewed: Vec<_> = Core::each(others)
-            .filter_map(|m| Some(core.members[m].log.borrow().as_ref()?.renew(core)))
-            .collect();
-        for completion in renewed {
-            // A member that fails here has been taken out by its log.
-            completion.await;
-        }
+        core.renew_logs(others).await;
         core.runtime.spawn(log.run());
         own.await;
         core.membership_settled().await;
@@ -647,10 +641,8 @@ impl Core {
 
     fn start_reset(self: &Rc<Self>, zones: Zones) -> Result<Completion, DeviceError> {
         let ranges = match zones {
-            Zones::One(zone) => {
-                self.check_worn(zone)?;
-                std::iter::once(zone.0..zone.0.saturating_add(1)).collect()
-            }
+            // One that is offline is given up.
+            Zones::One(zone) => std::iter::once(zone.0..zone.0.saturating_add(1)).collect(),
             Zones::All => self.ranges_online(),
         };
         self.mark_busy(&ranges)?;
@@ -662,14 +654,6 @@ impl Core {
             }
             result
         }))
-    }
-
-    /// Refuses what would change a zone that is offline.
-    fn check_worn(&self, zone: ZoneIndex) -> Result<(), DeviceError> {
-        match self.offline.borrow().contains_key(&zone.0) {
-            true => Err(Status::InvalidZoneStateTransition.into()),
-            false => Ok(()),
-        }
     }
 
     /// All zones, but for those that are offline.
@@ -686,8 +670,10 @@ impl Core {
 
     fn start_finish(self: &Rc<Self>, zones: Zones) -> Result<Completion, DeviceError> {
         let state = |zone: u32| self.table.borrow().info(ZoneIndex(zone)).state;
-        if let Zones::One(zone) = zones {
-            self.check_worn(zone)?;
+        if let Zones::One(zone) = zones
+            && self.offline.borrow().contains_key(&zone.0)
+        {
+            return Err(Status::InvalidZoneStateTransition.into());
         }
         let chosen: Vec<u32> = match zones {
             Zones::One(zone) if zone.0 >= self.geometry.zones => return Err(Status::LbaOutOfRange.into()),
@@ -756,11 +742,12 @@ impl Core {
             holes: RefCell::default(),
             sequence: Cell::new(sequence),
             offline: RefCell::default(),
-            held_active: Cell::new(0),
+            holding: RefCell::default(),
             running: RefCell::default(),
             pool: RefCell::default(),
             membership_pending: Cell::new(false),
             lacks: RefCell::default(),
+            waits: Cell::new(false),
             losses: Cell::new(0),
             membership: Gate::default(),
             membership_done: Gate::default(),
@@ -837,7 +824,9 @@ impl Core {
                     let holds = |report: &Option<Vec<ZoneInfo>>| {
                         report.as_ref().is_some_and(|zones| zones[index as usize].state.is_active())
                     };
-                    self.held_active.set(self.held_active.get() + reports.iter().any(holds) as u32);
+                    if reports.iter().any(holds) {
+                        self.holding.borrow_mut().insert(index);
+                    }
                 }
                 // Those that have come back are members again only when all others know it.
                 _ => record.waits &= self.active.get(),
@@ -908,7 +897,8 @@ impl Core {
     /// Has all members know that those are out which are not there, before anything is done without them.
     async fn expel_absent(&self) -> Result<(), ArrayError> {
         let is_out = |member: usize| self.active.get() & (1 << member) == 0;
-        let listed = (0..).zip(&self.superblock.borrow().members).any(|(m, member)| member.active && is_out(m));
+        let listed =
+            (0..).zip(&self.superblock.borrow().members).any(|(m, member)| member.active && is_out(m));
         if listed {
             self.membership_pending.set(true);
             self.membership.open();
@@ -964,7 +954,7 @@ impl Core {
             }
             Verdict::Open(tail) => (ZoneState::Closed, tail.blocks),
             Verdict::Offline(_) => {
-                self.table.borrow_mut().hold(self.held_active.get());
+                self.table.borrow_mut().hold(self.holding.borrow().len() as u32);
                 (ZoneState::Offline, 0)
             }
         };

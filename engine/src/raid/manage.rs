@@ -17,7 +17,7 @@ use crate::{
     buf::{BLOCK, Buf},
     device::{Command, Completion, DeviceError, Done, Status, Zones},
     format::record::Record,
-    zone::{ZoneIndex, ZoneState},
+    zone::{ZoneIndex, ZoneInfo, ZoneState},
 };
 use std::{ops::Range, rc::Rc};
 
@@ -112,13 +112,27 @@ impl Core {
             self.end_zone(zone);
         }
         for zone in written {
-            self.table.borrow_mut().reset(ZoneIndex(zone))?;
+            let zone = ZoneIndex(zone);
+            match self.offline.borrow_mut().remove(&zone.0).is_some() {
+                true => self.forget_doubt(zone),
+                false => self.table.borrow_mut().reset(zone)?,
+            }
         }
         // Too many members cannot write it any more.
         match only.is_some_and(|zone| self.has_failed(zone)) {
             true => Err(Status::InvalidZoneStateTransition.into()),
             false => Ok(()),
         }
+    }
+
+    /// A zone that was offline is empty now: whatever was in doubt has been given up.
+    fn forget_doubt(&self, zone: ZoneIndex) {
+        self.forget_logged(zone, u64::MAX);
+        self.holding.borrow_mut().remove(&zone.0);
+        let capacity_blocks = self.layout.capacity_blocks();
+        let mut table = self.table.borrow_mut();
+        table.hold(self.holding.borrow().len() as u32);
+        table.load(&ZoneInfo { zone, state: ZoneState::Empty, wp_blocks: 0, capacity_blocks, zrwa: false });
     }
 
     /// Resets the members' zones of a promised reset. Gives the zones, with their members, that cannot be

@@ -877,7 +877,7 @@ impl Core {
 }
 
 /// Whether a block looks like one that was never written: drives fill these with one byte or another.
-fn is_uniform(block: &[u8]) -> bool {
+pub fn is_uniform(block: &[u8]) -> bool {
     block.first().is_none_or(|first| block.iter().all(|byte| byte == first))
 }
 
