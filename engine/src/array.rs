@@ -26,7 +26,7 @@ use crate::{
         zrwa::Refusal,
     },
     runtime::{Gate, Runtime},
-    zone::{ZoneIndex, ZoneInfo, ZoneState, ZoneTable},
+    zone::{ZoneIndex, ZoneInfo, ZoneState, ZoneTable, is_worn},
 };
 use std::{
     cell::{Cell, RefCell},
@@ -82,6 +82,8 @@ pub struct MemberStatus {
     pub write_errors: u64,
     /// Zones on this member that have to be rebuilt.
     pub zones_to_rebuild: u32,
+    /// Zones of the drive are read-only or offline: they can be rebuilt on another drive only.
+    pub worn: bool,
 }
 
 /// What there is to say about an array.
@@ -537,6 +539,7 @@ impl Array {
                 read_errors: member.read_errors.get(),
                 write_errors: member.write_errors.get(),
                 zones_to_rebuild,
+                worn: member.worn.get(),
             }
         });
         let offline = |zone: u32, refusal: &Refusal| OfflineZone {
@@ -787,6 +790,8 @@ impl Core {
             let listed = done.zones.len();
             let note = match done.result {
                 Ok(()) if listed >= count as usize => {
+                    let is_worn = |info: &ZoneInfo| is_worn(info.state);
+                    self.members[role].worn.set(done.zones.iter().any(is_worn));
                     reports.push(Some(done.zones));
                     continue;
                 }

@@ -41,6 +41,8 @@ pub struct Member {
     pub write_errors: Cell<u64>,
     /// Zones of which the drive has lost its part at work.
     parts_lost: Cell<u32>,
+    /// Zones of the drive are read-only or offline.
+    pub worn: Cell<bool>,
 }
 
 /// The drive that is in a place when a command is sent to it.
@@ -265,6 +267,7 @@ impl Core {
         let place = &self.members[member];
         place.incarnation.set(place.incarnation.get() + 1);
         place.parts_lost.set(0);
+        place.worn.set(false);
         place.zone_size_blocks.set(log.device.geometry().zone_size_blocks);
         self.volatile.set(self.volatile.get() || log.device.geometry().volatile_cache);
         *place.log.borrow_mut() = Some(log);
@@ -301,6 +304,7 @@ impl Core {
             return;
         }
         let state = &self.members[member];
+        self.note_wear(member, error);
         let most = MOST_PARTS_LOST.max(self.geometry.zones / 8);
         if state.parts_lost.get() >= most && self.can_spare(member) {
             return self.member_failed(seat, error, what);
@@ -309,6 +313,13 @@ impl Core {
         state.write_errors.set(state.write_errors.get() + 1);
         *state.note.borrow_mut() = format!("zone {}: {what}: {error}", zone.0);
         self.part_lost(zone, member);
+    }
+
+    /// Takes note of an error that says that a zone of a drive cannot be written any more.
+    pub fn note_wear(&self, member: usize, error: DeviceError) {
+        let worn = [Status::ZoneIsReadOnly.into(), Status::ZoneIsOffline.into()].contains(&error);
+        let worn = worn || self.members[member].worn.get();
+        self.members[member].worn.set(worn);
     }
 
     /// Does without a member's part of a zone from now on, and has that written down.

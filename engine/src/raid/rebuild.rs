@@ -240,9 +240,10 @@ impl Core {
         let seat = self.seat(member);
         let result = self.submit(member, command).await.result;
         result.map_err(|error| match is_of_zone(error) {
-            true => Stopped::Error(format!(
-                "the drive cannot write this zone any more ({error}): replace the drive"
-            )),
+            true => {
+                self.note_wear(member, error);
+                Stopped::Error(format!("the drive cannot write this zone any more: {error}"))
+            }
             false => {
                 self.member_failed(seat, error, "rebuild");
                 Stopped::Error(format!("the drive under repair failed: {error}"))
