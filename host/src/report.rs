@@ -129,15 +129,14 @@ impl Status {
             let status = format!(
                 "member {role} is out{why}; all data is there, but losing another member would lose it"
             );
-            let action = format!("zoneraid replace {called} {role} NEW, where NEW is a blank drive");
-            (State::Degraded, status, Some(action))
+            (State::Degraded, status, Some(replacement(called, role)))
         } else if let Some(role) = rebuilding {
             let zones = so_many_zones(array.members[role].zones_to_rebuild as usize);
             let lacks = format!("member {role} has {zones} to rebuild");
             let (lacks, action) = match array.members[role].worn {
                 true => (
                     format!("{lacks}, and zones of its drive cannot be written any more"),
-                    format!("zoneraid replace {called} {role} NEW, where NEW is another drive, a blank one"),
+                    replacement(called, role),
                 ),
                 false => (lacks, format!("zoneraid rebuild {called}")),
             };
@@ -230,6 +229,11 @@ impl Status {
     }
 }
 
+/// What brings a member back whose drive is out, or cannot store all that it should.
+fn replacement(called: &str, role: usize) -> String {
+    format!("zoneraid replace {called} {role} NEW, where NEW is a blank drive")
+}
+
 /// So many zones.
 pub fn so_many_zones(count: usize) -> String {
     if count == 1 { "1 zone".to_string() } else { format!("{count} zones") }
@@ -255,7 +259,11 @@ fn doubt(called: &str, array: &ArrayStatus) -> (String, Option<String>) {
     };
     let zone = array.offline.first().filter(|_| count == 1).map(|zone| zone.zone.0.to_string());
     let zone = zone.unwrap_or("ZONE".into());
-    let action = format!("{wait}give up what was there: zoneraid zone reset {called} {zone}");
+    let out = array.members.iter().position(|member| member.state == MemberState::Out);
+    let action = match out.filter(|_| roles.is_empty()) {
+        Some(role) => replacement(called, role),
+        None => format!("{wait}give up what was there: zoneraid zone reset {called} {zone}"),
+    };
     let zones = so_many_zones(count);
     let status = format!("{zones} {are} offline: nobody can tell where the data there ends; all others work");
     (status, Some(action))

@@ -629,6 +629,25 @@ fn a_zone_that_is_offline_can_be_given_up() {
     }
 }
 
+/// If the zone could not be used afterwards either, it is not given up.
+#[test]
+fn a_zone_that_is_offline_is_not_given_up_for_nothing() {
+    for policy in Policy::ALL {
+        let (world, array) = World::new(policy);
+        world.write(&array, 0, 0, 50);
+        world.end(array);
+        world.rig.damage(1, Fault::Offline(ZoneIndex(META)));
+        let array = world.without(&[0]);
+        assert_eq!(world.state(&array, 0), ZoneState::Offline, "{policy:?}");
+        assert!(world.refused(&array, Command::Reset { zones: Zones::One(ZoneIndex(0)) }), "{policy:?}");
+        assert_eq!(array.status().offline[0].waits_for, [0], "{policy:?}");
+        world.end(array);
+        let array = world.without(&[]);
+        world.check(&array, 0, 50);
+        world.end(array);
+    }
+}
+
 /// The last record of each drive's metadata log: where it begins, and how many blocks it has.
 fn last_records(world: &World) -> Vec<(u64, u64)> {
     let last_of = |drive: &Drive| {

@@ -17,7 +17,7 @@ use crate::{
     buf::{BLOCK, Buf},
     device::{Command, Completion, DeviceError, Done, Status, Zones},
     format::record::Record,
-    zone::{ZoneIndex, ZoneInfo, ZoneState},
+    zone::{ZoneIndex, ZoneInfo, ZoneState, is_worn},
 };
 use std::{ops::Range, rc::Rc};
 
@@ -81,6 +81,13 @@ impl Core {
         }
         self.stop_rebuild(zones.clone()).await;
         self.check_failed()?;
+        let only = zones.clone().nth(1).is_none().then_some(ZoneIndex(zones.start));
+        let doubtful = only.filter(|zone| self.offline.borrow().contains_key(&zone.0));
+        if let Some(zone) = doubtful
+            && !self.is_usable(zone).await
+        {
+            return Err(Status::InvalidZoneStateTransition.into());
+        }
         let written: Vec<_> = {
             let (table, records) = (self.table.borrow(), self.zones.borrow());
             zones
@@ -102,7 +109,6 @@ impl Core {
         self.broadcast(Record::Reset { first, count }, epoch).await;
         self.check_failed()?;
         let mut dead = Vec::new();
-        let only = zones.clone().nth(1).is_none().then_some(ZoneIndex(zones.start));
         for batch in written.chunks(64) {
             dead.extend(self.reset_members(batch).await);
         }
@@ -123,6 +129,17 @@ impl Core {
             true => Err(Status::InvalidZoneStateTransition.into()),
             false => Ok(()),
         }
+    }
+
+    /// Whether enough members could write a zone if it were reset: nothing is given up for a reset that fails.
+    async fn is_usable(&self, zone: ZoneIndex) -> bool {
+        let first = Core::physical(zone);
+        let mut usable = 0;
+        for member in Self::each(self.active.get()) {
+            let done = self.submit(member, Command::Report { first, count: 1 }).await;
+            usable += done.zones.first().is_some_and(|info| !is_worn(info.state)) as usize;
+        }
+        usable + 1 >= self.members.len()
     }
 
     /// A zone that was offline is empty now: whatever was in doubt has been given up.
