@@ -59,6 +59,8 @@ struct Books {
     /// The member that is missing holds what it should.
     fresh: bool,
     blow: Blow,
+    /// It has been assembled without the member that is missing, which is stale since.
+    assembled: bool,
     /// Zones that the array has gone on with.
     went_on: BTreeSet<u32>,
     /// Zones in which reads have failed.
@@ -102,6 +104,7 @@ impl World<'_> {
             struck,
             fresh: stale.is_none(),
             blow,
+            assembled: false,
             went_on: BTreeSet::new(),
             failed: BTreeSet::new(),
         };
@@ -130,6 +133,7 @@ impl World<'_> {
             }
             Ok(()) if too_many => Err(Failure("it assembles with two members missing".into())),
             Ok(()) => {
+                books.assembled = true;
                 let report = self.take_report(|_| true)?;
                 let online = report.iter().filter(|info| info.state != ZoneState::Offline);
                 books.went_on = online.map(|info| info.zone.0).collect();
@@ -160,8 +164,10 @@ impl World<'_> {
         self.trace.note(|| format!("fork: all are back; gone on with {:?}", books.went_on));
         let back = |what: String| Failure(format!("when all are back, {what}"));
         if let Err(why) = self.assemble_from(|_| true)? {
-            // It may be known to some that the missing one is out although nothing has come of it.
-            return if books.blow.outcast {
+            // One is stale and the other one useless: but only if the array has been used without the first,
+            // or was about to be when the other one was struck.
+            let late = books.blow.faults.iter().any(|(commands, _)| *commands > 0);
+            return if books.blow.outcast && (books.assembled || late || !books.fresh) {
                 Ok(())
             } else {
                 Err(back(format!("it does not assemble: {why}")))
@@ -389,25 +395,9 @@ impl World<'_> {
             let faults = vec![(0, Fault::Unreadable(lba))];
             return Blow { what: "unreadable metadata", faults, mends: true, ..blow };
         }
-        if !self.is_followed(bay, lba) {
-            return Blow::default();
-        }
         let bit = self.rng.below(BLOCK as u64 * 8) as u32;
         let faults = vec![(0, Fault::Corrupt { lba, bit })];
         Blow { what: "flipped metadata", faults, ..blow }
-    }
-
-    /// Whether a record begins behind a block of the metadata log. The last record, if it is damaged without
-    /// an error of the drive, looks like one that a power cut has torn.
-    fn is_followed(&self, bay: Bay, lba: Lba) -> bool {
-        let geometry = self.wire.geometry(bay).clone();
-        let (zone, at) = geometry.locate(lba);
-        let written = self.wire.ssd(bay).zones().info(zone).wp_blocks.min(geometry.zone_capacity_blocks);
-        (at + 1..written).any(|block| {
-            let read = Command::read(Lba(geometry.start(zone).0 + block), Buf::zeroed(BLOCK));
-            let done = self.wire.ssd(bay).execute(read);
-            done.result.is_ok() && Header::read(&done.data).is_some()
-        })
     }
 
     /// A block of some zone, often one that was written lately.
