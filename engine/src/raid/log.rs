@@ -296,13 +296,13 @@ impl Core {
     }
 
     /// Refuses a tail that ends where a missing member may have had more, and the partial parity that
-    /// would show it may have been in a hole of another member's log.
+    /// would show it may have been in a hole of another member's log. That nothing was begun on those that
+    /// are there proves nothing: its first chunk may be all there is.
     fn check_holes(&self, zone: ZoneIndex, evidence: &Evidence, tail_blocks: u64) -> Result<(), Refusal> {
         let layout = &self.layout;
         let (stripe, at) = (tail_blocks / layout.stripe_blocks(), tail_blocks % layout.stripe_blocks());
         let (index, _) = layout.chunk_of(at);
-        let begun = evidence.parts.iter().flatten().any(|part| part.wp_blocks > 0);
-        if !begun || stripe == layout.rows || evidence.parts[layout.member(stripe, index)].is_some() {
+        if stripe == layout.rows || evidence.parts[layout.member(stripe, index)].is_some() {
             return Ok(());
         }
         let mut holders = (index..layout.data_chunks() - 1).map(|last| layout.slot(stripe, last).0);
