@@ -168,6 +168,7 @@ impl World<'_> {
             refusal: None,
             forks: Forks::new(0, Rng::new(0)),
             lenient: self.lenient,
+            foreign: self.foreign.clone(),
         })
     }
 

@@ -14,6 +14,7 @@ pub mod oracle;
 pub mod runner;
 pub mod scenario;
 mod scripted;
+mod shelf;
 pub mod stamp;
 pub mod subject;
 pub mod table1;

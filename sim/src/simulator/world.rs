@@ -26,7 +26,11 @@ use engine::{
     device::{Command, Completion, Done, Geometry},
     runtime::Runtime,
 };
-use std::{cell::RefCell, collections::VecDeque, rc::Rc};
+use std::{
+    cell::RefCell,
+    collections::{BTreeSet, VecDeque},
+    rc::Rc,
+};
 
 /// A broken promise: what was seen and what should have been.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -186,6 +190,8 @@ pub struct World<'m> {
     pub(super) forks: Forks,
     /// More has been struck than is promised to be survived: operations may fail.
     pub(super) lenient: bool,
+    /// Spares that were members of another array and may not have been attached yet.
+    pub(super) foreign: BTreeSet<Bay>,
 }
 
 impl Drop for World<'_> {
@@ -223,6 +229,7 @@ impl<'m> World<'m> {
             refusal: None,
             forks,
             lenient: false,
+            foreign: BTreeSet::new(),
             scenario,
         };
         for _ in 0..world.scenario.members {
