@@ -341,6 +341,39 @@ fn a_zone_that_somebody_else_has_changed_is_done_without_and_rebuilt() {
     }
 }
 
+/// Its finish is written down, so that its end is known; what is below has to be there all the same.
+#[test]
+fn a_zone_that_is_being_finished_and_that_somebody_else_has_reset_is_done_without_too() {
+    let policies = [Policy::Zrwa, Policy::Log].into_iter();
+    for (policy, member) in policies.flat_map(|policy| (0..MEMBERS).map(move |m| (policy, m))) {
+        let (world, array) = World::new(policy);
+        for at in (0..297).step_by(99) {
+            world.write(&array, 0, at, 99);
+        }
+        world.rig.rule(|_, command| match command {
+            Command::Finish { .. } => Act::Hold,
+            _ => Act::Pass,
+        });
+        let finish = array.submit(Command::Finish { zones: Zones::One(ZoneIndex(0)) });
+        world.runtime.run();
+        drop(finish);
+        world.end(array);
+        world.rig.cut_power(&mut Rng::new(1), |_| Cut::default());
+        world.rig.damage(member, Fault::Reset(ZoneIndex(META)));
+        run(&world.runtime, world.drives[member].device.submit(Command::Flush));
+        let array = world.without(&[]);
+        let what = format!("{policy:?} {member} {:?}", array.status());
+        assert_eq!(world.state(&array, 0), ZoneState::Full, "{what}");
+        assert_eq!(array.status().members[member].state, MemberState::Rebuilding, "{what}");
+        check(&world.runtime, &array, 0, 297);
+        run(&world.runtime, array.rebuild(&|_| ())).unwrap();
+        world.end(array);
+        let array = world.without(&[(member + 1) % MEMBERS]);
+        check(&world.runtime, &array, 0, 297);
+        world.end(array);
+    }
+}
+
 /// Flips a byte in each tail record that `chosen` takes, by drive; gives how many there were.
 fn flip_tail_records(world: &World, chosen: impl Fn(usize) -> bool) -> usize {
     let mut flipped = 0;

@@ -601,7 +601,7 @@ impl Core {
 
     /// Refuses a zone that has ended and lacks more parts than parity makes up for, if a member that is not
     /// there may hold its own: it would be stale there from now on, and what it holds could not be had back.
-    fn check_ended(&self, view: &ZoneView<'_>) -> Result<(), Refusal> {
+    pub fn check_ended(&self, view: &ZoneView<'_>) -> Result<(), Refusal> {
         let record = &view.record;
         let trusted = |m: &usize| record.lost & (1 << m) == 0;
         let (members, needed) = (self.layout.members, self.layout.members - 1);
