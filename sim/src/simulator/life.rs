@@ -271,6 +271,7 @@ impl World<'_> {
             "failed by hand",
         ];
         self.trace.note(|| format!("member {member} (drive{bay}): {}", NAMES[kind]));
+        self.coverage.struck = NAMES[kind];
         let suspect = course.suspect.get_or_insert(Suspect::new(member));
         suspect.struck = true;
         if let Some(repair) = &mut course.repair {
@@ -485,6 +486,7 @@ impl World<'_> {
         let sound = states.iter().all(|(state, _)| *state == MemberState::Active);
         if sound && course.suspect.is_some_and(|s| !s.struck && !self.is_damaged(course, s.member)) {
             course.suspect = None;
+            self.coverage.struck = "";
         }
         Ok(())
     }
@@ -656,6 +658,7 @@ impl World<'_> {
             let report = self.report()?;
             let members = self.subject.as_ref().map(|subject| subject.members());
             self.trace.note(|| format!("assembled; {}; {members:?}", brief(&report)));
+            self.see(&report);
             self.oracle.recovered(&report)?;
             self.note_drives(course)?;
             if course.suspect.is_none_or(|s| !s.absent) {
@@ -713,6 +716,7 @@ impl World<'_> {
                 "command fails",
             ];
             self.trace.note(|| format!("member {member} (drive{bay}) in assembly: {}", NAMES[kind as usize]));
+            self.coverage.struck = NAMES[kind as usize];
             self.counts.faults += 1;
             course.suspect.get_or_insert(Suspect::new(member)).struck = true;
         }

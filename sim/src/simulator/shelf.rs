@@ -145,6 +145,12 @@ impl World<'_> {
             };
             if may && !shelf.refused.contains(bay) && self.rng.chance(1, 2) {
                 bays.push(*bay);
+                self.coverage.struck = match holds {
+                    Holds::Nothing => "a stranger offered",
+                    Holds::Another => "another array's offered",
+                    Holds::Copy { .. } if shelf.is_fresh(*holds) => "a fresh copy offered",
+                    Holds::Copy { .. } => "an old copy offered",
+                };
             }
         }
         Ok(())

@@ -235,6 +235,7 @@ impl World<'_> {
 
     fn strike_with(&mut self, member: usize, blow: &Blow) -> Result<(), Failure> {
         let Some(bay) = self.members[member] else { return Ok(()) };
+        self.coverage.struck = blow.what;
         if blow.zrwa_lost {
             let cache_lost = self.scenario.drive.volatile_cache && self.rng.chance(1, 2);
             self.cut_power(|other| Cut { cache_lost, zrwa_lost: other == bay })?;
@@ -264,6 +265,7 @@ impl World<'_> {
         let report = self.report()?;
         let members = self.subject.as_ref().map(|subject| subject.members());
         self.trace.note(|| format!("assembled; {}; {members:?}", brief(&report)));
+        self.see(&report);
         let listed = self.subject.as_ref().map(|subject| subject.offline()).unwrap_or_default();
         for info in &report {
             let zone = info.zone.0;

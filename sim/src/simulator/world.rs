@@ -9,6 +9,7 @@
 //! world in which nothing can happen any more.
 
 use super::{
+    coverage::{Coverage, Sight},
     fork::Forks,
     load::{Held, Op},
     oracle::Oracle,
@@ -192,6 +193,7 @@ pub struct World<'m> {
     pub(super) lenient: bool,
     /// Spares that were members of another array and may not have been attached yet.
     pub(super) foreign: BTreeSet<Bay>,
+    pub(super) coverage: Coverage,
 }
 
 impl Drop for World<'_> {
@@ -230,6 +232,7 @@ impl<'m> World<'m> {
             forks,
             lenient: false,
             foreign: BTreeSet::new(),
+            coverage: Coverage::default(),
             scenario,
         };
         for _ in 0..world.scenario.members {
@@ -246,6 +249,11 @@ impl<'m> World<'m> {
 
     pub fn counts(&self) -> Counts {
         self.counts
+    }
+
+    /// What the world has shown, which is taken from it.
+    pub fn take_sights(&mut self) -> BTreeSet<Sight> {
+        std::mem::take(&mut self.coverage.seen)
     }
 
     /// The lines of the trace that were kept.
@@ -472,6 +480,13 @@ impl<'m> World<'m> {
         self.counts.power_cuts += 1;
         let queued = self.wire.queued();
         self.trace.note(|| format!("power cut with {queued} commands in flight"));
+        let costs = |what: fn(Cut) -> bool| self.members.iter().flatten().any(|bay| what(cut(*bay)));
+        self.coverage.end = match (costs(|cut| cut.cache_lost), costs(|cut| cut.zrwa_lost)) {
+            (false, false) => "cut",
+            (true, false) => "cut that costs caches",
+            (false, true) => "cut that costs a ZRWA",
+            (true, true) => "cut that costs caches and a ZRWA",
+        };
         self.end_process();
         self.tails = None;
         self.oracle.power_cut();
@@ -482,6 +497,7 @@ impl<'m> World<'m> {
     pub(super) fn kill_process(&mut self) {
         self.counts.kills += 1;
         let queued = self.wire.queued();
+        self.coverage.end = "kill";
         self.trace.note(|| format!("the process is killed with {queued} commands in flight"));
         if let Some(subject) = &self.subject {
             let blocks = self.oracle.killed(&mut self.rng);
@@ -498,6 +514,7 @@ impl<'m> World<'m> {
     pub(super) fn shut_down(&mut self) -> Result<(), Failure> {
         self.counts.shutdowns += 1;
         let queued = self.wire.queued();
+        self.coverage.end = "shutdown";
         self.trace.note(|| format!("orderly shutdown, {queued} commands were in flight"));
         self.end_process();
         self.tails = None;
