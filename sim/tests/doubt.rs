@@ -338,6 +338,39 @@ fn a_zone_that_somebody_else_has_changed_is_done_without_and_rebuilt() {
     }
 }
 
+/// Its finish is written down, so that its end is known; what is below has to be there all the same.
+#[test]
+fn a_zone_that_is_being_finished_and_that_somebody_else_has_reset_is_done_without_too() {
+    let policies = [Policy::Zrwa, Policy::Log].into_iter();
+    for (policy, member) in policies.flat_map(|policy| (0..MEMBERS).map(move |m| (policy, m))) {
+        let (world, array) = World::new(policy);
+        for at in (0..297).step_by(99) {
+            world.write(&array, 0, at, 99);
+        }
+        world.rig.rule(|_, command| match command {
+            Command::Finish { .. } => Act::Hold,
+            _ => Act::Pass,
+        });
+        let finish = array.submit(Command::Finish { zones: Zones::One(ZoneIndex(0)) });
+        world.runtime.run();
+        drop(finish);
+        world.end(array);
+        world.rig.cut_power(&mut Rng::new(1), |_| Cut::default());
+        world.rig.damage(member, Fault::Reset(ZoneIndex(META)));
+        run(&world.runtime, world.drives[member].device.submit(Command::Flush));
+        let array = world.without(&[]);
+        let what = format!("{policy:?} {member} {:?}", array.status());
+        assert_eq!(world.state(&array, 0), ZoneState::Full, "{what}");
+        assert_eq!(array.status().members[member].state, MemberState::Rebuilding, "{what}");
+        check(&world.runtime, &array, 0, 297);
+        run(&world.runtime, array.rebuild(&|_| ())).unwrap();
+        world.end(array);
+        let array = world.without(&[(member + 1) % MEMBERS]);
+        check(&world.runtime, &array, 0, 297);
+        world.end(array);
+    }
+}
+
 /// Flips a byte in each tail record that `chosen` takes, by drive; gives how many there were.
 fn flip_tail_records(world: &World, chosen: impl Fn(usize) -> bool) -> usize {
     let mut flipped = 0;
@@ -701,5 +734,36 @@ fn a_last_record_that_is_damaged_is_no_torn_one() {
             place += 1;
         }
         assert!(offline > 0 || policy != Policy::Log, "{policy:?}");
+    }
+}
+
+/// The only chunk of a zone is with a member that is missing, and the parity of it was in a part of another
+/// member's log that cannot be read: that all that is there is empty proves nothing.
+#[test]
+fn a_zone_that_looks_empty_is_in_doubt_if_its_only_parity_cannot_be_read() {
+    for policy in [Policy::Zrwa, Policy::Log] {
+        let (world, array) = World::new(policy);
+        world.write(&array, 0, 0, CHUNK);
+        world.write(&array, 1, 0, 9);
+        world.end(array);
+        let slot = &world.drives[1];
+        let zone_size_blocks = slot.device.geometry().zone_size_blocks;
+        for lba in 0..META as u64 * zone_size_blocks {
+            let read = Command::read(Lba(lba), Buf::zeroed(BLOCK));
+            let header = Header::read(&run(&world.runtime, slot.device.submit(read)).data);
+            if header.is_some_and(|header| header.origin.lba == lba && lba % zone_size_blocks > 0) {
+                world.rig.damage(1, Fault::Unreadable(Lba(lba)));
+            }
+        }
+        let array = world.without(&[0]);
+        match policy {
+            Policy::Log => assert_eq!(world.state(&array, 0), ZoneState::Offline),
+            // Parity is in the zone itself.
+            _ => world.check(&array, 0, CHUNK),
+        }
+        world.end(array);
+        let array = world.without(&[]);
+        world.check(&array, 0, CHUNK);
+        world.end(array);
     }
 }

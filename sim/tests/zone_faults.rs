@@ -18,7 +18,7 @@ use sim::{
 };
 use std::{cell::Cell, collections::BTreeSet, rc::Rc};
 use support::{
-    array::{check, geometry, options, pattern, run, wp, write, write_command},
+    array::{check, geometry, options, pattern, run, submit, wp, write, write_command},
     rig::{Act, Rig},
 };
 
@@ -480,6 +480,37 @@ fn a_rebuild_waits_for_what_the_part_was_told_before_it_was_lost() {
         assert_eq!(scene.states(), [ACTIVE; 4]);
         scene.cut(&[3]);
         scene.check(0, 5 * STRIPE);
+    }
+}
+
+/// What a member holds of a zone that it lacks is reset when the zone ends. If there is no answer, that may
+/// still happen at any time, and nothing can be written there any more.
+#[test]
+fn a_reset_without_an_answer_takes_the_drive_out() {
+    for policy in Policy::ALL {
+        let mut scene = Scene::new(policy, 4);
+        scene.write(0, 0, 3 * STRIPE + 5);
+        scene.replace(1);
+        let number = scene.drives.len();
+        scene.rig.rule(move |drive, command| match command {
+            Command::Reset { .. } if drive == number => Act::Late,
+            _ => Act::Pass,
+        });
+        submit(&scene.runtime, &scene.array, Command::Finish { zones: Zones::One(ZoneIndex(0)) });
+        assert_eq!(scene.rig.held(), 1, "{policy:?}");
+        scene.rig.rule(|_, _| Act::Pass);
+        // Whatever a rebuild makes of that: without another member all is there.
+        let rebuilt = run(&scene.runtime, scene.array.rebuild(&|_| ())).is_ok();
+        scene.rig.release(|_, _| true);
+        if rebuilt && scene.states()[1] == ACTIVE {
+            scene.cut(&[3]);
+            scene.check(0, 3 * STRIPE + 5);
+        }
+        assert_eq!(scene.states()[1].0, MemberState::Out, "{policy:?}");
+        scene.replace(1);
+        assert!(scene.rebuild().is_empty());
+        scene.cut(&[3]);
+        scene.check(0, 3 * STRIPE + 5);
     }
 }
 

@@ -98,8 +98,15 @@ impl Core {
     /// there: the reset may be carried out late.
     pub async fn clear(&self, zone: ZoneIndex, member: usize) {
         self.clearing.borrow_mut().push(zone.0);
-        // If that fails, the drive cannot write the zone any more, and it holds nothing either.
-        self.submit(member, Command::Reset { zones: Zones::One(Core::physical(zone)) }).await;
+        let seat = self.seat(member);
+        let done = self.submit(member, Command::Reset { zones: Zones::One(Core::physical(zone)) }).await;
+        // If it is refused, the drive cannot write the zone any more, and it holds nothing either. If there
+        // is no answer, it may be carried out when the zone is written anew.
+        if let Err(error) = done.result
+            && !is_of_zone(error)
+        {
+            self.member_failed(seat, error, "reset");
+        }
         let mut clearing = self.clearing.borrow_mut();
         if let Some(index) = clearing.iter().position(|z| *z == zone.0) {
             clearing.swap_remove(index);

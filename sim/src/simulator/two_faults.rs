@@ -163,7 +163,14 @@ impl World<'_> {
         }
         self.trace.note(|| format!("fork: all are back; gone on with {:?}", books.went_on));
         let back = |what: String| Failure(format!("when all are back, {what}"));
-        if let Err(why) = self.assemble_from(|_| true)? {
+        let mut assembled = self.assemble_from(|_| true)?;
+        if let Err(why) = &assembled
+            && let Some(member) = self.unattached(why)
+        {
+            self.trace.note(|| format!("refused: {why}"));
+            assembled = self.assemble_from(|other| other != member)?;
+        }
+        if let Err(why) = assembled {
             // One is stale and the other one useless: but only if the array has been used without the first,
             // or was about to be when the other one was struck.
             let late = books.blow.faults.iter().any(|(commands, _)| *commands > 0);
@@ -177,6 +184,14 @@ impl World<'_> {
         self.verify_where(&report, |zone| !books.is_due(zone)).map_err(|failure| back(failure.0))?;
         self.counts.beyond += 1;
         Ok(())
+    }
+
+    /// The member whose spare a refusal names: one that belongs to another array still.
+    fn unattached(&self, why: &str) -> Option<usize> {
+        let unattached = |bay: &Option<Bay>| {
+            bay.is_some_and(|bay| self.foreign.contains(&bay) && self.names_drive(bay, why))
+        };
+        self.members.iter().position(unattached)
     }
 
     /// Strikes one member, or the one that is `suspect` already, while all are there: everything is promised.
@@ -226,6 +241,7 @@ impl World<'_> {
 
     fn strike_with(&mut self, member: usize, blow: &Blow) -> Result<(), Failure> {
         let Some(bay) = self.members[member] else { return Ok(()) };
+        self.coverage.struck = blow.what;
         if blow.zrwa_lost {
             let cache_lost = self.scenario.drive.volatile_cache && self.rng.chance(1, 2);
             self.cut_power(|other| Cut { cache_lost, zrwa_lost: other == bay })?;
@@ -255,6 +271,7 @@ impl World<'_> {
         let report = self.report()?;
         let members = self.subject.as_ref().map(|subject| subject.members());
         self.trace.note(|| format!("assembled; {}; {members:?}", brief(&report)));
+        self.see(&report);
         let listed = self.subject.as_ref().map(|subject| subject.offline()).unwrap_or_default();
         for info in &report {
             let zone = info.zone.0;
@@ -320,15 +337,9 @@ impl World<'_> {
         Ok(failed)
     }
 
-    /// Zones of a drive that the array uses as one.
-    fn aggregate(&self) -> u64 {
-        let used = self.oracle.capacity / (self.members.len() as u64 - 1).max(1);
-        used.div_ceil(self.scenario.drive.zone_capacity_blocks).max(1).next_power_of_two()
-    }
-
     /// The zone of the array that a zone of a drive belongs to, if not to the metadata log.
     fn zone_of(&self, zone: ZoneIndex) -> Option<u32> {
-        (zone.0 as u64 / self.aggregate()).checked_sub(META_ZONES).map(|zone| zone as u32)
+        (zone.0 as u64 / self.scenario.aggregate as u64).checked_sub(META_ZONES).map(|zone| zone as u32)
     }
 
     /// Zones of a drive that are neither empty nor beyond what the array uses.
@@ -471,8 +482,12 @@ impl World<'_> {
         let mut zones = self.begun_zones(bay, false);
         // Near its start or its end a zone that another hand has changed can look as if it had been left so.
         let (chunk, data_chunks) = (self.scenario.chunk_blocks, self.members.len() as u64 - 1);
-        let window =
-            self.scenario.drive.zrwa.map_or(2, |zrwa| self.aggregate() * zrwa.size_blocks / chunk).max(4);
+        let window = self
+            .scenario
+            .drive
+            .zrwa
+            .map_or(2, |zrwa| self.scenario.aggregate as u64 * zrwa.size_blocks / chunk)
+            .max(4);
         let margin = window * chunk * data_chunks;
         zones.retain(|info| {
             let zone = self.zone_of(info.zone).map(|zone| &self.oracle.zones[zone as usize]);
@@ -487,7 +502,7 @@ impl World<'_> {
         // With the policy `inplace` a zone that was reset may end before what its last version decodes.
         let reset = self.scenario.policy != Policy::InPlace && self.rng.chance(1, 2);
         // All of the small zones that are used as one.
-        let parts = self.aggregate() as u32;
+        let parts = self.scenario.aggregate;
         let fault = |part| match reset {
             true => Fault::Reset(ZoneIndex(zone.0 / parts * parts + part)),
             false => Fault::Finish(ZoneIndex(zone.0 / parts * parts + part)),

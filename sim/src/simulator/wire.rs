@@ -47,6 +47,8 @@ struct Slot {
     fault: Option<Fault>,
     /// Commands are passed over until then.
     slow_until: u64,
+    /// Commands that have reached it and are to change something.
+    changes: u64,
 }
 
 struct Queued {
@@ -94,7 +96,14 @@ impl Wire {
     /// Connects a drive.
     pub fn insert(&self, ssd: Ssd) -> Bay {
         let geometry = ssd.geometry().clone();
-        self.slots.borrow_mut().push(Slot { ssd, geometry, gone: false, fault: None, slow_until: 0 });
+        self.slots.borrow_mut().push(Slot {
+            ssd,
+            geometry,
+            gone: false,
+            fault: None,
+            slow_until: 0,
+            changes: 0,
+        });
         self.slots.borrow().len() - 1
     }
 
@@ -174,6 +183,11 @@ impl Wire {
 
     pub fn is_gone(&self, bay: Bay) -> bool {
         self.slots.borrow()[bay].gone
+    }
+
+    /// How many commands were executed that are to change something on the drive.
+    pub fn changes(&self, bay: Bay) -> u64 {
+        self.slots.borrow()[bay].changes
     }
 
     /// Lets time pass by one event.
@@ -263,6 +277,7 @@ impl Wire {
             if !slot.gone {
                 in_flight.extend(queued.iter().filter(|q| q.bay == bay).map(|q| q.command.clone()));
             }
+            slot.changes += in_flight.iter().filter(|command| changes(command)).count() as u64;
             slot.ssd.power_cut(&in_flight, rng, cut(bay))?;
             (slot.fault, slot.slow_until) = (None, 0);
         }
@@ -309,6 +324,7 @@ impl Slot {
             return Done::error(DeviceError::Gone);
         }
         let writes = matches!(command, Command::Write { .. } | Command::Append { .. });
+        self.changes += changes(&command) as u64;
         match self.fault {
             Some(Fault::Write) if writes => {
                 self.fault = None;
@@ -335,6 +351,11 @@ impl Slot {
             _ => self.ssd.execute(command),
         }
     }
+}
+
+/// Whether a command is to change something on the drive.
+fn changes(command: &Command) -> bool {
+    !matches!(command, Command::Read { .. } | Command::Report { .. } | Command::Flush)
 }
 
 /// A drive whose commands wait until the world picks them.
