@@ -1,6 +1,6 @@
 //! `export`: arrays for other machines.
 
-use super::output::{HEALTHY, Output};
+use super::output::{HEALTHY, Output, quoted};
 use crate::{
     daemon,
     export::{self, MODULES, NVMET, Step},
@@ -24,7 +24,8 @@ struct Exported {
 
 pub fn nvmet(output: Output, name: &ArrayName, address: IpAddr, port: u16, dry_run: bool) -> Result<u8> {
     let client = daemon::find(name)?;
-    let client = client.with_context(|| format!("'{name}' does not run; zoneraid start {name}"))?;
+    let client = client
+        .with_context(|| format!("'{name}' does not run; zoneraid start {}", quoted(&name.to_string())))?;
     let about = &client.about;
     let device = about.block_device.as_ref();
     let device = device.with_context(|| format!("'{}' has no block device", about.name))?;

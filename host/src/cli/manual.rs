@@ -13,7 +13,7 @@ use std::path::Path;
 pub fn completions(output: Output, shell: Shell) -> Result<u8> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "zoneraid", &mut script);
-    output.line(String::from_utf8_lossy(&script).trim_end())?;
+    output.raw(&String::from_utf8_lossy(&script))?;
     Ok(HEALTHY)
 }
 

@@ -11,6 +11,7 @@ mod export;
 mod fault;
 mod manual;
 pub mod output;
+mod overview;
 mod zone;
 
 use crate::{members::ArrayName, size};
@@ -58,7 +59,12 @@ enum Verb {
     /// Take the block device of a running array down
     Stop { array: ArrayName },
     /// Say how an array is, what is wrong and what to do
-    Status { array: ArrayName },
+    ///
+    /// Without ARRAY: all arrays, a line each.
+    Status {
+        /// Name, UUID or path of the array
+        array: Option<ArrayName>,
+    },
     /// Say what a drive is and which array it belongs to
     Examine {
         drive: PathBuf,
@@ -318,7 +324,7 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return ExitCode::from(misunderstood(&error)),
     };
-    let output = Output { json: cli.json };
+    let output = Output::of_process(cli.json);
     let code = run(cli.verb, output).unwrap_or_else(|error| {
         output.error(&format!("{error:#}"));
         FAILED
@@ -344,7 +350,7 @@ fn misunderstood(error: &clap::Error) -> u8 {
             let first: Vec<&str> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
             let sentence = first.join(" ");
             let sentence = sentence.strip_prefix("error: ").unwrap_or(&sentence);
-            let json = std::env::args().any(|a| a == "--json");
+            let json = std::env::args_os().any(|a| a == "--json");
             Output { json }.error(&format!("{sentence}; see zoneraid --help"));
             FAILED
         }
@@ -360,10 +366,10 @@ fn run(verb: Verb, output: Output) -> anyhow::Result<u8> {
         Verb::Create(options) => array::create(output, options),
         Verb::Start { array, wait } => daemon::start(output, &array, Duration::from_secs(u64::from(wait))),
         Verb::Stop { array } => daemon::stop(output, &array),
-        Verb::Status { array } => array::status(output, &array),
+        Verb::Status { array } => array::status(output, array.as_ref()),
         Verb::Examine { drive, export: false } => drives::examine(output, &drive),
         Verb::Examine { drive, export: true } => drives::export(output, &drive),
-        Verb::List { dir } => drives::list(output, dir.as_deref()),
+        Verb::List { dir } => overview::list(output, dir.as_deref()),
         Verb::Zone(verb) => zone::run(output, verb),
         Verb::Replace { drives, yes } => array::replace(output, drives, yes),
         Verb::Rebuild { array } => array::rebuild(output, &array),

@@ -65,7 +65,7 @@ fn report(output: Output, array: &ArrayName, zone: Option<u32>) -> Result<()> {
     let report = match daemon::find(array)? {
         Some(mut client) => ask(output, &mut client, &Request::Zones { zone })?,
         None => {
-            let found = Found::by_name(array)?.inspect()?;
+            let found = Found::to_look(array)?.inspect()?;
             Zones::of(&found.status.name, &found.geometry, &found.zones, zone)?
         }
     };

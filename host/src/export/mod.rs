@@ -6,6 +6,7 @@
 //! conventional zones, with zones of one size that is a power of two, and with appends: the block
 //! device of an array is never anything else.
 
+use crate::cli::output::quoted;
 use anyhow::{Context, Result, bail, ensure};
 use std::{
     fmt, fs, io,
@@ -33,12 +34,13 @@ pub enum Step {
 /// As a shell would do it.
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = |path: &Path| quoted(&path.to_string_lossy());
         match self {
-            Step::MakeDirectory(path) => write!(f, "mkdir {}", path.display()),
-            Step::Write(path, value) => write!(f, "echo {value} > {}", path.display()),
-            Step::Link { at, to } => write!(f, "ln -s {} {}", to.display(), at.display()),
-            Step::RemoveLink(path) => write!(f, "rm {}", path.display()),
-            Step::RemoveDirectory(path) => write!(f, "rmdir {}", path.display()),
+            Step::MakeDirectory(path) => write!(f, "mkdir {}", word(path)),
+            Step::Write(path, value) => write!(f, "echo {} > {}", quoted(value), word(path)),
+            Step::Link { at, to } => write!(f, "ln -s {} {}", word(to), word(at)),
+            Step::RemoveLink(path) => write!(f, "rm {}", word(path)),
+            Step::RemoveDirectory(path) => write!(f, "rmdir {}", word(path)),
         }
     }
 }
