@@ -448,7 +448,8 @@ impl Found {
             if let Some(found) = Found::pick(reactor, scan, |_| true)? {
                 return found.unless_ambiguous(name);
             }
-            ensure!(name.is_word() || path == Path::new("."), "{name} holds no member of an array{unseen}");
+            // Unless it may hold one, it only has the name of an array somewhere else.
+            ensure!(name.is_word() && unseen.is_empty(), "{name} holds no member of an array{unseen}");
         } else if path.components().count() > 1 {
             bail!("{name} does not exist");
         }

@@ -237,7 +237,7 @@ fn status_text(status: &Status) -> String {
     text += &format!("   uuid: {}\n  state: {}\n", status.uuid, status.state.shaded());
     text += &format!(" status: {}\n", output::in_one_line(&status.status));
     if let Some(action) = &status.action {
-        text += &format!(" action: {action}\n");
+        text += &format!(" action: {}\n", output::in_one_line(action));
     }
     let mut size = format!("{}, chunks of {}", status.level, show(status.chunk_bytes));
     if let (Some(zones), Some(capacity)) = (status.zones, status.zone_capacity_bytes) {

@@ -100,7 +100,7 @@ pub fn running() -> Result<Vec<Client>> {
 }
 
 fn no_answer(patience: Duration) -> String {
-    format!("the daemon does not answer within {} seconds", patience.as_secs())
+    format!("the daemon does not answer within {} seconds", patience.as_secs_f64().ceil())
 }
 
 /// Says why nobody answers behind a socket, once.

@@ -123,6 +123,10 @@ impl<'a> Writer<'a> {
         }
         for _ in 0..self.volume.rig.draw(64) {
             self.fill_queue()?;
+            if self.submitted >= self.total {
+                // What is on its way now has to be there for the cut.
+                break;
+            }
             self.volume.runtime.run();
             self.volume.rig.step();
             self.volume.runtime.run();
