@@ -4,7 +4,7 @@
 create_array tank $(drives 0 1 2 3 4)
 start_array tank
 modprobe -a nvmet nvmet-tcp nvme-tcp
-zoneraid export nvmet tank --transport tcp --address 127.0.0.1
+zoneraid export nvmet tank --transport tcp --address 127.0.0.1 --any-host
 nqn=$(basename /sys/kernel/config/nvmet/subsystems/*)
 echo "transport=tcp,traddr=127.0.0.1,trsvcid=4420,nqn=$nqn" >/dev/nvme-fabrics
 imported() {

@@ -483,7 +483,11 @@ fn zones_are_managed_and_their_limits_explained() {
         assert_eq!(place.json(&["zone", "report", "drives", zone])["zones"][0]["condition"], "empty");
         assert!(place.read_zone("drives", zone.parse().unwrap()).is_empty());
     }
-    place.run(&["zone", "open", "drives", "3"]).ok();
+    let open = place.run(&["zone", "open", "drives", "3"]).ok();
+    assert!(open.stderr.contains("with the end of this command zone 3 is empty again"), "{}", open.stderr);
+    assert_eq!(place.json(&["zone", "report", "drives", "3"])["zones"][0]["condition"], "empty");
+    let report = place.run(&["zone", "report", "drives"]).ok().text();
+    assert!(report.lines().last().unwrap().starts_with("14 zones: 14 empty; 0 B of"), "{report}");
     place.run(&["zone", "close", "drives", "1"]).fails_with(&["zone 1"]);
 }
 

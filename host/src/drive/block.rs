@@ -93,15 +93,17 @@ enum Kind {
 }
 
 impl BlockDrive {
-    /// Claims the block device at `path`, which sysfs calls `name`.
+    /// Claims the block device at `path`, which sysfs calls `name`. To `write` or not: udev looks at a disk again
+    /// whenever somebody closes it who could have written.
     pub fn open(
         reactor: &Reactor,
         path: &Path,
         name: &str,
         claim: Claiming,
+        write: bool,
     ) -> Result<BlockDrive, OpenError> {
         let failed = |problem: String| OpenError::failed(path, problem);
-        let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(path);
+        let file = OpenOptions::new().read(true).write(write).custom_flags(libc::O_DIRECT).open(path);
         let file = file.map_err(|error| super::cannot_open(path, &error))?;
         let claim = claim(path, &file, name)?;
         let (geometry, passed_over) = geometry(&file, name).map_err(failed)?;

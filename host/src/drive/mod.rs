@@ -76,7 +76,7 @@ impl From<ImageError> for OpenError {
 /// # Errors
 /// When there is none, it is in use, or it is of a kind that is not supported.
 pub fn open(reactor: &Reactor, path: &Path) -> Result<Rc<dyn ZonedDevice>, OpenError> {
-    open_with(reactor, path, Claim::of)
+    open_with(reactor, path, Claim::of, true)
 }
 
 /// Opens the drive at `path` to look at it, which keeps nobody away, unless it is an image.
@@ -84,13 +84,18 @@ pub fn open(reactor: &Reactor, path: &Path) -> Result<Rc<dyn ZonedDevice>, OpenE
 /// # Errors
 /// As those of [`open`].
 pub fn peek(reactor: &Reactor, path: &Path) -> Result<Rc<dyn ZonedDevice>, OpenError> {
-    open_with(reactor, path, |_, _, _| Ok(Claim::none()))
+    open_with(reactor, path, |_, _, _| Ok(Claim::none()), false)
 }
 
 /// How a drive is claimed: by its path, its file and the name of its block device.
 type Claiming = fn(&Path, &File, &str) -> Result<Claim, OpenError>;
 
-fn open_with(reactor: &Reactor, path: &Path, claim: Claiming) -> Result<Rc<dyn ZonedDevice>, OpenError> {
+fn open_with(
+    reactor: &Reactor,
+    path: &Path,
+    claim: Claiming,
+    write: bool,
+) -> Result<Rc<dyn ZonedDevice>, OpenError> {
     let failed = |problem: &str| OpenError::failed(path, problem.into());
     match Node::at(path).map_err(|error| cannot_open(path, &error))? {
         Node::File => Ok(Rc::new(ImageDrive::open(reactor, path)?)),
@@ -103,7 +108,7 @@ fn open_with(reactor: &Reactor, path: &Path, claim: Claiming) -> Result<Rc<dyn Z
             Ok(Rc::new(NvmeDrive::open(ring, path, &name, claim)?))
         }
         Node::Block(name) if !sysfs::is_zoned(&name) => Err(failed("has no zones")),
-        Node::Block(name) => Ok(Rc::new(BlockDrive::open(reactor, path, &name, claim)?)),
+        Node::Block(name) => Ok(Rc::new(BlockDrive::open(reactor, path, &name, claim, write)?)),
         Node::Other => Err(failed("is neither a drive nor an image of one")),
     }
 }
