@@ -90,9 +90,12 @@ impl Reactor {
     /// As [`Reactor::wait`], but not for longer than `patience`: `None` if that was not enough. Without a ring
     /// there is nothing that takes time.
     pub fn wait_for<T>(&self, patience: Duration, future: impl Future<Output = T>) -> Result<Option<T>> {
+        let mut future = pin!(future);
+        if let Some(value) = self.0.runtime.block_on(future.as_mut(), || false) {
+            return Ok(Some(value));
+        }
         let Ok(ring) = self.ring() else { return self.wait(future).map(Some) };
         let mut timer = pin!(ring.sleep(patience));
-        let mut future = pin!(future);
         self.wait(poll_fn(|context| match future.as_mut().poll(context) {
             Poll::Ready(value) => Poll::Ready(Some(value)),
             Poll::Pending => timer.as_mut().poll(context).map(|_| None),

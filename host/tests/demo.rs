@@ -54,6 +54,15 @@ fn a_demo_on_too_little_says_that_it_shows_nothing() {
 }
 
 #[test]
+fn files_that_the_kernel_makes_up_are_not_called_lost() {
+    let demo = Place::new().run(&["demo", "/proc/self/fdinfo", "--json"]);
+    assert_eq!((demo.code, &demo.json()["entries_different"]), (0, &0.into()), "{}", demo.stderr);
+    let mut whole = Place::new().command(&["demo", "/proc/self", "--json"]);
+    let whole = whole.output().unwrap();
+    assert_eq!(whole.status.code(), Some(0), "{}", String::from_utf8_lossy(&whole.stderr));
+}
+
+#[test]
 fn the_last_line_of_the_demo_is_a_command_that_tells_the_same_story() {
     let place = with_tree(2 << 20);
     let first = place.run(&["demo", "my tree"]).ok().text();

@@ -298,6 +298,7 @@ fn write(output: Output, options: &ZoneWrite) -> Result<()> {
     }
     if let Err(error) = result {
         let stored = (durable - start).min(input.taken);
+        let error = session.explain(error);
         return Err(error.context(format!("{stored} bytes of the input are stored safely in zone {zone}")));
     }
     let written = Written {

@@ -13,6 +13,7 @@ mod stream;
 
 use crate::{
     cli::output::{self, FAILED, HEALTHY, Output, Shade, quoted, shaded},
+    members::full,
     size::show,
 };
 use anyhow::{Result, ensure};
@@ -93,9 +94,15 @@ pub fn run(output: Output, path: Option<PathBuf>, seed: Option<u64>) -> Result<u
     };
     let again =
         path.as_deref().map(|path| format!(" {}", quoted(&path.to_string_lossy()))).unwrap_or_default();
-    let source = pack(output, path)?;
-    let mut story = Story::new(output, source, seed, Behaviour::default())?;
-    story.tell()?;
+    let told = pack(output, path).and_then(|source| {
+        let mut story = Story::new(output, source, seed, Behaviour::default())?;
+        story.tell()?;
+        Ok(story)
+    });
+    let story = told.map_err(|error| match full([std::env::temp_dir()]) {
+        Some(full) => error.context(full),
+        None => error,
+    })?;
     let mut report = story.report;
     report.seconds = started.elapsed().as_secs_f64();
     if !report.was_cut() {
@@ -311,11 +318,15 @@ impl Story {
         let bad = checker.finish()? + (self.total - end);
         self.report.lost_bytes += bad;
         self.report.verified_bytes = self.source.bytes.saturating_sub(bad);
-        let compared = match compared {
+        let mut compared = match compared {
             // A stream with lost bytes need not be a tar stream any more.
             Err(_) if bad > 0 => source::Comparison::default(),
             compared => compared?,
         };
+        if bad == 0 {
+            // Every byte came back as it was sent, so that the files are what has changed.
+            compared.changed.append(&mut compared.different);
+        }
         for path in &compared.different {
             self.output.note(&format!("{} came back different", path.display()));
         }
