@@ -160,7 +160,7 @@ fn who_may_not_look_is_told_so_and_not_that_there_is_nothing() {
     let place = Place::with_array(6);
     for number in 0..6 {
         let image = place.path(&drive("drives", number));
-        fs::set_permissions(image, fs::Permissions::from_mode(0)).unwrap();
+        fs::set_permissions(image, fs::Permissions::from_mode(0o000)).unwrap();
     }
     let denied = "permission denied; its owner may, or root";
     as_nobody(&place, "", &["status", "drives"]).fails_with(&["drive0.img", denied]);
@@ -184,7 +184,7 @@ fn who_may_not_ask_a_daemon_is_told_so() {
     let place = Place::with_array(5);
     let daemon = run(&place);
     let socket = fs::read_dir(place.path("run")).unwrap().map(|entry| entry.unwrap().path()).next().unwrap();
-    fs::set_permissions(&socket, fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(&socket, fs::Permissions::from_mode(0o000)).unwrap();
     let id = socket.file_stem().unwrap().to_str().unwrap().to_string();
     let refused = as_nobody(&place, "", &["status", &id]);
     refused.fails_with(&["runs, but cannot be asked", "permission denied"]);

@@ -300,6 +300,19 @@ pub fn new_uuid() -> Result<[u8; 16]> {
     Ok(bytes)
 }
 
+/// Fields that only one of `content`, as it is printed, and the schema in the file `schema` has. For
+/// what cannot be printed on every machine.
+#[cfg(test)]
+pub fn undescribed<T: Serialize>(content: &T, schema: &str) -> Vec<String> {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../schemas").join(schema);
+    let schema: serde_json::Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    let printed = serde_json::to_value(Versioned { output_version: OUTPUT_VERSION, content }).unwrap();
+    let fields = |value: &serde_json::Value| -> std::collections::BTreeSet<String> {
+        value.as_object().unwrap().keys().cloned().collect()
+    };
+    fields(&printed).symmetric_difference(&fields(&schema["properties"])).cloned().collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -332,17 +345,4 @@ mod tests {
         assert_eq!(quoted("it's; rm -rf $HOME"), r"'it'\''s; rm -rf $HOME'");
         assert_eq!(quoted(""), "''");
     }
-}
-
-/// Fields that only one of `content`, as it is printed, and the schema in the file `schema` has. For
-/// what cannot be printed on every machine.
-#[cfg(test)]
-pub fn undescribed<T: Serialize>(content: &T, schema: &str) -> Vec<String> {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../schemas").join(schema);
-    let schema: serde_json::Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
-    let printed = serde_json::to_value(Versioned { output_version: OUTPUT_VERSION, content }).unwrap();
-    let fields = |value: &serde_json::Value| -> std::collections::BTreeSet<String> {
-        value.as_object().unwrap().keys().cloned().collect()
-    };
-    fields(&printed).symmetric_difference(&fields(&schema["properties"])).cloned().collect()
 }

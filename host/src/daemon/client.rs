@@ -78,8 +78,8 @@ pub fn running() -> Result<Vec<Client>> {
     let deadline = Instant::now() + PATIENCE;
     for (number, path) in sockets.iter().cloned().enumerate() {
         let sender = sender.clone();
-        // Connecting may take for ever, too. Who has been given up on is left behind.
-        let ask = move || sender.send((number, Client::connect(&path, deadline)));
+        // Connecting may take for ever, too. Who has been given up on is left behind, and tells nobody.
+        let ask = move || _ = sender.send((number, Client::connect(&path, deadline)));
         std::thread::Builder::new().spawn(ask).context("no thread can be started")?;
     }
     drop(sender);
