@@ -7,9 +7,9 @@ modprobe -a nvmet nvmet-tcp nvme-tcp
 friend=nqn.2014-08.org.nvmexpress:uuid:11111111-2222-4333-8444-555555555555
 zoneraid export nvmet tank --transport tcp --address 127.0.0.1 --host $friend --host nqn.2014-08.org.example:other
 nqn=$(basename /sys/kernel/config/nvmet/subsystems/*)
-where="transport=tcp,traddr=127.0.0.1,trsvcid=4420,nqn=$nqn"
-if echo "$where,hostnqn=nqn.2014-08.org.example:stranger" >/dev/nvme-fabrics; then fail "a stranger may connect"; fi
-echo "$where,hostnqn=$friend" >/dev/nvme-fabrics
+connect() { echo "transport=tcp,traddr=127.0.0.1,trsvcid=4420,nqn=$nqn,hostnqn=$1,hostid=$2" >/dev/nvme-fabrics; }
+if connect nqn.2014-08.org.example:stranger 22222222-2222-4333-8444-555555555555; then fail "a stranger may connect"; fi
+connect $friend 11111111-2222-4333-8444-555555555555
 imported() {
     local c
     for c in /sys/class/nvme/*; do
