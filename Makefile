@@ -69,14 +69,15 @@ lab:
 
 man:
 	$(CARGO) run --quiet --release -p zoneraid -- man target/man
-	@echo "manual pages are in target/man; look at one with: man -l target/man/zoneraid.1"
+	@echo "manual pages are in target/man; look at one with: man -l target/man/zoneraid.8"
 
 # As root, where the system is concerned; the build is left to whoever has cargo.
 install:
 	$(CARGO) build --release -p zoneraid
+	rm -rf target/man
 	$(TARGET)/zoneraid man target/man
 	install -D -m 755 -t $(DESTDIR)$(BINDIR) $(TARGET)/zoneraid
-	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man1 target/man/*.1
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man8 target/man/*.8
 	mkdir -p target/completions
 	$(TARGET)/zoneraid completions bash > target/completions/zoneraid
 	$(TARGET)/zoneraid completions zsh > target/completions/_zoneraid

@@ -13,7 +13,7 @@ use crate::{
         Uuid,
         oob::OOB_BYTES,
         record::{Burned, Record, ZoneRecord},
-        superblock::{AGGREGATES, CHUNK_BLOCKS, MEMBERS, NAME_BYTES, Superblock, SuperblockMember},
+        superblock::{AGGREGATES, CHUNK_BLOCKS, MEMBERS, Superblock, SuperblockMember, wrong_with_name},
     },
     raid::{
         Canary, Consistency, LogStep,
@@ -45,7 +45,7 @@ pub struct Drive {
 /// How an array shall be made.
 #[derive(Clone, Debug)]
 pub struct CreateOptions {
-    /// At most 64 bytes.
+    /// 1 to 64 bytes that show, without `/` (see [`wrong_with_name`]).
     pub name: String,
     /// Random, chosen by the caller.
     pub uuid: [u8; 16],
@@ -57,6 +57,19 @@ pub struct CreateOptions {
     pub zone_size_blocks: Option<u64>,
     /// How partial stripes are protected; by default the best the drives can do.
     pub policy: Option<Policy>,
+}
+
+/// An array that could be made (see [`Array::design`]).
+#[derive(Clone, Debug)]
+pub struct Design {
+    pub geometry: Geometry,
+    pub policy: Policy,
+    /// Zones of a drive that are used as one.
+    pub aggregate: u32,
+    /// Blocks of all members together that hold parity when every zone is full.
+    pub parity_blocks: u64,
+    /// Blocks of all members together in zones for metadata.
+    pub metadata_blocks: u64,
 }
 
 /// What a member is to the array now.
@@ -296,6 +309,28 @@ impl Array {
         Array::create_with(runtime, options, drives, Behaviour::default()).await
     }
 
+    /// What [`Array::create`] would make of `drives`; writes nothing.
+    ///
+    /// # Errors
+    /// Whatever it would refuse.
+    pub fn design(
+        runtime: &Runtime,
+        options: &CreateOptions,
+        drives: &[Drive],
+    ) -> Result<Design, ArrayError> {
+        let Draft { superblock, geometry, members } = draft(runtime, options, drives, Behaviour::default())?;
+        let capacities = members.iter().map(|member| member.device.geometry().zone_capacity_blocks);
+        Ok(Design {
+            policy: superblock.policy,
+            aggregate: superblock.aggregate,
+            parity_blocks: superblock.layout().rows
+                * superblock.layout().chunk_blocks
+                * geometry.zones as u64,
+            metadata_blocks: capacities.map(|capacity| capacity * META_ZONES as u64).sum(),
+            geometry,
+        })
+    }
+
     /// As [`Array::create`], for experiments.
     pub async fn create_with(
         runtime: &Runtime,
@@ -303,18 +338,7 @@ impl Array {
         drives: Vec<Drive>,
         behaviour: Behaviour,
     ) -> Result<Array, ArrayError> {
-        let geometries = || drives.iter().map(|drive| drive.device.geometry());
-        let policy = options.policy.unwrap_or_else(|| Policy::best_for(geometries()));
-        let aggregate = aggregate_for(policy, options.chunk_blocks, geometries());
-        // Where nothing keeps the writes of a zone in order, drives are used as if all had a ZRWA.
-        let used_as = if behaviour.log_step < LogStep::Unsequenced { policy } else { Policy::Zrwa };
-        let prepared = |drive: &Drive| {
-            let device = prepare(runtime, drive.device.clone(), used_as, aggregate)?;
-            Some(Drive { name: drive.name.clone(), device })
-        };
-        let members: Vec<Drive> = drives.iter().filter_map(prepared).collect();
-        let superblock = plan(&options, policy, aggregate, &members)?;
-        let geometry = array_geometry(&superblock, geometries().any(|geometry| geometry.volatile_cache));
+        let Draft { superblock, geometry, members } = draft(runtime, &options, &drives, behaviour)?;
         for drive in &members {
             let done = drive.device.submit(Command::Reset { zones: Zones::All }).await;
             done.result
@@ -1006,6 +1030,35 @@ fn aggregate_for<'a>(
     AGGREGATES.into_iter().find(|aggregate| holds(4, *aggregate)).unwrap_or(1)
 }
 
+/// A new array before anything is written.
+struct Draft {
+    superblock: Superblock,
+    geometry: Geometry,
+    /// The drives as they are used.
+    members: Vec<Drive>,
+}
+
+fn draft(
+    runtime: &Runtime,
+    options: &CreateOptions,
+    drives: &[Drive],
+    behaviour: Behaviour,
+) -> Result<Draft, ArrayError> {
+    let geometries = || drives.iter().map(|drive| drive.device.geometry());
+    let policy = options.policy.unwrap_or_else(|| Policy::best_for(geometries()));
+    let aggregate = aggregate_for(policy, options.chunk_blocks, geometries());
+    // Where nothing keeps the writes of a zone in order, drives are used as if all had a ZRWA.
+    let used_as = if behaviour.log_step < LogStep::Unsequenced { policy } else { Policy::Zrwa };
+    let prepared = |drive: &Drive| {
+        let device = prepare(runtime, drive.device.clone(), used_as, aggregate)?;
+        Some(Drive { name: drive.name.clone(), device })
+    };
+    let members: Vec<Drive> = drives.iter().filter_map(prepared).collect();
+    let superblock = plan(options, policy, aggregate, &members)?;
+    let geometry = array_geometry(&superblock, geometries().any(|geometry| geometry.volatile_cache));
+    Ok(Draft { superblock, geometry, members })
+}
+
 /// The superblock of a new array; refuses what cannot be.
 fn plan(
     options: &CreateOptions,
@@ -1014,8 +1067,8 @@ fn plan(
     drives: &[Drive],
 ) -> Result<Superblock, ArrayError> {
     let fail = |message: String| Err(ArrayError(message));
-    if options.name.is_empty() || options.name.len() > NAME_BYTES {
-        return fail(format!("an array's name has 1 to {NAME_BYTES} bytes"));
+    if let Some(wrong) = wrong_with_name(&options.name) {
+        return fail(format!("an array cannot have this name: {wrong}"));
     }
     if !MEMBERS.contains(&(drives.len() as u64)) {
         let (fewest, most) = (MEMBERS.start(), MEMBERS.end());
@@ -1037,8 +1090,10 @@ fn plan(
     let zones = geometries().map(|g| g.zones).min().unwrap_or(0).saturating_sub(META_ZONES);
     if rows == 0 || zones == 0 {
         return fail(format!(
-            "the drives need zones of at least {} KiB, and more than {META_ZONES} of them",
-            chunk * 4
+            "the drives need zones of at least {} KiB, and more than {META_ZONES} of them; a zone of the array \
+             has at least {} KiB",
+            chunk * 4,
+            stripe * 4
         ));
     }
     let capacity = rows * stripe;
@@ -1147,18 +1202,21 @@ fn check_drive(name: &str, device: &dyn ZonedDevice, superblock: &Superblock) ->
     let layout = superblock.layout();
     let kib = |blocks: u64| blocks * (BLOCK as u64 / 1024);
     let fail = |message: String| Err(ArrayError(format!("{name}: {message}")));
+    let (log, transfer) = (log_blocks(geometry, superblock.policy), geometry.max_transfer_blocks as u64);
     let sizes = [
-        ("its zones hold", geometry.zone_capacity_blocks, layout.rows * layout.chunk_blocks),
+        ("its zones hold", geometry.zone_capacity_blocks, layout.rows * layout.chunk_blocks, "larger zones"),
         (
             "for metadata its zones hold",
-            log_blocks(geometry, superblock.policy),
+            log,
             superblock.log_blocks as u64,
+            "larger zones, or all drives with fewer",
         ),
-        ("its requests have at most", geometry.max_transfer_blocks as u64, layout.chunk_blocks),
+        ("its requests have at most", transfer, layout.chunk_blocks, "larger requests, or smaller chunks"),
     ];
-    for (what, have, need) in sizes {
+    for (what, have, need, advice) in sizes {
         if have < need {
-            return fail(format!("{what} {} KiB, {} KiB are needed", kib(have), kib(need)));
+            let (have, need) = (kib(have), kib(need));
+            return fail(format!("{what} {have} KiB, {need} KiB are needed: take a drive with {advice}"));
         }
     }
     if layout.policy.uses_zrwa() {

@@ -4,9 +4,12 @@
 create_array tank $(drives 0 1 2 3 4)
 start_array tank
 modprobe -a nvmet nvmet-tcp nvme-tcp
-zoneraid export nvmet tank --transport tcp --address 127.0.0.1
+friend=nqn.2014-08.org.nvmexpress:uuid:11111111-2222-4333-8444-555555555555
+zoneraid export nvmet tank --transport tcp --address 127.0.0.1 --host $friend --host nqn.2014-08.org.example:other
 nqn=$(basename /sys/kernel/config/nvmet/subsystems/*)
-echo "transport=tcp,traddr=127.0.0.1,trsvcid=4420,nqn=$nqn" >/dev/nvme-fabrics
+connect() { echo "transport=tcp,traddr=127.0.0.1,trsvcid=4420,nqn=$nqn,hostnqn=$1,hostid=$2" >/dev/nvme-fabrics; }
+if connect nqn.2014-08.org.example:stranger 22222222-2222-4333-8444-555555555555; then fail "a stranger may connect"; fi
+connect $friend 11111111-2222-4333-8444-555555555555
 imported() {
     local c
     for c in /sys/class/nvme/*; do

@@ -26,6 +26,12 @@ pub struct Machine {
     /// Memory of the guest; its copies of changed files are in it too
     #[arg(long, value_name = "SIZE", default_value = "2G")]
     pub memory: String,
+    /// Processors of the guest, 1 to 64
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub processors: u32,
+    /// One more argument for QEMU; repeat it for more
+    #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true)]
+    pub qemu: Vec<String>,
     /// Seconds after which the guest is ended
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     pub time_limit: u64,
@@ -147,7 +153,7 @@ impl Machine {
     /// initramfs and the monitor's socket are in `room`. The process dies with this one.
     pub fn start(&self, kernel: &Kernel, initramfs: &Path, share: &Path, room: &Path) -> Result<Child> {
         let mut command = qemu(accelerator(kernel, initramfs)?, kernel, initramfs, &room.join("serial"))?;
-        command.args(["-m", &self.memory, "-smp", "2"]);
+        command.args(["-m", &self.memory, "-smp", &self.processors.to_string()]).args(&self.qemu);
         if !self.reboots {
             command.arg("-no-reboot");
         }

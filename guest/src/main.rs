@@ -33,7 +33,10 @@ enum Verb {
     ///
     /// Its output and exit status are passed on: 124 if it takes too long, 125 if there is no
     /// guest or the guest dies. In the guest, /mnt/guest is the --out directory, and the
-    /// directory of this binary is in PATH.
+    /// directory of this binary is in PATH; $GUEST_KERNEL is where its kernel is unpacked, with
+    /// its configuration. Standard input is empty: a shell has to be given what it shall do.
+    /// Without KVM the processor is an old one (Nehalem), on which programs that were built for
+    /// this machine's own do not run.
     Run(run::Run),
     /// Run the tests, all short ones by default
     Test(scenario::Test),

@@ -14,6 +14,10 @@ use std::{
     io::{Read, Seek, SeekFrom, Write},
     path::{Path, PathBuf},
     process::{Child, ExitCode},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -22,6 +26,9 @@ use std::{
 pub const TOO_LONG: u8 = 124;
 /// Exit status: there is no guest, or it died.
 pub const NO_GUEST: u8 = 125;
+
+/// Those that end the runner, which then takes its directories away: interrupt, terminate, hang up.
+const SIGNALS: [i32; 3] = [2, 15, 1];
 
 /// How often the runner looks at what the guest left in the shared directory.
 const LOOK: Duration = Duration::from_millis(20);
@@ -113,7 +120,7 @@ pub fn live(machine: &Machine, command: &str, seed: u64, out: &Path, sink: &mut 
     ];
     let quote = |text: &str| format!("'{}'", text.replace('\'', r"'\''"));
     let environment: String =
-        environment.iter().map(|(name, value)| format!("{name}={}\n", quote(value))).collect();
+        environment.iter().map(|(name, value)| format!("export {name}={}\n", quote(value))).collect();
     fs::write(notes.0.join("environment"), environment)?;
     fs::write(notes.0.join("command"), command)?;
 
@@ -122,7 +129,11 @@ pub fn live(machine: &Machine, command: &str, seed: u64, out: &Path, sink: &mut 
     initramfs::write(&kernel, &initramfs)?;
     let qemu = machine.start(&kernel, &initramfs, &out, room.path())?;
     let end = watch(qemu, machine, &notes, &room.path().join("qmp"), &mut Log::new(&out, sink)?)?;
-    fs::copy(room.path().join("serial"), out.join("serial"))?;
+    // QEMU that has refused its arguments has made none.
+    let serial = room.path().join("serial");
+    if serial.exists() {
+        fs::copy(serial, out.join("serial"))?;
+    }
     Ok(match end {
         End::Died(_) => End::Died(machine::last_words(room.path())),
         End::TooLong(_) => End::TooLong(machine::last_words(room.path())),
@@ -133,7 +144,16 @@ pub fn live(machine: &Machine, command: &str, seed: u64, out: &Path, sink: &mut 
 fn watch(mut qemu: Child, machine: &Machine, notes: &Notes, socket: &Path, log: &mut Log) -> Result<End> {
     let limit = Instant::now() + Duration::from_secs(machine.time_limit);
     let mut reset_at: Option<Instant> = None;
+    let signalled = Arc::new(AtomicBool::new(false));
+    for signal in SIGNALS {
+        signal_hook::flag::register(signal, signalled.clone()).context("signals cannot be watched")?;
+    }
     loop {
+        if signalled.load(Ordering::Relaxed) {
+            qemu.kill()?;
+            qemu.wait()?;
+            bail!("ended by a signal");
+        }
         let ended = qemu.try_wait()?.is_some();
         log.pass_on()?;
         if ended {

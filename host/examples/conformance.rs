@@ -181,7 +181,7 @@ impl Bench {
 
 fn main() -> ExitCode {
     let path = std::env::args().nth(1).unwrap();
-    let qemu = drive::model(Path::new(&path)).is_some_and(|model| model.starts_with("QEMU"));
+    let qemu = drive::plate(Path::new(&path)).model.is_some_and(|model| model.starts_with("QEMU"));
     let reactor = Reactor::default();
     let drive = match drive::open(&reactor, Path::new(&path)) {
         Ok(drive) => drive,

@@ -1,6 +1,6 @@
 //! An allocator that counts, so that `zoneraid bench` can say what a write allocates.
 //!
-//! The only `unsafe` of the crate: every call goes to the system's allocator unchanged.
+//! What is `unsafe` here is what an allocator is: every call goes to the system's unchanged.
 #![allow(unsafe_code)]
 
 use std::{

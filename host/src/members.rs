@@ -5,10 +5,15 @@
 //! are missing, with one exception: as long as a drive in it is locked by another process, it
 //! could be the missing member, so nothing is assembled without it. The drives of the machine are
 //! those in `/dev`.
+//!
+//! What the user types is a path if there is one of that name, then the name or UUID of a running array, then
+//! that of an array in one of the [`places`]. Anybody may put an array of any name in some directory: where
+//! a word can mean two things it means neither, and that is an error.
 
 use crate::{
+    cli::output::{note, quoted, uuid},
     daemon,
-    drive::{self, OpenError},
+    drive::{self, OpenError, Plate},
     label::{self, Content, Label},
     reactor::Reactor,
     repair::same_file,
@@ -21,7 +26,9 @@ use engine::{
     buf::BLOCK,
     device::{Command, Done, ZonedDevice},
 };
+use sim::ssd::cause;
 use std::{
+    collections::BTreeSet,
     ffi::OsString,
     fmt,
     path::{Path, PathBuf},
@@ -34,6 +41,15 @@ pub const DIR_VARIABLE: &str = "ZONERAID_DIR";
 
 /// The directory of the drives of this machine.
 pub const MACHINE: &str = "/dev";
+
+/// How long a drive may take to say what it is to somebody who only looks around.
+pub const PATIENCE_TO_LOOK: Duration = Duration::from_secs(2);
+
+/// How long it may take for somebody who would go on without it.
+const PATIENCE_TO_USE: Duration = Duration::from_secs(60);
+
+/// Drives that could not be looked at and are named in an error.
+const MOST_NAMED: usize = 3;
 
 /// How often a locked drive is tried.
 const TRY_EVERY: Duration = Duration::from_millis(20);
@@ -61,6 +77,23 @@ impl ArrayName {
     /// The name as a path.
     pub fn path(&self) -> &Path {
         &self.0
+    }
+
+    /// Whether there is a drive, or a directory with drives, of this name.
+    pub fn is_path(&self) -> bool {
+        if self.0.is_dir() { drive::holds_drive(&self.0) } else { drive::is_drive(&self.0).unwrap_or(false) }
+    }
+
+    /// Whether it may be the name of an array: one word, which may be a path too.
+    fn is_word(&self) -> bool {
+        let text = self.0.to_string_lossy();
+        !text.contains('/') && ![".", ".."].contains(&&*text)
+    }
+
+    /// Whether an array is called so.
+    fn means(&self, label: &Label) -> bool {
+        let wanted = self.0.to_string_lossy();
+        label.name == wanted || uuid(&label.uuid) == wanted.to_lowercase()
     }
 
     /// The same, if it is a path, for a process with another working directory.
@@ -92,15 +125,15 @@ impl OpenDrive {
         let used = drive::resolve(path);
         if used != path {
             let (path, used) = (path.display(), used.display());
-            eprintln!("zoneraid: {path} is a block device, which knows no ZRWA: {used} is used instead");
+            note(&format!("{path} is a block device, which knows no ZRWA: {used} is used instead"));
         }
         let device = open_patiently(reactor, &used, Instant::now())?;
-        OpenDrive::look(reactor, &used, device)
+        OpenDrive::look(reactor, &used, device, PATIENCE_TO_USE)
     }
 
     /// Looks what is on the drive at `path` without keeping it from anybody.
     pub fn peek(reactor: &Reactor, path: &Path) -> Result<OpenDrive> {
-        OpenDrive::look(reactor, path, drive::peek(reactor, path)?)
+        OpenDrive::look(reactor, path, drive::peek(reactor, path)?, PATIENCE_TO_USE)
     }
 
     /// As [`OpenDrive::open`], while other tasks go on.
@@ -121,9 +154,17 @@ impl OpenDrive {
         Ok(drive)
     }
 
-    fn look(reactor: &Reactor, path: &Path, device: Rc<dyn ZonedDevice>) -> Result<OpenDrive> {
+    fn look(
+        reactor: &Reactor,
+        path: &Path,
+        device: Rc<dyn ZonedDevice>,
+        patience: Duration,
+    ) -> Result<OpenDrive> {
         let mut drive = OpenDrive { path: path.to_path_buf(), device, content: Content::Blank };
-        drive.content = reactor.wait(label::read(reactor.runtime(), drive.drive()))?;
+        let read = reactor.wait_for(patience, label::read(reactor.runtime(), drive.drive()))?;
+        drive.content = read.unwrap_or_else(|| {
+            Content::Other(format!("a drive that does not answer within {} seconds", patience.as_secs()))
+        });
         Ok(drive)
     }
 
@@ -141,16 +182,17 @@ impl OpenDrive {
     /// the block device is still there.
     pub fn refuse_if_waited_for(&self) -> Result<()> {
         let Some(label) = self.label() else { return Ok(()) };
-        let uuid = super::cli::output::uuid(&label.uuid);
+        let uuid = uuid(&label.uuid);
         let tails = daemon::tails_path(&daemon::directory(), &label.uuid);
         ensure!(
             Left::read(&tails, &label.uuid)?.is_none()
                 || daemon::running()?.iter().any(|d| d.about.uuid == uuid),
             "{} is member {} of '{}', whose block device waits for its daemon; end that first: zoneraid start \
-             and zoneraid stop",
+             {name} and zoneraid stop {name}",
             self.path.display(),
             label.role,
-            label.name
+            label.name,
+            name = quoted(&label.name)
         );
         Ok(())
     }
@@ -178,10 +220,12 @@ impl OpenDrive {
         geometry.zones as u64 * geometry.zone_capacity_blocks * BLOCK as u64
     }
 
-    /// The path of the drive with its size and model, so that nobody takes it for another one.
+    /// The path of the drive with its size, model and serial, so that nobody takes it for another one.
     pub fn introduce(&self) -> String {
-        let model = drive::model(&self.path).map(|model| format!(", {model}")).unwrap_or_default();
-        format!("{} ({}{model})", self.path.display(), show(self.size_bytes()))
+        let Plate { model, serial } = drive::plate(&self.path);
+        let model = model.map(|model| format!(", {model}")).unwrap_or_default();
+        let serial = serial.map(|serial| format!(", serial {serial}")).unwrap_or_default();
+        format!("{} ({}{model}{serial})", self.path.display(), show(self.size_bytes()))
     }
 }
 
@@ -199,52 +243,122 @@ fn open_patiently(reactor: &Reactor, path: &Path, start: Instant) -> Result<Rc<d
         }
         if waited >= SILENCE && !said {
             said = true;
-            eprintln!("zoneraid: {error}; waiting for it");
+            note(&format!("{error}; waiting for it"));
         }
         std::thread::sleep(TRY_EVERY);
     }
 }
 
-/// What one or several directories hold.
-#[derive(Default)]
+/// Where arrays are looked for by name: among the drives of this machine, in $ZONERAID_DIR and in the current
+/// directory.
+pub fn places() -> Vec<PathBuf> {
+    let mut places = vec![PathBuf::from(MACHINE)];
+    places.extend(std::env::var_os(DIR_VARIABLE).filter(|dir| !dir.is_empty()).map(PathBuf::from));
+    places.push(PathBuf::from("."));
+    let mut different: Vec<PathBuf> = Vec::new();
+    for place in places {
+        if !different.iter().any(|other| same_file(other, &place)) {
+            different.push(place);
+        }
+    }
+    different
+}
+
+/// What a directory holds.
 pub struct Scan {
+    /// The directory.
+    pub place: PathBuf,
     /// In order of their names.
     pub drives: Vec<OpenDrive>,
-    /// Drives that another process has locked.
-    pub locked: Vec<PathBuf>,
-    /// Drives that cannot be used, and why.
+    /// Drives that another process has locked, and which.
+    pub locked: Vec<(PathBuf, String)>,
+    /// Drives, and files that may be some, that cannot be used, and why.
     pub damaged: Vec<(PathBuf, String)>,
 }
 
 impl Scan {
-    /// Opens every image and zoned drive in `dir`; other files are passed over.
-    pub fn of(reactor: &Reactor, dir: &Path) -> Result<Scan> {
-        let mut scan = Scan::default();
-        scan.add(reactor, dir)?;
-        Ok(scan)
+    /// Opens every image and zoned drive in `dir`; other files are passed over, and so is a drive that has been
+    /// found under another name.
+    pub fn of(reactor: &Reactor, dir: &Path, patience: Duration) -> Result<Scan> {
+        Scan::unless_seen(reactor, dir, patience, &mut BTreeSet::new())
     }
 
-    /// Opens those in another directory too.
-    pub fn add(&mut self, reactor: &Reactor, dir: &Path) -> Result<()> {
-        let entries =
-            std::fs::read_dir(dir).with_context(|| format!("{} cannot be listed", dir.display()))?;
+    /// As [`Scan::of`], but for drives that have been `seen`.
+    fn unless_seen(
+        reactor: &Reactor,
+        dir: &Path,
+        patience: Duration,
+        seen: &mut BTreeSet<(u64, u64)>,
+    ) -> Result<Scan> {
+        let listed = || format!("{} cannot be listed", dir.display());
+        let mut scan =
+            Scan { place: dir.to_path_buf(), drives: Vec::new(), locked: Vec::new(), damaged: Vec::new() };
         let mut paths = Vec::new();
-        for entry in entries {
-            let path = entry.with_context(|| format!("{} cannot be listed", dir.display()))?.path();
-            if drive::is_drive(&path) {
-                paths.push(path);
+        for entry in std::fs::read_dir(dir).with_context(listed)? {
+            let path = entry.with_context(listed)?.path();
+            match drive::is_drive(&path) {
+                Ok(true) => paths.push(path),
+                Ok(false) => {}
+                // Smaller files are none, and neither are those that are gone.
+                Err(error) if path.metadata().is_ok_and(|file| file.len() >= BLOCK as u64) => {
+                    scan.damaged.push((path, format!("cannot be looked at: {}", cause(&error))));
+                }
+                Err(_) => {}
             }
         }
         paths.sort_by_cached_key(|path| natural_order(path));
         let start = Instant::now();
         for path in paths {
+            if drive::identity(&path).is_ok_and(|identity| !seen.insert(identity)) {
+                continue;
+            }
             match open_patiently(reactor, &path, start) {
-                Ok(device) => self.drives.push(OpenDrive::look(reactor, &path, device)?),
-                Err(error) if error.patience().is_some() => self.locked.push(path),
-                Err(error) => self.damaged.push((path, error.problem().to_string())),
+                Ok(device) => scan.drives.push(OpenDrive::look(reactor, &path, device, patience)?),
+                Err(error) if error.patience().is_some() => {
+                    scan.locked.push((path, error.problem().to_string()));
+                }
+                Err(error) => scan.damaged.push((path, error.problem().to_string())),
             }
         }
-        Ok(())
+        Ok(scan)
+    }
+
+    /// What there is in all [`places`].
+    pub fn everywhere(reactor: &Reactor, patience: Duration) -> Result<Vec<Scan>> {
+        let mut seen = BTreeSet::new();
+        places().iter().map(|place| Scan::unless_seen(reactor, place, patience, &mut seen)).collect()
+    }
+
+    /// The drives that could not be looked at, for an error that says that something has not been found; nothing
+    /// if there are none.
+    fn blind_spots(scans: &[Scan]) -> String {
+        let of_scan = |scan: &Scan| scan.locked.iter().chain(&scan.damaged).cloned().collect::<Vec<_>>();
+        let unseen: Vec<(PathBuf, String)> = scans.iter().flat_map(of_scan).collect();
+        let named = unseen.iter().take(MOST_NAMED).map(|(path, why)| format!("{} {why}", path.display()));
+        let named: Vec<String> = named.collect();
+        let more = if unseen.len() > MOST_NAMED { ", and others" } else { "" };
+        match unseen.len() {
+            0 => String::new(),
+            1 => format!("; this one could not be looked at: {}", named.join("")),
+            count => format!("; {count} could not be looked at: {}{more}", named.join(", ")),
+        }
+    }
+
+    /// The drives of the array with this UUID, and those that cannot be used.
+    pub fn array(&self, reactor: &Reactor, label: &Label) -> Found {
+        let mut damaged = self.damaged.clone();
+        for drive in &self.drives {
+            if let Content::Other(what) = &drive.content {
+                damaged.push((drive.path.clone(), what.clone()));
+            }
+        }
+        let mut drives = self.drives.clone();
+        drives.retain(|drive| drive.label().is_some_and(|l| l.uuid == label.uuid));
+        let roles: BTreeSet<u32> = drives.iter().filter_map(|drive| Some(drive.label()?.role)).collect();
+        if roles.len() >= label.members as usize {
+            damaged.clear();
+        }
+        Found { reactor: reactor.clone(), label: label.clone(), drives, damaged }
     }
 
     /// Whether enough members of an array are there.
@@ -295,6 +409,15 @@ pub struct Found {
 impl Found {
     /// Finds the array that `name` stands for.
     pub fn by_name(name: &ArrayName) -> Result<Found> {
+        Found::search(name, PATIENCE_TO_USE)
+    }
+
+    /// As [`Found::by_name`], only to look at it: drives that are slow are soon done without.
+    pub fn to_look(name: &ArrayName) -> Result<Found> {
+        Found::search(name, PATIENCE_TO_LOOK)
+    }
+
+    fn search(name: &ArrayName, patience: Duration) -> Result<Found> {
         let reactor = &Reactor::default();
         let path = &name.0;
         if path.exists() && !path.is_dir() {
@@ -304,100 +427,116 @@ impl Found {
                 Content::Blank => bail!("{name} is blank and belongs to no array"),
                 Content::Other(what) => bail!("{name}: {what}"),
             };
-            let scan = Scan::of(reactor, &directory_of(path))?;
-            return Found::pick(reactor, scan, |label| label.uuid == uuid)?
-                .with_context(|| format!("{name} changed while it was looked at; try again"));
+            let scan = Scan::of(reactor, &directory_of(path), patience)?;
+            let found = Found::pick(reactor, scan, |label| label.uuid == uuid)?
+                .with_context(|| format!("{name} changed while it was looked at; try again"))?;
+            return found.unless_ambiguous(name);
         }
         if path.is_dir() {
-            let scan = Scan::of(reactor, path)?;
+            let scan = Scan::of(reactor, path, patience)?;
             let arrays = scan.arrays();
             if arrays.len() > 1 {
-                let names: Vec<String> = arrays
-                    .iter()
-                    .map(|a| format!("'{}' ({})", a.name, super::cli::output::uuid(&a.uuid)))
-                    .collect();
+                let names: Vec<String> =
+                    arrays.iter().map(|a| format!("'{}' ({})", a.name, uuid(&a.uuid))).collect();
                 bail!(
                     "{name} holds members of {} arrays, {}; name one of their members",
                     arrays.len(),
                     names.join(", ")
                 );
             }
+            let unseen = Scan::blind_spots(std::slice::from_ref(&scan));
             if let Some(found) = Found::pick(reactor, scan, |_| true)? {
-                return Ok(found);
+                return found.unless_ambiguous(name);
             }
-            ensure!(
-                name.0.components().count() == 1 && path != Path::new("."),
-                "{name} holds no member of an array"
-            );
+            // Unless it may hold one, it only has the name of an array somewhere else.
+            ensure!(name.is_word() && unseen.is_empty(), "{name} holds no member of an array{unseen}");
         } else if path.components().count() > 1 {
             bail!("{name} does not exist");
         }
-        Found::by_array_name(reactor, name)
+        Found::by_array_name(reactor, name, patience)
     }
 
-    fn by_array_name(reactor: &Reactor, name: &ArrayName) -> Result<Found> {
-        let mut places = vec![PathBuf::from(".")];
-        places.extend(std::env::var_os(DIR_VARIABLE).filter(|dir| !dir.is_empty()).map(PathBuf::from));
-        places.push(PathBuf::from(MACHINE));
-        let wanted = name.0.to_string_lossy();
-        let is_wanted = |array: &&&Label| {
-            array.name == wanted || super::cli::output::uuid(&array.uuid) == wanted.to_lowercase()
-        };
-        for place in &places {
-            let scan = Scan::of(reactor, place)?;
-            let mut uuids: Vec<[u8; 16]> =
-                scan.arrays().iter().filter(is_wanted).map(|array| array.uuid).collect();
-            if uuids.len() > 1 {
-                // What is left of an array whose drives were given to another one says little.
-                uuids.retain(|uuid| scan.may_work(uuid));
-            }
-            ensure!(
-                uuids.len() <= 1,
-                "{} holds members of {} arrays called '{name}'; name one by its UUID (see zoneraid list)",
-                place.display(),
-                uuids.len()
-            );
-            if let Some(&uuid) = uuids.first()
-                && let Some(found) = Found::pick(reactor, scan, |label| label.uuid == uuid)?
-            {
-                return Ok(found);
+    fn by_array_name(reactor: &Reactor, name: &ArrayName, patience: Duration) -> Result<Found> {
+        let (places, mut scans) = (places(), Scan::everywhere(reactor, patience)?);
+        let mut meant: Vec<([u8; 16], usize)> = Vec::new();
+        for (place, scan) in scans.iter().enumerate() {
+            let arrays = scan.arrays().into_iter().filter(|label| name.means(label));
+            meant.extend(arrays.map(|label| (label.uuid, place)));
+        }
+        if meant.len() > 1 {
+            // What is left of an array whose drives were given to another one says little.
+            let whole = |(uuid, place): &([u8; 16], usize)| scans[*place].may_work(uuid);
+            if meant.iter().any(whole) {
+                meant.retain(whole);
             }
         }
-        let places: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
-        bail!(
-            "no array called '{name}' among the drives in {}; name its directory or one of its members",
-            places.join(" and ")
-        )
+        if meant.len() > 1 {
+            let arrays: Vec<String> =
+                meant.iter().map(|(id, at)| format!("{} in {}", uuid(id), places[*at].display())).collect();
+            bail!(
+                "{name} may mean {} arrays: {}; name a UUID or a directory",
+                meant.len(),
+                arrays.join(", ")
+            );
+        }
+        let names: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
+        let unseen = Scan::blind_spots(&scans);
+        let found = match meant.first() {
+            Some((uuid, place)) => {
+                Found::pick(reactor, scans.swap_remove(*place), |label| label.uuid == *uuid)?
+            }
+            None => None,
+        };
+        found.with_context(|| {
+            format!(
+                "no array called '{name}' among the drives in {}; name its directory or one of its members{unseen}",
+                names.join(" and ")
+            )
+        })
+    }
+
+    /// This array, if the word that the user has typed, a path, is not the name of another one as well.
+    fn unless_ambiguous(self, name: &ArrayName) -> Result<Found> {
+        if !name.is_word() {
+            return Ok(self);
+        }
+        let mut seen = self.drives.iter().filter_map(|drive| drive::identity(&drive.path).ok()).collect();
+        for place in places() {
+            let scan = Scan::unless_seen(&self.reactor, &place, PATIENCE_TO_LOOK, &mut seen)?;
+            let other = |label: &&Label| name.means(label) && label.uuid != self.label.uuid;
+            if let Some(label) = scan.arrays().into_iter().find(other) {
+                bail!(
+                    "{name} may mean the array at {} or the one of that name in {} ({}); use a UUID or a path \
+                     with a '/'",
+                    quoted(&format!("./{name}")),
+                    place.display(),
+                    uuid(&label.uuid)
+                );
+            }
+        }
+        Ok(self)
     }
 
     /// Keeps the drives of the array that `chosen` picks and lets the others go.
     fn pick(reactor: &Reactor, scan: Scan, chosen: impl Fn(&Label) -> bool) -> Result<Option<Found>> {
         let Some(label) = scan.arrays().into_iter().find(|label| chosen(label)).cloned() else {
-            ensure!(
-                scan.locked.is_empty(),
-                "{} is in use by another process",
-                scan.locked.first().map(|p| p.display().to_string()).unwrap_or_default()
-            );
+            if let Some((path, problem)) = scan.locked.first() {
+                bail!("{} {problem}", path.display());
+            }
             return Ok(None);
         };
-        let (mut drives, mut locked) = (scan.drives, scan.locked);
+        let found = scan.array(reactor, &label);
+        let mut locked = scan.locked;
         // What the daemons of other arrays hold cannot be what is missing here.
         for client in daemon::running()? {
-            locked.retain(|path| !client.about.drives.iter().any(|drive| same_file(drive, path)));
+            locked.retain(|(path, _)| !client.about.drives.iter().any(|drive| same_file(drive, path)));
         }
-        let mut damaged = scan.damaged;
-        for drive in &drives {
-            if let Content::Other(what) = &drive.content {
-                damaged.push((drive.path.clone(), what.clone()));
-            }
+        if let Some((path, problem)) = locked.first()
+            && found.drives.len() < label.members as usize
+        {
+            bail!("{} may be a member of '{}', but {problem}", path.display(), label.name);
         }
-        drives.retain(|drive| drive.label().is_some_and(|l| l.uuid == label.uuid));
-        if drives.len() >= label.members as usize {
-            damaged.clear();
-        } else if let Some(path) = locked.first() {
-            bail!("{} is in use by another process and may be a member of '{}'", path.display(), label.name);
-        }
-        Ok(Some(Found { reactor: reactor.clone(), label, drives, damaged }))
+        Ok(Some(found))
     }
 
     /// Finds out how the array is; writes nothing.
@@ -407,14 +546,27 @@ impl Found {
         found.unwrap_or_else(|error| Err(ArrayError(error.to_string())))
     }
 
+    /// As [`Found::inspect`], for somebody who has others to look at as well.
+    pub fn glance(&self) -> Result<Inspected, ArrayError> {
+        let drives = self.drives.iter().map(OpenDrive::drive).collect();
+        let inspect = Array::inspect(self.reactor.runtime(), drives, None);
+        let late =
+            || ArrayError(format!("its drives do not answer within {} seconds", PATIENCE_TO_LOOK.as_secs()));
+        match self.reactor.wait_for(PATIENCE_TO_LOOK, inspect) {
+            Ok(found) => found.unwrap_or_else(|| Err(late())),
+            Err(error) => Err(ArrayError(error.to_string())),
+        }
+    }
+
     /// Assembles the array, which recovers what a power cut left behind.
     pub fn assemble(&self) -> Result<Session> {
         let tails = daemon::tails_path(&daemon::directory(), &self.label.uuid);
         // The kernel may hold a file system that relies on what the daemon knew.
         ensure!(
             Left::read(&tails, &self.label.uuid)?.is_none(),
-            "the daemon of '{0}' has ended while its block device was in use; go on with: zoneraid start {0}",
-            self.label.name
+            "the daemon of '{}' has ended while its block device was in use; go on with: zoneraid start {}",
+            self.label.name,
+            quoted(&self.label.name)
         );
         self.take_over(None)
     }
@@ -447,7 +599,26 @@ pub struct Session {
     pub array: Array,
 }
 
+/// Says so if one of the files at `paths` lies in a file system that is full: drives only say that a write has
+/// failed.
+pub fn full(paths: impl IntoIterator<Item = PathBuf>) -> Option<String> {
+    let is_full = |path: &PathBuf| {
+        let lies_in = rustix::fs::statvfs(path).is_ok_and(|system| system.f_bavail == 0);
+        lies_in && path.metadata().is_ok_and(|metadata| metadata.is_file() || metadata.is_dir())
+    };
+    paths.into_iter().find(is_full).map(|path| format!("the file system of {} is full", path.display()))
+}
+
 impl Session {
+    /// `error`, with what may be behind it.
+    pub fn explain(&self, error: anyhow::Error) -> anyhow::Error {
+        let members = self.array.status().members;
+        match full(members.into_iter().map(|member| PathBuf::from(member.drive))) {
+            Some(full) => error.context(full),
+            None => error,
+        }
+    }
+
     /// Finds and assembles the array that `name` stands for.
     pub fn open(name: &ArrayName) -> Result<Session> {
         if let Some(client) = daemon::find(name)? {
@@ -470,5 +641,20 @@ impl Session {
         let done = self.wait(self.array.submit(command))?;
         done.result?;
         Ok(done)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_system_without_room_is_full_and_others_are_not() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        // The kernel makes this one up; there is no room in it.
+        let made_up = PathBuf::from("/proc/version");
+        let said = full([file.path().to_path_buf(), made_up.clone()]).unwrap();
+        assert_eq!(said, "the file system of /proc/version is full");
+        assert_eq!(full([file.path().to_path_buf(), PathBuf::from("/dev/null"), PathBuf::new()]), None);
     }
 }

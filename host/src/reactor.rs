@@ -5,10 +5,13 @@ use anyhow::{Context, Result};
 use engine::{buf::Source, runtime::Runtime};
 use std::{
     cell::OnceCell,
-    future::Future,
+    future::{Future, poll_fn},
     os::unix::net::UnixStream,
+    pin::pin,
     rc::Rc,
     sync::{Arc, Mutex, PoisonError},
+    task::Poll,
+    time::Duration,
 };
 
 /// Tasks and their I/O, on one thread. Clones are the same reactor.
@@ -83,9 +86,38 @@ impl Reactor {
     }
 }
 
+impl Reactor {
+    /// As [`Reactor::wait`], but not for longer than `patience`: `None` if that was not enough. Without a ring
+    /// there is nothing that takes time.
+    pub fn wait_for<T>(&self, patience: Duration, future: impl Future<Output = T>) -> Result<Option<T>> {
+        let mut future = pin!(future);
+        if let Some(value) = self.0.runtime.block_on(future.as_mut(), || false) {
+            return Ok(Some(value));
+        }
+        let Ok(ring) = self.ring() else { return self.wait(future).map(Some) };
+        let mut timer = pin!(ring.sleep(patience));
+        self.wait(poll_fn(|context| match future.as_mut().poll(context) {
+            Poll::Ready(value) => Poll::Ready(Some(value)),
+            Poll::Pending => timer.as_mut().poll(context).map(|_| None),
+        }))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_takes_too_long_is_not_waited_for() {
+        let reactor = Reactor::default();
+        if reactor.ring().is_err() {
+            return;
+        }
+        let short = Duration::from_millis(20);
+        assert_eq!(reactor.wait_for(short, async { 7 }).unwrap(), Some(7));
+        assert_eq!(reactor.wait_for(short, std::future::pending::<u32>()).unwrap(), None);
+        assert_eq!(reactor.wait_for(short, async { 8 }).unwrap(), Some(8));
+    }
 
     #[test]
     fn what_blocks_runs_beside_the_tasks() {

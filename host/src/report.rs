@@ -2,9 +2,11 @@
 //! drives makes them, and so does the daemon of an array, which sends them to the command.
 
 use crate::{
-    cli::output::uuid,
+    cli::output::{Shade, quoted, shaded, uuid},
+    drive::{Plate, plate},
     label::Content,
     members::{Found, OpenDrive},
+    repair::same_file,
     size::show,
 };
 use anyhow::{Context, Result, ensure};
@@ -15,14 +17,14 @@ use engine::{
     zone::{ZoneIndex, ZoneInfo, ZoneState},
 };
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, path::Path};
 
 pub fn bytes(blocks: u64) -> u64 {
     blocks * BLOCK as u64
 }
 
-/// How well an array is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// How well an array is, from well to bad.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
     Healthy,
@@ -37,6 +39,18 @@ impl std::fmt::Display for State {
             State::Degraded => "degraded",
             State::Unusable => "unusable",
         })
+    }
+}
+
+impl State {
+    /// For people.
+    pub fn shaded(self) -> String {
+        let shade = match self {
+            State::Healthy => Shade::Good,
+            State::Degraded => Shade::Fair,
+            State::Unusable => Shade::Bad,
+        };
+        shaded(&self.to_string(), shade)
     }
 }
 
@@ -87,6 +101,10 @@ pub struct StatusMember {
     pub role: u32,
     /// Empty if there is no drive.
     pub drive: String,
+    /// Nothing if there is no drive, or it does not say.
+    pub model: Option<String>,
+    pub serial: Option<String>,
+    pub size_bytes: Option<u64>,
     pub state: String,
     pub read_errors: u64,
     pub write_errors: u64,
@@ -138,7 +156,7 @@ impl Status {
                     format!("{lacks}, and zones of its drive cannot be written any more"),
                     replacement(called, role),
                 ),
-                false => (lacks, format!("zoneraid rebuild {called}")),
+                false => (lacks, format!("zoneraid rebuild {}", quoted(called))),
             };
             (State::Degraded, format!("{lacks}; losing another member would lose data"), Some(action))
         } else if array.lost_blocks > 0 {
@@ -153,6 +171,9 @@ impl Status {
         let members = array.members.iter().enumerate().map(|(role, member)| StatusMember {
             role: role as u32,
             drive: member.drive.clone(),
+            model: None,
+            serial: None,
+            size_bytes: None,
             state: member_state(member.state).into(),
             read_errors: member.read_errors,
             write_errors: member.write_errors,
@@ -182,19 +203,48 @@ impl Status {
         }
     }
 
+    /// Says which drives the members are; `drives` are those that are open.
+    pub fn identify(mut self, drives: &[OpenDrive]) -> Status {
+        for member in self.members.iter_mut().filter(|member| !member.drive.is_empty()) {
+            let drive = drives.iter().find(|drive| same_file(&drive.path, Path::new(&member.drive)));
+            member.size_bytes = drive.map(OpenDrive::size_bytes);
+            Plate { model: member.model, serial: member.serial } = plate(Path::new(&member.drive));
+        }
+        self
+    }
+
+    /// Bytes that the array holds when all zones are full; nothing while it is unusable.
+    pub fn size_bytes(&self) -> Option<u64> {
+        Some(self.zones? as u64 * self.zone_capacity_bytes?)
+    }
+
+    /// Members that the array does not do without.
+    pub fn active(&self) -> usize {
+        self.members.iter().filter(|member| member.state == "active").count()
+    }
+
     /// How an array is that cannot be assembled, as far as its superblocks say.
     pub fn unusable(found: &Found, why: String) -> Status {
         let label = &found.label;
         let members = (0..label.members).map(|role| {
-            let drive = found.drives.iter().find(|drive| drive.label().is_some_and(|l| l.role == role));
+            let of_role = found.drives.iter().filter(|drive| drive.label().is_some_and(|l| l.role == role));
+            let drive = of_role.max_by_key(|drive| drive.label().map(|label| label.event));
+            let (state, note) = match drive {
+                None => ("out", "not there"),
+                Some(_) if label.active & (1 << role) == 0 => ("out", "done without before"),
+                Some(_) => ("active", ""),
+            };
             StatusMember {
                 role,
                 drive: drive.map(|drive| drive.path.display().to_string()).unwrap_or_default(),
-                state: if drive.is_some() { "active" } else { "out" }.into(),
+                model: None,
+                serial: None,
+                size_bytes: None,
+                state: state.into(),
                 read_errors: 0,
                 write_errors: 0,
                 zones_to_rebuild: 0,
-                note: if drive.is_some() { String::new() } else { "not there".into() },
+                note: note.into(),
             }
         });
         let members: Vec<StatusMember> = members.collect();
@@ -231,7 +281,7 @@ impl Status {
 
 /// What brings a member back whose drive is out, or cannot store all that it should.
 fn replacement(called: &str, role: usize) -> String {
-    format!("zoneraid replace {called} {role} NEW, where NEW is a blank drive")
+    format!("zoneraid replace {} {role} NEW, where NEW is a blank drive", quoted(called))
 }
 
 /// So many zones.
@@ -262,7 +312,7 @@ fn doubt(called: &str, array: &ArrayStatus) -> (String, Option<String>) {
     let out = array.members.iter().position(|member| member.state == MemberState::Out);
     let action = match out.filter(|_| roles.is_empty()) {
         Some(role) => replacement(called, role),
-        None => format!("{wait}give up what was there: zoneraid zone reset {called} {zone}"),
+        None => format!("{wait}give up what was there: zoneraid zone reset {} {zone}", quoted(called)),
     };
     let zones = so_many_zones(count);
     let status = format!("{zones} {are} offline: nobody can tell where the data there ends; all others work");
@@ -423,6 +473,9 @@ pub fn check_zone(zone: u32, zones: u32) -> Result<()> {
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Examined {
     pub drive: String,
+    /// Nothing if the drive does not say.
+    pub model: Option<String>,
+    pub serial: Option<String>,
     pub blank: bool,
     pub zones: u32,
     pub zone_size_bytes: u64,
@@ -468,8 +521,11 @@ impl Examined {
         done.result.with_context(|| format!("{} gives no zone report", drive.path.display()))?;
         let count = |state| done.zones.iter().filter(|zone| zone.state == state).count() as u32;
         let active = [ZoneState::ImplicitlyOpen, ZoneState::ExplicitlyOpen, ZoneState::Closed];
+        let Plate { model, serial } = plate(&drive.path);
         Ok(Examined {
             drive: drive.path.display().to_string(),
+            model,
+            serial,
             blank: drive.content == Content::Blank,
             zones: geometry.zones,
             zone_size_bytes: bytes(geometry.zone_size_blocks),

@@ -46,7 +46,7 @@ pub struct Ring(Rc<Inner>);
 
 struct Inner {
     ring: RefCell<IoUring<squeue::Entry128, cqueue::Entry32>>,
-    targets: RefCell<Vec<Option<Rc<dyn Target>>>>,
+    targets: RefCell<Vec<Option<Held>>>,
     in_flight: Cell<u64>,
     /// Operations that the submission queue has had no room for, in order.
     backlog: RefCell<VecDeque<squeue::Entry128>>,
@@ -55,6 +55,19 @@ struct Inner {
     ops: Rc<Ops>,
     /// Made when first asked for; `None` if the kernel does not take it.
     arena: OnceCell<Option<Rc<Arena>>>,
+}
+
+/// A target, which is kept until nothing of it is in flight, whoever lets it go before.
+struct Held {
+    target: Rc<dyn Target>,
+    in_flight: u64,
+    removed: bool,
+}
+
+impl Held {
+    fn new(target: Rc<dyn Target>) -> Held {
+        Held { target, in_flight: 0, removed: false }
+    }
 }
 
 /// A place among the targets of a ring.
@@ -71,7 +84,7 @@ impl Ring {
         let ops = Rc::new(Ops::default());
         Ok(Ring(Rc::new(Inner {
             ring: RefCell::new(ring),
-            targets: RefCell::new(vec![Some(ops.clone())]),
+            targets: RefCell::new(vec![Some(Held::new(ops.clone()))]),
             in_flight: Cell::new(0),
             backlog: RefCell::default(),
             reaped: RefCell::default(),
@@ -106,13 +119,21 @@ impl Ring {
             targets.push(None);
             targets.len() - 1
         });
-        targets[place] = Some(target);
+        targets[place] = Some(Held::new(target));
         TargetId(place as u32)
     }
 
-    /// Lets a target go that has nothing in flight.
+    /// Lets a target go, as soon as it has nothing in flight.
     pub fn remove(&self, target: TargetId) {
-        let gone = self.0.targets.borrow_mut()[target.0 as usize].take();
+        let gone = {
+            let mut targets = self.0.targets.borrow_mut();
+            let place = &mut targets[target.0 as usize];
+            if let Some(held) = place {
+                held.removed = true;
+            }
+            place.take_if(|held| held.in_flight == 0)
+        };
+        // Dropping it may come back here.
         drop(gone);
     }
 
@@ -123,6 +144,9 @@ impl Ring {
     pub unsafe fn push(&self, target: TargetId, token: u32, entry: squeue::Entry128) {
         let entry = entry.user_data((target.0 as u64) << 32 | token as u64);
         self.0.in_flight.set(self.0.in_flight.get() + 1);
+        if let Some(held) = &mut self.0.targets.borrow_mut()[target.0 as usize] {
+            held.in_flight += 1;
+        }
         let mut backlog = self.0.backlog.borrow_mut();
         backlog.push_back(entry);
         if backlog.len() == 1 {
@@ -164,13 +188,27 @@ impl Ring {
             if !outcome.more {
                 self.0.in_flight.set(self.0.in_flight.get() - 1);
             }
-            let target = self.0.targets.borrow()[(user_data >> 32) as usize].clone();
+            let place = (user_data >> 32) as usize;
+            let target = self.0.targets.borrow()[place].as_ref().map(|held| held.target.clone());
             if let Some(target) = target {
                 target.complete(user_data as u32, outcome);
+            }
+            if !outcome.more {
+                let gone = self.landed(place);
+                drop(gone);
             }
         }
         self.0.reaped.replace(reaped);
         Ok(true)
+    }
+
+    /// An operation of the target in `place` is over; gives the target if nobody wants it any more.
+    fn landed(&self, place: usize) -> Option<Held> {
+        let mut targets = self.0.targets.borrow_mut();
+        if let Some(held) = &mut targets[place] {
+            held.in_flight -= 1;
+        }
+        targets[place].take_if(|held| held.removed && held.in_flight == 0)
     }
 
     /// Carries out one operation; `keep` holds what it points to. For operations that are not in
@@ -325,5 +363,23 @@ mod tests {
         assert_eq!(outcome.result, 0);
         while ring.wait().unwrap() {}
         assert!(ring.0.ops.0.borrow().iter().all(|state| !state.busy && state.keep.is_none()));
+    }
+
+    #[test]
+    fn a_target_that_is_let_go_stays_until_nothing_of_it_is_in_flight() {
+        struct Silent;
+        impl Target for Silent {
+            fn complete(&self, _: u32, _: Outcome) {}
+        }
+        let Ok(ring) = Ring::new() else { return };
+        let target: Rc<dyn Target> = Rc::new(Silent);
+        let id = ring.add(target.clone());
+        // SAFETY: the operation points to nothing.
+        unsafe { ring.push(id, 0, opcode::Nop::new().build().into()) };
+        ring.remove(id);
+        assert_eq!(Rc::strong_count(&target), 2, "the kernel may still write to what it holds");
+        while ring.wait().unwrap() {}
+        assert_eq!(Rc::strong_count(&target), 1);
+        assert_eq!(ring.add(target), id, "its place is free");
     }
 }

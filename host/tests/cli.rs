@@ -159,7 +159,7 @@ fn exit_codes_say_how_the_array_is() {
     assert_eq!((status.code, status.json()["state"].as_str().unwrap()), (2, "unusable"));
     place.run(&["zone", "read", "drives", "0"]).fails_with(&[]);
     place.run(&["status", "nothing"]).fails_with(&["no array called 'nothing'"]);
-    place.run(&["status"]).fails_with(&["<ARRAY>"]);
+    place.run(&["rebuild"]).fails_with(&["<ARRAY>"]);
 }
 
 #[test]
@@ -302,7 +302,7 @@ fn a_drive_whose_metadata_is_lost_is_not_called_blank() {
     assert!(error.contains("holds something else"), "{error}");
     let listed = place.json(&["list", "drives"]);
     assert_eq!(listed["blank"].as_array().unwrap().len(), 1, "{listed}");
-    assert!(listed["unreadable"].to_string().contains("holds something else"), "{listed}");
+    assert!(listed["unseen"].to_string().contains("holds something else"), "{listed}");
     let status = place.run(&["status", "drives"]);
     assert_eq!(status.code, 1, "{}", status.stderr);
     assert!(status.stderr.contains("drive1.img") || status.stdout.windows(10).any(|w| w == b"drive1.img"));
@@ -322,8 +322,14 @@ fn a_drive_in_use_is_never_done_without() {
     let mut stdin = writer.stdin.take().unwrap();
     stdin.write_all(&[1; 1 << 20]).unwrap();
     // A megabyte does not fit in a pipe: the writer is reading, so that it has the drives.
-    place.run(&["status", "drives"]).fails_with(&["in use by another process"]);
-    place.run(&["zone", "read", &drive("drives", 2), "0"]).fails_with(&["in use by another process"]);
+    let who = format!("in use by `zoneraid zone write drives 0` (process {})", writer.id());
+    place.run(&["status", "drives"]).fails_with(&[&who]);
+    place.run(&["zone", "read", &drive("drives", 2), "0"]).fails_with(&[&who]);
+    // Whoever looks for it by its name is told as well.
+    let named = place.command(&["status", "tank"]).current_dir(place.path("drives")).output().unwrap();
+    assert!(String::from_utf8_lossy(&named.stderr).contains(&who), "{named:?}");
+    let all = place.command(&["status", "--json"]).current_dir(place.path("drives")).output().unwrap();
+    assert!(String::from_utf8_lossy(&all.stdout).contains(&who), "{all:?}");
     drop(stdin);
     assert!(writer.wait().unwrap().success());
     assert_eq!(place.run(&["status", "drives"]).code, 0);
@@ -477,7 +483,11 @@ fn zones_are_managed_and_their_limits_explained() {
         assert_eq!(place.json(&["zone", "report", "drives", zone])["zones"][0]["condition"], "empty");
         assert!(place.read_zone("drives", zone.parse().unwrap()).is_empty());
     }
-    place.run(&["zone", "open", "drives", "3"]).ok();
+    let open = place.run(&["zone", "open", "drives", "3"]).ok();
+    assert!(open.stderr.contains("with the end of this command zone 3 is empty again"), "{}", open.stderr);
+    assert_eq!(place.json(&["zone", "report", "drives", "3"])["zones"][0]["condition"], "empty");
+    let report = place.run(&["zone", "report", "drives"]).ok().text();
+    assert!(report.lines().last().unwrap().starts_with("14 zones: 14 empty; 0 B of"), "{report}");
     place.run(&["zone", "close", "drives", "1"]).fails_with(&["zone 1"]);
 }
 

@@ -62,7 +62,7 @@ fn commands_ask_the_daemon_while_it_holds_the_drives() {
         (&"tank".into(), &5.into())
     );
     assert_eq!(
-        (listed["blank"].as_array().unwrap().len(), listed["locked"].as_array().unwrap().len()),
+        (listed["blank"].as_array().unwrap().len(), listed["unseen"].as_array().unwrap().len()),
         (2, 0)
     );
     place.run(&["start", "drives"]).fails_with(&["runs already", &std::process::id().to_string()]);

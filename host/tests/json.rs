@@ -75,8 +75,16 @@ fn every_command_prints_what_its_schema_says() {
     prints("create.json", &create);
     prints("status.json", &["status", "d"]);
     prints("examine.json", &["examine", &drives[0]]);
+    prints("examine-export.json", &["examine", "--export", &drives[0]]);
+    prints("examine-export.json", &["examine", "--export", "/dev/null"]);
     prints("examine.json", &["examine", &drives[6]]);
     prints("list.json", &["list", "d"]);
+    fs::create_dir(place.path("elsewhere")).unwrap();
+    prints("list.json", &["list", "elsewhere"]);
+    for directory in ["d", "elsewhere"] {
+        let all = place.command(&["status", "--json"]).current_dir(place.path(directory)).output().unwrap();
+        check(&serde_json::from_slice(&all.stdout).unwrap(), &schema("status-all.json"), "status-all.json");
+    }
     prints("zone-write.json", &["zone", "write", "d", "0", "--fua"]);
     prints("zone-report.json", &["zone", "report", "d"]);
     prints("zone-report.json", &["zone", "report", "d", "0"]);
@@ -95,7 +103,7 @@ fn every_command_prints_what_its_schema_says() {
 #[test]
 fn errors_are_objects_on_standard_error() {
     let place = Place::new();
-    for args in [&["status", "nothing", "--json"][..], &["--json", "status"][..], &["bogus", "--json"][..]] {
+    for args in [&["status", "nothing", "--json"][..], &["--json", "rebuild"][..], &["bogus", "--json"][..]] {
         let ran = place.run(args);
         assert_eq!((ran.code, ran.stdout.len()), (4, 0));
         let error: Value = serde_json::from_str(&ran.stderr).unwrap();

@@ -23,22 +23,36 @@ fn there_is_a_manual_page_for_every_command_and_no_other() {
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .collect();
-    let mut expected = BTreeSet::from(["zoneraid.1".to_string()]);
+    let mut expected = BTreeSet::from(["zoneraid.8".to_string()]);
     for command in commands(&place, &[]) {
         if ["zone", "emulate", "export"].contains(&command.as_str()) {
             let inner = commands(&place, &[&command]);
-            expected.extend(inner.iter().map(|name| format!("zoneraid-{command}-{name}.1")));
+            expected.extend(inner.iter().map(|name| format!("zoneraid-{command}-{name}.8")));
         }
         if command == "emulate" {
             let faults = commands(&place, &["emulate", "fault"]);
-            expected.extend(faults.iter().map(|name| format!("zoneraid-emulate-fault-{name}.1")));
+            expected.extend(faults.iter().map(|name| format!("zoneraid-emulate-fault-{name}.8")));
         }
-        expected.insert(format!("zoneraid-{command}.1"));
+        expected.insert(format!("zoneraid-{command}.8"));
     }
     assert_eq!(found, expected);
-    assert!(expected.contains("zoneraid-zone-write.1"));
-    let page = fs::read_to_string(place.path("pages/zoneraid-zone-write.1")).unwrap();
+    assert!(expected.contains("zoneraid-zone-write.8"));
+    let page = fs::read_to_string(place.path("pages/zoneraid-zone-write.8")).unwrap();
     assert!(page.contains("ack") && page.contains("queue"), "{page}");
+    for name in &found {
+        let page = fs::read_to_string(place.path("pages").join(name)).unwrap();
+        for section in ["NOTES", "\"EXIT STATUS\"", "\"FILES\"", "\"ENVIRONMENT\""] {
+            assert!(page.contains(&format!(".SH {section}\n")), "{name} has no {section}");
+        }
+        assert!(page.contains(" 8 "), "{name} is in another section");
+    }
+    assert!(page.contains(".SH EXAMPLES\n.nf\nzoneraid zone write tank 0 \\-\\-fua < data\n"), "{page}");
+    // As far as it can be told here, they are read without a complaint.
+    let mut groff = std::process::Command::new("groff");
+    groff.args(["-man", "-Tutf8", "-ww", "-z"]).args(found.iter().map(|name| place.path("pages").join(name)));
+    if let Ok(ran) = groff.output() {
+        assert!(ran.stderr.is_empty(), "{}", String::from_utf8_lossy(&ran.stderr));
+    }
 }
 
 #[test]
@@ -58,4 +72,30 @@ fn completions_name_every_command_and_bash_understands_them() {
         std::process::Command::new("bash").args(["-c", &complete]).stdin(Stdio::null()).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&bash.stdout), "report read reset\n");
     place.run(&["completions", "tcsh"]).fails_with(&["tcsh", "bash"]);
+}
+
+#[test]
+fn help_has_examples_and_mistakes_are_told_with_what_was_meant() {
+    let place = Place::new();
+    let help = place.run(&["zone", "write", "--help"]).ok().text();
+    assert!(help.contains("Examples:\n  zoneraid zone write tank 0 --fua < data"), "{help}");
+    assert!(help.contains("1 to 1024"), "{help}");
+    place.run(&["statsu"]).fails_with(&["similar subcommands exist", "'status'", "see zoneraid --help"]);
+    place.run(&["zone", "raed", "x", "0"]).fails_with(&["'read'", "see zoneraid zone --help"]);
+    place.run(&["create", "--chnk", "64K"]).fails_with(&["'--chunk'", "see zoneraid create --help"]);
+    place.run(&["zone", "read", "tank", "first"]).fails_with(&[
+        "<ZONE>",
+        "no whole number",
+        "zoneraid zone read --help",
+    ]);
+    place.run(&["zone", "read", "tank", "99999999999"]).fails_with(&["<ZONE>", "99999999999"]);
+    place.run(&["zone", "read", "tank", ""]).fails_with(&["<ZONE>", "a number is missing"]);
+    place.run(&["emulate", "create", "x", "--count", "33"]).fails_with(&["--count", "1..=32"]);
+    place.run(&["emulate", "create", "x", "--zones", "0"]).fails_with(&["--zones"]);
+    let export = ["export", "nvmet", "tank", "--transport", "tcp", "--address", "::1"];
+    place.run(&export).fails_with(&["--host <NQN>", "zoneraid export nvmet --help"]);
+    let both = [&export[..], &["--any-host", "--host", "nqn.x"]].concat();
+    place.run(&both).fails_with(&["--any-host", "cannot be used with"]);
+    place.run(&[&export[..], &["--host", "nqn.a/../b"]].concat()).fails_with(&["begins with 'nqn.'"]);
+    place.run(&[&export[..], &["--any-host"]].concat()).fails_with(&["'tank' does not run"]);
 }

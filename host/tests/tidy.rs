@@ -186,3 +186,23 @@ fn the_repository_stands_alone() {
         }
     }
 }
+
+#[test]
+fn the_unit_sees_what_is_mounted_and_every_device_and_is_not_started_for_ever() {
+    let unit = fs::read_to_string(root().join("dist/zoneraid@.service")).unwrap();
+    let lines: Vec<&str> = unit.lines().filter(|line| !line.starts_with('#')).collect();
+    // Each of these gives the daemon a mount namespace of its own, or keeps drives from it.
+    let banned = ["Protect", "Private", "ReadOnly", "ReadWrite", "Inaccessible", "Bind", "Root", "Temporary"];
+    for line in &lines {
+        assert!(!banned.iter().any(|word| line.starts_with(word)), "{line}");
+        assert!(!line.starts_with("Device") && !line.starts_with("User="), "{line}");
+    }
+    let value = |key: &str| lines.iter().find_map(|line| line.strip_prefix(key)).unwrap_or_default();
+    assert!(value("StartLimitBurst=").parse::<u32>().is_ok_and(|burst| burst > 0));
+    assert!(!["", "0"].contains(&value("StartLimitIntervalSec=")));
+    assert_eq!(value("NoNewPrivileges="), "yes");
+
+    let rules = fs::read_to_string(root().join("dist/60-zoneraid.rules")).unwrap();
+    let smr = rules.lines().find(|line| line.contains("host-managed") && line.contains("zoneraid_probe"));
+    assert!(smr.is_some_and(|line| line.starts_with("SUBSYSTEM==\"block\"")), "SMR disks start nothing");
+}

@@ -229,7 +229,7 @@ fn an_image_is_refused_with_its_reason() {
     assert!(again.err().unwrap().to_string().contains("exists already"));
     drop(drive);
     assert_eq!(problem(&path), "");
-    assert!(ImageMedia::is_image(&path));
+    assert!(ImageMedia::is_image(&path).unwrap());
 
     let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
     let patch = |at, bytes: &[u8]| {

@@ -49,6 +49,31 @@ pub struct Absurd {
     pub value: u64,
 }
 
+/// What is wrong with `name` for an array; nothing if it can be called so. Names become files below /dev, they
+/// are printed on terminals and typed into shells, and a drive that somebody has made may claim any.
+pub fn wrong_with_name(name: &str) -> Option<&'static str> {
+    // Those that show as nothing, or change the order in which others show.
+    let unseen = |c: char| {
+        matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}')
+            || matches!(c, '\u{feff}' | '\u{fff0}'..='\u{fffd}' | '\u{e0000}'..='\u{e0fff}')
+    };
+    if !(1..=NAME_BYTES).contains(&name.len()) {
+        Some("it has 1 to 64 bytes")
+    } else if name.contains('/') {
+        Some("it cannot contain '/', or it would look like a path")
+    } else if name.chars().any(|c| c.is_control() || unseen(c)) {
+        Some("it cannot contain characters that do not show")
+    } else if name.trim() != name {
+        Some("it cannot begin or end with a space")
+    } else if name.starts_with('-') {
+        Some("it cannot begin with '-', or it would look like an option")
+    } else if [".", ".."].contains(&name) {
+        Some("that is a directory")
+    } else {
+        None
+    }
+}
+
 /// # Errors
 /// The field, if what it says is not `sane`.
 pub fn expect(sane: bool, field: &'static str, value: impl Into<u64>) -> Result<(), Absurd> {
@@ -145,7 +170,10 @@ impl Superblock {
         let array = Uuid(from.array()?);
         let name = from.bytes(NAME_BYTES)?;
         let len = name.iter().position(|b| *b == 0).unwrap_or(NAME_BYTES);
-        let name = String::from_utf8_lossy(&name[..len]).into_owned();
+        let name = match str::from_utf8(&name[..len]) {
+            Ok(name) => name.to_string(),
+            Err(_) => return Err(Absurd { field: "name", value: len as u64 }.into()),
+        };
         let (event, floor) = (from.u64()?, from.u64()?);
         let (chunk_blocks, distance, rows) = (from.u32()?, from.u32()?, from.u64()?);
         let (zone_size_blocks, zones, count) = (from.u64()?, from.u32()?, from.u32()?);
@@ -186,6 +214,7 @@ impl Superblock {
     /// The first field that makes no sense.
     pub fn check(&self) -> Result<(), Absurd> {
         let (members, chunk) = (self.members.len() as u64, self.chunk_blocks as u64);
+        expect(wrong_with_name(&self.name).is_none(), "name", self.name.len() as u64)?;
         expect(MEMBERS.contains(&members), "members", members)?;
         expect(chunk.is_power_of_two() && CHUNK_BLOCKS.contains(&chunk), "chunk blocks", chunk)?;
         let stripe = chunk * (members - 1);

@@ -3,24 +3,23 @@
 use super::{
     Create, Level, Policy,
     daemon::ask,
-    output::{self, DEGRADED, HEALTHY, Output, UNUSABLE, table},
+    output::{self, DEGRADED, HEALTHY, Output, Shade, UNUSABLE, table},
+    overview,
 };
 use crate::{
     daemon::{self, Request},
-    drive,
+    drive::{self, Plate},
     members::{ArrayName, Found, OpenDrive, Session, directory_of},
     reactor::Reactor,
     repair::{self, MemberName, Members, real_path},
     report::{Failed, Rebuild, Rebuilt, State, Status, bytes, so_many_zones},
     size::show,
 };
-use anyhow::{Context, Result, bail, ensure};
-use engine::{
-    array::{Array, CreateOptions, MemberState},
-    device::ZonedDevice,
-};
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use engine::array::{Array, CreateOptions, Design, Drive, MemberState};
 use indicatif::HumanDuration;
 use serde::Serialize;
+use sim::ssd::cause;
 use std::{
     path::{Path, PathBuf},
     time::Duration,
@@ -34,12 +33,19 @@ struct Created {
     level: &'static str,
     chunk_bytes: u64,
     dry_run: bool,
-    /// Known once the array is made.
-    policy: Option<&'static str>,
-    aggregate: Option<u32>,
-    zones: Option<u32>,
-    zone_size_bytes: Option<u64>,
-    zone_capacity_bytes: Option<u64>,
+    policy: &'static str,
+    aggregate: u32,
+    zones: u32,
+    zone_size_bytes: u64,
+    zone_capacity_bytes: u64,
+    /// What the array holds when all zones are full.
+    capacity_bytes: u64,
+    parity_bytes: u64,
+    metadata_bytes: u64,
+    /// What is of no use since zones of the array are smaller than what they lie on.
+    lost_to_rounding_bytes: u64,
+    /// What is of no use since other drives have smaller or fewer zones.
+    lost_to_shapes_bytes: u64,
     drives: Vec<CreatedFrom>,
 }
 
@@ -47,73 +53,54 @@ struct Created {
 struct CreatedFrom {
     drive: String,
     size_bytes: u64,
-    /// Nothing for an image.
+    /// Nothing if the drive does not say.
     model: Option<String>,
+    serial: Option<String>,
     /// What creating the array destroys; nothing if the drive is blank.
     destroys: Option<String>,
 }
 
 pub fn create(output: Output, options: Create) -> Result<u8> {
     let Level::Raid5 = options.level;
-    ensure!(!options.name.is_empty(), "the name of an array cannot be empty");
-    ensure!(
-        !options.name.contains('/'),
-        "the name of an array cannot contain '/', or it would look like a path"
-    );
-    ensure!(options.name.len() <= 64, "the name of an array can have 64 bytes at most");
     refuse_twice(&options.drives)?;
     let reactor = Reactor::default();
     let drives: Vec<OpenDrive> =
         options.drives.iter().map(|path| OpenDrive::open(&reactor, path)).collect::<Result<_>>()?;
-    let mut created = Created {
-        name: options.name.clone(),
-        uuid: None,
-        level: "raid5",
-        chunk_bytes: bytes(options.chunk),
-        dry_run: options.dry_run,
-        policy: None,
-        aggregate: None,
-        zones: None,
-        zone_size_bytes: None,
-        zone_capacity_bytes: None,
-        drives: Vec::new(),
-    };
     let mut used = Vec::new();
+    let mut created_from = Vec::new();
     for drive in &drives {
         drive.refuse_if_waited_for()?;
         let destroys = drive.describe();
         if let Some(what) = &destroys {
             used.push(format!("{}: {what}", drive.introduce()));
         }
-        created.drives.push(CreatedFrom {
-            drive: drive.path.display().to_string(),
-            size_bytes: drive.size_bytes(),
-            model: drive::model(&drive.path),
-            destroys,
-        });
+        let Plate { model, serial } = drive::plate(&drive.path);
+        let (drive, size_bytes) = (drive.path.display().to_string(), drive.size_bytes());
+        created_from.push(CreatedFrom { drive, size_bytes, model, serial, destroys });
+    }
+    let uuid = output::new_uuid()?;
+    let create = create_options(&options, uuid);
+    let members: Vec<Drive> = drives.iter().map(OpenDrive::drive).collect();
+    // Whatever is refused is refused here, before anything is destroyed and in a dry run too.
+    let design = Array::design(reactor.runtime(), &create, &members)?;
+    ensure!(
+        options.yes || used.is_empty(),
+        "the drives are not blank ({}); --yes destroys what is on them",
+        used.join(", ")
+    );
+    let created = Created::new(&options, &design, &drives, created_from, &uuid);
+    if created.lost_to_rounding_bytes + created.lost_to_shapes_bytes > created.capacity_bytes {
+        output.note("more of the drives is of no use than the array holds");
     }
     if !options.dry_run {
-        ensure!(
-            options.yes || used.is_empty(),
-            "the drives are not blank ({}); --yes destroys what is on them",
-            used.join(", ")
-        );
-        let uuid = output::new_uuid()?;
-        let array = make(&reactor, &options, uuid, &drives)?;
-        let (geometry, status) = (array.geometry(), array.status());
-        created.policy = Some(status.policy.name());
-        created.aggregate = Some(status.aggregate);
-        created.uuid = Some(output::uuid(&uuid));
-        created.zones = Some(geometry.zones);
-        created.zone_size_bytes = Some(bytes(geometry.zone_size_blocks));
-        created.zone_capacity_bytes = Some(bytes(geometry.zone_capacity_blocks));
+        reactor.wait(Array::create(reactor.runtime(), create, members))??;
     }
     output.print(&created, created_text)?;
     Ok(HEALTHY)
 }
 
-fn make(reactor: &Reactor, options: &Create, uuid: [u8; 16], drives: &[OpenDrive]) -> Result<Array> {
-    let create = CreateOptions {
+fn create_options(options: &Create, uuid: [u8; 16]) -> CreateOptions {
+    CreateOptions {
         name: options.name.clone(),
         uuid,
         chunk_blocks: options.chunk,
@@ -123,19 +110,56 @@ fn make(reactor: &Reactor, options: &Create, uuid: [u8; 16], drives: &[OpenDrive
             Policy::Zrwa => engine::raid::policy::Policy::Zrwa,
             Policy::Inplace => engine::raid::policy::Policy::InPlace,
         }),
-    };
-    let members = drives.iter().map(OpenDrive::drive).collect();
-    Ok(reactor.wait(Array::create(reactor.runtime(), create, members))??)
+    }
+}
+
+impl Created {
+    fn new(
+        options: &Create,
+        design: &Design,
+        drives: &[OpenDrive],
+        from: Vec<CreatedFrom>,
+        uuid: &[u8; 16],
+    ) -> Created {
+        let geometry = &design.geometry;
+        let shapes = || drives.iter().map(|drive| drive.device.geometry());
+        let zones = shapes().map(|shape| u64::from(shape.zones)).min().unwrap_or(0);
+        let capacity = shapes().map(|shape| shape.zone_capacity_blocks).min().unwrap_or(0);
+        let common = bytes(zones * capacity * drives.len() as u64);
+        let all = drives.iter().map(OpenDrive::size_bytes).sum::<u64>();
+        let capacity_bytes = bytes(u64::from(geometry.zones) * geometry.zone_capacity_blocks);
+        let (parity_bytes, metadata_bytes) = (bytes(design.parity_blocks), bytes(design.metadata_blocks));
+        let metadata_bytes = metadata_bytes.min(common.saturating_sub(capacity_bytes + parity_bytes));
+        Created {
+            name: options.name.clone(),
+            uuid: (!options.dry_run).then(|| output::uuid(uuid)),
+            level: "raid5",
+            chunk_bytes: bytes(options.chunk),
+            dry_run: options.dry_run,
+            policy: design.policy.name(),
+            aggregate: design.aggregate,
+            zones: geometry.zones,
+            zone_size_bytes: bytes(geometry.zone_size_blocks),
+            zone_capacity_bytes: bytes(geometry.zone_capacity_blocks),
+            capacity_bytes,
+            parity_bytes,
+            metadata_bytes,
+            lost_to_rounding_bytes: common.saturating_sub(capacity_bytes + parity_bytes + metadata_bytes),
+            lost_to_shapes_bytes: all - common,
+            drives: from,
+        }
+    }
 }
 
 /// The same drive under two names would be found locked by ourselves, which says little.
 fn refuse_twice(paths: &[PathBuf]) -> Result<()> {
-    let mut seen: Vec<PathBuf> = Vec::new();
+    let mut seen: Vec<(u64, u64)> = Vec::new();
     for path in paths {
-        let real = path.canonicalize().with_context(|| format!("{} cannot be opened", path.display()))?;
-        let real = drive::resolve(&real);
-        ensure!(!seen.contains(&real), "{} is named twice", path.display());
-        seen.push(real);
+        let used = drive::resolve(path);
+        let identity = drive::identity(&used);
+        let identity = identity.map_err(|e| anyhow!("{} cannot be opened: {}", path.display(), cause(&e)))?;
+        ensure!(!seen.contains(&identity), "{} is named twice", path.display());
+        seen.push(identity);
     }
     Ok(())
 }
@@ -145,23 +169,32 @@ fn created_text(created: &Created) -> String {
     let verb = if created.dry_run { "would destroy" } else { "destroyed" };
     for drive in &created.drives {
         let what = drive.destroys.as_ref().map_or("blank".to_string(), |what| format!("{verb}: {what}"));
-        let model = drive.model.as_ref().map(|model| format!(", {model}")).unwrap_or_default();
-        text += &format!("{} ({}{model}): {what}\n", drive.drive, show(drive.size_bytes));
+        let plate: Vec<&str> =
+            [&drive.model, &drive.serial].into_iter().flatten().map(String::as_str).collect();
+        let plate = plate.iter().map(|word| format!(", {word}")).collect::<String>();
+        let name = output::in_one_line(&drive.drive);
+        text += &format!("{name} ({}{plate}): {what}\n", show(drive.size_bytes));
     }
-    match (created.zones, created.zone_capacity_bytes) {
-        (Some(zones), Some(capacity)) => {
-            text += &format!(
-                "array '{}' has {zones} zones of {}, {} altogether; policy {}{}\n",
-                created.name,
-                show(capacity),
-                show(zones as u64 * capacity),
-                created.policy.unwrap_or_default(),
-                as_one(created.aggregate.unwrap_or(1))
-            );
-        }
-        _ => text += "nothing was written (dry run)\n",
+    let verb = if created.dry_run { "would have" } else { "has" };
+    text += &format!(
+        "array '{}' {verb} {} zones of {}, {} apart, {} altogether; policy {}{}\n",
+        created.name,
+        created.zones,
+        show(created.zone_capacity_bytes),
+        show(created.zone_size_bytes),
+        show(created.capacity_bytes),
+        created.policy,
+        as_one(created.aggregate)
+    );
+    text += &format!("parity {}, metadata {}", show(created.parity_bytes), show(created.metadata_bytes));
+    let losses = [
+        (created.lost_to_rounding_bytes, "because zones of the array end before those of the drives"),
+        (created.lost_to_shapes_bytes, "because the drives are not alike"),
+    ];
+    for (lost, why) in losses.iter().filter(|(lost, _)| *lost > 0) {
+        text += &format!("; {} of no use {why}", show(*lost));
     }
-    text
+    text + if created.dry_run { "\nnothing was written (dry run)\n" } else { "\n" }
 }
 
 /// How many zones of a drive are one, if it is more.
@@ -169,7 +202,8 @@ pub fn as_one(aggregate: u32) -> String {
     if aggregate > 1 { format!(", {aggregate} zones of a drive as one") } else { String::new() }
 }
 
-pub fn status(output: Output, name: &ArrayName) -> Result<u8> {
+pub fn status(output: Output, name: Option<&ArrayName>) -> Result<u8> {
+    let Some(name) = name else { return overview::status(output) };
     let status = match daemon::find(name)? {
         Some(mut client) => ask(output, &mut client, &Request::Status)?,
         None => inspect(output, name)?,
@@ -184,14 +218,15 @@ pub fn status(output: Output, name: &ArrayName) -> Result<u8> {
 
 /// How an array is that nobody runs.
 fn inspect(output: Output, name: &ArrayName) -> Result<Status> {
-    let found = Found::by_name(name)?;
+    let found = Found::to_look(name)?;
     for (path, error) in &found.damaged {
         output.note(&format!("{}: {error}; done without it", path.display()));
     }
-    Ok(match found.inspect() {
+    let status = match found.inspect() {
         Ok(array) => Status::of(&name.to_string(), &array.status, &array.geometry),
         Err(error) => Status::unusable(&found, error.to_string()),
-    })
+    };
+    Ok(status.identify(&found.drives))
 }
 
 /// Offline zones that are named on the terminal.
@@ -199,13 +234,17 @@ const MOST_OFFLINE: usize = 10;
 
 fn status_text(status: &Status) -> String {
     let mut text = format!("  array: {}\n", status.name);
-    text += &format!("   uuid: {}\n  state: {}\n status: {}\n", status.uuid, status.state, status.status);
+    text += &format!("   uuid: {}\n  state: {}\n", status.uuid, status.state.shaded());
+    text += &format!(" status: {}\n", output::in_one_line(&status.status));
     if let Some(action) = &status.action {
-        text += &format!(" action: {action}\n");
+        text += &format!(" action: {}\n", output::in_one_line(action));
     }
     let mut size = format!("{}, chunks of {}", status.level, show(status.chunk_bytes));
     if let (Some(zones), Some(capacity)) = (status.zones, status.zone_capacity_bytes) {
         size += &format!(", {zones} zones of {}", show(capacity));
+    }
+    if let Some(all) = status.size_bytes() {
+        size += &format!(", {} altogether", show(all));
     }
     text += &format!("   size: {size}\n policy: {}{}\n", status.policy, as_one(status.aggregate));
     if let Some(rebuild) = &status.rebuild {
@@ -234,7 +273,8 @@ fn status_text(status: &Status) -> String {
         }
     }
     text += "members:\n";
-    let mut rows = vec![["ROLE", "DRIVE", "STATE", "READ", "WRITE", "NOTE"].map(String::from).to_vec()];
+    let heads = ["ROLE", "DRIVE", "STATE", "SIZE", "MODEL", "SERIAL", "READ", "WRITE", "NOTE"];
+    let mut rows = vec![heads.map(String::from).to_vec()];
     rows.extend(status.members.iter().map(|member| {
         let drive = if member.drive.is_empty() { "-".to_string() } else { member.drive.clone() };
         let note = if member.state == "rebuilding" && member.note.is_empty() {
@@ -242,10 +282,37 @@ fn status_text(status: &Status) -> String {
         } else {
             member.note.clone()
         };
-        let (read, write) = (member.read_errors.to_string(), member.write_errors.to_string());
-        vec![member.role.to_string(), drive, member.state.to_string(), read, write, note]
+        let or_dash = |text: Option<String>| text.unwrap_or("-".into());
+        vec![
+            member.role.to_string(),
+            drive,
+            shaded_state(&member.state),
+            or_dash(member.size_bytes.map(show)),
+            or_dash(member.model.clone()),
+            or_dash(member.serial.clone()),
+            member.read_errors.to_string(),
+            member.write_errors.to_string(),
+            note,
+        ]
     }));
     text + &table(&rows)
+}
+
+/// The state of a member, for people.
+pub fn shaded_state(state: &str) -> String {
+    let shade = match state {
+        "active" => Shade::Good,
+        "rebuilding" => Shade::Fair,
+        _ => Shade::Bad,
+    };
+    output::shaded(state, shade)
+}
+
+/// How far a rebuild is.
+pub fn percent(rebuild: &Rebuild) -> String {
+    let done = rebuild.done_bytes.saturating_mul(100) / rebuild.total_bytes.max(1);
+    let left = rebuild.seconds_left.map(|s| format!(", {} left", HumanDuration(Duration::from_secs(s))));
+    format!("{done} %{}", left.unwrap_or_default())
 }
 
 fn rebuild_text(rebuild: &Rebuild) -> String {
@@ -275,10 +342,14 @@ pub fn replace(output: Output, mut args: Vec<PathBuf>, yes: bool) -> Result<u8> 
         Some(array) => ArrayName::from(array),
         None if old.exists() => ArrayName::from(old.clone()),
         None if old.to_string_lossy().parse::<u32>().is_ok() => {
-            bail!("a role needs its array: zoneraid replace ARRAY {} {}", old.display(), new.display())
+            bail!("a role needs its array: zoneraid replace ARRAY {} {}", old.display(), word(&new))
         }
         None => ArrayName::from(directory_of(&old)),
     };
+    // A number is no drive: it is the role, and the drive for it has been forgotten.
+    if !new.exists() && new.to_string_lossy().parse::<u32>().is_ok() {
+        bail!("NEW, a blank drive, is missing: zoneraid replace {} {} NEW", word(&old), new.display());
+    }
     let member = MemberName::new(&old)?;
     let rebuilt = match daemon::find(&name)? {
         Some(mut client) => {
@@ -293,6 +364,11 @@ pub fn replace(output: Output, mut args: Vec<PathBuf>, yes: bool) -> Result<u8> 
         done + &rebuilt.losses()
     })?;
     Ok(if rebuilt.is_whole() { HEALTHY } else { DEGRADED })
+}
+
+/// A path as a word of a command.
+fn word(path: &Path) -> String {
+    output::quoted(&path.to_string_lossy())
 }
 
 /// As [`replace`], where nobody runs the array.
@@ -351,6 +427,7 @@ fn rebuild_here(output: Output, name: &ArrayName) -> Result<Rebuilt> {
     let session = Session::open(name)?;
     let status = session.array.status();
     if let Some(role) = status.members.iter().position(|member| member.state == MemberState::Out) {
+        let name = output::quoted(&name.to_string());
         bail!("member {role} is out; give the array a drive with: zoneraid replace {name} {role} NEW");
     }
     let done = run_rebuild(output, &session)?;

@@ -1,16 +1,15 @@
-//! `emulate create`, `examine` and `list`: drives by themselves.
+//! `emulate create` and `examine`: drives by themselves.
 
 use super::{
     Model,
     array::as_one,
     daemon::ask,
-    output::{self, HEALTHY, Output, table},
+    output::{self, HEALTHY, Output},
 };
 use crate::{
-    daemon::{self, About, Request},
+    daemon::{self, Request},
     drive,
-    label::Content,
-    members::{MACHINE, OpenDrive, Scan},
+    members::OpenDrive,
     reactor::Reactor,
     repair::{real_path, same_file},
     report::{Examined, bytes},
@@ -19,7 +18,13 @@ use crate::{
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use sim::ssd::EmulatedDrive;
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+/// How long a drive may take to report all of its zones.
+const PATIENCE_TO_EXAMINE: Duration = Duration::from_secs(30);
 
 #[derive(Serialize)]
 struct Emulated {
@@ -64,8 +69,14 @@ pub fn emulate(
         anyhow::bail!("{} exists already; remove it or choose another directory", taken.display());
     }
     std::fs::create_dir_all(dir).with_context(|| format!("{} cannot be created", dir.display()))?;
-    for path in &paths {
-        EmulatedDrive::create_image(path, &model, output::new_uuid()?)?;
+    for (made, path) in paths.iter().enumerate() {
+        if let Err(error) = EmulatedDrive::create_image(path, &model, output::new_uuid()?) {
+            // Half of them would be in the way of the next try.
+            for path in &paths[..made] {
+                let _ = std::fs::remove_file(path);
+            }
+            return Err(error.into());
+        }
     }
     let geometry = &model.geometry;
     let emulated = Emulated {
@@ -89,43 +100,66 @@ pub fn examine(output: Output, path: &Path) -> Result<u8> {
         None => {
             let reactor = Reactor::default();
             let drive = OpenDrive::open(&reactor, path)?;
-            reactor.wait(Examined::of(&drive))??
+            let examined = reactor.wait_for(PATIENCE_TO_EXAMINE, Examined::of(&drive))?;
+            examined.with_context(|| format!("{} does not answer", path.display()))??
         }
     };
     output.print(&examined, examined_text)?;
     Ok(HEALTHY)
 }
 
+/// What udev needs to know of a drive or block device: nothing about what is none of ours.
+#[derive(Default, Serialize)]
+struct Exported {
+    /// Of the array that the drive is a member of.
+    uuid: Option<String>,
+    /// The name below /dev of the block device of an array that runs.
+    link: Option<String>,
+}
+
 /// Prints variables for udev about the drive or block device at `path`.
 pub fn export(output: Output, path: &Path) -> Result<u8> {
-    let running = daemon::running()?;
-    let shows = |client: &&daemon::Client| {
-        client.about.block_device.as_ref().is_some_and(|device| same_file(device, path))
-    };
-    if let Some(client) = running.iter().find(shows) {
-        let link = client.about.link.as_ref().and_then(|link| link.strip_prefix("/dev").ok()?.to_str());
-        // Other names would be several to udev; the daemon has made the link itself.
-        let plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
-        if let Some(link) = link.filter(|link| link.chars().all(plain)) {
-            output.line(&format!("ZONERAID_LINK={link}"))?;
-        }
-        return Ok(HEALTHY);
-    }
-    // udev asks about every disk, also while it is mounted: nothing is opened that has no zones, and
-    // nothing claimed.
-    if drive::is_drive(path)
-        && let Ok(drive) = OpenDrive::peek(&Reactor::default(), path)
-        && let Some(label) = drive.label()
-    {
-        output.line(&format!("ZONERAID_UUID={}", output::uuid(&label.uuid)))?;
-    }
+    let exported = Exported::of(path)?;
+    output.print(&exported, |exported| {
+        let uuid = exported.uuid.as_ref().map(|uuid| format!("ZONERAID_UUID={uuid}\n"));
+        let link = exported.link.as_ref().map(|link| format!("ZONERAID_LINK={link}\n"));
+        uuid.or(link).unwrap_or_default()
+    })?;
     Ok(HEALTHY)
 }
 
+impl Exported {
+    fn of(path: &Path) -> Result<Exported> {
+        let running = daemon::running()?;
+        let shows = |client: &&daemon::Client| {
+            client.about.block_device.as_ref().is_some_and(|device| same_file(device, path))
+        };
+        if let Some(client) = running.iter().find(shows) {
+            let link = client.about.link.as_ref().and_then(|link| link.strip_prefix("/dev").ok()?.to_str());
+            // Other names would be several to udev; the daemon has made the link itself.
+            let plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
+            let link = link.filter(|link| link.chars().all(plain)).map(String::from);
+            return Ok(Exported { link, uuid: None });
+        }
+        // udev asks about every disk, also while it is mounted: nothing is opened that has no zones, and
+        // nothing claimed.
+        if !drive::is_drive(path).unwrap_or(false) {
+            return Ok(Exported::default());
+        }
+        let drive = OpenDrive::peek(&Reactor::default(), path).ok();
+        let uuid = drive.as_ref().and_then(OpenDrive::label).map(|label| output::uuid(&label.uuid));
+        Ok(Exported { uuid, link: None })
+    }
+}
+
 fn examined_text(e: &Examined) -> String {
+    let plate = [("model", &e.model), ("serial", &e.serial)];
+    let plate =
+        plate.map(|(what, value)| value.as_ref().map(|v| format!(", {what} {v}")).unwrap_or_default());
     let mut text = format!(
-        "   drive: {}\n   zones: {} of {}, {} apart; {} empty, {} open or closed, {} full\n",
-        e.drive,
+        "   drive: {}{}\n   zones: {} of {}, {} apart; {} empty, {} open or closed, {} full\n",
+        output::in_one_line(&e.drive),
+        plate.concat(),
         e.zones,
         show(e.zone_capacity_bytes),
         show(e.zone_size_bytes),
@@ -154,135 +188,4 @@ fn examined_text(e: &Examined) -> String {
         (None, None) => "none; the drive is blank".to_string(),
     };
     text + &format!("   array: {array}\n")
-}
-
-#[derive(Serialize)]
-struct Listed {
-    arrays: Vec<ListedArray>,
-    blank: Vec<String>,
-    locked: Vec<String>,
-    unreadable: Vec<Unreadable>,
-}
-
-#[derive(Serialize)]
-struct ListedArray {
-    name: String,
-    uuid: String,
-    members: u32,
-    members_found: u32,
-    policy: String,
-    /// Zones of a drive that are used as one.
-    aggregate: u32,
-    /// What the array runs as, if it does.
-    block_device: Option<String>,
-    drives: Vec<String>,
-}
-
-#[derive(Serialize)]
-struct Unreadable {
-    drive: String,
-    error: String,
-}
-
-pub fn list(output: Output, dir: Option<&Path>) -> Result<u8> {
-    let reactor = Reactor::default();
-    let mut scan = Scan::default();
-    match dir {
-        Some(dir) => scan.add(&reactor, dir)?,
-        None => {
-            scan.add(&reactor, Path::new("."))?;
-            scan.add(&reactor, Path::new(MACHINE))?;
-        }
-    }
-    let name = |path: &PathBuf| path.display().to_string();
-    let arrays = scan.arrays().into_iter().map(|label| {
-        let drives: Vec<String> = scan
-            .drives
-            .iter()
-            .filter(|drive| drive.label().is_some_and(|l| l.uuid == label.uuid))
-            .map(|drive| name(&drive.path))
-            .collect();
-        ListedArray {
-            name: label.name.clone(),
-            uuid: output::uuid(&label.uuid),
-            members: label.members,
-            members_found: drives.len() as u32,
-            policy: label.policy.name().into(),
-            aggregate: label.aggregate,
-            block_device: None,
-            drives,
-        }
-    });
-    let mut listed = Listed {
-        arrays: arrays.collect(),
-        blank: Vec::new(),
-        locked: scan.locked.iter().map(name).collect(),
-        unreadable: scan
-            .damaged
-            .iter()
-            .map(|(p, e)| Unreadable { drive: name(p), error: e.clone() })
-            .collect(),
-    };
-    for drive in &scan.drives {
-        match &drive.content {
-            Content::Blank => listed.blank.push(name(&drive.path)),
-            Content::Other(what) => {
-                listed.unreadable.push(Unreadable { drive: name(&drive.path), error: what.clone() });
-            }
-            Content::Member(_) => {}
-        }
-    }
-    for client in daemon::running()? {
-        listed.add_running(&client.about);
-    }
-    output.print(&listed, listed_text)?;
-    Ok(HEALTHY)
-}
-
-impl Listed {
-    /// Counts the drives that the daemon of an array holds as what they are.
-    fn add_running(&mut self, about: &About) {
-        let holds =
-            |drive: &mut String| about.drives.iter().any(|held| same_file(held, Path::new(drive.as_str())));
-        let held: Vec<String> = self.locked.extract_if(.., holds).collect();
-        let device = about.block_device.as_ref().map(|device| device.display().to_string());
-        if let Some(array) = self.arrays.iter_mut().find(|array| array.uuid == about.uuid) {
-            // Drives that the array does without are in nobody's hands.
-            array.members_found = held.len() as u32;
-            array.block_device = device;
-            array.drives.extend(held);
-        } else if !held.is_empty() {
-            self.arrays.push(ListedArray {
-                name: about.name.clone(),
-                uuid: about.uuid.clone(),
-                members: about.members,
-                members_found: held.len() as u32,
-                policy: about.policy.clone(),
-                aggregate: about.aggregate,
-                block_device: device,
-                drives: held,
-            });
-        }
-    }
-}
-
-fn listed_text(listed: &Listed) -> String {
-    let mut rows = vec![["DRIVE", "ARRAY", "UUID", "MEMBERS", "POLICY", "DEVICE"].map(String::from).to_vec()];
-    for array in &listed.arrays {
-        let found = format!("{} of {}", array.members_found, array.members);
-        for drive in &array.drives {
-            let device = array.block_device.clone().unwrap_or_default();
-            let (name, uuid, policy) = (array.name.clone(), array.uuid.clone(), array.policy.clone());
-            rows.push(vec![drive.clone(), name, uuid, found.clone(), policy, device]);
-        }
-    }
-    let mut add = |drives: &[String], what: &str| {
-        rows.extend(drives.iter().map(|drive| vec![drive.clone(), what.to_string()]));
-    };
-    add(&listed.blank, "(blank)");
-    add(&listed.locked, "(in use by another process)");
-    for drive in &listed.unreadable {
-        rows.push(vec![drive.drive.clone(), format!("({})", drive.error)]);
-    }
-    if rows.len() == 1 { "no drives here\n".to_string() } else { table(&rows) }
 }

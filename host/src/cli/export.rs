@@ -1,6 +1,6 @@
 //! `export`: arrays for other machines.
 
-use super::output::{HEALTHY, Output};
+use super::output::{HEALTHY, Output, quoted};
 use crate::{
     daemon,
     export::{self, MODULES, NVMET, Step},
@@ -17,14 +17,26 @@ struct Exported {
     transport: &'static str,
     address: String,
     port: u16,
+    /// Names of the hosts that may connect; any may if there are none.
+    hosts: Vec<String>,
     dry_run: bool,
     /// What is done to the configuration of the kernel's target.
     steps: Vec<String>,
 }
 
-pub fn nvmet(output: Output, name: &ArrayName, address: IpAddr, port: u16, dry_run: bool) -> Result<u8> {
+/// Where an export is to be found, and by whom.
+pub struct Access {
+    pub address: IpAddr,
+    pub port: u16,
+    /// Any host, if there are none.
+    pub hosts: Vec<String>,
+}
+
+pub fn nvmet(output: Output, name: &ArrayName, access: &Access, dry_run: bool) -> Result<u8> {
+    let Access { address, port, hosts } = access;
     let client = daemon::find(name)?;
-    let client = client.with_context(|| format!("'{name}' does not run; zoneraid start {name}"))?;
+    let client = client
+        .with_context(|| format!("'{name}' does not run; zoneraid start {}", quoted(&name.to_string())))?;
     let about = &client.about;
     let device = about.block_device.as_ref();
     let device = device.with_context(|| format!("'{}' has no block device", about.name))?;
@@ -33,7 +45,8 @@ pub fn nvmet(output: Output, name: &ArrayName, address: IpAddr, port: u16, dry_r
         load_modules()?;
         ensure!(root.is_dir(), "the kernel shows no NVMe target in {NVMET}; is configfs mounted?");
     }
-    let steps = export::Export { uuid: &about.uuid, device, address, port }.steps(root);
+    let steps =
+        export::Export { uuid: &about.uuid, device, address: *address, port: *port, hosts }.steps(root);
     let steps = steps.with_context(|| format!("'{}' cannot be exported", about.name))?;
     if !dry_run && let Err(error) = export::carry_out(&steps) {
         // Half an export would be in the way of the next try.
@@ -47,7 +60,8 @@ pub fn nvmet(output: Output, name: &ArrayName, address: IpAddr, port: u16, dry_r
         nqn: export::nqn(&about.uuid),
         transport: "tcp",
         address: address.to_string(),
-        port,
+        port: *port,
+        hosts: hosts.clone(),
         dry_run,
         steps: steps.iter().map(Step::to_string).collect(),
     };
@@ -108,6 +122,7 @@ mod tests {
             transport: "tcp",
             address: text(),
             port: 1,
+            hosts: vec![text()],
             dry_run: true,
             steps: vec![text()],
         };

@@ -1,26 +1,195 @@
-//! What is made of the definition of the command line: shell completions and manual pages.
+//! What is made of the definition of the command line: help with examples, manual pages, shell completions.
 
 use super::{
-    Cli,
+    Cli, NOTES,
     output::{HEALTHY, Output},
 };
 use anyhow::{Context, Result};
-use clap::CommandFactory;
+use clap::{Command, CommandFactory};
 use clap_complete::Shell;
-use std::path::Path;
+use clap_mangen::Man;
+use std::{fs, io, path::Path};
+
+/// Examples of each command.
+const EXAMPLES: [(&str, &[&str]); 28] = [
+    (
+        "create",
+        &[
+            "zoneraid create --dry-run tank /dev/ng0n1 /dev/ng1n1 /dev/ng2n1 /dev/ng3n1 /dev/ng4n1",
+            "zoneraid create tank drives/drive0.img drives/drive1.img drives/drive2.img",
+            "zoneraid create --policy log --zone-size 1G tank /dev/sda /dev/sdb /dev/sdc",
+        ],
+    ),
+    ("start", &["zoneraid start tank", "zoneraid start --wait 30 786016fa-84d7-41fd-827c-8ce2f45cda34"]),
+    ("stop", &["zoneraid stop tank"]),
+    ("status", &["zoneraid status", "zoneraid status tank", "zoneraid --json status tank"]),
+    ("examine", &["zoneraid examine /dev/ng0n1", "zoneraid examine --export /dev/ng0n1"]),
+    ("list", &["zoneraid list", "zoneraid list drives"]),
+    (
+        "replace",
+        &["zoneraid replace tank 3 /dev/ng7n1", "zoneraid replace --yes drives/drive3.img drives/drive5.img"],
+    ),
+    ("rebuild", &["zoneraid rebuild tank"]),
+    ("fail", &["zoneraid fail tank 3"]),
+    ("demo", &["zoneraid demo", "zoneraid demo --seed 7 Documents"]),
+    ("bench", &["zoneraid bench", "zoneraid --json bench --rounds 20"]),
+    ("completions", &["zoneraid completions bash > /etc/bash_completion.d/zoneraid"]),
+    ("emulate create", &["zoneraid emulate create drives --count 7 --zones 16 --zone-capacity 64M"]),
+    ("emulate fault read-only", &["zoneraid emulate fault drives/drive1.img read-only 2"]),
+    ("emulate fault offline", &["zoneraid emulate fault drives/drive1.img offline 2"]),
+    ("emulate fault unreadable", &["zoneraid emulate fault drives/drive1.img unreadable 32768"]),
+    ("emulate fault flip", &["zoneraid emulate fault drives/drive1.img flip 32768"]),
+    ("emulate fault slow", &["zoneraid emulate fault drives/drive1.img slow 1000"]),
+    ("emulate fault gone", &["zoneraid emulate fault drives/drive1.img gone"]),
+    ("emulate fault clear", &["zoneraid emulate fault drives/drive1.img clear"]),
+    (
+        "export nvmet",
+        &[
+            "zoneraid export nvmet tank --transport tcp --address 192.0.2.1 --host nqn.2014-08.org.example:one",
+            "zoneraid export nvmet tank --transport tcp --address 192.0.2.1 --any-host --dry-run",
+        ],
+    ),
+    ("export remove", &["zoneraid export remove tank"]),
+    ("zone report", &["zoneraid zone report tank", "zoneraid zone report tank 3"]),
+    (
+        "zone write",
+        &["zoneraid zone write tank 0 --fua < data", "zoneraid zone write tank 0 --ack-log safe < data"],
+    ),
+    (
+        "zone read",
+        &["zoneraid zone read tank 0 > data", "zoneraid zone read tank 0 --offset 1M --length 4K > data"],
+    ),
+    ("zone reset", &["zoneraid zone reset tank 0"]),
+    ("zone finish", &["zoneraid zone finish tank 0"]),
+    ("zone open", &["zoneraid zone open tank 0"]),
+];
+
+const EXIT_STATUS: [(&str, &str); 4] = [
+    ("0", "done; from status: healthy"),
+    ("1", "from status: degraded; from replace and rebuild: not all could be rebuilt"),
+    ("2", "from status: unusable"),
+    ("4", "the command itself failed, which standard error explains"),
+];
+
+const FILES: [(&str, &str); 4] = [
+    ("/dev/zoneraid/NAME", "block device of a running array"),
+    ("/run/zoneraid/UUID.sock", "where the daemon of an array is asked; its owner alone may"),
+    ("/run/zoneraid/UUID.tails", "what the next daemon needs if this one dies, until the next boot"),
+    ("IMAGE.faults", "what ails an emulated drive"),
+];
+
+const ENVIRONMENT: [(&str, &str); 4] = [
+    ("ZONERAID_DIR", "a directory in which arrays are looked for by name, too"),
+    ("ZONERAID_RUN_DIR", "in the place of /run/zoneraid"),
+    ("NO_COLOR", "no colours, if it is not empty"),
+    ("TMPDIR", "where demo has its drives, about four times as large as what it stores"),
+];
+
+/// The command line with everything that help shows.
+pub fn command() -> Command {
+    with_examples(Cli::command(), "")
+}
+
+fn with_examples(command: Command, path: &str) -> Command {
+    let names: Vec<String> = command.get_subcommands().map(|inner| inner.get_name().to_string()).collect();
+    let command = names.iter().fold(command, |command, name| {
+        let path = format!("{path} {name}");
+        command.mut_subcommand(name, |inner| with_examples(inner, path.trim_start()))
+    });
+    match examples(path) {
+        [] => command,
+        examples => command.after_help(format!("Examples:\n  {}", examples.join("\n  "))),
+    }
+}
+
+/// The examples of the command at `path`, which is `zone report`, say.
+fn examples(path: &str) -> &'static [&'static str] {
+    EXAMPLES.iter().find(|(name, _)| *name == path).map_or(&[], |(_, examples)| examples)
+}
 
 /// Prints the completions for a shell.
 pub fn completions(output: Output, shell: Shell) -> Result<u8> {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "zoneraid", &mut script);
-    output.line(String::from_utf8_lossy(&script).trim_end())?;
+    clap_complete::generate(shell, &mut command(), "zoneraid", &mut script);
+    output.raw(&String::from_utf8_lossy(&script))?;
     Ok(HEALTHY)
 }
 
 /// Writes one manual page for every command to `dir`.
 pub fn pages(dir: &Path) -> Result<u8> {
-    std::fs::create_dir_all(dir)
-        .and_then(|()| clap_mangen::generate_to(Cli::command(), dir))
+    let mut command = Cli::command().disable_help_subcommand(true);
+    command.build();
+    fs::create_dir_all(dir)
+        .and_then(|()| write_pages(&command, "", dir))
         .with_context(|| format!("manual pages cannot be written to {}", dir.display()))?;
     Ok(HEALTHY)
+}
+
+fn write_pages(command: &Command, path: &str, dir: &Path) -> io::Result<()> {
+    for inner in command.get_subcommands().filter(|inner| !inner.is_hide_set()) {
+        write_pages(inner, format!("{path} {}", inner.get_name()).trim_start(), dir)?;
+    }
+    let man = Man::new(command.clone().after_help("")).section("8");
+    let mut page = Vec::new();
+    man.render_title(&mut page)?;
+    man.render_name_section(&mut page)?;
+    man.render_synopsis_section(&mut page)?;
+    man.render_description_section(&mut page)?;
+    man.render_options_section(&mut page)?;
+    if command.has_subcommands() {
+        man.render_subcommands_section(&mut page)?;
+    }
+    page.extend(own_sections(path).into_bytes());
+    fs::write(dir.join(man.get_filename()), page)
+}
+
+/// What the definition of the command line does not know.
+fn own_sections(path: &str) -> String {
+    let mut text = String::from(".SH NOTES\n");
+    for line in NOTES.lines().filter(|line| !line.starts_with("Exit codes")) {
+        text += &format!("{}\n.PP\n", escape(line));
+    }
+    if !examples(path).is_empty() {
+        text += ".SH EXAMPLES\n.nf\n";
+        text += &examples(path).iter().map(|example| escape(example) + "\n").collect::<String>();
+        text += ".fi\n";
+    }
+    let lists = [("EXIT STATUS", EXIT_STATUS), ("FILES", FILES), ("ENVIRONMENT", ENVIRONMENT)];
+    for (head, entries) in lists {
+        text += &format!(".SH \"{head}\"\n");
+        for (what, meaning) in entries {
+            text += &format!(".TP\n\\fB{}\\fR\n{}\n", escape(what), escape(meaning));
+        }
+    }
+    text
+}
+
+/// Text as roff takes it.
+fn escape(text: &str) -> String {
+    let text = text.replace('\\', "\\e").replace('-', "\\-");
+    if text.starts_with(['.', '\'']) { format!("\\&{text}") } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_has_examples_that_are_understood() {
+        fn check(inner: &Command, path: &str) {
+            let path = format!("{path} {}", inner.get_name()).trim_start().to_string();
+            if inner.has_subcommands() {
+                return inner.get_subcommands().for_each(|inner| check(inner, &path));
+            }
+            let likewise = ["man", "zone close", "help"].contains(&path.as_str());
+            assert!(likewise || !examples(&path).is_empty(), "{path} has no example");
+            for example in examples(&path) {
+                let words = example.split(['<', '>']).next().unwrap().split_whitespace();
+                command().try_get_matches_from(words).unwrap_or_else(|error| panic!("{example}: {error}"));
+                let verbs: Vec<&str> = path.split(' ').collect();
+                assert!(verbs.iter().all(|verb| example.contains(&format!(" {verb}"))), "{example}");
+            }
+        }
+        Cli::command().get_subcommands().for_each(|inner| check(inner, ""));
+    }
 }

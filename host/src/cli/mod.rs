@@ -11,13 +11,14 @@ mod export;
 mod fault;
 mod manual;
 pub mod output;
+mod overview;
 mod zone;
 
 use crate::{members::ArrayName, size};
-use clap::{Args, Parser, Subcommand, ValueEnum, error::ErrorKind};
+use clap::{Args, FromArgMatches, Parser, Subcommand, ValueEnum, error::ErrorKind, value_parser};
 use clap_complete::Shell;
 use output::{FAILED, HEALTHY, Output};
-use std::{net::IpAddr, path::PathBuf, process::ExitCode, time::Duration};
+use std::{ffi::OsString, net::IpAddr, path::PathBuf, process::ExitCode, time::Duration};
 
 /// Fault-tolerant storage out of zoned drives.
 #[derive(Parser)]
@@ -32,8 +33,8 @@ struct Cli {
 
 const NOTES: &str = "\
 ARRAY is the name or UUID of an array, the path of one of its members, or the directory that holds \
-them. A name is looked for in the current directory, in $ZONERAID_DIR and among the drives of this \
-machine.
+them. A name is looked for among the arrays that run, then among the drives of this machine, in \
+$ZONERAID_DIR and in the current directory. Where it may mean two things it is refused.
 SIZE is in bytes, or has one of the suffixes K, M, G, T (powers of 1024).
 Exit codes: 0 healthy, 1 degraded, 2 unusable (both only from status), 4 the command failed.";
 
@@ -50,17 +51,27 @@ enum Verb {
     /// Missing members are done without. Told to end (SIGTERM, SIGINT), it takes the block device
     /// down if nothing uses it; otherwise the block device stays for the next start.
     Start {
+        /// Name, UUID or path of the array
         array: ArrayName,
-        /// How long to wait for missing members
-        #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+        /// How long to wait for missing members, at most 86400 (a day)
+        #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = value_parser!(u32).range(..=86400))]
         wait: u32,
     },
     /// Take the block device of a running array down
-    Stop { array: ArrayName },
+    Stop {
+        /// Name, UUID or path of the array
+        array: ArrayName,
+    },
     /// Say how an array is, what is wrong and what to do
-    Status { array: ArrayName },
+    ///
+    /// Without ARRAY: all arrays, a line each.
+    Status {
+        /// Name, UUID or path of the array
+        array: Option<ArrayName>,
+    },
     /// Say what a drive is and which array it belongs to
     Examine {
+        /// Image, NVMe namespace (/dev/ngXnY) or zoned block device
         drive: PathBuf,
         /// Print what the udev rule needs to know instead: nothing about what is none of ours
         #[arg(long)]
@@ -88,14 +99,18 @@ enum Verb {
         yes: bool,
     },
     /// Go on with a rebuild that was interrupted
-    Rebuild { array: ArrayName },
+    Rebuild {
+        /// Name, UUID or path of the array
+        array: ArrayName,
+    },
     /// Show a running array to other machines
     #[command(subcommand)]
     Export(Export),
     /// Take a member out of an array
     Fail {
+        /// Name, UUID or path of the array
         array: ArrayName,
-        /// Path of the member, or its role
+        /// Path of the member, or its role as status shows it
         member: PathBuf,
     },
     /// Cut the power and lose a drive at the same moment, on your files
@@ -108,31 +123,44 @@ enum Verb {
     },
     /// Measure what the engine costs on one core of this machine
     Bench {
-        /// Rounds that each figure is the median of
-        #[arg(long, value_name = "N", default_value_t = crate::bench::ROUNDS)]
-        rounds: usize,
+        /// Rounds that each figure is the median of, 1 to 1000
+        #[arg(
+            long,
+            value_name = "N",
+            default_value_t = crate::bench::ROUNDS as u32,
+            value_parser = value_parser!(u32).range(1..=1000)
+        )]
+        rounds: u32,
     },
     /// Print what makes a shell complete commands and options
-    Completions { shell: Shell },
+    Completions {
+        /// The shell that shall understand it
+        shell: Shell,
+    },
     /// Write manual pages to a directory
     #[command(hide = true)]
-    Man { dir: PathBuf },
+    Man {
+        /// Directory, made if it is not there
+        dir: PathBuf,
+    },
 }
 
 #[derive(Subcommand)]
 enum Emulate {
     /// Make DIR/drive0.img, DIR/drive1.img, ...
     Create {
+        /// Directory, made if it is not there
         dir: PathBuf,
-        /// Number of drives
-        #[arg(long, default_value_t = 5)]
+        /// Number of drives, 1 to 32
+        #[arg(long, default_value_t = 5, value_parser = value_parser!(u32).range(1..=32))]
         count: u32,
+        /// What the drives are like
         #[arg(long, value_enum, default_value_t = Model::Zn540)]
         model: Model,
-        /// Zones of each drive; the model's number by default
-        #[arg(long)]
+        /// Zones of each drive, at least 1; the model's number by default, which is the most
+        #[arg(long, value_parser = value_parser!(u32).range(1..))]
         zones: Option<u32>,
-        /// Writable size of a zone; the model's by default
+        /// Writable size of a zone in whole blocks of 4096 bytes; the model's by default, which is the most
         #[arg(long, value_name = "SIZE", value_parser = size::parse_blocks)]
         zone_capacity: Option<u64>,
     },
@@ -173,8 +201,8 @@ enum Fault {
     },
     /// Commands take so many times as long as the image file takes
     Slow {
-        /// At most 1000000; 1 is as fast as before
-        #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+        /// 1 to 1000000; 1 is as fast as before
+        #[arg(value_parser = value_parser!(u32).range(1..=1_000_000))]
         factor: u32,
     },
     /// The drive does not answer any more
@@ -185,22 +213,42 @@ enum Fault {
 
 #[derive(Subcommand)]
 enum Export {
-    /// With the kernel's NVMe target, as a zoned namespace; any host may connect
+    /// With the kernel's NVMe target, as a zoned namespace
+    ///
+    /// Who may connect has to be said: hosts by their names (/etc/nvme/hostnqn there), which proves nothing but
+    /// keeps accidents away, or any. Protect the network in both cases.
     Nvmet {
+        /// Name, UUID or path of the array
         array: ArrayName,
+        /// What hosts connect over
         #[arg(long, value_enum)]
         transport: Transport,
         /// Address of this machine to listen at
         #[arg(long)]
         address: IpAddr,
-        #[arg(long, default_value_t = 4420)]
+        /// Port to listen at
+        #[arg(long, default_value_t = 4420, value_parser = value_parser!(u16).range(1..))]
         port: u16,
+        /// A host that may connect; repeat it for more
+        #[arg(
+            long = "host",
+            value_name = "NQN",
+            value_parser = crate::export::parse_nqn,
+            required_unless_present = "any_host"
+        )]
+        hosts: Vec<String>,
+        /// Any host may connect that reaches the address
+        #[arg(long, conflicts_with = "hosts")]
+        any_host: bool,
         /// Only say what would be written
         #[arg(long)]
         dry_run: bool,
     },
     /// End the export of an array
-    Remove { array: ArrayName },
+    Remove {
+        /// Name, UUID or path of the array
+        array: ArrayName,
+    },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -239,26 +287,28 @@ enum Policy {
 
 #[derive(Args)]
 struct Create {
-    /// Name of the array, at most 64 bytes
+    /// Name of the array: 1 to 64 bytes that show, no '/'
     name: String,
+    /// How many members may be lost
     #[arg(long, value_enum, default_value_t = Level::Raid5)]
     level: Level,
-    /// Bytes on one member before the next one is used; a power of two
+    /// Bytes on one member before the next one is used: a power of two from 8K to 16M
     #[arg(long, value_name = "SIZE", value_parser = size::parse_blocks, default_value = "64K")]
     chunk: u64,
     /// How stripes that are not full are protected; `zrwa` by default if all drives can do that, else `log`
     #[arg(long, value_enum)]
     policy: Option<Policy>,
-    /// Distance between the starts of two zones of the array
+    /// Distance between the starts of two zones of the array, one stripe at least; the next power of two
+    /// above what a zone holds by default
     #[arg(long, value_name = "SIZE", value_parser = size::parse_blocks)]
     zone_size: Option<u64>,
-    /// Only say what would be done
+    /// Only say what would be done, or why it is refused
     #[arg(long)]
     dry_run: bool,
     /// Destroy what is on the drives
     #[arg(long)]
     yes: bool,
-    /// Drives, in the order of their roles
+    /// Drives, 3 to 32, in the order of their roles
     #[arg(required = true, value_name = "DRIVE")]
     drives: Vec<PathBuf>,
 }
@@ -267,6 +317,7 @@ struct Create {
 enum Zone {
     /// List zones: condition, write pointer, capacity
     Report {
+        /// Name, UUID or path of the array
         array: ArrayName,
         /// Only this zone
         zone: Option<u32>,
@@ -275,7 +326,9 @@ enum Zone {
     Write(ZoneWrite),
     /// Copy a zone to standard output, up to its write pointer
     Read {
+        /// Name, UUID or path of the array
         array: ArrayName,
+        /// Number of the zone, from 0
         zone: u32,
         /// Bytes to skip
         #[arg(long, value_name = "BYTES", value_parser = size::parse, default_value = "0")]
@@ -285,27 +338,49 @@ enum Zone {
         length: Option<u64>,
     },
     /// Empty a zone; its data is gone
-    Reset { array: ArrayName, zone: u32 },
+    Reset {
+        /// Name, UUID or path of the array
+        array: ArrayName,
+        /// Number of the zone, from 0
+        zone: u32,
+    },
     /// Make a zone full; it takes no more writes until it is reset
-    Finish { array: ArrayName, zone: u32 },
+    Finish {
+        /// Name, UUID or path of the array
+        array: ArrayName,
+        /// Number of the zone, from 0
+        zone: u32,
+    },
     /// Open a zone explicitly
-    Open { array: ArrayName, zone: u32 },
+    Open {
+        /// Name, UUID or path of the array
+        array: ArrayName,
+        /// Number of the zone, from 0
+        zone: u32,
+    },
     /// Close an open zone
-    Close { array: ArrayName, zone: u32 },
+    Close {
+        /// Name, UUID or path of the array
+        array: ArrayName,
+        /// Number of the zone, from 0
+        zone: u32,
+    },
 }
 
 #[derive(Args)]
 struct ZoneWrite {
+    /// Name, UUID or path of the array
     array: ArrayName,
+    /// Number of the zone, from 0
     zone: u32,
     /// Make every write durable by itself; otherwise a flush does it every 8 MiB and at the end
     #[arg(long)]
     fua: bool,
-    /// Bytes in a write
+    /// Bytes in a write: whole blocks of 4096, as many as the array takes at once (mostly 16M)
     #[arg(long, value_name = "SIZE", value_parser = size::parse_blocks, default_value = "256K")]
     block_size: u64,
-    /// Writes on the way at the same time
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024), default_value_t = 4)]
+    /// Writes on the way at the same time, 1 to 1024
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=1024), default_value_t = 4)]
     queue_depth: u32,
     /// Add a line to FILE whenever more bytes are durable: their number from the start of the zone
     #[arg(long, value_name = "FILE")]
@@ -314,11 +389,12 @@ struct ZoneWrite {
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let parsed = manual::command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
+    let cli = match parsed {
         Ok(cli) => cli,
         Err(error) => return ExitCode::from(misunderstood(&error)),
     };
-    let output = Output { json: cli.json };
+    let output = Output::of_process(cli.json);
     let code = run(cli.verb, output).unwrap_or_else(|error| {
         output.error(&format!("{error:#}"));
         FAILED
@@ -340,15 +416,40 @@ fn misunderstood(error: &clap::Error) -> u8 {
             FAILED
         }
         _ => {
-            let text = error.to_string();
-            let first: Vec<&str> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
-            let sentence = first.join(" ");
-            let sentence = sentence.strip_prefix("error: ").unwrap_or(&sentence);
-            let json = std::env::args().any(|a| a == "--json");
-            Output { json }.error(&format!("{sentence}; see zoneraid --help"));
+            let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+            let json = arguments.iter().any(|argument| argument == "--json");
+            Output { json }.error(&format!("{}; see {} --help", sentence(error), verb_of(&arguments)));
             FAILED
         }
     }
+}
+
+/// What clap says is wrong, in one sentence; with what it thinks was meant.
+fn sentence(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let mut lines = text.lines().map(str::trim);
+    let first: Vec<&str> = lines.by_ref().take_while(|line| !line.is_empty()).collect();
+    let tips = lines.filter_map(|line| line.strip_prefix("tip: ")).map(|tip| format!("; {tip}"));
+    let sentence = first.join(" ") + &tips.collect::<String>();
+    // What the standard library says of numbers.
+    let sentence = sentence
+        .replace("invalid digit found in string", "this is no whole number")
+        .replace("cannot parse integer from empty string", "a number is missing")
+        .replace("number too large to fit in target type", "the number is too large");
+    sentence.strip_prefix("error: ").map(String::from).unwrap_or(sentence)
+}
+
+/// The command that was typed, as far as there is one.
+fn verb_of(arguments: &[OsString]) -> String {
+    let mut command = manual::command();
+    let mut name = command.get_name().to_string();
+    for argument in arguments {
+        if let Some(inner) = argument.to_str().and_then(|word| command.find_subcommand(word)).cloned() {
+            name = format!("{name} {}", inner.get_name());
+            command = inner;
+        }
+    }
+    name
 }
 
 fn run(verb: Verb, output: Output) -> anyhow::Result<u8> {
@@ -360,20 +461,26 @@ fn run(verb: Verb, output: Output) -> anyhow::Result<u8> {
         Verb::Create(options) => array::create(output, options),
         Verb::Start { array, wait } => daemon::start(output, &array, Duration::from_secs(u64::from(wait))),
         Verb::Stop { array } => daemon::stop(output, &array),
-        Verb::Status { array } => array::status(output, &array),
+        Verb::Status { array } => array::status(output, array.as_ref()),
         Verb::Examine { drive, export: false } => drives::examine(output, &drive),
         Verb::Examine { drive, export: true } => drives::export(output, &drive),
-        Verb::List { dir } => drives::list(output, dir.as_deref()),
+        Verb::List { dir } => overview::list(output, dir.as_deref()),
         Verb::Zone(verb) => zone::run(output, verb),
         Verb::Replace { drives, yes } => array::replace(output, drives, yes),
         Verb::Rebuild { array } => array::rebuild(output, &array),
-        Verb::Export(Export::Nvmet { array, transport: Transport::Tcp, address, port, dry_run }) => {
-            export::nvmet(output, &array, address, port, dry_run)
-        }
+        Verb::Export(Export::Nvmet {
+            array,
+            transport: Transport::Tcp,
+            address,
+            port,
+            hosts,
+            any_host: _,
+            dry_run,
+        }) => export::nvmet(output, &array, &export::Access { address, port, hosts }, dry_run),
         Verb::Export(Export::Remove { array }) => export::remove(output, &array),
         Verb::Fail { array, member } => array::fail(output, &array, &member),
         Verb::Demo { path, seed } => crate::demo::run(output, path, seed),
-        Verb::Bench { rounds } => crate::bench::run(output, rounds),
+        Verb::Bench { rounds } => crate::bench::run(output, rounds as usize),
         Verb::Completions { shell } => manual::completions(output, shell),
         Verb::Man { dir } => manual::pages(&dir),
     }
@@ -387,5 +494,16 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_argument_says_what_it_is() {
+        fn check(command: &clap::Command) {
+            for argument in command.get_arguments() {
+                assert!(argument.get_help().is_some(), "{}: {}", command.get_name(), argument.get_id());
+            }
+            command.get_subcommands().for_each(check);
+        }
+        check(&Cli::command());
     }
 }

@@ -3,6 +3,9 @@
 //! Every object carries `output_version`; within a version fields are only ever added. Their
 //! shapes are in `schemas/`. Reports go to standard output, errors to standard error. A reader
 //! that has gone away (a broken pipe) is not an error.
+//!
+//! Much of what is printed comes from elsewhere: names of arrays and files, what drives and daemons say.
+//! So everything passes through [`visible`] on its way to a terminal, and colours are put in behind that.
 
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -10,6 +13,7 @@ use serde::Serialize;
 use std::{
     cell::Cell,
     io::{ErrorKind, IsTerminal, Write},
+    sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
@@ -28,8 +32,81 @@ pub const FAILED: u8 = 4;
 /// How long a transfer may take before its progress is shown.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// Columns below which bars are nothing but a number: a line that wraps is not drawn over.
+const BAR_COLUMNS: u16 = 70;
+
 const BYTES_OF: &str = "{msg:<10} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta} left";
-const BYTES: &str = "{msg:<10} {bytes} {bytes_per_sec}";
+const STEPS: &str = "{msg:<10} {wide_bar} {pos}/{len}";
+const NARROW: &str = "{msg:<10} {percent:>3} %";
+const BYTES: &str = "{msg:<10} {bytes}";
+
+/// Whether this process prints JSON, for what has no [`Output`] at hand.
+static JSON: AtomicBool = AtomicBool::new(false);
+
+/// Says something the user should know, as [`Output::note`] does.
+pub fn note(text: &str) {
+    Output { json: JSON.load(Ordering::Relaxed) }.note(text);
+}
+
+/// How good something is, to be seen at a glance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shade {
+    Good,
+    Fair,
+    Bad,
+}
+
+/// Stand for the beginnings of the three shades, and their end, until it is known whether there are colours.
+/// Unicode promises never to make characters of them.
+const SHADES: [(char, &str); 4] =
+    [('\u{fdd0}', "\x1b[32m"), ('\u{fdd1}', "\x1b[33m"), ('\u{fdd2}', "\x1b[31m"), ('\u{fdd3}', "\x1b[0m")];
+
+/// `text` in a colour, where there are colours.
+pub fn shaded(text: &str, shade: Shade) -> String {
+    format!("{}{text}{}", SHADES[shade as usize].0, SHADES[3].0)
+}
+
+/// Puts colours in the place of what stands for them, or nothing.
+fn paint(text: &str, colours: bool) -> String {
+    SHADES.iter().fold(text.to_string(), |text, (mark, code)| {
+        if text.contains(*mark) { text.replace(*mark, if colours { code } else { "" }) } else { text }
+    })
+}
+
+/// Whether standard output shows colours: on a terminal, unless $NO_COLOR (<https://no-color.org>) is set.
+fn has_colours() -> bool {
+    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+    std::io::stdout().is_terminal() && set("NO_COLOR").is_none() && set("TERM").is_none_or(|t| t != "dumb")
+}
+
+/// Whether a terminal obeys this character, or does not show it where it is.
+fn is_obeyed(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// `text` as it is, but for characters that a terminal would obey: these are written out.
+pub fn visible(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        if is_obeyed(c) && c != '\n' { shown.extend(c.escape_unicode()) } else { shown.push(c) }
+    }
+    shown
+}
+
+/// As [`visible`], all in one line.
+pub fn in_one_line(text: &str) -> String {
+    visible(text).replace('\n', "\\n")
+}
+
+/// `text` as one word of a shell's command.
+pub fn quoted(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-:,@%+=".contains(c);
+    if !text.is_empty() && text.chars().all(plain) {
+        text.to_string()
+    } else {
+        format!("'{}'", text.replace('\'', "'\\''"))
+    }
+}
 
 /// Where output goes.
 #[derive(Clone, Copy)]
@@ -54,20 +131,30 @@ struct Message<'a> {
 }
 
 impl Output {
+    /// The output of this process.
+    pub fn of_process(json: bool) -> Output {
+        JSON.store(json, Ordering::Relaxed);
+        Output { json }
+    }
+
     /// Prints `content`: as it is in JSON, through `text` for people.
     pub fn print<T: Serialize>(self, content: &T, text: impl FnOnce(&T) -> String) -> Result<()> {
-        let text = if self.json {
-            serde_json::to_string_pretty(&Versioned { output_version: OUTPUT_VERSION, content })? + "\n"
+        if self.json {
+            let json = serde_json::to_string_pretty(&Versioned { output_version: OUTPUT_VERSION, content })?;
+            self.raw(&(escaped(&json) + "\n"))
         } else {
-            text(content)
-        };
-        quiet_if_nobody_reads(std::io::stdout().lock().write_all(text.as_bytes()))
-            .context("standard output cannot be written")
+            self.raw(&paint(&visible(&text(content)), has_colours()))
+        }
     }
 
     /// Prints one line for people.
     pub fn line(self, line: &str) -> Result<()> {
-        quiet_if_nobody_reads(writeln!(std::io::stdout().lock(), "{line}"))
+        self.raw(&(in_one_line(line) + "\n"))
+    }
+
+    /// Prints `text`, which is all ours, as it is.
+    pub fn raw(self, text: &str) -> Result<()> {
+        quiet_if_nobody_reads(std::io::stdout().lock().write_all(text.as_bytes()))
             .context("standard output cannot be written")
     }
 
@@ -83,8 +170,8 @@ impl Output {
 
     fn message(self, message: Message<'_>, text: &str) {
         let line = match serde_json::to_string(&message) {
-            Ok(json) if self.json => json,
-            _ => format!("zoneraid: {text}"),
+            Ok(json) if self.json => escaped(&json),
+            _ => format!("zoneraid: {}", in_one_line(text)),
         };
         // There is nobody left to tell if standard error is gone.
         let _ = writeln!(std::io::stderr().lock(), "{line}");
@@ -97,7 +184,7 @@ impl Output {
 
     /// As [`Output::bar`], for a handful of steps.
     pub fn steps(self, what: &str, steps: u64) -> ProgressBar {
-        self.progress(what, steps, "{msg:<10} {wide_bar} {pos}/{len}")
+        self.progress(what, steps, STEPS)
     }
 
     /// How far a copy to or from a zone is; shown once it has taken longer than [`PATIENCE`]. The
@@ -120,7 +207,19 @@ impl Output {
     }
 }
 
+/// JSON in which what a terminal would obey is written out inside the strings too.
+fn escaped(json: &str) -> String {
+    let mut text = String::with_capacity(json.len());
+    for c in json.chars() {
+        if is_obeyed(c) && c != '\n' { text += &format!("\\u{:04x}", c as u32) } else { text.push(c) }
+    }
+    text
+}
+
 fn dress(bar: ProgressBar, what: &str, template: &str) -> ProgressBar {
+    let narrow = rustix::termios::tcgetwinsize(std::io::stderr())
+        .is_ok_and(|size| (1..BAR_COLUMNS).contains(&size.ws_col));
+    let template = if narrow && template.contains("wide_bar") { NARROW } else { template };
     if let Ok(style) = ProgressStyle::with_template(template) {
         bar.set_style(style);
     }
@@ -161,8 +260,11 @@ pub fn quiet_if_nobody_reads(result: std::io::Result<()>) -> std::io::Result<()>
 
 /// Lays `rows` out in columns that are as wide as their widest cell; numbers to the right.
 pub fn table(rows: &[Vec<String>]) -> String {
+    let rows: Vec<Vec<String>> =
+        rows.iter().map(|row| row.iter().map(|t| in_one_line(t)).collect()).collect();
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |c: usize| rows.iter().filter_map(|r| r.get(c)).map(|t| t.chars().count()).max().unwrap_or(0);
+    let count = |cell: &str| cell.chars().filter(|c| SHADES.iter().all(|(mark, _)| mark != c)).count();
+    let width = |c: usize| rows.iter().filter_map(|r| r.get(c)).map(|t| count(t)).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns).map(width).collect();
     let numeric = |c: usize| {
         rows.len() > 1
@@ -170,10 +272,10 @@ pub fn table(rows: &[Vec<String>]) -> String {
     };
     let right: Vec<bool> = (0..columns).map(numeric).collect();
     let mut text = String::new();
-    for row in rows {
+    for row in &rows {
         let mut line = String::from(" ");
         for (column, cell) in row.iter().enumerate() {
-            let pad = " ".repeat(widths[column] - cell.chars().count());
+            let pad = " ".repeat(widths[column] - count(cell));
             let (before, after) = if right[column] { (pad.as_str(), "") } else { ("", pad.as_str()) };
             line += &format!(" {before}{cell}{after} ");
         }
@@ -209,4 +311,38 @@ pub fn undescribed<T: Serialize>(content: &T, schema: &str) -> Vec<String> {
         value.as_object().unwrap().keys().cloned().collect()
     };
     fields(&printed).symmetric_difference(&fields(&schema["properties"])).cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_that_is_printed_is_obeyed_by_a_terminal() {
+        assert_eq!(visible("a\x1b[2Jb\r\u{9b}1m\n\u{202e}ü"), "a\\u{1b}[2Jb\\u{d}\\u{9b}1m\n\\u{202e}ü");
+        assert_eq!(in_one_line("two\nlines"), "two\\nlines");
+        let text = "\x7f\u{9b}\u{202e}\n";
+        let json = escaped(&serde_json::to_string(text).unwrap());
+        assert!(!json.chars().any(is_obeyed), "{json:?}");
+        assert_eq!(serde_json::from_str::<String>(&json).unwrap(), text);
+    }
+
+    #[test]
+    fn shades_are_colours_or_nothing_and_have_no_width() {
+        let good = shaded("well", Shade::Good);
+        assert_eq!(
+            (paint(&good, true).as_str(), paint(&good, false).as_str()),
+            ("\x1b[32mwell\x1b[0m", "well")
+        );
+        let rows = [vec![good, "x".to_string()], vec!["better".to_string(), "y".to_string()]];
+        assert_eq!(paint(&table(&rows), false), "  well    x\n  better  y\n");
+    }
+
+    #[test]
+    fn words_are_quoted_for_a_shell_if_they_need_it() {
+        assert_eq!(quoted("/dev/ng0n1"), "/dev/ng0n1");
+        assert_eq!(quoted("my array"), "'my array'");
+        assert_eq!(quoted("it's; rm -rf $HOME"), r"'it'\''s; rm -rf $HOME'");
+        assert_eq!(quoted(""), "''");
+    }
 }

@@ -65,11 +65,14 @@ fn report(output: Output, array: &ArrayName, zone: Option<u32>) -> Result<()> {
     let report = match daemon::find(array)? {
         Some(mut client) => ask(output, &mut client, &Request::Zones { zone })?,
         None => {
-            let found = Found::by_name(array)?.inspect()?;
+            let found = Found::to_look(array)?.inspect()?;
             Zones::of(&found.status.name, &found.geometry, &found.zones, zone)?
         }
     };
+    let picture = zone.is_none() && std::io::stdout().is_terminal();
     output.print(&report, |report: &Zones| {
+        let head = if picture { draw(&report.zones, columns()) } else { String::new() };
+        let summary = if zone.is_none() { summary(&report.zones) } else { String::new() };
         let mut rows = vec![["ZONE", "START", "COND", "WP", "CAP"].map(String::from).to_vec()];
         rows.extend(report.zones.iter().map(|zone| {
             let wp = zone.wp_bytes.map_or("-".to_string(), |wp| wp.to_string());
@@ -82,8 +85,67 @@ fn report(output: Output, array: &ArrayName, zone: Option<u32>) -> Result<()> {
                 zone.capacity_bytes.to_string(),
             ]
         }));
-        table(&rows)
+        head + &table(&rows) + &summary
     })
+}
+
+/// Zones by their conditions, and what is written of all.
+fn summary(zones: &[report::Zone]) -> String {
+    let mut counts: Vec<(&str, usize)> = Vec::new();
+    for zone in zones {
+        match counts.iter_mut().find(|(condition, _)| *condition == zone.condition) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((&zone.condition, 1)),
+        }
+    }
+    let counts: Vec<String> =
+        counts.iter().map(|(condition, count)| format!("{count} {condition}")).collect();
+    let capacity = zones.iter().map(|zone| zone.capacity_bytes).sum();
+    let written = zones.iter().map(written).sum();
+    format!("{} zones: {}; {} of {} written\n", zones.len(), counts.join(", "), show(written), show(capacity))
+}
+
+/// What of a zone is written, as far as its condition tells.
+fn written(zone: &report::Zone) -> u64 {
+    match zone.condition.as_str() {
+        "full" => zone.capacity_bytes,
+        _ => zone.wp_bytes.unwrap_or(0),
+    }
+}
+
+/// Lines of a picture at most: of more zones, several share a character.
+const PICTURE_LINES: usize = 8;
+
+fn columns() -> usize {
+    rustix::termios::tcgetwinsize(std::io::stdout()).map_or(0, |size| size.ws_col.into())
+}
+
+/// A character for each zone, or for some: how far it is written, in tenths, or what is wrong with it.
+fn draw(zones: &[report::Zone], columns: usize) -> String {
+    let columns = if columns == 0 { 80 } else { columns }.saturating_sub(2).max(10);
+    let each = zones.len().div_ceil(columns * PICTURE_LINES).max(1);
+    let drawn: String = zones.chunks(each).map(character).collect();
+    let drawn: Vec<char> = drawn.chars().collect();
+    let mut text = String::new();
+    for line in drawn.chunks(columns) {
+        text += &format!("  {}\n", line.iter().collect::<String>());
+    }
+    let shared = if each > 1 { format!("; {each} zones a character") } else { String::new() };
+    text + &format!("  . empty, 0-9 tenths written, # full, r read-only, ! offline{shared}\n\n")
+}
+
+fn character(zones: &[report::Zone]) -> char {
+    let any = |condition: &str| zones.iter().any(|zone| zone.condition == condition);
+    let all = |condition: &str| zones.iter().all(|zone| zone.condition == condition);
+    let capacity = zones.iter().map(|zone| zone.capacity_bytes).sum::<u64>().max(1);
+    let tenths = zones.iter().map(written).sum::<u64>().saturating_mul(10) / capacity;
+    match () {
+        () if any("offline") => '!',
+        () if any("read-only") => 'r',
+        () if all("empty") => '.',
+        () if all("full") => '#',
+        () => char::from_digit(tenths.min(9) as u32, 10).unwrap_or('9'),
+    }
 }
 
 #[derive(Serialize)]
@@ -110,7 +172,15 @@ fn manage(
         condition: condition(info.state),
         wp_bytes: has_wp(info.state).then(|| bytes(info.wp_blocks)),
     };
-    output.print(&managed, |managed| format!("zone {zone} is {}\n", managed.condition))
+    output.print(&managed, |managed| format!("zone {zone} is {}\n", managed.condition))?;
+    if info.state.is_open() {
+        // Only whoever runs an array keeps zones open.
+        let after = if info.wp_blocks == 0 { "empty" } else { "closed" };
+        output.note(&format!(
+            "nobody runs the array: with the end of this command zone {zone} is {after} again"
+        ));
+    }
+    Ok(())
 }
 
 /// Where `zone read` gets its data from: the array, or the block device of one that runs.
@@ -228,6 +298,7 @@ fn write(output: Output, options: &ZoneWrite) -> Result<()> {
     }
     if let Err(error) = result {
         let stored = (durable - start).min(input.taken);
+        let error = session.explain(error);
         return Err(error.context(format!("{stored} bytes of the input are stored safely in zone {zone}")));
     }
     let written = Written {
@@ -383,5 +454,34 @@ impl Writer<'_> {
                 .context("the acknowledgement log cannot be written"),
             None => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn zone(condition: &str, wp_bytes: Option<u64>) -> report::Zone {
+        report::Zone { zone: 0, start_bytes: 0, condition: condition.into(), wp_bytes, capacity_bytes: 100 }
+    }
+
+    #[test]
+    fn pictures_show_what_is_full_and_what_is_wrong() {
+        let zones = [
+            zone("empty", Some(0)),
+            zone("closed", Some(1)),
+            zone("implicitly-open", Some(99)),
+            zone("full", None),
+            zone("read-only", None),
+            zone("offline", None),
+        ];
+        assert!(draw(&zones, 80).starts_with("  .09#r!\n"), "{}", draw(&zones, 80));
+        let many: Vec<report::Zone> = (0..10_000).map(|n| zone("closed", Some(n % 2 * 100))).collect();
+        let drawn = draw(&many, 42);
+        assert!(drawn.lines().count() <= PICTURE_LINES + 2, "{drawn}");
+        assert!(drawn.starts_with(&format!("  {}\n", "5".repeat(40))), "{drawn}");
+        let said = summary(&zones);
+        assert!(said.starts_with("6 zones: 1 empty, 1 closed, 1 implicitly-open, 1 full,"), "{said}");
+        assert!(said.ends_with("200 B of 600 B written\n"), "{said}");
     }
 }

@@ -12,6 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 use engine::{
     array::ArrayStatus,
     device::{Command, ZonedDevice},
+    format::superblock::wrong_with_name,
     runtime::Gate,
     zone::ZoneIndex,
 };
@@ -63,7 +64,9 @@ impl Daemon {
         let name = format!("ublkb{}", device.id());
         let path = Path::new("/dev").join(&name);
         self.demand_stable_writes(&name)?;
-        let link = link(&status, &path).map_err(|error| log(&format!("{error:#}"))).ok();
+        let id = uuid(&status.uuid);
+        let link =
+            link(Path::new(LINKS), &status.name, &id, &path).map_err(|error| log(&format!("{error:#}"))).ok();
         lock_memory();
         let block = Block {
             path,
@@ -211,19 +214,19 @@ fn lock_memory() {
     let _ = rustix::mm::mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT);
 }
 
-/// Gives the block device at `path` the name of its array.
-fn link(status: &ArrayStatus, path: &Path) -> Result<PathBuf> {
-    let problem = || format!("no name can be made in {LINKS}");
-    fs::create_dir_all(LINKS).with_context(problem)?;
+/// Gives the block device at `path` the name of its array, in the directory `links`.
+fn link(links: &Path, name: &str, id: &str, path: &Path) -> Result<PathBuf> {
+    let problem = || format!("no name can be made in {}", links.display());
+    fs::create_dir_all(links).with_context(problem)?;
     let file = path.file_name().with_context(problem)?;
     // As udev makes its links.
     let target = Path::new("..").join(file);
-    let id = uuid(&status.uuid);
-    let plain = if [".", ".."].contains(&&*status.name) { &id } else { &status.name };
+    // No superblock is believed that has another name; links of root are worth a second look all the same.
+    let plain = if wrong_with_name(name).is_some() { id } else { name };
     // Another array of the same name may have been first.
-    let numbered = format!("{}-{}", status.name, &id[..8]);
+    let numbered = format!("{plain}-{}", &id[..8]);
     for name in [plain, &numbered] {
-        let link = Path::new(LINKS).join(name);
+        let link = links.join(name);
         match fs::read_link(&link) {
             Ok(old) if old == target => return Ok(link),
             Ok(_) if link.exists() => continue,
@@ -234,5 +237,30 @@ fn link(status: &ArrayStatus, path: &Path) -> Result<PathBuf> {
         symlink(&target, &link).with_context(problem)?;
         return Ok(link);
     }
-    bail!("{LINKS}/{plain} and {LINKS}/{numbered} are names of other devices")
+    bail!("{plain} and {numbered} in {} are names of other devices", links.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_are_made_in_their_directory_and_nowhere_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let (links, device) = (dir.path().join("zoneraid"), dir.path().join("ublkb0"));
+        fs::write(&device, "").unwrap();
+        let id = "01234567-89ab-4def-8123-456789abcdef";
+        let linked = |name: &str| link(&links, name, id, &device).unwrap();
+        assert_eq!(linked("tank"), links.join("tank"));
+        assert!(links.join("tank").exists());
+        for forged in ["../planted", "/etc/planted", "a/b", "..", ""] {
+            assert_eq!(linked(forged), links.join(id), "{forged}");
+        }
+        // A name that is taken by another device.
+        symlink("..", links.join("pond")).unwrap();
+        assert_eq!(linked("pond"), links.join("pond-01234567"));
+        let mut made: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+        made.sort();
+        assert_eq!(made, ["ublkb0", "zoneraid"]);
+    }
 }

@@ -4,47 +4,123 @@ use super::{
     directory,
     protocol::{About, Answer, Line, MAX_ANSWER, PROTOCOL, Request},
 };
-use crate::{drive, members::ArrayName, repair::same_file, report::Rebuild};
-use anyhow::{Context, Result, bail, ensure};
+use crate::{
+    cli::output::{note, quoted},
+    drive,
+    members::ArrayName,
+    repair::same_file,
+    report::Rebuild,
+};
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use rustix::net::sockopt::socket_peercred;
 use serde::de::DeserializeOwned;
+use sim::ssd::cause;
 use std::{
-    io::{BufRead, BufReader, ErrorKind, Read, Write},
+    collections::BTreeMap,
+    io::{self, BufRead, BufReader, ErrorKind, Read, Write},
     os::unix::net::UnixStream,
-    path::Path,
-    time::Duration,
+    path::{Path, PathBuf},
+    sync::{Mutex, PoisonError, mpsc},
+    time::{Duration, Instant},
 };
 
-/// How long a daemon may take to say who it is.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long daemons may take to say who they are and how they are, all of them together.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long a daemon may take to ask its drives.
+const PATIENCE_WITH_DRIVES: Duration = Duration::from_secs(30);
+
+/// Sockets behind which nobody answers, and why: they are asked once by a process.
+static SILENT: Mutex<BTreeMap<PathBuf, String>> = Mutex::new(BTreeMap::new());
 
 /// A connection to the daemon that runs an array.
 pub struct Client {
-    stream: BufReader<UnixStream>,
+    stream: BufReader<Timed>,
     pub about: About,
 }
 
-/// The daemons of this machine that this user may talk to.
+/// A socket that is not read from after a deadline.
+struct Timed {
+    socket: UnixStream,
+    deadline: Option<Instant>,
+}
+
+impl Read for Timed {
+    fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
+        let left = self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        if left.is_some_and(|left| left.is_zero()) {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        self.socket.set_read_timeout(left)?;
+        match self.socket.read(target) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Err(ErrorKind::TimedOut.into()),
+            read => read,
+        }
+    }
+}
+
+/// The daemons of this machine that answer this user. Of one that does not, a line is said about that; it
+/// keeps nobody from the others.
 pub fn running() -> Result<Vec<Client>> {
     let directory = directory();
-    let entries = match std::fs::read_dir(&directory) {
-        Ok(entries) => entries,
-        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) => {
+    let mut sockets = match sockets(&directory) {
+        Ok(sockets) => sockets,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => {
+            fall_silent(&directory, format!("arrays that run cannot be seen: {}", cause(&error)));
             return Ok(Vec::new());
         }
-        Err(error) => {
-            return Err(error).with_context(|| format!("{} cannot be listed", directory.display()));
-        }
     };
+    let silent = SILENT.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    sockets.retain(|socket| !silent.contains_key(socket));
+    sockets.sort();
+    let (sender, answers) = mpsc::channel();
+    let deadline = Instant::now() + PATIENCE;
+    for (number, path) in sockets.iter().cloned().enumerate() {
+        let sender = sender.clone();
+        // Connecting may take for ever, too. Who has been given up on is left behind, and tells nobody.
+        let ask = move || _ = sender.send((number, Client::connect(&path, deadline)));
+        std::thread::Builder::new().spawn(ask).context("no thread can be started")?;
+    }
+    drop(sender);
+    let mut clients: Vec<Option<Client>> = sockets.iter().map(|_| None).collect();
+    let mut waiting: Vec<usize> = (0..sockets.len()).collect();
+    while let Ok((number, answer)) = answers.recv_timeout(deadline.saturating_duration_since(Instant::now()))
+    {
+        waiting.retain(|other| *other != number);
+        match answer {
+            Ok(client) => clients[number] = client,
+            Err(error) => fall_silent(&sockets[number], format!("{error:#}")),
+        }
+    }
+    for number in waiting {
+        fall_silent(&sockets[number], no_answer(PATIENCE));
+    }
+    Ok(clients.into_iter().flatten().collect())
+}
+
+fn no_answer(patience: Duration) -> String {
+    format!("the daemon does not answer within {} seconds", patience.as_secs_f64().ceil())
+}
+
+/// Says why nobody answers behind a socket, once.
+fn fall_silent(socket: &Path, why: String) {
+    let text = format!("{}: {why}", socket.display());
+    if SILENT.lock().unwrap_or_else(PoisonError::into_inner).insert(socket.to_path_buf(), why).is_none() {
+        note(&text);
+    }
+}
+
+/// The sockets of daemons, whether these are alive or not.
+fn sockets(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let mut sockets = Vec::new();
-    for entry in entries {
-        let path = entry.with_context(|| format!("{} cannot be listed", directory.display()))?.path();
+    for entry in std::fs::read_dir(directory)? {
+        let path = entry?.path();
         if path.extension().is_some_and(|extension| extension == "sock") {
             sockets.push(path);
         }
     }
-    sockets.sort();
-    let clients = sockets.iter().map(|path| Client::connect(path));
-    clients.filter_map(Result::transpose).collect()
+    Ok(sockets)
 }
 
 /// The daemon that runs the array which the user calls `name`; `None` if none does.
@@ -52,53 +128,51 @@ pub fn find(name: &ArrayName) -> Result<Option<Client>> {
     let clients = running()?;
     let by_path = |client: &Client| name.path().components().count() > 0 && client.uses(name.path());
     let called = name.to_string();
-    let by_name = |client: &Client| client.about.name == called || client.about.uuid == called;
-    // A path says more than a name.
-    let chosen: Vec<bool> = match clients.iter().any(by_path) {
-        true => clients.iter().map(by_path).collect(),
-        false => clients.iter().map(by_name).collect(),
-    };
-    let mut found: Vec<Client> =
-        clients.into_iter().zip(chosen).filter_map(|(client, chosen)| chosen.then_some(client)).collect();
-    if found.len() > 1 {
-        let arrays: Vec<String> =
-            found.iter().map(|c| format!("'{}' ({})", c.about.name, c.about.uuid)).collect();
-        bail!("{name} stands for several running arrays, {}; use a UUID", arrays.join(", "));
+    let by_name = |client: &Client| client.about.name == called || client.about.uuid == called.to_lowercase();
+    let chosen = |client: &Client| by_path(client) || by_name(client);
+    let other_path = !clients.iter().any(by_path) && name.is_path();
+    let mut found: Vec<Client> = clients.into_iter().filter(|client| chosen(client)).collect();
+    if found.len() > 1 || other_path && !found.is_empty() {
+        let mut arrays: Vec<String> =
+            found.iter().map(|c| format!("'{}' ({}), which runs", c.about.name, c.about.uuid)).collect();
+        arrays.extend(other_path.then(|| format!("what there is at {}", quoted(&format!("./{name}")))));
+        bail!("{name} may mean {}; use a UUID or a path with a '/'", arrays.join(", or "));
+    }
+    if found.is_empty() {
+        let silent = SILENT.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_it = silent.iter().find(|(socket, _)| {
+            socket.file_stem().is_some_and(|uuid| uuid.to_string_lossy() == called.to_lowercase())
+        });
+        if let Some((socket, why)) = of_it {
+            bail!("'{name}' runs, but cannot be asked ({}): {why}", socket.display());
+        }
     }
     Ok(found.pop())
 }
 
 impl Client {
-    /// Connects to the daemon behind a socket; `None` if it has died or this user may not.
-    fn connect(path: &Path) -> Result<Option<Client>> {
-        let stream = match UnixStream::connect(path) {
-            Ok(stream) => stream,
-            // Dead, or somebody else's.
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    ErrorKind::ConnectionRefused | ErrorKind::NotFound | ErrorKind::PermissionDenied
-                ) =>
-            {
+    /// Connects to the daemon behind a socket; `None` if it has died.
+    fn connect(path: &Path, deadline: Instant) -> Result<Option<Client>> {
+        let socket = match UnixStream::connect(path) {
+            Ok(socket) => socket,
+            Err(error) if matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound) => {
                 return Ok(None);
             }
-            Err(error) => return Err(error).with_context(|| format!("no way to {}", path.display())),
+            Err(error) => bail!("the daemon cannot be asked: {}", cause(&error)),
         };
-        stream.set_read_timeout(Some(PATIENCE)).context("the socket cannot be set up")?;
-        let mut client = Client { stream: BufReader::new(stream), about: About::default() };
-        match client.ask(&Request::About, |_| {}, |_| {}) {
+        socket.set_write_timeout(Some(PATIENCE)).context("the socket cannot be set up")?;
+        let pid = socket_peercred(&socket).map(|who| who.pid.as_raw_nonzero());
+        let stream = BufReader::new(Timed { socket, deadline: None });
+        let mut client = Client { stream, about: About::default() };
+        let who = |error: anyhow::Error| match pid {
+            Ok(pid) => anyhow!("process {pid}: {error:#}"),
+            Err(_) => error,
+        };
+        match client.ask_until(&Request::About, Some(deadline), |_| {}, |_| {}) {
             Ok(about) => client.about = about,
-            Err(error) => {
-                let gone = error.downcast_ref::<std::io::Error>().is_some_and(|e| {
-                    matches!(
-                        e.kind(),
-                        ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe
-                    )
-                });
-                return if gone { Ok(None) } else { Err(error.context(path.display().to_string())) };
-            }
+            Err(error) if error.downcast_ref::<io::Error>().is_some_and(is_gone) => return Ok(None),
+            Err(error) => return Err(who(error)),
         }
-        client.stream.get_ref().set_read_timeout(None).context("the socket cannot be set up")?;
         Ok(Some(client))
     }
 
@@ -110,25 +184,44 @@ impl Client {
             || self.about.drives.iter().any(|drive| same_file(drive, &path) || inside(drive))
     }
 
-    /// Asks, and waits for the answer.
+    /// Asks, and waits for the answer: for as long as it takes, if what is asked for takes its time.
     pub fn ask<T: DeserializeOwned>(
         &mut self,
         request: &Request,
         note: impl Fn(&str),
         progress: impl Fn(Rebuild),
     ) -> Result<T> {
+        let patience = match request {
+            Request::About | Request::Status => Some(PATIENCE),
+            Request::Zones { .. } | Request::Examine { .. } => Some(PATIENCE_WITH_DRIVES),
+            Request::Fail { .. } | Request::Replace { .. } | Request::Rebuild | Request::Stop => None,
+        };
+        self.ask_until(request, patience.map(|patience| Instant::now() + patience), note, progress)
+    }
+
+    fn ask_until<T: DeserializeOwned>(
+        &mut self,
+        request: &Request,
+        deadline: Option<Instant>,
+        note: impl Fn(&str),
+        progress: impl Fn(Rebuild),
+    ) -> Result<T> {
+        let started = Instant::now();
+        self.stream.get_mut().deadline = deadline;
         let mut line = serde_json::to_vec(&Line { protocol: PROTOCOL, content: request })?;
         line.push(b'\n');
-        self.stream.get_ref().write_all(&line).context("the daemon does not listen")?;
+        (&self.stream.get_ref().socket).write_all(&line).context("the daemon does not listen")?;
         loop {
-            let mut line = String::new();
-            let read = (&mut self.stream).take(MAX_ANSWER).read_line(&mut line);
+            let mut line = Vec::new();
+            let read = (&mut self.stream).take(MAX_ANSWER).read_until(b'\n', &mut line);
             match read {
                 Ok(0) => {
-                    let gone = std::io::Error::from(ErrorKind::UnexpectedEof);
+                    let gone = io::Error::from(ErrorKind::UnexpectedEof);
                     return Err(gone).context("the daemon ended before it answered");
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => bail!("the daemon does not answer"),
+                Err(error) if error.kind() == ErrorKind::TimedOut => {
+                    bail!(no_answer(deadline.map_or(PATIENCE, |deadline| deadline - started)))
+                }
                 read => read.context("the daemon ended before it answered")?,
             };
             match read_line(&line)? {
@@ -143,19 +236,24 @@ impl Client {
     }
 }
 
+fn is_gone(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)
+}
+
 /// Reads an answer; one of another version is told apart from nonsense.
-fn read_line(line: &str) -> Result<Answer> {
+fn read_line(line: &[u8]) -> Result<Answer> {
     #[derive(serde::Deserialize)]
     struct Version {
         protocol: u32,
     }
-    let version: Version = serde_json::from_str(line).context("the daemon does not speak our language")?;
+    let nonsense = "the daemon does not speak our language";
+    let version: Version = serde_json::from_slice(line).context(nonsense)?;
+    let advice = if version.protocol > PROTOCOL { "use a newer zoneraid" } else { "restart the daemon" };
     ensure!(
         version.protocol == PROTOCOL,
-        "the daemon speaks version {} of the protocol and this zoneraid version {PROTOCOL}; restart the \
-         daemon",
+        "the daemon speaks version {} of the protocol and this zoneraid version {PROTOCOL}: {advice}",
         version.protocol
     );
-    let line: Line<Answer> = serde_json::from_str(line).context("the daemon does not speak our language")?;
+    let line: Line<Answer> = serde_json::from_slice(line).context(nonsense)?;
     Ok(line.content)
 }

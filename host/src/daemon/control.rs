@@ -178,10 +178,8 @@ fn request(line: &[u8]) -> Result<Request> {
     }
     let version: Version = serde_json::from_slice(line).context("this is no request")?;
     if version.protocol != PROTOCOL {
-        bail!(
-            "this daemon speaks version {PROTOCOL} of the protocol and not {}; restart it",
-            version.protocol
-        );
+        let advice = if version.protocol > PROTOCOL { "restart it" } else { "use a newer zoneraid" };
+        bail!("this daemon speaks version {PROTOCOL} of the protocol and not {}: {advice}", version.protocol);
     }
     let line: Line<Request> = serde_json::from_slice(line).context("this is no request")?;
     Ok(line.content)

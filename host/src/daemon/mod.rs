@@ -16,7 +16,7 @@ pub use control::Connection;
 pub use protocol::{About, Answer, Request, Stopped};
 
 use crate::{
-    cli::output::uuid,
+    cli::output::{in_one_line, uuid},
     members::{Found, OpenDrive, Session},
     reactor::Reactor,
     repair::{self, MemberName, Members},
@@ -61,7 +61,7 @@ pub fn tails_path(directory: &Path, array: &[u8; 16]) -> PathBuf {
 
 /// Says something to whoever reads the daemon's standard error: the journal, usually.
 fn log(line: &str) {
-    eprintln!("zoneraid: {line}");
+    eprintln!("zoneraid: {}", in_one_line(line));
 }
 
 /// Tells the service manager, if there is one.
@@ -272,7 +272,7 @@ impl Daemon {
         if status.rebuild.is_some() && array.members.iter().all(|m| m.state != MemberState::Out) {
             status.action = None;
         }
-        status
+        status.identify(&self.drives.borrow())
     }
 
     /// Which array this is, and where.

@@ -2,6 +2,7 @@
 
 use super::{Answer, Connection, Daemon, log};
 use crate::{
+    cli::output::quoted,
     repair::{self, MemberName},
     report::{Rebuild, Rebuilt},
     size::show,
@@ -123,7 +124,7 @@ impl Daemon {
     pub async fn go_on(self: &Rc<Self>, connection: &Connection) -> Result<Rebuilt> {
         let status = self.array.status();
         if let Some(role) = status.members.iter().position(|member| member.state == MemberState::Out) {
-            let name = &status.name;
+            let name = quoted(&status.name);
             bail!("member {role} is out; give the array a drive with: zoneraid replace {name} {role} NEW");
         }
         *self.rebuilder.last.borrow_mut() = None;

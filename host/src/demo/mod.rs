@@ -12,10 +12,11 @@ mod source;
 mod stream;
 
 use crate::{
-    cli::output::{self, FAILED, HEALTHY, Output},
+    cli::output::{self, FAILED, HEALTHY, Output, Shade, quoted, shaded},
+    members::full,
     size::show,
 };
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use engine::{
     array::{Array, Behaviour, CreateOptions, Progress},
     buf::BLOCK,
@@ -39,6 +40,9 @@ const CHUNK_BLOCKS: u64 = (64 << 10) / BLOCK as u64;
 const ZONES: u64 = 4;
 /// Zones that the array keeps for itself, and some to spare.
 const MORE_ZONES: u64 = 6;
+
+/// A stream of this length is always cut while it is written.
+const ENOUGH_BYTES: u64 = 1 << 20;
 
 /// What the demo found. `lost_bytes` is what it is about.
 #[derive(Serialize, Default)]
@@ -74,6 +78,13 @@ struct Report {
     seconds: f64,
 }
 
+impl Report {
+    /// Whether the power went while something was on its way and something had been promised.
+    fn was_cut(&self) -> bool {
+        self.commands_in_flight > 0 && self.acknowledged_at_cut_bytes > 0
+    }
+}
+
 /// Tells the story about `path`, or about the project's own sources.
 pub fn run(output: Output, path: Option<PathBuf>, seed: Option<u64>) -> Result<u8> {
     let started = Instant::now();
@@ -81,14 +92,28 @@ pub fn run(output: Output, path: Option<PathBuf>, seed: Option<u64>) -> Result<u
         Some(seed) => seed,
         None => u64::from_le_bytes(output::new_uuid()?[8..].try_into()?) >> 16,
     };
-    let source = pack(output, path)?;
-    let dir = tempfile::tempdir().context("there is no room for temporary files")?;
-    let mut story = Story::new(output, source, dir.path(), seed, Behaviour::default())?;
-    story.tell()?;
+    let again =
+        path.as_deref().map(|path| format!(" {}", quoted(&path.to_string_lossy()))).unwrap_or_default();
+    let told = pack(output, path).and_then(|source| {
+        let mut story = Story::new(output, source, seed, Behaviour::default())?;
+        story.tell()?;
+        Ok(story)
+    });
+    let story = told.map_err(|error| match full([std::env::temp_dir()]) {
+        Some(full) => error.context(full),
+        None => error,
+    })?;
     let mut report = story.report;
     report.seconds = started.elapsed().as_secs_f64();
+    if !report.was_cut() {
+        output.note(&format!(
+            "the input is too small: nothing was on its way when the power went, or nothing was promised yet; \
+             {} or more would show something",
+            show(ENOUGH_BYTES)
+        ));
+    }
     let good = report.lost_bytes == 0 && report.entries_different == 0;
-    output.print(&report, report_text)?;
+    output.print(&report, |report| report_text(report, &again))?;
     Ok(if good { HEALTHY } else { FAILED })
 }
 
@@ -137,8 +162,8 @@ fn plan(bytes: u64) -> Model {
 }
 
 impl Story {
-    fn new(output: Output, source: Source, dir: &Path, seed: u64, behaviour: Behaviour) -> Result<Story> {
-        let rig = Rig::new(dir, plan(source.bytes), MEMBERS, seed)?;
+    fn new(output: Output, source: Source, seed: u64, behaviour: Behaviour) -> Result<Story> {
+        let rig = Rig::new(plan(source.bytes), MEMBERS, seed)?;
         let report = Report { seed, entries: source.entries, input_bytes: source.bytes, ..Report::default() };
         let total = source.bytes.next_multiple_of(BLOCK as u64);
         Ok(Story { output, source, rig, runtime: Runtime::new(), behaviour, total, report })
@@ -293,11 +318,15 @@ impl Story {
         let bad = checker.finish()? + (self.total - end);
         self.report.lost_bytes += bad;
         self.report.verified_bytes = self.source.bytes.saturating_sub(bad);
-        let compared = match compared {
+        let mut compared = match compared {
             // A stream with lost bytes need not be a tar stream any more.
             Err(_) if bad > 0 => source::Comparison::default(),
             compared => compared?,
         };
+        if bad == 0 {
+            // Every byte came back as it was sent, so that the files are what has changed.
+            compared.changed.append(&mut compared.different);
+        }
         for path in &compared.different {
             self.output.note(&format!("{} came back different", path.display()));
         }
@@ -311,7 +340,8 @@ impl Story {
     }
 }
 
-fn report_text(report: &Report) -> String {
+/// `again` is what has to follow the seed for the same story.
+fn report_text(report: &Report, again: &str) -> String {
     let amplification = report.flash_write_amplification.map_or("-".into(), |factor| format!("{factor:.3}"));
     let rows = [
         ("acknowledged before the cut", show(report.acknowledged_at_cut_bytes)),
@@ -328,12 +358,14 @@ fn report_text(report: &Report) -> String {
     for (what, figure) in rows {
         text += &format!("  {what:<40} {figure:>12}\n");
     }
-    let verdict = if report.lost_bytes == 0 && report.entries_different == 0 {
-        "Nothing was lost."
+    let verdict = if report.lost_bytes > 0 || report.entries_different > 0 {
+        shaded("DATA WAS LOST; please report this with the seed.", Shade::Bad)
+    } else if report.was_cut() {
+        shaded("Nothing was lost.", Shade::Good)
     } else {
-        "DATA WAS LOST; please report this with the seed."
+        "Nothing was lost, but the input is too small to show anything.".into()
     };
-    text + &format!("\n  {verdict} The same again: zoneraid demo --seed {} [PATH]\n", report.seed)
+    text + &format!("\n  {verdict} The same again: zoneraid demo --seed {}{again}\n", report.seed)
 }
 
 #[cfg(test)]
@@ -346,10 +378,9 @@ mod tests {
         let tree = tempfile::tempdir().unwrap();
         std::fs::write(tree.path().join("file"), vec![0xa5; 3 << 20]).unwrap();
         let well = |seed| {
-            let dir = tempfile::tempdir().unwrap();
             let source = Source::pack(tree.path(), |_| false).unwrap();
             let behaviour = Behaviour { canary, ..Behaviour::default() };
-            let mut story = Story::new(Output { json: true }, source, dir.path(), seed, behaviour).unwrap();
+            let mut story = Story::new(Output { json: true }, source, seed, behaviour).unwrap();
             story.tell().is_ok() && story.report.lost_bytes == 0 && story.report.entries_different == 0
         };
         seeds.map(well).collect()

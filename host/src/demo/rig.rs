@@ -14,11 +14,11 @@ use engine::{
 };
 use sim::{
     rng::Rng,
-    ssd::{Cut, EmulatedDrive, Model},
+    ssd::{Cut, EmulatedDrive, ImageMedia, Model},
 };
 use std::{
     cell::{Cell, RefCell},
-    path::{Path, PathBuf},
+    os::unix::fs::PermissionsExt,
     rc::Rc,
 };
 
@@ -117,21 +117,19 @@ impl ZonedDevice for QueuedDrive {
     }
 }
 
-/// The drives of the demo, in image files, and the seed that decides what happens to them.
+/// The drives of the demo, and the seed that decides what happens to them.
 pub struct Rig {
-    dir: PathBuf,
     model: Model,
-    made: u32,
     rng: RefCell<Rng>,
     /// By role; a lost drive leaves its place empty.
     drives: RefCell<Vec<Option<Rc<QueuedDrive>>>>,
 }
 
 impl Rig {
-    /// `count` blank drives in `dir`.
-    pub fn new(dir: &Path, model: Model, count: usize, seed: u64) -> Result<Rig> {
+    /// `count` blank drives.
+    pub fn new(model: Model, count: usize, seed: u64) -> Result<Rig> {
         let rng = RefCell::new(Rng::new(seed));
-        let mut rig = Rig { dir: dir.to_path_buf(), model, made: 0, rng, drives: RefCell::default() };
+        let rig = Rig { model, rng, drives: RefCell::default() };
         for _ in 0..count {
             let drive = rig.make()?;
             rig.drives.borrow_mut().push(Some(drive));
@@ -139,11 +137,16 @@ impl Rig {
         Ok(rig)
     }
 
-    fn make(&mut self) -> Result<Rc<QueuedDrive>> {
-        let path = self.dir.join(format!("drive{}.img", self.made));
-        self.made += 1;
-        let drive = EmulatedDrive::create_image(&path, &self.model, crate::cli::output::new_uuid()?)?;
-        Ok(Rc::new(QueuedDrive::new(drive)))
+    /// A blank drive in a file without a name, which nobody else can open and which is gone with this process,
+    /// however that ends.
+    fn make(&self) -> Result<Rc<QueuedDrive>> {
+        let problem = "there is no room for temporary files";
+        let private = std::fs::Permissions::from_mode(0o700);
+        let dir = tempfile::Builder::new().permissions(private).tempdir().context(problem)?;
+        let path = dir.path().join("drive.img");
+        let image = ImageMedia::create(&path, &self.model, crate::cli::output::new_uuid()?)?;
+        dir.close().context("a temporary directory cannot be removed")?;
+        Ok(Rc::new(QueuedDrive::new(EmulatedDrive::from_image(image))))
     }
 
     /// Draws from the seed: a number below `n`.
@@ -181,7 +184,7 @@ impl Rig {
     }
 
     /// Puts a blank drive in the place of a lost one.
-    pub fn replace(&mut self, role: usize) -> Result<Drive> {
+    pub fn replace(&self, role: usize) -> Result<Drive> {
         let device = self.make()?;
         let mut drives = self.drives.borrow_mut();
         *drives.get_mut(role).context("there is no such drive")? = Some(device.clone());

@@ -6,7 +6,7 @@
 use anyhow::{Context, Result, ensure};
 use std::{
     fs::{self, File, Metadata},
-    io::{Read, Seek, SeekFrom, Write},
+    io::{ErrorKind, Read, Seek, SeekFrom, Write},
     os::unix::fs::{FileExt, MetadataExt},
     path::{Path, PathBuf},
 };
@@ -156,16 +156,24 @@ impl Source {
                 comparison.changed.push(path);
                 continue;
             };
+            let mut unreadable = false;
             let same = match entry.header().entry_type() {
                 tar::EntryType::Directory => meta.is_dir(),
                 tar::EntryType::Symlink => {
                     let target = entry.link_name()?.map(|target| target.into_owned());
                     fs::read_link(&full).ok() == target
                 }
-                _ => meta.is_file() && same_content(&mut entry, &full)?,
+                _ if meta.is_file() => match same_content(&mut entry, &full)? {
+                    Some(same) => same,
+                    None => {
+                        unreadable = true;
+                        false
+                    }
+                },
+                _ => false,
             };
-            let touched =
-                meta.mtime() != mtime || entry.size() != meta.len() && !meta.is_dir() && !meta.is_symlink();
+            let resized = entry.size() != meta.len() && !meta.is_dir() && !meta.is_symlink();
+            let touched = unreadable || meta.mtime() != mtime || resized;
             match same {
                 true => comparison.same += 1,
                 false if touched => comparison.changed.push(path),
@@ -183,16 +191,21 @@ fn header(meta: &Metadata, size: u64) -> tar::Header {
     header
 }
 
-fn same_content(stored: &mut impl Read, path: &Path) -> Result<bool> {
-    let Ok(mut file) = File::open(path) else { return Ok(false) };
+/// Whether the file at `path` has the content that was `stored`; `None` if it is another one by now, or cannot be
+/// read any more.
+fn same_content(stored: &mut impl Read, path: &Path) -> Result<Option<bool>> {
+    let Ok(mut file) = File::open(path) else { return Ok(None) };
     let (mut a, mut b) = (vec![0; 1 << 16], vec![0; 1 << 16]);
     loop {
         let count = stored.read(&mut a).context("what came back cannot be unpacked")?;
         if count == 0 {
-            return Ok(file.read(&mut b[..1])? == 0);
+            // Longer than it was, or than it says, as files are that the kernel makes up.
+            return Ok(file.read(&mut b[..1]).is_ok_and(|more| more == 0).then_some(true));
         }
-        if file.read_exact(&mut b[..count]).is_err() || a[..count] != b[..count] {
-            return Ok(false);
+        match file.read_exact(&mut b[..count]) {
+            Err(error) if error.kind() != ErrorKind::UnexpectedEof => return Ok(None),
+            read if read.is_err() || a[..count] != b[..count] => return Ok(Some(false)),
+            _ => {}
         }
     }
 }

@@ -11,7 +11,12 @@ use engine::{
     zone::{Lba, ZoneIndex, ZoneState},
 };
 use indicatif::ProgressBar;
-use std::{collections::VecDeque, io::Read, ops::Range};
+use std::{
+    collections::VecDeque,
+    io::Read,
+    ops::Range,
+    time::{Duration, Instant},
+};
 
 /// Writes on the way at the same time.
 const QUEUE_DEPTH: usize = 16;
@@ -21,6 +26,35 @@ const MOST_BLOCKS: u64 = (512 << 10) / BLOCK as u64;
 const LEAST_WRITES: u64 = 128;
 /// Bytes in one read.
 const READ_BYTES: u64 = 1 << 20;
+/// How long a part of the story takes at least where a person watches.
+const MOMENT: Duration = Duration::from_secs(2);
+
+/// A bar that does not fill up faster than somebody can watch it.
+pub struct Pace {
+    bar: ProgressBar,
+    started: Instant,
+    total: u64,
+}
+
+impl Pace {
+    pub fn new(bar: ProgressBar, total: u64) -> Pace {
+        bar.set_length(total);
+        Pace { bar, started: Instant::now(), total }
+    }
+
+    fn set_position(&self, bytes: u64) {
+        self.bar.set_position(bytes);
+        if !self.bar.is_hidden() {
+            let due = self.started + MOMENT.mul_f64(bytes as f64 / self.total.max(1) as f64);
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        }
+    }
+
+    /// Takes the bar off the screen.
+    pub fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+}
 
 /// An array, what makes it run, and what is on it.
 #[derive(Clone, Copy)]
@@ -66,7 +100,7 @@ impl Volume<'_> {
 /// Writes the stream. Positions are bytes from its start; `acknowledged` ≤ `submitted`.
 pub struct Writer<'a> {
     volume: Volume<'a>,
-    bar: ProgressBar,
+    pace: Pace,
     queue: VecDeque<(u64, Completion)>,
     total: u64,
     pub submitted: u64,
@@ -76,8 +110,8 @@ pub struct Writer<'a> {
 impl<'a> Writer<'a> {
     /// Goes on at byte `from`, to byte `total` at most: the padded end of the stream.
     pub fn new(volume: Volume<'a>, bar: ProgressBar, from: u64, total: u64) -> Writer<'a> {
-        bar.set_length(total);
-        Writer { volume, bar, queue: VecDeque::new(), total, submitted: from, acknowledged: from }
+        let pace = Pace::new(bar, total);
+        Writer { volume, pace, queue: VecDeque::new(), total, submitted: from, acknowledged: from }
     }
 
     /// Writes until `until` bytes are acknowledged and then some commands more, and leaves the
@@ -89,6 +123,10 @@ impl<'a> Writer<'a> {
         }
         for _ in 0..self.volume.rig.draw(64) {
             self.fill_queue()?;
+            if self.submitted >= self.total {
+                // What is on its way now has to be there for the cut.
+                break;
+            }
             self.volume.runtime.run();
             self.volume.rig.step();
             self.volume.runtime.run();
@@ -116,7 +154,7 @@ impl<'a> Writer<'a> {
             self.fill_queue()?;
             self.acknowledge()?;
         }
-        self.bar.finish_and_clear();
+        self.pace.finish();
         Ok(())
     }
 
@@ -141,7 +179,7 @@ impl<'a> Writer<'a> {
         let done = self.volume.wait(completion)?;
         done.result.with_context(|| format!("the write that ends at byte {end} failed"))?;
         self.acknowledged = end;
-        self.bar.set_position(end);
+        self.pace.set_position(end);
         Ok(())
     }
 }
@@ -149,7 +187,7 @@ impl<'a> Writer<'a> {
 /// Reads the stream back, up to `end`, and counts the bytes that are not as they were sent.
 pub struct Checker<'a> {
     volume: Volume<'a>,
-    bar: ProgressBar,
+    pace: Pace,
     end: u64,
     /// How far the array has been read.
     checked: u64,
@@ -162,8 +200,8 @@ pub struct Checker<'a> {
 
 impl<'a> Checker<'a> {
     pub fn new(volume: Volume<'a>, bar: ProgressBar, end: u64) -> Checker<'a> {
-        bar.set_length(end);
-        Checker { volume, bar, end, checked: 0, waiting: Vec::new(), passed: 0, lost: 0 }
+        let pace = Pace::new(bar, end);
+        Checker { volume, pace, end, checked: 0, waiting: Vec::new(), passed: 0, lost: 0 }
     }
 
     /// Checks whatever nobody has read yet.
@@ -171,7 +209,7 @@ impl<'a> Checker<'a> {
         while self.checked < self.end {
             self.next_piece()?;
         }
-        self.bar.finish_and_clear();
+        self.pace.finish();
         Ok(self.lost)
     }
 
@@ -192,7 +230,7 @@ impl<'a> Checker<'a> {
         self.lost += (differing * BLOCK) as u64;
         self.passed = 0;
         self.checked += len;
-        self.bar.set_position(self.checked);
+        self.pace.set_position(self.checked);
         Ok(())
     }
 

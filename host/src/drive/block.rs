@@ -93,15 +93,17 @@ enum Kind {
 }
 
 impl BlockDrive {
-    /// Claims the block device at `path`, which sysfs calls `name`.
+    /// Claims the block device at `path`, which sysfs calls `name`. To `write` or not: udev looks at a disk again
+    /// whenever somebody closes it who could have written.
     pub fn open(
         reactor: &Reactor,
         path: &Path,
         name: &str,
         claim: Claiming,
+        write: bool,
     ) -> Result<BlockDrive, OpenError> {
         let failed = |problem: String| OpenError::failed(path, problem);
-        let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(path);
+        let file = OpenOptions::new().read(true).write(write).custom_flags(libc::O_DIRECT).open(path);
         let file = file.map_err(|error| super::cannot_open(path, &error))?;
         let claim = claim(path, &file, name)?;
         let (geometry, passed_over) = geometry(&file, name).map_err(failed)?;
@@ -202,13 +204,17 @@ impl Device {
         self.start(operation);
     }
 
-    fn start(&self, operation: Operation) {
+    fn start(&self, mut operation: Operation) {
         let fd = Fd(self.file.as_raw_fd());
         let (address, length) = (operation.data.as_ptr(), operation.data.len() as u32);
         let skipped = self.passed_over as u64 * self.geometry.zone_size_blocks;
         let offset = (skipped + operation.lba.0) * BLOCK as u64;
         let entry: Entry = match operation.kind {
-            Kind::Read => opcode::Read::new(fd, address.cast_mut(), length).offset(offset).build(),
+            Kind::Read => {
+                // Whoever holds a buffer that others hold too is refused before; the kernel refuses null.
+                let target = operation.data.as_mut().map_or(std::ptr::null_mut(), <[u8]>::as_mut_ptr);
+                opcode::Read::new(fd, target, length).offset(offset).build()
+            }
             Kind::Write { fua } => {
                 let flags = if fua { libc::RWF_DSYNC } else { 0 };
                 opcode::Write::new(fd, address, length).offset(offset).rw_flags(flags).build()

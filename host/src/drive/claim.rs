@@ -6,7 +6,7 @@
 //! mounts nor exports it.
 
 use super::OpenError;
-use crate::users;
+use crate::{cli::output::quoted, users};
 use rustix::{
     fs::{FlockOperation, flock},
     io::Errno,
@@ -22,6 +22,9 @@ use std::{
 pub const PATIENCE_WITH_THE_LIVING: Duration = Duration::from_millis(700);
 /// A drive may take this long for the last commands of a process that was killed.
 pub const PATIENCE_WITH_THE_DEAD: Duration = Duration::from_secs(60);
+
+/// Most characters of a command line that are shown.
+const COMMAND_CHARS: usize = 100;
 
 /// Exclusive use of the block device of a drive, if it has one.
 pub struct Claim {
@@ -58,25 +61,30 @@ impl Claim {
 fn lock(path: &Path, file: &File) -> Result<(), OpenError> {
     match flock(file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(()),
-        Err(Errno::WOULDBLOCK) => Err(match locker(file) {
-            Some((process, Some(program))) => {
-                let problem = format!("is in use by {program} (process {process}); stop that first");
-                OpenError::in_use(path, problem, PATIENCE_WITH_THE_LIVING)
-            }
-            Some((process, None)) => {
-                let problem = format!("still works on the last commands of process {process}, which is gone");
-                OpenError::in_use(path, problem, PATIENCE_WITH_THE_DEAD)
-            }
-            None => {
-                let problem = "is in use by another process; stop that first".to_string();
-                OpenError::in_use(path, problem, PATIENCE_WITH_THE_LIVING)
-            }
-        }),
+        Err(Errno::WOULDBLOCK) => Err(taken(path, file)),
         Err(error) => Err(OpenError::failed(path, format!("cannot be locked: {error}"))),
     }
 }
 
-/// The process that has a lock on `file`, and its program if it is still alive.
+/// Says who has locked the file of the drive at `path`, and what for.
+pub fn taken(path: &Path, file: &File) -> OpenError {
+    match locker(file) {
+        Some((process, Some(command))) => {
+            let problem = format!("is in use by `{command}` (process {process}); stop that first");
+            OpenError::in_use(path, problem, PATIENCE_WITH_THE_LIVING)
+        }
+        Some((process, None)) => {
+            let problem = format!("still works on the last commands of process {process}, which is gone");
+            OpenError::in_use(path, problem, PATIENCE_WITH_THE_DEAD)
+        }
+        None => {
+            let problem = "is in use by another process; stop that first".to_string();
+            OpenError::in_use(path, problem, PATIENCE_WITH_THE_LIVING)
+        }
+    }
+}
+
+/// The process that has a lock on `file`, and its command if it is still alive.
 fn locker(file: &File) -> Option<(u32, Option<String>)> {
     let metadata = file.metadata().ok()?;
     let device = metadata.dev();
@@ -85,7 +93,21 @@ fn locker(file: &File) -> Option<(u32, Option<String>)> {
     let locks = std::fs::read_to_string("/proc/locks").ok()?;
     let process = find_locker(&locks, &wanted)?;
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    Some((process, program(&stat)))
+    let program = program(&stat);
+    Some((process, program.map(|program| command(process).unwrap_or(program))))
+}
+
+/// The command line of a process, cut where it gets long.
+fn command(process: u32) -> Option<String> {
+    let bytes = std::fs::read(format!("/proc/{process}/cmdline")).ok()?;
+    let text = String::from_utf8_lossy(&bytes);
+    let mut words = text.split_terminator('\0');
+    let program = Path::new(words.next()?).file_name()?.to_string_lossy().into_owned();
+    let line = words.fold(program, |line, word| line + " " + &quoted(word));
+    Some(match line.char_indices().nth(COMMAND_CHARS) {
+        Some((end, _)) => format!("{} ...", &line[..end]),
+        None => line,
+    })
 }
 
 /// The process with an flock on a file, in the text of /proc/locks.
@@ -115,6 +137,9 @@ mod tests {
         assert!(error.patience().is_some());
         let me = format!("(process {})", std::process::id());
         assert!(error.to_string().contains(&me), "{error}");
+        let own = std::env::args().next().unwrap();
+        let name = Path::new(&own).file_name().unwrap().to_str().unwrap().to_string();
+        assert!(error.to_string().contains(&format!("`{name}")), "{error}");
     }
 
     #[test]

@@ -8,16 +8,17 @@ mod nvme;
 mod shortage;
 mod sysfs;
 
-use crate::reactor::Reactor;
+use crate::{cli::output::uuid, reactor::Reactor};
 use block::BlockDrive;
 use claim::Claim;
 use engine::device::ZonedDevice;
 use image::ImageDrive;
 use nvme::NvmeDrive;
-use sim::ssd::{ImageError, ImageMedia};
+use sim::ssd::{ImageError, ImageMedia, cause};
 use std::{
     fs::{File, OpenOptions},
     io,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     process::Command,
     rc::Rc,
@@ -56,8 +57,16 @@ impl OpenError {
 
 impl From<ImageError> for OpenError {
     fn from(error: ImageError) -> OpenError {
-        let patience = error.in_use().then_some(claim::PATIENCE_WITH_THE_LIVING);
-        OpenError { path: error.path, problem: error.problem, patience }
+        if !error.in_use() {
+            return OpenError { path: error.path, problem: error.problem, patience: None };
+        }
+        match File::open(&error.path) {
+            Ok(file) => claim::taken(Path::new(&error.path), &file),
+            Err(_) => {
+                let patience = Some(claim::PATIENCE_WITH_THE_LIVING);
+                OpenError { path: error.path, problem: error.problem, patience }
+            }
+        }
     }
 }
 
@@ -67,7 +76,7 @@ impl From<ImageError> for OpenError {
 /// # Errors
 /// When there is none, it is in use, or it is of a kind that is not supported.
 pub fn open(reactor: &Reactor, path: &Path) -> Result<Rc<dyn ZonedDevice>, OpenError> {
-    open_with(reactor, path, Claim::of)
+    open_with(reactor, path, Claim::of, true)
 }
 
 /// Opens the drive at `path` to look at it, which keeps nobody away, unless it is an image.
@@ -75,13 +84,18 @@ pub fn open(reactor: &Reactor, path: &Path) -> Result<Rc<dyn ZonedDevice>, OpenE
 /// # Errors
 /// As those of [`open`].
 pub fn peek(reactor: &Reactor, path: &Path) -> Result<Rc<dyn ZonedDevice>, OpenError> {
-    open_with(reactor, path, |_, _, _| Ok(Claim::none()))
+    open_with(reactor, path, |_, _, _| Ok(Claim::none()), false)
 }
 
 /// How a drive is claimed: by its path, its file and the name of its block device.
 type Claiming = fn(&Path, &File, &str) -> Result<Claim, OpenError>;
 
-fn open_with(reactor: &Reactor, path: &Path, claim: Claiming) -> Result<Rc<dyn ZonedDevice>, OpenError> {
+fn open_with(
+    reactor: &Reactor,
+    path: &Path,
+    claim: Claiming,
+    write: bool,
+) -> Result<Rc<dyn ZonedDevice>, OpenError> {
     let failed = |problem: &str| OpenError::failed(path, problem.into());
     match Node::at(path).map_err(|error| cannot_open(path, &error))? {
         Node::File => Ok(Rc::new(ImageDrive::open(reactor, path)?)),
@@ -94,7 +108,7 @@ fn open_with(reactor: &Reactor, path: &Path, claim: Claiming) -> Result<Rc<dyn Z
             Ok(Rc::new(NvmeDrive::open(ring, path, &name, claim)?))
         }
         Node::Block(name) if !sysfs::is_zoned(&name) => Err(failed("has no zones")),
-        Node::Block(name) => Ok(Rc::new(BlockDrive::open(reactor, path, &name, claim)?)),
+        Node::Block(name) => Ok(Rc::new(BlockDrive::open(reactor, path, &name, claim, write)?)),
         Node::Other => Err(failed("is neither a drive nor an image of one")),
     }
 }
@@ -116,26 +130,56 @@ pub fn resolve(path: &Path) -> PathBuf {
 
 /// Whether `path` may be a drive: an image, or an NVMe namespace or block device with zones. Opens
 /// nothing but files.
-pub fn is_drive(path: &Path) -> bool {
-    match Node::at(path) {
-        Ok(Node::File) => ImageMedia::is_image(path),
-        Ok(Node::Namespace(name)) => sysfs::is_zoned(&sysfs::twin(&name)),
+///
+/// # Errors
+/// When nobody can tell.
+pub fn is_drive(path: &Path) -> io::Result<bool> {
+    Ok(match Node::at(path)? {
+        Node::File => ImageMedia::is_image(path)?,
+        Node::Namespace(name) => sysfs::is_zoned(&sysfs::twin(&name)),
         // Namespaces count once, and what arrays of ours look like to the kernel is no drive.
-        Ok(Node::Block(name)) => {
+        Node::Block(name) => {
             sysfs::is_zoned(&name) && sysfs::namespace(&name).is_none() && !name.starts_with("ublkb")
         }
-        _ => false,
-    }
+        Node::Other => false,
+    })
 }
 
-/// The model that the drive at `path` says it is; images say nothing.
-pub fn model(path: &Path) -> Option<String> {
-    let device = match Node::at(path).ok()? {
-        Node::Namespace(name) => sysfs::class("nvme-generic", &name),
-        Node::Block(name) => sysfs::class("block", &name),
-        Node::File | Node::Other => return None,
+/// What tells the drive at `path` from all others, whatever it is called there.
+pub fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    let metadata = path.metadata()?;
+    Ok(if metadata.is_file() { (metadata.dev(), metadata.ino()) } else { (u64::MAX, metadata.rdev()) })
+}
+
+/// Whether a directory holds a drive, as far as anybody can tell.
+pub fn holds_drive(dir: &Path) -> bool {
+    let paths = std::fs::read_dir(dir).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
+    paths.into_iter().any(|path| is_drive(&path).unwrap_or(false))
+}
+
+/// What is written on a drive, as far as it says so.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plate {
+    pub model: Option<String>,
+    pub serial: Option<String>,
+}
+
+/// What the drive at `path` says it is. The serial of an image is the beginning of its UUID.
+pub fn plate(path: &Path) -> Plate {
+    let device = match Node::at(path) {
+        Ok(Node::Namespace(name)) => sysfs::class("nvme-generic", &name).join("device"),
+        Ok(Node::Block(name)) => sysfs::class("block", &name).join("device"),
+        Ok(Node::File) => {
+            let image = ImageMedia::examine(path).ok();
+            return image.map_or(Plate::default(), |(model, id)| Plate {
+                model: Some(model.name),
+                serial: Some(uuid(&id)[..8].to_string()),
+            });
+        }
+        _ => return Plate::default(),
     };
-    sysfs::attribute(&device.join("device/model"))
+    let serial = sysfs::attribute(&device.join("serial")).or_else(|| sysfs::unit_serial(&device));
+    Plate { model: sysfs::attribute(&device.join("model")), serial }
 }
 
 /// The file system, or what else has left a signature, on the drive at `path`, as far as `blkid`
@@ -170,7 +214,7 @@ fn open_file(path: &Path) -> Result<File, OpenError> {
 }
 
 fn cannot_open(path: &Path, error: &io::Error) -> OpenError {
-    OpenError::failed(path, format!("cannot be opened: {error}"))
+    OpenError::failed(path, format!("cannot be opened: {}", cause(error)))
 }
 
 #[cfg(test)]
@@ -194,6 +238,9 @@ mod tests {
         assert_eq!(refusal("/dev/null"), "/dev/null: is neither a drive nor an image of one");
         assert!(refusal("/dev/no such drive").starts_with("/dev/no such drive: cannot be opened: No such"));
         assert_eq!(resolve(Path::new("/dev/null")), Path::new("/dev/null"));
-        assert!(!is_drive(Path::new("/dev/null")) && !is_drive(Path::new("/proc/self/exe")));
+        assert!(
+            !is_drive(Path::new("/dev/null")).unwrap() && !is_drive(Path::new("/proc/self/exe")).unwrap()
+        );
+        assert!(is_drive(Path::new("/dev/no such drive")).is_err());
     }
 }

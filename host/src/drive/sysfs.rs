@@ -62,6 +62,14 @@ pub fn attribute(path: &Path) -> Option<String> {
     Some(fs::read_to_string(path).ok()?.lines().next()?.trim().to_string())
 }
 
+/// The serial of the SCSI device in the directory `device`: page 80h of its product data, four bytes before
+/// the text.
+pub fn unit_serial(device: &Path) -> Option<String> {
+    let page = fs::read(device.join("vpd_pg80")).ok()?;
+    let serial = String::from_utf8_lossy(page.get(4..)?).trim_matches(['\0', ' ']).to_string();
+    (!serial.is_empty()).then_some(serial)
+}
+
 /// Whether a block device is host-managed, as the kernel calls zones that have to be written in
 /// order.
 pub fn is_zoned(block: &str) -> bool {

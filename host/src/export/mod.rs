@@ -6,6 +6,7 @@
 //! conventional zones, with zones of one size that is a power of two, and with appends: the block
 //! device of an array is never anything else.
 
+use crate::cli::output::quoted;
 use anyhow::{Context, Result, bail, ensure};
 use std::{
     fmt, fs, io,
@@ -33,12 +34,13 @@ pub enum Step {
 /// As a shell would do it.
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = |path: &Path| quoted(&path.to_string_lossy());
         match self {
-            Step::MakeDirectory(path) => write!(f, "mkdir {}", path.display()),
-            Step::Write(path, value) => write!(f, "echo {value} > {}", path.display()),
-            Step::Link { at, to } => write!(f, "ln -s {} {}", to.display(), at.display()),
-            Step::RemoveLink(path) => write!(f, "rm {}", path.display()),
-            Step::RemoveDirectory(path) => write!(f, "rmdir {}", path.display()),
+            Step::MakeDirectory(path) => write!(f, "mkdir {}", word(path)),
+            Step::Write(path, value) => write!(f, "echo {} > {}", quoted(value), word(path)),
+            Step::Link { at, to } => write!(f, "ln -s {} {}", word(to), word(at)),
+            Step::RemoveLink(path) => write!(f, "rm {}", word(path)),
+            Step::RemoveDirectory(path) => write!(f, "rmdir {}", word(path)),
         }
     }
 }
@@ -68,12 +70,26 @@ pub fn nqn(uuid: &str) -> String {
     format!("nqn.2014-08.org.nvmexpress:uuid:{uuid}")
 }
 
-/// What to export, and where.
+/// Longest name of a host or subsystem, in bytes.
+const NQN_BYTES: usize = 223;
+
+/// Checks the name of a host, which becomes a directory's.
+pub fn parse_nqn(text: &str) -> Result<String, String> {
+    let plain = |c: char| c.is_ascii_graphic() && c != '/';
+    if !text.starts_with("nqn.") || !text.chars().all(plain) || text.len() > NQN_BYTES {
+        return Err(format!("the name of an NVMe host begins with 'nqn.' and has at most {NQN_BYTES} bytes"));
+    }
+    Ok(text.to_string())
+}
+
+/// What to export, where, and to whom.
 pub struct Export<'a> {
     pub uuid: &'a str,
     pub device: &'a Path,
     pub address: IpAddr,
     pub port: u16,
+    /// Names of the hosts that may connect; any may if there are none.
+    pub hosts: &'a [String],
 }
 
 impl Export<'_> {
@@ -86,7 +102,17 @@ impl Export<'_> {
         let namespace = subsystem.join("namespaces/1");
         let write = |path: PathBuf, value: &str| Step::Write(path, value.to_string());
         steps.push(Step::MakeDirectory(subsystem.clone()));
-        steps.push(write(subsystem.join("attr_allow_any_host"), "1"));
+        steps.push(write(
+            subsystem.join("attr_allow_any_host"),
+            if self.hosts.is_empty() { "1" } else { "0" },
+        ));
+        for host in self.hosts {
+            let known = root.join("hosts").join(host);
+            if !known.exists() {
+                steps.push(Step::MakeDirectory(known.clone()));
+            }
+            steps.push(Step::Link { at: subsystem.join("allowed_hosts").join(host), to: known });
+        }
         steps.push(write(subsystem.join("attr_model"), "zoneraid"));
         let serial: String = self.uuid.chars().filter(|c| *c != '-').take(20).collect();
         steps.push(write(subsystem.join("attr_serial"), &serial));
@@ -144,16 +170,24 @@ pub fn removal(root: &Path, uuid: &str) -> Result<Vec<Step>> {
     if namespace.exists() {
         steps.push(Step::RemoveDirectory(namespace));
     }
+    // The hosts themselves stay known: they may have keys, and rights elsewhere.
+    let mut allowed = entries(&subsystem.join("allowed_hosts"));
+    allowed.sort();
+    steps.extend(allowed.into_iter().map(Step::RemoveLink));
     steps.push(Step::RemoveDirectory(subsystem));
     Ok(steps)
 }
 
 /// The ports, in the order of their numbers.
 fn ports(root: &Path) -> Vec<PathBuf> {
-    let Ok(entries) = fs::read_dir(root.join("ports")) else { return Vec::new() };
-    let mut ports: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    let mut ports = entries(&root.join("ports"));
     ports.sort_by_key(|path| number(path));
     ports
+}
+
+fn entries(directory: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
+    entries.filter_map(|entry| Some(entry.ok()?.path())).collect()
 }
 
 fn number(port: &Path) -> u16 {
@@ -175,7 +209,8 @@ mod tests {
     const UUID: &str = "01234567-89ab-4def-8123-456789abcdef";
 
     fn export(port: u16) -> Export<'static> {
-        Export { uuid: UUID, device: Path::new("/dev/ublkb0"), address: IpAddr::from([192, 0, 2, 1]), port }
+        let address = IpAddr::from([192, 0, 2, 1]);
+        Export { uuid: UUID, device: Path::new("/dev/ublkb0"), address, port, hosts: &[] }
     }
 
     /// A directory with what configfs makes by itself.
@@ -183,13 +218,14 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir_all(root.path().join("ports")).unwrap();
         fs::create_dir_all(root.path().join("subsystems")).unwrap();
+        fs::create_dir_all(root.path().join("hosts")).unwrap();
         root
     }
 
     fn carry_out_there(steps: &[Step]) {
         for step in steps {
             if let Step::MakeDirectory(path) = step {
-                for made in ["namespaces", "subsystems"] {
+                for made in ["namespaces", "subsystems", "allowed_hosts"] {
                     fs::create_dir_all(path.join(made)).unwrap();
                 }
             } else {
@@ -227,5 +263,32 @@ mod tests {
         let removed = removal(root.path(), UUID).unwrap();
         assert!(!removed.contains(&port), "another array uses it: {removed:?}");
         assert!(removal(root.path(), "none").is_err());
+    }
+
+    #[test]
+    fn only_the_hosts_that_are_named_may_connect_and_none_by_accident() {
+        let root = root();
+        let hosts = ["one", "two"].map(|name| format!("nqn.2014-08.org.example:{name}"));
+        let attribute = |steps: &[Step], value: &str| {
+            let path = root.path().join("subsystems").join(nqn(UUID)).join("attr_allow_any_host");
+            steps.contains(&Step::Write(path, value.into()))
+        };
+        assert!(attribute(&export(4420).steps(root.path()).unwrap(), "1"));
+        let steps = Export { hosts: &hosts, ..export(4420) }.steps(root.path()).unwrap();
+        assert!(attribute(&steps, "0") && !attribute(&steps, "1"));
+        // Nobody may connect before the list is complete.
+        let shown = steps.iter().position(|step| matches!(step, Step::Link { at, .. } if at.ends_with(format!("ports/1/subsystems/{}", nqn(UUID)))));
+        let allowed = |host: &String| {
+            steps.iter().position(|step| matches!(step, Step::Link { at, .. } if at.ends_with(host)))
+        };
+        assert!(hosts.iter().all(|host| allowed(host).is_some() && allowed(host) < shown));
+        carry_out_there(&steps);
+        let removed = removal(root.path(), UUID).unwrap();
+        assert_eq!(removed.iter().filter(|step| matches!(step, Step::RemoveLink(_))).count(), 3);
+
+        for wrong in ["", "host", "nqn.", "nqn.a/../b", "nqn.a b", "nqn.\n"] {
+            assert_eq!(parse_nqn(wrong).is_ok(), wrong == "nqn.", "{wrong:?}");
+        }
+        assert!(parse_nqn(&format!("nqn.{}", "x".repeat(220))).is_err());
     }
 }

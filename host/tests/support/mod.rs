@@ -22,7 +22,7 @@ pub struct Ran {
 }
 
 impl Ran {
-    fn new(output: Output) -> Ran {
+    pub fn new(output: Output) -> Ran {
         let code = output.status.code().unwrap_or_else(|| panic!("ended by {}", output.status));
         Ran { code, stdout: output.stdout, stderr: String::from_utf8(output.stderr).unwrap() }
     }

@@ -34,6 +34,17 @@ pub struct ImageError {
     pub problem: String,
 }
 
+/// Why something cannot be done with a file, with what may help.
+pub fn cause(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => "permission denied; its owner may, or root".into(),
+        io::ErrorKind::ReadOnlyFilesystem => "the file system is read-only".into(),
+        io::ErrorKind::StorageFull => "the file system is full".into(),
+        io::ErrorKind::QuotaExceeded => "the quota is used up".into(),
+        _ => error.to_string(),
+    }
+}
+
 const IN_USE: &str = "is in use by another process; stop that first";
 
 impl ImageError {
@@ -73,14 +84,14 @@ impl ImageMedia {
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(path).map_err(|e| {
             failed(match e.kind() {
                 io::ErrorKind::AlreadyExists => "exists already; remove it or take another name".into(),
-                _ => format!("cannot be made: {e}"),
+                _ => format!("cannot be made: {}", cause(&e)),
             })
         })?;
         lock(&file).map_err(failed)?;
         // The header comes last: without it this is not an image.
         file.set_len(layout.end)
             .and_then(|()| file.write_all_at(&layout::encode_header(model, &uuid), 0))
-            .map_err(|e| failed(format!("cannot be written: {e}")))?;
+            .map_err(|e| failed(format!("cannot be written: {}", cause(&e))))?;
         ImageMedia::load(file, model.clone(), uuid, layout).map_err(failed)
     }
 
@@ -91,7 +102,7 @@ impl ImageMedia {
     pub fn open(path: &Path) -> Result<ImageMedia, ImageError> {
         let failed = |problem: String| ImageError { path: path.display().to_string(), problem };
         let file = OpenOptions::new().read(true).write(true).open(path);
-        let file = file.map_err(|e| failed(format!("cannot be opened: {e}")))?;
+        let file = file.map_err(|e| failed(format!("cannot be opened: {}", cause(&e))))?;
         lock(&file).map_err(failed)?;
         let (model, uuid) = read_header(&file).map_err(failed)?;
         let layout = Layout::new(&model.geometry);
@@ -110,15 +121,20 @@ impl ImageMedia {
     /// When there is none, its header is damaged, or it is of another version.
     pub fn examine(path: &Path) -> Result<(Model, [u8; 16]), ImageError> {
         let failed = |problem: String| ImageError { path: path.display().to_string(), problem };
-        let file = File::open(path).map_err(|e| failed(format!("cannot be opened: {e}")))?;
+        let file = File::open(path).map_err(|e| failed(format!("cannot be opened: {}", cause(&e))))?;
         read_header(&file).map_err(failed)
     }
 
     /// Whether there is an image at `path`, of whatever version and state.
-    pub fn is_image(path: &Path) -> bool {
+    ///
+    /// # Errors
+    /// When nobody can tell.
+    pub fn is_image(path: &Path) -> io::Result<bool> {
         let mut magic = [0; 8];
-        let read = File::open(path).and_then(|file| file.read_exact_at(&mut magic, 0));
-        read.is_ok() && layout::is_magic(&magic)
+        match File::open(path)?.read_exact_at(&mut magic, 0) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
+            read => read.map(|()| layout::is_magic(&magic)),
+        }
     }
 
     /// What kind of drive it is.
@@ -151,7 +167,7 @@ impl ImageMedia {
         let finished = media
             .redo_last_write()
             .and_then(|()| resetting.into_iter().try_for_each(|zone| media.finish_reset(zone)));
-        finished.map_err(|e| format!("cannot be repaired: {e}"))?;
+        finished.map_err(|e| format!("cannot be repaired: {}", cause(&e)))?;
         Ok(media)
     }
 

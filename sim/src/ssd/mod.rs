@@ -23,7 +23,7 @@ mod traffic;
 pub use ailments::{Ailment, AilmentFile, Ailments, LOOK_EVERY};
 pub use drive::{EmulatedDrive, NullDrive};
 pub use fault::{Fault, FaultPlan, Kind};
-pub use image::{ImageError, ImageMedia};
+pub use image::{ImageError, ImageMedia, cause};
 pub use media::{Media, MemoryMedia, NoMedia};
 pub use model::Model;
 pub use power::Cut;

@@ -115,3 +115,13 @@ fn images_of_drives_that_cannot_be_are_refused() {
         assert!(refused.problem.contains("header of the image is damaged"), "{number}: {}", refused.problem);
     }
 }
+
+#[test]
+fn causes_say_what_may_help() {
+    let cause = |errno| super::cause(&std::io::Error::from_raw_os_error(errno));
+    for (errno, words) in
+        [(13, "permission denied"), (30, "read-only"), (28, "full"), (122, "quota"), (2, "No such")]
+    {
+        assert!(cause(errno).contains(words), "{errno}: {}", cause(errno));
+    }
+}

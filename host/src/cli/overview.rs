@@ -1,0 +1,363 @@
+//! `status` without an array, and `list`: everything there is, on one page.
+//!
+//! Whoever asks for everything shall see it although one array or drive is in trouble: a daemon that does not
+//! answer, a drive that takes too long or cannot be opened costs a moment and a line, and the rest is shown.
+
+use super::{
+    array::percent,
+    daemon::ask,
+    output::{DEGRADED, HEALTHY, Output, UNUSABLE, table, uuid},
+};
+use crate::{
+    daemon::{self, Client, Request},
+    drive::{self, Plate},
+    label::{Content, Label},
+    members::{OpenDrive, PATIENCE_TO_LOOK, Scan},
+    reactor::Reactor,
+    repair::same_file,
+    report::{Rebuild, State, Status, StatusMember, Zones},
+    size::show,
+};
+use anyhow::Result;
+use serde::Serialize;
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+};
+
+/// An array, wherever it was found.
+struct Seen {
+    status: Status,
+    /// Zones that are not empty, as far as anybody can tell.
+    used_zones: Option<u32>,
+}
+
+/// The arrays that run, and those on the drives that nobody else holds.
+fn arrays(output: Output, reactor: &Reactor, scans: &[Scan], running: Vec<Client>) -> Vec<Seen> {
+    let mut known = BTreeSet::new();
+    let mut arrays = Vec::new();
+    for mut client in running {
+        known.insert(client.about.uuid.clone());
+        match seen_by_daemon(output, &mut client) {
+            Ok(seen) => arrays.push(seen),
+            Err(error) => {
+                let about = &client.about;
+                output.note(&format!("'{}' ({}), process {}: {error:#}", about.name, about.uuid, about.pid));
+            }
+        }
+    }
+    for scan in scans {
+        let labels: Vec<&Label> = scan.arrays();
+        for label in labels.into_iter().filter(|label| !known.contains(&uuid(&label.uuid))) {
+            arrays.push(seen_on_drives(reactor, scan, label));
+        }
+    }
+    arrays
+}
+
+fn seen_by_daemon(output: Output, client: &mut Client) -> Result<Seen> {
+    let status: Status = ask(output, client, &Request::Status)?;
+    let zones: Result<Zones> = ask(output, client, &Request::Zones { zone: None });
+    let used = |zones: Zones| zones.zones.iter().filter(|zone| zone.condition != "empty").count() as u32;
+    Ok(Seen { status, used_zones: zones.ok().map(used) })
+}
+
+fn seen_on_drives(reactor: &Reactor, scan: &Scan, label: &Label) -> Seen {
+    let found = scan.array(reactor, label);
+    let (status, used_zones) = match found.glance() {
+        Ok(array) => {
+            let used = array.zones.iter().filter(|zone| zone.state != engine::zone::ZoneState::Empty).count();
+            (Status::of(&label.name, &array.status, &array.geometry), Some(used as u32))
+        }
+        Err(error) => (Status::unusable(&found, error.to_string()), None),
+    };
+    Seen { status: status.identify(&found.drives), used_zones }
+}
+
+#[derive(Serialize)]
+struct Overview {
+    arrays: Vec<ArrayLine>,
+    /// Drives that could not be looked at.
+    unseen: Vec<Unseen>,
+}
+
+#[derive(Serialize)]
+struct ArrayLine {
+    name: String,
+    uuid: String,
+    state: State,
+    status: String,
+    action: Option<String>,
+    /// Nothing while the array is unusable, as the numbers of zones.
+    size_bytes: Option<u64>,
+    zones: Option<u32>,
+    used_zones: Option<u32>,
+    members: u32,
+    members_active: u32,
+    rebuild: Option<Rebuild>,
+    /// Nothing if nobody runs the array.
+    pid: Option<u32>,
+    block_device: Option<String>,
+}
+
+#[derive(Clone, Serialize)]
+struct Unseen {
+    drive: String,
+    error: String,
+}
+
+impl ArrayLine {
+    fn new(seen: Seen) -> ArrayLine {
+        let Seen { status, used_zones } = seen;
+        ArrayLine {
+            size_bytes: status.size_bytes(),
+            members: status.members.len() as u32,
+            members_active: status.active() as u32,
+            name: status.name,
+            uuid: status.uuid,
+            state: status.state,
+            status: status.status,
+            action: status.action,
+            zones: status.zones,
+            used_zones,
+            rebuild: status.rebuild,
+            pid: status.pid,
+            block_device: status.block_device,
+        }
+    }
+
+    fn cells(&self) -> Vec<String> {
+        let or_dash = |text: Option<String>| text.unwrap_or("-".into());
+        let zones = self.used_zones.zip(self.zones).map(|(used, zones)| format!("{used} of {zones}"));
+        let doing = match (&self.rebuild, self.pid) {
+            (Some(rebuild), _) => format!("rebuild, {}", percent(rebuild)),
+            (None, Some(pid)) => format!("runs (process {pid})"),
+            (None, None) => "does not run".into(),
+        };
+        vec![
+            self.name.clone(),
+            self.state.shaded(),
+            or_dash(self.size_bytes.map(show)),
+            or_dash(zones),
+            format!("{} of {}", self.members_active, self.members),
+            doing,
+            or_dash(self.block_device.clone()),
+            self.uuid.clone(),
+        ]
+    }
+}
+
+/// Says how all arrays are, a line each.
+pub fn status(output: Output) -> Result<u8> {
+    let reactor = Reactor::default();
+    let running = daemon::running()?;
+    let scans = Scan::everywhere(&reactor, PATIENCE_TO_LOOK)?;
+    let unseen = unseen(&scans, &running);
+    let seen = arrays(output, &reactor, &scans, running);
+    let overview = Overview { arrays: seen.into_iter().map(ArrayLine::new).collect(), unseen };
+    output.print(&overview, |overview| {
+        let heads = ["ARRAY", "STATE", "SIZE", "USED ZONES", "MEMBERS", "ACTIVITY", "DEVICE", "UUID"];
+        let mut rows = vec![heads.map(String::from).to_vec()];
+        rows.extend(overview.arrays.iter().map(ArrayLine::cells));
+        let mut text = if rows.len() == 1 { "no arrays here\n".to_string() } else { table(&rows) };
+        for drive in &overview.unseen {
+            text += &format!("not looked at: {} {}\n", drive.drive, drive.error);
+        }
+        text
+    })?;
+    Ok(match overview.arrays.iter().map(|array| array.state).max() {
+        None | Some(State::Healthy) => HEALTHY,
+        Some(State::Degraded) => DEGRADED,
+        Some(State::Unusable) => UNUSABLE,
+    })
+}
+
+/// The drives that nobody could look at; those that daemons hold are seen by these.
+fn unseen(scans: &[Scan], running: &[Client]) -> Vec<Unseen> {
+    let held =
+        |path: &Path| running.iter().any(|c| c.about.drives.iter().any(|drive| same_file(drive, path)));
+    let mut unseen = Vec::new();
+    for scan in scans {
+        let silent = scan.drives.iter().filter_map(|drive| match &drive.content {
+            Content::Other(what) => Some((drive.path.clone(), what.clone())),
+            Content::Blank | Content::Member(_) => None,
+        });
+        let locked = scan.locked.iter().filter(|(path, _)| !held(path));
+        let all = locked.chain(&scan.damaged).cloned().chain(silent);
+        unseen.extend(all.map(|(path, error)| Unseen { drive: shown(&path), error }));
+    }
+    unseen
+}
+
+/// A path in the current directory without the dot before it.
+fn shown(path: &Path) -> String {
+    path.strip_prefix("./").unwrap_or(path).display().to_string()
+}
+
+#[derive(Serialize)]
+struct Listed {
+    arrays: Vec<ListedArray>,
+    blank: Vec<Blank>,
+    /// Drives that could not be looked at, or hold something else.
+    unseen: Vec<Unseen>,
+}
+
+#[derive(Serialize)]
+struct ListedArray {
+    name: String,
+    uuid: String,
+    state: State,
+    size_bytes: Option<u64>,
+    members: u32,
+    /// Roles with a drive.
+    members_found: u32,
+    members_active: u32,
+    policy: String,
+    /// Zones of a drive that are used as one.
+    aggregate: u32,
+    /// What the array runs as, if it does.
+    block_device: Option<String>,
+    drives: Vec<ListedMember>,
+}
+
+#[derive(Serialize)]
+struct ListedMember {
+    drive: String,
+    role: u32,
+    state: String,
+    size_bytes: Option<u64>,
+    model: Option<String>,
+    serial: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Blank {
+    drive: String,
+    size_bytes: u64,
+    model: Option<String>,
+    serial: Option<String>,
+}
+
+pub fn list(output: Output, dir: Option<&Path>) -> Result<u8> {
+    let reactor = Reactor::default();
+    let running = daemon::running()?;
+    let scans = match dir {
+        Some(dir) => vec![Scan::of(&reactor, dir, PATIENCE_TO_LOOK)?],
+        None => Scan::everywhere(&reactor, PATIENCE_TO_LOOK)?,
+    };
+    let unseen = unseen(&scans, &running);
+    // In a directory, arrays that run on drives elsewhere are none of its business.
+    let locked: Vec<&PathBuf> = scans.iter().flat_map(|scan| &scan.locked).map(|(path, _)| path).collect();
+    let here = |client: &Client| {
+        dir.is_none()
+            || client.about.drives.iter().any(|drive| locked.iter().any(|path| same_file(drive, path)))
+    };
+    let seen = arrays(output, &reactor, &scans, running.into_iter().filter(here).collect());
+    let stale = |uuid: &str| {
+        let of_array = scans
+            .iter()
+            .flat_map(|scan| &scan.drives)
+            .filter(|drive| drive.label().is_some_and(|label| self::uuid(&label.uuid) == uuid));
+        of_array.collect::<Vec<_>>()
+    };
+    let blank = scans.iter().flat_map(|scan| &scan.drives).filter(|drive| drive.content == Content::Blank);
+    let listed = Listed {
+        arrays: seen
+            .into_iter()
+            .map(|seen| ListedArray::new(&seen.status, &stale(&seen.status.uuid)))
+            .collect(),
+        blank: blank.map(Blank::new).collect(),
+        unseen,
+    };
+    output.print(&listed, listed_text)?;
+    Ok(HEALTHY)
+}
+
+impl Blank {
+    fn new(drive: &OpenDrive) -> Blank {
+        let Plate { model, serial } = drive::plate(&drive.path);
+        Blank { drive: shown(&drive.path), size_bytes: drive.size_bytes(), model, serial }
+    }
+}
+
+impl ListedArray {
+    /// `labelled` are drives that say they are of the array, of which some may be done without.
+    fn new(status: &Status, labelled: &[&OpenDrive]) -> ListedArray {
+        let there: Vec<&StatusMember> = status.members.iter().filter(|m| !m.drive.is_empty()).collect();
+        let mut drives: Vec<ListedMember> = there.iter().map(|member| ListedMember::of(member)).collect();
+        for drive in labelled {
+            let used = there.iter().any(|member| same_file(Path::new(&member.drive), &drive.path));
+            if let Some(label) = drive.label().filter(|_| !used) {
+                let Blank { drive, size_bytes, model, serial } = Blank::new(drive);
+                let (role, state, size_bytes) = (label.role, "stale".into(), Some(size_bytes));
+                drives.push(ListedMember { drive, role, state, size_bytes, model, serial });
+            }
+        }
+        ListedArray {
+            name: status.name.clone(),
+            uuid: status.uuid.clone(),
+            state: status.state,
+            size_bytes: status.size_bytes(),
+            members: status.members.len() as u32,
+            members_found: there.len() as u32,
+            members_active: status.active() as u32,
+            policy: status.policy.clone(),
+            aggregate: status.aggregate,
+            block_device: status.block_device.clone(),
+            drives,
+        }
+    }
+}
+
+impl ListedMember {
+    fn of(member: &StatusMember) -> ListedMember {
+        ListedMember {
+            drive: shown(Path::new(&member.drive)),
+            role: member.role,
+            state: member.state.clone(),
+            size_bytes: member.size_bytes,
+            model: member.model.clone(),
+            serial: member.serial.clone(),
+        }
+    }
+}
+
+fn listed_text(listed: &Listed) -> String {
+    let heads =
+        ["DRIVE", "SIZE", "MODEL", "SERIAL", "ROLE", "STATE", "ARRAY", "MEMBERS", "ARRAY STATE", "UUID"];
+    let mut rows = vec![heads.map(String::from).to_vec()];
+    let or_dash = |text: &Option<String>| text.clone().unwrap_or("-".into());
+    for array in &listed.arrays {
+        let active = format!("{} of {}", array.members_active, array.members);
+        for drive in &array.drives {
+            rows.push(vec![
+                drive.drive.clone(),
+                or_dash(&drive.size_bytes.map(show)),
+                or_dash(&drive.model),
+                or_dash(&drive.serial),
+                drive.role.to_string(),
+                super::array::shaded_state(&drive.state),
+                array.name.clone(),
+                active.clone(),
+                array.state.shaded(),
+                array.uuid.clone(),
+            ]);
+        }
+    }
+    for blank in &listed.blank {
+        let (model, serial) = (or_dash(&blank.model), or_dash(&blank.serial));
+        rows.push(vec![
+            blank.drive.clone(),
+            show(blank.size_bytes),
+            model,
+            serial,
+            "-".into(),
+            "blank".into(),
+        ]);
+    }
+    let mut text = if rows.len() == 1 { String::new() } else { table(&rows) };
+    for drive in &listed.unseen {
+        text += &format!("{}: {}\n", drive.drive, drive.error);
+    }
+    if text.is_empty() { "no drives here\n".to_string() } else { text }
+}

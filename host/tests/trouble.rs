@@ -1,0 +1,359 @@
+//! Trouble: each cause is told by its name, and the trouble of one array or drive is no other's.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod support;
+
+use host::{
+    daemon::Daemon,
+    members::{ArrayName, Found},
+};
+use std::{
+    ffi::OsStr,
+    fs,
+    io::{BufRead, BufReader, Write},
+    os::unix::{
+        ffi::OsStrExt,
+        fs::PermissionsExt,
+        net::{UnixListener, UnixStream},
+        process::CommandExt,
+    },
+    process::Command,
+    sync::mpsc,
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+use support::{Place, Ran, drive, fingerprint};
+
+/// Runs the daemon of the array in `drives` on a thread of its own.
+fn run(place: &Place) -> JoinHandle<()> {
+    let (drives, directory) = (place.path("drives"), place.path("run"));
+    let (ready, wait) = mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        let daemon =
+            Daemon::start(Found::by_name(&ArrayName::from(drives)).unwrap(), &directory, None).unwrap();
+        ready.send(()).unwrap();
+        daemon.run().unwrap();
+    });
+    wait.recv().unwrap();
+    thread
+}
+
+/// Listens where a daemon might, and has `answer` do with each connection what it likes.
+fn pretend(place: &Place, name: &str, answer: fn(UnixStream)) {
+    let listener = UnixListener::bind(place.path("run").join(name)).unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            std::thread::spawn(move || {
+                // What is asked is read first, so that nobody finds the connection closed.
+                let _ = BufReader::new(&stream).read_line(&mut String::new());
+                answer(stream);
+            });
+        }
+    });
+}
+
+fn send(mut stream: UnixStream, text: &str) {
+    // Whoever has gone does not want it.
+    let _ = stream.write_all(text.as_bytes());
+}
+
+#[test]
+fn daemons_that_do_not_answer_keep_nobody_from_the_others() {
+    let place = Place::with_array(6);
+    let daemon = run(&place);
+    let id = "11111111-2222-4333-8444-555555555555";
+    pretend(&place, &format!("{id}.sock"), |_| std::thread::sleep(Duration::from_secs(60)));
+    pretend(&place, "garbled.sock", |stream| send(stream, "\x1b[2J{}}{\n"));
+    pretend(&place, "endless.sock", |mut stream| while stream.write_all(&[b'x'; 4096]).is_ok() {});
+    pretend(&place, "slow.sock", |mut stream| {
+        while stream.write_all(b"{").is_ok() {
+            std::thread::sleep(Duration::from_millis(300));
+        }
+    });
+    pretend(&place, "later.sock", |stream| send(stream, "{\"protocol\":99,\"error\":\"no\"}\n"));
+    pretend(&place, "older.sock", |stream| send(stream, "{\"protocol\":0,\"error\":\"no\"}\n"));
+    // Nobody takes connections there, and there is no room for more of them.
+    let full = UnixListener::bind(place.path("run/full.sock")).unwrap();
+    rustix::net::listen(&full, 0).unwrap();
+    let _waiting = UnixStream::connect(place.path("run/full.sock")).unwrap();
+    let lines = [
+        (id, "does not answer within 2 seconds"),
+        ("garbled.sock", "does not speak our language"),
+        ("endless.sock", ""),
+        ("slow.sock", "does not answer within 2 seconds"),
+        ("later.sock", "use a newer zoneraid"),
+        ("older.sock", "restart the daemon"),
+        ("full.sock", "does not answer within 2 seconds"),
+    ];
+    let commands: [&[&str]; 6] = [
+        &["status", "tank"],
+        &["status", "drives"],
+        &["status"],
+        &["list", "drives"],
+        &["examine", "drives/drive1.img"],
+        &["zone", "report", "tank"],
+    ];
+    for args in commands {
+        let started = Instant::now();
+        let ran = place.run(args).ok();
+        assert!(started.elapsed() < Duration::from_secs(8), "{args:?}: {:?}", started.elapsed());
+        assert!(
+            ran.text().contains("drive1.img") || ran.text().contains("tank") || args[0] == "zone",
+            "{args:?}"
+        );
+        for (socket, why) in lines {
+            let said: Vec<&str> = ran.stderr.lines().filter(|line| line.contains(socket)).collect();
+            assert!(said.len() == 1 && said[0].contains(why), "{args:?}, {socket}: {:?}", ran.stderr);
+        }
+        assert!(!ran.stderr.contains('\x1b'));
+    }
+    // It is not said that there is no such array, or looked for one.
+    place.run(&["status", id]).fails_with(&["runs, but cannot be asked", "does not answer within 2 seconds"]);
+    place.run(&["stop", "tank"]).ok();
+    daemon.join().unwrap();
+}
+
+#[test]
+fn a_drive_that_does_not_answer_keeps_nobody_from_the_others() {
+    let place = Place::with_array(10);
+    let drives: Vec<String> = (5..9).map(|n| drive("drives", n)).collect();
+    let mut create = vec!["create", "pond"];
+    create.extend(drives.iter().map(String::as_str));
+    place.run(&create).ok();
+    place.run(&["emulate", "fault", &drives[1], "slow", "1000000"]).ok();
+    let list = place.command(&["list", "drives", "--json"]);
+    let mut all = place.command(&["status", "--json"]);
+    all.current_dir(place.path("drives"));
+    for mut command in [list, all] {
+        let started = Instant::now();
+        let found = Ran::new(command.output().unwrap());
+        assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
+        let found = found.json();
+        let states =
+            [0, 1].map(|n| (found["arrays"][n]["name"].clone(), found["arrays"][n]["state"].clone()));
+        assert!(states.contains(&("tank".into(), "healthy".into())), "{found}");
+        assert!(states.contains(&("pond".into(), "degraded".into())), "{found}");
+        let unseen = found["unseen"].as_array().unwrap();
+        assert!(unseen[0]["drive"].as_str().unwrap().ends_with("drive6.img"), "{found}");
+        assert!(unseen[0]["error"].as_str().unwrap().contains("does not answer within 2 seconds"), "{found}");
+    }
+}
+
+/// Runs `zoneraid` as somebody who has no rights there.
+fn as_nobody(place: &Place, directory: &str, args: &[&str]) -> Ran {
+    let copy = place.path("zoneraid");
+    if !copy.exists() {
+        fs::copy(env!("CARGO_BIN_EXE_zoneraid"), &copy).unwrap();
+        fs::set_permissions(place.path(""), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let mut command = Command::new(copy);
+    command.args(args).current_dir(place.path(directory)).env_remove("ZONERAID_DIR");
+    command.env("ZONERAID_RUN_DIR", place.path("run"));
+    if rustix::process::geteuid().is_root() {
+        command.uid(65534).gid(65534);
+    }
+    Ran::new(command.output().unwrap())
+}
+
+#[test]
+fn who_may_not_look_is_told_so_and_not_that_there_is_nothing() {
+    let place = Place::with_array(6);
+    for number in 0..6 {
+        let image = place.path(&drive("drives", number));
+        fs::set_permissions(image, fs::Permissions::from_mode(0o000)).unwrap();
+    }
+    let denied = "permission denied; its owner may, or root";
+    as_nobody(&place, "", &["status", "drives"]).fails_with(&["drive0.img", denied]);
+    as_nobody(&place, "", &["status", &drive("drives", 0)]).fails_with(&["drive0.img", denied]);
+    as_nobody(&place, "drives", &["status", "tank"]).fails_with(&[
+        "no array called 'tank'",
+        "drive0.img",
+        denied,
+    ]);
+    as_nobody(&place, "", &["examine", &drive("drives", 1)]).fails_with(&["drive1.img", denied]);
+    let listed = as_nobody(&place, "", &["list", "drives", "--json"]).ok().json();
+    assert_eq!(listed["unseen"].as_array().unwrap().len(), 6, "{listed}");
+    assert!(listed["unseen"].to_string().contains(denied), "{listed}");
+    assert!(as_nobody(&place, "", &["list", "drives"]).ok().text().contains(denied));
+    let all = as_nobody(&place, "drives", &["status"]).ok().text();
+    assert!(all.contains("no arrays here") && all.contains(denied), "{all}");
+}
+
+#[test]
+fn who_may_not_ask_a_daemon_is_told_so() {
+    let place = Place::with_array(5);
+    let daemon = run(&place);
+    let socket = fs::read_dir(place.path("run")).unwrap().map(|entry| entry.unwrap().path()).next().unwrap();
+    fs::set_permissions(&socket, fs::Permissions::from_mode(0o000)).unwrap();
+    let id = socket.file_stem().unwrap().to_str().unwrap().to_string();
+    let refused = as_nobody(&place, "", &["status", &id]);
+    refused.fails_with(&["runs, but cannot be asked", "permission denied"]);
+    let all = as_nobody(&place, "run", &["status"]);
+    assert!(all.stderr.contains(&id) && all.stderr.contains("permission denied"), "{}", all.stderr);
+    fs::set_permissions(&socket, fs::Permissions::from_mode(0o600)).unwrap();
+    place.run(&["stop", "tank"]).ok();
+    daemon.join().unwrap();
+}
+
+#[test]
+fn arguments_that_are_no_text_are_refused_like_others() {
+    let place = Place::with_array(5);
+    for before in [&["status", "--bogus"][..], &["create"], &["zone", "read", "drives", "x"], &["status"]] {
+        let mut command = place.command(before);
+        let ran = Ran::new(command.arg(OsStr::from_bytes(b"dri\xff\x1bves")).output().unwrap());
+        assert_eq!(ran.code, 4, "{before:?}: {}", ran.stderr);
+        assert!(ran.stderr.starts_with("zoneraid: ") && !ran.stderr.contains('\x1b'), "{:?}", ran.stderr);
+    }
+}
+
+#[test]
+fn a_drive_with_two_names_is_one_drive() {
+    let place = Place::with_array(6);
+    fs::hard_link(place.path(&drive("drives", 1)), place.path("drives/again.img")).unwrap();
+    std::os::unix::fs::symlink("drive2.img", place.path("drives/link.img")).unwrap();
+    assert_eq!(place.run(&["status", "drives"]).code, 0);
+    let listed = place.json(&["list", "drives"]);
+    let numbers = [&listed["arrays"][0]["drives"], &listed["blank"], &listed["unseen"]];
+    assert_eq!(numbers.map(|list| list.as_array().unwrap().len()), [5, 1, 0], "{listed}");
+    let args = ["create", "--yes", "new", &drive("drives", 1), "drives/again.img", &drive("drives", 0)];
+    place.run(&args).fails_with(&["again.img is named twice"]);
+}
+
+#[test]
+fn a_drive_that_was_taken_out_is_not_active_in_an_array_that_cannot_be_used() {
+    let place = Place::with_array(6);
+    place.run(&["fail", "drives", "2"]).ok();
+    place.remove(&drive("drives", 0));
+    let status = place.run(&["status", "drives", "--json"]);
+    assert_eq!(status.code, 2);
+    let states: Vec<_> = (0..5).map(|n| status.json()["members"][n]["state"].clone()).collect();
+    assert_eq!(states, ["out", "active", "out", "active", "active"]);
+    let all = place.command(&["status"]).current_dir(place.path("drives")).output().unwrap();
+    assert_eq!(all.status.code(), Some(2));
+}
+
+#[test]
+fn a_replacement_without_a_drive_is_asked_for_one() {
+    let place = Place::with_array(6);
+    place.run(&["replace", "drives", "2"]).fails_with(&[
+        "NEW",
+        "is missing",
+        "zoneraid replace drives 2 NEW",
+    ]);
+    assert_eq!(place.run(&["status", "drives"]).code, 0);
+}
+
+#[test]
+fn lists_count_members_and_not_drives_that_were_replaced() {
+    let place = Place::with_array(6);
+    place.run(&["replace", "drives", "2", &drive("drives", 5)]).ok();
+    let array = place.json(&["list", "drives"])["arrays"][0].clone();
+    let counts = ["members", "members_found", "members_active"].map(|count| array[count].as_u64().unwrap());
+    assert_eq!((counts, &array["state"]), ([5, 5, 5], &"healthy".into()), "{array}");
+    let old = array["drives"].as_array().unwrap().iter().find(|d| d["drive"] == drive("drives", 2)).unwrap();
+    assert_eq!((&old["state"], &old["role"]), (&"stale".into(), &2.into()));
+    assert!(old["serial"].as_str().unwrap().len() == 8 && old["size_bytes"].as_u64() > Some(0));
+    let text = place.run(&["list", "drives"]).ok().text();
+    assert!(text.contains("5 of 5") && text.contains("stale") && text.contains("zn540"), "{text}");
+}
+
+/// All that decides what becomes of an array.
+fn create(place: &Place, options: &[&str], dirs: &[(&str, usize)]) -> [Ran; 2] {
+    let drives: Vec<String> = dirs.iter().flat_map(|(dir, n)| (0..*n).map(|n| drive(dir, n))).collect();
+    let mut args = [&["create", "tank", "--json"], options].concat();
+    args.extend(drives.iter().map(String::as_str));
+    let dry = place.run(&[&args[..], &["--dry-run"]].concat());
+    [dry, place.run(&args)]
+}
+
+#[test]
+fn a_dry_run_refuses_what_create_refuses_and_promises_what_it_makes() {
+    let emulated = |dir: &str, count: &str, options: &[&str]| {
+        let place = Place::new();
+        place.run(&[&["emulate", "create", dir, "--count", count], options].concat()).ok();
+        place
+    };
+    let small = ["--zones", "16", "--zone-capacity", "8M"];
+    let cases: [(&[&str], &[&str], usize); 12] = [
+        (&small, &[], 5),
+        (&small, &["--zone-size", "1M"], 5),
+        (&small, &["--zone-size", "64M", "--chunk", "128K"], 5),
+        (&small, &["--zone-size", "9223372036854775808"], 5),
+        (&small, &["--zone-size", "8796093022208K"], 5),
+        (&small, &["--zone-size", "64K"], 5),
+        (&small, &["--chunk", "96K"], 5),
+        (&small, &["--chunk", "4K"], 5),
+        (&small, &["--chunk", "1M"], 5),
+        (&small, &[], 2),
+        (&["--model", "smr", "--zones", "16", "--zone-capacity", "8M"], &["--policy", "zrwa"], 4),
+        (&["--zones", "2", "--zone-capacity", "8M"], &[], 4),
+    ];
+    let mut refused = Vec::new();
+    for (emulate, options, count) in cases {
+        let place = emulated("d", "5", emulate);
+        let before = fingerprint(&place.path("d"));
+        let [dry, made] = create(&place, options, &[("d", count)]);
+        assert_eq!(dry.code, made.code, "{options:?}: {} and {}", dry.stderr, made.stderr);
+        if made.code != 0 {
+            refused.push(options.join(" "));
+            assert_eq!(dry.stderr, made.stderr, "{options:?}");
+            assert!(fingerprint(&place.path("d")) == before, "{options:?}: something was written");
+            continue;
+        }
+        let (mut dry, mut made) = (dry.json(), made.json());
+        for json in [&mut dry, &mut made] {
+            json["uuid"] = "".into();
+            json["dry_run"] = true.into();
+        }
+        assert_eq!(dry, made);
+        let status = place.json(&["status", "d"]);
+        assert_eq!(
+            (&status["zones"], &status["zone_capacity_bytes"]),
+            (&made["zones"], &made["zone_capacity_bytes"])
+        );
+        adds_up(&made);
+    }
+    let expected = [
+        "--zone-size 9223372036854775808",
+        "--zone-size 64K",
+        "--chunk 96K",
+        "--chunk 4K",
+        "",
+        "--policy zrwa",
+        "",
+    ];
+    assert_eq!(refused, expected);
+    // Nothing is destroyed without being told to, and a dry run says so.
+    let place = Place::with_array(5);
+    let [dry, made] = create(&place, &[], &[("drives", 5)]);
+    assert_eq!((dry.code, &dry.stderr), (4, &made.stderr));
+}
+
+/// Every byte of the drives is used, or said to be lost.
+fn adds_up(created: &serde_json::Value) {
+    let drives =
+        created["drives"].as_array().unwrap().iter().map(|drive| drive["size_bytes"].as_u64().unwrap());
+    let parts = ["capacity", "parity", "metadata", "lost_to_rounding", "lost_to_shapes"];
+    let parts = parts.map(|part| created[format!("{part}_bytes")].as_u64().unwrap());
+    assert_eq!(parts.iter().sum::<u64>(), drives.sum::<u64>(), "{created}");
+}
+
+#[test]
+fn what_is_lost_to_rounding_and_to_drives_that_are_not_alike_is_said() {
+    let place = Place::new();
+    place.emulate("small", 4);
+    place
+        .run(&["emulate", "create", "large", "--count", "1", "--zones", "32", "--zone-capacity", "16M"])
+        .ok();
+    let [dry, _] = create(&place, &[], &[("small", 4), ("large", 1)]);
+    let dry = dry.ok().json();
+    adds_up(&dry);
+    assert_eq!(dry["lost_to_shapes_bytes"], (32 * 16 - 16 * 8) << 20);
+    let drives: Vec<String> = (0..4).map(|n| drive("small", n)).chain([drive("large", 0)]).collect();
+    let mut args = vec!["create", "new", "--dry-run", "--yes", "--zone-size", "1M"];
+    args.extend(drives.iter().map(String::as_str));
+    let said = place.run(&args).ok();
+    assert!(said.text().contains("384 MiB of no use because the drives are not alike"), "{}", said.text());
+    assert!(said.text().contains("of no use because zones of the array end before"), "{}", said.text());
+    assert!(said.stderr.contains("more of the drives is of no use than the array holds"), "{}", said.stderr);
+}
