@@ -110,6 +110,16 @@ impl Rig {
         released
     }
 
+    /// Never carries out what is held back: its drives are gone, as far as its senders can tell.
+    pub fn drop_held(&self) {
+        self.held.borrow_mut().clear();
+    }
+
+    /// Makes all drives drop what is in a ZRWA when its zone is finished.
+    pub fn drop_at_finish(&self) {
+        self.ssds.borrow().iter().for_each(|ssd| ssd.borrow_mut().drop_at_finish());
+    }
+
     /// Makes all drives fail reads of unwritten blocks.
     pub fn fail_unwritten(&self) {
         self.ssds.borrow().iter().for_each(|ssd| ssd.borrow_mut().fail_unwritten());
