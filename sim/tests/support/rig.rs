@@ -110,6 +110,16 @@ impl Rig {
         released
     }
 
+    /// Another drive, the next one, with all that a drive holds now.
+    pub fn copy(self: &Rc<Rig>, drive: usize) -> Drive {
+        let ssd = self.ssds.borrow()[drive].borrow().copy().unwrap();
+        let (number, geometry) = (self.ssds.borrow().len(), ssd.geometry().clone());
+        let ssd = Rc::new(RefCell::new(ssd));
+        self.ssds.borrow_mut().push(ssd.clone());
+        let device = RigDrive { rig: self.clone(), number, ssd, geometry };
+        Drive { name: format!("drive{number}"), device: Rc::new(device) }
+    }
+
     /// Never carries out what is held back: its drives are gone, as far as its senders can tell.
     pub fn drop_held(&self) {
         self.held.borrow_mut().clear();
