@@ -6,10 +6,14 @@
 mod support;
 
 use engine::{
-    array::{Array, CreateOptions, Drive, MemberState},
+    array::{Array, CreateOptions, Drive, MemberState, Tails},
     buf::{BLOCK, Buf},
     device::{Command, Completion, Geometry, ZonedDevice, Zones},
-    format::record::{Header, Origin, Record, TailRecord},
+    format::{
+        Uuid,
+        oob::Mark,
+        record::{Header, Origin, Record, TailRecord},
+    },
     raid::policy::Policy,
     runtime::Runtime,
     zone::{Lba, ZoneIndex, ZoneState},
@@ -128,6 +132,37 @@ impl Scene {
 
     fn rebuild(&self) {
         run(&self.runtime, self.array.rebuild(&|_| ())).unwrap();
+    }
+
+    /// A rebuild that is on its way; says whether it has come to an end, and to a good one.
+    fn start_rebuild(&self) -> Rc<Cell<Option<bool>>> {
+        let (array, told) = (self.array.clone(), Rc::new(Cell::new(None)));
+        let result = told.clone();
+        self.runtime.spawn(async move { told.set(Some(array.rebuild(&|_| ()).await.is_ok())) });
+        self.runtime.run();
+        result
+    }
+
+    /// Carries out so many commands that change a drive and none after that; says whether any was held back.
+    fn limit(&self, commands: usize) -> Rc<Cell<bool>> {
+        let (left, cut) = (Cell::new(commands), Rc::new(Cell::new(false)));
+        let told = cut.clone();
+        self.rig.rule(move |_, command| match command {
+            Command::Read { .. } | Command::Report { .. } => Act::Pass,
+            _ if left.get() == 0 => {
+                told.set(true);
+                Act::Hold
+            }
+            _ => {
+                left.set(left.get() - 1);
+                Act::Pass
+            }
+        });
+        cut
+    }
+
+    fn refused(&self, command: Command) -> bool {
+        run(&self.runtime, self.array.submit(command)).result.is_err()
     }
 
     fn states(&self) -> Vec<(MemberState, u32)> {
@@ -517,20 +552,16 @@ fn a_zone_that_has_worn_out_while_nobody_looked_is_done_without() {
 #[test]
 fn a_rebuild_leaves_a_zone_alone_that_is_being_finished() {
     for policy in Policy::ALL {
-        let mut scene = Scene::new(policy);
+        let mut scene = Scene::volatile(policy);
         scene.submit(Command::Open { zones: Zones::One(ZoneIndex(1)), zrwa: false });
         scene.replace(2);
-        let blank = 4;
-        scene.rig.rule(move |drive, command| {
-            match drive == blank && matches!(command, Command::Reset { .. }) {
-                true => Act::Hold,
-                false => Act::Pass,
-            }
+        let (blank, first) = (4, Cell::new(true));
+        // The flush before the part counts.
+        scene.rig.rule(move |drive, command| match command {
+            Command::Flush if drive == blank && first.replace(false) => Act::Hold,
+            _ => Act::Pass,
         });
-        let (array, rebuilt) = (scene.array.clone(), Rc::new(Cell::new(None)));
-        let told = rebuilt.clone();
-        scene.runtime.spawn(async move { told.set(Some(array.rebuild(&|_| ()).await.is_ok())) });
-        scene.runtime.run();
+        let rebuilt = scene.start_rebuild();
         assert_eq!(scene.rig.held(), 1);
         let finishing = scene.start(finish(1));
         scene.release();
@@ -694,6 +725,9 @@ fn a_finish_that_is_cut_anywhere_keeps_what_was_promised_whoever_is_missing() {
                 for steps in 0.. {
                     let mut scene = if case < 4 { Scene::volatile(policy) } else { Scene::new(policy) };
                     scene.rig.drop_at_finish();
+                    if case == 4 {
+                        scene.rig.fail_unwritten();
+                    }
                     scene.write(0, 0, tail);
                     let (left, ended) = (Cell::new(steps), Rc::new(Cell::new(true)));
                     let told = ended.clone();
@@ -727,8 +761,9 @@ fn a_finish_that_is_cut_anywhere_keeps_what_was_promised_whoever_is_missing() {
 #[test]
 fn a_zone_that_is_rebuilt_is_found_without_any_other_member() {
     for policy in Policy::ALL {
-        for (tail, member) in
-            [1, 3, 4, 6, 9, 12, 13, 17, 24, 31, 50].into_iter().flat_map(|t| (0..4).map(move |m| (t, m)))
+        for (tail, member) in [1, 3, 4, 6, 8, 9, 12, 13, 16, 17, 20, 24, 31, 50]
+            .into_iter()
+            .flat_map(|t| (0..4).map(move |m| (t, m)))
         {
             for missing in (0..4).filter(|missing| *missing != member) {
                 let mut scene = Scene::volatile(policy);
@@ -744,5 +779,363 @@ fn a_zone_that_is_rebuilt_is_found_without_any_other_member() {
                 scene.check(0, tail + 30);
             }
         }
+    }
+}
+
+/// What was written without FUA has not become safe when the rebuild begins; that is cut at every command, and
+/// what is in the caches of one member is lost.
+#[test]
+fn a_rebuild_that_is_cut_anywhere_leaves_what_was_promised() {
+    for (policy, tail) in Policy::ALL.into_iter().flat_map(|policy| [5, 9, 50].map(|tail| (policy, tail))) {
+        for (member, other) in [(0, 1), (0, 3), (1, 2), (2, 1), (3, 0)] {
+            for steps in 0.. {
+                let mut scene = Scene::volatile(policy);
+                scene.write(0, 0, tail);
+                scene.replace(member);
+                write(&scene.runtime, &scene.array, 0, tail, 5, false);
+                let cut = scene.limit(steps);
+                let rebuilt = scene.start_rebuild().get() == Some(true);
+                // The blank drive has another number than its member.
+                let loses = if steps % 2 == 0 { 4 } else { other };
+                scene.cut(|drive| drive == loses);
+                if !rebuilt {
+                    // Some may know already that it counts, and some not yet.
+                    scene.assemble(None);
+                    assert!(scene.tail(0) >= tail, "{policy:?} {tail} on {member} after {steps}");
+                    scene.check(0, scene.tail(0));
+                    scene.cut(|_| true);
+                }
+                let whole = rebuilt || scene.states() == [ACTIVE; 4];
+                let missing = (0..4).find(|m| ![member, other].contains(m)).filter(|_| whole);
+                scene.assemble(missing);
+                let what = format!("{policy:?} {tail} on {member} without {missing:?} after {steps}");
+                let (state, found) = wp(&scene.runtime, &scene.array, 0);
+                assert!((tail..=tail + 5).contains(&found), "{what}: {state:?} {found}");
+                scene.check(0, found);
+                if !cut.get() {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// A zone is written while the power goes at every command, and the caches of one member are lost.
+#[test]
+fn a_zone_that_is_written_when_the_power_goes_is_found_without_any_member() {
+    for policy in Policy::ALL {
+        for (loses, missing) in [(0, 1), (1, 3), (2, 0), (3, 2)] {
+            for steps in 0.. {
+                let mut scene = Scene::volatile(policy);
+                scene.write(0, 0, 5);
+                let cut = scene.limit(steps);
+                // More than the window, in one go.
+                let plain = scene.start(write_command(&scene.array, 0, 5, 62, false));
+                let mut promised = scene.start_write(0, 67, 8);
+                let promised = if promised.take().is_some() { 75 } else { 5 };
+                drop(plain);
+                scene.cut(|drive| drive == loses);
+                scene.assemble(Some(missing));
+                let what = format!("{policy:?}, {loses} loses its cache, without {missing}, after {steps}");
+                let (state, found) = wp(&scene.runtime, &scene.array, 0);
+                assert!((promised..=75).contains(&found), "{what}: {state:?} {found}");
+                scene.check(0, found);
+                if !cut.get() {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// A process dies in the midst of a write, and the power goes at every command of the next assembly.
+#[test]
+fn an_assembly_that_is_cut_anywhere_leaves_what_was_promised() {
+    for (policy, late) in Policy::ALL.into_iter().flat_map(|policy| (0..4).map(move |late| (policy, late))) {
+        for (loses, missing) in [(0, 1), (1, 3), (2, 0), (3, 2)] {
+            for steps in 0.. {
+                let mut scene = Scene::volatile(policy);
+                scene.write(0, 0, STRIPE + 5);
+                let data = scene.data();
+                scene.rig.rule(move |drive, command| {
+                    match drive == late && writes_to(command, data..u64::MAX) {
+                        true => Act::Hold,
+                        false => Act::Pass,
+                    }
+                });
+                drop(scene.start(write_command(&scene.array, 0, STRIPE + 5, STRIPE, false)));
+                scene.stop();
+                let cut = scene.limit(steps);
+                let (runtime, all) = (scene.runtime.clone(), scene.drives.clone());
+                scene.runtime.spawn(async move { _ = Array::assemble(&runtime, all).await });
+                scene.runtime.run();
+                scene.cut(|drive| drive == loses);
+                scene.assemble(None);
+                let tail = scene.tail(0);
+                let what = format!("{policy:?} {late} {loses} without {missing} after {steps}");
+                assert!((STRIPE + 5..=2 * STRIPE + 5).contains(&tail), "{what}: {tail}");
+                // What comes now is written over what is left, and has to be found again.
+                scene.write(0, tail, STRIPE);
+                scene.cut(|_| true);
+                scene.assemble(Some(missing));
+                assert_eq!(scene.tail(0), tail + STRIPE, "{what}");
+                scene.check(0, tail + STRIPE);
+                if !cut.get() {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_zone_that_lacks_two_parts_is_not_rebuilt_from_the_rest() {
+    for policy in Policy::ALL {
+        let scene = Scene::new(policy);
+        (0..2).for_each(|zone| scene.write(zone, 0, 5 * STRIPE));
+        (1..3).for_each(|member| scene.rig.damage(member, Fault::WriteFault(part(0))));
+        assert!(scene.refused(write_command(&scene.array, 0, 5 * STRIPE, 2 * STRIPE, true)), "{policy:?}");
+        let rebuilt = run(&scene.runtime, scene.array.rebuild(&|_| ())).unwrap();
+        let left_out: Vec<_> = rebuilt.left_out.iter().map(|left| (left.zone, left.member)).collect();
+        assert_eq!(left_out, [(0, 1), (0, 2)], "{policy:?}");
+        scene.check(1, 5 * STRIPE);
+    }
+}
+
+/// Of two records of the same tail that which is newer has to be in the same place on both members.
+#[test]
+fn a_member_that_is_rebuilt_has_the_logged_tail_where_the_others_have_it() {
+    for writes in 1..4 {
+        let mut scene = Scene::new(Policy::Zrwa);
+        (0..writes).for_each(|at| scene.write(0, at, 1));
+        scene.replace(3);
+        scene.rebuild();
+        let place = scene.data() + 4 * CHUNK;
+        let logged = |member: usize, block: u64| {
+            let read = Command::read(Lba(place + block), Buf::zeroed(BLOCK));
+            let data = run(&scene.runtime, scene.drives[member].device.submit(read)).data;
+            match Record::read(&data, Header::read(&data)?.origin) {
+                Ok((Record::Tail(tail), sequence, _)) => Some((sequence, tail.tail_blocks)),
+                _ => None,
+            }
+        };
+        let newest = (0..2).max_by_key(|block| logged(0, *block)).unwrap();
+        let tail = |member| logged(member, newest).map(|(_, tail)| tail);
+        assert_eq!((tail(0), tail(3)), (Some(writes), Some(writes)));
+    }
+}
+
+#[test]
+fn a_zone_is_changed_by_one_command_at_a_time() {
+    for policy in Policy::ALL {
+        for change in [reset(0), finish(0)] {
+            let scene = Scene::new(policy);
+            scene.write(0, 0, 5);
+            scene.rig.rule(|_, command| {
+                match matches!(command, Command::Reset { .. } | Command::Finish { .. }) {
+                    true => Act::Hold,
+                    false => Act::Pass,
+                }
+            });
+            let pending = scene.start(change);
+            for other in [reset(0), finish(0), write_command(&scene.array, 0, 5, 3, false)] {
+                let mut answer = scene.start(other.clone());
+                assert!(answer.take().is_some_and(|done| done.result.is_err()), "{policy:?} {other:?}");
+            }
+            scene.release();
+            assert_eq!(run(&scene.runtime, pending).result, Ok(()));
+        }
+    }
+}
+
+#[test]
+fn an_array_has_a_volatile_cache_if_a_member_has_one_or_its_policy_needs_flushes() {
+    for policy in Policy::ALL {
+        assert_eq!(Scene::new(policy).array.geometry().volatile_cache, policy == Policy::Zrwa);
+        assert!(Scene::volatile(policy).array.geometry().volatile_cache);
+    }
+}
+
+/// Its own part of an empty zone was dead; that is of no matter to the new drive.
+#[test]
+fn a_new_drive_lacks_nothing_of_empty_zones() {
+    for policy in Policy::ALL {
+        let mut scene = Scene::new(policy);
+        scene.damage(1, Fault::Offline(part(1)));
+        scene.cut(|_| false);
+        scene.assemble(None);
+        assert_eq!(scene.states()[1], LACKS_ONE);
+        scene.replace(1);
+        assert_eq!(scene.states(), [ACTIVE; 4], "{policy:?}");
+    }
+}
+
+/// A member fails when the new one has been written to the others, but for its own record of that.
+#[test]
+fn a_new_drive_is_not_reported_before_it_is_known_who_the_others_are() {
+    let mut scene = Scene::new(Policy::Zrwa);
+    run(&scene.runtime, scene.array.fail(3)).unwrap();
+    scene.drives[3] = scene.rig.drive(&scene.shape);
+    let (data, failed) = (scene.data(), Cell::new(false));
+    scene.rig.rule(move |drive, command| match command {
+        command if drive == 0 && is_metadata(command, data) && !failed.replace(true) => Act::Fail,
+        // What is appended, not a checkpoint.
+        Command::Write { lba, .. } if lba.0 % 256 > 0 && tells_members(command) => Act::Hold,
+        _ => Act::Pass,
+    });
+    let (array, drive, attached) = (scene.array.clone(), scene.drives[3].clone(), Rc::new(Cell::new(None)));
+    let told = attached.clone();
+    scene.runtime.spawn(async move { told.set(Some(array.attach(3, drive).await.is_ok())) });
+    scene.runtime.run();
+    assert!(scene.rig.held() > 0 && attached.get().is_none());
+    scene.release();
+    assert_eq!(attached.get(), Some(true));
+}
+
+/// The assembly is cut before it has ended: whoever was absent may lack a reset that was carried out.
+#[test]
+fn whoever_is_absent_from_an_assembly_that_is_cut_off_is_out() {
+    for policy in Policy::ALL {
+        let mut scene = Scene::new(policy);
+        scene.write(0, 0, 50);
+        scene.rig.rule(|_, command| match matches!(command, Command::Reset { .. }) {
+            true => Act::Hold,
+            false => Act::Pass,
+        });
+        drop(scene.start(reset(0)));
+        scene.stop();
+        // Everything but the superblock that ends it.
+        scene.rig.rule(|_, command| match command {
+            Command::Write { lba, .. } if lba.0 % 256 > 0 && tells_members(command) => Act::Hold,
+            _ => Act::Pass,
+        });
+        let (runtime, there) = (scene.runtime.clone(), scene.without(Some(1)));
+        scene.runtime.spawn(async move { _ = Array::assemble(&runtime, there).await });
+        scene.runtime.run();
+        assert!(scene.rig.held() > 0);
+        scene.stop();
+        scene.assemble(None);
+        assert_eq!(scene.array.status().members[1].state, MemberState::Out, "{policy:?}");
+        assert_eq!(wp(&scene.runtime, &scene.array, 0), (ZoneState::Empty, 0));
+    }
+}
+
+/// A member fails in a reset, and the power goes before that is written down.
+#[test]
+fn a_reset_is_crossed_off_when_it_is_known_who_could_not_carry_it_out() {
+    for (policy, seed) in Policy::ALL.into_iter().flat_map(|policy| (0..30).map(move |seed| (policy, seed))) {
+        let mut scene = Scene::new(policy);
+        scene.write(0, 0, 50);
+        scene.stop();
+        scene.runtime = Runtime::seeded(seed);
+        scene.assemble(None);
+        scene.rig.rule(|drive, command| match command {
+            Command::Reset { zones: Zones::One(zone) } if drive == 1 && *zone == part(0) => Act::Fail,
+            command if tells_members(command) => Act::Hold,
+            _ => Act::Pass,
+        });
+        drop(scene.start(reset(0)));
+        scene.cut(|_| false);
+        scene.assemble(None);
+        assert_eq!(wp(&scene.runtime, &scene.array, 0), (ZoneState::Empty, 0), "{policy:?} {seed}");
+        scene.write(0, 0, 30);
+        scene.check(0, 30);
+    }
+}
+
+/// What an assembly resets, for nothing was promised there, may have been reset in part.
+#[test]
+fn a_reset_that_a_recovery_has_decided_on_is_carried_out_by_the_next_one_too() {
+    for (policy, steps) in
+        Policy::ALL.into_iter().flat_map(|policy| (0..5u32).map(move |steps| (policy, steps)))
+    {
+        let mut scene = Scene::new(policy);
+        let data = scene.data();
+        scene.rig.rule(move |drive, command| {
+            match [0, 3].contains(&drive) && writes_to(command, data..u64::MAX) {
+                true => Act::Hold,
+                false => Act::Pass,
+            }
+        });
+        drop(scene.start_write(0, 0, 8));
+        scene.cut(|_| false);
+        let left = Cell::new(steps);
+        scene.rig.rule(move |_, command| match command {
+            Command::Reset { zones: Zones::One(zone) } if *zone == part(0) => {
+                left.set(left.get().saturating_sub(1));
+                if left.get() == 0 { Act::Hold } else { Act::Pass }
+            }
+            _ => Act::Pass,
+        });
+        let (runtime, all) = (scene.runtime.clone(), scene.drives.clone());
+        scene.runtime.spawn(async move { _ = Array::assemble(&runtime, all).await });
+        scene.runtime.run();
+        scene.cut(|_| false);
+        scene.assemble(None);
+        assert_eq!(scene.tail(0), 0, "{policy:?} {steps}: {:?}", scene.array.status().offline);
+        assert_eq!(scene.states(), [ACTIVE; 4], "{policy:?} {steps}");
+        scene.write(0, 0, 30);
+        scene.check(0, 30);
+    }
+}
+
+/// Those of a process whose array has been found again since, and has gone on.
+#[test]
+fn tails_of_an_earlier_process_do_not_count() {
+    for policy in Policy::ALL {
+        let mut scene = Scene::new(policy);
+        scene.write(0, 0, 8);
+        let mut tails = Tails { assembly: scene.array.assembly(), blocks: vec![0; ZONES as usize] };
+        tails.blocks[0] = 8;
+        scene.stop();
+        scene.assemble(None);
+        assert_ne!(scene.array.assembly(), tails.assembly, "{policy:?}");
+        scene.submit(reset(0));
+        scene.write(0, 0, 5);
+        scene.stop();
+        let taken = Array::take_over(&scene.runtime, scene.drives.clone(), &tails);
+        scene.array = run(&scene.runtime, taken).unwrap();
+        assert_eq!((scene.tail(0), scene.array.status().offline), (5, vec![]), "{policy:?}");
+    }
+}
+
+#[test]
+fn a_member_whose_zrwa_is_gone_is_rebuilt() {
+    let mut scene = Scene::new(Policy::InPlace);
+    scene.write(0, 0, 50);
+    scene.runtime.clear();
+    scene.rig.cut_power(&mut Rng::new(1), |drive| Cut { cache_lost: false, zrwa_lost: drive == 1 });
+    scene.assemble(None);
+    assert_eq!(scene.states(), [ACTIVE, LACKS_ONE, ACTIVE, ACTIVE]);
+    scene.check(0, 50);
+    scene.rebuild();
+    scene.write(0, 50, 30);
+    scene.check(0, 80);
+}
+
+/// Marks that say so are put behind the tail by hand.
+#[test]
+fn marks_of_another_life_of_a_zone_say_nothing() {
+    for (epoch, counts) in [(0, true), (1, false)] {
+        let mut scene = Scene::new(Policy::InPlace);
+        scene.write(0, 0, 3);
+        let read = |at| Command::Read {
+            lba: Lba(scene.data() + at),
+            data: Buf::zeroed(BLOCK),
+            oob: Buf::zeroed(16),
+        };
+        let own = run(&scene.runtime, scene.drives[0].device.submit(read(0)));
+        let array = scene.array.status().uuid;
+        let origin = |lba| Origin { array: Uuid(array), member: 0, lba };
+        let mark = Mark::read(&own.oob, origin(scene.data())).unwrap();
+        scene.stop();
+        let lba = scene.data() + 3;
+        let data = Buf::copy_of(&support::array::pattern(3, 1));
+        let oob = Buf::copy_of(&Mark { epoch, ..mark }.encode(origin(lba)));
+        let write = Command::Write { lba: Lba(lba), data, oob, fua: false };
+        assert_eq!(run(&scene.runtime, scene.drives[0].device.submit(write)).result, Ok(()));
+        scene.assemble(None);
+        assert_eq!(scene.tail(0), if counts { 4 } else { 3 });
+        scene.check(0, scene.tail(0));
     }
 }
