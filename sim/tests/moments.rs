@@ -1139,3 +1139,79 @@ fn marks_of_another_life_of_a_zone_say_nothing() {
         scene.check(0, scene.tail(0));
     }
 }
+
+/// The drive under repair is replaced once more, in the midst of a write to it.
+#[test]
+fn a_rebuild_ends_when_its_drive_is_replaced() {
+    for policy in Policy::ALL {
+        let mut scene = Scene::new(policy);
+        scene.write(0, 0, 5 * STRIPE);
+        scene.replace(3);
+        let data = scene.data();
+        scene.rig.rule(move |drive, command| match drive == 4 && writes_to(command, data..u64::MAX) {
+            true => Act::Hold,
+            false => Act::Pass,
+        });
+        let rebuilt = scene.start_rebuild();
+        assert_eq!((rebuilt.get(), scene.rig.held()), (None, 1));
+        scene.replace(3);
+        scene.release();
+        assert_eq!(rebuilt.get(), Some(false), "{policy:?}");
+        scene.rebuild();
+        scene.cut(|_| false);
+        scene.assemble(Some(0));
+        scene.check(0, 5 * STRIPE);
+    }
+}
+
+/// It may have hours to go.
+#[test]
+fn a_rebuild_leaves_a_zone_alone_that_shall_be_reset() {
+    for policy in [Policy::Zrwa, Policy::InPlace] {
+        let mut scene = Scene::new(policy);
+        scene.write(0, 0, 16 * STRIPE);
+        scene.replace(3);
+        let data = scene.data();
+        scene.rig.rule(move |drive, command| match drive == 4 && writes_to(command, data..u64::MAX) {
+            true => Act::Hold,
+            false => Act::Pass,
+        });
+        let rebuilt = scene.start_rebuild();
+        let mut resetting = scene.start(reset(0));
+        assert!(resetting.take().is_none() && scene.rig.held() == 1);
+        // What it has begun comes to an end, and nothing follows.
+        scene.rig.release(|_, _| true);
+        scene.runtime.run();
+        assert!(resetting.take().is_some_and(|done| done.result.is_ok()), "{policy:?}");
+        assert_eq!((rebuilt.get(), scene.states()), (Some(true), vec![ACTIVE; 4]));
+    }
+}
+
+/// What a member holds of a zone that it lacks is reset, and that is on its way.
+#[test]
+fn nothing_begins_in_a_zone_while_a_late_reset_may_still_come() {
+    for policy in Policy::ALL {
+        let scene = Scene::new(policy);
+        scene.write(0, 0, 30);
+        scene.rig.damage(1, Fault::WriteFault(part(0)));
+        scene.write(0, 30, 30);
+        assert_eq!(scene.states()[1], LACKS_ONE);
+        let first = Cell::new(true);
+        scene.rig.rule(move |drive, command| match command {
+            Command::Reset { zones: Zones::One(zone) }
+                if drive == 1 && *zone == part(0) && first.replace(false) =>
+            {
+                Act::Hold
+            }
+            _ => Act::Pass,
+        });
+        let rebuilt = scene.start_rebuild();
+        let mut resetting = scene.start(reset(0));
+        assert!(resetting.take().is_none() && scene.rig.held() == 1, "{policy:?}");
+        scene.release();
+        assert_eq!(run(&scene.runtime, resetting).result, Ok(()));
+        assert_eq!((rebuilt.get(), scene.states()), (Some(true), vec![ACTIVE; 4]), "{policy:?}");
+        scene.write(0, 0, 30);
+        scene.check(0, 30);
+    }
+}
