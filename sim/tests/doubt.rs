@@ -543,3 +543,37 @@ fn zones_in_doubt_count_as_active() {
         world.end(array);
     }
 }
+
+/// Zone 1 goes on without a member that is waited for because of zone 0; what that one had logged of zone 1
+/// is of writes that came to nothing.
+#[test]
+fn of_a_member_that_comes_back_only_the_log_of_what_waits_counts() {
+    let (mut world, array) = World::new(Policy::Zrwa);
+    world.write(&array, 0, 0, 8);
+    world.replace(&array, 1);
+    // So near the end that tails go to the metadata logs: of stripe 57 to those of members 1 and 0.
+    let begun = 57 * 12;
+    for at in (0..begun).step_by(36) {
+        world.write(&array, 1, at, 36);
+    }
+    world.write(&array, 1, begun, 1);
+    let data = META as u64 * geometry(8, 240, 8).zone_size_blocks;
+    // The drive in the place of member 1.
+    world.rig.rule(move |drive, command| match command {
+        Command::Write { lba, .. } if drive == 4 && lba.0 < data => Act::Hold,
+        _ => Act::Pass,
+    });
+    drop(array.submit(write_command(&array, 1, begun + 1, 2, true)));
+    world.runtime.run();
+    world.rig.cut_power(&mut Rng::new(1), |_| Cut::default());
+    world.end(array);
+    let array = world.without(&[0]);
+    assert_eq!(world.state(&array, 0), ZoneState::Offline);
+    let tail = wp(&world.runtime, &array, 1).1;
+    assert_eq!(tail, begun + 1);
+    world.end(array);
+    let array = world.without(&[]);
+    world.check(&array, 0, 8);
+    world.check(&array, 1, tail);
+    world.end(array);
+}
