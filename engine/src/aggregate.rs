@@ -619,6 +619,21 @@ mod tests {
     }
 
     #[test]
+    fn a_part_that_has_lost_its_zrwa_makes_the_whole_one_without() {
+        let shape = Shape { factor: 3, unit_blocks: 2 };
+        let mut parts = parts(&[2, 2, 1]);
+        assert!(shape.describe(ZoneIndex(0), &parts).zrwa);
+        parts[2].zrwa = false;
+        let whole = shape.describe(ZoneIndex(0), &parts);
+        assert_eq!((whole.wp_blocks, whole.zrwa), (5, false));
+        // One that is empty gets it again, and one that is full needs none.
+        for state in [ZoneState::Empty, ZoneState::Full] {
+            parts[2].state = state;
+            assert!(shape.describe(ZoneIndex(0), &parts).zrwa, "{state:?}");
+        }
+    }
+
+    #[test]
     fn a_zone_without_a_zrwa_ends_where_the_first_block_is_missing() {
         let shape = Shape { factor: 3, unit_blocks: 2 };
         let mut torn = parts(&[2, 1, 2]);

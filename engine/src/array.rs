@@ -780,7 +780,6 @@ impl Core {
             membership_done: Gate::default(),
             idle_readers: RefCell::default(),
             busy: RefCell::default(),
-            joining: Cell::new((0, 0)),
             repairing: Cell::new(None),
             rebuild_runs: Cell::new(false),
             clearing: RefCell::default(),

@@ -16,7 +16,7 @@ use engine::{
 use sim::{
     rng::Rng,
     simulator::wire::{Bay, Wire},
-    ssd::{Cut, EmulatedDrive, Model, Ssd},
+    ssd::{Cut, EmulatedDrive, Fault, Model, Ssd},
 };
 use std::{cell::Cell, rc::Rc};
 use support::array::{check, drives, options, run, write, write_command};
@@ -131,33 +131,36 @@ fn transfers_across_parts_come_back_and_limits_are_shared_out() {
     assert_eq!((rig.zone().state, rig.zone().wp_blocks), (ZoneState::Empty, 0));
 }
 
+/// Carries out up to so many commands, one by one.
+fn advance(rig: &Rig, commands: usize) {
+    for _ in 0..commands {
+        rig.runtime.run();
+        if rig.wire.queued() > 0 {
+            rig.wire.execute_now(0, false);
+            rig.wire.deliver(0);
+        }
+    }
+}
+
+/// Cuts the power, or shuts the drive down in good order, with what is on its way.
+fn end(rig: Rig, shutdown: bool, cut: Cut) -> Rig {
+    let (Rig { wire, bay, .. }, rng) = (rig, &mut Rng::new(1));
+    wire.drop_queued();
+    match shutdown {
+        true => wire.shut_down(rng).unwrap(),
+        false => wire.power_cut(rng, |_| cut).unwrap(),
+    }
+    Rig::of(wire, bay)
+}
+
 /// Cuts the power, or shuts the drive down, when `executed` commands of a flush have reached the drive,
 /// and again while that is repaired.
-fn interrupted(executed: usize, shutdown: bool, again: usize) {
+fn interrupted(executed: usize, shutdown: bool, again: usize, shutdown_again: bool) {
     let rig = Rig::filled();
-    let rng = &mut Rng::new(1);
-    let end = |rig: Rig, rng: &mut Rng| {
-        let Rig { wire, bay, .. } = rig;
-        wire.drop_queued();
-        match shutdown {
-            true => wire.shut_down(rng).unwrap(),
-            false => wire.power_cut(rng, |_| Cut::default()).unwrap(),
-        }
-        Rig::of(wire, bay)
-    };
-    let advance = |rig: &Rig, commands: usize| {
-        for _ in 0..commands {
-            rig.runtime.run();
-            if rig.wire.queued() > 0 {
-                rig.wire.execute_now(0, false);
-                rig.wire.deliver(0);
-            }
-        }
-    };
     let flushing = rig.device.submit(flush(10));
     advance(&rig, executed);
     drop(flushing);
-    let mut rig = end(rig, rng);
+    let mut rig = end(rig, shutdown, Cut::default());
     if shutdown && executed == 0 {
         // Nothing has moved: all of it is empty, and whoever uses it has to open it again.
         assert_eq!((rig.zone().state, rig.zone().zrwa), (ZoneState::Empty, false));
@@ -169,24 +172,65 @@ fn interrupted(executed: usize, shutdown: bool, again: usize) {
         let write = rig.device.submit(blocks(12, 4));
         advance(&rig, again);
         drop(write);
-        rig = end(rig, rng);
-        assert_eq!((rig.zone().wp_blocks, rig.zone().zrwa), (wp, true));
+        rig = end(rig, shutdown_again, Cut::default());
+        if wp > 0 || !shutdown_again {
+            assert_eq!((rig.zone().wp_blocks, rig.zone().zrwa), (wp, true));
+        }
     }
     rig.check_filled();
-    assert_eq!(rig.submit(blocks(12, 4)).result, Ok(()));
-    assert_eq!(rig.submit(flush(16)).result, Ok(()));
-    assert_eq!(rig.zone().wp_blocks, 16);
-    rig.check_filled();
+    if wp > 0 || !shutdown_again {
+        assert_eq!(rig.submit(blocks(12, 4)).result, Ok(()));
+        assert_eq!(rig.submit(flush(16)).result, Ok(()));
+        assert_eq!(rig.zone().wp_blocks, 16);
+        rig.check_filled();
+        // What the write pointer has passed is in no ZRWA any more.
+        end(rig, false, Cut { cache_lost: false, zrwa_lost: true }).check_filled();
+    }
 }
 
 #[test]
 fn a_flush_that_is_cut_off_has_happened_or_not() {
-    for executed in 0..4 {
-        for again in 0..40 {
-            interrupted(executed, false, again);
-            interrupted(executed, true, again);
+    for (executed, again) in (0..4).flat_map(|executed| (0..40).map(move |again| (executed, again))) {
+        for ends in [[false, false], [false, true], [true, false], [true, true]] {
+            interrupted(executed, ends[0], again, ends[1]);
         }
     }
+}
+
+/// Whoever asked for it asks again, and nothing that was there is gone.
+#[test]
+fn a_finish_that_is_cut_off_can_be_asked_for_again() {
+    let finish = Command::Finish { zones: Zones::One(ZoneIndex(0)) };
+    for (shutdown, wp) in [false, true].into_iter().flat_map(|ends| [0, 6, 10].map(|wp| (ends, wp))) {
+        for executed in 1..=2 * FACTOR as usize {
+            let rig = Rig::filled();
+            if wp > 0 {
+                assert_eq!(rig.submit(flush(wp)).result, Ok(()));
+            }
+            let finishing = rig.device.submit(finish.clone());
+            advance(&rig, executed);
+            drop(finishing);
+            let rig = end(rig, shutdown, Cut::default());
+            let what = format!("{wp} blocks flushed, {executed} executed, shut down: {shutdown}");
+            assert_eq!(rig.submit(finish.clone()).result, Ok(()), "{what}");
+            assert_eq!(rig.zone().state, ZoneState::Full, "{what}");
+            rig.check_filled();
+        }
+    }
+}
+
+/// In its new ZRWA what is left out would read as zeros.
+#[test]
+fn a_part_that_cannot_be_read_is_not_given_a_new_zrwa() {
+    let rig = Rig::filled();
+    let flushing = rig.device.submit(flush(10));
+    advance(&rig, 1);
+    drop(flushing);
+    let rig = end(rig, true, Cut::default());
+    // The second part has not moved.
+    rig.wire.ssd(rig.bay).faults().after(0, Fault::Unreadable(Lba(32)));
+    let result = rig.submit(blocks(12, 4)).result;
+    assert_eq!(result, Err(Status::UnrecoveredReadError.into()));
 }
 
 #[test]

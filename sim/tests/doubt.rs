@@ -310,7 +310,8 @@ fn a_member_whose_zones_cannot_be_listed_is_done_without() {
 #[test]
 fn a_zone_that_somebody_else_has_changed_is_done_without_and_rebuilt() {
     for policy in Policy::ALL {
-        for (finish, end) in [(false, 100), (true, 100), (false, 720), (true, 31), (false, 150)] {
+        for (finish, end) in [(false, 49), (false, 100), (true, 100), (false, 720), (true, 31), (false, 150)]
+        {
             let (world, array) = World::new(policy);
             for at in (0..end).step_by(30) {
                 world.write(&array, 0, at, 30.min(end - at));
@@ -681,6 +682,29 @@ fn a_zone_that_is_offline_is_not_given_up_for_nothing() {
     }
 }
 
+/// Of the member that a zone waits for there is a copy from before the last changes of membership.
+#[test]
+fn a_copy_of_a_member_is_not_taken_for_the_one_that_a_zone_waits_for() {
+    for policy in Policy::ALL {
+        let (mut world, array) = World::new(policy);
+        world.write(&array, 0, 0, 8);
+        let copy = world.rig.copy(0);
+        world.write(&array, 0, 8, 30);
+        world.replace(&array, 1);
+        world.end(array);
+        world.end(world.without(&[0]));
+        let own = std::mem::replace(&mut world.drives[0], copy);
+        let array = world.without(&[]);
+        assert_eq!(array.status().members[0].state, MemberState::Out, "{policy:?}");
+        assert_eq!(world.state(&array, 0), ZoneState::Offline, "{policy:?}");
+        world.end(array);
+        world.drives[0] = own;
+        let array = world.without(&[]);
+        world.check(&array, 0, 38);
+        world.end(array);
+    }
+}
+
 /// The last record of each drive's metadata log: where it begins, and how many blocks it has.
 fn last_records(world: &World) -> Vec<(u64, u64)> {
     let last_of = |drive: &Drive| {
@@ -766,4 +790,85 @@ fn a_zone_that_looks_empty_is_in_doubt_if_its_only_parity_cannot_be_read() {
         world.check(&array, 0, CHUNK);
         world.end(array);
     }
+}
+
+/// A zone is in doubt since its log cannot be read; a member lacks it, and that is no help.
+#[test]
+fn a_zone_in_doubt_does_not_wait_for_a_member_that_lacks_it() {
+    let (mut world, array) = World::new(Policy::Zrwa);
+    world.write(&array, 0, 0, 3);
+    world.replace(&array, 2);
+    world.end(array);
+    let g = geometry(8, 240, 8);
+    let log = META as u64 * g.zone_size_blocks + 16..META as u64 * g.zone_size_blocks + 18;
+    world.rig.rule(move |_, command| match command {
+        Command::Read { lba, data, .. } if lba.0 < log.end && log.start < lba.0 + data.blocks() => {
+            Act::Unreadable
+        }
+        _ => Act::Pass,
+    });
+    for absent in [&[][..], &[2]] {
+        let array = world.without(absent);
+        let status = array.status();
+        assert_eq!(status.offline.len(), 1, "{absent:?}");
+        assert!(status.offline[0].waits_for.is_empty(), "{absent:?}");
+        world.end(array);
+    }
+}
+
+/// What zones in doubt hold of the drives is not given to others.
+#[test]
+fn zones_in_doubt_count_as_active() {
+    for policy in Policy::ALL {
+        let (runtime, rig) = (Runtime::new(), Rig::new());
+        let shape = geometry(10, 240, 4);
+        let drives: Vec<_> = (0..MEMBERS).map(|_| rig.drive(&shape)).collect();
+        let options = engine::array::CreateOptions { policy: Some(policy), ..options(CHUNK) };
+        let array = run(&runtime, Array::create(&runtime, options, drives.clone())).unwrap();
+        assert_eq!(array.geometry().max_active, 2);
+        let mut world = World { runtime, rig, drives };
+        (0..2).for_each(|zone| world.write(&array, zone, 0, 50));
+        run(&world.runtime, array.fail(1)).unwrap();
+        world.drives[1] = world.rig.drive(&shape);
+        run(&world.runtime, array.attach(1, world.drives[1].clone())).unwrap();
+        world.end(array);
+        let array = world.without(&[0]);
+        assert_eq!(array.status().offline.len(), 2, "{policy:?}");
+        assert!(world.refused(&array, write_command(&array, 2, 0, 20, true)), "{policy:?}");
+        world.end(array);
+    }
+}
+
+/// Zone 1 goes on without a member that is waited for because of zone 0; what that one had logged of zone 1
+/// is of writes that came to nothing.
+#[test]
+fn of_a_member_that_comes_back_only_the_log_of_what_waits_counts() {
+    let (mut world, array) = World::new(Policy::Zrwa);
+    world.write(&array, 0, 0, 8);
+    world.replace(&array, 1);
+    // So near the end that tails go to the metadata logs: of stripe 57 to those of members 1 and 0.
+    let begun = 57 * 12;
+    for at in (0..begun).step_by(36) {
+        world.write(&array, 1, at, 36);
+    }
+    world.write(&array, 1, begun, 1);
+    let data = META as u64 * geometry(8, 240, 8).zone_size_blocks;
+    // The drive in the place of member 1.
+    world.rig.rule(move |drive, command| match command {
+        Command::Write { lba, .. } if drive == 4 && lba.0 < data => Act::Hold,
+        _ => Act::Pass,
+    });
+    drop(array.submit(write_command(&array, 1, begun + 1, 2, true)));
+    world.runtime.run();
+    world.rig.cut_power(&mut Rng::new(1), |_| Cut::default());
+    world.end(array);
+    let array = world.without(&[0]);
+    assert_eq!(world.state(&array, 0), ZoneState::Offline);
+    let tail = wp(&world.runtime, &array, 1).1;
+    assert_eq!(tail, begun + 1);
+    world.end(array);
+    let array = world.without(&[]);
+    world.check(&array, 0, 8);
+    world.check(&array, 1, tail);
+    world.end(array);
 }

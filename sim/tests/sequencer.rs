@@ -15,7 +15,7 @@ use sim::{
     },
     rng::Rng,
     simulator::wire::{Bay, Fault, Wire},
-    ssd::{EmulatedDrive, Fault as MediaFault, Ssd},
+    ssd::{Cut, EmulatedDrive, Fault as MediaFault, Ssd},
 };
 use std::rc::Rc;
 
@@ -143,6 +143,36 @@ fn writes_that_wait_and_follow_each_other_are_one_command() {
         let done = take(completion);
         assert_eq!((done.result, done.data[0], done.oob[0]), (Ok(()), 7 ^ at as u8, 7 ^ at as u8 ^ 0x55));
     }
+}
+
+#[test]
+fn what_does_not_follow_is_a_command_of_its_own() {
+    let (rig, mut rng) = (rig(4), Rng::new(4));
+    let mut completions = [0, 1, 5].map(|at| rig.sequencer.submit(write(0, at, 1, 7, false)));
+    rig.settle(&mut rng);
+    let results = completions.each_mut().map(|completion| take(completion).result);
+    assert_eq!(results, [Ok(()), Ok(()), Err(Status::ZoneInvalidWrite.into())]);
+}
+
+#[test]
+fn writes_that_are_one_command_are_safe_if_one_of_them_shall_be() {
+    let geometry = Geometry { volatile_cache: true, ..model().geometry };
+    let (runtime, wire, mut rng) = (Runtime::new(), Rc::new(Wire::default()), Rng::new(5));
+    let bay = wire.insert(Ssd::in_memory(&geometry));
+    let sequencer = Sequencer::new(&runtime, Rc::new(wire.drive(bay)));
+    let mut completions = [0, 1, 2].map(|at| sequencer.submit(write(0, at, 1, 7, at == 2)));
+    runtime.run();
+    while wire.queued() + wire.executed() > 0 {
+        wire.run_all();
+        runtime.run();
+    }
+    completions.iter_mut().for_each(|completion| assert_eq!(take(completion).result, Ok(())));
+    assert_eq!(wire.commands(), 2);
+    wire.power_cut(&mut rng, |_| Cut { cache_lost: true, zrwa_lost: false }).unwrap();
+    let read = Command::Read { lba: Lba(2), data: Buf::zeroed(BLOCK), oob: Buf::zeroed(64) };
+    let mut found = wire.drive(bay).submit(read);
+    wire.run_all();
+    assert_eq!(take(&mut found).data[0], 7 ^ 2);
 }
 
 #[test]

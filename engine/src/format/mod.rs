@@ -10,7 +10,7 @@ pub mod record;
 pub mod superblock;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 /// Version of everything in here. A change of any layout raises it.
 pub const VERSION: u16 = 4;

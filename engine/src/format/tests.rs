@@ -147,7 +147,7 @@ fn superblock() -> Superblock {
 }
 
 /// A superblock that can be: of an array on drives of 100 zones, with all features known.
-fn sane(members: usize) -> Superblock {
+pub fn sane(members: usize) -> Superblock {
     Superblock {
         compatible: 0,
         read_only_compatible: 0,

@@ -106,8 +106,6 @@ pub struct Core {
     pub idle_readers: RefCell<Vec<Rc<super::read::Reader>>>,
     /// Zones that are being reset or finished.
     pub busy: RefCell<BTreeSet<u32>>,
-    /// A zone and members (bits) that the metadata counts as rebuilt, but not yet safely so.
-    pub joining: Cell<(u32, u32)>,
     /// The drive that a rebuild works on; there is one rebuild at a time.
     pub repairing: Cell<Option<Seat>>,
     pub rebuild_runs: Cell<bool>,
@@ -147,8 +145,7 @@ impl Core {
     /// Members (bits) whose part of `zone` holds what it should.
     pub fn live(&self, zone: ZoneIndex) -> u32 {
         let lost = self.zones.borrow().get(zone.0 as usize).map_or(0, |z| z.lost);
-        let (joining, members) = self.joining.get();
-        self.active.get() & !lost & if joining == zone.0 { !members } else { u32::MAX }
+        self.active.get() & !lost
     }
 
     /// Whether `zone` lacks more parts than parity makes up for: nothing can be written there any more,

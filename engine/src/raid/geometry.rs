@@ -184,6 +184,21 @@ mod tests {
         }
     }
 
+    #[test]
+    fn log_blocks_of_a_member_are_where_the_log_of_the_tail_is() {
+        let layout = Layout { policy: Policy::Zrwa, members: 4, chunk_blocks: 4, rows: 9, distance: 2 };
+        for (tail, row) in [(1, 2), (12, 2), (13, 3), (84, 8)] {
+            let (members, place) = layout.log((tail - 1) / layout.stripe_blocks());
+            assert_eq!(place, Place::Row(row));
+            for member in 0..layout.members {
+                let own = members.contains(&member).then_some(4 * row..4 * row + 2);
+                assert_eq!(layout.log_blocks_of(member, tail), own, "{tail} {member}");
+            }
+        }
+        // None of nothing, nor where tails go to the metadata logs.
+        assert!((0..4).all(|m| [0, 85].iter().all(|tail| layout.log_blocks_of(m, *tail).is_none())));
+    }
+
     /// ZRAID figure 4: N = 4, ZRWA of 8 chunks.
     #[test]
     fn the_example_of_the_paper() {

@@ -766,18 +766,63 @@ mod tests {
         wait: bool,
     }
 
-    /// Explores what can be on the drives while plans of every size are in flight, several at a time, and
-    /// checks where each crash lands with every member missing in turn. Gives the crashes.
-    fn explore(layout: &Layout, rules: &Rules) -> usize {
+    /// What is found of a zone that nobody has written to.
+    fn unwritten(layout: &Layout) -> Evidence {
         let found = vec![None; (layout.rows * layout.chunk_blocks) as usize];
         let blank = Seen { found, ..Seen::default() };
-        let evidence = Evidence {
+        Evidence {
             base_row: 0,
             members: vec![Some(blank); layout.members],
             told_blocks: 0,
             logged: BTreeSet::new(),
-        };
-        let mut todo = vec![(evidence, 0)];
+        }
+    }
+
+    /// Unwritten, but for what `change` does to each member.
+    fn left(layout: &Layout, change: impl Fn(usize, &mut Seen)) -> Evidence {
+        let mut evidence = unwritten(layout);
+        let members = evidence.members.iter_mut().flatten().enumerate();
+        members.for_each(|(member, seen)| change(member, seen));
+        evidence
+    }
+
+    #[test]
+    fn what_no_crash_leaves_is_a_refusal() {
+        let layout = layout(4, 1);
+        let decide = |evidence: &Evidence, finished| decide(&layout, evidence, finished);
+        let wps = |wps: [u64; 4]| left(&layout, |member, seen| seen.wp_blocks = wps[member]);
+        let odd = Refusal::Position { member: 2, wp_blocks: 1 };
+        assert_eq!(decide(&wps([0, 0, 1, 0]), None), Err(odd));
+        // A write pointer that has passed a row, a finish, or a tail that was told: the data has to be there.
+        let lacking = Refusal::Lacking { member: 0 };
+        assert_eq!(decide(&wps([2, 0, 2, 0]), None), Err(lacking.clone()));
+        assert_eq!(decide(&wps([0; 4]), Some(5)), Err(lacking.clone()));
+        assert_eq!(decide(&Evidence { told_blocks: 1, ..wps([0; 4]) }, None), Err(lacking.clone()));
+        // A stripe is begun when all have passed the row of the one before.
+        let behind = Refusal::Behind { member: 0, wp_blocks: 0, tail_blocks: 12 };
+        assert_eq!(decide(&wps([0, 4, 4, 4]), None), Err(behind));
+        // One that cannot say what it holds could be decoded if there were anything; two could not.
+        let unreadable =
+            |most: usize| left(&layout, |member, seen| seen.unreadable.extend((member < most).then_some(0)));
+        assert_eq!(decide(&unreadable(1), None), Ok(0));
+        assert_eq!(decide(&unreadable(2), None), Err(lacking));
+    }
+
+    #[test]
+    fn a_version_that_a_lost_member_has_logged_decodes_nothing() {
+        let layout = layout(4, 1);
+        let mut evidence = left(&layout, |_, seen| seen.wp_blocks = 4);
+        (evidence.base_row, evidence.told_blocks) = (2, 12);
+        evidence.logged.extend([(2, 1, 0), (2, 1, 1)]);
+        assert_eq!(decide(&layout, &evidence, None), Ok(14));
+        evidence.members[layout.parity_member(2)] = None;
+        assert_eq!(decide(&layout, &evidence, None), Ok(12));
+    }
+
+    /// Explores what can be on the drives while plans of every size are in flight, several at a time, and
+    /// checks where each crash lands with every member missing in turn. Gives the crashes.
+    fn explore(layout: &Layout, rules: &Rules) -> usize {
+        let mut todo = vec![(unwritten(layout), 0)];
         let mut seen = BTreeSet::new();
         let mut crashes = 0;
         while let Some((evidence, complete)) = todo.pop() {

@@ -734,6 +734,21 @@ mod tests {
         assert_eq!(blocks(9, 5), (Some(3), None, 9));
     }
 
+    #[test]
+    fn what_no_crash_leaves_is_a_refusal_and_what_cannot_be_read_decodes_nothing() {
+        let layout = layout(4);
+        let part = |wp_blocks| Part { wp_blocks, ..Part::default() };
+        let of = |parts: [Part; 4]| Evidence { parts: parts.map(Some).to_vec(), ..Evidence::default() };
+        // Two stripes are in flight at most.
+        assert_eq!(decide(&layout, &of([0, 4, 0, 0].map(part))), Ok(0));
+        let ahead = Refusal::Ahead { member: 1, wp_blocks: 5, tail_blocks: 0 };
+        assert_eq!(decide(&layout, &of([0, 5, 0, 0].map(part))), Err(ahead));
+        // A stripe of which one member cannot read a block, and one of which two cannot.
+        let bad = |at| Part { unreadable: BTreeSet::from([at]), ..part(2) };
+        assert_eq!(decide(&layout, &of([part(2), bad(0), part(2), part(2)])), Ok(6));
+        assert_eq!(decide(&layout, &of([part(2), bad(0), bad(0), part(2)])), Ok(2));
+    }
+
     /// What the members hold, and where they would write next.
     #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
     struct State {

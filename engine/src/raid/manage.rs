@@ -61,7 +61,7 @@ impl Core {
                 result = made;
             }
         }
-        self.membership_settled().await;
+        // Nothing has become safe before it was known who is out.
         self.check_failed().and(result)
     }
 
@@ -264,17 +264,12 @@ impl Core {
                     let data = Buf::copy_of(&zone.flow.borrow().parity[bytes]);
                     let at = stripe * layout.chunk_blocks + part.from;
                     let content = inplace::version_of(stripe, stripe, part.index);
-                    let write = self.write_of(parity_member, index, at, data, content, true);
+                    let write = self.write_of(parity_member, index, at, data, content, false);
                     self.on_parts(index, 1 << parity_member, "finish zone", |_| write.clone()).await;
                 }
-                // Once this write pointer has passed the row, the slots are not needed any more.
-                let mut targets = [0; MAX_MEMBERS];
-                targets[parity_member] = 2 * rows;
-                self.move_to(zone, &targets).await;
-                self.barrier(1 << parity_member & self.live(index)).await;
-                // If that has failed the slots are all there is.
-                self.check_zone(index)?;
             }
+            // The slots stay where they are until the zones are finished: if any of this fails, or the power
+            // goes, they are there.
             self.move_to(zone, &[2 * rows; MAX_MEMBERS]).await;
             self.barrier(self.live(index)).await;
         }

@@ -783,3 +783,178 @@ impl ReadLog {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{format::tests::sane, raid::zrwa::SlotPart, runtime::Runtime, zone::ZoneInfo};
+    use std::collections::BTreeSet;
+
+    fn superblock(policy: Policy) -> Superblock {
+        Superblock { policy, chunk_blocks: 4, aggregate: 1, ..sane(4) }
+    }
+
+    /// Parity of blocks of a slot of a stripe of zone 0.
+    fn parity(epoch: u64, stripe: u64, SlotPart { index, from, to }: SlotPart) -> ParityRecord {
+        let data = Buf::zeroed((to - from) as usize * BLOCK);
+        ParityRecord { zone: 0, epoch, stripe, index: index as u32, from: from as u32, data }
+    }
+
+    fn tail(epoch: u64, generation: u32, tail_blocks: u64) -> TailRecord {
+        TailRecord { zone: 0, generation, epoch, tail_blocks }
+    }
+
+    #[test]
+    fn logged_parity_is_of_one_life_of_a_zone() {
+        let mut logged = LoggedParity::default();
+        logged.add(&parity(3, 1, SlotPart { index: 0, from: 1, to: 3 }), 4);
+        let known =
+            |epoch| (0..4).map(|block| logged.get(0, epoch, 1, 0, block).is_some()).collect::<Vec<_>>();
+        assert_eq!(known(3), [false, true, true, false]);
+        assert_eq!((known(2), known(4)), (vec![false; 4], vec![false; 4]));
+    }
+
+    #[test]
+    fn the_newest_tail_counts_and_of_one_generation_the_largest() {
+        let layout = superblock(Policy::InPlace).layout();
+        let mut live = Live::default();
+        let told = [
+            (tail(3, 1, 9), 9),
+            (tail(3, 1, 5), 9),
+            (tail(3, 2, 4), 4),
+            (tail(3, 1, 9), 4),
+            (tail(4, 1, 2), 2),
+        ];
+        for (tail, counts) in told {
+            live.apply(&Record::Tail(tail), &layout);
+            assert_eq!(live.tails[&0].tail_blocks, counts, "{tail:?}");
+        }
+    }
+
+    /// As in a zone, where it would be overwritten.
+    #[test]
+    fn a_version_in_the_log_replaces_those_before_it_and_a_generation_those_beyond_its_tail() {
+        for policy in [Policy::Zrwa, Policy::InPlace] {
+            let layout = superblock(policy).layout();
+            let mut live = Live::default();
+            let logged =
+                |live: &Live| live.parity.of_zone(0, 3).map(|(_, index, at)| (index, at)).collect::<Vec<_>>();
+            let record = |index, from, to| Record::Parity(parity(3, 0, SlotPart { index, from, to }));
+            live.apply(&record(0, 0, 4), &layout);
+            live.apply(&record(1, 0, 3), &layout);
+            let before: &[(u64, u64)] = if policy == Policy::Zrwa { &[(0, 0), (0, 1), (0, 2)] } else { &[] };
+            let kept = [before, &[(0, 3), (1, 0), (1, 1), (1, 2)]].concat();
+            assert_eq!(logged(&live), kept, "{policy:?}");
+            live.apply(&Record::Tail(tail(3, 0, 5)), &layout);
+            assert_eq!(logged(&live), kept, "{policy:?}");
+            live.apply(&Record::Tail(tail(3, 1, 5)), &layout);
+            assert_eq!(logged(&live), [before, &[(0, 3), (1, 0)]].concat(), "{policy:?}");
+        }
+    }
+
+    /// A drive with a metadata log in its first zone, some blocks of which cannot be read.
+    struct Logged {
+        geometry: Geometry,
+        bytes: Vec<u8>,
+        unreadable: BTreeSet<u64>,
+    }
+
+    impl ZonedDevice for Logged {
+        fn geometry(&self) -> &Geometry {
+            &self.geometry
+        }
+
+        fn submit(&self, command: Command) -> Completion {
+            let wp_blocks = (self.bytes.len() / BLOCK) as u64;
+            Completion::ready(match command {
+                Command::Report { first, .. } => {
+                    let (state, capacity_blocks) = match first.0 {
+                        0 => (ZoneState::Closed, self.geometry.zone_capacity_blocks),
+                        _ => (ZoneState::Empty, self.geometry.zone_capacity_blocks),
+                    };
+                    let info = ZoneInfo { zone: first, state, wp_blocks, capacity_blocks, zrwa: false };
+                    Done { zones: vec![info], ..Done::ok() }
+                }
+                Command::Read { lba, data, .. } => {
+                    if (lba.0..lba.0 + data.blocks()).any(|block| self.unreadable.contains(&block)) {
+                        return Completion::failed(Status::UnrecoveredReadError);
+                    }
+                    Done::with_data(Buf::copy_of(&self.bytes[lba.0 as usize * BLOCK..][..data.len()]))
+                }
+                _ => Done::error(Status::InvalidOpcode.into()),
+            })
+        }
+    }
+
+    /// A log of a checkpoint and `records`; gives the block at which each begins, too.
+    fn log_of(policy: Policy, records: &[Record]) -> (Logged, Vec<u64>) {
+        let superblock = superblock(policy);
+        let geometry = Geometry {
+            zones: superblock.zones + META_ZONES,
+            zone_size_blocks: 1 << 14,
+            zone_capacity_blocks: 1 << 14,
+            max_open: 9,
+            max_active: 9,
+            zrwa: None,
+            oob_bytes: 0,
+            max_transfer_blocks: 7,
+            max_append_blocks: 0,
+            volatile_cache: false,
+        };
+        let checkpoint = Checkpoint {
+            generation: 1,
+            incomplete: false,
+            zones: vec![Default::default(); superblock.zones as usize],
+            burned: Vec::new(),
+            holes: Vec::new(),
+            parity: Vec::new(),
+            tails: Vec::new(),
+            superblock,
+        };
+        let array = checkpoint.superblock.array;
+        let (mut bytes, mut begins) = (Vec::new(), Vec::new());
+        for (record, sequence) in [Record::Checkpoint(Box::new(checkpoint))].iter().chain(records).zip(20..) {
+            begins.push((bytes.len() / BLOCK) as u64);
+            let origin = Origin { array, member: 1, lba: (bytes.len() / BLOCK) as u64 };
+            record.encode_to(&mut bytes, origin, sequence);
+        }
+        (Logged { geometry, bytes, unreadable: BTreeSet::new() }, begins[1..].to_vec())
+    }
+
+    fn read(log: Logged) -> ReadLog {
+        let device: Rc<dyn ZonedDevice> = Rc::new(log);
+        Runtime::new().block_on(read_log(&device, 1), || false).unwrap().unwrap_or_else(|_| panic!("no log"))
+    }
+
+    #[test]
+    fn parity_of_all_stripes_in_the_window_is_kept_when_a_log_is_read() {
+        let whole = |stripe| Record::Parity(parity(0, stripe, SlotPart { index: 0, from: 0, to: 4 }));
+        let log = read(log_of(Policy::Zrwa, &[5, 6, 7, 8].map(whole)).0);
+        let stripes: BTreeSet<u64> = log.live.parity.of_zone(0, 0).map(|(stripe, _, _)| stripe).collect();
+        assert_eq!(stripes, BTreeSet::from([6, 7, 8]), "two stripes are in flight behind the last");
+        assert!(!log.live.holes);
+    }
+
+    /// What a power cut leaves is a log that ends with a torn record, and no hole: anything else may have
+    /// had something in it that counts.
+    #[test]
+    fn a_log_has_holes_where_no_power_cut_has_torn_it() {
+        let single = Record::Tail(tail(0, 0, 3));
+        let long = Record::Parity(parity(0, 0, SlotPart { index: 0, from: 0, to: 4 }));
+        let damaged = |records: &[Record], which: usize| {
+            let (mut log, begins) = log_of(Policy::Zrwa, records);
+            // Behind the header of the record.
+            log.bytes[begins[which] as usize * BLOCK + 70] ^= 1;
+            read(log).live.holes
+        };
+        assert!(!damaged(&[single.clone(), long.clone()], 1));
+        assert!(damaged(&[long.clone(), single.clone()], 0), "a record follows");
+        assert!(damaged(&[long.clone(), single.clone()], 1), "nothing tears a single block");
+        let unreadable = |records: &[Record], which: usize| {
+            let (mut log, begins) = log_of(Policy::Zrwa, records);
+            log.unreadable.insert(begins[which]);
+            read(log).live.holes
+        };
+        assert!(unreadable(&[single, long], 1));
+    }
+}

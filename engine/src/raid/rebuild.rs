@@ -67,7 +67,6 @@ impl Drop for Guard<'_> {
         self.0.rebuild_runs.set(false);
         self.0.repairing.set(None);
         self.0.rebuilding.set(None);
-        self.0.joining.set((0, 0));
         self.0.zones_changed.open();
     }
 }
@@ -515,8 +514,8 @@ impl Core {
         self.check_stop(member)?;
         // One of the others may have gone out since everything was copied.
         self.check_waits(zone)?;
-        // A checkpoint from now on may forget the record, so it has to say the same.
-        self.joining.set((zone.0, 1 << member));
+        // A checkpoint from now on may forget the record, so it has to say the same. Whatever relies on the
+        // member from now on, and is written down, comes behind the record in every log.
         let sequence = self.next_sequence();
         let epoch = {
             let record = &mut self.zones.borrow_mut()[zone.0 as usize];
@@ -524,7 +523,6 @@ impl Core {
             record.epoch
         };
         self.broadcast(Record::Rebuilt { zone: zone.0, epoch, members: 1 << member }, sequence).await;
-        self.joining.set((0, 0));
         self.check_active(member)?;
         if !self.zones.borrow().iter().any(|zone| zone.lost & (1 << member) != 0) {
             self.members[member].note.borrow_mut().clear();
@@ -560,22 +558,17 @@ impl Core {
         self.quiesce(zone).await;
         let result = self.join(zone, member, row, work).await;
         self.resume(zone);
-        let tail = result?;
-        // The member is a witness now, and the tail needs one more than before.
-        if layout.policy != Policy::InPlace {
-            zone.flow.borrow_mut().safe = 0;
-        }
-        Ok(self.make_safe(zone, tail).await?)
+        result
     }
 
-    /// The rest of a zone that is held still. Gives its tail.
+    /// The rest of a zone that is held still.
     async fn join(
         self: &Rc<Self>,
         zone: &Rc<Zone>,
         member: usize,
         row: u64,
         work: &mut Work<'_>,
-    ) -> Result<u64, Stopped> {
+    ) -> Result<(), Stopped> {
         let layout = self.layout;
         if zone.flow.borrow().ended || zone.flow.borrow().frozen {
             return Err(Stopped::Again);
@@ -590,17 +583,13 @@ impl Core {
             }
             self.rebuilt(zone.index, member, work).await?;
             zone.flow.borrow_mut().positions[member] = log::position(&layout, member, tail);
-            return Ok(tail);
+            return Ok(());
         }
         // As far as the write pointer may go, with the member as a witness among the others.
         let chunks = tail / layout.chunk_blocks;
-        let witnesses = zrwa::witnesses(&layout, chunks);
-        let shown = witnesses.iter().flatten().count() == 2;
-        let own = witnesses.iter().flatten().find(|w| w.0 == member);
-        let safe = if shown { chunks } else { chunks - chunks % layout.data_chunks() };
         let position = match layout.policy {
             Policy::InPlace => 2 * stripe,
-            _ => zrwa::settled(&layout, member, safe).max(own.map_or(0, |w| w.1)),
+            _ => zrwa::settled(&layout, member, chunks),
         };
         self.copy_rows(zone.index, member, row..stripe, Some(position), work).await?;
         let whole = self.live(zone.index) | 1 << member;
@@ -614,7 +603,6 @@ impl Core {
         if covered > 0 {
             self.copy_tail(zone, member, (stripe, covered), work).await?;
         }
-        self.flush_caches(1 << member).await;
         if position > 2 * stripe {
             let last = self.start(member, zone.index).0 + position * (layout.chunk_blocks / 2) - 1;
             self.on_member(member, Command::FlushZrwa { last: Lba(last) }).await?;
@@ -624,7 +612,7 @@ impl Core {
         let mut flow = zone.flow.borrow_mut();
         flow.positions[member] = position;
         flow.limit = self.window(&flow, self.live(zone.index));
-        Ok(tail)
+        Ok(())
     }
 
     /// The member's part of a partial stripe: data, and the slots that a tail there needs.
@@ -706,7 +694,7 @@ impl Core {
         let block = zone.flow.borrow().log_block;
         let lba = self.start(member, zone.index).0 + row * layout.chunk_blocks + block;
         let origin = Origin { array: self.array, member: member as u32, lba };
-        let command = Command::write(Lba(lba), record.encode(origin, sequence), true);
+        let command = Command::write(Lba(lba), record.encode(origin, sequence), false);
         self.on_member(member, command).await
     }
 }

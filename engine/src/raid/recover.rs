@@ -316,7 +316,7 @@ pub fn decide_members(candidates: Vec<Candidate>, damaged: &[String]) -> Result<
     let taken = || members.iter().flatten();
     let oldest = taken().map(|c| c.superblock().event).min().unwrap_or(superblock.event);
     let sequence = taken().chain(&stale).map(|c| c.log.sequence).max().unwrap_or(0);
-    let (mut zones, burned, holes) = replay(taken(), superblock.zones);
+    let (mut zones, burned, holes) = replay(taken().flat_map(|c| &c.log.records), superblock.zones);
     let mut returned = 0;
     stale.sort_by_key(|candidate| std::cmp::Reverse(candidate.superblock().event));
     for mut candidate in stale {
@@ -350,16 +350,17 @@ impl Candidate {
     }
 }
 
-/// The state of the zones: the newest checkpoint, and what any member logged after it.
+/// The state of the zones: the newest checkpoint, and what any member logged after it. Takes the `records`
+/// of all members with their sequence numbers.
 fn replay<'a>(
-    members: impl Iterator<Item = &'a Candidate> + Clone,
+    records: impl Iterator<Item = &'a (Record, u64)>,
     count: u32,
 ) -> (Vec<ZoneRecord>, Vec<Burned>, HoleMap) {
     let mut zones = vec![ZoneRecord::default(); count as usize];
     let (mut burned, mut holes) = (Vec::new(), HoleMap::default());
     let mut base = 0;
     let mut changes = BTreeMap::new();
-    for (record, sequence) in members.flat_map(|c| &c.log.records) {
+    for (record, sequence) in records {
         match record {
             Record::Checkpoint(checkpoint) if *sequence >= base => {
                 base = *sequence;
@@ -884,6 +885,7 @@ pub fn is_uniform(block: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::{record::Checkpoint, tests::sane};
 
     #[test]
     fn what_was_lost_in_an_earlier_life_of_a_zone_is_not_lacking() {
@@ -893,5 +895,50 @@ mod tests {
             assert_eq!((zones[0].lost, zones[1].lost), (1, lost));
         }
         apply(&mut zones, &Record::Lacks(Lacks { zone: 2, epoch: 7, members: 4 }), 9);
+    }
+
+    #[test]
+    fn a_record_speaks_of_its_own_life_of_a_zone_and_its_own_members() {
+        let mut zones = vec![ZoneRecord { epoch: 7, lost: 5, resetting: true, ..ZoneRecord::default() }];
+        let before = zones.clone();
+        let done = |epoch| Record::ResetDone { first: 0, count: 1, epoch };
+        let rebuilt = |epoch, members| Record::Rebuilt { zone: 0, epoch, members };
+        for record in [done(6), rebuilt(6, 7), Record::Finish { zone: 0, epoch: 6, tail_blocks: 3 }] {
+            apply(&mut zones, &record, 9);
+            assert_eq!(zones, before);
+        }
+        apply(&mut zones, &rebuilt(7, 4), 9);
+        assert_eq!((zones[0].lost, zones[0].resetting), (1, true));
+        apply(&mut zones, &done(7), 9);
+        assert_eq!((zones[0].lost, zones[0].resetting), (0, false));
+    }
+
+    #[test]
+    fn the_newest_checkpoint_counts_and_what_comes_after_it() {
+        let superblock = sane(4);
+        let burned = |epoch| Burned { zone: 0, member: 1, epoch, from: 2, to: 4 };
+        let checkpoint = |finished, burned: Vec<Burned>| {
+            let zone = ZoneRecord { epoch: 4, finished, ..ZoneRecord::default() };
+            Record::Checkpoint(Box::new(Checkpoint {
+                generation: 1,
+                incomplete: false,
+                superblock: superblock.clone(),
+                zones: vec![zone],
+                burned,
+                holes: Vec::new(),
+                parity: Vec::new(),
+                tails: Vec::new(),
+            }))
+        };
+        let lacks = Record::Lacks(Lacks { zone: 0, epoch: 4, members: 2 });
+        let older = [(checkpoint(Some(9), Vec::new()), 10), (lacks.clone(), 11)];
+        let newer = [(checkpoint(None, vec![burned(3), burned(4)]), 20)];
+        // In whatever order the members are looked at.
+        for records in [[&older[..], &newer], [&newer, &older]] {
+            let (zones, left, _) = replay(records.into_iter().flatten(), 1);
+            assert_eq!((zones[0].finished, zones[0].lost, left), (None, 0, vec![burned(4)]));
+        }
+        let (zones, _, _) = replay([&newer[..], &[(lacks, 21)]].into_iter().flatten(), 1);
+        assert_eq!(zones[0].lost, 2);
     }
 }

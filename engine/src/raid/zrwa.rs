@@ -481,6 +481,28 @@ mod tests {
         }
     }
 
+    #[test]
+    fn what_no_crash_leaves_is_a_refusal() {
+        let layout = layout(4, 8, 2);
+        let decide = |wp_blocks: [Option<u64>; 4], told_blocks| {
+            decide(&layout, &Evidence { wp_blocks: wp_blocks.to_vec(), told_blocks })
+        };
+        // Inside half a chunk, half-way through parity, and beyond the last row.
+        for (member, wp_blocks) in [(0, 1), (3, 2), (0, 34)] {
+            let mut wps = [Some(0); 4];
+            wps[member] = Some(wp_blocks);
+            assert_eq!(decide(wps, None), Err(Refusal::Position { member, wp_blocks }));
+        }
+        let too_few = Refusal::TooFew { present: 2, members: 4, needed: 3 };
+        assert_eq!(decide([Some(0), None, Some(0), None], None), Err(too_few));
+        assert_eq!(decide([Some(0), None, Some(0), Some(0)], None), Ok(0));
+        // The third stripe is begun when all have passed the first row.
+        assert_eq!(decide([Some(0); 4], Some(24)), Ok(24));
+        let behind = Refusal::Behind { member: 0, wp_blocks: 0, tail_blocks: 25 };
+        assert_eq!(decide([Some(0); 4], Some(25)), Err(behind));
+        assert_eq!(decide([Some(0); 4], Some(97)), Err(Refusal::Beyond(97)));
+    }
+
     /// Slots filled by writes, tail by tail, exactly as `parity_of` says; every tail that a write
     /// makes, and the whole chunk before it, must be decodable. No later write changes what was filled,
     /// so that tails of earlier writes stay decodable too.

@@ -117,6 +117,26 @@ impl Rig {
         released
     }
 
+    /// Another drive, the next one, with all that a drive holds now.
+    pub fn copy(self: &Rc<Rig>, drive: usize) -> Drive {
+        let ssd = self.ssds.borrow()[drive].borrow().copy().unwrap();
+        let (number, geometry) = (self.ssds.borrow().len(), ssd.geometry().clone());
+        let ssd = Rc::new(RefCell::new(ssd));
+        self.ssds.borrow_mut().push(ssd.clone());
+        let device = RigDrive { rig: self.clone(), number, ssd, geometry };
+        Drive { name: format!("drive{number}"), device: Rc::new(device) }
+    }
+
+    /// Never carries out what is held back: its drives are gone, as far as its senders can tell.
+    pub fn drop_held(&self) {
+        self.held.borrow_mut().clear();
+    }
+
+    /// Makes all drives drop what is in a ZRWA when its zone is finished.
+    pub fn drop_at_finish(&self) {
+        self.ssds.borrow().iter().for_each(|ssd| ssd.borrow_mut().drop_at_finish());
+    }
+
     /// Makes all drives fail reads of unwritten blocks.
     pub fn fail_unwritten(&self) {
         self.ssds.borrow().iter().for_each(|ssd| ssd.borrow_mut().fail_unwritten());

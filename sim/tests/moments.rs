@@ -1,0 +1,1234 @@
+//! Single moments, each of which a rule of the array is for: an error, a command or a cut that arrives just
+//! then, and what must not come of it.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod support;
+
+use engine::{
+    array::{Array, CreateOptions, Drive, MemberState, Tails},
+    buf::{BLOCK, Buf},
+    device::{Command, Completion, Geometry, ZonedDevice, Zones},
+    format::{
+        Uuid,
+        oob::Mark,
+        record::{Header, Origin, Record, TailRecord},
+    },
+    raid::policy::Policy,
+    runtime::Runtime,
+    zone::{Lba, ZoneIndex, ZoneState},
+};
+use sim::{
+    rng::Rng,
+    ssd::{Cut, Fault},
+};
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+};
+use support::{
+    array::{check, geometry, options, run, wp, write, write_command},
+    rig::{Act, Rig},
+};
+
+const CHUNK: u64 = 4;
+/// Blocks of a stripe of four members.
+const STRIPE: u64 = 3 * CHUNK;
+/// Metadata zones of a drive: those of the data come behind.
+const META: u32 = 2;
+const ZONES: u32 = 6;
+
+struct Scene {
+    runtime: Runtime,
+    rig: Rc<Rig>,
+    drives: Vec<Drive>,
+    array: Array,
+    shape: Geometry,
+}
+
+impl Drop for Scene {
+    /// Tasks hold the array, and the array its drives.
+    fn drop(&mut self) {
+        self.runtime.clear();
+    }
+}
+
+impl Scene {
+    fn new(policy: Policy) -> Scene {
+        Scene::shaped(policy, geometry(ZONES + META, 240, 8))
+    }
+
+    /// With drives that lose what is in their caches.
+    fn volatile(policy: Policy) -> Scene {
+        Scene::shaped(policy, Geometry { volatile_cache: true, ..geometry(ZONES + META, 240, 8) })
+    }
+
+    fn shaped(policy: Policy, shape: Geometry) -> Scene {
+        let (runtime, rig) = (Runtime::new(), Rig::new());
+        let drives: Vec<_> = (0..4).map(|_| rig.drive(&shape)).collect();
+        let options = CreateOptions { policy: Some(policy), ..options(CHUNK) };
+        let array = run(&runtime, Array::create(&runtime, options, drives.clone())).unwrap();
+        Scene { runtime, rig, drives, array, shape }
+    }
+
+    fn write(&self, zone: u32, at: u64, blocks: u64) {
+        write(&self.runtime, &self.array, zone, at, blocks, true);
+    }
+
+    /// A command that is on its way.
+    fn start(&self, command: Command) -> Completion {
+        let pending = self.array.submit(command);
+        self.runtime.run();
+        pending
+    }
+
+    fn start_write(&self, zone: u32, at: u64, blocks: u64) -> Completion {
+        self.start(write_command(&self.array, zone, at, blocks, true))
+    }
+
+    fn submit(&self, command: Command) {
+        assert_eq!(run(&self.runtime, self.array.submit(command)).result, Ok(()));
+    }
+
+    /// Lets everything through that was held back, and what comes of it.
+    fn release(&self) {
+        self.rig.rule(|_, _| Act::Pass);
+        self.runtime.run();
+        while self.rig.release(|_, _| true) > 0 {
+            self.runtime.run();
+        }
+    }
+
+    /// Ends the process; the drives keep power.
+    fn stop(&self) {
+        self.runtime.clear();
+        self.rig.drop_held();
+        self.rig.rule(|_, _| Act::Pass);
+    }
+
+    /// Cuts the power; these drives lose what is in their caches.
+    fn cut(&self, lost: impl Fn(usize) -> bool) {
+        self.runtime.clear();
+        self.rig.cut_power(&mut Rng::new(1), |drive| Cut { cache_lost: lost(drive), zrwa_lost: false });
+    }
+
+    fn without(&self, missing: Option<usize>) -> Vec<Drive> {
+        let there = self.drives.iter().enumerate().filter(|(member, _)| Some(*member) != missing);
+        there.map(|(_, drive)| drive.clone()).collect()
+    }
+
+    fn assemble(&mut self, missing: Option<usize>) {
+        self.array = run(&self.runtime, Array::assemble(&self.runtime, self.without(missing))).unwrap();
+    }
+
+    /// Puts a blank drive in the place of a member, which is not rebuilt yet.
+    fn replace(&mut self, member: usize) {
+        if self.array.status().members[member].state != MemberState::Out {
+            run(&self.runtime, self.array.fail(member)).unwrap();
+        }
+        self.drives[member] = self.rig.drive(&self.shape);
+        run(&self.runtime, self.array.attach(member, self.drives[member].clone())).unwrap();
+    }
+
+    fn rebuild(&self) {
+        run(&self.runtime, self.array.rebuild(&|_| ())).unwrap();
+    }
+
+    /// A rebuild that is on its way; says whether it has come to an end, and to a good one.
+    fn start_rebuild(&self) -> Rc<Cell<Option<bool>>> {
+        let (array, told) = (self.array.clone(), Rc::new(Cell::new(None)));
+        let result = told.clone();
+        self.runtime.spawn(async move { told.set(Some(array.rebuild(&|_| ()).await.is_ok())) });
+        self.runtime.run();
+        result
+    }
+
+    /// Carries out so many commands that change a drive and none after that; says whether any was held back.
+    fn limit(&self, commands: usize) -> Rc<Cell<bool>> {
+        let (left, cut) = (Cell::new(commands), Rc::new(Cell::new(false)));
+        let told = cut.clone();
+        self.rig.rule(move |_, command| match command {
+            Command::Read { .. } | Command::Report { .. } => Act::Pass,
+            _ if left.get() == 0 => {
+                told.set(true);
+                Act::Hold
+            }
+            _ => {
+                left.set(left.get() - 1);
+                Act::Pass
+            }
+        });
+        cut
+    }
+
+    fn refused(&self, command: Command) -> bool {
+        run(&self.runtime, self.array.submit(command)).result.is_err()
+    }
+
+    fn states(&self) -> Vec<(MemberState, u32)> {
+        self.array.status().members.iter().map(|m| (m.state, m.zones_to_rebuild)).collect()
+    }
+
+    fn tail(&self, zone: u32) -> u64 {
+        wp(&self.runtime, &self.array, zone).1
+    }
+
+    fn check(&self, zone: u32, tail: u64) {
+        check(&self.runtime, &self.array, zone, tail);
+    }
+
+    /// First block of data on a drive.
+    fn data(&self) -> u64 {
+        META as u64 * self.shape.zone_size_blocks
+    }
+
+    /// Damages a drive that nobody tells of it.
+    fn damage(&self, member: usize, fault: Fault) {
+        self.rig.damage(member, fault);
+        // Faults strike with the next command.
+        assert_eq!(run(&self.runtime, self.drives[member].device.submit(Command::Flush)).result, Ok(()));
+    }
+}
+
+/// The physical zone of a member that holds `zone`.
+fn part(zone: u32) -> ZoneIndex {
+    ZoneIndex(zone + META)
+}
+
+fn reset(zone: u32) -> Command {
+    Command::Reset { zones: Zones::One(ZoneIndex(zone)) }
+}
+
+fn finish(zone: u32) -> Command {
+    Command::Finish { zones: Zones::One(ZoneIndex(zone)) }
+}
+
+/// Whether a command writes metadata, if data begins at block `data`.
+fn is_metadata(command: &Command, data: u64) -> bool {
+    matches!(command, Command::Write { lba, .. } if lba.0 < data)
+}
+
+/// Whether a command writes to these blocks.
+fn writes_to(command: &Command, blocks: std::ops::Range<u64>) -> bool {
+    matches!(command, Command::Write { lba, .. } if blocks.contains(&lba.0))
+}
+
+/// Whether there is a superblock among the records that a command writes.
+fn tells_members(command: &Command) -> bool {
+    let Command::Write { data, .. } = command else { return false };
+    let mut at = 0;
+    while let Some(header) = Header::read(&data[at..]) {
+        let record = Record::read(&data[at..], header.origin);
+        if matches!(record, Ok((Record::Superblock(_) | Record::Checkpoint(_), _, _))) {
+            return true;
+        }
+        at += header.blocks() as usize * BLOCK;
+        if at >= data.len() {
+            break;
+        }
+    }
+    false
+}
+
+const ACTIVE: (MemberState, u32) = (MemberState::Active, 0);
+const LACKS_ONE: (MemberState, u32) = (MemberState::Rebuilding, 1);
+
+/// Any command of a member fails, and the superblocks that say so do not arrive.
+#[test]
+fn nothing_is_answered_before_the_superblocks_know_who_has_failed() {
+    for policy in Policy::ALL {
+        let mut struck = 0;
+        for (what, act) in (0..3).flat_map(|what| [(what, Act::Fail), (what, Act::Refuse)]) {
+            for drive in 0..4 {
+                for at in 0.. {
+                    let scene = Scene::volatile(policy);
+                    scene.write(0, 0, 29);
+                    scene.write(1, 0, 5);
+                    let answered = Rc::new(Cell::new(false));
+                    let (seen, failed, left) = (answered.clone(), Rc::new(Cell::new(false)), Cell::new(at));
+                    let told = failed.clone();
+                    scene.rig.rule(move |member, command| match command {
+                        Command::Read { .. } | Command::Report { .. } => Act::Pass,
+                        _ if told.get() && tells_members(command) => Act::Hold,
+                        _ if member != drive || told.get() || seen.get() => Act::Pass,
+                        _ if left.get() == 0 => {
+                            told.set(true);
+                            act
+                        }
+                        _ => {
+                            left.set(left.get() - 1);
+                            Act::Pass
+                        }
+                    });
+                    let command = match what {
+                        0 => write_command(&scene.array, 0, 29, STRIPE + 1, true),
+                        1 => reset(1),
+                        _ => finish(0),
+                    };
+                    let (completion, told) = (scene.array.submit(command), answered.clone());
+                    scene.runtime.spawn(async move {
+                        assert_eq!(completion.await.result, Ok(()));
+                        told.set(true);
+                    });
+                    scene.runtime.run();
+                    if !failed.get() {
+                        break;
+                    }
+                    struck += 1;
+                    assert!(!answered.get(), "{policy:?}: command {what}, {at} of drive {drive}, {act:?}");
+                    scene.release();
+                    assert!(answered.get(), "{policy:?}: command {what}, {at} of drive {drive}, {act:?}");
+                }
+            }
+        }
+        assert!(struck > 50, "{struck}");
+    }
+}
+
+#[test]
+fn a_member_that_cannot_write_its_metadata_is_out() {
+    for policy in Policy::ALL {
+        let scene = Scene::new(policy);
+        scene.write(0, 0, 5);
+        let data = scene.data();
+        scene.rig.rule(move |drive, command| match drive == 1 && is_metadata(command, data) {
+            true => Act::Fail,
+            false => Act::Pass,
+        });
+        scene.submit(reset(0));
+        assert_eq!(scene.array.status().members[1].state, MemberState::Out, "{policy:?}");
+    }
+}
+
+#[test]
+fn an_array_that_lacks_two_members_has_failed() {
+    for policy in Policy::ALL {
+        let scene = Scene::new(policy);
+        scene.write(0, 0, 5);
+        scene.rig.rule(|drive, command| match drive < 2 && matches!(command, Command::Write { .. }) {
+            true => Act::Fail,
+            false => Act::Pass,
+        });
+        let written = run(&scene.runtime, scene.array.submit(write_command(&scene.array, 0, 5, 19, true)));
+        assert!(written.result.is_err() && scene.array.status().failed, "{policy:?}");
+    }
+}
+
+/// A member's part of one zone is lost, and the member itself while that is written down.
+#[test]
+fn a_member_that_fails_while_the_superblocks_are_written_is_written_down_too() {
+    for policy in Policy::ALL {
+        let mut scene = Scene::new(policy);
+        (0..2).for_each(|zone| scene.write(zone, 0, 5));
+        let (data, size) = (scene.data(), scene.shape.zone_size_blocks);
+        scene.rig.rule(move |drive, command| match command {
+            command if is_metadata(command, data) => Act::Hold,
+            command if drive == 1 && writes_to(command, data..data + size) => Act::Refuse,
+            command if drive == 1 && writes_to(command, data + size..data + 2 * size) => Act::Fail,
+            _ => Act::Pass,
+        });
+        let pending = [0, 1].map(|zone| scene.start_write(zone, 5, 2 * STRIPE));
+        scene.release();
+        for completion in pending {
+            assert_eq!(run(&scene.runtime, completion).result, Ok(()));
+        }
+        scene.cut(|_| false);
+        scene.assemble(None);
+        assert_eq!(scene.array.status().members[1].state, MemberState::Out, "{policy:?}");
+        (0..2).for_each(|zone| scene.check(zone, 5 + 2 * STRIPE));
+    }
+}
+
+/// Has member 1 taken out; gives how many writes go to its drive afterwards.
+fn take_out(scene: &Scene) -> Rc<Cell<u32>> {
+    let written = Rc::new(Cell::new(0));
+    let counted = written.clone();
+    scene.rig.rule(move |drive, command| {
+        let writes = drive == 1 && matches!(command, Command::Write { .. });
+        counted.set(counted.get() + writes as u32);
+        Act::Pass
+    });
+    let array = scene.array.clone();
+    scene.runtime.spawn(async move { array.fail(1).await.unwrap() });
+    scene.runtime.run();
+    assert_eq!(scene.array.status().members[1].state, MemberState::Out);
+    written
+}
+
+/// The newest superblock would make it pass for its successor.
+#[test]
+fn a_drive_that_is_out_learns_nothing_any_more() {
+    for policy in Policy::ALL {
+        let scene = Scene::new(policy);
+        (2..4).for_each(|zone| scene.write(zone, 0, 5));
+        let data = scene.data();
+        scene.rig.rule(move |drive, command| match drive == 1 && is_metadata(command, data) {
+            true => Act::Hold,
+            false => Act::Pass,
+        });
+        // One record is on its way, and one waits.
+        let pending = [scene.start(reset(2)), scene.start(reset(3))];
+        let written = take_out(&scene);
+        while scene.rig.release(|_, _| true) > 0 {
+            scene.runtime.run();
+        }
+        pending.into_iter().for_each(|p| assert_eq!(run(&scene.runtime, p).result, Ok(())));
+        assert_eq!(written.get(), 0, "{policy:?}");
+    }
+}
+
+#[test]
+fn a_drive_that_is_out_gets_no_checkpoint() {
+    for policy in Policy::ALL {
+        let mut scene = Scene::new(policy);
+        run(&scene.runtime, scene.array.fail(3)).unwrap();
+        scene.drives[3] = scene.rig.drive(&scene.shape);
+        scene.rig.rule(|drive, command| match command {
+            Command::Finish { zones: Zones::One(zone) } if drive == 1 && zone.0 < META => Act::Hold,
+            _ => Act::Pass,
+        });
+        let (array, drive) = (scene.array.clone(), scene.drives[3].clone());
+        let attached = Rc::new(Cell::new(None));
+        let told = attached.clone();
+        scene.runtime.spawn(async move { told.set(Some(array.attach(3, drive).await.is_ok())) });
+        scene.runtime.run();
+        assert_eq!((attached.get(), scene.rig.held()), (None, 1));
+        let written = take_out(&scene);
+        while scene.rig.release(|_, _| true) > 0 {
+            scene.runtime.run();
+        }
+        assert_eq!((attached.get(), written.get()), (Some(true), 0), "{policy:?}");
+    }
+}
+
+/// A write to a drive is never answered; meanwhile another one has its place.
+#[test]
+fn an_error_of_a_drive_that_was_replaced_is_not_its_successors() {
+    for policy in Policy::ALL {
+        let mut scene = Scene::new(policy);
+        scene.write(0, 0, 5);
+        let data = scene.data();
+        scene.rig.rule(move |drive, command| match drive == 1 && writes_to(command, data..u64::MAX) {
+            true => Act::Hold,
+            false => Act::Pass,
+        });
+        let pending = scene.start_write(0, 5, 2 * STRIPE);
+        scene.replace(1);
+        scene.rig.rule(|_, _| Act::Pass);
+        scene.rig.drop_held();
+        assert_eq!(run(&scene.runtime, pending).result, Ok(()));
+        assert_eq!(scene.states()[1], LACKS_ONE, "{policy:?}");
+        scene.rebuild();
+        scene.check(0, 5 + 2 * STRIPE);
+    }
+}
+
+#[test]
+fn tail_records_in_a_zone_take_turns() {
+    let scene = Scene::new(Policy::Zrwa);
+    let places: Rc<RefCell<Vec<Vec<u64>>>> = Rc::new(RefCell::new(vec![Vec::new(); 4]));
+    let (seen, data) = (places.clone(), scene.data());
+    scene.rig.rule(move |drive, command| {
+        if let Command::Write { lba, fua: true, .. } = command
+            && lba.0 >= data
+        {
+            seen.borrow_mut()[drive].push(lba.0 - data);
+        }
+        Act::Pass
+    });
+    (0..3).for_each(|at| scene.write(0, at, 1));
+    // The window is four rows, of which the last one has the log.
+    let (places, row) = (places.borrow(), 4 * CHUNK);
+    for drive in [0, 3] {
+        assert_eq!(places[drive], [row + 1, row, row + 1]);
+    }
+}
+
+#[test]
+fn a_buffer_that_was_handed_in_comes_back_as_its_owners_alone() {
+    for policy in Policy::ALL {
+        let scene = Scene::new(policy);
+        let capacity = scene.array.geometry().zone_capacity_blocks;
+        for at in (0..capacity).step_by(CHUNK as usize) {
+            let write = write_command(&scene.array, 0, at, CHUNK, true);
+            let mut done = run(&scene.runtime, scene.array.submit(write));
+            assert!(done.result.is_ok() && done.data.as_mut().is_some(), "{policy:?} at {at}");
+        }
+    }
+}
+
+/// Nearly full zones of partial stripes: what was logged of them would not fit in a log.
+#[test]
+fn partial_parity_of_what_is_settled_takes_no_room_in_a_log() {
+    let scene = Scene::shaped(Policy::Log, Geometry { zrwa: None, ..geometry(8, 200, 5) });
+    assert_eq!(scene.array.geometry().max_active, 3);
+    let end = scene.array.geometry().zone_capacity_blocks - STRIPE;
+    for at in (0..end).step_by(CHUNK as usize) {
+        (0..3).for_each(|zone| scene.write(zone, at, CHUNK));
+    }
+    assert_eq!(scene.states(), [ACTIVE; 4]);
+}
+
+/// Two parts of a zone are lost while an explicit flush is on its way to another one: it must not arrive
+/// after the reset.
+#[test]
+fn a_zone_that_has_failed_is_reset_when_nothing_is_on_its_way_any_more() {
+    let scene = Scene::new(Policy::Zrwa);
+    scene.write(0, 0, 5);
+    scene.rig.rule(|drive, command| match drive == 3 && matches!(command, Command::FlushZrwa { .. }) {
+        true => Act::Hold,
+        false => Act::Pass,
+    });
+    let settling = scene.start_write(0, 5, STRIPE);
+    assert_eq!(scene.rig.held(), 1);
+    (1..3).for_each(|member| scene.rig.damage(member, Fault::WriteFault(part(0))));
+    let failing = scene.start_write(0, 5 + STRIPE, STRIPE);
+    let resetting = scene.start(reset(0));
+    scene.release();
+    assert_eq!(run(&scene.runtime, resetting).result, Ok(()));
+    for pending in [settling, failing] {
+        assert!(run(&scene.runtime, pending).result.is_err());
+    }
+    assert_eq!(scene.states(), [ACTIVE; 4]);
+}
+
+/// The part is dead, though there was nothing in it.
+#[test]
+fn a_member_that_cannot_reset_its_part_of_an_empty_zone_lacks_it() {
+    for policy in Policy::ALL {
+        let mut scene = Scene::new(policy);
+        scene.write(0, 0, 5);
+        scene.damage(1, Fault::Offline(part(1)));
+        scene.cut(|_| false);
+        scene.assemble(None);
+        assert_eq!(scene.states(), [ACTIVE, LACKS_ONE, ACTIVE, ACTIVE], "{policy:?}");
+        scene.submit(reset(1));
+        assert_eq!(scene.states(), [ACTIVE, LACKS_ONE, ACTIVE, ACTIVE], "{policy:?}");
+    }
+}
+
+/// The reset was promised when the power went; a recovery carries it out.
+#[test]
+fn a_member_that_cannot_carry_out_a_promised_reset_lacks_the_zone() {
+    for policy in Policy::ALL {
+        let mut scene = Scene::new(policy);
+        scene.write(0, 0, 5);
+        scene.rig.rule(|_, command| match matches!(command, Command::Reset { .. }) {
+            true => Act::Hold,
+            false => Act::Pass,
+        });
+        drop(scene.start(reset(0)));
+        scene.cut(|_| false);
+        scene.rig.rule(|drive, command| match command {
+            Command::Reset { zones: Zones::One(zone) } if drive == 1 && *zone == part(0) => Act::Refuse,
+            _ => Act::Pass,
+        });
+        scene.assemble(None);
+        assert_eq!(scene.states(), [ACTIVE, LACKS_ONE, ACTIVE, ACTIVE], "{policy:?}");
+        assert_eq!(scene.tail(0), 0);
+    }
+}
+
+#[test]
+fn a_zone_that_has_worn_out_while_nobody_looked_is_done_without() {
+    for policy in Policy::ALL {
+        for fault in [Fault::ReadOnly, Fault::Offline] {
+            for tail in [5, 30] {
+                let mut scene = Scene::new(policy);
+                scene.write(0, 0, tail);
+                scene.damage(1, fault(part(0)));
+                scene.cut(|_| false);
+                scene.assemble(None);
+                assert_eq!(scene.states(), [ACTIVE, LACKS_ONE, ACTIVE, ACTIVE], "{policy:?}");
+                assert_eq!(scene.tail(0), tail);
+                scene.write(0, tail, 40);
+                scene.check(0, tail + 40);
+            }
+        }
+    }
+}
+
+/// It was just opened, with nothing in it, when it is finished: on the member that is rebuilt, too.
+#[test]
+fn a_rebuild_leaves_a_zone_alone_that_is_being_finished() {
+    for policy in Policy::ALL {
+        let mut scene = Scene::volatile(policy);
+        scene.submit(Command::Open { zones: Zones::One(ZoneIndex(1)), zrwa: false });
+        scene.replace(2);
+        let (blank, first) = (4, Cell::new(true));
+        // The flush before the part counts.
+        scene.rig.rule(move |drive, command| match command {
+            Command::Flush if drive == blank && first.replace(false) => Act::Hold,
+            _ => Act::Pass,
+        });
+        let rebuilt = scene.start_rebuild();
+        assert_eq!(scene.rig.held(), 1);
+        let finishing = scene.start(finish(1));
+        scene.release();
+        assert_eq!(run(&scene.runtime, finishing).result, Ok(()));
+        assert_eq!((rebuilt.get(), scene.states()), (Some(true), vec![ACTIVE; 4]), "{policy:?}");
+        for drive in &scene.drives {
+            let done = run(&scene.runtime, drive.device.submit(Command::Report { first: part(1), count: 1 }));
+            assert_eq!(done.zones[0].state, ZoneState::Full, "{policy:?}");
+        }
+    }
+}
+
+/// One copy of the tail's record arrived, and cannot be read when the zone is taken for empty.
+#[test]
+fn a_tail_that_was_not_believed_once_is_never_believed() {
+    let mut scene = Scene::new(Policy::Zrwa);
+    let log = scene.data() + 4 * CHUNK..scene.data() + 4 * CHUNK + 2;
+    let (held, bad) = (log.clone(), log);
+    scene.rig.rule(move |drive, command| match drive == 3 && writes_to(command, held.clone()) {
+        true => Act::Hold,
+        false => Act::Pass,
+    });
+    let mut pending = scene.start_write(0, 0, 3);
+    assert!(pending.take().is_none() && scene.rig.held() == 1);
+    scene.stop();
+    scene.rig.shut_down();
+    scene.rig.rule(move |drive, command| match command {
+        Command::Read { lba, .. } if drive == 0 && bad.contains(&lba.0) => Act::Unreadable,
+        _ => Act::Pass,
+    });
+    for _ in 0..2 {
+        scene.assemble(None);
+        assert_eq!(wp(&scene.runtime, &scene.array, 0), (ZoneState::Empty, 0));
+        scene.stop();
+    }
+    scene.assemble(None);
+    scene.write(0, 0, 20);
+    scene.check(0, 20);
+}
+
+/// A zone was begun, on all members but one, and then all that had begun it is gone.
+#[test]
+fn nothing_is_lacking_in_a_zone_with_nothing_in_it() {
+    for policy in [Policy::Zrwa, Policy::Log] {
+        let mut scene = Scene::new(policy);
+        let data = scene.data();
+        scene.rig.rule(move |drive, command| match command {
+            Command::Open { zones: Zones::One(zone), .. } if drive == 1 && *zone == part(0) => Act::Refuse,
+            command if writes_to(command, data..u64::MAX) => Act::Hold,
+            _ => Act::Pass,
+        });
+        drop(scene.start_write(0, 0, 3));
+        assert_eq!(scene.states()[1], LACKS_ONE, "{policy:?}");
+        scene.stop();
+        scene.rig.shut_down();
+        scene.assemble(None);
+        assert_eq!((scene.states(), scene.tail(0)), (vec![ACTIVE; 4], 0), "{policy:?}");
+    }
+}
+
+/// Writes a tail record into the first zone by hand: in one of the two log blocks of `stripe`, on both members.
+fn write_tail(scene: &Scene, (stripe, block): (u64, u64), tail: TailRecord) {
+    let members = [stripe % 4, (stripe + 3) % 4].map(|member| member as usize);
+    let place = scene.data() + (stripe + 4) * CHUNK;
+    let array = {
+        let found = (scene.data() + 4 * CHUNK..scene.data() + 4 * CHUNK + 2).map(|lba| {
+            let read = Command::read(Lba(lba), Buf::zeroed(BLOCK));
+            Header::read(&run(&scene.runtime, scene.drives[0].device.submit(read)).data)
+        });
+        found.flatten().next().unwrap().origin.array
+    };
+    for member in members {
+        let lba = place + block;
+        let origin = Origin { array, member: member as u32, lba };
+        let write = Command::write(Lba(lba), Record::Tail(tail).encode(origin, 9), true);
+        assert_eq!(run(&scene.runtime, scene.drives[member].device.submit(write)).result, Ok(()));
+    }
+}
+
+#[test]
+fn a_tail_record_counts_in_its_own_life_of_the_zone_and_in_the_place_of_its_stripe() {
+    let whole = TailRecord { zone: 0, generation: 0, epoch: 0, tail_blocks: 11 };
+    for (stripe, tail, counts) in [
+        (0, whole, true),
+        (0, TailRecord { epoch: 1, ..whole }, false),
+        (0, TailRecord { zone: 1, ..whole }, false),
+        (1, whole, false),
+    ] {
+        let mut scene = Scene::new(Policy::Zrwa);
+        scene.write(0, 0, 11);
+        scene.stop();
+        // What was logged, and something else instead of it.
+        (0..2).for_each(|block| write_tail(&scene, (0, block), TailRecord { tail_blocks: 9, ..whole }));
+        write_tail(&scene, (stripe, 1), tail);
+        scene.assemble(None);
+        assert_eq!(scene.tail(0), if counts { 11 } else { 9 }, "{stripe} {tail:?}");
+        scene.check(0, scene.tail(0));
+    }
+}
+
+/// Assemblies without one member come to nothing again and again, and only one member learns of each. One
+/// without that member succeeds.
+#[test]
+fn a_superblock_of_an_assembly_that_came_to_nothing_does_not_count() {
+    for policy in Policy::ALL {
+        let mut scene = Scene::new(policy);
+        scene.write(0, 0, 5);
+        scene.stop();
+        for _ in 0..40 {
+            let data = scene.data();
+            scene.rig.rule(move |drive, command| match drive > 0 && is_metadata(command, data) {
+                true => Act::Hold,
+                false => Act::Pass,
+            });
+            let (runtime, there) = (scene.runtime.clone(), scene.without(Some(3)));
+            scene.runtime.spawn(async move { _ = Array::assemble(&runtime, there).await });
+            scene.runtime.run();
+            scene.stop();
+        }
+        scene.assemble(Some(0));
+        scene.write(0, 5, 30);
+        scene.stop();
+        scene.assemble(None);
+        assert_eq!(scene.array.status().members[0].state, MemberState::Out, "{policy:?}");
+        assert_eq!(scene.array.status().members[3].state, MemberState::Active, "{policy:?}");
+        scene.check(0, 35);
+    }
+}
+
+#[test]
+fn a_drive_that_was_taken_out_or_replaced_is_not_used_and_says_why() {
+    for policy in Policy::ALL {
+        let mut scene = Scene::new(policy);
+        scene.write(0, 0, 5);
+        let old = scene.drives[1].clone();
+        run(&scene.runtime, scene.array.fail(1)).unwrap();
+        scene.write(0, 5, 30);
+        let found = run(&scene.runtime, Array::inspect(&scene.runtime, scene.drives.clone(), None)).unwrap();
+        let note = &found.status.members[1].note;
+        assert!(note.contains("was taken out"), "{policy:?}: {note}");
+        scene.replace(1);
+        scene.rebuild();
+        scene.drives[1] = old;
+        scene.stop();
+        scene.assemble(None);
+        let member = &scene.array.status().members[1];
+        assert_eq!(member.state, MemberState::Out);
+        assert!(member.note.contains("was replaced"), "{policy:?}: {}", member.note);
+        scene.check(0, 35);
+    }
+}
+
+/// Cut at every command of a finish, with drives that drop what is in a ZRWA then, and with caches lost on
+/// one, on all but one or on all.
+#[test]
+fn a_finish_that_is_cut_anywhere_keeps_what_was_promised_whoever_is_missing() {
+    let lost: [fn(usize) -> bool; 4] = [|_| true, |drive| drive == 0, |drive| drive == 3, |drive| drive != 0];
+    for policy in Policy::ALL {
+        for tail in [5, 18] {
+            for (case, missing) in (0..5).flat_map(|case| (0..5).map(move |missing| (case, missing))) {
+                for steps in 0.. {
+                    let mut scene = if case < 4 { Scene::volatile(policy) } else { Scene::new(policy) };
+                    scene.rig.drop_at_finish();
+                    if case == 4 {
+                        scene.rig.fail_unwritten();
+                    }
+                    scene.write(0, 0, tail);
+                    let (left, ended) = (Cell::new(steps), Rc::new(Cell::new(true)));
+                    let told = ended.clone();
+                    scene.rig.rule(move |_, _| match left.get() {
+                        0 => {
+                            told.set(false);
+                            Act::Hold
+                        }
+                        _ => {
+                            left.set(left.get() - 1);
+                            Act::Pass
+                        }
+                    });
+                    let answered = scene.start(finish(0)).take().is_some();
+                    scene.cut(|drive| case < 4 && lost[case](drive));
+                    scene.assemble(Some(missing).filter(|missing| *missing < 4));
+                    let (state, wp) = wp(&scene.runtime, &scene.array, 0);
+                    let what = format!("{policy:?} {tail} {case} without {missing} after {steps}");
+                    assert!(state == ZoneState::Full || !answered && wp == tail, "{what}: {state:?} {wp}");
+                    scene.check(0, tail);
+                    if ended.get() {
+                        break;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Whatever the tail is: when it has been rebuilt on one member, any other one may be lost.
+#[test]
+fn a_zone_that_is_rebuilt_is_found_without_any_other_member() {
+    for policy in Policy::ALL {
+        for (tail, member) in [1, 3, 4, 6, 8, 9, 12, 13, 16, 17, 20, 24, 31, 50]
+            .into_iter()
+            .flat_map(|t| (0..4).map(move |m| (t, m)))
+        {
+            for missing in (0..4).filter(|missing| *missing != member) {
+                let mut scene = Scene::volatile(policy);
+                scene.write(0, 0, tail);
+                scene.replace(member);
+                scene.rebuild();
+                scene.cut(|_| true);
+                scene.assemble(Some(missing));
+                let what = format!("{policy:?} {tail} on {member} without {missing}");
+                assert_eq!(wp(&scene.runtime, &scene.array, 0), (ZoneState::Closed, tail), "{what}");
+                scene.check(0, tail);
+                scene.write(0, tail, 30);
+                scene.check(0, tail + 30);
+            }
+        }
+    }
+}
+
+/// What was written without FUA has not become safe when the rebuild begins; that is cut at every command, and
+/// what is in the caches of one member is lost.
+#[test]
+fn a_rebuild_that_is_cut_anywhere_leaves_what_was_promised() {
+    for (policy, tail) in Policy::ALL.into_iter().flat_map(|policy| [5, 9, 50].map(|tail| (policy, tail))) {
+        for (member, other) in [(0, 1), (0, 3), (1, 2), (2, 1), (3, 0)] {
+            for steps in 0.. {
+                let mut scene = Scene::volatile(policy);
+                scene.write(0, 0, tail);
+                scene.replace(member);
+                write(&scene.runtime, &scene.array, 0, tail, 5, false);
+                let cut = scene.limit(steps);
+                let rebuilt = scene.start_rebuild().get() == Some(true);
+                // The blank drive has another number than its member.
+                let loses = if steps % 2 == 0 { 4 } else { other };
+                scene.cut(|drive| drive == loses);
+                if !rebuilt {
+                    // Some may know already that it counts, and some not yet.
+                    scene.assemble(None);
+                    assert!(scene.tail(0) >= tail, "{policy:?} {tail} on {member} after {steps}");
+                    scene.check(0, scene.tail(0));
+                    scene.cut(|_| true);
+                }
+                let whole = rebuilt || scene.states() == [ACTIVE; 4];
+                let missing = (0..4).find(|m| ![member, other].contains(m)).filter(|_| whole);
+                scene.assemble(missing);
+                let what = format!("{policy:?} {tail} on {member} without {missing:?} after {steps}");
+                let (state, found) = wp(&scene.runtime, &scene.array, 0);
+                assert!((tail..=tail + 5).contains(&found), "{what}: {state:?} {found}");
+                scene.check(0, found);
+                if !cut.get() {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// A zone is written while the power goes at every command, and the caches of one member are lost.
+#[test]
+fn a_zone_that_is_written_when_the_power_goes_is_found_without_any_member() {
+    for policy in Policy::ALL {
+        for (loses, missing) in [(0, 1), (1, 3), (2, 0), (3, 2)] {
+            for steps in 0.. {
+                let mut scene = Scene::volatile(policy);
+                scene.write(0, 0, 5);
+                let cut = scene.limit(steps);
+                // More than the window, in one go.
+                let plain = scene.start(write_command(&scene.array, 0, 5, 62, false));
+                let mut promised = scene.start_write(0, 67, 8);
+                let promised = if promised.take().is_some() { 75 } else { 5 };
+                drop(plain);
+                scene.cut(|drive| drive == loses);
+                scene.assemble(Some(missing));
+                let what = format!("{policy:?}, {loses} loses its cache, without {missing}, after {steps}");
+                let (state, found) = wp(&scene.runtime, &scene.array, 0);
+                assert!((promised..=75).contains(&found), "{what}: {state:?} {found}");
+                scene.check(0, found);
+                if !cut.get() {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// A process dies in the midst of a write, and the power goes at every command of the next assembly.
+#[test]
+fn an_assembly_that_is_cut_anywhere_leaves_what_was_promised() {
+    for (policy, late) in Policy::ALL.into_iter().flat_map(|policy| (0..4).map(move |late| (policy, late))) {
+        for (loses, missing, at_once) in [(0, 1, false), (1, 3, false), (2, 0, true), (3, 2, true)] {
+            for steps in 0.. {
+                let mut scene = Scene::volatile(policy);
+                scene.write(0, 0, STRIPE + 5);
+                let data = scene.data();
+                scene.rig.rule(move |drive, command| {
+                    match drive == late && writes_to(command, data..u64::MAX) {
+                        true => Act::Hold,
+                        false => Act::Pass,
+                    }
+                });
+                drop(scene.start(write_command(&scene.array, 0, STRIPE + 5, STRIPE, false)));
+                scene.stop();
+                let cut = scene.limit(steps);
+                let (runtime, all) = (scene.runtime.clone(), scene.drives.clone());
+                scene.runtime.spawn(async move { _ = Array::assemble(&runtime, all).await });
+                scene.runtime.run();
+                scene.cut(|drive| drive == loses);
+                scene.assemble(Some(missing).filter(|_| at_once));
+                let tail = scene.tail(0);
+                let what = format!("{policy:?} {late} {loses} without {missing} after {steps}");
+                assert!((STRIPE + 5..=2 * STRIPE + 5).contains(&tail), "{what}: {tail}");
+                // What comes now is written over what is left, and has to be found again.
+                scene.write(0, tail, STRIPE);
+                scene.cut(|_| true);
+                scene.assemble(Some(missing));
+                assert_eq!(scene.tail(0), tail + STRIPE, "{what}");
+                scene.check(0, tail + STRIPE);
+                if !cut.get() {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_zone_that_lacks_two_parts_is_not_rebuilt_from_the_rest() {
+    for policy in Policy::ALL {
+        let scene = Scene::new(policy);
+        (0..2).for_each(|zone| scene.write(zone, 0, 5 * STRIPE));
+        (1..3).for_each(|member| scene.rig.damage(member, Fault::WriteFault(part(0))));
+        assert!(scene.refused(write_command(&scene.array, 0, 5 * STRIPE, 2 * STRIPE, true)), "{policy:?}");
+        let rebuilt = run(&scene.runtime, scene.array.rebuild(&|_| ())).unwrap();
+        let left_out: Vec<_> = rebuilt.left_out.iter().map(|left| (left.zone, left.member)).collect();
+        assert_eq!(left_out, [(0, 1), (0, 2)], "{policy:?}");
+        scene.check(1, 5 * STRIPE);
+    }
+}
+
+/// Of two records of the same tail that which is newer has to be in the same place on both members.
+#[test]
+fn a_member_that_is_rebuilt_has_the_logged_tail_where_the_others_have_it() {
+    for writes in 1..4 {
+        let mut scene = Scene::new(Policy::Zrwa);
+        (0..writes).for_each(|at| scene.write(0, at, 1));
+        scene.replace(3);
+        scene.rebuild();
+        let place = scene.data() + 4 * CHUNK;
+        let logged = |member: usize, block: u64| {
+            let read = Command::read(Lba(place + block), Buf::zeroed(BLOCK));
+            let data = run(&scene.runtime, scene.drives[member].device.submit(read)).data;
+            match Record::read(&data, Header::read(&data)?.origin) {
+                Ok((Record::Tail(tail), sequence, _)) => Some((sequence, tail.tail_blocks)),
+                _ => None,
+            }
+        };
+        let newest = (0..2).max_by_key(|block| logged(0, *block)).unwrap();
+        let tail = |member| logged(member, newest).map(|(_, tail)| tail);
+        assert_eq!((tail(0), tail(3)), (Some(writes), Some(writes)));
+    }
+}
+
+#[test]
+fn a_zone_is_changed_by_one_command_at_a_time() {
+    for policy in Policy::ALL {
+        for change in [reset(0), finish(0)] {
+            let scene = Scene::new(policy);
+            scene.write(0, 0, 5);
+            scene.rig.rule(|_, command| {
+                match matches!(command, Command::Reset { .. } | Command::Finish { .. }) {
+                    true => Act::Hold,
+                    false => Act::Pass,
+                }
+            });
+            let pending = scene.start(change);
+            for other in [reset(0), finish(0), write_command(&scene.array, 0, 5, 3, false)] {
+                let mut answer = scene.start(other.clone());
+                assert!(answer.take().is_some_and(|done| done.result.is_err()), "{policy:?} {other:?}");
+            }
+            scene.release();
+            assert_eq!(run(&scene.runtime, pending).result, Ok(()));
+        }
+    }
+}
+
+#[test]
+fn an_array_has_a_volatile_cache_if_a_member_has_one_or_its_policy_needs_flushes() {
+    for policy in Policy::ALL {
+        assert_eq!(Scene::new(policy).array.geometry().volatile_cache, policy == Policy::Zrwa);
+        assert!(Scene::volatile(policy).array.geometry().volatile_cache);
+    }
+}
+
+/// Its own part of an empty zone was dead; that is of no matter to the new drive.
+#[test]
+fn a_new_drive_lacks_nothing_of_empty_zones() {
+    for policy in Policy::ALL {
+        let mut scene = Scene::new(policy);
+        scene.damage(1, Fault::Offline(part(1)));
+        scene.cut(|_| false);
+        scene.assemble(None);
+        assert_eq!(scene.states()[1], LACKS_ONE);
+        scene.replace(1);
+        assert_eq!(scene.states(), [ACTIVE; 4], "{policy:?}");
+    }
+}
+
+/// A member fails when the new one has been written to the others, but for its own record of that.
+#[test]
+fn a_new_drive_is_not_reported_before_it_is_known_who_the_others_are() {
+    let mut scene = Scene::new(Policy::Zrwa);
+    run(&scene.runtime, scene.array.fail(3)).unwrap();
+    scene.drives[3] = scene.rig.drive(&scene.shape);
+    let (data, failed) = (scene.data(), Cell::new(false));
+    scene.rig.rule(move |drive, command| match command {
+        command if drive == 0 && is_metadata(command, data) && !failed.replace(true) => Act::Fail,
+        // What is appended, not a checkpoint.
+        Command::Write { lba, .. } if lba.0 % 256 > 0 && tells_members(command) => Act::Hold,
+        _ => Act::Pass,
+    });
+    let (array, drive, attached) = (scene.array.clone(), scene.drives[3].clone(), Rc::new(Cell::new(None)));
+    let told = attached.clone();
+    scene.runtime.spawn(async move { told.set(Some(array.attach(3, drive).await.is_ok())) });
+    scene.runtime.run();
+    assert!(scene.rig.held() > 0 && attached.get().is_none());
+    scene.release();
+    assert_eq!(attached.get(), Some(true));
+}
+
+/// The assembly is cut before it has ended: whoever was absent may lack a reset that was carried out.
+#[test]
+fn whoever_is_absent_from_an_assembly_that_is_cut_off_is_out() {
+    for policy in Policy::ALL {
+        let mut scene = Scene::new(policy);
+        scene.write(0, 0, 50);
+        scene.rig.rule(|_, command| match matches!(command, Command::Reset { .. }) {
+            true => Act::Hold,
+            false => Act::Pass,
+        });
+        drop(scene.start(reset(0)));
+        scene.stop();
+        // Everything but the superblock that ends it.
+        scene.rig.rule(|_, command| match command {
+            Command::Write { lba, .. } if lba.0 % 256 > 0 && tells_members(command) => Act::Hold,
+            _ => Act::Pass,
+        });
+        let (runtime, there) = (scene.runtime.clone(), scene.without(Some(1)));
+        scene.runtime.spawn(async move { _ = Array::assemble(&runtime, there).await });
+        scene.runtime.run();
+        assert!(scene.rig.held() > 0);
+        scene.stop();
+        scene.assemble(None);
+        assert_eq!(scene.array.status().members[1].state, MemberState::Out, "{policy:?}");
+        assert_eq!(wp(&scene.runtime, &scene.array, 0), (ZoneState::Empty, 0));
+    }
+}
+
+/// A member fails in a reset, and the power goes before that is written down.
+#[test]
+fn a_reset_is_crossed_off_when_it_is_known_who_could_not_carry_it_out() {
+    for (policy, seed) in Policy::ALL.into_iter().flat_map(|policy| (0..30).map(move |seed| (policy, seed))) {
+        let mut scene = Scene::new(policy);
+        scene.write(0, 0, 50);
+        scene.stop();
+        scene.runtime = Runtime::seeded(seed);
+        scene.assemble(None);
+        scene.rig.rule(|drive, command| match command {
+            Command::Reset { zones: Zones::One(zone) } if drive == 1 && *zone == part(0) => Act::Fail,
+            command if tells_members(command) => Act::Hold,
+            _ => Act::Pass,
+        });
+        drop(scene.start(reset(0)));
+        scene.cut(|_| false);
+        scene.assemble(None);
+        assert_eq!(wp(&scene.runtime, &scene.array, 0), (ZoneState::Empty, 0), "{policy:?} {seed}");
+        scene.write(0, 0, 30);
+        scene.check(0, 30);
+    }
+}
+
+/// What an assembly resets, for nothing was promised there, may have been reset in part.
+#[test]
+fn a_reset_that_a_recovery_has_decided_on_is_carried_out_by_the_next_one_too() {
+    for (policy, steps) in
+        Policy::ALL.into_iter().flat_map(|policy| (0..5u32).map(move |steps| (policy, steps)))
+    {
+        let mut scene = Scene::new(policy);
+        let data = scene.data();
+        scene.rig.rule(move |drive, command| {
+            match [0, 3].contains(&drive) && writes_to(command, data..u64::MAX) {
+                true => Act::Hold,
+                false => Act::Pass,
+            }
+        });
+        drop(scene.start_write(0, 0, 8));
+        scene.cut(|_| false);
+        let left = Cell::new(steps);
+        scene.rig.rule(move |_, command| match command {
+            Command::Reset { zones: Zones::One(zone) } if *zone == part(0) => {
+                left.set(left.get().saturating_sub(1));
+                if left.get() == 0 { Act::Hold } else { Act::Pass }
+            }
+            _ => Act::Pass,
+        });
+        let (runtime, all) = (scene.runtime.clone(), scene.drives.clone());
+        scene.runtime.spawn(async move { _ = Array::assemble(&runtime, all).await });
+        scene.runtime.run();
+        scene.cut(|_| false);
+        scene.assemble(None);
+        assert_eq!(scene.tail(0), 0, "{policy:?} {steps}: {:?}", scene.array.status().offline);
+        assert_eq!(scene.states(), [ACTIVE; 4], "{policy:?} {steps}");
+        scene.write(0, 0, 30);
+        scene.check(0, 30);
+    }
+}
+
+/// Those of a process whose array has been found again since, and has gone on.
+#[test]
+fn tails_of_an_earlier_process_do_not_count() {
+    for policy in Policy::ALL {
+        let mut scene = Scene::new(policy);
+        scene.write(0, 0, 8);
+        let mut tails = Tails { assembly: scene.array.assembly(), blocks: vec![0; ZONES as usize] };
+        tails.blocks[0] = 8;
+        scene.stop();
+        scene.assemble(None);
+        assert_ne!(scene.array.assembly(), tails.assembly, "{policy:?}");
+        scene.submit(reset(0));
+        scene.write(0, 0, 5);
+        scene.stop();
+        let taken = Array::take_over(&scene.runtime, scene.drives.clone(), &tails);
+        scene.array = run(&scene.runtime, taken).unwrap();
+        assert_eq!((scene.tail(0), scene.array.status().offline), (5, vec![]), "{policy:?}");
+    }
+}
+
+#[test]
+fn a_member_whose_zrwa_is_gone_is_rebuilt() {
+    let mut scene = Scene::new(Policy::InPlace);
+    scene.write(0, 0, 50);
+    scene.runtime.clear();
+    scene.rig.cut_power(&mut Rng::new(1), |drive| Cut { cache_lost: false, zrwa_lost: drive == 1 });
+    scene.assemble(None);
+    assert_eq!(scene.states(), [ACTIVE, LACKS_ONE, ACTIVE, ACTIVE]);
+    scene.check(0, 50);
+    scene.rebuild();
+    scene.write(0, 50, 30);
+    scene.check(0, 80);
+}
+
+/// Marks that say so are put behind the tail by hand.
+#[test]
+fn marks_of_another_life_of_a_zone_say_nothing() {
+    for (epoch, counts) in [(0, true), (1, false)] {
+        let mut scene = Scene::new(Policy::InPlace);
+        scene.write(0, 0, 3);
+        let read = |at| Command::Read {
+            lba: Lba(scene.data() + at),
+            data: Buf::zeroed(BLOCK),
+            oob: Buf::zeroed(16),
+        };
+        let own = run(&scene.runtime, scene.drives[0].device.submit(read(0)));
+        let array = scene.array.status().uuid;
+        let origin = |lba| Origin { array: Uuid(array), member: 0, lba };
+        let mark = Mark::read(&own.oob, origin(scene.data())).unwrap();
+        scene.stop();
+        let lba = scene.data() + 3;
+        let data = Buf::copy_of(&support::array::pattern(3, 1));
+        let oob = Buf::copy_of(&Mark { epoch, ..mark }.encode(origin(lba)));
+        let write = Command::Write { lba: Lba(lba), data, oob, fua: false };
+        assert_eq!(run(&scene.runtime, scene.drives[0].device.submit(write)).result, Ok(()));
+        scene.assemble(None);
+        assert_eq!(scene.tail(0), if counts { 4 } else { 3 });
+        scene.check(0, scene.tail(0));
+    }
+}
+
+/// The drive under repair is replaced once more, in the midst of a write to it.
+#[test]
+fn a_rebuild_ends_when_its_drive_is_replaced() {
+    for policy in Policy::ALL {
+        let mut scene = Scene::new(policy);
+        scene.write(0, 0, 5 * STRIPE);
+        scene.replace(3);
+        let data = scene.data();
+        scene.rig.rule(move |drive, command| match drive == 4 && writes_to(command, data..u64::MAX) {
+            true => Act::Hold,
+            false => Act::Pass,
+        });
+        let rebuilt = scene.start_rebuild();
+        assert_eq!((rebuilt.get(), scene.rig.held()), (None, 1));
+        scene.replace(3);
+        scene.release();
+        assert_eq!(rebuilt.get(), Some(false), "{policy:?}");
+        scene.rebuild();
+        scene.cut(|_| false);
+        scene.assemble(Some(0));
+        scene.check(0, 5 * STRIPE);
+    }
+}
+
+/// It may have hours to go.
+#[test]
+fn a_rebuild_leaves_a_zone_alone_that_shall_be_reset() {
+    for policy in [Policy::Zrwa, Policy::InPlace] {
+        let mut scene = Scene::new(policy);
+        scene.write(0, 0, 16 * STRIPE);
+        scene.replace(3);
+        let data = scene.data();
+        scene.rig.rule(move |drive, command| match drive == 4 && writes_to(command, data..u64::MAX) {
+            true => Act::Hold,
+            false => Act::Pass,
+        });
+        let rebuilt = scene.start_rebuild();
+        let mut resetting = scene.start(reset(0));
+        assert!(resetting.take().is_none() && scene.rig.held() == 1);
+        // What it has begun comes to an end, and nothing follows.
+        scene.rig.release(|_, _| true);
+        scene.runtime.run();
+        assert!(resetting.take().is_some_and(|done| done.result.is_ok()), "{policy:?}");
+        assert_eq!((rebuilt.get(), scene.states()), (Some(true), vec![ACTIVE; 4]));
+    }
+}
+
+/// What a member holds of a zone that it lacks is reset, and that is on its way.
+#[test]
+fn nothing_begins_in_a_zone_while_a_late_reset_may_still_come() {
+    for policy in Policy::ALL {
+        let scene = Scene::new(policy);
+        scene.write(0, 0, 30);
+        scene.rig.damage(1, Fault::WriteFault(part(0)));
+        scene.write(0, 30, 30);
+        assert_eq!(scene.states()[1], LACKS_ONE);
+        let first = Cell::new(true);
+        scene.rig.rule(move |drive, command| match command {
+            Command::Reset { zones: Zones::One(zone) }
+                if drive == 1 && *zone == part(0) && first.replace(false) =>
+            {
+                Act::Hold
+            }
+            _ => Act::Pass,
+        });
+        let rebuilt = scene.start_rebuild();
+        let mut resetting = scene.start(reset(0));
+        assert!(resetting.take().is_none() && scene.rig.held() == 1, "{policy:?}");
+        scene.release();
+        assert_eq!(run(&scene.runtime, resetting).result, Ok(()));
+        assert_eq!((rebuilt.get(), scene.states()), (Some(true), vec![ACTIVE; 4]), "{policy:?}");
+        scene.write(0, 0, 30);
+        scene.check(0, 30);
+    }
+}
+
+/// The member that has the parity is not rebuilt yet.
+#[test]
+fn nothing_is_decoded_with_what_a_member_lacks() {
+    for policy in Policy::ALL {
+        let mut scene = Scene::new(policy);
+        scene.write(0, 0, 2 * STRIPE);
+        scene.replace(3);
+        scene.rig.rule(|drive, command| match drive == 0 && matches!(command, Command::Read { .. }) {
+            true => Act::Unreadable,
+            false => Act::Pass,
+        });
+        assert!(scene.refused(Command::read(Lba(0), Buf::zeroed(BLOCK))), "{policy:?}");
+        scene.rig.rule(|_, _| Act::Pass);
+        scene.check(0, 2 * STRIPE);
+    }
+}

@@ -1,0 +1,214 @@
+//! Zones that come back empty, and those that have lost their ZRWA: what is there is believed, what is gone
+//! is not.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod support;
+
+use engine::{
+    array::{Array, CreateOptions, Drive, MemberState},
+    buf::{BLOCK, Buf},
+    device::{Command, Geometry, ZonedDevice, Zrwa},
+    raid::{policy::Policy, zrwa::Refusal},
+    runtime::Runtime,
+    zone::{Lba, ZoneState},
+};
+use sim::{rng::Rng, ssd::Cut};
+use std::{cell::Cell, rc::Rc};
+use support::{
+    array::{check, geometry, options, run, submit, wp, write, write_command},
+    rig::{Act, Rig},
+};
+
+const CHUNK: u64 = 4;
+const STRIPE: u64 = 3 * CHUNK;
+const ACTIVE: (MemberState, u32) = (MemberState::Active, 0);
+
+struct Scene {
+    runtime: Runtime,
+    rig: Rc<Rig>,
+    drives: Vec<Drive>,
+    array: Array,
+}
+
+impl Drop for Scene {
+    /// Tasks hold the array, and the array its drives.
+    fn drop(&mut self) {
+        self.runtime.clear();
+    }
+}
+
+impl Scene {
+    fn new(shape: &Geometry) -> Scene {
+        let (runtime, rig) = (Runtime::new(), Rig::new());
+        let drives: Vec<_> = (0..4).map(|_| rig.drive(shape)).collect();
+        let options = CreateOptions { policy: Some(Policy::Zrwa), ..options(CHUNK) };
+        let array = run(&runtime, Array::create(&runtime, options, drives.clone())).unwrap();
+        Scene { runtime, rig, drives, array }
+    }
+
+    fn cut(&self, lost: impl Fn(usize) -> Cut) {
+        self.runtime.clear();
+        self.rig.cut_power(&mut Rng::new(1), lost);
+    }
+
+    /// Cuts the power; these drives lose their ZRWAs.
+    fn lose_zrwas(&self, lost: &[usize]) {
+        self.cut(|drive| Cut { cache_lost: false, zrwa_lost: lost.contains(&drive) });
+    }
+
+    fn assemble(&mut self, missing: Option<usize>) {
+        let there = self.drives.iter().enumerate().filter(|(member, _)| Some(*member) != missing);
+        let there = there.map(|(_, drive)| drive.clone()).collect();
+        self.array = run(&self.runtime, Array::assemble(&self.runtime, there)).unwrap();
+    }
+
+    fn states(&self) -> Vec<(MemberState, u32)> {
+        self.array.status().members.iter().map(|m| (m.state, m.zones_to_rebuild)).collect()
+    }
+
+    fn check(&self, tail: u64) {
+        assert_eq!(wp(&self.runtime, &self.array, 0).1, tail);
+        check(&self.runtime, &self.array, 0, tail);
+    }
+}
+
+/// With ZRWAs of their own, or small zones of which four are used as one.
+fn shapes() -> [Geometry; 2] {
+    let zrwa = Some(Zrwa { size_blocks: 4, granularity_blocks: 2, max_zones: 32 });
+    [geometry(8, 200, 8), Geometry { zrwa, zone_size_blocks: 64, ..geometry(40, 64, 32) }]
+}
+
+#[test]
+fn a_member_that_has_lost_its_zrwa_is_rebuilt_wherever_the_first_stripe_ends() {
+    for (shape, tail) in
+        shapes().into_iter().flat_map(|shape| (1..STRIPE + 3).map(move |t| (shape.clone(), t)))
+    {
+        for member in 0..4 {
+            let mut scene = Scene::new(&shape);
+            write(&scene.runtime, &scene.array, 0, 0, tail, true);
+            scene.lose_zrwas(&[member]);
+            scene.assemble(None);
+            scene.check(tail);
+            let others = scene.states().into_iter().enumerate().filter(|(m, _)| *m != member);
+            assert!(others.into_iter().all(|(_, state)| state == ACTIVE), "{tail} without that of {member}");
+            run(&scene.runtime, scene.array.rebuild(&|_| ())).unwrap();
+            assert_eq!(scene.states(), [ACTIVE; 4]);
+            scene.cut(|_| Cut::default());
+            scene.assemble(Some((member + 1) % 4));
+            scene.check(tail);
+        }
+    }
+}
+
+/// A whole stripe is shown by its witnesses; another member's write pointer has not moved yet.
+#[test]
+fn rows_tell_whether_zeros_are_what_was_written() {
+    for member in [0, 3] {
+        let mut scene = Scene::new(&shapes()[0]);
+        scene.rig.rule(move |drive, command| {
+            match drive == member && matches!(command, Command::FlushZrwa { .. }) {
+                true => Act::Hold,
+                false => Act::Pass,
+            }
+        });
+        drop(scene.array.submit(write_command(&scene.array, 0, 0, STRIPE, true)));
+        scene.runtime.run();
+        scene.lose_zrwas(&[member]);
+        scene.assemble(None);
+        scene.check(STRIPE);
+        assert_eq!(scene.states()[member], (MemberState::Rebuilding, 1));
+    }
+}
+
+/// Two members should hold something of the second chunk; what was written there is what they would read as
+/// without a ZRWA, or is not.
+#[test]
+fn of_two_members_that_read_as_zeros_the_one_that_kept_its_zrwa_is_believed() {
+    let mut scene = Scene::new(&shapes()[0]);
+    let block = |byte| Buf::copy_of(&[byte; BLOCK]);
+    let write =
+        |scene: &Scene, at, data| submit(&scene.runtime, &scene.array, Command::write(Lba(at), data, true));
+    (0..5).for_each(|at| _ = write(&scene, at, block(7)));
+    // The slot of the second chunk is the XOR of two equal blocks.
+    scene.lose_zrwas(&[1]);
+    scene.assemble(None);
+    assert_eq!(scene.array.status().offline, []);
+    for at in 0..5 {
+        let done = submit(&scene.runtime, &scene.array, Command::read(Lba(at), Buf::zeroed(BLOCK)));
+        assert!(done.data[..] == [7; BLOCK], "block {at}");
+    }
+}
+
+#[test]
+fn two_members_of_zeros_that_parity_contradicts_take_the_zone_offline() {
+    let mut scene = Scene::new(&shapes()[0]);
+    write(&scene.runtime, &scene.array, 0, 0, CHUNK + 1, true);
+    scene.lose_zrwas(&[1, 2]);
+    scene.assemble(None);
+    let offline = scene.array.status().offline;
+    assert_eq!(offline.iter().map(|zone| zone.refusal.clone()).collect::<Vec<_>>(), [Refusal::Contradiction]);
+}
+
+/// The other member that could confirm them is missing.
+#[test]
+fn a_single_empty_zone_of_zeros_that_nobody_confirms_is_not_believed() {
+    let mut scene = Scene::new(&shapes()[0]);
+    write(&scene.runtime, &scene.array, 0, 0, 3, true);
+    scene.lose_zrwas(&[0]);
+    scene.assemble(Some(1));
+    assert_eq!(wp(&scene.runtime, &scene.array, 0).0, ZoneState::Offline);
+    scene.cut(|_| Cut::default());
+    scene.assemble(None);
+    scene.check(3);
+}
+
+/// A recovery that gives empty zones their ZRWAs again is cut at every command, and one member loses its
+/// ZRWA, or all lose what is in their caches.
+#[test]
+fn a_recovery_of_empty_zones_may_be_cut_anywhere() {
+    for (volatile, tail) in [(false, 3), (false, 9), (true, 3), (true, 9)] {
+        for lost in 0..4 {
+            for steps in 0.. {
+                let shape = Geometry { volatile_cache: volatile, ..shapes()[0].clone() };
+                let mut scene = Scene::new(&shape);
+                write(&scene.runtime, &scene.array, 0, 0, tail, true);
+                scene.runtime.clear();
+                scene.rig.shut_down();
+                let (left, whole) = (Cell::new(steps), Rc::new(Cell::new(true)));
+                let told = whole.clone();
+                scene.rig.rule(move |_, command| match command {
+                    Command::Read { .. } | Command::Report { .. } => Act::Pass,
+                    _ if left.get() == 0 => {
+                        told.set(false);
+                        Act::Hold
+                    }
+                    _ => {
+                        left.set(left.get() - 1);
+                        Act::Pass
+                    }
+                });
+                let (runtime, all) = (scene.runtime.clone(), scene.drives.clone());
+                scene.runtime.spawn(async move { _ = Array::assemble(&runtime, all).await });
+                scene.runtime.run();
+                let missing = match volatile {
+                    true => {
+                        scene.cut(|_| Cut { cache_lost: true, zrwa_lost: false });
+                        Some(lost)
+                    }
+                    false => {
+                        scene.lose_zrwas(&[lost]);
+                        None
+                    }
+                };
+                scene.assemble(missing);
+                let found = wp(&scene.runtime, &scene.array, 0);
+                assert_eq!(found, (ZoneState::Closed, tail), "volatile {volatile}, {lost} after {steps}");
+                scene.check(tail);
+                if whole.get() {
+                    break;
+                }
+            }
+        }
+    }
+}
