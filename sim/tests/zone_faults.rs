@@ -769,3 +769,50 @@ fn a_zone_with_more_holes_than_there_is_room_for_is_left_out() {
     assert_eq!(scene.array.status().lost_blocks, 100);
     scene.check(3, 25 * STRIPE);
 }
+
+/// What to do about a part that was lost depends on whether its drive can store it again.
+#[test]
+fn a_drive_with_worn_zones_says_so() {
+    for policy in Policy::ALL {
+        let mut scene = Scene::new(policy, 4);
+        (0..3).for_each(|zone| scene.write(zone, 0, 50));
+        let worn = |scene: &Scene| scene.array.status().members.iter().map(|m| m.worn).collect::<Vec<_>>();
+        // One that fails once may be as good as new.
+        scene.rig.damage(2, Fault::WriteFault(part(0)));
+        scene.write(0, 50, STRIPE);
+        assert_eq!((scene.states()[2], &worn(&scene)[..]), (LACKS_ONE, &[false; 4][..]), "{policy:?}");
+        assert_eq!(scene.rebuild(), []);
+        scene.rig.damage(1, Fault::ReadOnly(part(0)));
+        scene.write(0, 50 + STRIPE, STRIPE);
+        for _ in 0..2 {
+            assert_eq!(scene.states()[1], LACKS_ONE, "{policy:?}");
+            assert_eq!(worn(&scene), [false, true, false, false], "{policy:?}");
+            scene.cut(&[]);
+        }
+        scene.replace(1);
+        scene.rebuild();
+        assert_eq!((scene.states(), worn(&scene)), (vec![ACTIVE; 4], vec![false; 4]), "{policy:?}");
+        scene.check(0, 50 + 2 * STRIPE);
+    }
+}
+
+/// A zone that has too many bad parts keeps no other from being reset.
+#[test]
+fn a_reset_of_all_zones_gets_past_those_that_have_failed() {
+    for policy in Policy::ALL {
+        let mut scene = Scene::new(policy, 4);
+        (0..3).for_each(|zone| scene.write(zone, 0, 50));
+        scene.rig.damage(1, Fault::ReadOnly(part(1)));
+        scene.rig.damage(2, Fault::Offline(part(1)));
+        while scene.try_write(1, wp(&scene.runtime, &scene.array, 1).1, STRIPE).is_ok() {}
+        assert_eq!(scene.state_of(1), ZoneState::ReadOnly, "{policy:?}");
+        for _ in 0..2 {
+            let done = run(&scene.runtime, scene.array.submit(Command::Reset { zones: Zones::All }));
+            assert_eq!(done.result, Ok(()), "{policy:?}");
+            let others = [0, 2, 3].map(|zone| scene.state_of(zone));
+            assert_eq!(others, [ZoneState::Empty; 3], "{policy:?}");
+            scene.write(0, 0, 50);
+            scene.cut(&[]);
+        }
+    }
+}

@@ -59,6 +59,8 @@ struct Books {
     /// The member that is missing holds what it should.
     fresh: bool,
     blow: Blow,
+    /// It has been assembled without the member that is missing, which is stale since.
+    assembled: bool,
     /// Zones that the array has gone on with.
     went_on: BTreeSet<u32>,
     /// Zones in which reads have failed.
@@ -102,6 +104,7 @@ impl World<'_> {
             struck,
             fresh: stale.is_none(),
             blow,
+            assembled: false,
             went_on: BTreeSet::new(),
             failed: BTreeSet::new(),
         };
@@ -130,6 +133,7 @@ impl World<'_> {
             }
             Ok(()) if too_many => Err(Failure("it assembles with two members missing".into())),
             Ok(()) => {
+                books.assembled = true;
                 let report = self.take_report(|_| true)?;
                 let online = report.iter().filter(|info| info.state != ZoneState::Offline);
                 books.went_on = online.map(|info| info.zone.0).collect();
@@ -167,8 +171,10 @@ impl World<'_> {
             assembled = self.assemble_from(|other| other != member)?;
         }
         if let Err(why) = assembled {
-            // It may be known to some that the missing one is out although nothing has come of it.
-            return if books.blow.outcast {
+            // One is stale and the other one useless: but only if the array has been used without the first,
+            // or was about to be when the other one was struck.
+            let late = books.blow.faults.iter().any(|(commands, _)| *commands > 0);
+            return if books.blow.outcast && (books.assembled || late || !books.fresh) {
                 Ok(())
             } else {
                 Err(back(format!("it does not assemble: {why}")))
@@ -392,30 +398,17 @@ impl World<'_> {
     /// A block of the metadata log that cannot be read, or has a bit flipped.
     fn draw_log_blow(&mut self, bay: Bay) -> Blow {
         let Some(lba) = self.pick_block(bay, true) else { return Blow::default() };
+        // Its log may be where blocks are that were displaced in any zone.
+        let displaces = self.scenario.policy == Policy::Log;
+        let zones = if displaces { self.oracle.zones.len() as u32 } else { 0 };
+        let blow = Blow { outcast: true, renews: true, ruined: (0..zones).collect(), ..Blow::default() };
         if self.rng.chance(1, 2) {
             let faults = vec![(0, Fault::Unreadable(lba))];
-            let what = "unreadable metadata";
-            return Blow { what, faults, outcast: true, renews: true, mends: true, ..Blow::default() };
-        }
-        if !self.is_followed(bay, lba) {
-            return Blow::default();
+            return Blow { what: "unreadable metadata", faults, mends: true, ..blow };
         }
         let bit = self.rng.below(BLOCK as u64 * 8) as u32;
         let faults = vec![(0, Fault::Corrupt { lba, bit })];
-        Blow { what: "flipped metadata", faults, outcast: true, renews: true, ..Blow::default() }
-    }
-
-    /// Whether a record begins behind a block of the metadata log. The last record, if it is damaged without
-    /// an error of the drive, looks like one that a power cut has torn.
-    fn is_followed(&self, bay: Bay, lba: Lba) -> bool {
-        let geometry = self.wire.geometry(bay).clone();
-        let (zone, at) = geometry.locate(lba);
-        let written = self.wire.ssd(bay).zones().info(zone).wp_blocks.min(geometry.zone_capacity_blocks);
-        (at + 1..written).any(|block| {
-            let read = Command::read(Lba(geometry.start(zone).0 + block), Buf::zeroed(BLOCK));
-            let done = self.wire.ssd(bay).execute(read);
-            done.result.is_ok() && Header::read(&done.data).is_some()
-        })
+        Blow { what: "flipped metadata", faults, ..blow }
     }
 
     /// A block of some zone, often one that was written lately.
@@ -498,9 +491,9 @@ impl World<'_> {
         let margin = window * chunk * data_chunks;
         zones.retain(|info| {
             let zone = self.zone_of(info.zone).map(|zone| &self.oracle.zones[zone as usize]);
-            zone.is_some_and(|zone| {
-                (margin..self.oracle.capacity.saturating_sub(margin)).contains(&zone.durable)
-            })
+            let inside = margin..self.oracle.capacity.saturating_sub(margin);
+            // Nor can one that was being finished be told from one whose end another hand has brought.
+            zone.is_some_and(|zone| zone.change.is_none() && inside.contains(&zone.durable))
         });
         if zones.is_empty() {
             return Blow::default();
