@@ -171,19 +171,16 @@ impl Trial {
         members.filter(|(_, member)| lacks(member)).map(|(m, _)| m).collect()
     }
 
-    /// Finds the array again; `false` if there is a zone in doubt, which has to be allowed.
-    fn assemble(&mut self, missing: Option<usize>, doubt: bool) -> bool {
+    /// Finds the array again, and everything in it.
+    fn assemble(&mut self, missing: Option<usize>) {
         let drives = self.without(missing);
         self.what += &format!(", then without {missing:?}");
         let what = self.what.clone();
         let array = run(&self.runtime, Array::assemble(&self.runtime, drives));
         self.array = array.unwrap_or_else(|error| panic!("{what}: {error}"));
         let offline = self.array.status().offline;
-        assert!(doubt || offline.is_empty(), "{what}: {offline:?}");
-        if offline.is_empty() {
-            self.check(&what);
-        }
-        offline.is_empty()
+        assert!(offline.is_empty(), "{what}: {offline:?}");
+        self.check(&what);
     }
 
     /// Checks all zones; what was found is what has to be there from now on.
@@ -327,12 +324,10 @@ fn play(policy: Policy, script: usize, rng: &mut Rng) -> bool {
     let mishap = Mishap { drive, at: rng.below(60), act: acts[rng.below(4) as usize], then: rng.below(most) };
     trial.what = format!("{} {script} {mishap:?}", trial.what);
     let struck = follow(&trial.rig, mishap);
-    let mut answered = false;
     for step in during {
         if !trial.take(step) {
             break;
         }
-        answered |= struck.get();
     }
     if !struck.get() {
         return false;
@@ -345,17 +340,13 @@ fn play(policy: Policy, script: usize, rng: &mut Rng) -> bool {
     // Before an assembly has found it so, a rebuild may count for some members only.
     let missing = if replaced { member } else { rng.below(MEMBERS as u64 + 1) as usize };
     let missing = Some(missing).filter(|m| *m < MEMBERS && may_miss(*m));
-    // One member has failed, nothing was answered since, and another is missing: these are two.
-    let doubt = !matches!(mishap.act, Act::Pass) && !answered && missing.is_some_and(|m| m != member);
-    if !trial.assemble(missing, doubt) {
-        return true;
-    }
+    trial.assemble(missing);
     if trial.array.status().members.iter().all(|m| m.state != MemberState::Out) {
         trial.rig.rule(|_, _| Act::Pass);
         run(&trial.runtime, trial.array.rebuild(&|_| ())).unwrap();
         trial.cut(rng);
         let missing = rng.below(MEMBERS as u64) as usize;
-        trial.assemble(Some(missing), false);
+        trial.assemble(Some(missing));
     }
     true
 }

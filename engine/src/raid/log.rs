@@ -218,8 +218,7 @@ impl Core {
             Some(tail) => tail,
             None => decide(layout, &evidence)?,
         };
-        if let Some(tail) = record.finished {
-            self.check_finished(&evidence, tail)?;
+        if record.finished.is_some() {
             // What a member that was finished reads as beyond its part is nothing.
             for (member, part) in evidence.parts.iter_mut().enumerate() {
                 if let Some(part) = part {
@@ -317,27 +316,8 @@ impl Core {
         })
     }
 
-    /// Refuses a zone whose finish is written down, at `tail_blocks`, if a member that is there holds less
-    /// than all below: that was safe before.
-    fn check_finished(&self, evidence: &Evidence, tail_blocks: u64) -> Result<(), Refusal> {
-        let layout = &self.layout;
-        let stripe = tail_blocks / layout.stripe_blocks();
-        for (member, part) in evidence.parts.iter().enumerate() {
-            // Parity of the last stripe grows only now.
-            let held_blocks = match layout.role(member, stripe) {
-                Role::Data(_) => position(layout, member, tail_blocks),
-                Role::Parity => stripe * layout.chunk_blocks,
-            };
-            if let Some(wp_blocks) = part.as_ref().map(|part| part.wp_blocks).filter(|wp| *wp < held_blocks) {
-                return Err(Refusal::Behind { member, wp_blocks, tail_blocks });
-            }
-        }
-        Ok(())
-    }
-
     /// Refuses a tail that ends where a missing member may have had more, and the partial parity that
-    /// would show it may have been in a hole of another member's log. That nothing was begun on those that
-    /// are there proves nothing: its first chunk may be all there is.
+    /// would show it may have been in a hole of another member's log.
     fn check_holes(&self, zone: ZoneIndex, evidence: &Evidence, tail_blocks: u64) -> Result<(), Refusal> {
         let layout = &self.layout;
         let (stripe, at) = (tail_blocks / layout.stripe_blocks(), tail_blocks % layout.stripe_blocks());

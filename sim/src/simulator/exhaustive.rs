@@ -13,7 +13,8 @@
 //! that comes first.
 //!
 //! Where drives have volatile caches, a cut costs all that is in them alone, nothing of it, one zone of one
-//! drive of it, or all but one.
+//! drive of it, all but one, or some of one: each prefix of what was written stays, or each position of its
+//! write pointer, up to a bound.
 //!
 //! Nothing is sampled, apart from the torn commands of the third fate and of the first of two ends, and
 //! what caches lose with these.
@@ -37,6 +38,8 @@ use std::sync::{
 
 /// Cuts that are tried after a deviation.
 const CUTS_AFTER_DEVIATION: usize = 16;
+/// Ways to lose some of what one zone of a drive has in a volatile cache.
+const MOST_WAYS: usize = 8;
 /// Queued commands that a deviation may choose from.
 const CHOICES: usize = 6;
 /// Failures after which the search ends.
@@ -124,6 +127,11 @@ pub enum CacheFate {
     /// This part and no other.
     OnlyLost(usize),
     OnlyKept(usize),
+    /// Some of this part, in one of so many ways, and nothing of any other.
+    Partly {
+        part: usize,
+        way: usize,
+    },
 }
 
 /// What a schedule looked like when it was played to its end.
@@ -133,8 +141,9 @@ struct Shape {
     choices: Vec<usize>,
     /// Events before which a cut is worth a try.
     cuts: Vec<usize>,
-    /// Zones of drives with anything in a volatile cache alone, when the power was cut.
-    unflushed: usize,
+    /// For each zone of a drive with anything in a volatile cache alone, when the power was cut, in how many
+    /// ways some of it can be lost.
+    unflushed: Vec<usize>,
 }
 
 impl Case {
@@ -351,8 +360,8 @@ impl Case {
             .collect()
     }
 
-    /// Tries a point with everything that volatile caches may lose: all, nothing, one part of it, or all
-    /// but one. Commands that are torn go with what is drawn, for the one may rest on the other.
+    /// Tries a point with everything that volatile caches may lose: all, nothing, one part of it, all but
+    /// one, or some of one. Commands that are torn go with what is drawn, for the one may rest on the other.
     fn try_caches(&self, maker: &dyn Maker, point: &Point, report: &Report<'_>) {
         self.try_point(maker, point, report);
         if !self.volatile_cache || point.end != End::PowerCut || point.fate == Fate::Torn {
@@ -360,12 +369,15 @@ impl Case {
         }
         let kept = Point { cache: CacheFate::Kept, ..point.clone() };
         let Some(shape) = self.try_point(maker, &kept, report) else { return };
-        if shape.unflushed == 0 {
+        if shape.unflushed.is_empty() {
             return;
         }
         self.try_point(maker, &Point { cache: CacheFate::Lost, ..point.clone() }, report);
-        for part in 0..if shape.unflushed > 1 { shape.unflushed } else { 0 } {
-            for cache in [CacheFate::OnlyLost(part), CacheFate::OnlyKept(part)] {
+        let alone = shape.unflushed.len() == 1;
+        for (part, ways) in shape.unflushed.into_iter().enumerate() {
+            let whole = [CacheFate::OnlyLost(part), CacheFate::OnlyKept(part)];
+            let partly = (0..ways.min(MOST_WAYS)).map(|way| CacheFate::Partly { part, way });
+            for cache in whole.into_iter().filter(|_| !alone).chain(partly) {
                 self.try_point(maker, &Point { cache, ..point.clone() }, report);
             }
         }

@@ -163,28 +163,30 @@ impl World<'_> {
     }
 
     /// Decides what the power will cost of what is in volatile caches alone, unless chance shall. Gives
-    /// the zones of drives that have anything there.
+    /// for each zone of a drive that has anything there in how many ways some of it can be lost.
     ///
     /// # Errors
     /// Those of the drives' memory.
-    pub(super) fn settle_cache(&mut self, fate: CacheFate) -> Result<usize, Failure> {
+    pub(super) fn settle_cache(&mut self, fate: CacheFate) -> Result<Vec<usize>, Failure> {
         let mut parts = Vec::new();
         for bay in self.members.iter().flatten() {
-            parts.extend(self.wire.ssd(*bay).unflushed().into_iter().map(|zone| (*bay, zone)));
+            parts.extend(self.wire.ssd(*bay).unflushed().into_iter().map(|(zone, ways)| (*bay, zone, ways)));
         }
-        for (index, (bay, zone)) in parts.iter().enumerate() {
+        for (index, (bay, zone, _)) in parts.iter().enumerate() {
             let lost = match fate {
                 CacheFate::Drawn | CacheFate::Kept => false,
                 CacheFate::Lost => true,
                 CacheFate::OnlyLost(part) => part == index,
                 CacheFate::OnlyKept(part) => part != index,
+                CacheFate::Partly { part, .. } => part == index,
             };
             if lost {
-                let result = self.wire.ssd(*bay).lose_unflushed(*zone);
+                let way = if let CacheFate::Partly { way, .. } = fate { Some(way) } else { None };
+                let result = self.wire.ssd(*bay).lose_unflushed(*zone, way);
                 result.map_err(|error| Failure(format!("losing a cache: {error}")))?;
             }
         }
-        Ok(parts.len())
+        Ok(parts.into_iter().map(|(_, _, ways)| ways).collect())
     }
 
     /// Assembles without one member, by the default order.

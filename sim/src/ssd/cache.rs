@@ -30,6 +30,8 @@ pub(super) enum Loss<'r> {
     /// Any part.
     Drawn(&'r mut Rng),
     All,
+    /// One of the [`Cache::ways`].
+    Way(usize),
 }
 
 impl Loss<'_> {
@@ -171,9 +173,20 @@ impl Cache {
         }
     }
 
-    /// Zones with anything that is not durable.
-    pub fn zones(&self) -> impl Iterator<Item = ZoneIndex> {
-        self.zones.keys().copied().map(ZoneIndex)
+    /// Zones with anything that is not durable, and in how many ways some of that can be lost and some not:
+    /// in a sequential zone each prefix may stay; in one with a ZRWA each prefix of its blocks, with the write
+    /// pointer that is durable, or each position of the write pointer and nothing above.
+    pub fn ways(&self, table: &ZoneTable) -> Vec<(ZoneIndex, usize)> {
+        let ways = |(zone, record): (&u32, &Unflushed)| {
+            let zone = ZoneIndex(*zone);
+            let newest_wp = record.finished_at.unwrap_or(table.info(zone).wp_blocks);
+            let ways = match record.zrwa {
+                true => record.prefixes() + record.stops().len(),
+                false => (newest_wp.saturating_sub(record.durable_wp) as usize).saturating_sub(1),
+            };
+            (zone, ways)
+        };
+        self.zones.iter().map(ways).collect()
     }
 
     /// Loses the cache, or `only` what is in it of one zone: takes back what is not durable.
@@ -214,6 +227,16 @@ impl Cache {
 }
 
 impl Unflushed {
+    /// Where the write pointer may be, above what is durable.
+    fn stops(&self) -> Vec<u64> {
+        self.stops.iter().copied().filter(|stop| *stop > self.durable_wp).collect()
+    }
+
+    /// Prefixes of the blocks of a zone with a ZRWA that are neither nothing nor all.
+    fn prefixes(&self) -> usize {
+        self.blocks.len().saturating_sub(1)
+    }
+
     /// Gives the write pointer up to which the data survives.
     fn lose_sequential(
         &self,
@@ -223,7 +246,10 @@ impl Unflushed {
         newest_wp: u64,
         loss: &mut Loss<'_>,
     ) -> io::Result<u64> {
-        let whole = loss.pick_between(self.durable_wp, newest_wp);
+        let whole = match loss {
+            Loss::Way(way) => (self.durable_wp + 1 + *way as u64).min(newest_wp),
+            _ => loss.pick_between(self.durable_wp, newest_wp),
+        };
         let wp = whole.max(self.forced_wp);
         let start = geometry.start(zone).0;
         for offset in whole..newest_wp {
@@ -244,16 +270,20 @@ impl Unflushed {
         zrwa: Zrwa,
         loss: &mut Loss<'_>,
     ) -> io::Result<u64> {
-        let stops: Vec<_> = self.stops.iter().filter(|stop| **stop > self.durable_wp).collect();
-        let kept = loss.pick_between(0, stops.len() as u64) as usize;
-        let whole = kept.checked_sub(1).map_or(self.durable_wp, |last| *stops[last]);
+        let stops = self.stops();
+        let (kept, first) = match loss {
+            Loss::Way(way) if *way < self.prefixes() => (0, *way + 1),
+            Loss::Way(way) => ((*way - self.prefixes() + 1).min(stops.len()), 0),
+            _ => (loss.pick_between(0, stops.len() as u64) as usize, 0),
+        };
+        let whole = kept.checked_sub(1).map_or(self.durable_wp, |last| stops[last]);
         let wp = whole.max(self.forced_wp);
         let finished = self.finished_at.is_some();
         let of_four = loss.of_four();
-        for (&offset, before) in &self.blocks {
+        for (at, (&offset, before)) in self.blocks.iter().enumerate() {
             let below = offset < whole && !finished;
             let reachable = finished || offset < wp + zrwa.size_blocks;
-            if below || reachable && loss.keeps(of_four) {
+            if below || reachable && (at < first || loss.keeps(of_four)) {
                 continue;
             }
             let lba = Lba(geometry.start(zone).0 + offset);

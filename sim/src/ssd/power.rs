@@ -56,18 +56,20 @@ impl Ssd {
         Ok(())
     }
 
-    /// Zones with anything that a power cut may cost, as far as it is in a volatile cache.
-    pub fn unflushed(&self) -> Vec<ZoneIndex> {
-        self.cache.zones().collect()
+    /// Zones with anything that a power cut may cost, as far as it is in a volatile cache, and in how many
+    /// ways it may cost some of it.
+    pub fn unflushed(&self) -> Vec<(ZoneIndex, usize)> {
+        self.cache.ways(&self.table)
     }
 
-    /// Takes back everything of a zone that is in a volatile cache alone, as a power cut does that is
-    /// about to come.
+    /// Takes back what of a zone is in a volatile cache alone, as a power cut does that is about to come: all,
+    /// or some of it, in one of so many ways.
     ///
     /// # Errors
     /// Those of the media; the drive is not to be used any more then.
-    pub fn lose_unflushed(&mut self, zone: ZoneIndex) -> io::Result<()> {
-        self.cache.lose(&mut *self.media, &self.geometry, &mut self.table, Some(zone), Loss::All)
+    pub fn lose_unflushed(&mut self, zone: ZoneIndex, way: Option<usize>) -> io::Result<()> {
+        let loss = way.map_or(Loss::All, Loss::Way);
+        self.cache.lose(&mut *self.media, &self.geometry, &mut self.table, Some(zone), loss)
     }
 
     /// Shuts the drive down as a host does that has done with it, and starts it again. Open zones are
