@@ -392,9 +392,25 @@ impl World<'_> {
             let what = "unreadable metadata";
             return Blow { what, faults, outcast: true, renews: true, mends: true, ..Blow::default() };
         }
+        // What it says of a zone of which only the missing member has anything is known to nobody else.
+        if !self.is_followed(bay, lba) {
+            return Blow::default();
+        }
         let bit = self.rng.below(BLOCK as u64 * 8) as u32;
         let faults = vec![(0, Fault::Corrupt { lba, bit })];
         Blow { what: "flipped metadata", faults, outcast: true, renews: true, ..Blow::default() }
+    }
+
+    /// Whether a record begins behind a block of the metadata log.
+    fn is_followed(&self, bay: Bay, lba: Lba) -> bool {
+        let geometry = self.wire.geometry(bay).clone();
+        let (zone, at) = geometry.locate(lba);
+        let written = self.wire.ssd(bay).zones().info(zone).wp_blocks.min(geometry.zone_capacity_blocks);
+        (at + 1..written).any(|block| {
+            let read = Command::read(Lba(geometry.start(zone).0 + block), Buf::zeroed(BLOCK));
+            let done = self.wire.ssd(bay).execute(read);
+            done.result.is_ok() && Header::read(&done.data).is_some()
+        })
     }
 
     /// A block of some zone, often one that was written lately.
