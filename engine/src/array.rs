@@ -382,11 +382,12 @@ impl Array {
         behaviour: Behaviour,
     ) -> Result<Array, ArrayError> {
         let Look { core, verdicts, floor, returned } = look(runtime, drives, tails, behaviour).await?;
+        verdicts.iter().for_each(|(zone, verdict)| core.load(*zone, verdict));
         core.renew(floor, returned).await?;
         core.start_members();
         core.expel_absent().await?;
         for (zone, verdict) in verdicts {
-            core.adopt(zone, verdict).await?;
+            core.repair(zone, verdict).await?;
         }
         core.begin().await?;
         // One that was away may hold zones that ended without it.
@@ -989,12 +990,6 @@ impl Core {
         let info =
             ZoneInfo { zone, state, wp_blocks, capacity_blocks: self.layout.capacity_blocks(), zrwa: false };
         self.table.borrow_mut().load(&info);
-    }
-
-    /// Repairs one zone and tells the table.
-    async fn adopt(self: &Rc<Self>, zone: ZoneIndex, verdict: Verdict) -> Result<(), ArrayError> {
-        self.load(zone, &verdict);
-        self.repair(zone, verdict).await
     }
 }
 

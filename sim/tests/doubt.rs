@@ -630,6 +630,43 @@ fn a_member_that_fails_while_another_is_rebuilt_is_waited_for() {
     }
 }
 
+/// So it is if it fails while the array assembles, at any command.
+#[test]
+fn a_member_that_fails_in_an_assembly_while_another_lacks_the_zone_is_waited_for() {
+    for policy in Policy::ALL {
+        for steps in 0.. {
+            let what = format!("{policy:?} after {steps} steps");
+            let (mut world, array) = World::new(policy);
+            world.write(&array, 0, 0, 50);
+            (0..720).step_by(90).for_each(|at| world.write(&array, 1, at, 90));
+            world.replace(&array, 1);
+            world.end(array);
+            let left = Rc::new(Cell::new(steps));
+            let counted = left.clone();
+            world.rig.rule(move |drive, command| match command {
+                Command::Read { .. } | Command::Report { .. } => Act::Pass,
+                _ if drive > 0 => Act::Pass,
+                _ if counted.get() == 0 => Act::Fail,
+                _ => {
+                    counted.set(counted.get() - 1);
+                    Act::Pass
+                }
+            });
+            world.end(world.without(&[]));
+            let failed = left.get() == 0;
+            world.rig.rule(|_, _| Act::Pass);
+            let array = world.without(&[]);
+            assert!(array.status().offline.is_empty(), "{what}: {:?}", array.status());
+            world.check(&array, 0, 50);
+            check(&world.runtime, &array, 1, 720);
+            world.end(array);
+            if !failed {
+                break;
+            }
+        }
+    }
+}
+
 /// To reset a zone that is offline is to give up what was in it: whoever it has waited for is stale there.
 #[test]
 fn a_zone_that_is_offline_can_be_given_up() {

@@ -827,7 +827,7 @@ impl Core {
         }
     }
 
-    /// Carries a verdict out. The zone's table entry is set by the caller.
+    /// Carries a verdict out. The table knows it already.
     pub async fn repair(self: &Rc<Self>, zone: ZoneIndex, verdict: Verdict) -> Result<(), ArrayError> {
         let done = |result: Result<(), DeviceError>| match result {
             // Only this zone has failed, and says so.

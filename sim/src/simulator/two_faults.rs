@@ -406,9 +406,25 @@ impl World<'_> {
             let faults = vec![(0, Fault::Unreadable(lba))];
             return Blow { what: "unreadable metadata", faults, mends: true, ..blow };
         }
+        // What it says of a zone of which only the missing member has anything is known to nobody else.
+        if !self.is_followed(bay, lba) {
+            return Blow::default();
+        }
         let bit = self.rng.below(BLOCK as u64 * 8) as u32;
         let faults = vec![(0, Fault::Corrupt { lba, bit })];
         Blow { what: "flipped metadata", faults, ..blow }
+    }
+
+    /// Whether a record begins behind a block of the metadata log.
+    fn is_followed(&self, bay: Bay, lba: Lba) -> bool {
+        let geometry = self.wire.geometry(bay).clone();
+        let (zone, at) = geometry.locate(lba);
+        let written = self.wire.ssd(bay).zones().info(zone).wp_blocks.min(geometry.zone_capacity_blocks);
+        (at + 1..written).any(|block| {
+            let read = Command::read(Lba(geometry.start(zone).0 + block), Buf::zeroed(BLOCK));
+            let done = self.wire.ssd(bay).execute(read);
+            done.result.is_ok() && Header::read(&done.data).is_some()
+        })
     }
 
     /// A block of some zone, often one that was written lately.
