@@ -58,6 +58,8 @@ struct Course {
     attic: Vec<Bay>,
     /// A member is being taken out by hand.
     failing: Option<Pending<()>>,
+    /// One comes back that was missing.
+    coming_back: Option<Pending<()>>,
     /// A blank drive that is being put in place: set to `false` once the array has taken it.
     attaching: Option<(usize, Rc<Cell<bool>>)>,
     /// The drive of this member was being put in place when the power went.
@@ -142,6 +144,7 @@ impl World<'_> {
         while done < budget {
             self.misfortune(course);
             self.repair(course, &mut budget, done);
+            self.come_back(course);
             self.event(true, course.repair.is_some())?;
             self.finish_repair(course)?;
             self.forks.notice(Moment::Event);
@@ -307,7 +310,9 @@ impl World<'_> {
         if course.failing.as_ref().is_some_and(|failing| failing.borrow().is_some()) {
             course.failing = None;
         }
-        let (Some(suspect), None) = (course.suspect, &course.failing) else { return };
+        let (Some(suspect), None, None) = (course.suspect, &course.failing, &course.coming_back) else {
+            return;
+        };
         if !self.rng.chance(self.scenario.misfortune.repair, 100_000) {
             return;
         }
@@ -320,6 +325,22 @@ impl World<'_> {
         course.cut_in_rebuild = self.rng.chance(self.scenario.misfortune.cut_in_rebuild_percent, 100);
         if course.cut_in_rebuild {
             *budget = done + 1 + self.rng.below(400);
+        }
+    }
+
+    /// Lets the drive that is missing come back to an array that has held back, once in a while.
+    fn come_back(&mut self, course: &mut Course) {
+        if course.coming_back.as_ref().is_some_and(|back| back.borrow().is_some()) {
+            course.coming_back = None;
+        }
+        let Some(suspect) = &mut course.suspect else { return };
+        let subject = self.subject.clone().filter(|subject| subject.is_provisional());
+        let (Some(subject), Some(bay)) = (subject, self.members[suspect.member]) else { return };
+        if suspect.absent && course.coming_back.is_none() && self.rng.chance(1, 64) {
+            self.trace.note(|| format!("member {} is back before anything is written", suspect.member));
+            suspect.absent = false;
+            let work = subject.complete(self.drive(bay));
+            course.coming_back = Some(self.start(work));
         }
     }
 
@@ -447,7 +468,7 @@ impl World<'_> {
     /// Cuts the power, kills the process, or shuts the drives down; with `strike`, a member may be lost
     /// at the same moment, or lose its ZRWA with the power.
     fn cut(&mut self, course: &mut Course, strike: bool) -> Result<(), Failure> {
-        (course.repair, course.failing) = (None, None);
+        (course.repair, course.failing, course.coming_back) = (None, None, None);
         self.note_half_attached(course);
         let victim = self.victim(course);
         let mut zrwa_lost = None;
@@ -530,12 +551,12 @@ impl World<'_> {
         loop {
             let offered = self.offered(course);
             let drives = offered.iter().map(|bay| self.drive(*bay)).collect();
-            let pending = self.start(self.maker.assemble(
-                &self.runtime,
-                drives,
-                self.tails.clone(),
-                self.scenario.join,
-            ));
+            let (tails, join) = (self.tails.clone(), self.scenario.join);
+            let hold_back = self.rng.chance(self.scenario.misfortune.hold_back_percent, 100);
+            let pending = self.start(match hold_back {
+                true => self.maker.assemble_provisionally(&self.runtime, drives, tails, join),
+                false => self.maker.assemble(&self.runtime, drives, tails, join),
+            });
             let percent = self.scenario.misfortune.cut_in_recovery_percent;
             let interrupt = interruptions < 4 && (course.caches_next || self.rng.chance(percent, 100));
             let events = interrupt.then(|| 1 + self.rng.below(400));
@@ -571,6 +592,7 @@ impl World<'_> {
                         &offered,
                         course.suspect.is_some_and(|suspect| suspect.struck),
                     )?;
+                    self.before = subject.is_provisional().then(|| self.oracle.clone());
                     self.subject = Some(subject);
                     course.caches_next = false;
                 }

@@ -66,6 +66,8 @@ pub struct Misfortune {
     pub fault_in_recovery_percent: u64,
     pub cut_in_rebuild_percent: u64,
     pub stale_returns_percent: u64,
+    /// Assemblies without a member that write nothing before they have to.
+    pub hold_back_percent: u64,
     pub drain_percent: u64,
     pub write_fault: u64,
     pub read_fault: u64,
@@ -319,6 +321,7 @@ fn draw_misfortune(rng: &mut Rng) -> Misfortune {
         cut_in_recovery_percent: rate(rng, 60, 80),
         cut_in_rebuild_percent: rate(rng, 60, 80),
         stale_returns_percent: rate(rng, 60, 100),
+        hold_back_percent: rate(rng, 50, 100),
         drain_percent: rate(rng, 50, 30),
         write_fault: rate(rng, on(25), 60),
         read_fault: rate(rng, on(25), 60),

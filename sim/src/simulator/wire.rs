@@ -79,6 +79,8 @@ struct State {
     process: u64,
     now: u64,
     commands: u64,
+    /// Those that were no reads or reports.
+    changes: u64,
     /// Out of 1000 commands, so many suffer a latency spike of up to `spike_events`.
     spike_permille: u64,
     spike_events: u64,
@@ -139,6 +141,11 @@ impl Wire {
     /// Commands submitted so far.
     pub fn commands(&self) -> u64 {
         self.state.borrow().commands
+    }
+
+    /// Commands submitted so far that were no reads or reports.
+    pub fn changes(&self) -> u64 {
+        self.state.borrow().changes
     }
 
     /// Commands that wait to be executed.
@@ -357,6 +364,7 @@ impl ZonedDevice for QueuedDrive {
             return Completion::failed(DeviceError::Gone);
         }
         state.commands += 1;
+        state.changes += !matches!(command, Command::Read { .. } | Command::Report { .. }) as u64;
         let mut not_before = 0;
         if state.spike_permille > 0 {
             // Any function of the command's number will do: it is as random as the schedule.
