@@ -27,7 +27,7 @@ use crate::{
         zrwa::Refusal,
     },
     runtime::{Gate, Runtime},
-    zone::{ZoneIndex, ZoneInfo, ZoneState, ZoneTable},
+    zone::{ZoneIndex, ZoneInfo, ZoneState, ZoneTable, is_worn},
 };
 use std::{
     cell::{Cell, RefCell},
@@ -84,6 +84,8 @@ pub struct MemberStatus {
     pub write_errors: u64,
     /// Zones on this member that have to be rebuilt.
     pub zones_to_rebuild: u32,
+    /// Zones of the drive are read-only or offline: they can be rebuilt on another drive only.
+    pub worn: bool,
 }
 
 /// What there is to say about an array.
@@ -280,7 +282,7 @@ pub(crate) async fn look(
 pub(crate) struct Look {
     core: Rc<Core>,
     verdicts: Vec<(ZoneIndex, Verdict)>,
-    /// The oldest event among the members that are taken.
+    /// The floor of the next superblock.
     floor: u64,
     /// Members (bits) that come back from having been away.
     returned: u32,
@@ -316,6 +318,7 @@ impl Look {
             record.lost |= absent;
             core.zones.borrow_mut()[zone.0 as usize] = record;
             core.offline.borrow_mut().remove(&zone.0);
+            core.holding.borrow_mut().remove(&zone.0);
             let burned = without.core.burned.borrow();
             core.burned.borrow_mut().retain(|burned| burned.zone != zone.0);
             core.burned.borrow_mut().extend(burned.iter().filter(|burned| burned.zone == zone.0).cloned());
@@ -347,6 +350,7 @@ impl Look {
         let Look { core, verdicts, floor, returned } = self;
         core.renew(floor, returned).await?;
         core.start_members();
+        core.expel_absent().await?;
         for (zone, verdict) in verdicts {
             core.adopt(zone, verdict).await?;
         }
@@ -533,13 +537,7 @@ impl Array {
         // The new member learns last that it is one. If it knew before the others, and they went
         // on without it, its superblock would be the newest.
         let own = log.renew(core);
-        let renewed: Vec<_> = Core::each(others)
-            .filter_map(|m| Some(core.members[m].log.borrow().as_ref()?.renew(core)))
-            .collect();
-        for completion in renewed {
-            // A member that fails here has been taken out by its log.
-            completion.await;
-        }
+        core.renew_logs(others).await;
         core.runtime.spawn(log.run());
         own.await;
         core.membership_settled().await;
@@ -618,6 +616,7 @@ impl Array {
                 read_errors: member.read_errors.get(),
                 write_errors: member.write_errors.get(),
                 zones_to_rebuild,
+                worn: member.worn.get(),
             }
         });
         let offline = |zone: u32, refusal: &Refusal| OfflineZone {
@@ -718,10 +717,8 @@ impl Core {
 
     fn start_reset(self: &Rc<Self>, zones: Zones) -> Result<Completion, DeviceError> {
         let ranges = match zones {
-            Zones::One(zone) => {
-                self.check_worn(zone)?;
-                std::iter::once(zone.0..zone.0.saturating_add(1)).collect()
-            }
+            // One that is offline is given up.
+            Zones::One(zone) => std::iter::once(zone.0..zone.0.saturating_add(1)).collect(),
             Zones::All => self.ranges_online(),
         };
         self.mark_busy(&ranges)?;
@@ -733,14 +730,6 @@ impl Core {
             }
             result
         }))
-    }
-
-    /// Refuses what would change a zone that is offline.
-    fn check_worn(&self, zone: ZoneIndex) -> Result<(), DeviceError> {
-        match self.offline.borrow().contains_key(&zone.0) {
-            true => Err(Status::InvalidZoneStateTransition.into()),
-            false => Ok(()),
-        }
     }
 
     /// All zones, but for those that are offline.
@@ -757,8 +746,10 @@ impl Core {
 
     fn start_finish(self: &Rc<Self>, zones: Zones) -> Result<Completion, DeviceError> {
         let state = |zone: u32| self.table.borrow().info(ZoneIndex(zone)).state;
-        if let Zones::One(zone) = zones {
-            self.check_worn(zone)?;
+        if let Zones::One(zone) = zones
+            && self.offline.borrow().contains_key(&zone.0)
+        {
+            return Err(Status::InvalidZoneStateTransition.into());
         }
         let chosen: Vec<u32> = match zones {
             Zones::One(zone) if zone.0 >= self.geometry.zones => return Err(Status::LbaOutOfRange.into()),
@@ -828,11 +819,12 @@ impl Core {
             holes: RefCell::default(),
             sequence: Cell::new(sequence),
             offline: RefCell::default(),
-            held_active: Cell::new(0),
+            holding: RefCell::default(),
             running: RefCell::default(),
             pool: RefCell::default(),
             membership_pending: Cell::new(false),
             lacks: RefCell::default(),
+            waits: Cell::new(false),
             losses: Cell::new(0),
             membership: Gate::default(),
             membership_done: Gate::default(),
@@ -872,6 +864,8 @@ impl Core {
             let listed = done.zones.len();
             let note = match done.result {
                 Ok(()) if listed >= count as usize => {
+                    let is_worn = |info: &ZoneInfo| is_worn(info.state);
+                    self.members[role].worn.set(done.zones.iter().any(is_worn));
                     reports.push(Some(done.zones));
                     continue;
                 }
@@ -909,7 +903,9 @@ impl Core {
                     let holds = |report: &Option<Vec<ZoneInfo>>| {
                         report.as_ref().is_some_and(|zones| zones[index as usize].state.is_active())
                     };
-                    self.held_active.set(self.held_active.get() + reports.iter().any(holds) as u32);
+                    if reports.iter().any(holds) {
+                        self.holding.borrow_mut().insert(index);
+                    }
                 }
                 // Those that have come back are members again only when all others know it.
                 _ => record.waits &= self.active.get(),
@@ -947,9 +943,9 @@ impl Core {
         }
     }
 
-    /// Writes the superblock of this assembly to all members, as a checkpoint. Those that have `returned`
-    /// learn last that they are members again: if one of them knew before the others, and they went on
-    /// without it, its superblock would be the newest.
+    /// Writes the superblock of this assembly to all members, as a checkpoint. Who is absent is not out yet:
+    /// this may come to nothing. Those that have `returned` learn last that they are members again: if one of
+    /// them knew before the others, and they went on without it, its superblock would be the newest.
     async fn renew(self: &Rc<Self>, floor: u64, returned: u32) -> Result<(), ArrayError> {
         let event = self.next_sequence();
         {
@@ -957,7 +953,7 @@ impl Core {
             (superblock.event, superblock.floor) = (event, floor);
             self.generation.set(event as u32);
             for (m, member) in superblock.members.iter_mut().enumerate() {
-                member.active = self.active.get() & (1 << m) != 0;
+                member.active |= self.active.get() & (1 << m) != 0;
             }
         }
         // What was decided rests on what the drives hold. If a process has died and the power goes only
@@ -975,6 +971,19 @@ impl Core {
             self.superblock.borrow_mut().floor = event;
         }
         Ok(())
+    }
+
+    /// Has all members know that those are out which are not there, before anything is done without them.
+    async fn expel_absent(&self) -> Result<(), ArrayError> {
+        let is_out = |member: usize| self.active.get() & (1 << member) == 0;
+        let listed =
+            (0..).zip(&self.superblock.borrow().members).any(|(m, member)| member.active && is_out(m));
+        if listed {
+            self.membership_pending.set(true);
+            self.membership.open();
+        }
+        self.membership_settled().await;
+        self.check_members()
     }
 
     /// Ends the assembly: everything is safe that tails of an earlier process spoke of, and they are
@@ -1031,7 +1040,7 @@ impl Core {
     fn load(&self, zone: ZoneIndex, verdict: &Verdict) {
         let (state, wp_blocks) = self.seen(verdict);
         if state == ZoneState::Offline {
-            self.table.borrow_mut().hold(self.held_active.get());
+            self.table.borrow_mut().hold(self.holding.borrow().len() as u32);
         }
         let info =
             ZoneInfo { zone, state, wp_blocks, capacity_blocks: self.layout.capacity_blocks(), zrwa: false };

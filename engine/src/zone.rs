@@ -554,6 +554,6 @@ impl ZoneTable {
 }
 
 /// Read-only and offline zones: neither can be written, reset or finished ever again.
-fn is_worn(state: ZoneState) -> bool {
+pub fn is_worn(state: ZoneState) -> bool {
     matches!(state, ZoneState::ReadOnly | ZoneState::Offline)
 }

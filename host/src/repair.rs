@@ -80,6 +80,14 @@ pub fn same_file(one: &Path, other: &Path) -> bool {
     }
 }
 
+/// Why the drive at `path` cannot take a place in `array`.
+pub fn in_use(path: &Path, array: &str) -> String {
+    format!(
+        "{} is a member of '{array}' and in use: give another drive, or take this one out first (zoneraid fail)",
+        path.display()
+    )
+}
+
 /// Takes the member with `role` out of `array`.
 pub async fn fail(array: &Array, role: usize) -> Result<Failed> {
     let before = array.status();

@@ -121,7 +121,7 @@ impl Status {
             let status = "too many members are out; nothing can be read or written".to_string();
             (State::Unusable, status, Some("bring the missing members back".to_string()))
         } else if !array.offline.is_empty() {
-            let (status, action) = doubt(array);
+            let (status, action) = doubt(called, array);
             (State::Degraded, status, action)
         } else if let Some(role) = out {
             let why = &array.members[role].note;
@@ -129,13 +129,18 @@ impl Status {
             let status = format!(
                 "member {role} is out{why}; all data is there, but losing another member would lose it"
             );
-            let action = format!("zoneraid replace {called} {role} NEW, where NEW is a blank drive");
-            (State::Degraded, status, Some(action))
+            (State::Degraded, status, Some(replacement(called, role)))
         } else if let Some(role) = rebuilding {
-            let zones = array.members[role].zones_to_rebuild;
-            let status =
-                format!("member {role} has {zones} zones to rebuild; losing another member would lose data");
-            (State::Degraded, status, Some(format!("zoneraid rebuild {called}")))
+            let zones = so_many_zones(array.members[role].zones_to_rebuild as usize);
+            let lacks = format!("member {role} has {zones} to rebuild");
+            let (lacks, action) = match array.members[role].worn {
+                true => (
+                    format!("{lacks}, and zones of its drive cannot be written any more"),
+                    replacement(called, role),
+                ),
+                false => (lacks, format!("zoneraid rebuild {called}")),
+            };
+            (State::Degraded, format!("{lacks}; losing another member would lose data"), Some(action))
         } else if array.lost_blocks > 0 {
             let lost = show(bytes(array.lost_blocks));
             let status =
@@ -224,20 +229,44 @@ impl Status {
     }
 }
 
+/// What brings a member back whose drive is out, or cannot store all that it should.
+fn replacement(called: &str, role: usize) -> String {
+    format!("zoneraid replace {called} {role} NEW, where NEW is a blank drive")
+}
+
+/// So many zones.
+pub fn so_many_zones(count: usize) -> String {
+    if count == 1 { "1 zone".to_string() } else { format!("{count} zones") }
+}
+
 /// What is wrong with an array that has zones in doubt, and what to do.
-fn doubt(array: &ArrayStatus) -> (String, Option<String>) {
+fn doubt(called: &str, array: &ArrayStatus) -> (String, Option<String>) {
     let count = array.offline.len();
-    let zones = if count == 1 { "1 zone is".to_string() } else { format!("{count} zones are") };
+    let are = if count == 1 { "is" } else { "are" };
     let mut waited: Vec<usize> = array.offline.iter().flat_map(|zone| zone.waits_for.clone()).collect();
     waited.sort_unstable();
     waited.dedup();
     let roles: Vec<String> = waited.iter().map(usize::to_string).collect();
     let members = if roles.len() == 1 { "member" } else { "members" };
-    let action = (!roles.is_empty()).then(|| {
-        let roles = roles.join(", ");
-        format!("start it with {members} {roles} again: do not replace what the zones' data may be on alone")
-    });
-    (format!("{zones} offline: nobody can tell where the data there ends; all others work"), action)
+    let wait = match roles.is_empty() {
+        true => String::new(),
+        false => {
+            let roles = roles.join(", ");
+            format!(
+                "start it with {members} {roles} again, and do not replace what may hold the zones' data; or "
+            )
+        }
+    };
+    let zone = array.offline.first().filter(|_| count == 1).map(|zone| zone.zone.0.to_string());
+    let zone = zone.unwrap_or("ZONE".into());
+    let out = array.members.iter().position(|member| member.state == MemberState::Out);
+    let action = match out.filter(|_| roles.is_empty()) {
+        Some(role) => replacement(called, role),
+        None => format!("{wait}give up what was there: zoneraid zone reset {called} {zone}"),
+    };
+    let zones = so_many_zones(count);
+    let status = format!("{zones} {are} offline: nobody can tell where the data there ends; all others work");
+    (status, Some(action))
 }
 
 fn offline_zone(zone: &array::OfflineZone) -> OfflineZone {

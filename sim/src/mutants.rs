@@ -299,7 +299,8 @@ impl Build {
         let arguments = |text: String| text.split(' ').map(str::to_string).chain(policy).collect::<Vec<_>>();
         match judge {
             Judge::Run(from, seeds) => {
-                let text = format!("run --until-failure --json --jobs=1 --seeds={seeds} --from={from}");
+                let text =
+                    format!("run --no-ledger --until-failure --json --jobs=1 --seeds={seeds} --from={from}");
                 self.run(&self.simulator, &arguments(text), mutant, most)
             }
             Judge::Exhaustive => {

@@ -33,15 +33,20 @@ struct World {
     runtime: Runtime,
     rig: Rc<Rig>,
     drives: Vec<Drive>,
+    shape: Geometry,
 }
 
 impl World {
     fn new(policy: Policy) -> (World, Array) {
+        World::shaped(policy, geometry(8, 240, 8))
+    }
+
+    fn shaped(policy: Policy, shape: Geometry) -> (World, Array) {
         let (runtime, rig) = (Runtime::new(), Rig::new());
-        let drives: Vec<_> = (0..MEMBERS).map(|_| rig.drive(&geometry(8, 240, 8))).collect();
+        let drives: Vec<_> = (0..MEMBERS).map(|_| rig.drive(&shape)).collect();
         let options = engine::array::CreateOptions { policy: Some(policy), ..options(CHUNK) };
         let array = run(&runtime, Array::create(&runtime, options, drives.clone())).unwrap();
-        (World { runtime, rig, drives }, array)
+        (World { runtime, rig, drives, shape }, array)
     }
 
     /// Ends the process that runs the array.
@@ -58,7 +63,7 @@ impl World {
     /// Puts a new drive in the place of `member`; nothing is rebuilt yet.
     fn replace(&mut self, array: &Array, member: usize) {
         run(&self.runtime, array.fail(member)).unwrap();
-        self.drives[member] = self.rig.drive(&geometry(8, 240, 8));
+        self.drives[member] = self.rig.drive(&self.shape);
         run(&self.runtime, array.attach(member, self.drives[member].clone())).unwrap();
     }
 
@@ -101,7 +106,6 @@ fn what_was_acknowledged_waits_for_the_member_that_holds_it() {
             for command in [
                 Command::read(Lba(0), Buf::zeroed(BLOCK)),
                 write_command(&array, 0, 0, 1, true),
-                Command::Reset { zones: zone },
                 Command::Finish { zones: zone },
                 Command::Open { zones: zone, zrwa: false },
             ] {
@@ -252,16 +256,9 @@ fn a_member_that_comes_back_and_fails_at_once_is_waited_for_again() {
 #[test]
 fn a_member_that_comes_back_gives_up_the_zones_that_it_lacks() {
     for policy in Policy::ALL {
-        let (runtime, rig) = (Runtime::new(), Rig::new());
-        let shape = geometry(16, 240, 8);
-        let drives: Vec<_> = (0..MEMBERS).map(|_| rig.drive(&shape)).collect();
-        let options = engine::array::CreateOptions { policy: Some(policy), ..options(CHUNK) };
-        let array = run(&runtime, Array::create(&runtime, options, drives.clone())).unwrap();
-        let mut world = World { runtime, rig, drives };
+        let (mut world, array) = World::shaped(policy, geometry(16, 240, 8));
         world.write(&array, 0, 0, 50);
-        run(&world.runtime, array.fail(1)).unwrap();
-        world.drives[1] = world.rig.drive(&shape);
-        run(&world.runtime, array.attach(1, world.drives[1].clone())).unwrap();
+        world.replace(&array, 1);
         (1..6).for_each(|zone| world.write(&array, zone, 0, 50));
         world.end(array);
         let array = world.without(&[0]);
@@ -338,6 +335,39 @@ fn a_zone_that_somebody_else_has_changed_is_done_without_and_rebuilt() {
                 world.end(array);
             }
         }
+    }
+}
+
+/// Its finish is written down, so that its end is known; what is below has to be there all the same.
+#[test]
+fn a_zone_that_is_being_finished_and_that_somebody_else_has_reset_is_done_without_too() {
+    let policies = [Policy::Zrwa, Policy::Log].into_iter();
+    for (policy, member) in policies.flat_map(|policy| (0..MEMBERS).map(move |m| (policy, m))) {
+        let (world, array) = World::new(policy);
+        for at in (0..297).step_by(99) {
+            world.write(&array, 0, at, 99);
+        }
+        world.rig.rule(|_, command| match command {
+            Command::Finish { .. } => Act::Hold,
+            _ => Act::Pass,
+        });
+        let finish = array.submit(Command::Finish { zones: Zones::One(ZoneIndex(0)) });
+        world.runtime.run();
+        drop(finish);
+        world.end(array);
+        world.rig.cut_power(&mut Rng::new(1), |_| Cut::default());
+        world.rig.damage(member, Fault::Reset(ZoneIndex(META)));
+        run(&world.runtime, world.drives[member].device.submit(Command::Flush));
+        let array = world.without(&[]);
+        let what = format!("{policy:?} {member} {:?}", array.status());
+        assert_eq!(world.state(&array, 0), ZoneState::Full, "{what}");
+        assert_eq!(array.status().members[member].state, MemberState::Rebuilding, "{what}");
+        check(&world.runtime, &array, 0, 297);
+        run(&world.runtime, array.rebuild(&|_| ())).unwrap();
+        world.end(array);
+        let array = world.without(&[(member + 1) % MEMBERS]);
+        check(&world.runtime, &array, 0, 297);
+        world.end(array);
     }
 }
 
@@ -470,5 +500,270 @@ fn a_record_that_is_flushed_never_comes_before_those_in_front_of_it() {
             assert_eq!(found.status.offline, [], "seed {seed} without member {missing}");
             runtime.clear();
         }
+    }
+}
+
+/// A drive that cannot be written any more, beside one that is missing, is a refusal; and it costs nothing, for
+/// nobody has been told yet that the missing one is out.
+#[test]
+fn who_was_missing_from_an_assembly_that_came_to_nothing_is_a_member_still() {
+    for policy in Policy::ALL {
+        for (worn, missing) in (0..MEMBERS).flat_map(|m| [1, 2, 3].map(|by| (m, (m + by) % MEMBERS))) {
+            // Which of the two zones the log goes to next is found out by trying.
+            let mut refusals = 0;
+            for (zone, offline) in [(0, false), (0, true), (1, false), (1, true)] {
+                let what = format!("{policy:?}: zone {zone} of {worn} without {missing}, offline {offline}");
+                let (world, array) = World::new(policy);
+                world.write(&array, 0, 0, 50);
+                world.end(array);
+                let zone = ZoneIndex(zone);
+                let fault = if offline { Fault::Offline(zone) } else { Fault::ReadOnly(zone) };
+                world.rig.damage(worn, fault);
+                let there = (0..MEMBERS).filter(|m| *m != missing).map(|m| world.drives[m].clone()).collect();
+                let assembled = run(&world.runtime, Array::assemble(&world.runtime, there));
+                world.runtime.clear();
+                if assembled.is_ok() {
+                    continue;
+                }
+                refusals += 1;
+                for _ in 0..2 {
+                    let array = world.without(&[]);
+                    let states: Vec<_> = array.status().members.iter().map(|m| m.state).collect();
+                    assert_eq!(states[missing], MemberState::Active, "{what}");
+                    assert_eq!(states[worn], MemberState::Out, "{what}");
+                    world.check(&array, 0, wp(&world.runtime, &array, 0).1);
+                    world.write(&array, 0, wp(&world.runtime, &array, 0).1, 9);
+                    world.end(array);
+                }
+            }
+            assert!(refusals > 0, "{policy:?} {worn} {missing}");
+        }
+    }
+}
+
+/// A drive that fails at work while another one lacks zones holds what nobody else does: no more is written
+/// there, and it counts when it is back.
+#[test]
+fn a_member_that_fails_while_another_is_rebuilt_is_waited_for() {
+    for (policy, volatile_cache) in
+        Policy::ALL.into_iter().flat_map(|policy| [(policy, false), (policy, true)])
+    {
+        let mut waited = 0;
+        for steps in 0.. {
+            let what = format!("{policy:?}, cache {volatile_cache}, after {steps} steps");
+            let (mut world, array) =
+                World::shaped(policy, Geometry { volatile_cache, ..geometry(8, 240, 8) });
+            world.write(&array, 0, 0, 50);
+            world.write(&array, 1, 0, 9);
+            (0..720).step_by(90).for_each(|at| world.write(&array, 2, at, 90));
+            world.replace(&array, 1);
+            let (left, failed) = (Rc::new(Cell::new(steps)), Rc::new(Cell::new(false)));
+            let seen = failed.clone();
+            world.rig.rule(move |drive, _| match left.get() {
+                _ if drive > 0 => Act::Pass,
+                0 => {
+                    seen.set(true);
+                    Act::Fail
+                }
+                more => {
+                    left.set(more - 1);
+                    Act::Pass
+                }
+            });
+            let pending: Vec<_> = (50..110)
+                .step_by(5)
+                .map(|at| (at + 5, array.submit(write_command(&array, 0, at, 5, at % 2 == 0))))
+                .collect();
+            let rebuilding = array.clone();
+            world.runtime.spawn(async move { _ = rebuilding.rebuild(&|_| ()).await });
+            world.runtime.run();
+            let flush = array.submit(Command::Flush);
+            world.runtime.run();
+            let mut promised = 50;
+            let flushed = run(&world.runtime, flush).result.is_ok();
+            for (end, completion) in pending {
+                let fua = end % 2 == 1;
+                if run(&world.runtime, completion).result.is_ok() && (fua || flushed) {
+                    promised = end;
+                }
+            }
+            world.end(array);
+            world.rig.cut_power(&mut Rng::new(steps), |_| Cut { cache_lost: true, zrwa_lost: false });
+            for absent in [vec![0], vec![], vec![1]] {
+                let array = world.without(&absent);
+                let status = array.status();
+                let is_stale = status.members[0].state == MemberState::Out;
+                let offline: Vec<_> = status.offline.iter().map(|zone| zone.zone.0).collect();
+                assert!(
+                    offline.is_empty() || absent == [0],
+                    "{what} without {absent:?}: {:?}",
+                    status.offline
+                );
+                assert!(
+                    status.offline.iter().all(|zone| zone.waits_for == [0]),
+                    "{what}: {:?}",
+                    status.offline
+                );
+                waited += offline.len();
+                for (zone, promised) in [(0, promised), (1, 9), (2, 720)] {
+                    if !offline.contains(&zone) {
+                        let (_, tail) = wp(&world.runtime, &array, zone);
+                        assert!(tail >= promised, "{what} without {absent:?}: zone {zone} ends at {tail}");
+                        check(&world.runtime, &array, zone, tail);
+                    }
+                }
+                if absent.is_empty() {
+                    run(&world.runtime, array.rebuild(&|_| ())).unwrap();
+                }
+                world.end(array);
+                // Nothing has waited for it, and nobody else can be spared.
+                if absent.is_empty() && is_stale {
+                    break;
+                }
+            }
+            if !failed.get() {
+                break;
+            }
+        }
+        assert!(waited > 0, "{policy:?}");
+    }
+}
+
+/// To reset a zone that is offline is to give up what was in it: whoever it has waited for is stale there.
+#[test]
+fn a_zone_that_is_offline_can_be_given_up() {
+    for policy in Policy::ALL {
+        let (mut world, array) = World::new(policy);
+        let begun = array.geometry().max_active;
+        (0..begun).for_each(|zone| world.write(&array, zone, 0, 50));
+        world.replace(&array, 1);
+        world.end(array);
+        let array = world.without(&[0]);
+        assert_eq!(array.status().offline.len() as u32, begun);
+        // A reset of all zones is not about these.
+        submit(&world.runtime, &array, Command::Reset { zones: Zones::All });
+        assert_eq!(array.status().offline.len() as u32, begun);
+        submit(&world.runtime, &array, Command::Reset { zones: Zones::One(ZoneIndex(0)) });
+        assert_eq!(world.state(&array, 0), ZoneState::Empty);
+        assert_eq!(array.status().offline.len() as u32, begun - 1);
+        // Its resources are free again.
+        world.write(&array, 0, 0, 9);
+        world.end(array);
+        let array = world.without(&[]);
+        assert!(array.status().offline.is_empty(), "{policy:?}");
+        world.check(&array, 0, 9);
+        (1..begun).for_each(|zone| world.check(&array, zone, 50));
+        run(&world.runtime, array.rebuild(&|_| ())).unwrap();
+        world.end(array);
+        let array = world.without(&[2]);
+        world.check(&array, 0, 9);
+        (1..begun).for_each(|zone| world.check(&array, zone, 50));
+        world.end(array);
+    }
+}
+
+/// If the zone could not be used afterwards either, it is not given up.
+#[test]
+fn a_zone_that_is_offline_is_not_given_up_for_nothing() {
+    for policy in Policy::ALL {
+        let (world, array) = World::new(policy);
+        world.write(&array, 0, 0, 50);
+        world.end(array);
+        world.rig.damage(1, Fault::Offline(ZoneIndex(META)));
+        let array = world.without(&[0]);
+        assert_eq!(world.state(&array, 0), ZoneState::Offline, "{policy:?}");
+        assert!(world.refused(&array, Command::Reset { zones: Zones::One(ZoneIndex(0)) }), "{policy:?}");
+        assert_eq!(array.status().offline[0].waits_for, [0], "{policy:?}");
+        world.end(array);
+        let array = world.without(&[]);
+        world.check(&array, 0, 50);
+        world.end(array);
+    }
+}
+
+/// The last record of each drive's metadata log: where it begins, and how many blocks it has.
+fn last_records(world: &World) -> Vec<(u64, u64)> {
+    let last_of = |drive: &Drive| {
+        let size = world.shape.zone_size_blocks;
+        let read =
+            |lba| run(&world.runtime, drive.device.submit(Command::read(Lba(lba), Buf::zeroed(BLOCK)))).data;
+        let headers = (0..META as u64 * size).filter_map(|lba| Header::read(&read(lba)));
+        let records = headers.filter(|header| header.origin.lba < META as u64 * size);
+        let last = records.max_by_key(|header| (header.sequence, header.origin.lba)).unwrap();
+        (last.origin.lba, last.blocks())
+    };
+    world.drives.iter().map(last_of).collect()
+}
+
+/// A power cut leaves the beginning of the last record, or all of it: one that is there as a whole, with a wrong
+/// checksum, is damaged, and so is what is no record.
+#[test]
+fn a_last_record_that_is_damaged_is_no_torn_one() {
+    for (policy, blocks) in [(Policy::Log, 6), (Policy::Log, 13), (Policy::InPlace, 6), (Policy::Zrwa, 6)] {
+        let (mut place, mut left, mut offline) = (0, true, 0);
+        while std::mem::take(&mut left) {
+            for (victim, absent) in (0..MEMBERS).flat_map(|m| [1, 2, 3].map(|by| (m, (m + by) % MEMBERS))) {
+                let (world, array) = World::new(policy);
+                world.write(&array, 0, 0, blocks);
+                world.end(array);
+                let (lba, count) = last_records(&world)[victim];
+                if place >= count {
+                    continue;
+                }
+                left = true;
+                for bit in [3, 8 * 70] {
+                    world.rig.damage(victim, Fault::Corrupt { lba: Lba(lba + place), bit });
+                    let there =
+                        (0..MEMBERS).filter(|m| *m != absent).map(|m| world.drives[m].clone()).collect();
+                    let found = run(&world.runtime, Array::inspect(&world.runtime, there, None));
+                    world.runtime.clear();
+                    let what =
+                        format!("{policy:?}: block {place} of {count} of {victim} without {absent}: {bit}");
+                    match found {
+                        // The last record is the first one.
+                        Err(refusal) => {
+                            assert!(refusal.0.contains(&format!("drive{victim}")), "{what}: {refusal}")
+                        }
+                        Ok(found) if found.zones[0].state == ZoneState::Offline => offline += 1,
+                        Ok(found) => assert_eq!(found.zones[0].wp_blocks, blocks, "{what}"),
+                    }
+                    // The wrong way round twice is right.
+                    world.rig.damage(victim, Fault::Corrupt { lba: Lba(lba + place), bit });
+                }
+            }
+            place += 1;
+        }
+        assert!(offline > 0 || policy != Policy::Log, "{policy:?}");
+    }
+}
+
+/// The only chunk of a zone is with a member that is missing, and the parity of it was in a part of another
+/// member's log that cannot be read: that all that is there is empty proves nothing.
+#[test]
+fn a_zone_that_looks_empty_is_in_doubt_if_its_only_parity_cannot_be_read() {
+    for policy in [Policy::Zrwa, Policy::Log] {
+        let (world, array) = World::new(policy);
+        world.write(&array, 0, 0, CHUNK);
+        world.write(&array, 1, 0, 9);
+        world.end(array);
+        let slot = &world.drives[1];
+        let zone_size_blocks = slot.device.geometry().zone_size_blocks;
+        for lba in 0..META as u64 * zone_size_blocks {
+            let read = Command::read(Lba(lba), Buf::zeroed(BLOCK));
+            let header = Header::read(&run(&world.runtime, slot.device.submit(read)).data);
+            if header.is_some_and(|header| header.origin.lba == lba && lba % zone_size_blocks > 0) {
+                world.rig.damage(1, Fault::Unreadable(Lba(lba)));
+            }
+        }
+        let array = world.without(&[0]);
+        match policy {
+            Policy::Log => assert_eq!(world.state(&array, 0), ZoneState::Offline),
+            // Parity is in the zone itself.
+            _ => world.check(&array, 0, CHUNK),
+        }
+        world.end(array);
+        let array = world.without(&[]);
+        world.check(&array, 0, CHUNK);
+        world.end(array);
     }
 }

@@ -18,7 +18,7 @@ use sim::{
 };
 use std::{cell::Cell, collections::BTreeSet, rc::Rc};
 use support::{
-    array::{check, geometry, options, pattern, run, wp, write, write_command},
+    array::{check, geometry, options, pattern, run, submit, wp, write, write_command},
     rig::{Act, Rig},
 };
 
@@ -483,6 +483,37 @@ fn a_rebuild_waits_for_what_the_part_was_told_before_it_was_lost() {
     }
 }
 
+/// What a member holds of a zone that it lacks is reset when the zone ends. If there is no answer, that may
+/// still happen at any time, and nothing can be written there any more.
+#[test]
+fn a_reset_without_an_answer_takes_the_drive_out() {
+    for policy in Policy::ALL {
+        let mut scene = Scene::new(policy, 4);
+        scene.write(0, 0, 3 * STRIPE + 5);
+        scene.replace(1);
+        let number = scene.drives.len();
+        scene.rig.rule(move |drive, command| match command {
+            Command::Reset { .. } if drive == number => Act::Late,
+            _ => Act::Pass,
+        });
+        submit(&scene.runtime, &scene.array, Command::Finish { zones: Zones::One(ZoneIndex(0)) });
+        assert_eq!(scene.rig.held(), 1, "{policy:?}");
+        scene.rig.rule(|_, _| Act::Pass);
+        // Whatever a rebuild makes of that: without another member all is there.
+        let rebuilt = run(&scene.runtime, scene.array.rebuild(&|_| ())).is_ok();
+        scene.rig.release(|_, _| true);
+        if rebuilt && scene.states()[1] == ACTIVE {
+            scene.cut(&[3]);
+            scene.check(0, 3 * STRIPE + 5);
+        }
+        assert_eq!(scene.states()[1].0, MemberState::Out, "{policy:?}");
+        scene.replace(1);
+        assert!(scene.rebuild().is_empty());
+        scene.cut(&[3]);
+        scene.check(0, 3 * STRIPE + 5);
+    }
+}
+
 #[test]
 fn a_read_that_comes_late_does_not_see_what_is_written_anew() {
     for policy in Policy::ALL {
@@ -737,4 +768,51 @@ fn a_zone_with_more_holes_than_there_is_room_for_is_left_out() {
     assert_eq!(scene.states(), [ACTIVE, ACTIVE, LACKS_ONE, ACTIVE]);
     assert_eq!(scene.array.status().lost_blocks, 100);
     scene.check(3, 25 * STRIPE);
+}
+
+/// What to do about a part that was lost depends on whether its drive can store it again.
+#[test]
+fn a_drive_with_worn_zones_says_so() {
+    for policy in Policy::ALL {
+        let mut scene = Scene::new(policy, 4);
+        (0..3).for_each(|zone| scene.write(zone, 0, 50));
+        let worn = |scene: &Scene| scene.array.status().members.iter().map(|m| m.worn).collect::<Vec<_>>();
+        // One that fails once may be as good as new.
+        scene.rig.damage(2, Fault::WriteFault(part(0)));
+        scene.write(0, 50, STRIPE);
+        assert_eq!((scene.states()[2], &worn(&scene)[..]), (LACKS_ONE, &[false; 4][..]), "{policy:?}");
+        assert_eq!(scene.rebuild(), []);
+        scene.rig.damage(1, Fault::ReadOnly(part(0)));
+        scene.write(0, 50 + STRIPE, STRIPE);
+        for _ in 0..2 {
+            assert_eq!(scene.states()[1], LACKS_ONE, "{policy:?}");
+            assert_eq!(worn(&scene), [false, true, false, false], "{policy:?}");
+            scene.cut(&[]);
+        }
+        scene.replace(1);
+        scene.rebuild();
+        assert_eq!((scene.states(), worn(&scene)), (vec![ACTIVE; 4], vec![false; 4]), "{policy:?}");
+        scene.check(0, 50 + 2 * STRIPE);
+    }
+}
+
+/// A zone that has too many bad parts keeps no other from being reset.
+#[test]
+fn a_reset_of_all_zones_gets_past_those_that_have_failed() {
+    for policy in Policy::ALL {
+        let mut scene = Scene::new(policy, 4);
+        (0..3).for_each(|zone| scene.write(zone, 0, 50));
+        scene.rig.damage(1, Fault::ReadOnly(part(1)));
+        scene.rig.damage(2, Fault::Offline(part(1)));
+        while scene.try_write(1, wp(&scene.runtime, &scene.array, 1).1, STRIPE).is_ok() {}
+        assert_eq!(scene.state_of(1), ZoneState::ReadOnly, "{policy:?}");
+        for _ in 0..2 {
+            let done = run(&scene.runtime, scene.array.submit(Command::Reset { zones: Zones::All }));
+            assert_eq!(done.result, Ok(()), "{policy:?}");
+            let others = [0, 2, 3].map(|zone| scene.state_of(zone));
+            assert_eq!(others, [ZoneState::Empty; 3], "{policy:?}");
+            scene.write(0, 0, 50);
+            scene.cut(&[]);
+        }
+    }
 }

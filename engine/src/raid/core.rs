@@ -17,7 +17,7 @@ use crate::{
     },
     raid::{Canary, Consistency, LogStep},
     runtime::{Gate, Runtime},
-    zone::{Lba, ZoneIndex, ZoneTable},
+    zone::{Lba, ZoneIndex, ZoneState, ZoneTable},
 };
 use std::{
     cell::{Cell, RefCell},
@@ -41,6 +41,8 @@ pub struct Member {
     pub write_errors: Cell<u64>,
     /// Zones of which the drive has lost its part at work.
     parts_lost: Cell<u32>,
+    /// Zones of the drive are read-only or offline.
+    pub worn: Cell<bool>,
 }
 
 /// The drive that is in a place when a command is sent to it.
@@ -86,8 +88,8 @@ pub struct Core {
     pub table: RefCell<ZoneTable>,
     /// Zones that could not be decided, and why. Nothing touches them.
     pub offline: RefCell<BTreeMap<u32, Refusal>>,
-    /// How many of these hold resources of drives.
-    pub held_active: Cell<u32>,
+    /// Those of them that hold resources of drives.
+    pub holding: RefCell<BTreeSet<u32>>,
     /// Zones that have something going on, by number.
     pub running: RefCell<BTreeMap<u32, Rc<Zone>>>,
     pub pool: RefCell<BufPool>,
@@ -96,6 +98,8 @@ pub struct Core {
     pub membership_pending: Cell<bool>,
     /// Parts of zones that were lost, with their epochs, and are to be written down.
     pub lacks: RefCell<Vec<Lacks>>,
+    /// Zones have begun to wait for a member, which is to be written down.
+    pub waits: Cell<bool>,
     /// How often a part of a zone was lost: what was read meanwhile may be of what was written anew there.
     pub losses: Cell<u64>,
     pub membership: Gate,
@@ -238,6 +242,17 @@ impl Core {
         }
     }
 
+    /// Has the members in `mask` write checkpoints, and waits for all of them.
+    pub async fn renew_logs(&self, mask: u32) {
+        let pending: Vec<_> = Self::each(mask)
+            .filter_map(|m| Some(self.members[m].log.borrow().as_ref()?.renew(self)))
+            .collect();
+        for completion in pending {
+            // A member that fails here has been taken out by its log.
+            completion.await;
+        }
+    }
+
     /// Logs a record on every member and waits until it is safe on all that are left.
     pub async fn broadcast(&self, record: Record, sequence: u64) {
         self.append_to(self.active.get(), record, sequence).await;
@@ -254,6 +269,7 @@ impl Core {
         let place = &self.members[member];
         place.incarnation.set(place.incarnation.get() + 1);
         place.parts_lost.set(0);
+        place.worn.set(false);
         place.zone_size_blocks.set(log.device.geometry().zone_size_blocks);
         self.volatile.set(self.volatile.get() || log.device.geometry().volatile_cache);
         *place.log.borrow_mut() = Some(log);
@@ -290,6 +306,7 @@ impl Core {
             return;
         }
         let state = &self.members[member];
+        self.note_wear(member, error);
         let most = MOST_PARTS_LOST.max(self.geometry.zones / 8);
         if state.parts_lost.get() >= most && self.can_spare(member) {
             return self.member_failed(seat, error, what);
@@ -298,6 +315,13 @@ impl Core {
         state.write_errors.set(state.write_errors.get() + 1);
         *state.note.borrow_mut() = format!("zone {}: {what}: {error}", zone.0);
         self.part_lost(zone, member);
+    }
+
+    /// Takes note of an error that says that a zone of a drive cannot be written any more.
+    pub fn note_wear(&self, member: usize, error: DeviceError) {
+        let worn = [Status::ZoneIsReadOnly.into(), Status::ZoneIsOffline.into()].contains(&error);
+        let worn = worn || self.members[member].worn.get();
+        self.members[member].worn.set(worn);
     }
 
     /// Does without a member's part of a zone from now on, and has that written down.
@@ -327,6 +351,7 @@ impl Core {
     /// Removes a member from the set that is used, and has that written down.
     pub fn take_out(&self, member: usize) {
         self.active.set(self.active.get() & !(1 << member));
+        self.wait_for(member);
         if (self.active.get().count_ones() as usize) < self.layout.members - 1 {
             self.failed.set(true);
         }
@@ -335,6 +360,27 @@ impl Core {
         self.zones_changed.open();
         for zone in self.running.borrow().values() {
             zone.wake();
+        }
+    }
+
+    /// Has zones that another member lacks wait for one that has just gone out: nothing is written there from
+    /// now on, so that its part is right when it comes back.
+    fn wait_for(&self, member: usize) {
+        let (bit, others, floor) = (1 << member, self.active.get(), self.superblock.borrow().floor);
+        if others.count_ones() as usize + 1 < self.members.len() {
+            return;
+        }
+        let (table, running) = (self.table.borrow(), self.running.borrow());
+        for (zone, record) in (0..).zip(self.zones.borrow_mut().iter_mut()) {
+            let empty = table.info(ZoneIndex(zone)).state == ZoneState::Empty && !running.contains_key(&zone);
+            if record.lost & others == 0 || record.lost & bit != 0 || record.resetting || empty {
+                continue;
+            }
+            if record.waits == 0 {
+                record.since = floor;
+            }
+            record.waits |= bit;
+            self.waits.set(true);
         }
     }
 
@@ -365,7 +411,11 @@ impl Core {
                     }
                     superblock.clone()
                 };
-                self.append_to(active, Record::Superblock(Box::new(superblock)), event).await;
+                match self.waits.take() {
+                    // Whom zones wait for is in checkpoints only.
+                    true => self.renew_logs(active).await,
+                    false => self.append_to(active, Record::Superblock(Box::new(superblock)), event).await,
+                }
                 if self.active.get() == active && self.lacks.borrow().is_empty() {
                     self.superblock.borrow_mut().floor = event;
                     self.membership_pending.set(false);

@@ -332,7 +332,7 @@ impl Core {
             (flow.complete, self.rows_are_due(&flow), flow.claimed)
         };
         self.barrier(self.live(zone.index)).await;
-        if due {
+        if due && !self.has_failed(zone.index) {
             let rows = complete / layout.stripe_blocks();
             self.move_to(zone, &[2 * rows; MAX_MEMBERS]).await;
             self.barrier(self.live(zone.index)).await;

@@ -53,6 +53,15 @@ pub fn position(layout: &Layout, member: usize, tail_blocks: u64) -> u64 {
     stripe * chunk + covered.saturating_sub(index * chunk).min(chunk)
 }
 
+/// Where the data ends, in blocks, that `member` has of a zone with a tail at `tail_blocks`.
+fn data_end(layout: &Layout, member: usize, tail_blocks: u64) -> u64 {
+    let mut end = position(layout, member, tail_blocks);
+    while end > 0 && layout.role(member, (end - 1) / layout.chunk_blocks) == Role::Parity {
+        end = (end - 1) / layout.chunk_blocks * layout.chunk_blocks;
+    }
+    end
+}
+
 /// Divides `data`, for block `at` of a member whose write pointer is at `position`, in what is for
 /// burned blocks and what can be written, with its place; moves the write pointer.
 pub fn split(position: &mut u64, at: u64, data: Buf) -> (Option<Buf>, Option<(u64, Buf)>) {
@@ -177,6 +186,7 @@ impl Core {
                 view.record.lost |= 1 << member;
             }
         }
+        self.check_ended(view)?;
         let (layout, zone, record) = (&self.layout, view.zone, *view.record);
         let trusted = |member: usize| record.lost & (1 << member) == 0;
         let present = || view.info.iter().enumerate().filter_map(|(m, info)| Some((m, info.as_ref()?)));
@@ -208,12 +218,24 @@ impl Core {
             Some(tail) => tail,
             None => decide(layout, &evidence)?,
         };
-        if record.finished.is_some() {
+        if let Some(tail) = record.finished {
+            self.check_finished(&evidence, tail)?;
             // What a member that was finished reads as beyond its part is nothing.
             for (member, part) in evidence.parts.iter_mut().enumerate() {
                 if let Some(part) = part {
                     part.wp_blocks = part.wp_blocks.min(position(layout, member, blocks));
                 }
+            }
+            // All data was on the members when the finish was promised.
+            for (member, part) in evidence.parts.iter_mut().enumerate() {
+                let end = data_end(layout, member, blocks);
+                if part.take_if(|part| part.wp_blocks < end).is_some() {
+                    view.record.lost |= 1 << member;
+                }
+            }
+            let (present, needed) = (evidence.parts.iter().flatten().count(), layout.members - 1);
+            if present < needed {
+                return Err(Refusal::TooFew { present, members: layout.members, needed });
             }
         }
         let (held, running) = loop {
@@ -295,14 +317,32 @@ impl Core {
         })
     }
 
+    /// Refuses a zone whose finish is written down, at `tail_blocks`, if a member that is there holds less
+    /// than all below: that was safe before.
+    fn check_finished(&self, evidence: &Evidence, tail_blocks: u64) -> Result<(), Refusal> {
+        let layout = &self.layout;
+        let stripe = tail_blocks / layout.stripe_blocks();
+        for (member, part) in evidence.parts.iter().enumerate() {
+            // Parity of the last stripe grows only now.
+            let held_blocks = match layout.role(member, stripe) {
+                Role::Data(_) => position(layout, member, tail_blocks),
+                Role::Parity => stripe * layout.chunk_blocks,
+            };
+            if let Some(wp_blocks) = part.as_ref().map(|part| part.wp_blocks).filter(|wp| *wp < held_blocks) {
+                return Err(Refusal::Behind { member, wp_blocks, tail_blocks });
+            }
+        }
+        Ok(())
+    }
+
     /// Refuses a tail that ends where a missing member may have had more, and the partial parity that
-    /// would show it may have been in a hole of another member's log.
+    /// would show it may have been in a hole of another member's log. That nothing was begun on those that
+    /// are there proves nothing: its first chunk may be all there is.
     fn check_holes(&self, zone: ZoneIndex, evidence: &Evidence, tail_blocks: u64) -> Result<(), Refusal> {
         let layout = &self.layout;
         let (stripe, at) = (tail_blocks / layout.stripe_blocks(), tail_blocks % layout.stripe_blocks());
         let (index, _) = layout.chunk_of(at);
-        let begun = evidence.parts.iter().flatten().any(|part| part.wp_blocks > 0);
-        if !begun || stripe == layout.rows || evidence.parts[layout.member(stripe, index)].is_some() {
+        if stripe == layout.rows || evidence.parts[layout.member(stripe, index)].is_some() {
             return Ok(());
         }
         let mut holders = (index..layout.data_chunks() - 1).map(|last| layout.slot(stripe, last).0);

@@ -17,7 +17,7 @@ use crate::{
     buf::{BLOCK, Buf},
     device::{Command, Completion, DeviceError, Done, Status, Zones},
     format::record::Record,
-    zone::{ZoneIndex, ZoneState},
+    zone::{ZoneIndex, ZoneInfo, ZoneState, is_worn},
 };
 use std::{ops::Range, rc::Rc};
 
@@ -81,6 +81,13 @@ impl Core {
         }
         self.stop_rebuild(zones.clone()).await;
         self.check_failed()?;
+        let only = zones.clone().nth(1).is_none().then_some(ZoneIndex(zones.start));
+        let doubtful = only.filter(|zone| self.offline.borrow().contains_key(&zone.0));
+        if let Some(zone) = doubtful
+            && !self.is_usable(zone).await
+        {
+            return Err(Status::InvalidZoneStateTransition.into());
+        }
         let written: Vec<_> = {
             let (table, records) = (self.table.borrow(), self.zones.borrow());
             zones
@@ -102,7 +109,6 @@ impl Core {
         self.broadcast(Record::Reset { first, count }, epoch).await;
         self.check_failed()?;
         let mut dead = Vec::new();
-        let only = zones.clone().nth(1).is_none().then_some(ZoneIndex(zones.start));
         for batch in written.chunks(64) {
             dead.extend(self.reset_members(batch).await);
         }
@@ -112,13 +118,38 @@ impl Core {
             self.end_zone(zone);
         }
         for zone in written {
-            self.table.borrow_mut().reset(ZoneIndex(zone))?;
+            let zone = ZoneIndex(zone);
+            match self.offline.borrow_mut().remove(&zone.0).is_some() {
+                true => self.forget_doubt(zone),
+                false => self.table.borrow_mut().reset(zone)?,
+            }
         }
         // Too many members cannot write it any more.
         match only.is_some_and(|zone| self.has_failed(zone)) {
             true => Err(Status::InvalidZoneStateTransition.into()),
             false => Ok(()),
         }
+    }
+
+    /// Whether enough members could write a zone if it were reset: nothing is given up for a reset that fails.
+    async fn is_usable(&self, zone: ZoneIndex) -> bool {
+        let first = Core::physical(zone);
+        let mut usable = 0;
+        for member in Self::each(self.active.get()) {
+            let done = self.submit(member, Command::Report { first, count: 1 }).await;
+            usable += done.zones.first().is_some_and(|info| !is_worn(info.state)) as usize;
+        }
+        usable + 1 >= self.members.len()
+    }
+
+    /// A zone that was offline is empty now: whatever was in doubt has been given up.
+    fn forget_doubt(&self, zone: ZoneIndex) {
+        self.forget_logged(zone, u64::MAX);
+        self.holding.borrow_mut().remove(&zone.0);
+        let capacity_blocks = self.layout.capacity_blocks();
+        let mut table = self.table.borrow_mut();
+        table.hold(self.holding.borrow().len() as u32);
+        table.load(&ZoneInfo { zone, state: ZoneState::Empty, wp_blocks: 0, capacity_blocks, zrwa: false });
     }
 
     /// Resets the members' zones of a promised reset. Gives the zones, with their members, that cannot be

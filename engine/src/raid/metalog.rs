@@ -9,7 +9,7 @@
 //! checkpoint and never holds more than one active metadata zone. A zone is reset as soon as the other
 //! one has its checkpoint, and nothing waits for that until its turn comes.
 
-use super::{LogStep, core::Core, geometry::Layout, policy::Policy};
+use super::{LogStep, core::Core, geometry::Layout, policy::Policy, recover::is_uniform};
 use crate::{
     buf::{BLOCK, Buf, BufPool},
     device::{Command, Completer, Completion, DeviceError, Done, Geometry, Status, ZonedDevice, Zones},
@@ -617,9 +617,17 @@ impl Reader<'_> {
         Ok(Record::read(self.ahead(blocks).await?, origin)?)
     }
 
-    /// Whether the record that lies ahead says that it is a single block.
-    async fn is_single(&mut self) -> Result<bool, NoLog> {
-        Ok(Header::read(self.ahead(1).await?).is_some_and(|header| header.blocks() == 1))
+    /// What is wrong with what lies ahead, which is no record as it was written: whether a power cut can have
+    /// left it, which it does of the last record only; and how many blocks it takes.
+    ///
+    /// A block is written whole or not at all. So the beginning of a torn record is as it was, and what
+    /// is lacking was never written.
+    async fn judge_damage(&mut self, origin: Origin) -> Result<(bool, u64), NoLog> {
+        let header = Header::read(self.ahead(1).await?).filter(|header| header.origin.lba == origin.lba);
+        let blocks = header.map_or(1, |header| header.blocks());
+        let there = self.ahead(blocks).await?.chunks(BLOCK).take(blocks as usize);
+        let written = there.filter(|block| !is_uniform(block)).count() as u64;
+        Ok((written < blocks, blocks))
     }
 
     /// Goes on to the first block that is not all zeros; gives its header, if it has one. `None` if there is
@@ -734,8 +742,8 @@ impl ReadLog {
         let layout = superblock.layout();
         // Nothing is given back here.
         let mut pool = BufPool::default();
-        // Nothing is appended behind a record that a power cut has torn.
-        let (mut gap, mut holes) = (false, false);
+        // Nothing is appended behind a record that a power cut has torn, which takes the blocks below `torn`.
+        let (mut gap, mut holes, mut torn) = (false, false, 0);
         while reader.at < reader.written {
             let origin = Origin { lba: reader.start + reader.at, ..self.origin };
             match reader.record(origin).await {
@@ -760,9 +768,12 @@ impl ReadLog {
                 }
                 Err(ReadError::Record(error)) => {
                     self.damaged += (error != Unreadable::NoRecord) as u32;
+                    if !gap || error == Unreadable::Damaged {
+                        let (may_be_torn, blocks) = reader.judge_damage(origin).await?;
+                        holes |= !may_be_torn && reader.at >= torn;
+                        torn = torn.max(reader.at + blocks);
+                    }
                     gap = true;
-                    // A power cut tears a record of several blocks, never one of a single block.
-                    holes |= error == Unreadable::Damaged && reader.is_single().await?;
                     reader.pass(1);
                 }
                 Err(ReadError::Drive(error)) => return Err(error),

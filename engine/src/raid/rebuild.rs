@@ -98,8 +98,15 @@ impl Core {
     /// there: the reset may be carried out late.
     pub async fn clear(&self, zone: ZoneIndex, member: usize) {
         self.clearing.borrow_mut().push(zone.0);
-        // If that fails, the drive cannot write the zone any more, and it holds nothing either.
-        self.submit(member, Command::Reset { zones: Zones::One(Core::physical(zone)) }).await;
+        let seat = self.seat(member);
+        let done = self.submit(member, Command::Reset { zones: Zones::One(Core::physical(zone)) }).await;
+        // If it is refused, the drive cannot write the zone any more, and it holds nothing either. If there
+        // is no answer, it may be carried out when the zone is written anew.
+        if let Err(error) = done.result
+            && !is_of_zone(error)
+        {
+            self.member_failed(seat, error, "reset");
+        }
         let mut clearing = self.clearing.borrow_mut();
         if let Some(index) = clearing.iter().position(|z| *z == zone.0) {
             clearing.swap_remove(index);
@@ -219,9 +226,7 @@ impl Core {
         work: &mut Work<'_>,
     ) -> Result<(), Stopped> {
         let zones = Zones::One(Core::physical(zone));
-        if self.zones.borrow()[zone.0 as usize].waits != 0 {
-            return Err(Stopped::Error("it waits for another drive, which lacks it now".into()));
-        }
+        self.check_waits(zone)?;
         self.let_go(zone).await;
         self.check_stop(member)?;
         self.on_member(member, Command::Reset { zones }).await?;
@@ -242,9 +247,10 @@ impl Core {
         let seat = self.seat(member);
         let result = self.submit(member, command).await.result;
         result.map_err(|error| match is_of_zone(error) {
-            true => Stopped::Error(format!(
-                "the drive cannot write this zone any more ({error}): replace the drive"
-            )),
+            true => {
+                self.note_wear(member, error);
+                Stopped::Error(format!("the drive cannot write this zone any more: {error}"))
+            }
             false => {
                 self.member_failed(seat, error, "rebuild");
                 Stopped::Error(format!("the drive under repair failed: {error}"))
@@ -263,6 +269,14 @@ impl Core {
     fn check_stop(&self, member: usize) -> Result<(), Stopped> {
         self.check_active(member)?;
         if self.rebuild_stop.get() || self.failed.get() { Err(Stopped::Again) } else { Ok(()) }
+    }
+
+    /// Refuses a zone that waits for a drive: nothing is done there before that is back.
+    fn check_waits(&self, zone: ZoneIndex) -> Result<(), Stopped> {
+        match self.zones.borrow()[zone.0 as usize].waits {
+            0 => Ok(()),
+            _ => Err(Stopped::Error("it waits for another drive".into())),
+        }
     }
 
     /// The members that a part of `zone` is rebuilt from: all others.
@@ -499,6 +513,8 @@ impl Core {
         // That the part was lost is not to be written down after it was rebuilt.
         self.membership_settled().await;
         self.check_stop(member)?;
+        // One of the others may have gone out since everything was copied.
+        self.check_waits(zone)?;
         // A checkpoint from now on may forget the record, so it has to say the same.
         self.joining.set((zone.0, 1 << member));
         let sequence = self.next_sequence();

@@ -2,9 +2,23 @@
 //!
 //! *Scan* reads every drive's metadata log and zone report and, for zones that were being written,
 //! the log blocks. *Decide* works out who belongs to the array and where each zone ended; up to
-//! here nothing has been written. *Repair* writes a new checkpoint to every member (which also makes the
-//! absent ones stale), carries out what was promised, and shows every tail with as many witnesses as it
+//! here nothing has been written. *Repair* writes a new checkpoint to every member, then has all of them know
+//! that the absent one is out, carries out what was promised, and shows every tail with as many witnesses as it
 //! needs, before anybody learns of it.
+//!
+//! *Who is absent* goes out only when all others have a checkpoint. If one of these cannot be written, the
+//! assembly has come to nothing, and the absent one, once it is there, is a member as before. That is safe:
+//!
+//! - Until the absent one is out, checkpoints are all that has been written: what they say (a zone to be reset,
+//!   since nothing was ever promised there; a part that is lost; what is burned; no parity beyond a tail) is
+//!   true, whoever is there, and no zone has been touched. So a later assembly with the absent one decides
+//!   from the same zones. No floor is raised above what the absent one has.
+//! - When it is out, it is so in the superblocks of all others, and only then is a zone touched or anything
+//!   told. That is one member less than all, so any assembly has all of these but one, and at least one
+//!   that says it is out. Whoever says otherwise, with a newer event, is out by what that one says
+//!   ([`effective`]), or has not been told yet and is older.
+//! - If the power goes in between, some say that it is out and others do not. Whichever counts, nothing has
+//!   been done without it, nor without anybody else.
 //!
 //! *Doubt.* A zone that cannot be decided is offline: nothing of it is touched, on any member or in any
 //! log, and it waits for the members that were away. One of these that comes back later is stale, but for
@@ -74,7 +88,7 @@ pub struct Found {
     pub holes: HoleMap,
     /// The highest sequence number seen.
     pub sequence: u64,
-    /// The oldest event among the members that are taken: the floor of the next superblock.
+    /// The floor of the next superblock.
     pub floor: u64,
     /// Members (bits) that were away, and are taken for the zones that wait for them.
     pub returned: u32,
@@ -300,7 +314,7 @@ pub fn decide_members(candidates: Vec<Candidate>, damaged: &[String]) -> Result<
         }
     }
     let taken = || members.iter().flatten();
-    let floor = taken().map(|c| c.superblock().event).min().unwrap_or(superblock.event);
+    let oldest = taken().map(|c| c.superblock().event).min().unwrap_or(superblock.event);
     let sequence = taken().chain(&stale).map(|c| c.log.sequence).max().unwrap_or(0);
     let (mut zones, burned, holes) = replay(taken(), superblock.zones);
     let mut returned = 0;
@@ -313,6 +327,9 @@ pub fn decide_members(candidates: Vec<Candidate>, damaged: &[String]) -> Result<
             members[role] = Some(candidate);
         }
     }
+    // One that is missing, and is not out yet, may be as old as ever; one that comes back must stay stale
+    // until it has been told.
+    let floor = if returned == 0 { superblock.floor } else { oldest };
     Ok(Found { superblock, members, notes, zones, burned, holes, sequence, floor, returned })
 }
 
@@ -601,7 +618,7 @@ impl Core {
 
     /// Refuses a zone that has ended and lacks more parts than parity makes up for, if a member that is not
     /// there may hold its own: it would be stale there from now on, and what it holds could not be had back.
-    fn check_ended(&self, view: &ZoneView<'_>) -> Result<(), Refusal> {
+    pub fn check_ended(&self, view: &ZoneView<'_>) -> Result<(), Refusal> {
         let record = &view.record;
         let trusted = |m: &usize| record.lost & (1 << m) == 0;
         let (members, needed) = (self.layout.members, self.layout.members - 1);
@@ -860,7 +877,7 @@ impl Core {
 }
 
 /// Whether a block looks like one that was never written: drives fill these with one byte or another.
-fn is_uniform(block: &[u8]) -> bool {
+pub fn is_uniform(block: &[u8]) -> bool {
     block.first().is_none_or(|first| block.iter().all(|byte| byte == first))
 }
 

@@ -214,7 +214,7 @@ impl Core {
             }
             // A zone that has just become full may still hold its resources on the members.
             let limit = self.geometry.max_active as usize;
-            let limit = limit.saturating_sub(self.held_active.get() as usize);
+            let limit = limit.saturating_sub(self.holding.borrow().len());
             let open = self.running.borrow().values().filter(|z| z.flow.borrow().open).count();
             let room = limit == 0 || open < limit;
             if self.has_failed(zone.index) || (room && self.rebuilding.get() != Some(zone.index.0)) {
@@ -816,6 +816,10 @@ impl Core {
         let stripe = (tail_blocks - 1) / layout.stripe_blocks();
         let (members, place) = layout.log(stripe);
         self.barrier(self.live(zone.index)).await;
+        // What a member has not made safe is not there when that one comes back.
+        if self.has_failed(zone.index) {
+            return;
+        }
         // Only now: a member that was replaced meanwhile lacks the zone.
         let live = self.live(zone.index);
         let sequence = self.next_sequence();
@@ -848,6 +852,9 @@ impl Core {
     /// Brings the members' zones to their full state when the capacity is not a whole number of
     /// rows, or several zones are one, some of which a power cut may have left behind.
     pub async fn fill_zones(&self, zone: &Zone) {
+        if self.has_failed(zone.index) {
+            return;
+        }
         let used = self.layout.rows * self.layout.chunk_blocks;
         let zones = Zones::One(Core::physical(zone.index));
         let aggregated = self.superblock.borrow().aggregate > 1;

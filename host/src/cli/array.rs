@@ -11,7 +11,7 @@ use crate::{
     members::{ArrayName, Found, OpenDrive, Session, directory_of},
     reactor::Reactor,
     repair::{self, MemberName, Members, real_path},
-    report::{Failed, Rebuild, Rebuilt, State, Status, bytes},
+    report::{Failed, Rebuild, Rebuilt, State, Status, bytes, so_many_zones},
     size::show,
 };
 use anyhow::{Context, Result, bail, ensure};
@@ -238,7 +238,7 @@ fn status_text(status: &Status) -> String {
     rows.extend(status.members.iter().map(|member| {
         let drive = if member.drive.is_empty() { "-".to_string() } else { member.drive.clone() };
         let note = if member.state == "rebuilding" && member.note.is_empty() {
-            format!("{} zones to rebuild", member.zones_to_rebuild)
+            format!("{} to rebuild", so_many_zones(member.zones_to_rebuild as usize))
         } else {
             member.note.clone()
         };
@@ -326,7 +326,7 @@ fn take_new(found: &mut Found, path: &Path) -> Result<OpenDrive> {
     let own = found.drives[position].path.display().to_string();
     let status = found.inspect()?.status;
     let in_use = status.members.iter().any(|m| m.state != MemberState::Out && m.drive == own);
-    ensure!(!in_use, "{} is a member of '{}' and in use", path.display(), status.name);
+    ensure!(!in_use, repair::in_use(path, &status.name));
     Ok(found.drives.swap_remove(position))
 }
 
@@ -337,7 +337,11 @@ pub fn rebuild(output: Output, name: &ArrayName) -> Result<u8> {
     };
     output.print(&rebuilt, |rebuilt| {
         let sync = if rebuilt.left_out.is_empty() { "; every member is in sync" } else { "" };
-        format!("{} rebuilt{sync}\n", show(rebuilt.rebuilt_bytes)) + &rebuilt.losses()
+        let next = match rebuilt.left_out.is_empty() {
+            true => String::new(),
+            false => format!("what to do about that: zoneraid status {name}\n"),
+        };
+        format!("{} rebuilt{sync}\n", show(rebuilt.rebuilt_bytes)) + &rebuilt.losses() + &next
     })?;
     Ok(if rebuilt.is_whole() { HEALTHY } else { DEGRADED })
 }

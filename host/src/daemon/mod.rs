@@ -363,7 +363,7 @@ impl Daemon {
             .members
             .iter()
             .any(|member| member.state != MemberState::Out && real(Path::new(&member.drive)) == path);
-        ensure!(!in_use, "{} is a member of '{}' and in use", path.display(), status.name);
+        ensure!(!in_use, repair::in_use(path, &status.name));
         let file = path.to_path_buf();
         let members: Vec<PathBuf> = self.drives.borrow().iter().map(|drive| drive.path.clone()).collect();
         let beside = self.reactor.offload(move || lies_beside(&file, &members)).await?;

@@ -8,8 +8,9 @@ use serde_json::json;
 use sim::{
     mutants::{self, Options, Played, list::Fate},
     simulator::{
+        coverage::Ledger,
         exhaustive::{self, Case},
-        runner::{self, Outcome, Summary},
+        runner::{self, Outcome, Seeds, Summary},
         subject::{ArrayMaker, CANARIES},
         table1,
         world::Tracing,
@@ -28,6 +29,9 @@ use std::{
 const TRACE_TAIL: usize = 60;
 /// Failing seeds that are named on the terminal for each kind of failure.
 const MOST_SHOWN: usize = 5;
+/// Where the ledger is, and how many seeds are kept there.
+const LEDGER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/ledger.txt");
+const LEARNT: usize = 48;
 const OUTPUT_VERSION: u32 = 1;
 
 /// Crash simulator of zoneraid: power cuts, lost drives and faults, decided by seeds
@@ -124,6 +128,12 @@ struct Run {
     /// Begin no seed once one has failed
     #[arg(long)]
     until_failure: bool,
+    /// Leave out the seeds of the ledger, which come first unless a single seed is asked for
+    #[arg(long)]
+    no_ledger: bool,
+    /// Write those seeds to the ledger that have shown most of what few others have; needs the sources
+    #[arg(long, conflicts_with_all = ["policy", "canary", "no_ledger"])]
+    learn: bool,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -238,11 +248,19 @@ impl Run {
             };
         }
         let end = self.from.checked_add(self.seeds).context("there are no seeds above 2^64 - 1")?;
-        let progress = Progress::new(self.seeds);
+        let ledger = match self.no_ledger || self.seeds == 1 || canary.is_some() {
+            true => Vec::new(),
+            false => Ledger::built_in().map_err(anyhow::Error::msg)?.seeds(policy),
+        };
+        let progress = Progress::new(self.seeds + ledger.len() as u64);
         let jobs = self.jobs.unwrap_or_else(default_jobs);
-        let run = if self.until_failure { runner::run_until_failure } else { runner::run_seeds };
-        let summary = run(&maker, self.from..end, jobs, &|| progress.advance());
+        let Run { until_failure, learn, .. } = *self;
+        let seeds = Seeds { first: ledger, range: self.from..end, until_failure, learn };
+        let summary = runner::play(&maker, &seeds, jobs, &|| progress.advance());
         let seconds = progress.finish();
+        if learn && summary.failures.is_empty() {
+            std::fs::write(LEDGER, Ledger::learn(&summary.sights_by_seed, LEARNT)).context(LEDGER)?;
+        }
         if self.json {
             self.print_json(&summary, seconds)?
         } else {
@@ -281,6 +299,7 @@ impl Run {
             "forks": counts.forks,
             "judgements": counts.judgements,
             "beyond": counts.beyond,
+            "coverage": summary.sights.len(),
             "failures": summary.failures.len(),
             "first_failure": summary.failures.first().and_then(|f| f.failure.as_deref()),
             "replay": replay,
@@ -307,6 +326,7 @@ impl Run {
             ("forks", counts.forks),
             ("judgements", counts.judgements),
             ("beyond the promise", counts.beyond),
+            ("coverage", summary.sights.len() as u64),
             ("failures", summary.failures.len() as u64),
         ]
         .map(|(name, count)| format!("{name:<24}{count:>12}"))

@@ -257,6 +257,8 @@ impl Case {
             fua_alone: false,
             unwritten_fails: false,
             chunk_blocks: self.chunk_blocks,
+            aggregate: self.aggregate,
+            zone_size_blocks: None,
             join: true,
             load: Load { queue_depth: self.queue_depth, ..Load::default() },
             pace,

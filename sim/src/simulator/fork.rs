@@ -8,10 +8,13 @@
 //!
 //! A fork draws from a generator of its own. The life goes on as if there had been none.
 
-use super::world::{End, Failure, World};
+use super::{
+    coverage::Coverage,
+    world::{End, Failure, World},
+};
 use crate::{rng::Rng, ssd::Cut};
 use engine::{array::MemberState, runtime::Runtime};
-use std::rc::Rc;
+use std::{collections::BTreeSet, rc::Rc};
 
 /// What a fork may wait for: where promises are made, and everything is on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,7 +112,7 @@ impl World<'_> {
         for lost in &losses.lost {
             let mut copy = ended.copy(rng.fork())?;
             let result = copy.judge_fork(*lost, losses.suspect);
-            self.counts.judgements += copy.counts.judgements;
+            self.take_from(&mut copy);
             if let Err(failure) = result {
                 self.trace.extend(std::mem::take(&mut copy.trace));
                 return Err(Failure(format!("forked here, after {end}, {}{failure}", without(*lost))));
@@ -134,14 +137,20 @@ impl World<'_> {
                 true => copy.judge_beyond(losses, offered),
                 false => copy.judge_blow(losses.suspect),
             };
-            self.counts.judgements += copy.counts.judgements;
-            self.counts.beyond += copy.counts.beyond;
+            self.take_from(&mut copy);
             if let Err(failure) = result {
                 self.trace.extend(std::mem::take(&mut copy.trace));
                 return Err(failure);
             }
         }
         Ok(())
+    }
+
+    /// Takes over what a copy has judged and shown.
+    fn take_from(&mut self, copy: &mut Self) {
+        self.counts.judgements += copy.counts.judgements;
+        self.counts.beyond += copy.counts.beyond;
+        self.coverage.seen.append(&mut copy.coverage.seen);
     }
 
     /// Another world with the same drives, promises and commands in flight. Nothing runs in it.
@@ -169,6 +178,8 @@ impl World<'_> {
             refusal: None,
             forks: Forks::new(0, Rng::new(0)),
             lenient: self.lenient,
+            foreign: self.foreign.clone(),
+            coverage: Coverage { seen: BTreeSet::new(), ..self.coverage },
         })
     }
 
@@ -226,7 +237,7 @@ impl World<'_> {
             let rng = self.rng.fork();
             let mut copy = self.copy(rng)?;
             let result = copy.judge(missing.filter(|_| self.members.len() > 1), suspect);
-            self.counts.judgements += copy.counts.judgements;
+            self.take_from(&mut copy);
             if let Err(failure) = result {
                 self.trace.extend(std::mem::take(&mut copy.trace));
                 let what = format!("recovered; then, after {end}, {}{failure}", without(missing));
@@ -240,14 +251,16 @@ impl World<'_> {
     /// member comes back, or the array begins without it.
     fn judge_held_back(&mut self, lost: usize, suspect: Option<usize>) -> Result<(), Failure> {
         self.trace.note(|| format!("fork: provisional assembly without {lost}"));
-        let changes = self.wire.changes();
+        let changes =
+            |world: &Self| world.members.iter().flatten().map(|bay| world.wire.changes(*bay)).sum::<u64>();
+        let before = changes(self);
         self.assemble_somehow(Some(lost), true)?;
         self.check_recovery().map_err(|failure| Failure(format!("provisionally, {failure}")))?;
         if !self.subject.as_ref().is_some_and(|subject| subject.is_provisional()) {
             // The member was out already.
             return Ok(());
         }
-        if self.wire.changes() != changes {
+        if changes(self) != before {
             return Err(Failure("something is written although the array holds back".into()));
         }
         match self.rng.below(3) {

@@ -9,6 +9,7 @@ use super::{
     fork::{Losses, Moment},
     oracle::Oracle,
     scenario::Scenario,
+    shelf::Shelf,
     subject::{Subject, Work},
     wire::{Bay, Fault},
     world::{End, Failure, Pending, World},
@@ -58,9 +59,11 @@ struct Course {
     attic: Vec<Bay>,
     /// A member is being taken out by hand.
     failing: Option<Pending<()>>,
+    /// The array has been assembled on its drives since the last end.
+    begun: bool,
     /// One comes back that was missing.
     coming_back: Option<Pending<()>>,
-    /// A blank drive that is being put in place: set to `false` once the array has taken it.
+    /// A drive that is being put in place: set to `false` once the array has taken it.
     attaching: Option<(usize, Rc<Cell<bool>>)>,
     /// The drive of this member was being put in place when the power went.
     half_attached: Option<usize>,
@@ -70,6 +73,7 @@ struct Course {
     caches_next: bool,
     /// The drives were shut down and no recovery has ended since: it gives zones their ZRWAs again.
     reopening: bool,
+    shelf: Shelf,
 }
 
 impl World<'_> {
@@ -140,12 +144,18 @@ impl World<'_> {
             // Cuts that come soon after a recovery are the worst.
             budget = 1 + self.rng.below(budget / 8 + 1);
         }
+        let copied = self.rng.chance(self.scenario.misfortune.copies_percent, 100);
+        let copy_at = copied.then(|| self.rng.below(budget));
         let mut done = 0;
         while done < budget {
+            if copy_at == Some(done) {
+                self.copy_somebody(course)?;
+            }
             self.misfortune(course);
-            self.repair(course, &mut budget, done);
+            self.repair(course, &mut budget, done)?;
             self.come_back(course);
             self.event(true, course.repair.is_some())?;
+            self.note_attached(course);
             self.finish_repair(course)?;
             self.forks.notice(Moment::Event);
             self.fork_if_due(course)?;
@@ -155,6 +165,19 @@ impl World<'_> {
             self.drain()?;
         }
         Ok(())
+    }
+
+    /// Copies the drive of a member that takes part.
+    fn copy_somebody(&mut self, course: &mut Course) -> Result<(), Failure> {
+        self.note_begun(course);
+        let member = self.rng.below(self.members.len() as u64) as usize;
+        let takes_part = self.member_state(member).is_some_and(|state| state != MemberState::Out);
+        let attaching =
+            course.attaching.as_ref().is_some_and(|(other, attaching)| *other == member && attaching.get());
+        match takes_part && !attaching && !self.is_damaged(course, member) {
+            true => self.copy_member(&mut course.shelf, member),
+            false => Ok(()),
+        }
     }
 
     /// Forks the world, if that was planned for now.
@@ -254,6 +277,7 @@ impl World<'_> {
             "failed by hand",
         ];
         self.trace.note(|| format!("member {member} (drive{bay}): {}", NAMES[kind]));
+        self.coverage.struck = NAMES[kind];
         let suspect = course.suspect.get_or_insert(Suspect::new(member));
         suspect.struck = true;
         if let Some(repair) = &mut course.repair {
@@ -300,32 +324,33 @@ impl World<'_> {
     }
 
     /// Starts a repair if one is due. Mostly it gets the time it takes.
-    fn repair(&mut self, course: &mut Course, budget: &mut u64, done: u64) {
+    fn repair(&mut self, course: &mut Course, budget: &mut u64, done: u64) -> Result<(), Failure> {
         if course.repair.is_some() {
             if *budget <= done + 1 && !course.cut_in_rebuild {
                 *budget += 64;
             }
-            return;
+            return Ok(());
         }
         if course.failing.as_ref().is_some_and(|failing| failing.borrow().is_some()) {
             course.failing = None;
         }
         let (Some(suspect), None, None) = (course.suspect, &course.failing, &course.coming_back) else {
-            return;
+            return Ok(());
         };
         if !self.rng.chance(self.scenario.misfortune.repair, 100_000) {
-            return;
+            return Ok(());
         }
         let member = suspect.member;
         let state = self.member_state(member);
         if state == Some(MemberState::Active) && !self.is_damaged(course, member) {
-            return;
+            return Ok(());
         }
-        self.start_repair(course, suspect, state == Some(MemberState::Rebuilding));
+        self.start_repair(course, suspect, state == Some(MemberState::Rebuilding))?;
         course.cut_in_rebuild = self.rng.chance(self.scenario.misfortune.cut_in_rebuild_percent, 100);
         if course.cut_in_rebuild {
             *budget = done + 1 + self.rng.below(400);
         }
+        Ok(())
     }
 
     /// Lets the drive that is missing come back to an array that has held back, once in a while.
@@ -344,9 +369,14 @@ impl World<'_> {
         }
     }
 
-    /// Starts filling a member: with a blank drive, unless it is being rebuilt already.
-    fn start_repair(&mut self, course: &mut Course, suspect: Suspect, rebuilding: bool) {
-        let Some(subject) = self.subject.clone() else { return };
+    /// Starts filling a member: with another drive, unless it is being rebuilt already.
+    fn start_repair(
+        &mut self,
+        course: &mut Course,
+        suspect: Suspect,
+        rebuilding: bool,
+    ) -> Result<(), Failure> {
+        let Some(subject) = self.subject.clone() else { return Ok(()) };
         let member = suspect.member;
         let sound = self.members[member].filter(|bay| !self.wire.is_gone(*bay));
         let sound = sound.filter(|_| rebuilding && !self.is_damaged(course, member) && !suspect.absent);
@@ -360,13 +390,14 @@ impl World<'_> {
             let old = self.members[member].take();
             // A drive that the array may not have taken belongs to nothing.
             course.attic.extend(old.filter(|_| course.half_attached.take().is_none()));
-            let bay = self.new_drive();
+            let (wire, damaged) = (self.wire.clone(), &course.damaged);
+            let bay = self.spare(&mut course.attic, |bay| !damaged.contains(&bay) && !wire.is_gone(bay))?;
             self.members[member] = Some(bay);
             course.suspect = Some(Suspect::new(member));
             Some(self.drive(bay))
         };
         self.trace.note(|| {
-            let how = drive.as_ref().map_or("where it stopped".into(), |d| format!("with blank {}", d.name));
+            let how = drive.as_ref().map_or("where it stopped".into(), |d| format!("with {}", d.name));
             format!("repair of member {member} {how}")
         });
         let attaching = Rc::new(Cell::new(drive.is_some()));
@@ -383,6 +414,7 @@ impl World<'_> {
         });
         let pending = self.start(work);
         course.repair = Some(Repair { member, pending, struck });
+        Ok(())
     }
 
     /// Takes the result of a repair, if it is there.
@@ -410,12 +442,33 @@ impl World<'_> {
         }
     }
 
+    /// Takes note that the array has been assembled on its drives, at once or after it had held back.
+    fn note_begun(&self, course: &mut Course) {
+        let holds_back = self.subject.as_ref().is_none_or(|subject| subject.is_provisional());
+        if !holds_back && !std::mem::replace(&mut course.begun, true) {
+            course.shelf.assemblies += 1;
+            if let Some(suspect) = &mut course.suspect {
+                suspect.zrwa_lost = false;
+            }
+        }
+    }
+
     /// Remembers a drive that the array may or may not have taken.
-    fn note_half_attached(&self, course: &mut Course) {
+    fn note_half_attached(&mut self, course: &mut Course) {
         if let Some((member, attaching)) = course.attaching.take()
             && attaching.get()
         {
             course.half_attached = Some(member);
+        }
+    }
+
+    /// A drive that the array has taken is of no other one any more.
+    fn note_attached(&mut self, course: &Course) {
+        if let Some((member, attaching)) = &course.attaching
+            && !attaching.get()
+            && let Some(bay) = self.members[*member]
+        {
+            self.foreign.remove(&bay);
         }
     }
 
@@ -429,18 +482,25 @@ impl World<'_> {
 
     /// Takes note of which drives the array has taken: where the power went while a drive was
     /// replaced, it may be the old one.
-    fn note_drives(&mut self, course: &mut Course) {
-        let Some(subject) = &self.subject else { return };
+    ///
+    /// # Errors
+    /// It has taken one that it must not.
+    fn note_drives(&mut self, course: &mut Course) -> Result<(), Failure> {
+        let Some(subject) = &self.subject else { return Ok(()) };
         for (member, (state, drive)) in subject.members().into_iter().enumerate() {
             let bay = drive.strip_prefix("drive").and_then(|bay| bay.parse::<Bay>().ok());
             if state == MemberState::Out || bay.is_none() || bay == self.members[member] {
                 continue;
+            }
+            if course.half_attached != Some(member) || bay.is_some_and(|bay| course.shelf.has(bay)) {
+                return Err(Failure(format!("member {member} is {drive}, which is not its drive")));
             }
             self.trace.note(|| format!("member {member} is {drive} again"));
             let other = std::mem::replace(&mut self.members[member], bay);
             course.attic.retain(|old| Some(*old) != bay);
             course.attic.extend(other.filter(|_| course.half_attached.take().is_none()));
         }
+        Ok(())
     }
 
     /// Looks whether all members are active, so that another one may be struck from now on.
@@ -461,6 +521,7 @@ impl World<'_> {
         let sound = states.iter().all(|(state, _)| *state == MemberState::Active);
         if sound && course.suspect.is_some_and(|s| !s.struck && !self.is_damaged(course, s.member)) {
             course.suspect = None;
+            self.coverage.struck = "";
         }
         Ok(())
     }
@@ -469,7 +530,10 @@ impl World<'_> {
     /// at the same moment, or lose its ZRWA with the power.
     fn cut(&mut self, course: &mut Course, strike: bool) -> Result<(), Failure> {
         (course.repair, course.failing, course.coming_back) = (None, None, None);
+        self.note_begun(course);
+        self.note_attached(course);
         self.note_half_attached(course);
+        course.shelf.refused.clear();
         let victim = self.victim(course);
         let mut zrwa_lost = None;
         let m = &self.scenario.misfortune;
@@ -519,8 +583,19 @@ impl World<'_> {
     }
 
     /// Drives to assemble from, in any order: at times with stale ones among them.
-    fn offered(&mut self, course: &mut Course) -> Vec<Bay> {
+    ///
+    /// # Errors
+    /// Those of making one that is not the array's.
+    fn offered(&mut self, course: &mut Course) -> Result<Vec<Bay>, Failure> {
         let stale_percent = self.scenario.misfortune.stale_returns_percent;
+        if course.suspect.is_none() && self.rng.chance(1, 4) {
+            // Somebody brings an old copy instead.
+            let copied = course.shelf.copied();
+            if !copied.is_empty() {
+                let member = *self.rng.pick(&copied);
+                self.lose(course, member);
+            }
+        }
         if let Some(suspect) = &mut course.suspect
             && suspect.absent
             && self.rng.chance(stale_percent, 200)
@@ -540,16 +615,23 @@ impl World<'_> {
                 bays.push(*bay);
             }
         }
+        let (members, wire) = (self.members.clone(), self.wire.clone());
+        let Course { shelf, damaged, half_attached, .. } = course;
+        self.offer_shelf(shelf, &mut bays, |member| {
+            let sound = |bay: Bay| !wire.is_gone(bay) && !damaged.contains(&bay);
+            *half_attached != Some(member) && members[member].is_some_and(sound)
+        })?;
         self.rng.shuffle(&mut bays);
         self.trace.note(|| format!("assembly from drives {bays:?}"));
-        bays
+        Ok(bays)
     }
 
     /// Assembles until it succeeds, with more power cuts on the way, and checks everything.
     fn recover(&mut self, course: &mut Course) -> Result<(), Failure> {
         let (mut interruptions, mut faults) = (0, 0);
         loop {
-            let offered = self.offered(course);
+            let offered = self.offered(course)?;
+            let changes = self.changes(&offered);
             let drives = offered.iter().map(|bay| self.drive(*bay)).collect();
             let (tails, join) = (self.tails.clone(), self.scenario.join);
             let hold_back = self.rng.chance(self.scenario.misfortune.hold_back_percent, 100);
@@ -563,6 +645,8 @@ impl World<'_> {
             course.caches_next &= interrupt;
             let fault_percent = self.scenario.misfortune.fault_in_recovery_percent;
             let strike = faults < 2 && self.rng.chance(fault_percent, 100);
+            // What the original says has to be heard, or the copy is believed.
+            let strike = strike && !course.shelf.any_fresh(&offered);
             let result = match strike {
                 true => {
                     faults += 1;
@@ -580,13 +664,21 @@ impl World<'_> {
                     self.cut(course, strike)?;
                     continue;
                 }
-                // One member at most has been struck, and is done without.
-                Some(Err(why)) => return Err(Failure(format!("the array does not assemble: {why}"))),
-                Some(Ok(subject)) => {
-                    course.reopening = false;
-                    if let Some(suspect) = &mut course.suspect {
-                        suspect.zrwa_lost = false;
+                // One member at most has been struck, and is done without: only what is none of the array's
+                // is a reason.
+                Some(Err(why)) => {
+                    let Course { shelf, half_attached, .. } = course;
+                    self.judge_refusal(shelf, *half_attached, &offered, &why)?;
+                    self.check_shelf(shelf, &[])?;
+                    if self.changes(&offered) != changes {
+                        return Err(Failure(format!("it refuses ({why}), but has changed drives")));
                     }
+                    continue;
+                }
+                Some(Ok(subject)) => {
+                    self.check_shelf(&course.shelf, &offered)?;
+                    course.begun = false;
+                    course.reopening = false;
                     self.oracle.volatile_cache = self.promise(
                         &*subject,
                         &offered,
@@ -594,17 +686,19 @@ impl World<'_> {
                     )?;
                     self.before = subject.is_provisional().then(|| self.oracle.clone());
                     self.subject = Some(subject);
+                    self.note_begun(course);
                     course.caches_next = false;
                 }
             }
             let report = self.report()?;
             let members = self.subject.as_ref().map(|subject| subject.members());
             self.trace.note(|| format!("assembled; {}; {members:?}", brief(&report)));
+            self.see(&report);
             self.oracle.recovered(&report)?;
+            self.note_drives(course)?;
             if course.suspect.is_none_or(|s| !s.absent) {
                 course.half_attached = None;
             }
-            self.note_drives(course);
             self.all_active(course, false)?;
             if interruptions < 4 && self.rng.chance(1, 6) {
                 // What was reported has to hold from now on, even if nothing else happens.
@@ -657,6 +751,7 @@ impl World<'_> {
                 "command fails",
             ];
             self.trace.note(|| format!("member {member} (drive{bay}) in assembly: {}", NAMES[kind as usize]));
+            self.coverage.struck = NAMES[kind as usize];
             self.counts.faults += 1;
             course.suspect.get_or_insert(Suspect::new(member)).struck = true;
         }
@@ -729,9 +824,10 @@ impl World<'_> {
         if let Some(suspect) = course.suspect {
             let state = self.member_state(suspect.member);
             if state != Some(MemberState::Active) || self.is_damaged(course, suspect.member) {
-                self.start_repair(course, suspect, state == Some(MemberState::Rebuilding));
+                self.start_repair(course, suspect, state == Some(MemberState::Rebuilding))?;
                 while course.repair.is_some() {
                     self.event(false, true)?;
+                    self.note_attached(course);
                     self.finish_repair(course)?;
                 }
             }
@@ -749,8 +845,8 @@ impl World<'_> {
 /// How the subject is made.
 pub(super) fn create_options(scenario: &Scenario, uuid: [u8; 16]) -> CreateOptions {
     let name = "simulated".into();
-    let (chunk_blocks, policy) = (scenario.chunk_blocks, Some(scenario.policy));
-    CreateOptions { name, uuid, chunk_blocks, zone_size_blocks: None, policy }
+    let Scenario { chunk_blocks, zone_size_blocks, policy, .. } = *scenario;
+    CreateOptions { name, uuid, chunk_blocks, zone_size_blocks, policy: Some(policy) }
 }
 
 pub(super) fn brief(report: &[ZoneInfo]) -> String {

@@ -5,6 +5,7 @@
 //! commands wait on the [`wire`], and after each power cut and recovery the [`oracle`] compares
 //! what the array shows with what it promised. The same seed always gives the same run.
 
+pub mod coverage;
 mod drives;
 pub mod exhaustive;
 mod fork;
@@ -14,6 +15,7 @@ pub mod oracle;
 pub mod runner;
 pub mod scenario;
 mod scripted;
+mod shelf;
 pub mod stamp;
 pub mod subject;
 pub mod table1;

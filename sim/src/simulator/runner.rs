@@ -4,6 +4,7 @@
 //! panic inside a seed is a failure of that seed. Failing seeds are played again with a trace.
 
 use super::{
+    coverage::Sight,
     scenario::Scenario,
     subject::Maker,
     world::{Counts, Tracing, World},
@@ -12,12 +13,12 @@ use crate::rng::Rng;
 use engine::raid::policy::Policy;
 use std::{
     cell::RefCell,
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     ops::Range,
     panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook},
     sync::{
         Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Instant,
 };
@@ -30,6 +31,7 @@ pub struct Outcome {
     /// How long it took, on a clock that the run knows nothing of.
     pub seconds: f64,
     pub counts: Counts,
+    pub sights: BTreeSet<Sight>,
     /// The broken promise, or the panic.
     pub failure: Option<String>,
     /// Why the array could not be made of these drives.
@@ -42,6 +44,9 @@ pub struct Outcome {
 pub struct Summary {
     pub seeds: u64,
     pub counts: Counts,
+    pub sights: BTreeSet<Sight>,
+    /// By seed, if that was wanted.
+    pub sights_by_seed: BTreeMap<u64, BTreeSet<Sight>>,
     /// In order of their seeds.
     pub failures: Vec<Outcome>,
     /// How often the array could not be made, by reason.
@@ -92,6 +97,7 @@ pub fn run_seed(maker: &dyn Maker, seed: u64, tracing: Tracing) -> Outcome {
         policy,
         seconds: started.elapsed().as_secs_f64(),
         counts: world.counts(),
+        sights: world.take_sights(),
         failure,
         refusal: world.refusal().map(str::to_string),
         trace: world.trace_lines(),
@@ -105,39 +111,39 @@ pub fn run_seeds(
     jobs: usize,
     finished: &(dyn Fn() + Sync),
 ) -> Summary {
-    play(maker, seeds, jobs, false, finished)
+    play(maker, &Seeds { range: seeds, ..Seeds::default() }, jobs, finished)
 }
 
-/// As [`run_seeds`], but no seed is begun once one has failed. With one job the summary's `seeds` are how
-/// many it took.
-pub fn run_until_failure(
-    maker: &(dyn Maker + Sync),
-    seeds: Range<u64>,
-    jobs: usize,
-    finished: &(dyn Fn() + Sync),
-) -> Summary {
-    play(maker, seeds, jobs, true, finished)
+/// Which seeds are played, and how.
+#[derive(Clone, Debug, Default)]
+pub struct Seeds {
+    /// Those that come before all others.
+    pub first: Vec<u64>,
+    pub range: Range<u64>,
+    /// No seed is begun once one has failed. With one job the summary's `seeds` are how many it took.
+    pub until_failure: bool,
+    /// What each seed has shown is wanted.
+    pub learn: bool,
 }
 
-fn play(
-    maker: &(dyn Maker + Sync),
-    seeds: Range<u64>,
-    jobs: usize,
-    until_failure: bool,
-    finished: &(dyn Fn() + Sync),
-) -> Summary {
-    let next = AtomicU64::new(seeds.start);
+/// Plays `seeds` on `jobs` threads. `finished` is told whenever one is done.
+pub fn play(maker: &(dyn Maker + Sync), seeds: &Seeds, jobs: usize, finished: &(dyn Fn() + Sync)) -> Summary {
+    let (next, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     let total = Mutex::new(Summary::default());
     let work = || {
         let mut part = Summary::default();
-        loop {
-            let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= seeds.end {
+        while !stop.load(Ordering::Relaxed) {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let seed = match seeds.first.get(index as usize) {
+                Some(seed) => *seed,
+                None => seeds.range.start.saturating_add(index - seeds.first.len() as u64),
+            };
+            if index >= seeds.first.len() as u64 && seed >= seeds.range.end {
                 break;
             }
-            part.count(run_seed(maker, seed, Tracing::Off));
-            if until_failure && !part.failures.is_empty() {
-                next.store(seeds.end, Ordering::Relaxed);
+            part.count(run_seed(maker, seed, Tracing::Off), seeds.learn);
+            if seeds.until_failure && !part.failures.is_empty() {
+                stop.store(true, Ordering::Relaxed);
             }
             finished();
         }
@@ -162,8 +168,12 @@ pub fn replay(maker: &dyn Maker, seed: u64, tracing: Tracing) -> Outcome {
 }
 
 impl Summary {
-    fn count(&mut self, outcome: Outcome) {
+    fn count(&mut self, mut outcome: Outcome, learn: bool) {
         self.seeds += 1;
+        if learn {
+            self.sights_by_seed.insert(outcome.seed, outcome.sights.clone());
+        }
+        self.sights.append(&mut outcome.sights);
         *self.seconds.entry(outcome.policy.name()).or_default() += outcome.seconds;
         self.counts.add(&outcome.counts);
         if let Some(why) = &outcome.refusal {
@@ -178,6 +188,8 @@ impl Summary {
         self.seeds += part.seeds;
         self.counts.add(&part.counts);
         self.failures.extend(part.failures);
+        self.sights.extend(part.sights);
+        self.sights_by_seed.extend(part.sights_by_seed);
         for (policy, seconds) in part.seconds {
             *self.seconds.entry(policy).or_default() += seconds;
         }

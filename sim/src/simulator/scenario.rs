@@ -68,6 +68,12 @@ pub struct Misfortune {
     pub stale_returns_percent: u64,
     /// Assemblies without a member that write nothing before they have to.
     pub hold_back_percent: u64,
+    /// Of the times that the array works, so many see a member's drive copied.
+    pub copies_percent: u64,
+    /// Drives that are none of the array's are offered beside its own.
+    pub strangers_percent: u64,
+    /// Spares that are not blank.
+    pub used_spare_percent: u64,
     pub drain_percent: u64,
     pub write_fault: u64,
     pub read_fault: u64,
@@ -84,6 +90,9 @@ pub struct Misfortune {
 /// Forks of a life. Each of them is judged as often as a dozen power cuts.
 const MOST_FORKS: u64 = 10;
 
+/// Blocks of a stripe with its parity from which on a life does less, so that it costs no more than others.
+const COSTLY_BLOCKS: u64 = 48;
+
 /// Everything that a seed decides up front.
 #[derive(Clone, Debug)]
 pub struct Scenario {
@@ -99,6 +108,10 @@ pub struct Scenario {
     /// A write with FUA makes nothing durable that was written before.
     pub fua_alone: bool,
     pub chunk_blocks: u64,
+    /// Zones of a drive that have to be used as one.
+    pub aggregate: u32,
+    /// As in [`engine::array::CreateOptions`].
+    pub zone_size_blocks: Option<u64>,
     /// Policy `log`: there is so little room in metadata logs that power cuts may displace more than that.
     pub cramped: bool,
     /// Whether the array joins writes.
@@ -119,12 +132,20 @@ impl Scenario {
     pub fn draw(rng: &mut Rng, policy: Option<Policy>) -> Scenario {
         let drawn = draw_policy(rng);
         let policy = policy.unwrap_or(drawn);
-        let members = if rng.chance(1, 8) { 3 + rng.below(7) } else { 3 + rng.below(4) } as usize;
-        let chunk_blocks = 2u64 << rng.below(3);
+        let members = draw_members(rng);
+        let chunk_blocks = if rng.chance(1, 8) { 16 << rng.below(2) } else { 2 << rng.below(3) };
         let small_zones = policy.uses_zrwa() && rng.chance(1, 5);
         let cramped = policy == Policy::Log && rng.chance(1, 2);
-        let drive = draw_drive(rng, policy, chunk_blocks, (small_zones, cramped));
-        let work_events = 1 << (8 + rng.below(6));
+        let (drive, aggregate) = draw_drive(rng, policy, chunk_blocks, (small_zones, cramped));
+        let zone_size_blocks = rng.chance(1, 4).then(|| {
+            let row = chunk_blocks * (members as u64 - 1);
+            let rows = aggregate as u64 * drive.zone_capacity_blocks / chunk_blocks;
+            row + rng.below(rows * row + rows * row / 4)
+        });
+        // What an event costs goes with the size of the array.
+        let size = members as u64 * chunk_blocks;
+        let costly = if size > COSTLY_BLOCKS { (size / COSTLY_BLOCKS).ilog2() as u64 + 1 } else { 0 };
+        let work_events = 1 << (8 + rng.below(6 - costly.min(4)));
         let mut misfortune = draw_misfortune(rng);
         if cramped {
             // A member that cannot keep what was displaced is in need of a repair, and the only one.
@@ -134,13 +155,15 @@ impl Scenario {
             policy,
             members,
             chunk_blocks,
+            aggregate,
+            zone_size_blocks,
             cramped,
             load: draw_load(rng),
             pace: draw_pace(rng),
             misfortune,
             rounds: 3 + rng.below(if cramped { 3 } else { 6 }),
             work_events,
-            forks: MOST_FORKS,
+            forks: (MOST_FORKS >> costly).max(1),
             finish_drops: drive.zrwa.is_some() && rng.chance(1, 2),
             fua_alone: drive.volatile_cache && rng.chance(1, 2),
             drive,
@@ -164,6 +187,16 @@ fn draw_policy(rng: &mut Rng) -> Policy {
         draw -= share;
     }
     Policy::Zrwa
+}
+
+/// Mostly few; one life in 64 has as many as there may be.
+fn draw_members(rng: &mut Rng) -> usize {
+    let members = match rng.below(64) {
+        0 => 10 + rng.below(23),
+        1..9 => 3 + rng.below(7),
+        _ => 3 + rng.below(4),
+    };
+    members as usize
 }
 
 /// A drive that has no less than `least`.
@@ -197,14 +230,14 @@ pub(super) fn draw_roomier(rng: &mut Rng, least: &Geometry) -> Geometry {
     }
 }
 
-/// With `small_zones`, several of them have to be used as one; if they are `cramped`, there soon is no room
-/// left for what power cuts displace.
+/// With `small_zones`, several of them have to be used as one, and how many comes with them; if they are
+/// `cramped`, there soon is no room left for what power cuts displace.
 fn draw_drive(
     rng: &mut Rng,
     policy: Policy,
     chunk_blocks: u64,
     (small_zones, cramped): (bool, bool),
-) -> Geometry {
+) -> (Geometry, u32) {
     let whole_chunks = (policy == Policy::InPlace) as u64;
     let fg = 1u64 << rng.below(chunk_blocks.trailing_zeros() as u64 + whole_chunks);
     let (factor, zrwa_blocks) = if small_zones {
@@ -217,7 +250,7 @@ fn draw_drive(
     let window_chunks = factor * zrwa_blocks / chunk_blocks;
     let zones = 4 + rng.below(7) as u32;
     // One of the limits decides; the others are no tighter, or do not exist.
-    let limit = 3 + rng.below(if chunk_blocks == 8 { 3 } else { 5 }) as u32;
+    let limit = 3 + rng.below(if chunk_blocks >= 8 { 3 } else { 5 }) as u32;
     let mut limits = [limit; 3];
     for other in rng.pick(&[[0, 1], [1, 2], [0, 2]]) {
         limits[*other] = if rng.chance(1, 2) { 0 } else { limit + rng.below(4) as u32 };
@@ -250,7 +283,7 @@ fn draw_drive(
         if rng.chance(1, 4) { zone_capacity_blocks } else { zone_capacity_blocks.next_power_of_two() };
     let parts = |zones: u32| zones * factor as u32;
     let zrwa = Zrwa { size_blocks: zrwa_blocks, granularity_blocks: fg, max_zones: parts(max_zones) };
-    Geometry {
+    let drive = Geometry {
         zones: parts(zones) + rng.below(factor) as u32,
         zone_size_blocks,
         zone_capacity_blocks,
@@ -266,7 +299,8 @@ fn draw_drive(
         max_append_blocks: [0, 8, 32][rng.below(3) as usize],
         // Small zones with volatile caches are refused; so that of all lives, about half have some.
         volatile_cache: !small_zones && rng.chance(9, 16),
-    }
+    };
+    (drive, factor as u32)
 }
 
 /// A rate that is often zero.
@@ -322,6 +356,9 @@ fn draw_misfortune(rng: &mut Rng) -> Misfortune {
         cut_in_rebuild_percent: rate(rng, 60, 80),
         stale_returns_percent: rate(rng, 60, 100),
         hold_back_percent: rate(rng, 50, 100),
+        copies_percent: rate(rng, 40, 60),
+        strangers_percent: rate(rng, 30, 40),
+        used_spare_percent: rate(rng, 60, 100),
         drain_percent: rate(rng, 50, 30),
         write_fault: rate(rng, on(25), 60),
         read_fault: rate(rng, on(25), 60),

@@ -133,6 +133,8 @@ fn scenario() -> Scenario {
         fua_alone: false,
         unwritten_fails: false,
         chunk_blocks: CHUNK_BLOCKS,
+        aggregate: 1,
+        zone_size_blocks: None,
         load: Load { queue_depth: 1, ..Load::default() },
         pace,
         misfortune: Misfortune::default(),

@@ -59,6 +59,8 @@ struct Books {
     /// The member that is missing holds what it should.
     fresh: bool,
     blow: Blow,
+    /// It has been assembled without the member that is missing, which is stale since.
+    assembled: bool,
     /// Zones that the array has gone on with.
     went_on: BTreeSet<u32>,
     /// Zones in which reads have failed.
@@ -102,6 +104,7 @@ impl World<'_> {
             struck,
             fresh: stale.is_none(),
             blow,
+            assembled: false,
             went_on: BTreeSet::new(),
             failed: BTreeSet::new(),
         };
@@ -130,6 +133,7 @@ impl World<'_> {
             }
             Ok(()) if too_many => Err(Failure("it assembles with two members missing".into())),
             Ok(()) => {
+                books.assembled = true;
                 let report = self.take_report(|_| true)?;
                 let online = report.iter().filter(|info| info.state != ZoneState::Offline);
                 books.went_on = online.map(|info| info.zone.0).collect();
@@ -159,9 +163,18 @@ impl World<'_> {
         }
         self.trace.note(|| format!("fork: all are back; gone on with {:?}", books.went_on));
         let back = |what: String| Failure(format!("when all are back, {what}"));
-        if let Err(why) = self.assemble_from(|_| true)? {
-            // It may be known to some that the missing one is out although nothing has come of it.
-            return if books.blow.outcast {
+        let mut assembled = self.assemble_from(|_| true)?;
+        if let Err(why) = &assembled
+            && let Some(member) = self.unattached(why)
+        {
+            self.trace.note(|| format!("refused: {why}"));
+            assembled = self.assemble_from(|other| other != member)?;
+        }
+        if let Err(why) = assembled {
+            // One is stale and the other one useless: but only if the array has been used without the first,
+            // or was about to be when the other one was struck.
+            let late = books.blow.faults.iter().any(|(commands, _)| *commands > 0);
+            return if books.blow.outcast && (books.assembled || late || !books.fresh) {
                 Ok(())
             } else {
                 Err(back(format!("it does not assemble: {why}")))
@@ -171,6 +184,14 @@ impl World<'_> {
         self.verify_where(&report, |zone| !books.is_due(zone)).map_err(|failure| back(failure.0))?;
         self.counts.beyond += 1;
         Ok(())
+    }
+
+    /// The member whose spare a refusal names: one that belongs to another array still.
+    fn unattached(&self, why: &str) -> Option<usize> {
+        let unattached = |bay: &Option<Bay>| {
+            bay.is_some_and(|bay| self.foreign.contains(&bay) && self.names_drive(bay, why))
+        };
+        self.members.iter().position(unattached)
     }
 
     /// Strikes one member, or the one that is `suspect` already, while all are there: everything is promised.
@@ -220,6 +241,7 @@ impl World<'_> {
 
     fn strike_with(&mut self, member: usize, blow: &Blow) -> Result<(), Failure> {
         let Some(bay) = self.members[member] else { return Ok(()) };
+        self.coverage.struck = blow.what;
         if blow.zrwa_lost {
             let cache_lost = self.scenario.drive.volatile_cache && self.rng.chance(1, 2);
             self.cut_power(|other| Cut { cache_lost, zrwa_lost: other == bay })?;
@@ -249,6 +271,7 @@ impl World<'_> {
         let report = self.report()?;
         let members = self.subject.as_ref().map(|subject| subject.members());
         self.trace.note(|| format!("assembled; {}; {members:?}", brief(&report)));
+        self.see(&report);
         let listed = self.subject.as_ref().map(|subject| subject.offline()).unwrap_or_default();
         for info in &report {
             let zone = info.zone.0;
@@ -314,15 +337,9 @@ impl World<'_> {
         Ok(failed)
     }
 
-    /// Zones of a drive that the array uses as one.
-    fn aggregate(&self) -> u64 {
-        let used = self.oracle.capacity / (self.members.len() as u64 - 1).max(1);
-        used.div_ceil(self.scenario.drive.zone_capacity_blocks).max(1).next_power_of_two()
-    }
-
     /// The zone of the array that a zone of a drive belongs to, if not to the metadata log.
     fn zone_of(&self, zone: ZoneIndex) -> Option<u32> {
-        (zone.0 as u64 / self.aggregate()).checked_sub(META_ZONES).map(|zone| zone as u32)
+        (zone.0 as u64 / self.scenario.aggregate as u64).checked_sub(META_ZONES).map(|zone| zone as u32)
     }
 
     /// Zones of a drive that are neither empty nor beyond what the array uses.
@@ -381,30 +398,17 @@ impl World<'_> {
     /// A block of the metadata log that cannot be read, or has a bit flipped.
     fn draw_log_blow(&mut self, bay: Bay) -> Blow {
         let Some(lba) = self.pick_block(bay, true) else { return Blow::default() };
+        // Its log may be where blocks are that were displaced in any zone.
+        let displaces = self.scenario.policy == Policy::Log;
+        let zones = if displaces { self.oracle.zones.len() as u32 } else { 0 };
+        let blow = Blow { outcast: true, renews: true, ruined: (0..zones).collect(), ..Blow::default() };
         if self.rng.chance(1, 2) {
             let faults = vec![(0, Fault::Unreadable(lba))];
-            let what = "unreadable metadata";
-            return Blow { what, faults, outcast: true, renews: true, mends: true, ..Blow::default() };
-        }
-        if !self.is_followed(bay, lba) {
-            return Blow::default();
+            return Blow { what: "unreadable metadata", faults, mends: true, ..blow };
         }
         let bit = self.rng.below(BLOCK as u64 * 8) as u32;
         let faults = vec![(0, Fault::Corrupt { lba, bit })];
-        Blow { what: "flipped metadata", faults, outcast: true, renews: true, ..Blow::default() }
-    }
-
-    /// Whether a record begins behind a block of the metadata log. The last record, if it is damaged without
-    /// an error of the drive, looks like one that a power cut has torn.
-    fn is_followed(&self, bay: Bay, lba: Lba) -> bool {
-        let geometry = self.wire.geometry(bay).clone();
-        let (zone, at) = geometry.locate(lba);
-        let written = self.wire.ssd(bay).zones().info(zone).wp_blocks.min(geometry.zone_capacity_blocks);
-        (at + 1..written).any(|block| {
-            let read = Command::read(Lba(geometry.start(zone).0 + block), Buf::zeroed(BLOCK));
-            let done = self.wire.ssd(bay).execute(read);
-            done.result.is_ok() && Header::read(&done.data).is_some()
-        })
+        Blow { what: "flipped metadata", faults, ..blow }
     }
 
     /// A block of some zone, often one that was written lately.
@@ -478,14 +482,18 @@ impl World<'_> {
         let mut zones = self.begun_zones(bay, false);
         // Near its start or its end a zone that another hand has changed can look as if it had been left so.
         let (chunk, data_chunks) = (self.scenario.chunk_blocks, self.members.len() as u64 - 1);
-        let window =
-            self.scenario.drive.zrwa.map_or(2, |zrwa| self.aggregate() * zrwa.size_blocks / chunk).max(4);
+        let window = self
+            .scenario
+            .drive
+            .zrwa
+            .map_or(2, |zrwa| self.scenario.aggregate as u64 * zrwa.size_blocks / chunk)
+            .max(4);
         let margin = window * chunk * data_chunks;
         zones.retain(|info| {
             let zone = self.zone_of(info.zone).map(|zone| &self.oracle.zones[zone as usize]);
-            zone.is_some_and(|zone| {
-                (margin..self.oracle.capacity.saturating_sub(margin)).contains(&zone.durable)
-            })
+            let inside = margin..self.oracle.capacity.saturating_sub(margin);
+            // Nor can one that was being finished be told from one whose end another hand has brought.
+            zone.is_some_and(|zone| zone.change.is_none() && inside.contains(&zone.durable))
         });
         if zones.is_empty() {
             return Blow::default();
@@ -494,7 +502,7 @@ impl World<'_> {
         // With the policy `inplace` a zone that was reset may end before what its last version decodes.
         let reset = self.scenario.policy != Policy::InPlace && self.rng.chance(1, 2);
         // All of the small zones that are used as one.
-        let parts = self.aggregate() as u32;
+        let parts = self.scenario.aggregate;
         let fault = |part| match reset {
             true => Fault::Reset(ZoneIndex(zone.0 / parts * parts + part)),
             false => Fault::Finish(ZoneIndex(zone.0 / parts * parts + part)),

@@ -47,6 +47,8 @@ struct Slot {
     fault: Option<Fault>,
     /// Commands are passed over until then.
     slow_until: u64,
+    /// Commands that have reached it and are to change something.
+    changes: u64,
 }
 
 struct Queued {
@@ -79,8 +81,6 @@ struct State {
     process: u64,
     now: u64,
     commands: u64,
-    /// Those that were no reads or reports.
-    changes: u64,
     /// Out of 1000 commands, so many suffer a latency spike of up to `spike_events`.
     spike_permille: u64,
     spike_events: u64,
@@ -96,7 +96,14 @@ impl Wire {
     /// Connects a drive.
     pub fn insert(&self, ssd: Ssd) -> Bay {
         let geometry = ssd.geometry().clone();
-        self.slots.borrow_mut().push(Slot { ssd, geometry, gone: false, fault: None, slow_until: 0 });
+        self.slots.borrow_mut().push(Slot {
+            ssd,
+            geometry,
+            gone: false,
+            fault: None,
+            slow_until: 0,
+            changes: 0,
+        });
         self.slots.borrow().len() - 1
     }
 
@@ -143,11 +150,6 @@ impl Wire {
         self.state.borrow().commands
     }
 
-    /// Commands submitted so far that were no reads or reports.
-    pub fn changes(&self) -> u64 {
-        self.state.borrow().changes
-    }
-
     /// Commands that wait to be executed.
     pub fn queued(&self) -> usize {
         self.queued.borrow().len()
@@ -181,6 +183,11 @@ impl Wire {
 
     pub fn is_gone(&self, bay: Bay) -> bool {
         self.slots.borrow()[bay].gone
+    }
+
+    /// How many commands were executed that are to change something on the drive.
+    pub fn changes(&self, bay: Bay) -> u64 {
+        self.slots.borrow()[bay].changes
     }
 
     /// Lets time pass by one event.
@@ -270,6 +277,7 @@ impl Wire {
             if !slot.gone {
                 in_flight.extend(queued.iter().filter(|q| q.bay == bay).map(|q| q.command.clone()));
             }
+            slot.changes += in_flight.iter().filter(|command| changes(command)).count() as u64;
             slot.ssd.power_cut(&in_flight, rng, cut(bay))?;
             (slot.fault, slot.slow_until) = (None, 0);
         }
@@ -316,6 +324,7 @@ impl Slot {
             return Done::error(DeviceError::Gone);
         }
         let writes = matches!(command, Command::Write { .. } | Command::Append { .. });
+        self.changes += changes(&command) as u64;
         match self.fault {
             Some(Fault::Write) if writes => {
                 self.fault = None;
@@ -344,6 +353,11 @@ impl Slot {
     }
 }
 
+/// Whether a command is to change something on the drive.
+fn changes(command: &Command) -> bool {
+    !matches!(command, Command::Read { .. } | Command::Report { .. } | Command::Flush)
+}
+
 /// A drive whose commands wait until the world picks them.
 pub struct QueuedDrive {
     wire: Rc<Wire>,
@@ -364,7 +378,6 @@ impl ZonedDevice for QueuedDrive {
             return Completion::failed(DeviceError::Gone);
         }
         state.commands += 1;
-        state.changes += !matches!(command, Command::Read { .. } | Command::Report { .. }) as u64;
         let mut not_before = 0;
         if state.spike_permille > 0 {
             // Any function of the command's number will do: it is as random as the schedule.

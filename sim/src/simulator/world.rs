@@ -9,6 +9,7 @@
 //! world in which nothing can happen any more.
 
 use super::{
+    coverage::{Coverage, Sight},
     fork::Forks,
     load::{Held, Op},
     oracle::Oracle,
@@ -26,7 +27,11 @@ use engine::{
     device::{Command, Completion, Done, Geometry},
     runtime::Runtime,
 };
-use std::{cell::RefCell, collections::VecDeque, rc::Rc};
+use std::{
+    cell::RefCell,
+    collections::{BTreeSet, VecDeque},
+    rc::Rc,
+};
 
 /// A broken promise: what was seen and what should have been.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -188,6 +193,9 @@ pub struct World<'m> {
     pub(super) forks: Forks,
     /// More has been struck than is promised to be survived: operations may fail.
     pub(super) lenient: bool,
+    /// Spares that were members of another array and may not have been attached yet.
+    pub(super) foreign: BTreeSet<Bay>,
+    pub(super) coverage: Coverage,
 }
 
 impl Drop for World<'_> {
@@ -226,6 +234,8 @@ impl<'m> World<'m> {
             refusal: None,
             forks,
             lenient: false,
+            foreign: BTreeSet::new(),
+            coverage: Coverage::default(),
             scenario,
         };
         for _ in 0..world.scenario.members {
@@ -242,6 +252,11 @@ impl<'m> World<'m> {
 
     pub fn counts(&self) -> Counts {
         self.counts
+    }
+
+    /// What the world has shown, which is taken from it.
+    pub fn take_sights(&mut self) -> BTreeSet<Sight> {
+        std::mem::take(&mut self.coverage.seen)
     }
 
     /// The lines of the trace that were kept.
@@ -468,6 +483,13 @@ impl<'m> World<'m> {
         self.counts.power_cuts += 1;
         let queued = self.wire.queued();
         self.trace.note(|| format!("power cut with {queued} commands in flight"));
+        let costs = |what: fn(Cut) -> bool| self.members.iter().flatten().any(|bay| what(cut(*bay)));
+        self.coverage.end = match (costs(|cut| cut.cache_lost), costs(|cut| cut.zrwa_lost)) {
+            (false, false) => "cut",
+            (true, false) => "cut that costs caches",
+            (false, true) => "cut that costs a ZRWA",
+            (true, true) => "cut that costs caches and a ZRWA",
+        };
         self.end_process();
         self.tails = None;
         self.oracle.power_cut();
@@ -478,6 +500,7 @@ impl<'m> World<'m> {
     pub(super) fn kill_process(&mut self) {
         self.counts.kills += 1;
         let queued = self.wire.queued();
+        self.coverage.end = "kill";
         self.trace.note(|| format!("the process is killed with {queued} commands in flight"));
         if let Some(subject) = self.subject.as_ref().filter(|subject| !subject.is_provisional()) {
             let blocks = self.oracle.killed(&mut self.rng);
@@ -494,6 +517,7 @@ impl<'m> World<'m> {
     pub(super) fn shut_down(&mut self) -> Result<(), Failure> {
         self.counts.shutdowns += 1;
         let queued = self.wire.queued();
+        self.coverage.end = "shutdown";
         self.trace.note(|| format!("orderly shutdown, {queued} commands were in flight"));
         self.end_process();
         self.tails = None;

@@ -2,7 +2,7 @@
 
 use engine::{
     array::Drive,
-    device::{Command, Completer, Completion, Geometry, Slots, Status, ZonedDevice},
+    device::{Command, Completer, Completion, DeviceError, Geometry, Slots, Status, ZonedDevice},
 };
 use sim::{
     rng::Rng,
@@ -21,6 +21,8 @@ pub enum Act {
     Fail,
     /// It is not carried out, and its answer is an error that is about one zone.
     Refuse,
+    /// The host gives up on it, and it is carried out when it is released.
+    Late,
     /// It is not carried out, and the answer is that a block cannot be read.
     Unreadable,
 }
@@ -54,6 +56,11 @@ impl ZonedDevice for RigDrive {
             Act::Fail => Completion::failed(Status::InternalError),
             Act::Refuse => Completion::failed(Status::WriteFault),
             Act::Unreadable => Completion::failed(Status::UnrecoveredReadError),
+            Act::Late => {
+                let (completer, _) = self.rig.slots.pair();
+                self.rig.held.borrow_mut().push((self.number, command, completer));
+                Completion::failed(DeviceError::Timeout)
+            }
             Act::Hold => {
                 let (completer, completion) = self.rig.slots.pair();
                 self.rig.held.borrow_mut().push((self.number, command, completer));

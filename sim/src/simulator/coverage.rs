@@ -1,0 +1,184 @@
+//! What lives have shown: which states of zones went into recoveries, and what came of them.
+//!
+//! A *sight* is one zone in one recovery that was judged: the policy, how the world had ended, how the members
+//! were, what had struck last, and what the zone was before and after. All of it comes from the world's own
+//! books and from what the array reports, nothing from the inside of the engine. How many different sights
+//! there were says how wide seeds are; which seeds have shown rare ones decides what the [ledger] keeps.
+//!
+//! [ledger]: Ledger
+
+use super::{
+    oracle::{Change, Zone},
+    world::World,
+};
+use engine::{
+    array::MemberState,
+    raid::policy::Policy,
+    zone::{ZoneInfo, ZoneState},
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
+
+/// One zone in one recovery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Sight {
+    policy: Policy,
+    before: &'static str,
+    after: &'static str,
+    struck: &'static str,
+    end: &'static str,
+    members: &'static str,
+}
+
+impl fmt::Display for Sight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Sight { end, members, struck, before, after, .. } = self;
+        write!(f, "{end}, {members}, {struck}: {before} -> {after}")
+    }
+}
+
+/// What a world has shown, and what the next recovery is going to be put down as.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Coverage {
+    /// How the world ended last.
+    pub end: &'static str,
+    /// What struck last, or what was offered beside the members.
+    pub struck: &'static str,
+    pub seen: BTreeSet<Sight>,
+}
+
+impl World<'_> {
+    /// Takes note of what a recovery came to; the oracle has not been told yet.
+    pub(super) fn see(&mut self, report: &[ZoneInfo]) {
+        let states = self.subject.as_ref().map(|subject| subject.members()).unwrap_or_default();
+        let lacks = |state: MemberState| states.iter().any(|(other, _)| *other == state);
+        let members = match (lacks(MemberState::Out), lacks(MemberState::Rebuilding)) {
+            (false, false) => "all members",
+            (true, false) => "one out",
+            (false, true) => "one not whole",
+            (true, true) => "one out, one not whole",
+        };
+        let Coverage { end, struck, .. } = self.coverage;
+        for (info, zone) in report.iter().zip(&self.oracle.zones) {
+            let (before, after) = (before(zone, self.oracle.capacity), after(zone, info));
+            let policy = self.scenario.policy;
+            self.coverage.seen.insert(Sight { policy, before, after, struck, end, members });
+        }
+    }
+}
+
+fn before(zone: &Zone, capacity: u64) -> &'static str {
+    match zone.change {
+        Some(Change::Reset) => "being reset",
+        Some(Change::Finish) => "being finished",
+        None if zone.finished => "finished",
+        None if zone.submitted() == 0 => "empty",
+        None if zone.durable == capacity => "full",
+        None if zone.durable == 0 => "begun",
+        None if zone.durable < zone.submitted() => "written",
+        None => "at rest",
+    }
+}
+
+fn after(zone: &Zone, info: &ZoneInfo) -> &'static str {
+    match info.state {
+        ZoneState::Empty => "empty",
+        ZoneState::Full => "full",
+        ZoneState::Offline => "offline",
+        ZoneState::ReadOnly => "read-only",
+        _ if info.wp_blocks < zone.submitted() => "cut back",
+        _ => "whole",
+    }
+}
+
+/// Seeds that are played before all others, and why each of them is kept: `sim/ledger.txt`.
+///
+/// What a seed plays changes with the code, so that the ledger is made anew, and not kept by hand.
+pub struct Ledger(pub Vec<(u64, Policy)>);
+
+const HEAD: &str = "\
+# Seeds that `sim run` plays first: each has shown what few others did. They play something else when the
+# draws of the simulator change, or the engine does; make them anew with `sim run --learn --seeds 2000`.
+";
+
+impl Ledger {
+    /// The one that this program was built with.
+    ///
+    /// # Errors
+    /// A line that is none of a ledger.
+    pub fn built_in() -> Result<Ledger, String> {
+        Ledger::read(include_str!("../../ledger.txt"))
+    }
+
+    fn read(text: &str) -> Result<Ledger, String> {
+        let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let seed = |line: &str| {
+            let mut words = line.split_whitespace();
+            let (seed, name) = (words.next()?.parse().ok()?, words.next()?.trim_end_matches(':'));
+            Some((seed, Policy::ALL.into_iter().find(|policy| policy.name() == name)?))
+        };
+        let seeds: Result<_, _> =
+            lines.map(|line| seed(line).ok_or_else(|| format!("the ledger has a line '{line}'"))).collect();
+        Ok(Ledger(seeds?))
+    }
+
+    /// The seeds of those of a policy, or of all.
+    pub fn seeds(&self, policy: Option<Policy>) -> Vec<u64> {
+        let chosen = self.0.iter().filter(|(_, own)| policy.is_none_or(|policy| policy == *own));
+        chosen.map(|(seed, _)| *seed).collect()
+    }
+
+    /// As text the `most` seeds that show most together: at each step the one that adds most. A sight counts
+    /// the more, the fewer seeds have shown it.
+    pub fn learn(seen: &BTreeMap<u64, BTreeSet<Sight>>, most: usize) -> String {
+        let mut hits: BTreeMap<Sight, u64> = BTreeMap::new();
+        for sight in seen.values().flatten() {
+            *hits.entry(*sight).or_default() += 1;
+        }
+        let mut text = HEAD.to_string();
+        for _ in 0..most {
+            let adds = |seed: &u64| -> u64 {
+                seen[seed].iter().filter_map(|sight| hits.get(sight)).map(|hits| (1 << 20) / hits).sum()
+            };
+            let best = seen.keys().max_by_key(|seed| adds(seed)).filter(|seed| adds(seed) > 0);
+            let Some(seed) = best else { break };
+            let new: Vec<(Sight, u64)> =
+                seen[seed].iter().filter_map(|sight| Some((*sight, hits.remove(sight)?))).collect();
+            if let Some((rarest, _)) = new.iter().min_by_key(|(_, hits)| hits) {
+                let others = new.len() - 1;
+                text += &format!("{seed} {}: {rarest}; and {others} more\n", rarest.policy.name());
+            }
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn sight(after: &'static str) -> Sight {
+        Sight { policy: Policy::Log, before: "empty", after, struck: "", end: "", members: "" }
+    }
+
+    #[test]
+    fn what_is_learnt_is_rare_first_and_can_be_read() {
+        let (common, rare, rarest) = (sight("empty"), sight("whole"), sight("offline"));
+        let seen = BTreeMap::from([
+            (7, BTreeSet::from([common])),
+            (8, BTreeSet::from([common, rare])),
+            (9, BTreeSet::from([common, rarest])),
+            (10, BTreeSet::from([common, rare])),
+            (11, BTreeSet::new()),
+        ]);
+        let seeds = |most| Ledger::read(&Ledger::learn(&seen, most)).unwrap().seeds(Some(Policy::Log));
+        assert_eq!(seeds(1), [9]);
+        // Nothing is left for the others.
+        assert_eq!(seeds(5), [9, 10]);
+        assert!(Ledger::read("12 nothing: x\n").is_err());
+        assert!(!Ledger::built_in().unwrap().0.is_empty());
+    }
+}
