@@ -15,6 +15,7 @@ use crate::{
         record::{Burned, Record, ZoneRecord},
         superblock::{AGGREGATES, CHUNK_BLOCKS, MEMBERS, Superblock, SuperblockMember, wrong_with_name},
     },
+    provisional::Handle,
     raid::{
         Canary, Consistency, LogStep,
         core::{Core, Member},
@@ -30,6 +31,7 @@ use crate::{
 };
 use std::{
     cell::{Cell, RefCell},
+    collections::BTreeMap,
     ops::Range,
     rc::Rc,
 };
@@ -119,6 +121,10 @@ pub struct ArrayStatus {
     pub failed: bool,
     /// Zones that are offline, since nobody can tell where they ended.
     pub offline: Vec<OfflineZone>,
+    /// Nothing has been written on the drives yet, since a member is missing that is not out so far.
+    pub provisional: bool,
+    /// Why an array that has held back could not begin to write.
+    pub problem: Option<String>,
 }
 
 /// A zone that could not be decided; everything else works.
@@ -187,7 +193,7 @@ pub struct Tails {
 /// N zoned devices as one. Clones are the same array. Its tasks belong to the runtime: it lives, and
 /// holds its drives, until [`Runtime::clear`].
 #[derive(Clone)]
-pub struct Array(Rc<Core>);
+pub struct Array(pub(crate) Rc<Handle>);
 
 /// How an array shall behave in experiments and tests; the default everywhere else.
 #[derive(Clone, Copy, Debug)]
@@ -243,7 +249,7 @@ pub struct Inspected {
 }
 
 /// Reads the metadata of `drives` and decides what each zone needs; writes nothing.
-async fn look(
+pub(crate) async fn look(
     runtime: &Runtime,
     drives: Vec<Drive>,
     tails: Option<&Tails>,
@@ -282,21 +288,101 @@ async fn look(
             "was away: it has been taken back for the zones that cannot do without it".into();
     }
     let verdicts = core.judge_all(tails).await?;
-    match core.layout.policy {
-        Policy::Log => core.keep_of_logs(&verdicts)?,
-        Policy::Zrwa | Policy::InPlace => core.forget_dead(&verdicts),
-    }
     Ok(Look { core, verdicts, floor: found.floor, returned: found.returned })
 }
 
 /// What [`look`] finds.
-struct Look {
+pub(crate) struct Look {
     core: Rc<Core>,
     verdicts: Vec<(ZoneIndex, Verdict)>,
     /// The floor of the next superblock.
     floor: u64,
     /// Members (bits) that come back from having been away.
     returned: u32,
+}
+
+impl Look {
+    /// Whether all members are there that are not out yet.
+    pub fn is_complete(&self) -> bool {
+        let superblock = self.core.superblock.borrow();
+        let mut members = superblock.members.iter().enumerate();
+        members.all(|(member, about)| !about.active || self.core.device(member).is_some())
+    }
+
+    /// [`Array::assembly`] as it is on the drives.
+    pub fn assembly(&self) -> u64 {
+        self.core.superblock.borrow().assembly
+    }
+
+    /// Has every zone end where it does `without` members that are here: of those that would not, they lack
+    /// their parts.
+    pub fn end_as(&mut self, without: Look) {
+        let core = &self.core;
+        let absent = core.active.get() & !without.core.active.get();
+        let mut others: BTreeMap<_, _> = without.verdicts.into_iter().collect();
+        let mut own: BTreeMap<_, _> = std::mem::take(&mut self.verdicts).into_iter().collect();
+        for zone in (0..core.geometry.zones).map(ZoneIndex) {
+            let other = others.remove(&zone).unwrap_or(Verdict::Empty);
+            let seen = core.seen(own.get(&zone).unwrap_or(&Verdict::Empty));
+            if seen == core.seen(&other) || matches!(other, Verdict::Offline(_)) {
+                continue;
+            }
+            let mut record = without.core.zones.borrow()[zone.0 as usize];
+            record.lost |= absent;
+            core.zones.borrow_mut()[zone.0 as usize] = record;
+            core.offline.borrow_mut().remove(&zone.0);
+            core.holding.borrow_mut().remove(&zone.0);
+            let burned = without.core.burned.borrow();
+            core.burned.borrow_mut().retain(|burned| burned.zone != zone.0);
+            core.burned.borrow_mut().extend(burned.iter().filter(|burned| burned.zone == zone.0).cloned());
+            core.holes.borrow_mut().take_over(zone.0, &without.core.holes.borrow());
+            for member in Core::each(absent) {
+                if let Some(log) = &*core.members[member].log.borrow() {
+                    log.live.borrow_mut().retain_zones(|other, _| other != zone.0);
+                }
+            }
+            own.insert(zone, other);
+        }
+        self.verdicts = own.into_iter().filter(|(_, verdict)| !matches!(verdict, Verdict::Empty)).collect();
+    }
+
+    /// Drops what is in logs and does not count any more.
+    fn keep_what_counts(&self) -> Result<(), ArrayError> {
+        match self.core.layout.policy {
+            Policy::Log => self.core.keep_of_logs(&self.verdicts),
+            Policy::Zrwa | Policy::InPlace => {
+                self.core.forget_dead(&self.verdicts);
+                Ok(())
+            }
+        }
+    }
+
+    /// Does on the drives what was decided.
+    pub async fn carry_out(self) -> Result<Rc<Core>, ArrayError> {
+        self.keep_what_counts()?;
+        let Look { core, verdicts, floor, returned } = self;
+        verdicts.iter().for_each(|(zone, verdict)| core.load(*zone, verdict));
+        core.renew(floor, returned).await?;
+        core.start_members();
+        core.expel_absent().await?;
+        for (zone, verdict) in verdicts {
+            core.repair(zone, verdict).await?;
+        }
+        core.begin().await?;
+        // One that was away may hold zones that ended without it.
+        core.clear_leftovers().await;
+        Ok(core)
+    }
+}
+
+/// Finds what `drives` are members of, and gets it going.
+pub(crate) async fn assemble(
+    runtime: &Runtime,
+    drives: Vec<Drive>,
+    tails: Option<&Tails>,
+    behaviour: Behaviour,
+) -> Result<Rc<Core>, ArrayError> {
+    look(runtime, drives, tails, behaviour).await?.carry_out().await
 }
 
 impl Array {
@@ -354,7 +440,7 @@ impl Array {
             written.map_err(|error| ArrayError(format!("{name}: writing its metadata failed: {error}")))?;
         }
         core.start_members();
-        Ok(Array(core))
+        Ok(Array::of(core))
     }
 
     /// Finds the array that `drives`, in any order, are members of; recovers what a power cut
@@ -381,28 +467,12 @@ impl Array {
         tails: Option<&Tails>,
         behaviour: Behaviour,
     ) -> Result<Array, ArrayError> {
-        let Look { core, verdicts, floor, returned } = look(runtime, drives, tails, behaviour).await?;
-        verdicts.iter().for_each(|(zone, verdict)| core.load(*zone, verdict));
-        core.renew(floor, returned).await?;
-        core.start_members();
-        core.expel_absent().await?;
-        for (zone, verdict) in verdicts {
-            core.repair(zone, verdict).await?;
-        }
-        core.begin().await?;
-        // One that was away may hold zones that ended without it.
-        core.clear_leftovers().await;
-        Ok(Array(core))
+        Ok(Array::of(assemble(runtime, drives, tails, behaviour).await?))
     }
 
     /// Where everything lies in a zone.
     pub fn layout(&self) -> &Layout {
         &self.0.layout
-    }
-
-    /// A number that every assembly sets anew, and that stays while the array runs.
-    pub fn assembly(&self) -> u64 {
-        self.0.superblock.borrow().assembly
     }
 
     /// What [`Array::assemble`], or [`Array::take_over`] if there are `tails`, would find in `drives`;
@@ -412,13 +482,15 @@ impl Array {
         drives: Vec<Drive>,
         tails: Option<&Tails>,
     ) -> Result<Inspected, ArrayError> {
-        let Look { core, verdicts, .. } = look(runtime, drives, tails, Behaviour::default()).await?;
+        let found = look(runtime, drives, tails, Behaviour::default()).await?;
+        found.keep_what_counts()?;
+        let Look { core, verdicts, .. } = found;
         for (zone, verdict) in &verdicts {
             core.load(*zone, verdict);
         }
         let zones = core.table.borrow().report(ZoneIndex(0), core.geometry.zones);
         let zones = zones.map_err(|error| ArrayError(format!("its zones cannot be listed: {error}")))?;
-        let array = Array(core);
+        let array = Array::of(core);
         Ok(Inspected { status: array.status(), geometry: array.geometry().clone(), zones })
     }
 
@@ -429,9 +501,10 @@ impl Array {
 
     /// The drive as a member uses it, if it could be one.
     fn prepare(&self, drive: &Drive) -> Result<Rc<dyn ZonedDevice>, ArrayError> {
-        let superblock = self.0.superblock.borrow();
+        let core = self.core();
+        let superblock = core.superblock.borrow();
         let aggregate = superblock.aggregate;
-        let device = prepare(&self.0.runtime, drive.device.clone(), superblock.policy, aggregate);
+        let device = prepare(&core.runtime, drive.device.clone(), superblock.policy, aggregate);
         let device = device.ok_or_else(|| {
             ArrayError(format!(
                 "{}: {aggregate} of its zones cannot be used as one, as this array needs",
@@ -445,7 +518,8 @@ impl Array {
     /// Puts a drive in the place of `member`, which must be out, to be rebuilt. Every zone of the
     /// drive is reset.
     pub async fn attach(&self, member: usize, drive: Drive) -> Result<(), ArrayError> {
-        let core = &self.0;
+        self.begin().await?;
+        let core = &self.core();
         let Some(place) = core.members.get(member) else {
             return Err(ArrayError(format!(
                 "there is no member {member}: the array has {}",
@@ -507,12 +581,14 @@ impl Array {
     /// # Errors
     /// The drive under repair or too many others failed, or a rebuild is under way already.
     pub async fn rebuild(&self, progress: &dyn Fn(Progress)) -> Result<Rebuilt, ArrayError> {
-        self.0.rebuild(progress).await.map_err(ArrayError)
+        self.begin().await?;
+        self.core().rebuild(progress).await.map_err(ArrayError)
     }
 
     /// Takes `member` out of the array: it will not be read or written any more.
     pub async fn fail(&self, member: usize) -> Result<(), ArrayError> {
-        let core = &self.0;
+        self.begin().await?;
+        let core = &self.core();
         let active = core.active.get();
         if member >= core.members.len() {
             return Err(ArrayError(format!(
@@ -535,18 +611,19 @@ impl Array {
     }
 
     /// Waits for the next change of who the members are, from this call on.
-    pub fn changed(&self) -> impl Future<Output = ()> + '_ {
-        self.0.membership_done.wait()
+    pub fn changed(&self) -> impl Future<Output = ()> + use<> {
+        let core = self.core();
+        async move { core.membership_done.wait().await }
     }
 
     /// Takes new buffers from `source` from now on, as long as that has any.
     pub fn feed(&self, source: Source) {
-        *self.0.pool.borrow_mut() = BufPool::fed_by(source);
+        *self.core().pool.borrow_mut() = BufPool::fed_by(source);
     }
 
     /// How the array is.
     pub fn status(&self) -> ArrayStatus {
-        let core = &self.0;
+        let core = &self.core();
         let superblock = core.superblock.borrow();
         let zones = core.zones.borrow();
         let members = core.members.iter().enumerate().map(|(m, member)| {
@@ -582,26 +659,22 @@ impl Array {
             members: members.collect(),
             lost_blocks: core.holes.borrow().blocks(),
             failed: core.failed.get(),
+            provisional: self.is_provisional(),
+            problem: self.problem(),
             offline: core.offline.borrow().iter().map(|(zone, refusal)| offline(*zone, refusal)).collect(),
         }
     }
 }
 
-impl ZonedDevice for Array {
-    fn geometry(&self) -> &Geometry {
-        &self.0.geometry
-    }
-
-    fn submit(&self, command: Command) -> Completion {
-        let core = &self.0;
-        if core.failed.get() {
+impl Core {
+    /// Starts a command for the array.
+    pub fn submit_command(self: &Rc<Self>, command: Command) -> Completion {
+        if self.failed.get() {
             return Completion::failed(Status::InternalError);
         }
-        core.dispatch(command).unwrap_or_else(Completion::failed)
+        self.dispatch(command).unwrap_or_else(Completion::failed)
     }
-}
 
-impl Core {
     fn dispatch(self: &Rc<Self>, command: Command) -> Result<Completion, DeviceError> {
         let check_busy = |zone: ZoneIndex| match self.busy.borrow().contains(&zone.0) {
             true => Err(DeviceError::from(Status::InvalidZoneStateTransition)),
@@ -754,6 +827,7 @@ impl Core {
             array: superblock.array,
             layout: superblock.layout(),
             table: RefCell::new(ZoneTable::new(&geometry)),
+            may_lose: Cell::new(geometry.volatile_cache),
             geometry,
             consistency: behaviour.consistency,
             join: behaviour.join,
@@ -973,20 +1047,25 @@ impl Core {
         Err(ArrayError(format!("too many drives have failed: {}", notes.join("; "))))
     }
 
-    /// Tells the table what a zone is.
-    fn load(&self, zone: ZoneIndex, verdict: &Verdict) {
-        let (state, wp_blocks) = match verdict {
+    /// What a zone is to the host by a verdict.
+    fn seen(&self, verdict: &Verdict) -> (ZoneState, u64) {
+        match verdict {
             Verdict::Empty | Verdict::Reset => (ZoneState::Empty, 0),
             Verdict::Full | Verdict::Finish(_) => (ZoneState::Full, self.layout.capacity_blocks()),
             Verdict::Open(tail) if tail.blocks == self.layout.capacity_blocks() => {
                 (ZoneState::Full, tail.blocks)
             }
             Verdict::Open(tail) => (ZoneState::Closed, tail.blocks),
-            Verdict::Offline(_) => {
-                self.table.borrow_mut().hold(self.holding.borrow().len() as u32);
-                (ZoneState::Offline, 0)
-            }
-        };
+            Verdict::Offline(_) => (ZoneState::Offline, 0),
+        }
+    }
+
+    /// Tells the table what a zone is.
+    fn load(&self, zone: ZoneIndex, verdict: &Verdict) {
+        let (state, wp_blocks) = self.seen(verdict);
+        if state == ZoneState::Offline {
+            self.table.borrow_mut().hold(self.holding.borrow().len() as u32);
+        }
         let info =
             ZoneInfo { zone, state, wp_blocks, capacity_blocks: self.layout.capacity_blocks(), zrwa: false };
         self.table.borrow_mut().load(&info);

@@ -11,6 +11,8 @@ pub mod array;
 pub mod buf;
 pub mod device;
 pub mod format;
+pub mod overlay;
+mod provisional;
 pub mod raid;
 pub mod runtime;
 pub mod sequence;

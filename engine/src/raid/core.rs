@@ -62,6 +62,8 @@ pub struct Core {
     pub consistency: Consistency,
     /// Whether writes that are queued behind each other in a zone share a plan.
     pub join: bool,
+    /// Whether whoever writes has been told that a power cut may cost completed writes.
+    pub may_lose: Cell<bool>,
     /// Whether a drive that is or was here may lose completed writes in a power cut.
     pub volatile: Cell<bool>,
     /// Policy `inplace`: number of this assembly, in the metadata of every block that it writes.

@@ -41,6 +41,13 @@ impl HoleMap {
         };
     }
 
+    /// Takes those of a zone from `other`, instead of its own.
+    pub fn take_over(&mut self, zone: u32, other: &HoleMap) {
+        self.0.retain(|(of, _), _| *of != zone);
+        let theirs = other.0.range((zone, 0)..=(zone, u32::MAX));
+        self.0.extend(theirs.map(|(key, holes)| (*key, holes.clone())));
+    }
+
     /// Adds one, behind those of the same part that are there.
     pub fn add(&mut self, hole: Hole) {
         let Hole { zone, member, epoch, from, to } = hole;

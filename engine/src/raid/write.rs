@@ -611,7 +611,7 @@ impl Core {
             if self.has_failed(zone) {
                 done.result = Err(Status::InternalError.into());
                 completer.complete(done);
-            } else if (fua || !self.geometry.volatile_cache) && flow.safe < end {
+            } else if (fua || !self.may_lose.get()) && flow.safe < end {
                 flow.wanted = flow.wanted.max(end);
                 flow.waiting.push_back((end, completer, done));
             } else {

@@ -165,6 +165,7 @@ impl World<'_> {
             subject: self.subject.clone(),
             limits: self.limits.clone(),
             oracle: self.oracle.clone(),
+            before: self.before.clone(),
             ops: Vec::new(),
             held: Vec::new(),
             pool: Default::default(),
@@ -210,6 +211,9 @@ impl World<'_> {
     /// Recovers without `lost` and judges that; then the same after another end, without each member if
     /// nobody is missing.
     fn judge_fork(&mut self, lost: Option<usize>, suspect: Option<usize>) -> Result<(), Failure> {
+        if let Some(lost) = lost.filter(|_| self.members.len() > 1 && self.rng.chance(1, 4)) {
+            return self.judge_held_back(lost, suspect);
+        }
         self.judge(lost, suspect)?;
         self.judge_drives()?;
         let unsound = self.unsound();
@@ -241,6 +245,52 @@ impl World<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Looks at what is there without `lost`, which must change nothing: then the process ends, or the
+    /// member comes back, or the array begins without it.
+    fn judge_held_back(&mut self, lost: usize, suspect: Option<usize>) -> Result<(), Failure> {
+        self.trace.note(|| format!("fork: provisional assembly without {lost}"));
+        let changes =
+            |world: &Self| world.members.iter().flatten().map(|bay| world.wire.changes(*bay)).sum::<u64>();
+        let before = changes(self);
+        self.assemble_somehow(Some(lost), true)?;
+        self.check_recovery().map_err(|failure| Failure(format!("provisionally, {failure}")))?;
+        if !self.subject.as_ref().is_some_and(|subject| subject.is_provisional()) {
+            // The member was out already.
+            return Ok(());
+        }
+        if changes(self) != before {
+            return Err(Failure("something is written although the array holds back".into()));
+        }
+        match self.rng.below(3) {
+            0 => {
+                self.kill_process();
+                let without = self.rng.chance(1, 2).then(|| self.other_than(Some(lost)));
+                let without = without.filter(|_| suspect.is_none());
+                let offered = without.is_some() || suspect.is_none();
+                self.judge(if offered { without } else { Some(lost) }, suspect)
+                    .map_err(|failure| Failure(format!("after a provisional assembly, {failure}")))
+            }
+            1 if suspect.is_none() => {
+                let Some(bay) = self.members[lost] else { return Ok(()) };
+                let Some(subject) = self.subject.clone() else { return Ok(()) };
+                self.trace.note(|| format!("fork: member {lost} is back"));
+                let pending = self.start(subject.complete(self.drive(bay)));
+                let back = |why| Failure(format!("the member does not come back: {why}"));
+                self.wait_in_order(&pending)?.map_err(back)?;
+                self.check_recovery().map_err(|failure| Failure(format!("back again, {failure}")))?;
+                self.go_on_and_judge(None, Some(lost))
+            }
+            _ => self.go_on_and_judge(Some(lost), suspect),
+        }
+    }
+
+    /// Writes on, ends, and judges what is recovered without `lost`.
+    fn go_on_and_judge(&mut self, lost: Option<usize>, suspect: Option<usize>) -> Result<(), Failure> {
+        self.write_on()?;
+        self.end_somehow()?;
+        self.judge(lost, suspect).map_err(|failure| Failure(format!("held back and gone on, {failure}")))
     }
 
     /// Recovers without `lost` and compares everything with the promise; nobody else may be out but the

@@ -59,6 +59,10 @@ struct Course {
     attic: Vec<Bay>,
     /// A member is being taken out by hand.
     failing: Option<Pending<()>>,
+    /// The array has been assembled on its drives since the last end.
+    begun: bool,
+    /// One comes back that was missing.
+    coming_back: Option<Pending<()>>,
     /// A drive that is being put in place: set to `false` once the array has taken it.
     attaching: Option<(usize, Rc<Cell<bool>>)>,
     /// The drive of this member was being put in place when the power went.
@@ -149,6 +153,7 @@ impl World<'_> {
             }
             self.misfortune(course);
             self.repair(course, &mut budget, done)?;
+            self.come_back(course);
             self.event(true, course.repair.is_some())?;
             self.note_attached(course);
             self.finish_repair(course)?;
@@ -164,6 +169,7 @@ impl World<'_> {
 
     /// Copies the drive of a member that takes part.
     fn copy_somebody(&mut self, course: &mut Course) -> Result<(), Failure> {
+        self.note_begun(course);
         let member = self.rng.below(self.members.len() as u64) as usize;
         let takes_part = self.member_state(member).is_some_and(|state| state != MemberState::Out);
         let attaching =
@@ -328,7 +334,9 @@ impl World<'_> {
         if course.failing.as_ref().is_some_and(|failing| failing.borrow().is_some()) {
             course.failing = None;
         }
-        let (Some(suspect), None) = (course.suspect, &course.failing) else { return Ok(()) };
+        let (Some(suspect), None, None) = (course.suspect, &course.failing, &course.coming_back) else {
+            return Ok(());
+        };
         if !self.rng.chance(self.scenario.misfortune.repair, 100_000) {
             return Ok(());
         }
@@ -343,6 +351,22 @@ impl World<'_> {
             *budget = done + 1 + self.rng.below(400);
         }
         Ok(())
+    }
+
+    /// Lets the drive that is missing come back to an array that has held back, once in a while.
+    fn come_back(&mut self, course: &mut Course) {
+        if course.coming_back.as_ref().is_some_and(|back| back.borrow().is_some()) {
+            course.coming_back = None;
+        }
+        let Some(suspect) = &mut course.suspect else { return };
+        let subject = self.subject.clone().filter(|subject| subject.is_provisional());
+        let (Some(subject), Some(bay)) = (subject, self.members[suspect.member]) else { return };
+        if suspect.absent && course.coming_back.is_none() && self.rng.chance(1, 64) {
+            self.trace.note(|| format!("member {} is back before anything is written", suspect.member));
+            suspect.absent = false;
+            let work = subject.complete(self.drive(bay));
+            course.coming_back = Some(self.start(work));
+        }
     }
 
     /// Starts filling a member: with another drive, unless it is being rebuilt already.
@@ -414,6 +438,17 @@ impl World<'_> {
                     self.all_active(course, true)?;
                 }
                 Ok(())
+            }
+        }
+    }
+
+    /// Takes note that the array has been assembled on its drives, at once or after it had held back.
+    fn note_begun(&self, course: &mut Course) {
+        let holds_back = self.subject.as_ref().is_none_or(|subject| subject.is_provisional());
+        if !holds_back && !std::mem::replace(&mut course.begun, true) {
+            course.shelf.assemblies += 1;
+            if let Some(suspect) = &mut course.suspect {
+                suspect.zrwa_lost = false;
             }
         }
     }
@@ -494,7 +529,8 @@ impl World<'_> {
     /// Cuts the power, kills the process, or shuts the drives down; with `strike`, a member may be lost
     /// at the same moment, or lose its ZRWA with the power.
     fn cut(&mut self, course: &mut Course, strike: bool) -> Result<(), Failure> {
-        (course.repair, course.failing) = (None, None);
+        (course.repair, course.failing, course.coming_back) = (None, None, None);
+        self.note_begun(course);
         self.note_attached(course);
         self.note_half_attached(course);
         course.shelf.refused.clear();
@@ -597,12 +633,12 @@ impl World<'_> {
             let offered = self.offered(course)?;
             let changes = self.changes(&offered);
             let drives = offered.iter().map(|bay| self.drive(*bay)).collect();
-            let pending = self.start(self.maker.assemble(
-                &self.runtime,
-                drives,
-                self.tails.clone(),
-                self.scenario.join,
-            ));
+            let (tails, join) = (self.tails.clone(), self.scenario.join);
+            let hold_back = self.rng.chance(self.scenario.misfortune.hold_back_percent, 100);
+            let pending = self.start(match hold_back {
+                true => self.maker.assemble_provisionally(&self.runtime, drives, tails, join),
+                false => self.maker.assemble(&self.runtime, drives, tails, join),
+            });
             let percent = self.scenario.misfortune.cut_in_recovery_percent;
             let interrupt = interruptions < 4 && (course.caches_next || self.rng.chance(percent, 100));
             let events = interrupt.then(|| 1 + self.rng.below(400));
@@ -641,17 +677,16 @@ impl World<'_> {
                 }
                 Some(Ok(subject)) => {
                     self.check_shelf(&course.shelf, &offered)?;
-                    course.shelf.assemblies += 1;
+                    course.begun = false;
                     course.reopening = false;
-                    if let Some(suspect) = &mut course.suspect {
-                        suspect.zrwa_lost = false;
-                    }
                     self.oracle.volatile_cache = self.promise(
                         &*subject,
                         &offered,
                         course.suspect.is_some_and(|suspect| suspect.struck),
                     )?;
+                    self.before = subject.is_provisional().then(|| self.oracle.clone());
                     self.subject = Some(subject);
+                    self.note_begun(course);
                     course.caches_next = false;
                 }
             }

@@ -66,6 +66,8 @@ pub struct Misfortune {
     pub fault_in_recovery_percent: u64,
     pub cut_in_rebuild_percent: u64,
     pub stale_returns_percent: u64,
+    /// Assemblies without a member that write nothing before they have to.
+    pub hold_back_percent: u64,
     /// Of the times that the array works, so many see a member's drive copied.
     pub copies_percent: u64,
     /// Drives that are none of the array's are offered beside its own.
@@ -353,6 +355,7 @@ fn draw_misfortune(rng: &mut Rng) -> Misfortune {
         cut_in_recovery_percent: rate(rng, 60, 80),
         cut_in_rebuild_percent: rate(rng, 60, 80),
         stale_returns_percent: rate(rng, 60, 100),
+        hold_back_percent: rate(rng, 50, 100),
         copies_percent: rate(rng, 40, 60),
         strangers_percent: rate(rng, 30, 40),
         used_spare_percent: rate(rng, 60, 100),

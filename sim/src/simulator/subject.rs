@@ -31,6 +31,15 @@ pub trait Subject: ZonedDevice {
         None
     }
 
+    /// As [`Array::is_provisional`].
+    fn is_provisional(&self) -> bool {
+        false
+    }
+    /// As [`Array::complete`].
+    fn complete(&self, _: Drive) -> Work<()> {
+        Box::pin(async { Ok(()) })
+    }
+
     /// Zones that are offline, and why.
     fn offline(&self) -> Vec<(u32, String)> {
         Vec::new()
@@ -64,6 +73,16 @@ pub trait Maker {
         tails: Option<Tails>,
         join: bool,
     ) -> Work<Rc<dyn Subject>>;
+    /// As [`Array::assemble_provisionally`].
+    fn assemble_provisionally(
+        &self,
+        runtime: &Runtime,
+        drives: Vec<Drive>,
+        tails: Option<Tails>,
+        join: bool,
+    ) -> Work<Rc<dyn Subject>> {
+        self.assemble(runtime, drives, tails, join)
+    }
 }
 
 /// Makes arrays.
@@ -132,6 +151,22 @@ impl Maker for ArrayMaker {
             Ok(Rc::new(array) as Rc<dyn Subject>)
         })
     }
+
+    fn assemble_provisionally(
+        &self,
+        runtime: &Runtime,
+        drives: Vec<Drive>,
+        tails: Option<Tails>,
+        join: bool,
+    ) -> Work<Rc<dyn Subject>> {
+        let (runtime, behaviour) = (runtime.clone(), self.behaviour(join));
+        Box::pin(async move {
+            let array = Array::assemble_provisionally(&runtime, drives, tails.as_ref(), behaviour)
+                .await
+                .map_err(|e| e.to_string())?;
+            Ok(Rc::new(array) as Rc<dyn Subject>)
+        })
+    }
 }
 
 impl Subject for Array {
@@ -167,6 +202,15 @@ impl Subject for Array {
 
     fn layout(&self) -> Option<Layout> {
         Some(*Array::layout(self))
+    }
+
+    fn is_provisional(&self) -> bool {
+        Array::is_provisional(self)
+    }
+
+    fn complete(&self, drive: Drive) -> Work<()> {
+        let array = self.clone();
+        Box::pin(async move { Array::complete(&array, drive).await.map_err(|e| e.to_string()) })
     }
 
     fn offline(&self) -> Vec<(u32, String)> {

@@ -234,7 +234,7 @@ impl World<'_> {
     }
 
     /// Any member but one.
-    fn other_than(&mut self, member: Option<usize>) -> usize {
+    pub(super) fn other_than(&mut self, member: Option<usize>) -> usize {
         let others: Vec<usize> = (0..self.members.len()).filter(|other| Some(*other) != member).collect();
         *self.rng.pick(&others)
     }

@@ -173,6 +173,8 @@ pub struct World<'m> {
     /// Shape and limits of the subject.
     pub(super) limits: Option<Geometry>,
     pub(super) oracle: Oracle,
+    /// What was promised before an assembly that has written nothing: that is what counts if it ends so.
+    pub(super) before: Option<Oracle>,
     pub(super) ops: Vec<Op>,
     pub(super) held: Vec<Held>,
     pub(super) pool: BufPool,
@@ -219,6 +221,7 @@ impl<'m> World<'m> {
             subject: None,
             limits: None,
             oracle: Oracle::new(0, 0, false),
+            before: None,
             ops: Vec::new(),
             held: Vec::new(),
             pool: BufPool::default(),
@@ -499,7 +502,7 @@ impl<'m> World<'m> {
         let queued = self.wire.queued();
         self.coverage.end = "kill";
         self.trace.note(|| format!("the process is killed with {queued} commands in flight"));
-        if let Some(subject) = &self.subject {
+        if let Some(subject) = self.subject.as_ref().filter(|subject| !subject.is_provisional()) {
             let blocks = self.oracle.killed(&mut self.rng);
             self.tails = Some(Tails { assembly: subject.assembly(), blocks });
         }
@@ -523,7 +526,11 @@ impl<'m> World<'m> {
     }
 
     /// What the process had in memory is gone.
-    fn end_process(&mut self) {
+    pub(super) fn end_process(&mut self) {
+        let before = self.before.take();
+        if let Some(before) = before.filter(|_| self.subject.as_ref().is_none_or(|s| s.is_provisional())) {
+            self.oracle.go_back(before);
+        }
         self.runtime.clear();
         self.runtime = if self.in_order { Runtime::new() } else { Runtime::seeded(self.rng.next_u64()) };
         self.subject = None;

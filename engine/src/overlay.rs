@@ -1,0 +1,236 @@
+//! A drive that is only read: what is written to it stays in memory.
+//!
+//! Assembly writes before anything can be read: it repairs what a crash has left, and tells every member
+//! who the others are. Where drives have to stay as they are, since somebody only looks or since a member
+//! may come back that would be out otherwise, it does that on overlays. What it needs of them is little: a
+//! checkpoint and the rows that are being written, of each zone that is.
+//!
+//! The drive below must not be changed by anybody else meanwhile.
+
+use crate::{
+    buf::{BLOCK, Buf},
+    device::{Command, Completion, DeviceError, Done, Geometry, Slots, Status, ZonedDevice, Zones},
+    runtime::Runtime,
+    zone::{Lba, ZoneIndex, ZoneTable},
+};
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
+    rc::Rc,
+};
+
+/// A drive below, and what was written over it.
+pub struct Overlay {
+    device: Rc<dyn ZonedDevice>,
+    runtime: Runtime,
+    slots: Rc<Slots>,
+    written: RefCell<Written>,
+}
+
+/// What the drive would be if it had carried out what was asked.
+struct Written {
+    /// The zones; or why the drive does not list them. Then nothing can be written.
+    table: Result<ZoneTable, DeviceError>,
+    /// Blocks with their metadata.
+    blocks: BTreeMap<Lba, Box<[u8]>>,
+    /// Zones that have been reset: nothing below counts.
+    reset: BTreeSet<ZoneIndex>,
+}
+
+type Outcome = Result<(), DeviceError>;
+
+impl Overlay {
+    /// An overlay on `device` as it is now.
+    pub async fn over(runtime: &Runtime, device: Rc<dyn ZonedDevice>) -> Overlay {
+        let geometry = device.geometry();
+        let done = device.submit(Command::Report { first: ZoneIndex(0), count: geometry.zones }).await;
+        let table = done.result.map(|()| {
+            let mut table = ZoneTable::new(geometry);
+            for mut info in done.zones {
+                // A drive may say anything.
+                info.wp_blocks = info.wp_blocks.min(geometry.zone_capacity_blocks);
+                if info.zone.0 < geometry.zones {
+                    table.load(&info);
+                }
+            }
+            table
+        });
+        let written = Written { table, blocks: BTreeMap::new(), reset: BTreeSet::new() };
+        Overlay { device, runtime: runtime.clone(), slots: Rc::default(), written: written.into() }
+    }
+
+    fn read(&self, lba: Lba, data: Buf, oob: Buf) -> Completion {
+        let (written, geometry) = (self.written.borrow(), self.device.geometry());
+        let end = Lba(lba.0 + data.blocks());
+        let reset = written.reset.contains(&geometry.locate(lba).0);
+        if !reset && written.blocks.range(lba..end).next().is_none() {
+            return self.device.submit(Command::Read { lba, data, oob });
+        }
+        let checked = check_buffers(geometry, &data, &oob, geometry.max_transfer_blocks);
+        let checked = checked.and_then(|()| match &written.table {
+            Ok(table) => Ok(table.check_read(lba, data.blocks())?),
+            Err(error) => Err(*error),
+        });
+        if let Err(error) = checked {
+            return Completion::ready(Done { data, oob, ..Done::error(error) });
+        }
+        let (oob_bytes, has_oob) = (geometry.oob_bytes as usize, !oob.is_empty());
+        let below = |lba: Lba| {
+            let oob = Buf::zeroed(if has_oob { oob_bytes } else { 0 });
+            self.device.submit(Command::Read { lba, data: Buf::zeroed(BLOCK), oob })
+        };
+        // By block: what is below need not be readable where it was written over.
+        let parts = (lba.0..end.0).map(Lba).map(|lba| match written.blocks.get(&lba) {
+            Some(bytes) => Part::Here(bytes.clone()),
+            None if reset => Part::Here(vec![0; BLOCK + oob_bytes].into()),
+            None => Part::Below(below(lba)),
+        });
+        let parts: Vec<Part> = parts.collect();
+        let (completer, completion) = self.slots.pair();
+        self.runtime.spawn(async move { completer.complete(put_together(parts, data, oob).await) });
+        completion
+    }
+}
+
+/// Where a block that is read comes from.
+enum Part {
+    Here(Box<[u8]>),
+    Below(Completion),
+}
+
+async fn put_together(parts: Vec<Part>, mut data: Buf, mut oob: Buf) -> Done {
+    let oob_bytes = oob.len() / parts.len().max(1);
+    let mut result = Ok(());
+    for (block, part) in parts.into_iter().enumerate() {
+        let read = match part {
+            Part::Here(bytes) => bytes,
+            Part::Below(completion) => {
+                let done = completion.await;
+                result = result.and(done.result);
+                [&*done.data, &*done.oob].concat().into()
+            }
+        };
+        if let (Some(data), Some(oob), Some((bytes, metadata))) =
+            (data.as_mut(), oob.as_mut(), read.split_at_checked(BLOCK))
+        {
+            data[block * BLOCK..][..BLOCK].copy_from_slice(bytes);
+            oob[block * oob_bytes..][..oob_bytes].copy_from_slice(&metadata[..oob_bytes]);
+        }
+    }
+    Done { result, data, oob, ..Done::ok() }
+}
+
+impl Written {
+    fn table(&mut self) -> Result<&mut ZoneTable, DeviceError> {
+        self.table.as_mut().map_err(|error| *error)
+    }
+
+    /// Keeps what is written from `lba` on.
+    fn keep(&mut self, lba: Lba, data: &Buf, oob: &Buf, oob_bytes: usize) {
+        for (at, bytes) in data.chunks_exact(BLOCK).enumerate() {
+            let nothing = vec![0; oob_bytes];
+            let metadata = oob.get(at * oob_bytes..(at + 1) * oob_bytes).unwrap_or(&nothing);
+            self.blocks.insert(Lba(lba.0 + at as u64), [bytes, metadata].concat().into());
+        }
+    }
+
+    fn open(&mut self, zones: Zones, zrwa: bool) -> Outcome {
+        match zones {
+            Zones::One(zone) => self.table()?.open(zone, zrwa)?,
+            Zones::All if zrwa => return Err(Status::InvalidField.into()),
+            Zones::All => self.table()?.open_all()?,
+        }
+        Ok(())
+    }
+
+    fn close(&mut self, zones: Zones) -> Outcome {
+        match zones {
+            Zones::One(zone) => self.table()?.close(zone)?,
+            Zones::All => self.table()?.close_all(),
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, zones: Zones) -> Outcome {
+        match zones {
+            Zones::One(zone) => self.table()?.finish(zone)?,
+            Zones::All => self.table()?.finish_all(|_| ()),
+        }
+        Ok(())
+    }
+
+    fn reset(&mut self, zones: Zones, geometry: &Geometry) -> Outcome {
+        let mut reset = Vec::new();
+        match zones {
+            Zones::One(zone) => {
+                self.table()?.reset(zone)?;
+                reset.push(zone);
+            }
+            Zones::All => self.table()?.reset_all(|zone| reset.push(zone)),
+        }
+        for zone in reset {
+            let (from, to) = (geometry.start(zone), geometry.start(ZoneIndex(zone.0 + 1)));
+            self.blocks.retain(|lba, _| !(from..to).contains(lba));
+            self.reset.insert(zone);
+        }
+        Ok(())
+    }
+}
+
+/// Whole blocks, not too many, and metadata for all of them or none.
+fn check_buffers(geometry: &Geometry, data: &Buf, oob: &Buf, most: u32) -> Outcome {
+    let metadata = data.blocks() as usize * geometry.oob_bytes as usize;
+    let whole = data.len().is_multiple_of(BLOCK) && (oob.is_empty() || oob.len() == metadata);
+    let fits = (1..=most as u64).contains(&data.blocks());
+    if whole && fits { Ok(()) } else { Err(Status::InvalidField.into()) }
+}
+
+impl ZonedDevice for Overlay {
+    fn geometry(&self) -> &Geometry {
+        self.device.geometry()
+    }
+
+    fn submit(&self, command: Command) -> Completion {
+        let geometry = self.device.geometry();
+        let oob_bytes = geometry.oob_bytes as usize;
+        let answer = |result: Outcome| Completion::ready(Done { result, ..Done::ok() });
+        let command = match command {
+            Command::Read { lba, data, oob } => return self.read(lba, data, oob),
+            other => other,
+        };
+        let mut written = self.written.borrow_mut();
+        match command {
+            Command::Write { lba, data, oob, .. } => {
+                let result = check_buffers(geometry, &data, &oob, geometry.max_transfer_blocks)
+                    .and_then(|()| Ok(written.table()?.write(lba, data.blocks())?));
+                if result.is_ok() {
+                    written.keep(lba, &data, &oob, oob_bytes);
+                }
+                Completion::ready(Done { result: result.map(|_| ()), data, oob, ..Done::ok() })
+            }
+            Command::Append { zone, data, oob, .. } => {
+                let result = check_buffers(geometry, &data, &oob, geometry.max_append_blocks)
+                    .and_then(|()| Ok(written.table()?.append(zone, data.blocks())?));
+                let lba = Lba(geometry.start(zone).0 + result.map_or(0, |effect| effect.offset_blocks));
+                if result.is_ok() {
+                    written.keep(lba, &data, &oob, oob_bytes);
+                }
+                Completion::ready(Done { result: result.map(|_| ()), data, oob, lba, ..Done::ok() })
+            }
+            Command::Report { first, count } => {
+                match written.table().and_then(|table| Ok(table.report(first, count)?)) {
+                    Ok(zones) => Completion::ready(Done { zones, ..Done::ok() }),
+                    Err(error) => Completion::failed(error),
+                }
+            }
+            Command::FlushZrwa { last } => {
+                answer(written.table().and_then(|table| Ok(table.flush_zrwa(last).map(|_| ())?)))
+            }
+            Command::Open { zones, zrwa } => answer(written.open(zones, zrwa)),
+            Command::Close { zones } => answer(written.close(zones)),
+            Command::Finish { zones } => answer(written.finish(zones)),
+            Command::Reset { zones } => answer(written.reset(zones, geometry)),
+            Command::Flush | Command::Read { .. } => answer(Ok(())),
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! An array that has written nothing yet.
+//!
+//! To be assembled without a member makes that member stale, for good: what is written from then on it does
+//! not have. So an array that lacks one can hold back: it is assembled on overlays ([`crate::overlay`]), can
+//! be read, and tells how its zones are, while the drives stay as they are. If the member comes meanwhile,
+//! it is simply there. The first command that changes something waits until the array has been assembled
+//! once more, on the drives themselves.
+//!
+//! *Zones end where it was told that they end.* With the member there again, the drives may show more of a
+//! zone than without it: the end of a write that nobody was told of. Somebody may have looked at the zone by
+//! then and go on writing where it ended. So the member counts as one that lacks its part of such a zone,
+//! which ends without it where it did before.
+
+use crate::{
+    array::{Array, ArrayError, Behaviour, Drive, Look, Tails, assemble, look},
+    device::{Command, Completer, Completion, Done, Geometry, Status, ZonedDevice},
+    overlay::Overlay,
+    raid::{core::Core, geometry::Layout},
+    runtime::{Gate, Runtime},
+};
+use std::{cell::RefCell, rc::Rc};
+
+/// What an array is, and what runs it now: that changes once if it has held back.
+pub(crate) struct Handle {
+    pub geometry: Geometry,
+    pub layout: Layout,
+    core: RefCell<Rc<Core>>,
+    held: RefCell<Option<Held>>,
+    /// Opened when an attempt to begin has ended.
+    ended: Gate,
+}
+
+/// An array that writes nothing.
+struct Held {
+    /// What it is assembled of when it begins; `None` if it never will.
+    source: Option<Source>,
+    /// [`Array::assembly`] as it is on the drives.
+    assembly: u64,
+    /// Whether it is being assembled to begin, and what waits for that.
+    begins: bool,
+    waiting: Vec<(Command, Completer)>,
+    /// Why it could not begin.
+    problem: Option<ArrayError>,
+    /// Called when it has begun, before anything that waits is carried out.
+    hook: Option<Box<dyn FnOnce()>>,
+}
+
+#[derive(Clone)]
+struct Source {
+    runtime: Runtime,
+    drives: Vec<Drive>,
+    /// A member that has come since.
+    returned: Option<Drive>,
+    tails: Option<Tails>,
+    behaviour: Behaviour,
+}
+
+impl Source {
+    async fn look(&self) -> Result<Look, ArrayError> {
+        look(&self.runtime, self.drives.clone(), self.tails.as_ref(), self.behaviour).await
+    }
+
+    /// What there is with the member that has come.
+    async fn look_again(&self) -> Result<Look, ArrayError> {
+        let drives = self.drives.iter().chain(&self.returned).cloned().collect();
+        look(&self.runtime, drives, self.tails.as_ref(), self.behaviour).await
+    }
+
+    /// Assembles on the drives.
+    async fn assemble(&self) -> Result<Rc<Core>, ArrayError> {
+        let mut found = self.look().await?;
+        if self.returned.is_some() {
+            let without = std::mem::replace(&mut found, self.look_again().await?);
+            found.end_as(without);
+        }
+        found.carry_out().await
+    }
+}
+
+/// Whether a command changes something, so that an array cannot hold back any longer. A flush does: what it
+/// answers for has to be safe.
+fn changes(command: &Command) -> bool {
+    match command {
+        Command::Write { .. } | Command::Append { .. } | Command::Flush => true,
+        Command::Open { .. } | Command::Finish { .. } | Command::Reset { .. } => true,
+        Command::Read { .. } | Command::Report { .. } | Command::Close { .. } => false,
+        // Refused in any case.
+        Command::FlushZrwa { .. } => false,
+    }
+}
+
+impl Handle {
+    fn new(core: Rc<Core>, held: Option<Held>) -> Rc<Handle> {
+        Rc::new(Handle {
+            geometry: core.geometry.clone(),
+            layout: core.layout,
+            core: core.into(),
+            held: held.into(),
+            ended: Gate::default(),
+        })
+    }
+}
+
+impl Array {
+    pub(crate) fn of(core: Rc<Core>) -> Array {
+        Array(Handle::new(core, None))
+    }
+
+    /// What runs the array now.
+    pub(crate) fn core(&self) -> Rc<Core> {
+        self.0.core.borrow().clone()
+    }
+
+    /// As [`Array::assemble_with`], but where a member is missing that is not out yet nothing is written
+    /// before the first command that changes something, or [`Array::begin`].
+    pub async fn assemble_provisionally(
+        runtime: &Runtime,
+        drives: Vec<Drive>,
+        tails: Option<&Tails>,
+        behaviour: Behaviour,
+    ) -> Result<Array, ArrayError> {
+        let (runtime, tails) = (runtime.clone(), tails.cloned());
+        let source = Source { runtime, drives, returned: None, tails, behaviour };
+        let found = source.look().await?;
+        if found.is_complete() {
+            return Ok(Array::of(found.carry_out().await?));
+        }
+        let assembly = found.assembly();
+        let Source { runtime, drives, tails, .. } = &source;
+        let core = assemble(runtime, overlaid(runtime, drives).await, tails.as_ref(), behaviour).await?;
+        Ok(Array(Handle::new(core, Some(Held::new(Some(source), assembly)))))
+    }
+
+    /// As [`Array::assemble_with`], but the array can only be read, and nothing is written on the drives.
+    pub async fn assemble_read_only(
+        runtime: &Runtime,
+        drives: Vec<Drive>,
+        tails: Option<&Tails>,
+    ) -> Result<Array, ArrayError> {
+        let drives = overlaid(runtime, &drives).await;
+        let core = assemble(runtime, drives, tails, Behaviour::default()).await?;
+        let assembly = core.superblock.borrow().assembly;
+        Ok(Array(Handle::new(core, Some(Held::new(None, assembly)))))
+    }
+
+    /// Whether nothing has been written on the drives, since a member is missing.
+    pub fn is_provisional(&self) -> bool {
+        self.0.held.borrow().as_ref().is_some_and(|held| held.source.is_some())
+    }
+
+    /// Whether the array can only be read.
+    pub fn is_read_only(&self) -> bool {
+        self.0.held.borrow().as_ref().is_some_and(|held| held.source.is_none())
+    }
+
+    /// Calls `hook` when the array begins to write: before that is seen by anybody.
+    pub fn on_begin(&self, hook: Box<dyn FnOnce()>) {
+        if let Some(held) = &mut *self.0.held.borrow_mut() {
+            held.hook = Some(hook);
+        }
+    }
+
+    /// A number that every assembly sets anew, and that stays while the array runs.
+    pub fn assembly(&self) -> u64 {
+        let held = self.0.held.borrow().as_ref().map(|held| held.assembly);
+        held.unwrap_or_else(|| self.core().superblock.borrow().assembly)
+    }
+
+    /// Has an array that has held back write from now on: the member that is missing is out then.
+    ///
+    /// # Errors
+    /// It can only be read, or it cannot be assembled any more. Then it can still be read.
+    pub async fn begin(&self) -> Result<(), ArrayError> {
+        self.start_to_begin()?;
+        loop {
+            match &*self.0.held.borrow() {
+                None => return Ok(()),
+                Some(held) if !held.begins => {
+                    return Err(held
+                        .problem
+                        .clone()
+                        .unwrap_or_else(|| ArrayError("it does not begin".into())));
+                }
+                Some(_) => (),
+            }
+            self.0.ended.wait().await;
+        }
+    }
+
+    /// Takes the drive that was missing, so that the array begins with all of its members.
+    ///
+    /// # Errors
+    /// It is not that drive, or the array has begun without it; nothing is changed.
+    pub async fn complete(&self, drive: Drive) -> Result<(), ArrayError> {
+        let name = drive.name.clone();
+        let source = match &*self.0.held.borrow() {
+            Some(Held { source: Some(source), begins: false, .. }) => source.clone(),
+            _ => return Err(ArrayError(format!("{name}: the array has begun without it"))),
+        };
+        let source = Source { returned: Some(drive), ..source };
+        if !source.look_again().await?.is_complete() {
+            return Err(ArrayError(format!("{name} is not the member that is missing")));
+        }
+        match &mut *self.0.held.borrow_mut() {
+            Some(held) if !held.begins => held.source = Some(source),
+            _ => return Err(ArrayError(format!("{name}: the array has begun without it"))),
+        }
+        self.begin().await
+    }
+
+    fn start_to_begin(&self) -> Result<(), ArrayError> {
+        if let Some(held) = &mut *self.0.held.borrow_mut() {
+            let Some(source) = held.source.clone() else {
+                return Err(ArrayError("the array has been opened to be read only".into()));
+            };
+            if !std::mem::replace(&mut held.begins, true) {
+                let array = self.clone();
+                self.core().runtime.spawn(async move { array.try_to_begin(source).await });
+            }
+        }
+        Ok(())
+    }
+
+    async fn try_to_begin(self, source: Source) {
+        let begun = source.assemble().await;
+        let Some(mut held) = self.0.held.take() else { return };
+        let waiting = std::mem::take(&mut held.waiting);
+        match begun {
+            Ok(core) => {
+                core.pool.swap(&self.core().pool);
+                core.may_lose.set(self.0.geometry.volatile_cache);
+                let before = self.0.core.replace(core.clone());
+                if let Some(hook) = held.hook {
+                    hook();
+                }
+                for (command, completer) in waiting {
+                    let completion = core.submit_command(command);
+                    source.runtime.spawn(async move { completer.complete(completion.await) });
+                }
+                before.membership_done.open();
+            }
+            Err(error) => {
+                (held.begins, held.problem) = (false, Some(error));
+                *self.0.held.borrow_mut() = Some(held);
+                for (_, completer) in waiting {
+                    completer.complete(Done::error(Status::InternalError.into()));
+                }
+            }
+        }
+        self.0.ended.open();
+    }
+
+    /// What keeps an array that has held back from beginning.
+    pub(crate) fn problem(&self) -> Option<String> {
+        self.0.held.borrow().as_ref()?.problem.as_ref().map(|problem| problem.0.clone())
+    }
+
+    /// Holds a command back until the array has begun.
+    fn hold_back(&self, command: Command) -> Completion {
+        if self.start_to_begin().is_err() {
+            return Completion::failed(Status::NamespaceIsWriteProtected);
+        }
+        let (completer, completion) = self.core().slots.pair();
+        if let Some(held) = &mut *self.0.held.borrow_mut() {
+            held.waiting.push((command, completer));
+        }
+        completion
+    }
+}
+
+impl Held {
+    fn new(source: Option<Source>, assembly: u64) -> Held {
+        Held { source, assembly, begins: false, waiting: Vec::new(), problem: None, hook: None }
+    }
+}
+
+impl ZonedDevice for Array {
+    fn geometry(&self) -> &Geometry {
+        &self.0.geometry
+    }
+
+    fn submit(&self, command: Command) -> Completion {
+        if changes(&command) && self.0.held.borrow().is_some() {
+            return self.hold_back(command);
+        }
+        self.0.core.borrow().submit_command(command)
+    }
+}
+
+async fn overlaid(runtime: &Runtime, drives: &[Drive]) -> Vec<Drive> {
+    let mut overlaid = Vec::new();
+    for Drive { name, device } in drives {
+        let overlay = Overlay::over(runtime, device.clone()).await;
+        overlaid.push(Drive { name: name.clone(), device: Rc::new(overlay) });
+    }
+    overlaid
+}
