@@ -696,7 +696,8 @@ impl World<'_> {
             self.see(&report);
             self.oracle.recovered(&report)?;
             self.note_drives(course)?;
-            if course.suspect.is_none_or(|s| !s.absent) {
+            // As long as nothing is written the drive before may be the member.
+            if course.begun && course.suspect.is_none_or(|s| !s.absent) {
                 course.half_attached = None;
             }
             self.all_active(course, false)?;

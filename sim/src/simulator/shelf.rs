@@ -171,8 +171,10 @@ impl World<'_> {
         let is_reason = |bay: Bay| match shelf.find(bay) {
             Some(Holds::Another) => true,
             Some(holds @ Holds::Copy { member, .. }) => {
-                let original = self.members[member];
-                shelf.is_fresh(holds) && original.is_some_and(|bay| self.names_drive(bay, why))
+                // Its original is there as well, or another copy that is as new.
+                let others = shelf.drives.iter().filter(|(other, also)| *other != bay && *also == holds);
+                let mut twins = others.map(|(other, _)| *other).chain(self.members[member]);
+                shelf.is_fresh(holds) && twins.any(|bay| self.names_drive(bay, why))
             }
             Some(Holds::Nothing) => false,
             None => Some(bay) == unattached && self.foreign.contains(&bay),
