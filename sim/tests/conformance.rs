@@ -3,7 +3,9 @@
 
 use engine::{
     buf::{BLOCK, Buf},
-    device::{Command, DeviceError, Geometry, Status},
+    device::{Command, DeviceError, Geometry, Status, ZonedDevice, Zones},
+    overlay::Overlay,
+    runtime::Runtime,
     zone::{Lba, ZoneIndex},
 };
 use sim::{
@@ -11,8 +13,9 @@ use sim::{
         Do::{self, *},
         ROWS, command, model,
     },
-    ssd::{Fault, ImageMedia, MemoryMedia, Ssd},
+    ssd::{EmulatedDrive, Fault, ImageMedia, MemoryMedia, Ssd},
 };
+use std::rc::Rc;
 
 fn perform(ssd: &mut Ssd, step: Do) -> Result<(), DeviceError> {
     match step {
@@ -49,6 +52,64 @@ fn every_rule_and_refusal_in_an_image() {
         Ssd::new(model().geometry, Box::new(media))
     });
     std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// What comes before a step has happened to the drive below, or to the overlay.
+#[test]
+fn every_rule_and_refusal_over_a_drive_that_is_only_read() {
+    for below in [true, false] {
+        for &(name, before, step, result, zone, state, wp, zrwa) in ROWS {
+            // What befalls a drive does not befall what lies over it.
+            let befalls = |step: &Do| matches!(step, ReadOnly(_) | Offline(_));
+            if befalls(&step) || !below && before.iter().any(befalls) {
+                continue;
+            }
+            let runtime = Runtime::new();
+            let mut ssd = Ssd::in_memory(&model().geometry);
+            let (on_drive, above) = if below { (before, &[][..]) } else { (&[][..], before) };
+            on_drive.iter().for_each(|step| assert_eq!(perform(&mut ssd, *step), Ok(()), "{name}: {step:?}"));
+            let drive = Rc::new(EmulatedDrive::new(Rc::new(ssd.into())));
+            let run = |future| runtime.block_on(future, || false).unwrap();
+            let overlay = runtime.block_on(Overlay::over(&runtime, drive.clone()), || false).unwrap();
+            let report = || Command::Report { first: ZoneIndex(0), count: 6 };
+            let untouched = run(drive.submit(report())).zones;
+            above
+                .iter()
+                .for_each(|step| assert_eq!(run(overlay.submit(command(*step))).result, Ok(()), "{name}"));
+            assert_eq!(run(overlay.submit(command(step))).result, result.map_err(Into::into), "{name}");
+            let info = run(overlay.submit(report())).zones[zone as usize];
+            assert_eq!((info.state, info.wp_blocks, info.zrwa), (state, wp, zrwa), "{name}");
+            assert_eq!(run(drive.submit(report())).zones, untouched, "{name}");
+        }
+    }
+}
+
+#[test]
+fn an_overlay_reads_what_was_written_over_the_drive_and_below_it() {
+    let runtime = Runtime::new();
+    let run = |future| runtime.block_on(future, || false).unwrap();
+    let drive = Rc::new(EmulatedDrive::in_memory(&model().geometry));
+    let filled = |byte: u8, blocks: usize| Buf::copy_of(&vec![byte; blocks * BLOCK]);
+    run(drive.submit(Command::write(Lba(0), filled(1, 4), true)));
+    run(drive.submit(Command::write(Lba(64), filled(2, 4), true)));
+    let overlay = runtime.block_on(Overlay::over(&runtime, drive.clone()), || false).unwrap();
+    run(overlay.submit(Command::write(Lba(4), filled(3, 2), true)));
+    run(overlay.submit(Command::Reset { zones: Zones::One(ZoneIndex(1)) }));
+    run(overlay.submit(Command::write(Lba(64), filled(4, 1), true)));
+    let read = |device: &dyn ZonedDevice, lba: u64| {
+        let done = run(device.submit(Command::read(Lba(lba), filled(9, 7))));
+        assert_eq!(done.result, Ok(()));
+        done.data
+            .chunks(BLOCK)
+            .map(|block| (block[0], block[BLOCK - 1]))
+            .map(|(a, b)| a * (a == b) as u8)
+            .collect()
+    };
+    let seen: [Vec<u8>; 4] = [read(&overlay, 0), read(&overlay, 64), read(&*drive, 0), read(&*drive, 64)];
+    assert_eq!(seen[0], [1, 1, 1, 1, 3, 3, 0]);
+    assert_eq!(seen[1], [4, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(seen[2], [1, 1, 1, 1, 0, 0, 0]);
+    assert_eq!(seen[3], [2, 2, 2, 2, 0, 0, 0]);
 }
 
 #[test]

@@ -863,7 +863,7 @@ fn zones_in_doubt_count_as_active() {
         let options = engine::array::CreateOptions { policy: Some(policy), ..options(CHUNK) };
         let array = run(&runtime, Array::create(&runtime, options, drives.clone())).unwrap();
         assert_eq!(array.geometry().max_active, 2);
-        let mut world = World { runtime, rig, drives };
+        let mut world = World { runtime, rig, drives, shape: shape.clone() };
         (0..2).for_each(|zone| world.write(&array, zone, 0, 50));
         run(&world.runtime, array.fail(1)).unwrap();
         world.drives[1] = world.rig.drive(&shape);

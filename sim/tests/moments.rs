@@ -1004,9 +1004,13 @@ fn whoever_is_absent_from_an_assembly_that_is_cut_off_is_out() {
         });
         drop(scene.start(reset(0)));
         scene.stop();
-        // Everything but the superblock that ends it.
-        scene.rig.rule(|_, command| match command {
-            Command::Write { lba, .. } if lba.0 % 256 > 0 && tells_members(command) => Act::Hold,
+        // Everything but the superblock that ends it: the first one says who is absent.
+        let appended = [const { Cell::new(0) }; 8];
+        scene.rig.rule(move |drive, command| match command {
+            Command::Write { lba, .. } if lba.0 % 256 > 0 && tells_members(command) => {
+                let before = appended[drive].replace(appended[drive].get() + 1);
+                if before > 0 { Act::Hold } else { Act::Pass }
+            }
             _ => Act::Pass,
         });
         let (runtime, there) = (scene.runtime.clone(), scene.without(Some(1)));
