@@ -22,7 +22,7 @@ use crate::{
 };
 use anyhow::{Context, Result, bail, ensure};
 use engine::{
-    array::{Array, ArrayError, Drive, Inspected, Tails},
+    array::{Array, ArrayError, Drive, Inspected},
     buf::BLOCK,
     device::{Command, Done, ZonedDevice},
 };
@@ -571,13 +571,22 @@ impl Found {
         self.take_over(None)
     }
 
+    /// Has the array so that it can be read. Nothing is written on its drives, whoever is missing.
+    pub fn read_only(&self) -> Result<Session> {
+        let tails = daemon::tails_path(&daemon::directory(), &self.label.uuid);
+        let tails = Left::read(&tails, &self.label.uuid)?.map(Left::into_tails);
+        let drives = self.drives.iter().map(OpenDrive::drive).collect();
+        let array = Array::assemble_read_only(self.reactor.runtime(), drives, tails.as_ref());
+        Ok(Session { reactor: self.reactor.clone(), array: self.reactor.wait(array)?? })
+    }
+
     /// As [`Found::assemble`], from where a process that has died has `left` it.
     pub fn take_over(&self, left: Option<&Left>) -> Result<Session> {
         let drives = self.drives.iter().map(OpenDrive::drive).collect();
         let runtime = self.reactor.runtime();
         let array = match left {
             Some(left) => {
-                let tails = Tails { assembly: left.assembly, blocks: left.complete.clone() };
+                let tails = left.clone().into_tails();
                 self.reactor.wait(Array::take_over(runtime, drives, &tails))
             }
             None => self.reactor.wait(Array::assemble(runtime, drives)),

@@ -7,7 +7,7 @@
 
 use crate::map::SharedMap;
 use anyhow::{Context, Result};
-use engine::zone::ZoneIndex;
+use engine::{array::Tails, zone::ZoneIndex};
 use std::{
     fs::{self, File},
     io::{ErrorKind, Write},
@@ -84,6 +84,11 @@ impl Left {
             )
         });
         left.map(Some)
+    }
+
+    /// What of it the array wants to know.
+    pub fn into_tails(self) -> Tails {
+        Tails { assembly: self.assembly, blocks: self.complete }
     }
 
     fn parse(bytes: &[u8], uuid: &[u8; 16]) -> Option<Left> {

@@ -185,6 +185,7 @@ fn looking_writes_nothing_and_a_drive_that_was_only_looked_for_is_not_stale() {
     place.run(&["examine", &drive("drives", 0)]).ok();
     place.run(&["list", "drives"]).ok();
     place.run(&["zone", "report", "drives"]).ok();
+    assert!(place.read_zone("drives", 0) == Random(5).bytes(3 << 20));
     assert!(fingerprint(&place.path("drives")) == before, "looking wrote to a drive");
     fs::rename(place.path("away.img"), place.path("drives/drive4.img")).unwrap();
     assert_eq!(place.run(&["status", "drives"]).code, 0);
@@ -357,10 +358,14 @@ fn an_array_goes_on_without_a_drive_that_is_gone_and_takes_it_back() {
     assert_eq!((status.code, &status.json()["members"][1]["state"]), (1, &"out".into()));
     assert!(place.read_zone("drives", 0) == data);
     assert_eq!(fault(&place, 1, &["clear"])["gone"], false);
+    assert_eq!(place.run(&["status", "drives"]).code, 0, "it has missed nothing");
+    fault(&place, 1, &["gone"]);
+    place.run_with(&["zone", "write", "drives", "1"], &data).ok();
+    fault(&place, 1, &["clear"]);
     assert_eq!(place.run(&["status", "drives"]).code, 1, "what it missed makes it stale");
     place.run(&["replace", "--yes", "drives", "1", &drive("drives", 1)]).ok();
     assert_eq!(place.run(&["status", "drives"]).code, 0);
-    assert!(place.read_zone("drives", 0) == data);
+    (0..2).for_each(|zone| assert!(place.read_zone("drives", zone) == data));
 }
 
 #[test]

@@ -196,7 +196,7 @@ impl Source {
     fn open(output: Output, array: &ArrayName, zone: u32) -> Result<Source> {
         let only = |zones: Zones| zones.zones.into_iter().next().context("the array does not know the zone");
         let Some(mut client) = daemon::find(array)? else {
-            let session = Session::open(array)?;
+            let session = Found::by_name(array)?.read_only()?;
             let geometry = session.array.geometry().clone();
             let info = zone_info(&session, zone)?;
             let at_most = bytes(geometry.max_transfer_blocks.max(1) as u64).min(READ_BYTES);
