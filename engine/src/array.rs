@@ -426,9 +426,8 @@ impl Array {
     ) -> Result<Array, ArrayError> {
         let Draft { superblock, geometry, members } = draft(runtime, &options, &drives, behaviour)?;
         for drive in &members {
-            let done = drive.device.submit(Command::Reset { zones: Zones::All }).await;
-            done.result
-                .map_err(|error| ArrayError(format!("{}: resetting it failed: {error}", drive.name)))?;
+            let wiped = wipe(&*drive.device).await;
+            wiped.map_err(|error| ArrayError(format!("{}: resetting it failed: {error}", drive.name)))?;
         }
         let zones = vec![ZoneRecord::default(); superblock.zones as usize];
         let core = Core::new(runtime, superblock, geometry, (zones, Vec::new()), 1, behaviour);
@@ -536,7 +535,9 @@ impl Array {
             return Err(ArrayError(format!("{} is a member of this array already", drive.name)));
         }
         let problem = |error| ArrayError(format!("{}: {error}", drive.name));
-        device.submit(Command::Reset { zones: Zones::All }).await.result.map_err(problem)?;
+        // It may be the drive that was here before, and reads of that be on their way.
+        core.losses.set(core.losses.get() + 1);
+        wipe(&*device).await.map_err(problem)?;
         core.membership_settled().await;
         let event = core.next_sequence();
         {
@@ -1070,6 +1071,26 @@ impl Core {
             ZoneInfo { zone, state, wp_blocks, capacity_blocks: self.layout.capacity_blocks(), zrwa: false };
         self.table.borrow_mut().load(&info);
     }
+}
+
+/// Resets every zone of a drive. Zones that an orderly shutdown has made empty may still let be read what was
+/// in their ZRWA, and a reset of all zones passes them over.
+async fn wipe(device: &dyn ZonedDevice) -> Result<(), DeviceError> {
+    let geometry = device.geometry();
+    device.submit(Command::Reset { zones: Zones::All }).await.result?;
+    let zones: Vec<u32> = (0..geometry.zones).filter(|_| geometry.zrwa.is_some()).collect();
+    for batch in zones.chunks(64) {
+        let reset = |zone: &u32| device.submit(Command::Reset { zones: Zones::One(ZoneIndex(*zone)) });
+        let pending: Vec<_> = batch.iter().map(reset).collect();
+        for completion in pending {
+            match completion.await.result {
+                // It is worn, and will be found to be.
+                Err(DeviceError::Status(Status::InvalidZoneStateTransition)) | Ok(()) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok(())
 }
 
 /// A name for a member that nobody else has, from what is unique about it.

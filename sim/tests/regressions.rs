@@ -19,7 +19,7 @@ use engine::{
 use sim::{rng::Rng, ssd::Cut};
 use std::{cell::RefCell, rc::Rc};
 use support::{
-    array::{check, drives, geometry, options, run, submit, wp, write, write_command},
+    array::{check, drives, geometry, options, pattern, run, submit, wp, write, write_command},
     rig::{Act, Rig},
 };
 
@@ -599,5 +599,65 @@ fn an_assembly_that_is_cut_off_leaves_the_parity_of_what_was_promised_before() {
         let (_, tail) = wp(&runtime, &array, 0);
         assert!(tail >= promised, "{tail} without {missing}");
         check(&runtime, &array, 0, tail);
+    }
+}
+
+/// A drive is taken out and put in its own place again, which resets it, while a read of it is on its way. What
+/// that comes back with was taken for the data.
+#[test]
+fn a_read_on_its_way_to_a_drive_that_is_attached_again_is_not_believed() {
+    let runtime = Runtime::new();
+    let (rig, all, array) = rigged(&runtime, &geometry(10, 200, 5));
+    write_up_to(&runtime, &array, 0, 8 * STRIPE, STRIPE);
+    for member in 0..4 {
+        rig.rule(move |drive, command| match command {
+            Command::Read { .. } if drive == member => Act::Hold,
+            _ => Act::Pass,
+        });
+        let reads: Vec<_> = (0..8 * STRIPE / CHUNK)
+            .map(|chunk| array.submit(Command::read(Lba(chunk * CHUNK), Buf::zeroed(CHUNK as usize * BLOCK))))
+            .collect();
+        runtime.run();
+        assert!(rig.held() > 0);
+        rig.rule(|_, _| Act::Pass);
+        run(&runtime, array.fail(member)).unwrap();
+        run(&runtime, array.attach(member, all[member].clone())).unwrap();
+        rig.release(|_, _| true);
+        for (chunk, read) in (0..).zip(reads) {
+            let done = run(&runtime, read);
+            assert_eq!(done.result, Ok(()));
+            assert!(done.data[..] == pattern(chunk * CHUNK, CHUNK), "chunk {chunk} without {member}");
+        }
+        run(&runtime, array.rebuild(&|_| ())).unwrap();
+        check(&runtime, &array, 0, 8 * STRIPE);
+    }
+}
+
+/// An orderly shutdown has made a zone empty whose ZRWA can still be read. It was still there when the drive was
+/// attached again, since a reset of all zones passes empty ones over, and looked like a damaged log.
+#[test]
+fn nothing_is_left_on_a_drive_that_is_attached() {
+    for member in 0..4 {
+        let runtime = Runtime::new();
+        let (rig, all, array) = rigged(&runtime, &geometry(10, 200, 5));
+        (0..6).for_each(|zone| write(&runtime, &array, zone % 3, (zone / 3) as u64, 1, true));
+        drop(array);
+        runtime.clear();
+        rig.shut_down();
+        let others: Vec<_> = (0..4).filter(|m| *m != member).map(|m| all[m].clone()).collect();
+        let array = run(&runtime, Array::assemble(&runtime, others)).unwrap();
+        (0..3).for_each(|zone| _ = submit(&runtime, &array, reset(zone)));
+        run(&runtime, array.attach(member, all[member].clone())).unwrap();
+        run(&runtime, array.rebuild(&|_| ())).unwrap();
+        for zone in 2..5 {
+            let first = Lba(zone * 256);
+            let read = Command::read(first, Buf::zeroed(32 * BLOCK));
+            let done = run(&runtime, all[member].device.submit(read));
+            assert!(done.data.iter().all(|byte| *byte == 0), "zone {zone} of drive {member}");
+        }
+        let missing = (member + 1) % 4;
+        let some: Vec<_> = (0..4).filter(|m| *m != missing).map(|m| all[m].clone()).collect();
+        let array = reassemble(&runtime, array, &some);
+        (0..3).for_each(|zone| assert_eq!(wp(&runtime, &array, zone), (ZoneState::Empty, 0)));
     }
 }

@@ -171,7 +171,9 @@ impl World<'_> {
     fn copy_somebody(&mut self, course: &mut Course) -> Result<(), Failure> {
         self.note_begun(course);
         let member = self.rng.below(self.members.len() as u64) as usize;
-        let takes_part = self.member_state(member).is_some_and(|state| state != MemberState::Out);
+        // While an array begins that has held back, nobody can tell what a copy has of that.
+        let begun = self.subject.as_ref().is_some_and(|subject| !subject.is_provisional());
+        let takes_part = begun && self.member_state(member).is_some_and(|state| state != MemberState::Out);
         let attaching =
             course.attaching.as_ref().is_some_and(|(other, attaching)| *other == member && attaching.get());
         match takes_part && !attaching && !self.is_damaged(course, member) {
@@ -692,7 +694,8 @@ impl World<'_> {
             }
             let report = self.report()?;
             let members = self.subject.as_ref().map(|subject| subject.members());
-            self.trace.note(|| format!("assembled; {}; {members:?}", brief(&report)));
+            let offline = self.subject.as_ref().map(|subject| subject.offline()).unwrap_or_default();
+            self.trace.note(|| format!("assembled; {}; {members:?} {offline:?}", brief(&report)));
             self.see(&report);
             self.oracle.recovered(&report)?;
             self.note_drives(course)?;
