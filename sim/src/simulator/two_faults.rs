@@ -464,11 +464,12 @@ impl World<'_> {
         }
         let (zone, lba) = *self.rng.pick(&found);
         let ruined = self.zone_of(zone).into_iter().collect();
-        let (fault, mends) = match self.rng.chance(1, 2) {
-            true => (Fault::Unreadable(lba), true),
-            false => (Fault::Corrupt { lba, bit: self.rng.below(BLOCK as u64 * 8) as u32 }, false),
+        // It stays so: a tail that could not be read once, and can be later, is believed then.
+        let fault = match self.rng.chance(1, 2) {
+            true => Fault::Unreadable(lba),
+            false => Fault::Corrupt { lba, bit: self.rng.below(BLOCK as u64 * 8) as u32 },
         };
-        Blow { what: "a damaged log block", faults: vec![(0, fault)], ruined, mends, ..Blow::default() }
+        Blow { what: "a damaged log block", faults: vec![(0, fault)], ruined, ..Blow::default() }
     }
 
     /// Blocks of data zones that cannot be read.
@@ -509,7 +510,9 @@ impl World<'_> {
             let zone = self.zone_of(info.zone).map(|zone| &self.oracle.zones[zone as usize]);
             let inside = margin..self.oracle.capacity.saturating_sub(margin);
             // Nor can one that was being finished be told from one whose end another hand has brought.
-            zone.is_some_and(|zone| zone.change.is_none() && inside.contains(&zone.durable))
+            zone.is_some_and(|zone| {
+                zone.change.is_none() && inside.contains(&zone.durable) && inside.contains(&zone.submitted())
+            })
         });
         if zones.is_empty() {
             return Blow::default();
