@@ -609,7 +609,7 @@ fn a_read_on_its_way_to_a_drive_that_is_attached_again_is_not_believed() {
     let runtime = Runtime::new();
     let (rig, all, array) = rigged(&runtime, &geometry(10, 200, 5));
     write_up_to(&runtime, &array, 0, 8 * STRIPE, STRIPE);
-    for member in 0..4 {
+    for (member, own) in all.iter().enumerate() {
         rig.rule(move |drive, command| match command {
             Command::Read { .. } if drive == member => Act::Hold,
             _ => Act::Pass,
@@ -621,7 +621,7 @@ fn a_read_on_its_way_to_a_drive_that_is_attached_again_is_not_believed() {
         assert!(rig.held() > 0);
         rig.rule(|_, _| Act::Pass);
         run(&runtime, array.fail(member)).unwrap();
-        run(&runtime, array.attach(member, all[member].clone())).unwrap();
+        run(&runtime, array.attach(member, own.clone())).unwrap();
         rig.release(|_, _| true);
         for (chunk, read) in (0..).zip(reads) {
             let done = run(&runtime, read);
