@@ -143,24 +143,6 @@ impl Scene {
         result
     }
 
-    /// Carries out so many commands that change a drive and none after that; says whether any was held back.
-    fn limit(&self, commands: usize) -> Rc<Cell<bool>> {
-        let (left, cut) = (Cell::new(commands), Rc::new(Cell::new(false)));
-        let told = cut.clone();
-        self.rig.rule(move |_, command| match command {
-            Command::Read { .. } | Command::Report { .. } => Act::Pass,
-            _ if left.get() == 0 => {
-                told.set(true);
-                Act::Hold
-            }
-            _ => {
-                left.set(left.get() - 1);
-                Act::Pass
-            }
-        });
-        cut
-    }
-
     fn refused(&self, command: Command) -> bool {
         run(&self.runtime, self.array.submit(command)).result.is_err()
     }
@@ -362,10 +344,7 @@ fn a_drive_that_is_out_learns_nothing_any_more() {
         let scene = Scene::new(policy);
         (2..4).for_each(|zone| scene.write(zone, 0, 5));
         let data = scene.data();
-        scene.rig.rule(move |drive, command| match drive == 1 && is_metadata(command, data) {
-            true => Act::Hold,
-            false => Act::Pass,
-        });
+        scene.rig.rule(move |drive, command| Act::hold_if(drive == 1 && is_metadata(command, data)));
         // One record is on its way, and one waits.
         let pending = [scene.start(reset(2)), scene.start(reset(3))];
         let written = take_out(&scene);
@@ -408,10 +387,7 @@ fn an_error_of_a_drive_that_was_replaced_is_not_its_successors() {
         let mut scene = Scene::new(policy);
         scene.write(0, 0, 5);
         let data = scene.data();
-        scene.rig.rule(move |drive, command| match drive == 1 && writes_to(command, data..u64::MAX) {
-            true => Act::Hold,
-            false => Act::Pass,
-        });
+        scene.rig.rule(move |drive, command| Act::hold_if(drive == 1 && writes_to(command, data..u64::MAX)));
         let pending = scene.start_write(0, 5, 2 * STRIPE);
         scene.replace(1);
         scene.rig.rule(|_, _| Act::Pass);
@@ -475,10 +451,7 @@ fn partial_parity_of_what_is_settled_takes_no_room_in_a_log() {
 fn a_zone_that_has_failed_is_reset_when_nothing_is_on_its_way_any_more() {
     let scene = Scene::new(Policy::Zrwa);
     scene.write(0, 0, 5);
-    scene.rig.rule(|drive, command| match drive == 3 && matches!(command, Command::FlushZrwa { .. }) {
-        true => Act::Hold,
-        false => Act::Pass,
-    });
+    scene.rig.rule(|drive, command| Act::hold_if(drive == 3 && matches!(command, Command::FlushZrwa { .. })));
     let settling = scene.start_write(0, 5, STRIPE);
     assert_eq!(scene.rig.held(), 1);
     (1..3).for_each(|member| scene.rig.damage(member, Fault::WriteFault(part(0))));
@@ -513,10 +486,7 @@ fn a_member_that_cannot_carry_out_a_promised_reset_lacks_the_zone() {
     for policy in Policy::ALL {
         let mut scene = Scene::new(policy);
         scene.write(0, 0, 5);
-        scene.rig.rule(|_, command| match matches!(command, Command::Reset { .. }) {
-            true => Act::Hold,
-            false => Act::Pass,
-        });
+        scene.rig.rule(|_, command| Act::hold_if(matches!(command, Command::Reset { .. })));
         drop(scene.start(reset(0)));
         scene.cut(|_| false);
         scene.rig.rule(|drive, command| match command {
@@ -580,10 +550,7 @@ fn a_tail_that_was_not_believed_once_is_never_believed() {
     let mut scene = Scene::new(Policy::Zrwa);
     let log = scene.data() + 4 * CHUNK..scene.data() + 4 * CHUNK + 2;
     let (held, bad) = (log.clone(), log);
-    scene.rig.rule(move |drive, command| match drive == 3 && writes_to(command, held.clone()) {
-        true => Act::Hold,
-        false => Act::Pass,
-    });
+    scene.rig.rule(move |drive, command| Act::hold_if(drive == 3 && writes_to(command, held.clone())));
     let mut pending = scene.start_write(0, 0, 3);
     assert!(pending.take().is_none() && scene.rig.held() == 1);
     scene.stop();
@@ -672,10 +639,7 @@ fn a_superblock_of_an_assembly_that_came_to_nothing_does_not_count() {
         scene.stop();
         for _ in 0..40 {
             let data = scene.data();
-            scene.rig.rule(move |drive, command| match drive > 0 && is_metadata(command, data) {
-                true => Act::Hold,
-                false => Act::Pass,
-            });
+            scene.rig.rule(move |drive, command| Act::hold_if(drive > 0 && is_metadata(command, data)));
             let (runtime, there) = (scene.runtime.clone(), scene.without(Some(3)));
             scene.runtime.spawn(async move { _ = Array::assemble(&runtime, there).await });
             scene.runtime.run();
@@ -793,7 +757,7 @@ fn a_rebuild_that_is_cut_anywhere_leaves_what_was_promised() {
                 scene.write(0, 0, tail);
                 scene.replace(member);
                 write(&scene.runtime, &scene.array, 0, tail, 5, false);
-                let cut = scene.limit(steps);
+                let cut = scene.rig.hold_after(steps);
                 let rebuilt = scene.start_rebuild().get() == Some(true);
                 // The blank drive has another number than its member.
                 let loses = if steps % 2 == 0 { 4 } else { other };
@@ -828,7 +792,7 @@ fn a_zone_that_is_written_when_the_power_goes_is_found_without_any_member() {
             for steps in 0.. {
                 let mut scene = Scene::volatile(policy);
                 scene.write(0, 0, 5);
-                let cut = scene.limit(steps);
+                let cut = scene.rig.hold_after(steps);
                 // More than the window, in one go.
                 let plain = scene.start(write_command(&scene.array, 0, 5, 62, false));
                 let mut promised = scene.start_write(0, 67, 8);
@@ -858,14 +822,11 @@ fn an_assembly_that_is_cut_anywhere_leaves_what_was_promised() {
                 scene.write(0, 0, STRIPE + 5);
                 let data = scene.data();
                 scene.rig.rule(move |drive, command| {
-                    match drive == late && writes_to(command, data..u64::MAX) {
-                        true => Act::Hold,
-                        false => Act::Pass,
-                    }
+                    Act::hold_if(drive == late && writes_to(command, data..u64::MAX))
                 });
                 drop(scene.start(write_command(&scene.array, 0, STRIPE + 5, STRIPE, false)));
                 scene.stop();
-                let cut = scene.limit(steps);
+                let cut = scene.rig.hold_after(steps);
                 let (runtime, all) = (scene.runtime.clone(), scene.drives.clone());
                 scene.runtime.spawn(async move { _ = Array::assemble(&runtime, all).await });
                 scene.runtime.run();
@@ -932,10 +893,7 @@ fn a_zone_is_changed_by_one_command_at_a_time() {
             let scene = Scene::new(policy);
             scene.write(0, 0, 5);
             scene.rig.rule(|_, command| {
-                match matches!(command, Command::Reset { .. } | Command::Finish { .. }) {
-                    true => Act::Hold,
-                    false => Act::Pass,
-                }
+                Act::hold_if(matches!(command, Command::Reset { .. } | Command::Finish { .. }))
             });
             let pending = scene.start(change);
             for other in [reset(0), finish(0), write_command(&scene.array, 0, 5, 3, false)] {
@@ -998,10 +956,7 @@ fn whoever_is_absent_from_an_assembly_that_is_cut_off_is_out() {
     for policy in Policy::ALL {
         let mut scene = Scene::new(policy);
         scene.write(0, 0, 50);
-        scene.rig.rule(|_, command| match matches!(command, Command::Reset { .. }) {
-            true => Act::Hold,
-            false => Act::Pass,
-        });
+        scene.rig.rule(|_, command| Act::hold_if(matches!(command, Command::Reset { .. })));
         drop(scene.start(reset(0)));
         scene.stop();
         // Everything but the superblock that ends it: the first one says who is absent.
@@ -1056,10 +1011,7 @@ fn a_reset_that_a_recovery_has_decided_on_is_carried_out_by_the_next_one_too() {
         let mut scene = Scene::new(policy);
         let data = scene.data();
         scene.rig.rule(move |drive, command| {
-            match [0, 3].contains(&drive) && writes_to(command, data..u64::MAX) {
-                true => Act::Hold,
-                false => Act::Pass,
-            }
+            Act::hold_if([0, 3].contains(&drive) && writes_to(command, data..u64::MAX))
         });
         drop(scene.start_write(0, 0, 8));
         scene.cut(|_| false);
@@ -1152,10 +1104,7 @@ fn a_rebuild_ends_when_its_drive_is_replaced() {
         scene.write(0, 0, 5 * STRIPE);
         scene.replace(3);
         let data = scene.data();
-        scene.rig.rule(move |drive, command| match drive == 4 && writes_to(command, data..u64::MAX) {
-            true => Act::Hold,
-            false => Act::Pass,
-        });
+        scene.rig.rule(move |drive, command| Act::hold_if(drive == 4 && writes_to(command, data..u64::MAX)));
         let rebuilt = scene.start_rebuild();
         assert_eq!((rebuilt.get(), scene.rig.held()), (None, 1));
         scene.replace(3);
@@ -1176,10 +1125,7 @@ fn a_rebuild_leaves_a_zone_alone_that_shall_be_reset() {
         scene.write(0, 0, 16 * STRIPE);
         scene.replace(3);
         let data = scene.data();
-        scene.rig.rule(move |drive, command| match drive == 4 && writes_to(command, data..u64::MAX) {
-            true => Act::Hold,
-            false => Act::Pass,
-        });
+        scene.rig.rule(move |drive, command| Act::hold_if(drive == 4 && writes_to(command, data..u64::MAX)));
         let rebuilt = scene.start_rebuild();
         let mut resetting = scene.start(reset(0));
         assert!(resetting.take().is_none() && scene.rig.held() == 1);

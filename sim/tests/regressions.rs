@@ -81,10 +81,6 @@ fn writes_before(command: &Command, end: u64) -> bool {
     matches!(command, Command::Write { lba, .. } if lba.0 < end)
 }
 
-fn hold_if(hold: bool) -> Act {
-    if hold { Act::Hold } else { Act::Pass }
-}
-
 /// Releases what `chosen` says, and what it leads to, until there is no more.
 fn release_all(runtime: &Runtime, rig: &Rig, chosen: impl Fn(&Command) -> bool) {
     runtime.run();
@@ -137,7 +133,7 @@ fn change_while_waiting(runtime: &Runtime, command: Command) -> (Array, Result<(
     write_up_to(runtime, &array, 0, last, STRIPE);
     let zone_0 = META_ZONES * geometry.zone_size_blocks;
     let zone_1 = zone_0 + geometry.zone_size_blocks;
-    rig.rule(move |_, command| hold_if(writes_from(command, zone_0) && writes_before(command, zone_1)));
+    rig.rule(move |_, command| Act::hold_if(writes_from(command, zone_0) && writes_before(command, zone_1)));
     let ending = array.submit(write_command(&array, 0, last, STRIPE, false));
     let waiting = array.submit(write_command(&array, 1, 0, 3, false));
     let change = array.submit(command);
@@ -319,17 +315,17 @@ fn a_zone_is_not_opened_while_a_rebuild_crosses_it_off() {
     write_up_to(&runtime, &array, 1, last, STRIPE);
     let data = META_ZONES * geometry.zone_size_blocks;
     let zone_1 = data + geometry.zone_size_blocks;
-    rig.rule(move |_, command| hold_if(writes_from(command, zone_1)));
+    rig.rule(move |_, command| Act::hold_if(writes_from(command, zone_1)));
     let ending = array.submit(write_command(&array, 1, last, STRIPE, false));
     let waiting = array.submit(write_command(&array, 0, 0, 30, false));
     runtime.run();
     run(&runtime, array.attach(3, rig.drive(&geometry))).unwrap();
     // Metadata is slow from now on, and with it the record that crosses zone 0 off.
-    rig.rule(move |_, command| hold_if(writes_from(command, zone_1) || writes_before(command, data)));
+    rig.rule(move |_, command| Act::hold_if(writes_from(command, zone_1) || writes_before(command, data)));
     let rebuild = start_rebuild(&runtime, &array);
     runtime.run();
     // Zone 1 ends: data is all it needs.
-    rig.rule(move |_, command| hold_if(writes_before(command, data)));
+    rig.rule(move |_, command| Act::hold_if(writes_before(command, data)));
     release_all(&runtime, &rig, |command| writes_from(command, data));
     // The record arrives.
     rig.rule(|_, _| Act::Pass);
@@ -377,7 +373,7 @@ fn a_finish_of_a_full_zone_waits_until_the_zone_is_full_on_the_members() {
     let (rig, all, array) = rigged(&runtime, &geometry(8, 200, 6));
     let last = capacity(&array) - STRIPE;
     write_up_to(&runtime, &array, 0, last, STRIPE);
-    rig.rule(|_, command| hold_if(matches!(command, Command::FlushZrwa { .. })));
+    rig.rule(|_, command| Act::hold_if(matches!(command, Command::FlushZrwa { .. })));
     write(&runtime, &array, 0, last, STRIPE, false);
     let mut finished = array.submit(finish(0));
     runtime.run();
@@ -518,7 +514,7 @@ fn metadata_is_read_where_unwritten_blocks_cannot_be() {
     write(&runtime, &array, 0, 0, 3, true);
     // Every assembly changes to the other metadata zone; here, before the checkpoint in it is written.
     let blocks = META_ZONES * geometry(10, 200, 8).zone_size_blocks;
-    rig.rule(move |_, command| hold_if(writes_before(command, blocks)));
+    rig.rule(move |_, command| Act::hold_if(writes_before(command, blocks)));
     drop(array);
     runtime.clear();
     let (other, drives) = (runtime.clone(), all.clone());
@@ -580,7 +576,7 @@ fn an_assembly_that_is_cut_off_leaves_the_parity_of_what_was_promised_before() {
         let promised = 48 * STRIPE + CHUNK + 1;
         write_up_to(&runtime, &array, 0, promised - 1, STRIPE);
         write(&runtime, &array, 0, promised - 1, 1, true);
-        rig.rule(|_, command| hold_if(matches!(command, Command::FlushZrwa { .. })));
+        rig.rule(|_, command| Act::hold_if(matches!(command, Command::FlushZrwa { .. })));
         write(&runtime, &array, 0, promised, STRIPE, false);
         let mut tails = Tails { assembly: array.assembly(), blocks: vec![0; 8] };
         tails.blocks[0] = promised + STRIPE;
@@ -589,7 +585,7 @@ fn an_assembly_that_is_cut_off_leaves_the_parity_of_what_was_promised_before() {
         all.remove(missing);
         let first = META_ZONES * geometry.zone_size_blocks;
         rig.rule(move |_, command| {
-            hold_if(writes_from(command, first) || matches!(command, Command::FlushZrwa { .. }))
+            Act::hold_if(writes_from(command, first) || matches!(command, Command::FlushZrwa { .. }))
         });
         let taken = runtime.block_on(Array::take_over(&runtime, all.clone(), &tails), || false);
         assert!(taken.is_none(), "it was to be cut off");

@@ -418,10 +418,7 @@ fn what_a_drive_had_displaced_is_not_looked_for_on_the_next_one() {
     write(&runtime, &array, 0, STRIPE, 2 * STRIPE, true);
     // The second chunk of the second stripe.
     let reader = layout().member(1, 1);
-    rig.rule(move |drive, command| match drive == reader && matches!(command, Command::Read { .. }) {
-        true => Act::Hold,
-        false => Act::Pass,
-    });
+    rig.rule(move |drive, command| Act::hold_if(drive == reader && matches!(command, Command::Read { .. })));
     let at = STRIPE + CHUNK;
     let read = array.submit(Command::read(Lba(at), Buf::zeroed(CHUNK as usize * BLOCK)));
     runtime.run();

@@ -14,7 +14,7 @@ use engine::{
     zone::{Lba, ZoneState},
 };
 use sim::{rng::Rng, ssd::Cut};
-use std::{cell::Cell, rc::Rc};
+use std::rc::Rc;
 use support::{
     array::{check, geometry, options, run, submit, wp, write, write_command},
     rig::{Act, Rig},
@@ -107,10 +107,7 @@ fn rows_tell_whether_zeros_are_what_was_written() {
     for member in [0, 3] {
         let mut scene = Scene::new(&shapes()[0]);
         scene.rig.rule(move |drive, command| {
-            match drive == member && matches!(command, Command::FlushZrwa { .. }) {
-                true => Act::Hold,
-                false => Act::Pass,
-            }
+            Act::hold_if(drive == member && matches!(command, Command::FlushZrwa { .. }))
         });
         drop(scene.array.submit(write_command(&scene.array, 0, 0, STRIPE, true)));
         scene.runtime.run();
@@ -175,19 +172,7 @@ fn a_recovery_of_empty_zones_may_be_cut_anywhere() {
                 write(&scene.runtime, &scene.array, 0, 0, tail, true);
                 scene.runtime.clear();
                 scene.rig.shut_down();
-                let (left, whole) = (Cell::new(steps), Rc::new(Cell::new(true)));
-                let told = whole.clone();
-                scene.rig.rule(move |_, command| match command {
-                    Command::Read { .. } | Command::Report { .. } => Act::Pass,
-                    _ if left.get() == 0 => {
-                        told.set(false);
-                        Act::Hold
-                    }
-                    _ => {
-                        left.set(left.get() - 1);
-                        Act::Pass
-                    }
-                });
+                let cut = scene.rig.hold_after(steps);
                 let (runtime, all) = (scene.runtime.clone(), scene.drives.clone());
                 scene.runtime.spawn(async move { _ = Array::assemble(&runtime, all).await });
                 scene.runtime.run();
@@ -205,7 +190,7 @@ fn a_recovery_of_empty_zones_may_be_cut_anywhere() {
                 let found = wp(&scene.runtime, &scene.array, 0);
                 assert_eq!(found, (ZoneState::Closed, tail), "volatile {volatile}, {lost} after {steps}");
                 scene.check(tail);
-                if whole.get() {
+                if !cut.get() {
                     break;
                 }
             }

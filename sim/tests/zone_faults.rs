@@ -275,16 +275,7 @@ fn a_power_cut_at_every_step_between_an_error_and_its_record_loses_nothing() {
             let mut scene = Scene::new(policy, 4);
             scene.write(0, 0, 29);
             scene.rig.damage(1, Fault::WriteFault(part(0)));
-            let left = Rc::new(Cell::new(steps));
-            let counted = left.clone();
-            scene.rig.rule(move |_, command| match command {
-                Command::Read { .. } | Command::Report { .. } => Act::Pass,
-                _ if counted.get() == 0 => Act::Hold,
-                _ => {
-                    counted.set(counted.get() - 1);
-                    Act::Pass
-                }
-            });
+            let cut = scene.rig.hold_after(steps);
             let mut pending = scene.start(0, 29, 2 * STRIPE);
             let answered = pending.take().map(|done| done.result);
             let promised = if answered.is_some() { 29 + 2 * STRIPE } else { 29 };
@@ -294,7 +285,7 @@ fn a_power_cut_at_every_step_between_an_error_and_its_record_loses_nothing() {
                 assert!((promised..=29 + 2 * STRIPE).contains(&tail), "{policy:?} {steps}: {tail}");
                 scene.check(0, tail);
             }
-            if left.get() > 0 {
+            if !cut.get() {
                 assert_eq!(answered, Some(Ok(())));
                 break;
             }
@@ -718,20 +709,11 @@ fn a_rebuild_through_unreadable_blocks_may_be_interrupted_anywhere() {
                 scene.rig.damage(0, Fault::Unreadable(Lba(lba)));
             }
             scene.replace(3);
-            let left = Rc::new(Cell::new(steps));
-            let counted = left.clone();
-            scene.rig.rule(move |_, command| match command {
-                Command::Read { .. } | Command::Report { .. } => Act::Pass,
-                _ if counted.get() == 0 => Act::Hold,
-                _ => {
-                    counted.set(counted.get() - 1);
-                    Act::Pass
-                }
-            });
+            let cut = scene.rig.hold_after(steps);
             let array = scene.array.clone();
             scene.runtime.spawn(async move { _ = array.rebuild(&|_| ()).await });
             scene.runtime.run();
-            ended = left.get() > 0;
+            ended = !cut.get();
             scene.cut(&[]);
             let what = &format!("{policy:?} after {steps} steps");
             scene.check_lost(&expected, what);

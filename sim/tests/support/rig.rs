@@ -8,7 +8,11 @@ use sim::{
     rng::Rng,
     ssd::{Cut, Fault, Ssd},
 };
-use std::{cell::RefCell, mem, rc::Rc};
+use std::{
+    cell::{Cell, RefCell},
+    mem,
+    rc::Rc,
+};
 
 /// What becomes of a command.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +29,12 @@ pub enum Act {
     Late,
     /// It is not carried out, and the answer is that a block cannot be read.
     Unreadable,
+}
+
+impl Act {
+    pub fn hold_if(hold: bool) -> Act {
+        if hold { Act::Hold } else { Act::Pass }
+    }
 }
 
 type Rule = Box<dyn Fn(usize, &Command) -> Act>;
@@ -92,6 +102,24 @@ impl Rig {
     /// Sets the rule for commands from now on, by drive and command.
     pub fn rule(&self, rule: impl Fn(usize, &Command) -> Act + 'static) {
         *self.rule.borrow_mut() = Box::new(rule);
+    }
+
+    /// Carries out so many commands that change a drive and none after that; says whether any was held back.
+    pub fn hold_after(&self, commands: usize) -> Rc<Cell<bool>> {
+        let (left, held) = (Cell::new(commands), Rc::new(Cell::new(false)));
+        let told = held.clone();
+        self.rule(move |_, command| match command {
+            Command::Read { .. } | Command::Report { .. } => Act::Pass,
+            _ if left.get() == 0 => {
+                told.set(true);
+                Act::Hold
+            }
+            _ => {
+                left.set(left.get() - 1);
+                Act::Pass
+            }
+        });
+        held
     }
 
     /// How many commands are held back.
