@@ -346,6 +346,11 @@ impl Look {
         self.verdicts = own.into_iter().filter(|(_, verdict)| !matches!(verdict, Verdict::Empty)).collect();
     }
 
+    /// Tells the table what the zones are.
+    fn load(&self) {
+        self.verdicts.iter().for_each(|(zone, verdict)| self.core.load(*zone, verdict));
+    }
+
     /// Drops what is in logs and does not count any more.
     fn keep_what_counts(&self) -> Result<(), ArrayError> {
         match self.core.layout.policy {
@@ -360,8 +365,8 @@ impl Look {
     /// Does on the drives what was decided.
     pub async fn carry_out(self) -> Result<Rc<Core>, ArrayError> {
         self.keep_what_counts()?;
+        self.load();
         let Look { core, verdicts, floor, returned } = self;
-        verdicts.iter().for_each(|(zone, verdict)| core.load(*zone, verdict));
         core.renew(floor, returned).await?;
         core.start_members();
         core.expel_absent().await?;
@@ -483,10 +488,8 @@ impl Array {
     ) -> Result<Inspected, ArrayError> {
         let found = look(runtime, drives, tails, Behaviour::default()).await?;
         found.keep_what_counts()?;
-        let Look { core, verdicts, .. } = found;
-        for (zone, verdict) in &verdicts {
-            core.load(*zone, verdict);
-        }
+        found.load();
+        let core = found.core;
         let zones = core.table.borrow().report(ZoneIndex(0), core.geometry.zones);
         let zones = zones.map_err(|error| ArrayError(format!("its zones cannot be listed: {error}")))?;
         let array = Array::of(core);
@@ -921,10 +924,7 @@ impl Core {
                 Verdict::Offline(refusal) => {
                     self.offline.borrow_mut().insert(index, refusal.clone());
                     // As long as it is offline these parts stay as they are, whoever comes and goes.
-                    if record.waits == 0 {
-                        record.since = floor;
-                    }
-                    record.waits |= (was_active | self.active.get()) & !record.lost;
+                    record.wait_for((was_active | self.active.get()) & !record.lost, floor);
                     let holds = |report: &Option<Vec<ZoneInfo>>| {
                         report.as_ref().is_some_and(|zones| zones[index as usize].state.is_active())
                     };

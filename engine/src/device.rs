@@ -6,7 +6,7 @@
 //! itself a `ZonedDevice`.
 
 use crate::{
-    buf::Buf,
+    buf::{BLOCK, Buf},
     zone::{Lba, ZoneIndex, ZoneInfo},
 };
 use std::{
@@ -66,6 +66,17 @@ impl Geometry {
     /// The first block of `zone`.
     pub fn start(&self, zone: ZoneIndex) -> Lba {
         Lba(zone.0 as u64 * self.zone_size_blocks)
+    }
+
+    /// Checks the buffers of a read, a write or an append of `most` blocks at most; gives the blocks.
+    ///
+    /// # Errors
+    /// Invalid Field, unless they are whole blocks, not too many, and metadata for all of them or none.
+    pub fn check_buffers(&self, data: &Buf, oob: &Buf, most: u32) -> Result<u64, Status> {
+        let blocks = data.blocks();
+        let metadata = blocks as usize * self.oob_bytes as usize;
+        let whole = data.len().is_multiple_of(BLOCK) && (oob.is_empty() || oob.len() == metadata);
+        if whole && (1..=most as u64).contains(&blocks) { Ok(blocks) } else { Err(Status::InvalidField) }
     }
 
     /// The zone of `lba`, which may lie beyond the device, and the offset in it.

@@ -66,9 +66,9 @@ impl Overlay {
         if !reset && written.blocks.range(lba..end).next().is_none() {
             return self.device.submit(Command::Read { lba, data, oob });
         }
-        let checked = check_buffers(geometry, &data, &oob, geometry.max_transfer_blocks);
-        let checked = checked.and_then(|()| match &written.table {
-            Ok(table) => Ok(table.check_read(lba, data.blocks())?),
+        let checked = geometry.check_buffers(&data, &oob, geometry.max_transfer_blocks);
+        let checked = checked.map_err(DeviceError::from).and_then(|blocks| match &written.table {
+            Ok(table) => Ok(table.check_read(lba, blocks)?),
             Err(error) => Err(*error),
         });
         if let Err(error) = checked {
@@ -177,14 +177,6 @@ impl Written {
     }
 }
 
-/// Whole blocks, not too many, and metadata for all of them or none.
-fn check_buffers(geometry: &Geometry, data: &Buf, oob: &Buf, most: u32) -> Outcome {
-    let metadata = data.blocks() as usize * geometry.oob_bytes as usize;
-    let whole = data.len().is_multiple_of(BLOCK) && (oob.is_empty() || oob.len() == metadata);
-    let fits = (1..=most as u64).contains(&data.blocks());
-    if whole && fits { Ok(()) } else { Err(Status::InvalidField.into()) }
-}
-
 impl ZonedDevice for Overlay {
     fn geometry(&self) -> &Geometry {
         self.device.geometry()
@@ -201,16 +193,20 @@ impl ZonedDevice for Overlay {
         let mut written = self.written.borrow_mut();
         match command {
             Command::Write { lba, data, oob, .. } => {
-                let result = check_buffers(geometry, &data, &oob, geometry.max_transfer_blocks)
-                    .and_then(|()| Ok(written.table()?.write(lba, data.blocks())?));
+                let result = geometry
+                    .check_buffers(&data, &oob, geometry.max_transfer_blocks)
+                    .map_err(DeviceError::from)
+                    .and_then(|blocks| Ok(written.table()?.write(lba, blocks)?));
                 if result.is_ok() {
                     written.keep(lba, &data, &oob, oob_bytes);
                 }
                 Completion::ready(Done { result: result.map(|_| ()), data, oob, ..Done::ok() })
             }
             Command::Append { zone, data, oob, .. } => {
-                let result = check_buffers(geometry, &data, &oob, geometry.max_append_blocks)
-                    .and_then(|()| Ok(written.table()?.append(zone, data.blocks())?));
+                let result = geometry
+                    .check_buffers(&data, &oob, geometry.max_append_blocks)
+                    .map_err(DeviceError::from)
+                    .and_then(|blocks| Ok(written.table()?.append(zone, blocks)?));
                 let lba = Lba(geometry.start(zone).0 + result.map_or(0, |effect| effect.offset_blocks));
                 if result.is_ok() {
                     written.keep(lba, &data, &oob, oob_bytes);

@@ -45,6 +45,16 @@ pub struct ZoneRecord {
     pub since: u64,
 }
 
+impl ZoneRecord {
+    /// The zone waits for these members (bits), too. The `floor` of the superblock counts when it begins to.
+    pub fn wait_for(&mut self, members: u32, floor: u64) {
+        if self.waits == 0 {
+            self.since = floor;
+        }
+        self.waits |= members;
+    }
+}
+
 /// Blocks that have no place of their own: partial parity of a stripe whose slot is not in the zone
 /// (§5.2), or what a member holds of a stripe in blocks that are burned.
 #[derive(Clone, Debug)]

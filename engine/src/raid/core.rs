@@ -316,9 +316,9 @@ impl Core {
 
     /// Takes note of an error that says that a zone of a drive cannot be written any more.
     pub fn note_wear(&self, member: usize, error: DeviceError) {
-        let worn = [Status::ZoneIsReadOnly.into(), Status::ZoneIsOffline.into()].contains(&error);
-        let worn = worn || self.members[member].worn.get();
-        self.members[member].worn.set(worn);
+        if [Status::ZoneIsReadOnly.into(), Status::ZoneIsOffline.into()].contains(&error) {
+            self.members[member].worn.set(true);
+        }
     }
 
     /// Does without a member's part of a zone from now on, and has that written down.
@@ -373,10 +373,7 @@ impl Core {
             if record.lost & others == 0 || record.lost & bit != 0 || record.resetting || empty {
                 continue;
             }
-            if record.waits == 0 {
-                record.since = floor;
-            }
-            record.waits |= bit;
+            record.wait_for(bit, floor);
             self.waits.set(true);
         }
     }

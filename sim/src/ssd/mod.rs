@@ -218,7 +218,7 @@ impl Ssd {
     }
 
     fn read(&mut self, lba: Lba, data: &mut Buf, oob: &mut Buf) -> Outcome {
-        let blocks = self.check_buffers(data, oob, self.geometry.max_transfer_blocks)?;
+        let blocks = self.geometry.check_buffers(data, oob, self.geometry.max_transfer_blocks)?;
         self.table.check_read(lba, blocks)?;
         let (Some(data), Some(oob)) = (data.as_mut(), oob.as_mut()) else {
             return Err(Status::InvalidField.into());
@@ -253,7 +253,7 @@ impl Ssd {
             Target::At(lba) => (self.geometry.locate(lba).0, self.geometry.max_transfer_blocks),
             Target::Append(zone) => (zone, self.geometry.max_append_blocks),
         };
-        let blocks = self.check_buffers(data, oob, most)?;
+        let blocks = self.geometry.check_buffers(data, oob, most)?;
         let before = self.info(zone)?;
         let effect = match target {
             Target::At(lba) => self.table.write(lba, blocks),
@@ -386,14 +386,6 @@ impl Ssd {
             self.heal(self.geometry.start(zone), self.geometry.zone_size_blocks)?;
         }
         Ok(())
-    }
-
-    /// Whole blocks, not too many, and metadata for all of them or none. Gives the blocks.
-    fn check_buffers(&self, data: &Buf, oob: &Buf, most: u32) -> Result<u64, Status> {
-        let blocks = data.blocks();
-        let metadata = blocks as usize * self.geometry.oob_bytes as usize;
-        let whole = data.len().is_multiple_of(BLOCK) && (oob.is_empty() || oob.len() == metadata);
-        if whole && (1..=most as u64).contains(&blocks) { Ok(blocks) } else { Err(Status::InvalidField) }
     }
 
     fn info(&self, zone: ZoneIndex) -> Result<ZoneInfo, Status> {
