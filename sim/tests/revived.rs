@@ -164,10 +164,13 @@ fn a_single_empty_zone_of_zeros_that_nobody_confirms_is_not_believed() {
 /// ZRWA, or all lose what is in their caches.
 #[test]
 fn a_recovery_of_empty_zones_may_be_cut_anywhere() {
-    for (volatile, tail) in [(false, 3), (false, 9), (true, 3), (true, 9)] {
+    let [own, small] = shapes();
+    let volatile = Geometry { volatile_cache: true, ..own.clone() };
+    for (shape, tail) in [own, small, volatile].into_iter().flat_map(|shape| [(shape.clone(), 3), (shape, 9)])
+    {
+        let volatile = shape.volatile_cache;
         for lost in 0..4 {
             for steps in 0.. {
-                let shape = Geometry { volatile_cache: volatile, ..shapes()[0].clone() };
                 let mut scene = Scene::new(&shape);
                 write(&scene.runtime, &scene.array, 0, 0, tail, true);
                 scene.runtime.clear();
