@@ -42,7 +42,7 @@ use crate::{
     device::{Command, DeviceError, Status, ZonedDevice},
     format::{
         Uuid, VERSION,
-        record::{Burned, Header, Lacks, Origin, Record, Unreadable, ZoneRecord},
+        record::{Burned, Lacks, Origin, Record, Unreadable, ZoneRecord},
         superblock::{AGGREGATES, Superblock},
     },
     runtime::Runtime,
@@ -314,7 +314,6 @@ pub fn decide_members(candidates: Vec<Candidate>, damaged: &[String]) -> Result<
         }
     }
     let taken = || members.iter().flatten();
-    let oldest = taken().map(|c| c.superblock().event).min().unwrap_or(superblock.event);
     let sequence = taken().chain(&stale).map(|c| c.log.sequence).max().unwrap_or(0);
     let (mut zones, burned, holes) = replay(taken().flat_map(|c| &c.log.records), superblock.zones);
     let mut returned = 0;
@@ -327,9 +326,8 @@ pub fn decide_members(candidates: Vec<Candidate>, damaged: &[String]) -> Result<
             members[role] = Some(candidate);
         }
     }
-    // One that is missing, and is not out yet, may be as old as ever; one that comes back must stay stale
-    // until it has been told.
-    let floor = if returned == 0 { superblock.floor } else { oldest };
+    // One that is missing, and is not out yet, may be as old as ever.
+    let floor = superblock.floor;
     Ok(Found { superblock, members, notes, zones, burned, holes, sequence, floor, returned })
 }
 
@@ -704,12 +702,11 @@ impl Core {
                 Err(_) => Err(Unreadable::NoRecord),
             };
             // A log block is written as one: no power cut leaves half of one. Data can only be there once
-            // all members have passed the row of the stripe.
+            // all members have passed the row of the stripe, and then no tail is as short as that.
             let damaged = match &read {
                 _ if done.result.is_err() => !unwritten,
                 Ok(_) => false,
-                Err(_) if stripe >= passed => !is_uniform(&done.data),
-                Err(_) => Header::read(&done.data).is_some_and(|header| header.origin == origin),
+                Err(_) => !is_uniform(&done.data),
             };
             let (whole, unsound) = seen.entry(stripe).or_default();
             *(if damaged { unsound } else { whole }) |= 1 << origin.member;
