@@ -6,7 +6,7 @@
 mod support;
 
 use engine::{
-    array::{Array, MemberState},
+    array::{Array, Behaviour, MemberState},
     buf::{BLOCK, Buf},
     device::{Command, ZonedDevice, Zones},
     format::record::{HEADER_BYTES, Header, Origin, Record, TailRecord, Unreadable},
@@ -297,4 +297,25 @@ fn what_looks_like_a_record_inside_a_torn_one_is_no_damage() {
     assert_eq!(run(&scene.runtime, scene.drives[1].device.submit(torn)).result, Ok(()));
     scene.assemble(Some(0));
     assert_eq!(state(&scene, 0), ZoneState::Empty);
+}
+
+/// What is flushed has to be found as it was told, whoever comes back.
+#[test]
+fn an_array_that_holds_back_begins_when_it_is_flushed() {
+    for policy in Policy::ALL {
+        let mut scene = Scene::new(policy);
+        scene.write(0, 0, 5);
+        scene.cut(|_| false);
+        let (there, behaviour) = (scene.without(Some(1)), Behaviour::default());
+        let assembled = Array::assemble_provisionally(&scene.runtime, there, None, behaviour);
+        scene.array = run(&scene.runtime, assembled).unwrap();
+        scene.check(0, 5);
+        assert!(scene.array.is_provisional(), "{policy:?}");
+        scene.submit(Command::Flush);
+        assert!(!scene.array.is_provisional(), "{policy:?}");
+        scene.cut(|_| false);
+        scene.assemble(None);
+        assert_eq!(scene.states()[1].0, MemberState::Out, "{policy:?}");
+        scene.check(0, 5);
+    }
 }
