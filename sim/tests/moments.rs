@@ -1150,3 +1150,27 @@ fn a_tail_that_was_not_secured_is_not_taken_for_one_that_was() {
     assert!(state == ZoneState::Closed && (5..=9).contains(&tail), "{state:?} {tail}");
     scene.check(0, tail);
 }
+
+/// The members have room for one that is repaired beside all that may be written.
+#[test]
+fn no_more_zones_are_begun_than_the_members_can_have_beside_one_under_repair() {
+    for policy in Policy::ALL {
+        let mut scene = Scene::shaped(policy, geometry(ZONES + META, 240, 5));
+        assert_eq!(scene.array.geometry().max_active, 3);
+        let end = scene.array.geometry().zone_capacity_blocks;
+        (0..end).step_by(60).for_each(|at| scene.write(0, at, 60));
+        scene.replace(1);
+        let (data, size, blank, first) = (scene.data(), scene.shape.zone_size_blocks, 4, Cell::new(true));
+        scene.rig.rule(move |drive, command| {
+            let repairs = drive == blank && writes_to(command, data..data + size) && !first.replace(false);
+            Act::hold_if(repairs || drive == 2 && writes_to(command, data..u64::MAX))
+        });
+        let rebuilt = scene.start_rebuild();
+        assert_eq!((rebuilt.get(), scene.rig.held()), (None, 1), "{policy:?}");
+        let writes = (1..5).flat_map(|zone| (0..end).step_by(60).map(move |at| (zone, at)));
+        let pending: Vec<_> = writes.map(|(zone, at)| scene.start_write(zone, at, 60)).collect();
+        scene.release();
+        pending.into_iter().for_each(|p| assert_eq!(run(&scene.runtime, p).result, Ok(())));
+        assert_eq!((rebuilt.get(), scene.states()), (Some(true), vec![ACTIVE; 4]), "{policy:?}");
+    }
+}
