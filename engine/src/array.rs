@@ -123,6 +123,8 @@ pub struct ArrayStatus {
     pub offline: Vec<OfflineZone>,
     /// Nothing has been written on the drives yet, since a member is missing that is not out so far.
     pub provisional: bool,
+    /// It can only be read, and nothing is written on the drives.
+    pub read_only: bool,
     /// Why an array that has held back could not begin to write.
     pub problem: Option<String>,
 }
@@ -493,11 +495,13 @@ impl Array {
         let found = look(runtime, drives, tails, Behaviour::default()).await?;
         found.keep_what_counts()?;
         found.load();
+        let provisional = !found.is_complete();
         let core = found.core;
         let zones = core.table.borrow().report(ZoneIndex(0), core.geometry.zones);
         let zones = zones.map_err(|error| ArrayError(format!("its zones cannot be listed: {error}")))?;
         let array = Array::of(core);
-        Ok(Inspected { status: array.status(), geometry: array.geometry().clone(), zones })
+        let status = ArrayStatus { provisional, ..array.status() };
+        Ok(Inspected { status, geometry: array.geometry().clone(), zones })
     }
 
     /// Whether `drive` could take the place of a member; otherwise the error says what it lacks.
@@ -668,6 +672,7 @@ impl Array {
             lost_blocks: core.holes.borrow().blocks(),
             failed: core.failed.get(),
             provisional: self.is_provisional(),
+            read_only: self.is_read_only(),
             problem: self.problem(),
             offline: core.offline.borrow().iter().map(|(zone, refusal)| offline(*zone, refusal)).collect(),
         }

@@ -22,7 +22,7 @@ use crate::{
 };
 use anyhow::{Context, Result, bail, ensure};
 use engine::{
-    array::{Array, ArrayError, Drive, Inspected},
+    array::{Array, ArrayError, Behaviour, Drive, Inspected},
     buf::BLOCK,
     device::{Command, Done, ZonedDevice},
 };
@@ -576,8 +576,23 @@ impl Found {
         let tails = daemon::tails_path(&daemon::directory(), &self.label.uuid);
         let tails = Left::read(&tails, &self.label.uuid)?.map(Left::into_tails);
         let drives = self.drives.iter().map(OpenDrive::drive).collect();
-        let array = Array::assemble_read_only(self.reactor.runtime(), drives, tails.as_ref());
+        let behaviour = Behaviour::default();
+        let array = Array::assemble_read_only(self.reactor.runtime(), drives, tails.as_ref(), behaviour);
         Ok(Session { reactor: self.reactor.clone(), array: self.reactor.wait(array)?? })
+    }
+
+    /// Has the array for use, from where a process that has died has `left` it. If a member is missing that is
+    /// not out so far, nothing is written before somebody changes something.
+    pub fn start(&self, left: Option<&Left>, terms: Terms) -> Result<Session> {
+        let drives: Vec<Drive> = self.drives.iter().map(OpenDrive::drive).collect();
+        let tails = left.cloned().map(Left::into_tails);
+        let behaviour = Behaviour { force: terms.force, ..Behaviour::default() };
+        let (reactor, runtime) = (&self.reactor, self.reactor.runtime());
+        let array = match terms.read_only {
+            true => reactor.wait(Array::assemble_read_only(runtime, drives, tails.as_ref(), behaviour)),
+            false => reactor.wait(Array::assemble_provisionally(runtime, drives, tails.as_ref(), behaviour)),
+        }??;
+        Ok(Session { reactor: reactor.clone(), array })
     }
 
     /// As [`Found::assemble`], from where a process that has died has `left` it.
@@ -593,6 +608,15 @@ impl Found {
         }??;
         Ok(Session { reactor: self.reactor.clone(), array })
     }
+}
+
+/// On what terms an array is started.
+#[derive(Clone, Copy, Default)]
+pub struct Terms {
+    /// Only to be read: nothing is written on its drives.
+    pub read_only: bool,
+    /// With members that are stale, where there are too few others.
+    pub force: bool,
 }
 
 /// The directory in which the drives beside that at `path` lie.
