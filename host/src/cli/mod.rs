@@ -1,8 +1,7 @@
 //! The command line: what can be typed, and what it means.
 //!
-//! A command asks the daemon of an array if there is one. Otherwise it opens the drives it needs
-//! under an exclusive lock, assembles the array, acts and exits. Exit codes are those of
-//! `mdadm --detail --test`.
+//! A command asks the daemon of an array if there is one. Otherwise it looks at the drives; one that changes
+//! something claims them, assembles the array, acts and exits. Exit codes are those of `mdadm --detail --test`.
 
 mod array;
 mod daemon;
