@@ -11,9 +11,9 @@ mod control;
 mod protocol;
 mod rebuild;
 
-pub use client::{Client, find, running};
-pub use control::Connection;
-pub use protocol::{About, Answer, Request, Stopped};
+pub use client::{Client, answer, find, running};
+pub use control::{Connection, request};
+pub use protocol::{About, Answer, Line, PROTOCOL, Request, Stopped};
 
 use crate::{
     cli::output::{in_one_line, uuid},

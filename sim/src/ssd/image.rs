@@ -312,9 +312,12 @@ impl ImageMedia {
     /// Forgets the blocks of a zone that is marked as resetting, then clears the mark.
     fn finish_reset(&mut self, zone: ZoneIndex) -> io::Result<()> {
         let (at, len) = self.layout.bitmap(zone);
-        let zeros = vec![0; len as usize];
-        self.file.write_all_at(&zeros, at)?;
-        self.written[zone.0 as usize] = Some(zeros);
+        // In memory it is zero when it is read again.
+        self.written[zone.0 as usize] = None;
+        let cleared = fallocate(&self.file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, at, len);
+        if cleared.is_err() {
+            self.file.write_all_at(&vec![0; len as usize], at)?;
+        }
         for (at, len) in [self.layout.oob(zone), self.layout.data(zone)] {
             // Only to save space: what is not marked as written is never read.
             let holes = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
