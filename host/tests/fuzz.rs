@@ -149,7 +149,6 @@ impl Target<'_> {
         }
         println!("{}: {tried} inputs, {} fields left", self.name, fields.len());
         assert!(tried > 20, "{}: {tried} inputs in {time:?}", self.name);
-        *trying.lock().unwrap() = None;
     }
 
     fn corpus(&self) -> Vec<PathBuf> {
@@ -166,6 +165,7 @@ impl Target<'_> {
         MOST.set(held);
         let result = catch_unwind(AssertUnwindSafe(|| (self.run)(input)));
         let took = (MOST.get() - held).max(0) as usize;
+        *trying.lock().unwrap_or_else(PoisonError::into_inner) = None;
         if result.is_err() {
             panic!("{}", keep(self.name, input, "panics"));
         }

@@ -204,10 +204,7 @@ pub fn as_one(aggregate: u32) -> String {
 
 pub fn status(output: Output, name: Option<&ArrayName>) -> Result<u8> {
     let Some(name) = name else { return overview::status(output) };
-    let status = match daemon::find(name)? {
-        Some(mut client) => ask(output, &mut client, &Request::Status)?,
-        None => inspect(output, name)?,
-    };
+    let status = status_of(output, name)?;
     output.print(&status, status_text)?;
     Ok(match status.state {
         State::Healthy => HEALTHY,
@@ -216,8 +213,11 @@ pub fn status(output: Output, name: Option<&ArrayName>) -> Result<u8> {
     })
 }
 
-/// How an array is that nobody runs.
-fn inspect(output: Output, name: &ArrayName) -> Result<Status> {
+/// How an array is: its daemon is asked, or else it is looked at.
+pub fn status_of(output: Output, name: &ArrayName) -> Result<Status> {
+    if let Some(mut client) = daemon::find(name)? {
+        return ask(output, &mut client, &Request::Status);
+    }
     let found = Found::to_look(name)?;
     for (path, error) in &found.damaged {
         output.note(&format!("{}: {error}; done without it", path.display()));

@@ -62,24 +62,27 @@ fn zone_info(session: &Session, zone: u32) -> Result<ZoneInfo> {
     done.zones.into_iter().next().with_context(|| format!("the array says nothing about zone {zone}"))
 }
 
+/// The zones of an array, or one of them: its daemon is asked, or else it is looked at.
+pub fn zones_of(output: Output, array: &ArrayName, zone: Option<u32>) -> Result<Zones> {
+    if let Some(mut client) = daemon::find(array)? {
+        return ask(output, &mut client, &Request::Zones { zone });
+    }
+    let looked = Found::to_look(array)?.glance(PATIENCE_TO_INSPECT)?;
+    let found = looked.inspected?;
+    if !looked.users.is_empty() {
+        let how = if looked.changing { ", who changes it all the time" } else { "" };
+        output.note(&format!("'{array}' is in use by {}{how}", listed(&looked.users)));
+    }
+    let doubtful = |info: &&ZoneInfo| info.state == ZoneState::Offline && looked.changing;
+    if let Some(info) = found.zones.iter().find(doubtful) {
+        let users = listed(&looked.users);
+        bail!("zone {} is being changed by {users}: nobody else can tell how it is", info.zone.0);
+    }
+    Zones::of(&found.status.name, &found.geometry, &found.zones, zone)
+}
+
 fn report(output: Output, array: &ArrayName, zone: Option<u32>) -> Result<()> {
-    let report = match daemon::find(array)? {
-        Some(mut client) => ask(output, &mut client, &Request::Zones { zone })?,
-        None => {
-            let looked = Found::to_look(array)?.glance(PATIENCE_TO_INSPECT)?;
-            let found = looked.inspected?;
-            if !looked.users.is_empty() {
-                let how = if looked.changing { ", who changes it all the time" } else { "" };
-                output.note(&format!("'{array}' is in use by {}{how}", listed(&looked.users)));
-            }
-            let doubtful = |info: &&ZoneInfo| info.state == ZoneState::Offline && looked.changing;
-            if let Some(info) = found.zones.iter().find(doubtful) {
-                let users = listed(&looked.users);
-                bail!("zone {} is being changed by {users}: nobody else can tell how it is", info.zone.0);
-            }
-            Zones::of(&found.status.name, &found.geometry, &found.zones, zone)?
-        }
-    };
+    let report = zones_of(output, array, zone)?;
     let picture = zone.is_none() && std::io::stdout().is_terminal();
     output.print(&report, |report: &Zones| {
         let head = if picture { draw(&report.zones, columns()) } else { String::new() };
