@@ -32,10 +32,7 @@ stop_array tank
 
 step "read only"
 remove_drive 3
-zoneraid start tank --read-only >/run/started &
-DAEMON=$!
-wait_for 60 test -s /run/started
-DEVICE=$(readlink -f /dev/zoneraid/tank)
+start_array tank --read-only
 is "degraded false true" || { cat /run/status; fail "it is not read only"; }
 [[ $(blockdev --getro "$DEVICE") == 1 ]] || fail "the kernel would write"
 same

@@ -3,13 +3,13 @@
 
 use crate::{
     cli::output::{Shade, quoted, shaded, uuid},
-    drive::{Plate, plate},
+    drive::{Plate, User, plate, user},
     label::Content,
-    members::{Found, OpenDrive},
+    members::{Found, Looked, OpenDrive, listed},
     repair::same_file,
     size::show,
 };
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use engine::{
     array::{self, ArrayStatus, MemberState},
     buf::BLOCK,
@@ -81,6 +81,10 @@ pub struct Status {
     pub link: Option<String>,
     /// The rebuild that is going on.
     pub rebuild: Option<Rebuild>,
+    /// Processes that use the drives and cannot be asked; a daemon that can is `pid`.
+    pub used_by: Vec<User>,
+    /// Whether they change the array all the time, so that what is said of it is of different moments.
+    pub changing: bool,
     /// Zones of which nobody can tell where they ended. Everything else works.
     pub offline_zones: Vec<OfflineZone>,
     /// A member is missing, and nothing has been written without it.
@@ -210,12 +214,40 @@ impl Status {
             block_device: None,
             link: None,
             rebuild: None,
+            used_by: Vec::new(),
+            changing: false,
             offline_zones: array.offline.iter().map(offline_zone).collect(),
             provisional: array.provisional,
             read_only: array.read_only,
             lost_bytes: bytes(array.lost_blocks),
             members: members.collect(),
         }
+    }
+
+    /// How an array is that was only looked at; `called` is what the user calls it.
+    ///
+    /// # Errors
+    /// When it is being changed and nobody can tell.
+    pub fn looked(called: &str, found: &Found, looked: Looked) -> Result<Status> {
+        let Looked { inspected, users, changing } = looked;
+        let name = &found.label.name;
+        let mut status = match inspected {
+            Ok(mut array) => {
+                if changing {
+                    // Whoever writes to a zone knows where it ends, and the drives do not at one moment.
+                    array.status.offline.clear();
+                }
+                Status::of(called, &array.status, &array.geometry)
+            }
+            Err(error) if changing => bail!("'{name}' is being changed by {}: {error}", listed(&users)),
+            Err(error) => Status::unusable(found, error.to_string()),
+        };
+        if !users.is_empty() {
+            // They may be about to do it.
+            status.action = None;
+        }
+        (status.used_by, status.changing) = (users, changing);
+        Ok(status.identify(&found.drives))
     }
 
     /// Says which drives the members are; `drives` are those that are open.
@@ -287,6 +319,8 @@ impl Status {
             block_device: None,
             link: None,
             rebuild: None,
+            used_by: Vec::new(),
+            changing: false,
             offline_zones: Vec::new(),
             provisional: false,
             read_only: false,
@@ -509,6 +543,8 @@ pub struct Examined {
     pub superblock: Option<Superblock>,
     /// What there is instead on a drive that is not blank.
     pub superblock_error: Option<String>,
+    /// Who has claimed the drive.
+    pub used_by: Option<User>,
 }
 
 #[derive(Clone, Serialize, Deserialize)]
@@ -573,6 +609,7 @@ impl Examined {
                 Content::Other(what) => Some(what.clone()),
                 _ => None,
             },
+            used_by: user(&drive.path),
         })
     }
 }

@@ -7,10 +7,13 @@
 
 use crate::map::SharedMap;
 use anyhow::{Context, Result};
-use engine::{array::Tails, zone::ZoneIndex};
+use engine::{
+    array::Tails,
+    zone::{MOST_ZONES, ZoneIndex},
+};
 use std::{
     fs::{self, File},
-    io::{ErrorKind, Write},
+    io::{ErrorKind, Read, Write},
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
@@ -32,6 +35,9 @@ const SLOT: usize = 2;
 
 /// Words before those of the zones.
 const ZONES: usize = HEADER + SLOTS * SLOT;
+
+/// Bytes of the largest file.
+const MOST_BYTES: u64 = (ZONES as u64 + MOST_ZONES as u64) * 8;
 
 /// The ends of zones as this process knows them, in blocks from their starts.
 pub struct TailFile {
@@ -74,8 +80,9 @@ impl Extent {
 impl Left {
     /// What is in the file at `path` for the array `uuid`; `None` if there is no file.
     pub fn read(path: &Path, uuid: &[u8; 16]) -> Result<Option<Left>> {
-        let bytes = match fs::read(path) {
-            Ok(bytes) => bytes,
+        let mut bytes = Vec::new();
+        match File::open(path).and_then(|file| file.take(MOST_BYTES + 1).read_to_end(&mut bytes)) {
+            Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error).with_context(|| format!("{} cannot be read", path.display())),
         };

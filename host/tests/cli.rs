@@ -6,7 +6,6 @@ mod support;
 use std::{
     fs,
     io::{Read, Seek, SeekFrom, Write},
-    process::Stdio,
     time::{Duration, Instant},
 };
 use support::{Place, Random, drive, fingerprint};
@@ -313,28 +312,6 @@ fn a_drive_whose_metadata_is_lost_is_not_called_blank() {
     let examined = place.json(&["examine", &drive("drives", 2)]);
     let error = examined["superblock_error"].as_str().unwrap();
     assert!(error.contains("metadata is damaged"), "{error}");
-}
-
-#[test]
-fn a_drive_in_use_is_never_done_without() {
-    let place = Place::with_array(5);
-    let mut command = place.command(&["zone", "write", "drives", "0"]);
-    let mut writer = command.stdin(Stdio::piped()).spawn().unwrap();
-    let mut stdin = writer.stdin.take().unwrap();
-    stdin.write_all(&[1; 1 << 20]).unwrap();
-    // A megabyte does not fit in a pipe: the writer is reading, so that it has the drives.
-    let who = format!("in use by `zoneraid zone write drives 0` (process {})", writer.id());
-    place.run(&["status", "drives"]).fails_with(&[&who]);
-    place.run(&["zone", "read", &drive("drives", 2), "0"]).fails_with(&[&who]);
-    // Whoever looks for it by its name is told as well.
-    let named = place.command(&["status", "tank"]).current_dir(place.path("drives")).output().unwrap();
-    assert!(String::from_utf8_lossy(&named.stderr).contains(&who), "{named:?}");
-    let all = place.command(&["status", "--json"]).current_dir(place.path("drives")).output().unwrap();
-    assert!(String::from_utf8_lossy(&all.stdout).contains(&who), "{all:?}");
-    drop(stdin);
-    assert!(writer.wait().unwrap().success());
-    assert_eq!(place.run(&["status", "drives"]).code, 0);
-    assert_eq!(place.read_zone("drives", 0), vec![1; 1 << 20]);
 }
 
 /// An array whose zone 0 holds `data`. On each drive that is zone 2, which begins with block 4096.

@@ -15,14 +15,12 @@ use std::{
         ffi::OsStrExt,
         fs::PermissionsExt,
         net::{UnixListener, UnixStream},
-        process::CommandExt,
     },
-    process::Command,
     sync::mpsc,
     thread::JoinHandle,
     time::{Duration, Instant},
 };
-use support::{Place, Ran, drive, fingerprint};
+use support::{Place, Ran, as_nobody, drive, fingerprint};
 
 /// Runs the daemon of the array in `drives` on a thread of its own.
 fn run(place: &Place) -> JoinHandle<()> {
@@ -142,22 +140,6 @@ fn a_drive_that_does_not_answer_keeps_nobody_from_the_others() {
         assert!(unseen[0]["drive"].as_str().unwrap().ends_with("drive6.img"), "{found}");
         assert!(unseen[0]["error"].as_str().unwrap().contains("does not answer within 2 seconds"), "{found}");
     }
-}
-
-/// Runs `zoneraid` as somebody who has no rights there.
-fn as_nobody(place: &Place, directory: &str, args: &[&str]) -> Ran {
-    let copy = place.path("zoneraid");
-    if !copy.exists() {
-        fs::copy(env!("CARGO_BIN_EXE_zoneraid"), &copy).unwrap();
-        fs::set_permissions(place.path(""), fs::Permissions::from_mode(0o755)).unwrap();
-    }
-    let mut command = Command::new(copy);
-    command.args(args).current_dir(place.path(directory)).env_remove("ZONERAID_DIR");
-    command.env("ZONERAID_RUN_DIR", place.path("run"));
-    if rustix::process::geteuid().is_root() {
-        command.uid(65534).gid(65534);
-    }
-    Ran::new(command.output().unwrap())
 }
 
 #[test]

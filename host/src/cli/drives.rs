@@ -99,7 +99,7 @@ pub fn examine(output: Output, path: &Path) -> Result<u8> {
         Some(mut client) => ask(output, &mut client, &Request::Examine { drive: real })?,
         None => {
             let reactor = Reactor::default();
-            let drive = OpenDrive::open(&reactor, path)?;
+            let drive = OpenDrive::look(&reactor, &drive::resolve(path))?;
             let examined = reactor.wait_for(PATIENCE_TO_EXAMINE, Examined::of(&drive))?;
             examined.with_context(|| format!("{} does not answer", path.display()))??
         }
@@ -146,7 +146,7 @@ impl Exported {
         if !drive::is_drive(path).unwrap_or(false) {
             return Ok(Exported::default());
         }
-        let drive = OpenDrive::peek(&Reactor::default(), path).ok();
+        let drive = OpenDrive::look(&Reactor::default(), path).ok();
         let uuid = drive.as_ref().and_then(OpenDrive::label).map(|label| output::uuid(&label.uuid));
         Ok(Exported { uuid, link: None })
     }
@@ -187,5 +187,8 @@ fn examined_text(e: &Examined) -> String {
         (None, Some(error)) => error.clone(),
         (None, None) => "none; the drive is blank".to_string(),
     };
-    text + &format!("   array: {array}\n")
+    text += &format!("   array: {array}\n");
+    let user =
+        e.used_by.as_ref().map(|user| format!("  in use: by {}\n", output::in_one_line(&user.to_string())));
+    text + &user.unwrap_or_default()
 }

@@ -1,10 +1,10 @@
 //! The command line: what can be typed, and what it means.
 //!
-//! A command asks the daemon of an array if there is one. Otherwise it opens the drives it needs
-//! under an exclusive lock, assembles the array, acts and exits. Exit codes are those of
-//! `mdadm --detail --test`.
+//! A command asks the daemon of an array if there is one. Otherwise it looks at the drives; one that changes
+//! something claims them, assembles the array, acts and exits. Exit codes are those of `mdadm --detail --test`.
 
 mod array;
+mod complete;
 mod daemon;
 mod drives;
 mod export;
@@ -149,7 +149,7 @@ enum Verb {
         )]
         rounds: u32,
     },
-    /// Print what makes a shell complete commands and options
+    /// Print what makes a shell complete commands, options, arrays, members, drives and zones
     Completions {
         /// The shell that shall understand it
         shell: Shell,
@@ -406,6 +406,9 @@ struct ZoneWrite {
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
+    if complete::answer() {
+        return ExitCode::SUCCESS;
+    }
     let parsed = manual::command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
     let cli = match parsed {
         Ok(cli) => cli,
@@ -498,7 +501,7 @@ fn run(verb: Verb, output: Output) -> anyhow::Result<u8> {
         Verb::Fail { array, member } => array::fail(output, &array, &member),
         Verb::Demo { path, seed } => crate::demo::run(output, path, seed),
         Verb::Bench { rounds } => crate::bench::run(output, rounds as usize),
-        Verb::Completions { shell } => manual::completions(output, shell),
+        Verb::Completions { shell } => complete::script(output, shell),
         Verb::Man { dir } => manual::pages(&dir),
     }
 }

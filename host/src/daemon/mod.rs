@@ -12,9 +12,9 @@ mod missing;
 mod protocol;
 mod rebuild;
 
-pub use client::{Client, find, running};
-pub use control::Connection;
-pub use protocol::{About, Answer, Request, Stopped};
+pub use client::{Client, answer, find, running};
+pub use control::{Connection, request};
+pub use protocol::{About, Answer, Line, PROTOCOL, Request, Stopped};
 
 use crate::{
     cli::output::{in_one_line, uuid},
@@ -264,7 +264,7 @@ impl Daemon {
             if member.state == MemberState::Out && before.get(role) != Some(&MemberState::Out) {
                 let drive = if member.drive.is_empty() { "" } else { &format!(" ({})", member.drive) };
                 let why = if member.note.is_empty() { "" } else { &format!(": {}", member.note) };
-                let does = if array.provisional { "waits for" } else { "does without" };
+                let does = if array.provisional || array.read_only { "waits for" } else { "does without" };
                 log(&format!("'{}' {does} member {role}{drive}{why}", array.name));
             }
         }
