@@ -28,7 +28,7 @@ use crate::{
 };
 use anyhow::{Context, Result, bail, ensure};
 use engine::{
-    array::{Array, ArrayError, Drive, Inspected},
+    array::{Array, ArrayError, Behaviour, Drive, Inspected},
     buf::BLOCK,
     device::{Command, Done, ZonedDevice},
 };
@@ -668,7 +668,8 @@ impl Found {
             // An array that was given up lives in its reactor.
             let reactor = Reactor::default();
             let (witnesses, drives) = self.look_again(&reactor)?;
-            let array = Array::assemble_read_only(reactor.runtime(), drives, tails.as_ref());
+            let array =
+                Array::assemble_read_only(reactor.runtime(), drives, tails.as_ref(), Behaviour::default());
             let array = reactor.wait(array)?;
             if self.is_still(&witnesses, PATIENCE_TO_USE)? {
                 witnesses.iter().for_each(|witness| witness.dismiss());
@@ -681,6 +682,20 @@ impl Found {
                 listed(&self.users())
             );
         }
+    }
+
+    /// Has the array for use, from where a process that has died has `left` it. If a member is missing that is
+    /// not out so far, nothing is written before somebody changes something.
+    pub fn start(&self, left: Option<&Left>, terms: Terms) -> Result<Session> {
+        let drives: Vec<Drive> = self.drives.iter().map(OpenDrive::drive).collect();
+        let tails = left.cloned().map(Left::into_tails);
+        let behaviour = Behaviour { force: terms.force, ..Behaviour::default() };
+        let (reactor, runtime) = (&self.reactor, self.reactor.runtime());
+        let array = match terms.read_only {
+            true => reactor.wait(Array::assemble_read_only(runtime, drives, tails.as_ref(), behaviour)),
+            false => reactor.wait(Array::assemble_provisionally(runtime, drives, tails.as_ref(), behaviour)),
+        }??;
+        Ok(Session { reactor: reactor.clone(), array })
     }
 
     /// As [`Found::assemble`], from where a process that has died has `left` it.
@@ -696,6 +711,15 @@ impl Found {
         }??;
         Ok(Session { reactor: self.reactor.clone(), array })
     }
+}
+
+/// On what terms an array is started.
+#[derive(Clone, Copy, Default)]
+pub struct Terms {
+    /// Only to be read: nothing is written on its drives.
+    pub read_only: bool,
+    /// With members that are stale, where there are too few others.
+    pub force: bool,
 }
 
 /// Users in a sentence.

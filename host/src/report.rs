@@ -87,6 +87,9 @@ pub struct Status {
     pub changing: bool,
     /// Zones of which nobody can tell where they ended. Everything else works.
     pub offline_zones: Vec<OfflineZone>,
+    /// A member is missing, and nothing has been written without it.
+    pub provisional: bool,
+    pub read_only: bool,
     /// What rebuilds could not bring back.
     pub lost_bytes: u64,
     pub members: Vec<StatusMember>,
@@ -126,10 +129,11 @@ pub struct Rebuild {
     pub seconds_left: Option<u64>,
 }
 
-fn member_state(state: MemberState) -> &'static str {
+fn member_state(array: &ArrayStatus, state: MemberState) -> &'static str {
     match state {
         MemberState::Active => "active",
         MemberState::Rebuilding => "rebuilding",
+        MemberState::Out if array.provisional => "missing",
         MemberState::Out => "out",
     }
 }
@@ -145,6 +149,15 @@ impl Status {
         } else if !array.offline.is_empty() {
             let (status, action) = doubt(called, array);
             (State::Degraded, status, action)
+        } else if let Some(role) = out.filter(|_| array.provisional) {
+            let why =
+                array.problem.as_ref().map(|why| format!(", and nothing can be ({why})")).unwrap_or_default();
+            let status = format!(
+                "member {role} is missing; all data is there, and nothing has been written without it so far{why}"
+            );
+            let action =
+                format!("bring its drive back before the first write, or {}", replacement(called, role));
+            (State::Degraded, status, Some(action))
         } else if let Some(role) = out {
             let why = &array.members[role].note;
             let why = if why.is_empty() { String::new() } else { format!(" ({why})") };
@@ -178,7 +191,7 @@ impl Status {
             model: None,
             serial: None,
             size_bytes: None,
-            state: member_state(member.state).into(),
+            state: member_state(array, member.state).into(),
             read_errors: member.read_errors,
             write_errors: member.write_errors,
             zones_to_rebuild: member.zones_to_rebuild,
@@ -204,6 +217,8 @@ impl Status {
             used_by: Vec::new(),
             changing: false,
             offline_zones: array.offline.iter().map(offline_zone).collect(),
+            provisional: array.provisional,
+            read_only: array.read_only,
             lost_bytes: bytes(array.lost_blocks),
             members: members.collect(),
         }
@@ -262,8 +277,8 @@ impl Status {
             let of_role = found.drives.iter().filter(|drive| drive.label().is_some_and(|l| l.role == role));
             let drive = of_role.max_by_key(|drive| drive.label().map(|label| label.event));
             let (state, note) = match drive {
-                None => ("out", "not there"),
-                Some(_) if label.active & (1 << role) == 0 => ("out", "done without before"),
+                _ if label.active & (1 << role) == 0 => ("out", "done without before"),
+                None => ("missing", "not there"),
                 Some(_) => ("active", ""),
             };
             StatusMember {
@@ -307,6 +322,8 @@ impl Status {
             used_by: Vec::new(),
             changing: false,
             offline_zones: Vec::new(),
+            provisional: false,
+            read_only: false,
             lost_bytes: 0,
             members,
         }

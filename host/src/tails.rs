@@ -24,6 +24,9 @@ const MAGIC: u64 = u64::from_ne_bytes(*b"zrtails1");
 /// Words before all others: magic, UUID (2), assembly, number of zones, and room.
 const HEADER: usize = 8;
 
+/// The word with the number of the assembly.
+const ASSEMBLY: usize = 3;
+
 /// Appends that can be on their way at the same time.
 pub const SLOTS: usize = 512;
 
@@ -147,6 +150,11 @@ impl TailFile {
         Ok(TailFile { path: path.to_path_buf(), map })
     }
 
+    /// The array has begun to write, in an assembly of this number: from now on the file is about that one.
+    pub fn begin(&self, assembly: u64) {
+        self.map.store(ASSEMBLY, assembly);
+    }
+
     /// Notes that everything below `end` in `zone` has completed. To be called before the kernel
     /// hears of it.
     pub fn complete(&self, zone: ZoneIndex, end: u64) {
@@ -246,6 +254,9 @@ mod tests {
 
         let next = TailFile::create(&path, &uuid, 6, &left.complete, &left.appends).unwrap();
         assert_eq!(Left::read(&path, &uuid).unwrap(), Some(Left { assembly: 6, ..left }));
+        // Until the array begins to write, what was known of it counts.
+        next.begin(7);
+        assert_eq!(Left::read(&path, &uuid).unwrap().unwrap().assembly, 7);
         // The process before may still have its file mapped: nobody reads that one any more.
         tails.complete(ZoneIndex(0), 100);
         next.complete(ZoneIndex(0), 1);

@@ -332,7 +332,7 @@ fn an_array_goes_on_without_a_drive_that_is_gone_and_takes_it_back() {
     assert_eq!(fault(&place, 1, &["gone"])["gone"], true);
     place.run(&["examine", &drive("drives", 1)]).fails_with(&["drive1.img", "the drive is gone"]);
     let status = place.run(&["status", "drives", "--json"]);
-    assert_eq!((status.code, &status.json()["members"][1]["state"]), (1, &"out".into()));
+    assert_eq!((status.code, &status.json()["members"][1]["state"]), (1, &"missing".into()));
     assert!(place.read_zone("drives", 0) == data);
     assert_eq!(fault(&place, 1, &["clear"])["gone"], false);
     assert_eq!(place.run(&["status", "drives"]).code, 0, "it has missed nothing");
@@ -511,7 +511,7 @@ fn a_rebuild_that_was_killed_goes_on() {
         child.wait().unwrap();
         let status = place.json(&["status", "drives"]);
         match status["members"][lost]["state"].as_str().unwrap() {
-            "out" => place.run(&[&args[..], &["--yes"]].concat()).ok(),
+            "missing" | "out" => place.run(&[&args[..], &["--yes"]].concat()).ok(),
             _ => place.run(&["rebuild", "drives"]).ok(),
         };
         assert_eq!(place.run(&["status", "drives"]).code, 0, "seed {seed}");

@@ -5,7 +5,7 @@ mod support;
 
 use host::{
     daemon::Daemon,
-    members::{ArrayName, Found},
+    members::{ArrayName, Found, Terms},
 };
 use std::{
     ffi::OsStr,
@@ -27,8 +27,13 @@ fn run(place: &Place) -> JoinHandle<()> {
     let (drives, directory) = (place.path("drives"), place.path("run"));
     let (ready, wait) = mpsc::channel();
     let thread = std::thread::spawn(move || {
-        let daemon =
-            Daemon::start(Found::by_name(&ArrayName::from(drives)).unwrap(), &directory, None).unwrap();
+        let daemon = Daemon::start(
+            Found::by_name(&ArrayName::from(drives)).unwrap(),
+            &directory,
+            None,
+            Terms::default(),
+        )
+        .unwrap();
         ready.send(()).unwrap();
         daemon.run().unwrap();
     });
@@ -209,7 +214,7 @@ fn a_drive_that_was_taken_out_is_not_active_in_an_array_that_cannot_be_used() {
     let status = place.run(&["status", "drives", "--json"]);
     assert_eq!(status.code, 2);
     let states: Vec<_> = (0..5).map(|n| status.json()["members"][n]["state"].clone()).collect();
-    assert_eq!(states, ["out", "active", "out", "active", "active"]);
+    assert_eq!(states, ["missing", "active", "out", "active", "active"]);
     let all = place.command(&["status"]).current_dir(place.path("drives")).output().unwrap();
     assert_eq!(all.status.code(), Some(2));
 }

@@ -18,7 +18,7 @@ use crate::{members::ArrayName, size};
 use clap::{Args, FromArgMatches, Parser, Subcommand, ValueEnum, error::ErrorKind, value_parser};
 use clap_complete::Shell;
 use output::{FAILED, HEALTHY, Output};
-use std::{ffi::OsString, net::IpAddr, path::PathBuf, process::ExitCode, time::Duration};
+use std::{ffi::OsString, net::IpAddr, path::PathBuf, process::ExitCode};
 
 /// Fault-tolerant storage out of zoned drives.
 #[derive(Parser)]
@@ -38,6 +38,28 @@ $ZONERAID_DIR and in the current directory. Where it may mean two things it is r
 SIZE is in bytes, or has one of the suffixes K, M, G, T (powers of 1024).
 Exit codes: 0 healthy, 1 degraded, 2 unusable (both only from status), 4 the command failed.";
 
+#[derive(clap::Args)]
+struct Start {
+    /// Name, UUID or path of the array
+    array: ArrayName,
+    /// How long to wait for missing members, at most 86400 (a day)
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = value_parser!(u32).range(..=86400))]
+    wait: u32,
+    /// Only to be read: nothing is written on the drives, whoever is missing
+    #[arg(long)]
+    read_only: bool,
+    /// Only if no member is missing or out
+    #[arg(long)]
+    complete: bool,
+    /// With members that are stale if too many others are missing: reads only what cannot have changed
+    ///
+    /// Zones that were full when a stale member went, and are full on all others that are there, are read.
+    /// All others are offline until a missing member is back; the start says how many these are. Use it with
+    /// --read-only first.
+    #[arg(long, conflicts_with = "complete")]
+    force: bool,
+}
+
 #[derive(Subcommand)]
 enum Verb {
     /// Make emulated drives: image files that behave like ZNS SSDs
@@ -48,15 +70,10 @@ enum Verb {
     /// Run an array: show it to the kernel as a zoned block device
     ///
     /// Stays in the foreground; `systemctl start zoneraid@UUID` does the same in the background.
-    /// Missing members are done without. Told to end (SIGTERM, SIGINT), it takes the block device
+    /// Without a member, nothing is written before somebody else writes: until then the member is simply back
+    /// when its drive is. Told to end (SIGTERM, SIGINT), it takes the block device
     /// down if nothing uses it; otherwise the block device stays for the next start.
-    Start {
-        /// Name, UUID or path of the array
-        array: ArrayName,
-        /// How long to wait for missing members, at most 86400 (a day)
-        #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = value_parser!(u32).range(..=86400))]
-        wait: u32,
-    },
+    Start(Start),
     /// Take the block device of a running array down
     Stop {
         /// Name, UUID or path of the array
@@ -462,7 +479,7 @@ fn run(verb: Verb, output: Output) -> anyhow::Result<u8> {
         }
         Verb::Emulate(Emulate::Fault { drive, fault }) => fault::run(output, &drive, fault),
         Verb::Create(options) => array::create(output, options),
-        Verb::Start { array, wait } => daemon::start(output, &array, Duration::from_secs(u64::from(wait))),
+        Verb::Start(options) => daemon::start(output, options),
         Verb::Stop { array } => daemon::stop(output, &array),
         Verb::Status { array } => array::status(output, array.as_ref()),
         Verb::Examine { drive, export: false } => drives::examine(output, &drive),
