@@ -14,7 +14,7 @@
 mod support;
 
 use engine::{
-    array::{Array, CreateOptions, Drive, examine},
+    array::{Array, Behaviour, CreateOptions, Drive, examine},
     buf::{BLOCK, Buf},
     device::{Command, ZonedDevice, Zones},
     format::{
@@ -388,7 +388,9 @@ impl Array4 {
             let _ = run(&runtime, examine(&runtime, drive));
         }
         let _ = run(&runtime, Array::inspect(&runtime, drives.clone(), tails));
-        if let Ok(array) = run(&runtime, Array::assemble_read_only(&runtime, drives, tails)) {
+        if let Ok(array) =
+            run(&runtime, Array::assemble_read_only(&runtime, drives, tails, Behaviour::default()))
+        {
             array.status();
             for zone in 0..array.geometry().zones.min(16) {
                 let lba = array.geometry().start(ZoneIndex(zone));
