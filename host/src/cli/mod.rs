@@ -149,7 +149,7 @@ enum Verb {
         )]
         rounds: u32,
     },
-    /// Print what makes a shell complete commands, options, arrays, members, drives and zones
+    /// Print what makes a shell complete commands, arrays, drives and zones
     Completions {
         /// The shell that shall understand it
         shell: Shell,
