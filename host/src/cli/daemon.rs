@@ -1,9 +1,10 @@
 //! `start` and `stop`: the daemon of an array.
 
-use super::output::{HEALTHY, Output};
+use super::output::{HEALTHY, Output, quoted};
 use crate::{
     daemon::{self, Client, Daemon, Request, Signals, Stopped},
     label::Label,
+    machine::Owner,
     members::{ArrayName, Found},
     report::State,
     tails::Left,
@@ -37,6 +38,7 @@ pub fn start(output: Output, name: &ArrayName, wait: Duration) -> Result<u8> {
     for (path, error) in &found.damaged {
         output.note(&format!("{}: {error}; done without it", path.display()));
     }
+    say_where_it_belongs(output, &found.label);
     let directory = daemon::directory();
     let uuid = found.label.uuid;
     let tails = daemon::tails_path(&directory, &uuid);
@@ -75,6 +77,17 @@ pub fn start(output: Output, name: &ArrayName, wait: Duration) -> Result<u8> {
     })?;
     daemon.run()?;
     Ok(HEALTHY)
+}
+
+/// Says that an array which is started by hand here does not start by itself.
+fn say_where_it_belongs(output: Output, label: &Label) {
+    let whose = match Owner::of(&label.host) {
+        Owner::This => return,
+        Owner::Other => "belongs to another host",
+        Owner::Nobody => "belongs to no host",
+    };
+    let adopt = format!("zoneraid adopt {} changes that", quoted(&label.name));
+    output.note(&format!("'{}' {whose}: it does not start by itself here; {adopt}", label.name));
 }
 
 fn refuse_if_running(name: &ArrayName) -> Result<()> {
