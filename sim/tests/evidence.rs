@@ -319,3 +319,60 @@ fn an_array_that_holds_back_begins_when_it_is_flushed() {
         scene.check(0, 5);
     }
 }
+
+/// An assembly takes a member back, and is cut when one of the others has been told.
+#[test]
+fn members_that_an_assembly_has_not_told_that_another_one_is_back_are_members_still() {
+    for policy in Policy::ALL {
+        let mut scene = Scene::new(policy);
+        scene.write(0, 0, 8);
+        scene.replace(1);
+        scene.cut(|_| false);
+        scene.assemble(Some(0));
+        assert_eq!(state(&scene, 0), ZoneState::Offline, "{policy:?}");
+        for _ in 0..2 {
+            scene.cut(|_| false);
+            let data = scene.data();
+            // The drive of member 1 is another one.
+            scene.rig.rule(move |drive, command| Act::hold_if(drive < 4 && is_metadata(command, data)));
+            let (runtime, drives) = (scene.runtime.clone(), scene.without(None));
+            scene.runtime.spawn(async move { _ = Array::assemble(&runtime, drives).await });
+            scene.runtime.run();
+            assert_eq!(scene.rig.held(), 1, "{policy:?}");
+        }
+        scene.cut(|_| false);
+        scene.assemble(None);
+        assert_eq!(scene.tail(0), 8, "{policy:?}");
+        scene.check(0, 8);
+    }
+}
+
+/// A member has failed at work while a zone could not do without it, and nothing was written down since. An
+/// assembly tells the others that it is back, and is cut before it is told itself.
+#[test]
+fn a_member_that_comes_back_has_been_away_until_it_is_told() {
+    for policy in Policy::ALL {
+        let mut scene = Scene::new(policy);
+        scene.write(0, 0, 8);
+        scene.replace(1);
+        scene.rig.rule(|drive, command| match drive == 0 && matches!(command, Command::Write { .. }) {
+            true => Act::Fail,
+            false => Act::Pass,
+        });
+        scene.write(1, 0, STRIPE);
+        assert_eq!(scene.states()[0].0, MemberState::Out, "{policy:?}");
+        scene.cut(|_| false);
+        let data = scene.data();
+        scene.rig.rule(move |drive, command| Act::hold_if(drive == 0 && is_metadata(command, data)));
+        let (runtime, drives) = (scene.runtime.clone(), scene.without(None));
+        scene.runtime.spawn(async move { _ = Array::assemble(&runtime, drives).await });
+        scene.runtime.run();
+        assert_eq!(scene.rig.held(), 1, "{policy:?}");
+        scene.cut(|_| false);
+        scene.assemble(None);
+        let member = &scene.array.status().members[0];
+        assert!(member.note.contains("was away"), "{policy:?}: {}", member.note);
+        scene.check(0, 8);
+        scene.check(1, STRIPE);
+    }
+}
