@@ -16,7 +16,10 @@ use crate::{
     size::show,
 };
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use engine::array::{Array, CreateOptions, Design, Drive, MemberState};
+use engine::{
+    array::{Array, CreateOptions, Design, Drive, MemberState},
+    zone::MOST_BLOCKS,
+};
 use indicatif::HumanDuration;
 use serde::Serialize;
 use sim::ssd::cause;
@@ -81,6 +84,13 @@ pub fn create(output: Output, options: Create) -> Result<u8> {
     let uuid = output::new_uuid()?;
     let create = create_options(&options, uuid);
     let members: Vec<Drive> = drives.iter().map(OpenDrive::drive).collect();
+    let zones = drives.iter().map(|drive| drive.device.geometry().zones).min().unwrap_or(1);
+    let most = MOST_BLOCKS / u64::from(zones.max(1));
+    ensure!(
+        options.zone_size.is_none_or(|size| size <= most),
+        "--zone-size can be {} at most with so many zones",
+        show(bytes(most))
+    );
     // Whatever is refused is refused here, before anything is destroyed and in a dry run too.
     let design = Array::design(reactor.runtime(), &create, &members)?;
     ensure!(
