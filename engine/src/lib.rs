@@ -12,6 +12,7 @@ pub mod buf;
 pub mod device;
 pub mod format;
 pub mod overlay;
+pub mod owner;
 mod provisional;
 pub mod raid;
 pub mod runtime;

@@ -19,7 +19,7 @@
 use crate::{
     cli::output::{note, quoted, uuid},
     daemon,
-    drive::{self, OpenError, Plate, User, Witness},
+    drive::{self, OpenError, User, Witness},
     label::{self, Content, Label},
     reactor::Reactor,
     repair::same_file,
@@ -31,6 +31,7 @@ use engine::{
     array::{Array, ArrayError, Behaviour, Drive, Inspected},
     buf::BLOCK,
     device::{Command, Done, ZonedDevice},
+    format::superblock::Stage,
 };
 use sim::ssd::cause;
 use std::{
@@ -247,27 +248,33 @@ impl OpenDrive {
         }
     }
 
+    /// Whether there is nothing on the drive that anybody could miss: it was to become a member of an array that
+    /// never was one, at most.
+    pub fn holds_nothing(&self) -> bool {
+        self.content == Content::Blank || self.label().is_some_and(|label| label.stage == Stage::Making)
+    }
+
     /// What is on the drive, in words; `None` if it is blank.
     pub fn describe(&self) -> Option<String> {
         match &self.content {
             Content::Blank => None,
-            Content::Member(label) => Some(format!("member {} of array '{}'", label.role, label.name)),
+            Content::Member(label) => {
+                let unfinished = label.unfinished().map(|what| format!(" ({what})")).unwrap_or_default();
+                Some(format!("member {} of array '{}'{unfinished}", label.role, label.name))
+            }
             Content::Other(what) => Some(drive::signature(&self.path).unwrap_or_else(|| what.clone())),
         }
     }
 
     /// Bytes that the drive can hold.
     pub fn size_bytes(&self) -> u64 {
-        let geometry = self.device.geometry();
-        geometry.zones as u64 * geometry.zone_capacity_blocks * BLOCK as u64
+        self.device.geometry().size_bytes()
     }
 
     /// The path of the drive with its size, model and serial, so that nobody takes it for another one.
     pub fn introduce(&self) -> String {
-        let Plate { model, serial } = drive::plate(&self.path);
-        let model = model.map(|model| format!(", {model}")).unwrap_or_default();
-        let serial = serial.map(|serial| format!(", serial {serial}")).unwrap_or_default();
-        format!("{} ({}{model}{serial})", self.path.display(), show(self.size_bytes()))
+        let plate = drive::plate(&self.path).words();
+        format!("{} ({}{plate})", self.path.display(), show(self.size_bytes()))
     }
 }
 
@@ -653,8 +660,8 @@ impl Found {
         Ok(true)
     }
 
-    /// Assembles the array, which recovers what a power cut left behind.
-    pub fn assemble(&self) -> Result<Session> {
+    /// Refuses to go on while a process that has died has left what it had answered.
+    pub fn refuse_if_waited_for(&self) -> Result<()> {
         let tails = daemon::tails_path(&daemon::directory(), &self.label.uuid);
         // The kernel may hold a file system that relies on what the daemon knew.
         ensure!(
@@ -663,6 +670,12 @@ impl Found {
             self.label.name,
             quoted(&self.label.name)
         );
+        Ok(())
+    }
+
+    /// Assembles the array, which recovers what a power cut left behind.
+    pub fn assemble(&self) -> Result<Session> {
+        self.refuse_if_waited_for()?;
         self.take_over(None)
     }
 

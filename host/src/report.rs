@@ -4,7 +4,8 @@
 use crate::{
     cli::output::{Shade, quoted, shaded, uuid},
     drive::{Plate, User, plate, user},
-    label::Content,
+    label::{Content, Label},
+    machine::{self, Owner},
     members::{Found, Looked, OpenDrive, listed},
     repair::same_file,
     size::show,
@@ -13,7 +14,8 @@ use anyhow::{Context, Result, bail, ensure};
 use engine::{
     array::{self, ArrayStatus, MemberState},
     buf::BLOCK,
-    device::{Command, Geometry},
+    device::{self, Command, Geometry},
+    format::superblock::Stage,
     zone::{ZoneIndex, ZoneInfo, ZoneState},
 };
 use serde::{Deserialize, Serialize};
@@ -92,7 +94,54 @@ pub struct Status {
     pub read_only: bool,
     /// What rebuilds could not bring back.
     pub lost_bytes: u64,
+    /// Where the array belongs, and by what it knows that host; nothing if it is nobody's.
+    pub host: Owner,
+    pub host_id: Option<String>,
+    /// Whether it starts by itself there.
+    pub autostart: bool,
+    pub stage: Life,
     pub members: Vec<StatusMember>,
+}
+
+/// Where in its life an array is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Life {
+    Unfinished,
+    Whole,
+    HalfDestroyed,
+}
+
+impl Life {
+    pub fn of(stage: Stage) -> Life {
+        match stage {
+            Stage::Making => Life::Unfinished,
+            Stage::Whole => Life::Whole,
+            Stage::Ending => Life::HalfDestroyed,
+        }
+    }
+
+    /// What is wrong with an array that is none, in a line.
+    pub fn sentence(self) -> Option<&'static str> {
+        match self {
+            Life::Unfinished => {
+                Some("  status: its creation was not finished: create it again, or make this drive blank\n")
+            }
+            Life::Whole => None,
+            Life::HalfDestroyed => {
+                Some("  status: it is half destroyed: destroy it again, or make this drive blank\n")
+            }
+        }
+    }
+
+    /// For people; nothing of an array that is one.
+    pub fn shaded(self) -> Option<String> {
+        match self {
+            Life::Unfinished => Some(shaded("not finished", Shade::Bad)),
+            Life::Whole => None,
+            Life::HalfDestroyed => Some(shaded("half destroyed", Shade::Bad)),
+        }
+    }
 }
 
 #[derive(Clone, Serialize, Deserialize)]
@@ -108,7 +157,7 @@ pub struct StatusMember {
     pub role: u32,
     /// Empty if there is no drive.
     pub drive: String,
-    /// Nothing if there is no drive, or it does not say.
+    /// Of the drive that is there, or else of the one that is gone; nothing if it does not say.
     pub model: Option<String>,
     pub serial: Option<String>,
     pub size_bytes: Option<u64>,
@@ -161,8 +210,10 @@ impl Status {
         } else if let Some(role) = out {
             let why = &array.members[role].note;
             let why = if why.is_empty() { String::new() } else { format!(" ({why})") };
+            let plate = Plate::kept(&array.members[role].plate).words();
+            let plate = if plate.is_empty() { plate } else { format!("{plate},") };
             let status = format!(
-                "member {role} is out{why}; all data is there, but losing another member would lose it"
+                "member {role}{plate} is out{why}; all data is there, but losing another member would lose it"
             );
             (State::Degraded, status, Some(replacement(called, role)))
         } else if let Some(role) = rebuilding {
@@ -188,9 +239,9 @@ impl Status {
         let members = array.members.iter().enumerate().map(|(role, member)| StatusMember {
             role: role as u32,
             drive: member.drive.clone(),
-            model: None,
-            serial: None,
-            size_bytes: None,
+            model: Plate::kept(&member.plate).model,
+            serial: Plate::kept(&member.plate).serial,
+            size_bytes: Some(member.plate.size_bytes),
             state: member_state(array, member.state).into(),
             read_errors: member.read_errors,
             write_errors: member.write_errors,
@@ -220,6 +271,10 @@ impl Status {
             provisional: array.provisional,
             read_only: array.read_only,
             lost_bytes: bytes(array.lost_blocks),
+            host: Owner::of(&array.host),
+            host_id: host_id(&array.host),
+            autostart: array.autostart,
+            stage: Life::Whole,
             members: members.collect(),
         }
     }
@@ -254,8 +309,10 @@ impl Status {
     pub fn identify(mut self, drives: &[OpenDrive]) -> Status {
         for member in self.members.iter_mut().filter(|member| !member.drive.is_empty()) {
             let drive = drives.iter().find(|drive| same_file(&drive.path, Path::new(&member.drive)));
-            member.size_bytes = drive.map(OpenDrive::size_bytes);
-            Plate { model: member.model, serial: member.serial } = plate(Path::new(&member.drive));
+            // One that has gone while it was used says nothing any more.
+            member.size_bytes = drive.map(OpenDrive::size_bytes).or(member.size_bytes);
+            let Plate { model, serial } = plate(Path::new(&member.drive));
+            (member.model, member.serial) = (model.or(member.model.take()), serial.or(member.serial.take()));
         }
         self
     }
@@ -284,9 +341,9 @@ impl Status {
             StatusMember {
                 role,
                 drive: drive.map(|drive| drive.path.display().to_string()).unwrap_or_default(),
-                model: None,
-                serial: None,
-                size_bytes: None,
+                model: Plate::kept(&label.plates[role as usize]).model,
+                serial: Plate::kept(&label.plates[role as usize]).serial,
+                size_bytes: Some(label.plates[role as usize].size_bytes),
                 state: state.into(),
                 read_errors: 0,
                 write_errors: 0,
@@ -297,10 +354,19 @@ impl Status {
         let members: Vec<StatusMember> = members.collect();
         let missing: Vec<String> =
             members.iter().filter(|m| m.drive.is_empty()).map(|m| m.role.to_string()).collect();
+        let called = quoted(&label.name);
         let action = match missing.len() {
+            _ if label.stage == Stage::Making => {
+                Some(format!("create it again, or: zoneraid destroy {called}"))
+            }
+            _ if label.stage == Stage::Ending => Some(format!("zoneraid destroy {called}")),
             0 => None,
             1 => Some(format!("bring member {} back", missing.join(""))),
-            _ => Some(format!("bring all but one of the members {} back", missing.join(", "))),
+            _ => Some(format!(
+                "bring all but one of the members {} back; or, if these are the rest of an array that has been \
+                 destroyed, make them blank: zoneraid wipe DRIVE",
+                missing.join(", ")
+            )),
         };
         Status {
             name: label.name.clone(),
@@ -325,9 +391,40 @@ impl Status {
             provisional: false,
             read_only: false,
             lost_bytes: 0,
+            host: Owner::of(&label.host),
+            host_id: host_id(&label.host),
+            autostart: label.autostart,
+            stage: Life::of(label.stage),
             members,
         }
     }
+}
+
+/// What is said of an array, and has nothing to do with what it holds.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Owned {
+    pub array: String,
+    pub uuid: String,
+    pub host: Owner,
+    pub host_id: Option<String>,
+    pub autostart: bool,
+}
+
+impl Owned {
+    pub fn of(array: &ArrayStatus) -> Owned {
+        Owned {
+            array: array.name.clone(),
+            uuid: uuid(&array.uuid),
+            host: Owner::of(&array.host),
+            host_id: host_id(&array.host),
+            autostart: array.autostart,
+        }
+    }
+}
+
+/// By what an array knows its host.
+pub fn host_id(host: &[u8; 16]) -> Option<String> {
+    (*host != machine::NOBODY).then(|| uuid(host))
 }
 
 /// What brings a member back whose drive is out, or cannot store all that it should.
@@ -564,6 +661,36 @@ pub struct Superblock {
     pub policy: String,
     pub aggregate: u32,
     pub event: u64,
+    /// Where the array belongs, and by what it knows that host; nothing if it is nobody's.
+    pub host: Owner,
+    pub host_id: Option<String>,
+    /// Whether it starts by itself there.
+    pub autostart: bool,
+    pub stage: Life,
+    /// What this drive knows of all members, by role.
+    pub drives: Vec<KnownDrive>,
+}
+
+/// What a superblock says of a member.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct KnownDrive {
+    pub role: u32,
+    /// Whether the array does not do without it.
+    pub active: bool,
+    /// Nothing if the drive did not say.
+    pub model: Option<String>,
+    pub serial: Option<String>,
+    pub size_bytes: u64,
+}
+
+impl KnownDrive {
+    fn all(label: &Label) -> Vec<KnownDrive> {
+        let known = |(role, plate): (u32, &device::Plate)| {
+            let (Plate { model, serial }, active) = (Plate::kept(plate), label.active & (1 << role) != 0);
+            KnownDrive { role, active, model, serial, size_bytes: plate.size_bytes }
+        };
+        (0..).zip(&label.plates).map(known).collect()
+    }
 }
 
 impl Examined {
@@ -604,6 +731,11 @@ impl Examined {
                 policy: label.policy.name().into(),
                 aggregate: label.aggregate,
                 event: label.event,
+                host: Owner::of(&label.host),
+                host_id: host_id(&label.host),
+                autostart: label.autostart,
+                stage: Life::of(label.stage),
+                drives: KnownDrive::all(label),
             }),
             superblock_error: match &drive.content {
                 Content::Other(what) => Some(what.clone()),

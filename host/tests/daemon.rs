@@ -4,6 +4,7 @@
 mod support;
 
 use host::{
+    cli::output::uuid,
     daemon::Daemon,
     members::{ArrayName, Found, OpenDrive, Terms},
     repair,
@@ -101,6 +102,49 @@ fn commands_ask_the_daemon_while_it_holds_the_drives() {
     place.run(&["stop", "drives"]).fails_with(&["does not run"]);
     place.remove(&drive("drives", 0));
     assert!(place.read_zone("drives", 0) == data);
+}
+
+#[test]
+fn what_is_said_of_a_running_array_is_changed_by_its_daemon_and_the_rest_waits_for_its_end() {
+    let place = Place::with_array(6);
+    place.run(&["fail", "drives", "4"]).ok();
+    place.run(&["replace", "drives", "4", &drive("drives", 5)]).ok();
+    let daemon = run(&place);
+    let said = || {
+        let status = place.json(&["status", "drives"]);
+        (status["host"].clone(), status["host_id"].clone(), status["autostart"].clone())
+    };
+    // This process is another machine than the commands.
+    let (before, own) = (said(), host::machine::id().map(|id| uuid(&id)));
+    assert_eq!((&before.0, &before.2), (&"other".into(), &true.into()));
+    place.run(&["autostart", "tank", "no"]).ok();
+    assert_eq!(said(), (before.0, before.1, false.into()));
+    match &own {
+        Some(own) => {
+            place.run(&["adopt", "tank"]).ok();
+            assert_eq!(said(), ("this".into(), own.as_str().into(), false.into()));
+        }
+        None => _ = place.run(&["adopt", "tank"]).fails_with(&["no identity"]),
+    }
+    let first = ["'tank' runs", "zoneraid stop tank"];
+    place.run(&["rename", "tank", "pool"]).fails_with(&first);
+    place.run(&["destroy", "--yes", "tank"]).fails_with(&first);
+    let member = drive("drives", 2);
+    place
+        .run(&["wipe", "--yes", &member])
+        .fails_with(&["a member of 'tank', which runs", "zoneraid replace tank"]);
+    // One that was replaced is nobody's; one that was not may come back.
+    place.run(&["wipe", &drive("drives", 4)]).ok();
+    place.run(&["fail", "tank", "3"]).ok();
+    place.run(&["wipe", &drive("drives", 3)]).fails_with(&["which runs"]);
+    place.run(&["replace", "tank", "3", &drive("drives", 4)]).ok();
+    place.run(&["stop", "tank"]).ok();
+    daemon.join().unwrap();
+    let status = place.json(&["status", "drives"]);
+    assert_eq!((&status["autostart"], &status["state"]), (&false.into(), &"healthy".into()));
+    assert!(own.is_none_or(|own| status["host_id"] == own));
+    place.run(&["rename", "tank", "pool"]).fails_with(&["no array called 'tank'"]);
+    place.run(&["rename", "drives", "pool"]).ok();
 }
 
 #[test]

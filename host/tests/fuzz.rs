@@ -334,7 +334,10 @@ impl Array4 {
         let array = Array4 { drives };
         let runtime = Runtime::new();
         let (name, uuid, zone_size_blocks) = ("test".to_string(), [3; 16], None);
-        let options = CreateOptions { name, uuid, chunk_blocks: 8, zone_size_blocks, policy: Some(policy) };
+        let policy = Some(policy);
+        let (host, autostart) = ([7; 16], true);
+        let options =
+            CreateOptions { name, uuid, chunk_blocks: 8, zone_size_blocks, policy, host, autostart };
         let made = run(&runtime, Array::create(&runtime, options, array.copies())).unwrap();
         for (zone, blocks) in [(0, 11), (1, 64), (2, 50)] {
             let lba = made.geometry().start(ZoneIndex(zone));

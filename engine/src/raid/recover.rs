@@ -50,7 +50,7 @@ use crate::{
     format::{
         Uuid, VERSION,
         record::{Burned, Header, Lacks, Origin, Record, Unreadable, ZoneRecord},
-        superblock::{AGGREGATES, Superblock},
+        superblock::{AGGREGATES, Stage, Superblock},
     },
     runtime::Runtime,
     sequence::Sequencer,
@@ -72,6 +72,13 @@ impl Candidate {
         let newest = self.log.records.iter().filter_map(|(record, _)| superblock_of(record));
         // The first record is a checkpoint, or the log would not have been read.
         newest.max_by_key(|s| s.event).unwrap_or_else(|| unreachable!("a log begins with a checkpoint"))
+    }
+
+    /// Whether this is the drive of its role, by what `superblock` says.
+    pub fn is_member_by(&self, superblock: &Superblock) -> bool {
+        let role = self.log.origin.member as usize;
+        let (own, there) = (self.superblock().members.get(role), superblock.members.get(role));
+        own.zip(there).is_some_and(|(own, there)| own.uuid == there.uuid && there.active)
     }
 }
 
@@ -122,7 +129,7 @@ pub fn prepare(
 
 /// Reads the log of a drive, which says how many zones are one, and may be readable only if that is
 /// known: so every number is tried.
-async fn find_log(runtime: &Runtime, drive: &Drive) -> Result<(Rc<dyn ZonedDevice>, ReadLog), NoLog> {
+pub async fn find_log(runtime: &Runtime, drive: &Drive) -> Result<(Rc<dyn ZonedDevice>, ReadLog), NoLog> {
     let mut reason = NoLog::Blank;
     for aggregate in AGGREGATES {
         let Some(device) = prepare(runtime, drive.device.clone(), Policy::Zrwa, aggregate) else { continue };
@@ -233,7 +240,7 @@ fn outvote(candidates: &mut Vec<Candidate>, damaged: &mut Vec<String>) -> Result
 /// Being out is for good (a drive that comes back to an array gets a new identity), and a change
 /// counts only once all members have it. So a superblock whose writer is out according to one of
 /// its own members was written in an assembly that came to nothing.
-fn effective(candidates: &[Candidate]) -> Option<&Superblock> {
+pub fn effective(candidates: &[Candidate]) -> Option<&Superblock> {
     let mut newest_first: Vec<_> = candidates.iter().map(|c| (c, c.superblock())).collect();
     newest_first.sort_by_key(|(_, superblock)| std::cmp::Reverse(superblock.event));
     let is_out = |by: &Superblock, role: usize, uuid: Uuid| {
@@ -279,6 +286,17 @@ pub fn decide_members(
             "the drives contradict each other about who is a member: leave out those that were away".into(),
         );
     };
+    let name = &superblock.name;
+    match superblock.stage {
+        Stage::Whole => {}
+        // Of one that has been finished, somebody knows.
+        Stage::Making => {
+            return fail(format!(
+                "the creation of '{name}' was not finished: create it again, or destroy what there is of it"
+            ));
+        }
+        Stage::Ending => return fail(format!("'{name}' is half destroyed: destroy it again")),
+    }
     let count = superblock.members.len();
     let mut members: Vec<Option<Candidate>> = (0..count).map(|_| None).collect();
     let mut notes = vec![String::new(); count];
@@ -298,6 +316,9 @@ pub fn decide_members(
         } else if !expected.active {
             notes[role] = format!("{name} was taken out of the array: its content is stale");
             stale.push(candidate);
+        } else if own.stage == Stage::Ending {
+            // What it holds may be gone.
+            notes[role] = format!("{name} was to be destroyed with the array");
         } else if own.event < superblock.floor {
             notes[role] =
                 format!("{name} is stale: it is of event {}, the array of {}", own.event, superblock.event);

@@ -9,6 +9,7 @@ use super::{
 use crate::{
     daemon::{self, Request},
     drive::{self, Plate},
+    machine::{self, Owner},
     members::{ArrayName, Found, OpenDrive, Session, directory_of, listed},
     reactor::Reactor,
     repair::{self, MemberName, Members, real_path},
@@ -74,7 +75,7 @@ pub fn create(output: Output, options: Create) -> Result<u8> {
     for drive in &drives {
         drive.refuse_if_waited_for()?;
         let destroys = drive.describe();
-        if let Some(what) = &destroys {
+        if let Some(what) = destroys.as_ref().filter(|_| !drive.holds_nothing()) {
             used.push(format!("{}: {what}", drive.introduce()));
         }
         let Plate { model, serial } = drive::plate(&drive.path);
@@ -102,6 +103,10 @@ pub fn create(output: Output, options: Create) -> Result<u8> {
     if created.lost_to_rounding_bytes + created.lost_to_shapes_bytes > created.capacity_bytes {
         output.note("more of the drives is of no use than the array holds");
     }
+    if create.autostart && create.host == machine::NOBODY {
+        output
+            .note(&format!("{}; the array is nobody's, and does not start by itself", machine::NO_IDENTITY));
+    }
     if !options.dry_run {
         reactor.wait(Array::create(reactor.runtime(), create, members))??;
     }
@@ -120,6 +125,8 @@ fn create_options(options: &Create, uuid: [u8; 16]) -> CreateOptions {
             Policy::Zrwa => engine::raid::policy::Policy::Zrwa,
             Policy::Inplace => engine::raid::policy::Policy::InPlace,
         }),
+        host: machine::id().unwrap_or(machine::NOBODY),
+        autostart: !options.no_autostart,
     }
 }
 
@@ -162,7 +169,7 @@ impl Created {
 }
 
 /// The same drive under two names would be found locked by ourselves, which says little.
-fn refuse_twice(paths: &[PathBuf]) -> Result<()> {
+pub fn refuse_twice(paths: &[PathBuf]) -> Result<()> {
     let mut seen: Vec<(u64, u64)> = Vec::new();
     for path in paths {
         let used = drive::resolve(path);
@@ -256,6 +263,9 @@ fn status_text(status: &Status) -> String {
         size += &format!(", {} altogether", show(all));
     }
     text += &format!("   size: {size}\n policy: {}{}\n", status.policy, as_one(status.aggregate));
+    let id = status.host_id.as_ref().filter(|_| status.host == Owner::Other);
+    let id = id.map(|id| format!(" ({id})")).unwrap_or_default();
+    text += &format!("   host: {}{id}\n", status.host.words(status.autostart));
     if let Some(rebuild) = &status.rebuild {
         text += &format!("rebuild: {}\n", rebuild_text(rebuild));
     }

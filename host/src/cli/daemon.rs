@@ -2,11 +2,12 @@
 
 use super::{
     Start,
-    output::{HEALTHY, Output},
+    output::{HEALTHY, Output, quoted},
 };
 use crate::{
     daemon::{self, Client, Daemon, Request, Signals, Stopped},
     label::Label,
+    machine::Owner,
     members::{ArrayName, Found, Terms},
     report::{State, Status, StatusMember, so_many_zones},
     tails::Left,
@@ -46,6 +47,7 @@ pub fn start(output: Output, options: Start) -> Result<u8> {
     }
     // Force is for those who have no other choice.
     let terms = Terms { read_only: options.read_only, force: options.force && found.inspect().is_err() };
+    say_where_it_belongs(output, &found.label);
     let directory = daemon::directory();
     let uuid = found.label.uuid;
     let tails = daemon::tails_path(&directory, &uuid);
@@ -123,6 +125,17 @@ fn refuse_unless_complete(found: &Found) -> Result<()> {
         bail!("'{name}' is not complete: it does without member {role}{why}; nothing has been started");
     }
     Ok(())
+}
+
+/// Says that an array which is started by hand here does not start by itself.
+fn say_where_it_belongs(output: Output, label: &Label) {
+    let whose = match Owner::of(&label.host) {
+        Owner::This => return,
+        Owner::Other => "belongs to another host",
+        Owner::Nobody => "belongs to no host",
+    };
+    let adopt = format!("zoneraid adopt {} changes that", quoted(&label.name));
+    output.note(&format!("'{}' {whose}: it does not start by itself here; {adopt}", label.name));
 }
 
 fn refuse_if_running(name: &ArrayName) -> Result<()> {

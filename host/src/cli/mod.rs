@@ -12,6 +12,7 @@ mod fault;
 mod manual;
 pub mod output;
 mod overview;
+mod owner;
 mod zone;
 
 use crate::{members::ArrayName, size};
@@ -129,6 +130,56 @@ enum Verb {
         array: ArrayName,
         /// Path of the member, or its role as status shows it
         member: PathBuf,
+    },
+    /// Give an array another name
+    ///
+    /// It must not run. A member that is away learns of it when it is there again.
+    Rename {
+        /// Name, UUID or path of the array
+        array: ArrayName,
+        /// Its new name: 1 to 64 bytes that show, no '/'
+        new: String,
+    },
+    /// Make this host the owner of an array
+    ///
+    /// An array starts by itself only on the host that made it, or adopted it last. By hand it starts anywhere.
+    Adopt {
+        /// Name, UUID or path of the array
+        array: ArrayName,
+    },
+    /// Say whether an array starts by itself on the host that it belongs to
+    Autostart {
+        /// Name, UUID or path of the array
+        array: ArrayName,
+        /// Whether it does
+        #[arg(value_enum)]
+        starts: YesNo,
+    },
+    /// Destroy an array: its drives become blank
+    ///
+    /// It must not run. Zones of its drives are reset, and nothing is overwritten: zoneraid, file systems and
+    /// other programs find nothing there any more, and reads give zeros, but what was there may still be on
+    /// the medium. A destruction that is cut off says so, and is run again. A member that is not there, and
+    /// comes back later, belongs to nothing any more: make it blank with `wipe`.
+    Destroy {
+        /// Name, UUID or path of the array
+        array: ArrayName,
+        /// Destroy what is on it
+        #[arg(long)]
+        yes: bool,
+    },
+    /// Make drives blank, whatever is on them
+    ///
+    /// What nobody can miss goes at once: a former member, what is left of a creation or destruction that was
+    /// cut off. Anything else takes --yes: a member, also of an array of which too little is there, damaged
+    /// metadata, the data of others. A member of an array that runs is refused.
+    Wipe {
+        /// Destroy what is on the drives
+        #[arg(long)]
+        yes: bool,
+        /// Images, NVMe namespaces (/dev/ngXnY) or zoned block devices
+        #[arg(required = true, value_name = "DRIVE")]
+        drives: Vec<PathBuf>,
     },
     /// Cut the power and lose a drive at the same moment, on your files
     Demo {
@@ -286,6 +337,12 @@ enum Model {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum YesNo {
+    Yes,
+    No,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Level {
     /// One member's worth of parity: any one member may be lost
     Raid5,
@@ -322,6 +379,9 @@ struct Create {
     /// Only say what would be done, or why it is refused
     #[arg(long)]
     dry_run: bool,
+    /// Start it by hand only; otherwise it starts by itself on this host when its drives are there
+    #[arg(long)]
+    no_autostart: bool,
     /// Destroy what is on the drives
     #[arg(long)]
     yes: bool,
@@ -499,6 +559,11 @@ fn run(verb: Verb, output: Output) -> anyhow::Result<u8> {
         }) => export::nvmet(output, &array, &export::Access { address, port, hosts }, dry_run),
         Verb::Export(Export::Remove { array }) => export::remove(output, &array),
         Verb::Fail { array, member } => array::fail(output, &array, &member),
+        Verb::Rename { array, new } => owner::rename(output, &array, &new),
+        Verb::Adopt { array } => owner::adopt(output, &array),
+        Verb::Autostart { array, starts } => owner::autostart(output, &array, starts == YesNo::Yes),
+        Verb::Destroy { array, yes } => owner::destroy(output, &array, yes),
+        Verb::Wipe { yes, drives } => owner::wipe(output, &drives, yes),
         Verb::Demo { path, seed } => crate::demo::run(output, path, seed),
         Verb::Bench { rounds } => crate::bench::run(output, rounds as usize),
         Verb::Completions { shell } => complete::script(output, shell),

@@ -13,10 +13,11 @@ use crate::{
     daemon::{self, Client, Request},
     drive::{self, Plate, User},
     label::{Content, Label},
+    machine::Owner,
     members::{Looked, OpenDrive, PATIENCE_TO_LOOK, Scan, listed},
     reactor::Reactor,
     repair::same_file,
-    report::{Rebuild, State, Status, StatusMember, Zones},
+    report::{Life, Rebuild, State, Status, StatusMember, Zones},
     size::show,
 };
 use anyhow::Result;
@@ -109,6 +110,10 @@ struct ArrayLine {
     /// Nothing if nobody runs the array.
     pid: Option<u32>,
     block_device: Option<String>,
+    host: Owner,
+    /// Whether it starts by itself where it belongs.
+    autostart: bool,
+    stage: Life,
 }
 
 #[derive(Clone, Serialize)]
@@ -135,6 +140,9 @@ impl ArrayLine {
             used_by: status.used_by,
             pid: status.pid,
             block_device: status.block_device,
+            host: status.host,
+            autostart: status.autostart,
+            stage: status.stage,
         }
     }
 
@@ -149,12 +157,13 @@ impl ArrayLine {
         };
         vec![
             self.name.clone(),
-            self.state.shaded(),
+            self.stage.shaded().unwrap_or(self.state.shaded()),
             or_dash(self.size_bytes.map(show)),
             or_dash(zones),
             format!("{} of {}", self.members_active, self.members),
             doing,
             or_dash(self.block_device.clone()),
+            self.host.words(self.autostart).to_string(),
             self.uuid.clone(),
         ]
     }
@@ -169,7 +178,7 @@ pub fn status(output: Output) -> Result<u8> {
     let seen = arrays(output, &reactor, &scans, running);
     let overview = Overview { arrays: seen.into_iter().map(ArrayLine::new).collect(), unseen };
     output.print(&overview, |overview| {
-        let heads = ["ARRAY", "STATE", "SIZE", "USED ZONES", "MEMBERS", "ACTIVITY", "DEVICE", "UUID"];
+        let heads = ["ARRAY", "STATE", "SIZE", "USED ZONES", "MEMBERS", "ACTIVITY", "DEVICE", "HOST", "UUID"];
         let mut rows = vec![heads.map(String::from).to_vec()];
         rows.extend(overview.arrays.iter().map(ArrayLine::cells));
         let mut text = if rows.len() == 1 { "no arrays here\n".to_string() } else { table(&rows) };
@@ -229,11 +238,16 @@ struct ListedArray {
     aggregate: u32,
     /// What the array runs as, if it does.
     block_device: Option<String>,
+    host: Owner,
+    /// Whether it starts by itself where it belongs.
+    autostart: bool,
+    stage: Life,
     drives: Vec<ListedMember>,
 }
 
 #[derive(Serialize)]
 struct ListedMember {
+    /// Empty if it is gone.
     drive: String,
     role: u32,
     state: String,
@@ -296,7 +310,8 @@ impl ListedArray {
     /// `labelled` are drives that say they are of the array, of which some may be done without.
     fn new(status: &Status, labelled: &[&OpenDrive]) -> ListedArray {
         let there: Vec<&StatusMember> = status.members.iter().filter(|m| !m.drive.is_empty()).collect();
-        let mut drives: Vec<ListedMember> = there.iter().map(|member| ListedMember::of(member)).collect();
+        // Those that are gone, too, so that somebody can find them.
+        let mut drives: Vec<ListedMember> = status.members.iter().map(ListedMember::of).collect();
         for drive in labelled {
             let used = there.iter().any(|member| same_file(Path::new(&member.drive), &drive.path));
             if let Some(label) = drive.label().filter(|_| !used) {
@@ -316,6 +331,9 @@ impl ListedArray {
             policy: status.policy.clone(),
             aggregate: status.aggregate,
             block_device: status.block_device.clone(),
+            host: status.host,
+            autostart: status.autostart,
+            stage: status.stage,
             drives,
         }
     }
@@ -335,15 +353,26 @@ impl ListedMember {
 }
 
 fn listed_text(listed: &Listed) -> String {
-    let heads =
-        ["DRIVE", "SIZE", "MODEL", "SERIAL", "ROLE", "STATE", "ARRAY", "MEMBERS", "ARRAY STATE", "UUID"];
+    let heads = [
+        "DRIVE",
+        "SIZE",
+        "MODEL",
+        "SERIAL",
+        "ROLE",
+        "STATE",
+        "ARRAY",
+        "MEMBERS",
+        "ARRAY STATE",
+        "HOST",
+        "UUID",
+    ];
     let mut rows = vec![heads.map(String::from).to_vec()];
     let or_dash = |text: &Option<String>| text.clone().unwrap_or("-".into());
     for array in &listed.arrays {
         let active = format!("{} of {}", array.members_active, array.members);
         for drive in &array.drives {
             rows.push(vec![
-                drive.drive.clone(),
+                if drive.drive.is_empty() { "-".into() } else { drive.drive.clone() },
                 or_dash(&drive.size_bytes.map(show)),
                 or_dash(&drive.model),
                 or_dash(&drive.serial),
@@ -351,7 +380,8 @@ fn listed_text(listed: &Listed) -> String {
                 super::array::shaded_state(&drive.state),
                 array.name.clone(),
                 active.clone(),
-                array.state.shaded(),
+                array.stage.shaded().unwrap_or(array.state.shaded()),
+                array.host.words(array.autostart).to_string(),
                 array.uuid.clone(),
             ]);
         }

@@ -18,10 +18,12 @@ pub use protocol::{About, Answer, Line, PROTOCOL, Request, Stopped};
 
 use crate::{
     cli::output::{in_one_line, uuid},
+    drive::Plate,
+    machine,
     members::{Found, OpenDrive, Session, Terms, directory_of},
     reactor::Reactor,
     repair::{self, MemberName, Members},
-    report::{Examined, Status, Zones},
+    report::{Examined, Owned, Status, Zones},
     tails::Left,
 };
 use anyhow::{Context, Result, ensure};
@@ -30,6 +32,7 @@ use control::Control;
 use engine::{
     array::{Array, MemberState},
     device::{Command, ZonedDevice},
+    owner::Change,
     runtime::Gate,
     zone::ZoneIndex,
 };
@@ -265,7 +268,8 @@ impl Daemon {
                 let drive = if member.drive.is_empty() { "" } else { &format!(" ({})", member.drive) };
                 let why = if member.note.is_empty() { "" } else { &format!(": {}", member.note) };
                 let does = if array.provisional || array.read_only { "waits for" } else { "does without" };
-                log(&format!("'{}' {does} member {role}{drive}{why}", array.name));
+                let plate = Plate::kept(&member.plate).words();
+                log(&format!("'{}' {does} member {role}{drive}{plate}{why}", array.name));
             }
         }
         let status = self.status();
@@ -323,6 +327,11 @@ impl Daemon {
             }
             Request::Rebuild => serde_json::to_value(self.go_on(connection).await?)?,
             Request::Examine { drive } => serde_json::to_value(self.examine(&drive).await?)?,
+            Request::Adopt => {
+                let host = machine::id().context(machine::NO_IDENTITY)?;
+                serde_json::to_value(self.change(&Change::Host(host)).await?)?
+            }
+            Request::Autostart { yes } => serde_json::to_value(self.change(&Change::Autostart(yes)).await?)?,
             Request::Stop => {
                 let status = self.array.status();
                 let result = self.end(false).await;
@@ -333,6 +342,11 @@ impl Daemon {
                 serde_json::to_value(Stopped { array: status.name, uuid: uuid(&status.uuid) })?
             }
         })
+    }
+
+    async fn change(&self, change: &Change) -> Result<Owned> {
+        self.array.change_running(change).await?;
+        Ok(Owned::of(&self.array.status()))
     }
 
     async fn zones(&self, zone: Option<u32>) -> Result<Zones> {

@@ -42,6 +42,10 @@ pub enum Request {
     Rebuild,
     /// What is on a member: [`crate::report::Examined`].
     Examine { drive: PathBuf },
+    /// Makes this host the owner of the array: [`crate::report::Owned`].
+    Adopt,
+    /// Has the array start by itself where it belongs, or not: [`crate::report::Owned`].
+    Autostart { yes: bool },
     /// Takes the block device down and ends the daemon: [`Stopped`].
     Stop,
 }

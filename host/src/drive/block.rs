@@ -20,7 +20,7 @@ use crate::{
 use engine::{
     buf::{BLOCK, Buf},
     device::{
-        Command, Completer, Completion, DeviceError, Done, Geometry, Slots, Status, ZonedDevice, Zones,
+        Command, Completer, Completion, DeviceError, Done, Geometry, Plate, Slots, Status, ZonedDevice, Zones,
     },
     zone::{Lba, MOST_ZONES, ZoneIndex, ZoneInfo, ZoneState},
 };
@@ -64,6 +64,7 @@ struct Device {
     /// Shared with threads that manage zones.
     file: Arc<File>,
     geometry: Geometry,
+    plate: Plate,
     /// Conventional zones before the first one that counts.
     passed_over: u32,
     reactor: Reactor,
@@ -102,6 +103,7 @@ impl BlockDrive {
         let ring = reactor.ring().map_err(|error| failed(format!("cannot be used: {error:#}")))?;
         let device = Rc::new(Device {
             file: Arc::new(file),
+            plate: super::plate(path).keep(&geometry),
             geometry,
             passed_over,
             reactor: reactor.clone(),
@@ -124,6 +126,10 @@ impl Drop for BlockDrive {
 impl ZonedDevice for BlockDrive {
     fn geometry(&self) -> &Geometry {
         &self.0.geometry
+    }
+
+    fn plate(&self) -> Plate {
+        self.0.plate.clone()
     }
 
     fn submit(&self, command: Command) -> Completion {

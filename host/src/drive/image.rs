@@ -5,7 +5,7 @@
 //! command then takes so many times as long as it really took, one after the other. Others go on meanwhile.
 
 use crate::reactor::Reactor;
-use engine::device::{Command, Completion, Geometry, Slots, ZonedDevice};
+use engine::device::{Command, Completion, Geometry, Plate, Slots, ZonedDevice};
 use sim::ssd::{EmulatedDrive, ImageError};
 use std::{
     cell::Cell,
@@ -56,6 +56,10 @@ impl ImageDrive {
 impl ZonedDevice for ImageDrive {
     fn geometry(&self) -> &Geometry {
         self.drive.geometry()
+    }
+
+    fn plate(&self) -> Plate {
+        self.drive.plate()
     }
 
     fn submit(&self, command: Command) -> Completion {

@@ -12,13 +12,13 @@ mod shortage;
 mod sysfs;
 mod witness;
 
-use crate::{cli::output::uuid, reactor::Reactor};
+use crate::reactor::Reactor;
 use block::BlockDrive;
 use claim::Claim;
-use engine::device::ZonedDevice;
+use engine::device::{self, Geometry, ZonedDevice};
 use image::ImageDrive;
 use nvme::NvmeDrive;
-use sim::ssd::{ImageError, ImageMedia, cause};
+use sim::ssd::{ImageError, ImageMedia, cause, serial_of};
 use std::{
     fs::{File, OpenOptions},
     io,
@@ -191,6 +191,27 @@ pub struct Plate {
     pub serial: Option<String>,
 }
 
+impl Plate {
+    /// What a superblock has kept of a drive.
+    pub fn kept(kept: &device::Plate) -> Plate {
+        let said = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
+        Plate { model: said(&kept.model), serial: said(&kept.serial) }
+    }
+
+    /// As a superblock keeps it, of a drive of this shape.
+    fn keep(self, geometry: &Geometry) -> device::Plate {
+        let (model, serial) = (self.model.unwrap_or_default(), self.serial.unwrap_or_default());
+        device::Plate { model, serial, size_bytes: geometry.size_bytes() }
+    }
+
+    /// Model and serial with a comma before each; nothing if the drive does not say.
+    pub fn words(&self) -> String {
+        let model = self.model.as_ref().map(|model| format!(", {model}")).unwrap_or_default();
+        let serial = self.serial.as_ref().map(|serial| format!(", serial {serial}")).unwrap_or_default();
+        model + &serial
+    }
+}
+
 /// What the drive at `path` says it is. The serial of an image is the beginning of its UUID.
 pub fn plate(path: &Path) -> Plate {
     let device = match Node::at(path) {
@@ -200,7 +221,7 @@ pub fn plate(path: &Path) -> Plate {
             let image = ImageMedia::examine(path).ok();
             return image.map_or(Plate::default(), |(model, id)| Plate {
                 model: Some(model.name),
-                serial: Some(uuid(&id)[..8].to_string()),
+                serial: Some(serial_of(&id)),
             });
         }
         _ => return Plate::default(),

@@ -57,7 +57,9 @@ impl Ran {
 
 impl Place {
     pub fn new() -> Place {
-        Place { dir: tempfile::tempdir().unwrap() }
+        let place = Place { dir: tempfile::tempdir().unwrap() };
+        place.be("0123456789abcdef0123456789abcdef");
+        place
     }
 
     /// A place with `count` blank drives in `drives`, and the array `tank` of the first five.
@@ -66,6 +68,11 @@ impl Place {
         place.emulate("drives", count);
         place.create("tank", "drives", 5).ok();
         place
+    }
+
+    /// Makes this another machine, or none that could be told from others.
+    pub fn be(&self, machine: &str) {
+        fs::write(self.path("machine-id"), machine).unwrap();
     }
 
     /// Drives of 16 zones of 8 MiB.
@@ -95,7 +102,7 @@ impl Place {
         let mut command = Command::new(env!("CARGO_BIN_EXE_zoneraid"));
         command.args(args).current_dir(self.dir.path()).env_remove("ZONERAID_DIR");
         // Daemons of the machine are none of its business.
-        command.env("ZONERAID_RUN_DIR", self.path("run"));
+        command.env("ZONERAID_RUN_DIR", self.path("run")).env("ZONERAID_MACHINE_ID", self.path("machine-id"));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }

@@ -846,7 +846,8 @@ impl World<'_> {
 pub(super) fn create_options(scenario: &Scenario, uuid: [u8; 16]) -> CreateOptions {
     let name = "simulated".into();
     let Scenario { chunk_blocks, zone_size_blocks, policy, .. } = *scenario;
-    CreateOptions { name, uuid, chunk_blocks, zone_size_blocks, policy: Some(policy) }
+    let (host, autostart) = ([0; 16], false);
+    CreateOptions { name, uuid, chunk_blocks, zone_size_blocks, policy: Some(policy), host, autostart }
 }
 
 pub(super) fn brief(report: &[ZoneInfo]) -> String {

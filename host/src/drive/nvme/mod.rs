@@ -19,7 +19,7 @@ use crate::ring::{Outcome, Ring, Target};
 use engine::{
     buf::{BLOCK, Buf},
     device::{
-        Command, Completer, Completion, DeviceError, Done, Geometry, Slots, Status, ZonedDevice, Zones,
+        Command, Completer, Completion, DeviceError, Done, Geometry, Plate, Slots, Status, ZonedDevice, Zones,
     },
     zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
 };
@@ -59,6 +59,7 @@ struct Namespace {
     device: PathBuf,
     format: Format,
     geometry: Geometry,
+    plate: Plate,
     ring: Ring,
     slots: Rc<Slots>,
     in_flight: InFlight<Operation>,
@@ -113,6 +114,7 @@ impl NvmeDrive {
             file,
             device: sysfs::class("nvme-generic", name).join("device"),
             format,
+            plate: super::plate(path).keep(&geometry),
             geometry,
             ring: ring.clone(),
             slots: Rc::default(),
@@ -143,6 +145,10 @@ impl Drop for NvmeDrive {
 impl ZonedDevice for NvmeDrive {
     fn geometry(&self) -> &Geometry {
         &self.0.geometry
+    }
+
+    fn plate(&self) -> Plate {
+        self.0.plate.clone()
     }
 
     fn submit(&self, command: Command) -> Completion {
@@ -464,6 +470,7 @@ mod tests {
             file,
             device: PathBuf::new(),
             format: Format { nsid: 1, lbas_per_block: 1, metadata_bytes: 0 },
+            plate: Plate::default(),
             geometry,
             ring: ring.clone(),
             slots: Rc::default(),
