@@ -91,7 +91,7 @@ fn completer(path: &str, argument: &str) -> Option<ArgValueCompleter> {
         (_, "array") => ArgValueCompleter::new(Paths(arrays)),
         ("replace", "drives") => ArgValueCompleter::new(Replacement),
         ("create", "drives") => ArgValueCompleter::new(Paths(blank_drives)),
-        ("examine", "drive") => ArgValueCompleter::new(Paths(all_drives)),
+        ("examine", "drive") | ("wipe", "drives") => ArgValueCompleter::new(Paths(all_drives)),
         (_, "member") => ArgValueCompleter::new(Paths(members)),
         (path, "zone") if path.starts_with("zone ") => ArgValueCompleter::new(Words(zones)),
         _ => return None,
