@@ -137,6 +137,8 @@ pub struct ArrayStatus {
     pub offline: Vec<OfflineZone>,
     /// Nothing has been written on the drives yet, since a member is missing that is not out so far.
     pub provisional: bool,
+    /// It can only be read, and nothing is written on the drives.
+    pub read_only: bool,
     /// Why an array that has held back could not begin to write.
     pub problem: Option<String>,
 }
@@ -209,7 +211,8 @@ pub struct Tails {
 #[derive(Clone)]
 pub struct Array(pub(crate) Rc<Handle>);
 
-/// How an array shall behave in experiments and tests; the default everywhere else.
+/// How an array shall be assembled and behave: the default but for experiments, tests, and where an operator
+/// has no other choice.
 #[derive(Clone, Copy, Debug)]
 pub struct Behaviour {
     pub consistency: Consistency,
@@ -217,11 +220,14 @@ pub struct Behaviour {
     pub join: bool,
     pub canary: Option<Canary>,
     pub log_step: LogStep,
+    /// Takes stale members where there are too few others, for zones that are full (see [`crate::raid`]).
+    pub force: bool,
 }
 
 impl Default for Behaviour {
     fn default() -> Behaviour {
-        Behaviour { consistency: Consistency::default(), join: true, canary: None, log_step: LogStep::None }
+        let (consistency, log_step) = (Consistency::default(), LogStep::None);
+        Behaviour { consistency, join: true, canary: None, log_step, force: false }
     }
 }
 
@@ -270,7 +276,7 @@ pub(crate) async fn look(
     behaviour: Behaviour,
 ) -> Result<Look, ArrayError> {
     let (candidates, damaged) = scan(runtime, drives).await?;
-    let found = decide_members(candidates, &damaged)?;
+    let found = decide_members(candidates, &damaged, behaviour.force)?;
     for candidate in found.members.iter().flatten() {
         check_drive(&candidate.drive.name, &*candidate.device, &found.superblock)?;
     }
@@ -298,10 +304,14 @@ pub(crate) async fn look(
         *member.note.borrow_mut() = note;
     }
     for member in Core::each(found.returned) {
-        *core.members[member].note.borrow_mut() =
-            "was away: it has been taken back for the zones that cannot do without it".into();
+        let what = if found.forced & 1 << member == 0 {
+            "the zones that cannot do without it"
+        } else {
+            "full zones, by force"
+        };
+        *core.members[member].note.borrow_mut() = format!("was away: it has been taken back for {what}");
     }
-    let verdicts = core.judge_all(tails).await?;
+    let verdicts = core.judge_all(tails, found.forced).await?;
     Ok(Look { core, verdicts, floor: found.floor, returned: found.returned })
 }
 
@@ -350,11 +360,7 @@ impl Look {
             core.burned.borrow_mut().retain(|burned| burned.zone != zone.0);
             core.burned.borrow_mut().extend(burned.iter().filter(|burned| burned.zone == zone.0).cloned());
             core.holes.borrow_mut().take_over(zone.0, &without.core.holes.borrow());
-            for member in Core::each(absent) {
-                if let Some(log) = &*core.members[member].log.borrow() {
-                    log.live.borrow_mut().retain_zones(|other, _| other != zone.0);
-                }
-            }
+            core.forget_logs_of(absent, zone.0);
             own.insert(zone, other);
         }
         self.verdicts = own.into_iter().filter(|(_, verdict)| !matches!(verdict, Verdict::Empty)).collect();
@@ -522,11 +528,13 @@ impl Array {
         let found = look(runtime, drives, tails, Behaviour::default()).await?;
         found.keep_what_counts()?;
         found.load();
+        let provisional = !found.is_complete();
         let core = found.core;
         let zones = core.table.borrow().report(ZoneIndex(0), core.geometry.zones);
         let zones = zones.map_err(|error| ArrayError(format!("its zones cannot be listed: {error}")))?;
         let array = Array::of(core);
-        Ok(Inspected { status: array.status(), geometry: array.geometry().clone(), zones })
+        let status = ArrayStatus { provisional, ..array.status() };
+        Ok(Inspected { status, geometry: array.geometry().clone(), zones })
     }
 
     /// Whether `drive` could take the place of a member; otherwise the error says what it lacks.
@@ -700,6 +708,7 @@ impl Array {
             lost_blocks: core.holes.borrow().blocks(),
             failed: core.failed.get(),
             provisional: self.is_provisional(),
+            read_only: self.is_read_only(),
             problem: self.problem(),
             offline: core.offline.borrow().iter().map(|(zone, refusal)| offline(*zone, refusal)).collect(),
         }
@@ -942,8 +951,12 @@ impl Core {
         notes.join("; ")
     }
 
-    /// Looks at every zone; writes nothing.
-    async fn judge_all(&self, tails: Option<&Tails>) -> Result<Vec<(ZoneIndex, Verdict)>, ArrayError> {
+    /// Looks at every zone; writes nothing. Members that are `forced` (bits) count in full zones only.
+    async fn judge_all(
+        &self,
+        tails: Option<&Tails>,
+        forced: u32,
+    ) -> Result<Vec<(ZoneIndex, Verdict)>, ArrayError> {
         let mut reports = Vec::new();
         let mut missing = (0..self.members.len()).any(|role| self.device(role).is_none());
         for role in 0..self.members.len() {
@@ -981,6 +994,12 @@ impl Core {
             let zone = ZoneIndex(index);
             let info = reports.iter().map(|r| r.as_ref().map(|zones| zones[index as usize])).collect();
             let mut record = self.zones.borrow()[index as usize];
+            let mut parts = reports.iter().flatten().map(|zones| zones[index as usize].state);
+            let unproven = forced & !record.waits;
+            if unproven != 0 && !parts.all(|state| state == ZoneState::Full) {
+                record.lost |= unproven;
+                self.forget_logs_of(unproven, index);
+            }
             let answered_blocks = tails.map_or(0, |tails| tails.blocks[index as usize]);
             let mut view = ZoneView { zone, record: &mut record, info, answered_blocks };
             let verdict = self.judge(&mut view).await.unwrap_or_else(Verdict::Offline);
@@ -1010,6 +1029,15 @@ impl Core {
             }
         }
         Ok(verdicts)
+    }
+
+    /// Drops whatever the logs of some members (bits) say of a zone.
+    fn forget_logs_of(&self, members: u32, zone: u32) {
+        for member in Core::each(members) {
+            if let Some(log) = &*self.members[member].log.borrow() {
+                log.live.borrow_mut().retain_zones(|other, _| other != zone);
+            }
+        }
     }
 
     /// Drops logged parity and tails of zones that do not go on. In one that does, parity of stripes below

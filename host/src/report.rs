@@ -3,14 +3,14 @@
 
 use crate::{
     cli::output::{Shade, quoted, shaded, uuid},
-    drive::{Plate, plate},
+    drive::{Plate, User, plate, user},
     label::{Content, Label},
     machine::{self, Owner},
-    members::{Found, OpenDrive},
+    members::{Found, Looked, OpenDrive, listed},
     repair::same_file,
     size::show,
 };
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use engine::{
     array::{self, ArrayStatus, MemberState},
     buf::BLOCK,
@@ -83,8 +83,15 @@ pub struct Status {
     pub link: Option<String>,
     /// The rebuild that is going on.
     pub rebuild: Option<Rebuild>,
+    /// Processes that use the drives and cannot be asked; a daemon that can is `pid`.
+    pub used_by: Vec<User>,
+    /// Whether they change the array all the time, so that what is said of it is of different moments.
+    pub changing: bool,
     /// Zones of which nobody can tell where they ended. Everything else works.
     pub offline_zones: Vec<OfflineZone>,
+    /// A member is missing, and nothing has been written without it.
+    pub provisional: bool,
+    pub read_only: bool,
     /// What rebuilds could not bring back.
     pub lost_bytes: u64,
     /// Where the array belongs, and by what it knows that host; nothing if it is nobody's.
@@ -171,10 +178,11 @@ pub struct Rebuild {
     pub seconds_left: Option<u64>,
 }
 
-fn member_state(state: MemberState) -> &'static str {
+fn member_state(array: &ArrayStatus, state: MemberState) -> &'static str {
     match state {
         MemberState::Active => "active",
         MemberState::Rebuilding => "rebuilding",
+        MemberState::Out if array.provisional => "missing",
         MemberState::Out => "out",
     }
 }
@@ -190,6 +198,15 @@ impl Status {
         } else if !array.offline.is_empty() {
             let (status, action) = doubt(called, array);
             (State::Degraded, status, action)
+        } else if let Some(role) = out.filter(|_| array.provisional) {
+            let why =
+                array.problem.as_ref().map(|why| format!(", and nothing can be ({why})")).unwrap_or_default();
+            let status = format!(
+                "member {role} is missing; all data is there, and nothing has been written without it so far{why}"
+            );
+            let action =
+                format!("bring its drive back before the first write, or {}", replacement(called, role));
+            (State::Degraded, status, Some(action))
         } else if let Some(role) = out {
             let why = &array.members[role].note;
             let why = if why.is_empty() { String::new() } else { format!(" ({why})") };
@@ -225,7 +242,7 @@ impl Status {
             model: Plate::kept(&member.plate).model,
             serial: Plate::kept(&member.plate).serial,
             size_bytes: Some(member.plate.size_bytes),
-            state: member_state(member.state).into(),
+            state: member_state(array, member.state).into(),
             read_errors: member.read_errors,
             write_errors: member.write_errors,
             zones_to_rebuild: member.zones_to_rebuild,
@@ -248,7 +265,11 @@ impl Status {
             block_device: None,
             link: None,
             rebuild: None,
+            used_by: Vec::new(),
+            changing: false,
             offline_zones: array.offline.iter().map(offline_zone).collect(),
+            provisional: array.provisional,
+            read_only: array.read_only,
             lost_bytes: bytes(array.lost_blocks),
             host: Owner::of(&array.host),
             host_id: host_id(&array.host),
@@ -256,6 +277,32 @@ impl Status {
             stage: Life::Whole,
             members: members.collect(),
         }
+    }
+
+    /// How an array is that was only looked at; `called` is what the user calls it.
+    ///
+    /// # Errors
+    /// When it is being changed and nobody can tell.
+    pub fn looked(called: &str, found: &Found, looked: Looked) -> Result<Status> {
+        let Looked { inspected, users, changing } = looked;
+        let name = &found.label.name;
+        let mut status = match inspected {
+            Ok(mut array) => {
+                if changing {
+                    // Whoever writes to a zone knows where it ends, and the drives do not at one moment.
+                    array.status.offline.clear();
+                }
+                Status::of(called, &array.status, &array.geometry)
+            }
+            Err(error) if changing => bail!("'{name}' is being changed by {}: {error}", listed(&users)),
+            Err(error) => Status::unusable(found, error.to_string()),
+        };
+        if !users.is_empty() {
+            // They may be about to do it.
+            status.action = None;
+        }
+        (status.used_by, status.changing) = (users, changing);
+        Ok(status.identify(&found.drives))
     }
 
     /// Says which drives the members are; `drives` are those that are open.
@@ -287,8 +334,8 @@ impl Status {
             let of_role = found.drives.iter().filter(|drive| drive.label().is_some_and(|l| l.role == role));
             let drive = of_role.max_by_key(|drive| drive.label().map(|label| label.event));
             let (state, note) = match drive {
-                None => ("out", "not there"),
-                Some(_) if label.active & (1 << role) == 0 => ("out", "done without before"),
+                _ if label.active & (1 << role) == 0 => ("out", "done without before"),
+                None => ("missing", "not there"),
                 Some(_) => ("active", ""),
             };
             StatusMember {
@@ -338,7 +385,11 @@ impl Status {
             block_device: None,
             link: None,
             rebuild: None,
+            used_by: Vec::new(),
+            changing: false,
             offline_zones: Vec::new(),
+            provisional: false,
+            read_only: false,
             lost_bytes: 0,
             host: Owner::of(&label.host),
             host_id: host_id(&label.host),
@@ -589,6 +640,8 @@ pub struct Examined {
     pub superblock: Option<Superblock>,
     /// What there is instead on a drive that is not blank.
     pub superblock_error: Option<String>,
+    /// Who has claimed the drive.
+    pub used_by: Option<User>,
 }
 
 #[derive(Clone, Serialize, Deserialize)]
@@ -688,6 +741,7 @@ impl Examined {
                 Content::Other(what) => Some(what.clone()),
                 _ => None,
             },
+            used_by: user(&drive.path),
         })
     }
 }

@@ -10,7 +10,7 @@ use crate::{
     daemon::{self, Request},
     drive::{self, Plate},
     machine::{self, Owner},
-    members::{ArrayName, Found, OpenDrive, Session, directory_of},
+    members::{ArrayName, Found, OpenDrive, Session, directory_of, listed},
     reactor::Reactor,
     repair::{self, MemberName, Members, real_path},
     report::{Failed, Rebuild, Rebuilt, State, Status, bytes, so_many_zones},
@@ -211,10 +211,7 @@ pub fn as_one(aggregate: u32) -> String {
 
 pub fn status(output: Output, name: Option<&ArrayName>) -> Result<u8> {
     let Some(name) = name else { return overview::status(output) };
-    let status = match daemon::find(name)? {
-        Some(mut client) => ask(output, &mut client, &Request::Status)?,
-        None => inspect(output, name)?,
-    };
+    let status = status_of(output, name)?;
     output.print(&status, status_text)?;
     Ok(match status.state {
         State::Healthy => HEALTHY,
@@ -223,18 +220,20 @@ pub fn status(output: Output, name: Option<&ArrayName>) -> Result<u8> {
     })
 }
 
-/// How an array is that nobody runs.
-fn inspect(output: Output, name: &ArrayName) -> Result<Status> {
+/// How an array is: its daemon is asked, or else it is looked at.
+pub fn status_of(output: Output, name: &ArrayName) -> Result<Status> {
+    if let Some(mut client) = daemon::find(name)? {
+        return ask(output, &mut client, &Request::Status);
+    }
     let found = Found::to_look(name)?;
     for (path, error) in &found.damaged {
         output.note(&format!("{}: {error}; done without it", path.display()));
     }
-    let status = match found.inspect() {
-        Ok(array) => Status::of(&name.to_string(), &array.status, &array.geometry),
-        Err(error) => Status::unusable(&found, error.to_string()),
-    };
-    Ok(status.identify(&found.drives))
+    Status::looked(&name.to_string(), &found, found.glance(PATIENCE_TO_INSPECT)?)
 }
+
+/// How long the drives of an array may take to say how it is.
+pub const PATIENCE_TO_INSPECT: Duration = Duration::from_secs(60);
 
 /// Offline zones that are named on the terminal.
 const MOST_OFFLINE: usize = 10;
@@ -259,6 +258,10 @@ fn status_text(status: &Status) -> String {
     text += &format!("   host: {}{id}\n", status.host.words(status.autostart));
     if let Some(rebuild) = &status.rebuild {
         text += &format!("rebuild: {}\n", rebuild_text(rebuild));
+    }
+    if !status.used_by.is_empty() {
+        let how = if status.changing { ", which changes it all the time" } else { "" };
+        text += &format!(" in use: by {}{how}\n", output::in_one_line(&listed(&status.used_by)));
     }
     if let Some(pid) = status.pid {
         let device = match (&status.block_device, &status.link) {

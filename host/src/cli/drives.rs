@@ -102,7 +102,7 @@ pub fn examine(output: Output, path: &Path) -> Result<u8> {
         Some(mut client) => ask(output, &mut client, &Request::Examine { drive: real })?,
         None => {
             let reactor = Reactor::default();
-            let drive = OpenDrive::open(&reactor, path)?;
+            let drive = OpenDrive::look(&reactor, &drive::resolve(path))?;
             let examined = reactor.wait_for(PATIENCE_TO_EXAMINE, Examined::of(&drive))?;
             examined.with_context(|| format!("{} does not answer", path.display()))??
         }
@@ -149,7 +149,7 @@ impl Exported {
         if !drive::is_drive(path).unwrap_or(false) {
             return Ok(Exported::default());
         }
-        let drive = OpenDrive::peek(&Reactor::default(), path).ok();
+        let drive = OpenDrive::look(&Reactor::default(), path).ok();
         // By hand it starts anywhere: this is about what happens when a drive appears.
         let starts = |label: &&Label| {
             label.autostart && label.stage == Stage::Whole && Owner::of(&label.host) == Owner::This
@@ -206,5 +206,7 @@ fn examined_text(e: &Examined) -> String {
             text += &format!("member {}: {size}{}{out}\n", drive.role, plate.words());
         }
     }
-    text
+    let user =
+        e.used_by.as_ref().map(|user| format!("  in use: by {}\n", output::in_one_line(&user.to_string())));
+    text + &user.unwrap_or_default()
 }

@@ -1,12 +1,8 @@
-//! What is made of the definition of the command line: help with examples, manual pages, shell completions.
+//! What is made of the definition of the command line: help with examples, and manual pages.
 
-use super::{
-    Cli, NOTES,
-    output::{HEALTHY, Output},
-};
+use super::{Cli, NOTES, output::HEALTHY};
 use anyhow::{Context, Result};
 use clap::{Command, CommandFactory};
-use clap_complete::Shell;
 use clap_mangen::Man;
 use std::{fs, io, path::Path};
 
@@ -113,14 +109,6 @@ fn with_examples(command: Command, path: &str) -> Command {
 /// The examples of the command at `path`, which is `zone report`, say.
 fn examples(path: &str) -> &'static [&'static str] {
     EXAMPLES.iter().find(|(name, _)| *name == path).map_or(&[], |(_, examples)| examples)
-}
-
-/// Prints the completions for a shell.
-pub fn completions(output: Output, shell: Shell) -> Result<u8> {
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut command(), "zoneraid", &mut script);
-    output.raw(&String::from_utf8_lossy(&script))?;
-    Ok(HEALTHY)
 }
 
 /// Writes one manual page for every command to `dir`.

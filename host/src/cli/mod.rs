@@ -1,10 +1,10 @@
 //! The command line: what can be typed, and what it means.
 //!
-//! A command asks the daemon of an array if there is one. Otherwise it opens the drives it needs
-//! under an exclusive lock, assembles the array, acts and exits. Exit codes are those of
-//! `mdadm --detail --test`.
+//! A command asks the daemon of an array if there is one. Otherwise it looks at the drives; one that changes
+//! something claims them, assembles the array, acts and exits. Exit codes are those of `mdadm --detail --test`.
 
 mod array;
+mod complete;
 mod daemon;
 mod drives;
 mod export;
@@ -19,7 +19,7 @@ use crate::{members::ArrayName, size};
 use clap::{Args, FromArgMatches, Parser, Subcommand, ValueEnum, error::ErrorKind, value_parser};
 use clap_complete::Shell;
 use output::{FAILED, HEALTHY, Output};
-use std::{ffi::OsString, net::IpAddr, path::PathBuf, process::ExitCode, time::Duration};
+use std::{ffi::OsString, net::IpAddr, path::PathBuf, process::ExitCode};
 
 /// Fault-tolerant storage out of zoned drives.
 #[derive(Parser)]
@@ -39,6 +39,28 @@ $ZONERAID_DIR and in the current directory. Where it may mean two things it is r
 SIZE is in bytes, or has one of the suffixes K, M, G, T (powers of 1024).
 Exit codes: 0 healthy, 1 degraded, 2 unusable (both only from status), 4 the command failed.";
 
+#[derive(clap::Args)]
+struct Start {
+    /// Name, UUID or path of the array
+    array: ArrayName,
+    /// How long to wait for missing members, at most 86400 (a day)
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = value_parser!(u32).range(..=86400))]
+    wait: u32,
+    /// Only to be read: nothing is written on the drives, whoever is missing
+    #[arg(long)]
+    read_only: bool,
+    /// Only if no member is missing or out
+    #[arg(long)]
+    complete: bool,
+    /// With members that are stale if too many others are missing: reads only what cannot have changed
+    ///
+    /// Zones that were full when a stale member went, and are full on all others that are there, are read.
+    /// All others are offline until a missing member is back; the start says how many these are. Use it with
+    /// --read-only first.
+    #[arg(long, conflicts_with = "complete")]
+    force: bool,
+}
+
 #[derive(Subcommand)]
 enum Verb {
     /// Make emulated drives: image files that behave like ZNS SSDs
@@ -49,15 +71,10 @@ enum Verb {
     /// Run an array: show it to the kernel as a zoned block device
     ///
     /// Stays in the foreground; `systemctl start zoneraid@UUID` does the same in the background.
-    /// Missing members are done without. Told to end (SIGTERM, SIGINT), it takes the block device
+    /// Without a member, nothing is written before somebody else writes: until then the member is simply back
+    /// when its drive is. Told to end (SIGTERM, SIGINT), it takes the block device
     /// down if nothing uses it; otherwise the block device stays for the next start.
-    Start {
-        /// Name, UUID or path of the array
-        array: ArrayName,
-        /// How long to wait for missing members, at most 86400 (a day)
-        #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = value_parser!(u32).range(..=86400))]
-        wait: u32,
-    },
+    Start(Start),
     /// Take the block device of a running array down
     Stop {
         /// Name, UUID or path of the array
@@ -183,7 +200,7 @@ enum Verb {
         )]
         rounds: u32,
     },
-    /// Print what makes a shell complete commands and options
+    /// Print what makes a shell complete commands, options and what there is
     Completions {
         /// The shell that shall understand it
         shell: Shell,
@@ -449,6 +466,9 @@ struct ZoneWrite {
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
+    if complete::answer() {
+        return ExitCode::SUCCESS;
+    }
     let parsed = manual::command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
     let cli = match parsed {
         Ok(cli) => cli,
@@ -519,7 +539,7 @@ fn run(verb: Verb, output: Output) -> anyhow::Result<u8> {
         }
         Verb::Emulate(Emulate::Fault { drive, fault }) => fault::run(output, &drive, fault),
         Verb::Create(options) => array::create(output, options),
-        Verb::Start { array, wait } => daemon::start(output, &array, Duration::from_secs(u64::from(wait))),
+        Verb::Start(options) => daemon::start(output, options),
         Verb::Stop { array } => daemon::stop(output, &array),
         Verb::Status { array } => array::status(output, array.as_ref()),
         Verb::Examine { drive, export: false } => drives::examine(output, &drive),
@@ -546,7 +566,7 @@ fn run(verb: Verb, output: Output) -> anyhow::Result<u8> {
         Verb::Wipe { yes, drives } => owner::wipe(output, &drives, yes),
         Verb::Demo { path, seed } => crate::demo::run(output, path, seed),
         Verb::Bench { rounds } => crate::bench::run(output, rounds as usize),
-        Verb::Completions { shell } => manual::completions(output, shell),
+        Verb::Completions { shell } => complete::script(output, shell),
         Verb::Man { dir } => manual::pages(&dir),
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Whoever asks for everything shall see it although one array or drive is in trouble: a daemon that does not
 //! answer, a drive that takes too long or cannot be opened costs a moment and a line, and the rest is shown.
+//! Nobody is kept from anything meanwhile.
 
 use super::{
     array::percent,
@@ -10,16 +11,20 @@ use super::{
 };
 use crate::{
     daemon::{self, Client, Request},
-    drive::{self, Plate},
+    drive::{self, Plate, User},
     label::{Content, Label},
     machine::Owner,
-    members::{OpenDrive, PATIENCE_TO_LOOK, Scan},
+    members::{Looked, OpenDrive, PATIENCE_TO_LOOK, Scan, listed},
     reactor::Reactor,
     repair::same_file,
     report::{Life, Rebuild, State, Status, StatusMember, Zones},
     size::show,
 };
 use anyhow::Result;
+use engine::{
+    array::{ArrayError, Inspected},
+    zone::ZoneState,
+};
 use serde::Serialize;
 use std::{
     collections::BTreeSet,
@@ -65,14 +70,18 @@ fn seen_by_daemon(output: Output, client: &mut Client) -> Result<Seen> {
 
 fn seen_on_drives(reactor: &Reactor, scan: &Scan, label: &Label) -> Seen {
     let found = scan.array(reactor, label);
-    let (status, used_zones) = match found.glance() {
-        Ok(array) => {
-            let used = array.zones.iter().filter(|zone| zone.state != engine::zone::ZoneState::Empty).count();
-            (Status::of(&label.name, &array.status, &array.geometry), Some(used as u32))
+    let looked = match found.glance(PATIENCE_TO_LOOK) {
+        Ok(looked) => looked,
+        Err(error) => {
+            Looked { inspected: Err(ArrayError(format!("{error:#}"))), users: found.users(), changing: false }
         }
-        Err(error) => (Status::unusable(&found, error.to_string()), None),
     };
-    Seen { status: status.identify(&found.drives), used_zones }
+    let used = |array: &Inspected| array.zones.iter().filter(|zone| zone.state != ZoneState::Empty).count();
+    let used_zones = looked.inspected.as_ref().ok().map(|array| used(array) as u32);
+    let unusable =
+        |error: anyhow::Error| Status::unusable(&found, format!("{error:#}")).identify(&found.drives);
+    let status = Status::looked(&label.name, &found, looked).unwrap_or_else(unusable);
+    Seen { status, used_zones }
 }
 
 #[derive(Serialize)]
@@ -96,6 +105,8 @@ struct ArrayLine {
     members: u32,
     members_active: u32,
     rebuild: Option<Rebuild>,
+    /// Processes that use the drives and cannot be asked.
+    used_by: Vec<User>,
     /// Nothing if nobody runs the array.
     pid: Option<u32>,
     block_device: Option<String>,
@@ -126,6 +137,7 @@ impl ArrayLine {
             zones: status.zones,
             used_zones,
             rebuild: status.rebuild,
+            used_by: status.used_by,
             pid: status.pid,
             block_device: status.block_device,
             host: status.host,
@@ -140,6 +152,7 @@ impl ArrayLine {
         let doing = match (&self.rebuild, self.pid) {
             (Some(rebuild), _) => format!("rebuild, {}", percent(rebuild)),
             (None, Some(pid)) => format!("runs (process {pid})"),
+            (None, None) if !self.used_by.is_empty() => format!("in use by {}", listed(&self.used_by)),
             (None, None) => "does not run".into(),
         };
         vec![
@@ -191,8 +204,7 @@ fn unseen(scans: &[Scan], running: &[Client]) -> Vec<Unseen> {
             Content::Other(what) => Some((drive.path.clone(), what.clone())),
             Content::Blank | Content::Member(_) => None,
         });
-        let locked = scan.locked.iter().filter(|(path, _)| !held(path));
-        let all = locked.chain(&scan.damaged).cloned().chain(silent);
+        let all = scan.damaged.iter().cloned().chain(silent).filter(|(path, _)| !held(path));
         unseen.extend(all.map(|(path, error)| Unseen { drive: shown(&path), error }));
     }
     unseen
@@ -261,10 +273,10 @@ pub fn list(output: Output, dir: Option<&Path>) -> Result<u8> {
     };
     let unseen = unseen(&scans, &running);
     // In a directory, arrays that run on drives elsewhere are none of its business.
-    let locked: Vec<&PathBuf> = scans.iter().flat_map(|scan| &scan.locked).map(|(path, _)| path).collect();
+    let drives = || scans.iter().flat_map(|scan| &scan.drives);
     let here = |client: &Client| {
-        dir.is_none()
-            || client.about.drives.iter().any(|drive| locked.iter().any(|path| same_file(drive, path)))
+        let lies_here = |drive: &PathBuf| drives().any(|other| same_file(drive, &other.path));
+        dir.is_none() || client.about.drives.iter().any(lies_here)
     };
     let seen = arrays(output, &reactor, &scans, running.into_iter().filter(here).collect());
     let stale = |uuid: &str| {

@@ -2,7 +2,7 @@
 
 use super::{
     directory,
-    protocol::{About, Answer, Line, MAX_ANSWER, PROTOCOL, Request},
+    protocol::{About, Answer, Line, PROTOCOL, Request},
 };
 use crate::{
     cli::output::{note, quoted},
@@ -214,7 +214,7 @@ impl Client {
         (&self.stream.get_ref().socket).write_all(&line).context("the daemon does not listen")?;
         loop {
             let mut line = Vec::new();
-            let read = (&mut self.stream).take(MAX_ANSWER).read_until(b'\n', &mut line);
+            let read = (&mut self.stream).take(request.most_answered()).read_until(b'\n', &mut line);
             match read {
                 Ok(0) => {
                     let gone = io::Error::from(ErrorKind::UnexpectedEof);
@@ -225,7 +225,7 @@ impl Client {
                 }
                 read => read.context("the daemon ended before it answered")?,
             };
-            match read_line(&line)? {
+            match self::answer(&line)? {
                 Answer::Note(text) => note(&text),
                 Answer::Progress(at) => progress(at),
                 Answer::Error(error) => bail!(error),
@@ -242,7 +242,7 @@ fn is_gone(error: &io::Error) -> bool {
 }
 
 /// Reads an answer; one of another version is told apart from nonsense.
-fn read_line(line: &[u8]) -> Result<Answer> {
+pub fn answer(line: &[u8]) -> Result<Answer> {
     #[derive(serde::Deserialize)]
     struct Version {
         protocol: u32,

@@ -8,7 +8,7 @@
 #![allow(unsafe_code)]
 
 use super::{
-    Claiming, OpenError,
+    For, OpenError,
     claim::Claim,
     flight::{Flight, InFlight},
     shortage, sysfs,
@@ -32,9 +32,9 @@ use io_uring::{
 use std::{
     cell::RefCell,
     collections::{BTreeMap, VecDeque},
-    fs::{File, OpenOptions},
+    fs::File,
     io,
-    os::{fd::AsRawFd, unix::fs::OpenOptionsExt},
+    os::fd::AsRawFd,
     path::Path,
     rc::Rc,
     sync::Arc,
@@ -94,19 +94,11 @@ enum Kind {
 }
 
 impl BlockDrive {
-    /// Claims the block device at `path`, which sysfs calls `name`. To `write` or not: udev looks at a disk again
-    /// whenever somebody closes it who could have written.
-    pub fn open(
-        reactor: &Reactor,
-        path: &Path,
-        name: &str,
-        claim: Claiming,
-        write: bool,
-    ) -> Result<BlockDrive, OpenError> {
+    /// Opens the block device at `path`, which sysfs calls `name`, and claims it if it is used.
+    pub fn open(reactor: &Reactor, path: &Path, name: &str, purpose: For) -> Result<BlockDrive, OpenError> {
         let failed = |problem: String| OpenError::failed(path, problem);
-        let file = OpenOptions::new().read(true).write(write).custom_flags(libc::O_DIRECT).open(path);
-        let file = file.map_err(|error| super::cannot_open(path, &error))?;
-        let claim = claim(path, &file, name)?;
+        let file = purpose.open(path, libc::O_DIRECT)?;
+        let claim = purpose.claim(path, &file, name)?;
         let (geometry, passed_over) = geometry(&file, name).map_err(failed)?;
         let ring = reactor.ring().map_err(|error| failed(format!("cannot be used: {error:#}")))?;
         let device = Rc::new(Device {

@@ -26,8 +26,16 @@ pub struct ImageDrive {
 impl ImageDrive {
     /// Opens and locks the image at `path`.
     pub fn open(reactor: &Reactor, path: &Path) -> Result<ImageDrive, ImageError> {
-        let drive = EmulatedDrive::open_image(path)?;
-        Ok(ImageDrive { drive, reactor: reactor.clone(), slots: Rc::default(), free: Cell::new(None) })
+        Ok(ImageDrive::of(reactor, EmulatedDrive::open_image(path)?))
+    }
+
+    /// Opens the image at `path` to be read alone, whoever drives it.
+    pub fn look(reactor: &Reactor, path: &Path) -> Result<ImageDrive, ImageError> {
+        Ok(ImageDrive::of(reactor, EmulatedDrive::look_at_image(path)?))
+    }
+
+    fn of(reactor: &Reactor, drive: EmulatedDrive) -> ImageDrive {
+        ImageDrive { drive, reactor: reactor.clone(), slots: Rc::default(), free: Cell::new(None) }
     }
 
     /// How many times as long as usual commands take, if not as long.

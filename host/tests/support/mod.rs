@@ -5,6 +5,7 @@ use serde_json::Value;
 use std::{
     fs,
     io::Write,
+    os::unix::{fs::PermissionsExt, process::CommandExt},
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
 };
@@ -131,6 +132,22 @@ impl Place {
     pub fn read_zone(&self, array: &str, zone: u32) -> Vec<u8> {
         self.run(&["zone", "read", array, &zone.to_string()]).ok().stdout
     }
+}
+
+/// Runs `zoneraid` as somebody who has no rights there.
+pub fn as_nobody(place: &Place, directory: &str, args: &[&str]) -> Ran {
+    let copy = place.path("zoneraid");
+    if !copy.exists() {
+        fs::copy(env!("CARGO_BIN_EXE_zoneraid"), &copy).unwrap();
+        fs::set_permissions(place.path(""), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let mut command = Command::new(copy);
+    command.args(args).current_dir(place.path(directory)).env_remove("ZONERAID_DIR");
+    command.env("ZONERAID_RUN_DIR", place.path("run"));
+    if rustix::process::geteuid().is_root() {
+        command.uid(65534).gid(65534);
+    }
+    Ran::new(command.output().unwrap())
 }
 
 pub fn drive(dir: &str, number: usize) -> String {

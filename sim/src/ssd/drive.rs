@@ -41,6 +41,15 @@ impl EmulatedDrive {
         EmulatedDrive::in_file(path, ImageMedia::open(path)?)
     }
 
+    /// As [`EmulatedDrive::open_image`], but to be read alone, while somebody else may drive it. Whatever would
+    /// change the image fails.
+    ///
+    /// # Errors
+    /// When there is none, it is damaged, or of another version.
+    pub fn look_at_image(path: &Path) -> Result<EmulatedDrive, ImageError> {
+        EmulatedDrive::in_file(path, ImageMedia::look(path)?)
+    }
+
     fn in_file(path: &Path, image: ImageMedia) -> Result<EmulatedDrive, ImageError> {
         let uuid = *image.uuid();
         let drive = EmulatedDrive::from_image(image);

@@ -10,7 +10,7 @@
 mod wire;
 
 use super::{
-    Claiming, OpenError,
+    For, OpenError,
     claim::Claim,
     flight::{Flight, InFlight},
     shortage, sysfs,
@@ -100,11 +100,14 @@ struct Refused {
 }
 
 impl NvmeDrive {
-    /// Claims the namespace behind `path`, which sysfs calls `name` (`ng0n1`).
-    pub fn open(ring: &Ring, path: &Path, name: &str, claim: Claiming) -> Result<NvmeDrive, OpenError> {
+    /// Opens the namespace behind `path`, which sysfs calls `name` (`ng0n1`), and claims it if it is used. To
+    /// look at it, the kernel wants no more than that it may be read: the commands of a look are reads, reports
+    /// and those that identify, which pass without CAP_SYS_ADMIN from Linux 6.2 on if the drive says what effects
+    /// its commands have.
+    pub fn open(ring: &Ring, path: &Path, name: &str, purpose: For) -> Result<NvmeDrive, OpenError> {
         let failed = |problem: String| OpenError::failed(path, problem);
-        let file = super::open_file(path)?;
-        let claim = claim(path, &file, &sysfs::twin(name))?;
+        let file = purpose.open(path, 0)?;
+        let claim = purpose.claim(path, &file, &sysfs::twin(name))?;
         let (format, geometry) = identify(&file, name).map_err(failed)?;
         let scratch = geometry.max_transfer_blocks as usize * geometry.oob_bytes as usize;
         let namespace = Rc::new(Namespace {
@@ -128,7 +131,8 @@ impl NvmeDrive {
 
 /// Whether the namespace that sysfs calls `name` has a ZRWA; `false` if it cannot be asked.
 pub fn has_zrwa(path: &Path, name: &str) -> bool {
-    super::open_file(path)
+    For::Look
+        .open(path, 0)
         .is_ok_and(|file| identify(&file, name).is_ok_and(|(_, geometry)| geometry.zrwa.is_some()))
 }
 
