@@ -189,6 +189,14 @@ impl OpenDrive {
         Ok(drive)
     }
 
+    /// As [`OpenDrive::look`], while other tasks go on.
+    pub async fn look_beside(reactor: &Reactor, path: &Path) -> Result<OpenDrive> {
+        let device = drive::look(reactor, path)?;
+        let mut drive = OpenDrive { path: path.to_path_buf(), device, content: Content::Blank };
+        drive.look_again(reactor).await;
+        Ok(drive)
+    }
+
     fn read(
         reactor: &Reactor,
         path: &Path,

@@ -96,17 +96,6 @@ pub fn start(output: Output, options: Start) -> Result<u8> {
     Ok(HEALTHY)
 }
 
-/// Says that an array which is started by hand here does not start by itself.
-fn say_where_it_belongs(output: Output, label: &Label) {
-    let whose = match Owner::of(&label.host) {
-        Owner::This => return,
-        Owner::Other => "belongs to another host",
-        Owner::Nobody => "belongs to no host",
-    };
-    let adopt = format!("zoneraid adopt {} changes that", quoted(&label.name));
-    output.note(&format!("'{}' {whose}: it does not start by itself here; {adopt}", label.name));
-}
-
 /// What may be lost, or cannot be had, after a start by force.
 fn forced(status: &Status) -> String {
     let of = |which: fn(&StatusMember) -> bool| {
@@ -136,6 +125,17 @@ fn refuse_unless_complete(found: &Found) -> Result<()> {
         bail!("'{name}' is not complete: it does without member {role}{why}; nothing has been started");
     }
     Ok(())
+}
+
+/// Says that an array which is started by hand here does not start by itself.
+fn say_where_it_belongs(output: Output, label: &Label) {
+    let whose = match Owner::of(&label.host) {
+        Owner::This => return,
+        Owner::Other => "belongs to another host",
+        Owner::Nobody => "belongs to no host",
+    };
+    let adopt = format!("zoneraid adopt {} changes that", quoted(&label.name));
+    output.note(&format!("'{}' {whose}: it does not start by itself here; {adopt}", label.name));
 }
 
 fn refuse_if_running(name: &ArrayName) -> Result<()> {

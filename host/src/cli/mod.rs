@@ -200,7 +200,7 @@ enum Verb {
         )]
         rounds: u32,
     },
-    /// Print what makes a shell complete commands, options and what there is
+    /// Print what makes a shell complete commands, arrays, drives and zones
     Completions {
         /// The shell that shall understand it
         shell: Shell,

@@ -41,9 +41,14 @@ impl Daemon {
 
     /// Takes the drive at `path` if it is the member that is missing.
     async fn welcome(&self, path: &Path) -> Result<()> {
-        let drive = OpenDrive::open_beside(&self.reactor, path).await?;
         let status = self.array.status();
-        if drive.label().is_some_and(|label| label.uuid == status.uuid) {
+        let is_member = |drive: &OpenDrive| drive.label().is_some_and(|label| label.uuid == status.uuid);
+        // What is somebody else's is not claimed, not even for a moment.
+        if !is_member(&OpenDrive::look_beside(&self.reactor, path).await?) {
+            return Ok(());
+        }
+        let drive = OpenDrive::open_beside(&self.reactor, path).await?;
+        if is_member(&drive) {
             self.array.complete(drive.drive()).await?;
             log(&format!("'{}': {} is there, and has missed nothing", status.name, path.display()));
             self.drives.borrow_mut().push(drive);

@@ -296,7 +296,8 @@ impl ImageMedia {
         let (zone, offset) = self.geometry().locate(lba);
         let capacity = self.geometry().zone_capacity_blocks;
         let length = blocks as usize * (BLOCK + self.geometry().oob_bytes as usize);
-        let fits = zone.0 < self.geometry().zones && offset <= capacity && blocks <= capacity - offset;
+        let room_there = capacity.saturating_sub(offset);
+        let fits = zone.0 < self.geometry().zones && (1..=room_there).contains(&blocks);
         if header[..8] != REDO_MAGIC || length > room || !fits {
             return Ok(None);
         }
