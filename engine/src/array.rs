@@ -15,7 +15,7 @@ use crate::{
         record::{Burned, Record, ZoneRecord},
         superblock::{AGGREGATES, CHUNK_BLOCKS, MEMBERS, Superblock, SuperblockMember, wrong_with_name},
     },
-    provisional::Handle,
+    provisional::{Handle, changes},
     raid::{
         Canary, Consistency, LogStep,
         core::{Core, Member},
@@ -24,6 +24,7 @@ use crate::{
         metalog::{Live, META_ZONES, MetaLog, checkpoint_blocks, log_blocks},
         policy::Policy,
         recover::{Candidate, Verdict, ZoneView, decide_members, prepare, scan},
+        replace::Newcomer,
         zrwa::Refusal,
     },
     runtime::{Gate, Runtime},
@@ -141,6 +142,15 @@ pub struct OfflineZone {
 pub struct Progress {
     pub done_bytes: u64,
     pub total_bytes: u64,
+}
+
+/// What has become of a drive that was to replace another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replaced {
+    /// It holds what the old one did, but for what is to be rebuilt; so many bytes have been copied.
+    Copied { bytes: u64 },
+    /// The old one went out on the way: it is to be rebuilt as a whole.
+    Attached,
 }
 
 /// What a rebuild has come to.
@@ -522,21 +532,12 @@ impl Array {
     pub async fn attach(&self, member: usize, drive: Drive) -> Result<(), ArrayError> {
         self.begin().await?;
         let core = &self.core();
-        let Some(place) = core.members.get(member) else {
-            return Err(ArrayError(format!(
-                "there is no member {member}: the array has {}",
-                core.members.len()
-            )));
-        };
+        let place = core.check_role(member)?;
         if core.active.get() & (1 << member) != 0 {
             return Err(ArrayError(format!("member {member} is in use: fail it first")));
         }
         let device = self.prepare(&drive)?;
-        let used =
-            |m: &Member| m.log.borrow().as_ref().is_some_and(|log| Rc::ptr_eq(&log.drive, &drive.device));
-        if Core::each(core.active.get()).any(|m| used(&core.members[m])) {
-            return Err(ArrayError(format!("{} is a member of this array already", drive.name)));
-        }
+        core.check_unused(&drive)?;
         let problem = |error| ArrayError(format!("{}: {error}", drive.name));
         // It may be the drive that was here before, and reads of that be on their way.
         core.losses.set(core.losses.get() + 1);
@@ -546,8 +547,7 @@ impl Array {
         {
             let mut superblock = core.superblock.borrow_mut();
             superblock.event = event;
-            superblock.members[member] =
-                SuperblockMember { uuid: member_uuid(core.array, member, event), active: true };
+            superblock.members[member] = SuperblockMember::new(member_uuid(core.array, member, event));
             let (table, running) = (core.table.borrow(), core.running.borrow());
             for (zone, record) in core.zones.borrow_mut().iter_mut().enumerate() {
                 let empty = table.info(ZoneIndex(zone as u32)).state == ZoneState::Empty
@@ -577,6 +577,39 @@ impl Array {
         Ok(())
     }
 
+    /// Puts a drive in the place of `member`, which works: that one is copied, and kept up to date, until the
+    /// new one holds the same, and is left then. Every zone of the new drive is reset first. What could not
+    /// be copied is to be rebuilt then; if the old drive goes out on the way, everything is. Has to be polled
+    /// to its end, as [`Array::rebuild`].
+    ///
+    /// # Errors
+    /// The new drive cannot be used, or has failed: the array is as before. A rebuild is under way, or zones
+    /// are offline or have failed.
+    pub async fn replace(
+        &self,
+        member: usize,
+        drive: Drive,
+        progress: &dyn Fn(Progress),
+    ) -> Result<Replaced, ArrayError> {
+        self.begin().await?;
+        let core = &self.core();
+        core.check_role(member)?;
+        if core.active.get() & (1 << member) == 0 {
+            return Err(ArrayError(format!("member {member} is out: there is nothing to copy")));
+        }
+        let device = self.prepare(&drive)?;
+        core.check_unused(&drive)?;
+        let Drive { name, device: bare } = drive.clone();
+        let newcomer = Newcomer { name, drive: bare, device };
+        match core.replace(member, newcomer, progress).await.map_err(ArrayError)? {
+            Some(bytes) => Ok(Replaced::Copied { bytes }),
+            None => {
+                self.attach(member, drive).await?;
+                Ok(Replaced::Attached)
+            }
+        }
+    }
+
     /// Rebuilds whatever is not in sync, while reads and writes go on, and goes on where an
     /// earlier rebuild was interrupted. A zone that cannot be rebuilt is left out; blocks that cannot be
     /// brought back are lost, and the others of their zone are not. Has to be polled to its end: a zone that
@@ -594,12 +627,7 @@ impl Array {
         self.begin().await?;
         let core = &self.core();
         let active = core.active.get();
-        if member >= core.members.len() {
-            return Err(ArrayError(format!(
-                "there is no member {member}: the array has {}",
-                core.members.len()
-            )));
-        }
+        core.check_role(member)?;
         if active & (1 << member) == 0 {
             return Err(ArrayError(format!("member {member} is out already")));
         }
@@ -671,10 +699,34 @@ impl Array {
 }
 
 impl Core {
+    fn check_role(&self, member: usize) -> Result<&Member, ArrayError> {
+        let all = self.members.len();
+        let place = self.members.get(member);
+        place.ok_or_else(|| ArrayError(format!("there is no member {member}: the array has {all}")))
+    }
+
+    fn check_unused(&self, drive: &Drive) -> Result<(), ArrayError> {
+        let is_used = |member: usize| {
+            let log = self.members[member].log.borrow();
+            log.as_ref().is_some_and(|log| Rc::ptr_eq(&log.drive, &drive.device))
+        };
+        match Core::each(self.active.get()).any(is_used) {
+            true => Err(ArrayError(format!("{} is a member of this array already", drive.name))),
+            false => Ok(()),
+        }
+    }
+
     /// Starts a command for the array.
     pub fn submit_command(self: &Rc<Self>, command: Command) -> Completion {
         if self.failed.get() {
             return Completion::failed(Status::InternalError);
+        }
+        if let Some(held) = &mut *self.held.borrow_mut()
+            && changes(&command)
+        {
+            let (completer, completion) = self.slots.pair();
+            held.push((command, completer));
+            return completion;
         }
         self.dispatch(command).unwrap_or_else(Completion::failed)
     }
@@ -861,6 +913,9 @@ impl Core {
             busy: RefCell::default(),
             repairing: Cell::new(None),
             rebuild_runs: Cell::new(false),
+            mirror: RefCell::default(),
+            held: RefCell::default(),
+            underway: Cell::default(),
             clearing: RefCell::default(),
             rebuilding: Cell::new(None),
             rebuild_stop: Cell::new(false),
@@ -998,11 +1053,15 @@ impl Core {
         Ok(())
     }
 
-    /// Has all members know that those are out which are not there, before anything is done without them.
+    /// Has all members know that those are out which are not there, before anything is done without them:
+    /// one that was taking over, too, and the one before it.
     async fn expel_absent(&self) -> Result<(), ArrayError> {
         let is_out = |member: usize| self.active.get() & (1 << member) == 0;
-        let listed =
-            (0..).zip(&self.superblock.borrow().members).any(|(m, member)| member.active && is_out(m));
+        let mut listed = false;
+        for (m, member) in self.superblock.borrow_mut().members.iter_mut().enumerate() {
+            let undecided = std::mem::take(&mut member.taking_over);
+            listed |= undecided || member.active && is_out(m);
+        }
         if listed {
             self.membership_pending.set(true);
             self.membership.open();
@@ -1075,7 +1134,7 @@ impl Core {
 
 /// Resets every zone of a drive. Zones that an orderly shutdown has made empty may still let be read what was
 /// in their ZRWA, and a reset of all zones passes them over.
-async fn wipe(device: &dyn ZonedDevice) -> Result<(), DeviceError> {
+pub(crate) async fn wipe(device: &dyn ZonedDevice) -> Result<(), DeviceError> {
     let geometry = device.geometry();
     device.submit(Command::Reset { zones: Zones::All }).await.result?;
     let zones: Vec<u32> = (0..geometry.zones).filter(|_| geometry.zrwa.is_some()).collect();
@@ -1094,7 +1153,7 @@ async fn wipe(device: &dyn ZonedDevice) -> Result<(), DeviceError> {
 }
 
 /// A name for a member that nobody else has, from what is unique about it.
-fn member_uuid(array: Uuid, member: usize, event: u64) -> Uuid {
+pub(crate) fn member_uuid(array: Uuid, member: usize, event: u64) -> Uuid {
     let mut uuid = array.0;
     for (byte, add) in
         uuid.iter_mut().zip(event.to_le_bytes().into_iter().chain((member as u64).to_le_bytes()))
@@ -1218,7 +1277,7 @@ fn plan(
         policy,
         aggregate,
         members: (0..drives.len())
-            .map(|member| SuperblockMember { uuid: member_uuid(array, member, 1), active: true })
+            .map(|member| SuperblockMember::new(member_uuid(array, member, 1)))
             .collect(),
     };
     if policy == Policy::Log {

@@ -119,6 +119,21 @@ pub struct SuperblockMember {
     pub uuid: Uuid,
     /// Whether the member belongs to the array now; otherwise its place is vacant.
     pub active: bool,
+    /// The member is taking over from the drive that was here before, which holds the same: where the new
+    /// one cannot be used, that one is the member.
+    pub taking_over: bool,
+}
+
+impl SuperblockMember {
+    /// One that belongs to the array.
+    pub fn new(uuid: Uuid) -> SuperblockMember {
+        SuperblockMember { uuid, active: true, taking_over: false }
+    }
+
+    fn decode(from: &mut Decoder<'_>) -> Result<SuperblockMember, Unreadable> {
+        let (uuid, flags) = (Uuid(from.array()?), from.u64()?);
+        Ok(SuperblockMember { uuid, active: flags & 1 != 0, taking_over: flags & 2 != 0 })
+    }
 }
 
 impl Superblock {
@@ -151,7 +166,7 @@ impl Superblock {
         out.u32(self.max_active).u32(self.log_blocks).u64(self.assembly);
         out.u32(self.policy as u32).u32(self.aggregate);
         for member in &self.members {
-            out.bytes(&member.uuid.0).u64(member.active as u64);
+            out.bytes(&member.uuid.0).u64(member.active as u64 | (member.taking_over as u64) << 1);
         }
     }
 
@@ -181,9 +196,8 @@ impl Superblock {
         let (policy, aggregate) = (from.u32()?, from.u32()?);
         let policy = Policy::from_value(policy).ok_or(Absurd { field: "policy", value: policy as u64 })?;
         expect(MEMBERS.contains(&(count as u64)), "members", count)?;
-        let members = (0..count)
-            .map(|_| Ok(SuperblockMember { uuid: Uuid(from.array()?), active: from.u64()? & 1 != 0 }))
-            .collect::<Result<_, Unreadable>>()?;
+        let members =
+            (0..count).map(|_| SuperblockMember::decode(from)).collect::<Result<_, Unreadable>>()?;
         let superblock = Superblock {
             compatible,
             read_only_compatible,

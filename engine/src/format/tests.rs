@@ -142,7 +142,9 @@ fn superblock() -> Superblock {
         assembly: u64_of(16),
         policy: Policy::InPlace,
         aggregate: 4,
-        members: (0..3).map(|i| SuperblockMember { uuid: uuid_of(8 + i as u8), active: i != 1 }).collect(),
+        members: (0..3)
+            .map(|i| SuperblockMember { uuid: uuid_of(8 + i as u8), active: i != 1, taking_over: i == 2 })
+            .collect(),
     }
 }
 
@@ -162,7 +164,7 @@ pub fn sane(members: usize) -> Superblock {
         log_blocks: 100,
         assembly: 9,
         members: (0..members)
-            .map(|i| SuperblockMember { uuid: Uuid([i as u8; 16]), active: i != 1 })
+            .map(|i| SuperblockMember { uuid: Uuid([i as u8; 16]), active: i != 1, taking_over: i == 2 })
             .collect(),
         ..superblock()
     }

@@ -32,6 +32,7 @@ use super::{
     metalog::{META_ZONES, NoLog, ReadLog, read_log},
     parity,
     policy::Policy,
+    replace::SKIPPED,
     write::Zone,
     zrwa::{self, Evidence, Refusal},
 };
@@ -43,7 +44,7 @@ use crate::{
     format::{
         Uuid, VERSION,
         record::{Burned, Header, Lacks, Origin, Record, Unreadable, ZoneRecord},
-        superblock::{AGGREGATES, Superblock},
+        superblock::{AGGREGATES, Superblock, SuperblockMember},
     },
     runtime::Runtime,
     sequence::Sequencer,
@@ -260,7 +261,7 @@ pub fn decide_members(candidates: Vec<Candidate>, damaged: &[String]) -> Result<
             first.drive.name, first.log.origin.array, other.drive.name, other.log.origin.array
         ));
     }
-    let Some(superblock) = effective(&candidates).cloned() else {
+    let Some(mut superblock) = effective(&candidates).cloned() else {
         return fail(
             "the drives contradict each other about who is a member: leave out those that were away".into(),
         );
@@ -268,7 +269,7 @@ pub fn decide_members(candidates: Vec<Candidate>, damaged: &[String]) -> Result<
     let count = superblock.members.len();
     let mut members: Vec<Option<Candidate>> = (0..count).map(|_| None).collect();
     let mut notes = vec![String::new(); count];
-    let mut stale = Vec::new();
+    let (mut stale, mut before) = (Vec::new(), Vec::new());
     for candidate in candidates {
         let role = candidate.log.origin.member as usize;
         let name = candidate.drive.name.clone();
@@ -281,6 +282,8 @@ pub fn decide_members(candidates: Vec<Candidate>, damaged: &[String]) -> Result<
         let same = own.members.get(role).is_some_and(|m| m.uuid == expected.uuid);
         if !same {
             notes[role] = format!("{name} was replaced");
+            let complete = own.event >= superblock.floor && own.members.get(role).is_some_and(|m| m.active);
+            before.extend((expected.taking_over && complete).then_some(candidate));
         } else if !expected.active {
             notes[role] = format!("{name} was taken out of the array: its content is stale");
             stale.push(candidate);
@@ -297,6 +300,25 @@ pub fn decide_members(candidates: Vec<Candidate>, damaged: &[String]) -> Result<
             notes[role].clear();
             members[role] = Some(candidate);
         }
+    }
+    let undecided = superblock.members.iter().any(|member| member.taking_over);
+    for candidate in before {
+        let role = candidate.log.origin.member as usize;
+        match &members[role] {
+            Some(other) if !superblock.members[role].taking_over => {
+                let (name, other) = (&candidate.drive.name, &other.drive.name);
+                return fail(format!("{name} and {other} both say they are member {role}: leave one out"));
+            }
+            Some(_) => {}
+            None => {
+                superblock.members[role] = SuperblockMember::new(candidate.superblock().members[role].uuid);
+                notes[role].clear();
+                members[role] = Some(candidate);
+            }
+        }
+    }
+    for (member, found) in superblock.members.iter_mut().zip(&members) {
+        member.taking_over &= found.is_none();
     }
     let present = members.iter().flatten().count();
     if present + 1 < count {
@@ -315,7 +337,9 @@ pub fn decide_members(candidates: Vec<Candidate>, damaged: &[String]) -> Result<
     }
     let taken = || members.iter().flatten();
     let oldest = taken().map(|c| c.superblock().event).min().unwrap_or(superblock.event);
-    let sequence = taken().chain(&stale).map(|c| c.log.sequence).max().unwrap_or(0);
+    let seen = taken().chain(&stale).map(|c| c.log.sequence).max().unwrap_or(0);
+    // Whoever of two drives is not taken may have been told more than anybody who is here.
+    let sequence = seen + if undecided { SKIPPED } else { 0 };
     let (mut zones, burned, holes) = replay(taken().flat_map(|c| &c.log.records), superblock.zones);
     let mut returned = 0;
     stale.sort_by_key(|candidate| std::cmp::Reverse(candidate.superblock().event));

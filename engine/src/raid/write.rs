@@ -885,7 +885,8 @@ impl Core {
         self.quiet(zone).await;
     }
 
-    async fn quiet(&self, zone: &Zone) {
+    /// As [`Core::quiesce`], in a zone that is paused.
+    pub async fn quiet(&self, zone: &Zone) {
         loop {
             let changed = zone.changed.wait();
             zone.completed.open();

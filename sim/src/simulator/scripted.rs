@@ -196,8 +196,7 @@ impl World<'_> {
 
     /// As [`World::assemble_without`]; an array that is `provisional` writes nothing if it can do without.
     pub(super) fn assemble_somehow(&mut self, lost: Option<usize>, provisional: bool) -> Result<(), Failure> {
-        let kept = self.members.iter().enumerate().filter(|(member, _)| Some(*member) != lost);
-        let drives = kept.filter_map(|(_, bay)| *bay).map(|bay| self.drive(bay)).collect();
+        let drives = self.kept(lost).into_iter().map(|bay| self.drive(bay)).collect();
         let (runtime, tails, join) = (&self.runtime, self.tails.clone(), self.scenario.join);
         let work = match provisional {
             true => self.maker.assemble_provisionally(runtime, drives, tails, join),
@@ -209,6 +208,7 @@ impl World<'_> {
         self.before = subject.is_provisional().then(|| self.oracle.clone());
         self.oracle.volatile_cache = self.promise(&*subject, &[], false)?;
         self.subject = Some(subject);
+        self.settle_heir();
         Ok(())
     }
 

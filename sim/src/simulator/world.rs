@@ -11,6 +11,7 @@
 use super::{
     coverage::{Coverage, Sight},
     fork::Forks,
+    heir::Heir,
     load::{Held, Op},
     oracle::Oracle,
     scenario::{Scenario, draw_roomier},
@@ -180,6 +181,8 @@ pub struct World<'m> {
     pub(super) pool: BufPool,
     /// The drive that is offered for each role, if there is one.
     pub(super) members: Vec<Option<Bay>>,
+    /// The drive that is to replace one of them.
+    pub(super) heir: Option<Heir>,
     pub(super) counts: Counts,
     pub(super) trace: Trace,
     /// What the last process that was killed has left; lost with the power.
@@ -226,6 +229,7 @@ impl<'m> World<'m> {
             held: Vec::new(),
             pool: BufPool::default(),
             members: Vec::new(),
+            heir: None,
             counts: Counts::default(),
             trace: Trace::new(tracing),
             tails: None,
