@@ -262,15 +262,17 @@ impl Core {
         !self.busy.borrow().contains(&zone.0) && !self.clearing.borrow().contains(&zone.0)
     }
 
-    fn is_empty(&self, zone: ZoneIndex) -> bool {
-        self.table.borrow().info(zone).state == ZoneState::Empty
-            && !self.running.borrow().contains_key(&zone.0)
+    /// Whether nothing of a zone is on the members, though the host may have opened it.
+    fn is_unwritten(&self, zone: ZoneIndex) -> bool {
+        let is_full = self.table.borrow().info(zone).state == ZoneState::Full;
+        !is_full && !self.running.borrow().contains_key(&zone.0)
     }
 
     /// Zones that are not followed yet, though the member has its part of them.
     fn to_copy(&self, member: usize, mirror: &Mirror, left_out: &BTreeMap<u32, String>) -> Vec<ZoneIndex> {
         let zones = (0..self.geometry.zones).map(ZoneIndex);
-        let lacks = |zone: &ZoneIndex| !mirror.follows(Core::physical(*zone)) && !left_out.contains_key(&zone.0);
+        let lacks =
+            |zone: &ZoneIndex| !mirror.follows(Core::physical(*zone)) && !left_out.contains_key(&zone.0);
         zones.filter(lacks).filter(|zone| self.live(*zone) & (1 << member) != 0).collect()
     }
 
@@ -278,7 +280,8 @@ impl Core {
     fn follow_empty(&self, member: usize, mirror: &Mirror) {
         for zone in (0..self.geometry.zones).map(ZoneIndex) {
             let live = self.live(zone) & (1 << member) != 0;
-            if live && !mirror.follows(Core::physical(zone)) && self.is_free(zone) && self.is_empty(zone) {
+            if live && !mirror.follows(Core::physical(zone)) && self.is_free(zone) && self.is_unwritten(zone)
+            {
                 mirror.follow(Core::physical(zone));
             }
         }
@@ -311,7 +314,7 @@ impl Core {
         match running {
             // One that waits to be opened will be opened on both.
             Some(running) if running.flow.borrow().open => self.copy_running(&running, copy).await?,
-            None if !self.is_empty(zone) => self.copy_full(zone, copy).await?,
+            None if !self.is_unwritten(zone) => self.copy_full(zone, copy).await?,
             _ => {}
         }
         self.check_part(zone, copy)?;
@@ -637,7 +640,9 @@ impl Core {
     /// Zones that the new drive lacks, though the old one has them.
     fn lost_by_new(&self, member: usize, mirror: &Mirror) -> Vec<ZoneIndex> {
         let zones = (0..self.geometry.zones).map(ZoneIndex);
-        zones.filter(|zone| self.live(*zone) & (1 << member) != 0 && !mirror.follows(Core::physical(*zone))).collect()
+        zones
+            .filter(|zone| self.live(*zone) & (1 << member) != 0 && !mirror.follows(Core::physical(*zone)))
+            .collect()
     }
 
     /// Gives the new drive the place, to be written down.

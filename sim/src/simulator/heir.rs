@@ -90,6 +90,10 @@ impl World<'_> {
         if self.foreign.remove(&bay) {
             bay = self.new_drive();
         }
+        // One whose zones are not as far apart is refused.
+        if let Some(old) = self.members[member].filter(|_| self.scenario.mixed && self.rng.chance(3, 4)) {
+            bay = self.like(old);
+        }
         let lost = self.rng.chance(1, 2);
         self.heir = Some(Heir { member, bay, lost, struck: false });
         self.trace.note(|| format!("drive{bay} is to replace the drive of member {member}"));
@@ -114,7 +118,8 @@ impl World<'_> {
             course.attic.extend(self.settle_heir());
         } else if course.taken.as_ref().is_some_and(|taken| taken.get()) {
             course.taken = None;
-            self.trace.note(|| format!("member {} is drive{} now", heir.member, heir.bay));
+            self.trace.note(|| format!("member {} is drive{} from now on", heir.member, heir.bay));
+            self.counts.replacements += 1;
             course.attic.extend(self.members[heir.member].replace(heir.bay));
             self.heir = None;
             if course.suspect.is_some_and(|suspect| suspect.member == heir.member) {

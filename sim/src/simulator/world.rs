@@ -57,6 +57,8 @@ pub struct Counts {
     pub member_losses: u64,
     pub interrupted_recoveries: u64,
     pub rebuilds: u64,
+    /// Drives that have taken over from one that worked.
+    pub replacements: u64,
     pub faults: u64,
     /// Geometries that the array declines to be made of.
     pub refusals: u64,
@@ -78,6 +80,7 @@ impl Counts {
         self.member_losses += other.member_losses;
         self.interrupted_recoveries += other.interrupted_recoveries;
         self.rebuilds += other.rebuilds;
+        self.replacements += other.replacements;
         self.faults += other.faults;
         self.refusals += other.refusals;
         self.forks += other.forks;
@@ -272,10 +275,20 @@ impl<'m> World<'m> {
     pub(super) fn new_drive(&mut self) -> Bay {
         let least = &self.scenario.drive;
         // The first drive decides what the array looks like, so that every other one may replace it.
-        let mut ssd = match self.scenario.mixed && !self.members.is_empty() {
+        let ssd = match self.scenario.mixed && !self.members.is_empty() {
             true => Ssd::in_memory(&draw_roomier(&mut self.rng, least)),
             false => Ssd::in_memory(least),
         };
+        self.plug_in(ssd)
+    }
+
+    /// Puts a blank drive of the same shape as another one on the wire.
+    pub(super) fn like(&mut self, bay: Bay) -> Bay {
+        let geometry = self.wire.geometry(bay).clone();
+        self.plug_in(Ssd::in_memory(&geometry))
+    }
+
+    fn plug_in(&mut self, mut ssd: Ssd) -> Bay {
         if self.scenario.unwritten_fails {
             ssd.fail_unwritten();
         }
