@@ -43,7 +43,7 @@ impl Moment {
             Moment::Promised => 40,
             Moment::Ended => 8,
             Moment::Recovered | Moment::Interrupted | Moment::Rebuilt => 2,
-            Moment::TakingOver => 12,
+            Moment::TakingOver => 30,
         }
     }
 }

@@ -163,7 +163,7 @@ impl World<'_> {
             self.note_attached(course);
             self.finish_repair(course)?;
             self.note_heir(course);
-            if self.heir.is_some_and(|heir| self.takes_over(heir)) && self.rng.chance(1, 20) {
+            if self.heir.is_some_and(|heir| self.takes_over(heir)) && self.rng.chance(1, 200) {
                 // It does not take long.
                 budget = done;
             }
