@@ -536,6 +536,9 @@ impl Array {
         if core.active.get() & (1 << member) != 0 {
             return Err(ArrayError(format!("member {member} is in use: fail it first")));
         }
+        if core.mirror.borrow().is_some() || core.held.borrow().is_some() {
+            return Err(ArrayError("another drive is being replaced: let that end first".into()));
+        }
         let device = self.prepare(&drive)?;
         core.check_unused(&drive)?;
         let problem = |error| ArrayError(format!("{}: {error}", drive.name));
@@ -575,6 +578,14 @@ impl Array {
         }
         core.superblock.borrow_mut().floor = event;
         Ok(())
+    }
+
+    /// Whether [`Array::replace`] could copy `member` to `drive`, which the array accepts; otherwise the error
+    /// says why not.
+    pub fn can_copy(&self, member: usize, drive: &Drive) -> Result<(), ArrayError> {
+        let device = self.prepare(drive)?;
+        let Drive { name, device: bare } = drive.clone();
+        self.core().check_copy(member, &Newcomer { name, drive: bare, device }).map_err(ArrayError)
     }
 
     /// Puts a drive in the place of `member`, which works: that one is copied, and kept up to date, until the

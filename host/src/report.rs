@@ -112,9 +112,19 @@ pub struct StatusMember {
     pub note: String,
 }
 
-/// How far a rebuild is, and how fast.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// A member that works and is being replaced.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Copied {
+    pub role: u32,
+    /// The drive that it is copied to.
+    pub drive: String,
+}
+
+/// How far a rebuild is, or a copy, and how fast.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rebuild {
+    /// What is being copied; nothing if it is rebuilt from the others.
+    pub copied: Option<Copied>,
     pub done_bytes: u64,
     pub total_bytes: u64,
     pub bytes_per_second: u64,
@@ -333,6 +343,9 @@ pub struct Rebuilt {
     pub array: String,
     pub role: Option<u32>,
     pub drive: Option<String>,
+    /// From the old drive.
+    pub copied_bytes: u64,
+    /// From all others.
     pub rebuilt_bytes: u64,
     /// Zones that could not be rebuilt.
     pub left_out: Vec<LeftOut>,
@@ -370,7 +383,7 @@ impl Rebuilt {
             bytes: bytes(lost.blocks),
         });
         let (left_out, lost) = (left_out.collect(), lost.collect());
-        Rebuilt { array, role, drive, rebuilt_bytes: done.bytes, left_out, lost }
+        Rebuilt { array, role, drive, copied_bytes: 0, rebuilt_bytes: done.bytes, left_out, lost }
     }
 
     /// Whether everything that was lacking is there again.

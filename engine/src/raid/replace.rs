@@ -149,7 +149,7 @@ impl Core {
         }
         let _guard = Guard(self);
         let seat = self.seat(member);
-        self.check_decided()?;
+        self.check_copy(member, &new)?;
         let mirror = self.mirror_of(member, &new)?;
         wipe(&*new.device).await.map_err(|error| format!("{}: {error}", new.name))?;
         if !self.is_seated(seat) {
@@ -182,11 +182,12 @@ impl Core {
         self.active.get() & (1 << seat.member) != 0 && self.seat(seat.member) == seat
     }
 
-    fn check_decided(&self) -> Result<(), String> {
-        match self.offline.borrow().keys().next() {
-            Some(zone) => Err(format!("zone {zone} is offline: what there is of it would not be copied")),
-            None => Ok(()),
+    /// Whether `new` could get what `member` has.
+    pub fn check_copy(&self, member: usize, new: &Newcomer) -> Result<(), String> {
+        if let Some(zone) = self.offline.borrow().keys().next() {
+            return Err(format!("zone {zone} is offline: what there is of it would not be copied"));
         }
+        self.mirror_of(member, new).map(|_| ())
     }
 
     fn mirror_of(&self, member: usize, new: &Newcomer) -> Result<Rc<Mirror>, String> {
@@ -618,6 +619,7 @@ impl Core {
             return Err("too many drives have failed".into());
         }
         if self.is_seated(taken) {
+            old_log.end();
             return Ok(true);
         }
         let note = self.members[seat.member].note.borrow().clone();

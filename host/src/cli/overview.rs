@@ -4,7 +4,7 @@
 //! answer, a drive that takes too long or cannot be opened costs a moment and a line, and the rest is shown.
 
 use super::{
-    array::percent,
+    array::{kind, percent},
     daemon::ask,
     output::{DEGRADED, HEALTHY, Output, UNUSABLE, table, uuid},
 };
@@ -130,7 +130,7 @@ impl ArrayLine {
         let or_dash = |text: Option<String>| text.unwrap_or("-".into());
         let zones = self.used_zones.zip(self.zones).map(|(used, zones)| format!("{used} of {zones}"));
         let doing = match (&self.rebuild, self.pid) {
-            (Some(rebuild), _) => format!("rebuild, {}", percent(rebuild)),
+            (Some(rebuild), _) => format!("{}, {}", kind(rebuild), percent(rebuild)),
             (None, Some(pid)) => format!("runs (process {pid})"),
             (None, None) => "does not run".into(),
         };

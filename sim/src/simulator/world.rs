@@ -282,10 +282,14 @@ impl<'m> World<'m> {
         self.plug_in(ssd)
     }
 
-    /// Puts a blank drive of the same shape as another one on the wire.
+    /// Puts a blank drive on the wire whose zones are as far apart as those of another one.
     pub(super) fn like(&mut self, bay: Bay) -> Bay {
-        let geometry = self.wire.geometry(bay).clone();
-        self.plug_in(Ssd::in_memory(&geometry))
+        let zone_size_blocks = self.wire.geometry(bay).zone_size_blocks;
+        let mut geometry = draw_roomier(&mut self.rng, &self.scenario.drive);
+        if geometry.zone_capacity_blocks > zone_size_blocks {
+            geometry = self.scenario.drive.clone();
+        }
+        self.plug_in(Ssd::in_memory(&Geometry { zone_size_blocks, ..geometry }))
     }
 
     fn plug_in(&mut self, mut ssd: Ssd) -> Bay {
