@@ -10,51 +10,63 @@ SEEDS ?= 1500
 # How many rules are broken, to see whether that is noticed.
 MUTANTS ?= 12
 
+# How long each target is fuzzed by `make fuzz`.
+FUZZ_SECONDS ?= 60
+
 # Where `make install` puts things.
 PREFIX ?= /usr/local
 DESTDIR ?=
 BINDIR := $(PREFIX)/bin
 TARGET := target/release
 
-.PHONY: demo test test-long lint check simulate exhaustive mutants guest guest-packages bench lab man install
+.PHONY: demo test test-long lint deny fuzz check simulate exhaustive mutants guest guest-packages bench lab man install
 
 demo:
-	$(CARGO) run --release -p zoneraid -- demo
+	$(CARGO) run --locked --release -p zoneraid -- demo
 
 test: lint check simulate exhaustive mutants guest
 	@echo "make test: everything passed (simulator and guest from seed $(SEED))"
 
-test-long: test
-	$(CARGO) run --quiet --release -p zoneraid-sim -- mutants --from $(SEED)
+test-long: test fuzz
+	$(CARGO) run --locked --quiet --release -p zoneraid-sim -- mutants --from $(SEED)
 	target/release/guest test --long --seed $(SEED)
+
+# Licences and sources of what is used, as far as `make check` does not see to it: needs cargo-deny, whose
+# advisories are fetched from elsewhere.
+deny:
+	$(CARGO) deny --locked check
 
 lint:
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 
 check:
-	$(CARGO) test --workspace
+	$(CARGO) test --locked --workspace
 
 simulate:
 	@echo "simulator: $(SEEDS) seeds from $(SEED); again with: make simulate SEED=$(SEED) SEEDS=$(SEEDS)"
-	$(CARGO) run --quiet --release -p zoneraid-sim -- run --seeds $(SEEDS) --from $(SEED)
+	$(CARGO) run --locked --quiet --release -p zoneraid-sim -- run --seeds $(SEEDS) --from $(SEED)
+
+# Inputs from elsewhere, for longer than in `make check`.
+fuzz:
+	ZONERAID_FUZZ_SECONDS=$(FUZZ_SECONDS) $(CARGO) test --locked -p zoneraid --test fuzz -- --nocapture
 
 exhaustive:
-	$(CARGO) run --quiet --release -p zoneraid-sim -- exhaustive
+	$(CARGO) run --locked --quiet --release -p zoneraid-sim -- exhaustive
 
 # Rules of the engine that are broken on purpose, each of which has to be noticed: some of them, always the
 # same. All of them are part of test-long; their score in the documents is renewed with
 # `sim mutants --write-score docs/GUARANTEES.md`.
 mutants:
-	$(CARGO) run --quiet --release -p zoneraid-sim -- mutants --sample $(MUTANTS) --seeds-most 1000
+	$(CARGO) run --locked --quiet --release -p zoneraid-sim -- mutants --sample $(MUTANTS) --seeds-most 1000
 
 guest: guest-packages
-	$(CARGO) build --quiet --release -p zoneraid -p zoneraid-guest
+	$(CARGO) build --locked --quiet --release -p zoneraid -p zoneraid-guest
 	target/release/guest test --seed $(SEED)
 
 # Root rights are for apt-get alone; the guest itself needs none.
 guest-packages:
-	@$(CARGO) build --quiet --release -p zoneraid-guest
+	@$(CARGO) build --locked --quiet --release -p zoneraid-guest
 	@packages=$$(target/release/guest packages); [ -z "$$packages" ] || { \
 	    sudo=$$([ $$(id -u) = 0 ] || echo sudo); \
 	    echo "installing what the guest tests need: $$packages"; \
@@ -62,18 +74,18 @@ guest-packages:
 	    $$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends $$packages; }
 
 bench:
-	$(CARGO) bench -p zoneraid --bench cost
+	$(CARGO) bench --locked -p zoneraid --bench cost
 
 lab:
-	$(CARGO) run --quiet --release -p zoneraid-lab -- report target/lab/index.html
+	$(CARGO) run --locked --quiet --release -p zoneraid-lab -- report target/lab/index.html
 
 man:
-	$(CARGO) run --quiet --release -p zoneraid -- man target/man
+	$(CARGO) run --locked --quiet --release -p zoneraid -- man target/man
 	@echo "manual pages are in target/man; look at one with: man -l target/man/zoneraid.8"
 
 # As root, where the system is concerned; the build is left to whoever has cargo.
 install:
-	$(CARGO) build --release -p zoneraid
+	$(CARGO) build --locked --release -p zoneraid
 	rm -rf target/man
 	$(TARGET)/zoneraid man target/man
 	install -D -m 755 -t $(DESTDIR)$(BINDIR) $(TARGET)/zoneraid

@@ -8,13 +8,17 @@
 use crate::{
     aggregate::Aggregated,
     buf::{BLOCK, Buf, BufPool, Source},
-    device::{Command, Completion, DeviceError, Done, Geometry, Status, ZonedDevice, Zones},
+    device::{Command, Completion, DeviceError, Done, Geometry, Plate, Status, ZonedDevice, Zones},
     format::{
         Uuid,
         oob::OOB_BYTES,
         record::{Burned, Record, ZoneRecord},
-        superblock::{AGGREGATES, CHUNK_BLOCKS, MEMBERS, Superblock, SuperblockMember, wrong_with_name},
+        superblock::{
+            AGGREGATES, CHUNK_BLOCKS, MEMBERS, MODEL_BYTES, SERIAL_BYTES, Stage, Superblock,
+            SuperblockMember, kept_of, wrong_with_name,
+        },
     },
+    owner::Change,
     provisional::{Handle, changes},
     raid::{
         Canary, Consistency, LogStep,
@@ -60,6 +64,10 @@ pub struct CreateOptions {
     pub zone_size_blocks: Option<u64>,
     /// How partial stripes are protected; by default the best the drives can do.
     pub policy: Option<Policy>,
+    /// Who makes it; zeros for nobody.
+    pub host: [u8; 16],
+    /// Whether it starts by itself on that host.
+    pub autostart: bool,
 }
 
 /// An array that could be made (see [`Array::design`]).
@@ -100,6 +108,8 @@ pub struct MemberStatus {
     pub zones_to_rebuild: u32,
     /// Zones of the drive are read-only or offline: they can be rebuilt on another drive only.
     pub worn: bool,
+    /// What was written on the drive when it became the member, whether it is there or not.
+    pub plate: Plate,
 }
 
 /// What there is to say about an array.
@@ -113,6 +123,10 @@ pub struct ArrayStatus {
     pub aggregate: u32,
     /// Grows with every change of membership.
     pub event: u64,
+    /// Who made or adopted it; zeros for nobody.
+    pub host: [u8; 16],
+    /// Whether it starts by itself on that host.
+    pub autostart: bool,
     /// In order of their roles.
     pub members: Vec<MemberStatus>,
     /// Blocks that a rebuild could not bring back: reads of them, and of those that they would be decoded
@@ -124,6 +138,8 @@ pub struct ArrayStatus {
     pub offline: Vec<OfflineZone>,
     /// Nothing has been written on the drives yet, since a member is missing that is not out so far.
     pub provisional: bool,
+    /// It can only be read, and nothing is written on the drives.
+    pub read_only: bool,
     /// Why an array that has held back could not begin to write.
     pub problem: Option<String>,
 }
@@ -205,7 +221,8 @@ pub struct Tails {
 #[derive(Clone)]
 pub struct Array(pub(crate) Rc<Handle>);
 
-/// How an array shall behave in experiments and tests; the default everywhere else.
+/// How an array shall be assembled and behave: the default but for experiments, tests, and where an operator
+/// has no other choice.
 #[derive(Clone, Copy, Debug)]
 pub struct Behaviour {
     pub consistency: Consistency,
@@ -213,11 +230,14 @@ pub struct Behaviour {
     pub join: bool,
     pub canary: Option<Canary>,
     pub log_step: LogStep,
+    /// Takes stale members where there are too few others, for zones that are full (see [`crate::raid`]).
+    pub force: bool,
 }
 
 impl Default for Behaviour {
     fn default() -> Behaviour {
-        Behaviour { consistency: Consistency::default(), join: true, canary: None, log_step: LogStep::None }
+        let (consistency, log_step) = (Consistency::default(), LogStep::None);
+        Behaviour { consistency, join: true, canary: None, log_step, force: false }
     }
 }
 
@@ -266,7 +286,7 @@ pub(crate) async fn look(
     behaviour: Behaviour,
 ) -> Result<Look, ArrayError> {
     let (candidates, damaged) = scan(runtime, drives).await?;
-    let found = decide_members(candidates, &damaged)?;
+    let found = decide_members(candidates, &damaged, behaviour.force)?;
     for candidate in found.members.iter().flatten() {
         check_drive(&candidate.drive.name, &*candidate.device, &found.superblock)?;
     }
@@ -294,10 +314,14 @@ pub(crate) async fn look(
         *member.note.borrow_mut() = note;
     }
     for member in Core::each(found.returned) {
-        *core.members[member].note.borrow_mut() =
-            "was away: it has been taken back for the zones that cannot do without it".into();
+        let what = if found.forced & 1 << member == 0 {
+            "the zones that cannot do without it"
+        } else {
+            "full zones, by force"
+        };
+        *core.members[member].note.borrow_mut() = format!("was away: it has been taken back for {what}");
     }
-    let verdicts = core.judge_all(tails).await?;
+    let verdicts = core.judge_all(tails, found.forced).await?;
     Ok(Look { core, verdicts, floor: found.floor, returned: found.returned })
 }
 
@@ -346,11 +370,7 @@ impl Look {
             core.burned.borrow_mut().retain(|burned| burned.zone != zone.0);
             core.burned.borrow_mut().extend(burned.iter().filter(|burned| burned.zone == zone.0).cloned());
             core.holes.borrow_mut().take_over(zone.0, &without.core.holes.borrow());
-            for member in Core::each(absent) {
-                if let Some(log) = &*core.members[member].log.borrow() {
-                    log.live.borrow_mut().retain_zones(|other, _| other != zone.0);
-                }
-            }
+            core.forget_logs_of(absent, zone.0);
             own.insert(zone, other);
         }
         self.verdicts = own.into_iter().filter(|(_, verdict)| !matches!(verdict, Verdict::Empty)).collect();
@@ -369,6 +389,20 @@ impl Look {
                 self.core.forget_dead(&self.verdicts);
                 Ok(())
             }
+        }
+    }
+
+    /// Has all members that are here say `change`, and nothing else: as an assembly does that is cut off when
+    /// it has written its checkpoints.
+    pub async fn relabel(self, change: &Change) -> Result<(), ArrayError> {
+        change.apply(&mut self.core.superblock.borrow_mut())?;
+        self.keep_what_counts()?;
+        self.load();
+        let told = self.core.active.get();
+        self.core.renew(self.floor, self.returned).await?;
+        match told & !self.core.active.get() {
+            0 => Ok(()),
+            failed => Err(ArrayError(format!("not all could be told: {}", self.core.notes(failed)))),
         }
     }
 
@@ -402,6 +436,11 @@ pub(crate) async fn assemble(
 
 impl Array {
     /// Makes a new array of `drives`, in the order of their roles. Every zone of them is reset.
+    ///
+    /// One drive after the other is emptied and told what it is to be; when all have been, they are told that
+    /// the array is there. A cut on the way leaves drives as they were, one that is not empty yet, and some
+    /// that say what they were to become: [`Array::assemble`] refuses these. Once one drive knows that the array
+    /// is there, all of them are members.
     pub async fn create(
         runtime: &Runtime,
         options: CreateOptions,
@@ -440,20 +479,20 @@ impl Array {
         behaviour: Behaviour,
     ) -> Result<Array, ArrayError> {
         let Draft { superblock, geometry, members } = draft(runtime, &options, &drives, behaviour)?;
-        for drive in &members {
-            let wiped = wipe(&*drive.device).await;
-            wiped.map_err(|error| ArrayError(format!("{}: resetting it failed: {error}", drive.name)))?;
-        }
         let zones = vec![ZoneRecord::default(); superblock.zones as usize];
         let core = Core::new(runtime, superblock, geometry, (zones, Vec::new()), 1, behaviour);
         for (member, (drive, Drive { name, device })) in drives.into_iter().zip(members).enumerate() {
+            let wiped = wipe(&*device).await;
+            wiped.map_err(|error| ArrayError(format!("{name}: resetting it failed: {error}")))?;
             // The other zone than the one before the first.
             let log = MetaLog::new(&core, member, drive.device, device, 1, 0, Live::default());
             core.put(member, name.clone(), log.clone());
             let written = log.checkpoint(&core, true).await;
             written.map_err(|error| ArrayError(format!("{name}: writing its metadata failed: {error}")))?;
         }
-        core.start_members();
+        core.start_logs();
+        core.end_making().await?;
+        core.runtime.spawn(core.clone().keep_membership());
         Ok(Array::of(core))
     }
 
@@ -499,11 +538,13 @@ impl Array {
         let found = look(runtime, drives, tails, Behaviour::default()).await?;
         found.keep_what_counts()?;
         found.load();
+        let provisional = !found.is_complete();
         let core = found.core;
         let zones = core.table.borrow().report(ZoneIndex(0), core.geometry.zones);
         let zones = zones.map_err(|error| ArrayError(format!("its zones cannot be listed: {error}")))?;
         let array = Array::of(core);
-        Ok(Inspected { status: array.status(), geometry: array.geometry().clone(), zones })
+        let status = ArrayStatus { provisional, ..array.status() };
+        Ok(Inspected { status, geometry: array.geometry().clone(), zones })
     }
 
     /// Whether `drive` could take the place of a member; otherwise the error says what it lacks.
@@ -550,7 +591,8 @@ impl Array {
         {
             let mut superblock = core.superblock.borrow_mut();
             superblock.event = event;
-            superblock.members[member] = SuperblockMember::new(member_uuid(core.array, member, event));
+            let (uuid, plate) = (member_uuid(core.array, member, event), kept_plate(&*drive.device));
+            superblock.members[member] = SuperblockMember::new(uuid, plate);
             let (table, running) = (core.table.borrow(), core.running.borrow());
             for (zone, record) in core.zones.borrow_mut().iter_mut().enumerate() {
                 let empty = table.info(ZoneIndex(zone as u32)).state == ZoneState::Empty
@@ -685,6 +727,7 @@ impl Array {
                 write_errors: member.write_errors.get(),
                 zones_to_rebuild,
                 worn: member.worn.get(),
+                plate: superblock.members[m].plate.clone(),
             }
         });
         let offline = |zone: u32, refusal: &Refusal| OfflineZone {
@@ -699,10 +742,13 @@ impl Array {
             policy: superblock.policy,
             aggregate: superblock.aggregate,
             event: superblock.event,
+            host: superblock.host.0,
+            autostart: superblock.autostart,
             members: members.collect(),
             lost_blocks: core.holes.borrow().blocks(),
             failed: core.failed.get(),
             provisional: self.is_provisional(),
+            read_only: self.is_read_only(),
             problem: self.problem(),
             offline: core.offline.borrow().iter().map(|(zone, refusal)| offline(*zone, refusal)).collect(),
         }
@@ -880,7 +926,7 @@ impl Core {
         Ok(())
     }
 
-    fn new(
+    pub(crate) fn new(
         runtime: &Runtime,
         superblock: Superblock,
         geometry: Geometry,
@@ -936,16 +982,48 @@ impl Core {
 
     /// Starts the tasks that every array has.
     fn start_members(self: &Rc<Self>) {
+        self.start_logs();
+        self.runtime.spawn(self.clone().keep_membership());
+    }
+
+    fn start_logs(self: &Rc<Self>) {
         for member in &self.members {
             if let Some(log) = &*member.log.borrow() {
                 self.runtime.spawn(log.clone().run());
             }
         }
-        self.runtime.spawn(self.clone().keep_membership());
     }
 
-    /// Looks at every zone; writes nothing.
-    async fn judge_all(&self, tails: Option<&Tails>) -> Result<Vec<(ZoneIndex, Verdict)>, ArrayError> {
+    /// Tells all members of a new array that it is there. Those that have not been told when the power goes are
+    /// members all the same: the floor is below what they have.
+    async fn end_making(&self) -> Result<(), ArrayError> {
+        let event = self.next_sequence();
+        let superblock = {
+            let mut superblock = self.superblock.borrow_mut();
+            (superblock.event, superblock.stage) = (event, Stage::Whole);
+            superblock.clone()
+        };
+        self.append_to(self.active.get(), Record::Superblock(Box::new(superblock)), event).await;
+        self.superblock.borrow_mut().floor = event;
+        let out = u32::MAX >> (32 - self.members.len()) & !self.active.get();
+        if out == 0 { Ok(()) } else { Err(ArrayError(format!("a member is out: {}", self.notes(out)))) }
+    }
+
+    /// What there is to say of the members in `mask`, in a sentence without its full stop.
+    fn notes(&self, mask: u32) -> String {
+        let noted = Core::each(mask).filter_map(|role| Some((role, self.members.get(role)?)));
+        let noted = noted.filter(|(_, member)| !member.note.borrow().is_empty());
+        let notes: Vec<_> =
+            noted.map(|(role, member)| format!("member {role}: {}", member.note.borrow())).collect();
+        notes.join("; ")
+    }
+
+    /// Looks at every zone; writes nothing. Members that are `forced` (bits) count in full zones only.
+    async fn judge_all(
+        &self,
+        tails: Option<&Tails>,
+        forced: u32,
+    ) -> Result<Vec<(ZoneIndex, Verdict)>, ArrayError> {
         let mut reports = Vec::new();
         let mut missing = (0..self.members.len()).any(|role| self.device(role).is_none());
         for role in 0..self.members.len() {
@@ -983,6 +1061,12 @@ impl Core {
             let zone = ZoneIndex(index);
             let info = reports.iter().map(|r| r.as_ref().map(|zones| zones[index as usize])).collect();
             let mut record = self.zones.borrow()[index as usize];
+            let mut parts = reports.iter().flatten().map(|zones| zones[index as usize].state);
+            let unproven = forced & !record.waits;
+            if unproven != 0 && !parts.all(|state| state == ZoneState::Full) {
+                record.lost |= unproven;
+                self.forget_logs_of(unproven, index);
+            }
             let answered_blocks = tails.map_or(0, |tails| tails.blocks[index as usize]);
             let mut view = ZoneView { zone, record: &mut record, info, answered_blocks };
             let verdict = self.judge(&mut view).await.unwrap_or_else(Verdict::Offline);
@@ -1012,6 +1096,15 @@ impl Core {
             }
         }
         Ok(verdicts)
+    }
+
+    /// Drops whatever the logs of some members (bits) say of a zone.
+    fn forget_logs_of(&self, members: u32, zone: u32) {
+        for member in Core::each(members) {
+            if let Some(log) = &*self.members[member].log.borrow() {
+                log.live.borrow_mut().retain_zones(|other, _| other != zone);
+            }
+        }
     }
 
     /// Drops logged parity and tails of zones that do not go on. In one that does, parity of stripes below
@@ -1110,12 +1203,7 @@ impl Core {
         if !self.failed.get() {
             return Ok(());
         }
-        let notes: Vec<_> = (0..)
-            .zip(&self.members)
-            .filter(|(_, member)| !member.note.borrow().is_empty())
-            .map(|(role, member)| format!("member {role}: {}", member.note.borrow()))
-            .collect();
-        Err(ArrayError(format!("too many drives have failed: {}", notes.join("; "))))
+        Err(ArrayError(format!("too many drives have failed: {}", self.notes(u32::MAX))))
     }
 
     /// What a zone is to the host by a verdict.
@@ -1143,12 +1231,26 @@ impl Core {
     }
 }
 
-/// Resets every zone of a drive. Zones that an orderly shutdown has made empty may still let be read what was
-/// in their ZRWA, and a reset of all zones passes them over.
+/// Zones at the start of a drive in which the log of an array may be, of whatever kind that is.
+const LOG_ZONES: u32 = META_ZONES * AGGREGATES[AGGREGATES.len() - 1];
+
+/// Resets every zone of a drive. What says that there is something in the others goes first. Zones that an
+/// orderly shutdown has made empty may still let be read what was in their ZRWA, and a reset of all zones
+/// passes them over.
 pub(crate) async fn wipe(device: &dyn ZonedDevice) -> Result<(), DeviceError> {
     let geometry = device.geometry();
+    let first = LOG_ZONES.min(geometry.zones);
+    reset_each(device, 0..first).await?;
     device.submit(Command::Reset { zones: Zones::All }).await.result?;
-    let zones: Vec<u32> = (0..geometry.zones).filter(|_| geometry.zrwa.is_some()).collect();
+    reset_each(device, (first..geometry.zones).filter(|_| geometry.zrwa.is_some())).await
+}
+
+/// Resets `zones` of a drive, in any order.
+pub(crate) async fn reset_each(
+    device: &dyn ZonedDevice,
+    zones: impl Iterator<Item = u32>,
+) -> Result<(), DeviceError> {
+    let zones: Vec<u32> = zones.collect();
     for batch in zones.chunks(64) {
         let reset = |zone: &u32| device.submit(Command::Reset { zones: Zones::One(ZoneIndex(*zone)) });
         let pending: Vec<_> = batch.iter().map(reset).collect();
@@ -1161,6 +1263,12 @@ pub(crate) async fn wipe(device: &dyn ZonedDevice) -> Result<(), DeviceError> {
         }
     }
     Ok(())
+}
+
+/// What is written on a drive, as far as a superblock can keep it.
+pub(crate) fn kept_plate(device: &dyn ZonedDevice) -> Plate {
+    let Plate { model, serial, size_bytes } = device.plate();
+    Plate { model: kept_of(&model, MODEL_BYTES), serial: kept_of(&serial, SERIAL_BYTES), size_bytes }
 }
 
 /// A name for a member that nobody else has, from what is unique about it.
@@ -1218,7 +1326,11 @@ fn draft(
         Some(Drive { name: drive.name.clone(), device })
     };
     let members: Vec<Drive> = drives.iter().filter_map(prepared).collect();
-    let superblock = plan(options, policy, aggregate, &members)?;
+    let mut superblock = plan(options, policy, aggregate, &members)?;
+    // Of the drives as they are.
+    for (member, drive) in superblock.members.iter_mut().zip(drives) {
+        member.plate = kept_plate(&*drive.device);
+    }
     let geometry = array_geometry(&superblock, geometries().any(|geometry| geometry.volatile_cache));
     Ok(Draft { superblock, geometry, members })
 }
@@ -1287,8 +1399,11 @@ fn plan(
         assembly: 1,
         policy,
         aggregate,
+        host: Uuid(options.host),
+        autostart: options.autostart,
+        stage: Stage::Making,
         members: (0..drives.len())
-            .map(|member| SuperblockMember::new(member_uuid(array, member, 1)))
+            .map(|member| SuperblockMember::new(member_uuid(array, member, 1), Plate::default()))
             .collect(),
     };
     if policy == Policy::Log {
@@ -1344,7 +1459,7 @@ fn active_zones(geometry: &Geometry, policy: Policy) -> u32 {
 }
 
 /// What the array looks like from outside, if a member may lose completed writes (`volatile`) or none.
-fn array_geometry(superblock: &Superblock, volatile: bool) -> Geometry {
+pub(crate) fn array_geometry(superblock: &Superblock, volatile: bool) -> Geometry {
     Geometry {
         zones: superblock.zones,
         zone_size_blocks: superblock.zone_size_blocks,

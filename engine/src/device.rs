@@ -24,6 +24,21 @@ pub trait ZonedDevice {
 
     /// Starts `command`. Never blocks, never fails: errors are in the completion.
     fn submit(&self, command: Command) -> Completion;
+
+    /// What is written on the device, as far as it says so.
+    fn plate(&self) -> Plate {
+        Plate { size_bytes: self.geometry().size_bytes(), ..Plate::default() }
+    }
+}
+
+/// What tells a drive from others to somebody who stands before it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plate {
+    /// Empty if the drive does not say, like `serial`.
+    pub model: String,
+    pub serial: String,
+    /// What the drive can hold.
+    pub size_bytes: u64,
 }
 
 /// Shape and limits of a device. All sizes in blocks of [`crate::buf::BLOCK`] bytes.
@@ -63,6 +78,11 @@ pub struct Zrwa {
 }
 
 impl Geometry {
+    /// Bytes that the device can hold.
+    pub fn size_bytes(&self) -> u64 {
+        (self.zones as u64 * self.zone_capacity_blocks).saturating_mul(BLOCK as u64)
+    }
+
     /// The first block of `zone`.
     pub fn start(&self, zone: ZoneIndex) -> Lba {
         Lba(zone.0 as u64 * self.zone_size_blocks)

@@ -13,6 +13,7 @@ pub mod device;
 pub mod format;
 pub mod mirror;
 pub mod overlay;
+pub mod owner;
 mod provisional;
 pub mod raid;
 pub mod runtime;

@@ -136,9 +136,10 @@ impl Array {
         runtime: &Runtime,
         drives: Vec<Drive>,
         tails: Option<&Tails>,
+        behaviour: Behaviour,
     ) -> Result<Array, ArrayError> {
         let drives = overlaid(runtime, &drives).await;
-        let core = assemble(runtime, drives, tails, Behaviour::default()).await?;
+        let core = assemble(runtime, drives, tails, behaviour).await?;
         let assembly = core.superblock.borrow().assembly;
         Ok(Array(Handle::new(core, Some(Held::new(None, assembly)))))
     }

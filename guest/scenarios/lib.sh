@@ -60,7 +60,7 @@ null_blk() {
     wait_for 5 test -b "/dev/$name"
 }
 
-# create_array NAME DRIVE...; start_array NAME: DEVICE is its block device, DAEMON its process
+# create_array NAME DRIVE...; start_array NAME OPTION...: DEVICE is its block device, DAEMON its process
 create_array() {
     local name=$1
     shift
@@ -70,7 +70,7 @@ start_array() {
     modprobe ublk_drv
     # What it prints when it is ready; the link may be a dead daemon's.
     : >/run/started
-    zoneraid start "$1" >/run/started &
+    zoneraid start "$@" >/run/started &
     DAEMON=$!
     ready() { kill -0 "$DAEMON" 2>/dev/null || fail "zoneraid start has ended"; [[ -s /run/started ]]; }
     wait_for 120 ready

@@ -22,6 +22,7 @@ pub fn write(kernel: &Kernel, file: &Path) -> Result<()> {
     archive.add("bin/busybox", 0o100755, &fs::read(busybox)?);
     archive.add("init", 0o100755, include_bytes!("initramfs.sh"));
     archive.add("command.sh", 0o100644, include_bytes!("command.sh"));
+    archive.add("guest.service", 0o100644, include_bytes!("guest.service"));
     for (number, module) in modules(kernel)?.iter().enumerate() {
         archive.add(&format!("modules/{number:02}.ko"), 0o100644, &unpacked(Path::new(module))?);
     }

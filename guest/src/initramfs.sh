@@ -26,7 +26,7 @@ busybox mkdir /memory/upper /memory/work
 mount -t overlay -o lowerdir=/host,upperdir=/memory/upper,workdir=/memory/work root /root
 busybox mkdir -p /root/mnt/guest
 mount -t 9p -o "$options" out /root/mnt/guest
-. /root/mnt/guest/.guest/environment # GUEST_KERNEL, GUEST_BIN, GUEST_CWD, GUEST_SEED
+. /root/mnt/guest/.guest/environment # GUEST_KERNEL, GUEST_BIN, GUEST_CWD, GUEST_SEED, GUEST_INIT
 
 # Every controller is live before the command starts: they are probed in the background.
 present() { busybox grep -lx 0x010802 /sys/bus/pci/devices/*/class | busybox wc -l; }
@@ -55,4 +55,9 @@ busybox cp /bin/busybox /command.sh /root/run/guest/
 release=$(busybox uname -r)
 busybox mkdir -p /root/lib/modules
 busybox ln -sfn "$GUEST_KERNEL/lib/modules/$release" "/root/lib/modules/$release"
+if [ "$GUEST_INIT" = systemd ]; then
+    busybox mkdir -p /root/run/systemd/system
+    busybox cp /guest.service /root/run/systemd/system/
+    exec busybox switch_root /root /lib/systemd/systemd --unit=guest.service
+fi
 exec busybox switch_root /root /run/guest/busybox sh /run/guest/command.sh

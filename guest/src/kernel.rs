@@ -13,7 +13,7 @@ use std::{
 const OLDEST: [u32; 2] = [6, 6];
 
 /// What the runner and the tests call, and the Debian packages that have it.
-const TOOLS: [(&str, &str); 18] = [
+const TOOLS: [(&str, &str); 20] = [
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("busybox", "busybox-static"),
     ("modprobe", "kmod"),
@@ -32,6 +32,8 @@ const TOOLS: [(&str, &str); 18] = [
     ("jq", "jq"),
     ("strace", "strace"),
     ("dpkg", "dpkg"),
+    ("systemctl", "systemd"),
+    ("udevadm", "udev"),
 ];
 
 /// An unpacked kernel package.

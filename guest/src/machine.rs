@@ -35,6 +35,9 @@ pub struct Machine {
     /// Seconds after which the guest is ended
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     pub time_limit: u64,
+    /// Have systemd as the first process, with udev: the command is a service there
+    #[arg(long)]
+    pub systemd: bool,
     /// Boot again, and run the command again, when the guest crashes; $GUEST_BOOT counts from 1
     #[arg(long)]
     pub reboots: bool,

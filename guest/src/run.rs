@@ -117,6 +117,7 @@ pub fn live(machine: &Machine, command: &str, seed: u64, out: &Path, sink: &mut 
         ("GUEST_BIN", bin.display().to_string()),
         ("GUEST_CWD", env::current_dir()?.display().to_string()),
         ("GUEST_SEED", seed.to_string()),
+        ("GUEST_INIT", if machine.systemd { "systemd" } else { "command" }.into()),
     ];
     let quote = |text: &str| format!("'{}'", text.replace('\'', r"'\''"));
     let environment: String =

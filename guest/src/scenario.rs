@@ -137,7 +137,7 @@ impl Test {
         let beside = env::current_exe()?.with_file_name("zoneraid");
         ensure!(
             beside.is_file(),
-            "{} is not there: build everything that is tested with cargo build --release",
+            "{} is not there: build everything that is tested with cargo build --locked --release",
             beside.display()
         );
         let clock = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos() as u64;

@@ -171,6 +171,8 @@ impl Bench {
             chunk_blocks: (CHUNK_BYTES / BLOCK) as u64,
             zone_size_blocks: None,
             policy: None,
+            host: [0; 16],
+            autostart: false,
         };
         let runtime = Runtime::new();
         let array = runtime.block_on(Array::create(&runtime, options, drives.collect()), || false);

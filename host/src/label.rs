@@ -2,8 +2,8 @@
 
 use engine::{
     array::{Drive, examine},
-    device::Command,
-    format::superblock::SuperblockMember,
+    device::{Command, Plate},
+    format::superblock::{Stage, SuperblockMember},
     raid::policy::Policy,
     runtime::Runtime,
     zone::{ZoneIndex, ZoneState},
@@ -29,6 +29,24 @@ pub struct Label {
     pub assembly: u64,
     /// Grows with every change of membership: of two labels the higher one is the newer.
     pub event: u64,
+    /// Who made or adopted the array; zeros for nobody.
+    pub host: [u8; 16],
+    /// Whether it starts by itself there.
+    pub autostart: bool,
+    pub stage: Stage,
+    /// What was written on the members' drives, by role.
+    pub plates: Vec<Plate>,
+}
+
+impl Label {
+    /// What is wrong with an array that is none yet, or none any more; nothing if it is one.
+    pub fn unfinished(&self) -> Option<&'static str> {
+        match self.stage {
+            Stage::Making => Some("its creation was not finished"),
+            Stage::Whole => None,
+            Stage::Ending => Some("it is half destroyed"),
+        }
+    }
 }
 
 /// What there is on a drive.
@@ -63,6 +81,10 @@ pub async fn read(runtime: &Runtime, drive: Drive) -> Content {
             aggregate: found.superblock.aggregate,
             assembly: found.superblock.assembly,
             event: found.superblock.event,
+            host: found.superblock.host.0,
+            autostart: found.superblock.autostart,
+            stage: found.superblock.stage,
+            plates: found.superblock.members.into_iter().map(|member| member.plate).collect(),
         }),
         Err(error) => {
             // The sentence begins with the drive, which whoever prints it names already.

@@ -13,6 +13,7 @@ pub mod demo;
 pub mod drive;
 pub mod export;
 pub mod label;
+pub mod machine;
 pub mod map;
 pub mod members;
 pub mod reactor;

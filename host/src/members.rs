@@ -2,9 +2,15 @@
 //!
 //! Superblocks are the truth: which drives belong together is read from them, never from file
 //! names. A directory is searched for the members of an array, and members that are not in it
-//! are missing, with one exception: as long as a drive in it is locked by another process, it
-//! could be the missing member, so nothing is assembled without it. The drives of the machine are
-//! those in `/dev`.
+//! are missing. The drives of the machine are those in `/dev`.
+//!
+//! Searching is looking: no drive is locked or written, whoever uses it. Only the members of the array that was
+//! found are claimed, if it is to be used, and then it is read once more what they are. A drive that somebody
+//! else changes just then and that cannot be told could be the missing member, so nothing is assembled without
+//! it.
+//!
+//! An array that is only looked at may be changed by others, so it is looked at until all that was read of it is
+//! still so ([`Witness`]), or for as long as somebody is ready to wait; then it is said who changes it.
 //!
 //! What the user types is a path if there is one of that name, then the name or UUID of a running array, then
 //! that of an array in one of the [`places`]. Anybody may put an array of any name in some directory: where
@@ -13,7 +19,7 @@
 use crate::{
     cli::output::{note, quoted, uuid},
     daemon,
-    drive::{self, OpenError, Plate},
+    drive::{self, OpenError, User, Witness},
     label::{self, Content, Label},
     reactor::Reactor,
     repair::same_file,
@@ -22,9 +28,10 @@ use crate::{
 };
 use anyhow::{Context, Result, bail, ensure};
 use engine::{
-    array::{Array, ArrayError, Drive, Inspected},
+    array::{Array, ArrayError, Behaviour, Drive, Inspected},
     buf::BLOCK,
     device::{Command, Done, ZonedDevice},
+    format::superblock::Stage,
 };
 use sim::ssd::cause;
 use std::{
@@ -51,7 +58,10 @@ const PATIENCE_TO_USE: Duration = Duration::from_secs(60);
 /// Drives that could not be looked at and are named in an error.
 const MOST_NAMED: usize = 3;
 
-/// How often a locked drive is tried.
+/// How long an array is looked at that somebody else changes all the time.
+const PATIENCE_WITH_CHANGES: Duration = Duration::from_secs(1);
+
+/// How often a locked drive is tried, and one that makes no sense while somebody else uses it is looked at.
 const TRY_EVERY: Duration = Duration::from_millis(20);
 
 /// After this long it is said what is waited for.
@@ -111,12 +121,21 @@ impl fmt::Display for ArrayName {
     }
 }
 
-/// A drive that this process holds, with what its superblock says.
+/// A drive that this process holds or looks at, with what its superblock says.
 #[derive(Clone)]
 pub struct OpenDrive {
     pub path: PathBuf,
     pub device: Rc<dyn ZonedDevice>,
     pub content: Content,
+}
+
+/// An array that was only looked at.
+pub struct Looked {
+    pub inspected: Result<Inspected, ArrayError>,
+    /// Who uses its drives.
+    pub users: Vec<User>,
+    /// Whether it was changed all the time, so that the parts of what was found are of different moments.
+    pub changing: bool,
 }
 
 impl OpenDrive {
@@ -128,12 +147,28 @@ impl OpenDrive {
             note(&format!("{path} is a block device, which knows no ZRWA: {used} is used instead"));
         }
         let device = open_patiently(reactor, &used, Instant::now())?;
-        OpenDrive::look(reactor, &used, device, PATIENCE_TO_USE)
+        OpenDrive::read(reactor, &used, device, PATIENCE_TO_USE)
     }
 
-    /// Looks what is on the drive at `path` without keeping it from anybody.
-    pub fn peek(reactor: &Reactor, path: &Path) -> Result<OpenDrive> {
-        OpenDrive::look(reactor, path, drive::peek(reactor, path)?, PATIENCE_TO_USE)
+    /// Looks what is on the drive at `path`, whoever uses it.
+    pub fn look(reactor: &Reactor, path: &Path) -> Result<OpenDrive> {
+        OpenDrive::look_for(reactor, path, PATIENCE_TO_USE)
+    }
+
+    /// As [`OpenDrive::look`], if the drive says within `patience` what it is. What makes no sense may be just
+    /// being written, so it is looked at again.
+    fn look_for(reactor: &Reactor, path: &Path, patience: Duration) -> Result<OpenDrive> {
+        let begun = Instant::now();
+        let mut before: Option<Content> = None;
+        loop {
+            let looked = OpenDrive::read(reactor, path, drive::look(reactor, path)?, patience)?;
+            let sense = !matches!(looked.content, Content::Other(_));
+            if sense || before.as_ref() == Some(&looked.content) || begun.elapsed() >= patience {
+                return Ok(looked);
+            }
+            before = Some(looked.content);
+            std::thread::sleep(TRY_EVERY);
+        }
     }
 
     /// As [`OpenDrive::open`], while other tasks go on.
@@ -154,7 +189,15 @@ impl OpenDrive {
         Ok(drive)
     }
 
-    fn look(
+    /// As [`OpenDrive::look`], while other tasks go on.
+    pub async fn look_beside(reactor: &Reactor, path: &Path) -> Result<OpenDrive> {
+        let device = drive::look(reactor, path)?;
+        let mut drive = OpenDrive { path: path.to_path_buf(), device, content: Content::Blank };
+        drive.look_again(reactor).await;
+        Ok(drive)
+    }
+
+    fn read(
         reactor: &Reactor,
         path: &Path,
         device: Rc<dyn ZonedDevice>,
@@ -205,27 +248,33 @@ impl OpenDrive {
         }
     }
 
+    /// Whether there is nothing on the drive that anybody could miss: it was to become a member of an array that
+    /// never was one, at most.
+    pub fn holds_nothing(&self) -> bool {
+        self.content == Content::Blank || self.label().is_some_and(|label| label.stage == Stage::Making)
+    }
+
     /// What is on the drive, in words; `None` if it is blank.
     pub fn describe(&self) -> Option<String> {
         match &self.content {
             Content::Blank => None,
-            Content::Member(label) => Some(format!("member {} of array '{}'", label.role, label.name)),
+            Content::Member(label) => {
+                let unfinished = label.unfinished().map(|what| format!(" ({what})")).unwrap_or_default();
+                Some(format!("member {} of array '{}'{unfinished}", label.role, label.name))
+            }
             Content::Other(what) => Some(drive::signature(&self.path).unwrap_or_else(|| what.clone())),
         }
     }
 
     /// Bytes that the drive can hold.
     pub fn size_bytes(&self) -> u64 {
-        let geometry = self.device.geometry();
-        geometry.zones as u64 * geometry.zone_capacity_blocks * BLOCK as u64
+        self.device.geometry().size_bytes()
     }
 
     /// The path of the drive with its size, model and serial, so that nobody takes it for another one.
     pub fn introduce(&self) -> String {
-        let Plate { model, serial } = drive::plate(&self.path);
-        let model = model.map(|model| format!(", {model}")).unwrap_or_default();
-        let serial = serial.map(|serial| format!(", serial {serial}")).unwrap_or_default();
-        format!("{} ({}{model}{serial})", self.path.display(), show(self.size_bytes()))
+        let plate = drive::plate(&self.path).words();
+        format!("{} ({}{plate})", self.path.display(), show(self.size_bytes()))
     }
 }
 
@@ -270,14 +319,12 @@ pub struct Scan {
     pub place: PathBuf,
     /// In order of their names.
     pub drives: Vec<OpenDrive>,
-    /// Drives that another process has locked, and which.
-    pub locked: Vec<(PathBuf, String)>,
     /// Drives, and files that may be some, that cannot be used, and why.
     pub damaged: Vec<(PathBuf, String)>,
 }
 
 impl Scan {
-    /// Opens every image and zoned drive in `dir`; other files are passed over, and so is a drive that has been
+    /// Looks at every image and zoned drive in `dir`; other files are passed over, and so is a drive that has been
     /// found under another name.
     pub fn of(reactor: &Reactor, dir: &Path, patience: Duration) -> Result<Scan> {
         Scan::unless_seen(reactor, dir, patience, &mut BTreeSet::new())
@@ -291,8 +338,7 @@ impl Scan {
         seen: &mut BTreeSet<(u64, u64)>,
     ) -> Result<Scan> {
         let listed = || format!("{} cannot be listed", dir.display());
-        let mut scan =
-            Scan { place: dir.to_path_buf(), drives: Vec::new(), locked: Vec::new(), damaged: Vec::new() };
+        let mut scan = Scan { place: dir.to_path_buf(), drives: Vec::new(), damaged: Vec::new() };
         let mut paths = Vec::new();
         for entry in std::fs::read_dir(dir).with_context(listed)? {
             let path = entry.with_context(listed)?.path();
@@ -307,17 +353,16 @@ impl Scan {
             }
         }
         paths.sort_by_cached_key(|path| natural_order(path));
-        let start = Instant::now();
         for path in paths {
             if drive::identity(&path).is_ok_and(|identity| !seen.insert(identity)) {
                 continue;
             }
-            match open_patiently(reactor, &path, start) {
-                Ok(device) => scan.drives.push(OpenDrive::look(reactor, &path, device, patience)?),
-                Err(error) if error.patience().is_some() => {
-                    scan.locked.push((path, error.problem().to_string()));
+            match OpenDrive::look_for(reactor, &path, patience) {
+                Ok(drive) => scan.drives.push(drive),
+                Err(error) => {
+                    let problem = error.downcast_ref::<OpenError>().map(|error| error.problem().to_string());
+                    scan.damaged.push((path, problem.unwrap_or_else(|| format!("{error:#}"))));
                 }
-                Err(error) => scan.damaged.push((path, error.problem().to_string())),
             }
         }
         Ok(scan)
@@ -332,8 +377,7 @@ impl Scan {
     /// The drives that could not be looked at, for an error that says that something has not been found; nothing
     /// if there are none.
     fn blind_spots(scans: &[Scan]) -> String {
-        let of_scan = |scan: &Scan| scan.locked.iter().chain(&scan.damaged).cloned().collect::<Vec<_>>();
-        let unseen: Vec<(PathBuf, String)> = scans.iter().flat_map(of_scan).collect();
+        let unseen: Vec<&(PathBuf, String)> = scans.iter().flat_map(|scan| &scan.damaged).collect();
         let named = unseen.iter().take(MOST_NAMED).map(|(path, why)| format!("{} {why}", path.display()));
         let named: Vec<String> = named.collect();
         let more = if unseen.len() > MOST_NAMED { ", and others" } else { "" };
@@ -396,7 +440,7 @@ fn natural_order(path: &Path) -> Vec<(String, u64)> {
     parts
 }
 
-/// The drives of one array, found and locked, and not assembled yet.
+/// The drives of one array, found and not assembled yet.
 pub struct Found {
     pub reactor: Reactor,
     /// The newest label.
@@ -407,12 +451,17 @@ pub struct Found {
 }
 
 impl Found {
-    /// Finds the array that `name` stands for.
+    /// Finds the array that `name` stands for, and claims its drives.
     pub fn by_name(name: &ArrayName) -> Result<Found> {
+        Found::search(name, PATIENCE_TO_USE)?.claim()
+    }
+
+    /// Finds the array that `name` stands for, only to read it.
+    pub fn to_read(name: &ArrayName) -> Result<Found> {
         Found::search(name, PATIENCE_TO_USE)
     }
 
-    /// As [`Found::by_name`], only to look at it: drives that are slow are soon done without.
+    /// As [`Found::to_read`], only to look at it: drives that are slow are soon done without.
     pub fn to_look(name: &ArrayName) -> Result<Found> {
         Found::search(name, PATIENCE_TO_LOOK)
     }
@@ -421,14 +470,13 @@ impl Found {
         let reactor = &Reactor::default();
         let path = &name.0;
         if path.exists() && !path.is_dir() {
-            // Let go of the drive before the scan opens it again.
-            let uuid = match OpenDrive::open(reactor, path)?.content {
+            let uuid = match OpenDrive::look(reactor, &drive::resolve(path))?.content {
                 Content::Member(label) => label.uuid,
                 Content::Blank => bail!("{name} is blank and belongs to no array"),
                 Content::Other(what) => bail!("{name}: {what}"),
             };
             let scan = Scan::of(reactor, &directory_of(path), patience)?;
-            let found = Found::pick(reactor, scan, |label| label.uuid == uuid)?
+            let found = Found::pick(reactor, &scan, |label| label.uuid == uuid)
                 .with_context(|| format!("{name} changed while it was looked at; try again"))?;
             return found.unless_ambiguous(name);
         }
@@ -445,7 +493,7 @@ impl Found {
                 );
             }
             let unseen = Scan::blind_spots(std::slice::from_ref(&scan));
-            if let Some(found) = Found::pick(reactor, scan, |_| true)? {
+            if let Some(found) = Found::pick(reactor, &scan, |_| true) {
                 return found.unless_ambiguous(name);
             }
             // Unless it may hold one, it only has the name of an array somewhere else.
@@ -457,7 +505,7 @@ impl Found {
     }
 
     fn by_array_name(reactor: &Reactor, name: &ArrayName, patience: Duration) -> Result<Found> {
-        let (places, mut scans) = (places(), Scan::everywhere(reactor, patience)?);
+        let (places, scans) = (places(), Scan::everywhere(reactor, patience)?);
         let mut meant: Vec<([u8; 16], usize)> = Vec::new();
         for (place, scan) in scans.iter().enumerate() {
             let arrays = scan.arrays().into_iter().filter(|label| name.means(label));
@@ -481,12 +529,9 @@ impl Found {
         }
         let names: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
         let unseen = Scan::blind_spots(&scans);
-        let found = match meant.first() {
-            Some((uuid, place)) => {
-                Found::pick(reactor, scans.swap_remove(*place), |label| label.uuid == *uuid)?
-            }
-            None => None,
-        };
+        let found = meant
+            .first()
+            .and_then(|(uuid, place)| Found::pick(reactor, &scans[*place], |label| label.uuid == *uuid));
         found.with_context(|| {
             format!(
                 "no array called '{name}' among the drives in {}; name its directory or one of its members{unseen}",
@@ -517,49 +562,106 @@ impl Found {
         Ok(self)
     }
 
-    /// Keeps the drives of the array that `chosen` picks and lets the others go.
-    fn pick(reactor: &Reactor, scan: Scan, chosen: impl Fn(&Label) -> bool) -> Result<Option<Found>> {
-        let Some(label) = scan.arrays().into_iter().find(|label| chosen(label)).cloned() else {
-            if let Some((path, problem)) = scan.locked.first() {
-                bail!("{} {problem}", path.display());
-            }
-            return Ok(None);
-        };
-        let found = scan.array(reactor, &label);
-        let mut locked = scan.locked;
-        // What the daemons of other arrays hold cannot be what is missing here.
-        for client in daemon::running()? {
-            locked.retain(|(path, _)| !client.about.drives.iter().any(|drive| same_file(drive, path)));
-        }
-        if let Some((path, problem)) = locked.first()
-            && found.drives.len() < label.members as usize
-        {
-            bail!("{} may be a member of '{}', but {problem}", path.display(), label.name);
-        }
-        Ok(Some(found))
+    /// The drives of the array that `chosen` picks.
+    fn pick(reactor: &Reactor, scan: &Scan, chosen: impl Fn(&Label) -> bool) -> Option<Found> {
+        let label = scan.arrays().into_iter().find(|label| chosen(label))?.clone();
+        Some(scan.array(reactor, &label))
     }
 
-    /// Finds out how the array is; writes nothing.
+    /// Claims the drives, and reads again what is on them.
+    fn claim(mut self) -> Result<Found> {
+        let start = Instant::now();
+        let uuid = self.label.uuid;
+        for drive in &mut self.drives {
+            let device = open_patiently(&self.reactor, &drive.path, start)?;
+            *drive = OpenDrive::read(&self.reactor, &drive.path, device, PATIENCE_TO_USE)?;
+            match drive.label() {
+                Some(label) if label.uuid == uuid && label.event >= self.label.event => {
+                    self.label = label.clone();
+                }
+                Some(label) if label.uuid == uuid => {}
+                _ => bail!("{} changed while it was looked at; try again", drive.path.display()),
+            }
+        }
+        if self.drives.len() < self.label.members as usize {
+            // What the daemons of other arrays hold cannot be what is missing here.
+            let running = daemon::running()?;
+            let held =
+                |path: &Path| running.iter().any(|c| c.about.drives.iter().any(|d| same_file(d, path)));
+            let others = self.damaged.iter().filter(|(path, _)| !held(path));
+            let in_use = others.filter_map(|(path, _)| Some((path, drive::user(path)?))).next();
+            if let Some((path, user)) = in_use {
+                bail!(
+                    "{} may be a member of '{}', but is in use by {user}; stop that first",
+                    path.display(),
+                    self.label.name
+                );
+            }
+        }
+        Ok(self)
+    }
+
+    /// Who has claimed drives of the array.
+    pub fn users(&self) -> Vec<User> {
+        let mut users: Vec<User> = Vec::new();
+        for user in self.drives.iter().filter_map(|drive| drive::user(&drive.path)) {
+            if !users.contains(&user) {
+                users.push(user);
+            }
+        }
+        users
+    }
+
+    /// Finds out how the array is that this process holds; writes nothing.
     pub fn inspect(&self) -> Result<Inspected, ArrayError> {
         let drives = self.drives.iter().map(OpenDrive::drive).collect();
         let found = self.reactor.wait(Array::inspect(self.reactor.runtime(), drives, None));
         found.unwrap_or_else(|error| Err(ArrayError(error.to_string())))
     }
 
-    /// As [`Found::inspect`], for somebody who has others to look at as well.
-    pub fn glance(&self) -> Result<Inspected, ArrayError> {
-        let drives = self.drives.iter().map(OpenDrive::drive).collect();
-        let inspect = Array::inspect(self.reactor.runtime(), drives, None);
-        let late =
-            || ArrayError(format!("its drives do not answer within {} seconds", PATIENCE_TO_LOOK.as_secs()));
-        match self.reactor.wait_for(PATIENCE_TO_LOOK, inspect) {
-            Ok(found) => found.unwrap_or_else(|| Err(late())),
-            Err(error) => Err(ArrayError(error.to_string())),
+    /// Finds out how the array is, whoever uses it, if its drives answer within `patience`.
+    pub fn glance(&self, patience: Duration) -> Result<Looked> {
+        let begun = Instant::now();
+        loop {
+            let (witnesses, drives) = self.look_again(&self.reactor)?;
+            let inspect = Array::inspect(self.reactor.runtime(), drives, None);
+            let inspected = self.reactor.wait_for(patience, inspect)?.unwrap_or_else(|| {
+                Err(ArrayError(format!("its drives do not answer within {} seconds", patience.as_secs())))
+            });
+            let still = self.is_still(&witnesses, patience)?;
+            if still || begun.elapsed() >= PATIENCE_WITH_CHANGES.min(patience) {
+                return Ok(Looked { inspected, users: self.users(), changing: !still });
+            }
         }
     }
 
-    /// Assembles the array, which recovers what a power cut left behind.
-    pub fn assemble(&self) -> Result<Session> {
+    /// The drives as they are now, and what tells whether they stay so.
+    fn look_again(&self, reactor: &Reactor) -> Result<(Vec<Rc<Witness>>, Vec<Drive>)> {
+        let mut witnesses = Vec::new();
+        for drive in &self.drives {
+            let device = drive::look(reactor, &drive.path)?;
+            witnesses.push(Rc::new(Witness::of(reactor.runtime(), device)));
+        }
+        let named = self.drives.iter().map(|drive| drive.path.display().to_string());
+        let drives = named.zip(&witnesses).map(|(name, device)| Drive { name, device: device.clone() });
+        let drives = drives.collect();
+        Ok((witnesses, drives))
+    }
+
+    /// Whether all that was read of the drives is still so. Those that do not answer have not changed.
+    fn is_still(&self, witnesses: &[Rc<Witness>], patience: Duration) -> Result<bool> {
+        for (witness, drive) in witnesses.iter().zip(&self.drives) {
+            let now = drive::look(&self.reactor, &drive.path)?;
+            let agrees = self.reactor.wait_for(patience, witness.agrees_with(&*now))?;
+            if agrees == Some(false) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Refuses to go on while a process that has died has left what it had answered.
+    pub fn refuse_if_waited_for(&self) -> Result<()> {
         let tails = daemon::tails_path(&daemon::directory(), &self.label.uuid);
         // The kernel may hold a file system that relies on what the daemon knew.
         ensure!(
@@ -568,16 +670,53 @@ impl Found {
             self.label.name,
             quoted(&self.label.name)
         );
+        Ok(())
+    }
+
+    /// Assembles the array, which recovers what a power cut left behind.
+    pub fn assemble(&self) -> Result<Session> {
+        self.refuse_if_waited_for()?;
         self.take_over(None)
     }
 
-    /// Has the array so that it can be read. Nothing is written on its drives, whoever is missing.
+    /// Has the array so that it can be read, whoever uses it. Nothing is written on its drives, whoever is
+    /// missing.
     pub fn read_only(&self) -> Result<Session> {
         let tails = daemon::tails_path(&daemon::directory(), &self.label.uuid);
-        let tails = Left::read(&tails, &self.label.uuid)?.map(Left::into_tails);
-        let drives = self.drives.iter().map(OpenDrive::drive).collect();
-        let array = Array::assemble_read_only(self.reactor.runtime(), drives, tails.as_ref());
-        Ok(Session { reactor: self.reactor.clone(), array: self.reactor.wait(array)?? })
+        let begun = Instant::now();
+        loop {
+            let tails = Left::read(&tails, &self.label.uuid)?.map(Left::into_tails);
+            // An array that was given up lives in its reactor.
+            let reactor = Reactor::default();
+            let (witnesses, drives) = self.look_again(&reactor)?;
+            let array =
+                Array::assemble_read_only(reactor.runtime(), drives, tails.as_ref(), Behaviour::default());
+            let array = reactor.wait(array)?;
+            if self.is_still(&witnesses, PATIENCE_TO_USE)? {
+                witnesses.iter().for_each(|witness| witness.dismiss());
+                return Ok(Session { reactor, array: array? });
+            }
+            ensure!(
+                begun.elapsed() < PATIENCE_WITH_CHANGES,
+                "'{}' is being changed by {}; wait for that, or stop it",
+                self.label.name,
+                listed(&self.users())
+            );
+        }
+    }
+
+    /// Has the array for use, from where a process that has died has `left` it. If a member is missing that is
+    /// not out so far, nothing is written before somebody changes something.
+    pub fn start(&self, left: Option<&Left>, terms: Terms) -> Result<Session> {
+        let drives: Vec<Drive> = self.drives.iter().map(OpenDrive::drive).collect();
+        let tails = left.cloned().map(Left::into_tails);
+        let behaviour = Behaviour { force: terms.force, ..Behaviour::default() };
+        let (reactor, runtime) = (&self.reactor, self.reactor.runtime());
+        let array = match terms.read_only {
+            true => reactor.wait(Array::assemble_read_only(runtime, drives, tails.as_ref(), behaviour)),
+            false => reactor.wait(Array::assemble_provisionally(runtime, drives, tails.as_ref(), behaviour)),
+        }??;
+        Ok(Session { reactor: reactor.clone(), array })
     }
 
     /// As [`Found::assemble`], from where a process that has died has `left` it.
@@ -593,6 +732,21 @@ impl Found {
         }??;
         Ok(Session { reactor: self.reactor.clone(), array })
     }
+}
+
+/// On what terms an array is started.
+#[derive(Clone, Copy, Default)]
+pub struct Terms {
+    /// Only to be read: nothing is written on its drives.
+    pub read_only: bool,
+    /// With members that are stale, where there are too few others.
+    pub force: bool,
+}
+
+/// Users in a sentence.
+pub fn listed(users: &[User]) -> String {
+    let users: Vec<String> = users.iter().map(User::to_string).collect();
+    if users.is_empty() { "somebody".into() } else { users.join(" and ") }
 }
 
 /// The directory in which the drives beside that at `path` lie.

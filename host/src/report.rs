@@ -3,17 +3,19 @@
 
 use crate::{
     cli::output::{Shade, quoted, shaded, uuid},
-    drive::{Plate, plate},
-    label::Content,
-    members::{Found, OpenDrive},
+    drive::{Plate, User, plate, user},
+    label::{Content, Label},
+    machine::{self, Owner},
+    members::{Found, Looked, OpenDrive, listed},
     repair::same_file,
     size::show,
 };
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use engine::{
     array::{self, ArrayStatus, MemberState},
     buf::BLOCK,
-    device::{Command, Geometry},
+    device::{self, Command, Geometry},
+    format::superblock::Stage,
     zone::{ZoneIndex, ZoneInfo, ZoneState},
 };
 use serde::{Deserialize, Serialize};
@@ -81,11 +83,65 @@ pub struct Status {
     pub link: Option<String>,
     /// The rebuild that is going on.
     pub rebuild: Option<Rebuild>,
+    /// Processes that use the drives and cannot be asked; a daemon that can is `pid`.
+    pub used_by: Vec<User>,
+    /// Whether they change the array all the time, so that what is said of it is of different moments.
+    pub changing: bool,
     /// Zones of which nobody can tell where they ended. Everything else works.
     pub offline_zones: Vec<OfflineZone>,
+    /// A member is missing, and nothing has been written without it.
+    pub provisional: bool,
+    pub read_only: bool,
     /// What rebuilds could not bring back.
     pub lost_bytes: u64,
+    /// Where the array belongs, and by what it knows that host; nothing if it is nobody's.
+    pub host: Owner,
+    pub host_id: Option<String>,
+    /// Whether it starts by itself there.
+    pub autostart: bool,
+    pub stage: Life,
     pub members: Vec<StatusMember>,
+}
+
+/// Where in its life an array is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Life {
+    Unfinished,
+    Whole,
+    HalfDestroyed,
+}
+
+impl Life {
+    pub fn of(stage: Stage) -> Life {
+        match stage {
+            Stage::Making => Life::Unfinished,
+            Stage::Whole => Life::Whole,
+            Stage::Ending => Life::HalfDestroyed,
+        }
+    }
+
+    /// What is wrong with an array that is none, in a line.
+    pub fn sentence(self) -> Option<&'static str> {
+        match self {
+            Life::Unfinished => {
+                Some("  status: its creation was not finished: create it again, or make this drive blank\n")
+            }
+            Life::Whole => None,
+            Life::HalfDestroyed => {
+                Some("  status: it is half destroyed: destroy it again, or make this drive blank\n")
+            }
+        }
+    }
+
+    /// For people; nothing of an array that is one.
+    pub fn shaded(self) -> Option<String> {
+        match self {
+            Life::Unfinished => Some(shaded("not finished", Shade::Bad)),
+            Life::Whole => None,
+            Life::HalfDestroyed => Some(shaded("half destroyed", Shade::Bad)),
+        }
+    }
 }
 
 #[derive(Clone, Serialize, Deserialize)]
@@ -101,7 +157,7 @@ pub struct StatusMember {
     pub role: u32,
     /// Empty if there is no drive.
     pub drive: String,
-    /// Nothing if there is no drive, or it does not say.
+    /// Of the drive that is there, or else of the one that is gone; nothing if it does not say.
     pub model: Option<String>,
     pub serial: Option<String>,
     pub size_bytes: Option<u64>,
@@ -132,10 +188,11 @@ pub struct Rebuild {
     pub seconds_left: Option<u64>,
 }
 
-fn member_state(state: MemberState) -> &'static str {
+fn member_state(array: &ArrayStatus, state: MemberState) -> &'static str {
     match state {
         MemberState::Active => "active",
         MemberState::Rebuilding => "rebuilding",
+        MemberState::Out if array.provisional => "missing",
         MemberState::Out => "out",
     }
 }
@@ -151,11 +208,22 @@ impl Status {
         } else if !array.offline.is_empty() {
             let (status, action) = doubt(called, array);
             (State::Degraded, status, action)
+        } else if let Some(role) = out.filter(|_| array.provisional) {
+            let why =
+                array.problem.as_ref().map(|why| format!(", and nothing can be ({why})")).unwrap_or_default();
+            let status = format!(
+                "member {role} is missing; all data is there, and nothing has been written without it so far{why}"
+            );
+            let action =
+                format!("bring its drive back before the first write, or {}", replacement(called, role));
+            (State::Degraded, status, Some(action))
         } else if let Some(role) = out {
             let why = &array.members[role].note;
             let why = if why.is_empty() { String::new() } else { format!(" ({why})") };
+            let plate = Plate::kept(&array.members[role].plate).words();
+            let plate = if plate.is_empty() { plate } else { format!("{plate},") };
             let status = format!(
-                "member {role} is out{why}; all data is there, but losing another member would lose it"
+                "member {role}{plate} is out{why}; all data is there, but losing another member would lose it"
             );
             (State::Degraded, status, Some(replacement(called, role)))
         } else if let Some(role) = rebuilding {
@@ -181,10 +249,10 @@ impl Status {
         let members = array.members.iter().enumerate().map(|(role, member)| StatusMember {
             role: role as u32,
             drive: member.drive.clone(),
-            model: None,
-            serial: None,
-            size_bytes: None,
-            state: member_state(member.state).into(),
+            model: Plate::kept(&member.plate).model,
+            serial: Plate::kept(&member.plate).serial,
+            size_bytes: Some(member.plate.size_bytes),
+            state: member_state(array, member.state).into(),
             read_errors: member.read_errors,
             write_errors: member.write_errors,
             zones_to_rebuild: member.zones_to_rebuild,
@@ -207,18 +275,54 @@ impl Status {
             block_device: None,
             link: None,
             rebuild: None,
+            used_by: Vec::new(),
+            changing: false,
             offline_zones: array.offline.iter().map(offline_zone).collect(),
+            provisional: array.provisional,
+            read_only: array.read_only,
             lost_bytes: bytes(array.lost_blocks),
+            host: Owner::of(&array.host),
+            host_id: host_id(&array.host),
+            autostart: array.autostart,
+            stage: Life::Whole,
             members: members.collect(),
         }
+    }
+
+    /// How an array is that was only looked at; `called` is what the user calls it.
+    ///
+    /// # Errors
+    /// When it is being changed and nobody can tell.
+    pub fn looked(called: &str, found: &Found, looked: Looked) -> Result<Status> {
+        let Looked { inspected, users, changing } = looked;
+        let name = &found.label.name;
+        let mut status = match inspected {
+            Ok(mut array) => {
+                if changing {
+                    // Whoever writes to a zone knows where it ends, and the drives do not at one moment.
+                    array.status.offline.clear();
+                }
+                Status::of(called, &array.status, &array.geometry)
+            }
+            Err(error) if changing => bail!("'{name}' is being changed by {}: {error}", listed(&users)),
+            Err(error) => Status::unusable(found, error.to_string()),
+        };
+        if !users.is_empty() {
+            // They may be about to do it.
+            status.action = None;
+        }
+        (status.used_by, status.changing) = (users, changing);
+        Ok(status.identify(&found.drives))
     }
 
     /// Says which drives the members are; `drives` are those that are open.
     pub fn identify(mut self, drives: &[OpenDrive]) -> Status {
         for member in self.members.iter_mut().filter(|member| !member.drive.is_empty()) {
             let drive = drives.iter().find(|drive| same_file(&drive.path, Path::new(&member.drive)));
-            member.size_bytes = drive.map(OpenDrive::size_bytes);
-            Plate { model: member.model, serial: member.serial } = plate(Path::new(&member.drive));
+            // One that has gone while it was used says nothing any more.
+            member.size_bytes = drive.map(OpenDrive::size_bytes).or(member.size_bytes);
+            let Plate { model, serial } = plate(Path::new(&member.drive));
+            (member.model, member.serial) = (model.or(member.model.take()), serial.or(member.serial.take()));
         }
         self
     }
@@ -240,16 +344,16 @@ impl Status {
             let of_role = found.drives.iter().filter(|drive| drive.label().is_some_and(|l| l.role == role));
             let drive = of_role.max_by_key(|drive| drive.label().map(|label| label.event));
             let (state, note) = match drive {
-                None => ("out", "not there"),
-                Some(_) if label.active & (1 << role) == 0 => ("out", "done without before"),
+                _ if label.active & (1 << role) == 0 => ("out", "done without before"),
+                None => ("missing", "not there"),
                 Some(_) => ("active", ""),
             };
             StatusMember {
                 role,
                 drive: drive.map(|drive| drive.path.display().to_string()).unwrap_or_default(),
-                model: None,
-                serial: None,
-                size_bytes: None,
+                model: Plate::kept(&label.plates[role as usize]).model,
+                serial: Plate::kept(&label.plates[role as usize]).serial,
+                size_bytes: Some(label.plates[role as usize].size_bytes),
                 state: state.into(),
                 read_errors: 0,
                 write_errors: 0,
@@ -260,10 +364,19 @@ impl Status {
         let members: Vec<StatusMember> = members.collect();
         let missing: Vec<String> =
             members.iter().filter(|m| m.drive.is_empty()).map(|m| m.role.to_string()).collect();
+        let called = quoted(&label.name);
         let action = match missing.len() {
+            _ if label.stage == Stage::Making => {
+                Some(format!("create it again, or: zoneraid destroy {called}"))
+            }
+            _ if label.stage == Stage::Ending => Some(format!("zoneraid destroy {called}")),
             0 => None,
             1 => Some(format!("bring member {} back", missing.join(""))),
-            _ => Some(format!("bring all but one of the members {} back", missing.join(", "))),
+            _ => Some(format!(
+                "bring all but one of the members {} back; or, if these are the rest of an array that has been \
+                 destroyed, make them blank: zoneraid wipe DRIVE",
+                missing.join(", ")
+            )),
         };
         Status {
             name: label.name.clone(),
@@ -282,11 +395,46 @@ impl Status {
             block_device: None,
             link: None,
             rebuild: None,
+            used_by: Vec::new(),
+            changing: false,
             offline_zones: Vec::new(),
+            provisional: false,
+            read_only: false,
             lost_bytes: 0,
+            host: Owner::of(&label.host),
+            host_id: host_id(&label.host),
+            autostart: label.autostart,
+            stage: Life::of(label.stage),
             members,
         }
     }
+}
+
+/// What is said of an array, and has nothing to do with what it holds.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Owned {
+    pub array: String,
+    pub uuid: String,
+    pub host: Owner,
+    pub host_id: Option<String>,
+    pub autostart: bool,
+}
+
+impl Owned {
+    pub fn of(array: &ArrayStatus) -> Owned {
+        Owned {
+            array: array.name.clone(),
+            uuid: uuid(&array.uuid),
+            host: Owner::of(&array.host),
+            host_id: host_id(&array.host),
+            autostart: array.autostart,
+        }
+    }
+}
+
+/// By what an array knows its host.
+pub fn host_id(host: &[u8; 16]) -> Option<String> {
+    (*host != machine::NOBODY).then(|| uuid(host))
 }
 
 /// What brings a member back whose drive is out, or cannot store all that it should.
@@ -505,6 +653,8 @@ pub struct Examined {
     pub superblock: Option<Superblock>,
     /// What there is instead on a drive that is not blank.
     pub superblock_error: Option<String>,
+    /// Who has claimed the drive.
+    pub used_by: Option<User>,
 }
 
 #[derive(Clone, Serialize, Deserialize)]
@@ -524,6 +674,36 @@ pub struct Superblock {
     pub policy: String,
     pub aggregate: u32,
     pub event: u64,
+    /// Where the array belongs, and by what it knows that host; nothing if it is nobody's.
+    pub host: Owner,
+    pub host_id: Option<String>,
+    /// Whether it starts by itself there.
+    pub autostart: bool,
+    pub stage: Life,
+    /// What this drive knows of all members, by role.
+    pub drives: Vec<KnownDrive>,
+}
+
+/// What a superblock says of a member.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct KnownDrive {
+    pub role: u32,
+    /// Whether the array does not do without it.
+    pub active: bool,
+    /// Nothing if the drive did not say.
+    pub model: Option<String>,
+    pub serial: Option<String>,
+    pub size_bytes: u64,
+}
+
+impl KnownDrive {
+    fn all(label: &Label) -> Vec<KnownDrive> {
+        let known = |(role, plate): (u32, &device::Plate)| {
+            let (Plate { model, serial }, active) = (Plate::kept(plate), label.active & (1 << role) != 0);
+            KnownDrive { role, active, model, serial, size_bytes: plate.size_bytes }
+        };
+        (0..).zip(&label.plates).map(known).collect()
+    }
 }
 
 impl Examined {
@@ -564,11 +744,17 @@ impl Examined {
                 policy: label.policy.name().into(),
                 aggregate: label.aggregate,
                 event: label.event,
+                host: Owner::of(&label.host),
+                host_id: host_id(&label.host),
+                autostart: label.autostart,
+                stage: Life::of(label.stage),
+                drives: KnownDrive::all(label),
             }),
             superblock_error: match &drive.content {
                 Content::Other(what) => Some(what.clone()),
                 _ => None,
             },
+            used_by: user(&drive.path),
         })
     }
 }

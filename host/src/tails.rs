@@ -7,10 +7,13 @@
 
 use crate::map::SharedMap;
 use anyhow::{Context, Result};
-use engine::{array::Tails, zone::ZoneIndex};
+use engine::{
+    array::Tails,
+    zone::{MOST_ZONES, ZoneIndex},
+};
 use std::{
     fs::{self, File},
-    io::{ErrorKind, Write},
+    io::{ErrorKind, Read, Write},
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
@@ -21,6 +24,9 @@ const MAGIC: u64 = u64::from_ne_bytes(*b"zrtails1");
 /// Words before all others: magic, UUID (2), assembly, number of zones, and room.
 const HEADER: usize = 8;
 
+/// The word with the number of the assembly.
+const ASSEMBLY: usize = 3;
+
 /// Appends that can be on their way at the same time.
 pub const SLOTS: usize = 512;
 
@@ -29,6 +35,9 @@ const SLOT: usize = 2;
 
 /// Words before those of the zones.
 const ZONES: usize = HEADER + SLOTS * SLOT;
+
+/// Bytes of the largest file.
+const MOST_BYTES: u64 = (ZONES as u64 + MOST_ZONES as u64) * 8;
 
 /// The ends of zones as this process knows them, in blocks from their starts.
 pub struct TailFile {
@@ -71,8 +80,9 @@ impl Extent {
 impl Left {
     /// What is in the file at `path` for the array `uuid`; `None` if there is no file.
     pub fn read(path: &Path, uuid: &[u8; 16]) -> Result<Option<Left>> {
-        let bytes = match fs::read(path) {
-            Ok(bytes) => bytes,
+        let mut bytes = Vec::new();
+        match File::open(path).and_then(|file| file.take(MOST_BYTES + 1).read_to_end(&mut bytes)) {
+            Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error).with_context(|| format!("{} cannot be read", path.display())),
         };
@@ -138,6 +148,11 @@ impl TailFile {
         };
         let map = map().with_context(|| format!("{} cannot be written", path.display()))?;
         Ok(TailFile { path: path.to_path_buf(), map })
+    }
+
+    /// The array has begun to write, in an assembly of this number: from now on the file is about that one.
+    pub fn begin(&self, assembly: u64) {
+        self.map.store(ASSEMBLY, assembly);
     }
 
     /// Notes that everything below `end` in `zone` has completed. To be called before the kernel
@@ -239,6 +254,9 @@ mod tests {
 
         let next = TailFile::create(&path, &uuid, 6, &left.complete, &left.appends).unwrap();
         assert_eq!(Left::read(&path, &uuid).unwrap(), Some(Left { assembly: 6, ..left }));
+        // Until the array begins to write, what was known of it counts.
+        next.begin(7);
+        assert_eq!(Left::read(&path, &uuid).unwrap().unwrap().assembly, 7);
         // The process before may still have its file mapped: nobody reads that one any more.
         tails.complete(ZoneIndex(0), 100);
         next.complete(ZoneIndex(0), 1);

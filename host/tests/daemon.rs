@@ -4,26 +4,34 @@
 mod support;
 
 use host::{
+    cli::output::uuid,
     daemon::Daemon,
-    members::{ArrayName, Found, OpenDrive},
+    members::{ArrayName, Found, OpenDrive, Terms},
     repair,
 };
+use serde_json::Value;
 use std::{
+    collections::BTreeMap,
     io::{BufRead, BufReader, Write},
     os::unix::net::UnixStream,
     path::PathBuf,
     sync::mpsc,
     thread::JoinHandle,
+    time::{Duration, Instant},
 };
 use support::{Place, Random, drive};
 
 /// Runs the daemon of the array in `drives` on a thread of its own, as a machine without ublk allows.
 fn run(place: &Place) -> JoinHandle<()> {
+    run_on(place, Terms::default())
+}
+
+fn run_on(place: &Place, terms: Terms) -> JoinHandle<()> {
     let (drives, directory) = (place.path("drives"), place.path("run"));
     let (ready, wait) = mpsc::channel();
     let thread = std::thread::spawn(move || {
         let found = Found::by_name(&ArrayName::from(drives)).unwrap();
-        let daemon = Daemon::start(found, &directory, None).unwrap();
+        let daemon = Daemon::start(found, &directory, None, terms).unwrap();
         ready.send(()).unwrap();
         daemon.run().unwrap();
     });
@@ -96,6 +104,49 @@ fn commands_ask_the_daemon_while_it_holds_the_drives() {
     place.run(&["stop", "drives"]).fails_with(&["does not run"]);
     place.remove(&drive("drives", 0));
     assert!(place.read_zone("drives", 0) == data);
+}
+
+#[test]
+fn what_is_said_of_a_running_array_is_changed_by_its_daemon_and_the_rest_waits_for_its_end() {
+    let place = Place::with_array(6);
+    place.run(&["fail", "drives", "4"]).ok();
+    place.run(&["replace", "drives", "4", &drive("drives", 5)]).ok();
+    let daemon = run(&place);
+    let said = || {
+        let status = place.json(&["status", "drives"]);
+        (status["host"].clone(), status["host_id"].clone(), status["autostart"].clone())
+    };
+    // This process is another machine than the commands.
+    let (before, own) = (said(), host::machine::id().map(|id| uuid(&id)));
+    assert_eq!((&before.0, &before.2), (&"other".into(), &true.into()));
+    place.run(&["autostart", "tank", "no"]).ok();
+    assert_eq!(said(), (before.0, before.1, false.into()));
+    match &own {
+        Some(own) => {
+            place.run(&["adopt", "tank"]).ok();
+            assert_eq!(said(), ("this".into(), own.as_str().into(), false.into()));
+        }
+        None => _ = place.run(&["adopt", "tank"]).fails_with(&["no identity"]),
+    }
+    let first = ["'tank' runs", "zoneraid stop tank"];
+    place.run(&["rename", "tank", "pool"]).fails_with(&first);
+    place.run(&["destroy", "--yes", "tank"]).fails_with(&first);
+    let member = drive("drives", 2);
+    place
+        .run(&["wipe", "--yes", &member])
+        .fails_with(&["a member of 'tank', which runs", "zoneraid replace tank"]);
+    // One that was replaced is nobody's; one that was not may come back.
+    place.run(&["wipe", &drive("drives", 4)]).ok();
+    place.run(&["fail", "tank", "3"]).ok();
+    place.run(&["wipe", &drive("drives", 3)]).fails_with(&["which runs"]);
+    place.run(&["replace", "tank", "3", &drive("drives", 4)]).ok();
+    place.run(&["stop", "tank"]).ok();
+    daemon.join().unwrap();
+    let status = place.json(&["status", "drives"]);
+    assert_eq!((&status["autostart"], &status["state"]), (&false.into(), &"healthy".into()));
+    assert!(own.is_none_or(|own| status["host_id"] == own));
+    place.run(&["rename", "tank", "pool"]).fails_with(&["no array called 'tank'"]);
+    place.run(&["rename", "drives", "pool"]).ok();
 }
 
 #[test]
@@ -186,4 +237,100 @@ fn a_dead_daemon_leaves_a_socket_that_nobody_minds() {
     assert_eq!(place.json(&["status", "tank"])["state"], "healthy");
     place.run(&["stop", "tank"]).ok();
     daemon.join().unwrap();
+}
+
+/// What is on the drives that are there.
+fn images(place: &Place) -> BTreeMap<PathBuf, Vec<u8>> {
+    let files = std::fs::read_dir(place.path("drives")).unwrap().map(|entry| entry.unwrap().path());
+    files.map(|path| (path.clone(), std::fs::read(path).unwrap())).collect()
+}
+
+/// What `status` says of a member, and of the array.
+fn seen(place: &Place, member: usize) -> (Value, Value, Value) {
+    let status = place.run(&["status", "drives", "--json"]).json();
+    (status["members"][member]["state"].clone(), status["state"].clone(), status["provisional"].clone())
+}
+
+fn until(what: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !what() {
+        assert!(start.elapsed() < Duration::from_secs(60));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_member_that_is_missing_is_back_when_its_drive_is_as_long_as_nothing_was_written() {
+    let place = Place::with_array(6);
+    let data = Random(8).bytes(5 << 20);
+    place.run_with(&["zone", "write", "drives", "0", "--fua"], &data).ok();
+    let (there, away) = (place.path(&drive("drives", 2)), place.path("away.img"));
+    std::fs::rename(&there, &away).unwrap();
+    let before = images(&place);
+    let waits = ("missing".into(), "degraded".into(), true.into());
+    assert_eq!(seen(&place, 2), waits);
+    // It cannot be shown to the kernel here, or is not to be without all.
+    place.run(&["start", "drives", "--complete"]).fails_with(&["not complete", "member 2", "missing"]);
+    assert_eq!(place.run(&["start", "drives"]).code, 4);
+    let daemon = run(&place);
+    assert_eq!(seen(&place, 2), waits);
+    let text = place.run(&["status", "drives"]).text();
+    assert!(text.contains("nothing has been written without it"), "{text}");
+    place.run(&["stop", "drives"]).ok();
+    daemon.join().unwrap();
+    assert!(images(&place) == before, "a daemon without a member has written");
+
+    let daemon = run(&place);
+    assert_eq!(seen(&place, 2), waits);
+    std::fs::rename(&away, &there).unwrap();
+    until(|| seen(&place, 2) == ("active".into(), "healthy".into(), false.into()));
+    place.run(&["stop", "drives"]).ok();
+    daemon.join().unwrap();
+    place.remove(&drive("drives", 0));
+    assert!(place.read_zone("drives", 0) == data);
+}
+
+#[test]
+fn a_missing_member_is_out_once_the_array_begins_to_write() {
+    let place = Place::with_array(6);
+    let there = place.path(&drive("drives", 2));
+    std::fs::rename(&there, place.path("away.img")).unwrap();
+    let daemon = run(&place);
+    place.run(&["replace", "drives", "2", &drive("drives", 5)]).ok();
+    assert_eq!(seen(&place, 2), ("active".into(), "healthy".into(), false.into()));
+    std::fs::rename(place.path("away.img"), &there).unwrap();
+    place.run(&["stop", "drives"]).ok();
+    daemon.join().unwrap();
+    let status = place.run(&["status", "drives", "--json"]).ok().json();
+    assert_eq!(status["members"][2]["drive"], drive("drives", 5));
+}
+
+#[test]
+fn force_reads_what_cannot_have_changed_and_invents_nothing() {
+    let place = Place::with_array(5);
+    let full =
+        Random(9).bytes(place.json(&["status", "drives"])["zone_capacity_bytes"].as_u64().unwrap() as usize);
+    place.run_with(&["zone", "write", "drives", "0", "--fua"], &full).ok();
+    place.run_with(&["zone", "write", "drives", "1", "--fua"], &full[..1 << 20]).ok();
+    let image = |role| (place.path(&drive("drives", role)), place.path(&format!("away{role}.img")));
+    let away = |role| std::fs::rename(image(role).0, image(role).1).unwrap();
+    let back = |role| std::fs::rename(image(role).1, image(role).0).unwrap();
+    away(3);
+    place.run_with(&["zone", "write", "drives", "2", "--fua"], &full[..1 << 20]).ok();
+    back(3);
+    away(4);
+    assert_eq!(place.run(&["status", "drives"]).code, 2);
+    let before = images(&place);
+    let daemon = run_on(&place, Terms { read_only: true, force: true });
+    let status = place.run(&["status", "drives", "--json"]).json();
+    assert_eq!((&status["state"], &status["read_only"]), (&"degraded".into(), &true.into()));
+    let offline: Vec<_> = status["offline_zones"].as_array().unwrap().iter().map(|z| &z["zone"]).collect();
+    assert!(!offline.contains(&&0.into()) && offline.contains(&&1.into()) && offline.contains(&&2.into()));
+    place.run(&["stop", "drives"]).ok();
+    daemon.join().unwrap();
+    assert!(images(&place) == before, "to read is not to write");
+    back(4);
+    for (zone, end) in [(0, full.len()), (1, 1 << 20), (2, 1 << 20)] {
+        assert!(place.read_zone("drives", zone) == full[..end], "zone {zone}");
+    }
 }

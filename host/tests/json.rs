@@ -95,9 +95,18 @@ fn every_command_prints_what_its_schema_says() {
     prints("status.json", &["status", "d"]);
     prints("rebuild.json", &["replace", "d", "1", &drives[5]]);
     prints("rebuild.json", &["rebuild", "d"]);
+    prints("rename.json", &["rename", "d", "pool"]);
+    prints("adopt.json", &["adopt", "d"]);
+    prints("autostart.json", &["autostart", "d", "no"]);
+    prints("examine.json", &["examine", &drives[0]]);
+    prints("wipe.json", &["wipe", "--yes", &drives[1], &drives[6]]);
     place.remove(&drives[0]);
+    prints("status.json", &["status", "d"]);
+    prints("list.json", &["list", "d"]);
     place.remove(&drives[2]);
     prints("status.json", &["status", "d"]);
+    prints("destroy.json", &["destroy", "--yes", "d"]);
+    prints("list.json", &["list", "d"]);
 }
 
 #[test]

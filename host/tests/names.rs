@@ -5,7 +5,7 @@ mod support;
 
 use host::{
     daemon::Daemon,
-    members::{ArrayName, Found},
+    members::{ArrayName, Found, Terms},
 };
 use std::{fs, sync::mpsc};
 use support::{Place, Ran, drive, fingerprint};
@@ -87,8 +87,13 @@ fn a_directory_with_the_name_of_an_array_that_runs_is_not_taken_for_it() {
     let (drives, directory) = (place.path("drives"), place.path("run"));
     let (ready, wait) = mpsc::channel();
     let daemon = std::thread::spawn(move || {
-        let daemon =
-            Daemon::start(Found::by_name(&ArrayName::from(drives)).unwrap(), &directory, None).unwrap();
+        let daemon = Daemon::start(
+            Found::by_name(&ArrayName::from(drives)).unwrap(),
+            &directory,
+            None,
+            Terms::default(),
+        )
+        .unwrap();
         ready.send(()).unwrap();
         daemon.run().unwrap();
     });

@@ -206,3 +206,127 @@ fn the_unit_sees_what_is_mounted_and_every_device_and_is_not_started_for_ever() 
     let smr = rules.lines().find(|line| line.contains("host-managed") && line.contains("zoneraid_probe"));
     assert!(smr.is_some_and(|line| line.starts_with("SUBSYSTEM==\"block\"")), "SMR disks start nothing");
 }
+
+/// The licences in the `allow` of deny.toml.
+fn allowed_licences() -> Vec<String> {
+    let text = fs::read_to_string(root().join("deny.toml")).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("allow = [")).unwrap();
+    line.trim_end_matches(']').split(", ").map(|licence| licence.trim_matches('"').to_string()).collect()
+}
+
+/// Whether one may choose allowed licences in an SPDX expression; `/` is an old `OR`.
+fn is_allowed(expression: &str, allowed: &[String]) -> bool {
+    /// The expression at the start of `words`, which is taken off.
+    fn any(words: &mut &[&str], allowed: &[String]) -> bool {
+        let mut result = all(words, allowed);
+        while let Some((&"OR", rest)) = words.split_first() {
+            *words = rest;
+            result |= all(words, allowed);
+        }
+        result
+    }
+    fn all(words: &mut &[&str], allowed: &[String]) -> bool {
+        let mut result = one(words, allowed);
+        while let Some((&"AND", rest)) = words.split_first() {
+            *words = rest;
+            result &= one(words, allowed);
+        }
+        result
+    }
+    fn one(words: &mut &[&str], allowed: &[String]) -> bool {
+        let (first, rest) = words.split_first().unwrap();
+        *words = rest;
+        if *first == "(" {
+            let result = any(words, allowed);
+            *words = &words[1..];
+            return result;
+        }
+        let mut licence = first.to_string();
+        if let Some((&"WITH", rest)) = words.split_first() {
+            licence += &format!(" WITH {}", rest[0]);
+            *words = &rest[1..];
+        }
+        allowed.contains(&licence)
+    }
+    let spaced = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
+    let words: Vec<&str> = spaced.split_whitespace().collect();
+    let mut left = &words[..];
+    let result = any(&mut left, allowed);
+    assert!(left.is_empty(), "{expression}");
+    result
+}
+
+#[test]
+fn licences_are_chosen_as_the_expression_says() {
+    let allowed = ["MIT", "Zlib", "A WITH b"].map(String::from);
+    for good in
+        ["MIT", "GPL OR MIT", "MIT/GPL", "(GPL OR MIT) AND Zlib", "A WITH b AND MIT", "GPL AND X OR MIT"]
+    {
+        assert!(is_allowed(good, &allowed), "{good}");
+    }
+    for bad in ["GPL", "MIT AND GPL", "A", "A WITH c", "(GPL OR MIT) AND X", "MIT-0"] {
+        assert!(!is_allowed(bad, &allowed), "{bad}");
+    }
+}
+
+#[test]
+fn what_is_used_is_free_of_one_registry_and_of_one_version() {
+    let cargo = std::env::var("CARGO").unwrap_or("cargo".into());
+    // Only what is used here has been fetched.
+    let platform = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let args = ["metadata", "--locked", "--format-version", "1", "--filter-platform", &platform];
+    let ran = std::process::Command::new(cargo).args(args).current_dir(root()).output().unwrap();
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    let metadata: serde_json::Value = serde_json::from_slice(&ran.stdout).unwrap();
+    let (allowed, mut wrong, mut names) = (allowed_licences(), Vec::new(), Vec::new());
+    for package in metadata["packages"].as_array().unwrap() {
+        let name = package["name"].as_str().unwrap();
+        match package["source"].as_str() {
+            Some("registry+https://github.com/rust-lang/crates.io-index") => {}
+            None if Path::new(package["manifest_path"].as_str().unwrap()).starts_with(root()) => {}
+            source => wrong.push(format!("{name} comes from {source:?}")),
+        }
+        let licence = package["license"].as_str().unwrap_or("nothing");
+        if !is_allowed(licence, &allowed) {
+            wrong.push(format!("{name} may be used under {licence}"));
+        }
+        if names.contains(&name) {
+            wrong.push(format!("{name} is there in several versions"));
+        }
+        names.push(name);
+        // The version of what is ours is that of the tree.
+        let from_registry = |d: &&serde_json::Value| d["path"].is_null() && package["source"].is_null();
+        for dependency in package["dependencies"].as_array().unwrap().iter().filter(from_registry) {
+            if dependency["req"] == "*" {
+                wrong.push(format!("{name} takes any version of {}", dependency["name"]));
+            }
+        }
+    }
+    assert!(names.len() > 50, "{names:?}");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn what_is_built_is_what_the_lock_file_says() {
+    let mut loose = Vec::new();
+    let verbs = ["run", "build", "test", "bench", "install", "clippy", "metadata", "deny"];
+    for path in files(&["md", "Makefile", "run"]) {
+        let text = fs::read_to_string(&path).unwrap();
+        for line in text.lines() {
+            for rest in line.split("cargo ").chain(line.split("$(CARGO) ")).skip(1) {
+                let mut words = rest.split([' ', '`']);
+                // A command that is only mentioned has no arguments.
+                let verb = words.next().filter(|verb| verbs.contains(verb));
+                if verb.is_some() && rest.as_bytes().get(verb.unwrap().len()) == Some(&b' ') {
+                    let command = rest.split('`').next().unwrap();
+                    if command.split(' ').nth(1).is_some_and(|word| word.starts_with('-'))
+                        && !command.contains("--locked")
+                    {
+                        loose.push(format!("{}: {line}", path.display()));
+                    }
+                }
+            }
+        }
+    }
+    assert!(loose.is_empty(), "without --locked:\n{}", loose.join("\n"));
+}

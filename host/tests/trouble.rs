@@ -5,7 +5,7 @@ mod support;
 
 use host::{
     daemon::Daemon,
-    members::{ArrayName, Found},
+    members::{ArrayName, Found, Terms},
 };
 use std::{
     ffi::OsStr,
@@ -15,22 +15,25 @@ use std::{
         ffi::OsStrExt,
         fs::PermissionsExt,
         net::{UnixListener, UnixStream},
-        process::CommandExt,
     },
-    process::Command,
     sync::mpsc,
     thread::JoinHandle,
     time::{Duration, Instant},
 };
-use support::{Place, Ran, drive, fingerprint};
+use support::{Place, Ran, as_nobody, drive, fingerprint};
 
 /// Runs the daemon of the array in `drives` on a thread of its own.
 fn run(place: &Place) -> JoinHandle<()> {
     let (drives, directory) = (place.path("drives"), place.path("run"));
     let (ready, wait) = mpsc::channel();
     let thread = std::thread::spawn(move || {
-        let daemon =
-            Daemon::start(Found::by_name(&ArrayName::from(drives)).unwrap(), &directory, None).unwrap();
+        let daemon = Daemon::start(
+            Found::by_name(&ArrayName::from(drives)).unwrap(),
+            &directory,
+            None,
+            Terms::default(),
+        )
+        .unwrap();
         ready.send(()).unwrap();
         daemon.run().unwrap();
     });
@@ -139,22 +142,6 @@ fn a_drive_that_does_not_answer_keeps_nobody_from_the_others() {
     }
 }
 
-/// Runs `zoneraid` as somebody who has no rights there.
-fn as_nobody(place: &Place, directory: &str, args: &[&str]) -> Ran {
-    let copy = place.path("zoneraid");
-    if !copy.exists() {
-        fs::copy(env!("CARGO_BIN_EXE_zoneraid"), &copy).unwrap();
-        fs::set_permissions(place.path(""), fs::Permissions::from_mode(0o755)).unwrap();
-    }
-    let mut command = Command::new(copy);
-    command.args(args).current_dir(place.path(directory)).env_remove("ZONERAID_DIR");
-    command.env("ZONERAID_RUN_DIR", place.path("run"));
-    if rustix::process::geteuid().is_root() {
-        command.uid(65534).gid(65534);
-    }
-    Ran::new(command.output().unwrap())
-}
-
 #[test]
 fn who_may_not_look_is_told_so_and_not_that_there_is_nothing() {
     let place = Place::with_array(6);
@@ -227,7 +214,7 @@ fn a_drive_that_was_taken_out_is_not_active_in_an_array_that_cannot_be_used() {
     let status = place.run(&["status", "drives", "--json"]);
     assert_eq!(status.code, 2);
     let states: Vec<_> = (0..5).map(|n| status.json()["members"][n]["state"].clone()).collect();
-    assert_eq!(states, ["out", "active", "out", "active", "active"]);
+    assert_eq!(states, ["missing", "active", "out", "active", "active"]);
     let all = place.command(&["status"]).current_dir(place.path("drives")).output().unwrap();
     assert_eq!(all.status.code(), Some(2));
 }

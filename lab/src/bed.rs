@@ -151,6 +151,8 @@ impl Bed {
             chunk_blocks: setup.chunk_kib * 1024 / BLOCK as u64,
             zone_size_blocks: None,
             policy: Some(setup.system.policy()),
+            host: [0; 16],
+            autostart: false,
         };
         let chunk_blocks = options.chunk_blocks;
         let members = drives.iter().enumerate().map(member).collect::<anyhow::Result<_>>()?;

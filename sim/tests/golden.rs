@@ -1,6 +1,6 @@
 //! Arrays that earlier code has written are read as it left them.
 //!
-//! `fixtures/v4` holds the members of one array of the present version, made once by `sim/examples/golden.rs`; what is in
+//! `fixtures/v5` holds the members of one array of the present version, made once by `sim/examples/golden.rs`; what is in
 //! its zones is said in `support/golden.rs`. They are unpacked, assembled with all members and with
 //! each one missing, compared, and written on.
 
@@ -12,7 +12,7 @@ mod golden;
 use engine::{
     array::{self, Array, Drive, MemberState},
     buf::{BLOCK, Buf},
-    device::{Command, Done, ZonedDevice, Zones},
+    device::{Command, Done, Geometry, Plate, ZonedDevice, Zones},
     format::{
         VERSION,
         record::{Header, Record},
@@ -113,7 +113,7 @@ fn write_on(runtime: &Runtime, array: &Array) {
 }
 
 #[test]
-fn an_array_of_version_4_is_read_whoever_is_missing() {
+fn an_array_of_version_5_is_read_whoever_is_missing() {
     for missing in [None].into_iter().chain((0..MEMBERS).map(Some)) {
         let dir = tempfile::tempdir().unwrap();
         let drives = unpack_all(missing, dir.path());
@@ -123,10 +123,16 @@ fn an_array_of_version_4_is_read_whoever_is_missing() {
             let array = run(&runtime, Array::assemble(&runtime, drives.clone())).unwrap();
             let status = array.status();
             assert_eq!((status.name.as_str(), status.uuid), (golden::NAME, golden::UUID));
+            assert_eq!((status.host, status.autostart), (golden::HOST, true));
             assert_eq!(status.chunk_blocks, golden::CHUNK_BLOCKS);
             for (role, member) in status.members.iter().enumerate() {
                 let state = if Some(role) == missing { MemberState::Out } else { MemberState::Active };
                 assert_eq!(member.state, state, "member {role} without {missing:?}: {}", member.note);
+                // Those of the drive that is gone, too; member 1 has been replaced.
+                let serial = format!("{:02x}", [0, 0x11, 2, 3][role]).repeat(4);
+                let Geometry { zones, zone_capacity_blocks, .. } = golden::model().geometry;
+                let size_bytes = zones as u64 * zone_capacity_blocks * BLOCK as u64;
+                assert_eq!(member.plate, Plate { model: golden::NAME.into(), serial, size_bytes });
             }
             check_zones(&runtime, &array);
             if again {
@@ -137,15 +143,20 @@ fn an_array_of_version_4_is_read_whoever_is_missing() {
 }
 
 #[test]
-fn an_array_of_version_3_is_refused_by_number_and_nothing_is_written() {
-    let dir = tempfile::tempdir().unwrap();
-    let drives = (0..MEMBERS).map(|member| unpack_of(3, member, dir.path())).collect();
-    let content = || [0, 3].map(|m| std::fs::read(dir.path().join(golden::file_name(m))).unwrap());
-    let before = content();
-    let runtime = Runtime::new();
-    let refused = run(&runtime, Array::assemble(&runtime, drives)).err().unwrap();
-    assert!(refused.0.contains("version 3"), "{refused}");
-    assert!(content() == before);
+fn arrays_of_older_versions_are_refused_by_number_and_nothing_is_written() {
+    for version in 3..VERSION {
+        let dir = tempfile::tempdir().unwrap();
+        let drives = (0..MEMBERS).map(|member| unpack_of(version, member, dir.path())).collect();
+        let content = || [0, 3].map(|m| std::fs::read(dir.path().join(golden::file_name(m))).unwrap());
+        let before = content();
+        let runtime = Runtime::new();
+        let refused = run(&runtime, Array::assemble(&runtime, drives)).err().unwrap();
+        let said = format!(
+            "has format version {version}, this zoneraid knows only version {VERSION}: use an older one"
+        );
+        assert!(refused.0.contains(&said), "{refused}");
+        assert!(content() == before);
+    }
 }
 
 #[test]
@@ -163,7 +174,7 @@ fn without_two_members_the_array_is_refused_and_nothing_is_written() {
 /// Without this the images would prove less than they seem to.
 #[test]
 fn the_images_hold_every_kind_of_record() {
-    assert_eq!(VERSION, 4, "a new version needs images of its own");
+    assert_eq!(VERSION, 5, "a new version needs images of its own");
     let dir = tempfile::tempdir().unwrap();
     let drives = unpack_all(None, dir.path());
     let runtime = Runtime::new();

@@ -10,6 +10,8 @@ use super::{
     record::Unreadable,
 };
 use crate::{
+    buf::BLOCK,
+    device::Plate,
     raid::{
         geometry::{Layout, MAX_MEMBERS},
         policy::Policy,
@@ -20,6 +22,13 @@ use std::ops::RangeInclusive;
 
 /// Longest name of an array, in bytes.
 pub const NAME_BYTES: usize = 64;
+
+/// Longest model and serial of a drive, in bytes: those of NVMe.
+pub const MODEL_BYTES: usize = 40;
+pub const SERIAL_BYTES: usize = 20;
+
+/// Largest drive, in bytes.
+const MOST_BYTES: u64 = MOST_BLOCKS * BLOCK as u64;
 
 /// Incompatible features this code knows: none yet. A set bit outside refuses to assemble.
 pub const KNOWN_INCOMPATIBLE: u64 = 0;
@@ -49,19 +58,22 @@ pub struct Absurd {
     pub value: u64,
 }
 
+/// Whether a character can be printed on a terminal and be seen there: it does not show as nothing, or change
+/// the order in which others show.
+fn shows(c: char) -> bool {
+    let unseen = matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}')
+        || matches!(c, '\u{feff}' | '\u{fff0}'..='\u{fffd}' | '\u{e0000}'..='\u{e0fff}');
+    !c.is_control() && !unseen
+}
+
 /// What is wrong with `name` for an array; nothing if it can be called so. Names become files below /dev, they
 /// are printed on terminals and typed into shells, and a drive that somebody has made may claim any.
 pub fn wrong_with_name(name: &str) -> Option<&'static str> {
-    // Those that show as nothing, or change the order in which others show.
-    let unseen = |c: char| {
-        matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}')
-            || matches!(c, '\u{feff}' | '\u{fff0}'..='\u{fffd}' | '\u{e0000}'..='\u{e0fff}')
-    };
     if !(1..=NAME_BYTES).contains(&name.len()) {
         Some("it has 1 to 64 bytes")
     } else if name.contains('/') {
         Some("it cannot contain '/', or it would look like a path")
-    } else if name.chars().any(|c| c.is_control() || unseen(c)) {
+    } else if !name.chars().all(shows) {
         Some("it cannot contain characters that do not show")
     } else if name.trim() != name {
         Some("it cannot begin or end with a space")
@@ -74,10 +86,35 @@ pub fn wrong_with_name(name: &str) -> Option<&'static str> {
     }
 }
 
+/// As much of what a drive says of itself as can be kept in `most` bytes and shown.
+pub fn kept_of(text: &str, most: usize) -> String {
+    let shown: String = text.trim().chars().filter(|c| shows(*c)).collect();
+    let end = (0..=most.min(shown.len())).rfind(|end| shown.is_char_boundary(*end)).unwrap_or(0);
+    shown[..end].trim().to_string()
+}
+
 /// # Errors
 /// The field, if what it says is not `sane`.
 pub fn expect(sane: bool, field: &'static str, value: impl Into<u64>) -> Result<(), Absurd> {
     if sane { Ok(()) } else { Err(Absurd { field, value: value.into() }) }
+}
+
+/// Where in its life an array is. It is one only between its making and its end: a power cut in either leaves
+/// drives that say so.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Stage {
+    /// Its superblock is not on all drives yet.
+    Making = 1,
+    #[default]
+    Whole = 2,
+    /// Its drives are being made blank.
+    Ending = 3,
+}
+
+impl Stage {
+    fn from_value(value: u32) -> Option<Stage> {
+        [Stage::Making, Stage::Whole, Stage::Ending].into_iter().find(|stage| *stage as u32 == value)
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,6 +147,11 @@ pub struct Superblock {
     pub policy: Policy,
     /// Zones of a member that are used as one (static aggregation, ZRAID §4.4); 1 without it.
     pub aggregate: u32,
+    /// Who made the array or adopted it; zeros for nobody.
+    pub host: Uuid,
+    /// Whether the array starts by itself where `host` is.
+    pub autostart: bool,
+    pub stage: Stage,
     /// In the order of their roles.
     pub members: Vec<SuperblockMember>,
 }
@@ -122,18 +164,46 @@ pub struct SuperblockMember {
     /// The member is taking over from the drive that was here before, which holds the same: where the new
     /// one cannot be used, that one is the member.
     pub taking_over: bool,
+    /// Of the drive, so that somebody who looks for it when it is gone knows which to pull.
+    pub plate: Plate,
 }
 
 impl SuperblockMember {
     /// One that belongs to the array.
-    pub fn new(uuid: Uuid) -> SuperblockMember {
-        SuperblockMember { uuid, active: true, taking_over: false }
+    pub fn new(uuid: Uuid, plate: Plate) -> SuperblockMember {
+        SuperblockMember { uuid, active: true, taking_over: false, plate }
+    }
+
+    fn encode(&self, out: &mut Encoder) {
+        let SuperblockMember { uuid, active, taking_over, plate } = self;
+        out.bytes(&uuid.0).u64(*active as u64 | (*taking_over as u64) << 1).u64(plate.size_bytes);
+        out.bytes(&padded::<MODEL_BYTES>(&plate.model)).bytes(&padded::<SERIAL_BYTES>(&plate.serial));
+        out.u32(0);
     }
 
     fn decode(from: &mut Decoder<'_>) -> Result<SuperblockMember, Unreadable> {
-        let (uuid, flags) = (Uuid(from.array()?), from.u64()?);
-        Ok(SuperblockMember { uuid, active: flags & 1 != 0, taking_over: flags & 2 != 0 })
+        let (uuid, flags, size_bytes) = (Uuid(from.array()?), from.u64()?, from.u64()?);
+        let model = text(from.bytes(MODEL_BYTES)?, "model")?;
+        let serial = text(from.bytes(SERIAL_BYTES)?, "serial")?;
+        from.u32()?;
+        let plate = Plate { model, serial, size_bytes };
+        Ok(SuperblockMember { uuid, active: flags & 1 != 0, taking_over: flags & 2 != 0, plate })
     }
+}
+
+/// Text with zeros up to `N` bytes; what is longer is cut off.
+fn padded<const N: usize>(text: &str) -> [u8; N] {
+    let mut bytes = [0; N];
+    let len = text.len().min(N);
+    bytes[..len].copy_from_slice(&text.as_bytes()[..len]);
+    bytes
+}
+
+/// What [`padded`] has padded.
+fn text(bytes: &[u8], field: &'static str) -> Result<String, Absurd> {
+    let len = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
+    let text = str::from_utf8(&bytes[..len]);
+    text.map(str::to_string).map_err(|_| Absurd { field, value: len as u64 })
 }
 
 impl Superblock {
@@ -156,17 +226,15 @@ impl Superblock {
     pub fn encode(&self, out: &mut Encoder) {
         out.u64(self.compatible).u64(self.read_only_compatible).u64(self.incompatible);
         out.bytes(&self.array.0);
-        let mut name = [0; NAME_BYTES];
-        let len = self.name.len().min(NAME_BYTES);
-        name[..len].copy_from_slice(&self.name.as_bytes()[..len]);
-        out.bytes(&name);
+        out.bytes(&padded::<NAME_BYTES>(&self.name));
         out.u64(self.event).u64(self.floor);
         out.u32(self.chunk_blocks).u32(self.distance).u64(self.rows);
         out.u64(self.zone_size_blocks).u32(self.zones).u32(self.members.len() as u32);
         out.u32(self.max_active).u32(self.log_blocks).u64(self.assembly);
         out.u32(self.policy as u32).u32(self.aggregate);
+        out.bytes(&self.host.0).u32(self.autostart as u32).u32(self.stage as u32);
         for member in &self.members {
-            out.bytes(&member.uuid.0).u64(member.active as u64 | (member.taking_over as u64) << 1);
+            member.encode(out);
         }
     }
 
@@ -183,18 +251,16 @@ impl Superblock {
             return Err(Unreadable::Features(unknown));
         }
         let array = Uuid(from.array()?);
-        let name = from.bytes(NAME_BYTES)?;
-        let len = name.iter().position(|b| *b == 0).unwrap_or(NAME_BYTES);
-        let name = match str::from_utf8(&name[..len]) {
-            Ok(name) => name.to_string(),
-            Err(_) => return Err(Absurd { field: "name", value: len as u64 }.into()),
-        };
+        let name = text(from.bytes(NAME_BYTES)?, "name")?;
         let (event, floor) = (from.u64()?, from.u64()?);
         let (chunk_blocks, distance, rows) = (from.u32()?, from.u32()?, from.u64()?);
         let (zone_size_blocks, zones, count) = (from.u64()?, from.u32()?, from.u32()?);
         let (max_active, log_blocks, assembly) = (from.u32()?, from.u32()?, from.u64()?);
         let (policy, aggregate) = (from.u32()?, from.u32()?);
         let policy = Policy::from_value(policy).ok_or(Absurd { field: "policy", value: policy as u64 })?;
+        let (host, autostart, stage) = (Uuid(from.array()?), from.u32()?, from.u32()?);
+        expect(autostart <= 1, "autostart", autostart)?;
+        let stage = Stage::from_value(stage).ok_or(Absurd { field: "stage", value: stage as u64 })?;
         expect(MEMBERS.contains(&(count as u64)), "members", count)?;
         let members =
             (0..count).map(|_| SuperblockMember::decode(from)).collect::<Result<_, Unreadable>>()?;
@@ -216,6 +282,9 @@ impl Superblock {
             assembly,
             policy,
             aggregate,
+            host,
+            autostart: autostart == 1,
+            stage,
             members,
         };
         superblock.check()?;
@@ -246,6 +315,10 @@ impl Superblock {
         for (role, member) in self.members.iter().enumerate() {
             let another = self.members[..role].iter().any(|other| other.uuid == member.uuid);
             expect(!another, "member with the uuid of another", role as u64)?;
+            let Plate { model, serial, size_bytes } = &member.plate;
+            expect(kept_of(model, MODEL_BYTES) == *model, "model", role as u64)?;
+            expect(kept_of(serial, SERIAL_BYTES) == *serial, "serial", role as u64)?;
+            expect(*size_bytes <= MOST_BYTES, "size", *size_bytes)?;
         }
         Ok(())
     }

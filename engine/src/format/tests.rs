@@ -7,12 +7,12 @@
 use super::{
     oob::{Content, Mark, OOB_BYTES},
     record::*,
-    superblock::{self, NAME_BYTES, Superblock, SuperblockMember},
+    superblock::{self, MODEL_BYTES, NAME_BYTES, SERIAL_BYTES, Stage, Superblock, SuperblockMember},
     *,
 };
 use crate::{
     buf::{BLOCK, Buf},
-    device::Geometry,
+    device::{Geometry, Plate},
     raid::{
         geometry::{Layout, MAX_MEMBERS, Place, Role},
         metalog::{META_ZONES, log_blocks},
@@ -142,10 +142,18 @@ fn superblock() -> Superblock {
         assembly: u64_of(16),
         policy: Policy::InPlace,
         aggregate: 4,
-        members: (0..3)
-            .map(|i| SuperblockMember { uuid: uuid_of(8 + i as u8), active: i != 1, taking_over: i == 2 })
-            .collect(),
+        host: uuid_of(6),
+        autostart: true,
+        stage: Stage::Ending,
+        members: (0..3).map(|i| member(uuid_of(8 + i as u8), i)).collect(),
     }
+}
+
+/// The member with role `i`, of which everything is told from that of others.
+fn member(uuid: Uuid, i: usize) -> SuperblockMember {
+    let (model, serial) = (format!("model {i}"), format!("serial {i}"));
+    let plate = Plate { model, serial, size_bytes: u64_of(24 + i as u8) >> 1 };
+    SuperblockMember { uuid, active: i != 1, taking_over: i == 2, plate }
 }
 
 /// A superblock that can be: of an array on drives of 100 zones, with all features known.
@@ -163,9 +171,7 @@ pub fn sane(members: usize) -> Superblock {
         max_active: 4,
         log_blocks: 100,
         assembly: 9,
-        members: (0..members)
-            .map(|i| SuperblockMember { uuid: Uuid([i as u8; 16]), active: i != 1, taking_over: i == 2 })
-            .collect(),
+        members: (0..members).map(|i| member(Uuid([i as u8; 16]), i % 4)).collect(),
         ..superblock()
     }
 }
@@ -173,7 +179,7 @@ pub fn sane(members: usize) -> Superblock {
 fn take_superblock(bytes: &mut &[u8]) {
     let mut name = b"tank".to_vec();
     name.resize(NAME_BYTES, 0);
-    let expected: [(&str, &[u8]); 17] = [
+    let expected: [(&str, &[u8]); 20] = [
         ("compatible", &u64_of(1).to_le_bytes()),
         ("read-only-compatible", &u64_of(2).to_le_bytes()),
         ("incompatible", &u64_of(3).to_le_bytes()),
@@ -191,12 +197,27 @@ fn take_superblock(bytes: &mut &[u8]) {
         ("assembly", &u64_of(16).to_le_bytes()),
         ("policy", &3u32.to_le_bytes()),
         ("aggregate", &4u32.to_le_bytes()),
+        ("host", &uuid_of(6).0),
+        ("autostart", &1u32.to_le_bytes()),
+        ("stage", &3u32.to_le_bytes()),
     ];
     let expected: Vec<_> = expected.into_iter().chain([("members", &[3, 0, 0, 0][..])]).collect();
     take(bytes, "Superblock head", &expected);
     for i in 0..3 {
-        let flags = (i != 1) as u64;
-        take(bytes, "Superblock member", &[("uuid", &uuid_of(8 + i).0), ("flags", &flags.to_le_bytes())]);
+        let (flags, size) = ([1, 0, 3][i as usize], u64_of(24 + i) >> 1);
+        let text = |text: String, len: usize| {
+            let mut bytes = text.into_bytes();
+            bytes.resize(len, 0);
+            bytes
+        };
+        let expected: [(&str, &[u8]); 5] = [
+            ("uuid", &uuid_of(8 + i).0),
+            ("flags", &u64::to_le_bytes(flags)),
+            ("size", &size.to_le_bytes()),
+            ("model", &text(format!("model {i}"), 40)),
+            ("serial", &text(format!("serial {i}"), 20)),
+        ];
+        take(bytes, "Superblock member", &expected);
     }
 }
 
@@ -324,6 +345,8 @@ fn every_number_is_the_documented_one() {
         ("record header, bytes", HEADER_BYTES.to_string()),
         ("out-of-band metadata, bytes", OOB_BYTES.to_string()),
         ("longest name, bytes", NAME_BYTES.to_string()),
+        ("longest model, bytes", MODEL_BYTES.to_string()),
+        ("longest serial, bytes", SERIAL_BYTES.to_string()),
         ("fewest members", fewest.to_string()),
         ("most members", most.to_string()),
         ("metadata zones", META_ZONES.to_string()),
@@ -481,7 +504,7 @@ fn a_checkpoint_has_the_documented_parts_in_their_order() {
                         ("epoch", &u64_of(epoch).to_le_bytes()),
                         ("finished", &finished.to_le_bytes()),
                         ("lost", &u32_of(lost).to_le_bytes()),
-                        ("flags", &flags.to_le_bytes()),
+                        ("flags", &u64::to_le_bytes(flags)),
                         ("waits", &waits.to_le_bytes()),
                         ("since", &since.to_le_bytes()),
                     ];
@@ -591,6 +614,89 @@ fn write_pointers_say_what_the_document_says() {
                 assert_eq!(zrwa::claim(&layout, member, 2 * r + 2), Some(all));
             }
         }
+    }
+}
+
+#[test]
+fn the_largest_superblock_fits_in_one_block() {
+    let bytes = Record::Superblock(Box::new(sane(MAX_MEMBERS))).encode(origin(), 10);
+    assert_eq!(bytes.blocks(), 1);
+    assert!(Record::read(&bytes, origin()).is_ok());
+}
+
+/// The superblock of three members with `value` at `at`, and a right checksum, read.
+fn superblock_with(at: usize, value: &[u8]) -> Result<Superblock, Unreadable> {
+    let mut bytes = Record::Superblock(Box::new(sane(3))).encode(origin(), 10).to_vec();
+    bytes[HEADER_BYTES + at..][..value.len()].copy_from_slice(value);
+    seal(&mut bytes);
+    match Record::read(&bytes, origin())?.0 {
+        Record::Superblock(read) => Ok(*read),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_a_superblock_says_of_owner_and_drives_is_read_or_damaged() {
+    let absurd = |at: usize, value: &[u8]| match superblock_with(at, value) {
+        Err(Unreadable::Absurd(absurd)) => absurd.field,
+        other => panic!("{value:?} at {at}: {other:?}"),
+    };
+    let read = |at: usize, value: &[u8]| superblock_with(at, value).unwrap();
+    // Where the tables put them; the second member.
+    let (host, autostart, stage) = (176, 192, 196);
+    let (size, model, serial) = (200 + 96 + 24, 200 + 96 + 32, 200 + 96 + 72);
+    assert_eq!(read(host, &[0xff; 16]).host, Uuid([0xff; 16]));
+    assert!(!read(autostart, &[0]).autostart);
+    for (value, known) in [(1, Stage::Making), (2, Stage::Whole), (3, Stage::Ending)] {
+        assert_eq!(read(stage, &[value]).stage, known);
+    }
+    for value in [0, 4, 0xff] {
+        assert_eq!(absurd(stage, &[value]), "stage");
+        assert!(value == 0 || absurd(autostart, &[value]) == "autostart");
+    }
+    assert_eq!(absurd(autostart, &[1, 0, 0, 0x80]), "autostart");
+    assert_eq!(absurd(stage, &[2, 0, 0, 0x80]), "stage");
+    assert_eq!(read(size, &(1u64 << 63).to_le_bytes()).members[1].plate.size_bytes, 1 << 63);
+    for bytes in [(1u64 << 63) + 1, u64::MAX] {
+        assert_eq!(absurd(size, &bytes.to_le_bytes()), "size");
+    }
+    for (at, len, field) in [(model, MODEL_BYTES, "model"), (serial, SERIAL_BYTES, "serial")] {
+        let text = |text: &str| {
+            let mut bytes = text.as_bytes().to_vec();
+            bytes.resize(len, 0);
+            bytes
+        };
+        let kept = |read: Superblock| match field {
+            "model" => read.members[1].plate.model.clone(),
+            _ => read.members[1].plate.serial.clone(),
+        };
+        let longest = "x".repeat(len);
+        for good in ["", "a/b \u{e4}", "-", ".", "a\u{20ac}", longest.as_str()] {
+            assert_eq!(kept(read(at, &text(good))), good);
+        }
+        for bad in ["\n", "a\u{1b}[31m", " a", "a ", "\u{202e}a", "\u{feff}", "\t"] {
+            assert_eq!(absurd(at, &text(bad)), field, "{bad:?}");
+        }
+        // Not UTF-8: within, and cut off at the end.
+        assert_eq!(absurd(at, &[b'a', 0xff]), field);
+        assert_eq!(absurd(at, &[&longest.as_bytes()[1..], &[0xe2]].concat()), field);
+    }
+}
+
+#[test]
+fn what_is_kept_of_a_plate_can_always_be_read_again() {
+    let longest = "\u{20ac}".repeat(MODEL_BYTES);
+    let cases = [
+        ("  WDC  ZN540 ", "WDC  ZN540"),
+        ("a\u{0}b\u{1b}c", "abc"),
+        ("\u{200b} x", "x"),
+        (longest.as_str(), &longest[..39]),
+        (&format!("{} end", "y".repeat(39)), &"y".repeat(39)),
+        ("", ""),
+    ];
+    for (said, kept) in cases {
+        assert_eq!(superblock::kept_of(said, MODEL_BYTES), kept);
+        assert_eq!(superblock::kept_of(kept, MODEL_BYTES), kept);
     }
 }
 

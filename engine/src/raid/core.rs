@@ -237,7 +237,7 @@ impl Core {
     }
 
     /// Appends a record to the logs of the members in `mask` and waits for all of them.
-    async fn append_to(&self, mask: u32, record: Record, sequence: u64) {
+    pub async fn append_to(&self, mask: u32, record: Record, sequence: u64) {
         let pending: Vec<_> = Self::each(mask)
             .filter_map(|m| {
                 Some(self.members[m].log.borrow().clone()?.append(self, record.clone(), sequence))

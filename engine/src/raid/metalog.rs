@@ -462,6 +462,11 @@ impl MetaLog {
         Ok(())
     }
 
+    /// The zone that is written.
+    pub fn zone(&self) -> u32 {
+        self.zone.get()
+    }
+
     fn lba(&self, zone: u32) -> Lba {
         self.device.geometry().start(ZoneIndex(zone))
     }

@@ -23,6 +23,13 @@
 //! *Doubt.* A zone that cannot be decided is offline: nothing of it is touched, on any member or in any
 //! log, and it waits for the members that were away. One of these that comes back later is stale, but for
 //! the zones that wait for it: it is taken as a member again that lacks everything else.
+//!
+//! *By force.* If too many members are missing, one that is stale can be taken all the same, where what it
+//! has is known to be what it should have: in a zone that is full on it and on all others that are there, in
+//! the life of the zone that they know of, nothing has been written since. A stale member lacks all other
+//! zones, as one does that comes back. So force costs no zone that works without it, and invents nothing.
+//! With one exception: with the policy `log` a write pointer does not prove that others have seen what lies
+//! below it, so that the last stripe of such a zone may be what was never answered.
 
 use super::{
     Canary,
@@ -44,7 +51,7 @@ use crate::{
     format::{
         Uuid, VERSION,
         record::{Burned, Header, Lacks, Origin, Record, Unreadable, ZoneRecord},
-        superblock::{AGGREGATES, Superblock, SuperblockMember},
+        superblock::{AGGREGATES, Stage, Superblock, SuperblockMember},
     },
     runtime::Runtime,
     sequence::Sequencer,
@@ -66,6 +73,13 @@ impl Candidate {
         let newest = self.log.records.iter().filter_map(|(record, _)| superblock_of(record));
         // The first record is a checkpoint, or the log would not have been read.
         newest.max_by_key(|s| s.event).unwrap_or_else(|| unreachable!("a log begins with a checkpoint"))
+    }
+
+    /// Whether this is the drive of its role, by what `superblock` says.
+    pub fn is_member_by(&self, superblock: &Superblock) -> bool {
+        let role = self.log.origin.member as usize;
+        let (own, there) = (self.superblock().members.get(role), superblock.members.get(role));
+        own.zip(there).is_some_and(|(own, there)| own.uuid == there.uuid && there.active)
     }
 }
 
@@ -93,6 +107,8 @@ pub struct Found {
     pub floor: u64,
     /// Members (bits) that were away, and are taken for the zones that wait for them.
     pub returned: u32,
+    /// Those of them that are taken by force: they lack every zone that is not full.
+    pub forced: u32,
 }
 
 /// A drive as a member of an array uses it: `aggregate` zones as one, and written in order where there is
@@ -114,7 +130,7 @@ pub fn prepare(
 
 /// Reads the log of a drive, which says how many zones are one, and may be readable only if that is
 /// known: so every number is tried.
-async fn find_log(runtime: &Runtime, drive: &Drive) -> Result<(Rc<dyn ZonedDevice>, ReadLog), NoLog> {
+pub async fn find_log(runtime: &Runtime, drive: &Drive) -> Result<(Rc<dyn ZonedDevice>, ReadLog), NoLog> {
     let mut reason = NoLog::Blank;
     for aggregate in AGGREGATES {
         let Some(device) = prepare(runtime, drive.device.clone(), Policy::Zrwa, aggregate) else { continue };
@@ -225,7 +241,7 @@ fn outvote(candidates: &mut Vec<Candidate>, damaged: &mut Vec<String>) -> Result
 /// Being out is for good (a drive that comes back to an array gets a new identity), and a change
 /// counts only once all members have it. So a superblock whose writer is out according to one of
 /// its own members was written in an assembly that came to nothing.
-fn effective(candidates: &[Candidate]) -> Option<&Superblock> {
+pub fn effective(candidates: &[Candidate]) -> Option<&Superblock> {
     let mut newest_first: Vec<_> = candidates.iter().map(|c| (c, c.superblock())).collect();
     newest_first.sort_by_key(|(_, superblock)| std::cmp::Reverse(superblock.event));
     let is_out = |by: &Superblock, role: usize, uuid: Uuid| {
@@ -246,8 +262,13 @@ fn effective(candidates: &[Candidate]) -> Option<&Superblock> {
     found.map(|(_, superblock)| *superblock)
 }
 
-/// Decides who belongs to the array, and what the metadata says.
-pub fn decide_members(candidates: Vec<Candidate>, damaged: &[String]) -> Result<Found, ArrayError> {
+/// Decides who belongs to the array, and what the metadata says; `force` takes stale members where there are
+/// too few others.
+pub fn decide_members(
+    candidates: Vec<Candidate>,
+    damaged: &[String],
+    force: bool,
+) -> Result<Found, ArrayError> {
     let fail = |message: String| Err(ArrayError(message));
     let Some(first) = candidates.first() else {
         return fail(match damaged.first() {
@@ -266,6 +287,17 @@ pub fn decide_members(candidates: Vec<Candidate>, damaged: &[String]) -> Result<
             "the drives contradict each other about who is a member: leave out those that were away".into(),
         );
     };
+    let name = &superblock.name;
+    match superblock.stage {
+        Stage::Whole => {}
+        // Of one that has been finished, somebody knows.
+        Stage::Making => {
+            return fail(format!(
+                "the creation of '{name}' was not finished: create it again, or destroy what there is of it"
+            ));
+        }
+        Stage::Ending => return fail(format!("'{name}' is half destroyed: destroy it again")),
+    }
     let count = superblock.members.len();
     let mut members: Vec<Option<Candidate>> = (0..count).map(|_| None).collect();
     let mut notes = vec![String::new(); count];
@@ -287,6 +319,9 @@ pub fn decide_members(candidates: Vec<Candidate>, damaged: &[String]) -> Result<
         } else if !expected.active {
             notes[role] = format!("{name} was taken out of the array: its content is stale");
             stale.push(candidate);
+        } else if own.stage == Stage::Ending {
+            // What it holds may be gone.
+            notes[role] = format!("{name} was to be destroyed with the array");
         } else if own.event < superblock.floor {
             notes[role] =
                 format!("{name} is stale: it is of event {}, the array of {}", own.event, superblock.event);
@@ -311,7 +346,8 @@ pub fn decide_members(candidates: Vec<Candidate>, damaged: &[String]) -> Result<
             }
             Some(_) => {}
             None => {
-                superblock.members[role] = SuperblockMember::new(candidate.superblock().members[role].uuid);
+                let own = candidate.superblock().members[role].clone();
+                superblock.members[role] = SuperblockMember { taking_over: false, ..own };
                 notes[role].clear();
                 members[role] = Some(candidate);
             }
@@ -321,7 +357,20 @@ pub fn decide_members(candidates: Vec<Candidate>, damaged: &[String]) -> Result<
         member.taking_over &= found.is_none();
     }
     let present = members.iter().flatten().count();
-    if present + 1 < count {
+    stale.sort_by_key(|candidate| std::cmp::Reverse(candidate.superblock().event));
+    let mut forced = Vec::new();
+    if force && present > 0 {
+        while present + forced.len() + 1 < count
+            && let Some(next) = stale.iter().position(|stale| {
+                let role = stale.log.origin.member;
+                let taken = |other: &Candidate| other.log.origin.member == role;
+                members[role as usize].is_none() && !forced.iter().any(taken)
+            })
+        {
+            forced.push(stale.remove(next));
+        }
+    }
+    if present + forced.len() + 1 < count {
         let reasons: Vec<_> =
             notes.iter().chain(damaged).filter(|n| !n.is_empty()).map(String::as_str).collect();
         let because = if reasons.is_empty() { String::new() } else { format!(" ({})", reasons.join("; ")) };
@@ -341,8 +390,14 @@ pub fn decide_members(candidates: Vec<Candidate>, damaged: &[String]) -> Result<
     // Whoever of two drives is not taken may have been told more than anybody who is here.
     let sequence = seen + if undecided { SKIPPED } else { 0 };
     let (mut zones, burned, holes) = replay(taken().flat_map(|c| &c.log.records), superblock.zones);
-    let mut returned = 0;
-    stale.sort_by_key(|candidate| std::cmp::Reverse(candidate.superblock().event));
+    let (mut returned, mut by_force) = (0, 0);
+    for mut candidate in forced {
+        let role = candidate.log.origin.member as usize;
+        candidate.return_by_force(&mut zones);
+        notes[role].clear();
+        by_force |= 1 << role;
+        members[role] = Some(candidate);
+    }
     for mut candidate in stale {
         let role = candidate.log.origin.member as usize;
         if members[role].is_none() && candidate.come_back(&mut zones) {
@@ -353,24 +408,60 @@ pub fn decide_members(candidates: Vec<Candidate>, damaged: &[String]) -> Result<
     }
     // One that is missing, and is not out yet, may be as old as ever; one that comes back must stay stale
     // until it has been told.
+    returned |= by_force;
     let floor = if returned == 0 { superblock.floor } else { oldest };
-    Ok(Found { superblock, members, notes, zones, burned, holes, sequence, floor, returned })
+    Ok(Found {
+        superblock,
+        members,
+        notes,
+        zones,
+        burned,
+        holes,
+        sequence,
+        floor,
+        returned,
+        forced: by_force,
+    })
 }
 
 impl Candidate {
+    /// Whether a zone waits for this member.
+    fn is_awaited(&self, zone: &ZoneRecord) -> bool {
+        zone.waits & (1 << self.log.origin.member) != 0 && self.superblock().event >= zone.since
+    }
+
     /// Takes a stale member for the zones that wait for it: it lacks all others, and nothing else of what
     /// its log says counts. `false` if none waits.
     fn come_back(&mut self, zones: &mut [ZoneRecord]) -> bool {
-        let (bit, event) = (1u32 << self.log.origin.member, self.superblock().event);
-        let waits = |zone: &ZoneRecord| zone.waits & bit != 0 && event >= zone.since;
-        if !zones.iter().any(waits) {
-            return false;
+        let awaited = zones.iter().any(|zone| self.is_awaited(zone));
+        if awaited {
+            self.lack(zones, |_, _| false);
         }
-        zones.iter_mut().filter(|zone| !waits(zone)).for_each(|zone| zone.lost |= bit);
-        let waiting =
-            |zone: u32, epoch: u64| zones.get(zone as usize).is_some_and(|z| waits(z) && z.epoch == epoch);
-        self.log.live.retain_zones(waiting);
-        true
+        awaited
+    }
+
+    /// Takes a stale member for these zones, and those that are in the same life as when it went.
+    fn return_by_force(&mut self, zones: &mut [ZoneRecord]) {
+        let bit = 1u32 << self.log.origin.member;
+        let (own, ..) = replay(self.log.records.iter(), zones.len() as u32);
+        self.lack(zones, |index, zone| {
+            let own = &own[index];
+            own.epoch == zone.epoch && !zone.resetting && !own.resetting && (own.lost | zone.lost) & bit == 0
+        });
+    }
+
+    /// Has a stale member lack all zones that do not wait for it and of which it does not hold what it `has`.
+    fn lack(&mut self, zones: &mut [ZoneRecord], has: impl Fn(usize, &ZoneRecord) -> bool) {
+        let bit = 1u32 << self.log.origin.member;
+        let mut lives = vec![None; zones.len()];
+        for (index, zone) in zones.iter_mut().enumerate() {
+            if self.is_awaited(zone) || has(index, zone) {
+                lives[index] = Some(zone.epoch);
+            } else {
+                zone.lost |= bit;
+            }
+        }
+        self.log.live.retain_zones(|zone, epoch| lives.get(zone as usize) == Some(&Some(epoch)));
     }
 }
 

@@ -62,7 +62,7 @@ use super::{
     write::Zone,
 };
 use crate::{
-    array::{Progress, member_uuid, wipe},
+    array::{Progress, kept_plate, member_uuid, wipe},
     buf::{BLOCK, Buf},
     device::{Command, Completion, DeviceError, Status, ZonedDevice, Zones},
     format::{
@@ -390,6 +390,9 @@ impl Core {
         }
         let report = Command::Report { first: Core::physical(index), count: 1 };
         let done = self.submit(member, report).await;
+        if let Err(error) = done.result {
+            self.read_failed(index, copy.seat, error);
+        }
         let Some(info) = done.zones.first().copied().filter(|info| way == Way::InOrder || info.zrwa) else {
             return Err(Stopped::Error("the zone of the old drive is not as it was left".into()));
         };
@@ -659,9 +662,9 @@ impl Core {
         {
             let mut superblock = self.superblock.borrow_mut();
             superblock.event = event;
-            let uuid = member_uuid(self.array, member, event);
+            let (uuid, plate) = (member_uuid(self.array, member, event), kept_plate(&*new.drive));
             superblock.members[member] =
-                SuperblockMember { taking_over: true, ..SuperblockMember::new(uuid) };
+                SuperblockMember { taking_over: true, ..SuperblockMember::new(uuid, plate) };
         }
         lost.iter().for_each(|zone| self.zones.borrow_mut()[zone.0 as usize].lost |= 1 << member);
         let live = old_log.live.borrow().clone();

@@ -9,7 +9,8 @@ use super::{
 use crate::{
     daemon::{self, Request},
     drive::{self, Plate},
-    members::{ArrayName, Found, OpenDrive, Session, directory_of},
+    machine::{self, Owner},
+    members::{ArrayName, Found, OpenDrive, Session, directory_of, listed},
     reactor::Reactor,
     repair::{self, MemberName, Members, real_path},
     report::{Failed, Rebuild, Rebuilt, State, Status, bytes, so_many_zones},
@@ -71,7 +72,7 @@ pub fn create(output: Output, options: Create) -> Result<u8> {
     for drive in &drives {
         drive.refuse_if_waited_for()?;
         let destroys = drive.describe();
-        if let Some(what) = &destroys {
+        if let Some(what) = destroys.as_ref().filter(|_| !drive.holds_nothing()) {
             used.push(format!("{}: {what}", drive.introduce()));
         }
         let Plate { model, serial } = drive::plate(&drive.path);
@@ -92,6 +93,10 @@ pub fn create(output: Output, options: Create) -> Result<u8> {
     if created.lost_to_rounding_bytes + created.lost_to_shapes_bytes > created.capacity_bytes {
         output.note("more of the drives is of no use than the array holds");
     }
+    if create.autostart && create.host == machine::NOBODY {
+        output
+            .note(&format!("{}; the array is nobody's, and does not start by itself", machine::NO_IDENTITY));
+    }
     if !options.dry_run {
         reactor.wait(Array::create(reactor.runtime(), create, members))??;
     }
@@ -110,6 +115,8 @@ fn create_options(options: &Create, uuid: [u8; 16]) -> CreateOptions {
             Policy::Zrwa => engine::raid::policy::Policy::Zrwa,
             Policy::Inplace => engine::raid::policy::Policy::InPlace,
         }),
+        host: machine::id().unwrap_or(machine::NOBODY),
+        autostart: !options.no_autostart,
     }
 }
 
@@ -152,7 +159,7 @@ impl Created {
 }
 
 /// The same drive under two names would be found locked by ourselves, which says little.
-fn refuse_twice(paths: &[PathBuf]) -> Result<()> {
+pub fn refuse_twice(paths: &[PathBuf]) -> Result<()> {
     let mut seen: Vec<(u64, u64)> = Vec::new();
     for path in paths {
         let used = drive::resolve(path);
@@ -204,10 +211,7 @@ pub fn as_one(aggregate: u32) -> String {
 
 pub fn status(output: Output, name: Option<&ArrayName>) -> Result<u8> {
     let Some(name) = name else { return overview::status(output) };
-    let status = match daemon::find(name)? {
-        Some(mut client) => ask(output, &mut client, &Request::Status)?,
-        None => inspect(output, name)?,
-    };
+    let status = status_of(output, name)?;
     output.print(&status, status_text)?;
     Ok(match status.state {
         State::Healthy => HEALTHY,
@@ -216,18 +220,20 @@ pub fn status(output: Output, name: Option<&ArrayName>) -> Result<u8> {
     })
 }
 
-/// How an array is that nobody runs.
-fn inspect(output: Output, name: &ArrayName) -> Result<Status> {
+/// How an array is: its daemon is asked, or else it is looked at.
+pub fn status_of(output: Output, name: &ArrayName) -> Result<Status> {
+    if let Some(mut client) = daemon::find(name)? {
+        return ask(output, &mut client, &Request::Status);
+    }
     let found = Found::to_look(name)?;
     for (path, error) in &found.damaged {
         output.note(&format!("{}: {error}; done without it", path.display()));
     }
-    let status = match found.inspect() {
-        Ok(array) => Status::of(&name.to_string(), &array.status, &array.geometry),
-        Err(error) => Status::unusable(&found, error.to_string()),
-    };
-    Ok(status.identify(&found.drives))
+    Status::looked(&name.to_string(), &found, found.glance(PATIENCE_TO_INSPECT)?)
 }
+
+/// How long the drives of an array may take to say how it is.
+pub const PATIENCE_TO_INSPECT: Duration = Duration::from_secs(60);
 
 /// Offline zones that are named on the terminal.
 const MOST_OFFLINE: usize = 10;
@@ -247,8 +253,15 @@ fn status_text(status: &Status) -> String {
         size += &format!(", {} altogether", show(all));
     }
     text += &format!("   size: {size}\n policy: {}{}\n", status.policy, as_one(status.aggregate));
+    let id = status.host_id.as_ref().filter(|_| status.host == Owner::Other);
+    let id = id.map(|id| format!(" ({id})")).unwrap_or_default();
+    text += &format!("   host: {}{id}\n", status.host.words(status.autostart));
     if let Some(rebuild) = &status.rebuild {
         text += &format!("{:>7}: {}\n", kind(rebuild), rebuild_text(rebuild));
+    }
+    if !status.used_by.is_empty() {
+        let how = if status.changing { ", which changes it all the time" } else { "" };
+        text += &format!(" in use: by {}{how}\n", output::in_one_line(&listed(&status.used_by)));
     }
     if let Some(pid) = status.pid {
         let device = match (&status.block_device, &status.link) {

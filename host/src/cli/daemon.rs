@@ -1,15 +1,20 @@
 //! `start` and `stop`: the daemon of an array.
 
-use super::output::{HEALTHY, Output};
+use super::{
+    Start,
+    output::{HEALTHY, Output, quoted},
+};
 use crate::{
     daemon::{self, Client, Daemon, Request, Signals, Stopped},
     label::Label,
-    members::{ArrayName, Found},
-    report::State,
+    machine::Owner,
+    members::{ArrayName, Found, Terms},
+    report::{State, Status, StatusMember, so_many_zones},
     tails::Left,
     ublk,
 };
 use anyhow::{Context, Result, bail, ensure};
+use engine::array::MemberState;
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
     path::PathBuf,
@@ -30,13 +35,19 @@ struct Started {
     link: Option<PathBuf>,
 }
 
-pub fn start(output: Output, name: &ArrayName, wait: Duration) -> Result<u8> {
-    let name = &name.absolute()?;
+pub fn start(output: Output, options: Start) -> Result<u8> {
+    let name = &options.array.absolute()?;
     refuse_if_running(name)?;
-    let found = find(output, name, wait)?;
+    let found = find(output, name, Duration::from_secs(options.wait.into()))?;
     for (path, error) in &found.damaged {
         output.note(&format!("{}: {error}; done without it", path.display()));
     }
+    if options.complete {
+        refuse_unless_complete(&found)?;
+    }
+    // Force is for those who have no other choice.
+    let terms = Terms { read_only: options.read_only, force: options.force && found.inspect().is_err() };
+    say_where_it_belongs(output, &found.label);
     let directory = daemon::directory();
     let uuid = found.label.uuid;
     let tails = daemon::tails_path(&directory, &uuid);
@@ -51,7 +62,12 @@ pub fn start(output: Output, name: &ArrayName, wait: Duration) -> Result<u8> {
         tails.display(),
         devices.first().copied().unwrap_or_default()
     );
-    let daemon = Daemon::start(found, &directory, left.as_ref())?;
+    ensure!(
+        devices.is_empty() || !terms.read_only,
+        "the block device of '{}' is in use and waits for its daemon; go on without --read-only",
+        found.label.name
+    );
+    let daemon = Daemon::start(found, &directory, left.as_ref(), terms)?;
     let signals = Signals::new()?;
     if let Err(error) = daemon.show(&devices, left) {
         daemon.give_up();
@@ -59,6 +75,9 @@ pub fn start(output: Output, name: &ArrayName, wait: Duration) -> Result<u8> {
     }
     daemon.end_on(signals)?;
     let (about, status) = (daemon.about(), daemon.status());
+    if terms.force {
+        output.note(&forced(&status));
+    }
     let started = Started {
         array: about.name,
         uuid: about.uuid,
@@ -75,6 +94,48 @@ pub fn start(output: Output, name: &ArrayName, wait: Duration) -> Result<u8> {
     })?;
     daemon.run()?;
     Ok(HEALTHY)
+}
+
+/// What may be lost, or cannot be had, after a start by force.
+fn forced(status: &Status) -> String {
+    let of = |which: fn(&StatusMember) -> bool| {
+        let roles: Vec<String> =
+            status.members.iter().filter(|m| which(m)).map(|m| m.role.to_string()).collect();
+        roles.join(", ")
+    };
+    let (taken, missing) = (of(|m| m.note.ends_with("by force")), of(|m| m.drive.is_empty()));
+    let offline = so_many_zones(status.offline_zones.len());
+    let first =
+        if status.read_only { "" } else { "; whatever is written now, member {missing} does not have" };
+    let first = first.replace("{missing}", &missing);
+    format!(
+        "by force: member {taken} is stale and is read only where its zones were full when it went; {offline} \
+         cannot be had without member {missing} and {} offline{first}",
+        if status.offline_zones.len() == 1 { "is" } else { "are" }
+    )
+}
+
+/// Refuses an array that does without a member.
+fn refuse_unless_complete(found: &Found) -> Result<()> {
+    let status = found.inspect()?.status;
+    let name = &status.name;
+    if let Some(role) = status.members.iter().position(|member| member.state == MemberState::Out) {
+        let note = &status.members[role].note;
+        let why = if note.is_empty() { String::new() } else { format!(" ({note})") };
+        bail!("'{name}' is not complete: it does without member {role}{why}; nothing has been started");
+    }
+    Ok(())
+}
+
+/// Says that an array which is started by hand here does not start by itself.
+fn say_where_it_belongs(output: Output, label: &Label) {
+    let whose = match Owner::of(&label.host) {
+        Owner::This => return,
+        Owner::Other => "belongs to another host",
+        Owner::Nobody => "belongs to no host",
+    };
+    let adopt = format!("zoneraid adopt {} changes that", quoted(&label.name));
+    output.note(&format!("'{}' {whose}: it does not start by itself here; {adopt}", label.name));
 }
 
 fn refuse_if_running(name: &ArrayName) -> Result<()> {

@@ -8,7 +8,9 @@ use super::{
 };
 use crate::{
     daemon::{self, Request},
-    drive,
+    drive::{self, Plate},
+    label::Label,
+    machine::Owner,
     members::OpenDrive,
     reactor::Reactor,
     repair::{real_path, same_file},
@@ -16,6 +18,7 @@ use crate::{
     size::{show, show_blocks},
 };
 use anyhow::{Context, Result, ensure};
+use engine::format::superblock::Stage;
 use serde::Serialize;
 use sim::ssd::EmulatedDrive;
 use std::{
@@ -99,7 +102,7 @@ pub fn examine(output: Output, path: &Path) -> Result<u8> {
         Some(mut client) => ask(output, &mut client, &Request::Examine { drive: real })?,
         None => {
             let reactor = Reactor::default();
-            let drive = OpenDrive::open(&reactor, path)?;
+            let drive = OpenDrive::look(&reactor, &drive::resolve(path))?;
             let examined = reactor.wait_for(PATIENCE_TO_EXAMINE, Examined::of(&drive))?;
             examined.with_context(|| format!("{} does not answer", path.display()))??
         }
@@ -111,7 +114,7 @@ pub fn examine(output: Output, path: &Path) -> Result<u8> {
 /// What udev needs to know of a drive or block device: nothing about what is none of ours.
 #[derive(Default, Serialize)]
 struct Exported {
-    /// Of the array that the drive is a member of.
+    /// Of the array that the drive is a member of, if it starts by itself on this host.
     uuid: Option<String>,
     /// The name below /dev of the block device of an array that runs.
     link: Option<String>,
@@ -146,8 +149,13 @@ impl Exported {
         if !drive::is_drive(path).unwrap_or(false) {
             return Ok(Exported::default());
         }
-        let drive = OpenDrive::peek(&Reactor::default(), path).ok();
-        let uuid = drive.as_ref().and_then(OpenDrive::label).map(|label| output::uuid(&label.uuid));
+        let drive = OpenDrive::look(&Reactor::default(), path).ok();
+        // By hand it starts anywhere: this is about what happens when a drive appears.
+        let starts = |label: &&Label| {
+            label.autostart && label.stage == Stage::Whole && Owner::of(&label.host) == Owner::This
+        };
+        let label = drive.as_ref().and_then(OpenDrive::label).filter(starts);
+        let uuid = label.map(|label| output::uuid(&label.uuid));
         Ok(Exported { uuid, link: None })
     }
 }
@@ -187,5 +195,18 @@ fn examined_text(e: &Examined) -> String {
         (None, Some(error)) => error.clone(),
         (None, None) => "none; the drive is blank".to_string(),
     };
-    text + &format!("   array: {array}\n")
+    text += &format!("   array: {array}\n");
+    if let Some(s) = &e.superblock {
+        text += &format!("    host: {}\n", s.host.words(s.autostart));
+        text += s.stage.sentence().unwrap_or_default();
+        for drive in s.drives.iter().filter(|drive| drive.model.is_some() || drive.serial.is_some()) {
+            let plate = Plate { model: drive.model.clone(), serial: drive.serial.clone() };
+            let out = if drive.active { "" } else { "; the array does without it" };
+            let size = show(drive.size_bytes);
+            text += &format!("member {}: {size}{}{out}\n", drive.role, plate.words());
+        }
+    }
+    let user =
+        e.used_by.as_ref().map(|user| format!("  in use: by {}\n", output::in_one_line(&user.to_string())));
+    text + &user.unwrap_or_default()
 }

@@ -1,23 +1,20 @@
-//! What is made of the definition of the command line: help with examples, manual pages, shell completions.
+//! What is made of the definition of the command line: help with examples, and manual pages.
 
-use super::{
-    Cli, NOTES,
-    output::{HEALTHY, Output},
-};
+use super::{Cli, NOTES, output::HEALTHY};
 use anyhow::{Context, Result};
 use clap::{Command, CommandFactory};
-use clap_complete::Shell;
 use clap_mangen::Man;
 use std::{fs, io, path::Path};
 
 /// Examples of each command.
-const EXAMPLES: [(&str, &[&str]); 28] = [
+const EXAMPLES: [(&str, &[&str]); 33] = [
     (
         "create",
         &[
             "zoneraid create --dry-run tank /dev/ng0n1 /dev/ng1n1 /dev/ng2n1 /dev/ng3n1 /dev/ng4n1",
             "zoneraid create tank drives/drive0.img drives/drive1.img drives/drive2.img",
             "zoneraid create --policy log --zone-size 1G tank /dev/sda /dev/sdb /dev/sdc",
+            "zoneraid create --no-autostart tank /dev/ng0n1 /dev/ng1n1 /dev/ng2n1",
         ],
     ),
     ("start", &["zoneraid start tank", "zoneraid start --wait 30 786016fa-84d7-41fd-827c-8ce2f45cda34"]),
@@ -31,6 +28,11 @@ const EXAMPLES: [(&str, &[&str]); 28] = [
     ),
     ("rebuild", &["zoneraid rebuild tank"]),
     ("fail", &["zoneraid fail tank 3"]),
+    ("rename", &["zoneraid rename tank pool", "zoneraid rename drives/drive0.img tank"]),
+    ("adopt", &["zoneraid adopt tank"]),
+    ("autostart", &["zoneraid autostart tank no", "zoneraid autostart tank yes"]),
+    ("destroy", &["zoneraid destroy tank", "zoneraid destroy --yes tank"]),
+    ("wipe", &["zoneraid wipe /dev/ng7n1", "zoneraid wipe --yes drives/drive0.img drives/drive1.img"]),
     ("demo", &["zoneraid demo", "zoneraid demo --seed 7 Documents"]),
     ("bench", &["zoneraid bench", "zoneraid --json bench --rounds 20"]),
     ("completions", &["zoneraid completions bash > /etc/bash_completion.d/zoneraid"]),
@@ -71,16 +73,18 @@ const EXIT_STATUS: [(&str, &str); 4] = [
     ("4", "the command itself failed, which standard error explains"),
 ];
 
-const FILES: [(&str, &str); 4] = [
+const FILES: [(&str, &str); 5] = [
     ("/dev/zoneraid/NAME", "block device of a running array"),
     ("/run/zoneraid/UUID.sock", "where the daemon of an array is asked; its owner alone may"),
     ("/run/zoneraid/UUID.tails", "what the next daemon needs if this one dies, until the next boot"),
+    ("/etc/machine-id", "where the identity of this host comes from, which arrays know as a hash of it"),
     ("IMAGE.faults", "what ails an emulated drive"),
 ];
 
-const ENVIRONMENT: [(&str, &str); 4] = [
+const ENVIRONMENT: [(&str, &str); 5] = [
     ("ZONERAID_DIR", "a directory in which arrays are looked for by name, too"),
     ("ZONERAID_RUN_DIR", "in the place of /run/zoneraid"),
+    ("ZONERAID_MACHINE_ID", "a file in the place of /etc/machine-id"),
     ("NO_COLOR", "no colours, if it is not empty"),
     ("TMPDIR", "where demo has its drives, about four times as large as what it stores"),
 ];
@@ -105,14 +109,6 @@ fn with_examples(command: Command, path: &str) -> Command {
 /// The examples of the command at `path`, which is `zone report`, say.
 fn examples(path: &str) -> &'static [&'static str] {
     EXAMPLES.iter().find(|(name, _)| *name == path).map_or(&[], |(_, examples)| examples)
-}
-
-/// Prints the completions for a shell.
-pub fn completions(output: Output, shell: Shell) -> Result<u8> {
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut command(), "zoneraid", &mut script);
-    output.raw(&String::from_utf8_lossy(&script))?;
-    Ok(HEALTHY)
 }
 
 /// Writes one manual page for every command to `dir`.
@@ -154,7 +150,7 @@ fn own_sections(path: &str) -> String {
         text += &examples(path).iter().map(|example| escape(example) + "\n").collect::<String>();
         text += ".fi\n";
     }
-    let lists = [("EXIT STATUS", EXIT_STATUS), ("FILES", FILES), ("ENVIRONMENT", ENVIRONMENT)];
+    let lists = [("EXIT STATUS", &EXIT_STATUS[..]), ("FILES", &FILES), ("ENVIRONMENT", &ENVIRONMENT)];
     for (head, entries) in lists {
         text += &format!(".SH \"{head}\"\n");
         for (what, meaning) in entries {

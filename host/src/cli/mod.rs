@@ -1,10 +1,10 @@
 //! The command line: what can be typed, and what it means.
 //!
-//! A command asks the daemon of an array if there is one. Otherwise it opens the drives it needs
-//! under an exclusive lock, assembles the array, acts and exits. Exit codes are those of
-//! `mdadm --detail --test`.
+//! A command asks the daemon of an array if there is one. Otherwise it looks at the drives; one that changes
+//! something claims them, assembles the array, acts and exits. Exit codes are those of `mdadm --detail --test`.
 
 mod array;
+mod complete;
 mod daemon;
 mod drives;
 mod export;
@@ -12,13 +12,14 @@ mod fault;
 mod manual;
 pub mod output;
 mod overview;
+mod owner;
 mod zone;
 
 use crate::{members::ArrayName, size};
 use clap::{Args, FromArgMatches, Parser, Subcommand, ValueEnum, error::ErrorKind, value_parser};
 use clap_complete::Shell;
 use output::{FAILED, HEALTHY, Output};
-use std::{ffi::OsString, net::IpAddr, path::PathBuf, process::ExitCode, time::Duration};
+use std::{ffi::OsString, net::IpAddr, path::PathBuf, process::ExitCode};
 
 /// Fault-tolerant storage out of zoned drives.
 #[derive(Parser)]
@@ -38,6 +39,28 @@ $ZONERAID_DIR and in the current directory. Where it may mean two things it is r
 SIZE is in bytes, or has one of the suffixes K, M, G, T (powers of 1024).
 Exit codes: 0 healthy, 1 degraded, 2 unusable (both only from status), 4 the command failed.";
 
+#[derive(clap::Args)]
+struct Start {
+    /// Name, UUID or path of the array
+    array: ArrayName,
+    /// How long to wait for missing members, at most 86400 (a day)
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = value_parser!(u32).range(..=86400))]
+    wait: u32,
+    /// Only to be read: nothing is written on the drives, whoever is missing
+    #[arg(long)]
+    read_only: bool,
+    /// Only if no member is missing or out
+    #[arg(long)]
+    complete: bool,
+    /// With members that are stale if too many others are missing: reads only what cannot have changed
+    ///
+    /// Zones that were full when a stale member went, and are full on all others that are there, are read.
+    /// All others are offline until a missing member is back; the start says how many these are. Use it with
+    /// --read-only first.
+    #[arg(long, conflicts_with = "complete")]
+    force: bool,
+}
+
 #[derive(Subcommand)]
 enum Verb {
     /// Make emulated drives: image files that behave like ZNS SSDs
@@ -48,15 +71,10 @@ enum Verb {
     /// Run an array: show it to the kernel as a zoned block device
     ///
     /// Stays in the foreground; `systemctl start zoneraid@UUID` does the same in the background.
-    /// Missing members are done without. Told to end (SIGTERM, SIGINT), it takes the block device
+    /// Without a member, nothing is written before somebody else writes: until then the member is simply back
+    /// when its drive is. Told to end (SIGTERM, SIGINT), it takes the block device
     /// down if nothing uses it; otherwise the block device stays for the next start.
-    Start {
-        /// Name, UUID or path of the array
-        array: ArrayName,
-        /// How long to wait for missing members, at most 86400 (a day)
-        #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = value_parser!(u32).range(..=86400))]
-        wait: u32,
-    },
+    Start(Start),
     /// Take the block device of a running array down
     Stop {
         /// Name, UUID or path of the array
@@ -118,6 +136,56 @@ enum Verb {
         /// Path of the member, or its role as status shows it
         member: PathBuf,
     },
+    /// Give an array another name
+    ///
+    /// It must not run. A member that is away learns of it when it is there again.
+    Rename {
+        /// Name, UUID or path of the array
+        array: ArrayName,
+        /// Its new name: 1 to 64 bytes that show, no '/'
+        new: String,
+    },
+    /// Make this host the owner of an array
+    ///
+    /// An array starts by itself only on the host that made it, or adopted it last. By hand it starts anywhere.
+    Adopt {
+        /// Name, UUID or path of the array
+        array: ArrayName,
+    },
+    /// Say whether an array starts by itself on the host that it belongs to
+    Autostart {
+        /// Name, UUID or path of the array
+        array: ArrayName,
+        /// Whether it does
+        #[arg(value_enum)]
+        starts: YesNo,
+    },
+    /// Destroy an array: its drives become blank
+    ///
+    /// It must not run. Zones of its drives are reset, and nothing is overwritten: zoneraid, file systems and
+    /// other programs find nothing there any more, and reads give zeros, but what was there may still be on
+    /// the medium. A destruction that is cut off says so, and is run again. A member that is not there, and
+    /// comes back later, belongs to nothing any more: make it blank with `wipe`.
+    Destroy {
+        /// Name, UUID or path of the array
+        array: ArrayName,
+        /// Destroy what is on it
+        #[arg(long)]
+        yes: bool,
+    },
+    /// Make drives blank, whatever is on them
+    ///
+    /// What nobody can miss goes at once: a former member, what is left of a creation or destruction that was
+    /// cut off. Anything else takes --yes: a member, also of an array of which too little is there, damaged
+    /// metadata, the data of others. A member of an array that runs is refused.
+    Wipe {
+        /// Destroy what is on the drives
+        #[arg(long)]
+        yes: bool,
+        /// Images, NVMe namespaces (/dev/ngXnY) or zoned block devices
+        #[arg(required = true, value_name = "DRIVE")]
+        drives: Vec<PathBuf>,
+    },
     /// Cut the power and lose a drive at the same moment, on your files
     Demo {
         /// File or directory to store; the project's own sources by default
@@ -137,7 +205,7 @@ enum Verb {
         )]
         rounds: u32,
     },
-    /// Print what makes a shell complete commands and options
+    /// Print what makes a shell complete commands, arrays, drives and zones
     Completions {
         /// The shell that shall understand it
         shell: Shell,
@@ -274,6 +342,12 @@ enum Model {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum YesNo {
+    Yes,
+    No,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Level {
     /// One member's worth of parity: any one member may be lost
     Raid5,
@@ -310,6 +384,9 @@ struct Create {
     /// Only say what would be done, or why it is refused
     #[arg(long)]
     dry_run: bool,
+    /// Start it by hand only; otherwise it starts by itself on this host when its drives are there
+    #[arg(long)]
+    no_autostart: bool,
     /// Destroy what is on the drives
     #[arg(long)]
     yes: bool,
@@ -394,6 +471,9 @@ struct ZoneWrite {
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
+    if complete::answer() {
+        return ExitCode::SUCCESS;
+    }
     let parsed = manual::command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
     let cli = match parsed {
         Ok(cli) => cli,
@@ -464,7 +544,7 @@ fn run(verb: Verb, output: Output) -> anyhow::Result<u8> {
         }
         Verb::Emulate(Emulate::Fault { drive, fault }) => fault::run(output, &drive, fault),
         Verb::Create(options) => array::create(output, options),
-        Verb::Start { array, wait } => daemon::start(output, &array, Duration::from_secs(u64::from(wait))),
+        Verb::Start(options) => daemon::start(output, options),
         Verb::Stop { array } => daemon::stop(output, &array),
         Verb::Status { array } => array::status(output, array.as_ref()),
         Verb::Examine { drive, export: false } => drives::examine(output, &drive),
@@ -484,9 +564,14 @@ fn run(verb: Verb, output: Output) -> anyhow::Result<u8> {
         }) => export::nvmet(output, &array, &export::Access { address, port, hosts }, dry_run),
         Verb::Export(Export::Remove { array }) => export::remove(output, &array),
         Verb::Fail { array, member } => array::fail(output, &array, &member),
+        Verb::Rename { array, new } => owner::rename(output, &array, &new),
+        Verb::Adopt { array } => owner::adopt(output, &array),
+        Verb::Autostart { array, starts } => owner::autostart(output, &array, starts == YesNo::Yes),
+        Verb::Destroy { array, yes } => owner::destroy(output, &array, yes),
+        Verb::Wipe { yes, drives } => owner::wipe(output, &drives, yes),
         Verb::Demo { path, seed } => crate::demo::run(output, path, seed),
         Verb::Bench { rounds } => crate::bench::run(output, rounds as usize),
-        Verb::Completions { shell } => manual::completions(output, shell),
+        Verb::Completions { shell } => complete::script(output, shell),
         Verb::Man { dir } => manual::pages(&dir),
     }
 }

@@ -43,6 +43,14 @@ const BYTES: &str = "{msg:<10} {bytes}";
 /// Whether this process prints JSON, for what has no [`Output`] at hand.
 static JSON: AtomicBool = AtomicBool::new(false);
 
+/// Whether nobody wants to know.
+static HUSHED: AtomicBool = AtomicBool::new(false);
+
+/// From now on this process says nothing but what it is asked.
+pub fn hush() {
+    HUSHED.store(true, Ordering::Relaxed);
+}
+
 /// Says something the user should know, as [`Output::note`] does.
 pub fn note(text: &str) {
     Output { json: JSON.load(Ordering::Relaxed) }.note(text);
@@ -169,6 +177,9 @@ impl Output {
     }
 
     fn message(self, message: Message<'_>, text: &str) {
+        if HUSHED.load(Ordering::Relaxed) {
+            return;
+        }
         let line = match serde_json::to_string(&message) {
             Ok(json) if self.json => escaped(&json),
             _ => format!("zoneraid: {}", in_one_line(text)),

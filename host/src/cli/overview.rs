@@ -2,6 +2,7 @@
 //!
 //! Whoever asks for everything shall see it although one array or drive is in trouble: a daemon that does not
 //! answer, a drive that takes too long or cannot be opened costs a moment and a line, and the rest is shown.
+//! Nobody is kept from anything meanwhile.
 
 use super::{
     array::{kind, percent},
@@ -10,15 +11,20 @@ use super::{
 };
 use crate::{
     daemon::{self, Client, Request},
-    drive::{self, Plate},
+    drive::{self, Plate, User},
     label::{Content, Label},
-    members::{OpenDrive, PATIENCE_TO_LOOK, Scan},
+    machine::Owner,
+    members::{Looked, OpenDrive, PATIENCE_TO_LOOK, Scan, listed},
     reactor::Reactor,
     repair::same_file,
-    report::{Rebuild, State, Status, StatusMember, Zones},
+    report::{Life, Rebuild, State, Status, StatusMember, Zones},
     size::show,
 };
 use anyhow::Result;
+use engine::{
+    array::{ArrayError, Inspected},
+    zone::ZoneState,
+};
 use serde::Serialize;
 use std::{
     collections::BTreeSet,
@@ -64,14 +70,18 @@ fn seen_by_daemon(output: Output, client: &mut Client) -> Result<Seen> {
 
 fn seen_on_drives(reactor: &Reactor, scan: &Scan, label: &Label) -> Seen {
     let found = scan.array(reactor, label);
-    let (status, used_zones) = match found.glance() {
-        Ok(array) => {
-            let used = array.zones.iter().filter(|zone| zone.state != engine::zone::ZoneState::Empty).count();
-            (Status::of(&label.name, &array.status, &array.geometry), Some(used as u32))
+    let looked = match found.glance(PATIENCE_TO_LOOK) {
+        Ok(looked) => looked,
+        Err(error) => {
+            Looked { inspected: Err(ArrayError(format!("{error:#}"))), users: found.users(), changing: false }
         }
-        Err(error) => (Status::unusable(&found, error.to_string()), None),
     };
-    Seen { status: status.identify(&found.drives), used_zones }
+    let used = |array: &Inspected| array.zones.iter().filter(|zone| zone.state != ZoneState::Empty).count();
+    let used_zones = looked.inspected.as_ref().ok().map(|array| used(array) as u32);
+    let unusable =
+        |error: anyhow::Error| Status::unusable(&found, format!("{error:#}")).identify(&found.drives);
+    let status = Status::looked(&label.name, &found, looked).unwrap_or_else(unusable);
+    Seen { status, used_zones }
 }
 
 #[derive(Serialize)]
@@ -95,9 +105,15 @@ struct ArrayLine {
     members: u32,
     members_active: u32,
     rebuild: Option<Rebuild>,
+    /// Processes that use the drives and cannot be asked.
+    used_by: Vec<User>,
     /// Nothing if nobody runs the array.
     pid: Option<u32>,
     block_device: Option<String>,
+    host: Owner,
+    /// Whether it starts by itself where it belongs.
+    autostart: bool,
+    stage: Life,
 }
 
 #[derive(Clone, Serialize)]
@@ -121,8 +137,12 @@ impl ArrayLine {
             zones: status.zones,
             used_zones,
             rebuild: status.rebuild,
+            used_by: status.used_by,
             pid: status.pid,
             block_device: status.block_device,
+            host: status.host,
+            autostart: status.autostart,
+            stage: status.stage,
         }
     }
 
@@ -132,16 +152,18 @@ impl ArrayLine {
         let doing = match (&self.rebuild, self.pid) {
             (Some(rebuild), _) => format!("{}, {}", kind(rebuild), percent(rebuild)),
             (None, Some(pid)) => format!("runs (process {pid})"),
+            (None, None) if !self.used_by.is_empty() => format!("in use by {}", listed(&self.used_by)),
             (None, None) => "does not run".into(),
         };
         vec![
             self.name.clone(),
-            self.state.shaded(),
+            self.stage.shaded().unwrap_or(self.state.shaded()),
             or_dash(self.size_bytes.map(show)),
             or_dash(zones),
             format!("{} of {}", self.members_active, self.members),
             doing,
             or_dash(self.block_device.clone()),
+            self.host.words(self.autostart).to_string(),
             self.uuid.clone(),
         ]
     }
@@ -156,7 +178,7 @@ pub fn status(output: Output) -> Result<u8> {
     let seen = arrays(output, &reactor, &scans, running);
     let overview = Overview { arrays: seen.into_iter().map(ArrayLine::new).collect(), unseen };
     output.print(&overview, |overview| {
-        let heads = ["ARRAY", "STATE", "SIZE", "USED ZONES", "MEMBERS", "ACTIVITY", "DEVICE", "UUID"];
+        let heads = ["ARRAY", "STATE", "SIZE", "USED ZONES", "MEMBERS", "ACTIVITY", "DEVICE", "HOST", "UUID"];
         let mut rows = vec![heads.map(String::from).to_vec()];
         rows.extend(overview.arrays.iter().map(ArrayLine::cells));
         let mut text = if rows.len() == 1 { "no arrays here\n".to_string() } else { table(&rows) };
@@ -182,8 +204,7 @@ fn unseen(scans: &[Scan], running: &[Client]) -> Vec<Unseen> {
             Content::Other(what) => Some((drive.path.clone(), what.clone())),
             Content::Blank | Content::Member(_) => None,
         });
-        let locked = scan.locked.iter().filter(|(path, _)| !held(path));
-        let all = locked.chain(&scan.damaged).cloned().chain(silent);
+        let all = scan.damaged.iter().cloned().chain(silent).filter(|(path, _)| !held(path));
         unseen.extend(all.map(|(path, error)| Unseen { drive: shown(&path), error }));
     }
     unseen
@@ -217,11 +238,16 @@ struct ListedArray {
     aggregate: u32,
     /// What the array runs as, if it does.
     block_device: Option<String>,
+    host: Owner,
+    /// Whether it starts by itself where it belongs.
+    autostart: bool,
+    stage: Life,
     drives: Vec<ListedMember>,
 }
 
 #[derive(Serialize)]
 struct ListedMember {
+    /// Empty if it is gone.
     drive: String,
     role: u32,
     state: String,
@@ -247,10 +273,10 @@ pub fn list(output: Output, dir: Option<&Path>) -> Result<u8> {
     };
     let unseen = unseen(&scans, &running);
     // In a directory, arrays that run on drives elsewhere are none of its business.
-    let locked: Vec<&PathBuf> = scans.iter().flat_map(|scan| &scan.locked).map(|(path, _)| path).collect();
+    let drives = || scans.iter().flat_map(|scan| &scan.drives);
     let here = |client: &Client| {
-        dir.is_none()
-            || client.about.drives.iter().any(|drive| locked.iter().any(|path| same_file(drive, path)))
+        let lies_here = |drive: &PathBuf| drives().any(|other| same_file(drive, &other.path));
+        dir.is_none() || client.about.drives.iter().any(lies_here)
     };
     let seen = arrays(output, &reactor, &scans, running.into_iter().filter(here).collect());
     let stale = |uuid: &str| {
@@ -284,7 +310,8 @@ impl ListedArray {
     /// `labelled` are drives that say they are of the array, of which some may be done without.
     fn new(status: &Status, labelled: &[&OpenDrive]) -> ListedArray {
         let there: Vec<&StatusMember> = status.members.iter().filter(|m| !m.drive.is_empty()).collect();
-        let mut drives: Vec<ListedMember> = there.iter().map(|member| ListedMember::of(member)).collect();
+        // Those that are gone, too, so that somebody can find them.
+        let mut drives: Vec<ListedMember> = status.members.iter().map(ListedMember::of).collect();
         for drive in labelled {
             let used = there.iter().any(|member| same_file(Path::new(&member.drive), &drive.path));
             if let Some(label) = drive.label().filter(|_| !used) {
@@ -304,6 +331,9 @@ impl ListedArray {
             policy: status.policy.clone(),
             aggregate: status.aggregate,
             block_device: status.block_device.clone(),
+            host: status.host,
+            autostart: status.autostart,
+            stage: status.stage,
             drives,
         }
     }
@@ -323,15 +353,26 @@ impl ListedMember {
 }
 
 fn listed_text(listed: &Listed) -> String {
-    let heads =
-        ["DRIVE", "SIZE", "MODEL", "SERIAL", "ROLE", "STATE", "ARRAY", "MEMBERS", "ARRAY STATE", "UUID"];
+    let heads = [
+        "DRIVE",
+        "SIZE",
+        "MODEL",
+        "SERIAL",
+        "ROLE",
+        "STATE",
+        "ARRAY",
+        "MEMBERS",
+        "ARRAY STATE",
+        "HOST",
+        "UUID",
+    ];
     let mut rows = vec![heads.map(String::from).to_vec()];
     let or_dash = |text: &Option<String>| text.clone().unwrap_or("-".into());
     for array in &listed.arrays {
         let active = format!("{} of {}", array.members_active, array.members);
         for drive in &array.drives {
             rows.push(vec![
-                drive.drive.clone(),
+                if drive.drive.is_empty() { "-".into() } else { drive.drive.clone() },
                 or_dash(&drive.size_bytes.map(show)),
                 or_dash(&drive.model),
                 or_dash(&drive.serial),
@@ -339,7 +380,8 @@ fn listed_text(listed: &Listed) -> String {
                 super::array::shaded_state(&drive.state),
                 array.name.clone(),
                 active.clone(),
-                array.state.shaded(),
+                array.stage.shaded().unwrap_or(array.state.shaded()),
+                array.host.words(array.autostart).to_string(),
                 array.uuid.clone(),
             ]);
         }

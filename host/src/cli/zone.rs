@@ -8,12 +8,13 @@
 
 use super::{
     Zone, ZoneWrite,
+    array::PATIENCE_TO_INSPECT,
     daemon::ask,
     output::{HEALTHY, Output, Transfer, table},
 };
 use crate::{
     daemon::{self, Request},
-    members::{ArrayName, Found, Session},
+    members::{ArrayName, Found, Session, listed},
     report::{self, Zones, bytes, check_zone, condition, has_wp},
     size::show,
 };
@@ -21,7 +22,7 @@ use anyhow::{Context, Result, bail, ensure};
 use engine::{
     buf::{BLOCK, Buf},
     device::{self, Command, Completion, ZonedDevice},
-    zone::{Lba, ZoneIndex, ZoneInfo},
+    zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
 };
 use serde::Serialize;
 use std::{
@@ -61,14 +62,27 @@ fn zone_info(session: &Session, zone: u32) -> Result<ZoneInfo> {
     done.zones.into_iter().next().with_context(|| format!("the array says nothing about zone {zone}"))
 }
 
+/// The zones of an array, or one of them: its daemon is asked, or else it is looked at.
+pub fn zones_of(output: Output, array: &ArrayName, zone: Option<u32>) -> Result<Zones> {
+    if let Some(mut client) = daemon::find(array)? {
+        return ask(output, &mut client, &Request::Zones { zone });
+    }
+    let looked = Found::to_look(array)?.glance(PATIENCE_TO_INSPECT)?;
+    let found = looked.inspected?;
+    if !looked.users.is_empty() {
+        let how = if looked.changing { ", who changes it all the time" } else { "" };
+        output.note(&format!("'{array}' is in use by {}{how}", listed(&looked.users)));
+    }
+    let doubtful = |info: &&ZoneInfo| info.state == ZoneState::Offline && looked.changing;
+    if let Some(info) = found.zones.iter().find(doubtful) {
+        let users = listed(&looked.users);
+        bail!("zone {} is being changed by {users}: nobody else can tell how it is", info.zone.0);
+    }
+    Zones::of(&found.status.name, &found.geometry, &found.zones, zone)
+}
+
 fn report(output: Output, array: &ArrayName, zone: Option<u32>) -> Result<()> {
-    let report = match daemon::find(array)? {
-        Some(mut client) => ask(output, &mut client, &Request::Zones { zone })?,
-        None => {
-            let found = Found::to_look(array)?.inspect()?;
-            Zones::of(&found.status.name, &found.geometry, &found.zones, zone)?
-        }
-    };
+    let report = zones_of(output, array, zone)?;
     let picture = zone.is_none() && std::io::stdout().is_terminal();
     output.print(&report, |report: &Zones| {
         let head = if picture { draw(&report.zones, columns()) } else { String::new() };
@@ -190,19 +204,22 @@ struct Source {
     at_most: u64,
     /// Reads whole blocks from a byte of the device on.
     read: Box<dyn Fn(u64, Buf) -> Result<Buf>>,
+    /// What is read, if others may use it meanwhile.
+    found: Option<Found>,
 }
 
 impl Source {
     fn open(output: Output, array: &ArrayName, zone: u32) -> Result<Source> {
         let only = |zones: Zones| zones.zones.into_iter().next().context("the array does not know the zone");
         let Some(mut client) = daemon::find(array)? else {
-            let session = Found::by_name(array)?.read_only()?;
+            let found = Found::to_read(array)?;
+            let session = found.read_only()?;
             let geometry = session.array.geometry().clone();
             let info = zone_info(&session, zone)?;
             let at_most = bytes(geometry.max_transfer_blocks.max(1) as u64).min(READ_BYTES);
             let read = move |at: u64, buf| Ok(session.run(Command::read(Lba(at / BLOCK as u64), buf))?.data);
             let zone = only(Zones::of("", &geometry, &[info], None)?)?;
-            return Ok(Source { zone, at_most, read: Box::new(read) });
+            return Ok(Source { zone, at_most, read: Box::new(read), found: Some(found) });
         };
         let zone = only(ask(output, &mut client, &Request::Zones { zone: Some(zone) })?)?;
         let name = &client.about.name;
@@ -215,7 +232,21 @@ impl Source {
             file.read_exact_at(buf.as_mut().context("a read buffer is still in use")?, at)?;
             Ok(buf)
         };
-        Ok(Source { zone, at_most: READ_BYTES, read: Box::new(read) })
+        Ok(Source { zone, at_most: READ_BYTES, read: Box::new(read), found: None })
+    }
+
+    /// Refuses what was read if somebody has emptied the zone meanwhile: it holds less than `end` bytes now.
+    fn check(&self, end: u64) -> Result<()> {
+        let Some(found) = &self.found else { return Ok(()) };
+        let looked = found.glance(PATIENCE_TO_INSPECT)?;
+        let zone = self.zone.zone;
+        if let Ok(now) = looked.inspected
+            && let Some(info) = now.zones.get(zone as usize).filter(|info| has_wp(info.state))
+        {
+            let by = listed(&looked.users);
+            ensure!(bytes(info.wp_blocks) >= end, "zone {zone} was reset by {by} while it was read");
+        }
+        Ok(())
     }
 }
 
@@ -246,7 +277,8 @@ fn read(output: Output, array: &ArrayName, zone: u32, offset: u64, length: Optio
             progress.set_position(at - offset);
         }
     }
-    super::output::quiet_if_nobody_reads(stdout.flush()).context("standard output cannot be written")
+    super::output::quiet_if_nobody_reads(stdout.flush()).context("standard output cannot be written")?;
+    source.check(end)
 }
 
 #[derive(Serialize)]

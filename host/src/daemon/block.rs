@@ -102,19 +102,30 @@ impl Daemon {
         left: Option<Left>,
     ) -> Result<BlockDevice> {
         let array: Rc<dyn ZonedDevice> = Rc::new(self.array.clone());
+        let assembly = self.array.assembly();
         let report = Command::Report { first: ZoneIndex(0), count: array.geometry().zones };
         let done = array.submit(report).await;
         done.result?;
-        // What assembly has found is all that counts now, whatever the process before had noted.
-        let complete: Vec<u64> = done.zones.iter().map(|zone| zone.wp_blocks).collect();
+        let complete: Vec<u64> = match status.provisional || status.read_only {
+            // What assembly has found is all that counts now, whatever the process before had noted.
+            false => done.zones.iter().map(|zone| zone.wp_blocks).collect(),
+            // As long as nothing is written, what had been noted counts: the next process finds the same.
+            true => match left.as_ref().filter(|left| left.assembly == assembly) {
+                Some(left) => left.complete.clone(),
+                None => vec![0; done.zones.len()],
+            },
+        };
         let appends = left.as_ref().filter(|_| !found.is_empty()).map_or(&[][..], |left| &left.appends);
-        let tails = TailFile::create(tails, &status.uuid, self.array.assembly(), &complete, appends)?;
+        let tails = Rc::new(TailFile::create(tails, &status.uuid, assembly, &complete, appends)?);
+        let (begun, noted) = (self.array.clone(), tails.clone());
+        self.array.on_begin(Box::new(move || noted.begin(begun.assembly())));
         let chunk_bytes = bytes(status.chunk_blocks);
         let stripe_bytes = chunk_bytes * (status.members.len() as u64 - 1);
         let options = Options {
             tag: ublk::tag(&status.uuid),
             chunk_bytes: chunk_bytes as u32,
             stripe_bytes: stripe_bytes as u32,
+            read_only: status.read_only,
         };
         match *found {
             [] => BlockDevice::start(&self.reactor, array, tails, &options).await,

@@ -2,7 +2,7 @@
 
 use super::{
     directory,
-    protocol::{About, Answer, Line, MAX_ANSWER, PROTOCOL, Request},
+    protocol::{About, Answer, Line, PROTOCOL, Request},
 };
 use crate::{
     cli::output::{note, quoted},
@@ -194,6 +194,7 @@ impl Client {
         let patience = match request {
             Request::About | Request::Status => Some(PATIENCE),
             Request::Zones { .. } | Request::Examine { .. } => Some(PATIENCE_WITH_DRIVES),
+            Request::Adopt | Request::Autostart { .. } => None,
             Request::Fail { .. } | Request::Replace { .. } | Request::Rebuild | Request::Stop => None,
         };
         self.ask_until(request, patience.map(|patience| Instant::now() + patience), note, progress)
@@ -213,7 +214,7 @@ impl Client {
         (&self.stream.get_ref().socket).write_all(&line).context("the daemon does not listen")?;
         loop {
             let mut line = Vec::new();
-            let read = (&mut self.stream).take(MAX_ANSWER).read_until(b'\n', &mut line);
+            let read = (&mut self.stream).take(request.most_answered()).read_until(b'\n', &mut line);
             match read {
                 Ok(0) => {
                     let gone = io::Error::from(ErrorKind::UnexpectedEof);
@@ -224,7 +225,7 @@ impl Client {
                 }
                 read => read.context("the daemon ended before it answered")?,
             };
-            match read_line(&line)? {
+            match self::answer(&line)? {
                 Answer::Note(text) => note(&text),
                 Answer::Progress(at) => progress(at),
                 Answer::Error(error) => bail!(error),
@@ -241,7 +242,7 @@ fn is_gone(error: &io::Error) -> bool {
 }
 
 /// Reads an answer; one of another version is told apart from nonsense.
-fn read_line(line: &[u8]) -> Result<Answer> {
+pub fn answer(line: &[u8]) -> Result<Answer> {
     #[derive(serde::Deserialize)]
     struct Version {
         protocol: u32,

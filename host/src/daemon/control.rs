@@ -171,7 +171,7 @@ impl Connection {
 }
 
 /// Reads a request; one of another version is told apart from nonsense.
-fn request(line: &[u8]) -> Result<Request> {
+pub fn request(line: &[u8]) -> Result<Request> {
     #[derive(Deserialize)]
     struct Version {
         protocol: u32,

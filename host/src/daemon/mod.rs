@@ -8,19 +8,22 @@
 mod block;
 mod client;
 mod control;
+mod missing;
 mod protocol;
 mod rebuild;
 
-pub use client::{Client, find, running};
-pub use control::Connection;
-pub use protocol::{About, Answer, Request, Stopped};
+pub use client::{Client, answer, find, running};
+pub use control::{Connection, request};
+pub use protocol::{About, Answer, Line, PROTOCOL, Request, Stopped};
 
 use crate::{
     cli::output::{in_one_line, uuid},
-    members::{Found, OpenDrive, Session},
+    drive::Plate,
+    machine,
+    members::{Found, OpenDrive, Session, Terms, directory_of},
     reactor::Reactor,
     repair::{self, MemberName, Members},
-    report::{Examined, Status, Zones},
+    report::{Examined, Owned, Status, Zones},
     tails::Left,
 };
 use anyhow::{Context, Result, ensure};
@@ -29,6 +32,7 @@ use control::Control;
 use engine::{
     array::{Array, MemberState},
     device::{Command, ZonedDevice},
+    owner::Change,
     runtime::Gate,
     zone::ZoneIndex,
 };
@@ -126,11 +130,13 @@ impl Signals {
 impl Daemon {
     /// Assembles what was found and begins to answer, on a socket in `directory`. Where a daemon has
     /// died, it goes on from there: `left` is what that one has left.
-    pub fn start(found: Found, directory: &Path, left: Option<&Left>) -> Result<Rc<Daemon>> {
+    pub fn start(found: Found, directory: &Path, left: Option<&Left>, terms: Terms) -> Result<Rc<Daemon>> {
         let mut builder = std::fs::DirBuilder::new();
         let made = builder.recursive(true).mode(0o755).create(directory);
         made.with_context(|| format!("{} cannot be made", directory.display()))?;
-        let Session { reactor, array } = found.take_over(left)?;
+        let place = found.drives.first().map(|drive| directory_of(&drive.path)).unwrap_or_default();
+        let there = missing::drives_in(&place).unwrap_or_default();
+        let Session { reactor, array } = found.start(left, terms)?;
         array.feed(reactor.buffers());
         let status = array.status();
         // Drives that the array does without may be put to other uses.
@@ -158,7 +164,10 @@ impl Daemon {
         let served = daemon.clone();
         runtime.spawn(async move { served.control.serve(served.clone(), ring).await });
         runtime.spawn(daemon.clone().watch());
-        daemon.start_rebuild();
+        if status.provisional {
+            let there = there.into_iter().map(|(identity, _)| identity).collect();
+            runtime.spawn(daemon.clone().await_missing(place, there));
+        }
         Ok(daemon)
     }
 
@@ -221,6 +230,10 @@ impl Daemon {
     async fn end_alone(&self, leave: bool) -> Result<()> {
         self.hide(leave).await?;
         self.set_phase(Phase::Ending);
+        if self.array.is_provisional() || self.array.is_read_only() {
+            // Nothing has been written, and nothing shall be.
+            return Ok(());
+        }
         self.array.submit(Command::Flush).await.result.context("the last flush failed")
     }
 
@@ -231,11 +244,16 @@ impl Daemon {
         }
     }
 
-    /// Says when members come and go.
+    /// Says when members come and go, and has what is lacking rebuilt once the array writes.
     async fn watch(self: Rc<Self>) {
+        let mut writes = false;
         loop {
             let changed = self.array.changed();
             self.tell();
+            if !writes && !self.array.is_provisional() && !self.array.is_read_only() {
+                writes = true;
+                self.start_rebuild();
+            }
             changed.await;
         }
     }
@@ -249,7 +267,9 @@ impl Daemon {
             if member.state == MemberState::Out && before.get(role) != Some(&MemberState::Out) {
                 let drive = if member.drive.is_empty() { "" } else { &format!(" ({})", member.drive) };
                 let why = if member.note.is_empty() { "" } else { &format!(": {}", member.note) };
-                log(&format!("'{}' does without member {role}{drive}{why}", array.name));
+                let does = if array.provisional || array.read_only { "waits for" } else { "does without" };
+                let plate = Plate::kept(&member.plate).words();
+                log(&format!("'{}' {does} member {role}{drive}{plate}{why}", array.name));
             }
         }
         let status = self.status();
@@ -307,6 +327,11 @@ impl Daemon {
             }
             Request::Rebuild => serde_json::to_value(self.go_on(connection).await?)?,
             Request::Examine { drive } => serde_json::to_value(self.examine(&drive).await?)?,
+            Request::Adopt => {
+                let host = machine::id().context(machine::NO_IDENTITY)?;
+                serde_json::to_value(self.change(&Change::Host(host)).await?)?
+            }
+            Request::Autostart { yes } => serde_json::to_value(self.change(&Change::Autostart(yes)).await?)?,
             Request::Stop => {
                 let status = self.array.status();
                 let result = self.end(false).await;
@@ -317,6 +342,11 @@ impl Daemon {
                 serde_json::to_value(Stopped { array: status.name, uuid: uuid(&status.uuid) })?
             }
         })
+    }
+
+    async fn change(&self, change: &Change) -> Result<Owned> {
+        self.array.change_running(change).await?;
+        Ok(Owned::of(&self.array.status()))
     }
 
     async fn zones(&self, zone: Option<u32>) -> Result<Zones> {

@@ -12,7 +12,10 @@ pub const PROTOCOL: u32 = 1;
 pub const MAX_REQUEST: usize = 64 << 10;
 
 /// Most bytes of an answer: a report of a hundred thousand zones has a tenth of it.
-pub const MAX_ANSWER: u64 = 128 << 20;
+const MAX_ANSWER: u64 = 128 << 20;
+
+/// Most bytes of the answer to whoever asks who is there, of whom little is known.
+const MAX_ABOUT: u64 = 1 << 20;
 
 /// A line of either direction.
 #[derive(Serialize, Deserialize)]
@@ -40,8 +43,19 @@ pub enum Request {
     Rebuild,
     /// What is on a member: [`crate::report::Examined`].
     Examine { drive: PathBuf },
+    /// Makes this host the owner of the array: [`crate::report::Owned`].
+    Adopt,
+    /// Has the array start by itself where it belongs, or not: [`crate::report::Owned`].
+    Autostart { yes: bool },
     /// Takes the block device down and ends the daemon: [`Stopped`].
     Stop,
+}
+
+impl Request {
+    /// Most bytes of a line of the answer.
+    pub fn most_answered(&self) -> u64 {
+        if matches!(self, Request::About) { MAX_ABOUT } else { MAX_ANSWER }
+    }
 }
 
 #[derive(Serialize, Deserialize)]

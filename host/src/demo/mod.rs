@@ -206,6 +206,8 @@ impl Story {
             chunk_blocks: CHUNK_BLOCKS,
             zone_size_blocks: None,
             policy: None,
+            host: [0; 16],
+            autostart: false,
         };
         let array =
             self.wait(Array::create_with(&self.runtime, options, self.rig.members(), self.behaviour))??;

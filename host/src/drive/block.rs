@@ -8,7 +8,7 @@
 #![allow(unsafe_code)]
 
 use super::{
-    Claiming, OpenError,
+    For, OpenError,
     claim::Claim,
     flight::{Flight, InFlight},
     shortage, sysfs,
@@ -20,7 +20,7 @@ use crate::{
 use engine::{
     buf::{BLOCK, Buf},
     device::{
-        Command, Completer, Completion, DeviceError, Done, Geometry, Slots, Status, ZonedDevice, Zones,
+        Command, Completer, Completion, DeviceError, Done, Geometry, Plate, Slots, Status, ZonedDevice, Zones,
     },
     zone::{Lba, MOST_ZONES, ZoneIndex, ZoneInfo, ZoneState},
 };
@@ -32,9 +32,9 @@ use io_uring::{
 use std::{
     cell::RefCell,
     collections::{BTreeMap, VecDeque},
-    fs::{File, OpenOptions},
+    fs::File,
     io,
-    os::{fd::AsRawFd, unix::fs::OpenOptionsExt},
+    os::fd::AsRawFd,
     path::Path,
     rc::Rc,
     sync::Arc,
@@ -64,6 +64,7 @@ struct Device {
     /// Shared with threads that manage zones.
     file: Arc<File>,
     geometry: Geometry,
+    plate: Plate,
     /// Conventional zones before the first one that counts.
     passed_over: u32,
     reactor: Reactor,
@@ -93,23 +94,16 @@ enum Kind {
 }
 
 impl BlockDrive {
-    /// Claims the block device at `path`, which sysfs calls `name`. To `write` or not: udev looks at a disk again
-    /// whenever somebody closes it who could have written.
-    pub fn open(
-        reactor: &Reactor,
-        path: &Path,
-        name: &str,
-        claim: Claiming,
-        write: bool,
-    ) -> Result<BlockDrive, OpenError> {
+    /// Opens the block device at `path`, which sysfs calls `name`, and claims it if it is used.
+    pub fn open(reactor: &Reactor, path: &Path, name: &str, purpose: For) -> Result<BlockDrive, OpenError> {
         let failed = |problem: String| OpenError::failed(path, problem);
-        let file = OpenOptions::new().read(true).write(write).custom_flags(libc::O_DIRECT).open(path);
-        let file = file.map_err(|error| super::cannot_open(path, &error))?;
-        let claim = claim(path, &file, name)?;
+        let file = purpose.open(path, libc::O_DIRECT)?;
+        let claim = purpose.claim(path, &file, name)?;
         let (geometry, passed_over) = geometry(&file, name).map_err(failed)?;
         let ring = reactor.ring().map_err(|error| failed(format!("cannot be used: {error:#}")))?;
         let device = Rc::new(Device {
             file: Arc::new(file),
+            plate: super::plate(path).keep(&geometry),
             geometry,
             passed_over,
             reactor: reactor.clone(),
@@ -132,6 +126,10 @@ impl Drop for BlockDrive {
 impl ZonedDevice for BlockDrive {
     fn geometry(&self) -> &Geometry {
         &self.0.geometry
+    }
+
+    fn plate(&self) -> Plate {
+        self.0.plate.clone()
     }
 
     fn submit(&self, command: Command) -> Completion {

@@ -11,14 +11,16 @@ use rustix::{
     fs::{FlockOperation, flock},
     io::Errno,
 };
+use serde::{Deserialize, Serialize};
 use std::{
-    fs::{File, OpenOptions},
+    fmt,
+    fs::{File, Metadata, OpenOptions},
     os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::Path,
     time::Duration,
 };
 
-/// A process that only looks around holds a drive for less.
+/// A process that only finds out that it cannot have all drives holds one for less, and so does udev.
 pub const PATIENCE_WITH_THE_LIVING: Duration = Duration::from_millis(700);
 /// A drive may take this long for the last commands of a process that was killed.
 pub const PATIENCE_WITH_THE_DEAD: Duration = Duration::from_secs(60);
@@ -68,14 +70,14 @@ fn lock(path: &Path, file: &File) -> Result<(), OpenError> {
 
 /// Says who has locked the file of the drive at `path`, and what for.
 pub fn taken(path: &Path, file: &File) -> OpenError {
-    match locker(file) {
-        Some((process, Some(command))) => {
-            let problem = format!("is in use by `{command}` (process {process}); stop that first");
-            OpenError::in_use(path, problem, PATIENCE_WITH_THE_LIVING)
-        }
-        Some((process, None)) => {
-            let problem = format!("still works on the last commands of process {process}, which is gone");
+    match file.metadata().ok().and_then(|file| locker(&file)) {
+        Some(User { pid, command: None }) => {
+            let problem = format!("still works on the last commands of process {pid}, which is gone");
             OpenError::in_use(path, problem, PATIENCE_WITH_THE_DEAD)
+        }
+        Some(user) => {
+            let problem = format!("is in use by {user}; stop that first");
+            OpenError::in_use(path, problem, PATIENCE_WITH_THE_LIVING)
         }
         None => {
             let problem = "is in use by another process; stop that first".to_string();
@@ -84,17 +86,38 @@ pub fn taken(path: &Path, file: &File) -> OpenError {
     }
 }
 
-/// The process that has a lock on `file`, and its command if it is still alive.
-fn locker(file: &File) -> Option<(u32, Option<String>)> {
-    let metadata = file.metadata().ok()?;
-    let device = metadata.dev();
+/// A process that has claimed a drive.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct User {
+    pub pid: u32,
+    /// Its command line; nothing if the process is gone and the drive still works on its last commands.
+    pub command: Option<String>,
+}
+
+impl fmt::Display for User {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.command {
+            Some(command) => write!(f, "`{command}` (process {})", self.pid),
+            None => write!(f, "the last commands of process {}, which is gone", self.pid),
+        }
+    }
+}
+
+/// Who has claimed the drive at `path`, as far as the kernel tells. Takes no lock to find out.
+pub fn user(path: &Path) -> Option<User> {
+    locker(&path.metadata().ok()?)
+}
+
+/// The process that has a lock on a file.
+fn locker(file: &Metadata) -> Option<User> {
+    let device = file.dev();
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-    let wanted = format!("{major:02x}:{minor:02x}:{}", metadata.ino());
+    let wanted = format!("{major:02x}:{minor:02x}:{}", file.ino());
     let locks = std::fs::read_to_string("/proc/locks").ok()?;
-    let process = find_locker(&locks, &wanted)?;
-    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    let pid = find_locker(&locks, &wanted)?;
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let program = program(&stat);
-    Some((process, program.map(|program| command(process).unwrap_or(program))))
+    Some(User { pid, command: program.map(|program| command(pid).unwrap_or(program)) })
 }
 
 /// The command line of a process, cut where it gets long.
@@ -113,7 +136,9 @@ fn command(process: u32) -> Option<String> {
 /// The process with an flock on a file, in the text of /proc/locks.
 fn find_locker(locks: &str, wanted: &str) -> Option<u32> {
     let fields = locks.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-    let held = fields.filter(|f| f.get(1) == Some(&"FLOCK") && f.get(5) == Some(&wanted));
+    // Locks that others share, as udev does for a moment, claim nothing.
+    let claims = |f: &Vec<&str>| f.get(1) == Some(&"FLOCK") && f.get(3) == Some(&"WRITE");
+    let held = fields.filter(|f| claims(f) && f.get(5) == Some(&wanted));
     held.filter_map(|f| f.get(4)?.parse().ok()).next()
 }
 

@@ -5,7 +5,7 @@
 //! command then takes so many times as long as it really took, one after the other. Others go on meanwhile.
 
 use crate::reactor::Reactor;
-use engine::device::{Command, Completion, Geometry, Slots, ZonedDevice};
+use engine::device::{Command, Completion, Geometry, Plate, Slots, ZonedDevice};
 use sim::ssd::{EmulatedDrive, ImageError};
 use std::{
     cell::Cell,
@@ -26,8 +26,16 @@ pub struct ImageDrive {
 impl ImageDrive {
     /// Opens and locks the image at `path`.
     pub fn open(reactor: &Reactor, path: &Path) -> Result<ImageDrive, ImageError> {
-        let drive = EmulatedDrive::open_image(path)?;
-        Ok(ImageDrive { drive, reactor: reactor.clone(), slots: Rc::default(), free: Cell::new(None) })
+        Ok(ImageDrive::of(reactor, EmulatedDrive::open_image(path)?))
+    }
+
+    /// Opens the image at `path` to be read alone, whoever drives it.
+    pub fn look(reactor: &Reactor, path: &Path) -> Result<ImageDrive, ImageError> {
+        Ok(ImageDrive::of(reactor, EmulatedDrive::look_at_image(path)?))
+    }
+
+    fn of(reactor: &Reactor, drive: EmulatedDrive) -> ImageDrive {
+        ImageDrive { drive, reactor: reactor.clone(), slots: Rc::default(), free: Cell::new(None) }
     }
 
     /// How many times as long as usual commands take, if not as long.
@@ -48,6 +56,10 @@ impl ImageDrive {
 impl ZonedDevice for ImageDrive {
     fn geometry(&self) -> &Geometry {
         self.drive.geometry()
+    }
+
+    fn plate(&self) -> Plate {
+        self.drive.plate()
     }
 
     fn submit(&self, command: Command) -> Completion {

@@ -1,4 +1,7 @@
-//! Drives: what a path leads to, opened and claimed for this process.
+//! Drives: what a path leads to, opened and claimed for this process, or only looked at.
+//!
+//! A look takes no lock, asks for read permission alone and changes nothing, so that it neither keeps anybody
+//! away nor is kept away. What is looked at may be changed by others meanwhile: [`Witness`] tells.
 
 mod block;
 mod claim;
@@ -7,24 +10,28 @@ mod image;
 mod nvme;
 mod shortage;
 mod sysfs;
+mod witness;
 
-use crate::{cli::output::uuid, reactor::Reactor};
+use crate::reactor::Reactor;
 use block::BlockDrive;
 use claim::Claim;
-use engine::device::ZonedDevice;
+use engine::device::{self, Geometry, ZonedDevice};
 use image::ImageDrive;
 use nvme::NvmeDrive;
-use sim::ssd::{ImageError, ImageMedia, cause};
+use sim::ssd::{ImageError, ImageMedia, cause, serial_of};
 use std::{
     fs::{File, OpenOptions},
     io,
-    os::unix::fs::MetadataExt,
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
     process::Command,
     rc::Rc,
     time::Duration,
 };
 use sysfs::Node;
+
+pub use claim::{User, user};
+pub use witness::Witness;
 
 /// Why a drive cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -70,45 +77,65 @@ impl From<ImageError> for OpenError {
     }
 }
 
+/// What a drive is opened for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum For {
+    Use,
+    Look,
+}
+
+impl For {
+    /// Opens the device at `path`, with `flags`. To write or not: udev looks at a block device again whenever
+    /// somebody closes it who could have written.
+    fn open(self, path: &Path, flags: i32) -> Result<File, OpenError> {
+        let mut options = OpenOptions::new();
+        let opened = options.read(true).write(self == For::Use).custom_flags(flags).open(path);
+        opened.map_err(|error| cannot_open(path, &error))
+    }
+
+    /// Claims the drive that is open as `file` and whose block device the kernel calls `block`, if it is used.
+    fn claim(self, path: &Path, file: &File, block: &str) -> Result<Claim, OpenError> {
+        match self {
+            For::Use => Claim::of(path, file, block),
+            For::Look => Ok(Claim::none()),
+        }
+    }
+}
+
 /// Opens the drive at `path` and claims it: an image of an emulated drive, an NVMe zoned namespace or
 /// a zoned block device.
 ///
 /// # Errors
 /// When there is none, it is in use, or it is of a kind that is not supported.
 pub fn open(reactor: &Reactor, path: &Path) -> Result<Rc<dyn ZonedDevice>, OpenError> {
-    open_with(reactor, path, Claim::of, true)
+    open_for(reactor, path, For::Use)
 }
 
-/// Opens the drive at `path` to look at it, which keeps nobody away, unless it is an image.
+/// Opens the drive at `path` to look at it, whoever uses it. Whatever would change it fails.
 ///
 /// # Errors
-/// As those of [`open`].
-pub fn peek(reactor: &Reactor, path: &Path) -> Result<Rc<dyn ZonedDevice>, OpenError> {
-    open_with(reactor, path, |_, _, _| Ok(Claim::none()), false)
+/// When there is none, it must not be read, or it is of a kind that is not supported.
+pub fn look(reactor: &Reactor, path: &Path) -> Result<Rc<dyn ZonedDevice>, OpenError> {
+    open_for(reactor, path, For::Look)
 }
 
-/// How a drive is claimed: by its path, its file and the name of its block device.
-type Claiming = fn(&Path, &File, &str) -> Result<Claim, OpenError>;
-
-fn open_with(
-    reactor: &Reactor,
-    path: &Path,
-    claim: Claiming,
-    write: bool,
-) -> Result<Rc<dyn ZonedDevice>, OpenError> {
+fn open_for(reactor: &Reactor, path: &Path, purpose: For) -> Result<Rc<dyn ZonedDevice>, OpenError> {
     let failed = |problem: &str| OpenError::failed(path, problem.into());
     match Node::at(path).map_err(|error| cannot_open(path, &error))? {
-        Node::File => Ok(Rc::new(ImageDrive::open(reactor, path)?)),
+        Node::File => Ok(Rc::new(match purpose {
+            For::Use => ImageDrive::open(reactor, path)?,
+            For::Look => ImageDrive::look(reactor, path)?,
+        })),
         // The block device of an ordinary disk is not even claimed for a moment: that would get in the
         // way of whoever mounts it just then. That of a namespace may be missing.
         Node::Namespace(name) if sysfs::is_unzoned(&sysfs::twin(&name)) => Err(failed("has no zones")),
         Node::Namespace(name) => {
             let ring = reactor.ring();
             let ring = ring.map_err(|error| failed(&format!("cannot be used: {error:#}")))?;
-            Ok(Rc::new(NvmeDrive::open(ring, path, &name, claim)?))
+            Ok(Rc::new(NvmeDrive::open(ring, path, &name, purpose)?))
         }
         Node::Block(name) if !sysfs::is_zoned(&name) => Err(failed("has no zones")),
-        Node::Block(name) => Ok(Rc::new(BlockDrive::open(reactor, path, &name, claim, write)?)),
+        Node::Block(name) => Ok(Rc::new(BlockDrive::open(reactor, path, &name, purpose)?)),
         Node::Other => Err(failed("is neither a drive nor an image of one")),
     }
 }
@@ -164,6 +191,27 @@ pub struct Plate {
     pub serial: Option<String>,
 }
 
+impl Plate {
+    /// What a superblock has kept of a drive.
+    pub fn kept(kept: &device::Plate) -> Plate {
+        let said = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
+        Plate { model: said(&kept.model), serial: said(&kept.serial) }
+    }
+
+    /// As a superblock keeps it, of a drive of this shape.
+    fn keep(self, geometry: &Geometry) -> device::Plate {
+        let (model, serial) = (self.model.unwrap_or_default(), self.serial.unwrap_or_default());
+        device::Plate { model, serial, size_bytes: geometry.size_bytes() }
+    }
+
+    /// Model and serial with a comma before each; nothing if the drive does not say.
+    pub fn words(&self) -> String {
+        let model = self.model.as_ref().map(|model| format!(", {model}")).unwrap_or_default();
+        let serial = self.serial.as_ref().map(|serial| format!(", serial {serial}")).unwrap_or_default();
+        model + &serial
+    }
+}
+
 /// What the drive at `path` says it is. The serial of an image is the beginning of its UUID.
 pub fn plate(path: &Path) -> Plate {
     let device = match Node::at(path) {
@@ -173,7 +221,7 @@ pub fn plate(path: &Path) -> Plate {
             let image = ImageMedia::examine(path).ok();
             return image.map_or(Plate::default(), |(model, id)| Plate {
                 model: Some(model.name),
-                serial: Some(uuid(&id)[..8].to_string()),
+                serial: Some(serial_of(&id)),
             });
         }
         _ => return Plate::default(),
@@ -207,10 +255,6 @@ fn describe_signature(export: &str) -> Option<String> {
         (None, _, Some(table)) => Some(format!("partition table ({table})")),
         _ => None,
     }
-}
-
-fn open_file(path: &Path) -> Result<File, OpenError> {
-    OpenOptions::new().read(true).write(true).open(path).map_err(|error| cannot_open(path, &error))
 }
 
 fn cannot_open(path: &Path, error: &io::Error) -> OpenError {

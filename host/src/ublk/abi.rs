@@ -1,6 +1,7 @@
 //! What is exchanged with the kernel's ublk driver, byte by byte: `linux/ublk_cmd.h` and the zone
 //! descriptor of `linux/blkzoned.h`, as of Linux 6.6. All in the byte order of the machine.
 
+use super::Options;
 use engine::{
     buf::BLOCK,
     device::{DeviceError, Geometry, Status},
@@ -142,16 +143,19 @@ pub(super) const PARAMS_BYTES: usize = 108;
 
 /// `struct ublk_params` for a device of this geometry. The other arguments are the smallest size of
 /// a write that does well, a power of two, and the best one, which is passed over if it is none.
-pub(super) fn params(geometry: &Geometry, smallest_bytes: u32, best_bytes: u32) -> [u8; PARAMS_BYTES] {
+pub(super) fn params(geometry: &Geometry, options: &Options) -> [u8; PARAMS_BYTES] {
     const BASIC: u32 = 1 << 0;
     const TYPE_ZONED: u32 = 1 << 3;
+    const READ_ONLY: u32 = 1 << 0;
     const VOLATILE_CACHE: u32 = 1 << 2;
     const FUA: u32 = 1 << 3;
     let shift = |bytes: u32| (bytes.max(BLOCK as u32).ilog2() as u8).to_ne_bytes();
     let block = shift(BLOCK as u32);
     let sectors = |blocks: u32| (blocks.min(MAX_REQUEST_BLOCKS) * SECTORS as u32).to_ne_bytes();
     let zone_sectors = geometry.zone_size_blocks * SECTORS;
-    let attributes = if geometry.volatile_cache { VOLATILE_CACHE | FUA } else { 0 };
+    let Options { chunk_bytes: smallest_bytes, stripe_bytes: best_bytes, .. } = *options;
+    let mut attributes = if geometry.volatile_cache { VOLATILE_CACHE | FUA } else { 0 };
+    attributes |= if options.read_only { READ_ONLY } else { 0 };
     let mut bytes = [0; PARAMS_BYTES];
     put(&mut bytes, 0, &(PARAMS_BYTES as u32).to_ne_bytes());
     put(&mut bytes, 4, &(BASIC | TYPE_ZONED).to_ne_bytes());
@@ -285,6 +289,10 @@ mod tests {
     use super::*;
     use engine::zone::ZoneIndex;
 
+    fn options(chunk_bytes: u32, stripe_bytes: u32) -> Options {
+        Options { tag: 0, chunk_bytes, stripe_bytes, read_only: false }
+    }
+
     fn geometry() -> Geometry {
         Geometry {
             zones: 20,
@@ -345,7 +353,7 @@ mod tests {
 
     #[test]
     fn parameters_follow_the_geometry() {
-        let bytes = params(&geometry(), 65536, 262_144);
+        let bytes = params(&geometry(), &options(65536, 262_144));
         let zone_sectors = 0x8000 * 8;
         assert_fields(
             &bytes,
@@ -365,8 +373,10 @@ mod tests {
             ],
         );
         let durable = Geometry { volatile_cache: false, max_transfer_blocks: 16, ..geometry() };
-        let bytes = params(&durable, 65536, 3 * 65536);
+        let bytes = params(&durable, &options(65536, 3 * 65536));
         assert_fields(&bytes, &[(8, 4, 0), (12, 4, 0x1010_0c0c), (16, 4, 128)]);
+        let bytes = params(&durable, &Options { read_only: true, ..options(65536, 65536) });
+        assert_fields(&bytes, &[(8, 4, 1)]);
     }
 
     #[test]

@@ -43,6 +43,7 @@ pub struct Options {
     pub chunk_bytes: u32,
     /// Bytes of the best write: a stripe.
     pub stripe_bytes: u32,
+    pub read_only: bool,
 }
 
 /// The tag of the block device of an array.
@@ -71,7 +72,7 @@ impl BlockDevice {
     pub async fn start(
         reactor: &Reactor,
         device: Rc<dyn ZonedDevice>,
-        tails: TailFile,
+        tails: Rc<TailFile>,
         options: &Options,
     ) -> Result<BlockDevice> {
         let geometry = device.geometry().clone();
@@ -86,9 +87,9 @@ impl BlockDevice {
         let processors = available_parallelism().map_or(1, usize::from);
         let info = controls.add(MAX_QUEUES.min(processors as u16), DEPTH, options.tag).await?;
         let started = async {
-            let params = abi::params(&geometry, options.chunk_bytes, options.stripe_bytes);
+            let params = abi::params(&geometry, options);
             controls.set_params(info.device, &params).await?;
-            serve(reactor, &info, device, Rc::new(tails), Replay::default())
+            serve(reactor, &info, device, tails, Replay::default())
         };
         let (queues, tails) = match started.await {
             Ok(served) => served,
@@ -112,7 +113,7 @@ impl BlockDevice {
     pub async fn recover(
         reactor: &Reactor,
         device: Rc<dyn ZonedDevice>,
-        tails: TailFile,
+        tails: Rc<TailFile>,
         id: u32,
         left: Option<&Left>,
     ) -> Result<BlockDevice> {
@@ -124,7 +125,7 @@ impl BlockDevice {
             tails.end_append(slot);
         }
         controls.start_recovery(id).await?;
-        let (queues, tails) = serve(reactor, &info, device, Rc::new(tails), replay)?;
+        let (queues, tails) = serve(reactor, &info, device, tails, replay)?;
         let this = BlockDevice { controls, queues, tails, id };
         this.settled().await?;
         this.controls.end_recovery(id).await?;

@@ -5,6 +5,7 @@ use serde_json::Value;
 use std::{
     fs,
     io::Write,
+    os::unix::{fs::PermissionsExt, process::CommandExt},
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
 };
@@ -56,7 +57,9 @@ impl Ran {
 
 impl Place {
     pub fn new() -> Place {
-        Place { dir: tempfile::tempdir().unwrap() }
+        let place = Place { dir: tempfile::tempdir().unwrap() };
+        place.be("0123456789abcdef0123456789abcdef");
+        place
     }
 
     /// A place with `count` blank drives in `drives`, and the array `tank` of the first five.
@@ -65,6 +68,11 @@ impl Place {
         place.emulate("drives", count);
         place.create("tank", "drives", 5).ok();
         place
+    }
+
+    /// Makes this another machine, or none that could be told from others.
+    pub fn be(&self, machine: &str) {
+        fs::write(self.path("machine-id"), machine).unwrap();
     }
 
     /// Drives of 16 zones of 8 MiB.
@@ -94,7 +102,7 @@ impl Place {
         let mut command = Command::new(env!("CARGO_BIN_EXE_zoneraid"));
         command.args(args).current_dir(self.dir.path()).env_remove("ZONERAID_DIR");
         // Daemons of the machine are none of its business.
-        command.env("ZONERAID_RUN_DIR", self.path("run"));
+        command.env("ZONERAID_RUN_DIR", self.path("run")).env("ZONERAID_MACHINE_ID", self.path("machine-id"));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
@@ -124,6 +132,22 @@ impl Place {
     pub fn read_zone(&self, array: &str, zone: u32) -> Vec<u8> {
         self.run(&["zone", "read", array, &zone.to_string()]).ok().stdout
     }
+}
+
+/// Runs `zoneraid` as somebody who has no rights there.
+pub fn as_nobody(place: &Place, directory: &str, args: &[&str]) -> Ran {
+    let copy = place.path("zoneraid");
+    if !copy.exists() {
+        fs::copy(env!("CARGO_BIN_EXE_zoneraid"), &copy).unwrap();
+        fs::set_permissions(place.path(""), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let mut command = Command::new(copy);
+    command.args(args).current_dir(place.path(directory)).env_remove("ZONERAID_DIR");
+    command.env("ZONERAID_RUN_DIR", place.path("run"));
+    if rustix::process::geteuid().is_root() {
+        command.uid(65534).gid(65534);
+    }
+    Ran::new(command.output().unwrap())
 }
 
 pub fn drive(dir: &str, number: usize) -> String {

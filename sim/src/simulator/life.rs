@@ -10,7 +10,7 @@ use super::{
     oracle::Oracle,
     scenario::Scenario,
     shelf::Shelf,
-    subject::{Subject, Work},
+    subject::{How, Subject, Work},
     wire::{Bay, Fault},
     world::{End, Failure, Pending, World},
 };
@@ -655,12 +655,9 @@ impl World<'_> {
             let offered = self.offered(course)?;
             let changes = self.changes(&offered);
             let drives = offered.iter().map(|bay| self.drive(*bay)).collect();
-            let (tails, join) = (self.tails.clone(), self.scenario.join);
             let hold_back = self.rng.chance(self.scenario.misfortune.hold_back_percent, 100);
-            let pending = self.start(match hold_back {
-                true => self.maker.assemble_provisionally(&self.runtime, drives, tails, join),
-                false => self.maker.assemble(&self.runtime, drives, tails, join),
-            });
+            let how = How { hold_back, ..self.how() };
+            let pending = self.start(self.maker.assemble(&self.runtime, drives, how));
             let percent = self.scenario.misfortune.cut_in_recovery_percent;
             let interrupt = interruptions < 4 && (course.caches_next || self.rng.chance(percent, 100));
             let events = interrupt.then(|| 1 + self.rng.below(400));
@@ -706,8 +703,7 @@ impl World<'_> {
                         &offered,
                         course.suspect.is_some_and(|suspect| suspect.struck),
                     )?;
-                    self.before = subject.is_provisional().then(|| self.oracle.clone());
-                    self.subject = Some(subject);
+                    self.take_subject(subject);
                     self.note_begun(course);
                     course.caches_next = false;
                 }
@@ -870,7 +866,8 @@ impl World<'_> {
 pub(super) fn create_options(scenario: &Scenario, uuid: [u8; 16]) -> CreateOptions {
     let name = "simulated".into();
     let Scenario { chunk_blocks, zone_size_blocks, policy, .. } = *scenario;
-    CreateOptions { name, uuid, chunk_blocks, zone_size_blocks, policy: Some(policy) }
+    let (host, autostart) = ([0; 16], false);
+    CreateOptions { name, uuid, chunk_blocks, zone_size_blocks, policy: Some(policy), host, autostart }
 }
 
 pub(super) fn brief(report: &[ZoneInfo]) -> String {

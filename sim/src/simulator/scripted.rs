@@ -8,6 +8,7 @@ use super::{
     exhaustive::{CacheFate, Fate, Step, ZONE},
     life::create_options,
     oracle::Change,
+    subject::How,
     world::{Failure, World},
 };
 use engine::runtime::Runtime;
@@ -194,20 +195,15 @@ impl World<'_> {
         self.assemble_somehow(lost, false)
     }
 
-    /// As [`World::assemble_without`]; an array that is `provisional` writes nothing if it can do without.
-    pub(super) fn assemble_somehow(&mut self, lost: Option<usize>, provisional: bool) -> Result<(), Failure> {
+    /// As [`World::assemble_without`]; an array that is to `hold_back` writes nothing if it can do without.
+    pub(super) fn assemble_somehow(&mut self, lost: Option<usize>, hold_back: bool) -> Result<(), Failure> {
         let drives = self.kept(lost).into_iter().map(|bay| self.drive(bay)).collect();
-        let (runtime, tails, join) = (&self.runtime, self.tails.clone(), self.scenario.join);
-        let work = match provisional {
-            true => self.maker.assemble_provisionally(runtime, drives, tails, join),
-            false => self.maker.assemble(runtime, drives, tails, join),
-        };
-        let pending = self.start(work);
+        let how = How { hold_back, ..self.how() };
+        let pending = self.start(self.maker.assemble(&self.runtime, drives, how));
         let result = self.wait_in_order(&pending)?;
         let subject = result.map_err(|why| Failure(format!("the array does not assemble: {why}")))?;
-        self.before = subject.is_provisional().then(|| self.oracle.clone());
         self.oracle.volatile_cache = self.promise(&*subject, &[], false)?;
-        self.subject = Some(subject);
+        self.take_subject(subject);
         self.settle_heir();
         Ok(())
     }

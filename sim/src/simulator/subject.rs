@@ -69,24 +69,20 @@ pub trait Maker {
     fn may_lose_completed(&self, policy: Policy, members: bool) -> bool {
         members || policy == Policy::Zrwa
     }
-    /// As [`Array::assemble`], or [`Array::take_over`] if there are `tails`.
-    fn assemble(
-        &self,
-        runtime: &Runtime,
-        drives: Vec<Drive>,
-        tails: Option<Tails>,
-        join: bool,
-    ) -> Work<Rc<dyn Subject>>;
+    fn assemble(&self, runtime: &Runtime, drives: Vec<Drive>, how: How) -> Work<Rc<dyn Subject>>;
+}
+
+/// How a subject is to be assembled.
+#[derive(Clone, Default)]
+pub struct How {
+    /// What the process before has left: as [`Array::take_over`].
+    pub tails: Option<Tails>,
+    /// As in [`Behaviour::join`].
+    pub join: bool,
     /// As [`Array::assemble_provisionally`].
-    fn assemble_provisionally(
-        &self,
-        runtime: &Runtime,
-        drives: Vec<Drive>,
-        tails: Option<Tails>,
-        join: bool,
-    ) -> Work<Rc<dyn Subject>> {
-        self.assemble(runtime, drives, tails, join)
-    }
+    pub hold_back: bool,
+    /// As in [`Behaviour::force`].
+    pub force: bool,
 }
 
 /// Makes arrays.
@@ -140,35 +136,15 @@ impl Maker for ArrayMaker {
         })
     }
 
-    fn assemble(
-        &self,
-        runtime: &Runtime,
-        drives: Vec<Drive>,
-        tails: Option<Tails>,
-        join: bool,
-    ) -> Work<Rc<dyn Subject>> {
-        let (runtime, behaviour) = (runtime.clone(), self.behaviour(join));
+    fn assemble(&self, runtime: &Runtime, drives: Vec<Drive>, how: How) -> Work<Rc<dyn Subject>> {
+        let How { tails, join, hold_back, force } = how;
+        let (runtime, behaviour) = (runtime.clone(), Behaviour { force, ..self.behaviour(join) });
         Box::pin(async move {
-            let array = Array::assemble_with(&runtime, drives, tails.as_ref(), behaviour)
-                .await
-                .map_err(|e| e.to_string())?;
-            Ok(Rc::new(array) as Rc<dyn Subject>)
-        })
-    }
-
-    fn assemble_provisionally(
-        &self,
-        runtime: &Runtime,
-        drives: Vec<Drive>,
-        tails: Option<Tails>,
-        join: bool,
-    ) -> Work<Rc<dyn Subject>> {
-        let (runtime, behaviour) = (runtime.clone(), self.behaviour(join));
-        Box::pin(async move {
-            let array = Array::assemble_provisionally(&runtime, drives, tails.as_ref(), behaviour)
-                .await
-                .map_err(|e| e.to_string())?;
-            Ok(Rc::new(array) as Rc<dyn Subject>)
+            let array = match hold_back {
+                true => Array::assemble_provisionally(&runtime, drives, tails.as_ref(), behaviour).await,
+                false => Array::assemble_with(&runtime, drives, tails.as_ref(), behaviour).await,
+            };
+            Ok(Rc::new(array.map_err(|e| e.to_string())?) as Rc<dyn Subject>)
         })
     }
 }

@@ -13,6 +13,7 @@ use super::{
     fork::Losses,
     life::brief,
     oracle::Change,
+    subject::How,
     wire::Bay,
     world::{End, Failure, World},
 };
@@ -161,6 +162,9 @@ impl World<'_> {
             books.blow.ruined.clear();
             books.blow.outcast = false;
         }
+        if books.assembled && books.fresh && self.rng.chance(1, 3) {
+            self.force(books)?;
+        }
         self.trace.note(|| format!("fork: all are back; gone on with {:?}", books.went_on));
         let back = |what: String| Failure(format!("when all are back, {what}"));
         let mut assembled = self.assemble_from(|_| true)?;
@@ -184,6 +188,24 @@ impl World<'_> {
         self.verify_where(&report, |zone| !books.is_due(zone)).map_err(|failure| back(failure.0))?;
         self.counts.beyond += 1;
         Ok(())
+    }
+
+    /// The member that was missing is stale, and now the other one is away: with force there is an array, and
+    /// whatever can be read of it is right.
+    fn force(&mut self, books: &mut Books) -> Result<(), Failure> {
+        self.trace.note(|| format!("fork: by force, without member {}", books.struck));
+        let by_force = |what: String| Failure(format!("by force, {what}"));
+        let how = How { force: true, ..self.how() };
+        if let Err(why) = self.assemble_as(|member| member != books.struck, how)? {
+            return Err(by_force(format!("it does not assemble: {why}")));
+        }
+        let report = self.take_report(|_| true).map_err(|failure| by_force(failure.0))?;
+        self.verify_where(&report, |_| true).map_err(|failure| by_force(failure.0))?;
+        let online = report.iter().filter(|info| info.state != ZoneState::Offline);
+        books.went_on.extend(online.map(|info| info.zone.0));
+        self.counts.beyond += 1;
+        let cache_lost = self.scenario.drive.volatile_cache && self.rng.chance(1, 2);
+        self.cut_power(|_| Cut { cache_lost, zrwa_lost: false })
     }
 
     /// The member whose spare a refusal names: one that belongs to another array still.
@@ -254,11 +276,18 @@ impl World<'_> {
 
     /// Assembles from the drives of some members, in order; the reason if the array refuses.
     fn assemble_from(&mut self, takes: impl Fn(usize) -> bool) -> Result<Result<(), String>, Failure> {
+        self.assemble_as(takes, self.how())
+    }
+
+    fn assemble_as(
+        &mut self,
+        takes: impl Fn(usize) -> bool,
+        how: How,
+    ) -> Result<Result<(), String>, Failure> {
         let taken = self.members.iter().enumerate().filter(|(member, _)| takes(*member));
         let mut drives: Vec<Drive> = taken.filter_map(|(_, bay)| *bay).map(|bay| self.drive(bay)).collect();
         self.rng.shuffle(&mut drives);
-        let tails = self.tails.clone();
-        let pending = self.start(self.maker.assemble(&self.runtime, drives, tails, self.scenario.join));
+        let pending = self.start(self.maker.assemble(&self.runtime, drives, how));
         Ok(self.wait_in_order(&pending)?.map(|subject| {
             self.oracle.volatile_cache = subject.geometry().volatile_cache;
             self.subject = Some(subject);

@@ -15,7 +15,7 @@ use super::{
     load::{Held, Op},
     oracle::Oracle,
     scenario::{Scenario, draw_roomier},
-    subject::{Maker, Subject, Work},
+    subject::{How, Maker, Subject, Work},
     wire::{Bay, Wire},
 };
 use crate::{
@@ -308,6 +308,17 @@ impl<'m> World<'m> {
     /// The drive in `bay`, as it is handed to the subject.
     pub(super) fn drive(&self, bay: Bay) -> Drive {
         Drive { name: format!("drive{bay}"), device: Rc::new(self.wire.drive(bay)) }
+    }
+
+    /// How the subject is assembled as a rule.
+    pub(super) fn how(&self) -> How {
+        How { tails: self.tails.clone(), join: self.scenario.join, ..How::default() }
+    }
+
+    /// Goes on with an array that has been assembled.
+    pub(super) fn take_subject(&mut self, subject: Rc<dyn Subject>) {
+        self.before = subject.is_provisional().then(|| self.oracle.clone());
+        self.subject = Some(subject);
     }
 
     /// What the subject has promised of completed writes, by the drives that it is made of now. It must

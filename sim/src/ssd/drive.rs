@@ -1,7 +1,7 @@
 //! Drives that answer at once: the emulated SSD, and one that does nothing.
 
 use super::{AilmentFile, ImageError, ImageMedia, Model, Ssd};
-use engine::device::{Command, Completion, Done, Geometry, Status, ZonedDevice};
+use engine::device::{Command, Completion, Done, Geometry, Plate, Status, ZonedDevice};
 use std::{cell::RefCell, path::Path, rc::Rc};
 
 /// An emulated SSD that carries every command out when it is submitted. Clones are the same drive.
@@ -9,13 +9,15 @@ use std::{cell::RefCell, path::Path, rc::Rc};
 pub struct EmulatedDrive {
     geometry: Geometry,
     ssd: Rc<RefCell<Ssd>>,
+    plate: Plate,
 }
 
 impl EmulatedDrive {
     /// A drive around `ssd`, which others may hold too, to cut its power for example.
     pub fn new(ssd: Rc<RefCell<Ssd>>) -> EmulatedDrive {
         let geometry = ssd.borrow().geometry().clone();
-        EmulatedDrive { geometry, ssd }
+        let plate = Plate { size_bytes: geometry.size_bytes(), ..Plate::default() };
+        EmulatedDrive { geometry, ssd, plate }
     }
 
     /// A blank drive in memory.
@@ -39,6 +41,15 @@ impl EmulatedDrive {
         EmulatedDrive::in_file(path, ImageMedia::open(path)?)
     }
 
+    /// As [`EmulatedDrive::open_image`], but to be read alone, while somebody else may drive it. Whatever would
+    /// change the image fails.
+    ///
+    /// # Errors
+    /// When there is none, it is damaged, or of another version.
+    pub fn look_at_image(path: &Path) -> Result<EmulatedDrive, ImageError> {
+        EmulatedDrive::in_file(path, ImageMedia::look(path)?)
+    }
+
     fn in_file(path: &Path, image: ImageMedia) -> Result<EmulatedDrive, ImageError> {
         let uuid = *image.uuid();
         let drive = EmulatedDrive::from_image(image);
@@ -54,7 +65,10 @@ impl EmulatedDrive {
     /// The drive in an image that is open already, whatever ails it.
     pub fn from_image(image: ImageMedia) -> EmulatedDrive {
         let geometry = image.model().geometry.clone();
-        EmulatedDrive::new(Rc::new(RefCell::new(Ssd::new(geometry, Box::new(image)))))
+        let (model, serial) = (image.model().name.clone(), serial_of(image.uuid()));
+        let mut drive = EmulatedDrive::new(Rc::new(RefCell::new(Ssd::new(geometry, Box::new(image)))));
+        drive.plate = Plate { model, serial, ..drive.plate };
+        drive
     }
 
     /// The SSD itself.
@@ -63,9 +77,18 @@ impl EmulatedDrive {
     }
 }
 
+/// The serial of a drive in an image that has this UUID: the beginning of it.
+pub fn serial_of(uuid: &[u8; 16]) -> String {
+    uuid[..4].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 impl ZonedDevice for EmulatedDrive {
     fn geometry(&self) -> &Geometry {
         &self.geometry
+    }
+
+    fn plate(&self) -> Plate {
+        self.plate.clone()
     }
 
     fn submit(&self, command: Command) -> Completion {

@@ -10,7 +10,9 @@
 //! image is opened. A reset marks the zone as resetting and empty, forgets the blocks, then
 //! clears the mark; opening the image finishes what was left.
 //!
-//! The file is locked while it is open, so that no two processes drive the same image.
+//! The file is locked while it is driven, so that no two processes drive the same image. Whoever only looks
+//! ([`ImageMedia::look`]) neither locks it nor writes to it: what is left to be finished is taken as finished.
+//! Somebody may drive the image meanwhile, so that what is looked at may change from one read to the next.
 
 use super::{Media, Model, layout, layout::Layout};
 use engine::{
@@ -65,7 +67,26 @@ pub struct ImageMedia {
     written: Vec<Option<Vec<u8>>>,
     /// Where a redo record is put together.
     redo: Vec<u8>,
+    /// Blocks, data and metadata, that count in the place of those in the file, which is only looked at.
+    pending: Option<Pending>,
 }
+
+/// What a redo record says.
+struct Pending {
+    lba: Lba,
+    data: Vec<u8>,
+    oob: Vec<u8>,
+}
+
+/// What an image is opened for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum For {
+    Use,
+    Look,
+}
+
+/// How often an entry of the zone table is read again that somebody may just be writing.
+const TRIES: usize = 64;
 
 const REDO_MAGIC: [u8; 8] = *b"ZNSREDO1";
 /// Magic, CRC-32C of what follows, number of blocks, first block.
@@ -92,7 +113,7 @@ impl ImageMedia {
         file.set_len(layout.end)
             .and_then(|()| file.write_all_at(&layout::encode_header(model, &uuid), 0))
             .map_err(|e| failed(format!("cannot be written: {}", cause(&e))))?;
-        ImageMedia::load(file, model.clone(), uuid, layout).map_err(failed)
+        ImageMedia::load(file, model.clone(), uuid, layout, For::Use).map_err(failed)
     }
 
     /// Opens an image and finishes what an earlier process did not.
@@ -100,10 +121,24 @@ impl ImageMedia {
     /// # Errors
     /// When there is none, it is damaged, of another version, or in use.
     pub fn open(path: &Path) -> Result<ImageMedia, ImageError> {
+        ImageMedia::open_for(path, For::Use)
+    }
+
+    /// Opens an image to be read, whoever drives it. Whatever would change it fails.
+    ///
+    /// # Errors
+    /// When there is none, it is damaged, or of another version.
+    pub fn look(path: &Path) -> Result<ImageMedia, ImageError> {
+        ImageMedia::open_for(path, For::Look)
+    }
+
+    fn open_for(path: &Path, purpose: For) -> Result<ImageMedia, ImageError> {
         let failed = |problem: String| ImageError { path: path.display().to_string(), problem };
-        let file = OpenOptions::new().read(true).write(true).open(path);
+        let file = OpenOptions::new().read(true).write(purpose == For::Use).open(path);
         let file = file.map_err(|e| failed(format!("cannot be opened: {}", cause(&e))))?;
-        lock(&file).map_err(failed)?;
+        if purpose == For::Use {
+            lock(&file).map_err(failed)?;
+        }
         let (model, uuid) = read_header(&file).map_err(failed)?;
         let layout = Layout::new(&model.geometry);
         let layout =
@@ -112,7 +147,7 @@ impl ImageMedia {
         if size < layout.end {
             return Err(failed(format!("the image is cut off: {size} of {} bytes", layout.end)));
         }
-        ImageMedia::load(file, model, uuid, layout).map_err(failed)
+        ImageMedia::load(file, model, uuid, layout, purpose).map_err(failed)
     }
 
     /// Kind and UUID of the drive in an image, which another process may have open.
@@ -147,28 +182,41 @@ impl ImageMedia {
         &self.uuid
     }
 
-    fn load(file: File, model: Model, uuid: [u8; 16], layout: Layout) -> Result<ImageMedia, String> {
-        let read_failed = |e: io::Error| format!("cannot be read: {e}");
+    fn load(
+        file: File,
+        model: Model,
+        uuid: [u8; 16],
+        layout: Layout,
+        purpose: For,
+    ) -> Result<ImageMedia, String> {
         let count = model.geometry.zones as usize;
-        let mut table = vec![0; count * layout::ENTRY];
-        file.read_exact_at(&mut table, layout.table).map_err(read_failed)?;
-        let mut zones = Vec::with_capacity(count);
-        let mut resetting = Vec::new();
-        for (zone, entry) in (0..).map(ZoneIndex).zip(table.chunks_exact(layout::ENTRY)) {
-            let (info, unfinished) = layout::decode_entry(entry, zone, &model.geometry)
-                .ok_or_else(|| format!("the state of zone {} is damaged; make a new image", zone.0))?;
-            zones.push(info);
-            if unfinished {
-                resetting.push(zone);
-            }
-        }
+        let (zones, resetting) = read_table(&file, &layout, &model.geometry)?;
         let (written, redo) = (vec![None; count], Vec::new());
-        let mut media = ImageMedia { file, model, uuid, layout, zones, written, redo };
-        let finished = media
-            .redo_last_write()
-            .and_then(|()| resetting.into_iter().try_for_each(|zone| media.finish_reset(zone)));
-        finished.map_err(|e| format!("cannot be repaired: {}", cause(&e)))?;
-        Ok(media)
+        let mut media = ImageMedia { file, model, uuid, layout, zones, written, redo, pending: None };
+        let finished = match purpose {
+            For::Use => media.finish(resetting).map_err(|e| format!("cannot be repaired: {}", cause(&e))),
+            For::Look => media.foresee(resetting).map_err(|e| format!("cannot be read: {}", cause(&e))),
+        };
+        finished.map(|()| media)
+    }
+
+    /// Does what an earlier process has left to be done.
+    fn finish(&mut self, resetting: Vec<ZoneIndex>) -> io::Result<()> {
+        if let Some(Pending { lba, data, oob }) = self.read_redo()? {
+            self.write_blocks(lba, &data, &oob)?;
+            self.clear_redo()?;
+        }
+        resetting.into_iter().try_for_each(|zone| self.finish_reset(zone))
+    }
+
+    /// As [`ImageMedia::finish`], but in memory alone.
+    fn foresee(&mut self, resetting: Vec<ZoneIndex>) -> io::Result<()> {
+        self.pending = self.read_redo()?;
+        for zone in resetting {
+            let (_, len) = self.layout.bitmap(zone);
+            self.written[zone.0 as usize] = Some(vec![0; len as usize]);
+        }
+        Ok(())
     }
 
     fn geometry(&self) -> &Geometry {
@@ -238,26 +286,39 @@ impl ImageMedia {
         self.file.write_all_at(&[0; 8], self.layout.redo)
     }
 
-    fn redo_last_write(&mut self) -> io::Result<()> {
-        let mut redo = vec![0; (self.layout.table - self.layout.redo) as usize];
-        self.file.read_exact_at(&mut redo, self.layout.redo)?;
-        let number = |at: usize| redo[at..at + 4].iter().rev().fold(0, |n, b| n << 8 | *b as u64);
+    /// What is to be written again; nothing if the last process has done so.
+    fn read_redo(&self) -> io::Result<Option<Pending>> {
+        let mut header = [0; REDO_HEADER];
+        self.file.read_exact_at(&mut header, self.layout.redo)?;
+        let number = |at: usize| header[at..at + 4].iter().rev().fold(0, |n, b| n << 8 | *b as u64);
         let (crc, blocks, lba) = (number(8), number(12), Lba(number(16) | number(20) << 32));
-        let end = REDO_HEADER + blocks as usize * (BLOCK + self.geometry().oob_bytes as usize);
-        if redo[..8] != REDO_MAGIC || redo.len() < end || crc32c::crc32c(&redo[12..end]) as u64 != crc {
-            return Ok(());
+        let room = (self.layout.table - self.layout.redo) as usize - REDO_HEADER;
+        let (zone, offset) = self.geometry().locate(lba);
+        let capacity = self.geometry().zone_capacity_blocks;
+        let length = blocks as usize * (BLOCK + self.geometry().oob_bytes as usize);
+        let room_there = capacity.saturating_sub(offset);
+        let fits = zone.0 < self.geometry().zones && (1..=room_there).contains(&blocks);
+        if header[..8] != REDO_MAGIC || length > room || !fits {
+            return Ok(None);
         }
-        let (data, oob) = redo[REDO_HEADER..end].split_at(blocks as usize * BLOCK);
-        self.write_blocks(lba, data, oob)?;
-        self.clear_redo()
+        let mut data = vec![0; length];
+        self.file.read_exact_at(&mut data, self.layout.redo + REDO_HEADER as u64)?;
+        if crc32c::crc32c_append(crc32c::crc32c(&header[12..]), &data) as u64 != crc {
+            return Ok(None);
+        }
+        let oob = data.split_off(blocks as usize * BLOCK);
+        Ok(Some(Pending { lba, data, oob }))
     }
 
     /// Forgets the blocks of a zone that is marked as resetting, then clears the mark.
     fn finish_reset(&mut self, zone: ZoneIndex) -> io::Result<()> {
         let (at, len) = self.layout.bitmap(zone);
-        let zeros = vec![0; len as usize];
-        self.file.write_all_at(&zeros, at)?;
-        self.written[zone.0 as usize] = Some(zeros);
+        // In memory it is zero when it is read again.
+        self.written[zone.0 as usize] = None;
+        let cleared = fallocate(&self.file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, at, len);
+        if cleared.is_err() {
+            self.file.write_all_at(&vec![0; len as usize], at)?;
+        }
         for (at, len) in [self.layout.oob(zone), self.layout.data(zone)] {
             // Only to save space: what is not marked as written is never read.
             let holes = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
@@ -266,6 +327,35 @@ impl ImageMedia {
         let info = self.zones[zone.0 as usize];
         self.file.write_all_at(&layout::encode_entry(&info, false), self.layout.entry(zone))
     }
+}
+
+/// The zones, and those that are being reset. A damaged entry may just be written by somebody.
+fn read_table(
+    file: &File,
+    layout: &Layout,
+    geometry: &Geometry,
+) -> Result<(Vec<ZoneInfo>, Vec<ZoneIndex>), String> {
+    let read_failed = |e: io::Error| format!("cannot be read: {e}");
+    let mut table = vec![0; geometry.zones as usize * layout::ENTRY];
+    file.read_exact_at(&mut table, layout.table).map_err(read_failed)?;
+    let (mut zones, mut resetting) = (Vec::with_capacity(geometry.zones as usize), Vec::new());
+    for (zone, entry) in (0..).map(ZoneIndex).zip(table.chunks_exact_mut(layout::ENTRY)) {
+        let mut decoded = layout::decode_entry(entry, zone, geometry);
+        for _ in 0..TRIES {
+            if decoded.is_some() {
+                break;
+            }
+            file.read_exact_at(entry, layout.entry(zone)).map_err(read_failed)?;
+            decoded = layout::decode_entry(entry, zone, geometry);
+        }
+        let (info, unfinished) =
+            decoded.ok_or_else(|| format!("the state of zone {} is damaged; make a new image", zone.0))?;
+        zones.push(info);
+        if unfinished {
+            resetting.push(zone);
+        }
+    }
+    Ok((zones, resetting))
 }
 
 fn read_header(file: &File) -> Result<(Model, [u8; 16]), String> {
@@ -284,6 +374,15 @@ fn lock(file: &File) -> Result<(), String> {
     })
 }
 
+impl Pending {
+    /// The data and metadata of a block, if it is one of these.
+    fn block(&self, lba: Lba, oob_bytes: usize) -> Option<(&[u8], &[u8])> {
+        let at = usize::try_from(lba.0.checked_sub(self.lba.0)?).ok()?;
+        let data = self.data.chunks_exact(BLOCK).nth(at)?;
+        Some((data, self.oob.get(at * oob_bytes..(at + 1) * oob_bytes)?))
+    }
+}
+
 impl Media for ImageMedia {
     fn read(&mut self, lba: Lba, data: &mut [u8], oob: &mut [u8]) -> io::Result<()> {
         let (zone, offset) = self.geometry().locate(lba);
@@ -292,14 +391,15 @@ impl Media for ImageMedia {
         if !oob.is_empty() {
             self.file.read_exact_at(oob, self.layout.oob(zone).0 + offset * size as u64)?;
         }
-        let bits = self.written(zone)?;
         for (i, block) in data.chunks_exact_mut(BLOCK).enumerate() {
-            let bit = offset + i as u64;
-            if bits[(bit / 8) as usize] >> (bit % 8) & 1 == 0 {
+            let lba = Lba(lba.0 + i as u64);
+            let metadata = oob.get_mut(i * size..(i + 1) * size).unwrap_or_default();
+            if let Some((bytes, about)) = self.pending.as_ref().and_then(|pending| pending.block(lba, size)) {
+                block.copy_from_slice(bytes);
+                metadata.copy_from_slice(&about[..metadata.len()]);
+            } else if !self.is_written(lba)? {
                 block.fill(0);
-                if !oob.is_empty() {
-                    oob[i * size..][..size].fill(0);
-                }
+                metadata.fill(0);
             }
         }
         Ok(())
@@ -325,7 +425,8 @@ impl Media for ImageMedia {
 
     fn is_written(&mut self, lba: Lba) -> io::Result<bool> {
         let (zone, offset) = self.geometry().locate(lba);
-        Ok(self.written(zone)?[(offset / 8) as usize] >> (offset % 8) & 1 == 1)
+        let pending = self.pending.as_ref().is_some_and(|pending| pending.block(lba, 0).is_some());
+        Ok(pending || self.written(zone)?[(offset / 8) as usize] >> (offset % 8) & 1 == 1)
     }
 
     fn forget(&mut self, lba: Lba) -> io::Result<()> {
@@ -347,5 +448,57 @@ impl Media for ImageMedia {
         *info = ZoneInfo { state: ZoneState::Empty, wp_blocks: 0, zrwa: false, ..*info };
         self.file.write_all_at(&layout::encode_entry(info, true), self.layout.entry(zone))?;
         self.finish_reset(zone)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn model() -> Model {
+        Model::zn540().scaled(4, 64)
+    }
+
+    /// Everything in the file, and when it was written last.
+    fn fingerprint(path: &Path) -> (Vec<u8>, std::time::SystemTime) {
+        (std::fs::read(path).unwrap(), path.metadata().unwrap().modified().unwrap())
+    }
+
+    #[test]
+    fn a_look_sees_what_an_earlier_process_has_not_finished_and_changes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("image");
+        let mut media = ImageMedia::create(&path, &model(), [7; 16]).unwrap();
+        let (lba, oob) = (Lba(64), [5; 128]);
+        media.write(lba, &[1; 2 * BLOCK], &oob).unwrap();
+        media.write(Lba(128), &[2; BLOCK], &[6; 64]).unwrap();
+        media.write_redo(lba, &[3; 2 * BLOCK], &[4; 128]).unwrap();
+        let (state, wp_blocks, zrwa) = (ZoneState::Empty, 0, false);
+        let reset = ZoneInfo { zone: ZoneIndex(2), state, wp_blocks, capacity_blocks: 64, zrwa };
+        media.file.write_all_at(&layout::encode_entry(&reset, true), media.layout.entry(reset.zone)).unwrap();
+        let before = fingerprint(&path);
+        // The image is locked meanwhile.
+        let mut look = ImageMedia::look(&path).unwrap();
+        let mut read = |lba: Lba, blocks: usize| {
+            let (mut data, mut oob) = (vec![9; blocks * BLOCK], vec![9; blocks * 64]);
+            look.read(lba, &mut data, &mut oob).unwrap();
+            let data: Vec<u8> = data.iter().step_by(BLOCK).copied().collect();
+            (data, oob[0], look.is_written(lba).unwrap())
+        };
+        assert_eq!(read(lba, 3), (vec![3, 3, 0], 4, true));
+        assert_eq!(read(Lba(128), 1), (vec![0], 0, false), "its zone has been reset");
+        assert!(look.write(Lba(0), &[1; BLOCK], &[]).is_err());
+        assert!(look.reset(ZoneIndex(1)).is_err());
+        assert!(look.forget(lba).is_err());
+        drop(look);
+        assert!(fingerprint(&path) == before);
+        drop(media);
+        // Whoever uses the image finishes it, and finds the same.
+        let mut used = ImageMedia::open(&path).unwrap();
+        let mut data = [9; 3 * BLOCK];
+        used.read(lba, &mut data, &mut []).unwrap();
+        assert_eq!([data[0], data[BLOCK], data[2 * BLOCK]], [3, 3, 0]);
+        assert!(!used.is_written(Lba(128)).unwrap());
+        assert!(fingerprint(&path).0 != before.0);
     }
 }

@@ -40,8 +40,10 @@ const MAGIC: [u8; 8] = *b"ZNSIMAGE";
 const VERSION: u32 = 1;
 const PAGE: u64 = 4096;
 pub(super) const ENTRY: usize = 16;
-/// Most blocks in a request: 4 GiB.
-const MOST_TRANSFER_BLOCKS: u32 = 1 << 20;
+/// Most blocks in a request: 64 MiB. A redo record is as large.
+const MOST_TRANSFER_BLOCKS: u32 = 1 << 14;
+/// Most blocks in a zone: 256 GiB, of which the written bits take 8 MiB of memory.
+const MOST_ZONE_BLOCKS: u64 = 1 << 26;
 
 /// Offsets in bytes.
 #[derive(Clone, Debug)]
@@ -64,7 +66,7 @@ impl Layout {
         let zrwa_can_be = g.zrwa.is_none_or(|zrwa| (1..=zrwa.size_blocks).contains(&zrwa.granularity_blocks));
         let can_be = (1..=MOST_ZONES).contains(&g.zones)
             && (1..=MOST_BLOCKS / g.zones as u64).contains(&g.zone_size_blocks)
-            && (1..=g.zone_size_blocks).contains(&g.zone_capacity_blocks)
+            && (1..=g.zone_size_blocks.min(MOST_ZONE_BLOCKS)).contains(&g.zone_capacity_blocks)
             && (1..=MOST_TRANSFER_BLOCKS).contains(&g.max_transfer_blocks)
             && g.max_append_blocks <= MOST_TRANSFER_BLOCKS
             && g.oob_bytes as usize <= BLOCK;

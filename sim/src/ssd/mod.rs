@@ -21,7 +21,7 @@ mod timed;
 mod traffic;
 
 pub use ailments::{Ailment, AilmentFile, Ailments, LOOK_EVERY};
-pub use drive::{EmulatedDrive, NullDrive};
+pub use drive::{EmulatedDrive, NullDrive, serial_of};
 pub use fault::{Fault, FaultPlan, Kind};
 pub use image::{ImageError, ImageMedia, cause};
 pub use media::{Media, MemoryMedia, NoMedia};

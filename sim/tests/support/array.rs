@@ -32,7 +32,15 @@ pub fn drives(count: usize, geometry: &Geometry) -> Vec<Drive> {
 }
 
 pub fn options(chunk_blocks: u64) -> CreateOptions {
-    CreateOptions { name: "test".into(), uuid: [3; 16], chunk_blocks, zone_size_blocks: None, policy: None }
+    CreateOptions {
+        name: "test".into(),
+        uuid: [3; 16],
+        chunk_blocks,
+        zone_size_blocks: None,
+        policy: None,
+        host: [0; 16],
+        autostart: false,
+    }
 }
 
 pub fn run<T>(runtime: &Runtime, future: impl Future<Output = T>) -> T {

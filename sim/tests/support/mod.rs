@@ -12,12 +12,12 @@ pub mod array;
 pub mod rig;
 
 use engine::{
-    array::{CreateOptions, Drive, MemberState, Tails},
+    array::{CreateOptions, Drive, MemberState},
     device::{Command, Completer, Completion, Geometry, Slots, ZonedDevice},
     raid::policy::Policy,
     runtime::{Gate, Runtime},
 };
-use sim::simulator::subject::{Maker, Subject, Work};
+use sim::simulator::subject::{How, Maker, Subject, Work};
 use std::{cell::RefCell, collections::VecDeque, rc::Rc};
 
 /// A rule that a subject breaks.
@@ -82,13 +82,7 @@ impl Maker for SingleMaker {
         self.start(runtime, drives)
     }
 
-    fn assemble(
-        &self,
-        runtime: &Runtime,
-        drives: Vec<Drive>,
-        _: Option<Tails>,
-        _: bool,
-    ) -> Work<Rc<dyn Subject>> {
+    fn assemble(&self, runtime: &Runtime, drives: Vec<Drive>, _: How) -> Work<Rc<dyn Subject>> {
         self.start(runtime, drives)
     }
 }

@@ -10,7 +10,7 @@
 mod wire;
 
 use super::{
-    Claiming, OpenError,
+    For, OpenError,
     claim::Claim,
     flight::{Flight, InFlight},
     shortage, sysfs,
@@ -19,7 +19,7 @@ use crate::ring::{Outcome, Ring, Target};
 use engine::{
     buf::{BLOCK, Buf},
     device::{
-        Command, Completer, Completion, DeviceError, Done, Geometry, Slots, Status, ZonedDevice, Zones,
+        Command, Completer, Completion, DeviceError, Done, Geometry, Plate, Slots, Status, ZonedDevice, Zones,
     },
     zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
 };
@@ -59,6 +59,7 @@ struct Namespace {
     device: PathBuf,
     format: Format,
     geometry: Geometry,
+    plate: Plate,
     ring: Ring,
     slots: Rc<Slots>,
     in_flight: InFlight<Operation>,
@@ -99,17 +100,21 @@ struct Refused {
 }
 
 impl NvmeDrive {
-    /// Claims the namespace behind `path`, which sysfs calls `name` (`ng0n1`).
-    pub fn open(ring: &Ring, path: &Path, name: &str, claim: Claiming) -> Result<NvmeDrive, OpenError> {
+    /// Opens the namespace behind `path`, which sysfs calls `name` (`ng0n1`), and claims it if it is used. To
+    /// look at it, the kernel wants no more than that it may be read: the commands of a look are reads, reports
+    /// and those that identify, which pass without CAP_SYS_ADMIN from Linux 6.2 on if the drive says what effects
+    /// its commands have.
+    pub fn open(ring: &Ring, path: &Path, name: &str, purpose: For) -> Result<NvmeDrive, OpenError> {
         let failed = |problem: String| OpenError::failed(path, problem);
-        let file = super::open_file(path)?;
-        let claim = claim(path, &file, &sysfs::twin(name))?;
+        let file = purpose.open(path, 0)?;
+        let claim = purpose.claim(path, &file, &sysfs::twin(name))?;
         let (format, geometry) = identify(&file, name).map_err(failed)?;
         let scratch = geometry.max_transfer_blocks as usize * geometry.oob_bytes as usize;
         let namespace = Rc::new(Namespace {
             file,
             device: sysfs::class("nvme-generic", name).join("device"),
             format,
+            plate: super::plate(path).keep(&geometry),
             geometry,
             ring: ring.clone(),
             slots: Rc::default(),
@@ -126,7 +131,8 @@ impl NvmeDrive {
 
 /// Whether the namespace that sysfs calls `name` has a ZRWA; `false` if it cannot be asked.
 pub fn has_zrwa(path: &Path, name: &str) -> bool {
-    super::open_file(path)
+    For::Look
+        .open(path, 0)
         .is_ok_and(|file| identify(&file, name).is_ok_and(|(_, geometry)| geometry.zrwa.is_some()))
 }
 
@@ -139,6 +145,10 @@ impl Drop for NvmeDrive {
 impl ZonedDevice for NvmeDrive {
     fn geometry(&self) -> &Geometry {
         &self.0.geometry
+    }
+
+    fn plate(&self) -> Plate {
+        self.0.plate.clone()
     }
 
     fn submit(&self, command: Command) -> Completion {
@@ -460,6 +470,7 @@ mod tests {
             file,
             device: PathBuf::new(),
             format: Format { nsid: 1, lbas_per_block: 1, metadata_bytes: 0 },
+            plate: Plate::default(),
             geometry,
             ring: ring.clone(),
             slots: Rc::default(),

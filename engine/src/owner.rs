@@ -1,0 +1,175 @@
+//! What becomes of an array as a whole: it gets another name or another owner, and it ends.
+//!
+//! *What is said of an array* has nothing to do with what it holds, so it can be changed without being
+//! assembled: all members that are there write the checkpoint with which an assembly would begin, and that is
+//! all. An assembly that is cut off at this point has done nothing without anybody (see the head of
+//! `raid/recover.rs`), so nobody is stale afterwards. A member that is away has an older superblock, which is
+//! not below the floor: it is a member as before once it is there again, and the newer superblock of the others
+//! says what the array is called. Whoever assembles an array has all members but one, and so at least one that
+//! was told, unless only one was when the power went: then either name may be the one that stays.
+//!
+//! *The end* is in two steps. First every drive is told that the array is being destroyed, and only when all
+//! know, they are emptied, each from its end: its data, then the zone of its log that does not count, then the
+//! one that says what is going on. So wherever this is cut off, what is left says that it is half destroyed, or
+//! nothing is left. No array goes on without what is gone. A drive that was told is no member any more,
+//! whatever others say; at least two drives are told, and an array takes all its members but one. One that is
+//! not there, and comes back later, is therefore the rest of an array that nobody can assemble.
+
+use crate::{
+    array::{Array, ArrayError, Behaviour, Drive, array_geometry, look, reset_each, wipe},
+    device::{Command, DeviceError},
+    format::{
+        Uuid,
+        record::ZoneRecord,
+        superblock::{Stage, Superblock, wrong_with_name},
+    },
+    raid::{
+        core::Core,
+        metalog::{Live, META_ZONES, MetaLog},
+        recover::{Candidate, effective, find_log},
+    },
+    runtime::Runtime,
+    zone::{ZoneIndex, ZoneState},
+};
+
+/// Something that is said of an array and has nothing to do with what it holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// What it is called: see [`wrong_with_name`].
+    Name(String),
+    /// Who owns it; zeros for nobody.
+    Host([u8; 16]),
+    /// Whether it starts by itself where its owner is.
+    Autostart(bool),
+}
+
+impl Change {
+    pub(crate) fn apply(&self, superblock: &mut Superblock) -> Result<(), ArrayError> {
+        match self {
+            Change::Name(name) => {
+                if let Some(wrong) = wrong_with_name(name) {
+                    return Err(ArrayError(format!("an array cannot have this name: {wrong}")));
+                }
+                superblock.name.clone_from(name);
+            }
+            Change::Host(host) => superblock.host = Uuid(*host),
+            Change::Autostart(autostart) => superblock.autostart = *autostart,
+        }
+        Ok(())
+    }
+}
+
+impl Array {
+    /// Changes what is said of the array that `drives` are members of, which nobody runs. Nobody is stale
+    /// afterwards. No process may have left `Tails` of it: what these rely on would not be kept.
+    ///
+    /// # Errors
+    /// It could not be assembled, or a member could not be written: then some may have been told.
+    pub async fn change(runtime: &Runtime, drives: Vec<Drive>, change: &Change) -> Result<(), ArrayError> {
+        look(runtime, drives, None, Behaviour::default()).await?.relabel(change).await
+    }
+
+    /// Changes what is said of this array, while it runs.
+    ///
+    /// # Errors
+    /// It holds back: to write anything would make the member stale that it lacks. Or it has failed.
+    pub async fn change_running(&self, change: &Change) -> Result<(), ArrayError> {
+        if self.is_provisional() || self.is_read_only() {
+            return Err(ArrayError("nothing is written on its drives as yet: stop it first".into()));
+        }
+        let core = self.core();
+        change.apply(&mut core.superblock.borrow_mut())?;
+        core.membership_pending.set(true);
+        core.membership.open();
+        core.membership_settled().await;
+        core.check_members()
+    }
+
+    /// Destroys the array that all of `drives` say they are of, members or not, and makes them blank. It need
+    /// not be one that could be assembled: its creation or its destruction may have been cut off.
+    ///
+    /// # Errors
+    /// A drive is of another array or none, or only one is a member: the others could go on without it. Nothing
+    /// has been written then. Or a drive cannot be written: the array is half destroyed.
+    pub async fn destroy(runtime: &Runtime, drives: Vec<Drive>) -> Result<(), ArrayError> {
+        let mut found = Vec::new();
+        for drive in drives {
+            let Ok((device, log)) = find_log(runtime, &drive).await else {
+                return Err(ArrayError(format!("{} is of no array", drive.name)));
+            };
+            found.push(Candidate { drive, device, log });
+        }
+        let Some(first) = found.first() else { return Err(ArrayError("no drives given".into())) };
+        if let Some(other) = found.iter().find(|c| c.log.origin.array != first.log.origin.array) {
+            return Err(ArrayError(format!("{} is of another array", other.drive.name)));
+        }
+        if let Some(superblock) = effective(&found).filter(|superblock| superblock.stage == Stage::Whole) {
+            let members: Vec<_> = found.iter().filter(|c| c.is_member_by(superblock)).collect();
+            if members.len() < 2 {
+                let name = &members.first().unwrap_or(&first).drive.name;
+                return Err(ArrayError(format!(
+                    "of the members of '{}' only {name} is there, and the others can go on without it",
+                    superblock.name
+                )));
+            }
+        }
+        let event = found.iter().map(|c| c.log.sequence).max().unwrap_or(0) + 1;
+        for candidate in &mut found {
+            let told = mark(runtime, candidate, event).await;
+            told.map_err(|error| {
+                ArrayError(format!("{}: its metadata cannot be written: {error}", candidate.drive.name))
+            })?;
+        }
+        for candidate in &found {
+            let emptied = empty(candidate).await;
+            emptied.map_err(|error| {
+                ArrayError(format!("{}: resetting it failed: {error}", candidate.drive.name))
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// Makes a drive blank, whatever is on it.
+///
+/// # Errors
+/// It cannot be written. It may be no member of anything any more, and not blank.
+pub async fn make_blank(drive: &Drive) -> Result<(), ArrayError> {
+    let wiped = wipe(&*drive.device).await;
+    wiped.map_err(|error| ArrayError(format!("{}: resetting it failed: {error}", drive.name)))
+}
+
+/// Has a drive say that its array is being destroyed.
+async fn mark(runtime: &Runtime, candidate: &mut Candidate, event: u64) -> Result<(), DeviceError> {
+    let Candidate { drive, device, log } = &*candidate;
+    // What else it says stays its own: one that is stale is no reason to believe that the others are told.
+    let superblock = Superblock { stage: Stage::Ending, event, ..candidate.superblock().clone() };
+    let (role, zones) = (log.origin.member as usize, vec![ZoneRecord::default(); superblock.zones as usize]);
+    let geometry = array_geometry(&superblock, device.geometry().volatile_cache);
+    let core = Core::new(runtime, superblock, geometry, (zones, Vec::new()), event, Behaviour::default());
+    let (drive, device) = (drive.device.clone(), device.clone());
+    let log = MetaLog::new(&core, role, drive, device, log.zone, log.generation, Live::default());
+    core.put(role, candidate.drive.name.clone(), log.clone());
+    log.checkpoint(&core, true).await?;
+    candidate.log.zone = log.zone();
+    Ok(())
+}
+
+/// Resets all zones of a drive; the one in which it says what is going on goes last.
+async fn empty(candidate: &Candidate) -> Result<(), DeviceError> {
+    let device = &*candidate.drive.device;
+    let (aggregate, zones) = (candidate.superblock().aggregate, device.geometry().zones);
+    let has_zrwa = device.geometry().zrwa.is_some();
+    let logs = META_ZONES * aggregate;
+    let report = device.submit(Command::Report { first: ZoneIndex(0), count: zones }).await;
+    report.result?;
+    // A zone may be empty and still let be read what was in its ZRWA.
+    let used = report.zones.iter().filter(|info| info.state != ZoneState::Empty || has_zrwa);
+    reset_each(device, used.map(|info| info.zone.0).filter(|zone| *zone >= logs)).await?;
+    let last = candidate.log.zone * aggregate;
+    reset_each(device, (0..logs).filter(|zone| !(last..last + aggregate).contains(zone))).await?;
+    for zone in (last..last + aggregate).rev() {
+        reset_each(device, [zone].into_iter()).await?;
+    }
+    Ok(())
+}

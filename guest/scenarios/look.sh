@@ -1,0 +1,61 @@
+# Who may only read namespaces and block devices sees all of an array, also while a daemon runs it under load.
+# guest: --drives 3:size=512M --memory 3G
+
+# nobody COMMAND...: as somebody without rights
+nobody() { setpriv --reuid 65534 --regid 65534 --clear-groups "$@"; }
+
+# seen NAME DRIVE...: by nobody, everything
+seen() {
+    local name=$1
+    shift
+    [[ $(nobody zoneraid --json status "$name" | jq -r .state) == healthy ]] || fail "nobody sees no healthy $name"
+    nobody zoneraid zone read "$name" 0 | cmp - /run/data
+    nobody zoneraid zone report "$name" >/dev/null
+    nobody zoneraid list >/dev/null
+    for drive in "$@"; do
+        nobody zoneraid examine "$drive" | grep -F "'$name', role " || fail "nobody sees no member in $drive"
+    done
+}
+
+# looked NAME DRIVE...: an array of these is looked at by those who may and those who may not
+looked() {
+    local name=$1
+    step "$*"
+    create_array "$@"
+    shift
+    zoneraid zone write "$name" 0 --fua </run/data
+    chmod 444 "$@"
+    seen "$name" "$@"
+    if nobody zoneraid zone reset "$name" 1 2>/run/said; then fail "nobody has reset a zone"; fi
+    grep -F "permission denied" /run/said
+    chmod 000 "$@"
+    if nobody zoneraid status "$name" 2>/run/said; then fail "nobody has seen $name"; fi
+    grep -F "$1 cannot be opened: permission denied" /run/said
+    chmod 444 "$@"
+}
+
+head -c 3M /dev/urandom >/run/data
+looked tank $(drives 0 1 2)
+for n in 0 1 2; do
+    null_blk "zoned$n" 96 zoned=1 zone_size=4 zone_nr_conv=2 zone_max_open=12 zone_max_active=12
+done
+looked pond /dev/zoned0 /dev/zoned1 /dev/zoned2
+
+step "a daemon runs under load, and everybody looks"
+start_array pond
+guest load "$DEVICE" --log /mnt/guest/acknowledged --zones 4 --seconds 20 &
+load=$!
+looks=0
+while kill -0 $load 2>/dev/null; do
+    # Nobody may ask the daemon, and looks at the drives.
+    nobody zoneraid status || fail "nobody may not look at what runs"
+    nobody zoneraid examine /dev/zoned1 | grep -F "in use: by \`zoneraid start pond\`" >/dev/null || fail "nobody knows who"
+    zoneraid status pond >/dev/null
+    ((looks += 1))
+done
+wait $load || fail "the load has failed"
+((looks > 2)) || fail "only $looks looks"
+guest verify "$DEVICE" --log /mnt/guest/acknowledged
+array_is healthy pond || fail "pond is not healthy"
+stop_array pond
+! dmesg | grep -E 'I/O error|hung task|blocked for more' || fail "the kernel complains"

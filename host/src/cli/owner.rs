@@ -1,0 +1,263 @@
+//! `rename`, `adopt`, `autostart`, `destroy` and `wipe`: what becomes of an array as a whole, and of single
+//! drives.
+//!
+//! What an owner says of an array can be changed while nobody runs it, also while a member is away, which makes
+//! nobody stale. To destroy something takes `--yes`, unless nobody can miss it.
+
+use super::{
+    daemon::ask,
+    output::{HEALTHY, Output, quoted, uuid},
+};
+use crate::{
+    daemon::{self, Request},
+    drive::{self, Plate},
+    label::{Content, Label},
+    machine,
+    members::{ArrayName, Found, OpenDrive, PATIENCE_TO_LOOK, Scan},
+    reactor::Reactor,
+    repair::{real_path, same_file},
+    report::{Owned, Status},
+    size::show,
+};
+use anyhow::{Context, Result, bail, ensure};
+use engine::{
+    array::{Array, Drive, MemberState},
+    format::superblock::{Stage, wrong_with_name},
+    owner::{Change, make_blank},
+    zone::ZoneState,
+};
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+pub fn rename(output: Output, name: &ArrayName, new: &str) -> Result<u8> {
+    if let Some(wrong) = wrong_with_name(new) {
+        bail!("an array cannot have this name: {wrong}");
+    }
+    if let Some(client) = daemon::find(name)? {
+        let old = quoted(&client.about.name);
+        bail!("'{}' runs, and its block device is called so: zoneraid stop {old} first", client.about.name);
+    }
+    let taken = names()?;
+    let found = Found::by_name(name)?;
+    let old = found.label.name.clone();
+    ensure!(old != new, "'{old}' is called so already");
+    let own = uuid(&found.label.uuid);
+    if let Some((other, _)) = taken.iter().find(|(other, name)| name == new && *other != own) {
+        bail!("another array on this machine is called '{new}' already ({other})");
+    }
+    let owned = change(&found, &Change::Name(new.into()))?;
+    output.print(&owned, |owned| format!("'{old}' is called '{}' now\n", owned.array))?;
+    Ok(HEALTHY)
+}
+
+/// UUIDs and names of the arrays on this machine, as far as anybody can tell.
+fn names() -> Result<Vec<(String, String)>> {
+    let running = daemon::running()?.into_iter().map(|client| (client.about.uuid, client.about.name));
+    let mut names: Vec<_> = running.collect();
+    for scan in Scan::everywhere(&Reactor::default(), PATIENCE_TO_LOOK)? {
+        names.extend(scan.arrays().into_iter().map(|label| (uuid(&label.uuid), label.name.clone())));
+    }
+    Ok(names)
+}
+
+pub fn adopt(output: Output, name: &ArrayName) -> Result<u8> {
+    let host = machine::id().context(machine::NO_IDENTITY)?;
+    let owned = set(output, name, &Request::Adopt, &Change::Host(host))?;
+    output.print(&owned, |owned| {
+        let starts = if owned.autostart { "starts by itself" } else { "is started by hand" };
+        format!("'{}' belongs to this host now, and {starts} here\n", owned.array)
+    })?;
+    Ok(HEALTHY)
+}
+
+pub fn autostart(output: Output, name: &ArrayName, yes: bool) -> Result<u8> {
+    let owned = set(output, name, &Request::Autostart { yes }, &Change::Autostart(yes))?;
+    output.print(&owned, |owned| match (owned.autostart, owned.host) {
+        (false, _) => format!("'{}' is started by hand from now on\n", owned.array),
+        (true, machine::Owner::This) => format!("'{}' starts by itself from now on\n", owned.array),
+        (true, _) => format!(
+            "'{}' starts by itself on the host that it belongs to, which is not this one: zoneraid adopt {}\n",
+            owned.array,
+            quoted(&owned.array)
+        ),
+    })?;
+    Ok(HEALTHY)
+}
+
+/// Has whoever runs the array, or else this process, change what is said of it.
+fn set(output: Output, name: &ArrayName, request: &Request, wanted: &Change) -> Result<Owned> {
+    match daemon::find(name)? {
+        Some(mut client) => ask(output, &mut client, request),
+        None => change(&Found::by_name(name)?, wanted),
+    }
+}
+
+fn change(found: &Found, change: &Change) -> Result<Owned> {
+    found.refuse_if_waited_for()?;
+    let drives = || found.drives.iter().map(OpenDrive::drive).collect();
+    let runtime = found.reactor.runtime();
+    found.reactor.wait(Array::change(runtime, drives(), change))??;
+    let seen = found.reactor.wait(Array::inspect(runtime, drives(), None))??;
+    Ok(Owned::of(&seen.status))
+}
+
+#[derive(Serialize)]
+struct Destroyed {
+    array: String,
+    uuid: String,
+    drives: Vec<Wiped>,
+}
+
+#[derive(Serialize)]
+struct Wiped {
+    drive: String,
+    size_bytes: u64,
+    /// Nothing if the drive does not say.
+    model: Option<String>,
+    serial: Option<String>,
+    /// What there was; nothing if the drive was blank.
+    destroyed: Option<String>,
+}
+
+impl Wiped {
+    fn of(drive: &OpenDrive) -> Wiped {
+        let Plate { model, serial } = drive::plate(&drive.path);
+        let (path, size_bytes) = (drive.path.display().to_string(), drive.size_bytes());
+        Wiped { drive: path, size_bytes, model, serial, destroyed: drive.describe() }
+    }
+}
+
+pub fn destroy(output: Output, name: &ArrayName, yes: bool) -> Result<u8> {
+    if let Some(client) = daemon::find(name)? {
+        let array = &client.about.name;
+        bail!("'{array}' runs: stop it first with: zoneraid stop {}", quoted(array));
+    }
+    let found = Found::by_name(name)?;
+    found.refuse_if_waited_for()?;
+    ensure!(yes || found.label.stage == Stage::Making, "{}; --yes does it", at_stake(&found));
+    for (path, error) in &found.damaged {
+        let path = path.display();
+        output
+            .note(&format!("{path}: {error}; if it was a member, make it blank with: zoneraid wipe {path}"));
+    }
+    let drives: Vec<Drive> = found.drives.iter().map(OpenDrive::drive).collect();
+    let destroyed = Destroyed {
+        array: found.label.name.clone(),
+        uuid: uuid(&found.label.uuid),
+        drives: found.drives.iter().map(Wiped::of).collect(),
+    };
+    found.reactor.wait(Array::destroy(found.reactor.runtime(), drives))??;
+    output.print(&destroyed, |destroyed| {
+        let blank = destroyed.drives.iter().map(|wiped| format!("{}: blank\n", wiped.drive));
+        format!("'{}' is destroyed\n", destroyed.array) + &blank.collect::<String>()
+    })?;
+    Ok(HEALTHY)
+}
+
+/// What is lost with an array.
+fn at_stake(found: &Found) -> String {
+    let Label { name, members, .. } = &found.label;
+    let drives: Vec<String> = found.drives.iter().map(OpenDrive::introduce).collect();
+    let content = match found.inspect() {
+        Ok(array) => {
+            let status = Status::of(name, &array.status, &array.geometry);
+            let used = array.zones.iter().filter(|zone| zone.state != ZoneState::Empty).count();
+            let size = status.size_bytes().map(show).unwrap_or_default();
+            format!("{size}, {used} of {} zones in use", array.geometry.zones)
+        }
+        Err(error) => error.to_string(),
+    };
+    format!(
+        "this destroys '{name}' ({content}), on {} drives of its {members} members: {}",
+        drives.len(),
+        drives.join(", ")
+    )
+}
+
+#[derive(Serialize)]
+struct WipedDrives {
+    drives: Vec<Wiped>,
+}
+
+pub fn wipe(output: Output, paths: &[PathBuf], yes: bool) -> Result<u8> {
+    super::array::refuse_twice(paths)?;
+    let mut missed = Vec::new();
+    for path in paths {
+        refuse_if_run(path)?;
+        missed.extend(whoever_misses(output, path).with_context(|| path.display().to_string())?);
+    }
+    ensure!(yes || missed.is_empty(), "{}; --yes destroys that", missed.join("; "));
+    let reactor = Reactor::default();
+    let drives: Vec<OpenDrive> =
+        paths.iter().map(|path| OpenDrive::open(&reactor, path)).collect::<Result<_>>()?;
+    drives.iter().try_for_each(OpenDrive::refuse_if_waited_for)?;
+    let wiped = WipedDrives { drives: drives.iter().map(Wiped::of).collect() };
+    for drive in &drives {
+        reactor.wait(make_blank(&drive.drive()))??;
+    }
+    output.print(&wiped, |wiped| {
+        let line = |wiped: &Wiped| {
+            let was = wiped.destroyed.as_ref().map(|what| format!("; it was {what}")).unwrap_or_default();
+            format!("{}: blank{was}\n", wiped.drive)
+        };
+        wiped.drives.iter().map(line).collect()
+    })?;
+    Ok(HEALTHY)
+}
+
+/// Refuses a drive that the daemon of an array holds.
+fn refuse_if_run(path: &Path) -> Result<()> {
+    let real = real_path(path)?;
+    for client in daemon::running()? {
+        if client.about.drives.iter().any(|drive| same_file(drive, &real)) {
+            let name = &client.about.name;
+            bail!(
+                "{} is a member of '{name}', which runs: put another drive in its place first (zoneraid replace \
+                 {} {} NEW), or stop that",
+                path.display(),
+                quoted(name),
+                quoted(&path.to_string_lossy())
+            );
+        }
+    }
+    Ok(())
+}
+
+/// What somebody may miss that is on a drive; nothing if nobody does: it is blank, was to become a member of an
+/// array that never was one, or is left of one that was destroyed, or has done without it.
+fn whoever_misses(output: Output, path: &Path) -> Result<Option<String>> {
+    let (introduced, content, what) = {
+        let drive = OpenDrive::open(&Reactor::default(), path)?;
+        (drive.introduce(), drive.content.clone(), drive.describe().unwrap_or_default())
+    };
+    let label = match content {
+        Content::Blank => return Ok(None),
+        Content::Member(label) if label.stage != Stage::Whole => return Ok(None),
+        Content::Member(label) => label,
+        Content::Other(_) => return Ok(Some(format!("{introduced}: {what}"))),
+    };
+    let id = uuid(&label.uuid);
+    if let Some(mut client) = daemon::running()?.into_iter().find(|client| client.about.uuid == id) {
+        let status: Status = ask(output, &mut client, &Request::Status)?;
+        let is_vacant =
+            status.members.iter().any(|member| member.role == label.role && member.state == "out");
+        return Ok(is_vacant.then(|| format!("{introduced}: {what}, which runs without it")));
+    }
+    let found = Found::to_look(&ArrayName::from(path.to_path_buf()))?;
+    let misses = match found.inspect() {
+        Ok(array) => {
+            let is_this = |drive: &str| same_file(Path::new(drive), &drive::resolve(path));
+            let used = array.status.members.iter().any(|m| m.state != MemberState::Out && is_this(&m.drive));
+            if !used {
+                return Ok(None);
+            }
+            let others = array.status.members.iter().filter(|m| m.state == MemberState::Active).count();
+            match others == label.members as usize {
+                true => "which would have to do without it",
+                false => "which would be lost with it",
+            }
+        }
+        Err(_) => "which cannot be assembled as it is",
+    };
+    Ok(Some(format!("{introduced}: {what}, {misses}")))
+}

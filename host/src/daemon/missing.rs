@@ -1,0 +1,72 @@
+//! Waiting for a member that is missing, as long as nothing has been written without it.
+
+use super::{Daemon, Phase, log};
+use crate::{drive, members::OpenDrive};
+use anyhow::Result;
+use std::{
+    collections::BTreeSet,
+    io,
+    path::{Path, PathBuf},
+    rc::Rc,
+    time::Duration,
+};
+
+/// How often it is looked for new drives.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// The same drive under whatever name, as [`drive::identity`] has it.
+pub(super) type Identity = (u64, u64);
+
+impl Daemon {
+    /// Looks for the missing member among drives that appear in `place` beside those that were `there`, until
+    /// it has come or the array has begun to write without it.
+    pub(super) async fn await_missing(self: Rc<Self>, place: PathBuf, mut there: BTreeSet<Identity>) {
+        let Ok(ring) = self.reactor.ring().cloned() else { return };
+        while self.array.is_provisional() && self.phase.get() == Phase::Running {
+            let listed = place.clone();
+            // A directory that cannot be listed now can be later.
+            if let Ok(Some(drives)) =
+                self.reactor.offload(move || drives_in(&listed).ok()).await.map(Option::flatten)
+            {
+                for (_, path) in drives.iter().filter(|(identity, _)| !there.contains(identity)) {
+                    if let Err(error) = self.welcome(path).await {
+                        log(&format!("{}: {error:#}", path.display()));
+                    }
+                }
+                there = drives.into_iter().map(|(identity, _)| identity).collect();
+            }
+            ring.sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// Takes the drive at `path` if it is the member that is missing.
+    async fn welcome(&self, path: &Path) -> Result<()> {
+        let status = self.array.status();
+        let is_member = |drive: &OpenDrive| drive.label().is_some_and(|label| label.uuid == status.uuid);
+        // What is somebody else's is not claimed, not even for a moment.
+        if !is_member(&OpenDrive::look_beside(&self.reactor, path).await?) {
+            return Ok(());
+        }
+        let drive = OpenDrive::open_beside(&self.reactor, path).await?;
+        if is_member(&drive) {
+            self.array.complete(drive.drive()).await?;
+            log(&format!("'{}': {} is there, and has missed nothing", status.name, path.display()));
+            self.drives.borrow_mut().push(drive);
+        }
+        Ok(())
+    }
+}
+
+/// The drives in a directory.
+pub(super) fn drives_in(place: &Path) -> io::Result<Vec<(Identity, PathBuf)>> {
+    let mut drives = Vec::new();
+    for entry in std::fs::read_dir(place)? {
+        let path = entry?.path();
+        if drive::is_drive(&path).unwrap_or(false)
+            && let Ok(identity) = drive::identity(&path)
+        {
+            drives.push((identity, path));
+        }
+    }
+    Ok(drives)
+}

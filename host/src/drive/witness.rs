@@ -1,0 +1,151 @@
+//! Whether what was read of a drive is still so.
+//!
+//! Whoever looks at drives that somebody else may use reads them at different moments. If all that was read
+//! is the same when it is read once more, then there was a moment at which all of it was so: after the last
+//! read of the first time and before the first of the second. Nobody is kept from writing for that.
+
+use engine::{
+    buf::Buf,
+    device::{Command, Completion, Done, Geometry, Slots, ZonedDevice},
+    runtime::Runtime,
+    zone::{Lba, ZoneIndex},
+};
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+};
+
+/// A drive of which it is noted what is read.
+pub struct Witness {
+    device: Rc<dyn ZonedDevice>,
+    runtime: Runtime,
+    slots: Rc<Slots>,
+    heard: Cell<bool>,
+    seen: Rc<RefCell<Vec<Seen>>>,
+}
+
+/// Something that was asked, and the checksum of the answer once there is one.
+#[derive(Clone, Copy)]
+struct Seen {
+    asked: Asked,
+    answer: Option<u32>,
+}
+
+#[derive(Clone, Copy)]
+enum Asked {
+    Read { lba: Lba, data_bytes: usize, oob_bytes: usize },
+    Report { first: ZoneIndex, count: u32 },
+}
+
+impl Asked {
+    /// What a command asks, if it only asks.
+    fn of(command: &Command) -> Option<Asked> {
+        match command {
+            Command::Read { lba, data, oob } => {
+                Some(Asked::Read { lba: *lba, data_bytes: data.len(), oob_bytes: oob.len() })
+            }
+            Command::Report { first, count } => Some(Asked::Report { first: *first, count: *count }),
+            _ => None,
+        }
+    }
+
+    fn again(self) -> Command {
+        match self {
+            Asked::Read { lba, data_bytes, oob_bytes } => {
+                Command::Read { lba, data: Buf::zeroed(data_bytes), oob: Buf::zeroed(oob_bytes) }
+            }
+            Asked::Report { first, count } => Command::Report { first, count },
+        }
+    }
+}
+
+impl Witness {
+    pub fn of(runtime: &Runtime, device: Rc<dyn ZonedDevice>) -> Witness {
+        let (slots, seen) = Default::default();
+        Witness { device, runtime: runtime.clone(), slots, heard: Cell::new(true), seen }
+    }
+
+    /// Notes nothing any more.
+    pub fn dismiss(&self) {
+        self.heard.set(false);
+    }
+
+    /// Whether `device`, the same drive opened anew, answers as this one has.
+    pub async fn agrees_with(&self, device: &dyn ZonedDevice) -> bool {
+        let seen = self.seen.borrow().clone();
+        for Seen { asked, answer } in seen {
+            if answer != Some(checksum(&device.submit(asked.again()).await)) {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+impl ZonedDevice for Witness {
+    fn geometry(&self) -> &Geometry {
+        self.device.geometry()
+    }
+
+    fn submit(&self, command: Command) -> Completion {
+        let Some(asked) = Asked::of(&command).filter(|_| self.heard.get()) else {
+            return self.device.submit(command);
+        };
+        let place = self.seen.borrow().len();
+        self.seen.borrow_mut().push(Seen { asked, answer: None });
+        let answered = self.device.submit(command);
+        let (completer, completion) = self.slots.pair();
+        let seen = self.seen.clone();
+        self.runtime.spawn(async move {
+            let done = answered.await;
+            if let Some(seen) = seen.borrow_mut().get_mut(place) {
+                seen.answer = Some(checksum(&done));
+            }
+            completer.complete(done);
+        });
+        completion
+    }
+}
+
+fn checksum(done: &Done) -> u32 {
+    let mut sum = crc32c::crc32c(format!("{:?}", done.result).as_bytes());
+    for part in [&done.data, &done.oob] {
+        sum = crc32c::crc32c_append(sum, part);
+    }
+    for zone in &done.zones {
+        sum = crc32c::crc32c_append(sum, format!("{zone:?}").as_bytes());
+    }
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use engine::{buf::BLOCK, device::Zones};
+    use sim::ssd::{EmulatedDrive, Model};
+
+    #[test]
+    fn what_was_read_and_has_changed_is_noticed_and_nothing_else() {
+        let runtime = Runtime::default();
+        let run = |future| runtime.block_on(future, || false).unwrap();
+        let drive = EmulatedDrive::in_memory(&Model::zn540().scaled(4, 1024).geometry);
+        let do_it = |device: &dyn ZonedDevice, command| {
+            let done = runtime.block_on(device.submit(command), || false).unwrap();
+            assert_eq!(done.result, Ok(()));
+        };
+        let write = |lba| Command::write(Lba(lba), Buf::copy_of(&[7; BLOCK]), false);
+        let witness = Witness::of(&runtime, Rc::new(drive.clone()));
+        do_it(&witness, Command::Report { first: ZoneIndex(0), count: 2 });
+        do_it(&witness, Command::read(Lba(0), Buf::zeroed(BLOCK)));
+        assert!(run(witness.agrees_with(&drive)));
+        do_it(&drive, Command::Open { zones: Zones::One(ZoneIndex(3)), zrwa: true });
+        do_it(&drive, write(3 * 1024));
+        assert!(run(witness.agrees_with(&drive)), "nobody has read there");
+        witness.dismiss();
+        do_it(&witness, Command::read(Lba(3 * 1024), Buf::zeroed(BLOCK)));
+        do_it(&drive, write(3 * 1024));
+        assert!(run(witness.agrees_with(&drive)));
+        do_it(&drive, write(0));
+        assert!(!run(witness.agrees_with(&drive)));
+    }
+}

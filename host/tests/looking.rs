@@ -1,0 +1,311 @@
+//! Looking changes nothing and keeps nobody out: not those who use the drives, and not those who may only read.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod support;
+
+use rustix::fs::{FlockOperation, flock};
+use serde_json::Value;
+use std::{
+    fs::{self, File},
+    io::{Read, Write},
+    os::unix::fs::{FileExt, MetadataExt, PermissionsExt},
+    process::Stdio,
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
+    time::{Duration, Instant},
+};
+use support::{Place, Ran, as_nobody, drive, fingerprint};
+
+/// All commands that only look, at the array in `dir`, and what may come of them.
+fn looks(dir: &str) -> Vec<Vec<String>> {
+    let looks: [&[&str]; 8] = [
+        &["status", dir],
+        &["status", dir, "--json"],
+        &["status"],
+        &["list", dir],
+        &["examine", &drive(dir, 1)],
+        &["examine", "--export", &drive(dir, 1)],
+        &["zone", "report", dir],
+        &["zone", "read", dir, "0"],
+    ];
+    looks.iter().map(|look| look.iter().map(|word| word.to_string()).collect()).collect()
+}
+
+/// Looks at `dir` in the place of `number` people until `done`; gives how often.
+fn look_on(place: &Place, dir: &str, number: usize, done: &AtomicBool, held: &[u8]) -> usize {
+    let (looks, mut looked) = (looks(dir), 0);
+    while !done.load(Relaxed) {
+        let look: Vec<&str> = looks[(looked + number) % looks.len()].iter().map(String::as_str).collect();
+        let ran = place.run(&look);
+        match look[0] {
+            "zone" if ran.code == 4 => {
+                _ = ran.fails_with(&["is being changed by `zoneraid "]);
+            }
+            "zone" if look[1] == "read" => {
+                assert!(ran.stdout == held, "{look:?}: {} bytes", ran.stdout.len())
+            }
+            "status" => assert!([0, 1].contains(&ran.code), "{look:?}: {} {}", ran.text(), ran.stderr),
+            _ => assert_eq!(ran.code, 0, "{look:?}: {}", ran.stderr),
+        }
+        looked += 1;
+    }
+    looked
+}
+
+#[test]
+fn nobody_who_writes_or_replaces_fails_or_waits_because_others_look() {
+    let place = Place::with_array(7);
+    let held = vec![7; 1 << 20];
+    place.run_with(&["zone", "write", "drives", "0"], &held).ok();
+    let done = AtomicBool::new(false);
+    let looked = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for number in 0..3 {
+            let (place, done, held, looked) = (&place, &done, &held, &looked);
+            scope.spawn(move || looked.fetch_add(look_on(place, "drives", 3 * number, done, held), Relaxed));
+        }
+        let work = || {
+            let mut spare = [5, 6];
+            for round in 0..4 {
+                for _ in 0..3 {
+                    place.run_with(&["zone", "write", "drives", "1", "--fua"], &[9; 128 << 10]).ok();
+                }
+                place.run(&["zone", "reset", "drives", "1"]).ok();
+                let (old, new) = ((round % 2).to_string(), drive("drives", spare[round % 2]));
+                place.run(&["replace", "--yes", "drives", &old, &new]).ok();
+                spare[round % 2] = if spare[round % 2] < 5 { 5 + round % 2 } else { round % 2 };
+            }
+        };
+        // Those who look end in any case.
+        let worked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+        done.store(true, Relaxed);
+        worked.unwrap();
+    });
+    assert!(looked.load(Relaxed) > 20, "{looked:?} looks");
+    assert_eq!(place.run(&["status", "drives"]).code, 0);
+    assert!(place.read_zone("drives", 0) == held);
+}
+
+#[test]
+fn nobody_who_creates_fails_because_others_look() {
+    let place = Place::new();
+    place.emulate("drives", 4);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for number in 0..3 {
+            let (place, done) = (&place, &done);
+            scope.spawn(move || {
+                let looks: [&[&str]; 3] =
+                    [&["list", "drives"], &["examine", "drives/drive1.img"], &["status"]];
+                while !done.load(Relaxed) {
+                    place.run(looks[number]).ok();
+                }
+            });
+        }
+        let worked = std::panic::catch_unwind(|| {
+            for _ in 0..8 {
+                let drives: Vec<String> = (0..4).map(|n| drive("drives", n)).collect();
+                let mut create = vec!["create", "--yes", "pond"];
+                create.extend(drives.iter().map(String::as_str));
+                place.run(&create).ok();
+                place.run_with(&["zone", "write", "drives", "0"], &[5; 4096]).ok();
+            }
+        });
+        done.store(true, Relaxed);
+        worked.unwrap();
+    });
+    assert_eq!(place.read_zone("drives", 0), [5; 4096]);
+}
+
+/// The times and numbers of everything in `dir`, to see whether anybody has written there.
+fn times(place: &Place, dir: &str) -> Vec<(u64, i64, i64, i64, i64)> {
+    let mut paths: Vec<_> =
+        fs::read_dir(place.path(dir)).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.push(place.path(dir));
+    paths.sort();
+    let time = |m: fs::Metadata| (m.ino(), m.mtime(), m.mtime_nsec(), m.ctime(), m.ctime_nsec());
+    paths.into_iter().map(|path| time(path.metadata().unwrap())).collect()
+}
+
+#[test]
+fn who_may_only_read_sees_all_and_changes_nothing() {
+    let place = Place::with_array(6);
+    let data = vec![3; 300 << 10];
+    place.run_with(&["zone", "write", "drives", "0"], &data).ok();
+    // A member that is away must not be stale for having been looked at without.
+    fs::create_dir(place.path("away")).unwrap();
+    fs::rename(place.path("drives/drive4.img"), place.path("away/drive4.img")).unwrap();
+    for number in [0, 1, 2, 3, 5] {
+        let mode = fs::Permissions::from_mode(0o444);
+        fs::set_permissions(place.path(&drive("drives", number)), mode).unwrap();
+    }
+    fs::set_permissions(place.path("drives"), fs::Permissions::from_mode(0o555)).unwrap();
+    let (contents, before) = (fingerprint(&place.path("drives")), times(&place, "drives"));
+    for look in looks("drives") {
+        let look: Vec<&str> = look.iter().map(String::as_str).collect();
+        let ran = as_nobody(&place, "", &look);
+        assert_eq!(
+            ran.code,
+            if look.starts_with(&["status", "drives"]) { 1 } else { 0 },
+            "{look:?}: {}",
+            ran.stderr
+        );
+        assert!(!look.starts_with(&["zone", "read"]) || ran.stdout == data);
+    }
+    // Who looks at zones of an array that is whole reads the drives themselves, too.
+    assert!(as_nobody(&place, "drives", &["zone", "read", "tank", "0"]).ok().stdout == data);
+    // What changes something is refused, and says who may.
+    as_nobody(&place, "", &["zone", "reset", "drives", "0"])
+        .fails_with(&["drive0.img", "permission denied; its owner may, or root"]);
+    assert!(fingerprint(&place.path("drives")) == contents);
+    assert_eq!(times(&place, "drives"), before);
+    fs::set_permissions(place.path("drives"), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::rename(place.path("away/drive4.img"), place.path("drives/drive4.img")).unwrap();
+    assert_eq!(place.run(&["status", "drives"]).code, 0);
+}
+
+#[test]
+fn no_lock_is_held_during_a_look() {
+    let place = Place::with_array(5);
+    // A look at this drive takes two seconds.
+    place.run(&["emulate", "fault", "drives/drive1.img", "slow", "1000000"]).ok();
+    let mut look = place.command(&["status", "drives"]).spawn().unwrap();
+    let images: Vec<File> = (0..5).map(|n| File::open(place.path(&drive("drives", n))).unwrap()).collect();
+    let inodes: Vec<String> = images.iter().map(|f| format!(":{} ", f.metadata().unwrap().ino())).collect();
+    let (begun, mut tried) = (Instant::now(), 0);
+    while look.try_wait().unwrap().is_none() {
+        assert!(begun.elapsed() < Duration::from_secs(60));
+        let locks = fs::read_to_string("/proc/locks").unwrap();
+        let pid = format!(" {} ", look.id());
+        let held = |line: &&str| line.contains(&pid) && inodes.iter().any(|inode| line.contains(inode));
+        assert_eq!(locks.lines().filter(held).count(), 0, "{locks}");
+        for image in &images {
+            flock(image, FlockOperation::NonBlockingLockExclusive).unwrap();
+            flock(image, FlockOperation::Unlock).unwrap();
+        }
+        tried += 1;
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(tried > 100, "{tried}");
+    assert_eq!(Ran::new(look.wait_with_output().unwrap()).code, 1);
+}
+
+/// The process and command that `status --json` says use the drives.
+fn user(status: &Value) -> (u64, String) {
+    let users = status["used_by"].as_array().unwrap();
+    assert_eq!(users.len(), 1, "{status}");
+    (users[0]["pid"].as_u64().unwrap(), users[0]["command"].as_str().unwrap().to_string())
+}
+
+#[test]
+fn a_look_at_what_somebody_uses_says_who_and_whoever_would_use_it_is_refused() {
+    let place = Place::with_array(6);
+    let mut command = place.command(&["zone", "write", "drives", "0"]);
+    let mut writer = command.stdin(Stdio::piped()).spawn().unwrap();
+    let mut stdin = writer.stdin.take().unwrap();
+    stdin.write_all(&[1; 1 << 20]).unwrap();
+    // A megabyte does not fit in a pipe: the writer is reading, so that it has the drives.
+    let pid = u64::from(writer.id());
+    let by = format!("`zoneraid zone write drives 0` (process {pid})");
+    let status = place.run(&["status", "drives", "--json"]).ok().json();
+    assert_eq!(user(&status), (pid, "zoneraid zone write drives 0".to_string()));
+    assert_eq!(status["state"], "healthy");
+    assert!(place.run(&["status", "drives"]).ok().text().contains(&format!("in use: by {by}")));
+    assert!(place.run(&["examine", "drives/drive2.img"]).ok().text().contains(&by));
+    let all = place.command(&["status"]).current_dir(place.path("drives")).output().unwrap();
+    assert!(String::from_utf8_lossy(&all.stdout).contains(&by), "{all:?}");
+    let report = place.run(&["zone", "report", "drives", "0"]).ok();
+    assert!(report.stderr.contains(&by), "{}", report.stderr);
+    for args in [&["zone", "reset", "drives", "1"][..], &["fail", "drives", "2"], &["rebuild", "drives"]] {
+        place.run(args).fails_with(&["drive0.img", "is in use by", &by]);
+    }
+    drop(stdin);
+    assert!(writer.wait().unwrap().success());
+    let status = place.run(&["status", "drives", "--json"]).ok().json();
+    assert_eq!(status["used_by"], serde_json::json!([]));
+    assert_eq!(place.read_zone("drives", 0), vec![1; 1 << 20]);
+}
+
+#[test]
+fn what_is_changed_all_the_time_is_said_to_change() {
+    const ENTRY: u64 = 16;
+    let place = Place::with_array(5);
+    // Looks take long enough for a change.
+    place.run(&["emulate", "fault", "drives/drive0.img", "slow", "300"]).ok();
+    let image = File::options().read(true).write(true).open(place.path("drives/drive0.img")).unwrap();
+    flock(&image, FlockOperation::LockExclusive).unwrap();
+    // The table of zones lies where its first entry is, which is not blank and says so with a checksum.
+    let sum = |mut entry: [u8; ENTRY as usize]| {
+        entry[4..8].fill(0);
+        crc32c::crc32c(&entry).to_le_bytes()
+    };
+    let entry_at = |at: u64| {
+        let mut entry = [0; ENTRY as usize];
+        image.read_exact_at(&mut entry, at).unwrap();
+        entry
+    };
+    let table = (2..2048).map(|page| page * 4096).find(|at| {
+        let entry = entry_at(*at);
+        entry != [0; 16] && entry[4..8] == sum(entry)
+    });
+    let last = table.unwrap() + 15 * ENTRY;
+    assert_eq!(entry_at(last), [0; 16], "the last zone is empty");
+    let done = AtomicBool::new(false);
+    let (status, read) = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for wp in (1..2048_u64).cycle().take_while(|_| !done.load(Relaxed)) {
+                let mut entry = [0; ENTRY as usize];
+                entry[0] = 4;
+                entry[8..].copy_from_slice(&wp.to_le_bytes());
+                let sum = sum(entry);
+                entry[4..8].copy_from_slice(&sum);
+                image.write_all_at(&entry, last).unwrap();
+                std::thread::sleep(Duration::from_micros(100));
+            }
+        });
+        // This thread alone may be kept from running.
+        let mut looks = (0..20).map(|_| place.run(&["status", "drives", "--json"]));
+        let status = looks.find(|ran| ran.json()["changing"] == true);
+        let mut reads = (0..20).map(|_| place.run(&["zone", "read", "drives", "0"]));
+        let read = reads.find(|ran| ran.code != 0);
+        done.store(true, Relaxed);
+        (status, read)
+    });
+    let status = status.unwrap().ok().json();
+    assert_eq!((&status["state"], user(&status).0), (&"healthy".into(), u64::from(std::process::id())));
+    let me = format!("(process {})", std::process::id());
+    read.unwrap().fails_with(&["'tank' is being changed by", &me]);
+    image.write_all_at(&[0; 16], last).unwrap();
+    drop(image);
+    let status = place.run(&["status", "drives", "--json"]).ok().json();
+    assert_eq!((&status["changing"], &status["used_by"]), (&false.into(), &serde_json::json!([])));
+}
+
+#[test]
+fn a_drive_in_use_that_cannot_be_told_is_never_done_without() {
+    let place = Place::with_array(5);
+    place.run(&["emulate", "fault", "drives/drive1.img", "gone"]).ok();
+    let image = File::open(place.path("drives/drive1.img")).unwrap();
+    flock(&image, FlockOperation::LockExclusive).unwrap();
+    let me = format!("(process {})", std::process::id());
+    place
+        .run(&["zone", "reset", "drives", "0"])
+        .fails_with(&["drive1.img may be a member of 'tank', but is in use by", &me]);
+    drop(image);
+    place.run(&["zone", "reset", "drives", "0"]).ok();
+}
+
+#[test]
+fn a_zone_that_is_reset_while_it_is_read_is_not_taken_for_what_it_was() {
+    let place = Place::with_array(5);
+    place.run_with(&["zone", "write", "drives", "0"], &[7; 4 << 20]).ok();
+    // It fills the pipe, and goes on when somebody reads from it.
+    let mut read = place.command(&["zone", "read", "drives", "0"]).spawn().unwrap();
+    let mut stdout = read.stdout.take().unwrap();
+    let mut data = vec![0; 1 << 20];
+    stdout.read_exact(&mut data).unwrap();
+    place.run(&["zone", "reset", "drives", "0"]).ok();
+    let rest = stdout.read_to_end(&mut data);
+    let ran = Ran::new(read.wait_with_output().unwrap());
+    rest.unwrap();
+    ran.fails_with(&["zone 0 was reset by", "while it was read"]);
+}

@@ -1,0 +1,300 @@
+//! Where an array belongs, what it is called, which drive to pull, and its end.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod support;
+
+use serde_json::Value;
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
+use support::{Place, Ran, drive, fingerprint};
+
+const OTHER: &str = "fedcba9876543210fedcba9876543210";
+
+fn status(place: &Place) -> Value {
+    place.json(&["status", "drives"])
+}
+
+/// What udev is told to start when it sees the first drive.
+fn started_by_udev(place: &Place) -> Option<String> {
+    let exported = place.run(&["examine", "--export", &drive("drives", 0)]).ok().text();
+    Some(exported.strip_prefix("ZONERAID_UUID=")?.trim().to_string())
+}
+
+#[test]
+fn an_array_starts_by_itself_only_where_it_belongs() {
+    let place = Place::with_array(5);
+    let uuid = status(&place)["uuid"].as_str().unwrap().to_string();
+    let known = |of: &str| (status(&place)["host"] == of, started_by_udev(&place));
+    assert_eq!(known("this"), (true, Some(uuid.clone())));
+    let first = status(&place)["host_id"].as_str().unwrap().to_string();
+    // What is on the drives is no machine-id.
+    assert!(!first.replace('-', "").starts_with("0123456789abcdef"));
+
+    place.be(OTHER);
+    assert_eq!(known("other"), (true, None));
+    let text = place.run(&["status", "drives"]).text();
+    assert!(text.contains(&format!("host: another host ({first})")), "{text}");
+    let adopted = place.run(&["adopt", "drives"]).ok().text();
+    assert!(adopted.contains("'tank' belongs to this host now"), "{adopted}");
+    assert_eq!(known("this"), (true, Some(uuid.clone())));
+    assert_ne!(status(&place)["host_id"].as_str(), Some(first.as_str()));
+    place.be("0123456789abcdef0123456789abcdef");
+    assert_eq!(known("other"), (true, None));
+    place.be(OTHER);
+
+    place.run(&["autostart", "tank", "no"]).fails_with(&["no array called 'tank'"]);
+    place.run(&["autostart", "drives", "no"]).ok();
+    assert_eq!(known("this"), (true, None));
+    assert!(place.run(&["list", "drives"]).text().contains("this host, started by hand"));
+    place.run(&["autostart", "drives", "yes"]).ok();
+    assert_eq!(known("this"), (true, Some(uuid)));
+    place.run(&["autostart", "drives", "perhaps"]).fails_with(&["perhaps"]);
+
+    // A host without an identity owns nothing.
+    for nobody in ["", "uninitialized\n", "00000000000000000000000000000000"] {
+        place.be(nobody);
+        assert_eq!(known("other"), (true, None));
+        place.run(&["adopt", "drives"]).fails_with(&["this machine has no identity", "/etc/machine-id"]);
+    }
+}
+
+#[test]
+fn an_array_that_nobody_owns_or_starts_by_hand_says_so_from_the_beginning() {
+    let place = Place::new();
+    place.emulate("drives", 5);
+    place.be("");
+    let made = place.create("tank", "drives", 5).ok();
+    assert!(made.stderr.contains("the array is nobody's, and does not start by itself"), "{}", made.stderr);
+    assert_eq!((&status(&place)["host"], &status(&place)["host_id"]), (&"nobody".into(), &Value::Null));
+    place.be(OTHER);
+    assert_eq!((&status(&place)["host"], started_by_udev(&place)), (&"nobody".into(), None));
+    place.run(&["destroy", "--yes", "drives"]).ok();
+    let drives: Vec<String> = (0..5).map(|n| drive("drives", n)).collect();
+    let mut create = vec!["create", "--no-autostart", "tank"];
+    create.extend(drives.iter().map(String::as_str));
+    assert_eq!(place.run(&create).ok().stderr, "");
+    let status = status(&place);
+    assert_eq!((&status["host"], &status["autostart"]), (&"this".into(), &false.into()));
+    assert_eq!(started_by_udev(&place), None);
+    let examined = place.json(&["examine", &drives[3]]);
+    assert_eq!(examined["superblock"]["host"], "this");
+    assert_eq!(examined["superblock"]["autostart"], false);
+}
+
+#[test]
+fn an_array_gets_another_name_and_a_member_that_was_away_learns_of_it() {
+    let place = Place::with_array(5);
+    place.run_with(&["zone", "write", "drives", "0"], b"some data").ok();
+    fs::create_dir(place.path("away")).unwrap();
+    let third = place.path(&drive("drives", 3));
+    fs::rename(&third, place.path("away/drive3.img")).unwrap();
+    for name in ["", "a/b", "-x", "tank\n"] {
+        let before = fingerprint(&place.path("drives"));
+        place.run(&["rename", "drives", "--", name]).fails_with(&["an array cannot have this name"]);
+        assert!(fingerprint(&place.path("drives")) == before);
+    }
+    place.run(&["rename", "drives", "tank"]).fails_with(&["'tank' is called so already"]);
+    let renamed = place.run(&["rename", "drives", "pool"]).ok().text();
+    assert_eq!(renamed, "'tank' is called 'pool' now\n");
+    fs::rename(place.path("away/drive3.img"), &third).unwrap();
+    // Nobody is stale, and what is there is there.
+    let status = status(&place);
+    assert_eq!((&status["name"], &status["state"]), (&"pool".into(), &"healthy".into()));
+    let read = place.run(&["zone", "read", "drives", "0", "--length", "9"]).ok();
+    assert_eq!(read.stdout, b"some data");
+    let own = || place.json(&["examine", &drive("drives", 3)])["superblock"]["array"].clone();
+    assert_eq!(own(), "tank");
+    place.run(&["zone", "finish", "drives", "0"]).ok();
+    assert_eq!(own(), "pool");
+
+    // A name that somebody else has on this machine, as far as this command can see.
+    place.emulate("others", 5);
+    place.create("tank", "others", 5).ok();
+    let in_both = |args: &[&str]| {
+        Ran::new(place.command(args).env("ZONERAID_DIR", place.path("others")).output().unwrap())
+    };
+    in_both(&["rename", "drives", "tank"]).fails_with(&["another array on this machine is called 'tank'"]);
+    in_both(&["rename", "drives", "lake"]).ok();
+}
+
+#[test]
+fn a_member_that_is_gone_says_which_drive_to_pull() {
+    let place = Place::with_array(5);
+    let known = status(&place)["members"][2].clone();
+    let (model, serial) = (known["model"].as_str().unwrap(), known["serial"].as_str().unwrap());
+    assert!(!model.is_empty() && serial.len() == 8);
+    place.remove(&drive("drives", 2));
+    let status = status(&place);
+    for field in ["model", "serial", "size_bytes"] {
+        assert_eq!(status["members"][2][field], known[field], "{field}");
+    }
+    assert_eq!(status["members"][2]["drive"], "");
+    let said = format!("member 2, {model}, serial {serial}, is out");
+    assert!(status["status"].as_str().unwrap().contains(&said), "{status}");
+    for text in [place.run(&["status", "drives"]), place.run(&["list", "drives"])].map(|ran| ran.text()) {
+        let line =
+            text.lines().find(|line| line.contains(serial) && line.contains(" - ") || line.starts_with('-'));
+        assert!(line.unwrap_or_default().contains(model), "{text}");
+    }
+    let examined = place.json(&["examine", &drive("drives", 0)]);
+    let drives = examined["superblock"]["drives"].as_array().unwrap();
+    assert_eq!((drives.len(), &drives[2]["serial"]), (5, &known["serial"]));
+    let text = place.run(&["examine", &drive("drives", 0)]).text();
+    assert!(text.contains(&format!("{model}, serial {serial}\n")), "{text}");
+    // Also when nothing works any more.
+    place.remove(&drive("drives", 4));
+    let status = self::status(&place);
+    assert_eq!((&status["state"], &status["members"][2]["serial"]), (&"unusable".into(), &known["serial"]));
+}
+
+#[test]
+fn the_plate_of_a_member_is_that_of_the_drive_in_its_place() {
+    let place = Place::with_array(6);
+    let spare = place.json(&["examine", &drive("drives", 5)])["serial"].clone();
+    place.run(&["replace", "drives", "1", &drive("drives", 5)]).ok();
+    place.remove(&drive("drives", 5));
+    place.remove(&drive("drives", 1));
+    assert_eq!(status(&place)["members"][1]["serial"], spare);
+}
+
+#[test]
+fn an_array_is_destroyed_once_that_is_said_and_its_drives_are_blank() {
+    let place = Place::with_array(6);
+    place.run_with(&["zone", "write", "drives", "0"], b"some data").ok();
+    place.run(&["replace", "drives", "1", &drive("drives", 5)]).ok();
+    let before = fingerprint(&place.path("drives"));
+    let asked = ["this destroys 'tank'", "1 of 14 zones in use", "drive3.img", "serial", "--yes does it"];
+    place.run(&["destroy", "drives"]).fails_with(&asked);
+    assert!(fingerprint(&place.path("drives")) == before);
+    let destroyed = place.run(&["destroy", "drives", "--yes"]).ok().text();
+    assert!(destroyed.starts_with("'tank' is destroyed\n"), "{destroyed}");
+    let listed = place.json(&["list", "drives"]);
+    assert_eq!(
+        (listed["arrays"].as_array().unwrap().len(), listed["blank"].as_array().unwrap().len()),
+        (0, 6)
+    );
+    place.run(&["destroy", "drives"]).fails_with(&["no array called 'drives'"]);
+    place.create("again", "drives", 5).ok();
+}
+
+#[test]
+fn a_member_that_comes_back_to_a_destroyed_array_belongs_to_nothing() {
+    let place = Place::with_array(5);
+    fs::create_dir(place.path("away")).unwrap();
+    let (here, away) = (place.path(&drive("drives", 3)), place.path("away/drive3.img"));
+    fs::rename(&here, &away).unwrap();
+    // Alone it cannot be destroyed: the others could go on.
+    place.run(&["destroy", "--yes", "away"]).fails_with(&["only", "drive3.img is there", "can go on"]);
+    place.run(&["destroy", "--yes", "drives"]).ok();
+    fs::rename(&away, &here).unwrap();
+    let status = status(&place);
+    assert_eq!(status["state"], "unusable");
+    assert!(status["action"].as_str().unwrap().contains("zoneraid wipe"), "{status}");
+    let path = drive("drives", 3);
+    place.run(&["wipe", &path]).fails_with(&["member 3 of array 'tank'", "cannot be assembled", "--yes"]);
+    place.run(&["wipe", "--yes", &path]).ok();
+    assert_eq!(place.json(&["examine", &path])["blank"], true);
+}
+
+#[test]
+fn drives_are_wiped_at_once_only_if_nobody_misses_what_is_on_them() {
+    let place = Place::with_array(7);
+    let wipe = |number: usize| place.run(&["wipe", &drive("drives", number)]);
+    wipe(6).ok();
+    wipe(2).fails_with(&["member 2 of array 'tank'", "would have to do without it", "--yes"]);
+    place.run(&["replace", "drives", "2", &drive("drives", 5)]).ok();
+    // A former member.
+    assert!(wipe(2).ok().text().contains("it was member 2 of array 'tank'"));
+    assert_eq!(status(&place)["state"], "healthy");
+    place.run(&["fail", "drives", "1"]).ok();
+    wipe(0).fails_with(&["member 0 of array 'tank'", "would be lost with it", "--yes"]);
+    let both = [drive("drives", 1), drive("drives", 1)];
+    place.run(&["wipe", &both[0], &both[1]]).fails_with(&["is named twice"]);
+    wipe(1).ok();
+    // What nobody can read is somebody's.
+    damage(&place, 3);
+    wipe(3).fails_with(&["drive3.img", "holds something else", "--yes destroys that"]);
+    place.run(&["wipe", "--yes", &drive("drives", 3), &drive("drives", 0)]).ok();
+    let listed = place.json(&["list", "drives"]);
+    assert_eq!(listed["blank"].as_array().unwrap().len(), 5);
+    place.run(&["wipe", "nothing"]).fails_with(&["nothing"]);
+    place.run(&["wipe"]).fails_with(&["DRIVE"]);
+}
+
+/// Makes the log of a member one that nobody can read.
+fn damage(place: &Place, number: usize) {
+    for lba in ["0", "16384", "1"] {
+        place.run(&["emulate", "fault", &drive("drives", number), "flip", lba]);
+    }
+    let other = place.json(&["examine", &drive("drives", number)]);
+    let second = other["zone_size_bytes"].as_u64().unwrap() / 4096;
+    place.run(&["emulate", "fault", &drive("drives", number), "flip", &second.to_string()]);
+}
+
+/// Kills a creation after so long, and says whether it had come to its end.
+fn kill_creation(place: &Place, after: Duration) -> bool {
+    let drives: Vec<String> = (0..5).map(|n| drive("drives", n)).collect();
+    // Drives of which each command takes its time, so that it is cut off anywhere.
+    drives.iter().for_each(|drive| _ = place.run(&["emulate", "fault", drive, "slow", "200"]).ok());
+    let mut create = vec!["create", "--yes", "new"];
+    create.extend(drives.iter().map(String::as_str));
+    let mut child = place.start(&create, Vec::new());
+    let begun = Instant::now();
+    while begun.elapsed() < after && child.try_wait().unwrap().is_none() {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    // It may have ended by itself.
+    let _ = child.kill();
+    let done = child.wait().unwrap().success();
+    drives.iter().for_each(|drive| _ = place.run(&["emulate", "fault", drive, "clear"]).ok());
+    done
+}
+
+#[test]
+fn a_creation_that_was_killed_says_so_and_is_cleaned_up() {
+    let (mut unfinished, mut whole, mut after) = (0, 0, Duration::from_millis(20));
+    // Up to its end, in steps that grow as this machine is slow.
+    while whole == 0 {
+        let place = Place::new();
+        place.emulate("drives", 5);
+        let done = kill_creation(&place, after);
+        after = after * 9 / 8 + Duration::from_millis(5);
+        let listed = place.json(&["list", "drives"]);
+        let arrays = listed["arrays"].as_array().unwrap();
+        match arrays.first().map(|array| array["stage"].as_str().unwrap()) {
+            None => assert!(!done),
+            Some("whole") => {
+                assert_eq!(arrays[0]["state"], "healthy");
+                whole += 1;
+            }
+            Some("unfinished") => {
+                assert!(!done);
+                unfinished += 1;
+                let said = ["the creation of 'new' was not finished"];
+                place.run(&["start", "drives"]).fails_with(&said);
+                let status = status(&place);
+                assert_eq!((&status["state"], &status["stage"]), (&"unusable".into(), &"unfinished".into()));
+                assert!(place.run(&["list", "drives"]).text().contains("not finished"));
+                let examined = place.run(&["examine", &drive("drives", 0)]).ok().text();
+                assert!(examined.contains("its creation was not finished"), "{examined}");
+                assert_eq!(started_by_udev(&place), None);
+                match unfinished % 3 {
+                    0 => _ = place.run(&["destroy", "drives"]).ok(),
+                    1 => {
+                        let drives: Vec<String> = (0..5).map(|n| drive("drives", n)).collect();
+                        let args = [&["wipe"], &drives.iter().map(String::as_str).collect::<Vec<_>>()[..]];
+                        place.run(&args.concat()).ok();
+                    }
+                    _ => {}
+                }
+                // Nothing is there that anybody could miss.
+                place.create("new", "drives", 5).ok();
+                assert_eq!(self::status(&place)["state"], "healthy");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(unfinished >= 4, "{unfinished} unfinished");
+}

@@ -1,0 +1,414 @@
+//! What an owner does with an array as a whole, cut at every step: it is made, renamed and destroyed.
+//!
+//! An array that was being made is none until a drive says that it is, and all its drives say which it was to
+//! be. One that is being renamed has one of the two names, and nobody is stale, also a member that was away.
+//! One that is being destroyed holds all that it held, or is refused, whoever is there and whoever comes back.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod support;
+
+use engine::{
+    array::{Array, ArrayError, CreateOptions, Drive, Inspected, MemberState, examine},
+    buf::Buf,
+    device::{Command, Geometry, Zones},
+    format::superblock::Stage,
+    owner::{Change, make_blank},
+    raid::policy::Policy,
+    runtime::Runtime,
+    zone::{Lba, ZoneIndex, ZoneState},
+};
+use sim::{rng::Rng, ssd::Cut};
+use std::{cell::Cell, ops::AddAssign, rc::Rc};
+use support::{
+    array::{check, geometry, options, run, submit, wp, write},
+    rig::{Act, Rig},
+};
+
+const MEMBERS: usize = 4;
+const CHUNK: u64 = 4;
+/// Blocks that the zones of the old array hold.
+const WRITTEN: [u64; 3] = [29, 0, 7];
+const OLD: [u8; 16] = [3; 16];
+const NEW: [u8; 16] = [9; 16];
+const POLICIES: [(Policy, bool); 4] =
+    [(Policy::Zrwa, false), (Policy::Log, false), (Policy::Log, true), (Policy::InPlace, false)];
+
+fn shape(volatile: bool) -> Geometry {
+    Geometry { volatile_cache: volatile, ..geometry(6, 96, 5) }
+}
+
+/// An array with something in it, called 'test', on drives that nobody uses any more.
+fn used(rig: &Rc<Rig>, policy: Policy, volatile: bool) -> Vec<Drive> {
+    let drives: Vec<Drive> = (0..MEMBERS).map(|_| rig.drive(&shape(volatile))).collect();
+    let runtime = Runtime::new();
+    let options = CreateOptions { policy: Some(policy), uuid: OLD, ..options(CHUNK) };
+    let array = run(&runtime, Array::create(&runtime, options, drives.clone())).unwrap();
+    for (zone, blocks) in (0..).zip(WRITTEN).filter(|(_, blocks)| *blocks > 0) {
+        write(&runtime, &array, zone, 0, blocks, true);
+    }
+    submit(&runtime, &array, Command::Flush);
+    runtime.clear();
+    drives
+}
+
+/// Drives as they are now, to be assembled: nothing becomes of the originals.
+fn copies(rig: &Rc<Rig>, drives: &[Drive]) -> Vec<Drive> {
+    let number = |drive: &Drive| drive.name.trim_start_matches("drive").parse().unwrap();
+    drives.iter().map(|drive| rig.copy(number(drive))).collect()
+}
+
+/// Checks that what [`used`] has made is there, with all that it holds and everybody who is not `missing`.
+fn check_old(rig: &Rc<Rig>, drives: &[Drive], missing: Option<usize>, what: &str) {
+    let runtime = Runtime::new();
+    let array = run(&runtime, Array::assemble(&runtime, copies(rig, drives)));
+    let array = array.unwrap_or_else(|error| panic!("{what}: {error}"));
+    for (role, member) in array.status().members.iter().enumerate() {
+        let state = if Some(role) == missing { MemberState::Out } else { MemberState::Active };
+        assert_eq!(member.state, state, "{what}: member {role}: {}", member.note);
+    }
+    for (zone, blocks) in (0..).zip(WRITTEN) {
+        assert_eq!(wp(&runtime, &array, zone).1, blocks, "{what}: zone {zone}");
+        check(&runtime, &array, zone, blocks);
+    }
+    runtime.clear();
+}
+
+/// What the drives that say they are of array `uuid` come to; nothing if none does.
+fn of_array(drives: &[Drive], uuid: [u8; 16]) -> Option<Result<Inspected, ArrayError>> {
+    let runtime = Runtime::new();
+    let labelled: Vec<Drive> = labelled(drives, uuid).into_iter().map(|(drive, _)| drive).collect();
+    if labelled.is_empty() {
+        return None;
+    }
+    let found = run(&runtime, Array::inspect(&runtime, labelled, None));
+    runtime.clear();
+    Some(found)
+}
+
+/// The drives that say they are of array `uuid`, and what they say of it.
+fn labelled(drives: &[Drive], uuid: [u8; 16]) -> Vec<(Drive, Stage)> {
+    let runtime = Runtime::new();
+    let mut labelled = Vec::new();
+    for drive in drives {
+        if let Ok(found) = run(&runtime, examine(&runtime, drive))
+            && found.superblock.array.0 == uuid
+        {
+            labelled.push((drive.clone(), found.superblock.stage));
+        }
+    }
+    labelled
+}
+
+fn is_blank(drive: &Drive) -> bool {
+    let count = drive.device.geometry().zones;
+    let runtime = Runtime::new();
+    let report = run(&runtime, drive.device.submit(Command::Report { first: ZoneIndex(0), count }));
+    // One that was cut off in its ZRWA may be empty, and not read as that.
+    let reads_as_zeros = |zone: u32| {
+        let lba = drive.device.geometry().start(ZoneIndex(zone));
+        let read = run(&runtime, drive.device.submit(Command::read(lba, Buf::zeroed(4096))));
+        read.result.is_err() || read.data.iter().all(|byte| *byte == 0)
+    };
+    report.zones.iter().all(|zone| zone.state == ZoneState::Empty) && (0..count).all(reads_as_zeros)
+}
+
+/// What there are, or all but one.
+fn without(drives: &[Drive], missing: Option<usize>) -> Vec<Drive> {
+    let there = drives.iter().enumerate().filter(|(role, _)| Some(*role) != missing);
+    there.map(|(_, drive)| drive.clone()).collect()
+}
+
+fn anybody() -> impl Iterator<Item = Option<usize>> {
+    [None].into_iter().chain((0..MEMBERS).map(Some))
+}
+
+/// Has `task` go on until `commands` have changed a drive, and cuts the power; gives what it came to, if it
+/// came to an end.
+fn cut_after<T: 'static>(
+    rig: &Rc<Rig>,
+    commands: usize,
+    lose: bool,
+    task: impl FnOnce(Runtime) -> std::pin::Pin<Box<dyn Future<Output = T>>>,
+) -> Option<T> {
+    let runtime = Runtime::new();
+    rig.hold_after(commands);
+    let result = Rc::new(Cell::new(None));
+    let (told, task) = (result.clone(), task(runtime.clone()));
+    runtime.spawn(async move { told.set(Some(task.await)) });
+    runtime.run();
+    runtime.clear();
+    rig.cut_power(&mut Rng::new(commands as u64), |_| Cut { cache_lost: lose, zrwa_lost: false });
+    result.take()
+}
+
+#[test]
+fn a_creation_that_is_cut_off_says_so_and_can_be_begun_again() {
+    for ((policy, volatile), before) in POLICIES.into_iter().flat_map(|p| [(p, false), (p, true)]) {
+        let (mut unfinished, mut finished, mut emptied) = (0, 0, 0);
+        for commands in 0.. {
+            let rig = Rig::new();
+            let drives = match before {
+                true => used(&rig, policy, volatile),
+                false => (0..MEMBERS).map(|_| rig.drive(&shape(volatile))).collect(),
+            };
+            let options =
+                || CreateOptions { policy: Some(policy), uuid: NEW, name: "new".into(), ..options(CHUNK) };
+            let (made, taken) = (options(), drives.clone());
+            let done = cut_after(&rig, commands, volatile, |runtime| {
+                Box::pin(async move { Array::create(&runtime, made, taken).await.map(|_| ()) })
+            });
+            let what = format!("{policy:?} {volatile}, {before}, cut after {commands}");
+            assert!(done.as_ref().is_none_or(|result| result.is_ok()), "{what}: {done:?}");
+            let told = labelled(&drives, NEW);
+            let is_there = told.iter().any(|(_, stage)| *stage == Stage::Whole);
+            assert!(done.is_none() || is_there, "{what}");
+            // All but one are as they were, or say what they were to be.
+            let others = drives.iter().filter(|drive| !told.iter().any(|(t, _)| t.name == drive.name));
+            let as_before = |drive: &Drive| {
+                if before { !labelled(std::slice::from_ref(drive), OLD).is_empty() } else { is_blank(drive) }
+            };
+            let lost = others.filter(|drive| !as_before(drive)).count();
+            assert!(lost <= 1, "{what}: {lost} drives are neither");
+            emptied += lost;
+            for missing in anybody() {
+                match of_array(&without(&drives, missing), NEW) {
+                    None => assert!(told.len() <= missing.is_some() as usize, "{what} without {missing:?}"),
+                    Some(Ok(found)) => {
+                        assert!(is_there, "{what} without {missing:?}");
+                        let mut states = found.status.members.iter().enumerate();
+                        let active = |(role, _): &(usize, _)| Some(*role) != missing;
+                        assert!(states.by_ref().filter(active).all(|(_, m)| m.state == MemberState::Active));
+                        finished += 1;
+                    }
+                    Some(Err(error)) => {
+                        assert!(done.is_none(), "{what} without {missing:?}: {error}");
+                        let said = "the creation of 'new' was not finished";
+                        assert!(error.0.contains(said), "{what} without {missing:?}: {error}");
+                        unfinished += 1;
+                    }
+                }
+            }
+            // Either way out.
+            let runtime = Runtime::new();
+            if !told.is_empty() && commands % 2 == 0 {
+                let told = told.into_iter().map(|(drive, _)| drive).collect::<Vec<_>>();
+                run(&runtime, Array::destroy(&runtime, told.clone())).unwrap();
+                assert!(told.iter().all(is_blank), "{what}");
+                drives.iter().for_each(|drive| run(&runtime, make_blank(drive)).unwrap());
+                assert!(drives.iter().all(is_blank), "{what}");
+            }
+            let again = CreateOptions { uuid: [5; 16], ..options() };
+            let array = run(&runtime, Array::create(&runtime, again, drives.clone())).unwrap();
+            write(&runtime, &array, 1, 0, 50, true);
+            check(&runtime, &array, 1, 50);
+            if done.is_some() {
+                assert!(commands > MEMBERS * 4, "{what}");
+                break;
+            }
+        }
+        assert!(unfinished > 20 && finished > 5, "{policy:?}: {unfinished} unfinished, {finished} finished");
+        assert!(!before || emptied > 0, "{policy:?}");
+    }
+}
+
+#[test]
+fn a_new_name_is_there_or_not_and_nobody_is_stale() {
+    for (policy, volatile) in POLICIES {
+        for missing in anybody() {
+            let (mut old, mut new) = (0, 0);
+            for commands in 0.. {
+                let rig = Rig::new();
+                let drives = used(&rig, policy, volatile);
+                let there = without(&drives, missing);
+                let done = cut_after(&rig, commands, volatile, |runtime| {
+                    let change = Change::Name("new".into());
+                    Box::pin(async move { Array::change(&runtime, there, &change).await })
+                });
+                let what = format!("{policy:?} {volatile} without {missing:?}, cut after {commands}");
+                assert!(done.as_ref().is_none_or(|result| result.is_ok()), "{what}: {done:?}");
+                // Whoever was away is back, and somebody else is away, or nobody.
+                for away in anybody() {
+                    let what = format!("{what}, then without {away:?}");
+                    let found = of_array(&without(&drives, away), OLD).unwrap().unwrap();
+                    let name = found.status.name;
+                    assert!(name == "new" || done.is_none() && name == "test", "{what}: {name}");
+                    if name == "new" { &mut new } else { &mut old }.add_assign(1);
+                    check_old(&rig, &without(&drives, away), away, &what);
+                }
+                if done.is_some() {
+                    break;
+                }
+            }
+            assert!(old > 4 && new > 4, "{policy:?} without {missing:?}: {old} old, {new} new");
+        }
+    }
+}
+
+#[test]
+fn a_running_array_is_adopted_and_says_so_in_the_next_assembly() {
+    for (policy, volatile) in POLICIES {
+        for commands in 0.. {
+            let rig = Rig::new();
+            let drives = used(&rig, policy, volatile);
+            let runtime = Runtime::new();
+            let array = run(&runtime, Array::assemble(&runtime, drives.clone())).unwrap();
+            rig.hold_after(commands);
+            let done = Rc::new(Cell::new(None));
+            let (told, changed) = (done.clone(), array.clone());
+            runtime.spawn(async move {
+                let result = async {
+                    changed.change_running(&Change::Host([8; 16])).await?;
+                    changed.change_running(&Change::Autostart(true)).await
+                };
+                told.set(Some(result.await));
+            });
+            runtime.run();
+            let done = done.take();
+            if done.is_some() {
+                assert_eq!((array.status().host, array.status().autostart), ([8; 16], true));
+            }
+            runtime.clear();
+            rig.cut_power(&mut Rng::new(1), |_| Cut { cache_lost: volatile, zrwa_lost: false });
+            let what = format!("{policy:?} {volatile}, cut after {commands}");
+            assert!(done.as_ref().is_none_or(|result| result.is_ok()), "{what}: {done:?}");
+            for away in anybody() {
+                let status = of_array(&without(&drives, away), OLD).unwrap().unwrap().status;
+                let is = (status.host, status.autostart);
+                let known = [([0; 16], false), ([8; 16], false), ([8; 16], true)];
+                assert!(is == known[2] || done.is_none() && known.contains(&is), "{what}: {is:?}");
+                check_old(&rig, &without(&drives, away), away, &what);
+            }
+            if done.is_some() {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn an_array_that_is_destroyed_is_whole_or_none_whoever_comes_back() {
+    for (policy, volatile) in POLICIES {
+        for missing in anybody() {
+            let (mut whole, mut half, mut gone) = (0, 0, 0);
+            for commands in 0.. {
+                let rig = Rig::new();
+                let drives = used(&rig, policy, volatile);
+                let there = without(&drives, missing);
+                let destroyed = there.clone();
+                let done = cut_after(&rig, commands, volatile, |runtime| {
+                    Box::pin(async move { Array::destroy(&runtime, destroyed).await })
+                });
+                let what = format!("{policy:?} {volatile} without {missing:?}, cut after {commands}");
+                assert!(done.as_ref().is_none_or(|result| result.is_ok()), "{what}: {done:?}");
+                let marked = labelled(&there, OLD).iter().any(|(_, stage)| *stage == Stage::Ending);
+                for away in anybody() {
+                    let what = format!("{what}, then without {away:?}");
+                    let back = without(&drives, away);
+                    match of_array(&back, OLD) {
+                        None => gone += 1,
+                        Some(Ok(_)) => {
+                            assert!(done.is_none(), "{what}: it can be assembled");
+                            // One that was told already counts as away.
+                            let ending = |(drive, stage): &(Drive, Stage)| {
+                                (*stage == Stage::Ending).then(|| drive.name.clone())
+                            };
+                            let out: Vec<String> = labelled(&back, OLD).iter().filter_map(ending).collect();
+                            assert!(out.is_empty(), "{what}: {out:?} do not count");
+                            check_old(&rig, &back, away, &what);
+                            whole += 1;
+                        }
+                        Some(Err(error)) => {
+                            let ending = labelled(&back, OLD).iter().any(|(_, s)| *s == Stage::Ending);
+                            assert!(marked || done.is_some(), "{what}: {error}");
+                            assert_eq!(
+                                ending,
+                                error.0.contains("'test' is half destroyed"),
+                                "{what}: {error}"
+                            );
+                            half += 1;
+                        }
+                    }
+                }
+                let left: Vec<Drive> = labelled(&there, OLD).into_iter().map(|(drive, _)| drive).collect();
+                if done.is_some() {
+                    assert!(left.is_empty() && there.iter().all(is_blank), "{what}");
+                    break;
+                }
+                let runtime = Runtime::new();
+                if !left.is_empty() {
+                    run(&runtime, Array::destroy(&runtime, left)).unwrap_or_else(|e| panic!("{what}: {e}"));
+                }
+                assert!(there.iter().all(is_blank), "{what}: not all are blank");
+            }
+            let what = format!("{policy:?} without {missing:?}: {whole} whole, {half} half, {gone} gone");
+            assert!(whole > 4 && half > 20, "{what}");
+            assert!(missing.is_some() || gone > 0, "{what}");
+        }
+    }
+}
+
+#[test]
+fn a_destruction_that_would_leave_an_array_is_refused_and_writes_nothing() {
+    let rig = Rig::new();
+    let drives = used(&rig, Policy::Zrwa, false);
+    let runtime = Runtime::new();
+    let refused = |given: Vec<Drive>| {
+        let written = Rc::new(Cell::new(false));
+        let told = written.clone();
+        rig.rule(move |_, command| {
+            told.set(told.get() || !matches!(command, Command::Read { .. } | Command::Report { .. }));
+            Act::Pass
+        });
+        let refusal = run(&runtime, Array::destroy(&runtime, given)).unwrap_err().0;
+        assert!(!written.get(), "{refusal}");
+        refusal
+    };
+    let only = "of the members of 'test' only drive2 is there, and the others can go on without it";
+    assert_eq!(refused(vec![drives[2].clone()]), only);
+    // One that was replaced is no member, and does not count.
+    let array = run(&runtime, Array::assemble(&runtime, drives.clone())).unwrap();
+    run(&runtime, array.fail(1)).unwrap();
+    let spare = rig.drive(&shape(false));
+    rig.rule(|_, _| Act::Pass);
+    run(&runtime, array.attach(1, spare.clone())).unwrap();
+    run(&runtime, array.rebuild(&|_| ())).unwrap();
+    runtime.clear();
+    assert_eq!(refused(vec![drives[1].clone(), drives[2].clone()]), only);
+    let blank = rig.drive(&shape(false));
+    assert_eq!(refused(vec![drives[2].clone(), blank]), "drive5 is of no array");
+    let other = {
+        let options = CreateOptions { uuid: NEW, ..options(CHUNK) };
+        let others: Vec<Drive> = (0..MEMBERS).map(|_| rig.drive(&shape(false))).collect();
+        run(&runtime, Array::create(&runtime, options, others.clone())).unwrap();
+        runtime.clear();
+        others[0].clone()
+    };
+    assert_eq!(refused(vec![drives[2].clone(), other]), "drive6 is of another array");
+    // Former members are destroyed with it.
+    rig.rule(|_, _| Act::Pass);
+    let all: Vec<Drive> = drives.iter().cloned().chain([spare]).collect();
+    run(&runtime, Array::destroy(&runtime, all.clone())).unwrap();
+    assert!(all.iter().all(is_blank));
+}
+
+#[test]
+fn a_drive_is_made_blank_whatever_is_on_it() {
+    let (rig, runtime) = (Rig::new(), Runtime::new());
+    let drives = used(&rig, Policy::Zrwa, false);
+    // Somebody else's.
+    let foreign = rig.drive(&shape(false));
+    for zone in [1, 4] {
+        let lba = foreign.device.geometry().start(ZoneIndex(zone));
+        let write = Command::write(Lba(lba.0), Buf::copy_of(&[7; 4096]), true);
+        assert_eq!(run(&runtime, foreign.device.submit(write)).result, Ok(()));
+    }
+    let full = Command::Finish { zones: Zones::One(ZoneIndex(3)) };
+    assert_eq!(run(&runtime, foreign.device.submit(full)).result, Ok(()));
+    for drive in [&drives[0], &foreign] {
+        assert!(!is_blank(drive));
+        run(&runtime, make_blank(drive)).unwrap();
+        assert!(is_blank(drive), "{}", drive.name);
+    }
+    check_old(&rig, &drives[1..], Some(0), "without the one that was made blank");
+}
