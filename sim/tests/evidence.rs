@@ -376,3 +376,61 @@ fn a_member_that_comes_back_has_been_away_until_it_is_told() {
         scene.check(1, STRIPE);
     }
 }
+
+/// Assembles without `missing`, with one that is stale in its place.
+fn force(scene: &mut Scene, missing: usize) {
+    let (there, behaviour) =
+        (scene.without(Some(missing)), Behaviour { force: true, ..Behaviour::default() });
+    scene.array = run(&scene.runtime, Array::assemble_with(&scene.runtime, there, None, behaviour)).unwrap();
+}
+
+/// Zone 0 is as it was when the member went; it lacked zone 1, and zone 2 was written anew without it.
+#[test]
+fn a_member_that_is_taken_by_force_counts_where_nothing_can_have_changed() {
+    for policy in Policy::ALL {
+        let mut scene = Scene::new(policy);
+        let end = scene.array.geometry().zone_capacity_blocks;
+        let fill = |scene: &Scene, zone| (0..end).step_by(60).for_each(|at| scene.write(zone, at, 60));
+        (0..3).for_each(|zone| fill(&scene, zone));
+        let second =
+            scene.data() + scene.shape.zone_size_blocks..scene.data() + 2 * scene.shape.zone_size_blocks;
+        scene.rig.rule(move |drive, command| match command {
+            Command::Read { lba, .. } if drive == 3 && second.contains(&lba.0) => Act::Offline,
+            _ => Act::Pass,
+        });
+        scene.check(1, 2 * STRIPE);
+        assert_eq!(scene.states()[3], LACKS_ONE, "{policy:?}");
+        scene.stop();
+        scene.assemble(Some(3));
+        scene.submit(reset(2));
+        fill(&scene, 2);
+        scene.stop();
+        force(&mut scene, 0);
+        let states = [0, 1, 2].map(|zone| state(&scene, zone));
+        assert_eq!(states, [ZoneState::Full, ZoneState::Offline, ZoneState::Offline], "{policy:?}");
+        scene.check(0, end);
+    }
+}
+
+/// The end of a write that came to nothing is in its log alone, and the zone has ended before that since.
+#[test]
+fn what_a_member_that_is_taken_by_force_has_logged_does_not_count_when_another_one_is_back() {
+    let mut scene = Scene::new(Policy::Zrwa);
+    // So near the end that tails go to the metadata logs: of stripe 57 to those of members 1 and 0.
+    let begun = 57 * STRIPE;
+    (0..begun).step_by(3 * STRIPE as usize).for_each(|at| scene.write(0, at, 3 * STRIPE));
+    scene.write(0, begun, 1);
+    let data = scene.data();
+    scene.rig.rule(move |drive, command| Act::hold_if(drive == 1 && is_metadata(command, data)));
+    drop(scene.start_write(0, begun + 1, 2));
+    scene.cut(|_| false);
+    scene.assemble(Some(0));
+    assert_eq!(scene.tail(0), begun + 1);
+    scene.cut(|_| false);
+    force(&mut scene, 2);
+    assert_eq!(state(&scene, 0), ZoneState::Offline);
+    scene.cut(|_| false);
+    scene.assemble(None);
+    assert_eq!(scene.tail(0), begun + 1);
+    scene.check(0, begun + 1);
+}
