@@ -95,6 +95,25 @@ fn nobody_is_done_without_if_either_of_two_may_have_been_changed() {
     }
 }
 
+/// A shutdown has made the zone empty; who holds what was written is missing, and who has the copy of the log
+/// is not rebuilt yet.
+#[test]
+fn too_few_members_cannot_tell_that_nothing_was_written() {
+    for policy in Policy::ALL {
+        let mut scene = Scene::new(policy);
+        scene.write(0, 0, 1);
+        scene.replace(3);
+        scene.stop();
+        scene.rig.shut_down();
+        scene.assemble(Some(0));
+        assert_eq!(state(&scene, 0), ZoneState::Offline, "{policy:?}");
+        scene.stop();
+        scene.assemble(None);
+        assert_eq!(scene.tail(0), 1, "{policy:?}");
+        scene.check(0, 1);
+    }
+}
+
 /// Every block was written, and the members' zones, which are larger than what is used, are not finished yet.
 #[test]
 fn a_zone_that_was_written_to_its_end_waits_for_the_member_that_holds_it() {
@@ -433,4 +452,36 @@ fn what_a_member_that_is_taken_by_force_has_logged_does_not_count_when_another_o
     scene.assemble(None);
     assert_eq!(scene.tail(0), begun + 1);
     scene.check(0, begun + 1);
+}
+
+/// Some have been told that a member is back, and others say still that it is out; then the array is to be
+/// destroyed, and only that member has been told so.
+#[test]
+fn a_member_that_has_been_told_that_it_is_destroyed_is_none() {
+    for policy in Policy::ALL {
+        let mut scene = Scene::new(policy);
+        (0..2).for_each(|zone| scene.write(zone, 0, 30));
+        // The zones wait for member 0, as the new drive lacks them.
+        scene.replace(1);
+        scene.cut(|_| false);
+        scene.assemble(Some(0));
+        let data = scene.data();
+        for (destroyed, told) in [(false, 4), (true, 0)] {
+            scene.cut(|_| false);
+            scene.rig.rule(move |drive, command| Act::hold_if(drive != told && is_metadata(command, data)));
+            let (runtime, drives) = (scene.runtime.clone(), scene.without(None));
+            scene.runtime.spawn(async move {
+                match destroyed {
+                    true => _ = Array::destroy(&runtime, drives).await,
+                    false => _ = Array::assemble(&runtime, drives).await,
+                }
+            });
+            scene.runtime.run();
+            assert_eq!(scene.rig.held(), 1, "{policy:?}");
+        }
+        scene.cut(|_| false);
+        scene.assemble(None);
+        let member = &scene.array.status().members[0];
+        assert_eq!(member.state, MemberState::Out, "{policy:?}: {}", member.note);
+    }
 }
