@@ -418,6 +418,8 @@ fn a_member_that_is_taken_by_force_counts_where_nothing_can_have_changed() {
             _ => Act::Pass,
         });
         scene.check(1, 2 * STRIPE);
+        // So that it is written down.
+        scene.runtime.run();
         assert_eq!(scene.states()[3], LACKS_ONE, "{policy:?}");
         scene.stop();
         scene.assemble(Some(3));
