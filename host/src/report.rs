@@ -202,7 +202,8 @@ impl Status {
             let why =
                 array.problem.as_ref().map(|why| format!(", and nothing can be ({why})")).unwrap_or_default();
             let status = format!(
-                "member {role} is missing; all data is there, and nothing has been written without it so far{why}"
+                "{} is missing; all data is there, and nothing has been written without it so far{why}",
+                introduce(array, role)
             );
             let action =
                 format!("bring its drive back before the first write, or {}", replacement(called, role));
@@ -210,10 +211,9 @@ impl Status {
         } else if let Some(role) = out {
             let why = &array.members[role].note;
             let why = if why.is_empty() { String::new() } else { format!(" ({why})") };
-            let plate = Plate::kept(&array.members[role].plate).words();
-            let plate = if plate.is_empty() { plate } else { format!("{plate},") };
             let status = format!(
-                "member {role}{plate} is out{why}; all data is there, but losing another member would lose it"
+                "{} is out{why}; all data is there, but losing another member would lose it",
+                introduce(array, role)
             );
             (State::Degraded, status, Some(replacement(called, role)))
         } else if let Some(role) = rebuilding {
@@ -425,6 +425,13 @@ impl Owned {
 /// By what an array knows its host.
 pub fn host_id(host: &[u8; 16]) -> Option<String> {
     (*host != machine::NOBODY).then(|| uuid(host))
+}
+
+/// A member with what is written on its drive, so that the right one is pulled or brought back.
+fn introduce(array: &ArrayStatus, role: usize) -> String {
+    let plate = Plate::kept(&array.members[role].plate).words();
+    let comma = if plate.is_empty() { "" } else { "," };
+    format!("member {role}{plate}{comma}")
 }
 
 /// What brings a member back whose drive is out, or cannot store all that it should.
