@@ -168,9 +168,19 @@ pub struct StatusMember {
     pub note: String,
 }
 
-/// How far a rebuild is, and how fast.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// A member that works and is being replaced.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Copied {
+    pub role: u32,
+    /// The drive that it is copied to.
+    pub drive: String,
+}
+
+/// How far a rebuild is, or a copy, and how fast.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rebuild {
+    /// What is being copied; nothing if it is rebuilt from the others.
+    pub copied: Option<Copied>,
     pub done_bytes: u64,
     pub total_bytes: u64,
     pub bytes_per_second: u64,
@@ -202,8 +212,8 @@ impl Status {
             let why =
                 array.problem.as_ref().map(|why| format!(", and nothing can be ({why})")).unwrap_or_default();
             let status = format!(
-                "{} is missing; all data is there, and nothing has been written without it so far{why}",
-                introduce(array, role)
+                "member {role}{} is missing; all data is there, and nothing has been written without it so far{why}",
+                drive_of(array, role)
             );
             let action =
                 format!("bring its drive back before the first write, or {}", replacement(called, role));
@@ -212,8 +222,8 @@ impl Status {
             let why = &array.members[role].note;
             let why = if why.is_empty() { String::new() } else { format!(" ({why})") };
             let status = format!(
-                "{} is out{why}; all data is there, but losing another member would lose it",
-                introduce(array, role)
+                "member {role}{} is out{why}; all data is there, but losing another member would lose it",
+                drive_of(array, role)
             );
             (State::Degraded, status, Some(replacement(called, role)))
         } else if let Some(role) = rebuilding {
@@ -427,11 +437,10 @@ pub fn host_id(host: &[u8; 16]) -> Option<String> {
     (*host != machine::NOBODY).then(|| uuid(host))
 }
 
-/// A member with what is written on its drive, so that the right one is pulled or brought back.
-fn introduce(array: &ArrayStatus, role: usize) -> String {
+/// The drive of a member, so that nobody pulls another one; nothing if it does not say what it is.
+fn drive_of(array: &ArrayStatus, role: usize) -> String {
     let plate = Plate::kept(&array.members[role].plate).words();
-    let comma = if plate.is_empty() { "" } else { "," };
-    format!("member {role}{plate}{comma}")
+    if plate.is_empty() { plate } else { format!("{plate},") }
 }
 
 /// What brings a member back whose drive is out, or cannot store all that it should.
@@ -488,6 +497,9 @@ pub struct Rebuilt {
     pub array: String,
     pub role: Option<u32>,
     pub drive: Option<String>,
+    /// From the old drive.
+    pub copied_bytes: u64,
+    /// From all others.
     pub rebuilt_bytes: u64,
     /// Zones that could not be rebuilt.
     pub left_out: Vec<LeftOut>,
@@ -525,7 +537,7 @@ impl Rebuilt {
             bytes: bytes(lost.blocks),
         });
         let (left_out, lost) = (left_out.collect(), lost.collect());
-        Rebuilt { array, role, drive, rebuilt_bytes: done.bytes, left_out, lost }
+        Rebuilt { array, role, drive, copied_bytes: 0, rebuilt_bytes: done.bytes, left_out, lost }
     }
 
     /// Whether everything that was lacking is there again.

@@ -730,7 +730,7 @@ fn requests() {
         line(Request::About),
         line(Request::Zones { zone: Some(3) }),
         line(Request::Fail { member: host::repair::MemberName::Role(2) }),
-        line(Request::Replace { member, drive: "/dev/ng1n1".into(), yes: true }),
+        line(Request::Replace { member, drive: "/dev/ng1n1".into(), now: true, yes: true }),
         line(Request::Examine { drive: "/dev/ng1n1".into() }),
         line(Request::Stop),
     ];
