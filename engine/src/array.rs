@@ -19,7 +19,7 @@ use crate::{
         },
     },
     owner::Change,
-    provisional::Handle,
+    provisional::{Handle, changes},
     raid::{
         Canary, Consistency, LogStep,
         core::{Core, Member},
@@ -28,6 +28,7 @@ use crate::{
         metalog::{Live, META_ZONES, MetaLog, checkpoint_blocks, log_blocks},
         policy::Policy,
         recover::{Candidate, Verdict, ZoneView, decide_members, prepare, scan},
+        replace::Newcomer,
         zrwa::Refusal,
     },
     runtime::{Gate, Runtime},
@@ -157,6 +158,15 @@ pub struct OfflineZone {
 pub struct Progress {
     pub done_bytes: u64,
     pub total_bytes: u64,
+}
+
+/// What has become of a drive that was to replace another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replaced {
+    /// It holds what the old one did, but for what is to be rebuilt; so many bytes have been copied.
+    Copied { bytes: u64 },
+    /// The old one went out on the way: it is to be rebuilt as a whole.
+    Attached,
 }
 
 /// What a rebuild has come to.
@@ -563,21 +573,15 @@ impl Array {
     pub async fn attach(&self, member: usize, drive: Drive) -> Result<(), ArrayError> {
         self.begin().await?;
         let core = &self.core();
-        let Some(place) = core.members.get(member) else {
-            return Err(ArrayError(format!(
-                "there is no member {member}: the array has {}",
-                core.members.len()
-            )));
-        };
+        let place = core.check_role(member)?;
         if core.active.get() & (1 << member) != 0 {
             return Err(ArrayError(format!("member {member} is in use: fail it first")));
         }
-        let device = self.prepare(&drive)?;
-        let used =
-            |m: &Member| m.log.borrow().as_ref().is_some_and(|log| Rc::ptr_eq(&log.drive, &drive.device));
-        if Core::each(core.active.get()).any(|m| used(&core.members[m])) {
-            return Err(ArrayError(format!("{} is a member of this array already", drive.name)));
+        if core.mirror.borrow().is_some() || core.held.borrow().is_some() {
+            return Err(ArrayError("another drive is being replaced: let that end first".into()));
         }
+        let device = self.prepare(&drive)?;
+        core.check_unused(&drive)?;
         let problem = |error| ArrayError(format!("{}: {error}", drive.name));
         // It may be the drive that was here before, and reads of that be on their way.
         core.losses.set(core.losses.get() + 1);
@@ -588,7 +592,7 @@ impl Array {
             let mut superblock = core.superblock.borrow_mut();
             superblock.event = event;
             let (uuid, plate) = (member_uuid(core.array, member, event), kept_plate(&*drive.device));
-            superblock.members[member] = SuperblockMember { uuid, active: true, plate };
+            superblock.members[member] = SuperblockMember::new(uuid, plate);
             let (table, running) = (core.table.borrow(), core.running.borrow());
             for (zone, record) in core.zones.borrow_mut().iter_mut().enumerate() {
                 let empty = table.info(ZoneIndex(zone as u32)).state == ZoneState::Empty
@@ -618,6 +622,47 @@ impl Array {
         Ok(())
     }
 
+    /// Whether [`Array::replace`] could copy `member` to `drive`, which the array accepts; otherwise the error
+    /// says why not.
+    pub fn can_copy(&self, member: usize, drive: &Drive) -> Result<(), ArrayError> {
+        let device = self.prepare(drive)?;
+        let Drive { name, device: bare } = drive.clone();
+        self.core().check_copy(member, &Newcomer { name, drive: bare, device }).map_err(ArrayError)
+    }
+
+    /// Puts a drive in the place of `member`, which works: that one is copied, and kept up to date, until the
+    /// new one holds the same, and is left then. Every zone of the new drive is reset first. What could not
+    /// be copied is to be rebuilt then; if the old drive goes out on the way, everything is. Has to be polled
+    /// to its end, as [`Array::rebuild`].
+    ///
+    /// # Errors
+    /// The new drive cannot be used, or has failed: the array is as before. A rebuild is under way, or zones
+    /// are offline or have failed.
+    pub async fn replace(
+        &self,
+        member: usize,
+        drive: Drive,
+        progress: &dyn Fn(Progress),
+    ) -> Result<Replaced, ArrayError> {
+        self.begin().await?;
+        let core = &self.core();
+        core.check_role(member)?;
+        if core.active.get() & (1 << member) == 0 {
+            return Err(ArrayError(format!("member {member} is out: there is nothing to copy")));
+        }
+        let device = self.prepare(&drive)?;
+        core.check_unused(&drive)?;
+        let Drive { name, device: bare } = drive.clone();
+        let newcomer = Newcomer { name, drive: bare, device };
+        match core.replace(member, newcomer, progress).await.map_err(ArrayError)? {
+            Some(bytes) => Ok(Replaced::Copied { bytes }),
+            None => {
+                self.attach(member, drive).await?;
+                Ok(Replaced::Attached)
+            }
+        }
+    }
+
     /// Rebuilds whatever is not in sync, while reads and writes go on, and goes on where an
     /// earlier rebuild was interrupted. A zone that cannot be rebuilt is left out; blocks that cannot be
     /// brought back are lost, and the others of their zone are not. Has to be polled to its end: a zone that
@@ -635,12 +680,7 @@ impl Array {
         self.begin().await?;
         let core = &self.core();
         let active = core.active.get();
-        if member >= core.members.len() {
-            return Err(ArrayError(format!(
-                "there is no member {member}: the array has {}",
-                core.members.len()
-            )));
-        }
+        core.check_role(member)?;
         if active & (1 << member) == 0 {
             return Err(ArrayError(format!("member {member} is out already")));
         }
@@ -716,10 +756,34 @@ impl Array {
 }
 
 impl Core {
+    fn check_role(&self, member: usize) -> Result<&Member, ArrayError> {
+        let all = self.members.len();
+        let place = self.members.get(member);
+        place.ok_or_else(|| ArrayError(format!("there is no member {member}: the array has {all}")))
+    }
+
+    fn check_unused(&self, drive: &Drive) -> Result<(), ArrayError> {
+        let is_used = |member: usize| {
+            let log = self.members[member].log.borrow();
+            log.as_ref().is_some_and(|log| Rc::ptr_eq(&log.drive, &drive.device))
+        };
+        match Core::each(self.active.get()).any(is_used) {
+            true => Err(ArrayError(format!("{} is a member of this array already", drive.name))),
+            false => Ok(()),
+        }
+    }
+
     /// Starts a command for the array.
     pub fn submit_command(self: &Rc<Self>, command: Command) -> Completion {
         if self.failed.get() {
             return Completion::failed(Status::InternalError);
+        }
+        if let Some(held) = &mut *self.held.borrow_mut()
+            && changes(&command)
+        {
+            let (completer, completion) = self.slots.pair();
+            held.push((command, completer));
+            return completion;
         }
         self.dispatch(command).unwrap_or_else(Completion::failed)
     }
@@ -906,6 +970,9 @@ impl Core {
             busy: RefCell::default(),
             repairing: Cell::new(None),
             rebuild_runs: Cell::new(false),
+            mirror: RefCell::default(),
+            held: RefCell::default(),
+            underway: Cell::default(),
             clearing: RefCell::default(),
             rebuilding: Cell::new(None),
             rebuild_stop: Cell::new(false),
@@ -1090,11 +1157,15 @@ impl Core {
         Ok(())
     }
 
-    /// Has all members know that those are out which are not there, before anything is done without them.
+    /// Has all members know that those are out which are not there, before anything is done without them:
+    /// one that was taking over, too, and the one before it.
     async fn expel_absent(&self) -> Result<(), ArrayError> {
         let is_out = |member: usize| self.active.get() & (1 << member) == 0;
-        let listed =
-            (0..).zip(&self.superblock.borrow().members).any(|(m, member)| member.active && is_out(m));
+        let mut listed = false;
+        for (m, member) in self.superblock.borrow_mut().members.iter_mut().enumerate() {
+            let undecided = std::mem::take(&mut member.taking_over);
+            listed |= undecided || member.active && is_out(m);
+        }
         if listed {
             self.membership_pending.set(true);
             self.membership.open();
@@ -1195,13 +1266,13 @@ pub(crate) async fn reset_each(
 }
 
 /// What is written on a drive, as far as a superblock can keep it.
-fn kept_plate(device: &dyn ZonedDevice) -> Plate {
+pub(crate) fn kept_plate(device: &dyn ZonedDevice) -> Plate {
     let Plate { model, serial, size_bytes } = device.plate();
     Plate { model: kept_of(&model, MODEL_BYTES), serial: kept_of(&serial, SERIAL_BYTES), size_bytes }
 }
 
 /// A name for a member that nobody else has, from what is unique about it.
-fn member_uuid(array: Uuid, member: usize, event: u64) -> Uuid {
+pub(crate) fn member_uuid(array: Uuid, member: usize, event: u64) -> Uuid {
     let mut uuid = array.0;
     for (byte, add) in
         uuid.iter_mut().zip(event.to_le_bytes().into_iter().chain((member as u64).to_le_bytes()))
@@ -1332,11 +1403,7 @@ fn plan(
         autostart: options.autostart,
         stage: Stage::Making,
         members: (0..drives.len())
-            .map(|member| SuperblockMember {
-                uuid: member_uuid(array, member, 1),
-                active: true,
-                plate: Plate::default(),
-            })
+            .map(|member| SuperblockMember::new(member_uuid(array, member, 1), Plate::default()))
             .collect(),
     };
     if policy == Policy::Log {

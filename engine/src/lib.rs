@@ -11,6 +11,7 @@ pub mod array;
 pub mod buf;
 pub mod device;
 pub mod format;
+pub mod mirror;
 pub mod overlay;
 pub mod owner;
 mod provisional;

@@ -79,7 +79,7 @@ impl Source {
 
 /// Whether a command changes something, so that an array cannot hold back any longer. A flush does: what it
 /// answers for has to be safe.
-fn changes(command: &Command) -> bool {
+pub(crate) fn changes(command: &Command) -> bool {
     match command {
         Command::Write { .. } | Command::Append { .. } | Command::Flush => true,
         Command::Open { .. } | Command::Finish { .. } | Command::Reset { .. } => true,

@@ -2,8 +2,8 @@
 //! holds the drives or the daemon does.
 
 use crate::{drive, report::Failed};
-use anyhow::{Context, Result, bail, ensure};
-use engine::array::{Array, Drive, MemberState};
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use engine::array::{Array, Drive, MemberState, Progress, Replaced};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -99,14 +99,38 @@ pub async fn fail(array: &Array, role: usize) -> Result<Failed> {
     Ok(Failed { array: before.name, role: role as u32, drive })
 }
 
-/// Puts `drive` in the place of the member with `role`; one that still works is taken out first,
-/// which is told to `note`.
-pub async fn attach(array: &Array, role: usize, drive: Drive, note: &dyn Fn(&str)) -> Result<()> {
+/// Puts `drive` in the place of the member with `role`. One that works is copied first, or if it shall be
+/// `now` taken out first. Gives the bytes that were copied; what is lacking then is to be rebuilt. What is
+/// done otherwise than one might think is told to `note`.
+pub async fn replace(
+    array: &Array,
+    role: usize,
+    drive: Drive,
+    now: bool,
+    progress: &dyn Fn(Progress),
+    note: &dyn Fn(&str),
+) -> Result<u64> {
     array.accepts(&drive)?;
-    let status = array.status();
-    if status.members.get(role).is_some_and(|member| member.state != MemberState::Out) {
-        array.fail(role).await?;
-        note(&format!("member {role} still worked; it has been taken out of '{}'", status.name));
+    let (status, new) = (array.status(), drive.name.clone());
+    let works = status.members.get(role).is_some_and(|member| member.state != MemberState::Out);
+    if works && !now {
+        let advice = |error| anyhow!("{error}; --now takes the old drive out first and rebuilds it");
+        array.can_copy(role, &drive).map_err(advice)?;
+        return Ok(match array.replace(role, drive, progress).await? {
+            Replaced::Copied { bytes } => bytes,
+            Replaced::Attached => {
+                note(&format!("member {role} went out on the way: {new} is rebuilt from the others"));
+                0
+            }
+        });
     }
-    Ok(array.attach(role, drive).await?)
+    match works {
+        true => {
+            array.fail(role).await?;
+            note(&format!("member {role} still worked; it has been taken out of '{}'", status.name));
+        }
+        false => note(&format!("member {role} is out: {new} is rebuilt from the others")),
+    }
+    array.attach(role, drive).await?;
+    Ok(0)
 }

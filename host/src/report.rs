@@ -168,9 +168,19 @@ pub struct StatusMember {
     pub note: String,
 }
 
-/// How far a rebuild is, and how fast.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// A member that works and is being replaced.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Copied {
+    pub role: u32,
+    /// The drive that it is copied to.
+    pub drive: String,
+}
+
+/// How far a rebuild is, or a copy, and how fast.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rebuild {
+    /// What is being copied; nothing if it is rebuilt from the others.
+    pub copied: Option<Copied>,
     pub done_bytes: u64,
     pub total_bytes: u64,
     pub bytes_per_second: u64,
@@ -202,7 +212,8 @@ impl Status {
             let why =
                 array.problem.as_ref().map(|why| format!(", and nothing can be ({why})")).unwrap_or_default();
             let status = format!(
-                "member {role} is missing; all data is there, and nothing has been written without it so far{why}"
+                "member {role}{} is missing; all data is there, and nothing has been written without it so far{why}",
+                drive_of(array, role)
             );
             let action =
                 format!("bring its drive back before the first write, or {}", replacement(called, role));
@@ -210,10 +221,9 @@ impl Status {
         } else if let Some(role) = out {
             let why = &array.members[role].note;
             let why = if why.is_empty() { String::new() } else { format!(" ({why})") };
-            let plate = Plate::kept(&array.members[role].plate).words();
-            let plate = if plate.is_empty() { plate } else { format!("{plate},") };
             let status = format!(
-                "member {role}{plate} is out{why}; all data is there, but losing another member would lose it"
+                "member {role}{} is out{why}; all data is there, but losing another member would lose it",
+                drive_of(array, role)
             );
             (State::Degraded, status, Some(replacement(called, role)))
         } else if let Some(role) = rebuilding {
@@ -427,6 +437,12 @@ pub fn host_id(host: &[u8; 16]) -> Option<String> {
     (*host != machine::NOBODY).then(|| uuid(host))
 }
 
+/// The drive of a member, so that nobody pulls another one; nothing if it does not say what it is.
+fn drive_of(array: &ArrayStatus, role: usize) -> String {
+    let plate = Plate::kept(&array.members[role].plate).words();
+    if plate.is_empty() { plate } else { format!("{plate},") }
+}
+
 /// What brings a member back whose drive is out, or cannot store all that it should.
 fn replacement(called: &str, role: usize) -> String {
     format!("zoneraid replace {} {role} NEW, where NEW is a blank drive", quoted(called))
@@ -481,6 +497,9 @@ pub struct Rebuilt {
     pub array: String,
     pub role: Option<u32>,
     pub drive: Option<String>,
+    /// From the old drive.
+    pub copied_bytes: u64,
+    /// From all others.
     pub rebuilt_bytes: u64,
     /// Zones that could not be rebuilt.
     pub left_out: Vec<LeftOut>,
@@ -518,7 +537,7 @@ impl Rebuilt {
             bytes: bytes(lost.blocks),
         });
         let (left_out, lost) = (left_out.collect(), lost.collect());
-        Rebuilt { array, role, drive, rebuilt_bytes: done.bytes, left_out, lost }
+        Rebuilt { array, role, drive, copied_bytes: 0, rebuilt_bytes: done.bytes, left_out, lost }
     }
 
     /// Whether everything that was lacking is there again.

@@ -161,17 +161,33 @@ pub struct SuperblockMember {
     pub uuid: Uuid,
     /// Whether the member belongs to the array now; otherwise its place is vacant.
     pub active: bool,
+    /// The member is taking over from the drive that was here before, which holds the same: where the new
+    /// one cannot be used, that one is the member.
+    pub taking_over: bool,
     /// Of the drive, so that somebody who looks for it when it is gone knows which to pull.
     pub plate: Plate,
 }
 
 impl SuperblockMember {
+    /// One that belongs to the array.
+    pub fn new(uuid: Uuid, plate: Plate) -> SuperblockMember {
+        SuperblockMember { uuid, active: true, taking_over: false, plate }
+    }
+
+    fn encode(&self, out: &mut Encoder) {
+        let SuperblockMember { uuid, active, taking_over, plate } = self;
+        out.bytes(&uuid.0).u64(*active as u64 | (*taking_over as u64) << 1).u64(plate.size_bytes);
+        out.bytes(&padded::<MODEL_BYTES>(&plate.model)).bytes(&padded::<SERIAL_BYTES>(&plate.serial));
+        out.u32(0);
+    }
+
     fn decode(from: &mut Decoder<'_>) -> Result<SuperblockMember, Unreadable> {
-        let (uuid, active, size_bytes) = (Uuid(from.array()?), from.u64()? & 1 != 0, from.u64()?);
+        let (uuid, flags, size_bytes) = (Uuid(from.array()?), from.u64()?, from.u64()?);
         let model = text(from.bytes(MODEL_BYTES)?, "model")?;
         let serial = text(from.bytes(SERIAL_BYTES)?, "serial")?;
         from.u32()?;
-        Ok(SuperblockMember { uuid, active, plate: Plate { model, serial, size_bytes } })
+        let plate = Plate { model, serial, size_bytes };
+        Ok(SuperblockMember { uuid, active: flags & 1 != 0, taking_over: flags & 2 != 0, plate })
     }
 }
 
@@ -217,10 +233,8 @@ impl Superblock {
         out.u32(self.max_active).u32(self.log_blocks).u64(self.assembly);
         out.u32(self.policy as u32).u32(self.aggregate);
         out.bytes(&self.host.0).u32(self.autostart as u32).u32(self.stage as u32);
-        for SuperblockMember { uuid, active, plate } in &self.members {
-            out.bytes(&uuid.0).u64(*active as u64).u64(plate.size_bytes);
-            out.bytes(&padded::<MODEL_BYTES>(&plate.model)).bytes(&padded::<SERIAL_BYTES>(&plate.serial));
-            out.u32(0);
+        for member in &self.members {
+            member.encode(out);
         }
     }
 

@@ -153,7 +153,7 @@ fn superblock() -> Superblock {
 fn member(uuid: Uuid, i: usize) -> SuperblockMember {
     let (model, serial) = (format!("model {i}"), format!("serial {i}"));
     let plate = Plate { model, serial, size_bytes: u64_of(24 + i as u8) >> 1 };
-    SuperblockMember { uuid, active: i != 1, plate }
+    SuperblockMember { uuid, active: i != 1, taking_over: i == 2, plate }
 }
 
 /// A superblock that can be: of an array on drives of 100 zones, with all features known.
@@ -204,7 +204,7 @@ fn take_superblock(bytes: &mut &[u8]) {
     let expected: Vec<_> = expected.into_iter().chain([("members", &[3, 0, 0, 0][..])]).collect();
     take(bytes, "Superblock head", &expected);
     for i in 0..3 {
-        let (flags, size) = ((i != 1) as u64, u64_of(24 + i) >> 1);
+        let (flags, size) = ([1, 0, 3][i as usize], u64_of(24 + i) >> 1);
         let text = |text: String, len: usize| {
             let mut bytes = text.into_bytes();
             bytes.resize(len, 0);
@@ -212,7 +212,7 @@ fn take_superblock(bytes: &mut &[u8]) {
         };
         let expected: [(&str, &[u8]); 5] = [
             ("uuid", &uuid_of(8 + i).0),
-            ("flags", &flags.to_le_bytes()),
+            ("flags", &u64::to_le_bytes(flags)),
             ("size", &size.to_le_bytes()),
             ("model", &text(format!("model {i}"), 40)),
             ("serial", &text(format!("serial {i}"), 20)),

@@ -9,12 +9,13 @@ use super::{
 };
 use crate::{
     buf::BufPool,
-    device::{Command, Completion, DeviceError, Geometry, Slots, Status, ZonedDevice},
+    device::{Command, Completer, Completion, DeviceError, Geometry, Slots, Status, ZonedDevice},
     format::{
         Uuid,
         record::{Burned, Lacks, Record, ZoneRecord},
         superblock::Superblock,
     },
+    mirror::Mirror,
     raid::{Canary, Consistency, LogStep},
     runtime::{Gate, Runtime},
     zone::{Lba, ZoneIndex, ZoneState, ZoneTable},
@@ -111,6 +112,12 @@ pub struct Core {
     /// The drive that a rebuild works on; there is one rebuild at a time.
     pub repairing: Cell<Option<Seat>>,
     pub rebuild_runs: Cell<bool>,
+    /// A drive that is being replaced, and the one that gets what is written to it.
+    pub mirror: RefCell<Option<(Seat, Rc<Mirror>)>>,
+    /// Commands of the host that wait while one drive takes over from another; `None` if none is to wait.
+    pub held: RefCell<Option<Vec<(Command, Completer)>>>,
+    /// Flushes, resets and finishes that have begun.
+    pub underway: Cell<u32>,
     /// Zones of which a member that lacks them gives up what it holds.
     pub clearing: RefCell<Vec<u32>>,
     /// The zone that is being rebuilt, and whether somebody wants it left alone.
@@ -169,7 +176,10 @@ impl Core {
         if self.active.get() & (1 << member) != 0
             && let Some(log) = &*self.members[member].log.borrow()
         {
-            return log.device.submit(command);
+            return match &*self.mirror.borrow() {
+                Some((seat, mirror)) if *seat == self.seat(member) => mirror.submit(command),
+                _ => log.device.submit(command),
+            };
         }
         Completion::failed(DeviceError::Gone)
     }

@@ -28,8 +28,12 @@ impl Core {
         future: impl Future<Output = Result<(), DeviceError>> + 'static,
     ) -> Completion {
         let (completer, completion) = self.slots.pair();
+        self.underway.set(self.underway.get() + 1);
+        let core = self.clone();
         self.runtime.spawn(async move {
             let result = future.await;
+            core.underway.set(core.underway.get() - 1);
+            core.zones_changed.open();
             completer.complete(Done { result, ..Done::ok() });
         });
         completion

@@ -244,6 +244,8 @@ pub struct MetaLog {
     bytes: Cell<Vec<u8>>,
     pub live: RefCell<Live>,
     work: Gate,
+    /// Nothing will be written to it any more.
+    ended: Cell<bool>,
 }
 
 impl MetaLog {
@@ -272,6 +274,7 @@ impl MetaLog {
             queue: RefCell::default(),
             live: RefCell::new(live),
             work: Gate::default(),
+            ended: Cell::default(),
         })
     }
 
@@ -306,6 +309,12 @@ impl MetaLog {
         completion
     }
 
+    /// Has [`MetaLog::run`] end: the drive has been replaced, and is let go with it.
+    pub fn end(&self) {
+        self.ended.set(true);
+        self.work.open();
+    }
+
     /// Writes what is queued, until the member or the array is gone.
     pub async fn run(self: Rc<Self>) {
         let mut batch = Vec::new();
@@ -316,6 +325,9 @@ impl MetaLog {
                 let mut queue = self.queue.borrow_mut();
                 let count = queue.len().min(BATCH);
                 batch.extend(queue.drain(..count));
+            }
+            if batch.is_empty() && self.ended.get() {
+                return;
             }
             if batch.is_empty() {
                 drop(core);

@@ -14,6 +14,7 @@ pub(crate) mod metalog;
 pub(crate) mod read;
 pub(crate) mod rebuild;
 pub(crate) mod recover;
+pub(crate) mod replace;
 pub(crate) mod revive;
 pub(crate) mod write;
 

@@ -265,7 +265,7 @@ impl Core {
         Ok(())
     }
 
-    fn check_stop(&self, member: usize) -> Result<(), Stopped> {
+    pub fn check_stop(&self, member: usize) -> Result<(), Stopped> {
         self.check_active(member)?;
         if self.rebuild_stop.get() || self.failed.get() { Err(Stopped::Again) } else { Ok(()) }
     }
@@ -289,7 +289,7 @@ impl Core {
 
     /// Blocks `from..to` of the rows of complete stripes, of one member, from all others; zeros for those
     /// that are lost.
-    async fn other_rows(
+    pub async fn other_rows(
         &self,
         zone: ZoneIndex,
         member: usize,

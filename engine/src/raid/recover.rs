@@ -39,6 +39,7 @@ use super::{
     metalog::{META_ZONES, NoLog, ReadLog, read_log},
     parity,
     policy::Policy,
+    replace::SKIPPED,
     write::Zone,
     zrwa::{self, Evidence, Refusal},
 };
@@ -49,8 +50,8 @@ use crate::{
     device::{Command, DeviceError, Status, ZonedDevice},
     format::{
         Uuid, VERSION,
-        record::{Burned, Header, Lacks, Origin, Record, Unreadable, ZoneRecord},
-        superblock::{AGGREGATES, Stage, Superblock},
+        record::{Burned, Lacks, Origin, Record, Unreadable, ZoneRecord},
+        superblock::{AGGREGATES, Stage, Superblock, SuperblockMember},
     },
     runtime::Runtime,
     sequence::Sequencer,
@@ -281,7 +282,7 @@ pub fn decide_members(
             first.drive.name, first.log.origin.array, other.drive.name, other.log.origin.array
         ));
     }
-    let Some(superblock) = effective(&candidates).cloned() else {
+    let Some(mut superblock) = effective(&candidates).cloned() else {
         return fail(
             "the drives contradict each other about who is a member: leave out those that were away".into(),
         );
@@ -300,7 +301,7 @@ pub fn decide_members(
     let count = superblock.members.len();
     let mut members: Vec<Option<Candidate>> = (0..count).map(|_| None).collect();
     let mut notes = vec![String::new(); count];
-    let mut stale = Vec::new();
+    let (mut stale, mut before) = (Vec::new(), Vec::new());
     for candidate in candidates {
         let role = candidate.log.origin.member as usize;
         let name = candidate.drive.name.clone();
@@ -313,6 +314,8 @@ pub fn decide_members(
         let same = own.members.get(role).is_some_and(|m| m.uuid == expected.uuid);
         if !same {
             notes[role] = format!("{name} was replaced");
+            let complete = own.event >= superblock.floor && own.members.get(role).is_some_and(|m| m.active);
+            before.extend((expected.taking_over && complete).then_some(candidate));
         } else if !expected.active {
             notes[role] = format!("{name} was taken out of the array: its content is stale");
             stale.push(candidate);
@@ -332,6 +335,26 @@ pub fn decide_members(
             notes[role].clear();
             members[role] = Some(candidate);
         }
+    }
+    let undecided = superblock.members.iter().any(|member| member.taking_over);
+    for candidate in before {
+        let role = candidate.log.origin.member as usize;
+        match &members[role] {
+            Some(other) if !superblock.members[role].taking_over => {
+                let (name, other) = (&candidate.drive.name, &other.drive.name);
+                return fail(format!("{name} and {other} both say they are member {role}: leave one out"));
+            }
+            Some(_) => {}
+            None => {
+                let own = candidate.superblock().members[role].clone();
+                superblock.members[role] = SuperblockMember { taking_over: false, ..own };
+                notes[role].clear();
+                members[role] = Some(candidate);
+            }
+        }
+    }
+    for (member, found) in superblock.members.iter_mut().zip(&members) {
+        member.taking_over &= found.is_none();
     }
     let present = members.iter().flatten().count();
     stale.sort_by_key(|candidate| std::cmp::Reverse(candidate.superblock().event));
@@ -363,7 +386,9 @@ pub fn decide_members(
     }
     let taken = || members.iter().flatten();
     let oldest = taken().map(|c| c.superblock().event).min().unwrap_or(superblock.event);
-    let sequence = taken().chain(&stale).map(|c| c.log.sequence).max().unwrap_or(0);
+    let seen = taken().chain(&stale).map(|c| c.log.sequence).max().unwrap_or(0);
+    // Whoever of two drives is not taken may have been told more than anybody who is here.
+    let sequence = seen + if undecided { SKIPPED } else { 0 };
     let (mut zones, burned, holes) = replay(taken().flat_map(|c| &c.log.records), superblock.zones);
     let (mut returned, mut by_force) = (0, 0);
     for mut candidate in forced {
@@ -794,12 +819,11 @@ impl Core {
                 Err(_) => Err(Unreadable::NoRecord),
             };
             // A log block is written as one: no power cut leaves half of one. Data can only be there once
-            // all members have passed the row of the stripe.
+            // all members have passed the row of the stripe, and then no tail is as short as that.
             let damaged = match &read {
                 _ if done.result.is_err() => !unwritten,
                 Ok(_) => false,
-                Err(_) if stripe >= passed => !is_uniform(&done.data),
-                Err(_) => Header::read(&done.data).is_some_and(|header| header.origin == origin),
+                Err(_) => !is_uniform(&done.data),
             };
             let (whole, unsound) = seen.entry(stripe).or_default();
             *(if damaged { unsound } else { whole }) |= 1 << origin.member;

@@ -859,8 +859,10 @@ impl Core {
         let zones = Zones::One(Core::physical(zone.index));
         let aggregated = self.superblock.borrow().aggregate > 1;
         let larger = |m: usize| self.device(m).is_some_and(|d| d.geometry().zone_capacity_blocks > used);
+        // The drive that it is copied to may have larger ones.
+        let copied = |m: usize| self.mirror.borrow().as_ref().is_some_and(|(seat, _)| seat.member == m);
         let short = Core::each(self.live(zone.index))
-            .filter(|m| aggregated || larger(*m))
+            .filter(|m| aggregated || larger(*m) || copied(*m))
             .fold(0, |mask, m| mask | 1 << m);
         self.on_parts(zone.index, short, "finish zone", |_| Command::Finish { zones }).await;
         self.clear_lost(zone.index).await;
@@ -885,7 +887,8 @@ impl Core {
         self.quiet(zone).await;
     }
 
-    async fn quiet(&self, zone: &Zone) {
+    /// As [`Core::quiesce`], in a zone that is paused.
+    pub async fn quiet(&self, zone: &Zone) {
         loop {
             let changed = zone.changed.wait();
             zone.completed.open();

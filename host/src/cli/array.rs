@@ -17,8 +17,11 @@ use crate::{
     size::show,
 };
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use engine::array::{Array, CreateOptions, Design, Drive, MemberState};
-use indicatif::HumanDuration;
+use engine::{
+    array::{Array, CreateOptions, Design, Drive, MemberState, Progress},
+    zone::MOST_BLOCKS,
+};
+use indicatif::{HumanDuration, ProgressBar};
 use serde::Serialize;
 use sim::ssd::cause;
 use std::{
@@ -82,6 +85,13 @@ pub fn create(output: Output, options: Create) -> Result<u8> {
     let uuid = output::new_uuid()?;
     let create = create_options(&options, uuid);
     let members: Vec<Drive> = drives.iter().map(OpenDrive::drive).collect();
+    let zones = drives.iter().map(|drive| drive.device.geometry().zones).min().unwrap_or(1);
+    let most = MOST_BLOCKS / u64::from(zones.max(1));
+    ensure!(
+        options.zone_size.is_none_or(|size| size <= most),
+        "--zone-size can be {} at most with so many zones",
+        show(bytes(most))
+    );
     // Whatever is refused is refused here, before anything is destroyed and in a dry run too.
     let design = Array::design(reactor.runtime(), &create, &members)?;
     ensure!(
@@ -257,7 +267,7 @@ fn status_text(status: &Status) -> String {
     let id = id.map(|id| format!(" ({id})")).unwrap_or_default();
     text += &format!("   host: {}{id}\n", status.host.words(status.autostart));
     if let Some(rebuild) = &status.rebuild {
-        text += &format!("rebuild: {}\n", rebuild_text(rebuild));
+        text += &format!("{:>7}: {}\n", kind(rebuild), rebuild_text(rebuild));
     }
     if !status.used_by.is_empty() {
         let how = if status.changing { ", which changes it all the time" } else { "" };
@@ -321,6 +331,11 @@ pub fn shaded_state(state: &str) -> String {
     output::shaded(state, shade)
 }
 
+/// What is going on: a rebuild, or a copy.
+pub fn kind(rebuild: &Rebuild) -> &'static str {
+    if rebuild.copied.is_some() { "copy" } else { "rebuild" }
+}
+
 /// How far a rebuild is.
 pub fn percent(rebuild: &Rebuild) -> String {
     let done = rebuild.done_bytes.saturating_mul(100) / rebuild.total_bytes.max(1);
@@ -329,12 +344,14 @@ pub fn percent(rebuild: &Rebuild) -> String {
 }
 
 fn rebuild_text(rebuild: &Rebuild) -> String {
-    let Rebuild { done_bytes, total_bytes, bytes_per_second, seconds_left } = *rebuild;
-    let left = match seconds_left {
+    let Rebuild { copied, done_bytes, total_bytes, bytes_per_second, seconds_left } = rebuild;
+    let what = copied.as_ref().map(|copied| format!("member {} to {}, ", copied.role, copied.drive));
+    let left = match *seconds_left {
         Some(seconds) => format!("{} left", HumanDuration(Duration::from_secs(seconds))),
         None => "just begun".into(),
     };
-    format!("{} of {}, {}/s, {left}", show(done_bytes), show(total_bytes), show(bytes_per_second))
+    let what = output::in_one_line(&what.unwrap_or_default());
+    format!("{what}{} of {}, {}/s, {left}", show(*done_bytes), show(*total_bytes), show(*bytes_per_second))
 }
 
 /// The members of `found`.
@@ -349,8 +366,9 @@ fn members(found: &Found) -> Members<'_> {
     Members { array: &label.name, count: label.members, drives, missing }
 }
 
-pub fn replace(output: Output, mut args: Vec<PathBuf>, yes: bool) -> Result<u8> {
+pub fn replace(output: Output, mut args: Vec<PathBuf>, now: bool, yes: bool) -> Result<u8> {
     let (Some(new), Some(old)) = (args.pop(), args.pop()) else { bail!("replace needs OLD and NEW") };
+    let two = args.is_empty();
     let name = match args.pop() {
         Some(array) => ArrayName::from(array),
         None if old.exists() => ArrayName::from(old.clone()),
@@ -363,20 +381,35 @@ pub fn replace(output: Output, mut args: Vec<PathBuf>, yes: bool) -> Result<u8> 
     if !new.exists() && new.to_string_lossy().parse::<u32>().is_ok() {
         bail!("NEW, a blank drive, is missing: zoneraid replace {} {} NEW", word(&old), new.display());
     }
+    if two && is_array(&old)? {
+        bail!("NEW, a blank drive, is missing: zoneraid replace {} {} NEW", word(&old), word(&new));
+    }
     let member = MemberName::new(&old)?;
     let rebuilt = match daemon::find(&name)? {
         Some(mut client) => {
             let drive = real_path(&new)?;
-            ask(output, &mut client, &Request::Replace { member: member.clone(), drive, yes })?
+            ask(output, &mut client, &Request::Replace { member: member.clone(), drive, now, yes })?
         }
-        None => replace_here(output, &name, &member, &new, yes)?,
+        None => replace_here(output, &name, &member, &new, (now, yes))?,
     };
     output.print(&rebuilt, |rebuilt| {
-        let (size, role) = (show(rebuilt.rebuilt_bytes), rebuilt.role.unwrap_or_default());
-        let done = format!("{} is member {role} of '{}' now; {size} rebuilt\n", new.display(), rebuilt.array);
+        let (copied, size) = (show(rebuilt.copied_bytes), show(rebuilt.rebuilt_bytes));
+        let what = match (rebuilt.copied_bytes, rebuilt.rebuilt_bytes) {
+            (0, _) => format!("{size} rebuilt"),
+            (_, 0) => format!("{copied} copied"),
+            _ => format!("{copied} copied, {size} rebuilt"),
+        };
+        let role = rebuilt.role.unwrap_or_default();
+        let done = format!("{} is member {role} of '{}' now; {what}\n", new.display(), rebuilt.array);
         done + &rebuilt.losses()
     })?;
     Ok(if rebuilt.is_whole() { HEALTHY } else { DEGRADED })
+}
+
+/// Whether the user may have called an array so, and not a drive.
+fn is_array(path: &Path) -> Result<bool> {
+    let name = ArrayName::from(path.to_path_buf());
+    Ok(path.is_dir() || !path.exists() && daemon::find(&name)?.is_some())
 }
 
 /// A path as a word of a command.
@@ -390,7 +423,7 @@ fn replace_here(
     name: &ArrayName,
     member: &MemberName,
     new: &Path,
-    yes: bool,
+    (now, yes): (bool, bool),
 ) -> Result<Rebuilt> {
     let mut found = Found::by_name(name)?;
     let role = members(&found).role(member)?;
@@ -400,10 +433,16 @@ fn replace_here(
         ensure!(yes, "{}: {what}; --yes destroys that", drive.introduce());
     }
     let session = found.assemble()?;
-    session.wait(repair::attach(&session.array, role, drive.drive(), &|note| output.note(note)))??;
+    let bar = output.bar("copy", 0);
+    let progress = show_on(&bar);
+    let note = |note: &str| bar.suspend(|| output.note(note));
+    let work = repair::replace(&session.array, role, drive.drive(), now, &progress, &note);
+    let copied = session.wait(work);
+    bar.finish_and_clear();
+    let copied_bytes = copied??;
     let done = run_rebuild(output, &session)?;
     let drive = Some(new.display().to_string());
-    Ok(Rebuilt::of(session.array.status().name, Some(role as u32), drive, &done))
+    Ok(Rebuilt { copied_bytes, ..Rebuilt::of(session.array.status().name, Some(role as u32), drive, &done) })
 }
 
 /// Opens the drive at `path`, or takes it from those of the array if it is one of them that the
@@ -447,13 +486,17 @@ fn rebuild_here(output: Output, name: &ArrayName) -> Result<Rebuilt> {
     Ok(Rebuilt::of(status.name, None, None, &done))
 }
 
-fn run_rebuild(output: Output, session: &Session) -> Result<engine::array::Rebuilt> {
-    let bar = output.bar("rebuild", 0);
-    let progress = |progress: engine::array::Progress| {
+/// Shows how far something is.
+fn show_on(bar: &ProgressBar) -> impl Fn(Progress) {
+    |progress| {
         bar.set_length(progress.total_bytes);
         bar.set_position(progress.done_bytes);
-    };
-    let rebuilt = session.wait(session.array.rebuild(&progress));
+    }
+}
+
+fn run_rebuild(output: Output, session: &Session) -> Result<engine::array::Rebuilt> {
+    let bar = output.bar("rebuild", 0);
+    let rebuilt = session.wait(session.array.rebuild(&show_on(&bar)));
     bar.finish_and_clear();
     Ok(rebuilt??)
 }

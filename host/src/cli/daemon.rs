@@ -187,13 +187,14 @@ pub fn stop(output: Output, name: &ArrayName) -> Result<u8> {
     Ok(HEALTHY)
 }
 
-/// Asks the daemon of an array; shows how far a rebuild is.
+/// Asks the daemon of an array; shows how far a rebuild or a copy is.
 pub fn ask<T: DeserializeOwned>(output: Output, client: &mut Client, request: &Request) -> Result<T> {
     let bar = output.bar("rebuild", 0);
     let answer = client.ask(
         request,
         |note| bar.suspend(|| output.note(note)),
         |progress| {
+            bar.set_message(if progress.copied.is_some() { "copy" } else { "rebuild" });
             bar.set_length(progress.total_bytes);
             bar.set_position(progress.done_bytes);
         },

@@ -103,15 +103,20 @@ enum Verb {
     /// Work on the zones of an array
     #[command(subcommand)]
     Zone(Zone),
-    /// Put a blank drive in the place of a member and rebuild it
+    /// Put a blank drive in the place of a member
     ///
     /// OLD is the path of the member, which need not exist any more, or its role as `status`
-    /// shows it; a role needs ARRAY before it. A member that still works is taken out first.
-    #[command(override_usage = "zoneraid replace [--yes] [ARRAY] OLD NEW")]
+    /// shows it; a role needs ARRAY before it. A member that still works is copied, and stays in the
+    /// array until NEW holds the same, so that the array can lose a drive all the while. What cannot be
+    /// copied is rebuilt from the other members, and everything if OLD is gone or out.
+    #[command(override_usage = "zoneraid replace [--now] [--yes] [ARRAY] OLD NEW")]
     Replace {
         /// [ARRAY] OLD NEW
         #[arg(num_args = 2..=3, required = true, value_names = ["OLD", "NEW"])]
         drives: Vec<PathBuf>,
+        /// Take OLD out first, and rebuild NEW from the other members
+        #[arg(long)]
+        now: bool,
         /// Destroy what is on NEW
         #[arg(long)]
         yes: bool,
@@ -546,7 +551,7 @@ fn run(verb: Verb, output: Output) -> anyhow::Result<u8> {
         Verb::Examine { drive, export: true } => drives::export(output, &drive),
         Verb::List { dir } => overview::list(output, dir.as_deref()),
         Verb::Zone(verb) => zone::run(output, verb),
-        Verb::Replace { drives, yes } => array::replace(output, drives, yes),
+        Verb::Replace { drives, now, yes } => array::replace(output, drives, now, yes),
         Verb::Rebuild { array } => array::rebuild(output, &array),
         Verb::Export(Export::Nvmet {
             array,

@@ -5,7 +5,7 @@
 //! Nobody is kept from anything meanwhile.
 
 use super::{
-    array::percent,
+    array::{kind, percent},
     daemon::ask,
     output::{DEGRADED, HEALTHY, Output, UNUSABLE, table, uuid},
 };
@@ -150,7 +150,7 @@ impl ArrayLine {
         let or_dash = |text: Option<String>| text.unwrap_or("-".into());
         let zones = self.used_zones.zip(self.zones).map(|(used, zones)| format!("{used} of {zones}"));
         let doing = match (&self.rebuild, self.pid) {
-            (Some(rebuild), _) => format!("rebuild, {}", percent(rebuild)),
+            (Some(rebuild), _) => format!("{}, {}", kind(rebuild), percent(rebuild)),
             (None, Some(pid)) => format!("runs (process {pid})"),
             (None, None) if !self.used_by.is_empty() => format!("in use by {}", listed(&self.used_by)),
             (None, None) => "does not run".into(),

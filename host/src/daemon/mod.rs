@@ -322,8 +322,8 @@ impl Daemon {
             Request::Fail { member } => {
                 serde_json::to_value(repair::fail(&self.array, self.role(&member)?).await?)?
             }
-            Request::Replace { member, drive, yes } => {
-                serde_json::to_value(self.replace(&member, &drive, yes, connection).await?)?
+            Request::Replace { member, drive, now, yes } => {
+                serde_json::to_value(self.replace(&member, &drive, (now, yes), connection).await?)?
             }
             Request::Rebuild => serde_json::to_value(self.go_on(connection).await?)?,
             Request::Examine { drive } => serde_json::to_value(self.examine(&drive).await?)?,

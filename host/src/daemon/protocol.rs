@@ -36,8 +36,9 @@ pub enum Request {
     Zones { zone: Option<u32> },
     /// Takes a member out: [`crate::report::Failed`].
     Fail { member: MemberName },
-    /// Puts a drive in the place of a member and rebuilds it: [`crate::report::Rebuilt`].
-    Replace { member: MemberName, drive: PathBuf, yes: bool },
+    /// Puts a drive in the place of a member, which is copied or, if it shall be `now` or is out, rebuilt:
+    /// [`crate::report::Rebuilt`].
+    Replace { member: MemberName, drive: PathBuf, now: bool, yes: bool },
     /// Goes on with a rebuild, or watches the one that is going on: [`crate::report::Rebuilt`].
     Rebuild,
     /// What is on a member: [`crate::report::Examined`].

@@ -1,10 +1,12 @@
-//! Rebuilds in the background: one at a time, whoever has asked for it.
+//! Rebuilds and replacements in the background: one at a time, whoever has asked for it, and whether he
+//! waits for it or not.
 
 use super::{Answer, Connection, Daemon, log};
 use crate::{
     cli::output::quoted,
+    members::OpenDrive,
     repair::{self, MemberName},
-    report::{Rebuild, Rebuilt},
+    report::{Copied, Rebuild, Rebuilt},
     size::show,
 };
 use anyhow::{Result, anyhow, bail, ensure};
@@ -14,7 +16,7 @@ use engine::{
 };
 use std::{
     cell::{Cell, RefCell},
-    path::Path,
+    path::{Path, PathBuf},
     rc::Rc,
     time::{Duration, Instant},
 };
@@ -26,6 +28,8 @@ const PROGRESS_EVERY: Duration = Duration::from_millis(200);
 #[derive(Default)]
 pub struct Rebuilder {
     running: Cell<Option<(Instant, Progress)>>,
+    /// What is copied, while it is.
+    copied: RefCell<Option<Copied>>,
     last: RefCell<Option<Result<array::Rebuilt, String>>>,
     changed: Gate,
     /// Whether there may be more to rebuild than when the rebuild began.
@@ -35,12 +39,20 @@ pub struct Rebuilder {
 }
 
 /// The right to put a drive in a place: only one at a time.
-struct Replacement<'a>(&'a Cell<bool>);
+struct Replacement(Rc<Daemon>);
 
-impl Drop for Replacement<'_> {
+impl Drop for Replacement {
     fn drop(&mut self) {
-        self.0.set(false);
+        self.0.rebuilder.replacing.set(false);
     }
+}
+
+/// A drive on its way into its place, and what has come of it.
+#[derive(Default)]
+struct Placing {
+    notes: RefCell<Vec<String>>,
+    /// Bytes that were copied.
+    result: RefCell<Option<Result<u64>>>,
 }
 
 impl Rebuilder {
@@ -52,6 +64,7 @@ impl Rebuilder {
         let bytes_per_second = if seconds > 0.0 { (done_bytes as f64 / seconds) as u64 } else { 0 };
         let left = total_bytes.saturating_sub(done_bytes);
         Some(Rebuild {
+            copied: self.copied.borrow().clone(),
             done_bytes,
             total_bytes,
             bytes_per_second,
@@ -137,34 +150,86 @@ impl Daemon {
         self: &Rc<Self>,
         member: &MemberName,
         path: &Path,
-        yes: bool,
+        (now, yes): (bool, bool),
         connection: &Connection,
     ) -> Result<Rebuilt> {
-        let replacing = &self.rebuilder.replacing;
-        ensure!(!replacing.replace(true), "another drive is being put in its place; try again");
-        let replacement = Replacement(replacing);
+        let busy = self.rebuilder.replacing.replace(true);
+        ensure!(!busy, "another drive is being put in its place; try again when that is done");
+        let replacement = Replacement(self.clone());
         let role = self.role(member)?;
         let drive = self.take_new(path).await?;
         if let Some(what) = drive.describe() {
             ensure!(yes, "{}: {what}; --yes destroys that", path.display());
         }
-        let notes = RefCell::new(Vec::new());
-        let note = |note: &str| notes.borrow_mut().push(note.to_string());
-        repair::attach(&self.array, role, drive.drive(), &note).await?;
-        let name = self.array.status().name;
-        log(&format!("'{name}': {} is member {role} now", path.display()));
-        {
-            let mut drives = self.drives.borrow_mut();
-            drives.retain(|held| held.path != drive.path);
-            drives.push(drive);
-        }
-        drop(replacement);
-        self.start_rebuild();
-        for note in notes.take() {
+        *self.rebuilder.last.borrow_mut() = None;
+        let placing = Rc::new(Placing::default());
+        let (daemon, about) = (self.clone(), placing.clone());
+        self.reactor.runtime().spawn(async move {
+            let result = daemon.place(role, drive, now, &about).await;
+            *about.result.borrow_mut() = Some(result);
+            drop(replacement);
+            daemon.start_rebuild();
+            daemon.rebuilder.changed.open();
+            daemon.tell();
+        });
+        let copied_bytes = self.watch_placing(&placing, connection).await?;
+        for note in placing.notes.take() {
             connection.send(Answer::Note(note)).await?;
         }
         let done = self.watch_rebuild(connection).await?;
-        let drive = Some(path.display().to_string());
-        Ok(Rebuilt::of(name, Some(role as u32), drive, &done))
+        let (name, drive) = (self.array.status().name, Some(path.display().to_string()));
+        Ok(Rebuilt { copied_bytes, ..Rebuilt::of(name, Some(role as u32), drive, &done) })
+    }
+
+    /// Puts a drive in its place, and holds it from then on instead of the one that was there.
+    async fn place(
+        self: &Rc<Self>,
+        role: usize,
+        drive: OpenDrive,
+        now: bool,
+        placing: &Placing,
+    ) -> Result<u64> {
+        let (rebuilder, path) = (&self.rebuilder, drive.path.clone());
+        let old = self.array.status().members.get(role).map(|member| PathBuf::from(&member.drive));
+        let started = Instant::now();
+        let progress = |progress: Progress| {
+            let drive = path.display().to_string();
+            *rebuilder.copied.borrow_mut() = Some(Copied { role: role as u32, drive });
+            rebuilder.running.set(Some((started, progress)));
+            rebuilder.changed.open();
+        };
+        let note = |note: &str| placing.notes.borrow_mut().push(note.to_string());
+        let result = repair::replace(&self.array, role, drive.drive(), now, &progress, &note).await;
+        if rebuilder.copied.take().is_some() {
+            rebuilder.running.set(None);
+        }
+        let name = self.array.status().name;
+        match &result {
+            Ok(_) => log(&format!("'{name}': {} is member {role} now", path.display())),
+            Err(error) => log(&format!("'{name}': {} is not member {role}: {error}", path.display())),
+        }
+        let copied_bytes = result?;
+        let mut drives = self.drives.borrow_mut();
+        drives.retain(|held| held.path != path && (copied_bytes == 0 || Some(&held.path) != old.as_ref()));
+        drives.push(drive);
+        Ok(copied_bytes)
+    }
+
+    /// Waits until a drive is in its place, and tells the client how far that is.
+    async fn watch_placing(&self, placing: &Placing, connection: &Connection) -> Result<u64> {
+        let mut told: Option<Instant> = None;
+        loop {
+            let changed = self.rebuilder.changed.wait();
+            if let Some(result) = placing.result.take() {
+                return result;
+            }
+            if let Some(progress) = self.rebuilder.progress()
+                && told.is_none_or(|at| at.elapsed() >= PROGRESS_EVERY)
+            {
+                told = Some(Instant::now());
+                connection.send(Answer::Progress(progress)).await?;
+            }
+            changed.await;
+        }
     }
 }

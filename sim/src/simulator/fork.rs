@@ -31,6 +31,8 @@ pub(super) enum Moment {
     Ended,
     /// A member has been filled.
     Rebuilt,
+    /// A drive is taking over from another one: any event.
+    TakingOver,
 }
 
 impl Moment {
@@ -41,6 +43,7 @@ impl Moment {
             Moment::Promised => 40,
             Moment::Ended => 8,
             Moment::Recovered | Moment::Interrupted | Moment::Rebuilt => 2,
+            Moment::TakingOver => 30,
         }
     }
 }
@@ -124,7 +127,8 @@ impl World<'_> {
 
     /// Strikes what has ended once more: a single member, or one beside another that is missing.
     fn strike_fork(&mut self, ended: &Self, losses: &Losses, rng: &mut Rng) -> Result<(), Failure> {
-        if self.members.len() == 1 {
+        // What is struck is one drive of a member.
+        if self.members.len() == 1 || self.heir.is_some() {
             return Ok(());
         }
         let offered = losses.suspect.is_none() || losses.lost.contains(&None);
@@ -170,6 +174,7 @@ impl World<'_> {
             held: Vec::new(),
             pool: Default::default(),
             members: self.members.clone(),
+            heir: self.heir,
             counts: Default::default(),
             trace: self.trace.copy(),
             tails: self.tails.clone(),
@@ -197,8 +202,8 @@ impl World<'_> {
             End::Kill => self.kill_process(),
             End::Shutdown => self.shut_down()?,
         }
-        for bay in self.members.iter().flatten() {
-            self.wire.set_gone(*bay, false);
+        for bay in self.kept(None) {
+            self.wire.set_gone(bay, false);
         }
         Ok(match end {
             End::PowerCut if cache_lost => "a power cut that cost caches",
@@ -211,7 +216,11 @@ impl World<'_> {
     /// Recovers without `lost` and judges that; then the same after another end, without each member if
     /// nobody is missing.
     fn judge_fork(&mut self, lost: Option<usize>, suspect: Option<usize>) -> Result<(), Failure> {
-        if let Some(lost) = lost.filter(|_| self.members.len() > 1 && self.rng.chance(1, 4)) {
+        if let Some(heir) = &mut self.heir {
+            heir.lost = self.rng.chance(1, 2);
+        }
+        let plain = self.members.len() > 1 && self.heir.is_none();
+        if let Some(lost) = lost.filter(|_| plain && self.rng.chance(1, 4)) {
             return self.judge_held_back(lost, suspect);
         }
         self.judge(lost, suspect)?;

@@ -25,9 +25,9 @@ use std::{cell::Cell, collections::BTreeSet, rc::Rc};
 /// The member that misfortunes may strike.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Suspect {
-    member: usize,
+    pub member: usize,
     /// Something struck its drive since the power came on.
-    struck: bool,
+    pub struck: bool,
     /// Its drive is pulled out: it is not offered to the array.
     absent: bool,
     /// It has lost its ZRWA, and no recovery has ended since.
@@ -35,34 +35,38 @@ pub(super) struct Suspect {
 }
 
 impl Suspect {
-    fn new(member: usize) -> Suspect {
+    pub fn new(member: usize) -> Suspect {
         Suspect { member, struck: false, absent: false, zrwa_lost: false }
     }
 }
 
 /// A repair that goes on in the background.
-struct Repair {
-    member: usize,
-    pending: Pending<u64>,
+pub(super) struct Repair {
+    pub member: usize,
+    pub pending: Pending<u64>,
     /// The member under repair was struck meanwhile: the repair may fail.
-    struck: bool,
+    pub struck: bool,
+    /// The drive is copied to another one.
+    pub copies: bool,
 }
 
 /// What a run remembers between its parts.
 #[derive(Default)]
-struct Course {
-    suspect: Option<Suspect>,
+pub(super) struct Course {
+    pub suspect: Option<Suspect>,
     /// Drives whose media are damaged: a member stays suspect until it has another drive.
-    damaged: BTreeSet<Bay>,
-    repair: Option<Repair>,
+    pub damaged: BTreeSet<Bay>,
+    pub repair: Option<Repair>,
+    /// Set to `true` once an heir is the member.
+    pub taken: Option<Rc<Cell<bool>>>,
     /// Drives that were replaced or given up.
-    attic: Vec<Bay>,
+    pub attic: Vec<Bay>,
     /// A member is being taken out by hand.
-    failing: Option<Pending<()>>,
+    pub failing: Option<Pending<()>>,
     /// The array has been assembled on its drives since the last end.
     begun: bool,
     /// One comes back that was missing.
-    coming_back: Option<Pending<()>>,
+    pub coming_back: Option<Pending<()>>,
     /// A drive that is being put in place: set to `false` once the array has taken it.
     attaching: Option<(usize, Rc<Cell<bool>>)>,
     /// The drive of this member was being put in place when the power went.
@@ -153,10 +157,16 @@ impl World<'_> {
             }
             self.misfortune(course);
             self.repair(course, &mut budget, done)?;
+            self.replace_somebody(course)?;
             self.come_back(course);
             self.event(true, course.repair.is_some())?;
             self.note_attached(course);
             self.finish_repair(course)?;
+            self.note_heir(course);
+            if self.heir.is_some_and(|heir| self.takes_over(heir)) && self.rng.chance(1, 200) {
+                // It does not take long.
+                budget = done;
+            }
             self.forks.notice(Moment::Event);
             self.fork_if_due(course)?;
             done += 1;
@@ -236,7 +246,7 @@ impl World<'_> {
             return;
         }
         let member = self.victim(course);
-        let Some(bay) = self.members[member] else { return };
+        let Some(bay) = self.drive_of(member) else { return };
         if self.wire.is_gone(bay) {
             return;
         }
@@ -284,6 +294,9 @@ impl World<'_> {
         suspect.struck = true;
         if let Some(repair) = &mut course.repair {
             repair.struck = true;
+        }
+        if let Some(heir) = self.heir.as_mut().filter(|heir| heir.bay == bay) {
+            heir.struck = true;
         }
     }
 
@@ -347,7 +360,10 @@ impl World<'_> {
         if state == Some(MemberState::Active) && !self.is_damaged(course, member) {
             return Ok(());
         }
-        self.start_repair(course, suspect, state == Some(MemberState::Rebuilding))?;
+        match state == Some(MemberState::Active) && self.rng.chance(1, 2) {
+            true => self.replace(course, member)?,
+            false => self.start_repair(course, suspect, state == Some(MemberState::Rebuilding))?,
+        }
         course.cut_in_rebuild = self.rng.chance(self.scenario.misfortune.cut_in_rebuild_percent, 100);
         if course.cut_in_rebuild {
             *budget = done + 1 + self.rng.below(400);
@@ -362,7 +378,8 @@ impl World<'_> {
         }
         let Some(suspect) = &mut course.suspect else { return };
         let subject = self.subject.clone().filter(|subject| subject.is_provisional());
-        let (Some(subject), Some(bay)) = (subject, self.members[suspect.member]) else { return };
+        let heir = self.heir.filter(|heir| heir.member == suspect.member && heir.lost).map(|heir| heir.bay);
+        let (Some(subject), Some(bay)) = (subject, heir.or(self.members[suspect.member])) else { return };
         if suspect.absent && course.coming_back.is_none() && self.rng.chance(1, 64) {
             self.trace.note(|| format!("member {} is back before anything is written", suspect.member));
             suspect.absent = false;
@@ -415,7 +432,7 @@ impl World<'_> {
             subject.rebuild().await
         });
         let pending = self.start(work);
-        course.repair = Some(Repair { member, pending, struck });
+        course.repair = Some(Repair { member, pending, struck, copies: false });
         Ok(())
     }
 
@@ -428,6 +445,11 @@ impl World<'_> {
         let Some(repair) = course.repair.take() else { return Ok(()) };
         self.note_half_attached(course);
         match result {
+            // Neither is the array's.
+            Err(why) if repair.copies && (course.suspect.is_some() || why.contains("but not copied to")) => {
+                self.trace.note(|| format!("not replaced: {why}"));
+                Ok(())
+            }
             Err(why) if !repair.struck => {
                 Err(Failure(format!("the rebuild of member {} failed: {why}", repair.member)))
             }
@@ -436,7 +458,7 @@ impl World<'_> {
                 self.counts.rebuilds += 1;
                 self.forks.notice(Moment::Rebuilt);
                 self.trace.note(|| "rebuilt".into());
-                if !repair.struck {
+                if !repair.struck && !(repair.copies && course.suspect.is_some()) {
                     self.all_active(course, true)?;
                 }
                 Ok(())
@@ -479,7 +501,7 @@ impl World<'_> {
     }
 
     fn is_damaged(&self, course: &Course, member: usize) -> bool {
-        self.members[member].is_some_and(|bay| course.damaged.contains(&bay))
+        self.drives_of(member).any(|bay| course.damaged.contains(&bay))
     }
 
     /// Takes note of which drives the array has taken: where the power went while a drive was
@@ -488,10 +510,12 @@ impl World<'_> {
     /// # Errors
     /// It has taken one that it must not.
     fn note_drives(&mut self, course: &mut Course) -> Result<(), Failure> {
+        course.attic.extend(self.settle_heir());
         let Some(subject) = &self.subject else { return Ok(()) };
+        let heir = self.heir.map(|heir| heir.bay);
         for (member, (state, drive)) in subject.members().into_iter().enumerate() {
             let bay = drive.strip_prefix("drive").and_then(|bay| bay.parse::<Bay>().ok());
-            if state == MemberState::Out || bay.is_none() || bay == self.members[member] {
+            if state == MemberState::Out || bay.is_none() || bay == self.members[member] || bay == heir {
                 continue;
             }
             if course.half_attached != Some(member) || bay.is_some_and(|bay| course.shelf.has(bay)) {
@@ -531,7 +555,8 @@ impl World<'_> {
     /// Cuts the power, kills the process, or shuts the drives down; with `strike`, a member may be lost
     /// at the same moment, or lose its ZRWA with the power.
     fn cut(&mut self, course: &mut Course, strike: bool) -> Result<(), Failure> {
-        (course.repair, course.failing, course.coming_back) = (None, None, None);
+        self.note_heir(course);
+        (course.repair, course.failing, course.coming_back, course.taken) = (None, None, None, None);
         self.note_begun(course);
         self.note_attached(course);
         self.note_half_attached(course);
@@ -552,7 +577,7 @@ impl World<'_> {
         if strike && !lose_new && self.rng.chance(lost_percent, 100) {
             self.lose(course, victim);
         } else if end == End::PowerCut && strike && (lose_new || self.rng.chance(zrwa_percent, 100)) {
-            zrwa_lost = self.members[victim];
+            zrwa_lost = self.drive_of(victim);
             course.suspect.get_or_insert(Suspect::new(victim)).zrwa_lost = true;
             self.trace.note(|| format!("member {victim} loses its ZRWA"));
         }
@@ -606,12 +631,7 @@ impl World<'_> {
             self.trace.note(|| format!("member {} is back", suspect.member));
         }
         let absent = course.suspect.filter(|s| s.absent).map(|s| s.member);
-        let mut bays: Vec<Bay> = Vec::new();
-        for (member, bay) in self.members.iter().enumerate() {
-            if absent != Some(member) {
-                bays.extend(bay);
-            }
-        }
+        let mut bays = self.kept(absent);
         for bay in &course.attic {
             if self.rng.chance(stale_percent, 400) {
                 bays.push(*bay);
@@ -731,7 +751,7 @@ impl World<'_> {
         }
         let member = self.victim(course);
         let absent = course.suspect.is_some_and(|suspect| suspect.absent);
-        if let Some(bay) = self.members[member].filter(|_| !absent) {
+        if let Some(bay) = self.drive_of(member).filter(|_| !absent) {
             let executed = self.rng.chance(1, 2);
             let kind = self.rng.below(7);
             match kind {
@@ -775,7 +795,7 @@ impl World<'_> {
         if let Some(suspect) = &mut course.suspect {
             suspect.struck = false;
         }
-        for bay in self.members.iter().flatten().chain(&course.attic) {
+        for bay in self.kept(None).iter().chain(&course.attic) {
             self.wire.set_gone(*bay, false);
         }
     }

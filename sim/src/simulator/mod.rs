@@ -9,6 +9,7 @@ pub mod coverage;
 mod drives;
 pub mod exhaustive;
 mod fork;
+mod heir;
 mod life;
 mod load;
 pub mod oracle;

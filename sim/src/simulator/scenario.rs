@@ -85,6 +85,8 @@ pub struct Misfortune {
     /// A command of any kind fails, or takes effect when the host has given up on it.
     pub command: u64,
     pub repair: u64,
+    /// A drive that works is replaced.
+    pub replace: u64,
 }
 
 /// Forks of a life. Each of them is judged as often as a dozen power cuts.
@@ -369,6 +371,7 @@ fn draw_misfortune(rng: &mut Rng) -> Misfortune {
         fail: rate(rng, on(25), 60),
         command: rate(rng, on(40), 60),
         repair: 200 + rng.below(3000),
+        replace: rate(rng, 60, 600),
         fault_in_recovery_percent: rate(rng, on(50), 60),
     }
 }

@@ -197,14 +197,14 @@ impl World<'_> {
 
     /// As [`World::assemble_without`]; an array that is to `hold_back` writes nothing if it can do without.
     pub(super) fn assemble_somehow(&mut self, lost: Option<usize>, hold_back: bool) -> Result<(), Failure> {
-        let kept = self.members.iter().enumerate().filter(|(member, _)| Some(*member) != lost);
-        let drives = kept.filter_map(|(_, bay)| *bay).map(|bay| self.drive(bay)).collect();
+        let drives = self.kept(lost).into_iter().map(|bay| self.drive(bay)).collect();
         let how = How { hold_back, ..self.how() };
         let pending = self.start(self.maker.assemble(&self.runtime, drives, how));
         let result = self.wait_in_order(&pending)?;
         let subject = result.map_err(|why| Failure(format!("the array does not assemble: {why}")))?;
         self.oracle.volatile_cache = self.promise(&*subject, &[], false)?;
         self.take_subject(subject);
+        self.settle_heir();
         Ok(())
     }
 

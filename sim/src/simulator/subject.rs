@@ -18,6 +18,10 @@ pub type Work<T> = Pin<Box<dyn Future<Output = Result<T, String>>>>;
 pub trait Subject: ZonedDevice {
     /// As [`Array::attach`].
     fn attach(&self, member: usize, drive: Drive) -> Work<()>;
+    /// As [`Array::replace`].
+    fn replace(&self, _: usize, _: Drive) -> Work<()> {
+        Box::pin(async { Err("nothing can be replaced".into()) })
+    }
     /// As [`Array::rebuild`].
     fn rebuild(&self) -> Work<u64>;
     /// As [`Array::fail`].
@@ -149,6 +153,14 @@ impl Subject for Array {
     fn attach(&self, member: usize, drive: Drive) -> Work<()> {
         let array = self.clone();
         Box::pin(async move { Array::attach(&array, member, drive).await.map_err(|e| e.to_string()) })
+    }
+
+    fn replace(&self, member: usize, drive: Drive) -> Work<()> {
+        let array = self.clone();
+        Box::pin(async move {
+            let replaced = Array::replace(&array, member, drive, &|_| ()).await;
+            replaced.map(|_| ()).map_err(|e| e.to_string())
+        })
     }
 
     fn rebuild(&self) -> Work<u64> {

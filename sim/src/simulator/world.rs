@@ -11,6 +11,7 @@
 use super::{
     coverage::{Coverage, Sight},
     fork::Forks,
+    heir::Heir,
     load::{Held, Op},
     oracle::Oracle,
     scenario::{Scenario, draw_roomier},
@@ -56,6 +57,8 @@ pub struct Counts {
     pub member_losses: u64,
     pub interrupted_recoveries: u64,
     pub rebuilds: u64,
+    /// Drives that have taken over from one that worked.
+    pub replacements: u64,
     pub faults: u64,
     /// Geometries that the array declines to be made of.
     pub refusals: u64,
@@ -77,6 +80,7 @@ impl Counts {
         self.member_losses += other.member_losses;
         self.interrupted_recoveries += other.interrupted_recoveries;
         self.rebuilds += other.rebuilds;
+        self.replacements += other.replacements;
         self.faults += other.faults;
         self.refusals += other.refusals;
         self.forks += other.forks;
@@ -180,6 +184,8 @@ pub struct World<'m> {
     pub(super) pool: BufPool,
     /// The drive that is offered for each role, if there is one.
     pub(super) members: Vec<Option<Bay>>,
+    /// The drive that is to replace one of them.
+    pub(super) heir: Option<Heir>,
     pub(super) counts: Counts,
     pub(super) trace: Trace,
     /// What the last process that was killed has left; lost with the power.
@@ -226,6 +232,7 @@ impl<'m> World<'m> {
             held: Vec::new(),
             pool: BufPool::default(),
             members: Vec::new(),
+            heir: None,
             counts: Counts::default(),
             trace: Trace::new(tracing),
             tails: None,
@@ -268,10 +275,24 @@ impl<'m> World<'m> {
     pub(super) fn new_drive(&mut self) -> Bay {
         let least = &self.scenario.drive;
         // The first drive decides what the array looks like, so that every other one may replace it.
-        let mut ssd = match self.scenario.mixed && !self.members.is_empty() {
+        let ssd = match self.scenario.mixed && !self.members.is_empty() {
             true => Ssd::in_memory(&draw_roomier(&mut self.rng, least)),
             false => Ssd::in_memory(least),
         };
+        self.plug_in(ssd)
+    }
+
+    /// Puts a blank drive on the wire whose zones are as far apart as those of another one.
+    pub(super) fn like(&mut self, bay: Bay) -> Bay {
+        let zone_size_blocks = self.wire.geometry(bay).zone_size_blocks;
+        let mut geometry = draw_roomier(&mut self.rng, &self.scenario.drive);
+        if geometry.zone_capacity_blocks > zone_size_blocks {
+            geometry = self.scenario.drive.clone();
+        }
+        self.plug_in(Ssd::in_memory(&Geometry { zone_size_blocks, ..geometry }))
+    }
+
+    fn plug_in(&mut self, mut ssd: Ssd) -> Bay {
         if self.scenario.unwritten_fails {
             ssd.fail_unwritten();
         }

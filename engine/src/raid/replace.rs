@@ -1,0 +1,702 @@
+//! Replacement: a drive takes over from one that works, which is read and kept up to date until then.
+//!
+//! *The copy.* The member stays what it is. What is submitted to it goes through a [`Mirror`], which sends
+//! commands for zones that it follows to the new drive as well. A zone is followed from a moment on in which
+//! it is equal on both drives, as far as anybody can tell by reading it, and no command for it is on its way:
+//! one that is empty, at once; one that is full, when it has been copied; one that is being written, when it is
+//! held still and the rest of it has been copied, with whatever is readable in its ZRWA and the write pointer
+//! where it is on the old drive. From then on both get the same commands, each of which is complete on both
+//! before anybody relies on it. So a zone that is followed is on the new drive what it is on the old one, to
+//! every reader, recovery among them; what is known of the member's part (holes, burned blocks) is true of
+//! both. Log blocks and marks name the address where they lie, so zones have to be equally far apart.
+//!
+//! A zone is protected from resets and finishes while it is copied as it is while it is rebuilt; there is one
+//! of either at a time. Blocks that the old drive cannot read are decoded. Where they cannot be, or are part
+//! of a stripe that is not complete, the zone is left out: the new drive lacks it, and it is rebuilt later. That
+//! is refused where another member lacks it too.
+//!
+//! *Nothing is written anywhere about it* before all zones are followed. If the power goes the array is as it
+//! was, and the new drive, which has no metadata, is none of any array. If the new drive fails it is let go.
+//! If the old one goes out the array does without it, and the new one is attached and rebuilt: what it holds is
+//! of a member that lacks what was written since.
+//!
+//! *The new drive takes over* while nothing changes. Commands of the host that change anything are held, and
+//! what has begun is waited for; then both drives hold the same, logs apart, and nothing that is answered
+//! until the end relies on what only one of them has. In this stillness, in this order:
+//!
+//! 1. the cache of the new drive is flushed;
+//! 2. all others have a checkpoint that names the new drive, and says that it is *taking over*;
+//! 3. the new drive has such a checkpoint, with what the log of the old one held of parity and tails;
+//! 4. all have a superblock that says that it has taken over.
+//!
+//! The old drive is told nothing: its superblock goes on saying that it is the member. When an assembly finds
+//! that a drive is taking over (the newest superblock says so), it takes the new drive if that has its
+//! checkpoint, and otherwise the old one, which is complete as well: until step 4 is done everywhere nothing
+//! has changed. So whichever single drive is lost, and wherever the power goes,
+//!
+//! - before the first checkpoint of step 2 the old drive is the member;
+//! - up to the end of step 3 one of the two is there, or it is the one that is lost;
+//! - once a superblock of step 4 is anywhere, the new drive has its checkpoint, and is the member or the one
+//!   that is lost. Where only members are there that have not got that superblock, the old drive may be taken in
+//!   the place of a new one that is lost. It still holds everything: nothing has gone on before all had it.
+//!
+//! *Only one of them ever goes on.* The assembly that takes one of them says so in its checkpoints, before
+//! anything else is written; if it is cut off, some say so and nothing has changed. The one that is not taken may
+//! know newer superblocks than anybody who is there, since it was told something in the moment of the cut. So
+//! such an assembly leaves out 2^32 sequence numbers, more than can have been on their way ([`SKIPPED`]): what
+//! it writes is newer than whatever the other one was told, and names somebody else in its place. If both are
+//! missing, all are told that neither takes part any more, as of any member that is absent, before anything
+//! changes.
+//!
+//! *If the new drive fails while it takes over*, the old one is put back in its place, still in the stillness,
+//! with a newer superblock on all others and on itself.
+
+use super::{
+    core::{Core, Seat},
+    geometry::Role,
+    holes::Lost,
+    inplace,
+    metalog::MetaLog,
+    policy::Policy,
+    rebuild::Stopped,
+    write::Zone,
+};
+use crate::{
+    array::{Progress, kept_plate, member_uuid, wipe},
+    buf::{BLOCK, Buf},
+    device::{Command, Completion, DeviceError, Status, ZonedDevice, Zones},
+    format::{
+        oob::Content,
+        superblock::{Superblock, SuperblockMember},
+    },
+    mirror::Mirror,
+    zone::{Lba, ZoneIndex, ZoneState},
+};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    ops::Range,
+    rc::Rc,
+};
+
+/// Blocks in a read or write of a copy, if both drives take as much.
+const BATCH_BLOCKS: u64 = 256;
+/// Reads ahead of the write that is on its way.
+const READS_AHEAD: usize = 4;
+/// Sequence numbers that an assembly leaves out which decides who of two drives is the member.
+pub const SKIPPED: u64 = 1 << 32;
+
+/// A drive that shall take a place.
+pub struct Newcomer {
+    pub name: String,
+    /// The drive itself, and as the array uses it.
+    pub drive: Rc<dyn ZonedDevice>,
+    pub device: Rc<dyn ZonedDevice>,
+}
+
+/// How blocks get into a zone of the new drive.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// Without a ZRWA, at the write pointer; what was never written becomes zeros.
+    InOrder,
+    /// In the ZRWA, with the write pointer behind them.
+    Passed,
+    /// In the ZRWA.
+    Ahead,
+}
+
+/// Blocks of the old drive as they were read.
+struct Found {
+    data: Buf,
+    oob: Buf,
+    /// Those that were never written.
+    unwritten: Vec<u64>,
+}
+
+/// A copy that is going on.
+struct Copy<'a> {
+    seat: Seat,
+    mirror: &'a Rc<Mirror>,
+    /// Takes bytes that are done.
+    report: &'a dyn Fn(u64),
+}
+
+/// Ends a replacement, also one that is dropped half-way.
+struct Guard<'a>(&'a Core);
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        let core = self.0;
+        core.rebuild_runs.set(false);
+        core.repairing.set(None);
+        core.rebuilding.set(None);
+        core.mirror.take();
+        core.held.take();
+        core.zones_changed.open();
+    }
+}
+
+impl Core {
+    /// Puts `new` in the place of `member`; gives the bytes that were copied, or `None` if the member went
+    /// out on the way.
+    pub async fn replace(
+        self: &Rc<Self>,
+        member: usize,
+        new: Newcomer,
+        progress: &dyn Fn(Progress),
+    ) -> Result<Option<u64>, String> {
+        if self.rebuild_runs.replace(true) {
+            return Err("a rebuild is under way: let it end first".into());
+        }
+        let _guard = Guard(self);
+        let seat = self.seat(member);
+        self.check_copy(member, &new)?;
+        let mirror = self.mirror_of(member, &new)?;
+        wipe(&*new.device).await.map_err(|error| format!("{}: {error}", new.name))?;
+        if !self.is_seated(seat) {
+            return Ok(None);
+        }
+        *self.mirror.borrow_mut() = Some((seat, mirror.clone()));
+        self.repairing.set(Some(seat));
+        let mut bytes = 0;
+        let mut result = self.copy_all(seat, &mirror, &mut bytes, progress).await;
+        while let Ok(left_out) = &result
+            && self.is_seated(seat)
+        {
+            match self.hand_over(seat, &mirror, &new, left_out).await {
+                Ok(true) => return Ok(Some(bytes)),
+                // Zones have begun that were left out of nothing, or it is too early.
+                Ok(false) => result = self.copy_all(seat, &mirror, &mut bytes, progress).await,
+                Err(error) => result = Err(error),
+            }
+        }
+        self.mirror.take();
+        mirror.end().await;
+        if !self.is_seated(seat) && !self.failed.get() {
+            return Ok(None);
+        }
+        let name = &new.name;
+        result.map(|_| None).map_err(|error| format!("{name} has not replaced member {member}: {error}"))
+    }
+
+    fn is_seated(&self, seat: Seat) -> bool {
+        self.active.get() & (1 << seat.member) != 0 && self.seat(seat.member) == seat
+    }
+
+    /// Whether `new` could get what `member` has.
+    pub fn check_copy(&self, member: usize, new: &Newcomer) -> Result<(), String> {
+        if let Some(zone) = self.offline.borrow().keys().next() {
+            return Err(format!("zone {zone} is offline: what there is of it would not be copied"));
+        }
+        self.mirror_of(member, new).map(|_| ())
+    }
+
+    fn mirror_of(&self, member: usize, new: &Newcomer) -> Result<Rc<Mirror>, String> {
+        let Some(old) = self.device(member) else { return Err("the old drive is gone".into()) };
+        let marks = (old.geometry().oob_bytes, new.device.geometry().oob_bytes);
+        let name = &new.name;
+        if self.layout.policy == Policy::InPlace && marks.0 != marks.1 {
+            return Err(format!(
+                "{name}: its blocks have {} bytes of metadata, those of the old drive {}: it can be rebuilt, \
+                 but not copied to",
+                marks.1, marks.0
+            ));
+        }
+        Mirror::new(&self.runtime, old, new.device.clone()).ok_or_else(|| {
+            format!("{name}: its zones are not as far apart as those of the old drive: it can be rebuilt, but not copied to")
+        })
+    }
+
+    /// Copies until every zone is followed; gives those that are left out, and why.
+    async fn copy_all(
+        self: &Rc<Self>,
+        seat: Seat,
+        mirror: &Rc<Mirror>,
+        done_bytes: &mut u64,
+        progress: &dyn Fn(Progress),
+    ) -> Result<BTreeMap<u32, String>, String> {
+        let mut left_out = BTreeMap::new();
+        loop {
+            self.check_new(mirror)?;
+            if !self.is_seated(seat) || self.failed.get() {
+                return Err("the old drive is gone".into());
+            }
+            self.follow_empty(seat.member, mirror);
+            let to_copy = self.to_copy(seat.member, mirror, &left_out);
+            let left: u64 = to_copy.iter().map(|zone| self.copied_bytes(*zone)).sum();
+            let (before, total_bytes) = (*done_bytes, *done_bytes + left);
+            progress(Progress { done_bytes: before, total_bytes });
+            let Some(zone) = to_copy.iter().copied().find(|zone| self.is_free(*zone)) else {
+                if to_copy.is_empty() {
+                    return Ok(left_out);
+                }
+                self.zones_changed.wait().await;
+                continue;
+            };
+            self.rebuilding.set(Some(zone.0));
+            self.rebuild_stop.set(false);
+            let copied = std::cell::Cell::new(before);
+            let report = |bytes: u64| {
+                copied.set(copied.get() + bytes);
+                let done_bytes = copied.get();
+                progress(Progress { done_bytes, total_bytes: total_bytes.max(done_bytes) });
+            };
+            let result = self.copy_zone(zone, &Copy { seat, mirror, report: &report }).await;
+            if result.is_err() && mirror.error().is_none() {
+                // Half a zone would hold resources of the drive.
+                self.on_new(mirror, Command::Reset { zones: Zones::One(Core::physical(zone)) }).await.ok();
+            }
+            self.rebuilding.set(None);
+            self.zones_changed.open();
+            match result {
+                Ok(()) => *done_bytes = copied.get(),
+                Err(Stopped::Again) => {}
+                Err(Stopped::Error(reason)) => _ = left_out.insert(zone.0, reason),
+            }
+        }
+    }
+
+    fn check_new(&self, mirror: &Mirror) -> Result<(), String> {
+        mirror.error().map_or(Ok(()), |error| Err(format!("it failed: {error}")))
+    }
+
+    fn is_free(&self, zone: ZoneIndex) -> bool {
+        !self.busy.borrow().contains(&zone.0) && !self.clearing.borrow().contains(&zone.0)
+    }
+
+    /// Whether nothing of a zone is on the members, though the host may have opened it.
+    fn is_unwritten(&self, zone: ZoneIndex) -> bool {
+        let is_full = self.table.borrow().info(zone).state == ZoneState::Full;
+        !is_full && !self.running.borrow().contains_key(&zone.0)
+    }
+
+    /// Zones that are not followed yet, though the member has its part of them.
+    fn to_copy(&self, member: usize, mirror: &Mirror, left_out: &BTreeMap<u32, String>) -> Vec<ZoneIndex> {
+        let zones = (0..self.geometry.zones).map(ZoneIndex);
+        let lacks =
+            |zone: &ZoneIndex| !mirror.follows(Core::physical(*zone)) && !left_out.contains_key(&zone.0);
+        zones.filter(lacks).filter(|zone| self.live(*zone) & (1 << member) != 0).collect()
+    }
+
+    /// Follows zones that nothing has been written to, on either drive.
+    fn follow_empty(&self, member: usize, mirror: &Mirror) {
+        for zone in (0..self.geometry.zones).map(ZoneIndex) {
+            let live = self.live(zone) & (1 << member) != 0;
+            if live && !mirror.follows(Core::physical(zone)) && self.is_free(zone) && self.is_unwritten(zone)
+            {
+                mirror.follow(Core::physical(zone));
+            }
+        }
+    }
+
+    /// Bytes that a member holds of a zone.
+    fn copied_bytes(&self, zone: ZoneIndex) -> u64 {
+        self.tail(zone).div_ceil(self.layout.stripe_blocks()) * self.layout.chunk_blocks * BLOCK as u64
+    }
+
+    /// A command for the new drive, which is let go if it fails.
+    async fn on_new(&self, mirror: &Mirror, command: Command) -> Result<Buf, Stopped> {
+        if mirror.error().is_some() {
+            return Err(Stopped::Again);
+        }
+        let done = mirror.second().submit(command).await;
+        done.result.map(|()| done.data).map_err(|error| {
+            mirror.let_go(error);
+            Stopped::Again
+        })
+    }
+
+    /// Copies a zone that is left alone meanwhile, and has it followed.
+    async fn copy_zone(self: &Rc<Self>, zone: ZoneIndex, copy: &Copy<'_>) -> Result<(), Stopped> {
+        let member = copy.seat.member;
+        let zones = Zones::One(Core::physical(zone));
+        self.on_new(copy.mirror, Command::Reset { zones }).await?;
+        self.check_stop(member)?;
+        let running = self.running.borrow().get(&zone.0).cloned();
+        match running {
+            // One that waits to be opened will be opened on both.
+            Some(running) if running.flow.borrow().open => self.copy_running(&running, copy).await?,
+            None if !self.is_unwritten(zone) => self.copy_full(zone, copy).await?,
+            _ => {}
+        }
+        self.check_part(zone, copy)?;
+        copy.mirror.follow(Core::physical(zone));
+        Ok(())
+    }
+
+    /// Whether the member still has its part of a zone that nobody wants to be left alone.
+    fn check_part(&self, zone: ZoneIndex, copy: &Copy<'_>) -> Result<(), Stopped> {
+        self.check_stop(copy.seat.member)?;
+        match self.live(zone) & (1 << copy.seat.member) != 0 && !self.has_failed(zone) {
+            true => Ok(()),
+            false => Err(Stopped::Error("the old drive lacks it".into())),
+        }
+    }
+
+    async fn copy_full(&self, zone: ZoneIndex, copy: &Copy<'_>) -> Result<(), Stopped> {
+        let rows = self.finished_tail(zone).div_ceil(self.layout.stripe_blocks());
+        self.copy_blocks(zone, 0..rows * self.layout.chunk_blocks, Way::InOrder, copy).await?;
+        let zones = Zones::One(Core::physical(zone));
+        self.on_new(copy.mirror, Command::Finish { zones }).await.map(|_| ())
+    }
+
+    /// A zone that is being written: most of it meanwhile, the rest while it is held still.
+    async fn copy_running(self: &Rc<Self>, zone: &Rc<Zone>, copy: &Copy<'_>) -> Result<(), Stopped> {
+        let zrwa = self.layout.policy.uses_zrwa();
+        let way = if zrwa { Way::Passed } else { Way::InOrder };
+        let zones = Zones::One(Core::physical(zone.index));
+        self.on_new(copy.mirror, Command::Open { zones, zrwa }).await?;
+        let mut at = 0;
+        for _ in 0..8 {
+            let end = self.unchanging(zone, copy.seat.member);
+            if end < at + self.layout.distance * self.layout.chunk_blocks {
+                break;
+            }
+            self.copy_blocks(zone.index, at..end, way, copy).await?;
+            at = end;
+        }
+        self.quiesce(zone).await;
+        let result = self.copy_rest(zone, at, way, copy).await;
+        if result.is_ok() {
+            copy.mirror.follow(Core::physical(zone.index));
+        }
+        self.resume(zone);
+        result
+    }
+
+    /// Blocks of a member's part of a zone that will not change: those of complete stripes that its write
+    /// pointer has passed.
+    fn unchanging(&self, zone: &Zone, member: usize) -> u64 {
+        let layout = &self.layout;
+        let flow = zone.flow.borrow();
+        let complete = flow.complete / layout.stripe_blocks() * layout.chunk_blocks;
+        let passed = match layout.policy {
+            Policy::Log => flow.positions[member],
+            Policy::Zrwa | Policy::InPlace => flow.positions[member] * (layout.chunk_blocks / 2),
+        };
+        complete.min(passed)
+    }
+
+    /// What is left of a zone that is paused, from block `at` of the member's part on.
+    async fn copy_rest(&self, zone: &Zone, at: u64, way: Way, copy: &Copy<'_>) -> Result<(), Stopped> {
+        let layout = &self.layout;
+        let (index, member) = (zone.index, copy.seat.member);
+        // So that nobody asks for more to be made safe meanwhile.
+        let tail = zone.flow.borrow().complete;
+        self.make_safe(zone, tail).await?;
+        self.quiet(zone).await;
+        self.check_part(index, copy)?;
+        if zone.flow.borrow().ended || zone.flow.borrow().frozen {
+            return Err(Stopped::Again);
+        }
+        let report = Command::Report { first: Core::physical(index), count: 1 };
+        let done = self.submit(member, report).await;
+        if let Err(error) = done.result {
+            self.read_failed(index, copy.seat, error);
+        }
+        let Some(info) = done.zones.first().copied().filter(|info| way == Way::InOrder || info.zrwa) else {
+            return Err(Stopped::Error("the zone of the old drive is not as it was left".into()));
+        };
+        let used_blocks = layout.rows * layout.chunk_blocks;
+        let wp_blocks = info.wp_blocks.min(used_blocks);
+        self.copy_blocks(index, at..wp_blocks, way, copy).await?;
+        if way == Way::Passed {
+            let window = 2 * layout.distance * layout.chunk_blocks;
+            let ahead = wp_blocks..(wp_blocks + window).min(used_blocks);
+            self.copy_blocks(index, ahead, Way::Ahead, copy).await?;
+        }
+        self.check_part(index, copy)
+    }
+
+    /// The most blocks to be copied at once: where a write pointer follows, as many as it may move by.
+    fn batch_blocks(&self, copy: &Copy<'_>) -> u64 {
+        let devices = [copy.mirror.geometry(), copy.mirror.second().geometry()];
+        let most = devices.iter().fold(BATCH_BLOCKS, |most, d| most.min(d.max_transfer_blocks as u64));
+        let window = 2 * self.layout.distance * self.layout.chunk_blocks;
+        match self.layout.policy {
+            Policy::Log => most,
+            Policy::Zrwa | Policy::InPlace => {
+                let chunk = self.layout.chunk_blocks;
+                most.min(window).max(chunk) / chunk * chunk
+            }
+        }
+    }
+
+    /// Copies blocks of the member's part of a zone, which nobody changes, in their order.
+    async fn copy_blocks(
+        &self,
+        zone: ZoneIndex,
+        blocks: Range<u64>,
+        way: Way,
+        copy: &Copy<'_>,
+    ) -> Result<(), Stopped> {
+        let start = self.start(copy.seat.member, zone).0;
+        let most = self.batch_blocks(copy);
+        let (mut next, mut reads) = (blocks.start, VecDeque::new());
+        loop {
+            while reads.len() < READS_AHEAD && next < blocks.end {
+                let to = (next + most).min(blocks.end);
+                reads.push_back((next..to, self.read_old(zone, next..to, copy)));
+                next = to;
+            }
+            let Some((part, read)) = reads.pop_front() else { return Ok(()) };
+            let done = read.await;
+            let found = match done.result {
+                Ok(()) => Found { data: done.data, oob: done.oob, unwritten: Vec::new() },
+                Err(_) => self.read_old_singly(zone, part.clone(), copy).await?,
+            };
+            self.check_stop(copy.seat.member)?;
+            (copy.report)(found.data.len() as u64);
+            self.write_new(Lba(start + part.start), found, way, copy).await?;
+            if way == Way::Passed {
+                self.on_new(copy.mirror, Command::FlushZrwa { last: Lba(start + part.end - 1) }).await?;
+            }
+            self.check_stop(copy.seat.member)?;
+        }
+    }
+
+    fn read_old(&self, zone: ZoneIndex, blocks: Range<u64>, copy: &Copy<'_>) -> Completion {
+        let lba = Lba(self.start(copy.seat.member, zone).0 + blocks.start);
+        let count = blocks.end - blocks.start;
+        let data = self.pool.borrow_mut().take(count);
+        self.submit(copy.seat.member, Command::Read { lba, data, oob: self.no_oob(count, copy) })
+    }
+
+    /// Room for the metadata of blocks, if they have any that matters.
+    fn no_oob(&self, blocks: u64, copy: &Copy<'_>) -> Buf {
+        match self.layout.policy {
+            Policy::InPlace => Buf::zeroed((blocks * copy.mirror.geometry().oob_bytes as u64) as usize),
+            _ => Buf::default(),
+        }
+    }
+
+    /// Blocks that cannot be read at once.
+    async fn read_old_singly(
+        &self,
+        zone: ZoneIndex,
+        blocks: Range<u64>,
+        copy: &Copy<'_>,
+    ) -> Result<Found, Stopped> {
+        let count = blocks.end - blocks.start;
+        let (mut data, mut oob) = (Vec::new(), Vec::new());
+        let mut unwritten = Vec::new();
+        for at in blocks.clone() {
+            let done = self.read_old(zone, at..at + 1, copy).await;
+            let (block, marks) = match done.result {
+                Ok(()) => (done.data, done.oob),
+                Err(DeviceError::Status(Status::DeallocatedBlock)) => {
+                    unwritten.push(at - blocks.start);
+                    (Buf::zeroed(BLOCK), self.no_oob(1, copy))
+                }
+                Err(error) => self.decode_old(zone, at, error, copy).await?,
+            };
+            self.check_stop(copy.seat.member)?;
+            data.extend_from_slice(&block);
+            oob.extend_from_slice(&marks);
+        }
+        debug_assert_eq!(data.len() as u64, count * BLOCK as u64);
+        Ok(Found { data: Buf::copy_of(&data), oob: Buf::copy_of(&oob), unwritten })
+    }
+
+    /// A block of a complete stripe that the old drive cannot read, from the others.
+    async fn decode_old(
+        &self,
+        zone: ZoneIndex,
+        at: u64,
+        error: DeviceError,
+        copy: &Copy<'_>,
+    ) -> Result<(Buf, Buf), Stopped> {
+        let (layout, member) = (&self.layout, copy.seat.member);
+        self.read_failed(zone, copy.seat, error);
+        self.check_part(zone, copy)?;
+        let row = at / layout.chunk_blocks;
+        let mut lost = Lost::default();
+        if row < self.tail(zone) / layout.stripe_blocks() {
+            let data = self.other_rows(zone, member, at..at + 1, &mut lost).await?;
+            let content = match layout.role(member, row) {
+                Role::Data(_) => Content::Data,
+                Role::Parity => inplace::version_of(0, 0, layout.data_chunks() - 1),
+            };
+            if lost.holes.is_empty()
+                && let Command::Write { data, oob, .. } =
+                    self.write_of(member, zone, at, data, content, false)
+            {
+                return Ok((data, oob));
+            }
+        }
+        Err(Stopped::Error(format!("the old drive cannot read block {at} of its part: {error}")))
+    }
+
+    /// Writes blocks to the new drive, from `lba` on.
+    async fn write_new(&self, lba: Lba, found: Found, way: Way, copy: &Copy<'_>) -> Result<(), Stopped> {
+        let Found { data, oob, unwritten } = found;
+        if way == Way::InOrder || unwritten.is_empty() {
+            let write = Command::Write { lba, data, oob, fua: false };
+            let data = self.on_new(copy.mirror, write).await?;
+            self.pool.borrow_mut().give(data);
+            return Ok(());
+        }
+        let marks = oob.len() / data.blocks() as usize;
+        for at in (0..data.blocks()).filter(|at| !unwritten.contains(at)) {
+            let oob = oob.slice(at as usize * marks..(at as usize + 1) * marks);
+            let data = data.slice_blocks(at..at + 1);
+            let write = Command::Write { lba: Lba(lba.0 + at), data, oob, fua: false };
+            self.on_new(copy.mirror, write).await?;
+        }
+        Ok(())
+    }
+
+    /// Has the new drive take over, in a moment in which nothing changes; `false` if zones have come up that
+    /// are not followed.
+    async fn hand_over(
+        self: &Rc<Self>,
+        seat: Seat,
+        mirror: &Rc<Mirror>,
+        new: &Newcomer,
+        left_out: &BTreeMap<u32, String>,
+    ) -> Result<bool, String> {
+        self.held.borrow_mut().get_or_insert_default();
+        while self.underway.get() > 0 && !self.failed.get() {
+            self.zones_changed.wait().await;
+        }
+        let zones: Vec<_> = self.running.borrow().values().cloned().collect();
+        for zone in &zones {
+            self.quiesce(zone).await;
+        }
+        let result = self.hand_over_still(seat, mirror, new, left_out).await;
+        for zone in &zones {
+            self.resume(zone);
+        }
+        for (command, completer) in self.held.take().unwrap_or_default() {
+            let completion = self.submit_command(command);
+            self.runtime.spawn(async move { completer.complete(completion.await) });
+        }
+        result
+    }
+
+    async fn hand_over_still(
+        self: &Rc<Self>,
+        seat: Seat,
+        mirror: &Rc<Mirror>,
+        new: &Newcomer,
+        left_out: &BTreeMap<u32, String>,
+    ) -> Result<bool, String> {
+        if new.device.geometry().volatile_cache
+            && let Err(error) = new.device.submit(Command::Flush).await.result
+        {
+            mirror.let_go(error);
+        }
+        self.membership_settled().await;
+        self.check_new(mirror)?;
+        if !self.is_seated(seat) || self.failed.get() {
+            return Err("the old drive is gone".into());
+        }
+        if !self.to_copy(seat.member, mirror, left_out).is_empty() {
+            return Ok(false);
+        }
+        self.check_left_out(seat.member, left_out)?;
+        let Some(old_log) = self.members[seat.member].log.borrow().clone() else {
+            return Err("the old drive is gone".into());
+        };
+        let (before, name) =
+            (self.superblock.borrow().clone(), self.members[seat.member].name.borrow().clone());
+        let lost = self.lost_by_new(seat.member, mirror);
+        let log = self.seat_new(seat.member, new, &old_log, &lost);
+        let event = self.superblock.borrow().event;
+        let own = log.renew(self);
+        self.renew_logs(self.active.get() & !(1 << seat.member)).await;
+        self.runtime.spawn(log.run());
+        own.await;
+        self.membership_settled().await;
+        let taken = self.seat(seat.member);
+        if self.is_seated(taken) && !self.failed.get() {
+            {
+                let mut superblock = self.superblock.borrow_mut();
+                superblock.floor = superblock.floor.max(event);
+                superblock.members[seat.member].taking_over = false;
+            }
+            self.membership_pending.set(true);
+            self.membership.open();
+            self.membership_settled().await;
+        }
+        if self.failed.get() {
+            return Err("too many drives have failed".into());
+        }
+        if self.is_seated(taken) {
+            old_log.end();
+            return Ok(true);
+        }
+        let note = self.members[seat.member].note.borrow().clone();
+        self.seat_old(seat.member, name, old_log, before, &lost).await;
+        Err(note)
+    }
+
+    /// Refuses to leave out a zone that another member lacks as well.
+    fn check_left_out(&self, member: usize, left_out: &BTreeMap<u32, String>) -> Result<(), String> {
+        let parts = |zone: u32| self.live(ZoneIndex(zone));
+        let lacking = |zone: u32| {
+            parts(zone) & (1 << member) != 0 && parts(zone).count_ones() as usize != self.members.len()
+        };
+        match left_out.iter().find(|(zone, _)| lacking(**zone)) {
+            Some((zone, why)) => Err(format!("zone {zone}: {why}, and another drive lacks it")),
+            None => Ok(()),
+        }
+    }
+
+    /// Zones that the new drive lacks, though the old one has them.
+    fn lost_by_new(&self, member: usize, mirror: &Mirror) -> Vec<ZoneIndex> {
+        let zones = (0..self.geometry.zones).map(ZoneIndex);
+        zones
+            .filter(|zone| self.live(*zone) & (1 << member) != 0 && !mirror.follows(Core::physical(*zone)))
+            .collect()
+    }
+
+    /// Gives the new drive the place, to be written down.
+    fn seat_new(
+        self: &Rc<Self>,
+        member: usize,
+        new: &Newcomer,
+        old_log: &MetaLog,
+        lost: &[ZoneIndex],
+    ) -> Rc<MetaLog> {
+        let event = self.next_sequence();
+        {
+            let mut superblock = self.superblock.borrow_mut();
+            superblock.event = event;
+            let (uuid, plate) = (member_uuid(self.array, member, event), kept_plate(&*new.drive));
+            superblock.members[member] =
+                SuperblockMember { taking_over: true, ..SuperblockMember::new(uuid, plate) };
+        }
+        lost.iter().for_each(|zone| self.zones.borrow_mut()[zone.0 as usize].lost |= 1 << member);
+        let live = old_log.live.borrow().clone();
+        let log = MetaLog::new(self, member, new.drive.clone(), new.device.clone(), 1, 0, live);
+        self.mirror.take();
+        self.members[member].read_errors.set(0);
+        self.members[member].write_errors.set(0);
+        self.members[member].note.borrow_mut().clear();
+        self.put(member, new.name.clone(), log.clone());
+        log
+    }
+
+    /// Gives the old drive its place back: the new one has failed before anything has changed.
+    async fn seat_old(
+        self: &Rc<Self>,
+        member: usize,
+        name: String,
+        log: Rc<MetaLog>,
+        before: Superblock,
+        lost: &[ZoneIndex],
+    ) {
+        let event = self.next_sequence();
+        {
+            let mut superblock = self.superblock.borrow_mut();
+            superblock.event = event;
+            superblock.floor = before.floor;
+            superblock.members[member] = before.members[member].clone();
+        }
+        lost.iter().for_each(|zone| self.zones.borrow_mut()[zone.0 as usize].lost &= !(1 << member));
+        self.zones.borrow_mut().iter_mut().for_each(|record| record.waits &= !(1 << member));
+        self.put(member, name, log);
+        self.renew_logs(self.active.get()).await;
+        self.membership_settled().await;
+    }
+}

@@ -1,0 +1,143 @@
+//! Replacements of drives that work, at any moment of a life.
+//!
+//! A member that is replaced has two drives from the beginning to the end: the old one, which is the member
+//! at first, and its *heir*. Whatever happens, one of them is the member, and holds everything: where the
+//! power goes both are offered, and whom the array takes is the member from then on. To lose a member is to
+//! lose one of its drives, either of them.
+
+use super::{
+    fork::Moment,
+    life::{Course, Repair, Suspect},
+    subject::Work,
+    wire::Bay,
+    world::{Failure, World},
+};
+use engine::array::MemberState;
+use std::{cell::Cell, rc::Rc};
+
+/// A drive that is to take the place of one that works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Heir {
+    pub member: usize,
+    pub bay: Bay,
+    /// It is this drive, and not the old one, that is lost if the member is.
+    pub lost: bool,
+    /// Something has struck it.
+    pub struck: bool,
+}
+
+impl World<'_> {
+    /// The drives of a member: its own, and its heir.
+    pub(super) fn drives_of(&self, member: usize) -> impl Iterator<Item = Bay> {
+        let heir = self.heir.filter(|heir| heir.member == member).map(|heir| heir.bay);
+        self.members[member].into_iter().chain(heir)
+    }
+
+    /// The drives that are there if `lost` is not.
+    pub(super) fn kept(&self, lost: Option<usize>) -> Vec<Bay> {
+        let mut bays = Vec::new();
+        for member in 0..self.members.len() {
+            match self.heir.filter(|heir| heir.member == member) {
+                None if lost == Some(member) => {}
+                Some(heir) if lost == Some(member) && !heir.lost => bays.push(heir.bay),
+                Some(_) if lost == Some(member) => bays.extend(self.members[member]),
+                _ => bays.extend(self.drives_of(member)),
+            }
+        }
+        bays
+    }
+
+    /// One of the drives of a member, any.
+    pub(super) fn drive_of(&mut self, member: usize) -> Option<Bay> {
+        let bays: Vec<Bay> = self.drives_of(member).collect();
+        if bays.is_empty() { None } else { Some(*self.rng.pick(&bays)) }
+    }
+
+    /// Whom the array has taken, once it has been assembled on its drives; gives the drive that is none of
+    /// the array's any more.
+    pub(super) fn settle_heir(&mut self) -> Option<Bay> {
+        let heir = self.heir?;
+        let subject = self.subject.clone().filter(|subject| !subject.is_provisional())?;
+        let (state, drive) = subject.members().into_iter().nth(heir.member)?;
+        self.heir = None;
+        match state != MemberState::Out && drive == format!("drive{}", heir.bay) {
+            true => self.members[heir.member].replace(heir.bay),
+            false => Some(heir.bay),
+        }
+    }
+
+    /// Starts to replace a drive that works, once in a while.
+    pub(super) fn replace_somebody(&mut self, course: &mut Course) -> Result<(), Failure> {
+        let busy = course.repair.is_some() || course.failing.is_some() || course.coming_back.is_some();
+        if busy || !self.rng.chance(self.scenario.misfortune.replace, 100_000) {
+            return Ok(());
+        }
+        let member = self.rng.below(self.members.len() as u64) as usize;
+        self.replace(course, member)
+    }
+
+    /// Starts to replace the drive of `member`, if it works.
+    pub(super) fn replace(&mut self, course: &mut Course, member: usize) -> Result<(), Failure> {
+        let Some(subject) = self.subject.clone().filter(|subject| !subject.is_provisional()) else {
+            return Ok(());
+        };
+        let works = subject.members().get(member).is_some_and(|(state, _)| *state == MemberState::Active);
+        if !works || self.heir.is_some() || self.members.len() == 1 {
+            return Ok(());
+        }
+        let (wire, damaged) = (self.wire.clone(), &course.damaged);
+        let mut bay = self.spare(&mut course.attic, |bay| !damaged.contains(&bay) && !wire.is_gone(bay))?;
+        if self.foreign.remove(&bay) {
+            bay = self.new_drive();
+        }
+        // One whose zones are not as far apart is refused.
+        if let Some(old) = self.members[member].filter(|_| self.scenario.mixed && self.rng.chance(3, 4)) {
+            bay = self.like(old);
+        }
+        let lost = self.rng.chance(1, 2);
+        self.heir = Some(Heir { member, bay, lost, struck: false });
+        self.trace.note(|| format!("drive{bay} is to replace the drive of member {member}"));
+        let (drive, taken) = (self.drive(bay), Rc::new(Cell::new(false)));
+        course.taken = Some(taken.clone());
+        let work: Work<u64> = Box::pin(async move {
+            subject.replace(member, drive).await?;
+            taken.set(true);
+            subject.rebuild().await
+        });
+        let pending = self.start(work);
+        let struck = course.suspect.is_some();
+        course.repair = Some(Repair { member, pending, struck, copies: true });
+        Ok(())
+    }
+
+    /// Takes note of an heir that is the member now, of one that takes over, and of one that will not.
+    pub(super) fn note_heir(&mut self, course: &mut Course) {
+        let Some(heir) = self.heir else { return };
+        if course.taken.is_none() {
+            // The process that had begun with it has ended.
+            course.attic.extend(self.settle_heir());
+        } else if course.taken.as_ref().is_some_and(|taken| taken.get()) {
+            course.taken = None;
+            self.trace.note(|| format!("member {} is drive{} from now on", heir.member, heir.bay));
+            self.counts.replacements += 1;
+            course.attic.extend(self.members[heir.member].replace(heir.bay));
+            self.heir = None;
+            if course.suspect.is_some_and(|suspect| suspect.member == heir.member) {
+                let mut suspect = Suspect::new(heir.member);
+                suspect.struck = heir.struck;
+                course.suspect = Some(suspect);
+            }
+        } else if course.repair.is_none() && self.subject.is_some() && course.taken.take().is_some() {
+            course.attic.push(heir.bay);
+            self.heir = None;
+        } else if self.takes_over(heir) {
+            self.forks.notice(Moment::TakingOver);
+        }
+    }
+
+    /// Whether the array has begun to use an heir.
+    pub(super) fn takes_over(&self, heir: Heir) -> bool {
+        let members = self.subject.as_ref().map(|subject| subject.members()).unwrap_or_default();
+        members.get(heir.member).is_some_and(|(_, drive)| *drive == format!("drive{}", heir.bay))
+    }
+}

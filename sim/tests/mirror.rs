@@ -1,0 +1,392 @@
+//! Drives that are replaced while they work: whatever fails on the way, and wherever the power goes, nobody
+//! is missed who was not lost, and only one of the two drives ever goes on.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod support;
+
+use engine::{
+    array::{Array, ArrayError, CreateOptions, Drive, MemberState, Replaced},
+    device::{Command, Geometry, ZonedDevice, Zones},
+    raid::policy::Policy,
+    runtime::Runtime,
+    zone::{Lba, ZoneIndex, ZoneState},
+};
+use sim::{
+    rng::Rng,
+    ssd::{Cut, Fault},
+};
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+};
+use support::{
+    array::{check, geometry, options, run, submit, wp, write},
+    rig::{Act, Rig},
+};
+
+const POLICIES: [Policy; 3] = [Policy::Zrwa, Policy::InPlace, Policy::Log];
+const CHUNK: u64 = 4;
+const MEMBERS: usize = 4;
+/// The member that is replaced, and the number of the new drive.
+const OLD: usize = 1;
+const NEW: usize = MEMBERS;
+const META: u32 = 2;
+/// Blocks of a zone: 12 rows of three chunks of data.
+const CAPACITY: u64 = 12 * 3 * CHUNK;
+/// What has been written to each zone: all of it; so much, and then it was finished; a tail inside a chunk, one
+/// on a stripe's end, one near the end of the zone; nothing.
+const TAILS: [u64; 6] = [CAPACITY, 30, 17, 48, CAPACITY - 7, 0];
+/// The zone that was finished early.
+const FINISHED: u32 = 1;
+
+type Outcome = Rc<RefCell<Option<Result<Replaced, ArrayError>>>>;
+
+struct Scene {
+    runtime: Runtime,
+    rig: Rc<Rig>,
+    drives: Vec<Drive>,
+    /// What the rig calls them.
+    numbers: Vec<usize>,
+    array: Array,
+}
+
+impl Scene {
+    /// Four members, and a blank drive.
+    fn new(policy: Policy, volatile: bool) -> Scene {
+        let (runtime, rig) = (Runtime::new(), Rig::new());
+        let zones = TAILS.len() as u32 + META;
+        let shape = Geometry { volatile_cache: volatile, ..geometry(zones, 240, 8) };
+        let drives: Vec<_> = (0..=MEMBERS).map(|_| rig.drive(&shape)).collect();
+        let options =
+            CreateOptions { policy: Some(policy), zone_size_blocks: Some(CAPACITY), ..options(CHUNK) };
+        let array = run(&runtime, Array::create(&runtime, options, drives[..MEMBERS].to_vec())).unwrap();
+        let numbers = (0..drives.len()).collect();
+        let scene = Scene { runtime, rig, drives, numbers, array };
+        for (zone, tail) in (0..).zip(TAILS) {
+            for at in (0..tail).step_by(48) {
+                write(&scene.runtime, &scene.array, zone, at, (tail - at).min(48), true);
+            }
+        }
+        let zones = Zones::One(ZoneIndex(FINISHED));
+        submit(&scene.runtime, &scene.array, Command::Finish { zones });
+        scene
+    }
+
+    fn start(&self) -> Outcome {
+        let (array, new) = (self.array.clone(), self.drives[NEW].clone());
+        let outcome = Outcome::default();
+        let told = outcome.clone();
+        self.runtime.spawn(async move {
+            let result = array.replace(OLD, new, &|_| ()).await;
+            *told.borrow_mut() = Some(result);
+        });
+        outcome
+    }
+
+    fn replace(&self) -> Result<Replaced, ArrayError> {
+        let outcome = self.start();
+        self.runtime.run();
+        outcome.take().expect("it ends")
+    }
+
+    fn check(&self, tails: &[u64]) {
+        let tails: Vec<u64> = tails.to_vec();
+        for (zone, tail) in (0..).zip(tails) {
+            check(&self.runtime, &self.array, zone, tail);
+            let (state, found) = wp(&self.runtime, &self.array, zone);
+            assert!(state == ZoneState::Full || found >= tail, "zone {zone} ends at {found}, not {tail}");
+        }
+    }
+
+    fn states(&self) -> Vec<(MemberState, String)> {
+        self.array.status().members.into_iter().map(|m| (m.state, m.drive)).collect()
+    }
+
+    fn check_active(&self) {
+        let active = |(state, _): &(MemberState, String)| *state == MemberState::Active;
+        assert!(self.states().iter().all(active), "{:?}", self.states());
+    }
+
+    fn name(&self) -> String {
+        self.states()[OLD].1.clone()
+    }
+
+    /// Assembles copies of all drives but those in `without`; nobody uses the originals any more.
+    fn copy_without(&self, without: &[usize]) -> Scene {
+        self.runtime.clear();
+        let (runtime, mut drives, mut numbers) = (Runtime::new(), Vec::new(), Vec::new());
+        for (drive, number) in self.drives.iter().zip(&self.numbers) {
+            let copy = self.rig.copy(*number);
+            numbers.push(copy.name.trim_start_matches("drive").parse().unwrap());
+            drives.push(Drive { name: drive.name.clone(), ..copy });
+        }
+        let there = (0..drives.len()).filter(|number| !without.contains(number));
+        let array = run(&runtime, Array::assemble(&runtime, there.map(|n| drives[n].clone()).collect()));
+        let array = array.unwrap_or_else(|error| panic!("without {without:?}: {error}"));
+        Scene { runtime, rig: self.rig.clone(), drives, numbers, array }
+    }
+
+    fn cut_power(&self, cache_lost: bool) {
+        self.runtime.clear();
+        self.rig.cut_power(&mut Rng::new(5), |_| Cut { cache_lost, zrwa_lost: false });
+    }
+}
+
+/// Assembles what a cut has left in every way in which a single drive is lost, and looks at what is there.
+fn judge(scene: &Scene) {
+    let all = scene.copy_without(&[]);
+    all.check_active();
+    all.check(&TAILS);
+    for without in [0, OLD, 2, 3, NEW] {
+        let found = scene.copy_without(&[without]);
+        found.check(&TAILS);
+        for (member, (state, _)) in found.states().into_iter().enumerate() {
+            // The member is lost with the drive that is, unless the other one takes its place.
+            let lost = without == member || member == OLD && all.name() == format!("drive{without}");
+            assert!(lost || state == MemberState::Active, "without {without}: {:?}", found.states());
+        }
+    }
+}
+
+/// As [`judge`], once the array has gone on with all drives, or without one of the two.
+fn judge_what_goes_on(scene: &Scene) {
+    for without in [None, Some(OLD), Some(NEW)] {
+        let without: Vec<usize> = without.into_iter().collect();
+        let first = scene.copy_without(&without);
+        write(&first.runtime, &first.array, 2, TAILS[2], 20, true);
+        let (taken, state) = (first.name(), first.states()[OLD].0);
+        let mut tails = TAILS;
+        tails[2] += 20;
+        // Whoever was not there, or not taken, is there again.
+        let mut lost = vec![None, Some(OLD), Some(NEW)];
+        lost.extend((state == MemberState::Active).then_some(Some(3)));
+        for lost in lost {
+            let lost: Vec<usize> = lost.into_iter().collect();
+            let again = first.copy_without(&lost);
+            again.check(&tails);
+            let (state, name) = again.states()[OLD].clone();
+            assert!(state == MemberState::Out || name == taken, "{name} after {taken}, without {lost:?}");
+        }
+    }
+}
+
+/// Commands of a whole replacement, and how many of them come before the new drive takes over.
+fn commands(policy: Policy, volatile: bool) -> (usize, usize) {
+    let scene = Scene::new(policy, volatile);
+    let (all, copied) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+    let (counted, before) = (all.clone(), copied.clone());
+    scene.rig.rule(move |drive, command| {
+        let changes = !matches!(command, Command::Read { .. } | Command::Report { .. });
+        counted.set(counted.get() + changes as usize);
+        if drive == NEW && !matches!(command, Command::Flush) {
+            before.set(counted.get());
+        }
+        Act::Pass
+    });
+    scene.replace().unwrap();
+    (all.get(), copied.get())
+}
+
+#[test]
+fn the_power_may_go_at_any_command_of_a_replacement() {
+    for (policy, volatile) in POLICIES.into_iter().flat_map(|p| [(p, false), (p, true)]) {
+        let (all, last_of_new) = commands(policy, volatile);
+        // Every one while the new drive takes over, and some of those before.
+        let first_close = last_of_new.saturating_sub(40);
+        for cut in (0..first_close).step_by(23).chain(first_close..=all) {
+            let scene = Scene::new(policy, volatile);
+            let held = scene.rig.hold_after(cut);
+            let outcome = scene.start();
+            scene.runtime.run();
+            assert_eq!(held.get(), cut < all, "{policy:?}: {cut} of {all}");
+            assert_eq!(outcome.borrow().is_some(), cut == all);
+            scene.cut_power(volatile);
+            judge(&scene);
+            if cut >= first_close {
+                judge_what_goes_on(&scene);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_new_drive_that_fails_is_let_go() {
+    for policy in POLICIES {
+        let (mut fail_at, mut ended) = (0, false);
+        while !ended {
+            let scene = Scene::new(policy, false);
+            let count = Cell::new(0);
+            let struck = Rc::new(Cell::new(false));
+            let told = struck.clone();
+            scene.rig.rule(move |drive, _| {
+                count.set(count.get() + (drive == NEW) as usize);
+                told.set(told.get() || drive == NEW && count.get() > fail_at);
+                if drive == NEW && count.get() > fail_at { Act::Fail } else { Act::Pass }
+            });
+            let result = scene.replace();
+            scene.rig.rule(|_, _| Act::Pass);
+            ended = !struck.get();
+            assert_eq!(result.is_ok(), ended, "{policy:?} {fail_at}: {result:?}");
+            scene.check_active();
+            assert_eq!(scene.name(), format!("drive{}", if ended { NEW } else { OLD }));
+            write(&scene.runtime, &scene.array, 2, TAILS[2], 9, true);
+            let mut tails = TAILS;
+            tails[2] += 9;
+            scene.check(&tails);
+            scene.cut_power(false);
+            // The new drive is there again: it is none of the array's.
+            let found = scene.copy_without(&[3]);
+            assert_eq!(found.states()[OLD], (MemberState::Active, scene.name()), "{policy:?} {fail_at}");
+            found.check(&tails);
+            fail_at += if fail_at < 40 { 7 } else { 1 };
+        }
+    }
+}
+
+#[test]
+fn an_old_drive_that_goes_out_on_the_way_is_rebuilt() {
+    for policy in POLICIES {
+        let (mut fail_at, mut ended) = (0, false);
+        while !ended {
+            let scene = Scene::new(policy, false);
+            let count = Cell::new(0);
+            let struck = Rc::new(Cell::new(false));
+            let told = struck.clone();
+            scene.rig.rule(move |drive, command| {
+                let gone = drive == OLD && count.get() >= fail_at;
+                count.set(count.get() + (drive == OLD && matches!(command, Command::Read { .. })) as usize);
+                told.set(told.get() || gone);
+                if gone { Act::Late } else { Act::Pass }
+            });
+            let result = scene.replace().unwrap_or_else(|error| panic!("{policy:?} {fail_at}: {error}"));
+            scene.rig.rule(|_, _| Act::Pass);
+            ended = !struck.get();
+            assert_eq!(result == Replaced::Attached, !ended, "{policy:?} {fail_at}: {result:?}");
+            run(&scene.runtime, scene.array.rebuild(&|_| ())).unwrap();
+            scene.check_active();
+            scene.check(&TAILS);
+            scene.cut_power(false);
+            let found = scene.copy_without(&[0]);
+            assert_eq!(found.states()[OLD], (MemberState::Active, format!("drive{NEW}")));
+            found.check(&TAILS);
+            fail_at += 1;
+        }
+    }
+}
+
+/// What the old drive cannot read is decoded, and what another one cannot read is copied: a rebuild would lose
+/// both.
+#[test]
+fn blocks_that_the_old_drive_cannot_read_are_decoded() {
+    for policy in POLICIES {
+        let scene = Scene::new(policy, false);
+        let start = scene.drives[OLD].device.geometry().zone_size_blocks * META as u64;
+        for (drive, block) in [(OLD, 1), (OLD, 18), (0, 2), (3, 25)] {
+            scene.rig.damage(drive, Fault::Unreadable(Lba(start + block)));
+        }
+        assert!(matches!(scene.replace(), Ok(Replaced::Copied { .. })));
+        let rebuilt = run(&scene.runtime, scene.array.rebuild(&|_| ())).unwrap();
+        assert_eq!((rebuilt.bytes, &rebuilt.lost[..]), (0, &[][..]), "{policy:?}");
+        scene.check_active();
+        scene.check(&TAILS);
+    }
+}
+
+/// A zone that can be neither read nor decoded is left out and rebuilt, unless another member lacks it.
+#[test]
+fn a_zone_that_cannot_be_copied_is_left_out() {
+    for policy in POLICIES {
+        for degraded in [false, true] {
+            let scene = Scene::new(policy, false);
+            let size = scene.drives[OLD].device.geometry().zone_size_blocks;
+            // Of the stripe that is not complete, in the zone with a tail of 17 blocks: a chunk of its data.
+            let stripe = TAILS[2] / (3 * CHUNK);
+            let row = size * (META as u64 + 2) + stripe * CHUNK;
+            (0..CHUNK).for_each(|b| scene.rig.damage(OLD, Fault::Unreadable(Lba(row + b))));
+            if degraded {
+                run(&scene.runtime, scene.array.fail(3)).unwrap();
+            }
+            let result = scene.replace();
+            if degraded {
+                let why = result.unwrap_err().to_string();
+                assert!(why.contains("zone 2") && why.contains("another drive lacks it"), "{why}");
+                assert_eq!(scene.name(), format!("drive{OLD}"));
+                continue;
+            }
+            assert!(matches!(result, Ok(Replaced::Copied { .. })), "{result:?}");
+            assert_eq!(scene.array.status().members[OLD].zones_to_rebuild, 1, "{policy:?}");
+            let rebuilt = run(&scene.runtime, scene.array.rebuild(&|_| ())).unwrap();
+            assert_eq!((&rebuilt.left_out[..], &rebuilt.lost[..]), (&[][..], &[][..]));
+            scene.check_active();
+            scene.check(&TAILS);
+            scene.cut_power(false);
+            scene.copy_without(&[0]).check(&TAILS);
+        }
+    }
+}
+
+#[test]
+fn what_is_written_meanwhile_is_on_the_new_drive() {
+    for policy in POLICIES {
+        for held in [10, 30, 50, 70, 90, 110] {
+            let scene = Scene::new(policy, false);
+            scene.rig.hold_after(held);
+            let outcome = scene.start();
+            scene.runtime.run();
+            scene.rig.rule(|_, _| Act::Pass);
+            // Some zones are followed, some are not, and one is being copied.
+            let mut tails = TAILS;
+            let mut writes = Vec::new();
+            for zone in [2u32, 3, 5] {
+                let at = tails[zone as usize];
+                writes.push(scene.array.submit(support::array::write_command(
+                    &scene.array,
+                    zone,
+                    at,
+                    21,
+                    true,
+                )));
+                tails[zone as usize] += 21;
+            }
+            let zones = Zones::One(ZoneIndex(0));
+            let reset = scene.array.submit(Command::Reset { zones });
+            tails[0] = 0;
+            scene.rig.release(|_, _| true);
+            for write in writes {
+                assert_eq!(run(&scene.runtime, write).result, Ok(()));
+            }
+            assert_eq!(run(&scene.runtime, reset).result, Ok(()));
+            scene.runtime.run();
+            assert!(matches!(outcome.take(), Some(Ok(Replaced::Copied { .. }))), "{policy:?} {held}");
+            scene.check_active();
+            scene.check(&tails);
+            scene.cut_power(false);
+            for lost in [0, 2, 3] {
+                let found = scene.copy_without(&[lost, OLD]);
+                assert_eq!(found.states()[OLD].0, MemberState::Active);
+                found.check(&tails);
+            }
+        }
+    }
+}
+
+#[test]
+fn drives_that_cannot_be_copied_to_are_refused_and_nothing_changes() {
+    let scene = Scene::new(Policy::Zrwa, false);
+    let shape = scene.drives[OLD].device.geometry().clone();
+    let far = scene.rig.drive(&Geometry { zone_size_blocks: 2 * shape.zone_size_blocks, ..shape });
+    let replace = |member, drive: &Drive| {
+        run(&scene.runtime, scene.array.replace(member, drive.clone(), &|_| ())).unwrap_err().to_string()
+    };
+    assert!(replace(OLD, &far).contains("not as far apart"));
+    assert!(
+        scene.array.can_copy(OLD, &far).is_err() && scene.array.can_copy(OLD, &scene.drives[NEW]).is_ok()
+    );
+    assert!(replace(OLD, &scene.drives[0]).contains("a member of this array already"));
+    assert!(replace(7, &scene.drives[NEW]).contains("no member 7"));
+    scene.check_active();
+    run(&scene.runtime, scene.array.fail(2)).unwrap();
+    assert!(replace(2, &scene.drives[NEW]).contains("out"));
+    scene.check(&TAILS);
+}
