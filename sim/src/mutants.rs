@@ -36,7 +36,7 @@ const POLL: Duration = Duration::from_millis(5);
 /// The library whose own tests are judges, too.
 const ENGINE: &str = "engine";
 /// The scripted tests that judge mutants: those that are about crashes and faults, the quickest first.
-const TESTS: [&str; 12] = [
+const TESTS: [&str; 13] = [
     "golden",
     "regressions_log",
     "stale",
@@ -49,6 +49,7 @@ const TESTS: [&str; 12] = [
     "regressions",
     "steps",
     "array",
+    "mirror",
 ];
 
 /// The module that the copy of the engine has more than the original.
