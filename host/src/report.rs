@@ -212,7 +212,8 @@ impl Status {
             let why =
                 array.problem.as_ref().map(|why| format!(", and nothing can be ({why})")).unwrap_or_default();
             let status = format!(
-                "member {role} is missing; all data is there, and nothing has been written without it so far{why}"
+                "member {role}{} is missing; all data is there, and nothing has been written without it so far{why}",
+                drive_of(array, role)
             );
             let action =
                 format!("bring its drive back before the first write, or {}", replacement(called, role));
@@ -220,10 +221,9 @@ impl Status {
         } else if let Some(role) = out {
             let why = &array.members[role].note;
             let why = if why.is_empty() { String::new() } else { format!(" ({why})") };
-            let plate = Plate::kept(&array.members[role].plate).words();
-            let plate = if plate.is_empty() { plate } else { format!("{plate},") };
             let status = format!(
-                "member {role}{plate} is out{why}; all data is there, but losing another member would lose it"
+                "member {role}{} is out{why}; all data is there, but losing another member would lose it",
+                drive_of(array, role)
             );
             (State::Degraded, status, Some(replacement(called, role)))
         } else if let Some(role) = rebuilding {
@@ -435,6 +435,12 @@ impl Owned {
 /// By what an array knows its host.
 pub fn host_id(host: &[u8; 16]) -> Option<String> {
     (*host != machine::NOBODY).then(|| uuid(host))
+}
+
+/// The drive of a member, so that nobody pulls another one; nothing if it does not say what it is.
+fn drive_of(array: &ArrayStatus, role: usize) -> String {
+    let plate = Plate::kept(&array.members[role].plate).words();
+    if plate.is_empty() { plate } else { format!("{plate},") }
 }
 
 /// What brings a member back whose drive is out, or cannot store all that it should.

@@ -131,7 +131,7 @@ fn a_member_that_is_gone_says_which_drive_to_pull() {
         assert_eq!(status["members"][2][field], known[field], "{field}");
     }
     assert_eq!(status["members"][2]["drive"], "");
-    let said = format!("member 2, {model}, serial {serial}, is out");
+    let said = format!("member 2, {model}, serial {serial}, is missing");
     assert!(status["status"].as_str().unwrap().contains(&said), "{status}");
     for text in [place.run(&["status", "drives"]), place.run(&["list", "drives"])].map(|ran| ran.text()) {
         let line =

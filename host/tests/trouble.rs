@@ -312,6 +312,15 @@ fn a_dry_run_refuses_what_create_refuses_and_promises_what_it_makes() {
         "",
     ];
     assert_eq!(refused, expected);
+    let place = emulated("d", "3", &small);
+    for run in create(&place, &["--zone-size", "9223372036854775808"], &[("d", 3)]) {
+        // In what was typed, and not in blocks.
+        assert!(
+            run.code == 4 && run.stderr.contains("--zone-size can be 524288 TiB at most"),
+            "{}",
+            run.stderr
+        );
+    }
     // Nothing is destroyed without being told to, and a dry run says so.
     let place = Place::with_array(5);
     let [dry, made] = create(&place, &[], &[("drives", 5)]);

@@ -36,14 +36,16 @@ const POLL: Duration = Duration::from_millis(5);
 /// The library whose own tests are judges, too.
 const ENGINE: &str = "engine";
 /// The scripted tests that judge mutants: those that are about crashes and faults, the quickest first.
-const TESTS: [&str; 13] = [
+const TESTS: [&str; 15] = [
     "golden",
     "regressions_log",
     "stale",
     "sequencer",
-    "doubt",
     "aggregate",
     "revived",
+    "evidence",
+    "owner",
+    "doubt",
     "moments",
     "zone_faults",
     "regressions",

@@ -546,15 +546,26 @@ fn who_was_missing_from_an_assembly_that_came_to_nothing_is_a_member_still() {
 /// there, and it counts when it is back.
 #[test]
 fn a_member_that_fails_while_another_is_rebuilt_is_waited_for() {
-    for (policy, volatile_cache) in
-        Policy::ALL.into_iter().flat_map(|policy| [(policy, false), (policy, true)])
-    {
+    let cases = Policy::ALL.into_iter().flat_map(|policy| {
+        let some = |end, by, rebuild, volatile| (policy, (50, end, by), rebuild, volatile);
+        // Many writes, with a cache or without; those in which it counts that the cache is empty; one block; and
+        // the end of a zone that is larger on the members.
+        let last = (policy, (715, 720, 5), false, true);
+        [
+            some(110, 5, true, false),
+            some(110, 5, true, true),
+            some(110, 5, false, true),
+            some(51, 1, false, true),
+            last,
+        ]
+    });
+    for (policy, (from, end, by), rebuild, volatile_cache) in cases {
         let mut waited = 0;
         for steps in 0.. {
-            let what = format!("{policy:?}, cache {volatile_cache}, after {steps} steps");
+            let what = format!("{policy:?}, {from} to {end}, cache {volatile_cache}, after {steps} steps");
             let (mut world, array) =
-                World::shaped(policy, Geometry { volatile_cache, ..geometry(8, 240, 8) });
-            world.write(&array, 0, 0, 50);
+                World::shaped(policy, Geometry { volatile_cache, ..geometry(8, 242, 8) });
+            (0..from).step_by(90).for_each(|at| world.write(&array, 0, at, 90.min(from - at)));
             world.write(&array, 1, 0, 9);
             (0..720).step_by(90).for_each(|at| world.write(&array, 2, at, 90));
             world.replace(&array, 1);
@@ -571,19 +582,24 @@ fn a_member_that_fails_while_another_is_rebuilt_is_waited_for() {
                     Act::Pass
                 }
             });
-            let pending: Vec<_> = (50..110)
-                .step_by(5)
-                .map(|at| (at + 5, array.submit(write_command(&array, 0, at, 5, at % 2 == 0))))
+            let pending: Vec<_> = (from..end)
+                .step_by(by)
+                .map(|at| (at + by as u64, (at - from) / by as u64 % 2 == 0))
+                .map(|(to, fua)| {
+                    let at = to - by as u64;
+                    (to, fua, array.submit(write_command(&array, 0, at, by as u64, fua)))
+                })
                 .collect();
-            let rebuilding = array.clone();
-            world.runtime.spawn(async move { _ = rebuilding.rebuild(&|_| ()).await });
+            if rebuild {
+                let rebuilding = array.clone();
+                world.runtime.spawn(async move { _ = rebuilding.rebuild(&|_| ()).await });
+            }
             world.runtime.run();
             let flush = array.submit(Command::Flush);
             world.runtime.run();
-            let mut promised = 50;
+            let mut promised = from;
             let flushed = run(&world.runtime, flush).result.is_ok();
-            for (end, completion) in pending {
-                let fua = end % 2 == 1;
+            for (end, fua, completion) in pending {
                 if run(&world.runtime, completion).result.is_ok() && (fua || flushed) {
                     promised = end;
                 }
@@ -872,6 +888,41 @@ fn zones_in_doubt_count_as_active() {
         let array = world.without(&[0]);
         assert_eq!(array.status().offline.len(), 2, "{policy:?}");
         assert!(world.refused(&array, write_command(&array, 2, 0, 20, true)), "{policy:?}");
+        world.end(array);
+    }
+}
+
+/// Zones that are full to the host take up drives until their last writes have arrived. What those in doubt
+/// hold is not given to others then either.
+#[test]
+fn zones_are_not_begun_beside_those_in_doubt_before_others_have_ended() {
+    for policy in Policy::ALL {
+        let (mut world, array) = World::shaped(policy, geometry(10, 240, 5));
+        assert_eq!(array.geometry().max_active, 3);
+        (0..2).for_each(|zone| world.write(&array, zone, 0, 50));
+        world.replace(&array, 1);
+        world.end(array);
+        let array = world.without(&[0]);
+        assert_eq!(array.status().offline.len(), 2, "{policy:?}");
+        let data = META as u64 * world.shape.zone_size_blocks;
+        world.rig.rule(move |drive, command| match command {
+            Command::Write { lba, .. } if drive == 2 && lba.0 >= data => Act::Hold,
+            _ => Act::Pass,
+        });
+        let writes = (2..5).flat_map(|zone| (0..720).step_by(90).map(move |at| (zone, at)));
+        let pending: Vec<_> =
+            writes.map(|(zone, at)| array.submit(write_command(&array, zone, at, 90, true))).collect();
+        world.runtime.run();
+        assert!(world.rig.held() > 0, "{policy:?}");
+        while world.rig.release(|_, _| true) > 0 {
+            world.runtime.run();
+        }
+        pending.into_iter().for_each(|p| assert_eq!(run(&world.runtime, p).result, Ok(()), "{policy:?}"));
+        let states: Vec<_> = array.status().members.iter().map(|m| (m.state, m.zones_to_rebuild)).collect();
+        assert_eq!(
+            states[1..],
+            [(MemberState::Rebuilding, 2), (MemberState::Active, 0), (MemberState::Active, 0)]
+        );
         world.end(array);
     }
 }

@@ -6,9 +6,9 @@
 mod support;
 
 use engine::{
-    array::{Array, CreateOptions, Drive, MemberState, Tails},
+    array::{Array, MemberState, Tails},
     buf::{BLOCK, Buf},
-    device::{Command, Completion, Geometry, ZonedDevice, Zones},
+    device::{Command, Geometry, ZonedDevice, Zones},
     format::{
         Uuid,
         oob::Mark,
@@ -27,173 +27,12 @@ use std::{
     rc::Rc,
 };
 use support::{
-    array::{check, geometry, options, run, wp, write, write_command},
-    rig::{Act, Rig},
+    array::{geometry, run, wp, write, write_command},
+    rig::Act,
+    scene::{
+        ACTIVE, CHUNK, LACKS_ONE, META, STRIPE, Scene, ZONES, finish, is_metadata, part, reset, writes_to,
+    },
 };
-
-const CHUNK: u64 = 4;
-/// Blocks of a stripe of four members.
-const STRIPE: u64 = 3 * CHUNK;
-/// Metadata zones of a drive: those of the data come behind.
-const META: u32 = 2;
-const ZONES: u32 = 6;
-
-struct Scene {
-    runtime: Runtime,
-    rig: Rc<Rig>,
-    drives: Vec<Drive>,
-    array: Array,
-    shape: Geometry,
-}
-
-impl Drop for Scene {
-    /// Tasks hold the array, and the array its drives.
-    fn drop(&mut self) {
-        self.runtime.clear();
-    }
-}
-
-impl Scene {
-    fn new(policy: Policy) -> Scene {
-        Scene::shaped(policy, geometry(ZONES + META, 240, 8))
-    }
-
-    /// With drives that lose what is in their caches.
-    fn volatile(policy: Policy) -> Scene {
-        Scene::shaped(policy, Geometry { volatile_cache: true, ..geometry(ZONES + META, 240, 8) })
-    }
-
-    fn shaped(policy: Policy, shape: Geometry) -> Scene {
-        let (runtime, rig) = (Runtime::new(), Rig::new());
-        let drives: Vec<_> = (0..4).map(|_| rig.drive(&shape)).collect();
-        let options = CreateOptions { policy: Some(policy), ..options(CHUNK) };
-        let array = run(&runtime, Array::create(&runtime, options, drives.clone())).unwrap();
-        Scene { runtime, rig, drives, array, shape }
-    }
-
-    fn write(&self, zone: u32, at: u64, blocks: u64) {
-        write(&self.runtime, &self.array, zone, at, blocks, true);
-    }
-
-    /// A command that is on its way.
-    fn start(&self, command: Command) -> Completion {
-        let pending = self.array.submit(command);
-        self.runtime.run();
-        pending
-    }
-
-    fn start_write(&self, zone: u32, at: u64, blocks: u64) -> Completion {
-        self.start(write_command(&self.array, zone, at, blocks, true))
-    }
-
-    fn submit(&self, command: Command) {
-        assert_eq!(run(&self.runtime, self.array.submit(command)).result, Ok(()));
-    }
-
-    /// Lets everything through that was held back, and what comes of it.
-    fn release(&self) {
-        self.rig.rule(|_, _| Act::Pass);
-        self.runtime.run();
-        while self.rig.release(|_, _| true) > 0 {
-            self.runtime.run();
-        }
-    }
-
-    /// Ends the process; the drives keep power.
-    fn stop(&self) {
-        self.runtime.clear();
-        self.rig.drop_held();
-        self.rig.rule(|_, _| Act::Pass);
-    }
-
-    /// Cuts the power; these drives lose what is in their caches.
-    fn cut(&self, lost: impl Fn(usize) -> bool) {
-        self.runtime.clear();
-        self.rig.cut_power(&mut Rng::new(1), |drive| Cut { cache_lost: lost(drive), zrwa_lost: false });
-    }
-
-    fn without(&self, missing: Option<usize>) -> Vec<Drive> {
-        let there = self.drives.iter().enumerate().filter(|(member, _)| Some(*member) != missing);
-        there.map(|(_, drive)| drive.clone()).collect()
-    }
-
-    fn assemble(&mut self, missing: Option<usize>) {
-        self.array = run(&self.runtime, Array::assemble(&self.runtime, self.without(missing))).unwrap();
-    }
-
-    /// Puts a blank drive in the place of a member, which is not rebuilt yet.
-    fn replace(&mut self, member: usize) {
-        if self.array.status().members[member].state != MemberState::Out {
-            run(&self.runtime, self.array.fail(member)).unwrap();
-        }
-        self.drives[member] = self.rig.drive(&self.shape);
-        run(&self.runtime, self.array.attach(member, self.drives[member].clone())).unwrap();
-    }
-
-    fn rebuild(&self) {
-        run(&self.runtime, self.array.rebuild(&|_| ())).unwrap();
-    }
-
-    /// A rebuild that is on its way; says whether it has come to an end, and to a good one.
-    fn start_rebuild(&self) -> Rc<Cell<Option<bool>>> {
-        let (array, told) = (self.array.clone(), Rc::new(Cell::new(None)));
-        let result = told.clone();
-        self.runtime.spawn(async move { told.set(Some(array.rebuild(&|_| ()).await.is_ok())) });
-        self.runtime.run();
-        result
-    }
-
-    fn refused(&self, command: Command) -> bool {
-        run(&self.runtime, self.array.submit(command)).result.is_err()
-    }
-
-    fn states(&self) -> Vec<(MemberState, u32)> {
-        self.array.status().members.iter().map(|m| (m.state, m.zones_to_rebuild)).collect()
-    }
-
-    fn tail(&self, zone: u32) -> u64 {
-        wp(&self.runtime, &self.array, zone).1
-    }
-
-    fn check(&self, zone: u32, tail: u64) {
-        check(&self.runtime, &self.array, zone, tail);
-    }
-
-    /// First block of data on a drive.
-    fn data(&self) -> u64 {
-        META as u64 * self.shape.zone_size_blocks
-    }
-
-    /// Damages a drive that nobody tells of it.
-    fn damage(&self, member: usize, fault: Fault) {
-        self.rig.damage(member, fault);
-        // Faults strike with the next command.
-        assert_eq!(run(&self.runtime, self.drives[member].device.submit(Command::Flush)).result, Ok(()));
-    }
-}
-
-/// The physical zone of a member that holds `zone`.
-fn part(zone: u32) -> ZoneIndex {
-    ZoneIndex(zone + META)
-}
-
-fn reset(zone: u32) -> Command {
-    Command::Reset { zones: Zones::One(ZoneIndex(zone)) }
-}
-
-fn finish(zone: u32) -> Command {
-    Command::Finish { zones: Zones::One(ZoneIndex(zone)) }
-}
-
-/// Whether a command writes metadata, if data begins at block `data`.
-fn is_metadata(command: &Command, data: u64) -> bool {
-    matches!(command, Command::Write { lba, .. } if lba.0 < data)
-}
-
-/// Whether a command writes to these blocks.
-fn writes_to(command: &Command, blocks: std::ops::Range<u64>) -> bool {
-    matches!(command, Command::Write { lba, .. } if blocks.contains(&lba.0))
-}
 
 /// Whether there is a superblock among the records that a command writes.
 fn tells_members(command: &Command) -> bool {
@@ -211,9 +50,6 @@ fn tells_members(command: &Command) -> bool {
     }
     false
 }
-
-const ACTIVE: (MemberState, u32) = (MemberState::Active, 0);
-const LACKS_ONE: (MemberState, u32) = (MemberState::Rebuilding, 1);
 
 /// Any command of a member fails, and the superblocks that say so do not arrive.
 #[test]
@@ -455,7 +291,8 @@ fn a_zone_that_has_failed_is_reset_when_nothing_is_on_its_way_any_more() {
     let settling = scene.start_write(0, 5, STRIPE);
     assert_eq!(scene.rig.held(), 1);
     (1..3).for_each(|member| scene.rig.damage(member, Fault::WriteFault(part(0))));
-    let failing = scene.start_write(0, 5 + STRIPE, STRIPE);
+    let failing = scene.start_write(0, 5 + STRIPE, 2 * STRIPE);
+    assert_eq!(scene.states()[1..3], [LACKS_ONE; 2]);
     let resetting = scene.start(reset(0));
     scene.release();
     assert_eq!(run(&scene.runtime, resetting).result, Ok(()));
@@ -816,7 +653,9 @@ fn a_zone_that_is_written_when_the_power_goes_is_found_without_any_member() {
 #[test]
 fn an_assembly_that_is_cut_anywhere_leaves_what_was_promised() {
     for (policy, late) in Policy::ALL.into_iter().flat_map(|policy| (0..4).map(move |late| (policy, late))) {
-        for (loses, missing, at_once) in [(0, 1, false), (1, 3, false), (2, 0, true), (3, 2, true)] {
+        for (loses, missing, at_once) in
+            [(0, 1, false), (1, 3, false), (1, 2, true), (2, 0, true), (3, 2, true)]
+        {
             for steps in 0.. {
                 let mut scene = Scene::volatile(policy);
                 scene.write(0, 0, STRIPE + 5);
@@ -1180,5 +1019,158 @@ fn nothing_is_decoded_with_what_a_member_lacks() {
         assert!(scene.refused(Command::read(Lba(0), Buf::zeroed(BLOCK))), "{policy:?}");
         scene.rig.rule(|_, _| Act::Pass);
         scene.check(0, 2 * STRIPE);
+    }
+}
+
+/// The last writes to a zone are on their way when all of it is copied that was there before.
+#[test]
+fn a_zone_that_becomes_full_while_a_rebuild_waits_for_it_is_finished_on_that_member_too() {
+    for policy in Policy::ALL {
+        let mut scene = Scene::shaped(policy, geometry(ZONES + META, 242, 8));
+        let end = scene.array.geometry().zone_capacity_blocks;
+        (0..end - STRIPE).step_by(STRIPE as usize).for_each(|at| scene.write(0, at, STRIPE));
+        scene.replace(3);
+        let (data, blank) = (scene.data(), 4);
+        let hold_writes_to = |held: usize| {
+            let holds = move |drive, command: &Command| drive == held && writes_to(command, data..u64::MAX);
+            scene.rig.rule(move |drive, command| Act::hold_if(holds(drive, command)));
+        };
+        hold_writes_to(blank);
+        let rebuilt = scene.start_rebuild();
+        assert_eq!(scene.rig.held(), 1, "{policy:?}");
+        hold_writes_to(0);
+        let last = scene.start_write(0, end - STRIPE, STRIPE);
+        assert!(scene.rig.held() > 1, "{policy:?}");
+        scene.rig.release(|position, _| position == 0);
+        scene.runtime.run();
+        assert_eq!(rebuilt.get(), None, "{policy:?}");
+        scene.release();
+        assert_eq!(run(&scene.runtime, last).result, Ok(()));
+        assert_eq!((rebuilt.get(), scene.states()), (Some(true), vec![ACTIVE; 4]), "{policy:?}");
+        for drive in &scene.drives {
+            let done = run(&scene.runtime, drive.device.submit(Command::Report { first: part(0), count: 1 }));
+            assert_eq!(done.zones[0].state, ZoneState::Full, "{policy:?}");
+        }
+        scene.cut(|_| false);
+        scene.assemble(Some(1));
+        scene.check(0, end);
+    }
+}
+
+/// Another zone's part is lost while one is rebuilt, and writes to it are on their way.
+#[test]
+fn a_part_that_is_lost_during_a_rebuild_is_rebuilt_when_it_has_carried_out_all_that_it_was_told() {
+    for policy in [Policy::Zrwa, Policy::InPlace] {
+        let mut scene = Scene::new(policy);
+        (0..2).for_each(|zone| scene.write(zone, 0, STRIPE));
+        scene.rig.damage(1, Fault::WriteFault(part(0)));
+        scene.write(0, STRIPE, 2 * STRIPE);
+        assert_eq!(scene.states()[1], LACKS_ONE);
+        let (data, size) = (scene.data(), scene.shape.zone_size_blocks);
+        let (first, second) = (data..data + size, data + size..data + 2 * size);
+        let (held, begun) = (second.clone(), Rc::new(Cell::new(false)));
+        let (zone, seen) = (first.clone(), begun.clone());
+        scene.rig.rule(move |drive, command| {
+            let resets = matches!(command, Command::Reset { zones } if *zones == Zones::One(part(1)));
+            seen.set(seen.get() || drive == 1 && resets);
+            Act::hold_if(drive == 1 && (writes_to(command, zone.clone()) || writes_to(command, held.clone())))
+        });
+        let rebuilt = scene.start_rebuild();
+        assert!(scene.rig.held() > 0, "{policy:?}");
+        scene.rig.damage(1, Fault::WriteFault(part(1)));
+        let pending = [1, 2, 3, 4].map(|at| scene.start_write(1, at * STRIPE, STRIPE));
+        let fails = Cell::new(true);
+        scene.rig.release(|_, command| writes_to(command, second.clone()) && fails.replace(false));
+        scene.runtime.run();
+        assert_eq!(scene.states()[1], (MemberState::Rebuilding, 2), "{policy:?}");
+        while scene.rig.release(|_, command| writes_to(command, first.clone())) > 0 {
+            scene.runtime.run();
+        }
+        assert_eq!((scene.states()[1], begun.get()), (LACKS_ONE, false), "{policy:?}");
+        assert!(scene.rig.held() > 0, "{policy:?}");
+        scene.release();
+        pending.into_iter().for_each(|p| assert_eq!(run(&scene.runtime, p).result, Ok(())));
+        assert_eq!((rebuilt.get(), scene.states()), (Some(true), vec![ACTIVE; 4]), "{policy:?}");
+        scene.cut(|_| false);
+        scene.assemble(Some(3));
+        scene.check(0, 3 * STRIPE);
+        scene.check(1, 5 * STRIPE);
+    }
+}
+
+/// The part of a full zone is lost while that of another one is being written down.
+#[test]
+fn a_part_that_is_rebuilt_at_once_was_written_down_as_lost_before() {
+    for policy in Policy::ALL {
+        let mut scene = Scene::new(policy);
+        let (end, size) = (scene.array.geometry().zone_capacity_blocks, scene.shape.zone_size_blocks);
+        for (zone, at) in (0..2).flat_map(|zone| (0..end).step_by(60).map(move |at| (zone, at))) {
+            scene.write(zone, at, 60);
+        }
+        let (data, gone) = (scene.data(), [const { Cell::new(true) }; 2]);
+        scene.rig.rule(move |drive, command| match command {
+            Command::Read { lba, .. }
+                if drive == 1 && gone[((lba.0 - data) / size) as usize].replace(false) =>
+            {
+                Act::Offline
+            }
+            _ => Act::hold_if(is_metadata(command, data)),
+        });
+        [1, 0].iter().for_each(|zone| scene.check(*zone, STRIPE));
+        assert_eq!(scene.states()[1], (MemberState::Rebuilding, 2), "{policy:?}");
+        let rebuilt = scene.start_rebuild();
+        scene.release();
+        for _ in 0..2 {
+            assert_eq!((rebuilt.get(), scene.states()), (Some(true), vec![ACTIVE; 4]), "{policy:?}");
+            scene.cut(|_| false);
+            scene.assemble(None);
+        }
+    }
+}
+
+/// The tail that was found is in the cache of a member that fails before it is secured, while another one
+/// lacks the zone.
+#[test]
+fn a_tail_that_was_not_secured_is_not_taken_for_one_that_was() {
+    let mut scene = Scene::volatile(Policy::InPlace);
+    scene.write(0, 0, 5);
+    scene.replace(1);
+    write(&scene.runtime, &scene.array, 0, 5, 4, false);
+    scene.stop();
+    let failed = Cell::new(false);
+    scene.rig.rule(move |drive, command| match command {
+        Command::Flush if drive == 3 && !failed.replace(true) => Act::Fail,
+        _ => Act::Pass,
+    });
+    scene.assemble(None);
+    assert_eq!(scene.states()[3].0, MemberState::Out);
+    scene.cut(|drive| drive == 3);
+    scene.assemble(None);
+    let (state, tail) = wp(&scene.runtime, &scene.array, 0);
+    assert!(state == ZoneState::Closed && (5..=9).contains(&tail), "{state:?} {tail}");
+    scene.check(0, tail);
+}
+
+/// The members have room for one that is repaired beside all that may be written.
+#[test]
+fn no_more_zones_are_begun_than_the_members_can_have_beside_one_under_repair() {
+    for policy in Policy::ALL {
+        let mut scene = Scene::shaped(policy, geometry(ZONES + META, 240, 5));
+        assert_eq!(scene.array.geometry().max_active, 3);
+        let end = scene.array.geometry().zone_capacity_blocks;
+        (0..end).step_by(60).for_each(|at| scene.write(0, at, 60));
+        scene.replace(1);
+        let (data, size, blank, first) = (scene.data(), scene.shape.zone_size_blocks, 4, Cell::new(true));
+        scene.rig.rule(move |drive, command| {
+            let repairs = drive == blank && writes_to(command, data..data + size) && !first.replace(false);
+            Act::hold_if(repairs || drive == 2 && writes_to(command, data..u64::MAX))
+        });
+        let rebuilt = scene.start_rebuild();
+        assert_eq!((rebuilt.get(), scene.rig.held()), (None, 1), "{policy:?}");
+        let writes = (1..5).flat_map(|zone| (0..end).step_by(60).map(move |at| (zone, at)));
+        let pending: Vec<_> = writes.map(|(zone, at)| scene.start_write(zone, at, 60)).collect();
+        scene.release();
+        pending.into_iter().for_each(|p| assert_eq!(run(&scene.runtime, p).result, Ok(())));
+        assert_eq!((rebuilt.get(), scene.states()), (Some(true), vec![ACTIVE; 4]), "{policy:?}");
     }
 }

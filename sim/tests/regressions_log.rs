@@ -9,6 +9,7 @@ use engine::{
     array::{Array, CreateOptions, Drive, MemberState},
     buf::{BLOCK, Buf},
     device::{Command, Geometry, ZonedDevice, Zones},
+    format::record::{RELOCATED, Record},
     raid::{
         geometry::Layout,
         log::{Evidence, IN_FLIGHT_STRIPES, Part, decide},
@@ -27,7 +28,7 @@ use std::{
     rc::Rc,
 };
 use support::{
-    array::{check, geometry, options, pattern, run, wp, write, write_command},
+    array::{check, geometry, options, pattern, records, run, wp, write, write_command},
     rig::{Act, Rig},
 };
 
@@ -396,12 +397,46 @@ fn nothing_is_displaced_on_a_drive_that_is_new() {
         run(&runtime, array.attach(member, all[member].clone())).unwrap();
         run(&runtime, array.rebuild(&|_| ())).unwrap();
         write(&runtime, &array, 0, STRIPE, 2 * STRIPE, true);
+        // Another one is new, too: that is told in checkpoints.
+        let another = (member + 1) % MEMBERS;
+        run(&runtime, array.fail(another)).unwrap();
+        all[another] = rig.drive(&geometry);
+        run(&runtime, array.attach(another, all[another].clone())).unwrap();
+        run(&runtime, array.rebuild(&|_| ())).unwrap();
         assert_all_active(&array);
         rig.cut_power(&mut Rng::new(1), |_| Cut::default());
         let others: Vec<_> = (0..MEMBERS).filter(|m| *m != missing).map(|m| all[m].clone()).collect();
         let array = reassemble(&runtime, array, &others);
         assert_eq!(wp(&runtime, &array, 0).1, 3 * STRIPE, "{member} is new, {missing} is missing");
         check(&runtime, &array, 0, 3 * STRIPE);
+    }
+}
+
+/// It would take room in the log, for nothing.
+#[test]
+fn what_was_displaced_in_a_part_that_is_lacking_is_forgotten() {
+    for member in (0..MEMBERS).filter(|member| *member != layout().member(1, 0)) {
+        let runtime = Runtime::new();
+        let geometry = Geometry { zrwa: None, ..geometry(10, 200, 5) };
+        let (rig, all, array) = rigged(&runtime, &geometry, None);
+        let mut array = displace(&runtime, &rig, array, &all, 1);
+        write(&runtime, &array, 0, STRIPE, 2 * STRIPE, true);
+        for lacking in [false, true] {
+            if lacking {
+                rig.damage(member, Fault::ReadOnly(ZoneIndex(META_ZONES as u32)));
+            }
+            array = reassemble(&runtime, array, &all);
+            let found = records(&runtime, &all[member], META_ZONES * geometry.zone_size_blocks);
+            let checkpoints = found.into_iter().filter_map(|(record, _)| match record {
+                Record::Checkpoint(checkpoint) => Some(checkpoint),
+                _ => None,
+            });
+            let newest = checkpoints.max_by_key(|checkpoint| checkpoint.generation).unwrap();
+            let relocated = newest.parity.iter().any(|parity| parity.index == RELOCATED);
+            let burned = newest.burned.iter().any(|burned| burned.member as usize == member);
+            assert_eq!((relocated, burned), (!lacking, !lacking), "{member}");
+            check(&runtime, &array, 0, 3 * STRIPE);
+        }
     }
 }
 

@@ -137,14 +137,18 @@ fn of_two_members_that_read_as_zeros_the_one_that_kept_its_zrwa_is_believed() {
     }
 }
 
+/// Without one of them nothing would contradict the other one.
 #[test]
 fn two_members_of_zeros_that_parity_contradicts_take_the_zone_offline() {
-    let mut scene = Scene::new(&shapes()[0]);
-    write(&scene.runtime, &scene.array, 0, 0, CHUNK + 1, true);
-    scene.lose_zrwas(&[1, 2]);
-    scene.assemble(None);
-    let offline = scene.array.status().offline;
-    assert_eq!(offline.iter().map(|zone| zone.refusal.clone()).collect::<Vec<_>>(), [Refusal::Contradiction]);
+    for lost in [&[1, 2][..], &[1, 2, 3]] {
+        let mut scene = Scene::new(&shapes()[0]);
+        write(&scene.runtime, &scene.array, 0, 0, CHUNK + 1, true);
+        scene.lose_zrwas(lost);
+        scene.assemble(None);
+        let refusals =
+            scene.array.status().offline.iter().map(|zone| zone.refusal.clone()).collect::<Vec<_>>();
+        assert_eq!(refusals, [Refusal::Contradiction], "{lost:?}");
+    }
 }
 
 /// The other member that could confirm them is missing.
@@ -164,10 +168,13 @@ fn a_single_empty_zone_of_zeros_that_nobody_confirms_is_not_believed() {
 /// ZRWA, or all lose what is in their caches.
 #[test]
 fn a_recovery_of_empty_zones_may_be_cut_anywhere() {
-    for (volatile, tail) in [(false, 3), (false, 9), (true, 3), (true, 9)] {
+    let [own, small] = shapes();
+    let volatile = Geometry { volatile_cache: true, ..own.clone() };
+    for (shape, tail) in [own, small, volatile].into_iter().flat_map(|shape| [(shape.clone(), 3), (shape, 9)])
+    {
+        let volatile = shape.volatile_cache;
         for lost in 0..4 {
             for steps in 0.. {
-                let shape = Geometry { volatile_cache: volatile, ..shapes()[0].clone() };
                 let mut scene = Scene::new(&shape);
                 write(&scene.runtime, &scene.array, 0, 0, tail, true);
                 scene.runtime.clear();

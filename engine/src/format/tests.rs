@@ -504,7 +504,7 @@ fn a_checkpoint_has_the_documented_parts_in_their_order() {
                         ("epoch", &u64_of(epoch).to_le_bytes()),
                         ("finished", &finished.to_le_bytes()),
                         ("lost", &u32_of(lost).to_le_bytes()),
-                        ("flags", &u64::to_le_bytes(flags)),
+                        ("flags", &flags.to_le_bytes()),
                         ("waits", &waits.to_le_bytes()),
                         ("since", &since.to_le_bytes()),
                     ];

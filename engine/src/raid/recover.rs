@@ -50,7 +50,7 @@ use crate::{
     device::{Command, DeviceError, Status, ZonedDevice},
     format::{
         Uuid, VERSION,
-        record::{Burned, Header, Lacks, Origin, Record, Unreadable, ZoneRecord},
+        record::{Burned, Lacks, Origin, Record, Unreadable, ZoneRecord},
         superblock::{AGGREGATES, Stage, Superblock, SuperblockMember},
     },
     runtime::Runtime,
@@ -819,12 +819,11 @@ impl Core {
                 Err(_) => Err(Unreadable::NoRecord),
             };
             // A log block is written as one: no power cut leaves half of one. Data can only be there once
-            // all members have passed the row of the stripe.
+            // all members have passed the row of the stripe, and then no tail is as short as that.
             let damaged = match &read {
                 _ if done.result.is_err() => !unwritten,
                 Ok(_) => false,
-                Err(_) if stripe >= passed => !is_uniform(&done.data),
-                Err(_) => Header::read(&done.data).is_some_and(|header| header.origin == origin),
+                Err(_) => !is_uniform(&done.data),
             };
             let (whole, unsound) = seen.entry(stripe).or_default();
             *(if damaged { unsound } else { whole }) |= 1 << origin.member;

@@ -225,9 +225,6 @@ impl Core {
                 let write = Command::Write { lba, data, oob, fua: false };
                 self.on_parts(zone, 1 << member, "write", |_| write.clone()).await;
             }
-            if pieces().next().is_some() {
-                self.barrier(1 << member & self.live(zone)).await;
-            }
         }
     }
 }

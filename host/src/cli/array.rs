@@ -17,7 +17,10 @@ use crate::{
     size::show,
 };
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use engine::array::{Array, CreateOptions, Design, Drive, MemberState, Progress};
+use engine::{
+    array::{Array, CreateOptions, Design, Drive, MemberState, Progress},
+    zone::MOST_BLOCKS,
+};
 use indicatif::{HumanDuration, ProgressBar};
 use serde::Serialize;
 use sim::ssd::cause;
@@ -82,6 +85,13 @@ pub fn create(output: Output, options: Create) -> Result<u8> {
     let uuid = output::new_uuid()?;
     let create = create_options(&options, uuid);
     let members: Vec<Drive> = drives.iter().map(OpenDrive::drive).collect();
+    let zones = drives.iter().map(|drive| drive.device.geometry().zones).min().unwrap_or(1);
+    let most = MOST_BLOCKS / u64::from(zones.max(1));
+    ensure!(
+        options.zone_size.is_none_or(|size| size <= most),
+        "--zone-size can be {} at most with so many zones",
+        show(bytes(most))
+    );
     // Whatever is refused is refused here, before anything is destroyed and in a dry run too.
     let design = Array::design(reactor.runtime(), &create, &members)?;
     ensure!(

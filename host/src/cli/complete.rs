@@ -46,6 +46,9 @@ const PATIENCE_WITH_A_DRIVE: Duration = Duration::from_millis(100);
 /// A word that may be meant, and what it is.
 type Offer = (String, String);
 
+/// Sends what there is as it is found.
+type Search = fn(&Sender<Offer>) -> Result<()>;
+
 /// Prints the script for a shell.
 pub fn script(output: Output, shell: Shell) -> Result<u8> {
     let shells = Shells::builtins();
@@ -88,7 +91,7 @@ fn completer(path: &str, argument: &str) -> Option<ArgValueCompleter> {
         (_, "array") => ArgValueCompleter::new(Paths(arrays)),
         ("replace", "drives") => ArgValueCompleter::new(Replacement),
         ("create", "drives") => ArgValueCompleter::new(Paths(blank_drives)),
-        ("examine", "drive") => ArgValueCompleter::new(Paths(all_drives)),
+        ("examine", "drive") | ("wipe", "drives") => ArgValueCompleter::new(Paths(all_drives)),
         (_, "member") => ArgValueCompleter::new(Paths(members)),
         (path, "zone") if path.starts_with("zone ") => ArgValueCompleter::new(Words(zones)),
         _ => return None,
@@ -143,7 +146,7 @@ fn typed() -> Vec<OsString> {
 }
 
 /// What several searches have found that may take too long.
-fn within_patience(searches: Vec<fn(&Sender<Offer>) -> Result<()>>) -> Vec<Offer> {
+fn within_patience(searches: Vec<Search>) -> Vec<Offer> {
     let deadline = Instant::now() + PATIENCE;
     let (sender, offers) = mpsc::channel();
     for search in searches {
@@ -163,13 +166,13 @@ fn within_patience(searches: Vec<fn(&Sender<Offer>) -> Result<()>>) -> Vec<Offer
 
 /// Arrays by their names, or by their UUIDs where the name would have to be quoted or means two of them.
 fn arrays() -> Vec<Offer> {
-    let running: fn(&Sender<Offer>) -> Result<()> = |found| {
+    let running: Search = |found| {
         for client in daemon::running()? {
             found.send((client.about.uuid, client.about.name))?;
         }
         Ok(())
     };
-    let on_drives: fn(&Sender<Offer>) -> Result<()> = |found| {
+    let on_drives: Search = |found| {
         for scan in Scan::everywhere(&Reactor::default(), PATIENCE_WITH_A_DRIVE)? {
             for label in scan.arrays() {
                 found.send((uuid(&label.uuid), label.name.clone()))?;

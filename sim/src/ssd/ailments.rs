@@ -35,6 +35,9 @@ use std::{
 /// How long a drive that is in use may not notice a change.
 pub const LOOK_EVERY: Duration = Duration::from_millis(5);
 
+/// Most bytes of a file that are read: more lines than anybody types.
+const MOST_BYTES: u64 = 16 << 20;
+
 /// Something that ails a drive until it is taken back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ailment {
@@ -223,7 +226,9 @@ impl AilmentFile {
         let mut file = File::open(&self.path)?;
         let opened = identity(file.metadata()?);
         let mut text = Vec::new();
-        file.read_to_end(&mut text)?;
+        if (&mut file).take(MOST_BYTES + 1).read_to_end(&mut text)? as u64 > MOST_BYTES {
+            return Err(io::Error::other(format!("it has more than {MOST_BYTES} bytes")));
+        }
         self.read = Some((file, opened));
         Ok(Some(Ailments::read(&String::from_utf8_lossy(&text), &self.uuid)))
     }

@@ -4,11 +4,12 @@ use engine::{
     array::{Array, CreateOptions, Drive},
     buf::{BLOCK, Buf},
     device::{Command, Done, Geometry, ZonedDevice, Zrwa},
+    format::record::{Header, Record},
     runtime::Runtime,
     zone::{Lba, ZoneIndex, ZoneState},
 };
 use sim::ssd::EmulatedDrive;
-use std::rc::Rc;
+use std::{ops::Range, rc::Rc};
 
 /// A drive with zones of `capacity` blocks, of which `limit` can be open, active and have a ZRWA.
 pub fn geometry(zones: u32, capacity: u64, limit: u32) -> Geometry {
@@ -89,4 +90,17 @@ pub fn check(runtime: &Runtime, array: &Array, zone: u32, tail: u64) {
 pub fn wp(runtime: &Runtime, array: &Array, zone: u32) -> (ZoneState, u64) {
     let done = submit(runtime, array, Command::Report { first: ZoneIndex(zone), count: 1 });
     (done.zones[0].state, done.zones[0].wp_blocks)
+}
+
+/// The records in the first `blocks` blocks of a drive, which are its metadata, each with its blocks.
+pub fn records(runtime: &Runtime, drive: &Drive, blocks: u64) -> Vec<(Record, Range<u64>)> {
+    let read = |lba| run(runtime, drive.device.submit(Command::read(Lba(lba), Buf::zeroed(BLOCK)))).data;
+    let bytes: Vec<u8> = (0..blocks).flat_map(|lba| read(lba).to_vec()).collect();
+    let found = (0..blocks).filter_map(|lba| {
+        let bytes = &bytes[lba as usize * BLOCK..];
+        let header = Header::read(bytes).filter(|header| header.origin.lba == lba)?;
+        let (record, _, blocks) = Record::read(bytes, header.origin).ok()?;
+        Some((record, lba..lba + blocks))
+    });
+    found.collect()
 }

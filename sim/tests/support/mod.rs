@@ -3,13 +3,14 @@
 //! [`Single`] makes one drive into a device: it hands commands down one after the other, in the
 //! order of the calls, each once the one before it has completed. It has no redundancy.
 //!
-//! [`array`] and [`rig`] are what the tests of the array share.
+//! [`array`], [`rig`] and [`scene`] are what the tests of the array share.
 
 #![allow(dead_code, reason = "each test file uses a part of this")]
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 pub mod array;
 pub mod rig;
+pub mod scene;
 
 use engine::{
     array::{CreateOptions, Drive, MemberState},

@@ -29,6 +29,8 @@ pub enum Act {
     Late,
     /// It is not carried out, and the answer is that a block cannot be read.
     Unreadable,
+    /// It is not carried out, and the answer is that the zone is lost.
+    Offline,
 }
 
 impl Act {
@@ -66,6 +68,7 @@ impl ZonedDevice for RigDrive {
             Act::Fail => Completion::failed(Status::InternalError),
             Act::Refuse => Completion::failed(Status::WriteFault),
             Act::Unreadable => Completion::failed(Status::UnrecoveredReadError),
+            Act::Offline => Completion::failed(Status::ZoneIsOffline),
             Act::Late => {
                 let (completer, _) = self.rig.slots.pair();
                 self.rig.held.borrow_mut().push((self.number, command, completer));

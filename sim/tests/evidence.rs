@@ -1,0 +1,378 @@
+//! What an assembly believes of what it finds, and what it does not: parts that are lacking or were changed,
+//! logs with holes, and members that were away.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod support;
+
+use engine::{
+    array::{Array, Behaviour, MemberState},
+    buf::{BLOCK, Buf},
+    device::{Command, ZonedDevice, Zones},
+    format::record::{HEADER_BYTES, Header, Origin, Record, TailRecord, Unreadable},
+    raid::policy::Policy,
+    zone::{Lba, ZoneState},
+};
+use sim::ssd::Fault;
+use std::{cell::RefCell, collections::BTreeSet, rc::Rc};
+use support::{
+    array::{geometry, records, run, wp, write_command},
+    rig::Act,
+    scene::{ACTIVE, CHUNK, LACKS_ONE, META, STRIPE, Scene, ZONES, is_metadata, part, reset, writes_to},
+};
+
+fn state(scene: &Scene, zone: u32) -> ZoneState {
+    wp(&scene.runtime, &scene.array, zone).0
+}
+
+/// The blocks of a drive's metadata log that hold records which are `chosen`.
+fn logged(scene: &Scene, drive: usize, chosen: impl Fn(&Record) -> bool) -> BTreeSet<u64> {
+    let found = records(&scene.runtime, &scene.drives[drive], scene.data());
+    found.into_iter().filter(|(record, _)| chosen(record)).flat_map(|(_, blocks)| blocks).collect()
+}
+
+/// From now on these blocks of drives cannot be read.
+fn hide(scene: &Scene, bad: Vec<(usize, BTreeSet<u64>)>) {
+    scene.rig.rule(move |drive, command| match command {
+        Command::Read { lba, data, .. }
+            if bad.iter().any(|(of, blocks)| {
+                *of == drive && blocks.range(lba.0..lba.0 + data.blocks()).next().is_some()
+            }) =>
+        {
+            Act::Unreadable
+        }
+        _ => Act::Pass,
+    });
+}
+
+/// Member 1 has lost its part at work, and the zone has gone on: what it holds looks as good as any.
+#[test]
+fn a_part_that_is_lacking_is_not_believed_because_another_one_is_missing_or_was_changed() {
+    for (policy, changed) in Policy::ALL.into_iter().flat_map(|policy| [(policy, false), (policy, true)]) {
+        for other in [0, 2, 3] {
+            let mut scene = Scene::new(policy);
+            scene.write(0, 0, 40);
+            scene.rig.damage(1, Fault::WriteFault(part(0)));
+            scene.write(0, 40, 22);
+            assert_eq!(scene.states()[1], LACKS_ONE);
+            scene.cut(|_| false);
+            if changed {
+                scene.damage(other, Fault::Reset(part(0)));
+            }
+            scene.assemble(Some(other).filter(|_| !changed));
+            assert_eq!(state(&scene, 0), ZoneState::Offline, "{policy:?} {other}, changed {changed}");
+            scene.cut(|_| false);
+            if !changed {
+                scene.assemble(None);
+                assert_eq!(scene.tail(0), 62, "{policy:?} {other}");
+                scene.check(0, 62);
+            }
+        }
+    }
+}
+
+/// Without one of two members all the others agree, and without the other one, too.
+#[test]
+fn nobody_is_done_without_if_either_of_two_may_have_been_changed() {
+    // Stripe 2 has been begun, on member 2; or it and the next one have, and nobody else has any of it.
+    for (changed, promised, more) in [(1, 26, 0), (3, 24, 24)] {
+        let mut scene = Scene::new(Policy::Log);
+        scene.write(0, 0, promised);
+        if more > 0 {
+            let data = scene.data();
+            scene
+                .rig
+                .rule(move |drive, command| Act::hold_if(drive != 2 && writes_to(command, data..u64::MAX)));
+            drop(scene.start_write(0, promised, more));
+        }
+        scene.cut(|_| false);
+        scene.damage(changed, Fault::Reset(part(0)));
+        for _ in 0..2 {
+            scene.assemble(None);
+            assert_eq!(state(&scene, 0), ZoneState::Offline, "{changed} after {promised}");
+            scene.cut(|_| false);
+        }
+    }
+}
+
+/// Every block was written, and the members' zones, which are larger than what is used, are not finished yet.
+#[test]
+fn a_zone_that_was_written_to_its_end_waits_for_the_member_that_holds_it() {
+    for policy in Policy::ALL {
+        let mut scene = Scene::shaped(policy, geometry(ZONES + META, 242, 8));
+        let end = scene.array.geometry().zone_capacity_blocks;
+        (0..end - 24).step_by(24).for_each(|at| scene.write(0, at, 24));
+        scene.replace(1);
+        scene.rig.rule(|_, command| match command {
+            Command::Finish { zones: Zones::One(zone) } => Act::hold_if(*zone == part(0)),
+            _ => Act::Pass,
+        });
+        drop(scene.start_write(0, end - 24, 24));
+        assert_eq!(scene.rig.held(), 3);
+        scene.cut(|_| false);
+        scene.assemble(Some(0));
+        assert_eq!(state(&scene, 0), ZoneState::Offline, "{policy:?}");
+        scene.cut(|_| false);
+        scene.assemble(None);
+        scene.check(0, end);
+    }
+}
+
+/// The version that decodes the tail of the missing member was in a part of a log that cannot be read.
+#[test]
+fn a_tail_that_a_version_in_a_log_with_holes_may_have_shown_is_in_doubt() {
+    let mut scene = Scene::new(Policy::InPlace);
+    let (end, stripe) = (scene.array.geometry().zone_capacity_blocks, scene.array.layout().rows - 1);
+    (0..end - STRIPE).step_by(STRIPE as usize).for_each(|at| scene.write(0, at, STRIPE));
+    scene.write(0, end - STRIPE, 2 * CHUNK);
+    let (parity, missing) =
+        (scene.array.layout().parity_member(stripe), scene.array.layout().member(stripe, 1));
+    let versions = logged(&scene, parity, |record| matches!(record, Record::Parity(_)));
+    assert!(!versions.is_empty());
+    scene.cut(|_| false);
+    hide(&scene, vec![(parity, versions)]);
+    scene.assemble(Some(missing));
+    assert_eq!(state(&scene, 0), ZoneState::Offline);
+    scene.cut(|_| false);
+    scene.assemble(None);
+    assert_eq!(scene.tail(0), end - CHUNK);
+    scene.check(0, end - CHUNK);
+}
+
+/// A shutdown has made the zone empty on all members, so that only the record of its beginning tells that
+/// there is something in it.
+#[test]
+fn a_zone_whose_beginning_no_log_can_tell_is_in_doubt() {
+    let mut scene = Scene::new(Policy::InPlace);
+    scene.write(0, 0, 3);
+    let is_of_zone = |record: &Record| matches!(record, Record::Tail(TailRecord { zone: 0, .. }));
+    let begun = (0..4).map(|drive| (drive, logged(&scene, drive, is_of_zone))).collect();
+    scene.stop();
+    scene.rig.shut_down();
+    hide(&scene, begun);
+    for _ in 0..3 {
+        scene.assemble(None);
+        assert_eq!(state(&scene, 0), ZoneState::Offline);
+        scene.stop();
+    }
+}
+
+/// The power goes while an assembly tells the members of itself, one after the other; the next one, which the
+/// one that has not been told is missing from, comes to nothing.
+#[test]
+fn a_member_that_an_assembly_has_not_told_is_no_staler_after_one_that_came_to_nothing() {
+    for policy in Policy::ALL {
+        for missing in 0..4 {
+            let mut scene = Scene::new(policy);
+            scene.write(0, 0, 5);
+            scene.stop();
+            let data = scene.data();
+            for (held, there) in [(vec![missing], None), (vec![0, 1, 2, 3], Some(missing))] {
+                // Appended to a log, and not a checkpoint, is that somebody is out.
+                scene.rig.rule(move |drive, command| match command {
+                    Command::Write { lba, .. } if there.is_some() && lba.0 % 256 == 0 => Act::Pass,
+                    _ => Act::hold_if(held.contains(&drive) && is_metadata(command, data)),
+                });
+                let (runtime, drives) = (scene.runtime.clone(), scene.without(there));
+                scene.runtime.spawn(async move { _ = Array::assemble(&runtime, drives).await });
+                scene.runtime.run();
+                assert!(scene.rig.held() > 0);
+                scene.cut(|_| false);
+            }
+            scene.assemble(None);
+            assert_eq!(scene.states(), [ACTIVE; 4], "{policy:?} without {missing}");
+            scene.check(0, 5);
+        }
+    }
+}
+
+/// Zone 0 was in doubt, as its log could not be read, and is decided without a member, in an assembly that is
+/// cut: that member is stale as soon as anything may have been done without it.
+#[test]
+fn a_zone_that_was_decided_waits_for_nobody_who_was_away_then() {
+    let mut seen = BTreeSet::new();
+    for steps in 0.. {
+        let mut scene = Scene::new(Policy::Zrwa);
+        scene.write(0, 0, 3);
+        scene.write(1, 0, 30);
+        scene.stop();
+        let log = scene.data() + 4 * CHUNK..scene.data() + 4 * CHUNK + 2;
+        hide(&scene, [0, 3].map(|drive| (drive, log.clone().collect())).to_vec());
+        scene.assemble(None);
+        assert_eq!(state(&scene, 0), ZoneState::Offline);
+        scene.stop();
+        let cut = scene.rig.hold_after(steps);
+        let (runtime, there) = (scene.runtime.clone(), scene.without(Some(2)));
+        scene.runtime.spawn(async move { _ = Array::assemble(&runtime, there).await });
+        scene.runtime.run();
+        scene.cut(|_| false);
+        scene.assemble(None);
+        let found = scene.states()[2].0;
+        assert_ne!(found, MemberState::Rebuilding, "after {steps}");
+        seen.insert(found == MemberState::Out);
+        (0..2).for_each(|zone| scene.check(zone, [3, 30][zone as usize]));
+        if !cut.get() {
+            break;
+        }
+    }
+    assert_eq!(seen.len(), 2);
+}
+
+/// Two members lack a zone, so that it has failed; when one of them goes out, nothing waits for it.
+#[test]
+fn a_zone_waits_for_no_member_that_lacked_it_when_it_went_out() {
+    for policy in Policy::ALL {
+        let mut scene = Scene::new(policy);
+        (0..2).for_each(|zone| scene.write(zone, 0, 5));
+        (1..3).for_each(|member| scene.rig.damage(member, Fault::WriteFault(part(0))));
+        assert!(scene.refused(write_command(&scene.array, 0, 5, 2 * STRIPE, true)), "{policy:?}");
+        scene.rig.rule(|drive, command| match drive == 2 && matches!(command, Command::Write { .. }) {
+            true => Act::Fail,
+            false => Act::Pass,
+        });
+        scene.write(1, 5, 2 * STRIPE);
+        scene.cut(|_| false);
+        scene.assemble(None);
+        assert_eq!(scene.states()[2].0, MemberState::Out, "{policy:?}");
+        scene.check(1, 5 + 2 * STRIPE);
+    }
+}
+
+/// The member fails in the very reset; another one lacks the zone.
+#[test]
+fn a_zone_that_is_reset_waits_for_nobody() {
+    for policy in Policy::ALL {
+        let mut scene = Scene::new(policy);
+        scene.write(0, 0, 50);
+        scene.replace(1);
+        scene.rig.rule(|drive, command| match command {
+            Command::Reset { zones: Zones::One(zone) } if drive == 2 && *zone == part(0) => Act::Fail,
+            _ => Act::Pass,
+        });
+        scene.submit(reset(0));
+        scene.write(0, 0, 9);
+        scene.cut(|_| false);
+        scene.assemble(None);
+        assert_eq!(scene.states()[2].0, MemberState::Out, "{policy:?}");
+        assert_eq!(scene.tail(0), 9, "{policy:?}");
+        scene.check(0, 9);
+    }
+}
+
+/// What is in a log may look like anything: here like a record that was damaged, in parity whose own record a
+/// power cut has torn. It lies where the second block of that record is.
+#[test]
+fn what_looks_like_a_record_inside_a_torn_one_is_no_damage() {
+    let zeros = Buf::zeroed(2 * BLOCK);
+    // The parity of a first chunk is the chunk, and lies in the log of member 1. Nothing else arrives.
+    let begin = |data: &Buf| {
+        let scene = Scene::new(Policy::Log);
+        let (from, seen) = (scene.data(), Rc::new(RefCell::new(None)));
+        let noted = seen.clone();
+        scene.rig.rule(move |drive, command| match command {
+            Command::Write { lba, data, .. } if drive == 1 && lba.0 < from => {
+                noted.replace(Some((*lba, data.clone())));
+                Act::Hold
+            }
+            _ => Act::hold_if(writes_to(command, from..u64::MAX)),
+        });
+        drop(scene.start(Command::write(Lba(0), data.clone(), true)));
+        scene.stop();
+        let (lba, record) = seen.take().unwrap();
+        (scene, lba, record)
+    };
+    let (_, lba, record) = begin(&zeros);
+    let header = Header::read(&record).unwrap();
+    let payload = header.payload_bytes as usize - zeros.len();
+    // A record of one block, of which a bit is wrong.
+    let origin = Origin { lba: lba.0 + 1, ..header.origin };
+    let tail = TailRecord { zone: 0, generation: 0, epoch: 0, tail_blocks: 1 };
+    let mut damaged = Record::Tail(tail).encode(origin, header.sequence + 1).to_vec();
+    damaged[HEADER_BYTES] ^= 1;
+    let mut data = zeros.to_vec();
+    data[BLOCK - HEADER_BYTES - payload..][..BLOCK].copy_from_slice(&damaged);
+    let (mut scene, lba, record) = begin(&Buf::copy_of(&data));
+    assert_eq!(Record::read(&record[BLOCK..], origin).err(), Some(Unreadable::Damaged));
+    let torn = Command::write(lba, record.slice_blocks(0..2), true);
+    assert_eq!(run(&scene.runtime, scene.drives[1].device.submit(torn)).result, Ok(()));
+    scene.assemble(Some(0));
+    assert_eq!(state(&scene, 0), ZoneState::Empty);
+}
+
+/// What is flushed has to be found as it was told, whoever comes back.
+#[test]
+fn an_array_that_holds_back_begins_when_it_is_flushed() {
+    for policy in Policy::ALL {
+        let mut scene = Scene::new(policy);
+        scene.write(0, 0, 5);
+        scene.cut(|_| false);
+        let (there, behaviour) = (scene.without(Some(1)), Behaviour::default());
+        let assembled = Array::assemble_provisionally(&scene.runtime, there, None, behaviour);
+        scene.array = run(&scene.runtime, assembled).unwrap();
+        scene.check(0, 5);
+        assert!(scene.array.is_provisional(), "{policy:?}");
+        scene.submit(Command::Flush);
+        assert!(!scene.array.is_provisional(), "{policy:?}");
+        scene.cut(|_| false);
+        scene.assemble(None);
+        assert_eq!(scene.states()[1].0, MemberState::Out, "{policy:?}");
+        scene.check(0, 5);
+    }
+}
+
+/// An assembly takes a member back, and is cut when one of the others has been told.
+#[test]
+fn members_that_an_assembly_has_not_told_that_another_one_is_back_are_members_still() {
+    for policy in Policy::ALL {
+        let mut scene = Scene::new(policy);
+        scene.write(0, 0, 8);
+        scene.replace(1);
+        scene.cut(|_| false);
+        scene.assemble(Some(0));
+        assert_eq!(state(&scene, 0), ZoneState::Offline, "{policy:?}");
+        for _ in 0..2 {
+            scene.cut(|_| false);
+            let data = scene.data();
+            // The drive of member 1 is another one.
+            scene.rig.rule(move |drive, command| Act::hold_if(drive < 4 && is_metadata(command, data)));
+            let (runtime, drives) = (scene.runtime.clone(), scene.without(None));
+            scene.runtime.spawn(async move { _ = Array::assemble(&runtime, drives).await });
+            scene.runtime.run();
+            assert_eq!(scene.rig.held(), 1, "{policy:?}");
+        }
+        scene.cut(|_| false);
+        scene.assemble(None);
+        assert_eq!(scene.tail(0), 8, "{policy:?}");
+        scene.check(0, 8);
+    }
+}
+
+/// A member has failed at work while a zone could not do without it, and nothing was written down since. An
+/// assembly tells the others that it is back, and is cut before it is told itself.
+#[test]
+fn a_member_that_comes_back_has_been_away_until_it_is_told() {
+    for policy in Policy::ALL {
+        let mut scene = Scene::new(policy);
+        scene.write(0, 0, 8);
+        scene.replace(1);
+        scene.rig.rule(|drive, command| match drive == 0 && matches!(command, Command::Write { .. }) {
+            true => Act::Fail,
+            false => Act::Pass,
+        });
+        scene.write(1, 0, STRIPE);
+        assert_eq!(scene.states()[0].0, MemberState::Out, "{policy:?}");
+        scene.cut(|_| false);
+        let data = scene.data();
+        scene.rig.rule(move |drive, command| Act::hold_if(drive == 0 && is_metadata(command, data)));
+        let (runtime, drives) = (scene.runtime.clone(), scene.without(None));
+        scene.runtime.spawn(async move { _ = Array::assemble(&runtime, drives).await });
+        scene.runtime.run();
+        assert_eq!(scene.rig.held(), 1, "{policy:?}");
+        scene.cut(|_| false);
+        scene.assemble(None);
+        let member = &scene.array.status().members[0];
+        assert!(member.note.contains("was away"), "{policy:?}: {}", member.note);
+        scene.check(0, 8);
+        scene.check(1, STRIPE);
+    }
+}
