@@ -569,7 +569,7 @@ impl Found {
     }
 
     /// Claims the drives, and reads again what is on them.
-    fn claim(mut self) -> Result<Found> {
+    pub fn claim(mut self) -> Result<Found> {
         let start = Instant::now();
         let uuid = self.label.uuid;
         for drive in &mut self.drives {

@@ -40,6 +40,35 @@ fn a_file_survives_the_loss_of_one_drive_after_another() {
     assert_eq!(place.read_zone(&drive("drives", 6), 0), whole);
 }
 
+/// A drive that works is copied: whichever drive is lost then, nothing is missing.
+#[test]
+fn a_drive_that_works_is_copied() {
+    let place = Place::with_array(7);
+    let data = Random(11).bytes(11_000_000);
+    place.run_with(&["zone", "write", "drives", "0"], &data).ok();
+    place.run_with(&["zone", "write", "drives", "1", "--fua"], &data[..70_000]).ok();
+    let replaced = place.json(&["replace", "drives", "2", &drive("drives", 5)]);
+    assert!(replaced["copied_bytes"].as_u64() >= Some(2 << 20), "{replaced}");
+    assert_eq!(replaced["rebuilt_bytes"], 0);
+    let status = place.run(&["status", "drives", "--json"]).ok().json();
+    assert_eq!(
+        (&status["state"], &status["members"][2]["drive"]),
+        (&"healthy".into(), &drive("drives", 5).into())
+    );
+    // The old drive is a former member now, and takes its place again only as another one.
+    place.remove(&drive("drives", 0));
+    assert!(place.read_zone("drives", 0)[..data.len()] == data);
+    assert!(place.read_zone("drives", 1)[..70_000] == data[..70_000]);
+    let text = place.run(&["replace", "drives", "0", &drive("drives", 6)]).ok();
+    assert!(text.stderr.contains("member 0 is out"), "{}", text.stderr);
+    place.run(&["replace", "drives", "1", &drive("drives", 2)]).fails_with(&["--yes"]);
+    let text = place.run(&["replace", "--now", "--yes", "drives", "1", &drive("drives", 2)]).ok();
+    assert!(text.text().contains("rebuilt") && text.stderr.contains("still worked"), "{}", text.stderr);
+    assert_eq!(place.run(&["status", "drives"]).code, 0);
+    place.remove(&drive("drives", 3));
+    assert!(place.read_zone("drives", 0)[..data.len()] == data);
+}
+
 /// An array of emulated drives: what it is called, and that it is what it says and loses nothing.
 fn policy(model: &str, zones: &str, wanted: &[&str], policy: &str, aggregate: u32) {
     let place = Place::new();

@@ -755,9 +755,12 @@ fn answers() -> Vec<Vec<u8>> {
     let place = Place::with_array(6);
     let uuid = place.json(&["status", "drives"])["uuid"].as_str().unwrap().to_string();
     let about = About { name: "tank".into(), uuid: uuid.clone(), pid: 7, members: 5, ..Default::default() };
-    let progress = json!({"done_bytes": 1, "total_bytes": 9, "bytes_per_second": 1, "seconds_left": 8});
+    let progress = json!({
+        "copied": {"role": 1, "drive": "x"},
+        "done_bytes": 1, "total_bytes": 9, "bytes_per_second": 1, "seconds_left": 8,
+    });
     let rebuilt = json!({
-        "array": "tank", "role": 1, "drive": "x", "rebuilt_bytes": 7,
+        "array": "tank", "role": 1, "drive": "x", "copied_bytes": 5, "rebuilt_bytes": 7,
         "left_out": [{"zone": 1, "role": 2, "reason": "why"}],
         "lost": [{"zone": 1, "start_bytes": 0, "bytes": 4096}],
     });

@@ -7,7 +7,7 @@ use rustix::fs::{FlockOperation, flock};
 use serde_json::Value;
 use std::{
     fs::{self, File},
-    io::{Read, Write},
+    io::{BufRead, BufReader, Read, Write},
     os::unix::fs::{FileExt, MetadataExt, PermissionsExt},
     process::Stdio,
     sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
@@ -308,4 +308,27 @@ fn a_zone_that_is_reset_while_it_is_read_is_not_taken_for_what_it_was() {
     let ran = Ran::new(read.wait_with_output().unwrap());
     rest.unwrap();
     ran.fails_with(&["zone 0 was reset by", "while it was read"]);
+}
+
+#[test]
+fn who_waits_for_members_keeps_nobody_from_those_that_are_there() {
+    let place = Place::with_array(5);
+    fs::create_dir(place.path("away")).unwrap();
+    fs::rename(place.path("drives/drive4.img"), place.path("away/drive4.img")).unwrap();
+    let mut start = place.command(&["start", "drives", "--wait", "60"]).spawn().unwrap();
+    let mut said = String::new();
+    BufReader::new(start.stderr.take().unwrap()).read_line(&mut said).unwrap();
+    assert!(said.contains("misses its members 4; waiting up to 60 seconds"), "{said}");
+    let images: Vec<File> = (0..4).map(|n| File::open(place.path(&drive("drives", n))).unwrap()).collect();
+    // It looks twice a second.
+    for _ in 0..1500 {
+        for image in &images {
+            flock(image, FlockOperation::NonBlockingLockExclusive).unwrap();
+            flock(image, FlockOperation::Unlock).unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(start.try_wait().unwrap().is_none());
+    start.kill().unwrap();
+    start.wait().unwrap();
 }

@@ -227,6 +227,8 @@ fn a_replacement_without_a_drive_is_asked_for_one() {
         "is missing",
         "zoneraid replace drives 2 NEW",
     ]);
+    let old = drive("drives", 2);
+    place.run(&["replace", "drives", &old]).fails_with(&["NEW", "is missing", &format!("{old} NEW")]);
     assert_eq!(place.run(&["status", "drives"]).code, 0);
 }
 

@@ -36,7 +36,7 @@ const POLL: Duration = Duration::from_millis(5);
 /// The library whose own tests are judges, too.
 const ENGINE: &str = "engine";
 /// The scripted tests that judge mutants: those that are about crashes and faults, the quickest first.
-const TESTS: [&str; 14] = [
+const TESTS: [&str; 15] = [
     "golden",
     "regressions_log",
     "stale",
@@ -51,6 +51,7 @@ const TESTS: [&str; 14] = [
     "regressions",
     "steps",
     "array",
+    "mirror",
 ];
 
 /// The module that the copy of the engine has more than the original.

@@ -164,7 +164,9 @@ use Lie::{Checkpoint as InCheckpoint, Number, Record as Behind, Superblock as In
 
 /// The superblock head in a checkpoint, and the counts behind the members.
 const SUPERBLOCK_AT: usize = HEADER_BYTES + 16;
-const COUNTS_AT: usize = SUPERBLOCK_AT + 176 + 24 * MEMBERS;
+const COUNTS_AT: usize = SUPERBLOCK_AT + MEMBERS_AT + 96 * MEMBERS;
+/// The superblock members, from the start of the head.
+const MEMBERS_AT: usize = 200;
 
 fn lies() -> Vec<(&'static str, Lie)> {
     let parity = |zone, index, stripe, from, blocks: usize| {
@@ -211,6 +213,20 @@ fn lies() -> Vec<(&'static str, Lie)> {
         ("name", InSuperblock(|s| s.name.clear())),
         // The second byte of the name is not UTF-8.
         ("name", Number(SUPERBLOCK_AT + 40, 0xffff_ff74)),
+        ("autostart", Number(SUPERBLOCK_AT + 192, 2)),
+        ("autostart", Number(SUPERBLOCK_AT + 192, u32::MAX)),
+        ("stage", Number(SUPERBLOCK_AT + 196, 0)),
+        ("stage", Number(SUPERBLOCK_AT + 196, 4)),
+        ("stage", Number(SUPERBLOCK_AT + 196, u32::MAX)),
+        ("size", InSuperblock(|s| s.members[3].plate.size_bytes = (1 << 63) + 1)),
+        ("size", InSuperblock(|s| s.members[0].plate.size_bytes = u64::MAX)),
+        ("model", InSuperblock(|s| s.members[3].plate.model = "ZN\u{1b}[2J".into())),
+        ("model", InSuperblock(|s| s.members[0].plate.model = " ".into())),
+        ("serial", InSuperblock(|s| s.members[3].plate.serial = "1\n2".into())),
+        ("serial", InSuperblock(|s| s.members[0].plate.serial = "\u{202e}1".into())),
+        // Not UTF-8, in the last member.
+        ("model", Number(SUPERBLOCK_AT + MEMBERS_AT + 96 * (MEMBERS - 1) + 32, 0xffff_ff74)),
+        ("serial", Number(SUPERBLOCK_AT + MEMBERS_AT + 96 * (MEMBERS - 1) + 72, 0xffff_ff74)),
         ("uuid", InSuperblock(|s| s.members[3].uuid = s.members[0].uuid)),
         ("members", InSuperblock(|s| s.members.truncate(2))),
         ("members", InSuperblock(|s| s.members.resize(33, s.members[0].clone()))),

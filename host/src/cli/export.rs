@@ -97,7 +97,7 @@ pub fn remove(output: Output, name: &ArrayName) -> Result<u8> {
     let (array, uuid) = match daemon::find(name)? {
         Some(client) => (client.about.name, client.about.uuid),
         None => {
-            let label = Found::by_name(name)?.label;
+            let label = Found::to_read(name)?.label;
             (label.name, super::output::uuid(&label.uuid))
         }
     };

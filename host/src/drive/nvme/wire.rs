@@ -212,6 +212,15 @@ impl Pages {
                 max_zones: u32_at(zoned_namespace, 44).saturating_add(1),
             }),
         };
+        if zrwa.is_some_and(|zrwa| zrwa.size_blocks < zrwa.granularity_blocks) {
+            return Err("it says that its ZRWAs are smaller than what they are flushed by".into());
+        }
+        let oob_bytes = metadata * lbas_per_block as u32;
+        if oob_bytes as usize > BLOCK {
+            return Err(format!(
+                "it has {oob_bytes} bytes of metadata for {BLOCK} bytes of data, which is too much"
+            ));
+        }
         // 0 stands for no limit. The unit is the least page size of the controller.
         let limit = |exponent: u8| if exponent == 0 { u64::MAX } else { 4096 << exponent.min(32) };
         let most = limit(controller[77]).min(most_bytes).min(lba_bytes as u64 * 65536) / BLOCK as u64;
@@ -231,7 +240,7 @@ impl Pages {
             max_open: none_is_all_ones(u32_at(zoned_namespace, 8)),
             max_active: none_is_all_ones(u32_at(zoned_namespace, 4)),
             zrwa,
-            oob_bytes: metadata * lbas_per_block as u32,
+            oob_bytes,
             max_transfer_blocks: most as u32,
             max_append_blocks: most_appended as u32,
             volatile_cache: controller[525] & 1 != 0,
@@ -306,6 +315,7 @@ pub fn error_of_status(result: i32) -> DeviceError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sim::rng::Rng;
 
     fn put(page: &mut [u8], at: usize, bytes: &[u8]) {
         page[at..at + bytes.len()].copy_from_slice(bytes);
@@ -414,6 +424,49 @@ mod tests {
             p.zoned_namespace[2816..2824].fill(0xff);
         });
         assert!(small.contains("no multiple"), "{small}");
+    }
+
+    #[test]
+    fn whatever_a_drive_says_of_itself_takes_no_more_than_a_drive_can() {
+        let seed = std::time::UNIX_EPOCH.elapsed().unwrap().as_micros() as u64;
+        println!("seed {seed}");
+        let mut rng = Rng::new(seed);
+        let fields = [0, 24, 26, 28, 36, 42, 44, 128, 130];
+        let zoned = [2, 4, 8, 44, 48, 50, 52, 2816, 2820];
+        let mut taken = 0;
+        for _ in 0..20_000 {
+            let mut pages = pages();
+            for _ in 0..rng.range(1..4) {
+                let values = [0, 1, 0xff, u64::MAX, 1 << rng.below(64), rng.next_u64()];
+                let value = values[rng.below(6) as usize].to_le_bytes();
+                let size = [1, 2, 4, 8][rng.below(4) as usize];
+                let pick = |from: &[usize; 9], rng: &mut Rng| from[rng.below(9) as usize];
+                match rng.below(4) {
+                    0 => put(&mut pages.zoned_namespace, pick(&zoned, &mut rng), &value[..size]),
+                    1 => pages.controller[[77, 525, 528][rng.below(3) as usize]] = value[0],
+                    2 => pages.zoned_controller[0] = value[0],
+                    _ => put(&mut pages.namespace, pick(&fields, &mut rng), &value[..size]),
+                }
+            }
+            let Ok((format, geometry)) = pages.decode(1, 8 << 20) else { continue };
+            taken += 1;
+            assert!((1..=MOST_ZONES).contains(&geometry.zones), "{geometry:?}");
+            assert!(geometry.zones as u64 * geometry.zone_size_blocks <= MOST_BLOCKS, "{geometry:?}");
+            assert!((1..=2048).contains(&geometry.max_transfer_blocks), "{geometry:?}");
+            assert!(geometry.max_append_blocks <= geometry.max_transfer_blocks, "{geometry:?}");
+            // With each transfer goes as much metadata.
+            assert!(geometry.oob_bytes as usize <= BLOCK, "{geometry:?}");
+            if let Some(zrwa) = geometry.zrwa {
+                assert!((1..=zrwa.size_blocks).contains(&zrwa.granularity_blocks), "{geometry:?}");
+            }
+            let mut report = vec![0; 8 * DESCRIPTOR];
+            report.fill_with(|| if rng.chance(3, 4) { 0 } else { rng.next_u64() as u8 });
+            for zone in parse_report(&report, &format, &geometry).unwrap_or_default() {
+                assert!(zone.zone.0 < geometry.zones && zone.wp_blocks <= zone.capacity_blocks, "{zone:?}");
+                assert!(zone.capacity_blocks <= geometry.zone_size_blocks, "{zone:?}");
+            }
+        }
+        assert!(taken > 1000, "{taken}");
     }
 
     #[test]
