@@ -95,6 +95,25 @@ fn nobody_is_done_without_if_either_of_two_may_have_been_changed() {
     }
 }
 
+/// A shutdown has made the zone empty; who holds what was written is missing, and who has the copy of the log
+/// is not rebuilt yet.
+#[test]
+fn too_few_members_cannot_tell_that_nothing_was_written() {
+    for policy in Policy::ALL {
+        let mut scene = Scene::new(policy);
+        scene.write(0, 0, 1);
+        scene.replace(3);
+        scene.stop();
+        scene.rig.shut_down();
+        scene.assemble(Some(0));
+        assert_eq!(state(&scene, 0), ZoneState::Offline, "{policy:?}");
+        scene.stop();
+        scene.assemble(None);
+        assert_eq!(scene.tail(0), 1, "{policy:?}");
+        scene.check(0, 1);
+    }
+}
+
 /// Every block was written, and the members' zones, which are larger than what is used, are not finished yet.
 #[test]
 fn a_zone_that_was_written_to_its_end_waits_for_the_member_that_holds_it() {
@@ -374,5 +393,95 @@ fn a_member_that_comes_back_has_been_away_until_it_is_told() {
         assert!(member.note.contains("was away"), "{policy:?}: {}", member.note);
         scene.check(0, 8);
         scene.check(1, STRIPE);
+    }
+}
+
+/// Assembles without `missing`, with one that is stale in its place.
+fn force(scene: &mut Scene, missing: usize) {
+    let (there, behaviour) =
+        (scene.without(Some(missing)), Behaviour { force: true, ..Behaviour::default() });
+    scene.array = run(&scene.runtime, Array::assemble_with(&scene.runtime, there, None, behaviour)).unwrap();
+}
+
+/// Zone 0 is as it was when the member went; it lacked zone 1, and zone 2 was written anew without it.
+#[test]
+fn a_member_that_is_taken_by_force_counts_where_nothing_can_have_changed() {
+    for policy in Policy::ALL {
+        let mut scene = Scene::new(policy);
+        let end = scene.array.geometry().zone_capacity_blocks;
+        let fill = |scene: &Scene, zone| (0..end).step_by(60).for_each(|at| scene.write(zone, at, 60));
+        (0..3).for_each(|zone| fill(&scene, zone));
+        let second =
+            scene.data() + scene.shape.zone_size_blocks..scene.data() + 2 * scene.shape.zone_size_blocks;
+        scene.rig.rule(move |drive, command| match command {
+            Command::Read { lba, .. } if drive == 3 && second.contains(&lba.0) => Act::Offline,
+            _ => Act::Pass,
+        });
+        scene.check(1, 2 * STRIPE);
+        assert_eq!(scene.states()[3], LACKS_ONE, "{policy:?}");
+        scene.stop();
+        scene.assemble(Some(3));
+        scene.submit(reset(2));
+        fill(&scene, 2);
+        scene.stop();
+        force(&mut scene, 0);
+        let states = [0, 1, 2].map(|zone| state(&scene, zone));
+        assert_eq!(states, [ZoneState::Full, ZoneState::Offline, ZoneState::Offline], "{policy:?}");
+        scene.check(0, end);
+    }
+}
+
+/// The end of a write that came to nothing is in its log alone, and the zone has ended before that since.
+#[test]
+fn what_a_member_that_is_taken_by_force_has_logged_does_not_count_when_another_one_is_back() {
+    let mut scene = Scene::new(Policy::Zrwa);
+    // So near the end that tails go to the metadata logs: of stripe 57 to those of members 1 and 0.
+    let begun = 57 * STRIPE;
+    (0..begun).step_by(3 * STRIPE as usize).for_each(|at| scene.write(0, at, 3 * STRIPE));
+    scene.write(0, begun, 1);
+    let data = scene.data();
+    scene.rig.rule(move |drive, command| Act::hold_if(drive == 1 && is_metadata(command, data)));
+    drop(scene.start_write(0, begun + 1, 2));
+    scene.cut(|_| false);
+    scene.assemble(Some(0));
+    assert_eq!(scene.tail(0), begun + 1);
+    scene.cut(|_| false);
+    force(&mut scene, 2);
+    assert_eq!(state(&scene, 0), ZoneState::Offline);
+    scene.cut(|_| false);
+    scene.assemble(None);
+    assert_eq!(scene.tail(0), begun + 1);
+    scene.check(0, begun + 1);
+}
+
+/// Some have been told that a member is back, and others say still that it is out; then the array is to be
+/// destroyed, and only that member has been told so.
+#[test]
+fn a_member_that_has_been_told_that_it_is_destroyed_is_none() {
+    for policy in Policy::ALL {
+        let mut scene = Scene::new(policy);
+        (0..2).for_each(|zone| scene.write(zone, 0, 30));
+        // The zones wait for member 0, as the new drive lacks them.
+        scene.replace(1);
+        scene.cut(|_| false);
+        scene.assemble(Some(0));
+        let data = scene.data();
+        for (destroyed, told) in [(false, 4), (true, 0)] {
+            scene.cut(|_| false);
+            scene.rig.rule(move |drive, command| Act::hold_if(drive != told && is_metadata(command, data)));
+            let (runtime, drives) = (scene.runtime.clone(), scene.without(None));
+            scene.runtime.spawn(async move {
+                match destroyed {
+                    true => _ = Array::destroy(&runtime, drives).await,
+                    false => _ = Array::assemble(&runtime, drives).await,
+                }
+            });
+            scene.runtime.run();
+            assert_eq!(scene.rig.held(), 1, "{policy:?}");
+        }
+        scene.cut(|_| false);
+        scene.assemble(None);
+        let member = &scene.array.status().members[0];
+        assert_eq!(member.state, MemberState::Out, "{policy:?}: {}", member.note);
     }
 }
