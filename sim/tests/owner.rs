@@ -393,6 +393,37 @@ fn a_destruction_that_would_leave_an_array_is_refused_and_writes_nothing() {
 }
 
 #[test]
+fn a_drive_that_was_told_of_the_end_is_no_member_even_if_the_others_went_on() {
+    let told_alone = |drives: &[Drive]| {
+        let told = labelled(drives, OLD).into_iter().filter(|(_, stage)| *stage == Stage::Ending);
+        told.map(|(drive, _)| drive.name).collect::<Vec<_>>() == ["drive0"]
+    };
+    for commands in 0.. {
+        let rig = Rig::new();
+        let drives = used(&rig, Policy::Zrwa, false);
+        let destroyed = drives.clone();
+        let done = cut_after(&rig, commands, false, |runtime| {
+            Box::pin(async move { Array::destroy(&runtime, destroyed).await })
+        });
+        assert!(done.is_none());
+        if !told_alone(&drives) {
+            continue;
+        }
+        // They never know that it is out: a new name makes nobody stale.
+        let runtime = Runtime::new();
+        for name in ["one", "two"] {
+            let change = Change::Name(name.into());
+            run(&runtime, Array::change(&runtime, drives[1..].to_vec(), &change)).unwrap();
+        }
+        let status = of_array(&drives, OLD).unwrap().unwrap().status;
+        assert_eq!((status.name.as_str(), status.members[0].state), ("two", MemberState::Out));
+        assert_eq!(status.members[0].note, "drive0 was to be destroyed with the array");
+        check_old(&rig, &drives, Some(0), "with one that was told");
+        break;
+    }
+}
+
+#[test]
 fn a_drive_is_made_blank_whatever_is_on_it() {
     let (rig, runtime) = (Rig::new(), Runtime::new());
     let drives = used(&rig, Policy::Zrwa, false);
