@@ -584,7 +584,7 @@ fn a_member_that_fails_while_another_is_rebuilt_is_waited_for() {
             });
             let pending: Vec<_> = (from..end)
                 .step_by(by)
-                .map(|at| (at + by as u64, (at - from) / by as u64 % 2 == 0))
+                .map(|at| (at + by as u64, ((at - from) / by as u64).is_multiple_of(2)))
                 .map(|(to, fua)| {
                     let at = to - by as u64;
                     (to, fua, array.submit(write_command(&array, 0, at, by as u64, fua)))
