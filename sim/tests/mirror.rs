@@ -371,38 +371,6 @@ fn what_is_written_meanwhile_is_on_the_new_drive() {
     }
 }
 
-/// A single command that the new drive has missed, and the old one has not.
-#[test]
-fn a_new_drive_that_has_missed_a_write_is_let_go() {
-    for policy in POLICIES {
-        let scene = Scene::new(policy, false);
-        scene.rig.hold_after(60);
-        let outcome = scene.start();
-        scene.runtime.run();
-        let geometry = scene.drives[NEW].device.geometry();
-        let zone = geometry.zone_size_blocks * (META as u64 + 5);
-        let failed = Cell::new(false);
-        scene.rig.rule(move |drive, command| match command {
-            Command::Write { lba, .. } if drive == NEW && lba.0 >= zone && !failed.replace(true) => {
-                Act::Refuse
-            }
-            _ => Act::Pass,
-        });
-        // An empty zone is followed at once.
-        let write = scene.array.submit(support::array::write_command(&scene.array, 5, 0, 20, true));
-        scene.rig.release(|_, _| true);
-        assert_eq!(run(&scene.runtime, write).result, Ok(()));
-        scene.runtime.run();
-        let why = outcome.take().expect("it ends").unwrap_err().to_string();
-        assert!(why.contains("drive4 has not replaced member 1"), "{why}");
-        scene.check_active();
-        assert_eq!(scene.name(), format!("drive{OLD}"));
-        let mut tails = TAILS;
-        tails[5] = 20;
-        scene.check(&tails);
-    }
-}
-
 #[test]
 fn drives_that_cannot_be_copied_to_are_refused_and_nothing_changes() {
     let scene = Scene::new(Policy::Zrwa, false);
