@@ -458,7 +458,8 @@ impl World<'_> {
                 self.counts.rebuilds += 1;
                 self.forks.notice(Moment::Rebuilt);
                 self.trace.note(|| "rebuilt".into());
-                if !(repair.struck || repair.copies && course.suspect.is_some()) {
+                let excused = repair.struck || repair.copies && course.suspect.is_some();
+                if !excused {
                     self.all_active(course, true)?;
                 }
                 Ok(())
