@@ -203,8 +203,9 @@ impl Core {
         for (member, info) in view.info.iter().enumerate() {
             let trusted = info.as_ref().filter(|_| trusted(member));
             let part = trusted.map(|info| self.part_of(zone, record.epoch, member, info));
-            // Whoever lacks the zone: what its log says of it is true.
-            if let Some(log) = &*self.members[member].log.borrow() {
+            if part.is_some()
+                && let Some(log) = &*self.members[member].log.borrow()
+            {
                 evidence.slots.extend(log.live.borrow().parity.of_zone(zone.0, record.epoch));
             }
             evidence.parts.push(part);
@@ -218,6 +219,12 @@ impl Core {
             None => decide(layout, &evidence)?,
         };
         if record.finished.is_some() {
+            // What a member that was finished reads as beyond its part is nothing.
+            for (member, part) in evidence.parts.iter_mut().enumerate() {
+                if let Some(part) = part {
+                    part.wp_blocks = part.wp_blocks.min(position(layout, member, blocks));
+                }
+            }
             // All data was on the members when the finish was promised.
             for (member, part) in evidence.parts.iter_mut().enumerate() {
                 let end = data_end(layout, member, blocks);
