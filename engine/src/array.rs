@@ -322,7 +322,7 @@ pub(crate) async fn look(
         *core.members[member].note.borrow_mut() = format!("was away: it has been taken back for {what}");
     }
     let verdicts = core.judge_all(tails, found.forced).await?;
-    Ok(Look { core, verdicts, floor: found.floor, returned: found.returned })
+    Ok(Look { core, verdicts, floor: found.floor, late: found.returned | found.undecided })
 }
 
 /// What [`look`] finds.
@@ -331,8 +331,9 @@ pub(crate) struct Look {
     verdicts: Vec<(ZoneIndex, Verdict)>,
     /// The floor of the next superblock.
     floor: u64,
-    /// Members (bits) that come back from having been away.
-    returned: u32,
+    /// Members (bits) that come back from having been away, or of which one of two drives was taken: they are
+    /// told last.
+    late: u32,
 }
 
 impl Look {
@@ -399,7 +400,7 @@ impl Look {
         self.keep_what_counts()?;
         self.load();
         let told = self.core.active.get();
-        self.core.renew(self.floor, self.returned).await?;
+        self.core.renew(self.floor, self.late).await?;
         match told & !self.core.active.get() {
             0 => Ok(()),
             failed => Err(ArrayError(format!("not all could be told: {}", self.core.notes(failed)))),
@@ -410,8 +411,8 @@ impl Look {
     pub async fn carry_out(self) -> Result<Rc<Core>, ArrayError> {
         self.keep_what_counts()?;
         self.load();
-        let Look { core, verdicts, floor, returned } = self;
-        core.renew(floor, returned).await?;
+        let Look { core, verdicts, floor, late } = self;
+        core.renew(floor, late).await?;
         core.start_members();
         core.expel_absent().await?;
         for (zone, verdict) in verdicts {
@@ -976,6 +977,7 @@ impl Core {
             clearing: RefCell::default(),
             rebuilding: Cell::new(None),
             rebuild_stop: Cell::new(false),
+            handing_over: Cell::new(None),
             zones_changed: Gate::default(),
         })
     }
@@ -1128,9 +1130,9 @@ impl Core {
     }
 
     /// Writes the superblock of this assembly to all members, as a checkpoint. Who is absent is not out yet:
-    /// this may come to nothing. Those that have `returned` learn last that they are members again: if one of
+    /// this may come to nothing. Those that are `late` learn last that they are members: if one of
     /// them knew before the others, and they went on without it, its superblock would be the newest.
-    async fn renew(self: &Rc<Self>, floor: u64, returned: u32) -> Result<(), ArrayError> {
+    async fn renew(self: &Rc<Self>, floor: u64, late: u32) -> Result<(), ArrayError> {
         let event = self.next_sequence();
         {
             let mut superblock = self.superblock.borrow_mut();
@@ -1144,7 +1146,7 @@ impl Core {
         // now, no checkpoint may speak of what was lost with a cache.
         self.flush_caches(self.active.get()).await;
         let active = self.active.get();
-        for member in Core::each(active & !returned).chain(Core::each(active & returned)) {
+        for member in Core::each(active & !late).chain(Core::each(active & late)) {
             let Some(log) = self.members[member].log.borrow().clone() else { continue };
             if let Err(error) = log.checkpoint(self, true).await {
                 self.member_failed(self.seat(member), error, "metadata write");

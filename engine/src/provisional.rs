@@ -138,10 +138,9 @@ impl Array {
         tails: Option<&Tails>,
         behaviour: Behaviour,
     ) -> Result<Array, ArrayError> {
-        let drives = overlaid(runtime, &drives).await;
-        let core = assemble(runtime, drives, tails, behaviour).await?;
-        let assembly = core.superblock.borrow().assembly;
-        Ok(Array(Handle::new(core, Some(Held::new(None, assembly)))))
+        let found = look(runtime, overlaid(runtime, &drives).await, tails, behaviour).await?;
+        let assembly = found.assembly();
+        Ok(Array(Handle::new(found.carry_out().await?, Some(Held::new(None, assembly)))))
     }
 
     /// Whether nothing has been written on the drives, since a member is missing.

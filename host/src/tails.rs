@@ -12,6 +12,7 @@ use engine::{
     zone::{MOST_ZONES, ZoneIndex},
 };
 use std::{
+    cell::Cell,
     fs::{self, File},
     io::{ErrorKind, Read, Write},
     os::unix::fs::OpenOptionsExt,
@@ -43,6 +44,8 @@ const MOST_BYTES: u64 = (ZONES as u64 + MOST_ZONES as u64) * 8;
 pub struct TailFile {
     path: PathBuf,
     map: SharedMap,
+    /// Nothing has been written since the process before this one: what that one has left is still needed.
+    inherited: Cell<bool>,
 }
 
 /// What the process before this one knew.
@@ -147,12 +150,19 @@ impl TailFile {
             Ok(map)
         };
         let map = map().with_context(|| format!("{} cannot be written", path.display()))?;
-        Ok(TailFile { path: path.to_path_buf(), map })
+        Ok(TailFile { path: path.to_path_buf(), map, inherited: Cell::new(false) })
     }
 
     /// The array has begun to write, in an assembly of this number: from now on the file is about that one.
     pub fn begin(&self, assembly: u64) {
         self.map.store(ASSEMBLY, assembly);
+        self.inherited.set(false);
+    }
+
+    /// It says what the process before this one had answered, and nobody else does until the array begins to
+    /// write.
+    pub fn inherit(&self) {
+        self.inherited.set(true);
     }
 
     /// Notes that everything below `end` in `zone` has completed. To be called before the kernel
@@ -210,8 +220,11 @@ impl TailFile {
         if slot < SLOTS { Extent::from_words(&[self.map.load(word), self.map.load(word + 1)]) } else { None }
     }
 
-    /// Removes the file: nobody needs to know any more.
+    /// Removes the file, unless somebody still needs to know.
     pub fn remove(&self) {
+        if self.inherited.get() {
+            return;
+        }
         // Left behind it does no harm: the next assembly has another number.
         let _ = fs::remove_file(&self.path);
     }
@@ -255,6 +268,8 @@ mod tests {
         let next = TailFile::create(&path, &uuid, 6, &left.complete, &left.appends).unwrap();
         assert_eq!(Left::read(&path, &uuid).unwrap(), Some(Left { assembly: 6, ..left }));
         // Until the array begins to write, what was known of it counts.
+        next.inherit();
+        next.remove();
         next.begin(7);
         assert_eq!(Left::read(&path, &uuid).unwrap().unwrap().assembly, 7);
         // The process before may still have its file mapped: nobody reads that one any more.

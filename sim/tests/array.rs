@@ -5,7 +5,7 @@
 mod support;
 
 use engine::{
-    array::{Array, CreateOptions, Drive, Examined, MemberState, Tails, examine},
+    array::{Array, Behaviour, CreateOptions, Drive, Examined, MemberState, Tails, examine},
     buf::{BLOCK, Buf},
     device::{Command, Geometry, Status, ZonedDevice, Zones, Zrwa},
     format::{
@@ -562,4 +562,25 @@ fn a_member_that_lost_the_content_of_an_empty_zone_is_noticed() {
     let offline = array.status().offline;
     assert_eq!(offline.len(), 1);
     assert_eq!((offline[0].zone, &offline[0].refusal), (ZoneIndex(0), &Refusal::Lacking { member: 1 }));
+}
+
+/// What a process has left is of the last assembly; to read is none.
+#[test]
+fn an_array_that_is_only_read_is_still_in_the_assembly_before() {
+    let (runtime, all) = (Runtime::new(), drives(4));
+    let array = run(&runtime, Array::create(&runtime, options(4), all.clone())).unwrap();
+    write(&runtime, &array, 0, 0, 3, true);
+    let assembly = array.assembly();
+    drop(array);
+    runtime.clear();
+    for there in [&all[..], &all[1..]] {
+        let reads = Array::assemble_read_only(&runtime, there.to_vec(), None, Behaviour::default());
+        let array = run(&runtime, reads).unwrap();
+        assert_eq!(array.assembly(), assembly);
+        check(&runtime, &array, 0, 3);
+        drop(array);
+        runtime.clear();
+    }
+    let array = run(&runtime, Array::assemble(&runtime, all)).unwrap();
+    assert!(array.assembly() > assembly);
 }

@@ -123,6 +123,8 @@ pub struct Core {
     /// The zone that is being rebuilt, and whether somebody wants it left alone.
     pub rebuilding: Cell<Option<u32>>,
     pub rebuild_stop: Cell<bool>,
+    /// The member whose place another drive is taking.
+    pub handing_over: Cell<Option<usize>>,
     /// Opened when a zone has ended, is not busy any more, or has been left alone by a rebuild.
     pub zones_changed: Gate,
 }
@@ -359,14 +361,22 @@ impl Core {
     pub fn take_out(&self, member: usize) {
         self.active.set(self.active.get() & !(1 << member));
         self.wait_for(member);
-        if (self.active.get().count_ones() as usize) < self.layout.members - 1 {
-            self.failed.set(true);
+        // While a drive takes over, the one before it can have its place again.
+        if self.handing_over.get() != Some(member) {
+            self.fail_without_enough();
         }
         self.membership_pending.set(true);
         self.membership.open();
         self.zones_changed.open();
         for zone in self.running.borrow().values() {
             zone.wake();
+        }
+    }
+
+    /// The array has failed if more members are out than parity makes up for.
+    pub fn fail_without_enough(&self) {
+        if (self.active.get().count_ones() as usize) < self.layout.members - 1 {
+            self.failed.set(true);
         }
     }
 
@@ -421,7 +431,11 @@ impl Core {
                     false => self.append_to(active, Record::Superblock(Box::new(superblock)), event).await,
                 }
                 if self.active.get() == active && self.lacks.borrow().is_empty() {
-                    self.superblock.borrow_mut().floor = event;
+                    let mut superblock = self.superblock.borrow_mut();
+                    // The drive before one that takes over may have to be taken all the same.
+                    if !superblock.members.iter().any(|member| member.taking_over) {
+                        superblock.floor = event;
+                    }
                     self.membership_pending.set(false);
                 }
             }

@@ -109,6 +109,8 @@ pub struct Found {
     pub returned: u32,
     /// Those of them that are taken by force: they lack every zone that is not full.
     pub forced: u32,
+    /// Members (bits) of which one of two drives is taken now: the other one may have been told as much.
+    pub undecided: u32,
 }
 
 /// A drive as a member of an array uses it: `aggregate` zones as one, and written in order where there is
@@ -336,7 +338,8 @@ pub fn decide_members(
             members[role] = Some(candidate);
         }
     }
-    let undecided = superblock.members.iter().any(|member| member.taking_over);
+    let undecided =
+        (0..).zip(&superblock.members).fold(0, |all, (m, member)| all | (member.taking_over as u32) << m);
     for candidate in before {
         let role = candidate.log.origin.member as usize;
         match &members[role] {
@@ -386,9 +389,9 @@ pub fn decide_members(
     }
     let taken = || members.iter().flatten();
     let oldest = taken().map(|c| c.superblock().event).min().unwrap_or(superblock.event);
-    let seen = taken().chain(&stale).map(|c| c.log.sequence).max().unwrap_or(0);
+    let seen = taken().chain(&stale).chain(&forced).map(|c| c.log.sequence).max().unwrap_or(0);
     // Whoever of two drives is not taken may have been told more than anybody who is here.
-    let sequence = seen + if undecided { SKIPPED } else { 0 };
+    let sequence = seen + if undecided != 0 { SKIPPED } else { 0 };
     let (mut zones, burned, holes) = replay(taken().flat_map(|c| &c.log.records), superblock.zones);
     let (mut returned, mut by_force) = (0, 0);
     for mut candidate in forced {
@@ -421,6 +424,7 @@ pub fn decide_members(
         floor,
         returned,
         forced: by_force,
+        undecided,
     })
 }
 

@@ -49,7 +49,8 @@
 //! changes.
 //!
 //! *If the new drive fails while it takes over*, the old one is put back in its place, still in the stillness,
-//! with a newer superblock on all others and on itself.
+//! with a newer superblock on all others, and then on itself. If the power goes before that, and after all were
+//! told that the new one is out, the array does without either until one of them has been rebuilt.
 
 use super::{
     core::{Core, Seat},
@@ -131,6 +132,7 @@ impl Drop for Guard<'_> {
         core.rebuilding.set(None);
         core.mirror.take();
         core.held.take();
+        core.handing_over.set(None);
         core.zones_changed.open();
     }
 }
@@ -171,7 +173,7 @@ impl Core {
         }
         self.mirror.take();
         mirror.end().await;
-        if !self.is_seated(seat) && !self.failed.get() {
+        if self.active.get() & (1 << member) == 0 && !self.failed.get() {
             return Ok(None);
         }
         let name = &new.name;
@@ -562,7 +564,10 @@ impl Core {
         for zone in &zones {
             self.quiesce(zone).await;
         }
+        self.handing_over.set(Some(seat.member));
         let result = self.hand_over_still(seat, mirror, new, left_out).await;
+        self.handing_over.set(None);
+        self.fail_without_enough();
         for zone in &zones {
             self.resume(zone);
         }
@@ -696,7 +701,9 @@ impl Core {
         lost.iter().for_each(|zone| self.zones.borrow_mut()[zone.0 as usize].lost &= !(1 << member));
         self.zones.borrow_mut().iter_mut().for_each(|record| record.waits &= !(1 << member));
         self.put(member, name, log);
-        self.renew_logs(self.active.get()).await;
+        // It learns last, as a drive that is attached: others may go on without it.
+        self.renew_logs(self.active.get() & !(1 << member)).await;
+        self.renew_logs(self.active.get() & (1 << member)).await;
         self.membership_settled().await;
     }
 }

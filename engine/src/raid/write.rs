@@ -636,7 +636,7 @@ impl Core {
     /// One round; `false` if there was nothing to do.
     async fn settle_once(&self, zone: &Zone) -> bool {
         let layout = &self.layout;
-        if self.has_failed(zone.index) {
+        if self.has_failed(zone.index) && self.handing_over.get().is_none() {
             self.give_up(zone);
             return false;
         }

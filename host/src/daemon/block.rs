@@ -55,12 +55,7 @@ impl Daemon {
     pub fn show(self: &Rc<Self>, found: &[u32], left: Option<Left>) -> Result<()> {
         let status = self.array.status();
         let path = super::tails_path(&self.directory, &status.uuid);
-        let device = self.reactor.wait(self.serve(&status, &path, found, left))?;
-        if found.is_empty() && device.is_err() {
-            // There is no block device that they are about.
-            let _ = fs::remove_file(&path);
-        }
-        let device = device?;
+        let device = self.reactor.wait(self.serve(&status, &path, found, left))??;
         let name = format!("ublkb{}", device.id());
         let path = Path::new("/dev").join(&name);
         self.demand_stable_writes(&name)?;
@@ -117,6 +112,9 @@ impl Daemon {
         };
         let appends = left.as_ref().filter(|_| !found.is_empty()).map_or(&[][..], |left| &left.appends);
         let tails = Rc::new(TailFile::create(tails, &status.uuid, assembly, &complete, appends)?);
+        if (status.provisional || status.read_only) && left.is_some() {
+            tails.inherit();
+        }
         let (begun, noted) = (self.array.clone(), tails.clone());
         self.array.on_begin(Box::new(move || noted.begin(begun.assembly())));
         let chunk_bytes = bytes(status.chunk_blocks);
@@ -128,7 +126,11 @@ impl Daemon {
             read_only: status.read_only,
         };
         match *found {
-            [] => BlockDevice::start(&self.reactor, array, tails, &options).await,
+            [] => {
+                let started = BlockDevice::start(&self.reactor, array, tails.clone(), &options).await;
+                // Otherwise there is no block device that they are about.
+                started.inspect_err(|_| tails.remove())
+            }
             [id] => BlockDevice::recover(&self.reactor, array, tails, id, left.as_ref()).await,
             _ => bail!("several block devices of '{}' have been left behind", status.name),
         }
@@ -156,7 +158,7 @@ impl Daemon {
                 if result.is_ok() {
                     log(&format!("'{name}': {} has been removed by somebody else", block.path.display()));
                     block.unlink();
-                    let _ = fs::remove_file(super::tails_path(&self.directory, &self.array.status().uuid));
+                    device.forget_tails();
                 }
                 *self.failure.borrow_mut() = result.err();
                 self.set_phase(Phase::Ended);

@@ -157,6 +157,11 @@ impl BlockDevice {
         Ok(())
     }
 
+    /// The block device has gone: nobody needs to know what was answered.
+    pub fn forget_tails(&self) {
+        self.tails.remove();
+    }
+
     async fn go_live(&self) -> Result<()> {
         self.settled().await?;
         self.controls.start(self.id).await
