@@ -344,6 +344,11 @@ impl Look {
         members.all(|(member, about)| !about.active || self.core.device(member).is_some())
     }
 
+    /// Whether a drive is a member.
+    pub fn uses(&self, drive: &Drive) -> bool {
+        self.core.check_unused(drive).is_err()
+    }
+
     /// [`Array::assembly`] as it is on the drives.
     pub fn assembly(&self) -> u64 {
         self.core.superblock.borrow().assembly

@@ -120,12 +120,14 @@ impl Array {
         behaviour: Behaviour,
     ) -> Result<Array, ArrayError> {
         let (runtime, tails) = (runtime.clone(), tails.cloned());
-        let source = Source { runtime, drives, returned: None, tails, behaviour };
+        let mut source = Source { runtime, drives, returned: None, tails, behaviour };
         let found = source.look().await?;
         if found.is_complete() {
             return Ok(Array::of(found.carry_out().await?));
         }
         let assembly = found.assembly();
+        // Those that the array does without may be put to other uses.
+        source.drives.retain(|drive| found.uses(drive));
         let Source { runtime, drives, tails, .. } = &source;
         let core = assemble(runtime, overlaid(runtime, drives).await, tails.as_ref(), behaviour).await?;
         Ok(Array(Handle::new(core, Some(Held::new(Some(source), assembly)))))

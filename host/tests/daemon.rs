@@ -294,15 +294,18 @@ fn a_member_that_is_missing_is_back_when_its_drive_is_as_long_as_nothing_was_wri
 fn a_missing_member_is_out_once_the_array_begins_to_write() {
     let place = Place::with_array(6);
     let there = place.path(&drive("drives", 2));
+    // One that was a member before is there as well, and nobody's.
+    place.run(&["replace", "drives", "4", &drive("drives", 5)]).ok();
     std::fs::rename(&there, place.path("away.img")).unwrap();
     let daemon = run(&place);
-    place.run(&["replace", "drives", "2", &drive("drives", 5)]).ok();
+    assert_eq!(seen(&place, 2), ("missing".into(), "degraded".into(), true.into()));
+    place.run(&["replace", "--yes", "drives", "2", &drive("drives", 4)]).ok();
     assert_eq!(seen(&place, 2), ("active".into(), "healthy".into(), false.into()));
     std::fs::rename(place.path("away.img"), &there).unwrap();
     place.run(&["stop", "drives"]).ok();
     daemon.join().unwrap();
     let status = place.run(&["status", "drives", "--json"]).ok().json();
-    assert_eq!(status["members"][2]["drive"], drive("drives", 5));
+    assert_eq!(status["members"][2]["drive"], drive("drives", 4));
 }
 
 #[test]
