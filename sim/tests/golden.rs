@@ -1,6 +1,6 @@
 //! Arrays that earlier code has written are read as it left them.
 //!
-//! `fixtures/v5` holds the members of one array of the present version, made once by `sim/examples/golden.rs`; what is in
+//! `fixtures/v6` holds the members of one array of the present version, made once by `sim/examples/golden.rs`; what is in
 //! its zones is said in `support/golden.rs`. They are unpacked, assembled with all members and with
 //! each one missing, compared, and written on.
 
@@ -113,7 +113,7 @@ fn write_on(runtime: &Runtime, array: &Array) {
 }
 
 #[test]
-fn an_array_of_version_5_is_read_whoever_is_missing() {
+fn an_array_of_version_6_is_read_whoever_is_missing() {
     for missing in [None].into_iter().chain((0..MEMBERS).map(Some)) {
         let dir = tempfile::tempdir().unwrap();
         let drives = unpack_all(missing, dir.path());
@@ -174,7 +174,7 @@ fn without_two_members_the_array_is_refused_and_nothing_is_written() {
 /// Without this the images would prove less than they seem to.
 #[test]
 fn the_images_hold_every_kind_of_record() {
-    assert_eq!(VERSION, 5, "a new version needs images of its own");
+    assert_eq!(VERSION, 6, "a new version needs images of its own");
     let dir = tempfile::tempdir().unwrap();
     let drives = unpack_all(None, dir.path());
     let runtime = Runtime::new();

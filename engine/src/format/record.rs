@@ -10,7 +10,7 @@ use super::{
     superblock::{Absurd, MOST_NUMBER, Superblock, expect},
 };
 use crate::buf::{BLOCK, Buf};
-use std::ops::Range;
+use std::{collections::BTreeSet, ops::Range};
 
 /// First bytes of every record.
 pub const MAGIC: [u8; 8] = *b"zoneraid";
@@ -130,8 +130,8 @@ pub struct TailRecord {
 pub struct Checkpoint {
     /// Which of the two metadata zones is the newer.
     pub generation: u64,
-    /// Records of this member's log that zones in doubt may need are missing.
-    pub incomplete: bool,
+    /// Zones in doubt of which records of this member's log may be missing.
+    pub incomplete: BTreeSet<u32>,
     pub superblock: Superblock,
     pub zones: Vec<ZoneRecord>,
     /// Of all members.
@@ -423,13 +423,14 @@ impl From<Absurd> for Unreadable {
 
 impl Checkpoint {
     fn encode(&self, out: &mut Encoder) {
-        out.u64(self.generation).u64(self.incomplete as u64);
+        out.u64(self.generation);
         self.superblock.encode(out);
         out.u32(self.zones.len() as u32).u32(self.parity.len() as u32).u32(self.tails.len() as u32);
         out.u32(self.burned.len() as u32).u32(self.holes.len() as u32);
-        for zone in &self.zones {
+        for (index, zone) in (0..).zip(&self.zones) {
             let finished = zone.finished.unwrap_or(NOT_FINISHED);
-            out.u64(zone.epoch).u64(finished).u32(zone.lost).u32(zone.resetting as u32);
+            let flags = zone.resetting as u32 | (self.incomplete.contains(&index) as u32) << 1;
+            out.u64(zone.epoch).u64(finished).u32(zone.lost).u32(flags);
             out.u32(zone.waits).u32(0).u64(zone.since);
         }
         for tail in &self.tails {
@@ -447,7 +448,7 @@ impl Checkpoint {
     }
 
     fn decode(from: &mut Decoder<'_>) -> Result<Checkpoint, Unreadable> {
-        let (generation, incomplete) = (from.u64()?, from.u64()? & 1 != 0);
+        let generation = from.u64()?;
         let superblock = Superblock::decode(from)?;
         let (zones, parity, tails, burned) = (from.u32()?, from.u32()?, from.u32()?, from.u32()?);
         let holes = from.u32()?;
@@ -465,11 +466,16 @@ impl Checkpoint {
             expect(taken <= room, field, count)?;
             room -= taken;
         }
+        let mut incomplete = BTreeSet::new();
         let zones = (0..zones)
-            .map(|_| {
+            .map(|zone| {
                 let (epoch, finished, lost) = (from.u64()?, from.u64()?, from.u32()?);
                 let finished = (finished != NOT_FINISHED).then_some(finished);
-                let (resetting, waits, _) = (from.u32()? & 1 != 0, from.u32()?, from.u32()?);
+                let (flags, waits, _) = (from.u32()?, from.u32()?, from.u32()?);
+                if flags & 2 != 0 {
+                    incomplete.insert(zone);
+                }
+                let resetting = flags & 1 != 0;
                 Ok(ZoneRecord { epoch, resetting, finished, lost, waits, since: from.u64()? })
             })
             .collect::<Result<_, TooShort>>()?;

@@ -312,7 +312,7 @@ impl Core {
         let was_in_doubt = self.zones.borrow()[zone.0 as usize].waits != 0;
         self.members[member].log.borrow().as_ref().is_some_and(|log| {
             let live = log.live.borrow();
-            live.holes || live.incomplete && was_in_doubt
+            live.holes || was_in_doubt && live.incomplete.contains(&zone.0)
         })
     }
 

@@ -25,7 +25,7 @@ use crate::{
 };
 use std::{
     cell::{Cell, RefCell},
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     rc::{Rc, Weak},
 };
 
@@ -169,8 +169,8 @@ pub struct Live {
     pub tails: BTreeMap<u32, TailRecord>,
     /// Something that was in the log when it was read could not be read, or was damaged.
     pub holes: bool,
-    /// So it was before the log's checkpoint: zones that have been in doubt since may lack something.
-    pub incomplete: bool,
+    /// Zones that have been in doubt since before the log's checkpoint, when that was so.
+    pub incomplete: BTreeSet<u32>,
 }
 
 impl Live {
@@ -190,7 +190,7 @@ impl Live {
                 self.add_tail(*tail);
             }
             Record::Checkpoint(checkpoint) => {
-                *self = Live { incomplete: checkpoint.incomplete, ..Live::default() };
+                *self = Live { incomplete: checkpoint.incomplete.clone(), ..Live::default() };
                 checkpoint.parity.iter().for_each(|parity| self.add(parity, chunk_blocks));
                 checkpoint.tails.iter().for_each(|tail| self.add_tail(*tail));
             }
@@ -406,7 +406,8 @@ impl MetaLog {
         let (parity, tails, incomplete) = {
             let live = self.live.borrow();
             // All other zones have been decided with what there is.
-            let incomplete = (live.holes || live.incomplete) && !core.offline.borrow().is_empty();
+            let mut incomplete: BTreeSet<u32> = core.offline.borrow().keys().copied().collect();
+            incomplete.retain(|zone| live.holes || live.incomplete.contains(zone));
             let parity = live.parity.records().into_iter().chain(live.relocated.records());
             (parity.collect(), live.tails.values().copied().collect(), incomplete)
         };
@@ -805,7 +806,6 @@ impl ReadLog {
 mod tests {
     use super::*;
     use crate::{format::tests::sane, raid::zrwa::SlotPart, runtime::Runtime, zone::ZoneInfo};
-    use std::collections::BTreeSet;
 
     fn superblock(policy: Policy) -> Superblock {
         Superblock { policy, chunk_blocks: 4, aggregate: 1, ..sane(4) }
@@ -920,7 +920,7 @@ mod tests {
         };
         let checkpoint = Checkpoint {
             generation: 1,
-            incomplete: false,
+            incomplete: Default::default(),
             zones: vec![Default::default(); superblock.zones as usize],
             burned: Vec::new(),
             holes: Vec::new(),

@@ -1039,7 +1039,7 @@ mod tests {
             let zone = ZoneRecord { epoch: 4, finished, ..ZoneRecord::default() };
             Record::Checkpoint(Box::new(Checkpoint {
                 generation: 1,
-                incomplete: false,
+                incomplete: Default::default(),
                 superblock: superblock.clone(),
                 zones: vec![zone],
                 burned,

@@ -90,6 +90,8 @@ impl World<'_> {
         if !self.rng.chance(self.scenario.misfortune.used_spare_percent, 100) {
             return Ok(self.new_drive());
         }
+        // No drive is opened anew before its last command has ended, if by a reset of its controller.
+        let usable = |bay| usable(bay) && !self.wire.is_awaited(bay);
         let usable: Vec<usize> = (0..former.len()).filter(|at| usable(former[*at])).collect();
         match self.rng.below(4) {
             0 | 1 if !usable.is_empty() => {

@@ -155,6 +155,11 @@ impl Wire {
         self.queued.borrow().len()
     }
 
+    /// Whether commands are on their way to a drive.
+    pub fn is_awaited(&self, bay: Bay) -> bool {
+        self.queued.borrow().iter().any(|queued| queued.bay == bay)
+    }
+
     /// Commands whose answer waits to be delivered.
     pub fn executed(&self) -> usize {
         self.executed.borrow().len()

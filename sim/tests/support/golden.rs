@@ -18,7 +18,7 @@ use sim::ssd::Model;
 pub const MEMBERS: usize = 4;
 pub const NAME: &str = "golden";
 pub const HOST: [u8; 16] = *b"made on this one";
-pub const UUID: [u8; 16] = *b"golden images v5";
+pub const UUID: [u8; 16] = *b"golden images v6";
 /// Twenty stripes of three chunks in a zone, and D = 2: small, and nothing is left out.
 pub const CHUNK_BLOCKS: u64 = 2;
 pub const CAPACITY_BLOCKS: u64 = 120;
