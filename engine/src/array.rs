@@ -6,7 +6,7 @@
 //! [`Array::take_over`], repaired with [`Array::attach`] and [`Array::rebuild`].
 
 use crate::{
-    aggregate::Aggregated,
+    adapt::aggregate::Aggregated,
     buf::{BLOCK, Buf, BufPool, Source},
     device::{Command, Completion, DeviceError, Done, Geometry, Plate, Status, ZonedDevice, Zones},
     format::{
@@ -24,12 +24,10 @@ use crate::{
         Canary, Consistency, LogStep,
         core::{Core, Member},
         geometry::Layout,
-        log,
         metalog::{Live, META_ZONES, MetaLog, checkpoint_blocks, log_blocks},
-        policy::Policy,
+        patrol::replace::Newcomer,
+        policy::{Policy, log, zrwa::Refusal},
         recover::{Candidate, Verdict, ZoneView, decide_members, prepare, scan},
-        replace::Newcomer,
-        zrwa::Refusal,
     },
     runtime::{Gate, Runtime},
     zone::{ZoneIndex, ZoneInfo, ZoneState, ZoneTable, is_worn},
@@ -230,7 +228,7 @@ pub struct Behaviour {
     pub join: bool,
     pub canary: Option<Canary>,
     pub log_step: LogStep,
-    /// Takes stale members where there are too few others, for zones that are full (see [`crate::raid`]).
+    /// Takes stale members where there are too few others, for zones that are full (see [`crate::raid::recover`]).
     pub force: bool,
 }
 

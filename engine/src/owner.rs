@@ -3,7 +3,7 @@
 //! *What is said of an array* has nothing to do with what it holds, so it can be changed without being
 //! assembled: all members that are there write the checkpoint with which an assembly would begin, and that is
 //! all. An assembly that is cut off at this point has done nothing without anybody (see the head of
-//! `raid/recover.rs`), so nobody is stale afterwards. A member that is away has an older superblock, which is
+//! `raid/recover/mod.rs`), so nobody is stale afterwards. A member that is away has an older superblock, which is
 //! not below the floor: it is a member as before once it is there again, and the newer superblock of the others
 //! says what the array is called. Whoever assembles an array has all members but one, and so at least one that
 //! was told, unless only one was when the power went: then either name may be the one that stays.

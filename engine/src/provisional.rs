@@ -1,7 +1,7 @@
 //! An array that has written nothing yet.
 //!
 //! To be assembled without a member makes that member stale, for good: what is written from then on it does
-//! not have. So an array that lacks one can hold back: it is assembled on overlays ([`crate::overlay`]), can
+//! not have. So an array that lacks one can hold back: it is assembled on overlays ([`crate::adapt::overlay`]), can
 //! be read, and tells how its zones are, while the drives stay as they are. If the member comes meanwhile,
 //! it is simply there. The first command that changes something waits until the array has been assembled
 //! once more, on the drives themselves.
@@ -12,9 +12,9 @@
 //! which ends without it where it did before.
 
 use crate::{
+    adapt::overlay::Overlay,
     array::{Array, ArrayError, Behaviour, Drive, Look, Tails, assemble, look},
     device::{Command, Completer, Completion, Done, Geometry, Status, ZonedDevice},
-    overlay::Overlay,
     raid::{core::Core, geometry::Layout},
     runtime::{Gate, Runtime},
 };

@@ -485,7 +485,7 @@ fn all_records(of: &Superblock) -> Vec<Record> {
         vec![ZoneRecord { epoch, lost: 2, finished: Some(7), ..Default::default() }; of.zones as usize];
     let checkpoint = Checkpoint {
         generation: 2,
-        incomplete: true,
+        incomplete: [0].into(),
         superblock: of.clone(),
         zones,
         burned: vec![burned],

@@ -10,7 +10,7 @@ use crate::{
 };
 use anyhow::Context;
 use engine::{
-    aggregate::Aggregated,
+    adapt::aggregate::Aggregated,
     array::{Array, CreateOptions, Drive},
     buf::BLOCK,
     device::ZonedDevice,

@@ -5,7 +5,7 @@
 mod support;
 
 use engine::{
-    aggregate::Aggregated,
+    adapt::aggregate::Aggregated,
     array::{Array, CreateOptions, Drive, MemberState, examine},
     buf::{BLOCK, Buf},
     device::{Command, Completion, Geometry, Status, ZonedDevice, Zones, Zrwa},

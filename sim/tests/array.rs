@@ -12,7 +12,7 @@ use engine::{
         record::{Checkpoint, Origin, Record, ZoneRecord},
         superblock::Superblock,
     },
-    raid::{policy::Policy, zrwa::Refusal},
+    raid::policy::{Policy, zrwa::Refusal},
     runtime::Runtime,
     zone::{Lba, ZoneIndex, ZoneState},
 };

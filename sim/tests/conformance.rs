@@ -2,9 +2,9 @@
 #![allow(clippy::unwrap_used)]
 
 use engine::{
+    adapt::overlay::Overlay,
     buf::{BLOCK, Buf},
     device::{Command, DeviceError, Geometry, Status, ZonedDevice, Zones},
-    overlay::Overlay,
     runtime::Runtime,
     zone::{Lba, ZoneIndex},
 };

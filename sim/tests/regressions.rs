@@ -12,7 +12,7 @@ use engine::{
     array::{Array, Drive, MemberState, Tails},
     buf::{BLOCK, Buf},
     device::{Command, Completion, DeviceError, Geometry, Status, ZonedDevice, Zones},
-    raid::zrwa::Refusal,
+    raid::policy::zrwa::Refusal,
     runtime::Runtime,
     zone::{Lba, ZoneIndex, ZoneState},
 };

@@ -12,9 +12,11 @@ use engine::{
     format::record::{RELOCATED, Record},
     raid::{
         geometry::Layout,
-        log::{Evidence, IN_FLIGHT_STRIPES, Part, decide},
-        policy::Policy,
-        zrwa::Refusal,
+        policy::{
+            Policy,
+            log::{Evidence, IN_FLIGHT_STRIPES, Part, decide},
+            zrwa::Refusal,
+        },
     },
     runtime::Runtime,
     zone::{Lba, ZoneIndex, ZoneState},

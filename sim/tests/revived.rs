@@ -9,7 +9,7 @@ use engine::{
     array::{Array, CreateOptions, Drive, MemberState},
     buf::{BLOCK, Buf},
     device::{Command, Geometry, ZonedDevice, Zrwa},
-    raid::{policy::Policy, zrwa::Refusal},
+    raid::policy::{Policy, zrwa::Refusal},
     runtime::Runtime,
     zone::{Lba, ZoneState},
 };

@@ -2,10 +2,10 @@
 #![allow(clippy::unwrap_used)]
 
 use engine::{
+    adapt::sequence::Sequencer,
     buf::{BLOCK, Buf},
     device::{Command, Completion, DeviceError, Done, Geometry, Status, ZonedDevice, Zones},
     runtime::Runtime,
-    sequence::Sequencer,
     zone::{Lba, ZoneIndex},
 };
 use sim::{

@@ -4,12 +4,14 @@
 //! header and payload; the header names the array, the member and the block where the record
 //! lies, so that a copy of it elsewhere (in user data, say) is never taken for one.
 
-use super::{
-    Uuid, VERSION,
-    codec::{Decoder, Encoder, TooShort},
-    superblock::{Absurd, MOST_NUMBER, Superblock, expect},
+use crate::{
+    buf::{BLOCK, Buf},
+    format::{
+        Uuid, VERSION,
+        codec::{Decoder, Encoder, TooShort},
+        superblock::{Absurd, MOST_NUMBER, Superblock, expect},
+    },
 };
-use crate::buf::{BLOCK, Buf};
 use std::{collections::BTreeSet, ops::Range};
 
 /// First bytes of every record.

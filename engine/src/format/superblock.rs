@@ -4,14 +4,14 @@
 //! checked, in [`Superblock::check`] and nowhere else, both when an array is made and when one is read: code
 //! that works with a superblock may rely on these bounds.
 
-use super::{
-    Uuid,
-    codec::{Decoder, Encoder},
-    record::Unreadable,
-};
 use crate::{
     buf::BLOCK,
     device::Plate,
+    format::{
+        Uuid,
+        codec::{Decoder, Encoder},
+        record::Unreadable,
+    },
     raid::{
         geometry::{Layout, MAX_MEMBERS},
         policy::Policy,

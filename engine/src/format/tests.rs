@@ -4,20 +4,19 @@
 //! byte, and each value has to be exactly where the document puts its field, with no byte of the
 //! record left undocumented.
 
-use super::{
-    oob::{Content, Mark, OOB_BYTES},
-    record::*,
-    superblock::{self, MODEL_BYTES, NAME_BYTES, SERIAL_BYTES, Stage, Superblock, SuperblockMember},
-    *,
-};
 use crate::{
     buf::{BLOCK, Buf},
     device::{Geometry, Plate},
+    format::{
+        oob::{Content, Mark, OOB_BYTES},
+        record::*,
+        superblock::{self, MODEL_BYTES, NAME_BYTES, SERIAL_BYTES, Stage, Superblock, SuperblockMember},
+        *,
+    },
     raid::{
         geometry::{Layout, MAX_MEMBERS, Place, Role},
         metalog::{META_ZONES, log_blocks},
-        policy::Policy,
-        zrwa,
+        policy::{Policy, zrwa},
     },
 };
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,13 +1,7 @@
 //! What the parts of a running array share: members, zones, sequence numbers, membership.
 
-use super::{
-    geometry::Layout,
-    holes::HoleMap,
-    metalog::{META_ZONES, MetaLog},
-    write::Zone,
-    zrwa::Refusal,
-};
 use crate::{
+    adapt::mirror::Mirror,
     buf::BufPool,
     device::{Command, Completer, Completion, DeviceError, Geometry, Slots, Status, ZonedDevice},
     format::{
@@ -15,8 +9,14 @@ use crate::{
         record::{Burned, Lacks, Record, ZoneRecord},
         superblock::Superblock,
     },
-    mirror::Mirror,
-    raid::{Canary, Consistency, LogStep},
+    raid::{
+        Canary, Consistency, LogStep,
+        geometry::Layout,
+        metalog::{META_ZONES, MetaLog},
+        patrol::holes::HoleMap,
+        policy::zrwa::Refusal,
+        zone::write::Zone,
+    },
     runtime::{Gate, Runtime},
     zone::{Lba, ZoneIndex, ZoneState, ZoneTable},
 };
@@ -106,7 +106,7 @@ pub struct Core {
     pub membership: Gate,
     pub membership_done: Gate,
     /// Readers that wait for work.
-    pub idle_readers: RefCell<Vec<Rc<super::read::Reader>>>,
+    pub idle_readers: RefCell<Vec<Rc<crate::raid::zone::read::Reader>>>,
     /// Zones that are being reset or finished.
     pub busy: RefCell<BTreeSet<u32>>,
     /// The drive that a rebuild works on; there is one rebuild at a time.

@@ -15,7 +15,7 @@
 //!
 //! Everything here is arithmetic on plain numbers: blocks, rows, chunks within one zone.
 
-use super::policy::Policy;
+use crate::raid::policy::Policy;
 use std::ops::Range;
 
 /// Most members of an array.

@@ -9,7 +9,6 @@
 //! checkpoint and never holds more than one active metadata zone. A zone is reset as soon as the other
 //! one has its checkpoint, and nothing waits for that until its turn comes.
 
-use super::{LogStep, core::Core, geometry::Layout, policy::Policy, recover::is_uniform};
 use crate::{
     buf::{BLOCK, Buf, BufPool},
     device::{Command, Completer, Completion, DeviceError, Done, Geometry, Status, ZonedDevice, Zones},
@@ -20,6 +19,7 @@ use crate::{
         },
         superblock::{Absurd, Superblock, expect},
     },
+    raid::{LogStep, core::Core, geometry::Layout, policy::Policy, recover::is_uniform},
     runtime::Gate,
     zone::{Lba, ZoneIndex, ZoneState},
 };
@@ -805,7 +805,7 @@ impl ReadLog {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{format::tests::sane, raid::zrwa::SlotPart, runtime::Runtime, zone::ZoneInfo};
+    use crate::{format::tests::sane, raid::policy::zrwa::SlotPart, runtime::Runtime, zone::ZoneInfo};
 
     fn superblock(policy: Policy) -> Superblock {
         Superblock { policy, chunk_blocks: 4, aggregate: 1, ..sane(4) }

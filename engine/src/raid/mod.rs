@@ -1,22 +1,13 @@
 //! RAID over zones.
 
 pub mod geometry;
-pub mod inplace;
-pub mod log;
-pub mod parity;
 pub mod policy;
-pub mod zrwa;
 
 pub(crate) mod core;
-pub(crate) mod holes;
-pub(crate) mod manage;
 pub(crate) mod metalog;
-pub(crate) mod read;
-pub(crate) mod rebuild;
+pub(crate) mod patrol;
 pub(crate) mod recover;
-pub(crate) mod replace;
-pub(crate) mod revive;
-pub(crate) mod write;
+pub(crate) mod zone;
 
 /// How much of a partial stripe survives a crash: ZRAID's three policies (§6.6, Table 1).
 /// Only [`Consistency::WpLog`] keeps what was promised; the others are for comparison.

@@ -15,7 +15,10 @@ use engine::{
         record::{Header, Origin, RELOCATED, Record, Unreadable},
         superblock::Superblock,
     },
-    raid::{geometry::Layout, log, policy::Policy},
+    raid::{
+        geometry::Layout,
+        policy::{Policy, log},
+    },
     zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
 };
 use std::{collections::BTreeSet, ops::Range};

@@ -31,30 +31,32 @@
 //! With one exception: with the policy `log` a write pointer does not prove that others have seen what lies
 //! below it, so that the last stripe of such a zone may be what was never answered.
 
-use super::{
-    Canary,
-    core::Core,
-    geometry::{MAX_MEMBERS, Place},
-    holes::HoleMap,
-    metalog::{META_ZONES, NoLog, ReadLog, read_log},
-    parity,
-    policy::Policy,
-    replace::SKIPPED,
-    write::Zone,
-    zrwa::{self, Evidence, Refusal},
-};
+pub mod revive;
+
 use crate::{
-    aggregate::Aggregated,
+    adapt::{aggregate::Aggregated, sequence::Sequencer},
     array::{ArrayError, Drive},
     buf::{BLOCK, Buf},
+    code::xor,
     device::{Command, DeviceError, Status, ZonedDevice},
     format::{
         Uuid, VERSION,
         record::{Burned, Lacks, Origin, Record, Unreadable, ZoneRecord},
         superblock::{AGGREGATES, Stage, Superblock, SuperblockMember},
     },
+    raid::{
+        Canary,
+        core::Core,
+        geometry::{MAX_MEMBERS, Place},
+        metalog::{META_ZONES, NoLog, ReadLog, read_log},
+        patrol::{holes::HoleMap, replace::SKIPPED},
+        policy::{
+            Policy,
+            zrwa::{self, Evidence, Refusal},
+        },
+        zone::write::Zone,
+    },
     runtime::Runtime,
-    sequence::Sequencer,
     zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
 };
 use std::{collections::BTreeMap, rc::Rc};
@@ -907,7 +909,7 @@ impl Core {
         let mut result = Buf::zeroed(BLOCK);
         for member in members {
             let data = self.read_block(zone, member, stripe * layout.chunk_blocks + block, evidence).await?;
-            parity::xor_assign(result.as_mut()?, &data);
+            xor::xor_assign(result.as_mut()?, &data);
         }
         Some(result)
     }

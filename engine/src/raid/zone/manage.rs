@@ -5,18 +5,16 @@
 //! write pointers that follow say nothing any more. Then the parity of the partial stripe becomes
 //! its full parity, as if the rest were zeros, because the slots vanish with the ZRWA.
 
-use super::{
-    core::{Core, is_of_zone},
-    geometry::MAX_MEMBERS,
-    inplace,
-    policy::Policy,
-    write::Zone,
-    zrwa,
-};
 use crate::{
     buf::{BLOCK, Buf},
     device::{Command, Completion, DeviceError, Done, Status, Zones},
     format::record::Record,
+    raid::{
+        core::{Core, is_of_zone},
+        geometry::MAX_MEMBERS,
+        policy::{Policy, inplace, zrwa},
+        zone::write::Zone,
+    },
     zone::{ZoneIndex, ZoneInfo, ZoneState, is_worn},
 };
 use std::{ops::Range, rc::Rc};

@@ -52,17 +52,8 @@
 //! with a newer superblock on all others, and then on itself. If the power goes before that, and after all were
 //! told that the new one is out, the array does without either until one of them has been rebuilt.
 
-use super::{
-    core::{Core, Seat},
-    geometry::Role,
-    holes::Lost,
-    inplace,
-    metalog::MetaLog,
-    policy::Policy,
-    rebuild::Stopped,
-    write::Zone,
-};
 use crate::{
+    adapt::mirror::Mirror,
     array::{Progress, kept_plate, member_uuid, wipe},
     buf::{BLOCK, Buf},
     device::{Command, Completion, DeviceError, Status, ZonedDevice, Zones},
@@ -70,7 +61,14 @@ use crate::{
         oob::Content,
         superblock::{Superblock, SuperblockMember},
     },
-    mirror::Mirror,
+    raid::{
+        core::{Core, Seat},
+        geometry::Role,
+        metalog::MetaLog,
+        patrol::{holes::Lost, rebuild::Stopped},
+        policy::{Policy, inplace},
+        zone::write::Zone,
+    },
     zone::{Lba, ZoneIndex, ZoneState},
 };
 use std::{

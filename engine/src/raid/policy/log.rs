@@ -14,23 +14,24 @@
 //! stripe is begun before the one [`IN_FLIGHT_STRIPES`] before it is safe; and once half of a log is taken
 //! up by them, a member does without its part of a zone until that is rebuilt.
 
-use super::{
-    Canary,
-    core::{Core, Seat},
-    geometry::{Layout, MAX_MEMBERS, Place, Role},
-    metalog::{checkpoint_blocks, log_blocks},
-    parity,
-    policy::Policy,
-    read::Piece,
-    recover::{Held, Tail, Verdict, ZoneView},
-    write::Zone,
-    zrwa::{Refusal, tail_slots},
-};
 use crate::{
     array::ArrayError,
     buf::{BLOCK, Buf},
+    code::xor,
     device::{Command, Completion},
     format::record::{Burned, ParityRecord, RELOCATED, Record},
+    raid::{
+        Canary,
+        core::{Core, Seat},
+        geometry::{Layout, MAX_MEMBERS, Place, Role},
+        metalog::{checkpoint_blocks, log_blocks},
+        policy::{
+            Policy,
+            zrwa::{Refusal, tail_slots},
+        },
+        recover::{Held, Tail, Verdict, ZoneView},
+        zone::{read::Piece, write::Zone},
+    },
     zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
 };
 use std::{
@@ -436,7 +437,7 @@ impl Core {
                     continue 'again;
                 };
                 if let Some(target) = result.as_mut() {
-                    parity::xor_assign(target, &data);
+                    xor::xor_assign(target, &data);
                 }
             }
             return Ok(result);
@@ -683,7 +684,7 @@ impl Core {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::raid::zrwa::{SlotPart, parity_of};
+    use crate::raid::policy::zrwa::{SlotPart, parity_of};
 
     fn layout(members: usize) -> Layout {
         Layout { policy: Policy::Log, members, chunk_blocks: 2, rows: 6, distance: IN_FLIGHT_STRIPES }

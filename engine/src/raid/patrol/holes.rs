@@ -10,16 +10,16 @@
 //! next rebuild of that part, or until the zone is reset. Their number is bounded by the room for them in
 //! checkpoints; a zone that would need more is not rebuilt.
 
-use super::{
-    core::Core,
-    geometry::{Layout, Role},
-    metalog::{checkpoint_blocks, log_blocks},
-    rebuild::Stopped,
-};
 use crate::{
     buf::BLOCK,
     device::{DeviceError, Status},
     format::record::{HOLE_BYTES, Hole, Holes, Record},
+    raid::{
+        core::Core,
+        geometry::{Layout, Role},
+        metalog::{checkpoint_blocks, log_blocks},
+        patrol::rebuild::Stopped,
+    },
     zone::ZoneIndex,
 };
 use std::{collections::BTreeMap, ops::Range};

@@ -10,15 +10,15 @@
 //! are not what it should hold. So is a member that cannot read what it should hold. Of small zones used
 //! as one, some may have got a ZRWA again and lost it, and what is in the others is there: each is asked.
 
-use super::{
-    core::Core,
-    parity,
-    recover::{Held, Tail, ZoneView},
-    zrwa::{self, Evidence, Refusal},
-};
 use crate::{
     buf::{BLOCK, Buf},
+    code::xor,
     device::{Command, DeviceError, Status, Zones},
+    raid::{
+        core::Core,
+        policy::zrwa::{self, Evidence, Refusal},
+        recover::{Held, Tail, ZoneView},
+    },
     zone::{Lba, ZoneIndex},
 };
 use std::{ops::Range, rc::Rc};
@@ -185,7 +185,7 @@ impl Core {
                 let block = self.read_block(view.zone, member, row, evidence).await;
                 sum = sum.zip(block).map(|(mut sum, block)| {
                     if let Some(sum) = sum.as_mut() {
-                        parity::xor_assign(sum, &block);
+                        xor::xor_assign(sum, &block);
                     }
                     sum
                 });

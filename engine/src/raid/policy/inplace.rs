@@ -15,22 +15,24 @@
 //! end of the longest run of such blocks ([`decide`]). What an earlier assembly has left beyond the tail
 //! that it was recovered with is of an earlier generation and counts for nothing.
 
-use super::{
-    Canary,
-    core::Core,
-    geometry::{Layout, MAX_MEMBERS, Place, Role},
-    parity,
-    policy::Policy,
-    recover::{Held, Tail, Verdict, ZoneView},
-    write::{Flow, Zone},
-    zrwa::{self, Refusal},
-};
 use crate::{
     buf::{BLOCK, Buf},
+    code::xor,
     device::{Command, DeviceError, Status},
     format::{
         oob::{Content, Mark, OOB_BYTES},
         record::{Origin, ParityRecord, Record, TailRecord, ZoneRecord},
+    },
+    raid::{
+        Canary,
+        core::Core,
+        geometry::{Layout, MAX_MEMBERS, Place, Role},
+        policy::{
+            Policy,
+            zrwa::{self, Refusal},
+        },
+        recover::{Held, Tail, Verdict, ZoneView},
+        zone::write::{Flow, Zone},
     },
     zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
 };
@@ -664,7 +666,7 @@ impl Rows {
                 };
                 let mut sum = Buf::copy_of(version);
                 for other in (0..covers).filter(|other| *other != index) {
-                    parity::xor_assign(sum.as_mut()?, of(other)?);
+                    xor::xor_assign(sum.as_mut()?, of(other)?);
                 }
                 Some(sum)
             }
@@ -684,7 +686,7 @@ impl Rows {
     fn parity(&self, layout: &Layout, stripe: u64, chunks: u64, block: u64) -> Option<Buf> {
         let mut sum = Buf::zeroed(BLOCK);
         for index in 0..chunks {
-            parity::xor_assign(sum.as_mut()?, &self.data(layout, stripe, index, block)?);
+            xor::xor_assign(sum.as_mut()?, &self.data(layout, stripe, index, block)?);
         }
         Some(sum)
     }
@@ -693,7 +695,7 @@ impl Rows {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::raid::{policy::Policy, zrwa};
+    use crate::raid::policy::{Policy, zrwa};
 
     fn layout(members: usize, distance: u64) -> Layout {
         Layout { policy: Policy::InPlace, members, chunk_blocks: 2, rows: 3, distance }

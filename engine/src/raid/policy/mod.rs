@@ -3,6 +3,10 @@
 //! Chosen when an array is made, kept in its superblock. The three differ in where the parity of a
 //! partial stripe goes and in what tells the end of a zone after a crash; everything else is shared.
 
+pub mod inplace;
+pub mod log;
+pub mod zrwa;
+
 use crate::device::Geometry;
 
 /// A partial-parity design.

@@ -20,7 +20,7 @@
 //! A tail inside a chunk is known from a log record; it is decoded with the slot of its chunk
 //! below the tail's offset and the slot of the chunk before it above.
 
-use super::geometry::{Layout, MAX_MEMBERS, Place, Role};
+use crate::raid::geometry::{Layout, MAX_MEMBERS, Place, Role};
 use std::ops::Range;
 
 /// What the write pointer of `member` at `position` (half chunks) says: this many chunks were

@@ -7,13 +7,11 @@
 //! above the tail a member may hold leftovers of writes that never completed, which parity knows
 //! nothing of. While a stripe is partial its parity is taken from memory.
 
-use super::{
-    core::{Core, Seat},
-    parity,
-};
 use crate::{
     buf::{BLOCK, Buf},
+    code::xor,
     device::{Command, Completer, Completion, DeviceError, Done, Status},
+    raid::core::{Core, Seat},
     runtime::Gate,
     zone::{Lba, ZoneIndex, ZoneState},
 };
@@ -332,7 +330,7 @@ impl Core {
             let data = self.overlay_piece(zone, seat, source, done.data);
             let data = data.ok_or(DeviceError::from(Status::UnrecoveredReadError))?;
             if let Some(target) = result.as_mut() {
-                parity::xor_assign(&mut target[..data.len()], &data);
+                xor::xor_assign(&mut target[..data.len()], &data);
             }
             self.pool.borrow_mut().give(data);
         }

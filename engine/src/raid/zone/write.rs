@@ -15,20 +15,19 @@
 //! within `[wp, wp + D)` and partial parity and logs within `[wp + D, wp + 2D)`, no write flushes
 //! implicitly, and nothing of stripe `s − D` is needed any more when its slots are overwritten.
 
-use super::{
-    Canary, Consistency, LogStep,
-    core::{Core, Seat},
-    geometry::{MAX_MEMBERS, Place},
-    inplace, log, parity,
-    policy::Policy,
-    zrwa,
-};
 use crate::{
     buf::{BLOCK, Buf},
+    code::xor,
     device::{Command, Completer, Completion, DeviceError, Done, Status, Zones},
     format::{
         oob::Content,
         record::{Origin, ParityRecord, Record, TailRecord},
+    },
+    raid::{
+        Canary, Consistency, LogStep,
+        core::{Core, Seat},
+        geometry::{MAX_MEMBERS, Place},
+        policy::{Policy, inplace, log, zrwa},
     },
     runtime::Gate,
     zone::{Lba, ZoneIndex},
@@ -354,7 +353,7 @@ impl Core {
         let full = (whole_stripe && live & (1 << parity_member) != 0).then(|| {
             let mut parity = self.pool.borrow_mut().take(chunk);
             if let Some(target) = parity.as_mut() {
-                parity::xor_all(target, &pieces);
+                xor::xor_all(target, &pieces);
             }
             parity
         });
@@ -422,12 +421,12 @@ impl Core {
                 write.then(|| data.clone())
             }
             (_, false) => {
-                parity::xor_assign(running, data);
+                xor::xor_assign(running, data);
                 None
             }
             (_, true) => {
                 let mut buf = self.pool.borrow_mut().take(data.blocks());
-                parity::xor_assign_and_copy(running, data, buf.as_mut()?);
+                xor::xor_assign_and_copy(running, data, buf.as_mut()?);
                 Some(buf)
             }
         }

@@ -1,6 +1,6 @@
 //! Two drives in one place: what is written to the first goes to the second as well, zone by zone.
 //!
-//! A drive that shall replace another one is filled while that one works on (`raid/replace.rs`). What is
+//! A drive that shall replace another one is filled while that one works on (`raid/patrol/replace.rs`). What is
 //! copied has to stay equal: from the moment a zone is *followed*, every command that changes it goes to
 //! both drives, and is complete when both have answered. So whoever knows that something is complete
 //! knows it of both. Whoever has a zone followed sees to it that it is equal on both drives, and that no

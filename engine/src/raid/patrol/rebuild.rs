@@ -11,25 +11,25 @@
 //! A block that cannot be decoded, because another member cannot read its own, is lost: the rebuild leaves
 //! a hole there ([`super::holes`]) and goes on. A zone that cannot be rebuilt at all is left out.
 
-use super::{
-    core::{Core, Seat, is_of_zone},
-    geometry::{Place, Role},
-    holes::{Lost, is_unreadable},
-    inplace, log,
-    metalog::MetaLog,
-    parity,
-    policy::Policy,
-    read::Piece,
-    write::Zone,
-    zrwa::{self, SlotPart},
-};
 use crate::{
     array::{LeftOut, LostBlocks, Progress, Rebuilt},
     buf::{BLOCK, Buf},
+    code::xor,
     device::{Command, DeviceError, Zones},
     format::{
         oob::Content,
         record::{Origin, ParityRecord, Record, TailRecord},
+    },
+    raid::{
+        core::{Core, Seat, is_of_zone},
+        geometry::{Place, Role},
+        metalog::MetaLog,
+        patrol::holes::{Lost, is_unreadable},
+        policy::{
+            Policy, inplace, log,
+            zrwa::{self, SlotPart},
+        },
+        zone::{read::Piece, write::Zone},
     },
     zone::{Lba, ZoneIndex, ZoneState},
 };
@@ -323,7 +323,7 @@ impl Core {
                 missing.entry(at).or_default().push(seat.member);
             }
             if let Some(target) = result.as_mut() {
-                parity::xor_assign(target, &data);
+                xor::xor_assign(target, &data);
             }
         }
         for (at, others) in missing {

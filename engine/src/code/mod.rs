@@ -1,0 +1,3 @@
+//! Arithmetic on blocks, without any knowledge of where they lie.
+
+pub mod xor;
