@@ -183,7 +183,7 @@ fn rewrite(drive: &Drive, found: &Examined, change: impl FnOnce(&mut Superblock)
     let lba = drive.device.geometry().start(zone);
     let checkpoint = Checkpoint {
         generation: found.generation + 1,
-        incomplete: false,
+        incomplete: Default::default(),
         zones: vec![ZoneRecord::default(); superblock.zones as usize],
         burned: Vec::new(),
         holes: Vec::new(),
