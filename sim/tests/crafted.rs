@@ -114,7 +114,7 @@ impl Bed {
     fn checkpoint(&self) -> Checkpoint {
         Checkpoint {
             generation: self.found.generation + 1,
-            incomplete: false,
+            incomplete: Default::default(),
             superblock: self.found.superblock.clone(),
             zones: vec![ZoneRecord::default(); self.found.superblock.zones as usize],
             burned: Vec::new(),
