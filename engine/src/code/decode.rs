@@ -137,8 +137,9 @@ impl Recipe {
         self.count += 1;
     }
 
-    fn is_better_than(&self, other: &Recipe) -> bool {
-        (self.count, !self.is_xor()) < (other.count, !other.is_xor())
+    /// What a better recipe has less of: sources, and then products.
+    fn cost(&self) -> (usize, bool) {
+        (self.count, !self.is_xor())
     }
 }
 
@@ -208,39 +209,46 @@ impl Column {
     /// The best recipe with no parity, one or two.
     fn few_parities(&self) -> Option<Recipe> {
         let mut best = self.with(&[]);
-        let mut consider = |recipe: Option<Recipe>| {
-            if let Some(recipe) = recipe
-                && best.as_ref().is_none_or(|best| recipe.is_better_than(best))
-            {
-                best = Some(recipe);
-            }
-            best.as_ref().map_or(MAX_SOURCES, |best| best.count)
-        };
-        let mut fewest = consider(None);
         for a in self.parities() {
+            if !is_worth_a_try(&best, 1 + self.left_over(a.sum.symbols)) {
+                continue;
+            }
             for i in self.zeros(a.sum.symbols) {
-                if fewest > 1
-                    && let Some(a_times) = div(self.wanted.coefficient(i), a.sum.coefficient(i))
-                {
-                    fewest = consider(self.with(&[(*a, a_times)]));
-                }
+                let times = div(self.wanted.coefficient(i), a.sum.coefficient(i));
+                keep_better(&mut best, times.and_then(|times| self.with(&[(*a, times)])));
             }
         }
         for (after, a) in self.parities().iter().enumerate() {
             for b in &self.parities()[after + 1..] {
                 let symbols = a.sum.symbols | b.sum.symbols;
+                let fewest = 2 + self.left_over(symbols) - self.cancelled(&a.sum, &b.sum);
+                if !is_worth_a_try(&best, fewest) {
+                    continue;
+                }
                 for i in self.zeros(symbols) {
                     for j in bits(symbols).filter(|j| *j != i) {
-                        if fewest > 2
-                            && let Some((a_times, b_times)) = self.two(&a.sum, &b.sum, i, j)
-                        {
-                            fewest = consider(self.with(&[(*a, a_times), (*b, b_times)]));
-                        }
+                        let times = self.two(&a.sum, &b.sum, i, j);
+                        let recipe =
+                            times.and_then(|(a_times, b_times)| self.with(&[(*a, a_times), (*b, b_times)]));
+                        keep_better(&mut best, recipe);
                     }
                 }
             }
         }
         best
+    }
+
+    /// How many of `symbols`, which parities cover, are sources too unless the parities cancel them; and of
+    /// those that are wanted and not covered.
+    fn left_over(&self, symbols: u32) -> usize {
+        ((symbols ^ self.wanted.symbols) & self.known).count_ones() as usize
+    }
+
+    /// How many data symbols that are not wanted `a` and `b` can cancel: where both have the same powers all
+    /// that both cover, else one at most, as all symbols have a power of their own.
+    fn cancelled(&self, a: &Sum, b: &Sum) -> usize {
+        let both = (a.symbols & b.symbols & self.known & !self.wanted.symbols).count_ones() as usize;
+        if a.power == b.power { both } else { both.min(1) }
     }
 
     /// Of the data symbols of the wanted sum and some others, those that one may begin with, to say that they
@@ -321,6 +329,19 @@ impl Column {
             *times = div(row[self.count], *times)?;
         }
         self.with(&used[..rank])
+    }
+}
+
+/// Whether a recipe with so few sources could be better than the best one.
+fn is_worth_a_try(best: &Option<Recipe>, sources: usize) -> bool {
+    best.as_ref().is_none_or(|best| (sources, false) < best.cost())
+}
+
+fn keep_better(best: &mut Option<Recipe>, recipe: Option<Recipe>) {
+    if let Some(recipe) = recipe
+        && best.as_ref().is_none_or(|best| recipe.cost() < best.cost())
+    {
+        *best = Some(recipe);
     }
 }
 
