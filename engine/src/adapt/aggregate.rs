@@ -3,7 +3,7 @@
 //! Drives with small zones have small ZRWAs. `M` consecutive zones, interleaved by units as large as
 //! the ZRWA, make a zone with a ZRWA `M` times as large: unit `u` of it lies in zone `u mod M`, at unit
 //! `u / M` there. Then the window behind the write pointer of the whole is exactly the windows of the
-//! parts, wherever it is ([`Shape`]). Only explicit flushes move it: a write that ends beyond the window
+//! parts, wherever it is (`Shape`). Only explicit flushes move it: a write that ends beyond the window
 //! would move one part alone.
 //!
 //! Nothing on `M` zones is atomic. After a crash the parts say how far it got:
