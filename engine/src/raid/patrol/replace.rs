@@ -54,7 +54,6 @@
 
 use crate::{
     adapt::mirror::Mirror,
-    array::{Progress, kept_plate, member_uuid, wipe},
     buf::{BLOCK, Buf},
     device::{Command, Completion, DeviceError, Status, ZonedDevice, Zones},
     format::{
@@ -63,10 +62,12 @@ use crate::{
     },
     raid::{
         core::{Core, Seat},
+        erase::{kept_plate, member_uuid, wipe},
         geometry::Role,
         metalog::MetaLog,
         patrol::{holes::Lost, rebuild::Stopped},
         policy::{Policy, inplace},
+        status::Progress,
         zone::write::Zone,
     },
     zone::{Lba, ZoneIndex, ZoneState},
@@ -615,7 +616,7 @@ impl Core {
             {
                 let mut superblock = self.superblock.borrow_mut();
                 superblock.floor = superblock.floor.max(event);
-                superblock.members[seat.member].taking_over = false;
+                superblock.members[seat.member].taking_over = None;
             }
             self.membership_pending.set(true);
             self.membership.open();
@@ -666,8 +667,9 @@ impl Core {
             let mut superblock = self.superblock.borrow_mut();
             superblock.event = event;
             let (uuid, plate) = (member_uuid(self.array, member, event), kept_plate(&*new.drive));
+            let taking_over = Some(superblock.members[member].since);
             superblock.members[member] =
-                SuperblockMember { taking_over: true, ..SuperblockMember::new(uuid, plate) };
+                SuperblockMember { taking_over, ..SuperblockMember::new(uuid, event, plate) };
         }
         lost.iter().for_each(|zone| self.zones.borrow_mut()[zone.0 as usize].lost |= 1 << member);
         let live = old_log.live.borrow().clone();
