@@ -152,6 +152,9 @@ pub fn solve(present: u128, stored: &[Sum], wanted: Sum) -> Option<Recipe> {
 
 /// Recipes for zeros: all that has to hold if the `present` symbols of `stored` belong together. Each is
 /// about the last of its sources, and those before it; there are none if nothing is redundant.
+///
+/// If they do not hold, and one symbol is wrong, it is the one without which the checks that are left do;
+/// with P and Q of everything there is no other such symbol.
 pub fn checks(present: u128, stored: &[Sum]) -> impl Iterator<Item = Recipe> {
     let at = (0..stored.len().min(MAX_STORED)).filter(move |at| present >> at & 1 == 1);
     at.filter_map(move |at| {
@@ -455,10 +458,7 @@ mod tests {
             let sources = recipe.sources();
             assert!(sources.windows(2).all(|two| two[0].stored < two[1].stored), "{}", what());
             assert!(sources.iter().all(|s| s.coefficient != 0 && present >> s.stored & 1 == 1), "{}", what());
-            let given: Vec<&[u8]> = sources.iter().map(|s| &self.blocks[s.stored as usize][..]).collect();
-            let mut target = vec![7; BLOCK];
-            recipe.run(&mut target, &given);
-            assert!(target == content(&wanted_row, &self.data), "{}", what());
+            assert!(adds_up_to(&recipe, &self.blocks) == content(&wanted_row, &self.data), "{}", what());
             Some(recipe)
         }
 
@@ -474,6 +474,14 @@ mod tests {
             };
             Some((fewest as usize, subsets().any(|set| set.count_ones() == fewest && one(set))))
         }
+    }
+
+    /// What a recipe gives, of all stored blocks.
+    fn adds_up_to(recipe: &Recipe, blocks: &[Vec<u8>]) -> Vec<u8> {
+        let given = recipe.sources().iter().map(|source| &blocks[source.stored as usize][..]);
+        let mut target = vec![7; blocks[0].len()];
+        recipe.run(&mut target, &given.collect::<Vec<_>>());
+        target
     }
 
     fn content(row: &[u8], data: &[Vec<u8>]) -> Vec<u8> {
@@ -592,20 +600,31 @@ mod tests {
                     for changed in bits_of(present) {
                         let mut blocks = example.blocks.clone();
                         blocks[changed][99] ^= 0x40;
-                        let notices = |check: &Recipe, blocks: &[Vec<u8>]| {
-                            let sources = check.sources().iter();
-                            let blocks: Vec<&[u8]> =
-                                sources.map(|source| &blocks[source.stored as usize][..]).collect();
-                            let mut sum = vec![7; BLOCK];
-                            check.run(&mut sum, &blocks);
-                            sum != [0; BLOCK]
-                        };
+                        let notices =
+                            |check: &Recipe, blocks: &[Vec<u8>]| adds_up_to(check, blocks) != [0; BLOCK];
                         assert!(!checks.iter().any(|check| notices(check, &example.blocks)));
                         let others = chosen(present & !(1 << changed), &example.rows);
                         let redundant = is_told(&others, &example.rows[changed]);
                         assert_eq!(checks.iter().any(|check| notices(check, &blocks)), redundant);
                     }
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn with_p_and_q_the_symbol_without_which_all_agrees_is_the_wrong_one() {
+        for k in 1..=8 {
+            let example = Example::new(k, &[Sum::p(k), Sum::q(k)], 4);
+            let all = example.everything();
+            for wrong in bits_of(all) {
+                let mut blocks = example.blocks.clone();
+                blocks[wrong][99] ^= 0x40;
+                let suspects = bits_of(all).filter(|suspect| {
+                    let mut left = checks(all & !(1 << suspect), &example.stored);
+                    left.all(|check| adds_up_to(&check, &blocks) == [0; BLOCK])
+                });
+                assert_eq!(suspects.collect::<Vec<_>>(), [wrong], "{k}");
             }
         }
     }
@@ -619,11 +638,7 @@ mod tests {
             let (mut p, mut q) = (vec![0; len], vec![0; len]);
             pq::pq_all(&mut p, &mut q, &data);
             let blocks = [data, vec![p, q]].concat();
-            let given: Vec<&[u8]> =
-                recipe.sources().iter().map(|source| &blocks[source.stored as usize][..]).collect();
-            let mut target = vec![7; len];
-            recipe.run(&mut target, &given);
-            assert!(target == blocks[1], "{len}");
+            assert!(adds_up_to(&recipe, &blocks) == blocks[1], "{len}");
         }
     }
 }
