@@ -70,7 +70,7 @@ use crate::{
         status::Progress,
         zone::write::Zone,
     },
-    zone::{Lba, ZoneIndex, ZoneState},
+    zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
 };
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -390,11 +390,15 @@ impl Core {
         if let Err(error) = done.result {
             self.read_failed(index, copy.seat, error);
         }
-        let Some(info) = done.zones.first().copied().filter(|info| way == Way::InOrder || info.zrwa) else {
+        let used_blocks = layout.rows * layout.chunk_blocks;
+        // In the last row a write pointer may be at the end before those of others.
+        let passed_all =
+            zone.flow.borrow().positions[member] * layout.policy.position_blocks(layout) >= used_blocks;
+        let as_left = |info: &ZoneInfo| way == Way::InOrder || info.zrwa || passed_all;
+        let Some(info) = done.zones.first().copied().filter(as_left) else {
             return Err(Stopped::Error("the zone of the old drive is not as it was left".into()));
         };
-        let used_blocks = layout.rows * layout.chunk_blocks;
-        let wp_blocks = info.wp_blocks.min(used_blocks);
+        let wp_blocks = if passed_all { used_blocks } else { info.wp_blocks.min(used_blocks) };
         self.copy_blocks(index, at..wp_blocks, way, copy).await?;
         if way == Way::Passed {
             let window = 2 * layout.distance * layout.chunk_blocks;
