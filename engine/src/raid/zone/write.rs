@@ -185,6 +185,17 @@ impl Zone {
 }
 
 impl Flow {
+    /// What is true of a zone at work at any time.
+    ///
+    /// # Panics
+    /// When it is not: better to stop than to answer for what is not there.
+    fn check(&self) {
+        let Flow { safe, complete, next, limit, .. } = *self;
+        assert!(safe <= complete, "safe up to {safe}, complete up to {complete}");
+        assert!(complete <= next, "complete up to {complete}, submitted up to {next}");
+        assert!(next <= limit || !self.open, "submitted up to {next}, the window ends at {limit}");
+    }
+
     /// Sets what recovery found.
     pub fn restore(&mut self, tail: u64, positions: [u64; MAX_MEMBERS], parity: BufMut) {
         self.open = true;
@@ -283,6 +294,7 @@ impl Core {
             submitted = true;
         }
         if submitted {
+            flow.check();
             zone.submitted.open();
         }
     }
@@ -582,6 +594,7 @@ impl Core {
         if self.safe_when_complete() {
             flow.safe = flow.complete;
         }
+        flow.check();
         while flow.sent.front().is_some_and(|write| write.end() <= end) {
             let Some(Write { start, data, fua, completer }) = flow.sent.pop_front() else { return };
             let tail = match self.canary {
@@ -676,6 +689,7 @@ impl Core {
             flow.claimed = flow.claimed.max(chunks);
             flow.safe = flow.safe.max(safe);
             flow.limit = self.window(flow, self.live(zone.index));
+            flow.check();
             while flow.waiting.front().is_some_and(|w| w.0 <= flow.safe) {
                 if let Some((_, completer, done)) = flow.waiting.pop_front() {
                     completer.complete(done);
