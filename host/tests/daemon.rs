@@ -4,9 +4,10 @@
 mod support;
 
 use host::{
-    cli::output::uuid,
     daemon::Daemon,
-    members::{ArrayName, Found, OpenDrive, Terms},
+    members::{Found, OpenDrive, Terms},
+    name::ArrayName,
+    output::uuid,
     repair,
 };
 use serde_json::Value;

@@ -5,7 +5,8 @@ mod support;
 
 use host::{
     daemon::Daemon,
-    members::{ArrayName, Found, Terms},
+    members::{Found, Terms},
+    name::ArrayName,
 };
 use std::{fs, sync::mpsc};
 use support::{Place, Ran, drive, fingerprint};

@@ -1,15 +1,17 @@
 //! `start` and `stop`: the daemon of an array.
 
-use super::{
-    Start,
-    output::{HEALTHY, Output, quoted},
-};
+use super::args::Start;
 use crate::{
-    daemon::{self, Client, Daemon, Request, Signals, Stopped},
+    client::{self, Client},
+    daemon::{Daemon, Signals},
     label::Label,
     machine::Owner,
-    members::{ArrayName, Found, Terms},
+    members::{Found, Terms},
+    name::ArrayName,
+    output::{HEALTHY, Output, quoted},
+    protocol::{Request, Stopped},
     report::{State, Status, StatusMember, so_many_zones},
+    run,
     tails::Left,
     ublk,
 };
@@ -48,9 +50,9 @@ pub fn start(output: Output, options: Start) -> Result<u8> {
     // Force is for those who have no other choice.
     let terms = Terms { read_only: options.read_only, force: options.force && found.inspect().is_err() };
     say_where_it_belongs(output, &found.label);
-    let directory = daemon::directory();
+    let directory = run::directory();
     let uuid = found.label.uuid;
-    let tails = daemon::tails_path(&directory, &uuid);
+    let tails = run::tails_path(&directory, &uuid);
     let left = Left::read(&tails, &uuid)?;
     // Before anything is written, since a kernel without block devices of this kind ends it here.
     let devices = found.reactor.wait(ublk::find(&found.reactor, ublk::tag(&uuid)))??;
@@ -139,7 +141,7 @@ fn say_where_it_belongs(output: Output, label: &Label) {
 }
 
 fn refuse_if_running(name: &ArrayName) -> Result<()> {
-    if let Some(client) = daemon::find(name)? {
+    if let Some(client) = client::find(name)? {
         let about = &client.about;
         let device = about.block_device.as_ref();
         let device = device.map(|device| format!(" as {}", device.display())).unwrap_or_default();
@@ -183,7 +185,7 @@ fn missing(found: &Found) -> Option<String> {
 }
 
 pub fn stop(output: Output, name: &ArrayName) -> Result<u8> {
-    let mut client = daemon::find(name)?.with_context(|| format!("'{name}' does not run"))?;
+    let mut client = client::find(name)?.with_context(|| format!("'{name}' does not run"))?;
     let stopped: Stopped = ask(output, &mut client, &Request::Stop)?;
     output.print(&stopped, |stopped| format!("'{}' does not run any more\n", stopped.array))?;
     Ok(HEALTHY)
@@ -219,8 +221,8 @@ mod tests {
             block_device: None,
             link: None,
         };
-        assert_eq!(super::super::output::undescribed(&started, "start.json"), [""; 0]);
+        assert_eq!(crate::output::undescribed(&started, "start.json"), [""; 0]);
         let stopped = Stopped { array: "tank".into(), uuid: String::new() };
-        assert_eq!(super::super::output::undescribed(&stopped, "stop.json"), [""; 0]);
+        assert_eq!(crate::output::undescribed(&stopped, "stop.json"), [""; 0]);
     }
 }

@@ -4,19 +4,16 @@
 //! answer, a drive that takes too long or cannot be opened costs a moment and a line, and the rest is shown.
 //! Nobody is kept from anything meanwhile.
 
-use super::{
-    array::{kind, percent},
-    daemon::ask,
-    output::{DEGRADED, HEALTHY, Output, UNUSABLE, table, uuid},
-};
+use super::daemon::ask;
 use crate::{
-    daemon::{self, Client, Request},
-    drive::{self, Plate, User},
+    client::{self, Client},
+    drive::{self, Plate, User, same_file},
     label::{Content, Label},
     machine::Owner,
-    members::{Looked, OpenDrive, PATIENCE_TO_LOOK, Scan, listed},
+    members::{Found, Looked, OpenDrive, PATIENCE_TO_LOOK, Scan, listed},
+    output::{DEGRADED, HEALTHY, Output, UNUSABLE, shaded_state, table, uuid},
+    protocol::Request,
     reactor::Reactor,
-    repair::same_file,
     report::{Life, Rebuild, State, Status, StatusMember, Zones},
     size::show,
 };
@@ -69,7 +66,7 @@ fn seen_by_daemon(output: Output, client: &mut Client) -> Result<Seen> {
 }
 
 fn seen_on_drives(reactor: &Reactor, scan: &Scan, label: &Label) -> Seen {
-    let found = scan.array(reactor, label);
+    let found = Found::among(reactor, scan, label);
     let looked = match found.glance(PATIENCE_TO_LOOK) {
         Ok(looked) => looked,
         Err(error) => {
@@ -150,7 +147,7 @@ impl ArrayLine {
         let or_dash = |text: Option<String>| text.unwrap_or("-".into());
         let zones = self.used_zones.zip(self.zones).map(|(used, zones)| format!("{used} of {zones}"));
         let doing = match (&self.rebuild, self.pid) {
-            (Some(rebuild), _) => format!("{}, {}", kind(rebuild), percent(rebuild)),
+            (Some(rebuild), _) => format!("{}, {}", rebuild.kind(), rebuild.percent()),
             (None, Some(pid)) => format!("runs (process {pid})"),
             (None, None) if !self.used_by.is_empty() => format!("in use by {}", listed(&self.used_by)),
             (None, None) => "does not run".into(),
@@ -172,7 +169,7 @@ impl ArrayLine {
 /// Says how all arrays are, a line each.
 pub fn status(output: Output) -> Result<u8> {
     let reactor = Reactor::default();
-    let running = daemon::running()?;
+    let running = client::running()?;
     let scans = Scan::everywhere(&reactor, PATIENCE_TO_LOOK)?;
     let unseen = unseen(&scans, &running);
     let seen = arrays(output, &reactor, &scans, running);
@@ -266,7 +263,7 @@ struct Blank {
 
 pub fn list(output: Output, dir: Option<&Path>) -> Result<u8> {
     let reactor = Reactor::default();
-    let running = daemon::running()?;
+    let running = client::running()?;
     let scans = match dir {
         Some(dir) => vec![Scan::of(&reactor, dir, PATIENCE_TO_LOOK)?],
         None => Scan::everywhere(&reactor, PATIENCE_TO_LOOK)?,
@@ -377,7 +374,7 @@ fn listed_text(listed: &Listed) -> String {
                 or_dash(&drive.model),
                 or_dash(&drive.serial),
                 drive.role.to_string(),
-                super::array::shaded_state(&drive.state),
+                shaded_state(&drive.state),
                 array.name.clone(),
                 active.clone(),
                 array.stage.shaded().unwrap_or(array.state.shaded()),

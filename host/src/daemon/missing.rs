@@ -1,6 +1,6 @@
 //! Waiting for a member that is missing, as long as nothing has been written without it.
 
-use super::{Daemon, Phase, log};
+use super::state::{Daemon, Phase, log};
 use crate::{drive, members::OpenDrive};
 use anyhow::Result;
 use std::{

@@ -12,8 +12,8 @@ mod source;
 mod stream;
 
 use crate::{
-    cli::output::{self, FAILED, HEALTHY, Output, Shade, quoted, shaded},
     members::full,
+    output::{self, FAILED, HEALTHY, Output, Shade, quoted, shaded},
     size::show,
 };
 use anyhow::{Result, ensure};

@@ -1,7 +1,7 @@
 //! What commands and the daemon of an array say to each other: one JSON object a line, over a socket
 //! that has the array's UUID for a name. A command asks; notes and progress may precede the answer.
 
-use crate::{repair::MemberName, report::Rebuild};
+use crate::{name::MemberName, report::Rebuild};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
