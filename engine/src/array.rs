@@ -596,7 +596,7 @@ impl Array {
             let mut superblock = core.superblock.borrow_mut();
             superblock.event = event;
             let (uuid, plate) = (member_uuid(core.array, member, event), kept_plate(&*drive.device));
-            superblock.members[member] = SuperblockMember::new(uuid, plate);
+            superblock.members[member] = SuperblockMember::new(uuid, event, plate);
             let (table, running) = (core.table.borrow(), core.running.borrow());
             for (zone, record) in core.zones.borrow_mut().iter_mut().enumerate() {
                 let empty = table.info(ZoneIndex(zone as u32)).state == ZoneState::Empty
@@ -1168,8 +1168,8 @@ impl Core {
         let is_out = |member: usize| self.active.get() & (1 << member) == 0;
         let mut listed = false;
         for (m, member) in self.superblock.borrow_mut().members.iter_mut().enumerate() {
-            let undecided = std::mem::take(&mut member.taking_over);
-            listed |= undecided || member.active && is_out(m);
+            let undecided = member.taking_over.take();
+            listed |= undecided.is_some() || member.active && is_out(m);
         }
         if listed {
             self.membership_pending.set(true);
@@ -1408,7 +1408,7 @@ fn plan(
         autostart: options.autostart,
         stage: Stage::Making,
         members: (0..drives.len())
-            .map(|member| SuperblockMember::new(member_uuid(array, member, 1), Plate::default()))
+            .map(|member| SuperblockMember::new(member_uuid(array, member, 1), 1, Plate::default()))
             .collect(),
     };
     if policy == Policy::Log {

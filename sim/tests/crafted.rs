@@ -163,8 +163,8 @@ enum Lie {
 use Lie::{Checkpoint as InCheckpoint, Number, Record as Behind, Superblock as InSuperblock};
 
 /// The superblock head in a checkpoint, and the counts behind the members.
-const SUPERBLOCK_AT: usize = HEADER_BYTES + 16;
-const COUNTS_AT: usize = SUPERBLOCK_AT + MEMBERS_AT + 96 * MEMBERS;
+const SUPERBLOCK_AT: usize = HEADER_BYTES + 8;
+const COUNTS_AT: usize = SUPERBLOCK_AT + MEMBERS_AT + 112 * MEMBERS;
 /// The superblock members, from the start of the head.
 const MEMBERS_AT: usize = 200;
 
@@ -225,8 +225,9 @@ fn lies() -> Vec<(&'static str, Lie)> {
         ("serial", InSuperblock(|s| s.members[3].plate.serial = "1\n2".into())),
         ("serial", InSuperblock(|s| s.members[0].plate.serial = "\u{202e}1".into())),
         // Not UTF-8, in the last member.
-        ("model", Number(SUPERBLOCK_AT + MEMBERS_AT + 96 * (MEMBERS - 1) + 32, 0xffff_ff74)),
-        ("serial", Number(SUPERBLOCK_AT + MEMBERS_AT + 96 * (MEMBERS - 1) + 72, 0xffff_ff74)),
+        ("model", Number(SUPERBLOCK_AT + MEMBERS_AT + 112 * (MEMBERS - 1) + 48, 0xffff_ff74)),
+        ("serial", Number(SUPERBLOCK_AT + MEMBERS_AT + 112 * (MEMBERS - 1) + 88, 0xffff_ff74)),
+        ("since", InSuperblock(|s| s.members[3].since = s.event + 1)),
         ("uuid", InSuperblock(|s| s.members[3].uuid = s.members[0].uuid)),
         ("members", InSuperblock(|s| s.members.truncate(2))),
         ("members", InSuperblock(|s| s.members.resize(33, s.members[0].clone()))),
@@ -401,6 +402,86 @@ fn a_drive_that_describes_another_array_than_the_others_is_outvoted() {
         for (zone, tail) in [(0, 11), (1, 640), (2, 5), (3, 27)] {
             check(&runtime, &array, zone, tail);
         }
+    }
+}
+
+/// Gives a drive a log that begins with a superblock somebody has `changed`.
+fn forge(drive: &Drive, member: u32, mut superblock: Superblock, change: impl FnOnce(&mut Superblock)) {
+    let runtime = Runtime::new();
+    let generation = run(&runtime, examine(&runtime, drive)).map_or(0, |found| found.generation) + 1;
+    change(&mut superblock);
+    let zone = ZoneIndex(1 - generation as u32 % 2);
+    let start = drive.device.geometry().start(zone);
+    let zones = vec![ZoneRecord::default(); superblock.zones as usize];
+    let origin = Origin { array: superblock.array, member, lba: start.0 };
+    let (incomplete, burned, holes) = Default::default();
+    let (parity, tails, sequence) = (Vec::new(), Vec::new(), superblock.event);
+    let checkpoint = Checkpoint { generation, incomplete, superblock, zones, burned, holes, parity, tails };
+    let data = Record::Checkpoint(Box::new(checkpoint)).encode(origin, sequence);
+    for command in [Command::Reset { zones: Zones::One(zone) }, Command::write(start, data, true)] {
+        assert_eq!(run(&runtime, drive.device.submit(command)).result, Ok(()));
+    }
+}
+
+/// An assembly that left out many numbers, and came to nothing when it had told one drive, leaves a number
+/// there that the array never comes to.
+#[test]
+fn a_drive_that_has_been_replaced_is_not_believed_whatever_number_it_says() {
+    for replaced in 1..=MEMBERS {
+        let bed = Bed::new(Policy::Zrwa);
+        let mut drives = bed.drives.clone();
+        let runtime = Runtime::new();
+        let array = run(&runtime, Array::assemble(&runtime, drives.clone())).unwrap();
+        let forged = run(&runtime, examine(&runtime, bed.liar())).unwrap().superblock;
+        for step in 0..replaced {
+            let member = (LIAR + step) % MEMBERS;
+            drives[member] = bed.rig.drive(&geometry(Policy::Zrwa));
+            run(&runtime, array.fail(member)).unwrap();
+            run(&runtime, array.attach(member, drives[member].clone())).unwrap();
+            run(&runtime, array.rebuild(&|_| ())).unwrap();
+        }
+        runtime.clear();
+        forge(bed.liar(), LIAR as u32, forged, |superblock| superblock.event += 1 << 32);
+        drives.insert(0, bed.liar().clone());
+        for missing in [None].into_iter().chain((0..MEMBERS).map(Some)) {
+            let mut offered = drives.clone();
+            missing.map(|member| offered.remove(1 + member));
+            let found = run(&runtime, Array::inspect(&runtime, offered, None)).unwrap();
+            for (role, member) in found.status.members.iter().enumerate() {
+                let state = if Some(role) == missing { MemberState::Out } else { MemberState::Active };
+                assert_eq!(member.state, state, "{role} without {missing:?}: {}", member.note);
+                assert!(state == MemberState::Out || member.drive == drives[1 + role].name);
+            }
+        }
+    }
+}
+
+/// A drive that was to take over and has failed may know almost as much as the one that it did not replace.
+#[test]
+fn who_takes_over_says_from_whom() {
+    let bed = Bed::new(Policy::Zrwa);
+    let about = bed.found.superblock.clone();
+    let (liar, event) = (&about.members[LIAR], about.event);
+    // One has failed, the next one has not come so far as to know anything.
+    let failed = bed.rig.drive(&geometry(Policy::Zrwa));
+    let newcomer = |since: u64| {
+        move |superblock: &mut Superblock| {
+            let member = &mut superblock.members[LIAR];
+            (member.uuid, member.taking_over) = (Uuid([since as u8; 16]), Some(member.since));
+            (member.since, superblock.event) = (since, since);
+        }
+    };
+    forge(&failed, LIAR as u32, about.clone(), newcomer(event + 1));
+    for told in [0, 2] {
+        forge(&bed.drives[told], told as u32, about.clone(), newcomer(event + 5));
+    }
+    let runtime = Runtime::new();
+    for order in [[0, 1, 2, 3, 4], [4, 3, 2, 1, 0]] {
+        let drives = bed.drives.iter().chain([&failed]).collect::<Vec<_>>();
+        let drives = order.map(|i: usize| drives[i].clone()).to_vec();
+        let found = run(&runtime, Array::inspect(&runtime, drives, None)).unwrap();
+        assert_eq!(found.status.members[LIAR].drive, bed.liar().name, "{}", liar.uuid);
+        assert!(found.status.members.iter().all(|member| member.state == MemberState::Active));
     }
 }
 

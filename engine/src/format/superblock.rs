@@ -159,35 +159,41 @@ pub struct Superblock {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SuperblockMember {
     pub uuid: Uuid,
+    /// Event with which the drive got its place.
+    pub since: u64,
     /// Whether the member belongs to the array now; otherwise its place is vacant.
     pub active: bool,
-    /// The member is taking over from the drive that was here before, which holds the same: where the new
-    /// one cannot be used, that one is the member.
-    pub taking_over: bool,
+    /// The member is taking over from the drive that got the place with this event, and holds the same: where
+    /// the new one cannot be used, that one is the member.
+    pub taking_over: Option<u64>,
     /// Of the drive, so that somebody who looks for it when it is gone knows which to pull.
     pub plate: Plate,
 }
 
 impl SuperblockMember {
     /// One that belongs to the array.
-    pub fn new(uuid: Uuid, plate: Plate) -> SuperblockMember {
-        SuperblockMember { uuid, active: true, taking_over: false, plate }
+    pub fn new(uuid: Uuid, since: u64, plate: Plate) -> SuperblockMember {
+        SuperblockMember { uuid, since, active: true, taking_over: None, plate }
     }
 
     fn encode(&self, out: &mut Encoder) {
-        let SuperblockMember { uuid, active, taking_over, plate } = self;
-        out.bytes(&uuid.0).u64(*active as u64 | (*taking_over as u64) << 1).u64(plate.size_bytes);
+        let SuperblockMember { uuid, since, active, taking_over, plate } = self;
+        let flags = *active as u64 | (taking_over.is_some() as u64) << 1;
+        out.bytes(&uuid.0).u64(flags).u64(*since).u64(taking_over.unwrap_or(0));
+        out.u64(plate.size_bytes);
         out.bytes(&padded::<MODEL_BYTES>(&plate.model)).bytes(&padded::<SERIAL_BYTES>(&plate.serial));
         out.u32(0);
     }
 
     fn decode(from: &mut Decoder<'_>) -> Result<SuperblockMember, Unreadable> {
-        let (uuid, flags, size_bytes) = (Uuid(from.array()?), from.u64()?, from.u64()?);
+        let (uuid, flags, since) = (Uuid(from.array()?), from.u64()?, from.u64()?);
+        let (before, size_bytes) = (from.u64()?, from.u64()?);
         let model = text(from.bytes(MODEL_BYTES)?, "model")?;
         let serial = text(from.bytes(SERIAL_BYTES)?, "serial")?;
         from.u32()?;
         let plate = Plate { model, serial, size_bytes };
-        Ok(SuperblockMember { uuid, active: flags & 1 != 0, taking_over: flags & 2 != 0, plate })
+        let taking_over = (flags & 2 != 0).then_some(before);
+        Ok(SuperblockMember { uuid, since, active: flags & 1 != 0, taking_over, plate })
     }
 }
 
@@ -315,6 +321,7 @@ impl Superblock {
         for (role, member) in self.members.iter().enumerate() {
             let another = self.members[..role].iter().any(|other| other.uuid == member.uuid);
             expect(!another, "member with the uuid of another", role as u64)?;
+            expect(member.since <= self.event, "since", member.since)?;
             let Plate { model, serial, size_bytes } = &member.plate;
             expect(kept_of(model, MODEL_BYTES) == *model, "model", role as u64)?;
             expect(kept_of(serial, SERIAL_BYTES) == *serial, "serial", role as u64)?;

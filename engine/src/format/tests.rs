@@ -152,7 +152,8 @@ fn superblock() -> Superblock {
 fn member(uuid: Uuid, i: usize) -> SuperblockMember {
     let (model, serial) = (format!("model {i}"), format!("serial {i}"));
     let plate = Plate { model, serial, size_bytes: u64_of(24 + i as u8) >> 1 };
-    SuperblockMember { uuid, active: i != 1, taking_over: i == 2, plate }
+    let taking_over = (i == 2).then_some(1);
+    SuperblockMember { uuid, since: i as u64, active: i != 1, taking_over, plate }
 }
 
 /// A superblock that can be: of an array on drives of 100 zones, with all features known.
@@ -204,14 +205,17 @@ fn take_superblock(bytes: &mut &[u8]) {
     take(bytes, "Superblock head", &expected);
     for i in 0..3 {
         let (flags, size) = ([1, 0, 3][i as usize], u64_of(24 + i) >> 1);
+        let before = (i == 2) as u64;
         let text = |text: String, len: usize| {
             let mut bytes = text.into_bytes();
             bytes.resize(len, 0);
             bytes
         };
-        let expected: [(&str, &[u8]); 5] = [
+        let expected: [(&str, &[u8]); 7] = [
             ("uuid", &uuid_of(8 + i).0),
             ("flags", &u64::to_le_bytes(flags)),
+            ("since", &u64::to_le_bytes(i as u64)),
+            ("before", &before.to_le_bytes()),
             ("size", &size.to_le_bytes()),
             ("model", &text(format!("model {i}"), 40)),
             ("serial", &text(format!("serial {i}"), 20)),
@@ -641,7 +645,7 @@ fn what_a_superblock_says_of_owner_and_drives_is_read_or_damaged() {
     let read = |at: usize, value: &[u8]| superblock_with(at, value).unwrap();
     // Where the tables put them; the second member.
     let (host, autostart, stage) = (176, 192, 196);
-    let (size, model, serial) = (200 + 96 + 24, 200 + 96 + 32, 200 + 96 + 72);
+    let (size, model, serial) = (200 + 112 + 40, 200 + 112 + 48, 200 + 112 + 88);
     assert_eq!(read(host, &[0xff; 16]).host, Uuid([0xff; 16]));
     assert!(!read(autostart, &[0]).autostart);
     for (value, known) in [(1, Stage::Making), (2, Stage::Whole), (3, Stage::Ending)] {

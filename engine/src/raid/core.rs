@@ -433,7 +433,7 @@ impl Core {
                 if self.active.get() == active && self.lacks.borrow().is_empty() {
                     let mut superblock = self.superblock.borrow_mut();
                     // The drive before one that takes over may have to be taken all the same.
-                    if !superblock.members.iter().any(|member| member.taking_over) {
+                    if !superblock.members.iter().any(|member| member.taking_over.is_some()) {
                         superblock.floor = event;
                     }
                     self.membership_pending.set(false);

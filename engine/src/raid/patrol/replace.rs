@@ -615,7 +615,7 @@ impl Core {
             {
                 let mut superblock = self.superblock.borrow_mut();
                 superblock.floor = superblock.floor.max(event);
-                superblock.members[seat.member].taking_over = false;
+                superblock.members[seat.member].taking_over = None;
             }
             self.membership_pending.set(true);
             self.membership.open();
@@ -666,8 +666,9 @@ impl Core {
             let mut superblock = self.superblock.borrow_mut();
             superblock.event = event;
             let (uuid, plate) = (member_uuid(self.array, member, event), kept_plate(&*new.drive));
+            let taking_over = Some(superblock.members[member].since);
             superblock.members[member] =
-                SuperblockMember { taking_over: true, ..SuperblockMember::new(uuid, plate) };
+                SuperblockMember { taking_over, ..SuperblockMember::new(uuid, event, plate) };
         }
         lost.iter().for_each(|zone| self.zones.borrow_mut()[zone.0 as usize].lost |= 1 << member);
         let live = old_log.live.borrow().clone();

@@ -40,7 +40,7 @@ use crate::{
     code::xor,
     device::{Command, DeviceError, Status, ZonedDevice},
     format::{
-        Uuid, VERSION,
+        VERSION,
         record::{Burned, Lacks, Origin, Record, Unreadable, ZoneRecord},
         superblock::{AGGREGATES, Stage, Superblock, SuperblockMember},
     },
@@ -244,24 +244,25 @@ fn outvote(candidates: &mut Vec<Candidate>, damaged: &mut Vec<String>) -> Result
 ///
 /// Being out is for good (a drive that comes back to an array gets a new identity), and a change
 /// counts only once all members have it. So a superblock whose writer is out according to one of
-/// its own members was written in an assembly that came to nothing.
+/// its own members was written in an assembly that came to nothing. So was one whose writer has another drive
+/// in its place by what one of its own members says, or one that has replaced such a member: numbers alone do
+/// not tell that for ever, as an assembly may have left out many ([`SKIPPED`]).
 pub fn effective(candidates: &[Candidate]) -> Option<&Superblock> {
     let mut newest_first: Vec<_> = candidates.iter().map(|c| (c, c.superblock())).collect();
     newest_first.sort_by_key(|(_, superblock)| std::cmp::Reverse(superblock.event));
-    let is_out = |by: &Superblock, role: usize, uuid: Uuid| {
-        by.members.get(role).is_some_and(|member| member.uuid == uuid && !member.active)
-    };
     let found = newest_first.iter().find(|(writer, superblock)| {
         let role = writer.log.origin.member as usize;
         let Some(own) = superblock.members.get(role) else { return false };
-        candidates.iter().all(|other| {
-            let other_role = other.log.origin.member as usize;
-            let opinion = other.superblock();
-            let counted = superblock.members.get(other_role).is_some_and(|member| {
-                member.active && opinion.members.get(other_role).is_some_and(|m| m.uuid == member.uuid)
-            });
-            !(counted && is_out(opinion, role, own.uuid))
-        })
+        let mut denied = candidates.iter().filter_map(|other| {
+            let (other_role, opinion) = (other.log.origin.member as usize, other.superblock());
+            let (known, there) = (superblock.members.get(other_role)?, opinion.members.get(other_role)?);
+            let said = opinion.members.get(role)?;
+            let counted = known.active && known.uuid == there.uuid;
+            let is_out = said.uuid == own.uuid && !said.active;
+            let is_replaced = other_role != role && said.since > own.since;
+            Some(counted && is_out || (counted || there.since > known.since) && is_replaced)
+        });
+        !denied.any(|denied| denied)
     });
     found.map(|(_, superblock)| *superblock)
 }
@@ -318,8 +319,9 @@ pub fn decide_members(
         let same = own.members.get(role).is_some_and(|m| m.uuid == expected.uuid);
         if !same {
             notes[role] = format!("{name} was replaced");
-            let complete = own.event >= superblock.floor && own.members.get(role).is_some_and(|m| m.active);
-            before.extend((expected.taking_over && complete).then_some(candidate));
+            let is_before = |m: &SuperblockMember| m.active && expected.taking_over == Some(m.since);
+            let complete = own.event >= superblock.floor && own.members.get(role).is_some_and(is_before);
+            before.extend(complete.then_some(candidate));
         } else if !expected.active {
             notes[role] = format!("{name} was taken out of the array: its content is stale");
             stale.push(candidate);
@@ -340,26 +342,27 @@ pub fn decide_members(
             members[role] = Some(candidate);
         }
     }
-    let undecided =
-        (0..).zip(&superblock.members).fold(0, |all, (m, member)| all | (member.taking_over as u32) << m);
+    let undecided = (0..)
+        .zip(&superblock.members)
+        .fold(0, |all, (m, member)| all | (member.taking_over.is_some() as u32) << m);
     for candidate in before {
         let role = candidate.log.origin.member as usize;
         match &members[role] {
-            Some(other) if !superblock.members[role].taking_over => {
+            Some(other) if superblock.members[role].taking_over.is_none() => {
                 let (name, other) = (&candidate.drive.name, &other.drive.name);
                 return fail(format!("{name} and {other} both say they are member {role}: leave one out"));
             }
             Some(_) => {}
             None => {
                 let own = candidate.superblock().members[role].clone();
-                superblock.members[role] = SuperblockMember { taking_over: false, ..own };
+                superblock.members[role] = SuperblockMember { taking_over: None, ..own };
                 notes[role].clear();
                 members[role] = Some(candidate);
             }
         }
     }
     for (member, found) in superblock.members.iter_mut().zip(&members) {
-        member.taking_over &= found.is_none();
+        member.taking_over.take_if(|_| found.is_some());
     }
     let present = members.iter().flatten().count();
     stale.sort_by_key(|candidate| std::cmp::Reverse(candidate.superblock().event));
