@@ -119,16 +119,12 @@ impl Life {
         }
     }
 
-    /// What is wrong with an array that is none, in a line.
-    pub fn sentence(self) -> Option<&'static str> {
+    /// What is wrong with an array that is none yet, or none any more, and what mends it; nothing if it is one.
+    pub fn trouble(self) -> Option<(&'static str, &'static str)> {
         match self {
-            Life::Unfinished => {
-                Some("  status: its creation was not finished: create it again, or make this drive blank\n")
-            }
+            Life::Unfinished => Some(("its creation was not finished", "create it again")),
             Life::Whole => None,
-            Life::HalfDestroyed => {
-                Some("  status: it is half destroyed: destroy it again, or make this drive blank\n")
-            }
+            Life::HalfDestroyed => Some(("it is half destroyed", "destroy it again")),
         }
     }
 
@@ -526,6 +522,11 @@ pub fn condition(state: ZoneState) -> &'static str {
 /// Whether a zone in this state has a write pointer that means something.
 pub fn has_wp(state: ZoneState) -> bool {
     !matches!(state, ZoneState::Full | ZoneState::ReadOnly | ZoneState::Offline)
+}
+
+/// How many zones are not empty.
+pub fn used_zones(zones: &[ZoneInfo]) -> u32 {
+    zones.iter().filter(|zone| zone.state != ZoneState::Empty).count() as u32
 }
 
 /// Refuses the number of a zone that does not exist.

@@ -3,11 +3,6 @@
 
 mod support;
 
-use host::{
-    daemon::Daemon,
-    members::{Found, Terms},
-    name::ArrayName,
-};
 use std::{
     ffi::OsStr,
     fs,
@@ -17,30 +12,9 @@ use std::{
         fs::PermissionsExt,
         net::{UnixListener, UnixStream},
     },
-    sync::mpsc,
-    thread::JoinHandle,
     time::{Duration, Instant},
 };
 use support::{Place, Ran, as_nobody, drive, fingerprint};
-
-/// Runs the daemon of the array in `drives` on a thread of its own.
-fn run(place: &Place) -> JoinHandle<()> {
-    let (drives, directory) = (place.path("drives"), place.path("run"));
-    let (ready, wait) = mpsc::channel();
-    let thread = std::thread::spawn(move || {
-        let daemon = Daemon::start(
-            Found::by_name(&ArrayName::from(drives)).unwrap(),
-            &directory,
-            None,
-            Terms::default(),
-        )
-        .unwrap();
-        ready.send(()).unwrap();
-        daemon.run().unwrap();
-    });
-    wait.recv().unwrap();
-    thread
-}
 
 /// Listens where a daemon might, and has `answer` do with each connection what it likes.
 fn pretend(place: &Place, name: &str, answer: fn(UnixStream)) {
@@ -64,7 +38,7 @@ fn send(mut stream: UnixStream, text: &str) {
 #[test]
 fn daemons_that_do_not_answer_keep_nobody_from_the_others() {
     let place = Place::with_array(6);
-    let daemon = run(&place);
+    let daemon = place.daemon();
     let id = "11111111-2222-4333-8444-555555555555";
     pretend(&place, &format!("{id}.sock"), |_| std::thread::sleep(Duration::from_secs(60)));
     pretend(&place, "garbled.sock", |stream| send(stream, "\x1b[2J{}}{\n"));
@@ -170,7 +144,7 @@ fn who_may_not_look_is_told_so_and_not_that_there_is_nothing() {
 #[test]
 fn who_may_not_ask_a_daemon_is_told_so() {
     let place = Place::with_array(5);
-    let daemon = run(&place);
+    let daemon = place.daemon();
     let socket = fs::read_dir(place.path("run")).unwrap().map(|entry| entry.unwrap().path()).next().unwrap();
     fs::set_permissions(&socket, fs::Permissions::from_mode(0o000)).unwrap();
     let id = socket.file_stem().unwrap().to_str().unwrap().to_string();

@@ -107,13 +107,14 @@ fn forced(status: &Status) -> String {
     };
     let (taken, missing) = (of(|m| m.note.ends_with("by force")), of(|m| m.drive.is_empty()));
     let offline = so_many_zones(status.offline_zones.len());
-    let first =
-        if status.read_only { "" } else { "; whatever is written now, member {missing} does not have" };
-    let first = first.replace("{missing}", &missing);
+    let are = if status.offline_zones.len() == 1 { "is" } else { "are" };
+    let lacks = match status.read_only {
+        true => String::new(),
+        false => format!("; whatever is written now, member {missing} does not have"),
+    };
     format!(
         "by force: member {taken} is stale and is read only where its zones were full when it went; {offline} \
-         cannot be had without member {missing} and {} offline{first}",
-        if status.offline_zones.len() == 1 { "is" } else { "are" }
+         cannot be had without member {missing} and {are} offline{lacks}"
     )
 }
 
@@ -155,21 +156,25 @@ fn find(output: Output, name: &ArrayName, wait: Duration) -> Result<Found> {
     let deadline = Instant::now() + wait;
     let mut said = false;
     loop {
-        let found = Found::to_read(name).and_then(|found| match missing(&found) {
-            Some(missing) if Instant::now() < deadline => Ok(Err(missing)),
-            _ => found.claim().map(Ok),
-        });
-        let missing = match found {
-            Ok(Ok(found)) => return Ok(found),
-            Ok(Err(missing)) => missing,
-            Err(error) if Instant::now() < deadline => format!("{error:#}"),
-            Err(error) => return Err(error),
+        let early = Instant::now() < deadline;
+        let problem = match find_now(name, early) {
+            Err(error) if early => error,
+            found => return found,
         };
         if !said {
-            output.note(&format!("{missing}; waiting up to {} seconds", wait.as_secs()));
+            output.note(&format!("{problem:#}; waiting up to {} seconds", wait.as_secs()));
             said = true;
         }
         std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// Finds and claims the members of an array; it is an error if some are missing and it is `early`.
+fn find_now(name: &ArrayName, early: bool) -> Result<Found> {
+    let found = Found::to_read(name)?;
+    match missing(&found).filter(|_| early) {
+        Some(missing) => bail!(missing),
+        None => found.claim(),
     }
 }
 

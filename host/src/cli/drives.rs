@@ -195,7 +195,9 @@ fn examined_text(e: &Examined) -> String {
     text += &format!("   array: {array}\n");
     if let Some(s) = &e.superblock {
         text += &format!("    host: {}\n", s.host.words(s.autostart));
-        text += s.stage.sentence().unwrap_or_default();
+        if let Some((what, mended)) = s.stage.trouble() {
+            text += &format!("  status: {what}: {mended}, or make this drive blank\n");
+        }
         for drive in s.drives.iter().filter(|drive| drive.model.is_some() || drive.serial.is_some()) {
             let plate = Plate { model: drive.model.clone(), serial: drive.serial.clone() };
             let out = if drive.active { "" } else { "; the array does without it" };

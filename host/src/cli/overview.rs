@@ -14,14 +14,11 @@ use crate::{
     output::{DEGRADED, HEALTHY, Output, UNUSABLE, shaded_state, table, uuid},
     protocol::Request,
     reactor::Reactor,
-    report::{Life, Rebuild, State, Status, StatusMember, Zones},
+    report::{Life, Rebuild, State, Status, StatusMember, Zones, used_zones},
     size::show,
 };
 use anyhow::Result;
-use engine::{
-    array::{ArrayError, Inspected},
-    zone::ZoneState,
-};
+use engine::array::ArrayError;
 use serde::Serialize;
 use std::{
     collections::BTreeSet,
@@ -73,8 +70,7 @@ fn seen_on_drives(reactor: &Reactor, scan: &Scan, label: &Label) -> Seen {
             Looked { inspected: Err(ArrayError(format!("{error:#}"))), users: found.users(), changing: false }
         }
     };
-    let used = |array: &Inspected| array.zones.iter().filter(|zone| zone.state != ZoneState::Empty).count();
-    let used_zones = looked.inspected.as_ref().ok().map(|array| used(array) as u32);
+    let used_zones = looked.inspected.as_ref().ok().map(|array| used_zones(&array.zones));
     let unusable =
         |error: anyhow::Error| Status::unusable(&found, format!("{error:#}")).identify(&found.drives);
     let status = Status::looked(&label.name, &found, looked).unwrap_or_else(unusable);

@@ -16,7 +16,7 @@ use crate::{
     output::{HEALTHY, Output, quoted, uuid},
     protocol::Request,
     reactor::Reactor,
-    report::{Owned, Status},
+    report::{Owned, Status, used_zones},
     size::show,
 };
 use anyhow::{Context, Result, bail, ensure};
@@ -24,7 +24,6 @@ use engine::{
     array::{Array, Drive, MemberState},
     format::superblock::{Stage, wrong_with_name},
     owner::{Change, make_blank},
-    zone::ZoneState,
 };
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -160,9 +159,7 @@ fn at_stake(found: &Found) -> String {
     let drives: Vec<String> = found.drives.iter().map(OpenDrive::introduce).collect();
     let content = match found.inspect() {
         Ok(array) => {
-            let status = Status::of(name, &array.status, &array.geometry);
-            let used = array.zones.iter().filter(|zone| zone.state != ZoneState::Empty).count();
-            let size = status.size_bytes().map(show).unwrap_or_default();
+            let (size, used) = (show(array.geometry.size_bytes()), used_zones(&array.zones));
             format!("{size}, {used} of {} zones in use", array.geometry.zones)
         }
         Err(error) => error.to_string(),

@@ -28,7 +28,7 @@ use engine::{array::MemberState, runtime::Gate};
 use rebuilder::Rebuilder;
 use sd_notify::NotifyState;
 use socket::Control;
-use state::{Phase, log, notify};
+use state::{Phase, holds_back, log, notify};
 use std::{
     cell::{Cell, RefCell},
     os::unix::{fs::DirBuilderExt, net::UnixStream},
@@ -142,7 +142,7 @@ impl Daemon {
         loop {
             let changed = self.array.changed();
             self.tell();
-            if !writes && !self.array.is_provisional() && !self.array.is_read_only() {
+            if !writes && !holds_back(&self.array.status()) {
                 writes = true;
                 self.start_rebuild();
             }

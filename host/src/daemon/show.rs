@@ -2,7 +2,7 @@
 
 use super::{
     block::{Block, LINKS, lasting_users, link},
-    state::{Daemon, Phase, log},
+    state::{Daemon, Phase, holds_back, log},
 };
 use crate::{
     output::uuid,
@@ -34,8 +34,7 @@ impl Daemon {
     /// has left, or makes a new one.
     pub fn show(self: &Rc<Self>, found: &[u32], left: Option<Left>) -> Result<()> {
         let status = self.array.status();
-        let path = run::tails_path(&self.directory, &status.uuid);
-        let device = self.reactor.wait(self.serve(&status, &path, found, left))??;
+        let device = self.reactor.wait(self.serve(&status, found, left))??;
         let name = format!("ublkb{}", device.id());
         let path = Path::new("/dev").join(&name);
         self.demand_stable_writes(&name)?;
@@ -69,19 +68,13 @@ impl Daemon {
     }
 
     /// Takes over the block device in `found`, or makes one if there is none.
-    async fn serve(
-        &self,
-        status: &ArrayStatus,
-        tails: &Path,
-        found: &[u32],
-        left: Option<Left>,
-    ) -> Result<BlockDevice> {
+    async fn serve(&self, status: &ArrayStatus, found: &[u32], left: Option<Left>) -> Result<BlockDevice> {
         let array: Rc<dyn ZonedDevice> = Rc::new(self.array.clone());
         let assembly = self.array.assembly();
         let report = Command::Report { first: ZoneIndex(0), count: array.geometry().zones };
         let done = array.submit(report).await;
         done.result?;
-        let complete: Vec<u64> = match status.provisional || status.read_only {
+        let complete: Vec<u64> = match holds_back(status) {
             // What assembly has found is all that counts now, whatever the process before had noted.
             false => done.zones.iter().map(|zone| zone.wp_blocks).collect(),
             // As long as nothing is written, what had been noted counts: the next process finds the same.
@@ -90,9 +83,10 @@ impl Daemon {
                 None => vec![0; done.zones.len()],
             },
         };
+        let path = run::tails_path(&self.directory, &status.uuid);
         let appends = left.as_ref().filter(|_| !found.is_empty()).map_or(&[][..], |left| &left.appends);
-        let tails = Rc::new(TailFile::create(tails, &status.uuid, assembly, &complete, appends)?);
-        if (status.provisional || status.read_only) && left.is_some() {
+        let tails = Rc::new(TailFile::create(&path, &status.uuid, assembly, &complete, appends)?);
+        if holds_back(status) && left.is_some() {
             tails.inherit();
         }
         let (begun, noted) = (self.array.clone(), tails.clone());
@@ -184,7 +178,7 @@ impl Daemon {
     async fn end_alone(&self, leave: bool) -> Result<()> {
         self.hide(leave).await?;
         self.set_phase(Phase::Ending);
-        if self.array.is_provisional() || self.array.is_read_only() {
+        if holds_back(&self.array.status()) {
             // Nothing has been written, and nothing shall be.
             return Ok(());
         }

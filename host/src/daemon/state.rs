@@ -10,7 +10,7 @@ use crate::{
     report::Status,
 };
 use engine::{
-    array::{Array, MemberState},
+    array::{Array, ArrayStatus, MemberState},
     device::ZonedDevice,
     runtime::Gate,
 };
@@ -36,6 +36,11 @@ pub(super) fn notify(states: &[NotifyState<'_>]) {
 /// The drive of a member for somebody with another working directory.
 pub(super) fn absolute(drive: &str) -> PathBuf {
     std::path::absolute(drive).unwrap_or_else(|_| PathBuf::from(drive))
+}
+
+/// Whether nothing is written on the drives of an array, or nothing so far.
+pub(super) fn holds_back(array: &ArrayStatus) -> bool {
+    array.provisional || array.read_only
 }
 
 /// How far the end of a daemon is.
@@ -85,7 +90,7 @@ impl Daemon {
             if member.state == MemberState::Out && before.get(role) != Some(&MemberState::Out) {
                 let drive = if member.drive.is_empty() { "" } else { &format!(" ({})", member.drive) };
                 let why = if member.note.is_empty() { "" } else { &format!(": {}", member.note) };
-                let does = if array.provisional || array.read_only { "waits for" } else { "does without" };
+                let does = if holds_back(&array) { "waits for" } else { "does without" };
                 let plate = Plate::kept(&member.plate).words();
                 log(&format!("'{}' {does} member {role}{drive}{plate}{why}", array.name));
             }

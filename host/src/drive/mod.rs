@@ -120,6 +120,12 @@ pub fn same_file(one: &Path, other: &Path) -> bool {
     }
 }
 
+/// What there is in a directory, and whether it may be a drive, as [`is_drive`] tells.
+pub fn entries(dir: &Path) -> io::Result<Vec<(PathBuf, io::Result<bool>)>> {
+    let told = |path: PathBuf| (path.clone(), is_drive(&path));
+    std::fs::read_dir(dir)?.map(|entry| Ok(told(entry?.path()))).collect()
+}
+
 /// Whether a directory holds a drive, as far as anybody can tell.
 pub fn holds_drive(dir: &Path) -> bool {
     let paths = std::fs::read_dir(dir).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));

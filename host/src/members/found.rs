@@ -289,7 +289,9 @@ impl Found {
     /// Assembles the array, which recovers what a power cut left behind.
     pub fn assemble(&self) -> Result<Session> {
         self.refuse_if_waited_for()?;
-        self.take_over(None)
+        let drives = self.drives.iter().map(OpenDrive::drive).collect();
+        let array = self.reactor.wait(Array::assemble(self.reactor.runtime(), drives))??;
+        Ok(Session { reactor: self.reactor.clone(), array })
     }
 
     /// Has the array so that it can be read, whoever uses it. Nothing is written on its drives, whoever is
@@ -330,20 +332,6 @@ impl Found {
             false => reactor.wait(Array::assemble_provisionally(runtime, drives, tails.as_ref(), behaviour)),
         }??;
         Ok(Session { reactor: reactor.clone(), array })
-    }
-
-    /// As [`Found::assemble`], from where a process that has died has `left` it.
-    pub fn take_over(&self, left: Option<&Left>) -> Result<Session> {
-        let drives = self.drives.iter().map(OpenDrive::drive).collect();
-        let runtime = self.reactor.runtime();
-        let array = match left {
-            Some(left) => {
-                let tails = left.clone().into_tails();
-                self.reactor.wait(Array::take_over(runtime, drives, &tails))
-            }
-            None => self.reactor.wait(Array::assemble(runtime, drives)),
-        }??;
-        Ok(Session { reactor: self.reactor.clone(), array })
     }
 }
 

@@ -6,6 +6,7 @@ use crate::{
     label::{self, Content, Label},
     output::{note, quoted, uuid},
     reactor::Reactor,
+    report::Life,
     run,
     size::show,
     tails::Left,
@@ -159,8 +160,9 @@ impl OpenDrive {
         match &self.content {
             Content::Blank => None,
             Content::Member(label) => {
-                let unfinished = label.unfinished().map(|what| format!(" ({what})")).unwrap_or_default();
-                Some(format!("member {} of array '{}'{unfinished}", label.role, label.name))
+                let trouble = Life::of(label.stage).trouble();
+                let trouble = trouble.map(|(what, _)| format!(" ({what})")).unwrap_or_default();
+                Some(format!("member {} of array '{}'{trouble}", label.role, label.name))
             }
             Content::Other(what) => Some(drive::signature(&self.path).unwrap_or_else(|| what.clone())),
         }

@@ -70,12 +70,11 @@ impl Scan {
         patience: Duration,
         seen: &mut BTreeSet<(u64, u64)>,
     ) -> Result<Scan> {
-        let listed = || format!("{} cannot be listed", dir.display());
         let mut scan = Scan { place: dir.to_path_buf(), drives: Vec::new(), damaged: Vec::new() };
         let mut paths = Vec::new();
-        for entry in std::fs::read_dir(dir).with_context(listed)? {
-            let path = entry.with_context(listed)?.path();
-            match drive::is_drive(&path) {
+        let entries = drive::entries(dir).with_context(|| format!("{} cannot be listed", dir.display()))?;
+        for (path, is_drive) in entries {
+            match is_drive {
                 Ok(true) => paths.push(path),
                 Ok(false) => {}
                 // Smaller files are none, and neither are those that are gone.
