@@ -4,7 +4,7 @@
 use crate::{
     drive::{Plate, User},
     machine::{self, Owner},
-    output::{Shade, quoted, shaded, uuid},
+    output::{DEGRADED, HEALTHY, Shade, UNUSABLE, quoted, shaded, uuid},
     size::show,
 };
 use anyhow::{Result, ensure};
@@ -28,6 +28,8 @@ pub fn bytes(blocks: u64) -> u64 {
 #[serde(rename_all = "lowercase")]
 pub enum State {
     Healthy,
+    /// Somebody changes it all the time, so that nobody else can tell.
+    Changing,
     Degraded,
     Unusable,
 }
@@ -36,6 +38,7 @@ impl std::fmt::Display for State {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             State::Healthy => "healthy",
+            State::Changing => "changing",
             State::Degraded => "degraded",
             State::Unusable => "unusable",
         })
@@ -43,11 +46,20 @@ impl std::fmt::Display for State {
 }
 
 impl State {
+    /// What a command exits with that says so. What may be wrong, and may be not, is no reason for an alarm.
+    pub fn code(self) -> u8 {
+        match self {
+            State::Healthy | State::Changing => HEALTHY,
+            State::Degraded => DEGRADED,
+            State::Unusable => UNUSABLE,
+        }
+    }
+
     /// For people.
     pub fn shaded(self) -> String {
         let shade = match self {
             State::Healthy => Shade::Good,
-            State::Degraded => Shade::Fair,
+            State::Changing | State::Degraded => Shade::Fair,
             State::Unusable => Shade::Bad,
         };
         shaded(&self.to_string(), shade)

@@ -11,11 +11,11 @@ use crate::{
     machine::{self, Owner},
     members::{self, Found, OpenDrive, Session, directory_of, listed},
     name::{ArrayName, MemberName, real_path},
-    output::{self, DEGRADED, HEALTHY, Output, UNUSABLE, shaded_state, table},
+    output::{self, DEGRADED, HEALTHY, Output, shaded_state, table},
     protocol::Request,
     reactor::Reactor,
     repair::{self, Members},
-    report::{Failed, Rebuild, Rebuilt, State, Status, bytes, so_many_zones},
+    report::{Failed, Rebuild, Rebuilt, Status, bytes, so_many_zones},
     size::show,
 };
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -225,11 +225,7 @@ pub fn status(output: Output, name: Option<&ArrayName>) -> Result<u8> {
     let Some(name) = name else { return overview::status(output) };
     let status = status_of(output, name)?;
     output.print(&status, status_text)?;
-    Ok(match status.state {
-        State::Healthy => HEALTHY,
-        State::Degraded => DEGRADED,
-        State::Unusable => UNUSABLE,
-    })
+    Ok(status.state.code())
 }
 
 /// How an array is: its daemon is asked, or else it is looked at.
@@ -241,7 +237,7 @@ pub fn status_of(output: Output, name: &ArrayName) -> Result<Status> {
     for (path, error) in &found.damaged {
         output.note(&format!("{}: {error}; done without it", path.display()));
     }
-    Status::looked(&name.to_string(), &found, found.glance(PATIENCE_TO_INSPECT)?)
+    Ok(Status::looked(&name.to_string(), &found, found.glance(PATIENCE_TO_INSPECT)?))
 }
 
 /// How long the drives of an array may take to say how it is.

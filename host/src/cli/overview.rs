@@ -11,7 +11,7 @@ use crate::{
     label::{Content, Label},
     machine::Owner,
     members::{Found, Looked, OpenDrive, PATIENCE_TO_LOOK, Scan, listed},
-    output::{DEGRADED, HEALTHY, Output, UNUSABLE, shaded_state, table, uuid},
+    output::{HEALTHY, Output, shaded_state, table, uuid},
     protocol::Request,
     reactor::Reactor,
     report::{Life, Rebuild, State, Status, StatusMember, Zones, used_zones},
@@ -71,10 +71,7 @@ fn seen_on_drives(reactor: &Reactor, scan: &Scan, label: &Label) -> Seen {
         }
     };
     let used_zones = looked.inspected.as_ref().ok().map(|array| used_zones(&array.zones));
-    let unusable =
-        |error: anyhow::Error| Status::unusable(&found, format!("{error:#}")).identify(&found.drives);
-    let status = Status::looked(&label.name, &found, looked).unwrap_or_else(unusable);
-    Seen { status, used_zones }
+    Seen { status: Status::looked(&label.name, &found, looked), used_zones }
 }
 
 #[derive(Serialize)]
@@ -100,6 +97,8 @@ struct ArrayLine {
     rebuild: Option<Rebuild>,
     /// Processes that use the drives and cannot be asked.
     used_by: Vec<User>,
+    /// Whether they change the array all the time, so that what is said of it is of different moments.
+    changing: bool,
     /// Nothing if nobody runs the array.
     pid: Option<u32>,
     block_device: Option<String>,
@@ -131,6 +130,7 @@ impl ArrayLine {
             used_zones,
             rebuild: status.rebuild,
             used_by: status.used_by,
+            changing: status.changing,
             pid: status.pid,
             block_device: status.block_device,
             host: status.host,
@@ -145,12 +145,13 @@ impl ArrayLine {
         let doing = match (&self.rebuild, self.pid) {
             (Some(rebuild), _) => format!("{}, {}", rebuild.kind(), rebuild.percent()),
             (None, Some(pid)) => format!("runs (process {pid})"),
+            (None, None) if self.changing => format!("being changed by {}", listed(&self.used_by)),
             (None, None) if !self.used_by.is_empty() => format!("in use by {}", listed(&self.used_by)),
             (None, None) => "does not run".into(),
         };
         vec![
             self.name.clone(),
-            self.stage.shaded().unwrap_or(self.state.shaded()),
+            shaded_as(self.stage, self.state),
             or_dash(self.size_bytes.map(show)),
             or_dash(zones),
             format!("{} of {}", self.members_active, self.members),
@@ -160,6 +161,11 @@ impl ArrayLine {
             self.uuid.clone(),
         ]
     }
+}
+
+/// What is wrong with an array, in a word or two: where in its life it is, unless nobody can tell, or else how it is.
+fn shaded_as(stage: Life, state: State) -> String {
+    stage.shaded().filter(|_| state != State::Changing).unwrap_or_else(|| state.shaded())
 }
 
 /// Says how all arrays are, a line each.
@@ -180,11 +186,7 @@ pub fn status(output: Output) -> Result<u8> {
         }
         text
     })?;
-    Ok(match overview.arrays.iter().map(|array| array.state).max() {
-        None | Some(State::Healthy) => HEALTHY,
-        Some(State::Degraded) => DEGRADED,
-        Some(State::Unusable) => UNUSABLE,
-    })
+    Ok(overview.arrays.iter().map(|array| array.state).max().map_or(HEALTHY, State::code))
 }
 
 /// The drives that nobody could look at; those that daemons hold are seen by these.
@@ -229,6 +231,8 @@ struct ListedArray {
     policy: String,
     /// Zones of a drive that are used as one.
     aggregate: u32,
+    /// Whether somebody changes it all the time, so that what is said of it is of different moments.
+    changing: bool,
     /// What the array runs as, if it does.
     block_device: Option<String>,
     host: Owner,
@@ -323,6 +327,7 @@ impl ListedArray {
             members_active: status.active() as u32,
             policy: status.policy.clone(),
             aggregate: status.aggregate,
+            changing: status.changing,
             block_device: status.block_device.clone(),
             host: status.host,
             autostart: status.autostart,
@@ -373,7 +378,7 @@ fn listed_text(listed: &Listed) -> String {
                 shaded_state(&drive.state),
                 array.name.clone(),
                 active.clone(),
-                array.stage.shaded().unwrap_or(array.state.shaded()),
+                shaded_as(array.stage, array.state),
                 array.host.words(array.autostart).to_string(),
                 array.uuid.clone(),
             ]);

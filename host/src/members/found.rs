@@ -196,22 +196,43 @@ impl Found {
                 _ => bail!("{} changed while it was looked at; try again", drive.path.display()),
             }
         }
-        if self.drives.len() < self.label.members as usize {
-            // What the daemons of other arrays hold cannot be what is missing here.
-            let running = client::running()?;
-            let held =
-                |path: &Path| running.iter().any(|c| c.about.drives.iter().any(|d| same_file(d, path)));
-            let others = self.damaged.iter().filter(|(path, _)| !held(path));
-            let in_use = others.filter_map(|(path, _)| Some((path, drive::user(path)?))).next();
-            if let Some((path, user)) = in_use {
-                bail!(
-                    "{} may be a member of '{}', but is in use by {user}; stop that first",
-                    path.display(),
-                    self.label.name
-                );
-            }
+        if let Some((path, user)) = self.unclear()?.into_iter().next() {
+            bail!(
+                "{} may be a member of '{}', but is in use by {user}; stop that first",
+                path.display(),
+                self.label.name
+            );
         }
         Ok(self)
+    }
+
+    /// Drives that somebody uses and that cannot be told: one of them may be the member that is missing.
+    fn unclear(&self) -> Result<Vec<(&Path, User)>> {
+        if self.damaged.is_empty() || self.drives.len() >= self.label.members as usize {
+            return Ok(Vec::new());
+        }
+        // What the daemons of other arrays hold cannot be what is missing here.
+        let running = client::running()?;
+        let held = |path: &Path| running.iter().any(|c| c.about.drives.iter().any(|d| same_file(d, path)));
+        let others = self.damaged.iter().map(|(path, _)| path.as_path()).filter(|path| !held(path));
+        Ok(others.filter_map(|path| Some((path, drive::user(path)?))).collect())
+    }
+
+    /// Whether a drive that somebody uses was a member when it was found, and is none in `array`.
+    fn has_left(&self, array: &Inspected) -> bool {
+        let is_vacant = |label: &Label| {
+            array.status.members.get(label.role as usize).is_some_and(|member| member.drive.is_empty())
+        };
+        let left = self.drives.iter().filter(|drive| drive.label().is_some_and(is_vacant));
+        left.filter_map(|drive| drive::user(&drive.path)).next().is_some()
+    }
+
+    /// Whether the array has to do without a member, whatever becomes of it meanwhile: it has gone on without one,
+    /// or the drive of one is not there.
+    pub fn is_short(&self) -> bool {
+        let Label { members, active, .. } = &self.label;
+        let there = |role: u32| self.drives.iter().any(|drive| drive.label().is_some_and(|l| l.role == role));
+        (0..*members).any(|role| active & (1 << role) == 0 || self.damaged.is_empty() && !there(role))
     }
 
     /// Who has claimed drives of the array.
@@ -243,7 +264,13 @@ impl Found {
             });
             let still = self.is_still(&witnesses, patience)?;
             if still || begun.elapsed() >= PATIENCE_WITH_CHANGES.min(patience) {
-                return Ok(Looked { inspected, users: self.users(), changing: !still });
+                let (mut users, unclear) = (self.users(), self.unclear()?);
+                let left = inspected.as_ref().is_ok_and(|array| self.has_left(array));
+                let changing = !still || left || !unclear.is_empty();
+                users.extend(unclear.into_iter().map(|(_, user)| user));
+                users.sort_by_key(|user| user.pid);
+                users.dedup();
+                return Ok(Looked { inspected, users, changing });
             }
         }
     }

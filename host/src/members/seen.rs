@@ -13,7 +13,7 @@ use crate::{
         Examined, KnownDrive, Life, State, Status, StatusMember, Superblock, ZrwaSizes, bytes, host_id,
     },
 };
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use engine::{
     device::{self, Command},
     format::superblock::Stage,
@@ -22,13 +22,9 @@ use engine::{
 use std::path::Path;
 
 impl Status {
-    /// How an array is that was only looked at; `called` is what the user calls it.
-    ///
-    /// # Errors
-    /// When it is being changed and nobody can tell.
-    pub fn looked(called: &str, found: &Found, looked: Looked) -> Result<Status> {
+    /// How an array is that was only looked at, or at least how it looks; `called` is what the user calls it.
+    pub fn looked(called: &str, found: &Found, looked: Looked) -> Status {
         let Looked { inspected, users, changing } = looked;
-        let name = &found.label.name;
         let mut status = match inspected {
             Ok(mut array) => {
                 if changing {
@@ -37,15 +33,21 @@ impl Status {
                 }
                 Status::of(called, &array.status, &array.geometry)
             }
-            Err(error) if changing => bail!("'{name}' is being changed by {}: {error}", listed(&users)),
             Err(error) => Status::unusable(found, error.to_string()),
         };
+        if changing && status.state != State::Healthy && !found.is_short() {
+            // Parts of different moments do not fit together, and each may be as it should.
+            status.state = State::Changing;
+            let who = listed(&users);
+            status.status =
+                format!("it is being changed by {who}, so that this may not be so: {}", status.status);
+        }
         if !users.is_empty() {
             // They may be about to do it.
             status.action = None;
         }
         (status.used_by, status.changing) = (users, changing);
-        Ok(status.identify(&found.drives))
+        status.identify(&found.drives)
     }
 
     /// Says which drives the members are; `drives` are those that are open.
