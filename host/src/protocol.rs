@@ -5,8 +5,9 @@ use crate::{name::MemberName, report::Rebuild};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// Version of the protocol. A daemon and a command of different versions refuse each other.
-pub const PROTOCOL: u32 = 1;
+/// Version of the protocol: another one whenever anything is said that was not said before. A daemon and a command of
+/// different versions refuse each other.
+pub const PROTOCOL: u32 = 2;
 
 /// Most bytes of a request.
 pub const MAX_REQUEST: usize = 64 << 10;

@@ -7,6 +7,7 @@ use host::{
     members::{Found, OpenDrive, Terms},
     name::ArrayName,
     output::uuid,
+    protocol::PROTOCOL,
     repair,
 };
 use serde_json::Value;
@@ -191,12 +192,23 @@ fn nonsense_on_the_socket_is_answered_and_harms_nobody() {
         answer
     };
     assert!(say(b"\n").contains("\"error\""));
-    assert!(say(b"{\"protocol\":1,\"verb\":\"explode\"}\n").contains("\"error\""));
-    assert!(say(b"{\"protocol\":2,\"verb\":\"status\"}\n").contains("version 1"));
+    let ask = |protocol: u32, verb: &str| {
+        let answer = say(format!("{{\"protocol\":{protocol},\"verb\":\"{verb}\"}}\n").as_bytes());
+        let answer: Value = serde_json::from_str(&answer).unwrap();
+        assert_eq!(answer["protocol"], PROTOCOL);
+        answer["error"].as_str().unwrap_or_default().to_string()
+    };
+    assert_eq!(ask(PROTOCOL, "status"), "");
+    assert!(ask(PROTOCOL, "explode").starts_with("this is no request"));
+    for (other, advice) in [(PROTOCOL + 1, "restart it"), (PROTOCOL - 1, "use a newer zoneraid")] {
+        let said = format!("this daemon speaks version {PROTOCOL} of the protocol and not {other}: {advice}");
+        // Also if the request is one that nobody here knows.
+        assert_eq!([ask(other, "status"), ask(other, "explode")], [said.clone(), said]);
+    }
     assert!(say(&[b'x'; 100_000]).contains("bytes at most"));
     // Clients that hang, more than are served at a time, and one that leaves in the middle.
     let hanging: Vec<UnixStream> = (0..31).map(|_| UnixStream::connect(socket(&place)).unwrap()).collect();
-    UnixStream::connect(socket(&place)).unwrap().write_all(b"{\"protocol\":1,").unwrap();
+    UnixStream::connect(socket(&place)).unwrap().write_all(b"{\"protocol\":2,").unwrap();
     assert_eq!(place.run(&["status", "tank"]).code, 0);
     drop(hanging);
     place.run(&["stop", "tank"]).ok();

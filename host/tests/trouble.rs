@@ -3,6 +3,7 @@
 
 mod support;
 
+use host::protocol::PROTOCOL;
 use std::{
     ffi::OsStr,
     fs,
@@ -35,6 +36,18 @@ fn send(mut stream: UnixStream, text: &str) {
     let _ = stream.write_all(text.as_bytes());
 }
 
+/// A line of a daemon of this version.
+fn of_version(protocol: u32, rest: &str) -> String {
+    format!("{{\"protocol\":{protocol},{}\n", rest.trim_start_matches('{'))
+}
+
+/// What is said of a daemon of another version.
+fn versions(daemon: u32, advice: &str) -> String {
+    format!(
+        "the daemon speaks version {daemon} of the protocol and this zoneraid version {PROTOCOL}: {advice}"
+    )
+}
+
 #[test]
 fn daemons_that_do_not_answer_keep_nobody_from_the_others() {
     let place = Place::with_array(6);
@@ -48,19 +61,24 @@ fn daemons_that_do_not_answer_keep_nobody_from_the_others() {
             std::thread::sleep(Duration::from_millis(300));
         }
     });
-    pretend(&place, "later.sock", |stream| send(stream, "{\"protocol\":99,\"error\":\"no\"}\n"));
-    pretend(&place, "older.sock", |stream| send(stream, "{\"protocol\":0,\"error\":\"no\"}\n"));
+    // What they say besides is none of what is known here.
+    pretend(&place, "later.sock", |stream| {
+        send(stream, &of_version(PROTOCOL + 1, "{\"news\":{\"is\":[1]}}"))
+    });
+    pretend(&place, "older.sock", |stream| send(stream, &of_version(PROTOCOL - 1, "{\"error\":\"no\"}")));
     // Nobody takes connections there, and there is no room for more of them.
     let full = UnixListener::bind(place.path("run/full.sock")).unwrap();
     rustix::net::listen(&full, 0).unwrap();
     let _waiting = UnixStream::connect(place.path("run/full.sock")).unwrap();
+    let later = versions(PROTOCOL + 1, "use a newer zoneraid");
+    let older = versions(PROTOCOL - 1, "restart the daemon");
     let lines = [
         (id, "does not answer within 2 seconds"),
         ("garbled.sock", "does not speak our language"),
         ("endless.sock", ""),
         ("slow.sock", "does not answer within 2 seconds"),
-        ("later.sock", "use a newer zoneraid"),
-        ("older.sock", "restart the daemon"),
+        ("later.sock", later.as_str()),
+        ("older.sock", older.as_str()),
         ("full.sock", "does not answer within 2 seconds"),
     ];
     let commands: [&[&str]; 6] = [
