@@ -372,6 +372,47 @@ fn what_only_looks_wrong_because_it_changes_is_not_said_to_be_wrong() {
 }
 
 #[test]
+fn a_dry_run_of_create_is_kept_out_by_nobody_and_needs_no_more_than_to_read() {
+    let place = Place::new();
+    place.emulate("drives", 4);
+    let drives: [String; 4] = std::array::from_fn(|n| drive("drives", n));
+    let create = |options: &[&'static str]| {
+        let words = ["create", "tank"].iter().chain(options).copied();
+        words.chain(drives.iter().map(String::as_str)).collect::<Vec<&str>>()
+    };
+    let (contents, before) = (fingerprint(&place.path("drives")), times(&place, "drives"));
+    let promised = place.run(&create(&["--dry-run"])).ok();
+    assert_eq!(promised.stderr, "");
+
+    // Somebody uses a drive.
+    let image = File::open(place.path(&drives[2])).unwrap();
+    flock(&image, FlockOperation::LockExclusive).unwrap();
+    let ran = place.run(&create(&["--dry-run"])).ok();
+    assert_eq!(ran.text(), promised.text());
+    let said = "drive2.img is in use by `looking";
+    assert!(ran.stderr.lines().count() == 1 && ran.stderr.contains(said), "{}", ran.stderr);
+    place.run(&create(&[])).fails_with(&[
+        "drive2.img",
+        "is in use by",
+        &format!("(process {})", std::process::id()),
+    ]);
+    drop(image);
+
+    // And who may only read can try it, too.
+    for drive in &drives {
+        fs::set_permissions(place.path(drive), fs::Permissions::from_mode(0o444)).unwrap();
+    }
+    let ran = as_nobody(&place, "", &create(&["--dry-run"])).ok();
+    assert_eq!(ran.text(), promised.text());
+    as_nobody(&place, "", &create(&[])).fails_with(&["drive0.img", "permission denied"]);
+    assert!(fingerprint(&place.path("drives")) == contents);
+    let unwritten = |times: Vec<(u64, i64, i64, i64, i64)>| {
+        times.into_iter().map(|t| (t.0, t.1, t.2)).collect::<Vec<_>>()
+    };
+    assert_eq!(unwritten(times(&place, "drives")), unwritten(before));
+}
+
+#[test]
 fn a_drive_in_use_that_cannot_be_told_is_never_done_without() {
     let place = Place::with_array(5);
     place.run(&["emulate", "fault", "drives/drive1.img", "gone"]).ok();

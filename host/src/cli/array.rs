@@ -70,8 +70,9 @@ pub fn create(output: Output, options: Create) -> Result<u8> {
     let Level::Raid5 = options.level;
     refuse_twice(&options.drives)?;
     let reactor = Reactor::default();
+    let open = if options.dry_run { OpenDrive::try_out } else { OpenDrive::open };
     let drives: Vec<OpenDrive> =
-        options.drives.iter().map(|path| OpenDrive::open(&reactor, path)).collect::<Result<_>>()?;
+        options.drives.iter().map(|path| open(&reactor, path)).collect::<Result<_>>()?;
     let mut used = Vec::new();
     let mut created_from = Vec::new();
     for drive in &drives {

@@ -42,13 +42,21 @@ pub struct OpenDrive {
 impl OpenDrive {
     /// Opens and claims the drive at `path` and looks what is on it.
     pub fn open(reactor: &Reactor, path: &Path) -> Result<OpenDrive> {
-        let used = drive::resolve(path);
-        if used != path {
-            let (path, used) = (path.display(), used.display());
-            note(&format!("{path} is a block device, which knows no ZRWA: {used} is used instead"));
-        }
+        let used = used(path);
         let device = open_patiently(reactor, &used, Instant::now())?;
         OpenDrive::read(reactor, &used, device, PATIENCE_TO_USE)
+    }
+
+    /// Looks at the drive at `path` as if it were opened, and says who keeps it from that.
+    pub fn try_out(reactor: &Reactor, path: &Path) -> Result<OpenDrive> {
+        let used = used(path);
+        if let Some(user) = drive::user(&used) {
+            note(&format!(
+                "{} is in use by {user}; nothing can be made of it before that ends",
+                used.display()
+            ));
+        }
+        OpenDrive::look(reactor, &used)
     }
 
     /// Looks what is on the drive at `path`, whoever uses it.
@@ -178,6 +186,16 @@ impl OpenDrive {
         let plate = drive::plate(&self.path).words();
         format!("{} ({}{plate})", self.path.display(), show(self.size_bytes()))
     }
+}
+
+/// The path by which the drive at `path` is used; if it is another one, that is said.
+fn used(path: &Path) -> PathBuf {
+    let used = drive::resolve(path);
+    if used != path {
+        let (path, used) = (path.display(), used.display());
+        note(&format!("{path} is a block device, which knows no ZRWA: {used} is used instead"));
+    }
+    used
 }
 
 /// Opens a drive; one that is locked is tried again, for as long since `start` as may help.
