@@ -2,7 +2,7 @@
 //!
 //! Nothing in here touches an operating system, reads a clock or starts a thread. Drives are
 //! [`device::ZonedDevice`]s handed in by the caller; waiting is done by futures on
-//! [`runtime::Runtime`]. A reader who opens [`zone`], [`device`], [`array`] and then
+//! [`runtime::Runtime`]. A reader who opens [`zone`], [`device`], [`mod@array`] and then
 //! [`raid::policy::zrwa`] has understood the system.
 #![forbid(unsafe_code)]
 

@@ -16,7 +16,7 @@
 //! not there, and comes back later, is therefore the rest of an array that nobody can assemble.
 
 use crate::{
-    array::{Array, ArrayError, Behaviour, Drive, array_geometry, look, reset_each, wipe},
+    array::Array,
     device::{Command, DeviceError},
     format::{
         Uuid,
@@ -24,9 +24,17 @@ use crate::{
         superblock::{Stage, Superblock, wrong_with_name},
     },
     raid::{
+        Behaviour, Drive,
         core::Core,
+        create::array_geometry,
+        erase::{reset_each, wipe},
+        error::ArrayError,
         metalog::{Live, META_ZONES, MetaLog},
-        recover::{Candidate, effective, find_log},
+        recover::{
+            assemble::look,
+            membership::effective,
+            scan::{Candidate, find_log},
+        },
     },
     runtime::Runtime,
     zone::{ZoneIndex, ZoneState},

@@ -13,9 +13,15 @@
 
 use crate::{
     adapt::overlay::Overlay,
-    array::{Array, ArrayError, Behaviour, Drive, Look, Tails, assemble, look},
+    array::Array,
     device::{Command, Completer, Completion, Done, Geometry, Status, ZonedDevice},
-    raid::{core::Core, geometry::Layout},
+    raid::{
+        Behaviour, Drive, Tails,
+        core::Core,
+        error::ArrayError,
+        geometry::Layout,
+        recover::assemble::{Look, assemble, look},
+    },
     runtime::{Gate, Runtime},
 };
 use std::{cell::RefCell, rc::Rc};

@@ -3,7 +3,7 @@
 //! Drives with small zones have small ZRWAs. `M` consecutive zones, interleaved by units as large as
 //! the ZRWA, make a zone with a ZRWA `M` times as large: unit `u` of it lies in zone `u mod M`, at unit
 //! `u / M` there. Then the window behind the write pointer of the whole is exactly the windows of the
-//! parts, wherever it is ([`Shape`]). Only explicit flushes move it: a write that ends beyond the window
+//! parts, wherever it is (`Shape`). Only explicit flushes move it: a write that ends beyond the window
 //! would move one part alone.
 //!
 //! Nothing on `M` zones is atomic. After a crash the parts say how far it got:
@@ -481,7 +481,8 @@ impl Inner {
         for (part, info) in (0..).zip(&parts).filter(|(_, info)| info.state != ZoneState::Full) {
             let empty = info.state == ZoneState::Empty;
             if empty || info.wp_blocks == 0 && whole.wp_blocks > 0 {
-                self.revive(self.part(zone, part), empty).await?;
+                let passed = self.shape.share(part, whole.wp_blocks);
+                self.revive(self.part(zone, part), empty, passed).await?;
             }
             if self.shape.share(part, whole.wp_blocks) > info.wp_blocks {
                 self.flush_part(zone, part, whole.wp_blocks).await.result?;
@@ -490,9 +491,10 @@ impl Inner {
         Ok(known)
     }
 
-    /// Writes what can be read at the start of a zone of the drive again, in a new ZRWA if it is empty. Then
-    /// all of it must be readable, for in the new one what is left out would read as zeros.
-    async fn revive(&self, zone: ZoneIndex, empty: bool) -> Result<(), DeviceError> {
+    /// Writes what can be read at the start of a zone of the drive again, in a new ZRWA if it is empty. Then all
+    /// of it must be readable, for in the new one what is left out would read as zeros; and so it would, in any
+    /// case, where the write pointer is going to pass.
+    async fn revive(&self, zone: ZoneIndex, empty: bool, passed: u64) -> Result<(), DeviceError> {
         let start = self.device.geometry().start(zone).0;
         let read = |at| {
             let (data, oob) = (Buf::zeroed(BLOCK), Buf::zeroed(self.geometry.oob_bytes as usize));
@@ -505,7 +507,7 @@ impl Inner {
             match done.result {
                 Ok(()) => blocks.push((Lba(start + at), done.data, done.oob)),
                 Err(error) if error == Status::DeallocatedBlock.into() => {}
-                Err(error) if error == Status::UnrecoveredReadError.into() && !empty => {}
+                Err(error) if error == Status::UnrecoveredReadError.into() && !empty && at >= passed => {}
                 Err(error) => return Err(error),
             }
         }

@@ -10,7 +10,8 @@ use crate::{
         superblock::Superblock,
     },
     raid::{
-        Canary, Consistency, LogStep,
+        Behaviour, Canary, Consistency, Drive, LogStep,
+        error::ArrayError,
         geometry::Layout,
         metalog::{META_ZONES, MetaLog},
         patrol::holes::HoleMap,
@@ -153,6 +154,101 @@ pub fn is_of_zone(error: DeviceError) -> bool {
 }
 
 impl Core {
+    pub fn new(
+        runtime: &Runtime,
+        superblock: Superblock,
+        geometry: Geometry,
+        (zones, burned): (Vec<ZoneRecord>, Vec<Burned>),
+        sequence: u64,
+        behaviour: Behaviour,
+    ) -> Rc<Core> {
+        Rc::new(Core {
+            runtime: runtime.clone(),
+            slots: Rc::default(),
+            array: superblock.array,
+            layout: superblock.layout(),
+            table: RefCell::new(ZoneTable::new(&geometry)),
+            may_lose: Cell::new(geometry.volatile_cache),
+            geometry,
+            consistency: behaviour.consistency,
+            join: behaviour.join,
+            volatile: Cell::new(false),
+            generation: Cell::new(superblock.event as u32),
+            canary: behaviour.canary,
+            log_step: behaviour.log_step,
+            members: superblock.members.iter().map(|_| Member::default()).collect(),
+            active: Cell::new(0),
+            failed: Cell::new(false),
+            superblock: RefCell::new(superblock),
+            zones: RefCell::new(zones),
+            burned: RefCell::new(burned),
+            holes: RefCell::default(),
+            sequence: Cell::new(sequence),
+            offline: RefCell::default(),
+            holding: RefCell::default(),
+            running: RefCell::default(),
+            pool: RefCell::default(),
+            membership_pending: Cell::new(false),
+            lacks: RefCell::default(),
+            waits: Cell::new(false),
+            losses: Cell::new(0),
+            membership: Gate::default(),
+            membership_done: Gate::default(),
+            idle_readers: RefCell::default(),
+            busy: RefCell::default(),
+            repairing: Cell::new(None),
+            rebuild_runs: Cell::new(false),
+            mirror: RefCell::default(),
+            held: RefCell::default(),
+            underway: Cell::default(),
+            clearing: RefCell::default(),
+            rebuilding: Cell::new(None),
+            rebuild_stop: Cell::new(false),
+            handing_over: Cell::new(None),
+            zones_changed: Gate::default(),
+        })
+    }
+
+    /// Starts the tasks that every array has.
+    pub fn start_members(self: &Rc<Self>) {
+        self.start_logs();
+        self.runtime.spawn(self.clone().keep_membership());
+    }
+
+    pub fn start_logs(self: &Rc<Self>) {
+        for member in &self.members {
+            if let Some(log) = &*member.log.borrow() {
+                self.runtime.spawn(log.clone().run());
+            }
+        }
+    }
+
+    /// What there is to say of the members in `mask`, in a sentence without its full stop.
+    pub fn notes(&self, mask: u32) -> String {
+        let noted = Core::each(mask).filter_map(|role| Some((role, self.members.get(role)?)));
+        let noted = noted.filter(|(_, member)| !member.note.borrow().is_empty());
+        let notes: Vec<_> =
+            noted.map(|(role, member)| format!("member {role}: {}", member.note.borrow())).collect();
+        notes.join("; ")
+    }
+
+    pub fn check_role(&self, member: usize) -> Result<&Member, ArrayError> {
+        let all = self.members.len();
+        let place = self.members.get(member);
+        place.ok_or_else(|| ArrayError(format!("there is no member {member}: the array has {all}")))
+    }
+
+    pub fn check_unused(&self, drive: &Drive) -> Result<(), ArrayError> {
+        let is_used = |member: usize| {
+            let log = self.members[member].log.borrow();
+            log.as_ref().is_some_and(|log| Rc::ptr_eq(&log.drive, &drive.device))
+        };
+        match Core::each(self.active.get()).any(is_used) {
+            true => Err(ArrayError(format!("{} is a member of this array already", drive.name))),
+            false => Ok(()),
+        }
+    }
+
     /// Members (bits) whose part of `zone` holds what it should.
     pub fn live(&self, zone: ZoneIndex) -> u32 {
         let lost = self.zones.borrow().get(zone.0 as usize).map_or(0, |z| z.lost);
@@ -355,6 +451,24 @@ impl Core {
         let others = self.active.get() & !(1 << member);
         let lacking = self.zones.borrow().iter().any(|zone| zone.lost & others != 0);
         others.count_ones() as usize + 1 == self.members.len() && !lacking
+    }
+
+    /// As [`crate::array::Array::fail`].
+    pub async fn fail(&self, member: usize) -> Result<(), ArrayError> {
+        let active = self.active.get();
+        self.check_role(member)?;
+        if active & (1 << member) == 0 {
+            return Err(ArrayError(format!("member {member} is out already")));
+        }
+        if !self.can_spare(member) {
+            return Err(ArrayError(format!(
+                "member {member} is needed: another one is out or not rebuilt yet"
+            )));
+        }
+        *self.members[member].note.borrow_mut() = "taken out by the operator".into();
+        self.take_out(member);
+        self.membership_settled().await;
+        Ok(())
     }
 
     /// Removes a member from the set that is used, and has that written down.

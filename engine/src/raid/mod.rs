@@ -1,13 +1,60 @@
 //! RAID over zones.
 
+pub mod create;
+pub mod error;
 pub mod geometry;
 pub mod policy;
+pub mod status;
 
 pub(crate) mod core;
+pub(crate) mod erase;
 pub(crate) mod metalog;
 pub(crate) mod patrol;
 pub(crate) mod recover;
 pub(crate) mod zone;
+
+use crate::device::ZonedDevice;
+use std::rc::Rc;
+
+/// A drive as the caller found it.
+#[derive(Clone)]
+pub struct Drive {
+    /// What messages call it: a path, usually.
+    pub name: String,
+    pub device: Rc<dyn ZonedDevice>,
+}
+
+/// What a process that runs an array leaves outside of its own memory, so that the next one can go on
+/// exactly there if it dies while the drives keep power ([`crate::array::Array::take_over`]).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tails {
+    /// [`crate::array::Array::assembly`] of the array that the process ran.
+    pub assembly: u64,
+    /// For each logical zone the largest [`crate::device::Done::tail`] of the writes and appends that have completed:
+    /// raised before anybody is told of the completion, and set to 0 with a reset before anybody is
+    /// told of that.
+    pub blocks: Vec<u64>,
+}
+
+/// How an array shall be assembled and behave: the default but for experiments, tests, and where an operator
+/// has no other choice.
+#[derive(Clone, Copy, Debug)]
+pub struct Behaviour {
+    pub consistency: Consistency,
+    /// Whether writes that are queued behind each other in a zone share a plan.
+    pub join: bool,
+    pub canary: Option<Canary>,
+    pub log_step: LogStep,
+    /// Takes stale members where there are too few others, for zones that are full (see `raid/recover`).
+    pub force: bool,
+}
+
+impl Default for Behaviour {
+    fn default() -> Behaviour {
+        let (consistency, log_step) = (Consistency::default(), LogStep::None);
+        Behaviour { consistency, join: true, canary: None, log_step, force: false }
+    }
+}
 
 /// How much of a partial stripe survives a crash: ZRAID's three policies (§6.6, Table 1).
 /// Only [`Consistency::WpLog`] keeps what was promised; the others are for comparison.

@@ -409,6 +409,8 @@ impl World<'_> {
             let old = self.members[member].take();
             // A drive that the array may not have taken belongs to nothing.
             course.attic.extend(old.filter(|_| course.half_attached.take().is_none()));
+            // An array that holds back has not said so of the heir.
+            course.attic.extend(self.heir.take_if(|heir| heir.member == member).map(|heir| heir.bay));
             let (wire, damaged) = (self.wire.clone(), &course.damaged);
             let bay = self.spare(&mut course.attic, |bay| !damaged.contains(&bay) && !wire.is_gone(bay))?;
             self.members[member] = Some(bay);

@@ -12,7 +12,6 @@
 //! a hole there ([`super::holes`]) and goes on. A zone that cannot be rebuilt at all is left out.
 
 use crate::{
-    array::{LeftOut, LostBlocks, Progress, Rebuilt},
     buf::{BLOCK, Buf},
     code::xor,
     device::{Command, DeviceError, Zones},
@@ -29,6 +28,7 @@ use crate::{
             Policy, inplace, log,
             zrwa::{self, SlotPart},
         },
+        status::{LeftOut, LostBlocks, Progress, Rebuilt},
         zone::{read::Piece, write::Zone},
     },
     zone::{Lba, ZoneIndex, ZoneState},

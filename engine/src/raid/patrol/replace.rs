@@ -54,7 +54,6 @@
 
 use crate::{
     adapt::mirror::Mirror,
-    array::{Progress, kept_plate, member_uuid, wipe},
     buf::{BLOCK, Buf},
     device::{Command, Completion, DeviceError, Status, ZonedDevice, Zones},
     format::{
@@ -63,10 +62,12 @@ use crate::{
     },
     raid::{
         core::{Core, Seat},
+        erase::{kept_plate, member_uuid, wipe},
         geometry::Role,
         metalog::MetaLog,
         patrol::{holes::Lost, rebuild::Stopped},
         policy::{Policy, inplace},
+        status::Progress,
         zone::write::Zone,
     },
     zone::{Lba, ZoneIndex, ZoneState},

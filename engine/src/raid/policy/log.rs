@@ -15,7 +15,6 @@
 //! up by them, a member does without its part of a zone until that is rebuilt.
 
 use crate::{
-    array::ArrayError,
     buf::{BLOCK, Buf},
     code::xor,
     device::{Command, Completion},
@@ -23,6 +22,7 @@ use crate::{
     raid::{
         Canary,
         core::{Core, Seat},
+        error::ArrayError,
         geometry::{Layout, MAX_MEMBERS, Place, Role},
         metalog::{checkpoint_blocks, log_blocks},
         policy::{

@@ -1,0 +1,372 @@
+//! Making an array: what drives could become, and what is refused.
+
+use crate::{
+    adapt::aggregate::Aggregated,
+    buf::BLOCK,
+    device::{Geometry, Plate, ZonedDevice},
+    format::{
+        Uuid,
+        oob::OOB_BYTES,
+        record::{Record, ZoneRecord},
+        superblock::{
+            AGGREGATES, CHUNK_BLOCKS, MEMBERS, Stage, Superblock, SuperblockMember, wrong_with_name,
+        },
+    },
+    raid::{
+        Behaviour, Drive, LogStep,
+        core::Core,
+        erase::{kept_plate, member_uuid, wipe},
+        error::ArrayError,
+        metalog::{Live, META_ZONES, MetaLog, checkpoint_blocks, log_blocks},
+        policy::{Policy, log},
+        recover::scan::prepare,
+    },
+    runtime::Runtime,
+};
+use std::rc::Rc;
+
+/// How an array shall be made.
+#[derive(Clone, Debug)]
+pub struct CreateOptions {
+    /// 1 to 64 bytes that show, without `/` (see [`wrong_with_name`]).
+    pub name: String,
+    /// Random, chosen by the caller.
+    pub uuid: [u8; 16],
+    /// Blocks in a chunk: a power of two; where the policy uses the drives' ZRWA, at least twice its
+    /// flush granularity and at most half of it.
+    pub chunk_blocks: u64,
+    /// Distance between two logical zones; the next power of two above the capacity by default.
+    /// If it is smaller than what a zone could hold, the zone's capacity is cut to it.
+    pub zone_size_blocks: Option<u64>,
+    /// How partial stripes are protected; by default the best the drives can do.
+    pub policy: Option<Policy>,
+    /// Who makes it; zeros for nobody.
+    pub host: [u8; 16],
+    /// Whether it starts by itself on that host.
+    pub autostart: bool,
+}
+
+/// An array that could be made (see [`crate::array::Array::design`]).
+#[derive(Clone, Debug)]
+pub struct Design {
+    pub geometry: Geometry,
+    pub policy: Policy,
+    /// Zones of a drive that are used as one.
+    pub aggregate: u32,
+    /// Blocks of all members together that hold parity when every zone is full.
+    pub parity_blocks: u64,
+    /// Blocks of all members together in zones for metadata.
+    pub metadata_blocks: u64,
+}
+
+/// As [`crate::array::Array::design`].
+pub fn design(runtime: &Runtime, options: &CreateOptions, drives: &[Drive]) -> Result<Design, ArrayError> {
+    let Draft { superblock, geometry, members } = draft(runtime, options, drives, Behaviour::default())?;
+    let capacities = members.iter().map(|member| member.device.geometry().zone_capacity_blocks);
+    Ok(Design {
+        policy: superblock.policy,
+        aggregate: superblock.aggregate,
+        parity_blocks: superblock.layout().rows * superblock.layout().chunk_blocks * geometry.zones as u64,
+        metadata_blocks: capacities.map(|capacity| capacity * META_ZONES as u64).sum(),
+        geometry,
+    })
+}
+
+/// As [`crate::array::Array::create`].
+pub async fn create(
+    runtime: &Runtime,
+    options: &CreateOptions,
+    drives: Vec<Drive>,
+    behaviour: Behaviour,
+) -> Result<Rc<Core>, ArrayError> {
+    let Draft { superblock, geometry, members } = draft(runtime, options, &drives, behaviour)?;
+    let zones = vec![ZoneRecord::default(); superblock.zones as usize];
+    let core = Core::new(runtime, superblock, geometry, (zones, Vec::new()), 1, behaviour);
+    for (member, (drive, Drive { name, device })) in drives.into_iter().zip(members).enumerate() {
+        let wiped = wipe(&*device).await;
+        wiped.map_err(|error| ArrayError(format!("{name}: resetting it failed: {error}")))?;
+        // The other zone than the one before the first.
+        let log = MetaLog::new(&core, member, drive.device, device, 1, 0, Live::default());
+        core.put(member, name.clone(), log.clone());
+        let written = log.checkpoint(&core, true).await;
+        written.map_err(|error| ArrayError(format!("{name}: writing its metadata failed: {error}")))?;
+    }
+    core.start_logs();
+    core.end_making().await?;
+    core.runtime.spawn(core.clone().keep_membership());
+    Ok(core)
+}
+
+/// A new array before anything is written.
+struct Draft {
+    superblock: Superblock,
+    geometry: Geometry,
+    /// The drives as they are used.
+    members: Vec<Drive>,
+}
+
+fn draft(
+    runtime: &Runtime,
+    options: &CreateOptions,
+    drives: &[Drive],
+    behaviour: Behaviour,
+) -> Result<Draft, ArrayError> {
+    let geometries = || drives.iter().map(|drive| drive.device.geometry());
+    let policy = options.policy.unwrap_or_else(|| Policy::best_for(geometries()));
+    let aggregate = aggregate_for(policy, options.chunk_blocks, geometries());
+    // Where nothing keeps the writes of a zone in order, drives are used as if all had a ZRWA.
+    let used_as = if behaviour.log_step < LogStep::Unsequenced { policy } else { Policy::Zrwa };
+    let prepared = |drive: &Drive| {
+        let device = prepare(runtime, drive.device.clone(), used_as, aggregate)?;
+        Some(Drive { name: drive.name.clone(), device })
+    };
+    let members: Vec<Drive> = drives.iter().filter_map(prepared).collect();
+    let mut superblock = plan(options, policy, aggregate, &members)?;
+    // Of the drives as they are.
+    for (member, drive) in superblock.members.iter_mut().zip(drives) {
+        member.plate = kept_plate(&*drive.device);
+    }
+    let geometry = array_geometry(&superblock, geometries().any(|geometry| geometry.volatile_cache));
+    Ok(Draft { superblock, geometry, members })
+}
+
+/// The superblock of a new array; refuses what cannot be.
+fn plan(
+    options: &CreateOptions,
+    policy: Policy,
+    aggregate: u32,
+    drives: &[Drive],
+) -> Result<Superblock, ArrayError> {
+    let fail = |message: String| Err(ArrayError(message));
+    if let Some(wrong) = wrong_with_name(&options.name) {
+        return fail(format!("an array cannot have this name: {wrong}"));
+    }
+    if !MEMBERS.contains(&(drives.len() as u64)) {
+        let (fewest, most) = (MEMBERS.start(), MEMBERS.end());
+        return fail(format!("RAID-5 takes {fewest} to {most} drives, not {}", drives.len()));
+    }
+    let chunk = options.chunk_blocks;
+    if !chunk.is_power_of_two() || !CHUNK_BLOCKS.contains(&chunk) {
+        return fail("the chunk size must be a power of two from 8 KiB to 16 MiB".into());
+    }
+    let distance = match policy {
+        Policy::Log => log::IN_FLIGHT_STRIPES,
+        Policy::Zrwa | Policy::InPlace => distance_in_zrwa(chunk, drives)?,
+    };
+    let geometries = || drives.iter().map(|d| d.device.geometry());
+    let capacity = geometries().map(|g| g.zone_capacity_blocks).min().unwrap_or(0);
+    let count = drives.len() as u64;
+    let stripe = chunk * (count - 1);
+    let rows = options.zone_size_blocks.map_or(u64::MAX, |size| size / stripe).min(capacity / chunk);
+    let zones = geometries().map(|g| g.zones).min().unwrap_or(0).saturating_sub(META_ZONES);
+    if rows == 0 || zones == 0 {
+        return fail(format!(
+            "the drives need zones of at least {} KiB, and more than {META_ZONES} of them; a zone of the array \
+             has at least {} KiB",
+            chunk * 4,
+            stripe * 4
+        ));
+    }
+    let capacity = rows * stripe;
+    // One for the metadata zone that is being written, one for a full zone under repair.
+    let active =
+        geometries().map(|g| active_zones(g, policy)).min().unwrap_or(0).saturating_sub(2).min(zones);
+    if active == 0 {
+        return fail("the drives allow too few open zones: three are the least".into());
+    }
+    let array = Uuid(options.uuid);
+    let mut superblock = Superblock {
+        compatible: 0,
+        read_only_compatible: 0,
+        incompatible: 0,
+        array,
+        name: options.name.clone(),
+        event: 1,
+        floor: 1,
+        chunk_blocks: chunk as u32,
+        rows,
+        // There are no rows further ahead.
+        distance: distance.min(rows) as u32,
+        zone_size_blocks: options.zone_size_blocks.unwrap_or(capacity.next_power_of_two()),
+        zones,
+        max_active: active,
+        log_blocks: 0,
+        assembly: 1,
+        policy,
+        aggregate,
+        host: Uuid(options.host),
+        autostart: options.autostart,
+        stage: Stage::Making,
+        members: (0..drives.len())
+            .map(|member| SuperblockMember::new(member_uuid(array, member, 1), 1, Plate::default()))
+            .collect(),
+    };
+    if policy == Policy::Log {
+        // Partial parity of all active zones has to fit in a log, beside what is written to it.
+        let room = geometries().map(|g| log_blocks(g, policy)).min().unwrap_or(0) / 2;
+        while checkpoint_blocks(&superblock) > room && superblock.max_active > 1 {
+            superblock.max_active -= 1;
+        }
+    }
+    let log_blocks = match policy {
+        // What is left is for relocated blocks.
+        Policy::Log => checkpoint_blocks(&superblock).max(rows * chunk),
+        Policy::Zrwa | Policy::InPlace => checkpoint_blocks(&superblock),
+    };
+    superblock.log_blocks = log_blocks.min(u32::MAX as u64) as u32;
+    superblock.check().map_err(|absurd| ArrayError(format!("there can be no such array: {absurd}")))?;
+    for drive in drives {
+        check_drive(&drive.name, &*drive.device, &superblock)?;
+    }
+    Ok(superblock)
+}
+
+/// How many rows ahead partial parity can be in the drives' ZRWA.
+fn distance_in_zrwa(chunk: u64, drives: &[Drive]) -> Result<u64, ArrayError> {
+    let mut zrwa = u64::MAX;
+    for drive in drives {
+        let Some(found) = drive.device.geometry().zrwa else {
+            return Err(ArrayError(format!(
+                "{} has no ZRWA (Zone Random Write Area), which this policy needs",
+                drive.name
+            )));
+        };
+        zrwa = zrwa.min(found.size_blocks);
+    }
+    match zrwa / chunk / 2 {
+        0 => Err(ArrayError(format!(
+            "a chunk of {} KiB is too large for the drives' ZRWA: {} KiB at most",
+            chunk * 4,
+            zrwa * 2
+        ))),
+        distance => Ok(distance),
+    }
+}
+
+/// Zones that a drive can have active, as far as the array is concerned.
+fn active_zones(geometry: &Geometry, policy: Policy) -> u32 {
+    let limited = |limit: u32| if limit == 0 { u32::MAX } else { limit };
+    let zrwas = match policy {
+        Policy::Log => u32::MAX,
+        Policy::Zrwa | Policy::InPlace => geometry.zrwa.map_or(0, |zrwa| zrwa.max_zones),
+    };
+    limited(geometry.max_open).min(limited(geometry.max_active)).min(zrwas)
+}
+
+/// How many zones of the drives are used as one: more than 1 if their ZRWAs do not hold two chunks. Then they
+/// get four, as much as it takes to hold write pointers back (ZRAID §4.4, §6.5).
+fn aggregate_for<'a>(
+    policy: Policy,
+    chunk_blocks: u64,
+    drives: impl Iterator<Item = &'a Geometry> + Clone,
+) -> u32 {
+    let holds = |chunks: u64, aggregate: u32| {
+        drives.clone().all(|drive| {
+            let zrwa = Aggregated::geometry_of(drive, aggregate).and_then(|geometry| geometry.zrwa);
+            zrwa.is_some_and(|zrwa| zrwa.size_blocks >= chunks * chunk_blocks)
+        })
+    };
+    let too_small = |drive: &Geometry| drive.zrwa.is_some_and(|zrwa| zrwa.size_blocks < 2 * chunk_blocks);
+    if !policy.uses_zrwa() || !drives.clone().any(too_small) {
+        return 1;
+    }
+    AGGREGATES.into_iter().find(|aggregate| holds(4, *aggregate)).unwrap_or(1)
+}
+
+/// What the array looks like from outside, if a member may lose completed writes (`volatile`) or none.
+pub fn array_geometry(superblock: &Superblock, volatile: bool) -> Geometry {
+    Geometry {
+        zones: superblock.zones,
+        zone_size_blocks: superblock.zone_size_blocks,
+        zone_capacity_blocks: superblock.layout().capacity_blocks(),
+        max_open: superblock.max_active,
+        max_active: superblock.max_active,
+        zrwa: None,
+        oob_bytes: 0,
+        max_transfer_blocks: 4096,
+        max_append_blocks: 4096,
+        // With ZRAID a write is safe when write pointers or a log show it.
+        volatile_cache: volatile || superblock.policy == Policy::Zrwa,
+    }
+}
+
+/// Checks that a drive can hold its part of an array.
+pub fn check_drive(name: &str, device: &dyn ZonedDevice, superblock: &Superblock) -> Result<(), ArrayError> {
+    let geometry = device.geometry();
+    let layout = superblock.layout();
+    let kib = |blocks: u64| blocks * (BLOCK as u64 / 1024);
+    let fail = |message: String| Err(ArrayError(format!("{name}: {message}")));
+    let (log, transfer) = (log_blocks(geometry, superblock.policy), geometry.max_transfer_blocks as u64);
+    let sizes = [
+        ("its zones hold", geometry.zone_capacity_blocks, layout.rows * layout.chunk_blocks, "larger zones"),
+        (
+            "for metadata its zones hold",
+            log,
+            superblock.log_blocks as u64,
+            "larger zones, or all drives with fewer",
+        ),
+        ("its requests have at most", transfer, layout.chunk_blocks, "larger requests, or smaller chunks"),
+    ];
+    for (what, have, need, advice) in sizes {
+        if have < need {
+            let (have, need) = (kib(have), kib(need));
+            return fail(format!("{what} {have} KiB, {need} KiB are needed: take a drive with {advice}"));
+        }
+    }
+    if layout.policy.uses_zrwa() {
+        let Some(zrwa) = geometry.zrwa else {
+            return fail("it has no ZRWA (Zone Random Write Area), which this array needs".into());
+        };
+        let (have, need) = (zrwa.size_blocks, 2 * layout.distance * layout.chunk_blocks);
+        if have < need {
+            return fail(format!("its ZRWA has {} KiB, {} KiB are needed", kib(have), kib(need)));
+        }
+        // Write pointers stop inside chunks where they have to tell what is complete.
+        let (step, what) = match layout.policy {
+            Policy::InPlace => (layout.chunk_blocks, "a chunk"),
+            _ => (layout.chunk_blocks / 2, "half a chunk"),
+        };
+        if !step.is_multiple_of(zrwa.granularity_blocks) {
+            let (chunk, granularity) = (kib(layout.chunk_blocks), kib(zrwa.granularity_blocks));
+            return fail(format!(
+                "{what} of {chunk} KiB is not a multiple of its ZRWA flush granularity of {granularity} KiB"
+            ));
+        }
+    }
+    if layout.policy == Policy::InPlace && (geometry.oob_bytes as usize) < OOB_BYTES {
+        let have = geometry.oob_bytes;
+        return fail(format!(
+            "its blocks have {have} bytes of metadata, the policy 'inplace' needs {OOB_BYTES}: format it so, or choose another policy"
+        ));
+    }
+    if geometry.zones < superblock.zones + META_ZONES {
+        return fail(format!(
+            "it has {} zones, {} are needed",
+            geometry.zones,
+            superblock.zones + META_ZONES
+        ));
+    }
+    let needed = superblock.max_active.saturating_add(2);
+    let active = active_zones(geometry, superblock.policy);
+    if active < needed {
+        return fail(format!("it can have {active} zones active, {needed} are needed"));
+    }
+    Ok(())
+}
+
+impl Core {
+    /// Tells all members of a new array that it is there. Those that have not been told when the power goes are
+    /// members all the same: the floor is below what they have.
+    async fn end_making(&self) -> Result<(), ArrayError> {
+        let event = self.next_sequence();
+        let superblock = {
+            let mut superblock = self.superblock.borrow_mut();
+            (superblock.event, superblock.stage) = (event, Stage::Whole);
+            superblock.clone()
+        };
+        self.append_to(self.active.get(), Record::Superblock(Box::new(superblock)), event).await;
+        self.superblock.borrow_mut().floor = event;
+        let out = u32::MAX >> (32 - self.members.len()) & !self.active.get();
+        if out == 0 { Ok(()) } else { Err(ArrayError(format!("a member is out: {}", self.notes(out)))) }
+    }
+}

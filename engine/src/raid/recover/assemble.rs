@@ -1,0 +1,412 @@
+//! Assembly as a whole: look at everything, write nothing; then carry out what was decided.
+
+use crate::{
+    device::Command,
+    format::record::Record,
+    owner::Change,
+    raid::{
+        Behaviour, Canary, Drive, Tails,
+        core::Core,
+        create::{array_geometry, check_drive},
+        error::ArrayError,
+        metalog::MetaLog,
+        policy::Policy,
+        recover::{
+            Verdict, ZoneView,
+            membership::decide_members,
+            scan::{Candidate, scan},
+        },
+        status::{ArrayStatus, Inspected},
+    },
+    runtime::Runtime,
+    zone::{ZoneIndex, ZoneInfo, ZoneState, is_worn},
+};
+use std::{collections::BTreeMap, rc::Rc};
+
+/// Reads the metadata of `drives` and decides what each zone needs; writes nothing.
+pub async fn look(
+    runtime: &Runtime,
+    drives: Vec<Drive>,
+    tails: Option<&Tails>,
+    behaviour: Behaviour,
+) -> Result<Look, ArrayError> {
+    let (candidates, damaged) = scan(runtime, drives).await?;
+    let found = decide_members(candidates, &damaged, behaviour.force)?;
+    for candidate in found.members.iter().flatten() {
+        check_drive(&candidate.drive.name, &*candidate.device, &found.superblock)?;
+    }
+    let mut present = found.members.iter().flatten().map(|candidate| candidate.drive.device.geometry());
+    let geometry = array_geometry(&found.superblock, present.any(|geometry| geometry.volatile_cache));
+    let ignored = behaviour.canary == Some(Canary::TailsIgnored);
+    let tails = tails.filter(|tails| tails.assembly == found.superblock.assembly && !ignored);
+    if let Some(tails) = tails.filter(|tails| tails.blocks.len() != geometry.zones as usize) {
+        let (known, zones) = (tails.blocks.len(), geometry.zones);
+        return Err(ArrayError(format!(
+            "the array has {zones} zones, but the process that ran it left the ends of {known}: leave them out"
+        )));
+    }
+    let zones = (found.zones, found.burned);
+    let core = Core::new(runtime, found.superblock, geometry, zones, found.sequence, behaviour);
+    *core.holes.borrow_mut() = found.holes;
+    for (role, candidate) in found.members.into_iter().enumerate() {
+        let Some(Candidate { drive: Drive { name, device: drive }, device, log }) = candidate else {
+            continue;
+        };
+        let log = MetaLog::new(&core, role, drive, device, log.zone, log.generation, log.live);
+        core.put(role, name, log);
+    }
+    for (member, note) in core.members.iter().zip(found.notes) {
+        *member.note.borrow_mut() = note;
+    }
+    for member in Core::each(found.returned) {
+        let what = if found.forced & 1 << member == 0 {
+            "the zones that cannot do without it"
+        } else {
+            "full zones, by force"
+        };
+        *core.members[member].note.borrow_mut() = format!("was away: it has been taken back for {what}");
+    }
+    let verdicts = core.judge_all(tails, found.forced).await?;
+    Ok(Look { core, verdicts, floor: found.floor, late: found.returned | found.undecided })
+}
+
+/// What [`look`] finds.
+pub struct Look {
+    core: Rc<Core>,
+    verdicts: Vec<(ZoneIndex, Verdict)>,
+    /// The floor of the next superblock.
+    floor: u64,
+    /// Members (bits) that come back from having been away, or of which one of two drives was taken: they are
+    /// told last.
+    late: u32,
+}
+
+impl Look {
+    /// Whether all members are there that are not out yet.
+    pub fn is_complete(&self) -> bool {
+        let superblock = self.core.superblock.borrow();
+        let mut members = superblock.members.iter().enumerate();
+        members.all(|(member, about)| !about.active || self.core.device(member).is_some())
+    }
+
+    /// Whether a drive is a member.
+    pub fn uses(&self, drive: &Drive) -> bool {
+        self.core.check_unused(drive).is_err()
+    }
+
+    /// [`crate::array::Array::assembly`] as it is on the drives.
+    pub fn assembly(&self) -> u64 {
+        self.core.superblock.borrow().assembly
+    }
+
+    /// Has every zone end where it does `without` members that are here: of those that would not, they lack
+    /// their parts.
+    pub fn end_as(&mut self, without: Look) {
+        let core = &self.core;
+        let absent = core.active.get() & !without.core.active.get();
+        let mut others: BTreeMap<_, _> = without.verdicts.into_iter().collect();
+        let mut own: BTreeMap<_, _> = std::mem::take(&mut self.verdicts).into_iter().collect();
+        for zone in (0..core.geometry.zones).map(ZoneIndex) {
+            let other = others.remove(&zone).unwrap_or(Verdict::Empty);
+            let seen = core.seen(own.get(&zone).unwrap_or(&Verdict::Empty));
+            if seen == core.seen(&other) || matches!(other, Verdict::Offline(_)) {
+                continue;
+            }
+            let mut record = without.core.zones.borrow()[zone.0 as usize];
+            record.lost |= absent;
+            core.zones.borrow_mut()[zone.0 as usize] = record;
+            core.offline.borrow_mut().remove(&zone.0);
+            core.holding.borrow_mut().remove(&zone.0);
+            let burned = without.core.burned.borrow();
+            core.burned.borrow_mut().retain(|burned| burned.zone != zone.0);
+            core.burned.borrow_mut().extend(burned.iter().filter(|burned| burned.zone == zone.0).cloned());
+            core.holes.borrow_mut().take_over(zone.0, &without.core.holes.borrow());
+            core.forget_logs_of(absent, zone.0);
+            own.insert(zone, other);
+        }
+        self.verdicts = own.into_iter().filter(|(_, verdict)| !matches!(verdict, Verdict::Empty)).collect();
+    }
+
+    /// Tells the table what the zones are.
+    fn load(&self) {
+        self.verdicts.iter().for_each(|(zone, verdict)| self.core.load(*zone, verdict));
+    }
+
+    /// Drops what is in logs and does not count any more.
+    fn keep_what_counts(&self) -> Result<(), ArrayError> {
+        match self.core.layout.policy {
+            Policy::Log => self.core.keep_of_logs(&self.verdicts),
+            Policy::Zrwa | Policy::InPlace => {
+                self.core.forget_dead(&self.verdicts);
+                Ok(())
+            }
+        }
+    }
+
+    /// Has all members that are here say `change`, and nothing else: as an assembly does that is cut off when
+    /// it has written its checkpoints.
+    pub async fn relabel(self, change: &Change) -> Result<(), ArrayError> {
+        change.apply(&mut self.core.superblock.borrow_mut())?;
+        self.keep_what_counts()?;
+        self.load();
+        let told = self.core.active.get();
+        self.core.renew(self.floor, self.late).await?;
+        match told & !self.core.active.get() {
+            0 => Ok(()),
+            failed => Err(ArrayError(format!("not all could be told: {}", self.core.notes(failed)))),
+        }
+    }
+
+    /// How the array and its zones would be after assembly.
+    pub fn inspected(self) -> Result<Inspected, ArrayError> {
+        self.keep_what_counts()?;
+        self.load();
+        let provisional = !self.is_complete();
+        let core = self.core;
+        let zones = core.table.borrow().report(ZoneIndex(0), core.geometry.zones);
+        let zones = zones.map_err(|error| ArrayError(format!("its zones cannot be listed: {error}")))?;
+        let status = ArrayStatus { provisional, ..core.status() };
+        Ok(Inspected { status, geometry: core.geometry.clone(), zones })
+    }
+
+    /// Does on the drives what was decided.
+    pub async fn carry_out(self) -> Result<Rc<Core>, ArrayError> {
+        self.keep_what_counts()?;
+        self.load();
+        let Look { core, verdicts, floor, late } = self;
+        core.renew(floor, late).await?;
+        core.start_members();
+        core.expel_absent().await?;
+        for (zone, verdict) in verdicts {
+            core.repair(zone, verdict).await?;
+        }
+        core.begin().await?;
+        // One that was away may hold zones that ended without it.
+        core.clear_leftovers().await;
+        Ok(core)
+    }
+}
+
+/// Finds what `drives` are members of, and gets it going.
+pub async fn assemble(
+    runtime: &Runtime,
+    drives: Vec<Drive>,
+    tails: Option<&Tails>,
+    behaviour: Behaviour,
+) -> Result<Rc<Core>, ArrayError> {
+    look(runtime, drives, tails, behaviour).await?.carry_out().await
+}
+
+impl Core {
+    /// Looks at every zone; writes nothing. Members that are `forced` (bits) count in full zones only.
+    async fn judge_all(
+        &self,
+        tails: Option<&Tails>,
+        forced: u32,
+    ) -> Result<Vec<(ZoneIndex, Verdict)>, ArrayError> {
+        let mut reports = Vec::new();
+        let mut missing = (0..self.members.len()).any(|role| self.device(role).is_none());
+        for role in 0..self.members.len() {
+            let Some(device) = self.device(role) else {
+                reports.push(None);
+                continue;
+            };
+            let count = self.geometry.zones;
+            let done = device.submit(Command::Report { first: Core::physical(ZoneIndex(0)), count }).await;
+            let listed = done.zones.len();
+            let note = match done.result {
+                Ok(()) if listed >= count as usize => {
+                    let is_worn = |info: &ZoneInfo| is_worn(info.state);
+                    self.members[role].worn.set(done.zones.iter().any(is_worn));
+                    reports.push(Some(done.zones));
+                    continue;
+                }
+                Ok(()) => format!("it lists only {listed} zones"),
+                Err(error) => format!("its zones cannot be listed: {error}"),
+            };
+            reports.push(None);
+            if std::mem::replace(&mut missing, true) {
+                let name = self.members[role].name.borrow().clone();
+                return Err(ArrayError(format!("{name}: {note}, and another member is missing")));
+            }
+            self.leave_out(role, note);
+        }
+        let (floor, was_active) = {
+            let superblock = self.superblock.borrow();
+            let active = superblock.members.iter().enumerate().map(|(m, member)| (member.active as u32) << m);
+            (superblock.floor, active.sum::<u32>())
+        };
+        let mut verdicts = Vec::new();
+        for index in 0..self.geometry.zones {
+            let zone = ZoneIndex(index);
+            let info = reports.iter().map(|r| r.as_ref().map(|zones| zones[index as usize])).collect();
+            let mut record = self.zones.borrow()[index as usize];
+            let mut parts = reports.iter().flatten().map(|zones| zones[index as usize].state);
+            let unproven = forced & !record.waits;
+            if unproven != 0 && !parts.all(|state| state == ZoneState::Full) {
+                record.lost |= unproven;
+                self.forget_logs_of(unproven, index);
+            }
+            let answered_blocks = tails.map_or(0, |tails| tails.blocks[index as usize]);
+            let mut view = ZoneView { zone, record: &mut record, info, answered_blocks };
+            let verdict = self.judge(&mut view).await.unwrap_or_else(Verdict::Offline);
+            match &verdict {
+                Verdict::Offline(refusal) => {
+                    self.offline.borrow_mut().insert(index, refusal.clone());
+                    // As long as it is offline these parts stay as they are, whoever comes and goes.
+                    record.wait_for((was_active | self.active.get()) & !record.lost, floor);
+                    let holds = |report: &Option<Vec<ZoneInfo>>| {
+                        report.as_ref().is_some_and(|zones| zones[index as usize].state.is_active())
+                    };
+                    if reports.iter().any(holds) {
+                        self.holding.borrow_mut().insert(index);
+                    }
+                }
+                // Those that have come back are members again only when all others know it.
+                _ => record.waits &= self.active.get(),
+            }
+            if matches!(verdict, Verdict::Reset) && !record.resetting {
+                // Promised like any other reset: half of it must not look like a zone that lost members,
+                // and nothing that is left of its life may be believed later.
+                (record.epoch, record.resetting) = (self.next_sequence(), true);
+            }
+            self.zones.borrow_mut()[index as usize] = record;
+            if !matches!(verdict, Verdict::Empty) {
+                verdicts.push((zone, verdict));
+            }
+        }
+        Ok(verdicts)
+    }
+
+    /// Drops whatever the logs of some members (bits) say of a zone.
+    fn forget_logs_of(&self, members: u32, zone: u32) {
+        for member in Core::each(members) {
+            if let Some(log) = &*self.members[member].log.borrow() {
+                log.live.borrow_mut().retain_zones(|other, _| other != zone);
+            }
+        }
+    }
+
+    /// Drops logged parity and tails of zones that do not go on. In one that does, parity of stripes below
+    /// its tail is still needed: until write pointers show these, another crash may end before them.
+    fn forget_dead(&self, verdicts: &[(ZoneIndex, Verdict)]) {
+        let goes_on = |zone: u32, epoch: u64| {
+            self.zones.borrow()[zone as usize].epoch == epoch
+                && verdicts.iter().any(|(z, verdict)| {
+                    let goes_on =
+                        matches!(verdict, Verdict::Open(_) | Verdict::Finish(Some(_)) | Verdict::Offline(_));
+                    z.0 == zone && goes_on
+                })
+        };
+        for member in &self.members {
+            if let Some(log) = &*member.log.borrow() {
+                let mut live = log.live.borrow_mut();
+                live.parity.retain(|zone, epoch, _, _, _| goes_on(zone, epoch));
+                live.tails.retain(|zone, tail| goes_on(*zone, tail.epoch));
+            }
+        }
+    }
+
+    /// Writes the superblock of this assembly to all members, as a checkpoint. Who is absent is not out yet:
+    /// this may come to nothing. Those that are `late` learn last that they are members: if one of
+    /// them knew before the others, and they went on without it, its superblock would be the newest.
+    async fn renew(self: &Rc<Self>, floor: u64, late: u32) -> Result<(), ArrayError> {
+        let event = self.next_sequence();
+        {
+            let mut superblock = self.superblock.borrow_mut();
+            (superblock.event, superblock.floor) = (event, floor);
+            self.generation.set(event as u32);
+            for (m, member) in superblock.members.iter_mut().enumerate() {
+                member.active |= self.active.get() & (1 << m) != 0;
+            }
+        }
+        // What was decided rests on what the drives hold. If a process has died and the power goes only
+        // now, no checkpoint may speak of what was lost with a cache.
+        self.flush_caches(self.active.get()).await;
+        let active = self.active.get();
+        for member in Core::each(active & !late).chain(Core::each(active & late)) {
+            let Some(log) = self.members[member].log.borrow().clone() else { continue };
+            if let Err(error) = log.checkpoint(self, true).await {
+                self.member_failed(self.seat(member), error, "metadata write");
+            }
+        }
+        self.check_members()?;
+        if !self.membership_pending.get() {
+            self.superblock.borrow_mut().floor = event;
+        }
+        Ok(())
+    }
+
+    /// Has all members know that those are out which are not there, before anything is done without them:
+    /// one that was taking over, too, and the one before it.
+    async fn expel_absent(&self) -> Result<(), ArrayError> {
+        let is_out = |member: usize| self.active.get() & (1 << member) == 0;
+        let mut listed = false;
+        for (m, member) in self.superblock.borrow_mut().members.iter_mut().enumerate() {
+            let undecided = member.taking_over.take();
+            listed |= undecided.is_some() || member.active && is_out(m);
+        }
+        if listed {
+            self.membership_pending.set(true);
+            self.membership.open();
+        }
+        self.membership_settled().await;
+        self.check_members()
+    }
+
+    /// Ends the assembly: everything is safe that tails of an earlier process spoke of, and they are
+    /// not to be believed any more.
+    async fn begin(&self) -> Result<(), ArrayError> {
+        self.membership_settled().await;
+        let decided: Vec<(u32, u64)> = {
+            let (zones, offline) = (self.zones.borrow(), self.offline.borrow());
+            let waited = (0..).zip(zones.iter()).filter(|(_, record)| record.waits != 0);
+            // One that has failed goes on waiting: whom it waited for may be gone again.
+            waited
+                .filter(|(zone, _)| !offline.contains_key(zone) && !self.has_failed(ZoneIndex(*zone)))
+                .map(|(z, record)| (z, record.epoch))
+                .collect()
+        };
+        for (zone, epoch) in decided {
+            self.zones.borrow_mut()[zone as usize].waits = 0;
+            let sequence = self.next_sequence();
+            self.broadcast(Record::Decided { zone, epoch }, sequence).await;
+        }
+        self.superblock.borrow_mut().assembly = self.next_sequence();
+        self.membership_pending.set(true);
+        self.membership.open();
+        self.membership_settled().await;
+        self.check_members()
+    }
+
+    pub fn check_members(&self) -> Result<(), ArrayError> {
+        if !self.failed.get() {
+            return Ok(());
+        }
+        Err(ArrayError(format!("too many drives have failed: {}", self.notes(u32::MAX))))
+    }
+
+    /// What a zone is to the host by a verdict.
+    fn seen(&self, verdict: &Verdict) -> (ZoneState, u64) {
+        match verdict {
+            Verdict::Empty | Verdict::Reset => (ZoneState::Empty, 0),
+            Verdict::Full | Verdict::Finish(_) => (ZoneState::Full, self.layout.capacity_blocks()),
+            Verdict::Open(tail) if tail.blocks == self.layout.capacity_blocks() => {
+                (ZoneState::Full, tail.blocks)
+            }
+            Verdict::Open(tail) => (ZoneState::Closed, tail.blocks),
+            Verdict::Offline(_) => (ZoneState::Offline, 0),
+        }
+    }
+
+    /// Tells the table what a zone is.
+    fn load(&self, zone: ZoneIndex, verdict: &Verdict) {
+        let (state, wp_blocks) = self.seen(verdict);
+        if state == ZoneState::Offline {
+            self.table.borrow_mut().hold(self.holding.borrow().len() as u32);
+        }
+        let info =
+            ZoneInfo { zone, state, wp_blocks, capacity_blocks: self.layout.capacity_blocks(), zrwa: false };
+        self.table.borrow_mut().load(&info);
+    }
+}

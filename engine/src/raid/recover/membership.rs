@@ -1,0 +1,410 @@
+//! Who belongs to an array, and what its metadata says.
+
+use crate::{
+    format::{
+        record::{Burned, Lacks, Record, ZoneRecord},
+        superblock::{Stage, Superblock, SuperblockMember},
+    },
+    raid::{
+        error::ArrayError,
+        patrol::{holes::HoleMap, replace::SKIPPED},
+        recover::scan::Candidate,
+    },
+};
+use std::collections::BTreeMap;
+
+/// What the metadata of all members comes to.
+pub struct Found {
+    pub superblock: Superblock,
+    /// By role; `None` if missing, stale or failed.
+    pub members: Vec<Option<Candidate>>,
+    /// By role: what to say of it, if it is out.
+    pub notes: Vec<String>,
+    pub zones: Vec<ZoneRecord>,
+    pub burned: Vec<Burned>,
+    pub holes: HoleMap,
+    /// The highest sequence number seen.
+    pub sequence: u64,
+    /// The floor of the next superblock.
+    pub floor: u64,
+    /// Members (bits) that were away, and are taken for the zones that wait for them.
+    pub returned: u32,
+    /// Those of them that are taken by force: they lack every zone that is not full.
+    pub forced: u32,
+    /// Members (bits) of which one of two drives is taken now: the other one may have been told as much.
+    pub undecided: u32,
+}
+
+/// The newest superblock that nobody it counts on contradicts.
+///
+/// Being out is for good (a drive that comes back to an array gets a new identity), and a change
+/// counts only once all members have it. So a superblock whose writer is out according to one of
+/// its own members was written in an assembly that came to nothing. So was one whose writer has another drive
+/// in its place by what one of its own members says, or one that has replaced such a member: numbers alone do
+/// not tell that for ever, as an assembly may have left out many ([`SKIPPED`]).
+pub fn effective(candidates: &[Candidate]) -> Option<&Superblock> {
+    let mut newest_first: Vec<_> = candidates.iter().map(|c| (c, c.superblock())).collect();
+    newest_first.sort_by_key(|(_, superblock)| std::cmp::Reverse(superblock.event));
+    let found = newest_first.iter().find(|(writer, superblock)| {
+        let role = writer.log.origin.member as usize;
+        let Some(own) = superblock.members.get(role) else { return false };
+        let mut denied = candidates.iter().filter_map(|other| {
+            let (other_role, opinion) = (other.log.origin.member as usize, other.superblock());
+            let (known, there) = (superblock.members.get(other_role)?, opinion.members.get(other_role)?);
+            let said = opinion.members.get(role)?;
+            let counted = known.active && known.uuid == there.uuid;
+            let is_out = said.uuid == own.uuid && !said.active;
+            let is_replaced = other_role != role && said.since > own.since;
+            Some(counted && is_out || (counted || there.since > known.since) && is_replaced)
+        });
+        !denied.any(|denied| denied)
+    });
+    found.map(|(_, superblock)| *superblock)
+}
+
+/// Decides who belongs to the array, and what the metadata says; `force` takes stale members where there are
+/// too few others.
+pub fn decide_members(
+    candidates: Vec<Candidate>,
+    damaged: &[String],
+    force: bool,
+) -> Result<Found, ArrayError> {
+    let fail = |message: String| Err(ArrayError(message));
+    let Some(first) = candidates.first() else {
+        return fail(match damaged.first() {
+            Some(reason) => format!("no member with readable metadata: {reason}"),
+            None => "no drives given".into(),
+        });
+    };
+    if let Some(other) = candidates.iter().find(|c| c.log.origin.array != first.log.origin.array) {
+        return fail(format!(
+            "{} belongs to array {}, but {} to array {}: give the drives of one array only",
+            first.drive.name, first.log.origin.array, other.drive.name, other.log.origin.array
+        ));
+    }
+    let Some(mut superblock) = effective(&candidates).cloned() else {
+        return fail(
+            "the drives contradict each other about who is a member: leave out those that were away".into(),
+        );
+    };
+    let name = &superblock.name;
+    match superblock.stage {
+        Stage::Whole => {}
+        // Of one that has been finished, somebody knows.
+        Stage::Making => {
+            return fail(format!(
+                "the creation of '{name}' was not finished: create it again, or destroy what there is of it"
+            ));
+        }
+        Stage::Ending => return fail(format!("'{name}' is half destroyed: destroy it again")),
+    }
+    let count = superblock.members.len();
+    let mut members: Vec<Option<Candidate>> = (0..count).map(|_| None).collect();
+    let mut notes = vec![String::new(); count];
+    let (mut stale, mut before) = (Vec::new(), Vec::new());
+    for candidate in candidates {
+        let role = candidate.log.origin.member as usize;
+        let name = candidate.drive.name.clone();
+        let own = candidate.superblock();
+        let Some(expected) = superblock.members.get(role) else {
+            return fail(format!(
+                "{name} says it is member {role} of an array of {count}: its metadata is damaged"
+            ));
+        };
+        let same = own.members.get(role).is_some_and(|m| m.uuid == expected.uuid);
+        if !same {
+            notes[role] = format!("{name} was replaced");
+            let is_before = |m: &SuperblockMember| m.active && expected.taking_over == Some(m.since);
+            let complete = own.event >= superblock.floor && own.members.get(role).is_some_and(is_before);
+            before.extend(complete.then_some(candidate));
+        } else if !expected.active {
+            notes[role] = format!("{name} was taken out of the array: its content is stale");
+            stale.push(candidate);
+        } else if own.stage == Stage::Ending {
+            // What it holds may be gone.
+            notes[role] = format!("{name} was to be destroyed with the array");
+        } else if own.event < superblock.floor {
+            notes[role] =
+                format!("{name} is stale: it is of event {}, the array of {}", own.event, superblock.event);
+            stale.push(candidate);
+        } else if let Some(other) = &members[role] {
+            return fail(format!(
+                "{name} and {} both say they are member {role}: leave one out",
+                other.drive.name
+            ));
+        } else {
+            notes[role].clear();
+            members[role] = Some(candidate);
+        }
+    }
+    let undecided = (0..)
+        .zip(&superblock.members)
+        .fold(0, |all, (m, member)| all | (member.taking_over.is_some() as u32) << m);
+    for candidate in before {
+        let role = candidate.log.origin.member as usize;
+        match &members[role] {
+            Some(other) if superblock.members[role].taking_over.is_none() => {
+                let (name, other) = (&candidate.drive.name, &other.drive.name);
+                return fail(format!("{name} and {other} both say they are member {role}: leave one out"));
+            }
+            Some(_) => {}
+            None => {
+                let own = candidate.superblock().members[role].clone();
+                superblock.members[role] = SuperblockMember { taking_over: None, ..own };
+                notes[role].clear();
+                members[role] = Some(candidate);
+            }
+        }
+    }
+    for (member, found) in superblock.members.iter_mut().zip(&members) {
+        member.taking_over.take_if(|_| found.is_some());
+    }
+    let present = members.iter().flatten().count();
+    stale.sort_by_key(|candidate| std::cmp::Reverse(candidate.superblock().event));
+    let mut forced = Vec::new();
+    if force && present > 0 {
+        while present + forced.len() + 1 < count
+            && let Some(next) = stale.iter().position(|stale| {
+                let role = stale.log.origin.member;
+                let taken = |other: &Candidate| other.log.origin.member == role;
+                members[role as usize].is_none() && !forced.iter().any(taken)
+            })
+        {
+            forced.push(stale.remove(next));
+        }
+    }
+    if present + forced.len() + 1 < count {
+        let reasons: Vec<_> =
+            notes.iter().chain(damaged).filter(|n| !n.is_empty()).map(String::as_str).collect();
+        let because = if reasons.is_empty() { String::new() } else { format!(" ({})", reasons.join("; ")) };
+        let needed = count - 1;
+        return fail(format!(
+            "only {present} of {count} members can be used, at least {needed} are needed{because}"
+        ));
+    }
+    for (role, note) in notes.iter_mut().enumerate() {
+        if members[role].is_none() && note.is_empty() {
+            *note = damaged.first().cloned().unwrap_or_else(|| "missing".into());
+        }
+    }
+    let taken = || members.iter().flatten();
+    let oldest = taken().map(|c| c.superblock().event).min().unwrap_or(superblock.event);
+    let seen = taken().chain(&stale).chain(&forced).map(|c| c.log.sequence).max().unwrap_or(0);
+    // Whoever of two drives is not taken may have been told more than anybody who is here.
+    let sequence = seen + if undecided != 0 { SKIPPED } else { 0 };
+    let (mut zones, burned, holes) = replay(taken().flat_map(|c| &c.log.records), superblock.zones);
+    let (mut returned, mut by_force) = (0, 0);
+    for mut candidate in forced {
+        let role = candidate.log.origin.member as usize;
+        candidate.return_by_force(&mut zones);
+        notes[role].clear();
+        by_force |= 1 << role;
+        members[role] = Some(candidate);
+    }
+    for mut candidate in stale {
+        let role = candidate.log.origin.member as usize;
+        if members[role].is_none() && candidate.come_back(&mut zones) {
+            notes[role].clear();
+            returned |= 1 << role;
+            members[role] = Some(candidate);
+        }
+    }
+    // One that is missing, and is not out yet, may be as old as ever; one that comes back must stay stale
+    // until it has been told.
+    returned |= by_force;
+    let floor = if returned == 0 { superblock.floor } else { oldest };
+    Ok(Found {
+        superblock,
+        members,
+        notes,
+        zones,
+        burned,
+        holes,
+        sequence,
+        floor,
+        returned,
+        forced: by_force,
+        undecided,
+    })
+}
+
+impl Candidate {
+    /// Whether a zone waits for this member.
+    fn is_awaited(&self, zone: &ZoneRecord) -> bool {
+        zone.waits & (1 << self.log.origin.member) != 0 && self.superblock().event >= zone.since
+    }
+
+    /// Takes a stale member for the zones that wait for it: it lacks all others, and nothing else of what
+    /// its log says counts. `false` if none waits.
+    fn come_back(&mut self, zones: &mut [ZoneRecord]) -> bool {
+        let awaited = zones.iter().any(|zone| self.is_awaited(zone));
+        if awaited {
+            self.lack(zones, |_, _| false);
+        }
+        awaited
+    }
+
+    /// Takes a stale member for these zones, and those that are in the same life as when it went.
+    fn return_by_force(&mut self, zones: &mut [ZoneRecord]) {
+        let bit = 1u32 << self.log.origin.member;
+        let (own, ..) = replay(self.log.records.iter(), zones.len() as u32);
+        self.lack(zones, |index, zone| {
+            let own = &own[index];
+            own.epoch == zone.epoch && !zone.resetting && !own.resetting && (own.lost | zone.lost) & bit == 0
+        });
+    }
+
+    /// Has a stale member lack all zones that do not wait for it and of which it does not hold what it `has`.
+    fn lack(&mut self, zones: &mut [ZoneRecord], has: impl Fn(usize, &ZoneRecord) -> bool) {
+        let bit = 1u32 << self.log.origin.member;
+        let mut lives = vec![None; zones.len()];
+        for (index, zone) in zones.iter_mut().enumerate() {
+            if self.is_awaited(zone) || has(index, zone) {
+                lives[index] = Some(zone.epoch);
+            } else {
+                zone.lost |= bit;
+            }
+        }
+        self.log.live.retain_zones(|zone, epoch| lives.get(zone as usize) == Some(&Some(epoch)));
+    }
+}
+
+/// The state of the zones: the newest checkpoint, and what any member logged after it. Takes the `records`
+/// of all members with their sequence numbers.
+fn replay<'a>(
+    records: impl Iterator<Item = &'a (Record, u64)>,
+    count: u32,
+) -> (Vec<ZoneRecord>, Vec<Burned>, HoleMap) {
+    let mut zones = vec![ZoneRecord::default(); count as usize];
+    let (mut burned, mut holes) = (Vec::new(), HoleMap::default());
+    let mut base = 0;
+    let mut changes = BTreeMap::new();
+    for (record, sequence) in records {
+        match record {
+            Record::Checkpoint(checkpoint) if *sequence >= base => {
+                base = *sequence;
+                zones.clone_from(&checkpoint.zones);
+                burned.clone_from(&checkpoint.burned);
+                holes = HoleMap::default();
+                checkpoint.holes.iter().for_each(|hole| holes.add(*hole));
+            }
+            Record::Checkpoint(_) => {}
+            _ => {
+                changes.insert(*sequence, record);
+            }
+        }
+    }
+    zones.resize(count as usize, ZoneRecord::default());
+    for (sequence, record) in changes.range(base + 1..) {
+        apply(&mut zones, record, *sequence);
+        if let Record::Rebuilt { zone, members, .. } = record {
+            burned.retain(|b: &Burned| b.zone != *zone || members & (1 << b.member) == 0);
+        }
+        if let Record::Holes(part) = record {
+            holes.set(part.clone());
+        }
+    }
+    let is_present = |zone: u32, epoch: u64| zones.get(zone as usize).is_some_and(|z| z.epoch == epoch);
+    burned.retain(|b| is_present(b.zone, b.epoch));
+    holes.retain(is_present);
+    (zones, burned, holes)
+}
+
+fn apply(zones: &mut [ZoneRecord], record: &Record, sequence: u64) {
+    match *record {
+        Record::Reset { first, count } => {
+            for zone in zones.iter_mut().skip(first as usize).take(count as usize) {
+                (zone.epoch, zone.resetting, zone.finished, zone.waits) = (sequence, true, None, 0);
+            }
+        }
+        Record::ResetDone { first, count, epoch } => {
+            for zone in
+                zones.iter_mut().skip(first as usize).take(count as usize).filter(|z| z.epoch == epoch)
+            {
+                (zone.resetting, zone.lost) = (false, 0);
+            }
+        }
+        Record::Finish { zone, epoch, tail_blocks } => {
+            if let Some(zone) = zones.get_mut(zone as usize).filter(|z| z.epoch == epoch) {
+                zone.finished = Some(tail_blocks);
+            }
+        }
+        Record::Rebuilt { zone, epoch, members } => {
+            if let Some(zone) = zones.get_mut(zone as usize).filter(|z| z.epoch == epoch) {
+                zone.lost &= !members;
+            }
+        }
+        Record::Decided { zone, epoch } => {
+            if let Some(zone) = zones.get_mut(zone as usize).filter(|z| z.epoch == epoch) {
+                zone.waits = 0;
+            }
+        }
+        Record::Lacks(Lacks { zone, epoch, members }) => {
+            if let Some(zone) = zones.get_mut(zone as usize).filter(|z| z.epoch == epoch) {
+                zone.lost |= members;
+            }
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::{record::Checkpoint, tests::sane};
+
+    #[test]
+    fn what_was_lost_in_an_earlier_life_of_a_zone_is_not_lacking() {
+        let mut zones = vec![ZoneRecord { epoch: 7, lost: 1, ..ZoneRecord::default() }; 2];
+        for (epoch, lost) in [(6, 1), (7, 5)] {
+            apply(&mut zones, &Record::Lacks(Lacks { zone: 1, epoch, members: 4 }), 9);
+            assert_eq!((zones[0].lost, zones[1].lost), (1, lost));
+        }
+        apply(&mut zones, &Record::Lacks(Lacks { zone: 2, epoch: 7, members: 4 }), 9);
+    }
+
+    #[test]
+    fn a_record_speaks_of_its_own_life_of_a_zone_and_its_own_members() {
+        let mut zones = vec![ZoneRecord { epoch: 7, lost: 5, resetting: true, ..ZoneRecord::default() }];
+        let before = zones.clone();
+        let done = |epoch| Record::ResetDone { first: 0, count: 1, epoch };
+        let rebuilt = |epoch, members| Record::Rebuilt { zone: 0, epoch, members };
+        for record in [done(6), rebuilt(6, 7), Record::Finish { zone: 0, epoch: 6, tail_blocks: 3 }] {
+            apply(&mut zones, &record, 9);
+            assert_eq!(zones, before);
+        }
+        apply(&mut zones, &rebuilt(7, 4), 9);
+        assert_eq!((zones[0].lost, zones[0].resetting), (1, true));
+        apply(&mut zones, &done(7), 9);
+        assert_eq!((zones[0].lost, zones[0].resetting), (0, false));
+    }
+
+    #[test]
+    fn the_newest_checkpoint_counts_and_what_comes_after_it() {
+        let superblock = sane(4);
+        let burned = |epoch| Burned { zone: 0, member: 1, epoch, from: 2, to: 4 };
+        let checkpoint = |finished, burned: Vec<Burned>| {
+            let zone = ZoneRecord { epoch: 4, finished, ..ZoneRecord::default() };
+            Record::Checkpoint(Box::new(Checkpoint {
+                generation: 1,
+                incomplete: Default::default(),
+                superblock: superblock.clone(),
+                zones: vec![zone],
+                burned,
+                holes: Vec::new(),
+                parity: Vec::new(),
+                tails: Vec::new(),
+            }))
+        };
+        let lacks = Record::Lacks(Lacks { zone: 0, epoch: 4, members: 2 });
+        let older = [(checkpoint(Some(9), Vec::new()), 10), (lacks.clone(), 11)];
+        let newer = [(checkpoint(None, vec![burned(3), burned(4)]), 20)];
+        // In whatever order the members are looked at.
+        for records in [[&older[..], &newer], [&newer, &older]] {
+            let (zones, left, _) = replay(records.into_iter().flatten(), 1);
+            assert_eq!((zones[0].finished, zones[0].lost, left), (None, 0, vec![burned(4)]));
+        }
+        let (zones, _, _) = replay([&newer[..], &[(lacks, 21)]].into_iter().flatten(), 1);
+        assert_eq!(zones[0].lost, 2);
+    }
+}

@@ -1,0 +1,193 @@
+//! Reads what drives say about themselves.
+
+use crate::{
+    adapt::{aggregate::Aggregated, sequence::Sequencer},
+    device::{Command, ZonedDevice},
+    format::{
+        VERSION,
+        record::Record,
+        superblock::{AGGREGATES, Superblock},
+    },
+    raid::{
+        Drive,
+        error::ArrayError,
+        metalog::{META_ZONES, NoLog, ReadLog, read_log},
+        policy::Policy,
+        status::Examined,
+    },
+    runtime::Runtime,
+    zone::{ZoneIndex, ZoneState},
+};
+use std::rc::Rc;
+
+/// A drive that says it is a member.
+pub struct Candidate {
+    pub drive: Drive,
+    /// The drive as the array uses it.
+    pub device: Rc<dyn ZonedDevice>,
+    pub log: ReadLog,
+}
+
+impl Candidate {
+    /// The drive's own newest superblock.
+    pub fn superblock(&self) -> &Superblock {
+        let newest = self.log.records.iter().filter_map(|(record, _)| superblock_of(record));
+        // The first record is a checkpoint, or the log would not have been read.
+        newest.max_by_key(|s| s.event).unwrap_or_else(|| unreachable!("a log begins with a checkpoint"))
+    }
+
+    /// Whether this is the drive of its role, by what `superblock` says.
+    pub fn is_member_by(&self, superblock: &Superblock) -> bool {
+        let role = self.log.origin.member as usize;
+        let (own, there) = (self.superblock().members.get(role), superblock.members.get(role));
+        own.zip(there).is_some_and(|(own, there)| own.uuid == there.uuid && there.active)
+    }
+}
+
+fn superblock_of(record: &Record) -> Option<&Superblock> {
+    match record {
+        Record::Checkpoint(checkpoint) => Some(&checkpoint.superblock),
+        Record::Superblock(superblock) => Some(superblock),
+        _ => None,
+    }
+}
+
+/// A drive as a member of an array uses it: `aggregate` zones as one, and written in order where there is
+/// no ZRWA. `None` if its zones cannot be aggregated so.
+pub fn prepare(
+    runtime: &Runtime,
+    mut device: Rc<dyn ZonedDevice>,
+    policy: Policy,
+    aggregate: u32,
+) -> Option<Rc<dyn ZonedDevice>> {
+    if !policy.uses_zrwa() {
+        device = Rc::new(Sequencer::new(runtime, device));
+    }
+    if aggregate > 1 {
+        device = Rc::new(Aggregated::new(runtime, device, aggregate)?);
+    }
+    Some(device)
+}
+
+/// Reads the log of a drive, which says how many zones are one, and may be readable only if that is
+/// known: so every number is tried.
+pub async fn find_log(runtime: &Runtime, drive: &Drive) -> Result<(Rc<dyn ZonedDevice>, ReadLog), NoLog> {
+    let mut reason = NoLog::Blank;
+    for aggregate in AGGREGATES {
+        let Some(device) = prepare(runtime, drive.device.clone(), Policy::Zrwa, aggregate) else { continue };
+        // A member has a zone for data beside those.
+        if aggregate > 1 && device.geometry().zones <= META_ZONES {
+            break;
+        }
+        match read_log(&device, aggregate).await {
+            Ok(log) => {
+                let policy = superblock_of(&log.records[0].0).map_or(Policy::Zrwa, |s| s.policy);
+                let device = prepare(runtime, drive.device.clone(), policy, aggregate);
+                return device.map(|device| (device, log)).ok_or(NoLog::Damaged);
+            }
+            Err(error) => reason = reason.max(error),
+        }
+    }
+    if reason == NoLog::Blank && !has_empty_data_zones(&*drive.device).await {
+        reason = NoLog::Foreign;
+    }
+    Err(reason)
+}
+
+/// Whether there is nothing behind the metadata zones of a drive that could be read.
+async fn has_empty_data_zones(device: &dyn ZonedDevice) -> bool {
+    let count = device.geometry().zones.saturating_sub(META_ZONES);
+    if count == 0 {
+        return true;
+    }
+    let report = device.submit(Command::Report { first: ZoneIndex(META_ZONES), count }).await;
+    report.zones.iter().all(|zone| matches!(zone.state, ZoneState::Empty | ZoneState::Offline))
+}
+
+/// Reads the logs of `drives`; refuses what another version has written. Also tells which drives have no
+/// readable log, and why.
+pub async fn scan(
+    runtime: &Runtime,
+    drives: Vec<Drive>,
+) -> Result<(Vec<Candidate>, Vec<String>), ArrayError> {
+    let mut candidates = Vec::new();
+    let mut damaged = Vec::new();
+    for drive in drives {
+        let name = &drive.name;
+        match find_log(runtime, &drive).await {
+            Ok((device, log)) => candidates.push(Candidate { drive, device, log }),
+            Err(NoLog::Damaged) => damaged.push(format!("{name}: its metadata is damaged")),
+            Err(NoLog::Absurd(absurd)) => damaged.push(format!("{name}: its metadata is damaged: {absurd}")),
+            Err(NoLog::Unreadable(error)) => {
+                damaged.push(format!("{name}: its metadata cannot be read: {error}"))
+            }
+            // A spare, or one whose first superblock was cut off.
+            Err(NoLog::Blank) => damaged.push(format!("{name} is blank")),
+            Err(NoLog::Foreign) => {
+                damaged.push(format!("{name} holds something else: it is not a member of any array"));
+            }
+            Err(NoLog::Version(version)) => {
+                let advice = match version > VERSION {
+                    true => "use a newer one",
+                    false => "use an older one, or make the array anew",
+                };
+                return Err(ArrayError(format!(
+                    "{name} has format version {version}, this zoneraid knows only version {VERSION}: {advice}"
+                )));
+            }
+            Err(NoLog::Features(unknown)) => {
+                return Err(ArrayError(format!(
+                    "{name}: its array uses features (bits {unknown:#x}) that this zoneraid does not know: \
+                     use a newer one"
+                )));
+            }
+        }
+    }
+    outvote(&mut candidates, &mut damaged)?;
+    Ok((candidates, damaged))
+}
+
+/// Sets those aside that describe another array than most do: what an array is never changes.
+fn outvote(candidates: &mut Vec<Candidate>, damaged: &mut Vec<String>) -> Result<(), ArrayError> {
+    let same = |a: &Candidate, b: &Candidate| a.log.origin.array == b.log.origin.array;
+    let dissent = |a: &Candidate, b: &Candidate| a.superblock().agree(b.superblock()).err();
+    let is_most = |of: &Candidate| {
+        let mut votes = candidates.iter().filter(|other| same(of, other)).map(|c| dissent(c, of).is_none());
+        let (all, most) = (votes.clone().count(), votes.by_ref().filter(|agrees| *agrees).count());
+        2 * most > all
+    };
+    let mut verdicts = Vec::new();
+    for candidate in candidates.iter() {
+        let Some(most) = candidates.iter().find(|other| same(candidate, other) && is_most(other)) else {
+            return Err(ArrayError(format!(
+                "the drives contradict each other about what array {} is: give those that agree only",
+                candidate.log.origin.array
+            )));
+        };
+        verdicts.push(dissent(candidate, most));
+    }
+    let mut verdicts = verdicts.into_iter();
+    candidates.retain(|candidate| {
+        let dissent = verdicts.next().flatten();
+        let name = &candidate.drive.name;
+        let words = |absurd| format!("{name}: its metadata is damaged: {absurd}, by what the others say");
+        damaged.extend(dissent.map(words));
+        dissent.is_none()
+    });
+    Ok(())
+}
+
+/// Reads what zoneraid has written on a drive; writes nothing.
+pub async fn examine(runtime: &Runtime, drive: &Drive) -> Result<Examined, ArrayError> {
+    let (candidates, damaged) = scan(runtime, vec![drive.clone()]).await?;
+    let Some(candidate) = candidates.first() else {
+        return Err(ArrayError(damaged.into_iter().next().unwrap_or_default()));
+    };
+    Ok(Examined {
+        superblock: candidate.superblock().clone(),
+        member: candidate.log.origin.member as usize,
+        generation: candidate.log.generation,
+        records: candidate.log.records.len() + candidate.log.parities,
+        damaged: candidate.log.damaged,
+    })
+}

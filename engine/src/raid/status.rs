@@ -1,0 +1,198 @@
+//! What can be said of an array.
+
+use crate::{
+    device::{Geometry, Plate},
+    format::superblock::Superblock,
+    raid::{
+        core::Core,
+        policy::{Policy, zrwa::Refusal},
+    },
+    zone::{ZoneIndex, ZoneInfo},
+};
+
+/// What a member is to the array now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemberState {
+    /// Holds what it should.
+    Active,
+    /// Being filled; not counted as redundancy yet.
+    Rebuilding,
+    /// Not there, failed, or stale: the array does without it.
+    Out,
+}
+
+/// One line of [`ArrayStatus`].
+#[derive(Clone, Debug)]
+pub struct MemberStatus {
+    pub state: MemberState,
+    /// Name of the drive; empty if there is none.
+    pub drive: String,
+    /// Why a member is out, or what else there is to say; empty if all is well.
+    pub note: String,
+    pub read_errors: u64,
+    pub write_errors: u64,
+    /// Zones on this member that have to be rebuilt.
+    pub zones_to_rebuild: u32,
+    /// Zones of the drive are read-only or offline: they can be rebuilt on another drive only.
+    pub worn: bool,
+    /// What was written on the drive when it became the member, whether it is there or not.
+    pub plate: Plate,
+}
+
+/// What there is to say about an array.
+#[derive(Clone, Debug)]
+pub struct ArrayStatus {
+    pub name: String,
+    pub uuid: [u8; 16],
+    pub chunk_blocks: u64,
+    pub policy: Policy,
+    /// Zones of a drive that are used as one.
+    pub aggregate: u32,
+    /// Grows with every change of membership.
+    pub event: u64,
+    /// Who made or adopted it; zeros for nobody.
+    pub host: [u8; 16],
+    /// Whether it starts by itself on that host.
+    pub autostart: bool,
+    /// In order of their roles.
+    pub members: Vec<MemberStatus>,
+    /// Blocks that a rebuild could not bring back: reads of them, and of those that they would be decoded
+    /// from, fail while another drive cannot read either.
+    pub lost_blocks: u64,
+    /// Whether more members are out than parity can make up for: nothing works any more.
+    pub failed: bool,
+    /// Zones that are offline, since nobody can tell where they ended.
+    pub offline: Vec<OfflineZone>,
+    /// Nothing has been written on the drives yet, since a member is missing that is not out so far.
+    pub provisional: bool,
+    /// It can only be read, and nothing is written on the drives.
+    pub read_only: bool,
+    /// Why an array that has held back could not begin to write.
+    pub problem: Option<String>,
+}
+
+/// A zone that could not be decided; everything else works.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OfflineZone {
+    pub zone: ZoneIndex,
+    pub refusal: Refusal,
+    /// Members that may decide it when they are there again.
+    pub waits_for: Vec<usize>,
+}
+
+/// What [`crate::array::Array::inspect`] finds.
+#[derive(Clone, Debug)]
+pub struct Inspected {
+    pub status: ArrayStatus,
+    pub geometry: Geometry,
+    /// As they would be after assembly.
+    pub zones: Vec<ZoneInfo>,
+}
+
+/// How far a rebuild is, in bytes on the members that are rebuilt.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Progress {
+    pub done_bytes: u64,
+    pub total_bytes: u64,
+}
+
+/// What has become of a drive that was to replace another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replaced {
+    /// It holds what the old one did, but for what is to be rebuilt; so many bytes have been copied.
+    Copied { bytes: u64 },
+    /// The old one went out on the way: it is to be rebuilt as a whole.
+    Attached,
+}
+
+/// What a rebuild has come to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rebuilt {
+    /// Bytes written to the members under repair.
+    pub bytes: u64,
+    /// Zones that could not be rebuilt; all others have been.
+    pub left_out: Vec<LeftOut>,
+    /// Blocks of the array that nobody can read any more: the drives under repair lacked something of
+    /// them, and another one could not read what it had. In order.
+    pub lost: Vec<LostBlocks>,
+}
+
+/// Blocks of a zone that cannot be read any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LostBlocks {
+    pub zone: u32,
+    /// From the start of the zone.
+    pub from: u64,
+    pub blocks: u64,
+}
+
+/// A member's part of a zone that could not be rebuilt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeftOut {
+    pub zone: u32,
+    pub member: usize,
+    /// Why, in a sentence without its full stop.
+    pub reason: String,
+}
+
+/// What [`crate::array::examine`] finds on a drive.
+#[derive(Clone, Debug)]
+pub struct Examined {
+    pub superblock: Superblock,
+    /// Role of the drive.
+    pub member: usize,
+    /// Generation of its metadata log, and how many records are in it.
+    pub generation: u64,
+    pub records: usize,
+    /// Records that cannot be read: torn by a power cut, usually.
+    pub damaged: u32,
+}
+
+impl Core {
+    /// How the array is, as far as what runs it knows.
+    pub fn status(&self) -> ArrayStatus {
+        let superblock = self.superblock.borrow();
+        let zones = self.zones.borrow();
+        let members = self.members.iter().enumerate().map(|(m, member)| {
+            let active = self.active.get() & (1 << m) != 0;
+            let zones_to_rebuild = zones.iter().filter(|z| active && z.lost & (1 << m) != 0).count() as u32;
+            let state = match (active, zones_to_rebuild) {
+                (false, _) => MemberState::Out,
+                (true, 0) => MemberState::Active,
+                (true, _) => MemberState::Rebuilding,
+            };
+            MemberStatus {
+                state,
+                drive: member.name.borrow().clone(),
+                note: member.note.borrow().clone(),
+                read_errors: member.read_errors.get(),
+                write_errors: member.write_errors.get(),
+                zones_to_rebuild,
+                worn: member.worn.get(),
+                plate: superblock.members[m].plate.clone(),
+            }
+        });
+        let offline = |zone: u32, refusal: &Refusal| OfflineZone {
+            zone: ZoneIndex(zone),
+            refusal: refusal.clone(),
+            waits_for: Core::each(zones[zone as usize].waits & !self.active.get()).collect(),
+        };
+        ArrayStatus {
+            name: superblock.name.clone(),
+            uuid: superblock.array.0,
+            chunk_blocks: self.layout.chunk_blocks,
+            policy: superblock.policy,
+            aggregate: superblock.aggregate,
+            event: superblock.event,
+            host: superblock.host.0,
+            autostart: superblock.autostart,
+            members: members.collect(),
+            lost_blocks: self.holes.borrow().blocks(),
+            failed: self.failed.get(),
+            provisional: false,
+            read_only: false,
+            problem: None,
+            offline: self.offline.borrow().iter().map(|(zone, refusal)| offline(*zone, refusal)).collect(),
+        }
+    }
+}

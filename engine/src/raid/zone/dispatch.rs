@@ -1,0 +1,165 @@
+//! Commands for the array: checked against the zone table, in the order of the calls, and handed on.
+
+use crate::{
+    buf::{BLOCK, Buf},
+    device::{Command, Completion, DeviceError, Done, Status, Zones},
+    provisional::changes,
+    raid::core::Core,
+    zone::{ZoneIndex, ZoneState},
+};
+use std::{ops::Range, rc::Rc};
+
+impl Core {
+    /// Starts a command for the array.
+    pub fn submit_command(self: &Rc<Self>, command: Command) -> Completion {
+        if self.failed.get() {
+            return Completion::failed(Status::InternalError);
+        }
+        if let Some(held) = &mut *self.held.borrow_mut()
+            && changes(&command)
+        {
+            let (completer, completion) = self.slots.pair();
+            held.push((command, completer));
+            return completion;
+        }
+        self.dispatch(command).unwrap_or_else(Completion::failed)
+    }
+
+    fn dispatch(self: &Rc<Self>, command: Command) -> Result<Completion, DeviceError> {
+        let check_busy = |zone: ZoneIndex| match self.busy.borrow().contains(&zone.0) {
+            true => Err(DeviceError::from(Status::InvalidZoneStateTransition)),
+            false => Ok(()),
+        };
+        let check_written = |zone: ZoneIndex| match zone.0 < self.geometry.zones && self.has_failed(zone) {
+            true => Err(DeviceError::from(Status::ZoneIsReadOnly)),
+            false => check_busy(zone),
+        };
+        let blocks = |data: &Buf| match data.len().is_multiple_of(BLOCK) {
+            true => Ok(data.blocks()),
+            false => Err(DeviceError::from(Status::InvalidField)),
+        };
+        Ok(match command {
+            Command::Read { lba, data, .. } => {
+                self.table.borrow().check_read(lba, blocks(&data)?)?;
+                let (zone, at) = self.geometry.locate(lba);
+                self.read(zone, at, data)
+            }
+            Command::Write { lba, data, fua, .. } => {
+                let (zone, _) = self.geometry.locate(lba);
+                check_written(zone)?;
+                let effect = self.table.borrow_mut().write(lba, blocks(&data)?)?;
+                self.write(effect.zone, effect.offset_blocks, data, fua)
+            }
+            Command::Append { zone, data, fua, .. } => {
+                check_written(zone)?;
+                let effect = self.table.borrow_mut().append(zone, blocks(&data)?)?;
+                self.write(effect.zone, effect.offset_blocks, data, fua)
+            }
+            Command::Flush => self.run_async(self.clone().flush()),
+            Command::Open { zrwa: true, .. } | Command::FlushZrwa { .. } => {
+                return Err(Status::InvalidField.into());
+            }
+            Command::Open { zones, zrwa: false } => {
+                let mut table = self.table.borrow_mut();
+                match zones {
+                    Zones::One(zone) => check_busy(zone).and_then(|()| Ok(table.open(zone, false)?))?,
+                    Zones::All => table.open_all()?,
+                }
+                Completion::ready(Done::ok())
+            }
+            Command::Close { zones } => {
+                let mut table = self.table.borrow_mut();
+                match zones {
+                    Zones::One(zone) => check_busy(zone).and_then(|()| Ok(table.close(zone)?))?,
+                    Zones::All => table.close_all(),
+                }
+                Completion::ready(Done::ok())
+            }
+            Command::Finish { zones } => self.start_finish(zones)?,
+            Command::Reset { zones } => self.start_reset(zones)?,
+            Command::Report { first, count } => {
+                let mut zones = self.table.borrow().report(first, count)?;
+                for info in zones.iter_mut().filter(|info| self.has_failed(info.zone)) {
+                    // To the table it is as it was: it takes as much of the drives.
+                    if info.state != ZoneState::Offline {
+                        info.state = ZoneState::ReadOnly;
+                    }
+                }
+                Completion::ready(Done { zones, ..Done::ok() })
+            }
+        })
+    }
+
+    fn start_reset(self: &Rc<Self>, zones: Zones) -> Result<Completion, DeviceError> {
+        let ranges = match zones {
+            // One that is offline is given up.
+            Zones::One(zone) => std::iter::once(zone.0..zone.0.saturating_add(1)).collect(),
+            Zones::All => self.ranges_online(),
+        };
+        self.mark_busy(&ranges)?;
+        let core = self.clone();
+        Ok(self.run_async(async move {
+            let mut result = Ok(());
+            for range in ranges {
+                result = result.and(core.clone().reset(range).await);
+            }
+            result
+        }))
+    }
+
+    /// All zones, but for those that are offline.
+    fn ranges_online(&self) -> Vec<Range<u32>> {
+        let (mut ranges, mut from) = (Vec::new(), 0);
+        for zone in self.offline.borrow().keys().copied().chain([self.geometry.zones]) {
+            if from < zone {
+                ranges.push(from..zone);
+            }
+            from = zone + 1;
+        }
+        ranges
+    }
+
+    fn start_finish(self: &Rc<Self>, zones: Zones) -> Result<Completion, DeviceError> {
+        let state = |zone: u32| self.table.borrow().info(ZoneIndex(zone)).state;
+        if let Zones::One(zone) = zones
+            && self.offline.borrow().contains_key(&zone.0)
+        {
+            return Err(Status::InvalidZoneStateTransition.into());
+        }
+        let chosen: Vec<u32> = match zones {
+            Zones::One(zone) if zone.0 >= self.geometry.zones => return Err(Status::LbaOutOfRange.into()),
+            // Full already; but its last writes may still be on their way.
+            Zones::One(zone)
+                if state(zone.0) == ZoneState::Full && !self.running.borrow().contains_key(&zone.0) =>
+            {
+                Vec::new()
+            }
+            Zones::One(zone) => vec![zone.0],
+            Zones::All => (0..self.geometry.zones)
+                .filter(|zone| state(*zone).is_active() && !self.has_failed(ZoneIndex(*zone)))
+                .collect(),
+        };
+        self.mark_busy(&chosen.iter().map(|zone| *zone..zone + 1).collect::<Vec<_>>())?;
+        let core = self.clone();
+        Ok(self.run_async(async move {
+            let mut result = Ok(());
+            for zone in chosen {
+                result = result.and(core.clone().finish(ZoneIndex(zone)).await);
+            }
+            result
+        }))
+    }
+
+    /// Marks zones for a reset or finish; refused while another one is under way in any of them.
+    fn mark_busy(&self, zones: &[Range<u32>]) -> Result<(), DeviceError> {
+        if zones.iter().any(|range| range.end > self.geometry.zones) {
+            return Err(Status::LbaOutOfRange.into());
+        }
+        let mut busy = self.busy.borrow_mut();
+        if zones.iter().any(|range| busy.range(range.clone()).next().is_some()) {
+            return Err(Status::InvalidZoneStateTransition.into());
+        }
+        busy.extend(zones.iter().cloned().flatten());
+        Ok(())
+    }
+}
