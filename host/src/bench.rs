@@ -15,6 +15,10 @@ use anyhow::{Context, Result, ensure};
 use engine::{
     array::{Array, CreateOptions, Drive},
     buf::{BLOCK, Buf},
+    code::{
+        decode::{Sum, solve},
+        pq,
+    },
     device::{Command, Completion, Geometry, ZonedDevice, Zones},
     runtime::Runtime,
     zone::{Lba, ZoneIndex},
@@ -52,6 +56,12 @@ struct Costs {
     read_4k_ns: f64,
     /// Data bytes into a parity chunk by a plain loop, in cache.
     xor_gb_s: f64,
+    /// Data bytes of 8 chunks of 64 KiB into P and Q by the engine, in cache.
+    pq_gb_s: f64,
+    /// The same with chunks of 4 KiB.
+    pq_4k_gb_s: f64,
+    /// Bytes of the 8 chunks of 64 KiB that one is decoded from after two of them were lost, in cache.
+    decode_gb_s: f64,
     /// Stripes and parity to where the copying members copy them, by one thread doing nothing
     /// else; in data bytes.
     memcpy_gb_s: f64,
@@ -81,6 +91,8 @@ pub fn run(output: Output, rounds: usize) -> Result<u8> {
     bar.inc(1);
     drop(copying);
     let (xor_gb_s, memcpy_gb_s) = (xor(rounds), memcpy(rounds));
+    let (pq_gb_s, pq_4k_gb_s) = (pq(rounds, CHUNK_BYTES)?, pq(rounds, BLOCK)?);
+    let decode_gb_s = decode(rounds)?;
     bar.finish_and_clear();
     let costs = Costs {
         write_4k_ns,
@@ -89,6 +101,9 @@ pub fn run(output: Output, rounds: usize) -> Result<u8> {
         stripe_write_copy_gb_s,
         read_4k_ns,
         xor_gb_s,
+        pq_gb_s,
+        pq_4k_gb_s,
+        decode_gb_s,
         memcpy_gb_s,
         stripe_write_to_xor_ratio: stripe_write_gb_s / xor_gb_s,
         stripe_write_copy_to_memcpy_ratio: stripe_write_copy_gb_s / memcpy_gb_s,
@@ -111,6 +126,9 @@ fn costs_text(costs: &Costs) -> String {
         ),
         ("    this machine's memcpy of as much", format!("{:.2} GB/s", costs.memcpy_gb_s)),
         ("    ratio", format!("{:.2}", costs.stripe_write_copy_to_memcpy_ratio)),
+        ("P and Q of 8 chunks of 64 KiB", format!("{:.2} GB/s", costs.pq_gb_s)),
+        ("P and Q of 8 chunks of 4 KiB", format!("{:.2} GB/s", costs.pq_4k_gb_s)),
+        ("one of two lost chunks from 8 of 64 KiB", format!("{:.2} GB/s", costs.decode_gb_s)),
     ];
     let mut text = String::from("RAID-5 4+1, 64 KiB chunks, one core\n");
     for (what, figure) in rows {
@@ -275,21 +293,22 @@ impl Bench {
     }
 }
 
-/// Times `work`, which handles a stripe, and gives GB of data a second.
-fn rate(rounds: usize, mut work: impl FnMut(u64)) -> f64 {
+/// Times `work`, which handles so many bytes of data, and gives GB of data a second.
+fn rate(rounds: usize, bytes: usize, mut work: impl FnMut(u64)) -> f64 {
+    let count = STRIPE_WRITES * STRIPE_BYTES as u64 / bytes as u64;
     let mut seconds = Vec::new();
     for _ in 0..=rounds {
         let started = Instant::now();
-        (0..STRIPE_WRITES).for_each(&mut work);
+        (0..count).for_each(&mut work);
         seconds.push(started.elapsed().as_secs_f64());
     }
-    STRIPE_WRITES as f64 * STRIPE_BYTES as f64 / median(seconds.split_off(1)) / 1e9
+    count as f64 * bytes as f64 / median(seconds.split_off(1)) / 1e9
 }
 
 fn xor(rounds: usize) -> f64 {
     let stripe = vec![0x5a_u8; STRIPE_BYTES];
     let mut parity = vec![0_u8; CHUNK_BYTES];
-    rate(rounds, |_| {
+    rate(rounds, STRIPE_BYTES, |_| {
         let (first, second) = black_box(&stripe).split_at(STRIPE_BYTES / 2);
         let ((a, b), (c, d)) = (first.split_at(CHUNK_BYTES), second.split_at(CHUNK_BYTES));
         // One pass over all sources, as the best implementations do.
@@ -300,10 +319,42 @@ fn xor(rounds: usize) -> f64 {
     })
 }
 
+/// Data chunks of the stripes that have two parities.
+const PQ_CHUNKS: usize = 8;
+
+/// A stripe in buffers like those that the engine has: data, P, Q.
+fn pq_stripe(chunk_bytes: usize) -> Vec<Buf> {
+    (0..PQ_CHUNKS + 2).map(|n| Buf::copy_of(&vec![n as u8; chunk_bytes])).collect()
+}
+
+fn pq(rounds: usize, chunk_bytes: usize) -> Result<f64> {
+    let mut stripe = pq_stripe(chunk_bytes);
+    let (data, parity) = stripe.split_at_mut(PQ_CHUNKS);
+    let (p, q) = parity.split_at_mut(1);
+    let (p, q) = p[0].as_mut().zip(q[0].as_mut()).context("the buffers are shared")?;
+    Ok(rate(rounds, PQ_CHUNKS * chunk_bytes, |_| {
+        pq::pq_all(p, q, black_box(data));
+        black_box((&p, &q));
+    }))
+}
+
+fn decode(rounds: usize) -> Result<f64> {
+    let mut stripe = pq_stripe(CHUNK_BYTES);
+    let stored: Vec<Sum> =
+        (0..PQ_CHUNKS).map(Sum::data).chain([Sum::p(PQ_CHUNKS), Sum::q(PQ_CHUNKS)]).collect();
+    let recipe = solve((1 << stored.len()) - 4, &stored, Sum::data(1)).context("it cannot be decoded")?;
+    let (lost, present) = stripe.split_at_mut(2);
+    let target = lost[1].as_mut().context("the buffer is shared")?;
+    Ok(rate(rounds, PQ_CHUNKS * CHUNK_BYTES, |_| {
+        recipe.run(target, black_box(present));
+        black_box(&target);
+    }))
+}
+
 fn memcpy(rounds: usize) -> f64 {
     let stripe = vec![0x5a_u8; STRIPE_BYTES + CHUNK_BYTES];
     let mut members = vec![vec![1_u8; COPY_BYTES]; MEMBERS];
-    rate(rounds, |n| {
+    rate(rounds, STRIPE_BYTES, |n| {
         let at = n as usize * CHUNK_BYTES % COPY_BYTES;
         for (member, chunk) in members.iter_mut().zip(black_box(&stripe).chunks_exact(CHUNK_BYTES)) {
             member[at..at + CHUNK_BYTES].copy_from_slice(chunk);

@@ -4,11 +4,8 @@
 //! widest that the processor has. All slices of a call must have the same length, a multiple of 256
 //! bytes: blocks.
 
-use pulp::Arch;
-use std::{ops::Deref, sync::LazyLock};
-
-/// What the processor can do.
-static ARCH: LazyLock<Arch> = LazyLock::new(Arch::new);
+use super::ARCH;
+use std::ops::Deref;
 
 /// `target = a ^ b`.
 pub fn xor(target: &mut [u8], a: &[u8], b: &[u8]) {
@@ -166,10 +163,10 @@ fn xor_assign_3(target: &mut [u8], a: &[u8], b: &[u8], c: &[u8]) {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
 
-    fn bytes(len: usize, seed: u64) -> Vec<u8> {
+    pub fn bytes(len: usize, seed: u64) -> Vec<u8> {
         let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         (0..len)
             .map(|_| {

@@ -114,10 +114,9 @@ fn draft(
     let geometries = || drives.iter().map(|drive| drive.device.geometry());
     let policy = options.policy.unwrap_or_else(|| Policy::best_for(geometries()));
     let aggregate = aggregate_for(policy, options.chunk_blocks, geometries());
-    // Where nothing keeps the writes of a zone in order, drives are used as if all had a ZRWA.
-    let used_as = if behaviour.log_step < LogStep::Unsequenced { policy } else { Policy::Zrwa };
+    let in_order = !policy.uses_zrwa() && behaviour.log_step < LogStep::Unsequenced;
     let prepared = |drive: &Drive| {
-        let device = prepare(runtime, drive.device.clone(), used_as, aggregate)?;
+        let device = prepare(runtime, drive.device.clone(), in_order, aggregate)?;
         Some(Drive { name: drive.name.clone(), device })
     };
     let members: Vec<Drive> = drives.iter().filter_map(prepared).collect();
@@ -149,9 +148,9 @@ fn plan(
     if !chunk.is_power_of_two() || !CHUNK_BLOCKS.contains(&chunk) {
         return fail("the chunk size must be a power of two from 8 KiB to 16 MiB".into());
     }
-    let distance = match policy {
-        Policy::Log => log::IN_FLIGHT_STRIPES,
-        Policy::Zrwa | Policy::InPlace => distance_in_zrwa(chunk, drives)?,
+    let distance = match policy.uses_zrwa() {
+        true => distance_in_zrwa(chunk, drives)?,
+        false => log::IN_FLIGHT_STRIPES,
     };
     let geometries = || drives.iter().map(|d| d.device.geometry());
     let capacity = geometries().map(|g| g.zone_capacity_blocks).min().unwrap_or(0);
@@ -201,18 +200,16 @@ fn plan(
             .map(|member| SuperblockMember::new(member_uuid(array, member, 1), 1, Plate::default()))
             .collect(),
     };
-    if policy == Policy::Log {
+    if policy.writes_much_to_logs() {
         // Partial parity of all active zones has to fit in a log, beside what is written to it.
         let room = geometries().map(|g| log_blocks(g, policy)).min().unwrap_or(0) / 2;
         while checkpoint_blocks(&superblock) > room && superblock.max_active > 1 {
             superblock.max_active -= 1;
         }
     }
-    let log_blocks = match policy {
-        // What is left is for relocated blocks.
-        Policy::Log => checkpoint_blocks(&superblock).max(rows * chunk),
-        Policy::Zrwa | Policy::InPlace => checkpoint_blocks(&superblock),
-    };
+    // What is left is for relocated blocks.
+    let relocated = if policy.writes_much_to_logs() { rows * chunk } else { 0 };
+    let log_blocks = checkpoint_blocks(&superblock).max(relocated);
     superblock.log_blocks = log_blocks.min(u32::MAX as u64) as u32;
     superblock.check().map_err(|absurd| ArrayError(format!("there can be no such array: {absurd}")))?;
     for drive in drives {
@@ -246,9 +243,9 @@ fn distance_in_zrwa(chunk: u64, drives: &[Drive]) -> Result<u64, ArrayError> {
 /// Zones that a drive can have active, as far as the array is concerned.
 fn active_zones(geometry: &Geometry, policy: Policy) -> u32 {
     let limited = |limit: u32| if limit == 0 { u32::MAX } else { limit };
-    let zrwas = match policy {
-        Policy::Log => u32::MAX,
-        Policy::Zrwa | Policy::InPlace => geometry.zrwa.map_or(0, |zrwa| zrwa.max_zones),
+    let zrwas = match policy.uses_zrwa() {
+        true => geometry.zrwa.map_or(0, |zrwa| zrwa.max_zones),
+        false => u32::MAX,
     };
     limited(geometry.max_open).min(limited(geometry.max_active)).min(zrwas)
 }
@@ -286,7 +283,7 @@ pub fn array_geometry(superblock: &Superblock, volatile: bool) -> Geometry {
         max_transfer_blocks: 4096,
         max_append_blocks: 4096,
         // With ZRAID a write is safe when write pointers or a log show it.
-        volatile_cache: volatile || superblock.policy == Policy::Zrwa,
+        volatile_cache: volatile || !superblock.policy.is_safe_when_complete(),
     }
 }
 
@@ -322,10 +319,7 @@ pub fn check_drive(name: &str, device: &dyn ZonedDevice, superblock: &Superblock
             return fail(format!("its ZRWA has {} KiB, {} KiB are needed", kib(have), kib(need)));
         }
         // Write pointers stop inside chunks where they have to tell what is complete.
-        let (step, what) = match layout.policy {
-            Policy::InPlace => (layout.chunk_blocks, "a chunk"),
-            _ => (layout.chunk_blocks / 2, "half a chunk"),
-        };
+        let (step, what) = layout.policy.flush_step(&layout);
         if !step.is_multiple_of(zrwa.granularity_blocks) {
             let (chunk, granularity) = (kib(layout.chunk_blocks), kib(zrwa.granularity_blocks));
             return fail(format!(
@@ -333,7 +327,7 @@ pub fn check_drive(name: &str, device: &dyn ZonedDevice, superblock: &Superblock
             ));
         }
     }
-    if layout.policy == Policy::InPlace && (geometry.oob_bytes as usize) < OOB_BYTES {
+    if layout.policy.uses_marks() && (geometry.oob_bytes as usize) < OOB_BYTES {
         let have = geometry.oob_bytes;
         return fail(format!(
             "its blocks have {have} bytes of metadata, the policy 'inplace' needs {OOB_BYTES}: format it so, or choose another policy"

@@ -98,15 +98,8 @@ impl Layout {
 
     /// Where the parity of chunks `0..=index` of `stripe` is kept.
     pub fn slot(&self, stripe: u64, index: u64) -> (usize, Place) {
-        if self.policy == Policy::InPlace {
-            let own = (self.data_chunks() - 1 - index).is_multiple_of(2);
-            return (self.parity_member(stripe), if own { Place::Row(stripe) } else { self.ahead(stripe) });
-        }
-        let member = self.member(stripe, index + 1);
-        if index + 1 == self.data_chunks() {
-            return (member, Place::Row(stripe));
-        }
-        (member, self.ahead(stripe))
+        let (member, own) = self.policy.slot(self, stripe, index);
+        (member, if own { Place::Row(stripe) } else { self.ahead(stripe) })
     }
 
     /// The members that hold the write-pointer log of a tail in `stripe`, and where.
@@ -128,7 +121,7 @@ impl Layout {
 
     fn ahead(&self, stripe: u64) -> Place {
         let row = stripe + self.distance;
-        if self.policy != Policy::Log && row < self.rows { Place::Row(row) } else { Place::MetaLog }
+        if self.policy.uses_zrwa() && row < self.rows { Place::Row(row) } else { Place::MetaLog }
     }
 
     /// Whether the first chunk of a stripe has a second witness in the previous stripe: the write

@@ -178,7 +178,7 @@ impl Live {
         let chunk_blocks = layout.chunk_blocks;
         match record {
             Record::Parity(parity) => {
-                if layout.policy == Policy::InPlace {
+                if layout.policy.replaces_versions() {
                     self.parity.forget_versions_before(parity);
                 }
                 self.add(parity, chunk_blocks);
@@ -479,23 +479,19 @@ impl MetaLog {
 
 /// Blocks of a metadata zone that may be used.
 pub fn log_blocks(geometry: &Geometry, policy: Policy) -> u64 {
-    match policy {
-        Policy::Log => geometry.zone_capacity_blocks,
-        Policy::Zrwa | Policy::InPlace => geometry.zone_capacity_blocks.min(LOG_BLOCKS),
+    match policy.writes_much_to_logs() {
+        true => geometry.zone_capacity_blocks,
+        false => geometry.zone_capacity_blocks.min(LOG_BLOCKS),
     }
 }
 
 /// Blocks that a checkpoint may take without relocated blocks, with the partial parity of every zone
 /// that can be active, and room to go on.
 pub fn checkpoint_blocks(superblock: &Superblock) -> u64 {
-    let Layout { chunk_blocks: chunk, distance, .. } = superblock.layout();
+    let layout = superblock.layout();
     let table = (superblock.zones as u64 * ZONE_BYTES as u64).div_ceil(BLOCK as u64);
-    let slots = match superblock.policy {
-        // All those of a stripe are on one member, but only the last one is kept: in a few records.
-        Policy::InPlace => distance.div_ceil(superblock.members.len() as u64) * (chunk + 4),
-        Policy::Log | Policy::Zrwa => distance * (chunk + 1),
-    };
-    2 + table + superblock.max_active as u64 * slots + chunk + 8
+    let slots = layout.policy.logged_blocks(&layout);
+    2 + table + superblock.max_active as u64 * slots + layout.chunk_blocks + 8
 }
 
 /// What a drive's metadata zones hold.

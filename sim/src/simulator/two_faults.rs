@@ -110,7 +110,8 @@ impl World<'_> {
             failed: BTreeSet::new(),
         };
         // Looks like writes that have never arrived.
-        if self.scenario.policy == Policy::InPlace && (books.blow.zrwa_lost || losses.zrwa_lost) {
+        let zrwa_lost = losses.zrwa_lost || books.blow.zrwa_lost && self.scenario.policy == Policy::InPlace;
+        if zrwa_lost && self.scenario.policy.uses_zrwa() {
             self.oracle.fall_back();
         }
         self.lenient = true;

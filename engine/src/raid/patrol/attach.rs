@@ -74,7 +74,7 @@ impl Core {
     pub fn prepare(&self, drive: &Drive) -> Result<Rc<dyn ZonedDevice>, ArrayError> {
         let superblock = self.superblock.borrow();
         let aggregate = superblock.aggregate;
-        let device = prepare(&self.runtime, drive.device.clone(), superblock.policy, aggregate);
+        let device = prepare(&self.runtime, drive.device.clone(), !superblock.policy.uses_zrwa(), aggregate);
         let device = device.ok_or_else(|| {
             ArrayError(format!(
                 "{}: {aggregate} of its zones cannot be used as one, as this array needs",

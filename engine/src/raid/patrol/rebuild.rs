@@ -25,7 +25,7 @@ use crate::{
         metalog::MetaLog,
         patrol::holes::{Lost, is_unreadable},
         policy::{
-            Policy, inplace, log,
+            inplace,
             zrwa::{self, SlotPart},
         },
         status::{LeftOut, LostBlocks, Progress, Rebuilt},
@@ -576,34 +576,18 @@ impl Core {
         let tail = zone.flow.borrow().complete;
         self.make_safe(zone, tail).await?;
         let (stripe, covered) = (tail / layout.stripe_blocks(), tail % layout.stripe_blocks());
-        if layout.policy == Policy::Log {
-            self.copy_rows(zone.index, member, row..stripe, None, work).await?;
-            if covered > 0 {
-                self.copy_tail(zone, member, (stripe, covered), work).await?;
-            }
-            self.rebuilt(zone.index, member, work).await?;
-            zone.flow.borrow_mut().positions[member] = log::position(&layout, member, tail);
-            return Ok(());
-        }
-        // As far as the write pointer may go, with the member as a witness among the others.
-        let chunks = tail / layout.chunk_blocks;
-        let position = match layout.policy {
-            Policy::InPlace => 2 * stripe,
-            _ => zrwa::settled(&layout, member, chunks),
-        };
-        self.copy_rows(zone.index, member, row..stripe, Some(position), work).await?;
-        let whole = self.live(zone.index) | 1 << member;
-        let is_shown = zrwa::witness_count(&layout, whole, chunks) >= zrwa::needed(&layout, whole);
-        if layout.policy == Policy::Zrwa && tail > 0 && !is_shown {
-            // Without the member one witness was enough. As soon as it counts, that one may be lost.
-            self.log_tail(zone, tail).await;
-        }
+        // As far as the write pointer may go, with the member as one that shows the tail among the others.
+        let (zrwa, position) = (layout.policy.uses_zrwa(), layout.policy.position(&layout, member, tail));
+        self.copy_rows(zone.index, member, row..stripe, zrwa.then_some(position), work).await?;
+        layout.policy.show_with(self, zone, member, tail).await;
         // First the log: with the policy `inplace` it voids parity that was logged before.
-        self.copy_log(zone, member, tail).await?;
+        if let Some(record) = layout.policy.tail_record(self, zone, tail) {
+            self.copy_log(zone, member, record).await?;
+        }
         if covered > 0 {
             self.copy_tail(zone, member, (stripe, covered), work).await?;
         }
-        if position > 2 * stripe {
+        if zrwa && position > 2 * stripe {
             let last = self.start(member, zone.index).0 + position * (layout.chunk_blocks / 2) - 1;
             self.on_member(member, Command::FlushZrwa { last: Lba(last) }).await?;
         }
@@ -676,19 +660,18 @@ impl Core {
         }
     }
 
-    /// The member's copy of the logged tail.
-    async fn copy_log(&self, zone: &Zone, member: usize, tail_blocks: u64) -> Result<(), Stopped> {
+    /// The member's copy of the record of a tail, if it has one.
+    async fn copy_log(&self, zone: &Zone, member: usize, record: TailRecord) -> Result<(), Stopped> {
         let layout = &self.layout;
-        if layout.policy == Policy::InPlace {
-            return self.log_on(member, self.generation_record(zone)).await;
-        }
-        let Some(last) = tail_blocks.checked_sub(1) else { return Ok(()) };
+        let last = record.tail_blocks.saturating_sub(1);
         let (members, place) = layout.log(last / layout.stripe_blocks());
+        let (record, everywhere) = (Record::Tail(record), record.generation > 0);
+        if everywhere {
+            return self.log_on(member, record).await;
+        }
         if !members.contains(&member) {
             return Ok(());
         }
-        let epoch = zone.flow.borrow().epoch;
-        let record = Record::Tail(TailRecord { zone: zone.index.0, generation: 0, epoch, tail_blocks });
         let Place::Row(row) = place else { return self.log_on(member, record).await };
         let sequence = self.next_sequence();
         let block = zone.flow.borrow().log_block;

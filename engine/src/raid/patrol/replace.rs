@@ -66,11 +66,11 @@ use crate::{
         geometry::Role,
         metalog::MetaLog,
         patrol::{holes::Lost, rebuild::Stopped},
-        policy::{Policy, inplace},
+        policy::inplace,
         status::Progress,
         zone::write::Zone,
     },
-    zone::{Lba, ZoneIndex, ZoneState},
+    zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
 };
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -195,7 +195,7 @@ impl Core {
         let Some(old) = self.device(member) else { return Err("the old drive is gone".into()) };
         let marks = (old.geometry().oob_bytes, new.device.geometry().oob_bytes);
         let name = &new.name;
-        if self.layout.policy == Policy::InPlace && marks.0 != marks.1 {
+        if self.layout.policy.uses_marks() && marks.0 != marks.1 {
             return Err(format!(
                 "{name}: its blocks have {} bytes of metadata, those of the old drive {}: it can be rebuilt, \
                  but not copied to",
@@ -370,11 +370,7 @@ impl Core {
         let layout = &self.layout;
         let flow = zone.flow.borrow();
         let complete = flow.complete / layout.stripe_blocks() * layout.chunk_blocks;
-        let passed = match layout.policy {
-            Policy::Log => flow.positions[member],
-            Policy::Zrwa | Policy::InPlace => flow.positions[member] * (layout.chunk_blocks / 2),
-        };
-        complete.min(passed)
+        complete.min(flow.positions[member] * layout.policy.position_blocks(layout))
     }
 
     /// What is left of a zone that is paused, from block `at` of the member's part on.
@@ -394,11 +390,15 @@ impl Core {
         if let Err(error) = done.result {
             self.read_failed(index, copy.seat, error);
         }
-        let Some(info) = done.zones.first().copied().filter(|info| way == Way::InOrder || info.zrwa) else {
+        let used_blocks = layout.rows * layout.chunk_blocks;
+        // In the last row a write pointer may be at the end before those of others.
+        let passed_all =
+            zone.flow.borrow().positions[member] * layout.policy.position_blocks(layout) >= used_blocks;
+        let as_left = |info: &ZoneInfo| way == Way::InOrder || info.zrwa || passed_all;
+        let Some(info) = done.zones.first().copied().filter(as_left) else {
             return Err(Stopped::Error("the zone of the old drive is not as it was left".into()));
         };
-        let used_blocks = layout.rows * layout.chunk_blocks;
-        let wp_blocks = info.wp_blocks.min(used_blocks);
+        let wp_blocks = if passed_all { used_blocks } else { info.wp_blocks.min(used_blocks) };
         self.copy_blocks(index, at..wp_blocks, way, copy).await?;
         if way == Way::Passed {
             let window = 2 * layout.distance * layout.chunk_blocks;
@@ -413,9 +413,9 @@ impl Core {
         let devices = [copy.mirror.geometry(), copy.mirror.second().geometry()];
         let most = devices.iter().fold(BATCH_BLOCKS, |most, d| most.min(d.max_transfer_blocks as u64));
         let window = 2 * self.layout.distance * self.layout.chunk_blocks;
-        match self.layout.policy {
-            Policy::Log => most,
-            Policy::Zrwa | Policy::InPlace => {
+        match self.layout.policy.uses_zrwa() {
+            false => most,
+            true => {
                 let chunk = self.layout.chunk_blocks;
                 most.min(window).max(chunk) / chunk * chunk
             }
@@ -464,9 +464,9 @@ impl Core {
 
     /// Room for the metadata of blocks, if they have any that matters.
     fn no_oob(&self, blocks: u64, copy: &Copy<'_>) -> Buf {
-        match self.layout.policy {
-            Policy::InPlace => Buf::zeroed((blocks * copy.mirror.geometry().oob_bytes as u64) as usize),
-            _ => Buf::default(),
+        match self.layout.policy.uses_marks() {
+            true => Buf::zeroed((blocks * copy.mirror.geometry().oob_bytes as u64) as usize),
+            false => Buf::default(),
         }
     }
 

@@ -27,12 +27,9 @@ use crate::{
         Canary,
         core::Core,
         geometry::{Layout, MAX_MEMBERS, Place, Role},
-        policy::{
-            Policy,
-            zrwa::{self, Refusal},
-        },
+        policy::zrwa::{self, Refusal},
         recover::{Held, Tail, Verdict, ZoneView},
-        zone::write::{Flow, Zone},
+        zone::write::{Flow, Round, Zone},
     },
     zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
 };
@@ -230,6 +227,46 @@ pub fn version_of(stripe: u64, row: u64, index: u64) -> Content {
     if row == stripe { Content::Parity(covers) } else { Content::Ahead(covers) }
 }
 
+/// See `Policy::plan_end`.
+pub fn end_of_plan(core: &Core, zone: &Zone, flow: &mut Flow, end: u64) -> Option<u64> {
+    let from = flow.next % core.layout.stripe_blocks();
+    let base = flow.next - from;
+    let to = core.plan_end_in_place(from, end - base);
+    if let Some(needed) = core.needs_in_place(flow.safe, base, from, to) {
+        flow.wanted = flow.wanted.max(needed);
+        zone.completed.open();
+        return None;
+    }
+    Some(base + to)
+}
+
+/// See `Policy::chunks_to_claim`: write pointers follow late, because each takes a command, but before the
+/// window is used up.
+pub fn chunks_to_claim(layout: &Layout, flow: &Flow) -> u64 {
+    let (complete, passed) = (flow.complete / layout.stripe_blocks(), flow.claimed / layout.data_chunks());
+    let due = complete >= passed + (layout.distance / 2).max(1) || flow.complete == layout.capacity_blocks();
+    if due { complete * layout.data_chunks() } else { flow.claimed }
+}
+
+/// See `Policy::settle`.
+pub async fn settle(core: &Core, zone: &Zone, round: &Round) -> u64 {
+    core.barrier(core.live(zone.index)).await;
+    if round.chunks > round.claimed && !core.has_failed(zone.index) {
+        core.move_to(zone, &[2 * (round.chunks / core.layout.data_chunks()); MAX_MEMBERS]).await;
+        core.barrier(core.live(zone.index)).await;
+    }
+    round.complete
+}
+
+/// See `Policy::judge`.
+pub async fn judge(core: &Core, view: &mut ZoneView<'_>) -> Result<Verdict, Refusal> {
+    let wps = core.trusted_wps(view);
+    match core.judge_ended(view, &wps) {
+        Some(verdict) => Ok(verdict),
+        None => core.judge_in_place(view, &wps).await,
+    }
+}
+
 /// The rows of a zone that recovery has read.
 struct Rows {
     evidence: Evidence,
@@ -267,13 +304,13 @@ impl Core {
         fua: bool,
     ) -> Command {
         let lba = Lba(self.start(member, zone).0 + at);
-        let oob = match self.layout.policy {
-            Policy::InPlace => {
+        let oob = match self.layout.policy.uses_marks() {
+            true => {
                 let epoch = self.zones.borrow()[zone.0 as usize].epoch as u32;
                 let mark = Mark { epoch, generation: self.generation.get(), content };
                 self.oob(member, lba, data.blocks(), mark)
             }
-            _ => Buf::default(),
+            false => Buf::default(),
         };
         Command::Write { lba, data, oob, fua }
     }
@@ -303,59 +340,17 @@ impl Core {
     pub async fn begin_generation(&self, zone: &Zone, tail: u64) {
         zone.flow.borrow_mut().told = tail;
         let sequence = self.next_sequence();
-        self.broadcast(self.generation_record(zone), sequence).await;
+        self.broadcast(Record::Tail(self.generation_record(zone)), sequence).await;
     }
 
     /// What [`Core::begin_generation`] has logged.
-    pub fn generation_record(&self, zone: &Zone) -> Record {
+    pub fn generation_record(&self, zone: &Zone) -> TailRecord {
         let flow = zone.flow.borrow();
         let generation = self.generation.get();
-        Record::Tail(TailRecord { zone: zone.index.0, generation, epoch: flow.epoch, tail_blocks: flow.told })
+        TailRecord { zone: zone.index.0, generation, epoch: flow.epoch, tail_blocks: flow.told }
     }
 
-    /// Whether write pointers should follow: late, because each takes a command, but before the window
-    /// is used up.
-    pub fn rows_are_due(&self, flow: &Flow) -> bool {
-        let layout = &self.layout;
-        let (complete, passed) =
-            (flow.complete / layout.stripe_blocks(), flow.claimed / layout.data_chunks());
-        complete >= passed + (layout.distance / 2).max(1) || flow.complete == layout.capacity_blocks()
-    }
-
-    /// One round of settling; `false` if there was nothing to do.
-    pub async fn settle_in_place(&self, zone: &Zone) -> bool {
-        let layout = &self.layout;
-        let (complete, due, mut chunks) = {
-            let mut flow = zone.flow.borrow_mut();
-            if !self.unsettled(&flow) {
-                return false;
-            }
-            flow.settling = true;
-            (flow.complete, self.rows_are_due(&flow), flow.claimed)
-        };
-        self.barrier(self.live(zone.index)).await;
-        if due && !self.has_failed(zone.index) {
-            let rows = complete / layout.stripe_blocks();
-            self.move_to(zone, &[2 * rows; MAX_MEMBERS]).await;
-            self.barrier(self.live(zone.index)).await;
-            chunks = rows * layout.data_chunks();
-        }
-        let full = complete == layout.capacity_blocks();
-        if full {
-            self.fill_zones(zone).await;
-        }
-        self.membership_settled().await;
-        self.settled(zone, chunks, complete, full);
-        true
-    }
-
-    /// Looks at a zone and decides, as [`Core::judge`]. `wps` are the write pointers of the members that
-    /// can be relied on.
-    pub async fn judge_in_place(
-        &self,
-        view: &mut ZoneView<'_>,
-        wps: &[Option<u64>],
-    ) -> Result<Verdict, Refusal> {
+    async fn judge_in_place(&self, view: &mut ZoneView<'_>, wps: &[Option<u64>]) -> Result<Verdict, Refusal> {
         let layout = &self.layout;
         let record = *view.record;
         let present = || view.info.iter().enumerate().filter_map(|(m, info)| Some((m, info.as_ref()?)));

@@ -30,7 +30,10 @@ use crate::{
             zrwa::{Refusal, tail_slots},
         },
         recover::{Held, Tail, Verdict, ZoneView},
-        zone::{read::Piece, write::Zone},
+        zone::{
+            read::Piece,
+            write::{Flow, Round, Zone},
+        },
     },
     zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
 };
@@ -174,6 +177,23 @@ pub fn decide(layout: &Layout, evidence: &Evidence) -> Result<u64, Refusal> {
         }
     }
     Ok(tail_blocks)
+}
+
+/// See `Policy::chunks_to_claim`.
+pub fn chunks_to_claim(layout: &Layout, flow: &Flow) -> u64 {
+    let chunks = flow.complete / layout.chunk_blocks;
+    chunks - chunks % layout.data_chunks()
+}
+
+/// See `Policy::settle`.
+pub async fn settle(core: &Core, zone: &Zone, round: &Round) -> u64 {
+    core.barrier(core.live(zone.index)).await;
+    if round.wanted { round.complete } else { 0 }
+}
+
+/// See `Policy::window_rows`.
+pub fn window_rows(layout: &Layout, flow: &Flow) -> u64 {
+    (flow.claimed / layout.data_chunks() + layout.distance).min(layout.rows)
 }
 
 impl Core {

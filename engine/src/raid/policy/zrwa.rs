@@ -20,8 +20,21 @@
 //! A tail inside a chunk is known from a log record; it is decoded with the slot of its chunk
 //! below the tail's offset and the slot of the chunk before it above.
 
-use crate::raid::geometry::{Layout, MAX_MEMBERS, Place, Role};
-use std::ops::Range;
+use crate::{
+    buf::{BLOCK, Buf},
+    device::{Command, Status},
+    format::record::{Origin, Record, TailRecord, Unreadable, ZoneRecord},
+    raid::{
+        Canary, Consistency,
+        core::Core,
+        geometry::{Layout, MAX_MEMBERS, Place, Role},
+        policy::inplace,
+        recover::{Tail, Verdict, ZoneView, is_uniform},
+        zone::write::{Flow, Round, Zone},
+    },
+    zone::{Lba, ZoneIndex, ZoneState},
+};
+use std::{collections::BTreeMap, ops::Range};
 
 /// What the write pointer of `member` at `position` (half chunks) says: this many chunks were
 /// complete. `None` if no zone of ours can have such a position.
@@ -286,6 +299,340 @@ pub fn decide(layout: &Layout, evidence: &Evidence) -> Result<u64, Refusal> {
         }
     }
     Ok(tail_blocks)
+}
+
+/// What logs say of a zone.
+#[derive(Default)]
+struct Logged {
+    tail: Option<u64>,
+    /// There may be something else in the log blocks, which must not be believed later.
+    leftovers: bool,
+    /// Below this block a tail may have been logged where it can be read no more, on this member.
+    doubt: Option<(u64, usize)>,
+}
+
+impl Logged {
+    /// Refuses a tail that something may have been logged above.
+    fn check(&self, tail_blocks: u64) -> Result<(), Refusal> {
+        match self.doubt {
+            Some((end_blocks, member)) if tail_blocks < end_blocks => Err(Refusal::Log { member }),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// See `Policy::chunks_to_claim`.
+pub fn chunks_to_claim(core: &Core, flow: &Flow) -> u64 {
+    let chunks = flow.complete / core.layout.chunk_blocks;
+    match core.consistency {
+        Consistency::Stripe => chunks - chunks % core.layout.data_chunks(),
+        Consistency::Chunk | Consistency::WpLog => chunks,
+    }
+}
+
+/// See `Policy::settle`.
+pub async fn settle(core: &Core, zone: &Zone, round: &Round) -> u64 {
+    let (layout, chunks) = (&core.layout, round.chunks);
+    if chunks > round.claimed {
+        core.show_chunks(zone, chunks).await;
+    }
+    if round.wanted && core.consistency == Consistency::WpLog {
+        let live = core.live(zone.index);
+        let aligned = chunks * layout.chunk_blocks == round.complete;
+        if !aligned || witness_count(layout, live, chunks) < needed(layout, live) {
+            core.log_tail(zone, round.complete).await;
+        }
+    }
+    if round.wanted { round.complete } else { 0 }
+}
+
+/// See `Policy::window_rows`.
+pub fn allowed_rows(core: &Core, flow: &Flow, live: u32) -> u64 {
+    match core.canary {
+        Some(Canary::LogSlotOverwritten) => {
+            let furthest = Core::each(live).map(|m| flow.positions[m]).max().unwrap_or(0);
+            (furthest / 2 + core.layout.distance).min(core.layout.rows)
+        }
+        _ => window_rows(&core.layout, live, &flow.positions),
+    }
+}
+
+/// See `Policy::show_with`.
+pub async fn show_with(core: &Core, zone: &Zone, member: usize, tail_blocks: u64) {
+    let (layout, chunks) = (&core.layout, tail_blocks / core.layout.chunk_blocks);
+    let whole = core.live(zone.index) | 1 << member;
+    let is_shown = witness_count(layout, whole, chunks) >= needed(layout, whole);
+    if tail_blocks > 0 && !is_shown {
+        // Without the member one witness was enough. As soon as it counts, that one may be lost.
+        core.log_tail(zone, tail_blocks).await;
+    }
+}
+
+/// See `Policy::promote`.
+pub async fn promote(core: &Core, zone: &Zone) {
+    let (layout, index) = (&core.layout, zone.index);
+    let tail = zone.flow.borrow().complete;
+    let (stripe, covered) = (tail / layout.stripe_blocks(), tail % layout.stripe_blocks());
+    let parity_member = layout.parity_member(stripe);
+    let rows = stripe + (covered > 0) as u64;
+    let promoted = zone.flow.borrow().positions[parity_member] >= 2 * rows;
+    if covered > 0 && !promoted && core.live(index) & (1 << parity_member) != 0 {
+        for part in tail_slots(layout, covered).into_iter().flatten() {
+            let bytes = part.from as usize * BLOCK..part.to as usize * BLOCK;
+            let data = Buf::copy_of(&zone.flow.borrow().parity[bytes]);
+            let at = stripe * layout.chunk_blocks + part.from;
+            let content = inplace::version_of(stripe, stripe, part.index);
+            let write = core.write_of(parity_member, index, at, data, content, false);
+            core.on_parts(index, 1 << parity_member, "finish zone", |_| write.clone()).await;
+        }
+    }
+    // The slots stay where they are until the zones are finished: if any of this fails, or the power goes,
+    // they are there.
+    core.move_to(zone, &[2 * rows; MAX_MEMBERS]).await;
+    core.barrier(core.live(index)).await;
+}
+
+/// See `Policy::judge`.
+pub async fn judge(core: &Core, view: &mut ZoneView<'_>) -> Result<Verdict, Refusal> {
+    let wps = core.trusted_wps(view);
+    match core.judge_ended(view, &wps) {
+        Some(verdict) => Ok(verdict),
+        None => core.judge_zrwa(view, wps).await,
+    }
+}
+
+impl Core {
+    async fn judge_zrwa(&self, view: &mut ZoneView<'_>, wps: Vec<Option<u64>>) -> Result<Verdict, Refusal> {
+        let record = *view.record;
+        let trusted = |member: usize| record.lost & (1 << member) == 0;
+        let present = || view.info.iter().enumerate().filter_map(|(m, info)| Some((m, info.as_ref()?)));
+        let relied = wps.iter().flatten().count();
+        let (members, needed) = (self.layout.members, self.layout.members - 1);
+        let all_empty = present().all(|(m, info)| info.state == ZoneState::Empty || !trusted(m));
+        let logged = self.logged_tail(view.zone, &record, &wps, all_empty).await;
+        if relied < needed {
+            // What the others had been told, and in a zone that was just begun even that there was anything,
+            // may be known to them alone.
+            return Err(Refusal::TooFew { present: relied, members, needed });
+        }
+        if all_empty
+            && record.finished.is_none()
+            && (logged.tail.is_none() && !self.is_answered(view, &wps).await
+                || self.canary == Some(Canary::EmptyIsUnwritten))
+        {
+            logged.check(0)?;
+            let leftovers = present().any(|(m, info)| {
+                !matches!(info.state, ZoneState::Empty | ZoneState::Offline | ZoneState::ReadOnly)
+                    || record.lost & (1 << m) != 0 && info.state == ZoneState::Empty
+            });
+            return Ok(if leftovers || logged.leftovers { Verdict::Reset } else { Verdict::Empty });
+        }
+        let told = logged.tail.max(Some(view.answered_blocks).filter(|blocks| *blocks > 0));
+        let lost = present().filter(|(m, _)| wps[*m].is_none()).fold(0, |lost, (m, _)| lost | 1 << m);
+        let mut evidence = Evidence { wp_blocks: wps, told_blocks: told };
+        let blocks = match record.finished {
+            Some(tail) => tail,
+            None => decide(&self.layout, &evidence)?,
+        };
+        if record.finished.is_none() {
+            logged.check(blocks)?;
+        }
+        if blocks == 0 {
+            return Ok(Verdict::Reset);
+        }
+        let empty = present()
+            .filter(|(m, info)| trusted(*m) && info.state == ZoneState::Empty)
+            .fold(0, |empty, (m, _)| empty | 1 << m);
+        let held = self.hold(view, &mut evidence, blocks, empty).await?;
+        view.record.lost |= lost | held.gone;
+        let half = self.layout.chunk_blocks / 2;
+        let mut positions = [0; MAX_MEMBERS];
+        for (position, wp) in positions.iter_mut().zip(&evidence.wp_blocks) {
+            *position = wp.unwrap_or(0) / half;
+        }
+        let parity = self.load_parity(view, blocks, &evidence).await?;
+        let tail = Tail { blocks, positions, parity, revived: empty & !held.gone, held: held.pieces };
+        Ok(if record.finished.is_some() { Verdict::Finish(Some(tail)) } else { Verdict::Open(tail) })
+    }
+
+    /// Whether something that a process had answered is in a zone that is empty on all members. If not,
+    /// it was reset before the process could say so.
+    async fn is_answered(&self, view: &ZoneView<'_>, wps: &[Option<u64>]) -> bool {
+        if view.answered_blocks > 0 {
+            for member in (0..wps.len()).filter(|member| wps[*member].is_some()) {
+                for zrwa in self.zrwas_at_start(member) {
+                    if !self.is_blank(view.zone, member, zrwa).await {
+                        return true;
+                    }
+                }
+            }
+        }
+        false
+    }
+
+    /// What was logged for the zone's present life. If it is empty on all members, that can only be a
+    /// tail in its first stripe.
+    async fn logged_tail(
+        &self,
+        zone: ZoneIndex,
+        record: &ZoneRecord,
+        wps: &[Option<u64>],
+        all_empty: bool,
+    ) -> Logged {
+        let layout = &self.layout;
+        let mut found = Logged::default();
+        let any_epoch = self.canary == Some(Canary::NoEpochCheck);
+        for member in &self.members {
+            if let Some(log) = &*member.log.borrow()
+                && let Some(tail) = log.live.borrow().tails.get(&zone.0)
+                && (tail.epoch == record.epoch || any_epoch)
+            {
+                found.tail = found.tail.max(Some(tail.tail_blocks));
+            }
+        }
+        let passed = wps.iter().flatten().min().copied().unwrap_or(0) / layout.chunk_blocks;
+        let last = if all_empty { 1 } else { passed + 2 * layout.distance + 1 };
+        let mut pending = Vec::new();
+        for stripe in passed.saturating_sub(1)..last.min(layout.rows) {
+            let (members, place) = layout.log(stripe);
+            let Place::Row(row) = place else {
+                let holes = |m: &usize| wps[*m].is_some() && self.log_has_holes(zone, *m);
+                if !members.iter().any(|m| wps[*m].is_some() && !holes(m)) {
+                    let end = (stripe + 1) * layout.stripe_blocks();
+                    found.doubt = members.into_iter().find(holes).map(|m| (end, m)).or(found.doubt);
+                }
+                continue;
+            };
+            for member in
+                members.into_iter().filter(|m| wps[*m].is_some_and(|wp| wp < (row + 1) * layout.chunk_blocks))
+            {
+                for block in 0..2 {
+                    let lba = self.start(member, zone).0 + row * layout.chunk_blocks + block;
+                    let origin = Origin { array: self.array, member: member as u32, lba };
+                    let read = self.submit(member, Command::read(Lba(lba), Buf::zeroed(BLOCK)));
+                    pending.push((stripe, origin, read));
+                }
+            }
+        }
+        // A tail was promised when all log members had it: one that can be read as a whole is enough.
+        let mut seen: BTreeMap<u64, (u32, u32)> = BTreeMap::new();
+        for (stripe, origin, read) in pending {
+            let done = read.await;
+            let unwritten = done.result == Err(Status::DeallocatedBlock.into());
+            let read = match done.result {
+                Ok(()) => Record::read(&done.data, origin),
+                Err(_) => Err(Unreadable::NoRecord),
+            };
+            // A log block is written as one: no power cut leaves half of one. Data can only be there once
+            // all members have passed the row of the stripe, and then no tail is as short as that.
+            let damaged = match &read {
+                _ if done.result.is_err() => !unwritten,
+                Ok(_) => false,
+                Err(_) => !is_uniform(&done.data),
+            };
+            let (whole, unsound) = seen.entry(stripe).or_default();
+            *(if damaged { unsound } else { whole }) |= 1 << origin.member;
+            if unwritten {
+                continue;
+            }
+            if let Ok((Record::Tail(tail), _, _)) = read
+                && tail.zone == zone.0
+                && (tail.epoch == record.epoch || any_epoch)
+                && (tail.tail_blocks.saturating_sub(1)) / layout.stripe_blocks() == stripe
+            {
+                found.tail = found.tail.max(Some(tail.tail_blocks));
+            } else {
+                found.leftovers |= done.result.is_err() || done.data.iter().any(|byte| *byte != 0);
+            }
+        }
+        for (stripe, (whole, unsound)) in seen {
+            if whole & !unsound == 0
+                && let Some(member) = Core::each(unsound).next()
+            {
+                let end = (stripe + 1) * layout.stripe_blocks();
+                found.doubt = Some(found.doubt.map_or((end, member), |doubt| doubt.max((end, member))));
+            }
+        }
+        found
+    }
+
+    /// The running parity of the stripe of `tail`: from the data, or from the slots where a data
+    /// chunk cannot be read.
+    async fn load_parity(&self, view: &ZoneView<'_>, tail: u64, evidence: &Evidence) -> Result<Buf, Refusal> {
+        let layout = &self.layout;
+        let chunk = layout.chunk_blocks;
+        let mut result = Buf::zeroed(chunk as usize * BLOCK);
+        let (stripe, covered) = (tail / layout.stripe_blocks(), tail % layout.stripe_blocks());
+        for block in 0..chunk.min(covered) {
+            let chunks = (covered - block).div_ceil(chunk);
+            let found = match self.parity_from_data(view.zone, stripe, chunks, block, evidence).await {
+                Some(found) => found,
+                None => self.parity_from_slot(view, stripe, chunks, block, evidence).await.ok_or({
+                    let present = evidence.wp_blocks.iter().flatten().count();
+                    Refusal::TooFew { present, members: layout.members, needed: layout.members }
+                })?,
+            };
+            if let Some(target) = result.as_mut() {
+                target[block as usize * BLOCK..][..BLOCK].copy_from_slice(&found);
+            }
+        }
+        Ok(result)
+    }
+
+    /// Moves write pointers, round by round, so that they say `chunks` (§4.4).
+    async fn show_chunks(&self, zone: &Zone, chunks: u64) {
+        self.barrier(self.live(zone.index)).await;
+        while !self.has_failed(zone.index) {
+            let (live, positions) = (self.live(zone.index), zone.flow.borrow().positions);
+            let round = match self.canary {
+                Some(Canary::LaggardOrder) => laggard_round(&self.layout, live, &positions, chunks)
+                    .or_else(|| witness_round(&self.layout, live, &positions, chunks)),
+                _ => next_round(&self.layout, live, &positions, chunks),
+            };
+            let Some(targets) = round else { return };
+            self.move_to(zone, &targets).await;
+            self.barrier(live).await;
+        }
+    }
+
+    /// Logs a tail that write pointers cannot show, on two members (§5.3, §5.1).
+    pub async fn log_tail(&self, zone: &Zone, tail_blocks: u64) {
+        let layout = &self.layout;
+        let stripe = (tail_blocks - 1) / layout.stripe_blocks();
+        let (members, place) = layout.log(stripe);
+        self.barrier(self.live(zone.index)).await;
+        // What a member has not made safe is not there when that one comes back.
+        if self.has_failed(zone.index) {
+            return;
+        }
+        // Only now: a member that was replaced meanwhile lacks the zone.
+        let live = self.live(zone.index);
+        let sequence = self.next_sequence();
+        // The two blocks take turns: one of them is whole whatever happens to the other.
+        let (epoch, block) = {
+            let mut flow = zone.flow.borrow_mut();
+            flow.log_block = 1 - flow.log_block;
+            (flow.epoch, flow.log_block)
+        };
+        let record = Record::Tail(TailRecord { zone: zone.index.0, generation: 0, epoch, tail_blocks });
+        let mut pending = Vec::new();
+        for member in members.into_iter().filter(|m| live & (1 << m) != 0) {
+            let completion = match place {
+                Place::MetaLog => self.append(member, record.clone()),
+                Place::Row(row) => {
+                    let lba = self.start(member, zone.index).0 + row * layout.chunk_blocks + block;
+                    let origin = Origin { array: self.array, member: member as u32, lba };
+                    self.submit(member, Command::write(Lba(lba), record.encode(origin, sequence), true))
+                }
+            };
+            pending.push((self.seat(member), completion));
+        }
+        for (seat, completion) in pending {
+            if let Err(error) = completion.await.result {
+                self.part_failed(zone.index, seat, error, "tail log");
+            }
+        }
+    }
 }
 
 #[cfg(test)]

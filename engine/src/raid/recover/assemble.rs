@@ -10,7 +10,6 @@ use crate::{
         create::{array_geometry, check_drive},
         error::ArrayError,
         metalog::MetaLog,
-        policy::Policy,
         recover::{
             Verdict, ZoneView,
             membership::decide_members,
@@ -134,13 +133,7 @@ impl Look {
 
     /// Drops what is in logs and does not count any more.
     fn keep_what_counts(&self) -> Result<(), ArrayError> {
-        match self.core.layout.policy {
-            Policy::Log => self.core.keep_of_logs(&self.verdicts),
-            Policy::Zrwa | Policy::InPlace => {
-                self.core.forget_dead(&self.verdicts);
-                Ok(())
-            }
-        }
+        self.core.layout.policy.keep_what_counts(&self.core, &self.verdicts)
     }
 
     /// Has all members that are here say `change`, and nothing else: as an assembly does that is cut off when
@@ -289,7 +282,7 @@ impl Core {
 
     /// Drops logged parity and tails of zones that do not go on. In one that does, parity of stripes below
     /// its tail is still needed: until write pointers show these, another crash may end before them.
-    fn forget_dead(&self, verdicts: &[(ZoneIndex, Verdict)]) {
+    pub fn forget_dead(&self, verdicts: &[(ZoneIndex, Verdict)]) {
         let goes_on = |zone: u32, epoch: u64| {
             self.zones.borrow()[zone as usize].epoch == epoch
                 && verdicts.iter().any(|(z, verdict)| {

@@ -89,6 +89,18 @@ pub struct ZoneView<'a> {
     pub answered_blocks: u64,
 }
 
+impl ZoneView<'_> {
+    /// The members that are there.
+    pub fn present(&self) -> impl Iterator<Item = (usize, &ZoneInfo)> {
+        self.info.iter().enumerate().filter_map(|(member, info)| Some((member, info.as_ref()?)))
+    }
+
+    /// Whether a member has not lost its part.
+    pub fn trusts(&self, member: usize) -> bool {
+        self.record.lost & (1 << member) == 0
+    }
+}
+
 /// Whether a block looks like one that was never written: drives fill these with one byte or another.
 pub fn is_uniform(block: &[u8]) -> bool {
     block.first().is_none_or(|first| block.iter().all(|byte| byte == first))

@@ -5,7 +5,6 @@ use crate::{
     raid::{
         core::Core,
         error::ArrayError,
-        policy::Policy,
         recover::{Tail, Verdict},
         zone::write::Zone,
     },
@@ -42,9 +41,7 @@ impl Core {
             Verdict::Open(tail) => {
                 let blocks = tail.blocks;
                 let running = Rc::new(self.go_on(zone, tail).await);
-                if self.layout.policy == Policy::InPlace {
-                    self.secure_in_place(&running).await;
-                }
+                self.layout.policy.secure(self, &running).await;
                 self.running.borrow_mut().insert(zone.0, running.clone());
                 self.start_tasks(&running);
                 done(self.make_safe(&running, blocks).await)
@@ -56,10 +53,7 @@ impl Core {
     async fn go_on(self: &Rc<Self>, zone: ZoneIndex, mut tail: Tail) -> Zone {
         let running = Zone::new(self, zone);
         running.flow.borrow_mut().restore(tail.blocks, tail.positions, std::mem::take(&mut tail.parity));
-        match self.layout.policy {
-            Policy::Log => self.fill(&running, &tail.held).await,
-            Policy::Zrwa | Policy::InPlace => self.revive(zone, &tail).await,
-        }
+        self.layout.policy.write_back(self, &running, &tail).await;
         running
     }
 }

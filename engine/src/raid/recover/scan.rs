@@ -12,7 +12,6 @@ use crate::{
         Drive,
         error::ArrayError,
         metalog::{META_ZONES, NoLog, ReadLog, read_log},
-        policy::Policy,
         status::Examined,
     },
     runtime::Runtime,
@@ -52,15 +51,15 @@ fn superblock_of(record: &Record) -> Option<&Superblock> {
     }
 }
 
-/// A drive as a member of an array uses it: `aggregate` zones as one, and written in order where there is
-/// no ZRWA. `None` if its zones cannot be aggregated so.
+/// A drive as a member of an array uses it: `aggregate` zones as one, and each zone written `in_order` if the
+/// policy uses no ZRWA. `None` if its zones cannot be aggregated so.
 pub fn prepare(
     runtime: &Runtime,
     mut device: Rc<dyn ZonedDevice>,
-    policy: Policy,
+    in_order: bool,
     aggregate: u32,
 ) -> Option<Rc<dyn ZonedDevice>> {
-    if !policy.uses_zrwa() {
+    if in_order {
         device = Rc::new(Sequencer::new(runtime, device));
     }
     if aggregate > 1 {
@@ -74,15 +73,15 @@ pub fn prepare(
 pub async fn find_log(runtime: &Runtime, drive: &Drive) -> Result<(Rc<dyn ZonedDevice>, ReadLog), NoLog> {
     let mut reason = NoLog::Blank;
     for aggregate in AGGREGATES {
-        let Some(device) = prepare(runtime, drive.device.clone(), Policy::Zrwa, aggregate) else { continue };
+        let Some(device) = prepare(runtime, drive.device.clone(), false, aggregate) else { continue };
         // A member has a zone for data beside those.
         if aggregate > 1 && device.geometry().zones <= META_ZONES {
             break;
         }
         match read_log(&device, aggregate).await {
             Ok(log) => {
-                let policy = superblock_of(&log.records[0].0).map_or(Policy::Zrwa, |s| s.policy);
-                let device = prepare(runtime, drive.device.clone(), policy, aggregate);
+                let in_order = superblock_of(&log.records[0].0).is_some_and(|s| !s.policy.uses_zrwa());
+                let device = prepare(runtime, drive.device.clone(), in_order, aggregate);
                 return device.map(|device| (device, log)).ok_or(NoLog::Damaged);
             }
             Err(error) => reason = reason.max(error),

@@ -6,13 +6,10 @@
 //! its full parity, as if the rest were zeros, because the slots vanish with the ZRWA.
 
 use crate::{
-    buf::{BLOCK, Buf},
     device::{Command, Completion, DeviceError, Done, Status, Zones},
     format::record::Record,
     raid::{
         core::{Core, is_of_zone},
-        geometry::MAX_MEMBERS,
-        policy::{Policy, inplace, zrwa},
         zone::write::Zone,
     },
     zone::{ZoneIndex, ZoneInfo, ZoneState, is_worn},
@@ -249,31 +246,8 @@ impl Core {
         index: ZoneIndex,
         zone: Option<&Zone>,
     ) -> Result<(), DeviceError> {
-        let layout = &self.layout;
-        if let Some(zone) = zone
-            && layout.policy == Policy::Log
-        {
-            self.promote(zone).await;
-        } else if let Some(zone) = zone {
-            let tail = zone.flow.borrow().complete;
-            let (stripe, covered) = (tail / layout.stripe_blocks(), tail % layout.stripe_blocks());
-            let parity_member = layout.parity_member(stripe);
-            let rows = stripe + (covered > 0) as u64;
-            let promoted = zone.flow.borrow().positions[parity_member] >= 2 * rows;
-            if covered > 0 && !promoted && self.live(index) & (1 << parity_member) != 0 {
-                for part in zrwa::tail_slots(layout, covered).into_iter().flatten() {
-                    let bytes = part.from as usize * BLOCK..part.to as usize * BLOCK;
-                    let data = Buf::copy_of(&zone.flow.borrow().parity[bytes]);
-                    let at = stripe * layout.chunk_blocks + part.from;
-                    let content = inplace::version_of(stripe, stripe, part.index);
-                    let write = self.write_of(parity_member, index, at, data, content, false);
-                    self.on_parts(index, 1 << parity_member, "finish zone", |_| write.clone()).await;
-                }
-            }
-            // The slots stay where they are until the zones are finished: if any of this fails, or the power
-            // goes, they are there.
-            self.move_to(zone, &[2 * rows; MAX_MEMBERS]).await;
-            self.barrier(self.live(index)).await;
+        if let Some(zone) = zone {
+            self.layout.policy.promote(self, zone).await;
         }
         self.check_zone(index)?;
         let zones = Zones::One(Core::physical(index));

@@ -21,13 +21,13 @@ use crate::{
     device::{Command, Completer, Completion, DeviceError, Done, Status, Zones},
     format::{
         oob::Content,
-        record::{Origin, ParityRecord, Record, TailRecord},
+        record::{ParityRecord, Record},
     },
     raid::{
-        Canary, Consistency, LogStep,
+        Canary, LogStep,
         core::{Core, Seat},
         geometry::{MAX_MEMBERS, Place},
-        policy::{Policy, inplace, log, zrwa},
+        policy::{inplace, zrwa},
     },
     runtime::Gate,
     zone::{Lba, ZoneIndex},
@@ -50,7 +50,7 @@ pub struct Zone {
     /// Something was submitted, or the tasks have to look again.
     submitted: Gate,
     /// There may be something to settle.
-    completed: Gate,
+    pub completed: Gate,
     /// Anything else changed: waited for by whoever wants the zone quiet, or safe up to a point.
     pub changed: Gate,
 }
@@ -134,6 +134,17 @@ struct Flight {
 struct Sub {
     seat: Seat,
     completion: Completion,
+}
+
+/// What a round of settling has to do.
+pub struct Round {
+    /// Everything below is complete.
+    pub complete: u64,
+    /// Somebody waits for that to be safe.
+    pub wanted: bool,
+    /// Chunks that are to count as settled, and those that do.
+    pub chunks: u64,
+    pub claimed: u64,
 }
 
 /// What stops `reap`.
@@ -229,9 +240,7 @@ impl Core {
         let zrwa = zrwa || self.log_step >= LogStep::Zrwa;
         let live = self.live(zone.index);
         self.on_parts(zone.index, live, "open zone", |_| Command::Open { zones, zrwa }).await;
-        if self.layout.policy == Policy::InPlace {
-            self.begin_generation(&zone, 0).await;
-        }
+        self.layout.policy.opened(&self, &zone).await;
         zone.flow.borrow_mut().opening = false;
         zone.changed.open();
         self.start_tasks(&zone);
@@ -263,11 +272,7 @@ impl Core {
         }
         let mut submitted = false;
         while let Some(end) = self.plan_end(flow) {
-            let end = match self.layout.policy {
-                Policy::InPlace => self.end_in_place(zone, flow, end),
-                _ => Some(end),
-            };
-            let Some(end) = end else { break };
+            let Some(end) = self.layout.policy.plan_end(self, zone, flow, end) else { break };
             let before = flow.subs.len();
             self.submit_plan(zone.index, flow, end);
             let subs = (flow.subs.len() - before) as u32;
@@ -318,19 +323,6 @@ impl Core {
         // In two halves, so that one is transferred while the drive begins with the other.
         let ends = flow.queue.iter().map(Write::end);
         Some(ends.take_while(|end| 2 * (end - flow.next) <= left).last().unwrap_or(front.end()))
-    }
-
-    /// Where a plan ends that could go on to block `end`; `None` if something has to be safe first.
-    fn end_in_place(&self, zone: &Zone, flow: &mut Flow, end: u64) -> Option<u64> {
-        let from = flow.next % self.layout.stripe_blocks();
-        let base = flow.next - from;
-        let to = self.plan_end_in_place(from, end - base);
-        if let Some(needed) = self.needs_in_place(flow.safe, base, from, to) {
-            flow.wanted = flow.wanted.max(needed);
-            zone.completed.open();
-            return None;
-        }
-        Some(base + to)
     }
 
     /// Submits queued data up to block `end`, within a stripe, and the parity that it needs.
@@ -470,10 +462,7 @@ impl Core {
 
     /// Submits blocks of a member's part of a zone, from its block `at` on.
     fn store(&self, zone: ZoneIndex, flow: &mut Flow, member: usize, at: u64, data: Buf, content: Content) {
-        let (burned, rest) = match self.layout.policy {
-            Policy::Log => log::split(&mut flow.positions[member], at, data),
-            Policy::Zrwa | Policy::InPlace => (None, Some((at, data))),
-        };
+        let (burned, rest) = self.layout.policy.split(&mut flow.positions[member], at, data);
         if let Some(burned) = burned {
             let completion = self.relocate(zone, flow.epoch, member, at, &burned);
             self.track(flow, member, completion);
@@ -590,7 +579,7 @@ impl Core {
 
     /// Whether a write survives a power cut, and the loss of a member, once it is complete.
     fn safe_when_complete(&self) -> bool {
-        self.layout.policy != Policy::Zrwa && !self.volatile.get()
+        self.layout.policy.is_safe_when_complete() && !self.volatile.get()
     }
 
     /// The writes of a plan complete together, each with its own answer.
@@ -634,58 +623,38 @@ impl Core {
 
     /// One round; `false` if there was nothing to do.
     async fn settle_once(&self, zone: &Zone) -> bool {
-        let layout = &self.layout;
         if self.has_failed(zone.index) && self.handing_over.get().is_none() {
             self.give_up(zone);
             return false;
         }
-        if layout.policy == Policy::InPlace {
-            return self.settle_in_place(zone).await;
-        }
-        let (complete, chunks, claimed, wanted) = {
+        let round = {
             let mut flow = zone.flow.borrow_mut();
             if !self.unsettled(&flow) {
                 return false;
             }
             flow.settling = true;
-            let wanted = flow.wanted > flow.safe;
-            (flow.complete, self.chunks_to_claim(&flow), flow.claimed, wanted)
+            let (complete, wanted) = (flow.complete, flow.wanted > flow.safe);
+            Round { complete, wanted, chunks: self.chunks_to_claim(&flow), claimed: flow.claimed }
         };
-        if layout.policy == Policy::Log {
-            self.barrier(self.live(zone.index)).await;
-        } else if chunks > claimed {
-            self.claim(zone, chunks).await;
-        }
-        if wanted && layout.policy != Policy::Log && self.consistency == Consistency::WpLog {
-            let live = self.live(zone.index);
-            let aligned = chunks * layout.chunk_blocks == complete;
-            if !aligned || zrwa::witness_count(layout, live, chunks) < zrwa::needed(layout, live) {
-                self.log_tail(zone, complete).await;
-            }
-        }
-        let full = complete == layout.capacity_blocks();
+        let safe = self.layout.policy.settle(self, zone, &round).await;
+        let full = round.complete == self.layout.capacity_blocks();
         if full {
             self.fill_zones(zone).await;
         }
         self.membership_settled().await;
-        self.settled(zone, chunks, if wanted || full { complete } else { 0 }, full);
+        self.settled(zone, round.chunks, if full { round.complete } else { safe }, full);
         true
     }
 
-    /// Whole chunks that write pointers should show.
+    /// Whole chunks that are to count as settled.
     fn chunks_to_claim(&self, flow: &Flow) -> u64 {
-        let chunks = flow.complete / self.layout.chunk_blocks;
-        match (self.layout.policy, self.consistency) {
-            (Policy::Log, _) | (_, Consistency::Stripe) => chunks - chunks % self.layout.data_chunks(),
-            _ => chunks,
-        }
+        self.layout.policy.chunks_to_claim(self, flow)
     }
 
     pub fn unsettled(&self, flow: &Flow) -> bool {
-        let claim = match self.layout.policy {
-            Policy::InPlace => self.rows_are_due(flow),
-            _ => self.chunks_to_claim(flow) > flow.claimed,
-        };
+        // A zone that is full ends with a round.
+        let full = flow.complete == self.layout.capacity_blocks();
+        let claim = full || self.chunks_to_claim(flow) > flow.claimed;
         !flow.frozen && (claim || (flow.wanted > flow.safe && flow.complete > flow.safe))
     }
 
@@ -724,7 +693,7 @@ impl Core {
             self.end_zone(zone);
         } else {
             let stripe = chunks / self.layout.data_chunks();
-            if self.layout.policy == Policy::Log || stripe + self.layout.distance >= self.layout.rows {
+            if self.layout.policy.logs_parity_of(&self.layout, stripe) {
                 self.forget_logged(zone.index, stripe);
             }
             zone.queued.open();
@@ -734,16 +703,7 @@ impl Core {
 
     /// Everything below may be submitted when the members of `live` are where they are.
     pub fn window(&self, flow: &Flow, live: u32) -> u64 {
-        let rows = match self.canary {
-            _ if self.layout.policy == Policy::Log => {
-                (flow.claimed / self.layout.data_chunks() + self.layout.distance).min(self.layout.rows)
-            }
-            Some(Canary::LogSlotOverwritten) => {
-                let furthest = Core::each(live).map(|m| flow.positions[m]).max().unwrap_or(0);
-                (furthest / 2 + self.layout.distance).min(self.layout.rows)
-            }
-            _ => zrwa::window_rows(&self.layout, live, &flow.positions),
-        };
+        let rows = self.layout.policy.window_rows(self, flow, live);
         rows * self.layout.stripe_blocks()
     }
 
@@ -770,22 +730,6 @@ impl Core {
         self.zones_changed.open();
     }
 
-    /// Moves write pointers, round by round, so that they say `chunks` (§4.4).
-    async fn claim(&self, zone: &Zone, chunks: u64) {
-        self.barrier(self.live(zone.index)).await;
-        while !self.has_failed(zone.index) {
-            let (live, positions) = (self.live(zone.index), zone.flow.borrow().positions);
-            let round = match self.canary {
-                Some(Canary::LaggardOrder) => zrwa::laggard_round(&self.layout, live, &positions, chunks)
-                    .or_else(|| zrwa::witness_round(&self.layout, live, &positions, chunks)),
-                _ => zrwa::next_round(&self.layout, live, &positions, chunks),
-            };
-            let Some(targets) = round else { return };
-            self.move_to(zone, &targets).await;
-            self.barrier(live).await;
-        }
-    }
-
     /// Explicit flushes: the position of every live member to its target, where that is ahead.
     pub async fn move_to(&self, zone: &Zone, targets: &[u64; MAX_MEMBERS]) {
         let half = self.layout.chunk_blocks / 2;
@@ -805,45 +749,6 @@ impl Core {
             match completion.await.result {
                 Ok(()) => zone.flow.borrow_mut().positions[seat.member] = targets[seat.member],
                 Err(error) => self.part_failed(zone.index, seat, error, "ZRWA flush"),
-            }
-        }
-    }
-
-    /// Logs a tail that write pointers cannot show, on two members (§5.3, §5.1).
-    pub async fn log_tail(&self, zone: &Zone, tail_blocks: u64) {
-        let layout = &self.layout;
-        let stripe = (tail_blocks - 1) / layout.stripe_blocks();
-        let (members, place) = layout.log(stripe);
-        self.barrier(self.live(zone.index)).await;
-        // What a member has not made safe is not there when that one comes back.
-        if self.has_failed(zone.index) {
-            return;
-        }
-        // Only now: a member that was replaced meanwhile lacks the zone.
-        let live = self.live(zone.index);
-        let sequence = self.next_sequence();
-        // The two blocks take turns: one of them is whole whatever happens to the other.
-        let (epoch, block) = {
-            let mut flow = zone.flow.borrow_mut();
-            flow.log_block = 1 - flow.log_block;
-            (flow.epoch, flow.log_block)
-        };
-        let record = Record::Tail(TailRecord { zone: zone.index.0, generation: 0, epoch, tail_blocks });
-        let mut pending = Vec::new();
-        for member in members.into_iter().filter(|m| live & (1 << m) != 0) {
-            let completion = match place {
-                Place::MetaLog => self.append(member, record.clone()),
-                Place::Row(row) => {
-                    let lba = self.start(member, zone.index).0 + row * layout.chunk_blocks + block;
-                    let origin = Origin { array: self.array, member: member as u32, lba };
-                    self.submit(member, Command::write(Lba(lba), record.encode(origin, sequence), true))
-                }
-            };
-            pending.push((self.seat(member), completion));
-        }
-        for (seat, completion) in pending {
-            if let Err(error) = completion.await.result {
-                self.part_failed(zone.index, seat, error, "tail log");
             }
         }
     }

@@ -1,0 +1,147 @@
+//! The field GF(2^8) that a second parity is computed in.
+//!
+//! A byte is a polynomial over GF(2), bit `i` the coefficient of `x^i`. Sums are XOR; products are taken
+//! modulo `x^8 + x^4 + x^3 + x^2 + 1` (0x11d), for which `x`, the number 2, generates all 255 bytes but 0:
+//! field and generator of the RAID-6 of Linux (H. P. Anvin, 'The mathematics of RAID-6'). So the powers
+//! 2^0 to 2^254 differ, which is all that two parities need: from `a + b` and `2^i a + 2^j b` with `i != j`
+//! both `a` and `b` follow.
+//!
+//! What is here handles single bytes, for decisions and tables; blocks are for [`super::pq`].
+
+/// The polynomial without its `x^8`: what is added where a product by 2 runs over.
+pub const POLYNOMIAL: u8 = 0x1d;
+
+/// `2 a`.
+#[inline(always)]
+pub const fn double(a: u8) -> u8 {
+    // The sign as a mask, which vectors compare and select by.
+    (a << 1) ^ (((a as i8) >> 7) as u8 & POLYNOMIAL)
+}
+
+/// `2^exponent`.
+pub const fn pow2(exponent: usize) -> u8 {
+    POWERS[exponent % 255]
+}
+
+/// `a b`.
+pub const fn mul(a: u8, b: u8) -> u8 {
+    if a == 0 || b == 0 {
+        return 0;
+    }
+    pow2(LOGARITHMS[a as usize] as usize + LOGARITHMS[b as usize] as usize)
+}
+
+/// `a / b`; `None` for `b = 0`.
+pub const fn div(a: u8, b: u8) -> Option<u8> {
+    match (a, b) {
+        (_, 0) => None,
+        (0, _) => Some(0),
+        _ => Some(pow2(255 + LOGARITHMS[a as usize] as usize - LOGARITHMS[b as usize] as usize)),
+    }
+}
+
+/// 2^0 to 2^254.
+const POWERS: [u8; 255] = {
+    let mut powers = [1; 255];
+    let mut i = 1;
+    while i < powers.len() {
+        powers[i] = double(powers[i - 1]);
+        i += 1;
+    }
+    powers
+};
+
+/// The exponents for which the powers of 2 are these bytes; 0 has none.
+const LOGARITHMS: [u8; 256] = {
+    let mut logarithms = [0; 256];
+    let mut i = 0;
+    while i < POWERS.len() {
+        logarithms[POWERS[i] as usize] = i as u8;
+        i += 1;
+    }
+    logarithms
+};
+
+/// The products of one byte with the 16 lower halves and the 16 upper halves of bytes. A product by any
+/// byte is the sum of one of each.
+#[derive(Clone, Copy)]
+pub struct Halves {
+    pub low: [u8; 16],
+    pub high: [u8; 16],
+}
+
+/// The [`Halves`] of every byte.
+pub static HALVES: [Halves; 256] = {
+    let mut halves = [Halves { low: [0; 16], high: [0; 16] }; 256];
+    let mut c = 0;
+    while c < halves.len() {
+        let mut half = 0;
+        while half < 16 {
+            halves[c].low[half] = mul(c as u8, half as u8);
+            halves[c].high[half] = mul(c as u8, (half as u8) << 4);
+            half += 1;
+        }
+        c += 1;
+    }
+    halves
+};
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    /// `a b` as it is taught: shift, add, take the remainder.
+    pub fn slow_mul(a: u8, b: u8) -> u8 {
+        let mut product = (0..8).filter(|i| b >> i & 1 == 1).fold(0_u32, |sum, i| sum ^ (a as u32) << i);
+        for i in (8..15).rev() {
+            if product >> i & 1 == 1 {
+                product ^= 0x11d << (i - 8);
+            }
+        }
+        product as u8
+    }
+
+    fn pairs() -> impl Iterator<Item = (u8, u8)> {
+        (0..=255).flat_map(|a| (0..=255).map(move |b| (a, b)))
+    }
+
+    #[test]
+    fn products_of_all_pairs_agree_with_the_oracle() {
+        for (a, b) in pairs() {
+            assert_eq!(mul(a, b), slow_mul(a, b), "{a} {b}");
+            let Halves { low, high } = HALVES[a as usize];
+            assert_eq!(low[b as usize & 15] ^ high[b as usize >> 4], slow_mul(a, b), "{a} {b}");
+        }
+        for a in 0..=255 {
+            assert_eq!(double(a), slow_mul(a, 2), "{a}");
+        }
+    }
+
+    #[test]
+    fn it_is_a_field() {
+        for (a, b) in pairs() {
+            assert_eq!(mul(a, b), mul(b, a));
+            match div(a, b) {
+                Some(quotient) => assert_eq!(mul(quotient, b), a, "{a} {b}"),
+                None => assert_eq!(b, 0),
+            }
+            for c in [0, 1, 2, 3, 29, 128, 142, 200, 255] {
+                assert_eq!(mul(mul(a, b), c), mul(a, mul(b, c)), "{a} {b} {c}");
+                assert_eq!(mul(a ^ b, c), mul(a, c) ^ mul(b, c), "{a} {b} {c}");
+            }
+        }
+        assert!((0..=255).all(|a| mul(a, 1) == a && div(a, 0).is_none()));
+    }
+
+    #[test]
+    fn powers_of_2_are_all_bytes_but_0_once() {
+        let mut seen = [false; 256];
+        let mut power = 1;
+        for exponent in 0..255 {
+            assert_eq!(pow2(exponent), power);
+            assert!(!std::mem::replace(&mut seen[power as usize], true));
+            power = slow_mul(power, 2);
+        }
+        assert!(!seen[0] && power == 1 && pow2(255) == 1);
+    }
+}
