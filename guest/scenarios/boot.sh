@@ -60,13 +60,7 @@ systemctl stop "$tank"
 [[ ! -e $DEVICE ]] || fail "$DEVICE is still there"
 
 step "an array on SMR disks"
-modprobe sd_mod
-modprobe scsi_debug zbc=host-managed zone_size_mb=4 zone_nr_conv=2 zone_max_open=12 dev_size_mb=96 sector_size=4096 \
-    per_host_store=1 add_host=4 max_luns=1 num_tgts=1
-disks() { ls -d /sys/bus/pseudo/drivers/scsi_debug/adapter*/host*/target*/*/block/*; }
-four() { [[ $(disks 2>/dev/null | wc -l) == 4 ]]; }
-wait_for 30 four
-smr=$(for disk in $(disks); do echo "/dev/$(basename "$disk")"; done)
+smr=$(smr_disks)
 udevadm settle
 zoneraid create --yes pond $smr >/run/created
 pond=$(unit pond)

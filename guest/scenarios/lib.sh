@@ -60,6 +60,18 @@ null_blk() {
     wait_for 5 test -b "/dev/$name"
 }
 
+# smr_disks: makes four host-managed SMR disks in memory, with conventional zones at their start, and names them
+smr_disks() {
+    modprobe sd_mod
+    modprobe scsi_debug zbc=host-managed zone_size_mb=4 zone_nr_conv=2 zone_max_open=12 dev_size_mb=96 \
+        sector_size=4096 per_host_store=1 add_host=4 max_luns=1 num_tgts=1
+    disks() { ls -d /sys/bus/pseudo/drivers/scsi_debug/adapter*/host*/target*/*/block/*; }
+    four() { [[ $(disks 2>/dev/null | wc -l) == 4 ]]; }
+    wait_for 30 four
+    local disk
+    for disk in $(disks); do echo "/dev/$(basename "$disk")"; done
+}
+
 # create_array NAME DRIVE...; start_array NAME OPTION...: DEVICE is its block device, DAEMON its process
 create_array() {
     local name=$1

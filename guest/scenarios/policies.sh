@@ -67,11 +67,5 @@ for n in 0 1 2 3; do
 done
 lives null log /dev/zoned0 /dev/zoned1 /dev/zoned2 /dev/zoned3
 
-modprobe sd_mod
-modprobe scsi_debug zbc=host-managed zone_size_mb=4 zone_nr_conv=2 zone_max_open=12 dev_size_mb=96 sector_size=4096 \
-    per_host_store=1 add_host=4 max_luns=1 num_tgts=1
-disks() { ls -d /sys/bus/pseudo/drivers/scsi_debug/adapter*/host*/target*/*/block/*; }
-four() { [[ $(disks 2>/dev/null | wc -l) == 4 ]]; }
-wait_for 30 four
-lives disks log $(for disk in $(disks); do echo "/dev/$(basename "$disk")"; done)
+lives disks log $(smr_disks)
 ! dmesg | grep -E 'I/O error|hung task|blocked for more' || fail "the kernel complains"

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 static ALLOCATOR: host::alloc::Counting = host::alloc::Counting;
 
 fn main() -> ExitCode {
-    let output = host::cli::output::Output { json: std::env::args().any(|arg| arg == "--json") };
+    let output = host::output::Output { json: std::env::args().any(|arg| arg == "--json") };
     match host::bench::run(output, host::bench::ROUNDS) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {

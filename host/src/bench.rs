@@ -9,7 +9,7 @@
 
 use crate::{
     alloc::allocations,
-    cli::output::{HEALTHY, Output},
+    output::{HEALTHY, Output},
 };
 use anyhow::{Context, Result, ensure};
 use engine::{

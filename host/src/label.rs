@@ -38,17 +38,6 @@ pub struct Label {
     pub plates: Vec<Plate>,
 }
 
-impl Label {
-    /// What is wrong with an array that is none yet, or none any more; nothing if it is one.
-    pub fn unfinished(&self) -> Option<&'static str> {
-        match self.stage {
-            Stage::Making => Some("its creation was not finished"),
-            Stage::Whole => None,
-            Stage::Ending => Some("it is half destroyed"),
-        }
-    }
-}
-
 /// What there is on a drive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {

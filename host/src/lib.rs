@@ -1,13 +1,15 @@
 //! What the `zoneraid` binary and its benchmark share.
 //!
-//! [`drive`] is what paths lead to, [`members`] finds drives and the arrays on them, [`cli`] is the command line, [`demo`] the
-//! story that `make demo` tells, [`bench`](mod@bench) measures what the engine costs.
+//! [`drive`] is what paths lead to, [`members`] finds drives and the arrays on them, [`daemon`] runs an array and
+//! [`client`] asks it, [`cli`] is the command line, [`demo`] the story that `make demo` tells, and
+//! [`bench`](mod@bench) measures what the engine costs. Who may import whom is written in `tests/tidy.rs`.
 #![deny(unsafe_code)]
 
 pub mod alloc;
 mod arena;
 pub mod bench;
 pub mod cli;
+pub mod client;
 pub mod daemon;
 pub mod demo;
 pub mod drive;
@@ -16,10 +18,14 @@ pub mod label;
 pub mod machine;
 pub mod map;
 pub mod members;
+pub mod name;
+pub mod output;
+pub mod protocol;
 pub mod reactor;
 pub mod repair;
 pub mod report;
 pub mod ring;
+pub mod run;
 pub mod size;
 pub mod tails;
 pub mod ublk;

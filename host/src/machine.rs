@@ -77,7 +77,7 @@ impl Owner {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::output::uuid;
+    use crate::output::uuid;
 
     #[test]
     fn a_host_is_known_by_what_systemd_makes_of_its_machine_id() {

@@ -1,40 +1,10 @@
 //! Taking members out of an array and putting drives in their places: the same whether a command
 //! holds the drives or the daemon does.
 
-use crate::{drive, report::Failed};
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use crate::{name::MemberName, report::Failed};
+use anyhow::{Result, anyhow, bail, ensure};
 use engine::array::{Array, Drive, MemberState, Progress, Replaced};
-use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
-
-/// What the user calls a member.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum MemberName {
-    Role(u32),
-    /// Without links, if it exists; absolute in any case.
-    Path {
-        path: PathBuf,
-        exists: bool,
-    },
-}
-
-impl MemberName {
-    /// A number is a role, unless there is a file of that name.
-    pub fn new(text: &Path) -> Result<MemberName> {
-        match text.to_string_lossy().parse() {
-            Ok(role) if !text.exists() => Ok(MemberName::Role(role)),
-            _ => Ok(MemberName::Path { path: real_path(text)?, exists: text.exists() }),
-        }
-    }
-}
-
-/// The path by which the drive that the user calls `path` is used, without links; for a process that
-/// has another working directory, or should not look for itself.
-pub fn real_path(path: &Path) -> Result<PathBuf> {
-    let path = drive::resolve(path);
-    path.canonicalize().or_else(|_| std::path::absolute(&path)).context("the working directory is gone")
-}
 
 /// The members of an array, to find the one that the user means.
 pub struct Members<'a> {
@@ -69,14 +39,6 @@ impl Members<'_> {
             [] => bail!("{text} does not exist, and '{}' misses no member", self.array),
             _ => bail!("{text} does not exist; name the member by its role (see zoneraid status)"),
         }
-    }
-}
-
-/// Whether two paths name the same file; those that do not exist any more are compared as they are.
-pub fn same_file(one: &Path, other: &Path) -> bool {
-    match (one.canonicalize(), other.canonicalize()) {
-        (Ok(one), Ok(other)) => one == other,
-        _ => one == other,
     }
 }
 

@@ -2,24 +2,22 @@
 //! drives makes them, and so does the daemon of an array, which sends them to the command.
 
 use crate::{
-    cli::output::{Shade, quoted, shaded, uuid},
-    drive::{Plate, User, plate, user},
-    label::{Content, Label},
+    drive::{Plate, User},
     machine::{self, Owner},
-    members::{Found, Looked, OpenDrive, listed},
-    repair::same_file,
+    output::{DEGRADED, HEALTHY, Shade, UNUSABLE, quoted, shaded, uuid},
     size::show,
 };
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, ensure};
 use engine::{
     array::{self, ArrayStatus, MemberState},
     buf::BLOCK,
-    device::{self, Command, Geometry},
+    device::Geometry,
     format::superblock::Stage,
     zone::{ZoneIndex, ZoneInfo, ZoneState},
 };
+use indicatif::HumanDuration;
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeSet, path::Path};
+use std::{collections::BTreeSet, time::Duration};
 
 pub fn bytes(blocks: u64) -> u64 {
     blocks * BLOCK as u64
@@ -30,6 +28,8 @@ pub fn bytes(blocks: u64) -> u64 {
 #[serde(rename_all = "lowercase")]
 pub enum State {
     Healthy,
+    /// Somebody changes it all the time, so that nobody else can tell.
+    Changing,
     Degraded,
     Unusable,
 }
@@ -38,6 +38,7 @@ impl std::fmt::Display for State {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             State::Healthy => "healthy",
+            State::Changing => "changing",
             State::Degraded => "degraded",
             State::Unusable => "unusable",
         })
@@ -45,11 +46,20 @@ impl std::fmt::Display for State {
 }
 
 impl State {
+    /// What a command exits with that says so. What may be wrong, and may be not, is no reason for an alarm.
+    pub fn code(self) -> u8 {
+        match self {
+            State::Healthy | State::Changing => HEALTHY,
+            State::Degraded => DEGRADED,
+            State::Unusable => UNUSABLE,
+        }
+    }
+
     /// For people.
     pub fn shaded(self) -> String {
         let shade = match self {
             State::Healthy => Shade::Good,
-            State::Degraded => Shade::Fair,
+            State::Changing | State::Degraded => Shade::Fair,
             State::Unusable => Shade::Bad,
         };
         shaded(&self.to_string(), shade)
@@ -121,16 +131,12 @@ impl Life {
         }
     }
 
-    /// What is wrong with an array that is none, in a line.
-    pub fn sentence(self) -> Option<&'static str> {
+    /// What is wrong with an array that is none yet, or none any more, and what mends it; nothing if it is one.
+    pub fn trouble(self) -> Option<(&'static str, &'static str)> {
         match self {
-            Life::Unfinished => {
-                Some("  status: its creation was not finished: create it again, or make this drive blank\n")
-            }
+            Life::Unfinished => Some(("its creation was not finished", "create it again")),
             Life::Whole => None,
-            Life::HalfDestroyed => {
-                Some("  status: it is half destroyed: destroy it again, or make this drive blank\n")
-            }
+            Life::HalfDestroyed => Some(("it is half destroyed", "destroy it again")),
         }
     }
 
@@ -186,6 +192,20 @@ pub struct Rebuild {
     pub bytes_per_second: u64,
     /// Unknown until something has been rebuilt.
     pub seconds_left: Option<u64>,
+}
+
+impl Rebuild {
+    /// What is going on: a rebuild, or a copy.
+    pub fn kind(&self) -> &'static str {
+        if self.copied.is_some() { "copy" } else { "rebuild" }
+    }
+
+    /// How far it is.
+    pub fn percent(&self) -> String {
+        let done = self.done_bytes.saturating_mul(100) / self.total_bytes.max(1);
+        let left = self.seconds_left.map(|s| format!(", {} left", HumanDuration(Duration::from_secs(s))));
+        format!("{done} %{}", left.unwrap_or_default())
+    }
 }
 
 fn member_state(array: &ArrayStatus, state: MemberState) -> &'static str {
@@ -289,44 +309,6 @@ impl Status {
         }
     }
 
-    /// How an array is that was only looked at; `called` is what the user calls it.
-    ///
-    /// # Errors
-    /// When it is being changed and nobody can tell.
-    pub fn looked(called: &str, found: &Found, looked: Looked) -> Result<Status> {
-        let Looked { inspected, users, changing } = looked;
-        let name = &found.label.name;
-        let mut status = match inspected {
-            Ok(mut array) => {
-                if changing {
-                    // Whoever writes to a zone knows where it ends, and the drives do not at one moment.
-                    array.status.offline.clear();
-                }
-                Status::of(called, &array.status, &array.geometry)
-            }
-            Err(error) if changing => bail!("'{name}' is being changed by {}: {error}", listed(&users)),
-            Err(error) => Status::unusable(found, error.to_string()),
-        };
-        if !users.is_empty() {
-            // They may be about to do it.
-            status.action = None;
-        }
-        (status.used_by, status.changing) = (users, changing);
-        Ok(status.identify(&found.drives))
-    }
-
-    /// Says which drives the members are; `drives` are those that are open.
-    pub fn identify(mut self, drives: &[OpenDrive]) -> Status {
-        for member in self.members.iter_mut().filter(|member| !member.drive.is_empty()) {
-            let drive = drives.iter().find(|drive| same_file(&drive.path, Path::new(&member.drive)));
-            // One that has gone while it was used says nothing any more.
-            member.size_bytes = drive.map(OpenDrive::size_bytes).or(member.size_bytes);
-            let Plate { model, serial } = plate(Path::new(&member.drive));
-            (member.model, member.serial) = (model.or(member.model.take()), serial.or(member.serial.take()));
-        }
-        self
-    }
-
     /// Bytes that the array holds when all zones are full; nothing while it is unusable.
     pub fn size_bytes(&self) -> Option<u64> {
         Some(self.zones? as u64 * self.zone_capacity_bytes?)
@@ -335,78 +317,6 @@ impl Status {
     /// Members that the array does not do without.
     pub fn active(&self) -> usize {
         self.members.iter().filter(|member| member.state == "active").count()
-    }
-
-    /// How an array is that cannot be assembled, as far as its superblocks say.
-    pub fn unusable(found: &Found, why: String) -> Status {
-        let label = &found.label;
-        let members = (0..label.members).map(|role| {
-            let of_role = found.drives.iter().filter(|drive| drive.label().is_some_and(|l| l.role == role));
-            let drive = of_role.max_by_key(|drive| drive.label().map(|label| label.event));
-            let (state, note) = match drive {
-                _ if label.active & (1 << role) == 0 => ("out", "done without before"),
-                None => ("missing", "not there"),
-                Some(_) => ("active", ""),
-            };
-            StatusMember {
-                role,
-                drive: drive.map(|drive| drive.path.display().to_string()).unwrap_or_default(),
-                model: Plate::kept(&label.plates[role as usize]).model,
-                serial: Plate::kept(&label.plates[role as usize]).serial,
-                size_bytes: Some(label.plates[role as usize].size_bytes),
-                state: state.into(),
-                read_errors: 0,
-                write_errors: 0,
-                zones_to_rebuild: 0,
-                note: note.into(),
-            }
-        });
-        let members: Vec<StatusMember> = members.collect();
-        let missing: Vec<String> =
-            members.iter().filter(|m| m.drive.is_empty()).map(|m| m.role.to_string()).collect();
-        let called = quoted(&label.name);
-        let action = match missing.len() {
-            _ if label.stage == Stage::Making => {
-                Some(format!("create it again, or: zoneraid destroy {called}"))
-            }
-            _ if label.stage == Stage::Ending => Some(format!("zoneraid destroy {called}")),
-            0 => None,
-            1 => Some(format!("bring member {} back", missing.join(""))),
-            _ => Some(format!(
-                "bring all but one of the members {} back; or, if these are the rest of an array that has been \
-                 destroyed, make them blank: zoneraid wipe DRIVE",
-                missing.join(", ")
-            )),
-        };
-        Status {
-            name: label.name.clone(),
-            uuid: uuid(&label.uuid),
-            level: "raid5".into(),
-            state: State::Unusable,
-            status: why,
-            action,
-            event: label.event,
-            chunk_bytes: bytes(label.chunk_blocks),
-            policy: label.policy.name().into(),
-            aggregate: label.aggregate,
-            zones: None,
-            zone_capacity_bytes: None,
-            pid: None,
-            block_device: None,
-            link: None,
-            rebuild: None,
-            used_by: Vec::new(),
-            changing: false,
-            offline_zones: Vec::new(),
-            provisional: false,
-            read_only: false,
-            lost_bytes: 0,
-            host: Owner::of(&label.host),
-            host_id: host_id(&label.host),
-            autostart: label.autostart,
-            stage: Life::of(label.stage),
-            members,
-        }
     }
 }
 
@@ -626,6 +536,11 @@ pub fn has_wp(state: ZoneState) -> bool {
     !matches!(state, ZoneState::Full | ZoneState::ReadOnly | ZoneState::Offline)
 }
 
+/// How many zones are not empty.
+pub fn used_zones(zones: &[ZoneInfo]) -> u32 {
+    zones.iter().filter(|zone| zone.state != ZoneState::Empty).count() as u32
+}
+
 /// Refuses the number of a zone that does not exist.
 pub fn check_zone(zone: u32, zones: u32) -> Result<()> {
     ensure!(
@@ -700,67 +615,4 @@ pub struct KnownDrive {
     pub model: Option<String>,
     pub serial: Option<String>,
     pub size_bytes: u64,
-}
-
-impl KnownDrive {
-    fn all(label: &Label) -> Vec<KnownDrive> {
-        let known = |(role, plate): (u32, &device::Plate)| {
-            let (Plate { model, serial }, active) = (Plate::kept(plate), label.active & (1 << role) != 0);
-            KnownDrive { role, active, model, serial, size_bytes: plate.size_bytes }
-        };
-        (0..).zip(&label.plates).map(known).collect()
-    }
-}
-
-impl Examined {
-    pub async fn of(drive: &OpenDrive) -> Result<Examined> {
-        let geometry = drive.device.geometry();
-        let report = Command::Report { first: ZoneIndex(0), count: geometry.zones };
-        let done = drive.device.submit(report).await;
-        done.result.with_context(|| format!("{} gives no zone report", drive.path.display()))?;
-        let count = |state| done.zones.iter().filter(|zone| zone.state == state).count() as u32;
-        let active = [ZoneState::ImplicitlyOpen, ZoneState::ExplicitlyOpen, ZoneState::Closed];
-        let Plate { model, serial } = plate(&drive.path);
-        Ok(Examined {
-            drive: drive.path.display().to_string(),
-            model,
-            serial,
-            blank: drive.content == Content::Blank,
-            zones: geometry.zones,
-            zone_size_bytes: bytes(geometry.zone_size_blocks),
-            zone_capacity_bytes: bytes(geometry.zone_capacity_blocks),
-            max_open_zones: geometry.max_open,
-            max_active_zones: geometry.max_active,
-            zrwa: geometry.zrwa.map(|zrwa| ZrwaSizes {
-                size_bytes: bytes(zrwa.size_blocks),
-                granularity_bytes: bytes(zrwa.granularity_blocks),
-                max_zones: zrwa.max_zones,
-            }),
-            oob_bytes_per_block: geometry.oob_bytes,
-            volatile_cache: geometry.volatile_cache,
-            active_zones: active.map(count).iter().sum(),
-            full_zones: count(ZoneState::Full),
-            empty_zones: count(ZoneState::Empty),
-            superblock: drive.label().map(|label| Superblock {
-                array: label.name.clone(),
-                uuid: uuid(&label.uuid),
-                role: label.role,
-                members: label.members,
-                chunk_bytes: bytes(label.chunk_blocks),
-                policy: label.policy.name().into(),
-                aggregate: label.aggregate,
-                event: label.event,
-                host: Owner::of(&label.host),
-                host_id: host_id(&label.host),
-                autostart: label.autostart,
-                stage: Life::of(label.stage),
-                drives: KnownDrive::all(label),
-            }),
-            superblock_error: match &drive.content {
-                Content::Other(what) => Some(what.clone()),
-                _ => None,
-            },
-            used_by: user(&drive.path),
-        })
-    }
 }

@@ -4,9 +4,10 @@
 mod support;
 
 use host::{
-    cli::output::uuid,
-    daemon::Daemon,
-    members::{ArrayName, Found, OpenDrive, Terms},
+    members::{Found, OpenDrive, Terms},
+    name::ArrayName,
+    output::uuid,
+    protocol::PROTOCOL,
     repair,
 };
 use serde_json::Value;
@@ -15,29 +16,9 @@ use std::{
     io::{BufRead, BufReader, Write},
     os::unix::net::UnixStream,
     path::PathBuf,
-    sync::mpsc,
-    thread::JoinHandle,
     time::{Duration, Instant},
 };
 use support::{Place, Random, drive};
-
-/// Runs the daemon of the array in `drives` on a thread of its own, as a machine without ublk allows.
-fn run(place: &Place) -> JoinHandle<()> {
-    run_on(place, Terms::default())
-}
-
-fn run_on(place: &Place, terms: Terms) -> JoinHandle<()> {
-    let (drives, directory) = (place.path("drives"), place.path("run"));
-    let (ready, wait) = mpsc::channel();
-    let thread = std::thread::spawn(move || {
-        let found = Found::by_name(&ArrayName::from(drives)).unwrap();
-        let daemon = Daemon::start(found, &directory, None, terms).unwrap();
-        ready.send(()).unwrap();
-        daemon.run().unwrap();
-    });
-    wait.recv().unwrap();
-    thread
-}
 
 fn socket(place: &Place) -> PathBuf {
     let files = std::fs::read_dir(place.path("run")).unwrap().map(|entry| entry.unwrap().path());
@@ -50,7 +31,7 @@ fn commands_ask_the_daemon_while_it_holds_the_drives() {
     let data = Random(5).bytes(9 << 20);
     place.run_with(&["zone", "write", "drives", "0", "--fua"], &data).ok();
     let before = place.json(&["zone", "report", "drives"]);
-    let daemon = run(&place);
+    let daemon = place.daemon();
 
     // By its directory, a member, its name and its UUID.
     let status = place.json(&["status", "drives"]);
@@ -111,7 +92,7 @@ fn what_is_said_of_a_running_array_is_changed_by_its_daemon_and_the_rest_waits_f
     let place = Place::with_array(6);
     place.run(&["fail", "drives", "4"]).ok();
     place.run(&["replace", "drives", "4", &drive("drives", 5)]).ok();
-    let daemon = run(&place);
+    let daemon = place.daemon();
     let said = || {
         let status = place.json(&["status", "drives"]);
         (status["host"].clone(), status["host_id"].clone(), status["autostart"].clone())
@@ -167,7 +148,7 @@ fn an_interrupted_rebuild_goes_on_with_the_daemon() {
     place.remove(&drive("drives", 0));
     std::fs::rename(place.path(&drive("blank", 0)), place.path(&drive("drives", 0))).unwrap();
     assert_eq!(place.json(&["status", "drives"])["members"][0]["state"], "rebuilding");
-    let daemon = run(&place);
+    let daemon = place.daemon();
     place.run(&["rebuild", "drives"]).ok();
     assert_eq!(place.run(&["status", "drives"]).code, 0);
     place.run(&["stop", "tank"]).ok();
@@ -181,7 +162,7 @@ fn a_drive_that_a_daemon_holds_can_be_gone() {
     let place = Place::with_array(6);
     let data = Random(7).bytes(4 << 20);
     place.run_with(&["zone", "write", "drives", "0", "--fua"], &data).ok();
-    let daemon = run(&place);
+    let daemon = place.daemon();
     let gone = drive("drives", 3);
     place.run(&["examine", &gone]).ok();
     place.run(&["emulate", "fault", &gone, "gone"]).ok();
@@ -202,7 +183,7 @@ fn a_drive_that_a_daemon_holds_can_be_gone() {
 #[test]
 fn nonsense_on_the_socket_is_answered_and_harms_nobody() {
     let place = Place::with_array(5);
-    let daemon = run(&place);
+    let daemon = place.daemon();
     let say = |text: &[u8]| {
         let mut stream = UnixStream::connect(socket(&place)).unwrap();
         stream.write_all(text).unwrap();
@@ -211,12 +192,23 @@ fn nonsense_on_the_socket_is_answered_and_harms_nobody() {
         answer
     };
     assert!(say(b"\n").contains("\"error\""));
-    assert!(say(b"{\"protocol\":1,\"verb\":\"explode\"}\n").contains("\"error\""));
-    assert!(say(b"{\"protocol\":2,\"verb\":\"status\"}\n").contains("version 1"));
+    let ask = |protocol: u32, verb: &str| {
+        let answer = say(format!("{{\"protocol\":{protocol},\"verb\":\"{verb}\"}}\n").as_bytes());
+        let answer: Value = serde_json::from_str(&answer).unwrap();
+        assert_eq!(answer["protocol"], PROTOCOL);
+        answer["error"].as_str().unwrap_or_default().to_string()
+    };
+    assert_eq!(ask(PROTOCOL, "status"), "");
+    assert!(ask(PROTOCOL, "explode").starts_with("this is no request"));
+    for (other, advice) in [(PROTOCOL + 1, "restart it"), (PROTOCOL - 1, "use a newer zoneraid")] {
+        let said = format!("this daemon speaks version {PROTOCOL} of the protocol and not {other}: {advice}");
+        // Also if the request is one that nobody here knows.
+        assert_eq!([ask(other, "status"), ask(other, "explode")], [said.clone(), said]);
+    }
     assert!(say(&[b'x'; 100_000]).contains("bytes at most"));
     // Clients that hang, more than are served at a time, and one that leaves in the middle.
     let hanging: Vec<UnixStream> = (0..31).map(|_| UnixStream::connect(socket(&place)).unwrap()).collect();
-    UnixStream::connect(socket(&place)).unwrap().write_all(b"{\"protocol\":1,").unwrap();
+    UnixStream::connect(socket(&place)).unwrap().write_all(b"{\"protocol\":2,").unwrap();
     assert_eq!(place.run(&["status", "tank"]).code, 0);
     drop(hanging);
     place.run(&["stop", "tank"]).ok();
@@ -227,13 +219,13 @@ fn nonsense_on_the_socket_is_answered_and_harms_nobody() {
 #[test]
 fn a_dead_daemon_leaves_a_socket_that_nobody_minds() {
     let place = Place::with_array(5);
-    let daemon = run(&place);
+    let daemon = place.daemon();
     let path = socket(&place);
     place.run(&["stop", "tank"]).ok();
     daemon.join().unwrap();
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     assert_eq!(place.run(&["status", "drives"]).code, 0);
-    let daemon = run(&place);
+    let daemon = place.daemon();
     assert_eq!(place.json(&["status", "tank"])["state"], "healthy");
     place.run(&["stop", "tank"]).ok();
     daemon.join().unwrap();
@@ -272,7 +264,7 @@ fn a_member_that_is_missing_is_back_when_its_drive_is_as_long_as_nothing_was_wri
     // It cannot be shown to the kernel here, or is not to be without all.
     place.run(&["start", "drives", "--complete"]).fails_with(&["not complete", "member 2", "missing"]);
     assert_eq!(place.run(&["start", "drives"]).code, 4);
-    let daemon = run(&place);
+    let daemon = place.daemon();
     assert_eq!(seen(&place, 2), waits);
     let text = place.run(&["status", "drives"]).text();
     assert!(text.contains("nothing has been written without it"), "{text}");
@@ -280,7 +272,7 @@ fn a_member_that_is_missing_is_back_when_its_drive_is_as_long_as_nothing_was_wri
     daemon.join().unwrap();
     assert!(images(&place) == before, "a daemon without a member has written");
 
-    let daemon = run(&place);
+    let daemon = place.daemon();
     assert_eq!(seen(&place, 2), waits);
     std::fs::rename(&away, &there).unwrap();
     until(|| seen(&place, 2) == ("active".into(), "healthy".into(), false.into()));
@@ -297,7 +289,7 @@ fn a_missing_member_is_out_once_the_array_begins_to_write() {
     // One that was a member before is there as well, and nobody's.
     place.run(&["replace", "drives", "4", &drive("drives", 5)]).ok();
     std::fs::rename(&there, place.path("away.img")).unwrap();
-    let daemon = run(&place);
+    let daemon = place.daemon();
     assert_eq!(seen(&place, 2), ("missing".into(), "degraded".into(), true.into()));
     place.run(&["replace", "--yes", "drives", "2", &drive("drives", 4)]).ok();
     assert_eq!(seen(&place, 2), ("active".into(), "healthy".into(), false.into()));
@@ -324,7 +316,7 @@ fn force_reads_what_cannot_have_changed_and_invents_nothing() {
     away(4);
     assert_eq!(place.run(&["status", "drives"]).code, 2);
     let before = images(&place);
-    let daemon = run_on(&place, Terms { read_only: true, force: true });
+    let daemon = place.daemon_on(Terms { read_only: true, force: true });
     let status = place.run(&["status", "drives", "--json"]).json();
     assert_eq!((&status["state"], &status["read_only"]), (&"degraded".into(), &true.into()));
     let offline: Vec<_> = status["offline_zones"].as_array().unwrap().iter().map(|z| &z["zone"]).collect();

@@ -29,7 +29,9 @@ use engine::{
     zone::{Lba, ZoneIndex},
 };
 use host::{
-    daemon::{self, About, Answer, Line, PROTOCOL, Request, Stopped},
+    client, daemon,
+    name::MemberName,
+    protocol::{About, Answer, Line, PROTOCOL, Request, Stopped},
     report::{Examined, Failed, Rebuilt, Status, Zones as ZoneReport},
     tails::{Extent, Left, TailFile},
 };
@@ -725,11 +727,11 @@ fn line<T: serde::Serialize>(content: T) -> Vec<u8> {
 
 #[test]
 fn requests() {
-    let member = host::repair::MemberName::Path { path: "/dev/ng0n1".into(), exists: true };
+    let member = MemberName::Path { path: "/dev/ng0n1".into(), exists: true };
     let seeds = vec![
         line(Request::About),
         line(Request::Zones { zone: Some(3) }),
-        line(Request::Fail { member: host::repair::MemberName::Role(2) }),
+        line(Request::Fail { member: MemberName::Role(2) }),
         line(Request::Replace { member, drive: "/dev/ng1n1".into(), now: true, yes: true }),
         line(Request::Examine { drive: "/dev/ng1n1".into() }),
         line(Request::Stop),
@@ -792,7 +794,7 @@ fn what_daemons_answer() {
         change: &change_json,
         most_bytes: 16 * MIB,
         run: &|input| {
-            let Ok(Answer::Done(value)) = daemon::answer(input) else { return };
+            let Ok(Answer::Done(value)) = client::answer(input) else { return };
             if let Ok(status) = serde_json::from_value::<Status>(value.clone()) {
                 let _ = (status.size_bytes(), status.active());
             }

@@ -9,6 +9,7 @@ use std::{
     fs::{self, File},
     io::{BufRead, BufReader, Read, Write},
     os::unix::fs::{FileExt, MetadataExt, PermissionsExt},
+    path::Path,
     process::Stdio,
     sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     time::{Duration, Instant},
@@ -225,59 +226,190 @@ fn a_look_at_what_somebody_uses_says_who_and_whoever_would_use_it_is_refused() {
     assert_eq!(place.read_zone("drives", 0), vec![1; 1 << 20]);
 }
 
+/// Bytes of an entry in an image's table of zones.
+const ENTRY: u64 = 16;
+
+/// The image of a drive, locked as by somebody who uses it.
+struct Scribbled {
+    image: File,
+    /// Where the table of zones lies.
+    table: u64,
+}
+
+impl Scribbled {
+    fn new(image: &Path) -> Scribbled {
+        let image = File::options().read(true).write(true).open(image).unwrap();
+        flock(&image, FlockOperation::LockExclusive).unwrap();
+        let mut scribbled = Scribbled { image, table: 0 };
+        // It lies where its first entry is, which is not blank and says so with a checksum.
+        let table = (2..2048).map(|page| page * 4096).find(|at| {
+            scribbled.table = *at;
+            let entry = scribbled.zone(0);
+            entry != [0; ENTRY as usize] && entry == sealed(entry)
+        });
+        assert_eq!(table, Some(scribbled.table));
+        scribbled
+    }
+
+    fn zone(&self, zone: u64) -> [u8; ENTRY as usize] {
+        let mut entry = [0; ENTRY as usize];
+        self.image.read_exact_at(&mut entry, self.table + zone * ENTRY).unwrap();
+        entry
+    }
+
+    fn set_zone(&self, zone: u64, entry: [u8; ENTRY as usize]) {
+        self.image.write_all_at(&entry, self.table + zone * ENTRY).unwrap();
+    }
+
+    /// Moves the write pointer of the last zone.
+    fn write_on(&self, wp: u64) {
+        let mut entry = [0; ENTRY as usize];
+        entry[0] = 4;
+        entry[8..].copy_from_slice(&wp.to_le_bytes());
+        self.set_zone(15, sealed(entry));
+    }
+
+    /// Does `change` after `change`, until what `look` sees at one of several looks is what was wanted.
+    fn change_until<T>(&self, change: impl Fn(&Scribbled, u64) + Sync, look: impl FnMut() -> Option<T>) -> T {
+        let (done, mut look) = (AtomicBool::new(false), look);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for number in (1..2048_u64).cycle().take_while(|_| !done.load(Relaxed)) {
+                    change(self, number);
+                    std::thread::sleep(Duration::from_micros(100));
+                }
+            });
+            // This thread alone may be kept from running.
+            let looked =
+                std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| (0..20).find_map(|_| look())));
+            done.store(true, Relaxed);
+            looked.unwrap().unwrap()
+        })
+    }
+}
+
+/// An entry with its checksum.
+fn sealed(mut entry: [u8; ENTRY as usize]) -> [u8; ENTRY as usize] {
+    entry[4..8].fill(0);
+    let sum = crc32c::crc32c(&entry).to_le_bytes();
+    entry[4..8].copy_from_slice(&sum);
+    entry
+}
+
+/// What `status DIR`, `status` and `list DIR`, by their numbers, say of the array in `drives`, and their exit code.
+fn said(place: &Place, number: usize) -> (i32, Value) {
+    let looks: [&[&str]; 3] = [&["status", ".", "--json"], &["status", "--json"], &["list", ".", "--json"]];
+    let mut look = place.command(looks[number]);
+    let ran = Ran::new(look.current_dir(place.path("drives")).output().unwrap());
+    let said = ran.json();
+    (ran.code, if number == 0 { said } else { said["arrays"][0].clone() })
+}
+
 #[test]
 fn what_is_changed_all_the_time_is_said_to_change() {
-    const ENTRY: u64 = 16;
     let place = Place::with_array(5);
     // Looks take long enough for a change.
     place.run(&["emulate", "fault", "drives/drive0.img", "slow", "300"]).ok();
-    let image = File::options().read(true).write(true).open(place.path("drives/drive0.img")).unwrap();
-    flock(&image, FlockOperation::LockExclusive).unwrap();
-    // The table of zones lies where its first entry is, which is not blank and says so with a checksum.
-    let sum = |mut entry: [u8; ENTRY as usize]| {
-        entry[4..8].fill(0);
-        crc32c::crc32c(&entry).to_le_bytes()
-    };
-    let entry_at = |at: u64| {
-        let mut entry = [0; ENTRY as usize];
-        image.read_exact_at(&mut entry, at).unwrap();
-        entry
-    };
-    let table = (2..2048).map(|page| page * 4096).find(|at| {
-        let entry = entry_at(*at);
-        entry != [0; 16] && entry[4..8] == sum(entry)
-    });
-    let last = table.unwrap() + 15 * ENTRY;
-    assert_eq!(entry_at(last), [0; 16], "the last zone is empty");
-    let done = AtomicBool::new(false);
-    let (status, read) = std::thread::scope(|scope| {
-        scope.spawn(|| {
-            for wp in (1..2048_u64).cycle().take_while(|_| !done.load(Relaxed)) {
-                let mut entry = [0; ENTRY as usize];
-                entry[0] = 4;
-                entry[8..].copy_from_slice(&wp.to_le_bytes());
-                let sum = sum(entry);
-                entry[4..8].copy_from_slice(&sum);
-                image.write_all_at(&entry, last).unwrap();
-                std::thread::sleep(Duration::from_micros(100));
-            }
-        });
-        // This thread alone may be kept from running.
-        let mut looks = (0..20).map(|_| place.run(&["status", "drives", "--json"]));
-        let status = looks.find(|ran| ran.json()["changing"] == true);
-        let mut reads = (0..20).map(|_| place.run(&["zone", "read", "drives", "0"]));
-        let read = reads.find(|ran| ran.code != 0);
-        done.store(true, Relaxed);
-        (status, read)
-    });
-    let status = status.unwrap().ok().json();
-    assert_eq!((&status["state"], user(&status).0), (&"healthy".into(), u64::from(std::process::id())));
+    let scribbled = Scribbled::new(&place.path("drives/drive0.img"));
+    assert_eq!(scribbled.zone(15), [0; 16], "the last zone is empty");
+    // Wherever it is looked from, and though nothing is wrong.
+    for from in 0..3 {
+        let changing = |(code, array): (i32, Value)| {
+            assert_eq!((code, &array["state"]), (0, &"healthy".into()));
+            (array["changing"] == true).then_some(array)
+        };
+        let array = scribbled.change_until(Scribbled::write_on, || changing(said(&place, from)));
+        assert!(from == 2 || user(&array).0 == u64::from(std::process::id()));
+    }
+    let read = || Some(place.run(&["zone", "read", "drives", "0"])).filter(|ran| ran.code != 0);
     let me = format!("(process {})", std::process::id());
-    read.unwrap().fails_with(&["'tank' is being changed by", &me]);
-    image.write_all_at(&[0; 16], last).unwrap();
+    scribbled.change_until(Scribbled::write_on, read).fails_with(&["'tank' is being changed by", &me]);
+    scribbled.set_zone(15, [0; 16]);
+    drop(scribbled);
+    for from in 0..3 {
+        let (_, array) = said(&place, from);
+        assert_eq!(array["changing"], false);
+        assert!(array.get("used_by").is_none_or(|users| *users == serde_json::json!([])));
+    }
+}
+
+#[test]
+fn what_only_looks_wrong_because_it_changes_is_not_said_to_be_wrong() {
+    let place = Place::with_array(5);
+    place.run(&["emulate", "fault", "drives/drive0.img", "slow", "300"]).ok();
+    let scribbled = Scribbled::new(&place.path("drives/drive0.img"));
+    let metadata = [0, 1].map(|zone| scribbled.zone(zone));
+    let offline = sealed([15, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    // Half of the time it is a member, and half of the time nobody knows what.
+    let come_and_go = |scribbled: &Scribbled, number: u64| {
+        scribbled.write_on(number);
+        for (zone, entry) in (0..).zip(metadata) {
+            scribbled.set_zone(zone, if number.is_multiple_of(2) { entry } else { offline });
+        }
+    };
+    for from in 0..3 {
+        let changing = |(code, array): (i32, Value)| {
+            assert_eq!(code, 0, "{array}");
+            assert!(array["state"] == "healthy" || array["changing"] == true, "{array}");
+            assert!(["healthy", "changing"].contains(&array["state"].as_str().unwrap()), "{array}");
+            Some(array).filter(|array| array["state"] == "changing")
+        };
+        let array = scribbled.change_until(come_and_go, || changing(said(&place, from)));
+        let why = array["status"].as_str().unwrap_or("is being changed by");
+        assert!(why.contains("is being changed by") && array["action"].is_null(), "{array}");
+    }
+    let text = || Some(place.run(&["list", "drives"]).text()).filter(|text| text.contains("changing"));
+    scribbled.change_until(come_and_go, text);
+    (0..).zip(metadata).for_each(|(zone, entry)| scribbled.set_zone(zone, entry));
+
+    // What is certain is said, whatever changes.
+    fs::rename(place.path("drives/drive4.img"), place.path("away.img")).unwrap();
+    for from in 0..3 {
+        let look = || Some(said(&place, from)).filter(|(_, array)| array["changing"] == true);
+        let (code, array) = scribbled.change_until(Scribbled::write_on, look);
+        assert_eq!((code, &array["state"]), (if from == 2 { 0 } else { 1 }, &"degraded".into()));
+    }
+}
+
+#[test]
+fn a_dry_run_of_create_is_kept_out_by_nobody_and_needs_no_more_than_to_read() {
+    let place = Place::new();
+    place.emulate("drives", 4);
+    let drives: [String; 4] = std::array::from_fn(|n| drive("drives", n));
+    let create = |options: &[&'static str]| {
+        let words = ["create", "tank"].iter().chain(options).copied();
+        words.chain(drives.iter().map(String::as_str)).collect::<Vec<&str>>()
+    };
+    let (contents, before) = (fingerprint(&place.path("drives")), times(&place, "drives"));
+    let promised = place.run(&create(&["--dry-run"])).ok();
+    assert_eq!(promised.stderr, "");
+
+    // Somebody uses a drive.
+    let image = File::open(place.path(&drives[2])).unwrap();
+    flock(&image, FlockOperation::LockExclusive).unwrap();
+    let ran = place.run(&create(&["--dry-run"])).ok();
+    assert_eq!(ran.text(), promised.text());
+    let said = "drive2.img is in use by `looking";
+    assert!(ran.stderr.lines().count() == 1 && ran.stderr.contains(said), "{}", ran.stderr);
+    place.run(&create(&[])).fails_with(&[
+        "drive2.img",
+        "is in use by",
+        &format!("(process {})", std::process::id()),
+    ]);
     drop(image);
-    let status = place.run(&["status", "drives", "--json"]).ok().json();
-    assert_eq!((&status["changing"], &status["used_by"]), (&false.into(), &serde_json::json!([])));
+
+    // And who may only read can try it, too.
+    for drive in &drives {
+        fs::set_permissions(place.path(drive), fs::Permissions::from_mode(0o444)).unwrap();
+    }
+    let ran = as_nobody(&place, "", &create(&["--dry-run"])).ok();
+    assert_eq!(ran.text(), promised.text());
+    as_nobody(&place, "", &create(&[])).fails_with(&["drive0.img", "permission denied"]);
+    assert!(fingerprint(&place.path("drives")) == contents);
+    let unwritten = |times: Vec<(u64, i64, i64, i64, i64)>| {
+        times.into_iter().map(|t| (t.0, t.1, t.2)).collect::<Vec<_>>()
+    };
+    assert_eq!(unwritten(times(&place, "drives")), unwritten(before));
 }
 
 #[test]

@@ -3,11 +3,7 @@
 
 mod support;
 
-use host::{
-    daemon::Daemon,
-    members::{ArrayName, Found, Terms},
-};
-use std::{fs, sync::mpsc};
+use std::fs;
 use support::{Place, Ran, drive, fingerprint};
 
 #[test]
@@ -84,20 +80,7 @@ fn a_directory_with_the_name_of_an_array_that_runs_is_not_taken_for_it() {
     let place = Place::with_array(5);
     place.emulate("tank", 5);
     place.create("other", "tank", 5).ok();
-    let (drives, directory) = (place.path("drives"), place.path("run"));
-    let (ready, wait) = mpsc::channel();
-    let daemon = std::thread::spawn(move || {
-        let daemon = Daemon::start(
-            Found::by_name(&ArrayName::from(drives)).unwrap(),
-            &directory,
-            None,
-            Terms::default(),
-        )
-        .unwrap();
-        ready.send(()).unwrap();
-        daemon.run().unwrap();
-    });
-    wait.recv().unwrap();
+    let daemon = place.daemon();
     place.run(&["status", "tank"]).fails_with(&["./tank", "which runs", "may mean"]);
     assert_eq!(place.json(&["status", "./tank"])["name"], "other");
     assert_eq!(place.json(&["status", "drives"])["name"], "tank");

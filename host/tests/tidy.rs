@@ -1,10 +1,11 @@
 //! Rules about the repository as a whole, which no compiler checks: which crate may look at
-//! which, what the engine must not touch, no unfinished code, no dead links, no references to
-//! files outside the repository.
+//! which, and which file at which inside a crate, what the engine must not touch, no unfinished
+//! code, no dead links, no references to files outside the repository.
 
 #![allow(clippy::unwrap_used)]
 
 use std::{
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Component, Path, PathBuf},
 };
@@ -86,6 +87,211 @@ fn crates_look_in_one_direction_only() {
             if ours.contains(&dependency) {
                 assert!(may_use.contains(&dependency), "{name} must not depend on {dependency}");
             }
+        }
+    }
+}
+
+/// The rooms of crates from the ground up: a room may import from itself and from those before it. It is a module
+/// with all that is below it, but for what is a room of its own.
+const ROOMS: [(&str, &[&str]); 1] = [(
+    "host",
+    &[
+        // What a process needs, whatever it does.
+        "alloc",
+        "map",
+        "arena",
+        "size",
+        "output",
+        "users",
+        "machine",
+        "run",
+        "ring",
+        "reactor",
+        // What lies on drives and in files, and what kernels understand.
+        "label",
+        "tails",
+        "export",
+        "ublk",
+        "drive",
+        // Plain data: what is typed, reported, and said to daemons.
+        "name",
+        "report",
+        "protocol",
+        "client",
+        // Arrays: found, repaired, run.
+        "members",
+        "repair",
+        "daemon::block",
+        "daemon::rebuilder",
+        "daemon::socket",
+        "daemon::state",
+        "daemon",
+        // What is typed by people.
+        "bench",
+        "demo",
+        "cli::args",
+        "cli",
+    ],
+)];
+
+/// The module in a source file of the crate `name`: names from the crate's root on, none for the root itself.
+fn module_of(name: &str, path: &Path) -> Vec<String> {
+    let inside = path.strip_prefix(root().join(name).join("src")).unwrap().with_extension("");
+    let mut names: Vec<String> =
+        inside.components().map(|part| part.as_os_str().to_str().unwrap().to_string()).collect();
+    if ["mod", "lib", "main"].contains(&names.last().unwrap().as_str()) {
+        names.pop();
+    }
+    names
+}
+
+/// Words and signs of source text; `::` is one sign.
+fn tokens(text: &str) -> Vec<&str> {
+    let mut tokens = Vec::new();
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let is_word = |c: char| c.is_alphanumeric() || c == '_';
+        let end = match rest.find(|c: char| !is_word(c)) {
+            _ if rest.starts_with("::") => 2,
+            Some(0) => first.len_utf8(),
+            end => end.unwrap_or(rest.len()),
+        };
+        tokens.extend(Some(&rest[..end]).filter(|token| !token.trim().is_empty()));
+        rest = &rest[end..];
+    }
+    tokens
+}
+
+/// Adds the paths that the tree of imports at the beginning of `tokens` names, and gives what is behind it.
+fn paths<'a>(mut tokens: &'a [&'a str], base: &[String], found: &mut Vec<Vec<String>>) -> &'a [&'a str] {
+    let mut path = base.to_vec();
+    loop {
+        match tokens {
+            ["{", rest @ ..] => {
+                tokens = rest;
+                while !matches!(tokens, [] | ["}", ..]) {
+                    let behind = paths(tokens, &path, found);
+                    tokens = match behind {
+                        ["as", _, rest @ ..] | [",", rest @ ..] => rest,
+                        _ if behind.len() == tokens.len() => &tokens[1..],
+                        _ => behind,
+                    };
+                }
+                return tokens.get(1..).unwrap_or_default();
+            }
+            [word, rest @ ..] if word.starts_with(|c: char| c.is_alphabetic()) && *word != "as" => {
+                match *word {
+                    "self" => {}
+                    "super" => _ = path.pop(),
+                    word => path.push(word.to_string()),
+                }
+                match rest {
+                    ["::", behind @ ..] if !matches!(behind, ["*" | "<", ..]) => tokens = behind,
+                    _ => {
+                        found.push(path);
+                        return rest;
+                    }
+                }
+            }
+            _ => return tokens,
+        }
+    }
+}
+
+/// All that `text`, the source of `module`, names by `crate::`, `super::` or the name of a module in it.
+fn named(text: &str, module: &[String]) -> Vec<Vec<String>> {
+    let tokens = tokens(text);
+    let inside: BTreeSet<&str> =
+        tokens.windows(3).filter(|t| t[0] == "mod" && t[2] == ";").map(|t| t[1]).collect();
+    let mut found = Vec::new();
+    for at in (0..tokens.len().saturating_sub(1)).filter(|at| tokens[at + 1] == "::") {
+        if at > 0 && tokens[at - 1] == "::" {
+            continue;
+        }
+        match tokens[at] {
+            "crate" => _ = paths(&tokens[at + 2..], &[], &mut found),
+            "super" => _ = paths(&tokens[at..], module, &mut found),
+            word if inside.contains(word) => _ = paths(&tokens[at..], module, &mut found),
+            _ => {}
+        }
+    }
+    found
+}
+
+/// Which modules of a crate import from which, by their files.
+fn imports(name: &str) -> BTreeMap<Vec<String>, BTreeSet<Vec<String>>> {
+    let files: BTreeMap<Vec<String>, PathBuf> =
+        sources(&[name]).into_iter().map(|path| (module_of(name, &path), path)).collect();
+    let module = |path: &[String]| {
+        let longest = (1..=path.len()).rev().find(|names| files.contains_key(&path[..*names]))?;
+        Some(path[..longest].to_vec())
+    };
+    let of_file = |(own, path): (&Vec<String>, &PathBuf)| {
+        let text: Vec<String> = code_lines(path).into_iter().map(|(_, line)| line).collect();
+        let named = named(&text.join("\n"), own).into_iter().filter_map(|path| module(&path));
+        (own.clone(), named.filter(|other| other != own).collect())
+    };
+    files.iter().map(of_file).collect()
+}
+
+#[test]
+fn imports_are_found_however_they_are_written() {
+    let module: Vec<String> = ["a", "b"].map(String::from).into();
+    let text = "mod c;\npub use c::D;\nuse crate::{e::{self, F as G}, h::*, i};\nuse super::{J, k::l};\n\
+                fn m() -> super::super::n::O { crate::p::<Q>(c::r::s(), r::t) }";
+    let found: BTreeSet<String> = named(text, &module).iter().map(|path| path.join("::")).collect();
+    let expected = ["a::b::c::D", "e", "e::F", "h", "i", "a::J", "a::k::l", "n::O", "p", "a::b::c::r::s"];
+    assert_eq!(found, expected.map(String::from).into());
+}
+
+/// The number of the room that a module is in.
+fn room_of(rooms: &[&str], module: &[String]) -> Option<usize> {
+    let module = module.join("::");
+    let is_in =
+        |room: &str| module.strip_prefix(room).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"));
+    (0..rooms.len()).filter(|room| is_in(rooms[*room])).max_by_key(|room| rooms[*room].len())
+}
+
+#[test]
+fn rooms_look_in_one_direction_only() {
+    for (name, rooms) in ROOMS {
+        let (mut wrong, mut used) = (Vec::new(), BTreeSet::new());
+        for (module, others) in imports(name).iter().filter(|(module, _)| !module.is_empty()) {
+            let room = room_of(rooms, module);
+            assert!(room.is_some(), "{name}: {} is in no room", module.join("::"));
+            used.extend(room);
+            let above = others.iter().filter(|other| room_of(rooms, other) > room);
+            wrong.extend(above.map(|other| format!("{} imports {}", module.join("::"), other.join("::"))));
+        }
+        assert!(wrong.is_empty(), "{name} looks up:\n{}", wrong.join("\n"));
+        assert_eq!(used.len(), rooms.len(), "{name}: there is nothing in some of the rooms");
+    }
+}
+
+/// All modules that one imports from, and those from which these do.
+fn reached<'a>(
+    imports: &'a BTreeMap<Vec<String>, BTreeSet<Vec<String>>>,
+    from: &'a [String],
+) -> BTreeSet<&'a [String]> {
+    let (mut seen, mut next) = (BTreeSet::new(), vec![from]);
+    while let Some(module) = next.pop() {
+        next.extend(imports[module].iter().map(Vec::as_slice).filter(|other| seen.insert(*other)));
+    }
+    seen
+}
+
+#[test]
+fn no_more_than_two_files_need_each_other() {
+    for (name, _) in ROOMS {
+        let imports = imports(name);
+        for module in imports.keys() {
+            let needs_it = |other: &&[String]| reached(&imports, other).contains(module.as_slice());
+            let circle: Vec<String> = reached(&imports, module)
+                .into_iter()
+                .filter(needs_it)
+                .map(|other| other.join("::"))
+                .collect();
+            assert!(circle.len() <= 2, "{name}: these need each other: {}", circle.join(", "));
         }
     }
 }

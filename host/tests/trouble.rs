@@ -3,10 +3,7 @@
 
 mod support;
 
-use host::{
-    daemon::Daemon,
-    members::{ArrayName, Found, Terms},
-};
+use host::protocol::PROTOCOL;
 use std::{
     ffi::OsStr,
     fs,
@@ -16,30 +13,9 @@ use std::{
         fs::PermissionsExt,
         net::{UnixListener, UnixStream},
     },
-    sync::mpsc,
-    thread::JoinHandle,
     time::{Duration, Instant},
 };
 use support::{Place, Ran, as_nobody, drive, fingerprint};
-
-/// Runs the daemon of the array in `drives` on a thread of its own.
-fn run(place: &Place) -> JoinHandle<()> {
-    let (drives, directory) = (place.path("drives"), place.path("run"));
-    let (ready, wait) = mpsc::channel();
-    let thread = std::thread::spawn(move || {
-        let daemon = Daemon::start(
-            Found::by_name(&ArrayName::from(drives)).unwrap(),
-            &directory,
-            None,
-            Terms::default(),
-        )
-        .unwrap();
-        ready.send(()).unwrap();
-        daemon.run().unwrap();
-    });
-    wait.recv().unwrap();
-    thread
-}
 
 /// Listens where a daemon might, and has `answer` do with each connection what it likes.
 fn pretend(place: &Place, name: &str, answer: fn(UnixStream)) {
@@ -60,10 +36,22 @@ fn send(mut stream: UnixStream, text: &str) {
     let _ = stream.write_all(text.as_bytes());
 }
 
+/// A line of a daemon of this version.
+fn of_version(protocol: u32, rest: &str) -> String {
+    format!("{{\"protocol\":{protocol},{}\n", rest.trim_start_matches('{'))
+}
+
+/// What is said of a daemon of another version.
+fn versions(daemon: u32, advice: &str) -> String {
+    format!(
+        "the daemon speaks version {daemon} of the protocol and this zoneraid version {PROTOCOL}: {advice}"
+    )
+}
+
 #[test]
 fn daemons_that_do_not_answer_keep_nobody_from_the_others() {
     let place = Place::with_array(6);
-    let daemon = run(&place);
+    let daemon = place.daemon();
     let id = "11111111-2222-4333-8444-555555555555";
     pretend(&place, &format!("{id}.sock"), |_| std::thread::sleep(Duration::from_secs(60)));
     pretend(&place, "garbled.sock", |stream| send(stream, "\x1b[2J{}}{\n"));
@@ -73,19 +61,24 @@ fn daemons_that_do_not_answer_keep_nobody_from_the_others() {
             std::thread::sleep(Duration::from_millis(300));
         }
     });
-    pretend(&place, "later.sock", |stream| send(stream, "{\"protocol\":99,\"error\":\"no\"}\n"));
-    pretend(&place, "older.sock", |stream| send(stream, "{\"protocol\":0,\"error\":\"no\"}\n"));
+    // What they say besides is none of what is known here.
+    pretend(&place, "later.sock", |stream| {
+        send(stream, &of_version(PROTOCOL + 1, "{\"news\":{\"is\":[1]}}"))
+    });
+    pretend(&place, "older.sock", |stream| send(stream, &of_version(PROTOCOL - 1, "{\"error\":\"no\"}")));
     // Nobody takes connections there, and there is no room for more of them.
     let full = UnixListener::bind(place.path("run/full.sock")).unwrap();
     rustix::net::listen(&full, 0).unwrap();
     let _waiting = UnixStream::connect(place.path("run/full.sock")).unwrap();
+    let later = versions(PROTOCOL + 1, "use a newer zoneraid");
+    let older = versions(PROTOCOL - 1, "restart the daemon");
     let lines = [
         (id, "does not answer within 2 seconds"),
         ("garbled.sock", "does not speak our language"),
         ("endless.sock", ""),
         ("slow.sock", "does not answer within 2 seconds"),
-        ("later.sock", "use a newer zoneraid"),
-        ("older.sock", "restart the daemon"),
+        ("later.sock", later.as_str()),
+        ("older.sock", older.as_str()),
         ("full.sock", "does not answer within 2 seconds"),
     ];
     let commands: [&[&str]; 6] = [
@@ -169,7 +162,7 @@ fn who_may_not_look_is_told_so_and_not_that_there_is_nothing() {
 #[test]
 fn who_may_not_ask_a_daemon_is_told_so() {
     let place = Place::with_array(5);
-    let daemon = run(&place);
+    let daemon = place.daemon();
     let socket = fs::read_dir(place.path("run")).unwrap().map(|entry| entry.unwrap().path()).next().unwrap();
     fs::set_permissions(&socket, fs::Permissions::from_mode(0o000)).unwrap();
     let id = socket.file_stem().unwrap().to_str().unwrap().to_string();

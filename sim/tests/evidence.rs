@@ -192,9 +192,7 @@ fn a_member_that_an_assembly_has_not_told_is_no_staler_after_one_that_came_to_no
                     Command::Write { lba, .. } if there.is_some() && lba.0 % 256 == 0 => Act::Pass,
                     _ => Act::hold_if(held.contains(&drive) && is_metadata(command, data)),
                 });
-                let (runtime, drives) = (scene.runtime.clone(), scene.without(there));
-                scene.runtime.spawn(async move { _ = Array::assemble(&runtime, drives).await });
-                scene.runtime.run();
+                scene.start_assembly(there);
                 assert!(scene.rig.held() > 0);
                 scene.cut(|_| false);
             }
@@ -221,9 +219,7 @@ fn a_zone_that_was_decided_waits_for_nobody_who_was_away_then() {
         assert_eq!(state(&scene, 0), ZoneState::Offline);
         scene.stop();
         let cut = scene.rig.hold_after(steps);
-        let (runtime, there) = (scene.runtime.clone(), scene.without(Some(2)));
-        scene.runtime.spawn(async move { _ = Array::assemble(&runtime, there).await });
-        scene.runtime.run();
+        scene.start_assembly(Some(2));
         scene.cut(|_| false);
         scene.assemble(None);
         let found = scene.states()[2].0;
@@ -354,9 +350,7 @@ fn members_that_an_assembly_has_not_told_that_another_one_is_back_are_members_st
             let data = scene.data();
             // The drive of member 1 is another one.
             scene.rig.rule(move |drive, command| Act::hold_if(drive < 4 && is_metadata(command, data)));
-            let (runtime, drives) = (scene.runtime.clone(), scene.without(None));
-            scene.runtime.spawn(async move { _ = Array::assemble(&runtime, drives).await });
-            scene.runtime.run();
+            scene.start_assembly(None);
             assert_eq!(scene.rig.held(), 1, "{policy:?}");
         }
         scene.cut(|_| false);
@@ -383,9 +377,7 @@ fn a_member_that_comes_back_has_been_away_until_it_is_told() {
         scene.cut(|_| false);
         let data = scene.data();
         scene.rig.rule(move |drive, command| Act::hold_if(drive == 0 && is_metadata(command, data)));
-        let (runtime, drives) = (scene.runtime.clone(), scene.without(None));
-        scene.runtime.spawn(async move { _ = Array::assemble(&runtime, drives).await });
-        scene.runtime.run();
+        scene.start_assembly(None);
         assert_eq!(scene.rig.held(), 1, "{policy:?}");
         scene.cut(|_| false);
         scene.assemble(None);

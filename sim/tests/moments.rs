@@ -477,9 +477,7 @@ fn a_superblock_of_an_assembly_that_came_to_nothing_does_not_count() {
         for _ in 0..40 {
             let data = scene.data();
             scene.rig.rule(move |drive, command| Act::hold_if(drive > 0 && is_metadata(command, data)));
-            let (runtime, there) = (scene.runtime.clone(), scene.without(Some(3)));
-            scene.runtime.spawn(async move { _ = Array::assemble(&runtime, there).await });
-            scene.runtime.run();
+            scene.start_assembly(Some(3));
             scene.stop();
         }
         scene.assemble(Some(0));
@@ -669,9 +667,7 @@ fn an_assembly_that_is_cut_anywhere_leaves_what_was_promised() {
                 drop(scene.start(write_command(&scene.array, 0, STRIPE + 5, STRIPE, false)));
                 scene.stop();
                 let cut = scene.rig.hold_after(steps);
-                let (runtime, all) = (scene.runtime.clone(), scene.drives.clone());
-                scene.runtime.spawn(async move { _ = Array::assemble(&runtime, all).await });
-                scene.runtime.run();
+                scene.start_assembly(None);
                 scene.cut(|drive| drive == loses);
                 scene.assemble(Some(missing).filter(|_| at_once));
                 let tail = scene.tail(0);
@@ -810,9 +806,7 @@ fn whoever_is_absent_from_an_assembly_that_is_cut_off_is_out() {
             }
             _ => Act::Pass,
         });
-        let (runtime, there) = (scene.runtime.clone(), scene.without(Some(1)));
-        scene.runtime.spawn(async move { _ = Array::assemble(&runtime, there).await });
-        scene.runtime.run();
+        scene.start_assembly(Some(1));
         assert!(scene.rig.held() > 0);
         scene.stop();
         scene.assemble(None);
@@ -865,9 +859,7 @@ fn a_reset_that_a_recovery_has_decided_on_is_carried_out_by_the_next_one_too() {
             }
             _ => Act::Pass,
         });
-        let (runtime, all) = (scene.runtime.clone(), scene.drives.clone());
-        scene.runtime.spawn(async move { _ = Array::assemble(&runtime, all).await });
-        scene.runtime.run();
+        scene.start_assembly(None);
         scene.cut(|_| false);
         scene.assemble(None);
         assert_eq!(scene.tail(0), 0, "{policy:?} {steps}: {:?}", scene.array.status().offline);

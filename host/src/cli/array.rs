@@ -1,19 +1,21 @@
 //! `create`, `status`, `replace`, `rebuild` and `fail`: the life of an array.
 
 use super::{
-    Create, Level, Policy,
+    args::{Create, Level, Policy},
     daemon::ask,
-    output::{self, DEGRADED, HEALTHY, Output, Shade, UNUSABLE, table},
     overview,
 };
 use crate::{
-    daemon::{self, Request},
+    client,
     drive::{self, Plate},
     machine::{self, Owner},
-    members::{ArrayName, Found, OpenDrive, Session, directory_of, listed},
+    members::{self, Found, OpenDrive, Session, directory_of, listed},
+    name::{ArrayName, MemberName, real_path},
+    output::{self, DEGRADED, HEALTHY, Output, shaded_state, table},
+    protocol::Request,
     reactor::Reactor,
-    repair::{self, MemberName, Members, real_path},
-    report::{Failed, Rebuild, Rebuilt, State, Status, bytes, so_many_zones},
+    repair::{self, Members},
+    report::{Failed, Rebuild, Rebuilt, Status, bytes, so_many_zones},
     size::show,
 };
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -68,8 +70,9 @@ pub fn create(output: Output, options: Create) -> Result<u8> {
     let Level::Raid5 = options.level;
     refuse_twice(&options.drives)?;
     let reactor = Reactor::default();
+    let open = if options.dry_run { OpenDrive::try_out } else { OpenDrive::open };
     let drives: Vec<OpenDrive> =
-        options.drives.iter().map(|path| OpenDrive::open(&reactor, path)).collect::<Result<_>>()?;
+        options.drives.iter().map(|path| open(&reactor, path)).collect::<Result<_>>()?;
     let mut used = Vec::new();
     let mut created_from = Vec::new();
     for drive in &drives {
@@ -223,23 +226,19 @@ pub fn status(output: Output, name: Option<&ArrayName>) -> Result<u8> {
     let Some(name) = name else { return overview::status(output) };
     let status = status_of(output, name)?;
     output.print(&status, status_text)?;
-    Ok(match status.state {
-        State::Healthy => HEALTHY,
-        State::Degraded => DEGRADED,
-        State::Unusable => UNUSABLE,
-    })
+    Ok(status.state.code())
 }
 
 /// How an array is: its daemon is asked, or else it is looked at.
 pub fn status_of(output: Output, name: &ArrayName) -> Result<Status> {
-    if let Some(mut client) = daemon::find(name)? {
+    if let Some(mut client) = client::find(name)? {
         return ask(output, &mut client, &Request::Status);
     }
     let found = Found::to_look(name)?;
     for (path, error) in &found.damaged {
         output.note(&format!("{}: {error}; done without it", path.display()));
     }
-    Status::looked(&name.to_string(), &found, found.glance(PATIENCE_TO_INSPECT)?)
+    Ok(Status::looked(&name.to_string(), &found, found.glance(PATIENCE_TO_INSPECT)?))
 }
 
 /// How long the drives of an array may take to say how it is.
@@ -267,7 +266,7 @@ fn status_text(status: &Status) -> String {
     let id = id.map(|id| format!(" ({id})")).unwrap_or_default();
     text += &format!("   host: {}{id}\n", status.host.words(status.autostart));
     if let Some(rebuild) = &status.rebuild {
-        text += &format!("{:>7}: {}\n", kind(rebuild), rebuild_text(rebuild));
+        text += &format!("{:>7}: {}\n", rebuild.kind(), rebuild_text(rebuild));
     }
     if !status.used_by.is_empty() {
         let how = if status.changing { ", which changes it all the time" } else { "" };
@@ -321,28 +320,6 @@ fn status_text(status: &Status) -> String {
     text + &table(&rows)
 }
 
-/// The state of a member, for people.
-pub fn shaded_state(state: &str) -> String {
-    let shade = match state {
-        "active" => Shade::Good,
-        "rebuilding" => Shade::Fair,
-        _ => Shade::Bad,
-    };
-    output::shaded(state, shade)
-}
-
-/// What is going on: a rebuild, or a copy.
-pub fn kind(rebuild: &Rebuild) -> &'static str {
-    if rebuild.copied.is_some() { "copy" } else { "rebuild" }
-}
-
-/// How far a rebuild is.
-pub fn percent(rebuild: &Rebuild) -> String {
-    let done = rebuild.done_bytes.saturating_mul(100) / rebuild.total_bytes.max(1);
-    let left = rebuild.seconds_left.map(|s| format!(", {} left", HumanDuration(Duration::from_secs(s))));
-    format!("{done} %{}", left.unwrap_or_default())
-}
-
 fn rebuild_text(rebuild: &Rebuild) -> String {
     let Rebuild { copied, done_bytes, total_bytes, bytes_per_second, seconds_left } = rebuild;
     let what = copied.as_ref().map(|copied| format!("member {} to {}, ", copied.role, copied.drive));
@@ -385,7 +362,7 @@ pub fn replace(output: Output, mut args: Vec<PathBuf>, now: bool, yes: bool) -> 
         bail!("NEW, a blank drive, is missing: zoneraid replace {} {} NEW", word(&old), word(&new));
     }
     let member = MemberName::new(&old)?;
-    let rebuilt = match daemon::find(&name)? {
+    let rebuilt = match client::find(&name)? {
         Some(mut client) => {
             let drive = real_path(&new)?;
             ask(output, &mut client, &Request::Replace { member: member.clone(), drive, now, yes })?
@@ -409,7 +386,7 @@ pub fn replace(output: Output, mut args: Vec<PathBuf>, now: bool, yes: bool) -> 
 /// Whether the user may have called an array so, and not a drive.
 fn is_array(path: &Path) -> Result<bool> {
     let name = ArrayName::from(path.to_path_buf());
-    Ok(path.is_dir() || !path.exists() && daemon::find(&name)?.is_some())
+    Ok(path.is_dir() || !path.exists() && client::find(&name)?.is_some())
 }
 
 /// A path as a word of a command.
@@ -459,7 +436,7 @@ fn take_new(found: &mut Found, path: &Path) -> Result<OpenDrive> {
 }
 
 pub fn rebuild(output: Output, name: &ArrayName) -> Result<u8> {
-    let rebuilt = match daemon::find(name)? {
+    let rebuilt = match client::find(name)? {
         Some(mut client) => ask(output, &mut client, &Request::Rebuild)?,
         None => rebuild_here(output, name)?,
     };
@@ -476,7 +453,7 @@ pub fn rebuild(output: Output, name: &ArrayName) -> Result<u8> {
 
 /// As [`rebuild`], where nobody runs the array.
 fn rebuild_here(output: Output, name: &ArrayName) -> Result<Rebuilt> {
-    let session = Session::open(name)?;
+    let session = members::assembled(name)?;
     let status = session.array.status();
     if let Some(role) = status.members.iter().position(|member| member.state == MemberState::Out) {
         let name = output::quoted(&name.to_string());
@@ -503,7 +480,7 @@ fn run_rebuild(output: Output, session: &Session) -> Result<engine::array::Rebui
 
 pub fn fail(output: Output, name: &ArrayName, member: &Path) -> Result<u8> {
     let member = MemberName::new(member)?;
-    let failed: Failed = match daemon::find(name)? {
+    let failed: Failed = match client::find(name)? {
         Some(mut client) => ask(output, &mut client, &Request::Fail { member })?,
         None => {
             let found = Found::by_name(name)?;

@@ -4,15 +4,13 @@
 //! quick: what is not known within [`PATIENCE`] is not offered. It only looks, which keeps nobody from anything,
 //! and says nothing if something is wrong: whoever is typing has not asked for that.
 
-use super::{
-    array, manual,
-    output::{HEALTHY, Output, hush, quoted, uuid},
-    zone,
-};
+use super::{array, manual, zone};
 use crate::{
-    daemon,
+    client,
     label::{Content, Label},
-    members::{ArrayName, Scan},
+    members::Scan,
+    name::ArrayName,
+    output::{HEALTHY, Output, hush, quoted, uuid},
     reactor::Reactor,
     report::{self, Zones},
     size::show,
@@ -167,7 +165,7 @@ fn within_patience(searches: Vec<Search>) -> Vec<Offer> {
 /// Arrays by their names, or by their UUIDs where the name would have to be quoted or means two of them.
 fn arrays() -> Vec<Offer> {
     let running: Search = |found| {
-        for client in daemon::running()? {
+        for client in client::running()? {
             found.send((client.about.uuid, client.about.name))?;
         }
         Ok(())

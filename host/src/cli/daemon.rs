@@ -1,15 +1,17 @@
 //! `start` and `stop`: the daemon of an array.
 
-use super::{
-    Start,
-    output::{HEALTHY, Output, quoted},
-};
+use super::args::Start;
 use crate::{
-    daemon::{self, Client, Daemon, Request, Signals, Stopped},
+    client::{self, Client},
+    daemon::{Daemon, Signals},
     label::Label,
     machine::Owner,
-    members::{ArrayName, Found, Terms},
+    members::{Found, Terms},
+    name::ArrayName,
+    output::{HEALTHY, Output, quoted},
+    protocol::{Request, Stopped},
     report::{State, Status, StatusMember, so_many_zones},
+    run,
     tails::Left,
     ublk,
 };
@@ -48,9 +50,9 @@ pub fn start(output: Output, options: Start) -> Result<u8> {
     // Force is for those who have no other choice.
     let terms = Terms { read_only: options.read_only, force: options.force && found.inspect().is_err() };
     say_where_it_belongs(output, &found.label);
-    let directory = daemon::directory();
+    let directory = run::directory();
     let uuid = found.label.uuid;
-    let tails = daemon::tails_path(&directory, &uuid);
+    let tails = run::tails_path(&directory, &uuid);
     let left = Left::read(&tails, &uuid)?;
     // Before anything is written, since a kernel without block devices of this kind ends it here.
     let devices = found.reactor.wait(ublk::find(&found.reactor, ublk::tag(&uuid)))??;
@@ -105,13 +107,14 @@ fn forced(status: &Status) -> String {
     };
     let (taken, missing) = (of(|m| m.note.ends_with("by force")), of(|m| m.drive.is_empty()));
     let offline = so_many_zones(status.offline_zones.len());
-    let first =
-        if status.read_only { "" } else { "; whatever is written now, member {missing} does not have" };
-    let first = first.replace("{missing}", &missing);
+    let are = if status.offline_zones.len() == 1 { "is" } else { "are" };
+    let lacks = match status.read_only {
+        true => String::new(),
+        false => format!("; whatever is written now, member {missing} does not have"),
+    };
     format!(
         "by force: member {taken} is stale and is read only where its zones were full when it went; {offline} \
-         cannot be had without member {missing} and {} offline{first}",
-        if status.offline_zones.len() == 1 { "is" } else { "are" }
+         cannot be had without member {missing} and {are} offline{lacks}"
     )
 }
 
@@ -139,7 +142,7 @@ fn say_where_it_belongs(output: Output, label: &Label) {
 }
 
 fn refuse_if_running(name: &ArrayName) -> Result<()> {
-    if let Some(client) = daemon::find(name)? {
+    if let Some(client) = client::find(name)? {
         let about = &client.about;
         let device = about.block_device.as_ref();
         let device = device.map(|device| format!(" as {}", device.display())).unwrap_or_default();
@@ -153,21 +156,25 @@ fn find(output: Output, name: &ArrayName, wait: Duration) -> Result<Found> {
     let deadline = Instant::now() + wait;
     let mut said = false;
     loop {
-        let found = Found::to_read(name).and_then(|found| match missing(&found) {
-            Some(missing) if Instant::now() < deadline => Ok(Err(missing)),
-            _ => found.claim().map(Ok),
-        });
-        let missing = match found {
-            Ok(Ok(found)) => return Ok(found),
-            Ok(Err(missing)) => missing,
-            Err(error) if Instant::now() < deadline => format!("{error:#}"),
-            Err(error) => return Err(error),
+        let early = Instant::now() < deadline;
+        let problem = match find_now(name, early) {
+            Err(error) if early => error,
+            found => return found,
         };
         if !said {
-            output.note(&format!("{missing}; waiting up to {} seconds", wait.as_secs()));
+            output.note(&format!("{problem:#}; waiting up to {} seconds", wait.as_secs()));
             said = true;
         }
         std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// Finds and claims the members of an array; it is an error if some are missing and it is `early`.
+fn find_now(name: &ArrayName, early: bool) -> Result<Found> {
+    let found = Found::to_read(name)?;
+    match missing(&found).filter(|_| early) {
+        Some(missing) => bail!(missing),
+        None => found.claim(),
     }
 }
 
@@ -183,7 +190,7 @@ fn missing(found: &Found) -> Option<String> {
 }
 
 pub fn stop(output: Output, name: &ArrayName) -> Result<u8> {
-    let mut client = daemon::find(name)?.with_context(|| format!("'{name}' does not run"))?;
+    let mut client = client::find(name)?.with_context(|| format!("'{name}' does not run"))?;
     let stopped: Stopped = ask(output, &mut client, &Request::Stop)?;
     output.print(&stopped, |stopped| format!("'{}' does not run any more\n", stopped.array))?;
     Ok(HEALTHY)
@@ -219,8 +226,8 @@ mod tests {
             block_device: None,
             link: None,
         };
-        assert_eq!(super::super::output::undescribed(&started, "start.json"), [""; 0]);
+        assert_eq!(crate::output::undescribed(&started, "start.json"), [""; 0]);
         let stopped = Stopped { array: "tank".into(), uuid: String::new() };
-        assert_eq!(super::super::output::undescribed(&stopped, "stop.json"), [""; 0]);
+        assert_eq!(crate::output::undescribed(&stopped, "stop.json"), [""; 0]);
     }
 }

@@ -1,19 +1,16 @@
 //! `emulate create` and `examine`: drives by themselves.
 
-use super::{
-    Model,
-    array::as_one,
-    daemon::ask,
-    output::{self, HEALTHY, Output},
-};
+use super::{args::Model, array::as_one, daemon::ask};
 use crate::{
-    daemon::{self, Request},
-    drive::{self, Plate},
+    client,
+    drive::{self, Plate, same_file},
     label::Label,
     machine::Owner,
     members::OpenDrive,
+    name::real_path,
+    output::{self, HEALTHY, Output},
+    protocol::Request,
     reactor::Reactor,
-    repair::{real_path, same_file},
     report::{Examined, bytes},
     size::{show, show_blocks},
 };
@@ -97,8 +94,8 @@ pub fn emulate(
 
 pub fn examine(output: Output, path: &Path) -> Result<u8> {
     let real = real_path(path)?;
-    let holds = |client: &daemon::Client| client.about.drives.iter().any(|drive| same_file(drive, &real));
-    let examined = match daemon::running()?.into_iter().find(holds) {
+    let holds = |client: &client::Client| client.about.drives.iter().any(|drive| same_file(drive, &real));
+    let examined = match client::running()?.into_iter().find(holds) {
         Some(mut client) => ask(output, &mut client, &Request::Examine { drive: real })?,
         None => {
             let reactor = Reactor::default();
@@ -133,8 +130,8 @@ pub fn export(output: Output, path: &Path) -> Result<u8> {
 
 impl Exported {
     fn of(path: &Path) -> Result<Exported> {
-        let running = daemon::running()?;
-        let shows = |client: &&daemon::Client| {
+        let running = client::running()?;
+        let shows = |client: &&client::Client| {
             client.about.block_device.as_ref().is_some_and(|device| same_file(device, path))
         };
         if let Some(client) = running.iter().find(shows) {
@@ -198,7 +195,9 @@ fn examined_text(e: &Examined) -> String {
     text += &format!("   array: {array}\n");
     if let Some(s) = &e.superblock {
         text += &format!("    host: {}\n", s.host.words(s.autostart));
-        text += s.stage.sentence().unwrap_or_default();
+        if let Some((what, mended)) = s.stage.trouble() {
+            text += &format!("  status: {what}: {mended}, or make this drive blank\n");
+        }
         for drive in s.drives.iter().filter(|drive| drive.model.is_some() || drive.serial.is_some()) {
             let plate = Plate { model: drive.model.clone(), serial: drive.serial.clone() };
             let out = if drive.active { "" } else { "; the array does without it" };

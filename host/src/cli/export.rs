@@ -1,10 +1,11 @@
 //! `export`: arrays for other machines.
 
-use super::output::{HEALTHY, Output, quoted};
 use crate::{
-    daemon,
+    client,
     export::{self, MODULES, NVMET, Step},
-    members::{ArrayName, Found},
+    members::Found,
+    name::ArrayName,
+    output::{HEALTHY, Output, quoted},
 };
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
@@ -34,7 +35,7 @@ pub struct Access {
 
 pub fn nvmet(output: Output, name: &ArrayName, access: &Access, dry_run: bool) -> Result<u8> {
     let Access { address, port, hosts } = access;
-    let client = daemon::find(name)?;
+    let client = client::find(name)?;
     let client = client
         .with_context(|| format!("'{name}' does not run; zoneraid start {}", quoted(&name.to_string())))?;
     let about = &client.about;
@@ -94,11 +95,11 @@ struct Removed {
 }
 
 pub fn remove(output: Output, name: &ArrayName) -> Result<u8> {
-    let (array, uuid) = match daemon::find(name)? {
+    let (array, uuid) = match client::find(name)? {
         Some(client) => (client.about.name, client.about.uuid),
         None => {
             let label = Found::to_read(name)?.label;
-            (label.name, super::output::uuid(&label.uuid))
+            (label.name, crate::output::uuid(&label.uuid))
         }
     };
     let steps = export::removal(Path::new(NVMET), &uuid);
@@ -126,8 +127,8 @@ mod tests {
             dry_run: true,
             steps: vec![text()],
         };
-        assert_eq!(super::super::output::undescribed(&exported, "export-nvmet.json"), [""; 0]);
+        assert_eq!(crate::output::undescribed(&exported, "export-nvmet.json"), [""; 0]);
         let removed = Removed { array: text(), nqn: text() };
-        assert_eq!(super::super::output::undescribed(&removed, "export-remove.json"), [""; 0]);
+        assert_eq!(crate::output::undescribed(&removed, "export-remove.json"), [""; 0]);
     }
 }

@@ -1,9 +1,7 @@
 //! `emulate fault`: an emulated drive that misbehaves.
 
-use super::{
-    Fault,
-    output::{HEALTHY, Output},
-};
+use super::args::Fault;
+use crate::output::{HEALTHY, Output};
 use anyhow::{Context, Result, ensure};
 use engine::{
     device::Geometry,

@@ -1,6 +1,7 @@
 //! What is made of the definition of the command line: help with examples, and manual pages.
 
-use super::{Cli, NOTES, output::HEALTHY};
+use super::args::{Cli, NOTES};
+use crate::output::HEALTHY;
 use anyhow::{Context, Result};
 use clap::{Command, CommandFactory};
 use clap_mangen::Man;

@@ -4,27 +4,21 @@
 //! answer, a drive that takes too long or cannot be opened costs a moment and a line, and the rest is shown.
 //! Nobody is kept from anything meanwhile.
 
-use super::{
-    array::{kind, percent},
-    daemon::ask,
-    output::{DEGRADED, HEALTHY, Output, UNUSABLE, table, uuid},
-};
+use super::daemon::ask;
 use crate::{
-    daemon::{self, Client, Request},
-    drive::{self, Plate, User},
+    client::{self, Client},
+    drive::{self, Plate, User, same_file},
     label::{Content, Label},
     machine::Owner,
-    members::{Looked, OpenDrive, PATIENCE_TO_LOOK, Scan, listed},
+    members::{Found, Looked, OpenDrive, PATIENCE_TO_LOOK, Scan, listed},
+    output::{HEALTHY, Output, shaded_state, table, uuid},
+    protocol::Request,
     reactor::Reactor,
-    repair::same_file,
-    report::{Life, Rebuild, State, Status, StatusMember, Zones},
+    report::{Life, Rebuild, State, Status, StatusMember, Zones, used_zones},
     size::show,
 };
 use anyhow::Result;
-use engine::{
-    array::{ArrayError, Inspected},
-    zone::ZoneState,
-};
+use engine::array::ArrayError;
 use serde::Serialize;
 use std::{
     collections::BTreeSet,
@@ -69,19 +63,15 @@ fn seen_by_daemon(output: Output, client: &mut Client) -> Result<Seen> {
 }
 
 fn seen_on_drives(reactor: &Reactor, scan: &Scan, label: &Label) -> Seen {
-    let found = scan.array(reactor, label);
+    let found = Found::among(reactor, scan, label);
     let looked = match found.glance(PATIENCE_TO_LOOK) {
         Ok(looked) => looked,
         Err(error) => {
             Looked { inspected: Err(ArrayError(format!("{error:#}"))), users: found.users(), changing: false }
         }
     };
-    let used = |array: &Inspected| array.zones.iter().filter(|zone| zone.state != ZoneState::Empty).count();
-    let used_zones = looked.inspected.as_ref().ok().map(|array| used(array) as u32);
-    let unusable =
-        |error: anyhow::Error| Status::unusable(&found, format!("{error:#}")).identify(&found.drives);
-    let status = Status::looked(&label.name, &found, looked).unwrap_or_else(unusable);
-    Seen { status, used_zones }
+    let used_zones = looked.inspected.as_ref().ok().map(|array| used_zones(&array.zones));
+    Seen { status: Status::looked(&label.name, &found, looked), used_zones }
 }
 
 #[derive(Serialize)]
@@ -107,6 +97,8 @@ struct ArrayLine {
     rebuild: Option<Rebuild>,
     /// Processes that use the drives and cannot be asked.
     used_by: Vec<User>,
+    /// Whether they change the array all the time, so that what is said of it is of different moments.
+    changing: bool,
     /// Nothing if nobody runs the array.
     pid: Option<u32>,
     block_device: Option<String>,
@@ -138,6 +130,7 @@ impl ArrayLine {
             used_zones,
             rebuild: status.rebuild,
             used_by: status.used_by,
+            changing: status.changing,
             pid: status.pid,
             block_device: status.block_device,
             host: status.host,
@@ -150,14 +143,15 @@ impl ArrayLine {
         let or_dash = |text: Option<String>| text.unwrap_or("-".into());
         let zones = self.used_zones.zip(self.zones).map(|(used, zones)| format!("{used} of {zones}"));
         let doing = match (&self.rebuild, self.pid) {
-            (Some(rebuild), _) => format!("{}, {}", kind(rebuild), percent(rebuild)),
+            (Some(rebuild), _) => format!("{}, {}", rebuild.kind(), rebuild.percent()),
             (None, Some(pid)) => format!("runs (process {pid})"),
+            (None, None) if self.changing => format!("being changed by {}", listed(&self.used_by)),
             (None, None) if !self.used_by.is_empty() => format!("in use by {}", listed(&self.used_by)),
             (None, None) => "does not run".into(),
         };
         vec![
             self.name.clone(),
-            self.stage.shaded().unwrap_or(self.state.shaded()),
+            shaded_as(self.stage, self.state),
             or_dash(self.size_bytes.map(show)),
             or_dash(zones),
             format!("{} of {}", self.members_active, self.members),
@@ -169,10 +163,15 @@ impl ArrayLine {
     }
 }
 
+/// What is wrong with an array, in a word or two: where in its life it is, unless nobody can tell, or else how it is.
+fn shaded_as(stage: Life, state: State) -> String {
+    stage.shaded().filter(|_| state != State::Changing).unwrap_or_else(|| state.shaded())
+}
+
 /// Says how all arrays are, a line each.
 pub fn status(output: Output) -> Result<u8> {
     let reactor = Reactor::default();
-    let running = daemon::running()?;
+    let running = client::running()?;
     let scans = Scan::everywhere(&reactor, PATIENCE_TO_LOOK)?;
     let unseen = unseen(&scans, &running);
     let seen = arrays(output, &reactor, &scans, running);
@@ -187,11 +186,7 @@ pub fn status(output: Output) -> Result<u8> {
         }
         text
     })?;
-    Ok(match overview.arrays.iter().map(|array| array.state).max() {
-        None | Some(State::Healthy) => HEALTHY,
-        Some(State::Degraded) => DEGRADED,
-        Some(State::Unusable) => UNUSABLE,
-    })
+    Ok(overview.arrays.iter().map(|array| array.state).max().map_or(HEALTHY, State::code))
 }
 
 /// The drives that nobody could look at; those that daemons hold are seen by these.
@@ -236,6 +231,8 @@ struct ListedArray {
     policy: String,
     /// Zones of a drive that are used as one.
     aggregate: u32,
+    /// Whether somebody changes it all the time, so that what is said of it is of different moments.
+    changing: bool,
     /// What the array runs as, if it does.
     block_device: Option<String>,
     host: Owner,
@@ -266,7 +263,7 @@ struct Blank {
 
 pub fn list(output: Output, dir: Option<&Path>) -> Result<u8> {
     let reactor = Reactor::default();
-    let running = daemon::running()?;
+    let running = client::running()?;
     let scans = match dir {
         Some(dir) => vec![Scan::of(&reactor, dir, PATIENCE_TO_LOOK)?],
         None => Scan::everywhere(&reactor, PATIENCE_TO_LOOK)?,
@@ -330,6 +327,7 @@ impl ListedArray {
             members_active: status.active() as u32,
             policy: status.policy.clone(),
             aggregate: status.aggregate,
+            changing: status.changing,
             block_device: status.block_device.clone(),
             host: status.host,
             autostart: status.autostart,
@@ -377,10 +375,10 @@ fn listed_text(listed: &Listed) -> String {
                 or_dash(&drive.model),
                 or_dash(&drive.serial),
                 drive.role.to_string(),
-                super::array::shaded_state(&drive.state),
+                shaded_state(&drive.state),
                 array.name.clone(),
                 active.clone(),
-                array.stage.shaded().unwrap_or(array.state.shaded()),
+                shaded_as(array.stage, array.state),
                 array.host.words(array.autostart).to_string(),
                 array.uuid.clone(),
             ]);

@@ -4,19 +4,19 @@
 //! What an owner says of an array can be changed while nobody runs it, also while a member is away, which makes
 //! nobody stale. To destroy something takes `--yes`, unless nobody can miss it.
 
-use super::{
-    daemon::ask,
-    output::{HEALTHY, Output, quoted, uuid},
-};
+use super::daemon::ask;
 use crate::{
-    daemon::{self, Request},
-    drive::{self, Plate},
+    client,
+    drive::{self, Plate, same_file},
     label::{Content, Label},
     machine,
-    members::{ArrayName, Found, OpenDrive, PATIENCE_TO_LOOK, Scan},
+    members::{Found, OpenDrive, PATIENCE_TO_LOOK, Scan},
+    name::ArrayName,
+    name::real_path,
+    output::{HEALTHY, Output, quoted, uuid},
+    protocol::Request,
     reactor::Reactor,
-    repair::{real_path, same_file},
-    report::{Owned, Status},
+    report::{Owned, Status, used_zones},
     size::show,
 };
 use anyhow::{Context, Result, bail, ensure};
@@ -24,7 +24,6 @@ use engine::{
     array::{Array, Drive, MemberState},
     format::superblock::{Stage, wrong_with_name},
     owner::{Change, make_blank},
-    zone::ZoneState,
 };
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -33,7 +32,7 @@ pub fn rename(output: Output, name: &ArrayName, new: &str) -> Result<u8> {
     if let Some(wrong) = wrong_with_name(new) {
         bail!("an array cannot have this name: {wrong}");
     }
-    if let Some(client) = daemon::find(name)? {
+    if let Some(client) = client::find(name)? {
         let old = quoted(&client.about.name);
         bail!("'{}' runs, and its block device is called so: zoneraid stop {old} first", client.about.name);
     }
@@ -52,7 +51,7 @@ pub fn rename(output: Output, name: &ArrayName, new: &str) -> Result<u8> {
 
 /// UUIDs and names of the arrays on this machine, as far as anybody can tell.
 fn names() -> Result<Vec<(String, String)>> {
-    let running = daemon::running()?.into_iter().map(|client| (client.about.uuid, client.about.name));
+    let running = client::running()?.into_iter().map(|client| (client.about.uuid, client.about.name));
     let mut names: Vec<_> = running.collect();
     for scan in Scan::everywhere(&Reactor::default(), PATIENCE_TO_LOOK)? {
         names.extend(scan.arrays().into_iter().map(|label| (uuid(&label.uuid), label.name.clone())));
@@ -86,7 +85,7 @@ pub fn autostart(output: Output, name: &ArrayName, yes: bool) -> Result<u8> {
 
 /// Has whoever runs the array, or else this process, change what is said of it.
 fn set(output: Output, name: &ArrayName, request: &Request, wanted: &Change) -> Result<Owned> {
-    match daemon::find(name)? {
+    match client::find(name)? {
         Some(mut client) => ask(output, &mut client, request),
         None => change(&Found::by_name(name)?, wanted),
     }
@@ -128,7 +127,7 @@ impl Wiped {
 }
 
 pub fn destroy(output: Output, name: &ArrayName, yes: bool) -> Result<u8> {
-    if let Some(client) = daemon::find(name)? {
+    if let Some(client) = client::find(name)? {
         let array = &client.about.name;
         bail!("'{array}' runs: stop it first with: zoneraid stop {}", quoted(array));
     }
@@ -160,9 +159,7 @@ fn at_stake(found: &Found) -> String {
     let drives: Vec<String> = found.drives.iter().map(OpenDrive::introduce).collect();
     let content = match found.inspect() {
         Ok(array) => {
-            let status = Status::of(name, &array.status, &array.geometry);
-            let used = array.zones.iter().filter(|zone| zone.state != ZoneState::Empty).count();
-            let size = status.size_bytes().map(show).unwrap_or_default();
+            let (size, used) = (show(array.geometry.size_bytes()), used_zones(&array.zones));
             format!("{size}, {used} of {} zones in use", array.geometry.zones)
         }
         Err(error) => error.to_string(),
@@ -208,7 +205,7 @@ pub fn wipe(output: Output, paths: &[PathBuf], yes: bool) -> Result<u8> {
 /// Refuses a drive that the daemon of an array holds.
 fn refuse_if_run(path: &Path) -> Result<()> {
     let real = real_path(path)?;
-    for client in daemon::running()? {
+    for client in client::running()? {
         if client.about.drives.iter().any(|drive| same_file(drive, &real)) {
             let name = &client.about.name;
             bail!(
@@ -237,7 +234,7 @@ fn whoever_misses(output: Output, path: &Path) -> Result<Option<String>> {
         Content::Other(_) => return Ok(Some(format!("{introduced}: {what}"))),
     };
     let id = uuid(&label.uuid);
-    if let Some(mut client) = daemon::running()?.into_iter().find(|client| client.about.uuid == id) {
+    if let Some(mut client) = client::running()?.into_iter().find(|client| client.about.uuid == id) {
         let status: Status = ask(output, &mut client, &Request::Status)?;
         let is_vacant =
             status.members.iter().any(|member| member.role == label.role && member.state == "out");

@@ -7,14 +7,16 @@
 //! [`FLUSH_EVERY`] bytes and one at the end.
 
 use super::{
-    Zone, ZoneWrite,
+    args::{Zone, ZoneWrite},
     array::PATIENCE_TO_INSPECT,
     daemon::ask,
-    output::{HEALTHY, Output, Transfer, table},
 };
 use crate::{
-    daemon::{self, Request},
-    members::{ArrayName, Found, Session, listed},
+    client,
+    members::{self, Found, Session, listed},
+    name::ArrayName,
+    output::{HEALTHY, Output, Transfer, table},
+    protocol::Request,
     report::{self, Zones, bytes, check_zone, condition, has_wp},
     size::show,
 };
@@ -64,7 +66,7 @@ fn zone_info(session: &Session, zone: u32) -> Result<ZoneInfo> {
 
 /// The zones of an array, or one of them: its daemon is asked, or else it is looked at.
 pub fn zones_of(output: Output, array: &ArrayName, zone: Option<u32>) -> Result<Zones> {
-    if let Some(mut client) = daemon::find(array)? {
+    if let Some(mut client) = client::find(array)? {
         return ask(output, &mut client, &Request::Zones { zone });
     }
     let looked = Found::to_look(array)?.glance(PATIENCE_TO_INSPECT)?;
@@ -176,7 +178,7 @@ fn manage(
     zone: u32,
     command: impl Fn(device::Zones) -> Command,
 ) -> Result<()> {
-    let session = Session::open(array)?;
+    let session = members::assembled(array)?;
     zone_info(&session, zone)?;
     session.run(command(device::Zones::One(ZoneIndex(zone)))).with_context(|| format!("zone {zone}"))?;
     let info = zone_info(&session, zone)?;
@@ -211,7 +213,7 @@ struct Source {
 impl Source {
     fn open(output: Output, array: &ArrayName, zone: u32) -> Result<Source> {
         let only = |zones: Zones| zones.zones.into_iter().next().context("the array does not know the zone");
-        let Some(mut client) = daemon::find(array)? else {
+        let Some(mut client) = client::find(array)? else {
             let found = Found::to_read(array)?;
             let session = found.read_only()?;
             let geometry = session.array.geometry().clone();
@@ -277,7 +279,7 @@ fn read(output: Output, array: &ArrayName, zone: u32, offset: u64, length: Optio
             progress.set_position(at - offset);
         }
     }
-    super::output::quiet_if_nobody_reads(stdout.flush()).context("standard output cannot be written")?;
+    crate::output::quiet_if_nobody_reads(stdout.flush()).context("standard output cannot be written")?;
     source.check(end)
 }
 
@@ -294,7 +296,7 @@ struct Written {
 
 fn write(output: Output, options: &ZoneWrite) -> Result<()> {
     let zone = options.zone;
-    let session = Session::open(&options.array)?;
+    let session = members::assembled(&options.array)?;
     let info = zone_info(&session, zone)?;
     ensure!(has_wp(info.state), "zone {zone} is {} and takes no writes", condition(info.state));
     let most = session.array.geometry().max_transfer_blocks as u64;

@@ -1,37 +1,19 @@
-//! The block device of a running array and its name in `/dev/zoneraid`.
+//! A block device that is served, its users and its name in `/dev/zoneraid`.
 
-use super::{Daemon, Phase, log};
-use crate::{
-    cli::output::uuid,
-    report::bytes,
-    tails::{Left, TailFile},
-    ublk::{self, BlockDevice, Options},
-    users,
-};
-use anyhow::{Context, Result, bail, ensure};
-use engine::{
-    array::ArrayStatus,
-    device::{Command, ZonedDevice},
-    format::superblock::wrong_with_name,
-    runtime::Gate,
-    zone::ZoneIndex,
-};
-use rustix::mm::MlockAllFlags;
+use crate::users;
+use anyhow::{Context, Result, bail};
+use engine::{format::superblock::wrong_with_name, runtime::Gate};
 use std::{
     cell::{Cell, RefCell},
     fs,
-    future::{Future, poll_fn},
     io::ErrorKind,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
-    pin::pin,
-    rc::Rc,
-    task::Poll,
     time::{Duration, Instant},
 };
 
 /// Where block devices have the names of their arrays.
-const LINKS: &str = "/dev/zoneraid";
+pub(super) const LINKS: &str = "/dev/zoneraid";
 
 /// How long users may take to let go of a block device that is to be taken down.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -44,163 +26,19 @@ pub struct Block {
     pub path: PathBuf,
     /// What it is called by its array's name, if it can be.
     pub link: Option<PathBuf>,
-    stop: Cell<bool>,
-    stopped: RefCell<Option<Result<()>>>,
-    changed: Gate,
-}
-
-impl Daemon {
-    /// Shows the array to the kernel: takes over the block device in `found`, which an earlier daemon
-    /// has left, or makes a new one.
-    pub fn show(self: &Rc<Self>, found: &[u32], left: Option<Left>) -> Result<()> {
-        let status = self.array.status();
-        let path = super::tails_path(&self.directory, &status.uuid);
-        let device = self.reactor.wait(self.serve(&status, &path, found, left))??;
-        let name = format!("ublkb{}", device.id());
-        let path = Path::new("/dev").join(&name);
-        self.demand_stable_writes(&name)?;
-        let id = uuid(&status.uuid);
-        let link =
-            link(Path::new(LINKS), &status.name, &id, &path).map_err(|error| log(&format!("{error:#}"))).ok();
-        lock_memory();
-        let block = Block {
-            path,
-            link,
-            stop: Cell::new(false),
-            stopped: RefCell::new(None),
-            changed: Gate::default(),
-        };
-        let block = Rc::new(block);
-        *self.block.borrow_mut() = Some(block.clone());
-        // Has udev ask again for the name, which nobody knew when the device appeared.
-        let _ = fs::write(Path::new("/sys/class/block").join(name).join("uevent"), "change");
-        self.reactor.runtime().spawn(self.clone().keep(block, device));
-        Ok(())
-    }
-
-    /// Pages must not change while they are written: parity is made of them, and a write that comes
-    /// again after this process has died is compared with what is there.
-    fn demand_stable_writes(&self, name: &str) -> Result<()> {
-        let setting = Path::new("/sys/class/block").join(name).join("queue/stable_writes");
-        let problem = format!("{} cannot be set", setting.display());
-        // The kernel may wait for requests that this very thread answers.
-        let written = self.reactor.wait(self.reactor.offload(move || fs::write(setting, "1")))??;
-        written.unwrap_or(Ok(())).context(problem)
-    }
-
-    /// Takes over the block device in `found`, or makes one if there is none.
-    async fn serve(
-        &self,
-        status: &ArrayStatus,
-        tails: &Path,
-        found: &[u32],
-        left: Option<Left>,
-    ) -> Result<BlockDevice> {
-        let array: Rc<dyn ZonedDevice> = Rc::new(self.array.clone());
-        let assembly = self.array.assembly();
-        let report = Command::Report { first: ZoneIndex(0), count: array.geometry().zones };
-        let done = array.submit(report).await;
-        done.result?;
-        let complete: Vec<u64> = match status.provisional || status.read_only {
-            // What assembly has found is all that counts now, whatever the process before had noted.
-            false => done.zones.iter().map(|zone| zone.wp_blocks).collect(),
-            // As long as nothing is written, what had been noted counts: the next process finds the same.
-            true => match left.as_ref().filter(|left| left.assembly == assembly) {
-                Some(left) => left.complete.clone(),
-                None => vec![0; done.zones.len()],
-            },
-        };
-        let appends = left.as_ref().filter(|_| !found.is_empty()).map_or(&[][..], |left| &left.appends);
-        let tails = Rc::new(TailFile::create(tails, &status.uuid, assembly, &complete, appends)?);
-        if (status.provisional || status.read_only) && left.is_some() {
-            tails.inherit();
-        }
-        let (begun, noted) = (self.array.clone(), tails.clone());
-        self.array.on_begin(Box::new(move || noted.begin(begun.assembly())));
-        let chunk_bytes = bytes(status.chunk_blocks);
-        let stripe_bytes = chunk_bytes * (status.members.len() as u64 - 1);
-        let options = Options {
-            tag: ublk::tag(&status.uuid),
-            chunk_bytes: chunk_bytes as u32,
-            stripe_bytes: stripe_bytes as u32,
-            read_only: status.read_only,
-        };
-        match *found {
-            [] => {
-                let started = BlockDevice::start(&self.reactor, array, tails.clone(), &options).await;
-                // Otherwise there is no block device that they are about.
-                started.inspect_err(|_| tails.remove())
-            }
-            [id] => BlockDevice::recover(&self.reactor, array, tails, id, left.as_ref()).await,
-            _ => bail!("several block devices of '{}' have been left behind", status.name),
-        }
-    }
-
-    /// Serves the block device until it is to be taken down, or somebody else does that.
-    async fn keep(self: Rc<Self>, block: Rc<Block>, device: BlockDevice) {
-        let gone = {
-            let mut gone = pin!(device.gone());
-            let mut ordered = pin!(block.ordered());
-            poll_fn(|context| match ordered.as_mut().poll(context) {
-                Poll::Ready(()) => Poll::Ready(None),
-                Poll::Pending => gone.as_mut().poll(context).map(Some),
-            })
-            .await
-        };
-        match gone {
-            None => {
-                *block.stopped.borrow_mut() = Some(device.stop().await);
-                block.changed.open();
-            }
-            Some(result) => {
-                let name = self.array.status().name;
-                let result = result.with_context(|| format!("'{name}': {} fails", block.path.display()));
-                if result.is_ok() {
-                    log(&format!("'{name}': {} has been removed by somebody else", block.path.display()));
-                    block.unlink();
-                    device.forget_tails();
-                }
-                *self.failure.borrow_mut() = result.err();
-                self.set_phase(Phase::Ended);
-            }
-        }
-    }
-
-    /// Takes the block device down. If it is in use, it is either left to the next daemon, or that
-    /// is an error.
-    pub async fn hide(&self, leave: bool) -> Result<()> {
-        let Some(block) = self.block.borrow().clone() else { return Ok(()) };
-        let path = block.path.clone();
-        // Opening the device may wait for this very thread.
-        let users = self.reactor.offload(move || lasting_users(&path)).await?;
-        let users = users.context("whoever looked for users of the block device failed")??;
-        if leave && !users.is_empty() {
-            log(&format!("{} is {}; it stays for the next start", block.path.display(), users.join(", ")));
-            return Ok(());
-        }
-        ensure!(users.is_empty(), "{} is {}; end that first", block.path.display(), users.join(", "));
-        self.set_phase(Phase::Ending);
-        block.stop.set(true);
-        block.changed.open();
-        let result = loop {
-            if let Some(result) = block.stopped.take() {
-                break result;
-            }
-            block.changed.wait().await;
-        };
-        block.unlink();
-        result.with_context(|| format!("{} cannot be taken down", block.path.display()))
-    }
+    pub(super) stop: Cell<bool>,
+    pub(super) stopped: RefCell<Option<Result<()>>>,
+    pub(super) changed: Gate,
 }
 
 impl Block {
-    async fn ordered(&self) {
+    pub(super) async fn ordered(&self) {
         while !self.stop.get() {
             self.changed.wait().await;
         }
     }
 
-    fn unlink(&self) {
+    pub(super) fn unlink(&self) {
         let Some(link) = &self.link else { return };
         if fs::read_link(link).is_ok_and(|target| target.file_name() == self.path.file_name()) {
             // A link to nothing does no harm.
@@ -210,7 +48,7 @@ impl Block {
 }
 
 /// Who uses the block device at `path` and is not about to let go of it, as udev is that has a look.
-fn lasting_users(path: &Path) -> Result<Vec<String>> {
+pub(super) fn lasting_users(path: &Path) -> Result<Vec<String>> {
     let start = Instant::now();
     loop {
         let users = users::of(path)?;
@@ -221,14 +59,8 @@ fn lasting_users(path: &Path) -> Result<Vec<String>> {
     }
 }
 
-/// Keeps this process in memory: to fetch it back, the kernel may have to write to the block device
-/// first. Without the privilege it works as well, short of memory excepted.
-fn lock_memory() {
-    let _ = rustix::mm::mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT);
-}
-
 /// Gives the block device at `path` the name of its array, in the directory `links`.
-fn link(links: &Path, name: &str, id: &str, path: &Path) -> Result<PathBuf> {
+pub(super) fn link(links: &Path, name: &str, id: &str, path: &Path) -> Result<PathBuf> {
     let problem = || format!("no name can be made in {}", links.display());
     fs::create_dir_all(links).with_context(problem)?;
     let file = path.file_name().with_context(problem)?;

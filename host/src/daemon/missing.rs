@@ -1,6 +1,6 @@
 //! Waiting for a member that is missing, as long as nothing has been written without it.
 
-use super::{Daemon, Phase, log};
+use super::state::{Daemon, Phase, log};
 use crate::{drive, members::OpenDrive};
 use anyhow::Result;
 use std::{
@@ -59,14 +59,6 @@ impl Daemon {
 
 /// The drives in a directory.
 pub(super) fn drives_in(place: &Path) -> io::Result<Vec<(Identity, PathBuf)>> {
-    let mut drives = Vec::new();
-    for entry in std::fs::read_dir(place)? {
-        let path = entry?.path();
-        if drive::is_drive(&path).unwrap_or(false)
-            && let Ok(identity) = drive::identity(&path)
-        {
-            drives.push((identity, path));
-        }
-    }
-    Ok(drives)
+    let drives = drive::entries(place)?.into_iter().filter(|(_, is_drive)| matches!(is_drive, Ok(true)));
+    Ok(drives.filter_map(|(path, _)| Some((drive::identity(&path).ok()?, path))).collect())
 }

@@ -1,21 +1,23 @@
 //! Rebuilds and replacements in the background: one at a time, whoever has asked for it, and whether he
 //! waits for it or not.
 
-use super::{Answer, Connection, Daemon, log};
+use super::{
+    socket::Connection,
+    state::{Daemon, log},
+};
 use crate::{
-    cli::output::quoted,
     members::OpenDrive,
-    repair::{self, MemberName},
-    report::{Copied, Rebuild, Rebuilt},
+    name::MemberName,
+    output::quoted,
+    protocol::Answer,
+    repair,
+    report::{Copied, Rebuilt},
     size::show,
 };
 use anyhow::{Result, anyhow, bail, ensure};
-use engine::{
-    array::{self, MemberState, Progress},
-    runtime::Gate,
-};
+use engine::array::{self, MemberState, Progress};
 use std::{
-    cell::{Cell, RefCell},
+    cell::RefCell,
     path::{Path, PathBuf},
     rc::Rc,
     time::{Duration, Instant},
@@ -23,20 +25,6 @@ use std::{
 
 /// Time between two lines of progress to a client.
 const PROGRESS_EVERY: Duration = Duration::from_millis(200);
-
-/// The rebuild that is going on, and how the last one ended.
-#[derive(Default)]
-pub struct Rebuilder {
-    running: Cell<Option<(Instant, Progress)>>,
-    /// What is copied, while it is.
-    copied: RefCell<Option<Copied>>,
-    last: RefCell<Option<Result<array::Rebuilt, String>>>,
-    changed: Gate,
-    /// Whether there may be more to rebuild than when the rebuild began.
-    again: Cell<bool>,
-    /// Whether a drive is being put in a place.
-    replacing: Cell<bool>,
-}
 
 /// The right to put a drive in a place: only one at a time.
 struct Replacement(Rc<Daemon>);
@@ -53,24 +41,6 @@ struct Placing {
     notes: RefCell<Vec<String>>,
     /// Bytes that were copied.
     result: RefCell<Option<Result<u64>>>,
-}
-
-impl Rebuilder {
-    /// How far the rebuild is; `None` if there is none.
-    pub fn progress(&self) -> Option<Rebuild> {
-        let (started, progress) = self.running.get()?;
-        let seconds = started.elapsed().as_secs_f64();
-        let Progress { done_bytes, total_bytes } = progress;
-        let bytes_per_second = if seconds > 0.0 { (done_bytes as f64 / seconds) as u64 } else { 0 };
-        let left = total_bytes.saturating_sub(done_bytes);
-        Some(Rebuild {
-            copied: self.copied.borrow().clone(),
-            done_bytes,
-            total_bytes,
-            bytes_per_second,
-            seconds_left: (bytes_per_second > 0).then(|| left.div_ceil(bytes_per_second)),
-        })
-    }
 }
 
 impl Daemon {

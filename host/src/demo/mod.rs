@@ -12,8 +12,8 @@ mod source;
 mod stream;
 
 use crate::{
-    cli::output::{self, FAILED, HEALTHY, Output, Shade, quoted, shaded},
     members::full,
+    output::{self, FAILED, HEALTHY, Output, Shade, quoted, shaded},
     size::show,
 };
 use anyhow::{Result, ensure};
@@ -354,7 +354,7 @@ fn report_text(report: &Report, again: &str) -> String {
         ("rebuilt", show(report.rebuilt_bytes)),
         ("flash write amplification", amplification),
         ("lost", show(report.lost_bytes)),
-        ("seconds", format!("{:.1}", report.seconds)),
+        ("seconds", format!("{:.2}", report.seconds)),
     ];
     let mut text = String::from("\n");
     for (what, figure) in rows {
@@ -367,7 +367,12 @@ fn report_text(report: &Report, again: &str) -> String {
     } else {
         "Nothing was lost, but the input is too small to show anything.".into()
     };
-    text + &format!("\n  {verdict} The same again: zoneraid demo --seed {}{again}\n", report.seed)
+    text + &format!("\n  {verdict} The same again: {} demo --seed {}{again}\n", called(), report.seed)
+}
+
+/// What was typed to have this program, for a shell: whoever has built it need not have installed it.
+fn called() -> String {
+    std::env::args().next().map_or("zoneraid".to_string(), |called| quoted(&called))
 }
 
 #[cfg(test)]

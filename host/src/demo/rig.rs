@@ -144,7 +144,7 @@ impl Rig {
         let private = std::fs::Permissions::from_mode(0o700);
         let dir = tempfile::Builder::new().permissions(private).tempdir().context(problem)?;
         let path = dir.path().join("drive.img");
-        let image = ImageMedia::create(&path, &self.model, crate::cli::output::new_uuid()?)?;
+        let image = ImageMedia::create(&path, &self.model, crate::output::new_uuid()?)?;
         dir.close().context("a temporary directory cannot be removed")?;
         Ok(Rc::new(QueuedDrive::new(EmulatedDrive::from_image(image))))
     }

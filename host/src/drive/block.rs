@@ -8,9 +8,10 @@
 #![allow(unsafe_code)]
 
 use super::{
-    For, OpenError,
-    claim::Claim,
+    claim::{Claim, For},
+    error::OpenError,
     flight::{Flight, InFlight},
+    plate::plate,
     shortage, sysfs,
 };
 use crate::{
@@ -103,7 +104,7 @@ impl BlockDrive {
         let ring = reactor.ring().map_err(|error| failed(format!("cannot be used: {error:#}")))?;
         let device = Rc::new(Device {
             file: Arc::new(file),
-            plate: super::plate(path).keep(&geometry),
+            plate: plate(path).keep(&geometry),
             geometry,
             passed_over,
             reactor: reactor.clone(),

@@ -5,13 +5,14 @@
 //! them. Everybody else is kept away by exclusive use of the block device: the kernel then neither
 //! mounts nor exports it.
 
-use super::OpenError;
-use crate::{cli::output::quoted, users};
+use super::error::{OpenError, cannot_open};
+use crate::{output::quoted, users};
 use rustix::{
     fs::{FlockOperation, flock},
     io::Errno,
 };
 use serde::{Deserialize, Serialize};
+use sim::ssd::ImageError;
 use std::{
     fmt,
     fs::{File, Metadata, OpenOptions},
@@ -27,6 +28,31 @@ pub const PATIENCE_WITH_THE_DEAD: Duration = Duration::from_secs(60);
 
 /// Most characters of a command line that are shown.
 const COMMAND_CHARS: usize = 100;
+
+/// What a drive is opened for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum For {
+    Use,
+    Look,
+}
+
+impl For {
+    /// Opens the device at `path`, with `flags`. To write or not: udev looks at a block device again whenever
+    /// somebody closes it who could have written.
+    pub fn open(self, path: &Path, flags: i32) -> Result<File, OpenError> {
+        let mut options = OpenOptions::new();
+        let opened = options.read(true).write(self == For::Use).custom_flags(flags).open(path);
+        opened.map_err(|error| cannot_open(path, &error))
+    }
+
+    /// Claims the drive that is open as `file` and whose block device the kernel calls `block`, if it is used.
+    pub fn claim(self, path: &Path, file: &File, block: &str) -> Result<Claim, OpenError> {
+        match self {
+            For::Use => Claim::of(path, file, block),
+            For::Look => Ok(Claim::none()),
+        }
+    }
+}
 
 /// Exclusive use of the block device of a drive, if it has one.
 pub struct Claim {
@@ -82,6 +108,21 @@ pub fn taken(path: &Path, file: &File) -> OpenError {
         None => {
             let problem = "is in use by another process; stop that first".to_string();
             OpenError::in_use(path, problem, PATIENCE_WITH_THE_LIVING)
+        }
+    }
+}
+
+impl From<ImageError> for OpenError {
+    fn from(error: ImageError) -> OpenError {
+        if !error.in_use() {
+            return OpenError { path: error.path, problem: error.problem, patience: None };
+        }
+        match File::open(&error.path) {
+            Ok(file) => taken(Path::new(&error.path), &file),
+            Err(_) => {
+                let patience = Some(PATIENCE_WITH_THE_LIVING);
+                OpenError { path: error.path, problem: error.problem, patience }
+            }
         }
     }
 }

@@ -5,102 +5,36 @@
 
 mod block;
 mod claim;
+mod error;
 mod flight;
 mod image;
 mod nvme;
+mod plate;
 mod shortage;
 mod sysfs;
 mod witness;
 
 use crate::reactor::Reactor;
 use block::BlockDrive;
-use claim::Claim;
-use engine::device::{self, Geometry, ZonedDevice};
+use claim::For;
+use engine::device::ZonedDevice;
+use error::cannot_open;
 use image::ImageDrive;
 use nvme::NvmeDrive;
-use sim::ssd::{ImageError, ImageMedia, cause, serial_of};
+use sim::ssd::ImageMedia;
 use std::{
-    fs::{File, OpenOptions},
     io,
-    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     process::Command,
     rc::Rc,
-    time::Duration,
 };
 use sysfs::Node;
 
 pub use claim::{User, user};
+pub use error::OpenError;
+pub use plate::{Plate, plate};
 pub use witness::Witness;
-
-/// Why a drive cannot be used.
-#[derive(Debug, thiserror::Error)]
-#[error("{path}: {problem}")]
-pub struct OpenError {
-    path: String,
-    problem: String,
-    patience: Option<Duration>,
-}
-
-impl OpenError {
-    fn failed(path: &Path, problem: String) -> OpenError {
-        OpenError { path: path.display().to_string(), problem, patience: None }
-    }
-
-    fn in_use(path: &Path, problem: String, patience: Duration) -> OpenError {
-        OpenError { patience: Some(patience), ..OpenError::failed(path, problem) }
-    }
-
-    /// How long trying again may help: that of a drive that another process has locked.
-    pub fn patience(&self) -> Option<Duration> {
-        self.patience
-    }
-
-    /// What is wrong, without the path.
-    pub fn problem(&self) -> &str {
-        &self.problem
-    }
-}
-
-impl From<ImageError> for OpenError {
-    fn from(error: ImageError) -> OpenError {
-        if !error.in_use() {
-            return OpenError { path: error.path, problem: error.problem, patience: None };
-        }
-        match File::open(&error.path) {
-            Ok(file) => claim::taken(Path::new(&error.path), &file),
-            Err(_) => {
-                let patience = Some(claim::PATIENCE_WITH_THE_LIVING);
-                OpenError { path: error.path, problem: error.problem, patience }
-            }
-        }
-    }
-}
-
-/// What a drive is opened for.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum For {
-    Use,
-    Look,
-}
-
-impl For {
-    /// Opens the device at `path`, with `flags`. To write or not: udev looks at a block device again whenever
-    /// somebody closes it who could have written.
-    fn open(self, path: &Path, flags: i32) -> Result<File, OpenError> {
-        let mut options = OpenOptions::new();
-        let opened = options.read(true).write(self == For::Use).custom_flags(flags).open(path);
-        opened.map_err(|error| cannot_open(path, &error))
-    }
-
-    /// Claims the drive that is open as `file` and whose block device the kernel calls `block`, if it is used.
-    fn claim(self, path: &Path, file: &File, block: &str) -> Result<Claim, OpenError> {
-        match self {
-            For::Use => Claim::of(path, file, block),
-            For::Look => Ok(Claim::none()),
-        }
-    }
-}
 
 /// Opens the drive at `path` and claims it: an image of an emulated drive, an NVMe zoned namespace or
 /// a zoned block device.
@@ -178,56 +112,24 @@ pub fn identity(path: &Path) -> io::Result<(u64, u64)> {
     Ok(if metadata.is_file() { (metadata.dev(), metadata.ino()) } else { (u64::MAX, metadata.rdev()) })
 }
 
+/// Whether two paths name the same file; those that do not exist any more are compared as they are.
+pub fn same_file(one: &Path, other: &Path) -> bool {
+    match (one.canonicalize(), other.canonicalize()) {
+        (Ok(one), Ok(other)) => one == other,
+        _ => one == other,
+    }
+}
+
+/// What there is in a directory, and whether it may be a drive, as [`is_drive`] tells.
+pub fn entries(dir: &Path) -> io::Result<Vec<(PathBuf, io::Result<bool>)>> {
+    let told = |path: PathBuf| (path.clone(), is_drive(&path));
+    std::fs::read_dir(dir)?.map(|entry| Ok(told(entry?.path()))).collect()
+}
+
 /// Whether a directory holds a drive, as far as anybody can tell.
 pub fn holds_drive(dir: &Path) -> bool {
     let paths = std::fs::read_dir(dir).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
     paths.into_iter().any(|path| is_drive(&path).unwrap_or(false))
-}
-
-/// What is written on a drive, as far as it says so.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plate {
-    pub model: Option<String>,
-    pub serial: Option<String>,
-}
-
-impl Plate {
-    /// What a superblock has kept of a drive.
-    pub fn kept(kept: &device::Plate) -> Plate {
-        let said = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
-        Plate { model: said(&kept.model), serial: said(&kept.serial) }
-    }
-
-    /// As a superblock keeps it, of a drive of this shape.
-    fn keep(self, geometry: &Geometry) -> device::Plate {
-        let (model, serial) = (self.model.unwrap_or_default(), self.serial.unwrap_or_default());
-        device::Plate { model, serial, size_bytes: geometry.size_bytes() }
-    }
-
-    /// Model and serial with a comma before each; nothing if the drive does not say.
-    pub fn words(&self) -> String {
-        let model = self.model.as_ref().map(|model| format!(", {model}")).unwrap_or_default();
-        let serial = self.serial.as_ref().map(|serial| format!(", serial {serial}")).unwrap_or_default();
-        model + &serial
-    }
-}
-
-/// What the drive at `path` says it is. The serial of an image is the beginning of its UUID.
-pub fn plate(path: &Path) -> Plate {
-    let device = match Node::at(path) {
-        Ok(Node::Namespace(name)) => sysfs::class("nvme-generic", &name).join("device"),
-        Ok(Node::Block(name)) => sysfs::class("block", &name).join("device"),
-        Ok(Node::File) => {
-            let image = ImageMedia::examine(path).ok();
-            return image.map_or(Plate::default(), |(model, id)| Plate {
-                model: Some(model.name),
-                serial: Some(serial_of(&id)),
-            });
-        }
-        _ => return Plate::default(),
-    };
-    let serial = sysfs::attribute(&device.join("serial")).or_else(|| sysfs::unit_serial(&device));
-    Plate { model: sysfs::attribute(&device.join("model")), serial }
 }
 
 /// The file system, or what else has left a signature, on the drive at `path`, as far as `blkid`
@@ -255,10 +157,6 @@ fn describe_signature(export: &str) -> Option<String> {
         (None, _, Some(table)) => Some(format!("partition table ({table})")),
         _ => None,
     }
-}
-
-fn cannot_open(path: &Path, error: &io::Error) -> OpenError {
-    OpenError::failed(path, format!("cannot be opened: {}", cause(error)))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 //! conventional zones, with zones of one size that is a power of two, and with appends: the block
 //! device of an array is never anything else.
 
-use crate::cli::output::quoted;
+use crate::output::quoted;
 use anyhow::{Context, Result, bail, ensure};
 use std::{
     fmt, fs, io,

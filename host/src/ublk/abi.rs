@@ -1,7 +1,6 @@
 //! What is exchanged with the kernel's ublk driver, byte by byte: `linux/ublk_cmd.h` and the zone
 //! descriptor of `linux/blkzoned.h`, as of Linux 6.6. All in the byte order of the machine.
 
-use super::Options;
 use engine::{
     buf::BLOCK,
     device::{DeviceError, Geometry, Status},
@@ -141,8 +140,19 @@ impl Info {
 /// Bytes of `struct ublk_params` up to the end of the zoned ones, which is all that is set.
 pub(super) const PARAMS_BYTES: usize = 108;
 
-/// `struct ublk_params` for a device of this geometry. The other arguments are the smallest size of
-/// a write that does well, a power of two, and the best one, which is passed over if it is none.
+/// How a block device presents itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// By which a later process finds the device, see [`find`](super::find).
+    pub tag: u64,
+    /// Bytes of the smallest write that does well: a chunk, which is a power of two.
+    pub chunk_bytes: u32,
+    /// Bytes of the best write: a stripe. Passed over if it is no power of two.
+    pub stripe_bytes: u32,
+    pub read_only: bool,
+}
+
+/// `struct ublk_params` for a device of this geometry.
 pub(super) fn params(geometry: &Geometry, options: &Options) -> [u8; PARAMS_BYTES] {
     const BASIC: u32 = 1 << 0;
     const TYPE_ZONED: u32 = 1 << 3;

@@ -18,6 +18,7 @@ use crate::{
     tails::{self, Left, TailFile},
 };
 use abi::Info;
+pub use abi::Options;
 use anyhow::{Context, Result, ensure};
 use control::Controls;
 use engine::device::{Geometry, ZonedDevice};
@@ -33,18 +34,6 @@ const MAX_QUEUES: u16 = 4;
 const DEPTH: u16 = 128;
 
 const _: () = assert!(MAX_QUEUES as usize * DEPTH as usize <= tails::SLOTS);
-
-/// How a block device presents itself.
-#[derive(Clone, Copy, Debug)]
-pub struct Options {
-    /// By which a later process finds the device, see [`find`].
-    pub tag: u64,
-    /// Bytes of the smallest write that does well: a chunk.
-    pub chunk_bytes: u32,
-    /// Bytes of the best write: a stripe.
-    pub stripe_bytes: u32,
-    pub read_only: bool,
-}
 
 /// The tag of the block device of an array.
 pub fn tag(uuid: &[u8; 16]) -> u64 {

@@ -1,6 +1,11 @@
 //! Runs the `zoneraid` binary in a directory of its own.
 #![allow(dead_code, clippy::unwrap_used, clippy::panic)]
 
+use host::{
+    daemon::Daemon,
+    members::{Found, Terms},
+    name::ArrayName,
+};
 use serde_json::Value;
 use std::{
     fs,
@@ -8,6 +13,8 @@ use std::{
     os::unix::{fs::PermissionsExt, process::CommandExt},
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
+    sync::mpsc,
+    thread::JoinHandle,
 };
 
 /// A temporary directory in which commands run.
@@ -127,6 +134,24 @@ impl Place {
     pub fn json(&self, args: &[&str]) -> Value {
         let args: Vec<&str> = args.iter().copied().chain(["--json"]).collect();
         self.run(&args).json()
+    }
+
+    /// Runs the daemon of the array in `drives` on a thread of its own, as a machine without ublk allows.
+    pub fn daemon(&self) -> JoinHandle<()> {
+        self.daemon_on(Terms::default())
+    }
+
+    pub fn daemon_on(&self, terms: Terms) -> JoinHandle<()> {
+        let (drives, directory) = (self.path("drives"), self.path("run"));
+        let (ready, wait) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let found = Found::by_name(&ArrayName::from(drives)).unwrap();
+            let daemon = Daemon::start(found, &directory, None, terms).unwrap();
+            ready.send(()).unwrap();
+            daemon.run().unwrap();
+        });
+        wait.recv().unwrap();
+        thread
     }
 
     pub fn read_zone(&self, array: &str, zone: u32) -> Vec<u8> {

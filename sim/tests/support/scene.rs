@@ -107,6 +107,13 @@ impl Scene {
         self.array = run(&self.runtime, Array::assemble(&self.runtime, self.without(missing))).unwrap();
     }
 
+    /// An assembly without `missing` that is on its way, as far as it comes.
+    pub fn start_assembly(&self, missing: Option<usize>) {
+        let (runtime, there) = (self.runtime.clone(), self.without(missing));
+        self.runtime.spawn(async move { _ = Array::assemble(&runtime, there).await });
+        self.runtime.run();
+    }
+
     /// Puts a blank drive in the place of a member, which is not rebuilt yet.
     pub fn replace(&mut self, member: usize) {
         if self.array.status().members[member].state != MemberState::Out {

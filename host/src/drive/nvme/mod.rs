@@ -10,9 +10,10 @@
 mod wire;
 
 use super::{
-    For, OpenError,
-    claim::Claim,
+    claim::{Claim, For},
+    error::OpenError,
     flight::{Flight, InFlight},
+    plate::plate,
     shortage, sysfs,
 };
 use crate::ring::{Outcome, Ring, Target};
@@ -114,7 +115,7 @@ impl NvmeDrive {
             file,
             device: sysfs::class("nvme-generic", name).join("device"),
             format,
-            plate: super::plate(path).keep(&geometry),
+            plate: plate(path).keep(&geometry),
             geometry,
             ring: ring.clone(),
             slots: Rc::default(),

@@ -1,11 +1,10 @@
 //! The daemon's end of the control socket. A connection has a task of its own and may ask several
 //! things one after the other; whoever does not read only stops its own task.
 
-use super::{
-    Daemon,
+use crate::{
     protocol::{Answer, Line, MAX_REQUEST, PROTOCOL, Request},
+    ring::Ring,
 };
-use crate::ring::Ring;
 use anyhow::{Context, Result, bail};
 use engine::runtime::Gate;
 use serde::Deserialize;
@@ -18,21 +17,15 @@ use std::{
     },
     path::{Path, PathBuf},
     rc::Rc,
-    time::Duration,
 };
-
-/// Most connections at a time; more have to wait.
-const MAX_CONNECTIONS: u32 = 32;
-
-/// How long it is waited when no connection can be taken.
-const PAUSE: Duration = Duration::from_secs(1);
 
 /// The socket of a daemon.
 pub struct Control {
-    path: PathBuf,
-    listener: Rc<UnixListener>,
-    connections: Cell<u32>,
-    ended: Gate,
+    pub(super) path: PathBuf,
+    pub(super) listener: Rc<UnixListener>,
+    pub(super) connections: Cell<u32>,
+    /// Opened when a connection has ended.
+    pub(super) ended: Gate,
 }
 
 impl Control {
@@ -59,35 +52,6 @@ impl Control {
         // Left behind, it would be taken for the socket of a daemon that has died, which is harmless.
         let _ = std::fs::remove_file(&self.path);
     }
-
-    /// Takes connections until the daemon ends.
-    pub async fn serve(&self, daemon: Rc<Daemon>, ring: Ring) {
-        loop {
-            while self.connections.get() >= MAX_CONNECTIONS {
-                self.ended.wait().await;
-            }
-            match self.listener.accept() {
-                Ok((stream, _)) => {
-                    self.connections.set(self.connections.get() + 1);
-                    let (served, ring) = (daemon.clone(), ring.clone());
-                    daemon.reactor.runtime().spawn(async move {
-                        // A client that has gone away is nobody's concern.
-                        let _ = Connection::new(ring, stream).serve(&served).await;
-                        let control = &served.control;
-                        control.connections.set(control.connections.get() - 1);
-                        control.ended.open();
-                    });
-                }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    ring.ready(self.listener.clone(), libc::POLLIN).await;
-                }
-                Err(error) => {
-                    super::log(&format!("{}: no connection can be taken: {error}", self.path.display()));
-                    ring.sleep(PAUSE).await;
-                }
-            }
-        }
-    }
 }
 
 /// One client.
@@ -99,31 +63,13 @@ pub struct Connection {
 }
 
 impl Connection {
-    fn new(ring: Ring, stream: UnixStream) -> Connection {
-        Connection { ring, stream: Rc::new(stream), pending: Vec::new() }
-    }
-
-    async fn serve(&mut self, daemon: &Rc<Daemon>) -> Result<()> {
-        self.stream.set_nonblocking(true)?;
-        while let Some(line) = self.read_line().await? {
-            let answer = match request(&line) {
-                Ok(request) => daemon.clone().answer(request, self).await,
-                Err(error) => Err(error),
-            };
-            let answer = match answer {
-                Ok(value) => Answer::Done(value),
-                Err(error) => Answer::Error(format!("{error:#}")),
-            };
-            let sent = self.send(answer).await;
-            // Whether or not anybody has waited for it.
-            daemon.answered();
-            sent?;
-        }
-        Ok(())
+    pub(super) fn new(ring: Ring, stream: UnixStream) -> io::Result<Connection> {
+        stream.set_nonblocking(true)?;
+        Ok(Connection { ring, stream: Rc::new(stream), pending: Vec::new() })
     }
 
     /// The next line without its end; `None` if there will be none.
-    async fn read_line(&mut self) -> Result<Option<Vec<u8>>> {
+    pub(super) async fn read_line(&mut self) -> Result<Option<Vec<u8>>> {
         loop {
             if let Some(end) = self.pending.iter().position(|byte| *byte == b'\n') {
                 let rest = self.pending.split_off(end + 1);

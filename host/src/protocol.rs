@@ -1,12 +1,13 @@
 //! What commands and the daemon of an array say to each other: one JSON object a line, over a socket
 //! that has the array's UUID for a name. A command asks; notes and progress may precede the answer.
 
-use crate::{repair::MemberName, report::Rebuild};
+use crate::{name::MemberName, report::Rebuild};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// Version of the protocol. A daemon and a command of different versions refuse each other.
-pub const PROTOCOL: u32 = 1;
+/// Version of the protocol: another one whenever anything is said that was not said before. A daemon and a command of
+/// different versions refuse each other.
+pub const PROTOCOL: u32 = 2;
 
 /// Most bytes of a request.
 pub const MAX_REQUEST: usize = 64 << 10;

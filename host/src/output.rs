@@ -74,6 +74,16 @@ pub fn shaded(text: &str, shade: Shade) -> String {
     format!("{}{text}{}", SHADES[shade as usize].0, SHADES[3].0)
 }
 
+/// The state of a member, for people.
+pub fn shaded_state(state: &str) -> String {
+    let shade = match state {
+        "active" => Shade::Good,
+        "rebuilding" => Shade::Fair,
+        _ => Shade::Bad,
+    };
+    shaded(state, shade)
+}
+
 /// Puts colours in the place of what stands for them, or nothing.
 fn paint(text: &str, colours: bool) -> String {
     SHADES.iter().fold(text.to_string(), |text, (mark, code)| {

@@ -1,15 +1,12 @@
 //! A command's end of the control socket.
 
-use super::{
-    directory,
-    protocol::{About, Answer, Line, PROTOCOL, Request},
-};
 use crate::{
-    cli::output::{note, quoted},
-    drive,
-    members::ArrayName,
-    repair::same_file,
+    drive::{self, same_file},
+    name::ArrayName,
+    output::{note, quoted},
+    protocol::{About, Answer, Line, PROTOCOL, Request},
     report::Rebuild,
+    run,
 };
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use rustix::net::sockopt::socket_peercred;
@@ -62,7 +59,7 @@ impl Read for Timed {
 /// The daemons of this machine that answer this user. Of one that does not, a line is said about that; it
 /// keeps nobody from the others.
 pub fn running() -> Result<Vec<Client>> {
-    let directory = directory();
+    let directory = run::directory();
     let mut sockets = match sockets(&directory) {
         Ok(sockets) => sockets,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),

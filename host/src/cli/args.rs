@@ -1,0 +1,454 @@
+//! What can be typed.
+
+use crate::{bench, export, name::ArrayName, size};
+use clap::{Args, Parser, Subcommand, ValueEnum, value_parser};
+use clap_complete::Shell;
+use std::{net::IpAddr, path::PathBuf};
+
+/// Fault-tolerant storage out of zoned drives.
+#[derive(Parser)]
+#[command(name = "zoneraid", version, max_term_width = 100, after_help = NOTES)]
+pub struct Cli {
+    /// Print one JSON object, and errors as JSON too
+    #[arg(long, global = true)]
+    pub json: bool,
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+pub const NOTES: &str = "\
+ARRAY is the name or UUID of an array, the path of one of its members, or the directory that holds \
+them. A name is looked for among the arrays that run, then among the drives of this machine, in \
+$ZONERAID_DIR and in the current directory. Where it may mean two things it is refused.
+SIZE is in bytes, or has one of the suffixes K, M, G, T (powers of 1024).
+Exit codes: 0 healthy, 1 degraded, 2 unusable (both only from status), 4 the command failed.";
+
+#[derive(clap::Args)]
+pub struct Start {
+    /// Name, UUID or path of the array
+    pub array: ArrayName,
+    /// How long to wait for missing members, at most 86400 (a day)
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = value_parser!(u32).range(..=86400))]
+    pub wait: u32,
+    /// Only to be read: nothing is written on the drives, whoever is missing
+    #[arg(long)]
+    pub read_only: bool,
+    /// Only if no member is missing or out
+    #[arg(long)]
+    pub complete: bool,
+    /// With members that are stale if too many others are missing: reads only what cannot have changed
+    ///
+    /// Zones that were full when a stale member went, and are full on all others that are there, are read.
+    /// All others are offline until a missing member is back; the start says how many these are. Use it with
+    /// --read-only first.
+    #[arg(long, conflicts_with = "complete")]
+    pub force: bool,
+}
+
+#[derive(Subcommand)]
+pub enum Verb {
+    /// Make emulated drives: image files that behave like ZNS SSDs
+    #[command(subcommand)]
+    Emulate(Emulate),
+    /// Make an array; everything on its drives is destroyed
+    Create(Create),
+    /// Run an array: show it to the kernel as a zoned block device
+    ///
+    /// Stays in the foreground; `systemctl start zoneraid@UUID` does the same in the background.
+    /// Without a member, nothing is written before somebody else writes: until then the member is simply back
+    /// when its drive is. Told to end (SIGTERM, SIGINT), it takes the block device
+    /// down if nothing uses it; otherwise the block device stays for the next start.
+    Start(Start),
+    /// Take the block device of a running array down
+    Stop {
+        /// Name, UUID or path of the array
+        array: ArrayName,
+    },
+    /// Say how an array is, what is wrong and what to do
+    ///
+    /// Without ARRAY: all arrays, a line each.
+    Status {
+        /// Name, UUID or path of the array
+        array: Option<ArrayName>,
+    },
+    /// Say what a drive is and which array it belongs to
+    Examine {
+        /// Image, NVMe namespace (/dev/ngXnY) or zoned block device
+        drive: PathBuf,
+        /// Print what the udev rule needs to know instead: nothing about what is none of ours
+        #[arg(long)]
+        export: bool,
+    },
+    /// List arrays and blank drives
+    List {
+        /// Directory to look in; the current one and the drives of this machine by default
+        dir: Option<PathBuf>,
+    },
+    /// Work on the zones of an array
+    #[command(subcommand)]
+    Zone(Zone),
+    /// Put a blank drive in the place of a member
+    ///
+    /// OLD is the path of the member, which need not exist any more, or its role as `status`
+    /// shows it; a role needs ARRAY before it. A member that still works is copied, and stays in the
+    /// array until NEW holds the same, so that the array can lose a drive all the while. What cannot be
+    /// copied is rebuilt from the other members, and everything if OLD is gone or out.
+    #[command(override_usage = "zoneraid replace [--now] [--yes] [ARRAY] OLD NEW")]
+    Replace {
+        /// [ARRAY] OLD NEW
+        #[arg(num_args = 2..=3, required = true, value_names = ["OLD", "NEW"])]
+        drives: Vec<PathBuf>,
+        /// Take OLD out first, and rebuild NEW from the other members
+        #[arg(long)]
+        now: bool,
+        /// Destroy what is on NEW
+        #[arg(long)]
+        yes: bool,
+    },
+    /// Go on with a rebuild that was interrupted
+    Rebuild {
+        /// Name, UUID or path of the array
+        array: ArrayName,
+    },
+    /// Show a running array to other machines
+    #[command(subcommand)]
+    Export(Export),
+    /// Take a member out of an array
+    Fail {
+        /// Name, UUID or path of the array
+        array: ArrayName,
+        /// Path of the member, or its role as status shows it
+        member: PathBuf,
+    },
+    /// Give an array another name
+    ///
+    /// It must not run. A member that is away learns of it when it is there again.
+    Rename {
+        /// Name, UUID or path of the array
+        array: ArrayName,
+        /// Its new name: 1 to 64 bytes that show, no '/'
+        new: String,
+    },
+    /// Make this host the owner of an array
+    ///
+    /// An array starts by itself only on the host that made it, or adopted it last. By hand it starts anywhere.
+    Adopt {
+        /// Name, UUID or path of the array
+        array: ArrayName,
+    },
+    /// Say whether an array starts by itself on the host that it belongs to
+    Autostart {
+        /// Name, UUID or path of the array
+        array: ArrayName,
+        /// Whether it does
+        #[arg(value_enum)]
+        starts: YesNo,
+    },
+    /// Destroy an array: its drives become blank
+    ///
+    /// It must not run. Zones of its drives are reset, and nothing is overwritten: zoneraid, file systems and
+    /// other programs find nothing there any more, and reads give zeros, but what was there may still be on
+    /// the medium. A destruction that is cut off says so, and is run again. A member that is not there, and
+    /// comes back later, belongs to nothing any more: make it blank with `wipe`.
+    Destroy {
+        /// Name, UUID or path of the array
+        array: ArrayName,
+        /// Destroy what is on it
+        #[arg(long)]
+        yes: bool,
+    },
+    /// Make drives blank, whatever is on them
+    ///
+    /// What nobody can miss goes at once: a former member, what is left of a creation or destruction that was
+    /// cut off. Anything else takes --yes: a member, also of an array of which too little is there, damaged
+    /// metadata, the data of others. A member of an array that runs is refused.
+    Wipe {
+        /// Destroy what is on the drives
+        #[arg(long)]
+        yes: bool,
+        /// Images, NVMe namespaces (/dev/ngXnY) or zoned block devices
+        #[arg(required = true, value_name = "DRIVE")]
+        drives: Vec<PathBuf>,
+    },
+    /// Cut the power and lose a drive at the same moment, on your files
+    Demo {
+        /// File or directory to store; the project's own sources by default
+        path: Option<PathBuf>,
+        /// Decides where the power is cut and which drives are lost; random by default
+        #[arg(long)]
+        seed: Option<u64>,
+    },
+    /// Measure what the engine costs on one core of this machine
+    Bench {
+        /// Rounds that each figure is the median of, 1 to 1000
+        #[arg(
+            long,
+            value_name = "N",
+            default_value_t = bench::ROUNDS as u32,
+            value_parser = value_parser!(u32).range(1..=1000)
+        )]
+        rounds: u32,
+    },
+    /// Print what makes a shell complete commands, arrays, drives and zones
+    Completions {
+        /// The shell that shall understand it
+        shell: Shell,
+    },
+    /// Write manual pages to a directory
+    #[command(hide = true)]
+    Man {
+        /// Directory, made if it is not there
+        dir: PathBuf,
+    },
+}
+
+#[derive(Subcommand)]
+pub enum Emulate {
+    /// Make DIR/drive0.img, DIR/drive1.img, ...
+    Create {
+        /// Directory, made if it is not there
+        dir: PathBuf,
+        /// Number of drives, 1 to 32
+        #[arg(long, default_value_t = 5, value_parser = value_parser!(u32).range(1..=32))]
+        count: u32,
+        /// What the drives are like
+        #[arg(long, value_enum, default_value_t = Model::Zn540)]
+        model: Model,
+        /// Zones of each drive, at least 1; the model's number by default, which is the most
+        #[arg(long, value_parser = value_parser!(u32).range(1..))]
+        zones: Option<u32>,
+        /// Writable size of a zone in whole blocks of 4096 bytes; the model's by default, which is the most
+        #[arg(long, value_name = "SIZE", value_parser = size::parse_blocks)]
+        zone_capacity: Option<u64>,
+    },
+    /// Make an emulated drive misbehave, also while it is in use, to watch what happens
+    ///
+    /// The fault lasts over restarts, until the same command with `clear`; it is kept in DRIVE.faults.
+    /// A drive that is in use suffers from it with its next command. Zones and blocks are those of the
+    /// drive, not of an array on it.
+    Fault {
+        /// Image file that `zoneraid emulate create` made
+        drive: PathBuf,
+        #[command(subcommand)]
+        fault: Fault,
+    },
+}
+
+#[derive(Clone, Copy, Subcommand)]
+pub enum Fault {
+    /// A zone can only be read any more
+    ReadOnly {
+        /// Number of the zone, from 0
+        zone: u32,
+    },
+    /// A zone is lost
+    Offline {
+        /// Number of the zone, from 0
+        zone: u32,
+    },
+    /// Reads of a block fail, until it is written again or its zone is reset
+    Unreadable {
+        /// Number of the block of 4 KiB, from 0
+        lba: u64,
+    },
+    /// A bit of a block that is written changes and no error tells, until it is written again
+    Flip {
+        /// Number of the block of 4 KiB, from 0
+        lba: u64,
+    },
+    /// Commands take so many times as long as the image file takes
+    Slow {
+        /// 1 to 1000000; 1 is as fast as before
+        #[arg(value_parser = value_parser!(u32).range(1..=1_000_000))]
+        factor: u32,
+    },
+    /// The drive does not answer any more
+    Gone,
+    /// Take all faults back: the drive is as it was, with what has been written since
+    Clear,
+}
+
+#[derive(Subcommand)]
+pub enum Export {
+    /// With the kernel's NVMe target, as a zoned namespace
+    ///
+    /// Who may connect has to be said: hosts by their names (/etc/nvme/hostnqn there), which proves nothing but
+    /// keeps accidents away, or any. Protect the network in both cases.
+    Nvmet {
+        /// Name, UUID or path of the array
+        array: ArrayName,
+        /// What hosts connect over
+        #[arg(long, value_enum)]
+        transport: Transport,
+        /// Address of this machine to listen at
+        #[arg(long)]
+        address: IpAddr,
+        /// Port to listen at
+        #[arg(long, default_value_t = 4420, value_parser = value_parser!(u16).range(1..))]
+        port: u16,
+        /// A host that may connect; repeat it for more
+        #[arg(
+            long = "host",
+            value_name = "NQN",
+            value_parser = export::parse_nqn,
+            required_unless_present = "any_host"
+        )]
+        hosts: Vec<String>,
+        /// Any host may connect that reaches the address
+        #[arg(long, conflicts_with = "hosts")]
+        any_host: bool,
+        /// Only say what would be written
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// End the export of an array
+    Remove {
+        /// Name, UUID or path of the array
+        array: ArrayName,
+    },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Transport {
+    Tcp,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Model {
+    /// WD Ultrastar DC ZN540: zones of 1077 MiB, 1 MiB ZRWA, 14 open zones
+    Zn540,
+    /// Samsung PM1731a: zones of 96 MiB, 64 KiB ZRWA, 384 open zones
+    Pm1731a,
+    /// A ZNS SSD without ZRWA: otherwise a ZN540
+    PlainZns,
+    /// A host-managed SMR disk: zones of 256 MiB, 128 open zones, a volatile cache
+    Smr,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum YesNo {
+    Yes,
+    No,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Level {
+    /// One member's worth of parity: any one member may be lost
+    Raid5,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Policy {
+    /// RAIZN: parity of partial stripes goes to log zones; any zoned drive will do
+    Log,
+    /// ZRAID: it goes to the random write area (ZRWA) of the data zones; drives with a ZRWA
+    Zrwa,
+    /// Zebra: it is updated in place, and block metadata tells what is complete; drives with a ZRWA and
+    /// at least 16 bytes of metadata a block
+    Inplace,
+}
+
+#[derive(Args)]
+pub struct Create {
+    /// Name of the array: 1 to 64 bytes that show, no '/'
+    pub name: String,
+    /// How many members may be lost
+    #[arg(long, value_enum, default_value_t = Level::Raid5)]
+    pub level: Level,
+    /// Bytes on one member before the next one is used: a power of two from 8K to 16M
+    #[arg(long, value_name = "SIZE", value_parser = size::parse_blocks, default_value = "64K")]
+    pub chunk: u64,
+    /// How stripes that are not full are protected; `zrwa` by default if all drives can do that, else `log`
+    #[arg(long, value_enum)]
+    pub policy: Option<Policy>,
+    /// Distance between the starts of two zones of the array, one stripe at least; the next power of two
+    /// above what a zone holds by default
+    #[arg(long, value_name = "SIZE", value_parser = size::parse_blocks)]
+    pub zone_size: Option<u64>,
+    /// Only say what would be done, or why it is refused
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Start it by hand only; otherwise it starts by itself on this host when its drives are there
+    #[arg(long)]
+    pub no_autostart: bool,
+    /// Destroy what is on the drives
+    #[arg(long)]
+    pub yes: bool,
+    /// Drives, 3 to 32, in the order of their roles
+    #[arg(required = true, value_name = "DRIVE")]
+    pub drives: Vec<PathBuf>,
+}
+
+#[derive(Subcommand)]
+pub enum Zone {
+    /// List zones: condition, write pointer, capacity
+    Report {
+        /// Name, UUID or path of the array
+        array: ArrayName,
+        /// Only this zone
+        zone: Option<u32>,
+    },
+    /// Write standard input to a zone, from its write pointer on
+    Write(ZoneWrite),
+    /// Copy a zone to standard output, up to its write pointer
+    Read {
+        /// Name, UUID or path of the array
+        array: ArrayName,
+        /// Number of the zone, from 0
+        zone: u32,
+        /// Bytes to skip
+        #[arg(long, value_name = "BYTES", value_parser = size::parse, default_value = "0")]
+        offset: u64,
+        /// Bytes to copy; up to the write pointer by default
+        #[arg(long, value_name = "BYTES", value_parser = size::parse)]
+        length: Option<u64>,
+    },
+    /// Empty a zone; its data is gone
+    Reset {
+        /// Name, UUID or path of the array
+        array: ArrayName,
+        /// Number of the zone, from 0
+        zone: u32,
+    },
+    /// Make a zone full; it takes no more writes until it is reset
+    Finish {
+        /// Name, UUID or path of the array
+        array: ArrayName,
+        /// Number of the zone, from 0
+        zone: u32,
+    },
+    /// Open a zone explicitly
+    Open {
+        /// Name, UUID or path of the array
+        array: ArrayName,
+        /// Number of the zone, from 0
+        zone: u32,
+    },
+    /// Close an open zone
+    Close {
+        /// Name, UUID or path of the array
+        array: ArrayName,
+        /// Number of the zone, from 0
+        zone: u32,
+    },
+}
+
+#[derive(Args)]
+pub struct ZoneWrite {
+    /// Name, UUID or path of the array
+    pub array: ArrayName,
+    /// Number of the zone, from 0
+    pub zone: u32,
+    /// Make every write durable by itself; otherwise a flush does it every 8 MiB and at the end
+    #[arg(long)]
+    pub fua: bool,
+    /// Bytes in a write: whole blocks of 4096, as many as the array takes at once (mostly 16M)
+    #[arg(long, value_name = "SIZE", value_parser = size::parse_blocks, default_value = "256K")]
+    pub block_size: u64,
+    /// Writes on the way at the same time, 1 to 1024
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=1024), default_value_t = 4)]
+    pub queue_depth: u32,
+    /// Add a line to FILE whenever more bytes are durable: their number from the start of the zone
+    #[arg(long, value_name = "FILE")]
+    pub ack_log: Option<PathBuf>,
+}

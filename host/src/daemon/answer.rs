@@ -1,0 +1,139 @@
+//! What a daemon answers. A connection has a task of its own.
+
+use super::{
+    socket::{Connection, request},
+    state::{Daemon, Phase, log},
+};
+use crate::{
+    machine,
+    output::uuid,
+    protocol::{Answer, Request, Stopped},
+    repair,
+    report::{Examined, Owned, Zones},
+    ring::Ring,
+};
+use anyhow::{Context, Result, ensure};
+use engine::{
+    device::{Command, ZonedDevice},
+    owner::Change,
+    zone::ZoneIndex,
+};
+use serde_json::Value;
+use std::{io::ErrorKind, path::Path, rc::Rc, time::Duration};
+
+/// Most connections at a time; more have to wait.
+const MAX_CONNECTIONS: u32 = 32;
+
+/// How long it is waited when no connection can be taken.
+const PAUSE: Duration = Duration::from_secs(1);
+
+impl Daemon {
+    /// Takes connections until the daemon ends.
+    pub(super) async fn take_connections(self: Rc<Self>, ring: Ring) {
+        loop {
+            while self.control.connections.get() >= MAX_CONNECTIONS {
+                self.control.ended.wait().await;
+            }
+            match self.control.listener.accept() {
+                Ok((stream, _)) => {
+                    self.control.connections.set(self.control.connections.get() + 1);
+                    let (served, ring) = (self.clone(), ring.clone());
+                    self.reactor.runtime().spawn(async move {
+                        // A client that has gone away is nobody's concern.
+                        if let Ok(connection) = Connection::new(ring, stream) {
+                            let _ = served.attend(connection).await;
+                        }
+                        let control = &served.control;
+                        control.connections.set(control.connections.get() - 1);
+                        control.ended.open();
+                    });
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    ring.ready(self.control.listener.clone(), libc::POLLIN).await;
+                }
+                Err(error) => {
+                    log(&format!("{}: no connection can be taken: {error}", self.control.path.display()));
+                    ring.sleep(PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// Answers one client until it has gone.
+    async fn attend(self: &Rc<Self>, mut connection: Connection) -> Result<()> {
+        while let Some(line) = connection.read_line().await? {
+            let answer = match request(&line) {
+                Ok(request) => self.clone().answer(request, &connection).await,
+                Err(error) => Err(error),
+            };
+            let answer = match answer {
+                Ok(value) => Answer::Done(value),
+                Err(error) => Answer::Error(format!("{error:#}")),
+            };
+            let sent = connection.send(answer).await;
+            // Whether or not anybody has waited for it.
+            self.answered();
+            sent?;
+        }
+        Ok(())
+    }
+
+    async fn answer(self: Rc<Self>, request: Request, connection: &Connection) -> Result<Value> {
+        ensure!(self.phase.get() == Phase::Running, "'{}' is being stopped", self.array.status().name);
+        Ok(match request {
+            Request::About => serde_json::to_value(self.about())?,
+            Request::Status => serde_json::to_value(self.status())?,
+            Request::Zones { zone } => serde_json::to_value(self.zones(zone).await?)?,
+            Request::Fail { member } => {
+                serde_json::to_value(repair::fail(&self.array, self.role(&member)?).await?)?
+            }
+            Request::Replace { member, drive, now, yes } => {
+                serde_json::to_value(self.replace(&member, &drive, (now, yes), connection).await?)?
+            }
+            Request::Rebuild => serde_json::to_value(self.go_on(connection).await?)?,
+            Request::Examine { drive } => serde_json::to_value(self.examine(&drive).await?)?,
+            Request::Adopt => {
+                let host = machine::id().context(machine::NO_IDENTITY)?;
+                serde_json::to_value(self.change(&Change::Host(host)).await?)?
+            }
+            Request::Autostart { yes } => serde_json::to_value(self.change(&Change::Autostart(yes)).await?)?,
+            Request::Stop => {
+                let status = self.array.status();
+                let result = self.end(false).await;
+                if self.phase.get() == Phase::Ending {
+                    self.set_phase(Phase::Stopped);
+                }
+                result?;
+                serde_json::to_value(Stopped { array: status.name, uuid: uuid(&status.uuid) })?
+            }
+        })
+    }
+
+    async fn change(&self, change: &Change) -> Result<Owned> {
+        self.array.change_running(change).await?;
+        Ok(Owned::of(&self.array.status()))
+    }
+
+    async fn zones(&self, zone: Option<u32>) -> Result<Zones> {
+        let geometry = self.array.geometry();
+        let report = Command::Report { first: ZoneIndex(0), count: geometry.zones };
+        let done = self.array.submit(report).await;
+        done.result.context("the array gives no zone report")?;
+        Zones::of(&self.array.status().name, geometry, &done.zones, zone)
+    }
+
+    async fn examine(&self, path: &Path) -> Result<Examined> {
+        let drive = self.held(path);
+        let name = || format!("{} is not a drive of '{}'", path.display(), self.array.status().name);
+        let mut drive = drive.with_context(name)?;
+        drive.look_again(&self.reactor).await;
+        Examined::of(&drive).await
+    }
+
+    /// An answer has been sent: after the one to `stop` there is nothing left to do.
+    fn answered(&self) {
+        if self.phase.get() == Phase::Stopped {
+            self.set_phase(Phase::Ended);
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! What a daemon knows, and what it says of it.
+
+use super::{block::Block, rebuilder::Rebuilder, socket::Control};
+use crate::{
+    drive::Plate,
+    members::OpenDrive,
+    output::{in_one_line, uuid},
+    protocol::About,
+    reactor::Reactor,
+    report::Status,
+};
+use engine::{
+    array::{Array, ArrayStatus, MemberState},
+    device::ZonedDevice,
+    runtime::Gate,
+};
+use sd_notify::NotifyState;
+use std::{
+    cell::{Cell, RefCell},
+    path::PathBuf,
+    rc::Rc,
+};
+
+/// Says something to whoever reads the daemon's standard error: the journal, usually.
+pub(super) fn log(line: &str) {
+    eprintln!("zoneraid: {}", in_one_line(line));
+}
+
+/// Tells the service manager, if there is one.
+pub(super) fn notify(states: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(states) {
+        log(&format!("the service manager cannot be told: {error}"));
+    }
+}
+
+/// The drive of a member for somebody with another working directory.
+pub(super) fn absolute(drive: &str) -> PathBuf {
+    std::path::absolute(drive).unwrap_or_else(|_| PathBuf::from(drive))
+}
+
+/// Whether nothing is written on the drives of an array, or nothing so far.
+pub(super) fn holds_back(array: &ArrayStatus) -> bool {
+    array.provisional || array.read_only
+}
+
+/// How far the end of a daemon is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    Running,
+    /// The block device is being taken down or let go.
+    Ending,
+    /// That is done; whoever has asked for it is being told.
+    Stopped,
+    Ended,
+}
+
+/// A running array.
+pub struct Daemon {
+    pub(super) reactor: Reactor,
+    pub(super) array: Array,
+    /// The drives that were found at the start, and those that were added.
+    pub(super) drives: RefCell<Vec<OpenDrive>>,
+    /// Of sockets and tails.
+    pub(super) directory: PathBuf,
+    pub(super) control: Control,
+    pub(super) rebuilder: Rebuilder,
+    pub(super) block: RefCell<Option<Rc<Block>>>,
+    /// Why the daemon cannot go on.
+    pub(super) failure: RefCell<Option<anyhow::Error>>,
+    /// Members as they were when somebody was told last.
+    pub(super) told: RefCell<Vec<MemberState>>,
+    pub(super) phase: Cell<Phase>,
+    /// Whether somebody wants the end and it is being looked whether that can be.
+    pub(super) ending: Cell<bool>,
+    pub(super) phase_changed: Gate,
+}
+
+impl Daemon {
+    pub(super) fn set_phase(&self, phase: Phase) {
+        self.phase.set(phase);
+        self.phase_changed.open();
+    }
+
+    /// Tells the journal which members are newly out, and the service manager how the array is.
+    pub(super) fn tell(&self) {
+        let array = self.array.status();
+        let members = array.members.iter();
+        let before = self.told.replace(members.map(|member| member.state).collect());
+        for (role, member) in array.members.iter().enumerate() {
+            if member.state == MemberState::Out && before.get(role) != Some(&MemberState::Out) {
+                let drive = if member.drive.is_empty() { "" } else { &format!(" ({})", member.drive) };
+                let why = if member.note.is_empty() { "" } else { &format!(": {}", member.note) };
+                let does = if holds_back(&array) { "waits for" } else { "does without" };
+                let plate = Plate::kept(&member.plate).words();
+                log(&format!("'{}' {does} member {role}{drive}{plate}{why}", array.name));
+            }
+        }
+        let status = self.status();
+        notify(&[NotifyState::Status(&format!("{}: {}", status.state, status.status))]);
+    }
+
+    /// How the array is.
+    pub fn status(&self) -> Status {
+        let array = self.array.status();
+        let mut status = Status::of(&array.name, &array, self.array.geometry());
+        for member in status.members.iter_mut().filter(|member| !member.drive.is_empty()) {
+            member.drive = absolute(&member.drive).display().to_string();
+        }
+        status.pid = Some(std::process::id());
+        if let Some(block) = &*self.block.borrow() {
+            status.block_device = Some(block.path.display().to_string());
+            status.link = block.link.as_ref().map(|link| link.display().to_string());
+        }
+        status.rebuild = self.rebuilder.progress();
+        if status.rebuild.is_some() && array.members.iter().all(|m| m.state != MemberState::Out) {
+            status.action = None;
+        }
+        status.identify(&self.drives.borrow())
+    }
+
+    /// Which array this is, and where.
+    pub fn about(&self) -> About {
+        let status = self.array.status();
+        let drives = status.members.iter().filter(|member| !member.drive.is_empty());
+        let block = self.block.borrow();
+        About {
+            name: status.name.clone(),
+            uuid: uuid(&status.uuid),
+            pid: std::process::id(),
+            block_device: block.as_ref().map(|block| block.path.clone()),
+            link: block.as_ref().and_then(|block| block.link.clone()),
+            members: status.members.len() as u32,
+            policy: status.policy.name().into(),
+            aggregate: status.aggregate,
+            drives: drives.map(|member| absolute(&member.drive)).collect(),
+        }
+    }
+}

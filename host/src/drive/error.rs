@@ -1,0 +1,38 @@
+//! Why a drive cannot be used.
+
+use sim::ssd::cause;
+use std::{io, path::Path, time::Duration};
+
+/// Why a drive cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{path}: {problem}")]
+pub struct OpenError {
+    pub(super) path: String,
+    pub(super) problem: String,
+    pub(super) patience: Option<Duration>,
+}
+
+impl OpenError {
+    pub(super) fn failed(path: &Path, problem: String) -> OpenError {
+        OpenError { path: path.display().to_string(), problem, patience: None }
+    }
+
+    pub(super) fn in_use(path: &Path, problem: String, patience: Duration) -> OpenError {
+        OpenError { patience: Some(patience), ..OpenError::failed(path, problem) }
+    }
+
+    /// How long trying again may help: that of a drive that another process has locked.
+    pub fn patience(&self) -> Option<Duration> {
+        self.patience
+    }
+
+    /// What is wrong, without the path.
+    pub fn problem(&self) -> &str {
+        &self.problem
+    }
+}
+
+/// The path or device that cannot be opened, and the system's reason.
+pub(super) fn cannot_open(path: &Path, error: &io::Error) -> OpenError {
+    OpenError::failed(path, format!("cannot be opened: {}", cause(error)))
+}

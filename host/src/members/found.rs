@@ -1,0 +1,390 @@
+//! The array that a name stands for: found, looked at, claimed, assembled.
+
+use super::{
+    open::{OpenDrive, PATIENCE_TO_LOOK, PATIENCE_TO_USE, open_patiently},
+    scan::{Scan, directory_of, places},
+    session::Session,
+};
+use crate::{
+    client,
+    drive::{self, User, Witness, same_file},
+    label::{Content, Label},
+    name::ArrayName,
+    output::{quoted, uuid},
+    reactor::Reactor,
+    run,
+    tails::Left,
+};
+use anyhow::{Context, Result, bail, ensure};
+use engine::array::{Array, ArrayError, Behaviour, Drive, Inspected};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+    rc::Rc,
+    time::{Duration, Instant},
+};
+
+/// How long an array is looked at that somebody else changes all the time.
+const PATIENCE_WITH_CHANGES: Duration = Duration::from_secs(1);
+
+/// An array that was only looked at.
+pub struct Looked {
+    pub inspected: Result<Inspected, ArrayError>,
+    /// Who uses its drives.
+    pub users: Vec<User>,
+    /// Whether it was changed all the time, so that the parts of what was found are of different moments.
+    pub changing: bool,
+}
+
+/// The drives of one array, found and not assembled yet.
+pub struct Found {
+    pub reactor: Reactor,
+    /// The newest label.
+    pub label: Label,
+    pub drives: Vec<OpenDrive>,
+    /// If members are missing, drives beside them that cannot be used: one of those may be it.
+    pub damaged: Vec<(PathBuf, String)>,
+}
+
+impl Found {
+    /// The drives of the array with this label in what a directory holds, and those that cannot be used.
+    pub fn among(reactor: &Reactor, scan: &Scan, label: &Label) -> Found {
+        let mut damaged = scan.damaged.clone();
+        for drive in &scan.drives {
+            if let Content::Other(what) = &drive.content {
+                damaged.push((drive.path.clone(), what.clone()));
+            }
+        }
+        let mut drives = scan.drives.clone();
+        drives.retain(|drive| drive.label().is_some_and(|l| l.uuid == label.uuid));
+        let roles: BTreeSet<u32> = drives.iter().filter_map(|drive| Some(drive.label()?.role)).collect();
+        if roles.len() >= label.members as usize {
+            damaged.clear();
+        }
+        Found { reactor: reactor.clone(), label: label.clone(), drives, damaged }
+    }
+
+    /// Finds the array that `name` stands for, and claims its drives.
+    pub fn by_name(name: &ArrayName) -> Result<Found> {
+        Found::search(name, PATIENCE_TO_USE)?.claim()
+    }
+
+    /// Finds the array that `name` stands for, only to read it.
+    pub fn to_read(name: &ArrayName) -> Result<Found> {
+        Found::search(name, PATIENCE_TO_USE)
+    }
+
+    /// As [`Found::to_read`], only to look at it: drives that are slow are soon done without.
+    pub fn to_look(name: &ArrayName) -> Result<Found> {
+        Found::search(name, PATIENCE_TO_LOOK)
+    }
+
+    fn search(name: &ArrayName, patience: Duration) -> Result<Found> {
+        let reactor = &Reactor::default();
+        let path = name.path();
+        if path.exists() && !path.is_dir() {
+            let uuid = match OpenDrive::look(reactor, &drive::resolve(path))?.content {
+                Content::Member(label) => label.uuid,
+                Content::Blank => bail!("{name} is blank and belongs to no array"),
+                Content::Other(what) => bail!("{name}: {what}"),
+            };
+            let scan = Scan::of(reactor, &directory_of(path), patience)?;
+            let found = Found::pick(reactor, &scan, |label| label.uuid == uuid)
+                .with_context(|| format!("{name} changed while it was looked at; try again"))?;
+            return found.unless_ambiguous(name);
+        }
+        if path.is_dir() {
+            let scan = Scan::of(reactor, path, patience)?;
+            let arrays = scan.arrays();
+            if arrays.len() > 1 {
+                let names: Vec<String> =
+                    arrays.iter().map(|a| format!("'{}' ({})", a.name, uuid(&a.uuid))).collect();
+                bail!(
+                    "{name} holds members of {} arrays, {}; name one of their members",
+                    arrays.len(),
+                    names.join(", ")
+                );
+            }
+            let unseen = Scan::blind_spots(std::slice::from_ref(&scan));
+            if let Some(found) = Found::pick(reactor, &scan, |_| true) {
+                return found.unless_ambiguous(name);
+            }
+            // Unless it may hold one, it only has the name of an array somewhere else.
+            ensure!(name.is_word() && unseen.is_empty(), "{name} holds no member of an array{unseen}");
+        } else if path.components().count() > 1 {
+            bail!("{name} does not exist");
+        }
+        Found::by_array_name(reactor, name, patience)
+    }
+
+    fn by_array_name(reactor: &Reactor, name: &ArrayName, patience: Duration) -> Result<Found> {
+        let (places, scans) = (places(), Scan::everywhere(reactor, patience)?);
+        let mut meant: Vec<([u8; 16], usize)> = Vec::new();
+        for (place, scan) in scans.iter().enumerate() {
+            let arrays = scan.arrays().into_iter().filter(|label| name.means(label));
+            meant.extend(arrays.map(|label| (label.uuid, place)));
+        }
+        if meant.len() > 1 {
+            // What is left of an array whose drives were given to another one says little.
+            let whole = |(uuid, place): &([u8; 16], usize)| scans[*place].may_work(uuid);
+            if meant.iter().any(whole) {
+                meant.retain(whole);
+            }
+        }
+        if meant.len() > 1 {
+            let arrays: Vec<String> =
+                meant.iter().map(|(id, at)| format!("{} in {}", uuid(id), places[*at].display())).collect();
+            bail!(
+                "{name} may mean {} arrays: {}; name a UUID or a directory",
+                meant.len(),
+                arrays.join(", ")
+            );
+        }
+        let names: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
+        let unseen = Scan::blind_spots(&scans);
+        let found = meant
+            .first()
+            .and_then(|(uuid, place)| Found::pick(reactor, &scans[*place], |label| label.uuid == *uuid));
+        found.with_context(|| {
+            format!(
+                "no array called '{name}' among the drives in {}; name its directory or one of its members{unseen}",
+                names.join(" and ")
+            )
+        })
+    }
+
+    /// This array, if the word that the user has typed, a path, is not the name of another one as well.
+    fn unless_ambiguous(self, name: &ArrayName) -> Result<Found> {
+        if !name.is_word() {
+            return Ok(self);
+        }
+        let mut seen = self.drives.iter().filter_map(|drive| drive::identity(&drive.path).ok()).collect();
+        for place in places() {
+            let scan = Scan::unless_seen(&self.reactor, &place, PATIENCE_TO_LOOK, &mut seen)?;
+            let other = |label: &&Label| name.means(label) && label.uuid != self.label.uuid;
+            if let Some(label) = scan.arrays().into_iter().find(other) {
+                bail!(
+                    "{name} may mean the array at {} or the one of that name in {} ({}); use a UUID or a path \
+                     with a '/'",
+                    quoted(&format!("./{name}")),
+                    place.display(),
+                    uuid(&label.uuid)
+                );
+            }
+        }
+        Ok(self)
+    }
+
+    /// The drives of the array that `chosen` picks.
+    fn pick(reactor: &Reactor, scan: &Scan, chosen: impl Fn(&Label) -> bool) -> Option<Found> {
+        let label = scan.arrays().into_iter().find(|label| chosen(label))?.clone();
+        Some(Found::among(reactor, scan, &label))
+    }
+
+    /// Claims the drives, and reads again what is on them.
+    pub fn claim(mut self) -> Result<Found> {
+        let start = Instant::now();
+        let uuid = self.label.uuid;
+        for drive in &mut self.drives {
+            let device = open_patiently(&self.reactor, &drive.path, start)?;
+            *drive = OpenDrive::read(&self.reactor, &drive.path, device, PATIENCE_TO_USE)?;
+            match drive.label() {
+                Some(label) if label.uuid == uuid && label.event >= self.label.event => {
+                    self.label = label.clone();
+                }
+                Some(label) if label.uuid == uuid => {}
+                _ => bail!("{} changed while it was looked at; try again", drive.path.display()),
+            }
+        }
+        if let Some((path, user)) = self.unclear()?.into_iter().next() {
+            bail!(
+                "{} may be a member of '{}', but is in use by {user}; stop that first",
+                path.display(),
+                self.label.name
+            );
+        }
+        Ok(self)
+    }
+
+    /// Drives that somebody uses and that cannot be told: one of them may be the member that is missing.
+    fn unclear(&self) -> Result<Vec<(&Path, User)>> {
+        if self.damaged.is_empty() || self.drives.len() >= self.label.members as usize {
+            return Ok(Vec::new());
+        }
+        // What the daemons of other arrays hold cannot be what is missing here.
+        let running = client::running()?;
+        let held = |path: &Path| running.iter().any(|c| c.about.drives.iter().any(|d| same_file(d, path)));
+        let others = self.damaged.iter().map(|(path, _)| path.as_path()).filter(|path| !held(path));
+        Ok(others.filter_map(|path| Some((path, drive::user(path)?))).collect())
+    }
+
+    /// Whether a drive that somebody uses was a member when it was found, and is none in `array`.
+    fn has_left(&self, array: &Inspected) -> bool {
+        let is_vacant = |label: &Label| {
+            array.status.members.get(label.role as usize).is_some_and(|member| member.drive.is_empty())
+        };
+        let left = self.drives.iter().filter(|drive| drive.label().is_some_and(is_vacant));
+        left.filter_map(|drive| drive::user(&drive.path)).next().is_some()
+    }
+
+    /// Whether the array has to do without a member, whatever becomes of it meanwhile: it has gone on without one,
+    /// or the drive of one is not there.
+    pub fn is_short(&self) -> bool {
+        let Label { members, active, .. } = &self.label;
+        let there = |role: u32| self.drives.iter().any(|drive| drive.label().is_some_and(|l| l.role == role));
+        (0..*members).any(|role| active & (1 << role) == 0 || self.damaged.is_empty() && !there(role))
+    }
+
+    /// Who has claimed drives of the array.
+    pub fn users(&self) -> Vec<User> {
+        let mut users: Vec<User> = Vec::new();
+        for user in self.drives.iter().filter_map(|drive| drive::user(&drive.path)) {
+            if !users.contains(&user) {
+                users.push(user);
+            }
+        }
+        users
+    }
+
+    /// Finds out how the array is that this process holds; writes nothing.
+    pub fn inspect(&self) -> Result<Inspected, ArrayError> {
+        let drives = self.drives.iter().map(OpenDrive::drive).collect();
+        let found = self.reactor.wait(Array::inspect(self.reactor.runtime(), drives, None));
+        found.unwrap_or_else(|error| Err(ArrayError(error.to_string())))
+    }
+
+    /// Finds out how the array is, whoever uses it, if its drives answer within `patience`.
+    pub fn glance(&self, patience: Duration) -> Result<Looked> {
+        let begun = Instant::now();
+        loop {
+            let (witnesses, drives) = self.look_again(&self.reactor)?;
+            let inspect = Array::inspect(self.reactor.runtime(), drives, None);
+            let inspected = self.reactor.wait_for(patience, inspect)?.unwrap_or_else(|| {
+                Err(ArrayError(format!("its drives do not answer within {} seconds", patience.as_secs())))
+            });
+            let still = self.is_still(&witnesses, patience)?;
+            if still || begun.elapsed() >= PATIENCE_WITH_CHANGES.min(patience) {
+                let (mut users, unclear) = (self.users(), self.unclear()?);
+                let left = inspected.as_ref().is_ok_and(|array| self.has_left(array));
+                let changing = !still || left || !unclear.is_empty();
+                users.extend(unclear.into_iter().map(|(_, user)| user));
+                users.sort_by_key(|user| user.pid);
+                users.dedup();
+                return Ok(Looked { inspected, users, changing });
+            }
+        }
+    }
+
+    /// The drives as they are now, and what tells whether they stay so.
+    fn look_again(&self, reactor: &Reactor) -> Result<(Vec<Rc<Witness>>, Vec<Drive>)> {
+        let mut witnesses = Vec::new();
+        for drive in &self.drives {
+            let device = drive::look(reactor, &drive.path)?;
+            witnesses.push(Rc::new(Witness::of(reactor.runtime(), device)));
+        }
+        let named = self.drives.iter().map(|drive| drive.path.display().to_string());
+        let drives = named.zip(&witnesses).map(|(name, device)| Drive { name, device: device.clone() });
+        let drives = drives.collect();
+        Ok((witnesses, drives))
+    }
+
+    /// Whether all that was read of the drives is still so. Those that do not answer have not changed.
+    fn is_still(&self, witnesses: &[Rc<Witness>], patience: Duration) -> Result<bool> {
+        for (witness, drive) in witnesses.iter().zip(&self.drives) {
+            let now = drive::look(&self.reactor, &drive.path)?;
+            let agrees = self.reactor.wait_for(patience, witness.agrees_with(&*now))?;
+            if agrees == Some(false) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Refuses to go on while a process that has died has left what it had answered.
+    pub fn refuse_if_waited_for(&self) -> Result<()> {
+        let tails = run::tails_path(&run::directory(), &self.label.uuid);
+        // The kernel may hold a file system that relies on what the daemon knew.
+        ensure!(
+            Left::read(&tails, &self.label.uuid)?.is_none(),
+            "the daemon of '{}' has ended while its block device was in use; go on with: zoneraid start {}",
+            self.label.name,
+            quoted(&self.label.name)
+        );
+        Ok(())
+    }
+
+    /// Assembles the array, which recovers what a power cut left behind.
+    pub fn assemble(&self) -> Result<Session> {
+        self.refuse_if_waited_for()?;
+        let drives = self.drives.iter().map(OpenDrive::drive).collect();
+        let array = self.reactor.wait(Array::assemble(self.reactor.runtime(), drives))??;
+        Ok(Session { reactor: self.reactor.clone(), array })
+    }
+
+    /// Has the array so that it can be read, whoever uses it. Nothing is written on its drives, whoever is
+    /// missing.
+    pub fn read_only(&self) -> Result<Session> {
+        let tails = run::tails_path(&run::directory(), &self.label.uuid);
+        let begun = Instant::now();
+        loop {
+            let tails = Left::read(&tails, &self.label.uuid)?.map(Left::into_tails);
+            // An array that was given up lives in its reactor.
+            let reactor = Reactor::default();
+            let (witnesses, drives) = self.look_again(&reactor)?;
+            let array =
+                Array::assemble_read_only(reactor.runtime(), drives, tails.as_ref(), Behaviour::default());
+            let array = reactor.wait(array)?;
+            if self.is_still(&witnesses, PATIENCE_TO_USE)? {
+                witnesses.iter().for_each(|witness| witness.dismiss());
+                return Ok(Session { reactor, array: array? });
+            }
+            ensure!(
+                begun.elapsed() < PATIENCE_WITH_CHANGES,
+                "'{}' is being changed by {}; wait for that, or stop it",
+                self.label.name,
+                listed(&self.users())
+            );
+        }
+    }
+
+    /// Has the array for use, from where a process that has died has `left` it. If a member is missing that is
+    /// not out so far, nothing is written before somebody changes something.
+    pub fn start(&self, left: Option<&Left>, terms: Terms) -> Result<Session> {
+        let drives: Vec<Drive> = self.drives.iter().map(OpenDrive::drive).collect();
+        let tails = left.cloned().map(Left::into_tails);
+        let behaviour = Behaviour { force: terms.force, ..Behaviour::default() };
+        let (reactor, runtime) = (&self.reactor, self.reactor.runtime());
+        let array = match terms.read_only {
+            true => reactor.wait(Array::assemble_read_only(runtime, drives, tails.as_ref(), behaviour)),
+            false => reactor.wait(Array::assemble_provisionally(runtime, drives, tails.as_ref(), behaviour)),
+        }??;
+        Ok(Session { reactor: reactor.clone(), array })
+    }
+}
+
+/// Finds and assembles the array that `name` stands for.
+pub fn assembled(name: &ArrayName) -> Result<Session> {
+    if let Some(client) = client::find(name)? {
+        let about = &client.about;
+        match &about.block_device {
+            Some(device) => bail!("'{}' runs; use its block device {}", about.name, device.display()),
+            None => bail!("'{}' runs, in process {}", about.name, about.pid),
+        }
+    }
+    Found::by_name(name)?.assemble()
+}
+
+/// On what terms an array is started.
+#[derive(Clone, Copy, Default)]
+pub struct Terms {
+    /// Only to be read: nothing is written on its drives.
+    pub read_only: bool,
+    /// With members that are stale, where there are too few others.
+    pub force: bool,
+}
+
+/// Users in a sentence.
+pub fn listed(users: &[User]) -> String {
+    let users: Vec<String> = users.iter().map(User::to_string).collect();
+    if users.is_empty() { "somebody".into() } else { users.join(" and ") }
+}

@@ -1,0 +1,223 @@
+//! A drive with what its superblock says: looked at, or claimed.
+
+use crate::{
+    client,
+    drive::{self, OpenError},
+    label::{self, Content, Label},
+    output::{note, quoted, uuid},
+    reactor::Reactor,
+    report::Life,
+    run,
+    size::show,
+    tails::Left,
+};
+use anyhow::{Result, ensure};
+use engine::{array::Drive, device::ZonedDevice, format::superblock::Stage};
+use std::{
+    path::{Path, PathBuf},
+    rc::Rc,
+    time::{Duration, Instant},
+};
+
+/// How long a drive may take to say what it is to somebody who only looks around.
+pub const PATIENCE_TO_LOOK: Duration = Duration::from_secs(2);
+
+/// How long it may take for somebody who would go on without it.
+pub(super) const PATIENCE_TO_USE: Duration = Duration::from_secs(60);
+
+/// How often a locked drive is tried, and one that makes no sense while somebody else uses it is looked at.
+const TRY_EVERY: Duration = Duration::from_millis(20);
+
+/// After this long it is said what is waited for.
+const SILENCE: Duration = Duration::from_secs(1);
+
+/// A drive that this process holds or looks at, with what its superblock says.
+#[derive(Clone)]
+pub struct OpenDrive {
+    pub path: PathBuf,
+    pub device: Rc<dyn ZonedDevice>,
+    pub content: Content,
+}
+
+impl OpenDrive {
+    /// Opens and claims the drive at `path` and looks what is on it.
+    pub fn open(reactor: &Reactor, path: &Path) -> Result<OpenDrive> {
+        let used = used(path);
+        let device = open_patiently(reactor, &used, Instant::now())?;
+        OpenDrive::read(reactor, &used, device, PATIENCE_TO_USE)
+    }
+
+    /// Looks at the drive at `path` as if it were opened, and says who keeps it from that.
+    pub fn try_out(reactor: &Reactor, path: &Path) -> Result<OpenDrive> {
+        let used = used(path);
+        if let Some(user) = drive::user(&used) {
+            note(&format!(
+                "{} is in use by {user}; nothing can be made of it before that ends",
+                used.display()
+            ));
+        }
+        OpenDrive::look(reactor, &used)
+    }
+
+    /// Looks what is on the drive at `path`, whoever uses it.
+    pub fn look(reactor: &Reactor, path: &Path) -> Result<OpenDrive> {
+        OpenDrive::look_for(reactor, path, PATIENCE_TO_USE)
+    }
+
+    /// As [`OpenDrive::look`], if the drive says within `patience` what it is. What makes no sense may be just
+    /// being written, so it is looked at again.
+    pub(super) fn look_for(reactor: &Reactor, path: &Path, patience: Duration) -> Result<OpenDrive> {
+        let begun = Instant::now();
+        let mut before: Option<Content> = None;
+        loop {
+            let looked = OpenDrive::read(reactor, path, drive::look(reactor, path)?, patience)?;
+            let sense = !matches!(looked.content, Content::Other(_));
+            if sense || before.as_ref() == Some(&looked.content) || begun.elapsed() >= patience {
+                return Ok(looked);
+            }
+            before = Some(looked.content);
+            std::thread::sleep(TRY_EVERY);
+        }
+    }
+
+    /// As [`OpenDrive::open`], while other tasks go on.
+    pub async fn open_beside(reactor: &Reactor, path: &Path) -> Result<OpenDrive> {
+        let start = Instant::now();
+        let device = loop {
+            let error = match drive::open(reactor, path) {
+                Ok(device) => break device,
+                Err(error) => error,
+            };
+            if error.patience().is_none_or(|patience| patience <= start.elapsed()) {
+                return Err(error.into());
+            }
+            reactor.offload(|| std::thread::sleep(TRY_EVERY)).await?;
+        };
+        let mut drive = OpenDrive { path: path.to_path_buf(), device, content: Content::Blank };
+        drive.look_again(reactor).await;
+        Ok(drive)
+    }
+
+    /// As [`OpenDrive::look`], while other tasks go on.
+    pub async fn look_beside(reactor: &Reactor, path: &Path) -> Result<OpenDrive> {
+        let device = drive::look(reactor, path)?;
+        let mut drive = OpenDrive { path: path.to_path_buf(), device, content: Content::Blank };
+        drive.look_again(reactor).await;
+        Ok(drive)
+    }
+
+    pub(super) fn read(
+        reactor: &Reactor,
+        path: &Path,
+        device: Rc<dyn ZonedDevice>,
+        patience: Duration,
+    ) -> Result<OpenDrive> {
+        let mut drive = OpenDrive { path: path.to_path_buf(), device, content: Content::Blank };
+        let read = reactor.wait_for(patience, label::read(reactor.runtime(), drive.drive()))?;
+        drive.content = read.unwrap_or_else(|| {
+            Content::Other(format!("a drive that does not answer within {} seconds", patience.as_secs()))
+        });
+        Ok(drive)
+    }
+
+    /// Reads the superblock again.
+    pub async fn look_again(&mut self, reactor: &Reactor) {
+        self.content = label::read(reactor.runtime(), self.drive()).await;
+    }
+
+    /// The drive as the engine wants it.
+    pub fn drive(&self) -> Drive {
+        Drive { name: self.path.display().to_string(), device: self.device.clone() }
+    }
+
+    /// Refuses a drive whose array a mounted file system may be waiting for: its daemon has ended and
+    /// the block device is still there.
+    pub fn refuse_if_waited_for(&self) -> Result<()> {
+        let Some(label) = self.label() else { return Ok(()) };
+        let uuid = uuid(&label.uuid);
+        let tails = run::tails_path(&run::directory(), &label.uuid);
+        ensure!(
+            Left::read(&tails, &label.uuid)?.is_none()
+                || client::running()?.iter().any(|d| d.about.uuid == uuid),
+            "{} is member {} of '{}', whose block device waits for its daemon; end that first: zoneraid start \
+             {name} and zoneraid stop {name}",
+            self.path.display(),
+            label.role,
+            label.name,
+            name = quoted(&label.name)
+        );
+        Ok(())
+    }
+
+    /// The label of a member of an array.
+    pub fn label(&self) -> Option<&Label> {
+        match &self.content {
+            Content::Member(label) => Some(label),
+            _ => None,
+        }
+    }
+
+    /// Whether there is nothing on the drive that anybody could miss: it was to become a member of an array that
+    /// never was one, at most.
+    pub fn holds_nothing(&self) -> bool {
+        self.content == Content::Blank || self.label().is_some_and(|label| label.stage == Stage::Making)
+    }
+
+    /// What is on the drive, in words; `None` if it is blank.
+    pub fn describe(&self) -> Option<String> {
+        match &self.content {
+            Content::Blank => None,
+            Content::Member(label) => {
+                let trouble = Life::of(label.stage).trouble();
+                let trouble = trouble.map(|(what, _)| format!(" ({what})")).unwrap_or_default();
+                Some(format!("member {} of array '{}'{trouble}", label.role, label.name))
+            }
+            Content::Other(what) => Some(drive::signature(&self.path).unwrap_or_else(|| what.clone())),
+        }
+    }
+
+    /// Bytes that the drive can hold.
+    pub fn size_bytes(&self) -> u64 {
+        self.device.geometry().size_bytes()
+    }
+
+    /// The path of the drive with its size, model and serial, so that nobody takes it for another one.
+    pub fn introduce(&self) -> String {
+        let plate = drive::plate(&self.path).words();
+        format!("{} ({}{plate})", self.path.display(), show(self.size_bytes()))
+    }
+}
+
+/// The path by which the drive at `path` is used; if it is another one, that is said.
+fn used(path: &Path) -> PathBuf {
+    let used = drive::resolve(path);
+    if used != path {
+        let (path, used) = (path.display(), used.display());
+        note(&format!("{path} is a block device, which knows no ZRWA: {used} is used instead"));
+    }
+    used
+}
+
+/// Opens a drive; one that is locked is tried again, for as long since `start` as may help.
+pub(super) fn open_patiently(
+    reactor: &Reactor,
+    path: &Path,
+    start: Instant,
+) -> Result<Rc<dyn ZonedDevice>, OpenError> {
+    let mut said = false;
+    loop {
+        let error = match drive::open(reactor, path) {
+            Ok(device) => return Ok(device),
+            Err(error) => error,
+        };
+        let waited = start.elapsed();
+        if error.patience().is_none_or(|patience| patience <= waited) {
+            return Err(error);
+        }
+        if waited >= SILENCE && !said {
+            said = true;
+            note(&format!("{error}; waiting for it"));
+        }
+        std::thread::sleep(TRY_EVERY);
+    }
+}

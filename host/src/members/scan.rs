@@ -1,0 +1,156 @@
+//! What directories hold: drives, and the arrays that they say they are of.
+
+use super::open::OpenDrive;
+use crate::{
+    drive::{self, OpenError, same_file},
+    label::Label,
+    reactor::Reactor,
+};
+use anyhow::{Context, Result};
+use engine::buf::BLOCK;
+use sim::ssd::cause;
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+/// Environment variable with a directory in which arrays are looked for by name.
+pub const DIR_VARIABLE: &str = "ZONERAID_DIR";
+
+/// The directory of the drives of this machine.
+pub const MACHINE: &str = "/dev";
+
+/// Drives that could not be looked at and are named in an error.
+const MOST_NAMED: usize = 3;
+
+/// The directory in which the drives beside that at `path` lie.
+pub fn directory_of(path: &Path) -> PathBuf {
+    let is_device = path.metadata().is_ok_and(|metadata| !metadata.is_file());
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    if is_device { PathBuf::from(MACHINE) } else { parent.unwrap_or(Path::new(".")).to_path_buf() }
+}
+
+/// Where arrays are looked for by name: among the drives of this machine, in $ZONERAID_DIR and in the current
+/// directory.
+pub fn places() -> Vec<PathBuf> {
+    let mut places = vec![PathBuf::from(MACHINE)];
+    places.extend(std::env::var_os(DIR_VARIABLE).filter(|dir| !dir.is_empty()).map(PathBuf::from));
+    places.push(PathBuf::from("."));
+    let mut different: Vec<PathBuf> = Vec::new();
+    for place in places {
+        if !different.iter().any(|other| same_file(other, &place)) {
+            different.push(place);
+        }
+    }
+    different
+}
+
+/// What a directory holds.
+pub struct Scan {
+    /// The directory.
+    pub place: PathBuf,
+    /// In order of their names.
+    pub drives: Vec<OpenDrive>,
+    /// Drives, and files that may be some, that cannot be used, and why.
+    pub damaged: Vec<(PathBuf, String)>,
+}
+
+impl Scan {
+    /// Looks at every image and zoned drive in `dir`; other files are passed over, and so is a drive that has been
+    /// found under another name.
+    pub fn of(reactor: &Reactor, dir: &Path, patience: Duration) -> Result<Scan> {
+        Scan::unless_seen(reactor, dir, patience, &mut BTreeSet::new())
+    }
+
+    /// As [`Scan::of`], but for drives that have been `seen`.
+    pub(super) fn unless_seen(
+        reactor: &Reactor,
+        dir: &Path,
+        patience: Duration,
+        seen: &mut BTreeSet<(u64, u64)>,
+    ) -> Result<Scan> {
+        let mut scan = Scan { place: dir.to_path_buf(), drives: Vec::new(), damaged: Vec::new() };
+        let mut paths = Vec::new();
+        let entries = drive::entries(dir).with_context(|| format!("{} cannot be listed", dir.display()))?;
+        for (path, is_drive) in entries {
+            match is_drive {
+                Ok(true) => paths.push(path),
+                Ok(false) => {}
+                // Smaller files are none, and neither are those that are gone.
+                Err(error) if path.metadata().is_ok_and(|file| file.len() >= BLOCK as u64) => {
+                    scan.damaged.push((path, format!("cannot be looked at: {}", cause(&error))));
+                }
+                Err(_) => {}
+            }
+        }
+        paths.sort_by_cached_key(|path| natural_order(path));
+        for path in paths {
+            if drive::identity(&path).is_ok_and(|identity| !seen.insert(identity)) {
+                continue;
+            }
+            match OpenDrive::look_for(reactor, &path, patience) {
+                Ok(drive) => scan.drives.push(drive),
+                Err(error) => {
+                    let problem = error.downcast_ref::<OpenError>().map(|error| error.problem().to_string());
+                    scan.damaged.push((path, problem.unwrap_or_else(|| format!("{error:#}"))));
+                }
+            }
+        }
+        Ok(scan)
+    }
+
+    /// What there is in all [`places`].
+    pub fn everywhere(reactor: &Reactor, patience: Duration) -> Result<Vec<Scan>> {
+        let mut seen = BTreeSet::new();
+        places().iter().map(|place| Scan::unless_seen(reactor, place, patience, &mut seen)).collect()
+    }
+
+    /// The drives that could not be looked at, for an error that says that something has not been found; nothing
+    /// if there are none.
+    pub(super) fn blind_spots(scans: &[Scan]) -> String {
+        let unseen: Vec<&(PathBuf, String)> = scans.iter().flat_map(|scan| &scan.damaged).collect();
+        let named = unseen.iter().take(MOST_NAMED).map(|(path, why)| format!("{} {why}", path.display()));
+        let named: Vec<String> = named.collect();
+        let more = if unseen.len() > MOST_NAMED { ", and others" } else { "" };
+        match unseen.len() {
+            0 => String::new(),
+            1 => format!("; this one could not be looked at: {}", named.join("")),
+            count => format!("; {count} could not be looked at: {}{more}", named.join(", ")),
+        }
+    }
+
+    /// Whether enough members of an array are there.
+    pub(super) fn may_work(&self, uuid: &[u8; 16]) -> bool {
+        let labels: Vec<&Label> =
+            self.drives.iter().filter_map(OpenDrive::label).filter(|l| l.uuid == *uuid).collect();
+        labels.first().is_some_and(|label| labels.len() + 1 >= label.members as usize)
+    }
+
+    /// The newest label of each array in the directory.
+    pub fn arrays(&self) -> Vec<&Label> {
+        let mut arrays: Vec<&Label> = Vec::new();
+        for label in self.drives.iter().filter_map(OpenDrive::label) {
+            match arrays.iter_mut().find(|array| array.uuid == label.uuid) {
+                Some(array) if array.event < label.event => *array = label,
+                Some(_) => {}
+                None => arrays.push(label),
+            }
+        }
+        arrays
+    }
+}
+
+/// So that drive10 comes after drive9, and ng10n1 after ng9n2: text and numbers in turn.
+fn natural_order(path: &Path) -> Vec<(String, u64)> {
+    let name = path.to_string_lossy().into_owned();
+    let mut parts = Vec::new();
+    let mut rest = name.as_str();
+    while !rest.is_empty() {
+        let (text, tail) = rest.split_at(rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len()));
+        let (number, tail) = tail.split_at(tail.find(|c: char| !c.is_ascii_digit()).unwrap_or(tail.len()));
+        parts.push((text.to_string(), number.parse().unwrap_or(0)));
+        rest = tail;
+    }
+    parts
+}

@@ -1,0 +1,199 @@
+//! What there is to say about arrays and drives that were found.
+
+use super::{
+    found::{Found, Looked, listed},
+    open::OpenDrive,
+};
+use crate::{
+    drive::{Plate, plate, same_file, user},
+    label::{Content, Label},
+    machine::Owner,
+    output::{quoted, uuid},
+    report::{
+        Examined, KnownDrive, Life, State, Status, StatusMember, Superblock, ZrwaSizes, bytes, host_id,
+    },
+};
+use anyhow::{Context, Result};
+use engine::{
+    device::{self, Command},
+    format::superblock::Stage,
+    zone::{ZoneIndex, ZoneState},
+};
+use std::path::Path;
+
+impl Status {
+    /// How an array is that was only looked at, or at least how it looks; `called` is what the user calls it.
+    pub fn looked(called: &str, found: &Found, looked: Looked) -> Status {
+        let Looked { inspected, users, changing } = looked;
+        let mut status = match inspected {
+            Ok(mut array) => {
+                if changing {
+                    // Whoever writes to a zone knows where it ends, and the drives do not at one moment.
+                    array.status.offline.clear();
+                }
+                Status::of(called, &array.status, &array.geometry)
+            }
+            Err(error) => Status::unusable(found, error.to_string()),
+        };
+        if changing && status.state != State::Healthy && !found.is_short() {
+            // Parts of different moments do not fit together, and each may be as it should.
+            status.state = State::Changing;
+            let who = listed(&users);
+            status.status =
+                format!("it is being changed by {who}, so that this may not be so: {}", status.status);
+        }
+        if !users.is_empty() {
+            // They may be about to do it.
+            status.action = None;
+        }
+        (status.used_by, status.changing) = (users, changing);
+        status.identify(&found.drives)
+    }
+
+    /// Says which drives the members are; `drives` are those that are open.
+    pub fn identify(mut self, drives: &[OpenDrive]) -> Status {
+        for member in self.members.iter_mut().filter(|member| !member.drive.is_empty()) {
+            let drive = drives.iter().find(|drive| same_file(&drive.path, Path::new(&member.drive)));
+            // One that has gone while it was used says nothing any more.
+            member.size_bytes = drive.map(OpenDrive::size_bytes).or(member.size_bytes);
+            let Plate { model, serial } = plate(Path::new(&member.drive));
+            (member.model, member.serial) = (model.or(member.model.take()), serial.or(member.serial.take()));
+        }
+        self
+    }
+
+    /// How an array is that cannot be assembled, as far as its superblocks say.
+    pub fn unusable(found: &Found, why: String) -> Status {
+        let label = &found.label;
+        let members = (0..label.members).map(|role| {
+            let of_role = found.drives.iter().filter(|drive| drive.label().is_some_and(|l| l.role == role));
+            let drive = of_role.max_by_key(|drive| drive.label().map(|label| label.event));
+            let (state, note) = match drive {
+                _ if label.active & (1 << role) == 0 => ("out", "done without before"),
+                None => ("missing", "not there"),
+                Some(_) => ("active", ""),
+            };
+            StatusMember {
+                role,
+                drive: drive.map(|drive| drive.path.display().to_string()).unwrap_or_default(),
+                model: Plate::kept(&label.plates[role as usize]).model,
+                serial: Plate::kept(&label.plates[role as usize]).serial,
+                size_bytes: Some(label.plates[role as usize].size_bytes),
+                state: state.into(),
+                read_errors: 0,
+                write_errors: 0,
+                zones_to_rebuild: 0,
+                note: note.into(),
+            }
+        });
+        let members: Vec<StatusMember> = members.collect();
+        let missing: Vec<String> =
+            members.iter().filter(|m| m.drive.is_empty()).map(|m| m.role.to_string()).collect();
+        let called = quoted(&label.name);
+        let action = match missing.len() {
+            _ if label.stage == Stage::Making => {
+                Some(format!("create it again, or: zoneraid destroy {called}"))
+            }
+            _ if label.stage == Stage::Ending => Some(format!("zoneraid destroy {called}")),
+            0 => None,
+            1 => Some(format!("bring member {} back", missing.join(""))),
+            _ => Some(format!(
+                "bring all but one of the members {} back; or, if these are the rest of an array that has been \
+                 destroyed, make them blank: zoneraid wipe DRIVE",
+                missing.join(", ")
+            )),
+        };
+        Status {
+            name: label.name.clone(),
+            uuid: uuid(&label.uuid),
+            level: "raid5".into(),
+            state: State::Unusable,
+            status: why,
+            action,
+            event: label.event,
+            chunk_bytes: bytes(label.chunk_blocks),
+            policy: label.policy.name().into(),
+            aggregate: label.aggregate,
+            zones: None,
+            zone_capacity_bytes: None,
+            pid: None,
+            block_device: None,
+            link: None,
+            rebuild: None,
+            used_by: Vec::new(),
+            changing: false,
+            offline_zones: Vec::new(),
+            provisional: false,
+            read_only: false,
+            lost_bytes: 0,
+            host: Owner::of(&label.host),
+            host_id: host_id(&label.host),
+            autostart: label.autostart,
+            stage: Life::of(label.stage),
+            members,
+        }
+    }
+}
+
+impl KnownDrive {
+    fn all(label: &Label) -> Vec<KnownDrive> {
+        let known = |(role, plate): (u32, &device::Plate)| {
+            let (Plate { model, serial }, active) = (Plate::kept(plate), label.active & (1 << role) != 0);
+            KnownDrive { role, active, model, serial, size_bytes: plate.size_bytes }
+        };
+        (0..).zip(&label.plates).map(known).collect()
+    }
+}
+
+impl Examined {
+    pub async fn of(drive: &OpenDrive) -> Result<Examined> {
+        let geometry = drive.device.geometry();
+        let report = Command::Report { first: ZoneIndex(0), count: geometry.zones };
+        let done = drive.device.submit(report).await;
+        done.result.with_context(|| format!("{} gives no zone report", drive.path.display()))?;
+        let count = |state| done.zones.iter().filter(|zone| zone.state == state).count() as u32;
+        let active = [ZoneState::ImplicitlyOpen, ZoneState::ExplicitlyOpen, ZoneState::Closed];
+        let Plate { model, serial } = plate(&drive.path);
+        Ok(Examined {
+            drive: drive.path.display().to_string(),
+            model,
+            serial,
+            blank: drive.content == Content::Blank,
+            zones: geometry.zones,
+            zone_size_bytes: bytes(geometry.zone_size_blocks),
+            zone_capacity_bytes: bytes(geometry.zone_capacity_blocks),
+            max_open_zones: geometry.max_open,
+            max_active_zones: geometry.max_active,
+            zrwa: geometry.zrwa.map(|zrwa| ZrwaSizes {
+                size_bytes: bytes(zrwa.size_blocks),
+                granularity_bytes: bytes(zrwa.granularity_blocks),
+                max_zones: zrwa.max_zones,
+            }),
+            oob_bytes_per_block: geometry.oob_bytes,
+            volatile_cache: geometry.volatile_cache,
+            active_zones: active.map(count).iter().sum(),
+            full_zones: count(ZoneState::Full),
+            empty_zones: count(ZoneState::Empty),
+            superblock: drive.label().map(|label| Superblock {
+                array: label.name.clone(),
+                uuid: uuid(&label.uuid),
+                role: label.role,
+                members: label.members,
+                chunk_bytes: bytes(label.chunk_blocks),
+                policy: label.policy.name().into(),
+                aggregate: label.aggregate,
+                event: label.event,
+                host: Owner::of(&label.host),
+                host_id: host_id(&label.host),
+                autostart: label.autostart,
+                stage: Life::of(label.stage),
+                drives: KnownDrive::all(label),
+            }),
+            superblock_error: match &drive.content {
+                Content::Other(what) => Some(what.clone()),
+                _ => None,
+            },
+            used_by: user(&drive.path),
+        })
+    }
+}

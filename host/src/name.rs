@@ -1,0 +1,93 @@
+//! What users call arrays and members: words and paths, as they were typed.
+
+use crate::{drive, label::Label, output::uuid};
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+use std::{
+    ffi::OsString,
+    fmt,
+    path::{Path, PathBuf},
+};
+
+/// What the user called an array: its name, one of its members, or the directory of them.
+#[derive(Clone, Debug)]
+pub struct ArrayName(PathBuf);
+
+impl From<OsString> for ArrayName {
+    fn from(name: OsString) -> ArrayName {
+        ArrayName(name.into())
+    }
+}
+
+impl From<PathBuf> for ArrayName {
+    fn from(name: PathBuf) -> ArrayName {
+        ArrayName(name)
+    }
+}
+
+impl ArrayName {
+    /// The name as a path.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Whether there is a drive, or a directory with drives, of this name.
+    pub fn is_path(&self) -> bool {
+        if self.0.is_dir() { drive::holds_drive(&self.0) } else { drive::is_drive(&self.0).unwrap_or(false) }
+    }
+
+    /// Whether it may be the name of an array: one word, which may be a path too.
+    pub fn is_word(&self) -> bool {
+        let text = self.0.to_string_lossy();
+        !text.contains('/') && ![".", ".."].contains(&&*text)
+    }
+
+    /// Whether an array is called so.
+    pub fn means(&self, label: &Label) -> bool {
+        let wanted = self.0.to_string_lossy();
+        label.name == wanted || uuid(&label.uuid) == wanted.to_lowercase()
+    }
+
+    /// The same, if it is a path, for a process with another working directory.
+    pub fn absolute(&self) -> Result<ArrayName> {
+        match self.0.exists() {
+            true => Ok(ArrayName(std::path::absolute(&self.0).context("the working directory is gone")?)),
+            false => Ok(self.clone()),
+        }
+    }
+}
+
+impl fmt::Display for ArrayName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.display().fmt(f)
+    }
+}
+
+/// What the user calls a member.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MemberName {
+    Role(u32),
+    /// Without links, if it exists; absolute in any case.
+    Path {
+        path: PathBuf,
+        exists: bool,
+    },
+}
+
+impl MemberName {
+    /// A number is a role, unless there is a file of that name.
+    pub fn new(text: &Path) -> Result<MemberName> {
+        match text.to_string_lossy().parse() {
+            Ok(role) if !text.exists() => Ok(MemberName::Role(role)),
+            _ => Ok(MemberName::Path { path: real_path(text)?, exists: text.exists() }),
+        }
+    }
+}
+
+/// The path by which the drive that the user calls `path` is used, without links; for a process that
+/// has another working directory, or should not look for itself.
+pub fn real_path(path: &Path) -> Result<PathBuf> {
+    let path = drive::resolve(path);
+    path.canonicalize().or_else(|_| std::path::absolute(&path)).context("the working directory is gone")
+}
