@@ -1,8 +1,9 @@
 //! Buffers: page-aligned bytes that commands own while they are in flight.
 //!
 //! A [`Buf`] is a range of a reference-counted, page-aligned allocation. Cloning and slicing
-//! never copy. Whoever holds the only reference may write through [`Buf::as_mut`]; a shared
-//! buffer is read-only, so nothing can change under a write that is on its way to a drive.
+//! never copy. A shared buffer is read-only, so nothing can change under a write that is on its way to a
+//! drive. A [`BufMut`] is the only reference to its allocation: it can be written, and becomes a [`Buf`] when
+//! that is done.
 
 use std::{ops::Range, rc::Rc};
 
@@ -74,11 +75,12 @@ impl Buf {
 
     /// A new buffer with a copy of `bytes`.
     pub fn copy_of(bytes: &[u8]) -> Buf {
-        let mut buf = Buf::zeroed(bytes.len());
-        if let Some(target) = buf.as_mut() {
-            target.copy_from_slice(bytes);
-        }
-        buf
+        BufMut::copy_of(bytes).freeze()
+    }
+
+    /// The same bytes, to write: a copy of them if others hold the buffer too.
+    pub fn into_mut(self) -> BufMut {
+        if self.is_unique() { BufMut(self) } else { BufMut::copy_of(&self) }
     }
 
     pub fn len(&self) -> usize {
@@ -162,6 +164,55 @@ impl std::fmt::Debug for Buf {
     }
 }
 
+/// A buffer that nobody else holds.
+#[derive(Debug, Default)]
+pub struct BufMut(Buf);
+
+impl BufMut {
+    /// A new buffer of `len` zero bytes.
+    pub fn zeroed(len: usize) -> BufMut {
+        BufMut(Buf::zeroed(len))
+    }
+
+    /// A new buffer with a copy of `bytes`.
+    pub fn copy_of(bytes: &[u8]) -> BufMut {
+        let mut buf = BufMut::zeroed(bytes.len());
+        buf.copy_from_slice(bytes);
+        buf
+    }
+
+    /// The bytes of block `at`.
+    ///
+    /// # Panics
+    /// When there is no such block.
+    pub fn block_mut(&mut self, at: u64) -> &mut [u8] {
+        &mut self[at as usize * BLOCK..][..BLOCK]
+    }
+
+    /// Whole blocks in the buffer.
+    pub fn blocks(&self) -> u64 {
+        self.0.blocks()
+    }
+
+    /// The buffer, written.
+    pub fn freeze(self) -> Buf {
+        self.0
+    }
+}
+
+impl std::ops::Deref for BufMut {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        self.0.as_slice()
+    }
+}
+
+impl std::ops::DerefMut for BufMut {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        self.0.as_mut().unwrap_or_else(|| unreachable!("nobody else has it"))
+    }
+}
+
 /// Buffers to use again, kept by power-of-two size. Bounded: a full class lets buffers go.
 #[derive(Default)]
 pub struct BufPool {
@@ -185,12 +236,14 @@ impl BufPool {
     }
 
     /// A buffer of `blocks` blocks that nobody else holds. Its content is whatever was there.
-    pub fn take(&mut self, blocks: u64) -> Buf {
+    pub fn take(&mut self, blocks: u64) -> BufMut {
         let class = Self::class(blocks);
         let whole = self.classes.get_mut(class).and_then(Vec::pop);
-        let whole = whole.or_else(|| self.source.as_ref()?(BLOCK << class));
+        // What is lent may be held by somebody else all the same.
+        let lent = || self.source.as_ref()?(BLOCK << class).filter(Buf::is_unique);
+        let whole = whole.or_else(lent);
         let whole = whole.unwrap_or_else(|| Buf::zeroed(BLOCK << class));
-        if whole.blocks() == blocks { whole } else { whole.narrowed(blocks) }
+        BufMut(if whole.blocks() == blocks { whole } else { whole.narrowed(blocks) })
     }
 
     /// Takes a buffer back, if it is the last reference to it.
@@ -242,10 +295,10 @@ mod tests {
         }));
         let (mut lent, own) = (pool.take(3), pool.take(1));
         assert_eq!((lent.len(), lent[0], own[0]), (3 * BLOCK, 7, 0));
-        lent.as_mut().unwrap()[0] = 8;
+        lent[0] = 8;
         let address = lent.as_ptr();
-        pool.give(lent);
-        let again = pool.take(4);
+        pool.give(lent.freeze());
+        let again = pool.take(4).freeze();
         assert_eq!((again.as_ptr(), again[0], again.len()), (address, 8, 4 * BLOCK));
         let slice = again.slice_blocks(1..2);
         drop((again, own, pool));
@@ -257,7 +310,7 @@ mod tests {
     #[test]
     fn the_pool_gives_the_same_buffer_back_but_never_a_shared_one() {
         let mut pool = BufPool::default();
-        let a = pool.take(3);
+        let a = pool.take(3).freeze();
         assert_eq!(a.len(), 3 * BLOCK);
         let address = a.as_ptr();
         let shared = a.clone();

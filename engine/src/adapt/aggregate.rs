@@ -317,7 +317,7 @@ impl Inner {
     }
 
     /// Reads pieces into buffers of their own, since nobody else may hold a buffer that is read into.
-    fn read(&self, zone: ZoneIndex, offset: u64, mut data: Buf, mut oob: Buf) -> Completion {
+    fn read(&self, zone: ZoneIndex, offset: u64, data: Buf, oob: Buf) -> Completion {
         let oob_bytes = oob.len() / data.blocks() as usize;
         let part = |(lba, range): (Lba, Range<u64>)| {
             let blocks = (range.end - range.start) as usize;
@@ -327,21 +327,16 @@ impl Inner {
         let parts: Vec<_> = self.pieces(zone, offset, data.blocks()).map(part).collect();
         let (completer, completion) = self.slots.pair();
         self.runtime.spawn(async move {
-            let mut result = Ok(());
+            let (mut result, mut data, mut oob) = (Ok(()), data.into_mut(), oob.into_mut());
             for (range, part) in parts {
                 let done = part.await;
                 result = result.and(done.result);
                 let targets = [(&mut data, done.data, BLOCK), (&mut oob, done.oob, oob_bytes)];
                 for (target, found, bytes) in targets.into_iter().filter(|_| done.result.is_ok()) {
-                    match target.as_mut() {
-                        Some(target) => target[range.start as usize * bytes..range.end as usize * bytes]
-                            .copy_from_slice(&found),
-                        // Somebody else holds the buffer.
-                        None => result = result.and(Err(Status::InvalidField.into())),
-                    }
+                    target[range.start as usize * bytes..range.end as usize * bytes].copy_from_slice(&found);
                 }
             }
-            completer.complete(Done { result, data, oob, ..Done::ok() });
+            completer.complete(Done { result, data: data.freeze(), oob: oob.freeze(), ..Done::ok() });
         });
         completion
     }

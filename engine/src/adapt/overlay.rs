@@ -98,9 +98,9 @@ enum Part {
     Below(Completion),
 }
 
-async fn put_together(parts: Vec<Part>, mut data: Buf, mut oob: Buf) -> Done {
+async fn put_together(parts: Vec<Part>, data: Buf, oob: Buf) -> Done {
     let oob_bytes = oob.len() / parts.len().max(1);
-    let mut result = Ok(());
+    let (mut result, mut data, mut oob) = (Ok(()), data.into_mut(), oob.into_mut());
     for (block, part) in parts.into_iter().enumerate() {
         let read = match part {
             Part::Here(bytes) => bytes,
@@ -110,14 +110,12 @@ async fn put_together(parts: Vec<Part>, mut data: Buf, mut oob: Buf) -> Done {
                 [&*done.data, &*done.oob].concat().into()
             }
         };
-        if let (Some(data), Some(oob), Some((bytes, metadata))) =
-            (data.as_mut(), oob.as_mut(), read.split_at_checked(BLOCK))
-        {
+        if let Some((bytes, metadata)) = read.split_at_checked(BLOCK) {
             data[block * BLOCK..][..BLOCK].copy_from_slice(bytes);
             oob[block * oob_bytes..][..oob_bytes].copy_from_slice(&metadata[..oob_bytes]);
         }
     }
-    Done { result, data, oob, ..Done::ok() }
+    Done { result, data: data.freeze(), oob: oob.freeze(), ..Done::ok() }
 }
 
 impl Written {

@@ -139,14 +139,13 @@ impl Inner {
             return Buf::default();
         }
         let mut whole = self.pool.borrow_mut().take(len.div_ceil(BLOCK) as u64);
-        if let Some(mut rest) = whole.as_mut() {
-            for owner in owners {
-                let (target, behind) = rest.split_at_mut(part(owner).len());
-                target.copy_from_slice(part(owner));
-                rest = behind;
-            }
+        let mut rest = &mut whole[..];
+        for owner in owners {
+            let (target, behind) = rest.split_at_mut(part(owner).len());
+            target.copy_from_slice(part(owner));
+            rest = behind;
         }
-        whole.slice(0..len)
+        whole.freeze().slice(0..len)
     }
 
     /// Tells the owners of a command what came of it.

@@ -449,10 +449,8 @@ impl MetaLog {
             let lba = Lba(self.lba(self.zone.get()).0 + self.wp_blocks.get());
             self.wp_blocks.set(self.wp_blocks.get() + (piece.len() / BLOCK) as u64);
             let mut data = core.pool.borrow_mut().take((piece.len() / BLOCK) as u64);
-            if let Some(target) = data.as_mut() {
-                target.copy_from_slice(piece);
-            }
-            let done = self.device.submit(Command::write(lba, data, fua)).await;
+            data.copy_from_slice(piece);
+            let done = self.device.submit(Command::write(lba, data.freeze(), fua)).await;
             core.pool.borrow_mut().give(done.data);
             done.result?;
         }

@@ -255,7 +255,7 @@ impl Queues {
     }
 
     async fn read(&self, place: Place, request: &Request, lba: Lba) -> Result<Answer, DeviceError> {
-        let data = self.pool.borrow_mut().take(request.blocks());
+        let data = self.pool.borrow_mut().take(request.blocks()).freeze();
         let done = self.device.submit(Command::read(lba, data)).await;
         done.result?;
         self.give_data(place, &done.data)?;
@@ -414,10 +414,9 @@ impl Queues {
     fn data_of(&self, (queue, tag): Place, request: &Request) -> Result<Buf, DeviceError> {
         let mut data = self.pool.borrow_mut().take(request.blocks());
         let length = data.len();
-        let bytes = data.as_mut().ok_or(DeviceError::Os(libc::EIO))?;
         let position = abi::data_position(queue, tag);
-        copied(length, |done| pread(&self.channel, &mut bytes[done..], position + done as u64))?;
-        Ok(data)
+        copied(length, |done| pread(&self.channel, &mut data[done..], position + done as u64))?;
+        Ok(data.freeze())
     }
 
     /// Hands over what a read or report asks for.

@@ -826,7 +826,7 @@ impl World<'_> {
                 let blocks = most.min(end - block);
                 points.push(self.oracle.read(zone, block));
                 let lba = Lba(limits.start(ZoneIndex(zone)).0 + block);
-                commands.push(Command::read(lba, self.pool.take(blocks)));
+                commands.push(Command::read(lba, self.pool.take(blocks).freeze()));
                 block += blocks;
             }
             for (point, done) in points.into_iter().zip(self.ask(commands)?) {

@@ -298,7 +298,7 @@ impl World<'_> {
     pub(super) fn write(&mut self, zone: u32, blocks: u64, fua: bool, append: bool) {
         let Some(limits) = &self.limits else { return };
         let zone_start = limits.start(ZoneIndex(zone)).0;
-        let (start, data) = self.oracle.write(zone, self.pool.take(blocks));
+        let (start, data) = self.oracle.write(zone, self.pool.take(blocks).freeze());
         let life = self.oracle.zones[zone as usize].life;
         let kind = Kind::Write { zone, start, end: start + blocks, fua, append, life };
         let command = if append {
@@ -318,7 +318,7 @@ impl World<'_> {
         let block = self.rng.below(end);
         let blocks = (1 + self.rng.below(end - block)).min(limits.max_transfer_blocks as u64);
         let point = self.oracle.read(zone, block);
-        let data = self.pool.take(blocks);
+        let data = self.pool.take(blocks).freeze();
         let lba = Lba(limits.start(ZoneIndex(zone)).0 + block);
         self.submit(Kind::Read { point, blocks }, Command::read(lba, data));
     }

@@ -12,7 +12,7 @@
 //! a hole there ([`super::holes`]) and goes on. A zone that cannot be rebuilt at all is left out.
 
 use crate::{
-    buf::{BLOCK, Buf},
+    buf::{BLOCK, Buf, BufMut},
     code::xor,
     device::{Command, DeviceError, Zones},
     format::{
@@ -298,7 +298,7 @@ impl Core {
     ) -> Result<Buf, Stopped> {
         let others = self.check_others(zone, member)?;
         let mut missing: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
-        let mut result = Buf::zeroed((to - from) as usize * BLOCK);
+        let mut result = BufMut::zeroed((to - from) as usize * BLOCK);
         let pending: Vec<_> = Core::each(others)
             .map(|other| {
                 let lba = Lba(self.start(other, zone).0 + from);
@@ -322,17 +322,13 @@ impl Core {
             for at in unreadable.into_iter().filter(|at| !self.is_relocated(zone, seat.member, *at)) {
                 missing.entry(at).or_default().push(seat.member);
             }
-            if let Some(target) = result.as_mut() {
-                xor::xor_assign(target, &data);
-            }
+            xor::xor_assign(&mut result, &data);
         }
         for (at, others) in missing {
-            if let Some(target) = result.as_mut() {
-                target[(at - from) as usize * BLOCK..][..BLOCK].fill(0);
-            }
+            result.block_mut(at - from).fill(0);
             lost.add(&self.layout, member, at, others);
         }
-        Ok(result)
+        Ok(result.freeze())
     }
 
     /// Blocks of a member's part of a zone of which it cannot read all, one by one; and which it cannot.
@@ -344,9 +340,9 @@ impl Core {
         mut error: DeviceError,
     ) -> Result<(Buf, Vec<u64>), Stopped> {
         let start = self.start(seat.member, zone).0;
-        let mut data = Buf::zeroed((blocks.end - blocks.start) as usize * BLOCK);
+        let mut data = BufMut::zeroed((blocks.end - blocks.start) as usize * BLOCK);
         let mut unreadable = Vec::new();
-        for (place, at) in blocks.clone().enumerate() {
+        for (place, at) in (0..).zip(blocks.clone()) {
             if !is_unreadable(error) {
                 let Range { start: from, end: to } = blocks;
                 let member = seat.member;
@@ -355,10 +351,9 @@ impl Core {
             }
             let read = Command::read(Lba(start + at), Buf::zeroed(BLOCK));
             let done = self.submit(seat.member, read).await;
-            match (done.result, data.as_mut()) {
-                (Ok(()), Some(target)) => target[place * BLOCK..][..BLOCK].copy_from_slice(&done.data),
-                (Ok(()), None) => {}
-                (Err(failed), _) => {
+            match done.result {
+                Ok(()) => data.block_mut(place).copy_from_slice(&done.data),
+                Err(failed) => {
                     self.read_failed(zone, seat, failed);
                     unreadable.push(at);
                     error = failed;
@@ -366,7 +361,7 @@ impl Core {
             }
         }
         match is_unreadable(error) {
-            true => Ok((data, unreadable)),
+            true => Ok((data.freeze(), unreadable)),
             false => Err(error.into()),
         }
     }
@@ -385,15 +380,12 @@ impl Core {
             return Ok(found);
         }
         let layout = &self.layout;
-        let mut whole = Buf::zeroed((piece.to - piece.from) as usize * BLOCK);
+        let mut whole = BufMut::zeroed((piece.to - piece.from) as usize * BLOCK);
         for from in piece.from..piece.to {
             let single = Piece { from, to: from + 1, ..piece };
-            match (decode(single).await, whole.as_mut()) {
-                (Ok(found), Some(target)) => {
-                    target[(from - piece.from) as usize * BLOCK..][..BLOCK].copy_from_slice(&found);
-                }
-                (Ok(_), None) => {}
-                (Err(error), _) => {
+            match decode(single).await {
+                Ok(found) => whole.block_mut(from - piece.from).copy_from_slice(&found),
+                Err(error) => {
                     let mut others = Vec::new();
                     for other in Core::each(self.check_others(zone, member)?) {
                         let read = self.read_member(zone, other, single, Buf::zeroed(BLOCK)).await;
@@ -406,7 +398,7 @@ impl Core {
                 }
             }
         }
-        Ok(whole)
+        Ok(whole.freeze())
     }
 
     /// Copies rows `rows` of complete stripes to the member. In a zone with a ZRWA its write pointer
@@ -471,15 +463,15 @@ impl Core {
         self.copy_rows(zone, member, 0..stripe, None, work).await?;
         if covered > 0 {
             let piece = Piece { stripe, index: 0, from: 0, to: layout.chunk_blocks };
-            let mut data = Buf::zeroed(layout.chunk_blocks as usize * BLOCK);
+            let mut data = BufMut::zeroed(layout.chunk_blocks as usize * BLOCK);
             let lost = &mut work.lost;
             match layout.role(member, stripe) {
                 Role::Parity => {
                     let parity = async |piece: Piece| {
-                        let mut data = Buf::zeroed((piece.to - piece.from) as usize * BLOCK);
-                        self.xor_covered(zone, piece, tail, None, &mut data).await.map(|()| data)
+                        let mut data = BufMut::zeroed((piece.to - piece.from) as usize * BLOCK);
+                        self.xor_covered(zone, piece, tail, None, &mut data).await.map(|()| data.freeze())
                     };
-                    data = self.decode_singly(zone, member, piece, lost, parity).await?;
+                    data = self.decode_singly(zone, member, piece, lost, parity).await?.into_mut();
                 }
                 Role::Data(index) => {
                     let to = covered.saturating_sub(index * layout.chunk_blocks).min(layout.chunk_blocks);
@@ -487,16 +479,15 @@ impl Core {
                         let decode = async |piece: Piece| self.reconstruct(zone, piece).await;
                         let piece = Piece { index, to, ..piece };
                         let found = self.decode_singly(zone, member, piece, lost, decode).await?;
-                        if let Some(target) = data.as_mut() {
-                            target[..found.len()].copy_from_slice(&found);
-                        }
+                        data[..found.len()].copy_from_slice(&found);
                     }
                 }
             }
             (work.report)(data.len() as u64);
             self.check_stop(member)?;
             let at = stripe * layout.chunk_blocks;
-            self.on_member(member, self.write_of(member, zone, at, data, Content::Data, false)).await?;
+            self.on_member(member, self.write_of(member, zone, at, data.freeze(), Content::Data, false))
+                .await?;
         }
         let zones = Zones::One(Core::physical(zone));
         self.on_member(member, Command::Finish { zones }).await?;
@@ -617,8 +608,10 @@ impl Core {
             let tail = stripe * layout.stripe_blocks() + covered;
             let decode = async |piece: Piece| {
                 let bytes = piece.from as usize * BLOCK..piece.to as usize * BLOCK;
-                let mut data = Buf::copy_of(&zone.flow.borrow().parity[bytes]);
-                self.xor_covered(zone.index, piece, tail, Some(index), &mut data).await.map(|()| data)
+                let mut data = BufMut::copy_of(&zone.flow.borrow().parity[bytes]);
+                self.xor_covered(zone.index, piece, tail, Some(index), &mut data)
+                    .await
+                    .map(|()| data.freeze())
             };
             let data = self.decode_singly(zone.index, member, piece, &mut work.lost, decode).await?;
             let write = self.write_of(member, zone.index, stripe * chunk, data, Content::Data, false);

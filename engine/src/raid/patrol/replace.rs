@@ -458,7 +458,7 @@ impl Core {
     fn read_old(&self, zone: ZoneIndex, blocks: Range<u64>, copy: &Copy<'_>) -> Completion {
         let lba = Lba(self.start(copy.seat.member, zone).0 + blocks.start);
         let count = blocks.end - blocks.start;
-        let data = self.pool.borrow_mut().take(count);
+        let data = self.pool.borrow_mut().take(count).freeze();
         self.submit(copy.seat.member, Command::Read { lba, data, oob: self.no_oob(count, copy) })
     }
 

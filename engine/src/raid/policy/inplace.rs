@@ -16,7 +16,7 @@
 //! that it was recovered with is of an earlier generation and counts for nothing.
 
 use crate::{
-    buf::{BLOCK, Buf},
+    buf::{BLOCK, Buf, BufMut},
     code::xor,
     device::{Command, DeviceError, Status},
     format::{
@@ -320,15 +320,13 @@ impl Core {
         let size = self.device(member).map_or(0, |device| device.geometry().oob_bytes as usize);
         let len = size * blocks as usize;
         // Sliced, it is the only reference all the same.
-        let mut oob = self.pool.borrow_mut().take(len.div_ceil(BLOCK) as u64).slice(0..len);
-        if let Some(bytes) = oob.as_mut().filter(|_| size > 0) {
-            for (lba, bytes) in (lba.0..).zip(bytes.chunks_exact_mut(size)) {
-                let (own, rest) = bytes.split_at_mut(OOB_BYTES.min(size));
-                own.copy_from_slice(&mark.encode(self.origin(member, lba))[..own.len()]);
-                rest.fill(0);
-            }
+        let mut oob = self.pool.borrow_mut().take(len.div_ceil(BLOCK) as u64);
+        for (lba, bytes) in (lba.0..).zip(oob[..len].chunks_exact_mut(size.max(1))) {
+            let (own, rest) = bytes.split_at_mut(OOB_BYTES.min(size));
+            own.copy_from_slice(&mark.encode(self.origin(member, lba))[..own.len()]);
+            rest.fill(0);
         }
-        oob
+        oob.freeze().slice(0..len)
     }
 
     fn origin(&self, member: usize, lba: u64) -> Origin {
@@ -372,15 +370,13 @@ impl Core {
             return Ok(Verdict::Reset);
         }
         let (stripe, covered) = (blocks / layout.stripe_blocks(), blocks % layout.stripe_blocks());
-        let mut parity = Buf::zeroed(layout.chunk_blocks as usize * BLOCK);
+        let mut parity = BufMut::zeroed(layout.chunk_blocks as usize * BLOCK);
         for block in 0..layout.chunk_blocks.min(covered) {
             let chunks = chunks_at(layout, covered, block);
             let found = rows.parity(layout, stripe, chunks, block);
             let found = found.or_else(|| rows.version(layout, stripe, chunks, block));
-            let place = parity.as_mut().zip(found);
-            let (target, found) =
-                place.ok_or(Refusal::TooFew { present: relied, members, needed: members })?;
-            target[block as usize * BLOCK..][..BLOCK].copy_from_slice(&found);
+            let found = found.ok_or(Refusal::TooFew { present: relied, members, needed: members })?;
+            parity.block_mut(block).copy_from_slice(&found);
         }
         let held = self.to_write_back(&rows, view.zone, &told, blocks);
         let bits = |of: &dyn Fn(usize, &ZoneInfo) -> bool| {
@@ -659,11 +655,11 @@ impl Rows {
                     Place::Row(row) => self.block(layout, layout.parity_member(stripe), row, block)?,
                     Place::MetaLog => self.logged.get(&(stripe, covers, block))?,
                 };
-                let mut sum = Buf::copy_of(version);
+                let mut sum = BufMut::copy_of(version);
                 for other in (0..covers).filter(|other| *other != index) {
-                    xor::xor_assign(sum.as_mut()?, of(other)?);
+                    xor::xor_assign(&mut sum, of(other)?);
                 }
-                Some(sum)
+                Some(sum.freeze())
             }
         }
     }
@@ -679,11 +675,11 @@ impl Rows {
 
     /// The parity of the first `chunks` chunks of a stripe.
     fn parity(&self, layout: &Layout, stripe: u64, chunks: u64, block: u64) -> Option<Buf> {
-        let mut sum = Buf::zeroed(BLOCK);
+        let mut sum = BufMut::zeroed(BLOCK);
         for index in 0..chunks {
-            xor::xor_assign(sum.as_mut()?, &self.data(layout, stripe, index, block)?);
+            xor::xor_assign(&mut sum, &self.data(layout, stripe, index, block)?);
         }
-        Some(sum)
+        Some(sum.freeze())
     }
 }
 

@@ -15,7 +15,7 @@
 //! up by them, a member does without its part of a zone until that is rebuilt.
 
 use crate::{
-    buf::{BLOCK, Buf},
+    buf::{BLOCK, Buf, BufMut},
     code::xor,
     device::{Command, Completion},
     format::record::{Burned, ParityRecord, RELOCATED, Record},
@@ -299,7 +299,7 @@ impl Core {
         view: &ZoneView<'_>,
         evidence: &mut Evidence,
         tail_blocks: u64,
-    ) -> Result<(Vec<Held>, Buf), Refusal> {
+    ) -> Result<(Vec<Held>, BufMut), Refusal> {
         let layout = &self.layout;
         let mut held = Vec::new();
         // As it was: blocks that turn out to be unreadable on the way are not lacking.
@@ -316,14 +316,12 @@ impl Core {
                 held.push(Held { member, lba, data, oob: Buf::default() });
             }
         }
-        let mut running = Buf::zeroed(layout.chunk_blocks as usize * BLOCK);
+        let mut running = BufMut::zeroed(layout.chunk_blocks as usize * BLOCK);
         let (stripe, covered) = (tail_blocks / layout.stripe_blocks(), tail_blocks % layout.stripe_blocks());
         for block in 0..layout.chunk_blocks.min(covered) {
             let chunks = (covered - block).div_ceil(layout.chunk_blocks);
             let found = self.parity_below(view, evidence, stripe, chunks, block).await?;
-            if let Some(target) = running.as_mut() {
-                target[block as usize * BLOCK..][..BLOCK].copy_from_slice(&found);
-            }
+            running.block_mut(block).copy_from_slice(&found);
         }
         Ok((held, running))
     }
@@ -438,8 +436,10 @@ impl Core {
                 }
             };
             let mut result = match slot {
-                Some(last) => self.logged(view, stripe, last, block).ok_or_else(|| refusal(evidence))?,
-                None => Buf::zeroed(BLOCK),
+                Some(last) => {
+                    self.logged(view, stripe, last, block).ok_or_else(|| refusal(evidence))?.into_mut()
+                }
+                None => BufMut::zeroed(BLOCK),
             };
             for index in others {
                 let (member, at) = (layout.member(stripe, index), stripe * layout.chunk_blocks + block);
@@ -456,11 +456,9 @@ impl Core {
                     part.unreadable.insert(at);
                     continue 'again;
                 };
-                if let Some(target) = result.as_mut() {
-                    xor::xor_assign(target, &data);
-                }
+                xor::xor_assign(&mut result, &data);
             }
-            return Ok(result);
+            return Ok(result.freeze());
         }
     }
 
@@ -617,24 +615,22 @@ impl Core {
     /// What was read from a member, from block `at` of its part of a zone on, with relocated blocks in
     /// their places. `None` if another drive has the member's place since: what the one that was read
     /// had relocated nobody knows any more.
-    pub fn overlay(&self, zone: ZoneIndex, seat: Seat, at: u64, mut data: Buf) -> Option<Buf> {
+    pub fn overlay(&self, zone: ZoneIndex, seat: Seat, at: u64, data: Buf) -> Option<Buf> {
         let member = seat.member;
         if self.seat(member) != seat {
             return None;
         }
         let log = self.members[member].log.borrow();
         if let Some(log) = log.as_ref().filter(|_| self.has_relocated(zone, member)) {
-            if data.as_mut().is_none() {
-                data = Buf::copy_of(&data);
-            }
-            let target = data.as_mut()?;
+            let mut data = data.into_mut();
             let (epoch, live) = (self.zones.borrow()[zone.0 as usize].epoch, log.live.borrow());
-            for (at, block) in (at..).zip(target.chunks_exact_mut(BLOCK)) {
+            for (at, block) in (at..).zip(data.chunks_exact_mut(BLOCK)) {
                 let (stripe, offset) = (at / self.layout.chunk_blocks, at % self.layout.chunk_blocks);
                 if let Some(found) = live.relocated.get(zone.0, epoch, stripe, RELOCATED as u64, offset) {
                     block.copy_from_slice(found);
                 }
             }
+            return Some(data.freeze());
         }
         Some(data)
     }

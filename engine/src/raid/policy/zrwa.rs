@@ -21,7 +21,7 @@
 //! below the tail's offset and the slot of the chunk before it above.
 
 use crate::{
-    buf::{BLOCK, Buf},
+    buf::{BLOCK, Buf, BufMut},
     device::{Command, Status},
     format::record::{Origin, Record, TailRecord, Unreadable, ZoneRecord},
     raid::{
@@ -558,10 +558,15 @@ impl Core {
 
     /// The running parity of the stripe of `tail`: from the data, or from the slots where a data
     /// chunk cannot be read.
-    async fn load_parity(&self, view: &ZoneView<'_>, tail: u64, evidence: &Evidence) -> Result<Buf, Refusal> {
+    async fn load_parity(
+        &self,
+        view: &ZoneView<'_>,
+        tail: u64,
+        evidence: &Evidence,
+    ) -> Result<BufMut, Refusal> {
         let layout = &self.layout;
         let chunk = layout.chunk_blocks;
-        let mut result = Buf::zeroed(chunk as usize * BLOCK);
+        let mut result = BufMut::zeroed(chunk as usize * BLOCK);
         let (stripe, covered) = (tail / layout.stripe_blocks(), tail % layout.stripe_blocks());
         for block in 0..chunk.min(covered) {
             let chunks = (covered - block).div_ceil(chunk);
@@ -572,9 +577,7 @@ impl Core {
                     Refusal::TooFew { present, members: layout.members, needed: layout.members }
                 })?,
             };
-            if let Some(target) = result.as_mut() {
-                target[block as usize * BLOCK..][..BLOCK].copy_from_slice(&found);
-            }
+            result.block_mut(block).copy_from_slice(&found);
         }
         Ok(result)
     }

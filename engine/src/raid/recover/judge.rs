@@ -1,7 +1,7 @@
 //! What a zone is, and where it ended: reads what it needs, and writes nothing.
 
 use crate::{
-    buf::{BLOCK, Buf},
+    buf::{BLOCK, Buf, BufMut},
     code::xor,
     device::Command,
     format::record::{Burned, ZoneRecord},
@@ -133,12 +133,12 @@ impl Core {
         if members.clone().any(|m| evidence.wp_blocks[m].is_none()) {
             return None;
         }
-        let mut result = Buf::zeroed(BLOCK);
+        let mut result = BufMut::zeroed(BLOCK);
         for member in members {
             let data = self.read_block(zone, member, stripe * layout.chunk_blocks + block, evidence).await?;
-            xor::xor_assign(result.as_mut()?, &data);
+            xor::xor_assign(&mut result, &data);
         }
-        Some(result)
+        Some(result.freeze())
     }
 
     pub async fn parity_from_slot(

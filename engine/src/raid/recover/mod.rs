@@ -39,7 +39,7 @@ pub mod revive;
 pub mod scan;
 
 use crate::{
-    buf::Buf,
+    buf::{Buf, BufMut},
     format::record::ZoneRecord,
     raid::{geometry::MAX_MEMBERS, policy::zrwa::Refusal},
     zone::{Lba, ZoneIndex, ZoneInfo},
@@ -64,7 +64,7 @@ pub enum Verdict {
 pub struct Tail {
     pub blocks: u64,
     pub positions: [u64; MAX_MEMBERS],
-    pub parity: Buf,
+    pub parity: BufMut,
     /// Members (bits) whose zones are empty although they hold their part.
     pub revived: u32,
     /// What has to be written back where write pointers have not moved, by member; with the policy

@@ -11,7 +11,7 @@
 //! as one, some may have got a ZRWA again and lost it, and what is in the others is there: each is asked.
 
 use crate::{
-    buf::{BLOCK, Buf},
+    buf::{BLOCK, Buf, BufMut},
     code::xor,
     device::{Command, DeviceError, Status, Zones},
     raid::{
@@ -180,13 +180,11 @@ impl Core {
         let (stripe, covered) = (tail / layout.stripe_blocks(), tail % layout.stripe_blocks());
         let mut agrees = Some(true);
         for row in 0..stripe * layout.chunk_blocks {
-            let mut sum = Some(Buf::zeroed(BLOCK));
+            let mut sum = Some(BufMut::zeroed(BLOCK));
             for member in 0..layout.members {
                 let block = self.read_block(view.zone, member, row, evidence).await;
                 sum = sum.zip(block).map(|(mut sum, block)| {
-                    if let Some(sum) = sum.as_mut() {
-                        xor::xor_assign(sum, &block);
-                    }
+                    xor::xor_assign(&mut sum, &block);
                     sum
                 });
             }

@@ -8,7 +8,7 @@
 //! nothing of. While a stripe is partial its parity is taken from memory.
 
 use crate::{
-    buf::{BLOCK, Buf},
+    buf::{BLOCK, Buf, BufMut},
     code::xor,
     device::{Command, Completer, Completion, DeviceError, Done, Status},
     raid::core::{Core, Seat},
@@ -189,7 +189,7 @@ impl Core {
             let piece = self.piece(at + done_blocks, left);
             let member = self.layout.member(piece.stripe, piece.index);
             let completion = self.has_piece(zone, member, piece).then(|| {
-                let buf = self.pool.borrow_mut().take(piece.to - piece.from);
+                let buf = self.pool.borrow_mut().take(piece.to - piece.from).freeze();
                 self.submit(member, Command::read(self.place(zone, member, piece), buf))
             });
             pending.push((done_blocks, piece, self.seat(member), completion));
@@ -232,7 +232,7 @@ impl Core {
         if !self.has_piece(zone, member, piece) {
             return None;
         }
-        let (buf, seat) = (self.pool.borrow_mut().take(piece.to - piece.from), self.seat(member));
+        let (buf, seat) = (self.pool.borrow_mut().take(piece.to - piece.from).freeze(), self.seat(member));
         let done = self.submit(member, Command::read(self.place(zone, member, piece), buf)).await;
         done.result.ok().and_then(|()| self.overlay_piece(zone, seat, piece, done.data))
     }
@@ -240,16 +240,16 @@ impl Core {
     /// `piece` block by block, each from its own member or the others: several may have blocks in it that
     /// they cannot read. `None` if one of them is lost.
     async fn read_singly(self: &Rc<Self>, zone: ZoneIndex, piece: Piece) -> Option<Buf> {
-        let mut whole = Buf::zeroed((piece.to - piece.from) as usize * BLOCK);
+        let mut whole = BufMut::zeroed((piece.to - piece.from) as usize * BLOCK);
         for from in piece.from..piece.to {
             let single = Piece { from, to: from + 1, ..piece };
             let found = match self.read_own(zone, single).await {
                 Some(found) => found,
                 None => self.reconstruct(zone, single).await.ok()?,
             };
-            whole.as_mut()?[(from - piece.from) as usize * BLOCK..][..BLOCK].copy_from_slice(&found);
+            whole.block_mut(from - piece.from).copy_from_slice(&found);
         }
-        Some(whole)
+        Some(whole.freeze())
     }
 
     /// `piece` from the other members.
@@ -264,11 +264,8 @@ impl Core {
                 self.quiesce(&running).await;
                 let tail = {
                     let flow = running.flow.borrow();
-                    if flow.complete < end
-                        && !flow.ended
-                        && let Some(target) = result.as_mut()
-                    {
-                        target.copy_from_slice(
+                    if flow.complete < end && !flow.ended {
+                        result.copy_from_slice(
                             &flow.parity[piece.from as usize * BLOCK..piece.to as usize * BLOCK],
                         );
                         Some(flow.complete)
@@ -284,12 +281,13 @@ impl Core {
         let tail = match tail {
             Some(tail) => tail,
             None => {
-                result = self.read_member(zone, layout.parity_member(piece.stripe), piece, result).await?;
+                let member = layout.parity_member(piece.stripe);
+                result = self.read_member(zone, member, piece, result.freeze()).await?.into_mut();
                 self.tail(zone)
             }
         };
         self.xor_covered(zone, piece, tail, Some(piece.index), &mut result).await?;
-        Ok(result)
+        Ok(result.freeze())
     }
 
     /// XORs into `result` what the data chunks of the stripe, but for `except`, hold at
@@ -300,7 +298,7 @@ impl Core {
         piece: Piece,
         tail: u64,
         except: Option<u64>,
-        result: &mut Buf,
+        result: &mut BufMut,
     ) -> Result<(), DeviceError> {
         let layout = &self.layout;
         let covered = tail.saturating_sub(piece.stripe * layout.stripe_blocks()).min(layout.stripe_blocks());
@@ -313,7 +311,7 @@ impl Core {
                 if !self.has_piece(zone, member, source) {
                     return Err(Status::UnrecoveredReadError.into());
                 }
-                let buf = self.pool.borrow_mut().take(to - piece.from);
+                let buf = self.pool.borrow_mut().take(to - piece.from).freeze();
                 pending.push((
                     self.seat(member),
                     source,
@@ -329,9 +327,7 @@ impl Core {
             }
             let data = self.overlay_piece(zone, seat, source, done.data);
             let data = data.ok_or(DeviceError::from(Status::UnrecoveredReadError))?;
-            if let Some(target) = result.as_mut() {
-                xor::xor_assign(&mut target[..data.len()], &data);
-            }
+            xor::xor_assign(&mut result[..data.len()], &data);
             self.pool.borrow_mut().give(data);
         }
         Ok(())

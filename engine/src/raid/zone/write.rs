@@ -16,7 +16,7 @@
 //! implicitly, and nothing of stripe `s − D` is needed any more when its slots are overwritten.
 
 use crate::{
-    buf::{BLOCK, Buf},
+    buf::{BLOCK, Buf, BufMut},
     code::xor,
     device::{Command, Completer, Completion, DeviceError, Done, Status, Zones},
     format::{
@@ -93,7 +93,7 @@ pub struct Flow {
     moves: VecDeque<(Seat, Completion)>,
     /// One chunk: parity of the stripe of `next`, below the tail's offset with its chunk, above
     /// without.
-    pub parity: Buf,
+    pub parity: BufMut,
     /// Writes that have not been submitted to their end; they start where `sent` ends.
     queue: VecDeque<Write>,
     /// Writes that have been, and are not complete.
@@ -161,7 +161,7 @@ impl Zone {
         let flow = Flow {
             epoch: core.zones.borrow()[index.0 as usize].epoch,
             limit: layout.distance.min(layout.rows) * layout.stripe_blocks(),
-            parity: Buf::zeroed(layout.chunk_blocks as usize * BLOCK),
+            parity: BufMut::zeroed(layout.chunk_blocks as usize * BLOCK),
             ..Flow::default()
         };
         Zone {
@@ -185,8 +185,19 @@ impl Zone {
 }
 
 impl Flow {
+    /// What is true of a zone at work at any time.
+    ///
+    /// # Panics
+    /// When it is not: better to stop than to answer for what is not there.
+    fn check(&self) {
+        let Flow { safe, complete, next, limit, .. } = *self;
+        assert!(safe <= complete, "safe up to {safe}, complete up to {complete}");
+        assert!(complete <= next, "complete up to {complete}, submitted up to {next}");
+        assert!(next <= limit || !self.open, "submitted up to {next}, the window ends at {limit}");
+    }
+
     /// Sets what recovery found.
-    pub fn restore(&mut self, tail: u64, positions: [u64; MAX_MEMBERS], parity: Buf) {
+    pub fn restore(&mut self, tail: u64, positions: [u64; MAX_MEMBERS], parity: BufMut) {
         self.open = true;
         self.next = tail;
         self.complete = tail;
@@ -283,6 +294,7 @@ impl Core {
             submitted = true;
         }
         if submitted {
+            flow.check();
             zone.submitted.open();
         }
     }
@@ -344,10 +356,8 @@ impl Core {
         let parity_member = layout.parity_member(stripe);
         let full = (whole_stripe && live & (1 << parity_member) != 0).then(|| {
             let mut parity = self.pool.borrow_mut().take(chunk);
-            if let Some(target) = parity.as_mut() {
-                xor::xor_all(target, &pieces);
-            }
-            parity
+            xor::xor_all(&mut parity, &pieces);
+            parity.freeze()
         });
         for piece in pieces.drain(..) {
             let write = parts.iter().flatten().any(|part| part.index == index);
@@ -370,7 +380,7 @@ impl Core {
 
     /// Takes `blocks` of data from the queue: a part of one write as it is, parts of several as a copy.
     fn take_piece(&self, flow: &mut Flow, blocks: u64) -> Buf {
-        let mut joined = Buf::default();
+        let mut joined = BufMut::default();
         let mut done = 0;
         while let Some(front) = flow.queue.front() {
             let skip = flow.next - front.start;
@@ -390,22 +400,20 @@ impl Core {
             if done == 0 {
                 joined = self.pool.borrow_mut().take(blocks);
             }
-            if let Some(target) = joined.as_mut() {
-                target[done as usize * BLOCK..][..data.len()].copy_from_slice(&data);
-            }
+            joined[done as usize * BLOCK..][..data.len()].copy_from_slice(&data);
             done += taken;
             if done == blocks {
                 break;
             }
         }
-        joined
+        joined.freeze()
     }
 
     /// Takes `data` of chunk `index` into the running parity; gives the result if it is to be
     /// written.
     fn run_parity(&self, flow: &mut Flow, index: u64, offset: u64, data: &Buf, write: bool) -> Option<Buf> {
         let range = offset as usize * BLOCK..offset as usize * BLOCK + data.len();
-        let running = flow.parity.as_mut().map(|parity| &mut parity[range])?;
+        let running = &mut flow.parity[range];
         match (index, write) {
             (0, _) => {
                 running.copy_from_slice(data);
@@ -418,8 +426,8 @@ impl Core {
             }
             (_, true) => {
                 let mut buf = self.pool.borrow_mut().take(data.blocks());
-                xor::xor_assign_and_copy(running, data, buf.as_mut()?);
-                Some(buf)
+                xor::xor_assign_and_copy(running, data, &mut buf);
+                Some(buf.freeze())
             }
         }
     }
@@ -476,10 +484,8 @@ impl Core {
     /// A copy from the pool.
     pub fn copy(&self, data: &[u8]) -> Buf {
         let mut copy = self.pool.borrow_mut().take((data.len() / BLOCK) as u64);
-        if let Some(target) = copy.as_mut() {
-            target.copy_from_slice(data);
-        }
-        copy
+        copy.copy_from_slice(data);
+        copy.freeze()
     }
 
     /// Remembers a sub-request until it completes; some drives have done it already.
@@ -588,6 +594,7 @@ impl Core {
         if self.safe_when_complete() {
             flow.safe = flow.complete;
         }
+        flow.check();
         while flow.sent.front().is_some_and(|write| write.end() <= end) {
             let Some(Write { start, data, fua, completer }) = flow.sent.pop_front() else { return };
             let tail = match self.canary {
@@ -682,6 +689,7 @@ impl Core {
             flow.claimed = flow.claimed.max(chunks);
             flow.safe = flow.safe.max(safe);
             flow.limit = self.window(flow, self.live(zone.index));
+            flow.check();
             while flow.waiting.front().is_some_and(|w| w.0 <= flow.safe) {
                 if let Some((_, completer, done)) = flow.waiting.pop_front() {
                     completer.complete(done);
