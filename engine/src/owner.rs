@@ -19,9 +19,8 @@ use crate::{
     array::Array,
     device::{Command, DeviceError},
     format::{
-        Uuid,
         record::ZoneRecord,
-        superblock::{Stage, Superblock, wrong_with_name},
+        superblock::{Stage, Superblock},
     },
     raid::{
         Behaviour, Drive,
@@ -40,32 +39,7 @@ use crate::{
     zone::{ZoneIndex, ZoneState},
 };
 
-/// Something that is said of an array and has nothing to do with what it holds.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
-    /// What it is called: see [`wrong_with_name`].
-    Name(String),
-    /// Who owns it; zeros for nobody.
-    Host([u8; 16]),
-    /// Whether it starts by itself where its owner is.
-    Autostart(bool),
-}
-
-impl Change {
-    pub(crate) fn apply(&self, superblock: &mut Superblock) -> Result<(), ArrayError> {
-        match self {
-            Change::Name(name) => {
-                if let Some(wrong) = wrong_with_name(name) {
-                    return Err(ArrayError(format!("an array cannot have this name: {wrong}")));
-                }
-                superblock.name.clone_from(name);
-            }
-            Change::Host(host) => superblock.host = Uuid(*host),
-            Change::Autostart(autostart) => superblock.autostart = *autostart,
-        }
-        Ok(())
-    }
-}
+pub use crate::raid::change::Change;
 
 impl Array {
     /// Changes what is said of the array that `drives` are members of, which nobody runs. Nobody is stale

@@ -9,7 +9,10 @@ use engine::{
     array::{Array, Behaviour, MemberState},
     buf::{BLOCK, Buf},
     device::{Command, ZonedDevice, Zones},
-    format::record::{HEADER_BYTES, Header, Origin, Record, TailRecord, Unreadable},
+    format::{
+        codec::Unreadable,
+        record::{HEADER_BYTES, Header, Origin, Record, TailRecord},
+    },
     raid::policy::Policy,
     zone::{Lba, ZoneState},
 };

@@ -1,5 +1,7 @@
 //! Numbers to bytes and back, little-endian, never past the end.
 
+use crate::format::record::Origin;
+
 /// Appends fields to a byte string.
 #[derive(Default)]
 pub struct Encoder(pub Vec<u8>);
@@ -59,5 +61,52 @@ impl<'a> Decoder<'a> {
 
     pub fn u64(&mut self) -> Result<u64, TooShort> {
         Ok(u64::from_le_bytes(self.array()?))
+    }
+}
+
+/// Largest sequence number, event, generation of a log: no array lives to give out as many, so that counting
+/// on never overflows.
+pub const MOST_NUMBER: u64 = 1 << 62;
+
+/// A field, by its name in docs/FORMAT.md, with a number in it that it cannot have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
+#[error("{field} = {value} makes no sense")]
+pub struct Absurd {
+    pub field: &'static str,
+    pub value: u64,
+}
+
+/// # Errors
+/// The field, if what it says is not `sane`.
+pub fn expect(sane: bool, field: &'static str, value: impl Into<u64>) -> Result<(), Absurd> {
+    if sane { Ok(()) } else { Err(Absurd { field, value: value.into() }) }
+}
+
+/// Why bytes are not a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unreadable {
+    /// Something else is there.
+    NoRecord,
+    /// A record of another format version.
+    Version(u16),
+    /// A record of another array or member.
+    Foreign(Origin),
+    /// A record, but torn or changed.
+    Damaged,
+    /// A superblock with features (bits) that this code does not know: other fields may mean something else.
+    Features(u64),
+    /// A record as it was written, which makes no sense.
+    Absurd(Absurd),
+}
+
+impl From<TooShort> for Unreadable {
+    fn from(_: TooShort) -> Unreadable {
+        Unreadable::Damaged
+    }
+}
+
+impl From<Absurd> for Unreadable {
+    fn from(absurd: Absurd) -> Unreadable {
+        Unreadable::Absurd(absurd)
     }
 }

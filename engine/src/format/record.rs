@@ -8,8 +8,8 @@ use crate::{
     buf::{BLOCK, Buf},
     format::{
         Uuid, VERSION,
-        codec::{Decoder, Encoder, TooShort},
-        superblock::{Absurd, MOST_NUMBER, Superblock, expect},
+        codec::{Absurd, Decoder, Encoder, MOST_NUMBER, TooShort, Unreadable, expect},
+        superblock::Superblock,
     },
 };
 use std::{collections::BTreeSet, ops::Range};
@@ -391,35 +391,6 @@ impl Header {
         let array = Uuid(from.array()?);
         let (sequence, lba, member, crc) = (from.u64()?, from.u64()?, from.u32()?, from.u32()?);
         Ok(Header { version, kind, payload_bytes, origin: Origin { array, member, lba }, sequence, crc })
-    }
-}
-
-/// Why bytes are not a record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unreadable {
-    /// Something else is there.
-    NoRecord,
-    /// A record of another format version.
-    Version(u16),
-    /// A record of another array or member.
-    Foreign(Origin),
-    /// A record, but torn or changed.
-    Damaged,
-    /// A superblock with features (bits) that this code does not know: other fields may mean something else.
-    Features(u64),
-    /// A record as it was written, which makes no sense.
-    Absurd(Absurd),
-}
-
-impl From<TooShort> for Unreadable {
-    fn from(_: TooShort) -> Unreadable {
-        Unreadable::Damaged
-    }
-}
-
-impl From<Absurd> for Unreadable {
-    fn from(absurd: Absurd) -> Unreadable {
-        Unreadable::Absurd(absurd)
     }
 }
 

@@ -9,8 +9,7 @@ use crate::{
     device::Plate,
     format::{
         Uuid,
-        codec::{Decoder, Encoder},
-        record::Unreadable,
+        codec::{Absurd, Decoder, Encoder, MOST_NUMBER, Unreadable, expect},
     },
     raid::{
         geometry::{Layout, MAX_MEMBERS},
@@ -46,18 +45,6 @@ pub const MEMBERS: RangeInclusive<u64> = 3..=MAX_MEMBERS as u64;
 /// Blocks in a chunk: 8 KiB to 16 MiB.
 pub const CHUNK_BLOCKS: RangeInclusive<u64> = 2..=4096;
 
-/// Largest sequence number, event, generation of a log: no array lives to give out as many, so that counting
-/// on never overflows.
-pub const MOST_NUMBER: u64 = 1 << 62;
-
-/// A field, by its name in docs/FORMAT.md, with a number in it that it cannot have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
-#[error("{field} = {value} makes no sense")]
-pub struct Absurd {
-    pub field: &'static str,
-    pub value: u64,
-}
-
 /// Whether a character can be printed on a terminal and be seen there: it does not show as nothing, or change
 /// the order in which others show.
 fn shows(c: char) -> bool {
@@ -91,12 +78,6 @@ pub fn kept_of(text: &str, most: usize) -> String {
     let shown: String = text.trim().chars().filter(|c| shows(*c)).collect();
     let end = (0..=most.min(shown.len())).rfind(|end| shown.is_char_boundary(*end)).unwrap_or(0);
     shown[..end].trim().to_string()
-}
-
-/// # Errors
-/// The field, if what it says is not `sane`.
-pub fn expect(sane: bool, field: &'static str, value: impl Into<u64>) -> Result<(), Absurd> {
-    if sane { Ok(()) } else { Err(Absurd { field, value: value.into() }) }
 }
 
 /// Where in its life an array is. It is one only between its making and its end: a power cut in either leaves

@@ -8,6 +8,7 @@ use crate::{
     buf::{BLOCK, Buf},
     device::{Geometry, Plate},
     format::{
+        codec::Unreadable,
         oob::{Content, Mark, OOB_BYTES},
         record::*,
         superblock::{self, MODEL_BYTES, NAME_BYTES, SERIAL_BYTES, Stage, Superblock, SuperblockMember},

@@ -14,10 +14,9 @@ use crate::{
     device::{Command, Completer, Completion, DeviceError, Done, Geometry, Status, ZonedDevice, Zones},
     format::{
         Uuid, VERSION,
-        record::{
-            Checkpoint, Header, Origin, ParityRecord, RELOCATED, Record, TailRecord, Unreadable, ZONE_BYTES,
-        },
-        superblock::{Absurd, Superblock, expect},
+        codec::{Absurd, Unreadable, expect},
+        record::{Checkpoint, Header, Origin, ParityRecord, RELOCATED, Record, TailRecord, ZONE_BYTES},
+        superblock::Superblock,
     },
     raid::{LogStep, core::Core, geometry::Layout, policy::Policy, recover::is_uniform},
     runtime::Gate,

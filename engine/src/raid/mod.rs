@@ -1,5 +1,6 @@
 //! RAID over zones.
 
+pub mod change;
 pub mod create;
 pub mod error;
 pub mod geometry;

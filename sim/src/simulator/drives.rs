@@ -12,7 +12,8 @@ use engine::{
     array::MemberState,
     buf::BLOCK,
     format::{
-        record::{Header, Origin, RELOCATED, Record, Unreadable},
+        codec::Unreadable,
+        record::{Header, Origin, RELOCATED, Record},
         superblock::Superblock,
     },
     raid::{

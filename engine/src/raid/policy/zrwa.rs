@@ -23,7 +23,10 @@
 use crate::{
     buf::{BLOCK, Buf, BufMut},
     device::{Command, Status},
-    format::record::{Origin, Record, TailRecord, Unreadable, ZoneRecord},
+    format::{
+        codec::Unreadable,
+        record::{Origin, Record, TailRecord, ZoneRecord},
+    },
     raid::{
         Canary, Consistency,
         core::Core,

@@ -3,9 +3,9 @@
 use crate::{
     device::Command,
     format::record::Record,
-    owner::Change,
     raid::{
         Behaviour, Canary, Drive, Tails,
+        change::Change,
         core::Core,
         create::{array_geometry, check_drive},
         error::ArrayError,
