@@ -12,13 +12,16 @@ use sim::{
         world::{Counts, Failure, Tracing, World},
     },
 };
-use support::{Flaw, SingleMaker};
+use support::{
+    Flaw, SingleMaker,
+    copies::{Broken, CopiesMaker},
+};
 
 /// A scenario that a single drive without ZRWA can be held to.
 fn play(flaw: Flaw, seed: u64, tracing: Tracing) -> (Result<(), Failure>, Counts, Vec<String>) {
     let maker = SingleMaker(flaw);
     let mut rng = Rng::new(seed);
-    let mut scenario = Scenario::draw(&mut rng, Some(Policy::Zrwa));
+    let mut scenario = Scenario::draw(&mut rng, Some(Policy::Zrwa), Some(1));
     scenario.members = 1;
     scenario.drive.zrwa = None;
     scenario.unwritten_fails = false;
@@ -64,11 +67,74 @@ fn every_flaw_is_found() {
     }
 }
 
+/// A life of copies, of which `losses` may be lost at once.
+fn live_copies(
+    maker: &CopiesMaker,
+    losses: usize,
+    seed: u64,
+    forks: bool,
+) -> (Result<(), Failure>, Counts, Vec<String>) {
+    let mut rng = Rng::new(seed);
+    let mut scenario = Scenario::draw(&mut rng, Some(Policy::Zrwa), Some(losses));
+    // The same on all, and nothing that only drives with a ZRWA can do.
+    (scenario.mixed, scenario.aggregate, scenario.drive.zrwa) = (false, 1, None);
+    (scenario.unwritten_fails, scenario.finish_drops, scenario.fua_alone) = (false, false, false);
+    // What an array would split it does not.
+    scenario.drive.max_transfer_blocks = 64;
+    scenario.members = scenario.members.clamp(2 + maker.parities, 6);
+    if !forks {
+        scenario.forks = 0;
+    }
+    // It knows its own drives, and copies no more than what they hold.
+    let m = &mut scenario.misfortune;
+    (m.zrwa_lost_percent, m.hold_back_percent, m.dead_block, m.dead_zone) = (0, 0, 0, 0);
+    (m.copies_percent, m.strangers_percent, m.used_spare_percent) = (0, 0, 0);
+    let mut world = World::new(maker, scenario, rng, Tracing::Tail(80));
+    let result = world.run();
+    (result, world.counts(), world.trace_lines())
+}
+
+#[test]
+fn sound_copies_survive_what_may_be_lost() {
+    for (parities, least) in [(1, 0), (2, 200)] {
+        let maker = CopiesMaker { parities, broken: Broken::Nothing };
+        let mut total = Counts::default();
+        for seed in 0..150 {
+            let (result, counts, trace) = live_copies(&maker, parities, seed, true);
+            assert!(result.is_ok(), "seed {seed}, {parities}: {result:?}\n{}", trace.join("\n"));
+            total.add(&counts);
+        }
+        assert!(total.double_losses >= least, "{total:?}");
+        assert!(parities == 2 || total.double_losses == 0, "{total:?}");
+        assert!(total.rebuilds > 100 && total.beyond > 100, "{total:?}");
+    }
+}
+
+/// What only two losses show, one while the other one is filled among them; one loss at a time shows nothing.
+#[test]
+fn what_two_losses_show_is_found() {
+    for (broken, text, forks) in [
+        (Broken::AnswersEarly, "went back", true),
+        (Broken::TrustsUnfilled, "", true),
+        (Broken::TrustsUnfilled, "", false),
+        (Broken::ForgetsTheSecond, "", false),
+    ] {
+        let maker = CopiesMaker { parities: 2, broken };
+        let found = (0..300).filter_map(|seed| live_copies(&maker, 2, seed, forks).0.err());
+        let first = found.into_iter().find(|failure| failure.0.contains(text));
+        assert!(first.is_some(), "{broken:?} was not found, forks: {forks}");
+        for seed in 0..60 {
+            let (result, _, trace) = live_copies(&maker, 1, seed, false);
+            assert!(result.is_ok(), "{broken:?}, seed {seed}: {result:?}\n{}", trace.join("\n"));
+        }
+    }
+}
+
 /// What a life did apart from its forks, with a rule broken or none.
 fn live(canary: Option<Canary>, policy: Policy, seed: u64, forks: bool) -> (Result<(), Failure>, Counts) {
     let maker = ArrayMaker { canary, policy: Some(policy), ..ArrayMaker::default() };
     let mut rng = Rng::new(seed);
-    let mut scenario = Scenario::draw(&mut rng, Some(policy));
+    let mut scenario = Scenario::draw(&mut rng, Some(policy), Some(1));
     if !forks {
         scenario.forks = 0;
     }
@@ -110,6 +176,7 @@ fn the_search_is_systematic_and_finds_flaws() {
         name: "one drive",
         policy: Policy::Zrwa,
         members: 1,
+        parities: 1,
         chunk_blocks: 2,
         granularity_blocks: 1,
         window_chunks: 0,
@@ -142,7 +209,7 @@ fn the_search_is_systematic_and_finds_flaws() {
 /// What only a second end shows: blocks beyond the tail of the first one, and partial parity from before.
 #[test]
 fn cases_that_end_twice_find_what_a_recovery_leaves_behind() {
-    let cases: Vec<_> = Case::all().into_iter().filter(|case| !case.before.is_empty()).collect();
+    let cases: Vec<_> = Case::all(1).into_iter().filter(|case| !case.before.is_empty()).collect();
     let search = |canary| {
         let maker = ArrayMaker { canary, ..ArrayMaker::default() };
         exhaustive::search(&maker, &cases, 0, 2, &|_, _| ())
@@ -159,7 +226,7 @@ fn cases_that_end_twice_find_what_a_recovery_leaves_behind() {
 #[test]
 fn what_a_volatile_cache_loses_is_enumerated() {
     let cases: Vec<_> =
-        Case::all().into_iter().filter(|case| case.volatile_cache && case.before.is_empty()).collect();
+        Case::all(1).into_iter().filter(|case| case.volatile_cache && case.before.is_empty()).collect();
     let kept: Vec<_> = cases.iter().map(|case| Case { volatile_cache: false, ..case.clone() }).collect();
     let search = |cases: &[Case]| exhaustive::search(&ArrayMaker::default(), cases, 0, 2, &|_, _| ());
     let ((tried, findings), (fewer, _)) = (search(&cases), search(&kept));

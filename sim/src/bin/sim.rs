@@ -11,6 +11,7 @@ use sim::{
         coverage::Ledger,
         exhaustive::{self, Case},
         runner::{self, Outcome, Seeds, Summary},
+        scenario::PARITIES,
         subject::{ArrayMaker, CANARIES},
         table1,
         world::Tracing,
@@ -132,7 +133,7 @@ struct Run {
     #[arg(long)]
     no_ledger: bool,
     /// Write those seeds to the ledger that have shown most of what few others have; needs the sources
-    #[arg(long, conflicts_with_all = ["policy", "canary", "no_ledger"])]
+    #[arg(long, conflicts_with_all = ["policy", "level", "canary", "no_ledger"])]
     learn: bool,
     /// Print the result as JSON
     #[arg(long)]
@@ -140,6 +141,9 @@ struct Run {
     /// Only arrays of this policy: log, zrwa or inplace
     #[arg(long, value_name = "NAME", value_parser = parse_policy)]
     policy: Option<Policy>,
+    /// Only arrays of this level: raid5 or raid6, as far as arrays of it can be made
+    #[arg(long, value_name = "NAME", value_parser = parse_level)]
+    level: Option<usize>,
     /// Print every event of the seed; only with one seed
     #[arg(long)]
     trace: bool,
@@ -155,6 +159,20 @@ fn parse_policy(name: &str) -> Result<Policy, String> {
     known.ok_or_else(|| {
         format!("there is no policy of this name; there are {}", Policy::ALL.map(Policy::name).join(", "))
     })
+}
+
+/// What arrays with so many parities are called.
+fn level(parities: usize) -> String {
+    format!("raid{}", 4 + parities)
+}
+
+/// The number of parities of a level.
+fn parse_level(name: &str) -> Result<usize, String> {
+    match [1, 2].into_iter().find(|parities| level(*parities) == name) {
+        Some(parities) if PARITIES.contains(&parities) => Ok(parities),
+        Some(_) => Err(format!("no arrays of level {name} can be made yet")),
+        None => Err("there is no level of this name; there are raid5 and raid6".into()),
+    }
 }
 
 fn parse_canary(name: &str) -> Result<(&'static str, Canary, Policy), String> {
@@ -232,7 +250,7 @@ impl Run {
     fn run(&self) -> anyhow::Result<bool> {
         let canary = self.canary.map(|(_, canary, _)| canary);
         let policy = self.policy.or(self.canary.map(|(_, _, policy)| policy));
-        let maker = ArrayMaker { canary, policy, ..ArrayMaker::default() };
+        let maker = ArrayMaker { canary, policy, parities: self.level, ..ArrayMaker::default() };
         if self.trace {
             if self.seeds != 1 {
                 bail!("--trace prints one seed: add --seeds 1 --from SEED");
@@ -278,7 +296,8 @@ impl Run {
     fn replay_command(&self, seed: u64) -> String {
         let canary = self.canary.map(|(name, _, _)| format!(" --canary {name}")).unwrap_or_default();
         let policy = self.policy.map(|policy| format!(" --policy {}", policy.name())).unwrap_or_default();
-        format!("sim run --seeds 1 --from {seed}{canary}{policy}")
+        let level = self.level.map(|parities| format!(" --level {}", level(parities))).unwrap_or_default();
+        format!("sim run --seeds 1 --from {seed}{canary}{policy}{level}")
     }
 
     fn print_json(&self, summary: &Summary, seconds: f64) -> anyhow::Result<()> {
@@ -292,6 +311,7 @@ impl Run {
             "kills": counts.kills,
             "shutdowns": counts.shutdowns,
             "member_losses": counts.member_losses,
+            "double_losses": counts.double_losses,
             "interrupted_recoveries": counts.interrupted_recoveries,
             "rebuilds": counts.rebuilds,
             "replacements": counts.replacements,
@@ -320,6 +340,7 @@ impl Run {
             ("processes killed", counts.kills),
             ("orderly shutdowns", counts.shutdowns),
             ("member losses", counts.member_losses),
+            ("double losses", counts.double_losses),
             ("interrupted recoveries", counts.interrupted_recoveries),
             ("rebuilds", counts.rebuilds),
             ("replacements", counts.replacements),
@@ -361,7 +382,7 @@ impl Run {
 
 impl Exhaustive {
     fn run(&self) -> anyhow::Result<bool> {
-        let mut cases = Case::all();
+        let mut cases: Vec<Case> = PARITIES.iter().flat_map(|parities| Case::all(*parities)).collect();
         cases.retain(|case| self.policy.is_none_or(|policy| policy == case.policy));
         let progress = Progress::new(cases.len() as u64);
         let jobs = self.jobs.unwrap_or_else(default_jobs);
@@ -372,7 +393,10 @@ impl Exhaustive {
         if self.json {
             let failures: Vec<_> = findings
                 .iter()
-                .map(|f| json!({"case": f.case, "point": format!("{:?}", f.point), "failure": f.failure}))
+                .map(|f| {
+                    let point = format!("{:?}", f.point);
+                    json!({"case": f.case, "level": level(f.parities), "point": point, "failure": f.failure})
+                })
                 .collect();
             let value = json!({
                 "output_version": OUTPUT_VERSION,
@@ -399,7 +423,8 @@ impl Exhaustive {
             }
             lines.push(format!("{seconds:.1} s"));
             for finding in &findings {
-                lines.push(format!("\n{}: {}\n  {:?}", finding.case, finding.failure, finding.point));
+                let (case, level) = (finding.case, level(finding.parities));
+                lines.push(format!("\n{case}, {level}: {}\n  {:?}", finding.failure, finding.point));
             }
         }
         print_lines(&lines)?;

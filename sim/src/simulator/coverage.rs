@@ -8,8 +8,8 @@
 //! [ledger]: Ledger
 
 use super::{
-    oracle::{Change, Zone},
-    world::World,
+    oracle::{Change, Oracle, Zone},
+    scenario::Scenario,
 };
 use engine::{
     array::MemberState,
@@ -25,6 +25,7 @@ use std::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Sight {
     policy: Policy,
+    parities: usize,
     before: &'static str,
     after: &'static str,
     struck: &'static str,
@@ -34,8 +35,8 @@ pub struct Sight {
 
 impl fmt::Display for Sight {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Sight { end, members, struck, before, after, .. } = self;
-        write!(f, "{end}, {members}, {struck}: {before} -> {after}")
+        let Sight { parities, end, members, struck, before, after, .. } = self;
+        write!(f, "raid{}, {end}, {members}, {struck}: {before} -> {after}", 4 + parities)
     }
 }
 
@@ -49,22 +50,30 @@ pub(super) struct Coverage {
     pub seen: BTreeSet<Sight>,
 }
 
-impl World<'_> {
-    /// Takes note of what a recovery came to; the oracle has not been told yet.
-    pub(super) fn see(&mut self, report: &[ZoneInfo]) {
-        let states = self.subject.as_ref().map(|subject| subject.members()).unwrap_or_default();
-        let lacks = |state: MemberState| states.iter().any(|(other, _)| *other == state);
-        let members = match (lacks(MemberState::Out), lacks(MemberState::Rebuilding)) {
-            (false, false) => "all members",
-            (true, false) => "one out",
-            (false, true) => "one not whole",
-            (true, true) => "one out, one not whole",
+impl Coverage {
+    /// Takes note of what a recovery came to, which the oracle has not been told yet.
+    pub fn see(
+        &mut self,
+        scenario: &Scenario,
+        states: &[(MemberState, String)],
+        oracle: &Oracle,
+        report: &[ZoneInfo],
+    ) {
+        let count = |state: MemberState| states.iter().filter(|(other, _)| *other == state).count();
+        let members = match (count(MemberState::Out), count(MemberState::Rebuilding)) {
+            (0, 0) => "all members",
+            (1, 0) => "one out",
+            (0, 1) => "one not whole",
+            (1, 1) => "one out, one not whole",
+            (_, 0) => "two out",
+            (0, _) => "two not whole",
+            (_, _) => "more than two lacking",
         };
-        let Coverage { end, struck, .. } = self.coverage;
-        for (info, zone) in report.iter().zip(&self.oracle.zones) {
-            let (before, after) = (before(zone, self.oracle.capacity), after(zone, info));
-            let policy = self.scenario.policy;
-            self.coverage.seen.insert(Sight { policy, before, after, struck, end, members });
+        let Coverage { end, struck, .. } = *self;
+        for (info, zone) in report.iter().zip(&oracle.zones) {
+            let (before, after) = (before(zone, oracle.capacity), after(zone, info));
+            let Scenario { policy, parities, .. } = *scenario;
+            self.seen.insert(Sight { policy, parities, before, after, struck, end, members });
         }
     }
 }
@@ -161,7 +170,7 @@ mod tests {
     use super::*;
 
     fn sight(after: &'static str) -> Sight {
-        Sight { policy: Policy::Log, before: "empty", after, struck: "", end: "", members: "" }
+        Sight { policy: Policy::Log, parities: 1, before: "empty", after, struck: "", end: "", members: "" }
     }
 
     #[test]

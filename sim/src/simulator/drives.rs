@@ -17,7 +17,7 @@ use engine::{
         superblock::Superblock,
     },
     raid::{
-        geometry::Layout,
+        geometry::{Layout, Role},
         policy::{Policy, log},
     },
     zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
@@ -116,7 +116,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Complete stripes add up to nothing, but for rows in which blocks are `displaced`.
+    /// Complete stripes have their parities, but for rows in which blocks are `displaced`.
     fn judge_parity(
         &self,
         layout: &Layout,
@@ -131,13 +131,16 @@ impl World<'_> {
         let complete = tail / layout.stripe_blocks();
         for row in (0..complete).filter(|row| !displaced.contains(row)) {
             for block in row * layout.chunk_blocks..(row + 1) * layout.chunk_blocks {
-                let mut sum = vec![0; BLOCK];
-                for bay in bays {
-                    if let Some(bytes) = self.block(*bay, aggregate, zone + META_ZONES, block)? {
-                        sum.iter_mut().zip(&bytes[..BLOCK]).for_each(|(sum, byte)| *sum ^= byte);
+                let mut data = vec![None; layout.data_chunks() as usize];
+                let mut parities = Vec::new();
+                for (member, bay) in bays.iter().enumerate() {
+                    let bytes = self.block(*bay, aggregate, zone + META_ZONES, block)?;
+                    match layout.role(member, row) {
+                        Role::Data(index) => data[index as usize] = bytes,
+                        Role::Parity => parities.push((0, bytes)),
                     }
                 }
-                if sum.iter().any(|byte| *byte != 0) {
+                if parities.iter().any(|(which, parity)| !is_parity(*which, parity.as_deref(), &data)) {
                     let place = format!("zone {zone}, stripe {row}, block {block} of the members");
                     return Err(Failure(format!("{place}: the parity is not that of the data")));
                 }
@@ -235,6 +238,24 @@ impl World<'_> {
     }
 }
 
+/// Whether a block is a parity of those of `data`, where what is not there is zeros: the first parity is their
+/// sum, and in the second one each counts twice as often as the one before it. Bytes are polynomials over
+/// GF(2), modulo x^8 + x^4 + x^3 + x^2 + 1.
+fn is_parity(which: usize, parity: Option<&[u8]>, data: &[Option<Vec<u8>>]) -> bool {
+    let mut sum = [0; BLOCK];
+    for block in data.iter().rev() {
+        if which > 0 {
+            sum.iter_mut().for_each(|byte: &mut u8| {
+                *byte = (*byte << 1) ^ if *byte & 0x80 > 0 { 0x1d } else { 0 };
+            });
+        }
+        for (sum, byte) in sum.iter_mut().zip(block.iter().flatten()) {
+            *sum ^= byte;
+        }
+    }
+    sum[..] == parity.unwrap_or(&[0; BLOCK])[..BLOCK]
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -251,7 +272,7 @@ mod tests {
     fn with_wrong_bit(policy: Policy, zone: u32) -> Result<(), Failure> {
         let maker = ArrayMaker::default();
         let mut rng = Rng::new(3);
-        let scenario = Scenario { mixed: false, ..Scenario::draw(&mut rng, Some(policy)) };
+        let scenario = Scenario { mixed: false, ..Scenario::draw(&mut rng, Some(policy), Some(1)) };
         let mut world = World::new(&maker, scenario, rng, Tracing::Off);
         world.set_in_order();
         assert!(world.create_in_order().unwrap());
@@ -264,6 +285,18 @@ mod tests {
         ssd.execute(Command::Report { first: ZoneIndex(0), count: 1 });
         drop(ssd);
         world.judge_drives()
+    }
+
+    #[test]
+    fn each_parity_is_told_from_other_blocks() {
+        let data = [Some(vec![0x80; BLOCK]), None, Some(vec![3; BLOCK]), Some(vec![0x81; BLOCK])];
+        // 0x80 + 4 * 3 + 8 * 0x81, the last of which is 8 + 0x74.
+        for (which, byte) in [(0, 0x02), (1, 0x80 ^ 0x0c ^ 0x08 ^ 0x74)] {
+            assert!(is_parity(which, Some(&[byte; BLOCK]), &data));
+            assert!(!is_parity(which, Some(&[byte ^ 1; BLOCK]), &data));
+            assert!(!is_parity(which, None, &data));
+            assert!(is_parity(which, None, &[None, None, None]));
+        }
     }
 
     #[test]

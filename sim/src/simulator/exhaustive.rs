@@ -1,10 +1,10 @@
-//! Systematic search: every power cut, with every member lost, in every order up to a bound.
+//! Systematic search: every power cut, with all members lost that may be, in every order up to a bound.
 //!
 //! A case is a small array and a short, fixed workload. There is one default order of events; a
 //! schedule deviates from it at up to `delays` places by taking another event that is possible
 //! there (delay-bounded scheduling: Emmi, Qadeer, Rakamarić, POPL 2011). For each schedule the
 //! power is cut, or the process killed while the drives keep power or are shut down in good order, after
-//! each event that changed a drive or told the host something, for each member lost or none, and with three fates of the commands
+//! each event that changed a drive or told the host something, for each set of members lost that may be, and with three fates of the commands
 //! in flight: none happened, all happened, or some (at a power cut, in part). After a deviation only the next cuts are tried: earlier ones belong to the
 //! schedule it deviates from, and later ones look like those of others.
 //!
@@ -23,6 +23,7 @@ use super::{
     runner::{catch_panics, quietly},
     scenario::{Load, Misfortune, Pace, Scenario},
     subject::Maker,
+    suspects::subsets,
     world::{End, Failure, Tracing, World},
 };
 use crate::{rng::Rng, ssd::Cut};
@@ -60,6 +61,7 @@ pub struct Case {
     pub name: &'static str,
     pub policy: Policy,
     pub members: usize,
+    pub parities: usize,
     pub chunk_blocks: u64,
     pub granularity_blocks: u64,
     /// 0 for drives without ZRWA.
@@ -88,6 +90,7 @@ pub struct Tried {
 #[derive(Clone, Debug)]
 pub struct Finding {
     pub case: &'static str,
+    pub parities: usize,
     pub point: Point,
     pub failure: String,
 }
@@ -102,7 +105,7 @@ pub struct Point {
     /// The end comes before this event.
     pub cut_at: Option<usize>,
     pub end: End,
-    pub lost: Option<usize>,
+    pub lost: Vec<usize>,
     pub fate: Fate,
     pub cache: CacheFate,
 }
@@ -147,15 +150,17 @@ struct Shape {
 }
 
 impl Case {
-    /// The cases that `sim exhaustive` tries.
-    pub fn all() -> Vec<Case> {
+    /// The cases that `sim exhaustive` tries on arrays with so many parities. With each parity there is one
+    /// member more, so that stripes have as many data chunks.
+    pub fn all(parities: usize) -> Vec<Case> {
         use Step::{Finish, Flush, Reset};
         let fua = |blocks| Step::Write { blocks, fua: true };
         let write = |blocks| Step::Write { blocks, fua: false };
         let case = |name, members, window_chunks, steps| Case {
             name,
             policy: Policy::Zrwa,
-            members,
+            members: members + parities - 1,
+            parities,
             chunk_blocks: 2,
             granularity_blocks: 1,
             window_chunks,
@@ -170,9 +175,9 @@ impl Case {
             |name, members, steps| Case { policy: Policy::InPlace, ..case(name, members, 4, steps) };
         let in_logs = |name, members, steps| Case { policy: Policy::Log, ..case(name, members, 0, steps) };
         vec![
-            case("three members", 3, 4, vec![fua(1), write(3), fua(2), write(1), Flush, fua(4)]),
+            case("two data chunks", 3, 4, vec![fua(1), write(3), fua(2), write(1), Flush, fua(4)]),
             case("smallest window", 3, 2, vec![write(3), fua(3), write(2), fua(1)]),
-            case("four members", 4, 4, vec![fua(3), write(4), Flush, write(5), fua(1)]),
+            case("three data chunks", 4, 4, vec![fua(3), write(4), Flush, write(5), fua(1)]),
             case("reset and reuse", 3, 4, vec![fua(3), Reset, fua(2), write(1), Flush]),
             case("finish", 3, 4, vec![fua(3), write(2), Finish]),
             Case {
@@ -259,6 +264,7 @@ impl Case {
         Scenario {
             policy: self.policy,
             members: self.members,
+            parities: self.parities,
             drive,
             mixed: false,
             cramped: false,
@@ -309,7 +315,7 @@ impl Case {
                 End::Kill => world.kill_process(),
                 End::Shutdown => world.shut_down()?,
             }
-            world.assemble_without(point.lost)?;
+            world.assemble_without(&point.lost)?;
             world.check_recovery()?;
         }
         Ok(shape)
@@ -339,13 +345,14 @@ impl Case {
         let most = if schedule.is_empty() { usize::MAX } else { CUTS_AFTER_DEVIATION };
         for cut in shape.cuts.iter().copied().filter(|cut| *cut >= after).take(most) {
             // A single drive has no redundancy to be tested.
-            let losable = if self.members > 1 { self.members } else { 0 };
-            for lost in std::iter::once(None).chain((0..losable).map(Some)) {
+            let most = if self.members > 1 { self.parities } else { 0 };
+            let members: Vec<usize> = (0..self.members).collect();
+            for lost in subsets(&members, most) {
                 for (fate, end) in [Fate::None, Fate::All, Fate::Torn]
                     .into_iter()
                     .flat_map(|fate| [End::PowerCut, End::Kill, End::Shutdown].map(|end| (fate, end)))
                 {
-                    let point = Point { cut_at: Some(cut), end, lost, fate, ..whole.clone() };
+                    let point = Point { cut_at: Some(cut), end, lost: lost.clone(), fate, ..whole.clone() };
                     self.try_caches(maker, &point, report);
                 }
             }
@@ -402,7 +409,7 @@ impl Case {
             Ok(Err(failure)) => failure.0,
             Err(panic) => panic,
         };
-        total.1.push(Finding { case: self.name, point: point.clone(), failure });
+        total.1.push(Finding { case: self.name, parities: self.parities, point: point.clone(), failure });
         if total.1.len() >= MOST_FAILURES {
             report.stop.store(true, Ordering::Relaxed);
         }
@@ -487,7 +494,8 @@ pub fn search(
         level.sort();
     }
     let (tried, mut findings) = total.into_inner().unwrap_or_else(PoisonError::into_inner);
-    findings.sort_by_key(|f| (f.case, f.point.first_cut, f.point.schedule.clone(), f.point.cut_at));
+    findings
+        .sort_by_key(|f| (f.parities, f.case, f.point.first_cut, f.point.schedule.clone(), f.point.cut_at));
     (tried, findings)
 }
 

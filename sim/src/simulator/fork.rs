@@ -3,101 +3,50 @@
 //! A life sees one end at a time, and one lost member with it; of the parity of the others nobody ever
 //! looks. So at chosen moments the world is copied, drives with their caches and ZRWAs and the commands in
 //! flight, and ended in the copy. What the end has left is recovered without each member that may be lost,
-//! and by all; what all have recovered loses power again at once and is recovered without each. Every
-//! recovery is judged as those of the life are: the report and every block.
+//! and by all; what all have recovered loses power again at once and is recovered without each. Where two may
+//! be lost, half of that is done without two. Every recovery is judged as those of the life are: the report and
+//! every block.
 //!
 //! A fork draws from a generator of its own. The life goes on as if there had been none.
 
 use super::{
     coverage::Coverage,
+    schedule::Forks,
+    suspects::{named, others, subsets},
     world::{End, Failure, World},
 };
 use crate::{rng::Rng, ssd::Cut};
 use engine::{array::MemberState, runtime::Runtime};
 use std::{collections::BTreeSet, rc::Rc};
 
-/// What a fork may wait for: where promises are made, and everything is on its way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Moment {
-    /// Any event.
-    Event,
-    /// A recovery has ended. The fork comes a few events later.
-    Recovered,
-    /// A recovery was cut off.
-    Interrupted,
-    /// A write with FUA, or a flush, has completed.
-    Promised,
-    /// A zone has become full, or was reset or finished.
-    Ended,
-    /// A member has been filled.
-    Rebuilt,
-    /// A drive is taking over from another one: any event.
-    TakingOver,
-}
-
-impl Moment {
-    /// One of so many such moments has a fork.
-    fn rarity(self) -> u64 {
-        match self {
-            Moment::Event => 400,
-            Moment::Promised => 40,
-            Moment::Ended => 8,
-            Moment::Recovered | Moment::Interrupted | Moment::Rebuilt => 2,
-            Moment::TakingOver => 30,
-        }
-    }
-}
-
-/// A fork after a recovery comes within so many events.
-const SOON_EVENTS: u64 = 24;
-/// Members that are lost in turn at most, of those that may be.
+/// Recoveries at most that lack different members, of those that may be lost.
 const MOST_LOST: usize = 6;
-
-/// When the forks of a life come.
-pub(super) struct Forks {
-    rng: Rng,
-    left: u64,
-    /// Events until a fork is due.
-    due_in: Option<u64>,
-}
-
-impl Forks {
-    /// `most` forks at most.
-    pub fn new(most: u64, rng: Rng) -> Forks {
-        Forks { rng, left: most, due_in: None }
-    }
-
-    /// Something has happened that may have a fork.
-    pub fn notice(&mut self, moment: Moment) {
-        match &mut self.due_in {
-            Some(events) if moment == Moment::Event => *events = events.saturating_sub(1),
-            None if self.left > 0 && self.rng.chance(1, moment.rarity()) => {
-                let events = if moment == Moment::Recovered { self.rng.below(SOON_EVENTS) } else { 0 };
-                self.due_in = Some(events);
-            }
-            _ => (),
-        }
-    }
-
-    /// Whether a fork is due, which is taken as done.
-    pub fn take(&mut self) -> bool {
-        let due = self.due_in == Some(0);
-        if due {
-            (self.due_in, self.left) = (None, self.left - 1);
-        }
-        due
-    }
-}
+/// As many where one has been missing before.
+const MOST_LOST_BESIDE: usize = 2;
 
 /// What may be missing when a fork is recovered.
 #[derive(Clone, Debug)]
 pub(super) struct Losses {
-    /// Who is left out in turn; `None` for nobody.
-    pub lost: Vec<Option<usize>>,
-    /// The member that need not be active if it is there.
-    pub suspect: Option<usize>,
-    /// The suspect has lost its ZRWA.
+    /// Who is left out in turn.
+    pub lost: Vec<Vec<usize>>,
+    /// Members that need not be active if they are there.
+    pub suspects: Vec<usize>,
+    /// All of these can be there.
+    pub offered: bool,
+    /// One of these has lost its ZRWA.
     pub zrwa_lost: bool,
+}
+
+/// Up to `most` of `sets` of members that are lost, in any order. As many have two members or more as not, if
+/// there are enough.
+fn draw_losses(rng: &mut Rng, sets: Vec<Vec<usize>>, most: usize) -> Vec<Vec<usize>> {
+    let (mut several, mut few): (Vec<_>, Vec<_>) = sets.into_iter().partition(|set| set.len() > 1);
+    rng.shuffle(&mut few);
+    rng.shuffle(&mut several);
+    several.truncate((most / 2).max(most.saturating_sub(few.len())));
+    few.truncate(most - several.len());
+    few.append(&mut several);
+    few
 }
 
 impl World<'_> {
@@ -107,39 +56,37 @@ impl World<'_> {
     /// A broken promise, with the end and who was missing.
     pub(super) fn fork(&mut self, mut losses: Losses) -> Result<(), Failure> {
         self.counts.forks += 1;
-        let mut rng = self.forks.rng.fork();
-        rng.shuffle(&mut losses.lost);
-        losses.lost.truncate(MOST_LOST);
+        let mut rng = self.forks.generator();
+        let lost = draw_losses(&mut rng, std::mem::take(&mut losses.lost), MOST_LOST);
         let mut ended = self.copy(rng.fork())?;
         let end = ended.end_somehow()?;
-        for lost in &losses.lost {
+        for lost in &lost {
             let mut copy = ended.copy(rng.fork())?;
-            let result = copy.judge_fork(*lost, losses.suspect);
+            let result = copy.judge_fork(lost, &losses.suspects);
             self.take_from(&mut copy);
             if let Err(failure) = result {
                 self.trace.extend(std::mem::take(&mut copy.trace));
-                return Err(Failure(format!("forked here, after {end}, {}{failure}", without(*lost))));
+                return Err(Failure(format!("forked here, after {end}, {}{failure}", without(lost))));
             }
         }
         self.strike_fork(&ended, &losses, &mut rng)
             .map_err(|failure| Failure(format!("forked here, after {end}, {failure}")))
     }
 
-    /// Strikes what has ended once more: a single member, or one beside another that is missing.
+    /// Strikes what has ended once more: as many members as may be, or one beside as many that are missing.
     fn strike_fork(&mut self, ended: &Self, losses: &Losses, rng: &mut Rng) -> Result<(), Failure> {
         // What is struck is one drive of a member.
         if self.members.len() == 1 || self.heir.is_some() {
             return Ok(());
         }
-        let offered = losses.suspect.is_none() || losses.lost.contains(&None);
         for beyond in [false, true] {
-            if !rng.chance(1, 2) || !beyond && !offered {
+            if !rng.chance(1, 2) || !beyond && !losses.offered {
                 continue;
             }
             let mut copy = ended.copy(rng.fork())?;
             let result = match beyond {
-                true => copy.judge_beyond(losses, offered),
-                false => copy.judge_blow(losses.suspect),
+                true => copy.judge_beyond(losses),
+                false => copy.judge_blow(&losses.suspects),
             };
             self.take_from(&mut copy);
             if let Err(failure) = result {
@@ -154,6 +101,7 @@ impl World<'_> {
     fn take_from(&mut self, copy: &mut Self) {
         self.counts.judgements += copy.counts.judgements;
         self.counts.beyond += copy.counts.beyond;
+        self.counts.double_losses += copy.counts.double_losses;
         self.coverage.seen.append(&mut copy.coverage.seen);
     }
 
@@ -202,7 +150,7 @@ impl World<'_> {
             End::Kill => self.kill_process(),
             End::Shutdown => self.shut_down()?,
         }
-        for bay in self.kept(None) {
+        for bay in self.kept(&[]) {
             self.wire.set_gone(bay, false);
         }
         Ok(match end {
@@ -215,41 +163,39 @@ impl World<'_> {
 
     /// Recovers without `lost` and judges that; then the same after another end, without each member if
     /// nobody is missing.
-    fn judge_fork(&mut self, lost: Option<usize>, suspect: Option<usize>) -> Result<(), Failure> {
+    fn judge_fork(&mut self, lost: &[usize], suspects: &[usize]) -> Result<(), Failure> {
         if let Some(heir) = &mut self.heir {
             heir.lost = self.rng.chance(1, 2);
         }
         let plain = self.members.len() > 1 && self.heir.is_none();
-        if let Some(lost) = lost.filter(|_| plain && self.rng.chance(1, 4)) {
-            return self.judge_held_back(lost, suspect);
+        if !lost.is_empty() && plain && self.rng.chance(1, 4) {
+            return self.judge_held_back(lost, suspects);
         }
-        self.judge(lost, suspect)?;
+        self.judge(lost, suspects)?;
         self.judge_drives()?;
-        let unsound = self.unsound();
-        if lost.is_some() && self.rng.chance(1, 2) {
+        let unsound = self.unsound_members().filter(|member| !lost.contains(member));
+        let most = self.scenario.parities;
+        let gone: Vec<usize> = lost.iter().copied().chain(unsound).take(most).collect();
+        if !lost.is_empty() && self.rng.chance(1, 2) {
             return Ok(());
         }
         if self.rng.chance(1, 2) {
             self.write_on()?;
         }
         let end = self.end_somehow()?;
-        let again = match lost.or(unsound) {
-            Some(member) => vec![Some(member)],
-            None => {
-                let mut each: Vec<_> = (0..self.members.len()).map(Some).collect();
-                self.rng.shuffle(&mut each);
-                each.truncate(MOST_LOST);
-                each
-            }
-        };
-        for missing in again {
+        let count = self.members.len();
+        let more = subsets(&others(count, &gone), most - gone.len()).into_iter();
+        let sets = more.map(|more| gone.iter().copied().chain(more).collect::<Vec<usize>>());
+        let sets = sets.filter(|set| !set.is_empty()).collect();
+        let most = if gone.is_empty() { MOST_LOST } else { MOST_LOST_BESIDE };
+        for missing in draw_losses(&mut self.rng, sets, most) {
             let rng = self.rng.fork();
             let mut copy = self.copy(rng)?;
-            let result = copy.judge(missing.filter(|_| self.members.len() > 1), suspect);
+            let result = copy.judge(if count > 1 { &missing } else { &[] }, suspects);
             self.take_from(&mut copy);
             if let Err(failure) = result {
                 self.trace.extend(std::mem::take(&mut copy.trace));
-                let what = format!("recovered; then, after {end}, {}{failure}", without(missing));
+                let what = format!("recovered; then, after {end}, {}{failure}", without(&missing));
                 return Err(Failure(what));
             }
         }
@@ -257,16 +203,16 @@ impl World<'_> {
     }
 
     /// Looks at what is there without `lost`, which must change nothing: then the process ends, or the
-    /// member comes back, or the array begins without it.
-    fn judge_held_back(&mut self, lost: usize, suspect: Option<usize>) -> Result<(), Failure> {
-        self.trace.note(|| format!("fork: provisional assembly without {lost}"));
+    /// members come back, or the array begins without them.
+    fn judge_held_back(&mut self, lost: &[usize], suspects: &[usize]) -> Result<(), Failure> {
+        self.trace.note(|| format!("fork: provisional assembly without {}", named(lost)));
         let changes =
             |world: &Self| world.members.iter().flatten().map(|bay| world.wire.changes(*bay)).sum::<u64>();
         let before = changes(self);
-        self.assemble_somehow(Some(lost), true)?;
+        self.assemble_somehow(lost, true)?;
         self.check_recovery().map_err(|failure| Failure(format!("provisionally, {failure}")))?;
         if !self.subject.as_ref().is_some_and(|subject| subject.is_provisional()) {
-            // The member was out already.
+            // The members were out already.
             return Ok(());
         }
         if changes(self) != before {
@@ -275,52 +221,50 @@ impl World<'_> {
         match self.rng.below(3) {
             0 => {
                 self.kill_process();
-                let without = self.rng.chance(1, 2).then(|| self.other_than(Some(lost)));
-                let without = without.filter(|_| suspect.is_none());
-                let offered = without.is_some() || suspect.is_none();
-                self.judge(if offered { without } else { Some(lost) }, suspect)
+                let other = self.rng.chance(1, 2).then(|| self.other_than(lost));
+                let other: Vec<usize> = other.into_iter().collect();
+                self.judge(if suspects.is_empty() { &other } else { lost }, suspects)
                     .map_err(|failure| Failure(format!("after a provisional assembly, {failure}")))
             }
-            1 if suspect.is_none() => {
-                let Some(bay) = self.members[lost] else { return Ok(()) };
+            1 if suspects.is_empty() => {
                 let Some(subject) = self.subject.clone() else { return Ok(()) };
-                self.trace.note(|| format!("fork: member {lost} is back"));
-                let pending = self.start(subject.complete(self.drive(bay)));
-                let back = |why| Failure(format!("the member does not come back: {why}"));
-                self.wait_in_order(&pending)?.map_err(back)?;
+                for member in lost {
+                    let Some(bay) = self.members[*member] else { return Ok(()) };
+                    self.trace.note(|| format!("fork: member {member} is back"));
+                    let pending = self.start(subject.complete(self.drive(bay)));
+                    let back = |why| Failure(format!("member {member} does not come back: {why}"));
+                    self.wait_in_order(&pending)?.map_err(back)?;
+                }
                 self.check_recovery().map_err(|failure| Failure(format!("back again, {failure}")))?;
-                self.go_on_and_judge(None, Some(lost))
+                self.go_on_and_judge(&[], lost)
             }
-            _ => self.go_on_and_judge(Some(lost), suspect),
+            _ => self.go_on_and_judge(lost, suspects),
         }
     }
 
     /// Writes on, ends, and judges what is recovered without `lost`.
-    fn go_on_and_judge(&mut self, lost: Option<usize>, suspect: Option<usize>) -> Result<(), Failure> {
+    fn go_on_and_judge(&mut self, lost: &[usize], suspects: &[usize]) -> Result<(), Failure> {
         self.write_on()?;
         self.end_somehow()?;
-        self.judge(lost, suspect).map_err(|failure| Failure(format!("held back and gone on, {failure}")))
+        self.judge(lost, suspects).map_err(|failure| Failure(format!("held back and gone on, {failure}")))
     }
 
-    /// Recovers without `lost` and compares everything with the promise; nobody else may be out but the
-    /// suspect.
-    fn judge(&mut self, lost: Option<usize>, suspect: Option<usize>) -> Result<(), Failure> {
+    /// Recovers without `lost` and compares everything with the promise; nobody else may be out but
+    /// suspects.
+    fn judge(&mut self, lost: &[usize], suspects: &[usize]) -> Result<(), Failure> {
         self.trace.note(|| format!("fork: assembly {}", without(lost)));
+        self.counts.double_losses += u64::from(lost.len() > 1);
         self.assemble_without(lost)?;
         self.check_recovery()?;
-        match self.unsound_members().find(|member| Some(*member) != lost && Some(*member) != suspect) {
+        match self.unsound_members().find(|member| !lost.contains(member) && !suspects.contains(member)) {
             // Power cuts may have displaced more than its log has room for.
-            Some(_) if self.scenario.cramped && lost.is_none() => Ok(()),
+            Some(_) if self.scenario.cramped && lost.len() < self.scenario.parities => Ok(()),
             Some(member) => Err(Failure(format!("member {member} is not active, without any cause"))),
             None => Ok(()),
         }
     }
 
-    /// A member that does not hold all it should.
-    pub(super) fn unsound(&self) -> Option<usize> {
-        self.unsound_members().next()
-    }
-
+    /// Members that do not hold all they should.
     pub(super) fn unsound_members(&self) -> impl Iterator<Item = usize> {
         let states = self.subject.as_ref().map(|subject| subject.members()).unwrap_or_default();
         let unsound = states.into_iter().enumerate().filter(|(_, (state, _))| *state != MemberState::Active);
@@ -352,6 +296,6 @@ impl World<'_> {
     }
 }
 
-fn without(lost: Option<usize>) -> String {
-    lost.map_or("with all members: ".into(), |member| format!("without member {member}: "))
+fn without(lost: &[usize]) -> String {
+    if lost.is_empty() { "with all members: ".into() } else { format!("without {}: ", named(lost)) }
 }

@@ -6,25 +6,15 @@
 //! lose one of its drives, either of them.
 
 use super::{
-    fork::Moment,
-    life::{Course, Repair, Suspect},
+    course::{Course, Repair},
+    schedule::Moment,
     subject::Work,
+    suspects::Suspect,
     wire::Bay,
-    world::{Failure, World},
+    world::{Failure, Heir, World},
 };
 use engine::array::MemberState;
 use std::{cell::Cell, rc::Rc};
-
-/// A drive that is to take the place of one that works.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Heir {
-    pub member: usize,
-    pub bay: Bay,
-    /// It is this drive, and not the old one, that is lost if the member is.
-    pub lost: bool,
-    /// Something has struck it.
-    pub struck: bool,
-}
 
 impl World<'_> {
     /// The drives of a member: its own, and its heir.
@@ -33,14 +23,15 @@ impl World<'_> {
         self.members[member].into_iter().chain(heir)
     }
 
-    /// The drives that are there if `lost` is not.
-    pub(super) fn kept(&self, lost: Option<usize>) -> Vec<Bay> {
+    /// The drives that are there if those of the `lost` members are not.
+    pub(super) fn kept(&self, lost: &[usize]) -> Vec<Bay> {
         let mut bays = Vec::new();
         for member in 0..self.members.len() {
+            let is_lost = lost.contains(&member);
             match self.heir.filter(|heir| heir.member == member) {
-                None if lost == Some(member) => {}
-                Some(heir) if lost == Some(member) && !heir.lost => bays.push(heir.bay),
-                Some(_) if lost == Some(member) => bays.extend(self.members[member]),
+                None if is_lost => {}
+                Some(heir) if is_lost && !heir.lost => bays.push(heir.bay),
+                Some(_) if is_lost => bays.extend(self.members[member]),
                 _ => bays.extend(self.drives_of(member)),
             }
         }
@@ -105,8 +96,8 @@ impl World<'_> {
             subject.rebuild().await
         });
         let pending = self.start(work);
-        let struck = course.suspect.is_some();
-        course.repair = Some(Repair { member, pending, struck, copies: true });
+        let struck = !course.suspects.is_empty();
+        course.repair = Some(Repair { members: vec![member], pending, struck, copies: true });
         Ok(())
     }
 
@@ -122,10 +113,9 @@ impl World<'_> {
             self.counts.replacements += 1;
             course.attic.extend(self.members[heir.member].replace(heir.bay));
             self.heir = None;
-            if course.suspect.is_some_and(|suspect| suspect.member == heir.member) {
-                let mut suspect = Suspect::new(heir.member);
-                suspect.struck = heir.struck;
-                course.suspect = Some(suspect);
+            if course.suspects.get(heir.member).is_some() {
+                let struck = heir.struck;
+                *course.suspects.of(heir.member) = Suspect { struck, ..Suspect::new(heir.member) };
             }
         } else if course.repair.is_none() && self.subject.is_some() && course.taken.take().is_some() {
             course.attic.push(heir.bay);

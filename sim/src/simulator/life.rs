@@ -1,84 +1,25 @@
 //! The life of a world: made, worked on, struck by misfortunes, cut, recovered, checked; again.
 //!
-//! One rule keeps the run inside what the array promises: at any time at most one member is
-//! `suspect`, which is the only one that may be lost, lose its ZRWA or suffer faults. Another one
-//! may only be struck when the array has said that all members are active again, and no fault of
-//! the media is left on the suspect.
+//! One rule keeps the run inside what the array promises: only its suspects are struck
+//! ([`super::suspects`]).
 
 use super::{
-    fork::{Losses, Moment},
+    course::{Course, Repair},
+    fork::Losses,
     oracle::Oracle,
-    scenario::Scenario,
-    shelf::Shelf,
-    subject::{How, Subject, Work},
+    schedule::Moment,
+    subject::{How, Subject, Work, create_options},
+    suspects::{Suspect, named, others, subsets},
     wire::{Bay, Fault},
-    world::{End, Failure, Pending, World},
+    world::{End, Failure, Pending, TOO_MANY_EVENTS, World},
 };
 use crate::ssd::{Cut, Fault as MediaFault, Kind};
 use engine::{
-    array::{CreateOptions, MemberState},
+    array::{Drive, MemberState},
     device::Command,
     zone::{Lba, ZoneIndex, ZoneInfo},
 };
-use std::{cell::Cell, collections::BTreeSet, rc::Rc};
-
-/// The member that misfortunes may strike.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Suspect {
-    pub member: usize,
-    /// Something struck its drive since the power came on.
-    pub struck: bool,
-    /// Its drive is pulled out: it is not offered to the array.
-    absent: bool,
-    /// It has lost its ZRWA, and no recovery has ended since.
-    zrwa_lost: bool,
-}
-
-impl Suspect {
-    pub fn new(member: usize) -> Suspect {
-        Suspect { member, struck: false, absent: false, zrwa_lost: false }
-    }
-}
-
-/// A repair that goes on in the background.
-pub(super) struct Repair {
-    pub member: usize,
-    pub pending: Pending<u64>,
-    /// The member under repair was struck meanwhile: the repair may fail.
-    pub struck: bool,
-    /// The drive is copied to another one.
-    pub copies: bool,
-}
-
-/// What a run remembers between its parts.
-#[derive(Default)]
-pub(super) struct Course {
-    pub suspect: Option<Suspect>,
-    /// Drives whose media are damaged: a member stays suspect until it has another drive.
-    pub damaged: BTreeSet<Bay>,
-    pub repair: Option<Repair>,
-    /// Set to `true` once an heir is the member.
-    pub taken: Option<Rc<Cell<bool>>>,
-    /// Drives that were replaced or given up.
-    pub attic: Vec<Bay>,
-    /// A member is being taken out by hand.
-    pub failing: Option<Pending<()>>,
-    /// The array has been assembled on its drives since the last end.
-    begun: bool,
-    /// One comes back that was missing.
-    pub coming_back: Option<Pending<()>>,
-    /// A drive that is being put in place: set to `false` once the array has taken it.
-    attaching: Option<(usize, Rc<Cell<bool>>)>,
-    /// The drive of this member was being put in place when the power went.
-    half_attached: Option<usize>,
-    /// The power is going to be cut while the repair goes on.
-    cut_in_rebuild: bool,
-    /// A process was killed, and what it left in volatile caches will be lost with the power next.
-    caches_next: bool,
-    /// The drives were shut down and no recovery has ended since: it gives zones their ZRWAs again.
-    reopening: bool,
-    shelf: Shelf,
-}
+use std::{cell::Cell, rc::Rc};
 
 impl World<'_> {
     /// Runs the whole life.
@@ -86,7 +27,7 @@ impl World<'_> {
     /// # Errors
     /// The first broken promise.
     pub fn run(&mut self) -> Result<(), Failure> {
-        let mut course = Course::default();
+        let mut course = Course::new(self.scenario.parities);
         let scenario = self.scenario.clone();
         self.trace.note(|| format!("{scenario:?}"));
         if !self.create()? {
@@ -184,9 +125,7 @@ impl World<'_> {
         // While an array begins that has held back, nobody can tell what a copy has of that.
         let begun = self.subject.as_ref().is_some_and(|subject| !subject.is_provisional());
         let takes_part = begun && self.member_state(member).is_some_and(|state| state != MemberState::Out);
-        let attaching =
-            course.attaching.as_ref().is_some_and(|(other, attaching)| *other == member && attaching.get());
-        match takes_part && !attaching && !self.is_damaged(course, member) {
+        match takes_part && !course.is_attaching(member) && !self.is_damaged(course, member) {
             true => self.copy_member(&mut course.shelf, member),
             false => Ok(()),
         }
@@ -203,32 +142,43 @@ impl World<'_> {
 
     /// Who may be missing if the world ends now.
     fn losses(&self, course: &Course) -> Losses {
-        let absent = course.suspect.is_some_and(|suspect| suspect.absent);
-        let suspect = course.suspect.map(|suspect| suspect.member).or_else(|| self.unsound());
-        let lost = match suspect {
-            // A single drive has no redundancy to be tested.
-            _ if self.members.len() == 1 => vec![None],
-            None => std::iter::once(None).chain((0..self.members.len()).map(Some)).collect(),
-            Some(member) => {
-                let doubtful = course.half_attached.is_some()
-                    || course.attaching.as_ref().is_some_and(|(_, attaching)| attaching.get());
-                let offered = !absent && !doubtful && !self.is_damaged(course, member);
-                std::iter::once(Some(member)).chain(offered.then_some(None)).collect()
-            }
+        let (count, parities) = (self.members.len(), self.scenario.parities);
+        let mut suspects = course.suspects.members();
+        let unsound = self.unsound_members().filter(|member| course.suspects.get(*member).is_none());
+        suspects.extend(unsound.take(parities - suspects.len()));
+        let zrwa_lost = course.suspects.iter().any(|suspect| suspect.zrwa_lost);
+        let is_offered = |member: &usize| {
+            let doubtful = course.half_attached.contains(member) || course.is_attaching(*member);
+            !course.suspects.is_absent(*member) && !doubtful && !self.is_damaged(course, *member)
         };
-        let zrwa_lost = course.suspect.is_some_and(|suspect| suspect.zrwa_lost);
-        Losses { lost, suspect, zrwa_lost }
+        let offered: Vec<usize> = suspects.iter().copied().filter(is_offered).collect();
+        if count == 1 {
+            // A single drive has no redundancy to be tested.
+            return Losses { lost: vec![Vec::new()], offered: true, suspects, zrwa_lost };
+        }
+        let others = subsets(&others(count, &suspects), parities - suspects.len());
+        let mut lost = Vec::new();
+        for kept in subsets(&offered, offered.len()) {
+            let gone = suspects.iter().copied().filter(|member| !kept.contains(member));
+            lost.extend(others.iter().map(|others| gone.clone().chain(others.iter().copied()).collect()));
+        }
+        Losses { lost, offered: offered.len() == suspects.len(), suspects, zrwa_lost }
     }
 
-    /// The member that may be struck now: the suspect, or any if there is none.
+    /// A member that may be struck now: a suspect, or any if there could be more of these.
     fn victim(&mut self, course: &Course) -> usize {
-        match course.suspect {
-            Some(suspect) => suspect.member,
-            None => self.rng.below(self.members.len() as u64) as usize,
+        let suspects = course.suspects.members();
+        let others = || others(self.members.len(), &suspects);
+        match suspects[..] {
+            [member] if course.suspects.is_full() => member,
+            [] => self.rng.below(self.members.len() as u64) as usize,
+            _ if course.suspects.is_full() => *self.rng.pick(&suspects),
+            _ if self.rng.chance(1, 2) => *self.rng.pick(&suspects),
+            _ => *self.rng.pick(&others()),
         }
     }
 
-    /// Strikes one member, once in a while.
+    /// Strikes a member, once in a while.
     fn misfortune(&mut self, course: &mut Course) {
         let pace = &self.scenario.pace;
         if pace.slow_per_myriad > 0 && self.rng.chance(pace.slow_per_myriad, 10_000) {
@@ -290,9 +240,8 @@ impl World<'_> {
         ];
         self.trace.note(|| format!("member {member} (drive{bay}): {}", NAMES[kind]));
         self.coverage.struck = NAMES[kind];
-        let suspect = course.suspect.get_or_insert(Suspect::new(member));
-        suspect.struck = true;
-        if let Some(repair) = &mut course.repair {
+        course.suspects.of(member).struck = true;
+        if let Some(repair) = course.repair.as_mut().filter(|repair| repair.rests_on(member)) {
             repair.struck = true;
         }
         if let Some(heir) = self.heir.as_mut().filter(|heir| heir.bay == bay) {
@@ -344,25 +293,31 @@ impl World<'_> {
             if *budget <= done + 1 && !course.cut_in_rebuild {
                 *budget += 64;
             }
-            return Ok(());
+            return match done {
+                TOO_MANY_EVENTS.. => Err(Failure(format!("a rebuild goes on after {done} events"))),
+                _ => Ok(()),
+            };
         }
         if course.failing.as_ref().is_some_and(|failing| failing.borrow().is_some()) {
             course.failing = None;
         }
-        let (Some(suspect), None, None) = (course.suspect, &course.failing, &course.coming_back) else {
+        let busy = course.failing.is_some() || course.coming_back.is_some();
+        if busy || course.suspects.is_empty() {
             return Ok(());
-        };
+        }
         if !self.rng.chance(self.scenario.misfortune.repair, 100_000) {
             return Ok(());
         }
-        let member = suspect.member;
-        let state = self.member_state(member);
-        if state == Some(MemberState::Active) && !self.is_damaged(course, member) {
-            return Ok(());
+        let mut members = self.broken(course);
+        self.rng.shuffle(&mut members);
+        let Some(first) = members.first().copied() else { return Ok(()) };
+        // All at once, or one after the other.
+        if members.len() > 1 && self.rng.chance(1, 2) {
+            members.truncate(1);
         }
-        match state == Some(MemberState::Active) && self.rng.chance(1, 2) {
-            true => self.replace(course, member)?,
-            false => self.start_repair(course, suspect, state == Some(MemberState::Rebuilding))?,
+        match self.member_state(first) == Some(MemberState::Active) && self.rng.chance(1, 2) {
+            true => self.replace(course, first)?,
+            false => self.start_repair(course, &members)?,
         }
         course.cut_in_rebuild = self.rng.chance(self.scenario.misfortune.cut_in_rebuild_percent, 100);
         if course.cut_in_rebuild {
@@ -371,60 +326,63 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Lets the drive that is missing come back to an array that has held back, once in a while.
+    /// Suspects that are in need of a repair.
+    fn broken(&self, course: &Course) -> Vec<usize> {
+        let mut members = course.suspects.members();
+        let is_sound = |member| self.member_state(member) == Some(MemberState::Active);
+        members.retain(|member| !is_sound(*member) || self.is_damaged(course, *member));
+        members
+    }
+
+    /// Lets a drive that is missing come back to an array that has held back, once in a while.
     fn come_back(&mut self, course: &mut Course) {
         if course.coming_back.as_ref().is_some_and(|back| back.borrow().is_some()) {
             course.coming_back = None;
         }
-        let Some(suspect) = &mut course.suspect else { return };
-        let subject = self.subject.clone().filter(|subject| subject.is_provisional());
-        let heir = self.heir.filter(|heir| heir.member == suspect.member && heir.lost).map(|heir| heir.bay);
-        let (Some(subject), Some(bay)) = (subject, heir.or(self.members[suspect.member])) else { return };
-        if suspect.absent && course.coming_back.is_none() && self.rng.chance(1, 64) {
-            self.trace.note(|| format!("member {} is back before anything is written", suspect.member));
-            suspect.absent = false;
-            let work = subject.complete(self.drive(bay));
-            course.coming_back = Some(self.start(work));
+        let Some(subject) = self.subject.clone().filter(|subject| subject.is_provisional()) else { return };
+        for member in course.suspects.absent() {
+            let heir = self.heir.filter(|heir| heir.member == member && heir.lost).map(|heir| heir.bay);
+            let Some(bay) = heir.or(self.members[member]) else { continue };
+            if course.coming_back.is_none() && self.rng.chance(1, 64) {
+                self.trace.note(|| format!("member {member} is back before anything is written"));
+                course.suspects.of(member).absent = false;
+                let work = subject.complete(self.drive(bay));
+                course.coming_back = Some(self.start(work));
+            }
         }
     }
 
-    /// Starts filling a member: with another drive, unless it is being rebuilt already.
-    fn start_repair(
-        &mut self,
-        course: &mut Course,
-        suspect: Suspect,
-        rebuilding: bool,
-    ) -> Result<(), Failure> {
+    /// Starts filling members: with other drives, unless they are being rebuilt already. Others that are
+    /// being rebuilt are filled as well.
+    fn start_repair(&mut self, course: &mut Course, chosen: &[usize]) -> Result<(), Failure> {
         let Some(subject) = self.subject.clone() else { return Ok(()) };
-        let member = suspect.member;
-        let sound = self.members[member].filter(|bay| !self.wire.is_gone(*bay));
-        let sound = sound.filter(|_| rebuilding && !self.is_damaged(course, member) && !suspect.absent);
-        let mut struck = false;
-        let drive = if let Some(bay) = sound {
-            self.wire.clear_fault(bay);
-            // An error may be on its way yet.
-            struck = suspect.struck;
-            None
-        } else {
-            let old = self.members[member].take();
-            // A drive that the array may not have taken belongs to nothing.
-            course.attic.extend(old.filter(|_| course.half_attached.take().is_none()));
-            // An array that holds back has not said so of the heir.
-            course.attic.extend(self.heir.take_if(|heir| heir.member == member).map(|heir| heir.bay));
-            let (wire, damaged) = (self.wire.clone(), &course.damaged);
-            let bay = self.spare(&mut course.attic, |bay| !damaged.contains(&bay) && !wire.is_gone(bay))?;
-            self.members[member] = Some(bay);
-            course.suspect = Some(Suspect::new(member));
-            Some(self.drive(bay))
-        };
-        self.trace.note(|| {
-            let how = drive.as_ref().map_or("where it stopped".into(), |d| format!("with {}", d.name));
-            format!("repair of member {member} {how}")
-        });
-        let attaching = Rc::new(Cell::new(drive.is_some()));
-        course.attaching = Some((member, attaching.clone()));
+        let (mut members, mut struck, mut drives) = (chosen.to_vec(), false, Vec::new());
+        for suspect in course.suspects.iter().filter(|suspect| !chosen.contains(&suspect.member)) {
+            if self.member_state(suspect.member) == Some(MemberState::Rebuilding) {
+                members.push(suspect.member);
+                struck |= suspect.struck || self.is_damaged(course, suspect.member);
+            }
+        }
+        for member in chosen.iter().copied() {
+            let drive = match self.half_filled(course, member) {
+                Some(bay) => {
+                    self.wire.clear_fault(bay);
+                    // An error may be on its way yet.
+                    struck |= course.suspects.of(member).struck;
+                    None
+                }
+                None => Some(self.give_drive(course, member)?),
+            };
+            self.trace.note(|| {
+                let how = drive.as_ref().map_or("where it stopped".into(), |d| format!("with {}", d.name));
+                format!("repair of member {member} {how}")
+            });
+            let attaching = Rc::new(Cell::new(drive.is_some()));
+            course.attaching.push((member, attaching.clone()));
+            drives.extend(drive.map(|drive| (member, drive, attaching)));
+        }
         let work: Work<u64> = Box::pin(async move {
-            if let Some(drive) = drive {
+            for (member, drive, attaching) in drives {
                 if subject.members().get(member).is_some_and(|(state, _)| *state != MemberState::Out) {
                     subject.fail(member).await?;
                 }
@@ -434,8 +392,30 @@ impl World<'_> {
             subject.rebuild().await
         });
         let pending = self.start(work);
-        course.repair = Some(Repair { member, pending, struck, copies: false });
+        course.repair = Some(Repair { members, pending, struck, copies: false });
         Ok(())
+    }
+
+    /// The drive of a member that is being rebuilt, if that can go on.
+    fn half_filled(&self, course: &Course, member: usize) -> Option<Bay> {
+        let bay = self.members[member].filter(|bay| !self.wire.is_gone(*bay))?;
+        let rebuilding = self.member_state(member) == Some(MemberState::Rebuilding);
+        let sound = !self.is_damaged(course, member) && !course.suspects.is_absent(member);
+        (rebuilding && sound).then_some(bay)
+    }
+
+    /// Another drive for a member.
+    fn give_drive(&mut self, course: &mut Course, member: usize) -> Result<Drive, Failure> {
+        let old = self.members[member].take();
+        // A drive that the array may not have taken belongs to nothing.
+        course.attic.extend(old.filter(|_| !course.half_attached.remove(&member)));
+        // An array that holds back has not said so of the heir.
+        course.attic.extend(self.heir.take_if(|heir| heir.member == member).map(|heir| heir.bay));
+        let (wire, damaged) = (self.wire.clone(), &course.damaged);
+        let bay = self.spare(&mut course.attic, |bay| !damaged.contains(&bay) && !wire.is_gone(bay))?;
+        self.members[member] = Some(bay);
+        *course.suspects.of(member) = Suspect::new(member);
+        Ok(self.drive(bay))
     }
 
     /// Takes the result of a repair, if it is there.
@@ -448,21 +428,23 @@ impl World<'_> {
         self.note_half_attached(course);
         match result {
             // Neither is the array's.
-            Err(why) if repair.copies && (course.suspect.is_some() || why.contains("but not copied to")) => {
+            Err(why)
+                if repair.copies && (!course.suspects.is_empty() || why.contains("but not copied to")) =>
+            {
                 self.trace.note(|| format!("not replaced: {why}"));
                 Ok(())
             }
             Err(why) if !repair.struck => {
-                Err(Failure(format!("the rebuild of member {} failed: {why}", repair.member)))
+                Err(Failure(format!("the rebuild of {} failed: {why}", named(&repair.members))))
             }
             Err(_) => Ok(()),
             Ok(_) => {
                 self.counts.rebuilds += 1;
                 self.forks.notice(Moment::Rebuilt);
                 self.trace.note(|| "rebuilt".into());
-                let excused = repair.struck || repair.copies && course.suspect.is_some();
+                let excused = repair.struck || repair.copies && !course.suspects.is_empty();
                 if !excused {
-                    self.all_active(course, true)?;
+                    self.note_active(course, Some(&repair.members))?;
                 }
                 Ok(())
             }
@@ -474,28 +456,22 @@ impl World<'_> {
         let holds_back = self.subject.as_ref().is_none_or(|subject| subject.is_provisional());
         if !holds_back && !std::mem::replace(&mut course.begun, true) {
             course.shelf.assemblies += 1;
-            if let Some(suspect) = &mut course.suspect {
-                suspect.zrwa_lost = false;
-            }
+            course.suspects.iter_mut().for_each(|suspect| suspect.zrwa_lost = false);
         }
     }
 
-    /// Remembers a drive that the array may or may not have taken.
+    /// Remembers drives that the array may or may not have taken.
     fn note_half_attached(&mut self, course: &mut Course) {
-        if let Some((member, attaching)) = course.attaching.take()
-            && attaching.get()
-        {
-            course.half_attached = Some(member);
-        }
+        let attaching = course.attaching.drain(..).filter(|(_, attaching)| attaching.get());
+        course.half_attached.extend(attaching.map(|(member, _)| member));
     }
 
-    /// A drive that the array has taken is of no other one any more.
+    /// Drives that the array has taken are of no other one any more.
     fn note_attached(&mut self, course: &Course) {
-        if let Some((member, attaching)) = &course.attaching
-            && !attaching.get()
-            && let Some(bay) = self.members[*member]
-        {
-            self.foreign.remove(&bay);
+        for (member, _) in course.attaching.iter().filter(|(_, attaching)| !attaching.get()) {
+            if let Some(bay) = self.members[*member] {
+                self.foreign.remove(&bay);
+            }
         }
     }
 
@@ -521,42 +497,52 @@ impl World<'_> {
             if state == MemberState::Out || bay.is_none() || bay == self.members[member] || bay == heir {
                 continue;
             }
-            if course.half_attached != Some(member) || bay.is_some_and(|bay| course.shelf.has(bay)) {
+            if !course.half_attached.contains(&member) || bay.is_some_and(|bay| course.shelf.has(bay)) {
                 return Err(Failure(format!("member {member} is {drive}, which is not its drive")));
             }
             self.trace.note(|| format!("member {member} is {drive} again"));
             let other = std::mem::replace(&mut self.members[member], bay);
             course.attic.retain(|old| Some(*old) != bay);
-            course.attic.extend(other.filter(|_| course.half_attached.take().is_none()));
+            // The other one was being put in place and belongs to nothing.
+            if other.is_some() {
+                course.half_attached.remove(&member);
+            }
         }
         Ok(())
     }
 
-    /// Looks whether all members are active, so that another one may be struck from now on.
-    fn all_active(&mut self, course: &mut Course, demanded: bool) -> Result<(), Failure> {
+    /// Looks who is active, so that other members may be struck from now on. Those that were `filled` have to
+    /// be.
+    ///
+    /// # Errors
+    /// A member is not active without any cause.
+    fn note_active(&mut self, course: &mut Course, filled: Option<&[usize]>) -> Result<(), Failure> {
         let Some(subject) = &self.subject else { return Ok(()) };
         let states = subject.members();
+        let is_active = |member: usize| states.get(member).is_some_and(|s| s.0 == MemberState::Active);
         for (member, (state, _)) in states.iter().enumerate() {
-            if self.scenario.cramped && *state == MemberState::Rebuilding && !demanded {
-                // Power cuts have displaced more than its log has room for. There is no other one that is
-                // not sound, or it would not do without this one.
-                course.suspect.get_or_insert(Suspect::new(member)).member = member;
+            if self.scenario.cramped && *state == MemberState::Rebuilding && filled.is_none() {
+                // Power cuts have displaced more than its log has room for. There are enough others that are
+                // sound, or it would not do without this one.
+                course.suspects.take_in(member, is_active);
             }
-            let excused = course.suspect.is_some_and(|s| s.member == member) && !demanded;
+            let is_filled = filled.is_some_and(|filled| filled.contains(&member));
+            let excused = course.suspects.get(member).is_some() && !is_filled;
             if *state != MemberState::Active && !excused {
                 return Err(Failure(format!("member {member} is {state:?}, without any cause")));
             }
         }
-        let sound = states.iter().all(|(state, _)| *state == MemberState::Active);
-        if sound && course.suspect.is_some_and(|s| !s.struck && !self.is_damaged(course, s.member)) {
-            course.suspect = None;
+        let (mut damaged, none) = (course.suspects.members(), course.suspects.is_empty());
+        damaged.retain(|member| self.is_damaged(course, *member));
+        course.suspects.retain(|s| s.struck || !is_active(s.member) || damaged.contains(&s.member));
+        if course.suspects.is_empty() && !none {
             self.coverage.struck = "";
         }
         Ok(())
     }
 
-    /// Cuts the power, kills the process, or shuts the drives down; with `strike`, a member may be lost
-    /// at the same moment, or lose its ZRWA with the power.
+    /// Cuts the power, kills the process, or shuts the drives down; with `strike`, members may be lost
+    /// at the same moment, or lose their ZRWAs with the power.
     fn cut(&mut self, course: &mut Course, strike: bool) -> Result<(), Failure> {
         self.note_heir(course);
         (course.repair, course.failing, course.coming_back, course.taken) = (None, None, None, None);
@@ -565,9 +551,8 @@ impl World<'_> {
         self.note_half_attached(course);
         course.shelf.refused.clear();
         let victim = self.victim(course);
-        let mut zrwa_lost = None;
+        let mut zrwa_lost = Vec::new();
         let m = &self.scenario.misfortune;
-        let (lost_percent, zrwa_percent) = (m.member_lost_percent, m.zrwa_lost_percent);
         let draw = self.rng.below(100);
         let end = match (m.kill_percent, m.shutdown_percent) {
             _ if course.caches_next => End::PowerCut,
@@ -577,18 +562,21 @@ impl World<'_> {
         };
         // A ZRWA that was just given again is lost more often.
         let lose_new = course.reopening && end == End::PowerCut && self.rng.chance(1, 2);
-        if strike && !lose_new && self.rng.chance(lost_percent, 100) {
-            self.lose(course, victim);
-        } else if end == End::PowerCut && strike && (lose_new || self.rng.chance(zrwa_percent, 100)) {
-            zrwa_lost = self.drive_of(victim);
-            course.suspect.get_or_insert(Suspect::new(victim)).zrwa_lost = true;
-            self.trace.note(|| format!("member {victim} loses its ZRWA"));
+        if strike {
+            zrwa_lost.extend(self.strike_at_end(course, victim, end, lose_new));
+            for _ in 1..self.scenario.parities {
+                let victim = self.victim(course);
+                if self.rng.chance(1, 2) {
+                    zrwa_lost.extend(self.strike_at_end(course, victim, end, false));
+                }
+            }
         }
+        self.counts.double_losses += u64::from(course.suspects.absent().len() > 1);
         match end {
             End::PowerCut => {
                 let caches_next = std::mem::take(&mut course.caches_next);
                 let cache_lost = self.scenario.drive.volatile_cache && (caches_next || self.rng.chance(3, 4));
-                self.cut_power(|bay| Cut { cache_lost, zrwa_lost: zrwa_lost == Some(bay) })?;
+                self.cut_power(|bay| Cut { cache_lost, zrwa_lost: zrwa_lost.contains(&bay) })?;
             }
             End::Kill => {
                 self.kill_process();
@@ -602,9 +590,26 @@ impl World<'_> {
         Ok(())
     }
 
+    /// A member is lost in the moment of an end, or its ZRWA is, which has to be if it is a `new` one; gives
+    /// the drive whose ZRWA it is.
+    fn strike_at_end(&mut self, course: &mut Course, victim: usize, end: End, new: bool) -> Option<Bay> {
+        let m = &self.scenario.misfortune;
+        let (lost_percent, zrwa_percent) = (m.member_lost_percent, m.zrwa_lost_percent);
+        if !new && self.rng.chance(lost_percent, 100) {
+            self.lose(course, victim);
+            return None;
+        }
+        if end != End::PowerCut || !new && !self.rng.chance(zrwa_percent, 100) {
+            return None;
+        }
+        course.suspects.of(victim).zrwa_lost = true;
+        self.trace.note(|| format!("member {victim} loses its ZRWA"));
+        self.drive_of(victim)
+    }
+
     /// The drive of `member` is not offered to the array from now on.
     fn lose(&mut self, course: &mut Course, member: usize) {
-        let suspect = course.suspect.get_or_insert(Suspect::new(member));
+        let suspect = course.suspects.of(member);
         if !suspect.absent {
             suspect.absent = true;
             self.counts.member_losses += 1;
@@ -618,7 +623,7 @@ impl World<'_> {
     /// Those of making one that is not the array's.
     fn offered(&mut self, course: &mut Course) -> Result<Vec<Bay>, Failure> {
         let stale_percent = self.scenario.misfortune.stale_returns_percent;
-        if course.suspect.is_none() && self.rng.chance(1, 4) {
+        if !course.suspects.is_full() && self.rng.chance(1, 4) {
             // Somebody brings an old copy instead.
             let copied = course.shelf.copied();
             if !copied.is_empty() {
@@ -626,15 +631,13 @@ impl World<'_> {
                 self.lose(course, member);
             }
         }
-        if let Some(suspect) = &mut course.suspect
-            && suspect.absent
-            && self.rng.chance(stale_percent, 200)
-        {
-            suspect.absent = false;
-            self.trace.note(|| format!("member {} is back", suspect.member));
+        for suspect in course.suspects.iter_mut().filter(|suspect| suspect.absent) {
+            if self.rng.chance(stale_percent, 200) {
+                suspect.absent = false;
+                self.trace.note(|| format!("member {} is back", suspect.member));
+            }
         }
-        let absent = course.suspect.filter(|s| s.absent).map(|s| s.member);
-        let mut bays = self.kept(absent);
+        let mut bays = self.kept(&course.suspects.absent());
         for bay in &course.attic {
             if self.rng.chance(stale_percent, 400) {
                 bays.push(*bay);
@@ -644,7 +647,7 @@ impl World<'_> {
         let Course { shelf, damaged, half_attached, .. } = course;
         self.offer_shelf(shelf, &mut bays, |member| {
             let sound = |bay: Bay| !wire.is_gone(bay) && !damaged.contains(&bay);
-            *half_attached != Some(member) && members[member].is_some_and(sound)
+            !half_attached.contains(&member) && members[member].is_some_and(sound)
         })?;
         self.rng.shuffle(&mut bays);
         self.trace.note(|| format!("assembly from drives {bays:?}"));
@@ -686,11 +689,11 @@ impl World<'_> {
                     self.cut(course, strike)?;
                     continue;
                 }
-                // One member at most has been struck, and is done without: only what is none of the array's
-                // is a reason.
+                // No more members have been struck than it can do without: only what is none of the array's is
+                // a reason.
                 Some(Err(why)) => {
                     let Course { shelf, half_attached, .. } = course;
-                    self.judge_refusal(shelf, *half_attached, &offered, &why)?;
+                    self.judge_refusal(shelf, half_attached, &offered, &why)?;
                     self.check_shelf(shelf, &[])?;
                     if self.changes(&offered) != changes {
                         return Err(Failure(format!("it refuses ({why}), but has changed drives")));
@@ -701,11 +704,8 @@ impl World<'_> {
                     self.check_shelf(&course.shelf, &offered)?;
                     course.begun = false;
                     course.reopening = false;
-                    self.oracle.volatile_cache = self.promise(
-                        &*subject,
-                        &offered,
-                        course.suspect.is_some_and(|suspect| suspect.struck),
-                    )?;
+                    let struck = course.suspects.iter().any(|suspect| suspect.struck);
+                    self.oracle.volatile_cache = self.promise(&*subject, &offered, struck)?;
                     self.take_subject(subject);
                     self.note_begun(course);
                     course.caches_next = false;
@@ -719,10 +719,10 @@ impl World<'_> {
             self.oracle.recovered(&report)?;
             self.note_drives(course)?;
             // As long as nothing is written the drive before may be the member.
-            if course.begun && course.suspect.is_none_or(|s| !s.absent) {
-                course.half_attached = None;
+            if course.begun {
+                course.half_attached.retain(|member| course.suspects.is_absent(*member));
             }
-            self.all_active(course, false)?;
+            self.note_active(course, None)?;
             if interruptions < 4 && self.rng.chance(1, 6) {
                 // What was reported has to hold from now on, even if nothing else happens.
                 interruptions += 1;
@@ -753,7 +753,7 @@ impl World<'_> {
             return Ok(Some(result));
         }
         let member = self.victim(course);
-        let absent = course.suspect.is_some_and(|suspect| suspect.absent);
+        let absent = course.suspects.is_absent(member);
         if let Some(bay) = self.drive_of(member).filter(|_| !absent) {
             let executed = self.rng.chance(1, 2);
             let kind = self.rng.below(7);
@@ -776,7 +776,7 @@ impl World<'_> {
             self.trace.note(|| format!("member {member} (drive{bay}) in assembly: {}", NAMES[kind as usize]));
             self.coverage.struck = NAMES[kind as usize];
             self.counts.faults += 1;
-            course.suspect.get_or_insert(Suspect::new(member)).struck = true;
+            course.suspects.of(member).struck = true;
         }
         let result = self.wait(pending, events.map(|events| events - before), false)?;
         if let Some(bay) = self.members[member] {
@@ -793,12 +793,10 @@ impl World<'_> {
             || words().zip(words().skip(1)).any(|pair| pair == ("member", &member.to_string()))
     }
 
-    /// What struck the suspect since the process began is over.
+    /// What struck the suspects since the process began is over.
     fn pardon(&mut self, course: &mut Course) {
-        if let Some(suspect) = &mut course.suspect {
-            suspect.struck = false;
-        }
-        for bay in self.kept(None).iter().chain(&course.attic) {
+        course.suspects.iter_mut().for_each(|suspect| suspect.struck = false);
+        for bay in self.kept(&[]).iter().chain(&course.attic) {
             self.wire.set_gone(*bay, false);
         }
     }
@@ -840,37 +838,30 @@ impl World<'_> {
         Ok(())
     }
 
-    /// The end of the run: repairs what is broken, checks, and checks again without each member.
+    /// The end of the run: repairs what is broken, checks, and checks again without as many members as may be
+    /// lost.
     fn finale(&mut self, course: &mut Course) -> Result<(), Failure> {
         self.drain()?;
         course.cut_in_rebuild = false;
-        if let Some(suspect) = course.suspect {
-            let state = self.member_state(suspect.member);
-            if state != Some(MemberState::Active) || self.is_damaged(course, suspect.member) {
-                self.start_repair(course, suspect, state == Some(MemberState::Rebuilding))?;
-                while course.repair.is_some() {
-                    self.event(false, true)?;
-                    self.note_attached(course);
-                    self.finish_repair(course)?;
-                }
+        let broken = self.broken(course);
+        if !broken.is_empty() {
+            self.start_repair(course, &broken)?;
+            while course.repair.is_some() {
+                self.event(false, true)?;
+                self.note_attached(course);
+                self.finish_repair(course)?;
             }
         }
         self.verify()?;
-        let member = self.rng.below(self.members.len() as u64) as usize;
-        if course.suspect.is_none() && self.scenario.misfortune.member_lost_percent > 0 {
-            self.lose(course, member);
+        for _ in 0..self.scenario.parities {
+            let member = self.rng.below(self.members.len() as u64) as usize;
+            if !course.suspects.is_full() && self.scenario.misfortune.member_lost_percent > 0 {
+                self.lose(course, member);
+            }
         }
         self.cut(course, false)?;
         self.recover(course)
     }
-}
-
-/// How the subject is made.
-pub(super) fn create_options(scenario: &Scenario, uuid: [u8; 16]) -> CreateOptions {
-    let name = "simulated".into();
-    let Scenario { chunk_blocks, zone_size_blocks, policy, .. } = *scenario;
-    let (host, autostart) = ([0; 16], false);
-    CreateOptions { name, uuid, chunk_blocks, zone_size_blocks, policy: Some(policy), host, autostart }
 }
 
 pub(super) fn brief(report: &[ZoneInfo]) -> String {

@@ -6,104 +6,16 @@
 //! and for commands that are wrong on purpose: those must be refused and change nothing.
 
 use super::{
-    fork::Moment,
-    oracle::{Change, FlushPoint, ReadPoint, ReportPoint},
+    ops::{Held, Kind, Op, outcome},
+    oracle::Change,
+    schedule::Moment,
     world::{Failure, World},
 };
 use engine::{
     buf::Buf,
-    device::{Command, Completion, DeviceError, Done, Geometry, Zones},
+    device::{Command, DeviceError, Done, Geometry, Zones},
     zone::{Lba, ZoneIndex},
 };
-use std::fmt;
-
-/// An operation on its way.
-pub struct Op {
-    kind: Kind,
-    completion: Completion,
-}
-
-/// What to do with the answer.
-#[derive(Clone, Debug)]
-enum Kind {
-    Write {
-        zone: u32,
-        start: u64,
-        end: u64,
-        fua: bool,
-        append: bool,
-        life: u64,
-    },
-    Read {
-        point: ReadPoint,
-        blocks: u64,
-    },
-    Flush(FlushPoint),
-    Report {
-        first: u32,
-        point: ReportPoint,
-    },
-    Change {
-        zones: Vec<u32>,
-        change: Change,
-    },
-    Open {
-        zone: u32,
-    },
-    Close {
-        zone: u32,
-    },
-    /// Has to be refused.
-    Wrong {
-        zone: u32,
-        what: &'static str,
-    },
-}
-
-/// A change of a zone that waits until nothing is in flight in the zone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Held {
-    Reset(u32),
-    Finish(u32),
-    Open(u32),
-    Close(u32),
-    ResetAll,
-}
-
-impl Held {
-    fn holds(self, zone: u32) -> bool {
-        match self {
-            Held::Reset(z) | Held::Finish(z) | Held::Open(z) | Held::Close(z) => z == zone,
-            Held::ResetAll => true,
-        }
-    }
-}
-
-impl fmt::Display for Op {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.kind.fmt(f)
-    }
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Kind::Write { zone, start, end, fua, append, .. } => {
-                let verb = if *append { "append" } else { "write" };
-                write!(f, "{verb} zone {zone} {start}..{end}{}", if *fua { " FUA" } else { "" })
-            }
-            Kind::Read { point, blocks } => {
-                write!(f, "read zone {} {}..{}", point.zone, point.block, point.block + blocks)
-            }
-            Kind::Flush(_) => f.write_str("flush"),
-            Kind::Report { first, .. } => write!(f, "report from zone {first} on"),
-            Kind::Change { zones, change } => write!(f, "{change:?} zones {zones:?}"),
-            Kind::Open { zone } => write!(f, "open zone {zone}"),
-            Kind::Close { zone } => write!(f, "close zone {zone}"),
-            Kind::Wrong { zone, what } => write!(f, "{what} in zone {zone}"),
-        }
-    }
-}
 
 impl World<'_> {
     /// Hands in the next operation, if the one that comes up is possible now.
@@ -262,7 +174,7 @@ impl World<'_> {
     /// Blocks of the next write: below a chunk, around one, or up to three stripes.
     fn draw_blocks(&mut self, start: u64) -> u64 {
         let chunk = self.scenario.chunk_blocks;
-        let stripe = chunk * (self.scenario.members as u64 - 1);
+        let stripe = chunk * self.scenario.data_chunks();
         let load = &self.scenario.load;
         let (sizes, aligned_percent) = (load.sizes, load.aligned_percent);
         let draw = self.rng.below(sizes.iter().sum());
@@ -455,12 +367,5 @@ impl World<'_> {
         }
         self.pool.give(done.data);
         Ok(())
-    }
-}
-
-fn outcome(done: &Done) -> String {
-    match &done.result {
-        Ok(()) => "done".into(),
-        Err(error) => format!("failed: {error}"),
     }
 }

@@ -5,6 +5,7 @@
 //! commands wait on the [`wire`], and after each power cut and recovery the [`oracle`] compares
 //! what the array shows with what it promised. The same seed always gives the same run.
 
+mod course;
 pub mod coverage;
 mod drives;
 pub mod exhaustive;
@@ -12,13 +13,16 @@ mod fork;
 mod heir;
 mod life;
 mod load;
+mod ops;
 pub mod oracle;
 pub mod runner;
 pub mod scenario;
+mod schedule;
 mod scripted;
 mod shelf;
 pub mod stamp;
 pub mod subject;
+mod suspects;
 pub mod table1;
 mod two_faults;
 pub mod wire;

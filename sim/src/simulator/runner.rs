@@ -83,7 +83,7 @@ pub fn kind(message: &str) -> String {
 pub fn run_seed(maker: &dyn Maker, seed: u64, tracing: Tracing) -> Outcome {
     let started = Instant::now();
     let mut rng = Rng::new(seed);
-    let scenario = Scenario::draw(&mut rng, maker.policy());
+    let scenario = Scenario::draw(&mut rng, maker.policy(), maker.parities());
     let policy = scenario.policy;
     let mut world = World::new(maker, scenario, rng, tracing);
     let result = catch_panics(|| world.run());

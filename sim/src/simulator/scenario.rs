@@ -7,8 +7,11 @@
 use crate::rng::Rng;
 use engine::{
     device::{Geometry, Zrwa},
-    raid::policy::Policy,
+    raid::{geometry::MAX_MEMBERS, policy::Policy},
 };
+
+/// Numbers of parities that arrays can be made with: so many members may be lost.
+pub const PARITIES: &[usize] = &[1];
 
 /// Relative rates of the kinds of operations.
 #[derive(Clone, Debug, Default)]
@@ -100,6 +103,8 @@ const COSTLY_BLOCKS: u64 = 48;
 pub struct Scenario {
     pub policy: Policy,
     pub members: usize,
+    /// Members that may be lost: 1 or 2.
+    pub parities: usize,
     /// The shape of the drives; if they are `mixed`, the least that each of them has.
     pub drive: Geometry,
     pub mixed: bool,
@@ -130,17 +135,22 @@ pub struct Scenario {
 }
 
 impl Scenario {
-    /// Draws a scenario, for one policy or for any.
-    pub fn draw(rng: &mut Rng, policy: Option<Policy>) -> Scenario {
-        let drawn = draw_policy(rng);
-        let policy = policy.unwrap_or(drawn);
-        let members = draw_members(rng);
+    /// Data chunks in a stripe.
+    pub fn data_chunks(&self) -> u64 {
+        (self.members - self.parities) as u64
+    }
+
+    /// Draws a scenario, for one policy and number of parities or for any.
+    pub fn draw(rng: &mut Rng, policy: Option<Policy>, parities: Option<usize>) -> Scenario {
+        let drawn = (draw_policy(rng), draw_parities(rng));
+        let (policy, parities) = (policy.unwrap_or(drawn.0), parities.unwrap_or(drawn.1));
+        let members = (draw_members(rng) + parities - 1).min(MAX_MEMBERS);
         let chunk_blocks = if rng.chance(1, 8) { 16 << rng.below(2) } else { 2 << rng.below(3) };
         let small_zones = policy.uses_zrwa() && rng.chance(1, 5);
         let cramped = policy == Policy::Log && rng.chance(1, 2);
-        let (drive, aggregate) = draw_drive(rng, policy, chunk_blocks, (small_zones, cramped));
+        let (drive, aggregate) = draw_drive(rng, (policy, parities), chunk_blocks, (small_zones, cramped));
         let zone_size_blocks = rng.chance(1, 4).then(|| {
-            let row = chunk_blocks * (members as u64 - 1);
+            let row = chunk_blocks * (members - parities) as u64;
             let rows = aggregate as u64 * drive.zone_capacity_blocks / chunk_blocks;
             row + rng.below(rows * row + rows * row / 4)
         });
@@ -156,6 +166,7 @@ impl Scenario {
         Scenario {
             policy,
             members,
+            parities,
             chunk_blocks,
             aggregate,
             zone_size_blocks,
@@ -189,6 +200,14 @@ fn draw_policy(rng: &mut Rng) -> Policy {
         draw -= share;
     }
     Policy::Zrwa
+}
+
+/// As many as arrays may have; both equally often.
+fn draw_parities(rng: &mut Rng) -> usize {
+    match PARITIES {
+        [parities] => *parities,
+        several => *rng.pick(several),
+    }
 }
 
 /// Mostly few; one life in 64 has as many as there may be.
@@ -236,7 +255,7 @@ pub(super) fn draw_roomier(rng: &mut Rng, least: &Geometry) -> Geometry {
 /// `cramped`, there soon is no room left for what power cuts displace.
 fn draw_drive(
     rng: &mut Rng,
-    policy: Policy,
+    (policy, parities): (Policy, usize),
     chunk_blocks: u64,
     (small_zones, cramped): (bool, bool),
 ) -> (Geometry, u32) {
@@ -264,13 +283,15 @@ fn draw_drive(
     // often not a block more, so that the metadata log is full all the time.
     let decisive = [max_open, max_active, max_zones].into_iter().filter(|limit| *limit > 0).min();
     let open = decisive.unwrap_or(limit) as u64 - 2;
+    // Each record of partial parity has one chunk for each parity.
+    let record = parities as u64 * chunk_blocks + 1;
     let metadata = match policy {
         Policy::Log => {
             let displaced = if cramped { 30 } else { 120 };
-            11 + chunk_blocks + (2 * open + displaced) * (chunk_blocks + 1)
+            11 + chunk_blocks + (2 * open + displaced) * record
         }
-        Policy::InPlace => 11 + chunk_blocks + open * (window_chunks / 2).div_ceil(3) * (chunk_blocks + 4),
-        _ => 11 + chunk_blocks + open * (window_chunks / 2) * (chunk_blocks + 1),
+        Policy::InPlace => 11 + chunk_blocks + open * (window_chunks / 2).div_ceil(3) * (record + 3),
+        _ => 11 + chunk_blocks + open * (window_chunks / 2) * record,
     };
     let least = metadata.max(chunk_blocks * (window_chunks + 2));
     let spare = if rng.chance(1, 2) { 0 } else { rng.below(3 * chunk_blocks + 32) };

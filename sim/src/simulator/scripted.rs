@@ -6,9 +6,8 @@
 
 use super::{
     exhaustive::{CacheFate, Fate, Step, ZONE},
-    life::create_options,
     oracle::Change,
-    subject::How,
+    subject::{How, create_options},
     world::{Failure, World},
 };
 use engine::runtime::Runtime;
@@ -65,17 +64,22 @@ impl World<'_> {
             if let Some(result) = pending.borrow_mut().take() {
                 return Ok(result);
             }
-            self.advance_in_order()?;
+            self.advance_waiting(|| pending.borrow().is_none())?;
         }
     }
 
     /// Everything that can happen now, without disorder.
     pub(super) fn advance_in_order(&mut self) -> Result<(), Failure> {
+        self.advance_waiting(|| false)
+    }
+
+    /// As [`World::advance_in_order`]; it is a failure if nothing can happen and somebody `waits`.
+    fn advance_waiting(&mut self, waits: impl Fn() -> bool) -> Result<(), Failure> {
         self.run_tasks()?;
         self.ready = false;
         self.collect()?;
         let nothing_left = self.wire.queued() == 0 && self.wire.executed() == 0;
-        if nothing_left && !self.ops.is_empty() {
+        if nothing_left && (waits() || !self.ops.is_empty()) {
             return Err(self.hang());
         }
         self.wire.run_all();
@@ -190,13 +194,13 @@ impl World<'_> {
         Ok(parts.into_iter().map(|(_, _, ways)| ways).collect())
     }
 
-    /// Assembles without one member, by the default order.
-    pub(super) fn assemble_without(&mut self, lost: Option<usize>) -> Result<(), Failure> {
+    /// Assembles without some members, by the default order.
+    pub(super) fn assemble_without(&mut self, lost: &[usize]) -> Result<(), Failure> {
         self.assemble_somehow(lost, false)
     }
 
     /// As [`World::assemble_without`]; an array that is to `hold_back` writes nothing if it can do without.
-    pub(super) fn assemble_somehow(&mut self, lost: Option<usize>, hold_back: bool) -> Result<(), Failure> {
+    pub(super) fn assemble_somehow(&mut self, lost: &[usize], hold_back: bool) -> Result<(), Failure> {
         let drives = self.kept(lost).into_iter().map(|bay| self.drive(bay)).collect();
         let how = How { hold_back, ..self.how() };
         let pending = self.start(self.maker.assemble(&self.runtime, drives, how));

@@ -27,8 +27,8 @@ use std::collections::BTreeSet;
 
 /// Copies of members that are kept.
 const MOST_COPIES: usize = 2;
-/// Members of the other array.
-const OTHERS: usize = 3;
+/// Data chunks in a stripe of the other array.
+const OTHERS_DATA: usize = 2;
 
 /// What a drive on the shelf holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,11 +165,14 @@ impl World<'_> {
     pub(super) fn judge_refusal(
         &mut self,
         shelf: &mut Shelf,
-        half_attached: Option<usize>,
+        half_attached: &BTreeSet<usize>,
         offered: &[Bay],
         why: &str,
     ) -> Result<(), Failure> {
-        let unattached = half_attached.and_then(|member| self.members[member]);
+        // A drive that was never attached belongs to nobody here.
+        let members = self.members.clone();
+        let unattached =
+            |bay: Bay| half_attached.iter().copied().find(|member| members[*member] == Some(bay));
         let is_reason = |bay: Bay| match shelf.find(bay) {
             Some(Holds::Another) => true,
             Some(holds @ Holds::Copy { member, .. }) => {
@@ -179,7 +182,7 @@ impl World<'_> {
                 shelf.is_fresh(holds) && twins.any(|bay| self.names_drive(bay, why))
             }
             Some(Holds::Nothing) => false,
-            None => Some(bay) == unattached && self.foreign.contains(&bay),
+            None => unattached(bay).is_some() && self.foreign.contains(&bay),
         };
         let named: Vec<Bay> =
             offered.iter().copied().filter(|bay| self.names_drive(*bay, why) && is_reason(*bay)).collect();
@@ -188,10 +191,9 @@ impl World<'_> {
         }
         self.trace.note(|| format!("refused: {why}"));
         for bay in named {
-            match half_attached {
-                // It was never attached, and belongs to nobody here.
-                Some(member) if Some(bay) == unattached => self.members[member] = None,
-                _ => _ = shelf.refused.insert(bay),
+            match unattached(bay) {
+                Some(member) => self.members[member] = None,
+                None => _ = shelf.refused.insert(bay),
             }
         }
         Ok(())
@@ -259,7 +261,8 @@ impl World<'_> {
 
     /// A drive that is a member of another array, with something in it.
     fn of_another_array(&mut self) -> Result<Bay, Failure> {
-        let scenario = Scenario { members: OTHERS, forks: 0, ..self.scenario.clone() };
+        let members = OTHERS_DATA + self.scenario.parities;
+        let scenario = Scenario { members, forks: 0, ..self.scenario.clone() };
         let mut other = World::new(self.maker, scenario, self.rng.fork(), Tracing::Off);
         other.set_in_order();
         if other.create_in_order()? {
@@ -267,7 +270,7 @@ impl World<'_> {
             other.write(0, blocks.min(2 * self.scenario.chunk_blocks), true, false);
             other.drain_in_order()?;
         }
-        let which = self.rng.below(OTHERS as u64) as usize;
+        let which = self.rng.below(members as u64) as usize;
         let Some(bay) = other.members[which] else { return Ok(self.new_drive()) };
         let ssd = other.wire.ssd(bay).copy();
         Ok(self.wire.insert(ssd.map_err(|error| Failure(format!("copying a drive: {error}")))?))

@@ -3,6 +3,7 @@
 //! The array is the subject that matters. The seam exists so that the simulator can be tested
 //! itself, against something small, and so that options that only tests may set stay in one place.
 
+use super::scenario::Scenario;
 use engine::{
     array::{Array, Behaviour, CreateOptions, Drive, MemberState, Tails},
     device::ZonedDevice,
@@ -64,6 +65,10 @@ pub trait Maker {
     fn policy(&self) -> Option<Policy> {
         None
     }
+    /// The number of parities that scenarios are drawn for; any of [`super::scenario::PARITIES`] if there is none.
+    fn parities(&self) -> Option<usize> {
+        None
+    }
     /// Whether completed writes may be lost in a power cut until a flush, as docs/GUARANTEES.md has it;
     /// `members` says whether a member has a volatile cache.
     fn may_lose_completed(&self, policy: Policy, members: bool) -> bool {
@@ -93,6 +98,8 @@ pub struct ArrayMaker {
     pub canary: Option<Canary>,
     /// The policy of all arrays, if not any.
     pub policy: Option<Policy>,
+    /// The number of parities of all arrays, if not any.
+    pub parities: Option<usize>,
 }
 
 /// Rules that can be broken, by the names of the command line, and a policy that has the rule.
@@ -110,6 +117,14 @@ pub const CANARIES: [(&str, Canary, Policy); 11] = [
     ("stale-parity", Canary::StaleParity, Policy::Log),
 ];
 
+/// How the subject of a scenario is made.
+pub(super) fn create_options(scenario: &Scenario, uuid: [u8; 16]) -> CreateOptions {
+    let name = "simulated".into();
+    let Scenario { chunk_blocks, zone_size_blocks, policy, .. } = *scenario;
+    let (host, autostart) = ([0; 16], false);
+    CreateOptions { name, uuid, chunk_blocks, zone_size_blocks, policy: Some(policy), host, autostart }
+}
+
 impl ArrayMaker {
     fn behaviour(&self, join: bool) -> Behaviour {
         Behaviour { consistency: self.consistency, join, canary: self.canary, ..Behaviour::default() }
@@ -119,6 +134,10 @@ impl ArrayMaker {
 impl Maker for ArrayMaker {
     fn policy(&self) -> Option<Policy> {
         self.policy
+    }
+
+    fn parities(&self) -> Option<usize> {
+        self.parities
     }
 
     fn create(
@@ -169,7 +188,7 @@ impl Subject for Array {
             let rebuilt = Array::rebuild(&array, &|_| ()).await.map_err(|e| e.to_string())?;
             match (rebuilt.left_out.first(), rebuilt.lost.first()) {
                 (Some(out), _) => Err(format!("zone {} of member {}: {}", out.zone, out.member, out.reason)),
-                (_, Some(lost)) => Err(format!("{lost:?}, though one drive alone was struck")),
+                (_, Some(lost)) => Err(format!("{lost:?}, though no more drives were struck than may be")),
                 (None, None) => Ok(rebuilt.bytes),
             }
         })

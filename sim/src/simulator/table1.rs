@@ -126,6 +126,7 @@ fn scenario() -> Scenario {
         policy: Policy::Zrwa,
         join: true,
         members: MEMBERS,
+        parities: 1,
         drive,
         mixed: false,
         cramped: false,
@@ -169,7 +170,7 @@ fn one_run(maker: &dyn Maker, run: u64) -> Result<u64, Failure> {
     world.cut_power(|_| Cut::default())?;
     // A policy that forgets what it acknowledged is held to nothing: that is what is measured.
     world.oracle.zones[0].durable = 0;
-    world.assemble_without(Some(rng.below(MEMBERS as u64) as usize))?;
+    world.assemble_without(&[rng.below(MEMBERS as u64) as usize])?;
     let done = world.ask(vec![Command::Report { first: ZoneIndex(0), count: 1 }])?;
     let wp = done.first().and_then(|done| done.zones.first()).map_or(0, |zone| zone.wp_blocks);
     if run.is_multiple_of(CHECKED_IN) {

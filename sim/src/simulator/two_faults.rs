@@ -1,19 +1,21 @@
-//! More than is promised: a member is missing, and the drive of another one is struck as well.
+//! More than is promised: as many members are missing as may be, and the drive of another one is struck as well.
 //!
-//! What lies beyond the promise may cost data, but never invent any. So in some forks two members suffer at
-//! once, and what the array makes of it is judged by a rule of its own: it may refuse, have zones offline and
-//! fail reads. It must not give wrong data or zeros, let a zone end before what was promised there, answer
-//! nothing, or take away what can still be had: when the missing member comes back, everything is there
-//! again, but for zones that the array has gone on with meanwhile and of which the struck drive has lost its
-//! part. Which these are the world writes down itself.
+//! What lies beyond the promise may cost data, but never invent any. So in some forks one member more suffers
+//! than there are parities, and what the array makes of it is judged by a rule of its own: it may refuse, have
+//! zones offline and fail reads. It must not give wrong data or zeros, let a zone end before what was promised
+//! there, answer nothing, or take away what can still be had: when the missing members come back, everything is
+//! there again, but for zones that the array has gone on with meanwhile and of which too many have lost their
+//! part then, the struck drive among them. Which these are the world writes down itself.
 //!
-//! The same blow without the missing member is a single fault, for which everything is promised.
+//! The same blow without the missing members is one that is promised to be survived, and so are as many of
+//! them at once as there are parities.
 
 use super::{
     fork::Losses,
     life::brief,
     oracle::Change,
     subject::How,
+    suspects::{named, others},
     wire::Bay,
     world::{End, Failure, World},
 };
@@ -52,15 +54,27 @@ struct Blow {
     tampered: BTreeSet<u32>,
 }
 
-/// What the world knows of a fork with two faults.
+/// Whom a blow has beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Beside {
+    Nobody,
+    /// Others that suffer, no more than may.
+    Others,
+    /// One more than may suffer.
+    TooMany,
+}
+
+/// What the world knows of a fork with one fault too many.
 struct Books {
-    /// The member that is missing at first.
-    missing: Option<usize>,
+    /// The members that are missing at first.
+    missing: Vec<usize>,
     struck: usize,
-    /// The member that is missing holds what it should.
-    fresh: bool,
+    /// Members that do not hold what they should, missing or not.
+    stale: Vec<usize>,
+    /// As many members may lack a zone.
+    parities: usize,
     blow: Blow,
-    /// It has been assembled without the member that is missing, which is stale since.
+    /// It has been assembled without the members that are missing, which are stale since.
     assembled: bool,
     /// Zones that the array has gone on with.
     went_on: BTreeSet<u32>,
@@ -75,35 +89,40 @@ impl Books {
             return false;
         }
         let ruined = self.blow.outcast || self.blow.ruined.contains(&zone) || self.failed.contains(&zone);
-        !ruined || self.fresh && !self.went_on.contains(&zone)
+        // The struck one lacks it as well.
+        !ruined || self.lacking(self.went_on.contains(&zone)) < self.parities
+    }
+
+    /// Members beside the struck one that lack something, the `missing` ones or only those that did before.
+    fn lacking(&self, missing: bool) -> usize {
+        let also = self.missing.iter().filter(|member| missing && !self.stale.contains(member));
+        self.stale.len() + also.count()
     }
 }
 
 impl World<'_> {
-    /// Judges what is left when one member is missing and another one's drive is struck; then when they are
-    /// back. The suspect need not hold what it should.
+    /// Judges what is left when as many members are missing as may be and another one's drive is struck; then
+    /// when they are back. Suspects need not hold what they should.
     ///
     /// # Errors
     /// Something that must not be even then.
-    pub(super) fn judge_beyond(&mut self, losses: &Losses, offered: bool) -> Result<(), Failure> {
-        let stale = losses.suspect;
-        let struck = self.other_than(stale);
-        let blow = self.draw_blow(struck, true);
-        // One that is being filled takes part, and the other one is the one that is missing.
-        let missing = match stale {
-            Some(stale) if blow.absent && offered => {
-                self.trace.note(|| format!("fork: member {stale} is not whole"));
-                None
-            }
-            Some(stale) => Some(stale),
-            None => Some(self.other_than(Some(struck))),
-        };
+    pub(super) fn judge_beyond(&mut self, losses: &Losses) -> Result<(), Failure> {
+        let stale = losses.suspects.clone();
+        let struck = self.other_than(&stale);
+        let blow = self.draw_blow(struck, Beside::TooMany);
+        let mut missing = self.as_many_as_may(&stale, Some(struck));
+        if blow.absent && losses.offered && !stale.is_empty() {
+            // Those that are being filled take part, and the other one is one that is missing.
+            self.trace.note(|| format!("fork: not whole: {}", named(&stale)));
+            missing.retain(|member| !stale.contains(member));
+        }
         let what = format!("without {missing:?}, and member {struck}: {}", blow.what);
         self.trace.note(|| format!("fork: beyond the promise, {what}: {blow:?}"));
         let mut books = Books {
             missing,
             struck,
-            fresh: stale.is_none(),
+            stale,
+            parities: self.scenario.parities,
             blow,
             assembled: false,
             went_on: BTreeSet::new(),
@@ -119,12 +138,12 @@ impl World<'_> {
         judged.map_err(|failure| Failure(format!("beyond the promise ({what}): {failure}")))
     }
 
-    /// The first half: one is missing, another one is struck.
+    /// The first half: some are missing, another one is struck.
     fn suffer(&mut self, books: &mut Books) -> Result<(), Failure> {
         self.strike_with(books.struck, &books.blow)?;
         let absent = books.blow.absent.then_some(books.struck);
-        let too_many = books.missing.is_some() && absent.is_some();
-        match self.assemble_from(|member| Some(member) != books.missing && Some(member) != absent)? {
+        let too_many = absent.is_some() && books.missing.len() == books.parities;
+        match self.assemble_from(|member| !books.missing.contains(&member) && Some(member) != absent)? {
             Err(why) => {
                 self.trace.note(|| format!("refused: {why}"));
                 let real = self.names(books.struck, &why) || why.contains("members can be used");
@@ -133,7 +152,7 @@ impl World<'_> {
                     false => Err(Failure(format!("the refusal names no cause: {why}"))),
                 }
             }
-            Ok(()) if too_many => Err(Failure("it assembles with two members missing".into())),
+            Ok(()) if too_many => Err(Failure("it assembles with one member too many missing".into())),
             Ok(()) => {
                 books.assembled = true;
                 let report = self.take_report(|_| true)?;
@@ -163,23 +182,25 @@ impl World<'_> {
             books.blow.ruined.clear();
             books.blow.outcast = false;
         }
-        if books.assembled && books.fresh && self.rng.chance(1, 3) {
+        if books.assembled && books.stale.is_empty() && self.rng.chance(1, 3) {
             self.force(books)?;
         }
         self.trace.note(|| format!("fork: all are back; gone on with {:?}", books.went_on));
         let back = |what: String| Failure(format!("when all are back, {what}"));
-        let mut assembled = self.assemble_from(|_| true)?;
-        if let Err(why) = &assembled
-            && let Some(member) = self.unattached(why)
+        let (mut left_out, mut assembled) = (Vec::new(), self.assemble_from(|_| true)?);
+        while let Err(why) = &assembled
+            && let Some(member) = self.unattached(why).filter(|member| !left_out.contains(member))
         {
             self.trace.note(|| format!("refused: {why}"));
-            assembled = self.assemble_from(|other| other != member)?;
+            left_out.push(member);
+            assembled = self.assemble_from(|other| !left_out.contains(&other))?;
         }
         if let Err(why) = assembled {
-            // One is stale and the other one useless: but only if the array has been used without the first,
-            // or was about to be when the other one was struck.
+            // Some are stale and the other one useless: but only if the array has been used without the
+            // first, or was about to be when the other one was struck.
             let late = books.blow.faults.iter().any(|(commands, _)| *commands > 0);
-            return if books.blow.outcast && (books.assembled || late || !books.fresh) {
+            let too_many = books.lacking(books.assembled || late) >= books.parities;
+            return if books.blow.outcast && too_many {
                 Ok(())
             } else {
                 Err(back(format!("it does not assemble: {why}")))
@@ -191,7 +212,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// The member that was missing is stale, and now the other one is away: with force there is an array, and
+    /// Members that were missing are stale, and now the other one is away: with force there is an array, and
     /// whatever can be read of it is right.
     fn force(&mut self, books: &mut Books) -> Result<(), Failure> {
         self.trace.note(|| format!("fork: by force, without member {}", books.struck));
@@ -217,30 +238,43 @@ impl World<'_> {
         self.members.iter().position(unattached)
     }
 
-    /// Strikes one member, or the one that is `suspect` already, while all are there: everything is promised.
+    /// Strikes as many members as may be, suspects first, while all are there: everything is promised.
     ///
     /// # Errors
     /// A broken promise.
-    pub(super) fn judge_blow(&mut self, suspect: Option<usize>) -> Result<(), Failure> {
-        let struck = suspect.unwrap_or_else(|| self.other_than(None));
-        let blow = self.draw_blow(struck, false);
-        self.trace.note(|| format!("fork: member {struck}: {blow:?}"));
-        let judged = self.bear(struck, &blow);
-        judged.map_err(|failure| Failure(format!("member {struck}: {}: {failure}", blow.what)))
+    pub(super) fn judge_blow(&mut self, suspects: &[usize]) -> Result<(), Failure> {
+        let may_suffer = self.as_many_as_may(suspects, None);
+        let mut struck = may_suffer.clone();
+        self.rng.shuffle(&mut struck);
+        if struck.len() > 1 && self.rng.chance(1, 2) {
+            struck.truncate(1);
+        }
+        let alone = struck.len() == 1 && suspects.iter().all(|member| struck.contains(member));
+        let beside = if alone { Beside::Nobody } else { Beside::Others };
+        let blows: Vec<_> =
+            struck.into_iter().map(|member| (member, self.draw_blow(member, beside))).collect();
+        self.trace.note(|| format!("fork: members struck: {blows:?}"));
+        let what: Vec<_> =
+            blows.iter().map(|(member, blow)| format!("member {member}: {}", blow.what)).collect();
+        let judged = self.bear(&may_suffer, &blows);
+        judged.map_err(|failure| Failure(format!("{}: {failure}", what.join(", "))))
     }
 
-    fn bear(&mut self, struck: usize, blow: &Blow) -> Result<(), Failure> {
-        self.strike_with(struck, blow)?;
-        let tampered = |zone: u32| blow.tampered.contains(&zone);
+    /// Blows that `may_suffer` are survived, also if all of these are lost in the end.
+    fn bear(&mut self, may_suffer: &[usize], blows: &[(usize, Blow)]) -> Result<(), Failure> {
+        for (member, blow) in blows {
+            self.strike_with(*member, blow)?;
+        }
+        let tampered = |zone: u32| blows.iter().any(|(_, blow)| blow.tampered.contains(&zone));
         for again in [false, true] {
-            let without = (again && self.rng.chance(1, 2)).then_some(struck);
-            if let Err(why) = self.assemble_from(|member| Some(member) != without)? {
+            let without = if again && self.rng.chance(1, 2) { may_suffer } else { &[] };
+            if let Err(why) = self.assemble_from(|member| !without.contains(&member))? {
                 return Err(Failure(format!("the array does not assemble: {why}")));
             }
             let report = self.take_report(tampered)?;
             self.verify_where(&report, tampered)?;
             self.counts.judgements += 1;
-            match self.unsound_members().find(|member| *member != struck) {
+            match self.unsound_members().find(|member| !may_suffer.contains(member)) {
                 Some(_) if self.scenario.cramped => (),
                 Some(member) => {
                     return Err(Failure(format!("member {member} is not active, without any cause")));
@@ -256,10 +290,19 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Any member but one.
-    pub(super) fn other_than(&mut self, member: Option<usize>) -> usize {
-        let others: Vec<usize> = (0..self.members.len()).filter(|other| Some(*other) != member).collect();
-        *self.rng.pick(&others)
+    /// Any member but some.
+    pub(super) fn other_than(&mut self, members: &[usize]) -> usize {
+        *self.rng.pick(&others(self.members.len(), members))
+    }
+
+    /// As many members as may suffer at once: `suspects`, and any others but one.
+    fn as_many_as_may(&mut self, suspects: &[usize], but: Option<usize>) -> Vec<usize> {
+        let mut chosen = suspects.to_vec();
+        while chosen.len() < self.scenario.parities {
+            let not: Vec<usize> = chosen.iter().copied().chain(but).collect();
+            chosen.push(self.other_than(&not));
+        }
+        chosen
     }
 
     fn strike_with(&mut self, member: usize, blow: &Blow) -> Result<(), Failure> {
@@ -384,7 +427,8 @@ impl World<'_> {
     }
 
     /// Draws what strikes the drive of a member; some of it only if there is another fault.
-    fn draw_blow(&mut self, member: usize, beyond: bool) -> Blow {
+    fn draw_blow(&mut self, member: usize, beside: Beside) -> Blow {
+        let beyond = beside == Beside::TooMany;
         let Some(bay) = self.members[member] else { return Blow::default() };
         match self.rng.below(9) {
             0 if beyond => Blow { what: "absent", absent: true, ..Blow::default() },
@@ -393,7 +437,7 @@ impl World<'_> {
             2 | 3 => self.draw_unreadable(bay),
             4 => self.draw_worn(bay),
             // That is survived as long as all others are there.
-            5 if !beyond => self.draw_tampered(bay),
+            5 if beside == Beside::Nobody => self.draw_tampered(bay),
             6 if self.loses_zrwa(beyond) => {
                 let ruined =
                     self.begun_zones(bay, false).into_iter().filter_map(|info| self.zone_of(info.zone));
@@ -528,7 +572,7 @@ impl World<'_> {
     fn draw_tampered(&mut self, bay: Bay) -> Blow {
         let mut zones = self.begun_zones(bay, false);
         // Near its start or its end a zone that another hand has changed can look as if it had been left so.
-        let (chunk, data_chunks) = (self.scenario.chunk_blocks, self.members.len() as u64 - 1);
+        let (chunk, data_chunks) = (self.scenario.chunk_blocks, self.scenario.data_chunks());
         let window = self
             .scenario
             .drive

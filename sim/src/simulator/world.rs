@@ -10,11 +10,10 @@
 
 use super::{
     coverage::{Coverage, Sight},
-    fork::Forks,
-    heir::Heir,
-    load::{Held, Op},
+    ops::{Held, Op},
     oracle::Oracle,
     scenario::{Scenario, draw_roomier},
+    schedule::Forks,
     subject::{How, Maker, Subject, Work},
     wire::{Bay, Wire},
 };
@@ -27,6 +26,7 @@ use engine::{
     buf::BufPool,
     device::{Command, Completion, Done, Geometry},
     runtime::Runtime,
+    zone::ZoneInfo,
 };
 use std::{
     cell::RefCell,
@@ -55,6 +55,8 @@ pub struct Counts {
     /// Orderly shutdowns of all drives after the process had ended, at any moment of its.
     pub shutdowns: u64,
     pub member_losses: u64,
+    /// Ends, of the life and of its forks, after which two members or more were missing at once.
+    pub double_losses: u64,
     pub interrupted_recoveries: u64,
     pub rebuilds: u64,
     /// Drives that have taken over from one that worked.
@@ -78,6 +80,7 @@ impl Counts {
         self.kills += other.kills;
         self.shutdowns += other.shutdowns;
         self.member_losses += other.member_losses;
+        self.double_losses += other.double_losses;
         self.interrupted_recoveries += other.interrupted_recoveries;
         self.rebuilds += other.rebuilds;
         self.replacements += other.replacements;
@@ -160,8 +163,19 @@ pub enum End {
     Shutdown,
 }
 
+/// A drive that is to take the place of one that works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Heir {
+    pub member: usize,
+    pub bay: Bay,
+    /// It is this drive, and not the old one, that is lost if the member is.
+    pub lost: bool,
+    /// Something has struck it.
+    pub struck: bool,
+}
+
 /// More events than any sound wait takes: reached only by work that goes round in circles.
-const TOO_MANY_EVENTS: u64 = 3_000_000;
+pub(super) const TOO_MANY_EVENTS: u64 = 3_000_000;
 
 /// As many steps without any I/O.
 const TOO_MANY_STEPS: u64 = 1_000_000;
@@ -259,6 +273,12 @@ impl<'m> World<'m> {
 
     pub fn counts(&self) -> Counts {
         self.counts
+    }
+
+    /// Takes note of what a recovery came to; the oracle has not been told yet.
+    pub(super) fn see(&mut self, report: &[ZoneInfo]) {
+        let states = self.subject.as_ref().map(|subject| subject.members()).unwrap_or_default();
+        self.coverage.see(&self.scenario, &states, &self.oracle, report);
     }
 
     /// What the world has shown, which is taken from it.

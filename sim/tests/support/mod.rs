@@ -1,7 +1,8 @@
 //! A small sound subject, and ways to break it: what tests the simulator itself.
 //!
 //! [`Single`] makes one drive into a device: it hands commands down one after the other, in the
-//! order of the calls, each once the one before it has completed. It has no redundancy.
+//! order of the calls, each once the one before it has completed. It has no redundancy; [`copies`] has one
+//! with some.
 //!
 //! [`array`], [`rig`] and [`scene`] are what the tests of the array share.
 
@@ -9,6 +10,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 pub mod array;
+pub mod copies;
 pub mod rig;
 pub mod scene;
 

@@ -1,0 +1,79 @@
+//! What a life remembers between its parts: who may be struck, what goes on beside the load, and drives that
+//! lie about.
+
+use super::{shelf::Shelf, suspects::Suspects, wire::Bay, world::Pending};
+use std::{cell::Cell, collections::BTreeSet, rc::Rc};
+
+/// A repair that goes on in the background.
+pub(super) struct Repair {
+    /// All that are filled by it.
+    pub members: Vec<usize>,
+    pub pending: Pending<u64>,
+    /// One of them was struck meanwhile: the repair may fail.
+    pub struck: bool,
+    /// The drive is copied to another one.
+    pub copies: bool,
+}
+
+impl Repair {
+    /// Whether the repair may fail when `member` is struck.
+    pub fn rests_on(&self, member: usize) -> bool {
+        self.copies || self.members.contains(&member)
+    }
+}
+
+/// What a run remembers between its parts.
+pub(super) struct Course {
+    pub suspects: Suspects,
+    /// Drives whose media are damaged: a member stays suspect until it has another drive.
+    pub damaged: BTreeSet<Bay>,
+    pub repair: Option<Repair>,
+    /// Set to `true` once an heir is the member.
+    pub taken: Option<Rc<Cell<bool>>>,
+    /// Drives that were replaced or given up.
+    pub attic: Vec<Bay>,
+    /// A member is being taken out by hand.
+    pub failing: Option<Pending<()>>,
+    /// The array has been assembled on its drives since the last end.
+    pub begun: bool,
+    /// One comes back that was missing.
+    pub coming_back: Option<Pending<()>>,
+    /// Drives that are being put in place: set to `false` once the array has taken them.
+    pub attaching: Vec<(usize, Rc<Cell<bool>>)>,
+    /// Members whose drives were being put in place when the power went.
+    pub half_attached: BTreeSet<usize>,
+    /// The power is going to be cut while the repair goes on.
+    pub cut_in_rebuild: bool,
+    /// A process was killed, and what it left in volatile caches will be lost with the power next.
+    pub caches_next: bool,
+    /// The drives were shut down and no recovery has ended since: it gives zones their ZRWAs again.
+    pub reopening: bool,
+    pub shelf: Shelf,
+}
+
+impl Course {
+    /// A life in which `most` members may be struck at once.
+    pub fn new(most: usize) -> Course {
+        Course {
+            suspects: Suspects::new(most),
+            damaged: BTreeSet::new(),
+            repair: None,
+            taken: None,
+            attic: Vec::new(),
+            failing: None,
+            begun: false,
+            coming_back: None,
+            attaching: Vec::new(),
+            half_attached: BTreeSet::new(),
+            cut_in_rebuild: false,
+            caches_next: false,
+            reopening: false,
+            shelf: Shelf::default(),
+        }
+    }
+
+    /// Whether a drive of `member` is being put in place.
+    pub fn is_attaching(&self, member: usize) -> bool {
+        self.attaching.iter().any(|(other, attaching)| *other == member && attaching.get())
+    }
+}

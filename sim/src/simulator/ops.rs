@@ -1,0 +1,101 @@
+//! Operations of the load that are on their way, and changes of zones that wait.
+
+use super::oracle::{Change, FlushPoint, ReadPoint, ReportPoint};
+use engine::device::{Completion, Done};
+use std::fmt;
+
+/// An operation on its way.
+pub struct Op {
+    pub kind: Kind,
+    pub completion: Completion,
+}
+
+/// What to do with the answer.
+#[derive(Clone, Debug)]
+pub enum Kind {
+    Write {
+        zone: u32,
+        start: u64,
+        end: u64,
+        fua: bool,
+        append: bool,
+        life: u64,
+    },
+    Read {
+        point: ReadPoint,
+        blocks: u64,
+    },
+    Flush(FlushPoint),
+    Report {
+        first: u32,
+        point: ReportPoint,
+    },
+    Change {
+        zones: Vec<u32>,
+        change: Change,
+    },
+    Open {
+        zone: u32,
+    },
+    Close {
+        zone: u32,
+    },
+    /// Has to be refused.
+    Wrong {
+        zone: u32,
+        what: &'static str,
+    },
+}
+
+/// A change of a zone that waits until nothing is in flight in the zone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Held {
+    Reset(u32),
+    Finish(u32),
+    Open(u32),
+    Close(u32),
+    ResetAll,
+}
+
+impl Held {
+    pub fn holds(self, zone: u32) -> bool {
+        match self {
+            Held::Reset(z) | Held::Finish(z) | Held::Open(z) | Held::Close(z) => z == zone,
+            Held::ResetAll => true,
+        }
+    }
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.kind.fmt(f)
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Kind::Write { zone, start, end, fua, append, .. } => {
+                let verb = if *append { "append" } else { "write" };
+                write!(f, "{verb} zone {zone} {start}..{end}{}", if *fua { " FUA" } else { "" })
+            }
+            Kind::Read { point, blocks } => {
+                write!(f, "read zone {} {}..{}", point.zone, point.block, point.block + blocks)
+            }
+            Kind::Flush(_) => f.write_str("flush"),
+            Kind::Report { first, .. } => write!(f, "report from zone {first} on"),
+            Kind::Change { zones, change } => write!(f, "{change:?} zones {zones:?}"),
+            Kind::Open { zone } => write!(f, "open zone {zone}"),
+            Kind::Close { zone } => write!(f, "close zone {zone}"),
+            Kind::Wrong { zone, what } => write!(f, "{what} in zone {zone}"),
+        }
+    }
+}
+
+/// What came of an operation, in a line of the trace.
+pub fn outcome(done: &Done) -> String {
+    match &done.result {
+        Ok(()) => "done".into(),
+        Err(error) => format!("failed: {error}"),
+    }
+}

@@ -1,0 +1,171 @@
+//! Suspects: the members that misfortunes may strike.
+//!
+//! An array survives that as many members are lost as it has parities, at any moments. So at any time no more
+//! members than that are suspect: these alone may be lost, lose their ZRWA or suffer faults. Another one may
+//! only be struck once the array has said that a suspect is active again and no fault of the media is left on
+//! it, which is then none any more.
+
+/// A member that misfortunes may strike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Suspect {
+    pub member: usize,
+    /// Something struck its drive since the power came on.
+    pub struck: bool,
+    /// Its drive is pulled out: it is not offered to the array.
+    pub absent: bool,
+    /// It has lost its ZRWA, and no recovery has ended since.
+    pub zrwa_lost: bool,
+}
+
+impl Suspect {
+    pub fn new(member: usize) -> Suspect {
+        Suspect { member, struck: false, absent: false, zrwa_lost: false }
+    }
+}
+
+/// All suspects of an array.
+#[derive(Clone, Debug)]
+pub(super) struct Suspects {
+    most: usize,
+    each: Vec<Suspect>,
+}
+
+impl Suspects {
+    /// None yet, and `most` at once.
+    pub fn new(most: usize) -> Suspects {
+        Suspects { most, each: Vec::new() }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.each.is_empty()
+    }
+
+    /// Whether nobody else may be struck.
+    pub fn is_full(&self) -> bool {
+        self.each.len() == self.most
+    }
+
+    pub fn get(&self, member: usize) -> Option<Suspect> {
+        self.each.iter().find(|suspect| suspect.member == member).copied()
+    }
+
+    /// What is known of `member`, which is a suspect from now on.
+    ///
+    /// # Panics
+    /// When it is none and there are enough.
+    pub fn of(&mut self, member: usize) -> &mut Suspect {
+        let at = self.each.iter().position(|suspect| suspect.member == member).unwrap_or_else(|| {
+            assert!(!self.is_full(), "member {member} must not be struck beside {:?}", self.each);
+            self.each.push(Suspect::new(member));
+            self.each.len() - 1
+        });
+        &mut self.each[at]
+    }
+
+    /// `member` is suspect from now on, if there is no room instead of another one that `is_sound`.
+    pub fn take_in(&mut self, member: usize, is_sound: impl Fn(usize) -> bool) {
+        let other = self.each.iter().position(|suspect| is_sound(suspect.member));
+        match self.get(member) {
+            None if !self.is_full() => self.each.push(Suspect::new(member)),
+            None => other.into_iter().for_each(|at| self.each[at].member = member),
+            Some(_) => (),
+        }
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = Suspect> {
+        self.each.iter().copied()
+    }
+
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Suspect> {
+        self.each.iter_mut()
+    }
+
+    /// Those of whom `remains` says so; the others are none any more.
+    pub fn retain(&mut self, remains: impl Fn(&Suspect) -> bool) {
+        self.each.retain(remains);
+    }
+
+    pub fn members(&self) -> Vec<usize> {
+        self.iter().map(|suspect| suspect.member).collect()
+    }
+
+    /// Members whose drives are pulled out.
+    pub fn absent(&self) -> Vec<usize> {
+        self.iter().filter(|suspect| suspect.absent).map(|suspect| suspect.member).collect()
+    }
+
+    pub fn is_absent(&self, member: usize) -> bool {
+        self.get(member).is_some_and(|suspect| suspect.absent)
+    }
+}
+
+/// All sets of up to `most` of `members`, the smaller ones first.
+pub(super) fn subsets(members: &[usize], most: usize) -> Vec<Vec<usize>> {
+    let mut sets = vec![Vec::new()];
+    let mut from = 0;
+    for _ in 0..most {
+        let to = sets.len();
+        for index in from..to {
+            let after = sets[index].last().map_or(0, |last| 1 + position(members, *last));
+            for member in &members[after..] {
+                let larger = sets[index].iter().copied().chain([*member]).collect();
+                sets.push(larger);
+            }
+        }
+        from = to;
+    }
+    sets
+}
+
+fn position(members: &[usize], member: usize) -> usize {
+    members.iter().position(|other| *other == member).unwrap_or(members.len())
+}
+
+/// All of `count` members but some.
+pub(super) fn others(count: usize, than: &[usize]) -> Vec<usize> {
+    (0..count).filter(|member| !than.contains(member)).collect()
+}
+
+/// Members, as a sentence names them.
+pub(super) fn named(members: &[usize]) -> String {
+    let numbers: Vec<String> = members.iter().map(usize::to_string).collect();
+    match members {
+        [member] => format!("member {member}"),
+        _ => format!("members {}", numbers.join(" and ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_members_are_suspect_than_may_be() {
+        let mut suspects = Suspects::new(2);
+        suspects.of(3).absent = true;
+        assert!(!suspects.is_full() && suspects.is_absent(3));
+        suspects.of(1).struck = true;
+        // One that is suspect already is no other one.
+        suspects.of(3).struck = true;
+        assert_eq!((suspects.members(), suspects.absent()), (vec![3, 1], vec![3]));
+        assert!(suspects.is_full());
+        suspects.retain(|suspect| suspect.absent);
+        assert!(!suspects.is_full() && suspects.get(1).is_none());
+    }
+
+    #[test]
+    #[should_panic = "must not be struck beside"]
+    fn one_too_many_is_a_mistake_of_the_simulator() {
+        let mut suspects = Suspects::new(1);
+        suspects.of(0);
+        suspects.of(1);
+    }
+
+    #[test]
+    fn every_set_up_to_a_size_is_there_once() {
+        assert_eq!(subsets(&[4, 7, 9], 0), [Vec::<usize>::new()]);
+        assert_eq!(subsets(&[4, 7], 1), [vec![], vec![4], vec![7]]);
+        let pairs = [vec![], vec![4], vec![7], vec![9], vec![4, 7], vec![4, 9], vec![7, 9]];
+        assert_eq!(subsets(&[4, 7, 9], 2), pairs);
+    }
+}
