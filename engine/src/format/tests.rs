@@ -320,6 +320,14 @@ fn take_tail(bytes: &mut &[u8], number: u8) {
 }
 
 #[test]
+fn every_version_has_its_reason() {
+    let rows = table("Versions", &["version", "why"]);
+    let versions: Vec<u16> = rows.iter().map(|row| row[0].parse().unwrap()).collect();
+    assert_eq!(versions, (1..=VERSION).collect::<Vec<_>>());
+    assert!(rows.iter().all(|row| !row[1].is_empty()));
+}
+
+#[test]
 fn every_number_is_the_documented_one() {
     let documented: BTreeMap<&str, &str> =
         table("Numbers", &["number", "value"]).into_iter().map(|row| (row[0], row[1])).collect();
