@@ -456,6 +456,28 @@ fn a_drive_that_has_been_replaced_is_not_believed_whatever_number_it_says() {
     }
 }
 
+/// The same of one that is out, when all others have been replaced meanwhile.
+#[test]
+fn a_drive_that_is_out_is_not_believed_by_those_who_came_after_it() {
+    let bed = Bed::new(Policy::Zrwa);
+    let mut drives = bed.drives.clone();
+    let runtime = Runtime::new();
+    let array = run(&runtime, Array::assemble(&runtime, drives.clone())).unwrap();
+    let forged = run(&runtime, examine(&runtime, bed.liar())).unwrap().superblock;
+    run(&runtime, array.fail(LIAR)).unwrap();
+    for member in (0..MEMBERS).filter(|member| *member != LIAR) {
+        drives[member] = bed.rig.drive(&geometry(Policy::Zrwa));
+        run(&runtime, array.replace(member, drives[member].clone(), &|_| ())).unwrap();
+    }
+    runtime.clear();
+    forge(bed.liar(), LIAR as u32, forged, |superblock| superblock.event += 1 << 32);
+    let found = run(&runtime, Array::inspect(&runtime, drives, None)).unwrap();
+    for (role, member) in found.status.members.iter().enumerate() {
+        let state = if role == LIAR { MemberState::Out } else { MemberState::Active };
+        assert_eq!(member.state, state, "{role}: {}", member.note);
+    }
+}
+
 /// A drive that was to take over and has failed may know almost as much as the one that it did not replace.
 #[test]
 fn who_takes_over_says_from_whom() {

@@ -476,8 +476,7 @@ impl Inner {
         for (part, info) in (0..).zip(&parts).filter(|(_, info)| info.state != ZoneState::Full) {
             let empty = info.state == ZoneState::Empty;
             if empty || info.wp_blocks == 0 && whole.wp_blocks > 0 {
-                let passed = self.shape.share(part, whole.wp_blocks);
-                self.revive(self.part(zone, part), empty, passed).await?;
+                self.revive(self.part(zone, part), empty).await?;
             }
             if self.shape.share(part, whole.wp_blocks) > info.wp_blocks {
                 self.flush_part(zone, part, whole.wp_blocks).await.result?;
@@ -486,10 +485,9 @@ impl Inner {
         Ok(known)
     }
 
-    /// Writes what can be read at the start of a zone of the drive again, in a new ZRWA if it is empty. Then all
-    /// of it must be readable, for in the new one what is left out would read as zeros; and so it would, in any
-    /// case, where the write pointer is going to pass.
-    async fn revive(&self, zone: ZoneIndex, empty: bool, passed: u64) -> Result<(), DeviceError> {
+    /// Writes what is at the start of a zone of the drive again, in a new ZRWA if it is empty. All of it must be
+    /// readable: what is left out would read as zeros in the new ZRWA, or when the write pointer has passed.
+    async fn revive(&self, zone: ZoneIndex, empty: bool) -> Result<(), DeviceError> {
         let start = self.device.geometry().start(zone).0;
         let read = |at| {
             let (data, oob) = (Buf::zeroed(BLOCK), Buf::zeroed(self.geometry.oob_bytes as usize));
@@ -502,7 +500,6 @@ impl Inner {
             match done.result {
                 Ok(()) => blocks.push((Lba(start + at), done.data, done.oob)),
                 Err(error) if error == Status::DeallocatedBlock.into() => {}
-                Err(error) if error == Status::UnrecoveredReadError.into() && !empty && at >= passed => {}
                 Err(error) => return Err(error),
             }
         }

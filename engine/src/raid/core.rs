@@ -90,7 +90,9 @@ pub struct Core {
     pub table: RefCell<ZoneTable>,
     /// Zones that could not be decided, and why. Nothing touches them.
     pub offline: RefCell<BTreeMap<u32, Refusal>>,
-    /// Those of them that hold resources of drives.
+    /// Zones that a member cannot write for now, though it holds its part, and that cannot do without it.
+    pub stuck: RefCell<BTreeSet<u32>>,
+    /// Offline zones that hold resources of drives.
     pub holding: RefCell<BTreeSet<u32>>,
     /// Zones that have something going on, by number.
     pub running: RefCell<BTreeMap<u32, Rc<Zone>>>,
@@ -135,7 +137,8 @@ pub struct Core {
 const MOST_PARTS_LOST: u32 = 16;
 
 /// Whether an error is about one zone of a drive: it is worn, or not as we have left it. A zone that has
-/// lost its ZRWA answers an explicit flush with Invalid Field.
+/// lost its ZRWA answers an explicit flush with Invalid Field; one of several small ones that cannot be brought
+/// to where it was left, for something in it cannot be read, Unrecovered Read Error.
 pub fn is_of_zone(error: DeviceError) -> bool {
     use Status::*;
     let DeviceError::Status(status) = error else { return false };
@@ -150,6 +153,7 @@ pub fn is_of_zone(error: DeviceError) -> bool {
             | InvalidZoneStateTransition
             | InvalidField
             | WriteFault
+            | UnrecoveredReadError
     )
 }
 
@@ -186,6 +190,7 @@ impl Core {
             sequence: Cell::new(sequence),
             offline: RefCell::default(),
             holding: RefCell::default(),
+            stuck: RefCell::default(),
             running: RefCell::default(),
             pool: RefCell::default(),
             membership_pending: Cell::new(false),
@@ -259,7 +264,8 @@ impl Core {
     /// though the other zones work. So it is with all zones if the array has failed.
     pub fn has_failed(&self, zone: ZoneIndex) -> bool {
         let gave_up = || self.running.borrow().get(&zone.0).is_some_and(|running| running.failed.get());
-        self.failed.get() || (self.live(zone).count_ones() as usize) < self.layout.members - 1 || gave_up()
+        let few = (self.live(zone).count_ones() as usize) < self.layout.members - 1;
+        self.failed.get() || few || gave_up() || self.stuck.borrow().contains(&zone.0)
     }
 
     pub fn device(&self, member: usize) -> Option<Rc<dyn ZonedDevice>> {
@@ -373,6 +379,8 @@ impl Core {
     pub fn put(&self, member: usize, name: String, log: Rc<MetaLog>) {
         let place = &self.members[member];
         place.incarnation.set(place.incarnation.get() + 1);
+        // What is being read of the drive before says nothing of this one.
+        self.losses.set(self.losses.get() + 1);
         place.parts_lost.set(0);
         place.worn.set(false);
         place.zone_size_blocks.set(log.device.geometry().zone_size_blocks);
@@ -410,6 +418,13 @@ impl Core {
         if self.live(zone) & (1 << member) == 0 || self.seat(member) != seat {
             return;
         }
+        if error == Status::UnrecoveredReadError.into()
+            && self.live(zone).count_ones() as usize != self.members.len()
+        {
+            // Nothing is lost yet: it may be read again, or another member come back.
+            self.stuck.borrow_mut().insert(zone.0);
+            return self.wake(zone);
+        }
         let state = &self.members[member];
         self.note_wear(member, error);
         let most = MOST_PARTS_LOST.max(self.geometry.zones / 8);
@@ -440,6 +455,11 @@ impl Core {
         self.lacks.borrow_mut().push(Lacks { zone: zone.0, epoch, members: 1 << member });
         self.membership_pending.set(true);
         self.membership.open();
+        self.wake(zone);
+    }
+
+    /// Has everybody look again who waits for something in `zone`.
+    fn wake(&self, zone: ZoneIndex) {
         self.zones_changed.open();
         if let Some(zone) = self.running.borrow().get(&zone.0) {
             zone.wake();

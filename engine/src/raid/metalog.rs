@@ -168,8 +168,8 @@ pub struct Live {
     pub tails: BTreeMap<u32, TailRecord>,
     /// Something that was in the log when it was read could not be read, or was damaged.
     pub holes: bool,
-    /// Zones that have been in doubt since before the log's checkpoint, when that was so.
-    pub incomplete: BTreeSet<u32>,
+    /// Zones, with their epochs, that have been in doubt since before the log's checkpoint, when that was so.
+    pub incomplete: BTreeMap<u32, u64>,
 }
 
 impl Live {
@@ -189,7 +189,9 @@ impl Live {
                 self.add_tail(*tail);
             }
             Record::Checkpoint(checkpoint) => {
-                *self = Live { incomplete: checkpoint.incomplete.clone(), ..Live::default() };
+                let epoch = |zone: u32| checkpoint.zones.get(zone as usize).map_or(0, |zone| zone.epoch);
+                let incomplete = checkpoint.incomplete.iter().map(|zone| (*zone, epoch(*zone))).collect();
+                *self = Live { incomplete, ..Live::default() };
                 checkpoint.parity.iter().for_each(|parity| self.add(parity, chunk_blocks));
                 checkpoint.tails.iter().for_each(|tail| self.add_tail(*tail));
             }
@@ -404,9 +406,13 @@ impl MetaLog {
         let generation = self.generation.get() + 1;
         let (parity, tails, incomplete) = {
             let live = self.live.borrow();
-            // All other zones have been decided with what there is.
-            let mut incomplete: BTreeSet<u32> = core.offline.borrow().keys().copied().collect();
-            incomplete.retain(|zone| live.holes || live.incomplete.contains(zone));
+            // All other zones have been decided with what there is, and that is known.
+            let zones = core.zones.borrow();
+            let in_doubt = (0..).zip(zones.iter()).filter(|(zone, record)| {
+                (record.waits != 0 || core.offline.borrow().contains_key(zone))
+                    && (live.holes || live.incomplete.get(zone) == Some(&record.epoch))
+            });
+            let incomplete: BTreeSet<u32> = in_doubt.map(|(zone, _)| zone).collect();
             let parity = live.parity.records().into_iter().chain(live.relocated.records());
             (parity.collect(), live.tails.values().copied().collect(), incomplete)
         };

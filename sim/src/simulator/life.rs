@@ -408,7 +408,8 @@ impl World<'_> {
     fn give_drive(&mut self, course: &mut Course, member: usize) -> Result<Drive, Failure> {
         let old = self.members[member].take();
         // A drive that the array may not have taken belongs to nothing.
-        course.attic.extend(old.filter(|_| !course.half_attached.remove(&member)));
+        let half_attached = course.half_attached.remove(&member);
+        course.attic.extend(old.filter(|bay| !half_attached && !self.foreign.contains(bay)));
         // An array that holds back has not said so of the heir.
         course.attic.extend(self.heir.take_if(|heir| heir.member == member).map(|heir| heir.bay));
         let (wire, damaged) = (self.wire.clone(), &course.damaged);

@@ -201,7 +201,9 @@ impl World<'_> {
 
     /// As [`World::assemble_without`]; an array that is to `hold_back` writes nothing if it can do without.
     pub(super) fn assemble_somehow(&mut self, lost: &[usize], hold_back: bool) -> Result<(), Failure> {
-        let drives = self.kept(lost).into_iter().map(|bay| self.drive(bay)).collect();
+        // One that has not been emptied yet is another array's, and refused as such.
+        let own = self.kept(lost).into_iter().filter(|bay| !self.foreign.contains(bay));
+        let drives = own.map(|bay| self.drive(bay)).collect();
         let how = How { hold_back, ..self.how() };
         let pending = self.start(self.maker.assemble(&self.runtime, drives, how));
         let result = self.wait_in_order(&pending)?;

@@ -187,14 +187,7 @@ impl World<'_> {
         }
         self.trace.note(|| format!("fork: all are back; gone on with {:?}", books.went_on));
         let back = |what: String| Failure(format!("when all are back, {what}"));
-        let (mut left_out, mut assembled) = (Vec::new(), self.assemble_from(|_| true)?);
-        while let Err(why) = &assembled
-            && let Some(member) = self.unattached(why).filter(|member| !left_out.contains(member))
-        {
-            self.trace.note(|| format!("refused: {why}"));
-            left_out.push(member);
-            assembled = self.assemble_from(|other| !left_out.contains(&other))?;
-        }
+        let assembled = self.assemble_from(|_| true)?;
         if let Err(why) = assembled {
             // Some are stale and the other one useless: but only if the array has been used without the
             // first, or was about to be when the other one was struck.
@@ -228,14 +221,6 @@ impl World<'_> {
         self.counts.beyond += 1;
         let cache_lost = self.scenario.drive.volatile_cache && self.rng.chance(1, 2);
         self.cut_power(|_| Cut { cache_lost, zrwa_lost: false })
-    }
-
-    /// The member whose spare a refusal names: one that belongs to another array still.
-    fn unattached(&self, why: &str) -> Option<usize> {
-        let unattached = |bay: &Option<Bay>| {
-            bay.is_some_and(|bay| self.foreign.contains(&bay) && self.names_drive(bay, why))
-        };
-        self.members.iter().position(unattached)
     }
 
     /// Strikes as many members as may be, suspects first, while all are there: everything is promised.
@@ -329,7 +314,9 @@ impl World<'_> {
         how: How,
     ) -> Result<Result<(), String>, Failure> {
         let taken = self.members.iter().enumerate().filter(|(member, _)| takes(*member));
-        let mut drives: Vec<Drive> = taken.filter_map(|(_, bay)| *bay).map(|bay| self.drive(bay)).collect();
+        // One that has not been emptied yet is another array's.
+        let own = taken.filter_map(|(_, bay)| *bay).filter(|bay| !self.foreign.contains(bay));
+        let mut drives: Vec<Drive> = own.map(|bay| self.drive(bay)).collect();
         self.rng.shuffle(&mut drives);
         let pending = self.start(self.maker.assemble(&self.runtime, drives, how));
         Ok(self.wait_in_order(&pending)?.map(|subject| {

@@ -394,7 +394,8 @@ impl Core {
         // In the last row a write pointer may be at the end before those of others.
         let passed_all =
             zone.flow.borrow().positions[member] * layout.policy.position_blocks(layout) >= used_blocks;
-        let as_left = |info: &ZoneInfo| way == Way::InOrder || info.zrwa || passed_all;
+        let at_end = |info: &ZoneInfo| info.state == ZoneState::Full || info.wp_blocks >= used_blocks;
+        let as_left = |info: &ZoneInfo| way == Way::InOrder || info.zrwa || passed_all && at_end(info);
         let Some(info) = done.zones.first().copied().filter(as_left) else {
             return Err(Stopped::Error("the zone of the old drive is not as it was left".into()));
         };
@@ -696,7 +697,8 @@ impl Core {
             let mut superblock = self.superblock.borrow_mut();
             superblock.event = event;
             superblock.floor = before.floor;
-            superblock.members[member] = before.members[member].clone();
+            // Whoever has been told of the other one was told before.
+            superblock.members[member] = SuperblockMember { since: event, ..before.members[member].clone() };
         }
         lost.iter().for_each(|zone| self.zones.borrow_mut()[zone.0 as usize].lost &= !(1 << member));
         self.zones.borrow_mut().iter_mut().for_each(|record| record.waits &= !(1 << member));

@@ -328,10 +328,10 @@ impl Core {
 
     /// Whether something that the log of `member` had of `zone` could not be read.
     pub fn log_has_holes(&self, zone: ZoneIndex, member: usize) -> bool {
-        let was_in_doubt = self.zones.borrow()[zone.0 as usize].waits != 0;
+        let record = self.zones.borrow()[zone.0 as usize];
         self.members[member].log.borrow().as_ref().is_some_and(|log| {
             let live = log.live.borrow();
-            live.holes || was_in_doubt && live.incomplete.contains(&zone.0)
+            live.holes || record.waits != 0 && live.incomplete.get(&zone.0) == Some(&record.epoch)
         })
     }
 

@@ -311,6 +311,10 @@ impl Core {
             self.generation.set(event as u32);
             for (m, member) in superblock.members.iter_mut().enumerate() {
                 member.active |= self.active.get() & (1 << m) != 0;
+                if late & self.active.get() & (1 << m) != 0 {
+                    // Whoever has heard otherwise has heard it before.
+                    member.since = event;
+                }
             }
         }
         // What was decided rests on what the drives hold. If a process has died and the power goes only

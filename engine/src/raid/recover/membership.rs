@@ -53,9 +53,9 @@ pub fn effective(candidates: &[Candidate]) -> Option<&Superblock> {
             let (known, there) = (superblock.members.get(other_role)?, opinion.members.get(other_role)?);
             let said = opinion.members.get(role)?;
             let counted = known.active && known.uuid == there.uuid;
-            let is_out = said.uuid == own.uuid && !said.active;
+            let is_out = said.since == own.since && !said.active;
             let is_replaced = other_role != role && said.since > own.since;
-            Some(counted && is_out || (counted || there.since > known.since) && is_replaced)
+            Some((counted || there.since > known.since) && (is_out || is_replaced))
         });
         !denied.any(|denied| denied)
     });

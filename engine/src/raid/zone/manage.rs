@@ -188,6 +188,7 @@ impl Core {
             record.resetting = false;
             record.lost = 0;
         }
+        self.stuck.borrow_mut().retain(|zone| !zones.contains(zone));
         self.forget_burned(zones.clone());
         self.forget_holes(zones);
         for (zone, member) in dead {

@@ -650,7 +650,7 @@ impl Core {
         }
         self.membership_settled().await;
         self.settled(zone, round.chunks, if full { round.complete } else { safe }, full);
-        true
+        !self.has_failed(zone.index)
     }
 
     /// Whole chunks that are to count as settled.
