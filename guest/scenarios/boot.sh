@@ -26,7 +26,9 @@ wait_for 30 test -b /dev/zoneraid/tank
 DEVICE=$(readlink -f /dev/zoneraid/tank)
 
 step "a file system, found by its UUID"
-mkfs.btrfs -q -O zoned -d single -m single "$DEVICE" >/run/mkfs 2>&1 || { cat /run/mkfs; fail "mkfs.btrfs"; }
+# It closes the device more than once; udev, which would look at it in between and miss the end, waits for a lock.
+udevadm settle
+udevadm lock --device="$DEVICE" mkfs.btrfs -q -O zoned -d single -m single "$DEVICE" >/run/mkfs 2>&1 || { cat /run/mkfs; fail "mkfs.btrfs"; }
 uuid=$(blkid -p -s UUID -o value "$DEVICE")
 wait_for 30 test -e "/dev/disk/by-uuid/$uuid"
 mkdir -p /run/mnt
