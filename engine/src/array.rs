@@ -129,7 +129,7 @@ impl Array {
     /// says why not.
     pub fn can_copy(&self, member: usize, drive: &Drive) -> Result<(), ArrayError> {
         let core = self.core();
-        core.check_copy(member, &core.newcomer(drive)?).map_err(ArrayError)
+        core.mirror_with(member, &core.newcomer(drive)?).map(|_| ()).map_err(ArrayError)
     }
 
     /// Puts a drive in the place of `member`, which works: that one is copied, and kept up to date, until the

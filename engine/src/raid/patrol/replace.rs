@@ -150,8 +150,7 @@ impl Core {
         }
         let _guard = Guard(self);
         let seat = self.seat(member);
-        self.check_copy(member, &new)?;
-        let mirror = self.mirror_of(member, &new)?;
+        let mirror = self.mirror_with(member, &new)?;
         wipe(&*new.device).await.map_err(|error| format!("{}: {error}", new.name))?;
         if !self.is_seated(seat) {
             return Ok(None);
@@ -163,7 +162,8 @@ impl Core {
         while let Ok(left_out) = &result
             && self.is_seated(seat)
         {
-            match self.hand_over(seat, &mirror, &new, left_out).await {
+            let handed_over = self.hand_over(seat, &mirror, &new, left_out);
+            match self.in_stillness(seat.member, handed_over).await {
                 Ok(true) => return Ok(Some(bytes)),
                 // Zones have begun that were left out of nothing, or it is too early.
                 Ok(false) => result = self.copy_all(seat, &mirror, &mut bytes, progress).await,
@@ -183,15 +183,12 @@ impl Core {
         self.active.get() & (1 << seat.member) != 0 && self.seat(seat.member) == seat
     }
 
-    /// Whether `new` could get what `member` has.
-    pub fn check_copy(&self, member: usize, new: &Newcomer) -> Result<(), String> {
+    /// Both drives in the place of `member`, of which `new` is to get what the old one has; the error says why it
+    /// cannot.
+    pub fn mirror_with(&self, member: usize, new: &Newcomer) -> Result<Rc<Mirror>, String> {
         if let Some(zone) = self.offline.borrow().keys().next() {
             return Err(format!("zone {zone} is offline: what there is of it would not be copied"));
         }
-        self.mirror_of(member, new).map(|_| ())
-    }
-
-    fn mirror_of(&self, member: usize, new: &Newcomer) -> Result<Rc<Mirror>, String> {
         let Some(old) = self.device(member) else { return Err("the old drive is gone".into()) };
         let marks = (old.geometry().oob_bytes, new.device.geometry().oob_bytes);
         let name = &new.name;
@@ -547,15 +544,8 @@ impl Core {
         Ok(())
     }
 
-    /// Has the new drive take over, in a moment in which nothing changes; `false` if zones have come up that
-    /// are not followed.
-    async fn hand_over(
-        self: &Rc<Self>,
-        seat: Seat,
-        mirror: &Rc<Mirror>,
-        new: &Newcomer,
-        left_out: &BTreeMap<u32, String>,
-    ) -> Result<bool, String> {
+    /// Does `work`, in which the place of `member` may be given to another drive, while nothing changes.
+    async fn in_stillness<T>(self: &Rc<Self>, member: usize, work: impl Future<Output = T>) -> T {
         self.held.borrow_mut().get_or_insert_default();
         while self.underway.get() > 0 && !self.failed.get() {
             self.zones_changed.wait().await;
@@ -564,8 +554,8 @@ impl Core {
         for zone in &zones {
             self.quiesce(zone).await;
         }
-        self.handing_over.set(Some(seat.member));
-        let result = self.hand_over_still(seat, mirror, new, left_out).await;
+        self.handing_over.set(Some(member));
+        let result = work.await;
         self.handing_over.set(None);
         self.fail_without_enough();
         for zone in &zones {
@@ -578,7 +568,8 @@ impl Core {
         result
     }
 
-    async fn hand_over_still(
+    /// Has the new drive take over, in stillness; `false` if zones have come up that are not followed.
+    async fn hand_over(
         self: &Rc<Self>,
         seat: Seat,
         mirror: &Rc<Mirror>,

@@ -258,15 +258,6 @@ pub async fn settle(core: &Core, zone: &Zone, round: &Round) -> u64 {
     round.complete
 }
 
-/// See `Policy::judge`.
-pub async fn judge(core: &Core, view: &mut ZoneView<'_>) -> Result<Verdict, Refusal> {
-    let wps = core.trusted_wps(view);
-    match core.judge_ended(view, &wps) {
-        Some(verdict) => Ok(verdict),
-        None => core.judge_in_place(view, &wps).await,
-    }
-}
-
 /// The rows of a zone that recovery has read.
 struct Rows {
     evidence: Evidence,
@@ -348,14 +339,16 @@ impl Core {
         TailRecord { zone: zone.index.0, generation, epoch: flow.epoch, tail_blocks: flow.told }
     }
 
-    async fn judge_in_place(&self, view: &mut ZoneView<'_>, wps: &[Option<u64>]) -> Result<Verdict, Refusal> {
-        let layout = &self.layout;
-        let record = *view.record;
-        let present = || view.info.iter().enumerate().filter_map(|(m, info)| Some((m, info.as_ref()?)));
+    /// See `Policy::judge`.
+    pub async fn judge_in_place(&self, view: &mut ZoneView<'_>) -> Result<Verdict, Refusal> {
+        let (layout, record, wps) = (&self.layout, *view.record, self.trusted_wps(view));
+        if let Some(verdict) = self.judge_ended(view, &wps) {
+            return Ok(verdict);
+        }
         let Some(told) = self.newest_generation(view.zone, &record) else {
             // Nothing was written since the last reset, if the record of a beginning would be known.
-            self.check_unrecorded(view, wps).await?;
-            let leftovers = present().any(|(_, info)| info.state.is_active()) || record.lost != 0;
+            self.check_unrecorded(view, &wps).await?;
+            let leftovers = view.present().any(|(_, info)| info.state.is_active()) || record.lost != 0;
             return Ok(if leftovers { Verdict::Reset } else { Verdict::Empty });
         };
         let relied = wps.iter().flatten().count();
@@ -363,7 +356,7 @@ impl Core {
         if relied < needed {
             return Err(Refusal::TooFew { present: relied, members, needed });
         }
-        let mut rows = self.read_rows(view.zone, &record, &told, wps).await;
+        let mut rows = self.read_rows(view.zone, &record, &told, &wps).await;
         rows.evidence.told_blocks = rows.evidence.told_blocks.max(view.answered_blocks);
         let blocks = decide(layout, &rows.evidence, record.finished)?;
         if blocks == 0 {
@@ -380,7 +373,7 @@ impl Core {
         }
         let held = self.to_write_back(&rows, view.zone, &told, blocks);
         let bits = |of: &dyn Fn(usize, &ZoneInfo) -> bool| {
-            present().filter(|(m, info)| of(*m, info)).fold(0, |bits, (m, _)| bits | 1 << m)
+            view.present().filter(|(m, info)| of(*m, info)).fold(0, |bits, (m, _)| bits | 1 << m)
         };
         let revived = bits(&|m, info| wps[m].is_some() && info.state == ZoneState::Empty);
         let lost = bits(&|m, _| wps[m].is_none());

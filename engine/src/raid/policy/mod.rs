@@ -214,8 +214,8 @@ impl Policy {
     pub(super) async fn judge(self, core: &Core, view: &mut ZoneView<'_>) -> Result<Verdict, Refusal> {
         match self {
             Policy::Log => core.judge_log(view).await,
-            Policy::Zrwa => zrwa::judge(core, view).await,
-            Policy::InPlace => inplace::judge(core, view).await,
+            Policy::Zrwa => core.judge_zrwa(view).await,
+            Policy::InPlace => core.judge_in_place(view).await,
         }
     }
 

@@ -395,23 +395,16 @@ pub async fn promote(core: &Core, zone: &Zone) {
     core.barrier(core.live(index)).await;
 }
 
-/// See `Policy::judge`.
-pub async fn judge(core: &Core, view: &mut ZoneView<'_>) -> Result<Verdict, Refusal> {
-    let wps = core.trusted_wps(view);
-    match core.judge_ended(view, &wps) {
-        Some(verdict) => Ok(verdict),
-        None => core.judge_zrwa(view, wps).await,
-    }
-}
-
 impl Core {
-    async fn judge_zrwa(&self, view: &mut ZoneView<'_>, wps: Vec<Option<u64>>) -> Result<Verdict, Refusal> {
-        let record = *view.record;
-        let trusted = |member: usize| record.lost & (1 << member) == 0;
-        let present = || view.info.iter().enumerate().filter_map(|(m, info)| Some((m, info.as_ref()?)));
+    /// See `Policy::judge`.
+    pub async fn judge_zrwa(&self, view: &mut ZoneView<'_>) -> Result<Verdict, Refusal> {
+        let (record, wps) = (*view.record, self.trusted_wps(view));
+        if let Some(verdict) = self.judge_ended(view, &wps) {
+            return Ok(verdict);
+        }
         let relied = wps.iter().flatten().count();
         let (members, needed) = (self.layout.members, self.layout.members - 1);
-        let all_empty = present().all(|(m, info)| info.state == ZoneState::Empty || !trusted(m));
+        let all_empty = view.present().all(|(m, info)| info.state == ZoneState::Empty || !view.trusts(m));
         let logged = self.logged_tail(view.zone, &record, &wps, all_empty).await;
         if relied < needed {
             // What the others had been told, and in a zone that was just begun even that there was anything,
@@ -424,14 +417,14 @@ impl Core {
                 || self.canary == Some(Canary::EmptyIsUnwritten))
         {
             logged.check(0)?;
-            let leftovers = present().any(|(m, info)| {
+            let leftovers = view.present().any(|(m, info)| {
                 !matches!(info.state, ZoneState::Empty | ZoneState::Offline | ZoneState::ReadOnly)
-                    || record.lost & (1 << m) != 0 && info.state == ZoneState::Empty
+                    || !view.trusts(m) && info.state == ZoneState::Empty
             });
             return Ok(if leftovers || logged.leftovers { Verdict::Reset } else { Verdict::Empty });
         }
         let told = logged.tail.max(Some(view.answered_blocks).filter(|blocks| *blocks > 0));
-        let lost = present().filter(|(m, _)| wps[*m].is_none()).fold(0, |lost, (m, _)| lost | 1 << m);
+        let lost = view.present().filter(|(m, _)| wps[*m].is_none()).fold(0, |lost, (m, _)| lost | 1 << m);
         let mut evidence = Evidence { wp_blocks: wps, told_blocks: told };
         let blocks = match record.finished {
             Some(tail) => tail,
@@ -443,8 +436,9 @@ impl Core {
         if blocks == 0 {
             return Ok(Verdict::Reset);
         }
-        let empty = present()
-            .filter(|(m, info)| trusted(*m) && info.state == ZoneState::Empty)
+        let empty = view
+            .present()
+            .filter(|(m, info)| view.trusts(*m) && info.state == ZoneState::Empty)
             .fold(0, |empty, (m, _)| empty | 1 << m);
         let held = self.hold(view, &mut evidence, blocks, empty).await?;
         view.record.lost |= lost | held.gone;

@@ -93,7 +93,7 @@ impl Core {
     /// there may hold its own: it would be stale there from now on, and what it holds could not be had back.
     pub fn check_ended(&self, view: &ZoneView<'_>) -> Result<(), Refusal> {
         let record = &view.record;
-        let trusted = |m: &usize| record.lost & (1 << m) == 0;
+        let trusted = |m: &usize| view.trusts(*m);
         let (members, needed) = (self.layout.members, self.layout.members - 1);
         let parts: Vec<_> = (0..members).filter(trusted).filter_map(|m| view.info[m]).collect();
         let full = parts.iter().all(|info| info.state == ZoneState::Full);
