@@ -1,4 +1,4 @@
-# `make demo`: a power cut and a lost drive, in about a minute.  `make test`: everything CI runs.
+# `make demo`: a power cut and a lost drive, in about a minute.  `make test`: everything CI runs, but `make msrv`.
 # The first needs nothing but Rust (https://rustup.rs) and a C linker, the second some programs of
 # the distribution's for the guest tests, which it installs.
 
@@ -12,6 +12,7 @@ MUTANTS ?= 12
 
 # How long each target is fuzzed by `make fuzz`.
 FUZZ_SECONDS ?= 60
+OLDEST_RUST := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 
 # Where `make install` puts things.
 PREFIX ?= /usr/local
@@ -19,7 +20,7 @@ DESTDIR ?=
 BINDIR := $(PREFIX)/bin
 TARGET := target/release
 
-.PHONY: demo test test-long lint deny fuzz check simulate exhaustive mutants guest guest-packages bench lab man install
+.PHONY: demo test test-long lint deny msrv fuzz check simulate exhaustive mutants guest guest-packages bench lab man install
 
 demo:
 	$(CARGO) run --locked --release -p zoneraid -- demo
@@ -36,9 +37,15 @@ test-long: test fuzz
 deny:
 	$(CARGO) deny --locked check
 
+# With the oldest Rust that Cargo.toml allows, which rustup fetches.
+msrv:
+	rustup toolchain install --profile minimal --no-self-update $(OLDEST_RUST)
+	$(CARGO) +$(OLDEST_RUST) check --locked --workspace --target-dir target/msrv
+
 lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked --quiet --workspace --no-deps
 
 check:
 	$(CARGO) test --locked --workspace

@@ -11,7 +11,7 @@ use crate::{
     raid::{
         create,
         geometry::Layout,
-        recover::assemble::{assemble, look},
+        recover::assemble::{Told, assemble, look},
     },
     runtime::Runtime,
 };
@@ -110,7 +110,7 @@ impl Array {
         drives: Vec<Drive>,
         tails: Option<&Tails>,
     ) -> Result<Inspected, ArrayError> {
-        look(runtime, drives, tails, Behaviour::default()).await?.inspected()
+        look(runtime, drives, Told { tails, ..Told::default() }, Behaviour::default()).await?.inspected()
     }
 
     /// Whether `drive` could take the place of a member; otherwise the error says what it lacks.
@@ -194,11 +194,9 @@ impl Array {
 
     /// How the array is.
     pub fn status(&self) -> ArrayStatus {
-        ArrayStatus {
-            provisional: self.is_provisional(),
-            read_only: self.is_read_only(),
-            problem: self.problem(),
-            ..self.core().status()
-        }
+        let (read_only, problem) = (self.is_read_only(), self.problem());
+        let mut status = ArrayStatus { read_only, problem, ..self.core().status() };
+        self.say_who_is_awaited(&mut status);
+        status
     }
 }

@@ -4,6 +4,42 @@
 //! [`device::ZonedDevice`]s handed in by the caller; waiting is done by futures on
 //! [`runtime::Runtime`]. A reader who opens [`zone`], [`device`], [`mod@array`] and then
 //! [`raid::policy::zrwa`] has understood the system.
+//!
+//! The rules of zones, as every drive has to keep them and every array keeps them itself:
+//!
+//! ```
+//! use engine::{
+//!     device::{Geometry, Status, Zrwa},
+//!     zone::{Lba, ZoneIndex, ZoneTable},
+//! };
+//!
+//! let mut zones = ZoneTable::new(&Geometry {
+//!     zones: 4,
+//!     zone_size_blocks: 64,
+//!     zone_capacity_blocks: 48,
+//!     max_open: 2,
+//!     max_active: 3,
+//!     zrwa: Some(Zrwa { size_blocks: 16, granularity_blocks: 4, max_zones: 2 }),
+//!     oob_bytes: 0,
+//!     max_transfer_blocks: 16,
+//!     max_append_blocks: 0,
+//!     volatile_cache: false,
+//! });
+//! // Without a ZRWA a zone is written at its write pointer and nowhere else.
+//! zones.write(Lba(0), 3)?;
+//! assert_eq!(zones.write(Lba(5), 1), Err(Status::ZoneInvalidWrite));
+//! // With one, in any order behind it, and again, until somebody moves it.
+//! zones.open(ZoneIndex(1), true)?;
+//! for block in [69, 64, 69] {
+//!     zones.write(Lba(block), 1)?;
+//! }
+//! assert_eq!(zones.info(ZoneIndex(1)).wp_blocks, 0);
+//! zones.flush_zrwa(Lba(67))?;
+//! assert_eq!(zones.info(ZoneIndex(1)).wp_blocks, 4);
+//! # Ok::<(), Status>(())
+//! ```
+//!
+//! An array takes the same commands as a drive; the crate `sim` has drives to try it on, and an example.
 #![forbid(unsafe_code)]
 
 pub mod adapt;

@@ -5,15 +5,17 @@
 //! all. An assembly that is cut off at this point has done nothing without anybody (see the head of
 //! `raid/recover/mod.rs`), so nobody is stale afterwards. A member that is away has an older superblock, which is
 //! not below the floor: it is a member as before once it is there again, and the newer superblock of the others
-//! says what the array is called. Whoever assembles an array has all members but one, and so at least one that
-//! was told, unless only one was when the power went: then either name may be the one that stays.
+//! says what the array is called. Whoever assembles an array has all members but as many as there are parities,
+//! and so at least one that was told, unless no more were when the power went: then either name may be the one
+//! that stays. (Four members with two parities are two halves, each of which is enough: there the halves may say
+//! different things until they meet.)
 //!
 //! *The end* is in two steps. First every drive is told that the array is being destroyed, and only when all
 //! know, they are emptied, each from its end: its data, then the zone of its log that does not count, then the
 //! one that says what is going on. So wherever this is cut off, what is left says that it is half destroyed, or
 //! nothing is left. No array goes on without what is gone. A drive that was told is no member any more,
-//! whatever others say; at least two drives are told, and an array takes all its members but one. One that is
-//! not there, and comes back later, is therefore the rest of an array that nobody can assemble.
+//! whatever others say; more drives are told than there are parities, and an array takes all its members but as
+//! many. One that is not there, and comes back later, is therefore the rest of an array that nobody can assemble.
 
 use crate::{
     array::Array,
@@ -30,7 +32,7 @@ use crate::{
         error::ArrayError,
         metalog::{Live, META_ZONES, MetaLog},
         recover::{
-            assemble::look,
+            assemble::{Told, look},
             membership::effective,
             scan::{Candidate, find_log},
         },
@@ -48,7 +50,7 @@ impl Array {
     /// # Errors
     /// It could not be assembled, or a member could not be written: then some may have been told.
     pub async fn change(runtime: &Runtime, drives: Vec<Drive>, change: &Change) -> Result<(), ArrayError> {
-        look(runtime, drives, None, Behaviour::default()).await?.relabel(change).await
+        look(runtime, drives, Told::default(), Behaviour::default()).await?.relabel(change).await
     }
 
     /// Changes what is said of this array, while it runs.
@@ -71,7 +73,7 @@ impl Array {
     /// not be one that could be assembled: its creation or its destruction may have been cut off.
     ///
     /// # Errors
-    /// A drive is of another array or none, or only one is a member: the others could go on without it. Nothing
+    /// A drive is of another array or none, or no more are members than the others could go on without. Nothing
     /// has been written then. Or a drive cannot be written: the array is half destroyed.
     pub async fn destroy(runtime: &Runtime, drives: Vec<Drive>) -> Result<(), ArrayError> {
         let mut found = Vec::new();
@@ -87,11 +89,14 @@ impl Array {
         }
         if let Some(superblock) = effective(&found).filter(|superblock| superblock.stage == Stage::Whole) {
             let members: Vec<_> = found.iter().filter(|c| c.is_member_by(superblock)).collect();
-            if members.len() < 2 {
-                let name = &members.first().unwrap_or(&first).drive.name;
+            if members.len() <= superblock.parities as usize {
+                let members = if members.is_empty() { vec![first] } else { members };
+                let names: Vec<&str> = members.iter().map(|member| member.drive.name.as_str()).collect();
+                let (are, them) = if names.len() == 1 { ("is", "it") } else { ("are", "them") };
                 return Err(ArrayError(format!(
-                    "of the members of '{}' only {name} is there, and the others can go on without it",
-                    superblock.name
+                    "of the members of '{}' only {} {are} there, and the others can go on without {them}",
+                    superblock.name,
+                    names.join(" and ")
                 )));
             }
         }

@@ -1,15 +1,17 @@
 //! An array that has written nothing yet.
 //!
 //! To be assembled without a member makes that member stale, for good: what is written from then on it does
-//! not have. So an array that lacks one can hold back: it is assembled on overlays ([`crate::adapt::overlay`]), can
-//! be read, and tells how its zones are, while the drives stay as they are. If the member comes meanwhile,
-//! it is simply there. The first command that changes something waits until the array has been assembled
-//! once more, on the drives themselves.
+//! not have. So an array that lacks one, or as many as there are parities, can hold back: it is assembled on
+//! overlays ([`crate::adapt::overlay`]), can be read, and tells how its zones are, while the drives stay as they
+//! are. If a member comes meanwhile, it is simply there. The first command that changes something waits until
+//! the array has been assembled once more, on the drives themselves, and so it is when the last one has come.
 //!
-//! *Zones end where it was told that they end.* With the member there again, the drives may show more of a
+//! *Zones end where it was told that they end.* With a member there again, the drives may show more of a
 //! zone than without it: the end of a write that nobody was told of. Somebody may have looked at the zone by
-//! then and go on writing where it ended. So the member counts as one that lacks its part of such a zone,
-//! which ends without it where it did before.
+//! then and go on writing where it ended. So the members that have come count as some that lack their parts of
+//! such a zone, which ends without them where it did before. And if another one goes before the array begins,
+//! which leaves enough with two parities, what is there without that one may end elsewhere: if it can, the zone
+//! ends where it was told all the same.
 
 use crate::{
     adapt::overlay::Overlay,
@@ -20,7 +22,8 @@ use crate::{
         core::Core,
         error::ArrayError,
         geometry::Layout,
-        recover::assemble::{Look, assemble, look},
+        recover::assemble::{Look, Told, assemble, look},
+        status::{ArrayStatus, MemberState},
     },
     runtime::{Gate, Runtime},
 };
@@ -42,6 +45,8 @@ struct Held {
     source: Option<Source>,
     /// [`Array::assembly`] as it is on the drives.
     assembly: u64,
+    /// Members (bits) that are missing still.
+    awaited: u32,
     /// Whether it is being assembled to begin, and what waits for that.
     begins: bool,
     waiting: Vec<(Command, Completer)>,
@@ -55,28 +60,39 @@ struct Held {
 struct Source {
     runtime: Runtime,
     drives: Vec<Drive>,
-    /// A member that has come since.
-    returned: Option<Drive>,
+    /// Members that have come since, by role.
+    returned: Vec<(usize, Drive)>,
     tails: Option<Tails>,
+    /// Where zones end, as it has been told.
+    ends: Vec<Option<u64>>,
     behaviour: Behaviour,
 }
 
 impl Source {
     async fn look(&self) -> Result<Look, ArrayError> {
-        look(&self.runtime, self.drives.clone(), self.tails.as_ref(), self.behaviour).await
+        self.look_at(self.drives.clone()).await
     }
 
-    /// What there is with the member that has come.
+    async fn look_at(&self, drives: Vec<Drive>) -> Result<Look, ArrayError> {
+        let told = Told { tails: self.tails.as_ref(), ends: &self.ends };
+        look(&self.runtime, drives, told, self.behaviour).await
+    }
+
+    /// What there is with the members that have come.
     async fn look_again(&self) -> Result<Look, ArrayError> {
-        let drives = self.drives.iter().chain(&self.returned).cloned().collect();
-        look(&self.runtime, drives, self.tails.as_ref(), self.behaviour).await
+        let returned = self.returned.iter().map(|(_, drive)| drive);
+        self.look_at(self.drives.iter().chain(returned).cloned().collect()).await
     }
 
     /// Assembles on the drives.
     async fn assemble(&self) -> Result<Rc<Core>, ArrayError> {
-        let mut found = self.look().await?;
-        if self.returned.is_some() {
-            let without = std::mem::replace(&mut found, self.look_again().await?);
+        let without = self.look().await;
+        if self.returned.is_empty() {
+            return without?.carry_out().await;
+        }
+        let mut found = self.look_again().await?;
+        // If others have gone meanwhile, those that have come may be needed.
+        if let Ok(without) = without {
             found.end_as(without);
         }
         found.carry_out().await
@@ -117,7 +133,7 @@ impl Array {
         self.0.core.borrow().clone()
     }
 
-    /// As [`Array::assemble_with`], but where a member is missing that is not out yet nothing is written
+    /// As [`Array::assemble_with`], but where members are missing that are not out yet nothing is written
     /// before the first command that changes something, or [`Array::begin`].
     pub async fn assemble_provisionally(
         runtime: &Runtime,
@@ -126,9 +142,10 @@ impl Array {
         behaviour: Behaviour,
     ) -> Result<Array, ArrayError> {
         let (runtime, tails) = (runtime.clone(), tails.cloned());
-        let mut source = Source { runtime, drives, returned: None, tails, behaviour };
+        let mut source = Source { runtime, drives, returned: Vec::new(), tails, ends: Vec::new(), behaviour };
         let found = source.look().await?;
-        if found.is_complete() {
+        let awaited = found.awaited();
+        if awaited == 0 {
             return Ok(Array::of(found.carry_out().await?));
         }
         let assembly = found.assembly();
@@ -136,7 +153,8 @@ impl Array {
         source.drives.retain(|drive| found.uses(drive));
         let Source { runtime, drives, tails, .. } = &source;
         let core = assemble(runtime, overlaid(runtime, drives).await, tails.as_ref(), behaviour).await?;
-        Ok(Array(Handle::new(core, Some(Held::new(Some(source), assembly)))))
+        source.ends = core.ends();
+        Ok(Array(Handle::new(core, Some(Held::new(Some(source), assembly, awaited)))))
     }
 
     /// As [`Array::assemble_with`], but the array can only be read, and nothing is written on the drives.
@@ -146,12 +164,13 @@ impl Array {
         tails: Option<&Tails>,
         behaviour: Behaviour,
     ) -> Result<Array, ArrayError> {
-        let found = look(runtime, overlaid(runtime, &drives).await, tails, behaviour).await?;
+        let told = Told { tails, ..Told::default() };
+        let found = look(runtime, overlaid(runtime, &drives).await, told, behaviour).await?;
         let assembly = found.assembly();
-        Ok(Array(Handle::new(found.carry_out().await?, Some(Held::new(None, assembly)))))
+        Ok(Array(Handle::new(found.carry_out().await?, Some(Held::new(None, assembly, 0)))))
     }
 
-    /// Whether nothing has been written on the drives, since a member is missing.
+    /// Whether nothing has been written on the drives, since members are missing.
     pub fn is_provisional(&self) -> bool {
         self.0.held.borrow().as_ref().is_some_and(|held| held.source.is_some())
     }
@@ -174,7 +193,7 @@ impl Array {
         held.unwrap_or_else(|| self.core().superblock.borrow().assembly)
     }
 
-    /// Has an array that has held back write from now on: the member that is missing is out then.
+    /// Has an array that has held back write from now on: the members that are missing are out then.
     ///
     /// # Errors
     /// It can only be read, or it cannot be assembled any more. Then it can still be read.
@@ -195,25 +214,36 @@ impl Array {
         }
     }
 
-    /// Takes the drive that was missing, so that the array begins with all of its members.
+    /// Takes a drive that was missing: the array has missed nothing that it should have. If that was the last
+    /// one, the array begins, with all of its members; otherwise it goes on to hold back.
     ///
     /// # Errors
-    /// It is not that drive, or the array has begun without it; nothing is changed.
+    /// It is no such drive, or the array has begun without it; nothing is changed.
     pub async fn complete(&self, drive: Drive) -> Result<(), ArrayError> {
-        let name = drive.name.clone();
-        let source = match &*self.0.held.borrow() {
-            Some(Held { source: Some(source), begins: false, .. }) => source.clone(),
-            _ => return Err(ArrayError(format!("{name}: the array has begun without it"))),
-        };
-        let source = Source { returned: Some(drive), ..source };
-        if !source.look_again().await?.is_complete() {
-            return Err(ArrayError(format!("{name} is not the member that is missing")));
+        let name = &drive.name;
+        loop {
+            let mut source = match &*self.0.held.borrow() {
+                Some(Held { source: Some(source), begins: false, .. }) => source.clone(),
+                _ => return Err(ArrayError(format!("{name}: the array has begun without it"))),
+            };
+            let known = source.returned.len();
+            source.returned.push((0, drive.clone()));
+            let found = source.look_again().await?;
+            match source.returned.last_mut().zip(found.role_of(&drive)) {
+                Some(((role, _), of_drive)) => *role = of_drive,
+                None => return Err(ArrayError(format!("{name} is not a member that is missing"))),
+            }
+            let awaited = found.awaited();
+            match &mut *self.0.held.borrow_mut() {
+                // Another one has come meanwhile.
+                Some(Held { source: Some(now), begins: false, .. }) if now.returned.len() != known => {
+                    continue;
+                }
+                Some(held) if !held.begins => (held.source, held.awaited) = (Some(source), awaited),
+                _ => return Err(ArrayError(format!("{name}: the array has begun without it"))),
+            }
+            return if awaited == 0 { self.begin().await } else { Ok(()) };
         }
-        match &mut *self.0.held.borrow_mut() {
-            Some(held) if !held.begins => held.source = Some(source),
-            _ => return Err(ArrayError(format!("{name}: the array has begun without it"))),
-        }
-        self.begin().await
     }
 
     fn start_to_begin(&self) -> Result<(), ArrayError> {
@@ -263,6 +293,20 @@ impl Array {
         self.0.held.borrow().as_ref()?.problem.as_ref().map(|problem| problem.0.clone())
     }
 
+    /// Has `status` say who is waited for, and who has come meanwhile.
+    pub(crate) fn say_who_is_awaited(&self, status: &mut ArrayStatus) {
+        let held = self.0.held.borrow();
+        let Some(Held { source: Some(source), awaited, .. }) = &*held else { return };
+        status.wait_for(*awaited);
+        // Also when the last one has come, until it has begun.
+        status.provisional = true;
+        for (role, drive) in &source.returned {
+            let member = &mut status.members[*role];
+            (member.state, member.drive) = (MemberState::Active, drive.name.clone());
+            member.note = "is there again: it is used from the first write on".into();
+        }
+    }
+
     /// Holds a command back until the array has begun.
     fn hold_back(&self, command: Command) -> Completion {
         if self.start_to_begin().is_err() {
@@ -277,8 +321,8 @@ impl Array {
 }
 
 impl Held {
-    fn new(source: Option<Source>, assembly: u64) -> Held {
-        Held { source, assembly, begins: false, waiting: Vec::new(), problem: None, hook: None }
+    fn new(source: Option<Source>, assembly: u64, awaited: u32) -> Held {
+        Held { source, assembly, awaited, begins: false, waiting: Vec::new(), problem: None, hook: None }
     }
 }
 

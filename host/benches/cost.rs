@@ -1,4 +1,4 @@
-//! `cargo bench`: the same measurement as `zoneraid bench`.
+//! `cargo bench`: the same measurement as `zoneraid bench`, of RAID-5.
 
 use std::process::ExitCode;
 
@@ -7,7 +7,7 @@ static ALLOCATOR: host::alloc::Counting = host::alloc::Counting;
 
 fn main() -> ExitCode {
     let output = host::output::Output { json: std::env::args().any(|arg| arg == "--json") };
-    match host::bench::run(output, host::bench::ROUNDS) {
+    match host::bench::run(output, host::bench::ROUNDS, 1) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             output.error(&format!("{error:#}"));

@@ -1,15 +1,16 @@
 //! What the engine costs: time, allocations and bandwidth on one core, beside what the same core
 //! does with plain `memcpy` and XOR.
 //!
-//! The array is RAID-5 of four data members and one parity member in 64 KiB chunks, each shaped
-//! like a ZN540. Members are [`NullDrive`]s, which complete at once and touch no data, or
-//! [`CopyingDrive`]s, which also copy what is written to memory that no cache holds. Every figure
+//! The array has four data members and one parity member (RAID-5), or two (RAID-6), in 64 KiB chunks, each
+//! shaped like a ZN540. Members are [`NullDrive`]s, which complete at once and touch no data, or
+//! `CopyingDrive`s, which also copy what is written to memory that no cache holds. Every figure
 //! is the median of several rounds after one to warm up; a round writes one zone from its start.
 //! GB are 10⁹ bytes.
 
 use crate::{
     alloc::allocations,
     output::{HEALTHY, Output},
+    report::level,
 };
 use anyhow::{Context, Result, ensure};
 use engine::{
@@ -20,6 +21,7 @@ use engine::{
         pq,
     },
     device::{Command, Completion, Geometry, ZonedDevice, Zones},
+    format::superblock::level_name,
     runtime::Runtime,
     zone::{Lba, ZoneIndex},
 };
@@ -30,9 +32,9 @@ use sim::{
 };
 use std::{cell::RefCell, collections::VecDeque, hint::black_box, rc::Rc, time::Instant};
 
-const MEMBERS: usize = 5;
+const DATA_CHUNKS: usize = 4;
 const CHUNK_BYTES: usize = 64 << 10;
-const STRIPE_BYTES: usize = (MEMBERS - 1) * CHUNK_BYTES;
+const STRIPE_BYTES: usize = DATA_CHUNKS * CHUNK_BYTES;
 const SMALL_WRITES: u64 = 200_000;
 /// Small writes before those that count.
 const WARM_UP: u64 = 4_096;
@@ -45,6 +47,8 @@ const COPY_BYTES: usize = 64 << 20;
 
 #[derive(Serialize)]
 struct Costs {
+    level: String,
+    members: usize,
     /// One 4 KiB write of a sequential stream with 64 of them on the way.
     write_4k_ns: f64,
     write_4k_allocations: f64,
@@ -56,16 +60,20 @@ struct Costs {
     read_4k_ns: f64,
     /// Data bytes into a parity chunk by a plain loop, in cache.
     xor_gb_s: f64,
-    /// Data bytes of 8 chunks of 64 KiB into P and Q by the engine, in cache.
+    /// Data chunks of which the next three figures are: those of a stripe, or 8 where no stripe has a Q.
+    pq_chunks: usize,
+    /// Data bytes of so many chunks of 64 KiB into P and Q by the engine, in cache.
     pq_gb_s: f64,
     /// The same with chunks of 4 KiB.
     pq_4k_gb_s: f64,
-    /// Bytes of the 8 chunks of 64 KiB that one is decoded from after two of them were lost, in cache.
+    /// Bytes of the chunks of 64 KiB, as many, that one is decoded from after two were lost, in cache.
     decode_gb_s: f64,
     /// Stripes and parity to where the copying members copy them, by one thread doing nothing
     /// else; in data bytes.
     memcpy_gb_s: f64,
     stripe_write_to_xor_ratio: f64,
+    /// Nothing where no stripe has a Q.
+    stripe_write_to_pq_ratio: Option<f64>,
     stripe_write_copy_to_memcpy_ratio: f64,
 }
 
@@ -73,64 +81,80 @@ struct Costs {
 pub const ROUNDS: usize = 9;
 
 /// Measures and prints.
-pub fn run(output: Output, rounds: usize) -> Result<u8> {
+pub fn run(output: Output, rounds: usize, parities: usize) -> Result<u8> {
     ensure!(rounds > 0, "--rounds cannot be 0");
     if cfg!(debug_assertions) {
         output.note("this is not a release build; the figures mean little");
     }
     let bar = output.steps("measuring", 5);
-    let null = Bench::new(rounds, |geometry| Rc::new(NullDrive::new(geometry)))?;
+    let members = DATA_CHUNKS + parities;
+    let null = Bench::new(rounds, parities, |geometry| Rc::new(NullDrive::new(geometry)))?;
     let (write_4k_ns, write_4k_allocations) = null.small_writes()?;
     bar.inc(1);
     let read_4k_ns = null.small_reads()?;
     bar.inc(1);
     let stripe_write_gb_s = null.stripe_writes()?;
     bar.inc(1);
-    let copying = Bench::new(rounds, |geometry| Rc::new(CopyingDrive::new(geometry)))?;
+    let copying = Bench::new(rounds, parities, |geometry| Rc::new(CopyingDrive::new(geometry)))?;
     let stripe_write_copy_gb_s = copying.stripe_writes()?;
     bar.inc(1);
     drop(copying);
-    let (xor_gb_s, memcpy_gb_s) = (xor(rounds), memcpy(rounds));
-    let (pq_gb_s, pq_4k_gb_s) = (pq(rounds, CHUNK_BYTES)?, pq(rounds, BLOCK)?);
-    let decode_gb_s = decode(rounds)?;
+    let (xor_gb_s, memcpy_gb_s) = (xor(rounds), memcpy(rounds, members));
+    let pq_chunks = if parities == 2 { DATA_CHUNKS } else { MORE_CHUNKS };
+    let (pq_gb_s, pq_4k_gb_s) = (pq(rounds, pq_chunks, CHUNK_BYTES)?, pq(rounds, pq_chunks, BLOCK)?);
+    let decode_gb_s = decode(rounds, pq_chunks)?;
     bar.finish_and_clear();
     let costs = Costs {
+        level: level(parities),
+        members,
         write_4k_ns,
         write_4k_allocations,
         stripe_write_gb_s,
         stripe_write_copy_gb_s,
         read_4k_ns,
         xor_gb_s,
+        pq_chunks,
         pq_gb_s,
         pq_4k_gb_s,
         decode_gb_s,
         memcpy_gb_s,
         stripe_write_to_xor_ratio: stripe_write_gb_s / xor_gb_s,
+        stripe_write_to_pq_ratio: (parities == 2).then_some(stripe_write_gb_s / pq_gb_s),
         stripe_write_copy_to_memcpy_ratio: stripe_write_copy_gb_s / memcpy_gb_s,
     };
-    output.print(&costs, costs_text)?;
+    output.print(&costs, |costs| costs_text(costs, &level_name(parities)))?;
     Ok(HEALTHY)
 }
 
-fn costs_text(costs: &Costs) -> String {
-    let rows = [
-        ("4 KiB write, sequential, 64 on the way", format!("{:.0} ns", costs.write_4k_ns)),
-        ("    allocations in it", format!("{:.3}", costs.write_4k_allocations)),
-        ("4 KiB read, random, 64 on the way", format!("{:.0} ns", costs.read_4k_ns)),
-        ("256 KiB stripe writes, members touch no data", format!("{:.2} GB/s", costs.stripe_write_gb_s)),
-        ("    this machine's XOR of as much", format!("{:.2} GB/s", costs.xor_gb_s)),
-        ("    ratio", format!("{:.2}", costs.stripe_write_to_xor_ratio)),
+fn costs_text(costs: &Costs, level: &str) -> String {
+    let chunks = costs.pq_chunks;
+    let mut rows = vec![
+        ("4 KiB write, sequential, 64 on the way".to_string(), format!("{:.0} ns", costs.write_4k_ns)),
+        ("    allocations in it".into(), format!("{:.3}", costs.write_4k_allocations)),
+        ("4 KiB read, random, 64 on the way".into(), format!("{:.0} ns", costs.read_4k_ns)),
         (
-            "256 KiB stripe writes, members copy to memory",
+            "256 KiB stripe writes, members touch no data".into(),
+            format!("{:.2} GB/s", costs.stripe_write_gb_s),
+        ),
+        ("    this machine's XOR of as much".into(), format!("{:.2} GB/s", costs.xor_gb_s)),
+        ("    ratio".into(), format!("{:.2}", costs.stripe_write_to_xor_ratio)),
+    ];
+    if let Some(ratio) = costs.stripe_write_to_pq_ratio {
+        rows.push(("    ratio to P and Q of as much".into(), format!("{ratio:.2}")));
+    }
+    rows.extend([
+        (
+            "256 KiB stripe writes, members copy to memory".into(),
             format!("{:.2} GB/s", costs.stripe_write_copy_gb_s),
         ),
-        ("    this machine's memcpy of as much", format!("{:.2} GB/s", costs.memcpy_gb_s)),
-        ("    ratio", format!("{:.2}", costs.stripe_write_copy_to_memcpy_ratio)),
-        ("P and Q of 8 chunks of 64 KiB", format!("{:.2} GB/s", costs.pq_gb_s)),
-        ("P and Q of 8 chunks of 4 KiB", format!("{:.2} GB/s", costs.pq_4k_gb_s)),
-        ("one of two lost chunks from 8 of 64 KiB", format!("{:.2} GB/s", costs.decode_gb_s)),
-    ];
-    let mut text = String::from("RAID-5 4+1, 64 KiB chunks, one core\n");
+        ("    this machine's memcpy of as much".into(), format!("{:.2} GB/s", costs.memcpy_gb_s)),
+        ("    ratio".into(), format!("{:.2}", costs.stripe_write_copy_to_memcpy_ratio)),
+        (format!("P and Q of {chunks} chunks of 64 KiB"), format!("{:.2} GB/s", costs.pq_gb_s)),
+        (format!("P and Q of {chunks} chunks of 4 KiB"), format!("{:.2} GB/s", costs.pq_4k_gb_s)),
+        (format!("one of two lost chunks from {chunks} of 64 KiB"), format!("{:.2} GB/s", costs.decode_gb_s)),
+    ]);
+    let parities = costs.members - DATA_CHUNKS;
+    let mut text = format!("{level} {DATA_CHUNKS}+{parities}, 64 KiB chunks, one core\n");
     for (what, figure) in rows {
         text += &format!("  {what:<48} {figure:>12}\n");
     }
@@ -178,22 +202,28 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(rounds: usize, member: impl Fn(Geometry) -> Rc<dyn ZonedDevice>) -> Result<Bench> {
+    fn new(
+        rounds: usize,
+        parities: usize,
+        member: impl Fn(Geometry) -> Rc<dyn ZonedDevice>,
+    ) -> Result<Bench> {
         let model = Model::zn540();
         let capacity = model.geometry.zone_capacity_blocks;
         let geometry = model.scaled(8, capacity).geometry;
-        let drives = (0..MEMBERS).map(|n| Drive { name: n.to_string(), device: member(geometry.clone()) });
+        let drive = |n: usize| Drive { name: n.to_string(), device: member(geometry.clone()) };
         let options = CreateOptions {
             name: "bench".into(),
             uuid: [1; 16],
             chunk_blocks: (CHUNK_BYTES / BLOCK) as u64,
             zone_size_blocks: None,
+            parities,
             policy: None,
             host: [0; 16],
             autostart: false,
         };
         let runtime = Runtime::new();
-        let array = runtime.block_on(Array::create(&runtime, options, drives.collect()), || false);
+        let drives = (0..DATA_CHUNKS + parities).map(drive).collect();
+        let array = runtime.block_on(Array::create(&runtime, options, drives), || false);
         let array = array.context("the array does not answer")??;
         Ok(Bench { rounds, runtime, array })
     }
@@ -319,41 +349,40 @@ fn xor(rounds: usize) -> f64 {
     })
 }
 
-/// Data chunks of the stripes that have two parities.
-const PQ_CHUNKS: usize = 8;
+/// Data chunks of the stripes of which P and Q are measured where the array has no Q.
+const MORE_CHUNKS: usize = 8;
 
 /// A stripe in buffers like those that the engine has: data, P, Q.
-fn pq_stripe(chunk_bytes: usize) -> Vec<Buf> {
-    (0..PQ_CHUNKS + 2).map(|n| Buf::copy_of(&vec![n as u8; chunk_bytes])).collect()
+fn pq_stripe(chunks: usize, chunk_bytes: usize) -> Vec<Buf> {
+    (0..chunks + 2).map(|n| Buf::copy_of(&vec![n as u8; chunk_bytes])).collect()
 }
 
-fn pq(rounds: usize, chunk_bytes: usize) -> Result<f64> {
-    let mut stripe = pq_stripe(chunk_bytes);
-    let (data, parity) = stripe.split_at_mut(PQ_CHUNKS);
+fn pq(rounds: usize, chunks: usize, chunk_bytes: usize) -> Result<f64> {
+    let mut stripe = pq_stripe(chunks, chunk_bytes);
+    let (data, parity) = stripe.split_at_mut(chunks);
     let (p, q) = parity.split_at_mut(1);
     let (p, q) = p[0].as_mut().zip(q[0].as_mut()).context("the buffers are shared")?;
-    Ok(rate(rounds, PQ_CHUNKS * chunk_bytes, |_| {
+    Ok(rate(rounds, chunks * chunk_bytes, |_| {
         pq::pq_all(p, q, black_box(data));
         black_box((&p, &q));
     }))
 }
 
-fn decode(rounds: usize) -> Result<f64> {
-    let mut stripe = pq_stripe(CHUNK_BYTES);
-    let stored: Vec<Sum> =
-        (0..PQ_CHUNKS).map(Sum::data).chain([Sum::p(PQ_CHUNKS), Sum::q(PQ_CHUNKS)]).collect();
+fn decode(rounds: usize, chunks: usize) -> Result<f64> {
+    let mut stripe = pq_stripe(chunks, CHUNK_BYTES);
+    let stored: Vec<Sum> = (0..chunks).map(Sum::data).chain([Sum::p(chunks), Sum::q(chunks)]).collect();
     let recipe = solve((1 << stored.len()) - 4, &stored, Sum::data(1)).context("it cannot be decoded")?;
     let (lost, present) = stripe.split_at_mut(2);
     let target = lost[1].as_mut().context("the buffer is shared")?;
-    Ok(rate(rounds, PQ_CHUNKS * CHUNK_BYTES, |_| {
+    Ok(rate(rounds, chunks * CHUNK_BYTES, |_| {
         recipe.run(target, black_box(present));
         black_box(&target);
     }))
 }
 
-fn memcpy(rounds: usize) -> f64 {
-    let stripe = vec![0x5a_u8; STRIPE_BYTES + CHUNK_BYTES];
-    let mut members = vec![vec![1_u8; COPY_BYTES]; MEMBERS];
+fn memcpy(rounds: usize, members: usize) -> f64 {
+    let stripe = vec![0x5a_u8; members * CHUNK_BYTES];
+    let mut members = vec![vec![1_u8; COPY_BYTES]; members];
     rate(rounds, STRIPE_BYTES, |n| {
         let at = n as usize * CHUNK_BYTES % COPY_BYTES;
         for (member, chunk) in members.iter_mut().zip(black_box(&stripe).chunks_exact(CHUNK_BYTES)) {

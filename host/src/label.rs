@@ -19,6 +19,8 @@ pub struct Label {
     pub role: u32,
     /// Number of members.
     pub members: u32,
+    /// How many of them may be lost.
+    pub parities: u32,
     /// Members (bits) that the array did not do without when this was written.
     pub active: u32,
     pub chunk_blocks: u64,
@@ -64,6 +66,7 @@ pub async fn read(runtime: &Runtime, drive: Drive) -> Content {
             name: found.superblock.name,
             role: found.member as u32,
             members: found.superblock.members.len() as u32,
+            parities: found.superblock.parities,
             active: active(&found.superblock.members),
             chunk_blocks: found.superblock.chunk_blocks as u64,
             policy: found.superblock.policy,

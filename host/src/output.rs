@@ -208,7 +208,7 @@ impl Output {
         self.progress(what, steps, STEPS)
     }
 
-    /// How far a copy to or from a zone is; shown once it has taken longer than [`PATIENCE`]. The
+    /// How far a copy to or from a zone is; shown once it has taken longer than `PATIENCE`. The
     /// total is not known of a pipe.
     pub fn transfer(self, what: &str, total_bytes: Option<u64>) -> Transfer {
         let hidden = ProgressDrawTarget::hidden();

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 /// Version of the protocol: another one whenever anything is said that was not said before. A daemon and a command of
 /// different versions refuse each other.
-pub const PROTOCOL: u32 = 2;
+pub const PROTOCOL: u32 = 3;
 
 /// Most bytes of a request.
 pub const MAX_REQUEST: usize = 64 << 10;
@@ -79,6 +79,7 @@ pub struct About {
     pub block_device: Option<PathBuf>,
     /// The block device by the name of its array.
     pub link: Option<PathBuf>,
+    pub level: String,
     /// How many members there are when none is missing.
     pub members: u32,
     pub policy: String,

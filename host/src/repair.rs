@@ -1,9 +1,12 @@
 //! Taking members out of an array and putting drives in their places: the same whether a command
 //! holds the drives or the daemon does.
 
-use crate::{name::MemberName, report::Failed};
+use crate::{
+    name::MemberName,
+    report::{Failed, is_or_are, members_named},
+};
 use anyhow::{Result, anyhow, bail, ensure};
-use engine::array::{Array, Drive, MemberState, Progress, Replaced};
+use engine::array::{Array, ArrayStatus, Drive, MemberState, MemberStatus, Progress, Replaced};
 use std::path::{Path, PathBuf};
 
 /// The members of an array, to find the one that the user means.
@@ -53,12 +56,33 @@ pub fn in_use(path: &Path, array: &str) -> String {
 /// Takes the member with `role` out of `array`.
 pub async fn fail(array: &Array, role: usize) -> Result<Failed> {
     let before = array.status();
-    let others_in =
-        before.members.iter().enumerate().all(|(r, m)| r == role || m.state == MemberState::Active);
-    ensure!(others_in, "another member is not in sync; without member {role} data would be lost");
-    array.fail(role).await?;
+    let lacking =
+        |(other, member): &(usize, &MemberStatus)| *other != role && member.state != MemberState::Active;
+    let others: Vec<usize> = before.members.iter().enumerate().filter(lacking).map(|(r, _)| r).collect();
+    ensure!(
+        others.len() < before.parities,
+        "{} {} not in sync; without member {role} data would be lost",
+        members_named(&others),
+        is_or_are(others.len())
+    );
+    // One that is only missing is out once the array has begun without it.
+    match before.members.get(role).is_some_and(|member| member.awaited) {
+        true => array.begin().await?,
+        false => array.fail(role).await?,
+    }
     let drive = before.members.get(role).map(|member| member.drive.clone()).unwrap_or_default();
     Ok(Failed { array: before.name, role: role as u32, drive })
+}
+
+/// Refuses to rebuild where there is nothing to be rebuilt on: members are out, and no drive is in their places.
+pub fn refuse_if_only_out(called: &str, array: &ArrayStatus) -> Result<()> {
+    let is = |state| array.members.iter().position(|member| member.state == state);
+    match is(MemberState::Out).filter(|_| is(MemberState::Rebuilding).is_none()) {
+        Some(role) => {
+            bail!("member {role} is out; give the array a drive with: zoneraid replace {called} {role} NEW")
+        }
+        None => Ok(()),
+    }
 }
 
 /// Puts `drive` in the place of the member with `role`. One that works is copied first, or if it shall be

@@ -9,7 +9,7 @@ use crate::{
 };
 use anyhow::{Result, ensure};
 use engine::{
-    array::{self, ArrayStatus, MemberState},
+    array::{self, ArrayStatus, MemberState, MemberStatus},
     buf::BLOCK,
     device::Geometry,
     format::superblock::Stage,
@@ -21,6 +21,31 @@ use std::{collections::BTreeSet, time::Duration};
 
 pub fn bytes(blocks: u64) -> u64 {
     blocks * BLOCK as u64
+}
+
+/// What an array with so many parities is called, as it is typed and printed.
+pub fn level(parities: usize) -> String {
+    format!("raid{}", 4 + parities)
+}
+
+/// Members in a sentence: `member 3`, `members 0, 2 and 5`.
+pub fn members_named(roles: &[usize]) -> String {
+    let roles: Vec<String> = roles.iter().map(usize::to_string).collect();
+    let members = if roles.len() == 1 { "member" } else { "members" };
+    format!("{members} {}", in_a_row(&roles))
+}
+
+/// Things in a sentence: `a`, `a and b`, `a, b and c`.
+fn in_a_row(things: &[String]) -> String {
+    match things {
+        [before @ .., last] if !before.is_empty() => format!("{} and {last}", before.join(", ")),
+        _ => things.concat(),
+    }
+}
+
+/// `is` or `are`, after so many.
+pub fn is_or_are(count: usize) -> &'static str {
+    if count == 1 { "is" } else { "are" }
 }
 
 /// How well an array is, from well to bad.
@@ -76,6 +101,8 @@ pub struct Status {
     pub status: String,
     /// What to do about it.
     pub action: Option<String>,
+    /// How many more members may be lost before data is.
+    pub may_be_lost: u32,
     pub event: u64,
     pub chunk_bytes: u64,
     /// How partial stripes are protected.
@@ -99,7 +126,7 @@ pub struct Status {
     pub changing: bool,
     /// Zones of which nobody can tell where they ended. Everything else works.
     pub offline_zones: Vec<OfflineZone>,
-    /// A member is missing, and nothing has been written without it.
+    /// Members are missing, and nothing has been written without them.
     pub provisional: bool,
     pub read_only: bool,
     /// What rebuilds could not bring back.
@@ -208,55 +235,127 @@ impl Rebuild {
     }
 }
 
-fn member_state(array: &ArrayStatus, state: MemberState) -> &'static str {
-    match state {
+/// The state of a member in one word.
+fn member_state(member: &MemberStatus) -> &'static str {
+    match member.state {
         MemberState::Active => "active",
         MemberState::Rebuilding => "rebuilding",
-        MemberState::Out if array.provisional => "missing",
+        MemberState::Out if member.awaited => "missing",
         MemberState::Out => "out",
     }
+}
+
+/// Members on which an array cannot count, by role, and what that leaves.
+struct Unfit {
+    /// The array does without them for good.
+    out: Vec<usize>,
+    /// Not there, and nothing has been written without them.
+    missing: Vec<usize>,
+    /// To be rebuilt, wholly or in part.
+    lacking: Vec<usize>,
+    /// How many others may be lost.
+    may_be_lost: usize,
+}
+
+impl Unfit {
+    fn of(array: &ArrayStatus) -> Unfit {
+        let those = |which: fn(&MemberStatus) -> bool| -> Vec<usize> {
+            let roles = array.members.iter().enumerate().filter(|(_, member)| which(member));
+            roles.map(|(role, _)| role).collect()
+        };
+        let missing = those(|member| member.state == MemberState::Out && member.awaited);
+        let out = those(|member| member.state == MemberState::Out && !member.awaited);
+        let lacking = those(|member| member.state == MemberState::Rebuilding);
+        let may_be_lost = array.parities.saturating_sub(out.len() + missing.len() + lacking.len());
+        Unfit { out, missing, lacking, may_be_lost }
+    }
+}
+
+/// What is said of a member that is out.
+fn is_out(array: &ArrayStatus, role: usize) -> String {
+    let why = &array.members[role].note;
+    let why = if why.is_empty() { String::new() } else { format!(" ({why})") };
+    format!("member {role}{} is out{why}", drive_of(array, role))
+}
+
+/// What is said of a member that does not hold all that it should.
+fn lacks(array: &ArrayStatus, role: usize) -> String {
+    let member = &array.members[role];
+    let zones = so_many_zones(member.zones_to_rebuild as usize);
+    let worn = if member.worn { ", and zones of its drive cannot be written any more" } else { "" };
+    format!("member {role} has {zones} to rebuild{worn}")
+}
+
+/// What happens if more members are lost, of which so many may be.
+fn stake(may_be_lost: usize) -> String {
+    match may_be_lost {
+        0 => ", but losing another member would lose it".into(),
+        count => format!(", and {} may be lost", more_members(count)),
+    }
+}
+
+/// So many members beside those that are lost.
+fn more_members(count: usize) -> String {
+    let members = if count == 1 { "member" } else { "members" };
+    format!("{} more {members}", number(count))
+}
+
+/// A small number in words.
+pub fn number(count: usize) -> String {
+    match count {
+        1 => "one".into(),
+        2 => "two".into(),
+        _ => count.to_string(),
+    }
+}
+
+/// What there is to say of an array that has held back since members are missing, and what to do.
+fn waiting(called: &str, array: &ArrayStatus, unfit: &Unfit) -> (String, String) {
+    let Unfit { out, missing, may_be_lost, .. } = unfit;
+    let gone = missing.iter().map(|role| format!("member {role}{} is missing", drive_of(array, *role)));
+    let outs = out.iter().map(|role| is_out(array, *role));
+    let what = in_a_row(&gone.chain(outs).collect::<Vec<_>>());
+    let why = array.problem.as_ref().map(|why| format!(", and nothing can be ({why})")).unwrap_or_default();
+    let (it, its, drives) =
+        if missing.len() == 1 { ("it", "its", "drive") } else { ("them", "their", "drives") };
+    let more = match *may_be_lost {
+        0 => String::new(),
+        count => format!("; {} may be lost", more_members(count)),
+    };
+    let status =
+        format!("{what}; all data is there, and nothing has been written without {it} so far{why}{more}");
+    let replace = replacements(called, missing);
+    (status, format!("bring {its} {drives} back before the first write, or {replace}"))
 }
 
 impl Status {
     /// How an array is that can be assembled; `called` is what the user calls it.
     pub fn of(called: &str, array: &ArrayStatus, geometry: &Geometry) -> Status {
-        let position = |state| array.members.iter().position(|member| member.state == state);
-        let (out, rebuilding) = (position(MemberState::Out), position(MemberState::Rebuilding));
+        let unfit = Unfit::of(array);
+        let Unfit { out, missing, lacking, may_be_lost } = &unfit;
         let (state, status, action) = if array.failed {
             let status = "too many members are out; nothing can be read or written".to_string();
             (State::Unusable, status, Some("bring the missing members back".to_string()))
         } else if !array.offline.is_empty() {
             let (status, action) = doubt(called, array);
             (State::Degraded, status, action)
-        } else if let Some(role) = out.filter(|_| array.provisional) {
-            let why =
-                array.problem.as_ref().map(|why| format!(", and nothing can be ({why})")).unwrap_or_default();
-            let status = format!(
-                "member {role}{} is missing; all data is there, and nothing has been written without it so far{why}",
-                drive_of(array, role)
-            );
-            let action =
-                format!("bring its drive back before the first write, or {}", replacement(called, role));
+        } else if !missing.is_empty() {
+            let (status, action) = waiting(called, array, &unfit);
             (State::Degraded, status, Some(action))
-        } else if let Some(role) = out {
-            let why = &array.members[role].note;
-            let why = if why.is_empty() { String::new() } else { format!(" ({why})") };
-            let status = format!(
-                "member {role}{} is out{why}; all data is there, but losing another member would lose it",
-                drive_of(array, role)
-            );
-            (State::Degraded, status, Some(replacement(called, role)))
-        } else if let Some(role) = rebuilding {
-            let zones = so_many_zones(array.members[role].zones_to_rebuild as usize);
-            let lacks = format!("member {role} has {zones} to rebuild");
-            let (lacks, action) = match array.members[role].worn {
-                true => (
-                    format!("{lacks}, and zones of its drive cannot be written any more"),
-                    replacement(called, role),
-                ),
-                false => (lacks, format!("zoneraid rebuild {}", quoted(called))),
+        } else if let Some(why) = array.problem.as_ref().filter(|_| array.provisional) {
+            let status = format!("every member is there, but nothing can be written ({why})");
+            (State::Degraded, status, Some("mend that, and start the array again".to_string()))
+        } else if !out.is_empty() || !lacking.is_empty() {
+            let (outs, lacks) =
+                (out.iter().map(|r| is_out(array, *r)), lacking.iter().map(|r| lacks(array, *r)));
+            let what = in_a_row(&outs.chain(lacks).collect::<Vec<_>>());
+            let worn = lacking.iter().filter(|role| array.members[**role].worn);
+            let need_drives: Vec<usize> = out.iter().chain(worn).copied().collect();
+            let action = match need_drives.is_empty() {
+                true => format!("zoneraid rebuild {}", quoted(called)),
+                false => replacements(called, &need_drives),
             };
-            (State::Degraded, format!("{lacks}; losing another member would lose data"), Some(action))
+            (State::Degraded, format!("{what}; all data is there{}", stake(*may_be_lost)), Some(action))
         } else if array.lost_blocks > 0 {
             let lost = show(bytes(array.lost_blocks));
             let status =
@@ -264,7 +363,9 @@ impl Status {
             let action = "restore it, or reset its zones".to_string();
             (State::Degraded, status, Some(action))
         } else {
-            (State::Healthy, "every member is in sync; any one of them may be lost".to_string(), None)
+            let status =
+                format!("every member is in sync; any {} of them may be lost", number(array.parities));
+            (State::Healthy, status, None)
         };
         let members = array.members.iter().enumerate().map(|(role, member)| StatusMember {
             role: role as u32,
@@ -272,7 +373,7 @@ impl Status {
             model: Plate::kept(&member.plate).model,
             serial: Plate::kept(&member.plate).serial,
             size_bytes: Some(member.plate.size_bytes),
-            state: member_state(array, member.state).into(),
+            state: member_state(member).into(),
             read_errors: member.read_errors,
             write_errors: member.write_errors,
             zones_to_rebuild: member.zones_to_rebuild,
@@ -281,10 +382,11 @@ impl Status {
         Status {
             name: array.name.clone(),
             uuid: uuid(&array.uuid),
-            level: "raid5".into(),
+            level: level(array.parities),
             state,
             status,
             action,
+            may_be_lost: if array.failed { 0 } else { *may_be_lost as u32 },
             event: array.event,
             chunk_bytes: bytes(array.chunk_blocks),
             policy: array.policy.name().into(),
@@ -353,9 +455,14 @@ fn drive_of(array: &ArrayStatus, role: usize) -> String {
     if plate.is_empty() { plate } else { format!("{plate},") }
 }
 
-/// What brings a member back whose drive is out, or cannot store all that it should.
-fn replacement(called: &str, role: usize) -> String {
-    format!("zoneraid replace {} {role} NEW, where NEW is a blank drive", quoted(called))
+/// What brings members back whose drives are out, or cannot store all that they should: one after the other.
+fn replacements(called: &str, roles: &[usize]) -> String {
+    let [first, others @ ..] = roles else { return String::new() };
+    let replace = format!("zoneraid replace {} {first} NEW, where NEW is a blank drive", quoted(called));
+    match others {
+        [] => replace,
+        _ => format!("{replace}; then {} in the same way", members_named(others)),
+    }
 }
 
 /// So many zones.
@@ -366,29 +473,26 @@ pub fn so_many_zones(count: usize) -> String {
 /// What is wrong with an array that has zones in doubt, and what to do.
 fn doubt(called: &str, array: &ArrayStatus) -> (String, Option<String>) {
     let count = array.offline.len();
-    let are = if count == 1 { "is" } else { "are" };
     let mut waited: Vec<usize> = array.offline.iter().flat_map(|zone| zone.waits_for.clone()).collect();
     waited.sort_unstable();
     waited.dedup();
-    let roles: Vec<String> = waited.iter().map(usize::to_string).collect();
-    let members = if roles.len() == 1 { "member" } else { "members" };
-    let wait = match roles.is_empty() {
+    let wait = match waited.is_empty() {
         true => String::new(),
-        false => {
-            let roles = roles.join(", ");
-            format!(
-                "start it with {members} {roles} again, and do not replace what may hold the zones' data; or "
-            )
-        }
+        false => format!(
+            "start it with {} again, and do not replace what may hold the zones' data; or ",
+            members_named(&waited)
+        ),
     };
     let zone = array.offline.first().filter(|_| count == 1).map(|zone| zone.zone.0.to_string());
     let zone = zone.unwrap_or("ZONE".into());
-    let out = array.members.iter().position(|member| member.state == MemberState::Out);
-    let action = match out.filter(|_| roles.is_empty()) {
-        Some(role) => replacement(called, role),
-        None => format!("{wait}give up what was there: zoneraid zone reset {} {zone}", quoted(called)),
+    let Unfit { out, missing, .. } = Unfit::of(array);
+    let gone = [missing, out].concat();
+    let action = match gone.is_empty() || !waited.is_empty() {
+        false => replacements(called, &gone),
+        true => format!("{wait}give up what was there: zoneraid zone reset {} {zone}", quoted(called)),
     };
     let zones = so_many_zones(count);
+    let are = is_or_are(count);
     let status = format!("{zones} {are} offline: nobody can tell where the data there ends; all others work");
     (status, Some(action))
 }
@@ -407,6 +511,8 @@ pub struct Rebuilt {
     pub array: String,
     pub role: Option<u32>,
     pub drive: Option<String>,
+    /// Roles of members that are out all the same.
+    pub still_out: Vec<u32>,
     /// From the old drive.
     pub copied_bytes: u64,
     /// From all others.
@@ -435,7 +541,14 @@ pub struct Lost {
 }
 
 impl Rebuilt {
-    pub fn of(array: String, role: Option<u32>, drive: Option<String>, done: &array::Rebuilt) -> Rebuilt {
+    /// What has been `done` for `array`, as that is now.
+    pub fn of(
+        array: &ArrayStatus,
+        role: Option<u32>,
+        drive: Option<String>,
+        done: &array::Rebuilt,
+    ) -> Rebuilt {
+        let still_out = Unfit::of(array).out.into_iter().map(|role| role as u32).collect();
         let left_out = done.left_out.iter().map(|out| LeftOut {
             zone: out.zone,
             role: out.member as u32,
@@ -447,7 +560,8 @@ impl Rebuilt {
             bytes: bytes(lost.blocks),
         });
         let (left_out, lost) = (left_out.collect(), lost.collect());
-        Rebuilt { array, role, drive, copied_bytes: 0, rebuilt_bytes: done.bytes, left_out, lost }
+        let (array, rebuilt_bytes) = (array.name.clone(), done.bytes);
+        Rebuilt { array, role, drive, still_out, copied_bytes: 0, rebuilt_bytes, left_out, lost }
     }
 
     /// Whether everything that was lacking is there again.
@@ -455,9 +569,13 @@ impl Rebuilt {
         self.left_out.is_empty() && self.lost.is_empty()
     }
 
-    /// What could not be rebuilt, a sentence each; nothing if everything could.
+    /// What could not be rebuilt, and who is out all the same, a sentence each; nothing if all is well.
     pub fn losses(&self) -> String {
         let mut text = String::new();
+        if !self.still_out.is_empty() {
+            let out: Vec<usize> = self.still_out.iter().map(|role| *role as usize).collect();
+            text += &format!("{} {} still out\n", members_named(&out), is_or_are(out.len()));
+        }
         for LeftOut { zone, role, reason } in &self.left_out {
             text += &format!("zone {zone} of member {role} was left out: {reason}\n");
         }
@@ -589,6 +707,7 @@ pub struct ZrwaSizes {
 pub struct Superblock {
     pub array: String,
     pub uuid: String,
+    pub level: String,
     pub role: u32,
     pub members: u32,
     pub chunk_bytes: u64,

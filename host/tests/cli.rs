@@ -40,6 +40,235 @@ fn a_file_survives_the_loss_of_one_drive_after_another() {
     assert_eq!(place.read_zone(&drive("drives", 6), 0), whole);
 }
 
+/// Of six drives any two may go, before anything is written without them and after.
+#[test]
+fn a_file_survives_the_loss_of_any_two_drives_of_raid6() {
+    let place = Place::with_raid6(9);
+    let data = Random(21).bytes(9_000_001);
+    place.run_with(&["zone", "write", "drives", "0", "--fua"], &data).ok();
+    let status = |code: i32| {
+        let status = place.run(&["status", "drives", "--json"]);
+        assert_eq!(status.code, code);
+        status.json()
+    };
+    let healthy = status(0);
+    assert_eq!((&healthy["level"], &healthy["may_be_lost"]), (&"raid6".into(), &2.into()));
+    assert_eq!(healthy["status"], "every member is in sync; any two of them may be lost");
+    let there = |number: usize| place.path(&drive("drives", number));
+    let away = |number: usize| place.path(&format!("away{number}.img"));
+    for (one, two) in (0..6).flat_map(|one| (0..one).map(move |two| (one, two))) {
+        [one, two].into_iter().for_each(|number| fs::rename(there(number), away(number)).unwrap());
+        assert!(place.read_zone("drives", 0)[..data.len()] == data, "without {one} and {two}");
+        let missing = status(1);
+        assert_eq!((&missing["provisional"], &missing["may_be_lost"]), (&true.into(), &0.into()));
+        [one, two].into_iter().for_each(|number| fs::rename(away(number), there(number)).unwrap());
+    }
+    assert_eq!(status(0)["may_be_lost"], 2);
+
+    // One is gone: degraded, and another one may go all the same.
+    place.remove(&drive("drives", 2));
+    place.run_with(&["zone", "write", "drives", "1", "--fua"], &data).ok();
+    let one = status(1);
+    assert_eq!((&one["state"], &one["may_be_lost"]), (&"degraded".into(), &1.into()));
+    let said = one["status"].as_str().unwrap();
+    assert!(said.starts_with("member 2, zn540") && said.contains("one more member may be lost"), "{said}");
+    place.run(&["fail", "drives", "5"]).ok();
+    let two = status(1);
+    assert_eq!(two["may_be_lost"], 0);
+    let said = two["status"].as_str().unwrap();
+    assert!(said.contains("and member 5") && said.contains("losing another member would lose it"), "{said}");
+    let action = two["action"].as_str().unwrap();
+    assert!(action.contains("zoneraid replace drives 2 NEW") && action.contains("then member 5"), "{action}");
+    place.run(&["fail", "drives", "0"]).fails_with(&["members 2 and 5 are not in sync"]);
+    place.run(&["rebuild", "drives"]).fails_with(&["member 2 is out"]);
+    place.run_with(&["zone", "write", "drives", "2", "--fua"], &data).ok();
+
+    // One after the other is replaced; nobody calls that whole before the second one is there.
+    let replaced = place.run(&["replace", "drives", "2", &drive("drives", 6), "--json"]).ok().json();
+    assert_eq!(replaced["still_out"], serde_json::json!([5]));
+    assert!(replaced["rebuilt_bytes"].as_u64() >= Some(4 << 20), "{replaced}");
+    assert_eq!(status(1)["may_be_lost"], 1);
+    let text = place.run(&["replace", "drives", "5", &drive("drives", 7)]).ok().text();
+    assert!(!text.contains("out"), "{text}");
+    assert_eq!(status(0)["may_be_lost"], 2);
+    place.remove(&drive("drives", 0));
+    place.remove(&drive("drives", 3));
+    for zone in 0..3 {
+        assert!(place.read_zone("drives", zone)[..data.len()] == data, "zone {zone}");
+    }
+    // A third one is one too many, and is named with what helps.
+    place.remove(&drive("drives", 1));
+    let status = place.run(&["status", "drives", "--json"]);
+    assert_eq!(status.code, 2);
+    let (why, action) = (status.json()["status"].to_string(), status.json()["action"].to_string());
+    assert!(why.contains("only 3 of 6 members can be used, at least 4 are needed"), "{why}");
+    assert!(action.contains("all but two of the members 0, 1 and 3 back"), "{action}");
+    place.run(&["zone", "read", "drives", "0"]).fails_with(&["at least 4"]);
+}
+
+/// What `list`, `status`, `examine` and a dry run say of the level.
+#[test]
+fn the_level_is_shown_wherever_an_array_is() {
+    let place = Place::new();
+    place.emulate("drives", 6);
+    let mut sizes = Vec::new();
+    for (level, parities) in [("raid5", 1), ("raid6", 2)] {
+        let drives: Vec<String> = (0..6).map(|n| drive("drives", n)).collect();
+        let create = |args: &[&'static str]| {
+            let drives = drives.iter().map(String::as_str);
+            let args: Vec<&str> = ["create", "tank", "--level", level]
+                .iter()
+                .copied()
+                .chain(args.iter().copied())
+                .chain(drives)
+                .collect();
+            place.run(&args).ok()
+        };
+        let dry = create(&["--dry-run", "--json", "--yes"]).json();
+        let made = create(&["--json", "--yes"]).json();
+        for field in ["level", "zones", "capacity_bytes", "parity_bytes", "metadata_bytes"] {
+            assert_eq!(dry[field], made[field], "{field}");
+        }
+        let (data, parity) =
+            (made["capacity_bytes"].as_u64().unwrap(), made["parity_bytes"].as_u64().unwrap());
+        assert_eq!(parity * (6 - parities), data * parities, "{made}");
+        sizes.push(data);
+        assert_eq!(made["level"], level);
+        assert_eq!(place.json(&["status", "drives"])["level"], level);
+        assert_eq!(place.json(&["list", "drives"])["arrays"][0]["level"], level);
+        assert_eq!(place.json(&["examine", &drives[3]])["superblock"]["level"], level);
+        let said = create(&["--dry-run", "--yes"]).text();
+        assert!(said.contains(&format!("altogether; {level}, policy zrwa")), "{said}");
+        for (command, wanted) in [
+            (&["status", "drives"][..], format!("size: {level}, chunks of 64 KiB")),
+            (&["examine", &drives[0]], format!("'tank', role 0 of 6, {level}")),
+            (&["list", "drives"], level.to_string()),
+        ] {
+            let text = place.run(command).ok().text();
+            assert!(text.contains(&wanted), "{text}");
+        }
+        let here = place.command(&["status"]).current_dir(place.path("drives")).output().unwrap();
+        let text = String::from_utf8(here.stdout).unwrap();
+        assert!(text.contains("LEVEL") && text.contains(&format!("tank   {level}")), "{text}");
+    }
+    assert_eq!(sizes[0] * 4, sizes[1] * 5);
+    // What has one member too few is refused by the level's name, in a dry run too.
+    for (level, members, said) in [
+        ("raid6", 3, "RAID-6 takes 4 to 32 drives, not 3"),
+        ("raid5", 2, "RAID-5 takes 3 to 32 drives, not 2"),
+    ] {
+        place.create_as(level, "new", "drives", members).fails_with(&[said]);
+        let drives: Vec<String> = (0..members).map(|n| drive("drives", n)).collect();
+        let mut args = vec!["create", "new", "--level", level, "--dry-run", "--yes"];
+        args.extend(drives.iter().map(String::as_str));
+        place.run(&args).fails_with(&[said]);
+    }
+    place.run(&["create", "new", "--level", "raid7", "x"]).fails_with(&["raid7", "raid5, raid6"]);
+}
+
+/// Moves drives from one directory to another one.
+fn carry(place: &Place, from: &str, to: &str, numbers: &[usize]) {
+    for number in numbers {
+        fs::rename(place.path(&drive(from, *number)), place.path(&drive(to, *number))).unwrap();
+    }
+}
+
+/// Two of four members are enough, and so are the other two. Where each half has gone on by itself, the newer one
+/// is the array when they meet, and nothing of the other is mixed in.
+#[test]
+fn of_two_halves_that_never_met_the_newer_one_wins() {
+    for newer in [0, 1] {
+        let place = Place::new();
+        place.emulate("drives", 4);
+        let made = place.create_as("raid6", "tank", "drives", 4).ok();
+        assert!(made.stderr.contains("the newer one wins when they meet"), "{}", made.stderr);
+        let data: Vec<Vec<u8>> = (0..4).map(|seed| Random(seed + 31).bytes(3 << 20)).collect();
+        let write = |zone: &str, data: &[u8]| {
+            _ = place.run_with(&["zone", "write", "drives", zone, "--fua"], data).ok()
+        };
+        write("0", &data[0]);
+        fs::create_dir(place.path("away")).unwrap();
+        let halves = [[0, 1], [2, 3]];
+        for half in [0, 1] {
+            carry(&place, "drives", "away", &halves[1 - half]);
+            write("1", &data[1 + half]);
+            if half == newer {
+                write("2", &data[3]);
+            }
+            carry(&place, "away", "drives", &halves[1 - half]);
+        }
+        let status = place.run(&["status", "drives", "--json"]).json();
+        for (half, state) in [(newer, "active"), (1 - newer, "out")] {
+            for member in halves[half] {
+                assert_eq!(status["members"][member]["state"], state, "member {member}, {newer} is newer");
+            }
+        }
+        for (zone, wanted) in [(0, &data[0]), (1, &data[1 + newer]), (2, &data[3])] {
+            assert!(place.read_zone("drives", zone) == *wanted, "zone {zone}, {newer} is newer");
+        }
+        for member in halves[1 - newer] {
+            let role = member.to_string();
+            place.run(&["replace", "drives", &role, &drive("drives", member), "--yes"]).ok();
+        }
+        assert_eq!(place.run(&["status", "drives"]).code, 0);
+        halves[newer].iter().for_each(|member| place.remove(&drive("drives", *member)));
+        assert!(place.read_zone("drives", 1) == data[1 + newer]);
+    }
+}
+
+/// Of five members any three that are enough have one among them that knows who went on without whom.
+#[test]
+fn what_was_left_behind_by_three_of_five_members_does_not_go_on_by_itself() {
+    let place = Place::new();
+    place.emulate("drives", 5);
+    assert_eq!(place.create_as("raid6", "tank", "drives", 5).ok().stderr, "");
+    let data = Random(41).bytes(3 << 20);
+    fs::create_dir(place.path("away")).unwrap();
+    carry(&place, "drives", "away", &[3, 4]);
+    place.run_with(&["zone", "write", "drives", "0", "--fua"], &data).ok();
+    for knows in 0..3 {
+        let others: Vec<usize> = (0..3).filter(|member| *member != knows).collect();
+        carry(&place, "away", "drives", &[3, 4]);
+        carry(&place, "drives", "away", &others);
+        place.run(&["zone", "read", "drives", "0"]).fails_with(&["only 1 of 5 members can be used"]);
+        place.run_with(&["zone", "write", "drives", "1"], &data).fails_with(&["only 1 of 5 members"]);
+        carry(&place, "away", "drives", &others);
+        carry(&place, "drives", "away", &[3, 4]);
+    }
+    assert!(place.read_zone("drives", 0) == data);
+}
+
+/// One member of RAID-6 is out and another one has zones to rebuild: these can be rebuilt at once.
+#[test]
+fn a_rebuild_goes_on_while_another_member_is_out() {
+    let place = Place::with_raid6(7);
+    let data = Random(22).bytes(6 << 20);
+    place.run_with(&["zone", "write", "drives", "0", "--fua"], &data).ok();
+    place.run(&["emulate", "fault", &drive("drives", 1), "offline", "2"]).ok();
+    place.run_with(&["zone", "write", "drives", "0", "--fua"], &data).ok();
+    place.run(&["emulate", "fault", &drive("drives", 1), "clear"]).ok();
+    let lacking = place.run(&["status", "drives", "--json"]).json();
+    assert_eq!((&lacking["members"][1]["state"], &lacking["may_be_lost"]), (&"rebuilding".into(), &1.into()));
+    assert_eq!(
+        lacking["status"],
+        "member 1 has 1 zone to rebuild; all data is there, and one more member may be lost"
+    );
+    place.run(&["fail", "drives", "4"]).ok();
+    let both = place.run(&["status", "drives", "--json"]).json();
+    let said = both["status"].as_str().unwrap();
+    assert!(said.contains("and member 1 has 1 zone to rebuild"), "{said}");
+    assert_eq!(both["may_be_lost"], 0);
+    place.run(&["fail", "drives", "0"]).fails_with(&["members 1 and 4 are not in sync"]);
+    let rebuilt = place.run(&["rebuild", "drives"]).ok().text();
+    assert!(rebuilt.contains("rebuilt\nmember 4 is still out"), "{rebuilt}");
+    let after = place.run(&["status", "drives", "--json"]).json();
+    assert_eq!((&after["members"][1]["state"], &after["may_be_lost"]), (&"active".into(), &1.into()));
+    place.run(&["replace", "drives", "4", &drive("drives", 6)]).ok();
+    place.remove(&drive("drives", 0));
+    place.remove(&drive("drives", 5));
+    assert!(place.read_zone("drives", 0) == [&data[..], &data[..]].concat());
+}
+
 /// A drive that works is copied: whichever drive is lost then, nothing is missing.
 #[test]
 fn a_drive_that_works_is_copied() {
@@ -74,6 +303,7 @@ fn policy(model: &str, zones: &str, wanted: &[&str], policy: &str, aggregate: u3
     let place = Place::new();
     let emulate = ["emulate", "create", "d", "--model", model, "--zones", zones, "--zone-capacity", "8M"];
     place.run(&emulate).ok();
+    let raid6 = wanted.contains(&"raid6");
     let drives: Vec<String> = (0..4).map(|n| drive("d", n)).collect();
     let mut create = [&["create", "tank", "--json"], wanted].concat();
     create.extend(drives.iter().map(String::as_str));
@@ -82,16 +312,23 @@ fn policy(model: &str, zones: &str, wanted: &[&str], policy: &str, aggregate: u3
     let data = Random(3).bytes(3 << 20);
     place.run_with(&["zone", "write", "d", "0", "--block-size", "12K"], &data).ok();
     place.remove(&drive("d", 1));
+    if raid6 {
+        place.run(&["fail", "d", "3"]).ok();
+    }
     assert!(place.read_zone("d", 0) == data, "{model} with {policy}");
     place.run(&["replace", "d", "1", &drive("d", 4)]).ok();
     place.run_with(&["zone", "write", "d", "0", "--fua"], &data).ok();
+    if raid6 {
+        place.run(&["replace", "d", "3", &drive("d", 3), "--yes"]).ok();
+        place.remove(&drive("d", 0));
+    }
     place.remove(&drive("d", 2));
     assert!(place.read_zone("d", 0) == [&data[..], &data[..]].concat(), "{model} with {policy}");
     let status = place.run(&["status", "d", "--json"]).json();
     assert_eq!((&status["policy"], &status["aggregate"]), (&policy.into(), &aggregate.into()));
     let listed = place.run(&["list", "d", "--json"]).ok().json();
     assert_eq!(listed["arrays"][0]["policy"], policy);
-    let examined = place.run(&["examine", &drive("d", 0), "--json"]).ok().json();
+    let examined = place.run(&["examine", &drive("d", 3), "--json"]).ok().json();
     assert_eq!(examined["superblock"]["aggregate"], aggregate);
 }
 
@@ -104,6 +341,14 @@ fn every_kind_of_drive_has_a_policy_and_small_zones_are_used_as_one() {
     policy("smr", "16", &[], "log", 1);
     // ZRAID §6.5.
     policy("pm1731a", "48", &[], "zrwa", 4);
+    let raid6 = ["--level", "raid6"];
+    for (wanted, name) in
+        [(&[][..], "zrwa"), (&["--policy", "log"], "log"), (&["--policy", "inplace"], "inplace")]
+    {
+        policy("zn540", "16", &[&raid6[..], wanted].concat(), name, 1);
+    }
+    policy("smr", "16", &raid6, "log", 1);
+    policy("pm1731a", "80", &raid6, "zrwa", 8);
 }
 
 #[test]
@@ -119,10 +364,11 @@ fn a_policy_that_the_drives_cannot_do_is_refused() {
     }
 }
 
-/// Kills a writer at a random moment, loses a drive, and holds zoneraid to what it promised.
-fn kill_and_lose(lost: usize, fua: bool, random: &mut Random) {
+/// Kills a writer at a random moment, loses drives, and holds zoneraid to what it promised.
+fn kill_and_lose(lost: &[usize], fua: bool, random: &mut Random) {
     let seed = random.0;
-    let place = Place::with_array(6);
+    let members = 4 + lost.len();
+    let place = if lost.len() == 1 { Place::with_array(6) } else { Place::with_raid6(8) };
     let data = random.bytes(12 << 20);
     let log = place.path("acknowledged");
     let block_size = (4096 << random.below(8)).to_string();
@@ -141,7 +387,7 @@ fn kill_and_lose(lost: usize, fua: bool, random: &mut Random) {
     child.kill().unwrap();
     child.wait().unwrap();
 
-    place.remove(&drive("drives", lost));
+    lost.iter().for_each(|lost| place.remove(&drive("drives", *lost)));
     let promised: usize = acknowledged().lines().last().map_or(0, |line| line.parse().unwrap());
     let there = place.read_zone("drives", 0);
     assert!(
@@ -151,11 +397,17 @@ fn kill_and_lose(lost: usize, fua: bool, random: &mut Random) {
     );
     assert!(there[..] == data[..there.len()], "what is there is not what was written, seed {seed}");
 
-    // It goes on where the wp is, and the lost drive can be replaced.
+    // It goes on where the wp is, and the lost drives can be replaced.
     place.run_with(&["zone", "write", "drives", "0", "--fua"], &data[there.len()..]).ok();
-    place.run(&["replace", &drive("drives", lost), &drive("drives", 5)]).ok();
+    for (new, lost) in lost.iter().enumerate() {
+        place.run(&["replace", "drives", &lost.to_string(), &drive("drives", members + new)]).ok();
+    }
     assert_eq!(place.run(&["status", "drives"]).code, 0, "seed {seed}");
-    place.remove(&drive("drives", (lost + 1 + random.below(4) as usize) % 5));
+    let mut others: Vec<usize> = (0..members).filter(|member| !lost.contains(member)).collect();
+    for _ in lost {
+        let other = others.swap_remove(random.below(others.len() as u64) as usize);
+        place.remove(&drive("drives", other));
+    }
     assert!(place.read_zone("drives", 0) == data, "the zone is not what was written, seed {seed}");
 }
 
@@ -163,8 +415,16 @@ fn kill_and_lose(lost: usize, fua: bool, random: &mut Random) {
 fn a_killed_writer_and_each_drive_in_turn_lose_nothing_acknowledged() {
     let mut random = Random::new();
     for lost in 0..5 {
-        kill_and_lose(lost, true, &mut random);
-        kill_and_lose(lost, false, &mut random);
+        kill_and_lose(&[lost], true, &mut random);
+        kill_and_lose(&[lost], false, &mut random);
+    }
+}
+
+#[test]
+fn a_killed_writer_and_two_drives_of_raid6_lose_nothing_acknowledged() {
+    let mut random = Random::new();
+    for lost in [[0, 1], [5, 0], [2, 5], [1, 3], [4, 2], [3, 4]] {
+        kill_and_lose(&lost, random.below(2) == 0, &mut random);
     }
 }
 

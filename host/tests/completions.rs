@@ -47,6 +47,8 @@ fn what_there_is_is_offered() {
             "{before:?}: no paths"
         );
     }
+    assert_eq!(words(&place, &["create", "--level", ""]), ["raid5", "raid6"]);
+    assert_eq!(words(&place, &["bench", "--level", ""]), ["raid5", "raid6"]);
     // Zones that a command may be meant for.
     assert_eq!(offers(&place, &["zone", "read", "tank", ""]), [("3".into(), "closed, 4 KiB written".into())]);
     assert_eq!(words(&place, &["zone", "write", "--fua", "tank", "1"]), ["1", "10", "11", "12", "13"]);

@@ -18,7 +18,7 @@ use std::{
     path::PathBuf,
     time::{Duration, Instant},
 };
-use support::{Place, Random, drive};
+use support::{Place, Ran, Random, drive};
 
 fn socket(place: &Place) -> PathBuf {
     let files = std::fs::read_dir(place.path("run")).unwrap().map(|entry| entry.unwrap().path());
@@ -65,7 +65,7 @@ fn commands_ask_the_daemon_while_it_holds_the_drives() {
     let degraded = place.run(&["status", "tank"]);
     assert_eq!(degraded.code, 1);
     assert!(degraded.text().contains("zoneraid replace tank 3 NEW"), "{}", degraded.text());
-    place.run(&["fail", "tank", "2"]).fails_with(&["another member is not in sync"]);
+    place.run(&["fail", "tank", "2"]).fails_with(&["member 3 is not in sync"]);
     place.run(&["rebuild", "tank"]).fails_with(&["member 3 is out", "zoneraid replace tank 3 NEW"]);
     place.run(&["replace", "tank", "3", &drive("drives", 0)]).fails_with(&["in use"]);
     // The drive that was taken out comes back, after that another one.
@@ -282,6 +282,125 @@ fn a_member_that_is_missing_is_back_when_its_drive_is_as_long_as_nothing_was_wri
     assert!(place.read_zone("drives", 0) == data);
 }
 
+/// Both are waited for, each is taken when it comes, and nothing is written before.
+#[test]
+fn two_members_of_raid6_that_are_missing_are_back_one_after_the_other() {
+    let place = Place::with_raid6(6);
+    let data = Random(18).bytes(5 << 20);
+    place.run_with(&["zone", "write", "drives", "0", "--fua"], &data).ok();
+    let (there, away) =
+        ([2, 4].map(|n| place.path(&drive("drives", n))), [2, 4].map(|n| place.path(&format!("away{n}"))));
+    let move_away = || [0, 1].map(|n| std::fs::rename(&there[n], &away[n]).unwrap());
+    let move_back = |n: usize| std::fs::rename(&away[n], &there[n]).unwrap();
+    let waits = ("missing".into(), "degraded".into(), true.into());
+    let back = ("active".into(), "degraded".into(), true.into());
+    let well = ("active".into(), "healthy".into(), false.into());
+    move_away();
+    let before = images(&place);
+    place.run(&["start", "drives", "--complete"]).fails_with(&["not complete", "members 2 and 4", "missing"]);
+    let daemon = place.daemon();
+    assert_eq!((seen(&place, 2), seen(&place, 4)), (waits.clone(), waits.clone()));
+    let text = place.run(&["status", "drives"]).text();
+    assert!(text.contains("nothing has been written without them"), "{text}");
+    assert!(text.contains("bring their drives back before the first write"), "{text}");
+    move_back(0);
+    until(|| seen(&place, 2) == back);
+    assert_eq!(seen(&place, 4), waits);
+    let status = place.run(&["status", "drives", "--json"]).json();
+    assert_eq!(status["may_be_lost"], 1);
+    let said = status["status"].as_str().unwrap();
+    assert!(said.starts_with("member 4") && said.contains("one more member may be lost"), "{said}");
+    place.run(&["stop", "drives"]).ok();
+    daemon.join().unwrap();
+    std::fs::rename(&there[0], &away[0]).unwrap();
+    assert!(images(&place) == before, "a daemon without two members has written");
+
+    // Both come back; nobody is stale.
+    let daemon = place.daemon();
+    move_back(1);
+    until(|| seen(&place, 4) == back);
+    move_back(0);
+    until(|| (seen(&place, 2), seen(&place, 4)) == (well.clone(), well.clone()));
+    place.run(&["stop", "drives"]).ok();
+    daemon.join().unwrap();
+
+    // One comes back before the first write, and the other one after it.
+    move_away();
+    let daemon = place.daemon();
+    move_back(1);
+    until(|| seen(&place, 4) == back);
+    place.run(&["fail", "drives", "2"]).ok();
+    assert_eq!(seen(&place, 4), ("active".into(), "degraded".into(), false.into()));
+    move_back(0);
+    place.run(&["stop", "drives"]).ok();
+    daemon.join().unwrap();
+    let status = place.run(&["status", "drives", "--json"]).json();
+    assert_eq!((&status["members"][2]["state"], &status["may_be_lost"]), (&"out".into(), &1.into()));
+    place.remove(&drive("drives", 0));
+    assert!(place.read_zone("drives", 0) == data);
+}
+
+/// A second one may be taken out, and both are put back, while the array runs.
+#[test]
+fn a_daemon_does_without_two_members_of_raid6() {
+    let place = Place::with_raid6(8);
+    let data = Random(19).bytes(7 << 20);
+    place.run_with(&["zone", "write", "drives", "0", "--fua"], &data).ok();
+    let daemon = place.daemon();
+    place.run(&["fail", "tank", "1"]).ok();
+    place.run(&["fail", "tank", "5"]).ok();
+    place.run(&["fail", "tank", "0"]).fails_with(&["members 1 and 5 are not in sync"]);
+    place.run(&["rebuild", "tank"]).fails_with(&["member 1 is out", "zoneraid replace tank 1 NEW"]);
+    let degraded = place.run(&["status", "tank"]);
+    assert_eq!(degraded.code, 1);
+    assert!(degraded.text().contains("zoneraid replace tank 1 NEW"), "{}", degraded.text());
+    let replaced = place.json(&["replace", "tank", "1", &drive("drives", 6)]);
+    assert_eq!(replaced["still_out"], serde_json::json!([5]));
+    let rebuilt = place.run(&["rebuild", "tank"]);
+    assert!(rebuilt.code == 4 && rebuilt.stderr.contains("member 5 is out"), "{}", rebuilt.stderr);
+    place.run(&["replace", "tank", "5", &drive("drives", 7)]).ok();
+    assert_eq!(place.json(&["status", "tank"])["may_be_lost"], 2);
+    let listed = place.json(&["list", "drives"]);
+    assert_eq!(
+        (&listed["arrays"][0]["level"], &listed["arrays"][0]["members_active"]),
+        (&"raid6".into(), &6.into())
+    );
+    place.run(&["stop", "tank"]).ok();
+    daemon.join().unwrap();
+    [0, 2].into_iter().for_each(|lost| place.remove(&drive("drives", lost)));
+    assert!(place.read_zone("drives", 0) == data);
+}
+
+/// The second drive is put in its place while the first one is rebuilt, and both commands see the end of it.
+#[test]
+fn two_drives_of_raid6_are_replaced_at_once() {
+    let place = Place::with_raid6(8);
+    let data: Vec<Vec<u8>> = (0..6).map(|seed| Random(seed + 51).bytes(12 << 20)).collect();
+    for (zone, data) in data.iter().enumerate() {
+        place.run_with(&["zone", "write", "drives", &zone.to_string()], data).ok();
+    }
+    let daemon = place.daemon();
+    place.run(&["fail", "tank", "1"]).ok();
+    place.run(&["fail", "tank", "4"]).ok();
+    let replace = |old: &str, new: usize| {
+        place.command(&["replace", "tank", old, &drive("drives", new), "--json"]).spawn().unwrap()
+    };
+    let first = replace("1", 6);
+    until(|| place.json(&["status", "tank"])["members"][1]["state"] != "out");
+    let second = replace("4", 7);
+    for child in [first, second] {
+        let replaced = Ran::new(child.wait_with_output().unwrap()).ok().json();
+        assert_eq!(replaced["left_out"], serde_json::json!([]), "{replaced}");
+    }
+    assert_eq!(place.json(&["status", "tank"])["may_be_lost"], 2);
+    place.run(&["stop", "tank"]).ok();
+    daemon.join().unwrap();
+    [0, 3].into_iter().for_each(|lost| place.remove(&drive("drives", lost)));
+    for (zone, data) in data.iter().enumerate() {
+        assert!(place.read_zone("drives", zone as u32) == *data, "zone {zone}");
+    }
+}
+
 #[test]
 fn a_missing_member_is_out_once_the_array_begins_to_write() {
     let place = Place::with_array(6);
@@ -326,6 +445,40 @@ fn force_reads_what_cannot_have_changed_and_invents_nothing() {
     assert!(images(&place) == before, "to read is not to write");
     back(4);
     for (zone, end) in [(0, full.len()), (1, 1 << 20), (2, 1 << 20)] {
+        assert!(place.read_zone("drives", zone) == full[..end], "zone {zone}");
+    }
+}
+
+/// Two members are stale and a third one is missing: force takes as many as it needs, the newer one.
+#[test]
+fn force_takes_no_more_stale_members_of_raid6_than_it_needs() {
+    let place = Place::with_raid6(6);
+    let capacity = place.json(&["status", "drives"])["zone_capacity_bytes"].as_u64().unwrap();
+    let full = Random(61).bytes(capacity as usize);
+    place.run_with(&["zone", "write", "drives", "0", "--fua"], &full).ok();
+    let image = |role| (place.path(&drive("drives", role)), place.path(&format!("away{role}.img")));
+    let away = |role| std::fs::rename(image(role).0, image(role).1).unwrap();
+    let back = |role| std::fs::rename(image(role).1, image(role).0).unwrap();
+    for stale in [3, 4] {
+        away(stale);
+        let zone = stale.to_string();
+        place.run_with(&["zone", "write", "drives", &zone, "--fua"], &full[..1 << 20]).ok();
+    }
+    [3, 4].into_iter().for_each(back);
+    away(5);
+    let status = place.run(&["status", "drives", "--json"]);
+    assert_eq!((status.code, &status.json()["may_be_lost"]), (2, &0.into()));
+    let daemon = place.daemon_on(Terms { read_only: true, force: true });
+    let status = place.run(&["status", "drives", "--json"]).json();
+    let state = |role: usize| status["members"][role]["state"].as_str().unwrap().to_string();
+    assert_eq!((state(3), state(5)), ("out".into(), "out".into()));
+    assert!(status["members"][4]["note"].as_str().unwrap().ends_with("by force"), "{status}");
+    let offline: Vec<_> = status["offline_zones"].as_array().unwrap().iter().map(|z| &z["zone"]).collect();
+    assert!(!offline.contains(&&0.into()) && offline.contains(&&3.into()) && offline.contains(&&4.into()));
+    place.run(&["stop", "drives"]).ok();
+    daemon.join().unwrap();
+    back(5);
+    for (zone, end) in [(0, full.len()), (3, 1 << 20), (4, 1 << 20)] {
         assert!(place.read_zone("drives", zone) == full[..end], "zone {zone}");
     }
 }

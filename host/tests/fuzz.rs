@@ -326,8 +326,8 @@ struct Array4 {
 }
 
 impl Array4 {
-    fn new(policy: Policy) -> Array4 {
-        let mut geometry = Model::zn540().scaled(12, 220).geometry;
+    fn new(policy: Policy, parities: usize) -> Array4 {
+        let mut geometry = Model::zn540().scaled(12, 220 * parities as u64).geometry;
         geometry.zrwa = geometry.zrwa.filter(|_| policy != Policy::Log);
         if let Some(zrwa) = &mut geometry.zrwa {
             (zrwa.size_blocks, zrwa.granularity_blocks) = (32, 2);
@@ -338,8 +338,16 @@ impl Array4 {
         let (name, uuid, zone_size_blocks) = ("test".to_string(), [3; 16], None);
         let policy = Some(policy);
         let (host, autostart) = ([7; 16], true);
-        let options =
-            CreateOptions { name, uuid, chunk_blocks: 8, zone_size_blocks, policy, host, autostart };
+        let options = CreateOptions {
+            name,
+            uuid,
+            chunk_blocks: 8,
+            zone_size_blocks,
+            parities,
+            policy,
+            host,
+            autostart,
+        };
         let made = run(&runtime, Array::create(&runtime, options, array.copies())).unwrap();
         for (zone, blocks) in [(0, 11), (1, 64), (2, 50)] {
             let lba = made.geometry().start(ZoneIndex(zone));
@@ -411,8 +419,8 @@ impl Array4 {
     }
 }
 
-fn metadata_log(name: &str, policy: Policy) {
-    let array = Array4::new(policy);
+fn metadata_log(name: &str, policy: Policy, parities: usize) {
+    let array = Array4::new(policy, parities);
     let runtime = Runtime::new();
     let (zone, log) = array.log(&runtime, 1);
     Target {
@@ -432,22 +440,37 @@ fn metadata_log(name: &str, policy: Policy) {
 
 #[test]
 fn metadata_log_log() {
-    metadata_log("log_log", Policy::Log);
+    metadata_log("log_log", Policy::Log, 1);
 }
 
 #[test]
 fn metadata_log_zrwa() {
-    metadata_log("log_zrwa", Policy::Zrwa);
+    metadata_log("log_zrwa", Policy::Zrwa, 1);
 }
 
 #[test]
 fn metadata_log_inplace() {
-    metadata_log("log_inplace", Policy::InPlace);
+    metadata_log("log_inplace", Policy::InPlace, 1);
+}
+
+#[test]
+fn metadata_log_of_raid6_log() {
+    metadata_log("log_log_raid6", Policy::Log, 2);
+}
+
+#[test]
+fn metadata_log_of_raid6_zrwa() {
+    metadata_log("log_zrwa_raid6", Policy::Zrwa, 2);
+}
+
+#[test]
+fn metadata_log_of_raid6_inplace() {
+    metadata_log("log_inplace_raid6", Policy::InPlace, 2);
 }
 
 #[test]
 fn records() {
-    let array = Array4::new(Policy::Log);
+    let array = Array4::new(Policy::Log, 1);
     let runtime = Runtime::new();
     let found = run(&runtime, examine(&runtime, &array.copies()[1])).unwrap();
     let of = found.superblock;
@@ -651,7 +674,7 @@ fn files_of_faults() {
 fn files_of_tails() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("array.tails");
-    let array = Array4::new(Policy::Zrwa);
+    let array = Array4::new(Policy::Zrwa, 1);
     let runtime = Runtime::new();
     let uuid = [3; 16];
     let found = run(&runtime, examine(&runtime, &array.copies()[0])).unwrap().superblock;

@@ -148,7 +148,22 @@ fn the_demo_loses_nothing_and_prints_what_its_schema_says() {
 
 #[test]
 fn the_benchmark_prints_what_its_schema_says() {
-    let bench = Place::new().run(&["bench", "--rounds", "1", "--json"]).ok().json();
-    check(&bench, &schema("bench.json"), "bench.json");
-    assert!(bench["write_4k_ns"].as_f64() > Some(0.0));
+    let place = Place::new();
+    let bench = |level: &str| {
+        let bench = place.run(&["bench", "--rounds", "1", "--json", "--level", level]).ok().json();
+        check(&bench, &schema("bench.json"), "bench.json");
+        assert_eq!(bench["level"], level);
+        assert!(bench["write_4k_ns"].as_f64() > Some(0.0));
+        bench
+    };
+    let (raid5, raid6) = (bench("raid5"), bench("raid6"));
+    assert_eq!((&raid5["members"], &raid5["stripe_write_to_pq_ratio"]), (&5.into(), &Value::Null));
+    assert_eq!((&raid6["members"], &raid6["pq_chunks"]), (&6.into(), &4.into()));
+    let number = |name: &str| raid6[name].as_f64().unwrap();
+    assert!(number("pq_gb_s") > 0.0);
+    let ratio = number("stripe_write_gb_s") / number("pq_gb_s");
+    assert!((number("stripe_write_to_pq_ratio") / ratio - 1.0).abs() < 1e-9);
+    let text = place.run(&["bench", "--rounds", "1", "--level", "raid6"]).ok().text();
+    assert!(text.starts_with("RAID-6 4+2, 64 KiB chunks"), "{text}");
+    assert!(text.contains("P and Q of 4 chunks of 64 KiB"), "{text}");
 }

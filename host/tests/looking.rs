@@ -450,7 +450,7 @@ fn who_waits_for_members_keeps_nobody_from_those_that_are_there() {
     let mut start = place.command(&["start", "drives", "--wait", "60"]).spawn().unwrap();
     let mut said = String::new();
     BufReader::new(start.stderr.take().unwrap()).read_line(&mut said).unwrap();
-    assert!(said.contains("misses its members 4; waiting up to 60 seconds"), "{said}");
+    assert!(said.contains("misses member 4; waiting up to 60 seconds"), "{said}");
     let images: Vec<File> = (0..4).map(|n| File::open(place.path(&drive("drives", n))).unwrap()).collect();
     // It looks twice a second.
     for _ in 0..1500 {

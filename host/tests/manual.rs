@@ -62,6 +62,8 @@ fn help_has_examples_and_mistakes_are_told_with_what_was_meant() {
     let help = place.run(&["zone", "write", "--help"]).ok().text();
     assert!(help.contains("Examples:\n  zoneraid zone write tank 0 --fua < data"), "{help}");
     assert!(help.contains("1 to 1024"), "{help}");
+    let help = place.run(&["create", "--help"]).ok().text();
+    assert!(help.contains("raid6") && help.contains("any two members may be lost"), "{help}");
     place.run(&["statsu"]).fails_with(&["similar subcommands exist", "'status'", "see zoneraid --help"]);
     place.run(&["zone", "raed", "x", "0"]).fails_with(&["'read'", "see zoneraid zone --help"]);
     place.run(&["create", "--chnk", "64K"]).fails_with(&["'--chunk'", "see zoneraid create --help"]);

@@ -298,3 +298,30 @@ fn a_creation_that_was_killed_says_so_and_is_cleaned_up() {
     }
     assert!(unfinished >= 4, "{unfinished} unfinished");
 }
+
+#[test]
+fn a_raid6_array_ends_only_with_more_members_than_it_can_do_without() {
+    let place = Place::with_raid6(6);
+    let aside = |from: &str, to: &str, members: &[usize]| {
+        for member in members {
+            fs::rename(place.path(&drive(from, *member)), place.path(&drive(to, *member))).unwrap();
+        }
+    };
+    fs::create_dir(place.path("away")).unwrap();
+    aside("drives", "away", &[0, 1, 3, 5]);
+    let before = fingerprint(&place.path("drives"));
+    let said = "drives/drive2.img and drives/drive4.img are there, and the others can go on without them";
+    place.run(&["destroy", "--yes", "drives"]).fails_with(&[said]);
+    assert!(fingerprint(&place.path("drives")) == before);
+    aside("away", "drives", &[0, 1, 3, 5]);
+
+    // One may be made blank if another one is out, and is missed if two are.
+    place.run(&["fail", "drives", "1"]).ok();
+    place.run(&["wipe", &drive("drives", 4)]).fails_with(&["which would have to do without it"]);
+    place.run(&["fail", "drives", "3"]).ok();
+    place.run(&["wipe", &drive("drives", 4)]).fails_with(&["which would be lost with it"]);
+    aside("drives", "away", &[0]);
+    place.run(&["destroy", "--yes", "drives"]).ok();
+    aside("away", "drives", &[0]);
+    assert_eq!(place.run(&["status", "drives"]).code, 2);
+}

@@ -35,6 +35,8 @@ pub struct Setup {
     pub model: Model,
     pub timing: Timing,
     pub members: usize,
+    /// How many of them parity makes up for.
+    pub parities: usize,
     /// All members are parts of one drive: namespaces that share its hardware.
     pub partitioned: bool,
     /// Zones of a drive that are one.
@@ -57,6 +59,7 @@ impl Setup {
             model: Model::zn540(),
             timing: Timing::zn540(),
             members: 5,
+            parities: 1,
             partitioned: false,
             aggregate: 1,
             chunk_kib: 64,
@@ -150,6 +153,7 @@ impl Bed {
             uuid: [1; 16],
             chunk_blocks: setup.chunk_kib * 1024 / BLOCK as u64,
             zone_size_blocks: None,
+            parities: setup.parities,
             policy: Some(setup.system.policy()),
             host: [0; 16],
             autostart: false,

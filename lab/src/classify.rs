@@ -26,16 +26,19 @@ pub fn classifier(layout: &Layout, member: usize) -> Classifier {
             return in_log(&record, block.data);
         }
         let row = block.offset_blocks / layout.chunk_blocks;
-        // The array's window keeps data below this row, and what is temporary from it on.
+        // The array's window keeps data below this row, and what is temporary from it on: in as many rows slots
+        // of P, in the next as many those of Q. Logs are in the last of them.
         let ahead = block.wp_blocks / layout.chunk_blocks + layout.distance;
         match layout.role(member, row) {
             _ if layout.policy == Policy::Zrwa && row >= ahead => {
-                let logs = layout.log(row - layout.distance).0;
-                if logs.contains(&member) { Cause::Metadata } else { Cause::PartialParity }
+                let ahead_of_log = layout.parities as u64 * layout.distance;
+                let holds_log = |stripe| layout.log(stripe).0.any(|holder| holder == member);
+                let is_log = row >= ahead + ahead_of_log - layout.distance && holds_log(row - ahead_of_log);
+                if is_log { Cause::Metadata } else { Cause::PartialParity }
             }
             _ if layout.policy == Policy::InPlace && row >= ahead => Cause::PartialParity,
             Role::Data(_) => Cause::Data,
-            Role::Parity => Cause::Parity,
+            Role::Parity(_) => Cause::Parity,
         }
     })
 }

@@ -48,6 +48,24 @@ fn flash_writes_have_the_causes_that_the_paper_names() {
     assert!((0.3..0.45).contains(&raizn.headers), "{raizn:?}");
 }
 
+/// With whole stripes two parities cost another drive and nothing else; partial stripes write both parities, and none of
+/// that stays on flash.
+#[test]
+fn a_second_parity_costs_a_drive_and_as_much_temporary_parity_again() {
+    let levels = |depth, kib| {
+        let of = |parities| Setup { members: 4 + parities, parities, ..Setup::zn540(System::Zoneraid) };
+        [1, 2].map(|parities| row(&of(parities), 7, kib, depth))
+    };
+    let [one, two] = levels(64, 256);
+    assert!((0.99..1.01).contains(&(two.mb_s / one.mb_s)), "{one:?} {two:?}");
+    assert!((0.49..0.51).contains(&two.written.full_parity), "{two:?}");
+    let [one, two] = levels(4, 4);
+    assert!((0.75..0.85).contains(&(two.mb_s / one.mb_s)), "{one:?} {two:?}");
+    let ratio = two.written.temporary_parity / one.written.temporary_parity;
+    assert!((1.9..2.1).contains(&ratio), "{one:?} {two:?}");
+    assert!((1.49..1.51).contains(&two.flash_write_amplification), "{two:?}");
+}
+
 /// ZRAID §6.5.
 #[test]
 fn a_zrwa_in_memory_makes_the_most_of_temporary_parity() {

@@ -1,6 +1,6 @@
 //! Makes golden images of the present format version:
 //!
-//!     cargo run -p zoneraid-sim --example golden -- fixtures/v6
+//!     cargo run -p zoneraid-sim --example golden -- fixtures/v7
 //!
 //! Only for a new version, into a new directory: images of a version are never made again, since
 //! they stand for what that version's code has written.
@@ -16,7 +16,7 @@ use engine::{
     zone::{Lba, ZoneIndex},
 };
 use flate2::{Compression, write::GzEncoder};
-use golden::ZONES;
+use golden::{Golden, ZONES};
 use sim::ssd::EmulatedDrive;
 use std::{
     fs::{self, File},
@@ -29,15 +29,17 @@ fn main() -> Result<()> {
     let target = PathBuf::from(std::env::args_os().nth(1).context("give the directory to make")?);
     fs::create_dir(&target)
         .with_context(|| format!("{} cannot be made; images are never made again", target.display()))?;
-    let temporary = tempfile::tempdir()?;
-    write_array(temporary.path())?;
-    for member in 0..golden::MEMBERS {
-        let name = golden::file_name(member);
-        let mut image = File::open(temporary.path().join(&name))?;
-        let file = File::create_new(target.join(name + ".gz"))?;
-        let mut encoder = GzEncoder::new(file, Compression::best());
-        io::copy(&mut image, &mut encoder)?;
-        encoder.finish()?;
+    for golden in [golden::RAID5, golden::RAID6] {
+        let temporary = tempfile::tempdir()?;
+        write_array(&golden, temporary.path())?;
+        for member in 0..golden.members {
+            let name = golden.file_name(member);
+            let mut image = File::open(temporary.path().join(&name))?;
+            let file = File::create_new(target.join(name + ".gz"))?;
+            let mut encoder = GzEncoder::new(file, Compression::best());
+            io::copy(&mut image, &mut encoder)?;
+            encoder.finish()?;
+        }
     }
     Ok(())
 }
@@ -82,14 +84,14 @@ impl Session {
     }
 }
 
-fn blank(path: &Path, uuid: u8) -> Result<Rc<EmulatedDrive>> {
-    Ok(Rc::new(EmulatedDrive::create_image(path, &golden::model(), [uuid; 16])?))
+fn blank(golden: &Golden, path: &Path, uuid: u8) -> Result<Rc<EmulatedDrive>> {
+    Ok(Rc::new(EmulatedDrive::create_image(path, &golden.model(), [uuid; 16])?))
 }
 
-/// The drives as an array takes them, but for `absent`.
-fn offer(drives: &[Rc<EmulatedDrive>], absent: Option<usize>) -> Vec<Drive> {
-    let there = drives.iter().enumerate().filter(|(member, _)| Some(*member) != absent);
-    there.map(|(member, drive)| Drive { name: golden::file_name(member), device: drive.clone() }).collect()
+/// The drives as an array takes them, but for those that are `absent`.
+fn offer(golden: &Golden, drives: &[Rc<EmulatedDrive>], absent: &[usize]) -> Vec<Drive> {
+    let there = drives.iter().enumerate().filter(|(member, _)| !absent.contains(member));
+    there.map(|(member, drive)| Drive { name: golden.file_name(member), device: drive.clone() }).collect()
 }
 
 fn assemble(drives: Vec<Drive>) -> Result<Session> {
@@ -98,11 +100,13 @@ fn assemble(drives: Vec<Drive>) -> Result<Session> {
     Ok(Session { array: array.context("the array does not answer")??, runtime })
 }
 
-fn write_array(dir: &Path) -> Result<()> {
-    let path = |member: usize| dir.join(golden::file_name(member));
-    let mut drives = (0..golden::MEMBERS).map(|m| blank(&path(m), m as u8)).collect::<Result<Vec<_>>>()?;
+fn write_array(golden: &Golden, dir: &Path) -> Result<()> {
+    let path = |member: usize| dir.join(golden.file_name(member));
+    let drives = (0..golden.members).map(|member| blank(golden, &path(member), member as u8));
+    let mut drives = drives.collect::<Result<Vec<_>>>()?;
+    let offer = |drives: &[Rc<EmulatedDrive>], absent: &[usize]| offer(golden, drives, absent);
     let runtime = Runtime::new();
-    let array = runtime.block_on(Array::create(&runtime, golden::options(), offer(&drives, None)), || false);
+    let array = runtime.block_on(Array::create(&runtime, golden.options(), offer(&drives, &[])), || false);
     let session = Session { array: array.context("the array does not answer")??, runtime };
     for (zone, plan) in (0..).zip(&ZONES) {
         match plan.earlier_blocks {
@@ -123,19 +127,20 @@ fn write_array(dir: &Path) -> Result<()> {
 
     // A second life of the array: the log begins with a checkpoint of what is in use, a member is
     // replaced.
-    let session = assemble(offer(&drives, None))?;
+    let session = assemble(offer(&drives, &[]))?;
     session.wait(session.array.fail(1))??;
     fs::remove_file(path(1))?;
-    drives[1] = blank(&path(1), 0x11)?;
-    let replacement = Drive { name: golden::file_name(1), device: drives[1].clone() };
+    drives[1] = blank(golden, &path(1), 0x11)?;
+    let replacement = Drive { name: golden.file_name(1), device: drives[1].clone() };
     session.wait(session.array.attach(1, replacement))??;
     drop(session);
 
-    // Without another one nothing that was written can be decided; once that is back, everything can.
-    let session = assemble(offer(&drives, Some(0)))?;
+    // Without as many others as there are parities nothing that was written can be decided; once they are back,
+    // everything can.
+    let session = assemble(offer(&drives, &[0, 3][..golden.parities]))?;
     ensure!(!session.array.status().offline.is_empty(), "no zone waits for member 0");
     drop(session);
-    let session = assemble(offer(&drives, None))?;
+    let session = assemble(offer(&drives, &[]))?;
     session.wait(session.array.rebuild(&|_| ()))??;
 
     // A life of a zone in which a member loses its part.

@@ -1,4 +1,52 @@
 //! The emulated ZNS SSD, its timing, the simulator, and what is asked of every drive.
+//!
+//! An array with two parities on emulated drives, of which two are lost while it is in use:
+//!
+//! ```
+//! use engine::{
+//!     array::{Array, CreateOptions, Drive},
+//!     buf::{BLOCK, Buf},
+//!     device::{Command, ZonedDevice},
+//!     runtime::Runtime,
+//!     zone::Lba,
+//! };
+//! use sim::ssd::{EmulatedDrive, Model};
+//! use std::rc::Rc;
+//!
+//! let shape = Model::zn540().scaled(6, 2048).geometry;
+//! let drive = |n| Drive { name: format!("drive{n}"), device: Rc::new(EmulatedDrive::in_memory(&shape)) };
+//! let mut drives: Vec<Drive> = (0..6).map(drive).collect();
+//! let options = CreateOptions {
+//!     name: "tank".into(),
+//!     uuid: *b"sixteen bytes...",
+//!     chunk_blocks: 16,
+//!     zone_size_blocks: None,
+//!     parities: 2,
+//!     policy: None,
+//!     host: [0; 16],
+//!     autostart: false,
+//! };
+//!
+//! // The engine has no thread of its own: whoever waits for something drives it.
+//! let runtime = Runtime::new();
+//! let array = runtime.block_on(Array::create(&runtime, options, drives.clone()), || false).unwrap()?;
+//! let data = Buf::copy_of(&[7; 3 * BLOCK]);
+//! let write = array.submit(Command::write(Lba(0), data.clone(), true));
+//! runtime.block_on(write, || false).unwrap().result.unwrap();
+//! drop(array);
+//!
+//! // Whatever was durable is there without any two of them.
+//! drives.remove(4);
+//! drives.remove(1);
+//! let runtime = Runtime::new();
+//! let array = runtime.block_on(Array::assemble(&runtime, drives), || false).unwrap()?;
+//! let read = array.submit(Command::read(Lba(0), Buf::zeroed(3 * BLOCK)));
+//! assert_eq!(runtime.block_on(read, || false).unwrap().data[..], data[..]);
+//! # Ok::<(), engine::array::ArrayError>(())
+//! ```
+//!
+//! What drives do in a power cut, and which faults they can have, is said in [`ssd`]; how seeds become lives of
+//! arrays, and by what these are judged, in [`simulator`].
 #![forbid(unsafe_code)]
 
 pub mod clock;

@@ -166,7 +166,7 @@ use Lie::{Checkpoint as InCheckpoint, Number, Record as Behind, Superblock as In
 const SUPERBLOCK_AT: usize = HEADER_BYTES + 8;
 const COUNTS_AT: usize = SUPERBLOCK_AT + MEMBERS_AT + 112 * MEMBERS;
 /// The superblock members, from the start of the head.
-const MEMBERS_AT: usize = 200;
+const MEMBERS_AT: usize = 208;
 
 fn lies() -> Vec<(&'static str, Lie)> {
     let parity = |zone, index, stripe, from, blocks: usize| {

@@ -148,7 +148,7 @@ fn a_tail_that_a_version_in_a_log_with_holes_may_have_shown_is_in_doubt() {
     (0..end - STRIPE).step_by(STRIPE as usize).for_each(|at| scene.write(0, at, STRIPE));
     scene.write(0, end - STRIPE, 2 * CHUNK);
     let (parity, missing) =
-        (scene.array.layout().parity_member(stripe), scene.array.layout().member(stripe, 1));
+        (scene.array.layout().parity_member(stripe, 0), scene.array.layout().member(stripe, 1));
     let versions = logged(&scene, parity, |record| matches!(record, Record::Parity(_)));
     assert!(!versions.is_empty());
     scene.cut(|_| false);

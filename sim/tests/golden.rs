@@ -1,8 +1,8 @@
 //! Arrays that earlier code has written are read as it left them.
 //!
-//! `fixtures/v6` holds the members of one array of the present version, made once by `sim/examples/golden.rs`; what is in
-//! its zones is said in `support/golden.rs`. They are unpacked, assembled with all members and with
-//! each one missing, compared, and written on.
+//! `fixtures/v7` holds the members of two arrays of the present version, a RAID-5 and a RAID-6, made once by
+//! `sim/examples/golden.rs`; what is in their zones is said in `support/golden.rs`. They are unpacked, assembled with
+//! all members and with each set of them missing that parity makes up for, compared, and written on.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -21,7 +21,7 @@ use engine::{
     zone::{Lba, ZoneIndex, ZoneState},
 };
 use flate2::read::GzDecoder;
-use golden::{MEMBERS, ZONES};
+use golden::{Golden, RAID5, RAID6, ZONES};
 use sim::ssd::EmulatedDrive;
 use std::{
     collections::BTreeSet,
@@ -32,8 +32,8 @@ use std::{
 };
 
 /// Unpacks one image of a version, with holes where it has zeros.
-fn unpack_of(version: u16, member: usize, dir: &Path) -> Drive {
-    let name = golden::file_name(member);
+fn unpack_of(golden: &Golden, version: u16, member: usize, dir: &Path) -> Drive {
+    let name = golden.file_name(member);
     let images = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../fixtures/v{version}"));
     let mut packed = GzDecoder::new(File::open(images.join(name.clone() + ".gz")).unwrap());
     let path = dir.join(name);
@@ -53,12 +53,21 @@ fn unpack_of(version: u16, member: usize, dir: &Path) -> Drive {
     Drive { name: format!("member {member}"), device: Rc::new(EmulatedDrive::open_image(&path).unwrap()) }
 }
 
-fn unpack(member: usize, dir: &Path) -> Drive {
-    unpack_of(VERSION, member, dir)
+fn unpack(golden: &Golden, missing: &[usize], dir: &Path) -> Vec<Drive> {
+    let there = (0..golden.members).filter(|member| !missing.contains(member));
+    there.map(|member| unpack_of(golden, VERSION, member, dir)).collect()
 }
 
-fn unpack_all(missing: Option<usize>, dir: &Path) -> Vec<Drive> {
-    (0..MEMBERS).filter(|member| Some(*member) != missing).map(|member| unpack(member, dir)).collect()
+/// What is on the drives in `dir`, those of `members`.
+fn content(golden: &Golden, members: &[usize], dir: &Path) -> Vec<Vec<u8>> {
+    members.iter().map(|member| std::fs::read(dir.join(golden.file_name(*member))).unwrap()).collect()
+}
+
+/// Every set of members that may be missing.
+fn losses(golden: &Golden) -> Vec<Vec<usize>> {
+    let sets = 0..1_u32 << golden.members;
+    let members = |set: u32| (0..golden.members).filter(move |member| set >> member & 1 != 0).collect();
+    sets.filter(|set| set.count_ones() as usize <= golden.parities).map(members).collect()
 }
 
 fn run<T>(runtime: &Runtime, future: impl Future<Output = T>) -> T {
@@ -112,25 +121,24 @@ fn write_on(runtime: &Runtime, array: &Array) {
     }
 }
 
-#[test]
-fn an_array_of_version_6_is_read_whoever_is_missing() {
-    for missing in [None].into_iter().chain((0..MEMBERS).map(Some)) {
+fn read_whoever_is_missing(golden: &Golden) {
+    for missing in losses(golden) {
         let dir = tempfile::tempdir().unwrap();
-        let drives = unpack_all(missing, dir.path());
+        let drives = unpack(golden, &missing, dir.path());
         // Twice: what the first assembly repairs, the second one has to find as it was.
         for again in [false, true] {
             let runtime = Runtime::new();
             let array = run(&runtime, Array::assemble(&runtime, drives.clone())).unwrap();
             let status = array.status();
-            assert_eq!((status.name.as_str(), status.uuid), (golden::NAME, golden::UUID));
+            assert_eq!((status.name.as_str(), status.uuid), (golden::NAME, golden.uuid));
             assert_eq!((status.host, status.autostart), (golden::HOST, true));
-            assert_eq!(status.chunk_blocks, golden::CHUNK_BLOCKS);
+            assert_eq!((status.chunk_blocks, status.parities), (golden::CHUNK_BLOCKS, golden.parities));
             for (role, member) in status.members.iter().enumerate() {
-                let state = if Some(role) == missing { MemberState::Out } else { MemberState::Active };
+                let state = if missing.contains(&role) { MemberState::Out } else { MemberState::Active };
                 assert_eq!(member.state, state, "member {role} without {missing:?}: {}", member.note);
                 // Those of the drive that is gone, too; member 1 has been replaced.
-                let serial = format!("{:02x}", [0, 0x11, 2, 3][role]).repeat(4);
-                let Geometry { zones, zone_capacity_blocks, .. } = golden::model().geometry;
+                let serial = format!("{:02x}", [0, 0x11, 2, 3, 4][role]).repeat(4);
+                let Geometry { zones, zone_capacity_blocks, .. } = golden.model().geometry;
                 let size_bytes = zones as u64 * zone_capacity_blocks * BLOCK as u64;
                 assert_eq!(member.plate, Plate { model: golden::NAME.into(), serial, size_bytes });
             }
@@ -143,43 +151,61 @@ fn an_array_of_version_6_is_read_whoever_is_missing() {
 }
 
 #[test]
+fn an_array_of_version_7_is_read_whoever_is_missing() {
+    read_whoever_is_missing(&RAID5);
+}
+
+#[test]
+fn a_raid6_array_of_version_7_is_read_whichever_two_are_missing() {
+    assert_eq!(losses(&RAID6).len(), 16);
+    read_whoever_is_missing(&RAID6);
+}
+
+#[test]
 fn arrays_of_older_versions_are_refused_by_number_and_nothing_is_written() {
     for version in 3..VERSION {
         let dir = tempfile::tempdir().unwrap();
-        let drives = (0..MEMBERS).map(|member| unpack_of(version, member, dir.path())).collect();
-        let content = || [0, 3].map(|m| std::fs::read(dir.path().join(golden::file_name(m))).unwrap());
-        let before = content();
+        let drives =
+            (0..RAID5.members).map(|member| unpack_of(&RAID5, version, member, dir.path())).collect();
+        let before = content(&RAID5, &[0, 1, 2, 3], dir.path());
         let runtime = Runtime::new();
         let refused = run(&runtime, Array::assemble(&runtime, drives)).err().unwrap();
         let said = format!(
             "has format version {version}, this zoneraid knows only version {VERSION}: use an older one"
         );
         assert!(refused.0.contains(&said), "{refused}");
-        assert!(content() == before);
+        assert!(content(&RAID5, &[0, 1, 2, 3], dir.path()) == before);
     }
 }
 
 #[test]
-fn without_two_members_the_array_is_refused_and_nothing_is_written() {
-    let dir = tempfile::tempdir().unwrap();
-    let drives = vec![unpack(0, dir.path()), unpack(3, dir.path())];
-    let content = || [0, 3].map(|m| std::fs::read(dir.path().join(golden::file_name(m))).unwrap());
-    let before = content();
-    let runtime = Runtime::new();
-    let refused = run(&runtime, Array::assemble(&runtime, drives)).err().unwrap();
-    assert!(refused.0.contains("2 of 4 members"), "{refused}");
-    assert!(content() == before);
+fn with_one_member_too_few_the_array_is_refused_and_nothing_is_written() {
+    for (golden, there, said) in [(RAID5, &[0, 3], "2 of 4 members"), (RAID6, &[1, 4], "2 of 5 members")] {
+        let missing: Vec<usize> = (0..golden.members).filter(|member| !there.contains(member)).collect();
+        assert_eq!(missing.len(), golden.parities + 1);
+        let dir = tempfile::tempdir().unwrap();
+        let drives = unpack(&golden, &missing, dir.path());
+        let before = content(&golden, there, dir.path());
+        let runtime = Runtime::new();
+        let refused = run(&runtime, Array::assemble(&runtime, drives)).err().unwrap();
+        assert!(refused.0.contains(said), "{refused}");
+        assert!(content(&golden, there, dir.path()) == before);
+    }
 }
 
 /// Without this the images would prove less than they seem to.
 #[test]
 fn the_images_hold_every_kind_of_record() {
-    assert_eq!(VERSION, 6, "a new version needs images of its own");
+    assert_eq!(VERSION, 7, "a new version needs images of its own");
+    [RAID5, RAID6].iter().for_each(holds_every_kind_of_record);
+}
+
+fn holds_every_kind_of_record(golden: &Golden) {
     let dir = tempfile::tempdir().unwrap();
-    let drives = unpack_all(None, dir.path());
+    let drives = unpack(golden, &[], dir.path());
     let runtime = Runtime::new();
     let (mut in_log, mut in_data) = (BTreeSet::new(), BTreeSet::new());
-    let (mut logged_lives, mut checkpointed) = (BTreeSet::new(), (0, 0));
+    let (mut logged_lives, mut checkpointed, mut parities) = (BTreeSet::new(), (0, 0), BTreeSet::new());
     for drive in &drives {
         let examined = run(&runtime, array::examine(&runtime, drive)).unwrap();
         assert_eq!(examined.damaged, 0);
@@ -197,7 +223,12 @@ fn the_images_hold_every_kind_of_record() {
                 assert_eq!(header.origin.lba, start + (at / BLOCK) as u64);
                 let Ok((record, _, _)) = Record::read(&bytes[at..], header.origin) else { continue };
                 if zone < 2 { &mut in_log } else { &mut in_data }.insert(header.kind);
+                let layout = examined.superblock.layout();
                 match record {
+                    Record::Parity(part) => {
+                        let which = layout.slot_of(examined.member, part.stripe, part.index.into());
+                        parities.extend(which);
+                    }
                     Record::Tail(tail) if zone < 2 => _ = logged_lives.insert((tail.zone, tail.epoch)),
                     Record::Checkpoint(c) => {
                         checkpointed.0 += c.parity.len();
@@ -215,4 +246,5 @@ fn the_images_hold_every_kind_of_record() {
     let earlier = logged_lives.iter().any(|(zone, _)| *zone == 5);
     assert!(earlier, "a tail of zone 5 before it was reset: {logged_lives:?}");
     assert!(checkpointed.0 > 0 && checkpointed.1 > 0, "partial parity and tails in checkpoints");
+    assert_eq!(parities, (0..golden.parities).collect(), "slots of each parity in logs");
 }

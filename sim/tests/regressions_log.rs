@@ -42,7 +42,7 @@ const META_ZONES: u64 = 2;
 
 fn layout() -> Layout {
     let distance = IN_FLIGHT_STRIPES;
-    Layout { policy: Policy::Log, members: MEMBERS, chunk_blocks: CHUNK, rows: 50, distance }
+    Layout { policy: Policy::Log, members: MEMBERS, parities: 1, chunk_blocks: CHUNK, rows: 50, distance }
 }
 
 /// Drives of a rig, and an array of them.
@@ -123,7 +123,7 @@ fn one_read_fails(stripe: u64, reader: usize, block: u64) {
         write(&runtime, &array, 0, at * STRIPE, STRIPE, true);
     }
     let (parity, row) =
-        (layout().parity_member(stripe), META_ZONES * geometry.zone_size_blocks + stripe * CHUNK);
+        (layout().parity_member(stripe, 0), META_ZONES * geometry.zone_size_blocks + stripe * CHUNK);
     rig.rule(move |drive, command| match command {
         Command::Write { lba, .. } if drive == parity && lba.0 >= row => Act::Hold,
         _ => Act::Pass,
@@ -167,7 +167,7 @@ fn one_read_fails(stripe: u64, reader: usize, block: u64) {
 #[test]
 fn a_block_that_cannot_be_read_is_not_taken_for_parity_that_is_lacking() {
     for stripe in 0..MEMBERS as u64 {
-        for reader in (0..MEMBERS).filter(|member| *member != layout().parity_member(stripe)) {
+        for reader in (0..MEMBERS).filter(|member| *member != layout().parity_member(stripe, 0)) {
             (0..CHUNK).for_each(|block| one_read_fails(stripe, reader, block));
         }
     }
@@ -325,7 +325,7 @@ fn a_zone_that_may_have_begun_in_a_hole_of_a_log_waits_for_the_missing_member() 
     let runtime = Runtime::new();
     let geometry = Geometry { zrwa: None, ..geometry(10, 200, 5) };
     let (rig, all, array) = rigged(&runtime, &geometry, None);
-    let holder = layout().slot(0, 0).0;
+    let holder = layout().slot(0, 0, 0).0;
     let logged = last_logged(&rig, holder);
     write(&runtime, &array, 3, 0, 1, true);
     rig.damage(holder, Fault::Unreadable(logged.get().unwrap()));

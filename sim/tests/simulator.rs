@@ -120,7 +120,7 @@ fn what_two_losses_show_is_found() {
         (Broken::ForgetsTheSecond, "", false),
     ] {
         let maker = CopiesMaker { parities: 2, broken };
-        let found = (0..300).filter_map(|seed| live_copies(&maker, 2, seed, forks).0.err());
+        let found = (0..1500).filter_map(|seed| live_copies(&maker, 2, seed, forks).0.err());
         let first = found.into_iter().find(|failure| failure.0.contains(text));
         assert!(first.is_some(), "{broken:?} was not found, forks: {forks}");
         for seed in 0..60 {
@@ -195,7 +195,7 @@ fn the_search_is_systematic_and_finds_flaws() {
         ],
     };
     let search = |flaw, case: &Case| {
-        exhaustive::search(&SingleMaker(flaw), std::slice::from_ref(case), 1, 2, &|_, _| ())
+        exhaustive::search(&SingleMaker(flaw), std::slice::from_ref(case), &|_| 1, 2, &|_, _| ())
     };
     let (tried, findings) = search(Flaw::None, &case);
     assert!(findings.is_empty(), "{findings:?}");
@@ -212,7 +212,7 @@ fn cases_that_end_twice_find_what_a_recovery_leaves_behind() {
     let cases: Vec<_> = Case::all(1).into_iter().filter(|case| !case.before.is_empty()).collect();
     let search = |canary| {
         let maker = ArrayMaker { canary, ..ArrayMaker::default() };
-        exhaustive::search(&maker, &cases, 0, 2, &|_, _| ())
+        exhaustive::search(&maker, &cases, &|_| 0, 2, &|_, _| ())
     };
     for canary in [Canary::BurnedBelieved, Canary::StaleParity] {
         assert!(!search(Some(canary)).1.is_empty(), "{canary:?} was not found");
@@ -228,7 +228,7 @@ fn what_a_volatile_cache_loses_is_enumerated() {
     let cases: Vec<_> =
         Case::all(1).into_iter().filter(|case| case.volatile_cache && case.before.is_empty()).collect();
     let kept: Vec<_> = cases.iter().map(|case| Case { volatile_cache: false, ..case.clone() }).collect();
-    let search = |cases: &[Case]| exhaustive::search(&ArrayMaker::default(), cases, 0, 2, &|_, _| ());
+    let search = |cases: &[Case]| exhaustive::search(&ArrayMaker::default(), cases, &|_| 0, 2, &|_, _| ());
     let ((tried, findings), (fewer, _)) = (search(&cases), search(&kept));
     assert!(findings.is_empty(), "{findings:?}");
     assert!(tried.power_cuts > 3 * fewer.power_cuts, "{tried:?}, {fewer:?}");

@@ -619,10 +619,15 @@ fn a_rebuild_gets_through_unreadable_blocks_and_loses_no_other() {
         scene.replace(3);
         assert_eq!(scene.rebuild(), LOST, "{what}");
         assert_eq!(scene.states(), [ACTIVE; 4]);
+        let mut lost = LOST.to_vec();
         for _ in 0..2 {
             assert_eq!(scene.array.status().lost_blocks, BAD.len() as u64);
-            scene.check_lost(&LOST, what);
+            scene.check_lost(&lost, what);
             scene.cut(&[]);
+            if policy == Policy::InPlace {
+                // The version before the last one is of the first chunk alone.
+                lost.retain(|block| ![(1, 85), (1, 89)].contains(block));
+            }
         }
         // It goes on, and ends where it ended, also if another one is lost that does not hold what the tail
         // needs; of that a block is lost where two cannot be read already.
@@ -633,7 +638,7 @@ fn a_rebuild_gets_through_unreadable_blocks_and_loses_no_other() {
         scene.write(1, TAILS[1], 1);
         scene.cut(&[other]);
         assert_eq!(wp(&scene.runtime, &scene.array, 1).1, TAILS[1] + 1, "{what}");
-        let more: BTreeSet<_> = LOST.into_iter().chain(more).collect();
+        let more: BTreeSet<_> = lost.into_iter().chain(more).collect();
         let more: Vec<_> = more.into_iter().collect();
         scene.check_lost(&more, what);
         let drive = scene.rig.drive(&scene.shape);

@@ -58,6 +58,11 @@ impl Sum {
         Sum { symbols: first(covers), power: 1 }
     }
 
+    /// Parity number `which` of the first `covers` data symbols: P or Q.
+    pub const fn parity(which: usize, covers: usize) -> Sum {
+        if which == 0 { Sum::p(covers) } else { Sum::q(covers) }
+    }
+
     /// How many times data symbol `index` is in it.
     pub const fn coefficient(&self, index: usize) -> u8 {
         if self.symbols >> index & 1 == 1 { pow2(self.power as usize * index) } else { 0 }

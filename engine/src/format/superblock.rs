@@ -12,7 +12,7 @@ use crate::{
         codec::{Absurd, Decoder, Encoder, MOST_NUMBER, Unreadable, expect},
     },
     raid::{
-        geometry::{Layout, MAX_MEMBERS},
+        geometry::{Layout, MAX_MEMBERS, MAX_PARITIES},
         policy::Policy,
     },
     zone::{MOST_BLOCKS, MOST_ZONES},
@@ -39,8 +39,15 @@ pub const KNOWN_READ_ONLY_COMPATIBLE: u64 = 0;
 /// How many zones of a drive may be used as one.
 pub const AGGREGATES: [u32; 5] = [1, 2, 4, 8, 16];
 
-/// Members of an array.
-pub const MEMBERS: RangeInclusive<u64> = 3..=MAX_MEMBERS as u64;
+/// Members of an array with so many parities.
+pub fn members_of(parities: usize) -> RangeInclusive<u64> {
+    parities as u64 + 2..=MAX_MEMBERS as u64
+}
+
+/// What an array with so many parities is called.
+pub fn level_name(parities: usize) -> String {
+    format!("RAID-{}", 4 + parities)
+}
 
 /// Blocks in a chunk: 8 KiB to 16 MiB.
 pub const CHUNK_BLOCKS: RangeInclusive<u64> = 2..=4096;
@@ -128,6 +135,8 @@ pub struct Superblock {
     pub policy: Policy,
     /// Zones of a member that are used as one (static aggregation, ZRAID §4.4); 1 without it.
     pub aggregate: u32,
+    /// Parities of a stripe: so many members may be lost.
+    pub parities: u32,
     /// Who made the array or adopted it; zeros for nobody.
     pub host: Uuid,
     /// Whether the array starts by itself where `host` is.
@@ -199,6 +208,7 @@ impl Superblock {
         Layout {
             policy: self.policy,
             members: self.members.len(),
+            parities: self.parities as usize,
             chunk_blocks: self.chunk_blocks as u64,
             rows: self.rows,
             distance: self.distance as u64,
@@ -220,6 +230,7 @@ impl Superblock {
         out.u32(self.max_active).u32(self.log_blocks).u64(self.assembly);
         out.u32(self.policy as u32).u32(self.aggregate);
         out.bytes(&self.host.0).u32(self.autostart as u32).u32(self.stage as u32);
+        out.u32(self.parities).u32(0);
         for member in &self.members {
             member.encode(out);
         }
@@ -248,7 +259,9 @@ impl Superblock {
         let (host, autostart, stage) = (Uuid(from.array()?), from.u32()?, from.u32()?);
         expect(autostart <= 1, "autostart", autostart)?;
         let stage = Stage::from_value(stage).ok_or(Absurd { field: "stage", value: stage as u64 })?;
-        expect(MEMBERS.contains(&(count as u64)), "members", count)?;
+        let parities = from.u32()?;
+        from.u32()?;
+        expect(count as usize <= MAX_MEMBERS, "members", count)?;
         let members =
             (0..count).map(|_| SuperblockMember::decode(from)).collect::<Result<_, Unreadable>>()?;
         let superblock = Superblock {
@@ -269,6 +282,7 @@ impl Superblock {
             assembly,
             policy,
             aggregate,
+            parities,
             host,
             autostart: autostart == 1,
             stage,
@@ -285,9 +299,10 @@ impl Superblock {
     pub fn check(&self) -> Result<(), Absurd> {
         let (members, chunk) = (self.members.len() as u64, self.chunk_blocks as u64);
         expect(wrong_with_name(&self.name).is_none(), "name", self.name.len() as u64)?;
-        expect(MEMBERS.contains(&members), "members", members)?;
+        expect((1..=MAX_PARITIES as u32).contains(&self.parities), "parities", self.parities)?;
+        expect(members_of(self.parities as usize).contains(&members), "members", members)?;
         expect(chunk.is_power_of_two() && CHUNK_BLOCKS.contains(&chunk), "chunk blocks", chunk)?;
-        let stripe = chunk * (members - 1);
+        let stripe = chunk * (members - self.parities as u64);
         expect((1..=MOST_BLOCKS / stripe).contains(&self.rows), "rows", self.rows)?;
         expect((1..=MOST_ZONES).contains(&self.zones), "zones", self.zones)?;
         let sizes = self.rows * stripe..=MOST_BLOCKS / self.zones as u64;
@@ -321,6 +336,7 @@ impl Superblock {
                 ("members", s.members.len() as u64),
                 ("policy", s.policy as u64),
                 ("aggregate", s.aggregate as u64),
+                ("parities", s.parities as u64),
                 ("chunk blocks", s.chunk_blocks as u64),
                 ("rows", s.rows),
                 ("distance", s.distance as u64),

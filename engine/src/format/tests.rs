@@ -8,14 +8,14 @@ use crate::{
     buf::{BLOCK, Buf},
     device::{Geometry, Plate},
     format::{
-        codec::Unreadable,
+        codec::{Absurd, Unreadable},
         oob::{Content, Mark, OOB_BYTES},
         record::*,
         superblock::{self, MODEL_BYTES, NAME_BYTES, SERIAL_BYTES, Stage, Superblock, SuperblockMember},
         *,
     },
     raid::{
-        geometry::{Layout, MAX_MEMBERS, Place, Role},
+        geometry::{Layout, MAX_MEMBERS, MAX_PARITIES, Place, Role},
         metalog::{META_ZONES, log_blocks},
         policy::{Policy, zrwa},
     },
@@ -142,6 +142,7 @@ fn superblock() -> Superblock {
         assembly: u64_of(16),
         policy: Policy::InPlace,
         aggregate: 4,
+        parities: u32_of(7),
         host: uuid_of(6),
         autostart: true,
         stage: Stage::Ending,
@@ -172,6 +173,7 @@ pub fn sane(members: usize) -> Superblock {
         max_active: 4,
         log_blocks: 100,
         assembly: 9,
+        parities: 1,
         members: (0..members).map(|i| member(Uuid([i as u8; 16]), i % 4)).collect(),
         ..superblock()
     }
@@ -180,7 +182,7 @@ pub fn sane(members: usize) -> Superblock {
 fn take_superblock(bytes: &mut &[u8]) {
     let mut name = b"tank".to_vec();
     name.resize(NAME_BYTES, 0);
-    let expected: [(&str, &[u8]); 20] = [
+    let expected: [(&str, &[u8]); 21] = [
         ("compatible", &u64_of(1).to_le_bytes()),
         ("read-only-compatible", &u64_of(2).to_le_bytes()),
         ("incompatible", &u64_of(3).to_le_bytes()),
@@ -201,6 +203,7 @@ fn take_superblock(bytes: &mut &[u8]) {
         ("host", &uuid_of(6).0),
         ("autostart", &1u32.to_le_bytes()),
         ("stage", &3u32.to_le_bytes()),
+        ("parities", &u32_of(7).to_le_bytes()),
     ];
     let expected: Vec<_> = expected.into_iter().chain([("members", &[3, 0, 0, 0][..])]).collect();
     take(bytes, "Superblock head", &expected);
@@ -361,6 +364,7 @@ fn every_number_is_the_documented_one() {
         ("longest serial, bytes", SERIAL_BYTES.to_string()),
         ("fewest members", fewest.to_string()),
         ("most members", most.to_string()),
+        ("most parities", MAX_PARITIES.to_string()),
         ("metadata zones", META_ZONES.to_string()),
         ("most blocks used of a metadata zone", log_blocks(&roomy, Policy::Zrwa).to_string()),
         // All of them are known to be harmless.
@@ -370,6 +374,29 @@ fn every_number_is_the_documented_one() {
     ];
     assert_eq!(documented, coded.iter().map(|(name, value)| (*name, value.as_str())).collect());
     assert!(DOCUMENT.starts_with(&format!("# The on-media format, version {VERSION}\n")));
+}
+
+#[test]
+fn each_level_has_its_own_fewest_members() {
+    let reads = |parities: u32, members: usize| {
+        let superblock = Superblock { parities, ..sane(members) };
+        let bytes = Record::Superblock(Box::new(superblock)).encode(origin(), 10);
+        Record::read(&bytes, origin()).map(|_| ())
+    };
+    for (parities, fewest) in [(1, 3), (2, 4)] {
+        assert_eq!(reads(parities, fewest), Ok(()));
+        assert_eq!(reads(parities, MAX_MEMBERS), Ok(()));
+        let absurd = Unreadable::Absurd(Absurd { field: "members", value: fewest as u64 - 1 });
+        assert_eq!(reads(parities, fewest - 1), Err(absurd));
+    }
+    for parities in [0, 3, u32::MAX] {
+        let absurd = Unreadable::Absurd(Absurd { field: "parities", value: parities.into() });
+        assert_eq!(reads(parities, 5), Err(absurd));
+    }
+    let bounds: BTreeMap<&str, &str> =
+        table("Bounds", &["field", "bounds"]).into_iter().map(|row| (row[0], row[1])).collect();
+    assert_eq!(bounds["parities"], "1 or 2");
+    assert_eq!(bounds["members"], "3 to 32 with one parity, 4 to 32 with two; no UUID twice");
 }
 
 #[test]
@@ -531,43 +558,60 @@ fn a_checkpoint_has_the_documented_parts_in_their_order() {
     assert!(rest.is_empty(), "{} bytes of a checkpoint are not documented", rest.len());
 }
 
+/// What is drawn of a parity of chunks `0..=index` of a stripe, and of that of all of them.
+fn drawn(layout: &Layout, which: usize) -> &'static str {
+    if layout.parities == 1 { "" } else { ["P", "Q"][which] }
+}
+
 #[test]
 fn chunks_slots_and_logs_lie_where_the_examples_show_them() {
     let log = |layout: &Layout, stripe: u64| {
         let (members, place) = layout.log(stripe);
-        members.map(|member| (member, place, format!("log {stripe}"))).to_vec()
+        members.map(|member| (member, place, format!("log {stripe}"))).collect()
     };
-    check_example(Policy::Zrwa, "A data zone", |stripe, index| format!("slot {stripe}.{index}"), log);
-    let version = |stripe, index| format!("version {stripe}.{}", index + 1);
-    check_example(Policy::InPlace, "Parity in place", version, |_, _| Vec::new());
+    let slot = |parity: &str, stripe, index| format!("slot {parity}{stripe}.{index}");
+    let version = |parity: &str, stripe, index| format!("version {parity}{stripe}.{}", index + 1);
+    let of = |policy, members, parities, rows| Layout {
+        policy,
+        members,
+        parities,
+        chunk_blocks: 2,
+        rows,
+        distance: 2,
+    };
+    check_example(of(Policy::Zrwa, 4, 1, 5), "A data zone", slot, log);
+    check_example(of(Policy::Zrwa, 5, 2, 6), "Two parities", slot, log);
+    check_example(of(Policy::InPlace, 4, 1, 5), "Parity in place", version, |_, _| Vec::new());
+    check_example(of(Policy::InPlace, 5, 2, 5), "Two parities in place", version, |_, _| Vec::new());
 }
 
 /// Compares the example below `title` with a layout: what slots are called, and what else there is.
 fn check_example(
-    policy: Policy,
+    layout: Layout,
     title: &str,
-    slot: impl Fn(u64, u64) -> String,
+    slot: impl Fn(&str, u64, u64) -> String,
     others: impl Fn(&Layout, u64) -> Vec<(usize, Place, String)>,
 ) {
-    let layout = Layout { policy, members: 4, chunk_blocks: 2, rows: 5, distance: 2 };
+    let members = layout.members;
     let mut expected: BTreeMap<String, Vec<Vec<String>>> = BTreeMap::new();
     let mut put = |place: &Place, member: usize, what: String| {
         let row = match place {
             Place::Row(row) => row.to_string(),
             Place::MetaLog => "metadata log".into(),
         };
-        expected.entry(row).or_insert_with(|| vec![Vec::new(); 4])[member].push(what);
+        expected.entry(row).or_insert_with(|| vec![Vec::new(); members])[member].push(what);
     };
     for stripe in 0..layout.rows {
-        for index in 0..layout.data_chunks() - 1 {
-            let (member, place) = layout.slot(stripe, index);
-            put(&place, member, slot(stripe, index));
+        let of_stripe = (0..layout.data_chunks() - 1).flat_map(|i| (0..layout.parities).map(move |w| (i, w)));
+        for (index, which) in of_stripe {
+            let (member, place) = layout.slot(stripe, index, which);
+            put(&place, member, slot(drawn(&layout, which), stripe, index));
         }
         others(&layout, stripe).into_iter().for_each(|(member, place, what)| put(&place, member, what));
-        for member in 0..4 {
+        for member in 0..members {
             let what = match layout.role(member, stripe) {
                 Role::Data(index) => format!("D{stripe}.{index}"),
-                Role::Parity => format!("P{stripe}"),
+                Role::Parity(which) => format!("{}{stripe}", ["P", "Q"][which]),
             };
             put(&Place::Row(stripe), member, what);
         }
@@ -576,7 +620,12 @@ fn check_example(
     assert_eq!(rows.len(), expected.len());
     for row in rows {
         for (member, cell) in row[1..].iter().enumerate() {
-            assert_eq!(*cell, expected[row[0]][member].join(", "), "row {}, member {member}", row[0]);
+            assert_eq!(
+                *cell,
+                expected[row[0]][member].join(", "),
+                "{title}, row {}, member {member}",
+                row[0]
+            );
         }
     }
 }
@@ -609,20 +658,36 @@ fn write_pointers_say_what_the_document_says() {
     assert_eq!(inner[1..], ["r·k + i + 1", "r·k + i + 2"]);
     assert_eq!(last[1..], ["r·k + k", "r·k + k + 1 if D ≥ 2, k ≥ 3 and r + 1 < R; otherwise r·k + k"]);
     assert_eq!(parity[1..], ["nothing: refused", "r·k + k"]);
-    for members in 3..=6 {
-        for distance in 1..=3 {
-            let layout = Layout { policy: Policy::Zrwa, members, chunk_blocks: 2, rows: 7, distance };
-            let k = layout.data_chunks();
-            for (r, member) in (0..layout.rows).flat_map(|r| (0..members).map(move |m| (r, m))) {
-                let carried = (distance >= 2 && k >= 3 && r + 1 < layout.rows) as u64;
-                let (half, all) = match layout.role(member, r) {
-                    Role::Data(i) if i < k - 1 => (Some(r * k + i + 1), r * k + i + 2),
-                    Role::Data(_) => (Some(r * k + k), r * k + k + carried),
-                    Role::Parity => (None, r * k + k),
-                };
-                assert_eq!(zrwa::claim(&layout, member, 2 * r + 1), half);
-                assert_eq!(zrwa::claim(&layout, member, 2 * r + 2), Some(all));
-            }
+    let layouts = |parities: usize| {
+        let of = move |members, distance| Layout {
+            policy: Policy::Zrwa,
+            members,
+            parities,
+            chunk_blocks: 2,
+            rows: 7,
+            distance,
+        };
+        (parities + 2..=6).flat_map(move |members| (1..=3).map(move |distance| of(members, distance)))
+    };
+    for layout in layouts(1) {
+        let k = layout.data_chunks();
+        for (r, member) in (0..layout.rows).flat_map(|r| (0..layout.members).map(move |m| (r, m))) {
+            let carried = (layout.distance >= 2 && k >= 3 && r + 1 < layout.rows) as u64;
+            let (half, all) = match layout.role(member, r) {
+                Role::Data(i) if i < k - 1 => (Some(r * k + i + 1), r * k + i + 2),
+                Role::Data(_) => (Some(r * k + k), r * k + k + carried),
+                Role::Parity(_) => (None, r * k + k),
+            };
+            assert_eq!(zrwa::claim(&layout, member, 2 * r + 1), half);
+            assert_eq!(zrwa::claim(&layout, member, 2 * r + 2), Some(all));
+        }
+    }
+    let with_two = "`r`, whatever it holds there, says that `(r + 1)·k` chunks are complete";
+    assert!(DOCUMENT.contains(with_two));
+    for layout in layouts(2) {
+        for (r, member) in (0..layout.rows).flat_map(|r| (0..layout.members).map(move |m| (r, m))) {
+            assert_eq!(zrwa::claim(&layout, member, 2 * r + 1), None);
+            assert_eq!(zrwa::claim(&layout, member, 2 * r + 2), Some((r + 1) * layout.data_chunks()));
         }
     }
 }
@@ -654,7 +719,7 @@ fn what_a_superblock_says_of_owner_and_drives_is_read_or_damaged() {
     let read = |at: usize, value: &[u8]| superblock_with(at, value).unwrap();
     // Where the tables put them; the second member.
     let (host, autostart, stage) = (176, 192, 196);
-    let (size, model, serial) = (200 + 112 + 40, 200 + 112 + 48, 200 + 112 + 88);
+    let (size, model, serial) = (208 + 112 + 40, 208 + 112 + 48, 208 + 112 + 88);
     assert_eq!(read(host, &[0xff; 16]).host, Uuid([0xff; 16]));
     assert!(!read(autostart, &[0]).autostart);
     for (value, known) in [(1, Stage::Making), (2, Stage::Whole), (3, Stage::Ending)] {
@@ -666,6 +731,11 @@ fn what_a_superblock_says_of_owner_and_drives_is_read_or_damaged() {
     }
     assert_eq!(absurd(autostart, &[1, 0, 0, 0x80]), "autostart");
     assert_eq!(absurd(stage, &[2, 0, 0, 0x80]), "stage");
+    for value in [0, 3, 0xff] {
+        assert_eq!(absurd(200, &[value]), "parities");
+    }
+    // There are three members.
+    assert_eq!(absurd(200, &[2]), "members");
     assert_eq!(read(size, &(1u64 << 63).to_le_bytes()).members[1].plate.size_bytes, 1 << 63);
     for bytes in [(1u64 << 63) + 1, u64::MAX] {
         assert_eq!(absurd(size, &bytes.to_le_bytes()), "size");

@@ -90,8 +90,9 @@ pub struct Core {
     pub table: RefCell<ZoneTable>,
     /// Zones that could not be decided, and why. Nothing touches them.
     pub offline: RefCell<BTreeMap<u32, Refusal>>,
-    /// Zones that a member cannot write for now, though it holds its part, and that cannot do without it.
-    pub stuck: RefCell<BTreeSet<u32>>,
+    /// Zones that a member cannot write for now, though it holds its part, and that cannot do without it; and
+    /// which member.
+    pub stuck: RefCell<BTreeMap<u32, usize>>,
     /// Offline zones that hold resources of drives.
     pub holding: RefCell<BTreeSet<u32>>,
     /// Zones that have something going on, by number.
@@ -155,6 +156,11 @@ pub fn is_of_zone(error: DeviceError) -> bool {
             | WriteFault
             | UnrecoveredReadError
     )
+}
+
+/// Whether an error says that a block, and nothing more, cannot be read.
+pub fn is_unreadable(error: DeviceError) -> bool {
+    matches!(error, DeviceError::Status(Status::UnrecoveredReadError | Status::DeallocatedBlock))
 }
 
 impl Core {
@@ -243,14 +249,19 @@ impl Core {
         place.ok_or_else(|| ArrayError(format!("there is no member {member}: the array has {all}")))
     }
 
-    pub fn check_unused(&self, drive: &Drive) -> Result<(), ArrayError> {
-        let is_used = |member: usize| {
-            let log = self.members[member].log.borrow();
+    /// The member whose drive it is.
+    pub fn member_of(&self, drive: &Drive) -> Option<usize> {
+        let is_of = |member: &usize| {
+            let log = self.members[*member].log.borrow();
             log.as_ref().is_some_and(|log| Rc::ptr_eq(&log.drive, &drive.device))
         };
-        match Core::each(self.active.get()).any(is_used) {
-            true => Err(ArrayError(format!("{} is a member of this array already", drive.name))),
-            false => Ok(()),
+        Core::each(self.active.get()).find(is_of)
+    }
+
+    pub fn check_unused(&self, drive: &Drive) -> Result<(), ArrayError> {
+        match self.member_of(drive) {
+            Some(_) => Err(ArrayError(format!("{} is a member of this array already", drive.name))),
+            None => Ok(()),
         }
     }
 
@@ -264,8 +275,20 @@ impl Core {
     /// though the other zones work. So it is with all zones if the array has failed.
     pub fn has_failed(&self, zone: ZoneIndex) -> bool {
         let gave_up = || self.running.borrow().get(&zone.0).is_some_and(|running| running.failed.get());
-        let few = (self.live(zone).count_ones() as usize) < self.layout.members - 1;
-        self.failed.get() || few || gave_up() || self.stuck.borrow().contains(&zone.0)
+        self.failed.get()
+            || !self.are_enough(self.live(zone))
+            || gave_up()
+            || self.stuck.borrow().contains_key(&zone.0)
+    }
+
+    /// Whether everything can be read with just these members (bits).
+    pub fn are_enough(&self, members: u32) -> bool {
+        members.count_ones() as usize >= self.layout.fewest_members()
+    }
+
+    /// Members that are the fewest: one less, and there are not enough.
+    pub fn are_needed(&self, members: u32) -> bool {
+        members.count_ones() as usize <= self.layout.fewest_members()
     }
 
     pub fn device(&self, member: usize) -> Option<Rc<dyn ZonedDevice>> {
@@ -306,6 +329,19 @@ impl Core {
     /// The members in `mask`, in order.
     pub fn each(mask: u32) -> impl Iterator<Item = usize> {
         (0..32).filter(move |m| mask & (1 << m) != 0)
+    }
+
+    /// The sets (bits) of so many of the members in `mask`.
+    pub fn subsets(mask: u32, count: u32) -> Vec<u32> {
+        let mut sets = vec![0u32];
+        for _ in 0..count {
+            let larger = |set: &u32| {
+                let (set, after) = (*set, u32::BITS - set.leading_zeros());
+                Core::each(mask).filter(move |m| *m as u32 >= after).map(move |m| set | 1 << m)
+            };
+            sets = sets.iter().flat_map(larger).collect();
+        }
+        sets
     }
 
     /// Carries out `command`, which is about `zone`, on every member of `mask` and waits; those that fail
@@ -418,17 +454,15 @@ impl Core {
         if self.live(zone) & (1 << member) == 0 || self.seat(member) != seat {
             return;
         }
-        if error == Status::UnrecoveredReadError.into()
-            && self.live(zone).count_ones() as usize != self.members.len()
-        {
+        if error == Status::UnrecoveredReadError.into() && self.are_needed(self.live(zone)) {
             // Nothing is lost yet: it may be read again, or another member come back.
-            self.stuck.borrow_mut().insert(zone.0);
+            self.stuck.borrow_mut().insert(zone.0, member);
             return self.wake(zone);
         }
         let state = &self.members[member];
         self.note_wear(member, error);
         let most = MOST_PARTS_LOST.max(self.geometry.zones / 8);
-        if state.parts_lost.get() >= most && self.can_spare(member) {
+        if state.parts_lost.get() >= most && self.others_are_whole(member) {
             return self.member_failed(seat, error, what);
         }
         state.parts_lost.set(state.parts_lost.get() + 1);
@@ -466,8 +500,14 @@ impl Core {
         }
     }
 
-    /// Whether all other members are there and hold all that they should.
+    /// Whether there are enough other members, and of every zone enough other parts.
     pub fn can_spare(&self, member: usize) -> bool {
+        let others = self.active.get() & !(1 << member);
+        self.are_enough(others) && self.zones.borrow().iter().all(|zone| self.are_enough(others & !zone.lost))
+    }
+
+    /// Whether all other members are there and hold all that they should.
+    fn others_are_whole(&self, member: usize) -> bool {
         let others = self.active.get() & !(1 << member);
         let lacking = self.zones.borrow().iter().any(|zone| zone.lost & others != 0);
         others.count_ones() as usize + 1 == self.members.len() && !lacking
@@ -482,7 +522,7 @@ impl Core {
         }
         if !self.can_spare(member) {
             return Err(ArrayError(format!(
-                "member {member} is needed: another one is out or not rebuilt yet"
+                "member {member} is needed: too many others are out or not rebuilt yet"
             )));
         }
         *self.members[member].note.borrow_mut() = "taken out by the operator".into();
@@ -509,22 +549,23 @@ impl Core {
 
     /// The array has failed if more members are out than parity makes up for.
     pub fn fail_without_enough(&self) {
-        if (self.active.get().count_ones() as usize) < self.layout.members - 1 {
+        if !self.are_enough(self.active.get()) {
             self.failed.set(true);
         }
     }
 
-    /// Has zones that another member lacks wait for one that has just gone out: nothing is written there from
-    /// now on, so that its part is right when it comes back.
+    /// Has zones of which there are not enough parts without it wait for a member that has just gone out:
+    /// nothing is written there from now on, so that its part is right when it comes back.
     fn wait_for(&self, member: usize) {
         let (bit, others, floor) = (1 << member, self.active.get(), self.superblock.borrow().floor);
-        if others.count_ones() as usize + 1 < self.members.len() {
+        if !self.are_enough(others) {
             return;
         }
         let (table, running) = (self.table.borrow(), self.running.borrow());
         for (zone, record) in (0..).zip(self.zones.borrow_mut().iter_mut()) {
             let empty = table.info(ZoneIndex(zone)).state == ZoneState::Empty && !running.contains_key(&zone);
-            if record.lost & others == 0 || record.lost & bit != 0 || record.resetting || empty {
+            let enough = self.are_enough(others & !record.lost);
+            if enough || record.lost & bit != 0 || record.resetting || empty {
                 continue;
             }
             record.wait_for(bit, floor);

@@ -9,7 +9,8 @@ use crate::{
         oob::OOB_BYTES,
         record::{Record, ZoneRecord},
         superblock::{
-            AGGREGATES, CHUNK_BLOCKS, MEMBERS, Stage, Superblock, SuperblockMember, wrong_with_name,
+            AGGREGATES, CHUNK_BLOCKS, Stage, Superblock, SuperblockMember, level_name, members_of,
+            wrong_with_name,
         },
     },
     raid::{
@@ -17,6 +18,7 @@ use crate::{
         core::Core,
         erase::{kept_plate, member_uuid, wipe},
         error::ArrayError,
+        geometry::MAX_PARITIES,
         metalog::{Live, META_ZONES, MetaLog, checkpoint_blocks, log_blocks},
         policy::{Policy, log},
         recover::scan::prepare,
@@ -38,6 +40,8 @@ pub struct CreateOptions {
     /// Distance between two logical zones; the next power of two above the capacity by default.
     /// If it is smaller than what a zone could hold, the zone's capacity is cut to it.
     pub zone_size_blocks: Option<u64>,
+    /// Parities of a stripe: 1 (RAID-5) or 2 (RAID-6). So many drives may be lost.
+    pub parities: usize,
     /// How partial stripes are protected; by default the best the drives can do.
     pub policy: Option<Policy>,
     /// Who makes it; zeros for nobody.
@@ -66,7 +70,10 @@ pub fn design(runtime: &Runtime, options: &CreateOptions, drives: &[Drive]) -> R
     Ok(Design {
         policy: superblock.policy,
         aggregate: superblock.aggregate,
-        parity_blocks: superblock.layout().rows * superblock.layout().chunk_blocks * geometry.zones as u64,
+        parity_blocks: superblock.parities as u64
+            * superblock.layout().rows
+            * superblock.layout().chunk_blocks
+            * geometry.zones as u64,
         metadata_blocks: capacities.map(|capacity| capacity * META_ZONES as u64).sum(),
         geometry,
     })
@@ -113,7 +120,7 @@ fn draft(
 ) -> Result<Draft, ArrayError> {
     let geometries = || drives.iter().map(|drive| drive.device.geometry());
     let policy = options.policy.unwrap_or_else(|| Policy::best_for(geometries()));
-    let aggregate = aggregate_for(policy, options.chunk_blocks, geometries());
+    let aggregate = aggregate_for(policy, options.parities, options.chunk_blocks, geometries());
     let in_order = !policy.uses_zrwa() && behaviour.log_step < LogStep::Unsequenced;
     let prepared = |drive: &Drive| {
         let device = prepare(runtime, drive.device.clone(), in_order, aggregate)?;
@@ -140,22 +147,28 @@ fn plan(
     if let Some(wrong) = wrong_with_name(&options.name) {
         return fail(format!("an array cannot have this name: {wrong}"));
     }
-    if !MEMBERS.contains(&(drives.len() as u64)) {
-        let (fewest, most) = (MEMBERS.start(), MEMBERS.end());
-        return fail(format!("RAID-5 takes {fewest} to {most} drives, not {}", drives.len()));
+    let parities = options.parities;
+    if !(1..=MAX_PARITIES).contains(&parities) {
+        return fail(format!("there are 1 or {MAX_PARITIES} parities, not {parities}"));
+    }
+    let members = members_of(parities);
+    if !members.contains(&(drives.len() as u64)) {
+        let (fewest, most) = (members.start(), members.end());
+        let level = level_name(parities);
+        return fail(format!("{level} takes {fewest} to {most} drives, not {}", drives.len()));
     }
     let chunk = options.chunk_blocks;
     if !chunk.is_power_of_two() || !CHUNK_BLOCKS.contains(&chunk) {
         return fail("the chunk size must be a power of two from 8 KiB to 16 MiB".into());
     }
     let distance = match policy.uses_zrwa() {
-        true => distance_in_zrwa(chunk, drives)?,
+        true => distance_in_zrwa(chunk, policy.rows_in_zrwa(parities), drives)?,
         false => log::IN_FLIGHT_STRIPES,
     };
     let geometries = || drives.iter().map(|d| d.device.geometry());
     let capacity = geometries().map(|g| g.zone_capacity_blocks).min().unwrap_or(0);
     let count = drives.len() as u64;
-    let stripe = chunk * (count - 1);
+    let stripe = chunk * (count - parities as u64);
     let rows = options.zone_size_blocks.map_or(u64::MAX, |size| size / stripe).min(capacity / chunk);
     let zones = geometries().map(|g| g.zones).min().unwrap_or(0).saturating_sub(META_ZONES);
     if rows == 0 || zones == 0 {
@@ -193,6 +206,7 @@ fn plan(
         assembly: 1,
         policy,
         aggregate,
+        parities: parities as u32,
         host: Uuid(options.host),
         autostart: options.autostart,
         stage: Stage::Making,
@@ -200,12 +214,11 @@ fn plan(
             .map(|member| SuperblockMember::new(member_uuid(array, member, 1), 1, Plate::default()))
             .collect(),
     };
-    if policy.writes_much_to_logs() {
-        // Partial parity of all active zones has to fit in a log, beside what is written to it.
-        let room = geometries().map(|g| log_blocks(g, policy)).min().unwrap_or(0) / 2;
-        while checkpoint_blocks(&superblock) > room && superblock.max_active > 1 {
-            superblock.max_active -= 1;
-        }
+    // Partial parity of all active zones has to fit in a log; if there is much, beside what is written to it.
+    let share = if policy.writes_much_to_logs() { 2 } else { 1 };
+    let room = geometries().map(|g| log_blocks(g, policy)).min().unwrap_or(0) / share;
+    while checkpoint_blocks(&superblock) > room && superblock.max_active > 1 {
+        superblock.max_active -= 1;
     }
     // What is left is for relocated blocks.
     let relocated = if policy.writes_much_to_logs() { rows * chunk } else { 0 };
@@ -219,7 +232,7 @@ fn plan(
 }
 
 /// How many rows ahead partial parity can be in the drives' ZRWA.
-fn distance_in_zrwa(chunk: u64, drives: &[Drive]) -> Result<u64, ArrayError> {
+fn distance_in_zrwa(chunk: u64, rows: u64, drives: &[Drive]) -> Result<u64, ArrayError> {
     let mut zrwa = u64::MAX;
     for drive in drives {
         let Some(found) = drive.device.geometry().zrwa else {
@@ -230,11 +243,11 @@ fn distance_in_zrwa(chunk: u64, drives: &[Drive]) -> Result<u64, ArrayError> {
         };
         zrwa = zrwa.min(found.size_blocks);
     }
-    match zrwa / chunk / 2 {
+    match zrwa / chunk / rows {
         0 => Err(ArrayError(format!(
             "a chunk of {} KiB is too large for the drives' ZRWA: {} KiB at most",
             chunk * 4,
-            zrwa * 2
+            zrwa * 4 / rows
         ))),
         distance => Ok(distance),
     }
@@ -250,10 +263,11 @@ fn active_zones(geometry: &Geometry, policy: Policy) -> u32 {
     limited(geometry.max_open).min(limited(geometry.max_active)).min(zrwas)
 }
 
-/// How many zones of the drives are used as one: more than 1 if their ZRWAs do not hold two chunks. Then they
-/// get four, as much as it takes to hold write pointers back (ZRAID §4.4, §6.5).
+/// How many zones of the drives are used as one: more than 1 if their ZRWAs do not hold a chunk of data and its
+/// slots. Then they get two of each, as much as it takes to hold write pointers back (ZRAID §4.4, §6.5).
 fn aggregate_for<'a>(
     policy: Policy,
+    parities: usize,
     chunk_blocks: u64,
     drives: impl Iterator<Item = &'a Geometry> + Clone,
 ) -> u32 {
@@ -263,11 +277,12 @@ fn aggregate_for<'a>(
             zrwa.is_some_and(|zrwa| zrwa.size_blocks >= chunks * chunk_blocks)
         })
     };
-    let too_small = |drive: &Geometry| drive.zrwa.is_some_and(|zrwa| zrwa.size_blocks < 2 * chunk_blocks);
+    let rows = policy.rows_in_zrwa(parities);
+    let too_small = |drive: &Geometry| drive.zrwa.is_some_and(|zrwa| zrwa.size_blocks < rows * chunk_blocks);
     if !policy.uses_zrwa() || !drives.clone().any(too_small) {
         return 1;
     }
-    AGGREGATES.into_iter().find(|aggregate| holds(4, *aggregate)).unwrap_or(1)
+    AGGREGATES.into_iter().find(|aggregate| holds(2 * rows, *aggregate)).unwrap_or(1)
 }
 
 /// What the array looks like from outside, if a member may lose completed writes (`volatile`) or none.
@@ -314,7 +329,7 @@ pub fn check_drive(name: &str, device: &dyn ZonedDevice, superblock: &Superblock
         let Some(zrwa) = geometry.zrwa else {
             return fail("it has no ZRWA (Zone Random Write Area), which this array needs".into());
         };
-        let (have, need) = (zrwa.size_blocks, 2 * layout.distance * layout.chunk_blocks);
+        let (have, need) = (zrwa.size_blocks, layout.window_blocks());
         if have < need {
             return fail(format!("its ZRWA has {} KiB, {} KiB are needed", kib(have), kib(need)));
         }

@@ -1,25 +1,31 @@
 //! Where everything lives: logical address <-> stripe, chunk and member (ZRAID §4.2).
 //!
-//! Terms: a stripe is `k` data chunks and one parity chunk. Chunk `i` of stripe `s` lies on member
-//! `(s + i) mod N` in row `s` of the physical zone, the full parity on member `(s + k) mod N`.
-//! Partial parity lies `D` rows ahead, where `D` is half the ZRWA in chunks:
+//! Terms: a stripe is `k` data chunks and one parity chunk, P, or two, P and Q. Chunk `i` of stripe `s` lies
+//! on member `(s + i) mod N` in row `s` of the physical zone, the full P on member `(s + k) mod N` and the
+//! full Q on the one after it. Partial parity lies ahead, where `D` is half the ZRWA in chunks or, with Q, a
+//! third of it:
 //!
-//! - The **slot** of chunk `i` holds the parity of chunks `0..=i`. It is on the member after the
-//!   chunk's, in row `s + D`. The slot of the last data chunk is the full parity itself, row `s`.
-//! - The members of chunk 0 and of the parity have no slot in row `s + D`: their place there is
-//!   used for the write-pointer log (§5.3) and the first-chunk record (§5.1).
-//! - Where row `s + D` would lie beyond the zone, slots and log go to the metadata log (§5.2).
+//! - The **slots** of chunk `i` hold P and Q of chunks `0..=i`: P on the member after the chunk's, in row
+//!   `s + D`, and Q on the one after that, in row `s + 2D`. So no two of these chunks and slots share a member.
+//!   The slots of the last data chunk are the full parities themselves, row `s`.
+//! - In the last of these rows one member more than there are parities has no slot: with P alone those of
+//!   chunk 0 and of the full parity, with Q those of chunks 0 and 1 and of the full Q. Their place there is
+//!   used for the write-pointer log (§5.3) and the first-chunk record (§5.1). Nothing was there before.
+//! - Where such a row would lie beyond the zone, slots and log go to the metadata log (§5.2).
 //!
-//! With the policy `inplace` all slots of a stripe are on its parity member, in two places that take
-//! turns: row `s`, where the last of them stays, and row `s + D`.
+//! With the policy `inplace` all slots of a parity are on its member, in two places that take turns: row `s`,
+//! where the last of them stays, and row `s + D`. There `D` is half the ZRWA, with Q too.
 //!
 //! Everything here is arithmetic on plain numbers: blocks, rows, chunks within one zone.
 
-use crate::raid::policy::Policy;
+use crate::{code::decode::Sum, raid::policy::Policy};
 use std::ops::Range;
 
 /// Most members of an array.
 pub const MAX_MEMBERS: usize = 32;
+
+/// Most parities of a stripe.
+pub const MAX_PARITIES: usize = 2;
 
 /// The arrangement of one logical zone over the members. The same for all zones of an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +33,8 @@ pub struct Layout {
     pub policy: Policy,
     /// N: members, data and parity.
     pub members: usize,
+    /// 1 with P alone, 2 with Q: as many members may be lost.
+    pub parities: usize,
     /// Blocks in a chunk.
     pub chunk_blocks: u64,
     /// Rows of chunks in a zone: how many stripes it holds.
@@ -49,13 +57,19 @@ pub enum Place {
 pub enum Role {
     /// This data chunk of the stripe.
     Data(u64),
-    Parity,
+    /// P (0) or Q (1).
+    Parity(usize),
 }
 
 impl Layout {
     /// k: data chunks in a stripe.
     pub fn data_chunks(&self) -> u64 {
-        self.members as u64 - 1
+        (self.members - self.parities) as u64
+    }
+
+    /// Members without which nothing can be read: all but as many as there are parities.
+    pub fn fewest_members(&self) -> usize {
+        self.members - self.parities
     }
 
     /// Blocks of user data in a stripe.
@@ -73,55 +87,101 @@ impl Layout {
         self.rows * self.data_chunks()
     }
 
-    /// The member that holds data chunk `index` of `stripe`; with `index = k`, the parity.
+    /// Blocks from a write pointer on in which everything lies that is written beyond it, with a ZRWA.
+    pub fn window_blocks(&self) -> u64 {
+        self.policy.rows_in_zrwa(self.parities) * self.distance * self.chunk_blocks
+    }
+
+    /// The member that holds data chunk `index` of `stripe`; from `index = k` on, the parities.
     pub fn member(&self, stripe: u64, index: u64) -> usize {
         let member = stripe as usize % self.members + index as usize;
         if member < self.members { member } else { member - self.members }
     }
 
-    /// The chunk of a block, and the block's offset in it; both within a stripe's data.
+    /// The chunk of a block, and the block's offset in it.
     pub fn chunk_of(&self, block: u64) -> (u64, u64) {
         // Divisions are dear, and chunks are powers of two.
         (block >> self.chunk_blocks.trailing_zeros(), block & (self.chunk_blocks - 1))
     }
 
-    pub fn parity_member(&self, stripe: u64) -> usize {
-        self.member(stripe, self.data_chunks())
+    /// The member of full parity number `which` of `stripe`.
+    pub fn parity_member(&self, stripe: u64, which: usize) -> usize {
+        self.member(stripe, self.data_chunks() + which as u64)
+    }
+
+    /// The inverse of [`Layout::member`].
+    pub fn index(&self, member: usize, stripe: u64) -> u64 {
+        let n = self.members as u64;
+        (member as u64 + n - stripe % n) % n
     }
 
     /// What `member` holds in row `row`.
     pub fn role(&self, member: usize, row: u64) -> Role {
-        let n = self.members as u64;
-        let index = (member as u64 + n - row % n) % n;
-        if index == self.data_chunks() { Role::Parity } else { Role::Data(index) }
+        let index = self.index(member, row);
+        match index.checked_sub(self.data_chunks()) {
+            Some(which) => Role::Parity(which as usize),
+            None => Role::Data(index),
+        }
     }
 
-    /// Where the parity of chunks `0..=index` of `stripe` is kept.
-    pub fn slot(&self, stripe: u64, index: u64) -> (usize, Place) {
-        let (member, own) = self.policy.slot(self, stripe, index);
-        (member, if own { Place::Row(stripe) } else { self.ahead(stripe) })
+    /// What `role` of a complete stripe holds.
+    pub fn sum(&self, role: Role) -> Sum {
+        match role {
+            Role::Data(index) => Sum::data(index as usize),
+            Role::Parity(which) => Sum::parity(which, self.data_chunks() as usize),
+        }
+    }
+
+    /// What the members hold of a stripe whose parities cover `chunks` chunks, in the order of
+    /// [`Layout::member`].
+    pub fn symbols(&self, chunks: u64) -> [Sum; MAX_MEMBERS] {
+        let k = self.data_chunks() as usize;
+        std::array::from_fn(|index| match index.checked_sub(k) {
+            None => Sum::data(index),
+            Some(which) => Sum::parity(which.min(MAX_PARITIES - 1), chunks as usize),
+        })
+    }
+
+    /// Where parity number `which` of chunks `0..=index` of `stripe` is kept.
+    pub fn slot(&self, stripe: u64, index: u64, which: usize) -> (usize, Place) {
+        let (member, rows) = self.policy.slot(self, stripe, index, which);
+        (member, self.ahead(stripe, rows))
+    }
+
+    /// The parity of chunks `0..=index` of `stripe` that `member` keeps in a slot, if it keeps one.
+    pub fn slot_of(&self, member: usize, stripe: u64, index: u64) -> Option<usize> {
+        (0..self.parities).find(|which| self.slot(stripe, index, *which).0 == member)
     }
 
     /// The members that hold the write-pointer log of a tail in `stripe`, and where.
-    pub fn log(&self, stripe: u64) -> ([usize; 2], Place) {
-        ([self.member(stripe, 0), self.parity_member(stripe)], self.ahead(stripe))
+    pub fn log(&self, stripe: u64) -> (impl Iterator<Item = usize> + Clone + use<>, Place) {
+        let (layout, last) = (*self, self.members as u64 - 1);
+        let members = (0..self.parities as u64).chain([last]).map(move |index| layout.member(stripe, index));
+        (members, self.ahead(stripe, self.parities as u64 * self.distance))
     }
 
     /// The log blocks of `member` for a tail at `tail_blocks`, if it has any in its part of the zone:
     /// two of them, from the start of a chunk.
     pub fn log_blocks_of(&self, member: usize, tail_blocks: u64) -> Option<Range<u64>> {
-        let (members, place) = self.log(tail_blocks.checked_sub(1)? / self.stripe_blocks());
+        let (mut members, place) = self.log(tail_blocks.checked_sub(1)? / self.stripe_blocks());
         match place {
-            Place::Row(row) if members.contains(&member) => {
+            Place::Row(row) if members.any(|holder| holder == member) => {
                 Some(row * self.chunk_blocks..row * self.chunk_blocks + 2)
             }
             _ => None,
         }
     }
 
-    fn ahead(&self, stripe: u64) -> Place {
-        let row = stripe + self.distance;
-        if self.policy.uses_zrwa() && row < self.rows { Place::Row(row) } else { Place::MetaLog }
+    /// What lies so many rows ahead of a stripe: in its own row, in one that the zone has, or in the log.
+    fn ahead(&self, stripe: u64, rows: u64) -> Place {
+        let row = stripe + rows;
+        if rows == 0 || self.policy.uses_zrwa() && row < self.rows { Place::Row(row) } else { Place::MetaLog }
+    }
+
+    /// Whether slots of `stripe` are in the metadata logs.
+    pub fn logs_parity_of(&self, stripe: u64) -> bool {
+        let furthest = (self.policy.rows_in_zrwa(self.parities) - 1) * self.distance;
+        self.ahead(stripe, furthest) == Place::MetaLog
     }
 
     /// Whether the first chunk of a stripe has a second witness in the previous stripe: the write
@@ -133,19 +193,42 @@ impl Layout {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+    use std::collections::BTreeSet;
+
+    /// All sets of members (bits) that may be lost.
+    pub fn losses(layout: &Layout) -> impl Iterator<Item = u32> + use<> {
+        let most = layout.parities as u32;
+        (0..1u32 << layout.members).filter(move |set| set.count_ones() <= most)
+    }
+
+    fn layouts() -> impl Iterator<Item = Layout> {
+        let of = |parities| {
+            (parities + 2..=32).map(move |members| Layout {
+                policy: Policy::Zrwa,
+                members,
+                parities,
+                chunk_blocks: 2,
+                rows: 70,
+                distance: 4,
+            })
+        };
+        (1..=MAX_PARITIES).flat_map(of)
+    }
 
     #[test]
     fn every_stripe_uses_every_member_once_and_roles_invert_members() {
-        for members in 3..=32 {
-            let layout = Layout { policy: Policy::Zrwa, members, chunk_blocks: 2, rows: 70, distance: 4 };
+        for layout in layouts() {
             for stripe in 0..layout.rows {
-                let mut seen = vec![false; members];
-                for index in 0..=layout.data_chunks() {
+                let mut seen = vec![false; layout.members];
+                for index in 0..layout.members as u64 {
                     let member = layout.member(stripe, index);
                     assert!(!std::mem::replace(&mut seen[member], true));
-                    let role = if index == layout.data_chunks() { Role::Parity } else { Role::Data(index) };
+                    let role = match index < layout.data_chunks() {
+                        true => Role::Data(index),
+                        false => Role::Parity((index - layout.data_chunks()) as usize),
+                    };
                     assert_eq!(layout.role(member, stripe), role);
                 }
             }
@@ -154,37 +237,39 @@ mod tests {
 
     #[test]
     fn slots_and_log_blocks_of_a_stripe_never_share_a_place_nor_a_member_with_what_they_protect() {
-        for members in 3..=32 {
-            let layout = Layout { policy: Policy::Zrwa, members, chunk_blocks: 2, rows: 70, distance: 4 };
+        for layout in layouts() {
             for stripe in 0..layout.rows {
                 let (log, log_place) = layout.log(stripe);
-                let mut used = log.to_vec();
+                assert_eq!(log.clone().count(), layout.parities + 1);
+                let mut used: Vec<_> = log.map(|member| (member, log_place)).collect();
                 for index in 0..layout.data_chunks() {
-                    let (member, place) = layout.slot(stripe, index);
-                    for protected in 0..=index {
-                        assert_ne!(member, layout.member(stripe, protected));
-                    }
-                    if index + 1 < layout.data_chunks() {
-                        assert_eq!(place, log_place);
-                        used.push(member);
-                    } else {
-                        assert_eq!(place, Place::Row(stripe));
+                    // Of the chunks and their parities no two are lost with one member.
+                    let slots = (0..layout.parities).map(|which| layout.slot(stripe, index, which));
+                    let chunks = (0..=index).map(|index| layout.member(stripe, index));
+                    let members: BTreeSet<_> =
+                        slots.clone().map(|(member, _)| member).chain(chunks).collect();
+                    assert_eq!(members.len(), index as usize + 1 + layout.parities);
+                    match index + 1 < layout.data_chunks() {
+                        true => used.extend(slots.filter(|(_, place)| *place != Place::MetaLog)),
+                        false => assert!(slots.into_iter().all(|(_, place)| place == Place::Row(stripe))),
                     }
                 }
-                used.sort_unstable();
-                assert!(used.windows(2).all(|w| w[0] != w[1]));
+                used.retain(|(_, place)| *place != Place::MetaLog);
+                used.sort_by_key(|(member, place)| (*member, format!("{place:?}")));
+                assert!(used.windows(2).all(|w| w[0] != w[1]), "{layout:?} {stripe}: {used:?}");
             }
         }
     }
 
     #[test]
     fn log_blocks_of_a_member_are_where_the_log_of_the_tail_is() {
-        let layout = Layout { policy: Policy::Zrwa, members: 4, chunk_blocks: 4, rows: 9, distance: 2 };
+        let layout =
+            Layout { policy: Policy::Zrwa, members: 4, parities: 1, chunk_blocks: 4, rows: 9, distance: 2 };
         for (tail, row) in [(1, 2), (12, 2), (13, 3), (84, 8)] {
             let (members, place) = layout.log((tail - 1) / layout.stripe_blocks());
             assert_eq!(place, Place::Row(row));
             for member in 0..layout.members {
-                let own = members.contains(&member).then_some(4 * row..4 * row + 2);
+                let own = members.clone().any(|m| m == member).then_some(4 * row..4 * row + 2);
                 assert_eq!(layout.log_blocks_of(member, tail), own, "{tail} {member}");
             }
         }
@@ -195,9 +280,16 @@ mod tests {
     /// ZRAID figure 4: N = 4, ZRWA of 8 chunks.
     #[test]
     fn the_example_of_the_paper() {
-        let layout = Layout { policy: Policy::Zrwa, members: 4, chunk_blocks: 16, rows: 100, distance: 4 };
-        assert_eq!(layout.slot(0, 1), (2, Place::Row(4)));
-        assert_eq!((layout.parity_member(0), layout.parity_member(1)), (3, 0));
-        assert_eq!(layout.slot(2, 0), (3, Place::Row(6)));
+        let layout = Layout {
+            policy: Policy::Zrwa,
+            members: 4,
+            parities: 1,
+            chunk_blocks: 16,
+            rows: 100,
+            distance: 4,
+        };
+        assert_eq!(layout.slot(0, 1, 0), (2, Place::Row(4)));
+        assert_eq!((layout.parity_member(0, 0), layout.parity_member(1, 0)), (3, 0));
+        assert_eq!(layout.slot(2, 0, 0), (3, Place::Row(6)));
     }
 }

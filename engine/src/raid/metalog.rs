@@ -693,7 +693,7 @@ fn fits(superblock: &Superblock, geometry: &Geometry) -> Result<(), Absurd> {
     expect(used_blocks <= geometry.zone_capacity_blocks, "rows", layout.rows)?;
     // A drive that is reached by another way may hide its ZRWA.
     if let (true, Some(zrwa)) = (layout.policy.uses_zrwa(), geometry.zrwa) {
-        let needed = 2 * layout.distance * layout.chunk_blocks;
+        let needed = layout.window_blocks();
         expect(needed <= zrwa.size_blocks, "distance", layout.distance)?;
     }
     let room = log_blocks(geometry, superblock.policy);

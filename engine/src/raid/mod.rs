@@ -109,4 +109,12 @@ pub enum Canary {
     StaleParity,
     /// Policy `inplace`: every version of a stripe's parity overwrites the one before, at any time.
     OneParityPlace,
+    /// In partial parity Q is the sum of the chunks, like P.
+    QWithoutCoefficients,
+    /// The slots of Q lie where those of P do.
+    QSlotTooNear,
+    /// Of partial parity there is P alone.
+    PartialPAlone,
+    /// A tail is logged on as many members as may be lost, and not on one more.
+    OneLogCopyLess,
 }

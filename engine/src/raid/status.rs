@@ -27,6 +27,8 @@ pub struct MemberStatus {
     pub state: MemberState,
     /// Name of the drive; empty if there is none.
     pub drive: String,
+    /// It is only not there, and is back when its drive is: nothing has been written without it so far.
+    pub awaited: bool,
     /// Why a member is out, or what else there is to say; empty if all is well.
     pub note: String,
     pub read_errors: u64,
@@ -46,6 +48,8 @@ pub struct ArrayStatus {
     pub uuid: [u8; 16],
     pub chunk_blocks: u64,
     pub policy: Policy,
+    /// Parities of a stripe: so many members may be lost.
+    pub parities: usize,
     /// Zones of a drive that are used as one.
     pub aggregate: u32,
     /// Grows with every change of membership.
@@ -63,12 +67,20 @@ pub struct ArrayStatus {
     pub failed: bool,
     /// Zones that are offline, since nobody can tell where they ended.
     pub offline: Vec<OfflineZone>,
-    /// Nothing has been written on the drives yet, since a member is missing that is not out so far.
+    /// Nothing has been written on the drives yet, since members are missing that are not out so far.
     pub provisional: bool,
     /// It can only be read, and nothing is written on the drives.
     pub read_only: bool,
     /// Why an array that has held back could not begin to write.
     pub problem: Option<String>,
+}
+
+impl ArrayStatus {
+    /// Says that nothing has been written without these members (bits).
+    pub(crate) fn wait_for(&mut self, awaited: u32) {
+        self.provisional = awaited != 0;
+        Core::each(awaited).for_each(|member| self.members[member].awaited = true);
+    }
 }
 
 /// A zone that could not be decided; everything else works.
@@ -163,6 +175,7 @@ impl Core {
             };
             MemberStatus {
                 state,
+                awaited: false,
                 drive: member.name.borrow().clone(),
                 note: member.note.borrow().clone(),
                 read_errors: member.read_errors.get(),
@@ -182,6 +195,7 @@ impl Core {
             uuid: superblock.array.0,
             chunk_blocks: self.layout.chunk_blocks,
             policy: superblock.policy,
+            parities: superblock.parities as usize,
             aggregate: superblock.aggregate,
             event: superblock.event,
             host: superblock.host.0,

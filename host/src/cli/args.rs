@@ -55,7 +55,7 @@ pub enum Verb {
     /// Run an array: show it to the kernel as a zoned block device
     ///
     /// Stays in the foreground; `systemctl start zoneraid@UUID` does the same in the background.
-    /// Without a member, nothing is written before somebody else writes: until then the member is simply back
+    /// Without members, nothing is written before somebody else writes: until then a member is simply back
     /// when its drive is. Told to end (SIGTERM, SIGINT), it takes the block device
     /// down if nothing uses it; otherwise the block device stays for the next start.
     Start(Start),
@@ -92,7 +92,8 @@ pub enum Verb {
     /// OLD is the path of the member, which need not exist any more, or its role as `status`
     /// shows it; a role needs ARRAY before it. A member that still works is copied, and stays in the
     /// array until NEW holds the same, so that the array can lose a drive all the while. What cannot be
-    /// copied is rebuilt from the other members, and everything if OLD is gone or out.
+    /// copied is rebuilt from the other members, and everything if OLD is gone or out. Where two members of a
+    /// RAID-6 array are gone, they are replaced one after the other.
     #[command(override_usage = "zoneraid replace [--now] [--yes] [ARRAY] OLD NEW")]
     Replace {
         /// [ARRAY] OLD NEW
@@ -188,6 +189,9 @@ pub enum Verb {
             value_parser = value_parser!(u32).range(1..=1000)
         )]
         rounds: u32,
+        /// What is measured: an array of 4 data members and 1 parity, or 2
+        #[arg(long, value_enum, default_value_t = Level::Raid5)]
+        level: Level,
     },
     /// Print what makes a shell complete commands, arrays, drives and zones
     Completions {
@@ -333,8 +337,20 @@ pub enum YesNo {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Level {
-    /// One member's worth of parity: any one member may be lost
+    /// One member's worth of parity: any one member may be lost; 3 members or more
     Raid5,
+    /// Two members' worth of parity: any two members may be lost; 4 members or more
+    Raid6,
+}
+
+impl Level {
+    /// How many members may be lost.
+    pub fn parities(self) -> usize {
+        match self {
+            Level::Raid5 => 1,
+            Level::Raid6 => 2,
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -374,7 +390,7 @@ pub struct Create {
     /// Destroy what is on the drives
     #[arg(long)]
     pub yes: bool,
-    /// Drives, 3 to 32, in the order of their roles
+    /// Drives, 3 to 32 with RAID-5 and 4 to 32 with RAID-6, in the order of their roles
     #[arg(required = true, value_name = "DRIVE")]
     pub drives: Vec<PathBuf>,
 }

@@ -1,7 +1,7 @@
 //! `create`, `status`, `replace`, `rebuild` and `fail`: the life of an array.
 
 use super::{
-    args::{Create, Level, Policy},
+    args::{Create, Policy},
     daemon::ask,
     overview,
 };
@@ -15,7 +15,7 @@ use crate::{
     protocol::Request,
     reactor::Reactor,
     repair::{self, Members},
-    report::{Failed, Rebuild, Rebuilt, Status, bytes, so_many_zones},
+    report::{Failed, Rebuild, Rebuilt, Status, bytes, level, so_many_zones},
     size::show,
 };
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -36,7 +36,7 @@ struct Created {
     name: String,
     /// Nothing in a dry run.
     uuid: Option<String>,
-    level: &'static str,
+    level: String,
     chunk_bytes: u64,
     dry_run: bool,
     policy: &'static str,
@@ -67,7 +67,6 @@ struct CreatedFrom {
 }
 
 pub fn create(output: Output, options: Create) -> Result<u8> {
-    let Level::Raid5 = options.level;
     refuse_twice(&options.drives)?;
     let reactor = Reactor::default();
     let open = if options.dry_run { OpenDrive::try_out } else { OpenDrive::open };
@@ -106,6 +105,9 @@ pub fn create(output: Output, options: Create) -> Result<u8> {
     if created.lost_to_rounding_bytes + created.lost_to_shapes_bytes > created.capacity_bytes {
         output.note("more of the drives is of no use than the array holds");
     }
+    if 2 * create.parities >= drives.len() {
+        output.note(TWO_HALVES);
+    }
     if create.autostart && create.host == machine::NOBODY {
         output
             .note(&format!("{}; the array is nobody's, and does not start by itself", machine::NO_IDENTITY));
@@ -117,12 +119,18 @@ pub fn create(output: Output, options: Create) -> Result<u8> {
     Ok(HEALTHY)
 }
 
+/// What is said of an array of which half is enough.
+const TWO_HALVES: &str = "two of these members are enough, and so are the other two: pairs that are started and \
+    written to each without the other go on as two arrays, of which the newer one wins when they meet; with five \
+    members that cannot be";
+
 fn create_options(options: &Create, uuid: [u8; 16]) -> CreateOptions {
     CreateOptions {
         name: options.name.clone(),
         uuid,
         chunk_blocks: options.chunk,
         zone_size_blocks: options.zone_size,
+        parities: options.level.parities(),
         policy: options.policy.map(|policy| match policy {
             Policy::Log => engine::raid::policy::Policy::Log,
             Policy::Zrwa => engine::raid::policy::Policy::Zrwa,
@@ -153,7 +161,7 @@ impl Created {
         Created {
             name: options.name.clone(),
             uuid: (!options.dry_run).then(|| output::uuid(uuid)),
-            level: "raid5",
+            level: level(options.level.parities()),
             chunk_bytes: bytes(options.chunk),
             dry_run: options.dry_run,
             policy: design.policy.name(),
@@ -197,12 +205,13 @@ fn created_text(created: &Created) -> String {
     }
     let verb = if created.dry_run { "would have" } else { "has" };
     text += &format!(
-        "array '{}' {verb} {} zones of {}, {} apart, {} altogether; policy {}{}\n",
+        "array '{}' {verb} {} zones of {}, {} apart, {} altogether; {}, policy {}{}\n",
         created.name,
         created.zones,
         show(created.zone_capacity_bytes),
         show(created.zone_size_bytes),
         show(created.capacity_bytes),
+        created.level,
         created.policy,
         as_one(created.aggregate)
     );
@@ -419,7 +428,7 @@ fn replace_here(
     let copied_bytes = copied??;
     let done = run_rebuild(output, &session)?;
     let drive = Some(new.display().to_string());
-    Ok(Rebuilt { copied_bytes, ..Rebuilt::of(session.array.status().name, Some(role as u32), drive, &done) })
+    Ok(Rebuilt { copied_bytes, ..Rebuilt::of(&session.array.status(), Some(role as u32), drive, &done) })
 }
 
 /// Opens the drive at `path`, or takes it from those of the array if it is one of them that the
@@ -441,7 +450,8 @@ pub fn rebuild(output: Output, name: &ArrayName) -> Result<u8> {
         None => rebuild_here(output, name)?,
     };
     output.print(&rebuilt, |rebuilt| {
-        let sync = if rebuilt.left_out.is_empty() { "; every member is in sync" } else { "" };
+        let all = rebuilt.left_out.is_empty() && rebuilt.still_out.is_empty();
+        let sync = if all { "; every member is in sync" } else { "" };
         let next = match rebuilt.left_out.is_empty() {
             true => String::new(),
             false => format!("what to do about that: zoneraid status {name}\n"),
@@ -454,13 +464,9 @@ pub fn rebuild(output: Output, name: &ArrayName) -> Result<u8> {
 /// As [`rebuild`], where nobody runs the array.
 fn rebuild_here(output: Output, name: &ArrayName) -> Result<Rebuilt> {
     let session = members::assembled(name)?;
-    let status = session.array.status();
-    if let Some(role) = status.members.iter().position(|member| member.state == MemberState::Out) {
-        let name = output::quoted(&name.to_string());
-        bail!("member {role} is out; give the array a drive with: zoneraid replace {name} {role} NEW");
-    }
+    repair::refuse_if_only_out(&output::quoted(&name.to_string()), &session.array.status())?;
     let done = run_rebuild(output, &session)?;
-    Ok(Rebuilt::of(status.name, None, None, &done))
+    Ok(Rebuilt::of(&session.array.status(), None, None, &done))
 }
 
 /// Shows how far something is.

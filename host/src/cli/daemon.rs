@@ -10,13 +10,13 @@ use crate::{
     name::ArrayName,
     output::{HEALTHY, Output, quoted},
     protocol::{Request, Stopped},
-    report::{State, Status, StatusMember, so_many_zones},
+    report::{State, Status, StatusMember, is_or_are, members_named, so_many_zones},
     run,
     tails::Left,
     ublk,
 };
 use anyhow::{Context, Result, bail, ensure};
-use engine::array::MemberState;
+use engine::array::{MemberState, MemberStatus};
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
     path::PathBuf,
@@ -101,20 +101,21 @@ pub fn start(output: Output, options: Start) -> Result<u8> {
 /// What may be lost, or cannot be had, after a start by force.
 fn forced(status: &Status) -> String {
     let of = |which: fn(&StatusMember) -> bool| {
-        let roles: Vec<String> =
-            status.members.iter().filter(|m| which(m)).map(|m| m.role.to_string()).collect();
-        roles.join(", ")
+        let members = status.members.iter().filter(|member| which(member));
+        members.map(|member| member.role as usize).collect::<Vec<_>>()
     };
     let (taken, missing) = (of(|m| m.note.ends_with("by force")), of(|m| m.drive.is_empty()));
     let offline = so_many_zones(status.offline_zones.len());
-    let are = if status.offline_zones.len() == 1 { "is" } else { "are" };
+    let (are, stale) = (is_or_are(status.offline_zones.len()), is_or_are(taken.len()));
+    let (its, it) = if taken.len() == 1 { ("its", "it") } else { ("their", "they") };
+    let (taken, missing) = (members_named(&taken), members_named(&missing));
     let lacks = match status.read_only {
         true => String::new(),
-        false => format!("; whatever is written now, member {missing} does not have"),
+        false => format!("; whatever is written now is not on the drive of {missing}"),
     };
     format!(
-        "by force: member {taken} is stale and is read only where its zones were full when it went; {offline} \
-         cannot be had without member {missing} and {are} offline{lacks}"
+        "by force: {taken} {stale} stale and read only where {its} zones were full when {it} went; {offline} \
+         cannot be had without {missing} and {are} offline{lacks}"
     )
 }
 
@@ -122,11 +123,16 @@ fn forced(status: &Status) -> String {
 fn refuse_unless_complete(found: &Found) -> Result<()> {
     let status = found.inspect()?.status;
     let name = &status.name;
-    if let Some(role) = status.members.iter().position(|member| member.state == MemberState::Out) {
-        let note = &status.members[role].note;
-        let why = if note.is_empty() { String::new() } else { format!(" ({note})") };
-        bail!("'{name}' is not complete: it does without member {role}{why}; nothing has been started");
-    }
+    let out = |(_, member): &(usize, &MemberStatus)| member.state == MemberState::Out;
+    let out: Vec<usize> = status.members.iter().enumerate().filter(out).map(|(role, _)| role).collect();
+    let notes = out.iter().map(|role| status.members[*role].note.as_str()).filter(|note| !note.is_empty());
+    let notes = notes.collect::<Vec<_>>().join("; ");
+    let why = if notes.is_empty() { notes } else { format!(" ({notes})") };
+    ensure!(
+        out.is_empty(),
+        "'{name}' is not complete: it does without {}{why}; nothing has been started",
+        members_named(&out)
+    );
     Ok(())
 }
 
@@ -182,11 +188,9 @@ fn find_now(name: &ArrayName, early: bool) -> Result<Found> {
 fn missing(found: &Found) -> Option<String> {
     let Label { name, members, active, .. } = &found.label;
     let there = |role: u32| found.drives.iter().any(|d| d.label().is_some_and(|label| label.role == role));
-    let missing: Vec<String> = (0..*members)
-        .filter(|role| active & (1 << role) != 0 && !there(*role))
-        .map(|role| role.to_string())
-        .collect();
-    (!missing.is_empty()).then(|| format!("'{name}' misses its members {}", missing.join(", ")))
+    let missing = (0..*members).filter(|role| active & (1 << role) != 0 && !there(*role));
+    let missing: Vec<usize> = missing.map(|role| role as usize).collect();
+    (!missing.is_empty()).then(|| format!("'{name}' misses {}", members_named(&missing)))
 }
 
 pub fn stop(output: Output, name: &ArrayName) -> Result<u8> {

@@ -179,10 +179,11 @@ fn examined_text(e: &Examined) -> String {
     }
     let array = match (&e.superblock, &e.superblock_error) {
         (Some(s), _) => format!(
-            "'{}', role {} of {}, chunks of {}, policy {}{}, event {}\n    uuid: {}",
+            "'{}', role {} of {}, {}, chunks of {}, policy {}{}, event {}\n    uuid: {}",
             s.array,
             s.role,
             s.members,
+            s.level,
             show(s.chunk_bytes),
             s.policy,
             as_one(s.aggregate),

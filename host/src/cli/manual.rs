@@ -14,6 +14,7 @@ const EXAMPLES: [(&str, &[&str]); 33] = [
         &[
             "zoneraid create --dry-run tank /dev/ng0n1 /dev/ng1n1 /dev/ng2n1 /dev/ng3n1 /dev/ng4n1",
             "zoneraid create tank drives/drive0.img drives/drive1.img drives/drive2.img",
+            "zoneraid create --level raid6 tank /dev/ng0n1 /dev/ng1n1 /dev/ng2n1 /dev/ng3n1 /dev/ng4n1 /dev/ng5n1",
             "zoneraid create --policy log --zone-size 1G tank /dev/sda /dev/sdb /dev/sdc",
             "zoneraid create --no-autostart tank /dev/ng0n1 /dev/ng1n1 /dev/ng2n1",
         ],
@@ -35,7 +36,7 @@ const EXAMPLES: [(&str, &[&str]); 33] = [
     ("destroy", &["zoneraid destroy tank", "zoneraid destroy --yes tank"]),
     ("wipe", &["zoneraid wipe /dev/ng7n1", "zoneraid wipe --yes drives/drive0.img drives/drive1.img"]),
     ("demo", &["zoneraid demo", "zoneraid demo --seed 7 Documents"]),
-    ("bench", &["zoneraid bench", "zoneraid --json bench --rounds 20"]),
+    ("bench", &["zoneraid bench", "zoneraid bench --level raid6", "zoneraid --json bench --rounds 20"]),
     ("completions", &["zoneraid completions bash > /etc/bash_completion.d/zoneraid"]),
     ("emulate create", &["zoneraid emulate create drives --count 7 --zones 16 --zone-capacity 64M"]),
     ("emulate fault read-only", &["zoneraid emulate fault drives/drive1.img read-only 2"]),

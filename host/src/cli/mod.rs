@@ -121,7 +121,7 @@ fn run(verb: Verb, output: Output) -> anyhow::Result<u8> {
         Verb::Destroy { array, yes } => owner::destroy(output, &array, yes),
         Verb::Wipe { yes, drives } => owner::wipe(output, &drives, yes),
         Verb::Demo { path, seed } => crate::demo::run(output, path, seed),
-        Verb::Bench { rounds } => crate::bench::run(output, rounds as usize),
+        Verb::Bench { rounds, level } => crate::bench::run(output, rounds as usize, level.parities()),
         Verb::Completions { shell } => complete::script(output, shell),
         Verb::Man { dir } => manual::pages(&dir),
     }

@@ -85,9 +85,12 @@ struct Overview {
 struct ArrayLine {
     name: String,
     uuid: String,
+    level: String,
     state: State,
     status: String,
     action: Option<String>,
+    /// How many more members may be lost before data is.
+    may_be_lost: u32,
     /// Nothing while the array is unusable, as the numbers of zones.
     size_bytes: Option<u64>,
     zones: Option<u32>,
@@ -123,9 +126,11 @@ impl ArrayLine {
             members_active: status.active() as u32,
             name: status.name,
             uuid: status.uuid,
+            level: status.level,
             state: status.state,
             status: status.status,
             action: status.action,
+            may_be_lost: status.may_be_lost,
             zones: status.zones,
             used_zones,
             rebuild: status.rebuild,
@@ -151,6 +156,7 @@ impl ArrayLine {
         };
         vec![
             self.name.clone(),
+            self.level.clone(),
             shaded_as(self.stage, self.state),
             or_dash(self.size_bytes.map(show)),
             or_dash(zones),
@@ -177,7 +183,18 @@ pub fn status(output: Output) -> Result<u8> {
     let seen = arrays(output, &reactor, &scans, running);
     let overview = Overview { arrays: seen.into_iter().map(ArrayLine::new).collect(), unseen };
     output.print(&overview, |overview| {
-        let heads = ["ARRAY", "STATE", "SIZE", "USED ZONES", "MEMBERS", "ACTIVITY", "DEVICE", "HOST", "UUID"];
+        let heads = [
+            "ARRAY",
+            "LEVEL",
+            "STATE",
+            "SIZE",
+            "USED ZONES",
+            "MEMBERS",
+            "ACTIVITY",
+            "DEVICE",
+            "HOST",
+            "UUID",
+        ];
         let mut rows = vec![heads.map(String::from).to_vec()];
         rows.extend(overview.arrays.iter().map(ArrayLine::cells));
         let mut text = if rows.len() == 1 { "no arrays here\n".to_string() } else { table(&rows) };
@@ -222,6 +239,7 @@ struct Listed {
 struct ListedArray {
     name: String,
     uuid: String,
+    level: String,
     state: State,
     size_bytes: Option<u64>,
     members: u32,
@@ -320,6 +338,7 @@ impl ListedArray {
         ListedArray {
             name: status.name.clone(),
             uuid: status.uuid.clone(),
+            level: status.level.clone(),
             state: status.state,
             size_bytes: status.size_bytes(),
             members: status.members.len() as u32,
@@ -359,6 +378,7 @@ fn listed_text(listed: &Listed) -> String {
         "ROLE",
         "STATE",
         "ARRAY",
+        "LEVEL",
         "MEMBERS",
         "ARRAY STATE",
         "HOST",
@@ -377,6 +397,7 @@ fn listed_text(listed: &Listed) -> String {
                 drive.role.to_string(),
                 shaded_state(&drive.state),
                 array.name.clone(),
+                array.level.clone(),
                 active.clone(),
                 shaded_as(array.stage, array.state),
                 array.host.words(array.autostart).to_string(),

@@ -249,7 +249,7 @@ fn whoever_misses(output: Output, path: &Path) -> Result<Option<String>> {
                 return Ok(None);
             }
             let others = array.status.members.iter().filter(|m| m.state == MemberState::Active).count();
-            match others == label.members as usize {
+            match others as u32 + label.parities > label.members {
                 true => "which would have to do without it",
                 false => "which would be lost with it",
             }

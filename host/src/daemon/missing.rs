@@ -1,4 +1,4 @@
-//! Waiting for a member that is missing, as long as nothing has been written without it.
+//! Waiting for members that are missing, as long as nothing has been written without them.
 
 use super::state::{Daemon, Phase, log};
 use crate::{drive, members::OpenDrive};
@@ -18,8 +18,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 pub(super) type Identity = (u64, u64);
 
 impl Daemon {
-    /// Looks for the missing member among drives that appear in `place` beside those that were `there`, until
-    /// it has come or the array has begun to write without it.
+    /// Looks for the missing members among drives that appear in `place` beside those that were `there`, until
+    /// all have come or the array has begun to write without the others.
     pub(super) async fn await_missing(self: Rc<Self>, place: PathBuf, mut there: BTreeSet<Identity>) {
         let Ok(ring) = self.reactor.ring().cloned() else { return };
         while self.array.is_provisional() && self.phase.get() == Phase::Running {
@@ -39,7 +39,7 @@ impl Daemon {
         }
     }
 
-    /// Takes the drive at `path` if it is the member that is missing.
+    /// Takes the drive at `path` if it is a member that is missing.
     async fn welcome(&self, path: &Path) -> Result<()> {
         let status = self.array.status();
         let is_member = |drive: &OpenDrive| drive.label().is_some_and(|label| label.uuid == status.uuid);
@@ -52,6 +52,7 @@ impl Daemon {
             self.array.complete(drive.drive()).await?;
             log(&format!("'{}': {} is there, and has missed nothing", status.name, path.display()));
             self.drives.borrow_mut().push(drive);
+            self.tell();
         }
         Ok(())
     }

@@ -14,7 +14,7 @@ use crate::{
     report::{Copied, Rebuilt},
     size::show,
 };
-use anyhow::{Result, anyhow, bail, ensure};
+use anyhow::{Result, anyhow, ensure};
 use engine::array::{self, MemberState, Progress};
 use std::{
     cell::RefCell,
@@ -71,7 +71,7 @@ impl Daemon {
             match &result {
                 Ok(done) => {
                     log(&format!("'{name}': {} rebuilt", show(done.bytes)));
-                    let losses = Rebuilt::of(name.clone(), None, None, done).losses();
+                    let losses = Rebuilt::of(&daemon.array.status(), None, None, done).losses();
                     losses.lines().for_each(|loss| log(&format!("'{name}': {loss}")));
                 }
                 Err(error) => log(&format!("'{name}': the rebuild stopped: {error}")),
@@ -106,14 +106,11 @@ impl Daemon {
 
     pub async fn go_on(self: &Rc<Self>, connection: &Connection) -> Result<Rebuilt> {
         let status = self.array.status();
-        if let Some(role) = status.members.iter().position(|member| member.state == MemberState::Out) {
-            let name = quoted(&status.name);
-            bail!("member {role} is out; give the array a drive with: zoneraid replace {name} {role} NEW");
-        }
+        repair::refuse_if_only_out(&quoted(&status.name), &status)?;
         *self.rebuilder.last.borrow_mut() = None;
         self.start_rebuild();
         let done = self.watch_rebuild(connection).await?;
-        Ok(Rebuilt::of(status.name, None, None, &done))
+        Ok(Rebuilt::of(&self.array.status(), None, None, &done))
     }
 
     pub async fn replace(
@@ -147,8 +144,8 @@ impl Daemon {
             connection.send(Answer::Note(note)).await?;
         }
         let done = self.watch_rebuild(connection).await?;
-        let (name, drive) = (self.array.status().name, Some(path.display().to_string()));
-        Ok(Rebuilt { copied_bytes, ..Rebuilt::of(name, Some(role as u32), drive, &done) })
+        let drive = Some(path.display().to_string());
+        Ok(Rebuilt { copied_bytes, ..Rebuilt::of(&self.array.status(), Some(role as u32), drive, &done) })
     }
 
     /// Puts a drive in its place, and holds it from then on instead of the one that was there.

@@ -7,7 +7,7 @@ use crate::{
     output::{in_one_line, uuid},
     protocol::About,
     reactor::Reactor,
-    report::Status,
+    report::{Status, level},
 };
 use engine::{
     array::{Array, ArrayStatus, MemberState},
@@ -90,7 +90,7 @@ impl Daemon {
             if member.state == MemberState::Out && before.get(role) != Some(&MemberState::Out) {
                 let drive = if member.drive.is_empty() { "" } else { &format!(" ({})", member.drive) };
                 let why = if member.note.is_empty() { "" } else { &format!(": {}", member.note) };
-                let does = if holds_back(&array) { "waits for" } else { "does without" };
+                let does = if member.awaited { "waits for" } else { "does without" };
                 let plate = Plate::kept(&member.plate).words();
                 log(&format!("'{}' {does} member {role}{drive}{plate}{why}", array.name));
             }
@@ -129,6 +129,7 @@ impl Daemon {
             pid: std::process::id(),
             block_device: block.as_ref().map(|block| block.path.clone()),
             link: block.as_ref().and_then(|block| block.link.clone()),
+            level: level(status.parities),
             members: status.members.len() as u32,
             policy: status.policy.name().into(),
             aggregate: status.aggregate,

@@ -205,6 +205,7 @@ impl Story {
             uuid: output::new_uuid()?,
             chunk_blocks: CHUNK_BLOCKS,
             zone_size_blocks: None,
+            parities: 1,
             policy: None,
             host: [0; 16],
             autostart: false,

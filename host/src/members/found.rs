@@ -347,7 +347,7 @@ impl Found {
         }
     }
 
-    /// Has the array for use, from where a process that has died has `left` it. If a member is missing that is
+    /// Has the array for use, from where a process that has died has `left` it. If members are missing that are
     /// not out so far, nothing is written before somebody changes something.
     pub fn start(&self, left: Option<&Left>, terms: Terms) -> Result<Session> {
         let drives: Vec<Drive> = self.drives.iter().map(OpenDrive::drive).collect();

@@ -124,7 +124,7 @@ impl Scan {
     pub(super) fn may_work(&self, uuid: &[u8; 16]) -> bool {
         let labels: Vec<&Label> =
             self.drives.iter().filter_map(OpenDrive::label).filter(|l| l.uuid == *uuid).collect();
-        labels.first().is_some_and(|label| labels.len() + 1 >= label.members as usize)
+        labels.first().is_some_and(|label| labels.len() as u32 + label.parities >= label.members)
     }
 
     /// The newest label of each array in the directory.

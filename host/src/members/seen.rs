@@ -11,6 +11,7 @@ use crate::{
     output::{quoted, uuid},
     report::{
         Examined, KnownDrive, Life, State, Status, StatusMember, Superblock, ZrwaSizes, bytes, host_id,
+        level, members_named, number,
     },
 };
 use anyhow::{Context, Result};
@@ -87,8 +88,8 @@ impl Status {
             }
         });
         let members: Vec<StatusMember> = members.collect();
-        let missing: Vec<String> =
-            members.iter().filter(|m| m.drive.is_empty()).map(|m| m.role.to_string()).collect();
+        let gone = members.iter().filter(|member| member.drive.is_empty());
+        let missing: Vec<usize> = gone.map(|member| member.role as usize).collect();
         let called = quoted(&label.name);
         let action = match missing.len() {
             _ if label.stage == Stage::Making => {
@@ -96,20 +97,24 @@ impl Status {
             }
             _ if label.stage == Stage::Ending => Some(format!("zoneraid destroy {called}")),
             0 => None,
-            1 => Some(format!("bring member {} back", missing.join(""))),
+            count if count <= label.parities as usize => {
+                Some(format!("bring {} back", members_named(&missing)))
+            }
             _ => Some(format!(
-                "bring all but one of the members {} back; or, if these are the rest of an array that has been \
+                "bring all but {} of the {} back; or, if these are the rest of an array that has been \
                  destroyed, make them blank: zoneraid wipe DRIVE",
-                missing.join(", ")
+                number(label.parities as usize),
+                members_named(&missing)
             )),
         };
         Status {
             name: label.name.clone(),
             uuid: uuid(&label.uuid),
-            level: "raid5".into(),
+            level: level(label.parities as usize),
             state: State::Unusable,
             status: why,
             action,
+            may_be_lost: 0,
             event: label.event,
             chunk_bytes: bytes(label.chunk_blocks),
             policy: label.policy.name().into(),
@@ -177,6 +182,7 @@ impl Examined {
             superblock: drive.label().map(|label| Superblock {
                 array: label.name.clone(),
                 uuid: uuid(&label.uuid),
+                level: level(label.parities as usize),
                 role: label.role,
                 members: label.members,
                 chunk_bytes: bytes(label.chunk_blocks),

@@ -6,7 +6,7 @@
 //!
 //! The block device outlives the process that serves it. When the process dies, the kernel holds
 //! requests back until another one takes over, and issues those again that had no answer
-//! ([`replay`]); what had been answered is known from [`crate::tails`].
+//! (`replay.rs`); what had been answered is known from [`crate::tails`].
 
 mod abi;
 mod control;

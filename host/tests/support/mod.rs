@@ -77,6 +77,14 @@ impl Place {
         place
     }
 
+    /// A place with `count` blank drives in `drives`, and the RAID-6 array `tank` of the first six.
+    pub fn with_raid6(count: usize) -> Place {
+        let place = Place::new();
+        place.emulate("drives", count);
+        place.create_as("raid6", "tank", "drives", 6).ok();
+        place
+    }
+
     /// Makes this another machine, or none that could be told from others.
     pub fn be(&self, machine: &str) {
         fs::write(self.path("machine-id"), machine).unwrap();
@@ -91,8 +99,12 @@ impl Place {
 
     /// Makes an array of the first `members` drives in `dir`.
     pub fn create(&self, name: &str, dir: &str, members: usize) -> Ran {
+        self.create_as("raid5", name, dir, members)
+    }
+
+    pub fn create_as(&self, level: &str, name: &str, dir: &str, members: usize) -> Ran {
         let drives: Vec<String> = (0..members).map(|n| drive(dir, n)).collect();
-        let mut args = vec!["create", name, "--level", "raid5"];
+        let mut args = vec!["create", name, "--level", level];
         args.extend(drives.iter().map(String::as_str));
         self.run(&args)
     }

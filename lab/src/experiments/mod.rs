@@ -4,6 +4,7 @@ mod drives;
 mod flush;
 mod latency;
 mod limits;
+mod raid6;
 mod sensitivity;
 mod table1;
 mod throughput;
@@ -57,6 +58,7 @@ pub const EXPERIMENTS: &[Experiment] = &[
     traffic::WAF,
     latency::LATENCY,
     limits::LIMITS,
+    raid6::RAID6,
     sensitivity::SENSITIVITY,
 ];
 

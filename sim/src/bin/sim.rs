@@ -11,7 +11,7 @@ use sim::{
         coverage::Ledger,
         exhaustive::{self, Case},
         runner::{self, Outcome, Seeds, Summary},
-        scenario::PARITIES,
+        scenario::{PARITIES, level, parities_of},
         subject::{ArrayMaker, CANARIES},
         table1,
         world::Tracing,
@@ -88,12 +88,15 @@ struct Mutants {
 
 #[derive(clap::Args)]
 struct Exhaustive {
-    /// How often an order may deviate from the default one
-    #[arg(long, default_value_t = 1)]
-    delays: usize,
+    /// How often an order may deviate from the default one [default: once with raid5, never with raid6]
+    #[arg(long)]
+    delays: Option<usize>,
     /// Only arrays of this policy: log, zrwa or inplace
     #[arg(long, value_name = "NAME", value_parser = parse_policy)]
     policy: Option<Policy>,
+    /// Only arrays of this level: raid5 or raid6
+    #[arg(long, value_name = "NAME", value_parser = parse_level)]
+    level: Option<usize>,
     /// Threads [default: one for each core]
     #[arg(long)]
     jobs: Option<usize>,
@@ -141,17 +144,18 @@ struct Run {
     /// Only arrays of this policy: log, zrwa or inplace
     #[arg(long, value_name = "NAME", value_parser = parse_policy)]
     policy: Option<Policy>,
-    /// Only arrays of this level: raid5 or raid6, as far as arrays of it can be made
+    /// Only arrays of this level: raid5 or raid6
     #[arg(long, value_name = "NAME", value_parser = parse_level)]
     level: Option<usize>,
     /// Print every event of the seed; only with one seed
     #[arg(long)]
     trace: bool,
-    /// Have arrays of a policy that has it break a rule, which must be found: laggard-order,
+    /// Have arrays of a policy and a level that have it break a rule, which must be found: laggard-order,
     /// no-epoch-check, wrong-slot, ack-before-predecessors, log-slot-overwritten, tails-ignored,
-    /// tail-inside-plan, empty-is-unwritten, one-parity-place, burned-believed or stale-parity
+    /// tail-inside-plan, empty-is-unwritten, one-parity-place, burned-believed, stale-parity,
+    /// q-without-coefficients, q-slot-too-near, partial-p-alone or one-log-copy-less
     #[arg(long, value_name = "NAME", value_parser = parse_canary)]
-    canary: Option<(&'static str, Canary, Policy)>,
+    canary: Option<(&'static str, Canary, Policy, usize)>,
 }
 
 fn parse_policy(name: &str) -> Result<Policy, String> {
@@ -161,24 +165,18 @@ fn parse_policy(name: &str) -> Result<Policy, String> {
     })
 }
 
-/// What arrays with so many parities are called.
-fn level(parities: usize) -> String {
-    format!("raid{}", 4 + parities)
-}
-
 /// The number of parities of a level.
 fn parse_level(name: &str) -> Result<usize, String> {
-    match [1, 2].into_iter().find(|parities| level(*parities) == name) {
-        Some(parities) if PARITIES.contains(&parities) => Ok(parities),
-        Some(_) => Err(format!("no arrays of level {name} can be made yet")),
-        None => Err("there is no level of this name; there are raid5 and raid6".into()),
-    }
+    parities_of(name).ok_or_else(|| {
+        let names: Vec<String> = PARITIES.iter().map(|parities| level(*parities)).collect();
+        format!("there is no level of this name; there are {}", names.join(", "))
+    })
 }
 
-fn parse_canary(name: &str) -> Result<(&'static str, Canary, Policy), String> {
-    let known = CANARIES.iter().find(|(known, _, _)| *known == name);
+fn parse_canary(name: &str) -> Result<(&'static str, Canary, Policy, usize), String> {
+    let known = CANARIES.iter().find(|(known, ..)| *known == name);
     known.copied().ok_or_else(|| {
-        let names: Vec<&str> = CANARIES.iter().map(|(name, _, _)| *name).collect();
+        let names: Vec<&str> = CANARIES.iter().map(|(name, ..)| *name).collect();
         format!("there is no canary of this name; there are {}", names.join(", "))
     })
 }
@@ -248,9 +246,10 @@ fn default_jobs() -> usize {
 
 impl Run {
     fn run(&self) -> anyhow::Result<bool> {
-        let canary = self.canary.map(|(_, canary, _)| canary);
-        let policy = self.policy.or(self.canary.map(|(_, _, policy)| policy));
-        let maker = ArrayMaker { canary, policy, parities: self.level, ..ArrayMaker::default() };
+        let canary = self.canary.map(|(_, canary, ..)| canary);
+        let policy = self.policy.or(self.canary.map(|(_, _, policy, _)| policy));
+        let parities = self.level.or(self.canary.map(|(_, _, _, parities)| parities));
+        let maker = ArrayMaker { canary, policy, parities, ..ArrayMaker::default() };
         if self.trace {
             if self.seeds != 1 {
                 bail!("--trace prints one seed: add --seeds 1 --from SEED");
@@ -268,7 +267,7 @@ impl Run {
         let end = self.from.checked_add(self.seeds).context("there are no seeds above 2^64 - 1")?;
         let ledger = match self.no_ledger || self.seeds == 1 || canary.is_some() {
             true => Vec::new(),
-            false => Ledger::built_in().map_err(anyhow::Error::msg)?.seeds(policy),
+            false => Ledger::built_in().map_err(anyhow::Error::msg)?.seeds(policy, self.level),
         };
         let progress = Progress::new(self.seeds + ledger.len() as u64);
         let jobs = self.jobs.unwrap_or_else(default_jobs);
@@ -294,7 +293,7 @@ impl Run {
     }
 
     fn replay_command(&self, seed: u64) -> String {
-        let canary = self.canary.map(|(name, _, _)| format!(" --canary {name}")).unwrap_or_default();
+        let canary = self.canary.map(|(name, ..)| format!(" --canary {name}")).unwrap_or_default();
         let policy = self.policy.map(|policy| format!(" --policy {}", policy.name())).unwrap_or_default();
         let level = self.level.map(|parities| format!(" --level {}", level(parities))).unwrap_or_default();
         format!("sim run --seeds 1 --from {seed}{canary}{policy}{level}")
@@ -303,6 +302,10 @@ impl Run {
     fn print_json(&self, summary: &Summary, seconds: f64) -> anyhow::Result<()> {
         let counts = &summary.counts;
         let replay: Vec<String> = summary.failures.iter().map(|f| self.replay_command(f.seed)).collect();
+        let kind = |policy: Policy, parities| format!("{} {}", level(parities), policy.name());
+        let of_kinds = summary.seconds.iter();
+        let seconds_by_kind: BTreeMap<String, f64> =
+            of_kinds.map(|((policy, parities), seconds)| (kind(*policy, *parities), *seconds)).collect();
         let value = json!({
             "output_version": OUTPUT_VERSION,
             "seeds": summary.seeds,
@@ -326,7 +329,7 @@ impl Run {
             "replay": replay,
             "seconds": seconds,
             "judgements_per_second": counts.judgements as f64 / seconds.max(1e-9),
-            "seconds_by_policy": summary.seconds,
+            "seconds_by_kind": seconds_by_kind,
         });
         print_lines(&[serde_json::to_string_pretty(&value)?])
     }
@@ -382,12 +385,15 @@ impl Run {
 
 impl Exhaustive {
     fn run(&self) -> anyhow::Result<bool> {
-        let mut cases: Vec<Case> = PARITIES.iter().flat_map(|parities| Case::all(*parities)).collect();
+        let levels = PARITIES.iter().filter(|parities| self.level.is_none_or(|level| level == **parities));
+        let mut cases: Vec<Case> = levels.flat_map(|parities| Case::all(*parities)).collect();
         cases.retain(|case| self.policy.is_none_or(|policy| policy == case.policy));
         let progress = Progress::new(cases.len() as u64);
         let jobs = self.jobs.unwrap_or_else(default_jobs);
         let show = |done: usize, known: usize| progress.show(done as u64, known as u64);
-        let (tried, findings) = exhaustive::search(&ArrayMaker::default(), &cases, self.delays, jobs, &show);
+        // With two parities there is so much more to lose in each order that the default one has to do.
+        let delays = |case: &Case| self.delays.unwrap_or(usize::from(case.parities == 1));
+        let (tried, findings) = exhaustive::search(&ArrayMaker::default(), &cases, &delays, jobs, &show);
         let seconds = progress.finish();
         let mut lines = Vec::new();
         if self.json {

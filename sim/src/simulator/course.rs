@@ -38,6 +38,8 @@ pub(super) struct Course {
     pub begun: bool,
     /// One comes back that was missing.
     pub coming_back: Option<Pending<()>>,
+    /// Those that have come back to an array that may still hold back: it does not say so before it begins.
+    pub back: BTreeSet<usize>,
     /// Drives that are being put in place: set to `false` once the array has taken them.
     pub attaching: Vec<(usize, Rc<Cell<bool>>)>,
     /// Members whose drives were being put in place when the power went.
@@ -63,6 +65,7 @@ impl Course {
             failing: None,
             begun: false,
             coming_back: None,
+            back: BTreeSet::new(),
             attaching: Vec::new(),
             half_attached: BTreeSet::new(),
             cut_in_rebuild: false,

@@ -9,7 +9,7 @@
 
 use super::{
     oracle::{Change, Oracle, Zone},
-    scenario::Scenario,
+    scenario::{Scenario, level, parities_of},
 };
 use engine::{
     array::MemberState,
@@ -35,8 +35,8 @@ pub struct Sight {
 
 impl fmt::Display for Sight {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Sight { parities, end, members, struck, before, after, .. } = self;
-        write!(f, "raid{}, {end}, {members}, {struck}: {before} -> {after}", 4 + parities)
+        let Sight { end, members, struck, before, after, .. } = self;
+        write!(f, "{end}, {members}, {struck}: {before} -> {after}")
     }
 }
 
@@ -105,7 +105,9 @@ fn after(zone: &Zone, info: &ZoneInfo) -> &'static str {
 /// Seeds that are played before all others, and why each of them is kept: `sim/ledger.txt`.
 ///
 /// What a seed plays changes with the code, so that the ledger is made anew, and not kept by hand.
-pub struct Ledger(pub Vec<(u64, Policy)>);
+///
+/// A line of it begins with the seed, the policy and the level.
+pub struct Ledger(pub Vec<(u64, Policy, usize)>);
 
 const HEAD: &str = "\
 # Seeds that `sim run` plays first: each has shown what few others did. They play something else when the
@@ -125,18 +127,21 @@ impl Ledger {
         let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
         let seed = |line: &str| {
             let mut words = line.split_whitespace();
-            let (seed, name) = (words.next()?.parse().ok()?, words.next()?.trim_end_matches(':'));
-            Some((seed, Policy::ALL.into_iter().find(|policy| policy.name() == name)?))
+            let (seed, name) = (words.next()?.parse().ok()?, words.next()?);
+            let policy = Policy::ALL.into_iter().find(|policy| policy.name() == name)?;
+            Some((seed, policy, parities_of(words.next()?.trim_end_matches(':'))?))
         };
         let seeds: Result<_, _> =
             lines.map(|line| seed(line).ok_or_else(|| format!("the ledger has a line '{line}'"))).collect();
         Ok(Ledger(seeds?))
     }
 
-    /// The seeds of those of a policy, or of all.
-    pub fn seeds(&self, policy: Option<Policy>) -> Vec<u64> {
-        let chosen = self.0.iter().filter(|(_, own)| policy.is_none_or(|policy| policy == *own));
-        chosen.map(|(seed, _)| *seed).collect()
+    /// The seeds of those of a policy and a number of parities, or of all.
+    pub fn seeds(&self, policy: Option<Policy>, parities: Option<usize>) -> Vec<u64> {
+        let wanted = |own: &&(u64, Policy, usize)| {
+            policy.is_none_or(|policy| policy == own.1) && parities.is_none_or(|parities| parities == own.2)
+        };
+        self.0.iter().filter(wanted).map(|(seed, _, _)| *seed).collect()
     }
 
     /// As text the `most` seeds that show most together: at each step the one that adds most. A sight counts
@@ -157,7 +162,8 @@ impl Ledger {
                 seen[seed].iter().filter_map(|sight| Some((*sight, hits.remove(sight)?))).collect();
             if let Some((rarest, _)) = new.iter().min_by_key(|(_, hits)| hits) {
                 let others = new.len() - 1;
-                text += &format!("{seed} {}: {rarest}; and {others} more\n", rarest.policy.name());
+                let (policy, level) = (rarest.policy.name(), level(rarest.parities));
+                text += &format!("{seed} {policy} {level}: {rarest}; and {others} more\n");
             }
         }
         text
@@ -183,11 +189,18 @@ mod tests {
             (10, BTreeSet::from([common, rare])),
             (11, BTreeSet::new()),
         ]);
-        let seeds = |most| Ledger::read(&Ledger::learn(&seen, most)).unwrap().seeds(Some(Policy::Log));
+        let seeds =
+            |most| Ledger::read(&Ledger::learn(&seen, most)).unwrap().seeds(Some(Policy::Log), Some(1));
         assert_eq!(seeds(1), [9]);
         // Nothing is left for the others.
         assert_eq!(seeds(5), [9, 10]);
-        assert!(Ledger::read("12 nothing: x\n").is_err());
+        let of = |policy, parities| Ledger::read(&Ledger::learn(&seen, 1)).unwrap().seeds(policy, parities);
+        assert_eq!(
+            (of(None, None).len(), of(Some(Policy::Zrwa), None), of(None, Some(2))),
+            (1, vec![], vec![])
+        );
+        assert!(Ledger::read("12 nothing raid5: x\n").is_err());
+        assert!(Ledger::read("12 log raid7: x\n").is_err());
         assert!(!Ledger::built_in().unwrap().0.is_empty());
     }
 }

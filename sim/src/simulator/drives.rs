@@ -137,12 +137,16 @@ impl World<'_> {
                     let bytes = self.block(*bay, aggregate, zone + META_ZONES, block)?;
                     match layout.role(member, row) {
                         Role::Data(index) => data[index as usize] = bytes,
-                        Role::Parity => parities.push((0, bytes)),
+                        Role::Parity(which) => parities.push((which, bytes)),
                     }
                 }
-                if parities.iter().any(|(which, parity)| !is_parity(*which, parity.as_deref(), &data)) {
+                let wrong = |(which, parity): &&(usize, Option<Vec<u8>>)| {
+                    !is_parity(*which, parity.as_deref(), &data)
+                };
+                if let Some((which, _)) = parities.iter().find(wrong) {
                     let place = format!("zone {zone}, stripe {row}, block {block} of the members");
-                    return Err(Failure(format!("{place}: the parity is not that of the data")));
+                    let name = ["P", "Q"][*which];
+                    return Err(Failure(format!("{place}: the parity is not that of the data ({name})")));
                 }
             }
         }
@@ -269,10 +273,10 @@ mod tests {
 
     /// What is said of an array whose first zone is written nearly to its end, when a bit of one of its
     /// blocks is wrong.
-    fn with_wrong_bit(policy: Policy, zone: u32) -> Result<(), Failure> {
+    fn with_wrong_bit(policy: Policy, parities: usize, zone: u32) -> Result<(), Failure> {
         let maker = ArrayMaker::default();
         let mut rng = Rng::new(3);
-        let scenario = Scenario { mixed: false, ..Scenario::draw(&mut rng, Some(policy), Some(1)) };
+        let scenario = Scenario { mixed: false, ..Scenario::draw(&mut rng, Some(policy), Some(parities)) };
         let mut world = World::new(&maker, scenario, rng, Tracing::Off);
         world.set_in_order();
         assert!(world.create_in_order().unwrap());
@@ -301,10 +305,11 @@ mod tests {
 
     #[test]
     fn a_wrong_bit_in_data_or_log_is_seen() {
-        for policy in Policy::ALL {
-            assert!(with_wrong_bit(policy, META_ZONES).unwrap_err().0.contains("the parity is not"));
+        for (policy, parities) in Policy::ALL.into_iter().flat_map(|policy| [(policy, 1), (policy, 2)]) {
+            let wrong = with_wrong_bit(policy, parities, META_ZONES).unwrap_err().0;
+            assert!(wrong.contains("the parity is not"), "{wrong}");
             // One of the two holds the log.
-            let wrong = [0, 1].map(|zone| with_wrong_bit(policy, zone));
+            let wrong = [0, 1].map(|zone| with_wrong_bit(policy, parities, zone));
             assert!(wrong.iter().any(|result| result.is_err()), "{wrong:?}");
         }
     }

@@ -64,7 +64,7 @@ pub struct Case {
     pub parities: usize,
     pub chunk_blocks: u64,
     pub granularity_blocks: u64,
-    /// 0 for drives without ZRWA.
+    /// Of a drive's ZRWA; 0 for drives without.
     pub window_chunks: u64,
     /// Zones of a drive that have to be used as one.
     pub aggregate: u32,
@@ -151,19 +151,20 @@ struct Shape {
 
 impl Case {
     /// The cases that `sim exhaustive` tries on arrays with so many parities. With each parity there is one
-    /// member more, so that stripes have as many data chunks.
+    /// member more, so that stripes have as many data chunks, and room for its slots.
     pub fn all(parities: usize) -> Vec<Case> {
         use Step::{Finish, Flush, Reset};
         let fua = |blocks| Step::Write { blocks, fua: true };
         let write = |blocks| Step::Write { blocks, fua: false };
-        let case = |name, members, window_chunks, steps| Case {
+        let rows = Policy::Zrwa.rows_in_zrwa(parities);
+        let case = |name, members, distance, steps| Case {
             name,
             policy: Policy::Zrwa,
             members: members + parities - 1,
             parities,
             chunk_blocks: 2,
             granularity_blocks: 1,
-            window_chunks,
+            window_chunks: distance * rows,
             aggregate: 1,
             volatile_cache: false,
             from_end_blocks: None,
@@ -171,33 +172,40 @@ impl Case {
             before: Vec::new(),
             steps,
         };
-        let in_place =
-            |name, members, steps| Case { policy: Policy::InPlace, ..case(name, members, 4, steps) };
+        let in_place = |name, members, steps| Case {
+            policy: Policy::InPlace,
+            window_chunks: 4,
+            ..case(name, members, 2, steps)
+        };
         let in_logs = |name, members, steps| Case { policy: Policy::Log, ..case(name, members, 0, steps) };
         vec![
-            case("two data chunks", 3, 4, vec![fua(1), write(3), fua(2), write(1), Flush, fua(4)]),
-            case("smallest window", 3, 2, vec![write(3), fua(3), write(2), fua(1)]),
-            case("three data chunks", 4, 4, vec![fua(3), write(4), Flush, write(5), fua(1)]),
-            case("reset and reuse", 3, 4, vec![fua(3), Reset, fua(2), write(1), Flush]),
-            case("finish", 3, 4, vec![fua(3), write(2), Finish]),
+            case("two data chunks", 3, 2, vec![fua(1), write(3), fua(2), write(1), Flush, fua(4)]),
+            case("smallest window", 3, 1, vec![write(3), fua(3), write(2), fua(1)]),
+            case("three data chunks", 4, 2, vec![fua(3), write(4), Flush, write(5), fua(1)]),
+            case("reset and reuse", 3, 2, vec![fua(3), Reset, fua(2), write(1), Flush]),
+            case("finish", 3, 2, vec![fua(3), write(2), Finish]),
             Case {
                 from_end_blocks: Some(9),
-                ..case("end of the zone", 3, 4, vec![fua(2), write(3), fua(1), fua(3)])
+                ..case("end of the zone", 3, 2, vec![fua(2), write(3), fua(1), fua(3)])
             },
             Case {
                 queue_depth: 4,
                 ..case(
                     "joined writes",
                     4,
-                    4,
+                    2,
                     vec![write(2), write(1), fua(1), write(1), write(3), fua(2), write(1), Flush],
                 )
             },
             Case {
                 volatile_cache: true,
-                ..case("volatile cache", 3, 4, vec![fua(3), write(2), Flush, fua(1)])
+                ..case("volatile cache", 3, 2, vec![fua(3), write(2), Flush, fua(1)])
             },
-            Case { aggregate: 4, ..case("small zones", 3, 4, vec![fua(3), write(2)]) },
+            Case {
+                aggregate: 4,
+                window_chunks: 4 * parities as u64,
+                ..case("small zones", 3, 2, vec![fua(3), write(2)])
+            },
             in_logs("in logs", 4, vec![write(1), write(4), write(2)]),
             in_logs("in logs, reset and reuse", 3, vec![write(3), Reset, write(2)]),
             in_logs("in logs, finish", 4, vec![write(3), write(2), Finish]),
@@ -455,12 +463,12 @@ struct Report<'a> {
     stop: &'a AtomicBool,
 }
 
-/// Searches all `cases` with up to `delays` deviations, on `jobs` threads. `progress` is told how
+/// Searches all `cases`, each with as many deviations as `delays` says, on `jobs` threads. `progress` is told how
 /// many schedules are done and how many are known.
 pub fn search(
     maker: &(dyn Maker + Sync),
     cases: &[Case],
-    delays: usize,
+    delays: &(dyn Fn(&Case) -> usize + Sync),
     jobs: usize,
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> (Tried, Vec<Finding>) {
@@ -470,12 +478,13 @@ pub fn search(
     for (index, case) in cases.iter().enumerate() {
         level.extend(case.first_cuts(maker, &report).into_iter().map(|first| (index, first, Vec::new())));
     }
-    for delay in 0..=delays {
+    let most = cases.iter().map(delays).max().unwrap_or(0);
+    for delay in 0..=most {
         let (next, deeper) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
         let work = || {
             while let Some((case, first, schedule)) = level.get(next.fetch_add(1, Ordering::Relaxed)) {
                 let found = cases[*case].explore(maker, *first, schedule, &report);
-                if delay < delays {
+                if delay < delays(&cases[*case]) {
                     let mut deeper = deeper.lock().unwrap_or_else(PoisonError::into_inner);
                     deeper.extend(found.into_iter().map(|schedule| (*case, *first, schedule)));
                 }

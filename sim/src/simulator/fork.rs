@@ -118,6 +118,7 @@ impl World<'_> {
             limits: self.limits.clone(),
             oracle: self.oracle.clone(),
             before: self.before.clone(),
+            begins: self.begins,
             ops: Vec::new(),
             held: Vec::new(),
             pool: Default::default(),
@@ -253,7 +254,6 @@ impl World<'_> {
     /// suspects.
     fn judge(&mut self, lost: &[usize], suspects: &[usize]) -> Result<(), Failure> {
         self.trace.note(|| format!("fork: assembly {}", without(lost)));
-        self.counts.double_losses += u64::from(lost.len() > 1);
         self.assemble_without(lost)?;
         self.check_recovery()?;
         match self.unsound_members().find(|member| !lost.contains(member) && !suspects.contains(member)) {

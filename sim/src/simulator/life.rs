@@ -8,7 +8,7 @@ use super::{
     fork::Losses,
     oracle::Oracle,
     schedule::Moment,
-    subject::{How, Subject, Work, create_options},
+    subject::{How, IS_LOST, Subject, Work, create_options},
     suspects::{Suspect, named, others, subsets},
     wire::{Bay, Fault},
     world::{End, Failure, Pending, TOO_MANY_EVENTS, World},
@@ -20,6 +20,10 @@ use engine::{
     zone::{Lba, ZoneIndex, ZoneInfo},
 };
 use std::{cell::Cell, rc::Rc};
+
+/// Events after which a rebuild has the drives for itself: the load of a large array can make it so slow that
+/// nobody could tell it from one that never ends.
+const LOADED_EVENTS: u64 = 300_000;
 
 impl World<'_> {
     /// Runs the whole life.
@@ -100,7 +104,8 @@ impl World<'_> {
             self.repair(course, &mut budget, done)?;
             self.replace_somebody(course)?;
             self.come_back(course);
-            self.event(true, course.repair.is_some())?;
+            let rebuilds = course.repair.is_some();
+            self.event(!rebuilds || done < LOADED_EVENTS, rebuilds)?;
             self.note_attached(course);
             self.finish_repair(course)?;
             self.note_heir(course);
@@ -330,7 +335,9 @@ impl World<'_> {
     fn broken(&self, course: &Course) -> Vec<usize> {
         let mut members = course.suspects.members();
         let is_sound = |member| self.member_state(member) == Some(MemberState::Active);
-        members.retain(|member| !is_sound(*member) || self.is_damaged(course, *member));
+        let holds_back = self.subject.as_ref().is_some_and(|subject| subject.is_provisional());
+        let is_back = |member| holds_back && course.back.contains(&member);
+        members.retain(|member| !is_sound(*member) && !is_back(*member) || self.is_damaged(course, *member));
         members
     }
 
@@ -346,6 +353,7 @@ impl World<'_> {
             if course.coming_back.is_none() && self.rng.chance(1, 64) {
                 self.trace.note(|| format!("member {member} is back before anything is written"));
                 course.suspects.of(member).absent = false;
+                course.back.insert(member);
                 let work = subject.complete(self.drive(bay));
                 course.coming_back = Some(self.start(work));
             }
@@ -383,10 +391,23 @@ impl World<'_> {
         }
         let work: Work<u64> = Box::pin(async move {
             for (member, drive, attaching) in drives {
-                if subject.members().get(member).is_some_and(|(state, _)| *state != MemberState::Out) {
-                    subject.fail(member).await?;
+                let takes_part =
+                    || subject.members().get(member).is_some_and(|(state, _)| *state != MemberState::Out);
+                // It may go out on the way.
+                if takes_part()
+                    && let Err(why) = subject.fail(member).await
+                    && takes_part()
+                {
+                    return Err(why);
                 }
-                subject.attach(member, drive).await?;
+                let attached = subject.attach(member, drive.clone()).await;
+                if attached.is_err() && takes_part() {
+                    // It had come back to an array that has begun only now.
+                    subject.fail(member).await?;
+                    subject.attach(member, drive).await?;
+                } else {
+                    attached?;
+                }
                 attaching.set(false);
             }
             subject.rebuild().await
@@ -427,6 +448,7 @@ impl World<'_> {
         };
         let Some(repair) = course.repair.take() else { return Ok(()) };
         self.note_half_attached(course);
+        self.note_places(course)?;
         match result {
             // Neither is the array's.
             Err(why)
@@ -434,6 +456,11 @@ impl World<'_> {
             {
                 self.trace.note(|| format!("not replaced: {why}"));
                 Ok(())
+            }
+            // Another one that has lost something meanwhile was to be filled as well, and was struck.
+            Err(why) if !repair.struck && self.are_filled(course, &repair, &why) => {
+                self.trace.note(|| format!("not rebuilt as a whole: {why}"));
+                self.note_active(course, Some(&repair.members))
             }
             Err(why) if !repair.struck => {
                 Err(Failure(format!("the rebuild of {} failed: {why}", named(&repair.members))))
@@ -450,6 +477,17 @@ impl World<'_> {
                 Ok(())
             }
         }
+    }
+
+    /// Whether a repair that has failed has filled all that it was begun for, and another one was struck.
+    fn are_filled(&self, course: &Course, repair: &Repair, why: &str) -> bool {
+        let is_filled = |member: &usize| self.member_state(*member) == Some(MemberState::Active);
+        let is_other = |suspect: Suspect| {
+            let struck = suspect.struck || self.is_damaged(course, suspect.member);
+            struck && !repair.members.contains(&suspect.member)
+        };
+        let others = course.suspects.iter().any(is_other);
+        others && repair.members.iter().all(is_filled) && !why.ends_with(IS_LOST)
     }
 
     /// Takes note that the array has been assembled on its drives, at once or after it had held back.
@@ -491,6 +529,14 @@ impl World<'_> {
     /// It has taken one that it must not.
     fn note_drives(&mut self, course: &mut Course) -> Result<(), Failure> {
         course.attic.extend(self.settle_heir());
+        self.note_places(course)
+    }
+
+    /// As [`World::note_drives`], for drives that the array may or may not have taken.
+    ///
+    /// # Errors
+    /// As there.
+    fn note_places(&mut self, course: &mut Course) -> Result<(), Failure> {
         let Some(subject) = &self.subject else { return Ok(()) };
         let heir = self.heir.map(|heir| heir.bay);
         for (member, (state, drive)) in subject.members().into_iter().enumerate() {
@@ -502,6 +548,10 @@ impl World<'_> {
                 return Err(Failure(format!("member {member} is {drive}, which is not its drive")));
             }
             self.trace.note(|| format!("member {member} is {drive} again"));
+            // What struck that drive may come yet.
+            course.suspects.iter_mut().filter(|s| s.member == member).for_each(|s| s.struck = true);
+            // It may have been about to take another place, too.
+            self.members.iter_mut().for_each(|place| _ = place.take_if(|taken| Some(*taken) == bay));
             let other = std::mem::replace(&mut self.members[member], bay);
             course.attic.retain(|old| Some(*old) != bay);
             // The other one was being put in place and belongs to nothing.
@@ -535,7 +585,11 @@ impl World<'_> {
         }
         let (mut damaged, none) = (course.suspects.members(), course.suspects.is_empty());
         damaged.retain(|member| self.is_damaged(course, *member));
-        course.suspects.retain(|s| s.struck || !is_active(s.member) || damaged.contains(&s.member));
+        // An array that holds back has given nothing back: what it says of others is of what it would do.
+        let holds_back = self.subject.as_ref().is_some_and(|subject| subject.is_provisional());
+        let is_lacking =
+            |s: &Suspect| holds_back || s.zrwa_lost || !is_active(s.member) || damaged.contains(&s.member);
+        course.suspects.retain(|s| s.struck || is_lacking(s));
         if course.suspects.is_empty() && !none {
             self.coverage.struck = "";
         }
@@ -551,6 +605,7 @@ impl World<'_> {
         self.note_attached(course);
         self.note_half_attached(course);
         course.shelf.refused.clear();
+        course.back.clear();
         let victim = self.victim(course);
         let mut zrwa_lost = Vec::new();
         let m = &self.scenario.misfortune;
@@ -572,7 +627,6 @@ impl World<'_> {
                 }
             }
         }
-        self.counts.double_losses += u64::from(course.suspects.absent().len() > 1);
         match end {
             End::PowerCut => {
                 let caches_next = std::mem::take(&mut course.caches_next);
@@ -716,8 +770,7 @@ impl World<'_> {
             let members = self.subject.as_ref().map(|subject| subject.members());
             let offline = self.subject.as_ref().map(|subject| subject.offline()).unwrap_or_default();
             self.trace.note(|| format!("assembled; {}; {members:?} {offline:?}", brief(&report)));
-            self.see(&report);
-            self.oracle.recovered(&report)?;
+            self.recovered(&report)?;
             self.note_drives(course)?;
             // As long as nothing is written the drive before may be the member.
             if course.begun {
@@ -734,7 +787,7 @@ impl World<'_> {
                 self.cut(course, true)?;
                 continue;
             }
-            self.counts.judgements += 1;
+            self.count_judgement();
             self.forks.notice(Moment::Recovered);
             return self.verify();
         }

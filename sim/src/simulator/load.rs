@@ -281,6 +281,7 @@ impl World<'_> {
     /// # Errors
     /// An answer that breaks a promise.
     pub(super) fn collect(&mut self) -> Result<(), Failure> {
+        self.note_gone_back()?;
         let mut index = 0;
         while index < self.ops.len() {
             match self.ops[index].completion.take() {

@@ -297,6 +297,27 @@ impl Oracle {
         }
     }
 
+    /// A zone may end before where it was last said to, but not below what had been promised `before`: then what
+    /// was written behind comes to nothing.
+    ///
+    /// # Errors
+    /// It ends below that.
+    pub fn gone_back(&mut self, info: &ZoneInfo, before: &Zone) -> Result<(), String> {
+        let (zone, wp) = (&mut self.zones[info.zone.0 as usize], info.wp_blocks);
+        let promised = before.durable.max(before.answered);
+        if wp >= zone.recovered || zone.finished || zone.change.is_some() {
+            return Ok(());
+        }
+        if wp < promised {
+            return Err(format!("zone {} went back to {wp}, below {promised}, as it began", info.zone.0));
+        }
+        zone.life += 1;
+        zone.writes.truncate(wp as usize);
+        (zone.durable, zone.recovered, zone.acknowledged, zone.noted) = (wp, wp, wp, wp);
+        (zone.active, zone.opened) = (wp > 0, false);
+        Ok(())
+    }
+
     /// Compares what the array reports after a recovery with what it promised, and from then on
     /// holds it to what it reported.
     ///

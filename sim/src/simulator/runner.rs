@@ -28,6 +28,7 @@ use std::{
 pub struct Outcome {
     pub seed: u64,
     pub policy: Policy,
+    pub parities: usize,
     /// How long it took, on a clock that the run knows nothing of.
     pub seconds: f64,
     pub counts: Counts,
@@ -51,8 +52,8 @@ pub struct Summary {
     pub failures: Vec<Outcome>,
     /// How often the array could not be made, by reason.
     pub refusals: BTreeMap<String, u64>,
-    /// Seconds of all threads together, by the name of the policy.
-    pub seconds: BTreeMap<&'static str, f64>,
+    /// Seconds of all threads together, by policy and number of parities.
+    pub seconds: BTreeMap<(Policy, usize), f64>,
 }
 
 thread_local! {
@@ -84,7 +85,7 @@ pub fn run_seed(maker: &dyn Maker, seed: u64, tracing: Tracing) -> Outcome {
     let started = Instant::now();
     let mut rng = Rng::new(seed);
     let scenario = Scenario::draw(&mut rng, maker.policy(), maker.parities());
-    let policy = scenario.policy;
+    let (policy, parities) = (scenario.policy, scenario.parities);
     let mut world = World::new(maker, scenario, rng, tracing);
     let result = catch_panics(|| world.run());
     let failure = match result {
@@ -95,6 +96,7 @@ pub fn run_seed(maker: &dyn Maker, seed: u64, tracing: Tracing) -> Outcome {
     Outcome {
         seed,
         policy,
+        parities,
         seconds: started.elapsed().as_secs_f64(),
         counts: world.counts(),
         sights: world.take_sights(),
@@ -174,7 +176,7 @@ impl Summary {
             self.sights_by_seed.insert(outcome.seed, outcome.sights.clone());
         }
         self.sights.append(&mut outcome.sights);
-        *self.seconds.entry(outcome.policy.name()).or_default() += outcome.seconds;
+        *self.seconds.entry((outcome.policy, outcome.parities)).or_default() += outcome.seconds;
         self.counts.add(&outcome.counts);
         if let Some(why) = &outcome.refusal {
             *self.refusals.entry(kind(why)).or_default() += 1;
@@ -190,8 +192,8 @@ impl Summary {
         self.failures.extend(part.failures);
         self.sights.extend(part.sights);
         self.sights_by_seed.extend(part.sights_by_seed);
-        for (policy, seconds) in part.seconds {
-            *self.seconds.entry(policy).or_default() += seconds;
+        for (kind, seconds) in part.seconds {
+            *self.seconds.entry(kind).or_default() += seconds;
         }
         for (why, count) in part.refusals {
             *self.refusals.entry(why).or_default() += count;

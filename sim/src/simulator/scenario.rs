@@ -11,7 +11,17 @@ use engine::{
 };
 
 /// Numbers of parities that arrays can be made with: so many members may be lost.
-pub const PARITIES: &[usize] = &[1];
+pub const PARITIES: &[usize] = &[1, 2];
+
+/// What arrays with so many parities are called.
+pub fn level(parities: usize) -> String {
+    format!("raid{}", 4 + parities)
+}
+
+/// The number of parities of a level, if there is one of this name.
+pub fn parities_of(name: &str) -> Option<usize> {
+    PARITIES.iter().copied().find(|parities| level(*parities) == name)
+}
 
 /// Relative rates of the kinds of operations.
 #[derive(Clone, Debug, Default)]
@@ -142,7 +152,7 @@ impl Scenario {
 
     /// Draws a scenario, for one policy and number of parities or for any.
     pub fn draw(rng: &mut Rng, policy: Option<Policy>, parities: Option<usize>) -> Scenario {
-        let drawn = (draw_policy(rng), draw_parities(rng));
+        let drawn = draw_kind(rng);
         let (policy, parities) = (policy.unwrap_or(drawn.0), parities.unwrap_or(drawn.1));
         let members = (draw_members(rng) + parities - 1).min(MAX_MEMBERS);
         let chunk_blocks = if rng.chance(1, 8) { 16 << rng.below(2) } else { 2 << rng.below(3) };
@@ -187,27 +197,26 @@ impl Scenario {
     }
 }
 
-/// How often each policy is drawn: so often that each gets about the same time. A life of `log` takes
-/// about half as long again as the others, forks included.
-const SHARES: [(Policy, u64); 3] = [(Policy::Zrwa, 3), (Policy::Log, 2), (Policy::InPlace, 3)];
+/// How often arrays of each policy and number of parities are drawn: so often that all get about the same time,
+/// forks included.
+const SHARES: [(Policy, usize, u64); 6] = [
+    (Policy::Zrwa, 1, 6),
+    (Policy::Log, 1, 6),
+    (Policy::InPlace, 1, 6),
+    (Policy::Zrwa, 2, 4),
+    (Policy::Log, 2, 4),
+    (Policy::InPlace, 2, 5),
+];
 
-fn draw_policy(rng: &mut Rng) -> Policy {
-    let mut draw = rng.below(SHARES.iter().map(|(_, share)| share).sum());
-    for (policy, share) in SHARES {
+fn draw_kind(rng: &mut Rng) -> (Policy, usize) {
+    let mut draw = rng.below(SHARES.iter().map(|(_, _, share)| share).sum());
+    for (policy, parities, share) in SHARES {
         if draw < share {
-            return policy;
+            return (policy, parities);
         }
         draw -= share;
     }
-    Policy::Zrwa
-}
-
-/// As many as arrays may have; both equally often.
-fn draw_parities(rng: &mut Rng) -> usize {
-    match PARITIES {
-        [parities] => *parities,
-        several => *rng.pick(several),
-    }
+    (Policy::Zrwa, 1)
 }
 
 /// Mostly few; one life in 64 has as many as there may be.
@@ -261,14 +270,20 @@ fn draw_drive(
 ) -> (Geometry, u32) {
     let whole_chunks = (policy == Policy::InPlace) as u64;
     let fg = 1u64 << rng.below(chunk_blocks.trailing_zeros() as u64 + whole_chunks);
+    // A chunk, and the slots of each parity.
+    let fewest = policy.rows_in_zrwa(parities);
     let (factor, zrwa_blocks) = if small_zones {
-        let blocks = (fg * (1 + rng.below(2 * chunk_blocks / fg - 1))).max(chunk_blocks / 2);
-        ((4 * chunk_blocks).div_ceil(blocks).next_power_of_two(), blocks)
+        let blocks = (fg * (1 + rng.below(fewest * chunk_blocks / fg - 1))).max(chunk_blocks / 2);
+        ((2 * fewest * chunk_blocks).div_ceil(blocks).next_power_of_two(), blocks)
     } else {
-        let chunks = if rng.chance(1, 4) { 2 + rng.below(2) } else { 4 + rng.below(5) };
+        let chunks = match rng.chance(1, 4) {
+            true => fewest + rng.below(fewest),
+            false => 2 * fewest + rng.below(2 * fewest + 1),
+        };
         (1, chunks * chunk_blocks)
     };
     let window_chunks = factor * zrwa_blocks / chunk_blocks;
+    let distance = window_chunks / fewest;
     let zones = 4 + rng.below(7) as u32;
     // One of the limits decides; the others are no tighter, or do not exist.
     let limit = 3 + rng.below(if chunk_blocks >= 8 { 3 } else { 5 }) as u32;
@@ -283,16 +298,15 @@ fn draw_drive(
     // often not a block more, so that the metadata log is full all the time.
     let decisive = [max_open, max_active, max_zones].into_iter().filter(|limit| *limit > 0).min();
     let open = decisive.unwrap_or(limit) as u64 - 2;
-    // Each record of partial parity has one chunk for each parity.
-    let record = parities as u64 * chunk_blocks + 1;
-    let metadata = match policy {
-        Policy::Log => {
-            let displaced = if cramped { 30 } else { 120 };
-            11 + chunk_blocks + (2 * open + displaced) * record
-        }
-        Policy::InPlace => 11 + chunk_blocks + open * (window_chunks / 2).div_ceil(3) * (record + 3),
-        _ => 11 + chunk_blocks + open * (window_chunks / 2) * record,
-    };
+    // Each chunk of partial parity is a record with a header, and a member keeps some of each parity.
+    let records = |count: u64, header: u64| parities as u64 * count * (chunk_blocks + header);
+    let metadata = 11
+        + chunk_blocks
+        + match policy {
+            Policy::Log => records(2 * open + if cramped { 30 } else { 120 }, 1),
+            Policy::InPlace => records(open * distance.div_ceil(3), 4),
+            Policy::Zrwa => records(open * distance, 1),
+        };
     let least = metadata.max(chunk_blocks * (window_chunks + 2));
     let spare = if rng.chance(1, 2) { 0 } else { rng.below(3 * chunk_blocks + 32) };
     let grain = match rng.below(10) {

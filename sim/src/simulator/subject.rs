@@ -12,6 +12,9 @@ use engine::{
 };
 use std::{future::Future, pin::Pin, rc::Rc};
 
+/// How the error of a rebuild ends that has not brought something back.
+pub(super) const IS_LOST: &str = "is lost, though no more drives were struck than may be";
+
 /// Something the subject does; its error is a sentence.
 pub type Work<T> = Pin<Box<dyn Future<Output = Result<T, String>>>>;
 
@@ -102,27 +105,32 @@ pub struct ArrayMaker {
     pub parities: Option<usize>,
 }
 
-/// Rules that can be broken, by the names of the command line, and a policy that has the rule.
-pub const CANARIES: [(&str, Canary, Policy); 11] = [
-    ("laggard-order", Canary::LaggardOrder, Policy::Zrwa),
-    ("no-epoch-check", Canary::NoEpochCheck, Policy::Zrwa),
-    ("wrong-slot", Canary::WrongSlot, Policy::Zrwa),
-    ("ack-before-predecessors", Canary::AckBeforePredecessors, Policy::Zrwa),
-    ("log-slot-overwritten", Canary::LogSlotOverwritten, Policy::Zrwa),
-    ("tails-ignored", Canary::TailsIgnored, Policy::Zrwa),
-    ("tail-inside-plan", Canary::TailInsidePlan, Policy::Zrwa),
-    ("empty-is-unwritten", Canary::EmptyIsUnwritten, Policy::Zrwa),
-    ("one-parity-place", Canary::OneParityPlace, Policy::InPlace),
-    ("burned-believed", Canary::BurnedBelieved, Policy::Log),
-    ("stale-parity", Canary::StaleParity, Policy::Log),
+/// Rules that can be broken, by the names of the command line, and arrays that have the rule, by their policy and
+/// number of parities.
+pub const CANARIES: [(&str, Canary, Policy, usize); 15] = [
+    ("laggard-order", Canary::LaggardOrder, Policy::Zrwa, 1),
+    ("no-epoch-check", Canary::NoEpochCheck, Policy::Zrwa, 1),
+    ("wrong-slot", Canary::WrongSlot, Policy::Zrwa, 1),
+    ("ack-before-predecessors", Canary::AckBeforePredecessors, Policy::Zrwa, 1),
+    ("log-slot-overwritten", Canary::LogSlotOverwritten, Policy::Zrwa, 1),
+    ("tails-ignored", Canary::TailsIgnored, Policy::Zrwa, 1),
+    ("tail-inside-plan", Canary::TailInsidePlan, Policy::Zrwa, 1),
+    ("empty-is-unwritten", Canary::EmptyIsUnwritten, Policy::Zrwa, 1),
+    ("one-parity-place", Canary::OneParityPlace, Policy::InPlace, 1),
+    ("burned-believed", Canary::BurnedBelieved, Policy::Log, 1),
+    ("stale-parity", Canary::StaleParity, Policy::Log, 1),
+    ("q-without-coefficients", Canary::QWithoutCoefficients, Policy::InPlace, 2),
+    ("q-slot-too-near", Canary::QSlotTooNear, Policy::Zrwa, 2),
+    ("partial-p-alone", Canary::PartialPAlone, Policy::Log, 2),
+    ("one-log-copy-less", Canary::OneLogCopyLess, Policy::Zrwa, 2),
 ];
 
 /// How the subject of a scenario is made.
 pub(super) fn create_options(scenario: &Scenario, uuid: [u8; 16]) -> CreateOptions {
     let name = "simulated".into();
-    let Scenario { chunk_blocks, zone_size_blocks, policy, .. } = *scenario;
-    let (host, autostart) = ([0; 16], false);
-    CreateOptions { name, uuid, chunk_blocks, zone_size_blocks, policy: Some(policy), host, autostart }
+    let Scenario { chunk_blocks, zone_size_blocks, policy, parities, .. } = *scenario;
+    let (policy, host, autostart) = (Some(policy), [0; 16], false);
+    CreateOptions { name, uuid, chunk_blocks, zone_size_blocks, parities, policy, host, autostart }
 }
 
 impl ArrayMaker {
@@ -186,9 +194,9 @@ impl Subject for Array {
         let array = self.clone();
         Box::pin(async move {
             let rebuilt = Array::rebuild(&array, &|_| ()).await.map_err(|e| e.to_string())?;
-            match (rebuilt.left_out.first(), rebuilt.lost.first()) {
-                (Some(out), _) => Err(format!("zone {} of member {}: {}", out.zone, out.member, out.reason)),
-                (_, Some(lost)) => Err(format!("{lost:?}, though no more drives were struck than may be")),
+            match (rebuilt.lost.first(), rebuilt.left_out.first()) {
+                (Some(lost), _) => Err(format!("{lost:?} {IS_LOST}")),
+                (_, Some(out)) => Err(format!("zone {} of member {}: {}", out.zone, out.member, out.reason)),
                 (None, None) => Ok(rebuilt.bytes),
             }
         })

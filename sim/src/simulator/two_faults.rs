@@ -258,7 +258,7 @@ impl World<'_> {
             }
             let report = self.take_report(tampered)?;
             self.verify_where(&report, tampered)?;
-            self.counts.judgements += 1;
+            self.count_judgement();
             match self.unsound_members().find(|member| !may_suffer.contains(member)) {
                 Some(_) if self.scenario.cramped => (),
                 Some(member) => {

@@ -26,7 +26,7 @@ use engine::{
     buf::BufPool,
     device::{Command, Completion, Done, Geometry},
     runtime::Runtime,
-    zone::ZoneInfo,
+    zone::{ZoneIndex, ZoneInfo, ZoneState},
 };
 use std::{
     cell::RefCell,
@@ -55,7 +55,7 @@ pub struct Counts {
     /// Orderly shutdowns of all drives after the process had ended, at any moment of its.
     pub shutdowns: u64,
     pub member_losses: u64,
-    /// Ends, of the life and of its forks, after which two members or more were missing at once.
+    /// Those of the `judgements` in which two members or more were out.
     pub double_losses: u64,
     pub interrupted_recoveries: u64,
     pub rebuilds: u64,
@@ -193,6 +193,8 @@ pub struct World<'m> {
     pub(super) oracle: Oracle,
     /// What was promised before an assembly that has written nothing: that is what counts if it ends so.
     pub(super) before: Option<Oracle>,
+    /// An array that holds back has not begun, as far as was seen.
+    pub(super) begins: bool,
     pub(super) ops: Vec<Op>,
     pub(super) held: Vec<Held>,
     pub(super) pool: BufPool,
@@ -242,6 +244,7 @@ impl<'m> World<'m> {
             limits: None,
             oracle: Oracle::new(0, 0, false),
             before: None,
+            begins: false,
             ops: Vec::new(),
             held: Vec::new(),
             pool: BufPool::default(),
@@ -275,10 +278,31 @@ impl<'m> World<'m> {
         self.counts
     }
 
+    /// Compares what a recovery came to with what was promised.
+    ///
+    /// # Errors
+    /// The promise that is broken, and why zones are offline, if some are.
+    pub(super) fn recovered(&mut self, report: &[ZoneInfo]) -> Result<(), Failure> {
+        self.see(report);
+        let offline = self.subject.as_ref().map(|subject| subject.offline()).unwrap_or_default();
+        self.oracle.recovered(report).map_err(|what| match offline[..] {
+            [] => Failure(what),
+            _ => Failure(format!("{what}; offline: {offline:?}")),
+        })
+    }
+
     /// Takes note of what a recovery came to; the oracle has not been told yet.
     pub(super) fn see(&mut self, report: &[ZoneInfo]) {
         let states = self.subject.as_ref().map(|subject| subject.members()).unwrap_or_default();
         self.coverage.see(&self.scenario, &states, &self.oracle, report);
+    }
+
+    /// A recovery is judged, in the state in which the members are now.
+    pub(super) fn count_judgement(&mut self) {
+        let members = self.subject.as_ref().map(|subject| subject.members()).unwrap_or_default();
+        let out = members.iter().filter(|(state, _)| *state == MemberState::Out).count();
+        self.counts.judgements += 1;
+        self.counts.double_losses += u64::from(out > 1);
     }
 
     /// What the world has shown, which is taken from it.
@@ -338,7 +362,29 @@ impl<'m> World<'m> {
     /// Goes on with an array that has been assembled.
     pub(super) fn take_subject(&mut self, subject: Rc<dyn Subject>) {
         self.before = subject.is_provisional().then(|| self.oracle.clone());
+        self.begins = subject.is_provisional();
         self.subject = Some(subject);
+    }
+
+    /// Looks where zones end once an array has begun that had held back. If more was struck meanwhile, as much
+    /// as may be with two parities, the end of what was told then may be gone, if it was never promised.
+    ///
+    /// # Errors
+    /// What was promised is gone.
+    pub(super) fn note_gone_back(&mut self) -> Result<(), Failure> {
+        let begun = self.subject.clone().filter(|subject| self.begins && !subject.is_provisional());
+        let (Some(subject), Some(before), true) = (begun, &self.before, self.scenario.parities > 1) else {
+            return Ok(());
+        };
+        self.begins = false;
+        let count = self.oracle.zones.len() as u32;
+        let report = subject.submit(Command::Report { first: ZoneIndex(0), count }).take();
+        for (info, before) in report.iter().flat_map(|done| &done.zones).zip(&before.zones) {
+            if info.state == ZoneState::Empty || info.state.is_active() {
+                self.oracle.gone_back(info, before).map_err(Failure)?;
+            }
+        }
+        Ok(())
     }
 
     /// What the subject has promised of completed writes, by the drives that it is made of now. It must

@@ -38,6 +38,7 @@ pub fn options(chunk_blocks: u64) -> CreateOptions {
         uuid: [3; 16],
         chunk_blocks,
         zone_size_blocks: None,
+        parities: 1,
         policy: None,
         host: [0; 16],
         autostart: false,

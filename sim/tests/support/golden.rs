@@ -1,4 +1,4 @@
-//! What the golden images hold: one array with a zone in every state that the format knows.
+//! What the golden images hold: an array of each level with a zone in every state that the format knows.
 //!
 //! Shared by the program that makes images of the present version (`sim/examples/golden.rs`) and
 //! the test that reads them (`sim/tests/golden.rs`). Images are never made again, so that what is
@@ -15,13 +15,44 @@ use engine::{
 };
 use sim::ssd::Model;
 
-pub const MEMBERS: usize = 4;
 pub const NAME: &str = "golden";
 pub const HOST: [u8; 16] = *b"made on this one";
-pub const UUID: [u8; 16] = *b"golden images v6";
 /// Twenty stripes of three chunks in a zone, and D = 2: small, and nothing is left out.
 pub const CHUNK_BLOCKS: u64 = 2;
 pub const CAPACITY_BLOCKS: u64 = 120;
+
+/// One of the arrays.
+pub struct Golden {
+    pub uuid: [u8; 16],
+    pub members: usize,
+    pub parities: usize,
+    /// What the names of its images begin with.
+    prefix: &'static str,
+    zrwa_blocks: u64,
+    /// More than the array uses if its logs take more.
+    zone_capacity_blocks: u64,
+    zone_size_blocks: Option<u64>,
+}
+
+pub const RAID5: Golden = Golden {
+    uuid: *b"golden images v7",
+    members: 4,
+    parities: 1,
+    prefix: "",
+    zrwa_blocks: 8,
+    zone_capacity_blocks: 40,
+    zone_size_blocks: None,
+};
+
+pub const RAID6: Golden = Golden {
+    uuid: *b"golden RAID-6 v7",
+    members: 5,
+    parities: 2,
+    prefix: "raid6-",
+    zrwa_blocks: 12,
+    zone_capacity_blocks: 64,
+    zone_size_blocks: Some(CAPACITY_BLOCKS),
+};
 
 /// What is in a logical zone.
 pub struct Zone {
@@ -57,37 +88,40 @@ pub const ZONES: [Zone; 8] = [
     zone(Empty, 0, None, false),
 ];
 
-pub fn model() -> Model {
-    let geometry = Geometry {
-        zones: 2 + ZONES.len() as u32,
-        zone_size_blocks: 64,
-        zone_capacity_blocks: 40,
-        max_open: 6,
-        max_active: 6,
-        zrwa: Some(Zrwa { size_blocks: 8, granularity_blocks: 1, max_zones: 6 }),
-        oob_bytes: 0,
-        max_transfer_blocks: 16,
-        max_append_blocks: 16,
-        volatile_cache: false,
-    };
-    Model { name: NAME.into(), geometry }
-}
-
-pub fn options() -> CreateOptions {
-    CreateOptions {
-        name: NAME.into(),
-        uuid: UUID,
-        chunk_blocks: CHUNK_BLOCKS,
-        zone_size_blocks: None,
-        policy: None,
-        host: HOST,
-        autostart: true,
+impl Golden {
+    pub fn model(&self) -> Model {
+        let geometry = Geometry {
+            zones: 2 + ZONES.len() as u32,
+            zone_size_blocks: 64,
+            zone_capacity_blocks: self.zone_capacity_blocks,
+            max_open: 6,
+            max_active: 6,
+            zrwa: Some(Zrwa { size_blocks: self.zrwa_blocks, granularity_blocks: 1, max_zones: 6 }),
+            oob_bytes: 0,
+            max_transfer_blocks: 16,
+            max_append_blocks: 16,
+            volatile_cache: false,
+        };
+        Model { name: NAME.into(), geometry }
     }
-}
 
-/// Name of a member's image; compressed it ends in `.gz`.
-pub fn file_name(member: usize) -> String {
-    format!("member{member}.img")
+    pub fn options(&self) -> CreateOptions {
+        CreateOptions {
+            name: NAME.into(),
+            uuid: self.uuid,
+            chunk_blocks: CHUNK_BLOCKS,
+            zone_size_blocks: self.zone_size_blocks,
+            parities: self.parities,
+            policy: None,
+            host: HOST,
+            autostart: true,
+        }
+    }
+
+    /// Name of a member's image; compressed it ends in `.gz`.
+    pub fn file_name(&self, member: usize) -> String {
+        format!("{}member{member}.img", self.prefix)
+    }
 }
 
 /// What was written from block `from` of a zone on, in its `life` (0 before the first reset): a

@@ -12,7 +12,6 @@
 
 use crate::{
     buf::BLOCK,
-    device::{DeviceError, Status},
     format::record::{HOLE_BYTES, Hole, Holes, Record},
     raid::{
         core::Core,
@@ -114,11 +113,6 @@ impl Lost {
     }
 }
 
-/// Whether an error says that a block, and nothing more, cannot be read.
-pub fn is_unreadable(error: DeviceError) -> bool {
-    matches!(error, DeviceError::Status(Status::UnrecoveredReadError | Status::DeallocatedBlock))
-}
-
 impl Core {
     /// Whether something of `blocks` of a member's part of a zone is a hole.
     pub fn has_hole(&self, zone: ZoneIndex, member: usize, blocks: Range<u64>) -> bool {
@@ -201,7 +195,8 @@ mod tests {
 
     #[test]
     fn what_is_lost_is_the_block_of_the_part_and_those_it_would_be_decoded_from() {
-        let layout = Layout { policy: Policy::Zrwa, members: 4, chunk_blocks: 4, rows: 9, distance: 2 };
+        let layout =
+            Layout { policy: Policy::Zrwa, members: 4, parities: 1, chunk_blocks: 4, rows: 9, distance: 2 };
         let mut lost = Lost::default();
         // Row 1: member 1 has chunk 0, member 2 chunk 1, member 0 the parity; row 2: member 1 the parity.
         lost.add(&layout, 1, 5, [2]);

@@ -8,28 +8,33 @@
 //!
 //! A zone that is being written is followed until little is left, and then held for the rest.
 //!
-//! A block that cannot be decoded, because another member cannot read its own, is lost: the rebuild leaves
+//! Zones that lack most come first, so that one lost member is made up for everywhere before the second.
+//!
+//! A block that cannot be decoded, because other members cannot read theirs, is lost: the rebuild leaves
 //! a hole there ([`super::holes`]) and goes on. A zone that cannot be rebuilt at all is left out.
 
 use crate::{
     buf::{BLOCK, Buf, BufMut},
-    code::xor,
+    code::decode,
     device::{Command, DeviceError, Zones},
     format::{
         oob::Content,
         record::{Origin, ParityRecord, Record, TailRecord},
     },
     raid::{
-        core::{Core, Seat, is_of_zone},
-        geometry::{Place, Role},
+        core::{Core, Seat, is_of_zone, is_unreadable},
+        geometry::{Layout, Place, Role},
         metalog::MetaLog,
-        patrol::holes::{Lost, is_unreadable},
+        patrol::holes::Lost,
         policy::{
             inplace,
             zrwa::{self, SlotPart},
         },
         status::{LeftOut, LostBlocks, Progress, Rebuilt},
-        zone::{read::Piece, write::Zone},
+        zone::{
+            read::Piece,
+            write::{Parities, Zone},
+        },
     },
     zone::{Lba, ZoneIndex, ZoneState},
 };
@@ -57,6 +62,36 @@ struct Work<'a> {
     /// Takes bytes that are done.
     report: &'a mut dyn FnMut(u64),
     lost: Lost,
+}
+
+/// Blocks of complete stripes as members hold them, from block `from` of their parts on.
+struct Rows {
+    from: u64,
+    /// By member.
+    parts: Vec<Buf>,
+}
+
+impl Rows {
+    /// Blocks of `member`, all in one row, from those of `others` (bits); `false` if these do not tell them.
+    fn decode(
+        &self,
+        layout: &Layout,
+        member: usize,
+        blocks: Range<u64>,
+        others: u32,
+        result: &mut BufMut,
+    ) -> bool {
+        let row = blocks.start / layout.chunk_blocks;
+        let bytes = (blocks.start - self.from) as usize * BLOCK..(blocks.end - self.from) as usize * BLOCK;
+        let symbols = layout.symbols(layout.data_chunks());
+        let present = Core::each(others).fold(0, |all, other| all | 1 << layout.index(other, row));
+        let own = symbols[layout.index(member, row) as usize];
+        let Some(recipe) = decode::solve(present, &symbols[..layout.members], own) else { return false };
+        let members = recipe.sources().iter().map(|source| layout.member(row, source.stored as u64));
+        let sources: Vec<&[u8]> = members.map(|member| &self.parts[member][bytes.clone()]).collect();
+        recipe.run(&mut result[bytes], &sources);
+        true
+    }
 }
 
 /// Ends a rebuild, also one that is dropped half-way.
@@ -113,14 +148,16 @@ impl Core {
         self.zones_changed.open();
     }
 
-    /// Zones and members that need a rebuild.
+    /// Zones and members that need a rebuild: first those that lack most.
     fn lacking(&self) -> Vec<(ZoneIndex, usize)> {
         let records = self.zones.borrow();
         let active = self.active.get();
-        (0..records.len())
+        let mut lacking: Vec<_> = (0..records.len())
             .filter(|z| !self.offline.borrow().contains_key(&(*z as u32)))
             .flat_map(|z| Core::each(records[z].lost & active).map(move |m| (ZoneIndex(z as u32), m)))
-            .collect()
+            .collect();
+        lacking.sort_by_key(|(zone, _)| self.live(*zone).count_ones());
+        lacking
     }
 
     /// Resets what members hold of zones that they lack: it would take resources of their drives.
@@ -162,9 +199,6 @@ impl Core {
         let under_repair = self.lacking().iter().fold(0, |mask, (_, member)| mask | 1u32 << member);
         self.clear_leftovers().await;
         loop {
-            if self.active.get() & under_repair != under_repair {
-                return Err("the drive under repair failed".into());
-            }
             let mut lacking = self.lacking();
             lacking.retain(|(zone, m)| !rebuilt.left_out.iter().any(|l| (l.zone, l.member) == (zone.0, *m)));
             let left: u64 = lacking.iter().map(|(zone, _)| self.member_bytes(*zone)).sum();
@@ -175,7 +209,10 @@ impl Core {
             };
             let Some((zone, member)) = lacking.iter().find(|(zone, _)| free(zone)).copied() else {
                 if lacking.is_empty() {
-                    return Ok(Rebuilt { bytes: done_bytes, ..rebuilt });
+                    return match self.active.get() & under_repair == under_repair {
+                        true => Ok(Rebuilt { bytes: done_bytes, ..rebuilt }),
+                        false => Err("a drive under repair failed".into()),
+                    };
                 }
                 self.zones_changed.wait().await;
                 continue;
@@ -212,6 +249,10 @@ impl Core {
                 Err(Stopped::Error(reason)) if self.check_active(member).is_ok() && !self.failed.get() => {
                     done_bytes = before;
                     rebuilt.left_out.push(LeftOut { zone: zone.0, member, reason });
+                }
+                // What is left may be on another drive.
+                Err(Stopped::Error(_)) if self.active.get() & (1 << member) == 0 && !self.failed.get() => {
+                    done_bytes = before;
                 }
                 Err(Stopped::Error(error)) => return Err(format!("zone {}: {error}", zone.0)),
             }
@@ -278,13 +319,13 @@ impl Core {
         }
     }
 
-    /// The members that a part of `zone` is rebuilt from: all others.
+    /// The members that a part of `zone` is rebuilt from: all others that have theirs.
     fn check_others(&self, zone: ZoneIndex, member: usize) -> Result<u32, Stopped> {
         let others = self.live(zone) & !(1 << member);
-        if (others.count_ones() as usize) < self.layout.members - 1 {
-            return Err(Stopped::Error("another drive lacks the same zone".into()));
+        match self.are_enough(others) {
+            true => Ok(others),
+            false => Err(Stopped::Error("too many other drives lack the same zone".into())),
         }
-        Ok(others)
     }
 
     /// Blocks `from..to` of the rows of complete stripes, of one member, from all others; zeros for those
@@ -296,79 +337,107 @@ impl Core {
         Range { start: from, end: to }: Range<u64>,
         lost: &mut Lost,
     ) -> Result<Buf, Stopped> {
-        let others = self.check_others(zone, member)?;
-        let mut missing: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
-        let mut result = BufMut::zeroed((to - from) as usize * BLOCK);
+        let (others, losses) = (self.check_others(zone, member)?, self.losses.get());
         let pending: Vec<_> = Core::each(others)
             .map(|other| {
                 let lba = Lba(self.start(other, zone).0 + from);
-                (
-                    self.seat(other),
-                    self.submit(other, Command::read(lba, Buf::zeroed((to - from) as usize * BLOCK))),
-                )
+                let buf = self.pool.borrow_mut().take(to - from).freeze();
+                (self.seat(other), self.submit(other, Command::read(lba, buf)))
             })
             .collect();
+        let mut found = Rows { from, parts: vec![Buf::default(); self.members.len()] };
+        let mut unreadable: BTreeMap<u64, u32> = BTreeMap::new();
+        // Why something cannot be read that may be there all the same.
+        let mut other_error = None;
         for (seat, completion) in pending {
             let done = completion.await;
-            let (data, mut unreadable) = match done.result {
+            let (data, mut blocks) = match done.result {
                 Ok(()) => (done.data, Vec::new()),
                 Err(error) => {
                     self.read_failed(zone, seat, error);
-                    self.read_singly_from(zone, seat, from..to, error).await?
+                    self.read_singly_from(zone, seat, from..to, &mut other_error).await?
                 }
             };
-            let data = self.overlay(zone, seat, from, data).ok_or(Stopped::Again)?;
-            unreadable.extend(self.holes_among(zone, seat.member, from..to));
-            for at in unreadable.into_iter().filter(|at| !self.is_relocated(zone, seat.member, *at)) {
-                missing.entry(at).or_default().push(seat.member);
+            found.parts[seat.member] = self.overlay(zone, seat, from, data).ok_or(Stopped::Again)?;
+            blocks.extend(self.holes_among(zone, seat.member, from..to));
+            for at in blocks.into_iter().filter(|at| !self.is_relocated(zone, seat.member, *at)) {
+                *unreadable.entry(at).or_default() |= 1 << seat.member;
             }
-            xor::xor_assign(&mut result, &data);
         }
-        for (at, others) in missing {
-            result.block_mut(at - from).fill(0);
-            lost.add(&self.layout, member, at, others);
+        if self.losses.get() != losses {
+            // What was read may be of what has been written anew since.
+            return Err(Stopped::Again);
         }
+        let (layout, mut result) = (&self.layout, self.pool.borrow_mut().take(to - from));
+        let mut at = from;
+        while at < to {
+            let end = to.min((at / layout.chunk_blocks + 1) * layout.chunk_blocks);
+            found.decode(layout, member, at..end, others, &mut result);
+            at = end;
+        }
+        for (at, unreadable) in unreadable {
+            if !found.decode(layout, member, at..at + 1, others & !unreadable, &mut result) {
+                if let Some(error) = other_error {
+                    return Err(error.into());
+                }
+                result.block_mut(at - from).fill(0);
+                lost.add(layout, member, at, Core::each(unreadable));
+            }
+        }
+        found.parts.into_iter().for_each(|part| self.pool.borrow_mut().give(part));
         Ok(result.freeze())
     }
 
-    /// Blocks of a member's part of a zone of which it cannot read all, one by one; and which it cannot.
+    /// Blocks of a member's part of a zone of which it cannot read all, one by one; and which it cannot. Takes
+    /// note of an `other_error` than that they are unreadable.
     async fn read_singly_from(
         &self,
         zone: ZoneIndex,
         seat: Seat,
         blocks: Range<u64>,
-        mut error: DeviceError,
+        other_error: &mut Option<DeviceError>,
     ) -> Result<(Buf, Vec<u64>), Stopped> {
         let start = self.start(seat.member, zone).0;
         let mut data = BufMut::zeroed((blocks.end - blocks.start) as usize * BLOCK);
         let mut unreadable = Vec::new();
-        for (place, at) in (0..).zip(blocks.clone()) {
-            if !is_unreadable(error) {
-                let Range { start: from, end: to } = blocks;
-                let member = seat.member;
-                let why = format!("blocks {from} to {to} of its member {member} cannot be read: {error}");
-                return Err(Stopped::Error(why));
+        for (place, at) in (0..).zip(blocks) {
+            if self.live(zone) & (1 << seat.member) == 0 {
+                // The others may be enough.
+                return Err(Stopped::Again);
             }
             let read = Command::read(Lba(start + at), Buf::zeroed(BLOCK));
             let done = self.submit(seat.member, read).await;
             match done.result {
                 Ok(()) => data.block_mut(place).copy_from_slice(&done.data),
-                Err(failed) => {
-                    self.read_failed(zone, seat, failed);
+                Err(error) => {
+                    self.read_failed(zone, seat, error);
                     unreadable.push(at);
-                    error = failed;
+                    if !is_unreadable(error) {
+                        *other_error = Some(error);
+                    }
                 }
             }
         }
-        match is_unreadable(error) {
-            true => Ok((data.freeze(), unreadable)),
-            false => Err(error.into()),
-        }
+        Ok((data.freeze(), unreadable))
     }
 
     /// A piece of the stripe of a tail as `decode` gives it: where that fails block by block, and with zeros
     /// for those that are lost.
     async fn decode_singly(
+        &self,
+        zone: ZoneIndex,
+        member: usize,
+        piece: Piece,
+        lost: &mut Lost,
+        decode: impl AsyncFn(Piece) -> Result<Buf, DeviceError>,
+    ) -> Result<Buf, Stopped> {
+        let losses = self.losses.get();
+        let whole = self.decode_or_lose(zone, member, piece, lost, decode).await?;
+        // What was read may be of what has been written anew since.
+        if self.losses.get() == losses { Ok(whole) } else { Err(Stopped::Again) }
+    }
+
+    async fn decode_or_lose(
         &self,
         zone: ZoneIndex,
         member: usize,
@@ -388,7 +457,7 @@ impl Core {
                 Err(error) => {
                     let mut others = Vec::new();
                     for other in Core::each(self.check_others(zone, member)?) {
-                        let read = self.read_member(zone, other, single, Buf::zeroed(BLOCK)).await;
+                        let read = self.read_member(zone, other, single).await;
                         others.extend(read.is_err().then_some(other));
                     }
                     if !is_unreadable(error) || self.check_others(zone, member).is_err() {
@@ -426,7 +495,7 @@ impl Core {
             (work.report)(data.len() as u64);
             let content = match self.layout.role(member, at / chunk) {
                 Role::Data(_) => Content::Data,
-                Role::Parity => inplace::version_of(0, 0, self.layout.data_chunks() - 1),
+                Role::Parity(_) => inplace::version_of(0, 0, self.layout.data_chunks() - 1),
             };
             // Of a full zone nobody asks for more than the data.
             let write = match follow {
@@ -462,26 +531,18 @@ impl Core {
         let (stripe, covered) = (tail / layout.stripe_blocks(), tail % layout.stripe_blocks());
         self.copy_rows(zone, member, 0..stripe, None, work).await?;
         if covered > 0 {
-            let piece = Piece { stripe, index: 0, from: 0, to: layout.chunk_blocks };
             let mut data = BufMut::zeroed(layout.chunk_blocks as usize * BLOCK);
-            let lost = &mut work.lost;
-            match layout.role(member, stripe) {
-                Role::Parity => {
-                    let parity = async |piece: Piece| {
-                        let mut data = BufMut::zeroed((piece.to - piece.from) as usize * BLOCK);
-                        self.xor_covered(zone, piece, tail, None, &mut data).await.map(|()| data.freeze())
-                    };
-                    data = self.decode_singly(zone, member, piece, lost, parity).await?.into_mut();
-                }
-                Role::Data(index) => {
-                    let to = covered.saturating_sub(index * layout.chunk_blocks).min(layout.chunk_blocks);
-                    if to > 0 {
-                        let decode = async |piece: Piece| self.reconstruct(zone, piece).await;
-                        let piece = Piece { index, to, ..piece };
-                        let found = self.decode_singly(zone, member, piece, lost, decode).await?;
-                        data[..found.len()].copy_from_slice(&found);
-                    }
-                }
+            let role = layout.role(member, stripe);
+            let (index, to) = match role {
+                Role::Data(index) => (index, covered.saturating_sub(index * layout.chunk_blocks)),
+                Role::Parity(_) => (0, layout.chunk_blocks),
+            };
+            let piece = Piece { stripe, index, from: 0, to: to.min(layout.chunk_blocks) };
+            if piece.to > 0 {
+                let none = Parities::default();
+                let decode = async |piece: Piece| self.decode(zone, piece, role, tail, &none).await;
+                let found = self.decode_singly(zone, member, piece, &mut work.lost, decode).await?;
+                data[..found.len()].copy_from_slice(&found);
             }
             (work.report)(data.len() as u64);
             self.check_stop(member)?;
@@ -606,26 +667,21 @@ impl Core {
             let to = (covered - index * chunk).min(chunk);
             let piece = Piece { stripe, index, from: 0, to };
             let tail = stripe * layout.stripe_blocks() + covered;
+            let role = Role::Data(index);
             let decode = async |piece: Piece| {
-                let bytes = piece.from as usize * BLOCK..piece.to as usize * BLOCK;
-                let mut data = BufMut::copy_of(&zone.flow.borrow().parity[bytes]);
-                self.xor_covered(zone.index, piece, tail, Some(index), &mut data)
-                    .await
-                    .map(|()| data.freeze())
+                let known = self.running_parities(&zone.flow.borrow(), piece);
+                self.decode(zone.index, piece, role, tail, &known).await
             };
             let data = self.decode_singly(zone.index, member, piece, &mut work.lost, decode).await?;
             let write = self.write_of(member, zone.index, stripe * chunk, data, Content::Data, false);
             self.on_member(member, write).await?;
         }
-        for SlotPart { index, from, to } in zrwa::tail_slots(layout, covered).into_iter().flatten() {
-            let (slot_member, place) = layout.slot(stripe, index);
+        for (which, SlotPart { index, from, to }) in zrwa::tail_slots(layout, covered) {
+            let (slot_member, place) = layout.slot(stripe, index, which);
             if slot_member != member {
                 continue;
             }
-            let data = {
-                let flow = zone.flow.borrow();
-                Buf::copy_of(&flow.parity[from as usize * BLOCK..to as usize * BLOCK])
-            };
+            let data = zone.flow.borrow().parity(which, from, to);
             match place {
                 Place::Row(row) => {
                     let content = inplace::version_of(stripe, row, index);
@@ -657,12 +713,12 @@ impl Core {
     async fn copy_log(&self, zone: &Zone, member: usize, record: TailRecord) -> Result<(), Stopped> {
         let layout = &self.layout;
         let last = record.tail_blocks.saturating_sub(1);
-        let (members, place) = layout.log(last / layout.stripe_blocks());
+        let (mut members, place) = layout.log(last / layout.stripe_blocks());
         let (record, everywhere) = (Record::Tail(record), record.generation > 0);
         if everywhere {
             return self.log_on(member, record).await;
         }
-        if !members.contains(&member) {
+        if !members.any(|holder| holder == member) {
             return Ok(());
         }
         let Place::Row(row) = place else { return self.log_on(member, record).await };

@@ -13,7 +13,7 @@
 //! A zone is protected from resets and finishes while it is copied as it is while it is rebuilt; there is one
 //! of either at a time. Blocks that the old drive cannot read are decoded. Where they cannot be, or are part
 //! of a stripe that is not complete, the zone is left out: the new drive lacks it, and it is rebuilt later. That
-//! is refused where another member lacks it too.
+//! is refused where any other member lacks it too: a replacement costs no redundancy that is lacking already.
 //!
 //! *Nothing is written anywhere about it* before all zones are followed. If the power goes the array is as it
 //! was, and the new drive, which has no metadata, is none of any array. If the new drive fails it is let go.
@@ -399,7 +399,7 @@ impl Core {
         let wp_blocks = if passed_all { used_blocks } else { info.wp_blocks.min(used_blocks) };
         self.copy_blocks(index, at..wp_blocks, way, copy).await?;
         if way == Way::Passed {
-            let window = 2 * layout.distance * layout.chunk_blocks;
+            let window = layout.window_blocks();
             let ahead = wp_blocks..(wp_blocks + window).min(used_blocks);
             self.copy_blocks(index, ahead, Way::Ahead, copy).await?;
         }
@@ -410,7 +410,7 @@ impl Core {
     fn batch_blocks(&self, copy: &Copy<'_>) -> u64 {
         let devices = [copy.mirror.geometry(), copy.mirror.second().geometry()];
         let most = devices.iter().fold(BATCH_BLOCKS, |most, d| most.min(d.max_transfer_blocks as u64));
-        let window = 2 * self.layout.distance * self.layout.chunk_blocks;
+        let window = self.layout.window_blocks();
         match self.layout.policy.uses_zrwa() {
             false => most,
             true => {
@@ -513,7 +513,7 @@ impl Core {
             let data = self.other_rows(zone, member, at..at + 1, &mut lost).await?;
             let content = match layout.role(member, row) {
                 Role::Data(_) => Content::Data,
-                Role::Parity => inplace::version_of(0, 0, layout.data_chunks() - 1),
+                Role::Parity(_) => inplace::version_of(0, 0, layout.data_chunks() - 1),
             };
             if lost.holes.is_empty()
                 && let Command::Write { data, oob, .. } =
@@ -628,9 +628,9 @@ impl Core {
 
     /// Refuses to leave out a zone that another member lacks as well.
     fn check_left_out(&self, member: usize, left_out: &BTreeMap<u32, String>) -> Result<(), String> {
-        let parts = |zone: u32| self.live(ZoneIndex(zone));
         let lacking = |zone: u32| {
-            parts(zone) & (1 << member) != 0 && parts(zone).count_ones() as usize != self.members.len()
+            let parts = self.live(ZoneIndex(zone));
+            parts & (1 << member) != 0 && parts.count_ones() as usize != self.members.len()
         };
         match left_out.iter().find(|(zone, _)| lacking(**zone)) {
             Some((zone, why)) => Err(format!("zone {zone}: {why}, and another drive lacks it")),

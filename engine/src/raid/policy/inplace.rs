@@ -10,14 +10,19 @@
 //! complete ([`needs`]). Hence at every instant, at every offset, there is a whole version of exactly
 //! what has been acknowledged, or of more, all of which is there.
 //!
+//! *Two parities.* Versions of P and of Q cover the same, and take turns in the same way, each in two places of
+//! its own member. So the argument holds for either, and of any two members that are lost: at every offset
+//! there are the versions of P and Q that cover just what has been acknowledged, the chunks that they cover, and
+//! what is lost of all these are two at most, each on a member of its own.
+//!
 //! *The tail.* A block and its metadata ([`Mark`]) are written as one. A block of data counts if its
-//! metadata says that it was written in this life of the zone, or if parity decodes it; the tail is the
+//! metadata says that it was written in this life of the zone, or if parities decode it; the tail is the
 //! end of the longest run of such blocks ([`decide`]). What an earlier assembly has left beyond the tail
 //! that it was recovered with is of an earlier generation and counts for nothing.
 
 use crate::{
     buf::{BLOCK, Buf, BufMut},
-    code::xor,
+    code::decode::{self, Recipe, Sum},
     device::{Command, DeviceError, Status},
     format::{
         oob::{Content, Mark, OOB_BYTES},
@@ -29,7 +34,7 @@ use crate::{
         geometry::{Layout, MAX_MEMBERS, Place, Role},
         policy::zrwa::{self, Refusal},
         recover::{Held, Tail, Verdict, ZoneView},
-        zone::write::{Flow, Round, Zone},
+        zone::write::{Flow, Round, Zone, blank_parities},
     },
     zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
 };
@@ -79,8 +84,9 @@ pub struct Evidence {
     pub members: Vec<Option<Seen>>,
     /// The zone is known to go on to this block.
     pub told_blocks: u64,
-    /// Versions in the metadata log of the stripe's parity member: stripe, chunks covered, offset.
-    pub logged: BTreeSet<(u64, u64, u64)>,
+    /// Versions in the metadata logs of the stripe's parity members: stripe, offset, chunks covered, number of
+    /// the parity.
+    pub logged: BTreeSet<(u64, u64, u64, usize)>,
 }
 
 /// What is in a member's part of a zone.
@@ -95,12 +101,27 @@ pub struct Seen {
     pub holes: bool,
 }
 
-/// Where a block's content comes from.
+/// A version of a parity: its number, how many chunks it covers, and where it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
-    Own,
-    /// A version of the parity that covers so many chunks, and the others of these.
-    Parity(u64, Place),
+struct Version {
+    which: usize,
+    covers: u64,
+    place: Place,
+}
+
+/// What there is at one offset of a stripe: blocks of data, and versions of the parities.
+#[derive(Default)]
+struct Column {
+    data: Vec<u64>,
+    versions: Vec<Version>,
+    /// Of both, in this order.
+    sums: Vec<Sum>,
+}
+
+impl Column {
+    fn solve(&self, wanted: Sum) -> Option<Recipe> {
+        decode::solve(u128::MAX, &self.sums, wanted)
+    }
 }
 
 impl Evidence {
@@ -115,27 +136,53 @@ impl Evidence {
         self.found(layout, member, stripe, block) == Some(Content::Data)
     }
 
-    /// The version in row `stripe` at offset `block`.
-    pub fn own_version(&self, layout: &Layout, stripe: u64, block: u64) -> Option<u64> {
-        match self.found(layout, layout.parity_member(stripe), stripe, block)? {
+    /// The version of parity number `which` in row `stripe` at offset `block`.
+    pub fn own_version(&self, layout: &Layout, stripe: u64, which: usize, block: u64) -> Option<u64> {
+        match self.found(layout, layout.parity_member(stripe, which), stripe, block)? {
             Content::Parity(covers) => Some(covers as u64),
             _ => None,
         }
     }
 
-    /// The versions of a stripe's parity at offset `block`: chunks covered, and where.
-    fn versions(&self, layout: &Layout, stripe: u64, block: u64) -> impl Iterator<Item = (u64, Place)> {
-        let member = layout.parity_member(stripe);
-        let own = self.own_version(layout, stripe, block).map(|covers| (covers, Place::Row(stripe)));
+    /// The versions of one of a stripe's parities at offset `block`.
+    fn versions(
+        &self,
+        layout: &Layout,
+        stripe: u64,
+        which: usize,
+        block: u64,
+    ) -> impl Iterator<Item = Version> {
+        let member = layout.parity_member(stripe, which);
+        let own = self.own_version(layout, stripe, which, block).map(|covers| (covers, Place::Row(stripe)));
         let row = stripe + layout.distance;
         let ahead = match self.found(layout, member, row, block) {
             Some(Content::Ahead(covers)) => Some((covers as u64, Place::Row(row))),
             _ => None,
         };
         let there = self.members[member].is_some();
-        let logged = self.logged.range((stripe, 0, 0)..(stripe + 1, 0, 0));
-        let logged = logged.filter(move |(_, _, at)| there && *at == block);
-        own.into_iter().chain(ahead).chain(logged.map(|(_, covers, _)| (*covers, Place::MetaLog)))
+        let logged = self.logged.range((stripe, block, 0, 0)..(stripe, block + 1, 0, 0));
+        let logged = logged.filter(move |(_, _, _, of)| there && *of == which);
+        let logged = logged.map(|(_, _, covers, _)| (*covers, Place::MetaLog));
+        let all = own.into_iter().chain(ahead).chain(logged);
+        all.map(move |(covers, place)| Version { which, covers, place })
+    }
+
+    /// What there is at offset `block` of a stripe.
+    fn column(&self, layout: &Layout, stripe: u64, block: u64) -> Column {
+        let k = layout.data_chunks();
+        let mut column = Column::default();
+        for index in (0..k).filter(|index| self.is_present(layout, stripe, *index, block)) {
+            column.data.push(index);
+            column.sums.push(Sum::data(index as usize));
+        }
+        for version in (0..layout.parities).flat_map(|which| self.versions(layout, stripe, which, block)) {
+            // What covers more than there is says nothing.
+            if (1..=k).contains(&version.covers) && column.sums.len() < decode::MAX_STORED {
+                column.versions.push(version);
+                column.sums.push(Sum::parity(version.which, version.covers as usize));
+            }
+        }
+        column
     }
 
     /// Members of which nobody knows what they hold at offset `block` of `stripe`: too many of them, and
@@ -143,10 +190,9 @@ impl Evidence {
     fn unknown(&self, layout: &Layout, stripe: u64, block: u64) -> usize {
         let chunk = layout.chunk_blocks;
         let own = stripe.saturating_sub(self.base_row) * chunk + block;
-        let parity_member = layout.parity_member(stripe);
         let is_unknown = |(member, seen): (usize, &Option<Seen>)| {
             seen.as_ref().is_none_or(|seen| {
-                let ahead = member == parity_member
+                let ahead = matches!(layout.role(member, stripe), Role::Parity(_))
                     && (seen.unreadable.contains(&(own + layout.distance * chunk))
                         || seen.holes && stripe + layout.distance >= layout.rows);
                 ahead || seen.unreadable.contains(&own)
@@ -155,16 +201,10 @@ impl Evidence {
         self.members.iter().enumerate().filter(|member| is_unknown(*member)).count()
     }
 
-    /// Where the content of a data block comes from, if there is any.
-    pub fn source(&self, layout: &Layout, stripe: u64, index: u64, block: u64) -> Option<Source> {
-        if self.is_present(layout, stripe, index, block) {
-            return Some(Source::Own);
-        }
-        let version = self.versions(layout, stripe, block).find(|(covers, _)| {
-            let mut others = (0..*covers).filter(|other| *other != index);
-            index < *covers && others.all(|other| self.is_present(layout, stripe, other, block))
-        });
-        version.map(|(covers, place)| Source::Parity(covers, place))
+    /// Whether a data block is there, or can be decoded.
+    fn is_told(&self, layout: &Layout, stripe: u64, index: u64, block: u64) -> bool {
+        self.is_present(layout, stripe, index, block)
+            || self.column(layout, stripe, block).solve(Sum::data(index as usize)).is_some()
     }
 }
 
@@ -193,8 +233,8 @@ pub fn decide(layout: &Layout, evidence: &Evidence, finished: Option<u64>) -> Re
     let mut tail = (evidence.base_row * stripe_blocks).min(end);
     while tail < end {
         let (stripe, (index, block)) = (tail / stripe_blocks, layout.chunk_of(tail % stripe_blocks));
-        if evidence.source(layout, stripe, index, block).is_none() {
-            if evidence.unknown(layout, stripe, block) > 1 {
+        if !evidence.is_told(layout, stripe, index, block) {
+            if evidence.unknown(layout, stripe, block) > layout.parities {
                 return Err(Refusal::Lacking { member: layout.member(stripe, index) });
             }
             break;
@@ -211,7 +251,7 @@ pub fn decide(layout: &Layout, evidence: &Evidence, finished: Option<u64>) -> Re
     }
     if tail < floor {
         let present = evidence.members.iter().flatten().count();
-        let (members, needed) = (layout.members, layout.members - 1);
+        let (members, needed) = (layout.members, layout.fewest_members());
         let (stripe, (index, _)) = (tail / stripe_blocks, layout.chunk_of(tail % stripe_blocks));
         return Err(match present < needed {
             true => Refusal::TooFew { present, members, needed },
@@ -263,8 +303,8 @@ struct Rows {
     evidence: Evidence,
     /// By member, block by block from the base row on; empty if it cannot be read.
     blocks: Vec<Vec<Buf>>,
-    /// Versions in the metadata log: stripe, chunks covered, offset.
-    logged: BTreeMap<(u64, u64, u64), Buf>,
+    /// Versions in the metadata logs: stripe, offset, chunks covered, number of the parity.
+    logged: BTreeMap<(u64, u64, u64, usize), Buf>,
 }
 
 impl Core {
@@ -352,7 +392,7 @@ impl Core {
             return Ok(if leftovers { Verdict::Reset } else { Verdict::Empty });
         };
         let relied = wps.iter().flatten().count();
-        let (members, needed) = (layout.members, layout.members - 1);
+        let (members, needed) = (layout.members, layout.fewest_members());
         if relied < needed {
             return Err(Refusal::TooFew { present: relied, members, needed });
         }
@@ -363,13 +403,14 @@ impl Core {
             return Ok(Verdict::Reset);
         }
         let (stripe, covered) = (blocks / layout.stripe_blocks(), blocks % layout.stripe_blocks());
-        let mut parity = BufMut::zeroed(layout.chunk_blocks as usize * BLOCK);
+        let mut parities = blank_parities(layout);
         for block in 0..layout.chunk_blocks.min(covered) {
-            let chunks = chunks_at(layout, covered, block);
-            let found = rows.parity(layout, stripe, chunks, block);
-            let found = found.or_else(|| rows.version(layout, stripe, chunks, block));
-            let found = found.ok_or(Refusal::TooFew { present: relied, members, needed: members })?;
-            parity.block_mut(block).copy_from_slice(&found);
+            let chunks = chunks_at(layout, covered, block) as usize;
+            for (which, parity) in parities.iter_mut().enumerate().take(layout.parities) {
+                let found = rows.sum(layout, stripe, block, Sum::parity(which, chunks));
+                let found = found.ok_or(Refusal::TooFew { present: relied, members, needed: members })?;
+                parity.block_mut(block).copy_from_slice(&found);
+            }
         }
         let held = self.to_write_back(&rows, view.zone, &told, blocks);
         let bits = |of: &dyn Fn(usize, &ZoneInfo) -> bool| {
@@ -383,7 +424,7 @@ impl Core {
         for (position, wp) in positions.iter_mut().zip(wps) {
             *position = wp.unwrap_or(0) / half;
         }
-        let tail = Tail { blocks, positions, parity, revived, held };
+        let tail = Tail { blocks, positions, parities, revived, held };
         Ok(if record.finished.is_some() { Verdict::Finish(Some(tail)) } else { Verdict::Open(tail) })
     }
 
@@ -465,10 +506,11 @@ impl Core {
             if let Some(log) = &*self.members[member].log.borrow() {
                 let live = log.live.borrow();
                 seen.holes = self.log_has_holes(zone, member);
-                let offsets = live.parity.of_zone(zone.0, record.epoch);
-                for (stripe, index, block) in offsets.filter(|(s, _, _)| layout.parity_member(*s) == member) {
+                for (stripe, index, block) in live.parity.of_zone(zone.0, record.epoch) {
                     let version = live.parity.get(zone.0, record.epoch, stripe, index, block);
-                    rows.logged.extend(version.map(|v| ((stripe, index + 1, block), v.clone())));
+                    let place =
+                        layout.slot_of(member, stripe, index).map(|which| (stripe, block, index + 1, which));
+                    rows.logged.extend(place.zip(version.cloned()));
                 }
             }
             rows.evidence.members[member] = Some(seen);
@@ -528,18 +570,18 @@ impl Core {
         let (row, block) = (at / layout.chunk_blocks, at % layout.chunk_blocks);
         match (layout.role(member, row), mark.map(|mark| (mark.content, mark.generation))) {
             (Role::Data(_), _) if passed => Some(Content::Data),
-            (Role::Parity, Some((content @ Content::Parity(_), _))) if passed => Some(content),
-            (Role::Parity, _) if passed => Some(version_of(row, row, layout.data_chunks() - 1)),
+            (Role::Parity(_), Some((content @ Content::Parity(_), _))) if passed => Some(content),
+            (Role::Parity(_), _) if passed => Some(version_of(row, row, layout.data_chunks() - 1)),
             (Role::Data(index), Some((content @ Content::Data, generation))) => {
                 let end = row * layout.stripe_blocks() + index * layout.chunk_blocks + block + 1;
                 (generation >= told.generation || end <= told.tail_blocks).then_some(content)
             }
-            (Role::Parity, Some((content @ Content::Parity(_), generation))) => {
+            (Role::Parity(_), Some((content @ Content::Parity(_), generation))) => {
                 (generation >= told.generation).then_some(content)
             }
             (_, Some((content @ Content::Ahead(_), generation))) => {
                 let stripe = row.checked_sub(layout.distance)?;
-                let own = layout.parity_member(stripe) == member;
+                let own = matches!(layout.role(member, stripe), Role::Parity(_));
                 (own && generation >= told.generation).then_some(content)
             }
             _ => None,
@@ -560,12 +602,13 @@ impl Core {
                     let (there, data, content) = match layout.role(member, stripe) {
                         Role::Data(index) if stripe < last || index * chunk + block < covered => {
                             let there = rows.evidence.is_present(layout, stripe, index, block);
-                            (there, rows.data(layout, stripe, index, block), Content::Data)
+                            let data = rows.sum(layout, stripe, block, Sum::data(index as usize));
+                            (there, data, Content::Data)
                         }
-                        Role::Parity if stripe < last => {
+                        Role::Parity(which) if stripe < last => {
                             let k = layout.data_chunks();
-                            let there = rows.evidence.own_version(layout, stripe, block) == Some(k);
-                            let data = rows.parity(layout, stripe, k, block);
+                            let there = rows.evidence.own_version(layout, stripe, which, block) == Some(k);
+                            let data = rows.sum(layout, stripe, block, Sum::parity(which, k as usize));
                             (there, data, version_of(stripe, stripe, k - 1))
                         }
                         _ => continue,
@@ -593,10 +636,9 @@ impl Core {
         self.barrier(self.live(zone.index)).await;
         self.move_to(zone, &[2 * stripe; MAX_MEMBERS]).await;
         self.barrier(self.live(zone.index)).await;
-        for part in zrwa::tail_slots(layout, covered).into_iter().flatten() {
-            let bytes = part.from as usize * BLOCK..part.to as usize * BLOCK;
-            let data = Buf::copy_of(&zone.flow.borrow().parity[bytes]);
-            let (member, place) = layout.slot(stripe, part.index);
+        for (which, part) in zrwa::tail_slots(layout, covered) {
+            let data = zone.flow.borrow().parity(which, part.from, part.to);
+            let (member, place) = layout.slot(stripe, part.index, which);
             if self.live(zone.index) & (1 << member) == 0 {
                 continue;
             }
@@ -638,51 +680,37 @@ impl Rows {
         self.blocks[member].get(at as usize).filter(|block| !block.is_empty())
     }
 
-    /// The content of a data block.
-    fn data(&self, layout: &Layout, stripe: u64, index: u64, block: u64) -> Option<Buf> {
-        let of = |index| self.block(layout, layout.member(stripe, index), stripe, block);
-        match self.evidence.source(layout, stripe, index, block)? {
-            Source::Own => of(index).cloned(),
-            Source::Parity(covers, place) => {
-                let version = match place {
-                    Place::Row(row) => self.block(layout, layout.parity_member(stripe), row, block)?,
-                    Place::MetaLog => self.logged.get(&(stripe, covers, block))?,
-                };
-                let mut sum = BufMut::copy_of(version);
-                for other in (0..covers).filter(|other| *other != index) {
-                    xor::xor_assign(&mut sum, of(other)?);
-                }
-                Some(sum.freeze())
-            }
-        }
-    }
-
-    /// A version that covers just the first `chunks` chunks of a stripe.
-    fn version(&self, layout: &Layout, stripe: u64, chunks: u64, block: u64) -> Option<Buf> {
-        let mut versions = self.evidence.versions(layout, stripe, block);
-        match versions.find(|(covers, _)| *covers == chunks)?.1 {
-            Place::Row(row) => self.block(layout, layout.parity_member(stripe), row, block).cloned(),
-            Place::MetaLog => self.logged.get(&(stripe, chunks, block)).cloned(),
-        }
-    }
-
-    /// The parity of the first `chunks` chunks of a stripe.
-    fn parity(&self, layout: &Layout, stripe: u64, chunks: u64, block: u64) -> Option<Buf> {
-        let mut sum = BufMut::zeroed(BLOCK);
-        for index in 0..chunks {
-            xor::xor_assign(&mut sum, &self.data(layout, stripe, index, block)?);
-        }
-        Some(sum.freeze())
+    /// A sum of the data at offset `block` of a stripe, if what was read tells it.
+    fn sum(&self, layout: &Layout, stripe: u64, block: u64, wanted: Sum) -> Option<Buf> {
+        let column = self.evidence.column(layout, stripe, block);
+        let data = column.data.iter().map(|index| layout.member(stripe, *index));
+        let data = data.map(|member| self.block(layout, member, stripe, block));
+        let versions = column.versions.iter().map(|version| match version.place {
+            Place::Row(row) => self.block(layout, layout.parity_member(stripe, version.which), row, block),
+            Place::MetaLog => self.logged.get(&(stripe, block, version.covers, version.which)),
+        });
+        // A hole counts for where the zone ended, but nothing is decoded with it.
+        let there = column.sums.iter().zip(data.chain(versions));
+        let (sums, blocks): (Vec<_>, Vec<_>) = there.filter_map(|(sum, block)| Some((*sum, block?))).unzip();
+        let recipe = decode::solve(u128::MAX, &sums, wanted)?;
+        let sources: Vec<&[u8]> =
+            recipe.sources().iter().map(|source| &blocks[source.stored as usize][..]).collect();
+        let mut result = BufMut::zeroed(BLOCK);
+        recipe.run(&mut result, &sources);
+        Some(result.freeze())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::raid::policy::{Policy, zrwa};
+    use crate::raid::{
+        geometry::tests::losses,
+        policy::{Policy, zrwa},
+    };
 
     fn layout(members: usize, distance: u64) -> Layout {
-        Layout { policy: Policy::InPlace, members, chunk_blocks: 2, rows: 3, distance }
+        Layout { policy: Policy::InPlace, members, parities: 1, chunk_blocks: 2, rows: 3, distance }
     }
 
     #[test]
@@ -719,8 +747,9 @@ mod tests {
             let (index, block) = layout.chunk_of(at);
             all.push((layout.member(stripe, index), Place::Row(stripe), block, Content::Data));
         }
-        for part in zrwa::parity_of(layout, from - base, to - base).into_iter().flatten() {
-            let (member, place) = layout.slot(stripe, part.index);
+        let parts = zrwa::parity_of(layout, from - base, to - base).into_iter().flatten();
+        for (which, part) in parts.flat_map(|part| (0..layout.parities).map(move |which| (which, part))) {
+            let (member, place) = layout.slot(stripe, part.index, which);
             let covers = part.index as u8 + 1;
             let content = match place {
                 Place::Row(row) if row == stripe => Content::Parity(covers),
@@ -740,7 +769,8 @@ mod tests {
                 seen.found[(row * layout.chunk_blocks + block) as usize] = Some(content);
             }
             (Place::MetaLog, Content::Ahead(covers)) => {
-                evidence.logged.insert((stripe, covers as u64, block));
+                let which = layout.slot_of(member, stripe, covers as u64 - 1).unwrap();
+                evidence.logged.insert((stripe, block, covers as u64, which));
             }
             _ => unreachable!(),
         }
@@ -799,9 +829,9 @@ mod tests {
         let layout = layout(4, 1);
         let mut evidence = left(&layout, |_, seen| seen.wp_blocks = 4);
         (evidence.base_row, evidence.told_blocks) = (2, 12);
-        evidence.logged.extend([(2, 1, 0), (2, 1, 1)]);
+        evidence.logged.extend([(2, 0, 1, 0), (2, 1, 1, 0)]);
         assert_eq!(decide(&layout, &evidence, None), Ok(14));
-        evidence.members[layout.parity_member(2)] = None;
+        evidence.members[layout.parity_member(2, 0)] = None;
         assert_eq!(decide(&layout, &evidence, None), Ok(12));
     }
 
@@ -840,16 +870,14 @@ mod tests {
                     for (at, landing) in all.iter().enumerate().filter(|(at, _)| landed & (1 << at) != 0) {
                         land(layout, &mut crashed, stripe_of(at), *landing);
                     }
-                    for missing in (0..layout.members).map(Some).chain([None]) {
+                    for missing in losses(layout) {
                         let mut left = crashed.clone();
-                        if let Some(missing) = missing {
-                            left.members[missing] = None;
-                        }
+                        Core::each(missing).for_each(|member| left.members[member] = None);
                         let tail = decide(layout, &left, None);
                         let most = plans[plans.len() - 1];
                         assert!(
                             tail.as_ref().is_ok_and(|tail| (complete..=most).contains(tail)),
-                            "landed on {tail:?} instead of {complete}: {plans:?} {missing:?} {left:?}"
+                            "landed on {tail:?} instead of {complete}: {plans:?} {missing:b} {left:?}"
                         );
                         crashes += 1;
                     }
@@ -894,6 +922,9 @@ mod tests {
         // With the other place in the zone, and in the metadata log.
         for (members, distance) in [(3, 1), (3, 3), (4, 1), (4, 3), (5, 1)] {
             crashes += explore(&layout(members, distance), &rules);
+        }
+        for (members, distance) in [(4, 1), (4, 3), (5, 1)] {
+            crashes += explore(&Layout { parities: 2, ..layout(members, distance) }, &rules);
         }
         assert!(crashes > 100_000, "{crashes}");
     }

@@ -16,14 +16,14 @@
 
 use crate::{
     buf::{BLOCK, Buf, BufMut},
-    code::xor,
+    code::decode::{self, Recipe, Sum},
     device::{Command, Completion},
     format::record::{Burned, ParityRecord, RELOCATED, Record},
     raid::{
         Canary,
         core::{Core, Seat},
         error::ArrayError,
-        geometry::{Layout, MAX_MEMBERS, Place, Role},
+        geometry::{Layout, MAX_MEMBERS, MAX_PARITIES, Place, Role},
         metalog::{checkpoint_blocks, log_blocks},
         policy::{
             Policy,
@@ -32,7 +32,7 @@ use crate::{
         recover::{Held, Tail, Verdict, ZoneView},
         zone::{
             read::Piece,
-            write::{Flow, Round, Zone},
+            write::{Flow, Round, Zone, blank_parities},
         },
     },
     zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
@@ -51,7 +51,7 @@ pub fn position(layout: &Layout, member: usize, tail_blocks: u64) -> u64 {
     let index = match layout.role(member, stripe) {
         Role::Data(index) => index,
         // Grows with the last chunk.
-        Role::Parity => layout.data_chunks() - 1,
+        Role::Parity(_) => layout.data_chunks() - 1,
     };
     let chunk = layout.chunk_blocks;
     stripe * chunk + covered.saturating_sub(index * chunk).min(chunk)
@@ -60,7 +60,8 @@ pub fn position(layout: &Layout, member: usize, tail_blocks: u64) -> u64 {
 /// Where the data ends, in blocks, that `member` has of a zone with a tail at `tail_blocks`.
 fn data_end(layout: &Layout, member: usize, tail_blocks: u64) -> u64 {
     let mut end = position(layout, member, tail_blocks);
-    while end > 0 && layout.role(member, (end - 1) / layout.chunk_blocks) == Role::Parity {
+    let is_parity = |block| matches!(layout.role(member, block / layout.chunk_blocks), Role::Parity(_));
+    while end > 0 && is_parity(end - 1) {
         end = (end - 1) / layout.chunk_blocks * layout.chunk_blocks;
     }
     end
@@ -108,8 +109,8 @@ impl Part {
 pub struct Evidence {
     /// By member; `None` if it is missing or its part of the zone cannot be relied on.
     pub parts: Vec<Option<Part>>,
-    /// Logged partial parity: stripe, chunk of the slot, block in the chunk.
-    pub slots: BTreeSet<(u64, u64, u64)>,
+    /// Logged partial parity: stripe, block in the chunk, chunk of the slot, number of the parity.
+    pub slots: BTreeSet<(u64, u64, u64, usize)>,
     /// Up to where a process that died had answered, as far as that is known.
     pub told_blocks: u64,
 }
@@ -124,18 +125,48 @@ impl Evidence {
         self.holds(layout.member(stripe, index), stripe * layout.chunk_blocks + block)
     }
 
-    /// A chunk `l`, such that the parity of chunks `0..=l` gives `block` of chunk `index`, which is not
-    /// there.
-    fn decoded_with(&self, layout: &Layout, stripe: u64, index: u64, block: u64) -> Option<u64> {
-        let full = layout.data_chunks() - 1;
-        (index..=full).find(|last| {
-            let parity = if *last == full {
-                self.has(layout, stripe, full + 1, block)
-            } else {
-                self.slots.contains(&(stripe, *last, block))
-            };
-            parity && (0..=*last).all(|i| i == index || self.has(layout, stripe, i, block))
-        })
+    /// What there is at `block` of the chunks of `stripe`.
+    fn column(&self, layout: &Layout, stripe: u64, block: u64) -> Column {
+        let k = layout.data_chunks();
+        let mut column = Column::default();
+        for index in (0..layout.members as u64).filter(|index| self.has(layout, stripe, *index, block)) {
+            let sum = layout.symbols(k)[index as usize];
+            column.push(Stored::Row(index), sum);
+        }
+        for (_, _, last, which) in self.slots.range((stripe, block, 0, 0)..(stripe, block + 1, 0, 0)) {
+            column.push(Stored::Slot(*last, *which), Sum::parity(*which, *last as usize + 1));
+        }
+        column
+    }
+}
+
+/// Where a symbol of a column is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stored {
+    /// In the row of the stripe, on the member of this index.
+    Row(u64),
+    /// In the log of the member of this slot: chunk, and number of the parity.
+    Slot(u64, usize),
+}
+
+/// What there is of one block of all chunks of a stripe.
+#[derive(Default)]
+struct Column {
+    stored: Vec<Stored>,
+    sums: Vec<Sum>,
+}
+
+impl Column {
+    fn push(&mut self, stored: Stored, sum: Sum) {
+        // More than can be told apart are never there: slots of a stripe, at one block, and its members.
+        if self.stored.len() < decode::MAX_STORED {
+            self.stored.push(stored);
+            self.sums.push(sum);
+        }
+    }
+
+    fn solve(&self, wanted: Sum) -> Option<Recipe> {
+        decode::solve(u128::MAX, &self.sums, wanted)
     }
 }
 
@@ -143,7 +174,7 @@ impl Evidence {
 /// that are. At least everything that was promised; or a refusal.
 pub fn decide(layout: &Layout, evidence: &Evidence) -> Result<u64, Refusal> {
     let parts = || evidence.parts.iter().flatten();
-    let (present, needed) = (parts().count(), layout.members - 1);
+    let (present, needed) = (parts().count(), layout.fewest_members());
     let begun = parts().any(|part| part.wp_blocks > 0);
     if present < needed {
         // Also if nothing shows that the zone was begun: the others may have all there is.
@@ -159,9 +190,16 @@ pub fn decide(layout: &Layout, evidence: &Evidence) -> Result<u64, Refusal> {
             Some(part) if !part.unreadable.contains(&(stripe * layout.chunk_blocks + block)) => {
                 evidence.has(layout, stripe, index, block)
             }
-            _ => evidence.decoded_with(layout, stripe, index, block).is_some(),
+            _ => evidence.column(layout, stripe, block).solve(Sum::data(index as usize)).is_some(),
         };
         if !found {
+            let at = stripe * layout.chunk_blocks + block;
+            let is_unknown =
+                |part: &Option<Part>| part.as_ref().is_none_or(|part| part.unreadable.contains(&at));
+            if evidence.parts.iter().filter(|part| is_unknown(part)).count() > layout.parities {
+                // Something may be here although nothing shows it.
+                return Err(Refusal::Lacking { member: layout.member(stripe, index) });
+            }
             break;
         }
         tail_blocks += 1;
@@ -174,6 +212,14 @@ pub fn decide(layout: &Layout, evidence: &Evidence) -> Result<u64, Refusal> {
         let wp_blocks = part.as_ref().map_or(0, |part| part.wp_blocks);
         if wp_blocks > limit {
             return Err(Refusal::Ahead { member, wp_blocks, tail_blocks });
+        }
+    }
+    // A stripe is begun when all have passed the row `distance` before it.
+    let begun = parts().map(|part| part.wp_blocks).max().unwrap_or(0).div_ceil(layout.chunk_blocks);
+    for (member, part) in evidence.parts.iter().enumerate() {
+        let Some(Part { wp_blocks, .. }) = *part else { continue };
+        if wp_blocks / layout.chunk_blocks + layout.distance < begun {
+            return Err(Refusal::Behind { member, wp_blocks, tail_blocks });
         }
     }
     Ok(tail_blocks)
@@ -227,7 +273,11 @@ impl Core {
             if part.is_some()
                 && let Some(log) = &*self.members[member].log.borrow()
             {
-                evidence.slots.extend(log.live.borrow().parity.of_zone(zone.0, record.epoch));
+                let live = log.live.borrow();
+                for (stripe, index, block) in live.parity.of_zone(zone.0, record.epoch) {
+                    let which = layout.slot_of(member, stripe, index);
+                    evidence.slots.extend(which.map(|which| (stripe, block, index, which)));
+                }
             }
             evidence.parts.push(part);
         }
@@ -237,7 +287,8 @@ impl Core {
         }
         let mut blocks = match record.finished {
             Some(tail) => tail,
-            None => decide(layout, &evidence)?,
+            // Without a member that was there, what it lacks may be decoded.
+            None => decide(layout, &evidence)?.min(view.told_end.unwrap_or(u64::MAX)),
         };
         if record.finished.is_some() {
             // What a member that was finished reads as beyond its part is nothing.
@@ -253,7 +304,7 @@ impl Core {
                     view.record.lost |= 1 << member;
                 }
             }
-            let (present, needed) = (evidence.parts.iter().flatten().count(), layout.members - 1);
+            let (present, needed) = (evidence.parts.iter().flatten().count(), layout.fewest_members());
             if present < needed {
                 return Err(Refusal::TooFew { present, members: layout.members, needed });
             }
@@ -261,10 +312,8 @@ impl Core {
         let (held, running) = loop {
             match self.gather(view, &mut evidence, blocks).await {
                 Ok(found) => break found,
-                Err(refusal) if record.finished.is_some() || evidence.parts.contains(&None) => {
-                    return Err(refusal);
-                }
-                // All members are there, so what cannot be decoded was never promised.
+                Err(refusal) if record.finished.is_some() => return Err(refusal),
+                // What cannot be decoded was never promised, if there are enough who could say so.
                 Err(refusal) => match decide(layout, &evidence)? {
                     less if less < blocks => blocks = less,
                     _ => return Err(refusal),
@@ -288,7 +337,7 @@ impl Core {
         if all_full && blocks == layout.capacity_blocks() && held.is_empty() {
             return Ok(Verdict::Full);
         }
-        let tail = Tail { blocks, positions, parity: running, revived: 0, held };
+        let tail = Tail { blocks, positions, parities: running, revived: 0, held };
         Ok(if record.finished.is_some() { Verdict::Finish(Some(tail)) } else { Verdict::Open(tail) })
     }
 
@@ -299,29 +348,33 @@ impl Core {
         view: &ZoneView<'_>,
         evidence: &mut Evidence,
         tail_blocks: u64,
-    ) -> Result<(Vec<Held>, BufMut), Refusal> {
+    ) -> Result<(Vec<Held>, [BufMut; MAX_PARITIES]), Refusal> {
         let layout = &self.layout;
         let mut held = Vec::new();
         // As it was: blocks that turn out to be unreadable on the way are not lacking.
         for (member, part) in evidence.parts.clone().into_iter().enumerate() {
             let Some(part) = part else { continue };
-            let is_lacking = |at: &u64| {
-                let parity = layout.role(member, at / layout.chunk_blocks) == Role::Parity;
-                parity && !part.holds(*at) && !part.unreadable.contains(at)
-            };
+            let is_lacking = |at: &u64| !part.holds(*at) && !part.unreadable.contains(at);
             for at in (part.whole()..position(layout, member, tail_blocks)).filter(is_lacking) {
                 let (stripe, block) = (at / layout.chunk_blocks, at % layout.chunk_blocks);
-                let data = self.parity_below(view, evidence, stripe, layout.data_chunks(), block).await?;
+                let role = layout.role(member, stripe);
+                if !matches!(role, Role::Parity(_)) {
+                    continue;
+                }
+                let data = self.sum_of(view, evidence, (stripe, block), layout.sum(role)).await?;
                 let lba = Lba(self.start(member, view.zone).0 + at);
                 held.push(Held { member, lba, data, oob: Buf::default() });
             }
         }
-        let mut running = BufMut::zeroed(layout.chunk_blocks as usize * BLOCK);
+        let mut running = blank_parities(layout);
         let (stripe, covered) = (tail_blocks / layout.stripe_blocks(), tail_blocks % layout.stripe_blocks());
         for block in 0..layout.chunk_blocks.min(covered) {
             let chunks = (covered - block).div_ceil(layout.chunk_blocks);
-            let found = self.parity_below(view, evidence, stripe, chunks, block).await?;
-            running.block_mut(block).copy_from_slice(&found);
+            for (which, running) in running.iter_mut().enumerate().take(layout.parities) {
+                let wanted = Sum::parity(which, chunks as usize);
+                let found = self.sum_of(view, evidence, (stripe, block), wanted).await?;
+                running.block_mut(block).copy_from_slice(&found);
+            }
         }
         Ok((held, running))
     }
@@ -344,11 +397,19 @@ impl Core {
         if stripe == layout.rows || evidence.parts[layout.member(stripe, index)].is_some() {
             return Ok(());
         }
-        let mut holders = (index..layout.data_chunks() - 1).map(|last| layout.slot(stripe, last).0);
-        match holders.find(|member| self.log_has_holes(zone, *member)) {
-            Some(member) => Err(Refusal::Log { member }),
-            None => Ok(()),
+        for last in index..layout.data_chunks() - 1 {
+            // As many logs that are whole as there are chunks lacking would have the slots, if there were any.
+            let lacks = |chunk: &u64| evidence.parts[layout.member(stripe, *chunk)].is_none();
+            let lacking = (0..=last).filter(lacks).count();
+            let holders = (0..layout.parities).map(|which| layout.slot(stripe, last, which).0);
+            let holders = holders.filter(|member| evidence.parts[*member].is_some());
+            let (holed, whole): (Vec<_>, Vec<_>) =
+                holders.partition(|member| self.log_has_holes(zone, *member));
+            if let Some(member) = holed.first().copied().filter(|_| whole.len() < lacking) {
+                return Err(Refusal::Log { member });
+            }
         }
+        Ok(())
     }
 
     /// What `member` holds of a zone that looks like `info`.
@@ -399,72 +460,64 @@ impl Core {
         }
     }
 
-    /// The XOR of `block` of the first `chunks` chunks of a stripe, all of which are there or can be
-    /// decoded. What cannot be read is taken for missing.
-    async fn parity_below(
+    /// A sum of the data at `block` of a stripe, all of which is there or can be decoded. What cannot be read is
+    /// taken for missing.
+    async fn sum_of(
         &self,
         view: &ZoneView<'_>,
         evidence: &mut Evidence,
-        stripe: u64,
-        chunks: u64,
-        block: u64,
+        (stripe, block): (u64, u64),
+        wanted: Sum,
     ) -> Result<Buf, Refusal> {
         let layout = &self.layout;
-        let refusal = |evidence: &Evidence| {
-            let present = evidence.parts.iter().flatten().count();
-            Refusal::TooFew { present, members: layout.members, needed: layout.members }
-        };
-        let full = layout.data_chunks();
         'again: loop {
-            let missing = (0..chunks).find(|index| !evidence.has(layout, stripe, *index, block));
-            // The slot of just these chunks needs nothing else.
-            if missing.is_some()
-                && evidence.slots.contains(&(stripe, chunks - 1, block))
-                && let Some(found) = self.logged(view, stripe, chunks - 1, block)
-            {
-                return Ok(found);
-            }
-            // Some parity, and the chunks that it covers too much or too little.
-            let (slot, others) = match missing {
-                None => (None, 0..chunks),
-                Some(index) => {
-                    let last = evidence.decoded_with(layout, stripe, index, block);
-                    match last.ok_or_else(|| refusal(evidence))? + 1 {
-                        covered if covered == full => (None, chunks..full + 1),
-                        covered => (Some(covered - 1), chunks.min(covered)..chunks.max(covered)),
+            let column = evidence.column(layout, stripe, block);
+            let Some(recipe) = column.solve(wanted) else {
+                let present = evidence.parts.iter().flatten().count();
+                return Err(Refusal::TooFew { present, members: layout.members, needed: layout.members });
+            };
+            let mut blocks = Vec::new();
+            for source in recipe.sources() {
+                let (member, at) = match column.stored[source.stored as usize] {
+                    Stored::Slot(index, which) => {
+                        let Some(slot) = self.logged(view, (stripe, index, which), block) else {
+                            evidence.slots.remove(&(stripe, block, index, which));
+                            continue 'again;
+                        };
+                        blocks.push(slot);
+                        continue;
                     }
-                }
-            };
-            let mut result = match slot {
-                Some(last) => {
-                    self.logged(view, stripe, last, block).ok_or_else(|| refusal(evidence))?.into_mut()
-                }
-                None => BufMut::zeroed(BLOCK),
-            };
-            for index in others {
-                let (member, at) = (layout.member(stripe, index), stripe * layout.chunk_blocks + block);
-                let Some(part) = evidence.parts[member].as_mut().filter(|part| part.holds(at)) else {
-                    return Err(refusal(evidence));
+                    Stored::Row(index) => {
+                        (layout.member(stripe, index), stripe * layout.chunk_blocks + block)
+                    }
                 };
                 let lba = Lba(self.start(member, view.zone).0 + at);
                 let seat = self.seat(member);
                 let read = self.submit(member, Command::read(lba, Buf::zeroed(BLOCK))).await;
                 let read = read.result.is_ok().then_some(read.data);
                 let read = read.filter(|_| !self.has_hole(view.zone, member, at..at + 1));
-                let data = read.and_then(|data| self.overlay(view.zone, seat, at, data));
-                let Some(data) = data else {
-                    part.unreadable.insert(at);
+                let Some(data) = read.and_then(|data| self.overlay(view.zone, seat, at, data)) else {
+                    if let Some(part) = &mut evidence.parts[member] {
+                        part.unreadable.insert(at);
+                    }
                     continue 'again;
                 };
-                xor::xor_assign(&mut result, &data);
+                blocks.push(data);
             }
+            let mut result = BufMut::zeroed(BLOCK);
+            recipe.run(&mut result, &blocks);
             return Ok(result.freeze());
         }
     }
 
-    /// Logged partial parity.
-    fn logged(&self, view: &ZoneView<'_>, stripe: u64, index: u64, block: u64) -> Option<Buf> {
-        let (member, _) = self.layout.slot(stripe, index);
+    /// Logged partial parity: of a slot of chunk `index`.
+    fn logged(
+        &self,
+        view: &ZoneView<'_>,
+        (stripe, index, which): (u64, u64, usize),
+        block: u64,
+    ) -> Option<Buf> {
+        let (member, _) = self.layout.slot(stripe, index, which);
         let log = self.members[member].log.borrow().clone()?;
         let live = log.live.borrow();
         live.parity.get(view.zone.0, view.record.epoch, stripe, index, block).map(|data| Buf::copy_of(data))
@@ -524,12 +577,12 @@ impl Core {
                 let epoch = self.zones.borrow()[zone as usize].epoch;
                 let (stripe, covered) =
                     (tail.blocks / layout.stripe_blocks(), tail.blocks % layout.stripe_blocks());
-                for part in tail_slots(layout, covered).into_iter().flatten() {
-                    if layout.slot(stripe, part.index) != (member, Place::MetaLog) {
+                for (which, part) in tail_slots(layout, covered) {
+                    if layout.slot(stripe, part.index, which) != (member, Place::MetaLog) {
                         continue;
                     }
-                    let data =
-                        Buf::copy_of(&tail.parity[part.from as usize * BLOCK..part.to as usize * BLOCK]);
+                    let bytes = part.from as usize * BLOCK..part.to as usize * BLOCK;
+                    let data = Buf::copy_of(&tail.parities[which][bytes]);
                     let (index, from) = (part.index as u32, part.from as u32);
                     let record = ParityRecord { zone, epoch, stripe, index, from, data };
                     live.parity.add(&record, layout.chunk_blocks);
@@ -544,7 +597,6 @@ impl Core {
     /// member can be done without, they may take all that is left.
     fn bound_burned(&self, offline: &BTreeSet<u32>) -> Result<(), ArrayError> {
         let needed = checkpoint_blocks(&self.superblock.borrow());
-        let all = self.active.get().count_ones() as usize == self.members.len();
         for member in 0..self.members.len() {
             let Some(device) = self.device(member) else { continue };
             let room = log_blocks(device.geometry(), Policy::Log).saturating_sub(needed + self.hole_blocks());
@@ -557,9 +609,12 @@ impl Core {
                 if taken <= room / 2 {
                     break;
                 }
-                of_zones.retain(|zone, _| {
-                    all && self.zones.borrow()[*zone as usize].lost == 0 && !offline.contains(zone)
-                });
+                // No more redundancy is given up than has to be.
+                let can_spare = |parts: u32| match taken <= room {
+                    true => parts.count_ones() as usize == self.members.len(),
+                    false => !self.are_needed(parts),
+                };
+                of_zones.retain(|zone, _| can_spare(self.live(ZoneIndex(*zone))) && !offline.contains(zone));
                 let Some((zone, _)) = of_zones.into_iter().max_by_key(|(_, blocks)| *blocks) else {
                     if taken <= room {
                         break;
@@ -683,16 +738,20 @@ impl Core {
         let layout = &self.layout;
         let tail = zone.flow.borrow().complete;
         let (stripe, covered) = (tail / layout.stripe_blocks(), tail % layout.stripe_blocks());
-        let member = layout.parity_member(stripe);
-        // The beginning is there already if the tail is in the last chunk.
-        let at = position(layout, member, tail);
-        let blocks = at - stripe * layout.chunk_blocks..covered.min(layout.chunk_blocks);
-        if !blocks.is_empty() {
-            let data = Buf::copy_of(
-                &zone.flow.borrow().parity[blocks.start as usize * BLOCK..blocks.end as usize * BLOCK],
-            );
-            let lba = Lba(self.start(member, zone.index).0 + at);
-            self.fill(zone, &[Held { member, lba, data, oob: Buf::default() }]).await;
+        let mut held = Vec::new();
+        for which in 0..layout.parities {
+            let member = layout.parity_member(stripe, which);
+            // The beginning is there already if the tail is in the last chunk.
+            let at = position(layout, member, tail);
+            let blocks = at - stripe * layout.chunk_blocks..covered.min(layout.chunk_blocks);
+            if !blocks.is_empty() {
+                let data = zone.flow.borrow().parity(which, blocks.start, blocks.end);
+                let lba = Lba(self.start(member, zone.index).0 + at);
+                held.push(Held { member, lba, data, oob: Buf::default() });
+            }
+        }
+        if !held.is_empty() {
+            self.fill(zone, &held).await;
         }
     }
 }
@@ -700,20 +759,32 @@ impl Core {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::raid::policy::zrwa::{SlotPart, parity_of};
+    use crate::raid::{
+        geometry::tests::losses,
+        policy::zrwa::{SlotPart, parity_of},
+    };
 
     fn layout(members: usize) -> Layout {
-        Layout { policy: Policy::Log, members, chunk_blocks: 2, rows: 6, distance: IN_FLIGHT_STRIPES }
+        Layout {
+            policy: Policy::Log,
+            members,
+            parities: 1,
+            chunk_blocks: 2,
+            rows: 6,
+            distance: IN_FLIGHT_STRIPES,
+        }
     }
 
     #[test]
     fn positions_add_up_to_the_tail_and_its_full_parity() {
-        for layout in (3..=6).map(layout) {
+        let double = (4..=6).map(layout).map(|layout| Layout { parities: 2, ..layout });
+        for layout in (3..=6).map(layout).chain(double) {
             for tail in 0..=layout.capacity_blocks() {
                 let sum: u64 = (0..layout.members).map(|member| position(&layout, member, tail)).sum();
                 let (stripe, covered) = (tail / layout.stripe_blocks(), tail % layout.stripe_blocks());
                 let last = (layout.data_chunks() - 1) * layout.chunk_blocks;
-                assert_eq!(sum, tail + stripe * layout.chunk_blocks + covered.saturating_sub(last));
+                let parity = stripe * layout.chunk_blocks + covered.saturating_sub(last);
+                assert_eq!(sum, tail + layout.parities as u64 * parity);
             }
         }
     }
@@ -743,7 +814,8 @@ mod tests {
         // A stripe of which one member cannot read a block, and one of which two cannot.
         let bad = |at| Part { unreadable: BTreeSet::from([at]), ..part(2) };
         assert_eq!(decide(&layout, &of([part(2), bad(0), part(2), part(2)])), Ok(6));
-        assert_eq!(decide(&layout, &of([part(2), bad(0), bad(0), part(2)])), Ok(2));
+        let lacking = Refusal::Lacking { member: 1 };
+        assert_eq!(decide(&layout, &of([part(2), bad(0), bad(0), part(2)])), Err(lacking));
     }
 
     /// What the members hold, and where they would write next.
@@ -752,7 +824,7 @@ mod tests {
         wps: Vec<u64>,
         burned: Vec<BTreeSet<u64>>,
         relocated: Vec<BTreeSet<u64>>,
-        slots: Vec<BTreeSet<(u64, u64, u64)>>,
+        slots: Vec<BTreeSet<(u64, u64, u64, usize)>>,
     }
 
     /// Something that a member does in order: blocks of its zone, or records of its log.
@@ -760,7 +832,7 @@ mod tests {
     enum Step {
         Block,
         Relocated(u64),
-        Slot(Vec<(u64, u64, u64)>),
+        Slot(Vec<(u64, u64, u64, usize)>),
     }
 
     impl State {
@@ -773,13 +845,13 @@ mod tests {
             }
         }
 
-        fn evidence(&self, missing: Option<usize>) -> Evidence {
+        fn evidence(&self, missing: u32) -> Evidence {
             let part = |m: usize| Part {
                 wp_blocks: self.wps[m],
                 gaps: self.burned[m].difference(&self.relocated[m]).copied().collect(),
                 ..Part::default()
             };
-            let present = |m: &usize| missing != Some(*m);
+            let present = |m: &usize| missing & (1 << m) == 0;
             Evidence {
                 parts: (0..self.wps.len()).map(|m| present(&m).then(|| part(m))).collect(),
                 slots: (0..self.wps.len()).filter(present).flat_map(|m| self.slots[m].clone()).collect(),
@@ -807,9 +879,10 @@ mod tests {
                 next.wps[member] = self.wps[member].max(end);
                 next.slots[member].clear();
             }
-            for part in tail_slots(layout, covered).into_iter().flatten() {
-                if let (member, Place::MetaLog) = layout.slot(stripe, part.index) {
-                    next.slots[member].extend((part.from..part.to).map(|block| (stripe, part.index, block)));
+            for (which, part) in tail_slots(layout, covered) {
+                if let (member, Place::MetaLog) = layout.slot(stripe, part.index, which) {
+                    let blocks = (part.from..part.to).map(|block| (stripe, block, part.index, which));
+                    next.slots[member].extend(blocks);
                 }
             }
             next
@@ -850,12 +923,14 @@ mod tests {
             let whole = end - begin == layout.stripe_blocks();
             let full = SlotPart { index: layout.data_chunks() - 1, from: 0, to: layout.chunk_blocks };
             let parts = if whole { [None, Some(full)] } else { parity_of(layout, begin - base, end - base) };
-            for part in parts.into_iter().flatten() {
-                match layout.slot(stripe, part.index) {
+            let each =
+                parts.into_iter().flatten().flat_map(|part| (0..layout.parities).map(move |of| (of, part)));
+            for (which, part) in each {
+                match layout.slot(stripe, part.index, which) {
                     (member, Place::Row(_)) => (part.from..part.to)
                         .for_each(|block| row(member, stripe * layout.chunk_blocks + block)),
                     (member, Place::MetaLog) => {
-                        let blocks = (part.from..part.to).map(|block| (stripe, part.index, block));
+                        let blocks = (part.from..part.to).map(|block| (stripe, block, part.index, which));
                         slots.push((member, Step::Slot(blocks.collect())));
                     }
                 }
@@ -902,19 +977,19 @@ mod tests {
             }
             for crashed in states {
                 let submitted = if begun > 0 { ends[begun - 1] } else { tail };
-                for missing in std::iter::once(None).chain((0..layout.members).map(Some)) {
+                for missing in losses(layout) {
                     let evidence = crashed.evidence(missing);
                     let found = decide(layout, &evidence)
                         .unwrap_or_else(|refusal| panic!("{refusal}: {evidence:?} {tail} {writes:?}"));
                     assert!(
                         (done..=submitted).contains(&found),
-                        "{found} instead of {done} to {submitted} without {missing:?}: {evidence:?}"
+                        "{found} instead of {done} to {submitted} without {missing:b}: {evidence:?}"
                     );
                 }
-                let found = decide(layout, &crashed.evidence(None)).unwrap();
+                let found = decide(layout, &crashed.evidence(0)).unwrap();
                 let recovered = crashed.recovered(layout, found);
-                for missing in 0..layout.members {
-                    assert_eq!(decide(layout, &recovered.evidence(Some(missing))), Ok(found));
+                for missing in losses(layout) {
+                    assert_eq!(decide(layout, &recovered.evidence(missing)), Ok(found));
                 }
                 next.insert((found, recovered));
             }
@@ -925,11 +1000,10 @@ mod tests {
     #[test]
     fn recovery_lands_where_it_may_from_every_crash_and_every_crash_after_that() {
         const SIZES: [u64; 4] = [1, 2, 3, 5];
-        for members in [3, 4] {
-            let layout = layout(members);
-            let mut states = BTreeSet::from([(0, State::new(members))]);
+        for layout in [layout(3), layout(4), Layout { parities: 2, ..layout(4) }] {
+            let mut states = BTreeSet::from([(0, State::new(layout.members))]);
             for writes in SIZES.into_iter().flat_map(|a| SIZES.map(|b| [a, b])) {
-                let found = crashes(&layout, parity_of, &State::new(members), 0, writes);
+                let found = crashes(&layout, parity_of, &State::new(layout.members), 0, writes);
                 states.extend(found.into_iter().filter(|(tail, _)| *tail > 0));
             }
             assert!(states.iter().any(|(_, state)| state.burned.iter().any(|burned| burned.len() > 2)));

@@ -78,13 +78,26 @@ impl Policy {
         self == Policy::Log
     }
 
-    /// The member on which the parity of chunks `0..=index` of `stripe` is kept, and whether that is in the row
-    /// of the stripe; otherwise it is ahead of it. Asked of every plan.
-    pub fn slot(self, layout: &Layout, stripe: u64, index: u64) -> (usize, bool) {
+    /// The member on which parity number `which` of chunks `0..=index` of `stripe` is kept, and how many rows
+    /// ahead of the stripe's own. Asked of every plan.
+    pub fn slot(self, layout: &Layout, stripe: u64, index: u64, which: usize) -> (usize, u64) {
         let full = layout.data_chunks() - 1;
+        let (member, own, ahead) = match self {
+            Policy::Log | Policy::Zrwa => {
+                (layout.member(stripe, index + 1 + which as u64), index == full, 1 + which as u64)
+            }
+            Policy::InPlace => (layout.parity_member(stripe, which), (full - index).is_multiple_of(2), 1),
+        };
+        (member, if own { 0 } else { ahead * layout.distance })
+    }
+
+    /// How often the distance fits between a write pointer and the end of what is written beyond it. Asked of
+    /// drives with a ZRWA, which has to be so large.
+    pub fn rows_in_zrwa(self, parities: usize) -> u64 {
         match self {
-            Policy::Log | Policy::Zrwa => (layout.member(stripe, index + 1), index == full),
-            Policy::InPlace => (layout.parity_member(stripe), (full - index).is_multiple_of(2)),
+            // Data, and the slots of each parity.
+            Policy::Log | Policy::Zrwa => 1 + parities as u64,
+            Policy::InPlace => 2,
         }
     }
 
@@ -93,8 +106,8 @@ impl Policy {
     pub fn flush_step(self, layout: &Layout) -> (u64, &'static str) {
         match self {
             // Write pointers tell what is complete, to the half chunk.
-            Policy::Log | Policy::Zrwa => (layout.chunk_blocks / 2, "half a chunk"),
-            Policy::InPlace => (layout.chunk_blocks, "a chunk"),
+            Policy::Zrwa if zrwa::shows_chunks(layout) => (layout.chunk_blocks / 2, "half a chunk"),
+            Policy::Log | Policy::Zrwa | Policy::InPlace => (layout.chunk_blocks, "a chunk"),
         }
     }
 
@@ -102,11 +115,12 @@ impl Policy {
     /// made.
     pub fn logged_blocks(self, layout: &Layout) -> u64 {
         let (chunk, distance) = (layout.chunk_blocks, layout.distance);
-        match self {
+        let of_one = match self {
             Policy::Log | Policy::Zrwa => distance * (chunk + 1),
-            // All slots of a stripe are on one member, but only the last one is kept: in a few records.
+            // All slots of a parity are on one member, but only the last one is kept: in a few records.
             Policy::InPlace => distance.div_ceil(layout.members as u64) * (chunk + 4),
-        }
+        };
+        layout.parities as u64 * of_one
     }
 
     /// Whether logged parity of a stripe replaces what was logged of the chunks before. Asked of every such
@@ -137,11 +151,6 @@ impl Policy {
             Policy::Zrwa => zrwa::settled(layout, member, tail_blocks / layout.chunk_blocks),
             Policy::InPlace => 2 * (tail_blocks / layout.stripe_blocks()),
         }
-    }
-
-    /// Whether the slots of a stripe are in the metadata logs, which may forget them when it is complete.
-    pub fn logs_parity_of(self, layout: &Layout, stripe: u64) -> bool {
-        self == Policy::Log || stripe + layout.distance >= layout.rows
     }
 
     /// Asked when the members' zones have been opened, before anything is written there.

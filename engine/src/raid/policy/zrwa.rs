@@ -19,9 +19,33 @@
 //!
 //! A tail inside a chunk is known from a log record; it is decoded with the slot of its chunk
 //! below the tail's offset and the slot of the chunk before it above.
+//!
+//! **Two parities.** Two members may be lost besides the power, so a tail takes three witnesses. But a write
+//! pointer stops in two places of a chunk only, so that a chunk has two. Hence with Q write pointers show
+//! complete stripes ([`shows_chunks`]) and nothing else, and every other tail that is promised is logged, on
+//! three members. That is as exact, and simpler:
+//!
+//! 1. *Every claim is true*: a write pointer passes a row only when its whole stripe is safe on the members.
+//! 2. *The largest claim can be decoded*: it is the end of a complete stripe, which has its full parities. So it
+//!    matters not who moves first.
+//! 3. *A promised tail is found*: at the end of a stripe every member witnesses it; elsewhere three members have
+//!    the record, of which two may be lost. A record is written when the plan that ends there is safe, with all
+//!    its slots.
+//! 4. *It can be decoded*: the chunks below the tail and the slots of its last chunk, and of the one before it
+//!    above the tail's offset, all lie on members of their own ([`Layout::slot`]); any two of them are told by
+//!    the others.
+//! 5. *Nothing of that is overwritten too early*: row `r` gets data of stripe `r`, before that P of stripe
+//!    `r − D`, and first of all Q of stripe `r − 2D` and the log of its tails. Stripe `s` may be written when all
+//!    members have passed row `s − D`, and then stripe `s − D` is complete, and everyone shows it. So the slots
+//!    in row `s + D`, of Q of stripe `s − D`, are not needed any more, and those in row `s`, of P of that
+//!    stripe, neither. A log block is the first thing that is written in its place, so that it is whole,
+//!    unwritten or damaged as long as anybody asks.
+//!
+//! As write pointers move once a stripe, and not with every chunk, that takes fewer flushes than one parity.
 
 use crate::{
     buf::{BLOCK, Buf, BufMut},
+    code::decode::Sum,
     device::{Command, Status},
     format::{
         codec::Unreadable,
@@ -30,10 +54,10 @@ use crate::{
     raid::{
         Canary, Consistency,
         core::Core,
-        geometry::{Layout, MAX_MEMBERS, Place, Role},
+        geometry::{Layout, MAX_MEMBERS, MAX_PARITIES, Place, Role},
         policy::inplace,
         recover::{Tail, Verdict, ZoneView, is_uniform},
-        zone::write::{Flow, Round, Zone},
+        zone::write::{Flow, Round, Zone, blank_parities},
     },
     zone::{Lba, ZoneIndex, ZoneState},
 };
@@ -49,22 +73,30 @@ pub fn claim(layout: &Layout, member: usize, position: u64) -> Option<u64> {
     if position > 2 * layout.rows {
         return None;
     }
+    if !shows_chunks(layout) {
+        return position.is_multiple_of(2).then_some(position / 2 * k);
+    }
     let row = (position - 1) / 2;
     let half = position % 2 == 1;
     match (layout.role(member, row), half) {
         (Role::Data(index), true) => Some(row * k + index + 1),
         (Role::Data(index), false) if index + 1 < k => Some(row * k + index + 2),
         (Role::Data(_), false) if layout.carries() && row + 1 < layout.rows => Some(row * k + k + 1),
-        (Role::Data(_) | Role::Parity, false) => Some(row * k + k),
-        (Role::Parity, true) => None,
+        (Role::Data(_) | Role::Parity(_), false) => Some(row * k + k),
+        (Role::Parity(_), true) => None,
     }
 }
 
+/// Whether write pointers show tails between two chunks of a stripe; otherwise they show complete stripes only.
+pub fn shows_chunks(layout: &Layout) -> bool {
+    layout.parities == 1
+}
+
 /// The positions that witness a tail of `n` chunks: the member of the last chunk and, where there
-/// is one on another member, that of the chunk before.
+/// is one on another member, that of the chunk before. None where write pointers show complete stripes only.
 pub fn witnesses(layout: &Layout, n: u64) -> [Option<(usize, u64)>; 2] {
     let k = layout.data_chunks();
-    let Some(last) = n.checked_sub(1) else { return [None, None] };
+    let Some(last) = n.checked_sub(1).filter(|_| shows_chunks(layout)) else { return [None, None] };
     let (stripe, index) = (last / k, last % k);
     let ends_zone = n == layout.chunks();
     let own = (layout.member(stripe, index), 2 * stripe + 1 + ends_zone as u64);
@@ -86,6 +118,9 @@ pub fn settled(layout: &Layout, member: usize, n: u64) -> u64 {
         return 2 * layout.rows;
     }
     let (stripe, complete) = (n / k, n % k);
+    if !shows_chunks(layout) {
+        return 2 * stripe;
+    }
     if complete == 0 {
         let held_back =
             stripe > 0 && layout.carries() && layout.role(member, stripe - 1) == Role::Data(k - 1);
@@ -103,12 +138,15 @@ pub type Targets = [u64; MAX_MEMBERS];
 
 /// How many members of `live` would witness a tail of `n` chunks.
 pub fn witness_count(layout: &Layout, live: u32, n: u64) -> usize {
+    if !shows_chunks(layout) && n.is_multiple_of(layout.data_chunks()) {
+        return live.count_ones() as usize;
+    }
     witnesses(layout, n).iter().flatten().filter(|(member, _)| live & (1 << member) != 0).count()
 }
 
 /// How many witnesses a tail needs to survive what may still be lost besides the power.
 pub fn needed(layout: &Layout, live: u32) -> usize {
-    if live.count_ones() as usize == layout.members { 2 } else { 1 }
+    1 + (live.count_ones() as usize).saturating_sub(layout.fewest_members())
 }
 
 /// The explicit flushes to do next, all at the same time, on the way to write pointers that show
@@ -191,10 +229,10 @@ pub fn needed_of(layout: &Layout, member: usize, tail_blocks: u64) -> Vec<Range<
     let rows = 0..stripe * chunk;
     let data = match layout.role(member, stripe) {
         Role::Data(index) => rows.end..rows.end + covered.saturating_sub(index * chunk).min(chunk),
-        Role::Parity => 0..0,
+        Role::Parity(_) => 0..0,
     };
-    let slots = tail_slots(layout, covered).into_iter().flatten().filter_map(|part| {
-        match layout.slot(stripe, part.index) {
+    let slots = tail_slots(layout, covered).filter_map(|(which, part)| {
+        match layout.slot(stripe, part.index, which) {
             (at, Place::Row(row)) if at == member => Some(row * chunk + part.from..row * chunk + part.to),
             _ => None,
         }
@@ -202,13 +240,17 @@ pub fn needed_of(layout: &Layout, member: usize, tail_blocks: u64) -> Vec<Range<
     [rows, data].into_iter().chain(slots).filter(|blocks| !blocks.is_empty()).collect()
 }
 
-/// The slots that decode a tail which covers `covered` blocks of a stripe's data.
-pub fn tail_slots(layout: &Layout, covered: u64) -> [Option<SlotPart>; 2] {
+/// The slots that decode a tail which covers `covered` blocks of a stripe's data, with the number of the parity
+/// that is in each.
+pub fn tail_slots(layout: &Layout, covered: u64) -> impl Iterator<Item = (usize, SlotPart)> + use<> {
     let chunk = layout.chunk_blocks;
-    let Some(last) = covered.checked_sub(1).map(|block| block / chunk) else { return [None, None] };
-    let end = covered - last * chunk;
-    let before = (last > 0 && end < chunk).then(|| SlotPart { index: last - 1, from: end, to: chunk });
-    [Some(SlotPart { index: last, from: 0, to: end }), before]
+    let parts = covered.checked_sub(1).map(|block| block / chunk).map(|last| {
+        let end = covered - last * chunk;
+        let before = (last > 0 && end < chunk).then(|| SlotPart { index: last - 1, from: end, to: chunk });
+        [Some(SlotPart { index: last, from: 0, to: end }), before]
+    });
+    let parts = parts.unwrap_or_default();
+    (0..layout.parities).flat_map(move |which| parts.into_iter().flatten().map(move |part| (which, part)))
 }
 
 /// What is known of a zone after a crash.
@@ -280,7 +322,7 @@ impl Refusal {
 pub fn decide(layout: &Layout, evidence: &Evidence) -> Result<u64, Refusal> {
     let half = layout.chunk_blocks / 2;
     let present = evidence.wp_blocks.iter().flatten().count();
-    let needed = layout.members - 1;
+    let needed = layout.fewest_members();
     if present < needed {
         return Err(Refusal::TooFew { present, members: layout.members, needed });
     }
@@ -328,8 +370,8 @@ impl Logged {
 pub fn chunks_to_claim(core: &Core, flow: &Flow) -> u64 {
     let chunks = flow.complete / core.layout.chunk_blocks;
     match core.consistency {
-        Consistency::Stripe => chunks - chunks % core.layout.data_chunks(),
-        Consistency::Chunk | Consistency::WpLog => chunks,
+        Consistency::Chunk | Consistency::WpLog if shows_chunks(&core.layout) => chunks,
+        _ => chunks - chunks % core.layout.data_chunks(),
     }
 }
 
@@ -376,17 +418,16 @@ pub async fn promote(core: &Core, zone: &Zone) {
     let (layout, index) = (&core.layout, zone.index);
     let tail = zone.flow.borrow().complete;
     let (stripe, covered) = (tail / layout.stripe_blocks(), tail % layout.stripe_blocks());
-    let parity_member = layout.parity_member(stripe);
     let rows = stripe + (covered > 0) as u64;
-    let promoted = zone.flow.borrow().positions[parity_member] >= 2 * rows;
-    if covered > 0 && !promoted && core.live(index) & (1 << parity_member) != 0 {
-        for part in tail_slots(layout, covered).into_iter().flatten() {
-            let bytes = part.from as usize * BLOCK..part.to as usize * BLOCK;
-            let data = Buf::copy_of(&zone.flow.borrow().parity[bytes]);
+    for (which, part) in tail_slots(layout, covered) {
+        let member = layout.parity_member(stripe, which);
+        let promoted = zone.flow.borrow().positions[member] >= 2 * rows;
+        if !promoted && core.live(index) & (1 << member) != 0 {
+            let data = zone.flow.borrow().parity(which, part.from, part.to);
             let at = stripe * layout.chunk_blocks + part.from;
             let content = inplace::version_of(stripe, stripe, part.index);
-            let write = core.write_of(parity_member, index, at, data, content, false);
-            core.on_parts(index, 1 << parity_member, "finish zone", |_| write.clone()).await;
+            let write = core.write_of(member, index, at, data, content, false);
+            core.on_parts(index, 1 << member, "finish zone", |_| write.clone()).await;
         }
     }
     // The slots stay where they are until the zones are finished: if any of this fails, or the power goes,
@@ -403,7 +444,7 @@ impl Core {
             return Ok(verdict);
         }
         let relied = wps.iter().flatten().count();
-        let (members, needed) = (self.layout.members, self.layout.members - 1);
+        let (members, needed) = (self.layout.members, self.layout.fewest_members());
         let all_empty = view.present().all(|(m, info)| info.state == ZoneState::Empty || !view.trusts(m));
         let logged = self.logged_tail(view.zone, &record, &wps, all_empty).await;
         if relied < needed {
@@ -447,24 +488,30 @@ impl Core {
         for (position, wp) in positions.iter_mut().zip(&evidence.wp_blocks) {
             *position = wp.unwrap_or(0) / half;
         }
-        let parity = self.load_parity(view, blocks, &evidence).await?;
-        let tail = Tail { blocks, positions, parity, revived: empty & !held.gone, held: held.pieces };
+        let parities = self.load_parities(view, blocks, &evidence).await?;
+        let tail = Tail { blocks, positions, parities, revived: empty & !held.gone, held: held.pieces };
         Ok(if record.finished.is_some() { Verdict::Finish(Some(tail)) } else { Verdict::Open(tail) })
     }
 
     /// Whether something that a process had answered is in a zone that is empty on all members. If not,
     /// it was reset before the process could say so.
     async fn is_answered(&self, view: &ZoneView<'_>, wps: &[Option<u64>]) -> bool {
-        if view.answered_blocks > 0 {
-            for member in (0..wps.len()).filter(|member| wps[*member].is_some()) {
-                for zrwa in self.zrwas_at_start(member) {
-                    if !self.is_blank(view.zone, member, zrwa).await {
-                        return true;
-                    }
+        if view.answered_blocks == 0 {
+            return false;
+        }
+        let mut blank = 0;
+        for member in (0..wps.len()).filter(|member| wps[*member].is_some()) {
+            blank |= 1 << member;
+            for zrwa in self.zrwas_at_start(member) {
+                match self.is_blank(view.zone, member, zrwa).await {
+                    Some(true) => {}
+                    Some(false) => return true,
+                    // Others say so.
+                    None => blank &= !(1 << member),
                 }
             }
         }
-        false
+        !self.are_enough(blank)
     }
 
     /// What was logged for the zone's present life. If it is empty on all members, that can only be a
@@ -494,15 +541,13 @@ impl Core {
             let (members, place) = layout.log(stripe);
             let Place::Row(row) = place else {
                 let holes = |m: &usize| wps[*m].is_some() && self.log_has_holes(zone, *m);
-                if !members.iter().any(|m| wps[*m].is_some() && !holes(m)) {
+                if !members.clone().any(|m| wps[m].is_some() && !holes(&m)) {
                     let end = (stripe + 1) * layout.stripe_blocks();
-                    found.doubt = members.into_iter().find(holes).map(|m| (end, m)).or(found.doubt);
+                    found.doubt = members.clone().find(holes).map(|m| (end, m)).or(found.doubt);
                 }
                 continue;
             };
-            for member in
-                members.into_iter().filter(|m| wps[*m].is_some_and(|wp| wp < (row + 1) * layout.chunk_blocks))
-            {
+            for member in members.filter(|m| wps[*m].is_some_and(|wp| wp < (row + 1) * layout.chunk_blocks)) {
                 for block in 0..2 {
                     let lba = self.start(member, zone).0 + row * layout.chunk_blocks + block;
                     let origin = Origin { array: self.array, member: member as u32, lba };
@@ -553,28 +598,41 @@ impl Core {
         found
     }
 
-    /// The running parity of the stripe of `tail`: from the data, or from the slots where a data
-    /// chunk cannot be read.
-    async fn load_parity(
+    /// The running parities of the stripe of `tail`: from the data, or with the slots where a data chunk
+    /// cannot be read. Below the offset of the tail they cover a chunk more than above it.
+    async fn load_parities(
         &self,
         view: &ZoneView<'_>,
         tail: u64,
         evidence: &Evidence,
-    ) -> Result<BufMut, Refusal> {
+    ) -> Result<[BufMut; MAX_PARITIES], Refusal> {
         let layout = &self.layout;
         let chunk = layout.chunk_blocks;
-        let mut result = BufMut::zeroed(chunk as usize * BLOCK);
+        let mut result = blank_parities(layout);
         let (stripe, covered) = (tail / layout.stripe_blocks(), tail % layout.stripe_blocks());
-        for block in 0..chunk.min(covered) {
-            let chunks = (covered - block).div_ceil(chunk);
-            let found = match self.parity_from_data(view.zone, stripe, chunks, block, evidence).await {
-                Some(found) => found,
-                None => self.parity_from_slot(view, stripe, chunks, block, evidence).await.ok_or({
-                    let present = evidence.wp_blocks.iter().flatten().count();
-                    Refusal::TooFew { present, members: layout.members, needed: layout.members }
-                })?,
-            };
-            result.block_mut(block).copy_from_slice(&found);
+        let offset = (covered + chunk - 1) % chunk + 1;
+        for whole in [0..offset.min(covered), offset..chunk.min(covered)] {
+            let mut pieces = vec![whole];
+            while let Some(blocks) = pieces.pop().filter(|blocks| !blocks.is_empty()) {
+                let chunks = (covered - blocks.start).div_ceil(chunk);
+                let column = self.read_column(view, stripe, chunks, blocks.clone(), evidence).await;
+                for (which, parity) in result.iter_mut().enumerate().take(layout.parities) {
+                    let bytes = blocks.start as usize * BLOCK..blocks.end as usize * BLOCK;
+                    match column.decode(Sum::parity(which, chunks as usize), layout.data_chunks()) {
+                        Some(found) => parity[bytes].copy_from_slice(&found),
+                        // What cannot be read is block by block not the same.
+                        None if blocks.end - blocks.start > 1 => {
+                            pieces.extend(blocks.clone().map(|block| block..block + 1));
+                            break;
+                        }
+                        None => {
+                            let present = evidence.wp_blocks.iter().flatten().count();
+                            let (members, needed) = (layout.members, layout.members);
+                            return Err(Refusal::TooFew { present, members, needed });
+                        }
+                    }
+                }
+            }
         }
         Ok(result)
     }
@@ -595,7 +653,7 @@ impl Core {
         }
     }
 
-    /// Logs a tail that write pointers cannot show, on two members (§5.3, §5.1).
+    /// Logs a tail that write pointers cannot show, on one member more than may be lost (§5.3, §5.1).
     pub async fn log_tail(&self, zone: &Zone, tail_blocks: u64) {
         let layout = &self.layout;
         let stripe = (tail_blocks - 1) / layout.stripe_blocks();
@@ -616,7 +674,8 @@ impl Core {
         };
         let record = Record::Tail(TailRecord { zone: zone.index.0, generation: 0, epoch, tail_blocks });
         let mut pending = Vec::new();
-        for member in members.into_iter().filter(|m| live & (1 << m) != 0) {
+        let left_out = usize::from(self.canary == Some(Canary::OneLogCopyLess));
+        for member in members.skip(left_out).filter(|m| live & (1 << m) != 0) {
             let completion = match place {
                 Place::MetaLog => self.append(member, record.clone()),
                 Place::Row(row) => {
@@ -638,20 +697,22 @@ impl Core {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::raid::policy::Policy;
+    use crate::raid::{geometry::tests::losses, policy::Policy};
     use std::collections::BTreeSet;
 
     fn layout(members: usize, rows: u64, distance: u64) -> Layout {
-        Layout { policy: Policy::Zrwa, members, chunk_blocks: 4, rows, distance }
+        Layout { policy: Policy::Zrwa, members, parities: 1, chunk_blocks: 4, rows, distance }
     }
 
     fn layouts() -> impl Iterator<Item = Layout> {
-        (3..=6).flat_map(|members| (1..=3).map(move |distance| layout(members, 2 * distance + 3, distance)))
+        let of = |members| (1..=3).map(move |distance| layout(members, 3 * distance + 3, distance));
+        let double = (4..=6).flat_map(of).map(|layout| Layout { parities: 2, ..layout });
+        (3..=6).flat_map(of).chain(double)
     }
 
     #[test]
     fn a_settled_position_never_claims_more_and_the_witnesses_claim_exactly_their_tail() {
-        for layout in layouts() {
+        for layout in layouts().filter(shows_chunks) {
             for n in 0..=layout.chunks() {
                 for member in 0..layout.members {
                     let position = settled(&layout, member, n);
@@ -733,9 +794,9 @@ mod tests {
     fn crash(layout: &Layout, live: u32, positions: &Targets, before: u64, after: u64, limit: u64) -> usize {
         let k = layout.data_chunks();
         let half = layout.chunk_blocks / 2;
-        let present = |m: usize, missing: Option<usize>| live & (1 << m) != 0 && missing != Some(m);
-        let all_live = live.count_ones() as usize == layout.members;
-        let missing = (0..layout.members).map(Some).filter(|_| all_live).chain([None]);
+        let present = |m: usize, missing: u32| live & !missing & (1 << m) != 0;
+        let enough = |missing: &u32| (live & !missing).count_ones() as usize >= layout.fewest_members();
+        let missing = losses(layout).filter(|missing| missing & !live == 0).filter(enough);
         let safe = if witness_count(layout, live, before) >= needed(layout, live) {
             before
         } else {
@@ -776,9 +837,8 @@ mod tests {
         let mut crashes = 0;
         for layout in layouts() {
             let all = (1 << layout.members) - 1;
-            crashes += explore(&layout, all, next_round);
-            for missing in 0..layout.members {
-                crashes += explore(&layout, all & !(1 << missing), next_round);
+            for missing in losses(&layout) {
+                crashes += explore(&layout, all & !missing, next_round);
             }
         }
         assert!(crashes > 100_000, "{crashes}");
@@ -808,8 +868,8 @@ mod tests {
                         match layout.role(member, row) {
                             _ if row > stripe => slots += 1,
                             Role::Data(_) => data[row as usize] += 1,
-                            Role::Parity if row == stripe => slots += 1,
-                            Role::Parity => parity += 1,
+                            Role::Parity(_) if row == stripe => slots += 1,
+                            Role::Parity(_) => parity += 1,
                         }
                     }
                 }
@@ -819,10 +879,10 @@ mod tests {
                     std::cmp::Ordering::Greater => 0,
                 });
                 assert_eq!(data, filled.collect::<Vec<_>>(), "{layout:?} {tail}");
-                assert_eq!(parity, stripe * chunk);
-                // Every block of the chunk that the tail covers at all is decoded from one slot.
-                let logged = stripe + layout.distance >= layout.rows;
-                let expected = covered.min(chunk);
+                assert_eq!(parity, stripe * chunk * layout.parities as u64);
+                // Every block of the chunk that the tail covers at all is decoded from one slot of each parity.
+                let logged = layout.logs_parity_of(stripe);
+                let expected = covered.min(chunk) * layout.parities as u64;
                 assert!(slots == expected || logged && slots < expected, "{layout:?} {tail}: {slots}");
             }
         }

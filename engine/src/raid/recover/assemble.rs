@@ -11,22 +11,31 @@ use crate::{
         error::ArrayError,
         metalog::MetaLog,
         recover::{
-            Verdict, ZoneView,
+            Awaited, Verdict, ZoneView,
             membership::decide_members,
             scan::{Candidate, scan},
         },
-        status::{ArrayStatus, Inspected},
+        status::Inspected,
     },
     runtime::Runtime,
     zone::{ZoneIndex, ZoneInfo, ZoneState, is_worn},
 };
 use std::{collections::BTreeMap, rc::Rc};
 
+/// What is known of zones beside what is on the drives.
+#[derive(Clone, Copy, Default)]
+pub struct Told<'a> {
+    /// What a process that died had answered.
+    pub tails: Option<&'a Tails>,
+    /// Where zones end, as somebody has been told who goes on there; of those that are known.
+    pub ends: &'a [Option<u64>],
+}
+
 /// Reads the metadata of `drives` and decides what each zone needs; writes nothing.
 pub async fn look(
     runtime: &Runtime,
     drives: Vec<Drive>,
-    tails: Option<&Tails>,
+    Told { tails, ends }: Told<'_>,
     behaviour: Behaviour,
 ) -> Result<Look, ArrayError> {
     let (candidates, damaged) = scan(runtime, drives).await?;
@@ -65,7 +74,7 @@ pub async fn look(
         };
         *core.members[member].note.borrow_mut() = format!("was away: it has been taken back for {what}");
     }
-    let verdicts = core.judge_all(tails, found.forced).await?;
+    let verdicts = core.judge_all(Told { tails, ends }, found.forced).await?;
     Ok(Look { core, verdicts, floor: found.floor, late: found.returned | found.undecided })
 }
 
@@ -81,16 +90,23 @@ pub struct Look {
 }
 
 impl Look {
-    /// Whether all members are there that are not out yet.
-    pub fn is_complete(&self) -> bool {
+    /// Members (bits) that are not there, and not out yet.
+    pub fn awaited(&self) -> u32 {
         let superblock = self.core.superblock.borrow();
-        let mut members = superblock.members.iter().enumerate();
-        members.all(|(member, about)| !about.active || self.core.device(member).is_some())
+        let members = superblock.members.iter().enumerate();
+        let awaited = members.filter(|(member, about)| about.active && self.core.device(*member).is_none());
+        awaited.fold(0, |all, (member, _)| all | 1 << member)
     }
 
     /// Whether a drive is a member.
     pub fn uses(&self, drive: &Drive) -> bool {
         self.core.check_unused(drive).is_err()
+    }
+
+    /// The role of a drive, if it is a member that is not out.
+    pub fn role_of(&self, drive: &Drive) -> Option<usize> {
+        let superblock = self.core.superblock.borrow();
+        self.core.member_of(drive).filter(|member| superblock.members[*member].active)
     }
 
     /// [`crate::array::Array::assembly`] as it is on the drives.
@@ -154,11 +170,12 @@ impl Look {
     pub fn inspected(self) -> Result<Inspected, ArrayError> {
         self.keep_what_counts()?;
         self.load();
-        let provisional = !self.is_complete();
+        let awaited = self.awaited();
         let core = self.core;
         let zones = core.table.borrow().report(ZoneIndex(0), core.geometry.zones);
         let zones = zones.map_err(|error| ArrayError(format!("its zones cannot be listed: {error}")))?;
-        let status = ArrayStatus { provisional, ..core.status() };
+        let mut status = core.status();
+        status.wait_for(awaited);
         Ok(Inspected { status, geometry: core.geometry.clone(), zones })
     }
 
@@ -167,11 +184,12 @@ impl Look {
         self.keep_what_counts()?;
         self.load();
         let Look { core, verdicts, floor, late } = self;
+        let awaited = core.awaited();
         core.renew(floor, late).await?;
         core.start_members();
         core.expel_absent().await?;
         for (zone, verdict) in verdicts {
-            core.repair(zone, verdict).await?;
+            core.repair(zone, verdict, awaited).await?;
         }
         core.begin().await?;
         // One that was away may hold zones that ended without it.
@@ -187,18 +205,17 @@ pub async fn assemble(
     tails: Option<&Tails>,
     behaviour: Behaviour,
 ) -> Result<Rc<Core>, ArrayError> {
-    look(runtime, drives, tails, behaviour).await?.carry_out().await
+    look(runtime, drives, Told { tails, ..Told::default() }, behaviour).await?.carry_out().await
 }
 
 impl Core {
     /// Looks at every zone; writes nothing. Members that are `forced` (bits) count in full zones only.
     async fn judge_all(
         &self,
-        tails: Option<&Tails>,
+        Told { tails, ends }: Told<'_>,
         forced: u32,
     ) -> Result<Vec<(ZoneIndex, Verdict)>, ArrayError> {
         let mut reports = Vec::new();
-        let mut missing = (0..self.members.len()).any(|role| self.device(role).is_none());
         for role in 0..self.members.len() {
             let Some(device) = self.device(role) else {
                 reports.push(None);
@@ -218,17 +235,13 @@ impl Core {
                 Err(error) => format!("its zones cannot be listed: {error}"),
             };
             reports.push(None);
-            if std::mem::replace(&mut missing, true) {
+            if self.are_needed(self.active.get()) {
                 let name = self.members[role].name.borrow().clone();
-                return Err(ArrayError(format!("{name}: {note}, and another member is missing")));
+                return Err(ArrayError(format!("{name}: {note}, and too many other members are missing")));
             }
             self.leave_out(role, note);
         }
-        let (floor, was_active) = {
-            let superblock = self.superblock.borrow();
-            let active = superblock.members.iter().enumerate().map(|(m, member)| (member.active as u32) << m);
-            (superblock.floor, active.sum::<u32>())
-        };
+        let awaited = self.awaited();
         let mut verdicts = Vec::new();
         for index in 0..self.geometry.zones {
             let zone = ZoneIndex(index);
@@ -241,13 +254,14 @@ impl Core {
                 self.forget_logs_of(unproven, index);
             }
             let answered_blocks = tails.map_or(0, |tails| tails.blocks[index as usize]);
-            let mut view = ZoneView { zone, record: &mut record, info, answered_blocks };
+            let told_end = ends.get(index as usize).copied().flatten();
+            let mut view = ZoneView { zone, record: &mut record, info, answered_blocks, told_end };
             let verdict = self.judge(&mut view).await.unwrap_or_else(Verdict::Offline);
             match &verdict {
                 Verdict::Offline(refusal) => {
                     self.offline.borrow_mut().insert(index, refusal.clone());
                     // As long as it is offline these parts stay as they are, whoever comes and goes.
-                    record.wait_for((was_active | self.active.get()) & !record.lost, floor);
+                    record.wait_for(awaited.members & !record.lost, awaited.floor);
                     let holds = |report: &Option<Vec<ZoneInfo>>| {
                         report.as_ref().is_some_and(|zones| zones[index as usize].state.is_active())
                     };
@@ -383,6 +397,23 @@ impl Core {
         Err(ArrayError(format!("too many drives have failed: {}", self.notes(u32::MAX))))
     }
 
+    /// The members that a zone in doubt may wait for, as the metadata was found.
+    fn awaited(&self) -> Awaited {
+        let superblock = self.superblock.borrow();
+        let active = superblock.members.iter().enumerate().map(|(m, member)| (member.active as u32) << m);
+        Awaited { members: active.sum::<u32>() | self.active.get(), floor: superblock.floor }
+    }
+
+    /// Where zones end that can be written.
+    pub fn ends(&self) -> Vec<Option<u64>> {
+        let table = self.table.borrow();
+        let zones = (0..self.geometry.zones).map(|zone| table.info(ZoneIndex(zone)));
+        let is_writable = |info: &ZoneInfo| {
+            info.state != ZoneState::Full && !is_worn(info.state) && !self.has_failed(info.zone)
+        };
+        zones.map(|info| is_writable(&info).then_some(info.wp_blocks)).collect()
+    }
+
     /// What a zone is to the host by a verdict.
     fn seen(&self, verdict: &Verdict) -> (ZoneState, u64) {
         match verdict {
@@ -397,7 +428,7 @@ impl Core {
     }
 
     /// Tells the table what a zone is.
-    fn load(&self, zone: ZoneIndex, verdict: &Verdict) {
+    pub fn load(&self, zone: ZoneIndex, verdict: &Verdict) {
         let (state, wp_blocks) = self.seen(verdict);
         if state == ZoneState::Offline {
             self.table.borrow_mut().hold(self.holding.borrow().len() as u32);

@@ -2,34 +2,48 @@
 
 use crate::{
     buf::{BLOCK, Buf, BufMut},
-    code::xor,
+    code::decode::{self, Recipe, Sum},
     device::Command,
     format::record::{Burned, ZoneRecord},
     raid::{
         core::Core,
-        geometry::Place,
+        geometry::{MAX_MEMBERS, Place},
         policy::zrwa::{Evidence, Refusal},
         recover::{Verdict, ZoneView},
     },
     zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
 };
+use std::ops::Range;
 
 impl Core {
     /// Looks at one zone and decides; only reads. Members that lost their part are marked in
     /// `view.record`, unless there is no decision.
     ///
-    /// If what one member holds is not what any crash leaves, while all others agree, somebody else has
-    /// been at it: it is done without, as if it were missing.
+    /// If what some members hold is not what any crash leaves, while all others agree and are enough, somebody
+    /// else has been at them: they are done without, as if they were missing.
     pub async fn judge(&self, view: &mut ZoneView<'_>) -> Result<Verdict, Refusal> {
         let (record, burned) = (*view.record, self.burned.borrow().clone());
+        if let Some(end) = view.told_end.filter(|end| *end > view.answered_blocks) {
+            // If it can: with a member that was there, more may have been.
+            let answered = std::mem::replace(&mut view.answered_blocks, end);
+            if let Ok(verdict) = self.judge_as_found(view).await {
+                return Ok(verdict);
+            }
+            view.answered_blocks = answered;
+            *view.record = record;
+            self.burned.replace(burned.clone());
+        }
         let refusal = match self.judge_as_found(view).await {
             Ok(verdict) => return Ok(verdict),
             Err(refusal) => refusal,
         };
-        let all = view.info.iter().all(Option::is_some) && record.lost == 0;
         let mut found: Option<(Verdict, ZoneRecord, Vec<Burned>)> = None;
-        for member in (0..self.layout.members).filter(|_| all && refusal.accuses()) {
-            *view.record = ZoneRecord { lost: 1 << member, ..record };
+        let mut fewest = u32::MAX;
+        for accused in self.accusable(view).into_iter().filter(|_| refusal.accuses()) {
+            if accused.count_ones() > fewest {
+                break;
+            }
+            *view.record = ZoneRecord { lost: record.lost | accused, ..record };
             self.burned.replace(burned.clone());
             let verdict = self.judge_as_found(view).await;
             let held = matches!(verdict, Ok(Verdict::Open(_) | Verdict::Full | Verdict::Finish(_)));
@@ -39,6 +53,7 @@ impl Core {
                     found = None;
                     break;
                 }
+                fewest = accused.count_ones();
                 found = Some((verdict, *view.record, self.burned.borrow().clone()));
             }
         }
@@ -49,6 +64,13 @@ impl Core {
         *view.record = record;
         self.burned.replace(burned);
         result
+    }
+
+    /// Members (bits) that could be done without if they are not as they were left: the smaller sets first.
+    fn accusable(&self, view: &ZoneView<'_>) -> Vec<u32> {
+        let there = view.present().filter(|(m, _)| view.trusts(*m)).fold(0u32, |all, (m, _)| all | 1 << m);
+        let spare = (there.count_ones() as usize).saturating_sub(self.layout.fewest_members());
+        (1..=spare as u32).flat_map(|count| Core::subsets(there, count)).collect()
     }
 
     async fn judge_as_found(&self, view: &mut ZoneView<'_>) -> Result<Verdict, Refusal> {
@@ -94,7 +116,7 @@ impl Core {
     pub fn check_ended(&self, view: &ZoneView<'_>) -> Result<(), Refusal> {
         let record = &view.record;
         let trusted = |m: &usize| view.trusts(*m);
-        let (members, needed) = (self.layout.members, self.layout.members - 1);
+        let (members, needed) = (self.layout.members, self.layout.fewest_members());
         let parts: Vec<_> = (0..members).filter(trusted).filter_map(|m| view.info[m]).collect();
         let full = parts.iter().all(|info| info.state == ZoneState::Full);
         let ended = record.finished.map_or(full, |tail| tail > 0);
@@ -107,70 +129,118 @@ impl Core {
         }
     }
 
-    pub async fn read_block(
+    /// Blocks `from..to` of a member's part of a zone, if it can be relied on and has them.
+    pub async fn read_part(
         &self,
         zone: ZoneIndex,
         member: usize,
-        at: u64,
+        blocks: Range<u64>,
         evidence: &Evidence,
     ) -> Option<Buf> {
-        evidence.wp_blocks[member].filter(|_| !self.has_hole(zone, member, at..at + 1))?;
-        let lba = Lba(self.start(member, zone).0 + at);
-        let done = self.submit(member, Command::read(lba, Buf::zeroed(BLOCK))).await;
+        evidence.wp_blocks[member].filter(|_| !self.has_hole(zone, member, blocks.clone()))?;
+        let lba = Lba(self.start(member, zone).0 + blocks.start);
+        let data = Buf::zeroed((blocks.end - blocks.start) as usize * BLOCK);
+        let done = self.submit(member, Command::read(lba, data)).await;
         done.result.is_ok().then_some(done.data)
     }
 
-    pub async fn parity_from_data(
-        &self,
-        zone: ZoneIndex,
-        stripe: u64,
-        chunks: u64,
-        block: u64,
-        evidence: &Evidence,
-    ) -> Option<Buf> {
-        let layout = &self.layout;
-        let members = (0..chunks).map(|index| layout.member(stripe, index));
-        if members.clone().any(|m| evidence.wp_blocks[m].is_none()) {
-            return None;
-        }
-        let mut result = BufMut::zeroed(BLOCK);
-        for member in members {
-            let data = self.read_block(zone, member, stripe * layout.chunk_blocks + block, evidence).await?;
-            xor::xor_assign(&mut result, &data);
-        }
-        Some(result.freeze())
-    }
-
-    pub async fn parity_from_slot(
+    /// What there is at blocks `from..to` of the chunks of a stripe, of which `chunks` chunks are below the
+    /// tail there, and of the slots of the last of these.
+    pub async fn read_column(
         &self,
         view: &ZoneView<'_>,
         stripe: u64,
         chunks: u64,
-        block: u64,
+        blocks: Range<u64>,
+        evidence: &Evidence,
+    ) -> Column {
+        let layout = &self.layout;
+        let mut column = Column { symbols: layout.symbols(chunks), found: Vec::new() };
+        let row = stripe * layout.chunk_blocks;
+        for index in 0..layout.members as u64 {
+            column.found.push(match index.checked_sub(layout.data_chunks()) {
+                None if index >= chunks => None,
+                None => {
+                    let member = layout.member(stripe, index);
+                    self.read_part(view.zone, member, row + blocks.start..row + blocks.end, evidence).await
+                }
+                Some(which) => {
+                    self.read_slot(view, (stripe, chunks - 1, which as usize), blocks.clone(), evidence).await
+                }
+            });
+        }
+        column
+    }
+
+    /// Blocks `from..to` of a slot: of parity number `which` of chunks `0..=index` of a stripe.
+    async fn read_slot(
+        &self,
+        view: &ZoneView<'_>,
+        (stripe, index, which): (u64, u64, usize),
+        blocks: Range<u64>,
         evidence: &Evidence,
     ) -> Option<Buf> {
         let layout = &self.layout;
-        let (zone, epoch, finished) = (view.zone, view.record.epoch, view.record.finished.is_some());
-        let parity_member = layout.parity_member(stripe);
+        let own = layout.parity_member(stripe, which);
         // A finish that got as far as the write pointer of the parity has made it the full parity.
-        let promoted = finished
-            && evidence.wp_blocks[parity_member].is_some_and(|wp| wp >= (stripe + 1) * layout.chunk_blocks);
-        if promoted {
-            return self
-                .read_block(zone, parity_member, stripe * layout.chunk_blocks + block, evidence)
-                .await;
-        }
-        let (member, place) = layout.slot(stripe, chunks - 1);
+        let is_promoted = view.record.finished.is_some()
+            && evidence.wp_blocks[own].is_some_and(|wp| wp >= (stripe + 1) * layout.chunk_blocks);
+        let (member, place) = match is_promoted {
+            true => (own, Place::Row(stripe)),
+            false => layout.slot(stripe, index, which),
+        };
         match place {
             Place::Row(row) => {
-                self.read_block(zone, member, row * layout.chunk_blocks + block, evidence).await
+                let row = row * layout.chunk_blocks;
+                self.read_part(view.zone, member, row + blocks.start..row + blocks.end, evidence).await
             }
             Place::MetaLog => {
                 evidence.wp_blocks[member]?;
                 let log = self.members[member].log.borrow().clone()?;
-                let live = log.live.borrow();
-                live.parity.get(zone.0, epoch, stripe, chunks - 1, block).cloned()
+                let (live, epoch) = (log.live.borrow(), view.record.epoch);
+                let mut found = BufMut::zeroed((blocks.end - blocks.start) as usize * BLOCK);
+                for (place, block) in (0..).zip(blocks) {
+                    let block = live.parity.get(view.zone.0, epoch, stripe, index, block)?;
+                    found.block_mut(place).copy_from_slice(block);
+                }
+                Some(found.freeze())
             }
         }
+    }
+}
+
+/// The same blocks of all chunks of a stripe and of its parities.
+pub struct Column {
+    pub symbols: [Sum; MAX_MEMBERS],
+    /// In the order of `symbols`, what has been found of them.
+    pub found: Vec<Option<Buf>>,
+}
+
+impl Column {
+    fn present(&self) -> u128 {
+        let bits = self.found.iter().enumerate().map(|(index, found)| (found.is_some() as u128) << index);
+        bits.sum()
+    }
+
+    fn run(&self, recipe: &Recipe) -> Buf {
+        let found = recipe.sources().iter().map(|source| self.found[source.stored as usize].as_deref());
+        let blocks: Vec<&[u8]> = found.map(Option::unwrap_or_default).collect();
+        let mut result = BufMut::zeroed(blocks.first().map_or(0, |block| block.len()));
+        recipe.run(&mut result, &blocks);
+        result.freeze()
+    }
+
+    /// What `wanted` is, if what has been found tells it: the data alone, or else with the parities.
+    pub fn decode(&self, wanted: Sum, data_chunks: u64) -> Option<Buf> {
+        let (symbols, data) = (&self.symbols[..self.found.len()], (1 << data_chunks) - 1);
+        let recipe = decode::solve(self.present() & data, symbols, wanted);
+        let recipe = recipe.or_else(|| decode::solve(self.present(), symbols, wanted))?;
+        Some(self.run(&recipe))
+    }
+
+    /// Whether what has been found fits together; `None` if nothing in it is redundant.
+    pub fn agrees(&self) -> Option<bool> {
+        let checks = decode::checks(self.present(), &self.symbols[..self.found.len()]);
+        checks.map(|check| self.run(&check).iter().all(|byte| *byte == 0)).reduce(|all, this| all && this)
     }
 }

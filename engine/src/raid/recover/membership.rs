@@ -159,11 +159,11 @@ pub fn decide_members(
     for (member, found) in superblock.members.iter_mut().zip(&members) {
         member.taking_over.take_if(|_| found.is_some());
     }
-    let present = members.iter().flatten().count();
+    let (present, fewest) = (members.iter().flatten().count(), superblock.layout().fewest_members());
     stale.sort_by_key(|candidate| std::cmp::Reverse(candidate.superblock().event));
     let mut forced = Vec::new();
     if force && present > 0 {
-        while present + forced.len() + 1 < count
+        while present + forced.len() < fewest
             && let Some(next) = stale.iter().position(|stale| {
                 let role = stale.log.origin.member;
                 let taken = |other: &Candidate| other.log.origin.member == role;
@@ -173,13 +173,12 @@ pub fn decide_members(
             forced.push(stale.remove(next));
         }
     }
-    if present + forced.len() + 1 < count {
+    if present + forced.len() < fewest {
         let reasons: Vec<_> =
             notes.iter().chain(damaged).filter(|n| !n.is_empty()).map(String::as_str).collect();
         let because = if reasons.is_empty() { String::new() } else { format!(" ({})", reasons.join("; ")) };
-        let needed = count - 1;
         return fail(format!(
-            "only {present} of {count} members can be used, at least {needed} are needed{because}"
+            "only {present} of {count} members can be used, at least {fewest} are needed{because}"
         ));
     }
     for (role, note) in notes.iter_mut().enumerate() {

@@ -14,9 +14,12 @@
 //!   true, whoever is there, and no zone has been touched. So a later assembly with the absent one decides
 //!   from the same zones. No floor is raised above what the absent one has.
 //! - When it is out, it is so in the superblocks of all others, and only then is a zone touched or anything
-//!   told. That is one member less than all, so any assembly has all of these but one, and at least one
-//!   that says it is out. Whoever says otherwise, with a newer event, is out by what that one says
-//!   ([`effective`]), or has not been told yet and is older.
+//!   told. Of N members, p of which may be lost, these are N − p at least, and so many are in any assembly: so
+//!   at least N − 2p of an assembly say that it is out, and at least one, but for two lost of four. Whoever says
+//!   otherwise, with a newer event, is out by what that one says ([`effective`]), or has not been told yet and
+//!   is older.
+//! - Two members of four that are lost are enough to go on with, as the other two are: both halves may, if
+//!   neither ever sees the other, and when they meet the one with the newer event is the array.
 //! - If the power goes in between, some say that it is out and others do not. Whichever counts, nothing has
 //!   been done without it, nor without anybody else.
 //!
@@ -41,7 +44,10 @@ pub mod scan;
 use crate::{
     buf::{Buf, BufMut},
     format::record::ZoneRecord,
-    raid::{geometry::MAX_MEMBERS, policy::zrwa::Refusal},
+    raid::{
+        geometry::{MAX_MEMBERS, MAX_PARITIES},
+        policy::zrwa::Refusal,
+    },
     zone::{Lba, ZoneIndex, ZoneInfo},
 };
 
@@ -64,7 +70,8 @@ pub enum Verdict {
 pub struct Tail {
     pub blocks: u64,
     pub positions: [u64; MAX_MEMBERS],
-    pub parity: BufMut,
+    /// The running parities of its stripe.
+    pub parities: [BufMut; MAX_PARITIES],
     /// Members (bits) whose zones are empty although they hold their part.
     pub revived: u32,
     /// What has to be written back where write pointers have not moved, by member; with the policy
@@ -80,6 +87,13 @@ pub struct Held {
     pub oob: Buf,
 }
 
+/// Members (bits) that a zone in doubt may wait for: their parts are as they were at this floor.
+#[derive(Clone, Copy)]
+pub struct Awaited {
+    pub members: u32,
+    pub floor: u64,
+}
+
 /// What one zone looks like on each member, by role.
 pub struct ZoneView<'a> {
     pub zone: ZoneIndex,
@@ -87,6 +101,8 @@ pub struct ZoneView<'a> {
     pub info: Vec<Option<ZoneInfo>>,
     /// The end of what a process that died had answered, as far as that is known.
     pub answered_blocks: u64,
+    /// Where it ends, as somebody has been told who goes on there.
+    pub told_end: Option<u64>,
 }
 
 impl ZoneView<'_> {

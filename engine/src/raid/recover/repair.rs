@@ -5,7 +5,8 @@ use crate::{
     raid::{
         core::Core,
         error::ArrayError,
-        recover::{Tail, Verdict},
+        policy::zrwa::Refusal,
+        recover::{Awaited, Tail, Verdict},
         zone::write::Zone,
     },
     zone::ZoneIndex,
@@ -14,7 +15,12 @@ use std::rc::Rc;
 
 impl Core {
     /// Carries a verdict out. The table knows it already.
-    pub async fn repair(self: &Rc<Self>, zone: ZoneIndex, verdict: Verdict) -> Result<(), ArrayError> {
+    pub async fn repair(
+        self: &Rc<Self>,
+        zone: ZoneIndex,
+        verdict: Verdict,
+        awaited: Awaited,
+    ) -> Result<(), ArrayError> {
         let done = |result: Result<(), DeviceError>| match result {
             // Only this zone has failed, and says so.
             Err(_) if !self.failed.get() => Ok(()),
@@ -31,7 +37,7 @@ impl Core {
             }
             Verdict::Finish(None) => done(self.finish_members(zone, None).await),
             Verdict::Finish(Some(tail)) => {
-                let running = self.go_on(zone, tail).await;
+                let Some(running) = self.go_on(zone, tail, awaited).await else { return Ok(()) };
                 let finished = self.finish_members(zone, Some(&running)).await;
                 if finished.is_ok() {
                     self.forget_logged(zone, u64::MAX);
@@ -40,7 +46,7 @@ impl Core {
             }
             Verdict::Open(tail) => {
                 let blocks = tail.blocks;
-                let running = Rc::new(self.go_on(zone, tail).await);
+                let Some(running) = self.go_on(zone, tail, awaited).await.map(Rc::new) else { return Ok(()) };
                 self.layout.policy.secure(self, &running).await;
                 self.running.borrow_mut().insert(zone.0, running.clone());
                 self.start_tasks(&running);
@@ -49,11 +55,25 @@ impl Core {
         }
     }
 
-    /// The zone as it goes on from `tail`, with everything written that the tail needs.
-    async fn go_on(self: &Rc<Self>, zone: ZoneIndex, mut tail: Tail) -> Zone {
+    /// The zone as it goes on from `tail`, with everything written that the tail needs; `None` if it is offline,
+    /// since a member that cannot be done without still holds something else.
+    async fn go_on(self: &Rc<Self>, zone: ZoneIndex, mut tail: Tail, awaited: Awaited) -> Option<Zone> {
         let running = Zone::new(self, zone);
-        running.flow.borrow_mut().restore(tail.blocks, tail.positions, std::mem::take(&mut tail.parity));
+        running.flow.borrow_mut().restore(tail.blocks, tail.positions, std::mem::take(&mut tail.parities));
         self.layout.policy.write_back(self, &running, &tail).await;
-        running
+        let Some(member) = self.stuck.borrow().get(&zone.0).copied() else { return Some(running) };
+        let refusal = Refusal::Lacking { member };
+        {
+            let record = &mut self.zones.borrow_mut()[zone.0 as usize];
+            record.wait_for(awaited.members & !record.lost, awaited.floor);
+        }
+        self.waits.set(true);
+        self.membership_pending.set(true);
+        self.membership.open();
+        self.membership_settled().await;
+        self.offline.borrow_mut().insert(zone.0, refusal.clone());
+        self.holding.borrow_mut().insert(zone.0);
+        self.load(zone, &Verdict::Offline(refusal));
+        None
     }
 }

@@ -11,8 +11,7 @@
 //! as one, some may have got a ZRWA again and lost it, and what is in the others is there: each is asked.
 
 use crate::{
-    buf::{BLOCK, Buf, BufMut},
-    code::xor,
+    buf::{BLOCK, Buf},
     device::{Command, DeviceError, Status, Zones},
     raid::{
         core::Core,
@@ -58,7 +57,7 @@ impl Core {
             if held.gone & bit == 0 && self.lacks_a_zrwa(view.zone, member, pieces).await {
                 blank |= bit;
             }
-            // The other log member has a copy.
+            // Another log member has a copy.
             let log = self.layout.log_blocks_of(member, tail);
             let log = self.read_ranges(view.zone, member, log.as_slice()).await;
             held.pieces.extend(log.into_iter().flatten().map(|piece| piece_of(member, piece)));
@@ -76,7 +75,7 @@ impl Core {
     fn do_without(&self, evidence: &mut Evidence, gone: u32) -> Result<(), Refusal> {
         for member in Core::each(gone) {
             evidence.wp_blocks[member] = None;
-            if evidence.wp_blocks.iter().flatten().count() + 1 < self.layout.members {
+            if evidence.wp_blocks.iter().flatten().count() < self.layout.fewest_members() {
                 return Err(Refusal::Lacking { member });
             }
         }
@@ -92,24 +91,46 @@ impl Core {
         blank: u32,
         empty: u32,
     ) -> Result<u32, Refusal> {
-        // One that kept its ZRWA is less in doubt.
-        let suspects = if blank & empty != 0 { blank & empty } else { blank };
         match self.parity_agrees(view, evidence, tail).await {
             // Zeros are what was written.
-            Some(true) => Ok(0),
-            Some(false) if suspects.count_ones() == 1 => Ok(suspects),
-            Some(false) => Err(Refusal::Contradiction),
+            Some(true) => return Ok(0),
+            Some(false) => {}
             // Nobody can tell. A shutdown would rather have emptied more zones than this one.
-            None if empty.count_ones() == 1 => Ok(blank & empty),
-            None => Ok(0),
+            None if empty.count_ones() == 1 => return Ok(blank & empty),
+            None => return Ok(0),
         }
+        let there = evidence.wp_blocks.iter().flatten().count();
+        let most = there.saturating_sub(self.layout.fewest_members()) as u32;
+        // Those that kept their ZRWA are less in doubt.
+        for suspects in [blank & empty, blank] {
+            for count in 1..=most {
+                let mut found = None;
+                for lost in Core::subsets(suspects, count) {
+                    let mut others = evidence.clone();
+                    Core::each(lost).for_each(|member| others.wp_blocks[member] = None);
+                    let agrees = self.parity_agrees(view, &others, tail).await;
+                    // Where nobody can tell, no suspect is left to be believed.
+                    if agrees == Some(true) || agrees.is_none() && lost == suspects {
+                        if found.is_some() {
+                            // It could be either of two.
+                            return Err(Refusal::Contradiction);
+                        }
+                        found = Some(lost);
+                    }
+                }
+                if let Some(lost) = found {
+                    return Ok(lost);
+                }
+            }
+        }
+        Err(Refusal::Contradiction)
     }
 
     /// What a member's ZRWAs hold while the write pointer is at the start, one after the other: there are
     /// several where small zones are used as one. Each is lost as a whole.
     pub fn zrwas_at_start(&self, member: usize) -> impl Iterator<Item = Range<u64>> {
         let layout = &self.layout;
-        let end = (2 * layout.distance).min(layout.rows) * layout.chunk_blocks;
+        let end = layout.window_blocks().min(layout.rows * layout.chunk_blocks);
         let aggregate = self.superblock.borrow().aggregate as u64;
         let zrwa = self.device(member).and_then(|device| device.geometry().zrwa);
         let each = zrwa.map_or(end, |zrwa| zrwa.size_blocks / aggregate).max(1);
@@ -125,7 +146,7 @@ impl Core {
             let mut needed = blocks.filter(|(at, _)| zrwa.contains(at)).peekable();
             if needed.peek().is_some()
                 && needed.all(|(_, data)| is_zeros(data))
-                && self.is_blank(zone, member, zrwa).await
+                && self.is_blank(zone, member, zrwa).await == Some(true)
             {
                 return true;
             }
@@ -133,12 +154,19 @@ impl Core {
         false
     }
 
-    /// Whether there are only zeros in some blocks of a member's part of a zone.
-    pub async fn is_blank(&self, zone: ZoneIndex, member: usize, blocks: Range<u64>) -> bool {
-        self.read_ranges(zone, member, &[blocks]).await.iter().all(|piece| match piece {
-            Ok((_, data)) => is_zeros(data),
-            Err(error) => *error == Status::DeallocatedBlock.into(),
-        })
+    /// Whether there are only zeros in some blocks of a member's part of a zone; `None` if not all that there is
+    /// can be read, and what can be read is zeros.
+    pub async fn is_blank(&self, zone: ZoneIndex, member: usize, blocks: Range<u64>) -> Option<bool> {
+        let mut blank = Some(true);
+        for piece in self.read_ranges(zone, member, &[blocks]).await {
+            match piece {
+                Ok((_, data)) if !is_zeros(&data) => return Some(false),
+                Ok(_) => {}
+                Err(error) if error == Status::DeallocatedBlock.into() => {}
+                Err(_) => blank = None,
+            }
+        }
+        blank
     }
 
     /// Reads some blocks of a member's part of a zone, in pieces of a chunk or, where there are
@@ -178,30 +206,17 @@ impl Core {
     async fn parity_agrees(&self, view: &ZoneView<'_>, evidence: &Evidence, tail: u64) -> Option<bool> {
         let layout = &self.layout;
         let (stripe, covered) = (tail / layout.stripe_blocks(), tail % layout.stripe_blocks());
+        let whole = (0..stripe).map(|stripe| (stripe, layout.stripe_blocks()));
         let mut agrees = Some(true);
-        for row in 0..stripe * layout.chunk_blocks {
-            let mut sum = Some(BufMut::zeroed(BLOCK));
-            for member in 0..layout.members {
-                let block = self.read_block(view.zone, member, row, evidence).await;
-                sum = sum.zip(block).map(|(mut sum, block)| {
-                    xor::xor_assign(&mut sum, &block);
-                    sum
-                });
-            }
-            match sum {
-                Some(sum) if !is_zeros(&sum) => return Some(false),
-                Some(_) => {}
-                None => agrees = None,
-            }
-        }
-        for block in 0..layout.chunk_blocks.min(covered) {
-            let chunks = (covered - block).div_ceil(layout.chunk_blocks);
-            let data = self.parity_from_data(view.zone, stripe, chunks, block, evidence).await;
-            let slot = self.parity_from_slot(view, stripe, chunks, block, evidence).await;
-            match data.zip(slot) {
-                Some((data, slot)) if data[..] != slot[..] => return Some(false),
-                Some(_) => {}
-                None => agrees = None,
+        for (stripe, covered) in whole.chain([(stripe, covered)]) {
+            for block in 0..layout.chunk_blocks.min(covered) {
+                let chunks = (covered - block).div_ceil(layout.chunk_blocks);
+                let column = self.read_column(view, stripe, chunks, block..block + 1, evidence).await;
+                match column.agrees() {
+                    Some(false) => return Some(false),
+                    Some(true) => {}
+                    None => agrees = None,
+                }
             }
         }
         agrees

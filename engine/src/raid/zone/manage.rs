@@ -133,12 +133,13 @@ impl Core {
     /// Whether enough members could write a zone if it were reset: nothing is given up for a reset that fails.
     async fn is_usable(&self, zone: ZoneIndex) -> bool {
         let first = Core::physical(zone);
-        let mut usable = 0;
+        let mut usable = 0u32;
         for member in Self::each(self.active.get()) {
             let done = self.submit(member, Command::Report { first, count: 1 }).await;
-            usable += done.zones.first().is_some_and(|info| !is_worn(info.state)) as usize;
+            let is_usable = done.zones.first().is_some_and(|info| !is_worn(info.state));
+            usable |= (is_usable as u32) << member;
         }
-        usable + 1 >= self.members.len()
+        self.are_enough(usable)
     }
 
     /// A zone that was offline is empty now: whatever was in doubt has been given up.
@@ -188,7 +189,7 @@ impl Core {
             record.resetting = false;
             record.lost = 0;
         }
-        self.stuck.borrow_mut().retain(|zone| !zones.contains(zone));
+        self.stuck.borrow_mut().retain(|zone, _| !zones.contains(zone));
         self.forget_burned(zones.clone());
         self.forget_holes(zones);
         for (zone, member) in dead {

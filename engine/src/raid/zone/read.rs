@@ -3,15 +3,19 @@
 //! A read that one member can answer is that member's read. Everything else, and whatever that
 //! member could not answer, is put together by a reader: a task that is kept for the next read.
 //!
-//! A chunk that cannot be read is the XOR of the parity and the other chunks that the tail covers:
+//! A chunk that cannot be read is decoded from parity and the other chunks that the tail covers:
 //! above the tail a member may hold leftovers of writes that never completed, which parity knows
-//! nothing of. While a stripe is partial its parity is taken from memory.
+//! nothing of. While a stripe is partial its parities are taken from memory.
 
 use crate::{
     buf::{BLOCK, Buf, BufMut},
-    code::xor,
+    code::decode,
     device::{Command, Completer, Completion, DeviceError, Done, Status},
-    raid::core::{Core, Seat},
+    raid::{
+        core::{Core, Seat, is_unreadable},
+        geometry::Role,
+        zone::write::{Flow, Parities},
+    },
     runtime::Gate,
     zone::{Lba, ZoneIndex, ZoneState},
 };
@@ -52,8 +56,7 @@ impl Core {
         let (blocks, losses) = (data.blocks(), self.losses.get());
         let direct = self.direct(zone, at, &data);
         let (data, direct) = match direct {
-            Some(member) => {
-                let piece = self.piece(at, data.blocks());
+            Some((member, piece)) => {
                 let mut completion =
                     self.submit(member, Command::read(self.place(zone, member, piece), data));
                 match completion.take() {
@@ -75,16 +78,16 @@ impl Core {
         completion
     }
 
-    /// The member that can answer the whole read, if there is one.
-    fn direct(&self, zone: ZoneIndex, at: u64, data: &Buf) -> Option<usize> {
-        let blocks = data.blocks();
-        if at % self.layout.chunk_blocks + blocks > self.layout.chunk_blocks || at + blocks > self.tail(zone)
-        {
+    /// The member that can answer the whole read, if there is one, and what of it.
+    fn direct(&self, zone: ZoneIndex, at: u64, data: &Buf) -> Option<(usize, Piece)> {
+        let (blocks, (_, offset)) = (data.blocks(), self.layout.chunk_of(at));
+        if offset + blocks > self.layout.chunk_blocks || at + blocks > self.tail(zone) {
             return None;
         }
         let piece = self.piece(at, blocks);
         let member = self.layout.member(piece.stripe, piece.index);
-        (self.has_piece(zone, member, piece) && !self.has_relocated(zone, member)).then_some(member)
+        let is_direct = self.has_piece(zone, member, piece) && !self.has_relocated(zone, member);
+        is_direct.then_some((member, piece))
     }
 
     /// Whether `member` has its blocks of the stripe's row at `piece`'s offsets, as far as is known.
@@ -160,13 +163,9 @@ impl Core {
 
     fn piece(&self, at: u64, blocks: u64) -> Piece {
         let layout = &self.layout;
-        let from = at % layout.chunk_blocks;
-        Piece {
-            stripe: at / layout.stripe_blocks(),
-            index: at % layout.stripe_blocks() / layout.chunk_blocks,
-            from,
-            to: layout.chunk_blocks.min(from + blocks),
-        }
+        let ((chunk, from), k) = (layout.chunk_of(at), layout.data_chunks());
+        let stripe = chunk / k;
+        Piece { stripe, index: chunk - stripe * k, from, to: layout.chunk_blocks.min(from + blocks) }
     }
 
     /// Where `piece` lies on `member`, in the row of its stripe.
@@ -198,11 +197,7 @@ impl Core {
         for (block, piece, seat, completion) in pending {
             let mut found = None;
             if let Some(completion) = completion {
-                let done = completion.await;
-                match done.result {
-                    Ok(()) => found = self.overlay_piece(zone, seat, piece, done.data),
-                    Err(error) => self.read_failed(zone, seat, error),
-                }
+                found = self.take_read(zone, seat, piece, completion.await).ok();
             }
             let bytes = match found {
                 Some(bytes) => bytes,
@@ -254,83 +249,118 @@ impl Core {
 
     /// `piece` from the other members.
     pub async fn reconstruct(self: &Rc<Self>, zone: ZoneIndex, piece: Piece) -> Result<Buf, DeviceError> {
-        let layout = &self.layout;
-        let end = (piece.stripe + 1) * layout.stripe_blocks();
-        let mut result = self.pool.borrow_mut().take(piece.to - piece.from);
+        let end = (piece.stripe + 1) * self.layout.stripe_blocks();
         let running = self.running.borrow().get(&zone.0).cloned();
-        let tail = match running {
-            Some(running) if running.flow.borrow().complete < end => {
-                // Parity of a partial stripe: in memory, once it belongs to what is complete.
-                self.quiesce(&running).await;
-                let tail = {
-                    let flow = running.flow.borrow();
-                    if flow.complete < end && !flow.ended {
-                        result.copy_from_slice(
-                            &flow.parity[piece.from as usize * BLOCK..piece.to as usize * BLOCK],
-                        );
-                        Some(flow.complete)
-                    } else {
-                        None
-                    }
-                };
-                self.resume(&running);
-                tail
+        let mut known = Parities::default();
+        let mut tail = None;
+        if let Some(running) = running.filter(|running| running.flow.borrow().complete < end) {
+            // Parity of a partial stripe: in memory, once it belongs to what is complete.
+            self.quiesce(&running).await;
+            let flow = running.flow.borrow();
+            if flow.complete < end && !flow.ended {
+                known = self.running_parities(&flow, piece);
+                tail = Some(flow.complete);
             }
-            _ => None,
-        };
-        let tail = match tail {
-            Some(tail) => tail,
-            None => {
-                let member = layout.parity_member(piece.stripe);
-                result = self.read_member(zone, member, piece, result.freeze()).await?.into_mut();
-                self.tail(zone)
-            }
-        };
-        self.xor_covered(zone, piece, tail, Some(piece.index), &mut result).await?;
-        Ok(result.freeze())
+            drop(flow);
+            self.resume(&running);
+        }
+        let tail = tail.unwrap_or_else(|| self.tail(zone));
+        let decoded = self.decode(zone, piece, Role::Data(piece.index), tail, &known).await;
+        decoded.map_err(|_| Status::UnrecoveredReadError.into())
     }
 
-    /// XORs into `result` what the data chunks of the stripe, but for `except`, hold at
-    /// `piece.from..piece.to` below `tail`.
-    pub async fn xor_covered(
+    /// The parities, at `piece`'s offsets, of the stripe that is being written.
+    pub fn running_parities(&self, flow: &Flow, piece: Piece) -> Parities {
+        let bytes = piece.from as usize * BLOCK..piece.to as usize * BLOCK;
+        let copy = |which: usize| self.copy(&flow.parities[which][bytes.clone()]);
+        std::array::from_fn(|which| (which < self.layout.parities).then(|| copy(which)))
+    }
+
+    /// What `role` of a stripe, of which everything below `tail` is there, holds at `piece`'s offsets, from
+    /// what other members hold. Parities that are `known` are not read.
+    ///
+    /// # Errors
+    /// Unrecovered Read Error, if what it takes is lost; another one, if that may be there all the same.
+    pub async fn decode(
         &self,
         zone: ZoneIndex,
         piece: Piece,
+        role: Role,
         tail: u64,
-        except: Option<u64>,
-        result: &mut BufMut,
-    ) -> Result<(), DeviceError> {
+        known: &Parities,
+    ) -> Result<Buf, DeviceError> {
         let layout = &self.layout;
+        let k = layout.data_chunks();
         let covered = tail.saturating_sub(piece.stripe * layout.stripe_blocks()).min(layout.stripe_blocks());
-        let mut pending = Vec::new();
-        for index in (0..layout.data_chunks()).filter(|i| Some(*i) != except) {
-            let to = piece.to.min(covered.saturating_sub(index * layout.chunk_blocks));
-            if to > piece.from {
-                let member = layout.member(piece.stripe, index);
-                let source = Piece { index, to, ..piece };
-                if !self.has_piece(zone, member, source) {
-                    return Err(Status::UnrecoveredReadError.into());
+        let chunks = covered.saturating_sub(piece.from).div_ceil(layout.chunk_blocks);
+        let symbols = &layout.symbols(chunks)[..layout.members];
+        let own = match role {
+            Role::Data(index) => index,
+            Role::Parity(which) => k + which as u64,
+        };
+        let in_memory = |index: u64| index.checked_sub(k).and_then(|which| known[which as usize].as_ref());
+        // Above the tail there is nothing: a member may hold leftovers there.
+        let part = |index: u64| match index < k {
+            true => Piece {
+                index,
+                to: piece.to.min(covered.saturating_sub(index * layout.chunk_blocks)),
+                ..piece
+            },
+            false => piece,
+        };
+        let is_there = |index: &u64| {
+            let has = || self.has_piece(zone, layout.member(piece.stripe, *index), part(*index));
+            *index != own && (*index < chunks || *index >= k) && (in_memory(*index).is_some() || has())
+        };
+        let mut error = Status::UnrecoveredReadError.into();
+        let mut present = (0..layout.members as u64).filter(is_there).fold(0, |all, index| all | 1 << index);
+        loop {
+            let recipe = decode::solve(present, symbols, symbols[own as usize]);
+            let recipe = recipe.ok_or(error)?;
+            let mut pending = Vec::new();
+            for index in recipe.sources().iter().map(|source| source.stored as u64) {
+                let (member, part) = (layout.member(piece.stripe, index), part(index));
+                let read = match in_memory(index) {
+                    Some(parity) => Ok(parity.clone()),
+                    None => {
+                        let buf = self.pool.borrow_mut().take(part.to - part.from).freeze();
+                        Err(self.submit(member, Command::read(self.place(zone, member, part), buf)))
+                    }
+                };
+                pending.push((index, self.seat(member), part, read));
+            }
+            let mut blocks = Vec::new();
+            for (index, seat, part, read) in pending {
+                let found = match read {
+                    Ok(parity) => Ok(parity),
+                    Err(completion) => self.take_read(zone, seat, part, completion.await),
+                };
+                match found {
+                    Ok(data) => blocks.push(padded(data, piece.to - piece.from)),
+                    Err(failed) => {
+                        present &= !(1 << index);
+                        error = if is_unreadable(failed) { error } else { failed };
+                    }
                 }
-                let buf = self.pool.borrow_mut().take(to - piece.from).freeze();
-                pending.push((
-                    self.seat(member),
-                    source,
-                    self.submit(member, Command::read(self.place(zone, member, source), buf)),
-                ));
+            }
+            if blocks.len() == recipe.sources().len() {
+                let mut result = self.pool.borrow_mut().take(piece.to - piece.from);
+                recipe.run(&mut result, &blocks);
+                blocks.into_iter().for_each(|block| self.pool.borrow_mut().give(block));
+                return Ok(result.freeze());
             }
         }
-        for (seat, source, completion) in pending {
-            let done = completion.await;
-            if let Err(error) = done.result {
+    }
+
+    /// What a read of `piece` from a member has found.
+    fn take_read(&self, zone: ZoneIndex, seat: Seat, piece: Piece, done: Done) -> Result<Buf, DeviceError> {
+        match done.result {
+            Ok(()) => self.overlay_piece(zone, seat, piece, done.data).ok_or(DeviceError::Gone),
+            Err(error) => {
                 self.read_failed(zone, seat, error);
-                return Err(Status::UnrecoveredReadError.into());
+                Err(error)
             }
-            let data = self.overlay_piece(zone, seat, source, done.data);
-            let data = data.ok_or(DeviceError::from(Status::UnrecoveredReadError))?;
-            xor::xor_assign(&mut result[..data.len()], &data);
-            self.pool.borrow_mut().give(data);
         }
-        Ok(())
     }
 
     /// Reads `piece`'s offsets of the stripe's row from `member`, whatever its role there.
@@ -339,22 +369,22 @@ impl Core {
         zone: ZoneIndex,
         member: usize,
         piece: Piece,
-        buf: Buf,
     ) -> Result<Buf, DeviceError> {
         if !self.has_piece(zone, member, piece) {
             return Err(Status::UnrecoveredReadError.into());
         }
-        let seat = self.seat(member);
+        let (buf, seat) = (self.pool.borrow_mut().take(piece.to - piece.from).freeze(), self.seat(member));
         let done = self.submit(member, Command::read(self.place(zone, member, piece), buf)).await;
-        match done.result {
-            Ok(()) => {
-                let data = self.overlay_piece(zone, seat, piece, done.data);
-                data.ok_or(Status::UnrecoveredReadError.into())
-            }
-            Err(error) => {
-                self.read_failed(zone, seat, error);
-                Err(Status::UnrecoveredReadError.into())
-            }
-        }
+        self.take_read(zone, seat, piece, done)
     }
+}
+
+/// `data` with zeros behind it, up to so many blocks.
+fn padded(data: Buf, blocks: u64) -> Buf {
+    if data.blocks() == blocks {
+        return data;
+    }
+    let mut whole = BufMut::zeroed(blocks as usize * BLOCK);
+    whole[..data.len()].copy_from_slice(&data);
+    whole.freeze()
 }

@@ -17,7 +17,7 @@
 
 use crate::{
     buf::{BLOCK, Buf, BufMut},
-    code::xor,
+    code::{pq, xor},
     device::{Command, Completer, Completion, DeviceError, Done, Status, Zones},
     format::{
         oob::Content,
@@ -26,7 +26,7 @@ use crate::{
     raid::{
         Canary, LogStep,
         core::{Core, Seat},
-        geometry::{MAX_MEMBERS, Place},
+        geometry::{Layout, MAX_MEMBERS, MAX_PARITIES, Place},
         policy::{inplace, zrwa},
     },
     runtime::Gate,
@@ -91,9 +91,9 @@ pub struct Flow {
     pub log_block: u64,
     /// Explicit flushes that are on their way: one caller of `move_to` at a time.
     moves: VecDeque<(Seat, Completion)>,
-    /// One chunk: parity of the stripe of `next`, below the tail's offset with its chunk, above
+    /// One chunk for each parity, of the stripe of `next`: below the tail's offset with its chunk, above
     /// without.
-    pub parity: BufMut,
+    pub parities: [BufMut; MAX_PARITIES],
     /// Writes that have not been submitted to their end; they start where `sent` ends.
     queue: VecDeque<Write>,
     /// Writes that have been, and are not complete.
@@ -123,6 +123,17 @@ impl Write {
     fn end(&self) -> u64 {
         self.start + self.data.blocks()
     }
+}
+
+/// P and Q of some blocks, as far as they are to be written.
+pub type Parities = [Option<Buf>; MAX_PARITIES];
+
+/// A chunk of zeros for each parity.
+pub fn blank_parities(layout: &Layout) -> [BufMut; MAX_PARITIES] {
+    std::array::from_fn(|which| match which < layout.parities {
+        true => BufMut::zeroed(layout.chunk_blocks as usize * BLOCK),
+        false => BufMut::default(),
+    })
 }
 
 /// A plan that is on its way.
@@ -161,7 +172,7 @@ impl Zone {
         let flow = Flow {
             epoch: core.zones.borrow()[index.0 as usize].epoch,
             limit: layout.distance.min(layout.rows) * layout.stripe_blocks(),
-            parity: BufMut::zeroed(layout.chunk_blocks as usize * BLOCK),
+            parities: blank_parities(layout),
             ..Flow::default()
         };
         Zone {
@@ -197,12 +208,17 @@ impl Flow {
     }
 
     /// Sets what recovery found.
-    pub fn restore(&mut self, tail: u64, positions: [u64; MAX_MEMBERS], parity: BufMut) {
+    pub fn restore(&mut self, tail: u64, positions: [u64; MAX_MEMBERS], parities: [BufMut; MAX_PARITIES]) {
         self.open = true;
         self.next = tail;
         self.complete = tail;
         self.positions = positions;
-        self.parity = parity;
+        self.parities = parities;
+    }
+
+    /// Blocks `from..to` of parity number `which` of the stripe that is being written.
+    pub fn parity(&self, which: usize, from: u64, to: u64) -> Buf {
+        Buf::copy_of(&self.parities[which][from as usize * BLOCK..to as usize * BLOCK])
     }
 }
 
@@ -353,28 +369,21 @@ impl Core {
             let piece = self.take_piece(flow, (chunk - flow.next % chunk).min(end - flow.next));
             pieces.push(piece);
         }
-        let parity_member = layout.parity_member(stripe);
-        let full = (whole_stripe && live & (1 << parity_member) != 0).then(|| {
-            let mut parity = self.pool.borrow_mut().take(chunk);
-            xor::xor_all(&mut parity, &pieces);
-            parity.freeze()
-        });
+        let full = if whole_stripe { self.full_parities(stripe, live, &pieces) } else { Default::default() };
         for piece in pieces.drain(..) {
             let write = parts.iter().flatten().any(|part| part.index == index);
-            let parity =
-                if whole_stripe { None } else { self.run_parity(flow, index, offset, &piece, write) };
+            let parities = match whole_stripe {
+                true => Default::default(),
+                false => self.run_parities(flow, index, offset, &piece, write),
+            };
             let member = layout.member(stripe, index);
             if live & (1 << member) != 0 {
                 self.store(zone, flow, member, stripe * chunk + offset, piece, Content::Data);
             }
-            if let Some(parity) = parity {
-                self.submit_parity(zone, flow, live, (stripe, index, offset), parity);
-            }
+            self.submit_parities(zone, flow, live, (stripe, index, offset), parities);
             (index, offset) = (index + 1, 0);
         }
-        if let Some(parity) = full {
-            self.submit_parity(zone, flow, live, (stripe, index - 1, 0), parity);
-        }
+        self.submit_parities(zone, flow, live, (stripe, index - 1, 0), full);
         flow.pieces = pieces;
     }
 
@@ -409,44 +418,96 @@ impl Core {
         joined.freeze()
     }
 
-    /// Takes `data` of chunk `index` into the running parity; gives the result if it is to be
+    /// The parities of a whole stripe, as far as there is a member for them.
+    fn full_parities(&self, stripe: u64, live: u32, pieces: &[Buf]) -> Parities {
+        let layout = &self.layout;
+        let kept = |which| which < layout.parities && live & (1 << layout.parity_member(stripe, which)) != 0;
+        let mut parities = Parities::default();
+        let take = || self.pool.borrow_mut().take(layout.chunk_blocks);
+        if kept(1) {
+            let (mut p, mut q) = (take(), take());
+            pq::pq_all(&mut p, &mut q, pieces);
+            parities = [Some(p.freeze()), Some(q.freeze())];
+        } else if kept(0) {
+            let mut p = take();
+            xor::xor_all(&mut p, pieces);
+            parities[0] = Some(p.freeze());
+        }
+        parities
+    }
+
+    /// Takes `data` of chunk `index` into the running parities; gives the results if they are to be
     /// written.
-    fn run_parity(&self, flow: &mut Flow, index: u64, offset: u64, data: &Buf, write: bool) -> Option<Buf> {
+    fn run_parities(&self, flow: &mut Flow, index: u64, offset: u64, data: &Buf, write: bool) -> Parities {
         let range = offset as usize * BLOCK..offset as usize * BLOCK + data.len();
-        let running = &mut flow.parity[range];
+        let double = self.layout.parities > 1;
+        let power = if self.canary == Some(Canary::QWithoutCoefficients) { 0 } else { index as usize };
+        let [p, q] = &mut flow.parities;
+        let (p, q) = (&mut p[range.clone()], if double { &mut q[range] } else { &mut [] });
+        let take = || self.pool.borrow_mut().take(data.blocks());
         match (index, write) {
             (0, _) => {
-                running.copy_from_slice(data);
-                // The parity of one chunk is the chunk.
-                write.then(|| data.clone())
+                p.copy_from_slice(data);
+                if double {
+                    q.copy_from_slice(data);
+                }
+                // Either parity of one chunk is the chunk.
+                [write.then(|| data.clone()), (write && double).then(|| data.clone())]
             }
             (_, false) => {
-                xor::xor_assign(running, data);
-                None
+                match double {
+                    true => pq::pq_assign(p, q, power, data),
+                    false => xor::xor_assign(p, data),
+                }
+                Parities::default()
+            }
+            (_, true) if double => {
+                let (mut p_copy, mut q_copy) = (take(), take());
+                pq::pq_assign_and_copy((p, q), power, data, (&mut p_copy, &mut q_copy));
+                [Some(p_copy.freeze()), Some(q_copy.freeze())]
             }
             (_, true) => {
-                let mut buf = self.pool.borrow_mut().take(data.blocks());
-                xor::xor_assign_and_copy(running, data, &mut buf);
-                Some(buf.freeze())
+                let mut copy = take();
+                xor::xor_assign_and_copy(p, data, &mut copy);
+                [Some(copy.freeze()), None]
             }
         }
     }
 
-    /// Submits part of the slot of chunk `index` of `stripe`, from block `offset` on.
+    /// Submits part of the slots of chunk `index` of `stripe`, from block `offset` on.
+    fn submit_parities(
+        &self,
+        zone: ZoneIndex,
+        flow: &mut Flow,
+        live: u32,
+        at: (u64, u64, u64),
+        parities: Parities,
+    ) {
+        for (which, data) in parities.into_iter().enumerate() {
+            if let Some(data) = data {
+                self.submit_parity(zone, flow, live, at, which, data);
+            }
+        }
+    }
+
     fn submit_parity(
         &self,
         zone: ZoneIndex,
         flow: &mut Flow,
         live: u32,
         (stripe, index, offset): (u64, u64, u64),
+        which: usize,
         data: Buf,
     ) {
-        let (member, mut place) = self.layout.slot(stripe, index);
+        let (member, mut place) = self.layout.slot(stripe, index, which);
         if live & (1 << member) == 0 {
             return;
         }
-        if self.canary == Some(Canary::OneParityPlace) {
-            place = Place::Row(stripe);
+        match self.canary {
+            Some(Canary::OneParityPlace) => place = Place::Row(stripe),
+            Some(Canary::QSlotTooNear) if which > 0 => place = self.layout.slot(stripe, index, 0).1,
+            Some(Canary::PartialPAlone) if which > 0 && place != Place::Row(stripe) => return,
+            _ => {}
         }
         match place {
             Place::Row(row) => {
@@ -701,7 +762,7 @@ impl Core {
             self.end_zone(zone);
         } else {
             let stripe = chunks / self.layout.data_chunks();
-            if self.layout.policy.logs_parity_of(&self.layout, stripe) {
+            if self.layout.logs_parity_of(stripe) {
                 self.forget_logged(zone.index, stripe);
             }
             zone.queued.open();
@@ -783,11 +844,9 @@ impl Core {
     /// Has the members that lack their part of a zone that ends give up what they hold of it: it
     /// takes resources that the array counts as free. A rebuild does that itself.
     pub async fn clear_lost(&self, zone: ZoneIndex) {
-        if self.rebuilding.get() == Some(zone.0) {
-            return;
-        }
+        let rebuilt = self.repairing.get().filter(|_| self.rebuilding.get() == Some(zone.0));
         let lost = self.zones.borrow()[zone.0 as usize].lost & self.active.get();
-        for member in Core::each(lost) {
+        for member in Core::each(lost).filter(|member| rebuilt.is_none_or(|seat| seat.member != *member)) {
             self.clear(zone, member).await;
         }
     }

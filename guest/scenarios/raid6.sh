@@ -1,0 +1,72 @@
+# RAID-6: two drives are pulled under load and replaced at once, then the power is cut and two others are gone when
+# the machine boots again. No write fails, and all that was acknowledged is there.
+# guest: --drives 8 --reboots --time-limit 900
+
+log=/mnt/guest/acknowledged
+may_be_lost() { [[ $(zoneraid --json status tank | jq -r .may_be_lost) == "$1" ]]; }
+none() { may_be_lost 0; }
+one() { may_be_lost 1; }
+first=$(draw 6 first)
+second=$(((first + 1 + $(draw 5 second)) % 6))
+# Those that are neither, and those that are lost later.
+others=()
+for n in 0 1 2 3 4 5; do ((n == first || n == second)) || others+=("$n"); done
+third=$(draw 4 third)
+fourth=$(((third + 1 + $(draw 3 fourth)) % 4))
+
+if ((GUEST_BOOT > 1)); then
+    step "the power was cut, and drives ${others[third]} and ${others[fourth]} are gone"
+    remove_drive "${others[third]}"
+    remove_drive "${others[fourth]}"
+    start_array tank
+    array_is degraded tank || fail "not degraded without two drives"
+    guest verify "$DEVICE" --log "$log"
+    for role in "${others[third]}" "${others[fourth]}"; do
+        # The drives that were pulled first are in their slots again.
+        ((role == others[third])) && spare=$first || spare=$second
+        zoneraid replace --yes tank "$role" "$(drive "$spare")"
+    done
+    array_is healthy tank || fail "not healthy after two rebuilds"
+    guest verify "$DEVICE" --log "$log"
+    stop_array tank
+    exit 0
+fi
+
+create_array tank --level raid6 $(drives 0 1 2 3 4 5)
+start_array tank
+guest load "$DEVICE" --log "$log" --zones 5 &
+load=$!
+loaded() {
+    local before
+    wait_for 60 test -e "$log"
+    before=$(wc -l <"$log")
+    more() { kill -0 "$load" || fail "the load has failed"; (($(wc -l <"$log") > before + 20)); }
+    wait_for 60 more
+}
+loaded
+step "drive $first is pulled from the bus"
+remove_drive "$first"
+wait_for 60 one
+loaded
+step "and drive $second"
+remove_drive "$second"
+wait_for 60 none
+loaded
+zoneraid --json status tank >/run/status || true
+jq -e "([.members[] | select(.state != \"active\").role] | sort) == ([$first, $second] | sort)" /run/status ||
+    { cat /run/status; fail "status does not name them"; }
+step "drives 6 and 7 replace them at once"
+zoneraid replace tank "$first" "$(drive 6)" &
+replacement=$!
+out() { [[ $(zoneraid --json status tank | jq -r ".members[$first].state") == out ]]; }
+in_place() { ! out; }
+wait_for 60 in_place
+zoneraid replace tank "$second" "$(drive 7)"
+wait "$replacement"
+array_is healthy tank || fail "not healthy after the rebuilds"
+loaded
+after=$((500 + $(draw 1500 after)))
+step "power cut in $after ms"
+guest ask reset --after "$after"
+sleep 120
+fail "the machine did not crash"

@@ -1,0 +1,798 @@
+//! Arrays with two parities: whichever two members are lost, at whatever moment, one after the other or at once.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod support;
+
+use engine::{
+    array::{Array, Behaviour, CreateOptions, Drive, LostBlocks, MemberState, Replaced, Tails},
+    buf::{BLOCK, Buf},
+    device::{Command, Geometry, Status, ZonedDevice, Zones, Zrwa},
+    raid::policy::Policy,
+    runtime::Runtime,
+    zone::{Lba, ZoneIndex, ZoneState},
+};
+use sim::{
+    rng::Rng,
+    ssd::{Cut, Fault},
+};
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeSet,
+    rc::Rc,
+};
+use support::{
+    array::{check, geometry, options, pattern, run, submit, wp, write, write_command},
+    rig::{Act, Rig},
+    scene::{META, finish, part, reset},
+};
+
+const CHUNK: u64 = 4;
+/// Zones of every tail that there is.
+const ZONES: u32 = 7;
+const FULL: u32 = 4;
+const FINISHED: u32 = 5;
+
+fn two_parities(policy: Policy) -> CreateOptions {
+    CreateOptions { policy: Some(policy), parities: 2, ..options(CHUNK) }
+}
+
+struct Scene {
+    runtime: Runtime,
+    rig: Rc<Rig>,
+    drives: Vec<Drive>,
+    array: Array,
+    shape: Geometry,
+    /// Where each zone ends.
+    tails: Vec<u64>,
+    /// Zones that are full, or finished.
+    ended: BTreeSet<u32>,
+}
+
+impl Drop for Scene {
+    /// Tasks hold the array, and the array its drives.
+    fn drop(&mut self) {
+        self.runtime.clear();
+    }
+}
+
+impl Scene {
+    fn new(policy: Policy, members: usize) -> Scene {
+        Scene::shaped(policy, members, geometry(ZONES + META, 240, 8))
+    }
+
+    fn shaped(policy: Policy, members: usize, shape: Geometry) -> Scene {
+        let (runtime, rig) = (Runtime::new(), Rig::new());
+        let drives: Vec<_> = (0..members).map(|_| rig.drive(&shape)).collect();
+        let array = run(&runtime, Array::create(&runtime, two_parities(policy), drives.clone())).unwrap();
+        let tails = vec![0; array.geometry().zones as usize];
+        Scene { runtime, rig, drives, array, shape, tails, ended: BTreeSet::new() }
+    }
+
+    /// An array with something in every zone: within the first chunk, at its end, within the second stripe, at
+    /// the end of a chunk that ends none, full, finished, and where slots and logs have no rows any more.
+    fn filled(policy: Policy, members: usize) -> Scene {
+        let mut scene = Scene::new(policy, members);
+        scene.fill();
+        scene
+    }
+
+    fn fill(&mut self) {
+        let (stripe, capacity) = (self.stripe(), self.array.geometry().zone_capacity_blocks);
+        self.write_to(FULL, capacity);
+        self.write_to(FINISHED, stripe + 3);
+        submit(&self.runtime, &self.array, finish(FINISHED));
+        self.ended.extend([FULL, FINISHED]);
+        let last = capacity - 2 * stripe + CHUNK + 1;
+        let tails = [(0, 1), (1, CHUNK), (2, stripe + CHUNK + 1), (3, 3 * stripe - 1), (6, last)];
+        tails.into_iter().for_each(|(zone, tail)| self.write_to(zone, tail));
+    }
+
+    /// Blocks of data in a stripe.
+    fn stripe(&self) -> u64 {
+        self.array.layout().stripe_blocks()
+    }
+
+    /// Writes a zone up to `tail` in pieces of many sizes, the last of which is safe.
+    fn write_to(&mut self, zone: u32, tail: u64) {
+        let stripe = self.stripe();
+        let mut at = self.tails[zone as usize];
+        while at < tail {
+            let blocks = if at + 4 * stripe < tail { stripe } else { at % 5 + 1 }.min(tail - at);
+            write(&self.runtime, &self.array, zone, at, blocks, at + blocks == tail);
+            at += blocks;
+        }
+        self.tails[zone as usize] = tail;
+    }
+
+    /// Writes on in every zone that has been begun.
+    fn write_on(&mut self, blocks: u64) {
+        let capacity = self.array.geometry().zone_capacity_blocks;
+        for zone in 0..self.tails.len() {
+            let zone = zone as u32;
+            if self.tails[zone as usize] > 0 && !self.ended.contains(&zone) {
+                self.write_to(zone, (self.tails[zone as usize] + blocks).min(capacity));
+                if self.tails[zone as usize] == capacity {
+                    self.ended.insert(zone);
+                }
+            }
+        }
+    }
+
+    /// Every zone ends where it should, and all that was written can be read.
+    fn check(&self, what: &str) {
+        for (zone, tail) in (0..).zip(&self.tails) {
+            let found = wp(&self.runtime, &self.array, zone);
+            let right = match self.ended.contains(&zone) {
+                true => found.0 == ZoneState::Full,
+                false => found.1 == *tail,
+            };
+            assert!(right, "{what}: zone {zone} is {found:?} instead of at {tail}");
+            check(&self.runtime, &self.array, zone, *tail);
+        }
+    }
+
+    fn states(&self) -> Vec<MemberState> {
+        self.array.status().members.iter().map(|member| member.state).collect()
+    }
+
+    fn assert_out(&self, lost: &[usize]) {
+        let states = self.states();
+        let out: Vec<_> = (0..states.len()).filter(|member| states[*member] == MemberState::Out).collect();
+        let mut lost = lost.to_vec();
+        lost.sort();
+        assert_eq!(out, lost);
+    }
+
+    fn without(&self, missing: &[usize]) -> Vec<Drive> {
+        let there = self.drives.iter().enumerate().filter(|(member, _)| !missing.contains(member));
+        there.map(|(_, drive)| drive.clone()).collect()
+    }
+
+    /// Cuts the power; some members are missing when it is back.
+    fn cut(&mut self, missing: &[usize]) {
+        self.cut_power();
+        self.array = run(&self.runtime, Array::assemble(&self.runtime, self.without(missing))).unwrap();
+    }
+
+    fn cut_power(&self) {
+        self.runtime.clear();
+        self.rig.cut_power(&mut Rng::new(1), |_| Cut { cache_lost: true, zrwa_lost: false });
+    }
+
+    /// From now on the drives of these members do not answer.
+    fn vanish(&self, members: &[usize]) {
+        members.iter().for_each(|member| self.rig.damage(self.number(*member), Fault::Vanish));
+    }
+
+    /// The number of a member's drive in the rig.
+    fn number(&self, member: usize) -> usize {
+        self.drives[member].name.strip_prefix("drive").unwrap().parse().unwrap()
+    }
+
+    /// Puts a blank drive in the place of a member, which is not rebuilt yet.
+    fn attach(&mut self, member: usize) {
+        self.drives[member] = self.rig.drive(&self.shape);
+        run(&self.runtime, self.array.attach(member, self.drives[member].clone())).unwrap();
+    }
+
+    /// Rebuilds what is lacking; gives what is lost, by zone and block.
+    fn rebuild(&self) -> Vec<(u32, u64)> {
+        let rebuilt = run(&self.runtime, self.array.rebuild(&|_| ())).unwrap();
+        assert_eq!(rebuilt.left_out, []);
+        let blocks = |lost: &LostBlocks| {
+            let zone = lost.zone;
+            (lost.from..lost.from + lost.blocks).map(move |at| (zone, at))
+        };
+        rebuilt.lost.iter().flat_map(blocks).collect()
+    }
+
+    fn repair(&mut self, member: usize) {
+        self.attach(member);
+        assert_eq!(self.rebuild(), []);
+        let status = self.array.status();
+        assert_eq!(status.members[member].state, MemberState::Active);
+    }
+
+    fn try_read(&self, zone: u32, at: u64) -> Result<(), Status> {
+        let lba = self.array.geometry().start(ZoneIndex(zone)).0 + at;
+        let done = run(&self.runtime, self.array.submit(Command::read(Lba(lba), Buf::zeroed(BLOCK))));
+        assert!(done.result.is_err() || done.data[..] == pattern(lba, 1), "zone {zone} block {at}");
+        done.result.map_err(|error| Status::ALL.iter().copied().find(|s| error == (*s).into()).unwrap())
+    }
+
+    /// Blocks of a zone that cannot be read.
+    fn unreadable(&self, zone: u32) -> BTreeSet<(u32, u64)> {
+        let bad = (0..self.tails[zone as usize]).filter(|at| self.try_read(zone, *at).is_err());
+        bad.map(|at| (zone, at)).collect()
+    }
+}
+
+fn pairs(members: usize) -> impl Iterator<Item = [usize; 2]> {
+    (0..members).flat_map(move |a| (a + 1..members).map(move |b| [a, b]))
+}
+
+/// Any member but some: the next one behind the first of these.
+fn other_than(members: usize, not: &[usize]) -> usize {
+    (1..members).map(|n| (not[0] + n) % members).find(|member| !not.contains(member)).unwrap()
+}
+
+#[test]
+fn what_was_promised_is_there_whichever_two_are_missing_and_the_array_goes_on_and_is_whole_again() {
+    for (policy, members) in Policy::ALL.into_iter().flat_map(|policy| [4, 5, 6].map(|n| (policy, n))) {
+        for lost in pairs(members) {
+            let what = format!("{policy:?}, {members} members without {lost:?}");
+            let mut scene = Scene::filled(policy, members);
+            scene.cut(&lost);
+            scene.assert_out(&lost);
+            scene.check(&what);
+            scene.write_on(scene.stripe() + 1);
+            scene.check(&what);
+            // Without the same, after writes without them.
+            scene.cut(&lost);
+            scene.check(&what);
+            let [first, second] = lost;
+            scene.repair(first);
+            scene.check(&what);
+            // One more may be lost now: what was rebuilt has to stand in for it.
+            let third = other_than(members, &lost);
+            scene.cut(&[second, third]);
+            scene.assert_out(&[second, third]);
+            scene.check(&format!("{what}, then {third}"));
+            scene.write_on(3);
+            scene.repair(third);
+            scene.repair(second);
+            scene.cut(&[]);
+            scene.assert_out(&[]);
+            let last = [first, other_than(members, &[first, second])];
+            scene.cut(&last);
+            scene.check(&format!("{what}, all whole again, then {last:?}"));
+        }
+    }
+}
+
+#[test]
+fn two_members_that_are_lost_at_work_cost_nothing_one_after_the_other_or_at_once() {
+    for (policy, members) in Policy::ALL.into_iter().flat_map(|policy| [4, 6].map(|n| (policy, n))) {
+        for lost in pairs(members) {
+            let at_once = (lost[0] + lost[1]) % 2 == 0;
+            let what = format!("{policy:?}, {members} members, {lost:?} vanish, at once: {at_once}");
+            let mut scene = Scene::filled(policy, members);
+            match at_once {
+                true => scene.vanish(&lost),
+                false => scene.vanish(&lost[1..]),
+            }
+            scene.check(&what);
+            scene.write_on(CHUNK + 1);
+            scene.check(&what);
+            scene.vanish(&lost);
+            scene.write_on(scene.stripe() + 3);
+            scene.assert_out(&lost);
+            scene.check(&what);
+            submit(&scene.runtime, &scene.array, reset(2));
+            scene.tails[2] = 0;
+            scene.write_to(2, 2 * scene.stripe() + 1);
+            let vanished = lost.map(|member| scene.number(member));
+            // Whoever is back is stale.
+            for back in [&lost[..], &[]] {
+                scene.cut_power();
+                vanished.into_iter().for_each(|drive| scene.rig.damage(drive, Fault::Return));
+                scene.cut(back);
+                scene.assert_out(&lost);
+                scene.check(&what);
+            }
+            // Both at once.
+            lost.into_iter().for_each(|member| scene.attach(member));
+            assert_eq!(scene.rebuild(), [], "{what}");
+            scene.check(&what);
+            let others = [other_than(members, &lost), lost[0]];
+            scene.cut(&others);
+            scene.check(&format!("{what}, rebuilt, then {others:?}"));
+        }
+    }
+}
+
+#[test]
+fn as_many_members_as_there_may_be_and_small_zones_lose_nothing_without_two_either() {
+    let small = |granularity| Geometry {
+        zrwa: Some(Zrwa { size_blocks: 8, granularity_blocks: granularity, max_zones: 64 }),
+        max_open: 64,
+        max_active: 64,
+        ..geometry(4 * (ZONES + META), 120, 64)
+    };
+    let plain = geometry(ZONES + META, 240, 8);
+    let mut kinds = vec![(Policy::Zrwa, 5, small(1)), (Policy::Zrwa, 4, small(2))];
+    kinds.extend(Policy::ALL.map(|policy| (policy, 32, plain.clone())));
+    for (policy, members, shape) in kinds {
+        let what = format!("{policy:?}, {members} members");
+        let mut scene = Scene::shaped(policy, members, shape);
+        let lost = [members - 1, 1];
+        scene.fill();
+        scene.cut(&lost);
+        scene.check(&what);
+        scene.write_on(scene.stripe() + 1);
+        scene.repair(1);
+        scene.cut(&[0, members - 1]);
+        scene.check(&what);
+        scene.repair(0);
+        scene.repair(members - 1);
+        scene.cut(&[1, 2]);
+        scene.check(&what);
+    }
+}
+
+/// Without FUA or flush, and before any write pointer has moved.
+#[test]
+fn what_a_process_answered_before_it_died_is_there_whichever_two_are_missing() {
+    for (policy, members) in Policy::ALL.into_iter().flat_map(|policy| [(policy, 4), (policy, 5)]) {
+        for missing in pairs(members) {
+            let zrwa = Some(Zrwa { size_blocks: 12 * CHUNK, granularity_blocks: 2, max_zones: 8 });
+            let shape = Geometry { zrwa, ..geometry(ZONES + META, 240, 8) };
+            let mut scene = Scene::shaped(policy, members, shape);
+            scene.rig.rule(|_, command| Act::hold_if(matches!(command, Command::FlushZrwa { .. })));
+            let stripe = scene.stripe();
+            let sizes =
+                [&[1][..], &[3, 2], &[5, 6, 1], &[stripe, stripe, 2], &[stripe - 1, 2 * stripe - 3, 5]];
+            let mut tails = Tails { assembly: scene.array.assembly(), blocks: vec![0; scene.tails.len()] };
+            for (zone, sizes) in sizes.into_iter().enumerate() {
+                for blocks in sizes {
+                    write(&scene.runtime, &scene.array, zone as u32, tails.blocks[zone], *blocks, false);
+                    tails.blocks[zone] += blocks;
+                }
+            }
+            scene.runtime.clear();
+            scene.rig.drop_held();
+            scene.rig.rule(|_, _| Act::Pass);
+            let there = scene.without(&missing);
+            scene.array = run(&scene.runtime, Array::take_over(&scene.runtime, there, &tails)).unwrap();
+            scene.tails = tails.blocks;
+            let what = format!("{policy:?}, {members} members without {missing:?}");
+            for (zone, tail) in (0..).zip(&scene.tails) {
+                let found = wp(&scene.runtime, &scene.array, zone);
+                assert_eq!(found.1, *tail, "{what}: zone {zone}");
+                check(&scene.runtime, &scene.array, zone, *tail);
+            }
+            // It holds from now on, and goes on from there.
+            write(&scene.runtime, &scene.array, 1, 5, 2, true);
+            scene.tails[1] += 2;
+            scene.cut(&missing);
+            (0..).zip(&scene.tails).for_each(|(zone, tail)| {
+                assert_eq!(wp(&scene.runtime, &scene.array, zone).1, *tail, "{what}: zone {zone}");
+                check(&scene.runtime, &scene.array, zone, *tail);
+            });
+        }
+    }
+}
+
+/// Zones whose write pointers have not moved are empty then, on some members or on all.
+#[test]
+fn what_was_durable_is_there_after_an_orderly_shutdown_whichever_two_are_missing() {
+    for (policy, members) in Policy::ALL.into_iter().flat_map(|policy| [(policy, 4), (policy, 5)]) {
+        for missing in pairs(members) {
+            let mut scene = Scene::new(policy, members);
+            let ends = [1, 3, 4, 6, scene.stripe() + 2];
+            (0..).zip(ends).for_each(|(zone, tail)| scene.write_to(zone, tail));
+            for round in 0..3 {
+                scene.runtime.clear();
+                scene.rig.shut_down();
+                let there = scene.without(&missing);
+                scene.array = run(&scene.runtime, Array::assemble(&scene.runtime, there)).unwrap();
+                let what = format!("{policy:?}, {members} members without {missing:?}, round {round}");
+                for (zone, tail) in (0..).zip(scene.tails.clone()) {
+                    assert_eq!(wp(&scene.runtime, &scene.array, zone).1, tail, "{what}: zone {zone}");
+                    check(&scene.runtime, &scene.array, zone, tail);
+                }
+                (0..).zip(ends).for_each(|(zone, _)| scene.write_to(zone, scene.tails[zone as usize] + 5));
+            }
+        }
+    }
+}
+
+/// Rebuilds; gives the parts that are begun, each by the number of its drive and its zone, in order.
+fn observed_rebuild(scene: &Scene) -> Vec<(usize, u32)> {
+    let begun = Rc::new(RefCell::new(Vec::new()));
+    let told = begun.clone();
+    scene.rig.rule(move |drive, command| {
+        if let Command::Reset { zones: Zones::One(ZoneIndex(zone @ META..)) } = command {
+            told.borrow_mut().push((drive, zone - META));
+        }
+        Act::Pass
+    });
+    assert_eq!(scene.rebuild(), []);
+    scene.rig.rule(|_, _| Act::Pass);
+    begun.take()
+}
+
+#[test]
+fn a_rebuild_of_two_brings_every_zone_one_level_of_redundancy_back_before_any_gets_the_second() {
+    for policy in Policy::ALL {
+        let mut scene = Scene::filled(policy, 5);
+        scene.cut(&[1, 3]);
+        [3, 1].into_iter().for_each(|member| scene.attach(member));
+        let begun = observed_rebuild(&scene);
+        let zones = |half: &[(usize, u32)]| half.iter().map(|(_, zone)| *zone).collect::<BTreeSet<u32>>();
+        let all: BTreeSet<u32> = (0..ZONES).collect();
+        let (first, second) = begun.split_at(begun.len() / 2);
+        assert_eq!(
+            (begun.len(), zones(first), zones(second)),
+            (2 * all.len(), all.clone(), all),
+            "{begun:?}"
+        );
+        scene.check("rebuilt");
+    }
+}
+
+#[test]
+fn what_lacks_two_parts_is_rebuilt_before_what_lacks_one() {
+    for policy in Policy::ALL {
+        let mut scene = Scene::new(policy, 5);
+        (0..5).for_each(|zone| scene.write_to(zone, 30));
+        for (member, zone) in [(0, 0), (1, 1), (2, 3), (4, 3), (2, 2)] {
+            scene.rig.damage(member, Fault::WriteFault(part(zone)));
+        }
+        scene.write_on(3 * scene.stripe());
+        let lacking: Vec<u32> = scene.array.status().members.iter().map(|m| m.zones_to_rebuild).collect();
+        assert_eq!(lacking, [1, 1, 2, 0, 1], "{policy:?}");
+        let begun = observed_rebuild(&scene);
+        // At first all of them are emptied.
+        assert_eq!((begun.len(), begun[5].1), (10, 3), "{policy:?} {begun:?}");
+        scene.cut(&[1, 2]);
+        scene.check("rebuilt");
+    }
+}
+
+#[test]
+fn a_second_member_that_is_lost_while_the_first_is_rebuilt_stops_nothing() {
+    for (policy, writes) in Policy::ALL.into_iter().flat_map(|policy| [1, 4, 10].map(|n| (policy, n))) {
+        for second in [1, 2, 4] {
+            let what = format!("{policy:?}, {second} after {writes} writes");
+            let mut scene = Scene::filled(policy, 5);
+            scene.cut(&[0]);
+            scene.attach(0);
+            let (new, gone) = (scene.number(0), scene.number(second));
+            let (rig, left) = (Rc::downgrade(&scene.rig), Cell::new(writes));
+            scene.rig.rule(move |drive, command| {
+                if drive == new && matches!(command, Command::Write { .. }) && left.get() > 0 {
+                    left.set(left.get() - 1);
+                    if left.get() == 0 {
+                        rig.upgrade().unwrap().damage(gone, Fault::Vanish);
+                    }
+                }
+                Act::Pass
+            });
+            assert_eq!(scene.rebuild(), [], "{what}");
+            scene.write_on(1);
+            scene.assert_out(&[second]);
+            assert_eq!(scene.states()[0], MemberState::Active, "{what}");
+            scene.check(&what);
+            let third = other_than(5, &[0, second]);
+            scene.cut(&[second, third]);
+            scene.check(&what);
+        }
+    }
+}
+
+#[test]
+fn a_rebuild_of_two_that_is_cut_off_goes_on_and_what_it_has_filled_counts() {
+    for policy in Policy::ALL {
+        for (cuts, steps) in (0..).step_by(9).enumerate() {
+            let what = format!("{policy:?}, cut after {steps}");
+            let mut scene = Scene::filled(policy, 5);
+            scene.cut(&[1, 2]);
+            scene.repair(1);
+            scene.attach(2);
+            let held = scene.rig.hold_after(steps);
+            let (array, done) = (scene.array.clone(), Rc::new(Cell::new(false)));
+            let told = done.clone();
+            scene.runtime.spawn(async move { told.set(array.rebuild(&|_| ()).await.is_ok()) });
+            scene.runtime.run();
+            assert_eq!(done.get(), !held.get(), "{what}");
+            if !held.get() {
+                assert!(cuts > 5, "{policy:?}: {cuts}");
+                break;
+            }
+            // The second one is half filled, and another one is lost.
+            let third = [0, 1, 3, 4][steps % 4];
+            scene.cut(&[third]);
+            scene.check(&what);
+            scene.write_on(CHUNK + 1);
+            scene.attach(third);
+            assert_eq!(scene.rebuild(), [], "{what}");
+            scene.check(&what);
+            let others = [2, other_than(5, &[2, third])];
+            scene.cut(&others);
+            scene.check(&format!("{what}, rebuilt, then {others:?}"));
+        }
+    }
+}
+
+#[test]
+fn a_block_that_a_third_one_cannot_read_is_lost_with_two_missing_and_nothing_with_one() {
+    for (policy, lost) in Policy::ALL.into_iter().flat_map(|policy| [(policy, &[1][..]), (policy, &[1, 4])]) {
+        let mut scene = Scene::new(policy, 5);
+        scene.write_to(0, 6 * scene.stripe());
+        scene.cut(lost);
+        // Each in another row, and twice in one of them.
+        let bad = [(2, 1), (0, 2 * CHUNK), (2, 2 * CHUNK + 1), (3, 5 * CHUNK + 3)];
+        for (member, block) in bad {
+            let lba = Lba(scene.shape.start(part(0)).0 + block);
+            scene.rig.damage(scene.number(member), Fault::Unreadable(lba));
+        }
+        // Two are made up for; of three that are lacking in a column, none.
+        let expect = |lacking: &[usize]| {
+            let mut expected = BTreeSet::new();
+            for (member, block) in bad {
+                let members: BTreeSet<usize> = lacking.iter().copied().chain([member]).collect();
+                let (row, offset) = (block / CHUNK, block % CHUNK);
+                for member in members.iter().filter(|_| members.len() > 2) {
+                    let index = (*member as u64 + 5 - row % 5) % 5;
+                    if index < 3 {
+                        expected.insert((0, row * 3 * CHUNK + index * CHUNK + offset));
+                    }
+                }
+            }
+            expected
+        };
+        let expected = expect(lost);
+        let what = format!("{policy:?} without {lost:?}");
+        assert_eq!(scene.unreadable(0), expected, "{what}");
+        lost.iter().for_each(|member| scene.attach(*member));
+        assert_eq!(scene.rebuild().into_iter().collect::<BTreeSet<_>>(), expected, "{what}");
+        assert_eq!(scene.unreadable(0), expected, "{what}");
+        assert_eq!(scene.array.status().lost_blocks > 0, lost.len() > 1, "{what}");
+        scene.cut(&[]);
+        assert_eq!(scene.unreadable(0), expected, "{what}");
+        // What was not brought back is still lacking where another one is lost.
+        scene.write_to(0, 8 * scene.stripe() + 1);
+        scene.cut(&[0]);
+        let holes = if expected.is_empty() { &[] } else { lost };
+        assert_eq!(scene.unreadable(0), expect(&[holes, &[0]].concat()), "{what}");
+    }
+}
+
+#[test]
+fn a_drive_that_works_is_replaced_while_another_member_is_out() {
+    for policy in Policy::ALL {
+        let mut scene = Scene::filled(policy, 5);
+        scene.cut(&[3]);
+        scene.write_on(5);
+        let new = scene.rig.drive(&scene.shape);
+        let replaced = run(&scene.runtime, scene.array.replace(1, new.clone(), &|_| ())).unwrap();
+        assert!(matches!(replaced, Replaced::Copied { .. }), "{policy:?}: {replaced:?}");
+        scene.drives[1] = new;
+        assert_eq!(scene.rebuild(), []);
+        scene.write_on(5);
+        scene.check("replaced");
+        for other in [0, 2, 4] {
+            // What was copied has to stand in for two.
+            let copies: Vec<Drive> = [0, 1, 2, 4]
+                .into_iter()
+                .filter(|member| *member != other)
+                .map(|member| scene.drives[member].clone())
+                .collect();
+            let looked = Array::assemble_read_only(&scene.runtime, copies, None, Behaviour::default());
+            let array = std::mem::replace(&mut scene.array, run(&scene.runtime, looked).unwrap());
+            scene.check(&format!("{policy:?}, replaced, then without {other}"));
+            scene.array = array;
+        }
+        scene.cut(&[3, 0]);
+        scene.check("replaced, then without two");
+        scene.repair(0);
+        scene.repair(3);
+        scene.cut(&[1, 2]);
+        scene.check("whole again");
+    }
+}
+
+#[test]
+fn dead_parts_of_two_members_cost_a_zone_nothing_and_a_third_fails_that_zone_alone() {
+    for policy in Policy::ALL {
+        let mut scene = Scene::new(policy, 5);
+        (0..4).for_each(|zone| scene.write_to(zone, 30));
+        for member in [1, 2] {
+            scene.rig.damage(member, Fault::ReadOnly(part(0)));
+            scene.write_on(2 * scene.stripe());
+            scene.check("a part is lost");
+        }
+        let lacking = |scene: &Scene| {
+            assert!(!scene.array.status().failed);
+            scene.array.status().members.iter().map(|m| m.zones_to_rebuild).collect::<Vec<_>>()
+        };
+        assert_eq!(lacking(&scene), [0, 1, 1, 0, 0], "{policy:?}");
+        scene.cut(&[]);
+        assert_eq!(lacking(&scene), [0, 1, 1, 0, 0], "{policy:?}");
+        scene.check("two parts are lost");
+        // Others hold what these lack: nobody can be spared.
+        for member in [0, 3, 4] {
+            assert!(run(&scene.runtime, scene.array.fail(member)).is_err());
+        }
+        scene.rig.damage(3, Fault::ReadOnly(part(0)));
+        let tail = scene.tails[0];
+        for (at, blocks) in [(tail, scene.stripe()), (tail + scene.stripe(), 1)] {
+            let command = write_command(&scene.array, 0, at, blocks, true);
+            assert!(run(&scene.runtime, scene.array.submit(command)).result.is_err(), "{policy:?}");
+        }
+        assert_eq!(wp(&scene.runtime, &scene.array, 0).0, ZoneState::ReadOnly);
+        for zone in 1..4 {
+            scene.write_to(zone, scene.tails[zone as usize] + 20);
+            check(&scene.runtime, &scene.array, zone, scene.tails[zone as usize]);
+        }
+        assert_eq!(lacking(&scene), [0, 1, 1, 1, 0], "{policy:?}");
+        // Where nothing is lacking two members may still be lost.
+        scene.vanish(&[4]);
+        scene.write_to(1, scene.tails[1] + 1);
+        check(&scene.runtime, &scene.array, 1, scene.tails[1]);
+    }
+}
+
+#[test]
+fn with_three_missing_an_array_is_refused_and_nothing_is_written() {
+    for policy in Policy::ALL {
+        let mut scene = Scene::filled(policy, 6);
+        scene.cut_power();
+        let missing = [0, 2, 5];
+        let refused = run(&scene.runtime, Array::assemble(&scene.runtime, scene.without(&missing)));
+        let why = refused.map(|_| ()).unwrap_err().0;
+        assert!(why.contains("only 3 of 6 members"), "{why}");
+        // Nobody is stale.
+        scene.cut(&[]);
+        scene.assert_out(&[]);
+        scene.check("all are there again");
+    }
+}
+
+#[test]
+fn a_third_member_that_is_lost_at_work_fails_the_array_and_invents_nothing() {
+    for policy in Policy::ALL {
+        let scene = Scene::filled(policy, 6);
+        scene.vanish(&[0, 2, 5]);
+        let plain = write_command(&scene.array, 2, scene.tails[2], 3 * CHUNK, true);
+        assert!(run(&scene.runtime, scene.array.submit(plain)).result.is_err());
+        for (zone, tail) in (0..).zip(&scene.tails) {
+            // What can be read is right.
+            (0..*tail).for_each(|at| _ = scene.try_read(zone, at));
+        }
+        assert!(scene.array.status().failed);
+    }
+}
+
+/// P is the sum of the chunks, Q the sum of powers of 2 times the chunks, as Linux has it.
+#[test]
+fn both_parities_lie_where_the_format_says() {
+    fn times(mut by: u32, mut byte: u8) -> u8 {
+        while by > 0 {
+            byte = (byte << 1) ^ if byte & 0x80 > 0 { 0x1d } else { 0 };
+            by -= 1;
+        }
+        byte
+    }
+    for (policy, members) in Policy::ALL.into_iter().flat_map(|policy| [4, 7].map(|n| (policy, n))) {
+        let mut scene = Scene::new(policy, members);
+        scene.write_to(0, 9 * scene.stripe());
+        scene.cut(&[]);
+        let read = |member: usize, row: u64| {
+            let lba = Lba(scene.shape.start(part(0)).0 + row * CHUNK);
+            let command = Command::read(lba, Buf::zeroed(CHUNK as usize * BLOCK));
+            run(&scene.runtime, scene.drives[member].device.submit(command)).data.to_vec()
+        };
+        let k = members - 2;
+        for row in 0..9 {
+            let chunks: Vec<Vec<u8>> = (0..k).map(|i| read((row + i) % members, row as u64)).collect();
+            let start = scene.array.geometry().start(ZoneIndex(0)).0 + row as u64 * scene.stripe();
+            assert!(chunks.concat() == pattern(start, scene.stripe()), "{policy:?} row {row}");
+            let sum = |power: u32| -> Vec<u8> {
+                let of_byte = |at: usize| {
+                    (0..).zip(&chunks).fold(0, |sum, (i, chunk)| sum ^ times(i * power, chunk[at]))
+                };
+                (0..CHUNK as usize * BLOCK).map(of_byte).collect()
+            };
+            assert!(read((row + k) % members, row as u64) == sum(0), "{policy:?} P of row {row}");
+            assert!(read((row + k + 1) % members, row as u64) == sum(1), "{policy:?} Q of row {row}");
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_an_array_with_two_parities_is_refused() {
+    let runtime = Runtime::new();
+    let shape = geometry(ZONES + META, 240, 8);
+    let refused = |members: usize, shape: &Geometry, options: CreateOptions| {
+        let drives = support::array::drives(members, shape);
+        run(&runtime, Array::create(&runtime, options, drives)).map(|_| ()).unwrap_err().0
+    };
+    for policy in Policy::ALL {
+        for members in [2, 3, 33] {
+            let why = refused(members, &shape, two_parities(policy));
+            assert!(why.contains(&format!("RAID-6 takes 4 to 32 drives, not {members}")), "{why}");
+        }
+        for parities in [0, 3] {
+            let why = refused(6, &shape, CreateOptions { parities, ..two_parities(policy) });
+            assert!(why.contains("parities"), "{why}");
+        }
+    }
+    // A ZRWA of two chunks is enough for one parity, and with two for the policy `inplace`.
+    let zrwa = Some(Zrwa { size_blocks: 2 * CHUNK, granularity_blocks: 1, max_zones: 8 });
+    let tight = Geometry { zrwa, ..shape };
+    let aggregate = |zones: u32, options: CreateOptions| {
+        let drives = support::array::drives(5, &Geometry { zones, ..tight.clone() });
+        let array = run(&runtime, Array::create(&runtime, options, drives));
+        array.map(|array| array.status().aggregate).map_err(|error| error.0)
+    };
+    for options in [options(CHUNK), two_parities(Policy::InPlace), two_parities(Policy::Log)] {
+        assert_eq!(aggregate(9, options), Ok(1));
+    }
+    // Several such zones hold three, if there are enough of them and chunks are not too large for any number.
+    let unlimited = |zones: u32, chunk_blocks: u64| {
+        let zrwa = tight.zrwa.map(|zrwa| Zrwa { max_zones: zones, ..zrwa });
+        let shape = Geometry { zones, max_open: 0, max_active: 0, zrwa, ..tight.clone() };
+        let options = CreateOptions { chunk_blocks, ..two_parities(Policy::Zrwa) };
+        let array = run(&runtime, Array::create(&runtime, options, support::array::drives(5, &shape)));
+        array.map(|array| array.status().aggregate).map_err(|error| error.0)
+    };
+    assert_eq!(unlimited(36, CHUNK), Ok(4));
+    assert!(unlimited(9, CHUNK).unwrap_err().contains("the drives need zones of at least"));
+    let why = unlimited(36, 8 * CHUNK).unwrap_err();
+    assert!(why.contains("a chunk of 128 KiB is too large for the drives' ZRWA: 10 KiB at most"), "{why}");
+    let zrwa = Some(Zrwa { size_blocks: 3 * CHUNK, granularity_blocks: 1, max_zones: 8 });
+    let drives = support::array::drives(5, &Geometry { zrwa, ..tight.clone() });
+    let array = run(&runtime, Array::create(&runtime, two_parities(Policy::Zrwa), drives)).unwrap();
+    assert_eq!((array.layout().distance, array.status().parities), (1, 2));
+    // Nor is a drive taken later that has less.
+    run(&runtime, array.fail(0)).unwrap();
+    let why = run(&runtime, array.attach(0, support::array::drives(1, &tight).remove(0))).unwrap_err().0;
+    assert!(why.contains("its ZRWA has 32 KiB, 48 KiB are needed"), "{why}");
+}
+
+/// Looking at it makes nobody stale; the drives come back one after the other.
+#[test]
+fn an_array_without_two_holds_back_until_both_are_there_or_it_has_to_begin() {
+    for policy in Policy::ALL {
+        for back in [0, 1, 2] {
+            let mut scene = Scene::filled(policy, 5);
+            scene.cut_power();
+            let missing = [1, 4];
+            let there = scene.without(&missing);
+            let held = Array::assemble_provisionally(&scene.runtime, there, None, Behaviour::default());
+            scene.array = run(&scene.runtime, held).unwrap();
+            assert!(scene.array.is_provisional());
+            scene.assert_out(&missing);
+            scene.check("held back");
+            for member in &missing[..back] {
+                let drive = scene.drives[*member].clone();
+                run(&scene.runtime, scene.array.complete(drive)).unwrap();
+                scene.check("one is back");
+            }
+            assert_eq!(scene.array.is_provisional(), back < 2, "{policy:?}");
+            scene.write_on(5);
+            assert!(!scene.array.is_provisional());
+            scene.assert_out(&missing[back..]);
+            scene.check("begun");
+            // Whoever was never back is stale.
+            let others = [0, 1].map(|other| *missing[back..].get(other).unwrap_or(&other));
+            scene.cut(&[]);
+            scene.assert_out(&missing[back..]);
+            scene.cut(&others);
+            scene.check("begun, then without two");
+        }
+    }
+}
+
+#[test]
+fn two_members_can_be_taken_out_by_hand_and_a_third_cannot() {
+    for policy in Policy::ALL {
+        let mut scene = Scene::filled(policy, 5);
+        for (nth, member) in [2, 0].into_iter().enumerate() {
+            run(&scene.runtime, scene.array.fail(member)).unwrap();
+            scene.write_on(CHUNK + 2);
+            scene.check(&format!("{policy:?}, {nth} before {member}"));
+        }
+        for member in [1, 3, 4] {
+            assert!(run(&scene.runtime, scene.array.fail(member)).is_err(), "{policy:?}");
+        }
+        scene.assert_out(&[0, 2]);
+        scene.repair(0);
+        // Now one may go again.
+        run(&scene.runtime, scene.array.fail(4)).unwrap();
+        scene.check(&format!("{policy:?}, one after the other"));
+    }
+}
