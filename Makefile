@@ -25,7 +25,7 @@ TARGET := target/release
 demo:
 	$(CARGO) run --locked --release -p zoneraid -- demo
 
-test: lint check simulate exhaustive mutants guest
+test: lint check simulate exhaustive guest
 	@echo "make test: everything passed (simulator and guest from seed $(SEED))"
 
 test-long: test fuzz
