@@ -148,12 +148,12 @@ impl Array {
     ) -> Result<Replaced, ArrayError> {
         self.begin().await?;
         let core = &self.core();
-        core.check_role(member)?;
-        if core.active.get() & (1 << member) == 0 {
+        core.members.check(member)?;
+        if !core.members.is_active(member) {
             return Err(ArrayError(format!("member {member} is out: there is nothing to copy")));
         }
         let newcomer = core.newcomer(&drive)?;
-        core.check_unused(&drive)?;
+        core.members.check_unused(&drive)?;
         match core.replace(member, newcomer, progress).await.map_err(ArrayError)? {
             Some(bytes) => Ok(Replaced::Copied { bytes }),
             None => {
@@ -184,7 +184,7 @@ impl Array {
     /// Waits for the next change of who the members are, from this call on.
     pub fn changed(&self) -> impl Future<Output = ()> + use<> {
         let core = self.core();
-        async move { core.membership_done.wait().await }
+        core.membership.changed()
     }
 
     /// Takes new buffers from `source` from now on, as long as that has any.

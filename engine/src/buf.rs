@@ -260,6 +260,11 @@ impl BufPool {
     }
 }
 
+/// Whether a block looks like one that was never written: drives fill these with one byte or another.
+pub fn is_uniform(block: &[u8]) -> bool {
+    block.first().is_none_or(|first| block.iter().all(|byte| byte == first))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

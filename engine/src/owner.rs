@@ -26,11 +26,14 @@ use crate::{
     },
     raid::{
         Behaviour, Drive,
+        catalog::Catalog,
         core::Core,
         create::array_geometry,
         erase::{reset_each, wipe},
         error::ArrayError,
-        metalog::{Live, META_ZONES, MetaLog},
+        geometry::META_ZONES,
+        holes::HoleMap,
+        journal::logged::Live,
         recover::{
             assemble::{Told, look},
             membership::effective,
@@ -62,10 +65,8 @@ impl Array {
             return Err(ArrayError("nothing is written on its drives as yet: stop it first".into()));
         }
         let core = self.core();
-        change.apply(&mut core.superblock.borrow_mut())?;
-        core.membership_pending.set(true);
-        core.membership.open();
-        core.membership_settled().await;
+        core.membership.change(|superblock| change.apply(superblock))?;
+        core.membership.settle().await;
         core.check_members()
     }
 
@@ -133,11 +134,12 @@ async fn mark(runtime: &Runtime, candidate: &mut Candidate, event: u64) -> Resul
     let superblock = Superblock { stage: Stage::Ending, event, ..candidate.superblock().clone() };
     let (role, zones) = (log.origin.member as usize, vec![ZoneRecord::default(); superblock.zones as usize]);
     let geometry = array_geometry(&superblock, device.geometry().volatile_cache);
-    let core = Core::new(runtime, superblock, geometry, (zones, Vec::new()), event, Behaviour::default());
+    let catalog = Catalog::new(zones, Vec::new(), HoleMap::default());
+    let core = Core::new(runtime, superblock, geometry, catalog, event, Behaviour::default());
     let (drive, device) = (drive.device.clone(), device.clone());
-    let log = MetaLog::new(&core, role, drive, device, log.zone, log.generation, Live::default());
-    core.put(role, candidate.drive.name.clone(), log.clone());
-    log.checkpoint(&core, true).await?;
+    let log = core.new_log(role, drive, device, (log.zone, log.generation), Live::default());
+    core.members.put(role, candidate.drive.name.clone(), log.clone());
+    log.checkpoint(&*core, true).await?;
     candidate.log.zone = log.zone();
     Ok(())
 }

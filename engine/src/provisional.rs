@@ -190,7 +190,7 @@ impl Array {
     /// A number that every assembly sets anew, and that stays while the array runs.
     pub fn assembly(&self) -> u64 {
         let held = self.0.held.borrow().as_ref().map(|held| held.assembly);
-        held.unwrap_or_else(|| self.core().superblock.borrow().assembly)
+        held.unwrap_or_else(|| self.core().membership.superblock().assembly)
     }
 
     /// Has an array that has held back write from now on: the members that are missing are out then.
@@ -266,7 +266,7 @@ impl Array {
         match begun {
             Ok(core) => {
                 core.pool.swap(&self.core().pool);
-                core.may_lose.set(self.0.geometry.volatile_cache);
+                core.tell_may_lose(self.0.geometry.volatile_cache);
                 let before = self.0.core.replace(core.clone());
                 if let Some(hook) = held.hook {
                     hook();
@@ -275,7 +275,7 @@ impl Array {
                     let completion = core.submit_command(command);
                     source.runtime.spawn(async move { completer.complete(completion.await) });
                 }
-                before.membership_done.open();
+                before.membership.tell();
             }
             Err(error) => {
                 (held.begins, held.problem) = (false, Some(error));

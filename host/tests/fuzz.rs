@@ -18,9 +18,10 @@ use engine::{
     buf::{BLOCK, Buf},
     device::{Command, ZonedDevice, Zones},
     format::{
+        Origin,
         record::{
-            Burned, Checkpoint, Header, Hole, Holes, Lacks, Origin, ParityRecord, RELOCATED, Record,
-            TailRecord, ZoneRecord,
+            Burned, Checkpoint, Header, Hole, Holes, Lacks, ParityRecord, RELOCATED, Record, TailRecord,
+            ZoneRecord,
         },
         superblock::Superblock,
     },

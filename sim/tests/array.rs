@@ -9,7 +9,8 @@ use engine::{
     buf::{BLOCK, Buf},
     device::{Command, Geometry, Status, ZonedDevice, Zones, Zrwa},
     format::{
-        record::{Checkpoint, Origin, Record, ZoneRecord},
+        Origin,
+        record::{Checkpoint, Record, ZoneRecord},
         superblock::Superblock,
     },
     raid::policy::{Policy, zrwa::Refusal},

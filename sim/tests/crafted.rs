@@ -12,11 +12,11 @@ use engine::{
     buf::{BLOCK, Buf},
     device::{Command, Geometry, ZonedDevice, Zones},
     format::{
-        Uuid,
+        Origin, Uuid,
         oob::{Content, Mark, OOB_BYTES},
         record::{
-            Burned, Checkpoint, HEADER_BYTES, Header, Hole, Holes, Lacks, Origin, ParityRecord, RELOCATED,
-            Record, TailRecord, ZoneRecord,
+            Burned, Checkpoint, HEADER_BYTES, Header, Hole, Holes, Lacks, ParityRecord, RELOCATED, Record,
+            TailRecord, ZoneRecord,
         },
         superblock::Superblock,
     },

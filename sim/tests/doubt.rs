@@ -9,7 +9,10 @@ use engine::{
     array::{Array, Drive, MemberState},
     buf::{BLOCK, Buf},
     device::{Command, Geometry, ZonedDevice, Zones},
-    format::record::{Header, Origin, Record},
+    format::{
+        Origin,
+        record::{Header, Record},
+    },
     raid::policy::Policy,
     runtime::Runtime,
     zone::{Lba, ZoneIndex, ZoneState},

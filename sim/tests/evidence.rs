@@ -10,8 +10,9 @@ use engine::{
     buf::{BLOCK, Buf},
     device::{Command, ZonedDevice, Zones},
     format::{
+        Origin,
         codec::Unreadable,
-        record::{HEADER_BYTES, Header, Origin, Record, TailRecord},
+        record::{HEADER_BYTES, Header, Record, TailRecord},
     },
     raid::policy::Policy,
     zone::{Lba, ZoneState},

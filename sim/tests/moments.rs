@@ -10,9 +10,9 @@ use engine::{
     buf::{BLOCK, Buf},
     device::{Command, Geometry, ZonedDevice, Zones},
     format::{
-        Uuid,
+        Origin, Uuid,
         oob::Mark,
-        record::{Header, Origin, Record, TailRecord},
+        record::{Header, Record, TailRecord},
     },
     raid::policy::Policy,
     runtime::Runtime,

@@ -1,6 +1,6 @@
 //! Numbers to bytes and back, little-endian, never past the end.
 
-use crate::format::record::Origin;
+use crate::format::Origin;
 
 /// Appends fields to a byte string.
 #[derive(Default)]

@@ -19,6 +19,16 @@ pub const VERSION: u16 = 7;
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Uuid(pub [u8; 16]);
 
+/// Who wrote a record or a mark, and where it lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    pub array: Uuid,
+    /// Role of the member.
+    pub member: u32,
+    /// Block of the member where the header is.
+    pub lba: u64,
+}
+
 impl std::fmt::Display for Uuid {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         for (i, byte) in self.0.iter().enumerate() {

@@ -4,7 +4,7 @@
 //! checksum covers the array, the member and the block's place too: metadata of another array, or of a
 //! block that was copied, is none.
 
-use crate::format::{Uuid, record::Origin};
+use crate::format::{Origin, Uuid};
 
 /// Bytes of a block's metadata that are used, from its start; the rest is zeros.
 pub const OOB_BYTES: usize = 16;

@@ -7,7 +7,7 @@
 use crate::{
     buf::{BLOCK, Buf},
     format::{
-        Uuid, VERSION,
+        Origin, Uuid, VERSION,
         codec::{Absurd, Decoder, Encoder, MOST_NUMBER, TooShort, Unreadable, expect},
         superblock::Superblock,
     },
@@ -18,16 +18,6 @@ use std::{collections::BTreeSet, ops::Range};
 pub const MAGIC: [u8; 8] = *b"zoneraid";
 /// Bytes of a record before its payload.
 pub const HEADER_BYTES: usize = 64;
-
-/// Who wrote a record, and where it lies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Origin {
-    pub array: Uuid,
-    /// Role of the member.
-    pub member: u32,
-    /// Block of the member where the header is.
-    pub lba: u64,
-}
 
 /// What a zone's life so far left in the metadata.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

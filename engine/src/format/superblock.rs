@@ -13,7 +13,7 @@ use crate::{
     },
     raid::{
         geometry::{Layout, MAX_MEMBERS, MAX_PARITIES},
-        policy::Policy,
+        policy::kind::Policy,
     },
     zone::{MOST_BLOCKS, MOST_ZONES},
 };

@@ -15,8 +15,8 @@ use crate::{
         *,
     },
     raid::{
-        geometry::{Layout, MAX_MEMBERS, MAX_PARITIES, Place, Role},
-        metalog::{META_ZONES, log_blocks},
+        geometry::{Layout, MAX_MEMBERS, MAX_PARITIES, META_ZONES, Place, Role},
+        journal::log::log_blocks,
         policy::{Policy, zrwa},
     },
 };

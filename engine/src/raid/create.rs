@@ -15,11 +15,16 @@ use crate::{
     },
     raid::{
         Behaviour, Drive, LogStep,
+        catalog::Catalog,
         core::Core,
         erase::{kept_plate, member_uuid, wipe},
         error::ArrayError,
-        geometry::MAX_PARITIES,
-        metalog::{Live, META_ZONES, MetaLog, checkpoint_blocks, log_blocks},
+        geometry::{MAX_PARITIES, META_ZONES},
+        holes::HoleMap,
+        journal::{
+            log::{checkpoint_blocks, log_blocks},
+            logged::Live,
+        },
         policy::{Policy, log},
         recover::scan::prepare,
     },
@@ -87,15 +92,16 @@ pub async fn create(
     behaviour: Behaviour,
 ) -> Result<Rc<Core>, ArrayError> {
     let Draft { superblock, geometry, members } = draft(runtime, options, &drives, behaviour)?;
-    let zones = vec![ZoneRecord::default(); superblock.zones as usize];
-    let core = Core::new(runtime, superblock, geometry, (zones, Vec::new()), 1, behaviour);
+    let records = vec![ZoneRecord::default(); superblock.zones as usize];
+    let catalog = Catalog::new(records, Vec::new(), HoleMap::default());
+    let core = Core::new(runtime, superblock, geometry, catalog, 1, behaviour);
     for (member, (drive, Drive { name, device })) in drives.into_iter().zip(members).enumerate() {
         let wiped = wipe(&*device).await;
         wiped.map_err(|error| ArrayError(format!("{name}: resetting it failed: {error}")))?;
         // The other zone than the one before the first.
-        let log = MetaLog::new(&core, member, drive.device, device, 1, 0, Live::default());
-        core.put(member, name.clone(), log.clone());
-        let written = log.checkpoint(&core, true).await;
+        let log = core.new_log(member, drive.device, device, (1, 0), Live::default());
+        core.members.put(member, name.clone(), log.clone());
+        let written = log.checkpoint(&*core, true).await;
         written.map_err(|error| ArrayError(format!("{name}: writing its metadata failed: {error}")))?;
     }
     core.start_logs();
@@ -367,15 +373,18 @@ impl Core {
     /// Tells all members of a new array that it is there. Those that have not been told when the power goes are
     /// members all the same: the floor is below what they have.
     async fn end_making(&self) -> Result<(), ArrayError> {
-        let event = self.next_sequence();
-        let superblock = {
-            let mut superblock = self.superblock.borrow_mut();
+        let event = self.membership.next_sequence();
+        let superblock = self.membership.change(|superblock| {
             (superblock.event, superblock.stage) = (event, Stage::Whole);
             superblock.clone()
-        };
-        self.append_to(self.active.get(), Record::Superblock(Box::new(superblock)), event).await;
-        self.superblock.borrow_mut().floor = event;
-        let out = u32::MAX >> (32 - self.members.len()) & !self.active.get();
-        if out == 0 { Ok(()) } else { Err(ArrayError(format!("a member is out: {}", self.notes(out)))) }
+        });
+        self.append_to(self.members.active(), Record::Superblock(Box::new(superblock)), event).await;
+        self.membership.change(|superblock| superblock.floor = event);
+        let out = self.members.out();
+        if out == 0 {
+            Ok(())
+        } else {
+            Err(ArrayError(format!("a member is out: {}", self.members.notes(out))))
+        }
     }
 }

@@ -6,7 +6,7 @@ use crate::{
         Uuid,
         superblock::{AGGREGATES, MODEL_BYTES, SERIAL_BYTES, kept_of},
     },
-    raid::metalog::META_ZONES,
+    raid::geometry::META_ZONES,
     zone::ZoneIndex,
 };
 

@@ -18,7 +18,7 @@
 //!
 //! Everything here is arithmetic on plain numbers: blocks, rows, chunks within one zone.
 
-use crate::{code::decode::Sum, raid::policy::Policy};
+use crate::{code::decode::Sum, raid::policy::kind::Policy, zone::ZoneIndex};
 use std::ops::Range;
 
 /// Most members of an array.
@@ -26,6 +26,32 @@ pub const MAX_MEMBERS: usize = 32;
 
 /// Most parities of a stripe.
 pub const MAX_PARITIES: usize = 2;
+
+/// Metadata zones at the start of every member.
+pub const META_ZONES: u32 = 2;
+
+/// The zone of the members that holds logical zone `zone`.
+pub fn physical(zone: ZoneIndex) -> ZoneIndex {
+    ZoneIndex(zone.0 + META_ZONES)
+}
+
+/// The members in `mask`, in order.
+pub fn each(mask: u32) -> impl Iterator<Item = usize> {
+    (0..MAX_MEMBERS).filter(move |member| mask & (1 << member) != 0)
+}
+
+/// The sets (bits) of so many of the members in `mask`.
+pub fn subsets(mask: u32, count: u32) -> Vec<u32> {
+    let mut sets = vec![0u32];
+    for _ in 0..count {
+        let larger = |set: &u32| {
+            let (set, after) = (*set, u32::BITS - set.leading_zeros());
+            each(mask).filter(move |m| *m as u32 >= after).map(move |m| set | 1 << m)
+        };
+        sets = sets.iter().flat_map(larger).collect();
+    }
+    sets
+}
 
 /// The arrangement of one logical zone over the members. The same for all zones of an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +85,15 @@ pub enum Role {
     Data(u64),
     /// P (0) or Q (1).
     Parity(usize),
+}
+
+/// Blocks `from..to` of chunk `index` of `stripe`.
+#[derive(Clone, Copy, Debug)]
+pub struct Piece {
+    pub stripe: u64,
+    pub index: u64,
+    pub from: u64,
+    pub to: u64,
 }
 
 impl Layout {
@@ -144,8 +179,8 @@ impl Layout {
 
     /// Where parity number `which` of chunks `0..=index` of `stripe` is kept.
     pub fn slot(&self, stripe: u64, index: u64, which: usize) -> (usize, Place) {
-        let (member, rows) = self.policy.slot(self, stripe, index, which);
-        (member, self.ahead(stripe, rows))
+        let (holder, distances) = self.policy.slot(self.data_chunks() - 1, index, which);
+        (self.member(stripe, holder), self.ahead(stripe, distances * self.distance))
     }
 
     /// The parity of chunks `0..=index` of `stripe` that `member` keeps in a slot, if it keeps one.

@@ -7,11 +7,16 @@ pub mod geometry;
 pub mod policy;
 pub mod status;
 
+pub(crate) mod catalog;
 pub(crate) mod core;
 pub(crate) mod erase;
-pub(crate) mod metalog;
+pub(crate) mod holes;
+pub(crate) mod journal;
+pub(crate) mod members;
+pub(crate) mod membership;
 pub(crate) mod patrol;
 pub(crate) mod recover;
+pub(crate) mod seat;
 pub(crate) mod zone;
 
 use crate::device::ZonedDevice;

@@ -5,6 +5,7 @@ use crate::{
     format::superblock::Superblock,
     raid::{
         core::Core,
+        geometry::each,
         policy::{Policy, zrwa::Refusal},
     },
     zone::{ZoneIndex, ZoneInfo},
@@ -79,7 +80,7 @@ impl ArrayStatus {
     /// Says that nothing has been written without these members (bits).
     pub(crate) fn wait_for(&mut self, awaited: u32) {
         self.provisional = awaited != 0;
-        Core::each(awaited).for_each(|member| self.members[member].awaited = true);
+        each(awaited).for_each(|member| self.members[member].awaited = true);
     }
 }
 
@@ -163,10 +164,10 @@ pub struct Examined {
 impl Core {
     /// How the array is, as far as what runs it knows.
     pub fn status(&self) -> ArrayStatus {
-        let superblock = self.superblock.borrow();
-        let zones = self.zones.borrow();
-        let members = self.members.iter().enumerate().map(|(m, member)| {
-            let active = self.active.get() & (1 << m) != 0;
+        let superblock = self.membership.superblock();
+        let zones = self.catalog.records();
+        let members = (0..self.members.count()).map(|m| {
+            let (active, about) = (self.members.is_active(m), self.members.about(m));
             let zones_to_rebuild = zones.iter().filter(|z| active && z.lost & (1 << m) != 0).count() as u32;
             let state = match (active, zones_to_rebuild) {
                 (false, _) => MemberState::Out,
@@ -176,19 +177,19 @@ impl Core {
             MemberStatus {
                 state,
                 awaited: false,
-                drive: member.name.borrow().clone(),
-                note: member.note.borrow().clone(),
-                read_errors: member.read_errors.get(),
-                write_errors: member.write_errors.get(),
+                drive: about.name,
+                note: about.note,
+                read_errors: about.read_errors,
+                write_errors: about.write_errors,
                 zones_to_rebuild,
-                worn: member.worn.get(),
+                worn: about.worn,
                 plate: superblock.members[m].plate.clone(),
             }
         });
         let offline = |zone: u32, refusal: &Refusal| OfflineZone {
             zone: ZoneIndex(zone),
             refusal: refusal.clone(),
-            waits_for: Core::each(zones[zone as usize].waits & !self.active.get()).collect(),
+            waits_for: each(zones[zone as usize].waits & !self.members.active()).collect(),
         };
         ArrayStatus {
             name: superblock.name.clone(),
@@ -201,12 +202,12 @@ impl Core {
             host: superblock.host.0,
             autostart: superblock.autostart,
             members: members.collect(),
-            lost_blocks: self.holes.borrow().blocks(),
-            failed: self.failed.get(),
+            lost_blocks: self.catalog.holes().blocks(),
+            failed: self.membership.has_failed(),
             provisional: false,
             read_only: false,
             problem: None,
-            offline: self.offline.borrow().iter().map(|(zone, refusal)| offline(*zone, refusal)).collect(),
+            offline: self.zones.offline().iter().map(|(zone, refusal)| offline(*zone, refusal)).collect(),
         }
     }
 }

@@ -12,8 +12,9 @@ use engine::{
     array::MemberState,
     buf::BLOCK,
     format::{
+        Origin,
         codec::Unreadable,
-        record::{Header, Origin, RELOCATED, Record},
+        record::{Header, RELOCATED, Record},
         superblock::Superblock,
     },
     raid::{

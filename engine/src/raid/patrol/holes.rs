@@ -1,131 +1,21 @@
-//! Holes: blocks that a rebuild could not bring back.
-//!
-//! A block of a member is decoded from the same block of all others. If one of these cannot be read, both
-//! are lost, and nothing else is: the rebuild writes zeros in the place of its own, notes a hole there and
-//! goes on. To whoever reads, a hole is a block that its member does not have: it is decoded, which works
-//! again once the other one can be read, or fails. It is never taken for data, nor is anything decoded with
-//! it. Where a zone ends is another question: what is a hole now was written once, and so was what follows.
-//!
-//! A member's holes in a zone are logged on all members before its part counts again, and stay until the
-//! next rebuild of that part, or until the zone is reset. Their number is bounded by the room for them in
-//! checkpoints; a zone that would need more is not rebuilt.
+//! Writing holes down ([`crate::raid::holes`]), as far as there is room for them.
 
 use crate::{
     buf::BLOCK,
-    format::record::{HOLE_BYTES, Hole, Holes, Record},
+    format::record::{HOLE_BYTES, Holes, Record},
     raid::{
         core::Core,
-        geometry::{Layout, Role},
-        metalog::{checkpoint_blocks, log_blocks},
+        journal::log::{checkpoint_blocks, log_blocks},
         patrol::rebuild::Stopped,
     },
     zone::ZoneIndex,
 };
-use std::{collections::BTreeMap, ops::Range};
+use std::ops::Range;
 
 /// Most holes of an array.
 const MOST_HOLES: u64 = 4096;
 
-/// The holes of all members, by zone and member, in order.
-#[derive(Clone, Default)]
-pub struct HoleMap(BTreeMap<(u32, u32), Holes>);
-
-impl HoleMap {
-    /// Takes the holes of a member's part of a zone, instead of those it had.
-    pub fn set(&mut self, holes: Holes) {
-        let key = (holes.zone, holes.member);
-        match holes.ranges.is_empty() {
-            true => self.0.remove(&key),
-            false => self.0.insert(key, holes),
-        };
-    }
-
-    /// Takes those of a zone from `other`, instead of its own.
-    pub fn take_over(&mut self, zone: u32, other: &HoleMap) {
-        self.0.retain(|(of, _), _| *of != zone);
-        let theirs = other.0.range((zone, 0)..=(zone, u32::MAX));
-        self.0.extend(theirs.map(|(key, holes)| (*key, holes.clone())));
-    }
-
-    /// Adds one, behind those of the same part that are there.
-    pub fn add(&mut self, hole: Hole) {
-        let Hole { zone, member, epoch, from, to } = hole;
-        let part = self.0.entry((zone, member)).or_insert(Holes { zone, member, epoch, ranges: Vec::new() });
-        part.ranges.push(from..to);
-    }
-
-    /// Keeps only those of zones that `keep` (zone, epoch).
-    pub fn retain(&mut self, keep: impl Fn(u32, u64) -> bool) {
-        self.0.retain(|(zone, _), holes| keep(*zone, holes.epoch));
-    }
-
-    /// The holes of a member's part of a zone that have something of `blocks`.
-    fn among(&self, zone: ZoneIndex, member: usize, blocks: Range<u64>) -> &[Range<u64>] {
-        let Some(holes) = self.0.get(&(zone.0, member as u32)) else { return &[] };
-        let first = holes.ranges.partition_point(|hole| hole.end <= blocks.start);
-        let end = holes.ranges.partition_point(|hole| hole.start < blocks.end);
-        &holes.ranges[first..end.max(first)]
-    }
-
-    /// All of them, as a checkpoint has them.
-    pub fn all(&self) -> Vec<Hole> {
-        let of = |holes: &Holes| {
-            let Holes { zone, member, epoch, .. } = *holes;
-            let each = holes.ranges.clone().into_iter();
-            each.map(move |Range { start: from, end: to }| Hole { zone, member, epoch, from, to })
-        };
-        self.0.values().flat_map(of).collect()
-    }
-
-    fn count(&self) -> u64 {
-        self.0.values().map(|holes| holes.ranges.len() as u64).sum()
-    }
-
-    /// Blocks of members that are lost.
-    pub fn blocks(&self) -> u64 {
-        self.0.values().flat_map(|holes| &holes.ranges).map(|hole| hole.end.saturating_sub(hole.start)).sum()
-    }
-}
-
-/// What a rebuild of a member's part of a zone could not bring back.
-#[derive(Default)]
-pub struct Lost {
-    /// In blocks of the part, in order.
-    pub holes: Vec<Range<u64>>,
-    /// In blocks of the logical zone: what is in the holes, and what others could not read.
-    pub blocks: Vec<u64>,
-}
-
-impl Lost {
-    /// Adds block `at` of `member`'s part, and of those of `others`, who could not be read there.
-    pub fn add(&mut self, layout: &Layout, member: usize, at: u64, others: impl IntoIterator<Item = usize>) {
-        match self.holes.last_mut() {
-            Some(hole) if hole.contains(&at) => {}
-            Some(hole) if hole.end == at => hole.end += 1,
-            _ => self.holes.push(at..at + 1),
-        }
-        let (row, block) = (at / layout.chunk_blocks, at % layout.chunk_blocks);
-        for member in others.into_iter().chain([member]) {
-            if let Role::Data(index) = layout.role(member, row) {
-                self.blocks.push(row * layout.stripe_blocks() + index * layout.chunk_blocks + block);
-            }
-        }
-    }
-}
-
 impl Core {
-    /// Whether something of `blocks` of a member's part of a zone is a hole.
-    pub fn has_hole(&self, zone: ZoneIndex, member: usize, blocks: Range<u64>) -> bool {
-        !self.holes.borrow().among(zone, member, blocks).is_empty()
-    }
-
-    /// The blocks among `blocks` of a member's part of a zone that are holes.
-    pub fn holes_among(&self, zone: ZoneIndex, member: usize, blocks: Range<u64>) -> Vec<u64> {
-        let holes = self.holes.borrow();
-        let clipped = holes.among(zone, member, blocks.clone()).iter();
-        clipped.flat_map(|hole| hole.start.max(blocks.start)..hole.end.min(blocks.end)).collect()
-    }
-
     /// Writes down the holes of a member's part of a zone, which does not count yet.
     pub async fn keep_holes(
         &self,
@@ -133,79 +23,37 @@ impl Core {
         member: usize,
         ranges: &[Range<u64>],
     ) -> Result<(), Stopped> {
-        let epoch = self.zones.borrow()[zone.0 as usize].epoch;
+        let epoch = self.catalog.epoch(zone);
         let holes = Holes { zone: zone.0, member: member as u32, epoch, ranges: ranges.to_vec() };
-        let before = self.holes.borrow().among(zone, member, 0..u64::MAX).len() as u64;
+        let before = self.catalog.holes().among(zone, member, 0..u64::MAX).len() as u64;
         if before == 0 && ranges.is_empty() {
             return Ok(());
         }
-        if self.holes.borrow().count() - before + ranges.len() as u64 > self.most_holes() {
+        if self.catalog.holes().count() - before + ranges.len() as u64 > self.most_holes() {
             return Err(Stopped::Error("more blocks are lost than there is room to remember".into()));
         }
-        self.holes.borrow_mut().set(holes.clone());
-        let sequence = self.next_sequence();
+        self.catalog.change_holes(|all| all.set(holes.clone()));
+        let sequence = self.membership.next_sequence();
         self.broadcast(Record::Holes(holes), sequence).await;
         Ok(())
     }
 
     /// Forgets the holes of zones that have been reset.
     pub fn forget_holes(&self, zones: Range<u32>) {
-        self.holes.borrow_mut().retain(|zone, _| !zones.contains(&zone));
+        self.catalog.change_holes(|all| all.retain(|zone, _| !zones.contains(&zone)));
     }
 
     /// Blocks of a metadata log that holes take in a checkpoint.
     pub fn hole_blocks(&self) -> u64 {
-        (self.holes.borrow().count() * HOLE_BYTES as u64).div_ceil(BLOCK as u64)
+        (self.catalog.holes().count() * HOLE_BYTES as u64).div_ceil(BLOCK as u64)
     }
 
     /// How many holes there may be: they take a quarter at most of what checkpoints leave of a log.
     fn most_holes(&self) -> u64 {
-        let superblock = self.superblock.borrow();
-        let devices = (0..self.members.len()).filter_map(|member| self.device(member));
+        let superblock = self.membership.superblock();
+        let devices = (0..self.members.count()).filter_map(|member| self.members.device(member));
         let logs = devices.map(|device| log_blocks(device.geometry(), superblock.policy));
         let room = logs.min().unwrap_or(0).saturating_sub(checkpoint_blocks(&superblock));
         MOST_HOLES.min(room / 4 * (BLOCK as u64 / HOLE_BYTES as u64))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::raid::policy::Policy;
-
-    #[test]
-    fn holes_are_found_where_they_are_and_replaced_as_a_whole() {
-        let mut map = HoleMap::default();
-        let holes = |ranges: &[Range<u64>]| Holes { zone: 1, member: 2, epoch: 3, ranges: ranges.to_vec() };
-        map.set(holes(&[4..6, 9..10]));
-        let among = |map: &HoleMap, blocks| map.among(ZoneIndex(1), 2, blocks).to_vec();
-        for (blocks, found) in [(0..4, 0), (0..5, 1), (5..6, 1), (6..9, 0), (5..10, 2), (10..99, 0)] {
-            assert_eq!(among(&map, blocks.clone()).len(), found, "{blocks:?}");
-        }
-        assert!(map.among(ZoneIndex(2), 2, 0..99).is_empty() && map.among(ZoneIndex(1), 1, 0..99).is_empty());
-        assert_eq!((map.count(), map.blocks()), (2, 3));
-        let mut other = HoleMap::default();
-        map.all().into_iter().for_each(|hole| other.add(hole));
-        assert_eq!(other.all(), map.all());
-        map.set(holes(&[7..8, 12..13]));
-        assert_eq!(among(&map, 0..99), [7..8, 12..13]);
-        map.set(holes(&[]));
-        assert_eq!(map.count(), 0);
-    }
-
-    #[test]
-    fn what_is_lost_is_the_block_of_the_part_and_those_it_would_be_decoded_from() {
-        let layout =
-            Layout { policy: Policy::Zrwa, members: 4, parities: 1, chunk_blocks: 4, rows: 9, distance: 2 };
-        let mut lost = Lost::default();
-        // Row 1: member 1 has chunk 0, member 2 chunk 1, member 0 the parity; row 2: member 1 the parity.
-        lost.add(&layout, 1, 5, [2]);
-        lost.add(&layout, 1, 6, [0]);
-        lost.add(&layout, 1, 6, [0]);
-        lost.add(&layout, 1, 9, []);
-        assert_eq!(lost.holes, [5..7, 9..10]);
-        lost.blocks.sort_unstable();
-        lost.blocks.dedup();
-        assert_eq!(lost.blocks, [13, 14, 17]);
     }
 }

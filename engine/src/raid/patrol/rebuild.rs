@@ -18,23 +18,22 @@ use crate::{
     code::decode,
     device::{Command, DeviceError, Zones},
     format::{
+        Origin,
         oob::Content,
-        record::{Origin, ParityRecord, Record, TailRecord},
+        record::{ParityRecord, Record, TailRecord},
     },
     raid::{
-        core::{Core, Seat, is_of_zone, is_unreadable},
-        geometry::{Layout, Place, Role},
-        metalog::MetaLog,
-        patrol::holes::Lost,
+        core::Core,
+        geometry::{Layout, Piece, Place, Role, each, physical},
+        holes::Lost,
+        members::{is_of_zone, is_unreadable},
         policy::{
             inplace,
             zrwa::{self, SlotPart},
         },
+        seat::Seat,
         status::{LeftOut, LostBlocks, Progress, Rebuilt},
-        zone::{
-            read::Piece,
-            write::{Parities, Zone},
-        },
+        zone::flow::{Parities, Zone},
     },
     zone::{Lba, ZoneIndex, ZoneState},
 };
@@ -84,7 +83,7 @@ impl Rows {
         let row = blocks.start / layout.chunk_blocks;
         let bytes = (blocks.start - self.from) as usize * BLOCK..(blocks.end - self.from) as usize * BLOCK;
         let symbols = layout.symbols(layout.data_chunks());
-        let present = Core::each(others).fold(0, |all, other| all | 1 << layout.index(other, row));
+        let present = each(others).fold(0, |all, other| all | 1 << layout.index(other, row));
         let own = symbols[layout.index(member, row) as usize];
         let Some(recipe) = decode::solve(present, &symbols[..layout.members], own) else { return false };
         let members = recipe.sources().iter().map(|source| layout.member(row, source.stored as u64));
@@ -99,10 +98,8 @@ struct Guard<'a>(&'a Core);
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
-        self.0.rebuild_runs.set(false);
-        self.0.repairing.set(None);
-        self.0.rebuilding.set(None);
-        self.0.zones_changed.open();
+        self.0.duty.end();
+        self.0.zones.changed.open();
     }
 }
 
@@ -118,22 +115,19 @@ impl Core {
     /// Has a rebuild leave `zones` alone, and waits until it does.
     pub async fn stop_rebuild(&self, zones: Range<u32>) {
         loop {
-            let rebuilding = self.rebuilding.get().is_some_and(|zone| zones.contains(&zone));
-            if rebuilding {
-                self.rebuild_stop.set(true);
-            } else if !self.clearing.borrow().iter().any(|zone| zones.contains(zone)) {
+            if !self.duty.stop(&zones) {
                 return;
             }
-            self.zones_changed.wait().await;
+            self.zones.changed.wait().await;
         }
     }
 
     /// Has a member that lacks `zone` reset what it holds of it. Meanwhile nothing else begins
     /// there: the reset may be carried out late.
     pub async fn clear(&self, zone: ZoneIndex, member: usize) {
-        self.clearing.borrow_mut().push(zone.0);
-        let seat = self.seat(member);
-        let done = self.submit(member, Command::Reset { zones: Zones::One(Core::physical(zone)) }).await;
+        self.duty.begin_clearing(zone);
+        let seat = self.members.seat(member);
+        let done = self.members.submit(member, Command::Reset { zones: Zones::One(physical(zone)) }).await;
         // If it is refused, the drive cannot write the zone any more, and it holds nothing either. If there
         // is no answer, it may be carried out when the zone is written anew.
         if let Err(error) = done.result
@@ -141,20 +135,17 @@ impl Core {
         {
             self.member_failed(seat, error, "reset");
         }
-        let mut clearing = self.clearing.borrow_mut();
-        if let Some(index) = clearing.iter().position(|z| *z == zone.0) {
-            clearing.swap_remove(index);
-        }
-        self.zones_changed.open();
+        self.duty.end_clearing(zone);
+        self.zones.changed.open();
     }
 
     /// Zones and members that need a rebuild: first those that lack most.
     fn lacking(&self) -> Vec<(ZoneIndex, usize)> {
-        let records = self.zones.borrow();
-        let active = self.active.get();
+        let records = self.catalog.records();
+        let active = self.members.active();
         let mut lacking: Vec<_> = (0..records.len())
-            .filter(|z| !self.offline.borrow().contains_key(&(*z as u32)))
-            .flat_map(|z| Core::each(records[z].lost & active).map(move |m| (ZoneIndex(z as u32), m)))
+            .filter(|z| !self.zones.is_offline(ZoneIndex(*z as u32)))
+            .flat_map(|z| each(records[z].lost & active).map(move |m| (ZoneIndex(z as u32), m)))
             .collect();
         lacking.sort_by_key(|(zone, _)| self.live(*zone).count_ones());
         lacking
@@ -163,11 +154,11 @@ impl Core {
     /// Resets what members hold of zones that they lack: it would take resources of their drives.
     pub async fn clear_leftovers(&self) {
         for (zone, member) in self.lacking() {
-            let first = Core::physical(zone);
-            let done = self.submit(member, Command::Report { first, count: 1 }).await;
+            let first = physical(zone);
+            let done = self.members.submit(member, Command::Report { first, count: 1 }).await;
             let leftover = done.zones.first().is_some_and(|info| info.state.is_active());
-            let lacks = self.zones.borrow()[zone.0 as usize].lost & (1 << member) != 0;
-            if leftover && lacks && !self.busy.borrow().contains(&zone.0) {
+            let lacks = self.catalog.record(zone).lost & (1 << member) != 0;
+            if leftover && lacks && !self.zones.is_busy(zone) {
                 self.let_go(zone).await;
                 self.clear(zone, member).await;
             }
@@ -177,7 +168,7 @@ impl Core {
     /// Waits for what a member that lacks its part of `zone` was told there before it was lost: carried out
     /// late, it would be mixed up with what is written anew.
     async fn let_go(&self, zone: ZoneIndex) {
-        let running = self.running.borrow().get(&zone.0).cloned();
+        let running = self.zones.running(zone);
         if let Some(running) = running {
             self.quiesce(&running).await;
             self.resume(&running);
@@ -191,7 +182,7 @@ impl Core {
 
     /// Rebuilds everything that is lacking and can be rebuilt.
     pub async fn rebuild(self: &Rc<Self>, progress: &dyn Fn(Progress)) -> Result<Rebuilt, String> {
-        if self.rebuild_runs.replace(true) {
+        if !self.duty.begin() {
             return Err("a rebuild is under way already".into());
         }
         let _guard = Guard(self);
@@ -204,22 +195,19 @@ impl Core {
             let left: u64 = lacking.iter().map(|(zone, _)| self.member_bytes(*zone)).sum();
             let total_bytes = done_bytes + left;
             progress(Progress { done_bytes, total_bytes });
-            let free = |zone: &ZoneIndex| {
-                !self.busy.borrow().contains(&zone.0) && !self.clearing.borrow().contains(&zone.0)
-            };
+            let free = |zone: &ZoneIndex| !self.zones.is_busy(*zone) && !self.duty.is_clearing(*zone);
             let Some((zone, member)) = lacking.iter().find(|(zone, _)| free(zone)).copied() else {
                 if lacking.is_empty() {
-                    return match self.active.get() & under_repair == under_repair {
+                    return match self.members.active() & under_repair == under_repair {
                         true => Ok(Rebuilt { bytes: done_bytes, ..rebuilt }),
                         false => Err("a drive under repair failed".into()),
                     };
                 }
-                self.zones_changed.wait().await;
+                self.zones.changed.wait().await;
                 continue;
             };
-            self.rebuilding.set(Some(zone.0));
-            self.repairing.set(Some(self.seat(member)));
-            self.rebuild_stop.set(false);
+            self.duty.enter(zone);
+            self.duty.work_on(self.members.seat(member));
             let before = done_bytes;
             let (result, lost) = {
                 let mut report = |bytes: u64| {
@@ -230,28 +218,32 @@ impl Core {
                 (self.rebuild_zone(zone, member, &mut work).await, work.lost)
             };
             // It may count again already: only what came after has failed.
-            let lacks = self.zones.borrow()[zone.0 as usize].lost & (1 << member) != 0;
+            let lacks = self.catalog.record(zone).lost & (1 << member) != 0;
             if result.is_err() && lacks {
                 // Half a zone would hold resources of the drive.
-                let zones = Zones::One(Core::physical(zone));
+                let zones = Zones::One(physical(zone));
                 self.on_member(member, Command::Reset { zones }).await.ok();
             }
-            self.rebuilding.set(None);
-            self.zones_changed.open();
+            self.duty.leave();
+            self.zones.changed.open();
             match result {
                 Ok(()) => rebuilt.lost.extend(lost_blocks(zone, lost.blocks)),
-                Err(Stopped::Again) if !self.failed.get() => done_bytes = before,
+                Err(Stopped::Again) if !self.membership.has_failed() => done_bytes = before,
                 Err(Stopped::Again) => return Err("too many drives have failed".into()),
                 // One zone does not keep the others from being rebuilt.
-                Err(Stopped::Error(_)) if !lacks && !self.failed.get() => {
+                Err(Stopped::Error(_)) if !lacks && !self.membership.has_failed() => {
                     rebuilt.lost.extend(lost_blocks(zone, lost.blocks));
                 }
-                Err(Stopped::Error(reason)) if self.check_active(member).is_ok() && !self.failed.get() => {
+                Err(Stopped::Error(reason))
+                    if self.check_active(member).is_ok() && !self.membership.has_failed() =>
+                {
                     done_bytes = before;
                     rebuilt.left_out.push(LeftOut { zone: zone.0, member, reason });
                 }
                 // What is left may be on another drive.
-                Err(Stopped::Error(_)) if self.active.get() & (1 << member) == 0 && !self.failed.get() => {
+                Err(Stopped::Error(_))
+                    if !self.members.is_active(member) && !self.membership.has_failed() =>
+                {
                     done_bytes = before;
                 }
                 Err(Stopped::Error(error)) => return Err(format!("zone {}: {error}", zone.0)),
@@ -265,17 +257,17 @@ impl Core {
         member: usize,
         work: &mut Work<'_>,
     ) -> Result<(), Stopped> {
-        let zones = Zones::One(Core::physical(zone));
+        let zones = Zones::One(physical(zone));
         self.check_waits(zone)?;
         self.let_go(zone).await;
         self.check_stop(member)?;
         self.on_member(member, Command::Reset { zones }).await?;
         self.check_stop(member)?;
         self.unburn(zone, member);
-        let running = self.running.borrow().get(&zone.0).cloned();
+        let running = self.zones.running(zone);
         match running {
             // A zone that waits to be opened is opened on this member too, once it is left alone.
-            Some(running) if !running.flow.borrow().open => self.rebuilt(zone, member, work).await,
+            Some(running) if !running.flow.borrow().is_open() => self.rebuilt(zone, member, work).await,
             Some(running) => self.rebuild_running(&running, member, work).await,
             None => self.rebuild_full(zone, member, work).await,
         }
@@ -284,11 +276,11 @@ impl Core {
     /// A command for the member under repair. If it fails the zone is left out, or the member taken out.
     async fn on_member(&self, member: usize, command: Command) -> Result<(), Stopped> {
         self.check_active(member)?;
-        let seat = self.seat(member);
-        let result = self.submit(member, command).await.result;
+        let seat = self.members.seat(member);
+        let result = self.members.submit(member, command).await.result;
         result.map_err(|error| match is_of_zone(error) {
             true => {
-                self.note_wear(member, error);
+                self.members.note_wear(member, error);
                 Stopped::Error(format!("the drive cannot write this zone any more: {error}"))
             }
             false => {
@@ -300,7 +292,7 @@ impl Core {
 
     fn check_active(&self, member: usize) -> Result<(), Stopped> {
         // Not another drive in the same place either.
-        if self.active.get() & (1 << member) == 0 || self.repairing.get() != Some(self.seat(member)) {
+        if !self.members.is_active(member) || self.duty.seat() != Some(self.members.seat(member)) {
             return Err(Stopped::Error("the drive under repair failed".into()));
         }
         Ok(())
@@ -308,12 +300,12 @@ impl Core {
 
     pub fn check_stop(&self, member: usize) -> Result<(), Stopped> {
         self.check_active(member)?;
-        if self.rebuild_stop.get() || self.failed.get() { Err(Stopped::Again) } else { Ok(()) }
+        if self.duty.is_stopped() || self.membership.has_failed() { Err(Stopped::Again) } else { Ok(()) }
     }
 
     /// Refuses a zone that waits for a drive: nothing is done there before that is back.
     fn check_waits(&self, zone: ZoneIndex) -> Result<(), Stopped> {
-        match self.zones.borrow()[zone.0 as usize].waits {
+        match self.catalog.record(zone).waits {
             0 => Ok(()),
             _ => Err(Stopped::Error("it waits for another drive".into())),
         }
@@ -322,7 +314,7 @@ impl Core {
     /// The members that a part of `zone` is rebuilt from: all others that have theirs.
     fn check_others(&self, zone: ZoneIndex, member: usize) -> Result<u32, Stopped> {
         let others = self.live(zone) & !(1 << member);
-        match self.are_enough(others) {
+        match self.members.are_enough(others) {
             true => Ok(others),
             false => Err(Stopped::Error("too many other drives lack the same zone".into())),
         }
@@ -337,15 +329,15 @@ impl Core {
         Range { start: from, end: to }: Range<u64>,
         lost: &mut Lost,
     ) -> Result<Buf, Stopped> {
-        let (others, losses) = (self.check_others(zone, member)?, self.losses.get());
-        let pending: Vec<_> = Core::each(others)
+        let (others, losses) = (self.check_others(zone, member)?, self.members.losses());
+        let pending: Vec<_> = each(others)
             .map(|other| {
-                let lba = Lba(self.start(other, zone).0 + from);
+                let lba = Lba(self.members.start(other, zone).0 + from);
                 let buf = self.pool.borrow_mut().take(to - from).freeze();
-                (self.seat(other), self.submit(other, Command::read(lba, buf)))
+                (self.members.seat(other), self.members.submit(other, Command::read(lba, buf)))
             })
             .collect();
-        let mut found = Rows { from, parts: vec![Buf::default(); self.members.len()] };
+        let mut found = Rows { from, parts: vec![Buf::default(); self.members.count()] };
         let mut unreadable: BTreeMap<u64, u32> = BTreeMap::new();
         // Why something cannot be read that may be there all the same.
         let mut other_error = None;
@@ -359,12 +351,12 @@ impl Core {
                 }
             };
             found.parts[seat.member] = self.overlay(zone, seat, from, data).ok_or(Stopped::Again)?;
-            blocks.extend(self.holes_among(zone, seat.member, from..to));
+            blocks.extend(self.catalog.holes_among(zone, seat.member, from..to));
             for at in blocks.into_iter().filter(|at| !self.is_relocated(zone, seat.member, *at)) {
                 *unreadable.entry(at).or_default() |= 1 << seat.member;
             }
         }
-        if self.losses.get() != losses {
+        if self.members.losses() != losses {
             // What was read may be of what has been written anew since.
             return Err(Stopped::Again);
         }
@@ -381,7 +373,7 @@ impl Core {
                     return Err(error.into());
                 }
                 result.block_mut(at - from).fill(0);
-                lost.add(layout, member, at, Core::each(unreadable));
+                lost.add(layout, member, at, each(unreadable));
             }
         }
         found.parts.into_iter().for_each(|part| self.pool.borrow_mut().give(part));
@@ -397,7 +389,7 @@ impl Core {
         blocks: Range<u64>,
         other_error: &mut Option<DeviceError>,
     ) -> Result<(Buf, Vec<u64>), Stopped> {
-        let start = self.start(seat.member, zone).0;
+        let start = self.members.start(seat.member, zone).0;
         let mut data = BufMut::zeroed((blocks.end - blocks.start) as usize * BLOCK);
         let mut unreadable = Vec::new();
         for (place, at) in (0..).zip(blocks) {
@@ -406,7 +398,7 @@ impl Core {
                 return Err(Stopped::Again);
             }
             let read = Command::read(Lba(start + at), Buf::zeroed(BLOCK));
-            let done = self.submit(seat.member, read).await;
+            let done = self.members.submit(seat.member, read).await;
             match done.result {
                 Ok(()) => data.block_mut(place).copy_from_slice(&done.data),
                 Err(error) => {
@@ -431,10 +423,10 @@ impl Core {
         lost: &mut Lost,
         decode: impl AsyncFn(Piece) -> Result<Buf, DeviceError>,
     ) -> Result<Buf, Stopped> {
-        let losses = self.losses.get();
+        let losses = self.members.losses();
         let whole = self.decode_or_lose(zone, member, piece, lost, decode).await?;
         // What was read may be of what has been written anew since.
-        if self.losses.get() == losses { Ok(whole) } else { Err(Stopped::Again) }
+        if self.members.losses() == losses { Ok(whole) } else { Err(Stopped::Again) }
     }
 
     async fn decode_or_lose(
@@ -456,7 +448,7 @@ impl Core {
                 Ok(found) => whole.block_mut(from - piece.from).copy_from_slice(&found),
                 Err(error) => {
                     let mut others = Vec::new();
-                    for other in Core::each(self.check_others(zone, member)?) {
+                    for other in each(self.check_others(zone, member)?) {
                         let read = self.read_member(zone, other, single).await;
                         others.extend(read.is_err().then_some(other));
                     }
@@ -481,8 +473,8 @@ impl Core {
         work: &mut Work<'_>,
     ) -> Result<(), Stopped> {
         let chunk = self.layout.chunk_blocks;
-        let start = self.start(member, zone).0;
-        let limits = (0..self.members.len()).filter_map(|m| self.device(m));
+        let start = self.members.start(member, zone).0;
+        let limits = (0..self.members.count()).filter_map(|m| self.members.device(m));
         let limits = limits.map(|d| d.geometry().max_transfer_blocks as u64);
         let most = limits.fold(BATCH_BLOCKS, u64::min);
         let (mut at, end) = (rows.start * chunk, rows.end * chunk);
@@ -523,7 +515,7 @@ impl Core {
         work: &mut Work<'_>,
     ) -> Result<(), Stopped> {
         let layout = &self.layout;
-        if self.table.borrow().info(zone).state != ZoneState::Full {
+        if self.zones.table().info(zone).state != ZoneState::Full {
             // Empty: nothing is lacking.
             return self.rebuilt(zone, member, work).await;
         }
@@ -550,7 +542,7 @@ impl Core {
             self.on_member(member, self.write_of(member, zone, at, data.freeze(), Content::Data, false))
                 .await?;
         }
-        let zones = Zones::One(Core::physical(zone));
+        let zones = Zones::One(physical(zone));
         self.on_member(member, Command::Finish { zones }).await?;
         self.check_stop(member)?;
         self.rebuilt(zone, member, work).await
@@ -562,22 +554,18 @@ impl Core {
         self.check_stop(member)?;
         self.keep_holes(zone, member, &work.lost.holes).await?;
         // That the part was lost is not to be written down after it was rebuilt.
-        self.membership_settled().await;
+        self.membership.settled().await;
         self.check_stop(member)?;
         // One of the others may have gone out since everything was copied.
         self.check_waits(zone)?;
         // A checkpoint from now on may forget the record, so it has to say the same. Whatever relies on the
         // member from now on, and is written down, comes behind the record in every log.
-        let sequence = self.next_sequence();
-        let epoch = {
-            let record = &mut self.zones.borrow_mut()[zone.0 as usize];
-            record.lost &= !(1 << member);
-            record.epoch
-        };
+        let sequence = self.membership.next_sequence();
+        let epoch = self.catalog.change(zone, |record| record.lost &= !(1 << member));
         self.broadcast(Record::Rebuilt { zone: zone.0, epoch, members: 1 << member }, sequence).await;
         self.check_active(member)?;
-        if !self.zones.borrow().iter().any(|zone| zone.lost & (1 << member) != 0) {
-            self.members[member].note.borrow_mut().clear();
+        if !self.catalog.records().iter().any(|zone| zone.lost & (1 << member) != 0) {
+            self.members.say(member, String::new());
         }
         Ok(())
     }
@@ -590,19 +578,19 @@ impl Core {
         work: &mut Work<'_>,
     ) -> Result<(), Stopped> {
         let layout = self.layout;
-        let zones = Zones::One(Core::physical(zone.index));
+        let zones = Zones::One(physical(zone.index));
         let zrwa = layout.policy.uses_zrwa();
         self.on_member(member, Command::Open { zones, zrwa }).await?;
         let mut row = 0;
         for _ in 0..8 {
             // All but the last complete row: its write pointer might claim too much.
-            let settled = (zone.flow.borrow().claimed / layout.data_chunks()).saturating_sub(1);
+            let settled = (zone.flow.borrow().claimed() / layout.data_chunks()).saturating_sub(1);
             if settled < row + layout.distance {
                 break;
             }
             let follow = zrwa.then_some(2 * settled);
             self.copy_rows(zone.index, member, row..settled, follow, work).await?;
-            if zone.flow.borrow().ended {
+            if zone.flow.borrow().has_ended() {
                 return Err(Stopped::Again);
             }
             row = settled;
@@ -622,10 +610,10 @@ impl Core {
         work: &mut Work<'_>,
     ) -> Result<(), Stopped> {
         let layout = self.layout;
-        if zone.flow.borrow().ended || zone.flow.borrow().frozen {
+        if zone.flow.borrow().is_over() {
             return Err(Stopped::Again);
         }
-        let tail = zone.flow.borrow().complete;
+        let tail = zone.flow.borrow().complete();
         self.make_safe(zone, tail).await?;
         let (stripe, covered) = (tail / layout.stripe_blocks(), tail % layout.stripe_blocks());
         // As far as the write pointer may go, with the member as one that shows the tail among the others.
@@ -640,14 +628,15 @@ impl Core {
             self.copy_tail(zone, member, (stripe, covered), work).await?;
         }
         if zrwa && position > 2 * stripe {
-            let last = self.start(member, zone.index).0 + position * (layout.chunk_blocks / 2) - 1;
+            let last = self.members.start(member, zone.index).0 + position * (layout.chunk_blocks / 2) - 1;
             self.on_member(member, Command::FlushZrwa { last: Lba(last) }).await?;
         }
         self.check_stop(member)?;
         self.rebuilt(zone.index, member, work).await?;
         let mut flow = zone.flow.borrow_mut();
-        flow.positions[member] = position;
-        flow.limit = self.window(&flow, self.live(zone.index));
+        flow.join(member, position);
+        let limit = self.window(&flow, self.live(zone.index));
+        flow.set_limit(limit);
         Ok(())
     }
 
@@ -690,7 +679,7 @@ impl Core {
                         .await?;
                 }
                 Place::MetaLog => {
-                    let epoch = zone.flow.borrow().epoch;
+                    let epoch = zone.flow.borrow().epoch();
                     let (index, from) = (index as u32, from as u32);
                     let record = ParityRecord { zone: zone.index.0, epoch, stripe, index, from, data };
                     self.log_on(member, Record::Parity(record)).await?;
@@ -701,10 +690,9 @@ impl Core {
     }
 
     async fn log_on(&self, member: usize, record: Record) -> Result<(), Stopped> {
-        let log: Option<Rc<MetaLog>> = self.members[member].log.borrow().clone();
-        let sequence = self.next_sequence();
-        match log {
-            Some(log) => Ok(log.append(self, record, sequence).await.result?),
+        let sequence = self.membership.next_sequence();
+        match self.members.log(member) {
+            Some(log) => Ok(log.append(record, sequence).await.result?),
             None => Err(Stopped::Error("the drive under repair is gone".into())),
         }
     }
@@ -722,9 +710,9 @@ impl Core {
             return Ok(());
         }
         let Place::Row(row) = place else { return self.log_on(member, record).await };
-        let sequence = self.next_sequence();
-        let block = zone.flow.borrow().log_block;
-        let lba = self.start(member, zone.index).0 + row * layout.chunk_blocks + block;
+        let sequence = self.membership.next_sequence();
+        let block = zone.flow.borrow().log_block();
+        let lba = self.members.start(member, zone.index).0 + row * layout.chunk_blocks + block;
         let origin = Origin { array: self.array, member: member as u32, lba };
         let command = Command::write(Lba(lba), record.encode(origin, sequence), false);
         self.on_member(member, command).await

@@ -61,14 +61,16 @@ use crate::{
         superblock::{Superblock, SuperblockMember},
     },
     raid::{
-        core::{Core, Seat},
+        core::Core,
         erase::{kept_plate, member_uuid, wipe},
-        geometry::Role,
-        metalog::MetaLog,
-        patrol::{holes::Lost, rebuild::Stopped},
+        geometry::{Role, physical},
+        holes::Lost,
+        journal::log::MetaLog,
+        patrol::rebuild::Stopped,
         policy::inplace,
+        seat::Seat,
         status::Progress,
-        zone::write::Zone,
+        zone::flow::Zone,
     },
     zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
 };
@@ -126,13 +128,10 @@ struct Guard<'a>(&'a Core);
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
         let core = self.0;
-        core.rebuild_runs.set(false);
-        core.repairing.set(None);
-        core.rebuilding.set(None);
-        core.mirror.take();
-        core.held.take();
-        core.handing_over.set(None);
-        core.zones_changed.open();
+        core.duty.end();
+        core.members.end_mirror();
+        core.stillness.end();
+        core.zones.changed.open();
     }
 }
 
@@ -145,22 +144,22 @@ impl Core {
         new: Newcomer,
         progress: &dyn Fn(Progress),
     ) -> Result<Option<u64>, String> {
-        if self.rebuild_runs.replace(true) {
+        if !self.duty.begin() {
             return Err("a rebuild is under way: let it end first".into());
         }
         let _guard = Guard(self);
-        let seat = self.seat(member);
+        let seat = self.members.seat(member);
         let mirror = self.mirror_with(member, &new)?;
         wipe(&*new.device).await.map_err(|error| format!("{}: {error}", new.name))?;
-        if !self.is_seated(seat) {
+        if !self.members.is_seated(seat) {
             return Ok(None);
         }
-        *self.mirror.borrow_mut() = Some((seat, mirror.clone()));
-        self.repairing.set(Some(seat));
+        self.members.mirror(seat, mirror.clone());
+        self.duty.work_on(seat);
         let mut bytes = 0;
         let mut result = self.copy_all(seat, &mirror, &mut bytes, progress).await;
         while let Ok(left_out) = &result
-            && self.is_seated(seat)
+            && self.members.is_seated(seat)
         {
             let handed_over = self.hand_over(seat, &mirror, &new, left_out);
             match self.in_stillness(seat.member, handed_over).await {
@@ -170,26 +169,22 @@ impl Core {
                 Err(error) => result = Err(error),
             }
         }
-        self.mirror.take();
+        self.members.end_mirror();
         mirror.end().await;
-        if self.active.get() & (1 << member) == 0 && !self.failed.get() {
+        if !self.members.is_active(member) && !self.membership.has_failed() {
             return Ok(None);
         }
         let name = &new.name;
         result.map(|_| None).map_err(|error| format!("{name} has not replaced member {member}: {error}"))
     }
 
-    fn is_seated(&self, seat: Seat) -> bool {
-        self.active.get() & (1 << seat.member) != 0 && self.seat(seat.member) == seat
-    }
-
     /// Both drives in the place of `member`, of which `new` is to get what the old one has; the error says why it
     /// cannot.
     pub fn mirror_with(&self, member: usize, new: &Newcomer) -> Result<Rc<Mirror>, String> {
-        if let Some(zone) = self.offline.borrow().keys().next() {
+        if let Some(zone) = self.zones.offline().keys().next() {
             return Err(format!("zone {zone} is offline: what there is of it would not be copied"));
         }
-        let Some(old) = self.device(member) else { return Err("the old drive is gone".into()) };
+        let Some(old) = self.members.device(member) else { return Err("the old drive is gone".into()) };
         let marks = (old.geometry().oob_bytes, new.device.geometry().oob_bytes);
         let name = &new.name;
         if self.layout.policy.uses_marks() && marks.0 != marks.1 {
@@ -215,7 +210,7 @@ impl Core {
         let mut left_out = BTreeMap::new();
         loop {
             self.check_new(mirror)?;
-            if !self.is_seated(seat) || self.failed.get() {
+            if !self.members.is_seated(seat) || self.membership.has_failed() {
                 return Err("the old drive is gone".into());
             }
             self.follow_empty(seat.member, mirror);
@@ -227,11 +222,10 @@ impl Core {
                 if to_copy.is_empty() {
                     return Ok(left_out);
                 }
-                self.zones_changed.wait().await;
+                self.zones.changed.wait().await;
                 continue;
             };
-            self.rebuilding.set(Some(zone.0));
-            self.rebuild_stop.set(false);
+            self.duty.enter(zone);
             let copied = std::cell::Cell::new(before);
             let report = |bytes: u64| {
                 copied.set(copied.get() + bytes);
@@ -241,10 +235,10 @@ impl Core {
             let result = self.copy_zone(zone, &Copy { seat, mirror, report: &report }).await;
             if result.is_err() && mirror.error().is_none() {
                 // Half a zone would hold resources of the drive.
-                self.on_new(mirror, Command::Reset { zones: Zones::One(Core::physical(zone)) }).await.ok();
+                self.on_new(mirror, Command::Reset { zones: Zones::One(physical(zone)) }).await.ok();
             }
-            self.rebuilding.set(None);
-            self.zones_changed.open();
+            self.duty.leave();
+            self.zones.changed.open();
             match result {
                 Ok(()) => *done_bytes = copied.get(),
                 Err(Stopped::Again) => {}
@@ -258,20 +252,13 @@ impl Core {
     }
 
     fn is_free(&self, zone: ZoneIndex) -> bool {
-        !self.busy.borrow().contains(&zone.0) && !self.clearing.borrow().contains(&zone.0)
-    }
-
-    /// Whether nothing of a zone is on the members, though the host may have opened it.
-    fn is_unwritten(&self, zone: ZoneIndex) -> bool {
-        let is_full = self.table.borrow().info(zone).state == ZoneState::Full;
-        !is_full && !self.running.borrow().contains_key(&zone.0)
+        !self.zones.is_busy(zone) && !self.duty.is_clearing(zone)
     }
 
     /// Zones that are not followed yet, though the member has its part of them.
     fn to_copy(&self, member: usize, mirror: &Mirror, left_out: &BTreeMap<u32, String>) -> Vec<ZoneIndex> {
         let zones = (0..self.geometry.zones).map(ZoneIndex);
-        let lacks =
-            |zone: &ZoneIndex| !mirror.follows(Core::physical(*zone)) && !left_out.contains_key(&zone.0);
+        let lacks = |zone: &ZoneIndex| !mirror.follows(physical(*zone)) && !left_out.contains_key(&zone.0);
         zones.filter(lacks).filter(|zone| self.live(*zone) & (1 << member) != 0).collect()
     }
 
@@ -279,9 +266,9 @@ impl Core {
     fn follow_empty(&self, member: usize, mirror: &Mirror) {
         for zone in (0..self.geometry.zones).map(ZoneIndex) {
             let live = self.live(zone) & (1 << member) != 0;
-            if live && !mirror.follows(Core::physical(zone)) && self.is_free(zone) && self.is_unwritten(zone)
+            if live && !mirror.follows(physical(zone)) && self.is_free(zone) && self.zones.is_unwritten(zone)
             {
-                mirror.follow(Core::physical(zone));
+                mirror.follow(physical(zone));
             }
         }
     }
@@ -306,18 +293,18 @@ impl Core {
     /// Copies a zone that is left alone meanwhile, and has it followed.
     async fn copy_zone(self: &Rc<Self>, zone: ZoneIndex, copy: &Copy<'_>) -> Result<(), Stopped> {
         let member = copy.seat.member;
-        let zones = Zones::One(Core::physical(zone));
+        let zones = Zones::One(physical(zone));
         self.on_new(copy.mirror, Command::Reset { zones }).await?;
         self.check_stop(member)?;
-        let running = self.running.borrow().get(&zone.0).cloned();
+        let running = self.zones.running(zone);
         match running {
             // One that waits to be opened will be opened on both.
-            Some(running) if running.flow.borrow().open => self.copy_running(&running, copy).await?,
-            None if !self.is_unwritten(zone) => self.copy_full(zone, copy).await?,
+            Some(running) if running.flow.borrow().is_open() => self.copy_running(&running, copy).await?,
+            None if !self.zones.is_unwritten(zone) => self.copy_full(zone, copy).await?,
             _ => {}
         }
         self.check_part(zone, copy)?;
-        copy.mirror.follow(Core::physical(zone));
+        copy.mirror.follow(physical(zone));
         Ok(())
     }
 
@@ -333,7 +320,7 @@ impl Core {
     async fn copy_full(&self, zone: ZoneIndex, copy: &Copy<'_>) -> Result<(), Stopped> {
         let rows = self.finished_tail(zone).div_ceil(self.layout.stripe_blocks());
         self.copy_blocks(zone, 0..rows * self.layout.chunk_blocks, Way::InOrder, copy).await?;
-        let zones = Zones::One(Core::physical(zone));
+        let zones = Zones::One(physical(zone));
         self.on_new(copy.mirror, Command::Finish { zones }).await.map(|_| ())
     }
 
@@ -341,7 +328,7 @@ impl Core {
     async fn copy_running(self: &Rc<Self>, zone: &Rc<Zone>, copy: &Copy<'_>) -> Result<(), Stopped> {
         let zrwa = self.layout.policy.uses_zrwa();
         let way = if zrwa { Way::Passed } else { Way::InOrder };
-        let zones = Zones::One(Core::physical(zone.index));
+        let zones = Zones::One(physical(zone.index));
         self.on_new(copy.mirror, Command::Open { zones, zrwa }).await?;
         let mut at = 0;
         for _ in 0..8 {
@@ -355,7 +342,7 @@ impl Core {
         self.quiesce(zone).await;
         let result = self.copy_rest(zone, at, way, copy).await;
         if result.is_ok() {
-            copy.mirror.follow(Core::physical(zone.index));
+            copy.mirror.follow(physical(zone.index));
         }
         self.resume(zone);
         result
@@ -366,8 +353,8 @@ impl Core {
     fn unchanging(&self, zone: &Zone, member: usize) -> u64 {
         let layout = &self.layout;
         let flow = zone.flow.borrow();
-        let complete = flow.complete / layout.stripe_blocks() * layout.chunk_blocks;
-        complete.min(flow.positions[member] * layout.policy.position_blocks(layout))
+        let complete = flow.complete() / layout.stripe_blocks() * layout.chunk_blocks;
+        complete.min(flow.positions()[member] * layout.policy.position_blocks(layout))
     }
 
     /// What is left of a zone that is paused, from block `at` of the member's part on.
@@ -375,22 +362,22 @@ impl Core {
         let layout = &self.layout;
         let (index, member) = (zone.index, copy.seat.member);
         // So that nobody asks for more to be made safe meanwhile.
-        let tail = zone.flow.borrow().complete;
+        let tail = zone.flow.borrow().complete();
         self.make_safe(zone, tail).await?;
         self.quiet(zone).await;
         self.check_part(index, copy)?;
-        if zone.flow.borrow().ended || zone.flow.borrow().frozen {
+        if zone.flow.borrow().is_over() {
             return Err(Stopped::Again);
         }
-        let report = Command::Report { first: Core::physical(index), count: 1 };
-        let done = self.submit(member, report).await;
+        let report = Command::Report { first: physical(index), count: 1 };
+        let done = self.members.submit(member, report).await;
         if let Err(error) = done.result {
             self.read_failed(index, copy.seat, error);
         }
         let used_blocks = layout.rows * layout.chunk_blocks;
         // In the last row a write pointer may be at the end before those of others.
         let passed_all =
-            zone.flow.borrow().positions[member] * layout.policy.position_blocks(layout) >= used_blocks;
+            zone.flow.borrow().positions()[member] * layout.policy.position_blocks(layout) >= used_blocks;
         let at_end = |info: &ZoneInfo| info.state == ZoneState::Full || info.wp_blocks >= used_blocks;
         let as_left = |info: &ZoneInfo| way == Way::InOrder || info.zrwa || passed_all && at_end(info);
         let Some(info) = done.zones.first().copied().filter(as_left) else {
@@ -428,7 +415,7 @@ impl Core {
         way: Way,
         copy: &Copy<'_>,
     ) -> Result<(), Stopped> {
-        let start = self.start(copy.seat.member, zone).0;
+        let start = self.members.start(copy.seat.member, zone).0;
         let most = self.batch_blocks(copy);
         let (mut next, mut reads) = (blocks.start, VecDeque::new());
         loop {
@@ -454,10 +441,10 @@ impl Core {
     }
 
     fn read_old(&self, zone: ZoneIndex, blocks: Range<u64>, copy: &Copy<'_>) -> Completion {
-        let lba = Lba(self.start(copy.seat.member, zone).0 + blocks.start);
+        let lba = Lba(self.members.start(copy.seat.member, zone).0 + blocks.start);
         let count = blocks.end - blocks.start;
         let data = self.pool.borrow_mut().take(count).freeze();
-        self.submit(copy.seat.member, Command::Read { lba, data, oob: self.no_oob(count, copy) })
+        self.members.submit(copy.seat.member, Command::Read { lba, data, oob: self.no_oob(count, copy) })
     }
 
     /// Room for the metadata of blocks, if they have any that matters.
@@ -546,22 +533,22 @@ impl Core {
 
     /// Does `work`, in which the place of `member` may be given to another drive, while nothing changes.
     async fn in_stillness<T>(self: &Rc<Self>, member: usize, work: impl Future<Output = T>) -> T {
-        self.held.borrow_mut().get_or_insert_default();
-        while self.underway.get() > 0 && !self.failed.get() {
-            self.zones_changed.wait().await;
+        self.stillness.begin();
+        while !self.stillness.is_quiet() && !self.membership.has_failed() {
+            self.zones.changed.wait().await;
         }
-        let zones: Vec<_> = self.running.borrow().values().cloned().collect();
+        let zones = self.zones.all_running();
         for zone in &zones {
             self.quiesce(zone).await;
         }
-        self.handing_over.set(Some(member));
+        self.stillness.hand_over(Some(member));
         let result = work.await;
-        self.handing_over.set(None);
+        self.stillness.hand_over(None);
         self.fail_without_enough();
         for zone in &zones {
             self.resume(zone);
         }
-        for (command, completer) in self.held.take().unwrap_or_default() {
+        for (command, completer) in self.stillness.end() {
             let completion = self.submit_command(command);
             self.runtime.spawn(async move { completer.complete(completion.await) });
         }
@@ -581,47 +568,43 @@ impl Core {
         {
             mirror.let_go(error);
         }
-        self.membership_settled().await;
+        self.membership.settled().await;
         self.check_new(mirror)?;
-        if !self.is_seated(seat) || self.failed.get() {
+        if !self.members.is_seated(seat) || self.membership.has_failed() {
             return Err("the old drive is gone".into());
         }
         if !self.to_copy(seat.member, mirror, left_out).is_empty() {
             return Ok(false);
         }
         self.check_left_out(seat.member, left_out)?;
-        let Some(old_log) = self.members[seat.member].log.borrow().clone() else {
+        let Some(old_log) = self.members.log(seat.member) else {
             return Err("the old drive is gone".into());
         };
-        let (before, name) =
-            (self.superblock.borrow().clone(), self.members[seat.member].name.borrow().clone());
+        let (before, name) = (self.membership.superblock().clone(), self.members.name(seat.member));
         let lost = self.lost_by_new(seat.member, mirror);
         let log = self.seat_new(seat.member, new, &old_log, &lost);
-        let event = self.superblock.borrow().event;
-        let own = log.renew(self);
-        self.renew_logs(self.active.get() & !(1 << seat.member)).await;
+        let event = self.membership.superblock().event;
+        let own = log.renew();
+        self.renew_logs(self.members.active() & !(1 << seat.member)).await;
         self.runtime.spawn(log.run());
         own.await;
-        self.membership_settled().await;
-        let taken = self.seat(seat.member);
-        if self.is_seated(taken) && !self.failed.get() {
-            {
-                let mut superblock = self.superblock.borrow_mut();
+        self.membership.settled().await;
+        let taken = self.members.seat(seat.member);
+        if self.members.is_seated(taken) && !self.membership.has_failed() {
+            self.membership.change(|superblock| {
                 superblock.floor = superblock.floor.max(event);
                 superblock.members[seat.member].taking_over = None;
-            }
-            self.membership_pending.set(true);
-            self.membership.open();
-            self.membership_settled().await;
+            });
+            self.membership.settle().await;
         }
-        if self.failed.get() {
+        if self.membership.has_failed() {
             return Err("too many drives have failed".into());
         }
-        if self.is_seated(taken) {
+        if self.members.is_seated(taken) {
             old_log.end();
             return Ok(true);
         }
-        let note = self.members[seat.member].note.borrow().clone();
+        let note = self.members.about(seat.member).note;
         self.seat_old(seat.member, name, old_log, before, &lost).await;
         Err(note)
     }
@@ -630,7 +613,7 @@ impl Core {
     fn check_left_out(&self, member: usize, left_out: &BTreeMap<u32, String>) -> Result<(), String> {
         let lacking = |zone: u32| {
             let parts = self.live(ZoneIndex(zone));
-            parts & (1 << member) != 0 && parts.count_ones() as usize != self.members.len()
+            parts & (1 << member) != 0 && parts.count_ones() as usize != self.members.count()
         };
         match left_out.iter().find(|(zone, _)| lacking(**zone)) {
             Some((zone, why)) => Err(format!("zone {zone}: {why}, and another drive lacks it")),
@@ -642,7 +625,7 @@ impl Core {
     fn lost_by_new(&self, member: usize, mirror: &Mirror) -> Vec<ZoneIndex> {
         let zones = (0..self.geometry.zones).map(ZoneIndex);
         zones
-            .filter(|zone| self.live(*zone) & (1 << member) != 0 && !mirror.follows(Core::physical(*zone)))
+            .filter(|zone| self.live(*zone) & (1 << member) != 0 && !mirror.follows(physical(*zone)))
             .collect()
     }
 
@@ -654,23 +637,22 @@ impl Core {
         old_log: &MetaLog,
         lost: &[ZoneIndex],
     ) -> Rc<MetaLog> {
-        let event = self.next_sequence();
-        {
-            let mut superblock = self.superblock.borrow_mut();
+        let event = self.membership.next_sequence();
+        self.membership.change(|superblock| {
             superblock.event = event;
             let (uuid, plate) = (member_uuid(self.array, member, event), kept_plate(&*new.drive));
             let taking_over = Some(superblock.members[member].since);
             superblock.members[member] =
                 SuperblockMember { taking_over, ..SuperblockMember::new(uuid, event, plate) };
+        });
+        for zone in lost {
+            self.catalog.change(*zone, |record| record.lost |= 1 << member);
         }
-        lost.iter().for_each(|zone| self.zones.borrow_mut()[zone.0 as usize].lost |= 1 << member);
         let live = old_log.live.borrow().clone();
-        let log = MetaLog::new(self, member, new.drive.clone(), new.device.clone(), 1, 0, live);
-        self.mirror.take();
-        self.members[member].read_errors.set(0);
-        self.members[member].write_errors.set(0);
-        self.members[member].note.borrow_mut().clear();
-        self.put(member, new.name.clone(), log.clone());
+        let log = self.new_log(member, new.drive.clone(), new.device.clone(), (1, 0), live);
+        self.members.end_mirror();
+        self.members.forget(member);
+        self.members.put(member, new.name.clone(), log.clone());
         log
     }
 
@@ -683,20 +665,21 @@ impl Core {
         before: Superblock,
         lost: &[ZoneIndex],
     ) {
-        let event = self.next_sequence();
-        {
-            let mut superblock = self.superblock.borrow_mut();
+        let event = self.membership.next_sequence();
+        self.membership.change(|superblock| {
             superblock.event = event;
             superblock.floor = before.floor;
             // Whoever has been told of the other one was told before.
             superblock.members[member] = SuperblockMember { since: event, ..before.members[member].clone() };
+        });
+        for zone in lost {
+            self.catalog.change(*zone, |record| record.lost &= !(1 << member));
         }
-        lost.iter().for_each(|zone| self.zones.borrow_mut()[zone.0 as usize].lost &= !(1 << member));
-        self.zones.borrow_mut().iter_mut().for_each(|record| record.waits &= !(1 << member));
-        self.put(member, name, log);
+        self.catalog.change_all(|_, record| record.waits &= !(1 << member));
+        self.members.put(member, name, log);
         // It learns last, as a drive that is attached: others may go on without it.
-        self.renew_logs(self.active.get() & !(1 << member)).await;
-        self.renew_logs(self.active.get() & (1 << member)).await;
-        self.membership_settled().await;
+        self.renew_logs(self.members.active() & !(1 << member)).await;
+        self.renew_logs(self.members.active() & (1 << member)).await;
+        self.membership.settled().await;
     }
 }

@@ -21,24 +21,14 @@
 //! that it was recovered with is of an earlier generation and counts for nothing.
 
 use crate::{
-    buf::{BLOCK, Buf, BufMut},
     code::decode::{self, Recipe, Sum},
-    device::{Command, DeviceError, Status},
-    format::{
-        oob::{Content, Mark, OOB_BYTES},
-        record::{Origin, ParityRecord, Record, TailRecord, ZoneRecord},
-    },
+    format::oob::Content,
     raid::{
-        Canary,
-        core::Core,
-        geometry::{Layout, MAX_MEMBERS, Place, Role},
-        policy::zrwa::{self, Refusal},
-        recover::{Held, Tail, Verdict, ZoneView},
-        zone::write::{Flow, Round, Zone, blank_parities},
+        geometry::{Layout, Place, Role},
+        policy::zrwa::Refusal,
     },
-    zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 /// Where a plan ends that begins at block `from` of a stripe and could go on to `to`, in its turn: over
 /// two chunks at some offset the next version would be in the place of the last one. Longer than a
@@ -103,19 +93,19 @@ pub struct Seen {
 
 /// A version of a parity: its number, how many chunks it covers, and where it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Version {
-    which: usize,
-    covers: u64,
-    place: Place,
+pub struct Version {
+    pub which: usize,
+    pub covers: u64,
+    pub place: Place,
 }
 
 /// What there is at one offset of a stripe: blocks of data, and versions of the parities.
 #[derive(Default)]
-struct Column {
-    data: Vec<u64>,
-    versions: Vec<Version>,
+pub struct Column {
+    pub data: Vec<u64>,
+    pub versions: Vec<Version>,
     /// Of both, in this order.
-    sums: Vec<Sum>,
+    pub sums: Vec<Sum>,
 }
 
 impl Column {
@@ -168,7 +158,7 @@ impl Evidence {
     }
 
     /// What there is at offset `block` of a stripe.
-    fn column(&self, layout: &Layout, stripe: u64, block: u64) -> Column {
+    pub fn column(&self, layout: &Layout, stripe: u64, block: u64) -> Column {
         let k = layout.data_chunks();
         let mut column = Column::default();
         for index in (0..k).filter(|index| self.is_present(layout, stripe, *index, block)) {
@@ -267,445 +257,28 @@ pub fn version_of(stripe: u64, row: u64, index: u64) -> Content {
     if row == stripe { Content::Parity(covers) } else { Content::Ahead(covers) }
 }
 
-/// See `Policy::plan_end`.
-pub fn end_of_plan(core: &Core, zone: &Zone, flow: &mut Flow, end: u64) -> Option<u64> {
-    let from = flow.next % core.layout.stripe_blocks();
-    let base = flow.next - from;
-    let to = core.plan_end_in_place(from, end - base);
-    if let Some(needed) = core.needs_in_place(flow.safe, base, from, to) {
-        flow.wanted = flow.wanted.max(needed);
-        zone.completed.open();
-        return None;
-    }
-    Some(base + to)
+/// See [`crate::raid::policy::Policy::plan_end`].
+pub fn end_of_plan(layout: &Layout, safe: u64, next: u64, end: u64) -> Result<u64, u64> {
+    let from = next % layout.stripe_blocks();
+    let base = next - from;
+    let to = plan_end(layout, from, end - base);
+    let needed = base + needs(layout, from, to);
+    if needed > base.max(safe) { Err(needed) } else { Ok(base + to) }
 }
 
-/// See `Policy::chunks_to_claim`: write pointers follow late, because each takes a command, but before the
-/// window is used up.
-pub fn chunks_to_claim(layout: &Layout, flow: &Flow) -> u64 {
-    let (complete, passed) = (flow.complete / layout.stripe_blocks(), flow.claimed / layout.data_chunks());
-    let due = complete >= passed + (layout.distance / 2).max(1) || flow.complete == layout.capacity_blocks();
-    if due { complete * layout.data_chunks() } else { flow.claimed }
-}
-
-/// See `Policy::settle`.
-pub async fn settle(core: &Core, zone: &Zone, round: &Round) -> u64 {
-    core.barrier(core.live(zone.index)).await;
-    if round.chunks > round.claimed && !core.has_failed(zone.index) {
-        core.move_to(zone, &[2 * (round.chunks / core.layout.data_chunks()); MAX_MEMBERS]).await;
-        core.barrier(core.live(zone.index)).await;
-    }
-    round.complete
-}
-
-/// The rows of a zone that recovery has read.
-struct Rows {
-    evidence: Evidence,
-    /// By member, block by block from the base row on; empty if it cannot be read.
-    blocks: Vec<Vec<Buf>>,
-    /// Versions in the metadata logs: stripe, offset, chunks covered, number of the parity.
-    logged: BTreeMap<(u64, u64, u64, usize), Buf>,
-}
-
-impl Core {
-    /// As [`plan_end`].
-    pub fn plan_end_in_place(&self, from: u64, to: u64) -> u64 {
-        match self.canary {
-            Some(Canary::OneParityPlace) => to,
-            _ => plan_end(&self.layout, from, to),
-        }
-    }
-
-    /// What has to be safe before a plan over blocks `from..to` of the stripe at block `base` may be
-    /// submitted, if it is not.
-    pub fn needs_in_place(&self, safe: u64, base: u64, from: u64, to: u64) -> Option<u64> {
-        let needed = base + needs(&self.layout, from, to);
-        (needed > base.max(safe) && self.canary != Some(Canary::OneParityPlace)).then_some(needed)
-    }
-
-    /// The write of `data` at block `at` of a member's part of `zone`, with the metadata that the policy
-    /// wants.
-    pub fn write_of(
-        &self,
-        member: usize,
-        zone: ZoneIndex,
-        at: u64,
-        data: Buf,
-        content: Content,
-        fua: bool,
-    ) -> Command {
-        let lba = Lba(self.start(member, zone).0 + at);
-        let oob = match self.layout.policy.uses_marks() {
-            true => {
-                let epoch = self.zones.borrow()[zone.0 as usize].epoch as u32;
-                let mark = Mark { epoch, generation: self.generation.get(), content };
-                self.oob(member, lba, data.blocks(), mark)
-            }
-            false => Buf::default(),
-        };
-        Command::Write { lba, data, oob, fua }
-    }
-
-    /// Metadata for some blocks of a member.
-    fn oob(&self, member: usize, lba: Lba, blocks: u64, mark: Mark) -> Buf {
-        let size = self.device(member).map_or(0, |device| device.geometry().oob_bytes as usize);
-        let len = size * blocks as usize;
-        // Sliced, it is the only reference all the same.
-        let mut oob = self.pool.borrow_mut().take(len.div_ceil(BLOCK) as u64);
-        for (lba, bytes) in (lba.0..).zip(oob[..len].chunks_exact_mut(size.max(1))) {
-            let (own, rest) = bytes.split_at_mut(OOB_BYTES.min(size));
-            own.copy_from_slice(&mark.encode(self.origin(member, lba))[..own.len()]);
-            rest.fill(0);
-        }
-        oob.freeze().slice(0..len)
-    }
-
-    fn origin(&self, member: usize, lba: u64) -> Origin {
-        Origin { array: self.array, member: member as u32, lba }
-    }
-
-    /// Has everything that earlier assemblies have left beyond `tail` count for nothing, if a crash comes
-    /// from now on.
-    pub async fn begin_generation(&self, zone: &Zone, tail: u64) {
-        zone.flow.borrow_mut().told = tail;
-        let sequence = self.next_sequence();
-        self.broadcast(Record::Tail(self.generation_record(zone)), sequence).await;
-    }
-
-    /// What [`Core::begin_generation`] has logged.
-    pub fn generation_record(&self, zone: &Zone) -> TailRecord {
-        let flow = zone.flow.borrow();
-        let generation = self.generation.get();
-        TailRecord { zone: zone.index.0, generation, epoch: flow.epoch, tail_blocks: flow.told }
-    }
-
-    /// See `Policy::judge`.
-    pub async fn judge_in_place(&self, view: &mut ZoneView<'_>) -> Result<Verdict, Refusal> {
-        let (layout, record, wps) = (&self.layout, *view.record, self.trusted_wps(view));
-        if let Some(verdict) = self.judge_ended(view, &wps) {
-            return Ok(verdict);
-        }
-        let Some(told) = self.newest_generation(view.zone, &record) else {
-            // Nothing was written since the last reset, if the record of a beginning would be known.
-            self.check_unrecorded(view, &wps).await?;
-            let leftovers = view.present().any(|(_, info)| info.state.is_active()) || record.lost != 0;
-            return Ok(if leftovers { Verdict::Reset } else { Verdict::Empty });
-        };
-        let relied = wps.iter().flatten().count();
-        let (members, needed) = (layout.members, layout.fewest_members());
-        if relied < needed {
-            return Err(Refusal::TooFew { present: relied, members, needed });
-        }
-        let mut rows = self.read_rows(view.zone, &record, &told, &wps).await;
-        rows.evidence.told_blocks = rows.evidence.told_blocks.max(view.answered_blocks);
-        let blocks = decide(layout, &rows.evidence, record.finished)?;
-        if blocks == 0 {
-            return Ok(Verdict::Reset);
-        }
-        let (stripe, covered) = (blocks / layout.stripe_blocks(), blocks % layout.stripe_blocks());
-        let mut parities = blank_parities(layout);
-        for block in 0..layout.chunk_blocks.min(covered) {
-            let chunks = chunks_at(layout, covered, block) as usize;
-            for (which, parity) in parities.iter_mut().enumerate().take(layout.parities) {
-                let found = rows.sum(layout, stripe, block, Sum::parity(which, chunks));
-                let found = found.ok_or(Refusal::TooFew { present: relied, members, needed: members })?;
-                parity.block_mut(block).copy_from_slice(&found);
-            }
-        }
-        let held = self.to_write_back(&rows, view.zone, &told, blocks);
-        let bits = |of: &dyn Fn(usize, &ZoneInfo) -> bool| {
-            view.present().filter(|(m, info)| of(*m, info)).fold(0, |bits, (m, _)| bits | 1 << m)
-        };
-        let revived = bits(&|m, info| wps[m].is_some() && info.state == ZoneState::Empty);
-        let lost = bits(&|m, _| wps[m].is_none());
-        view.record.lost |= lost;
-        let half = layout.chunk_blocks / 2;
-        let mut positions = [0; MAX_MEMBERS];
-        for (position, wp) in positions.iter_mut().zip(wps) {
-            *position = wp.unwrap_or(0) / half;
-        }
-        let tail = Tail { blocks, positions, parities, revived, held };
-        Ok(if record.finished.is_some() { Verdict::Finish(Some(tail)) } else { Verdict::Open(tail) })
-    }
-
-    /// Refuses a zone without a record of its beginning, if there may have been one or it holds data all
-    /// the same.
-    async fn check_unrecorded(&self, view: &ZoneView<'_>, wps: &[Option<u64>]) -> Result<(), Refusal> {
-        let members = || (0..wps.len()).filter(|m| view.info[*m].is_some());
-        if members().all(|m| self.log_has_holes(view.zone, m))
-            && let Some(member) = members().next()
-        {
-            return Err(Refusal::Log { member });
-        }
-        for (member, wp) in wps.iter().enumerate() {
-            let Some(info) = view.info[member].filter(|info| wp.is_some() && info.state != ZoneState::Empty)
-            else {
-                continue;
-            };
-            let epoch = view.record.epoch as u32;
-            let first = self.read_row(view.zone, member, 0).await;
-            let written = first.into_iter().flatten().any(|(_, mark)| mark.is_some_and(|m| m.epoch == epoch));
-            if written || info.wp_blocks > 0 {
-                return Err(Refusal::Unrecorded);
-            }
-        }
-        Ok(())
-    }
-
-    /// The newest tail record of the zone's present life.
-    fn newest_generation(&self, zone: ZoneIndex, record: &ZoneRecord) -> Option<TailRecord> {
-        let any_epoch = self.canary == Some(Canary::NoEpochCheck);
-        let logs = self.members.iter().filter_map(|member| member.log.borrow().clone());
-        let tails = logs.filter_map(|log| log.live.borrow().tails.get(&zone.0).copied());
-        let present = tails.filter(|tail| tail.epoch == record.epoch || any_epoch);
-        present.max_by_key(|tail| (tail.generation, tail.tail_blocks))
-    }
-
-    /// Reads what members hold of the rows in which the tail may be.
-    async fn read_rows(
-        &self,
-        zone: ZoneIndex,
-        record: &ZoneRecord,
-        told: &TailRecord,
-        wps: &[Option<u64>],
-    ) -> Rows {
-        let layout = &self.layout;
-        let chunk = layout.chunk_blocks;
-        let passed = wps.iter().flatten().min().copied().unwrap_or(0) / chunk;
-        let base_row = record.finished.map_or(passed, |tail| passed.min(tail / layout.stripe_blocks()));
-        let end_row = (base_row + 2 * layout.distance).min(layout.rows);
-        let mut rows = Rows {
-            evidence: Evidence {
-                base_row,
-                members: vec![None; layout.members],
-                told_blocks: told.tail_blocks,
-                logged: BTreeSet::new(),
-            },
-            blocks: vec![Vec::new(); layout.members],
-            logged: BTreeMap::new(),
-        };
-        for (member, wp) in wps.iter().enumerate() {
-            let Some(wp_blocks) = *wp else { continue };
-            let mut seen = Seen { wp_blocks, ..Seen::default() };
-            for row in base_row..end_row {
-                for (at, block) in (row * chunk..).zip(self.read_row(zone, member, row).await) {
-                    let content = block.as_ref().ok().and_then(|(_, mark)| {
-                        let mark = mark.filter(|mark| mark.epoch == told.epoch as u32);
-                        self.content(member, at, at < wp_blocks, mark, told)
-                    });
-                    if block.as_ref().is_err_and(|error| *error != Status::DeallocatedBlock.into()) {
-                        seen.unreadable.insert(seen.found.len() as u64);
-                    }
-                    seen.found.push(content);
-                    let data = block.map_or(Buf::default(), |(data, _)| data);
-                    // A hole counts for where the zone ends, and nothing is decoded with it.
-                    let hole = self.has_hole(zone, member, at..at + 1);
-                    rows.blocks[member].push(if hole { Buf::default() } else { data });
-                }
-            }
-            if let Some(log) = &*self.members[member].log.borrow() {
-                let live = log.live.borrow();
-                seen.holes = self.log_has_holes(zone, member);
-                for (stripe, index, block) in live.parity.of_zone(zone.0, record.epoch) {
-                    let version = live.parity.get(zone.0, record.epoch, stripe, index, block);
-                    let place =
-                        layout.slot_of(member, stripe, index).map(|which| (stripe, block, index + 1, which));
-                    rows.logged.extend(place.zip(version.cloned()));
-                }
-            }
-            rows.evidence.members[member] = Some(seen);
-        }
-        rows.evidence.logged.extend(rows.logged.keys());
-        rows
-    }
-
-    /// The blocks of one row of a member with their marks, if they are ours.
-    async fn read_row(
-        &self,
-        zone: ZoneIndex,
-        member: usize,
-        row: u64,
-    ) -> Vec<Result<(Buf, Option<Mark>), DeviceError>> {
-        let chunk = self.layout.chunk_blocks;
-        let lba = self.start(member, zone).0 + row * chunk;
-        let size = self.device(member).map_or(0, |device| device.geometry().oob_bytes as usize);
-        let read = async |lba: u64, blocks: u64| {
-            let data = Buf::zeroed(blocks as usize * BLOCK);
-            let oob = Buf::zeroed(blocks as usize * size);
-            let done = self.submit(member, Command::Read { lba: Lba(lba), data, oob }).await;
-            done.result.map(|()| (done.data, done.oob))
-        };
-        let split = |lba: u64, (data, oob): (Buf, Buf)| {
-            let (mut blocks, mut marks) = (Vec::new(), oob.chunks_exact(size.max(1)));
-            for block in 0..data.blocks() {
-                let mark = marks.next().and_then(|bytes| Mark::read(bytes, self.origin(member, lba + block)));
-                blocks.push(Ok((data.slice_blocks(block..block + 1), mark)));
-            }
-            blocks
-        };
-        if let Ok(found) = read(lba, chunk).await {
-            return split(lba, found);
-        }
-        let mut blocks = Vec::new();
-        for lba in lba..lba + chunk {
-            match read(lba, 1).await {
-                Ok(found) => blocks.extend(split(lba, found)),
-                Err(error) => blocks.push(Err(error)),
-            }
-        }
-        blocks
-    }
-
-    /// What block `at` of a member's part of a zone counts for, with a mark of this life of the zone.
-    /// `passed` says that the write pointer has passed it.
-    fn content(
-        &self,
-        member: usize,
-        at: u64,
-        passed: bool,
-        mark: Option<Mark>,
-        told: &TailRecord,
-    ) -> Option<Content> {
-        let layout = &self.layout;
-        let (row, block) = (at / layout.chunk_blocks, at % layout.chunk_blocks);
-        match (layout.role(member, row), mark.map(|mark| (mark.content, mark.generation))) {
-            (Role::Data(_), _) if passed => Some(Content::Data),
-            (Role::Parity(_), Some((content @ Content::Parity(_), _))) if passed => Some(content),
-            (Role::Parity(_), _) if passed => Some(version_of(row, row, layout.data_chunks() - 1)),
-            (Role::Data(index), Some((content @ Content::Data, generation))) => {
-                let end = row * layout.stripe_blocks() + index * layout.chunk_blocks + block + 1;
-                (generation >= told.generation || end <= told.tail_blocks).then_some(content)
-            }
-            (Role::Parity(_), Some((content @ Content::Parity(_), generation))) => {
-                (generation >= told.generation).then_some(content)
-            }
-            (_, Some((content @ Content::Ahead(_), generation))) => {
-                let stripe = row.checked_sub(layout.distance)?;
-                let own = matches!(layout.role(member, stripe), Role::Parity(_));
-                (own && generation >= told.generation).then_some(content)
-            }
-            _ => None,
-        }
-    }
-
-    /// What members have to be given before a zone goes on with its tail at `tail`: blocks below it that
-    /// they lack, and all of them where write pointers have not moved ([`Core::revive`]).
-    fn to_write_back(&self, rows: &Rows, zone: ZoneIndex, told: &TailRecord, tail: u64) -> Vec<Held> {
-        let layout = &self.layout;
-        let chunk = layout.chunk_blocks;
-        let (last, covered) = (tail / layout.stripe_blocks(), tail % layout.stripe_blocks());
-        let mut held: Vec<Held> = Vec::new();
-        for (member, seen) in rows.evidence.members.iter().enumerate() {
-            let Some(Seen { wp_blocks, .. }) = *seen else { continue };
-            for stripe in rows.evidence.base_row.max(wp_blocks / chunk)..layout.rows.min(last + 1) {
-                for block in 0..chunk {
-                    let (there, data, content) = match layout.role(member, stripe) {
-                        Role::Data(index) if stripe < last || index * chunk + block < covered => {
-                            let there = rows.evidence.is_present(layout, stripe, index, block);
-                            let data = rows.sum(layout, stripe, block, Sum::data(index as usize));
-                            (there, data, Content::Data)
-                        }
-                        Role::Parity(which) if stripe < last => {
-                            let k = layout.data_chunks();
-                            let there = rows.evidence.own_version(layout, stripe, which, block) == Some(k);
-                            let data = rows.sum(layout, stripe, block, Sum::parity(which, k as usize));
-                            (there, data, version_of(stripe, stripe, k - 1))
-                        }
-                        _ => continue,
-                    };
-                    let at = stripe * chunk + block;
-                    let data = match self.has_hole(zone, member, at..at + 1) {
-                        true => Some(Buf::zeroed(BLOCK)),
-                        false => data,
-                    };
-                    let Some(data) = data.filter(|_| !there || wp_blocks == 0) else { continue };
-                    let lba = Lba(self.start(member, zone).0 + at);
-                    let mark = Mark { epoch: told.epoch as u32, generation: told.generation, content };
-                    held.push(Held { member, lba, data, oob: self.oob(member, lba, 1, mark) });
-                }
-            }
-        }
-        held
-    }
-
-    /// Makes sure that the tail with which a zone goes on is found again, whoever is lost.
-    pub async fn secure_in_place(&self, zone: &Zone) {
-        let layout = &self.layout;
-        let tail = zone.flow.borrow().complete;
-        let (stripe, covered) = (tail / layout.stripe_blocks(), tail % layout.stripe_blocks());
-        self.barrier(self.live(zone.index)).await;
-        self.move_to(zone, &[2 * stripe; MAX_MEMBERS]).await;
-        self.barrier(self.live(zone.index)).await;
-        for (which, part) in zrwa::tail_slots(layout, covered) {
-            let data = zone.flow.borrow().parity(which, part.from, part.to);
-            let (member, place) = layout.slot(stripe, part.index, which);
-            if self.live(zone.index) & (1 << member) == 0 {
-                continue;
-            }
-            let seat = self.seat(member);
-            let written = match place {
-                Place::Row(row) => {
-                    let content = version_of(stripe, row, part.index);
-                    let at = row * layout.chunk_blocks + part.from;
-                    self.submit(member, self.write_of(member, zone.index, at, data, content, false))
-                }
-                Place::MetaLog => {
-                    let epoch = zone.flow.borrow().epoch;
-                    let (index, from) = (part.index as u32, part.from as u32);
-                    let record = ParityRecord { zone: zone.index.0, epoch, stripe, index, from, data };
-                    self.append(member, Record::Parity(record))
-                }
-            };
-            if let Err(error) = written.await.result {
-                self.part_failed(zone.index, seat, error, "write");
-            }
-        }
-        self.barrier(self.live(zone.index)).await;
-        if self.has_failed(zone.index) {
-            // Without these members the tail may be none.
-            return;
-        }
-        self.begin_generation(zone, tail).await;
-        self.forget_logged(zone.index, stripe);
-        let mut flow = zone.flow.borrow_mut();
-        flow.claimed = stripe * layout.data_chunks();
-        flow.safe = tail;
-        flow.limit = self.window(&flow, self.live(zone.index));
-    }
-}
-
-impl Rows {
-    fn block(&self, layout: &Layout, member: usize, row: u64, block: u64) -> Option<&Buf> {
-        let at = row.checked_sub(self.evidence.base_row)? * layout.chunk_blocks + block;
-        self.blocks[member].get(at as usize).filter(|block| !block.is_empty())
-    }
-
-    /// A sum of the data at offset `block` of a stripe, if what was read tells it.
-    fn sum(&self, layout: &Layout, stripe: u64, block: u64, wanted: Sum) -> Option<Buf> {
-        let column = self.evidence.column(layout, stripe, block);
-        let data = column.data.iter().map(|index| layout.member(stripe, *index));
-        let data = data.map(|member| self.block(layout, member, stripe, block));
-        let versions = column.versions.iter().map(|version| match version.place {
-            Place::Row(row) => self.block(layout, layout.parity_member(stripe, version.which), row, block),
-            Place::MetaLog => self.logged.get(&(stripe, block, version.covers, version.which)),
-        });
-        // A hole counts for where the zone ended, but nothing is decoded with it.
-        let there = column.sums.iter().zip(data.chain(versions));
-        let (sums, blocks): (Vec<_>, Vec<_>) = there.filter_map(|(sum, block)| Some((*sum, block?))).unzip();
-        let recipe = decode::solve(u128::MAX, &sums, wanted)?;
-        let sources: Vec<&[u8]> =
-            recipe.sources().iter().map(|source| &blocks[source.stored as usize][..]).collect();
-        let mut result = BufMut::zeroed(BLOCK);
-        recipe.run(&mut result, &sources);
-        Some(result.freeze())
-    }
+/// See [`crate::raid::policy::Policy::chunks_to_claim`]: write pointers follow late, because each takes a command,
+/// but before the window is used up.
+pub fn chunks_to_claim(layout: &Layout, complete: u64, claimed: u64) -> u64 {
+    let (stripes, passed) = (complete / layout.stripe_blocks(), claimed / layout.data_chunks());
+    let due = stripes >= passed + (layout.distance / 2).max(1) || complete == layout.capacity_blocks();
+    if due { stripes * layout.data_chunks() } else { claimed }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::raid::{
-        geometry::tests::losses,
+        geometry::{each, tests::losses},
         policy::{Policy, zrwa},
     };
 
@@ -872,7 +445,7 @@ mod tests {
                     }
                     for missing in losses(layout) {
                         let mut left = crashed.clone();
-                        Core::each(missing).for_each(|member| left.members[member] = None);
+                        each(missing).for_each(|member| left.members[member] = None);
                         let tail = decide(layout, &left, None);
                         let most = plans[plans.len() - 1];
                         assert!(

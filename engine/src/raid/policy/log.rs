@@ -15,32 +15,14 @@
 //! up by them, a member does without its part of a zone until that is rebuilt.
 
 use crate::{
-    buf::{BLOCK, Buf, BufMut},
+    buf::Buf,
     code::decode::{self, Recipe, Sum},
-    device::{Command, Completion},
-    format::record::{Burned, ParityRecord, RELOCATED, Record},
     raid::{
-        Canary,
-        core::{Core, Seat},
-        error::ArrayError,
-        geometry::{Layout, MAX_MEMBERS, MAX_PARITIES, Place, Role},
-        metalog::{checkpoint_blocks, log_blocks},
-        policy::{
-            Policy,
-            zrwa::{Refusal, tail_slots},
-        },
-        recover::{Held, Tail, Verdict, ZoneView},
-        zone::{
-            read::Piece,
-            write::{Flow, Round, Zone, blank_parities},
-        },
+        geometry::{Layout, Role},
+        policy::zrwa::Refusal,
     },
-    zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
 };
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    ops::Range,
-};
+use std::collections::BTreeSet;
 
 /// Stripes of a zone that are in flight at once, at most.
 pub const IN_FLIGHT_STRIPES: u64 = 2;
@@ -58,7 +40,7 @@ pub fn position(layout: &Layout, member: usize, tail_blocks: u64) -> u64 {
 }
 
 /// Where the data ends, in blocks, that `member` has of a zone with a tail at `tail_blocks`.
-fn data_end(layout: &Layout, member: usize, tail_blocks: u64) -> u64 {
+pub fn data_end(layout: &Layout, member: usize, tail_blocks: u64) -> u64 {
     let mut end = position(layout, member, tail_blocks);
     let is_parity = |block| matches!(layout.role(member, block / layout.chunk_blocks), Role::Parity(_));
     while end > 0 && is_parity(end - 1) {
@@ -93,12 +75,12 @@ pub struct Part {
 }
 
 impl Part {
-    fn holds(&self, block: u64) -> bool {
+    pub fn holds(&self, block: u64) -> bool {
         block < self.wp_blocks && !self.gaps.contains(&block) && !self.unreadable.contains(&block)
     }
 
     /// Everything below is held.
-    fn whole(&self) -> u64 {
+    pub fn whole(&self) -> u64 {
         let lacking = self.gaps.first().into_iter().chain(self.unreadable.first());
         lacking.fold(self.wp_blocks, |whole, block| whole.min(*block))
     }
@@ -126,7 +108,7 @@ impl Evidence {
     }
 
     /// What there is at `block` of the chunks of `stripe`.
-    fn column(&self, layout: &Layout, stripe: u64, block: u64) -> Column {
+    pub fn column(&self, layout: &Layout, stripe: u64, block: u64) -> Column {
         let k = layout.data_chunks();
         let mut column = Column::default();
         for index in (0..layout.members as u64).filter(|index| self.has(layout, stripe, *index, block)) {
@@ -142,7 +124,7 @@ impl Evidence {
 
 /// Where a symbol of a column is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stored {
+pub enum Stored {
     /// In the row of the stripe, on the member of this index.
     Row(u64),
     /// In the log of the member of this slot: chunk, and number of the parity.
@@ -151,8 +133,8 @@ enum Stored {
 
 /// What there is of one block of all chunks of a stripe.
 #[derive(Default)]
-struct Column {
-    stored: Vec<Stored>,
+pub struct Column {
+    pub stored: Vec<Stored>,
     sums: Vec<Sum>,
 }
 
@@ -165,7 +147,7 @@ impl Column {
         }
     }
 
-    fn solve(&self, wanted: Sum) -> Option<Recipe> {
+    pub fn solve(&self, wanted: Sum) -> Option<Recipe> {
         decode::solve(u128::MAX, &self.sums, wanted)
     }
 }
@@ -225,543 +207,29 @@ pub fn decide(layout: &Layout, evidence: &Evidence) -> Result<u64, Refusal> {
     Ok(tail_blocks)
 }
 
-/// See `Policy::chunks_to_claim`.
-pub fn chunks_to_claim(layout: &Layout, flow: &Flow) -> u64 {
-    let chunks = flow.complete / layout.chunk_blocks;
+/// See [`crate::raid::policy::Policy::chunks_to_claim`].
+pub fn chunks_to_claim(layout: &Layout, complete: u64) -> u64 {
+    let chunks = complete / layout.chunk_blocks;
     chunks - chunks % layout.data_chunks()
 }
 
-/// See `Policy::settle`.
-pub async fn settle(core: &Core, zone: &Zone, round: &Round) -> u64 {
-    core.barrier(core.live(zone.index)).await;
-    if round.wanted { round.complete } else { 0 }
-}
-
-/// See `Policy::window_rows`.
-pub fn window_rows(layout: &Layout, flow: &Flow) -> u64 {
-    (flow.claimed / layout.data_chunks() + layout.distance).min(layout.rows)
-}
-
-impl Core {
-    /// As [`Core::judge`]: looks at one zone and decides. Notes which blocks are burned.
-    pub async fn judge_log(&self, view: &mut ZoneView<'_>) -> Result<Verdict, Refusal> {
-        for (member, _) in view.info.iter().enumerate().filter(|(_, info)| info.is_some()) {
-            // Which of the relocated blocks were in the part of its log that is gone nobody knows.
-            if self.log_has_holes(view.zone, member)
-                && !self.burned_of(view.zone, view.record.epoch, member).is_empty()
-            {
-                view.record.lost |= 1 << member;
-            }
-        }
-        self.check_ended(view)?;
-        let (layout, zone, record) = (&self.layout, view.zone, *view.record);
-        let trusted = |member: usize| record.lost & (1 << member) == 0;
-        let present = || view.info.iter().enumerate().filter_map(|(m, info)| Some((m, info.as_ref()?)));
-        let full = |info: &ZoneInfo| info.state == ZoneState::Full;
-        let burned = self.burned.borrow().iter().any(|b| b.zone == zone.0);
-        let all_full = present().all(|(m, info)| !trusted(m) || full(info));
-        if all_full && (!burned || record.finished.is_some()) && present().any(|(m, _)| trusted(m)) {
-            return Ok(Verdict::Full);
-        }
-        if record.finished == Some(0) {
-            return Ok(Verdict::Finish(None));
-        }
-        let mut evidence = Evidence { told_blocks: view.answered_blocks, ..Evidence::default() };
-        for (member, info) in view.info.iter().enumerate() {
-            let trusted = info.as_ref().filter(|_| trusted(member));
-            let part = trusted.map(|info| self.part_of(zone, record.epoch, member, info));
-            if part.is_some()
-                && let Some(log) = &*self.members[member].log.borrow()
-            {
-                let live = log.live.borrow();
-                for (stripe, index, block) in live.parity.of_zone(zone.0, record.epoch) {
-                    let which = layout.slot_of(member, stripe, index);
-                    evidence.slots.extend(which.map(|which| (stripe, block, index, which)));
-                }
-            }
-            evidence.parts.push(part);
-        }
-        let mut positions = [0; MAX_MEMBERS];
-        for (position, part) in positions.iter_mut().zip(&evidence.parts) {
-            *position = part.as_ref().map_or(0, |part| part.wp_blocks);
-        }
-        let mut blocks = match record.finished {
-            Some(tail) => tail,
-            // Without a member that was there, what it lacks may be decoded.
-            None => decide(layout, &evidence)?.min(view.told_end.unwrap_or(u64::MAX)),
-        };
-        if record.finished.is_some() {
-            // What a member that was finished reads as beyond its part is nothing.
-            for (member, part) in evidence.parts.iter_mut().enumerate() {
-                if let Some(part) = part {
-                    part.wp_blocks = part.wp_blocks.min(position(layout, member, blocks));
-                }
-            }
-            // All data was on the members when the finish was promised.
-            for (member, part) in evidence.parts.iter_mut().enumerate() {
-                let end = data_end(layout, member, blocks);
-                if part.take_if(|part| part.wp_blocks < end).is_some() {
-                    view.record.lost |= 1 << member;
-                }
-            }
-            let (present, needed) = (evidence.parts.iter().flatten().count(), layout.fewest_members());
-            if present < needed {
-                return Err(Refusal::TooFew { present, members: layout.members, needed });
-            }
-        }
-        let (held, running) = loop {
-            match self.gather(view, &mut evidence, blocks).await {
-                Ok(found) => break found,
-                Err(refusal) if record.finished.is_some() => return Err(refusal),
-                // What cannot be decoded was never promised, if there are enough who could say so.
-                Err(refusal) => match decide(layout, &evidence)? {
-                    less if less < blocks => blocks = less,
-                    _ => return Err(refusal),
-                },
-            }
-        };
-        if record.finished.is_none() {
-            self.check_holes(zone, &evidence, blocks)?;
-        }
-        if blocks == 0 {
-            let leftovers = present().any(|(m, info)| match info.state {
-                ZoneState::Empty => !trusted(m),
-                ZoneState::Offline | ZoneState::ReadOnly => false,
-                _ => true,
-            });
-            return Ok(if leftovers { Verdict::Reset } else { Verdict::Empty });
-        }
-        if record.finished.is_none() {
-            self.burn(zone, record.epoch, &evidence, blocks);
-        }
-        if all_full && blocks == layout.capacity_blocks() && held.is_empty() {
-            return Ok(Verdict::Full);
-        }
-        let tail = Tail { blocks, positions, parities: running, revived: 0, held };
-        Ok(if record.finished.is_some() { Verdict::Finish(Some(tail)) } else { Verdict::Open(tail) })
-    }
-
-    /// What is lacking of the parity of complete stripes below a tail at `tail_blocks`, and the running
-    /// parity of the stripe of the tail.
-    async fn gather(
-        &self,
-        view: &ZoneView<'_>,
-        evidence: &mut Evidence,
-        tail_blocks: u64,
-    ) -> Result<(Vec<Held>, [BufMut; MAX_PARITIES]), Refusal> {
-        let layout = &self.layout;
-        let mut held = Vec::new();
-        // As it was: blocks that turn out to be unreadable on the way are not lacking.
-        for (member, part) in evidence.parts.clone().into_iter().enumerate() {
-            let Some(part) = part else { continue };
-            let is_lacking = |at: &u64| !part.holds(*at) && !part.unreadable.contains(at);
-            for at in (part.whole()..position(layout, member, tail_blocks)).filter(is_lacking) {
-                let (stripe, block) = (at / layout.chunk_blocks, at % layout.chunk_blocks);
-                let role = layout.role(member, stripe);
-                if !matches!(role, Role::Parity(_)) {
-                    continue;
-                }
-                let data = self.sum_of(view, evidence, (stripe, block), layout.sum(role)).await?;
-                let lba = Lba(self.start(member, view.zone).0 + at);
-                held.push(Held { member, lba, data, oob: Buf::default() });
-            }
-        }
-        let mut running = blank_parities(layout);
-        let (stripe, covered) = (tail_blocks / layout.stripe_blocks(), tail_blocks % layout.stripe_blocks());
-        for block in 0..layout.chunk_blocks.min(covered) {
-            let chunks = (covered - block).div_ceil(layout.chunk_blocks);
-            for (which, running) in running.iter_mut().enumerate().take(layout.parities) {
-                let wanted = Sum::parity(which, chunks as usize);
-                let found = self.sum_of(view, evidence, (stripe, block), wanted).await?;
-                running.block_mut(block).copy_from_slice(&found);
-            }
-        }
-        Ok((held, running))
-    }
-
-    /// Whether something that the log of `member` had of `zone` could not be read.
-    pub fn log_has_holes(&self, zone: ZoneIndex, member: usize) -> bool {
-        let record = self.zones.borrow()[zone.0 as usize];
-        self.members[member].log.borrow().as_ref().is_some_and(|log| {
-            let live = log.live.borrow();
-            live.holes || record.waits != 0 && live.incomplete.get(&zone.0) == Some(&record.epoch)
-        })
-    }
-
-    /// Refuses a tail that ends where a missing member may have had more, and the partial parity that
-    /// would show it may have been in a hole of another member's log.
-    fn check_holes(&self, zone: ZoneIndex, evidence: &Evidence, tail_blocks: u64) -> Result<(), Refusal> {
-        let layout = &self.layout;
-        let (stripe, at) = (tail_blocks / layout.stripe_blocks(), tail_blocks % layout.stripe_blocks());
-        let (index, _) = layout.chunk_of(at);
-        if stripe == layout.rows || evidence.parts[layout.member(stripe, index)].is_some() {
-            return Ok(());
-        }
-        for last in index..layout.data_chunks() - 1 {
-            // As many logs that are whole as there are chunks lacking would have the slots, if there were any.
-            let lacks = |chunk: &u64| evidence.parts[layout.member(stripe, *chunk)].is_none();
-            let lacking = (0..=last).filter(lacks).count();
-            let holders = (0..layout.parities).map(|which| layout.slot(stripe, last, which).0);
-            let holders = holders.filter(|member| evidence.parts[*member].is_some());
-            let (holed, whole): (Vec<_>, Vec<_>) =
-                holders.partition(|member| self.log_has_holes(zone, *member));
-            if let Some(member) = holed.first().copied().filter(|_| whole.len() < lacking) {
-                return Err(Refusal::Log { member });
-            }
-        }
-        Ok(())
-    }
-
-    /// What `member` holds of a zone that looks like `info`.
-    fn part_of(&self, zone: ZoneIndex, epoch: u64, member: usize, info: &ZoneInfo) -> Part {
-        let used_blocks = self.layout.rows * self.layout.chunk_blocks;
-        let wp_blocks = match info.state {
-            ZoneState::Full => used_blocks,
-            ZoneState::Empty => 0,
-            _ => info.wp_blocks.min(used_blocks),
-        };
-        let mut part = Part { wp_blocks, ..Part::default() };
-        if self.canary != Some(Canary::BurnedBelieved) {
-            let burned = self.burned_of(zone, epoch, member);
-            part.gaps = burned.into_iter().flatten().filter(|at| *at < wp_blocks).collect();
-        }
-        if let Some(log) = &*self.members[member].log.borrow() {
-            for (stripe, _, block) in log.live.borrow().relocated.of_zone(zone.0, epoch) {
-                part.gaps.remove(&(stripe * self.layout.chunk_blocks + block));
-            }
-        }
-        part
-    }
-
-    /// The burned blocks of a member's part of a zone.
-    fn burned_of(&self, zone: ZoneIndex, epoch: u64, member: usize) -> Vec<Range<u64>> {
-        let burned = self.burned.borrow();
-        let own = burned.iter().filter(|b| (b.zone, b.epoch, b.member as usize) == (zone.0, epoch, member));
-        own.map(|b| b.from..b.to).collect()
-    }
-
-    /// Notes as burned what members hold beyond a tail at `tail_blocks`.
-    fn burn(&self, zone: ZoneIndex, epoch: u64, evidence: &Evidence, tail_blocks: u64) {
-        let mut burned = self.burned.borrow_mut();
-        for (member, part) in evidence.parts.iter().enumerate() {
-            let Some(part) = part else { continue };
-            let (mut from, to) = (position(&self.layout, member, tail_blocks), part.wp_blocks);
-            if from >= to {
-                continue;
-            }
-            burned.retain(|b| {
-                let joins = (b.zone, b.member as usize) == (zone.0, member) && b.to >= from;
-                if joins {
-                    from = from.min(b.from);
-                }
-                !joins
-            });
-            burned.push(Burned { zone: zone.0, member: member as u32, epoch, from, to });
-        }
-    }
-
-    /// A sum of the data at `block` of a stripe, all of which is there or can be decoded. What cannot be read is
-    /// taken for missing.
-    async fn sum_of(
-        &self,
-        view: &ZoneView<'_>,
-        evidence: &mut Evidence,
-        (stripe, block): (u64, u64),
-        wanted: Sum,
-    ) -> Result<Buf, Refusal> {
-        let layout = &self.layout;
-        'again: loop {
-            let column = evidence.column(layout, stripe, block);
-            let Some(recipe) = column.solve(wanted) else {
-                let present = evidence.parts.iter().flatten().count();
-                return Err(Refusal::TooFew { present, members: layout.members, needed: layout.members });
-            };
-            let mut blocks = Vec::new();
-            for source in recipe.sources() {
-                let (member, at) = match column.stored[source.stored as usize] {
-                    Stored::Slot(index, which) => {
-                        let Some(slot) = self.logged(view, (stripe, index, which), block) else {
-                            evidence.slots.remove(&(stripe, block, index, which));
-                            continue 'again;
-                        };
-                        blocks.push(slot);
-                        continue;
-                    }
-                    Stored::Row(index) => {
-                        (layout.member(stripe, index), stripe * layout.chunk_blocks + block)
-                    }
-                };
-                let lba = Lba(self.start(member, view.zone).0 + at);
-                let seat = self.seat(member);
-                let read = self.submit(member, Command::read(lba, Buf::zeroed(BLOCK))).await;
-                let read = read.result.is_ok().then_some(read.data);
-                let read = read.filter(|_| !self.has_hole(view.zone, member, at..at + 1));
-                let Some(data) = read.and_then(|data| self.overlay(view.zone, seat, at, data)) else {
-                    if let Some(part) = &mut evidence.parts[member] {
-                        part.unreadable.insert(at);
-                    }
-                    continue 'again;
-                };
-                blocks.push(data);
-            }
-            let mut result = BufMut::zeroed(BLOCK);
-            recipe.run(&mut result, &blocks);
-            return Ok(result.freeze());
-        }
-    }
-
-    /// Logged partial parity: of a slot of chunk `index`.
-    fn logged(
-        &self,
-        view: &ZoneView<'_>,
-        (stripe, index, which): (u64, u64, usize),
-        block: u64,
-    ) -> Option<Buf> {
-        let (member, _) = self.layout.slot(stripe, index, which);
-        let log = self.members[member].log.borrow().clone()?;
-        let live = log.live.borrow();
-        live.parity.get(view.zone.0, view.record.epoch, stripe, index, block).map(|data| Buf::copy_of(data))
-    }
-
-    /// What of the logs matters to zones as they go on: the checkpoints of this assembly have nothing
-    /// else. Partial parity of what was rolled back would be wrong later; what decodes the tails, whoever
-    /// will be missing, has to be there.
-    pub fn keep_of_logs(&self, verdicts: &[(ZoneIndex, Verdict)]) -> Result<(), ArrayError> {
-        let layout = &self.layout;
-        let (mut tails, mut offline) = (BTreeMap::new(), BTreeSet::new());
-        for (zone, verdict) in verdicts {
-            match verdict {
-                Verdict::Offline(_) => _ = offline.insert(zone.0),
-                Verdict::Open(tail) | Verdict::Finish(Some(tail)) => _ = tails.insert(zone.0, Some(tail)),
-                Verdict::Full => _ = tails.insert(zone.0, None),
-                Verdict::Empty | Verdict::Reset | Verdict::Finish(None) => {}
-            }
-        }
-        let is_present = |zone: u32, epoch: u64| {
-            self.zones.borrow().get(zone as usize).is_some_and(|record| record.epoch == epoch)
-        };
-        let of_zone = |zone: u32, epoch: u64| tails.get(&zone).filter(|_| is_present(zone, epoch));
-        // All that there is of zones in doubt may be needed.
-        let in_doubt = |zone: u32, epoch: u64| offline.contains(&zone) && is_present(zone, epoch);
-        // A part that is to be written anew has no blocks in other places.
-        let is_lost = |b: &Burned| self.zones.borrow()[b.zone as usize].lost & (1 << b.member) != 0;
-        self.burned
-            .borrow_mut()
-            .retain(|b| in_doubt(b.zone, b.epoch) || of_zone(b.zone, b.epoch).is_some() && !is_lost(b));
-        for (member, place) in self.members.iter().enumerate() {
-            let Some(log) = &*place.log.borrow() else { continue };
-            let mut live = log.live.borrow_mut();
-            live.parity.retain(|zone, epoch, stripe, index, block| {
-                if in_doubt(zone, epoch) {
-                    return true;
-                }
-                let Some(Some(tail)) = of_zone(zone, epoch) else { return false };
-                let lacking = tail.held.iter().map(|held| {
-                    (held.lba.0 - self.start(held.member, ZoneIndex(zone)).0) / layout.chunk_blocks
-                });
-                let first = lacking.min().unwrap_or(u64::MAX).min(tail.blocks / layout.stripe_blocks());
-                let at = stripe * layout.stripe_blocks() + index * layout.chunk_blocks + block;
-                stripe >= first && (at < tail.blocks || self.canary == Some(Canary::StaleParity))
-            });
-            live.relocated.retain(|zone, epoch, stripe, _, block| {
-                let at = stripe * layout.chunk_blocks + block;
-                let below = match of_zone(zone, epoch) {
-                    Some(Some(tail)) => at < position(layout, member, tail.blocks),
-                    Some(None) => true,
-                    None => false,
-                };
-                let burned = || self.burned_of(ZoneIndex(zone), epoch, member);
-                in_doubt(zone, epoch) || below && burned().iter().any(|b| b.contains(&at))
-            });
-            for (zone, tail) in tails.iter().filter_map(|(zone, tail)| Some((*zone, (*tail)?))) {
-                let epoch = self.zones.borrow()[zone as usize].epoch;
-                let (stripe, covered) =
-                    (tail.blocks / layout.stripe_blocks(), tail.blocks % layout.stripe_blocks());
-                for (which, part) in tail_slots(layout, covered) {
-                    if layout.slot(stripe, part.index, which) != (member, Place::MetaLog) {
-                        continue;
-                    }
-                    let bytes = part.from as usize * BLOCK..part.to as usize * BLOCK;
-                    let data = Buf::copy_of(&tail.parities[which][bytes]);
-                    let (index, from) = (part.index as u32, part.from as u32);
-                    let record = ParityRecord { zone, epoch, stripe, index, from, data };
-                    live.parity.add(&record, layout.chunk_blocks);
-                }
-            }
-        }
-        self.bound_burned(&offline)
-    }
-
-    /// Sees to it that relocated blocks fit in the logs. If they would take more than half of what is left
-    /// of one, the member is done without in a zone until that is rebuilt, and in its place again. If no
-    /// member can be done without, they may take all that is left.
-    fn bound_burned(&self, offline: &BTreeSet<u32>) -> Result<(), ArrayError> {
-        let needed = checkpoint_blocks(&self.superblock.borrow());
-        for member in 0..self.members.len() {
-            let Some(device) = self.device(member) else { continue };
-            let room = log_blocks(device.geometry(), Policy::Log).saturating_sub(needed + self.hole_blocks());
-            loop {
-                let mut of_zones = BTreeMap::new();
-                for b in self.burned.borrow().iter().filter(|b| b.member as usize == member) {
-                    *of_zones.entry(b.zone).or_insert(0) += b.to - b.from + 1;
-                }
-                let taken = of_zones.values().sum::<u64>();
-                if taken <= room / 2 {
-                    break;
-                }
-                // No more redundancy is given up than has to be.
-                let can_spare = |parts: u32| match taken <= room {
-                    true => parts.count_ones() as usize == self.members.len(),
-                    false => !self.are_needed(parts),
-                };
-                of_zones.retain(|zone, _| can_spare(self.live(ZoneIndex(*zone))) && !offline.contains(zone));
-                let Some((zone, _)) = of_zones.into_iter().max_by_key(|(_, blocks)| *blocks) else {
-                    if taken <= room {
-                        break;
-                    }
-                    return Err(ArrayError(format!(
-                        "the metadata log of member {member} has no room for what power cuts have displaced: \
-                         assemble with all members, or rebuild first"
-                    )));
-                };
-                self.zones.borrow_mut()[zone as usize].lost |= 1 << member;
-                self.unburn(ZoneIndex(zone), member);
-            }
-        }
-        Ok(())
-    }
-
-    /// Forgets the burned blocks of zones that have been reset.
-    pub fn forget_burned(&self, zones: Range<u32>) {
-        if self.layout.policy == Policy::Log {
-            for zone in zones {
-                (0..self.members.len()).for_each(|member| self.unburn(ZoneIndex(zone), member));
-            }
-        }
-    }
-
-    /// Forgets the burned blocks of a member's part of a zone, which is written anew.
-    pub fn unburn(&self, zone: ZoneIndex, member: usize) {
-        self.burned.borrow_mut().retain(|b| (b.zone, b.member as usize) != (zone.0, member));
-        if let Some(log) = &*self.members[member].log.borrow() {
-            log.live.borrow_mut().relocated.forget(zone.0, u64::MAX, &mut self.pool.borrow_mut());
-        }
-    }
-
-    /// Logs what belongs in burned blocks of a member, from block `at` of its part of a zone on: not
-    /// beyond a row.
-    pub fn relocate(&self, zone: ZoneIndex, epoch: u64, member: usize, at: u64, data: &[u8]) -> Completion {
-        let (stripe, from) = (at / self.layout.chunk_blocks, (at % self.layout.chunk_blocks) as u32);
-        let data = self.copy(data);
-        let record = ParityRecord { zone: zone.0, epoch, stripe, index: RELOCATED, from, data };
-        self.append(member, Record::Parity(record))
-    }
-
-    /// Whether some of what `member` holds of a zone is relocated.
-    pub fn has_relocated(&self, zone: ZoneIndex, member: usize) -> bool {
-        self.layout.policy == Policy::Log
-            && self.members[member]
-                .log
-                .borrow()
-                .as_ref()
-                .is_some_and(|log| log.live.borrow().relocated.has(zone.0))
-    }
-
-    /// What was read from a member, from block `at` of its part of a zone on, with relocated blocks in
-    /// their places. `None` if another drive has the member's place since: what the one that was read
-    /// had relocated nobody knows any more.
-    pub fn overlay(&self, zone: ZoneIndex, seat: Seat, at: u64, data: Buf) -> Option<Buf> {
-        let member = seat.member;
-        if self.seat(member) != seat {
-            return None;
-        }
-        let log = self.members[member].log.borrow();
-        if let Some(log) = log.as_ref().filter(|_| self.has_relocated(zone, member)) {
-            let mut data = data.into_mut();
-            let (epoch, live) = (self.zones.borrow()[zone.0 as usize].epoch, log.live.borrow());
-            for (at, block) in (at..).zip(data.chunks_exact_mut(BLOCK)) {
-                let (stripe, offset) = (at / self.layout.chunk_blocks, at % self.layout.chunk_blocks);
-                if let Some(found) = live.relocated.get(zone.0, epoch, stripe, RELOCATED as u64, offset) {
-                    block.copy_from_slice(found);
-                }
-            }
-            return Some(data.freeze());
-        }
-        Some(data)
-    }
-
-    /// Whether block `at` of a member's part of a zone is relocated.
-    pub fn is_relocated(&self, zone: ZoneIndex, member: usize, at: u64) -> bool {
-        let log = self.members[member].log.borrow();
-        log.as_ref().filter(|_| self.has_relocated(zone, member)).is_some_and(|log| {
-            let (epoch, chunk) = (self.zones.borrow()[zone.0 as usize].epoch, self.layout.chunk_blocks);
-            let live = log.live.borrow();
-            live.relocated.get(zone.0, epoch, at / chunk, RELOCATED as u64, at % chunk).is_some()
-        })
-    }
-
-    /// As [`Core::overlay`], for a piece of the stripe's row.
-    pub fn overlay_piece(&self, zone: ZoneIndex, seat: Seat, piece: Piece, data: Buf) -> Option<Buf> {
-        self.overlay(zone, seat, piece.stripe * self.layout.chunk_blocks + piece.from, data)
-    }
-
-    /// Writes blocks of members' parts of a quiet zone, and waits for them.
-    pub async fn fill(&self, zone: &Zone, pieces: &[Held]) {
-        let mut pending = Vec::new();
-        for Held { member, lba, data, .. } in pieces {
-            if self.live(zone.index) & (1 << member) == 0 {
-                continue;
-            }
-            let (member, start) = (*member, self.start(*member, zone.index).0);
-            let mut flow = zone.flow.borrow_mut();
-            let at = lba.0 - start;
-            let (burned, rest) = split(&mut flow.positions[member], at, data.clone());
-            if let Some(burned) = burned {
-                pending.push((self.seat(member), self.relocate(zone.index, flow.epoch, member, at, &burned)));
-            }
-            if let Some((at, rest)) = rest {
-                let write = Command::write(Lba(start + at), rest, false);
-                pending.push((self.seat(member), self.submit(member, write)));
-            }
-        }
-        for (seat, completion) in pending {
-            if let Err(error) = completion.await.result {
-                self.part_failed(zone.index, seat, error, "write");
-            }
-        }
-        self.barrier(self.live(zone.index)).await;
-    }
-
-    /// Makes the parity of the partial stripe of a zone that is being finished its full parity, as if the
-    /// rest were zeros.
-    pub async fn promote(&self, zone: &Zone) {
-        let layout = &self.layout;
-        let tail = zone.flow.borrow().complete;
-        let (stripe, covered) = (tail / layout.stripe_blocks(), tail % layout.stripe_blocks());
-        let mut held = Vec::new();
-        for which in 0..layout.parities {
-            let member = layout.parity_member(stripe, which);
-            // The beginning is there already if the tail is in the last chunk.
-            let at = position(layout, member, tail);
-            let blocks = at - stripe * layout.chunk_blocks..covered.min(layout.chunk_blocks);
-            if !blocks.is_empty() {
-                let data = zone.flow.borrow().parity(which, blocks.start, blocks.end);
-                let lba = Lba(self.start(member, zone.index).0 + at);
-                held.push(Held { member, lba, data, oob: Buf::default() });
-            }
-        }
-        if !held.is_empty() {
-            self.fill(zone, &held).await;
-        }
-    }
+/// See [`crate::raid::policy::Policy::window_rows`].
+pub fn window_rows(layout: &Layout, claimed: u64) -> u64 {
+    (claimed / layout.data_chunks() + layout.distance).min(layout.rows)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::raid::{
-        geometry::tests::losses,
-        policy::zrwa::{SlotPart, parity_of},
+    use crate::{
+        buf::BLOCK,
+        raid::{
+            geometry::{Place, tests::losses},
+            policy::{
+                Policy,
+                zrwa::{SlotPart, parity_of, tail_slots},
+            },
+        },
     };
 
     fn layout(members: usize) -> Layout {

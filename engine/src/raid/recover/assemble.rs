@@ -5,15 +5,16 @@ use crate::{
     format::record::Record,
     raid::{
         Behaviour, Canary, Drive, Tails,
+        catalog::Catalog,
         change::Change,
         core::Core,
         create::{array_geometry, check_drive},
         error::ArrayError,
-        metalog::MetaLog,
+        geometry::{each, physical},
         recover::{
-            Awaited, Verdict, ZoneView,
             membership::decide_members,
             scan::{Candidate, scan},
+            verdict::{Awaited, Verdict, ZoneView},
         },
         status::Inspected,
     },
@@ -53,26 +54,25 @@ pub async fn look(
             "the array has {zones} zones, but the process that ran it left the ends of {known}: leave them out"
         )));
     }
-    let zones = (found.zones, found.burned);
-    let core = Core::new(runtime, found.superblock, geometry, zones, found.sequence, behaviour);
-    *core.holes.borrow_mut() = found.holes;
+    let catalog = Catalog::new(found.zones, found.burned, found.holes);
+    let core = Core::new(runtime, found.superblock, geometry, catalog, found.sequence, behaviour);
     for (role, candidate) in found.members.into_iter().enumerate() {
         let Some(Candidate { drive: Drive { name, device: drive }, device, log }) = candidate else {
             continue;
         };
-        let log = MetaLog::new(&core, role, drive, device, log.zone, log.generation, log.live);
-        core.put(role, name, log);
+        let log = core.new_log(role, drive, device, (log.zone, log.generation), log.live);
+        core.members.put(role, name, log);
     }
-    for (member, note) in core.members.iter().zip(found.notes) {
-        *member.note.borrow_mut() = note;
+    for (member, note) in found.notes.into_iter().enumerate() {
+        core.members.say(member, note);
     }
-    for member in Core::each(found.returned) {
+    for member in each(found.returned) {
         let what = if found.forced & 1 << member == 0 {
             "the zones that cannot do without it"
         } else {
             "full zones, by force"
         };
-        *core.members[member].note.borrow_mut() = format!("was away: it has been taken back for {what}");
+        core.members.say(member, format!("was away: it has been taken back for {what}"));
     }
     let verdicts = core.judge_all(Told { tails, ends }, found.forced).await?;
     Ok(Look { core, verdicts, floor: found.floor, late: found.returned | found.undecided })
@@ -92,50 +92,45 @@ pub struct Look {
 impl Look {
     /// Members (bits) that are not there, and not out yet.
     pub fn awaited(&self) -> u32 {
-        let superblock = self.core.superblock.borrow();
+        let superblock = self.core.membership.superblock();
         let members = superblock.members.iter().enumerate();
-        let awaited = members.filter(|(member, about)| about.active && self.core.device(*member).is_none());
+        let awaited =
+            members.filter(|(member, about)| about.active && self.core.members.device(*member).is_none());
         awaited.fold(0, |all, (member, _)| all | 1 << member)
     }
 
     /// Whether a drive is a member.
     pub fn uses(&self, drive: &Drive) -> bool {
-        self.core.check_unused(drive).is_err()
+        self.core.members.check_unused(drive).is_err()
     }
 
     /// The role of a drive, if it is a member that is not out.
     pub fn role_of(&self, drive: &Drive) -> Option<usize> {
-        let superblock = self.core.superblock.borrow();
-        self.core.member_of(drive).filter(|member| superblock.members[*member].active)
+        let superblock = self.core.membership.superblock();
+        self.core.members.member_of(drive).filter(|member| superblock.members[*member].active)
     }
 
     /// [`crate::array::Array::assembly`] as it is on the drives.
     pub fn assembly(&self) -> u64 {
-        self.core.superblock.borrow().assembly
+        self.core.membership.superblock().assembly
     }
 
     /// Has every zone end where it does `without` members that are here: of those that would not, they lack
     /// their parts.
     pub fn end_as(&mut self, without: Look) {
         let core = &self.core;
-        let absent = core.active.get() & !without.core.active.get();
+        let absent = core.members.active() & !without.core.members.active();
         let mut others: BTreeMap<_, _> = without.verdicts.into_iter().collect();
         let mut own: BTreeMap<_, _> = std::mem::take(&mut self.verdicts).into_iter().collect();
-        for zone in (0..core.geometry.zones).map(ZoneIndex) {
+        for zone in core.zones.all() {
             let other = others.remove(&zone).unwrap_or(Verdict::Empty);
             let seen = core.seen(own.get(&zone).unwrap_or(&Verdict::Empty));
             if seen == core.seen(&other) || matches!(other, Verdict::Offline(_)) {
                 continue;
             }
-            let mut record = without.core.zones.borrow()[zone.0 as usize];
-            record.lost |= absent;
-            core.zones.borrow_mut()[zone.0 as usize] = record;
-            core.offline.borrow_mut().remove(&zone.0);
-            core.holding.borrow_mut().remove(&zone.0);
-            let burned = without.core.burned.borrow();
-            core.burned.borrow_mut().retain(|burned| burned.zone != zone.0);
-            core.burned.borrow_mut().extend(burned.iter().filter(|burned| burned.zone == zone.0).cloned());
-            core.holes.borrow_mut().take_over(zone.0, &without.core.holes.borrow());
+            core.catalog.take_over(zone, &without.core.catalog);
+            core.catalog.change(zone, |record| record.lost |= absent);
+            core.zones.end_offline(zone);
             core.forget_logs_of(absent, zone.0);
             own.insert(zone, other);
         }
@@ -155,14 +150,14 @@ impl Look {
     /// Has all members that are here say `change`, and nothing else: as an assembly does that is cut off when
     /// it has written its checkpoints.
     pub async fn relabel(self, change: &Change) -> Result<(), ArrayError> {
-        change.apply(&mut self.core.superblock.borrow_mut())?;
+        self.core.membership.change(|superblock| change.apply(superblock))?;
         self.keep_what_counts()?;
         self.load();
-        let told = self.core.active.get();
+        let told = self.core.members.active();
         self.core.renew(self.floor, self.late).await?;
-        match told & !self.core.active.get() {
+        match told & !self.core.members.active() {
             0 => Ok(()),
-            failed => Err(ArrayError(format!("not all could be told: {}", self.core.notes(failed)))),
+            failed => Err(ArrayError(format!("not all could be told: {}", self.core.members.notes(failed)))),
         }
     }
 
@@ -172,7 +167,7 @@ impl Look {
         self.load();
         let awaited = self.awaited();
         let core = self.core;
-        let zones = core.table.borrow().report(ZoneIndex(0), core.geometry.zones);
+        let zones = core.zones.table().report(ZoneIndex(0), core.geometry.zones);
         let zones = zones.map_err(|error| ArrayError(format!("its zones cannot be listed: {error}")))?;
         let mut status = core.status();
         status.wait_for(awaited);
@@ -184,7 +179,7 @@ impl Look {
         self.keep_what_counts()?;
         self.load();
         let Look { core, verdicts, floor, late } = self;
-        let awaited = core.awaited();
+        let awaited = core.may_wait_for();
         core.renew(floor, late).await?;
         core.start_members();
         core.expel_absent().await?;
@@ -216,18 +211,18 @@ impl Core {
         forced: u32,
     ) -> Result<Vec<(ZoneIndex, Verdict)>, ArrayError> {
         let mut reports = Vec::new();
-        for role in 0..self.members.len() {
-            let Some(device) = self.device(role) else {
+        for role in 0..self.members.count() {
+            let Some(device) = self.members.device(role) else {
                 reports.push(None);
                 continue;
             };
             let count = self.geometry.zones;
-            let done = device.submit(Command::Report { first: Core::physical(ZoneIndex(0)), count }).await;
+            let done = device.submit(Command::Report { first: physical(ZoneIndex(0)), count }).await;
             let listed = done.zones.len();
             let note = match done.result {
                 Ok(()) if listed >= count as usize => {
                     let is_worn = |info: &ZoneInfo| is_worn(info.state);
-                    self.members[role].worn.set(done.zones.iter().any(is_worn));
+                    self.members.set_worn(role, done.zones.iter().any(is_worn));
                     reports.push(Some(done.zones));
                     continue;
                 }
@@ -235,18 +230,18 @@ impl Core {
                 Err(error) => format!("its zones cannot be listed: {error}"),
             };
             reports.push(None);
-            if self.are_needed(self.active.get()) {
-                let name = self.members[role].name.borrow().clone();
+            if self.members.are_needed(self.members.active()) {
+                let name = self.members.name(role);
                 return Err(ArrayError(format!("{name}: {note}, and too many other members are missing")));
             }
-            self.leave_out(role, note);
+            self.members.leave_out(role, note);
         }
-        let awaited = self.awaited();
+        let awaited = self.may_wait_for();
         let mut verdicts = Vec::new();
         for index in 0..self.geometry.zones {
             let zone = ZoneIndex(index);
             let info = reports.iter().map(|r| r.as_ref().map(|zones| zones[index as usize])).collect();
-            let mut record = self.zones.borrow()[index as usize];
+            let mut record = self.catalog.record(zone);
             let mut parts = reports.iter().flatten().map(|zones| zones[index as usize].state);
             let unproven = forced & !record.waits;
             if unproven != 0 && !parts.all(|state| state == ZoneState::Full) {
@@ -259,25 +254,22 @@ impl Core {
             let verdict = self.judge(&mut view).await.unwrap_or_else(Verdict::Offline);
             match &verdict {
                 Verdict::Offline(refusal) => {
-                    self.offline.borrow_mut().insert(index, refusal.clone());
                     // As long as it is offline these parts stay as they are, whoever comes and goes.
                     record.wait_for(awaited.members & !record.lost, awaited.floor);
                     let holds = |report: &Option<Vec<ZoneInfo>>| {
                         report.as_ref().is_some_and(|zones| zones[index as usize].state.is_active())
                     };
-                    if reports.iter().any(holds) {
-                        self.holding.borrow_mut().insert(index);
-                    }
+                    self.zones.put_offline(zone, refusal.clone(), reports.iter().any(holds));
                 }
                 // Those that have come back are members again only when all others know it.
-                _ => record.waits &= self.active.get(),
+                _ => record.waits &= self.members.active(),
             }
             if matches!(verdict, Verdict::Reset) && !record.resetting {
                 // Promised like any other reset: half of it must not look like a zone that lost members,
                 // and nothing that is left of its life may be believed later.
-                (record.epoch, record.resetting) = (self.next_sequence(), true);
+                (record.epoch, record.resetting) = (self.membership.next_sequence(), true);
             }
-            self.zones.borrow_mut()[index as usize] = record;
+            self.catalog.set(zone, record);
             if !matches!(verdict, Verdict::Empty) {
                 verdicts.push((zone, verdict));
             }
@@ -287,8 +279,8 @@ impl Core {
 
     /// Drops whatever the logs of some members (bits) say of a zone.
     fn forget_logs_of(&self, members: u32, zone: u32) {
-        for member in Core::each(members) {
-            if let Some(log) = &*self.members[member].log.borrow() {
+        for member in each(members) {
+            if let Some(log) = self.members.log(member) {
                 log.live.borrow_mut().retain_zones(|other, _| other != zone);
             }
         }
@@ -298,19 +290,17 @@ impl Core {
     /// its tail is still needed: until write pointers show these, another crash may end before them.
     pub fn forget_dead(&self, verdicts: &[(ZoneIndex, Verdict)]) {
         let goes_on = |zone: u32, epoch: u64| {
-            self.zones.borrow()[zone as usize].epoch == epoch
+            self.catalog.record(ZoneIndex(zone)).epoch == epoch
                 && verdicts.iter().any(|(z, verdict)| {
                     let goes_on =
                         matches!(verdict, Verdict::Open(_) | Verdict::Finish(Some(_)) | Verdict::Offline(_));
                     z.0 == zone && goes_on
                 })
         };
-        for member in &self.members {
-            if let Some(log) = &*member.log.borrow() {
-                let mut live = log.live.borrow_mut();
-                live.parity.retain(|zone, epoch, _, _, _| goes_on(zone, epoch));
-                live.tails.retain(|zone, tail| goes_on(*zone, tail.epoch));
-            }
+        for log in self.members.logs() {
+            let mut live = log.live.borrow_mut();
+            live.parity.retain(|zone, epoch, _, _, _| goes_on(zone, epoch));
+            live.tails.retain(|zone, tail| goes_on(*zone, tail.epoch));
         }
     }
 
@@ -318,32 +308,31 @@ impl Core {
     /// this may come to nothing. Those that are `late` learn last that they are members: if one of
     /// them knew before the others, and they went on without it, its superblock would be the newest.
     async fn renew(self: &Rc<Self>, floor: u64, late: u32) -> Result<(), ArrayError> {
-        let event = self.next_sequence();
-        {
-            let mut superblock = self.superblock.borrow_mut();
+        let event = self.membership.next_sequence();
+        self.membership.set_generation(event as u32);
+        self.membership.change(|superblock| {
             (superblock.event, superblock.floor) = (event, floor);
-            self.generation.set(event as u32);
             for (m, member) in superblock.members.iter_mut().enumerate() {
-                member.active |= self.active.get() & (1 << m) != 0;
-                if late & self.active.get() & (1 << m) != 0 {
+                member.active |= self.members.is_active(m);
+                if late & self.members.active() & (1 << m) != 0 {
                     // Whoever has heard otherwise has heard it before.
                     member.since = event;
                 }
             }
-        }
+        });
         // What was decided rests on what the drives hold. If a process has died and the power goes only
         // now, no checkpoint may speak of what was lost with a cache.
-        self.flush_caches(self.active.get()).await;
-        let active = self.active.get();
-        for member in Core::each(active & !late).chain(Core::each(active & late)) {
-            let Some(log) = self.members[member].log.borrow().clone() else { continue };
-            if let Err(error) = log.checkpoint(self, true).await {
-                self.member_failed(self.seat(member), error, "metadata write");
+        self.flush_caches(self.members.active()).await;
+        let active = self.members.active();
+        for member in each(active & !late).chain(each(active & late)) {
+            let Some(log) = self.members.log(member) else { continue };
+            if let Err(error) = log.checkpoint(&**self, true).await {
+                self.member_failed(self.members.seat(member), error, "metadata write");
             }
         }
         self.check_members()?;
-        if !self.membership_pending.get() {
-            self.superblock.borrow_mut().floor = event;
+        if !self.membership.is_pending() {
+            self.membership.change(|superblock| superblock.floor = event);
         }
         Ok(())
     }
@@ -351,63 +340,59 @@ impl Core {
     /// Has all members know that those are out which are not there, before anything is done without them:
     /// one that was taking over, too, and the one before it.
     async fn expel_absent(&self) -> Result<(), ArrayError> {
-        let is_out = |member: usize| self.active.get() & (1 << member) == 0;
-        let mut listed = false;
-        for (m, member) in self.superblock.borrow_mut().members.iter_mut().enumerate() {
-            let undecided = member.taking_over.take();
-            listed |= undecided.is_some() || member.active && is_out(m);
-        }
+        let is_out = |member: usize| !self.members.is_active(member);
+        let listed = self.membership.change(|superblock| {
+            let members = superblock.members.iter_mut().enumerate();
+            members.fold(false, |listed, (m, member)| {
+                let undecided = member.taking_over.take();
+                listed || undecided.is_some() || member.active && is_out(m)
+            })
+        });
         if listed {
-            self.membership_pending.set(true);
-            self.membership.open();
+            self.membership.announce();
         }
-        self.membership_settled().await;
+        self.membership.settled().await;
         self.check_members()
     }
 
     /// Ends the assembly: everything is safe that tails of an earlier process spoke of, and they are
     /// not to be believed any more.
     async fn begin(&self) -> Result<(), ArrayError> {
-        self.membership_settled().await;
-        let decided: Vec<(u32, u64)> = {
-            let (zones, offline) = (self.zones.borrow(), self.offline.borrow());
-            let waited = (0..).zip(zones.iter()).filter(|(_, record)| record.waits != 0);
-            // One that has failed goes on waiting: whom it waited for may be gone again.
-            waited
-                .filter(|(zone, _)| !offline.contains_key(zone) && !self.has_failed(ZoneIndex(*zone)))
-                .map(|(z, record)| (z, record.epoch))
-                .collect()
-        };
-        for (zone, epoch) in decided {
-            self.zones.borrow_mut()[zone as usize].waits = 0;
-            let sequence = self.next_sequence();
+        self.membership.settled().await;
+        let waited = |zone: &ZoneIndex| self.catalog.record(*zone).waits != 0;
+        // One that has failed goes on waiting: whom it waited for may be gone again.
+        let is_decided = |zone: &ZoneIndex| !self.zones.is_offline(*zone) && !self.has_failed(*zone);
+        let decided: Vec<_> = self.zones.all().filter(waited).filter(is_decided).collect();
+        for zone in decided {
+            let epoch = self.catalog.change(zone, |record| record.waits = 0);
+            let zone = zone.0;
+            let sequence = self.membership.next_sequence();
             self.broadcast(Record::Decided { zone, epoch }, sequence).await;
         }
-        self.superblock.borrow_mut().assembly = self.next_sequence();
-        self.membership_pending.set(true);
-        self.membership.open();
-        self.membership_settled().await;
+        let assembly = self.membership.next_sequence();
+        self.membership.change(|superblock| superblock.assembly = assembly);
+        self.membership.settle().await;
         self.check_members()
     }
 
     pub fn check_members(&self) -> Result<(), ArrayError> {
-        if !self.failed.get() {
+        if !self.membership.has_failed() {
             return Ok(());
         }
-        Err(ArrayError(format!("too many drives have failed: {}", self.notes(u32::MAX))))
+        Err(ArrayError(format!("too many drives have failed: {}", self.members.notes(u32::MAX))))
     }
 
     /// The members that a zone in doubt may wait for, as the metadata was found.
-    fn awaited(&self) -> Awaited {
-        let superblock = self.superblock.borrow();
+    fn may_wait_for(&self) -> Awaited {
+        let superblock = self.membership.superblock();
         let active = superblock.members.iter().enumerate().map(|(m, member)| (member.active as u32) << m);
-        Awaited { members: active.sum::<u32>() | self.active.get(), floor: superblock.floor }
+        Awaited { members: active.sum::<u32>() | self.members.active(), floor: superblock.floor }
     }
 
     /// Where zones end that can be written.
     pub fn ends(&self) -> Vec<Option<u64>> {
-        let table = self.table.borrow();
-        let zones = (0..self.geometry.zones).map(|zone| table.info(ZoneIndex(zone)));
+        let table = self.zones.table();
+        let zones = self.zones.all().map(|zone| table.info(zone));
         let is_writable = |info: &ZoneInfo| {
             info.state != ZoneState::Full && !is_worn(info.state) && !self.has_failed(info.zone)
         };
@@ -430,11 +415,7 @@ impl Core {
     /// Tells the table what a zone is.
     pub fn load(&self, zone: ZoneIndex, verdict: &Verdict) {
         let (state, wp_blocks) = self.seen(verdict);
-        if state == ZoneState::Offline {
-            self.table.borrow_mut().hold(self.holding.borrow().len() as u32);
-        }
-        let info =
-            ZoneInfo { zone, state, wp_blocks, capacity_blocks: self.layout.capacity_blocks(), zrwa: false };
-        self.table.borrow_mut().load(&info);
+        let capacity_blocks = self.layout.capacity_blocks();
+        self.zones.load(&ZoneInfo { zone, state, wp_blocks, capacity_blocks, zrwa: false });
     }
 }

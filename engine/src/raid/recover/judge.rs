@@ -7,9 +7,9 @@ use crate::{
     format::record::{Burned, ZoneRecord},
     raid::{
         core::Core,
-        geometry::{MAX_MEMBERS, Place},
+        geometry::{MAX_MEMBERS, Place, subsets},
         policy::zrwa::{Evidence, Refusal},
-        recover::{Verdict, ZoneView},
+        recover::verdict::{Verdict, ZoneView},
     },
     zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
 };
@@ -22,7 +22,7 @@ impl Core {
     /// If what some members hold is not what any crash leaves, while all others agree and are enough, somebody
     /// else has been at them: they are done without, as if they were missing.
     pub async fn judge(&self, view: &mut ZoneView<'_>) -> Result<Verdict, Refusal> {
-        let (record, burned) = (*view.record, self.burned.borrow().clone());
+        let (record, burned) = (*view.record, self.catalog.burned().clone());
         if let Some(end) = view.told_end.filter(|end| *end > view.answered_blocks) {
             // If it can: with a member that was there, more may have been.
             let answered = std::mem::replace(&mut view.answered_blocks, end);
@@ -31,7 +31,7 @@ impl Core {
             }
             view.answered_blocks = answered;
             *view.record = record;
-            self.burned.replace(burned.clone());
+            self.catalog.set_burned(burned.clone());
         }
         let refusal = match self.judge_as_found(view).await {
             Ok(verdict) => return Ok(verdict),
@@ -44,7 +44,7 @@ impl Core {
                 break;
             }
             *view.record = ZoneRecord { lost: record.lost | accused, ..record };
-            self.burned.replace(burned.clone());
+            self.catalog.set_burned(burned.clone());
             let verdict = self.judge_as_found(view).await;
             let held = matches!(verdict, Ok(Verdict::Open(_) | Verdict::Full | Verdict::Finish(_)));
             if let (true, Ok(verdict)) = (held, verdict) {
@@ -54,7 +54,7 @@ impl Core {
                     break;
                 }
                 fewest = accused.count_ones();
-                found = Some((verdict, *view.record, self.burned.borrow().clone()));
+                found = Some((verdict, *view.record, self.catalog.burned().clone()));
             }
         }
         let (result, record, burned) = match found {
@@ -62,7 +62,7 @@ impl Core {
             None => (Err(refusal), record, burned),
         };
         *view.record = record;
-        self.burned.replace(burned);
+        self.catalog.set_burned(burned);
         result
     }
 
@@ -70,7 +70,7 @@ impl Core {
     fn accusable(&self, view: &ZoneView<'_>) -> Vec<u32> {
         let there = view.present().filter(|(m, _)| view.trusts(*m)).fold(0u32, |all, (m, _)| all | 1 << m);
         let spare = (there.count_ones() as usize).saturating_sub(self.layout.fewest_members());
-        (1..=spare as u32).flat_map(|count| Core::subsets(there, count)).collect()
+        (1..=spare as u32).flat_map(|count| subsets(there, count)).collect()
     }
 
     async fn judge_as_found(&self, view: &mut ZoneView<'_>) -> Result<Verdict, Refusal> {
@@ -120,7 +120,7 @@ impl Core {
         let parts: Vec<_> = (0..members).filter(trusted).filter_map(|m| view.info[m]).collect();
         let full = parts.iter().all(|info| info.state == ZoneState::Full);
         let ended = record.finished.map_or(full, |tail| tail > 0);
-        let superblock = self.superblock.borrow();
+        let superblock = self.membership.superblock();
         let holds = |m: usize| superblock.members[m].active || record.waits & (1 << m) != 0;
         let away = (0..members).filter(trusted).any(|m| view.info[m].is_none() && holds(m));
         match ended && away && parts.len() < needed {
@@ -137,10 +137,10 @@ impl Core {
         blocks: Range<u64>,
         evidence: &Evidence,
     ) -> Option<Buf> {
-        evidence.wp_blocks[member].filter(|_| !self.has_hole(zone, member, blocks.clone()))?;
-        let lba = Lba(self.start(member, zone).0 + blocks.start);
+        evidence.wp_blocks[member].filter(|_| !self.catalog.has_hole(zone, member, blocks.clone()))?;
+        let lba = Lba(self.members.start(member, zone).0 + blocks.start);
         let data = Buf::zeroed((blocks.end - blocks.start) as usize * BLOCK);
-        let done = self.submit(member, Command::read(lba, data)).await;
+        let done = self.members.submit(member, Command::read(lba, data)).await;
         done.result.is_ok().then_some(done.data)
     }
 
@@ -196,7 +196,7 @@ impl Core {
             }
             Place::MetaLog => {
                 evidence.wp_blocks[member]?;
-                let log = self.members[member].log.borrow().clone()?;
+                let log = self.members.log(member)?;
                 let (live, epoch) = (log.live.borrow(), view.record.epoch);
                 let mut found = BufMut::zeroed((blocks.end - blocks.start) as usize * BLOCK);
                 for (place, block) in (0..).zip(blocks) {

@@ -5,11 +5,7 @@ use crate::{
         record::{Burned, Lacks, Record, ZoneRecord},
         superblock::{Stage, Superblock, SuperblockMember},
     },
-    raid::{
-        error::ArrayError,
-        patrol::{holes::HoleMap, replace::SKIPPED},
-        recover::scan::Candidate,
-    },
+    raid::{error::ArrayError, holes::HoleMap, patrol::replace::SKIPPED, recover::scan::Candidate},
 };
 use std::collections::BTreeMap;
 

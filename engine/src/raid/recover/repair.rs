@@ -6,8 +6,8 @@ use crate::{
         core::Core,
         error::ArrayError,
         policy::zrwa::Refusal,
-        recover::{Awaited, Tail, Verdict},
-        zone::write::Zone,
+        recover::verdict::{Awaited, Tail, Verdict},
+        zone::flow::Zone,
     },
     zone::ZoneIndex,
 };
@@ -23,7 +23,7 @@ impl Core {
     ) -> Result<(), ArrayError> {
         let done = |result: Result<(), DeviceError>| match result {
             // Only this zone has failed, and says so.
-            Err(_) if !self.failed.get() => Ok(()),
+            Err(_) if !self.membership.has_failed() => Ok(()),
             Err(error) => self.check_members().and(Err(ArrayError(format!("zone {}: {error}", zone.0)))),
             Ok(()) => Ok(()),
         };
@@ -31,8 +31,8 @@ impl Core {
             Verdict::Empty | Verdict::Full | Verdict::Offline(_) => Ok(()),
             Verdict::Reset => {
                 let dead = self.reset_members(&[zone.0]).await;
-                self.membership_settled().await;
-                let epoch = self.zones.borrow()[zone.0 as usize].epoch;
+                self.membership.settled().await;
+                let epoch = self.catalog.epoch(zone);
                 done(self.finish_reset(zone.0..zone.0 + 1, epoch, &dead).await)
             }
             Verdict::Finish(None) => done(self.finish_members(zone, None).await),
@@ -48,7 +48,7 @@ impl Core {
                 let blocks = tail.blocks;
                 let Some(running) = self.go_on(zone, tail, awaited).await.map(Rc::new) else { return Ok(()) };
                 self.layout.policy.secure(self, &running).await;
-                self.running.borrow_mut().insert(zone.0, running.clone());
+                self.zones.start(running.clone());
                 self.start_tasks(&running);
                 done(self.make_safe(&running, blocks).await)
             }
@@ -58,21 +58,15 @@ impl Core {
     /// The zone as it goes on from `tail`, with everything written that the tail needs; `None` if it is offline,
     /// since a member that cannot be done without still holds something else.
     async fn go_on(self: &Rc<Self>, zone: ZoneIndex, mut tail: Tail, awaited: Awaited) -> Option<Zone> {
-        let running = Zone::new(self, zone);
+        let running = Zone::new(&self.layout, zone, self.catalog.epoch(zone));
         running.flow.borrow_mut().restore(tail.blocks, tail.positions, std::mem::take(&mut tail.parities));
         self.layout.policy.write_back(self, &running, &tail).await;
-        let Some(member) = self.stuck.borrow().get(&zone.0).copied() else { return Some(running) };
+        let Some(member) = self.zones.stuck(zone) else { return Some(running) };
         let refusal = Refusal::Lacking { member };
-        {
-            let record = &mut self.zones.borrow_mut()[zone.0 as usize];
-            record.wait_for(awaited.members & !record.lost, awaited.floor);
-        }
-        self.waits.set(true);
-        self.membership_pending.set(true);
-        self.membership.open();
-        self.membership_settled().await;
-        self.offline.borrow_mut().insert(zone.0, refusal.clone());
-        self.holding.borrow_mut().insert(zone.0);
+        self.catalog.change(zone, |record| record.wait_for(awaited.members & !record.lost, awaited.floor));
+        self.membership.announce_waits();
+        self.membership.settled().await;
+        self.zones.put_offline(zone, refusal.clone(), true);
         self.load(zone, &Verdict::Offline(refusal));
         None
     }

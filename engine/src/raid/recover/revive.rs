@@ -15,8 +15,9 @@ use crate::{
     device::{Command, DeviceError, Status, Zones},
     raid::{
         core::Core,
+        geometry::{each, physical, subsets},
         policy::zrwa::{self, Evidence, Refusal},
-        recover::{Held, Tail, ZoneView},
+        recover::verdict::{Held, Tail, ZoneView},
     },
     zone::{Lba, ZoneIndex},
 };
@@ -73,7 +74,7 @@ impl Core {
 
     /// Takes members out of the evidence, as long as enough are left.
     fn do_without(&self, evidence: &mut Evidence, gone: u32) -> Result<(), Refusal> {
-        for member in Core::each(gone) {
+        for member in each(gone) {
             evidence.wp_blocks[member] = None;
             if evidence.wp_blocks.iter().flatten().count() < self.layout.fewest_members() {
                 return Err(Refusal::Lacking { member });
@@ -105,9 +106,9 @@ impl Core {
         for suspects in [blank & empty, blank] {
             for count in 1..=most {
                 let mut found = None;
-                for lost in Core::subsets(suspects, count) {
+                for lost in subsets(suspects, count) {
                     let mut others = evidence.clone();
-                    Core::each(lost).for_each(|member| others.wp_blocks[member] = None);
+                    each(lost).for_each(|member| others.wp_blocks[member] = None);
                     let agrees = self.parity_agrees(view, &others, tail).await;
                     // Where nobody can tell, no suspect is left to be believed.
                     if agrees == Some(true) || agrees.is_none() && lost == suspects {
@@ -131,15 +132,15 @@ impl Core {
     pub fn zrwas_at_start(&self, member: usize) -> impl Iterator<Item = Range<u64>> {
         let layout = &self.layout;
         let end = layout.window_blocks().min(layout.rows * layout.chunk_blocks);
-        let aggregate = self.superblock.borrow().aggregate as u64;
-        let zrwa = self.device(member).and_then(|device| device.geometry().zrwa);
+        let aggregate = self.membership.superblock().aggregate as u64;
+        let zrwa = self.members.device(member).and_then(|device| device.geometry().zrwa);
         let each = zrwa.map_or(end, |zrwa| zrwa.size_blocks / aggregate).max(1);
         (0..end).step_by(each as usize).map(move |from| from..end.min(from + each))
     }
 
     /// Whether there are only zeros in a ZRWA of a member that should hold some of `pieces`.
     async fn lacks_a_zrwa(&self, zone: ZoneIndex, member: usize, pieces: &[Held]) -> bool {
-        let start = self.start(member, zone).0;
+        let start = self.members.start(member, zone).0;
         for zrwa in self.zrwas_at_start(member) {
             let blocks =
                 pieces.iter().flat_map(|piece| (piece.lba.0 - start..).zip(piece.data.chunks(BLOCK)));
@@ -177,10 +178,10 @@ impl Core {
         member: usize,
         ranges: &[Range<u64>],
     ) -> Vec<Result<(Lba, Buf), DeviceError>> {
-        let start = self.start(member, zone).0;
+        let start = self.members.start(member, zone).0;
         let read = async |at: u64, blocks: u64| {
             let data = Buf::zeroed(blocks as usize * BLOCK);
-            let done = self.submit(member, Command::read(Lba(start + at), data)).await;
+            let done = self.members.submit(member, Command::read(Lba(start + at), data)).await;
             done.result.map(|()| (Lba(start + at), done.data))
         };
         let mut pieces = Vec::new();
@@ -226,9 +227,9 @@ impl Core {
     /// write pointers have not moved: also where there is a ZRWA, for an earlier recovery may have come
     /// no further than that. One member after the other, so that it never is in doubt on two.
     pub async fn revive(self: &Rc<Self>, zone: ZoneIndex, tail: &Tail) {
-        for member in Core::each(self.live(zone)) {
+        for member in each(self.live(zone)) {
             if tail.revived & (1 << member) != 0 {
-                let zones = Zones::One(Core::physical(zone));
+                let zones = Zones::One(physical(zone));
                 let open = |_| Command::Open { zones, zrwa: true };
                 self.on_parts(zone, 1 << member, "open zone", open).await;
             }

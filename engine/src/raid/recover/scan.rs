@@ -11,7 +11,8 @@ use crate::{
     raid::{
         Drive,
         error::ArrayError,
-        metalog::{META_ZONES, NoLog, ReadLog, read_log},
+        geometry::META_ZONES,
+        journal::read::{NoLog, ReadLog, read_log},
         status::Examined,
     },
     runtime::Runtime,

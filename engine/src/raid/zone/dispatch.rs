@@ -14,21 +14,17 @@ impl Core {
     // Where it is called from, so that the command is moved once less: that is a fifth of a read.
     #[inline]
     pub fn submit_command(self: &Rc<Self>, command: Command) -> Completion {
-        if self.failed.get() {
+        if self.membership.has_failed() {
             return Completion::failed(Status::InternalError);
         }
-        if let Some(held) = &mut *self.held.borrow_mut()
-            && changes(&command)
-        {
-            let (completer, completion) = self.slots.pair();
-            held.push((command, completer));
-            return completion;
+        if self.stillness.has_begun() && changes(&command) {
+            return self.stillness.hold(command, &self.slots);
         }
         self.dispatch(command).unwrap_or_else(Completion::failed)
     }
 
     fn dispatch(self: &Rc<Self>, command: Command) -> Result<Completion, DeviceError> {
-        let check_busy = |zone: ZoneIndex| match self.busy.borrow().contains(&zone.0) {
+        let check_busy = |zone: ZoneIndex| match self.zones.is_busy(zone) {
             true => Err(DeviceError::from(Status::InvalidZoneStateTransition)),
             false => Ok(()),
         };
@@ -42,19 +38,19 @@ impl Core {
         };
         Ok(match command {
             Command::Read { lba, data, .. } => {
-                self.table.borrow().check_read(lba, blocks(&data)?)?;
+                self.zones.table().check_read(lba, blocks(&data)?)?;
                 let (zone, at) = self.geometry.locate(lba);
                 self.read(zone, at, data)
             }
             Command::Write { lba, data, fua, .. } => {
                 let (zone, _) = self.geometry.locate(lba);
                 check_written(zone)?;
-                let effect = self.table.borrow_mut().write(lba, blocks(&data)?)?;
+                let effect = self.zones.table_mut().write(lba, blocks(&data)?)?;
                 self.write(effect.zone, effect.offset_blocks, data, fua)
             }
             Command::Append { zone, data, fua, .. } => {
                 check_written(zone)?;
-                let effect = self.table.borrow_mut().append(zone, blocks(&data)?)?;
+                let effect = self.zones.table_mut().append(zone, blocks(&data)?)?;
                 self.write(effect.zone, effect.offset_blocks, data, fua)
             }
             Command::Flush => self.run_async(self.clone().flush()),
@@ -62,7 +58,7 @@ impl Core {
                 return Err(Status::InvalidField.into());
             }
             Command::Open { zones, zrwa: false } => {
-                let mut table = self.table.borrow_mut();
+                let mut table = self.zones.table_mut();
                 match zones {
                     Zones::One(zone) => check_busy(zone).and_then(|()| Ok(table.open(zone, false)?))?,
                     Zones::All => table.open_all()?,
@@ -70,7 +66,7 @@ impl Core {
                 Completion::ready(Done::ok())
             }
             Command::Close { zones } => {
-                let mut table = self.table.borrow_mut();
+                let mut table = self.zones.table_mut();
                 match zones {
                     Zones::One(zone) => check_busy(zone).and_then(|()| Ok(table.close(zone)?))?,
                     Zones::All => table.close_all(),
@@ -80,7 +76,7 @@ impl Core {
             Command::Finish { zones } => self.start_finish(zones)?,
             Command::Reset { zones } => self.start_reset(zones)?,
             Command::Report { first, count } => {
-                let mut zones = self.table.borrow().report(first, count)?;
+                let mut zones = self.zones.table().report(first, count)?;
                 for info in zones.iter_mut().filter(|info| self.has_failed(info.zone)) {
                     // To the table it is as it was: it takes as much of the drives.
                     if info.state != ZoneState::Offline {
@@ -98,7 +94,7 @@ impl Core {
             Zones::One(zone) => std::iter::once(zone.0..zone.0.saturating_add(1)).collect(),
             Zones::All => self.ranges_online(),
         };
-        self.mark_busy(&ranges)?;
+        self.zones.mark_busy(&ranges)?;
         let core = self.clone();
         Ok(self.run_async(async move {
             let mut result = Ok(());
@@ -112,7 +108,7 @@ impl Core {
     /// All zones, but for those that are offline.
     fn ranges_online(&self) -> Vec<Range<u32>> {
         let (mut ranges, mut from) = (Vec::new(), 0);
-        for zone in self.offline.borrow().keys().copied().chain([self.geometry.zones]) {
+        for zone in self.zones.offline().keys().copied().chain([self.geometry.zones]) {
             if from < zone {
                 ranges.push(from..zone);
             }
@@ -122,26 +118,25 @@ impl Core {
     }
 
     fn start_finish(self: &Rc<Self>, zones: Zones) -> Result<Completion, DeviceError> {
-        let state = |zone: u32| self.table.borrow().info(ZoneIndex(zone)).state;
         if let Zones::One(zone) = zones
-            && self.offline.borrow().contains_key(&zone.0)
+            && self.zones.is_offline(zone)
         {
             return Err(Status::InvalidZoneStateTransition.into());
         }
         let chosen: Vec<u32> = match zones {
             Zones::One(zone) if zone.0 >= self.geometry.zones => return Err(Status::LbaOutOfRange.into()),
             // Full already; but its last writes may still be on their way.
-            Zones::One(zone)
-                if state(zone.0) == ZoneState::Full && !self.running.borrow().contains_key(&zone.0) =>
-            {
+            Zones::One(zone) if self.zones.state(zone) == ZoneState::Full && !self.zones.is_running(zone) => {
                 Vec::new()
             }
             Zones::One(zone) => vec![zone.0],
-            Zones::All => (0..self.geometry.zones)
-                .filter(|zone| state(*zone).is_active() && !self.has_failed(ZoneIndex(*zone)))
-                .collect(),
+            Zones::All => {
+                let is_active = |zone: &ZoneIndex| self.zones.state(*zone).is_active();
+                let chosen = self.zones.all().filter(|zone| is_active(zone) && !self.has_failed(*zone));
+                chosen.map(|zone| zone.0).collect()
+            }
         };
-        self.mark_busy(&chosen.iter().map(|zone| *zone..zone + 1).collect::<Vec<_>>())?;
+        self.zones.mark_busy(&chosen.iter().map(|zone| *zone..zone + 1).collect::<Vec<_>>())?;
         let core = self.clone();
         Ok(self.run_async(async move {
             let mut result = Ok(());
@@ -150,18 +145,5 @@ impl Core {
             }
             result
         }))
-    }
-
-    /// Marks zones for a reset or finish; refused while another one is under way in any of them.
-    fn mark_busy(&self, zones: &[Range<u32>]) -> Result<(), DeviceError> {
-        if zones.iter().any(|range| range.end > self.geometry.zones) {
-            return Err(Status::LbaOutOfRange.into());
-        }
-        let mut busy = self.busy.borrow_mut();
-        if zones.iter().any(|range| busy.range(range.clone()).next().is_some()) {
-            return Err(Status::InvalidZoneStateTransition.into());
-        }
-        busy.extend(zones.iter().cloned().flatten());
-        Ok(())
     }
 }

@@ -9,8 +9,10 @@ use crate::{
     device::{Command, Completion, DeviceError, Done, Status, Zones},
     format::record::Record,
     raid::{
-        core::{Core, is_of_zone},
-        zone::write::Zone,
+        core::Core,
+        geometry::{each, physical},
+        members::is_of_zone,
+        zone::flow::Zone,
     },
     zone::{ZoneIndex, ZoneInfo, ZoneState, is_worn},
 };
@@ -23,19 +25,19 @@ impl Core {
         future: impl Future<Output = Result<(), DeviceError>> + 'static,
     ) -> Completion {
         let (completer, completion) = self.slots.pair();
-        self.underway.set(self.underway.get() + 1);
+        self.stillness.enter();
         let core = self.clone();
         self.runtime.spawn(async move {
             let result = future.await;
-            core.underway.set(core.underway.get() - 1);
-            core.zones_changed.open();
+            core.stillness.leave();
+            core.zones.changed.open();
             completer.complete(Done { result, ..Done::ok() });
         });
         completion
     }
 
     fn check_failed(&self) -> Result<(), DeviceError> {
-        if self.failed.get() { Err(Status::InternalError.into()) } else { Ok(()) }
+        if self.membership.has_failed() { Err(Status::InternalError.into()) } else { Ok(()) }
     }
 
     fn check_zone(&self, zone: ZoneIndex) -> Result<(), DeviceError> {
@@ -45,12 +47,11 @@ impl Core {
     /// Makes everything safe that has completed so far. What has completed in a zone that has failed since
     /// will never be: the next flush says so, and those after it are about the rest.
     pub async fn flush(self: Rc<Self>) -> Result<(), DeviceError> {
-        let zones: Vec<_> = self.running.borrow().values().cloned().collect();
-        let tails: Vec<_> = zones.iter().map(|zone| zone.flow.borrow().complete).collect();
+        let zones = self.zones.all_running();
+        let tails: Vec<_> = zones.iter().map(|zone| zone.flow.borrow().complete()).collect();
         for (zone, tail) in zones.iter().zip(&tails) {
             // Ask all before waiting for the first.
-            let mut flow = zone.flow.borrow_mut();
-            flow.wanted = flow.wanted.max(*tail);
+            zone.flow.borrow_mut().want(*tail);
         }
         let mut result = Ok(());
         for (zone, tail) in zones.iter().zip(tails) {
@@ -67,43 +68,36 @@ impl Core {
     /// Resets `zones`, which are marked busy.
     pub async fn reset(self: Rc<Self>, zones: Range<u32>) -> Result<(), DeviceError> {
         let result = self.reset_busy(zones.clone()).await;
-        self.busy.borrow_mut().retain(|zone| !zones.contains(zone));
-        self.zones_changed.open();
+        self.zones.end_busy(&zones);
         result
     }
 
     async fn reset_busy(self: &Rc<Self>, zones: Range<u32>) -> Result<(), DeviceError> {
-        let running: Vec<_> =
-            self.running.borrow().range(zones.clone()).map(|(_, zone)| zone.clone()).collect();
+        let running = self.zones.running_among(zones.clone());
         for zone in &running {
             self.freeze(zone).await;
         }
         self.stop_rebuild(zones.clone()).await;
         self.check_failed()?;
         let only = zones.clone().nth(1).is_none().then_some(ZoneIndex(zones.start));
-        let doubtful = only.filter(|zone| self.offline.borrow().contains_key(&zone.0));
+        let doubtful = only.filter(|zone| self.zones.is_offline(*zone));
         if let Some(zone) = doubtful
             && !self.is_usable(zone).await
         {
             return Err(Status::InvalidZoneStateTransition.into());
         }
-        let written: Vec<_> = {
-            let (table, records) = (self.table.borrow(), self.zones.borrow());
-            zones
-                .clone()
-                .filter(|z| {
-                    let record = records[*z as usize];
-                    table.info(ZoneIndex(*z)).state != ZoneState::Empty
-                        || record.lost != 0
-                        || record.resetting
-                        || running.iter().any(|r| r.index.0 == *z)
-                })
-                .collect()
+        let is_written = |zone: &u32| {
+            let record = self.catalog.record(ZoneIndex(*zone));
+            self.zones.state(ZoneIndex(*zone)) != ZoneState::Empty
+                || record.lost != 0
+                || record.resetting
+                || running.iter().any(|running| running.index.0 == *zone)
         };
-        let epoch = self.next_sequence();
-        for record in &mut self.zones.borrow_mut()[zones.start as usize..zones.end as usize] {
+        let written: Vec<u32> = zones.clone().filter(is_written).collect();
+        let epoch = self.membership.next_sequence();
+        self.catalog.change_each(zones.clone(), |_, record| {
             (record.epoch, record.resetting, record.finished, record.waits) = (epoch, true, None, 0);
-        }
+        });
         let (first, count) = (zones.start, zones.end - zones.start);
         self.broadcast(Record::Reset { first, count }, epoch).await;
         self.check_failed()?;
@@ -118,9 +112,9 @@ impl Core {
         }
         for zone in written {
             let zone = ZoneIndex(zone);
-            match self.offline.borrow_mut().remove(&zone.0).is_some() {
+            match self.zones.end_offline(zone) {
                 true => self.forget_doubt(zone),
-                false => self.table.borrow_mut().reset(zone)?,
+                false => self.zones.table_mut().reset(zone)?,
             }
         }
         // Too many members cannot write it any more.
@@ -132,34 +126,36 @@ impl Core {
 
     /// Whether enough members could write a zone if it were reset: nothing is given up for a reset that fails.
     async fn is_usable(&self, zone: ZoneIndex) -> bool {
-        let first = Core::physical(zone);
+        let first = physical(zone);
         let mut usable = 0u32;
-        for member in Self::each(self.active.get()) {
-            let done = self.submit(member, Command::Report { first, count: 1 }).await;
+        for member in each(self.members.active()) {
+            let done = self.members.submit(member, Command::Report { first, count: 1 }).await;
             let is_usable = done.zones.first().is_some_and(|info| !is_worn(info.state));
             usable |= (is_usable as u32) << member;
         }
-        self.are_enough(usable)
+        self.members.are_enough(usable)
     }
 
     /// A zone that was offline is empty now: whatever was in doubt has been given up.
     fn forget_doubt(&self, zone: ZoneIndex) {
         self.forget_logged(zone, u64::MAX);
-        self.holding.borrow_mut().remove(&zone.0);
         let capacity_blocks = self.layout.capacity_blocks();
-        let mut table = self.table.borrow_mut();
-        table.hold(self.holding.borrow().len() as u32);
-        table.load(&ZoneInfo { zone, state: ZoneState::Empty, wp_blocks: 0, capacity_blocks, zrwa: false });
+        let state = ZoneState::Empty;
+        self.zones.load(&ZoneInfo { zone, state, wp_blocks: 0, capacity_blocks, zrwa: false });
     }
 
     /// Resets the members' zones of a promised reset. Gives the zones, with their members, that cannot be
     /// reset: those members are done without there.
     pub async fn reset_members(&self, zones: &[u32]) -> Vec<(u32, usize)> {
         let mut pending = Vec::new();
-        for member in Self::each(self.active.get()) {
+        for member in each(self.members.active()) {
             for zone in zones {
-                let zones = Zones::One(Core::physical(ZoneIndex(*zone)));
-                pending.push((*zone, self.seat(member), self.submit(member, Command::Reset { zones })));
+                let zones = Zones::One(physical(ZoneIndex(*zone)));
+                pending.push((
+                    *zone,
+                    self.members.seat(member),
+                    self.members.submit(member, Command::Reset { zones }),
+                ));
             }
         }
         let mut dead = Vec::new();
@@ -182,14 +178,14 @@ impl Core {
     ) -> Result<(), DeviceError> {
         let (first, count) = (zones.start, zones.end - zones.start);
         // A member that failed in the reset still holds the old zone: first it has to be known as out.
-        self.membership_settled().await;
+        self.membership.settled().await;
         self.check_failed()?;
-        let sequence = self.next_sequence();
-        for record in &mut self.zones.borrow_mut()[zones.start as usize..zones.end as usize] {
+        let sequence = self.membership.next_sequence();
+        self.catalog.change_each(zones.clone(), |_, record| {
             record.resetting = false;
             record.lost = 0;
-        }
-        self.stuck.borrow_mut().retain(|zone, _| !zones.contains(zone));
+        });
+        self.zones.unstick(&zones);
         self.forget_burned(zones.clone());
         self.forget_holes(zones);
         for (zone, member) in dead {
@@ -202,13 +198,12 @@ impl Core {
     /// Finishes one zone, which is marked busy.
     pub async fn finish(self: Rc<Self>, zone: ZoneIndex) -> Result<(), DeviceError> {
         let result = self.finish_busy(zone).await;
-        self.busy.borrow_mut().remove(&zone.0);
-        self.zones_changed.open();
+        self.zones.end_busy(&(zone.0..zone.0 + 1));
         result
     }
 
     async fn finish_busy(self: &Rc<Self>, index: ZoneIndex) -> Result<(), DeviceError> {
-        let running = self.running.borrow().get(&index.0).cloned();
+        let running = self.zones.running(index);
         if let Some(zone) = &running {
             self.freeze(zone).await;
         }
@@ -216,21 +211,17 @@ impl Core {
         self.check_zone(index)?;
         // The zone may have become full in the meantime: then it is finished.
         let ended = match &running {
-            Some(zone) => zone.flow.borrow().ended,
-            None => self.table.borrow().info(index).state == ZoneState::Full,
+            Some(zone) => zone.flow.borrow().has_ended(),
+            None => self.zones.state(index) == ZoneState::Full,
         };
         if ended {
             return Ok(());
         }
-        let tail_blocks = running.as_ref().map_or(0, |zone| zone.flow.borrow().complete);
+        let tail_blocks = running.as_ref().map_or(0, |zone| zone.flow.borrow().complete());
         self.barrier(self.live(index)).await;
         self.check_zone(index)?;
-        let epoch = {
-            let record = &mut self.zones.borrow_mut()[index.0 as usize];
-            record.finished = Some(tail_blocks);
-            record.epoch
-        };
-        let sequence = self.next_sequence();
+        let epoch = self.catalog.change(index, |record| record.finished = Some(tail_blocks));
+        let sequence = self.membership.next_sequence();
         self.broadcast(Record::Finish { zone: index.0, epoch, tail_blocks }, sequence).await;
         self.check_zone(index)?;
         self.finish_members(index, running.as_deref()).await?;
@@ -238,7 +229,7 @@ impl Core {
             self.refuse_queued(zone, Status::ZoneIsFull);
             self.end_zone(zone);
         }
-        self.table.borrow_mut().finish(index)?;
+        self.zones.table_mut().finish(index)?;
         Ok(())
     }
 
@@ -252,10 +243,10 @@ impl Core {
             self.layout.policy.promote(self, zone).await;
         }
         self.check_zone(index)?;
-        let zones = Zones::One(Core::physical(index));
+        let zones = Zones::One(physical(index));
         self.on_parts(index, self.live(index), "finish zone", |_| Command::Finish { zones }).await;
         self.clear_lost(index).await;
-        self.membership_settled().await;
+        self.membership.settled().await;
         self.check_zone(index)
     }
 }

@@ -10,65 +10,42 @@
 use crate::{
     buf::{BLOCK, Buf, BufMut},
     code::decode,
-    device::{Command, Completer, Completion, DeviceError, Done, Status},
+    device::{Command, Completion, DeviceError, Done, Status},
     raid::{
-        core::{Core, Seat, is_unreadable},
-        geometry::Role,
-        zone::write::{Flow, Parities},
+        core::Core,
+        geometry::{Piece, Role},
+        members::is_unreadable,
+        seat::Seat,
+        zone::{
+            flow::{Flow, Parities},
+            reader::{Job, Reader},
+        },
     },
-    runtime::Gate,
     zone::{Lba, ZoneIndex, ZoneState},
 };
-use std::{cell::RefCell, rc::Rc};
-
-/// A task that carries out one read after the other.
-#[derive(Default)]
-pub struct Reader {
-    job: RefCell<Option<Job>>,
-    work: Gate,
-}
-
-struct Job {
-    zone: ZoneIndex,
-    at: u64,
-    blocks: u64,
-    /// Empty while the direct read has it.
-    data: Buf,
-    completer: Completer,
-    /// As [`Core::losses`] when the read began.
-    losses: u64,
-    /// The read of a single member that is on its way already.
-    direct: Option<(Seat, Completion)>,
-}
-
-/// Blocks `from..to` of chunk `index` of `stripe`.
-#[derive(Clone, Copy, Debug)]
-pub struct Piece {
-    pub stripe: u64,
-    pub index: u64,
-    pub from: u64,
-    pub to: u64,
-}
+use std::rc::Rc;
 
 impl Core {
     /// Reads `data.blocks()` blocks from block `at` of a zone.
     pub fn read(self: &Rc<Self>, zone: ZoneIndex, at: u64, data: Buf) -> Completion {
-        let (blocks, losses) = (data.blocks(), self.losses.get());
+        let (blocks, losses) = (data.blocks(), self.members.losses());
         let direct = self.direct(zone, at, &data);
         let (data, direct) = match direct {
             Some((member, piece)) => {
                 let mut completion =
-                    self.submit(member, Command::read(self.place(zone, member, piece), data));
+                    self.members.submit(member, Command::read(self.place(zone, member, piece), data));
                 match completion.take() {
                     Some(done) if done.result.is_ok() => return Completion::ready(done),
-                    Some(done) => (Buf::default(), Some((self.seat(member), Completion::ready(done)))),
-                    None => (Buf::default(), Some((self.seat(member), completion))),
+                    Some(done) => {
+                        (Buf::default(), Some((self.members.seat(member), Completion::ready(done))))
+                    }
+                    None => (Buf::default(), Some((self.members.seat(member), completion))),
                 }
             }
             None => (data, None),
         };
         let (completer, completion) = self.slots.pair();
-        let reader = self.idle_readers.borrow_mut().pop().unwrap_or_else(|| {
+        let reader = self.readers.take().unwrap_or_else(|| {
             let reader = Rc::new(Reader::default());
             self.runtime.spawn(self.clone().serve_reads(reader.clone()));
             reader
@@ -93,7 +70,8 @@ impl Core {
     /// Whether `member` has its blocks of the stripe's row at `piece`'s offsets, as far as is known.
     fn has_piece(&self, zone: ZoneIndex, member: usize, piece: Piece) -> bool {
         let at = piece.stripe * self.layout.chunk_blocks;
-        self.live(zone) & (1 << member) != 0 && !self.has_hole(zone, member, at + piece.from..at + piece.to)
+        self.live(zone) & (1 << member) != 0
+            && !self.catalog.has_hole(zone, member, at + piece.from..at + piece.to)
     }
 
     async fn serve_reads(self: Rc<Self>, reader: Rc<Reader>) {
@@ -102,7 +80,7 @@ impl Core {
             let job = reader.job.borrow_mut().take();
             if let Some(job) = job {
                 self.carry_out(job).await;
-                self.idle_readers.borrow_mut().push(reader.clone());
+                self.readers.give(reader.clone());
                 continue;
             }
             work.await;
@@ -114,7 +92,7 @@ impl Core {
         if let Some((seat, completion)) = direct {
             let done = completion.await;
             match done.result {
-                Ok(()) if self.losses.get() == losses => return completer.complete(done),
+                Ok(()) if self.members.losses() == losses => return completer.complete(done),
                 Ok(()) => {}
                 Err(error) => self.read_failed(zone, seat, error),
             }
@@ -125,9 +103,9 @@ impl Core {
             data = Buf::zeroed(blocks as usize * BLOCK);
         }
         let result = loop {
-            let losses = self.losses.get();
+            let losses = self.members.losses();
             let result = self.read_pieces(zone, at, &mut data).await;
-            if self.losses.get() == losses {
+            if self.members.losses() == losses {
                 break result;
             }
         };
@@ -136,8 +114,7 @@ impl Core {
 
     /// Counts a read error; a drive that is gone is taken out, and a part that is gone done without.
     pub fn read_failed(&self, zone: ZoneIndex, seat: Seat, error: DeviceError) {
-        let state = &self.members[seat.member];
-        state.read_errors.set(state.read_errors.get() + 1);
+        self.members.count_read_error(seat.member);
         if matches!(error, DeviceError::Gone | DeviceError::Timeout) {
             self.member_failed(seat, error, "read");
         } else if error == Status::ZoneIsOffline.into() {
@@ -147,18 +124,16 @@ impl Core {
 
     /// Everything below this block of the zone can be read.
     pub fn tail(&self, zone: ZoneIndex) -> u64 {
-        if let Some(running) = self.running.borrow().get(&zone.0) {
-            return running.flow.borrow().complete;
-        }
-        match self.table.borrow().info(zone).state {
-            ZoneState::Full => self.finished_tail(zone),
-            _ => 0,
+        match self.zones.complete(zone) {
+            Some(complete) => complete,
+            None if self.zones.state(zone) == ZoneState::Full => self.finished_tail(zone),
+            None => 0,
         }
     }
 
     /// The tail of a full zone.
     pub fn finished_tail(&self, zone: ZoneIndex) -> u64 {
-        self.zones.borrow()[zone.0 as usize].finished.unwrap_or(self.layout.capacity_blocks())
+        self.catalog.record(zone).finished.unwrap_or(self.layout.capacity_blocks())
     }
 
     fn piece(&self, at: u64, blocks: u64) -> Piece {
@@ -170,7 +145,7 @@ impl Core {
 
     /// Where `piece` lies on `member`, in the row of its stripe.
     pub fn place(&self, zone: ZoneIndex, member: usize, piece: Piece) -> Lba {
-        Lba(self.start(member, zone).0 + piece.stripe * self.layout.chunk_blocks + piece.from)
+        Lba(self.members.start(member, zone).0 + piece.stripe * self.layout.chunk_blocks + piece.from)
     }
 
     async fn read_pieces(
@@ -189,9 +164,9 @@ impl Core {
             let member = self.layout.member(piece.stripe, piece.index);
             let completion = self.has_piece(zone, member, piece).then(|| {
                 let buf = self.pool.borrow_mut().take(piece.to - piece.from).freeze();
-                self.submit(member, Command::read(self.place(zone, member, piece), buf))
+                self.members.submit(member, Command::read(self.place(zone, member, piece), buf))
             });
-            pending.push((done_blocks, piece, self.seat(member), completion));
+            pending.push((done_blocks, piece, self.members.seat(member), completion));
             done_blocks += piece.to - piece.from;
         }
         for (block, piece, seat, completion) in pending {
@@ -227,8 +202,9 @@ impl Core {
         if !self.has_piece(zone, member, piece) {
             return None;
         }
-        let (buf, seat) = (self.pool.borrow_mut().take(piece.to - piece.from).freeze(), self.seat(member));
-        let done = self.submit(member, Command::read(self.place(zone, member, piece), buf)).await;
+        let (buf, seat) =
+            (self.pool.borrow_mut().take(piece.to - piece.from).freeze(), self.members.seat(member));
+        let done = self.members.submit(member, Command::read(self.place(zone, member, piece), buf)).await;
         done.result.ok().and_then(|()| self.overlay_piece(zone, seat, piece, done.data))
     }
 
@@ -250,7 +226,7 @@ impl Core {
     /// `piece` from the other members.
     pub async fn reconstruct(self: &Rc<Self>, zone: ZoneIndex, piece: Piece) -> Result<Buf, DeviceError> {
         let end = (piece.stripe + 1) * self.layout.stripe_blocks();
-        let running = self.running.borrow().get(&zone.0).cloned();
+        let running = self.zones.running(zone);
         let mut known = Parities::default();
         let mut tail = None;
         if let Some(running) = running.filter(|running| running.flow.borrow().complete < end) {
@@ -324,10 +300,10 @@ impl Core {
                     Some(parity) => Ok(parity.clone()),
                     None => {
                         let buf = self.pool.borrow_mut().take(part.to - part.from).freeze();
-                        Err(self.submit(member, Command::read(self.place(zone, member, part), buf)))
+                        Err(self.members.submit(member, Command::read(self.place(zone, member, part), buf)))
                     }
                 };
-                pending.push((index, self.seat(member), part, read));
+                pending.push((index, self.members.seat(member), part, read));
             }
             let mut blocks = Vec::new();
             for (index, seat, part, read) in pending {
@@ -373,8 +349,9 @@ impl Core {
         if !self.has_piece(zone, member, piece) {
             return Err(Status::UnrecoveredReadError.into());
         }
-        let (buf, seat) = (self.pool.borrow_mut().take(piece.to - piece.from).freeze(), self.seat(member));
-        let done = self.submit(member, Command::read(self.place(zone, member, piece), buf)).await;
+        let (buf, seat) =
+            (self.pool.borrow_mut().take(piece.to - piece.from).freeze(), self.members.seat(member));
+        let done = self.members.submit(member, Command::read(self.place(zone, member, piece), buf)).await;
         self.take_read(zone, seat, piece, done)
     }
 }

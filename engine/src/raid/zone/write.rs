@@ -18,145 +18,22 @@
 use crate::{
     buf::{BLOCK, Buf, BufMut},
     code::{pq, xor},
-    device::{Command, Completer, Completion, DeviceError, Done, Status, Zones},
+    device::{Command, Completion, Done, Status, Zones},
     format::{
         oob::Content,
         record::{ParityRecord, Record},
     },
     raid::{
         Canary, LogStep,
-        core::{Core, Seat},
-        geometry::{Layout, MAX_MEMBERS, MAX_PARITIES, Place},
+        core::Core,
+        geometry::{Place, physical},
         policy::{inplace, zrwa},
+        seat::Seat,
+        zone::flow::{Flight, Flow, Parities, Sub, Write, Zone},
     },
-    runtime::Gate,
     zone::{Lba, ZoneIndex},
 };
-use std::{
-    cell::{Cell, RefCell},
-    collections::VecDeque,
-    rc::Rc,
-};
-
-/// A zone with something going on.
-pub struct Zone {
-    pub index: ZoneIndex,
-    /// The zone has failed and refused what was queued: whatever is rebuilt, it goes on only with a reset or
-    /// in the next assembly.
-    pub failed: Cell<bool>,
-    pub flow: RefCell<Flow>,
-    /// Something was queued, or more may be submitted.
-    queued: Gate,
-    /// Something was submitted, or the tasks have to look again.
-    submitted: Gate,
-    /// There may be something to settle.
-    pub completed: Gate,
-    /// Anything else changed: waited for by whoever wants the zone quiet, or safe up to a point.
-    pub changed: Gate,
-}
-
-/// Blocks are counted from the start of the logical zone.
-#[derive(Default)]
-pub struct Flow {
-    pub epoch: u64,
-    /// Whether the members' zones have been opened, or are being opened now.
-    pub open: bool,
-    opening: bool,
-    /// The zone is over: full, reset or finished. Its tasks end.
-    pub ended: bool,
-    /// Number of those who want no more submissions for now.
-    pub paused: u32,
-    /// The zone is about to end: nothing is settled any more.
-    pub frozen: bool,
-    /// Everything below has been submitted; `parity` belongs to this tail.
-    pub next: u64,
-    /// Everything below is complete on the members.
-    pub complete: u64,
-    /// Everything below survives a power cut and the loss of a member.
-    pub safe: u64,
-    /// Somebody waits for everything below to be safe.
-    pub wanted: u64,
-    /// The zone has failed, and a flush has told that something of it is not safe.
-    pub loss_told: bool,
-    /// Everything below may be submitted: the window.
-    pub limit: u64,
-    /// Chunks that are settled: shown by write pointers or, with the policy `log`, safe; and each
-    /// member's position: its write pointer in half chunks or, with `log`, in blocks, as submitted.
-    pub claimed: u64,
-    pub positions: [u64; MAX_MEMBERS],
-    pub settling: bool,
-    /// Policy `inplace`: the tail in the zone's last tail record.
-    pub told: u64,
-    /// Which of the two log blocks was written last.
-    pub log_block: u64,
-    /// Explicit flushes that are on their way: one caller of `move_to` at a time.
-    moves: VecDeque<(Seat, Completion)>,
-    /// One chunk for each parity, of the stripe of `next`: below the tail's offset with its chunk, above
-    /// without.
-    pub parities: [BufMut; MAX_PARITIES],
-    /// Writes that have not been submitted to their end; they start where `sent` ends.
-    queue: VecDeque<Write>,
-    /// Writes that have been, and are not complete.
-    sent: VecDeque<Write>,
-    flights: VecDeque<Flight>,
-    /// The most that was queued and in flight together since this stripe was begun, and the one
-    /// before it.
-    depth: [u64; 2],
-    /// Sub-requests of all flights, in order.
-    subs: VecDeque<Sub>,
-    /// FUA writes and others that are complete and wait to be safe.
-    waiting: VecDeque<(u64, Completer, Done)>,
-    /// The data of a plan, chunk by chunk: kept for its allocation.
-    pieces: Vec<Buf>,
-}
-
-/// A write on its way through the zone.
-struct Write {
-    /// Its first block.
-    start: u64,
-    data: Buf,
-    fua: bool,
-    completer: Completer,
-}
-
-impl Write {
-    fn end(&self) -> u64 {
-        self.start + self.data.blocks()
-    }
-}
-
-/// P and Q of some blocks, as far as they are to be written.
-pub type Parities = [Option<Buf>; MAX_PARITIES];
-
-/// A chunk of zeros for each parity.
-pub fn blank_parities(layout: &Layout) -> [BufMut; MAX_PARITIES] {
-    std::array::from_fn(|which| match which < layout.parities {
-        true => BufMut::zeroed(layout.chunk_blocks as usize * BLOCK),
-        false => BufMut::default(),
-    })
-}
-
-/// A plan that is on its way.
-struct Flight {
-    end: u64,
-    subs: u32,
-}
-
-struct Sub {
-    seat: Seat,
-    completion: Completion,
-}
-
-/// What a round of settling has to do.
-pub struct Round {
-    /// Everything below is complete.
-    pub complete: u64,
-    /// Somebody waits for that to be safe.
-    pub wanted: bool,
-    /// Chunks that are to count as settled, and those that do.
-    pub chunks: u64,
-    pub claimed: u64,
-}
+use std::rc::Rc;
 
 /// What stops `reap`.
 enum Reaped {
@@ -164,62 +41,6 @@ enum Reaped {
     Ended,
     Wait(Sub),
     Membership,
-}
-
-impl Zone {
-    pub fn new(core: &Core, index: ZoneIndex) -> Zone {
-        let layout = &core.layout;
-        let flow = Flow {
-            epoch: core.zones.borrow()[index.0 as usize].epoch,
-            limit: layout.distance.min(layout.rows) * layout.stripe_blocks(),
-            parities: blank_parities(layout),
-            ..Flow::default()
-        };
-        Zone {
-            index,
-            failed: Cell::default(),
-            flow: RefCell::new(flow),
-            queued: Gate::default(),
-            submitted: Gate::default(),
-            completed: Gate::default(),
-            changed: Gate::default(),
-        }
-    }
-
-    /// Has every task of the zone look again.
-    pub fn wake(&self) {
-        self.queued.open();
-        self.submitted.open();
-        self.completed.open();
-        self.changed.open();
-    }
-}
-
-impl Flow {
-    /// What is true of a zone at work at any time.
-    ///
-    /// # Panics
-    /// When it is not: better to stop than to answer for what is not there.
-    fn check(&self) {
-        let Flow { safe, complete, next, limit, .. } = *self;
-        assert!(safe <= complete, "safe up to {safe}, complete up to {complete}");
-        assert!(complete <= next, "complete up to {complete}, submitted up to {next}");
-        assert!(next <= limit || !self.open, "submitted up to {next}, the window ends at {limit}");
-    }
-
-    /// Sets what recovery found.
-    pub fn restore(&mut self, tail: u64, positions: [u64; MAX_MEMBERS], parities: [BufMut; MAX_PARITIES]) {
-        self.open = true;
-        self.next = tail;
-        self.complete = tail;
-        self.positions = positions;
-        self.parities = parities;
-    }
-
-    /// Blocks `from..to` of parity number `which` of the stripe that is being written.
-    pub fn parity(&self, which: usize, from: u64, to: u64) -> Buf {
-        Buf::copy_of(&self.parities[which][from as usize * BLOCK..to as usize * BLOCK])
-    }
 }
 
 impl Core {
@@ -234,27 +55,26 @@ impl Core {
 
     /// The running zone `zone`; if it was not running, it is opened on the members.
     pub fn running_zone(self: &Rc<Self>, index: ZoneIndex) -> Rc<Zone> {
-        if let Some(zone) = self.running.borrow().get(&index.0) {
-            return zone.clone();
+        if let Some(zone) = self.zones.running(index) {
+            return zone;
         }
-        let zone = Rc::new(Zone::new(self, index));
-        self.running.borrow_mut().insert(index.0, zone.clone());
+        let zone = Rc::new(Zone::new(&self.layout, index, self.catalog.epoch(index)));
+        self.zones.start(zone.clone());
         self.runtime.spawn(self.clone().open_members(zone.clone()));
         zone
     }
 
     async fn open_members(self: Rc<Self>, zone: Rc<Zone>) {
         loop {
-            let changed = self.zones_changed.wait();
-            if zone.flow.borrow().frozen || zone.flow.borrow().ended {
+            let changed = self.zones.changed.wait();
+            if zone.flow.borrow().is_over() {
                 return;
             }
             // A zone that has just become full may still hold its resources on the members.
             let limit = self.geometry.max_active as usize;
-            let limit = limit.saturating_sub(self.holding.borrow().len());
-            let open = self.running.borrow().values().filter(|z| z.flow.borrow().open).count();
-            let room = limit == 0 || open < limit;
-            if self.has_failed(zone.index) || (room && self.rebuilding.get() != Some(zone.index.0)) {
+            let limit = limit.saturating_sub(self.zones.holding());
+            let room = limit == 0 || self.zones.open_count() < limit;
+            if self.has_failed(zone.index) || (room && !self.duty.is_in(zone.index)) {
                 break;
             }
             changed.await;
@@ -263,8 +83,8 @@ impl Core {
             let mut flow = zone.flow.borrow_mut();
             (flow.open, flow.opening) = (true, true);
         }
-        let (zones, zrwa) = (Zones::One(Core::physical(zone.index)), self.layout.policy.uses_zrwa());
-        let zrwa = zrwa || self.log_step >= LogStep::Zrwa;
+        let (zones, zrwa) = (Zones::One(physical(zone.index)), self.layout.policy.uses_zrwa());
+        let zrwa = zrwa || self.behaviour.log_step >= LogStep::Zrwa;
         let live = self.live(zone.index);
         self.on_parts(zone.index, live, "open zone", |_| Command::Open { zones, zrwa }).await;
         self.layout.policy.opened(&self, &zone).await;
@@ -299,7 +119,15 @@ impl Core {
         }
         let mut submitted = false;
         while let Some(end) = self.plan_end(flow) {
-            let Some(end) = self.layout.policy.plan_end(self, zone, flow, end) else { break };
+            let (layout, canary) = (&self.layout, self.behaviour.canary);
+            let end = match layout.policy.plan_end(layout, canary, flow.safe, flow.next, end) {
+                Ok(end) => end,
+                Err(needed) => {
+                    flow.want(needed);
+                    zone.completed.open();
+                    break;
+                }
+            };
             let before = flow.subs.len();
             self.submit_plan(zone.index, flow, end);
             let subs = (flow.subs.len() - before) as u32;
@@ -328,7 +156,7 @@ impl Core {
         }
         let stripe_blocks = self.layout.stripe_blocks();
         let stripe_end = (flow.next / stripe_blocks + 1) * stripe_blocks;
-        if !self.join {
+        if !self.behaviour.join {
             return Some(front.end().min(stripe_end));
         }
         let end = back.end();
@@ -441,7 +269,8 @@ impl Core {
     fn run_parities(&self, flow: &mut Flow, index: u64, offset: u64, data: &Buf, write: bool) -> Parities {
         let range = offset as usize * BLOCK..offset as usize * BLOCK + data.len();
         let double = self.layout.parities > 1;
-        let power = if self.canary == Some(Canary::QWithoutCoefficients) { 0 } else { index as usize };
+        let power =
+            if self.behaviour.canary == Some(Canary::QWithoutCoefficients) { 0 } else { index as usize };
         let [p, q] = &mut flow.parities;
         let (p, q) = (&mut p[range.clone()], if double { &mut q[range] } else { &mut [] });
         let take = || self.pool.borrow_mut().take(data.blocks());
@@ -503,7 +332,7 @@ impl Core {
         if live & (1 << member) == 0 {
             return;
         }
-        match self.canary {
+        match self.behaviour.canary {
             Some(Canary::OneParityPlace) => place = Place::Row(stripe),
             Some(Canary::QSlotTooNear) if which > 0 => place = self.layout.slot(stripe, index, 0).1,
             Some(Canary::PartialPAlone) if which > 0 && place != Place::Row(stripe) => return,
@@ -511,7 +340,7 @@ impl Core {
         }
         match place {
             Place::Row(row) => {
-                let wrong = self.canary == Some(Canary::WrongSlot) && row != stripe;
+                let wrong = self.behaviour.canary == Some(Canary::WrongSlot) && row != stripe;
                 let row = row - wrong as u64;
                 let at = row * self.layout.chunk_blocks + offset;
                 let content = inplace::version_of(stripe, row, index);
@@ -531,22 +360,16 @@ impl Core {
 
     /// Submits blocks of a member's part of a zone, from its block `at` on.
     fn store(&self, zone: ZoneIndex, flow: &mut Flow, member: usize, at: u64, data: Buf, content: Content) {
-        let (burned, rest) = self.layout.policy.split(&mut flow.positions[member], at, data);
+        let (burned, rest) = flow.split(self.layout.policy, member, at, data);
         if let Some(burned) = burned {
             let completion = self.relocate(zone, flow.epoch, member, at, &burned);
             self.track(flow, member, completion);
         }
         if let Some((at, rest)) = rest {
-            let completion = self.submit(member, self.write_of(member, zone, at, rest, content, false));
+            let completion =
+                self.members.submit(member, self.write_of(member, zone, at, rest, content, false));
             self.track(flow, member, completion);
         }
-    }
-
-    /// A copy from the pool.
-    pub fn copy(&self, data: &[u8]) -> Buf {
-        let mut copy = self.pool.borrow_mut().take((data.len() / BLOCK) as u64);
-        copy.copy_from_slice(data);
-        copy.freeze()
     }
 
     /// Remembers a sub-request until it completes; some drives have done it already.
@@ -555,20 +378,9 @@ impl Core {
             Some(done) if done.result.is_ok() => self.give_back(done),
             Some(done) => {
                 let completion = Completion::ready(done);
-                flow.subs.push_back(Sub { seat: self.seat(member), completion });
+                flow.subs.push_back(Sub { seat: self.members.seat(member), completion });
             }
-            None => flow.subs.push_back(Sub { seat: self.seat(member), completion }),
-        }
-    }
-
-    /// Logs a record on one member.
-    pub fn append(&self, member: usize, record: Record) -> Completion {
-        let log = self.members[member].log.borrow().clone();
-        match log {
-            Some(log) if self.active.get() & (1 << member) != 0 => {
-                log.append(self, record, self.next_sequence())
-            }
-            _ => Completion::failed(DeviceError::Gone),
+            None => flow.subs.push_back(Sub { seat: self.members.seat(member), completion }),
         }
     }
 
@@ -579,7 +391,7 @@ impl Core {
             match self.reap(&zone) {
                 Reaped::Ended => return,
                 Reaped::Idle => submitted.await,
-                Reaped::Membership => self.membership_settled().await,
+                Reaped::Membership => self.membership.settled().await,
                 Reaped::Wait(sub) => {
                     let done = sub.completion.await;
                     self.finish_sub(zone.index, sub.seat, done);
@@ -607,7 +419,7 @@ impl Core {
     fn reap(&self, zone: &Zone) -> Reaped {
         let mut flow = zone.flow.borrow_mut();
         let flow = &mut *flow;
-        let unordered = self.canary == Some(Canary::AckBeforePredecessors);
+        let unordered = self.behaviour.canary == Some(Canary::AckBeforePredecessors);
         let result = loop {
             if flow.ended {
                 break Reaped::Ended;
@@ -625,7 +437,7 @@ impl Core {
                 continue;
             }
             // What a lost member does not have may count only when the others know that it is lost.
-            if self.membership_pending.get() && !self.failed.get() {
+            if self.membership.is_pending() {
                 break Reaped::Membership;
             }
             let flight = if unordered { flow.flights.pop_back() } else { flow.flights.pop_front() };
@@ -646,7 +458,7 @@ impl Core {
 
     /// Whether a write survives a power cut, and the loss of a member, once it is complete.
     fn safe_when_complete(&self) -> bool {
-        self.layout.policy.is_safe_when_complete() && !self.volatile.get()
+        self.layout.policy.is_safe_when_complete() && !self.members.is_volatile()
     }
 
     /// The writes of a plan complete together, each with its own answer.
@@ -658,7 +470,7 @@ impl Core {
         flow.check();
         while flow.sent.front().is_some_and(|write| write.end() <= end) {
             let Some(Write { start, data, fua, completer }) = flow.sent.pop_front() else { return };
-            let tail = match self.canary {
+            let tail = match self.behaviour.canary {
                 Some(Canary::TailInsidePlan) => start + data.blocks(),
                 _ => end,
             };
@@ -667,252 +479,12 @@ impl Core {
             if self.has_failed(zone) {
                 done.result = Err(Status::InternalError.into());
                 completer.complete(done);
-            } else if (fua || !self.may_lose.get()) && flow.safe < end {
+            } else if (fua || !self.may_lose()) && flow.safe < end {
                 flow.wanted = flow.wanted.max(end);
                 flow.waiting.push_back((end, completer, done));
             } else {
                 completer.complete(done);
             }
-        }
-    }
-
-    /// Task: makes what is complete safe, and moves the window.
-    async fn settle(self: Rc<Self>, zone: Rc<Zone>) {
-        loop {
-            let work = zone.completed.wait();
-            if zone.flow.borrow().ended {
-                return;
-            }
-            if !self.settle_once(&zone).await {
-                work.await;
-            }
-        }
-    }
-
-    /// One round; `false` if there was nothing to do.
-    async fn settle_once(&self, zone: &Zone) -> bool {
-        if self.has_failed(zone.index) && self.handing_over.get().is_none() {
-            self.give_up(zone);
-            return false;
-        }
-        let round = {
-            let mut flow = zone.flow.borrow_mut();
-            if !self.unsettled(&flow) {
-                return false;
-            }
-            flow.settling = true;
-            let (complete, wanted) = (flow.complete, flow.wanted > flow.safe);
-            Round { complete, wanted, chunks: self.chunks_to_claim(&flow), claimed: flow.claimed }
-        };
-        let safe = self.layout.policy.settle(self, zone, &round).await;
-        let full = round.complete == self.layout.capacity_blocks();
-        if full {
-            self.fill_zones(zone).await;
-        }
-        self.membership_settled().await;
-        self.settled(zone, round.chunks, if full { round.complete } else { safe }, full);
-        !self.has_failed(zone.index)
-    }
-
-    /// Whole chunks that are to count as settled.
-    fn chunks_to_claim(&self, flow: &Flow) -> u64 {
-        self.layout.policy.chunks_to_claim(self, flow)
-    }
-
-    pub fn unsettled(&self, flow: &Flow) -> bool {
-        // A zone that is full ends with a round.
-        let full = flow.complete == self.layout.capacity_blocks();
-        let claim = full || self.chunks_to_claim(flow) > flow.claimed;
-        !flow.frozen && (claim || (flow.wanted > flow.safe && flow.complete > flow.safe))
-    }
-
-    /// The zone has failed: nobody need wait any longer.
-    fn give_up(&self, zone: &Zone) {
-        zone.failed.set(true);
-        let waiting: Vec<_> = zone.flow.borrow_mut().waiting.drain(..).collect();
-        for (_, completer, done) in waiting {
-            completer.complete(Done { result: Err(Status::InternalError.into()), ..done });
-        }
-        self.refuse_queued(zone, Status::InternalError);
-        zone.changed.open();
-    }
-
-    /// Writes down what a round of settling has reached, and lets go who waited for it.
-    pub fn settled(&self, zone: &Zone, chunks: u64, safe: u64, full: bool) {
-        if self.has_failed(zone.index) {
-            zone.flow.borrow_mut().settling = false;
-            return self.give_up(zone);
-        }
-        {
-            let mut flow = zone.flow.borrow_mut();
-            let flow = &mut *flow;
-            flow.settling = false;
-            flow.claimed = flow.claimed.max(chunks);
-            flow.safe = flow.safe.max(safe);
-            flow.limit = self.window(flow, self.live(zone.index));
-            flow.check();
-            while flow.waiting.front().is_some_and(|w| w.0 <= flow.safe) {
-                if let Some((_, completer, done)) = flow.waiting.pop_front() {
-                    completer.complete(done);
-                }
-            }
-            flow.ended |= full;
-        }
-        if full {
-            self.end_zone(zone);
-        } else {
-            let stripe = chunks / self.layout.data_chunks();
-            if self.layout.logs_parity_of(stripe) {
-                self.forget_logged(zone.index, stripe);
-            }
-            zone.queued.open();
-        }
-        zone.changed.open();
-    }
-
-    /// Everything below may be submitted when the members of `live` are where they are.
-    pub fn window(&self, flow: &Flow, live: u32) -> u64 {
-        let rows = self.layout.policy.window_rows(self, flow, live);
-        rows * self.layout.stripe_blocks()
-    }
-
-    /// Drops logged parity that no recovery can need any more.
-    pub fn forget_logged(&self, zone: ZoneIndex, stripe: u64) {
-        for member in &self.members {
-            if let Some(log) = &*member.log.borrow() {
-                log.live.borrow_mut().parity.forget(zone.0, stripe, &mut self.pool.borrow_mut());
-            }
-        }
-    }
-
-    /// Takes the zone off the list: nothing goes on in it any more.
-    pub fn end_zone(&self, zone: &Zone) {
-        zone.flow.borrow_mut().ended = true;
-        self.running.borrow_mut().remove(&zone.index.0);
-        self.forget_logged(zone.index, u64::MAX);
-        for member in &self.members {
-            if let Some(log) = &*member.log.borrow() {
-                log.live.borrow_mut().tails.remove(&zone.index.0);
-            }
-        }
-        zone.wake();
-        self.zones_changed.open();
-    }
-
-    /// Explicit flushes: the position of every live member to its target, where that is ahead.
-    pub async fn move_to(&self, zone: &Zone, targets: &[u64; MAX_MEMBERS]) {
-        let half = self.layout.chunk_blocks / 2;
-        {
-            let mut flow = zone.flow.borrow_mut();
-            for m in Core::each(self.live(zone.index)) {
-                if targets[m] <= flow.positions[m] {
-                    continue;
-                }
-                let last = Lba(self.start(m, zone.index).0 + targets[m] * half - 1);
-                let sent = (self.seat(m), self.submit(m, Command::FlushZrwa { last }));
-                flow.moves.push_back(sent);
-            }
-        }
-        loop {
-            let Some((seat, completion)) = zone.flow.borrow_mut().moves.pop_front() else { break };
-            match completion.await.result {
-                Ok(()) => zone.flow.borrow_mut().positions[seat.member] = targets[seat.member],
-                Err(error) => self.part_failed(zone.index, seat, error, "ZRWA flush"),
-            }
-        }
-    }
-
-    /// Brings the members' zones to their full state when the capacity is not a whole number of
-    /// rows, or several zones are one, some of which a power cut may have left behind.
-    pub async fn fill_zones(&self, zone: &Zone) {
-        if self.has_failed(zone.index) {
-            return;
-        }
-        let used = self.layout.rows * self.layout.chunk_blocks;
-        let zones = Zones::One(Core::physical(zone.index));
-        let aggregated = self.superblock.borrow().aggregate > 1;
-        let larger = |m: usize| self.device(m).is_some_and(|d| d.geometry().zone_capacity_blocks > used);
-        // The drive that it is copied to may have larger ones.
-        let copied = |m: usize| self.mirror.borrow().as_ref().is_some_and(|(seat, _)| seat.member == m);
-        let short = Core::each(self.live(zone.index))
-            .filter(|m| aggregated || larger(*m) || copied(*m))
-            .fold(0, |mask, m| mask | 1 << m);
-        self.on_parts(zone.index, short, "finish zone", |_| Command::Finish { zones }).await;
-        self.clear_lost(zone.index).await;
-    }
-
-    /// Has the members that lack their part of a zone that ends give up what they hold of it: it
-    /// takes resources that the array counts as free. A rebuild does that itself.
-    pub async fn clear_lost(&self, zone: ZoneIndex) {
-        let rebuilt = self.repairing.get().filter(|_| self.rebuilding.get() == Some(zone.0));
-        let lost = self.zones.borrow()[zone.0 as usize].lost & self.active.get();
-        for member in Core::each(lost).filter(|member| rebuilt.is_none_or(|seat| seat.member != *member)) {
-            self.clear(zone, member).await;
-        }
-    }
-
-    /// Waits until nothing of the zone is on its way, and what is complete is settled. Nothing is
-    /// submitted until [`Core::resume`].
-    pub async fn quiesce(&self, zone: &Zone) {
-        zone.flow.borrow_mut().paused += 1;
-        self.quiet(zone).await;
-    }
-
-    /// As [`Core::quiesce`], in a zone that is paused.
-    pub async fn quiet(&self, zone: &Zone) {
-        loop {
-            let changed = zone.changed.wait();
-            zone.completed.open();
-            {
-                let flow = zone.flow.borrow();
-                let busy = flow.opening || flow.settling || !flow.flights.is_empty();
-                let quiet = !busy && (self.has_failed(zone.index) || !self.unsettled(&flow));
-                if quiet || flow.ended || (self.failed.get() && flow.flights.is_empty()) {
-                    return;
-                }
-            }
-            changed.await;
-        }
-    }
-
-    /// Stops everything in a zone that is about to end, a rebuild too.
-    pub async fn freeze(&self, zone: &Zone) {
-        self.quiesce(zone).await;
-        self.stop_rebuild(zone.index.0..zone.index.0 + 1).await;
-        self.quiet(zone).await;
-        zone.flow.borrow_mut().frozen = true;
-        self.zones_changed.open();
-    }
-
-    pub fn resume(&self, zone: &Zone) {
-        zone.flow.borrow_mut().paused -= 1;
-        zone.wake();
-    }
-
-    /// Waits until everything below `tail_blocks` is safe.
-    pub async fn make_safe(&self, zone: &Zone, tail_blocks: u64) -> Result<(), DeviceError> {
-        loop {
-            let changed = zone.changed.wait();
-            {
-                let mut flow = zone.flow.borrow_mut();
-                flow.wanted = flow.wanted.max(tail_blocks);
-                if flow.safe >= tail_blocks || flow.ended {
-                    return Ok(());
-                }
-            }
-            if self.has_failed(zone.index) {
-                return Err(Status::InternalError.into());
-            }
-            zone.completed.open();
-            changed.await;
-        }
-    }
-
-    /// Fails the writes that have not been submitted yet.
-    pub fn refuse_queued(&self, zone: &Zone, status: Status) {
-        let queued: Vec<_> = zone.flow.borrow_mut().queue.drain(..).collect();
-        for Write { data, completer, .. } in queued {
-            completer.complete(Done { result: Err(status.into()), data, ..Done::ok() });
         }
     }
 }

@@ -1,0 +1,306 @@
+//! The metadata log of one member: two zones used in turn (docs/FORMAT.md).
+//!
+//! Records are appended one batch at a time and are safe when their completion says so. When the
+//! zone is full, everything that still matters is written as one checkpoint to the other zone,
+//! which replaces this one from that moment on: a checkpoint is valid as a whole or not at all,
+//! and the zone with the newest valid one counts.
+//!
+//! Zones are reset and finished here in an order that never leaves the member without a valid
+//! checkpoint and never holds more than one active metadata zone. A zone is reset as soon as the other
+//! one has its checkpoint, and nothing waits for that until its turn comes.
+
+use crate::{
+    buf::{BLOCK, BufPool},
+    device::{
+        Command, Completer, Completion, DeviceError, Done, Geometry, Slots, Status, ZonedDevice, Zones,
+    },
+    format::{
+        Origin, Uuid,
+        record::{Checkpoint, Record, ZONE_BYTES},
+        superblock::Superblock,
+    },
+    raid::{LogStep, geometry::Layout, journal::logged::Live, policy::Policy, seat::Seat},
+    runtime::Gate,
+    zone::{Lba, ZoneIndex},
+};
+use std::{
+    cell::{Cell, RefCell},
+    collections::VecDeque,
+    rc::{Rc, Weak},
+};
+
+/// Blocks of a metadata zone that are used: reading the log back at assembly must not take long.
+/// With the policy `log`, which writes much to it, the whole zone is: to finish a zone early takes as
+/// long as to write the rest.
+const LOG_BLOCKS: u64 = 16384;
+/// Records written together at most.
+const BATCH: usize = 32;
+
+/// The array that a log is of, as far as the log has to ask it.
+pub trait Keeper {
+    /// The drive that is in the place of `member` now.
+    fn seat(&self, member: usize) -> Seat;
+
+    /// Whether the log is that of the drive that is the member.
+    fn is_current(&self, member: usize, log: &MetaLog) -> bool;
+
+    /// A log could not be written.
+    fn log_failed(&self, seat: Seat, error: DeviceError);
+
+    /// All that the array knows, and what a log has `live`, with the last sequence number.
+    fn checkpoint(&self, generation: u64, live: &Live) -> (Checkpoint, u64);
+}
+
+/// What all logs of an array share.
+#[derive(Clone)]
+pub struct Kit {
+    pub array: Uuid,
+    pub layout: Layout,
+    pub log_step: LogStep,
+    pub slots: Rc<Slots>,
+    pub pool: Rc<RefCell<BufPool>>,
+}
+
+/// A record to be written, or a checkpoint to be made first.
+type Queued = (Option<Record>, u64, Completer);
+
+/// The running log of a member.
+pub struct MetaLog {
+    keeper: Weak<dyn Keeper>,
+    kit: Kit,
+    /// The drive itself, and as the array uses it.
+    pub drive: Rc<dyn ZonedDevice>,
+    pub device: Rc<dyn ZonedDevice>,
+    member: usize,
+    /// Which of the two zones is written, the next block in it, and its generation.
+    zone: Cell<u32>,
+    wp_blocks: Cell<u64>,
+    generation: Cell<u64>,
+    /// The reset of the zone that is not written, if it has been asked for.
+    cleared: Cell<Option<Completion>>,
+    queue: RefCell<VecDeque<Queued>>,
+    /// Where records are put together.
+    bytes: Cell<Vec<u8>>,
+    pub live: RefCell<Live>,
+    work: Gate,
+    /// Nothing will be written to it any more.
+    ended: Cell<bool>,
+}
+
+impl MetaLog {
+    /// A log that continues after what was read from `zone` in `generation`.
+    pub fn new(
+        keeper: Weak<dyn Keeper>,
+        kit: Kit,
+        member: usize,
+        (drive, device): (Rc<dyn ZonedDevice>, Rc<dyn ZonedDevice>),
+        (zone, generation): (u32, u64),
+        live: Live,
+    ) -> Rc<MetaLog> {
+        Rc::new(MetaLog {
+            keeper,
+            kit,
+            drive,
+            device,
+            member,
+            zone: Cell::new(zone),
+            // Nothing is appended to what was read: the log starts with a checkpoint elsewhere.
+            wp_blocks: Cell::new((generation > 0) as u64),
+            generation: Cell::new(generation),
+            cleared: Cell::default(),
+            bytes: Cell::default(),
+            queue: RefCell::default(),
+            live: RefCell::new(live),
+            work: Gate::default(),
+            ended: Cell::default(),
+        })
+    }
+
+    /// Queues a record; it is safe when the completion says so.
+    pub fn append(&self, record: Record, sequence: u64) -> Completion {
+        if self.kit.log_step >= LogStep::Unsequenced && matches!(record, Record::Parity(_)) {
+            return self.write_beside(record);
+        }
+        let (completer, completion) = self.kit.slots.pair();
+        self.live.borrow_mut().apply(&record, &self.kit.layout);
+        self.queue.borrow_mut().push_back((Some(record), sequence, completer));
+        self.work.open();
+        completion
+    }
+
+    /// Writes partial parity at once, whatever is on its way in the log.
+    fn write_beside(&self, record: Record) -> Completion {
+        let lba = Lba(self.lba(self.zone.get()).0 + self.wp_blocks.get());
+        let data = match record {
+            Record::Parity(parity) if self.kit.log_step == LogStep::NoHeader => parity.data,
+            record => record.encode(self.origin(lba.0), 0),
+        };
+        self.wp_blocks.set(self.wp_blocks.get() + data.blocks());
+        self.device.submit(Command::write(lba, data, false))
+    }
+
+    /// Queues a checkpoint.
+    pub fn renew(&self) -> Completion {
+        let (completer, completion) = self.kit.slots.pair();
+        self.queue.borrow_mut().push_back((None, 0, completer));
+        self.work.open();
+        completion
+    }
+
+    /// Has [`MetaLog::run`] end: the drive has been replaced, and is let go with it.
+    pub fn end(&self) {
+        self.ended.set(true);
+        self.work.open();
+    }
+
+    /// Writes what is queued, until the member or the array is gone.
+    pub async fn run(self: Rc<Self>) {
+        let mut batch = Vec::new();
+        loop {
+            let work = self.work.wait();
+            let Some(keeper) = self.keeper.upgrade() else { return };
+            {
+                let mut queue = self.queue.borrow_mut();
+                let count = queue.len().min(BATCH);
+                batch.extend(queue.drain(..count));
+            }
+            if batch.is_empty() && self.ended.get() {
+                return;
+            }
+            if batch.is_empty() {
+                drop(keeper);
+                work.await;
+                continue;
+            }
+            let seat = keeper.seat(self.member);
+            let result = match keeper.is_current(self.member, &self) {
+                true => self.write_batch(&*keeper, &batch).await,
+                false => Err(DeviceError::Gone),
+            };
+            if let Err(error) = result
+                && keeper.is_current(self.member, &self)
+            {
+                keeper.log_failed(seat, error);
+            }
+            for (_, _, completer) in batch.drain(..) {
+                completer.complete(Done { result, ..Done::ok() });
+            }
+        }
+    }
+
+    async fn write_batch(&self, keeper: &dyn Keeper, batch: &[Queued]) -> Result<(), DeviceError> {
+        let mut bytes = self.bytes.take();
+        bytes.clear();
+        let (mut renew, mut durable) = (false, false);
+        for (record, sequence, _) in batch {
+            let lba = self.lba(self.zone.get()).0 + self.wp_blocks.get() + (bytes.len() / BLOCK) as u64;
+            match record {
+                Some(record) => {
+                    // Parity is as safe as the data that it goes with: by the next flush.
+                    durable |= !matches!(record, Record::Parity(_));
+                    record.encode_to(&mut bytes, self.origin(lba), *sequence);
+                }
+                None => renew = true,
+            }
+        }
+        let limit = log_blocks(self.device.geometry(), self.kit.layout.policy);
+        let result = if renew || self.wp_blocks.get() + (bytes.len() / BLOCK) as u64 > limit {
+            // It says everything that the records say: what they change was changed when they were
+            // queued.
+            self.checkpoint(keeper, false).await
+        } else {
+            self.write(&bytes, durable).await
+        };
+        self.bytes.set(bytes);
+        result
+    }
+
+    /// Starts the other zone with a checkpoint of everything the array and this log know. `spare` says that
+    /// no zone is under repair, so that what is kept for that may be used.
+    pub async fn checkpoint(&self, keeper: &dyn Keeper, spare: bool) -> Result<(), DeviceError> {
+        let (old, new) = (ZoneIndex(self.zone.get()), ZoneIndex(1 - self.zone.get()));
+        let submit = |command| self.device.submit(command);
+        let cleared = self.cleared.take();
+        cleared.unwrap_or_else(|| submit(Command::Reset { zones: Zones::One(new) })).await.result?;
+        // One active metadata zone at a time is what the array's limits leave room for. With something to
+        // spare the old one need not be finished, which takes as long as filling it.
+        let open = Command::Open { zones: Zones::One(new), zrwa: false };
+        let both = spare && self.wp_blocks.get() > 0 && submit(open).await.result.is_ok();
+        if self.wp_blocks.get() > 0 && !both {
+            submit(Command::Finish { zones: Zones::One(old) }).await.result?;
+        }
+        if !keeper.is_current(self.member, self) {
+            return Err(DeviceError::Gone);
+        }
+        let generation = self.generation.get() + 1;
+        let (checkpoint, sequence) = keeper.checkpoint(generation, &self.live.borrow());
+        let lba = self.lba(new.0);
+        let record = Record::Checkpoint(Box::new(checkpoint));
+        let bytes = record.encode(self.origin(lba.0), sequence);
+        if bytes.blocks() > log_blocks(self.device.geometry(), self.kit.layout.policy) {
+            return Err(Status::CapacityExceeded.into());
+        }
+        self.zone.set(new.0);
+        self.wp_blocks.set(0);
+        self.generation.set(generation);
+        self.write(&bytes, true).await?;
+        let mut cleared = submit(Command::Reset { zones: Zones::One(old) });
+        if both {
+            cleared = Completion::ready(cleared.await);
+        }
+        self.cleared.set(Some(cleared));
+        Ok(())
+    }
+
+    /// Appends whole blocks, if need be durably.
+    async fn write(&self, bytes: &[u8], durable: bool) -> Result<(), DeviceError> {
+        let geometry = self.device.geometry();
+        // Where a flush follows it does all. FUA says nothing of what was written before: a cut could leave
+        // a record behind a gap.
+        let fua = durable && !geometry.volatile_cache;
+        for piece in bytes.chunks(geometry.max_transfer_blocks as usize * BLOCK) {
+            let lba = Lba(self.lba(self.zone.get()).0 + self.wp_blocks.get());
+            self.wp_blocks.set(self.wp_blocks.get() + (piece.len() / BLOCK) as u64);
+            let mut data = self.kit.pool.borrow_mut().take((piece.len() / BLOCK) as u64);
+            data.copy_from_slice(piece);
+            let done = self.device.submit(Command::write(lba, data.freeze(), fua)).await;
+            self.kit.pool.borrow_mut().give(done.data);
+            done.result?;
+        }
+        // A record may end below the write that was torn in it, but never above one.
+        if durable && geometry.volatile_cache {
+            self.device.submit(Command::Flush).await.result?;
+        }
+        Ok(())
+    }
+
+    /// The zone that is written.
+    pub fn zone(&self) -> u32 {
+        self.zone.get()
+    }
+
+    fn lba(&self, zone: u32) -> Lba {
+        self.device.geometry().start(ZoneIndex(zone))
+    }
+
+    fn origin(&self, lba: u64) -> Origin {
+        Origin { array: self.kit.array, member: self.member as u32, lba }
+    }
+}
+
+/// Blocks of a metadata zone that may be used.
+pub fn log_blocks(geometry: &Geometry, policy: Policy) -> u64 {
+    match policy.writes_much_to_logs() {
+        true => geometry.zone_capacity_blocks,
+        false => geometry.zone_capacity_blocks.min(LOG_BLOCKS),
+    }
+}
+
+/// Blocks that a checkpoint may take without relocated blocks, with the partial parity of every zone
+/// that can be active, and room to go on.
+pub fn checkpoint_blocks(superblock: &Superblock) -> u64 {
+    let layout = superblock.layout();
+    let table = (superblock.zones as u64 * ZONE_BYTES as u64).div_ceil(BLOCK as u64);
+    let slots = layout.policy.logged_blocks(&layout);
+    2 + table + superblock.max_active as u64 * slots + layout.chunk_blocks + 8
+}

@@ -1,0 +1,267 @@
+//! What a member's log holds of this member alone: partial parity, blocks in other places, tails.
+
+use crate::{
+    buf::{Buf, BufPool},
+    format::record::{ParityRecord, RELOCATED, Record, TailRecord},
+    raid::geometry::Layout,
+};
+use std::collections::BTreeMap;
+
+/// Blocks that lie in the log, by zone, stripe and chunk.
+#[derive(Clone, Default)]
+pub struct LoggedParity(BTreeMap<(u32, u64, u64), Slot>);
+
+#[derive(Clone)]
+struct Slot {
+    epoch: u64,
+    /// One entry a block of the chunk; empty where nothing was logged.
+    blocks: Vec<Buf>,
+}
+
+impl LoggedParity {
+    /// Adds a record; a later one replaces what an earlier one said of the same blocks. The record's
+    /// data is shared, not copied.
+    pub fn add(&mut self, record: &ParityRecord, chunk_blocks: u64) {
+        let slot = self
+            .0
+            .entry((record.zone, record.stripe, record.index as u64))
+            .or_insert_with(|| Slot { epoch: record.epoch, blocks: Vec::new() });
+        if slot.epoch != record.epoch {
+            *slot = Slot { epoch: record.epoch, blocks: Vec::new() };
+        }
+        slot.blocks.resize(chunk_blocks as usize, Buf::default());
+        for block in 0..record.data.blocks() {
+            if let Some(place) = slot.blocks.get_mut(record.from as usize + block as usize) {
+                *place = record.data.slice_blocks(block..block + 1);
+            }
+        }
+    }
+
+    /// `block` of chunk `index`, if it was logged in `epoch`.
+    pub fn get(&self, zone: u32, epoch: u64, stripe: u64, index: u64, block: u64) -> Option<&Buf> {
+        let slot = self.0.get(&(zone, stripe, index)).filter(|slot| slot.epoch == epoch)?;
+        slot.blocks.get(block as usize).filter(|buf| !buf.is_empty())
+    }
+
+    /// Forgets the versions of a stripe's parity that one replaces: it would overwrite them in a zone.
+    fn forget_versions_before(&mut self, version: &ParityRecord) {
+        let earlier = (version.zone, version.stripe, 0)..(version.zone, version.stripe, version.index as u64);
+        for (_, slot) in self.0.range_mut(earlier) {
+            let blocks = slot.blocks.iter_mut().skip(version.from as usize);
+            blocks.take(version.data.blocks() as usize).for_each(|block| *block = Buf::default());
+        }
+    }
+
+    /// Forgets what covers anything beyond a tail of a zone.
+    fn forget_beyond(&mut self, tail: &TailRecord, layout: &Layout) {
+        for ((_, stripe, index), slot) in self.0.range_mut((tail.zone, 0, 0)..(tail.zone + 1, 0, 0)) {
+            let covered = stripe * layout.stripe_blocks() + index * layout.chunk_blocks;
+            let kept = tail.tail_blocks.saturating_sub(covered) as usize;
+            slot.blocks.iter_mut().skip(kept).for_each(|block| *block = Buf::default());
+        }
+    }
+
+    /// Everything that was logged of `zone` in `epoch`: stripe, chunk, block.
+    pub fn of_zone(&self, zone: u32, epoch: u64) -> impl Iterator<Item = (u64, u64, u64)> {
+        let slots = self.0.range((zone, 0, 0)..(zone + 1, 0, 0)).filter(move |(_, slot)| slot.epoch == epoch);
+        slots.flat_map(|((_, stripe, index), slot)| {
+            let logged = (0..).zip(&slot.blocks).filter(|(_, block)| !block.is_empty());
+            logged.map(|(block, _)| (*stripe, *index, block))
+        })
+    }
+
+    /// Whether anything was logged of `zone`.
+    pub fn has(&self, zone: u32) -> bool {
+        self.0.range((zone, 0, 0)..(zone + 1, 0, 0)).next().is_some()
+    }
+
+    /// Forgets the stripes of `zone` below `stripe`; their buffers go to `pool`.
+    pub fn forget(&mut self, zone: u32, stripe: u64, pool: &mut BufPool) {
+        while let Some((key, _)) = self.0.range((zone, 0, 0)..(zone, stripe, 0)).next() {
+            let key = *key;
+            for buf in self.0.remove(&key).into_iter().flat_map(|slot| slot.blocks) {
+                pool.give(buf);
+            }
+        }
+    }
+
+    /// Keeps only blocks of which `keep` (zone, epoch, stripe, chunk, block) says so.
+    pub fn retain(&mut self, keep: impl Fn(u32, u64, u64, u64, u64) -> bool) {
+        self.0.retain(|(zone, stripe, index), slot| {
+            for (block, buf) in slot.blocks.iter_mut().enumerate() {
+                if !keep(*zone, slot.epoch, *stripe, *index, block as u64) {
+                    *buf = Buf::default();
+                }
+            }
+            slot.blocks.iter().any(|buf| !buf.is_empty())
+        });
+    }
+
+    /// All of it, in as few records as it takes.
+    pub fn records(&self) -> Vec<ParityRecord> {
+        let mut records = Vec::new();
+        for ((zone, stripe, index), slot) in &self.0 {
+            let mut run: Option<(usize, Vec<u8>)> = None;
+            let mut end = |run: &mut Option<(usize, Vec<u8>)>| {
+                if let Some((from, bytes)) = run.take() {
+                    let data = Buf::copy_of(&bytes);
+                    let (zone, stripe, index) = (*zone, *stripe, *index as u32);
+                    records.push(ParityRecord {
+                        zone,
+                        epoch: slot.epoch,
+                        stripe,
+                        index,
+                        from: from as u32,
+                        data,
+                    });
+                }
+            };
+            for (block, buf) in slot.blocks.iter().enumerate() {
+                match (&mut run, buf.is_empty()) {
+                    (_, true) => end(&mut run),
+                    (Some((_, bytes)), false) => bytes.extend_from_slice(buf),
+                    (None, false) => run = Some((block, buf.to_vec())),
+                }
+            }
+            end(&mut run);
+        }
+        records
+    }
+}
+
+/// What the log holds of this member alone.
+#[derive(Clone, Default)]
+pub struct Live {
+    /// Partial parity.
+    pub parity: LoggedParity,
+    /// What belongs where its own blocks are burned; the chunk is [`RELOCATED`].
+    pub relocated: LoggedParity,
+    pub tails: BTreeMap<u32, TailRecord>,
+    /// Something that was in the log when it was read could not be read, or was damaged.
+    pub holes: bool,
+    /// Zones, with their epochs, that have been in doubt since before the log's checkpoint, when that was so.
+    pub incomplete: BTreeMap<u32, u64>,
+}
+
+impl Live {
+    pub fn apply(&mut self, record: &Record, layout: &Layout) {
+        let chunk_blocks = layout.chunk_blocks;
+        match record {
+            Record::Parity(parity) => {
+                if layout.policy.replaces_versions() {
+                    self.parity.forget_versions_before(parity);
+                }
+                self.add(parity, chunk_blocks);
+            }
+            Record::Tail(tail) => {
+                if tail.generation > 0 {
+                    self.parity.forget_beyond(tail, layout);
+                }
+                self.add_tail(*tail);
+            }
+            Record::Checkpoint(checkpoint) => {
+                let epoch = |zone: u32| checkpoint.zones.get(zone as usize).map_or(0, |zone| zone.epoch);
+                let incomplete = checkpoint.incomplete.iter().map(|zone| (*zone, epoch(*zone))).collect();
+                *self = Live { incomplete, ..Live::default() };
+                checkpoint.parity.iter().for_each(|parity| self.add(parity, chunk_blocks));
+                checkpoint.tails.iter().for_each(|tail| self.add_tail(*tail));
+            }
+            _ => {}
+        }
+    }
+
+    /// Keeps only what is of zones of which `keep` (zone, epoch) says so.
+    pub fn retain_zones(&mut self, keep: impl Fn(u32, u64) -> bool) {
+        self.parity.retain(|zone, epoch, _, _, _| keep(zone, epoch));
+        self.relocated.retain(|zone, epoch, _, _, _| keep(zone, epoch));
+        self.tails.retain(|zone, tail| keep(*zone, tail.epoch));
+    }
+
+    fn add(&mut self, record: &ParityRecord, chunk_blocks: u64) {
+        match record.index {
+            RELOCATED => self.relocated.add(record, chunk_blocks),
+            _ => self.parity.add(record, chunk_blocks),
+        }
+    }
+
+    fn add_tail(&mut self, tail: TailRecord) {
+        let known = self.tails.entry(tail.zone).or_insert(tail);
+        if (known.epoch, known.generation, known.tail_blocks)
+            < (tail.epoch, tail.generation, tail.tail_blocks)
+        {
+            *known = tail;
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::{
+        buf::BLOCK,
+        format::{superblock::Superblock, tests::sane},
+        raid::policy::{Policy, zrwa::SlotPart},
+    };
+
+    pub fn superblock(policy: Policy) -> Superblock {
+        Superblock { policy, chunk_blocks: 4, aggregate: 1, ..sane(4) }
+    }
+
+    /// Parity of blocks of a slot of a stripe of zone 0.
+    pub fn parity(epoch: u64, stripe: u64, SlotPart { index, from, to }: SlotPart) -> ParityRecord {
+        let data = Buf::zeroed((to - from) as usize * BLOCK);
+        ParityRecord { zone: 0, epoch, stripe, index: index as u32, from: from as u32, data }
+    }
+
+    pub fn tail(epoch: u64, generation: u32, tail_blocks: u64) -> TailRecord {
+        TailRecord { zone: 0, generation, epoch, tail_blocks }
+    }
+
+    #[test]
+    fn logged_parity_is_of_one_life_of_a_zone() {
+        let mut logged = LoggedParity::default();
+        logged.add(&parity(3, 1, SlotPart { index: 0, from: 1, to: 3 }), 4);
+        let known =
+            |epoch| (0..4).map(|block| logged.get(0, epoch, 1, 0, block).is_some()).collect::<Vec<_>>();
+        assert_eq!(known(3), [false, true, true, false]);
+        assert_eq!((known(2), known(4)), (vec![false; 4], vec![false; 4]));
+    }
+
+    #[test]
+    fn the_newest_tail_counts_and_of_one_generation_the_largest() {
+        let layout = superblock(Policy::InPlace).layout();
+        let mut live = Live::default();
+        let told = [
+            (tail(3, 1, 9), 9),
+            (tail(3, 1, 5), 9),
+            (tail(3, 2, 4), 4),
+            (tail(3, 1, 9), 4),
+            (tail(4, 1, 2), 2),
+        ];
+        for (tail, counts) in told {
+            live.apply(&Record::Tail(tail), &layout);
+            assert_eq!(live.tails[&0].tail_blocks, counts, "{tail:?}");
+        }
+    }
+
+    /// As in a zone, where it would be overwritten.
+    #[test]
+    fn a_version_in_the_log_replaces_those_before_it_and_a_generation_those_beyond_its_tail() {
+        for policy in [Policy::Zrwa, Policy::InPlace] {
+            let layout = superblock(policy).layout();
+            let mut live = Live::default();
+            let logged =
+                |live: &Live| live.parity.of_zone(0, 3).map(|(_, index, at)| (index, at)).collect::<Vec<_>>();
+            let record = |index, from, to| Record::Parity(parity(3, 0, SlotPart { index, from, to }));
+            live.apply(&record(0, 0, 4), &layout);
+            live.apply(&record(1, 0, 3), &layout);
+            let before: &[(u64, u64)] = if policy == Policy::Zrwa { &[(0, 0), (0, 1), (0, 2)] } else { &[] };
+            let kept = [before, &[(0, 3), (1, 0), (1, 1), (1, 2)]].concat();
+            assert_eq!(logged(&live), kept, "{policy:?}");
+            live.apply(&Record::Tail(tail(3, 0, 5)), &layout);
+            assert_eq!(logged(&live), kept, "{policy:?}");
+            live.apply(&Record::Tail(tail(3, 1, 5)), &layout);
+            assert_eq!(logged(&live), [before, &[(0, 3), (1, 0)]].concat(), "{policy:?}");
+        }
+    }
+}

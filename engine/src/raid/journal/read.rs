@@ -1,0 +1,444 @@
+//! Reading a log: which of the two zones counts, what is in it, and what of it is damaged.
+
+use crate::{
+    buf::{BLOCK, Buf, BufPool, is_uniform},
+    device::{Command, DeviceError, Geometry, Status, ZonedDevice},
+    format::{
+        Origin, VERSION,
+        codec::{Absurd, Unreadable, expect},
+        record::{Header, Record},
+        superblock::Superblock,
+    },
+    raid::{
+        geometry::META_ZONES,
+        journal::{log::log_blocks, logged::Live},
+    },
+    zone::{Lba, ZoneIndex, ZoneState},
+};
+use std::rc::Rc;
+
+/// What a drive's metadata zones hold.
+pub struct ReadLog {
+    /// Array and role of the drive, from the checkpoint.
+    pub origin: Origin,
+    /// The zone that counts.
+    pub zone: u32,
+    pub generation: u64,
+    /// The checkpoint and what follows it but parity, with sequence numbers.
+    pub records: Vec<(Record, u64)>,
+    /// Records of parity, of which only what matters is kept.
+    pub parities: usize,
+    pub live: Live,
+    /// The highest sequence number in the log.
+    pub sequence: u64,
+    /// Records of the log that were damaged: torn by a power cut, or worse.
+    pub damaged: u32,
+}
+
+/// Why a drive has no readable log; what says most last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum NoLog {
+    /// The metadata zones are empty: a blank drive.
+    Blank,
+    /// Something else is on the drive.
+    Foreign,
+    /// There was a log, but it is damaged.
+    Damaged,
+    /// There is a log as it was written, which makes no sense.
+    Absurd(Absurd),
+    /// The log is of a format this code does not know.
+    Version(u16),
+    /// The array uses features (bits) that this code does not know.
+    Features(u64),
+    /// The drive cannot be read.
+    Unreadable(DeviceError),
+}
+
+impl NoLog {
+    /// Whether somebody has written this as it is, and no power cut has made it. Then what was there before,
+    /// in the other zone, does not count any more; unless it is itself what was there before.
+    fn is_meant(self) -> bool {
+        match self {
+            NoLog::Version(version) => version > VERSION,
+            NoLog::Features(_) | NoLog::Absurd(_) => true,
+            _ => false,
+        }
+    }
+}
+
+impl From<Unreadable> for NoLog {
+    /// Why there is no log, if this is what its checkpoint is.
+    fn from(error: Unreadable) -> NoLog {
+        match error {
+            Unreadable::Version(version) => NoLog::Version(version),
+            Unreadable::Features(unknown) => NoLog::Features(unknown),
+            Unreadable::Absurd(absurd) => NoLog::Absurd(absurd),
+            Unreadable::NoRecord | Unreadable::Foreign(_) | Unreadable::Damaged => NoLog::Damaged,
+        }
+    }
+}
+
+/// Reads the metadata log of a drive of which `aggregate` zones are used as one.
+pub async fn read_log(device: &Rc<dyn ZonedDevice>, aggregate: u32) -> Result<ReadLog, NoLog> {
+    let mut best: Option<(ReadLog, Reader<'_>)> = None;
+    let mut reason = NoLog::Blank;
+    for zone in 0..META_ZONES.min(device.geometry().zones) {
+        match read_head(device, zone, aggregate).await {
+            Ok((log, rest)) => {
+                if best.as_ref().is_none_or(|(b, _)| b.generation < log.generation) {
+                    best = Some((log, rest));
+                }
+            }
+            Err(error) if error.is_meant() => return Err(error),
+            Err(error) => reason = reason.max(error),
+        }
+    }
+    let (mut log, mut rest) = best.ok_or(reason)?;
+    log.read_on(&mut rest).await?;
+    Ok(log)
+}
+
+/// Goes through the blocks of a metadata zone.
+struct Reader<'a> {
+    device: &'a Rc<dyn ZonedDevice>,
+    /// First block of the zone, and how many of it there are to be read.
+    start: u64,
+    written: u64,
+    /// Blocks from `at` on that have been read, behind `passed` that are done with.
+    at: u64,
+    bytes: Vec<u8>,
+    passed: u64,
+    /// Blocks that the drive could not read.
+    unreadable: u32,
+}
+
+impl Reader<'_> {
+    /// What lies ahead: `blocks` blocks, or what there is.
+    async fn ahead(&mut self, blocks: u64) -> Result<&[u8], NoLog> {
+        let geometry = self.device.geometry();
+        let end = (self.at + blocks).min(self.written);
+        let mut next = self.at - self.passed + (self.bytes.len() / BLOCK) as u64;
+        if next < end {
+            self.bytes.drain(..self.passed as usize * BLOCK);
+            self.passed = 0;
+        }
+        while next < end {
+            let blocks = (self.written - next).min(geometry.max_transfer_blocks as u64);
+            let data = Buf::zeroed(blocks as usize * BLOCK);
+            let done = self.device.submit(Command::read(Lba(self.start + next), data)).await;
+            match done.result {
+                Ok(()) => self.bytes.extend_from_slice(&done.data),
+                // An unreadable block loses the record it is in. In a zone that was
+                // finished there may be blocks that were never written.
+                Err(DeviceError::Status(Status::UnrecoveredReadError | Status::DeallocatedBlock)) => {
+                    for block in 0..blocks {
+                        let lba = Lba(self.start + next + block);
+                        let done = self.device.submit(Command::read(lba, Buf::zeroed(BLOCK))).await;
+                        let bytes = if done.result.is_ok() { &done.data[..] } else { &[0; BLOCK] };
+                        let unwritten = done.result == Err(Status::DeallocatedBlock.into());
+                        self.unreadable += (done.result.is_err() && !unwritten) as u32;
+                        self.bytes.extend_from_slice(bytes);
+                    }
+                }
+                Err(error) => return Err(NoLog::Unreadable(error)),
+            }
+            next += blocks;
+        }
+        Ok(&self.bytes[self.passed as usize * BLOCK..])
+    }
+
+    /// The record that lies ahead.
+    async fn record(&mut self, origin: Origin) -> Result<(Record, u64, u64), ReadError> {
+        let header = Header::read(self.ahead(1).await?);
+        let blocks = header.filter(|h| h.origin.lba == origin.lba).map_or(1, |header| header.blocks());
+        Ok(Record::read(self.ahead(blocks).await?, origin)?)
+    }
+
+    /// What is wrong with what lies ahead, which is no record as it was written: whether a power cut can have
+    /// left it, which it does of the last record only; and how many blocks it takes.
+    ///
+    /// A block is written whole or not at all. So the beginning of a torn record is as it was, and what
+    /// is lacking was never written.
+    async fn judge_damage(&mut self, origin: Origin) -> Result<(bool, u64), NoLog> {
+        let header = Header::read(self.ahead(1).await?).filter(|header| header.origin.lba == origin.lba);
+        let blocks = header.map_or(1, |header| header.blocks());
+        let there = self.ahead(blocks).await?.chunks(BLOCK).take(blocks as usize);
+        let written = there.filter(|block| !is_uniform(block)).count() as u64;
+        Ok((written < blocks, blocks))
+    }
+
+    /// Goes on to the first block that is not all zeros; gives its header, if it has one. `None` if there is
+    /// no such block.
+    async fn skip_zeros(&mut self) -> Result<Option<Option<Header>>, NoLog> {
+        while self.at < self.written {
+            let block = self.ahead(1).await?;
+            if block.iter().take(BLOCK).any(|byte| *byte != 0) {
+                return Ok(Some(Header::read(block)));
+            }
+            self.pass(1);
+        }
+        Ok(None)
+    }
+
+    fn pass(&mut self, blocks: u64) {
+        self.at += blocks;
+        self.passed += blocks;
+    }
+}
+
+/// Why there is no record in some place.
+enum ReadError {
+    Record(Unreadable),
+    Drive(NoLog),
+}
+
+impl From<Unreadable> for ReadError {
+    fn from(error: Unreadable) -> ReadError {
+        ReadError::Record(error)
+    }
+}
+
+impl From<NoLog> for ReadError {
+    fn from(error: NoLog) -> ReadError {
+        ReadError::Drive(error)
+    }
+}
+
+/// Checks that a drive can hold its part of an array, as far as that does not change while the drive lives:
+/// a superblock that was written to it does not ask for more.
+fn fits(superblock: &Superblock, geometry: &Geometry) -> Result<(), Absurd> {
+    let layout = superblock.layout();
+    expect(superblock.zones <= geometry.zones.saturating_sub(META_ZONES), "zones", superblock.zones)?;
+    let used_blocks = layout.rows * layout.chunk_blocks;
+    expect(used_blocks <= geometry.zone_capacity_blocks, "rows", layout.rows)?;
+    // A drive that is reached by another way may hide its ZRWA.
+    if let (true, Some(zrwa)) = (layout.policy.uses_zrwa(), geometry.zrwa) {
+        let needed = layout.window_blocks();
+        expect(needed <= zrwa.size_blocks, "distance", layout.distance)?;
+    }
+    let room = log_blocks(geometry, superblock.policy);
+    expect(superblock.log_blocks as u64 <= room, "log blocks", superblock.log_blocks)
+}
+
+/// The checkpoint of a metadata zone, and what lies behind it.
+async fn read_head(
+    device: &Rc<dyn ZonedDevice>,
+    zone: u32,
+    aggregate: u32,
+) -> Result<(ReadLog, Reader<'_>), NoLog> {
+    let report = device.submit(Command::Report { first: ZoneIndex(zone), count: 1 }).await;
+    report.result.map_err(NoLog::Unreadable)?;
+    let info = report.zones.first().copied().ok_or(NoLog::Foreign)?;
+    let geometry = device.geometry();
+    let written = match info.state {
+        ZoneState::Empty => return Err(NoLog::Blank),
+        ZoneState::Full | ZoneState::ReadOnly => geometry.zone_capacity_blocks,
+        _ => info.wp_blocks.min(geometry.zone_capacity_blocks),
+    };
+    let start = geometry.start(ZoneIndex(zone)).0;
+    let mut reader = Reader { device, start, written, at: 0, bytes: Vec::new(), passed: 0, unreadable: 0 };
+    // A zone that was finished before anything was written in it reads as zeros.
+    let header = match reader.skip_zeros().await? {
+        None if reader.unreadable > 0 => return Err(NoLog::Damaged),
+        None => return Err(NoLog::Blank),
+        Some(None) => return Err(NoLog::Foreign),
+        Some(Some(_)) if reader.at > 0 => return Err(NoLog::Damaged),
+        Some(Some(header)) => header,
+    };
+    let origin = Origin { lba: start, ..header.origin };
+    let (first, sequence, blocks) = reader.record(origin).await.map_err(|error| match error {
+        ReadError::Record(error) => NoLog::from(error),
+        ReadError::Drive(error) => error,
+    })?;
+    let Record::Checkpoint(checkpoint) = &first else { return Err(NoLog::Damaged) };
+    let superblock = &checkpoint.superblock;
+    // Read by another number of zones that are one than it was written by, it says nothing of the drive.
+    if superblock.aggregate != aggregate {
+        return Err(NoLog::Damaged);
+    }
+    let (role, array) = (origin.member, superblock.array);
+    expect(array == origin.array, "array", array.0[0])
+        .and_then(|()| expect((role as usize) < superblock.members.len(), "member", role))
+        .and_then(|()| fits(superblock, geometry))
+        .and_then(|()| first.check(sequence, superblock))
+        .map_err(NoLog::Absurd)?;
+    let mut live = Live::default();
+    live.apply(&first, &checkpoint.superblock.layout());
+    let (generation, policy) = (checkpoint.generation, checkpoint.superblock.policy);
+    reader.written = reader.written.min(log_blocks(geometry, policy));
+    reader.pass(blocks);
+    let records = vec![(first, sequence)];
+    Ok((ReadLog { origin, zone, generation, records, parities: 0, live, sequence, damaged: 0 }, reader))
+}
+
+impl ReadLog {
+    /// Reads what follows the checkpoint.
+    async fn read_on(&mut self, reader: &mut Reader<'_>) -> Result<(), NoLog> {
+        let Some((Record::Checkpoint(checkpoint), _)) = self.records.first() else { return Ok(()) };
+        let superblock = checkpoint.superblock.clone();
+        let layout = superblock.layout();
+        // Nothing is given back here.
+        let mut pool = BufPool::default();
+        // Nothing is appended behind a record that a power cut has torn, which takes the blocks below `torn`.
+        let (mut gap, mut holes, mut torn) = (false, false, 0);
+        while reader.at < reader.written {
+            let origin = Origin { lba: reader.start + reader.at, ..self.origin };
+            match reader.record(origin).await {
+                Ok((record, sequence, blocks)) => {
+                    record.check(sequence, &superblock).map_err(NoLog::Absurd)?;
+                    self.live.apply(&record, &layout);
+                    self.sequence = self.sequence.max(sequence);
+                    holes |= gap;
+                    match record {
+                        Record::Parity(parity) => {
+                            // A stripe is begun when the one `distance` before is safe.
+                            let safe = parity.stripe.saturating_sub(layout.distance);
+                            self.live.parity.forget(parity.zone, safe, &mut pool);
+                            self.parities += 1;
+                        }
+                        _ => self.records.push((record, sequence)),
+                    }
+                    reader.pass(blocks);
+                }
+                Err(ReadError::Record(error @ (Unreadable::Absurd(_) | Unreadable::Features(_)))) => {
+                    return Err(error.into());
+                }
+                Err(ReadError::Record(error)) => {
+                    self.damaged += (error != Unreadable::NoRecord) as u32;
+                    if !gap || error == Unreadable::Damaged {
+                        let (may_be_torn, blocks) = reader.judge_damage(origin).await?;
+                        holes |= !may_be_torn && reader.at >= torn;
+                        torn = torn.max(reader.at + blocks);
+                    }
+                    gap = true;
+                    reader.pass(1);
+                }
+                Err(ReadError::Drive(error)) => return Err(error),
+            }
+        }
+        self.live.holes = holes || reader.unreadable > 0;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        device::{Completion, Done},
+        format::record::Checkpoint,
+        raid::{
+            journal::logged::tests::{parity, superblock, tail},
+            policy::{Policy, zrwa::SlotPart},
+        },
+        runtime::Runtime,
+        zone::ZoneInfo,
+    };
+    use std::collections::BTreeSet;
+
+    /// A drive with a metadata log in its first zone, some blocks of which cannot be read.
+    struct Logged {
+        geometry: Geometry,
+        bytes: Vec<u8>,
+        unreadable: BTreeSet<u64>,
+    }
+
+    impl ZonedDevice for Logged {
+        fn geometry(&self) -> &Geometry {
+            &self.geometry
+        }
+
+        fn submit(&self, command: Command) -> Completion {
+            let wp_blocks = (self.bytes.len() / BLOCK) as u64;
+            Completion::ready(match command {
+                Command::Report { first, .. } => {
+                    let (state, capacity_blocks) = match first.0 {
+                        0 => (ZoneState::Closed, self.geometry.zone_capacity_blocks),
+                        _ => (ZoneState::Empty, self.geometry.zone_capacity_blocks),
+                    };
+                    let info = ZoneInfo { zone: first, state, wp_blocks, capacity_blocks, zrwa: false };
+                    Done { zones: vec![info], ..Done::ok() }
+                }
+                Command::Read { lba, data, .. } => {
+                    if (lba.0..lba.0 + data.blocks()).any(|block| self.unreadable.contains(&block)) {
+                        return Completion::failed(Status::UnrecoveredReadError);
+                    }
+                    Done::with_data(Buf::copy_of(&self.bytes[lba.0 as usize * BLOCK..][..data.len()]))
+                }
+                _ => Done::error(Status::InvalidOpcode.into()),
+            })
+        }
+    }
+
+    /// A log of a checkpoint and `records`; gives the block at which each begins, too.
+    fn log_of(policy: Policy, records: &[Record]) -> (Logged, Vec<u64>) {
+        let superblock = superblock(policy);
+        let geometry = Geometry {
+            zones: superblock.zones + META_ZONES,
+            zone_size_blocks: 1 << 14,
+            zone_capacity_blocks: 1 << 14,
+            max_open: 9,
+            max_active: 9,
+            zrwa: None,
+            oob_bytes: 0,
+            max_transfer_blocks: 7,
+            max_append_blocks: 0,
+            volatile_cache: false,
+        };
+        let checkpoint = Checkpoint {
+            generation: 1,
+            incomplete: Default::default(),
+            zones: vec![Default::default(); superblock.zones as usize],
+            burned: Vec::new(),
+            holes: Vec::new(),
+            parity: Vec::new(),
+            tails: Vec::new(),
+            superblock,
+        };
+        let array = checkpoint.superblock.array;
+        let (mut bytes, mut begins) = (Vec::new(), Vec::new());
+        for (record, sequence) in [Record::Checkpoint(Box::new(checkpoint))].iter().chain(records).zip(20..) {
+            begins.push((bytes.len() / BLOCK) as u64);
+            let origin = Origin { array, member: 1, lba: (bytes.len() / BLOCK) as u64 };
+            record.encode_to(&mut bytes, origin, sequence);
+        }
+        (Logged { geometry, bytes, unreadable: BTreeSet::new() }, begins[1..].to_vec())
+    }
+
+    fn read(log: Logged) -> ReadLog {
+        let device: Rc<dyn ZonedDevice> = Rc::new(log);
+        Runtime::new().block_on(read_log(&device, 1), || false).unwrap().unwrap_or_else(|_| panic!("no log"))
+    }
+
+    #[test]
+    fn parity_of_all_stripes_in_the_window_is_kept_when_a_log_is_read() {
+        let whole = |stripe| Record::Parity(parity(0, stripe, SlotPart { index: 0, from: 0, to: 4 }));
+        let log = read(log_of(Policy::Zrwa, &[5, 6, 7, 8].map(whole)).0);
+        let stripes: BTreeSet<u64> = log.live.parity.of_zone(0, 0).map(|(stripe, _, _)| stripe).collect();
+        assert_eq!(stripes, BTreeSet::from([6, 7, 8]), "two stripes are in flight behind the last");
+        assert!(!log.live.holes);
+    }
+
+    /// What a power cut leaves is a log that ends with a torn record, and no hole: anything else may have
+    /// had something in it that counts.
+    #[test]
+    fn a_log_has_holes_where_no_power_cut_has_torn_it() {
+        let single = Record::Tail(tail(0, 0, 3));
+        let long = Record::Parity(parity(0, 0, SlotPart { index: 0, from: 0, to: 4 }));
+        let damaged = |records: &[Record], which: usize| {
+            let (mut log, begins) = log_of(Policy::Zrwa, records);
+            // Behind the header of the record.
+            log.bytes[begins[which] as usize * BLOCK + 70] ^= 1;
+            read(log).live.holes
+        };
+        assert!(!damaged(&[single.clone(), long.clone()], 1));
+        assert!(damaged(&[long.clone(), single.clone()], 0), "a record follows");
+        assert!(damaged(&[long.clone(), single.clone()], 1), "nothing tears a single block");
+        let unreadable = |records: &[Record], which: usize| {
+            let (mut log, begins) = log_of(Policy::Zrwa, records);
+            log.unreadable.insert(begins[which]);
+            read(log).live.holes
+        };
+        assert!(unreadable(&[single, long], 1));
+    }
+}

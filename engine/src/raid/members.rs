@@ -1,0 +1,330 @@
+//! The members of an array: which drive is in which place, and the one door to all of them.
+//!
+//! Commands for members go through [`Members::submit`], and what comes of them is told here: who has failed is no
+//! member from that moment on. That others have to know it is a matter of the membership
+//! ([`super::membership`]).
+
+use crate::{
+    adapt::mirror::Mirror,
+    device::{Command, Completion, DeviceError, Status, ZonedDevice},
+    raid::{
+        Drive,
+        error::ArrayError,
+        geometry::{each, physical},
+        journal::log::MetaLog,
+        seat::Seat,
+    },
+    zone::{Lba, ZoneIndex},
+};
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+};
+
+/// A place in the array, and the drive in it.
+#[derive(Default)]
+struct Member {
+    /// How many drives have been in this place: an error of an earlier one is not the present one's.
+    incarnation: Cell<u32>,
+    log: RefCell<Option<Rc<MetaLog>>>,
+    /// Distance between two zones of the drive.
+    zone_size_blocks: Cell<u64>,
+    /// What messages call the drive.
+    name: RefCell<String>,
+    /// Why the member is out, or what else there is to say.
+    note: RefCell<String>,
+    read_errors: Cell<u64>,
+    write_errors: Cell<u64>,
+    /// Zones of which the drive has lost its part at work.
+    parts_lost: Cell<u32>,
+    /// Zones of the drive are read-only or offline.
+    worn: Cell<bool>,
+}
+
+/// What there is to say of the drive in a place.
+#[derive(Clone, Debug)]
+pub struct About {
+    pub name: String,
+    pub note: String,
+    pub read_errors: u64,
+    pub write_errors: u64,
+    pub worn: bool,
+}
+
+/// All places of an array, whether there is a drive in them or not.
+pub struct Members {
+    places: Vec<Member>,
+    /// Without so many nothing can be read.
+    fewest: usize,
+    /// Members (bits) that belong to the array and have a drive.
+    active: Cell<u32>,
+    /// A drive that is or was here may lose completed writes in a power cut.
+    volatile: Cell<bool>,
+    /// How often a part of a zone was lost: what was read meanwhile may be of what was written anew there.
+    losses: Cell<u64>,
+    /// A drive that is being replaced, and the one that gets what is written to it.
+    mirror: RefCell<Option<(Seat, Rc<Mirror>)>>,
+}
+
+/// Whether an error is about one zone of a drive: it is worn, or not as we have left it. A zone that has
+/// lost its ZRWA answers an explicit flush with Invalid Field; one of several small ones that cannot be brought
+/// to where it was left, for something in it cannot be read, Unrecovered Read Error.
+pub fn is_of_zone(error: DeviceError) -> bool {
+    use Status::*;
+    let DeviceError::Status(status) = error else { return false };
+    matches!(
+        status,
+        ZoneIsReadOnly
+            | ZoneIsOffline
+            | ZoneIsFull
+            | ZoneInvalidWrite
+            | ZoneBoundaryError
+            | InvalidZoneOperation
+            | InvalidZoneStateTransition
+            | InvalidField
+            | WriteFault
+            | UnrecoveredReadError
+    )
+}
+
+/// Whether an error says that a block, and nothing more, cannot be read.
+pub fn is_unreadable(error: DeviceError) -> bool {
+    matches!(error, DeviceError::Status(Status::UnrecoveredReadError | Status::DeallocatedBlock))
+}
+
+impl Members {
+    /// So many places, all of them vacant, of which `fewest` at least have to be taken.
+    pub fn new(count: usize, fewest: usize) -> Members {
+        Members {
+            places: (0..count).map(|_| Member::default()).collect(),
+            fewest,
+            active: Cell::default(),
+            volatile: Cell::default(),
+            losses: Cell::default(),
+            mirror: RefCell::default(),
+        }
+    }
+
+    /// How many places there are.
+    pub fn count(&self) -> usize {
+        self.places.len()
+    }
+
+    /// The members (bits) that are there.
+    pub fn active(&self) -> u32 {
+        self.active.get()
+    }
+
+    pub fn is_active(&self, member: usize) -> bool {
+        self.active.get() & (1 << member) != 0
+    }
+
+    /// The members (bits) that are out.
+    pub fn out(&self) -> u32 {
+        u32::MAX >> (u32::BITS as usize - self.places.len()) & !self.active.get()
+    }
+
+    /// Whether everything can be read with just these members (bits).
+    pub fn are_enough(&self, members: u32) -> bool {
+        members.count_ones() as usize >= self.fewest
+    }
+
+    /// Members that are the fewest: one less, and there are not enough.
+    pub fn are_needed(&self, members: u32) -> bool {
+        members.count_ones() as usize <= self.fewest
+    }
+
+    /// The drive that is in the place of `member` now.
+    pub fn seat(&self, member: usize) -> Seat {
+        Seat { member, incarnation: self.places[member].incarnation.get() }
+    }
+
+    /// Whether a drive is still the member.
+    pub fn is_seated(&self, seat: Seat) -> bool {
+        self.is_active(seat.member) && self.seat(seat.member) == seat
+    }
+
+    /// Whether a log is that of the drive that is the member. Once a drive is out or replaced it must not learn
+    /// any more: the newest superblock would make it pass for its successor.
+    pub fn is_current(&self, member: usize, log: &MetaLog) -> bool {
+        let current = self.places[member].log.borrow();
+        self.is_active(member) && current.as_deref().is_some_and(|current| std::ptr::eq(current, log))
+    }
+
+    pub fn device(&self, member: usize) -> Option<Rc<dyn ZonedDevice>> {
+        self.log(member).filter(|_| self.is_active(member)).map(|log| log.device.clone())
+    }
+
+    /// The log of the drive in a place, also if that is out.
+    pub fn log(&self, member: usize) -> Option<Rc<MetaLog>> {
+        self.places[member].log.borrow().clone()
+    }
+
+    /// The logs of all drives, also of those that are out.
+    pub fn logs(&self) -> impl Iterator<Item = Rc<MetaLog>> {
+        self.places.iter().filter_map(|place| place.log.borrow().clone())
+    }
+
+    /// Starts a command on a member; one that is out answers at once that it is gone.
+    pub fn submit(&self, member: usize, command: Command) -> Completion {
+        if self.is_active(member)
+            && let Some(log) = &*self.places[member].log.borrow()
+        {
+            return match &*self.mirror.borrow() {
+                Some((seat, mirror)) if *seat == self.seat(member) => mirror.submit(command),
+                _ => log.device.submit(command),
+            };
+        }
+        Completion::failed(DeviceError::Gone)
+    }
+
+    /// First block of `zone` on `member`.
+    pub fn start(&self, member: usize, zone: ZoneIndex) -> Lba {
+        Lba(physical(zone).0 as u64 * self.places[member].zone_size_blocks.get())
+    }
+
+    /// Gives `member` its drive.
+    pub fn put(&self, member: usize, name: String, log: Rc<MetaLog>) {
+        let place = &self.places[member];
+        place.incarnation.set(place.incarnation.get() + 1);
+        // What is being read of the drive before says nothing of this one.
+        self.note_loss();
+        place.parts_lost.set(0);
+        place.worn.set(false);
+        place.zone_size_blocks.set(log.device.geometry().zone_size_blocks);
+        self.volatile.set(self.volatile.get() || log.device.geometry().volatile_cache);
+        *place.log.borrow_mut() = Some(log);
+        *place.name.borrow_mut() = name;
+        self.active.set(self.active.get() | 1 << member);
+    }
+
+    /// Forgets what has been said of the drive that was in a place.
+    pub fn forget(&self, member: usize) {
+        let place = &self.places[member];
+        place.read_errors.set(0);
+        place.write_errors.set(0);
+        place.note.borrow_mut().clear();
+    }
+
+    /// Does without a drive from now on.
+    pub fn take_out(&self, member: usize) {
+        self.active.set(self.active.get() & !(1 << member));
+    }
+
+    /// Does without a drive while it is found out who the members are: nothing has been written yet.
+    pub fn leave_out(&self, member: usize, note: String) {
+        self.take_out(member);
+        self.say(member, note);
+    }
+
+    /// Whether completed writes may be lost in a power cut, now or with a drive that was here.
+    pub fn is_volatile(&self) -> bool {
+        self.volatile.get()
+    }
+
+    /// Grows when what is being read may be of what has been written anew since.
+    pub fn losses(&self) -> u64 {
+        self.losses.get()
+    }
+
+    pub fn note_loss(&self) {
+        self.losses.set(self.losses.get() + 1);
+    }
+
+    /// Has the drive of a seat mirrored, until [`Members::end_mirror`].
+    pub fn mirror(&self, seat: Seat, mirror: Rc<Mirror>) {
+        *self.mirror.borrow_mut() = Some((seat, mirror));
+    }
+
+    pub fn end_mirror(&self) {
+        self.mirror.take();
+    }
+
+    /// The member that is mirrored.
+    pub fn mirrored(&self) -> Option<usize> {
+        self.mirror.borrow().as_ref().map(|(seat, _)| seat.member)
+    }
+
+    /// Why the member is out, or what else there is to say of it.
+    pub fn say(&self, member: usize, note: String) {
+        *self.places[member].note.borrow_mut() = note;
+    }
+
+    pub fn name(&self, member: usize) -> String {
+        self.places[member].name.borrow().clone()
+    }
+
+    pub fn about(&self, member: usize) -> About {
+        let place = &self.places[member];
+        About {
+            name: place.name.borrow().clone(),
+            note: place.note.borrow().clone(),
+            read_errors: place.read_errors.get(),
+            write_errors: place.write_errors.get(),
+            worn: place.worn.get(),
+        }
+    }
+
+    /// What there is to say of the members in `mask`, in a sentence without its full stop.
+    pub fn notes(&self, mask: u32) -> String {
+        let places = self.places.iter().enumerate().filter(|(member, _)| mask & (1 << member) != 0);
+        let noted = places.filter(|(_, place)| !place.note.borrow().is_empty());
+        let notes: Vec<_> =
+            noted.map(|(member, place)| format!("member {member}: {}", place.note.borrow())).collect();
+        notes.join("; ")
+    }
+
+    pub fn count_read_error(&self, member: usize) {
+        let errors = &self.places[member].read_errors;
+        errors.set(errors.get() + 1);
+    }
+
+    pub fn count_write_error(&self, member: usize) {
+        let errors = &self.places[member].write_errors;
+        errors.set(errors.get() + 1);
+    }
+
+    /// Zones of which the drive in a place has lost its part at work.
+    pub fn parts_lost(&self, member: usize) -> u32 {
+        self.places[member].parts_lost.get()
+    }
+
+    pub fn count_part_lost(&self, member: usize) {
+        let lost = &self.places[member].parts_lost;
+        lost.set(lost.get() + 1);
+    }
+
+    /// Takes note that zones of a drive are read-only or offline, or that none are.
+    pub fn set_worn(&self, member: usize, worn: bool) {
+        self.places[member].worn.set(worn);
+    }
+
+    /// Takes note of an error that says that a zone of a drive cannot be written any more.
+    pub fn note_wear(&self, member: usize, error: DeviceError) {
+        if [Status::ZoneIsReadOnly.into(), Status::ZoneIsOffline.into()].contains(&error) {
+            self.set_worn(member, true);
+        }
+    }
+
+    pub fn check(&self, member: usize) -> Result<(), ArrayError> {
+        let all = self.places.len();
+        match member < all {
+            true => Ok(()),
+            false => Err(ArrayError(format!("there is no member {member}: the array has {all}"))),
+        }
+    }
+
+    /// The member whose drive it is.
+    pub fn member_of(&self, drive: &Drive) -> Option<usize> {
+        let is_of =
+            |member: &usize| self.log(*member).is_some_and(|log| Rc::ptr_eq(&log.drive, &drive.device));
+        each(self.active()).find(is_of)
+    }
+
+    pub fn check_unused(&self, drive: &Drive) -> Result<(), ArrayError> {
+        match self.member_of(drive) {
+            Some(_) => Err(ArrayError(format!("{} is a member of this array already", drive.name))),
+            None => Ok(()),
+        }
+    }
+}

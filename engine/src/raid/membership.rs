@@ -1,0 +1,161 @@
+//! Who belongs to the array, as all of them are told.
+//!
+//! A change (a member is out, a part of a zone is lost, zones wait for somebody) is made first and *announced*:
+//! from then on the membership is pending, and nothing that relies on the change may be acknowledged before it is
+//! settled, which it is when the logs of all members that are left have it ([`super::core::Core`] writes it down).
+
+use crate::{
+    format::{record::Lacks, superblock::Superblock},
+    runtime::Gate,
+};
+use std::{
+    cell::{Cell, Ref, RefCell},
+    future::Future,
+    rc::Rc,
+};
+
+pub struct Membership {
+    superblock: RefCell<Superblock>,
+    /// The last sequence number that was given out.
+    sequence: Cell<u64>,
+    /// Number of this assembly, in the metadata of every block that it writes where blocks have any.
+    generation: Cell<u32>,
+    /// More members are out than parity makes up for.
+    failed: Cell<bool>,
+    pending: Cell<bool>,
+    /// Parts of zones that were lost, with their epochs, and are to be written down.
+    lacks: RefCell<Vec<Lacks>>,
+    /// Zones have begun to wait for a member, which is to be written down.
+    waits: Cell<bool>,
+    work: Gate,
+    done: Rc<Gate>,
+}
+
+impl Membership {
+    pub fn new(superblock: Superblock, sequence: u64) -> Membership {
+        Membership {
+            generation: Cell::new(superblock.event as u32),
+            superblock: superblock.into(),
+            sequence: sequence.into(),
+            failed: Cell::default(),
+            pending: Cell::default(),
+            lacks: RefCell::default(),
+            waits: Cell::default(),
+            work: Gate::default(),
+            done: Rc::default(),
+        }
+    }
+
+    pub fn superblock(&self) -> Ref<'_, Superblock> {
+        self.superblock.borrow()
+    }
+
+    /// Changes the superblock, which nobody is told by that.
+    pub fn change<T>(&self, change: impl FnOnce(&mut Superblock) -> T) -> T {
+        change(&mut self.superblock.borrow_mut())
+    }
+
+    pub fn sequence(&self) -> u64 {
+        self.sequence.get()
+    }
+
+    pub fn next_sequence(&self) -> u64 {
+        self.sequence.set(self.sequence.get() + 1);
+        self.sequence.get()
+    }
+
+    pub fn generation(&self) -> u32 {
+        self.generation.get()
+    }
+
+    pub fn set_generation(&self, generation: u32) {
+        self.generation.set(generation);
+    }
+
+    pub fn has_failed(&self) -> bool {
+        self.failed.get()
+    }
+
+    /// Nothing works any more.
+    pub fn fail(&self) {
+        self.failed.set(true);
+    }
+
+    /// Whether something that was announced is not settled yet, and will be.
+    pub fn is_pending(&self) -> bool {
+        self.pending.get() && !self.failed.get()
+    }
+
+    /// Has a change written down.
+    pub fn announce(&self) {
+        self.pending.set(true);
+        self.work.open();
+    }
+
+    /// As [`Membership::announce`], of zones that wait for somebody.
+    pub fn announce_waits(&self) {
+        self.note_waits();
+        self.announce();
+    }
+
+    /// Has the next announcement say that zones wait for somebody.
+    pub fn note_waits(&self) {
+        self.waits.set(true);
+    }
+
+    /// As [`Membership::announce`], of a part of a zone that was lost.
+    pub fn announce_lack(&self, lacks: Lacks) {
+        self.lacks.borrow_mut().push(lacks);
+        self.announce();
+    }
+
+    /// Waits until the logs say who the members are, and what they lack.
+    pub async fn settled(&self) {
+        while self.is_pending() {
+            self.done.wait().await;
+        }
+    }
+
+    /// Announces what has been changed, and waits until it is settled.
+    pub async fn settle(&self) {
+        self.announce();
+        self.settled().await;
+    }
+
+    /// Waits for the next change of who the members are, from this call on.
+    pub fn changed(&self) -> impl Future<Output = ()> + use<> {
+        let done = self.done.clone();
+        async move { done.wait().await }
+    }
+
+    /// Tells whoever waits for a change that there was one.
+    pub fn tell(&self) {
+        self.done.open();
+    }
+
+    /// Waits for the next announcement, from this call on.
+    pub fn announced(&self) -> impl Future<Output = ()> + '_ {
+        self.work.wait()
+    }
+
+    pub fn take_lacks(&self) -> Vec<Lacks> {
+        self.lacks.take()
+    }
+
+    pub fn take_waits(&self) -> bool {
+        self.waits.take()
+    }
+
+    /// All that was announced is in the logs of all members, with `event`; unless something has been since.
+    pub fn end(&self, event: u64) {
+        if !self.lacks.borrow().is_empty() {
+            return;
+        }
+        let mut superblock = self.superblock.borrow_mut();
+        // The drive before one that takes over may have to be taken all the same.
+        if !superblock.members.iter().any(|member| member.taking_over.is_some()) {
+            superblock.floor = event;
+        }
+        self.pending.set(false);
+    }
+}

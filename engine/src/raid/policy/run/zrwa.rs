@@ -1,0 +1,355 @@
+//! ZRAID at work and in recovery: what [`crate::raid::policy::zrwa`] decides is carried out here.
+
+use crate::{
+    buf::{BLOCK, Buf, BufMut, is_uniform},
+    code::decode::Sum,
+    device::{Command, Status},
+    format::{
+        Origin,
+        codec::Unreadable,
+        record::{Record, TailRecord, ZoneRecord},
+    },
+    raid::{
+        Canary, Consistency,
+        core::Core,
+        geometry::{MAX_MEMBERS, MAX_PARITIES, Place, each},
+        policy::{
+            inplace,
+            zrwa::{
+                Evidence, Refusal, decide, laggard_round, needed, next_round, tail_slots, witness_count,
+                witness_round,
+            },
+        },
+        recover::verdict::{Tail, Verdict, ZoneView},
+        zone::flow::{Round, Zone, blank_parities},
+    },
+    zone::{Lba, ZoneIndex, ZoneState},
+};
+use std::collections::BTreeMap;
+
+/// What logs say of a zone.
+#[derive(Default)]
+struct Logged {
+    tail: Option<u64>,
+    /// There may be something else in the log blocks, which must not be believed later.
+    leftovers: bool,
+    /// Below this block a tail may have been logged where it can be read no more, on this member.
+    doubt: Option<(u64, usize)>,
+}
+
+impl Logged {
+    /// Refuses a tail that something may have been logged above.
+    fn check(&self, tail_blocks: u64) -> Result<(), Refusal> {
+        match self.doubt {
+            Some((end_blocks, member)) if tail_blocks < end_blocks => Err(Refusal::Log { member }),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// See `Policy::settle`.
+pub async fn settle(core: &Core, zone: &Zone, round: &Round) -> u64 {
+    let (layout, chunks) = (&core.layout, round.chunks);
+    if chunks > round.claimed {
+        core.show_chunks(zone, chunks).await;
+    }
+    if round.wanted && core.behaviour.consistency == Consistency::WpLog {
+        let live = core.live(zone.index);
+        let aligned = chunks * layout.chunk_blocks == round.complete;
+        if !aligned || witness_count(layout, live, chunks) < needed(layout, live) {
+            core.log_tail(zone, round.complete).await;
+        }
+    }
+    if round.wanted { round.complete } else { 0 }
+}
+
+/// See `Policy::show_with`.
+pub async fn show_with(core: &Core, zone: &Zone, member: usize, tail_blocks: u64) {
+    let (layout, chunks) = (&core.layout, tail_blocks / core.layout.chunk_blocks);
+    let whole = core.live(zone.index) | 1 << member;
+    let is_shown = witness_count(layout, whole, chunks) >= needed(layout, whole);
+    if tail_blocks > 0 && !is_shown {
+        // Without the member one witness was enough. As soon as it counts, that one may be lost.
+        core.log_tail(zone, tail_blocks).await;
+    }
+}
+
+/// See `Policy::promote`.
+pub async fn promote(core: &Core, zone: &Zone) {
+    let (layout, index) = (&core.layout, zone.index);
+    let tail = zone.flow.borrow().complete();
+    let (stripe, covered) = (tail / layout.stripe_blocks(), tail % layout.stripe_blocks());
+    let rows = stripe + (covered > 0) as u64;
+    for (which, part) in tail_slots(layout, covered) {
+        let member = layout.parity_member(stripe, which);
+        let promoted = zone.flow.borrow().positions()[member] >= 2 * rows;
+        if !promoted && core.live(index) & (1 << member) != 0 {
+            let data = zone.flow.borrow().parity(which, part.from, part.to);
+            let at = stripe * layout.chunk_blocks + part.from;
+            let content = inplace::version_of(stripe, stripe, part.index);
+            let write = core.write_of(member, index, at, data, content, false);
+            core.on_parts(index, 1 << member, "finish zone", |_| write.clone()).await;
+        }
+    }
+    // The slots stay where they are until the zones are finished: if any of this fails, or the power goes,
+    // they are there.
+    core.move_to(zone, &[2 * rows; MAX_MEMBERS]).await;
+    core.barrier(core.live(index)).await;
+}
+
+impl Core {
+    /// See `Policy::judge`.
+    pub async fn judge_zrwa(&self, view: &mut ZoneView<'_>) -> Result<Verdict, Refusal> {
+        let (record, wps) = (*view.record, self.trusted_wps(view));
+        if let Some(verdict) = self.judge_ended(view, &wps) {
+            return Ok(verdict);
+        }
+        let relied = wps.iter().flatten().count();
+        let (members, needed) = (self.layout.members, self.layout.fewest_members());
+        let all_empty = view.present().all(|(m, info)| info.state == ZoneState::Empty || !view.trusts(m));
+        let logged = self.logged_tail(view.zone, &record, &wps, all_empty).await;
+        if relied < needed {
+            // What the others had been told, and in a zone that was just begun even that there was anything,
+            // may be known to them alone.
+            return Err(Refusal::TooFew { present: relied, members, needed });
+        }
+        if all_empty
+            && record.finished.is_none()
+            && (logged.tail.is_none() && !self.is_answered(view, &wps).await
+                || self.behaviour.canary == Some(Canary::EmptyIsUnwritten))
+        {
+            logged.check(0)?;
+            let leftovers = view.present().any(|(m, info)| {
+                !matches!(info.state, ZoneState::Empty | ZoneState::Offline | ZoneState::ReadOnly)
+                    || !view.trusts(m) && info.state == ZoneState::Empty
+            });
+            return Ok(if leftovers || logged.leftovers { Verdict::Reset } else { Verdict::Empty });
+        }
+        let told = logged.tail.max(Some(view.answered_blocks).filter(|blocks| *blocks > 0));
+        let lost = view.present().filter(|(m, _)| wps[*m].is_none()).fold(0, |lost, (m, _)| lost | 1 << m);
+        let mut evidence = Evidence { wp_blocks: wps, told_blocks: told };
+        let blocks = match record.finished {
+            Some(tail) => tail,
+            None => decide(&self.layout, &evidence)?,
+        };
+        if record.finished.is_none() {
+            logged.check(blocks)?;
+        }
+        if blocks == 0 {
+            return Ok(Verdict::Reset);
+        }
+        let empty = view
+            .present()
+            .filter(|(m, info)| view.trusts(*m) && info.state == ZoneState::Empty)
+            .fold(0, |empty, (m, _)| empty | 1 << m);
+        let held = self.hold(view, &mut evidence, blocks, empty).await?;
+        view.record.lost |= lost | held.gone;
+        let half = self.layout.chunk_blocks / 2;
+        let mut positions = [0; MAX_MEMBERS];
+        for (position, wp) in positions.iter_mut().zip(&evidence.wp_blocks) {
+            *position = wp.unwrap_or(0) / half;
+        }
+        let parities = self.load_parities(view, blocks, &evidence).await?;
+        let tail = Tail { blocks, positions, parities, revived: empty & !held.gone, held: held.pieces };
+        Ok(if record.finished.is_some() { Verdict::Finish(Some(tail)) } else { Verdict::Open(tail) })
+    }
+
+    /// Whether something that a process had answered is in a zone that is empty on all members. If not,
+    /// it was reset before the process could say so.
+    async fn is_answered(&self, view: &ZoneView<'_>, wps: &[Option<u64>]) -> bool {
+        if view.answered_blocks == 0 {
+            return false;
+        }
+        let mut blank = 0;
+        for member in (0..wps.len()).filter(|member| wps[*member].is_some()) {
+            blank |= 1 << member;
+            for zrwa in self.zrwas_at_start(member) {
+                match self.is_blank(view.zone, member, zrwa).await {
+                    Some(true) => {}
+                    Some(false) => return true,
+                    // Others say so.
+                    None => blank &= !(1 << member),
+                }
+            }
+        }
+        !self.members.are_enough(blank)
+    }
+
+    /// What was logged for the zone's present life. If it is empty on all members, that can only be a
+    /// tail in its first stripe.
+    async fn logged_tail(
+        &self,
+        zone: ZoneIndex,
+        record: &ZoneRecord,
+        wps: &[Option<u64>],
+        all_empty: bool,
+    ) -> Logged {
+        let layout = &self.layout;
+        let mut found = Logged::default();
+        let any_epoch = self.behaviour.canary == Some(Canary::NoEpochCheck);
+        for log in self.members.logs() {
+            if let Some(tail) = log.live.borrow().tails.get(&zone.0)
+                && (tail.epoch == record.epoch || any_epoch)
+            {
+                found.tail = found.tail.max(Some(tail.tail_blocks));
+            }
+        }
+        let passed = wps.iter().flatten().min().copied().unwrap_or(0) / layout.chunk_blocks;
+        let last = if all_empty { 1 } else { passed + 2 * layout.distance + 1 };
+        let mut pending = Vec::new();
+        for stripe in passed.saturating_sub(1)..last.min(layout.rows) {
+            let (members, place) = layout.log(stripe);
+            let Place::Row(row) = place else {
+                let holes = |m: &usize| wps[*m].is_some() && self.log_has_holes(zone, *m);
+                if !members.clone().any(|m| wps[m].is_some() && !holes(&m)) {
+                    let end = (stripe + 1) * layout.stripe_blocks();
+                    found.doubt = members.clone().find(holes).map(|m| (end, m)).or(found.doubt);
+                }
+                continue;
+            };
+            for member in members.filter(|m| wps[*m].is_some_and(|wp| wp < (row + 1) * layout.chunk_blocks)) {
+                for block in 0..2 {
+                    let lba = self.members.start(member, zone).0 + row * layout.chunk_blocks + block;
+                    let origin = Origin { array: self.array, member: member as u32, lba };
+                    let read = self.members.submit(member, Command::read(Lba(lba), Buf::zeroed(BLOCK)));
+                    pending.push((stripe, origin, read));
+                }
+            }
+        }
+        // A tail was promised when all log members had it: one that can be read as a whole is enough.
+        let mut seen: BTreeMap<u64, (u32, u32)> = BTreeMap::new();
+        for (stripe, origin, read) in pending {
+            let done = read.await;
+            let unwritten = done.result == Err(Status::DeallocatedBlock.into());
+            let read = match done.result {
+                Ok(()) => Record::read(&done.data, origin),
+                Err(_) => Err(Unreadable::NoRecord),
+            };
+            // A log block is written as one: no power cut leaves half of one. Data can only be there once
+            // all members have passed the row of the stripe, and then no tail is as short as that.
+            let damaged = match &read {
+                _ if done.result.is_err() => !unwritten,
+                Ok(_) => false,
+                Err(_) => !is_uniform(&done.data),
+            };
+            let (whole, unsound) = seen.entry(stripe).or_default();
+            *(if damaged { unsound } else { whole }) |= 1 << origin.member;
+            if unwritten {
+                continue;
+            }
+            if let Ok((Record::Tail(tail), _, _)) = read
+                && tail.zone == zone.0
+                && (tail.epoch == record.epoch || any_epoch)
+                && (tail.tail_blocks.saturating_sub(1)) / layout.stripe_blocks() == stripe
+            {
+                found.tail = found.tail.max(Some(tail.tail_blocks));
+            } else {
+                found.leftovers |= done.result.is_err() || done.data.iter().any(|byte| *byte != 0);
+            }
+        }
+        for (stripe, (whole, unsound)) in seen {
+            if whole & !unsound == 0
+                && let Some(member) = each(unsound).next()
+            {
+                let end = (stripe + 1) * layout.stripe_blocks();
+                found.doubt = Some(found.doubt.map_or((end, member), |doubt| doubt.max((end, member))));
+            }
+        }
+        found
+    }
+
+    /// The running parities of the stripe of `tail`: from the data, or with the slots where a data chunk
+    /// cannot be read. Below the offset of the tail they cover a chunk more than above it.
+    async fn load_parities(
+        &self,
+        view: &ZoneView<'_>,
+        tail: u64,
+        evidence: &Evidence,
+    ) -> Result<[BufMut; MAX_PARITIES], Refusal> {
+        let layout = &self.layout;
+        let chunk = layout.chunk_blocks;
+        let mut result = blank_parities(layout);
+        let (stripe, covered) = (tail / layout.stripe_blocks(), tail % layout.stripe_blocks());
+        let offset = (covered + chunk - 1) % chunk + 1;
+        for whole in [0..offset.min(covered), offset..chunk.min(covered)] {
+            let mut pieces = vec![whole];
+            while let Some(blocks) = pieces.pop().filter(|blocks| !blocks.is_empty()) {
+                let chunks = (covered - blocks.start).div_ceil(chunk);
+                let column = self.read_column(view, stripe, chunks, blocks.clone(), evidence).await;
+                for (which, parity) in result.iter_mut().enumerate().take(layout.parities) {
+                    let bytes = blocks.start as usize * BLOCK..blocks.end as usize * BLOCK;
+                    match column.decode(Sum::parity(which, chunks as usize), layout.data_chunks()) {
+                        Some(found) => parity[bytes].copy_from_slice(&found),
+                        // What cannot be read is block by block not the same.
+                        None if blocks.end - blocks.start > 1 => {
+                            pieces.extend(blocks.clone().map(|block| block..block + 1));
+                            break;
+                        }
+                        None => {
+                            let present = evidence.wp_blocks.iter().flatten().count();
+                            let (members, needed) = (layout.members, layout.members);
+                            return Err(Refusal::TooFew { present, members, needed });
+                        }
+                    }
+                }
+            }
+        }
+        Ok(result)
+    }
+
+    /// Moves write pointers, round by round, so that they say `chunks` (§4.4).
+    async fn show_chunks(&self, zone: &Zone, chunks: u64) {
+        self.barrier(self.live(zone.index)).await;
+        while !self.has_failed(zone.index) {
+            let (live, positions) = (self.live(zone.index), *zone.flow.borrow().positions());
+            let round = match self.behaviour.canary {
+                Some(Canary::LaggardOrder) => laggard_round(&self.layout, live, &positions, chunks)
+                    .or_else(|| witness_round(&self.layout, live, &positions, chunks)),
+                _ => next_round(&self.layout, live, &positions, chunks),
+            };
+            let Some(targets) = round else { return };
+            self.move_to(zone, &targets).await;
+            self.barrier(live).await;
+        }
+    }
+
+    /// Logs a tail that write pointers cannot show, on one member more than may be lost (§5.3, §5.1).
+    pub async fn log_tail(&self, zone: &Zone, tail_blocks: u64) {
+        let layout = &self.layout;
+        let stripe = (tail_blocks - 1) / layout.stripe_blocks();
+        let (members, place) = layout.log(stripe);
+        self.barrier(self.live(zone.index)).await;
+        // What a member has not made safe is not there when that one comes back.
+        if self.has_failed(zone.index) {
+            return;
+        }
+        // Only now: a member that was replaced meanwhile lacks the zone.
+        let live = self.live(zone.index);
+        let sequence = self.membership.next_sequence();
+        // The two blocks take turns: one of them is whole whatever happens to the other.
+        let (epoch, block) = {
+            let mut flow = zone.flow.borrow_mut();
+            (flow.epoch(), flow.next_log_block())
+        };
+        let record = Record::Tail(TailRecord { zone: zone.index.0, generation: 0, epoch, tail_blocks });
+        let mut pending = Vec::new();
+        let left_out = usize::from(self.behaviour.canary == Some(Canary::OneLogCopyLess));
+        for member in members.skip(left_out).filter(|m| live & (1 << m) != 0) {
+            let completion = match place {
+                Place::MetaLog => self.append(member, record.clone()),
+                Place::Row(row) => {
+                    let lba = self.members.start(member, zone.index).0 + row * layout.chunk_blocks + block;
+                    let origin = Origin { array: self.array, member: member as u32, lba };
+                    self.members
+                        .submit(member, Command::write(Lba(lba), record.encode(origin, sequence), true))
+                }
+            };
+            pending.push((self.members.seat(member), completion));
+        }
+        for (seat, completion) in pending {
+            if let Err(error) = completion.await.result {
+                self.part_failed(zone.index, seat, error, "tail log");
+            }
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! All zones of a running array: what they are to the host, and which of them have something going on.
+
+use crate::{
+    device::{DeviceError, Geometry, Status},
+    raid::{policy::zrwa::Refusal, zone::flow::Zone},
+    runtime::Gate,
+    zone::{ZoneIndex, ZoneInfo, ZoneState, ZoneTable},
+};
+use std::{
+    cell::{Ref, RefCell, RefMut},
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+    rc::Rc,
+};
+
+pub struct ZoneSet {
+    count: u32,
+    /// Zone states as the host sees them.
+    table: RefCell<ZoneTable>,
+    /// Zones that have something going on, by number.
+    running: RefCell<BTreeMap<u32, Rc<Zone>>>,
+    /// Zones that are being reset or finished.
+    busy: RefCell<BTreeSet<u32>>,
+    /// Zones that could not be decided, and why. Nothing touches them.
+    offline: RefCell<BTreeMap<u32, Refusal>>,
+    /// Offline zones that hold resources of drives.
+    holding: RefCell<BTreeSet<u32>>,
+    /// Zones that a member cannot write for now, though it holds its part, and that cannot do without it; and
+    /// which member.
+    stuck: RefCell<BTreeMap<u32, usize>>,
+    /// Opened when a zone has ended, is not busy any more, or has been left alone by a rebuild.
+    pub changed: Gate,
+}
+
+impl ZoneSet {
+    pub fn new(geometry: &Geometry) -> ZoneSet {
+        ZoneSet {
+            count: geometry.zones,
+            table: ZoneTable::new(geometry).into(),
+            running: RefCell::default(),
+            busy: RefCell::default(),
+            offline: RefCell::default(),
+            holding: RefCell::default(),
+            stuck: RefCell::default(),
+            changed: Gate::default(),
+        }
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = ZoneIndex> + use<> {
+        (0..self.count).map(ZoneIndex)
+    }
+
+    pub fn table(&self) -> Ref<'_, ZoneTable> {
+        self.table.borrow()
+    }
+
+    pub fn table_mut(&self) -> RefMut<'_, ZoneTable> {
+        self.table.borrow_mut()
+    }
+
+    pub fn state(&self, zone: ZoneIndex) -> ZoneState {
+        self.table.borrow().info(zone).state
+    }
+
+    pub fn running(&self, zone: ZoneIndex) -> Option<Rc<Zone>> {
+        self.running.borrow().get(&zone.0).cloned()
+    }
+
+    pub fn is_running(&self, zone: ZoneIndex) -> bool {
+        self.running.borrow().contains_key(&zone.0)
+    }
+
+    /// Everything below this block of a zone that is running is complete.
+    pub fn complete(&self, zone: ZoneIndex) -> Option<u64> {
+        self.running.borrow().get(&zone.0).map(|zone| zone.flow.borrow().complete())
+    }
+
+    /// Whether a zone that is running has failed.
+    pub fn gave_up(&self, zone: ZoneIndex) -> bool {
+        self.running.borrow().get(&zone.0).is_some_and(|zone| zone.failed.get())
+    }
+
+    pub fn all_running(&self) -> Vec<Rc<Zone>> {
+        self.running.borrow().values().cloned().collect()
+    }
+
+    pub fn running_among(&self, zones: Range<u32>) -> Vec<Rc<Zone>> {
+        self.running.borrow().range(zones).map(|(_, zone)| zone.clone()).collect()
+    }
+
+    /// Zones that hold resources of drives and are running.
+    pub fn open_count(&self) -> usize {
+        self.running.borrow().values().filter(|zone| zone.flow.borrow().is_open()).count()
+    }
+
+    pub fn start(&self, zone: Rc<Zone>) {
+        self.running.borrow_mut().insert(zone.index.0, zone);
+    }
+
+    /// Nothing goes on in a zone any more.
+    pub fn end(&self, zone: ZoneIndex) {
+        self.running.borrow_mut().remove(&zone.0);
+    }
+
+    /// Whether nothing of a zone is on the members, though the host may have opened it.
+    pub fn is_unwritten(&self, zone: ZoneIndex) -> bool {
+        self.state(zone) != ZoneState::Full && !self.is_running(zone)
+    }
+
+    /// Whether a zone is empty, and nothing is about to be written to it.
+    pub fn is_empty(&self, zone: ZoneIndex) -> bool {
+        self.state(zone) == ZoneState::Empty && !self.is_running(zone)
+    }
+
+    /// Has every task look again.
+    pub fn wake(&self) {
+        self.running.borrow().values().for_each(|zone| zone.wake());
+    }
+
+    /// Has everybody look again who waits for something in `zone`.
+    pub fn wake_one(&self, zone: ZoneIndex) {
+        self.changed.open();
+        if let Some(zone) = self.running.borrow().get(&zone.0) {
+            zone.wake();
+        }
+    }
+
+    /// Marks zones for a reset or finish; refused while another one is under way in any of them.
+    pub fn mark_busy(&self, zones: &[Range<u32>]) -> Result<(), DeviceError> {
+        if zones.iter().any(|range| range.end > self.count) {
+            return Err(Status::LbaOutOfRange.into());
+        }
+        let mut busy = self.busy.borrow_mut();
+        if zones.iter().any(|range| busy.range(range.clone()).next().is_some()) {
+            return Err(Status::InvalidZoneStateTransition.into());
+        }
+        busy.extend(zones.iter().cloned().flatten());
+        Ok(())
+    }
+
+    /// The reset or finish of zones has ended.
+    pub fn end_busy(&self, zones: &Range<u32>) {
+        self.busy.borrow_mut().retain(|zone| !zones.contains(zone));
+        self.changed.open();
+    }
+
+    pub fn is_busy(&self, zone: ZoneIndex) -> bool {
+        self.busy.borrow().contains(&zone.0)
+    }
+
+    pub fn offline(&self) -> Ref<'_, BTreeMap<u32, Refusal>> {
+        self.offline.borrow()
+    }
+
+    pub fn is_offline(&self, zone: ZoneIndex) -> bool {
+        self.offline.borrow().contains_key(&zone.0)
+    }
+
+    /// Leaves a zone alone from now on; `holds` says that it has resources of drives.
+    pub fn put_offline(&self, zone: ZoneIndex, refusal: Refusal, holds: bool) {
+        self.offline.borrow_mut().insert(zone.0, refusal);
+        if holds {
+            self.holding.borrow_mut().insert(zone.0);
+        }
+    }
+
+    /// A zone is not offline any more; `false` if it was not.
+    pub fn end_offline(&self, zone: ZoneIndex) -> bool {
+        let was_offline = self.offline.borrow_mut().remove(&zone.0).is_some();
+        if was_offline {
+            self.holding.borrow_mut().remove(&zone.0);
+        }
+        was_offline
+    }
+
+    /// How many zones that are offline hold resources of drives.
+    pub fn holding(&self) -> usize {
+        self.holding.borrow().len()
+    }
+
+    /// Tells the table what a zone is.
+    pub fn load(&self, info: &ZoneInfo) {
+        let mut table = self.table.borrow_mut();
+        table.hold(self.holding() as u32);
+        table.load(info);
+    }
+
+    /// A member cannot write a zone for now.
+    pub fn stick(&self, zone: ZoneIndex, member: usize) {
+        self.stuck.borrow_mut().insert(zone.0, member);
+    }
+
+    /// The member that cannot write a zone for now.
+    pub fn stuck(&self, zone: ZoneIndex) -> Option<usize> {
+        self.stuck.borrow().get(&zone.0).copied()
+    }
+
+    pub fn unstick(&self, zones: &Range<u32>) {
+        self.stuck.borrow_mut().retain(|zone, _| !zones.contains(zone));
+    }
+}

@@ -1,0 +1,254 @@
+//! Settling: makes what is complete safe, moves write pointers and the window behind it, and lets a zone rest or
+//! end.
+
+use crate::{
+    device::{Command, DeviceError, Done, Status, Zones},
+    raid::{
+        core::Core,
+        geometry::{MAX_MEMBERS, each, physical},
+        zone::flow::{Flow, Round, Write, Zone},
+    },
+    zone::{Lba, ZoneIndex},
+};
+use std::rc::Rc;
+
+impl Core {
+    /// Task: makes what is complete safe, and moves the window.
+    pub async fn settle(self: Rc<Self>, zone: Rc<Zone>) {
+        loop {
+            let work = zone.completed.wait();
+            if zone.flow.borrow().ended {
+                return;
+            }
+            if !self.settle_once(&zone).await {
+                work.await;
+            }
+        }
+    }
+
+    /// One round; `false` if there was nothing to do.
+    async fn settle_once(&self, zone: &Zone) -> bool {
+        if self.has_failed(zone.index) && self.stillness.handing_over().is_none() {
+            self.give_up(zone);
+            return false;
+        }
+        let round = {
+            let mut flow = zone.flow.borrow_mut();
+            if !self.unsettled(&flow) {
+                return false;
+            }
+            flow.settling = true;
+            let (complete, wanted) = (flow.complete, flow.wanted > flow.safe);
+            Round { complete, wanted, chunks: self.chunks_to_claim(&flow), claimed: flow.claimed }
+        };
+        let safe = self.layout.policy.settle(self, zone, &round).await;
+        let full = round.complete == self.layout.capacity_blocks();
+        if full {
+            self.fill_zones(zone).await;
+        }
+        self.membership.settled().await;
+        self.settled(zone, round.chunks, if full { round.complete } else { safe }, full);
+        !self.has_failed(zone.index)
+    }
+
+    /// Whole chunks that are to count as settled.
+    fn chunks_to_claim(&self, flow: &Flow) -> u64 {
+        let (layout, consistency) = (&self.layout, self.behaviour.consistency);
+        layout.policy.chunks_to_claim(layout, consistency, flow.complete, flow.claimed)
+    }
+
+    pub fn unsettled(&self, flow: &Flow) -> bool {
+        // A zone that is full ends with a round.
+        let full = flow.complete == self.layout.capacity_blocks();
+        let claim = full || self.chunks_to_claim(flow) > flow.claimed;
+        !flow.frozen && (claim || (flow.wanted > flow.safe && flow.complete > flow.safe))
+    }
+
+    /// The zone has failed: nobody need wait any longer.
+    fn give_up(&self, zone: &Zone) {
+        zone.failed.set(true);
+        let waiting: Vec<_> = zone.flow.borrow_mut().waiting.drain(..).collect();
+        for (_, completer, done) in waiting {
+            completer.complete(Done { result: Err(Status::InternalError.into()), ..done });
+        }
+        self.refuse_queued(zone, Status::InternalError);
+        zone.changed.open();
+    }
+
+    /// Writes down what a round of settling has reached, and lets go who waited for it.
+    pub fn settled(&self, zone: &Zone, chunks: u64, safe: u64, full: bool) {
+        if self.has_failed(zone.index) {
+            zone.flow.borrow_mut().settling = false;
+            return self.give_up(zone);
+        }
+        {
+            let mut flow = zone.flow.borrow_mut();
+            let flow = &mut *flow;
+            flow.settling = false;
+            flow.claimed = flow.claimed.max(chunks);
+            flow.safe = flow.safe.max(safe);
+            flow.limit = self.window(flow, self.live(zone.index));
+            flow.check();
+            while flow.waiting.front().is_some_and(|w| w.0 <= flow.safe) {
+                if let Some((_, completer, done)) = flow.waiting.pop_front() {
+                    completer.complete(done);
+                }
+            }
+            flow.ended |= full;
+        }
+        if full {
+            self.end_zone(zone);
+        } else {
+            let stripe = chunks / self.layout.data_chunks();
+            if self.layout.logs_parity_of(stripe) {
+                self.forget_logged(zone.index, stripe);
+            }
+            zone.queued.open();
+        }
+        zone.changed.open();
+    }
+
+    /// Everything below may be submitted when the members of `live` are where they are.
+    pub fn window(&self, flow: &Flow, live: u32) -> u64 {
+        let (layout, canary) = (&self.layout, self.behaviour.canary);
+        let rows = layout.policy.window_rows(layout, canary, live, flow.claimed, &flow.positions);
+        rows * layout.stripe_blocks()
+    }
+
+    /// Drops logged parity that no recovery can need any more.
+    pub fn forget_logged(&self, zone: ZoneIndex, stripe: u64) {
+        for log in self.members.logs() {
+            log.live.borrow_mut().parity.forget(zone.0, stripe, &mut self.pool.borrow_mut());
+        }
+    }
+
+    /// Takes the zone off the list: nothing goes on in it any more.
+    pub fn end_zone(&self, zone: &Zone) {
+        zone.flow.borrow_mut().ended = true;
+        self.zones.end(zone.index);
+        self.forget_logged(zone.index, u64::MAX);
+        for log in self.members.logs() {
+            log.live.borrow_mut().tails.remove(&zone.index.0);
+        }
+        zone.wake();
+        self.zones.changed.open();
+    }
+
+    /// Explicit flushes: the position of every live member to its target, where that is ahead.
+    pub async fn move_to(&self, zone: &Zone, targets: &[u64; MAX_MEMBERS]) {
+        let half = self.layout.chunk_blocks / 2;
+        {
+            let mut flow = zone.flow.borrow_mut();
+            for m in each(self.live(zone.index)) {
+                if targets[m] <= flow.positions[m] {
+                    continue;
+                }
+                let last = Lba(self.members.start(m, zone.index).0 + targets[m] * half - 1);
+                let sent = (self.members.seat(m), self.members.submit(m, Command::FlushZrwa { last }));
+                flow.moves.push_back(sent);
+            }
+        }
+        loop {
+            let Some((seat, completion)) = zone.flow.borrow_mut().moves.pop_front() else { break };
+            match completion.await.result {
+                Ok(()) => zone.flow.borrow_mut().positions[seat.member] = targets[seat.member],
+                Err(error) => self.part_failed(zone.index, seat, error, "ZRWA flush"),
+            }
+        }
+    }
+
+    /// Brings the members' zones to their full state when the capacity is not a whole number of
+    /// rows, or several zones are one, some of which a power cut may have left behind.
+    pub async fn fill_zones(&self, zone: &Zone) {
+        if self.has_failed(zone.index) {
+            return;
+        }
+        let used = self.layout.rows * self.layout.chunk_blocks;
+        let zones = Zones::One(physical(zone.index));
+        let aggregated = self.membership.superblock().aggregate > 1;
+        let larger =
+            |m: usize| self.members.device(m).is_some_and(|d| d.geometry().zone_capacity_blocks > used);
+        // The drive that it is copied to may have larger ones.
+        let copied = self.members.mirrored();
+        let short = each(self.live(zone.index))
+            .filter(|m| aggregated || larger(*m) || copied == Some(*m))
+            .fold(0, |mask, m| mask | 1 << m);
+        self.on_parts(zone.index, short, "finish zone", |_| Command::Finish { zones }).await;
+        self.clear_lost(zone.index).await;
+    }
+
+    /// Has the members that lack their part of a zone that ends give up what they hold of it: it
+    /// takes resources that the array counts as free. A rebuild does that itself.
+    pub async fn clear_lost(&self, zone: ZoneIndex) {
+        let rebuilt = self.duty.seat().filter(|_| self.duty.is_in(zone));
+        let lost = self.catalog.lost(zone) & self.members.active();
+        for member in each(lost).filter(|member| rebuilt.is_none_or(|seat| seat.member != *member)) {
+            self.clear(zone, member).await;
+        }
+    }
+
+    /// Waits until nothing of the zone is on its way, and what is complete is settled. Nothing is
+    /// submitted until [`Core::resume`].
+    pub async fn quiesce(&self, zone: &Zone) {
+        zone.flow.borrow_mut().paused += 1;
+        self.quiet(zone).await;
+    }
+
+    /// As [`Core::quiesce`], in a zone that is paused.
+    pub async fn quiet(&self, zone: &Zone) {
+        loop {
+            let changed = zone.changed.wait();
+            zone.completed.open();
+            {
+                let flow = zone.flow.borrow();
+                let busy = flow.opening || flow.settling || !flow.flights.is_empty();
+                let quiet = !busy && (self.has_failed(zone.index) || !self.unsettled(&flow));
+                if quiet || flow.ended || (self.membership.has_failed() && flow.flights.is_empty()) {
+                    return;
+                }
+            }
+            changed.await;
+        }
+    }
+
+    /// Stops everything in a zone that is about to end, a rebuild too.
+    pub async fn freeze(&self, zone: &Zone) {
+        self.quiesce(zone).await;
+        self.stop_rebuild(zone.index.0..zone.index.0 + 1).await;
+        self.quiet(zone).await;
+        zone.flow.borrow_mut().frozen = true;
+        self.zones.changed.open();
+    }
+
+    pub fn resume(&self, zone: &Zone) {
+        zone.flow.borrow_mut().paused -= 1;
+        zone.wake();
+    }
+
+    /// Waits until everything below `tail_blocks` is safe.
+    pub async fn make_safe(&self, zone: &Zone, tail_blocks: u64) -> Result<(), DeviceError> {
+        loop {
+            let changed = zone.changed.wait();
+            {
+                let mut flow = zone.flow.borrow_mut();
+                flow.wanted = flow.wanted.max(tail_blocks);
+                if flow.safe >= tail_blocks || flow.ended {
+                    return Ok(());
+                }
+            }
+            if self.has_failed(zone.index) {
+                return Err(Status::InternalError.into());
+            }
+            zone.completed.open();
+            changed.await;
+        }
+    }
+
+    /// Fails the writes that have not been submitted yet.
+    pub fn refuse_queued(&self, zone: &Zone, status: Status) {
+        let queued: Vec<_> = zone.flow.borrow_mut().queue.drain(..).collect();
+        for Write { data, completer, .. } in queued {
+            completer.complete(Done { result: Err(status.into()), data, ..Done::ok() });
+        }
+    }
+}
