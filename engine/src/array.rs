@@ -7,6 +7,7 @@
 
 use crate::{
     buf::{BufPool, Source},
+    device::{Command, Completion, Geometry, ZonedDevice},
     provisional::Handle,
     raid::{
         create,
@@ -67,8 +68,8 @@ impl Array {
         drives: Vec<Drive>,
         behaviour: Behaviour,
     ) -> Result<Array, ArrayError> {
-        let core = create::create(runtime, &options, drives, behaviour).await?;
-        Ok(Array::of(core))
+        let raid = create::create(runtime, &options, drives, behaviour).await?;
+        Ok(Array(Handle::new(raid)))
     }
 
     /// Finds the array that `drives`, in any order, are members of; recovers what a power cut
@@ -95,7 +96,65 @@ impl Array {
         tails: Option<&Tails>,
         behaviour: Behaviour,
     ) -> Result<Array, ArrayError> {
-        Ok(Array::of(assemble(runtime, drives, tails, behaviour).await?))
+        Ok(Array(Handle::new(assemble(runtime, drives, tails, behaviour).await?)))
+    }
+
+    /// As [`Array::assemble_with`], but where members are missing that are not out yet nothing is written
+    /// before the first command that changes something, or [`Array::begin`].
+    pub async fn assemble_provisionally(
+        runtime: &Runtime,
+        drives: Vec<Drive>,
+        tails: Option<&Tails>,
+        behaviour: Behaviour,
+    ) -> Result<Array, ArrayError> {
+        Ok(Array(Handle::assemble_provisionally(runtime, drives, tails, behaviour).await?))
+    }
+
+    /// As [`Array::assemble_with`], but the array can only be read, and nothing is written on the drives.
+    pub async fn assemble_read_only(
+        runtime: &Runtime,
+        drives: Vec<Drive>,
+        tails: Option<&Tails>,
+        behaviour: Behaviour,
+    ) -> Result<Array, ArrayError> {
+        Ok(Array(Handle::assemble_read_only(runtime, drives, tails, behaviour).await?))
+    }
+
+    /// Whether nothing has been written on the drives, since members are missing.
+    pub fn is_provisional(&self) -> bool {
+        self.0.is_provisional()
+    }
+
+    /// Whether the array can only be read.
+    pub fn is_read_only(&self) -> bool {
+        self.0.is_read_only()
+    }
+
+    /// Calls `hook` when the array begins to write: before that is seen by anybody.
+    pub fn on_begin(&self, hook: Box<dyn FnOnce()>) {
+        self.0.on_begin(hook);
+    }
+
+    /// A number that every assembly sets anew, and that stays while the array runs.
+    pub fn assembly(&self) -> u64 {
+        self.0.assembly()
+    }
+
+    /// Has an array that has held back write from now on: the members that are missing are out then.
+    ///
+    /// # Errors
+    /// It can only be read, or it cannot be assembled any more. Then it can still be read.
+    pub async fn begin(&self) -> Result<(), ArrayError> {
+        self.0.begin().await
+    }
+
+    /// Takes a drive that was missing: the array has missed nothing that it should have. If that was the last
+    /// one, the array begins, with all of its members; otherwise it goes on to hold back.
+    ///
+    /// # Errors
+    /// It is no such drive, or the array has begun without it; nothing is changed.
+    pub async fn complete(&self, drive: Drive) -> Result<(), ArrayError> {
+        self.0.complete(drive).await
     }
 
     /// Where everything lies in a zone.
@@ -115,21 +174,21 @@ impl Array {
 
     /// Whether `drive` could take the place of a member; otherwise the error says what it lacks.
     pub fn accepts(&self, drive: &Drive) -> Result<(), ArrayError> {
-        self.core().prepare(drive).map(|_| ())
+        self.0.raid().prepare(drive).map(|_| ())
     }
 
     /// Puts a drive in the place of `member`, which must be out, to be rebuilt. Every zone of the
     /// drive is reset.
     pub async fn attach(&self, member: usize, drive: Drive) -> Result<(), ArrayError> {
         self.begin().await?;
-        self.core().attach(member, drive).await
+        self.0.raid().attach(member, drive).await
     }
 
     /// Whether [`Array::replace`] could copy `member` to `drive`, which the array accepts; otherwise the error
     /// says why not.
     pub fn can_copy(&self, member: usize, drive: &Drive) -> Result<(), ArrayError> {
-        let core = self.core();
-        core.mirror_with(member, &core.newcomer(drive)?).map(|_| ()).map_err(ArrayError)
+        let raid = self.0.raid();
+        raid.mirror_with(member, &raid.newcomer(drive)?).map(|_| ()).map_err(ArrayError)
     }
 
     /// Puts a drive in the place of `member`, which works: that one is copied, and kept up to date, until the
@@ -147,14 +206,14 @@ impl Array {
         progress: &dyn Fn(Progress),
     ) -> Result<Replaced, ArrayError> {
         self.begin().await?;
-        let core = &self.core();
-        core.members.check(member)?;
-        if !core.members.is_active(member) {
+        let raid = &self.0.raid();
+        raid.members.check(member)?;
+        if !raid.members.is_active(member) {
             return Err(ArrayError(format!("member {member} is out: there is nothing to copy")));
         }
-        let newcomer = core.newcomer(&drive)?;
-        core.members.check_unused(&drive)?;
-        match core.replace(member, newcomer, progress).await.map_err(ArrayError)? {
+        let newcomer = raid.newcomer(&drive)?;
+        raid.members.check_unused(&drive)?;
+        match raid.replace(member, newcomer, progress).await.map_err(ArrayError)? {
             Some(bytes) => Ok(Replaced::Copied { bytes }),
             None => {
                 self.attach(member, drive).await?;
@@ -172,31 +231,41 @@ impl Array {
     /// The drive under repair or too many others failed, or a rebuild is under way already.
     pub async fn rebuild(&self, progress: &dyn Fn(Progress)) -> Result<Rebuilt, ArrayError> {
         self.begin().await?;
-        self.core().rebuild(progress).await.map_err(ArrayError)
+        self.0.raid().rebuild(progress).await.map_err(ArrayError)
     }
 
     /// Takes `member` out of the array: it will not be read or written any more.
     pub async fn fail(&self, member: usize) -> Result<(), ArrayError> {
         self.begin().await?;
-        self.core().fail(member).await
+        self.0.raid().fail(member).await
     }
 
     /// Waits for the next change of who the members are, from this call on.
     pub fn changed(&self) -> impl Future<Output = ()> + use<> {
-        let core = self.core();
-        core.membership.changed()
+        let raid = self.0.raid();
+        raid.membership.changed()
     }
 
     /// Takes new buffers from `source` from now on, as long as that has any.
     pub fn feed(&self, source: Source) {
-        *self.core().pool.borrow_mut() = BufPool::fed_by(source);
+        *self.0.raid().pool.borrow_mut() = BufPool::fed_by(source);
     }
 
     /// How the array is.
     pub fn status(&self) -> ArrayStatus {
-        let (read_only, problem) = (self.is_read_only(), self.problem());
-        let mut status = ArrayStatus { read_only, problem, ..self.core().status() };
-        self.say_who_is_awaited(&mut status);
+        let (read_only, problem) = (self.is_read_only(), self.0.problem());
+        let mut status = ArrayStatus { read_only, problem, ..self.0.raid().status() };
+        self.0.say_who_is_awaited(&mut status);
         status
+    }
+}
+
+impl ZonedDevice for Array {
+    fn geometry(&self) -> &Geometry {
+        &self.0.geometry
+    }
+
+    fn submit(&self, command: Command) -> Completion {
+        self.0.submit(command)
     }
 }

@@ -10,7 +10,8 @@
 //! ```
 //! use engine::{
 //!     device::{Geometry, Status, Zrwa},
-//!     zone::{Lba, ZoneIndex, ZoneTable},
+//!     table::ZoneTable,
+//!     zone::{Lba, ZoneIndex},
 //! };
 //!
 //! let mut zones = ZoneTable::new(&Geometry {
@@ -52,4 +53,5 @@ pub mod owner;
 mod provisional;
 pub mod raid;
 pub mod runtime;
+pub mod table;
 pub mod zone;

@@ -27,13 +27,13 @@ use crate::{
     raid::{
         Behaviour, Drive,
         catalog::Catalog,
-        core::Core,
         create::array_geometry,
         erase::{reset_each, wipe},
         error::ArrayError,
         geometry::META_ZONES,
         holes::HoleMap,
         journal::logged::Live,
+        parts::Raid,
         recover::{
             assemble::{Told, look},
             membership::effective,
@@ -64,10 +64,10 @@ impl Array {
         if self.is_provisional() || self.is_read_only() {
             return Err(ArrayError("nothing is written on its drives as yet: stop it first".into()));
         }
-        let core = self.core();
-        core.membership.change(|superblock| change.apply(superblock))?;
-        core.membership.settle().await;
-        core.check_members()
+        let raid = self.0.raid();
+        raid.membership.change(|superblock| change.apply(superblock))?;
+        raid.membership.settle().await;
+        raid.check_members()
     }
 
     /// Destroys the array that all of `drives` say they are of, members or not, and makes them blank. It need
@@ -135,11 +135,11 @@ async fn mark(runtime: &Runtime, candidate: &mut Candidate, event: u64) -> Resul
     let (role, zones) = (log.origin.member as usize, vec![ZoneRecord::default(); superblock.zones as usize]);
     let geometry = array_geometry(&superblock, device.geometry().volatile_cache);
     let catalog = Catalog::new(zones, Vec::new(), HoleMap::default());
-    let core = Core::new(runtime, superblock, geometry, catalog, event, Behaviour::default());
+    let raid = Raid::new(runtime, superblock, geometry, catalog, event, Behaviour::default());
     let (drive, device) = (drive.device.clone(), device.clone());
-    let log = core.new_log(role, drive, device, (log.zone, log.generation), Live::default());
-    core.members.put(role, candidate.drive.name.clone(), log.clone());
-    log.checkpoint(&*core, true).await?;
+    let log = raid.new_log(role, drive, device, (log.zone, log.generation), Live::default());
+    raid.members.put(role, candidate.drive.name.clone(), log.clone());
+    log.checkpoint(&*raid, true).await?;
     candidate.log.zone = log.zone();
     Ok(())
 }

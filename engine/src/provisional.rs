@@ -15,25 +15,25 @@
 
 use crate::{
     adapt::overlay::Overlay,
-    array::Array,
-    device::{Command, Completer, Completion, Done, Geometry, Status, ZonedDevice},
+    device::{Command, Completer, Completion, Done, Geometry, Status},
     raid::{
         Behaviour, Drive, Tails,
-        core::Core,
         error::ArrayError,
         geometry::Layout,
+        parts::Raid,
         recover::assemble::{Look, Told, assemble, look},
         status::{ArrayStatus, MemberState},
+        zone::stillness::changes,
     },
     runtime::{Gate, Runtime},
 };
 use std::{cell::RefCell, rc::Rc};
 
 /// What an array is, and what runs it now: that changes once if it has held back.
-pub(crate) struct Handle {
+pub struct Handle {
     pub geometry: Geometry,
     pub layout: Layout,
-    core: RefCell<Rc<Core>>,
+    raid: RefCell<Rc<Raid>>,
     held: RefCell<Option<Held>>,
     /// Opened when an attempt to begin has ended.
     ended: Gate,
@@ -43,7 +43,7 @@ pub(crate) struct Handle {
 struct Held {
     /// What it is assembled of when it begins; `None` if it never will.
     source: Option<Source>,
-    /// [`Array::assembly`] as it is on the drives.
+    /// [`crate::array::Array::assembly`] as it is on the drives.
     assembly: u64,
     /// Members (bits) that are missing still.
     awaited: u32,
@@ -85,7 +85,7 @@ impl Source {
     }
 
     /// Assembles on the drives.
-    async fn assemble(&self) -> Result<Rc<Core>, ArrayError> {
+    async fn assemble(&self) -> Result<Rc<Raid>, ArrayError> {
         let without = self.look().await;
         if self.returned.is_empty() {
             return without?.carry_out().await;
@@ -99,108 +99,91 @@ impl Source {
     }
 }
 
-/// Whether a command changes something, so that an array cannot hold back any longer. A flush does: what it
-/// answers for has to be safe.
-pub(crate) fn changes(command: &Command) -> bool {
-    match command {
-        Command::Write { .. } | Command::Append { .. } | Command::Flush => true,
-        Command::Open { .. } | Command::Finish { .. } | Command::Reset { .. } => true,
-        Command::Read { .. } | Command::Report { .. } | Command::Close { .. } => false,
-        // Refused in any case.
-        Command::FlushZrwa { .. } => false,
-    }
-}
-
 impl Handle {
-    fn new(core: Rc<Core>, held: Option<Held>) -> Rc<Handle> {
+    fn with(raid: Rc<Raid>, held: Option<Held>) -> Rc<Handle> {
         Rc::new(Handle {
-            geometry: core.geometry.clone(),
-            layout: core.layout,
-            core: core.into(),
+            geometry: raid.geometry.clone(),
+            layout: raid.layout,
+            raid: raid.into(),
             held: held.into(),
             ended: Gate::default(),
         })
     }
-}
 
-impl Array {
-    pub(crate) fn of(core: Rc<Core>) -> Array {
-        Array(Handle::new(core, None))
+    /// An array that writes.
+    pub fn new(raid: Rc<Raid>) -> Rc<Handle> {
+        Handle::with(raid, None)
     }
 
     /// What runs the array now.
-    pub(crate) fn core(&self) -> Rc<Core> {
-        self.0.core.borrow().clone()
+    pub fn raid(&self) -> Rc<Raid> {
+        self.raid.borrow().clone()
     }
 
-    /// As [`Array::assemble_with`], but where members are missing that are not out yet nothing is written
-    /// before the first command that changes something, or [`Array::begin`].
+    /// See [`crate::array::Array::assemble_provisionally`].
     pub async fn assemble_provisionally(
         runtime: &Runtime,
         drives: Vec<Drive>,
         tails: Option<&Tails>,
         behaviour: Behaviour,
-    ) -> Result<Array, ArrayError> {
+    ) -> Result<Rc<Handle>, ArrayError> {
         let (runtime, tails) = (runtime.clone(), tails.cloned());
         let mut source = Source { runtime, drives, returned: Vec::new(), tails, ends: Vec::new(), behaviour };
         let found = source.look().await?;
         let awaited = found.awaited();
         if awaited == 0 {
-            return Ok(Array::of(found.carry_out().await?));
+            return Ok(Handle::new(found.carry_out().await?));
         }
         let assembly = found.assembly();
         // Those that the array does without may be put to other uses.
         source.drives.retain(|drive| found.uses(drive));
         let Source { runtime, drives, tails, .. } = &source;
-        let core = assemble(runtime, overlaid(runtime, drives).await, tails.as_ref(), behaviour).await?;
-        source.ends = core.ends();
-        Ok(Array(Handle::new(core, Some(Held::new(Some(source), assembly, awaited)))))
+        let raid = assemble(runtime, overlaid(runtime, drives).await, tails.as_ref(), behaviour).await?;
+        source.ends = raid.ends();
+        Ok(Handle::with(raid, Some(Held::new(Some(source), assembly, awaited))))
     }
 
-    /// As [`Array::assemble_with`], but the array can only be read, and nothing is written on the drives.
+    /// See [`crate::array::Array::assemble_read_only`].
     pub async fn assemble_read_only(
         runtime: &Runtime,
         drives: Vec<Drive>,
         tails: Option<&Tails>,
         behaviour: Behaviour,
-    ) -> Result<Array, ArrayError> {
+    ) -> Result<Rc<Handle>, ArrayError> {
         let told = Told { tails, ..Told::default() };
         let found = look(runtime, overlaid(runtime, &drives).await, told, behaviour).await?;
         let assembly = found.assembly();
-        Ok(Array(Handle::new(found.carry_out().await?, Some(Held::new(None, assembly, 0)))))
+        Ok(Handle::with(found.carry_out().await?, Some(Held::new(None, assembly, 0))))
     }
 
-    /// Whether nothing has been written on the drives, since members are missing.
+    /// See [`crate::array::Array::is_provisional`].
     pub fn is_provisional(&self) -> bool {
-        self.0.held.borrow().as_ref().is_some_and(|held| held.source.is_some())
+        self.held.borrow().as_ref().is_some_and(|held| held.source.is_some())
     }
 
-    /// Whether the array can only be read.
+    /// See [`crate::array::Array::is_read_only`].
     pub fn is_read_only(&self) -> bool {
-        self.0.held.borrow().as_ref().is_some_and(|held| held.source.is_none())
+        self.held.borrow().as_ref().is_some_and(|held| held.source.is_none())
     }
 
-    /// Calls `hook` when the array begins to write: before that is seen by anybody.
+    /// See [`crate::array::Array::on_begin`].
     pub fn on_begin(&self, hook: Box<dyn FnOnce()>) {
-        if let Some(held) = &mut *self.0.held.borrow_mut() {
+        if let Some(held) = &mut *self.held.borrow_mut() {
             held.hook = Some(hook);
         }
     }
 
-    /// A number that every assembly sets anew, and that stays while the array runs.
+    /// See [`crate::array::Array::assembly`].
     pub fn assembly(&self) -> u64 {
-        let held = self.0.held.borrow().as_ref().map(|held| held.assembly);
-        held.unwrap_or_else(|| self.core().membership.superblock().assembly)
+        let held = self.held.borrow().as_ref().map(|held| held.assembly);
+        held.unwrap_or_else(|| self.raid().membership.superblock().assembly)
     }
 
-    /// Has an array that has held back write from now on: the members that are missing are out then.
-    ///
-    /// # Errors
-    /// It can only be read, or it cannot be assembled any more. Then it can still be read.
-    pub async fn begin(&self) -> Result<(), ArrayError> {
+    /// See [`crate::array::Array::begin`].
+    pub async fn begin(self: &Rc<Self>) -> Result<(), ArrayError> {
         self.start_to_begin()?;
         loop {
-            match &*self.0.held.borrow() {
+            match &*self.held.borrow() {
                 None => return Ok(()),
                 Some(held) if !held.begins => {
                     return Err(held
@@ -210,19 +193,15 @@ impl Array {
                 }
                 Some(_) => (),
             }
-            self.0.ended.wait().await;
+            self.ended.wait().await;
         }
     }
 
-    /// Takes a drive that was missing: the array has missed nothing that it should have. If that was the last
-    /// one, the array begins, with all of its members; otherwise it goes on to hold back.
-    ///
-    /// # Errors
-    /// It is no such drive, or the array has begun without it; nothing is changed.
-    pub async fn complete(&self, drive: Drive) -> Result<(), ArrayError> {
+    /// See [`crate::array::Array::complete`].
+    pub async fn complete(self: &Rc<Self>, drive: Drive) -> Result<(), ArrayError> {
         let name = &drive.name;
         loop {
-            let mut source = match &*self.0.held.borrow() {
+            let mut source = match &*self.held.borrow() {
                 Some(Held { source: Some(source), begins: false, .. }) => source.clone(),
                 _ => return Err(ArrayError(format!("{name}: the array has begun without it"))),
             };
@@ -234,7 +213,7 @@ impl Array {
                 None => return Err(ArrayError(format!("{name} is not a member that is missing"))),
             }
             let awaited = found.awaited();
-            match &mut *self.0.held.borrow_mut() {
+            match &mut *self.held.borrow_mut() {
                 // Another one has come meanwhile.
                 Some(Held { source: Some(now), begins: false, .. }) if now.returned.len() != known => {
                     continue;
@@ -246,56 +225,56 @@ impl Array {
         }
     }
 
-    fn start_to_begin(&self) -> Result<(), ArrayError> {
-        if let Some(held) = &mut *self.0.held.borrow_mut() {
+    fn start_to_begin(self: &Rc<Self>) -> Result<(), ArrayError> {
+        if let Some(held) = &mut *self.held.borrow_mut() {
             let Some(source) = held.source.clone() else {
                 return Err(ArrayError("the array has been opened to be read only".into()));
             };
             if !std::mem::replace(&mut held.begins, true) {
                 let array = self.clone();
-                self.core().runtime.spawn(async move { array.try_to_begin(source).await });
+                self.raid().runtime.spawn(async move { array.try_to_begin(source).await });
             }
         }
         Ok(())
     }
 
-    async fn try_to_begin(self, source: Source) {
+    async fn try_to_begin(self: Rc<Self>, source: Source) {
         let begun = source.assemble().await;
-        let Some(mut held) = self.0.held.take() else { return };
+        let Some(mut held) = self.held.take() else { return };
         let waiting = std::mem::take(&mut held.waiting);
         match begun {
-            Ok(core) => {
-                core.pool.swap(&self.core().pool);
-                core.tell_may_lose(self.0.geometry.volatile_cache);
-                let before = self.0.core.replace(core.clone());
+            Ok(raid) => {
+                raid.pool.swap(&self.raid().pool);
+                raid.tell_may_lose(self.geometry.volatile_cache);
+                let before = self.raid.replace(raid.clone());
                 if let Some(hook) = held.hook {
                     hook();
                 }
                 for (command, completer) in waiting {
-                    let completion = core.submit_command(command);
+                    let completion = raid.submit_command(command);
                     source.runtime.spawn(async move { completer.complete(completion.await) });
                 }
                 before.membership.tell();
             }
             Err(error) => {
                 (held.begins, held.problem) = (false, Some(error));
-                *self.0.held.borrow_mut() = Some(held);
+                *self.held.borrow_mut() = Some(held);
                 for (_, completer) in waiting {
                     completer.complete(Done::error(Status::InternalError.into()));
                 }
             }
         }
-        self.0.ended.open();
+        self.ended.open();
     }
 
     /// What keeps an array that has held back from beginning.
-    pub(crate) fn problem(&self) -> Option<String> {
-        self.0.held.borrow().as_ref()?.problem.as_ref().map(|problem| problem.0.clone())
+    pub fn problem(&self) -> Option<String> {
+        self.held.borrow().as_ref()?.problem.as_ref().map(|problem| problem.0.clone())
     }
 
     /// Has `status` say who is waited for, and who has come meanwhile.
-    pub(crate) fn say_who_is_awaited(&self, status: &mut ArrayStatus) {
-        let held = self.0.held.borrow();
+    pub fn say_who_is_awaited(&self, status: &mut ArrayStatus) {
+        let held = self.held.borrow();
         let Some(Held { source: Some(source), awaited, .. }) = &*held else { return };
         status.wait_for(*awaited);
         // Also when the last one has come, until it has begun.
@@ -308,34 +287,29 @@ impl Array {
     }
 
     /// Holds a command back until the array has begun.
-    fn hold_back(&self, command: Command) -> Completion {
+    fn hold_back(self: &Rc<Self>, command: Command) -> Completion {
         if self.start_to_begin().is_err() {
             return Completion::failed(Status::NamespaceIsWriteProtected);
         }
-        let (completer, completion) = self.core().slots.pair();
-        if let Some(held) = &mut *self.0.held.borrow_mut() {
+        let (completer, completion) = self.raid().slots.pair();
+        if let Some(held) = &mut *self.held.borrow_mut() {
             held.waiting.push((command, completer));
         }
         completion
+    }
+
+    /// Starts a command for the array.
+    pub fn submit(self: &Rc<Self>, command: Command) -> Completion {
+        if self.held.borrow().is_some() && changes(&command) {
+            return self.hold_back(command);
+        }
+        self.raid.borrow().submit_command(command)
     }
 }
 
 impl Held {
     fn new(source: Option<Source>, assembly: u64, awaited: u32) -> Held {
         Held { source, assembly, awaited, begins: false, waiting: Vec::new(), problem: None, hook: None }
-    }
-}
-
-impl ZonedDevice for Array {
-    fn geometry(&self) -> &Geometry {
-        &self.0.geometry
-    }
-
-    fn submit(&self, command: Command) -> Completion {
-        if changes(&command) && self.0.held.borrow().is_some() {
-            return self.hold_back(command);
-        }
-        self.0.core.borrow().submit_command(command)
     }
 }
 

@@ -3,7 +3,8 @@
 
 use engine::{
     device::{Geometry, Status, Zrwa},
-    zone::{Lba, WriteEffect, ZoneIndex, ZoneInfo, ZoneState, ZoneTable},
+    table::{WriteEffect, ZoneTable},
+    zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
 };
 use proptest::prelude::*;
 

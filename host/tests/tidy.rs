@@ -93,46 +93,96 @@ fn crates_look_in_one_direction_only() {
 
 /// The rooms of crates from the ground up: a room may import from itself and from those before it. It is a module
 /// with all that is below it, but for what is a room of its own.
-const ROOMS: [(&str, &[&str]); 1] = [(
-    "host",
-    &[
-        // What a process needs, whatever it does.
-        "alloc",
-        "map",
-        "arena",
-        "size",
-        "output",
-        "users",
-        "machine",
-        "run",
-        "ring",
-        "reactor",
-        // What lies on drives and in files, and what kernels understand.
-        "label",
-        "tails",
-        "export",
-        "ublk",
-        "drive",
-        // Plain data: what is typed, reported, and said to daemons.
-        "name",
-        "report",
-        "protocol",
-        "client",
-        // Arrays: found, repaired, run.
-        "members",
-        "repair",
-        "daemon::block",
-        "daemon::rebuilder",
-        "daemon::socket",
-        "daemon::state",
-        "daemon",
-        // What is typed by people.
-        "bench",
-        "demo",
-        "cli::args",
-        "cli",
-    ],
-)];
+const ROOMS: [(&str, &[&str]); 2] = [
+    (
+        "engine",
+        &[
+            // What a device is, and devices made of devices.
+            "buf",
+            "code",
+            "runtime",
+            "zone",
+            "device",
+            "table",
+            "adapt",
+            // Values: where everything lies, what policies decide, what is on media.
+            "format",
+            "raid",
+            "raid::policy::kind",
+            "raid::geometry",
+            "raid::policy",
+            "format::superblock",
+            "format::record",
+            "raid::change",
+            // The parts of an array, each with a state of its own.
+            "raid::journal",
+            "raid::members",
+            "raid::membership",
+            "raid::holes",
+            "raid::catalog",
+            "raid::zone::flow",
+            "raid::zone::reader",
+            "raid::zone::set",
+            "raid::zone::stillness",
+            "raid::patrol::duty",
+            "raid::parts",
+            // What is done with them.
+            "raid::status",
+            "raid::zone",
+            "raid::recover::verdict",
+            "raid::policy::run",
+            "raid::recover::scan",
+            "raid::erase",
+            "raid::create",
+            "raid::patrol",
+            "raid::recover",
+            // What others see of it.
+            "provisional",
+            "array",
+            "owner",
+        ],
+    ),
+    (
+        "host",
+        &[
+            // What a process needs, whatever it does.
+            "alloc",
+            "map",
+            "arena",
+            "size",
+            "output",
+            "users",
+            "machine",
+            "run",
+            "ring",
+            "reactor",
+            // What lies on drives and in files, and what kernels understand.
+            "label",
+            "tails",
+            "export",
+            "ublk",
+            "drive",
+            // Plain data: what is typed, reported, and said to daemons.
+            "name",
+            "report",
+            "protocol",
+            "client",
+            // Arrays: found, repaired, run.
+            "members",
+            "repair",
+            "daemon::block",
+            "daemon::rebuilder",
+            "daemon::socket",
+            "daemon::state",
+            "daemon",
+            // What is typed by people.
+            "bench",
+            "demo",
+            "cli::args",
+            "cli",
+        ],
+    ),
+];
 
 /// The module in a source file of the crate `name`: names from the crate's root on, none for the root itself.
 fn module_of(name: &str, path: &Path) -> Vec<String> {
@@ -281,8 +331,8 @@ fn reached<'a>(
 }
 
 #[test]
-fn no_more_than_two_files_need_each_other() {
-    for (name, _) in ROOMS {
+fn files_need_each_other_in_pairs_at_most_and_in_the_engine_not_at_all() {
+    for (name, most) in [("engine", 0), ("host", 2)] {
         let imports = imports(name);
         for module in imports.keys() {
             let needs_it = |other: &&[String]| reached(&imports, other).contains(module.as_slice());
@@ -291,7 +341,7 @@ fn no_more_than_two_files_need_each_other() {
                 .filter(needs_it)
                 .map(|other| other.join("::"))
                 .collect();
-            assert!(circle.len() <= 2, "{name}: these need each other: {}", circle.join(", "));
+            assert!(circle.len() <= most, "{name}: these need each other: {}", circle.join(", "));
         }
     }
 }

@@ -11,7 +11,8 @@ use crate::{
     buf::{BLOCK, Buf},
     device::{Command, Completion, DeviceError, Done, Geometry, Slots, Status, ZonedDevice, Zones},
     runtime::Runtime,
-    zone::{Lba, ZoneIndex, ZoneTable},
+    table::ZoneTable,
+    zone::{Lba, ZoneIndex},
 };
 use std::{
     cell::RefCell,

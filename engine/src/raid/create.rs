@@ -16,7 +16,6 @@ use crate::{
     raid::{
         Behaviour, Drive, LogStep,
         catalog::Catalog,
-        core::Core,
         erase::{kept_plate, member_uuid, wipe},
         error::ArrayError,
         geometry::{MAX_PARITIES, META_ZONES},
@@ -25,6 +24,7 @@ use crate::{
             log::{checkpoint_blocks, log_blocks},
             logged::Live,
         },
+        parts::Raid,
         policy::{Policy, log},
         recover::scan::prepare,
     },
@@ -90,24 +90,24 @@ pub async fn create(
     options: &CreateOptions,
     drives: Vec<Drive>,
     behaviour: Behaviour,
-) -> Result<Rc<Core>, ArrayError> {
+) -> Result<Rc<Raid>, ArrayError> {
     let Draft { superblock, geometry, members } = draft(runtime, options, &drives, behaviour)?;
     let records = vec![ZoneRecord::default(); superblock.zones as usize];
     let catalog = Catalog::new(records, Vec::new(), HoleMap::default());
-    let core = Core::new(runtime, superblock, geometry, catalog, 1, behaviour);
+    let raid = Raid::new(runtime, superblock, geometry, catalog, 1, behaviour);
     for (member, (drive, Drive { name, device })) in drives.into_iter().zip(members).enumerate() {
         let wiped = wipe(&*device).await;
         wiped.map_err(|error| ArrayError(format!("{name}: resetting it failed: {error}")))?;
         // The other zone than the one before the first.
-        let log = core.new_log(member, drive.device, device, (1, 0), Live::default());
-        core.members.put(member, name.clone(), log.clone());
-        let written = log.checkpoint(&*core, true).await;
+        let log = raid.new_log(member, drive.device, device, (1, 0), Live::default());
+        raid.members.put(member, name.clone(), log.clone());
+        let written = log.checkpoint(&*raid, true).await;
         written.map_err(|error| ArrayError(format!("{name}: writing its metadata failed: {error}")))?;
     }
-    core.start_logs();
-    core.end_making().await?;
-    core.runtime.spawn(core.clone().keep_membership());
-    Ok(core)
+    raid.start_logs();
+    raid.end_making().await?;
+    raid.runtime.spawn(raid.clone().keep_membership());
+    Ok(raid)
 }
 
 /// A new array before anything is written.
@@ -369,7 +369,7 @@ pub fn check_drive(name: &str, device: &dyn ZonedDevice, superblock: &Superblock
     Ok(())
 }
 
-impl Core {
+impl Raid {
     /// Tells all members of a new array that it is there. Those that have not been told when the power goes are
     /// members all the same: the floor is below what they have.
     async fn end_making(&self) -> Result<(), ArrayError> {

@@ -2,7 +2,7 @@
 //!
 //! A change (a member is out, a part of a zone is lost, zones wait for somebody) is made first and *announced*:
 //! from then on the membership is pending, and nothing that relies on the change may be acknowledged before it is
-//! settled, which it is when the logs of all members that are left have it ([`super::core::Core`] writes it down).
+//! settled, which it is when the logs of all members that are left have it ([`super::parts::Raid`] writes it down).
 
 use crate::{
     format::{record::Lacks, superblock::Superblock},

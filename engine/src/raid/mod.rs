@@ -8,12 +8,12 @@ pub mod policy;
 pub mod status;
 
 pub(crate) mod catalog;
-pub(crate) mod core;
 pub(crate) mod erase;
 pub(crate) mod holes;
 pub(crate) mod journal;
 pub(crate) mod members;
 pub(crate) mod membership;
+pub(crate) mod parts;
 pub(crate) mod patrol;
 pub(crate) mod recover;
 pub(crate) mod seat;

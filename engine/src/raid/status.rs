@@ -4,8 +4,8 @@ use crate::{
     device::{Geometry, Plate},
     format::superblock::Superblock,
     raid::{
-        core::Core,
         geometry::each,
+        parts::Raid,
         policy::{Policy, zrwa::Refusal},
     },
     zone::{ZoneIndex, ZoneInfo},
@@ -161,7 +161,7 @@ pub struct Examined {
     pub damaged: u32,
 }
 
-impl Core {
+impl Raid {
     /// How the array is, as far as what runs it knows.
     pub fn status(&self) -> ArrayStatus {
         let superblock = self.membership.superblock();

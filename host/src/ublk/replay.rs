@@ -164,7 +164,7 @@ mod tests {
     use super::*;
     use engine::device::{Completion, Done, Geometry};
     use engine::runtime::Runtime;
-    use engine::zone::ZoneTable;
+    use engine::table::ZoneTable;
     use std::cell::RefCell;
 
     const Z: ZoneIndex = ZoneIndex(1);

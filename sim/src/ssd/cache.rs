@@ -18,7 +18,8 @@ use crate::rng::Rng;
 use engine::{
     buf::BLOCK,
     device::{Geometry, Zrwa},
-    zone::{Lba, WriteEffect, ZoneIndex, ZoneInfo, ZoneState, ZoneTable},
+    table::{WriteEffect, ZoneTable},
+    zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,7 +1,7 @@
 //! The emulated ZNS SSD.
 //!
 //! [`Ssd`] carries out commands one after the other, without any notion of time: the rules are
-//! those of [`engine::zone::ZoneTable`], the bytes are in a [`Media`]. Queues and latencies are
+//! those of [`engine::table::ZoneTable`], the bytes are in a [`Media`]. Queues and latencies are
 //! put around it: [`TimedDrive`] has those of a real drive, [`EmulatedDrive`] none.
 //!
 //! Invariant: media hold the state in which a zone comes back when power returns, so open zones
@@ -34,7 +34,8 @@ use cache::Cache;
 use engine::{
     buf::{BLOCK, Buf},
     device::{Command, DeviceError, Done, Geometry, Status, Zones},
-    zone::{Lba, WriteEffect, ZoneIndex, ZoneInfo, ZoneState, ZoneTable},
+    table::{WriteEffect, ZoneTable},
+    zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -5,18 +5,18 @@ use crate::{
     format::superblock::SuperblockMember,
     raid::{
         Drive,
-        core::Core,
         create::check_drive,
         erase::{kept_plate, member_uuid, wipe},
         error::ArrayError,
         journal::logged::Live,
+        parts::Raid,
         patrol::replace::Newcomer,
         recover::scan::prepare,
     },
 };
 use std::rc::Rc;
 
-impl Core {
+impl Raid {
     /// Puts a drive in the place of `member`, which must be out, to be rebuilt. Every zone of the
     /// drive is reset.
     pub async fn attach(self: &Rc<Self>, member: usize, drive: Drive) -> Result<(), ArrayError> {

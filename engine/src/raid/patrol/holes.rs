@@ -4,8 +4,8 @@ use crate::{
     buf::BLOCK,
     format::record::{HOLE_BYTES, Holes, Record},
     raid::{
-        core::Core,
         journal::log::{checkpoint_blocks, log_blocks},
+        parts::Raid,
         patrol::rebuild::Stopped,
     },
     zone::ZoneIndex,
@@ -15,7 +15,7 @@ use std::ops::Range;
 /// Most holes of an array.
 const MOST_HOLES: u64 = 4096;
 
-impl Core {
+impl Raid {
     /// Writes down the holes of a member's part of a zone, which does not count yet.
     pub async fn keep_holes(
         &self,

@@ -23,10 +23,10 @@ use crate::{
         record::{ParityRecord, Record, TailRecord},
     },
     raid::{
-        core::Core,
         geometry::{Layout, Piece, Place, Role, each, physical},
         holes::Lost,
         members::{is_of_zone, is_unreadable},
+        parts::Raid,
         policy::{
             inplace,
             zrwa::{self, SlotPart},
@@ -94,7 +94,7 @@ impl Rows {
 }
 
 /// Ends a rebuild, also one that is dropped half-way.
-struct Guard<'a>(&'a Core);
+struct Guard<'a>(&'a Raid);
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
@@ -111,7 +111,7 @@ fn lost_blocks(zone: ZoneIndex, mut blocks: Vec<u64>) -> Vec<LostBlocks> {
     ranges.map(|run| LostBlocks { zone: zone.0, from: run[0], blocks: run.len() as u64 }).collect()
 }
 
-impl Core {
+impl Raid {
     /// Has a rebuild leave `zones` alone, and waits until it does.
     pub async fn stop_rebuild(&self, zones: Range<u32>) {
         loop {

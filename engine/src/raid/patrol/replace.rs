@@ -61,11 +61,11 @@ use crate::{
         superblock::{Superblock, SuperblockMember},
     },
     raid::{
-        core::Core,
         erase::{kept_plate, member_uuid, wipe},
         geometry::{Role, physical},
         holes::Lost,
         journal::log::MetaLog,
+        parts::Raid,
         patrol::rebuild::Stopped,
         policy::inplace,
         seat::Seat,
@@ -123,19 +123,19 @@ struct Copy<'a> {
 }
 
 /// Ends a replacement, also one that is dropped half-way.
-struct Guard<'a>(&'a Core);
+struct Guard<'a>(&'a Raid);
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
-        let core = self.0;
-        core.duty.end();
-        core.members.end_mirror();
-        core.stillness.end();
-        core.zones.changed.open();
+        let raid = self.0;
+        raid.duty.end();
+        raid.members.end_mirror();
+        raid.stillness.end();
+        raid.zones.changed.open();
     }
 }
 
-impl Core {
+impl Raid {
     /// Puts `new` in the place of `member`; gives the bytes that were copied, or `None` if the member went
     /// out on the way.
     pub async fn replace(

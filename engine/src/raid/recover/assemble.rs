@@ -7,10 +7,10 @@ use crate::{
         Behaviour, Canary, Drive, Tails,
         catalog::Catalog,
         change::Change,
-        core::Core,
         create::{array_geometry, check_drive},
         error::ArrayError,
         geometry::{each, physical},
+        parts::Raid,
         recover::{
             membership::decide_members,
             scan::{Candidate, scan},
@@ -55,16 +55,16 @@ pub async fn look(
         )));
     }
     let catalog = Catalog::new(found.zones, found.burned, found.holes);
-    let core = Core::new(runtime, found.superblock, geometry, catalog, found.sequence, behaviour);
+    let raid = Raid::new(runtime, found.superblock, geometry, catalog, found.sequence, behaviour);
     for (role, candidate) in found.members.into_iter().enumerate() {
         let Some(Candidate { drive: Drive { name, device: drive }, device, log }) = candidate else {
             continue;
         };
-        let log = core.new_log(role, drive, device, (log.zone, log.generation), log.live);
-        core.members.put(role, name, log);
+        let log = raid.new_log(role, drive, device, (log.zone, log.generation), log.live);
+        raid.members.put(role, name, log);
     }
     for (member, note) in found.notes.into_iter().enumerate() {
-        core.members.say(member, note);
+        raid.members.say(member, note);
     }
     for member in each(found.returned) {
         let what = if found.forced & 1 << member == 0 {
@@ -72,15 +72,15 @@ pub async fn look(
         } else {
             "full zones, by force"
         };
-        core.members.say(member, format!("was away: it has been taken back for {what}"));
+        raid.members.say(member, format!("was away: it has been taken back for {what}"));
     }
-    let verdicts = core.judge_all(Told { tails, ends }, found.forced).await?;
-    Ok(Look { core, verdicts, floor: found.floor, late: found.returned | found.undecided })
+    let verdicts = raid.judge_all(Told { tails, ends }, found.forced).await?;
+    Ok(Look { raid, verdicts, floor: found.floor, late: found.returned | found.undecided })
 }
 
 /// What [`look`] finds.
 pub struct Look {
-    core: Rc<Core>,
+    raid: Rc<Raid>,
     verdicts: Vec<(ZoneIndex, Verdict)>,
     /// The floor of the next superblock.
     floor: u64,
@@ -92,46 +92,46 @@ pub struct Look {
 impl Look {
     /// Members (bits) that are not there, and not out yet.
     pub fn awaited(&self) -> u32 {
-        let superblock = self.core.membership.superblock();
+        let superblock = self.raid.membership.superblock();
         let members = superblock.members.iter().enumerate();
         let awaited =
-            members.filter(|(member, about)| about.active && self.core.members.device(*member).is_none());
+            members.filter(|(member, about)| about.active && self.raid.members.device(*member).is_none());
         awaited.fold(0, |all, (member, _)| all | 1 << member)
     }
 
     /// Whether a drive is a member.
     pub fn uses(&self, drive: &Drive) -> bool {
-        self.core.members.check_unused(drive).is_err()
+        self.raid.members.check_unused(drive).is_err()
     }
 
     /// The role of a drive, if it is a member that is not out.
     pub fn role_of(&self, drive: &Drive) -> Option<usize> {
-        let superblock = self.core.membership.superblock();
-        self.core.members.member_of(drive).filter(|member| superblock.members[*member].active)
+        let superblock = self.raid.membership.superblock();
+        self.raid.members.member_of(drive).filter(|member| superblock.members[*member].active)
     }
 
     /// [`crate::array::Array::assembly`] as it is on the drives.
     pub fn assembly(&self) -> u64 {
-        self.core.membership.superblock().assembly
+        self.raid.membership.superblock().assembly
     }
 
     /// Has every zone end where it does `without` members that are here: of those that would not, they lack
     /// their parts.
     pub fn end_as(&mut self, without: Look) {
-        let core = &self.core;
-        let absent = core.members.active() & !without.core.members.active();
+        let raid = &self.raid;
+        let absent = raid.members.active() & !without.raid.members.active();
         let mut others: BTreeMap<_, _> = without.verdicts.into_iter().collect();
         let mut own: BTreeMap<_, _> = std::mem::take(&mut self.verdicts).into_iter().collect();
-        for zone in core.zones.all() {
+        for zone in raid.zones.all() {
             let other = others.remove(&zone).unwrap_or(Verdict::Empty);
-            let seen = core.seen(own.get(&zone).unwrap_or(&Verdict::Empty));
-            if seen == core.seen(&other) || matches!(other, Verdict::Offline(_)) {
+            let seen = raid.seen(own.get(&zone).unwrap_or(&Verdict::Empty));
+            if seen == raid.seen(&other) || matches!(other, Verdict::Offline(_)) {
                 continue;
             }
-            core.catalog.take_over(zone, &without.core.catalog);
-            core.catalog.change(zone, |record| record.lost |= absent);
-            core.zones.end_offline(zone);
-            core.forget_logs_of(absent, zone.0);
+            raid.catalog.take_over(zone, &without.raid.catalog);
+            raid.catalog.change(zone, |record| record.lost |= absent);
+            raid.zones.end_offline(zone);
+            raid.forget_logs_of(absent, zone.0);
             own.insert(zone, other);
         }
         self.verdicts = own.into_iter().filter(|(_, verdict)| !matches!(verdict, Verdict::Empty)).collect();
@@ -139,25 +139,25 @@ impl Look {
 
     /// Tells the table what the zones are.
     fn load(&self) {
-        self.verdicts.iter().for_each(|(zone, verdict)| self.core.load(*zone, verdict));
+        self.verdicts.iter().for_each(|(zone, verdict)| self.raid.load(*zone, verdict));
     }
 
     /// Drops what is in logs and does not count any more.
     fn keep_what_counts(&self) -> Result<(), ArrayError> {
-        self.core.layout.policy.keep_what_counts(&self.core, &self.verdicts)
+        self.raid.layout.policy.keep_what_counts(&self.raid, &self.verdicts)
     }
 
     /// Has all members that are here say `change`, and nothing else: as an assembly does that is cut off when
     /// it has written its checkpoints.
     pub async fn relabel(self, change: &Change) -> Result<(), ArrayError> {
-        self.core.membership.change(|superblock| change.apply(superblock))?;
+        self.raid.membership.change(|superblock| change.apply(superblock))?;
         self.keep_what_counts()?;
         self.load();
-        let told = self.core.members.active();
-        self.core.renew(self.floor, self.late).await?;
-        match told & !self.core.members.active() {
+        let told = self.raid.members.active();
+        self.raid.renew(self.floor, self.late).await?;
+        match told & !self.raid.members.active() {
             0 => Ok(()),
-            failed => Err(ArrayError(format!("not all could be told: {}", self.core.members.notes(failed)))),
+            failed => Err(ArrayError(format!("not all could be told: {}", self.raid.members.notes(failed)))),
         }
     }
 
@@ -166,30 +166,30 @@ impl Look {
         self.keep_what_counts()?;
         self.load();
         let awaited = self.awaited();
-        let core = self.core;
-        let zones = core.zones.table().report(ZoneIndex(0), core.geometry.zones);
+        let raid = self.raid;
+        let zones = raid.zones.table().report(ZoneIndex(0), raid.geometry.zones);
         let zones = zones.map_err(|error| ArrayError(format!("its zones cannot be listed: {error}")))?;
-        let mut status = core.status();
+        let mut status = raid.status();
         status.wait_for(awaited);
-        Ok(Inspected { status, geometry: core.geometry.clone(), zones })
+        Ok(Inspected { status, geometry: raid.geometry.clone(), zones })
     }
 
     /// Does on the drives what was decided.
-    pub async fn carry_out(self) -> Result<Rc<Core>, ArrayError> {
+    pub async fn carry_out(self) -> Result<Rc<Raid>, ArrayError> {
         self.keep_what_counts()?;
         self.load();
-        let Look { core, verdicts, floor, late } = self;
-        let awaited = core.may_wait_for();
-        core.renew(floor, late).await?;
-        core.start_members();
-        core.expel_absent().await?;
+        let Look { raid, verdicts, floor, late } = self;
+        let awaited = raid.may_wait_for();
+        raid.renew(floor, late).await?;
+        raid.start_members();
+        raid.expel_absent().await?;
         for (zone, verdict) in verdicts {
-            core.repair(zone, verdict, awaited).await?;
+            raid.repair(zone, verdict, awaited).await?;
         }
-        core.begin().await?;
+        raid.begin().await?;
         // One that was away may hold zones that ended without it.
-        core.clear_leftovers().await;
-        Ok(core)
+        raid.clear_leftovers().await;
+        Ok(raid)
     }
 }
 
@@ -199,11 +199,11 @@ pub async fn assemble(
     drives: Vec<Drive>,
     tails: Option<&Tails>,
     behaviour: Behaviour,
-) -> Result<Rc<Core>, ArrayError> {
+) -> Result<Rc<Raid>, ArrayError> {
     look(runtime, drives, Told { tails, ..Told::default() }, behaviour).await?.carry_out().await
 }
 
-impl Core {
+impl Raid {
     /// Looks at every zone; writes nothing. Members that are `forced` (bits) count in full zones only.
     async fn judge_all(
         &self,

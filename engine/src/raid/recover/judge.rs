@@ -6,8 +6,8 @@ use crate::{
     device::Command,
     format::record::{Burned, ZoneRecord},
     raid::{
-        core::Core,
         geometry::{MAX_MEMBERS, Place, subsets},
+        parts::Raid,
         policy::zrwa::{Evidence, Refusal},
         recover::verdict::{Verdict, ZoneView},
     },
@@ -15,7 +15,7 @@ use crate::{
 };
 use std::ops::Range;
 
-impl Core {
+impl Raid {
     /// Looks at one zone and decides; only reads. Members that lost their part are marked in
     /// `view.record`, unless there is no decision.
     ///

@@ -3,8 +3,8 @@
 use crate::{
     device::DeviceError,
     raid::{
-        core::Core,
         error::ArrayError,
+        parts::Raid,
         policy::zrwa::Refusal,
         recover::verdict::{Awaited, Tail, Verdict},
         zone::flow::Zone,
@@ -13,7 +13,7 @@ use crate::{
 };
 use std::rc::Rc;
 
-impl Core {
+impl Raid {
     /// Carries a verdict out. The table knows it already.
     pub async fn repair(
         self: &Rc<Self>,

@@ -14,8 +14,8 @@ use crate::{
     buf::{BLOCK, Buf},
     device::{Command, DeviceError, Status, Zones},
     raid::{
-        core::Core,
         geometry::{each, physical, subsets},
+        parts::Raid,
         policy::zrwa::{self, Evidence, Refusal},
         recover::verdict::{Held, Tail, ZoneView},
     },
@@ -32,7 +32,7 @@ pub struct Kept {
     pub pieces: Vec<Held>,
 }
 
-impl Core {
+impl Raid {
     /// Reads what members whose write pointers are at the start hold for a tail at `tail` blocks. Takes
     /// those that lack it out of the evidence. `empty` are the members (bits) whose zones are empty.
     pub async fn hold(

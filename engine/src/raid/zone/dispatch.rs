@@ -3,13 +3,12 @@
 use crate::{
     buf::{BLOCK, Buf},
     device::{Command, Completion, DeviceError, Done, Status, Zones},
-    provisional::changes,
-    raid::core::Core,
+    raid::{parts::Raid, zone::stillness::changes},
     zone::{ZoneIndex, ZoneState},
 };
 use std::{ops::Range, rc::Rc};
 
-impl Core {
+impl Raid {
     /// Starts a command for the array.
     // Where it is called from, so that the command is moved once less: that is a fifth of a read.
     #[inline]
@@ -95,11 +94,11 @@ impl Core {
             Zones::All => self.ranges_online(),
         };
         self.zones.mark_busy(&ranges)?;
-        let core = self.clone();
+        let raid = self.clone();
         Ok(self.run_async(async move {
             let mut result = Ok(());
             for range in ranges {
-                result = result.and(core.clone().reset(range).await);
+                result = result.and(raid.clone().reset(range).await);
             }
             result
         }))
@@ -137,11 +136,11 @@ impl Core {
             }
         };
         self.zones.mark_busy(&chosen.iter().map(|zone| *zone..zone + 1).collect::<Vec<_>>())?;
-        let core = self.clone();
+        let raid = self.clone();
         Ok(self.run_async(async move {
             let mut result = Ok(());
             for zone in chosen {
-                result = result.and(core.clone().finish(ZoneIndex(zone)).await);
+                result = result.and(raid.clone().finish(ZoneIndex(zone)).await);
             }
             result
         }))

@@ -9,16 +9,16 @@ use crate::{
     device::{Command, Completion, DeviceError, Done, Status, Zones},
     format::record::Record,
     raid::{
-        core::Core,
         geometry::{each, physical},
         members::is_of_zone,
+        parts::Raid,
         zone::flow::Zone,
     },
     zone::{ZoneIndex, ZoneInfo, ZoneState, is_worn},
 };
 use std::{ops::Range, rc::Rc};
 
-impl Core {
+impl Raid {
     /// Answers with what `future` comes to.
     pub fn run_async(
         self: &Rc<Self>,
@@ -26,11 +26,11 @@ impl Core {
     ) -> Completion {
         let (completer, completion) = self.slots.pair();
         self.stillness.enter();
-        let core = self.clone();
+        let raid = self.clone();
         self.runtime.spawn(async move {
             let result = future.await;
-            core.stillness.leave();
-            core.zones.changed.open();
+            raid.stillness.leave();
+            raid.zones.changed.open();
             completer.complete(Done { result, ..Done::ok() });
         });
         completion

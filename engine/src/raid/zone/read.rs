@@ -12,9 +12,9 @@ use crate::{
     code::decode,
     device::{Command, Completion, DeviceError, Done, Status},
     raid::{
-        core::Core,
         geometry::{Piece, Role},
         members::is_unreadable,
+        parts::Raid,
         seat::Seat,
         zone::{
             flow::{Flow, Parities},
@@ -25,7 +25,7 @@ use crate::{
 };
 use std::rc::Rc;
 
-impl Core {
+impl Raid {
     /// Reads `data.blocks()` blocks from block `at` of a zone.
     pub fn read(self: &Rc<Self>, zone: ZoneIndex, at: u64, data: Buf) -> Completion {
         let (blocks, losses) = (data.blocks(), self.members.losses());

@@ -4,7 +4,8 @@ use crate::{
     device::{DeviceError, Geometry, Status},
     raid::{policy::zrwa::Refusal, zone::flow::Zone},
     runtime::Gate,
-    zone::{ZoneIndex, ZoneInfo, ZoneState, ZoneTable},
+    table::ZoneTable,
+    zone::{ZoneIndex, ZoneInfo, ZoneState},
 };
 use std::{
     cell::{Ref, RefCell, RefMut},

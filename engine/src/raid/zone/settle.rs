@@ -4,15 +4,15 @@
 use crate::{
     device::{Command, DeviceError, Done, Status, Zones},
     raid::{
-        core::Core,
         geometry::{MAX_MEMBERS, each, physical},
+        parts::Raid,
         zone::flow::{Flow, Round, Write, Zone},
     },
     zone::{Lba, ZoneIndex},
 };
 use std::rc::Rc;
 
-impl Core {
+impl Raid {
     /// Task: makes what is complete safe, and moves the window.
     pub async fn settle(self: Rc<Self>, zone: Rc<Zone>) {
         loop {
@@ -188,13 +188,13 @@ impl Core {
     }
 
     /// Waits until nothing of the zone is on its way, and what is complete is settled. Nothing is
-    /// submitted until [`Core::resume`].
+    /// submitted until [`Raid::resume`].
     pub async fn quiesce(&self, zone: &Zone) {
         zone.flow.borrow_mut().paused += 1;
         self.quiet(zone).await;
     }
 
-    /// As [`Core::quiesce`], in a zone that is paused.
+    /// As [`Raid::quiesce`], in a zone that is paused.
     pub async fn quiet(&self, zone: &Zone) {
         loop {
             let changed = zone.changed.wait();

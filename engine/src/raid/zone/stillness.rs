@@ -1,7 +1,21 @@
 //! Commands of the host that change something: which of them are on their way, and when none may be.
 
 use crate::device::{Command, Completer, Completion, Slots};
-use std::cell::{Cell, RefCell};
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+};
+
+/// Whether a command changes something, or asks what is safe: a flush does, since what it answers for has to be.
+pub fn changes(command: &Command) -> bool {
+    match command {
+        Command::Write { .. } | Command::Append { .. } | Command::Flush => true,
+        Command::Open { .. } | Command::Finish { .. } | Command::Reset { .. } => true,
+        Command::Read { .. } | Command::Report { .. } | Command::Close { .. } => false,
+        // Refused in any case.
+        Command::FlushZrwa { .. } => false,
+    }
+}
 
 #[derive(Default)]
 pub struct Stillness {
@@ -24,7 +38,7 @@ impl Stillness {
     }
 
     /// Has a command wait that would change something.
-    pub fn hold(&self, command: Command, slots: &std::rc::Rc<Slots>) -> Completion {
+    pub fn hold(&self, command: Command, slots: &Rc<Slots>) -> Completion {
         let (completer, completion) = slots.pair();
         self.held.borrow_mut().get_or_insert_default().push((command, completer));
         completion

@@ -8,7 +8,7 @@
 //! writes that wait for it.
 //!
 //! What is queued and completes a stripe goes at once. A rest that does not is partial parity to be
-//! written, so it may wait while other writes of the zone are in flight ([`Core::plan_end`]); when
+//! written, so it may wait while other writes of the zone are in flight ([`Raid::plan_end`]); when
 //! nothing is, it goes. No tail inside a plan is ever claimed, logged or noted.
 //!
 //! The window: stripe `s` may be written when every member has passed row `s − D`. Then data stays
@@ -25,8 +25,8 @@ use crate::{
     },
     raid::{
         Canary, LogStep,
-        core::Core,
         geometry::{Place, physical},
+        parts::Raid,
         policy::{inplace, zrwa},
         seat::Seat,
         zone::flow::{Flight, Flow, Parities, Sub, Write, Zone},
@@ -43,7 +43,7 @@ enum Reaped {
     Membership,
 }
 
-impl Core {
+impl Raid {
     /// Writes `data` at block `at` of a zone whose table entry has taken the write already.
     pub fn write(self: &Rc<Self>, zone: ZoneIndex, at: u64, data: Buf, fua: bool) -> Completion {
         let (completer, completion) = self.slots.pair();

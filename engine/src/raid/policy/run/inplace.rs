@@ -11,8 +11,8 @@ use crate::{
     },
     raid::{
         Canary,
-        core::Core,
         geometry::{Layout, MAX_MEMBERS, Place, Role},
+        parts::Raid,
         policy::{
             inplace::{Evidence, Seen, chunks_at, decide, version_of},
             zrwa::{Refusal, tail_slots},
@@ -25,11 +25,11 @@ use crate::{
 use std::collections::{BTreeMap, BTreeSet};
 
 /// See `Policy::settle`.
-pub async fn settle(core: &Core, zone: &Zone, round: &Round) -> u64 {
-    core.barrier(core.live(zone.index)).await;
-    if round.chunks > round.claimed && !core.has_failed(zone.index) {
-        core.move_to(zone, &[2 * (round.chunks / core.layout.data_chunks()); MAX_MEMBERS]).await;
-        core.barrier(core.live(zone.index)).await;
+pub async fn settle(raid: &Raid, zone: &Zone, round: &Round) -> u64 {
+    raid.barrier(raid.live(zone.index)).await;
+    if round.chunks > round.claimed && !raid.has_failed(zone.index) {
+        raid.move_to(zone, &[2 * (round.chunks / raid.layout.data_chunks()); MAX_MEMBERS]).await;
+        raid.barrier(raid.live(zone.index)).await;
     }
     round.complete
 }
@@ -43,7 +43,7 @@ struct Rows {
     logged: BTreeMap<(u64, u64, u64, usize), Buf>,
 }
 
-impl Core {
+impl Raid {
     /// The write of `data` at block `at` of a member's part of `zone`, with the metadata that the policy
     /// wants.
     pub fn write_of(
@@ -93,7 +93,7 @@ impl Core {
         self.broadcast(Record::Tail(self.generation_record(zone)), sequence).await;
     }
 
-    /// What [`Core::begin_generation`] has logged.
+    /// What [`Raid::begin_generation`] has logged.
     pub fn generation_record(&self, zone: &Zone) -> TailRecord {
         let flow = zone.flow.borrow();
         let generation = self.membership.generation();
@@ -309,7 +309,7 @@ impl Core {
     }
 
     /// What members have to be given before a zone goes on with its tail at `tail`: blocks below it that
-    /// they lack, and all of them where write pointers have not moved ([`Core::revive`]).
+    /// they lack, and all of them where write pointers have not moved ([`Raid::revive`]).
     fn to_write_back(&self, rows: &Rows, zone: ZoneIndex, told: &TailRecord, tail: u64) -> Vec<Held> {
         let layout = &self.layout;
         let chunk = layout.chunk_blocks;

@@ -7,10 +7,10 @@ use crate::{
     format::record::{Burned, ParityRecord, RELOCATED, Record},
     raid::{
         Canary,
-        core::Core,
         error::ArrayError,
         geometry::{MAX_MEMBERS, MAX_PARITIES, Piece, Place, Role},
         journal::log::{checkpoint_blocks, log_blocks},
+        parts::Raid,
         policy::{
             Policy,
             log::{Evidence, Part, Stored, data_end, decide, position},
@@ -28,13 +28,13 @@ use std::{
 };
 
 /// See `Policy::settle`.
-pub async fn settle(core: &Core, zone: &Zone, round: &Round) -> u64 {
-    core.barrier(core.live(zone.index)).await;
+pub async fn settle(raid: &Raid, zone: &Zone, round: &Round) -> u64 {
+    raid.barrier(raid.live(zone.index)).await;
     if round.wanted { round.complete } else { 0 }
 }
 
-impl Core {
-    /// As [`Core::judge`]: looks at one zone and decides. Notes which blocks are burned.
+impl Raid {
+    /// As [`Raid::judge`]: looks at one zone and decides. Notes which blocks are burned.
     pub async fn judge_log(&self, view: &mut ZoneView<'_>) -> Result<Verdict, Refusal> {
         for (member, _) in view.info.iter().enumerate().filter(|(_, info)| info.is_some()) {
             // Which of the relocated blocks were in the part of its log that is gone nobody knows.
@@ -478,7 +478,7 @@ impl Core {
         })
     }
 
-    /// As [`Core::overlay`], for a piece of the stripe's row.
+    /// As [`Raid::overlay`], for a piece of the stripe's row.
     pub fn overlay_piece(&self, zone: ZoneIndex, seat: Seat, piece: Piece, data: Buf) -> Option<Buf> {
         self.overlay(zone, seat, piece.stripe * self.layout.chunk_blocks + piece.from, data)
     }

@@ -11,8 +11,8 @@ use crate::{
     },
     raid::{
         Canary, Consistency,
-        core::Core,
         geometry::{MAX_MEMBERS, MAX_PARITIES, Place, each},
+        parts::Raid,
         policy::{
             inplace,
             zrwa::{
@@ -48,56 +48,56 @@ impl Logged {
 }
 
 /// See `Policy::settle`.
-pub async fn settle(core: &Core, zone: &Zone, round: &Round) -> u64 {
-    let (layout, chunks) = (&core.layout, round.chunks);
+pub async fn settle(raid: &Raid, zone: &Zone, round: &Round) -> u64 {
+    let (layout, chunks) = (&raid.layout, round.chunks);
     if chunks > round.claimed {
-        core.show_chunks(zone, chunks).await;
+        raid.show_chunks(zone, chunks).await;
     }
-    if round.wanted && core.behaviour.consistency == Consistency::WpLog {
-        let live = core.live(zone.index);
+    if round.wanted && raid.behaviour.consistency == Consistency::WpLog {
+        let live = raid.live(zone.index);
         let aligned = chunks * layout.chunk_blocks == round.complete;
         if !aligned || witness_count(layout, live, chunks) < needed(layout, live) {
-            core.log_tail(zone, round.complete).await;
+            raid.log_tail(zone, round.complete).await;
         }
     }
     if round.wanted { round.complete } else { 0 }
 }
 
 /// See `Policy::show_with`.
-pub async fn show_with(core: &Core, zone: &Zone, member: usize, tail_blocks: u64) {
-    let (layout, chunks) = (&core.layout, tail_blocks / core.layout.chunk_blocks);
-    let whole = core.live(zone.index) | 1 << member;
+pub async fn show_with(raid: &Raid, zone: &Zone, member: usize, tail_blocks: u64) {
+    let (layout, chunks) = (&raid.layout, tail_blocks / raid.layout.chunk_blocks);
+    let whole = raid.live(zone.index) | 1 << member;
     let is_shown = witness_count(layout, whole, chunks) >= needed(layout, whole);
     if tail_blocks > 0 && !is_shown {
         // Without the member one witness was enough. As soon as it counts, that one may be lost.
-        core.log_tail(zone, tail_blocks).await;
+        raid.log_tail(zone, tail_blocks).await;
     }
 }
 
 /// See `Policy::promote`.
-pub async fn promote(core: &Core, zone: &Zone) {
-    let (layout, index) = (&core.layout, zone.index);
+pub async fn promote(raid: &Raid, zone: &Zone) {
+    let (layout, index) = (&raid.layout, zone.index);
     let tail = zone.flow.borrow().complete();
     let (stripe, covered) = (tail / layout.stripe_blocks(), tail % layout.stripe_blocks());
     let rows = stripe + (covered > 0) as u64;
     for (which, part) in tail_slots(layout, covered) {
         let member = layout.parity_member(stripe, which);
         let promoted = zone.flow.borrow().positions()[member] >= 2 * rows;
-        if !promoted && core.live(index) & (1 << member) != 0 {
+        if !promoted && raid.live(index) & (1 << member) != 0 {
             let data = zone.flow.borrow().parity(which, part.from, part.to);
             let at = stripe * layout.chunk_blocks + part.from;
             let content = inplace::version_of(stripe, stripe, part.index);
-            let write = core.write_of(member, index, at, data, content, false);
-            core.on_parts(index, 1 << member, "finish zone", |_| write.clone()).await;
+            let write = raid.write_of(member, index, at, data, content, false);
+            raid.on_parts(index, 1 << member, "finish zone", |_| write.clone()).await;
         }
     }
     // The slots stay where they are until the zones are finished: if any of this fails, or the power goes,
     // they are there.
-    core.move_to(zone, &[2 * rows; MAX_MEMBERS]).await;
-    core.barrier(core.live(index)).await;
+    raid.move_to(zone, &[2 * rows; MAX_MEMBERS]).await;
+    raid.barrier(raid.live(index)).await;
 }
 
-impl Core {
+impl Raid {
     /// See `Policy::judge`.
     pub async fn judge_zrwa(&self, view: &mut ZoneView<'_>) -> Result<Verdict, Refusal> {
         let (record, wps) = (*view.record, self.trusted_wps(view));

@@ -37,7 +37,7 @@ use std::{
     rc::{Rc, Weak},
 };
 
-pub struct Core {
+pub struct Raid {
     pub runtime: Runtime,
     pub slots: Rc<Slots>,
     pub pool: Rc<RefCell<BufPool>>,
@@ -61,7 +61,7 @@ pub struct Core {
 /// done without as a whole.
 const MOST_PARTS_LOST: u32 = 16;
 
-impl Keeper for Core {
+impl Keeper for Raid {
     fn seat(&self, member: usize) -> Seat {
         self.members.seat(member)
     }
@@ -97,7 +97,7 @@ impl Keeper for Core {
     }
 }
 
-impl Core {
+impl Raid {
     pub fn new(
         runtime: &Runtime,
         superblock: Superblock,
@@ -105,9 +105,9 @@ impl Core {
         catalog: Catalog,
         sequence: u64,
         behaviour: Behaviour,
-    ) -> Rc<Core> {
+    ) -> Rc<Raid> {
         let layout = superblock.layout();
-        Rc::new(Core {
+        Rc::new(Raid {
             runtime: runtime.clone(),
             slots: Rc::default(),
             pool: Rc::default(),
@@ -148,7 +148,7 @@ impl Core {
     ) -> Rc<MetaLog> {
         let (array, layout, log_step) = (self.array, self.layout, self.behaviour.log_step);
         let kit = Kit { array, layout, log_step, slots: self.slots.clone(), pool: self.pool.clone() };
-        let this: Weak<Core> = Rc::downgrade(self);
+        let this: Weak<Raid> = Rc::downgrade(self);
         MetaLog::new(this, kit, member, (drive, device), read, live)
     }
 
