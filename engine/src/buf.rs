@@ -12,7 +12,9 @@ pub const BLOCK: usize = 4096;
 
 /// Memory that somebody else has set apart for buffers: page-aligned, whole pages.
 pub trait Memory {
+    /// All of it.
     fn bytes(&self) -> &[u8];
+    /// All of it, to be written.
     fn bytes_mut(&mut self) -> &mut [u8];
 }
 
@@ -83,10 +85,12 @@ impl Buf {
         if self.is_unique() { BufMut(self) } else { BufMut::copy_of(&self) }
     }
 
+    /// Bytes.
     pub fn len(&self) -> usize {
         self.len as usize
     }
 
+    /// Whether there is not a byte in it.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -114,6 +118,7 @@ impl Buf {
         self.slice(range.start as usize * BLOCK..range.end as usize * BLOCK)
     }
 
+    /// Its bytes.
     pub fn as_slice(&self) -> &[u8] {
         match &self.store {
             Some(store) => &store.bytes()[self.start as usize..][..self.len as usize],

@@ -36,6 +36,7 @@ pub trait ZonedDevice {
 pub struct Plate {
     /// Empty if the drive does not say, like `serial`.
     pub model: String,
+    /// As the drive has it; empty if it says none.
     pub serial: String,
     /// What the drive can hold.
     pub size_bytes: u64,
@@ -109,7 +110,9 @@ impl Geometry {
 /// One zone or all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Zones {
+    /// This one.
     One(ZoneIndex),
+    /// All that the command applies to.
     All,
 }
 
@@ -118,47 +121,69 @@ pub enum Zones {
 pub enum Command {
     /// Fills `data`, which nobody else may hold. `oob` is empty or `oob_bytes` per block.
     Read {
+        /// The first block.
         lba: Lba,
+        /// Taken for the bytes that are read, and given back with them.
         data: Buf,
+        /// Metadata of the blocks, one after the other; empty for none.
         oob: Buf,
     },
     /// Writes `data` at `lba`. With `fua` it is safe from power cuts at completion.
     Write {
+        /// The first block.
         lba: Lba,
+        /// Whole blocks.
         data: Buf,
+        /// Metadata of the blocks, one after the other; empty for none.
         oob: Buf,
+        /// Whether it is to be safe when it completes.
         fua: bool,
     },
     /// Writes `data` at the write pointer of `zone`; the completion says where that was.
     Append {
+        /// The zone to append to.
         zone: ZoneIndex,
+        /// Whole blocks.
         data: Buf,
+        /// Metadata of the blocks, one after the other; empty for none.
         oob: Buf,
+        /// Whether it is to be safe when it completes.
         fua: bool,
     },
     /// Makes every write that has completed so far safe from power cuts.
     Flush,
     /// Opens zones explicitly. With `zrwa`, an empty zone gets a random write area.
     Open {
+        /// Which zones.
         zones: Zones,
+        /// Whether the zones get a ZRWA.
         zrwa: bool,
     },
+    /// Lets open zones go, which stay active.
     Close {
+        /// Which zones.
         zones: Zones,
     },
+    /// Has zones be full, whatever is in them.
     Finish {
+        /// Which zones.
         zones: Zones,
     },
+    /// Empties zones.
     Reset {
+        /// Which zones.
         zones: Zones,
     },
     /// Explicit ZRWA flush: moves the write pointer of the zone to the block after `last`.
     FlushZrwa {
+        /// The last block that the write pointer is to pass.
         last: Lba,
     },
     /// Describes up to `count` zones from `first` on.
     Report {
+        /// The first zone to be reported.
         first: ZoneIndex,
+        /// How many zones, at most.
         count: u32,
     },
 }
@@ -183,6 +208,7 @@ impl Command {
 /// What came of a command.
 #[derive(Debug)]
 pub struct Done {
+    /// What has come of it.
     pub result: Result<(), DeviceError>,
     /// The command's data buffer: filled by a successful read.
     pub data: Buf,
@@ -252,7 +278,7 @@ macro_rules! statuses {
         /// specifications: status code type in bits 8–10, status code in bits 0–7.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         #[repr(u16)]
-        pub enum Status { $($(#[$doc])* $name = $value,)* }
+        pub enum Status { $(#[doc = $text] $(#[$doc])* $name = $value,)* }
 
         impl Status {
             /// Every status this crate knows.

@@ -33,6 +33,7 @@ use crate::{
 /// What a write, an append or an explicit ZRWA flush did to its zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteEffect {
+    /// Which one.
     pub zone: ZoneIndex,
     /// Where the written blocks are, from the start of the zone; for a flush, the write pointer
     /// before it.

@@ -19,12 +19,19 @@ pub struct ZoneIndex(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ZoneState {
+    /// Nothing is written.
     Empty = 0x1,
+    /// Opened by a write.
     ImplicitlyOpen = 0x2,
+    /// Opened by a command.
     ExplicitlyOpen = 0x3,
+    /// Active, and not open.
     Closed = 0x4,
+    /// Worn: can be read.
     ReadOnly = 0xd,
+    /// Written to its end, or finished.
     Full = 0xe,
+    /// Worn: cannot be read.
     Offline = 0xf,
 }
 
@@ -51,11 +58,14 @@ impl ZoneState {
 /// What a zone report says of a zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ZoneInfo {
+    /// Number of the zone.
     pub zone: ZoneIndex,
+    /// What it is now.
     pub state: ZoneState,
     /// Blocks from the start of the zone to its write pointer. Means nothing when the zone is
     /// full, read-only or offline.
     pub wp_blocks: u64,
+    /// Blocks that it can hold.
     pub capacity_blocks: u64,
     /// Whether a Zone Random Write Area belongs to the zone.
     pub zrwa: bool,

@@ -21,6 +21,7 @@ use std::{
     rc::Rc,
 };
 
+/// Two drives, of which the second gets what is written to zones that are followed.
 pub struct Mirror {
     runtime: Runtime,
     slots: Rc<Slots>,
@@ -55,6 +56,7 @@ impl Mirror {
         })
     }
 
+    /// The drive that is written, too.
     pub fn second(&self) -> &Rc<dyn ZonedDevice> {
         &self.second
     }
@@ -87,6 +89,7 @@ impl Mirror {
         }
     }
 
+    /// Of the first drive.
     pub fn geometry(&self) -> &Geometry {
         self.first.geometry()
     }

@@ -66,7 +66,9 @@ const LOGARITHMS: [u8; 256] = {
 /// byte is the sum of one of each.
 #[derive(Clone, Copy)]
 pub struct Halves {
+    /// Products of the values of the low half of a byte.
     pub low: [u8; 16],
+    /// Products of the values of the high half.
     pub high: [u8; 16],
 }
 

@@ -7,22 +7,27 @@ use crate::format::Origin;
 pub struct Encoder(pub Vec<u8>);
 
 impl Encoder {
+    /// Appends a byte.
     pub fn u8(&mut self, value: u8) -> &mut Self {
         self.bytes(&[value])
     }
 
+    /// Appends two bytes.
     pub fn u16(&mut self, value: u16) -> &mut Self {
         self.bytes(&value.to_le_bytes())
     }
 
+    /// Appends four bytes.
     pub fn u32(&mut self, value: u32) -> &mut Self {
         self.bytes(&value.to_le_bytes())
     }
 
+    /// Appends eight bytes.
     pub fn u64(&mut self, value: u64) -> &mut Self {
         self.bytes(&value.to_le_bytes())
     }
 
+    /// Appends bytes as they are.
     pub fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
         self.0.extend_from_slice(bytes);
         self
@@ -37,28 +42,34 @@ pub struct TooShort;
 pub struct Decoder<'a>(pub &'a [u8]);
 
 impl<'a> Decoder<'a> {
+    /// Takes so many bytes.
     pub fn bytes(&mut self, len: usize) -> Result<&'a [u8], TooShort> {
         let (head, rest) = self.0.split_at_checked(len).ok_or(TooShort)?;
         self.0 = rest;
         Ok(head)
     }
 
+    /// Takes as many bytes as the array has.
     pub fn array<const LEN: usize>(&mut self) -> Result<[u8; LEN], TooShort> {
         self.bytes(LEN)?.try_into().map_err(|_| TooShort)
     }
 
+    /// Takes a byte.
     pub fn u8(&mut self) -> Result<u8, TooShort> {
         Ok(self.array::<1>()?[0])
     }
 
+    /// Takes two bytes.
     pub fn u16(&mut self) -> Result<u16, TooShort> {
         Ok(u16::from_le_bytes(self.array()?))
     }
 
+    /// Takes four bytes.
     pub fn u32(&mut self) -> Result<u32, TooShort> {
         Ok(u32::from_le_bytes(self.array()?))
     }
 
+    /// Takes eight bytes.
     pub fn u64(&mut self) -> Result<u64, TooShort> {
         Ok(u64::from_le_bytes(self.array()?))
     }
@@ -72,7 +83,9 @@ pub const MOST_NUMBER: u64 = 1 << 62;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 #[error("{field} = {value} makes no sense")]
 pub struct Absurd {
+    /// What it is called in docs/FORMAT.md.
     pub field: &'static str,
+    /// What stands there.
     pub value: u64,
 }
 

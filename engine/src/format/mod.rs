@@ -22,6 +22,7 @@ pub struct Uuid(pub [u8; 16]);
 /// Who wrote a record or a mark, and where it lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
+    /// The array.
     pub array: Uuid,
     /// Role of the member.
     pub member: u32,

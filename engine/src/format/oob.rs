@@ -27,6 +27,7 @@ pub struct Mark {
     pub epoch: u32,
     /// Which assembly of the array wrote the block.
     pub generation: u32,
+    /// What the block holds.
     pub content: Content,
 }
 

@@ -34,6 +34,7 @@ pub struct ZoneRecord {
     /// whoever comes and goes: that of one that was away can be relied on all the same if its own superblock
     /// is of event `since` or newer. 0 if the zone is not.
     pub waits: u32,
+    /// See `waits`.
     pub since: u64,
 }
 
@@ -51,13 +52,18 @@ impl ZoneRecord {
 /// (§5.2), or what a member holds of a stripe in blocks that are burned.
 #[derive(Clone, Debug)]
 pub struct ParityRecord {
+    /// Zone of the array.
     pub zone: u32,
+    /// The life of the zone that this is about.
     pub epoch: u64,
+    /// Stripe of the zone.
     pub stripe: u64,
     /// Chunk of the stripe whose slot this is part of, or [`RELOCATED`]; and the first block in the
     /// chunk.
     pub index: u32,
+    /// The first block, from the start of the chunk.
     pub from: u32,
+    /// The blocks.
     pub data: Buf,
 }
 
@@ -69,30 +75,41 @@ pub const RELOCATED: u32 = u32::MAX;
 /// although their write pointer cannot go back. What belongs there is in the metadata log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Burned {
+    /// Zone of the array.
     pub zone: u32,
+    /// Role of the member.
     pub member: u32,
+    /// The life of the zone that this is about.
     pub epoch: u64,
     /// From the start of the member's zone.
     pub from: u64,
+    /// The end of the blocks, which is none of them.
     pub to: u64,
 }
 
 /// Blocks of a member's part of a zone that could not be rebuilt: zeros were written in their place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hole {
+    /// Zone of the array.
     pub zone: u32,
+    /// Role of the member.
     pub member: u32,
+    /// The life of the zone that this is about.
     pub epoch: u64,
     /// From the start of the member's zone.
     pub from: u64,
+    /// The end of the blocks, which is none of them.
     pub to: u64,
 }
 
 /// All holes of a member's part of a zone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holes {
+    /// Zone of the array.
     pub zone: u32,
+    /// Role of the member.
     pub member: u32,
+    /// The life of the zone that this is about.
     pub epoch: u64,
     /// From the start of the member's zone, in order.
     pub ranges: Vec<Range<u64>>,
@@ -101,19 +118,24 @@ pub struct Holes {
 /// Parts of a zone that were lost while the array was at work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lacks {
+    /// Zone of the array.
     pub zone: u32,
     /// Members (bits) whose part cannot be relied on until it is rebuilt.
     pub members: u32,
+    /// The life of the zone that this is about.
     pub epoch: u64,
 }
 
 /// A logged write pointer (§5.3): everything up to `tail_blocks` is safe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TailRecord {
+    /// Zone of the array.
     pub zone: u32,
     /// Policy `inplace`: what lies beyond the tail counts only if it is of this generation. 0 otherwise.
     pub generation: u32,
+    /// The life of the zone that this is about.
     pub epoch: u64,
+    /// Everything below this block of the zone counts.
     pub tail_blocks: u64,
 }
 
@@ -124,50 +146,74 @@ pub struct Checkpoint {
     pub generation: u64,
     /// Zones in doubt of which records of this member's log may be missing.
     pub incomplete: BTreeSet<u32>,
+    /// The array, and who belongs to it.
     pub superblock: Superblock,
+    /// All zones, in their order.
     pub zones: Vec<ZoneRecord>,
     /// Of all members.
     pub burned: Vec<Burned>,
+    /// Blocks that a rebuild could not bring back.
     pub holes: Vec<Hole>,
     /// Live partial parity, relocated blocks and tails of this member.
     pub parity: Vec<ParityRecord>,
+    /// Tails of zones that go on.
     pub tails: Vec<TailRecord>,
 }
 
+/// What is written to a log.
 #[derive(Clone, Debug)]
 pub enum Record {
+    /// Everything that counts so far.
     Checkpoint(Box<Checkpoint>),
+    /// A change of the array or of its members.
     Superblock(Box<Superblock>),
     /// The zones are being reset; their epoch is the record's sequence number.
     Reset {
+        /// The first zone.
         first: u32,
+        /// How many zones.
         count: u32,
     },
     /// The resets of `epoch` have reached all members.
     ResetDone {
+        /// The first zone.
         first: u32,
+        /// How many zones.
         count: u32,
+        /// What the zones' epoch has been since the reset was promised.
         epoch: u64,
     },
     /// The zone is being finished with its tail at `tail_blocks`.
     Finish {
+        /// Of the array.
         zone: u32,
+        /// The life of the zone that this is about.
         epoch: u64,
+        /// Everything below this block of the zone counts.
         tail_blocks: u64,
     },
     /// The members (bits) hold their part of the zone again.
     Rebuilt {
+        /// Of the array.
         zone: u32,
+        /// The life of the zone that this is about.
         epoch: u64,
+        /// Those (bits) that have their part again.
         members: u32,
     },
+    /// Blocks that have no place of their own.
     Parity(ParityRecord),
+    /// Where a zone ends.
     Tail(TailRecord),
+    /// Parts of a zone that are lost.
     Lacks(Lacks),
+    /// Blocks that a rebuild could not bring back.
     Holes(Holes),
     /// The zone waits for nobody any more.
     Decided {
+        /// Of the array.
         zone: u32,
+        /// The life of the zone that this is about.
         epoch: u64,
     },
 }
@@ -357,11 +403,17 @@ fn checksum(covered: &[u8]) -> u32 {
 /// The header of a record, nothing checked but the magic.
 #[derive(Clone, Copy, Debug)]
 pub struct Header {
+    /// Of the format.
     pub version: u16,
+    /// Which kind of record it is.
     pub kind: u16,
+    /// Behind the header.
     pub payload_bytes: u32,
+    /// Who wrote it, and where.
     pub origin: Origin,
+    /// Grows from record to record.
     pub sequence: u64,
+    /// Of header and payload.
     pub crc: u32,
 }
 
@@ -371,6 +423,7 @@ impl Header {
         (HEADER_BYTES as u64 + self.payload_bytes as u64).div_ceil(BLOCK as u64)
     }
 
+    /// The header at the start of `bytes`, if there is one.
     pub fn read(bytes: &[u8]) -> Option<Header> {
         let mut from = Decoder(bytes);
         (from.array() == Ok(MAGIC)).then(|| Header::fields(&mut from))?.ok()

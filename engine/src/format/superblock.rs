@@ -24,6 +24,7 @@ pub const NAME_BYTES: usize = 64;
 
 /// Longest model and serial of a drive, in bytes: those of NVMe.
 pub const MODEL_BYTES: usize = 40;
+/// Longest serial number of a drive, in bytes: that of NVMe.
 pub const SERIAL_BYTES: usize = 20;
 
 /// Largest drive, in bytes.
@@ -93,6 +94,7 @@ pub fn kept_of(text: &str, most: usize) -> String {
 pub enum Stage {
     /// Its superblock is not on all drives yet.
     Making = 1,
+    /// It is there.
     #[default]
     Whole = 2,
     /// Its drives are being made blank.
@@ -105,12 +107,18 @@ impl Stage {
     }
 }
 
+/// What an array is, and who belongs to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Superblock {
+    /// Features (bits) that need not be known.
     pub compatible: u64,
+    /// Features (bits) without which nothing may be written.
     pub read_only_compatible: u64,
+    /// Features (bits) without which nothing may be believed.
     pub incompatible: u64,
+    /// The name that nobody chose.
     pub array: Uuid,
+    /// The name that somebody chose.
     pub name: String,
     /// Sequence number of this superblock: the higher one is the newer.
     pub event: u64,
@@ -132,6 +140,7 @@ pub struct Superblock {
     pub log_blocks: u32,
     /// Number of the assembly whose tails may be believed (see `Tails`).
     pub assembly: u64,
+    /// How partial stripes are protected.
     pub policy: Policy,
     /// Zones of a member that are used as one (static aggregation, ZRAID §4.4); 1 without it.
     pub aggregate: u32,
@@ -141,13 +150,16 @@ pub struct Superblock {
     pub host: Uuid,
     /// Whether the array starts by itself where `host` is.
     pub autostart: bool,
+    /// Whether it is there as yet, or no longer.
     pub stage: Stage,
     /// In the order of their roles.
     pub members: Vec<SuperblockMember>,
 }
 
+/// What is said of a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SuperblockMember {
+    /// The name of the drive in the array.
     pub uuid: Uuid,
     /// Event with which the drive got its place.
     pub since: u64,
@@ -220,6 +232,7 @@ impl Superblock {
         mask as u64 >> self.members.len() == 0
     }
 
+    /// Appends its bytes (docs/FORMAT.md).
     pub fn encode(&self, out: &mut Encoder) {
         out.u64(self.compatible).u64(self.read_only_compatible).u64(self.incompatible);
         out.bytes(&self.array.0);

@@ -20,6 +20,10 @@ pub enum Change {
 }
 
 impl Change {
+    /// Has a superblock say it.
+    ///
+    /// # Errors
+    /// The name is none.
     pub fn apply(&self, superblock: &mut Superblock) -> Result<(), ArrayError> {
         match self {
             Change::Name(name) => {

@@ -58,7 +58,9 @@ pub struct CreateOptions {
 /// An array that could be made (see [`crate::array::Array::design`]).
 #[derive(Clone, Debug)]
 pub struct Design {
+    /// What the array would be like.
     pub geometry: Geometry,
+    /// How partial stripes are protected.
     pub policy: Policy,
     /// Zones of a drive that are used as one.
     pub aggregate: u32,

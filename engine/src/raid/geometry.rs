@@ -56,6 +56,7 @@ pub fn subsets(mask: u32, count: u32) -> Vec<u32> {
 /// The arrangement of one logical zone over the members. The same for all zones of an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
+    /// How partial stripes are protected.
     pub policy: Policy,
     /// N: members, data and parity.
     pub members: usize,
@@ -90,9 +91,13 @@ pub enum Role {
 /// Blocks `from..to` of chunk `index` of `stripe`.
 #[derive(Clone, Copy, Debug)]
 pub struct Piece {
+    /// Stripe of the zone.
     pub stripe: u64,
+    /// Chunk of the stripe.
     pub index: u64,
+    /// First block, from the start of the chunk.
     pub from: u64,
+    /// The end, which is none of them.
     pub to: u64,
 }
 

@@ -27,6 +27,7 @@ use std::rc::Rc;
 pub struct Drive {
     /// What messages call it: a path, usually.
     pub name: String,
+    /// The drive.
     pub device: Rc<dyn ZonedDevice>,
 }
 
@@ -46,10 +47,13 @@ pub struct Tails {
 /// has no other choice.
 #[derive(Clone, Copy, Debug)]
 pub struct Behaviour {
+    /// How much of a partial stripe survives a crash.
     pub consistency: Consistency,
     /// Whether writes that are queued behind each other in a zone share a plan.
     pub join: bool,
+    /// A rule that is broken.
     pub canary: Option<Canary>,
+    /// How far the policy `log` is on the way to ZRAID.
     pub log_step: LogStep,
     /// Takes stale members where there are too few others, for zones that are full (see `raid/recover`).
     pub force: bool,
@@ -79,6 +83,7 @@ pub enum Consistency {
 /// measuring alone: no recovery understands what the last two leave behind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LogStep {
+    /// RAIZN+ itself.
     #[default]
     None,
     /// Data zones have a ZRWA.

@@ -74,7 +74,7 @@ impl Keeper for Raid {
         self.member_failed(seat, error, "metadata write");
     }
 
-    fn checkpoint(&self, generation: u64, live: &Live) -> (Checkpoint, u64) {
+    fn contents(&self, generation: u64, live: &Live) -> (Checkpoint, u64) {
         let records = self.catalog.records();
         // All other zones have been decided with what there is, and that is known.
         let in_doubt = (0..).zip(records.iter()).filter(|(zone, record)| {

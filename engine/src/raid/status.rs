@@ -25,6 +25,7 @@ pub enum MemberState {
 /// One line of [`ArrayStatus`].
 #[derive(Clone, Debug)]
 pub struct MemberStatus {
+    /// What it is to the array now.
     pub state: MemberState,
     /// Name of the drive; empty if there is none.
     pub drive: String,
@@ -32,7 +33,9 @@ pub struct MemberStatus {
     pub awaited: bool,
     /// Why a member is out, or what else there is to say; empty if all is well.
     pub note: String,
+    /// Reads that its drive could not answer.
     pub read_errors: u64,
+    /// Commands that changed something and failed on its drive.
     pub write_errors: u64,
     /// Zones on this member that have to be rebuilt.
     pub zones_to_rebuild: u32,
@@ -45,9 +48,13 @@ pub struct MemberStatus {
 /// What there is to say about an array.
 #[derive(Clone, Debug)]
 pub struct ArrayStatus {
+    /// The name that somebody chose.
     pub name: String,
+    /// The name that nobody chose.
     pub uuid: [u8; 16],
+    /// Blocks in a chunk.
     pub chunk_blocks: u64,
+    /// How partial stripes are protected.
     pub policy: Policy,
     /// Parities of a stripe: so many members may be lost.
     pub parities: usize,
@@ -87,7 +94,9 @@ impl ArrayStatus {
 /// A zone that could not be decided; everything else works.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OfflineZone {
+    /// Which one.
     pub zone: ZoneIndex,
+    /// Why.
     pub refusal: Refusal,
     /// Members that may decide it when they are there again.
     pub waits_for: Vec<usize>,
@@ -96,7 +105,9 @@ pub struct OfflineZone {
 /// What [`crate::array::Array::inspect`] finds.
 #[derive(Clone, Debug)]
 pub struct Inspected {
+    /// How it would be.
     pub status: ArrayStatus,
+    /// What it is like.
     pub geometry: Geometry,
     /// As they would be after assembly.
     pub zones: Vec<ZoneInfo>,
@@ -105,15 +116,20 @@ pub struct Inspected {
 /// How far a rebuild is, in bytes on the members that are rebuilt.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Progress {
+    /// Bytes that are done.
     pub done_bytes: u64,
+    /// Bytes that are to be done in all, as far as is known.
     pub total_bytes: u64,
 }
 
 /// What has become of a drive that was to replace another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replaced {
-    /// It holds what the old one did, but for what is to be rebuilt; so many bytes have been copied.
-    Copied { bytes: u64 },
+    /// It holds what the old one did, but for what is to be rebuilt.
+    Copied {
+        /// That have been copied.
+        bytes: u64,
+    },
     /// The old one went out on the way: it is to be rebuilt as a whole.
     Attached,
 }
@@ -133,16 +149,20 @@ pub struct Rebuilt {
 /// Blocks of a zone that cannot be read any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LostBlocks {
+    /// Zone of the array.
     pub zone: u32,
     /// From the start of the zone.
     pub from: u64,
+    /// How many.
     pub blocks: u64,
 }
 
 /// A member's part of a zone that could not be rebuilt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeftOut {
+    /// Zone of the array.
     pub zone: u32,
+    /// Role of the member.
     pub member: usize,
     /// Why, in a sentence without its full stop.
     pub reason: String,
@@ -151,11 +171,13 @@ pub struct LeftOut {
 /// What [`crate::array::examine`] finds on a drive.
 #[derive(Clone, Debug)]
 pub struct Examined {
+    /// What the drive says of its array.
     pub superblock: Superblock,
     /// Role of the drive.
     pub member: usize,
     /// Generation of its metadata log, and how many records are in it.
     pub generation: u64,
+    /// Records that can be read.
     pub records: usize,
     /// Records that cannot be read: torn by a power cut, usually.
     pub damaged: u32,

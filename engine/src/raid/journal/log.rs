@@ -48,7 +48,7 @@ pub trait Keeper {
     fn log_failed(&self, seat: Seat, error: DeviceError);
 
     /// All that the array knows, and what a log has `live`, with the last sequence number.
-    fn checkpoint(&self, generation: u64, live: &Live) -> (Checkpoint, u64);
+    fn contents(&self, generation: u64, live: &Live) -> (Checkpoint, u64);
 }
 
 /// What all logs of an array share.
@@ -233,7 +233,7 @@ impl MetaLog {
             return Err(DeviceError::Gone);
         }
         let generation = self.generation.get() + 1;
-        let (checkpoint, sequence) = keeper.checkpoint(generation, &self.live.borrow());
+        let (checkpoint, sequence) = keeper.contents(generation, &self.live.borrow());
         let lba = self.lba(new.0);
         let record = Record::Checkpoint(Box::new(checkpoint));
         let bytes = record.encode(self.origin(lba.0), sequence);

@@ -82,6 +82,7 @@ pub struct Evidence {
 /// What is in a member's part of a zone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
+    /// Its write pointer, from the start of its part.
     pub wp_blocks: u64,
     /// What can be read and counts, block by block from the base row on.
     pub found: Vec<Option<Content>>,
@@ -94,15 +95,20 @@ pub struct Seen {
 /// A version of a parity: its number, how many chunks it covers, and where it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Version {
+    /// Number of the parity.
     pub which: usize,
+    /// Chunks that it covers.
     pub covers: u64,
+    /// Where it lies on the parity's member.
     pub place: Place,
 }
 
 /// What there is at one offset of a stripe: blocks of data, and versions of the parities.
 #[derive(Default)]
 pub struct Column {
+    /// Chunks of the stripe.
     pub data: Vec<u64>,
+    /// Versions of its parities.
     pub versions: Vec<Version>,
     /// Of both, in this order.
     pub sums: Vec<Sum>,

@@ -14,6 +14,7 @@ pub enum Policy {
 }
 
 impl Policy {
+    /// In the order of their numbers.
     pub const ALL: [Policy; 3] = [Policy::Log, Policy::Zrwa, Policy::InPlace];
 
     /// What users call it.

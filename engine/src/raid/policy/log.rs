@@ -67,6 +67,7 @@ pub fn split(position: &mut u64, at: u64, data: Buf) -> (Option<Buf>, Option<(u6
 /// What a member holds of a zone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Part {
+    /// Its write pointer, from the start of its part.
     pub wp_blocks: u64,
     /// Blocks below that are burned and not relocated.
     pub gaps: BTreeSet<u64>,
@@ -75,6 +76,7 @@ pub struct Part {
 }
 
 impl Part {
+    /// Whether a block is there and can be read.
     pub fn holds(&self, block: u64) -> bool {
         block < self.wp_blocks && !self.gaps.contains(&block) && !self.unreadable.contains(&block)
     }
@@ -134,6 +136,7 @@ pub enum Stored {
 /// What there is of one block of all chunks of a stripe.
 #[derive(Default)]
 pub struct Column {
+    /// Where they are, in the order of their sums.
     pub stored: Vec<Stored>,
     sums: Vec<Sum>,
 }
@@ -147,6 +150,7 @@ impl Column {
         }
     }
 
+    /// How they give what is wanted.
     pub fn solve(&self, wanted: Sum) -> Option<Recipe> {
         decode::solve(u128::MAX, &self.sums, wanted)
     }

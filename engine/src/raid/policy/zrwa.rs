@@ -190,6 +190,7 @@ pub struct SlotPart {
     pub index: u64,
     /// First block of the chunk to fill, and the one after the last.
     pub from: u64,
+    /// The end, which is none of them.
     pub to: u64,
 }
 
@@ -251,6 +252,7 @@ pub struct Evidence {
 }
 
 /// Why a zone's tail cannot be told.
+#[expect(missing_docs, reason = "the sentences say what they are")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     #[error("{present} of {members} members can be relied on, {needed} are needed")]
