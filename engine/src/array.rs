@@ -30,7 +30,7 @@ pub use crate::raid::{
 };
 
 /// N zoned devices as one. Clones are the same array. Its tasks belong to the runtime: it lives, and
-/// holds its drives, until [`Runtime::clear`].
+/// holds its drives, until it is closed ([`Array::close`]), or cut off by [`Runtime::clear`].
 #[derive(Clone)]
 pub struct Array(pub(crate) Rc<Handle>);
 
@@ -249,6 +249,17 @@ impl Array {
     /// Takes new buffers from `source` from now on, as long as that has any.
     pub fn feed(&self, source: Source) {
         *self.0.raid().pool.borrow_mut() = BufPool::fed_by(source);
+    }
+
+    /// Ends the array: what has completed is made safe, commands that come from now on are answered with
+    /// [`crate::device::DeviceError::Gone`], and nothing of it runs any more. Its drives are let go with the last
+    /// clone.
+    ///
+    /// # Errors
+    /// A rebuild, a replacement or a beginning is under way: nothing has been done. Or not everything could be
+    /// made safe: it has ended all the same.
+    pub async fn close(&self) -> Result<(), ArrayError> {
+        self.0.close().await
     }
 
     /// How the array is.

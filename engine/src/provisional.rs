@@ -15,7 +15,7 @@
 
 use crate::{
     adapt::overlay::Overlay,
-    device::{Command, Completer, Completion, Done, Geometry, Status},
+    device::{Command, Completer, Completion, DeviceError, Done, Geometry, Status},
     raid::{
         Behaviour, Drive, Tails,
         error::ArrayError,
@@ -54,6 +54,8 @@ struct Held {
     problem: Option<ArrayError>,
     /// Called when it has begun, before anything that waits is carried out.
     hook: Option<Box<dyn FnOnce()>>,
+    /// It is over: nothing can be read either.
+    closed: bool,
 }
 
 #[derive(Clone)]
@@ -255,6 +257,7 @@ impl Handle {
                     source.runtime.spawn(async move { completer.complete(completion.await) });
                 }
                 before.membership.tell();
+                before.end();
             }
             Err(error) => {
                 (held.begins, held.problem) = (false, Some(error));
@@ -300,16 +303,47 @@ impl Handle {
 
     /// Starts a command for the array.
     pub fn submit(self: &Rc<Self>, command: Command) -> Completion {
-        if self.held.borrow().is_some() && changes(&command) {
-            return self.hold_back(command);
+        let held = self.held.borrow();
+        match &*held {
+            Some(Held { closed: true, .. }) => Completion::failed(DeviceError::Gone),
+            Some(_) if changes(&command) => {
+                drop(held);
+                self.hold_back(command)
+            }
+            _ => self.raid.borrow().submit_command(command),
         }
-        self.raid.borrow().submit_command(command)
+    }
+
+    /// See [`crate::array::Array::close`].
+    pub async fn close(self: &Rc<Self>) -> Result<(), ArrayError> {
+        let raid = self.raid();
+        if raid.duty.is_under_way() || self.held.borrow().as_ref().is_some_and(|held| held.begins) {
+            return Err(ArrayError("something is going on with its members: let that end first".into()));
+        }
+        let closed = Held { closed: true, ..Held::new(None, self.assembly(), 0) };
+        let has_begun = self.held.borrow().is_none();
+        let mut result = Ok(());
+        if has_begun {
+            result = raid.close().await;
+        }
+        raid.end();
+        *self.held.borrow_mut() = Some(closed);
+        result.map_err(|error| ArrayError(format!("not all could be made safe: {error}")))
     }
 }
 
 impl Held {
     fn new(source: Option<Source>, assembly: u64, awaited: u32) -> Held {
-        Held { source, assembly, awaited, begins: false, waiting: Vec::new(), problem: None, hook: None }
+        Held {
+            source,
+            assembly,
+            awaited,
+            begins: false,
+            waiting: Vec::new(),
+            problem: None,
+            hook: None,
+            closed: false,
+        }
     }
 }
 

@@ -29,6 +29,8 @@ pub struct Membership {
     waits: Cell<bool>,
     work: Gate,
     done: Rc<Gate>,
+    /// Nobody will write anything down any more.
+    ended: Cell<bool>,
 }
 
 impl Membership {
@@ -43,6 +45,7 @@ impl Membership {
             waits: Cell::default(),
             work: Gate::default(),
             done: Rc::default(),
+            ended: Cell::default(),
         }
     }
 
@@ -131,6 +134,16 @@ impl Membership {
     /// Tells whoever waits for a change that there was one.
     pub fn tell(&self) {
         self.done.open();
+    }
+
+    /// Nothing is written down any more.
+    pub fn close(&self) {
+        self.ended.set(true);
+        self.work.open();
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.ended.get()
     }
 
     /// Waits for the next announcement, from this call on.

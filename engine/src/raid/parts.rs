@@ -162,6 +162,33 @@ impl Raid {
         self.members.logs().for_each(|log| self.runtime.spawn(log.run()));
     }
 
+    /// Makes everything safe that has completed, and lets nothing new begin, before [`Raid::end`].
+    pub async fn close(self: &Rc<Self>) -> Result<(), DeviceError> {
+        self.stillness.begin();
+        while !self.stillness.is_quiet() && !self.membership.has_failed() {
+            self.zones.changed.wait().await;
+        }
+        let flushed = self.clone().flush().await;
+        for zone in self.zones.all_running() {
+            self.quiesce(&zone).await;
+        }
+        self.membership.settled().await;
+        flushed
+    }
+
+    /// Ends all tasks: nothing of the array runs any more when what is on its way has completed.
+    pub fn end(&self) {
+        for zone in self.zones.all_running() {
+            self.zones.end(zone.index);
+            zone.end();
+        }
+        self.readers.end();
+        self.membership.close();
+        self.members.logs().for_each(|log| log.end());
+        // Dropped, they are answered.
+        self.stillness.end();
+    }
+
     /// Members (bits) whose part of `zone` holds what it should.
     pub fn live(&self, zone: ZoneIndex) -> u32 {
         self.members.active() & !self.catalog.lost(zone)
@@ -392,6 +419,9 @@ impl Raid {
             }
             self.membership.tell();
             self.zones.wake();
+            if self.membership.is_closed() {
+                return;
+            }
             announced.await;
         }
     }

@@ -24,6 +24,10 @@ impl Duty {
         !self.runs.replace(true)
     }
 
+    pub fn is_under_way(&self) -> bool {
+        self.runs.get()
+    }
+
     pub fn end(&self) {
         self.runs.set(false);
         self.seat.set(None);

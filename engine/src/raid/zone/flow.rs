@@ -156,6 +156,12 @@ impl Zone {
         }
     }
 
+    /// Ends the tasks of the zone. What has not been submitted is never answered.
+    pub fn end(&self) {
+        self.flow.borrow_mut().ended = true;
+        self.wake();
+    }
+
     /// Has every task of the zone look again.
     pub fn wake(&self) {
         self.queued.open();

@@ -83,6 +83,9 @@ impl Raid {
                 self.readers.give(reader.clone());
                 continue;
             }
+            if reader.ended.get() {
+                return;
+            }
             work.await;
         }
     }

@@ -7,13 +7,18 @@ use crate::{
     runtime::Gate,
     zone::ZoneIndex,
 };
-use std::{cell::RefCell, rc::Rc};
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+};
 
 /// A task that carries out one read after the other.
 #[derive(Default)]
 pub struct Reader {
     pub job: RefCell<Option<Job>>,
     pub work: Gate,
+    /// There will be no more.
+    pub ended: Cell<bool>,
 }
 
 pub struct Job {
@@ -31,14 +36,30 @@ pub struct Job {
 
 /// Readers that wait for work.
 #[derive(Default)]
-pub struct Readers(RefCell<Vec<Rc<Reader>>>);
+pub struct Readers {
+    idle: RefCell<Vec<Rc<Reader>>>,
+    ended: Cell<bool>,
+}
 
 impl Readers {
     pub fn take(&self) -> Option<Rc<Reader>> {
-        self.0.borrow_mut().pop()
+        self.idle.borrow_mut().pop()
     }
 
+    /// Takes a reader that has nothing to do.
     pub fn give(&self, reader: Rc<Reader>) {
-        self.0.borrow_mut().push(reader);
+        reader.ended.set(self.ended.get());
+        if !self.ended.get() {
+            self.idle.borrow_mut().push(reader);
+        }
+    }
+
+    /// Has all readers end, those at work when they have done it.
+    pub fn end(&self) {
+        self.ended.set(true);
+        for reader in self.idle.take() {
+            reader.ended.set(true);
+            reader.work.open();
+        }
     }
 }

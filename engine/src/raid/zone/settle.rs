@@ -124,13 +124,12 @@ impl Raid {
 
     /// Takes the zone off the list: nothing goes on in it any more.
     pub fn end_zone(&self, zone: &Zone) {
-        zone.flow.borrow_mut().ended = true;
         self.zones.end(zone.index);
         self.forget_logged(zone.index, u64::MAX);
         for log in self.members.logs() {
             log.live.borrow_mut().tails.remove(&zone.index.0);
         }
-        zone.wake();
+        zone.end();
         self.zones.changed.open();
     }
 

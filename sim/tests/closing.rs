@@ -1,0 +1,96 @@
+//! An array that is closed: nothing of it runs any more, and nothing is lost.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod support;
+
+use engine::{
+    array::{Array, ArrayStatus, Behaviour},
+    buf::{BLOCK, Buf},
+    device::{Command, DeviceError, ZonedDevice},
+    raid::policy::Policy,
+    zone::Lba,
+};
+use std::{cell::Cell, rc::Rc};
+use support::{
+    array::{run, write, write_command},
+    rig::Act,
+    scene::{Scene, finish},
+};
+
+/// How many hold each of the drives.
+fn holders(scene: &Scene) -> Vec<usize> {
+    scene.drives.iter().map(|drive| Rc::strong_count(&drive.device)).collect()
+}
+
+#[test]
+fn a_closed_array_lets_go_of_its_drives_and_has_made_everything_safe() {
+    for policy in Policy::ALL {
+        let mut scene = Scene::volatile(policy);
+        let held = holders(&scene);
+        write(&scene.runtime, &scene.array, 0, 0, 7, false);
+        write(&scene.runtime, &scene.array, 1, 0, 40, false);
+        // Readers that wait for more, and a zone that is over.
+        scene.check(1, 40);
+        scene.submit(finish(1));
+        run(&scene.runtime, scene.array.close()).unwrap();
+        let read = Command::read(Lba(0), Buf::zeroed(BLOCK));
+        assert_eq!(run(&scene.runtime, scene.array.submit(read)).result, Err(DeviceError::Gone));
+        let late = write_command(&scene.array, 0, 7, 1, true);
+        assert_eq!(run(&scene.runtime, scene.array.submit(late)).result, Err(DeviceError::Gone));
+        // Its tasks have ended: it goes when the next one comes in its place.
+        scene.runtime.run();
+        scene.assemble(None);
+        assert_eq!(holders(&scene), held, "{policy:?}: somebody holds the drives still");
+        scene.cut(|_| true);
+        scene.assemble(Some(2));
+        scene.check(0, 7);
+        scene.check(1, 40);
+    }
+}
+
+/// Whoever waits is answered: what was on its way completes, what had not begun is refused.
+#[test]
+fn nobody_waits_for_a_closed_array() {
+    let scene = Scene::new(Policy::Zrwa);
+    scene.write(0, 0, 4);
+    scene.rig.rule(|_, command| match command {
+        Command::Write { .. } => Act::Hold,
+        _ => Act::Pass,
+    });
+    let first = scene.start_write(0, 4, 4);
+    let second = scene.start_write(0, 8, 30);
+    let (array, closed) = (scene.array.clone(), Rc::new(Cell::new(false)));
+    let told = closed.clone();
+    scene.runtime.spawn(async move {
+        array.close().await.unwrap();
+        told.set(true);
+    });
+    scene.runtime.run();
+    assert!(!closed.get(), "it was closed over a write");
+    let flush = scene.start(Command::Flush);
+    scene.release();
+    assert!(closed.get());
+    assert_eq!(run(&scene.runtime, first).result, Ok(()));
+    let done = run(&scene.runtime, second).result;
+    assert!(matches!(done, Ok(()) | Err(DeviceError::Gone)), "{done:?}");
+    assert_eq!(run(&scene.runtime, flush).result, Err(DeviceError::Gone));
+}
+
+/// One that has held back has written nothing, and goes on to have written nothing.
+#[test]
+fn an_array_that_has_held_back_ends_without_having_begun() {
+    let mut scene = Scene::new(Policy::Zrwa);
+    scene.write(0, 0, 7);
+    scene.stop();
+    let (runtime, there) = (scene.runtime.clone(), scene.without(Some(1)));
+    let held_back =
+        run(&runtime, Array::assemble_provisionally(&runtime, there, None, Behaviour::default())).unwrap();
+    run(&runtime, held_back.close()).unwrap();
+    let ArrayStatus { failed, .. } = held_back.status();
+    assert!(!failed);
+    drop(held_back);
+    scene.assemble(None);
+    assert!(scene.array.status().members.iter().all(|member| member.zones_to_rebuild == 0));
+    scene.check(0, 7);
+}
