@@ -6,7 +6,11 @@ use engine::raid::{Canary, Consistency, policy::Policy};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use sim::{
-    mutants::{self, Options, Played, list::Fate},
+    mutants::{
+        self, Build, Judges,
+        list::Fate,
+        play::{self, Options, Played, Score},
+    },
     simulator::{
         coverage::Ledger,
         exhaustive::{self, Case},
@@ -57,7 +61,7 @@ enum Command {
 
 #[derive(clap::Args)]
 struct Mutants {
-    /// Only so many of them, drawn from those that a few seeds show [default: all]
+    /// Only so many of them, drawn from those that a few seeds show, and nothing but seeds [default: all]
     #[arg(long, value_name = "COUNT")]
     sample: Option<usize>,
     /// Only those of these names
@@ -67,7 +71,7 @@ struct Mutants {
     #[arg(long, default_value_t = 0)]
     from: u64,
     /// Seeds to begin with, before other tests are asked
-    #[arg(long, default_value_t = 200)]
+    #[arg(long, default_value_t = 100)]
     seeds: u64,
     /// Seeds in all
     #[arg(long, default_value_t = 3000)]
@@ -492,13 +496,14 @@ impl Mutants {
             chosen.retain(|mutant| self.only.contains(&mutant.name));
         }
         if let Some(count) = self.sample {
-            chosen = mutants::sample(chosen, count, self.from);
+            chosen = play::sample(chosen, count, self.from);
         }
         let jobs = self.jobs.unwrap_or_else(default_jobs);
         let options =
             Options { from: self.from, seeds: self.seeds, most_seeds: self.seeds_most.max(self.seeds), jobs };
         let started = Instant::now();
-        let build = mutants::Build::make(&workspace, jobs)?;
+        let judges = if self.sample.is_some() { Judges::Lives } else { Judges::All };
+        let build = Build::make(&workspace, judges, jobs)?;
         let build_seconds = started.elapsed().as_secs_f64();
         let told = |played: &Played| match self.json {
             true => {}
@@ -506,7 +511,7 @@ impl Mutants {
         };
         let result = build.play(&chosen, &options, &told)?;
         let seconds = started.elapsed().as_secs_f64() - build_seconds;
-        let score = mutants::Score::of(&result);
+        let score = Score::of(&result);
         if self.json {
             let each: Vec<_> = result.iter().map(json_of).collect();
             let value = json!({
@@ -541,7 +546,10 @@ fn line_of(played: &Played) -> String {
     let (name, judge) = (&played.mutant.name, played.judge.as_deref());
     let seeds = played.seeds.map(|seeds| seeds.to_string()).unwrap_or_default();
     let first = played.finding.lines().next().unwrap_or_default();
-    let finding: String = first.chars().take(60).collect();
+    let finding: String = match played.judge {
+        Some(_) => first.chars().take(60).collect(),
+        None => format!("{} checks come to it", played.reached),
+    };
     let judge = judge.unwrap_or(match played.mutant.fate {
         Fate::Equivalent(_) => "equivalent",
         _ => "SURVIVED",
@@ -565,6 +573,7 @@ fn json_of(played: &Played) -> serde_json::Value {
         "expected": fate,
         "why": why,
         "judge": played.judge,
+        "reached": played.reached,
         "seeds": played.seeds,
         "finding": played.finding,
     })

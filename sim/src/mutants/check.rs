@@ -1,0 +1,177 @@
+//! Checks: one random life, one scripted test, one part of the systematic search.
+
+use super::{Build, MUTANT, REACHED};
+use crate::simulator::scenario::{PARITIES, level};
+use anyhow::{Context, bail};
+use engine::raid::policy::Policy;
+use serde_json::Value;
+use std::{
+    collections::BTreeSet,
+    fs,
+    ops::Range,
+    os::unix::process::ExitStatusExt,
+    path::PathBuf,
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+/// How much longer than without a mutant a check may take, and what it may take anyway. This is time of the
+/// processor: what else the computer does is no matter.
+const PATIENCE: u32 = 5;
+const LEAST_PATIENCE: Duration = Duration::from_secs(10);
+/// How much longer all of that may take on a clock, for checks that wait for what never happens.
+const SLOWEST: u32 = 20;
+/// What a check may take that is made without a mutant.
+const LONGEST: Duration = Duration::from_secs(600);
+/// Memory that a check may take, in KiB.
+const MEMORY_KIB: u64 = 3 << 20;
+const POLL: Duration = Duration::from_millis(2);
+/// Signals that end a process which has had its time.
+const ENDED: [i32; 2] = [9, 24];
+
+/// Something that may find a mutant.
+#[derive(Clone, Debug)]
+pub(super) struct Check {
+    /// Whose it is.
+    pub judge: String,
+    /// How many seeds have been played with it, if it is a seed.
+    pub seeds: Option<u64>,
+    program: PathBuf,
+    arguments: Vec<String>,
+}
+
+/// A check that passes while no mutant is on.
+pub(super) struct Sound {
+    pub check: Check,
+    /// The mutants whose places it comes to, by their numbers.
+    pub reached: BTreeSet<u32>,
+    pub took: Duration,
+}
+
+/// What came of a check.
+struct Ran {
+    /// `None` if it took too long.
+    passed: Option<bool>,
+    text: String,
+    took: Duration,
+}
+
+impl Build {
+    /// Lives: those with the seeds `range`, counted from `from` on.
+    pub(super) fn lives(&self, from: u64, range: Range<u64>) -> Vec<Check> {
+        let life = |index: u64| {
+            let seed = from.wrapping_add(index);
+            Check {
+                judge: "run".into(),
+                seeds: Some(index + 1),
+                program: self.simulator.clone(),
+                arguments: words(&format!("run --json --jobs=1 --seeds=1 --from={seed}")),
+            }
+        };
+        range.map(life).collect()
+    }
+
+    /// Every scripted test of the build.
+    pub(super) fn scripts(&self) -> anyhow::Result<Vec<Check>> {
+        let mut checks = Vec::new();
+        for (judge, program) in &self.tests {
+            let output = Command::new(program).args(["--list", "--format", "terse"]).output();
+            let output = output.with_context(|| program.display().to_string())?;
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            let names = text.lines().filter_map(|line| line.strip_suffix(": test"));
+            checks.extend(names.map(|name| Check {
+                judge: format!("test {judge}"),
+                seeds: None,
+                program: program.clone(),
+                arguments: words(&format!("--test-threads=1 --exact {name}")),
+            }));
+        }
+        Ok(checks)
+    }
+
+    /// The systematic search, by kinds of arrays.
+    pub(super) fn searches(&self) -> Vec<Check> {
+        let kinds = Policy::ALL.into_iter().flat_map(|policy| PARITIES.iter().map(move |p| (policy, *p)));
+        let search = |(policy, parities): (Policy, usize)| {
+            let (policy, level) = (policy.name(), level(parities));
+            Check {
+                judge: "exhaustive".into(),
+                seeds: None,
+                program: self.simulator.clone(),
+                arguments: words(&format!(
+                    "exhaustive --json --jobs=1 --delays=0 --policy={policy} --level={level}"
+                )),
+            }
+        };
+        kinds.map(search).collect()
+    }
+
+    /// Makes a check without any mutant: it has to pass.
+    pub(super) fn sound(&self, check: Check) -> anyhow::Result<Sound> {
+        let notes = self.notes();
+        let ran = self.run(&check, Command::new("sh").env(REACHED, &notes), LONGEST)?;
+        if ran.passed != Some(true) {
+            bail!("{} fails without any mutant: {:?}\n{}", check.judge, check.arguments, ran.text);
+        }
+        // Not there if it has come to none.
+        let text = fs::read_to_string(&notes).unwrap_or_default();
+        _ = fs::remove_file(&notes);
+        let reached = text.lines().filter_map(|line| line.parse().ok()).collect();
+        Ok(Sound { check, reached, took: ran.took })
+    }
+
+    /// Makes a check with mutant `number` on. Gives what was found, if something was.
+    pub(super) fn ask(&self, sound: &Sound, number: u32) -> anyhow::Result<Option<String>> {
+        let most = LEAST_PATIENCE + PATIENCE * sound.took;
+        let ran = self.run(&sound.check, Command::new("sh").env(MUTANT, number.to_string()), most)?;
+        let said = serde_json::from_str::<Value>(&ran.text).unwrap_or_default();
+        let found = said["first_failure"].as_str().or(said["found"][0]["failure"].as_str());
+        Ok(match (ran.passed, found) {
+            (Some(true), _) => None,
+            (None, _) => Some(format!("no end within {} s", most.as_secs())),
+            (_, Some(found)) => Some(found.to_string()),
+            _ => Some(sound.check.arguments.last().cloned().unwrap_or_default()),
+        })
+    }
+
+    /// Runs a check in `shell`, with so much of the processor's time.
+    fn run(&self, check: &Check, shell: &mut Command, most: Duration) -> anyhow::Result<Ran> {
+        let started = Instant::now();
+        let limited = format!("ulimit -v {MEMORY_KIB}; ulimit -t {}; exec \"$@\"", most.as_secs());
+        let mut child = shell
+            .args(["-c", &limited, "sh"])
+            .arg(&check.program)
+            .args(&check.arguments)
+            .current_dir(self.directory.join("sim"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .with_context(|| check.program.display().to_string())?;
+        let mut output = child.stdout.take().context("a check has no output")?;
+        let reader = std::thread::spawn(move || std::io::read_to_string(&mut output).unwrap_or_default());
+        let status = loop {
+            if let Some(status) = child.try_wait()? {
+                break status;
+            }
+            if started.elapsed() > SLOWEST * most {
+                child.kill()?;
+            }
+            std::thread::sleep(POLL);
+        };
+        let text = reader.join().unwrap_or_default();
+        let in_time = !status.signal().is_some_and(|signal| ENDED.contains(&signal));
+        Ok(Ran { passed: in_time.then(|| status.success()), text, took: started.elapsed() })
+    }
+
+    /// A new file's name.
+    fn notes(&self) -> PathBuf {
+        let thread = format!("{:?}", std::thread::current().id());
+        let digits: String = thread.chars().filter(char::is_ascii_digit).collect();
+        self.directory.join(format!("reached-{}-{digits}", std::process::id()))
+    }
+}
+
+fn words(text: &str) -> Vec<String> {
+    text.split(' ').map(str::to_string).collect()
+}

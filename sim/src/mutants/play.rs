@@ -1,0 +1,249 @@
+//! Who finds which mutant, and what it comes to.
+
+use super::{
+    Build,
+    check::{Check, Sound},
+    list::{Fate, Mutant},
+};
+use crate::rng::Rng;
+use anyhow::{Context, bail};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::Path,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+/// What became of a mutant.
+#[derive(Clone, Debug)]
+pub struct Played {
+    pub mutant: Mutant,
+    /// Who killed it; `None` if nobody did.
+    pub judge: Option<String>,
+    /// Seeds until it was found by a life, of which those count that do not come to it, too.
+    pub seeds: Option<u64>,
+    /// Checks that came to it.
+    pub reached: usize,
+    /// What was found.
+    pub finding: String,
+}
+
+/// How to play.
+pub struct Options {
+    pub from: u64,
+    /// Seeds before the other judges are asked, and in all.
+    pub seeds: u64,
+    pub most_seeds: u64,
+    pub jobs: usize,
+}
+
+impl Build {
+    /// Plays `mutants`, stage by stage: a few lives, the scripted tests, the systematic search, more lives.
+    /// `told` hears of each as it is done.
+    pub fn play(
+        &self,
+        mutants: &[Mutant],
+        options: &Options,
+        told: &(dyn Fn(&Played) + Sync),
+    ) -> anyhow::Result<Vec<Played>> {
+        let mut left: Vec<Played> = mutants.iter().map(Played::new).collect();
+        let mut done = Vec::new();
+        let mut seeds = options.seeds.min(options.most_seeds);
+        let mut stages = vec![self.lives(options.from, 0..seeds), self.scripts()?];
+        if !self.tests.is_empty() {
+            stages.push(self.searches());
+        }
+        while seeds < options.most_seeds {
+            let next = (2 * seeds).clamp(1, options.most_seeds);
+            stages.push(self.lives(options.from, seeds..next));
+            seeds = next;
+        }
+        for stage in stages {
+            if left.is_empty() {
+                break;
+            }
+            let found: Vec<Played>;
+            (found, left) = self.stage(stage, left, options.jobs, told)?;
+            done.extend(found);
+        }
+        left.iter().for_each(told);
+        done.append(&mut left);
+        done.sort_by_key(|played| played.mutant.number);
+        Ok(done)
+    }
+
+    /// Makes checks with those mutants that they come to, and gives those that are found and the others.
+    fn stage(
+        &self,
+        checks: Vec<Check>,
+        mutants: Vec<Played>,
+        jobs: usize,
+        told: &(dyn Fn(&Played) + Sync),
+    ) -> anyhow::Result<(Vec<Played>, Vec<Played>)> {
+        let mut sound = for_each(&checks, jobs, &|check| self.sound(check.clone()))?;
+        // Lives stay in their order, or one would not know how many it takes.
+        sound.sort_by_key(|sound| match sound.check.seeds {
+            Some(seeds) => (seeds, sound.took),
+            None => (0, sound.took),
+        });
+        let played = for_each(&mutants, jobs, &|before| {
+            let mut played = before.clone();
+            self.play_one(&mut played, &sound)?;
+            if played.judge.is_some() {
+                told(&played);
+            }
+            Ok(played)
+        })?;
+        Ok(played.into_iter().partition(|played| played.judge.is_some()))
+    }
+
+    fn play_one(&self, played: &mut Played, checks: &[Sound]) -> anyhow::Result<()> {
+        let number = played.mutant.number;
+        for sound in checks.iter().filter(|sound| sound.reached.contains(&number)) {
+            played.reached += 1;
+            if let Some(finding) = self.ask(sound, number)? {
+                played.judge = Some(sound.check.judge.clone());
+                played.seeds = sound.check.seeds;
+                played.finding = finding;
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Played {
+    fn new(mutant: &Mutant) -> Played {
+        let mutant = mutant.clone();
+        Played { mutant, judge: None, seeds: None, reached: 0, finding: String::new() }
+    }
+}
+
+/// Does `work` for all `items`, `jobs` of them at once, and gives what comes of each, or the first error.
+fn for_each<T: Sync, R: Send>(
+    items: &[T],
+    jobs: usize,
+    work: &(dyn Fn(&T) -> anyhow::Result<R> + Sync),
+) -> anyhow::Result<Vec<R>> {
+    let (next, results) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
+    let one = || -> anyhow::Result<()> {
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(item) = items.get(index) else { return Ok(()) };
+            let result = work(item)?;
+            results.lock().unwrap_or_else(PoisonError::into_inner).insert(index, result);
+        }
+    };
+    std::thread::scope(|scope| {
+        let others: Vec<_> = (1..jobs.max(1)).map(|_| scope.spawn(one)).collect();
+        let own = one();
+        let others = others.into_iter().map(|other| other.join().unwrap_or_else(|_| bail!("a job panicked")));
+        others.fold(own, anyhow::Result::and)
+    })?;
+    Ok(results.into_inner().unwrap_or_else(PoisonError::into_inner).into_values().collect())
+}
+
+/// `count` of those mutants that a few random lives show, drawn by `seed`.
+pub fn sample(mutants: Vec<Mutant>, count: usize, seed: u64) -> Vec<Mutant> {
+    let mut left: Vec<Mutant> = mutants.into_iter().filter(|m| m.fate == Fate::Killed).collect();
+    let mut rng = Rng::new(seed);
+    let mut drawn = Vec::new();
+    while drawn.len() < count && !left.is_empty() {
+        drawn.push(left.swap_remove(rng.below(left.len() as u64) as usize));
+    }
+    drawn
+}
+
+/// What playing mutants comes to.
+pub struct Score {
+    pub mutants: usize,
+    pub killed: usize,
+    pub equivalent: usize,
+    /// Names of those that are not equivalent and were not found.
+    pub survived: Vec<String>,
+    pub by_judge: BTreeMap<String, usize>,
+    /// Seeds that it took where a run found them.
+    pub median_seeds: u64,
+    /// What is worse than the list says.
+    pub unexpected: Vec<String>,
+    /// What is better.
+    pub news: Vec<String>,
+}
+
+const BEGIN: &str = "<!-- mutants: written by `sim mutants --write-score` -->\n";
+const END: &str = "<!-- mutants: end -->\n";
+
+impl Score {
+    pub fn of(played: &[Played]) -> Score {
+        let mut score = Score {
+            mutants: played.len(),
+            killed: 0,
+            equivalent: 0,
+            survived: Vec::new(),
+            by_judge: BTreeMap::new(),
+            median_seeds: 0,
+            unexpected: Vec::new(),
+            news: Vec::new(),
+        };
+        let mut seeds: Vec<u64> = played.iter().filter_map(|played| played.seeds).collect();
+        seeds.sort_unstable();
+        score.median_seeds = seeds.get(seeds.len() / 2).copied().unwrap_or(0);
+        for Played { mutant, judge, .. } in played {
+            let name = &mutant.name;
+            let unexpected = match (judge, &mutant.fate) {
+                (Some(_), Fate::Equivalent(_)) => "was found, so it is not equivalent",
+                (None, Fate::Killed | Fate::Rare) => "was not found",
+                _ => "",
+            };
+            if !unexpected.is_empty() {
+                score.unexpected.push(format!("{name} {unexpected}"));
+            }
+            if judge.is_some() && matches!(mutant.fate, Fate::Survives(_)) {
+                score.news.push(format!("{name} is found now: the list may say so"));
+            }
+            match (judge, &mutant.fate) {
+                (Some(judge), _) => {
+                    score.killed += 1;
+                    let judge = judge.split(' ').next().unwrap_or(judge);
+                    *score.by_judge.entry(judge.to_string()).or_default() += 1;
+                }
+                (None, Fate::Equivalent(_)) => score.equivalent += 1,
+                (None, _) => score.survived.push(name.clone()),
+            }
+        }
+        score
+    }
+
+    pub fn text(&self) -> String {
+        let judges: Vec<String> =
+            self.by_judge.iter().map(|(judge, count)| format!("{count} by {judge}")).collect();
+        format!(
+            "{} mutants: {} killed ({}; median {} seeds), {} equivalent, {} survived",
+            self.mutants,
+            self.killed,
+            judges.join(", "),
+            self.median_seeds,
+            self.equivalent,
+            self.survived.len(),
+        )
+    }
+
+    /// Writes the score between the markers in the file at `path`.
+    pub fn write(&self, path: &Path) -> anyhow::Result<()> {
+        let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
+        let place = text.split_once(BEGIN).and_then(|(before, rest)| Some((before, rest.split_once(END)?.1)));
+        let (before, after) = place.with_context(|| format!("{} has no place for it", path.display()))?;
+        let killed_percent = 100 * self.killed / (self.mutants - self.equivalent).max(1);
+        let mut score =
+            format!("{}, that is {killed_percent} % of those that are not equivalent.\n", self.text());
+        if !self.survived.is_empty() {
+            score += "Not found yet, each a hole in the tests:\n";
+            score.extend(self.survived.iter().map(|name| format!("`{name}`\n")));
+        }
+        fs::write(path, [before, BEGIN, &score, END, after].concat())?;
+        Ok(())
+    }
+}
