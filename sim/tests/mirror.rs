@@ -7,7 +7,9 @@ mod support;
 
 use engine::{
     array::{Array, ArrayError, CreateOptions, Drive, MemberState, Replaced},
-    device::{Command, Geometry, ZonedDevice, Zones},
+    buf::{BLOCK, Buf},
+    device::{Command, Completion, Geometry, ZonedDevice, Zones},
+    format::record::Record,
     raid::policy::Policy,
     runtime::Runtime,
     zone::{Lba, ZoneIndex, ZoneState},
@@ -21,8 +23,9 @@ use std::{
     rc::Rc,
 };
 use support::{
-    array::{check, geometry, options, run, submit, wp, write},
+    array::{check, geometry, options, records, run, submit, wp, write},
     rig::{Act, Rig},
+    scene::{is_metadata, part, reset},
 };
 
 const POLICIES: [Policy; 3] = [Policy::Zrwa, Policy::InPlace, Policy::Log];
@@ -32,6 +35,8 @@ const MEMBERS: usize = 4;
 const OLD: usize = 1;
 const NEW: usize = MEMBERS;
 const META: u32 = 2;
+/// First block of data on a drive.
+const DATA: u64 = META as u64 * 256;
 /// Blocks of a zone: 12 rows of three chunks of data.
 const CAPACITY: u64 = 12 * 3 * CHUNK;
 /// What has been written to each zone: all of it; so much, and then it was finished; a tail inside a chunk, one
@@ -39,6 +44,10 @@ const CAPACITY: u64 = 12 * 3 * CHUNK;
 const TAILS: [u64; 6] = [CAPACITY, 30, 17, 48, CAPACITY - 7, 0];
 /// The zone that was finished early.
 const FINISHED: u32 = 1;
+
+fn shape() -> Geometry {
+    geometry(TAILS.len() as u32 + META, 240, 8)
+}
 
 type Outcome = Rc<RefCell<Option<Result<Replaced, ArrayError>>>>;
 
@@ -54,12 +63,16 @@ struct Scene {
 impl Scene {
     /// Four members, and a blank drive.
     fn new(policy: Policy, volatile: bool) -> Scene {
+        let shape = Geometry { volatile_cache: volatile, ..shape() };
+        Scene::shaped(policy, &shape, &shape, Some(CAPACITY))
+    }
+
+    /// With zones of that size, or as large as they can be.
+    fn shaped(policy: Policy, shape: &Geometry, new: &Geometry, zone_size_blocks: Option<u64>) -> Scene {
         let (runtime, rig) = (Runtime::new(), Rig::new());
-        let zones = TAILS.len() as u32 + META;
-        let shape = Geometry { volatile_cache: volatile, ..geometry(zones, 240, 8) };
-        let drives: Vec<_> = (0..=MEMBERS).map(|_| rig.drive(&shape)).collect();
-        let options =
-            CreateOptions { policy: Some(policy), zone_size_blocks: Some(CAPACITY), ..options(CHUNK) };
+        let mut drives: Vec<_> = (0..MEMBERS).map(|_| rig.drive(shape)).collect();
+        drives.push(rig.drive(new));
+        let options = CreateOptions { policy: Some(policy), zone_size_blocks, ..options(CHUNK) };
         let array = run(&runtime, Array::create(&runtime, options, drives[..MEMBERS].to_vec())).unwrap();
         let numbers = (0..drives.len()).collect();
         let scene = Scene { runtime, rig, drives, numbers, array };
@@ -88,6 +101,39 @@ impl Scene {
         let outcome = self.start();
         self.runtime.run();
         outcome.take().expect("it ends")
+    }
+
+    /// A command that is on its way.
+    fn submit(&self, command: Command) -> Completion {
+        let pending = self.array.submit(command);
+        self.runtime.run();
+        pending
+    }
+
+    fn submit_write(&self, zone: u32, at: u64, blocks: u64) -> Completion {
+        self.submit(support::array::write_command(&self.array, zone, at, blocks, true))
+    }
+
+    /// Lets everything through that was held back, and what comes of it.
+    fn release(&self) {
+        self.rig.rule(|_, _| Act::Pass);
+        self.runtime.run();
+        while self.rig.release(|_, _| true) > 0 {
+            self.runtime.run();
+        }
+    }
+
+    /// Copies all zones but the last one, whose reads are held back.
+    fn start_all_but_one(&self) -> Outcome {
+        self.rig.rule(|drive, command| {
+            let last = 4 * shape().zone_size_blocks + DATA..5 * shape().zone_size_blocks + DATA;
+            let reads = matches!(command, Command::Read { lba, .. } if last.contains(&lba.0));
+            Act::hold_if(drive == OLD && reads)
+        });
+        let outcome = self.start();
+        self.runtime.run();
+        assert!(self.rig.held() > 0 && outcome.borrow().is_none());
+        outcome
     }
 
     fn check(&self, tails: &[u64]) {
@@ -389,4 +435,251 @@ fn drives_that_cannot_be_copied_to_are_refused_and_nothing_changes() {
     run(&scene.runtime, scene.array.fail(2)).unwrap();
     assert!(replace(2, &scene.drives[NEW]).contains("out"));
     scene.check(&TAILS);
+}
+
+/// A drive that has missed one command, whatever it does afterwards, is not what the old one is.
+#[test]
+fn a_new_drive_that_misses_one_command_is_let_go() {
+    for policy in POLICIES {
+        let scene = Scene::new(policy, false);
+        let outcome = scene.start_all_but_one();
+        let missed = Rc::new(Cell::new(false));
+        let told = missed.clone();
+        scene.rig.rule(move |drive, command| {
+            match drive == NEW && matches!(command, Command::Write { .. }) && !told.replace(true) {
+                true => Act::Fail,
+                false => Act::Pass,
+            }
+        });
+        assert_eq!(run(&scene.runtime, scene.submit_write(5, 0, 21)).result, Ok(()));
+        assert!(missed.get());
+        scene.release();
+        assert!(outcome.take().expect("it ends").is_err(), "{policy:?}");
+        scene.check_active();
+        assert_eq!(scene.name(), format!("drive{OLD}"));
+        let mut tails = TAILS;
+        tails[5] = 21;
+        scene.check(&tails);
+    }
+}
+
+/// What has begun has come to an end when a drive takes over: until then nobody is told.
+#[test]
+fn nothing_is_on_its_way_when_a_drive_takes_over() {
+    for policy in POLICIES {
+        for what in ["write", "reset", "flush"] {
+            let scene = Scene::new(policy, what == "flush");
+            let outcome = scene.start_all_but_one();
+            let seated = Rc::new(Cell::new(false));
+            let told = seated.clone();
+            scene.rig.rule(move |drive, command| {
+                told.set(told.get() || drive == NEW && is_metadata(command, DATA));
+                let held = match command {
+                    Command::Write { lba, .. } => lba.0 >= DATA,
+                    Command::Reset { .. } | Command::Flush => true,
+                    _ => false,
+                };
+                Act::hold_if(drive == 0 && held)
+            });
+            let mut tails = TAILS;
+            let pending = match what {
+                "write" => {
+                    tails[3] += 21;
+                    scene.submit_write(3, TAILS[3], 21)
+                }
+                "reset" => {
+                    tails[3] = 0;
+                    scene.submit(reset(3))
+                }
+                _ => scene.submit(Command::Flush),
+            };
+            while scene.rig.release(|_, command| matches!(command, Command::Read { .. })) > 0 {
+                scene.runtime.run();
+            }
+            assert!(scene.rig.held() > 0 && outcome.borrow().is_none(), "{policy:?}, {what}");
+            assert!(!seated.get(), "{policy:?}: a drive takes over while a {what} is on its way");
+            scene.release();
+            assert_eq!(run(&scene.runtime, pending).result, Ok(()));
+            assert!(matches!(outcome.take(), Some(Ok(Replaced::Copied { .. }))), "{policy:?}, {what}");
+            scene.cut_power(false);
+            scene.copy_without(&[0]).check(&tails);
+        }
+    }
+}
+
+/// A cache that is lost in part may have kept what a drive says of itself, and lost what it says it has.
+#[test]
+fn what_was_copied_is_safe_before_a_drive_takes_over() {
+    for policy in POLICIES {
+        for seed in 0..12 {
+            let scene = Scene::new(policy, true);
+            let seated = Cell::new(false);
+            scene.rig.rule(move |drive, command| {
+                seated.set(seated.get() || drive == NEW && is_metadata(command, DATA));
+                Act::hold_if(drive == NEW && seated.get() && matches!(command, Command::Flush))
+            });
+            let outcome = scene.start();
+            scene.runtime.run();
+            assert!(scene.rig.held() > 0 && outcome.borrow().is_none());
+            scene.runtime.clear();
+            let lost = |drive| Cut { cache_lost: drive == NEW, zrwa_lost: false };
+            scene.rig.cut_power(&mut Rng::new(seed), lost);
+            judge(&scene);
+        }
+    }
+}
+
+/// One that fails when all that could be copied has been left out takes over nothing.
+#[test]
+fn a_new_drive_that_fails_with_all_zones_left_out_is_let_go() {
+    let shape = Geometry { volatile_cache: true, ..geometry(1 + META, 240, 8) };
+    for policy in POLICIES {
+        let mut scene = support::scene::Scene::shaped(policy, shape.clone());
+        scene.write(0, 0, 17);
+        // The chunk of data that it has of the stripe that is not complete.
+        let row = scene.data() + CHUNK;
+        (0..CHUNK).for_each(|block| scene.damage(OLD, Fault::Unreadable(Lba(row + block))));
+        let new = scene.rig.drive(&shape);
+        scene.drives.push(new.clone());
+        let failed = Cell::new(false);
+        scene.rig.rule(move |drive, command| {
+            match drive == NEW && matches!(command, Command::Flush) && !failed.replace(true) {
+                true => Act::Fail,
+                false => Act::Pass,
+            }
+        });
+        let result = run(&scene.runtime, scene.array.replace(OLD, new, &|_| ()));
+        assert!(result.is_err(), "{policy:?}: {result:?}");
+        assert_eq!(scene.array.status().members[OLD].drive, format!("drive{OLD}"));
+        scene.check(0, 17);
+    }
+}
+
+/// The old drive lacks a zone that is reset in the last moment: it holds it then, and the new one follows.
+#[test]
+fn a_zone_that_comes_up_in_the_last_moment_is_followed() {
+    for policy in POLICIES {
+        let scene = Scene::new(policy, false);
+        let zone = DATA + 3 * shape().zone_size_blocks..DATA + 4 * shape().zone_size_blocks;
+        scene.rig.rule(move |drive, command| match command {
+            Command::Write { lba, .. } if drive == OLD && zone.contains(&lba.0) => Act::Refuse,
+            _ => Act::Pass,
+        });
+        write(&scene.runtime, &scene.array, 3, TAILS[3], 21, true);
+        assert_eq!(scene.array.status().members[OLD].zones_to_rebuild, 1, "{policy:?}");
+        scene.rig.rule(|drive, command| Act::hold_if(drive == 0 && matches!(command, Command::Reset { .. })));
+        let pending = scene.submit(reset(3));
+        let outcome = scene.start();
+        scene.runtime.run();
+        assert!(scene.rig.held() > 0 && outcome.borrow().is_none());
+        scene.release();
+        assert_eq!(run(&scene.runtime, pending).result, Ok(()));
+        assert!(matches!(outcome.take(), Some(Ok(Replaced::Copied { .. }))), "{policy:?}");
+        let lacking: Vec<u32> = scene.array.status().members.iter().map(|m| m.zones_to_rebuild).collect();
+        assert_eq!(lacking, [0; MEMBERS], "{policy:?}");
+        write(&scene.runtime, &scene.array, 3, 0, 30, true);
+        let mut tails = TAILS;
+        tails[3] = 30;
+        scene.cut_power(false);
+        scene.copy_without(&[0]).check(&tails);
+    }
+}
+
+#[test]
+fn once_a_drive_has_taken_over_everybody_says_so() {
+    for policy in POLICIES {
+        let scene = Scene::new(policy, false);
+        scene.replace().unwrap();
+        for drive in [0, 2, 3, NEW] {
+            let said = records(&scene.runtime, &scene.drives[drive], DATA).into_iter();
+            let superblocks = said.filter_map(|(record, _)| match record {
+                Record::Superblock(superblock) => Some(*superblock),
+                Record::Checkpoint(checkpoint) => Some(checkpoint.superblock),
+                _ => None,
+            });
+            let newest = superblocks.max_by_key(|superblock| superblock.event).unwrap();
+            assert_eq!(newest.members[OLD].taking_over, None, "{policy:?}, drive {drive}");
+        }
+    }
+}
+
+/// Zones that become full while they are followed are so on a drive with larger ones, too.
+#[test]
+fn zones_that_fill_up_meanwhile_are_full_on_a_larger_drive() {
+    for policy in POLICIES {
+        let larger = Geometry { zone_capacity_blocks: 250, ..shape() };
+        let scene = Scene::shaped(policy, &shape(), &larger, None);
+        let outcome = scene.start_all_but_one();
+        let capacity = wp_capacity(&scene, 5);
+        for at in (0..capacity).step_by(48) {
+            assert_eq!(
+                run(&scene.runtime, scene.submit_write(5, at, (capacity - at).min(48))).result,
+                Ok(())
+            );
+        }
+        scene.release();
+        assert!(matches!(outcome.take(), Some(Ok(Replaced::Copied { .. }))), "{policy:?}");
+        assert_eq!(physical(&scene, NEW, 5).0, ZoneState::Full, "{policy:?}");
+    }
+}
+
+fn wp_capacity(scene: &Scene, zone: u32) -> u64 {
+    let report = Command::Report { first: ZoneIndex(zone), count: 1 };
+    submit(&scene.runtime, &scene.array, report).zones[0].capacity_blocks
+}
+
+/// What a drive reports of its part of a zone.
+fn physical(scene: &Scene, drive: usize, zone: u32) -> (ZoneState, u64, bool) {
+    let report = Command::Report { first: part(zone), count: 1 };
+    let info = run(&scene.runtime, scene.drives[drive].device.submit(report)).zones[0];
+    (info.state, info.wp_blocks, info.zrwa)
+}
+
+/// No reader can tell the two drives apart, also where nothing was ever written.
+#[test]
+fn a_zone_that_was_copied_reads_the_same_on_both_drives() {
+    for policy in POLICIES.into_iter().filter(|policy| policy.uses_zrwa()) {
+        let scene = Scene::new(policy, false);
+        scene.rig.fail_unwritten();
+        scene.replace().unwrap();
+        for zone in 2..TAILS.len() as u32 {
+            assert_eq!(physical(&scene, OLD, zone), physical(&scene, NEW, zone), "{policy:?}, zone {zone}");
+            let start = DATA + zone as u64 * shape().zone_size_blocks;
+            for block in start..start + shape().zone_capacity_blocks {
+                let read = |drive: usize| {
+                    let (data, oob) = (Buf::zeroed(BLOCK), Buf::zeroed(16));
+                    let read = Command::Read { lba: Lba(block), data, oob };
+                    let done = run(&scene.runtime, scene.drives[drive].device.submit(read));
+                    let found = policy.uses_marks().then(|| done.oob.to_vec());
+                    done.result.map(|()| (done.data.to_vec(), found))
+                };
+                assert!(read(OLD) == read(NEW), "{policy:?}, zone {zone}: block {block} is another one");
+            }
+        }
+    }
+}
+
+/// The new drive alone has been told that it has taken over, is lost, and comes back: whatever the others have
+/// done since without it counts.
+#[test]
+fn what_one_drive_alone_was_told_is_outdone() {
+    for policy in POLICIES {
+        let (all, last_of_new) = commands(policy, false);
+        for cut in last_of_new.saturating_sub(12)..all {
+            let scene = Scene::new(policy, false);
+            let left = Cell::new(cut);
+            scene.rig.rule(move |drive, command| match command {
+                Command::Read { .. } | Command::Report { .. } => Act::Pass,
+                _ if left.get() > 0 => {
+                    left.set(left.get() - 1);
+                    Act::Pass
+                }
+                _ => Act::hold_if(drive != NEW),
+            });
+            scene.start();
+            scene.runtime.run();
+            scene.cut_power(false);
+            judge_what_goes_on(&scene);
+        }
+    }
 }
