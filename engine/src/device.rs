@@ -262,8 +262,21 @@ pub enum DeviceError {
     #[error("the drive is gone")]
     Gone,
     /// The operating system failed the request; the number is its errno.
-    #[error("I/O error {0}")]
+    #[error("I/O error {0}{meaning}", meaning = meaning(*.0))]
     Os(i32),
+}
+
+/// What Linux means by an errno, of those that say what may help.
+fn meaning(errno: i32) -> &'static str {
+    match errno {
+        5 => " (the drive has failed in it)",
+        12 => " (out of memory)",
+        27 => " (the file is too large)",
+        28 => " (no space left)",
+        30 => " (the file system is read-only)",
+        122 => " (the quota is used up)",
+        _ => "",
+    }
 }
 
 impl From<Status> for DeviceError {

@@ -30,4 +30,18 @@ diff /run/here /run/there || fail "the host sees other write pointers"
 refused zoneraid stop tank
 nvme disconnect -n "$nqn"
 zoneraid export remove tank
+
+step "who cannot prove who he is may not connect"
+secret() { nvme gen-dhchap-key --nqn "$friend" | grep -o 'DHHC-1:.*'; }
+(umask 077; secret >/run/secret)
+zoneraid export nvmet tank --transport tcp --address 127.0.0.1 --host $friend --key /run/secret
+known() { connect "$friend" "11111111-2222-4333-8444-555555555555$1"; }
+if known ""; then fail "without the secret"; fi
+if known ",dhchap_secret=$(secret)"; then fail "with another secret"; fi
+known ",dhchap_secret=$(cat /run/secret)"
+wait_for 30 imported
+blkzone report "$remote" | sed 's/.*wptr/wptr/' >/run/there
+diff /run/here /run/there || fail "the host that has proven who it is sees other write pointers"
+nvme disconnect -n "$nqn"
+zoneraid export remove tank
 stop_array tank

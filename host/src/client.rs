@@ -96,12 +96,18 @@ pub fn running() -> Result<Vec<Client>> {
     Ok(clients.into_iter().flatten().collect())
 }
 
+/// The sockets behind which nobody has answered this process, and why.
+pub fn silent() -> Vec<(PathBuf, String)> {
+    let silent = SILENT.lock().unwrap_or_else(PoisonError::into_inner);
+    silent.iter().map(|(socket, why)| (socket.clone(), why.clone())).collect()
+}
+
 fn no_answer(patience: Duration) -> String {
     format!("the daemon does not answer within {} seconds", patience.as_secs_f64().ceil())
 }
 
 /// Says why nobody answers behind a socket, once.
-fn fall_silent(socket: &Path, why: String) {
+pub fn fall_silent(socket: &Path, why: String) {
     let text = format!("{}: {why}", socket.display());
     if SILENT.lock().unwrap_or_else(PoisonError::into_inner).insert(socket.to_path_buf(), why).is_none() {
         note(&text);

@@ -287,9 +287,11 @@ pub fn table(rows: &[Vec<String>]) -> String {
     let count = |cell: &str| cell.chars().filter(|c| SHADES.iter().all(|(mark, _)| mark != c)).count();
     let width = |c: usize| rows.iter().filter_map(|r| r.get(c)).map(|t| count(t)).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns).map(width).collect();
+    // As `12`, `1.5 GiB`, `3 of 5`, and `-` where there is none.
+    let is_number = |cell: &str| cell.split(' ').next().is_some_and(|word| word.parse::<f64>().is_ok());
     let numeric = |c: usize| {
-        rows.len() > 1
-            && rows[1..].iter().filter_map(|r| r.get(c)).all(|t| t.starts_with(|c: char| c.is_ascii_digit()))
+        let mut cells = rows.iter().skip(1).filter_map(|r| r.get(c)).map(String::as_str);
+        cells.clone().any(is_number) && cells.all(|cell| cell == "-" || is_number(cell))
     };
     let right: Vec<bool> = (0..columns).map(numeric).collect();
     let mut text = String::new();
@@ -357,6 +359,14 @@ mod tests {
         );
         let rows = [vec![good, "x".to_string()], vec!["better".to_string(), "y".to_string()]];
         assert_eq!(paint(&table(&rows), false), "  well    x\n  better  y\n");
+    }
+
+    #[test]
+    fn numbers_are_laid_out_to_the_right_and_what_only_begins_like_one_is_not() {
+        let rows = [["WP", "UUID"], ["7", "91b2aa9c-56d5"], ["-", "b2"], ["1.5 GiB", "0"]];
+        let rows: Vec<Vec<String>> = rows.iter().map(|row| row.map(String::from).to_vec()).collect();
+        let text = "       WP  UUID\n        7  91b2aa9c-56d5\n        -  b2\n  1.5 GiB  0\n";
+        assert_eq!(table(&rows), text);
     }
 
     #[test]

@@ -36,6 +36,10 @@ impl Members<'_> {
             return Ok(*role as usize);
         }
         ensure!(!exists, "{text} is not a member of '{}'", self.array);
+        let alike = self.drives.iter().find(|(_, drive)| drive.file_name() == path.file_name());
+        if let Some((role, drive)) = alike {
+            bail!("{text} does not exist; member {role} of '{}' is {}", self.array, drive.display());
+        }
         // A drive that is gone: it can only be the member that is missing.
         match self.missing[..] {
             [role] => Ok(role as usize),

@@ -23,7 +23,8 @@ pub fn bytes(blocks: u64) -> u64 {
     blocks * BLOCK as u64
 }
 
-/// What an array with so many parities is called, as it is typed and printed.
+/// What an array with so many parities is called where it is typed, and in JSON; in sentences it has its
+/// [`level_name`](engine::format::superblock::level_name).
 pub fn level(parities: usize) -> String {
     format!("raid{}", 4 + parities)
 }
@@ -124,6 +125,8 @@ pub struct Status {
     pub used_by: Vec<User>,
     /// Whether they change the array all the time, so that what is said of it is of different moments.
     pub changing: bool,
+    /// The block device is there, and what is on it waits until somebody starts the array again.
+    pub waits_for_daemon: bool,
     /// Zones of which nobody can tell where they ended. Everything else works.
     pub offline_zones: Vec<OfflineZone>,
     /// Members are missing, and nothing has been written without them.
@@ -399,6 +402,7 @@ impl Status {
             rebuild: None,
             used_by: Vec::new(),
             changing: false,
+            waits_for_daemon: false,
             offline_zones: array.offline.iter().map(offline_zone).collect(),
             provisional: array.provisional,
             read_only: array.read_only,

@@ -70,9 +70,13 @@ impl Held {
     }
 }
 
-/// A place among the targets of a ring.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A place among the targets of a ring. There is one of each, and [`Ring::remove`] takes it, so that nothing can be
+/// submitted for a target that has been let go.
+#[derive(Debug, PartialEq, Eq)]
 pub struct TargetId(u32);
+
+/// Single operations.
+const OPS: TargetId = TargetId(0);
 
 impl Ring {
     pub fn new() -> io::Result<Ring> {
@@ -123,7 +127,7 @@ impl Ring {
         TargetId(place as u32)
     }
 
-    /// Lets a target go, as soon as it has nothing in flight.
+    /// Lets a target go. With operations in flight it is kept until the last of them has landed.
     pub fn remove(&self, target: TargetId) {
         let gone = {
             let mut targets = self.0.targets.borrow_mut();
@@ -140,8 +144,8 @@ impl Ring {
     /// Queues an operation; the next [`Ring::wait`] submits it with all others.
     ///
     /// # Safety
-    /// Whatever `entry` points to must stay valid until the operation's last completion.
-    pub unsafe fn push(&self, target: TargetId, token: u32, entry: squeue::Entry128) {
+    /// Whatever `entry` points to must stay valid until the operation's last completion, and `target` be of this ring.
+    pub unsafe fn push(&self, target: &TargetId, token: u32, entry: squeue::Entry128) {
         let entry = entry.user_data((target.0 as u64) << 32 | token as u64);
         self.0.in_flight.set(self.0.in_flight.get() + 1);
         if let Some(held) = &mut self.0.targets.borrow_mut()[target.0 as usize] {
@@ -220,7 +224,7 @@ impl Ring {
         let ops = self.0.ops.clone();
         let token = ops.begin(Box::new(keep));
         // SAFETY: `keep` lives until the completion, and the caller vouches for the rest.
-        unsafe { self.push(TargetId(0), token, entry) };
+        unsafe { self.push(&OPS, token, entry) };
         Op { ops, token }
     }
 
@@ -375,11 +379,14 @@ mod tests {
         let target: Rc<dyn Target> = Rc::new(Silent);
         let id = ring.add(target.clone());
         // SAFETY: the operation points to nothing.
-        unsafe { ring.push(id, 0, opcode::Nop::new().build().into()) };
+        unsafe { ring.push(&id, 0, opcode::Nop::new().build().into()) };
+        let place = id.0;
         ring.remove(id);
+        let other = ring.add(Rc::new(Silent));
+        assert_ne!(other.0, place, "nobody else gets its place");
         assert_eq!(Rc::strong_count(&target), 2, "the kernel may still write to what it holds");
         while ring.wait().unwrap() {}
         assert_eq!(Rc::strong_count(&target), 1);
-        assert_eq!(ring.add(target), id, "its place is free");
+        assert_eq!(ring.add(target).0, place, "its place is free");
     }
 }

@@ -537,9 +537,80 @@ fn create_destroys_nothing_without_being_told_to() {
     place.run(&["emulate", "create", "drives"]).fails_with(&["drive0.img", "exists"]);
     place.run(&["create", "x", &drives[0], &drives[0], &drives[1]]).fails_with(&["named twice"]);
     args.retain(|arg| *arg != "--dry-run");
-    place.run(&args).ok();
+    let made = place.run(&args).ok().text();
+    assert!(made.ends_with("run it with: zoneraid start drives\n"), "{made}");
     assert_eq!(place.json(&["status", "drives"])["name"], "new");
     assert!(place.read_zone("drives", 0).is_empty());
+}
+
+#[test]
+fn what_was_forgotten_is_asked_for_and_a_drive_where_nobody_looks_is_refused() {
+    let place = Place::with_array(6);
+    place.emulate("others", 1);
+    let before = [fingerprint(&place.path("drives")), fingerprint(&place.path("others"))];
+    let drives: Vec<String> = (0..5).map(|n| drive("drives", n)).collect();
+    let nameless: Vec<&str> =
+        ["create", "--yes"].into_iter().chain(drives.iter().map(String::as_str)).collect();
+    place
+        .run(&nameless)
+        .fails_with(&["drives/drive0.img is a drive", "zoneraid create NAME drives/drive0.img"]);
+    place
+        .run(&["replace", "drives", "3", "9"])
+        .fails_with(&["9 is no drive", "zoneraid replace drives 3 NEW"]);
+    place.run(&["replace", "3", "9"]).fails_with(&["a role needs its array"]);
+    for options in [&[][..], &["--now"]] {
+        let args = [&["replace", "drives", "3", "others/drive0.img"][..], options].concat();
+        place.run(&args).fails_with(&["others/drive0.img", "lie in different directories", "links to them"]);
+    }
+    assert!([fingerprint(&place.path("drives")), fingerprint(&place.path("others"))] == before);
+    let daemon = place.daemon();
+    place.run(&["replace", "tank", "3", "others/drive0.img"]).fails_with(&["lie in different directories"]);
+    place.run(&["stop", "tank"]).ok();
+    daemon.join().unwrap();
+    assert!(fingerprint(&place.path("others")) == before[1]);
+    // Named from elsewhere.
+    place
+        .run(&["fail", "drives", "drive3.img"])
+        .fails_with(&["drive3.img does not exist", "member 3 of 'tank' is"]);
+    place.remove("drives/drive4.img");
+    place.run(&["fail", "drives", "drive3.img"]).fails_with(&["member 3 of 'tank' is"]);
+    place.run(&["replace", "drives", "4", &drive("drives", 5)]).ok();
+    // A link will do.
+    std::os::unix::fs::symlink("../others/drive0.img", place.path("drives/link.img")).unwrap();
+    place.run(&["replace", "drives", "3", "drives/link.img"]).ok();
+    assert_eq!(place.run(&["status", "drives"]).code, 0);
+    place.run(&["wipe", "drives"]).fails_with(&["zoneraid: drives: is neither a drive nor an image of one"]);
+    place.run(&["zone", "finish", "drives", "0"]).ok();
+    place.run(&["zone", "open", "drives", "0"]).fails_with(&["zone 0, which is full: Invalid Zone State"]);
+}
+
+/// Runs `zoneraid` on a terminal; gives what the terminal gets and the exit code.
+fn on_a_terminal(place: &Place, args: &str, input: &str) -> (String, i32) {
+    let mut script = std::process::Command::new("script");
+    let run = format!("{} {args}", env!("CARGO_BIN_EXE_zoneraid"));
+    script
+        .args(["-qec", &run, "/dev/null"])
+        .current_dir(place.path(""))
+        .env("ZONERAID_RUN_DIR", place.path("run"));
+    script.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
+    let mut child = script.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let ran = child.wait_with_output().unwrap();
+    (String::from_utf8_lossy(&ran.stdout).into_owned(), ran.status.code().unwrap())
+}
+
+#[test]
+fn what_a_zone_holds_is_not_given_to_a_terminal_and_who_types_into_one_is_told() {
+    let place = Place::with_array(5);
+    place.run_with(&["zone", "write", "drives", "0"], b"\x1b[2Jobey").ok();
+    let (said, code) = on_a_terminal(&place, "zone read drives 0", "");
+    assert!(
+        code == 4 && said.contains("standard output is a terminal") && !said.contains("obey\0"),
+        "{said:?}"
+    );
+    let (said, code) = on_a_terminal(&place, "zone write drives 1", "typed\n\x04");
+    assert!(code == 0 && said.contains("until Ctrl-D ends it"), "{code}, {said:?}");
+    assert!(place.read_zone("drives", 1).starts_with(b"typed\n\0"));
 }
 
 #[test]

@@ -59,6 +59,23 @@ fn files_that_the_kernel_makes_up_are_not_called_lost() {
     for made_up in ["/proc/self/fdinfo", "/proc/self"] {
         let demo = place.run(&["demo", made_up, "--json"]);
         assert_eq!((demo.code, &demo.json()["entries_different"]), (0, &0.into()), "{}", demo.stderr);
+        // There are hundreds of them.
+        assert!(
+            demo.stderr.lines().filter(|line| line.contains("was changed")).count() <= 10,
+            "{}",
+            demo.stderr
+        );
+    }
+}
+
+#[test]
+fn a_place_for_temporary_files_that_is_none_is_named() {
+    let place = with_tree(5_000);
+    for nowhere in ["/nonexistent", "/proc"] {
+        let mut command = place.command(&["demo", "my tree"]);
+        let ran = support::Ran::new(command.env("TMPDIR", nowhere).output().unwrap());
+        let ran = ran.fails_with(&["no temporary files can be made in", nowhere]);
+        assert!(!ran.stderr.contains("full"), "{}", ran.stderr);
     }
 }
 

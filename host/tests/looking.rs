@@ -226,6 +226,38 @@ fn a_look_at_what_somebody_uses_says_who_and_whoever_would_use_it_is_refused() {
     assert_eq!(place.read_zone("drives", 0), vec![1; 1 << 20]);
 }
 
+/// Whoever waits for drives until somebody has replaced one of them has to see which of them is a member then.
+#[test]
+fn a_member_that_comes_in_while_its_array_is_waited_for_is_not_left_out() {
+    let place = Place::with_array(7);
+    place.run_with(&["zone", "write", "drives", "0"], &[1; 4 << 20]).ok();
+    let spares = [drive("drives", 5), "drives/a.img".to_string()];
+    // Which drive is looked at first is no matter.
+    fs::rename(place.path("drives/drive6.img"), place.path(&spares[1])).unwrap();
+    for (role, spare) in [2, 1].into_iter().zip(&spares) {
+        let role = role.to_string();
+        place.run(&["emulate", "fault", spare, "slow", "300"]).ok();
+        let mut replace = place.command(&["replace", "drives", &role, spare]).spawn().unwrap();
+        let begun = Instant::now();
+        while place.json(&["examine", spare])["used_by"].is_null() {
+            assert!(begun.elapsed() < Duration::from_secs(60));
+        }
+        let listed = place.json(&["list", "drives"])["unseen"][0].clone();
+        let by = format!("it is in use by `zoneraid replace drives {role} {spare}`");
+        assert!(listed.is_null() || listed["error"].as_str().unwrap().contains(&by), "{listed}");
+        // It waits, is refused, and is tried again, as somebody without patience does.
+        while place.run(&["zone", "reset", "drives", "3"]).code != 0 {
+            assert!(begun.elapsed() < Duration::from_secs(60));
+        }
+        assert!(replace.wait().unwrap().success());
+        place.run(&["emulate", "fault", spare, "clear"]).ok();
+        let status = place.run(&["status", "drives", "--json"]);
+        assert_eq!(status.code, 0, "{}", status.text());
+    }
+    place.remove(&drive("drives", 0));
+    assert!(place.read_zone("drives", 0) == [1; 4 << 20]);
+}
+
 /// Bytes of an entry in an image's table of zones.
 const ENTRY: u64 = 16;
 

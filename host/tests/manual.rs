@@ -72,6 +72,7 @@ fn help_has_examples_and_mistakes_are_told_with_what_was_meant() {
         "no whole number",
         "zoneraid zone read --help",
     ]);
+    place.run(&["zone", "read", "tank", "-1"]).fails_with(&["<ZONE>", "'-1'", "0..=4294967295"]);
     place.run(&["zone", "read", "tank", "99999999999"]).fails_with(&["<ZONE>", "99999999999"]);
     place.run(&["zone", "read", "tank", ""]).fails_with(&["<ZONE>", "a number is missing"]);
     place.run(&["emulate", "create", "x", "--count", "33"]).fails_with(&["--count", "1..=32"]);

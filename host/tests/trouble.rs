@@ -3,8 +3,9 @@
 
 mod support;
 
-use host::protocol::PROTOCOL;
+use host::{protocol::PROTOCOL, tails::TailFile};
 use std::{
+    collections::BTreeSet,
     ffi::OsStr,
     fs,
     io::{BufRead, BufReader, Write},
@@ -91,7 +92,9 @@ fn daemons_that_do_not_answer_keep_nobody_from_the_others() {
     ];
     for args in commands {
         let started = Instant::now();
-        let ran = place.run(args).ok();
+        let ran = place.run(args);
+        // Of all arrays nobody can say that they are well.
+        assert_eq!(ran.code, if args == ["status"] { 4 } else { 0 }, "{args:?}: {}", ran.stderr);
         assert!(started.elapsed() < Duration::from_secs(8), "{args:?}: {:?}", started.elapsed());
         assert!(
             ran.text().contains("drive1.img") || ran.text().contains("tank") || args[0] == "zone",
@@ -102,6 +105,13 @@ fn daemons_that_do_not_answer_keep_nobody_from_the_others() {
             assert!(said.len() == 1 && said[0].contains(why), "{args:?}, {socket}: {:?}", ran.stderr);
         }
         assert!(!ran.stderr.contains('\x1b'));
+    }
+    let all = place.run(&["status", "--json"]).json();
+    let silent = all["silent"].as_array().unwrap();
+    assert!(silent.len() == lines.len() && all["arrays"][0]["name"] == "tank", "{all}");
+    for (socket, why) in lines {
+        let of_it = silent.iter().find(|silent| silent["socket"].as_str().unwrap().contains(socket));
+        assert!(of_it.unwrap()["error"].as_str().unwrap().contains(why), "{all}");
     }
     // It is not said that there is no such array, or looked for one.
     place.run(&["status", id]).fails_with(&["runs, but cannot be asked", "does not answer within 2 seconds"]);
@@ -156,7 +166,7 @@ fn who_may_not_look_is_told_so_and_not_that_there_is_nothing() {
     assert!(listed["unseen"].to_string().contains(denied), "{listed}");
     assert!(as_nobody(&place, "", &["list", "drives"]).ok().text().contains(denied));
     let all = as_nobody(&place, "drives", &["status"]).ok().text();
-    assert!(all.contains("no arrays here") && all.contains(denied), "{all}");
+    assert!(all.starts_with("no arrays among what could be looked at\n") && all.contains(denied), "{all}");
 }
 
 #[test]
@@ -173,6 +183,96 @@ fn who_may_not_ask_a_daemon_is_told_so() {
     fs::set_permissions(&socket, fs::Permissions::from_mode(0o600)).unwrap();
     place.run(&["stop", "tank"]).ok();
     daemon.join().unwrap();
+}
+
+#[test]
+fn who_finds_nothing_is_told_where_it_is_not() {
+    let place = Place::with_array(5);
+    fs::create_dir_all(place.path("run")).unwrap();
+    assert_eq!(
+        place.run(&["status"]).ok().text(),
+        "no arrays in /dev or .; to look elsewhere, name a directory\n"
+    );
+    assert_eq!(
+        place.run(&["list"]).ok().text(),
+        "no drives in /dev or .; to look elsewhere, name a directory\n"
+    );
+    assert_eq!(place.run(&["list", "run/.."]).ok().text(), "no drives in run/..\n");
+    pretend(&place, "garbled.sock", |stream| send(stream, "?\n"));
+    let blind = place.run(&["status"]);
+    assert_eq!((blind.code, blind.text().as_str()), (4, "no arrays among what could be looked at\n"));
+    assert!(place.run(&["list"]).ok().text().starts_with("no drives among what could"));
+}
+
+/// What lies beside an image, and is what nobody has asked for, is neither waited for nor written to.
+#[test]
+fn what_is_no_file_is_not_opened() {
+    let place = Place::with_array(5);
+    let fifo = |name: &str| {
+        let made = std::process::Command::new("mkfifo").arg(place.path(name)).status().unwrap();
+        assert!(made.success());
+    };
+    fifo("drives/fifo.img");
+    place.run(&["emulate", "fault", "drives/fifo.img", "gone"]).fails_with(&["fifo.img", "it is no file"]);
+    place.run(&["examine", "drives/fifo.img"]).fails_with(&["fifo.img", "neither a drive nor an image"]);
+    assert_eq!(place.run(&["status", "drives"]).code, 0);
+
+    let faults = "drives/drive1.img.faults";
+    fs::write(place.path("victim"), "").unwrap();
+    let kinds: [(&str, &dyn Fn()); 5] = [
+        ("a pipe", &|| fifo(faults)),
+        ("a directory", &|| fs::create_dir(place.path(faults)).unwrap()),
+        ("a device", &|| std::os::unix::fs::symlink("/dev/zero", place.path(faults)).unwrap()),
+        ("a link", &|| std::os::unix::fs::symlink("../victim", place.path(faults)).unwrap()),
+        ("a link to nothing", &|| std::os::unix::fs::symlink("../made", place.path(faults)).unwrap()),
+    ];
+    for (kind, make) in kinds {
+        make();
+        for args in [&["status", "drives"][..], &["list", "drives"]] {
+            let begun = Instant::now();
+            let ran = place.run(args);
+            assert!(begun.elapsed() < Duration::from_secs(8), "{kind}");
+            let said = ran.stderr.clone() + &ran.text();
+            assert!(said.contains("drive1.img") && said.contains("it is no file"), "{kind}: {said}");
+        }
+        let add = place.run(&["emulate", "fault", "drives/drive1.img", "slow", "2"]);
+        add.fails_with(&["the faults of drives/drive1.img cannot be written", "it is no file"]);
+        match place.path(faults).is_dir() {
+            true => fs::remove_dir(place.path(faults)).unwrap(),
+            false => _ = place.run(&["emulate", "fault", "drives/drive1.img", "clear"]).ok(),
+        }
+        assert_eq!(place.run(&["status", "drives"]).code, 0, "{kind}");
+    }
+    assert_eq!(fs::read(place.path("victim")).unwrap(), b"");
+    assert!(!place.path("made").exists());
+}
+
+#[test]
+fn an_array_whose_block_device_waits_for_its_daemon_says_so() {
+    let place = Place::with_array(5);
+    let status = place.json(&["status", "drives"]);
+    assert_eq!(status["waits_for_daemon"], false);
+    let id = status["uuid"].as_str().unwrap().to_string();
+    place.run(&["stop", "drives"]).fails_with(&["'drives' does not run"]);
+    let bytes: Vec<u8> =
+        (0..16).map(|n| u8::from_str_radix(&id.replace('-', "")[2 * n..2 * n + 2], 16).unwrap()).collect();
+    fs::create_dir_all(place.path("run")).unwrap();
+    let tails = place.path(&format!("run/{id}.tails"));
+    drop(TailFile::create(&tails, &bytes.try_into().unwrap(), 1, &[0; 14], &[]).unwrap());
+
+    let status = place.run(&["status", "drives", "--json"]).ok().json();
+    assert_eq!(
+        (&status["waits_for_daemon"], &status["action"]),
+        (&true.into(), &"zoneraid start drives".into())
+    );
+    assert!(status["status"].as_str().unwrap().ends_with("and so does whoever uses it"), "{status}");
+    let mut all = place.command(&["status"]);
+    let all = Ran::new(all.current_dir(place.path("drives")).output().unwrap()).ok().text();
+    assert!(all.contains("waits for its daemon"), "{all}");
+    for args in [&["stop", "drives"][..], &["zone", "reset", "drives", "0"], &["destroy", "--yes", "drives"]]
+    {
+        place.run(args).fails_with(&["has ended while its block device was in use", "zoneraid start tank"]);
+    }
 }
 
 #[test]
@@ -234,6 +334,13 @@ fn lists_count_members_and_not_drives_that_were_replaced() {
     assert_eq!((counts, &array["state"]), ([5, 5, 5], &"healthy".into()), "{array}");
     let old = array["drives"].as_array().unwrap().iter().find(|d| d["drive"] == drive("drives", 2)).unwrap();
     assert_eq!((&old["state"], &old["role"]), (&"stale".into(), &2.into()));
+    // One that nothing tells from another is no former member.
+    fs::copy(place.path(&drive("drives", 0)), place.path("drives/a.img")).unwrap();
+    let twins = place.json(&["list", "drives"])["arrays"][0].clone();
+    let states = twins["drives"].as_array().unwrap().iter().filter(|drive| drive["role"] == 0);
+    let states: BTreeSet<_> = states.map(|drive| drive["state"].as_str().unwrap()).collect();
+    assert_eq!((&twins["state"], states), (&"unusable".into(), BTreeSet::from(["active", "twin"])));
+    place.remove("drives/a.img");
     assert!(old["serial"].as_str().unwrap().len() == 8 && old["size_bytes"].as_u64() > Some(0));
     let text = place.run(&["list", "drives"]).ok().text();
     assert!(text.contains("5 of 5") && text.contains("stale") && text.contains("zn540"), "{text}");
@@ -256,12 +363,14 @@ fn a_dry_run_refuses_what_create_refuses_and_promises_what_it_makes() {
         place
     };
     let small = ["--zones", "16", "--zone-capacity", "8M"];
-    let cases: [(&[&str], &[&str], usize); 12] = [
+    let cases: [(&[&str], &[&str], usize); 13] = [
         (&small, &[], 5),
         (&small, &["--zone-size", "1M"], 5),
         (&small, &["--zone-size", "64M", "--chunk", "128K"], 5),
         (&small, &["--zone-size", "9223372036854775808"], 5),
         (&small, &["--zone-size", "8796093022208K"], 5),
+        // No block device could show these.
+        (&small, &["--zone-size", "100M"], 5),
         (&small, &["--zone-size", "64K"], 5),
         (&small, &["--chunk", "96K"], 5),
         (&small, &["--chunk", "4K"], 5),
@@ -297,6 +406,8 @@ fn a_dry_run_refuses_what_create_refuses_and_promises_what_it_makes() {
     }
     let expected = [
         "--zone-size 9223372036854775808",
+        "--zone-size 8796093022208K",
+        "--zone-size 100M",
         "--zone-size 64K",
         "--chunk 96K",
         "--chunk 4K",
@@ -337,10 +448,14 @@ fn what_is_lost_to_rounding_and_to_drives_that_are_not_alike_is_said() {
         .run(&["emulate", "create", "large", "--count", "1", "--zones", "32", "--zone-capacity", "16M"])
         .ok();
     let [dry, _] = create(&place, &[], &[("small", 4), ("large", 1)]);
+    // Where nobody would find all of them again there is no array.
+    assert!(dry.code == 4 && dry.stderr.contains("lie in different directories"), "{}", dry.stderr);
+    fs::rename(place.path("large/drive0.img"), place.path("small/drive4.img")).unwrap();
+    let [dry, _] = create(&place, &[], &[("small", 5)]);
     let dry = dry.ok().json();
     adds_up(&dry);
     assert_eq!(dry["lost_to_shapes_bytes"], (32 * 16 - 16 * 8) << 20);
-    let drives: Vec<String> = (0..4).map(|n| drive("small", n)).chain([drive("large", 0)]).collect();
+    let drives: Vec<String> = (0..5).map(|n| drive("small", n)).collect();
     let mut args = vec!["create", "new", "--dry-run", "--yes", "--zone-size", "1M"];
     args.extend(drives.iter().map(String::as_str));
     let said = place.run(&args).ok();

@@ -21,7 +21,8 @@ ARRAY is the name or UUID of an array, the path of one of its members, or the di
 them. A name is looked for among the arrays that run, then among the drives of this machine, in \
 $ZONERAID_DIR and in the current directory. Where it may mean two things it is refused.
 SIZE is in bytes, or has one of the suffixes K, M, G, T (powers of 1024).
-Exit codes: 0 healthy, 1 degraded, 2 unusable (both only from status), 4 the command failed.";
+Exit codes: 0 done, or healthy; 1 degraded (status), or not all was rebuilt (replace, rebuild); \
+2 unusable (status); 4 the command failed, or could not look at all there is (status).";
 
 #[derive(clap::Args)]
 pub struct Start {
@@ -276,8 +277,8 @@ pub enum Fault {
 pub enum Export {
     /// With the kernel's NVMe target, as a zoned namespace
     ///
-    /// Who may connect has to be said: hosts by their names (/etc/nvme/hostnqn there), which proves nothing but
-    /// keeps accidents away, or any. Protect the network in both cases.
+    /// Who may connect has to be said: hosts by their names (/etc/nvme/hostnqn there), which prove nothing but
+    /// keep accidents away unless --key asks for proof, or any. Nothing is encrypted: protect the network.
     Nvmet {
         /// Name, UUID or path of the array
         array: ArrayName,
@@ -301,6 +302,12 @@ pub enum Export {
         /// Any host may connect that reaches the address
         #[arg(long, conflicts_with = "hosts")]
         any_host: bool,
+        /// Hosts have to prove that they know the secret in FILE, as `nvme gen-dhchap-key` prints it
+        ///
+        /// The kernel's target asks for it (DH-HMAC-CHAP, CONFIG_NVME_TARGET_AUTH), and knows one for each host:
+        /// it stays known when the export has ended.
+        #[arg(long, value_name = "FILE", conflicts_with = "any_host")]
+        key: Option<PathBuf>,
         /// Only say what would be written
         #[arg(long)]
         dry_run: bool,
@@ -377,8 +384,8 @@ pub struct Create {
     /// How stripes that are not full are protected; `zrwa` by default if all drives can do that, else `log`
     #[arg(long, value_enum)]
     pub policy: Option<Policy>,
-    /// Distance between the starts of two zones of the array, one stripe at least; the next power of two
-    /// above what a zone holds by default
+    /// Distance between the starts of two zones of the array, a power of two of one stripe at least; the next
+    /// one above what a zone holds by default
     #[arg(long, value_name = "SIZE", value_parser = size::parse_blocks)]
     pub zone_size: Option<u64>,
     /// Only say what would be done, or why it is refused

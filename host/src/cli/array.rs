@@ -7,16 +7,17 @@ use super::{
 };
 use crate::{
     client,
-    drive::{self, Plate},
+    drive::{self, Plate, same_file},
     machine::{self, Owner},
-    members::{self, Found, OpenDrive, Session, directory_of, listed},
+    members::{self, Found, OpenDrive, Session, directory_of, explain, listed, places, refuse_scattered},
     name::{ArrayName, MemberName, real_path},
-    output::{self, DEGRADED, HEALTHY, Output, shaded_state, table},
+    output::{self, DEGRADED, HEALTHY, Output, quoted, shaded_state, table},
     protocol::Request,
     reactor::Reactor,
     repair::{self, Members},
     report::{Failed, Rebuild, Rebuilt, Status, bytes, level, so_many_zones},
     size::show,
+    ublk,
 };
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use engine::{
@@ -53,6 +54,9 @@ struct Created {
     /// What is of no use since other drives have smaller or fewer zones.
     lost_to_shapes_bytes: u64,
     drives: Vec<CreatedFrom>,
+    /// How it is found from here.
+    #[serde(skip)]
+    called: String,
 }
 
 #[derive(Serialize)]
@@ -67,7 +71,13 @@ struct CreatedFrom {
 }
 
 pub fn create(output: Output, options: Create) -> Result<u8> {
+    ensure!(
+        !drive::is_drive(Path::new(&options.name)).unwrap_or(false),
+        "{} is a drive, and the name of the array is missing: zoneraid create NAME {0} ...",
+        word(Path::new(&options.name))
+    );
     refuse_twice(&options.drives)?;
+    refuse_scattered(options.drives.iter().map(PathBuf::as_path))?;
     let reactor = Reactor::default();
     let open = if options.dry_run { OpenDrive::try_out } else { OpenDrive::open };
     let drives: Vec<OpenDrive> =
@@ -94,6 +104,10 @@ pub fn create(output: Output, options: Create) -> Result<u8> {
         "--zone-size can be {} at most with so many zones",
         show(bytes(most))
     );
+    ensure!(
+        options.zone_size.is_none_or(ublk::takes_zone_size),
+        "--zone-size has to be a power of two below 2 TiB: no block device could show the array otherwise"
+    );
     // Whatever is refused is refused here, before anything is destroyed and in a dry run too.
     let design = Array::design(reactor.runtime(), &create, &members)?;
     ensure!(
@@ -113,7 +127,8 @@ pub fn create(output: Output, options: Create) -> Result<u8> {
             .note(&format!("{}; the array is nobody's, and does not start by itself", machine::NO_IDENTITY));
     }
     if !options.dry_run {
-        reactor.wait(Array::create(reactor.runtime(), create, members))??;
+        let made = reactor.wait(Array::create(reactor.runtime(), create, members))?;
+        made.map_err(|error| explain(error.into(), drives.iter().map(|drive| drive.path.clone())))?;
     }
     output.print(&created, created_text)?;
     Ok(HEALTHY)
@@ -175,7 +190,17 @@ impl Created {
             lost_to_rounding_bytes: common.saturating_sub(capacity_bytes + parity_bytes + metadata_bytes),
             lost_to_shapes_bytes: all - common,
             drives: from,
+            called: called_from_here(&options.name, &options.drives),
         }
+    }
+}
+
+/// What finds an array of these drives from the current directory: its name, or else the directory.
+fn called_from_here(name: &str, drives: &[PathBuf]) -> String {
+    let place = drives.first().map(|path| directory_of(path)).unwrap_or_default();
+    match places().iter().any(|other| same_file(other, &place)) {
+        true => name.to_string(),
+        false => place.display().to_string(),
     }
 }
 
@@ -223,7 +248,11 @@ fn created_text(created: &Created) -> String {
     for (lost, why) in losses.iter().filter(|(lost, _)| *lost > 0) {
         text += &format!("; {} of no use {why}", show(*lost));
     }
-    text + if created.dry_run { "\nnothing was written (dry run)\n" } else { "\n" }
+    text += "\n";
+    match created.dry_run {
+        true => text + "nothing was written (dry run)\n",
+        false => text + &format!("run it with: zoneraid start {}\n", quoted(&created.called)),
+    }
 }
 
 /// How many zones of a drive are one, if it is more.
@@ -364,15 +393,22 @@ pub fn replace(output: Output, mut args: Vec<PathBuf>, now: bool, yes: bool) -> 
         None => ArrayName::from(directory_of(&old)),
     };
     // A number is no drive: it is the role, and the drive for it has been forgotten.
-    if !new.exists() && new.to_string_lossy().parse::<u32>().is_ok() {
-        bail!("NEW, a blank drive, is missing: zoneraid replace {} {} NEW", word(&old), new.display());
-    }
-    if two && is_array(&old)? {
+    let is_role = !new.exists() && new.to_string_lossy().parse::<u32>().is_ok();
+    ensure!(
+        two || !is_role,
+        "{} is no drive: zoneraid replace {} {} NEW, where NEW is a blank drive",
+        new.display(),
+        word(name.path()),
+        word(&old)
+    );
+    if two && (is_role || is_array(&old)?) {
         bail!("NEW, a blank drive, is missing: zoneraid replace {} {} NEW", word(&old), word(&new));
     }
     let member = MemberName::new(&old)?;
     let rebuilt = match client::find(&name)? {
         Some(mut client) => {
+            let drives = client.about.drives.iter().map(PathBuf::as_path);
+            refuse_scattered(drives.chain([new.as_path()]))?;
             let drive = real_path(&new)?;
             ask(output, &mut client, &Request::Replace { member: member.clone(), drive, now, yes })?
         }
@@ -413,6 +449,7 @@ fn replace_here(
 ) -> Result<Rebuilt> {
     let mut found = Found::by_name(name)?;
     let role = members(&found).role(member)?;
+    refuse_scattered(found.drives.iter().map(|drive| drive.path.as_path()).chain([new]))?;
     let drive = take_new(&mut found, new)?;
     drive.refuse_if_waited_for()?;
     if let Some(what) = drive.describe() {

@@ -15,7 +15,7 @@ use crate::{
     tails::Left,
     ublk,
 };
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use engine::array::{MemberState, MemberStatus};
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
@@ -194,7 +194,13 @@ fn missing(found: &Found) -> Option<String> {
 }
 
 pub fn stop(output: Output, name: &ArrayName) -> Result<u8> {
-    let mut client = client::find(name)?.with_context(|| format!("'{name}' does not run"))?;
+    let Some(mut client) = client::find(name)? else {
+        // It may be that only its daemon does not.
+        if let Ok(found) = Found::to_look(name) {
+            found.refuse_if_waited_for()?;
+        }
+        bail!("'{name}' does not run");
+    };
     let stopped: Stopped = ask(output, &mut client, &Request::Stop)?;
     output.print(&stopped, |stopped| format!("'{}' does not run any more\n", stopped.array))?;
     Ok(HEALTHY)

@@ -2,14 +2,19 @@
 
 use crate::{
     client,
-    export::{self, MODULES, NVMET, Step},
+    export::{self, MODULES, NVMET, Secret, Step},
     members::Found,
     name::ArrayName,
     output::{HEALTHY, Output, quoted},
 };
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
-use std::{net::IpAddr, path::Path, process::Command};
+use std::{
+    net::IpAddr,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 #[derive(Serialize)]
 struct Exported {
@@ -20,6 +25,8 @@ struct Exported {
     port: u16,
     /// Names of the hosts that may connect; any may if there are none.
     hosts: Vec<String>,
+    /// Whether these have to prove who they are.
+    authenticated: bool,
     dry_run: bool,
     /// What is done to the configuration of the kernel's target.
     steps: Vec<String>,
@@ -31,10 +38,16 @@ pub struct Access {
     pub port: u16,
     /// Any host, if there are none.
     pub hosts: Vec<String>,
+    /// The file with what these have to prove that they know.
+    pub key: Option<PathBuf>,
 }
 
 pub fn nvmet(output: Output, name: &ArrayName, access: &Access, dry_run: bool) -> Result<u8> {
-    let Access { address, port, hosts } = access;
+    let Access { address, port, hosts, key } = access;
+    let secret = key.as_deref().map(Secret::read).transpose()?;
+    if let Some(key) = key.as_deref().filter(|key| is_open_to_others(key)) {
+        output.note(&format!("others may read or change the secret in {0}: chmod 600 {0}", key.display()));
+    }
     let client = client::find(name)?;
     let client = client
         .with_context(|| format!("'{name}' does not run; zoneraid start {}", quoted(&name.to_string())))?;
@@ -46,8 +59,8 @@ pub fn nvmet(output: Output, name: &ArrayName, access: &Access, dry_run: bool) -
         load_modules()?;
         ensure!(root.is_dir(), "the kernel shows no NVMe target in {NVMET}; is configfs mounted?");
     }
-    let steps =
-        export::Export { uuid: &about.uuid, device, address: *address, port: *port, hosts }.steps(root);
+    let (uuid, address, port, secret) = (about.uuid.as_str(), *address, *port, secret.as_ref());
+    let steps = export::Export { uuid, device, address, port, hosts, secret }.steps(root);
     let steps = steps.with_context(|| format!("'{}' cannot be exported", about.name))?;
     if !dry_run && let Err(error) = export::carry_out(&steps) {
         // Half an export would be in the way of the next try.
@@ -61,8 +74,9 @@ pub fn nvmet(output: Output, name: &ArrayName, access: &Access, dry_run: bool) -
         nqn: export::nqn(&about.uuid),
         transport: "tcp",
         address: address.to_string(),
-        port: *port,
+        port,
         hosts: hosts.clone(),
+        authenticated: secret.is_some(),
         dry_run,
         steps: steps.iter().map(Step::to_string).collect(),
     };
@@ -71,9 +85,15 @@ pub fn nvmet(output: Output, name: &ArrayName, access: &Access, dry_run: bool) -
         if *dry_run {
             return format!("modprobe -a {}\n{}\n", MODULES.join(" "), steps.join("\n"));
         }
-        format!("'{array}' is exported; nvme connect -t tcp -a {address} -s {port} -n {nqn}\n")
+        let secret = if exported.authenticated { " --dhchap-secret SECRET" } else { "" };
+        format!("'{array}' is exported; nvme connect -t tcp -a {address} -s {port} -n {nqn}{secret}\n")
     })?;
     Ok(HEALTHY)
+}
+
+/// Whether anybody but its owner may do something with a file.
+fn is_open_to_others(file: &Path) -> bool {
+    file.metadata().is_ok_and(|found| found.permissions().mode() & 0o077 != 0)
 }
 
 /// Loads what the target needs; what is built in needs no loading, so that only says why if there is
@@ -124,6 +144,7 @@ mod tests {
             address: text(),
             port: 1,
             hosts: vec![text()],
+            authenticated: true,
             dry_run: true,
             steps: vec![text()],
         };

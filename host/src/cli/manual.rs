@@ -8,7 +8,7 @@ use clap_mangen::Man;
 use std::{fs, io, path::Path};
 
 /// Examples of each command.
-const EXAMPLES: [(&str, &[&str]); 33] = [
+const EXAMPLES: [(&str, &[&str]); 34] = [
     (
         "create",
         &[
@@ -50,6 +50,7 @@ const EXAMPLES: [(&str, &[&str]); 33] = [
         "export nvmet",
         &[
             "zoneraid export nvmet tank --transport tcp --address 192.0.2.1 --host nqn.2014-08.org.example:one",
+            "zoneraid export nvmet tank --transport tcp --address 192.0.2.1 --host nqn.2014-08.org.example:one --key secret",
             "zoneraid export nvmet tank --transport tcp --address 192.0.2.1 --any-host --dry-run",
         ],
     ),
@@ -66,13 +67,18 @@ const EXAMPLES: [(&str, &[&str]); 33] = [
     ("zone reset", &["zoneraid zone reset tank 0"]),
     ("zone finish", &["zoneraid zone finish tank 0"]),
     ("zone open", &["zoneraid zone open tank 0"]),
+    ("zone close", &["zoneraid zone close tank 0"]),
 ];
 
 const EXIT_STATUS: [(&str, &str); 4] = [
-    ("0", "done; from status: healthy"),
+    ("0", "done; from status: healthy, or changing all the time"),
     ("1", "from status: degraded; from replace and rebuild: not all could be rebuilt"),
     ("2", "from status: unusable"),
-    ("4", "the command itself failed, which standard error explains"),
+    (
+        "4",
+        "the command itself failed, which standard error explains; from status: of some daemons nobody knows how \
+         their arrays are",
+    ),
 ];
 
 const FILES: [(&str, &str); 5] = [
@@ -101,6 +107,11 @@ fn with_examples(command: Command, path: &str) -> Command {
     let command = names.iter().fold(command, |command, name| {
         let path = format!("{path} {name}");
         command.mut_subcommand(name, |inner| with_examples(inner, path.trim_start()))
+    });
+    // A number below zero is a wrong number, and not an option that does not exist.
+    let command = command.mut_args(|argument| match argument.get_action().takes_values() {
+        true => argument.allow_negative_numbers(true),
+        false => argument,
     });
     match examples(path) {
         [] => command,
@@ -179,7 +190,7 @@ mod tests {
             if inner.has_subcommands() {
                 return inner.get_subcommands().for_each(|inner| check(inner, &path));
             }
-            let likewise = ["man", "zone close", "help"].contains(&path.as_str());
+            let likewise = ["man", "help"].contains(&path.as_str());
             assert!(likewise || !examples(&path).is_empty(), "{path} has no example");
             for example in examples(&path) {
                 let words = example.split(['<', '>']).next().unwrap().split_whitespace();

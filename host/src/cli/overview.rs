@@ -10,11 +10,12 @@ use crate::{
     drive::{self, Plate, User, same_file},
     label::{Content, Label},
     machine::Owner,
-    members::{Found, Looked, OpenDrive, PATIENCE_TO_LOOK, Scan, listed},
-    output::{HEALTHY, Output, shaded_state, table, uuid},
+    members::{Found, Looked, OpenDrive, PATIENCE_TO_LOOK, Scan, listed, places},
+    output::{FAILED, HEALTHY, Output, shaded_state, table, uuid},
     protocol::Request,
     reactor::Reactor,
     report::{Life, Rebuild, State, Status, StatusMember, Zones, used_zones},
+    run,
     size::show,
 };
 use anyhow::Result;
@@ -42,7 +43,8 @@ fn arrays(output: Output, reactor: &Reactor, scans: &[Scan], running: Vec<Client
             Ok(seen) => arrays.push(seen),
             Err(error) => {
                 let about = &client.about;
-                output.note(&format!("'{}' ({}), process {}: {error:#}", about.name, about.uuid, about.pid));
+                let socket = run::directory().join(format!("{}.sock", about.uuid));
+                client::fall_silent(&socket, format!("'{}', process {}: {error:#}", about.name, about.pid));
             }
         }
     }
@@ -79,6 +81,8 @@ struct Overview {
     arrays: Vec<ArrayLine>,
     /// Drives that could not be looked at.
     unseen: Vec<Unseen>,
+    /// Daemons that do not say how their arrays are.
+    silent: Vec<Silent>,
 }
 
 #[derive(Serialize)]
@@ -102,6 +106,8 @@ struct ArrayLine {
     used_by: Vec<User>,
     /// Whether they change the array all the time, so that what is said of it is of different moments.
     changing: bool,
+    /// The block device is there, and waits until somebody starts the array again.
+    waits_for_daemon: bool,
     /// Nothing if nobody runs the array.
     pid: Option<u32>,
     block_device: Option<String>,
@@ -115,6 +121,32 @@ struct ArrayLine {
 struct Unseen {
     drive: String,
     error: String,
+}
+
+/// A daemon that does not answer.
+#[derive(Clone, Serialize)]
+struct Silent {
+    socket: String,
+    error: String,
+}
+
+impl Silent {
+    /// Those who have been asked so far.
+    fn all() -> Vec<Silent> {
+        let silent = client::silent().into_iter();
+        silent.map(|(socket, error)| Silent { socket: socket.display().to_string(), error }).collect()
+    }
+}
+
+/// That there are no `things`, and where they are not; whoever could not look everywhere does not say so.
+fn none_of(things: &str, dir: Option<&Path>, blind: bool) -> String {
+    let places = places();
+    let places: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
+    match dir {
+        _ if blind => format!("no {things} among what could be looked at\n"),
+        Some(dir) => format!("no {things} in {}\n", dir.display()),
+        None => format!("no {things} in {}; to look elsewhere, name a directory\n", places.join(" or ")),
+    }
 }
 
 impl ArrayLine {
@@ -136,6 +168,7 @@ impl ArrayLine {
             rebuild: status.rebuild,
             used_by: status.used_by,
             changing: status.changing,
+            waits_for_daemon: status.waits_for_daemon,
             pid: status.pid,
             block_device: status.block_device,
             host: status.host,
@@ -152,6 +185,7 @@ impl ArrayLine {
             (None, Some(pid)) => format!("runs (process {pid})"),
             (None, None) if self.changing => format!("being changed by {}", listed(&self.used_by)),
             (None, None) if !self.used_by.is_empty() => format!("in use by {}", listed(&self.used_by)),
+            (None, None) if self.waits_for_daemon => "waits for its daemon".into(),
             (None, None) => "does not run".into(),
         };
         vec![
@@ -181,7 +215,8 @@ pub fn status(output: Output) -> Result<u8> {
     let scans = Scan::everywhere(&reactor, PATIENCE_TO_LOOK)?;
     let unseen = unseen(&scans, &running);
     let seen = arrays(output, &reactor, &scans, running);
-    let overview = Overview { arrays: seen.into_iter().map(ArrayLine::new).collect(), unseen };
+    let arrays = seen.into_iter().map(ArrayLine::new).collect();
+    let overview = Overview { arrays, unseen, silent: Silent::all() };
     output.print(&overview, |overview| {
         let heads = [
             "ARRAY",
@@ -197,13 +232,16 @@ pub fn status(output: Output) -> Result<u8> {
         ];
         let mut rows = vec![heads.map(String::from).to_vec()];
         rows.extend(overview.arrays.iter().map(ArrayLine::cells));
-        let mut text = if rows.len() == 1 { "no arrays here\n".to_string() } else { table(&rows) };
+        let blind = !overview.unseen.is_empty() || !overview.silent.is_empty();
+        let mut text = if rows.len() == 1 { none_of("arrays", None, blind) } else { table(&rows) };
         for drive in &overview.unseen {
             text += &format!("not looked at: {} {}\n", drive.drive, drive.error);
         }
         text
     })?;
-    Ok(overview.arrays.iter().map(|array| array.state).max().map_or(HEALTHY, State::code))
+    let worst = overview.arrays.iter().map(|array| array.state).max().map_or(HEALTHY, State::code);
+    // Nobody knows how theirs are.
+    Ok(if worst == HEALTHY && !overview.silent.is_empty() { FAILED } else { worst })
 }
 
 /// The drives that nobody could look at; those that daemons hold are seen by these.
@@ -217,7 +255,11 @@ fn unseen(scans: &[Scan], running: &[Client]) -> Vec<Unseen> {
             Content::Blank | Content::Member(_) => None,
         });
         let all = scan.damaged.iter().cloned().chain(silent).filter(|(path, _)| !held(path));
-        unseen.extend(all.map(|(path, error)| Unseen { drive: shown(&path), error }));
+        unseen.extend(all.map(|(path, error)| {
+            // It may become something just now.
+            let user = drive::user(&path).map(|user| format!("; it is in use by {user}")).unwrap_or_default();
+            Unseen { drive: shown(&path), error: error + &user }
+        }));
     }
     unseen
 }
@@ -233,6 +275,8 @@ struct Listed {
     blank: Vec<Blank>,
     /// Drives that could not be looked at, or hold something else.
     unseen: Vec<Unseen>,
+    /// Daemons that do not say how their arrays are.
+    silent: Vec<Silent>,
 }
 
 #[derive(Serialize)]
@@ -309,8 +353,12 @@ pub fn list(output: Output, dir: Option<&Path>) -> Result<u8> {
             .collect(),
         blank: blank.map(Blank::new).collect(),
         unseen,
+        silent: Silent::all(),
     };
-    output.print(&listed, listed_text)?;
+    output.print(&listed, |listed| match listed_text(listed) {
+        text if text.is_empty() => none_of("drives", dir, !listed.silent.is_empty()),
+        text => text,
+    })?;
     Ok(HEALTHY)
 }
 
@@ -328,10 +376,17 @@ impl ListedArray {
         // Those that are gone, too, so that somebody can find them.
         let mut drives: Vec<ListedMember> = status.members.iter().map(ListedMember::of).collect();
         for drive in labelled {
-            let used = there.iter().any(|member| same_file(Path::new(&member.drive), &drive.path));
+            // A path that is no text is only found as it was printed.
+            let printed = drive.path.display().to_string();
+            let is_it = |member: &&StatusMember| {
+                member.drive == printed || same_file(Path::new(&member.drive), &drive.path)
+            };
+            let used = there.iter().any(is_it);
             if let Some(label) = drive.label().filter(|_| !used) {
+                // Nothing tells it from the one that is there.
+                let state = if label.event == status.event { "twin" } else { "stale" }.to_string();
                 let Blank { drive, size_bytes, model, serial } = Blank::new(drive);
-                let (role, state, size_bytes) = (label.role, "stale".into(), Some(size_bytes));
+                let (role, size_bytes) = (label.role, Some(size_bytes));
                 drives.push(ListedMember { drive, role, state, size_bytes, model, serial });
             }
         }
@@ -420,5 +475,5 @@ fn listed_text(listed: &Listed) -> String {
     for drive in &listed.unseen {
         text += &format!("{}: {}\n", drive.drive, drive.error);
     }
-    if text.is_empty() { "no drives here\n".to_string() } else { text }
+    text
 }

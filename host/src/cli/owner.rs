@@ -10,7 +10,7 @@ use crate::{
     drive::{self, Plate, same_file},
     label::{Content, Label},
     machine,
-    members::{Found, OpenDrive, PATIENCE_TO_LOOK, Scan},
+    members::{Found, OpenDrive, PATIENCE_TO_LOOK, Scan, explain},
     name::ArrayName,
     name::real_path,
     output::{HEALTHY, Output, quoted, uuid},
@@ -95,7 +95,7 @@ fn change(found: &Found, change: &Change) -> Result<Owned> {
     found.refuse_if_waited_for()?;
     let drives = || found.drives.iter().map(OpenDrive::drive).collect();
     let runtime = found.reactor.runtime();
-    found.reactor.wait(Array::change(runtime, drives(), change))??;
+    found.reactor.wait(Array::change(runtime, drives(), change))?.map_err(|error| found.explain(error))?;
     let seen = found.reactor.wait(Array::inspect(runtime, drives(), None))??;
     Ok(Owned::of(&seen.status))
 }
@@ -145,7 +145,8 @@ pub fn destroy(output: Output, name: &ArrayName, yes: bool) -> Result<u8> {
         uuid: uuid(&found.label.uuid),
         drives: found.drives.iter().map(Wiped::of).collect(),
     };
-    found.reactor.wait(Array::destroy(found.reactor.runtime(), drives))??;
+    let gone = found.reactor.wait(Array::destroy(found.reactor.runtime(), drives))?;
+    gone.map_err(|error| found.explain(error))?;
     output.print(&destroyed, |destroyed| {
         let blank = destroyed.drives.iter().map(|wiped| format!("{}: blank\n", wiped.drive));
         format!("'{}' is destroyed\n", destroyed.array) + &blank.collect::<String>()
@@ -181,7 +182,7 @@ pub fn wipe(output: Output, paths: &[PathBuf], yes: bool) -> Result<u8> {
     let mut missed = Vec::new();
     for path in paths {
         refuse_if_run(path)?;
-        missed.extend(whoever_misses(output, path).with_context(|| path.display().to_string())?);
+        missed.extend(whoever_misses(output, path)?);
     }
     ensure!(yes || missed.is_empty(), "{}; --yes destroys that", missed.join("; "));
     let reactor = Reactor::default();
@@ -190,7 +191,8 @@ pub fn wipe(output: Output, paths: &[PathBuf], yes: bool) -> Result<u8> {
     drives.iter().try_for_each(OpenDrive::refuse_if_waited_for)?;
     let wiped = WipedDrives { drives: drives.iter().map(Wiped::of).collect() };
     for drive in &drives {
-        reactor.wait(make_blank(&drive.drive()))??;
+        let blank = reactor.wait(make_blank(&drive.drive()))?;
+        blank.map_err(|error| explain(error.into(), [drive.path.clone()]))?;
     }
     output.print(&wiped, |wiped| {
         let line = |wiped: &Wiped| {

@@ -179,8 +179,10 @@ fn manage(
     command: impl Fn(device::Zones) -> Command,
 ) -> Result<()> {
     let session = members::assembled(array)?;
-    zone_info(&session, zone)?;
-    session.run(command(device::Zones::One(ZoneIndex(zone)))).with_context(|| format!("zone {zone}"))?;
+    let before = condition(zone_info(&session, zone)?.state);
+    session
+        .run(command(device::Zones::One(ZoneIndex(zone))))
+        .with_context(|| format!("zone {zone}, which is {before}"))?;
     let info = zone_info(&session, zone)?;
     let managed = Managed {
         array: session.array.status().name,
@@ -253,15 +255,19 @@ impl Source {
 }
 
 fn read(output: Output, array: &ArrayName, zone: u32, offset: u64, length: Option<u64>) -> Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    ensure!(
+        !stdout.is_terminal(),
+        "standard output is a terminal, which would obey what the zone holds; give it to a file or a program, \
+         with | less, say"
+    );
     let source = Source::open(output, array, zone)?;
     let report::Zone { condition, start_bytes, wp_bytes, capacity_bytes, .. } = &source.zone;
     ensure!(condition != "offline", "zone {zone} is offline; its data cannot be read");
     let end = wp_bytes.unwrap_or(*capacity_bytes);
     ensure!(offset <= end, "zone {zone} holds {end} bytes, which is less than --offset {offset}");
     let end = length.and_then(|length| offset.checked_add(length)).map_or(end, |wanted| wanted.min(end));
-    let mut stdout = std::io::stdout().lock();
-    // What is copied to the screen shows its progress itself.
-    let progress = (!stdout.is_terminal()).then(|| output.transfer("read", Some(end - offset)));
+    let progress = output.transfer("read", Some(end - offset));
     let mut at = offset;
     while at < end {
         let first = at / BLOCK as u64;
@@ -275,9 +281,7 @@ fn read(output: Output, array: &ArrayName, zone: u32, offset: u64, length: Optio
             result => result.context("standard output cannot be written")?,
         }
         at = until;
-        if let Some(progress) = &progress {
-            progress.set_position(at - offset);
-        }
+        progress.set_position(at - offset);
     }
     crate::output::quiet_if_nobody_reads(stdout.flush()).context("standard output cannot be written")?;
     source.check(end)
@@ -320,6 +324,9 @@ fn write(output: Output, options: &ZoneWrite) -> Result<()> {
         progress: output.transfer("write", input_bytes()),
     };
     let mut input = Input { stdin: std::io::stdin().lock(), taken: 0, padded: 0, ended: false };
+    if input.stdin.is_terminal() {
+        output.note("standard input is a terminal: what is typed is written, until Ctrl-D ends it");
+    }
     let result = writer.copy(&mut input, bytes(options.block_size), bytes(info.capacity_blocks));
     let (start, durable) = (writer.start, writer.durable);
     // Takes the progress off the screen before anything is said.

@@ -28,10 +28,14 @@ use serde::Serialize;
 use sim::ssd::Model;
 use source::Source;
 use std::{
+    io,
     path::{Path, PathBuf},
     time::Instant,
 };
 use stream::{Checker, Volume, Writer};
+
+/// Files that have changed and are named.
+const MOST_NAMED: usize = 10;
 
 const MEMBERS: usize = 5;
 const DATA_MEMBERS: u64 = MEMBERS as u64 - 1;
@@ -99,9 +103,14 @@ pub fn run(output: Output, path: Option<PathBuf>, seed: Option<u64>) -> Result<u
         story.tell()?;
         Ok(story)
     });
+    // Drives only say that a write has failed.
+    let known = |error: &anyhow::Error| {
+        let other = |error: &io::Error| error.kind() != io::ErrorKind::StorageFull;
+        error.chain().any(|cause| cause.downcast_ref().is_some_and(other))
+    };
     let story = told.map_err(|error| match full([std::env::temp_dir()]) {
-        Some(full) => error.context(full),
-        None => error,
+        Some(full) if !known(&error) => error.context(full),
+        _ => error,
     })?;
     let mut report = story.report;
     report.seconds = started.elapsed().as_secs_f64();
@@ -333,8 +342,12 @@ impl Story {
         for path in &compared.different {
             self.output.note(&format!("{} came back different", path.display()));
         }
-        for path in &compared.changed {
+        for path in compared.changed.iter().take(MOST_NAMED) {
             self.output.note(&format!("{} was changed while the demo ran", path.display()));
+        }
+        if compared.changed.len() > MOST_NAMED {
+            let others = compared.changed.len() - MOST_NAMED;
+            self.output.note(&format!("and so were {others} others"));
         }
         self.report.entries_same = compared.same;
         self.report.entries_different = compared.different.len() as u64;

@@ -4,6 +4,7 @@
 //! at random, happen: NVMe promises no order either. So there always are commands in flight that
 //! a power cut can tear.
 
+use super::source::no_temporary_files;
 use anyhow::{Context, Result};
 use engine::{
     array::Drive,
@@ -140,9 +141,8 @@ impl Rig {
     /// A blank drive in a file without a name, which nobody else can open and which is gone with this process,
     /// however that ends.
     fn make(&self) -> Result<Rc<QueuedDrive>> {
-        let problem = "there is no room for temporary files";
         let private = std::fs::Permissions::from_mode(0o700);
-        let dir = tempfile::Builder::new().permissions(private).tempdir().context(problem)?;
+        let dir = tempfile::Builder::new().permissions(private).tempdir().with_context(no_temporary_files)?;
         let path = dir.path().join("drive.img");
         let image = ImageMedia::create(&path, &self.model, crate::output::new_uuid()?)?;
         dir.close().context("a temporary directory cannot be removed")?;

@@ -34,6 +34,11 @@ pub struct Comparison {
     pub different: Vec<PathBuf>,
 }
 
+/// What is said if the system gives none.
+pub fn no_temporary_files() -> String {
+    format!("no temporary files can be made in {} ($TMPDIR)", std::env::temp_dir().display())
+}
+
 impl Source {
     /// Packs `root`, passing over directories for which `skip` says so.
     pub fn pack(root: &Path, skip: impl Fn(&Path) -> bool) -> Result<Source> {
@@ -41,7 +46,7 @@ impl Source {
         let real = root.canonicalize().with_context(|| format!("{} cannot be read", root.display()))?;
         let meta = fs::metadata(&real).with_context(|| format!("{} cannot be read", root.display()))?;
         ensure!(meta.is_dir() || meta.is_file(), "{} is neither a file nor a directory", root.display());
-        let file = tempfile::tempfile().context("there is no room for temporary files")?;
+        let file = tempfile::tempfile().with_context(no_temporary_files)?;
         let mut builder = tar::Builder::new(std::io::BufWriter::with_capacity(1 << 20, file));
         builder.follow_symlinks(false);
         let mut source = Source {

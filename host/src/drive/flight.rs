@@ -13,7 +13,7 @@ use std::{
 /// drive is dropped before. Places are used again, so that an operation costs no allocation.
 pub struct InFlight<T> {
     ring: Ring,
-    target: Cell<Option<TargetId>>,
+    target: RefCell<Option<TargetId>>,
     operations: RefCell<Vec<Option<Flight<T>>>>,
     free: RefCell<Vec<u32>>,
     dropped: Cell<bool>,
@@ -31,7 +31,7 @@ impl<T> InFlight<T> {
     pub fn new(ring: &Ring) -> InFlight<T> {
         InFlight {
             ring: ring.clone(),
-            target: Cell::new(None),
+            target: RefCell::default(),
             operations: RefCell::default(),
             free: RefCell::default(),
             dropped: Cell::new(false),
@@ -40,7 +40,7 @@ impl<T> InFlight<T> {
 
     /// Has completions told to `drive`, which the ring holds from now on.
     pub fn belong_to(&self, drive: Rc<dyn Target>) {
-        self.target.set(Some(self.ring.add(drive)));
+        *self.target.borrow_mut() = Some(self.ring.add(drive));
     }
 
     /// Starts an operation; what cannot be started comes back.
@@ -49,7 +49,8 @@ impl<T> InFlight<T> {
     /// Whatever `entry` points to must live in `operation` or the drive, and stay where it is when
     /// they move.
     pub unsafe fn start(&self, operation: T, entry: Entry128) -> Result<(), (T, io::Error)> {
-        let Some(target) = self.target.get() else {
+        let target = self.target.borrow();
+        let Some(target) = &*target else {
             return Err((operation, io::Error::from_raw_os_error(libc::ENODEV)));
         };
         // SAFETY: the caller vouches for it.
@@ -59,7 +60,8 @@ impl<T> InFlight<T> {
 
     /// Keeps an operation for some time; it comes back when that has passed.
     pub fn rest(&self, operation: T, time: &'static Timespec) -> Result<(), T> {
-        let Some(target) = self.target.get() else { return Err(operation) };
+        let target = self.target.borrow();
+        let Some(target) = &*target else { return Err(operation) };
         let entry = opcode::Timeout::new(time).build().into();
         // SAFETY: the time is always there.
         unsafe { self.push(target, Flight::Rest(operation), entry) };
@@ -68,7 +70,7 @@ impl<T> InFlight<T> {
 
     /// # Safety
     /// As that of [`InFlight::start`].
-    unsafe fn push(&self, target: TargetId, flight: Flight<T>, entry: Entry128) {
+    unsafe fn push(&self, target: &TargetId, flight: Flight<T>, entry: Entry128) {
         let token = self.free.borrow_mut().pop().unwrap_or_else(|| {
             let mut operations = self.operations.borrow_mut();
             operations.push(None);

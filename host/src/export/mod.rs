@@ -9,7 +9,9 @@
 use crate::output::quoted;
 use anyhow::{Context, Result, bail, ensure};
 use std::{
-    fmt, fs, io,
+    fmt,
+    fs::{self, File},
+    io::{self, Read},
     net::IpAddr,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
@@ -26,6 +28,7 @@ pub const MODULES: [&str; 2] = ["nvmet", "nvmet-tcp"];
 pub enum Step {
     MakeDirectory(PathBuf),
     Write(PathBuf, String),
+    WriteSecret(PathBuf, Secret),
     Link { at: PathBuf, to: PathBuf },
     RemoveLink(PathBuf),
     RemoveDirectory(PathBuf),
@@ -38,6 +41,7 @@ impl fmt::Display for Step {
         match self {
             Step::MakeDirectory(path) => write!(f, "mkdir {}", word(path)),
             Step::Write(path, value) => write!(f, "echo {} > {}", quoted(value), word(path)),
+            Step::WriteSecret(path, secret) => write!(f, "cat {} > {}", word(&secret.file), word(path)),
             Step::Link { at, to } => write!(f, "ln -s {} {}", word(to), word(at)),
             Step::RemoveLink(path) => write!(f, "rm {}", word(path)),
             Step::RemoveDirectory(path) => write!(f, "rmdir {}", word(path)),
@@ -50,6 +54,10 @@ impl Step {
         match self {
             Step::MakeDirectory(path) => fs::create_dir(path),
             Step::Write(path, value) => fs::write(path, value),
+            Step::WriteSecret(path, _) if !path.exists() => {
+                Err(io::Error::other("this kernel's NVMe target knows no secrets (CONFIG_NVME_TARGET_AUTH)"))
+            }
+            Step::WriteSecret(path, secret) => fs::write(path, &secret.text),
             Step::Link { at, to } => symlink(to, at),
             Step::RemoveLink(path) => fs::remove_file(path),
             Step::RemoveDirectory(path) => fs::remove_dir(path),
@@ -82,6 +90,43 @@ pub fn parse_nqn(text: &str) -> Result<String, String> {
     Ok(text.to_string())
 }
 
+/// Longest text of a secret.
+const SECRET_BYTES: u64 = 256;
+
+/// What hosts have to prove that they know (DH-HMAC-CHAP). It is never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret {
+    pub file: PathBuf,
+    text: String,
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Secret({})", self.file.display())
+    }
+}
+
+impl Secret {
+    /// Reads a secret as `nvme gen-dhchap-key` prints it.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or holds none.
+    pub fn read(file: &Path) -> Result<Secret> {
+        let mut text = String::new();
+        let read = File::open(file).and_then(|file| file.take(SECRET_BYTES + 2).read_to_string(&mut text));
+        read.with_context(|| format!("{} cannot be read", file.display()))?;
+        let text = text.trim_end();
+        let is_one =
+            text.starts_with("DHHC-1:") && text.ends_with(':') && text.chars().all(|c| c.is_ascii_graphic());
+        ensure!(
+            is_one && text.len() as u64 <= SECRET_BYTES,
+            "{} holds no secret as `nvme gen-dhchap-key` prints it",
+            file.display()
+        );
+        Ok(Secret { file: file.to_path_buf(), text: text.to_string() })
+    }
+}
+
 /// What to export, where, and to whom.
 pub struct Export<'a> {
     pub uuid: &'a str,
@@ -90,6 +135,8 @@ pub struct Export<'a> {
     pub port: u16,
     /// Names of the hosts that may connect; any may if there are none.
     pub hosts: &'a [String],
+    /// What these have to prove that they know.
+    pub secret: Option<&'a Secret>,
 }
 
 impl Export<'_> {
@@ -110,6 +157,16 @@ impl Export<'_> {
             let known = root.join("hosts").join(host);
             if !known.exists() {
                 steps.push(Step::MakeDirectory(known.clone()));
+            }
+            if let Some(secret) = self.secret {
+                let key = known.join("dhchap_key");
+                let before = fs::read_to_string(&key).unwrap_or_default();
+                ensure!(
+                    ["", &secret.text].contains(&before.trim()),
+                    "{host} has another secret, which may give it rights elsewhere: {}",
+                    key.display()
+                );
+                steps.push(Step::WriteSecret(key, secret.clone()));
             }
             steps.push(Step::Link { at: subsystem.join("allowed_hosts").join(host), to: known });
         }
@@ -210,7 +267,7 @@ mod tests {
 
     fn export(port: u16) -> Export<'static> {
         let address = IpAddr::from([192, 0, 2, 1]);
-        Export { uuid: UUID, device: Path::new("/dev/ublkb0"), address, port, hosts: &[] }
+        Export { uuid: UUID, device: Path::new("/dev/ublkb0"), address, port, hosts: &[], secret: None }
     }
 
     /// A directory with what configfs makes by itself.
@@ -263,6 +320,40 @@ mod tests {
         let removed = removal(root.path(), UUID).unwrap();
         assert!(!removed.contains(&port), "another array uses it: {removed:?}");
         assert!(removal(root.path(), "none").is_err());
+    }
+
+    #[test]
+    fn a_secret_is_known_to_the_kernel_before_anybody_may_connect_and_is_never_shown() {
+        let root = root();
+        let file = root.path().join("secret");
+        let text = "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:";
+        fs::write(&file, format!("{text}\n")).unwrap();
+        let secret = Secret::read(&file).unwrap();
+        let hosts = ["nqn.2014-08.org.example:one".to_string()];
+        let export = Export { hosts: &hosts, secret: Some(&secret), ..export(4420) };
+        let steps = export.steps(root.path()).unwrap();
+        let key = root.path().join("hosts").join(&hosts[0]).join("dhchap_key");
+        let place = |wanted: &dyn Fn(&Step) -> bool| steps.iter().position(wanted).unwrap();
+        let told = place(&|step| *step == Step::WriteSecret(key.clone(), secret.clone()));
+        assert!(place(&|step| matches!(step, Step::Link { at, .. } if at.ends_with(&hosts[0]))) > told);
+        let shown = steps.iter().map(Step::to_string).collect::<String>() + &format!("{steps:?}");
+        assert!(!shown.contains(&text[10..]) && shown.contains("cat "), "{shown}");
+        // A kernel that takes none is told apart from other trouble.
+        let unknown = steps[told].carry_out().unwrap_err().to_string();
+        assert!(unknown.contains("CONFIG_NVME_TARGET_AUTH"), "{unknown}");
+        fs::create_dir_all(key.parent().unwrap()).unwrap();
+        fs::write(&key, "").unwrap();
+        steps[told].carry_out().unwrap();
+        assert_eq!(fs::read_to_string(&key).unwrap(), text);
+        assert!(export.steps(root.path()).is_ok(), "the same again");
+        fs::write(&key, "DHHC-1:00:other:").unwrap();
+        assert!(export.steps(root.path()).unwrap_err().to_string().contains("another secret"));
+        for wrong in
+            ["", "password", "DHHC-1:00:a b:", "DHHC-1:00:a", &format!("DHHC-1:{}:", "x".repeat(300))]
+        {
+            fs::write(&file, wrong).unwrap();
+            assert!(Secret::read(&file).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::{
     open::{OpenDrive, PATIENCE_TO_LOOK, PATIENCE_TO_USE, open_patiently},
     scan::{Scan, directory_of, places},
-    session::Session,
+    session::{Session, explain},
 };
 use crate::{
     client,
@@ -44,6 +44,8 @@ pub struct Found {
     pub drives: Vec<OpenDrive>,
     /// If members are missing, drives beside them that cannot be used: one of those may be it.
     pub damaged: Vec<(PathBuf, String)>,
+    /// The directory that they were found in.
+    place: PathBuf,
 }
 
 impl Found {
@@ -61,7 +63,8 @@ impl Found {
         if roles.len() >= label.members as usize {
             damaged.clear();
         }
-        Found { reactor: reactor.clone(), label: label.clone(), drives, damaged }
+        let place = scan.place.clone();
+        Found { reactor: reactor.clone(), label: label.clone(), drives, damaged, place }
     }
 
     /// Finds the array that `name` stands for, and claims its drives.
@@ -134,10 +137,14 @@ impl Found {
         if meant.len() > 1 {
             let arrays: Vec<String> =
                 meant.iter().map(|(id, at)| format!("{} in {}", uuid(id), places[*at].display())).collect();
+            // Of one array there may be a copy.
+            let differ =
+                meant.iter().all(|(id, _)| meant.iter().filter(|(other, _)| other == id).count() == 1);
             bail!(
-                "{name} may mean {} arrays: {}; name a UUID or a directory",
+                "{name} may mean {} arrays: {}; name a {}directory",
                 meant.len(),
-                arrays.join(", ")
+                arrays.join(", "),
+                if differ { "UUID or a " } else { "" }
             );
         }
         let names: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
@@ -183,18 +190,13 @@ impl Found {
 
     /// Claims the drives, and reads again what is on them.
     pub fn claim(mut self) -> Result<Found> {
-        let start = Instant::now();
-        let uuid = self.label.uuid;
-        for drive in &mut self.drives {
-            let device = open_patiently(&self.reactor, &drive.path, start)?;
-            *drive = OpenDrive::read(&self.reactor, &drive.path, device, PATIENCE_TO_USE)?;
-            match drive.label() {
-                Some(label) if label.uuid == uuid && label.event >= self.label.event => {
-                    self.label = label.clone();
-                }
-                Some(label) if label.uuid == uuid => {}
-                _ => bail!("{} changed while it was looked at; try again", drive.path.display()),
+        let mut late = std::mem::take(&mut self.drives);
+        while !late.is_empty() {
+            let start = Instant::now();
+            for drive in late {
+                self.take(drive, start)?;
             }
+            late = self.latecomers()?;
         }
         if let Some((path, user)) = self.unclear()?.into_iter().next() {
             bail!(
@@ -204,6 +206,39 @@ impl Found {
             );
         }
         Ok(self)
+    }
+
+    /// Claims a drive that was found.
+    fn take(&mut self, found: OpenDrive, start: Instant) -> Result<()> {
+        let device = open_patiently(&self.reactor, &found.path, start)?;
+        let drive = OpenDrive::read(&self.reactor, &found.path, device, PATIENCE_TO_USE)?;
+        match drive.label() {
+            Some(label) if label.uuid == self.label.uuid => {
+                if label.event >= self.label.event {
+                    self.label = label.clone();
+                }
+            }
+            _ => bail!("{} changed while it was looked at; try again", drive.path.display()),
+        }
+        self.drives.push(drive);
+        Ok(())
+    }
+
+    /// Drives that have become members since they were looked at: somebody has replaced a member while its drives
+    /// were waited for. Now that these are claimed nobody else will.
+    fn latecomers(&mut self) -> Result<Vec<OpenDrive>> {
+        let newest = |role: u32| {
+            let of_role = |label: &&Label| label.role == role && label.event == self.label.event;
+            self.drives.iter().filter_map(OpenDrive::label).any(|label| of_role(&label))
+        };
+        if (0..self.label.members).all(newest) {
+            return Ok(Vec::new());
+        }
+        let scan = Scan::of(&self.reactor, &self.place, PATIENCE_TO_USE)?;
+        let now = Found::among(&self.reactor, &scan, &self.label);
+        self.damaged = now.damaged;
+        let held = |drive: &OpenDrive| self.drives.iter().any(|held| same_file(&held.path, &drive.path));
+        Ok(now.drives.into_iter().filter(|drive| !held(drive)).collect())
     }
 
     /// Drives that somebody uses and that cannot be told: one of them may be the member that is missing.
@@ -300,12 +335,17 @@ impl Found {
         Ok(true)
     }
 
-    /// Refuses to go on while a process that has died has left what it had answered.
-    pub fn refuse_if_waited_for(&self) -> Result<()> {
+    /// Whether a process that has died has left what it had answered: the kernel may hold a file system that relies
+    /// on that.
+    pub fn is_waited_for(&self) -> Result<bool> {
         let tails = run::tails_path(&run::directory(), &self.label.uuid);
-        // The kernel may hold a file system that relies on what the daemon knew.
+        Ok(Left::read(&tails, &self.label.uuid)?.is_some())
+    }
+
+    /// Refuses to go on while the block device waits for its next daemon.
+    pub fn refuse_if_waited_for(&self) -> Result<()> {
         ensure!(
-            Left::read(&tails, &self.label.uuid)?.is_none(),
+            !self.is_waited_for()?,
             "the daemon of '{}' has ended while its block device was in use; go on with: zoneraid start {}",
             self.label.name,
             quoted(&self.label.name)
@@ -313,11 +353,17 @@ impl Found {
         Ok(())
     }
 
+    /// What is behind an error of all the array.
+    pub fn explain(&self, error: ArrayError) -> anyhow::Error {
+        explain(error.into(), self.drives.iter().map(|drive| drive.path.clone()))
+    }
+
     /// Assembles the array, which recovers what a power cut left behind.
     pub fn assemble(&self) -> Result<Session> {
         self.refuse_if_waited_for()?;
         let drives = self.drives.iter().map(OpenDrive::drive).collect();
-        let array = self.reactor.wait(Array::assemble(self.reactor.runtime(), drives))??;
+        let array = self.reactor.wait(Array::assemble(self.reactor.runtime(), drives))?;
+        let array = array.map_err(|error| self.explain(error))?;
         Ok(Session { reactor: self.reactor.clone(), array })
     }
 
@@ -357,7 +403,8 @@ impl Found {
         let array = match terms.read_only {
             true => reactor.wait(Array::assemble_read_only(runtime, drives, tails.as_ref(), behaviour)),
             false => reactor.wait(Array::assemble_provisionally(runtime, drives, tails.as_ref(), behaviour)),
-        }??;
+        }?;
+        let array = array.map_err(|error| self.explain(error))?;
         Ok(Session { reactor: reactor.clone(), array })
     }
 }

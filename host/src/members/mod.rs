@@ -5,9 +5,10 @@
 //! are missing. The drives of the machine are those in `/dev`.
 //!
 //! Searching is looking: no drive is locked or written, whoever uses it. Only the members of the array that was
-//! found are claimed, if it is to be used, and then it is read once more what they are. A drive that somebody
-//! else changes just then and that cannot be told could be the missing member, so nothing is assembled without
-//! it.
+//! found are claimed, if it is to be used, and then it is read once more what they are. Whoever had them may have
+//! put another drive in the place of a member meanwhile, so where one is not there everything is looked at again.
+//! A drive that somebody else changes just then and that cannot be told could be the missing member, so nothing is
+//! assembled without it.
 //!
 //! An array that is only looked at may be changed by others, so it is looked at until all that was read of it is
 //! still so ([`Witness`](crate::drive::Witness)), or for as long as somebody is ready to wait; then it is said
@@ -25,5 +26,5 @@ mod session;
 
 pub use found::{Found, Looked, Terms, assembled, listed};
 pub use open::{OpenDrive, PATIENCE_TO_LOOK};
-pub use scan::{DIR_VARIABLE, MACHINE, Scan, directory_of, places};
-pub use session::{Session, full};
+pub use scan::{DIR_VARIABLE, MACHINE, Scan, directory_of, places, refuse_scattered};
+pub use session::{Session, explain, full};

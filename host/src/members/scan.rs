@@ -6,7 +6,7 @@ use crate::{
     label::Label,
     reactor::Reactor,
 };
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use engine::buf::BLOCK;
 use sim::ssd::cause;
 use std::{
@@ -29,6 +29,23 @@ pub fn directory_of(path: &Path) -> PathBuf {
     let is_device = path.metadata().is_ok_and(|metadata| !metadata.is_file());
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     if is_device { PathBuf::from(MACHINE) } else { parent.unwrap_or(Path::new(".")).to_path_buf() }
+}
+
+/// Refuses drives for one array that lie in different directories: whoever looks for an array looks in one.
+pub fn refuse_scattered<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Result<()> {
+    let mut paths = paths.into_iter();
+    let Some(first) = paths.next() else { return Ok(()) };
+    let place = directory_of(first);
+    for path in paths {
+        ensure!(
+            same_file(&place, &directory_of(path)),
+            "{} and {} lie in different directories, and nobody would find an array of both again: put them, or \
+             links to them, into one",
+            first.display(),
+            path.display()
+        );
+    }
+    Ok(())
 }
 
 /// Where arrays are looked for by name: among the drives of this machine, in $ZONERAID_DIR and in the current

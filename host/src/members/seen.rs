@@ -43,6 +43,11 @@ impl Status {
             status.status =
                 format!("it is being changed by {who}, so that this may not be so: {}", status.status);
         }
+        if found.is_waited_for().unwrap_or(false) {
+            status.waits_for_daemon = true;
+            status.status += "; its block device waits for a daemon, and so does whoever uses it";
+            status.action = Some(format!("zoneraid start {}", quoted(called)));
+        }
         if !users.is_empty() {
             // They may be about to do it.
             status.action = None;
@@ -127,6 +132,7 @@ impl Status {
             rebuild: None,
             used_by: Vec::new(),
             changing: false,
+            waits_for_daemon: false,
             offline_zones: Vec::new(),
             provisional: false,
             read_only: false,

@@ -1,7 +1,7 @@
 //! An array that this process runs.
 
 use crate::reactor::Reactor;
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use engine::{
     array::Array,
     device::{Command, Done, ZonedDevice},
@@ -22,6 +22,17 @@ pub fn full(paths: impl IntoIterator<Item = PathBuf>) -> Option<String> {
         lies_in && path.metadata().is_ok_and(|metadata| metadata.is_file() || metadata.is_dir())
     };
     paths.into_iter().find(is_full).map(|path| format!("the file system of {} is full", path.display()))
+}
+
+/// What the engine says of an image in a file system that is full: the number of the error.
+const NO_ROOM: &str = "I/O error 28";
+
+/// `error`, with the cause for which all of the drives at `paths` may have failed in its place.
+pub fn explain(error: anyhow::Error, paths: impl IntoIterator<Item = PathBuf>) -> anyhow::Error {
+    match full(paths).filter(|_| format!("{error:#}").contains(NO_ROOM)) {
+        Some(full) => anyhow!("{full}, and nothing can be changed there before it has room"),
+        None => error,
+    }
 }
 
 impl Session {
@@ -59,5 +70,19 @@ mod tests {
         let said = full([file.path().to_path_buf(), made_up.clone()]).unwrap();
         assert_eq!(said, "the file system of /proc/version is full");
         assert_eq!(full([file.path().to_path_buf(), PathBuf::from("/dev/null"), PathBuf::new()]), None);
+        // All members say the same of it, and nobody needs to hear it from each.
+        let failed = |errno| {
+            let error = engine::device::DeviceError::Os(errno);
+            let each = (0..5).map(|member| format!("member {member}: failed: metadata write: {error}"));
+            anyhow!("too many drives have failed: {}", each.collect::<Vec<_>>().join("; "))
+        };
+        let said = explain(failed(libc::ENOSPC), [made_up.clone()]).to_string();
+        assert!(
+            said.starts_with("the file system of /proc/version is full, and") && !said.contains("member"),
+            "{said}"
+        );
+        assert!(explain(failed(libc::EIO), [made_up]).to_string().contains("member 4: failed"));
+        let elsewhere = explain(failed(libc::ENOSPC), [file.path().to_path_buf()]).to_string();
+        assert!(elsewhere.contains("I/O error 28 (no space left)"), "{elsewhere}");
     }
 }

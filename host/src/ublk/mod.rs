@@ -181,11 +181,15 @@ fn serve(
     Ok((queues, tails))
 }
 
+/// Whether the kernel can have a block device whose zones are so many blocks apart.
+pub fn takes_zone_size(blocks: u64) -> bool {
+    blocks.is_power_of_two() && blocks <= u32::MAX as u64 / abi::SECTORS
+}
+
 /// Checks that the kernel can have a block device of this geometry.
 fn check_geometry(geometry: &Geometry) -> Result<()> {
-    let sectors = geometry.zone_size_blocks * abi::SECTORS;
     ensure!(
-        sectors.is_power_of_two() && sectors <= u32::MAX as u64,
+        takes_zone_size(geometry.zone_size_blocks),
         "a block device needs a zone size that is a power of two below 2 TiB, this array's is {} KiB",
         geometry.zone_size_blocks * 4
     );

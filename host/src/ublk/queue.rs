@@ -39,7 +39,7 @@ use std::{
 /// All queues of a block device.
 pub(super) struct Queues {
     ring: Ring,
-    target: Cell<Option<TargetId>>,
+    target: RefCell<Option<TargetId>>,
     /// `/dev/ublkcN`.
     channel: File,
     /// Per queue, the descriptors of its requests.
@@ -111,7 +111,7 @@ impl Queues {
         let ring = reactor.ring()?;
         let queues = Rc::new(Queues {
             ring: ring.clone(),
-            target: Cell::new(None),
+            target: RefCell::default(),
             descriptors: descriptors.context("the queues of the block device cannot be mapped")?,
             channel,
             depth: info.depth,
@@ -127,7 +127,7 @@ impl Queues {
             answered: RefCell::default(),
             more_answered: Gate::default(),
         });
-        queues.target.set(Some(ring.add(queues.clone())));
+        *queues.target.borrow_mut() = Some(ring.add(queues.clone()));
         for slot in 0..slots {
             reactor.runtime().spawn(queues.clone().serve_slot(slot));
         }
@@ -151,9 +151,10 @@ impl Queues {
         }
     }
 
-    /// Leaves the ring. Nothing may be in flight any more.
+    /// Leaves the ring, which keeps what is still in flight.
     pub(super) fn detach(&self) {
-        if let Some(target) = self.target.take() {
+        let target = self.target.take();
+        if let Some(target) = target {
             self.ring.remove(target);
         }
     }
@@ -178,12 +179,14 @@ impl Queues {
 
     /// Hands an answer in, if there is one, and waits for the next request.
     async fn exchange(&self, slot: usize, place: Place, command: u32, answer: Answer) -> i32 {
-        let Some(target) = self.target.get() else { return -libc::ENODEV };
         let command = opcode::UringCmd80::new(Fd(self.channel.as_raw_fd()), command)
             .cmd(abi::io_command(place, answer.0, answer.1))
             .build();
-        // SAFETY: the command points to nothing.
-        unsafe { self.ring.push(target, slot as u32, command) };
+        match &*self.target.borrow() {
+            // SAFETY: the command points to nothing.
+            Some(target) => unsafe { self.ring.push(target, slot as u32, command) },
+            None => return -libc::ENODEV,
+        }
         let slot = &self.slots[slot];
         poll_fn(|context| match slot.fetched.take() {
             Some(fetched) => Poll::Ready(fetched),

@@ -17,9 +17,10 @@
 //! locked the image, not this file: a drive looks at it when it is opened, and with a command when the last
 //! look was [`LOOK_EVERY`] ago. That is one `stat`; the file is read again, all of it, if it is another file
 //! or has grown, for lines are only ever added. A line that says nothing is passed over, the file of
-//! another drive too: images get the names of others that were removed.
+//! another drive too: images get the names of others that were removed. What is no file is an error, and so is
+//! a link to one: somebody else may have put it there.
 
-use super::{ImageError, ImageMedia};
+use super::{ImageError, ImageMedia, image::open_file};
 use engine::zone::{Lba, ZoneIndex, ZoneState};
 use rustix::fs::{FlockOperation, flock};
 use std::{
@@ -158,10 +159,11 @@ impl AilmentFile {
     /// # Errors
     /// When the file cannot be written.
     pub fn add(&self, ailment: Ailment) -> io::Result<()> {
-        let mut file = OpenOptions::new().read(true).append(true).create(true).open(&self.path)?;
+        let mut options = OpenOptions::new();
+        let mut file = open_file(options.read(true).append(true).create(true), &self.path, false)?;
         flock(&file, FlockOperation::LockExclusive)?;
         let mut text = String::new();
-        file.read_to_string(&mut text)?;
+        (&mut file).take(MOST_BYTES).read_to_string(&mut text)?;
         let before = match text.lines().next() {
             None => format!("{}\n", self.uuid),
             Some(uuid) if uuid != self.uuid => {
@@ -206,7 +208,7 @@ impl AilmentFile {
 
     /// These blocks are well again: the drive says so. Nothing if the file has been removed.
     pub(super) fn note_well(&self, lba: Lba, blocks: u64) -> io::Result<()> {
-        match OpenOptions::new().append(true).open(&self.path) {
+        match open_file(OpenOptions::new().append(true), &self.path, false) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             opened => opened?.write_all(format!("well {} {blocks}\n", lba.0).as_bytes()),
         }
@@ -214,7 +216,7 @@ impl AilmentFile {
 
     fn read_again(&mut self) -> io::Result<Option<Ailments>> {
         let identity = |found: Metadata| [found.dev(), found.ino(), found.len()];
-        let now = match std::fs::metadata(&self.path) {
+        let now = match std::fs::symlink_metadata(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Ok(self.read.take().map(|_| Ailments::default()));
             }
@@ -223,7 +225,7 @@ impl AilmentFile {
         if self.read.as_ref().is_some_and(|(_, read)| *read == now) {
             return Ok(None);
         }
-        let mut file = File::open(&self.path)?;
+        let mut file = open_file(OpenOptions::new().read(true), &self.path, false)?;
         let opened = identity(file.metadata()?);
         let mut text = Vec::new();
         if (&mut file).take(MOST_BYTES + 1).read_to_end(&mut text)? as u64 > MOST_BYTES {

@@ -20,11 +20,11 @@ use engine::{
     device::Geometry,
     zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
 };
-use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
+use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock};
 use std::{
-    fs::{File, OpenOptions},
+    fs::{File, Metadata, OpenOptions},
     io,
-    os::unix::fs::FileExt,
+    os::unix::fs::{FileExt, OpenOptionsExt},
     path::Path,
 };
 
@@ -45,6 +45,25 @@ pub fn cause(error: &io::Error) -> String {
         io::ErrorKind::QuotaExceeded => "the quota is used up".into(),
         _ => error.to_string(),
     }
+}
+
+/// Opens a file, and nothing that only looks like one: whoever opens a pipe waits for its other end, and a device may
+/// do anything. A symbolic link is followed only if `links` may lead there.
+pub(super) fn open_file(options: &mut OpenOptions, path: &Path, links: bool) -> io::Result<File> {
+    let is_file = |found: Metadata| match () {
+        () if found.is_file() => Ok(()),
+        () if found.is_dir() => Err(io::Error::other("it is no file but a directory")),
+        () => Err(io::Error::other("it is no file")),
+    };
+    match if links { path.metadata() } else { path.symlink_metadata() } {
+        // To be made, perhaps.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        found => is_file(found?)?,
+    }
+    let flags = OFlags::NONBLOCK | if links { OFlags::empty() } else { OFlags::NOFOLLOW };
+    let file = options.custom_flags(flags.bits() as i32).open(path)?;
+    is_file(file.metadata()?)?;
+    Ok(file)
 }
 
 const IN_USE: &str = "is in use by another process; stop that first";
@@ -134,7 +153,7 @@ impl ImageMedia {
 
     fn open_for(path: &Path, purpose: For) -> Result<ImageMedia, ImageError> {
         let failed = |problem: String| ImageError { path: path.display().to_string(), problem };
-        let file = OpenOptions::new().read(true).write(purpose == For::Use).open(path);
+        let file = open_file(OpenOptions::new().read(true).write(purpose == For::Use), path, true);
         let file = file.map_err(|e| failed(format!("cannot be opened: {}", cause(&e))))?;
         if purpose == For::Use {
             lock(&file).map_err(failed)?;
@@ -156,7 +175,8 @@ impl ImageMedia {
     /// When there is none, its header is damaged, or it is of another version.
     pub fn examine(path: &Path) -> Result<(Model, [u8; 16]), ImageError> {
         let failed = |problem: String| ImageError { path: path.display().to_string(), problem };
-        let file = File::open(path).map_err(|e| failed(format!("cannot be opened: {}", cause(&e))))?;
+        let file = open_file(OpenOptions::new().read(true), path, true);
+        let file = file.map_err(|e| failed(format!("cannot be opened: {}", cause(&e))))?;
         read_header(&file).map_err(failed)
     }
 
@@ -166,7 +186,7 @@ impl ImageMedia {
     /// When nobody can tell.
     pub fn is_image(path: &Path) -> io::Result<bool> {
         let mut magic = [0; 8];
-        match File::open(path)?.read_exact_at(&mut magic, 0) {
+        match open_file(OpenOptions::new().read(true), path, true)?.read_exact_at(&mut magic, 0) {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
             read => read.map(|()| layout::is_magic(&magic)),
         }
