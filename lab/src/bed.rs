@@ -2,18 +2,21 @@
 
 use crate::{
     classify::classifier,
-    fifo::Fifo,
     figure::{Row, Written},
+    host::{Host, Threads},
     load::{self, Job, Kind, Measured, Window},
+    serial::{Section, Serial},
     stream::Stream,
     system::System,
+    trace::Trace,
 };
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use engine::{
     adapt::aggregate::Aggregated,
-    array::{Array, CreateOptions, Drive},
+    array::{Array, Behaviour, CreateOptions, Drive},
     buf::BLOCK,
     device::ZonedDevice,
+    raid::Consistency,
     runtime::Runtime,
 };
 use sim::{
@@ -46,14 +49,22 @@ pub struct Setup {
     pub stores: bool,
     /// Decides the jitter of the drives; `None` for none.
     pub seed: Option<u64>,
-    /// What a sub-request takes in RAIZN's queue. A guess: a lock and a list that processors pass to
-    /// each other. Nothing is published but that it is the bottleneck (ZRAID §6.1).
-    pub fifo_us: f64,
+    pub host: Host,
+    /// What all writes pass one after the other.
+    pub section: Section,
+    /// What the lock of a zone counts as one request, if the host has such locks.
+    pub request_kib: u64,
+    pub consistency: Consistency,
 }
+
+/// What a sub-request takes in RAIZN's queue, in µs. A guess: a lock and a list that processors pass to each other.
+/// Nothing is published but that it is the bottleneck (ZRAID §6.1).
+const RAIZN_QUEUE_US: f64 = 2.0;
 
 impl Setup {
     /// Five ZN540 of 1 TB with 64 KiB chunks, as in ZRAID §6.1.
     pub fn zn540(system: System) -> Setup {
+        let sub_request_us = if system == System::Raizn { RAIZN_QUEUE_US } else { 0.0 };
         Setup {
             system,
             model: Model::zn540(),
@@ -65,8 +76,20 @@ impl Setup {
             chunk_kib: 64,
             stores: false,
             seed: Some(1),
-            fifo_us: 2.0,
+            host: Host::free(),
+            section: Section { sub_request_us, ..Section::default() },
+            request_kib: 4,
+            consistency: Consistency::default(),
         }
+    }
+
+    /// This, on a host.
+    pub fn on(self, host: &Host) -> Setup {
+        Setup { host: host.clone(), ..self }
+    }
+
+    fn behaviour(&self) -> Behaviour {
+        Behaviour { consistency: self.consistency, ..self.system.behaviour() }
     }
 
     /// Five partitions of one PM1731a, four zones as one, as in ZRAID §6.5.
@@ -93,15 +116,44 @@ pub struct Load {
     pub depth: u32,
     /// Random reads of 4 KiB that are on their way meanwhile.
     pub readers: u32,
+    /// Mean of random pauses after each request.
+    pub pause_us: u64,
     pub window: Window,
+    /// How many runs with different seeds the figures are the mean of.
+    pub seeds: u64,
 }
 
 impl Load {
-    /// As the papers' fio jobs. They run for ten seconds; after some milliseconds nothing changes any
-    /// more.
+    /// As the papers' fio jobs. They run for ten seconds; on drives that stripe their zones nothing changes any more
+    /// after some milliseconds, which each row's drift shows.
     pub fn fio(zones: u32, request_kib: u64) -> Load {
-        Load { zones, request_kib, depth: 64, readers: 0, window: Window::ms(50, 250) }
+        let window = Window::ms(20, 90);
+        Load { zones, request_kib, depth: 64, readers: 0, pause_us: 0, window, seeds: 3 }
     }
+
+    /// The same for drives whose write buffer takes long to fill.
+    pub fn long(zones: u32, request_kib: u64) -> Load {
+        Load { window: Window::ms(1000, 1300), seeds: 2, ..Load::fio(zones, request_kib) }
+    }
+}
+
+/// Jobs begin within so much time of each other.
+const STAGGER_NS: u64 = 5_000_000;
+
+/// Measures sequential writes on a new array, with several seeds: means, and how far throughput spreads.
+///
+/// # Errors
+/// When there can be no such array, or a write fails.
+pub fn point(setup: &Setup, load: &Load) -> anyhow::Result<Row> {
+    let seed = |n: u64| Setup {
+        seed: setup.seed.map(|seed| seed + n),
+        request_kib: load.request_kib,
+        ..setup.clone()
+    };
+    let rows: Vec<Row> = (0..load.seeds.max(1))
+        .map(|n| Bed::new(&seed(n))?.write_zones(load))
+        .collect::<anyhow::Result<_>>()?;
+    Row::mean(rows).context("nothing was measured")
 }
 
 /// What streams of writes left on the drives.
@@ -116,7 +168,21 @@ pub struct Bed {
     pub runtime: Runtime,
     pub array: Rc<dyn ZonedDevice>,
     drives: Vec<TimedDrive>,
-    system: System,
+    setup: Setup,
+    end: End,
+}
+
+/// Tasks and events hold the array that they are for, which holds them: they have to be let go when it ends.
+struct End {
+    clock: Clock,
+    runtime: Runtime,
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.runtime.clear();
+        self.clock.clear();
+    }
 }
 
 impl Bed {
@@ -125,7 +191,18 @@ impl Bed {
     /// # Errors
     /// When the drives cannot have such an array.
     pub fn new(setup: &Setup) -> anyhow::Result<Bed> {
+        Bed::traced(setup, None)
+    }
+
+    /// As [`Bed::new`], and has `trace` learn what happens.
+    ///
+    /// # Errors
+    /// When the drives cannot have such an array.
+    pub fn traced(setup: &Setup, trace: Option<Trace>) -> anyhow::Result<Bed> {
         let (clock, runtime) = (Clock::new(), Runtime::new());
+        let threads = Threads::new(&setup.host, &clock, &runtime, trace.clone());
+        let sequenced = setup.system.is_sequenced();
+        let request_blocks = setup.request_kib * 1024 / BLOCK as u64;
         let geometry = &setup.model.geometry;
         let mut drives: Vec<TimedDrive> = Vec::new();
         for member in 0..setup.members as u64 {
@@ -142,6 +219,11 @@ impl Bed {
         }
         let member = |(number, drive): (usize, &TimedDrive)| {
             let mut device: Rc<dyn ZonedDevice> = Rc::new(drive.clone());
+            if let Some(trace) = &trace {
+                watch_dies(trace, number, drive);
+                device = trace.of(format!("member {number}"), device, &clock, &runtime);
+            }
+            device = threads.behind(device, sequenced, request_blocks);
             if setup.aggregate > 1 {
                 let whole = Aggregated::new(&runtime, device, setup.aggregate);
                 device = Rc::new(whole.context("the zones of the drives cannot be aggregated")?);
@@ -160,7 +242,7 @@ impl Bed {
         };
         let chunk_blocks = options.chunk_blocks;
         let members = drives.iter().enumerate().map(member).collect::<anyhow::Result<_>>()?;
-        let create = Array::create_with(&runtime, options, members, setup.system.behaviour());
+        let create = Array::create_with(&runtime, options, members, setup.behaviour());
         let array =
             runtime.block_on(create, || clock.advance()).context("creating the array never ends")??;
         if setup.aggregate == 1 {
@@ -169,10 +251,15 @@ impl Bed {
             }
         }
         let mut array: Rc<dyn ZonedDevice> = Rc::new(array);
-        if setup.system == System::Raizn {
-            array = Rc::new(Fifo::new(array, chunk_blocks, setup.fifo_us, &clock, &runtime));
+        if setup.section != Section::default() {
+            array = Rc::new(Serial::new(array, chunk_blocks, setup.section, &clock, &runtime));
         }
-        Ok(Bed { clock, runtime, array, drives, system: setup.system })
+        array = threads.before(array);
+        if let Some(trace) = &trace {
+            array = trace.of("jobs".into(), array, &clock, &runtime);
+        }
+        let end = End { clock: clock.clone(), runtime: runtime.clone() };
+        Ok(Bed { clock, runtime, array, drives, setup: setup.clone(), end })
     }
 
     /// Runs `future` to its end.
@@ -188,9 +275,13 @@ impl Bed {
     /// # Errors
     /// When a write fails.
     pub fn write_zones(self, load: &Load) -> anyhow::Result<Row> {
-        let blocks = load.request_kib * 1024 / BLOCK as u64;
-        let job = |zone| Job { blocks, ..Job::new(Kind::Write, zone, 4, load.depth) };
-        let mut jobs: Vec<Job> = (0..load.zones).map(job).collect();
+        let (blocks, pause_ns) = (load.request_kib * 1024 / BLOCK as u64, load.pause_us * 1000);
+        let mut rng = Rng::new(self.setup.seed.unwrap_or_default());
+        let mut job = |zone| {
+            let start_ns = rng.below(STAGGER_NS);
+            Job { blocks, start_ns, pause_ns, ..Job::new(Kind::Write, zone, 4, load.depth) }
+        };
+        let mut jobs: Vec<Job> = (0..load.zones).map(&mut job).collect();
         // Readers have a zone of their own behind those of the writers, which is full.
         if load.readers > 0 {
             jobs.push(Job::new(Kind::Read, load.zones, 4, load.readers));
@@ -213,11 +304,15 @@ impl Bed {
         let mib = measured.bytes as f64 / (1 << 20) as f64;
         let each = |now: u64, then: u64| (now - then) as f64 / mib;
         Ok(Row {
-            system: self.system.name().into(),
+            system: self.setup.system.name().into(),
+            host: self.setup.host.name.clone(),
+            host_us: self.setup.host.us(),
             zones: load.zones,
             request_kib: load.request_kib,
             depth: load.depth,
             mb_s: measured.mb_s(),
+            drift: measured.drift(),
+            spread: 0.0,
             read_mb_s: if load.readers > 0 { reads.mb_s() } else { 0.0 },
             flash_write_amplification: amplification(&before, &now, measured.bytes),
             paper_mb_s: None,
@@ -226,7 +321,22 @@ impl Bed {
             written: written(&before, &now, measured.bytes),
             writes_per_mib: each(now.writes, before.writes),
             explicit_flushes_per_mib: each(now.zrwa_flushes, before.zrwa_flushes),
+            resets: now.resets - before.resets,
         })
+    }
+
+    /// What the drives have been asked so far, for [`Bed::left_since`].
+    pub fn write_counters(&self) -> Counters {
+        sum(&self.drives)
+    }
+
+    /// What so many blocks of the host's have left on the drives since then.
+    pub fn left_since(&self, before: &Counters, host_blocks: u64) -> Left {
+        let (now, host_bytes) = (sum(&self.drives), host_blocks * BLOCK as u64);
+        Left {
+            flash_write_amplification: amplification(before, &now, host_bytes),
+            written: written(before, &now, host_bytes),
+        }
     }
 
     /// Writes all of `streams` at the same time, to their end.
@@ -258,36 +368,57 @@ impl Bed {
         if let Some(error) = failed.take() {
             return Err(error);
         }
-        let (now, host_bytes) = (sum(&self.drives), blocks.get() * BLOCK as u64);
-        Ok(Left {
-            flash_write_amplification: amplification(&before, &now, host_bytes),
-            written: written(&before, &now, host_bytes),
-        })
+        Ok(self.left_since(&before, blocks.get()))
     }
 
-    /// Cuts the power when nothing is on its way, and gives the time until the array is there again, in
-    /// µs, and what was read for it, in blocks. Only drives that keep what is written can do that.
+    /// Cuts the power, whatever is on its way, takes the member `lost` away, and assembles what is left. Only drives
+    /// that keep what is written can do that, and none that are parts of one.
     ///
     /// # Errors
     /// When the array cannot be found again.
-    pub fn recover(self) -> anyhow::Result<(f64, u64)> {
-        let Bed { clock, runtime, array, drives, .. } = self;
-        drop(array);
-        runtime.clear();
-        let mut rng = Rng::new(0);
-        for drive in &drives {
-            drive.ssd().borrow_mut().power_cut(&[], &mut rng, Cut::default())?;
+    pub fn cut_power(self, lost: Option<usize>) -> anyhow::Result<Again> {
+        let Bed { array, drives, setup, end, .. } = self;
+        ensure!(!setup.partitioned, "parts of one drive are not cut off");
+        // What is on its way in a drive ends here: commands that have not taken effect never will.
+        drop((array, end));
+        let ssds: Vec<_> = drives.iter().map(|drive| drive.ssd().clone()).collect();
+        drop(drives);
+        let (clock, runtime, mut rng) = (Clock::new(), Runtime::new(), Rng::new(0));
+        let mut drives = Vec::new();
+        for (member, ssd) in ssds.into_iter().enumerate() {
+            ssd.borrow_mut().power_cut(&[], &mut rng, Cut::default())?;
+            let seed = setup.seed.map(|seed| seed * 1000 + member as u64);
+            drives.push(TimedDrive::new(ssd, &setup.timing, &clock, seed));
         }
-        let members = drives
-            .iter()
-            .enumerate()
-            .map(|(number, drive)| Drive { name: format!("drive {number}"), device: Rc::new(drive.clone()) });
-        let (begin, before) = (clock.now_ns(), sum(&drives));
-        let assembled = runtime.block_on(Array::assemble(&runtime, members.collect()), || clock.advance());
-        assembled.context("assembling the array never ends")??;
-        let read = sum(&drives).read_blocks - before.read_blocks;
-        Ok(((clock.now_ns() - begin) as f64 / 1e3, read))
+        let left = drives.iter().enumerate().filter(|(member, _)| Some(*member) != lost);
+        let members: Vec<Drive> = left
+            .map(|(number, drive)| Drive { name: format!("drive {number}"), device: Rc::new(drive.clone()) })
+            .collect();
+        let assembled = runtime.block_on(Array::assemble(&runtime, members), || clock.advance());
+        let array: Rc<dyn ZonedDevice> = Rc::new(assembled.context("assembling the array never ends")??);
+        let (took_us, read_blocks) = (clock.now_ns() as f64 / 1e3, sum(&drives).read_blocks);
+        let _end = End { clock: clock.clone(), runtime: runtime.clone() };
+        Ok(Again { clock, runtime, array, took_us, read_blocks, _end })
     }
+}
+
+/// An array that is there again after a power cut.
+pub struct Again {
+    pub clock: Clock,
+    pub runtime: Runtime,
+    pub array: Rc<dyn ZonedDevice>,
+    /// From the first command of assembly to the last.
+    pub took_us: f64,
+    pub read_blocks: u64,
+    _end: End,
+}
+
+/// Has `trace` learn when the dies of a member work.
+fn watch_dies(trace: &Trace, member: usize, drive: &TimedDrive) {
+    let (trace, process) = (trace.clone(), format!("dies of member {member}"));
+    drive.watch_dies(Box::new(move |die, what, from_ns, to_ns| {
+        trace.busy(&process, &format!("die {die}"), what.into(), from_ns..to_ns);
+    }));
 }
 
 /// Of all drives together.

@@ -6,17 +6,24 @@ use serde::Serialize;
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Row {
     pub system: String,
+    /// What requests cost in front of the drives: a name, and µs a request; 0 for a host that costs nothing.
+    pub host: String,
+    pub host_us: f64,
     /// Zones that are written at the same time, one job each.
     pub zones: u32,
     pub request_kib: u64,
     /// Requests of a job that are on their way.
     pub depth: u32,
     pub mb_s: f64,
+    /// Between the lowest and the highest of the seeds, as a share of the mean.
+    pub spread: f64,
+    /// How much more completes in the second half of the window than in the first.
+    pub drift: f64,
     /// Of reads beside the writes; 0 without any.
     pub read_mb_s: f64,
     /// Blocks that stay on flash, for each block of the host's.
     pub flash_write_amplification: f64,
-    /// What the paper says, where it publishes a number.
+    /// What the text of a paper says of this point, where it does.
     pub paper_mb_s: Option<f64>,
     /// Latency of a request: median and 99th percentile.
     pub p50_us: f64,
@@ -26,6 +33,27 @@ pub struct Row {
     /// Commands to members for each MiB of the host's: writes, and explicit ZRWA flushes.
     pub writes_per_mib: f64,
     pub explicit_flushes_per_mib: f64,
+    /// Zones of members that were reset while it was measured.
+    pub resets: u64,
+}
+
+impl Row {
+    /// The mean of runs that differ in their seeds; what they wrote, and how often, is that of the first.
+    pub fn mean(rows: Vec<Row>) -> Option<Row> {
+        let of = |value: fn(&Row) -> f64| rows.iter().map(value).sum::<f64>() / rows.len() as f64;
+        let mb_s = of(|row| row.mb_s);
+        let most = rows.iter().map(|row| row.mb_s).fold(f64::MIN, f64::max);
+        let least = rows.iter().map(|row| row.mb_s).fold(f64::MAX, f64::min);
+        Some(Row {
+            mb_s,
+            spread: (most - least) / mb_s,
+            drift: of(|row| row.drift),
+            read_mb_s: of(|row| row.read_mb_s),
+            p50_us: of(|row| row.p50_us),
+            p99_us: of(|row| row.p99_us),
+            ..rows.first()?.clone()
+        })
+    }
 }
 
 /// Blocks written to the members, for each block of the host's data.
@@ -62,15 +90,44 @@ impl Written {
     }
 }
 
-/// A figure of a paper, as a factor (1.48 is 48 % more, 0.9 is a tenth less), beside ours.
+/// A figure of a paper beside ours: mostly a factor (1.48 is 48 % more, 0.9 is a tenth less).
 #[derive(Clone, Debug, Serialize)]
 pub struct Claim {
     pub what: String,
     pub paper: f64,
+    /// On the host that the experiment names as its calibrated one, or on a free one where there is no other.
     pub ours: f64,
+    /// On a host that costs nothing, where that is another.
+    pub free: Option<f64>,
+    /// `ours` over `paper`, less one.
+    pub error: f64,
+    pub kind: Kind,
     pub verdict: Verdict,
-    /// The best explanation of a difference.
+    /// The best explanation of a difference, and how far a guess moves it.
     pub why: String,
+}
+
+/// How a claim could have come out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// Nothing that it was compared with went into it.
+    Prediction,
+    /// It could not be otherwise, given how many blocks an array writes, or what a drive was calibrated with.
+    Construction,
+    /// It moves with a parameter that nobody has published.
+    Guess,
+}
+
+impl Kind {
+    /// What the report calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Prediction => "prediction",
+            Kind::Construction => "by construction",
+            Kind::Guess => "rests on a guess",
+        }
+    }
 }
 
 /// How a claim compares.
@@ -96,6 +153,11 @@ impl Verdict {
 }
 
 impl Claim {
+    fn new(what: String, paper: f64, ours: f64, verdict: Verdict, why: String) -> Claim {
+        let error = ours / paper - 1.0;
+        Claim { what, paper, ours, free: None, error, kind: Kind::Prediction, verdict, why }
+    }
+
     /// Compares `ours` with `paper`, both factors. `why` explains what is left between them.
     pub fn factor(what: impl Into<String>, paper: f64, ours: f64, why: impl Into<String>) -> Claim {
         const SAME: f64 = 0.03;
@@ -107,13 +169,32 @@ impl Claim {
         } else {
             Verdict::Missed
         };
-        Claim { what: what.into(), paper, ours, verdict, why: why.into() }
+        Claim::new(what.into(), paper, ours, verdict, why.into())
     }
 
     /// Compares quantities that are no gains: they match within a quarter.
     pub fn share(what: impl Into<String>, paper: f64, ours: f64, why: impl Into<String>) -> Claim {
-        let verdict = if (ours / paper - 1.0).abs() <= 0.25 { Verdict::Matched } else { Verdict::Missed };
-        Claim { what: what.into(), paper, ours, verdict, why: why.into() }
+        let matched = ours == paper || (ours / paper - 1.0).abs() <= 0.25;
+        let verdict = if matched { Verdict::Matched } else { Verdict::Missed };
+        let claim = Claim::new(what.into(), paper, ours, verdict, why.into());
+        // Nothing is a quarter of nothing.
+        if paper == 0.0 { Claim { error: ours, ..claim } } else { claim }
+    }
+
+    /// A statement that something stays below a bound, by how much is not said: by 2 % at least.
+    pub fn below(what: impl Into<String>, bound: f64, ours: f64, why: impl Into<String>) -> Claim {
+        let verdict = if ours < 0.98 * bound { Verdict::Direction } else { Verdict::Missed };
+        Claim::new(format!("{} (below)", what.into()), bound, ours, verdict, why.into())
+    }
+
+    /// The same claim, which is of another kind than a prediction.
+    pub fn is(self, kind: Kind) -> Claim {
+        Claim { kind, ..self }
+    }
+
+    /// The same claim, with what comes out on a host that costs nothing.
+    pub fn free(self, ours: f64) -> Claim {
+        Claim { free: Some(ours), ..self }
     }
 }
 
@@ -137,15 +218,19 @@ impl Table {
 }
 
 /// Lines over a common horizontal axis of named places.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Plot {
     pub title: String,
     pub x: String,
     pub y: String,
     pub places: Vec<String>,
     pub lines: Vec<Line>,
-    /// Published limits: horizontal lines.
+    /// What a paper states for all places: horizontal lines.
     pub limits: Vec<(String, f64)>,
+    /// What a paper states as a range for all places: bands from a value to another.
+    pub bands: Vec<(String, f64, f64)>,
+    /// What a paper states for single places, by their index.
+    pub points: Vec<(String, usize, f64)>,
 }
 
 /// One line of a plot: a value for each place, where there is one.
@@ -168,28 +253,76 @@ pub struct Figure {
     pub tables: Vec<Table>,
     #[serde(skip)]
     pub plots: Vec<Plot>,
+    /// How long it took, in seconds.
+    pub took_s: f64,
 }
 
 impl Plot {
-    /// Throughput of each system in `rows`, which all have the same value in everything but `place`.
+    /// Throughput of each system in `rows`, which all have the same value in everything but `place`. Rows of other
+    /// hosts than a free one are lines of their own.
     pub fn of(title: String, x: &str, rows: &[&Row], place: impl Fn(&Row) -> u64) -> Plot {
-        let mut places: Vec<u64> = rows.iter().map(|row| place(row)).collect();
+        let name = |row: &Row| match row.host == "free" {
+            true => row.system.clone(),
+            false => format!("{}, {}", row.system, row.host),
+        };
+        let values: Vec<(String, u64, f64)> =
+            rows.iter().map(|row| (name(row), place(row), row.mb_s)).collect();
+        Plot::through(title, x, "MB/s", &values)
+    }
+
+    /// Lines through values: the name of a line, a place, a value.
+    pub fn through(title: impl Into<String>, x: &str, y: &str, values: &[(String, u64, f64)]) -> Plot {
+        let mut places: Vec<u64> = values.iter().map(|value| value.1).collect();
         places.sort_unstable();
         places.dedup();
         let mut lines: Vec<Line> = Vec::new();
-        for row in rows {
-            let at = places.binary_search(&place(row)).unwrap_or_default();
-            let line = match lines.iter().position(|line| line.name == row.system) {
+        for (name, place, value) in values {
+            let at = places.binary_search(place).unwrap_or_default();
+            let line = match lines.iter().position(|line| line.name == *name) {
                 Some(line) => line,
                 None => {
-                    lines.push(Line { name: row.system.clone(), values: vec![None; places.len()] });
+                    lines.push(Line { name: name.clone(), values: vec![None; places.len()] });
                     lines.len() - 1
                 }
             };
-            lines[line].values[at] = Some(row.mb_s);
+            lines[line].values[at] = Some(*value);
         }
         let places = places.iter().map(u64::to_string).collect();
-        Plot { title, x: x.into(), y: "MB/s".into(), places, lines, limits: Vec::new() }
+        Plot { title: title.into(), x: x.into(), y: y.into(), places, lines, ..Plot::default() }
+    }
+
+    /// Lines through values at named places, as many as there are places.
+    pub fn named(title: impl Into<String>, y: &str, places: &[&str], lines: Vec<(String, Vec<f64>)>) -> Plot {
+        let line = |(name, values): (String, Vec<f64>)| Line {
+            name,
+            values: values.into_iter().map(|value| value.is_finite().then_some(value)).collect(),
+        };
+        Plot {
+            title: title.into(),
+            y: y.into(),
+            places: places.iter().map(|place| place.to_string()).collect(),
+            lines: lines.into_iter().map(line).collect(),
+            ..Plot::default()
+        }
+    }
+
+    /// The same with a published limit.
+    pub fn limit(mut self, name: impl Into<String>, value: f64) -> Plot {
+        self.limits.push((name.into(), value));
+        self
+    }
+
+    /// The same with a published range.
+    pub fn band(mut self, name: impl Into<String>, from: f64, to: f64) -> Plot {
+        self.bands.push((name.into(), from, to));
+        self
+    }
+
+    /// The same with a published value at one of the places.
+    pub fn published(mut self, name: impl Into<String>, place: u64, value: f64) -> Plot {
+        let at = self.places.iter().position(|name| *name == place.to_string());
+        self.points.extend(at.map(|at| (name.into(), at, value)));
+        self
     }
 }
 
@@ -207,5 +340,8 @@ mod tests {
         assert_eq!(verdict(0.991, 1.01), Verdict::Matched);
         assert_eq!(verdict(0.991, 1.2), Verdict::Missed);
         assert_eq!(verdict(3.3, 2.9), Verdict::Matched);
+        assert_eq!(Claim::below("", 3075.0, 3070.0, "").verdict, Verdict::Missed);
+        assert!((Claim::factor("", 2.0, 1.5, "").error + 0.25).abs() < 1e-9);
+        assert_eq!(Claim::share("", 0.0, 0.0, "").error, 0.0);
     }
 }

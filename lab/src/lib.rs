@@ -1,16 +1,19 @@
 //! Experiments with emulated drives that take as long as real ones, in virtual time.
 #![forbid(unsafe_code)]
 
+pub mod apps;
 pub mod bed;
 pub mod calibrate;
 pub mod classify;
 pub mod experiments;
-pub mod fifo;
 pub mod figure;
 pub mod fit;
+pub mod host;
 pub mod load;
 pub mod plot;
 pub mod report;
+pub mod serial;
 pub mod stream;
 pub mod system;
+pub mod trace;
 pub mod work;

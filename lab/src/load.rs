@@ -41,6 +41,10 @@ pub struct Job {
     pub depth: u32,
     /// Least time from the start of a request to that of the next.
     pub period_ns: u64,
+    /// When the job begins, so that jobs are not in step.
+    pub start_ns: u64,
+    /// Mean of random pauses after requests; 0 for none.
+    pub pause_ns: u64,
 }
 
 impl Job {
@@ -53,6 +57,8 @@ impl Job {
             blocks: kib * 1024 / BLOCK as u64,
             depth,
             period_ns: 0,
+            start_ns: 0,
+            pause_ns: 0,
         }
     }
 }
@@ -61,6 +67,8 @@ impl Job {
 #[derive(Clone, Debug, Default)]
 pub struct Measured {
     pub bytes: u64,
+    /// As much of it as completed in the second half of the window.
+    pub second_half_bytes: u64,
     pub window_ns: u64,
     /// In rising order.
     pub latencies_ns: Vec<u64>,
@@ -70,6 +78,12 @@ impl Measured {
     /// 10⁶ bytes a second.
     pub fn mb_s(&self) -> f64 {
         self.bytes as f64 * 1e3 / self.window_ns as f64
+    }
+
+    /// How much more completed in the second half of the window than in the first: 0 when nothing changes.
+    pub fn drift(&self) -> f64 {
+        let first = self.bytes - self.second_half_bytes;
+        if first == 0 { 0.0 } else { self.second_half_bytes as f64 / first as f64 - 1.0 }
     }
 
     /// MiB a second.
@@ -96,6 +110,7 @@ impl Measured {
         latencies_ns.sort_unstable();
         Measured {
             bytes: parts.iter().map(|part| part.bytes).sum(),
+            second_half_bytes: parts.iter().map(|part| part.second_half_bytes).sum(),
             window_ns: parts.first().map_or(0, |part| part.window_ns),
             latencies_ns,
         }
@@ -113,6 +128,10 @@ impl Window {
     /// From and to these milliseconds.
     pub fn ms(from: u64, to: u64) -> Window {
         Window { from_ns: from * 1_000_000, to_ns: to * 1_000_000 }
+    }
+
+    fn middle_ns(&self) -> u64 {
+        self.from_ns.midpoint(self.to_ns)
     }
 }
 
@@ -204,7 +223,7 @@ impl Running {
     async fn requests(&self, mut data: Buf) {
         // Jobs with a period do not all start at once.
         let phase = self.rng.borrow_mut().below(self.job.period_ns);
-        self.clock.sleep(phase).await;
+        self.clock.sleep(self.job.start_ns + phase).await;
         while self.failed.borrow().is_none() {
             let submitted = self.clock.now_ns();
             let Some(command) = self.next(data) else { return };
@@ -215,12 +234,19 @@ impl Running {
             } else if (self.window.from_ns..self.window.to_ns).contains(&now) {
                 let mut measured = self.measured.borrow_mut();
                 measured.bytes += done.data.len() as u64;
+                if now >= self.window.middle_ns() {
+                    measured.second_half_bytes += done.data.len() as u64;
+                }
                 measured.latencies_ns.push(now - submitted);
             }
             data = done.data;
             let next = submitted + self.job.period_ns;
             if next > now {
                 self.clock.sleep(next - now).await;
+            }
+            if self.job.pause_ns > 0 {
+                let pause = self.rng.borrow_mut().exponential() * self.job.pause_ns as f64;
+                self.clock.sleep(pause as u64).await;
             }
         }
     }

@@ -3,10 +3,13 @@
 use anyhow::Context;
 use clap::{Parser, Subcommand};
 use lab::{
-    bed::{Bed, Load, Setup},
+    bed::{Bed, Load, Setup, point},
     experiments::{EXPERIMENTS, Effort, Experiment},
+    host::Host,
+    load::Window,
     report,
     system::System,
+    trace::Trace,
 };
 use std::{fs, path::PathBuf, process::ExitCode, time::Instant};
 
@@ -69,9 +72,23 @@ struct Point {
     /// Requests on their way in each zone
     #[arg(long, default_value_t = 64)]
     depth: u32,
+    /// What stands before the drives: free, spdk, io_uring, mq-deadline, daemon, µs on one thread, or a file that
+    /// 'zoneraid bench host --json' wrote
+    #[arg(long, default_value = "free", value_parser = host)]
+    host: Host,
+    /// Mean of random pauses after each request, in µs
+    #[arg(long, default_value_t = 0)]
+    pause_us: u64,
+    /// Write what happened in 2 ms of one run to this file, for chrome://tracing or Perfetto
+    #[arg(long)]
+    trace: Option<PathBuf>,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
+}
+
+fn host(name: &str) -> Result<Host, String> {
+    Host::by_name(name).map_err(|error| format!("{error:#}"))
 }
 
 fn experiment(name: &str) -> Result<&'static Experiment, String> {
@@ -89,7 +106,7 @@ fn system(name: &str) -> Result<System, String> {
 
 impl Run {
     fn run(&self) -> anyhow::Result<bool> {
-        let figure = (self.figure.run)(self.figure, effort(self.quick))?;
+        let figure = self.figure.figure_of(effort(self.quick))?;
         match self.json {
             true => println!("{}", serde_json::to_string_pretty(&figure)?),
             false => println!("{}", report::text(&figure)),
@@ -102,8 +119,12 @@ impl Report {
     fn run(&self) -> anyhow::Result<bool> {
         let started = Instant::now();
         let effort = effort(self.quick);
-        let figures: anyhow::Result<Vec<_>> =
-            EXPERIMENTS.iter().map(|experiment| (experiment.run)(experiment, effort)).collect();
+        let run = |experiment: &Experiment| {
+            let figure = experiment.figure_of(effort)?;
+            println!("{:<12}{:>6.1} s", experiment.name, figure.took_s);
+            anyhow::Ok(figure)
+        };
+        let figures: anyhow::Result<Vec<_>> = EXPERIMENTS.iter().map(run).collect();
         let failed = || format!("{} cannot be written", self.out.display());
         if let Some(directory) = self.out.parent() {
             fs::create_dir_all(directory).with_context(failed)?;
@@ -116,8 +137,17 @@ impl Report {
 
 impl Point {
     fn run(&self) -> anyhow::Result<bool> {
-        let load = Load { depth: self.depth, ..Load::fio(self.zones, self.request_kib) };
-        let row = Bed::new(&Setup::zn540(self.system))?.write_zones(&load)?;
+        let load =
+            Load { depth: self.depth, pause_us: self.pause_us, ..Load::fio(self.zones, self.request_kib) };
+        let setup = Setup { request_kib: self.request_kib, ..Setup::zn540(self.system).on(&self.host) };
+        if let Some(path) = &self.trace {
+            let trace = Trace::default();
+            let short = Load { window: Window::ms(6, 8), ..load };
+            Bed::traced(&setup, Some(trace.clone()))?.write_zones(&short)?;
+            let written = fs::write(path, serde_json::to_vec(&trace.json(short.window))?);
+            written.with_context(|| format!("{} cannot be written", path.display()))?;
+        }
+        let row = point(&setup, &load)?;
         match self.json {
             true => println!("{}", serde_json::to_string_pretty(&row)?),
             false => println!("{}", report::table(&report::points(&[row]))),

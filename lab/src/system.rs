@@ -66,6 +66,11 @@ impl System {
         }
     }
 
+    /// Whether writes of a zone go to a drive one after the other.
+    pub fn is_sequenced(self) -> bool {
+        matches!(self, System::Raizn | System::RaiznPlus | System::Z)
+    }
+
     pub fn behaviour(self) -> Behaviour {
         let log_step = match self {
             System::Z => LogStep::Zrwa,

@@ -3,14 +3,14 @@
 #![allow(clippy::unwrap_used)]
 
 use lab::{
-    bed::{Bed, Load, Setup},
+    bed::{Load, Setup, point},
     figure::Row,
     system::System,
 };
 
 fn row(system: System, zones: u32, request_kib: u64, depth: u32) -> Row {
     let load = Load { depth, ..Load::fio(zones, request_kib) };
-    Bed::new(&Setup::zn540(system)).unwrap().write_zones(&load).unwrap()
+    point(&Setup::zn540(system), &load).unwrap()
 }
 
 fn both(zones: u32, request_kib: u64, depth: u32) -> [Row; 2] {

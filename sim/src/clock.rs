@@ -74,6 +74,12 @@ impl Clock {
         self.0.events.borrow_mut().push(Event { due_ns, number, action: Box::new(action) });
     }
 
+    /// Forgets all events, and with them whatever they hold.
+    pub fn clear(&self) {
+        let events = self.0.events.take();
+        drop(events);
+    }
+
     /// When the next event is due.
     pub fn next_ns(&self) -> Option<u64> {
         self.0.events.borrow().peek().map(|event| event.due_ns)
@@ -154,6 +160,15 @@ mod tests {
         assert_eq!((log.borrow()[2], clock.now_ns(), clock.next_ns()), ((20, 'c'), 25, Some(30)));
         assert!(clock.advance() && !clock.advance());
         assert_eq!((log.borrow()[3], clock.now_ns()), ((30, 'd'), 30));
+    }
+
+    #[test]
+    fn events_that_are_forgotten_hold_nothing_any_more() {
+        let (clock, held) = (Clock::new(), Rc::new(()));
+        let (kept, itself) = (held.clone(), clock.clone());
+        clock.at(10, move || drop((kept, itself)));
+        clock.clear();
+        assert!(Rc::strong_count(&held) == 1 && !clock.advance());
     }
 
     #[test]

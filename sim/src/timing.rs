@@ -24,7 +24,7 @@ pub enum ZrwaMedium {
 pub enum Placement {
     /// Program units of all zones go to the dies in turn.
     Striped,
-    /// Each zone lies on one die: zone number modulo dies.
+    /// Each zone lies on one die: the next in turn when it is written for the first time since it was reset (eZNS §3.4).
     ZonePerDie,
 }
 
@@ -49,6 +49,9 @@ pub struct ResetTiming {
 pub struct Timing {
     /// Mean service time of a write in the firmware.
     pub write_firmware_us: f64,
+    /// The same of a write to a ZRWA, as a multiple. A guess: one at a time they are as fast as others, several on
+    /// their way in a zone are not published.
+    pub zrwa_write_factor: f64,
     /// From the end of the transfer of a write to its acknowledgement.
     pub write_acknowledge_us: f64,
     /// Mean service time of an append of one block in the firmware.
@@ -112,8 +115,11 @@ pub struct Timing {
 
 impl Timing {
     /// What is not published about any of these drives.
-    pub const GUESSES: [&str; 4] = [
+    pub const GUESSES: [&str; 7] = [
         "size of the write buffer",
+        "dies, channels, program unit and program time of the ZN540, whose write bandwidth is a cap without a cause",
+        "writes to a ZRWA of the ZN540 with several on their way in a zone",
+        "active zones of the PM1731a (256 or 384 are published)",
         "latency of writes to the ZRWA of the PM1731a",
         "what an explicit ZRWA flush costs the firmware, and all of it on the PM1731a",
         "opening, closing, finishing and appending on the PM1731a",
@@ -133,6 +139,7 @@ impl Timing {
     pub fn zn540() -> Timing {
         Timing {
             write_firmware_us: 5.35,
+            zrwa_write_factor: 1.0,
             write_acknowledge_us: 5.3,
             append_firmware_us: 7.0,
             append_zone_us: 7.56,
@@ -191,6 +198,7 @@ impl Timing {
     pub fn pm1731a() -> Timing {
         Timing {
             write_firmware_us: 1.0,
+            zrwa_write_factor: 1.0,
             write_acknowledge_us: 86.0,
             append_firmware_us: 1.0,
             append_zone_us: 1.0,

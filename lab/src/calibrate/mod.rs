@@ -1,8 +1,9 @@
-//! Calibration: the emulated drives against published figures of single drives.
+//! Calibration: the emulated drives, and hosts in front of them, against published figures of single drives.
 //!
 //! Each row is one published figure. What the model predicts is measured on one drive, with the
 //! load that the figure was measured with. Figures of arrays are predictions and never among these.
 
+mod hosts;
 mod pm1731a;
 mod real_time;
 mod zn540;
@@ -111,11 +112,11 @@ impl Calibrate {
             println!("{}", json!({ "version": OUTPUT_VERSION, "guesses": Timing::GUESSES, "rows": rows }));
             return Ok(hold);
         }
-        println!("{:<10} {:<52} {:>19} {:>9}  {:>8}  source", "drive", "", "predicted", "published", "error");
+        println!("{:<10} {:<54} {:>19} {:>9}  {:>8}  source", "drive", "", "predicted", "published", "error");
         for row in &rows {
             let Row { drive, item, unit, predicted, published, error_percent, source, .. } = row;
             println!(
-                "{drive:<10} {item:<52} {predicted:>12.1} {unit:<6} {published:>9.1}  {error_percent:>+6.1} %  {source}{}",
+                "{drive:<10} {item:<54} {predicted:>12.1} {unit:<6} {published:>9.1}  {error_percent:>+6.1} %  {source}{}",
                 if row.holds() { "" } else { "  OUT OF BOUNDS" }
             );
             if let Some(why) = row.miss {
@@ -134,6 +135,7 @@ impl Calibrate {
 pub fn rows() -> Result<Vec<Row>> {
     let mut rows = zn540::rows()?;
     rows.extend(pm1731a::rows()?);
+    rows.extend(hosts::rows()?);
     Ok(rows)
 }
 

@@ -3,9 +3,9 @@
 use super::{Effort, Experiment};
 use crate::{
     calibrate,
-    figure::{Figure, Table},
+    figure::{Figure, Plot, Table},
 };
-use sim::timing::Timing;
+use sim::{ssd::Model, timing::Timing};
 
 pub const CALIBRATE: Experiment =
     Experiment { name: "calibrate", title: "The emulated drives beside the real ones", run: calibrate };
@@ -14,11 +14,12 @@ const METHOD: &str = "Single drives, each with the load that the figure was meas
 these figures and to nothing else.";
 
 fn calibrate(this: &Experiment, _: Effort) -> anyhow::Result<Figure> {
+    let rows = calibrate::rows()?;
     let header = ["", "drive", "predicted", "published", "error", "unit", "source", "known miss"];
     let mut table = Table::new("", &header);
-    for row in calibrate::rows()? {
+    for row in &rows {
         table.rows.push(vec![
-            row.item,
+            row.item.clone(),
             row.drive.into(),
             format!("{:.1}", row.predicted),
             format!("{:.1}", row.published),
@@ -28,7 +29,18 @@ fn calibrate(this: &Experiment, _: Effort) -> anyhow::Result<Figure> {
             row.miss.unwrap_or_default().into(),
         ]);
     }
+    let errors: Vec<(String, u64, f64)> = Model::NAMES
+        .iter()
+        .flat_map(|name| {
+            let of_drive = rows.iter().filter(move |row| row.drive == *name);
+            of_drive.enumerate().map(|(number, row)| {
+                (row.drive.to_string(), number as u64 + 1, row.predicted / row.published)
+            })
+        })
+        .collect();
+    let plot = Plot::through("Predicted to published, row by row", "row of the drive", "×", &errors);
     let mut figure = this.figure(&format!("{METHOD} Guesses: {}.", Timing::GUESSES.join("; ")));
+    figure.plots.push(plot.band("within 10 %", 0.9, 1.1));
     figure.tables.push(table);
     Ok(figure)
 }

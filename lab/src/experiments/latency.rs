@@ -2,8 +2,8 @@
 
 use super::{Effort, Experiment};
 use crate::{
-    bed::{Bed, Load, Setup},
-    figure::{Figure, Row, Table},
+    bed::{Load, Setup, point},
+    figure::{Figure, Plot, Row, Table},
     system::System,
     work,
 };
@@ -30,7 +30,7 @@ fn latency(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
     let mut figure = this.figure(METHOD);
     figure.rows = work::each(this.name, &points, |(system, depth, request_kib)| {
         let load = Load { depth: *depth, ..Load::fio(1, *request_kib) };
-        Bed::new(&Setup::zn540(*system))?.write_zones(&load)
+        point(&Setup::zn540(*system), &load)
     })?;
     let mut table = Table::new("zoneraid to ZRAID, one at a time", &["KiB", "p50", "p99"]);
     for (depth, size) in loads.iter().filter(|load| load.0 == 1) {
@@ -45,5 +45,8 @@ fn latency(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
         table.rows.push(vec![size.to_string(), ratio(|row| row.p50_us), ratio(|row| row.p99_us)]);
     }
     figure.tables.push(table);
+    let small = figure.rows.iter().filter(|row| row.request_kib == 4);
+    let values: Vec<_> = small.map(|row| (row.system.clone(), row.depth.into(), row.p50_us)).collect();
+    figure.plots.push(Plot::through("4 KiB, one zone: median", "requests on their way", "µs", &values));
     Ok(figure)
 }

@@ -2,8 +2,8 @@
 
 use super::{Effort, Experiment};
 use crate::{
-    bed::{Bed, Load, Setup},
-    figure::{Figure, Row, Table},
+    bed::{Load, Setup, point},
+    figure::{Figure, Plot, Row, Table},
     report,
     system::System,
     work,
@@ -47,7 +47,7 @@ fn limits(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
     let rows = work::each(this.name, &points, |(system, size, (_, change))| {
         let (mut setup, mut load) = (Setup::zn540(*system), Load::fio(7, *size));
         change(&mut setup, &mut load);
-        Bed::new(&setup)?.write_zones(&load)
+        point(&setup, &load)
     })?;
     let mut header = vec!["MB/s", "KiB", "by bytes"];
     header.extend(CHANGES.map(|change| change.0));
@@ -64,6 +64,16 @@ fn limits(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
         plain.push(first.clone());
     }
     let mut figure = this.figure(METHOD);
+    for system in systems.map(System::name) {
+        let of_system = rows.chunks(CHANGES.len()).filter(|rows| rows[0].system == system);
+        let values: Vec<(String, u64, f64)> = of_system
+            .flat_map(|rows| {
+                rows.iter().zip(CHANGES).map(|(row, (change, _))| (change.into(), row.request_kib, row.mb_s))
+            })
+            .collect();
+        let plot = Plot::through(format!("{system}, 7 zones"), "KiB a request", "MB/s", &values);
+        figure.plots.push(plot.limit("four drives: 4920", 4920.0));
+    }
     figure.tables = vec![causes, report::written(&plain)];
     figure.rows = plain;
     Ok(figure)

@@ -1,17 +1,24 @@
 //! One experiment for each figure.
 
+mod apps;
 mod drives;
 mod flush;
+mod hosts;
+mod joining;
 mod latency;
 mod limits;
 mod raid6;
+mod recovery;
+mod sections;
 mod sensitivity;
 mod table1;
 mod throughput;
 mod traffic;
+mod wear;
 mod zebra;
 
 use crate::figure::{Figure, Row};
+use std::time::Instant;
 
 /// How much is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +42,16 @@ impl Experiment {
         EXPERIMENTS.iter().find(|experiment| experiment.name == name)
     }
 
+    /// Runs it, and says how long that took.
+    ///
+    /// # Errors
+    /// When a run fails, which none should.
+    pub fn figure_of(&self, effort: Effort) -> anyhow::Result<Figure> {
+        let started = Instant::now();
+        let figure = (self.run)(self, effort)?;
+        Ok(Figure { took_s: started.elapsed().as_secs_f64(), ..figure })
+    }
+
     /// A figure to be filled.
     fn figure(&self, method: &str) -> Figure {
         Figure {
@@ -48,19 +65,34 @@ impl Experiment {
 
 /// All of them, in the order of the report.
 pub const EXPERIMENTS: &[Experiment] = &[
-    drives::CALIBRATE,
     throughput::FIG7,
+    hosts::HOSTS,
     throughput::FIG8,
+    sections::SECTIONS,
+    apps::FIG9,
+    apps::FIG10,
     throughput::FIG11,
     table1::TABLE1,
     flush::S67,
-    zebra::ZEBRA,
     traffic::WAF,
+    zebra::ZEBRA,
+    wear::LOGS,
+    recovery::RECOVERY,
+    joining::JOINING,
     latency::LATENCY,
     limits::LIMITS,
     raid6::RAID6,
     sensitivity::SENSITIVITY,
+    drives::CALIBRATE,
 ];
+
+/// The calibrated host that the papers' claims are stated on.
+const KERNEL: &str = "mq-deadline";
+
+/// Rows of a host that are of this load.
+fn on<'a>(host: &'a str, load: impl Fn(&Row) -> bool + 'a) -> impl Fn(&Row) -> bool + 'a {
+    move |row| row.host == host && load(row)
+}
 
 /// Mean over all loads of what `of` writes to what `over` writes, in throughput.
 fn gain(rows: &[Row], of: &str, over: &str, load: impl Fn(&Row) -> bool) -> f64 {
@@ -69,7 +101,8 @@ fn gain(rows: &[Row], of: &str, over: &str, load: impl Fn(&Row) -> bool) -> f64 
         .filter(|row| row.system == of && load(row))
         .filter_map(|row| {
             let same = |other: &&Row| {
-                other.system == over && (other.zones, other.request_kib) == (row.zones, row.request_kib)
+                let load = |row: &Row| (row.zones, row.request_kib, row.depth);
+                other.system == over && other.host == row.host && load(other) == load(row)
             };
             Some(row.mb_s / rows.iter().find(same)?.mb_s)
         })

@@ -2,7 +2,7 @@
 
 use super::{Effort, Experiment};
 use crate::{
-    bed::{Bed, Load, Setup},
+    bed::{Load, Setup, point},
     figure::{Figure, Plot, Row, Table},
     report,
     system::System,
@@ -41,7 +41,7 @@ fn raid6(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
     let mut figure = this.figure(METHOD);
     figure.rows = work::each(this.name, &points, |((name, parities), (zones, request_kib, depth))| {
         let load = Load { depth: *depth, ..Load::fio(*zones, *request_kib) };
-        let row = Bed::new(&setup(*parities))?.write_zones(&load)?;
+        let row = point(&setup(*parities), &load)?;
         Ok(Row { system: name.to_string(), ..row })
     })?;
     let heads =

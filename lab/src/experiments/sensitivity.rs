@@ -2,8 +2,9 @@
 
 use super::{Effort, Experiment};
 use crate::{
-    bed::{Bed, Load, Setup},
-    figure::{Figure, Table},
+    bed::{Load, Setup, point},
+    figure::{Figure, Plot, Table},
+    host::Host,
     system::System,
     work,
 };
@@ -16,12 +17,12 @@ pub const SENSITIVITY: Experiment = Experiment {
 };
 
 const METHOD: &str = "Each guessed parameter is halved and doubled, everything else stays. The ratios are those of \
-the claims above; a ratio that moves with a guess is worth as little as the guess.";
+the claims above, on the host with mq-deadline; a ratio that moves with a guess is worth as little as the guess. Active zones of the PM1731a (256 in eZNS, 384 in ZRAID) are no limit in any experiment.";
 
 /// A guess, and how to multiply it.
 type Guess = (&'static str, fn(&mut Setup, f64));
 
-const GUESSES: [Guess; 4] = [
+const GUESSES: [Guess; 7] = [
     ("write buffer", |setup, by| {
         setup.timing.write_buffer_kib = (setup.timing.write_buffer_kib as f64 * by) as u64;
     }),
@@ -33,7 +34,20 @@ const GUESSES: [Guess; 4] = [
     ("explicit ZRWA flush", |setup, by| {
         scale_flush(&mut setup.timing, by);
     }),
-    ("RAIZN's queue", |setup, by| setup.fifo_us *= by),
+    ("RAIZN's queue", |setup, by| setup.section.sub_request_us *= by),
+    ("a write to a ZRWA in the firmware", |setup, by| setup.timing.zrwa_write_factor *= by),
+    ("dies of the ZN540, and their unit", |setup, by| {
+        // A die more is as much less to program at a time: bandwidth stays.
+        if setup.timing.drain_mb_s.is_some() {
+            setup.timing.dies = (setup.timing.dies as f64 * by) as u32;
+            setup.timing.program_blocks = (setup.timing.program_blocks as f64 / by) as u64;
+        }
+    }),
+    ("a request's share of the lock of mq-deadline", |setup, by| {
+        if let Some(lock) = &mut setup.host.lock {
+            lock.request_us *= by;
+        }
+    }),
 ];
 
 fn scale_flush(timing: &mut Timing, by: f64) {
@@ -44,12 +58,13 @@ fn scale_flush(timing: &mut Timing, by: f64) {
 /// A ratio of the claims: of, over, what they run on, and the load.
 type Ratio = (&'static str, System, System, fn(System) -> Setup, u32, u64);
 
-const RATIOS: [Ratio; 6] = [
+const RATIOS: [Ratio; 7] = [
     ("Fig. 7: ZRAID to RAIZN+, 8 KiB, 12 zones", System::Zraid, System::RaiznPlus, Setup::zn540, 12, 8),
     ("Fig. 7: ZRAID to RAIZN+, 64 KiB, 7 zones", System::Zraid, System::RaiznPlus, Setup::zn540, 7, 64),
     ("Fig. 7: ZRAID to RAIZN, 16 KiB, 12 zones", System::Zraid, System::Raizn, Setup::zn540, 12, 16),
     ("Fig. 8: Z+S+M to Z+S, 8 KiB, 12 zones", System::ZSM, System::ZS, Setup::zn540, 12, 8),
     ("Fig. 11: ZRAID to RAIZN+, 8 KiB, 15 zones", System::Zraid, System::RaiznPlus, Setup::pm1731a, 15, 8),
+    ("Fig. 7: ZRAID to RAIZN+, 4 KiB, 1 zone", System::Zraid, System::RaiznPlus, Setup::zn540, 1, 4),
     ("zoneraid to ZRAID, 16 KiB, 7 zones", System::Zoneraid, System::Zraid, Setup::zn540, 7, 16),
 ];
 
@@ -64,11 +79,13 @@ fn sensitivity(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
     }
     let found = work::each(this.name, &points, |(ratio, change)| {
         let mb_s = |system| {
-            let mut setup = ratio.3(system);
+            let mut setup = ratio.3(system).on(&Host::mq_deadline());
             if let Some(((_, apply), by)) = change {
                 apply(&mut setup, *by);
             }
-            anyhow::Ok(Bed::new(&setup)?.write_zones(&Load::fio(ratio.4, ratio.5))?.mb_s)
+            let load =
+                if setup.partitioned { Load::long(ratio.4, ratio.5) } else { Load::fio(ratio.4, ratio.5) };
+            anyhow::Ok(point(&setup, &Load { seeds: 1, ..load })?.mb_s)
         };
         Ok(mb_s(ratio.1)? / mb_s(ratio.2)?)
     })?;
@@ -81,6 +98,18 @@ fn sensitivity(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
         table.rows.push(cells);
     }
     let mut figure = this.figure(METHOD);
+    let places: Vec<&str> = std::iter::once("as it is").chain(changes.iter().map(|_| "")).collect();
+    let lines = ratios
+        .iter()
+        .zip(found.chunks(changes.len() + 1))
+        .map(|(ratio, values)| (ratio.0.to_string(), values.to_vec()))
+        .collect();
+    figure.plots.push(Plot::named(
+        "Ratios as each guess is halved and doubled, in the order of the table",
+        "×",
+        &places,
+        lines,
+    ));
     figure.tables.push(table);
     Ok(figure)
 }

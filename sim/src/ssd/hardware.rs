@@ -22,7 +22,19 @@ pub(super) struct Hardware {
     /// Zones of all namespaces so far.
     zones: Cell<u32>,
     stations: RefCell<Stations>,
+    places: RefCell<Places>,
+    watch: RefCell<Option<DieWatch>>,
 }
+
+/// Where zones lie that have been written since they were reset, if each lies on one die.
+#[derive(Default)]
+struct Places {
+    die: Vec<Option<usize>>,
+    next: usize,
+}
+
+/// Learns what a die has done, and from when to when: the number of the die, what, ns, ns.
+pub type DieWatch = Box<dyn Fn(usize, &'static str, u64, u64)>;
 
 /// Goes on with a command.
 type Next = Box<dyn FnOnce(&Rc<Hardware>)>;
@@ -51,6 +63,8 @@ struct Station {
 #[derive(Default)]
 struct Die {
     busy: bool,
+    /// What it does, and since when.
+    work: (&'static str, u64),
     reads: VecDeque<(u64, Next)>,
     programs: u32,
     erases: u32,
@@ -97,6 +111,36 @@ impl Hardware {
             clock: clock.clone(),
             zones: Cell::default(),
             stations: RefCell::new(stations),
+            places: RefCell::default(),
+            watch: RefCell::default(),
+        }
+    }
+
+    /// From now on `watch` learns what dies do.
+    pub fn watch(&self, watch: DieWatch) {
+        self.watch.replace(Some(watch));
+    }
+
+    /// The die of a zone that is written: the next in turn if it has none yet.
+    fn place(&self, zone: u32) -> usize {
+        let places = &mut *self.places.borrow_mut();
+        let zone = zone as usize;
+        if places.die.len() <= zone {
+            places.die.resize(zone + 1, None);
+        }
+        if let Some(die) = places.die[zone] {
+            return die;
+        }
+        let next = (places.next + 1) % self.timing.dies as usize;
+        let die = std::mem::replace(&mut places.next, next);
+        places.die[zone] = Some(die);
+        die
+    }
+
+    /// A zone has been reset: the next time it may lie elsewhere.
+    pub fn release(&self, zone: u32) {
+        if let Some(die) = self.places.borrow_mut().die.get_mut(zone as usize) {
+            *die = None;
         }
     }
 
@@ -160,6 +204,9 @@ impl Hardware {
         buffered: u64,
         next: impl FnOnce(&Rc<Hardware>) + 'static,
     ) {
+        if self.timing.placement == Placement::ZonePerDie {
+            self.place(zone);
+        }
         let piece = buffered.min(self.timing.program_blocks);
         self.admit(piece, move |hardware| {
             if piece == buffered {
@@ -190,10 +237,12 @@ impl Hardware {
     /// So many admitted blocks of a zone have arrived in the write buffer.
     pub fn fill(self: &Rc<Self>, zone: u32, blocks: u64) {
         let timing = &self.timing;
+        let of_zone = match timing.placement {
+            Placement::ZonePerDie => self.place(zone),
+            Placement::Striped => 0,
+        };
         let stations = &mut *self.stations.borrow_mut();
-        let buffer = &mut stations.buffer;
-        let of_zone = (zone % timing.dies) as usize;
-        let unit = if timing.placement == Placement::ZonePerDie { of_zone } else { 0 };
+        let (buffer, unit) = (&mut stations.buffer, of_zone);
         buffer.filling[unit] += blocks;
         while buffer.filling[unit] >= timing.program_blocks {
             buffer.filling[unit] -= timing.program_blocks;
@@ -227,11 +276,15 @@ impl Hardware {
         }
     }
 
-    /// The die of a block `offset_blocks` behind the start of a zone that is `zone_blocks` long.
+    /// The die of a block that is read or erased `offset_blocks` behind the start of a zone that is `zone_blocks` long.
     pub fn die(&self, zone: u32, zone_blocks: u64, offset_blocks: u64) -> usize {
         let number = match self.timing.placement {
             Placement::Striped => (zone as u64 * zone_blocks + offset_blocks) / self.timing.page_blocks,
-            Placement::ZonePerDie => zone as u64,
+            // Where nothing has been written it does not matter; reads of blank drives spread.
+            Placement::ZonePerDie => {
+                let placed = self.places.borrow().die.get(zone as usize).copied().flatten();
+                placed.map_or(zone as u64, |die| die as u64)
+            }
         };
         (number % self.timing.dies as u64) as usize
     }
@@ -259,6 +312,7 @@ impl Hardware {
         }
         die.busy = true;
         if let Some((blocks, next)) = die.reads.pop_front() {
+            die.work = ("read", now);
             let sense_us = match rng {
                 Some(rng) => timing.read_page_us * (0.8 + 0.2 * rng.below(3) as f64),
                 None => timing.read_page_us,
@@ -275,10 +329,12 @@ impl Hardware {
             });
         } else if die.programs > 0 {
             die.programs -= 1;
+            die.work = ("program", now);
             drop(stations);
             self.program(number, timing.program_blocks);
         } else if die.erases > 0 {
             die.erases -= 1;
+            die.work = ("erase", now);
             self.after(now + ns(timing.reset.erase_us), move |hardware| hardware.die_done(number));
         } else {
             die.busy = false;
@@ -306,7 +362,14 @@ impl Hardware {
     }
 
     fn die_done(self: &Rc<Self>, number: usize) {
-        self.stations.borrow_mut().dies[number].busy = false;
+        let (what, since) = {
+            let die = &mut self.stations.borrow_mut().dies[number];
+            die.busy = false;
+            die.work
+        };
+        if let Some(watch) = &*self.watch.borrow() {
+            watch(number, what, since, self.clock.now_ns());
+        }
         self.start_die(number);
     }
 }

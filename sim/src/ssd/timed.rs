@@ -13,7 +13,7 @@
 
 use super::{
     Ssd,
-    hardware::{Hardware, ns},
+    hardware::{DieWatch, Hardware, ns},
     traffic::{Classifier, Counters, Traffic},
 };
 use crate::{
@@ -88,6 +88,11 @@ impl TimedDrive {
         self.0.traffic.borrow().counters.clone()
     }
 
+    /// From now on `watch` learns what the dies of the drive do, whatever namespace it is for.
+    pub fn watch_dies(&self, watch: DieWatch) {
+        self.0.hardware.watch(watch);
+    }
+
     /// From now on `classifier` says why blocks are written; until then all are data.
     pub fn set_classifier(&self, classifier: Classifier) {
         self.0.traffic.borrow_mut().classifier = Some(classifier);
@@ -133,7 +138,12 @@ impl Namespace {
             Command::Write { lba, .. } => {
                 let (zone, offset) = self.geometry.locate(*lba);
                 let first_us = if offset == 0 && self.is_empty(zone) { timing.first_write_us } else { 0.0 };
-                self.hardware.write_firmware(&[timing.write_firmware_us], first_us)
+                let factor = if self.info(zone).is_some_and(|zone| zone.zrwa) {
+                    timing.zrwa_write_factor
+                } else {
+                    1.0
+                };
+                self.hardware.write_firmware(&[timing.write_firmware_us * factor], first_us)
             }
             Command::FlushZrwa { .. } => self.hardware.write_firmware(&[timing.zrwa_flush_firmware_us], 0.0),
             _ => self.hardware.write_firmware(&[timing.write_firmware_us], 0.0),
@@ -299,6 +309,7 @@ impl Namespace {
             if timing.erase_us > 0.0 && written > 0 {
                 hardware.erase(hardware.die(self.first_zone + zone.0, self.geometry.zone_size_blocks, 0));
             }
+            hardware.release(self.first_zone + zone.0);
             let mut traffic = self.traffic.borrow_mut();
             traffic.counters.resets += 1;
             traffic.dropped(zone);

@@ -1,0 +1,163 @@
+//! A log-structured merge tree on zones, as RocksDB on ZenFS, as far as an array sees it: a write-ahead log that threads
+//! commit to in groups, memtables that are flushed, and levels that are compacted, each kind of file in zones of its own.
+//!
+//! Left out: reads of users, caches, cleaning of zones, deeper levels than the second, and processors but for one cost
+//! of a put.
+
+use super::{App, Log};
+use engine::{runtime::Gate, zone::Lba};
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+};
+
+/// What a put costs a processor; a guess.
+const PUT_US: f64 = 5.0;
+/// A key and a value of 8,000 bytes, in a log that is written in blocks.
+const RECORD_BLOCKS: u64 = 2;
+/// 64 MiB.
+const MEMTABLE_BLOCKS: u64 = 16384;
+/// Files of the first level that are compacted together, and with which puts wait.
+const COMPACTED: usize = 4;
+const STOPPED: usize = 20;
+/// Background jobs of each kind.
+const JOBS: usize = 16;
+/// Zones of flushed files, and of compacted ones.
+const FLUSHED: std::ops::Range<u32> = 1..5;
+const MERGED: std::ops::Range<u32> = 5..11;
+
+/// What is put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Puts {
+    /// Keys in order: files do not overlap, so that compaction moves them without a write.
+    InOrder,
+    /// Keys at random: files of the first level are merged with as much of the second as `overlap` says.
+    Random { overlap: u64 },
+}
+
+struct Tree {
+    app: Rc<App>,
+    puts: Puts,
+    /// Whether a group is safe before its puts return.
+    sync: bool,
+    log: Rc<Log>,
+    /// Records that have been put, and those of them that are safe.
+    put: Cell<u64>,
+    safe: Cell<u64>,
+    /// Whether a group is being written, and who waits for that.
+    leads: Cell<bool>,
+    group: Gate,
+    memtable: Cell<u64>,
+    first_level: RefCell<Vec<Lba>>,
+    flushes: Cell<usize>,
+    compactions: Cell<usize>,
+    files: Cell<u32>,
+    zones: Vec<Rc<Log>>,
+}
+
+/// Four threads that put records as fast as they can.
+pub fn fill(app: &Rc<App>, puts: Puts, sync: bool) {
+    let tree = Rc::new(Tree {
+        app: app.clone(),
+        puts,
+        sync,
+        log: Log::new(0),
+        put: Cell::default(),
+        safe: Cell::default(),
+        leads: Cell::default(),
+        group: Gate::default(),
+        memtable: Cell::default(),
+        first_level: RefCell::default(),
+        flushes: Cell::default(),
+        compactions: Cell::default(),
+        files: Cell::default(),
+        zones: (0..MERGED.end).map(Log::new).collect(),
+    });
+    for _ in 0..4 {
+        let tree = tree.clone();
+        app.spawn(async move {
+            loop {
+                tree.app.compute(PUT_US).await;
+                tree.put().await;
+                tree.app.count(1);
+            }
+        });
+    }
+}
+
+impl Tree {
+    /// Joins the next group; whoever finds nobody writing leads it.
+    async fn put(self: &Rc<Self>) {
+        while self.is_stopped() {
+            self.app.compute(20.0).await;
+        }
+        let mine = self.put.get() + 1;
+        self.put.set(mine);
+        while self.safe.get() < mine {
+            let led = self.group.wait();
+            if self.leads.replace(true) {
+                led.await;
+                continue;
+            }
+            let (from, to) = (self.safe.get(), self.put.get());
+            self.app.append(&self.log, (to - from) * RECORD_BLOCKS, 256, self.sync).await;
+            self.safe.set(to);
+            self.leads.set(false);
+            self.group.open();
+            self.remember(to - from);
+        }
+    }
+
+    /// Too many files wait for compaction, or memtables to be flushed.
+    fn is_stopped(&self) -> bool {
+        self.first_level.borrow().len() >= STOPPED || self.flushes.get() >= JOBS
+    }
+
+    /// Records in the memtable; a full one is flushed.
+    fn remember(self: &Rc<Self>, records: u64) {
+        self.memtable.set(self.memtable.get() + records * RECORD_BLOCKS);
+        if self.memtable.get() < MEMTABLE_BLOCKS {
+            return;
+        }
+        self.memtable.set(0);
+        self.flushes.set(self.flushes.get() + 1);
+        let tree = self.clone();
+        self.app.spawn(async move {
+            let lba = tree.write(FLUSHED, MEMTABLE_BLOCKS).await;
+            tree.flushes.set(tree.flushes.get() - 1);
+            if tree.puts != Puts::InOrder {
+                tree.first_level.borrow_mut().push(lba);
+                tree.compact();
+            }
+        });
+    }
+
+    /// A file in the next of these zones, in writes of 1 MiB.
+    async fn write(&self, zones: std::ops::Range<u32>, blocks: u64) -> Lba {
+        let zone = zones.start + self.files.replace(self.files.get() + 1) % (zones.end - zones.start);
+        self.app.append(&self.zones[zone as usize], blocks, 256, false).await
+    }
+
+    /// Merges files of the first level with what they overlap, if there are enough.
+    fn compact(self: &Rc<Self>) {
+        let Puts::Random { overlap } = self.puts else { return };
+        let mut files = self.first_level.borrow_mut();
+        if files.len() < COMPACTED || self.compactions.get() >= JOBS {
+            return;
+        }
+        let inputs: Vec<Lba> = files.drain(..COMPACTED).collect();
+        self.compactions.set(self.compactions.get() + 1);
+        let tree = self.clone();
+        self.app.spawn(async move {
+            for input in inputs {
+                // As much of the second level is read and written as the file overlaps; the files read are these.
+                for _ in 0..=overlap {
+                    tree.app.read(input, MEMTABLE_BLOCKS).await;
+                    tree.write(MERGED, MEMTABLE_BLOCKS).await;
+                }
+            }
+            tree.compactions.set(tree.compactions.get() - 1);
+            tree.compact();
+        });
+    }
+}

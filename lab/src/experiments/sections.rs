@@ -1,0 +1,87 @@
+//! What a serial section of the driver would do to the designs that log partial parity.
+
+use super::{Effort, Experiment, gain};
+use crate::{
+    bed::{Load, Setup, point},
+    figure::{Figure, Plot, Table},
+    host::Host,
+    serial::Section,
+    system::System,
+    work,
+};
+
+pub const SECTIONS: Experiment = Experiment {
+    name: "sections",
+    title: "Serial sections of the host, swept: what would explain ZRAID's Fig. 8",
+    run: sections,
+};
+
+const METHOD: &str = "As Fig. 8 (8 KiB), on the host with mq-deadline. First a section that all writes to an array pass that \
+logs partial parity (RAIZN+, Z, Z+S, Z+S+M), and none to ZRAID, so many µs a write: one driver, one log zone, one lock. \
+Then what each job's own thread takes for a request, for all systems. Nothing of this is published, none of it is used \
+anywhere else; it shows how large such costs would have to be, and is no calibration.";
+
+/// The steps of Fig. 8: what the paper says on average, and with 12 zones where it says so.
+const STEPS: [(&str, &str, f64, Option<f64>); 4] = [
+    ("Z+S", "Z", 1.10, None),
+    ("Z+S+M", "Z+S", 1.103, None),
+    ("ZRAID", "Z+S+M", 1.177, Some(1.30)),
+    ("ZRAID", "RAIZN+", 1.347, Some(1.48)),
+];
+
+/// A section of all zones together, and what a job's thread takes, in µs.
+type Costs = (f64, f64);
+
+fn sections(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
+    let (zones, shared, own): (&[u32], &[f64], &[f64]) = match effort {
+        Effort::Quick => (&[12], &[0.0, 4.0], &[]),
+        Effort::Full => (&[1, 4, 7, 10, 12], &[0.0, 1.0, 2.0, 3.0, 3.5, 4.0, 5.0], &[4.0, 8.0, 16.0]),
+    };
+    let systems = [System::RaiznPlus, System::Z, System::ZS, System::ZSM, System::Zraid];
+    let costs: Vec<Costs> =
+        shared.iter().map(|us| (*us, 0.0)).chain(own.iter().map(|us| (0.0, *us))).collect();
+    let mut points = Vec::new();
+    for costs in &costs {
+        for system in systems {
+            points.extend(zones.iter().map(|zones| (*costs, system, *zones)));
+        }
+    }
+    let rows = work::each(this.name, &points, |((shared, own), system, zones)| {
+        let kernel = Host::mq_deadline();
+        let host = Host { submit_us: kernel.submit_us + own, ..kernel };
+        let write_us = if *system == System::Zraid { 0.0 } else { *shared };
+        let section = Section { write_us, ..Section::default() };
+        point(
+            &Setup { section, ..Setup::zn540(*system).on(&host) },
+            &Load { seeds: 1, ..Load::fio(*zones, 8) },
+        )
+    })?;
+    let mut header = vec!["mean over zones; 12 zones".to_string(), "paper".into()];
+    header.extend(costs.iter().map(|(shared, own)| match *own > 0.0 {
+        true => format!("{own} µs a job"),
+        false => format!("{shared} µs shared"),
+    }));
+    let mut table = Table { header, ..Table::default() };
+    let mut values = Vec::new();
+    for (of, over, mean, at_12) in STEPS {
+        let mut cells = vec![format!("{of} to {over}")];
+        cells.push(at_12.map_or(format!("{mean:.3}"), |at_12| format!("{mean:.3}; {at_12:.2}")));
+        for ((shared, own), rows) in costs.iter().zip(rows.chunks(systems.len() * zones.len())) {
+            let mean = gain(rows, of, over, |_| true);
+            cells.push(format!("{mean:.3}; {:.3}", gain(rows, of, over, |row| row.zones == 12)));
+            if *own == 0.0 {
+                values.push((format!("{of} to {over}"), (shared * 1000.0) as u64, mean));
+            }
+        }
+        table.rows.push(cells);
+    }
+    let mut figure = this.figure(METHOD);
+    let plot = Plot::through("Mean gains over a shared section", "ns a write in the section", "×", &values);
+    let paper = STEPS.iter().filter(|step| step.0 == "ZRAID");
+    figure.plots.push(
+        paper.fold(plot, |plot, (of, over, mean, _)| plot.limit(format!("paper: {of} to {over}"), *mean)),
+    );
+    figure.tables.push(table);
+    figure.rows = rows;
+    Ok(figure)
+}
