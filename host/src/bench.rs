@@ -7,6 +7,8 @@
 //! is the median of several rounds after one to warm up; a round writes one zone from its start.
 //! GB are 10⁹ bytes.
 
+pub mod host;
+
 use crate::{
     alloc::allocations,
     output::{HEALTHY, Output},

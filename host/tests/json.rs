@@ -147,6 +147,20 @@ fn the_demo_loses_nothing_and_prints_what_its_schema_says() {
 }
 
 #[test]
+fn the_benchmark_of_the_host_prints_what_its_schema_says() {
+    let place = Place::new();
+    let ran = place.run(&["bench", "host", "--rounds", "1", "--dir", ".", "--json"]);
+    if host::ring::Ring::new().is_err() {
+        ran.fails_with(&["io_uring"]);
+        return;
+    }
+    let bench = ran.ok().json();
+    check(&bench, &schema("bench-host.json"), "bench-host.json");
+    assert!(bench["sub_request_us"].as_f64() > Some(0.0), "{bench}");
+    assert_eq!(bench["points"].as_array().map(Vec::len), Some(18));
+}
+
+#[test]
 fn the_benchmark_prints_what_its_schema_says() {
     let place = Place::new();
     let bench = |level: &str| {

@@ -180,8 +180,14 @@ pub enum Verb {
         #[arg(long)]
         seed: Option<u64>,
     },
-    /// Measure what the engine costs on one core of this machine
+    /// Measure what the engine costs on one core of this machine, or what the daemon does for a request
     Bench {
+        /// What is measured
+        #[arg(value_enum, default_value_t = Benched::Engine)]
+        what: Benched,
+        /// Where the files of 'bench host' are made; in memory if there is such a place
+        #[arg(long, value_name = "DIR")]
+        dir: Option<PathBuf>,
         /// Rounds that each figure is the median of, 1 to 1000
         #[arg(
             long,
@@ -340,6 +346,14 @@ pub enum Model {
 pub enum YesNo {
     Yes,
     No,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Benched {
+    /// What the engine costs, with members in memory
+    Engine,
+    /// What a request and a command to a drive cost the daemon, with members in files, as the lab takes it
+    Host,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

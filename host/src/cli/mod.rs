@@ -16,7 +16,7 @@ mod owner;
 mod zone;
 
 use crate::output::{FAILED, HEALTHY, Output};
-use args::{Cli, Emulate, Export, Transport, Verb, YesNo};
+use args::{Benched, Cli, Emulate, Export, Transport, Verb, YesNo};
 use clap::{FromArgMatches, error::ErrorKind};
 use std::{ffi::OsString, process::ExitCode};
 
@@ -122,7 +122,12 @@ fn run(verb: Verb, output: Output) -> anyhow::Result<u8> {
         Verb::Destroy { array, yes } => owner::destroy(output, &array, yes),
         Verb::Wipe { yes, drives } => owner::wipe(output, &drives, yes),
         Verb::Demo { path, seed } => crate::demo::run(output, path, seed),
-        Verb::Bench { rounds, level } => crate::bench::run(output, rounds as usize, level.parities()),
+        Verb::Bench { what: Benched::Engine, rounds, level, .. } => {
+            crate::bench::run(output, rounds as usize, level.parities())
+        }
+        Verb::Bench { what: Benched::Host, rounds, dir, .. } => {
+            crate::bench::host::run(output, rounds as usize, dir)
+        }
         Verb::Completions { shell } => complete::script(output, shell),
         Verb::Man { dir } => manual::pages(&dir),
     }
