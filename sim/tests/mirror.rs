@@ -60,6 +60,13 @@ struct Scene {
     array: Array,
 }
 
+impl Drop for Scene {
+    /// Tasks hold the array, and the array its drives.
+    fn drop(&mut self) {
+        self.runtime.clear();
+    }
+}
+
 impl Scene {
     /// Four members, and a blank drive.
     fn new(policy: Policy, volatile: bool) -> Scene {

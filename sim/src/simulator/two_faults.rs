@@ -179,8 +179,11 @@ impl World<'_> {
         if books.blow.mends && self.rng.chance(1, 2) {
             self.trace.note(|| "its reads work again".into());
             self.wire.ssd(bay).faults().mend();
-            books.blow.ruined.clear();
             books.blow.outcast = false;
+            // What was in a log that has been given up for a new one is not read any more.
+            if !(books.assembled && books.blow.renews) {
+                books.blow.ruined.clear();
+            }
         }
         if books.assembled && books.stale.is_empty() && self.rng.chance(1, 3) {
             self.force(books)?;
