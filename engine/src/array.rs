@@ -11,6 +11,7 @@ use crate::{
     provisional::Handle,
     raid::{
         create,
+        error::NoReplacement,
         geometry::Layout,
         recover::assemble::{Told, assemble, look},
     },
@@ -174,7 +175,7 @@ impl Array {
 
     /// Whether `drive` could take the place of a member; otherwise the error says what it lacks.
     pub fn accepts(&self, drive: &Drive) -> Result<(), ArrayError> {
-        self.0.raid().prepare(drive).map(|_| ())
+        Ok(self.0.raid().prepare(drive).map(|_| ())?)
     }
 
     /// Puts a drive in the place of `member`, which must be out, to be rebuilt. Every zone of the
@@ -188,7 +189,7 @@ impl Array {
     /// says why not.
     pub fn can_copy(&self, member: usize, drive: &Drive) -> Result<(), ArrayError> {
         let raid = self.0.raid();
-        raid.mirror_with(member, &raid.newcomer(drive)?).map(|_| ()).map_err(ArrayError)
+        raid.mirror_with(member, &raid.newcomer(drive)?).map(|_| ())
     }
 
     /// Puts a drive in the place of `member`, which works: that one is copied, and kept up to date, until the
@@ -209,11 +210,11 @@ impl Array {
         let raid = &self.0.raid();
         raid.members.check(member)?;
         if !raid.members.is_active(member) {
-            return Err(ArrayError(format!("member {member} is out: there is nothing to copy")));
+            return Err(NoReplacement::NothingToCopy(member).into());
         }
         let newcomer = raid.newcomer(&drive)?;
         raid.members.check_unused(&drive)?;
-        match raid.replace(member, newcomer, progress).await.map_err(ArrayError)? {
+        match raid.replace(member, newcomer, progress).await? {
             Some(bytes) => Ok(Replaced::Copied { bytes }),
             None => {
                 self.attach(member, drive).await?;
@@ -231,7 +232,7 @@ impl Array {
     /// The drive under repair or too many others failed, or a rebuild is under way already.
     pub async fn rebuild(&self, progress: &dyn Fn(Progress)) -> Result<Rebuilt, ArrayError> {
         self.begin().await?;
-        self.0.raid().rebuild(progress).await.map_err(ArrayError)
+        self.0.raid().rebuild(progress).await
     }
 
     /// Takes `member` out of the array: it will not be read or written any more.

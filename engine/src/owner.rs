@@ -29,7 +29,7 @@ use crate::{
         catalog::Catalog,
         create::array_geometry,
         erase::{reset_each, wipe},
-        error::ArrayError,
+        error::{ArrayError, BadDrive, DriveFault, NoArray},
         geometry::META_ZONES,
         holes::HoleMap,
         journal::logged::Live,
@@ -62,7 +62,7 @@ impl Array {
     /// It holds back: to write anything would make the member stale that it lacks. Or it has failed.
     pub async fn change_running(&self, change: &Change) -> Result<(), ArrayError> {
         if self.is_provisional() || self.is_read_only() {
-            return Err(ArrayError("nothing is written on its drives as yet: stop it first".into()));
+            return Err(ArrayError::HoldsBack);
         }
         let raid = self.0.raid();
         raid.membership.change(|superblock| change.apply(superblock))?;
@@ -80,39 +80,30 @@ impl Array {
         let mut found = Vec::new();
         for drive in drives {
             let Ok((device, log)) = find_log(runtime, &drive).await else {
-                return Err(ArrayError(format!("{} is of no array", drive.name)));
+                return Err(BadDrive::new(&drive.name, DriveFault::OfNoArray).into());
             };
             found.push(Candidate { drive, device, log });
         }
-        let Some(first) = found.first() else { return Err(ArrayError("no drives given".into())) };
+        let Some(first) = found.first() else { return Err(NoArray::NoDrives.into()) };
         if let Some(other) = found.iter().find(|c| c.log.origin.array != first.log.origin.array) {
-            return Err(ArrayError(format!("{} is of another array", other.drive.name)));
+            return Err(BadDrive::new(&other.drive.name, DriveFault::OfAnotherArray).into());
         }
         if let Some(superblock) = effective(&found).filter(|superblock| superblock.stage == Stage::Whole) {
             let members: Vec<_> = found.iter().filter(|c| c.is_member_by(superblock)).collect();
             if members.len() <= superblock.parities as usize {
                 let members = if members.is_empty() { vec![first] } else { members };
-                let names: Vec<&str> = members.iter().map(|member| member.drive.name.as_str()).collect();
-                let (are, them) = if names.len() == 1 { ("is", "it") } else { ("are", "them") };
-                return Err(ArrayError(format!(
-                    "of the members of '{}' only {} {are} there, and the others can go on without {them}",
-                    superblock.name,
-                    names.join(" and ")
-                )));
+                let drives = members.iter().map(|member| member.drive.name.clone()).collect();
+                return Err(NoArray::OthersGoOn { array: superblock.name.clone(), drives }.into());
             }
         }
         let event = found.iter().map(|c| c.log.sequence).max().unwrap_or(0) + 1;
         for candidate in &mut found {
             let told = mark(runtime, candidate, event).await;
-            told.map_err(|error| {
-                ArrayError(format!("{}: its metadata cannot be written: {error}", candidate.drive.name))
-            })?;
+            told.map_err(|error| BadDrive::new(&candidate.drive.name, DriveFault::Unwritable(error)))?;
         }
         for candidate in &found {
             let emptied = empty(candidate).await;
-            emptied.map_err(|error| {
-                ArrayError(format!("{}: resetting it failed: {error}", candidate.drive.name))
-            })?;
+            emptied.map_err(|error| BadDrive::new(&candidate.drive.name, DriveFault::Reset(error)))?;
         }
         Ok(())
     }
@@ -124,7 +115,7 @@ impl Array {
 /// It cannot be written. It may be no member of anything any more, and not blank.
 pub async fn make_blank(drive: &Drive) -> Result<(), ArrayError> {
     let wiped = wipe(&*drive.device).await;
-    wiped.map_err(|error| ArrayError(format!("{}: resetting it failed: {error}", drive.name)))
+    wiped.map_err(|error| BadDrive::new(&drive.name, DriveFault::Reset(error)).into())
 }
 
 /// Has a drive say that its array is being destroyed.

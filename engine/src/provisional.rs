@@ -18,7 +18,7 @@ use crate::{
     device::{Command, Completer, Completion, DeviceError, Done, Geometry, Status},
     raid::{
         Behaviour, Drive, Tails,
-        error::ArrayError,
+        error::{ArrayError, BadDrive, DriveFault, Note},
         geometry::Layout,
         parts::Raid,
         recover::assemble::{Look, Told, assemble, look},
@@ -188,10 +188,7 @@ impl Handle {
             match &*self.held.borrow() {
                 None => return Ok(()),
                 Some(held) if !held.begins => {
-                    return Err(held
-                        .problem
-                        .clone()
-                        .unwrap_or_else(|| ArrayError("it does not begin".into())));
+                    return Err(held.problem.clone().unwrap_or(ArrayError::NotBegun));
                 }
                 Some(_) => (),
             }
@@ -201,18 +198,18 @@ impl Handle {
 
     /// See [`crate::array::Array::complete`].
     pub async fn complete(self: &Rc<Self>, drive: Drive) -> Result<(), ArrayError> {
-        let name = &drive.name;
+        let bad = |fault| Err(BadDrive::new(&drive.name, fault).into());
         loop {
             let mut source = match &*self.held.borrow() {
                 Some(Held { source: Some(source), begins: false, .. }) => source.clone(),
-                _ => return Err(ArrayError(format!("{name}: the array has begun without it"))),
+                _ => return bad(DriveFault::IsLate),
             };
             let known = source.returned.len();
             source.returned.push((0, drive.clone()));
             let found = source.look_again().await?;
             match source.returned.last_mut().zip(found.role_of(&drive)) {
                 Some(((role, _), of_drive)) => *role = of_drive,
-                None => return Err(ArrayError(format!("{name} is not a member that is missing"))),
+                None => return bad(DriveFault::NotMissing),
             }
             let awaited = found.awaited();
             match &mut *self.held.borrow_mut() {
@@ -221,7 +218,7 @@ impl Handle {
                     continue;
                 }
                 Some(held) if !held.begins => (held.source, held.awaited) = (Some(source), awaited),
-                _ => return Err(ArrayError(format!("{name}: the array has begun without it"))),
+                _ => return bad(DriveFault::IsLate),
             }
             return if awaited == 0 { self.begin().await } else { Ok(()) };
         }
@@ -230,7 +227,7 @@ impl Handle {
     fn start_to_begin(self: &Rc<Self>) -> Result<(), ArrayError> {
         if let Some(held) = &mut *self.held.borrow_mut() {
             let Some(source) = held.source.clone() else {
-                return Err(ArrayError("the array has been opened to be read only".into()));
+                return Err(ArrayError::ReadOnly);
             };
             if !std::mem::replace(&mut held.begins, true) {
                 let array = self.clone();
@@ -271,8 +268,8 @@ impl Handle {
     }
 
     /// What keeps an array that has held back from beginning.
-    pub fn problem(&self) -> Option<String> {
-        self.held.borrow().as_ref()?.problem.as_ref().map(|problem| problem.0.clone())
+    pub fn problem(&self) -> Option<ArrayError> {
+        self.held.borrow().as_ref()?.problem.clone()
     }
 
     /// Has `status` say who is waited for, and who has come meanwhile.
@@ -285,7 +282,7 @@ impl Handle {
         for (role, drive) in &source.returned {
             let member = &mut status.members[*role];
             (member.state, member.drive) = (MemberState::Active, drive.name.clone());
-            member.note = "is there again: it is used from the first write on".into();
+            member.note = Note::IsBack;
         }
     }
 
@@ -318,7 +315,7 @@ impl Handle {
     pub async fn close(self: &Rc<Self>) -> Result<(), ArrayError> {
         let raid = self.raid();
         if raid.duty.is_under_way() || self.held.borrow().as_ref().is_some_and(|held| held.begins) {
-            return Err(ArrayError("something is going on with its members: let that end first".into()));
+            return Err(ArrayError::Busy);
         }
         let closed = Held { closed: true, ..Held::new(None, self.assembly(), 0) };
         let has_begun = self.held.borrow().is_none();
@@ -328,7 +325,7 @@ impl Handle {
         }
         raid.end();
         *self.held.borrow_mut() = Some(closed);
-        result.map_err(|error| ArrayError(format!("not all could be made safe: {error}")))
+        result.map_err(ArrayError::NotSafe)
     }
 }
 

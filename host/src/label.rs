@@ -1,7 +1,7 @@
 //! What the superblock of a drive says about the array that it belongs to, read without writing.
 
 use engine::{
-    array::{Drive, examine},
+    array::{ArrayError, Drive, examine},
     device::{Command, Plate},
     format::superblock::{Stage, SuperblockMember},
     raid::policy::Policy,
@@ -78,12 +78,9 @@ pub async fn read(runtime: &Runtime, drive: Drive) -> Content {
             stage: found.superblock.stage,
             plates: found.superblock.members.into_iter().map(|member| member.plate).collect(),
         }),
-        Err(error) => {
-            // The sentence begins with the drive, which whoever prints it names already.
-            let sentence = error.to_string();
-            let what = sentence.strip_prefix(&drive.name).unwrap_or(&sentence);
-            Content::Other(what.trim_start_matches([':', ' ']).to_string())
-        }
+        // Whoever prints it names the drive already.
+        Err(ArrayError::Drive(bad)) => Content::Other(bad.fault.to_string()),
+        Err(error) => Content::Other(error.to_string()),
     }
 }
 

@@ -380,7 +380,7 @@ impl Status {
             read_errors: member.read_errors,
             write_errors: member.write_errors,
             zones_to_rebuild: member.zones_to_rebuild,
-            note: member.note.clone(),
+            note: member.note.to_string(),
         });
         Status {
             name: array.name.clone(),
@@ -556,7 +556,7 @@ impl Rebuilt {
         let left_out = done.left_out.iter().map(|out| LeftOut {
             zone: out.zone,
             role: out.member as u32,
-            reason: out.reason.clone(),
+            reason: out.reason.to_string(),
         });
         let lost = done.lost.iter().map(|lost| Lost {
             zone: lost.zone,

@@ -132,15 +132,15 @@ impl Bed {
             let named = said.contains(name.as_str()) && said.contains("damaged") && said.contains(field);
             assert!(named, "not {field} of {name}: {said}");
         };
-        words(&run(&runtime, examine(&runtime, self.liar())).expect_err(field).0);
+        words(&run(&runtime, examine(&runtime, self.liar())).expect_err(field).to_string());
         let inspected = run(&runtime, Array::inspect(&runtime, self.drives.clone(), None)).unwrap();
-        words(&inspected.status.members[LIAR].note);
+        words(&inspected.status.members[LIAR].note.to_string());
         let array = run(&runtime, Array::assemble(&runtime, self.drives.clone())).unwrap();
         for (role, member) in array.status().members.into_iter().enumerate() {
             let state = if role == LIAR { MemberState::Out } else { MemberState::Active };
             assert_eq!(member.state, state, "{field}: {}", member.note);
         }
-        words(&array.status().members[LIAR].note);
+        words(&array.status().members[LIAR].note.to_string());
         for (zone, tail) in [(0, 11), (1, 640), (2, 5), (3, 27)] {
             check(&runtime, &array, zone, tail);
         }
@@ -397,7 +397,7 @@ fn a_drive_that_describes_another_array_than_the_others_is_outvoted() {
         // Nothing is wrong with it alone.
         run(&runtime, examine(&runtime, bed.liar())).unwrap();
         let array = run(&runtime, Array::assemble(&runtime, bed.drives.clone())).unwrap();
-        let note = &array.status().members[LIAR].note;
+        let note = array.status().members[LIAR].note.to_string();
         assert!(note.contains(&bed.liar().name) && note.contains(field), "{field}: {note}");
         for (zone, tail) in [(0, 11), (1, 640), (2, 5), (3, 27)] {
             check(&runtime, &array, zone, tail);
@@ -524,7 +524,7 @@ fn what_another_version_has_written_is_refused_by_number() {
             bed.submit(Command::Reset { zones: Zones::One(ZoneIndex(1 - bed.zone().0)) });
         }
         let runtime = Runtime::new();
-        let refused = run(&runtime, Array::assemble(&runtime, bed.drives.clone())).err().unwrap().0;
+        let refused = run(&runtime, Array::assemble(&runtime, bed.drives.clone())).err().unwrap().to_string();
         let named = format!("{} has format version {version}", bed.liar().name);
         assert!(refused.starts_with(&named) && refused.contains(advice), "{refused}");
     }
@@ -535,7 +535,7 @@ fn what_another_version_has_written_is_refused_by_number() {
 fn a_drive_is_blank_only_if_there_is_nothing_in_its_metadata_zones() {
     let said = |bed: &Bed| {
         let runtime = Runtime::new();
-        run(&runtime, examine(&runtime, bed.liar())).unwrap_err().0
+        run(&runtime, examine(&runtime, bed.liar())).unwrap_err().to_string()
     };
     for policy in Policy::ALL {
         let bed = Bed::new(policy);
@@ -577,7 +577,7 @@ fn damage_on_drives_of_few_zones_is_called_damage() {
         let runtime = Runtime::new();
         let said = || {
             let runtime = Runtime::new();
-            run(&runtime, examine(&runtime, &drive)).unwrap_err().0
+            run(&runtime, examine(&runtime, &drive)).unwrap_err().to_string()
         };
         assert!(said().ends_with("is blank"), "{zones} zones: {}", said());
         let data = Buf::copy_of(&b"zoneraid".repeat(BLOCK / 8));

@@ -14,7 +14,7 @@ use engine::{
         codec::Unreadable,
         record::{HEADER_BYTES, Header, Record, TailRecord},
     },
-    raid::policy::Policy,
+    raid::{error::Note, policy::Policy},
     zone::{Lba, ZoneState},
 };
 use sim::ssd::Fault;
@@ -386,7 +386,7 @@ fn a_member_that_comes_back_has_been_away_until_it_is_told() {
         scene.cut(|_| false);
         scene.assemble(None);
         let member = &scene.array.status().members[0];
-        assert!(member.note.contains("was away"), "{policy:?}: {}", member.note);
+        assert!(matches!(member.note, Note::TakenBack { .. }), "{policy:?}: {}", member.note);
         scene.check(0, 8);
         scene.check(1, STRIPE);
     }

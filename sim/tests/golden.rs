@@ -173,7 +173,7 @@ fn arrays_of_older_versions_are_refused_by_number_and_nothing_is_written() {
         let said = format!(
             "has format version {version}, this zoneraid knows only version {VERSION}: use an older one"
         );
-        assert!(refused.0.contains(&said), "{refused}");
+        assert!(refused.to_string().contains(&said), "{refused}");
         assert!(content(&RAID5, &[0, 1, 2, 3], dir.path()) == before);
     }
 }
@@ -188,7 +188,7 @@ fn with_one_member_too_few_the_array_is_refused_and_nothing_is_written() {
         let before = content(&golden, there, dir.path());
         let runtime = Runtime::new();
         let refused = run(&runtime, Array::assemble(&runtime, drives)).err().unwrap();
-        assert!(refused.0.contains(said), "{refused}");
+        assert!(refused.to_string().contains(said), "{refused}");
         assert!(content(&golden, there, dir.path()) == before);
     }
 }

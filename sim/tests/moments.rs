@@ -14,7 +14,7 @@ use engine::{
         oob::Mark,
         record::{Header, Record, TailRecord},
     },
-    raid::policy::Policy,
+    raid::{error::Note, policy::Policy},
     runtime::Runtime,
     zone::{Lba, ZoneIndex, ZoneState},
 };
@@ -500,7 +500,7 @@ fn a_drive_that_was_taken_out_or_replaced_is_not_used_and_says_why() {
         scene.write(0, 5, 30);
         let found = run(&scene.runtime, Array::inspect(&scene.runtime, scene.drives.clone(), None)).unwrap();
         let note = &found.status.members[1].note;
-        assert!(note.contains("was taken out"), "{policy:?}: {note}");
+        assert!(matches!(note, Note::WasTakenOut { .. }), "{policy:?}: {note}");
         scene.replace(1);
         scene.rebuild();
         scene.drives[1] = old;
@@ -508,7 +508,7 @@ fn a_drive_that_was_taken_out_or_replaced_is_not_used_and_says_why() {
         scene.assemble(None);
         let member = &scene.array.status().members[1];
         assert_eq!(member.state, MemberState::Out);
-        assert!(member.note.contains("was replaced"), "{policy:?}: {}", member.note);
+        assert!(matches!(member.note, Note::Replaced { .. }), "{policy:?}: {}", member.note);
         scene.check(0, 35);
     }
 }

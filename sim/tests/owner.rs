@@ -184,7 +184,7 @@ fn a_creation_that_is_cut_off_says_so_and_can_be_begun_again() {
                     Some(Err(error)) => {
                         assert!(done.is_none(), "{what} without {missing:?}: {error}");
                         let said = "the creation of 'new' was not finished";
-                        assert!(error.0.contains(said), "{what} without {missing:?}: {error}");
+                        assert!(error.to_string().contains(said), "{what} without {missing:?}: {error}");
                         unfinished += 1;
                     }
                 }
@@ -323,7 +323,7 @@ fn an_array_that_is_destroyed_is_whole_or_none_whoever_comes_back() {
                             assert!(marked || done.is_some(), "{what}: {error}");
                             assert_eq!(
                                 ending,
-                                error.0.contains("'test' is half destroyed"),
+                                error.to_string().contains("'test' is half destroyed"),
                                 "{what}: {error}"
                             );
                             half += 1;
@@ -360,7 +360,7 @@ fn a_destruction_that_would_leave_an_array_is_refused_and_writes_nothing() {
             told.set(told.get() || !matches!(command, Command::Read { .. } | Command::Report { .. }));
             Act::Pass
         });
-        let refusal = run(&runtime, Array::destroy(&runtime, given)).unwrap_err().0;
+        let refusal = run(&runtime, Array::destroy(&runtime, given)).unwrap_err().to_string();
         assert!(!written.get(), "{refusal}");
         refusal
     };
@@ -417,7 +417,7 @@ fn a_drive_that_was_told_of_the_end_is_no_member_even_if_the_others_went_on() {
         }
         let status = of_array(&drives, OLD).unwrap().unwrap().status;
         assert_eq!((status.name.as_str(), status.members[0].state), ("two", MemberState::Out));
-        assert_eq!(status.members[0].note, "drive0 was to be destroyed with the array");
+        assert_eq!(status.members[0].note.to_string(), "drive0 was to be destroyed with the array");
         check_old(&rig, &drives, Some(0), "with one that was told");
         break;
     }

@@ -632,7 +632,7 @@ fn with_three_missing_an_array_is_refused_and_nothing_is_written() {
         scene.cut_power();
         let missing = [0, 2, 5];
         let refused = run(&scene.runtime, Array::assemble(&scene.runtime, scene.without(&missing)));
-        let why = refused.map(|_| ()).unwrap_err().0;
+        let why = refused.map(|_| ()).unwrap_err().to_string();
         assert!(why.contains("only 3 of 6 members"), "{why}");
         // Nobody is stale.
         scene.cut(&[]);
@@ -698,7 +698,7 @@ fn what_cannot_be_an_array_with_two_parities_is_refused() {
     let shape = geometry(ZONES + META, 240, 8);
     let refused = |members: usize, shape: &Geometry, options: CreateOptions| {
         let drives = support::array::drives(members, shape);
-        run(&runtime, Array::create(&runtime, options, drives)).map(|_| ()).unwrap_err().0
+        run(&runtime, Array::create(&runtime, options, drives)).map(|_| ()).unwrap_err().to_string()
     };
     for policy in Policy::ALL {
         for members in [2, 3, 33] {
@@ -716,7 +716,7 @@ fn what_cannot_be_an_array_with_two_parities_is_refused() {
     let aggregate = |zones: u32, options: CreateOptions| {
         let drives = support::array::drives(5, &Geometry { zones, ..tight.clone() });
         let array = run(&runtime, Array::create(&runtime, options, drives));
-        array.map(|array| array.status().aggregate).map_err(|error| error.0)
+        array.map(|array| array.status().aggregate).map_err(|error| error.to_string())
     };
     for options in [options(CHUNK), two_parities(Policy::InPlace), two_parities(Policy::Log)] {
         assert_eq!(aggregate(9, options), Ok(1));
@@ -727,7 +727,7 @@ fn what_cannot_be_an_array_with_two_parities_is_refused() {
         let shape = Geometry { zones, max_open: 0, max_active: 0, zrwa, ..tight.clone() };
         let options = CreateOptions { chunk_blocks, ..two_parities(Policy::Zrwa) };
         let array = run(&runtime, Array::create(&runtime, options, support::array::drives(5, &shape)));
-        array.map(|array| array.status().aggregate).map_err(|error| error.0)
+        array.map(|array| array.status().aggregate).map_err(|error| error.to_string())
     };
     assert_eq!(unlimited(36, CHUNK), Ok(4));
     assert!(unlimited(9, CHUNK).unwrap_err().contains("the drives need zones of at least"));
@@ -739,7 +739,8 @@ fn what_cannot_be_an_array_with_two_parities_is_refused() {
     assert_eq!((array.layout().distance, array.status().parities), (1, 2));
     // Nor is a drive taken later that has less.
     run(&runtime, array.fail(0)).unwrap();
-    let why = run(&runtime, array.attach(0, support::array::drives(1, &tight).remove(0))).unwrap_err().0;
+    let why =
+        run(&runtime, array.attach(0, support::array::drives(1, &tight).remove(0))).unwrap_err().to_string();
     assert!(why.contains("its ZRWA has 32 KiB, 48 KiB are needed"), "{why}");
 }
 

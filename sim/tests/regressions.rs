@@ -9,10 +9,10 @@
 mod support;
 
 use engine::{
-    array::{Array, Drive, MemberState, Tails},
+    array::{Array, ArrayError, Drive, MemberState, Tails},
     buf::{BLOCK, Buf},
     device::{Command, Completion, DeviceError, Geometry, Status, ZonedDevice, Zones},
-    raid::policy::zrwa::Refusal,
+    raid::{error::NoRebuild, policy::zrwa::Refusal},
     runtime::Runtime,
     zone::{Lba, ZoneIndex, ZoneState},
 };
@@ -97,11 +97,11 @@ fn assert_all_active(array: &Array) {
 }
 
 /// Starts a rebuild; its result is put into what is returned.
-fn start_rebuild(runtime: &Runtime, array: &Array) -> Rc<RefCell<Option<Result<u64, String>>>> {
+fn start_rebuild(runtime: &Runtime, array: &Array) -> Rc<RefCell<Option<Result<u64, ArrayError>>>> {
     let (array, result) = (array.clone(), Rc::new(RefCell::new(None)));
     let place = result.clone();
     runtime.spawn(async move {
-        let ended = array.rebuild(&|_| ()).await.map(|done| done.bytes).map_err(|error| error.to_string());
+        let ended = array.rebuild(&|_| ()).await.map(|done| done.bytes);
         *place.borrow_mut() = Some(ended);
     });
     result
@@ -225,7 +225,7 @@ fn two_rebuilds(seed: u64) {
     }
     rig.rule(|_, _| Act::Pass);
     let done = rebuilds.iter().filter(|r| matches!(*r.borrow(), Some(Ok(_)))).count();
-    let refused = |r: &Result<u64, String>| r.as_ref().is_err_and(|error| error.contains("under way"));
+    let refused = |r: &Result<u64, ArrayError>| r == &Err(NoRebuild::UnderWay.into());
     let refusals = rebuilds.iter().filter(|r| r.borrow().as_ref().is_some_and(refused)).count();
     assert_eq!((done, refusals), (1, 1), "seed {seed}: {rebuilds:?}");
     assert_all_active(&array);

@@ -549,7 +549,7 @@ fn displaced_blocks_that_have_no_room_are_a_refusal_where_nobody_can_be_done_wit
         match run(&runtime, Array::assemble(&runtime, others.to_vec())) {
             Ok(found) => array = found,
             Err(error) => {
-                refusal = Some(error.0);
+                refusal = Some(error.to_string());
                 break;
             }
         }

@@ -57,9 +57,9 @@ fn verdict(dir: &Path, names: &[String], copy: &str) -> String {
         Ok(found) => {
             let member = &found.status.members[COPIED];
             assert_eq!(member.state == MemberState::Active, member.note.is_empty());
-            member.note.clone()
+            member.note.to_string()
         }
-        Err(refusal) => refusal.0,
+        Err(refusal) => refusal.to_string(),
     }
 }
 

@@ -28,7 +28,7 @@ impl Change {
         match self {
             Change::Name(name) => {
                 if let Some(wrong) = wrong_with_name(name) {
-                    return Err(ArrayError(format!("an array cannot have this name: {wrong}")));
+                    return Err(ArrayError::Name(wrong));
                 }
                 superblock.name.clone_from(name);
             }

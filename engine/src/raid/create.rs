@@ -2,22 +2,20 @@
 
 use crate::{
     adapt::aggregate::Aggregated,
-    buf::BLOCK,
     device::{Geometry, Plate, ZonedDevice},
     format::{
         Uuid,
         oob::OOB_BYTES,
         record::{Record, ZoneRecord},
         superblock::{
-            AGGREGATES, CHUNK_BLOCKS, Stage, Superblock, SuperblockMember, level_name, members_of,
-            wrong_with_name,
+            AGGREGATES, CHUNK_BLOCKS, Stage, Superblock, SuperblockMember, members_of, wrong_with_name,
         },
     },
     raid::{
         Behaviour, Drive, LogStep,
         catalog::Catalog,
         erase::{kept_plate, member_uuid, wipe},
-        error::ArrayError,
+        error::{ArrayError, BadDrive, DriveFault, Lack, NoDesign, Room},
         geometry::{MAX_PARITIES, META_ZONES},
         holes::HoleMap,
         journal::{
@@ -99,12 +97,12 @@ pub async fn create(
     let raid = Raid::new(runtime, superblock, geometry, catalog, 1, behaviour);
     for (member, (drive, Drive { name, device })) in drives.into_iter().zip(members).enumerate() {
         let wiped = wipe(&*device).await;
-        wiped.map_err(|error| ArrayError(format!("{name}: resetting it failed: {error}")))?;
+        wiped.map_err(|error| BadDrive::new(&name, DriveFault::Reset(error)))?;
         // The other zone than the one before the first.
         let log = raid.new_log(member, drive.device, device, (1, 0), Live::default());
         raid.members.put(member, name.clone(), log.clone());
         let written = log.checkpoint(&*raid, true).await;
-        written.map_err(|error| ArrayError(format!("{name}: writing its metadata failed: {error}")))?;
+        written.map_err(|error| BadDrive::new(&name, DriveFault::Unwritable(error)))?;
     }
     raid.start_logs();
     raid.end_making().await?;
@@ -151,23 +149,19 @@ fn plan(
     aggregate: u32,
     drives: &[Drive],
 ) -> Result<Superblock, ArrayError> {
-    let fail = |message: String| Err(ArrayError(message));
     if let Some(wrong) = wrong_with_name(&options.name) {
-        return fail(format!("an array cannot have this name: {wrong}"));
+        return Err(ArrayError::Name(wrong));
     }
     let parities = options.parities;
     if !(1..=MAX_PARITIES).contains(&parities) {
-        return fail(format!("there are 1 or {MAX_PARITIES} parities, not {parities}"));
+        return Err(NoDesign::Parities(parities).into());
     }
-    let members = members_of(parities);
-    if !members.contains(&(drives.len() as u64)) {
-        let (fewest, most) = (members.start(), members.end());
-        let level = level_name(parities);
-        return fail(format!("{level} takes {fewest} to {most} drives, not {}", drives.len()));
+    if !members_of(parities).contains(&(drives.len() as u64)) {
+        return Err(NoDesign::Drives { parities, drives: drives.len() }.into());
     }
     let chunk = options.chunk_blocks;
     if !chunk.is_power_of_two() || !CHUNK_BLOCKS.contains(&chunk) {
-        return fail("the chunk size must be a power of two from 8 KiB to 16 MiB".into());
+        return Err(NoDesign::Chunk { blocks: chunk }.into());
     }
     let distance = match policy.uses_zrwa() {
         true => distance_in_zrwa(chunk, policy.rows_in_zrwa(parities), drives)?,
@@ -180,19 +174,14 @@ fn plan(
     let rows = options.zone_size_blocks.map_or(u64::MAX, |size| size / stripe).min(capacity / chunk);
     let zones = geometries().map(|g| g.zones).min().unwrap_or(0).saturating_sub(META_ZONES);
     if rows == 0 || zones == 0 {
-        return fail(format!(
-            "the drives need zones of at least {} KiB, and more than {META_ZONES} of them; a zone of the array \
-             has at least {} KiB",
-            chunk * 4,
-            stripe * 4
-        ));
+        return Err(NoDesign::Zones { chunk_blocks: chunk, stripe_blocks: stripe }.into());
     }
     let capacity = rows * stripe;
     // One for the metadata zone that is being written, one for a full zone under repair.
     let active =
         geometries().map(|g| active_zones(g, policy)).min().unwrap_or(0).saturating_sub(2).min(zones);
     if active == 0 {
-        return fail("the drives allow too few open zones: three are the least".into());
+        return Err(NoDesign::OpenZones.into());
     }
     let array = Uuid(options.uuid);
     let mut superblock = Superblock {
@@ -232,7 +221,7 @@ fn plan(
     let relocated = if policy.writes_much_to_logs() { rows * chunk } else { 0 };
     let log_blocks = checkpoint_blocks(&superblock).max(relocated);
     superblock.log_blocks = log_blocks.min(u32::MAX as u64) as u32;
-    superblock.check().map_err(|absurd| ArrayError(format!("there can be no such array: {absurd}")))?;
+    superblock.check().map_err(NoDesign::Absurd)?;
     for drive in drives {
         check_drive(&drive.name, &*drive.device, &superblock)?;
     }
@@ -240,23 +229,16 @@ fn plan(
 }
 
 /// How many rows ahead partial parity can be in the drives' ZRWA.
-fn distance_in_zrwa(chunk: u64, rows: u64, drives: &[Drive]) -> Result<u64, ArrayError> {
+fn distance_in_zrwa(chunk: u64, rows: u64, drives: &[Drive]) -> Result<u64, NoDesign> {
     let mut zrwa = u64::MAX;
     for drive in drives {
         let Some(found) = drive.device.geometry().zrwa else {
-            return Err(ArrayError(format!(
-                "{} has no ZRWA (Zone Random Write Area), which this policy needs",
-                drive.name
-            )));
+            return Err(NoDesign::NoZrwa { drive: drive.name.clone() });
         };
         zrwa = zrwa.min(found.size_blocks);
     }
     match zrwa / chunk / rows {
-        0 => Err(ArrayError(format!(
-            "a chunk of {} KiB is too large for the drives' ZRWA: {} KiB at most",
-            chunk * 4,
-            zrwa * 4 / rows
-        ))),
+        0 => Err(NoDesign::ChunkForZrwa { blocks: chunk, zrwa_blocks: zrwa, chunks: rows }),
         distance => Ok(distance),
     }
 }
@@ -311,62 +293,48 @@ pub fn array_geometry(superblock: &Superblock, volatile: bool) -> Geometry {
 }
 
 /// Checks that a drive can hold its part of an array.
-pub fn check_drive(name: &str, device: &dyn ZonedDevice, superblock: &Superblock) -> Result<(), ArrayError> {
-    let geometry = device.geometry();
+pub fn check_drive(name: &str, device: &dyn ZonedDevice, superblock: &Superblock) -> Result<(), BadDrive> {
+    check_geometry(device.geometry(), superblock).map_err(|lack| BadDrive::new(name, lack))
+}
+
+fn check_geometry(geometry: &Geometry, superblock: &Superblock) -> Result<(), Lack> {
     let layout = superblock.layout();
-    let kib = |blocks: u64| blocks * (BLOCK as u64 / 1024);
-    let fail = |message: String| Err(ArrayError(format!("{name}: {message}")));
     let (log, transfer) = (log_blocks(geometry, superblock.policy), geometry.max_transfer_blocks as u64);
     let sizes = [
-        ("its zones hold", geometry.zone_capacity_blocks, layout.rows * layout.chunk_blocks, "larger zones"),
-        (
-            "for metadata its zones hold",
-            log,
-            superblock.log_blocks as u64,
-            "larger zones, or all drives with fewer",
-        ),
-        ("its requests have at most", transfer, layout.chunk_blocks, "larger requests, or smaller chunks"),
+        (Room::Zones, geometry.zone_capacity_blocks, layout.rows * layout.chunk_blocks),
+        (Room::Log, log, superblock.log_blocks as u64),
+        (Room::Requests, transfer, layout.chunk_blocks),
     ];
-    for (what, have, need, advice) in sizes {
+    for (what, have, need) in sizes {
         if have < need {
-            let (have, need) = (kib(have), kib(need));
-            return fail(format!("{what} {have} KiB, {need} KiB are needed: take a drive with {advice}"));
+            return Err(Lack::Blocks { what, have, need });
         }
     }
     if layout.policy.uses_zrwa() {
         let Some(zrwa) = geometry.zrwa else {
-            return fail("it has no ZRWA (Zone Random Write Area), which this array needs".into());
+            return Err(Lack::Zrwa);
         };
         let (have, need) = (zrwa.size_blocks, layout.window_blocks());
         if have < need {
-            return fail(format!("its ZRWA has {} KiB, {} KiB are needed", kib(have), kib(need)));
+            return Err(Lack::ZrwaBlocks { have, need });
         }
         // Write pointers stop inside chunks where they have to tell what is complete.
-        let (step, what) = layout.policy.flush_step(&layout);
-        if !step.is_multiple_of(zrwa.granularity_blocks) {
-            let (chunk, granularity) = (kib(layout.chunk_blocks), kib(zrwa.granularity_blocks));
-            return fail(format!(
-                "{what} of {chunk} KiB is not a multiple of its ZRWA flush granularity of {granularity} KiB"
-            ));
+        let (step_blocks, step) = layout.policy.flush_step(&layout);
+        let (chunk_blocks, granularity_blocks) = (layout.chunk_blocks, zrwa.granularity_blocks);
+        if !step_blocks.is_multiple_of(granularity_blocks) {
+            return Err(Lack::Granularity { step, chunk_blocks, granularity_blocks });
         }
     }
     if layout.policy.uses_marks() && (geometry.oob_bytes as usize) < OOB_BYTES {
-        let have = geometry.oob_bytes;
-        return fail(format!(
-            "its blocks have {have} bytes of metadata, the policy 'inplace' needs {OOB_BYTES}: format it so, or choose another policy"
-        ));
+        return Err(Lack::OobBytes { have: geometry.oob_bytes, need: OOB_BYTES as u32 });
     }
     if geometry.zones < superblock.zones + META_ZONES {
-        return fail(format!(
-            "it has {} zones, {} are needed",
-            geometry.zones,
-            superblock.zones + META_ZONES
-        ));
+        return Err(Lack::Zones { have: geometry.zones, need: superblock.zones + META_ZONES });
     }
-    let needed = superblock.max_active.saturating_add(2);
-    let active = active_zones(geometry, superblock.policy);
-    if active < needed {
-        return fail(format!("it can have {active} zones active, {needed} are needed"));
+    let need = superblock.max_active.saturating_add(2);
+    let have = active_zones(geometry, superblock.policy);
+    if have < need {
+        return Err(Lack::ActiveZones { have, need });
     }
     Ok(())
 }
@@ -383,10 +351,6 @@ impl Raid {
         self.append_to(self.members.active(), Record::Superblock(Box::new(superblock)), event).await;
         self.membership.change(|superblock| superblock.floor = event);
         let out = self.members.out();
-        if out == 0 {
-            Ok(())
-        } else {
-            Err(ArrayError(format!("a member is out: {}", self.members.notes(out))))
-        }
+        if out == 0 { Ok(()) } else { Err(ArrayError::Incomplete(self.members.notes(out))) }
     }
 }

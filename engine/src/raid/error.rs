@@ -1,6 +1,482 @@
-//! Why there is no array, or no longer.
+//! Why an array does not do what it was asked for, and what there is to say of its members, as values.
+//!
+//! Whoever has to decide something looks at the variants. Their sentences are for people: nobody reads them back.
+//! One enum has what can be wrong with a drive, one what can be wrong with several drives together, and each
+//! operation that may be refused has its own. A sentence has no full stop, so that it can be part of another.
+#![allow(missing_docs, reason = "the sentences say what the variants and their values are")]
 
-/// Why there is no array, or no longer.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct ArrayError(pub String);
+use crate::{
+    buf::BLOCK,
+    device::{DeviceError, Status},
+    format::{
+        Uuid, VERSION,
+        codec::Absurd,
+        superblock::{level_name, members_of},
+    },
+    raid::geometry::{MAX_PARITIES, META_ZONES},
+};
+use std::fmt::{self, Display, Formatter};
+use thiserror::Error;
+
+/// Why there is no array, or no longer, or why it does not do what it was asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ArrayError {
+    /// A drive is not what it has to be, or does not do what it has to.
+    #[error(transparent)]
+    Drive(#[from] BadDrive),
+    /// There can be no such array.
+    #[error(transparent)]
+    Design(#[from] NoDesign),
+    /// The drives are no array together.
+    #[error(transparent)]
+    Drives(#[from] NoArray),
+    /// A place in the array is not as it has to be.
+    #[error(transparent)]
+    Member(#[from] BadMember),
+    /// A rebuild has not come to its end.
+    #[error(transparent)]
+    Rebuild(#[from] NoRebuild),
+    /// A drive has not taken over from another one.
+    #[error(transparent)]
+    Replace(#[from] NoReplacement),
+    /// What is wrong with a name.
+    #[error("an array cannot have this name: {0}")]
+    Name(&'static str),
+    /// More members are out than parity makes up for; what there is to say of all members.
+    #[error("too many drives have failed{}", Because(": ", .0))]
+    Failed(Notes),
+    /// A member has gone out while the array was made.
+    #[error("a member is out: {0}")]
+    Incomplete(Notes),
+    /// Members have gone out before they were told of a change.
+    #[error("not all could be told: {0}")]
+    NotTold(Notes),
+    #[error("its zones cannot be listed: {0}")]
+    Unlisted(Status),
+    #[error(
+        "the metadata log of member {member} has no room for what power cuts have displaced: assemble with all \
+         members, or rebuild first"
+    )]
+    LogIsFull { member: usize },
+    /// It holds back: to write anything would make the members stale that it lacks.
+    #[error("nothing is written on its drives as yet: stop it first")]
+    HoldsBack,
+    #[error("the array has been opened to be read only")]
+    ReadOnly,
+    #[error("it does not begin")]
+    NotBegun,
+    /// It is not the time to close it.
+    #[error("something is going on with its members: let that end first")]
+    Busy,
+    /// What had completed when it was closed.
+    #[error("not all could be made safe: {0}")]
+    NotSafe(DeviceError),
+}
+
+/// A drive that is not what it has to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadDrive {
+    /// What messages call it.
+    pub name: String,
+    pub fault: DriveFault,
+}
+
+impl BadDrive {
+    pub fn new(name: &str, fault: impl Into<DriveFault>) -> BadDrive {
+        BadDrive { name: name.into(), fault: fault.into() }
+    }
+}
+
+impl std::error::Error for BadDrive {}
+
+impl Display for BadDrive {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let joint = if self.fault.is_predicate() { " " } else { ": " };
+        write!(f, "{}{joint}{}", self.name, self.fault)
+    }
+}
+
+/// What is wrong with a drive.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum DriveFault {
+    #[error("is blank")]
+    Blank,
+    #[error("holds something else: it is not a member of any array")]
+    Foreign,
+    #[error("its metadata is damaged")]
+    Damaged,
+    /// Its metadata is as it was written, and makes no sense.
+    #[error("its metadata is damaged: {0}")]
+    Absurd(Absurd),
+    /// Most others of its array describe another one.
+    #[error("its metadata is damaged: {0}, by what the others say")]
+    Dissents(Absurd),
+    #[error("its metadata cannot be read: {0}")]
+    Unreadable(DeviceError),
+    #[error(
+        "has format version {0}, this zoneraid knows only version {VERSION}: {advice}",
+        advice = if *.0 > VERSION { "use a newer one" } else { "use an older one, or make the array anew" }
+    )]
+    Version(u16),
+    /// Features as bits.
+    #[error("its array uses features (bits {0:#x}) that this zoneraid does not know: use a newer one")]
+    Features(u64),
+    #[error("says it is member {role} of an array of {members}: its metadata is damaged")]
+    NoSuchRole { role: usize, members: usize },
+    #[error("is of no array")]
+    OfNoArray,
+    #[error("is of another array")]
+    OfAnotherArray,
+    /// It could not hold its part.
+    #[error(transparent)]
+    Lacks(#[from] Lack),
+    /// It could be a member, but not a copy of the one that works in its place.
+    #[error("{0}: it can be rebuilt, but not copied to")]
+    NoCopy(#[from] NoCopy),
+    #[error("resetting it failed: {0}")]
+    Reset(DeviceError),
+    #[error("its metadata cannot be written: {0}")]
+    Unwritable(DeviceError),
+    #[error("it failed while it was added")]
+    FailedWhenAdded,
+    #[error("is a member of this array already")]
+    IsMember,
+    #[error("the array has begun without it")]
+    IsLate,
+    #[error("is not a member that is missing")]
+    NotMissing,
+}
+
+impl DriveFault {
+    /// Whether its sentence has the drive for its subject.
+    fn is_predicate(&self) -> bool {
+        use DriveFault::*;
+        matches!(
+            self,
+            Blank
+                | Foreign
+                | Version(_)
+                | NoSuchRole { .. }
+                | OfNoArray
+                | OfAnotherArray
+                | IsMember
+                | NotMissing
+        )
+    }
+}
+
+/// What a drive lacks to hold its part of an array.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Lack {
+    #[error(
+        "{of} {} KiB, {} KiB are needed: take a drive with {advice}", kib(*.have), kib(*.need),
+        of = .what.sentence().0, advice = .what.sentence().1
+    )]
+    Blocks { what: Room, have: u64, need: u64 },
+    #[error("it has no ZRWA (Zone Random Write Area), which this array needs")]
+    Zrwa,
+    #[error("its ZRWA has {} KiB, {} KiB are needed", kib(*.have), kib(*.need))]
+    ZrwaBlocks { have: u64, need: u64 },
+    /// Write pointers have to stop where they cannot; `step` is what they have to move by.
+    #[error(
+        "{step} of {} KiB is not a multiple of its ZRWA flush granularity of {} KiB",
+        kib(*.chunk_blocks), kib(*.granularity_blocks)
+    )]
+    Granularity { step: &'static str, chunk_blocks: u64, granularity_blocks: u64 },
+    /// Metadata of a block, in bytes.
+    #[error(
+        "its blocks have {have} bytes of metadata, the policy 'inplace' needs {need}: format it so, or choose \
+         another policy"
+    )]
+    OobBytes { have: u32, need: u32 },
+    #[error("it has {have} zones, {need} are needed")]
+    Zones { have: u32, need: u32 },
+    #[error("it can have {have} zones active, {need} are needed")]
+    ActiveZones { have: u32, need: u32 },
+    /// Zones that are to be used as one.
+    #[error("{0} of its zones cannot be used as one, as this array needs")]
+    Aggregate(u32),
+}
+
+/// What a drive has too little room in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    Zones,
+    Log,
+    Requests,
+}
+
+impl Room {
+    /// What it is that has the blocks, and what helps.
+    fn sentence(self) -> (&'static str, &'static str) {
+        match self {
+            Room::Zones => ("its zones hold", "larger zones"),
+            Room::Log => ("for metadata its zones hold", "larger zones, or all drives with fewer"),
+            Room::Requests => ("its requests have at most", "larger requests, or smaller chunks"),
+        }
+    }
+}
+
+/// Why a drive cannot be made a copy of another one.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum NoCopy {
+    /// Metadata of a block, in bytes.
+    #[error("its blocks have {have} bytes of metadata, those of the old drive {old}")]
+    OobBytes { have: u32, old: u32 },
+    #[error("its zones are not as far apart as those of the old drive")]
+    ZoneSize,
+}
+
+/// Why there can be no such array.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum NoDesign {
+    #[error("there are 1 or {MAX_PARITIES} parities, not {0}")]
+    Parities(usize),
+    #[error(
+        "{} takes {} to {} drives, not {drives}",
+        level_name(*.parities), members_of(*.parities).start(), members_of(*.parities).end()
+    )]
+    Drives { parities: usize, drives: usize },
+    #[error("the chunk size must be a power of two from 8 KiB to 16 MiB")]
+    Chunk { blocks: u64 },
+    #[error("{drive} has no ZRWA (Zone Random Write Area), which this policy needs")]
+    NoZrwa { drive: String },
+    #[error(
+        "a chunk of {} KiB is too large for the drives' ZRWA: {} KiB at most",
+        kib(*.blocks), kib(*.zrwa_blocks) / .chunks
+    )]
+    ChunkForZrwa { blocks: u64, zrwa_blocks: u64, chunks: u64 },
+    #[error(
+        "the drives need zones of at least {} KiB, and more than {META_ZONES} of them; a zone of the array has at \
+         least {} KiB",
+        kib(*.chunk_blocks), kib(*.stripe_blocks)
+    )]
+    Zones { chunk_blocks: u64, stripe_blocks: u64 },
+    #[error("the drives allow too few open zones: three are the least")]
+    OpenZones,
+    #[error("there can be no such array: {0}")]
+    Absurd(#[from] Absurd),
+}
+
+/// Why drives are no array together.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum NoArray {
+    #[error("no drives given")]
+    NoDrives,
+    #[error("no member with readable metadata: {0}")]
+    NoMember(BadDrive),
+    /// One that cannot be a member of the array that it is of.
+    #[error(transparent)]
+    Misfit(BadDrive),
+    /// Drives, each with its array.
+    #[error(
+        "{} belongs to array {}, but {} to array {}: give the drives of one array only",
+        .one.0, .one.1, .other.0, .other.1
+    )]
+    Mixed { one: (String, Uuid), other: (String, Uuid) },
+    #[error("the drives contradict each other about what array {0} is: give those that agree only")]
+    NoMajority(Uuid),
+    #[error("the drives contradict each other about who is a member: leave out those that were away")]
+    Contradiction,
+    #[error("the creation of '{0}' was not finished: create it again, or destroy what there is of it")]
+    Unfinished(String),
+    #[error("'{0}' is half destroyed: destroy it again")]
+    HalfDestroyed(String),
+    #[error("{} and {} both say they are member {member}: leave one out", .drives.0, .drives.1)]
+    SameMember { drives: (String, String), member: usize },
+    #[error(
+        "only {present} of {members} members can be used, at least {needed} are needed{}", Reasons(.notes)
+    )]
+    TooFew { present: usize, members: usize, needed: usize, notes: Vec<Note> },
+    /// A member that cannot be done without, and what is wrong with it.
+    #[error("{drive}: {note}, and too many other members are missing")]
+    Needed { drive: String, member: usize, note: Note },
+    /// What a process has left is of another array.
+    #[error(
+        "the array has {zones} zones, but the process that ran it left the ends of {known}: leave them out"
+    )]
+    Tails { zones: u32, known: usize },
+    /// Others can go on without these drives, so that they are not destroyed.
+    #[error(
+        "of the members of '{array}' only {} {} there, and the others can go on without {}",
+        .drives.join(" and "),
+        if .drives.len() == 1 { "is" } else { "are" },
+        if .drives.len() == 1 { "it" } else { "them" }
+    )]
+    OthersGoOn { array: String, drives: Vec<String> },
+}
+
+/// Why nothing can be done with a place in the array.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum BadMember {
+    #[error("there is no member {member}: the array has {members}")]
+    None { member: usize, members: usize },
+    #[error("member {0} is out already")]
+    IsOut(usize),
+    #[error("member {0} is needed: too many others are out or not rebuilt yet")]
+    IsNeeded(usize),
+    #[error("member {0} is in use: fail it first")]
+    InUse(usize),
+    #[error("another drive is being replaced: let that end first")]
+    BeingReplaced,
+}
+
+/// Why a rebuild has not come to its end.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum NoRebuild {
+    #[error("a rebuild is under way already")]
+    UnderWay,
+    #[error("a drive under repair failed")]
+    Failed,
+    #[error("zone {zone}: {why}")]
+    Zone { zone: u32, why: NoPart },
+}
+
+/// Why a drive has not taken over from another one.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum NoReplacement {
+    #[error("a rebuild is under way: let it end first")]
+    UnderWay,
+    #[error("member {0} is out: there is nothing to copy")]
+    NothingToCopy(usize),
+    #[error("zone {0} is offline: what there is of it would not be copied")]
+    Offline(u32),
+    #[error("the old drive is gone")]
+    OldGone,
+    #[error("{drive} has not replaced member {member}: {why}")]
+    Failed { drive: String, member: usize, why: NotTaken },
+}
+
+/// Why a drive that was to take over was let go.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum NotTaken {
+    #[error("it failed: {0}")]
+    NewFailed(DeviceError),
+    #[error("the old drive is gone")]
+    OldGone,
+    #[error("too many drives have failed")]
+    ArrayFailed,
+    /// A part that could not be copied is lacking elsewhere, too.
+    #[error("zone {zone}: {why}, and another drive lacks it")]
+    LeftOut { zone: u32, why: NoPart },
+    /// It went out when it was the member already.
+    #[error("{0}")]
+    Out(Note),
+}
+
+/// Why a member's part of a zone could not be rebuilt, or copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum NoPart {
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    #[error("the drive cannot write this zone any more: {0}")]
+    Worn(DeviceError),
+    #[error("the drive under repair failed: {0}")]
+    Failed(DeviceError),
+    /// It is out, or another one is in its place.
+    #[error("the drive under repair failed")]
+    Gone,
+    #[error("it waits for another drive")]
+    Waits,
+    #[error("too many other drives lack the same zone")]
+    TooFewOthers,
+    #[error("more blocks are lost than there is room to remember")]
+    TooManyHoles,
+    #[error("the old drive lacks it")]
+    OldLacks,
+    #[error("the zone of the old drive is not as it was left")]
+    OldChanged,
+    #[error("the old drive cannot read block {block} of its part: {error}")]
+    OldUnreadable { block: u64, error: DeviceError },
+}
+
+/// Why a member is out, or what else there is to say of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Error)]
+pub enum Note {
+    /// All is well.
+    #[default]
+    #[error("")]
+    Nothing,
+    #[error("missing")]
+    Missing,
+    /// A drive that was given, and may be the one.
+    #[error(transparent)]
+    Unusable(BadDrive),
+    #[error("{drive} was replaced")]
+    Replaced { drive: String },
+    #[error("{drive} was taken out of the array: its content is stale")]
+    WasTakenOut { drive: String },
+    #[error("{drive} was to be destroyed with the array")]
+    WasDestroyed { drive: String },
+    #[error("{drive} is stale: it is of event {event}, the array of {newest}")]
+    Stale { drive: String, event: u64, newest: u64 },
+    /// It is a member again, where nobody else has what it has.
+    #[error(
+        "was away: it has been taken back for {}",
+        if *.by_force { "full zones, by force" } else { "the zones that cannot do without it" }
+    )]
+    TakenBack { by_force: bool },
+    #[error("it lists only {0} zones")]
+    FewZones(usize),
+    #[error("its zones cannot be listed: {0}")]
+    Unlisted(DeviceError),
+    /// A command failed, so that it is out.
+    #[error("failed: {what}: {error}")]
+    Failed { what: &'static str, error: DeviceError },
+    /// A command failed, so that it has lost its part of a zone.
+    #[error("zone {zone}: {what}: {error}")]
+    PartLost { zone: u32, what: &'static str, error: DeviceError },
+    #[error("taken out by the operator")]
+    ByOperator,
+    #[error("is there again: it is used from the first write on")]
+    IsBack,
+}
+
+impl Note {
+    /// Whether there is nothing to say.
+    pub fn is_empty(&self) -> bool {
+        *self == Note::Nothing
+    }
+}
+
+/// What there is to say of members, by their roles.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Notes(pub Vec<(usize, Note)>);
+
+impl Display for Notes {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        for (at, (member, note)) in self.0.iter().enumerate() {
+            write!(f, "{}member {member}: {note}", if at == 0 { "" } else { "; " })?;
+        }
+        Ok(())
+    }
+}
+
+/// Notes behind some characters, if there are any.
+struct Because<'a>(&'static str, &'a Notes);
+
+impl Display for Because<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self.1.0.is_empty() {
+            true => Ok(()),
+            false => write!(f, "{}{}", self.0, self.1),
+        }
+    }
+}
+
+/// Notes in brackets, if there are any.
+struct Reasons<'a>(&'a [Note]);
+
+impl Display for Reasons<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let notes: Vec<_> = self.0.iter().map(Note::to_string).collect();
+        match notes.is_empty() {
+            true => Ok(()),
+            false => write!(f, " ({})", notes.join("; ")),
+        }
+    }
+}
+
+fn kib(blocks: u64) -> u64 {
+    blocks * (BLOCK as u64 / 1024)
+}

@@ -9,7 +9,7 @@ use crate::{
     device::{Command, Completion, DeviceError, Status, ZonedDevice},
     raid::{
         Drive,
-        error::ArrayError,
+        error::{ArrayError, BadDrive, BadMember, DriveFault, Note, Notes},
         geometry::{each, physical},
         journal::log::MetaLog,
         seat::Seat,
@@ -32,7 +32,7 @@ struct Member {
     /// What messages call the drive.
     name: RefCell<String>,
     /// Why the member is out, or what else there is to say.
-    note: RefCell<String>,
+    note: RefCell<Note>,
     read_errors: Cell<u64>,
     write_errors: Cell<u64>,
     /// Zones of which the drive has lost its part at work.
@@ -45,7 +45,7 @@ struct Member {
 #[derive(Clone, Debug)]
 pub struct About {
     pub name: String,
-    pub note: String,
+    pub note: Note,
     pub read_errors: u64,
     pub write_errors: u64,
     pub worn: bool,
@@ -203,7 +203,7 @@ impl Members {
         let place = &self.places[member];
         place.read_errors.set(0);
         place.write_errors.set(0);
-        place.note.borrow_mut().clear();
+        place.note.take();
     }
 
     /// Does without a drive from now on.
@@ -212,7 +212,7 @@ impl Members {
     }
 
     /// Does without a drive while it is found out who the members are: nothing has been written yet.
-    pub fn leave_out(&self, member: usize, note: String) {
+    pub fn leave_out(&self, member: usize, note: Note) {
         self.take_out(member);
         self.say(member, note);
     }
@@ -246,8 +246,8 @@ impl Members {
     }
 
     /// Why the member is out, or what else there is to say of it.
-    pub fn say(&self, member: usize, note: String) {
-        *self.places[member].note.borrow_mut() = note;
+    pub fn say(&self, member: usize, note: Note) {
+        self.places[member].note.replace(note);
     }
 
     pub fn name(&self, member: usize) -> String {
@@ -265,13 +265,11 @@ impl Members {
         }
     }
 
-    /// What there is to say of the members in `mask`, in a sentence without its full stop.
-    pub fn notes(&self, mask: u32) -> String {
+    /// What there is to say of the members in `mask`.
+    pub fn notes(&self, mask: u32) -> Notes {
         let places = self.places.iter().enumerate().filter(|(member, _)| mask & (1 << member) != 0);
-        let noted = places.filter(|(_, place)| !place.note.borrow().is_empty());
-        let notes: Vec<_> =
-            noted.map(|(member, place)| format!("member {member}: {}", place.note.borrow())).collect();
-        notes.join("; ")
+        let notes = places.map(|(member, place)| (member, place.note.borrow().clone()));
+        Notes(notes.filter(|(_, note)| !note.is_empty()).collect())
     }
 
     pub fn count_read_error(&self, member: usize) {
@@ -307,10 +305,10 @@ impl Members {
     }
 
     pub fn check(&self, member: usize) -> Result<(), ArrayError> {
-        let all = self.places.len();
-        match member < all {
+        let members = self.places.len();
+        match member < members {
             true => Ok(()),
-            false => Err(ArrayError(format!("there is no member {member}: the array has {all}"))),
+            false => Err(BadMember::None { member, members }.into()),
         }
     }
 
@@ -323,7 +321,7 @@ impl Members {
 
     pub fn check_unused(&self, drive: &Drive) -> Result<(), ArrayError> {
         match self.member_of(drive) {
-            Some(_) => Err(ArrayError(format!("{} is a member of this array already", drive.name))),
+            Some(_) => Err(BadDrive::new(&drive.name, DriveFault::IsMember).into()),
             None => Ok(()),
         }
     }

@@ -16,7 +16,7 @@ use crate::{
     raid::{
         Behaviour,
         catalog::Catalog,
-        error::ArrayError,
+        error::{ArrayError, BadMember, Note},
         geometry::{Layout, each},
         journal::{
             log::{Keeper, Kit, MetaLog},
@@ -222,7 +222,13 @@ impl Raid {
 
     /// Carries out `command`, which is about `zone`, on every member of `mask` and waits; those that fail
     /// in it are done without.
-    pub async fn on_parts(&self, zone: ZoneIndex, mask: u32, what: &str, command: impl Fn(usize) -> Command) {
+    pub async fn on_parts(
+        &self,
+        zone: ZoneIndex,
+        mask: u32,
+        what: &'static str,
+        command: impl Fn(usize) -> Command,
+    ) {
         let pending: Vec<_> =
             each(mask).map(|m| (self.members.seat(m), self.members.submit(m, command(m)))).collect();
         for (seat, completion) in pending {
@@ -279,18 +285,18 @@ impl Raid {
     }
 
     /// Takes a drive out after an error. What relies on it waits for the superblocks.
-    pub fn member_failed(&self, seat: Seat, error: DeviceError, what: &str) {
+    pub fn member_failed(&self, seat: Seat, error: DeviceError, what: &'static str) {
         if !self.members.is_seated(seat) {
             return;
         }
         self.members.count_write_error(seat.member);
-        self.members.say(seat.member, format!("failed: {what}: {error}"));
+        self.members.say(seat.member, Note::Failed { what, error });
         self.take_out(seat.member);
     }
 
     /// Takes note of an error of a command for `zone`: the drive goes on without its part of the zone if
     /// the error is about that alone, and goes out otherwise.
-    pub fn part_failed(&self, zone: ZoneIndex, seat: Seat, error: DeviceError, what: &str) {
+    pub fn part_failed(&self, zone: ZoneIndex, seat: Seat, error: DeviceError, what: &'static str) {
         let member = seat.member;
         if !is_of_zone(error) {
             return self.member_failed(seat, error, what);
@@ -310,7 +316,7 @@ impl Raid {
         }
         self.members.count_part_lost(member);
         self.members.count_write_error(member);
-        self.members.say(member, format!("zone {}: {what}: {error}", zone.0));
+        self.members.say(member, Note::PartLost { zone: zone.0, what, error });
         self.part_lost(zone, member);
     }
 
@@ -340,14 +346,12 @@ impl Raid {
     pub async fn fail(&self, member: usize) -> Result<(), ArrayError> {
         self.members.check(member)?;
         if !self.members.is_active(member) {
-            return Err(ArrayError(format!("member {member} is out already")));
+            return Err(BadMember::IsOut(member).into());
         }
         if !self.can_spare(member) {
-            return Err(ArrayError(format!(
-                "member {member} is needed: too many others are out or not rebuilt yet"
-            )));
+            return Err(BadMember::IsNeeded(member).into());
         }
-        self.members.say(member, "taken out by the operator".into());
+        self.members.say(member, Note::ByOperator);
         self.take_out(member);
         self.membership.settled().await;
         Ok(())
@@ -371,6 +375,11 @@ impl Raid {
         if !self.members.are_enough(self.members.active()) {
             self.membership.fail();
         }
+    }
+
+    /// Why nothing works any more.
+    pub fn too_many_failed(&self) -> ArrayError {
+        ArrayError::Failed(self.members.notes(u32::MAX))
     }
 
     /// Has zones of which there are not enough parts without it wait for a member that has just gone out:

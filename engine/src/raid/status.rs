@@ -4,6 +4,7 @@ use crate::{
     device::{Geometry, Plate},
     format::superblock::Superblock,
     raid::{
+        error::{ArrayError, NoPart, Note},
         geometry::each,
         parts::Raid,
         policy::{Policy, zrwa::Refusal},
@@ -31,8 +32,8 @@ pub struct MemberStatus {
     pub drive: String,
     /// It is only not there, and is back when its drive is: nothing has been written without it so far.
     pub awaited: bool,
-    /// Why a member is out, or what else there is to say; empty if all is well.
-    pub note: String,
+    /// Why a member is out, or what else there is to say.
+    pub note: Note,
     /// Reads that its drive could not answer.
     pub read_errors: u64,
     /// Commands that changed something and failed on its drive.
@@ -80,7 +81,7 @@ pub struct ArrayStatus {
     /// It can only be read, and nothing is written on the drives.
     pub read_only: bool,
     /// Why an array that has held back could not begin to write.
-    pub problem: Option<String>,
+    pub problem: Option<ArrayError>,
 }
 
 impl ArrayStatus {
@@ -158,14 +159,14 @@ pub struct LostBlocks {
 }
 
 /// A member's part of a zone that could not be rebuilt.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeftOut {
     /// Zone of the array.
     pub zone: u32,
     /// Role of the member.
     pub member: usize,
-    /// Why, in a sentence without its full stop.
-    pub reason: String,
+    /// Why.
+    pub reason: NoPart,
 }
 
 /// What [`crate::array::examine`] finds on a drive.

@@ -28,7 +28,7 @@ struct Inner {
     file: File,
     geometry: Geometry,
     ring: Ring,
-    target: Cell<Option<TargetId>>,
+    target: RefCell<Option<TargetId>>,
     slots: Rc<Slots>,
     /// What is on its way, with the buffers that the kernel uses.
     flights: RefCell<Vec<Option<(Completer, Buf, Buf)>>>,
@@ -56,13 +56,14 @@ impl FileDrive {
             file,
             geometry,
             ring: ring.clone(),
-            target: Cell::new(None),
+            target: RefCell::default(),
             slots: Rc::default(),
             flights: RefCell::default(),
             free: RefCell::default(),
             commands: commands.clone(),
         });
-        inner.target.set(Some(ring.add(inner.clone())));
+        let target = ring.add(inner.clone());
+        inner.target.replace(Some(target));
         Ok(FileDrive(inner))
     }
 }
@@ -109,7 +110,8 @@ impl ZonedDevice for FileDrive {
 impl Inner {
     fn start(&self, entry: Entry128, data: Buf, oob: Buf) -> Completion {
         let (completer, completion) = self.slots.pair();
-        let Some(target) = self.target.get() else { return Completion::failed(Status::InternalError) };
+        let held = self.target.borrow();
+        let Some(target) = &*held else { return Completion::failed(Status::InternalError) };
         self.commands.set(self.commands.get() + 1);
         let token = self.free.borrow_mut().pop().unwrap_or_else(|| {
             let mut flights = self.flights.borrow_mut();

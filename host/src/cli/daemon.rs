@@ -10,13 +10,16 @@ use crate::{
     name::ArrayName,
     output::{HEALTHY, Output, quoted},
     protocol::{Request, Stopped},
-    report::{State, Status, StatusMember, is_or_are, members_named, so_many_zones},
+    report::{State, is_or_are, members_named, so_many_zones},
     run,
     tails::Left,
     ublk,
 };
 use anyhow::{Result, bail, ensure};
-use engine::array::{MemberState, MemberStatus};
+use engine::{
+    array::{ArrayStatus, MemberState, MemberStatus},
+    raid::error::Note,
+};
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
     path::PathBuf,
@@ -78,7 +81,7 @@ pub fn start(output: Output, options: Start) -> Result<u8> {
     daemon.end_on(signals)?;
     let (about, status) = (daemon.about(), daemon.status());
     if terms.force {
-        output.note(&forced(&status));
+        output.note(&forced(&daemon.array.status()));
     }
     let started = Started {
         array: about.name,
@@ -99,17 +102,17 @@ pub fn start(output: Output, options: Start) -> Result<u8> {
 }
 
 /// What may be lost, or cannot be had, after a start by force.
-fn forced(status: &Status) -> String {
-    let of = |which: fn(&StatusMember) -> bool| {
-        let members = status.members.iter().filter(|member| which(member));
-        members.map(|member| member.role as usize).collect::<Vec<_>>()
+fn forced(array: &ArrayStatus) -> String {
+    let of = |which: fn(&MemberStatus) -> bool| {
+        let members = array.members.iter().enumerate().filter(|(_, member)| which(member));
+        members.map(|(role, _)| role).collect::<Vec<_>>()
     };
-    let (taken, missing) = (of(|m| m.note.ends_with("by force")), of(|m| m.drive.is_empty()));
-    let offline = so_many_zones(status.offline_zones.len());
-    let (are, stale) = (is_or_are(status.offline_zones.len()), is_or_are(taken.len()));
+    let (taken, missing) = (of(|m| m.note == Note::TakenBack { by_force: true }), of(|m| m.drive.is_empty()));
+    let offline = so_many_zones(array.offline.len());
+    let (are, stale) = (is_or_are(array.offline.len()), is_or_are(taken.len()));
     let (its, it) = if taken.len() == 1 { ("its", "it") } else { ("their", "they") };
     let (taken, missing) = (members_named(&taken), members_named(&missing));
-    let lacks = match status.read_only {
+    let lacks = match array.read_only {
         true => String::new(),
         false => format!("; whatever is written now is not on the drive of {missing}"),
     };
@@ -125,8 +128,8 @@ fn refuse_unless_complete(found: &Found) -> Result<()> {
     let name = &status.name;
     let out = |(_, member): &(usize, &MemberStatus)| member.state == MemberState::Out;
     let out: Vec<usize> = status.members.iter().enumerate().filter(out).map(|(role, _)| role).collect();
-    let notes = out.iter().map(|role| status.members[*role].note.as_str()).filter(|note| !note.is_empty());
-    let notes = notes.collect::<Vec<_>>().join("; ");
+    let notes = out.iter().map(|role| &status.members[*role].note).filter(|note| !note.is_empty());
+    let notes = notes.map(Note::to_string).collect::<Vec<_>>().join("; ");
     let why = if notes.is_empty() { notes } else { format!(" ({notes})") };
     ensure!(
         out.is_empty(),

@@ -19,7 +19,6 @@ use crate::{
     size::show,
 };
 use anyhow::Result;
-use engine::array::ArrayError;
 use serde::Serialize;
 use std::{
     collections::BTreeSet,
@@ -68,9 +67,7 @@ fn seen_on_drives(reactor: &Reactor, scan: &Scan, label: &Label) -> Seen {
     let found = Found::among(reactor, scan, label);
     let looked = match found.glance(PATIENCE_TO_LOOK) {
         Ok(looked) => looked,
-        Err(error) => {
-            Looked { inspected: Err(ArrayError(format!("{error:#}"))), users: found.users(), changing: false }
-        }
+        Err(error) => Looked { inspected: Err(format!("{error:#}")), users: found.users(), changing: false },
     };
     let used_zones = looked.inspected.as_ref().ok().map(|array| used_zones(&array.zones));
     Seen { status: Status::looked(&label.name, &found, looked), used_zones }

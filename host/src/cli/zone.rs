@@ -20,7 +20,7 @@ use crate::{
     report::{self, Zones, bytes, check_zone, condition, has_wp},
     size::show,
 };
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Error, Result, bail, ensure};
 use engine::{
     buf::{BLOCK, Buf},
     device::{self, Command, Completion, ZonedDevice},
@@ -70,7 +70,7 @@ pub fn zones_of(output: Output, array: &ArrayName, zone: Option<u32>) -> Result<
         return ask(output, &mut client, &Request::Zones { zone });
     }
     let looked = Found::to_look(array)?.glance(PATIENCE_TO_INSPECT)?;
-    let found = looked.inspected?;
+    let found = looked.inspected.map_err(Error::msg)?;
     if !looked.users.is_empty() {
         let how = if looked.changing { ", who changes it all the time" } else { "" };
         output.note(&format!("'{array}' is in use by {}{how}", listed(&looked.users)));

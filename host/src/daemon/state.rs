@@ -57,7 +57,7 @@ pub(super) enum Phase {
 /// A running array.
 pub struct Daemon {
     pub(super) reactor: Reactor,
-    pub(super) array: Array,
+    pub array: Array,
     /// The drives that were found at the start, and those that were added.
     pub(super) drives: RefCell<Vec<OpenDrive>>,
     /// Of sockets and tails.

@@ -29,7 +29,8 @@ const PATIENCE_WITH_CHANGES: Duration = Duration::from_secs(1);
 
 /// An array that was only looked at.
 pub struct Looked {
-    pub inspected: Result<Inspected, ArrayError>,
+    /// Or why there is no array, in a sentence.
+    pub inspected: Result<Inspected, String>,
     /// Who uses its drives.
     pub users: Vec<User>,
     /// Whether it was changed all the time, so that the parts of what was found are of different moments.
@@ -282,10 +283,10 @@ impl Found {
     }
 
     /// Finds out how the array is that this process holds; writes nothing.
-    pub fn inspect(&self) -> Result<Inspected, ArrayError> {
+    pub fn inspect(&self) -> Result<Inspected> {
         let drives = self.drives.iter().map(OpenDrive::drive).collect();
         let found = self.reactor.wait(Array::inspect(self.reactor.runtime(), drives, None));
-        found.unwrap_or_else(|error| Err(ArrayError(error.to_string())))
+        Ok(found??)
     }
 
     /// Finds out how the array is, whoever uses it, if its drives answer within `patience`.
@@ -294,9 +295,10 @@ impl Found {
         loop {
             let (witnesses, drives) = self.look_again(&self.reactor)?;
             let inspect = Array::inspect(self.reactor.runtime(), drives, None);
-            let inspected = self.reactor.wait_for(patience, inspect)?.unwrap_or_else(|| {
-                Err(ArrayError(format!("its drives do not answer within {} seconds", patience.as_secs())))
-            });
+            let inspected = match self.reactor.wait_for(patience, inspect)? {
+                Some(inspected) => inspected.map_err(|error| error.to_string()),
+                None => Err(format!("its drives do not answer within {} seconds", patience.as_secs())),
+            };
             let still = self.is_still(&witnesses, patience)?;
             if still || begun.elapsed() >= PATIENCE_WITH_CHANGES.min(patience) {
                 let (mut users, unclear) = (self.users(), self.unclear()?);

@@ -34,7 +34,7 @@ impl Status {
                 }
                 Status::of(called, &array.status, &array.geometry)
             }
-            Err(error) => Status::unusable(found, error.to_string()),
+            Err(why) => Status::unusable(found, why),
         };
         if changing && status.state != State::Healthy && !found.is_short() {
             // Parts of different moments do not fit together, and each may be as it should.

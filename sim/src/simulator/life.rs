@@ -8,7 +8,7 @@ use super::{
     fork::Losses,
     oracle::Oracle,
     schedule::Moment,
-    subject::{How, IS_LOST, Subject, Work, create_options},
+    subject::{How, Subject, Why, Work, create_options},
     suspects::{Suspect, named, others, subsets},
     wire::{Bay, Fault},
     world::{End, Failure, Pending, TOO_MANY_EVENTS, World},
@@ -66,7 +66,7 @@ impl World<'_> {
     ///
     /// # Errors
     /// If it promises what its drives cannot keep, or less.
-    pub(super) fn created(&mut self, result: Result<Rc<dyn Subject>, String>) -> Result<bool, Failure> {
+    pub(super) fn created(&mut self, result: Result<Rc<dyn Subject>, Why>) -> Result<bool, Failure> {
         Ok(match result {
             Ok(subject) => {
                 let geometry = subject.geometry().clone();
@@ -80,7 +80,7 @@ impl World<'_> {
             Err(why) => {
                 self.counts.refusals += 1;
                 self.trace.note(|| format!("not created: {why}"));
-                self.refusal = Some(why);
+                self.refusal = Some(why.to_string());
                 false
             }
         })
@@ -451,9 +451,7 @@ impl World<'_> {
         self.note_places(course)?;
         match result {
             // Neither is the array's.
-            Err(why)
-                if repair.copies && (!course.suspects.is_empty() || why.contains("but not copied to")) =>
-            {
+            Err(why) if repair.copies && (!course.suspects.is_empty() || why.is_no_copy()) => {
                 self.trace.note(|| format!("not replaced: {why}"));
                 Ok(())
             }
@@ -480,14 +478,14 @@ impl World<'_> {
     }
 
     /// Whether a repair that has failed has filled all that it was begun for, and another one was struck.
-    fn are_filled(&self, course: &Course, repair: &Repair, why: &str) -> bool {
+    fn are_filled(&self, course: &Course, repair: &Repair, why: &Why) -> bool {
         let is_filled = |member: &usize| self.member_state(*member) == Some(MemberState::Active);
         let is_other = |suspect: Suspect| {
             let struck = suspect.struck || self.is_damaged(course, suspect.member);
             struck && !repair.members.contains(&suspect.member)
         };
         let others = course.suspects.iter().any(is_other);
-        others && repair.members.iter().all(is_filled) && !why.ends_with(IS_LOST)
+        others && repair.members.iter().all(is_filled) && !matches!(why, Why::Lost(_))
     }
 
     /// Takes note that the array has been assembled on its drives, at once or after it had held back.
@@ -800,7 +798,7 @@ impl World<'_> {
         course: &mut Course,
         pending: &Pending<T>,
         events: Option<u64>,
-    ) -> Result<Option<Result<T, String>>, Failure> {
+    ) -> Result<Option<Result<T, Why>>, Failure> {
         let most = 1u64 << self.rng.below(9);
         let before = self.rng.below(events.unwrap_or(most).min(most));
         if let Some(result) = self.wait(pending, Some(before), false)? {
@@ -840,11 +838,9 @@ impl World<'_> {
     }
 
     /// Whether a refusal speaks of a member or its drive.
-    pub(super) fn names(&self, member: usize, why: &str) -> bool {
-        let drive = self.members[member].map(|bay| format!("drive{bay}"));
-        let words = || why.split(|c: char| !c.is_ascii_alphanumeric());
-        words().any(|word| Some(word) == drive.as_deref())
-            || words().zip(words().skip(1)).any(|pair| pair == ("member", &member.to_string()))
+    pub(super) fn names(&self, member: usize, why: &Why) -> bool {
+        let drive = self.members[member];
+        why.members().contains(&member) || drive.is_some_and(|bay| self.names_drive(bay, why))
     }
 
     /// What struck the suspects since the process began is over.

@@ -7,7 +7,7 @@
 use super::{
     exhaustive::{CacheFate, Fate, Step, ZONE},
     oracle::Change,
-    subject::{How, create_options},
+    subject::{How, Why, create_options},
     world::{Failure, World},
 };
 use engine::runtime::Runtime;
@@ -59,7 +59,7 @@ impl World<'_> {
     pub(super) fn wait_in_order<T>(
         &mut self,
         pending: &super::world::Pending<T>,
-    ) -> Result<Result<T, String>, Failure> {
+    ) -> Result<Result<T, Why>, Failure> {
         loop {
             if let Some(result) = pending.borrow_mut().take() {
                 return Ok(result);

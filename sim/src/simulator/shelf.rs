@@ -15,6 +15,7 @@
 
 use super::{
     scenario::Scenario,
+    subject::Why,
     wire::Bay,
     world::{Failure, Tracing, World},
 };
@@ -167,7 +168,7 @@ impl World<'_> {
         shelf: &mut Shelf,
         half_attached: &BTreeSet<usize>,
         offered: &[Bay],
-        why: &str,
+        why: &Why,
     ) -> Result<(), Failure> {
         // A drive that was never attached belongs to nobody here.
         let members = self.members.clone();
@@ -221,8 +222,8 @@ impl World<'_> {
     }
 
     /// Whether a refusal speaks of a drive.
-    pub(super) fn names_drive(&self, bay: Bay, why: &str) -> bool {
-        why.split(|c: char| !c.is_ascii_alphanumeric()).any(|word| word == format!("drive{bay}"))
+    pub(super) fn names_drive(&self, bay: Bay, why: &Why) -> bool {
+        why.drives().contains(&format!("drive{bay}").as_str())
     }
 
     /// A drive that holds somebody else's bytes, in zones that are in any state.

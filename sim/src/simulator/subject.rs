@@ -5,18 +5,115 @@
 
 use super::scenario::Scenario;
 use engine::{
-    array::{Array, Behaviour, CreateOptions, Drive, MemberState, Tails},
+    array::{Array, ArrayError, Behaviour, CreateOptions, Drive, LeftOut, LostBlocks, MemberState, Tails},
     device::ZonedDevice,
-    raid::{Canary, Consistency, geometry::Layout, policy::Policy},
+    raid::{
+        Canary, Consistency,
+        error::{BadDrive, DriveFault, NoArray, Note, Notes},
+        geometry::Layout,
+        policy::{Policy, zrwa::Refusal},
+    },
     runtime::Runtime,
 };
-use std::{future::Future, pin::Pin, rc::Rc};
+use std::{
+    fmt::{self, Display, Formatter},
+    future::Future,
+    pin::Pin,
+    rc::Rc,
+};
 
-/// How the error of a rebuild ends that has not brought something back.
-pub(super) const IS_LOST: &str = "is lost, though no more drives were struck than may be";
+/// Why a subject has not done what it was asked for.
+#[derive(Clone, Debug)]
+pub enum Why {
+    Array(ArrayError),
+    /// A rebuild has not brought this back, though no more drives were struck than may be.
+    Lost(LostBlocks),
+    LeftOut(LeftOut),
+    /// What a subject says that is no array.
+    Other(String),
+}
 
-/// Something the subject does; its error is a sentence.
-pub type Work<T> = Pin<Box<dyn Future<Output = Result<T, String>>>>;
+impl Why {
+    /// Drives that it speaks of, by their names.
+    pub(super) fn drives(&self) -> Vec<&str> {
+        fn of_notes(notes: &[Note]) -> Vec<&str> {
+            notes.iter().filter_map(of_note).collect()
+        }
+        fn of_note(note: &Note) -> Option<&str> {
+            match note {
+                Note::Unusable(drive) => Some(&drive.name),
+                Note::Replaced { drive }
+                | Note::WasTakenOut { drive }
+                | Note::WasDestroyed { drive }
+                | Note::Stale { drive, .. } => Some(drive),
+                _ => None,
+            }
+        }
+        match self {
+            Why::Array(ArrayError::Drive(drive)) => vec![&drive.name],
+            Why::Array(ArrayError::Drives(why)) => match why {
+                NoArray::NoMember(drive) | NoArray::Misfit(drive) => vec![&drive.name],
+                NoArray::Mixed { one, other } => vec![&one.0, &other.0],
+                NoArray::SameMember { drives, .. } => vec![&drives.0, &drives.1],
+                NoArray::TooFew { notes, .. } => of_notes(notes),
+                NoArray::Needed { drive, .. } => vec![drive],
+                _ => Vec::new(),
+            },
+            _ => Vec::new(),
+        }
+    }
+
+    /// Members that it speaks of.
+    pub(super) fn members(&self) -> Vec<usize> {
+        match self {
+            Why::Array(ArrayError::Failed(Notes(notes)) | ArrayError::Incomplete(Notes(notes))) => {
+                notes.iter().map(|(member, _)| *member).collect()
+            }
+            Why::Array(ArrayError::LogIsFull { member }) => vec![*member],
+            Why::Array(ArrayError::Drives(
+                NoArray::Needed { member, .. } | NoArray::SameMember { member, .. },
+            )) => vec![*member],
+            _ => Vec::new(),
+        }
+    }
+
+    /// Whether a drive could be a member, but not be copied to.
+    pub(super) fn is_no_copy(&self) -> bool {
+        matches!(self, Why::Array(ArrayError::Drive(BadDrive { fault: DriveFault::NoCopy(_), .. })))
+    }
+}
+
+impl Display for Why {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Why::Array(error) => write!(f, "{error}"),
+            Why::Lost(lost) => write!(f, "{lost:?} is lost, though no more drives were struck than may be"),
+            Why::LeftOut(out) => write!(f, "zone {} of member {}: {}", out.zone, out.member, out.reason),
+            Why::Other(sentence) => f.write_str(sentence),
+        }
+    }
+}
+
+impl From<ArrayError> for Why {
+    fn from(error: ArrayError) -> Why {
+        Why::Array(error)
+    }
+}
+
+impl From<String> for Why {
+    fn from(sentence: String) -> Why {
+        Why::Other(sentence)
+    }
+}
+
+impl From<&str> for Why {
+    fn from(sentence: &str) -> Why {
+        Why::Other(sentence.into())
+    }
+}
+
+/// Something the subject does.
+pub type Work<T> = Pin<Box<dyn Future<Output = Result<T, Why>>>>;
 
 /// A zoned device made of several drives.
 pub trait Subject: ZonedDevice {
@@ -49,7 +146,7 @@ pub trait Subject: ZonedDevice {
     }
 
     /// Zones that are offline, and why.
-    fn offline(&self) -> Vec<(u32, String)> {
+    fn offline(&self) -> Vec<(u32, Refusal)> {
         Vec::new()
     }
 }
@@ -157,8 +254,7 @@ impl Maker for ArrayMaker {
     ) -> Work<Rc<dyn Subject>> {
         let (runtime, behaviour) = (runtime.clone(), self.behaviour(join));
         Box::pin(async move {
-            let array =
-                Array::create_with(&runtime, options, drives, behaviour).await.map_err(|e| e.to_string())?;
+            let array = Array::create_with(&runtime, options, drives, behaviour).await?;
             Ok(Rc::new(array) as Rc<dyn Subject>)
         })
     }
@@ -171,7 +267,7 @@ impl Maker for ArrayMaker {
                 true => Array::assemble_provisionally(&runtime, drives, tails.as_ref(), behaviour).await,
                 false => Array::assemble_with(&runtime, drives, tails.as_ref(), behaviour).await,
             };
-            Ok(Rc::new(array.map_err(|e| e.to_string())?) as Rc<dyn Subject>)
+            Ok(Rc::new(array?) as Rc<dyn Subject>)
         })
     }
 }
@@ -179,24 +275,24 @@ impl Maker for ArrayMaker {
 impl Subject for Array {
     fn attach(&self, member: usize, drive: Drive) -> Work<()> {
         let array = self.clone();
-        Box::pin(async move { Array::attach(&array, member, drive).await.map_err(|e| e.to_string()) })
+        Box::pin(async move { Ok(Array::attach(&array, member, drive).await?) })
     }
 
     fn replace(&self, member: usize, drive: Drive) -> Work<()> {
         let array = self.clone();
         Box::pin(async move {
-            let replaced = Array::replace(&array, member, drive, &|_| ()).await;
-            replaced.map(|_| ()).map_err(|e| e.to_string())
+            Array::replace(&array, member, drive, &|_| ()).await?;
+            Ok(())
         })
     }
 
     fn rebuild(&self) -> Work<u64> {
         let array = self.clone();
         Box::pin(async move {
-            let rebuilt = Array::rebuild(&array, &|_| ()).await.map_err(|e| e.to_string())?;
+            let rebuilt = Array::rebuild(&array, &|_| ()).await?;
             match (rebuilt.lost.first(), rebuilt.left_out.first()) {
-                (Some(lost), _) => Err(format!("{lost:?} {IS_LOST}")),
-                (_, Some(out)) => Err(format!("zone {} of member {}: {}", out.zone, out.member, out.reason)),
+                (Some(lost), _) => Err(Why::Lost(*lost)),
+                (_, Some(out)) => Err(Why::LeftOut(*out)),
                 (None, None) => Ok(rebuilt.bytes),
             }
         })
@@ -204,7 +300,7 @@ impl Subject for Array {
 
     fn fail(&self, member: usize) -> Work<()> {
         let array = self.clone();
-        Box::pin(async move { Array::fail(&array, member).await.map_err(|e| e.to_string()) })
+        Box::pin(async move { Ok(Array::fail(&array, member).await?) })
     }
 
     fn members(&self) -> Vec<(MemberState, String)> {
@@ -225,10 +321,10 @@ impl Subject for Array {
 
     fn complete(&self, drive: Drive) -> Work<()> {
         let array = self.clone();
-        Box::pin(async move { Array::complete(&array, drive).await.map_err(|e| e.to_string()) })
+        Box::pin(async move { Ok(Array::complete(&array, drive).await?) })
     }
 
-    fn offline(&self) -> Vec<(u32, String)> {
-        self.status().offline.into_iter().map(|zone| (zone.zone.0, zone.refusal.to_string())).collect()
+    fn offline(&self) -> Vec<(u32, Refusal)> {
+        self.status().offline.into_iter().map(|zone| (zone.zone.0, zone.refusal)).collect()
     }
 }

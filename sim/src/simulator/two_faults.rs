@@ -14,18 +14,18 @@ use super::{
     fork::Losses,
     life::brief,
     oracle::Change,
-    subject::How,
+    subject::{How, Why},
     suspects::{named, others},
     wire::Bay,
     world::{End, Failure, World},
 };
 use crate::ssd::{Cut, Fault, Kind};
 use engine::{
-    array::Drive,
+    array::{ArrayError, Drive},
     buf::{BLOCK, Buf},
     device::Command,
     format::record::Header,
-    raid::policy::Policy,
+    raid::{error::NoArray, policy::Policy},
     zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
 };
 use std::collections::BTreeSet;
@@ -146,7 +146,8 @@ impl World<'_> {
         match self.assemble_from(|member| !books.missing.contains(&member) && Some(member) != absent)? {
             Err(why) => {
                 self.trace.note(|| format!("refused: {why}"));
-                let real = self.names(books.struck, &why) || why.contains("members can be used");
+                let real = self.names(books.struck, &why)
+                    || matches!(why, Why::Array(ArrayError::Drives(NoArray::TooFew { .. })));
                 match real {
                     true => Ok(()),
                     false => Err(Failure(format!("the refusal names no cause: {why}"))),
@@ -307,15 +308,11 @@ impl World<'_> {
     }
 
     /// Assembles from the drives of some members, in order; the reason if the array refuses.
-    fn assemble_from(&mut self, takes: impl Fn(usize) -> bool) -> Result<Result<(), String>, Failure> {
+    fn assemble_from(&mut self, takes: impl Fn(usize) -> bool) -> Result<Result<(), Why>, Failure> {
         self.assemble_as(takes, self.how())
     }
 
-    fn assemble_as(
-        &mut self,
-        takes: impl Fn(usize) -> bool,
-        how: How,
-    ) -> Result<Result<(), String>, Failure> {
+    fn assemble_as(&mut self, takes: impl Fn(usize) -> bool, how: How) -> Result<Result<(), Why>, Failure> {
         let taken = self.members.iter().enumerate().filter(|(member, _)| takes(*member));
         // One that has not been emptied yet is another array's.
         let own = taken.filter_map(|(_, bay)| *bay).filter(|bay| !self.foreign.contains(bay));
@@ -338,9 +335,9 @@ impl World<'_> {
         let listed = self.subject.as_ref().map(|subject| subject.offline()).unwrap_or_default();
         for info in &report {
             let zone = info.zone.0;
-            let reason = listed.iter().find(|(listed, _)| *listed == zone).map(|(_, reason)| reason.as_str());
+            let reason = listed.iter().find(|(listed, _)| *listed == zone).map(|(_, reason)| reason);
             let offline = info.state == ZoneState::Offline;
-            if offline != reason.is_some_and(|reason| !reason.is_empty()) {
+            if offline != reason.is_some() {
                 return Err(Failure(format!(
                     "zone {zone} is {:?}, but the status says {reason:?}",
                     info.state

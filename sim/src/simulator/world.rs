@@ -14,7 +14,7 @@ use super::{
     oracle::Oracle,
     scenario::{Scenario, draw_roomier},
     schedule::Forks,
-    subject::{How, Maker, Subject, Work},
+    subject::{How, Maker, Subject, Why, Work},
     wire::{Bay, Wire},
 };
 use crate::{
@@ -150,7 +150,7 @@ impl Trace {
 }
 
 /// The result of work that was started, once it is there.
-pub type Pending<T> = Rc<RefCell<Option<Result<T, String>>>>;
+pub type Pending<T> = Rc<RefCell<Option<Result<T, Why>>>>;
 
 /// How a process, and maybe the power, comes to its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -501,7 +501,7 @@ impl<'m> World<'m> {
         pending: &Pending<T>,
         events: Option<u64>,
         working: bool,
-    ) -> Result<Option<Result<T, String>>, Failure> {
+    ) -> Result<Option<Result<T, Why>>, Failure> {
         for _ in 0..events.unwrap_or(TOO_MANY_EVENTS) {
             if let Some(result) = pending.borrow_mut().take() {
                 return Ok(Some(result));

@@ -887,22 +887,22 @@ impl ZonedDevice for Handle {
 impl Subject for Handle {
     fn attach(&self, member: usize, drive: Drive) -> Work<()> {
         let copies = self.0.clone();
-        Box::pin(async move { copies.attach_drive(member, drive).await })
+        Box::pin(async move { Ok(copies.attach_drive(member, drive).await?) })
     }
 
     fn replace(&self, member: usize, drive: Drive) -> Work<()> {
         let copies = self.0.clone();
-        Box::pin(async move { copies.replace_drive(member, drive).await })
+        Box::pin(async move { Ok(copies.replace_drive(member, drive).await?) })
     }
 
     fn rebuild(&self) -> Work<u64> {
         let copies = self.0.clone();
-        Box::pin(async move { copies.rebuild_all().await })
+        Box::pin(async move { Ok(copies.rebuild_all().await?) })
     }
 
     fn fail(&self, member: usize) -> Work<()> {
         let copies = self.0.clone();
-        Box::pin(async move { copies.fail_member(member).await })
+        Box::pin(async move { Ok(copies.fail_member(member).await?) })
     }
 
     fn members(&self) -> Vec<(MemberState, String)> {

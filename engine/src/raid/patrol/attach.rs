@@ -7,7 +7,7 @@ use crate::{
         Drive,
         create::check_drive,
         erase::{kept_plate, member_uuid, wipe},
-        error::ArrayError,
+        error::{ArrayError, BadDrive, BadMember, DriveFault, Lack},
         journal::logged::Live,
         parts::Raid,
         patrol::replace::Newcomer,
@@ -22,17 +22,17 @@ impl Raid {
     pub async fn attach(self: &Rc<Self>, member: usize, drive: Drive) -> Result<(), ArrayError> {
         self.members.check(member)?;
         if self.members.is_active(member) {
-            return Err(ArrayError(format!("member {member} is in use: fail it first")));
+            return Err(BadMember::InUse(member).into());
         }
         if self.members.mirrored().is_some() || self.stillness.has_begun() {
-            return Err(ArrayError("another drive is being replaced: let that end first".into()));
+            return Err(BadMember::BeingReplaced.into());
         }
         let device = self.prepare(&drive)?;
         self.members.check_unused(&drive)?;
-        let problem = |error| ArrayError(format!("{}: {error}", drive.name));
         // It may be the drive that was here before, and reads of that be on their way.
         self.members.note_loss();
-        wipe(&*device).await.map_err(problem)?;
+        let wiped = wipe(&*device).await;
+        wiped.map_err(|error| BadDrive::new(&drive.name, DriveFault::Reset(error)))?;
         self.membership.settled().await;
         let event = self.membership.next_sequence();
         self.membership.change(|superblock| {
@@ -57,29 +57,24 @@ impl Raid {
         own.await;
         self.membership.settled().await;
         if self.membership.has_failed() || !self.members.is_active(member) {
-            return Err(ArrayError(format!("{}: it failed while it was added", drive.name)));
+            return Err(BadDrive::new(&drive.name, DriveFault::FailedWhenAdded).into());
         }
         self.membership.change(|superblock| superblock.floor = event);
         Ok(())
     }
 
     /// The drive as a member uses it, if it could be one.
-    pub fn prepare(&self, drive: &Drive) -> Result<Rc<dyn ZonedDevice>, ArrayError> {
+    pub fn prepare(&self, drive: &Drive) -> Result<Rc<dyn ZonedDevice>, BadDrive> {
         let superblock = self.membership.superblock();
         let aggregate = superblock.aggregate;
         let device = prepare(&self.runtime, drive.device.clone(), !superblock.policy.uses_zrwa(), aggregate);
-        let device = device.ok_or_else(|| {
-            ArrayError(format!(
-                "{}: {aggregate} of its zones cannot be used as one, as this array needs",
-                drive.name
-            ))
-        })?;
+        let device = device.ok_or_else(|| BadDrive::new(&drive.name, Lack::Aggregate(aggregate)))?;
         check_drive(&drive.name, &*device, &superblock)?;
         Ok(device)
     }
 
     /// The drive as one that is to replace another.
-    pub fn newcomer(&self, drive: &Drive) -> Result<Newcomer, ArrayError> {
+    pub fn newcomer(&self, drive: &Drive) -> Result<Newcomer, BadDrive> {
         let device = self.prepare(drive)?;
         let Drive { name, device: drive } = drive.clone();
         Ok(Newcomer { name, drive, device })

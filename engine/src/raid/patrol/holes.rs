@@ -4,6 +4,7 @@ use crate::{
     buf::BLOCK,
     format::record::{HOLE_BYTES, Holes, Record},
     raid::{
+        error::NoPart,
         journal::log::{checkpoint_blocks, log_blocks},
         parts::Raid,
         patrol::rebuild::Stopped,
@@ -30,7 +31,7 @@ impl Raid {
             return Ok(());
         }
         if self.catalog.holes().count() - before + ranges.len() as u64 > self.most_holes() {
-            return Err(Stopped::Error("more blocks are lost than there is room to remember".into()));
+            return Err(NoPart::TooManyHoles.into());
         }
         self.catalog.change_holes(|all| all.set(holes.clone()));
         let sequence = self.membership.next_sequence();

@@ -23,6 +23,7 @@ use crate::{
         record::{ParityRecord, Record, TailRecord},
     },
     raid::{
+        error::{ArrayError, NoPart, NoRebuild, Note},
         geometry::{Layout, Piece, Place, Role, each, physical},
         holes::Lost,
         members::{is_of_zone, is_unreadable},
@@ -47,12 +48,18 @@ pub enum Stopped {
     /// Somebody wants to reset or finish the zone, or it has changed: try again.
     Again,
     /// It cannot be done now.
-    Error(String),
+    Error(NoPart),
+}
+
+impl From<NoPart> for Stopped {
+    fn from(error: NoPart) -> Stopped {
+        Stopped::Error(error)
+    }
 }
 
 impl From<DeviceError> for Stopped {
     fn from(error: DeviceError) -> Stopped {
-        Stopped::Error(error.to_string())
+        Stopped::Error(error.into())
     }
 }
 
@@ -181,9 +188,9 @@ impl Raid {
     }
 
     /// Rebuilds everything that is lacking and can be rebuilt.
-    pub async fn rebuild(self: &Rc<Self>, progress: &dyn Fn(Progress)) -> Result<Rebuilt, String> {
+    pub async fn rebuild(self: &Rc<Self>, progress: &dyn Fn(Progress)) -> Result<Rebuilt, ArrayError> {
         if !self.duty.begin() {
-            return Err("a rebuild is under way already".into());
+            return Err(NoRebuild::UnderWay.into());
         }
         let _guard = Guard(self);
         let (mut done_bytes, mut rebuilt) = (0, Rebuilt::default());
@@ -200,7 +207,7 @@ impl Raid {
                 if lacking.is_empty() {
                     return match self.members.active() & under_repair == under_repair {
                         true => Ok(Rebuilt { bytes: done_bytes, ..rebuilt }),
-                        false => Err("a drive under repair failed".into()),
+                        false => Err(NoRebuild::Failed.into()),
                     };
                 }
                 self.zones.changed.wait().await;
@@ -229,7 +236,7 @@ impl Raid {
             match result {
                 Ok(()) => rebuilt.lost.extend(lost_blocks(zone, lost.blocks)),
                 Err(Stopped::Again) if !self.membership.has_failed() => done_bytes = before,
-                Err(Stopped::Again) => return Err("too many drives have failed".into()),
+                Err(Stopped::Again) => return Err(self.too_many_failed()),
                 // One zone does not keep the others from being rebuilt.
                 Err(Stopped::Error(_)) if !lacks && !self.membership.has_failed() => {
                     rebuilt.lost.extend(lost_blocks(zone, lost.blocks));
@@ -246,7 +253,7 @@ impl Raid {
                 {
                     done_bytes = before;
                 }
-                Err(Stopped::Error(error)) => return Err(format!("zone {}: {error}", zone.0)),
+                Err(Stopped::Error(why)) => return Err(NoRebuild::Zone { zone: zone.0, why }.into()),
             }
         }
     }
@@ -281,11 +288,11 @@ impl Raid {
         result.map_err(|error| match is_of_zone(error) {
             true => {
                 self.members.note_wear(member, error);
-                Stopped::Error(format!("the drive cannot write this zone any more: {error}"))
+                NoPart::Worn(error).into()
             }
             false => {
                 self.member_failed(seat, error, "rebuild");
-                Stopped::Error(format!("the drive under repair failed: {error}"))
+                NoPart::Failed(error).into()
             }
         })
     }
@@ -293,7 +300,7 @@ impl Raid {
     fn check_active(&self, member: usize) -> Result<(), Stopped> {
         // Not another drive in the same place either.
         if !self.members.is_active(member) || self.duty.seat() != Some(self.members.seat(member)) {
-            return Err(Stopped::Error("the drive under repair failed".into()));
+            return Err(NoPart::Gone.into());
         }
         Ok(())
     }
@@ -307,7 +314,7 @@ impl Raid {
     fn check_waits(&self, zone: ZoneIndex) -> Result<(), Stopped> {
         match self.catalog.record(zone).waits {
             0 => Ok(()),
-            _ => Err(Stopped::Error("it waits for another drive".into())),
+            _ => Err(NoPart::Waits.into()),
         }
     }
 
@@ -316,7 +323,7 @@ impl Raid {
         let others = self.live(zone) & !(1 << member);
         match self.members.are_enough(others) {
             true => Ok(others),
-            false => Err(Stopped::Error("too many other drives lack the same zone".into())),
+            false => Err(NoPart::TooFewOthers.into()),
         }
     }
 
@@ -565,7 +572,7 @@ impl Raid {
         self.broadcast(Record::Rebuilt { zone: zone.0, epoch, members: 1 << member }, sequence).await;
         self.check_active(member)?;
         if !self.catalog.records().iter().any(|zone| zone.lost & (1 << member) != 0) {
-            self.members.say(member, String::new());
+            self.members.say(member, Note::Nothing);
         }
         Ok(())
     }
@@ -693,7 +700,7 @@ impl Raid {
         let sequence = self.membership.next_sequence();
         match self.members.log(member) {
             Some(log) => Ok(log.append(record, sequence).await.result?),
-            None => Err(Stopped::Error("the drive under repair is gone".into())),
+            None => Err(NoPart::Gone.into()),
         }
     }
 

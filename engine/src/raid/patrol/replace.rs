@@ -62,6 +62,7 @@ use crate::{
     },
     raid::{
         erase::{kept_plate, member_uuid, wipe},
+        error::{ArrayError, BadDrive, DriveFault, NoCopy, NoPart, NoReplacement, NotTaken},
         geometry::{Role, physical},
         holes::Lost,
         journal::log::MetaLog,
@@ -143,14 +144,15 @@ impl Raid {
         member: usize,
         new: Newcomer,
         progress: &dyn Fn(Progress),
-    ) -> Result<Option<u64>, String> {
+    ) -> Result<Option<u64>, ArrayError> {
         if !self.duty.begin() {
-            return Err("a rebuild is under way: let it end first".into());
+            return Err(NoReplacement::UnderWay.into());
         }
         let _guard = Guard(self);
         let seat = self.members.seat(member);
         let mirror = self.mirror_with(member, &new)?;
-        wipe(&*new.device).await.map_err(|error| format!("{}: {error}", new.name))?;
+        let wiped = wipe(&*new.device).await;
+        wiped.map_err(|error| BadDrive::new(&new.name, DriveFault::Reset(error)))?;
         if !self.members.is_seated(seat) {
             return Ok(None);
         }
@@ -174,29 +176,23 @@ impl Raid {
         if !self.members.is_active(member) && !self.membership.has_failed() {
             return Ok(None);
         }
-        let name = &new.name;
-        result.map(|_| None).map_err(|error| format!("{name} has not replaced member {member}: {error}"))
+        let failed = |why| NoReplacement::Failed { drive: new.name.clone(), member, why }.into();
+        result.map(|_| None).map_err(failed)
     }
 
     /// Both drives in the place of `member`, of which `new` is to get what the old one has; the error says why it
     /// cannot.
-    pub fn mirror_with(&self, member: usize, new: &Newcomer) -> Result<Rc<Mirror>, String> {
+    pub fn mirror_with(&self, member: usize, new: &Newcomer) -> Result<Rc<Mirror>, ArrayError> {
         if let Some(zone) = self.zones.offline().keys().next() {
-            return Err(format!("zone {zone} is offline: what there is of it would not be copied"));
+            return Err(NoReplacement::Offline(*zone).into());
         }
-        let Some(old) = self.members.device(member) else { return Err("the old drive is gone".into()) };
-        let marks = (old.geometry().oob_bytes, new.device.geometry().oob_bytes);
-        let name = &new.name;
-        if self.layout.policy.uses_marks() && marks.0 != marks.1 {
-            return Err(format!(
-                "{name}: its blocks have {} bytes of metadata, those of the old drive {}: it can be rebuilt, \
-                 but not copied to",
-                marks.1, marks.0
-            ));
+        let Some(old) = self.members.device(member) else { return Err(NoReplacement::OldGone.into()) };
+        let (old_bytes, have) = (old.geometry().oob_bytes, new.device.geometry().oob_bytes);
+        let no_copy = |why: NoCopy| ArrayError::from(BadDrive::new(&new.name, why));
+        if self.layout.policy.uses_marks() && old_bytes != have {
+            return Err(no_copy(NoCopy::OobBytes { have, old: old_bytes }));
         }
-        Mirror::new(&self.runtime, old, new.device.clone()).ok_or_else(|| {
-            format!("{name}: its zones are not as far apart as those of the old drive: it can be rebuilt, but not copied to")
-        })
+        Mirror::new(&self.runtime, old, new.device.clone()).ok_or_else(|| no_copy(NoCopy::ZoneSize))
     }
 
     /// Copies until every zone is followed; gives those that are left out, and why.
@@ -206,12 +202,12 @@ impl Raid {
         mirror: &Rc<Mirror>,
         done_bytes: &mut u64,
         progress: &dyn Fn(Progress),
-    ) -> Result<BTreeMap<u32, String>, String> {
+    ) -> Result<BTreeMap<u32, NoPart>, NotTaken> {
         let mut left_out = BTreeMap::new();
         loop {
             self.check_new(mirror)?;
             if !self.members.is_seated(seat) || self.membership.has_failed() {
-                return Err("the old drive is gone".into());
+                return Err(NotTaken::OldGone);
             }
             self.follow_empty(seat.member, mirror);
             let to_copy = self.to_copy(seat.member, mirror, &left_out);
@@ -247,8 +243,8 @@ impl Raid {
         }
     }
 
-    fn check_new(&self, mirror: &Mirror) -> Result<(), String> {
-        mirror.error().map_or(Ok(()), |error| Err(format!("it failed: {error}")))
+    fn check_new(&self, mirror: &Mirror) -> Result<(), NotTaken> {
+        mirror.error().map_or(Ok(()), |error| Err(NotTaken::NewFailed(error)))
     }
 
     fn is_free(&self, zone: ZoneIndex) -> bool {
@@ -256,7 +252,7 @@ impl Raid {
     }
 
     /// Zones that are not followed yet, though the member has its part of them.
-    fn to_copy(&self, member: usize, mirror: &Mirror, left_out: &BTreeMap<u32, String>) -> Vec<ZoneIndex> {
+    fn to_copy(&self, member: usize, mirror: &Mirror, left_out: &BTreeMap<u32, NoPart>) -> Vec<ZoneIndex> {
         let zones = (0..self.geometry.zones).map(ZoneIndex);
         let lacks = |zone: &ZoneIndex| !mirror.follows(physical(*zone)) && !left_out.contains_key(&zone.0);
         zones.filter(lacks).filter(|zone| self.live(*zone) & (1 << member) != 0).collect()
@@ -313,7 +309,7 @@ impl Raid {
         self.check_stop(copy.seat.member)?;
         match self.live(zone) & (1 << copy.seat.member) != 0 && !self.has_failed(zone) {
             true => Ok(()),
-            false => Err(Stopped::Error("the old drive lacks it".into())),
+            false => Err(NoPart::OldLacks.into()),
         }
     }
 
@@ -381,7 +377,7 @@ impl Raid {
         let at_end = |info: &ZoneInfo| info.state == ZoneState::Full || info.wp_blocks >= used_blocks;
         let as_left = |info: &ZoneInfo| way == Way::InOrder || info.zrwa || passed_all && at_end(info);
         let Some(info) = done.zones.first().copied().filter(as_left) else {
-            return Err(Stopped::Error("the zone of the old drive is not as it was left".into()));
+            return Err(NoPart::OldChanged.into());
         };
         let wp_blocks = if passed_all { used_blocks } else { info.wp_blocks.min(used_blocks) };
         self.copy_blocks(index, at..wp_blocks, way, copy).await?;
@@ -509,7 +505,7 @@ impl Raid {
                 return Ok((data, oob));
             }
         }
-        Err(Stopped::Error(format!("the old drive cannot read block {at} of its part: {error}")))
+        Err(NoPart::OldUnreadable { block: at, error }.into())
     }
 
     /// Writes blocks to the new drive, from `lba` on.
@@ -561,8 +557,8 @@ impl Raid {
         seat: Seat,
         mirror: &Rc<Mirror>,
         new: &Newcomer,
-        left_out: &BTreeMap<u32, String>,
-    ) -> Result<bool, String> {
+        left_out: &BTreeMap<u32, NoPart>,
+    ) -> Result<bool, NotTaken> {
         if new.device.geometry().volatile_cache
             && let Err(error) = new.device.submit(Command::Flush).await.result
         {
@@ -571,14 +567,14 @@ impl Raid {
         self.membership.settled().await;
         self.check_new(mirror)?;
         if !self.members.is_seated(seat) || self.membership.has_failed() {
-            return Err("the old drive is gone".into());
+            return Err(NotTaken::OldGone);
         }
         if !self.to_copy(seat.member, mirror, left_out).is_empty() {
             return Ok(false);
         }
         self.check_left_out(seat.member, left_out)?;
         let Some(old_log) = self.members.log(seat.member) else {
-            return Err("the old drive is gone".into());
+            return Err(NotTaken::OldGone);
         };
         let (before, name) = (self.membership.superblock().clone(), self.members.name(seat.member));
         let lost = self.lost_by_new(seat.member, mirror);
@@ -598,7 +594,7 @@ impl Raid {
             self.membership.settle().await;
         }
         if self.membership.has_failed() {
-            return Err("too many drives have failed".into());
+            return Err(NotTaken::ArrayFailed);
         }
         if self.members.is_seated(taken) {
             old_log.end();
@@ -606,17 +602,17 @@ impl Raid {
         }
         let note = self.members.about(seat.member).note;
         self.seat_old(seat.member, name, old_log, before, &lost).await;
-        Err(note)
+        Err(NotTaken::Out(note))
     }
 
     /// Refuses to leave out a zone that another member lacks as well.
-    fn check_left_out(&self, member: usize, left_out: &BTreeMap<u32, String>) -> Result<(), String> {
+    fn check_left_out(&self, member: usize, left_out: &BTreeMap<u32, NoPart>) -> Result<(), NotTaken> {
         let lacking = |zone: u32| {
             let parts = self.live(ZoneIndex(zone));
             parts & (1 << member) != 0 && parts.count_ones() as usize != self.members.count()
         };
         match left_out.iter().find(|(zone, _)| lacking(**zone)) {
-            Some((zone, why)) => Err(format!("zone {zone}: {why}, and another drive lacks it")),
+            Some((zone, why)) => Err(NotTaken::LeftOut { zone: *zone, why: *why }),
             None => Ok(()),
         }
     }

@@ -8,7 +8,7 @@ use crate::{
         catalog::Catalog,
         change::Change,
         create::{array_geometry, check_drive},
-        error::ArrayError,
+        error::{ArrayError, NoArray, Note},
         geometry::{each, physical},
         parts::Raid,
         recover::{
@@ -50,9 +50,7 @@ pub async fn look(
     let tails = tails.filter(|tails| tails.assembly == found.superblock.assembly && !ignored);
     if let Some(tails) = tails.filter(|tails| tails.blocks.len() != geometry.zones as usize) {
         let (known, zones) = (tails.blocks.len(), geometry.zones);
-        return Err(ArrayError(format!(
-            "the array has {zones} zones, but the process that ran it left the ends of {known}: leave them out"
-        )));
+        return Err(NoArray::Tails { zones, known }.into());
     }
     let catalog = Catalog::new(found.zones, found.burned, found.holes);
     let raid = Raid::new(runtime, found.superblock, geometry, catalog, found.sequence, behaviour);
@@ -67,12 +65,7 @@ pub async fn look(
         raid.members.say(member, note);
     }
     for member in each(found.returned) {
-        let what = if found.forced & 1 << member == 0 {
-            "the zones that cannot do without it"
-        } else {
-            "full zones, by force"
-        };
-        raid.members.say(member, format!("was away: it has been taken back for {what}"));
+        raid.members.say(member, Note::TakenBack { by_force: found.forced & 1 << member != 0 });
     }
     let verdicts = raid.judge_all(Told { tails, ends }, found.forced).await?;
     Ok(Look { raid, verdicts, floor: found.floor, late: found.returned | found.undecided })
@@ -157,7 +150,7 @@ impl Look {
         self.raid.renew(self.floor, self.late).await?;
         match told & !self.raid.members.active() {
             0 => Ok(()),
-            failed => Err(ArrayError(format!("not all could be told: {}", self.raid.members.notes(failed)))),
+            failed => Err(ArrayError::NotTold(self.raid.members.notes(failed))),
         }
     }
 
@@ -168,7 +161,7 @@ impl Look {
         let awaited = self.awaited();
         let raid = self.raid;
         let zones = raid.zones.table().report(ZoneIndex(0), raid.geometry.zones);
-        let zones = zones.map_err(|error| ArrayError(format!("its zones cannot be listed: {error}")))?;
+        let zones = zones.map_err(ArrayError::Unlisted)?;
         let mut status = raid.status();
         status.wait_for(awaited);
         Ok(Inspected { status, geometry: raid.geometry.clone(), zones })
@@ -226,13 +219,13 @@ impl Raid {
                     reports.push(Some(done.zones));
                     continue;
                 }
-                Ok(()) => format!("it lists only {listed} zones"),
-                Err(error) => format!("its zones cannot be listed: {error}"),
+                Ok(()) => Note::FewZones(listed),
+                Err(error) => Note::Unlisted(error),
             };
             reports.push(None);
             if self.members.are_needed(self.members.active()) {
-                let name = self.members.name(role);
-                return Err(ArrayError(format!("{name}: {note}, and too many other members are missing")));
+                let drive = self.members.name(role);
+                return Err(NoArray::Needed { drive, member: role, note }.into());
             }
             self.members.leave_out(role, note);
         }
@@ -379,7 +372,7 @@ impl Raid {
         if !self.membership.has_failed() {
             return Ok(());
         }
-        Err(ArrayError(format!("too many drives have failed: {}", self.members.notes(u32::MAX))))
+        Err(self.too_many_failed())
     }
 
     /// The members that a zone in doubt may wait for, as the metadata was found.

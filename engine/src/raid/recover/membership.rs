@@ -5,7 +5,12 @@ use crate::{
         record::{Burned, Lacks, Record, ZoneRecord},
         superblock::{Stage, Superblock, SuperblockMember},
     },
-    raid::{error::ArrayError, holes::HoleMap, patrol::replace::SKIPPED, recover::scan::Candidate},
+    raid::{
+        error::{BadDrive, DriveFault, NoArray, Note},
+        holes::HoleMap,
+        patrol::replace::SKIPPED,
+        recover::scan::Candidate,
+    },
 };
 use std::collections::BTreeMap;
 
@@ -15,7 +20,7 @@ pub struct Found {
     /// By role; `None` if missing, stale or failed.
     pub members: Vec<Option<Candidate>>,
     /// By role: what to say of it, if it is out.
-    pub notes: Vec<String>,
+    pub notes: Vec<Note>,
     pub zones: Vec<ZoneRecord>,
     pub burned: Vec<Burned>,
     pub holes: HoleMap,
@@ -62,74 +67,60 @@ pub fn effective(candidates: &[Candidate]) -> Option<&Superblock> {
 /// too few others.
 pub fn decide_members(
     candidates: Vec<Candidate>,
-    damaged: &[String],
+    damaged: &[BadDrive],
     force: bool,
-) -> Result<Found, ArrayError> {
-    let fail = |message: String| Err(ArrayError(message));
+) -> Result<Found, NoArray> {
     let Some(first) = candidates.first() else {
-        return fail(match damaged.first() {
-            Some(reason) => format!("no member with readable metadata: {reason}"),
-            None => "no drives given".into(),
-        });
+        return Err(damaged.first().cloned().map_or(NoArray::NoDrives, NoArray::NoMember));
     };
     if let Some(other) = candidates.iter().find(|c| c.log.origin.array != first.log.origin.array) {
-        return fail(format!(
-            "{} belongs to array {}, but {} to array {}: give the drives of one array only",
-            first.drive.name, first.log.origin.array, other.drive.name, other.log.origin.array
-        ));
+        let named = |of: &Candidate| (of.drive.name.clone(), of.log.origin.array);
+        return Err(NoArray::Mixed { one: named(first), other: named(other) });
     }
     let Some(mut superblock) = effective(&candidates).cloned() else {
-        return fail(
-            "the drives contradict each other about who is a member: leave out those that were away".into(),
-        );
+        return Err(NoArray::Contradiction);
     };
     let name = &superblock.name;
     match superblock.stage {
         Stage::Whole => {}
         // Of one that has been finished, somebody knows.
         Stage::Making => {
-            return fail(format!(
-                "the creation of '{name}' was not finished: create it again, or destroy what there is of it"
-            ));
+            return Err(NoArray::Unfinished(name.clone()));
         }
-        Stage::Ending => return fail(format!("'{name}' is half destroyed: destroy it again")),
+        Stage::Ending => return Err(NoArray::HalfDestroyed(name.clone())),
     }
     let count = superblock.members.len();
     let mut members: Vec<Option<Candidate>> = (0..count).map(|_| None).collect();
-    let mut notes = vec![String::new(); count];
+    let mut notes = vec![Note::Nothing; count];
     let (mut stale, mut before) = (Vec::new(), Vec::new());
     for candidate in candidates {
         let role = candidate.log.origin.member as usize;
         let name = candidate.drive.name.clone();
         let own = candidate.superblock();
         let Some(expected) = superblock.members.get(role) else {
-            return fail(format!(
-                "{name} says it is member {role} of an array of {count}: its metadata is damaged"
-            ));
+            let fault = DriveFault::NoSuchRole { role, members: count };
+            return Err(NoArray::Misfit(BadDrive::new(&name, fault)));
         };
         let same = own.members.get(role).is_some_and(|m| m.uuid == expected.uuid);
         if !same {
-            notes[role] = format!("{name} was replaced");
+            notes[role] = Note::Replaced { drive: name };
             let is_before = |m: &SuperblockMember| m.active && expected.taking_over == Some(m.since);
             let complete = own.event >= superblock.floor && own.members.get(role).is_some_and(is_before);
             before.extend(complete.then_some(candidate));
         } else if !expected.active {
-            notes[role] = format!("{name} was taken out of the array: its content is stale");
+            notes[role] = Note::WasTakenOut { drive: name };
             stale.push(candidate);
         } else if own.stage == Stage::Ending {
             // What it holds may be gone.
-            notes[role] = format!("{name} was to be destroyed with the array");
+            notes[role] = Note::WasDestroyed { drive: name };
         } else if own.event < superblock.floor {
-            notes[role] =
-                format!("{name} is stale: it is of event {}, the array of {}", own.event, superblock.event);
+            notes[role] = Note::Stale { drive: name, event: own.event, newest: superblock.event };
             stale.push(candidate);
         } else if let Some(other) = &members[role] {
-            return fail(format!(
-                "{name} and {} both say they are member {role}: leave one out",
-                other.drive.name
-            ));
+            let drives = (name, other.drive.name.clone());
+            return Err(NoArray::SameMember { drives, member: role });
         } else {
-            notes[role].clear();
+            notes[role] = Note::Nothing;
             members[role] = Some(candidate);
         }
     }
@@ -140,14 +131,14 @@ pub fn decide_members(
         let role = candidate.log.origin.member as usize;
         match &members[role] {
             Some(other) if superblock.members[role].taking_over.is_none() => {
-                let (name, other) = (&candidate.drive.name, &other.drive.name);
-                return fail(format!("{name} and {other} both say they are member {role}: leave one out"));
+                let drives = (candidate.drive.name.clone(), other.drive.name.clone());
+                return Err(NoArray::SameMember { drives, member: role });
             }
             Some(_) => {}
             None => {
                 let own = candidate.superblock().members[role].clone();
                 superblock.members[role] = SuperblockMember { taking_over: None, ..own };
-                notes[role].clear();
+                notes[role] = Note::Nothing;
                 members[role] = Some(candidate);
             }
         }
@@ -170,16 +161,13 @@ pub fn decide_members(
         }
     }
     if present + forced.len() < fewest {
-        let reasons: Vec<_> =
-            notes.iter().chain(damaged).filter(|n| !n.is_empty()).map(String::as_str).collect();
-        let because = if reasons.is_empty() { String::new() } else { format!(" ({})", reasons.join("; ")) };
-        return fail(format!(
-            "only {present} of {count} members can be used, at least {fewest} are needed{because}"
-        ));
+        notes.retain(|note| !note.is_empty());
+        notes.extend(damaged.iter().cloned().map(Note::Unusable));
+        return Err(NoArray::TooFew { present, members: count, needed: fewest, notes });
     }
     for (role, note) in notes.iter_mut().enumerate() {
         if members[role].is_none() && note.is_empty() {
-            *note = damaged.first().cloned().unwrap_or_else(|| "missing".into());
+            *note = damaged.first().cloned().map_or(Note::Missing, Note::Unusable);
         }
     }
     let taken = || members.iter().flatten();
@@ -192,14 +180,14 @@ pub fn decide_members(
     for mut candidate in forced {
         let role = candidate.log.origin.member as usize;
         candidate.return_by_force(&mut zones);
-        notes[role].clear();
+        notes[role] = Note::Nothing;
         by_force |= 1 << role;
         members[role] = Some(candidate);
     }
     for mut candidate in stale {
         let role = candidate.log.origin.member as usize;
         if members[role].is_none() && candidate.come_back(&mut zones) {
-            notes[role].clear();
+            notes[role] = Note::Nothing;
             returned |= 1 << role;
             members[role] = Some(candidate);
         }

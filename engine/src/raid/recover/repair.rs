@@ -21,12 +21,8 @@ impl Raid {
         verdict: Verdict,
         awaited: Awaited,
     ) -> Result<(), ArrayError> {
-        let done = |result: Result<(), DeviceError>| match result {
-            // Only this zone has failed, and says so.
-            Err(_) if !self.membership.has_failed() => Ok(()),
-            Err(error) => self.check_members().and(Err(ArrayError(format!("zone {}: {error}", zone.0)))),
-            Ok(()) => Ok(()),
-        };
+        // If only this zone has failed, it says so.
+        let done = |result: Result<(), DeviceError>| result.or_else(|_| self.check_members());
         match verdict {
             Verdict::Empty | Verdict::Full | Verdict::Offline(_) => Ok(()),
             Verdict::Reset => {

@@ -4,13 +4,12 @@ use crate::{
     adapt::{aggregate::Aggregated, sequence::Sequencer},
     device::{Command, ZonedDevice},
     format::{
-        VERSION,
         record::Record,
         superblock::{AGGREGATES, Superblock},
     },
     raid::{
         Drive,
-        error::ArrayError,
+        error::{ArrayError, BadDrive, DriveFault, NoArray},
         geometry::META_ZONES,
         journal::read::{NoLog, ReadLog, read_log},
         status::Examined,
@@ -109,37 +108,19 @@ async fn has_empty_data_zones(device: &dyn ZonedDevice) -> bool {
 pub async fn scan(
     runtime: &Runtime,
     drives: Vec<Drive>,
-) -> Result<(Vec<Candidate>, Vec<String>), ArrayError> {
+) -> Result<(Vec<Candidate>, Vec<BadDrive>), ArrayError> {
     let mut candidates = Vec::new();
     let mut damaged = Vec::new();
     for drive in drives {
         let name = &drive.name;
         match find_log(runtime, &drive).await {
             Ok((device, log)) => candidates.push(Candidate { drive, device, log }),
-            Err(NoLog::Damaged) => damaged.push(format!("{name}: its metadata is damaged")),
-            Err(NoLog::Absurd(absurd)) => damaged.push(format!("{name}: its metadata is damaged: {absurd}")),
-            Err(NoLog::Unreadable(error)) => {
-                damaged.push(format!("{name}: its metadata cannot be read: {error}"))
-            }
-            // A spare, or one whose first superblock was cut off.
-            Err(NoLog::Blank) => damaged.push(format!("{name} is blank")),
-            Err(NoLog::Foreign) => {
-                damaged.push(format!("{name} holds something else: it is not a member of any array"));
-            }
-            Err(NoLog::Version(version)) => {
-                let advice = match version > VERSION {
-                    true => "use a newer one",
-                    false => "use an older one, or make the array anew",
-                };
-                return Err(ArrayError(format!(
-                    "{name} has format version {version}, this zoneraid knows only version {VERSION}: {advice}"
-                )));
-            }
-            Err(NoLog::Features(unknown)) => {
-                return Err(ArrayError(format!(
-                    "{name}: its array uses features (bits {unknown:#x}) that this zoneraid does not know: \
-                     use a newer one"
-                )));
+            Err(reason) => {
+                let bad = BadDrive::new(name, fault_of(reason));
+                if matches!(reason, NoLog::Version(_) | NoLog::Features(_)) {
+                    return Err(bad.into());
+                }
+                damaged.push(bad);
             }
         }
     }
@@ -147,8 +128,22 @@ pub async fn scan(
     Ok((candidates, damaged))
 }
 
+/// What is wrong with a drive that has no readable log.
+fn fault_of(reason: NoLog) -> DriveFault {
+    match reason {
+        // A spare, or one whose first superblock was cut off.
+        NoLog::Blank => DriveFault::Blank,
+        NoLog::Foreign => DriveFault::Foreign,
+        NoLog::Damaged => DriveFault::Damaged,
+        NoLog::Absurd(absurd) => DriveFault::Absurd(absurd),
+        NoLog::Version(version) => DriveFault::Version(version),
+        NoLog::Features(unknown) => DriveFault::Features(unknown),
+        NoLog::Unreadable(error) => DriveFault::Unreadable(error),
+    }
+}
+
 /// Sets those aside that describe another array than most do: what an array is never changes.
-fn outvote(candidates: &mut Vec<Candidate>, damaged: &mut Vec<String>) -> Result<(), ArrayError> {
+fn outvote(candidates: &mut Vec<Candidate>, damaged: &mut Vec<BadDrive>) -> Result<(), NoArray> {
     let same = |a: &Candidate, b: &Candidate| a.log.origin.array == b.log.origin.array;
     let dissent = |a: &Candidate, b: &Candidate| a.superblock().agree(b.superblock()).err();
     let is_most = |of: &Candidate| {
@@ -159,10 +154,7 @@ fn outvote(candidates: &mut Vec<Candidate>, damaged: &mut Vec<String>) -> Result
     let mut verdicts = Vec::new();
     for candidate in candidates.iter() {
         let Some(most) = candidates.iter().find(|other| same(candidate, other) && is_most(other)) else {
-            return Err(ArrayError(format!(
-                "the drives contradict each other about what array {} is: give those that agree only",
-                candidate.log.origin.array
-            )));
+            return Err(NoArray::NoMajority(candidate.log.origin.array));
         };
         verdicts.push(dissent(candidate, most));
     }
@@ -170,8 +162,7 @@ fn outvote(candidates: &mut Vec<Candidate>, damaged: &mut Vec<String>) -> Result
     candidates.retain(|candidate| {
         let dissent = verdicts.next().flatten();
         let name = &candidate.drive.name;
-        let words = |absurd| format!("{name}: its metadata is damaged: {absurd}, by what the others say");
-        damaged.extend(dissent.map(words));
+        damaged.extend(dissent.map(|absurd| BadDrive::new(name, DriveFault::Dissents(absurd))));
         dissent.is_none()
     });
     Ok(())
@@ -181,7 +172,7 @@ fn outvote(candidates: &mut Vec<Candidate>, damaged: &mut Vec<String>) -> Result
 pub async fn examine(runtime: &Runtime, drive: &Drive) -> Result<Examined, ArrayError> {
     let (candidates, damaged) = scan(runtime, vec![drive.clone()]).await?;
     let Some(candidate) = candidates.first() else {
-        return Err(ArrayError(damaged.into_iter().next().unwrap_or_default()));
+        return Err(damaged.into_iter().next().map_or(NoArray::NoDrives.into(), ArrayError::Drive));
     };
     Ok(Examined {
         superblock: candidate.superblock().clone(),

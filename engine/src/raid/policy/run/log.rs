@@ -401,10 +401,7 @@ impl Raid {
                     if taken <= room {
                         break;
                     }
-                    return Err(ArrayError(format!(
-                        "the metadata log of member {member} has no room for what power cuts have displaced: \
-                         assemble with all members, or rebuild first"
-                    )));
+                    return Err(ArrayError::LogIsFull { member });
                 };
                 self.catalog.change(ZoneIndex(zone), |record| record.lost |= 1 << member);
                 self.unburn(ZoneIndex(zone), member);
