@@ -7,6 +7,7 @@
 //! is the median of several rounds after one to warm up; a round writes one zone from its start.
 //! GB are 10⁹ bytes.
 
+mod file;
 pub mod host;
 
 use crate::{

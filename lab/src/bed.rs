@@ -128,12 +128,12 @@ impl Load {
     /// after some milliseconds, which each row's drift shows.
     pub fn fio(zones: u32, request_kib: u64) -> Load {
         let window = Window::ms(20, 90);
-        Load { zones, request_kib, depth: 64, readers: 0, pause_us: 0, window, seeds: 3 }
+        Load { zones, request_kib, depth: 64, readers: 0, pause_us: 0, window, seeds: 2 }
     }
 
     /// The same for drives whose write buffer takes long to fill.
     pub fn long(zones: u32, request_kib: u64) -> Load {
-        Load { window: Window::ms(1000, 1300), seeds: 2, ..Load::fio(zones, request_kib) }
+        Load { window: Window::ms(1000, 1250), seeds: 2, ..Load::fio(zones, request_kib) }
     }
 }
 

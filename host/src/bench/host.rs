@@ -8,7 +8,11 @@
 //! Costs are processor time of one thread; requests a second are by the clock on the wall, of one thread and of two
 //! with an array each, which share nothing: what two threads of transport could reach at most.
 
-use super::{CHUNK_BYTES, DATA_CHUNKS, median};
+use super::{
+    CHUNK_BYTES, DATA_CHUNKS,
+    file::{FileDrive, thread_seconds},
+    median,
+};
 use crate::{
     output::{HEALTHY, Output},
     ring::Ring,
@@ -21,7 +25,6 @@ use engine::{
     runtime::Runtime,
     zone::{Lba, ZoneIndex},
 };
-use file::{FileDrive, thread_seconds};
 use serde::Serialize;
 use sim::ssd::Model;
 use std::{
@@ -31,9 +34,6 @@ use std::{
     rc::Rc,
     time::Instant,
 };
-
-#[path = "file.rs"]
-mod file;
 
 const REQUESTS: u64 = 100_000;
 const SINGLE_REQUESTS: u64 = 20_000;
