@@ -8,6 +8,9 @@ const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
 pub fn parse(text: &str) -> Result<u64, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
+    if number.is_empty() {
+        return Err("a size starts with a number, as in 64K".to_string());
+    }
     let power = match unit.trim().to_ascii_lowercase().as_str() {
         "" | "b" => 0,
         "k" | "kib" => 1,
@@ -16,9 +19,6 @@ pub fn parse(text: &str) -> Result<u64, String> {
         "t" | "tib" => 4,
         _ => return Err(format!("'{unit}' is not a unit; use K, M, G or T, which are powers of 1024")),
     };
-    if number.is_empty() {
-        return Err("a size starts with a number, as in 64K".to_string());
-    }
     let bytes = number.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << (10 * power)));
     bytes.ok_or_else(|| "the size is too large".to_string())
 }
@@ -64,6 +64,7 @@ mod tests {
         for large in ["99999999999T", "99999999999999999999999"] {
             assert!(parse(large).is_err_and(|error| error.contains("too large")), "{large}");
         }
+        assert!(parse("-1").is_err_and(|error| error.contains("starts with a number")));
         assert_eq!(parse_blocks("64K"), Ok(16));
         assert!(parse_blocks("0").is_err());
         assert!(parse_blocks("4097").is_err());

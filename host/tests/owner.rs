@@ -6,6 +6,7 @@ mod support;
 use serde_json::Value;
 use std::{
     fs,
+    os::unix::fs::MetadataExt,
     time::{Duration, Instant},
 };
 use support::{Place, Ran, drive, fingerprint};
@@ -221,6 +222,36 @@ fn drives_are_wiped_at_once_only_if_nobody_misses_what_is_on_them() {
     assert_eq!(listed["blank"].as_array().unwrap().len(), 5);
     place.run(&["wipe", "nothing"]).fails_with(&["nothing"]);
     place.run(&["wipe"]).fails_with(&["DRIVE"]);
+}
+
+/// A drive that may go now may be a member of something a moment later.
+#[test]
+fn a_drive_is_not_let_go_while_it_is_found_out_who_would_miss_it() {
+    let place = Place::with_array(7);
+    place.run(&["replace", "drives", "2", &drive("drives", 5)]).ok();
+    // To look around takes two seconds.
+    place.run(&["emulate", "fault", &drive("drives", 6), "slow", "1000000"]).ok();
+    let inode = format!(":{} ", fs::metadata(place.path(&drive("drives", 2))).unwrap().ino());
+    let mut wipe = place.command(&["wipe", &drive("drives", 2)]).spawn().unwrap();
+    let pid = format!(" {} ", wipe.id());
+    let is_held = || {
+        let locks = fs::read_to_string("/proc/locks").unwrap();
+        locks.lines().any(|line| line.contains(&pid) && line.contains(&inode))
+    };
+    let (begun, mut held) = (Instant::now(), 0);
+    while wipe.try_wait().unwrap().is_none() {
+        assert!(begun.elapsed() < Duration::from_secs(60));
+        if is_held() {
+            held += 1;
+        } else if held > 0 {
+            // It may be just ending.
+            std::thread::sleep(Duration::from_millis(200));
+            assert!(wipe.try_wait().unwrap().is_some(), "let go after {held} looks");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(wipe.wait().unwrap().success() && held > 20, "{held}");
+    assert_eq!(place.json(&["examine", &drive("drives", 2)])["blank"], true);
 }
 
 /// Makes the log of a member one that nobody can read.

@@ -179,15 +179,16 @@ struct WipedDrives {
 
 pub fn wipe(output: Output, paths: &[PathBuf], yes: bool) -> Result<u8> {
     super::array::refuse_twice(paths)?;
-    let mut missed = Vec::new();
-    for path in paths {
-        refuse_if_run(path)?;
-        missed.extend(whoever_misses(output, path)?);
-    }
-    ensure!(yes || missed.is_empty(), "{}; --yes destroys that", missed.join("; "));
+    paths.iter().try_for_each(|path| refuse_if_run(path))?;
     let reactor = Reactor::default();
+    // Claimed from here on, so that nobody makes members of them while it is found out who would miss them.
     let drives: Vec<OpenDrive> =
         paths.iter().map(|path| OpenDrive::open(&reactor, path)).collect::<Result<_>>()?;
+    let mut missed = Vec::new();
+    for drive in &drives {
+        missed.extend(whoever_misses(output, drive)?);
+    }
+    ensure!(yes || missed.is_empty(), "{}; --yes destroys that", missed.join("; "));
     drives.iter().try_for_each(OpenDrive::refuse_if_waited_for)?;
     let wiped = WipedDrives { drives: drives.iter().map(Wiped::of).collect() };
     for drive in &drives {
@@ -224,12 +225,9 @@ fn refuse_if_run(path: &Path) -> Result<()> {
 
 /// What somebody may miss that is on a drive; nothing if nobody does: it is blank, was to become a member of an
 /// array that never was one, or is left of one that was destroyed, or has done without it.
-fn whoever_misses(output: Output, path: &Path) -> Result<Option<String>> {
-    let (introduced, content, what) = {
-        let drive = OpenDrive::open(&Reactor::default(), path)?;
-        (drive.introduce(), drive.content.clone(), drive.describe().unwrap_or_default())
-    };
-    let label = match content {
+fn whoever_misses(output: Output, drive: &OpenDrive) -> Result<Option<String>> {
+    let (introduced, what) = (drive.introduce(), drive.describe().unwrap_or_default());
+    let label = match &drive.content {
         Content::Blank => return Ok(None),
         Content::Member(label) if label.stage != Stage::Whole => return Ok(None),
         Content::Member(label) => label,
@@ -242,10 +240,10 @@ fn whoever_misses(output: Output, path: &Path) -> Result<Option<String>> {
             status.members.iter().any(|member| member.role == label.role && member.state == "out");
         return Ok(is_vacant.then(|| format!("{introduced}: {what}, which runs without it")));
     }
-    let found = Found::to_look(&ArrayName::from(path.to_path_buf()))?;
+    let found = Found::to_look(&ArrayName::from(drive.path.clone()))?;
     let misses = match found.inspect() {
         Ok(array) => {
-            let is_this = |drive: &str| same_file(Path::new(drive), &drive::resolve(path));
+            let is_this = |other: &str| same_file(Path::new(other), &drive.path);
             let used = array.status.members.iter().any(|m| m.state != MemberState::Out && is_this(&m.drive));
             if !used {
                 return Ok(None);
