@@ -23,6 +23,7 @@ pub use crate::raid::{
     Behaviour, Drive, Tails,
     create::{CreateOptions, Design},
     error::ArrayError,
+    events::{Event, Noted},
     recover::scan::examine,
     status::{
         ArrayStatus, Examined, Inspected, LeftOut, LostBlocks, MemberState, MemberStatus, OfflineZone,
@@ -261,6 +262,11 @@ impl Array {
     /// made safe: it has ended all the same.
     pub async fn close(&self) -> Result<(), ArrayError> {
         self.0.close().await
+    }
+
+    /// What has happened to the array, from event number `since` on: of that the last ones are kept.
+    pub fn events(&self, since: u64) -> Noted {
+        self.0.raid().events.since(since)
     }
 
     /// How the array is.

@@ -245,6 +245,7 @@ impl Handle {
             Ok(raid) => {
                 raid.pool.swap(&self.raid().pool);
                 raid.tell_may_lose(self.geometry.volatile_cache);
+                raid.events.follow(&self.raid().events);
                 let before = self.raid.replace(raid.clone());
                 if let Some(hook) = held.hook {
                     hook();

@@ -113,6 +113,9 @@ const ROOMS: [(&str, &[&str]); 2] = [
             "raid::policy",
             "format::superblock",
             "format::record",
+            // What is said of an array.
+            "raid::error",
+            "raid::events",
             "raid::change",
             // The parts of an array, each with a state of its own.
             "raid::journal",

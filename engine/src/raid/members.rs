@@ -211,12 +211,6 @@ impl Members {
         self.active.set(self.active.get() & !(1 << member));
     }
 
-    /// Does without a drive while it is found out who the members are: nothing has been written yet.
-    pub fn leave_out(&self, member: usize, note: Note) {
-        self.take_out(member);
-        self.say(member, note);
-    }
-
     /// Whether completed writes may be lost in a power cut, now or with a drive that was here.
     pub fn is_volatile(&self) -> bool {
         self.volatile.get()

@@ -3,6 +3,7 @@
 pub mod change;
 pub mod create;
 pub mod error;
+pub mod events;
 pub mod geometry;
 pub mod policy;
 pub mod status;

@@ -17,6 +17,7 @@ use crate::{
         Behaviour,
         catalog::Catalog,
         error::{ArrayError, BadMember, Note},
+        events::{Event, Events},
         geometry::{Layout, each},
         journal::{
             log::{Keeper, Kit, MetaLog},
@@ -55,6 +56,7 @@ pub struct Raid {
     pub readers: Readers,
     pub stillness: Stillness,
     pub duty: Duty,
+    pub events: Events,
 }
 
 /// Zones of a drive that may go bad one by one, or an eighth of them if that is more, before the drive is
@@ -122,6 +124,7 @@ impl Raid {
             readers: Readers::default(),
             stillness: Stillness::default(),
             duty: Duty::default(),
+            events: Events::default(),
             geometry,
         })
     }
@@ -284,13 +287,19 @@ impl Raid {
         self.membership.settled().await;
     }
 
+    /// Says why a member is out from now on.
+    pub fn say_out(&self, member: usize, why: Note) {
+        self.events.note(Event::Out { member, why: why.clone() });
+        self.members.say(member, why);
+    }
+
     /// Takes a drive out after an error. What relies on it waits for the superblocks.
     pub fn member_failed(&self, seat: Seat, error: DeviceError, what: &'static str) {
         if !self.members.is_seated(seat) {
             return;
         }
         self.members.count_write_error(seat.member);
-        self.members.say(seat.member, Note::Failed { what, error });
+        self.say_out(seat.member, Note::Failed { what, error });
         self.take_out(seat.member);
     }
 
@@ -317,11 +326,12 @@ impl Raid {
         self.members.count_part_lost(member);
         self.members.count_write_error(member);
         self.members.say(member, Note::PartLost { zone: zone.0, what, error });
-        self.part_lost(zone, member);
+        self.part_lost(zone, member, error, what);
     }
 
-    /// Does without a member's part of a zone from now on, and has that written down.
-    pub fn part_lost(&self, zone: ZoneIndex, member: usize) {
+    /// Does without a member's part of a zone from now on, after an error, and has that written down.
+    pub fn part_lost(&self, zone: ZoneIndex, member: usize, error: DeviceError, what: &'static str) {
+        self.events.note(Event::PartLost { member, zone: zone.0, what, error });
         let epoch = self.catalog.change(zone, |record| record.lost |= 1 << member);
         self.members.note_loss();
         self.membership.announce_lack(Lacks { zone: zone.0, epoch, members: 1 << member });
@@ -351,7 +361,7 @@ impl Raid {
         if !self.can_spare(member) {
             return Err(BadMember::IsNeeded(member).into());
         }
-        self.members.say(member, Note::ByOperator);
+        self.say_out(member, Note::ByOperator);
         self.take_out(member);
         self.membership.settled().await;
         Ok(())
@@ -373,6 +383,9 @@ impl Raid {
     /// The array has failed if more members are out than parity makes up for.
     pub fn fail_without_enough(&self) {
         if !self.members.are_enough(self.members.active()) {
+            if !self.membership.has_failed() {
+                self.events.note(Event::ArrayFailed);
+            }
             self.membership.fail();
         }
     }
@@ -424,6 +437,7 @@ impl Raid {
                 }
                 if self.members.active() == active {
                     self.membership.end(event);
+                    self.events.note(Event::Settled { event, active });
                 }
             }
             self.membership.tell();

@@ -115,6 +115,7 @@ impl World<'_> {
             wire: Rc::new(wire),
             runtime: Runtime::new(),
             subject: self.subject.clone(),
+            heard: self.heard.clone(),
             limits: self.limits.clone(),
             oracle: self.oracle.clone(),
             before: self.before.clone(),
@@ -256,6 +257,7 @@ impl World<'_> {
         self.trace.note(|| format!("fork: assembly {}", without(lost)));
         self.assemble_without(lost)?;
         self.check_recovery()?;
+        self.hear(|member| lost.contains(&member) || suspects.contains(&member))?;
         match self.unsound_members().find(|member| !lost.contains(member) && !suspects.contains(member)) {
             // Power cuts may have displaced more than its log has room for.
             Some(_) if self.scenario.cramped && lost.len() < self.scenario.parities => Ok(()),

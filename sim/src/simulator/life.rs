@@ -566,6 +566,7 @@ impl World<'_> {
     /// # Errors
     /// A member is not active without any cause.
     fn note_active(&mut self, course: &mut Course, filled: Option<&[usize]>) -> Result<(), Failure> {
+        self.hear(|member| course.suspects.get(member).is_some())?;
         let Some(subject) = &self.subject else { return Ok(()) };
         let states = subject.members();
         let is_active = |member: usize| states.get(member).is_some_and(|s| s.0 == MemberState::Active);

@@ -10,6 +10,7 @@ pub mod coverage;
 mod drives;
 pub mod exhaustive;
 mod fork;
+mod hearsay;
 mod heir;
 mod life;
 mod load;

@@ -10,6 +10,7 @@ use engine::{
     raid::{
         Canary, Consistency,
         error::{BadDrive, DriveFault, NoArray, Note, Notes},
+        events::Noted,
         geometry::Layout,
         policy::{Policy, zrwa::Refusal},
     },
@@ -133,6 +134,11 @@ pub trait Subject: ZonedDevice {
     fn assembly(&self) -> u64;
     /// As [`Array::layout`]; `None` where what lies on the drives is nobody's business.
     fn layout(&self) -> Option<Layout> {
+        None
+    }
+
+    /// As [`Array::events`]; `None` of a subject that tells nothing.
+    fn events(&self, _since: u64) -> Option<Noted> {
         None
     }
 
@@ -313,6 +319,10 @@ impl Subject for Array {
 
     fn layout(&self) -> Option<Layout> {
         Some(*Array::layout(self))
+    }
+
+    fn events(&self, since: u64) -> Option<Noted> {
+        Some(Array::events(self, since))
     }
 
     fn is_provisional(&self) -> bool {

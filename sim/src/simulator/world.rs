@@ -10,6 +10,7 @@
 
 use super::{
     coverage::{Coverage, Sight},
+    hearsay::Heard,
     ops::{Held, Op},
     oracle::Oracle,
     scenario::{Scenario, draw_roomier},
@@ -188,6 +189,8 @@ pub struct World<'m> {
     pub(super) wire: Rc<Wire>,
     pub(super) runtime: Runtime,
     pub(super) subject: Option<Rc<dyn Subject>>,
+    /// What it has said of its members.
+    pub(super) heard: Heard,
     /// Shape and limits of the subject.
     pub(super) limits: Option<Geometry>,
     pub(super) oracle: Oracle,
@@ -241,6 +244,7 @@ impl<'m> World<'m> {
             wire,
             runtime,
             subject: None,
+            heard: Heard::default(),
             limits: None,
             oracle: Oracle::new(0, 0, false),
             before: None,
@@ -364,6 +368,7 @@ impl<'m> World<'m> {
         self.before = subject.is_provisional().then(|| self.oracle.clone());
         self.begins = subject.is_provisional();
         self.subject = Some(subject);
+        self.heard = Heard::default();
     }
 
     /// Looks where zones end once an array has begun that had held back. If more was struck meanwhile, as much

@@ -8,6 +8,7 @@ use crate::{
         create::check_drive,
         erase::{kept_plate, member_uuid, wipe},
         error::{ArrayError, BadDrive, BadMember, DriveFault, Lack},
+        events::Event,
         journal::logged::Live,
         parts::Raid,
         patrol::replace::Newcomer,
@@ -60,6 +61,7 @@ impl Raid {
             return Err(BadDrive::new(&drive.name, DriveFault::FailedWhenAdded).into());
         }
         self.membership.change(|superblock| superblock.floor = event);
+        self.events.note(Event::Attached { member, drive: drive.name });
         Ok(())
     }
 

@@ -24,6 +24,7 @@ use crate::{
     },
     raid::{
         error::{ArrayError, NoPart, NoRebuild, Note},
+        events::Event,
         geometry::{Layout, Piece, Place, Role, each, physical},
         holes::Lost,
         members::{is_of_zone, is_unreadable},
@@ -193,6 +194,26 @@ impl Raid {
             return Err(NoRebuild::UnderWay.into());
         }
         let _guard = Guard(self);
+        self.events.note(Event::RebuildBegun);
+        let rebuilt = self.rebuild_all(progress).await;
+        match &rebuilt {
+            Ok(rebuilt) => self.note_rebuilt(rebuilt),
+            Err(error) => self.events.note(Event::RebuildStopped(error.clone())),
+        }
+        rebuilt
+    }
+
+    fn note_rebuilt(&self, rebuilt: &Rebuilt) {
+        for LostBlocks { zone, from, blocks } in rebuilt.lost.iter().copied() {
+            self.events.note(Event::BlocksLost { zone, from, blocks });
+        }
+        for LeftOut { zone, member, reason: why } in rebuilt.left_out.iter().copied() {
+            self.events.note(Event::LeftOut { member, zone, why });
+        }
+        self.events.note(Event::RebuildEnded { bytes: rebuilt.bytes });
+    }
+
+    async fn rebuild_all(self: &Rc<Self>, progress: &dyn Fn(Progress)) -> Result<Rebuilt, ArrayError> {
         let (mut done_bytes, mut rebuilt) = (0, Rebuilt::default());
         let under_repair = self.lacking().iter().fold(0, |mask, (_, member)| mask | 1u32 << member);
         self.clear_leftovers().await;

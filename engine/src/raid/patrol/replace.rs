@@ -63,6 +63,7 @@ use crate::{
     raid::{
         erase::{kept_plate, member_uuid, wipe},
         error::{ArrayError, BadDrive, DriveFault, NoCopy, NoPart, NoReplacement, NotTaken},
+        events::Event,
         geometry::{Role, physical},
         holes::Lost,
         journal::log::MetaLog,
@@ -165,7 +166,10 @@ impl Raid {
         {
             let handed_over = self.hand_over(seat, &mirror, &new, left_out);
             match self.in_stillness(seat.member, handed_over).await {
-                Ok(true) => return Ok(Some(bytes)),
+                Ok(true) => {
+                    self.events.note(Event::Replaced { member, drive: new.name });
+                    return Ok(Some(bytes));
+                }
                 // Zones have begun that were left out of nothing, or it is too early.
                 Ok(false) => result = self.copy_all(seat, &mirror, &mut bytes, progress).await,
                 Err(error) => result = Err(error),
@@ -176,8 +180,11 @@ impl Raid {
         if !self.members.is_active(member) && !self.membership.has_failed() {
             return Ok(None);
         }
-        let failed = |why| NoReplacement::Failed { drive: new.name.clone(), member, why }.into();
-        result.map(|_| None).map_err(failed)
+        result.map(|_| None).map_err(|why| {
+            let failed = NoReplacement::Failed { drive: new.name, member, why };
+            self.events.note(Event::NotReplaced(failed.clone()));
+            failed.into()
+        })
     }
 
     /// Both drives in the place of `member`, of which `new` is to get what the old one has; the error says why it

@@ -9,6 +9,7 @@ use crate::{
         change::Change,
         create::{array_geometry, check_drive},
         error::{ArrayError, NoArray, Note},
+        events::Event,
         geometry::{each, physical},
         parts::Raid,
         recover::{
@@ -61,11 +62,13 @@ pub async fn look(
         let log = raid.new_log(role, drive, device, (log.zone, log.generation), log.live);
         raid.members.put(role, name, log);
     }
-    for (member, note) in found.notes.into_iter().enumerate() {
-        raid.members.say(member, note);
+    for (member, note) in found.notes.into_iter().enumerate().filter(|(_, note)| !note.is_empty()) {
+        raid.say_out(member, note);
     }
     for member in each(found.returned) {
-        raid.members.say(member, Note::TakenBack { by_force: found.forced & 1 << member != 0 });
+        let why = Note::TakenBack { by_force: found.forced & 1 << member != 0 };
+        raid.events.note(Event::Back { member, why: why.clone() });
+        raid.members.say(member, why);
     }
     let verdicts = raid.judge_all(Told { tails, ends }, found.forced).await?;
     Ok(Look { raid, verdicts, floor: found.floor, late: found.returned | found.undecided })
@@ -227,7 +230,8 @@ impl Raid {
                 let drive = self.members.name(role);
                 return Err(NoArray::Needed { drive, member: role, note }.into());
             }
-            self.members.leave_out(role, note);
+            self.members.take_out(role);
+            self.say_out(role, note);
         }
         let awaited = self.may_wait_for();
         let mut verdicts = Vec::new();
@@ -247,6 +251,7 @@ impl Raid {
             let verdict = self.judge(&mut view).await.unwrap_or_else(Verdict::Offline);
             match &verdict {
                 Verdict::Offline(refusal) => {
+                    self.events.note(Event::ZoneOffline { zone: index, why: refusal.clone() });
                     // As long as it is offline these parts stay as they are, whoever comes and goes.
                     record.wait_for(awaited.members & !record.lost, awaited.floor);
                     let holds = |report: &Option<Vec<ZoneInfo>>| {
@@ -262,6 +267,8 @@ impl Raid {
                 // and nothing that is left of its life may be believed later.
                 (record.epoch, record.resetting) = (self.membership.next_sequence(), true);
             }
+            let lacking = record.lost & !self.catalog.lost(zone) & self.members.active();
+            each(lacking).for_each(|member| self.events.note(Event::PartLacking { member, zone: index }));
             self.catalog.set(zone, record);
             if !matches!(verdict, Verdict::Empty) {
                 verdicts.push((zone, verdict));

@@ -4,6 +4,7 @@ use crate::{
     device::DeviceError,
     raid::{
         error::ArrayError,
+        events::Event,
         parts::Raid,
         policy::zrwa::Refusal,
         recover::verdict::{Awaited, Tail, Verdict},
@@ -62,6 +63,7 @@ impl Raid {
         self.catalog.change(zone, |record| record.wait_for(awaited.members & !record.lost, awaited.floor));
         self.membership.announce_waits();
         self.membership.settled().await;
+        self.events.note(Event::ZoneOffline { zone: zone.0, why: refusal.clone() });
         self.zones.put_offline(zone, refusal.clone(), true);
         self.load(zone, &Verdict::Offline(refusal));
         None

@@ -145,8 +145,8 @@ impl Raid {
     }
 
     /// Resets the members' zones of a promised reset. Gives the zones, with their members, that cannot be
-    /// reset: those members are done without there.
-    pub async fn reset_members(&self, zones: &[u32]) -> Vec<(u32, usize)> {
+    /// reset, and why: those members are done without there.
+    pub async fn reset_members(&self, zones: &[u32]) -> Vec<(u32, usize, DeviceError)> {
         let mut pending = Vec::new();
         for member in each(self.members.active()) {
             for zone in zones {
@@ -162,7 +162,7 @@ impl Raid {
         for (zone, seat, completion) in pending {
             match completion.await.result {
                 Ok(()) => {}
-                Err(error) if is_of_zone(error) => dead.push((zone, seat.member)),
+                Err(error) if is_of_zone(error) => dead.push((zone, seat.member, error)),
                 Err(error) => self.member_failed(seat, error, "reset zone"),
             }
         }
@@ -174,7 +174,7 @@ impl Raid {
         &self,
         zones: Range<u32>,
         epoch: u64,
-        dead: &[(u32, usize)],
+        dead: &[(u32, usize, DeviceError)],
     ) -> Result<(), DeviceError> {
         let (first, count) = (zones.start, zones.end - zones.start);
         // A member that failed in the reset still holds the old zone: first it has to be known as out.
@@ -188,8 +188,8 @@ impl Raid {
         self.zones.unstick(&zones);
         self.forget_burned(zones.clone());
         self.forget_holes(zones);
-        for (zone, member) in dead {
-            self.part_lost(ZoneIndex(*zone), *member);
+        for (zone, member, error) in dead {
+            self.part_lost(ZoneIndex(*zone), *member, *error, "reset zone");
         }
         self.broadcast(Record::ResetDone { first, count, epoch }, sequence).await;
         self.check_failed()

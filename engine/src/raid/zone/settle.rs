@@ -4,6 +4,7 @@
 use crate::{
     device::{Command, DeviceError, Done, Status, Zones},
     raid::{
+        events::Event,
         geometry::{MAX_MEMBERS, each, physical},
         parts::Raid,
         zone::flow::{Flow, Round, Write, Zone},
@@ -66,7 +67,9 @@ impl Raid {
 
     /// The zone has failed: nobody need wait any longer.
     fn give_up(&self, zone: &Zone) {
-        zone.failed.set(true);
+        if !zone.failed.replace(true) && !self.membership.has_failed() {
+            self.events.note(Event::ZoneFailed { zone: zone.index.0 });
+        }
         let waiting: Vec<_> = zone.flow.borrow_mut().waiting.drain(..).collect();
         for (_, completer, done) in waiting {
             completer.complete(Done { result: Err(Status::InternalError.into()), ..done });

@@ -8,6 +8,7 @@ use crate::{
     raid::{
         Canary,
         error::ArrayError,
+        events::Event,
         geometry::{MAX_MEMBERS, MAX_PARITIES, Piece, Place, Role},
         journal::log::{checkpoint_blocks, log_blocks},
         parts::Raid,
@@ -404,6 +405,7 @@ impl Raid {
                     return Err(ArrayError::LogIsFull { member });
                 };
                 self.catalog.change(ZoneIndex(zone), |record| record.lost |= 1 << member);
+                self.events.note(Event::PartDisplaced { member, zone });
                 self.unburn(ZoneIndex(zone), member);
             }
         }

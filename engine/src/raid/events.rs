@@ -1,0 +1,183 @@
+//! What has happened to an array, as values: the last few hundred events, with numbers.
+//!
+//! An event is noted where it is decided, in the same stretch. Nothing that a read or write does which works is an
+//! event, so that they cost nothing. Whoever reads them says which number comes next for him: so he is told all,
+//! and how many have been dropped if he comes too late.
+
+use crate::{
+    device::DeviceError,
+    raid::{
+        error::{ArrayError, NoPart, NoReplacement, Note},
+        policy::zrwa::Refusal,
+    },
+};
+use std::{cell::RefCell, collections::VecDeque};
+use thiserror::Error;
+
+/// Most events that are kept: as many as zones of a large drive, all of which it may lack.
+const MOST_EVENTS: usize = 1024;
+
+/// Something that has happened to an array. Its sentence has no full stop.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Event {
+    /// A member is out from now on, or was found to be.
+    #[error("member {member} is out: {why}")]
+    Out { member: usize, why: Note },
+    /// A member that had been away is one again.
+    #[error("member {member} is back: {why}")]
+    Back { member: usize, why: Note },
+    /// A member goes on without its part of a zone, since a command failed there.
+    #[error("member {member} lacks zone {zone}: {what}: {error}")]
+    PartLost { member: usize, zone: u32, what: &'static str, error: DeviceError },
+    /// Recovery has found that a member does not hold its part of a zone.
+    #[error("member {member} lacks zone {zone}, as was found when the array was assembled")]
+    PartLacking { member: usize, zone: u32 },
+    /// Power cuts have displaced more of a member's part of a zone than its log has room for.
+    #[error("member {member} lacks zone {zone}: power cuts have displaced too much of it")]
+    PartDisplaced { member: usize, zone: u32 },
+    #[error("zone {zone} is offline: {why}")]
+    ZoneOffline { zone: u32, why: Refusal },
+    /// A zone that was being written lacks more parts than parity makes up for.
+    #[error("zone {zone} has failed")]
+    ZoneFailed { zone: u32 },
+    /// More members are out than parity makes up for.
+    #[error("the array has failed")]
+    ArrayFailed,
+    /// All members know who the members are (bits), by the superblock of this number.
+    #[error("all members know of event {event}")]
+    Settled { event: u64, active: u32 },
+    /// A drive has a place that was vacant, to be rebuilt.
+    #[error("{drive} is member {member}, to be rebuilt")]
+    Attached { member: usize, drive: String },
+    /// A drive has taken over from another one.
+    #[error("{drive} has taken over as member {member}")]
+    Replaced { member: usize, drive: String },
+    #[error(transparent)]
+    NotReplaced(NoReplacement),
+    #[error("a rebuild has begun")]
+    RebuildBegun,
+    /// A member's part of a zone that could not be rebuilt.
+    #[error("zone {zone} of member {member} was left out: {why}")]
+    LeftOut { member: usize, zone: u32, why: NoPart },
+    /// Blocks that a rebuild could not bring back, from the start of the zone.
+    #[error("{blocks} blocks of zone {zone} are lost, from block {from} on")]
+    BlocksLost { zone: u32, from: u64, blocks: u64 },
+    #[error("the rebuild has ended: {bytes} bytes")]
+    RebuildEnded { bytes: u64 },
+    #[error("the rebuild has stopped: {0}")]
+    RebuildStopped(ArrayError),
+}
+
+impl Event {
+    /// The member that does not hold what it should, if that is what it says.
+    pub fn accused(&self) -> Option<usize> {
+        match self {
+            Event::Out { member, .. }
+            | Event::PartLost { member, .. }
+            | Event::PartLacking { member, .. } => Some(*member),
+            _ => None,
+        }
+    }
+}
+
+/// Events from some number on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Noted {
+    /// How many of those that were asked for have been dropped.
+    pub dropped: u64,
+    /// The number of the first of them.
+    pub first: u64,
+    pub events: Vec<Event>,
+}
+
+impl Noted {
+    /// The number of the next event.
+    pub fn next(&self) -> u64 {
+        self.first + self.events.len() as u64
+    }
+}
+
+/// The last events, which are numbered from 0.
+#[derive(Default)]
+pub struct Events(RefCell<Ring>);
+
+#[derive(Default)]
+struct Ring {
+    /// The number of the oldest that is kept: so many have been dropped.
+    first: u64,
+    kept: VecDeque<Event>,
+}
+
+impl Ring {
+    fn note(&mut self, event: Event) {
+        if self.kept.len() == MOST_EVENTS {
+            self.kept.pop_front();
+            self.first += 1;
+        }
+        self.kept.push_back(event);
+    }
+}
+
+impl Events {
+    pub fn note(&self, event: Event) {
+        self.0.borrow_mut().note(event);
+    }
+
+    /// Those from number `since` on.
+    pub fn since(&self, since: u64) -> Noted {
+        let ring = self.0.borrow();
+        let skipped = since.saturating_sub(ring.first).min(ring.kept.len() as u64);
+        Noted {
+            dropped: ring.first.saturating_sub(since),
+            first: ring.first + skipped,
+            events: ring.kept.iter().skip(skipped as usize).cloned().collect(),
+        }
+    }
+
+    /// What happened before these was what is in `before`, whose numbers go on.
+    pub fn follow(&self, before: &Events) {
+        let mut own = self.0.borrow_mut();
+        let before = before.0.borrow();
+        let mut all = Ring { first: before.first, kept: before.kept.clone() };
+        own.kept.drain(..).for_each(|event| all.note(event));
+        *own = all;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn zones(noted: &Noted) -> Vec<u32> {
+        let zone = |event: &Event| match event {
+            Event::ZoneFailed { zone } => *zone,
+            other => unreachable!("{other}"),
+        };
+        noted.events.iter().map(zone).collect()
+    }
+
+    #[test]
+    fn whoever_reads_is_told_all_and_how_many_he_has_missed() {
+        let events = Events::default();
+        assert_eq!(events.since(0), Noted { dropped: 0, first: 0, events: Vec::new() });
+        (0..3).for_each(|zone| events.note(Event::ZoneFailed { zone }));
+        let noted = events.since(1);
+        assert_eq!((noted.dropped, noted.first, noted.next(), zones(&noted)), (0, 1, 3, vec![1, 2]));
+        assert_eq!(events.since(3).events, []);
+        let most = MOST_EVENTS as u32;
+        (3..most + 5).for_each(|zone| events.note(Event::ZoneFailed { zone }));
+        let noted = events.since(3);
+        assert_eq!((noted.dropped, noted.first, noted.next()), (2, 5, most as u64 + 5));
+        assert_eq!(zones(&noted), (5..most + 5).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn numbers_go_on_when_an_array_that_held_back_begins() {
+        let (before, events) = (Events::default(), Events::default());
+        (0..4).for_each(|zone| before.note(Event::ZoneFailed { zone }));
+        (4..6).for_each(|zone| events.note(Event::ZoneFailed { zone }));
+        events.follow(&before);
+        let noted = events.since(3);
+        assert_eq!((noted.first, noted.next(), zones(&noted)), (3, 6, vec![3, 4, 5]));
+    }
+}

@@ -1,0 +1,58 @@
+//! What a subject says of its members, while it runs: judged by what has struck them.
+//!
+//! Its events are values. Every member that is out has to be in one that says so, and none may accuse a member that
+//! nothing has struck: an operator would pull a drive that is sound.
+
+use super::world::{Failure, World};
+use engine::{array::MemberState, raid::events::Event};
+use std::collections::BTreeSet;
+
+/// What a subject has said so far.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Heard {
+    /// The number of the next event.
+    next: u64,
+    /// Members that are out by what was said.
+    out: BTreeSet<usize>,
+}
+
+impl Heard {
+    fn hear(&mut self, event: &Event) {
+        match event {
+            Event::Out { member, .. } => _ = self.out.insert(*member),
+            Event::Back { member, .. } | Event::Attached { member, .. } | Event::Replaced { member, .. } => {
+                self.out.remove(member);
+            }
+            _ => (),
+        }
+    }
+}
+
+impl World<'_> {
+    /// Listens to what the subject has said since it was last listened to; `is_suspect` says who was struck.
+    ///
+    /// # Errors
+    /// It accuses a member that was not, or is silent about one that is out.
+    pub(super) fn hear(&mut self, is_suspect: impl Fn(usize) -> bool) -> Result<(), Failure> {
+        let Some(subject) = self.subject.clone() else { return Ok(()) };
+        let Some(noted) = subject.events(self.heard.next) else { return Ok(()) };
+        for event in &noted.events {
+            self.trace.note(|| format!("event: {event}"));
+            if let Some(member) = event.accused().filter(|member| !is_suspect(*member)) {
+                return Err(Failure(format!("an event accuses member {member}, without any cause: {event}")));
+            }
+            self.heard.hear(event);
+        }
+        self.heard.next = noted.next();
+        let members = subject.members();
+        let silent = |(member, (state, _)): &(usize, &(MemberState, String))| {
+            *state == MemberState::Out && !self.heard.out.contains(member)
+        };
+        match members.iter().enumerate().find(silent) {
+            Some((member, _)) if noted.dropped == 0 => {
+                Err(Failure(format!("member {member} is out, and no event says so")))
+            }
+            _ => Ok(()),
+        }
+    }
+}
