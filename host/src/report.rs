@@ -9,7 +9,7 @@ use crate::{
 };
 use anyhow::{Result, ensure};
 use engine::{
-    array::{self, ArrayStatus, MemberState, MemberStatus},
+    array::{self, ArrayStatus, Event, MemberState, MemberStatus, Noted},
     buf::BLOCK,
     device::Geometry,
     format::superblock::Stage,
@@ -140,7 +140,64 @@ pub struct Status {
     /// Whether it starts by itself there.
     pub autostart: bool,
     pub stage: Life,
+    /// What has happened to it lately, as the process tells that runs it.
+    pub events: Vec<Happened>,
     pub members: Vec<StatusMember>,
+}
+
+/// Something that has happened to an array.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Happened {
+    /// Grows by one with every event of a process.
+    pub number: u64,
+    pub event: String,
+    /// What it is about.
+    pub role: Option<u32>,
+    pub zone: Option<u32>,
+    pub sentence: String,
+}
+
+impl Happened {
+    /// The last ones of those that have been `noted`.
+    pub fn lately(noted: Noted) -> Vec<Happened> {
+        const MOST: usize = 64;
+        let skipped = noted.events.len().saturating_sub(MOST);
+        let last = (noted.first..).zip(&noted.events).skip(skipped);
+        last.map(|(number, event)| Happened::of(number, event)).collect()
+    }
+
+    fn of(number: u64, event: &Event) -> Happened {
+        Happened {
+            number,
+            event: kind(event).into(),
+            role: event.member().map(|member| member as u32),
+            zone: event.zone(),
+            sentence: event.to_string(),
+        }
+    }
+}
+
+/// What scripts call an event.
+fn kind(event: &Event) -> &'static str {
+    match event {
+        Event::Out { .. } => "out",
+        Event::Back { .. } => "back",
+        Event::PartLost { .. } => "part-lost",
+        Event::PartLacking { .. } => "part-lacking",
+        Event::PartDisplaced { .. } => "part-displaced",
+        Event::ZoneOffline { .. } => "zone-offline",
+        Event::ZoneFailed { .. } => "zone-failed",
+        Event::ArrayFailed => "array-failed",
+        Event::Settled { .. } => "settled",
+        Event::Attached { .. } => "attached",
+        Event::Replaced { .. } => "replaced",
+        Event::NotReplaced(_) => "not-replaced",
+        Event::RebuildBegun => "rebuild-begun",
+        Event::LeftOut { .. } => "left-out",
+        Event::BlocksLost { .. } => "blocks-lost",
+        Event::RebuildEnded { .. } => "rebuild-ended",
+        Event::RebuildStopped(_) => "rebuild-stopped",
+    }
 }
 
 /// Where in its life an array is.
@@ -411,6 +468,7 @@ impl Status {
             host_id: host_id(&array.host),
             autostart: array.autostart,
             stage: Life::Whole,
+            events: Vec::new(),
             members: members.collect(),
         }
     }

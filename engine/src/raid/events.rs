@@ -69,6 +69,36 @@ pub enum Event {
 }
 
 impl Event {
+    /// The member that it is about, if it is about one.
+    pub fn member(&self) -> Option<usize> {
+        match self {
+            Event::Out { member, .. }
+            | Event::Back { member, .. }
+            | Event::PartLost { member, .. }
+            | Event::PartLacking { member, .. }
+            | Event::PartDisplaced { member, .. }
+            | Event::Attached { member, .. }
+            | Event::Replaced { member, .. }
+            | Event::LeftOut { member, .. }
+            | Event::NotReplaced(NoReplacement::Failed { member, .. }) => Some(*member),
+            _ => None,
+        }
+    }
+
+    /// The zone that it is about, if it is about one.
+    pub fn zone(&self) -> Option<u32> {
+        match self {
+            Event::PartLost { zone, .. }
+            | Event::PartLacking { zone, .. }
+            | Event::PartDisplaced { zone, .. }
+            | Event::ZoneOffline { zone, .. }
+            | Event::ZoneFailed { zone }
+            | Event::LeftOut { zone, .. }
+            | Event::BlocksLost { zone, .. } => Some(*zone),
+            _ => None,
+        }
+    }
+
     /// The member that does not hold what it should, if that is what it says.
     pub fn accused(&self) -> Option<usize> {
         match self {

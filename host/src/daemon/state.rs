@@ -7,7 +7,7 @@ use crate::{
     output::{in_one_line, uuid},
     protocol::About,
     reactor::Reactor,
-    report::{Status, level},
+    report::{Happened, Status, level},
 };
 use engine::{
     array::{Array, ArrayStatus, MemberState},
@@ -111,6 +111,7 @@ impl Daemon {
             status.block_device = Some(block.path.display().to_string());
             status.link = block.link.as_ref().map(|link| link.display().to_string());
         }
+        status.events = Happened::lately(self.array.events(0));
         status.rebuild = self.rebuilder.progress();
         if status.rebuild.is_some() && array.members.iter().all(|m| m.state != MemberState::Out) {
             status.action = None;

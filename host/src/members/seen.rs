@@ -141,6 +141,7 @@ impl Status {
             host_id: host_id(&label.host),
             autostart: label.autostart,
             stage: Life::of(label.stage),
+            events: Vec::new(),
             members,
         }
     }
