@@ -3,6 +3,7 @@
 //! An event is noted where it is decided, in the same stretch. Nothing that a read or write does which works is an
 //! event, so that they cost nothing. Whoever reads them says which number comes next for him: so he is told all,
 //! and how many have been dropped if he comes too late.
+#![allow(missing_docs, reason = "the sentences say what the variants and their values are")]
 
 use crate::{
     device::DeviceError,
@@ -43,8 +44,8 @@ pub enum Event {
     /// More members are out than parity makes up for.
     #[error("the array has failed")]
     ArrayFailed,
-    /// All members know who the members are (bits), by the superblock of this number.
-    #[error("all members know of event {event}")]
+    /// All that are left know who the members are (bits), by the superblock with this event.
+    #[error("all members that are left know who they are, as of event {event}")]
     Settled { event: u64, active: u32 },
     /// A drive has a place that was vacant, to be rebuilt.
     #[error("{drive} is member {member}, to be rebuilt")]

@@ -37,9 +37,6 @@ pub enum Why {
 impl Why {
     /// Drives that it speaks of, by their names.
     pub(super) fn drives(&self) -> Vec<&str> {
-        fn of_notes(notes: &[Note]) -> Vec<&str> {
-            notes.iter().filter_map(of_note).collect()
-        }
         fn of_note(note: &Note) -> Option<&str> {
             match note {
                 Note::Unusable(drive) => Some(&drive.name),
@@ -52,11 +49,14 @@ impl Why {
         }
         match self {
             Why::Array(ArrayError::Drive(drive)) => vec![&drive.name],
+            Why::Array(ArrayError::Failed(Notes(notes))) => {
+                notes.iter().filter_map(|(_, note)| of_note(note)).collect()
+            }
             Why::Array(ArrayError::Drives(why)) => match why {
                 NoArray::NoMember(drive) | NoArray::Misfit(drive) => vec![&drive.name],
                 NoArray::Mixed { one, other } => vec![&one.0, &other.0],
                 NoArray::SameMember { drives, .. } => vec![&drives.0, &drives.1],
-                NoArray::TooFew { notes, .. } => of_notes(notes),
+                NoArray::TooFew { notes, .. } => notes.iter().filter_map(of_note).collect(),
                 NoArray::Needed { drive, .. } => vec![drive],
                 _ => Vec::new(),
             },

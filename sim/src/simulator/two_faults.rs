@@ -12,6 +12,7 @@
 
 use super::{
     fork::Losses,
+    hearsay::Heard,
     life::brief,
     oracle::Change,
     subject::{How, Why},
@@ -263,6 +264,7 @@ impl World<'_> {
             let report = self.take_report(tampered)?;
             self.verify_where(&report, tampered)?;
             self.count_judgement();
+            self.hear(|member| may_suffer.contains(&member))?;
             match self.unsound_members().find(|member| !may_suffer.contains(member)) {
                 Some(_) if self.scenario.cramped => (),
                 Some(member) => {
@@ -322,6 +324,7 @@ impl World<'_> {
         Ok(self.wait_in_order(&pending)?.map(|subject| {
             self.oracle.volatile_cache = subject.geometry().volatile_cache;
             self.subject = Some(subject);
+            self.heard = Heard::default();
         }))
     }
 
