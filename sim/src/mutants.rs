@@ -3,7 +3,7 @@
 //! The list is `sim/mutants.txt` ([`list`]). Its changes go into a copy of the engine below
 //! `target/mutants`, all of them in one build; an environment variable says which one is on. The
 //! product's sources know nothing of it. The simulator of that copy, its systematic search and its
-//! scripted tests are the judges: a mutant is killed by the first check of theirs that fails ([`check`]).
+//! scripted tests are the judges: a mutant is killed by the first check of theirs that fails (`check.rs`).
 //!
 //! Each check is first made with no mutant on. It has to pass, and the switches say which mutants it
 //! reaches. Until a check comes to a mutant's place the mutant changes nothing, and everything that is

@@ -2,7 +2,7 @@
 //! tells what was written.
 //!
 //! *Versions.* Version `c` of a stripe's parity, at some offset of the chunk, is the XOR of its first
-//! `c` chunks there. A plan writes one version at each offset that it covers ([`zrwa::parity_of`]: the
+//! `c` chunks there. A plan writes one version at each offset that it covers ([`crate::raid::policy::zrwa::parity_of`]: the
 //! parity with its last chunk, and what it covers of the chunk before). If a version overwrote the one
 //! before it, a power cut could leave the new one without the data that it covers: with a member lost
 //! in the same moment nothing could be decoded. So the versions take turns in two places
@@ -15,7 +15,7 @@
 //! there are the versions of P and Q that cover just what has been acknowledged, the chunks that they cover, and
 //! what is lost of all these are two at most, each on a member of its own.
 //!
-//! *The tail.* A block and its metadata ([`Mark`]) are written as one. A block of data counts if its
+//! *The tail.* A block and its metadata ([`crate::format::oob::Mark`]) are written as one. A block of data counts if its
 //! metadata says that it was written in this life of the zone, or if parities decode it; the tail is the
 //! end of the longest run of such blocks ([`decide`]). What an earlier assembly has left beyond the tail
 //! that it was recovered with is of an earlier generation and counts for nothing.
