@@ -648,6 +648,9 @@ fn a_zone_that_was_copied_reads_the_same_on_both_drives() {
     for policy in POLICIES.into_iter().filter(|policy| policy.uses_zrwa()) {
         let scene = Scene::new(policy, false);
         scene.rig.fail_unwritten();
+        // Stripes whose slots lie on different members.
+        write(&scene.runtime, &scene.array, 3, TAILS[3], 5, true);
+        write(&scene.runtime, &scene.array, 5, TAILS[5], 29, true);
         scene.replace().unwrap();
         for zone in 2..TAILS.len() as u32 {
             assert_eq!(physical(&scene, OLD, zone), physical(&scene, NEW, zone), "{policy:?}, zone {zone}");
