@@ -79,7 +79,7 @@ struct Point {
     /// Mean of random pauses after each request, in µs
     #[arg(long, default_value_t = 0)]
     pause_us: u64,
-    /// Write what happened in 2 ms of one run to this file, for chrome://tracing or Perfetto
+    /// Write what happened in the last 2 ms of a short run to this file, for chrome://tracing or Perfetto
     #[arg(long)]
     trace: Option<PathBuf>,
     /// Print the result as JSON
@@ -144,7 +144,7 @@ impl Point {
             let trace = Trace::default();
             let short = Load { window: Window::ms(6, 8), ..load };
             Bed::traced(&setup, Some(trace.clone()))?.write_zones(&short)?;
-            let written = fs::write(path, serde_json::to_vec(&trace.json(short.window))?);
+            let written = fs::write(path, serde_json::to_vec(&trace.json(TRACED_NS))?);
             written.with_context(|| format!("{} cannot be written", path.display()))?;
         }
         let row = point(&setup, &load)?;
@@ -155,6 +155,9 @@ impl Point {
         Ok(true)
     }
 }
+
+/// How much of a run a trace holds.
+const TRACED_NS: u64 = 2_000_000;
 
 fn effort(quick: bool) -> Effort {
     if quick { Effort::Quick } else { Effort::Full }

@@ -1,7 +1,6 @@
 //! A run as a trace that Chrome (`chrome://tracing`) and Perfetto show: threads of the host, commands of each
 //! member by zone, and dies, each on a track of its own.
 
-use crate::load::Window;
 use engine::{
     device::{Command, Completion, Geometry, Plate, Slots, ZonedDevice},
     runtime::Runtime,
@@ -46,11 +45,11 @@ impl Trace {
         Rc::new(Traced { process, device, trace, clock, runtime, slots: Rc::default() })
     }
 
-    /// What touches `window`, in the format of Chrome's traces; times in µs.
-    pub fn json(&self, window: Window) -> Value {
+    /// What ended in the last so many ns, in the format of Chrome's traces; times in µs.
+    pub fn json(&self, last_ns: u64) -> Value {
         let spans = self.0.borrow();
-        let touches = |span: &&Span| span.ns.end >= window.from_ns && span.ns.start < window.to_ns;
-        let spans: Vec<&Span> = spans.iter().filter(touches).collect();
+        let end_ns = spans.iter().map(|span| span.ns.end).max().unwrap_or(0);
+        let spans: Vec<&Span> = spans.iter().filter(|span| span.ns.end + last_ns >= end_ns).collect();
         let mut tracks: BTreeMap<(&str, &str), usize> = BTreeMap::new();
         let mut processes: BTreeMap<&str, usize> = BTreeMap::new();
         for span in spans.iter() {

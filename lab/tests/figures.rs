@@ -119,7 +119,7 @@ fn a_trace_has_a_track_for_each_part() {
     let setup = Setup::zn540(System::Zraid).on(&Host::one_thread(1.0));
     let load = Load { window: Window::ms(6, 7), ..Load::fio(2, 64) };
     Bed::traced(&setup, Some(trace.clone())).unwrap().write_zones(&load).unwrap();
-    let trace = serde_json::to_string(&trace.json(load.window)).unwrap();
+    let trace = serde_json::to_string(&trace.json(1_000_000)).unwrap();
     for part in
         ["\"host\"", "thread 0", "jobs", "member 4", "zone 2", "dies of member 0", "die 31", "write 64 KiB"]
     {
