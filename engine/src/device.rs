@@ -269,7 +269,6 @@ pub enum DeviceError {
 /// What Linux means by an errno, of those that say what may help.
 fn meaning(errno: i32) -> &'static str {
     match errno {
-        5 => " (the drive has failed in it)",
         12 => " (out of memory)",
         27 => " (the file is too large)",
         28 => " (no space left)",
