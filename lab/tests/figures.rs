@@ -121,7 +121,7 @@ fn a_trace_has_a_track_for_each_part() {
     Bed::traced(&setup, Some(trace.clone())).unwrap().write_zones(&load).unwrap();
     let trace = serde_json::to_string(&trace.json(1_000_000)).unwrap();
     for part in
-        ["\"host\"", "thread 0", "jobs", "member 4", "zone 2", "dies of member 0", "die 31", "write 64 KiB"]
+        ["\"host\"", "thread 0", "jobs", "member 4", "zone 2", "dies of member 0", "program", "write 64 KiB"]
     {
         assert!(trace.contains(part), "{part}");
     }
