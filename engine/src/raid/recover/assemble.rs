@@ -63,7 +63,11 @@ pub async fn look(
         raid.members.put(role, name, log);
     }
     for (member, note) in found.notes.into_iter().enumerate().filter(|(_, note)| !note.is_empty()) {
-        raid.say_out(member, note);
+        // One that was there before may be offered beside the member.
+        match raid.members.is_active(member) {
+            true => raid.members.say(member, note),
+            false => raid.say_out(member, note),
+        }
     }
     for member in each(found.returned) {
         let why = Note::TakenBack { by_force: found.forced & 1 << member != 0 };
