@@ -255,7 +255,7 @@ impl Handle {
                     source.runtime.spawn(async move { completer.complete(completion.await) });
                 }
                 before.membership.tell();
-                before.end();
+                source.runtime.spawn(async move { before.end().await });
             }
             Err(error) => {
                 (held.begins, held.problem) = (false, Some(error));
@@ -318,14 +318,15 @@ impl Handle {
         if raid.duty.is_under_way() || self.held.borrow().as_ref().is_some_and(|held| held.begins) {
             return Err(ArrayError::Busy);
         }
-        let closed = Held { closed: true, ..Held::new(None, self.assembly(), 0) };
         let has_begun = self.held.borrow().is_none();
+        // From now on nothing comes in.
+        let closed = Held { closed: true, ..Held::new(None, self.assembly(), 0) };
+        *self.held.borrow_mut() = Some(closed);
         let mut result = Ok(());
         if has_begun {
-            result = raid.close().await;
+            result = raid.come_to_rest().await;
         }
-        raid.end();
-        *self.held.borrow_mut() = Some(closed);
+        raid.end().await;
         result.map_err(ArrayError::NotSafe)
     }
 }

@@ -165,9 +165,8 @@ impl Raid {
         self.members.logs().for_each(|log| self.runtime.spawn(log.run()));
     }
 
-    /// Makes everything safe that has completed, and lets nothing new begin, before [`Raid::end`].
-    pub async fn close(self: &Rc<Self>) -> Result<(), DeviceError> {
-        self.stillness.begin();
+    /// Makes everything safe that has completed, when no command comes in any more.
+    pub async fn come_to_rest(self: &Rc<Self>) -> Result<(), DeviceError> {
         while !self.stillness.is_quiet() && !self.membership.has_failed() {
             self.zones.changed.wait().await;
         }
@@ -179,8 +178,10 @@ impl Raid {
         flushed
     }
 
-    /// Ends all tasks: nothing of the array runs any more when what is on its way has completed.
-    pub fn end(&self) {
+    /// Ends all tasks, when everything has been read that was asked for: nothing of the array runs any more then
+    /// but what is on its way to drives.
+    pub async fn end(&self) {
+        self.readers.quiet().await;
         for zone in self.zones.all_running() {
             self.zones.end(zone.index);
             zone.end();
@@ -188,8 +189,6 @@ impl Raid {
         self.readers.end();
         self.membership.close();
         self.members.logs().for_each(|log| log.end());
-        // Dropped, they are answered.
-        self.stillness.end();
     }
 
     /// Members (bits) whose part of `zone` holds what it should.

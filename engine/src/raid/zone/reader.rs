@@ -34,23 +34,40 @@ pub struct Job {
     pub direct: Option<(Seat, Completion)>,
 }
 
-/// Readers that wait for work.
+/// All readers of an array, those that wait for work at hand.
 #[derive(Default)]
 pub struct Readers {
     idle: RefCell<Vec<Rc<Reader>>>,
+    /// How many are at work.
+    busy: Cell<u32>,
+    /// Opened when none is.
+    quiet: Gate,
     ended: Cell<bool>,
 }
 
 impl Readers {
+    /// Gives a reader that has nothing to do; if there is none, one is to be started.
     pub fn take(&self) -> Option<Rc<Reader>> {
+        self.busy.set(self.busy.get() + 1);
         self.idle.borrow_mut().pop()
     }
 
-    /// Takes a reader that has nothing to do.
+    /// Takes a reader back.
     pub fn give(&self, reader: Rc<Reader>) {
+        self.busy.set(self.busy.get() - 1);
+        if self.busy.get() == 0 {
+            self.quiet.open();
+        }
         reader.ended.set(self.ended.get());
         if !self.ended.get() {
             self.idle.borrow_mut().push(reader);
+        }
+    }
+
+    /// Waits until nothing is being read.
+    pub async fn quiet(&self) {
+        while self.busy.get() > 0 {
+            self.quiet.wait().await;
         }
     }
 
