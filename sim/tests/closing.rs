@@ -13,7 +13,7 @@ use engine::{
 };
 use std::{cell::Cell, rc::Rc};
 use support::{
-    array::{run, write, write_command},
+    array::{pattern, run, write, write_command},
     rig::Act,
     scene::{Scene, finish},
 };
@@ -93,4 +93,29 @@ fn an_array_that_has_held_back_ends_without_having_begun() {
     scene.assemble(None);
     assert!(scene.array.status().members.iter().all(|member| member.zones_to_rebuild == 0));
     scene.check(0, 7);
+}
+
+/// What is being read of an array that has held back is answered from what it knew, whoever begins meanwhile.
+#[test]
+fn a_read_goes_on_while_an_array_begins() {
+    let scene = Scene::new(Policy::Zrwa);
+    scene.write(0, 0, 7);
+    scene.stop();
+    // The member of the second chunk: what there is of that takes the parity in memory.
+    let (runtime, there) = (scene.runtime.clone(), scene.without(Some(1)));
+    let array =
+        run(&runtime, Array::assemble_provisionally(&runtime, there, None, Behaviour::default())).unwrap();
+    scene.rig.rule(|_, command| match command {
+        Command::Read { .. } => Act::Hold,
+        _ => Act::Pass,
+    });
+    let read = array.submit(Command::read(Lba(0), Buf::zeroed(7 * BLOCK)));
+    runtime.run();
+    scene.rig.rule(|_, _| Act::Pass);
+    write(&runtime, &array, 0, 7, 1, true);
+    assert!(!array.is_provisional());
+    scene.release();
+    let done = run(&runtime, read);
+    assert_eq!(done.result, Ok(()));
+    assert_eq!(&done.data[..], &pattern(0, 7)[..]);
 }
