@@ -180,7 +180,7 @@ pub enum Verb {
         #[arg(long)]
         seed: Option<u64>,
     },
-    /// Measure what the engine costs on one core of this machine, or what the daemon does for a request
+    /// Measure what the engine, or a request to the daemon, costs on this machine
     Bench {
         /// What is measured
         #[arg(value_enum, default_value_t = Benched::Engine)]

@@ -30,7 +30,9 @@ pub enum Why {
     /// A rebuild has not brought this back, though no more drives were struck than may be.
     Lost(LostBlocks),
     LeftOut(LeftOut),
-    /// What a subject says that is no array.
+    /// A subject that is no array can use too few of its members.
+    TooFew(String),
+    /// What else it says.
     Other(String),
 }
 
@@ -90,7 +92,7 @@ impl Display for Why {
             Why::Array(error) => write!(f, "{error}"),
             Why::Lost(lost) => write!(f, "{lost:?} is lost, though no more drives were struck than may be"),
             Why::LeftOut(out) => write!(f, "zone {} of member {}: {}", out.zone, out.member, out.reason),
-            Why::Other(sentence) => f.write_str(sentence),
+            Why::TooFew(sentence) | Why::Other(sentence) => f.write_str(sentence),
         }
     }
 }

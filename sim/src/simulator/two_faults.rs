@@ -148,7 +148,7 @@ impl World<'_> {
             Err(why) => {
                 self.trace.note(|| format!("refused: {why}"));
                 let real = self.names(books.struck, &why)
-                    || matches!(why, Why::Array(ArrayError::Drives(NoArray::TooFew { .. })));
+                    || matches!(why, Why::TooFew(_) | Why::Array(ArrayError::Drives(NoArray::TooFew { .. })));
                 match real {
                     true => Ok(()),
                     false => Err(Failure(format!("the refusal names no cause: {why}"))),

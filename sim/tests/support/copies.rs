@@ -15,7 +15,7 @@ use engine::{
     runtime::{Gate, Runtime},
     zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
 };
-use sim::simulator::subject::{How, Maker, Subject, Work};
+use sim::simulator::subject::{How, Maker, Subject, Why, Work};
 use std::{
     cell::{Cell, RefCell},
     collections::{BTreeSet, VecDeque},
@@ -307,7 +307,7 @@ impl Copies {
     }
 
     /// Puts on record what is so now; who cannot be written is out.
-    async fn note(&self) -> Result<(), String> {
+    async fn note(&self) -> Result<(), Why> {
         if self.maker.broken == Broken::ForgetsTheSecond && self.outs() == 2 {
             return Ok(());
         }
@@ -496,13 +496,13 @@ impl Copies {
     }
 
     /// Brings all members that are active to one state, after an end.
-    async fn agree(&self) -> Result<(), String> {
+    async fn agree(&self) -> Result<(), Why> {
         while !self.agree_or_take_out().await? {}
         self.run_on(&self.copies(false), &Command::Flush).await.result.map_err(too_few)
     }
 
     /// As [`Copies::agree`]; `false` if those that have most could not be read and are done without.
-    async fn agree_or_take_out(&self) -> Result<bool, String> {
+    async fn agree_or_take_out(&self) -> Result<bool, Why> {
         let mut reports = Vec::new();
         for copy in self.copies(false) {
             if copy.filled.borrow().is_some() {
@@ -532,7 +532,7 @@ impl Copies {
         zone: u32,
         reports: &[(Rc<Copy>, Vec<ZoneInfo>)],
         active: bool,
-    ) -> Result<bool, String> {
+    ) -> Result<bool, Why> {
         let (at, capacity) = ((zone + LOGS) as usize, self.geometry.zone_capacity_blocks);
         let end = |info: &ZoneInfo| match info.state {
             ZoneState::Full => capacity,
@@ -624,7 +624,7 @@ impl Copies {
     }
 
     /// Fills drives that do not have everything, zone by zone; work goes on between two.
-    async fn fill_all(&self) -> Result<u64, String> {
+    async fn fill_all(&self) -> Result<u64, Why> {
         let mut bytes = 0;
         for zone in 0..self.geometry.zones {
             let _lock = self.lock().await;
@@ -674,7 +674,7 @@ impl Copies {
         Ok(bytes)
     }
 
-    async fn attach_drive(&self, member: usize, drive: Drive) -> Result<(), String> {
+    async fn attach_drive(&self, member: usize, drive: Drive) -> Result<(), Why> {
         let _lock = self.lock().await;
         let copy = self.blank(drive).await?;
         *self.names[member].borrow_mut() = copy.drive.name.clone();
@@ -687,7 +687,7 @@ impl Copies {
     }
 
     /// A drive that has nothing yet.
-    async fn blank(&self, drive: Drive) -> Result<Rc<Copy>, String> {
+    async fn blank(&self, drive: Drive) -> Result<Rc<Copy>, Why> {
         let record = self.record();
         // Nothing is ever called what the next record is not called yet.
         let copy = Copy::new(drive, record.assembly << 32 | record.sequence);
@@ -697,7 +697,7 @@ impl Copies {
         Ok(copy)
     }
 
-    async fn rebuild_all(&self) -> Result<u64, String> {
+    async fn rebuild_all(&self) -> Result<u64, Why> {
         let bytes = self.fill_all().await?;
         let _lock = self.lock().await;
         let all: BTreeSet<u32> = (0..self.geometry.zones).collect();
@@ -717,7 +717,7 @@ impl Copies {
         Ok(bytes)
     }
 
-    async fn replace_drive(&self, member: usize, drive: Drive) -> Result<(), String> {
+    async fn replace_drive(&self, member: usize, drive: Drive) -> Result<(), Why> {
         let copy = {
             let _lock = self.lock().await;
             self.state.borrow_mut().record.sequence += 1;
@@ -748,7 +748,7 @@ impl Copies {
         self.note().await
     }
 
-    async fn fail_member(&self, member: usize) -> Result<(), String> {
+    async fn fail_member(&self, member: usize) -> Result<(), Why> {
         let _lock = self.lock().await;
         let copy = self.state.borrow().copies[member].clone();
         match copy {
@@ -762,11 +762,11 @@ fn is_worn(info: &ZoneInfo) -> bool {
     matches!(info.state, ZoneState::ReadOnly | ZoneState::Offline)
 }
 
-fn too_few(why: impl std::fmt::Display) -> String {
-    format!("too few members can be used: {why}")
+fn too_few(why: impl std::fmt::Display) -> Why {
+    Why::TooFew(format!("too few members can be used: {why}"))
 }
 
-async fn create(maker: CopiesMaker, uuid: [u8; 16], drives: Vec<Drive>) -> Result<Rc<Copies>, String> {
+async fn create(maker: CopiesMaker, uuid: [u8; 16], drives: Vec<Drive>) -> Result<Rc<Copies>, Why> {
     let mut copies = Vec::new();
     for (index, drive) in drives.into_iter().enumerate() {
         let done = drive.device.submit(Command::Reset { zones: Zones::All }).await;
@@ -780,7 +780,7 @@ async fn create(maker: CopiesMaker, uuid: [u8; 16], drives: Vec<Drive>) -> Resul
     Ok(made)
 }
 
-async fn assemble(maker: CopiesMaker, drives: Vec<Drive>, force: bool) -> Result<Rc<Copies>, String> {
+async fn assemble(maker: CopiesMaker, drives: Vec<Drive>, force: bool) -> Result<Rc<Copies>, Why> {
     let mut found = Vec::new();
     for drive in &drives {
         found.extend(Copy::last_record(drive).await);
@@ -807,7 +807,7 @@ async fn assemble(maker: CopiesMaker, drives: Vec<Drive>, force: bool) -> Result
     }
     let whole = record.members.iter().filter(|(_, state)| *state == MemberState::Active).count();
     if whole == 0 || !force && there < record.members.len() - maker.parities {
-        return Err(format!("{there} members can be used, {whole} are whole"));
+        return Err(Why::TooFew(format!("{there} members can be used, {whole} are whole")));
     }
     for ((_, state), copy) in record.members.iter().zip(&copies) {
         if let (MemberState::Rebuilding, Some(copy)) = (state, copy) {
@@ -832,7 +832,7 @@ impl CopiesMaker {
     fn start(
         &self,
         runtime: &Runtime,
-        making: impl Future<Output = Result<Rc<Copies>, String>> + 'static,
+        making: impl Future<Output = Result<Rc<Copies>, Why>> + 'static,
     ) -> Work<Rc<dyn Subject>> {
         let runtime = runtime.clone();
         Box::pin(async move {
@@ -887,22 +887,22 @@ impl ZonedDevice for Handle {
 impl Subject for Handle {
     fn attach(&self, member: usize, drive: Drive) -> Work<()> {
         let copies = self.0.clone();
-        Box::pin(async move { Ok(copies.attach_drive(member, drive).await?) })
+        Box::pin(async move { copies.attach_drive(member, drive).await })
     }
 
     fn replace(&self, member: usize, drive: Drive) -> Work<()> {
         let copies = self.0.clone();
-        Box::pin(async move { Ok(copies.replace_drive(member, drive).await?) })
+        Box::pin(async move { copies.replace_drive(member, drive).await })
     }
 
     fn rebuild(&self) -> Work<u64> {
         let copies = self.0.clone();
-        Box::pin(async move { Ok(copies.rebuild_all().await?) })
+        Box::pin(async move { copies.rebuild_all().await })
     }
 
     fn fail(&self, member: usize) -> Work<()> {
         let copies = self.0.clone();
-        Box::pin(async move { Ok(copies.fail_member(member).await?) })
+        Box::pin(async move { copies.fail_member(member).await })
     }
 
     fn members(&self) -> Vec<(MemberState, String)> {
