@@ -22,6 +22,8 @@ use anyhow::Result;
 use serde::Serialize;
 use std::{
     collections::BTreeSet,
+    io::ErrorKind,
+    os::unix::net::UnixStream,
     path::{Path, PathBuf},
 };
 
@@ -237,8 +239,15 @@ pub fn status(output: Output) -> Result<u8> {
         text
     })?;
     let worst = overview.arrays.iter().map(|array| array.state).max().map_or(HEALTHY, State::code);
-    // Nobody knows how theirs are.
-    Ok(if worst == HEALTHY && !overview.silent.is_empty() { FAILED } else { worst })
+    // Nobody knows how theirs are, but where somebody who may not ask has looked at the drives.
+    let is_known = |silent: &Silent| {
+        let of_it = |array: &ArrayLine| silent.socket.ends_with(&format!("/{}.sock", array.uuid));
+        let denied = UnixStream::connect(&silent.socket);
+        denied.is_err_and(|error| error.kind() == ErrorKind::PermissionDenied)
+            && overview.arrays.iter().any(of_it)
+    };
+    let is_blind = overview.silent.iter().any(|silent| !is_known(silent));
+    Ok(if worst == HEALTHY && is_blind { FAILED } else { worst })
 }
 
 /// The drives that nobody could look at; those that daemons hold are seen by these.
