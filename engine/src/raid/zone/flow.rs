@@ -156,6 +156,11 @@ impl Zone {
         }
     }
 
+    /// Has nothing be submitted from now on. What is on its way goes on.
+    pub fn pause(&self) {
+        self.flow.borrow_mut().paused += 1;
+    }
+
     /// Ends the tasks of the zone. What has not been submitted is never answered.
     pub fn end(&self) {
         self.flow.borrow_mut().ended = true;

@@ -192,7 +192,7 @@ impl Raid {
     /// Waits until nothing of the zone is on its way, and what is complete is settled. Nothing is
     /// submitted until [`Raid::resume`].
     pub async fn quiesce(&self, zone: &Zone) {
-        zone.flow.borrow_mut().paused += 1;
+        zone.pause();
         self.quiet(zone).await;
     }
 
