@@ -55,4 +55,5 @@ mod provisional;
 pub mod raid;
 pub mod runtime;
 pub mod table;
+pub mod volume;
 pub mod zone;

@@ -18,6 +18,7 @@ use sim::{
         scenario::{PARITIES, level, parities_of},
         subject::{ArrayMaker, CANARIES},
         table1,
+        volume::{self, Over},
         world::Tracing,
     },
 };
@@ -160,6 +161,17 @@ struct Run {
     /// q-without-coefficients, q-slot-too-near, partial-p-alone or one-log-copy-less
     #[arg(long, value_name = "NAME", value_parser = parse_canary)]
     canary: Option<(&'static str, Canary, Policy, usize)>,
+    /// Play volumes instead: block devices over single drives, and over arrays; with --policy over arrays of that
+    /// policy alone
+    #[arg(long, conflicts_with_all = ["learn", "canary", "until_failure"])]
+    volume: bool,
+    /// With --volume, only over single drives
+    #[arg(long, requires = "volume", conflicts_with_all = ["policy", "level"])]
+    single: bool,
+    /// Have volumes break a rule, which must be found: old-copy-wins, reset-too-early, discard-comes-back or
+    /// flush-completes-early
+    #[arg(long, requires = "volume", value_name = "NAME", value_parser = parse_volume_canary)]
+    volume_canary: Option<(&'static str, engine::volume::Canary)>,
 }
 
 fn parse_policy(name: &str) -> Result<Policy, String> {
@@ -181,6 +193,14 @@ fn parse_canary(name: &str) -> Result<(&'static str, Canary, Policy, usize), Str
     let known = CANARIES.iter().find(|(known, ..)| *known == name);
     known.copied().ok_or_else(|| {
         let names: Vec<&str> = CANARIES.iter().map(|(name, ..)| *name).collect();
+        format!("there is no canary of this name; there are {}", names.join(", "))
+    })
+}
+
+fn parse_volume_canary(name: &str) -> Result<(&'static str, engine::volume::Canary), String> {
+    let known = volume::CANARIES.iter().find(|(known, _)| *known == name);
+    known.copied().ok_or_else(|| {
+        let names: Vec<&str> = volume::CANARIES.iter().map(|(name, _)| *name).collect();
         format!("there is no canary of this name; there are {}", names.join(", "))
     })
 }
@@ -250,6 +270,9 @@ fn default_jobs() -> usize {
 
 impl Run {
     fn run(&self) -> anyhow::Result<bool> {
+        if self.volume {
+            return self.run_volumes();
+        }
         let canary = self.canary.map(|(_, canary, ..)| canary);
         let policy = self.policy.or(self.canary.map(|(_, _, policy, _)| policy));
         let parities = self.level.or(self.canary.map(|(_, _, _, parities)| parities));
@@ -290,6 +313,81 @@ impl Run {
         if self.seeds == 1 && !summary.failures.is_empty() {
             let outcome = runner::replay(&maker, self.from, Tracing::Tail(TRACE_TAIL));
             for line in outcome.trace {
+                eprintln!("{line}");
+            }
+        }
+        Ok(summary.failures.is_empty())
+    }
+
+    /// Plays volumes.
+    fn run_volumes(&self) -> anyhow::Result<bool> {
+        let array = || self.policy.map(|policy| Over::Array { policy, parities: self.level.unwrap_or(1) });
+        let over = if self.single { Some(Over::Drive) } else { array() };
+        let course = volume::Course { over, canary: self.volume_canary.map(|(_, canary)| canary) };
+        if self.trace {
+            let outcome = volume::replay(course, self.from, Tracing::All);
+            print_lines(&outcome.trace)?;
+            print_lines(
+                &outcome.failure.iter().map(|f| format!("seed {}: {f}", self.from)).collect::<Vec<_>>(),
+            )?;
+            return Ok(outcome.failure.is_none());
+        }
+        let end = self.from.checked_add(self.seeds).context("there are no seeds above 2^64 - 1")?;
+        let progress = Progress::new(self.seeds);
+        let jobs = self.jobs.unwrap_or_else(default_jobs);
+        let summary = volume::run_seeds(course, self.from..end, jobs, &|| progress.advance());
+        let seconds = progress.finish();
+        let mut command = String::from("sim run --volume");
+        match over {
+            Some(Over::Drive) => command += " --single",
+            Some(Over::Array { policy, parities }) => {
+                command += &format!(" --policy {} --level {}", policy.name(), level(parities));
+            }
+            None => (),
+        }
+        command +=
+            &self.volume_canary.map(|(name, _)| format!(" --volume-canary {name}")).unwrap_or_default();
+        let replay = |seed: u64| format!("{command} --seeds 1 --from {seed}");
+        let counts = &summary.counts;
+        let figures = [
+            ("seeds", summary.seeds),
+            ("operations", counts.operations),
+            ("power_cuts", counts.power_cuts),
+            ("kills", counts.kills),
+            ("interrupted_recoveries", counts.interrupted_recoveries),
+            ("member_losses", counts.member_losses),
+            ("forks", counts.forks),
+            ("judgements", counts.judgements),
+            ("collected_zones", counts.collected_zones),
+            ("checkpoints", counts.checkpoints),
+            ("discarded_blocks", counts.discarded),
+            ("refused_writes", counts.refusals),
+            ("failures", summary.failures.len() as u64),
+        ];
+        if self.json {
+            let mut value = serde_json::Map::new();
+            value.insert("output_version".into(), json!(OUTPUT_VERSION));
+            value.extend(figures.map(|(name, figure)| (name.to_string(), json!(figure))));
+            let first = summary.failures.first().and_then(|f| f.failure.as_deref());
+            value.insert("first_failure".into(), json!(first));
+            let each: Vec<String> = summary.failures.iter().map(|f| replay(f.seed)).collect();
+            value.insert("replay".into(), json!(each));
+            value.insert("seconds".into(), json!(seconds));
+            print_lines(&[serde_json::to_string_pretty(&value)?])?;
+        } else {
+            let mut lines: Vec<String> = figures
+                .iter()
+                .map(|(name, figure)| format!("{:<24}{figure:>12}", name.replace('_', " ")))
+                .collect();
+            lines.push(format!("{seconds:.1} s"));
+            for failure in summary.failures.iter().take(MOST_SHOWN) {
+                let text = failure.failure.as_deref().unwrap_or_default();
+                lines.push(format!("\n{}, over {}: {text}", replay(failure.seed), failure.over.name()));
+            }
+            print_lines(&lines)?;
+        }
+        if self.seeds == 1 && !summary.failures.is_empty() {
+            for line in volume::replay(course, self.from, Tracing::Tail(TRACE_TAIL)).trace {
                 eprintln!("{line}");
             }
         }

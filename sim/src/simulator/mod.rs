@@ -26,5 +26,6 @@ pub mod subject;
 mod suspects;
 pub mod table1;
 mod two_faults;
+pub mod volume;
 pub mod wire;
 pub mod world;

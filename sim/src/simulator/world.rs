@@ -108,11 +108,11 @@ pub enum Tracing {
 pub struct Trace {
     tracing: Tracing,
     lines: VecDeque<String>,
-    event: u64,
+    pub(super) event: u64,
 }
 
 impl Trace {
-    fn new(tracing: Tracing) -> Trace {
+    pub(super) fn new(tracing: Tracing) -> Trace {
         Trace { tracing, lines: VecDeque::new(), event: 0 }
     }
 

@@ -1,0 +1,58 @@
+//! The audit: whether the books agree with the map.
+
+use crate::volume::{
+    core::Core,
+    format::{FANOUT, ZoneUse},
+    map::Map,
+};
+
+impl Core {
+    /// Compares how many blocks of each zone count as live with what the map, and its directory, point to. No request
+    /// may be on its way.
+    ///
+    /// # Errors
+    /// The first zone of which they say different things.
+    pub async fn audit(&self) -> Result<(), String> {
+        loop {
+            let before = self.moment();
+            let result = self.compare().await;
+            // Collection may be at work on its own.
+            if self.moment() == before {
+                return result;
+            }
+        }
+    }
+
+    fn moment(&self) -> (u64, u64) {
+        let state = self.state.borrow();
+        (state.next_number, state.generation)
+    }
+
+    async fn compare(&self) -> Result<(), String> {
+        let zones = self.identity.zones as usize;
+        let mut live = vec![0; zones];
+        let mut block = 0;
+        while block < self.identity.blocks {
+            let page = (block / FANOUT) as u32;
+            let end = self.identity.blocks.min((block / FANOUT + 1) * FANOUT);
+            self.hold(page, true).await.map_err(|error| format!("page {page} of the map: {error}"))?;
+            let mut state = self.state.borrow_mut();
+            for block in block..end {
+                let place = state.map.get(block).unwrap_or(0);
+                live[state.space.locate(place).0 as usize] += u32::from(place != 0);
+            }
+            block = end;
+        }
+        let state = self.state.borrow();
+        for place in state.map.directory().iter().chain(&state.directory).filter(|place| **place != 0) {
+            live[state.space.locate(*place).0 as usize] += 1;
+        }
+        for (zone, record) in state.space.zones() {
+            let counted = live[zone as usize];
+            if counted != record.live || counted > 0 && record.state == ZoneUse::Free {
+                return Err(format!("zone {zone} has {counted} live blocks, and counts as {record:?}"));
+            }
+        }
+        Ok(())
+    }
+}

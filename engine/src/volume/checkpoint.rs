@@ -1,0 +1,299 @@
+//! The checkpoint: the map and a root are written, and zones become free.
+//!
+//! The order is all that matters (docs/VOLUME.md, 'The checkpoint'): cut; pages and directory; everything
+//! before the cut has landed; flush; root; and only then resets.
+
+use crate::{
+    buf::{BLOCK, Buf},
+    device::{Command, Completion, DeviceError, Status, Zones},
+    volume::{
+        Canary,
+        core::{Core, State},
+        format::{CutRecord, FANOUT, Kind, PAYLOAD, Root, Seal, ZoneUse, payload_mut, seal, set_address},
+        map::{Paged, Place},
+        space::{HEAD_ZONES, Who},
+        stream::{MAP, Ticket},
+    },
+    zone::ZoneIndex,
+};
+use std::{collections::VecDeque, rc::Rc};
+
+/// Writes of the map on their way.
+const MOST_WRITES: usize = 4;
+
+/// A page or a block of the directory, and where it goes.
+struct Laid {
+    place: Place,
+    kind: Kind,
+    index: u32,
+    bytes: Buf,
+}
+
+/// The state of the volume at one moment, and what has to happen before it counts.
+struct Cut {
+    root: Root,
+    laid: Vec<Laid>,
+    tickets: [Ticket; 3],
+    /// Zones that are free once the root is safe.
+    dead: Vec<u32>,
+}
+
+impl Core {
+    /// Writes a checkpoint. One at a time: the keeper's task does, and before that recovery.
+    ///
+    /// # Errors
+    /// Those of the device: nothing can be written any more.
+    pub async fn checkpoint(&self) -> Result<(), DeviceError> {
+        let begun = {
+            let mut state = self.state.borrow_mut();
+            state.begun += 1;
+            state.begun
+        };
+        self.sweep().await?;
+        let cut = self.cut()?;
+        if self.behaviour.canary == Some(Canary::ResetTooEarly) {
+            self.release(&cut.dead).await?;
+        }
+        self.write_map(&cut).await?;
+        for ticket in cut.tickets {
+            self.wait_landed(ticket).await?;
+        }
+        self.flush_device().await?;
+        self.write_root(&cut.root).await?;
+        self.state.borrow_mut().map.thaw();
+        self.pages.open();
+        if self.behaviour.canary != Some(Canary::ResetTooEarly) {
+            self.release(&cut.dead).await?;
+        }
+        self.state.borrow_mut().done = begun;
+        self.ended.open();
+        Ok(())
+    }
+
+    /// Counts all that is live in some map zones as changed, so that it leaves them.
+    async fn sweep(&self) -> Result<(), DeviceError> {
+        let zones = self.state.borrow().space.to_sweep();
+        if zones.is_empty() {
+            return Ok(());
+        }
+        let lies_there =
+            |state: &State, place: Place| place != 0 && zones.contains(&state.space.locate(place).0);
+        let pages = self.state.borrow().map.directory().len() as u32;
+        for page in 0..pages {
+            let place = self.state.borrow().map.place(page);
+            if lies_there(&self.state.borrow(), place) {
+                self.hold(page, true).await?;
+                self.state.borrow_mut().map.touch(page);
+            }
+        }
+        let mut state = self.state.borrow_mut();
+        let blocks = (0u32..).zip(&state.directory);
+        let there: Vec<u32> =
+            blocks.filter(|(_, place)| lies_there(&state, **place)).map(|(index, _)| index).collect();
+        state.directory_changed.extend(there);
+        Ok(())
+    }
+
+    /// The cut: one synchronous stretch.
+    fn cut(&self) -> Result<Cut, DeviceError> {
+        let tickets = self.close_all();
+        let mut state = self.state.borrow_mut();
+        state.generation += 1;
+        state.behind_cut = 0;
+        let laid = state.lay_map().ok_or_else(|| DeviceError::from(Status::CapacityExceeded));
+        let laid = match laid {
+            Ok(laid) => laid,
+            Err(error) => {
+                drop(state);
+                self.fail(error);
+                return Err(error);
+            }
+        };
+        let mut zones: Vec<_> = state.space.records().collect();
+        let open = |zone: u32| state.streams.iter().any(|s| s.open().is_some_and(|open| open.zone == zone));
+        for (zone, record) in (0..).zip(&mut zones) {
+            // Its last group is on its way, and lands before the root counts.
+            if record.state == ZoneUse::Data && !open(zone) {
+                record.state = ZoneUse::ClosedData;
+            }
+        }
+        let is_dead = |state: ZoneUse| matches!(state, ZoneUse::ClosedData | ZoneUse::ClosedMap);
+        let dead = (0..).zip(&zones).filter(|(_, z)| is_dead(z.state) && z.live == 0);
+        let dead: Vec<u32> = dead.map(|(zone, _)| zone).collect();
+        let mut cuts = Vec::new();
+        for (stream, open) in state.streams.iter().enumerate().filter_map(|(i, s)| Some((i, s.open()?))) {
+            let written = open.torn_at.unwrap_or(open.next);
+            cuts.push(CutRecord { stream: stream as u8, zone: open.zone, offset: open.next, written });
+        }
+        if let Some((zone, offset)) = state.map_open {
+            cuts.push(CutRecord { stream: MAP, zone, offset, written: offset });
+        }
+        let root = Root {
+            identity: self.identity.clone(),
+            generation: state.generation,
+            next_number: state.next_number,
+            next_segment: state.space.next_segment,
+            lifespan: state.lifespan.0,
+            cuts,
+            directory: state.directory.clone(),
+            zones,
+        };
+        Ok(Cut { root, laid, tickets, dead })
+    }
+
+    /// Writes pages and directory where the cut has them.
+    async fn write_map(&self, cut: &Cut) -> Result<(), DeviceError> {
+        let most = self.device.geometry().max_transfer_blocks as usize;
+        let mut flights: VecDeque<Completion> = VecDeque::new();
+        let zone_of = |laid: &Laid| laid.place / self.capacity();
+        let mut rest = &cut.laid[..];
+        let mut zone = rest.first().map(zone_of);
+        while let Some(first) = rest.first() {
+            if Some(zone_of(first)) != zone {
+                // A zone is begun when the one before it is safe.
+                while let Some(flight) = flights.pop_front() {
+                    self.must(flight.await)?;
+                }
+                self.flush_device().await?;
+                zone = Some(zone_of(first));
+            }
+            let count = rest.iter().take(most).take_while(|laid| Some(zone_of(laid)) == zone).count();
+            let (now, later) = rest.split_at(count);
+            rest = later;
+            flights.push_back(self.write_pages(now, cut.root.generation));
+            if flights.len() > MOST_WRITES
+                && let Some(flight) = flights.pop_front()
+            {
+                self.must(flight.await)?;
+            }
+        }
+        while let Some(flight) = flights.pop_front() {
+            self.must(flight.await)?;
+        }
+        Ok(())
+    }
+
+    fn write_pages(&self, laid: &[Laid], generation: u64) -> Completion {
+        let mut state = self.state.borrow_mut();
+        let mut bytes = state.pool.take(laid.len() as u64);
+        for (at, Laid { kind, index, bytes: page, .. }) in (0..).zip(laid) {
+            let block = bytes.block_mut(at);
+            block.copy_from_slice(page);
+            let (volume, kind, index) = (self.identity.mark(), *kind, *index);
+            seal(block, Seal { volume, generation, kind, last: false, index });
+        }
+        state.written.map += laid.len() as u64;
+        let lba = state.lba(&*self.device, laid[0].place);
+        drop(state);
+        self.device.submit(Command::write(lba, bytes.freeze(), false))
+    }
+
+    /// Writes a root behind the newest one, or at the start of the other zone of the head.
+    pub async fn write_root(&self, root: &Root) -> Result<(), DeviceError> {
+        let payload = root.encode();
+        let blocks = payload.len().div_ceil(PAYLOAD);
+        let mut bytes = crate::buf::BufMut::zeroed(blocks * BLOCK);
+        for (index, part) in payload.chunks(PAYLOAD).enumerate() {
+            let block = bytes.block_mut(index as u64);
+            payload_mut(block)[..part.len()].copy_from_slice(part);
+            let (volume, generation) = (self.identity.mark(), root.generation);
+            let last = index + 1 == blocks;
+            seal(block, Seal { volume, generation, kind: Kind::Root, last, index: index as u32 });
+        }
+        let bytes = bytes.freeze();
+        let (mut zone, mut at) = self.state.borrow().head;
+        if at as usize + blocks > self.capacity() as usize {
+            (zone, at) = (HEAD_ZONES - 1 - zone, 0);
+            let zones = Zones::One(ZoneIndex(zone));
+            self.must(self.device.submit(Command::Reset { zones }).await)?;
+        }
+        let start = self.device.geometry().start(ZoneIndex(zone)).0 + at as u64;
+        let most = self.device.geometry().max_transfer_blocks as u64;
+        for from in (0..blocks as u64).step_by(most as usize) {
+            let part = bytes.slice_blocks(from..(from + most).min(blocks as u64));
+            let command = Command::write(crate::zone::Lba(start + from), part, true);
+            self.must(self.device.submit(command).await)?;
+        }
+        let mut state = self.state.borrow_mut();
+        state.head = (zone, at + blocks as u32);
+        state.written.roots += blocks as u64;
+        Ok(())
+    }
+
+    /// Resets zones that nothing points to any more, in a root that is safe.
+    async fn release(&self, zones: &[u32]) -> Result<(), DeviceError> {
+        for zone in zones {
+            while self.state.borrow().space.zone(*zone).readers > 0 {
+                self.unread.wait().await;
+                self.check()?;
+            }
+            let command = Command::Reset { zones: Zones::One(ZoneIndex(*zone)) };
+            self.must(self.device.submit(command).await)?;
+            self.state.borrow_mut().space.release(*zone);
+            self.room.open();
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    /// Gives every page that was changed, and then every changed block of the directory, a place in map zones. `None` if
+    /// there are no zones left, which the map's share is there to prevent.
+    fn lay_map(&mut self) -> Option<Vec<Laid>> {
+        let mut laid = Vec::new();
+        for (page, bytes) in self.map.freeze() {
+            let place = self.map_place()?;
+            let before = self.map.lay(page, place);
+            self.space.map_moved(before, place);
+            self.directory_changed.insert(page / FANOUT as u32);
+            laid.push(Laid { place, kind: Kind::Page, index: page, bytes });
+        }
+        for index in std::mem::take(&mut self.directory_changed) {
+            let place = self.map_place()?;
+            let mut bytes = Buf::zeroed(BLOCK).into_mut();
+            let pages = self.map.directory().iter().skip(index as usize * FANOUT as usize);
+            for (at, page) in (0..FANOUT).zip(pages) {
+                set_address(&mut bytes, at, *page);
+            }
+            let before = std::mem::replace(&mut self.directory[index as usize], place);
+            self.space.map_moved(before, place);
+            laid.push(Laid { place, kind: Kind::Directory, index, bytes: bytes.freeze() });
+        }
+        Some(laid)
+    }
+
+    /// The next place in map zones.
+    fn map_place(&mut self) -> Option<Place> {
+        let (zone, offset) = match self.map_open {
+            Some(open) => open,
+            None => (self.space.begin(Who::Map)?, 0),
+        };
+        let next = offset + 1;
+        self.map_open = (next < self.space.plan().capacity).then_some((zone, next));
+        if self.map_open.is_none() {
+            self.space.close(zone);
+        }
+        Some(self.space.place(zone, offset))
+    }
+}
+
+/// Blocks of the directory of a map of so many blocks.
+pub fn directory_blocks(blocks: u64) -> u64 {
+    Paged::pages(blocks).div_ceil(FANOUT)
+}
+
+/// Writes checkpoints when they are wanted, for ever.
+pub async fn keep(core: Rc<Core>) {
+    loop {
+        let wanted = {
+            let state = core.state.borrow();
+            state.wanted > state.begun
+        };
+        if core.check().is_err() || wanted && core.checkpoint().await.is_err() {
+            return;
+        }
+        if !wanted {
+            core.wanted.wait().await;
+        }
+    }
+}

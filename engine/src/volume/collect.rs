@@ -1,0 +1,198 @@
+//! Collection: zones that are mostly out of date are emptied.
+//!
+//! A victim is read from its start, in large pieces. Each block that an entry of it speaks of is moved if
+//! the map still says that it is there, *at the moment in which the move gets its entry*: whatever was written
+//! meanwhile is newer, and stays. What is left when the reading ends is nothing; the next checkpoint frees the zone.
+
+use crate::{
+    buf::{BLOCK, Buf},
+    device::{Command, DeviceError, Status},
+    volume::{
+        Canary,
+        core::Core,
+        format::{FANOUT, GroupHeader, What, read_group},
+        map::{Map, Place},
+        stream::MOVED,
+        victim,
+    },
+    zone::{Lba, ZoneIndex},
+};
+use std::rc::Rc;
+
+/// Dead zones that are worth a checkpoint.
+const WORTH: u32 = 4;
+
+/// Collects zones whenever few are free, for ever.
+pub async fn collect(core: Rc<Core>) {
+    loop {
+        let result = match core.next_step() {
+            Step::Rest => {
+                core.few.wait().await;
+                core.check()
+            }
+            Step::Free => core.request_checkpoint().await,
+            Step::Empty(zone) => core.empty(zone).await,
+        };
+        // A victim that cannot be read is left alone; what is wrong with it is what readers of it are told.
+        if result.is_err() && core.check().is_err() {
+            return;
+        }
+    }
+}
+
+enum Step {
+    Rest,
+    /// Dead zones are to be freed.
+    Free,
+    /// This zone is to be emptied.
+    Empty(u32),
+}
+
+impl Core {
+    fn next_step(&self) -> Step {
+        let mut state = self.state.borrow_mut();
+        let (available, dead, low) = (state.space.available(), state.space.dead(), state.space.low_mark());
+        if available > low {
+            state.credit = None;
+            drop(state);
+            self.room.open();
+            return Step::Rest;
+        }
+        if dead >= WORTH || dead > 0 && available + dead > low {
+            return Step::Free;
+        }
+        let plan = state.space.plan();
+        // Headers of what is moved take room as well.
+        let most = plan.capacity - plan.capacity.div_ceil(plan.group_most as u32 + 1) - 2;
+        let (choice, shape) = (self.behaviour.choice, (plan.capacity, most));
+        let unread = state.space.zones().filter(|(zone, _)| !state.unreadable.contains(zone));
+        match victim::choose(unread, choice, shape, state.space.next_segment) {
+            Some(zone) => Step::Empty(zone),
+            None if dead > 0 => Step::Free,
+            None => {
+                state.credit = None;
+                drop(state);
+                self.room.open();
+                Step::Rest
+            }
+        }
+    }
+
+    /// Moves what is live out of a zone.
+    async fn empty(&self, zone: u32) -> Result<(), DeviceError> {
+        let (segment, yields) = {
+            let mut state = self.state.borrow_mut();
+            let record = state.space.zone(zone).record;
+            let age = state.space.next_segment - record.segment;
+            if state.space.zone(zone).hot {
+                state.lifespan.learn(age);
+            }
+            state.credit.get_or_insert(0);
+            (record.segment, self.capacity() - record.live)
+        };
+        let result = self.move_groups(zone, segment, yields).await;
+        self.launch(self.moved_stream(), true);
+        let mut state = self.state.borrow_mut();
+        match result {
+            Ok(()) if state.space.zone(zone).record.live == 0 => state.collected_zones += 1,
+            _ => _ = state.unreadable.insert(zone),
+        }
+        result
+    }
+
+    pub fn moved_stream(&self) -> usize {
+        self.state.borrow().space.plan().index_of(MOVED)
+    }
+
+    async fn move_groups(&self, zone: u32, segment: u64, yields: u32) -> Result<(), DeviceError> {
+        let capacity = self.capacity();
+        let most = self.device.geometry().max_transfer_blocks.min(capacity);
+        let (mut piece, mut piece_at) = (Buf::default(), 0);
+        let (mut at, mut earned) = (0, 0);
+        while at < capacity && self.live_in(zone) > 0 {
+            let inside = |offset: u32| (piece_at..piece_at + piece.blocks() as u32).contains(&offset);
+            if !inside(at) {
+                (piece, piece_at) = (self.read_piece(zone, at, most.min(capacity - at)).await?, at);
+            }
+            let header = block_of(&piece, at - piece_at);
+            let header = read_group(header).filter(|header| header.place.segment == segment);
+            let Some(header) = header else { return Err(Status::UnrecoveredReadError.into()) };
+            if header.place.offset != at {
+                return Err(Status::UnrecoveredReadError.into());
+            }
+            let GroupHeader { blocks, entries, .. } = header;
+            let data = entries.iter().filter(|entry| entry.what == What::Data);
+            for (offset, entry) in (at + 1..).zip(data) {
+                let place = self.state.borrow().space.place(zone, offset);
+                if self.may_be_at(entry.block, place) {
+                    if !(piece_at..piece_at + piece.blocks() as u32).contains(&offset) {
+                        let rest = most.min(capacity - offset);
+                        (piece, piece_at) = (self.read_piece(zone, offset, rest).await?, offset);
+                    }
+                    self.move_block(entry.block, place, block_of(&piece, offset - piece_at)).await?;
+                }
+            }
+            at += blocks;
+            let earns = (yields as u64 * at.min(capacity) as u64 / capacity as u64) as u32;
+            self.earn(earns - earned);
+            earned = earns;
+        }
+        self.earn(yields - earned);
+        Ok(())
+    }
+
+    fn live_in(&self, zone: u32) -> u32 {
+        self.state.borrow().space.zone(zone).record.live
+    }
+
+    async fn read_piece(&self, zone: u32, offset: u32, blocks: u32) -> Result<Buf, DeviceError> {
+        let lba = Lba(self.device.geometry().start(ZoneIndex(zone)).0 + offset as u64);
+        let data = self.state.borrow_mut().pool.take(blocks as u64).freeze();
+        let done = self.device.submit(Command::read(lba, data)).await;
+        done.result.map(|()| done.data)
+    }
+
+    /// Whether a block may be there, as far as is known without asking the device.
+    fn may_be_at(&self, block: u32, place: Place) -> bool {
+        let known = self.state.borrow_mut().map.get(block as u64);
+        known.is_none_or(|known| known == place)
+    }
+
+    /// Moves a block, if it is still there.
+    async fn move_block(&self, block: u32, place: Place, bytes: &[u8]) -> Result<(), DeviceError> {
+        let blind = self.behaviour.canary == Some(Canary::OldCopyWins);
+        loop {
+            self.hold((block as u64 / FANOUT) as u32, false).await?;
+            {
+                let mut state = self.state.borrow_mut();
+                if state.map.get(block as u64) != Some(place) && !blind {
+                    return Ok(());
+                }
+                let ticket = state.place(self, block as u64, bytes, (MOVED, false));
+                drop(state);
+                if let Some((index, _)) = ticket {
+                    self.tell(index);
+                    return Ok(());
+                }
+            }
+            // Zones are lacking: those that are dead have to be freed first.
+            self.request_checkpoint().await?;
+        }
+    }
+
+    /// Writers may write so much more.
+    fn earn(&self, blocks: u32) {
+        let mut state = self.state.borrow_mut();
+        if let Some(credit) = &mut state.credit {
+            *credit += blocks as u64;
+        }
+        drop(state);
+        if blocks > 0 {
+            self.room.open();
+        }
+    }
+}
+
+fn block_of(piece: &Buf, index: u32) -> &[u8] {
+    &piece[index as usize * BLOCK..][..BLOCK]
+}

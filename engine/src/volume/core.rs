@@ -1,0 +1,460 @@
+//! What the parts of a running volume share.
+//!
+//! All state is in one [`State`], which is changed in synchronous stretches; after every wait it is looked at
+//! again. Whoever waits does so at a [`Gate`] that is opened when what it waits for may have come.
+
+use crate::{
+    buf::{BLOCK, Buf, BufPool},
+    device::{Command, DeviceError, Done, Status, ZonedDevice},
+    runtime::Gate,
+    volume::{
+        Behaviour, Canary,
+        format::{Identity, Kind, What, unseal},
+        map::{Map, Paged, Place},
+        space::{Space, Who},
+        status::{VolumeStatus, Written},
+        stream::{COLD, Common, HOT, MOVED, Stream, Ticket},
+        victim::Lifespan,
+    },
+    zone::{Lba, ZoneIndex},
+};
+use std::{cell::RefCell, collections::BTreeSet, rc::Rc};
+
+/// Blocks that may be written between two checkpoints, in zones: it bounds what a start reads.
+const MOST_BEHIND_CUT: u64 = 4;
+
+pub struct Core {
+    pub device: Rc<dyn ZonedDevice>,
+    pub identity: Identity,
+    pub behaviour: Behaviour,
+    pub state: RefCell<State>,
+    /// Groups of each stream have been closed, or have landed.
+    closed: [Gate; 3],
+    landed: [Gate; 3],
+    /// Zones or credit have become free.
+    pub room: Gate,
+    /// A page has been read, or the budget has room again.
+    pub pages: Gate,
+    /// A checkpoint is wanted, or has ended.
+    pub wanted: Gate,
+    pub ended: Gate,
+    /// Zones have become few.
+    pub few: Gate,
+    /// Nobody reads from some zone any more.
+    pub unread: Gate,
+}
+
+pub struct State {
+    pub map: Paged,
+    pub space: Space,
+    pub streams: [Stream; 3],
+    /// Where the map is written: zone and offset.
+    pub map_open: Option<(u32, u32)>,
+    /// Blocks of the directory on the device, and those that have to be written anew.
+    pub directory: Vec<Place>,
+    pub directory_changed: BTreeSet<u32>,
+    /// The zone of the newest root, and where the next one goes.
+    pub head: (u32, u32),
+    pub generation: u64,
+    pub next_number: u64,
+    pub lifespan: Lifespan,
+    pub pool: BufPool,
+    /// Zones that collection could not empty.
+    pub unreadable: BTreeSet<u32>,
+    /// Pages that are being read.
+    loading: BTreeSet<u32>,
+    /// Blocks written since the last cut.
+    pub behind_cut: u64,
+    /// Checkpoints that were begun, that have ended, and that are wanted, as numbers of the last ones.
+    pub begun: u64,
+    pub done: u64,
+    pub wanted: u64,
+    /// What writers may still write while zones are collected; `None` if they need not care.
+    pub credit: Option<u64>,
+    pub written: Written,
+    pub collected_zones: u64,
+    pub discarded: u64,
+    pub pages_read: u64,
+    pub failed: Option<DeviceError>,
+}
+
+/// What a part of a volume starts from.
+pub struct Start {
+    pub map: Paged,
+    pub space: Space,
+    pub directory: Vec<Place>,
+    pub head: (u32, u32),
+    pub generation: u64,
+    pub next_number: u64,
+    pub lifespan: Lifespan,
+}
+
+impl State {
+    /// Makes an entry for a block with these bytes, and has the map say so; gives what it lands with. `None`, and nothing
+    /// has happened, if there is no room for it now. The page of the block is known.
+    pub fn place(
+        &mut self,
+        core: &Core,
+        block: u64,
+        bytes: &[u8],
+        (stream, fua): (usize, bool),
+    ) -> Option<Ticket> {
+        let who = if stream == MOVED { Who::Collection } else { Who::Writer };
+        let index = self.space.plan().index_of(stream);
+        let number = self.next_number;
+        let State { streams, space, pool, written, map, .. } = self;
+        let mut common = Common { device: &*core.device, volume: core.identity.mark(), pool, written };
+        let stream = &mut streams[index];
+        if !stream.prepare(index, who, space, number, &mut common) {
+            return None;
+        }
+        let place = stream.put(block as u32, number, bytes, fua, space)?;
+        let before = map.set(block, place).unwrap_or(0);
+        space.moved(before, place);
+        self.next_number += 1;
+        self.behind_cut += 1;
+        match who {
+            Who::Collection => self.written.moved += 1,
+            _ => self.written.user += 1,
+        }
+        Some((index, self.streams[index].closed() + 1))
+    }
+
+    /// Makes an entry that discards blocks of one page, which is known, and has the map say so. `None`, and nothing has happened, if
+    /// there is no room for it now.
+    pub fn discard(&mut self, core: &Core, block: u64, blocks: u32) -> Option<Ticket> {
+        let number = self.next_number;
+        let State { streams, space, pool, written, .. } = self;
+        let mut common = Common { device: &*core.device, volume: core.identity.mark(), pool, written };
+        if core.behaviour.canary != Some(Canary::DiscardComesBack) {
+            if !streams[HOT].prepare(HOT, Who::Writer, space, number, &mut common) {
+                return None;
+            }
+            streams[HOT].put_discard(block as u32, blocks, number);
+        }
+        self.next_number += 1;
+        self.apply(block, What::Discard(blocks), 0);
+        self.discarded += blocks as u64;
+        Some((HOT, self.streams[HOT].closed() + 1))
+    }
+
+    /// Has the map say what an entry says. The page of its blocks is known.
+    pub fn apply(&mut self, block: u64, what: What, place: Place) {
+        let (blocks, place) = match what {
+            What::Data => (1, place),
+            What::Discard(blocks) => (blocks as u64, 0),
+        };
+        for block in block..block + blocks {
+            if place == 0 && self.map.get(block) == Some(0) {
+                continue;
+            }
+            let before = self.map.set(block, place).unwrap_or(0);
+            self.space.moved(before, place);
+        }
+    }
+
+    /// Which stream a block goes to whose last version is at `before`.
+    pub fn stream_of(&self, before: Place) -> usize {
+        if before == 0 {
+            return COLD;
+        }
+        let (zone, _) = self.space.locate(before);
+        let age = self.space.next_segment - self.space.zone(zone).record.segment;
+        if self.lifespan.is_hot(age) { HOT } else { COLD }
+    }
+
+    /// Whether a writer may write another block now.
+    pub fn may_write(&self) -> bool {
+        self.credit != Some(0)
+    }
+
+    pub fn spend(&mut self) {
+        if let Some(credit) = &mut self.credit {
+            *credit = credit.saturating_sub(1);
+        }
+    }
+
+    /// A block that may not be on the device yet.
+    pub fn in_memory(&self, place: Place) -> Option<&[u8]> {
+        let (zone, offset) = self.space.locate(place);
+        self.streams.iter().find_map(|stream| stream.block(zone, offset))
+    }
+
+    pub fn lba(&self, device: &dyn ZonedDevice, place: Place) -> Lba {
+        let (zone, offset) = self.space.locate(place);
+        Lba(device.geometry().start(ZoneIndex(zone)).0 + offset as u64)
+    }
+
+    fn is_checkpoint_due(&self) -> bool {
+        let most = MOST_BEHIND_CUT * self.space.plan().capacity as u64;
+        self.map.is_strained() || self.behind_cut > most
+    }
+}
+
+/// Somebody reads a page. If nobody waits for it any more, somebody else may.
+struct Loading<'c> {
+    core: &'c Core,
+    page: u32,
+}
+
+impl Drop for Loading<'_> {
+    fn drop(&mut self) {
+        self.core.state.borrow_mut().loading.remove(&self.page);
+        self.core.pages.open();
+    }
+}
+
+impl Core {
+    pub fn new(device: Rc<dyn ZonedDevice>, identity: Identity, behaviour: Behaviour, start: Start) -> Core {
+        let Start { map, space, directory, head, generation, next_number, lifespan } = start;
+        let state = State {
+            map,
+            space,
+            streams: Default::default(),
+            map_open: None,
+            directory,
+            directory_changed: BTreeSet::new(),
+            head,
+            generation,
+            next_number,
+            lifespan,
+            pool: BufPool::default(),
+            unreadable: BTreeSet::new(),
+            loading: BTreeSet::new(),
+            behind_cut: 0,
+            begun: 0,
+            done: 0,
+            wanted: 0,
+            credit: None,
+            written: Written::default(),
+            collected_zones: 0,
+            discarded: 0,
+            pages_read: 0,
+            failed: None,
+        };
+        Core {
+            device,
+            identity,
+            behaviour,
+            state: RefCell::new(state),
+            closed: Default::default(),
+            landed: Default::default(),
+            room: Gate::default(),
+            pages: Gate::default(),
+            wanted: Gate::default(),
+            ended: Gate::default(),
+            few: Gate::default(),
+            unread: Gate::default(),
+        }
+    }
+
+    pub fn capacity(&self) -> u32 {
+        self.identity.zone_capacity_blocks as u32
+    }
+
+    /// Nothing is written any more: what the map says of blocks that did not land is not there.
+    pub fn fail(&self, error: DeviceError) {
+        self.state.borrow_mut().failed.get_or_insert(error);
+        let gates = [&self.room, &self.pages, &self.wanted, &self.ended, &self.few, &self.unread];
+        gates.into_iter().chain(&self.closed).chain(&self.landed).for_each(Gate::open);
+    }
+
+    /// # Errors
+    /// Why nothing can be written any more.
+    pub fn check(&self) -> Result<(), DeviceError> {
+        self.state.borrow().failed.map_or(Ok(()), Err)
+    }
+
+    /// What becomes of a command that has to succeed.
+    pub fn must(&self, done: Done) -> Result<Done, DeviceError> {
+        match done.result {
+            Ok(()) => Ok(done),
+            Err(error) => {
+                self.fail(error);
+                Err(error)
+            }
+        }
+    }
+
+    pub async fn flush_device(&self) -> Result<(), DeviceError> {
+        let done = self.device.submit(Command::Flush).await;
+        self.must(done).map(|_| ())
+    }
+
+    pub fn with_stream<T>(&self, index: usize, act: impl FnOnce(&mut Stream, &mut Common<'_>) -> T) -> T {
+        let mut state = self.state.borrow_mut();
+        let State { streams, pool, written, .. } = &mut *state;
+        let mut common = Common { device: &*self.device, volume: self.identity.mark(), pool, written };
+        act(&mut streams[index], &mut common)
+    }
+
+    /// A group has landed, and filled its zone maybe.
+    pub fn landed(&self, index: usize, full: Option<u32>) {
+        if let Some(zone) = full {
+            self.state.borrow_mut().space.close(zone);
+            self.few.open();
+        }
+        self.landed[index].open();
+    }
+
+    /// Waits until groups of a stream have been closed.
+    pub async fn wait_for_groups(&self, index: usize) {
+        self.closed[index].wait().await;
+    }
+
+    /// Closes what need not wait; with `all`, whatever is being filled.
+    pub fn launch(&self, index: usize, all: bool) {
+        let capacity = self.capacity();
+        let closed = self.with_stream(index, |stream, common| {
+            let before = stream.closed();
+            match all {
+                true => stream.close(index, capacity, common),
+                false => stream.launch(index, capacity, common),
+            }
+            stream.closed() > before
+        });
+        if closed {
+            self.closed[index].open();
+        }
+    }
+
+    /// Tells the task of a stream that a group was closed because it was full.
+    pub fn tell(&self, index: usize) {
+        self.closed[index].open();
+    }
+
+    /// Closes all groups that are being filled; gives what has to land then.
+    pub fn close_all(&self) -> [Ticket; 3] {
+        [HOT, COLD, MOVED].map(|index| {
+            self.launch(index, true);
+            (index, self.state.borrow().streams[index].closed())
+        })
+    }
+
+    /// Waits until so many groups of the stream have landed.
+    pub async fn wait_landed(&self, (index, groups): Ticket) -> Result<(), DeviceError> {
+        loop {
+            {
+                let state = self.state.borrow();
+                if state.streams[index].landed() >= groups {
+                    return Ok(());
+                }
+                if let Some(error) = state.failed {
+                    return Err(error);
+                }
+            }
+            self.landed[index].wait().await;
+        }
+    }
+
+    /// Sees to it that a page can be read and changed: from the return on, until the caller waits for something. With `pressing`
+    /// the budget does not count.
+    ///
+    /// # Errors
+    /// When the page cannot be read: what is known of its blocks is lost.
+    pub async fn hold(&self, page: u32, pressing: bool) -> Result<(), DeviceError> {
+        loop {
+            let place = {
+                let mut state = self.state.borrow_mut();
+                if state.map.is_here(page) {
+                    return Ok(());
+                }
+                if let Some(error) = state.failed {
+                    return Err(error);
+                }
+                let place = state.map.place(page);
+                if !pressing && !state.map.has_room() {
+                    let next = state.begun + 1;
+                    state.wanted = state.wanted.max(next);
+                    None
+                } else if place == 0 {
+                    return Ok(());
+                } else {
+                    Some(place).filter(|_| state.loading.insert(page))
+                }
+            };
+            match place {
+                Some(place) => self.load(page, place).await?,
+                None => {
+                    self.wanted.open();
+                    self.pages.wait().await;
+                }
+            }
+        }
+    }
+
+    async fn load(&self, page: u32, place: Place) -> Result<(), DeviceError> {
+        let loading = Loading { core: self, page };
+        let lba = self.state.borrow().lba(&*self.device, place);
+        let done = self.device.submit(Command::read(lba, Buf::zeroed(BLOCK))).await;
+        done.result?;
+        let right = unseal(&done.data).is_ok_and(|(seal, _)| {
+            (seal.kind, seal.index, seal.volume) == (Kind::Page, page, self.identity.mark())
+        });
+        if !right {
+            return Err(Status::UnrecoveredReadError.into());
+        }
+        let mut state = self.state.borrow_mut();
+        state.pages_read += 1;
+        state.map.insert(page, done.data);
+        drop(state);
+        drop(loading);
+        Ok(())
+    }
+
+    /// Has a checkpoint begun if one is due.
+    pub fn note_writes(&self) {
+        let mut state = self.state.borrow_mut();
+        let next = state.begun + 1;
+        let due = state.wanted < next && state.done == state.begun && state.is_checkpoint_due();
+        if due {
+            state.wanted = next;
+        }
+        let few = state.credit.is_none() && state.space.available() == 0;
+        drop(state);
+        if due {
+            self.wanted.open();
+        }
+        if few {
+            self.few.open();
+        }
+    }
+
+    /// Waits for a checkpoint that begins after this call.
+    pub async fn request_checkpoint(&self) -> Result<(), DeviceError> {
+        let number = {
+            let mut state = self.state.borrow_mut();
+            let next = state.begun + 1;
+            state.wanted = state.wanted.max(next);
+            next
+        };
+        self.wanted.open();
+        loop {
+            self.check()?;
+            if self.state.borrow().done >= number {
+                return Ok(());
+            }
+            self.ended.wait().await;
+        }
+    }
+
+    pub fn status(&self) -> VolumeStatus {
+        let state = self.state.borrow();
+        let plan = state.space.plan();
+        VolumeStatus {
+            blocks: self.identity.blocks,
+            usable: plan.usable,
+            mapped: state.space.mapped(),
+            zones: plan.zones,
+            free_zones: state.space.free_zones(),
+            live: state.space.records().map(|zone| zone.live).collect(),
+            collects: state.credit.is_some(),
+            collected_zones: state.collected_zones,
+            discarded: state.discarded,
+            checkpoints: state.done,
+            pages_read: state.pages_read,
+            written: state.written,
+            failed: state.failed,
+        }
+    }
+}

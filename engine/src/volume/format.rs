@@ -1,0 +1,428 @@
+//! What lies on the device: headers of groups, and sealed blocks of which maps and roots are made.
+//!
+//! Every number is little-endian. Whatever is read is checked (magic, volume, place, checksum) before it is
+//! believed. A group's header says where it lies and in which life of its zone, so that no copy of it anywhere
+//! else is taken for one.
+
+use crate::{
+    buf::BLOCK,
+    format::codec::{Decoder, Encoder},
+};
+
+/// Version of everything in here. A change of any layout raises it.
+pub const VERSION: u16 = 1;
+
+/// First bytes of a group, and of a sealed block.
+const GROUP: u32 = u32::from_le_bytes(*b"zvg1");
+const SEALED: u32 = u32::from_le_bytes(*b"zvs1");
+
+/// Bytes before the entries of a group, and of an entry.
+const GROUP_HEADER: usize = 64;
+const ENTRY: usize = 16;
+
+/// Most entries of a group.
+pub const MOST_ENTRIES: u64 = ((BLOCK - GROUP_HEADER) / ENTRY) as u64;
+
+/// Bytes before the payload of a sealed block.
+const SEAL: usize = 32;
+
+/// Bytes that a sealed block holds.
+pub const PAYLOAD: usize = BLOCK - SEAL;
+
+/// Addresses in a page of the map, or in a block of its directory.
+pub const FANOUT: u64 = (PAYLOAD / 4) as u64;
+
+/// Bytes of a block in which checksums of groups and sealed blocks lie, and from which on they count.
+const SUM: std::ops::Range<usize> = 4..8;
+
+/// What an entry of a group says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// The logical block is the next block of the group.
+    Data,
+    /// So many logical blocks are discarded.
+    Discard(u32),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Its place in the order of all entries of the volume.
+    pub number: u64,
+    /// The first logical block.
+    pub block: u32,
+    pub what: What,
+}
+
+/// Where a group lies, and what it is part of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupPlace {
+    pub volume: u64,
+    pub segment: u64,
+    /// Blocks from the start of the zone to the header.
+    pub offset: u32,
+    pub stream: u8,
+}
+
+/// The header of a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupHeader {
+    pub place: GroupPlace,
+    /// Blocks of the group, with the header and what fills up the zone.
+    pub blocks: u32,
+    pub entries: Vec<Entry>,
+}
+
+/// Writes entry `index` of a group into its header block. `first` is the number of the group's first entry.
+///
+/// An entry is the number less `first`, the logical block, how many are discarded (0 if it is data), and room for
+/// a checksum of the data: 4 bytes each.
+pub fn put_entry(header: &mut [u8], index: usize, first: u64, entry: Entry) {
+    let discarded = match entry.what {
+        What::Data => 0,
+        What::Discard(blocks) => blocks,
+    };
+    let delta = (entry.number - first) as u32;
+    let bytes = &mut header[GROUP_HEADER + index * ENTRY..][..ENTRY];
+    for (field, value) in bytes.chunks_exact_mut(4).zip([delta, entry.block, discarded, 0]) {
+        field.copy_from_slice(&value.to_le_bytes());
+    }
+}
+
+/// Completes the header block of a group whose `entries` entries have been put.
+pub fn seal_group(header: &mut [u8], place: GroupPlace, blocks: u32, first: u64, entries: usize) {
+    let used = GROUP_HEADER + entries * ENTRY;
+    header[used..].fill(0);
+    header[..GROUP_HEADER].fill(0);
+    header[0..4].copy_from_slice(&GROUP.to_le_bytes());
+    header[8..16].copy_from_slice(&place.volume.to_le_bytes());
+    header[16..24].copy_from_slice(&place.segment.to_le_bytes());
+    header[24..32].copy_from_slice(&first.to_le_bytes());
+    header[32..36].copy_from_slice(&place.offset.to_le_bytes());
+    header[36..40].copy_from_slice(&blocks.to_le_bytes());
+    header[40..42].copy_from_slice(&(entries as u16).to_le_bytes());
+    header[42..44].copy_from_slice(&VERSION.to_le_bytes());
+    header[44] = place.stream;
+    let sum = crc32c::crc32c(&header[SUM.end..used]);
+    header[SUM].copy_from_slice(&sum.to_le_bytes());
+}
+
+/// Reads the header of a group; `None` if it is none.
+pub fn read_group(block: &[u8]) -> Option<GroupHeader> {
+    let mut from = Decoder(block);
+    let (magic, sum) = (from.u32().ok()?, from.u32().ok()?);
+    let (volume, segment, first) = (from.u64().ok()?, from.u64().ok()?, from.u64().ok()?);
+    let (offset, blocks) = (from.u32().ok()?, from.u32().ok()?);
+    let (count, version, stream) = (from.u16().ok()? as u64, from.u16().ok()?, from.u8().ok()?);
+    if magic != GROUP || version != VERSION || count > MOST_ENTRIES {
+        return None;
+    }
+    let used = GROUP_HEADER + count as usize * ENTRY;
+    if crc32c::crc32c(block.get(SUM.end..used)?) != sum {
+        return None;
+    }
+    let mut from = Decoder(&block[GROUP_HEADER..used]);
+    let mut entries = Vec::with_capacity(count as usize);
+    for _ in 0..count {
+        let (delta, logical) = (from.u32().ok()?, from.u32().ok()?);
+        let (discarded, _) = (from.u32().ok()?, from.u32().ok()?);
+        let what = if discarded == 0 { What::Data } else { What::Discard(discarded) };
+        entries.push(Entry { number: first.checked_add(delta as u64)?, block: logical, what });
+    }
+    let data = entries.iter().filter(|entry| entry.what == What::Data).count() as u32;
+    let place = GroupPlace { volume, segment, offset, stream };
+    (blocks > data).then_some(GroupHeader { place, blocks, entries })
+}
+
+/// What a sealed block is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A page of the map.
+    Page = 1,
+    /// A block of its directory.
+    Directory = 2,
+    /// A block of a root; `index` counts them, and the last one has `last` set.
+    Root = 3,
+}
+
+/// What the header of a sealed block says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seal {
+    pub volume: u64,
+    /// Of the checkpoint that has written it.
+    pub generation: u64,
+    pub kind: Kind,
+    pub last: bool,
+    pub index: u32,
+}
+
+/// Puts the header before the payload of a block.
+pub fn seal(block: &mut [u8], seal: Seal) {
+    block[0..4].copy_from_slice(&SEALED.to_le_bytes());
+    block[8..16].copy_from_slice(&seal.volume.to_le_bytes());
+    block[16..24].copy_from_slice(&seal.generation.to_le_bytes());
+    block[24..26].copy_from_slice(&VERSION.to_le_bytes());
+    block[26] = seal.kind as u8;
+    block[27] = seal.last as u8;
+    block[28..32].copy_from_slice(&seal.index.to_le_bytes());
+    let sum = crc32c::crc32c(&block[SUM.end..]);
+    block[SUM].copy_from_slice(&sum.to_le_bytes());
+}
+
+/// Why a block is no sealed one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unsealed {
+    /// Something else is there, or it is torn or changed.
+    Other,
+    /// It is of another format version.
+    Version(u16),
+}
+
+/// Reads the header of a sealed block; the payload is what follows.
+///
+/// # Errors
+/// If it is none.
+pub fn unseal(block: &[u8]) -> Result<(Seal, &[u8]), Unsealed> {
+    let number = |at: usize| block[at..].iter().take(8).rev().fold(0, |sum, byte| sum << 8 | *byte as u64);
+    let word = |at: usize| number(at) as u32;
+    if block.len() != BLOCK || word(0) != SEALED || word(SUM.start) != crc32c::crc32c(&block[SUM.end..]) {
+        return Err(Unsealed::Other);
+    }
+    let version = word(24) as u16;
+    if version != VERSION {
+        return Err(Unsealed::Version(version));
+    }
+    let kind = [Kind::Page, Kind::Directory, Kind::Root].into_iter().find(|kind| *kind as u8 == block[26]);
+    let kind = kind.ok_or(Unsealed::Other)?;
+    let seal =
+        Seal { volume: number(8), generation: number(16), kind, last: block[27] == 1, index: word(28) };
+    Ok((seal, &block[SEAL..]))
+}
+
+/// Address `index` of a page, or of a block of the directory.
+pub fn address(block: &[u8], index: u64) -> u32 {
+    let at = SEAL + index as usize * 4;
+    u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]])
+}
+
+/// Sets it.
+pub fn set_address(block: &mut [u8], index: u64, value: u32) {
+    block[SEAL + index as usize * 4..][..4].copy_from_slice(&value.to_le_bytes());
+}
+
+/// The payload of a sealed block, to write.
+pub fn payload_mut(block: &mut [u8]) -> &mut [u8] {
+    &mut block[SEAL..]
+}
+
+/// What a zone is, in a root.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ZoneRecord {
+    /// Blocks in it that are in use.
+    pub live: u32,
+    pub state: ZoneUse,
+    /// The life of the zone; 0 if it is free or holds pages.
+    pub segment: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ZoneUse {
+    #[default]
+    Free = 0,
+    /// It is being written.
+    Data = 1,
+    Map = 2,
+    /// It is closed: nothing is written to it any more.
+    ClosedData = 3,
+    ClosedMap = 4,
+    /// It can be written no more, and is not reset: the device says so.
+    Lost = 5,
+}
+
+impl ZoneUse {
+    fn from_value(value: u8) -> Option<ZoneUse> {
+        use ZoneUse::*;
+        [Free, Data, Map, ClosedData, ClosedMap, Lost].into_iter().find(|used| *used as u8 == value)
+    }
+}
+
+/// Where a stream goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CutRecord {
+    pub stream: u8,
+    pub zone: u32,
+    /// Everything below this offset is before the cut.
+    pub offset: u32,
+    /// The write pointer is not below this; between the two is what a power cut has torn.
+    pub written: u32,
+}
+
+/// What a volume is: never changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    pub uuid: [u8; 16],
+    /// Logical blocks.
+    pub blocks: u64,
+    /// Of the device, in blocks, and how many.
+    pub zone_capacity_blocks: u64,
+    pub zones: u32,
+}
+
+impl Identity {
+    /// What groups and sealed blocks are marked with.
+    pub fn mark(&self) -> u64 {
+        let mark = crc32c::crc32c(&self.uuid);
+        self.uuid.iter().fold(mark as u64, |sum, byte| sum.rotate_left(8) ^ *byte as u64)
+    }
+}
+
+/// The state of a volume at a cut.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Root {
+    pub identity: Identity,
+    pub generation: u64,
+    pub next_number: u64,
+    pub next_segment: u64,
+    /// The age at which a version counts as hot, in segments.
+    pub lifespan: u64,
+    pub cuts: Vec<CutRecord>,
+    /// Blocks of the directory.
+    pub directory: Vec<u32>,
+    /// Of every zone.
+    pub zones: Vec<ZoneRecord>,
+}
+
+impl Root {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Encoder::default();
+        let Identity { uuid, blocks, zone_capacity_blocks, zones } = &self.identity;
+        out.bytes(uuid).u64(*blocks).u64(*zone_capacity_blocks).u32(*zones);
+        out.u64(self.generation).u64(self.next_number).u64(self.next_segment).u64(self.lifespan);
+        out.u32(self.cuts.len() as u32).u32(self.directory.len() as u32);
+        for cut in &self.cuts {
+            out.u32(cut.stream as u32).u32(cut.zone).u32(cut.offset).u32(cut.written);
+        }
+        for at in &self.directory {
+            out.u32(*at);
+        }
+        for zone in &self.zones {
+            out.u32(zone.live).u64(zone.segment << 8 | zone.state as u64);
+        }
+        out.0
+    }
+
+    /// Reads a root; `None` if it makes no sense.
+    pub fn decode(bytes: &[u8]) -> Option<Root> {
+        let mut from = Decoder(bytes);
+        let identity = Identity {
+            uuid: from.array().ok()?,
+            blocks: from.u64().ok()?,
+            zone_capacity_blocks: from.u64().ok()?,
+            zones: from.u32().ok()?,
+        };
+        let (generation, next_number) = (from.u64().ok()?, from.u64().ok()?);
+        let (next_segment, lifespan) = (from.u64().ok()?, from.u64().ok()?);
+        let (cuts, directory) = (from.u32().ok()?, from.u32().ok()?);
+        let whole = bytes.len() as u64;
+        if cuts as u64 > whole || directory as u64 > whole || identity.zones as u64 > whole {
+            return None;
+        }
+        let mut root = Root {
+            identity,
+            generation,
+            next_number,
+            next_segment,
+            lifespan,
+            cuts: Vec::new(),
+            directory: Vec::new(),
+            zones: Vec::new(),
+        };
+        for _ in 0..cuts {
+            let (stream, zone) = (from.u32().ok()?, from.u32().ok()?);
+            let (offset, written) = (from.u32().ok()?, from.u32().ok()?);
+            let sane = zone < root.identity.zones && offset as u64 <= root.identity.zone_capacity_blocks;
+            let stream = u8::try_from(stream).ok().filter(|_| sane && written <= offset)?;
+            root.cuts.push(CutRecord { stream, zone, offset, written });
+        }
+        for _ in 0..directory {
+            root.directory.push(from.u32().ok()?);
+        }
+        for _ in 0..root.identity.zones {
+            let (live, packed) = (from.u32().ok()?, from.u64().ok()?);
+            let state = ZoneUse::from_value(packed as u8)?;
+            root.zones.push(ZoneRecord { live, state, segment: packed >> 8 });
+        }
+        Some(root)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place() -> GroupPlace {
+        GroupPlace { volume: 7, segment: 9, offset: 33, stream: 2 }
+    }
+
+    #[test]
+    fn a_group_is_read_as_it_was_written_and_any_changed_bit_is_seen() {
+        let entries = [
+            Entry { number: 100, block: 5, what: What::Data },
+            Entry { number: 103, block: 77, what: What::Discard(1000) },
+            Entry { number: 104, block: u32::MAX, what: What::Data },
+        ];
+        let mut block = vec![0xaa; BLOCK];
+        for (index, entry) in entries.into_iter().enumerate() {
+            put_entry(&mut block, index, 100, entry);
+        }
+        seal_group(&mut block, place(), 3, 100, 3);
+        let header = read_group(&block).unwrap();
+        assert_eq!(header, GroupHeader { place: place(), blocks: 3, entries: entries.to_vec() });
+        for at in 0..GROUP_HEADER + 3 * ENTRY {
+            block[at] ^= 4;
+            assert_eq!(read_group(&block), None, "byte {at}");
+            block[at] ^= 4;
+        }
+        // Blocks for its data, and no more entries than there is room for.
+        seal_group(&mut block, place(), 2, 100, 3);
+        assert_eq!(read_group(&block), None);
+    }
+
+    #[test]
+    fn a_sealed_block_is_read_as_it_was_written_and_any_changed_bit_is_seen() {
+        let mut block = vec![0x55; BLOCK];
+        set_address(&mut block, FANOUT - 1, 12345);
+        let header = Seal { volume: 1 << 63, generation: 8, kind: Kind::Directory, last: true, index: 6 };
+        seal(&mut block, header);
+        assert_eq!(unseal(&block).unwrap().0, header);
+        assert_eq!(address(&block, FANOUT - 1), 12345);
+        for at in (0..BLOCK).step_by(7) {
+            block[at] ^= 1;
+            assert_eq!(unseal(&block), Err(Unsealed::Other), "byte {at}");
+            block[at] ^= 1;
+        }
+    }
+
+    #[test]
+    fn a_root_is_read_as_it_was_written_and_none_that_is_too_short() {
+        let identity =
+            Identity { uuid: *b"sixteen bytes...", blocks: 1 << 32, zone_capacity_blocks: 50, zones: 2 };
+        let root = Root {
+            identity,
+            generation: 3,
+            next_number: 4,
+            next_segment: 5,
+            lifespan: 6,
+            cuts: vec![CutRecord { stream: 1, zone: 1, offset: 50, written: 49 }],
+            directory: vec![0, 9, 8],
+            zones: vec![
+                ZoneRecord { live: 4, state: ZoneUse::ClosedData, segment: 1 << 40 },
+                ZoneRecord::default(),
+            ],
+        };
+        let bytes = root.encode();
+        assert_eq!(Root::decode(&bytes).as_ref(), Some(&root));
+        for len in 0..bytes.len() {
+            assert_eq!(Root::decode(&bytes[..len]), None, "{len} bytes");
+        }
+    }
+}

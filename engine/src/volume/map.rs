@@ -1,0 +1,314 @@
+//! The map: where each logical block is.
+//!
+//! A logical block is at a *place*: the number of a block on the device, zone for zone without what lies above
+//! capacities. Place 0 is in the head, so 0 means that there is nothing. [`Paged`] keeps as many pages in memory as
+//! it may; a page is asked for before it is read or changed. It is never the only copy of anything: what a page
+//! says is also said by entries of groups, until a checkpoint has written it. [`Flat`] has all of it in one piece,
+//! and is what [`Paged`] is compared with.
+
+use crate::{
+    buf::{BLOCK, Buf},
+    volume::format::{FANOUT, address, set_address},
+};
+
+/// Where a block lies on the device; 0 for nowhere.
+pub type Place = u32;
+
+/// What is asked of a map.
+pub trait Map {
+    /// Where `block` is; `None` if that has to be read from the device first.
+    fn get(&mut self, block: u64) -> Option<Place>;
+
+    /// Says that `block` is at `place` now; gives where it was. `None` if that has to be read from the device first: then nothing
+    /// has changed.
+    fn set(&mut self, block: u64, place: Place) -> Option<Place>;
+}
+
+/// A map that is all in memory.
+pub struct Flat(pub Vec<Place>);
+
+impl Map for Flat {
+    fn get(&mut self, block: u64) -> Option<Place> {
+        Some(self.0[block as usize])
+    }
+
+    fn set(&mut self, block: u64, place: Place) -> Option<Place> {
+        Some(std::mem::replace(&mut self.0[block as usize], place))
+    }
+}
+
+/// A page in memory.
+struct Slot {
+    page: u32,
+    bytes: Buf,
+    /// It says what the device does not know yet.
+    changed: bool,
+    /// It is being written as it was at the cut: the device may not have it yet.
+    frozen: bool,
+    /// It was used since the hand last passed.
+    used: bool,
+}
+
+/// A map in pages.
+pub struct Paged {
+    /// Where the pages are on the device.
+    directory: Vec<Place>,
+    /// The slot of each page, from 1; 0 if it is not in memory.
+    slots_by_page: Vec<u32>,
+    slots: Vec<Slot>,
+    /// Most slots, unless all are changed.
+    most: usize,
+    /// Where to look next for a page that can go.
+    hand: usize,
+    changed: usize,
+    /// The last page that was asked for, and its slot: what follows is mostly of the same one.
+    last: (u32, u32),
+}
+
+impl Map for Paged {
+    fn get(&mut self, block: u64) -> Option<Place> {
+        let (page, index) = (block / FANOUT, block % FANOUT);
+        if let Some(slot) = self.slot(page as u32) {
+            return Some(address(&slot.bytes, index));
+        }
+        // If it is nowhere it was never written.
+        (self.directory[page as usize] == 0).then_some(0)
+    }
+
+    fn set(&mut self, block: u64, place: Place) -> Option<Place> {
+        let (page, index) = (block / FANOUT, block % FANOUT);
+        if !self.is_here(page as u32) {
+            if self.directory[page as usize] != 0 {
+                return None;
+            }
+            self.insert(page as u32, Buf::zeroed(BLOCK));
+        }
+        let slot = self.slot(page as u32)?;
+        let before = address(&slot.bytes, index);
+        if before == place {
+            return Some(before);
+        }
+        if let Some(bytes) = slot.bytes.as_mut() {
+            set_address(bytes, index, place);
+        } else {
+            // A checkpoint writes what it was.
+            let mut copy = Buf::copy_of(&slot.bytes).into_mut();
+            set_address(&mut copy, index, place);
+            slot.bytes = copy.freeze();
+        }
+        if !std::mem::replace(&mut slot.changed, true) {
+            self.changed += 1;
+        }
+        Some(before)
+    }
+}
+
+impl Paged {
+    /// A map of `blocks` blocks, whose pages are where `directory` says, of which `most` may be in memory.
+    pub fn new(blocks: u64, directory: Vec<Place>, most: usize) -> Paged {
+        let pages = blocks.div_ceil(FANOUT) as usize;
+        debug_assert_eq!(directory.len(), pages);
+        Paged {
+            directory,
+            slots_by_page: vec![0; pages],
+            slots: Vec::new(),
+            most: most.max(2),
+            hand: 0,
+            changed: 0,
+            last: (u32::MAX, 0),
+        }
+    }
+
+    /// Pages of a map of `blocks` blocks.
+    pub fn pages(blocks: u64) -> u64 {
+        blocks.div_ceil(FANOUT)
+    }
+
+    fn slot(&mut self, page: u32) -> Option<&mut Slot> {
+        if self.last.0 != page {
+            let slot = self.slots_by_page[page as usize].checked_sub(1)?;
+            self.last = (page, slot);
+        }
+        let slot = &mut self.slots[self.last.1 as usize];
+        slot.used = true;
+        Some(slot)
+    }
+
+    /// Whether the page is in memory.
+    pub fn is_here(&self, page: u32) -> bool {
+        self.slots_by_page[page as usize] > 0
+    }
+
+    /// Whether the page can be read and changed without asking the device.
+    pub fn is_known(&self, page: u32) -> bool {
+        self.is_here(page) || self.directory[page as usize] == 0
+    }
+
+    /// Where the page is on the device; 0 if it was never written.
+    pub fn place(&self, page: u32) -> Place {
+        self.directory[page as usize]
+    }
+
+    /// Where the pages are.
+    pub fn directory(&self) -> &[Place] {
+        &self.directory
+    }
+
+    /// Pages that say what the device does not know.
+    pub fn changed(&self) -> usize {
+        self.changed
+    }
+
+    /// Whether so many pages are changed that a checkpoint is due.
+    pub fn is_strained(&self) -> bool {
+        self.changed * 2 > self.most
+    }
+
+    /// Whether there is room for another page, or one that can go.
+    pub fn has_room(&self) -> bool {
+        self.slots.len() < self.most || self.slots.iter().any(|slot| !slot.changed && !slot.frozen)
+    }
+
+    /// Puts a page into memory that is as on the device, in the place of one that is not needed; beyond the budget
+    /// if there is none.
+    pub fn insert(&mut self, page: u32, bytes: Buf) {
+        debug_assert!(!self.is_here(page));
+        let slot = Slot { page, bytes, changed: false, frozen: false, used: true };
+        self.last = (u32::MAX, 0);
+        let at = match self.victim() {
+            Some(at) => {
+                self.slots_by_page[self.slots[at].page as usize] = 0;
+                self.slots[at] = slot;
+                at
+            }
+            None => {
+                self.slots.push(slot);
+                self.slots.len() - 1
+            }
+        };
+        self.slots_by_page[page as usize] = at as u32 + 1;
+    }
+
+    /// The first slot from the hand on that was not used since the hand was there, and is as on the device.
+    fn victim(&mut self) -> Option<usize> {
+        if self.slots.len() < self.most {
+            return None;
+        }
+        for _ in 0..2 * self.slots.len() {
+            let at = self.hand;
+            self.hand = (at + 1) % self.slots.len();
+            let slot = &mut self.slots[at];
+            if !slot.changed && !slot.frozen && !std::mem::take(&mut slot.used) {
+                return Some(at);
+            }
+        }
+        None
+    }
+
+    /// Counts a page as changed, so that the next checkpoint writes it elsewhere. It has to be in memory.
+    pub fn touch(&mut self, page: u32) {
+        if let Some(slot) = self.slot(page)
+            && !std::mem::replace(&mut slot.changed, true)
+        {
+            self.changed += 1;
+        }
+    }
+
+    /// All that was changed, as it is at this moment. From now on it counts as it is on the device, but stays in memory until
+    /// [`Paged::thaw`].
+    pub fn freeze(&mut self) -> Vec<(u32, Buf)> {
+        self.changed = 0;
+        let mut frozen = Vec::new();
+        for slot in self.slots.iter_mut().filter(|slot| slot.changed) {
+            (slot.changed, slot.frozen) = (false, true);
+            frozen.push((slot.page, slot.bytes.clone()));
+        }
+        frozen
+    }
+
+    /// A page lies there from now on; gives where it lay.
+    pub fn lay(&mut self, page: u32, place: Place) -> Place {
+        std::mem::replace(&mut self.directory[page as usize], place)
+    }
+
+    /// Whatever was frozen is on the device.
+    pub fn thaw(&mut self) {
+        for slot in &mut self.slots {
+            slot.frozen = false;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    const BLOCKS: u64 = 9 * FANOUT + 5;
+
+    /// Where pages are read from: as the last checkpoint has left them.
+    #[derive(Default)]
+    struct Device(BTreeMap<Place, Buf>);
+
+    impl Device {
+        fn checkpoint(&mut self, map: &mut Paged) {
+            for (page, bytes) in map.freeze() {
+                let place = self.0.len() as u32 + 1;
+                self.0.insert(place, bytes);
+                map.lay(page, place);
+            }
+        }
+
+        fn hold(&mut self, map: &mut Paged, block: u64) {
+            let page = (block / FANOUT) as u32;
+            if !map.is_here(page) && !map.has_room() {
+                self.checkpoint(map);
+                map.thaw();
+            }
+            if !map.is_known(page) {
+                map.insert(page, self.0[&map.place(page)].clone());
+            }
+        }
+    }
+
+    proptest! {
+        /// Whatever is pushed out of memory and read again, a map in pages says what a flat one says; and a
+        /// checkpoint writes what it said at the cut.
+        #[test]
+        fn pages_say_what_a_flat_map_says(
+            steps in prop::collection::vec((0..BLOCKS, any::<u32>(), 0..12u8), 1..300)
+        ) {
+            let mut flat = Flat(vec![0; BLOCKS as usize]);
+            let mut paged = Paged::new(BLOCKS, vec![0; 10], 3);
+            let mut device = Device::default();
+            for (block, place, kind) in steps {
+                match kind {
+                    0 => {
+                        device.checkpoint(&mut paged);
+                        let cut = flat.0.clone();
+                        device.hold(&mut paged, block);
+                        prop_assert_eq!(paged.set(block, place), flat.set(block, place));
+                        for (page, at) in paged.directory().iter().enumerate().filter(|(_, at)| **at > 0) {
+                            let from = page * FANOUT as usize;
+                            for (index, place) in cut[from..].iter().take(FANOUT as usize).enumerate() {
+                                prop_assert_eq!(address(&device.0[at], index as u64), *place);
+                            }
+                        }
+                        paged.thaw();
+                    }
+                    1..6 => {
+                        device.hold(&mut paged, block);
+                        prop_assert_eq!(paged.get(block), flat.get(block));
+                    }
+                    _ => {
+                        device.hold(&mut paged, block);
+                        prop_assert_eq!(paged.set(block, place), flat.set(block, place));
+                    }
+                }
+                prop_assert!(paged.slots.len() <= 4);
+                prop_assert_eq!(paged.changed, paged.slots.iter().filter(|slot| slot.changed).count());
+            }
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! A block device on one zoned device: blocks of 4 KiB, written in any order.
+//!
+//! docs/VOLUME.md is the design: what lies where, why recovery is exact, and what is asked of the device. In
+//! reading order: [`format`], [`map`], [`space`] and [`victim`] decide without waiting for anything; [`stream`]
+//! and [`core`](self) hold what a running volume knows; requests, checkpoints, collection and recovery are what it does.
+
+pub mod error;
+pub mod format;
+pub mod map;
+pub mod space;
+pub mod status;
+pub mod victim;
+
+mod audit;
+mod checkpoint;
+mod collect;
+mod core;
+mod recover;
+mod request;
+mod stream;
+
+pub use self::{error::VolumeError, status::VolumeStatus, victim::Choice};
+
+use self::core::Core;
+use crate::{
+    buf::Buf,
+    device::{DeviceError, ZonedDevice},
+    runtime::Runtime,
+};
+use std::rc::Rc;
+
+/// How a volume shall behave.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Behaviour {
+    /// How zones to be collected are chosen.
+    pub choice: Choice,
+    /// Pages of the map that are kept in memory; 128 MiB a TiB if there is no number.
+    pub map_pages: Option<usize>,
+    pub canary: Option<Canary>,
+}
+
+/// A rule to be broken on purpose, to prove that the simulator notices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Canary {
+    /// A block is moved although it was written anew meanwhile.
+    OldCopyWins,
+    /// Zones are reset before the root is safe that does not need them.
+    ResetTooEarly,
+    /// A discard is not written.
+    DiscardComesBack,
+    /// A flush waits for nothing.
+    FlushCompletesEarly,
+}
+
+/// A block device on a zoned device. Clones are the same volume. Its tasks belong to the runtime: it lives, and
+/// holds its device, until [`Runtime::clear`].
+#[derive(Clone)]
+pub struct Volume(Rc<Core>);
+
+impl Volume {
+    /// Makes a volume of `blocks` logical blocks, or of as many as there is room for, on an empty device.
+    ///
+    /// # Errors
+    /// When there can be none, or the device is not empty.
+    pub async fn create(
+        device: Rc<dyn ZonedDevice>,
+        uuid: [u8; 16],
+        blocks: Option<u64>,
+    ) -> Result<(), VolumeError> {
+        recover::create(device, uuid, blocks).await
+    }
+
+    /// Finds the volume on `device`, and recovers it if it has not been stopped.
+    ///
+    /// # Errors
+    /// When there is none, or it cannot be started.
+    pub async fn open(
+        runtime: &Runtime,
+        device: Rc<dyn ZonedDevice>,
+        behaviour: Behaviour,
+    ) -> Result<Volume, VolumeError> {
+        let core = Rc::new(recover::open(device, behaviour).await?);
+        for index in 0..3 {
+            runtime.spawn(stream::serve(core.clone(), index));
+        }
+        runtime.spawn(checkpoint::keep(core.clone()));
+        runtime.spawn(collect::collect(core.clone()));
+        Ok(Volume(core))
+    }
+
+    /// Logical blocks of 4 KiB.
+    pub fn blocks(&self) -> u64 {
+        self.0.identity.blocks
+    }
+
+    /// Reads blocks from `at` on into `data`, which nobody else may hold; what was never written, or discarded, gives zeros.
+    ///
+    /// # Errors
+    /// Those of the device; LBA Out of Range.
+    pub async fn read(&self, at: u64, data: Buf) -> Result<Buf, DeviceError> {
+        self.0.read(at, data).await
+    }
+
+    /// Writes blocks from `at` on. With `fua` they are safe from power cuts at the return. Each block becomes what it is
+    /// to be at once or not at all; their order is not promised.
+    ///
+    /// # Errors
+    /// Those of the device, after which nothing can be written any more; LBA Out of Range; Capacity Exceeded where
+    /// that would map more blocks than may be.
+    pub async fn write(&self, at: u64, data: &Buf, fua: bool) -> Result<(), DeviceError> {
+        self.0.write(at, data, fua).await
+    }
+
+    /// Everything that has completed before is safe from power cuts at the return.
+    pub async fn flush(&self) -> Result<(), DeviceError> {
+        self.0.flush().await
+    }
+
+    /// Blocks from `at` on read as zeros and take no room. Nothing is written but that; it is also how zeros are written.
+    pub async fn discard(&self, at: u64, blocks: u64) -> Result<(), DeviceError> {
+        self.0.discard(at, blocks).await
+    }
+
+    /// Writes a checkpoint, so that a start has nothing to recover. No request may be on its way.
+    pub async fn stop(&self) -> Result<(), DeviceError> {
+        self.0.request_checkpoint().await
+    }
+
+    /// Compares the books with the map, all of which is read. No request may be on its way.
+    ///
+    /// # Errors
+    /// Where they differ.
+    pub async fn audit(&self) -> Result<(), String> {
+        self.0.audit().await
+    }
+
+    pub fn status(&self) -> VolumeStatus {
+        self.0.status()
+    }
+}

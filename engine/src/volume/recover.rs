@@ -1,0 +1,455 @@
+//! Start: the newest root, and what was written behind its cut.
+//!
+//! Nothing is changed that a root decides on before another root is safe: zones that are reset here were dead in the
+//! root, and what was torn is filled up last. So a recovery that is cut off is simply begun again.
+
+use crate::{
+    buf::{BLOCK, Buf},
+    device::{Command, Completion, DeviceError, Status, ZonedDevice, Zones},
+    volume::{
+        Behaviour,
+        core::{Core, Start},
+        error::VolumeError,
+        format::{
+            CutRecord, FANOUT, GroupHeader, Identity, Kind, Root, Unsealed, What, ZoneUse, address,
+            read_group, unseal,
+        },
+        map::{Paged, Place},
+        space::{HEAD_ZONES, Plan, Space},
+        stream::{MAP, Open},
+        victim::Lifespan,
+    },
+    zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
+};
+use std::rc::Rc;
+
+/// Reads of the directory on their way.
+const MOST_READS: usize = 64;
+
+/// What a device says of itself.
+struct Look {
+    device: Rc<dyn ZonedDevice>,
+    zones: Vec<ZoneInfo>,
+}
+
+/// An entry that was found behind the cut.
+struct Found {
+    number: u64,
+    block: u32,
+    what: What,
+    place: Place,
+}
+
+/// What was found behind the cut in one zone.
+struct Walked {
+    stream: u8,
+    open: Open,
+}
+
+impl Look {
+    async fn at(device: Rc<dyn ZonedDevice>) -> Result<Look, DeviceError> {
+        // A process that died may have left what it wrote in caches.
+        device.submit(Command::Flush).await.result?;
+        let count = device.geometry().zones;
+        let done = device.submit(Command::Report { first: ZoneIndex(0), count }).await;
+        done.result?;
+        let whole = done.zones.len() == count as usize;
+        if whole { Ok(Look { device, zones: done.zones }) } else { Err(Status::InternalError.into()) }
+    }
+
+    /// Blocks below the write pointer.
+    fn written(&self, zone: u32) -> u32 {
+        let info = &self.zones[zone as usize];
+        match info.state {
+            ZoneState::Empty => 0,
+            ZoneState::Full => self.device.geometry().zone_capacity_blocks as u32,
+            _ => info.wp_blocks as u32,
+        }
+    }
+
+    fn is_lost(&self, zone: u32) -> bool {
+        matches!(self.zones[zone as usize].state, ZoneState::Offline | ZoneState::ReadOnly)
+    }
+
+    async fn read(&self, zone: u32, offset: u32, blocks: u32) -> Result<Buf, DeviceError> {
+        let lba = Lba(self.device.geometry().start(ZoneIndex(zone)).0 + offset as u64);
+        let done = self.device.submit(Command::read(lba, Buf::zeroed(blocks as usize * BLOCK))).await;
+        done.result.map(|()| done.data)
+    }
+
+    /// The newest whole root in a zone of the head.
+    async fn newest_in(&self, zone: u32) -> Result<Option<Root>, VolumeError> {
+        let mut end = self.written(zone);
+        while end > 0 {
+            let block = self.read(zone, end - 1, 1).await?;
+            match unseal(&block) {
+                Ok((seal, _)) if seal.kind == Kind::Root && seal.last && seal.index < end => {
+                    if let Some(root) = self.root_at(zone, end - 1 - seal.index, seal.index + 1).await? {
+                        return Ok(Some(root));
+                    }
+                }
+                Err(Unsealed::Version(version)) => {
+                    let newer = format!("the volume has format {version}, which this zoneraid does not know");
+                    return Err(VolumeError(newer));
+                }
+                // A root that was cut off.
+                _ => (),
+            }
+            end -= 1;
+        }
+        Ok(None)
+    }
+
+    async fn root_at(&self, zone: u32, offset: u32, blocks: u32) -> Result<Option<Root>, DeviceError> {
+        let (mut payload, mut first) = (Vec::new(), None);
+        for index in 0..blocks {
+            let block = self.read(zone, offset + index, 1).await?;
+            let Ok((seal, part)) = unseal(&block) else { return Ok(None) };
+            let same = (seal.volume, seal.generation, seal.kind);
+            if seal.index != index || *first.get_or_insert(same) != same {
+                return Ok(None);
+            }
+            payload.extend_from_slice(part);
+        }
+        let root = Root::decode(&payload);
+        Ok(root.filter(|root| first == Some((root.identity.mark(), root.generation, Kind::Root))))
+    }
+
+    /// The newest root, and where the next one goes.
+    async fn newest(&self) -> Result<(Root, (u32, u32)), VolumeError> {
+        let mut newest: Option<(Root, (u32, u32))> = None;
+        for zone in 0..HEAD_ZONES {
+            let root = self.newest_in(zone).await?;
+            let newer = |root: &Root| newest.as_ref().is_none_or(|(n, _)| n.generation < root.generation);
+            if let Some(root) = root.filter(newer) {
+                newest = Some((root, (zone, self.written(zone))));
+            }
+        }
+        newest.ok_or_else(|| VolumeError("there is no volume on the device".into()))
+    }
+
+    /// Where the pages of the map are.
+    async fn directory(&self, root: &Root) -> Result<Vec<Place>, VolumeError> {
+        let pages = Paged::pages(root.identity.blocks) as usize;
+        let capacity = root.identity.zone_capacity_blocks as u32;
+        let mut directory = vec![0; pages];
+        let blocks: Vec<(usize, Place)> =
+            root.directory.iter().copied().enumerate().filter(|(_, place)| *place != 0).collect();
+        for some in blocks.chunks(MOST_READS) {
+            let submit = |(index, place): &(usize, Place)| {
+                let start = self.device.geometry().start(ZoneIndex(place / capacity)).0;
+                let lba = Lba(start + (place % capacity) as u64);
+                (*index, self.device.submit(Command::read(lba, Buf::zeroed(BLOCK))))
+            };
+            let reads: Vec<(usize, Completion)> = some.iter().map(submit).collect();
+            for (index, read) in reads {
+                let done = read.await;
+                done.result?;
+                let block = done.data;
+                let right = unseal(&block).is_ok_and(|(seal, _)| {
+                    (seal.kind, seal.index, seal.volume)
+                        == (Kind::Directory, index as u32, root.identity.mark())
+                });
+                if !right {
+                    let from = index as u64 * FANOUT * FANOUT;
+                    return Err(VolumeError(format!(
+                        "the map of the volume is damaged: where blocks {from} and following are is not known"
+                    )));
+                }
+                let pages = directory.iter_mut().skip(index * FANOUT as usize);
+                (0..FANOUT).zip(pages).for_each(|(at, page)| *page = address(&block, at));
+            }
+        }
+        Ok(directory)
+    }
+
+    /// Reads the groups of a zone from `from` on, as far as it is written. `segment` is the life of the zone they have to be
+    /// of; if there is none, that of the first, which is not below `least`.
+    async fn walk(
+        &self,
+        (identity, least): (&Identity, u64),
+        zone: u32,
+        (from, segment): (u32, Option<u64>),
+        found: &mut Vec<Found>,
+    ) -> Result<Option<Walked>, DeviceError> {
+        let (written, most) = (self.written(zone), self.device.geometry().max_transfer_blocks);
+        let capacity = identity.zone_capacity_blocks as u32;
+        let (mut piece, mut piece_at) = (Buf::default(), 0);
+        let (mut at, mut walked, mut segment) = (from, None, segment);
+        while at < written {
+            if !(piece_at..piece_at + piece.blocks() as u32).contains(&at) {
+                (piece, piece_at) = (self.read(zone, at, most.min(written - at)).await?, at);
+            }
+            let header = read_group(&piece[(at - piece_at) as usize * BLOCK..][..BLOCK]);
+            let is_right = |header: &GroupHeader| {
+                let place = header.place;
+                let of_segment = segment.map_or(place.segment >= least, |segment| place.segment == segment);
+                (place.volume, place.offset) == (identity.mark(), at) && of_segment
+            };
+            let header = match header.filter(is_right) {
+                Some(header) => header,
+                // An older life of the zone, or pages that belong to no root.
+                None if segment.is_none() => return Ok(None),
+                None => return Err(Status::UnrecoveredReadError.into()),
+            };
+            segment = Some(header.place.segment);
+            let mut offset = at;
+            for entry in header.entries {
+                offset += (entry.what == What::Data) as u32;
+                if entry.what != What::Data || offset < written {
+                    let place = zone * capacity + offset;
+                    found.push(Found { number: entry.number, block: entry.block, what: entry.what, place });
+                }
+            }
+            at = (at + header.blocks).min(capacity);
+            let torn_at = (at > written).then_some(written);
+            let open = Open { zone, segment: header.place.segment, next: at, torn_at };
+            walked = Some(Walked { stream: header.place.stream, open });
+        }
+        Ok(walked)
+    }
+}
+
+/// Writes the first root of a volume.
+///
+/// # Errors
+/// When there can be none, or there is something on the device.
+pub async fn create(
+    device: Rc<dyn ZonedDevice>,
+    uuid: [u8; 16],
+    blocks: Option<u64>,
+) -> Result<(), VolumeError> {
+    let plan = Plan::of(device.geometry(), blocks)?;
+    let look = Look::at(device.clone()).await?;
+    if let Some(zone) = look.zones.iter().find(|zone| zone.state != ZoneState::Empty) {
+        let number = zone.zone.0;
+        return Err(VolumeError(format!(
+            "there is something in zone {number}: a volume needs an empty device"
+        )));
+    }
+    let identity = Identity {
+        uuid,
+        blocks: plan.blocks,
+        zone_capacity_blocks: device.geometry().zone_capacity_blocks,
+        zones: device.geometry().zones,
+    };
+    let root = Root {
+        generation: 1,
+        next_number: 1,
+        next_segment: 1,
+        lifespan: Lifespan::UNKNOWN.0,
+        cuts: Vec::new(),
+        directory: vec![0; super::checkpoint::directory_blocks(identity.blocks) as usize],
+        zones: vec![Default::default(); identity.zones as usize],
+        identity: identity.clone(),
+    };
+    let core = core_of(device, identity, &root, (0, 0), Behaviour::default(), Vec::new())?;
+    core.write_root(&root).await?;
+    Ok(core.flush_device().await?)
+}
+
+fn core_of(
+    device: Rc<dyn ZonedDevice>,
+    identity: Identity,
+    root: &Root,
+    head: (u32, u32),
+    behaviour: Behaviour,
+    directory: Vec<Place>,
+) -> Result<Core, VolumeError> {
+    let plan = Plan::of(device.geometry(), Some(identity.blocks))?;
+    let mut directory = directory;
+    directory.resize(Paged::pages(identity.blocks) as usize, 0);
+    let budget = behaviour.map_pages.unwrap_or_else(|| plan.default_pages());
+    let start = Start {
+        map: Paged::new(identity.blocks, directory, budget),
+        space: Space::new(plan, &root.zones, root.next_segment),
+        directory: root.directory.clone(),
+        head,
+        generation: root.generation,
+        next_number: root.next_number,
+        lifespan: Lifespan(root.lifespan),
+    };
+    Ok(Core::new(device, identity, behaviour, start))
+}
+
+/// Finds the volume on a device, and recovers what a power cut or the end of a process has left behind.
+///
+/// # Errors
+/// When there is none, or it cannot be started; it is as before then.
+pub async fn open(device: Rc<dyn ZonedDevice>, behaviour: Behaviour) -> Result<Core, VolumeError> {
+    let look = Look::at(device.clone()).await?;
+    let (mut root, head) = look.newest().await?;
+    let identity = root.identity.clone();
+    let geometry = device.geometry();
+    if (identity.zones, identity.zone_capacity_blocks) != (geometry.zones, geometry.zone_capacity_blocks) {
+        let (zones, capacity) = (identity.zones, identity.zone_capacity_blocks);
+        return Err(VolumeError(format!(
+            "the volume is of a device with {zones} zones of {capacity} blocks, which this is not"
+        )));
+    }
+    let directory = look.directory(&root).await?;
+    let mut found = Vec::new();
+    let (walked, resets) = walk_all(&look, &mut root, &mut found).await?;
+    for zone in resets {
+        let zones = Zones::One(ZoneIndex(zone));
+        device.submit(Command::Reset { zones }).await.result?;
+    }
+    let core = core_of(device, identity, &root, head, behaviour, directory)?;
+    let torn = resume(&core, &root, &walked);
+    found.sort_unstable_by_key(|entry| entry.number);
+    if let Some(last) = found.last() {
+        core.state.borrow_mut().next_number = root.next_number.max(last.number + 1);
+    }
+    let is_new = !walked.is_empty();
+    apply(&core, found).await?;
+    if is_new {
+        core.checkpoint().await?;
+    }
+    for (zone, from, to) in torn {
+        mend(&core, zone, from, to).await?;
+    }
+    core.state.borrow_mut().streams.iter_mut().for_each(|stream| stream.mend());
+    Ok(core)
+}
+
+/// Looks at all zones: what was found behind the cut, and zones that are to be reset. Afterwards `root` says of
+/// all zones what they are.
+async fn walk_all(
+    look: &Look,
+    root: &mut Root,
+    found: &mut Vec<Found>,
+) -> Result<(Vec<Walked>, Vec<u32>), VolumeError> {
+    let (mut walked, mut resets) = (Vec::new(), Vec::new());
+    let identity = root.identity.clone();
+    let new = (&identity, root.next_segment);
+    for zone in HEAD_ZONES..identity.zones {
+        let record = root.zones[zone as usize];
+        let cut = root.cuts.iter().find(|cut| cut.zone == zone).copied();
+        let written = look.written(zone);
+        match (record.state, cut) {
+            (ZoneUse::Data | ZoneUse::Map, Some(cut)) => {
+                if written < cut.written {
+                    return Err(VolumeError(format!(
+                        "the device has lost blocks of zone {zone}: {written} of {} are there",
+                        cut.written
+                    )));
+                }
+                if record.state == ZoneUse::Data {
+                    let from = (cut.offset, Some(record.segment));
+                    walked.extend(look.walk(new, zone, from, found).await?);
+                }
+                continue;
+            }
+            (ZoneUse::Data | ZoneUse::Map, None) => {
+                return Err(VolumeError(format!(
+                    "the root of the volume does not say where zone {zone} ends"
+                )));
+            }
+            (ZoneUse::ClosedData | ZoneUse::ClosedMap, _) if record.live > 0 => continue,
+            (ZoneUse::Lost, _) if look.is_lost(zone) => continue,
+            _ => (),
+        }
+        // It was dead or free at the cut.
+        let record = &mut root.zones[zone as usize];
+        *record = Default::default();
+        if look.is_lost(zone) {
+            record.state = ZoneUse::Lost;
+        } else if written > 0
+            && let Some(new) = look.walk(new, zone, (0, None), found).await?
+        {
+            record.segment = new.open.segment;
+            record.state = ZoneUse::ClosedData;
+            walked.push(new);
+        } else if look.zones[zone as usize].state != ZoneState::Empty {
+            resets.push(zone);
+        }
+    }
+    let last = walked.iter().map(|walked| walked.open.segment).max();
+    root.next_segment = root.next_segment.max(last.map_or(0, |last| last + 1));
+    Ok((walked, resets))
+}
+
+/// Has streams go on where they ended; gives what was torn: zone, from and to.
+fn resume(core: &Core, root: &Root, walked: &[Walked]) -> Vec<(u32, u32, u32)> {
+    let mut state = core.state.borrow_mut();
+    let mut ends: Vec<Walked> = Vec::new();
+    for CutRecord { stream, zone, offset, written } in root.cuts.iter().copied() {
+        if stream == MAP {
+            state.map_open = Some((zone, offset));
+            continue;
+        }
+        let segment = root.zones[zone as usize].segment;
+        let torn_at = (written < offset).then_some(written);
+        ends.push(Walked { stream, open: Open { zone, segment, next: offset, torn_at } });
+    }
+    for Walked { stream, open } in walked {
+        ends.retain(|end| end.open.zone != open.zone);
+        ends.push(Walked { stream: *stream, open: *open });
+    }
+    // The newest zone of a stream is gone on with.
+    ends.sort_unstable_by_key(|end| end.open.segment);
+    let capacity = core.capacity();
+    let streams = state.space.plan().streams;
+    let mut torn = Vec::new();
+    let mut newest: [Option<Open>; 3] = [None; 3];
+    for Walked { stream, open } in ends {
+        if let Some(from) = open.torn_at {
+            torn.push((open.zone, from, open.next));
+        }
+        let index = (stream as usize).min(streams - 1);
+        state.space.close(open.zone);
+        if open.next < capacity
+            && let Some(older) = newest[index].replace(open)
+        {
+            // Nothing that keeps its promises leaves two; the rest of this one is given up.
+            torn.push((older.zone, older.next, capacity));
+        }
+    }
+    for (index, open) in newest.into_iter().enumerate() {
+        if let Some(open) = open {
+            state.space.reopen(open.zone);
+            state.streams[index].resume(open);
+        }
+    }
+    torn
+}
+
+/// Has the map say what was found, in the order in which it was written.
+async fn apply(core: &Core, found: Vec<Found>) -> Result<(), VolumeError> {
+    let blocks = core.identity.blocks;
+    for Found { block, what, place, .. } in found {
+        let count = if let What::Discard(count) = what { count as u64 } else { 1 };
+        let (mut from, end) = (block as u64, block as u64 + count);
+        if end > blocks {
+            return Err(VolumeError(format!(
+                "there is no block {} in the volume, and it was written",
+                end - 1
+            )));
+        }
+        while from < end {
+            let page_end = end.min((from / FANOUT + 1) * FANOUT);
+            core.hold((from / FANOUT) as u32, true).await?;
+            let what = match what {
+                What::Data => What::Data,
+                What::Discard(_) => What::Discard((page_end - from) as u32),
+            };
+            core.state.borrow_mut().apply(from, what, place);
+            from = page_end;
+        }
+    }
+    Ok(())
+}
+
+/// Fills up what was torn with zeros.
+async fn mend(core: &Core, zone: u32, from: u32, to: u32) -> Result<(), DeviceError> {
+    let most = core.device.geometry().max_transfer_blocks;
+    let start = core.device.geometry().start(ZoneIndex(zone)).0;
+    for at in (from..to).step_by(most as usize) {
+        let blocks = most.min(to - at);
+        let zeros = Buf::zeroed(blocks as usize * BLOCK);
+        let done = core.device.submit(Command::write(Lba(start + at as u64), zeros, false)).await;
+        core.must(done)?;
+        core.state.borrow_mut().written.padding += blocks as u64;
+    }
+    Ok(())
+}

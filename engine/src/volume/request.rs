@@ -1,0 +1,289 @@
+//! Requests: reads, writes, discards and flushes, each in the task of whoever asks.
+
+use crate::{
+    buf::{BLOCK, Buf},
+    device::{Command, Completion, DeviceError, Done, Status},
+    volume::{
+        Canary,
+        core::Core,
+        format::FANOUT,
+        map::{Map, Place},
+        stream::{COLD, HOT, Ticket},
+    },
+};
+
+/// Somebody reads from a zone, which is not reset meanwhile.
+struct Reader<'c> {
+    core: &'c Core,
+    zone: u32,
+}
+
+impl<'c> Reader<'c> {
+    fn new(core: &'c Core, place: Place) -> Reader<'c> {
+        let mut state = core.state.borrow_mut();
+        let (zone, _) = state.space.locate(place);
+        state.space.zone_mut(zone).readers += 1;
+        Reader { core, zone }
+    }
+}
+
+impl Drop for Reader<'_> {
+    fn drop(&mut self) {
+        let mut state = self.core.state.borrow_mut();
+        let readers = &mut state.space.zone_mut(self.zone).readers;
+        *readers -= 1;
+        if *readers == 0 {
+            drop(state);
+            self.core.unread.open();
+        }
+    }
+}
+
+/// Neighbouring blocks of a read that are neighbours on the device, too.
+struct Run<'c> {
+    /// Where they begin in the read.
+    from: u64,
+    completion: Completion,
+    _reader: Reader<'c>,
+}
+
+/// What the groups of a request have to land with, by stream.
+#[derive(Default)]
+struct Landings([u64; 3]);
+
+impl Landings {
+    fn add(&mut self, (index, groups): Ticket) {
+        self.0[index] = self.0[index].max(groups);
+    }
+
+    /// Closes what need not wait, and tells who waits for groups.
+    fn launch(&self, core: &Core) {
+        for index in (0..3).filter(|index| self.0[*index] > 0) {
+            core.launch(index, false);
+            core.tell(index);
+        }
+        core.note_writes();
+    }
+
+    async fn wait(&self, core: &Core) -> Result<(), DeviceError> {
+        for index in (0..3).filter(|index| self.0[*index] > 0) {
+            core.wait_landed((index, self.0[index])).await?;
+        }
+        Ok(())
+    }
+}
+
+impl Core {
+    /// # Errors
+    /// Invalid Field without blocks, LBA Out of Range beyond the end.
+    fn check_range(&self, at: u64, blocks: u64) -> Result<(), DeviceError> {
+        if blocks == 0 {
+            Err(Status::InvalidField.into())
+        } else if at.checked_add(blocks).is_none_or(|end| end > self.identity.blocks) {
+            Err(Status::LbaOutOfRange.into())
+        } else {
+            Ok(())
+        }
+    }
+
+    fn check_data(&self, at: u64, data: &Buf) -> Result<u64, DeviceError> {
+        if !data.len().is_multiple_of(BLOCK) {
+            return Err(Status::InvalidField.into());
+        }
+        self.check_range(at, data.blocks()).map(|()| data.blocks())
+    }
+
+    /// Reads blocks from `at` on into `data`, which nobody else holds. What was never written gives zeros.
+    pub async fn read(&self, at: u64, mut data: Buf) -> Result<Buf, DeviceError> {
+        let blocks = self.check_data(at, &data)?;
+        if let Some(place) = self.one_run(at, blocks) {
+            let _reader = Reader::new(self, place);
+            let lba = self.state.borrow().lba(&*self.device, place);
+            let done = self.device.submit(Command::read(lba, data)).await;
+            return done.result.map(|()| done.data);
+        }
+        let (mut runs, mut from) = (Vec::new(), 0);
+        let bytes = data.as_mut().ok_or(Status::InvalidField)?;
+        while from < blocks {
+            let page = ((at + from) / FANOUT) as u32;
+            if !self.state.borrow().map.is_known(page) {
+                self.hold(page, false).await?;
+            }
+            from += self.start_run(at, from, blocks, bytes, &mut runs);
+        }
+        for Run { from, completion, _reader } in runs {
+            let Done { result, data: read, .. } = completion.await;
+            result?;
+            bytes[from as usize * BLOCK..][..read.len()].copy_from_slice(&read);
+            self.state.borrow_mut().pool.give(read);
+        }
+        Ok(data)
+    }
+
+    /// Where the blocks begin, if all of them are on the device, one behind the other, and that is known.
+    fn one_run(&self, at: u64, blocks: u64) -> Option<Place> {
+        let mut state = self.state.borrow_mut();
+        let first = state.map.get(at).filter(|first| *first != 0)?;
+        let (zone, offset) = state.space.locate(first);
+        let fits = offset as u64 + blocks <= self.capacity() as u64
+            && blocks <= self.device.geometry().max_transfer_blocks as u64;
+        let follows = |block: u64, state: &mut super::core::State| {
+            state.map.get(at + block) == Some(first + block as u32)
+                && state.streams.iter().all(|stream| stream.block(zone, offset + block as u32).is_none())
+        };
+        (fits && (0..blocks).all(|block| follows(block, &mut state))).then_some(first)
+    }
+
+    /// Serves the next blocks of a read, those that are neighbours where they are: in no place, in memory, or on the device; gives
+    /// how many. The page of the first one is known.
+    fn start_run<'c>(
+        &'c self,
+        at: u64,
+        from: u64,
+        blocks: u64,
+        bytes: &mut [u8],
+        runs: &mut Vec<Run<'c>>,
+    ) -> u64 {
+        let mut state = self.state.borrow_mut();
+        let target = &mut bytes[from as usize * BLOCK..][..BLOCK];
+        let first = state.map.get(at + from).unwrap_or(0);
+        if first == 0 {
+            target.fill(0);
+            return 1;
+        }
+        if let Some(source) = state.in_memory(first) {
+            target.copy_from_slice(source);
+            return 1;
+        }
+        let (_, offset) = state.space.locate(first);
+        let most = (blocks - from)
+            .min(self.device.geometry().max_transfer_blocks as u64)
+            .min((self.capacity() - offset) as u64);
+        let mut count = 1;
+        while count < most
+            && state.map.get(at + from + count) == Some(first + count as u32)
+            && state.in_memory(first + count as u32).is_none()
+        {
+            count += 1;
+        }
+        let lba = state.lba(&*self.device, first);
+        let data = state.pool.take(count).freeze();
+        drop(state);
+        let completion = self.device.submit(Command::read(lba, data));
+        runs.push(Run { from, completion, _reader: Reader::new(self, first) });
+        count
+    }
+
+    /// Writes blocks from `at` on. With `fua` they are safe from power cuts at the return.
+    ///
+    /// # Errors
+    /// Capacity Exceeded if that would map more blocks than may be; some of them may have been written.
+    pub async fn write(&self, at: u64, data: &Buf, fua: bool) -> Result<(), DeviceError> {
+        let blocks = self.check_data(at, data)?;
+        self.check()?;
+        let (mut landings, mut from, mut result) = (Landings::default(), 0, Ok(()));
+        while from < blocks && result.is_ok() {
+            self.hold(((at + from) / FANOUT) as u32, false).await?;
+            let before = from;
+            result = self.place_blocks(at, data, (&mut from, fua), &mut landings);
+            if from == before && result.is_ok() {
+                landings.launch(self);
+                self.few.open();
+                self.room.wait().await;
+                self.check()?;
+            }
+        }
+        landings.launch(self);
+        landings.wait(self).await?;
+        result
+    }
+
+    /// Places as many blocks of a write as there is room for now in one page.
+    fn place_blocks(
+        &self,
+        at: u64,
+        data: &Buf,
+        (from, fua): (&mut u64, bool),
+        landings: &mut Landings,
+    ) -> Result<(), DeviceError> {
+        let mut state = self.state.borrow_mut();
+        let page_end = (at + *from) / FANOUT * FANOUT + FANOUT;
+        while *from < data.blocks() && at + *from < page_end {
+            let block = at + *from;
+            let before = state.map.get(block).unwrap_or(0);
+            if before == 0 && !state.space.has_block() {
+                return Err(Status::CapacityExceeded.into());
+            }
+            if !state.may_write() {
+                return Ok(());
+            }
+            let stream = state.stream_of(before);
+            let bytes = &data[*from as usize * BLOCK..][..BLOCK];
+            let Some(ticket) = state.place(self, block, bytes, (stream, fua)) else { return Ok(()) };
+            state.spend();
+            landings.add(ticket);
+            *from += 1;
+        }
+        Ok(())
+    }
+
+    /// Blocks from `at` on read as zeros from the return on, and take no room. Safe from power cuts after a flush.
+    pub async fn discard(&self, at: u64, blocks: u64) -> Result<(), DeviceError> {
+        self.check_range(at, blocks)?;
+        self.check()?;
+        let (mut landings, mut block, end) = (Landings::default(), at, at + blocks);
+        while block < end {
+            let page = block / FANOUT;
+            let part_end = end.min((page + 1) * FANOUT);
+            let nothing = {
+                let state = self.state.borrow();
+                !state.map.is_here(page as u32) && state.map.place(page as u32) == 0
+            };
+            if !nothing {
+                self.hold(page as u32, false).await?;
+                if !self.discard_part(block, part_end, &mut landings) {
+                    landings.launch(self);
+                    self.few.open();
+                    self.room.wait().await;
+                    self.check()?;
+                    continue;
+                }
+            }
+            block = part_end;
+        }
+        landings.launch(self);
+        landings.wait(self).await?;
+        // What is dead now may be what collection waits for.
+        self.few.open();
+        Ok(())
+    }
+
+    /// Discards blocks of one page, which is known; `false` if there is no room for an entry now.
+    fn discard_part(&self, block: u64, end: u64, landings: &mut Landings) -> bool {
+        let mut state = self.state.borrow_mut();
+        if (block..end).all(|block| state.map.get(block) == Some(0)) {
+            return true;
+        }
+        let ticket = state.discard(self, block, (end - block) as u32);
+        ticket.is_some_and(|ticket| {
+            landings.add(ticket);
+            true
+        })
+    }
+
+    /// Everything that has completed before this call is safe from power cuts at the return.
+    pub async fn flush(&self) -> Result<(), DeviceError> {
+        self.check()?;
+        if self.behaviour.canary == Some(Canary::FlushCompletesEarly) {
+            return Ok(());
+        }
+        let tickets = [HOT, COLD].map(|index| {
+            self.launch(index, true);
+            (index, self.state.borrow().streams[index].closed())
+        });
+        for ticket in tickets {
+            self.wait_landed(ticket).await?;
+        }
+        self.flush_device().await
+    }
+}

@@ -1,0 +1,401 @@
+//! Zones and room: what each zone is used for, how many blocks of it are live, who may begin another one, and how
+//! many logical blocks may be mapped at once.
+//!
+//! A zone is free, then written, then closed, and then, only when a root is safe in whose map nothing of it is
+//! live, free again (docs/VOLUME.md, 'The checkpoint'). This file keeps the books; it does not reset anything.
+
+use crate::{
+    buf::BLOCK,
+    device::Geometry,
+    volume::{
+        error::VolumeError,
+        format::{FANOUT, MOST_ENTRIES, ZoneRecord, ZoneUse},
+        map::{Paged, Place},
+    },
+};
+use std::collections::VecDeque;
+
+/// Zones of the head.
+pub const HEAD_ZONES: u32 = 2;
+
+/// Zones beside the map's share that are for collection alone.
+const FOR_COLLECTION: u32 = 2;
+
+/// Least number of spare zones.
+const LEAST_SPARE: u32 = 7;
+
+/// Of the zones for data, one in so many is spare.
+const SPARE_SHARE: u32 = 10;
+
+/// Active zones that are not those of streams of data: two of the head, one of the map.
+const OTHER_ACTIVE: u32 = 3;
+
+/// Fewest streams of data: what is moved never shares one with what writers write, whom it makes room for.
+const LEAST_STREAMS: u32 = 2;
+
+/// How a volume is laid out on a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Logical blocks.
+    pub blocks: u64,
+    /// Blocks of a zone.
+    pub capacity: u32,
+    pub zones: u32,
+    /// Streams of data: 2 or 3.
+    pub streams: usize,
+    /// Most entries of a group.
+    pub group_most: u64,
+    /// Map zones that stay as they are; those beyond are swept.
+    pub map_kept: u32,
+    /// Zones set aside for the map.
+    pub map_share: u32,
+    pub spare: u32,
+    /// Logical blocks that may be mapped at once.
+    pub usable: u64,
+}
+
+impl Plan {
+    /// How a volume of `blocks` blocks, or of as many as there is room for, is laid out.
+    ///
+    /// # Errors
+    /// Why there can be no such volume on a device like this.
+    pub fn of(geometry: &Geometry, blocks: Option<u64>) -> Result<Plan, VolumeError> {
+        let refuse = |why: String| Err(VolumeError(why));
+        let (zones, capacity) = (geometry.zones, geometry.zone_capacity_blocks);
+        let places = zones as u64 * capacity;
+        if places > u32::MAX as u64 {
+            return refuse("a volume cannot be on a device of more than 16 TiB yet".into());
+        }
+        let most = blocks.unwrap_or(places);
+        if most == 0 || most > u32::MAX as u64 {
+            return refuse(format!("a volume cannot have {most} blocks of 4 KiB: 1 to {}", u32::MAX));
+        }
+        let limit = |limit: u32| if limit == 0 { u32::MAX } else { limit };
+        let active = limit(geometry.max_open).min(limit(geometry.max_active));
+        let least = OTHER_ACTIVE + LEAST_STREAMS;
+        if active < least {
+            return refuse(format!("a volume needs {least} active zones, and the device has {active}"));
+        }
+        // A header, data, and a block that fills up a zone.
+        let group_most = MOST_ENTRIES.min(geometry.max_transfer_blocks as u64 - 2).min(capacity / 4);
+        let pages = Paged::pages(most) + Paged::pages(most).div_ceil(FANOUT);
+        let map_kept = pages.div_ceil(capacity.max(1)) as u32;
+        let map_share = map_kept.saturating_mul(3).saturating_add(3);
+        let data = zones.saturating_sub(HEAD_ZONES).saturating_sub(map_share);
+        let spare = LEAST_SPARE.max(data / SPARE_SHARE);
+        if data <= spare || geometry.max_transfer_blocks < 4 || group_most == 0 {
+            let least = HEAD_ZONES + map_share + LEAST_SPARE + 1;
+            return refuse(format!(
+                "the device is too small for a volume: it has {zones} zones of {capacity} blocks, and {least} is the least for so many logical blocks"
+            ));
+        }
+        let of_zone = capacity - capacity.div_ceil(group_most + 1) - 1;
+        let usable = (data - spare) as u64 * of_zone;
+        Ok(Plan {
+            blocks: blocks.unwrap_or(usable),
+            capacity: capacity as u32,
+            zones,
+            streams: (active - OTHER_ACTIVE).min(3) as usize,
+            group_most,
+            map_kept,
+            map_share,
+            spare,
+            usable,
+        })
+    }
+
+    /// Pages of the map in memory, if nobody says how many: 128 MiB a TiB, and no fewer than 16.
+    pub fn default_pages(&self) -> usize {
+        let bytes = self.blocks * BLOCK as u64 / 8192;
+        (bytes as usize / BLOCK).max(16)
+    }
+
+    /// The stream of [`super::stream::HOT`] and so on, where there may be fewer.
+    pub fn index_of(&self, stream: usize) -> usize {
+        if self.streams == 3 { stream } else { stream.saturating_sub(1) }
+    }
+}
+
+/// Who wants another zone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Who {
+    Writer,
+    Collection,
+    Map,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Zone {
+    pub record: ZoneRecord,
+    /// What was written to it counted as short-lived.
+    pub hot: bool,
+    /// Reads on their way.
+    pub readers: u32,
+}
+
+pub struct Space {
+    plan: Plan,
+    zones: Vec<Zone>,
+    free: VecDeque<u32>,
+    /// Zones of the map.
+    map_zones: u32,
+    /// Logical blocks that are mapped.
+    mapped: u64,
+    pub next_segment: u64,
+}
+
+impl Space {
+    /// What `zones` say, those of the head with them.
+    pub fn new(plan: Plan, records: &[ZoneRecord], next_segment: u64) -> Space {
+        let mut space = Space {
+            plan,
+            zones: records.iter().map(|record| Zone { record: *record, hot: false, readers: 0 }).collect(),
+            free: VecDeque::new(),
+            map_zones: 0,
+            mapped: 0,
+            next_segment,
+        };
+        for (zone, record) in (0..).zip(records).skip(HEAD_ZONES as usize) {
+            match record.state {
+                ZoneUse::Free => space.free.push_back(zone),
+                ZoneUse::Map | ZoneUse::ClosedMap => space.map_zones += 1,
+                ZoneUse::Data | ZoneUse::ClosedData => space.mapped += record.live as u64,
+                ZoneUse::Lost => (),
+            }
+        }
+        space
+    }
+
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    pub fn zone(&self, zone: u32) -> &Zone {
+        &self.zones[zone as usize]
+    }
+
+    pub fn zone_mut(&mut self, zone: u32) -> &mut Zone {
+        &mut self.zones[zone as usize]
+    }
+
+    /// All zones but those of the head.
+    pub fn zones(&self) -> impl Iterator<Item = (u32, &ZoneRecord)> {
+        (0..).zip(self.zones.iter().map(|zone| &zone.record)).skip(HEAD_ZONES as usize)
+    }
+
+    pub fn records(&self) -> impl Iterator<Item = ZoneRecord> {
+        self.zones.iter().map(|zone| zone.record)
+    }
+
+    pub fn mapped(&self) -> u64 {
+        self.mapped
+    }
+
+    pub fn free_zones(&self) -> u32 {
+        self.free.len() as u32
+    }
+
+    /// Whether another logical block may be mapped.
+    pub fn has_block(&self) -> bool {
+        self.mapped < self.plan.usable
+    }
+
+    /// The zone of a place, and the offset in it.
+    pub fn locate(&self, place: Place) -> (u32, u32) {
+        (place / self.plan.capacity, place % self.plan.capacity)
+    }
+
+    pub fn place(&self, zone: u32, offset: u32) -> Place {
+        zone * self.plan.capacity + offset
+    }
+
+    /// Free zones that writers may begin.
+    pub fn available(&self) -> u32 {
+        self.beside_map().saturating_sub(FOR_COLLECTION)
+    }
+
+    fn beside_map(&self) -> u32 {
+        self.free_zones().saturating_sub(self.plan.map_share.saturating_sub(self.map_zones))
+    }
+
+    pub fn may_begin(&self, who: Who) -> bool {
+        match who {
+            Who::Writer => self.available() > 0,
+            Who::Collection => self.beside_map() > 0,
+            Who::Map => !self.free.is_empty(),
+        }
+    }
+
+    /// Takes a free zone to be written; the one that has been free for longest.
+    pub fn begin(&mut self, who: Who) -> Option<u32> {
+        if !self.may_begin(who) {
+            return None;
+        }
+        let zone = self.free.pop_front()?;
+        self.zones[zone as usize].hot = false;
+        let record = &mut self.zones[zone as usize].record;
+        *record = match who {
+            Who::Map => {
+                self.map_zones += 1;
+                ZoneRecord { state: ZoneUse::Map, ..ZoneRecord::default() }
+            }
+            _ => {
+                self.next_segment += 1;
+                ZoneRecord { live: 0, state: ZoneUse::Data, segment: self.next_segment - 1 }
+            }
+        };
+        Some(zone)
+    }
+
+    /// Nothing is written to the zone any more.
+    pub fn close(&mut self, zone: u32) {
+        let state = &mut self.zones[zone as usize].record.state;
+        *state = match *state {
+            ZoneUse::Data => ZoneUse::ClosedData,
+            ZoneUse::Map => ZoneUse::ClosedMap,
+            other => other,
+        };
+    }
+
+    /// A zone that was closed is written again.
+    pub fn reopen(&mut self, zone: u32) {
+        let state = &mut self.zones[zone as usize].record.state;
+        if *state == ZoneUse::ClosedData {
+            *state = ZoneUse::Data;
+        }
+    }
+
+    /// The zone has been reset.
+    pub fn release(&mut self, zone: u32) {
+        let record = &mut self.zones[zone as usize].record;
+        debug_assert_eq!(record.live, 0);
+        self.map_zones -= (record.state == ZoneUse::ClosedMap) as u32;
+        *record = ZoneRecord::default();
+        self.free.push_back(zone);
+    }
+
+    /// A logical block was at `before` and is at `now`; 0 for nowhere.
+    pub fn moved(&mut self, before: Place, now: Place) {
+        if before != 0 {
+            self.left(before);
+            self.mapped -= 1;
+        }
+        if now != 0 {
+            self.taken(now);
+            self.mapped += 1;
+        }
+    }
+
+    /// A block of the map was at `before` and is at `now`.
+    pub fn map_moved(&mut self, before: Place, now: Place) {
+        if before != 0 {
+            self.left(before);
+        }
+        self.taken(now);
+    }
+
+    fn left(&mut self, place: Place) {
+        self.zones[(place / self.plan.capacity) as usize].record.live -= 1;
+    }
+
+    fn taken(&mut self, place: Place) {
+        self.zones[(place / self.plan.capacity) as usize].record.live += 1;
+    }
+
+    /// Closed zones in which nothing is live.
+    pub fn dead(&self) -> u32 {
+        let dead = |zone: &ZoneRecord| {
+            matches!(zone.state, ZoneUse::ClosedData | ZoneUse::ClosedMap) && zone.live == 0
+        };
+        self.zones().filter(|(_, record)| dead(record)).count() as u32
+    }
+
+    /// Free zones at which collection begins.
+    pub fn low_mark(&self) -> u32 {
+        (self.plan.spare / 4).max(2)
+    }
+
+    /// Map zones to be swept, so that few stay: those with the fewest live blocks.
+    pub fn to_sweep(&self) -> Vec<u32> {
+        let closed = |record: &ZoneRecord| record.state == ZoneUse::ClosedMap && record.live > 0;
+        let mut zones: Vec<(u32, u32)> =
+            self.zones().filter(|(_, r)| closed(r)).map(|(zone, r)| (r.live, zone)).collect();
+        zones.sort_unstable();
+        let surplus = zones.len().saturating_sub(self.plan.map_kept as usize);
+        zones.into_iter().take(surplus).map(|(_, zone)| zone).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn geometry() -> Geometry {
+        Geometry {
+            zones: 30,
+            zone_size_blocks: 128,
+            zone_capacity_blocks: 100,
+            max_open: 0,
+            max_active: 8,
+            zrwa: None,
+            oob_bytes: 0,
+            max_transfer_blocks: 16,
+            max_append_blocks: 0,
+            volatile_cache: false,
+        }
+    }
+
+    #[test]
+    fn a_plan_says_what_there_is_room_for_and_why_there_is_none() {
+        let plan = Plan::of(&geometry(), None).unwrap();
+        // 30 less 2, less 6 of the map, less 7 spare; groups of 14 and a header, and a block that fills up.
+        assert_eq!((plan.map_share, plan.spare, plan.usable), (6, 7, 15 * (100 - 7 - 1)));
+        assert_eq!((plan.streams, plan.group_most), (3, 14));
+        assert_eq!(Plan::of(&geometry(), Some(5)).unwrap().blocks, 5);
+        for (why, geometry) in [
+            ("16 TiB", Geometry { zones: 1 << 26, ..geometry() }),
+            ("active zones", Geometry { max_active: 3, ..geometry() }),
+            ("too small", Geometry { zones: 15, ..geometry() }),
+        ] {
+            let said = Plan::of(&geometry, None).unwrap_err().0;
+            assert!(said.contains(why), "{said}");
+        }
+        assert!(Plan::of(&geometry(), Some(0)).is_err());
+        assert!(Plan::of(&geometry(), Some(1 << 32)).is_err());
+    }
+
+    #[test]
+    fn writers_leave_zones_to_collection_and_both_to_the_map() {
+        let plan = Plan::of(&geometry(), None).unwrap();
+        let mut space = Space::new(plan, &[ZoneRecord::default(); 30], 1);
+        let mut taken = [Who::Writer, Who::Collection, Who::Map].map(|who| {
+            let zones: Vec<u32> = std::iter::from_fn(|| space.begin(who)).collect();
+            zones
+        });
+        assert_eq!(taken.each_ref().map(Vec::len), [20, 2, 6]);
+        // Each zone once, and none of the head.
+        let mut all = taken.concat();
+        all.sort_unstable();
+        assert_eq!(all, (2..30).collect::<Vec<u32>>());
+        let zone = taken[2].remove(0);
+        space.close(zone);
+        assert_eq!((space.dead(), space.free_zones()), (1, 0));
+        space.release(zone);
+        assert!(!space.may_begin(Who::Collection) && space.may_begin(Who::Map));
+    }
+
+    #[test]
+    fn every_block_is_counted_where_it_is() {
+        let plan = Plan::of(&geometry(), None).unwrap();
+        let mut space = Space::new(plan, &[ZoneRecord::default(); 30], 1);
+        let [a, b] = [space.begin(Who::Writer).unwrap(), space.begin(Who::Writer).unwrap()];
+        let (first, second) = (space.place(a, 1), space.place(b, 99));
+        assert_eq!(space.locate(second), (b, 99));
+        space.moved(0, first);
+        space.moved(first, second);
+        assert_eq!((space.zone(a).record.live, space.zone(b).record.live, space.mapped()), (0, 1, 1));
+        space.moved(second, 0);
+        assert_eq!((space.zone(b).record.live, space.mapped()), (0, 0));
+        assert!(space.zone(a).record.segment < space.zone(b).record.segment);
+    }
+}

@@ -1,0 +1,55 @@
+//! What is said of a volume.
+
+use crate::device::DeviceError;
+
+/// Blocks written to the device since the start, by what for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// Data of users.
+    pub user: u64,
+    /// Data that was moved.
+    pub moved: u64,
+    /// Headers of groups.
+    pub headers: u64,
+    /// Pages and directory of the map.
+    pub map: u64,
+    pub roots: u64,
+    /// What fills up zones.
+    pub padding: u64,
+}
+
+impl Written {
+    pub fn blocks(&self) -> u64 {
+        let Written { user, moved, headers, map, roots, padding } = self;
+        user + moved + headers + map + roots + padding
+    }
+
+    /// Blocks written for each block of users; 1 if there were none.
+    pub fn amplification(&self) -> f64 {
+        if self.user == 0 { 1.0 } else { self.blocks() as f64 / self.user as f64 }
+    }
+}
+
+/// How a volume is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeStatus {
+    /// Logical blocks, how many may be mapped at once, and how many are.
+    pub blocks: u64,
+    pub usable: u64,
+    pub mapped: u64,
+    /// Zones of the device, and how many of them are free.
+    pub zones: u32,
+    pub free_zones: u32,
+    /// Blocks in use of each zone.
+    pub live: Vec<u32>,
+    /// Zones are being collected, because few are free.
+    pub collects: bool,
+    pub collected_zones: u64,
+    pub discarded: u64,
+    pub checkpoints: u64,
+    /// Pages of the map that were read because they were not in memory.
+    pub pages_read: u64,
+    pub written: Written,
+    /// Why nothing can be written any more.
+    pub failed: Option<DeviceError>,
+}

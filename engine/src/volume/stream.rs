@@ -1,0 +1,296 @@
+//! Streams: groups that are filled, written, and land.
+//!
+//! Everything in here is synchronous but [`serve`], which waits for the device. A block gets its place in the
+//! group that is being filled; the group is closed when it is full, when nothing of its stream is on its way, when it is as large
+//! as what is on its way (so there are two writes on their way whose size follows the load), or when somebody
+//! waits for all of it. Groups land in the order in which they were closed.
+//!
+//! A zone is begun when all groups of the one before it have landed and the device has been flushed: so a
+//! power cut leaves one zone of each stream partly written, and no more.
+
+use crate::{
+    buf::{BLOCK, Buf, BufMut, BufPool},
+    device::{Command, Completion, Done, ZonedDevice},
+    volume::{
+        core::Core,
+        format::{Entry, GroupPlace, What, put_entry, seal_group},
+        map::Place,
+        space::{Space, Who},
+    },
+    zone::{Lba, ZoneIndex},
+};
+use std::{collections::VecDeque, rc::Rc};
+
+/// Blocks whose last version lived short, others, and blocks that were moved; with fewer streams the last ones share.
+pub const HOT: usize = 0;
+pub const COLD: usize = 1;
+pub const MOVED: usize = 2;
+
+/// The number of the map's stream in cuts.
+pub const MAP: u8 = 3;
+
+/// Most groups of a stream on their way.
+const MOST_FLIGHTS: usize = 8;
+
+/// The zone that a stream writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Open {
+    pub zone: u32,
+    pub segment: u64,
+    /// Where the next group begins.
+    pub next: u32,
+    /// Where what a power cut has torn begins, if that has to be filled up.
+    pub torn_at: Option<u32>,
+}
+
+/// A group that is being filled, or is closed.
+struct Group {
+    open: Open,
+    /// The header, then data.
+    bytes: BufMut,
+    /// Number of the first entry.
+    first: u64,
+    entries: usize,
+    data: u32,
+    fua: bool,
+}
+
+/// A group whose blocks do not change any more.
+struct Closed {
+    zone: u32,
+    start: u32,
+    blocks: u32,
+    bytes: Buf,
+    fua: bool,
+    completion: Option<Completion>,
+}
+
+impl Closed {
+    /// The block at `offset` of `zone`, if it is in here.
+    fn block(&self, zone: u32, offset: u32) -> Option<&[u8]> {
+        let inside = zone == self.zone && (self.start..self.start + self.blocks).contains(&offset);
+        inside.then(|| &self.bytes[(offset - self.start) as usize * BLOCK..][..BLOCK])
+    }
+}
+
+#[derive(Default)]
+pub struct Stream {
+    open: Option<Open>,
+    filling: Option<Group>,
+    ready: VecDeque<Closed>,
+    flights: VecDeque<Closed>,
+    /// The zone that groups may be written to.
+    writing: Option<u32>,
+    /// Groups closed so far, and landed so far.
+    closed: u64,
+    landed: u64,
+}
+
+/// A group that something is in: the stream, and how many groups land before it.
+pub type Ticket = (usize, u64);
+
+/// What all groups have in common.
+pub struct Common<'a> {
+    pub device: &'a dyn ZonedDevice,
+    pub volume: u64,
+    pub pool: &'a mut BufPool,
+    pub written: &'a mut super::status::Written,
+}
+
+impl Stream {
+    /// Goes on in a zone.
+    pub fn resume(&mut self, open: Open) {
+        self.open = Some(open);
+        self.writing = Some(open.zone);
+    }
+
+    /// The zone that is being written, and where its next group begins.
+    pub fn open(&self) -> Option<Open> {
+        self.open
+    }
+
+    pub fn landed(&self) -> u64 {
+        self.landed
+    }
+
+    /// Groups that were closed: those with smaller tickets.
+    pub fn closed(&self) -> u64 {
+        self.closed
+    }
+
+    /// Whether an entry can be put in now; begins a group, or a zone, if that is what it takes.
+    pub fn prepare(
+        &mut self,
+        index: usize,
+        who: Who,
+        space: &mut Space,
+        number: u64,
+        common: &mut Common<'_>,
+    ) -> bool {
+        let plan = space.plan();
+        let (capacity, most) = (plan.capacity, plan.group_most);
+        if let Some(group) = &self.filling {
+            let full = group.entries as u64 >= most || group.open.next + 1 + group.data >= capacity;
+            if !full {
+                return true;
+            }
+            self.close(index, capacity, common);
+        }
+        let open = match self.open {
+            Some(open) => open,
+            None => match space.begin(who) {
+                Some(zone) => {
+                    let segment = space.zone(zone).record.segment;
+                    space.zone_mut(zone).hot = index == HOT;
+                    *self.open.insert(Open { zone, segment, next: 0, torn_at: None })
+                }
+                None => return false,
+            },
+        };
+        // The header, as many blocks as it may have entries, and one that fills up the zone.
+        let bytes = common.pool.take(most + 2);
+        self.filling = Some(Group { open, bytes, first: number, entries: 0, data: 0, fua: false });
+        true
+    }
+
+    /// Puts a block into the group that is being filled; gives its place. [`Stream::prepare`] has said yes.
+    pub fn put(&mut self, block: u32, number: u64, bytes: &[u8], fua: bool, space: &Space) -> Option<Place> {
+        let group = self.filling.as_mut()?;
+        group.data += 1;
+        group.bytes.block_mut(group.data as u64).copy_from_slice(bytes);
+        let entry = Entry { number, block, what: What::Data };
+        put_entry(&mut group.bytes, group.entries, group.first, entry);
+        group.entries += 1;
+        group.fua |= fua;
+        Some(space.place(group.open.zone, group.open.next + group.data))
+    }
+
+    /// Puts a discard into the group that is being filled. [`Stream::prepare`] has said yes.
+    pub fn put_discard(&mut self, block: u32, blocks: u32, number: u64) {
+        if let Some(group) = &mut self.filling {
+            let entry = Entry { number, block, what: What::Discard(blocks) };
+            put_entry(&mut group.bytes, group.entries, group.first, entry);
+            group.entries += 1;
+        }
+    }
+
+    /// Closes the group that is being filled.
+    pub fn close(&mut self, index: usize, capacity: u32, common: &mut Common<'_>) {
+        let Some(Group { open, mut bytes, first, entries, data, fua }) = self.filling.take() else { return };
+        let Open { zone, segment, next: offset, .. } = open;
+        let mut blocks = 1 + data;
+        if offset + blocks + 1 == capacity {
+            // No group fits into a single block.
+            bytes.block_mut(blocks as u64).fill(0);
+            blocks += 1;
+        }
+        let place = GroupPlace { volume: common.volume, segment, offset, stream: index as u8 };
+        let bytes_of_header = bytes.block_mut(0);
+        seal_group(bytes_of_header, place, blocks, first, entries);
+        common.written.headers += 1;
+        common.written.padding += (blocks - 1 - data) as u64;
+        let end = offset + blocks;
+        self.open = (end < capacity).then_some(Open { next: end, ..open });
+        let bytes = bytes.freeze();
+        self.ready.push_back(Closed { zone, start: offset, blocks, bytes, fua, completion: None });
+        self.closed += 1;
+        self.submit(common);
+    }
+
+    /// Closes the group that is being filled if it need not wait.
+    pub fn launch(&mut self, index: usize, capacity: u32, common: &mut Common<'_>) {
+        let Some(group) = &self.filling else { return };
+        let on_their_way: u32 = self.flights.iter().chain(&self.ready).map(|group| group.blocks).sum();
+        if group.data + 1 >= on_their_way {
+            self.close(index, capacity, common);
+        }
+    }
+
+    /// Submits what may be.
+    fn submit(&mut self, common: &mut Common<'_>) {
+        while self.flights.len() < MOST_FLIGHTS
+            && self.ready.front().is_some_and(|group| self.writing == Some(group.zone))
+            && let Some(mut group) = self.ready.pop_front()
+        {
+            let start = common.device.geometry().start(ZoneIndex(group.zone));
+            let data = group.bytes.slice_blocks(0..group.blocks as u64);
+            let command = Command::write(Lba(start.0 + group.start as u64), data, group.fua);
+            group.completion = Some(common.device.submit(command));
+            self.flights.push_back(group);
+        }
+    }
+
+    /// Whether groups wait for a zone to be begun.
+    fn waits_for_zone(&self) -> bool {
+        self.flights.is_empty() && self.ready.front().is_some_and(|group| self.writing != Some(group.zone))
+    }
+
+    /// Groups may be written to the zone of the first that waits.
+    fn begin_zone(&mut self, common: &mut Common<'_>) {
+        self.writing = self.ready.front().map(|group| group.zone);
+        self.submit(common);
+    }
+
+    /// The oldest group on its way has landed; gives its zone if that is full.
+    fn land(&mut self, done: Done, capacity: u32, common: &mut Common<'_>) -> Option<u32> {
+        let group = self.flights.pop_front()?;
+        self.landed += 1;
+        drop(done);
+        let Closed { zone, start, blocks, bytes, .. } = group;
+        common.pool.give(bytes);
+        self.submit(common);
+        (start + blocks == capacity).then_some(zone)
+    }
+
+    /// A block that may not be on the device yet.
+    pub fn block(&self, zone: u32, offset: u32) -> Option<&[u8]> {
+        if let Some(group) = &self.filling
+            && group.open.zone == zone
+            && (1..=group.data).contains(&(offset.wrapping_sub(group.open.next)))
+        {
+            return Some(&group.bytes[(offset - group.open.next) as usize * BLOCK..][..BLOCK]);
+        }
+        self.flights.iter().chain(&self.ready).find_map(|group| group.block(zone, offset))
+    }
+
+    /// What was torn has been filled up.
+    pub fn mend(&mut self) {
+        if let Some(open) = &mut self.open {
+            open.torn_at = None;
+        }
+    }
+}
+
+/// Waits for the groups of a stream, for ever.
+pub async fn serve(core: Rc<Core>, index: usize) {
+    let moved = core.moved_stream();
+    loop {
+        let flight = core.with_stream(index, |stream, _| {
+            stream.flights.front_mut().and_then(|group| group.completion.take())
+        });
+        if let Some(flight) = flight {
+            let mut done = flight.await;
+            if let Err(error) = std::mem::replace(&mut done.result, Ok(())) {
+                return core.fail(error);
+            }
+            let capacity = core.capacity();
+            let full = core.with_stream(index, |stream, common| {
+                let full = stream.land(done, capacity, common);
+                // Nobody waits for single blocks that are moved.
+                if index != moved {
+                    stream.launch(index, capacity, common);
+                }
+                full
+            });
+            core.landed(index, full);
+        } else if core.with_stream(index, |stream, _| stream.waits_for_zone()) {
+            let begun_before = core.with_stream(index, |stream, _| stream.writing.is_some());
+            if begun_before && core.flush_device().await.is_err() {
+                return;
+            }
+            core.with_stream(index, Stream::begin_zone);
+        } else {
+            core.wait_for_groups(index).await;
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Which zone is to be collected, and which blocks are hot: choices without effects.
+
+use crate::volume::format::{ZoneRecord, ZoneUse};
+
+/// How a victim is chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Choice {
+    /// The zone with the fewest live blocks.
+    Greedy,
+    /// The zone that yields most for what it costs, and the longer the older it is (Rosenblum and Ousterhout 1992):
+    /// `(1 - u) * age / (1 + u)`.
+    #[default]
+    CostBenefit,
+}
+
+/// The zone to be collected next; `None` if none yields anything. `most` is how many live blocks a zone may
+/// have to be worth it, `now` the next segment.
+pub fn choose<'z>(
+    zones: impl Iterator<Item = (u32, &'z ZoneRecord)>,
+    choice: Choice,
+    (capacity, most): (u32, u32),
+    now: u64,
+) -> Option<u32> {
+    let closed = zones.filter(|(_, z)| z.state == ZoneUse::ClosedData && (1..=most).contains(&z.live));
+    let score = |zone: &ZoneRecord| {
+        let (live, capacity) = (zone.live as u128, capacity as u128);
+        match choice {
+            Choice::Greedy => capacity - live,
+            Choice::CostBenefit => {
+                let age = (now - zone.segment) as u128;
+                (capacity - live) * age * (1 << 32) / (capacity + live)
+            }
+        }
+    };
+    closed.max_by_key(|(index, zone)| (score(zone), std::cmp::Reverse(*index))).map(|(index, _)| index)
+}
+
+/// What is known of how long versions live: the mean age of zones when they were collected, of those of hot blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lifespan(pub u64);
+
+impl Lifespan {
+    /// Nothing is known yet: every version counts as short-lived.
+    pub const UNKNOWN: Lifespan = Lifespan(u64::MAX >> 8);
+
+    /// Whether a block is hot whose last version lived for `age` segments.
+    pub fn is_hot(self, age: u64) -> bool {
+        age < self.0
+    }
+
+    /// A zone of hot blocks was collected at this age.
+    pub fn learn(&mut self, age: u64) {
+        self.0 = match *self {
+            Lifespan::UNKNOWN => age,
+            Lifespan(mean) => (15 * mean + age).div_ceil(16),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn greedy_takes_the_emptiest_and_cost_benefit_an_older_one() {
+        let zone = |live, segment| ZoneRecord { live, state: ZoneUse::ClosedData, segment };
+        let zones =
+            [zone(10, 99), zone(20, 1), zone(0, 1), ZoneRecord { state: ZoneUse::Data, ..zone(1, 0) }];
+        let chosen = |choice, most| choose((0..).zip(&zones), choice, (100, most), 100);
+        assert_eq!(chosen(Choice::Greedy, 99), Some(0));
+        assert_eq!(chosen(Choice::CostBenefit, 99), Some(1));
+        assert_eq!(chosen(Choice::Greedy, 9), None);
+    }
+
+    #[test]
+    fn the_lifespan_follows_what_is_collected() {
+        let mut lifespan = Lifespan::UNKNOWN;
+        assert!(lifespan.is_hot(1 << 40));
+        lifespan.learn(8);
+        assert!(lifespan.is_hot(7) && !lifespan.is_hot(8));
+        (0..200).for_each(|_| lifespan.learn(100));
+        assert!(lifespan.is_hot(99) && !lifespan.is_hot(101));
+    }
+}

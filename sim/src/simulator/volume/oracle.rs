@@ -1,0 +1,224 @@
+//! The oracle of block devices: what each block may hold.
+//!
+//! Every write and discard is a *version* of the blocks that it covers, with the moments of its beginning and its
+//! end. A version is *over* another one that had ended when it began. Two that overlap in time may come in
+//! either order. A version is *safe* once it has ended with FUA, or had ended before a flush began that has ended.
+//! Then a block may hold
+//!
+//! - when it is read: any version, unless one is over it that had ended when the read began;
+//! - after a power cut: any version, unless a safe one is over it;
+//! - after the end of a process whose drives keep power: any version, unless one is over it that has ended.
+//!
+//! What a recovery has shown stays: from then on it is the only version, and safe.
+
+use crate::simulator::stamp::{self, Stamp};
+use engine::buf::BLOCK;
+
+/// Marks blocks of volumes in stamps.
+const MARK: u32 = 0x76;
+
+/// What a block was to hold, from some moment on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Version {
+    /// Number of the write; 0 if it is zeros.
+    write: u64,
+    begun: u64,
+    ended: Option<u64>,
+    safe: bool,
+}
+
+impl Version {
+    /// Whether this one, which has ended, came after `other`.
+    fn is_over(&self, other: &Version) -> bool {
+        self.ended.is_some() && other.ended.is_some_and(|ended| ended < self.begun)
+    }
+}
+
+/// How a volume has come to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    PowerCut,
+    Kill,
+}
+
+#[derive(Clone, Debug)]
+pub struct Oracle {
+    blocks: Vec<Vec<Version>>,
+    now: u64,
+    writes: u64,
+}
+
+/// What [`Stamp::fill`] writes in a block of a volume.
+pub fn fill(block: u64, write: u64, bytes: &mut [u8]) {
+    Stamp { zone: MARK, block, write }.fill(bytes);
+}
+
+impl Oracle {
+    /// Of a volume that nobody has written to.
+    pub fn new(blocks: u64) -> Oracle {
+        let zeros = Version { write: 0, begun: 0, ended: Some(0), safe: true };
+        Oracle { blocks: vec![vec![zeros]; blocks as usize], now: 1, writes: 0 }
+    }
+
+    pub fn blocks(&self) -> u64 {
+        self.blocks.len() as u64
+    }
+
+    /// Blocks that may hold something else than zeros.
+    pub fn may_be_mapped(&self) -> u64 {
+        self.blocks.iter().filter(|versions| versions.iter().any(|v| v.write > 0)).count() as u64
+    }
+
+    /// A moment that nothing else happens in.
+    pub fn tick(&mut self) -> u64 {
+        self.now += 1;
+        self.now
+    }
+
+    /// A write begins, or a discard; gives its number.
+    pub fn begin(&mut self, at: u64, blocks: u64, discard: bool) -> (u64, u64) {
+        let begun = self.tick();
+        if !discard {
+            self.writes += 1;
+        }
+        let write = if discard { 0 } else { self.writes };
+        for versions in &mut self.blocks[at as usize..(at + blocks) as usize] {
+            versions.push(Version { write, begun, ended: None, safe: false });
+        }
+        (write, begun)
+    }
+
+    /// What began at this moment has ended.
+    pub fn end(&mut self, at: u64, blocks: u64, begun: u64, safe: bool) {
+        let ended = self.tick();
+        for versions in &mut self.blocks[at as usize..(at + blocks) as usize] {
+            for version in versions.iter_mut().filter(|version| version.begun == begun) {
+                (version.ended, version.safe) = (Some(ended), safe);
+            }
+        }
+    }
+
+    /// A flush that began at this moment has ended. What is not needed to judge anything any more is forgotten, if nobody
+    /// `reads`.
+    pub fn flushed(&mut self, begun: u64, reads: bool) {
+        for versions in &mut self.blocks {
+            for version in versions.iter_mut() {
+                version.safe |= version.ended.is_some_and(|ended| ended < begun);
+            }
+            if !reads && versions.len() > 1 {
+                let safe: Vec<Version> = versions.iter().filter(|v| v.safe).copied().collect();
+                versions.retain(|version| !safe.iter().any(|safe| safe.is_over(version)));
+            }
+        }
+    }
+
+    fn holds(versions: &[Version], block: u64, bytes: &[u8], allowed: impl Fn(&Version) -> bool) -> bool {
+        versions.iter().filter(|version| allowed(version)).any(|version| match version.write {
+            0 => stamp::is_zero(bytes),
+            write => Stamp { zone: MARK, block, write }.matches(bytes),
+        })
+    }
+
+    fn complain(&self, block: u64, bytes: &[u8], when: &str) -> String {
+        let versions = &self.blocks[block as usize];
+        let held = stamp::describe(bytes).replace(&format!("zone {MARK} "), "");
+        format!("block {block} holds {held} {when}; versions: {versions:?}")
+    }
+
+    /// Judges what a read that began at this moment has given.
+    ///
+    /// # Errors
+    /// The first block that is wrong.
+    pub fn check_read(&self, at: u64, begun: u64, data: &[u8]) -> Result<(), String> {
+        for (block, bytes) in (at..).zip(data.chunks_exact(BLOCK)) {
+            let versions = &self.blocks[block as usize];
+            let over = |over: &Version, version: &Version| {
+                over.is_over(version) && over.ended.is_some_and(|ended| ended < begun)
+            };
+            let allowed = |version: &Version| !versions.iter().any(|other| over(other, version));
+            if !Oracle::holds(versions, block, bytes, allowed) {
+                return Err(self.complain(block, bytes, &format!("in a read of moment {begun}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Judges all blocks after a recovery; from now on they hold this.
+    ///
+    /// # Errors
+    /// The first block that is wrong.
+    pub fn recovered(&mut self, end: End, data: &[u8]) -> Result<(), String> {
+        for (block, bytes) in (0..).zip(data.chunks_exact(BLOCK)) {
+            let versions = &self.blocks[block as usize];
+            let over =
+                |over: &Version, version: &Version| over.is_over(version) && (over.safe || end == End::Kill);
+            let allowed = |version: &Version| !versions.iter().any(|other| over(other, version));
+            if !Oracle::holds(versions, block, bytes, allowed) {
+                return Err(self.complain(block, bytes, &format!("after {end:?} and recovery")));
+            }
+        }
+        for (block, bytes) in (0..).zip(data.chunks_exact(BLOCK)) {
+            let versions = &mut self.blocks[block as usize];
+            versions.retain(|version| Oracle::holds(&[*version], block, bytes, |_| true));
+            versions.truncate(1);
+            for version in versions {
+                (version.begun, version.ended, version.safe) = (0, Some(0), true);
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn content(write: u64) -> Vec<u8> {
+        let mut bytes = vec![0; BLOCK];
+        if write > 0 {
+            fill(0, write, &mut bytes);
+        }
+        bytes
+    }
+
+    /// Which of these a block may hold after an end.
+    fn allowed(oracle: &Oracle, end: End) -> Vec<u64> {
+        (0..9).filter(|write| oracle.clone().recovered(end, &content(*write)).is_ok()).collect()
+    }
+
+    #[test]
+    fn what_is_safe_stays_and_what_is_not_may_be_old_or_new() {
+        let mut oracle = Oracle::new(1);
+        let (first, begun) = oracle.begin(0, 1, false);
+        assert_eq!(allowed(&oracle, End::Kill), [0, first]);
+        oracle.end(0, 1, begun, false);
+        assert_eq!(allowed(&oracle, End::PowerCut), [0, first]);
+        assert_eq!(allowed(&oracle, End::Kill), [first]);
+        let flush = oracle.tick();
+        let (second, begun) = oracle.begin(0, 1, false);
+        oracle.end(0, 1, begun, false);
+        oracle.flushed(flush, false);
+        assert_eq!(allowed(&oracle, End::PowerCut), [first, second]);
+        let (_, begun) = oracle.begin(0, 1, true);
+        oracle.end(0, 1, begun, true);
+        assert_eq!(allowed(&oracle, End::PowerCut), [0]);
+        oracle.recovered(End::PowerCut, &content(0)).unwrap();
+        assert_eq!(allowed(&oracle, End::Kill), [0]);
+    }
+
+    #[test]
+    fn writes_that_overlap_may_come_in_any_order_and_reads_see_what_had_ended() {
+        let mut oracle = Oracle::new(1);
+        let (first, one) = oracle.begin(0, 1, false);
+        let (second, two) = oracle.begin(0, 1, false);
+        let early = oracle.tick();
+        oracle.end(0, 1, two, true);
+        oracle.end(0, 1, one, true);
+        assert_eq!(allowed(&oracle, End::PowerCut), [first, second]);
+        let late = oracle.tick();
+        assert!(oracle.check_read(0, early, &content(0)).is_ok());
+        assert!(oracle.check_read(0, late, &content(0)).is_err());
+        assert!(oracle.check_read(0, late, &content(first)).is_ok());
+    }
+}

@@ -1,0 +1,149 @@
+//! What one seed stands for: what the volume lies on, its load, and its ends.
+
+use super::{Course, Over};
+use crate::rng::Rng;
+use engine::{
+    device::{Geometry, Zrwa},
+    raid::policy::Policy,
+    volume::{Behaviour, Choice},
+};
+
+/// Relative rates of the kinds of operations.
+#[derive(Clone, Debug)]
+pub struct Load {
+    pub write: u64,
+    pub read: u64,
+    pub discard: u64,
+    pub flush: u64,
+    pub fua_percent: u64,
+    pub queue_depth: usize,
+    /// Most blocks of a write.
+    pub most_blocks: u64,
+    /// Out of 100 writes, so many go to an eighth of the volume.
+    pub hot_percent: u64,
+}
+
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    pub over: Over,
+    pub members: usize,
+    pub drive: Geometry,
+    pub chunk_blocks: u64,
+    /// Of the array.
+    pub zone_size_blocks: u64,
+    pub unwritten_fails: bool,
+    pub behaviour: Behaviour,
+    /// Logical blocks, out of 100 that are usable.
+    pub size_percent: u64,
+    pub load: Load,
+    /// Relative rates of what can happen: a drive executes, answers, a task runs, an operation is handed in.
+    pub pace: [u64; 4],
+    pub in_order: bool,
+    pub rounds: u64,
+    pub work_events: u64,
+    /// One of so many events has a fork.
+    pub fork_rarity: u64,
+    pub most_forks: u64,
+    pub cut_in_recovery_percent: u64,
+    pub kill_percent: u64,
+}
+
+impl Scenario {
+    /// Draws a scenario.
+    pub fn draw(rng: &mut Rng, course: Course) -> Scenario {
+        let drawn = draw_over(rng);
+        let over = course.over.unwrap_or(drawn);
+        let single = over == Over::Drive;
+        let parities = if let Over::Array { parities, .. } = over { parities } else { 0 };
+        let members = if single { 1 } else { parities + 2 + rng.below(2) as usize };
+        let chunk_blocks = 2 << rng.below(2);
+        let stripe = chunk_blocks * (members - parities) as u64;
+        let zone_size_blocks = (24 + rng.below(50)).next_multiple_of(stripe);
+        let weight = |rng: &mut Rng| 1 << rng.below(4);
+        Scenario {
+            over,
+            members,
+            drive: if single { draw_drive(rng) } else { draw_member(rng, over, chunk_blocks) },
+            chunk_blocks,
+            zone_size_blocks,
+            unwritten_fails: rng.chance(1, 4),
+            behaviour: Behaviour {
+                choice: if rng.chance(1, 2) { Choice::Greedy } else { Choice::CostBenefit },
+                map_pages: Some(2 + rng.below(3) as usize),
+                canary: course.canary,
+            },
+            // Seldom more than there is room for.
+            size_percent: if rng.chance(1, 5) { 101 + rng.below(60) } else { 20 + rng.below(81) },
+            load: draw_load(rng),
+            pace: [weight(rng), weight(rng), 2 * weight(rng), weight(rng)],
+            in_order: rng.chance(1, 5),
+            rounds: 2 + rng.below(4),
+            work_events: 1 << (9 + rng.below(if single { 5 } else { 6 })),
+            fork_rarity: if single { 60 } else { 400 },
+            most_forks: if single { 60 } else { 12 },
+            cut_in_recovery_percent: [0, 30, 80][rng.below(3) as usize],
+            kill_percent: if rng.chance(1, 2) { 40 } else { 0 },
+        }
+    }
+}
+
+/// How often volumes lie on what.
+fn draw_over(rng: &mut Rng) -> Over {
+    match rng.below(8) {
+        0..4 => Over::Drive,
+        4 => Over::Array { policy: *rng.pick(&Policy::ALL), parities: 2 },
+        kind => Over::Array { policy: Policy::ALL[kind as usize % Policy::ALL.len()], parities: 1 },
+    }
+}
+
+fn draw_drive(rng: &mut Rng) -> Geometry {
+    let zone_capacity_blocks = 16 + rng.below(64);
+    let limit = if rng.chance(1, 2) { 0 } else { 5 + rng.below(4) as u32 };
+    Geometry {
+        zones: 17 + rng.below(10) as u32,
+        zone_size_blocks: zone_capacity_blocks + rng.below(9),
+        zone_capacity_blocks,
+        max_open: limit,
+        max_active: limit,
+        zrwa: None,
+        oob_bytes: 0,
+        max_transfer_blocks: [4, 8, 16, 64][rng.below(4) as usize],
+        max_append_blocks: 0,
+        volatile_cache: rng.chance(1, 2),
+    }
+}
+
+/// A member of an array with room in its metadata log for all that is open.
+fn draw_member(rng: &mut Rng, over: Over, chunk_blocks: u64) -> Geometry {
+    let zone_capacity_blocks = 640;
+    let limit = 8 + rng.below(5) as u32;
+    let policy = if let Over::Array { policy, .. } = over { policy } else { Policy::Log };
+    let size_blocks = chunk_blocks * 12;
+    let zrwa = Zrwa { size_blocks, granularity_blocks: 1 << rng.below(2), max_zones: limit };
+    Geometry {
+        zones: 19 + rng.below(6) as u32,
+        zone_size_blocks: zone_capacity_blocks,
+        zone_capacity_blocks,
+        max_open: limit,
+        max_active: limit,
+        zrwa: policy.uses_zrwa().then_some(zrwa),
+        oob_bytes: if policy == Policy::InPlace { 16 } else { 0 },
+        max_transfer_blocks: 16,
+        max_append_blocks: 0,
+        volatile_cache: rng.chance(1, 2),
+    }
+}
+
+fn draw_load(rng: &mut Rng) -> Load {
+    let rate = |rng: &mut Rng, on: u64, most: u64| if rng.chance(on, 100) { 1 + rng.below(most) } else { 0 };
+    Load {
+        write: 20 + rng.below(40),
+        read: rate(rng, 60, 20),
+        discard: rate(rng, 60, 12),
+        flush: rate(rng, 70, 10),
+        fua_percent: [0, 10, 50, 100][rng.below(4) as usize],
+        queue_depth: 1 + rng.below(12) as usize,
+        most_blocks: [1, 4, 12, 40][rng.below(4) as usize],
+        hot_percent: [0, 50, 90][rng.below(3) as usize],
+    }
+}

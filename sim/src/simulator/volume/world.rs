@@ -1,0 +1,583 @@
+//! The world of a volume: drives, executor, volume and load, and the next thing that happens.
+//!
+//! As in the world of arrays, everything that can happen is an event, and the seed picks among those that are possible.
+
+use super::{
+    Counts, Over,
+    oracle::{End, Oracle, fill},
+    scenario::Scenario,
+};
+use crate::{
+    rng::Rng,
+    simulator::{
+        wire::{Bay, Wire},
+        world::{Failure, Pending, TOO_MANY_EVENTS, Trace, Tracing},
+    },
+    ssd::{Cut, Ssd},
+};
+use engine::{
+    adapt::sequence::Sequencer,
+    array::{Array, CreateOptions, Drive},
+    buf::{BLOCK, Buf},
+    device::{DeviceError, Status, ZonedDevice},
+    runtime::Runtime,
+    volume::{Behaviour, Volume},
+};
+use std::{cell::RefCell, future::Future, rc::Rc};
+
+/// Blocks of a read that judges.
+const JUDGED_AT_ONCE: u64 = 64;
+
+/// Events of a recovery that is cut off, at most.
+const RECOVERY_EVENTS: u64 = 300;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Write { at: u64, blocks: u64, fua: bool },
+    Discard { at: u64, blocks: u64 },
+    Read { at: u64, blocks: u64 },
+    Flush,
+}
+
+/// What comes of an operation: data, if it is a read.
+type Answer = Rc<RefCell<Option<Result<Buf, DeviceError>>>>;
+
+struct Op {
+    kind: Kind,
+    begun: u64,
+    answer: Answer,
+}
+
+/// See the head of this file.
+pub struct World {
+    scenario: Scenario,
+    rng: Rng,
+    wire: Rc<Wire>,
+    runtime: Runtime,
+    bays: Vec<Bay>,
+    /// The member that is missing.
+    lost: Option<usize>,
+    volume: Option<Volume>,
+    oracle: Oracle,
+    ops: Vec<Op>,
+    /// How the volume has come to its end; the worst since the last recovery.
+    end: End,
+    counts: Counts,
+    trace: Trace,
+    /// A task may be ready to run.
+    ready: bool,
+    forks_left: u64,
+}
+
+impl Drop for World {
+    /// Tasks hold the executor that holds them.
+    fn drop(&mut self) {
+        self.runtime.clear();
+    }
+}
+
+/// Makes a volume on new drives.
+async fn create(
+    runtime: Runtime,
+    scenario: Scenario,
+    drives: Vec<Drive>,
+    uuid: [u8; 16],
+) -> Result<(), String> {
+    let device = match scenario.over {
+        Over::Drive => sequenced(&runtime, &drives)?,
+        Over::Array { policy, parities } => {
+            let options = CreateOptions {
+                name: "simulated".into(),
+                uuid,
+                chunk_blocks: scenario.chunk_blocks,
+                zone_size_blocks: Some(scenario.zone_size_blocks),
+                parities,
+                policy: Some(policy),
+                host: [0; 16],
+                autostart: false,
+            };
+            let array = Array::create(&runtime, options, drives).await.map_err(|e| e.to_string())?;
+            Rc::new(array)
+        }
+    };
+    let plan = engine::volume::space::Plan::of(device.geometry(), None).map_err(|e| e.to_string())?;
+    let blocks = (plan.usable * scenario.size_percent / 100).max(1);
+    Volume::create(device, uuid, Some(blocks)).await.map_err(|e| e.to_string())
+}
+
+/// Brings up the volume that lies on these drives.
+async fn bring_up(
+    runtime: Runtime,
+    over: Over,
+    drives: Vec<Drive>,
+    behaviour: Behaviour,
+) -> Result<Volume, String> {
+    let device = match over {
+        Over::Drive => sequenced(&runtime, &drives)?,
+        Over::Array { .. } => {
+            let array = Array::assemble(&runtime, drives).await;
+            Rc::new(array.map_err(|e| e.to_string())?)
+        }
+    };
+    Volume::open(&runtime, device, behaviour).await.map_err(|e| e.to_string())
+}
+
+/// A bare drive, written in order.
+fn sequenced(runtime: &Runtime, drives: &[Drive]) -> Result<Rc<dyn ZonedDevice>, String> {
+    let drive = drives.first().ok_or("there is no drive")?;
+    Ok(Rc::new(Sequencer::new(runtime, drive.device.clone())))
+}
+
+impl World {
+    /// A world with new drives and nothing made of them yet.
+    pub fn new(scenario: Scenario, mut rng: Rng, tracing: Tracing) -> World {
+        let wire = Rc::new(Wire::default());
+        let mut bays = Vec::new();
+        for _ in 0..scenario.members {
+            let mut ssd = Ssd::in_memory(&scenario.drive);
+            if scenario.unwritten_fails {
+                ssd.fail_unwritten();
+            }
+            bays.push(wire.insert(ssd));
+        }
+        World {
+            runtime: Runtime::seeded(rng.next_u64()),
+            rng,
+            wire,
+            bays,
+            lost: None,
+            volume: None,
+            oracle: Oracle::new(0),
+            ops: Vec::new(),
+            end: End::Kill,
+            counts: Counts::default(),
+            trace: Trace::new(tracing),
+            ready: false,
+            forks_left: scenario.most_forks,
+            scenario,
+        }
+    }
+
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// The lines of the trace that were kept.
+    pub fn trace_lines(&self) -> Vec<String> {
+        self.trace.lines()
+    }
+
+    /// Plays the life of the volume.
+    ///
+    /// # Errors
+    /// The promise that is broken.
+    pub fn run(&mut self) -> Result<(), Failure> {
+        self.trace.note(|| format!("{:?}", self.scenario));
+        let mut uuid = [0; 16];
+        self.rng.fill(&mut uuid);
+        let (runtime, scenario, drives) = (self.runtime.clone(), self.scenario.clone(), self.drives());
+        let made = self.start(create(runtime, scenario, drives, uuid));
+        self.wait(&made)?.map_err(|why| Failure(format!("the volume cannot be made: {why}")))?;
+        self.end_process();
+        self.recover(0)?;
+        self.oracle = Oracle::new(self.volume.as_ref().map_or(0, Volume::blocks));
+        self.judge()?;
+        for round in 0..self.scenario.rounds {
+            let events = self.rng.below(self.scenario.work_events);
+            for _ in 0..events {
+                self.event(true)?;
+                if self.forks_left > 0 && self.rng.chance(1, self.scenario.fork_rarity) {
+                    self.forks_left -= 1;
+                    self.fork()?;
+                }
+            }
+            if round == 0 && self.rng.chance(1, 4) {
+                self.stop()?;
+            }
+            self.end_somehow()?;
+            self.recover(self.scenario.cut_in_recovery_percent)?;
+            self.judge()?;
+        }
+        self.drain()
+    }
+
+    /// The drives that are there.
+    fn drives(&self) -> Vec<Drive> {
+        let there = self.bays.iter().enumerate().filter(|(member, _)| self.lost != Some(*member));
+        there
+            .map(|(_, bay)| Drive { name: format!("drive{bay}"), device: Rc::new(self.wire.drive(*bay)) })
+            .collect()
+    }
+
+    /// Starts work as a task.
+    fn start<T: 'static>(&mut self, work: impl Future<Output = Result<T, String>> + 'static) -> Pending<T> {
+        let pending: Pending<T> = Rc::default();
+        let result = pending.clone();
+        self.runtime.spawn(async move {
+            let value = work.await;
+            *result.borrow_mut() = Some(value);
+        });
+        self.ready = true;
+        pending
+    }
+
+    /// One event; `false` if nothing can happen. `working` lets the load hand in operations.
+    fn event(&mut self, working: bool) -> Result<bool, Failure> {
+        let (queued, executed) = (self.wire.queued(), self.wire.executed());
+        if queued == 0 && executed == 0 && !self.ready && !self.ops.is_empty() {
+            return Err(self.hang());
+        }
+        let wanted = working && self.volume.is_some() && self.ops.len() < self.scenario.load.queue_depth;
+        let possible = [queued > 0, executed > 0, self.ready, wanted];
+        let weights: Vec<u64> =
+            possible.iter().zip(self.scenario.pace).map(|(possible, pace)| *possible as u64 * pace).collect();
+        let total = weights.iter().sum();
+        if total == 0 {
+            return Ok(false);
+        }
+        self.wire.tick();
+        self.trace.event += 1;
+        let (mut draw, mut kind) = (self.rng.below(total), 0);
+        while draw >= weights[kind] {
+            draw -= weights[kind];
+            kind += 1;
+        }
+        match kind {
+            0 => {
+                let index = if self.scenario.in_order { 0 } else { self.rng.below(queued as u64) as usize };
+                if let Some(event) = self.wire.execute(index, self.trace.on()) {
+                    self.trace.note(|| format!("drive{} does {}", event.bay, event.what));
+                }
+            }
+            1 => {
+                let index = self.rng.below(executed as u64) as usize;
+                self.wire.deliver(index);
+                self.ready = true;
+            }
+            2 => self.ready = self.runtime.step(),
+            _ => self.issue(),
+        }
+        self.collect()?;
+        Ok(true)
+    }
+
+    fn hang(&self) -> Failure {
+        let ops: Vec<Kind> = self.ops.iter().map(|op| op.kind).collect();
+        let status = self.volume.as_ref().map(Volume::status);
+        Failure(format!("nothing can happen any more, but this never completed: {ops:?}; {status:?}"))
+    }
+
+    /// Runs events until work is done.
+    fn wait<T>(&mut self, pending: &Pending<T>) -> Result<Result<T, String>, Failure> {
+        for _ in 0..TOO_MANY_EVENTS {
+            if let Some(result) = pending.borrow_mut().take() {
+                return Ok(result);
+            }
+            if !self.event(false)? {
+                return Err(self.hang());
+            }
+        }
+        Err(Failure(format!("still not done after {TOO_MANY_EVENTS} events")))
+    }
+
+    /// Runs until all operations are complete.
+    fn drain(&mut self) -> Result<(), Failure> {
+        for _ in 0..TOO_MANY_EVENTS {
+            if self.ops.is_empty() {
+                return Ok(());
+            }
+            self.event(false)?;
+        }
+        Err(Failure(format!("operations did not complete within {TOO_MANY_EVENTS} events")))
+    }
+
+    fn stop(&mut self) -> Result<(), Failure> {
+        self.drain()?;
+        let Some(volume) = self.volume.clone() else { return Ok(()) };
+        self.trace.note(|| "the volume is stopped".into());
+        let stopped = self.start(async move { volume.stop().await.map_err(|e| e.to_string()) });
+        self.wait(&stopped)?.map_err(|why| Failure(format!("the volume does not stop: {why}")))
+    }
+
+    /// Where an operation goes, and how large it is.
+    fn draw_range(&mut self, most: u64) -> (u64, u64) {
+        let blocks = 1 + self.rng.below(most.min(self.oracle.blocks()));
+        let hot = self.rng.chance(self.scenario.load.hot_percent, 100);
+        let span = if hot { (self.oracle.blocks() / 8).max(blocks) } else { self.oracle.blocks() };
+        (self.rng.below(span - blocks + 1), blocks)
+    }
+
+    /// Hands in an operation.
+    fn issue(&mut self) {
+        let load = self.scenario.load.clone();
+        let weights = [load.write, load.read, load.discard, load.flush];
+        let (mut draw, mut kind) = (self.rng.below(weights.iter().sum()), 0);
+        while draw >= weights[kind] {
+            draw -= weights[kind];
+            kind += 1;
+        }
+        let kind = match kind {
+            0 => {
+                let (at, blocks) = self.draw_range(load.most_blocks);
+                Kind::Write { at, blocks, fua: self.rng.chance(load.fua_percent, 100) }
+            }
+            1 => {
+                let (at, blocks) = self.draw_range(2 * load.most_blocks);
+                Kind::Read { at, blocks }
+            }
+            2 => {
+                let all = self.rng.chance(1, 20);
+                let (at, blocks) = self.draw_range(if all { u64::MAX } else { 3 * load.most_blocks });
+                Kind::Discard { at, blocks }
+            }
+            _ => Kind::Flush,
+        };
+        self.begin(kind);
+    }
+
+    fn begin(&mut self, kind: Kind) {
+        let Some(volume) = self.volume.clone() else { return };
+        self.counts.operations += 1;
+        let answer = Answer::default();
+        let told = answer.clone();
+        let begun = match kind {
+            Kind::Write { at, blocks, fua } => {
+                let (write, begun) = self.oracle.begin(at, blocks, false);
+                let mut data = engine::buf::BufMut::zeroed(blocks as usize * BLOCK);
+                (0..blocks).for_each(|block| fill(at + block, write, data.block_mut(block)));
+                let data = data.freeze();
+                self.runtime.spawn(async move {
+                    let result = volume.write(at, &data, fua).await;
+                    *told.borrow_mut() = Some(result.map(|()| Buf::default()));
+                });
+                begun
+            }
+            Kind::Discard { at, blocks } => {
+                let (_, begun) = self.oracle.begin(at, blocks, true);
+                self.runtime.spawn(async move {
+                    let result = volume.discard(at, blocks).await;
+                    *told.borrow_mut() = Some(result.map(|()| Buf::default()));
+                });
+                begun
+            }
+            Kind::Read { at, blocks } => {
+                self.runtime.spawn(async move {
+                    let result = volume.read(at, Buf::zeroed(blocks as usize * BLOCK)).await;
+                    *told.borrow_mut() = Some(result);
+                });
+                self.oracle.tick()
+            }
+            Kind::Flush => {
+                self.runtime.spawn(async move {
+                    let result = volume.flush().await;
+                    *told.borrow_mut() = Some(result.map(|()| Buf::default()));
+                });
+                self.oracle.tick()
+            }
+        };
+        self.trace.note(|| format!("begins at {begun}: {kind:?}"));
+        self.ops.push(Op { kind, begun, answer });
+        self.ready = true;
+    }
+
+    /// Judges what has been answered.
+    fn collect(&mut self) -> Result<(), Failure> {
+        let mut at = 0;
+        while at < self.ops.len() {
+            let answer = self.ops[at].answer.borrow_mut().take();
+            let Some(answer) = answer else {
+                at += 1;
+                continue;
+            };
+            let Op { kind, begun, .. } = self.ops.swap_remove(at);
+            self.trace.note(|| format!("ended, begun at {begun}: {kind:?} {answer:?}"));
+            self.answered(kind, begun, answer)?;
+        }
+        Ok(())
+    }
+
+    fn answered(&mut self, kind: Kind, begun: u64, answer: Result<Buf, DeviceError>) -> Result<(), Failure> {
+        let data = match (answer, kind) {
+            (Ok(data), _) => data,
+            (Err(DeviceError::Status(Status::CapacityExceeded)), Kind::Write { .. }) => {
+                self.counts.refusals += 1;
+                let usable = self.volume.as_ref().map_or(0, |volume| volume.status().usable);
+                let mapped = self.oracle.may_be_mapped();
+                return match mapped >= usable {
+                    true => Ok(()),
+                    false => Err(Failure(format!("{kind:?} meets no room: {mapped} of {usable} are mapped"))),
+                };
+            }
+            (Err(error), _) => return Err(Failure(format!("{kind:?} fails: {error}"))),
+        };
+        match kind {
+            Kind::Write { at, blocks, fua } => self.oracle.end(at, blocks, begun, fua),
+            Kind::Discard { at, blocks } => self.oracle.end(at, blocks, begun, false),
+            Kind::Read { at, .. } => self.oracle.check_read(at, begun, &data).map_err(Failure)?,
+            Kind::Flush => {
+                let reads = self.ops.iter().any(|op| matches!(op.kind, Kind::Read { .. }));
+                self.oracle.flushed(begun, reads);
+            }
+        }
+        Ok(())
+    }
+
+    /// What the process had in memory is gone.
+    fn end_process(&mut self) {
+        if let Some(volume) = self.volume.take() {
+            let status = volume.status();
+            self.counts.collected_zones += status.collected_zones;
+            self.counts.checkpoints += status.checkpoints;
+            self.counts.discarded += status.discarded;
+        }
+        self.runtime.clear();
+        self.runtime = Runtime::seeded(self.rng.next_u64());
+        self.ops.clear();
+        self.ready = false;
+    }
+
+    /// Ends the world: a power cut, or the end of the process alone.
+    fn end_somehow(&mut self) -> Result<(), Failure> {
+        // What an array has answered without FUA is its owner's to remember.
+        let kills = self.scenario.over == Over::Drive;
+        if kills && self.rng.chance(self.scenario.kill_percent, 100) {
+            self.trace.note(|| "the process is killed".into());
+            self.counts.kills += 1;
+            self.end_process();
+            self.wire.kill(&mut self.rng);
+            return Ok(());
+        }
+        self.cut_power()
+    }
+
+    fn cut_power(&mut self) -> Result<(), Failure> {
+        let queued = self.wire.queued();
+        let cache_lost = self.scenario.drive.volatile_cache && self.rng.chance(3, 4);
+        self.trace.note(|| format!("power cut with {queued} commands in flight; caches lost: {cache_lost}"));
+        self.counts.power_cuts += 1;
+        self.end = End::PowerCut;
+        self.end_process();
+        let cut = Cut { cache_lost, zrwa_lost: false };
+        self.wire.power_cut(&mut self.rng, |_| cut).map_err(|error| Failure(format!("power cut: {error}")))
+    }
+
+    /// Brings the volume up again; `cut_percent` of the times the power goes meanwhile, again and again.
+    fn recover(&mut self, cut_percent: u64) -> Result<(), Failure> {
+        loop {
+            let (runtime, over) = (self.runtime.clone(), self.scenario.over);
+            let up = self.start(bring_up(runtime, over, self.drives(), self.scenario.behaviour));
+            if self.rng.chance(cut_percent, 100) {
+                let events = self.rng.below(RECOVERY_EVENTS);
+                let mut passed = 0;
+                while passed < events && up.borrow().is_none() && self.event(false)? {
+                    passed += 1;
+                }
+                if up.borrow().is_none() {
+                    self.counts.interrupted_recoveries += 1;
+                    self.cut_power()?;
+                    continue;
+                }
+            }
+            let volume = self.wait(&up)?;
+            self.volume =
+                Some(volume.map_err(|why| Failure(format!("the volume does not come up again: {why}")))?);
+            return Ok(());
+        }
+    }
+
+    /// Compares every block with what was promised, and the books with the map.
+    fn judge(&mut self) -> Result<(), Failure> {
+        let Some(volume) = self.volume.clone() else { return Ok(()) };
+        self.counts.judgements += 1;
+        let blocks = volume.blocks();
+        let all = self.start(async move {
+            let mut all = Vec::with_capacity(blocks as usize * BLOCK);
+            let mut at = 0;
+            while at < blocks {
+                let count = JUDGED_AT_ONCE.min(blocks - at);
+                let data = volume.read(at, Buf::zeroed(count as usize * BLOCK)).await;
+                all.extend_from_slice(&data.map_err(|error| format!("a read of block {at} fails: {error}"))?);
+                at += count;
+            }
+            volume.audit().await?;
+            Ok(all)
+        });
+        let all = self.wait_in_order(&all)?.map_err(Failure)?;
+        self.oracle.recovered(self.end, &all).map_err(Failure)?;
+        self.end = End::Kill;
+        Ok(())
+    }
+
+    /// Waits without any disorder, as fast as it goes.
+    fn wait_in_order<T>(&mut self, pending: &Pending<T>) -> Result<Result<T, String>, Failure> {
+        for _ in 0..TOO_MANY_EVENTS {
+            self.runtime.run();
+            if let Some(result) = pending.borrow_mut().take() {
+                self.ready = true;
+                return Ok(result);
+            }
+            if self.wire.queued() == 0 && self.wire.executed() == 0 {
+                return Err(self.hang());
+            }
+            self.wire.run_all();
+        }
+        Err(Failure(format!("still not done after {TOO_MANY_EVENTS} rounds")))
+    }
+
+    /// Another world with the same drives, promises and commands in flight. Nothing runs in it.
+    fn copy(&mut self) -> Result<World, Failure> {
+        let wire = self.wire.copy().map_err(|error| Failure(format!("copying the drives: {error}")))?;
+        let mut rng = self.rng.fork();
+        Ok(World {
+            runtime: Runtime::seeded(rng.next_u64()),
+            rng,
+            scenario: self.scenario.clone(),
+            wire: Rc::new(wire),
+            bays: self.bays.clone(),
+            lost: self.lost,
+            volume: None,
+            oracle: self.oracle.clone(),
+            ops: Vec::new(),
+            end: self.end,
+            counts: Counts::default(),
+            trace: self.trace.copy(),
+            ready: false,
+            forks_left: 0,
+        })
+    }
+
+    /// Ends a copy of the world and judges what can be recovered from it.
+    fn fork(&mut self) -> Result<(), Failure> {
+        let mut copy = self.copy()?;
+        let result = copy.end_and_judge();
+        self.counts.forks += 1;
+        self.counts.add(&copy.counts);
+        result.map_err(|failure| {
+            self.trace.extend(std::mem::take(&mut copy.trace));
+            Failure(format!("forked here, {}{failure}", copy.without()))
+        })
+    }
+
+    fn without(&self) -> String {
+        self.lost.map(|member| format!("without member {member}: ")).unwrap_or_default()
+    }
+
+    fn end_and_judge(&mut self) -> Result<(), Failure> {
+        self.end_somehow()?;
+        if self.scenario.members > 1 && self.rng.chance(3, 4) {
+            self.lost = Some(self.rng.below(self.scenario.members as u64) as usize);
+            self.counts.member_losses += 1;
+        }
+        self.recover(self.scenario.cut_in_recovery_percent / 2)?;
+        self.judge()?;
+        if self.rng.chance(1, 2) {
+            for _ in 0..self.rng.below(200) {
+                self.event(true)?;
+            }
+            self.end_somehow()?;
+            self.recover(0)?;
+            self.judge()?;
+        }
+        Ok(())
+    }
+}
