@@ -295,7 +295,7 @@ pub async fn open(device: Rc<dyn ZonedDevice>, behaviour: Behaviour) -> Result<C
         device.submit(Command::Reset { zones }).await.result?;
     }
     let core = core_of(device, identity, &root, head, behaviour, directory)?;
-    let torn = resume(&core, &root, &walked);
+    let torn = resume(&core, &look, &root, &walked);
     found.sort_unstable_by_key(|entry| entry.number);
     if let Some(last) = found.last() {
         core.state.borrow_mut().next_number = root.next_number.max(last.number + 1);
@@ -370,12 +370,18 @@ async fn walk_all(
 }
 
 /// Has streams go on where they ended; gives what was torn: zone, from and to.
-fn resume(core: &Core, root: &Root, walked: &[Walked]) -> Vec<(u32, u32, u32)> {
+fn resume(core: &Core, look: &Look, root: &Root, walked: &[Walked]) -> Vec<(u32, u32, u32)> {
     let mut state = core.state.borrow_mut();
     let mut ends: Vec<Walked> = Vec::new();
-    for CutRecord { stream, zone, offset, written } in root.cuts.iter().copied() {
+    for CutRecord { stream, zone, offset, .. } in root.cuts.iter().copied() {
+        let written = look.written(zone);
         if stream == MAP {
-            state.map_open = Some((zone, offset));
+            // Behind the cut there may be pages of a checkpoint that was cut off.
+            let next = offset.max(written);
+            state.map_open = (next < core.capacity()).then_some((zone, next));
+            if state.map_open.is_none() {
+                state.space.close(zone);
+            }
             continue;
         }
         let segment = root.zones[zone as usize].segment;

@@ -21,8 +21,9 @@ pub const HEAD_ZONES: u32 = 2;
 /// Zones beside the map's share that are for collection alone.
 const FOR_COLLECTION: u32 = 2;
 
-/// Least number of spare zones.
-const LEAST_SPARE: u32 = 7;
+/// Least number of spare zones: those that streams write, those for collection alone, and as many as keep
+/// collection from going on for ever.
+const LEAST_SPARE: u32 = 9;
 
 /// Of the zones for data, one in so many is spare.
 const SPARE_SHARE: u32 = 10;
@@ -348,8 +349,8 @@ mod tests {
     #[test]
     fn a_plan_says_what_there_is_room_for_and_why_there_is_none() {
         let plan = Plan::of(&geometry(), None).unwrap();
-        // 30 less 2, less 6 of the map, less 7 spare; groups of 14 and a header, and a block that fills up.
-        assert_eq!((plan.map_share, plan.spare, plan.usable), (6, 7, 15 * (100 - 7 - 1)));
+        // 30 less 2, less 6 of the map, less 9 spare; groups of 14 and a header, and a block that fills up.
+        assert_eq!((plan.map_share, plan.spare, plan.usable), (6, 9, 13 * (100 - 7 - 1)));
         assert_eq!((plan.streams, plan.group_most), (3, 14));
         assert_eq!(Plan::of(&geometry(), Some(5)).unwrap().blocks, 5);
         for (why, geometry) in [

@@ -100,7 +100,7 @@ fn draw_drive(rng: &mut Rng) -> Geometry {
     let zone_capacity_blocks = 16 + rng.below(64);
     let limit = if rng.chance(1, 2) { 0 } else { 5 + rng.below(4) as u32 };
     Geometry {
-        zones: 17 + rng.below(10) as u32,
+        zones: 18 + rng.below(10) as u32,
         zone_size_blocks: zone_capacity_blocks + rng.below(9),
         zone_capacity_blocks,
         max_open: limit,
@@ -121,7 +121,7 @@ fn draw_member(rng: &mut Rng, over: Over, chunk_blocks: u64) -> Geometry {
     let size_blocks = chunk_blocks * 12;
     let zrwa = Zrwa { size_blocks, granularity_blocks: 1 << rng.below(2), max_zones: limit };
     Geometry {
-        zones: 19 + rng.below(6) as u32,
+        zones: 20 + rng.below(6) as u32,
         zone_size_blocks: zone_capacity_blocks,
         zone_capacity_blocks,
         max_open: limit,

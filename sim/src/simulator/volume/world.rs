@@ -128,6 +128,10 @@ fn sequenced(runtime: &Runtime, drives: &[Drive]) -> Result<Rc<dyn ZonedDevice>,
     Ok(Rc::new(Sequencer::new(runtime, drive.device.clone())))
 }
 
+fn is_pending<T>(pending: &Pending<T>) -> bool {
+    pending.borrow().is_none()
+}
+
 impl World {
     /// A world with new drives and nothing made of them yet.
     pub fn new(scenario: Scenario, mut rng: Rng, tracing: Tracing) -> World {
@@ -469,10 +473,10 @@ impl World {
             if self.rng.chance(cut_percent, 100) {
                 let events = self.rng.below(RECOVERY_EVENTS);
                 let mut passed = 0;
-                while passed < events && up.borrow().is_none() && self.event(false)? {
+                while passed < events && is_pending(&up) && self.event(false)? {
                     passed += 1;
                 }
-                if up.borrow().is_none() {
+                if is_pending(&up) {
                     self.counts.interrupted_recoveries += 1;
                     self.cut_power()?;
                     continue;
