@@ -82,8 +82,11 @@ impl Core {
         for page in 0..pages {
             let place = self.state.borrow().map.place(page);
             if lies_there(&self.state.borrow(), place) {
-                self.hold(page, true).await?;
-                self.state.borrow_mut().map.touch(page);
+                // One that cannot be read stays where it is.
+                match self.hold(page, true).await {
+                    Ok(()) => self.state.borrow_mut().map.touch(page),
+                    Err(_) => self.check()?,
+                }
             }
         }
         let mut state = self.state.borrow_mut();
@@ -289,11 +292,13 @@ pub async fn keep(core: Rc<Core>) {
             let state = core.state.borrow();
             state.wanted > state.begun
         };
-        if core.check().is_err() || wanted && core.checkpoint().await.is_err() {
+        if core.check().is_err() {
             return;
         }
         if !wanted {
             core.wanted.wait().await;
+        } else if let Err(error) = core.checkpoint().await {
+            return core.fail(error);
         }
     }
 }

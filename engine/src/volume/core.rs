@@ -117,7 +117,7 @@ impl State {
             Who::Collection => self.written.moved += 1,
             _ => self.written.user += 1,
         }
-        Some((index, self.streams[index].closed() + 1))
+        Some((index, self.streams[index].begun()))
     }
 
     /// Makes an entry that discards blocks of one page, which is known, and has the map say so. `None`, and nothing has happened, if
@@ -135,7 +135,7 @@ impl State {
         self.next_number += 1;
         self.apply(block, What::Discard(blocks), 0);
         self.discarded += blocks as u64;
-        Some((HOT, self.streams[HOT].closed() + 1))
+        Some((HOT, self.streams[HOT].begun()))
     }
 
     /// Has the map say what an entry says. The page of its blocks is known.

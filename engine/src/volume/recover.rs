@@ -306,7 +306,10 @@ pub async fn open(device: Rc<dyn ZonedDevice>, behaviour: Behaviour) -> Result<C
         core.checkpoint().await?;
     }
     for (zone, from, to) in torn {
-        mend(&core, zone, from, to).await?;
+        // The checkpoint has reset it if nothing in it was live.
+        if core.state.borrow().space.zone(zone).record.state != ZoneUse::Free {
+            mend(&core, zone, from, to).await?;
+        }
     }
     core.state.borrow_mut().streams.iter_mut().for_each(|stream| stream.mend());
     Ok(core)

@@ -262,6 +262,8 @@ impl Core {
     fn discard_part(&self, block: u64, end: u64, landings: &mut Landings) -> bool {
         let mut state = self.state.borrow_mut();
         if (block..end).all(|block| state.map.get(block) == Some(0)) {
+            // What says so may still be on its way.
+            landings.add((HOT, state.streams[HOT].begun()));
             return true;
         }
         let ticket = state.discard(self, block, (end - block) as u32);

@@ -118,6 +118,11 @@ impl Stream {
         self.closed
     }
 
+    /// Groups that were begun.
+    pub fn begun(&self) -> u64 {
+        self.closed + self.filling.is_some() as u64
+    }
+
     /// Whether an entry can be put in now; begins a group, or a zone, if that is what it takes.
     pub fn prepare(
         &mut self,

@@ -199,6 +199,9 @@ pub enum Verb {
         /// What is measured: an array of 4 data members and 1 parity, or 2
         #[arg(long, value_enum, default_value_t = Level::Raid5)]
         level: Level,
+        /// Measure a volume instead: blocks at random places
+        #[arg(long, conflicts_with = "level")]
+        volume: bool,
     },
     /// Print what makes a shell complete commands, arrays, drives and zones
     Completions {

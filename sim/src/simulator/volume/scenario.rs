@@ -46,6 +46,8 @@ pub struct Scenario {
     pub most_forks: u64,
     pub cut_in_recovery_percent: u64,
     pub kill_percent: u64,
+    /// One of so many events makes a command of a bare drive fail; 0 for none.
+    pub fault_rarity: u64,
 }
 
 impl Scenario {
@@ -83,6 +85,7 @@ impl Scenario {
             most_forks: if single { 60 } else { 12 },
             cut_in_recovery_percent: [0, 30, 80][rng.below(3) as usize],
             kill_percent: if rng.chance(1, 2) { 40 } else { 0 },
+            fault_rarity: if rng.chance(1, 3) { 1000 } else { 0 },
         }
     }
 }
@@ -119,7 +122,8 @@ fn draw_member(rng: &mut Rng, over: Over, chunk_blocks: u64) -> Geometry {
     let limit = 8 + rng.below(5) as u32;
     let policy = if let Over::Array { policy, .. } = over { policy } else { Policy::Log };
     let size_blocks = chunk_blocks * 12;
-    let zrwa = Zrwa { size_blocks, granularity_blocks: 1 << rng.below(2), max_zones: limit };
+    let granularity_blocks = 1 << rng.below(chunk_blocks.trailing_zeros() as u64);
+    let zrwa = Zrwa { size_blocks, granularity_blocks, max_zones: limit };
     Geometry {
         zones: 20 + rng.below(6) as u32,
         zone_size_blocks: zone_capacity_blocks,

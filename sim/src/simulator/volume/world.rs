@@ -10,16 +10,16 @@ use super::{
 use crate::{
     rng::Rng,
     simulator::{
-        wire::{Bay, Wire},
+        wire::{Bay, Fault, Wire},
         world::{Failure, Pending, TOO_MANY_EVENTS, Trace, Tracing},
     },
     ssd::{Cut, Ssd},
 };
 use engine::{
     adapt::sequence::Sequencer,
-    array::{Array, CreateOptions, Drive},
+    array::{Array, CreateOptions, Drive, Tails},
     buf::{BLOCK, Buf},
-    device::{DeviceError, Status, ZonedDevice},
+    device::{Command, Completion, DeviceError, Geometry, Slots, Status, ZonedDevice, Zones},
     runtime::Runtime,
     volume::{Behaviour, Volume},
 };
@@ -60,12 +60,17 @@ pub struct World {
     volume: Option<Volume>,
     oracle: Oracle,
     ops: Vec<Op>,
+    /// What the process would leave if it died, and what the last one has left that did.
+    tails: Rc<RefCell<Tails>>,
+    left: Option<Tails>,
     /// How the volume has come to its end; the worst since the last recovery.
     end: End,
     counts: Counts,
     trace: Trace,
     /// A task may be ready to run.
     ready: bool,
+    /// A command of the drive has been made to fail: operations may.
+    struck: bool,
     forks_left: u64,
 }
 
@@ -73,6 +78,39 @@ impl Drop for World {
     /// Tasks hold the executor that holds them.
     fn drop(&mut self) {
         self.runtime.clear();
+    }
+}
+
+/// An array, and what its process leaves to the next one: it is noted before anybody learns of a completion.
+struct Noted {
+    array: Array,
+    runtime: Runtime,
+    slots: Rc<Slots>,
+    tails: Rc<RefCell<Tails>>,
+}
+
+impl ZonedDevice for Noted {
+    fn geometry(&self) -> &Geometry {
+        self.array.geometry()
+    }
+
+    fn submit(&self, command: Command) -> Completion {
+        let (zone, resets) = match &command {
+            Command::Write { lba, .. } => (self.geometry().locate(*lba).0, false),
+            Command::Reset { zones: Zones::One(zone) } => (*zone, true),
+            _ => return self.array.submit(command),
+        };
+        let (done, tails) = (self.array.submit(command), self.tails.clone());
+        let (completer, completion) = self.slots.pair();
+        self.runtime.spawn(async move {
+            let done = done.await;
+            if done.result.is_ok() {
+                let tail = &mut tails.borrow_mut().blocks[zone.0 as usize];
+                *tail = if resets { 0 } else { done.tail.max(*tail) };
+            }
+            completer.complete(done);
+        });
+        completion
     }
 }
 
@@ -105,18 +143,26 @@ async fn create(
     Volume::create(device, uuid, Some(blocks)).await.map_err(|e| e.to_string())
 }
 
-/// Brings up the volume that lies on these drives.
+/// Brings up the volume that lies on these drives. `left` is what a process has left that died; what this one
+/// leaves will be in `tails`.
 async fn bring_up(
     runtime: Runtime,
     over: Over,
     drives: Vec<Drive>,
     behaviour: Behaviour,
+    (left, tails): (Option<Tails>, Rc<RefCell<Tails>>),
 ) -> Result<Volume, String> {
     let device = match over {
         Over::Drive => sequenced(&runtime, &drives)?,
         Over::Array { .. } => {
-            let array = Array::assemble(&runtime, drives).await;
-            Rc::new(array.map_err(|e| e.to_string())?)
+            let array = match &left {
+                Some(left) => Array::take_over(&runtime, drives, left).await,
+                None => Array::assemble(&runtime, drives).await,
+            };
+            let array = array.map_err(|e| e.to_string())?;
+            let blocks = vec![0; array.geometry().zones as usize];
+            *tails.borrow_mut() = Tails { assembly: array.assembly(), blocks };
+            Rc::new(Noted { array, runtime: runtime.clone(), slots: Rc::default(), tails })
         }
     };
     Volume::open(&runtime, device, behaviour).await.map_err(|e| e.to_string())
@@ -153,10 +199,13 @@ impl World {
             volume: None,
             oracle: Oracle::new(0),
             ops: Vec::new(),
+            tails: Rc::default(),
+            left: None,
             end: End::Kill,
             counts: Counts::default(),
             trace: Trace::new(tracing),
             ready: false,
+            struck: false,
             forks_left: scenario.most_forks,
             scenario,
         }
@@ -190,6 +239,7 @@ impl World {
             let events = self.rng.below(self.scenario.work_events);
             for _ in 0..events {
                 self.event(true)?;
+                self.strike();
                 if self.forks_left > 0 && self.rng.chance(1, self.scenario.fork_rarity) {
                     self.forks_left -= 1;
                     self.fork()?;
@@ -295,8 +345,24 @@ impl World {
         Err(Failure(format!("operations did not complete within {TOO_MANY_EVENTS} events")))
     }
 
+    /// Has a command of a bare drive fail; an array would see to that itself.
+    fn strike(&mut self) {
+        if self.scenario.fault_rarity > 0
+            && self.scenario.over == Over::Drive
+            && self.rng.chance(1, self.scenario.fault_rarity)
+        {
+            let fault = *self.rng.pick(&[Fault::Write, Fault::Read]);
+            self.trace.note(|| format!("the drive will fail: {fault:?}"));
+            self.wire.set_fault(self.bays[0], fault);
+            self.struck = true;
+        }
+    }
+
     fn stop(&mut self) -> Result<(), Failure> {
         self.drain()?;
+        if self.struck {
+            return Ok(());
+        }
         let Some(volume) = self.volume.clone() else { return Ok(()) };
         self.trace.note(|| "the volume is stopped".into());
         let stopped = self.start(async move { volume.stop().await.map_err(|e| e.to_string()) });
@@ -412,6 +478,7 @@ impl World {
                     false => Err(Failure(format!("{kind:?} meets no room: {mapped} of {usable} are mapped"))),
                 };
             }
+            (Err(_), _) if self.struck => return Ok(()),
             (Err(error), _) => return Err(Failure(format!("{kind:?} fails: {error}"))),
         };
         match kind {
@@ -438,16 +505,17 @@ impl World {
         self.runtime = Runtime::seeded(self.rng.next_u64());
         self.ops.clear();
         self.ready = false;
+        self.struck = false;
+        self.wire.clear_fault(self.bays[0]);
     }
 
     /// Ends the world: a power cut, or the end of the process alone.
     fn end_somehow(&mut self) -> Result<(), Failure> {
-        // What an array has answered without FUA is its owner's to remember.
-        let kills = self.scenario.over == Over::Drive;
-        if kills && self.rng.chance(self.scenario.kill_percent, 100) {
+        if self.rng.chance(self.scenario.kill_percent, 100) {
             self.trace.note(|| "the process is killed".into());
             self.counts.kills += 1;
             self.end_process();
+            self.left = Some(self.tails.borrow().clone());
             self.wire.kill(&mut self.rng);
             return Ok(());
         }
@@ -461,6 +529,7 @@ impl World {
         self.counts.power_cuts += 1;
         self.end = End::PowerCut;
         self.end_process();
+        self.left = None;
         let cut = Cut { cache_lost, zrwa_lost: false };
         self.wire.power_cut(&mut self.rng, |_| cut).map_err(|error| Failure(format!("power cut: {error}")))
     }
@@ -469,7 +538,8 @@ impl World {
     fn recover(&mut self, cut_percent: u64) -> Result<(), Failure> {
         loop {
             let (runtime, over) = (self.runtime.clone(), self.scenario.over);
-            let up = self.start(bring_up(runtime, over, self.drives(), self.scenario.behaviour));
+            let tails = (self.left.clone(), self.tails.clone());
+            let up = self.start(bring_up(runtime, over, self.drives(), self.scenario.behaviour, tails));
             if self.rng.chance(cut_percent, 100) {
                 let events = self.rng.below(RECOVERY_EVENTS);
                 let mut passed = 0;
@@ -542,10 +612,13 @@ impl World {
             volume: None,
             oracle: self.oracle.clone(),
             ops: Vec::new(),
+            tails: Rc::new(RefCell::new(self.tails.borrow().clone())),
+            left: self.left.clone(),
             end: self.end,
             counts: Counts::default(),
             trace: self.trace.copy(),
             ready: false,
+            struck: false,
             forks_left: 0,
         })
     }
