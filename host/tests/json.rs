@@ -180,4 +180,10 @@ fn the_benchmark_prints_what_its_schema_says() {
     let text = place.run(&["bench", "--rounds", "1", "--level", "raid6"]).ok().text();
     assert!(text.starts_with("RAID-6 4+2, 64 KiB chunks"), "{text}");
     assert!(text.contains("P and Q of 4 chunks of 64 KiB"), "{text}");
+    let volume = place.run(&["bench", "--volume", "--rounds", "1", "--json"]).ok().json();
+    check(&volume, &schema("bench-volume.json"), "bench-volume.json");
+    assert!(
+        volume["write_4k_random_ns"].as_f64() > Some(0.0)
+            && volume["write_amplification"].as_f64() > Some(1.0)
+    );
 }

@@ -154,8 +154,8 @@ impl State {
     }
 
     /// Which stream a block goes to whose last version is at `before`.
-    pub fn stream_of(&self, before: Place) -> usize {
-        if before == 0 {
+    pub fn stream_of(&self, before: Place, mixed: bool) -> usize {
+        if before == 0 || mixed {
             return COLD;
         }
         let (zone, _) = self.space.locate(before);

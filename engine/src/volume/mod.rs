@@ -34,6 +34,8 @@ use std::rc::Rc;
 pub struct Behaviour {
     /// How zones to be collected are chosen.
     pub choice: Choice,
+    /// Hot and cold blocks share a stream: for comparison.
+    pub mixed: bool,
     /// Pages of the map that are kept in memory; 128 MiB a TiB if there is no number.
     pub map_pages: Option<usize>,
     pub canary: Option<Canary>,

@@ -217,7 +217,7 @@ impl Core {
             if !state.may_write() {
                 return Ok(());
             }
-            let stream = state.stream_of(before);
+            let stream = state.stream_of(before, self.behaviour.mixed);
             let bytes = &data[*from as usize * BLOCK..][..BLOCK];
             let Some(ticket) = state.place(self, block, bytes, (stream, fua)) else { return Ok(()) };
             state.spend();

@@ -71,6 +71,7 @@ impl Scenario {
             unwritten_fails: rng.chance(1, 4),
             behaviour: Behaviour {
                 choice: if rng.chance(1, 2) { Choice::Greedy } else { Choice::CostBenefit },
+                mixed: rng.chance(1, 8),
                 map_pages: Some(2 + rng.below(3) as usize),
                 canary: course.canary,
             },

@@ -1,0 +1,92 @@
+//! Write amplification of a volume: what each way of choosing victims, and of keeping hot and cold blocks apart,
+//! comes to under even and under skewed load, at several degrees of filling.
+//!
+//! The volume is written once in full, then eight times as many blocks as it has, one at a time on eight tasks;
+//! the figures are those of the last half. `cargo run --release -p zoneraid-sim --example amplification`
+
+use engine::{
+    buf::{BLOCK, Buf},
+    device::Geometry,
+    runtime::Runtime,
+    volume::{Behaviour, Choice, Volume, VolumeError, status::Written},
+};
+use sim::{rng::Rng, ssd::EmulatedDrive};
+use std::{cell::Cell, rc::Rc};
+
+const ZONES: u32 = 96;
+const CAPACITY: u64 = 512;
+const TASKS: usize = 8;
+
+fn geometry() -> Geometry {
+    Geometry {
+        zones: ZONES,
+        zone_size_blocks: CAPACITY,
+        zone_capacity_blocks: CAPACITY,
+        max_open: 0,
+        max_active: 0,
+        zrwa: None,
+        oob_bytes: 0,
+        max_transfer_blocks: 64,
+        max_append_blocks: 0,
+        volatile_cache: false,
+    }
+}
+
+/// Where the writes go: nine of ten to a tenth of the volume, or anywhere.
+fn draw(rng: &mut Rng, blocks: u64, skewed: bool) -> u64 {
+    if skewed && rng.chance(9, 10) { rng.below(blocks / 10) } else { rng.below(blocks) }
+}
+
+fn write_all(runtime: &Runtime, volume: &Volume, places: Vec<u64>) {
+    let (places, next) = (Rc::new(places), Rc::new(Cell::new(0)));
+    for _ in 0..TASKS {
+        let (volume, places, next) = (volume.clone(), places.clone(), next.clone());
+        let data = Buf::copy_of(&[7; BLOCK]);
+        runtime.spawn(async move {
+            while let Some(at) = places.get(next.replace(next.get() + 1)) {
+                if volume.write(*at, &data, false).await.is_err() {
+                    return;
+                }
+            }
+        });
+    }
+    runtime.run();
+}
+
+/// Blocks written for each of users, and of these how many were moved.
+fn measure(behaviour: Behaviour, percent: u64, skewed: bool) -> Result<(f64, f64), VolumeError> {
+    let (runtime, drive) = (Runtime::new(), EmulatedDrive::in_memory(&geometry()));
+    let nothing = || VolumeError("the drive does not answer".into());
+    let usable = engine::volume::space::Plan::of(&geometry(), None)?.usable;
+    let blocks = usable * percent / 100;
+    let made = Volume::create(Rc::new(drive.clone()), [1; 16], Some(blocks));
+    runtime.block_on(made, || false).ok_or_else(nothing)??;
+    let volume = Volume::open(&runtime, Rc::new(drive), behaviour);
+    let volume = runtime.block_on(volume, || false).ok_or_else(nothing)??;
+    let mut rng = Rng::new(1);
+    write_all(&runtime, &volume, (0..blocks).collect());
+    write_all(&runtime, &volume, (0..4 * blocks).map(|_| draw(&mut rng, blocks, skewed)).collect());
+    let before = volume.status().written;
+    write_all(&runtime, &volume, (0..4 * blocks).map(|_| draw(&mut rng, blocks, skewed)).collect());
+    let now = volume.status().written;
+    runtime.clear();
+    let part = |what: fn(&Written) -> u64| (what(&now) - what(&before)) as f64;
+    let user = part(|written| written.user);
+    Ok((part(Written::blocks) / user, part(|written| written.moved) / user))
+}
+
+fn main() -> Result<(), VolumeError> {
+    println!("{:<14}{:<10}{:>8}{:>8}{:>10}{:>10}", "victims", "streams", "load", "full", "written", "moved");
+    for choice in [Choice::Greedy, Choice::CostBenefit] {
+        for mixed in [true, false] {
+            for (skewed, percent) in [(false, 80), (false, 100), (true, 80), (true, 100)] {
+                let behaviour = Behaviour { choice, mixed, map_pages: Some(1 << 10), ..Behaviour::default() };
+                let (written, moved) = measure(behaviour, percent, skewed)?;
+                let (choice, load) = (format!("{choice:?}"), if skewed { "90/10" } else { "even" });
+                let streams = if mixed { "mixed" } else { "apart" };
+                println!("{choice:<14}{streams:<10}{load:>8}{percent:>6} %{written:>10.3}{moved:>10.3}");
+            }
+        }
+    }
+    Ok(())
+}
