@@ -1,5 +1,5 @@
-//! Write amplification of a volume: what each way of choosing victims, and of keeping hot and cold blocks apart,
-//! comes to under even and under skewed load, at several degrees of filling.
+//! Write amplification of a volume: what each way of choosing victims, and of keeping hot and cold blocks
+//! apart, comes to under even and under skewed load, at several degrees of filling.
 //!
 //! The volume is written once in full, then eight times as many blocks as it has, one at a time on eight tasks;
 //! the figures are those of the last half. `cargo run --release -p zoneraid-sim --example amplification`

@@ -7,8 +7,8 @@ use crate::volume::{
 };
 
 impl Core {
-    /// Compares how many blocks of each zone count as live with what the map, and its directory, point to. No request
-    /// may be on its way.
+    /// Compares how many blocks of each zone count as live with what the map, and its directory, point to. No
+    /// request may be on its way.
     ///
     /// # Errors
     /// The first zone of which they say different things.

@@ -240,8 +240,8 @@ impl Core {
 }
 
 impl State {
-    /// Gives every page that was changed, and then every changed block of the directory, a place in map zones. `None` if
-    /// there are no zones left, which the map's share is there to prevent.
+    /// Gives every page that was changed, and then every changed block of the directory, a place in map
+    /// zones. `None` if there are no zones left, which the map's share is there to prevent.
     fn lay_map(&mut self) -> Option<Vec<Laid>> {
         let mut laid = Vec::new();
         for (page, bytes) in self.map.freeze() {

@@ -90,8 +90,8 @@ pub struct Start {
 }
 
 impl State {
-    /// Makes an entry for a block with these bytes, and has the map say so; gives what it lands with. `None`, and nothing
-    /// has happened, if there is no room for it now. The page of the block is known.
+    /// Makes an entry for a block with these bytes, and has the map say so; gives what it lands with. `None`,
+    /// and nothing has happened, if there is no room for it now. The page of the block is known.
     pub fn place(
         &mut self,
         core: &Core,
@@ -120,8 +120,8 @@ impl State {
         Some((index, self.streams[index].begun()))
     }
 
-    /// Makes an entry that discards blocks of one page, which is known, and has the map say so. `None`, and nothing has happened, if
-    /// there is no room for it now.
+    /// Makes an entry that discards blocks of one page, which is known, and has the map say so. `None`, and
+    /// nothing has happened, if there is no room for it now.
     pub fn discard(&mut self, core: &Core, block: u64, blocks: u32) -> Option<Ticket> {
         let number = self.next_number;
         let State { streams, space, pool, written, .. } = self;
@@ -347,8 +347,8 @@ impl Core {
         }
     }
 
-    /// Sees to it that a page can be read and changed: from the return on, until the caller waits for something. With `pressing`
-    /// the budget does not count.
+    /// Sees to it that a page can be read and changed: from the return on, until the caller waits for
+    /// something. With `pressing` the budget does not count.
     ///
     /// # Errors
     /// When the page cannot be read: what is known of its blocks is lost.

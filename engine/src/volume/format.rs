@@ -74,8 +74,8 @@ pub struct GroupHeader {
 
 /// Writes entry `index` of a group into its header block. `first` is the number of the group's first entry.
 ///
-/// An entry is the number less `first`, the logical block, how many are discarded (0 if it is data), and room for
-/// a checksum of the data: 4 bytes each.
+/// An entry is the number less `first`, the logical block, how many are discarded (0 if it is data), and room
+/// for a checksum of the data: 4 bytes each.
 pub fn put_entry(header: &mut [u8], index: usize, first: u64, entry: Entry) {
     let discarded = match entry.what {
         What::Data => 0,

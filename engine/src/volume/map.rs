@@ -1,10 +1,10 @@
 //! The map: where each logical block is.
 //!
-//! A logical block is at a *place*: the number of a block on the device, zone for zone without what lies above
-//! capacities. Place 0 is in the head, so 0 means that there is nothing. [`Paged`] keeps as many pages in memory as
-//! it may; a page is asked for before it is read or changed. It is never the only copy of anything: what a page
-//! says is also said by entries of groups, until a checkpoint has written it. [`Flat`] has all of it in one piece,
-//! and is what [`Paged`] is compared with.
+//! A logical block is at a *place*: the number of a block on the device, zone for zone without what lies
+//! above capacities. Place 0 is in the head, so 0 means that there is nothing. [`Paged`] keeps as many pages
+//! in memory as it may; a page is asked for before it is read or changed. It is never the only copy of
+//! anything: what a page says is also said by entries of groups, until a checkpoint has written it. [`Flat`]
+//! has all of it in one piece, and is what [`Paged`] is compared with.
 
 use crate::{
     buf::{BLOCK, Buf},
@@ -19,8 +19,8 @@ pub trait Map {
     /// Where `block` is; `None` if that has to be read from the device first.
     fn get(&mut self, block: u64) -> Option<Place>;
 
-    /// Says that `block` is at `place` now; gives where it was. `None` if that has to be read from the device first: then nothing
-    /// has changed.
+    /// Says that `block` is at `place` now; gives where it was. `None` if that has to be read from the device
+    /// first: then nothing has changed.
     fn set(&mut self, block: u64, place: Place) -> Option<Place>;
 }
 
@@ -169,8 +169,8 @@ impl Paged {
         self.slots.len() < self.most || self.slots.iter().any(|slot| !slot.changed && !slot.frozen)
     }
 
-    /// Puts a page into memory that is as on the device, in the place of one that is not needed; beyond the budget
-    /// if there is none.
+    /// Puts a page into memory that is as on the device, in the place of one that is not needed; beyond the
+    /// budget if there is none.
     pub fn insert(&mut self, page: u32, bytes: Buf) {
         debug_assert!(!self.is_here(page));
         let slot = Slot { page, bytes, changed: false, frozen: false, used: true };
@@ -214,8 +214,8 @@ impl Paged {
         }
     }
 
-    /// All that was changed, as it is at this moment. From now on it counts as it is on the device, but stays in memory until
-    /// [`Paged::thaw`].
+    /// All that was changed, as it is at this moment. From now on it counts as it is on the device, but stays
+    /// in memory until [`Paged::thaw`].
     pub fn freeze(&mut self) -> Vec<(u32, Buf)> {
         self.changed = 0;
         let mut frozen = Vec::new();

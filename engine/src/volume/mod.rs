@@ -1,8 +1,9 @@
 //! A block device on one zoned device: blocks of 4 KiB, written in any order.
 //!
 //! docs/VOLUME.md is the design: what lies where, why recovery is exact, and what is asked of the device. In
-//! reading order: [`format`], [`map`], [`space`] and [`victim`] decide without waiting for anything; [`stream`]
-//! and [`core`](self) hold what a running volume knows; requests, checkpoints, collection and recovery are what it does.
+//! reading order: [`format`], [`map`], [`space`] and [`victim`] decide without waiting for anything;
+//! [`stream`] and [`core`](self) hold what a running volume knows; requests, checkpoints, collection and
+//! recovery are what it does.
 
 pub mod error;
 pub mod format;
@@ -95,7 +96,8 @@ impl Volume {
         self.0.identity.blocks
     }
 
-    /// Reads blocks from `at` on into `data`, which nobody else may hold; what was never written, or discarded, gives zeros.
+    /// Reads blocks from `at` on into `data`, which nobody else may hold; what was never written, or
+    /// discarded, gives zeros.
     ///
     /// # Errors
     /// Those of the device; LBA Out of Range.
@@ -103,12 +105,12 @@ impl Volume {
         self.0.read(at, data).await
     }
 
-    /// Writes blocks from `at` on. With `fua` they are safe from power cuts at the return. Each block becomes what it is
-    /// to be at once or not at all; their order is not promised.
+    /// Writes blocks from `at` on. With `fua` they are safe from power cuts at the return. Each block becomes
+    /// what it is to be at once or not at all; their order is not promised.
     ///
     /// # Errors
-    /// Those of the device, after which nothing can be written any more; LBA Out of Range; Capacity Exceeded where
-    /// that would map more blocks than may be.
+    /// Those of the device, after which nothing can be written any more; LBA Out of Range; Capacity Exceeded
+    /// where that would map more blocks than may be.
     pub async fn write(&self, at: u64, data: &Buf, fua: bool) -> Result<(), DeviceError> {
         self.0.write(at, data, fua).await
     }
@@ -118,7 +120,8 @@ impl Volume {
         self.0.flush().await
     }
 
-    /// Blocks from `at` on read as zeros and take no room. Nothing is written but that; it is also how zeros are written.
+    /// Blocks from `at` on read as zeros and take no room. Nothing is written but that; it is also how zeros
+    /// are written.
     pub async fn discard(&self, at: u64, blocks: u64) -> Result<(), DeviceError> {
         self.0.discard(at, blocks).await
     }

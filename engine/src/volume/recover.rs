@@ -1,7 +1,7 @@
 //! Start: the newest root, and what was written behind its cut.
 //!
-//! Nothing is changed that a root decides on before another root is safe: zones that are reset here were dead in the
-//! root, and what was torn is filled up last. So a recovery that is cut off is simply begun again.
+//! Nothing is changed that a root decides on before another root is safe: zones that are reset here were dead
+//! in the root, and what was torn is filled up last. So a recovery that is cut off is simply begun again.
 
 use crate::{
     buf::{BLOCK, Buf},
@@ -163,8 +163,8 @@ impl Look {
         Ok(directory)
     }
 
-    /// Reads the groups of a zone from `from` on, as far as it is written. `segment` is the life of the zone they have to be
-    /// of; if there is none, that of the first, which is not below `least`.
+    /// Reads the groups of a zone from `from` on, as far as it is written. `segment` is the life of the zone
+    /// they have to be of; if there is none, that of the first, which is not below `least`.
     async fn walk(
         &self,
         (identity, least): (&Identity, u64),

@@ -134,8 +134,8 @@ impl Core {
         (fits && (0..blocks).all(|block| follows(block, &mut state))).then_some(first)
     }
 
-    /// Serves the next blocks of a read, those that are neighbours where they are: in no place, in memory, or on the device; gives
-    /// how many. The page of the first one is known.
+    /// Serves the next blocks of a read, those that are neighbours where they are: in no place, in memory, or
+    /// on the device; gives how many. The page of the first one is known.
     fn start_run<'c>(
         &'c self,
         at: u64,
@@ -227,7 +227,8 @@ impl Core {
         Ok(())
     }
 
-    /// Blocks from `at` on read as zeros from the return on, and take no room. Safe from power cuts after a flush.
+    /// Blocks from `at` on read as zeros from the return on, and take no room. Safe from power cuts after a
+    /// flush.
     pub async fn discard(&self, at: u64, blocks: u64) -> Result<(), DeviceError> {
         self.check_range(at, blocks)?;
         self.check()?;

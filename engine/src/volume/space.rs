@@ -1,5 +1,5 @@
-//! Zones and room: what each zone is used for, how many blocks of it are live, who may begin another one, and how
-//! many logical blocks may be mapped at once.
+//! Zones and room: what each zone is used for, how many blocks of it are live, who may begin another one, and
+//! how many logical blocks may be mapped at once.
 //!
 //! A zone is free, then written, then closed, and then, only when a root is safe in whose map nothing of it is
 //! live, free again (docs/VOLUME.md, 'The checkpoint'). This file keeps the books; it does not reset anything.

@@ -1,9 +1,9 @@
 //! Streams: groups that are filled, written, and land.
 //!
 //! Everything in here is synchronous but [`serve`], which waits for the device. A block gets its place in the
-//! group that is being filled; the group is closed when it is full, when nothing of its stream is on its way, when it is as large
-//! as what is on its way (so there are two writes on their way whose size follows the load), or when somebody
-//! waits for all of it. Groups land in the order in which they were closed.
+//! group that is being filled; the group is closed when it is full, when nothing of its stream is on its way,
+//! when it is as large as what is on its way (so there are two writes on their way whose size follows the
+//! load), or when somebody waits for all of it. Groups land in the order in which they were closed.
 //!
 //! A zone is begun when all groups of the one before it have landed and the device has been flushed: so a
 //! power cut leaves one zone of each stream partly written, and no more.
@@ -21,7 +21,8 @@ use crate::{
 };
 use std::{collections::VecDeque, rc::Rc};
 
-/// Blocks whose last version lived short, others, and blocks that were moved; with fewer streams the last ones share.
+/// Blocks whose last version lived short, others, and blocks that were moved; with fewer streams the last
+/// ones share.
 pub const HOT: usize = 0;
 pub const COLD: usize = 1;
 pub const MOVED: usize = 2;

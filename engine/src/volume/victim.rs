@@ -7,7 +7,8 @@ use crate::volume::format::{ZoneRecord, ZoneUse};
 pub enum Choice {
     /// The zone with the fewest live blocks.
     Greedy,
-    /// The zone that yields most for what it costs, and the longer the older it is (Rosenblum and Ousterhout 1992):
+    /// The zone that yields most for what it costs, and the longer the older it is (Rosenblum and Ousterhout
+    /// 1992):
     /// `(1 - u) * age / (1 + u)`.
     #[default]
     CostBenefit,
@@ -35,7 +36,8 @@ pub fn choose<'z>(
     closed.max_by_key(|(index, zone)| (score(zone), std::cmp::Reverse(*index))).map(|(index, _)| index)
 }
 
-/// What is known of how long versions live: the mean age of zones when they were collected, of those of hot blocks.
+/// What is known of how long versions live: the mean age of zones when they were collected, of those of hot
+/// blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lifespan(pub u64);
 

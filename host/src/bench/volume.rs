@@ -1,8 +1,8 @@
 //! What a volume costs: time and allocations of a block that is written or read at a random place, on one core.
 //!
-//! The volume lies on a drive shaped like a ZN540 that answers at once and, once the volume is there, neither stores
-//! anything nor reads it; all of the map is in memory. So this is what the volume's own code costs: the map, groups and
-//! their headers, copies of the data into groups, and the executor.
+//! The volume lies on a drive shaped like a ZN540 that answers at once and, once the volume is there, neither
+//! stores anything nor reads it; all of the map is in memory. So this is what the volume's own code costs:
+//! the map, groups and their headers, copies of the data into groups, and the executor.
 
 use crate::{
     alloc::allocations,

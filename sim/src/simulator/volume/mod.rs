@@ -1,11 +1,13 @@
 //! The simulator of volumes: a block device over a drive or an array, and what it has promised.
 //!
-//! As with arrays, a seed decides everything ([`scenario`]), a [`world`] plays it, and the [`oracle`] judges what is read,
-//! while the volume runs and after every recovery. At random moments the world is copied, the copy's power cut,
-//! and what can be recovered from it judged, with a member lost in the same moment if there is an array below.
+//! As with arrays, a seed decides everything ([`scenario`]), a [`world`] plays it, and the [`oracle`] judges
+//! what is read, while the volume runs and after every recovery. At random moments the world is copied, the
+//! copy's power cut, and what can be recovered from it judged, with a member lost in the same moment if there
+//! is an array below.
 
 pub mod oracle;
 pub mod scenario;
+mod stack;
 pub mod world;
 
 use super::{

@@ -1,9 +1,9 @@
 //! The oracle of block devices: what each block may hold.
 //!
-//! Every write and discard is a *version* of the blocks that it covers, with the moments of its beginning and its
-//! end. A version is *over* another one that had ended when it began. Two that overlap in time may come in
-//! either order. A version is *safe* once it has ended with FUA, or had ended before a flush began that has ended.
-//! Then a block may hold
+//! Every write and discard is a *version* of the blocks that it covers, with the moments of its beginning and
+//! its end. A version is *over* another one that had ended when it began. Two that overlap in time may come
+//! in either order. A version is *safe* once it has ended with FUA, or had ended before a flush began that
+//! has ended. Then a block may hold
 //!
 //! - when it is read: any version, unless one is over it that had ended when the read began;
 //! - after a power cut: any version, unless a safe one is over it;
@@ -98,7 +98,8 @@ impl Oracle {
         }
     }
 
-    /// A flush that began at this moment has ended. What is not needed to judge anything any more is forgotten, if nobody
+    /// A flush that began at this moment has ended. What is not needed to judge anything any more is
+    /// forgotten, if nobody
     /// `reads`.
     pub fn flushed(&mut self, begun: u64, reads: bool) {
         for versions in &mut self.blocks {

@@ -1,11 +1,13 @@
 //! The world of a volume: drives, executor, volume and load, and the next thing that happens.
 //!
-//! As in the world of arrays, everything that can happen is an event, and the seed picks among those that are possible.
+//! As in the world of arrays, everything that can happen is an event, and the seed picks among those that are
+//! possible.
 
 use super::{
     Counts, Over,
     oracle::{End, Oracle, fill},
     scenario::Scenario,
+    stack::{bring_up, create},
 };
 use crate::{
     rng::Rng,
@@ -16,12 +18,11 @@ use crate::{
     ssd::{Cut, Ssd},
 };
 use engine::{
-    adapt::sequence::Sequencer,
-    array::{Array, CreateOptions, Drive, Tails},
+    array::{Drive, Tails},
     buf::{BLOCK, Buf},
-    device::{Command, Completion, DeviceError, Geometry, Slots, Status, ZonedDevice, Zones},
+    device::{DeviceError, Status},
     runtime::Runtime,
-    volume::{Behaviour, Volume},
+    volume::Volume,
 };
 use std::{cell::RefCell, future::Future, rc::Rc};
 
@@ -79,99 +80,6 @@ impl Drop for World {
     fn drop(&mut self) {
         self.runtime.clear();
     }
-}
-
-/// An array, and what its process leaves to the next one: it is noted before anybody learns of a completion.
-struct Noted {
-    array: Array,
-    runtime: Runtime,
-    slots: Rc<Slots>,
-    tails: Rc<RefCell<Tails>>,
-}
-
-impl ZonedDevice for Noted {
-    fn geometry(&self) -> &Geometry {
-        self.array.geometry()
-    }
-
-    fn submit(&self, command: Command) -> Completion {
-        let (zone, resets) = match &command {
-            Command::Write { lba, .. } => (self.geometry().locate(*lba).0, false),
-            Command::Reset { zones: Zones::One(zone) } => (*zone, true),
-            _ => return self.array.submit(command),
-        };
-        let (done, tails) = (self.array.submit(command), self.tails.clone());
-        let (completer, completion) = self.slots.pair();
-        self.runtime.spawn(async move {
-            let done = done.await;
-            if done.result.is_ok() {
-                let tail = &mut tails.borrow_mut().blocks[zone.0 as usize];
-                *tail = if resets { 0 } else { done.tail.max(*tail) };
-            }
-            completer.complete(done);
-        });
-        completion
-    }
-}
-
-/// Makes a volume on new drives.
-async fn create(
-    runtime: Runtime,
-    scenario: Scenario,
-    drives: Vec<Drive>,
-    uuid: [u8; 16],
-) -> Result<(), String> {
-    let device = match scenario.over {
-        Over::Drive => sequenced(&runtime, &drives)?,
-        Over::Array { policy, parities } => {
-            let options = CreateOptions {
-                name: "simulated".into(),
-                uuid,
-                chunk_blocks: scenario.chunk_blocks,
-                zone_size_blocks: Some(scenario.zone_size_blocks),
-                parities,
-                policy: Some(policy),
-                host: [0; 16],
-                autostart: false,
-            };
-            let array = Array::create(&runtime, options, drives).await.map_err(|e| e.to_string())?;
-            Rc::new(array)
-        }
-    };
-    let plan = engine::volume::space::Plan::of(device.geometry(), None).map_err(|e| e.to_string())?;
-    let blocks = (plan.usable * scenario.size_percent / 100).max(1);
-    Volume::create(device, uuid, Some(blocks)).await.map_err(|e| e.to_string())
-}
-
-/// Brings up the volume that lies on these drives. `left` is what a process has left that died; what this one
-/// leaves will be in `tails`.
-async fn bring_up(
-    runtime: Runtime,
-    over: Over,
-    drives: Vec<Drive>,
-    behaviour: Behaviour,
-    (left, tails): (Option<Tails>, Rc<RefCell<Tails>>),
-) -> Result<Volume, String> {
-    let device = match over {
-        Over::Drive => sequenced(&runtime, &drives)?,
-        Over::Array { .. } => {
-            let array = match &left {
-                Some(left) => Array::take_over(&runtime, drives, left).await,
-                None => Array::assemble(&runtime, drives).await,
-            };
-            let array = array.map_err(|e| e.to_string())?;
-            let blocks = vec![0; array.geometry().zones as usize];
-            *tails.borrow_mut() = Tails { assembly: array.assembly(), blocks };
-            Rc::new(Noted { array, runtime: runtime.clone(), slots: Rc::default(), tails })
-        }
-    };
-    Volume::open(&runtime, device, behaviour).await.map_err(|e| e.to_string())
-}
-
-/// A bare drive, written in order.
-fn sequenced(runtime: &Runtime, drives: &[Drive]) -> Result<Rc<dyn ZonedDevice>, String> {
-    let drive = drives.first().ok_or("there is no drive")?;
-    Ok(Rc::new(Sequencer::new(runtime, drive.device.clone())))
 }
 
 fn is_pending<T>(pending: &Pending<T>) -> bool {
