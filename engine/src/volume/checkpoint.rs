@@ -182,7 +182,7 @@ impl Core {
         for (at, Laid { kind, index, bytes: page, .. }) in (0..).zip(laid) {
             let block = bytes.block_mut(at);
             block.copy_from_slice(page);
-            let (volume, kind, index) = (self.identity.mark(), *kind, *index);
+            let (volume, kind, index) = (self.mark, *kind, *index);
             seal(block, Seal { volume, generation, kind, last: false, index });
         }
         state.written.map += laid.len() as u64;
@@ -199,7 +199,7 @@ impl Core {
         for (index, part) in payload.chunks(PAYLOAD).enumerate() {
             let block = bytes.block_mut(index as u64);
             payload_mut(block)[..part.len()].copy_from_slice(part);
-            let (volume, generation) = (self.identity.mark(), root.generation);
+            let (volume, generation) = (self.mark, root.generation);
             let last = index + 1 == blocks;
             seal(block, Seal { volume, generation, kind: Kind::Root, last, index: index as u32 });
         }

@@ -26,6 +26,8 @@ const MOST_BEHIND_CUT: u64 = 4;
 pub struct Core {
     pub device: Rc<dyn ZonedDevice>,
     pub identity: Identity,
+    /// [`Identity::mark`], which everything that is written has.
+    pub mark: u64,
     pub behaviour: Behaviour,
     pub state: RefCell<State>,
     /// Groups of each stream have been closed, or have landed.
@@ -103,7 +105,7 @@ impl State {
         let index = self.space.plan().index_of(stream);
         let number = self.next_number;
         let State { streams, space, pool, written, map, .. } = self;
-        let mut common = Common { device: &*core.device, volume: core.identity.mark(), pool, written };
+        let mut common = Common { device: &*core.device, volume: core.mark, pool, written };
         let stream = &mut streams[index];
         if !stream.prepare(index, who, space, number, &mut common) {
             return None;
@@ -125,7 +127,7 @@ impl State {
     pub fn discard(&mut self, core: &Core, block: u64, blocks: u32) -> Option<Ticket> {
         let number = self.next_number;
         let State { streams, space, pool, written, .. } = self;
-        let mut common = Common { device: &*core.device, volume: core.identity.mark(), pool, written };
+        let mut common = Common { device: &*core.device, volume: core.mark, pool, written };
         if core.behaviour.canary != Some(Canary::DiscardComesBack) {
             if !streams[HOT].prepare(HOT, Who::Writer, space, number, &mut common) {
                 return None;
@@ -234,6 +236,7 @@ impl Core {
         };
         Core {
             device,
+            mark: identity.mark(),
             identity,
             behaviour,
             state: RefCell::new(state),
@@ -284,7 +287,7 @@ impl Core {
     pub fn with_stream<T>(&self, index: usize, act: impl FnOnce(&mut Stream, &mut Common<'_>) -> T) -> T {
         let mut state = self.state.borrow_mut();
         let State { streams, pool, written, .. } = &mut *state;
-        let mut common = Common { device: &*self.device, volume: self.identity.mark(), pool, written };
+        let mut common = Common { device: &*self.device, volume: self.mark, pool, written };
         act(&mut streams[index], &mut common)
     }
 
@@ -388,9 +391,8 @@ impl Core {
         let lba = self.state.borrow().lba(&*self.device, place);
         let done = self.device.submit(Command::read(lba, Buf::zeroed(BLOCK))).await;
         done.result?;
-        let right = unseal(&done.data).is_ok_and(|(seal, _)| {
-            (seal.kind, seal.index, seal.volume) == (Kind::Page, page, self.identity.mark())
-        });
+        let right = unseal(&done.data)
+            .is_ok_and(|(seal, _)| (seal.kind, seal.index, seal.volume) == (Kind::Page, page, self.mark));
         if !right {
             return Err(Status::UnrecoveredReadError.into());
         }

@@ -87,7 +87,8 @@ impl Plan {
         if data <= spare || geometry.max_transfer_blocks < 4 || group_most == 0 {
             let least = HEAD_ZONES + map_share + LEAST_SPARE + 1;
             return refuse(format!(
-                "the device is too small for a volume: it has {zones} zones of {capacity} blocks, and {least} is the least for so many logical blocks"
+                "the device is too small for a volume: it has {zones} zones of {capacity} blocks, and {least} is \
+                 the least for so many logical blocks"
             ));
         }
         let of_zone = capacity - capacity.div_ceil(group_most + 1) - 1;
