@@ -78,13 +78,16 @@ impl Plan {
             return refuse(format!("a volume needs {least} active zones, and the device has {active}"));
         }
         // A header, data, and a block that fills up a zone.
-        let group_most = MOST_ENTRIES.min(geometry.max_transfer_blocks as u64 - 2).min(capacity / 4);
+        let group_most =
+            MOST_ENTRIES.min((geometry.max_transfer_blocks as u64).saturating_sub(2)).min(capacity / 4);
         let pages = Paged::pages(most) + Paged::pages(most).div_ceil(FANOUT);
         let map_kept = pages.div_ceil(capacity.max(1)) as u32;
         let map_share = map_kept.saturating_mul(3).saturating_add(3);
         let data = zones.saturating_sub(HEAD_ZONES).saturating_sub(map_share);
         let spare = LEAST_SPARE.max(data / SPARE_SHARE);
-        if data <= spare || geometry.max_transfer_blocks < 4 || group_most == 0 {
+        let root_bytes = 12 * zones as u64 + 4 * pages.div_ceil(FANOUT) + BLOCK as u64;
+        let root_fits = root_bytes.div_ceil(BLOCK as u64 / 2) <= capacity;
+        if data <= spare || !root_fits || group_most == 0 {
             let least = HEAD_ZONES + map_share + LEAST_SPARE + 1;
             return refuse(format!(
                 "the device is too small for a volume: it has {zones} zones of {capacity} blocks, and {least} is \
