@@ -105,8 +105,10 @@ const ROOMS: [(&str, &[&str]); 2] = [
             "device",
             "table",
             "adapt",
-            // Values: where everything lies, what policies decide, what is on media.
+            // What is on media, and a block device on any device.
             "format",
+            "volume",
+            // Values: where everything lies, what policies decide.
             "raid",
             "raid::policy::kind",
             "raid::geometry",

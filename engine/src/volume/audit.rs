@@ -1,7 +1,7 @@
 //! The audit: whether the books agree with the map.
 
 use crate::volume::{
-    core::Core,
+    core::{Core, Need},
     format::{FANOUT, ZoneUse},
     map::Map,
 };
@@ -35,7 +35,9 @@ impl Core {
         while block < self.identity.blocks {
             let page = (block / FANOUT) as u32;
             let end = self.identity.blocks.min((block / FANOUT + 1) * FANOUT);
-            self.hold(page, true).await.map_err(|error| format!("page {page} of the map: {error}"))?;
+            self.hold(page, Need::Pressing)
+                .await
+                .map_err(|error| format!("page {page} of the map: {error}"))?;
             let mut state = self.state.borrow_mut();
             for block in block..end {
                 let place = state.map.get(block).unwrap_or(0);

@@ -7,10 +7,10 @@ use crate::{
     buf::{BLOCK, Buf},
     device::{Command, Completion, DeviceError, Status, Zones},
     volume::{
-        Canary,
-        core::{Core, State},
+        behaviour::Canary,
+        core::{Core, Need, State},
         format::{CutRecord, FANOUT, Kind, PAYLOAD, Root, Seal, ZoneUse, payload_mut, seal, set_address},
-        map::{Paged, Place},
+        map::Place,
         space::{HEAD_ZONES, Who},
         stream::{MAP, Ticket},
     },
@@ -83,7 +83,7 @@ impl Core {
             let place = self.state.borrow().map.place(page);
             if lies_there(&self.state.borrow(), place) {
                 // One that cannot be read stays where it is.
-                match self.hold(page, true).await {
+                match self.hold(page, Need::Pressing).await {
                     Ok(()) => self.state.borrow_mut().map.touch(page),
                     Err(_) => self.check()?,
                 }
@@ -231,8 +231,20 @@ impl Core {
                 self.check()?;
             }
             let command = Command::Reset { zones: Zones::One(ZoneIndex(*zone)) };
-            self.must(self.device.submit(command).await)?;
-            self.state.borrow_mut().space.release(*zone);
+            let result = self.device.submit(command).await.result;
+            let mut state = self.state.borrow_mut();
+            state.unreadable.remove(zone);
+            match result {
+                Ok(()) => state.space.release(*zone),
+                // Nothing depends on it any more: the volume goes on without it.
+                Err(DeviceError::Status(_)) => state.space.lose(*zone),
+                Err(error) => {
+                    drop(state);
+                    self.fail(error);
+                    return Err(error);
+                }
+            }
+            drop(state);
             self.room.open();
         }
         Ok(())
@@ -278,11 +290,6 @@ impl State {
         }
         Some(self.space.place(zone, offset))
     }
-}
-
-/// Blocks of the directory of a map of so many blocks.
-pub fn directory_blocks(blocks: u64) -> u64 {
-    Paged::pages(blocks).div_ceil(FANOUT)
 }
 
 /// Writes checkpoints when they are wanted, for ever.

@@ -9,10 +9,11 @@ use crate::{
     buf::{BLOCK, Buf},
     device::{Command, DeviceError, Status},
     volume::{
-        Canary,
-        core::Core,
+        behaviour::Canary,
+        core::{Core, Need, State},
         format::{FANOUT, GroupHeader, What, read_group},
         map::{Map, Place},
+        space::Who,
         stream::MOVED,
         victim,
     },
@@ -51,12 +52,11 @@ enum Step {
 
 impl Core {
     fn next_step(&self) -> Step {
-        let mut state = self.state.borrow_mut();
+        let state = self.state.borrow();
         let (available, dead, low) = (state.space.available(), state.space.dead(), state.space.low_mark());
-        if available > low {
-            state.credit = None;
+        if available > low || dead == 0 && state.stalled_at == Some(state.next_number) {
             drop(state);
-            self.room.open();
+            self.let_writers_go_on();
             return Step::Rest;
         }
         if dead >= WORTH || dead > 0 && available + dead > low {
@@ -71,11 +71,17 @@ impl Core {
             Some(zone) => Step::Empty(zone),
             None if dead > 0 => Step::Free,
             None => {
-                state.credit = None;
                 drop(state);
-                self.room.open();
+                self.let_writers_go_on();
                 Step::Rest
             }
+        }
+    }
+
+    /// Writers need no credit. They are told only if they did: those that have no zone would ask again, and so on.
+    fn let_writers_go_on(&self) {
+        if self.state.borrow_mut().credit.take().is_some() {
+            self.room.open();
         }
     }
 
@@ -84,18 +90,20 @@ impl Core {
         let (segment, yields) = {
             let mut state = self.state.borrow_mut();
             let record = state.space.zone(zone).record;
-            let age = state.space.next_segment - record.segment;
+            let age = state.space.next_segment.saturating_sub(record.segment);
             if state.space.zone(zone).hot {
                 state.lifespan.learn(age);
             }
             state.credit.get_or_insert(0);
-            (record.segment, self.capacity() - record.live)
+            (record.segment, self.capacity().saturating_sub(record.live))
         };
         let result = self.move_groups(zone, segment, yields).await;
         self.launch(self.moved_stream(), true);
         let mut state = self.state.borrow_mut();
         match result {
-            Ok(()) if state.space.zone(zone).record.live == 0 => state.collected_zones += 1,
+            // Somebody else has emptied it, or will.
+            _ if state.live_in(zone, segment) == 0 => state.collected_zones += 1,
+            Err(error) if error == no_zone() => state.stalled_at = Some(state.next_number),
             _ => _ = state.unreadable.insert(zone),
         }
         result
@@ -107,30 +115,29 @@ impl Core {
 
     async fn move_groups(&self, zone: u32, segment: u64, yields: u32) -> Result<(), DeviceError> {
         let capacity = self.capacity();
+        let end = self.state.borrow().space.zone(zone).ends_at.unwrap_or(capacity);
         let most = self.device.geometry().max_transfer_blocks.min(capacity);
         let (mut piece, mut piece_at) = (Buf::default(), 0);
         let (mut at, mut earned) = (0, 0);
-        while at < capacity && self.live_in(zone) > 0 {
+        while at < end && self.state.borrow().live_in(zone, segment) > 0 {
             let inside = |offset: u32| (piece_at..piece_at + piece.blocks() as u32).contains(&offset);
             if !inside(at) {
-                (piece, piece_at) = (self.read_piece(zone, at, most.min(capacity - at)).await?, at);
+                (piece, piece_at) = (self.read_piece(zone, at, most.min(end - at)).await?, at);
             }
-            let header = block_of(&piece, at - piece_at);
-            let header = read_group(header).filter(|header| header.place.segment == segment);
+            let header = read_group(block_of(&piece, at - piece_at))
+                .filter(|header| header.place.segment == segment && header.is_at(self.mark, at, capacity));
             let Some(header) = header else { return Err(Status::UnrecoveredReadError.into()) };
-            if header.place.offset != at {
-                return Err(Status::UnrecoveredReadError.into());
-            }
             let GroupHeader { blocks, entries, .. } = header;
             let data = entries.iter().filter(|entry| entry.what == What::Data);
-            for (offset, entry) in (at + 1..).zip(data) {
+            for (offset, entry) in (at + 1..end).zip(data).filter(|(_, entry)| self.has(entry.block)) {
                 let place = self.state.borrow().space.place(zone, offset);
                 if self.may_be_at(entry.block, place) {
                     if !(piece_at..piece_at + piece.blocks() as u32).contains(&offset) {
-                        let rest = most.min(capacity - offset);
+                        let rest = most.min(end - offset);
                         (piece, piece_at) = (self.read_piece(zone, offset, rest).await?, offset);
                     }
-                    self.move_block(entry.block, place, block_of(&piece, offset - piece_at)).await?;
+                    let from = (place, segment);
+                    self.move_block(entry.block, from, block_of(&piece, offset - piece_at)).await?;
                 }
             }
             at += blocks;
@@ -142,8 +149,8 @@ impl Core {
         Ok(())
     }
 
-    fn live_in(&self, zone: u32) -> u32 {
-        self.state.borrow().space.zone(zone).record.live
+    fn has(&self, block: u32) -> bool {
+        (block as u64) < self.identity.blocks
     }
 
     async fn read_piece(&self, zone: u32, offset: u32, blocks: u32) -> Result<Buf, DeviceError> {
@@ -159,13 +166,23 @@ impl Core {
         known.is_none_or(|known| known == place)
     }
 
-    /// Moves a block, if it is still there.
-    async fn move_block(&self, block: u32, place: Place, bytes: &[u8]) -> Result<(), DeviceError> {
+    /// Moves a block, if it is still there. A place is one of a life of its zone: it may have been freed and
+    /// written anew while somebody waited, with the same block in the same place.
+    async fn move_block(
+        &self,
+        block: u32,
+        (place, segment): (Place, u64),
+        bytes: &[u8],
+    ) -> Result<(), DeviceError> {
         let blind = self.behaviour.canary == Some(Canary::OldCopyWins);
         loop {
-            self.hold((block as u64 / FANOUT) as u32, false).await?;
+            self.hold((block as u64 / FANOUT) as u32, Need::Write).await?;
             {
                 let mut state = self.state.borrow_mut();
+                let (zone, _) = state.space.locate(place);
+                if state.live_in(zone, segment) == 0 {
+                    return Ok(());
+                }
                 if state.map.get(block as u64) != Some(place) && !blind {
                     return Ok(());
                 }
@@ -178,6 +195,10 @@ impl Core {
             }
             // Zones are lacking: those that are dead have to be freed first.
             self.request_checkpoint().await?;
+            let state = self.state.borrow();
+            if !state.space.may_begin(Who::Collection) && state.space.dead() == 0 {
+                return Err(no_zone());
+            }
         }
     }
 
@@ -191,6 +212,19 @@ impl Core {
         if blocks > 0 {
             self.room.open();
         }
+    }
+}
+
+/// What becomes of a move that no zone is left for.
+fn no_zone() -> DeviceError {
+    Status::CapacityExceeded.into()
+}
+
+impl State {
+    /// Live blocks of this life of a zone.
+    fn live_in(&self, zone: u32, segment: u64) -> u32 {
+        let record = self.space.zone(zone).record;
+        if record.segment == segment { record.live } else { 0 }
     }
 }
 

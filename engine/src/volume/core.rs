@@ -8,8 +8,8 @@ use crate::{
     device::{Command, DeviceError, Done, Status, ZonedDevice},
     runtime::Gate,
     volume::{
-        Behaviour, Canary,
-        format::{Identity, Kind, What, unseal},
+        behaviour::{Behaviour, Canary},
+        format::{FANOUT, Identity, Kind, What, address, unseal},
         map::{Map, Paged, Place},
         space::{Space, Who},
         status::{VolumeStatus, Written},
@@ -63,6 +63,9 @@ pub struct State {
     pub pool: BufPool,
     /// Zones that collection could not empty.
     pub unreadable: BTreeSet<u32>,
+    /// The next number when collection had no zone to move blocks to, nor any that would be free: as long as there
+    /// is no further entry it is no use to try again.
+    pub stalled_at: Option<u64>,
     /// Pages that are being read.
     loading: BTreeSet<u32>,
     /// Blocks written since the last cut.
@@ -78,6 +81,15 @@ pub struct State {
     pub discarded: u64,
     pub pages_read: u64,
     pub failed: Option<DeviceError>,
+}
+
+/// What a page is needed for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    Read,
+    Write,
+    /// Whoever needs it is who makes room for pages: the budget does not count.
+    Pressing,
 }
 
 /// What a part of a volume starts from.
@@ -107,9 +119,11 @@ impl State {
         let State { streams, space, pool, written, map, .. } = self;
         let mut common = Common { device: &*core.device, volume: core.mark, pool, written };
         let stream = &mut streams[index];
+        let begun = stream.begun();
         if !stream.prepare(index, who, space, number, &mut common) {
             return None;
         }
+        let headers = stream.begun() - begun;
         let place = stream.put(block as u32, number, bytes, fua, space)?;
         let before = map.set(block, place).unwrap_or(0);
         space.moved(before, place);
@@ -117,7 +131,10 @@ impl State {
         self.behind_cut += 1;
         match who {
             Who::Collection => self.written.moved += 1,
-            _ => self.written.user += 1,
+            _ => {
+                self.written.user += 1;
+                self.spend(1 + headers);
+            }
         }
         Some((index, self.streams[index].begun()))
     }
@@ -161,7 +178,7 @@ impl State {
             return COLD;
         }
         let (zone, _) = self.space.locate(before);
-        let age = self.space.next_segment - self.space.zone(zone).record.segment;
+        let age = self.space.next_segment.saturating_sub(self.space.zone(zone).record.segment);
         if self.lifespan.is_hot(age) { HOT } else { COLD }
     }
 
@@ -170,9 +187,10 @@ impl State {
         self.credit != Some(0)
     }
 
-    pub fn spend(&mut self) {
+    /// Writers have taken so many blocks, with headers.
+    fn spend(&mut self, blocks: u64) {
         if let Some(credit) = &mut self.credit {
-            *credit = credit.saturating_sub(1);
+            *credit = credit.saturating_sub(blocks);
         }
     }
 
@@ -222,6 +240,7 @@ impl Core {
             lifespan,
             pool: BufPool::default(),
             unreadable: BTreeSet::new(),
+            stalled_at: None,
             loading: BTreeSet::new(),
             behind_cut: 0,
             begun: 0,
@@ -336,6 +355,8 @@ impl Core {
 
     /// Waits until so many groups of the stream have landed.
     pub async fn wait_landed(&self, (index, groups): Ticket) -> Result<(), DeviceError> {
+        // One of them may have been closed by somebody who then found no room, and told nobody.
+        self.tell(index);
         loop {
             {
                 let state = self.state.borrow();
@@ -351,22 +372,24 @@ impl Core {
     }
 
     /// Sees to it that a page can be read and changed: from the return on, until the caller waits for
-    /// something. With `pressing` the budget does not count.
+    /// something.
     ///
     /// # Errors
     /// When the page cannot be read: what is known of its blocks is lost.
-    pub async fn hold(&self, page: u32, pressing: bool) -> Result<(), DeviceError> {
+    pub async fn hold(&self, page: u32, need: Need) -> Result<(), DeviceError> {
         loop {
             let place = {
                 let mut state = self.state.borrow_mut();
                 if state.map.is_here(page) {
                     return Ok(());
                 }
-                if let Some(error) = state.failed {
+                if let Some(error) = state.failed.filter(|_| need == Need::Write) {
                     return Err(error);
                 }
                 let place = state.map.place(page);
-                if !pressing && !state.map.has_room() {
+                // There are no checkpoints any more that would make room, when something has failed.
+                let counts = need != Need::Pressing && state.failed.is_none();
+                if counts && !state.map.has_room() {
                     let next = state.begun + 1;
                     state.wanted = state.wanted.max(next);
                     None
@@ -397,6 +420,9 @@ impl Core {
             return Err(Status::UnrecoveredReadError.into());
         }
         let mut state = self.state.borrow_mut();
+        if (0..FANOUT).any(|at| !state.space.may_be_live(address(&done.data, at))) {
+            return Err(Status::UnrecoveredReadError.into());
+        }
         state.pages_read += 1;
         state.map.insert(page, done.data);
         drop(state);
@@ -445,10 +471,11 @@ impl Core {
         let plan = state.space.plan();
         VolumeStatus {
             blocks: self.identity.blocks,
-            usable: plan.usable,
+            usable: state.space.usable(),
             mapped: state.space.mapped(),
             zones: plan.zones,
             free_zones: state.space.free_zones(),
+            unreadable_zones: state.unreadable.len() as u32,
             live: state.space.records().map(|zone| zone.live).collect(),
             collects: state.credit.is_some(),
             collected_zones: state.collected_zones,

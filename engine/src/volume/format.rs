@@ -20,6 +20,9 @@ const SEALED: u32 = u32::from_le_bytes(*b"zvs1");
 const GROUP_HEADER: usize = 64;
 const ENTRY: usize = 16;
 
+/// Numbers of entries, segments and generations are below this, so that they can be counted on.
+pub const MOST_NUMBER: u64 = 1 << 56;
+
 /// Most entries of a group.
 pub const MOST_ENTRIES: u64 = ((BLOCK - GROUP_HEADER) / ENTRY) as u64;
 
@@ -70,6 +73,15 @@ pub struct GroupHeader {
     /// Blocks of the group, with the header and what fills up the zone.
     pub blocks: u32,
     pub entries: Vec<Entry>,
+}
+
+impl GroupHeader {
+    /// Whether this is the group at `offset` of a zone of this volume with so many blocks: it lies inside of the
+    /// zone, and leaves room for a group or for nothing.
+    pub fn is_at(&self, volume: u64, offset: u32, capacity: u32) -> bool {
+        let left = capacity.checked_sub(offset).and_then(|left| left.checked_sub(self.blocks));
+        (self.place.volume, self.place.offset) == (volume, offset) && left.is_some_and(|left| left != 1)
+    }
 }
 
 /// Writes entry `index` of a group into its header block. `first` is the number of the group's first entry.
@@ -127,10 +139,14 @@ pub fn read_group(block: &[u8]) -> Option<GroupHeader> {
         let (discarded, _) = (from.u32().ok()?, from.u32().ok()?);
         let what = if discarded == 0 { What::Data } else { What::Discard(discarded) };
         entries.push(Entry { number: first.checked_add(delta as u64)?, block: logical, what });
+        if entries.last().is_some_and(|entry| entry.number >= MOST_NUMBER) {
+            return None;
+        }
     }
     let data = entries.iter().filter(|entry| entry.what == What::Data).count() as u32;
     let place = GroupPlace { volume, segment, offset, stream };
-    (blocks > data).then_some(GroupHeader { place, blocks, entries })
+    let sane = blocks > data && segment < MOST_NUMBER;
+    sane.then_some(GroupHeader { place, blocks, entries })
 }
 
 /// What a sealed block is of.
@@ -323,6 +339,10 @@ impl Root {
         let (next_segment, lifespan) = (from.u64().ok()?, from.u64().ok()?);
         let (cuts, directory) = (from.u32().ok()?, from.u32().ok()?);
         let whole = bytes.len() as u64;
+        let numbers = [generation, next_number, next_segment, lifespan];
+        if numbers.iter().any(|number| *number >= MOST_NUMBER) {
+            return None;
+        }
         if cuts as u64 > whole || directory as u64 > whole || identity.zones as u64 > whole {
             return None;
         }
@@ -349,7 +369,11 @@ impl Root {
         for _ in 0..root.identity.zones {
             let (live, packed) = (from.u32().ok()?, from.u64().ok()?);
             let state = ZoneUse::from_value(packed as u8)?;
-            root.zones.push(ZoneRecord { live, state, segment: packed >> 8 });
+            let segment = packed >> 8;
+            if segment >= next_segment.max(1) || live as u64 > root.identity.zone_capacity_blocks {
+                return None;
+            }
+            root.zones.push(ZoneRecord { live, state, segment });
         }
         Some(root)
     }
@@ -410,7 +434,7 @@ mod tests {
             identity,
             generation: 3,
             next_number: 4,
-            next_segment: 5,
+            next_segment: (1 << 40) + 1,
             lifespan: 6,
             cuts: vec![CutRecord { stream: 1, zone: 1, offset: 50, written: 49 }],
             directory: vec![0, 9, 8],

@@ -124,6 +124,11 @@ impl Paged {
         blocks.div_ceil(FANOUT)
     }
 
+    /// Blocks of the directory of such a map.
+    pub fn directory_blocks(blocks: u64) -> u64 {
+        Paged::pages(blocks).div_ceil(FANOUT)
+    }
+
     fn slot(&mut self, page: u32) -> Option<&mut Slot> {
         if self.last.0 != page {
             let slot = self.slots_by_page[page as usize].checked_sub(1)?;

@@ -1,26 +1,32 @@
 //! A block device on one zoned device: blocks of 4 KiB, written in any order.
 //!
 //! docs/VOLUME.md is the design: what lies where, why recovery is exact, and what is asked of the device. In
-//! reading order: [`format`], [`map`], [`space`] and [`victim`] decide without waiting for anything;
-//! [`stream`] and [`core`](self) hold what a running volume knows; requests, checkpoints, collection and
-//! recovery are what it does.
-
-pub mod error;
-pub mod format;
-pub mod map;
-pub mod space;
-pub mod status;
-pub mod victim;
+//! reading order: `format`, `map`, `space` and `victim` decide without waiting for anything; `stream` and `core`
+//! hold what a running volume knows; `request`, `checkpoint`, `collect` and `recover` are what it does.
 
 mod audit;
+mod behaviour;
 mod checkpoint;
 mod collect;
 mod core;
+mod error;
+mod format;
+mod landing;
+mod map;
 mod recover;
 mod request;
+mod space;
+mod status;
 mod stream;
+mod victim;
 
-pub use self::{error::VolumeError, status::VolumeStatus, victim::Choice};
+pub use self::{
+    behaviour::{Behaviour, Canary},
+    error::VolumeError,
+    space::Plan,
+    status::{VolumeStatus, Written},
+    victim::Choice,
+};
 
 use self::core::Core;
 use crate::{
@@ -29,31 +35,6 @@ use crate::{
     runtime::Runtime,
 };
 use std::rc::Rc;
-
-/// How a volume shall behave.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Behaviour {
-    /// How zones to be collected are chosen.
-    pub choice: Choice,
-    /// Hot and cold blocks share a stream: for comparison.
-    pub mixed: bool,
-    /// Pages of the map that are kept in memory; 128 MiB a TiB if there is no number.
-    pub map_pages: Option<usize>,
-    pub canary: Option<Canary>,
-}
-
-/// A rule to be broken on purpose, to prove that the simulator notices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Canary {
-    /// A block is moved although it was written anew meanwhile.
-    OldCopyWins,
-    /// Zones are reset before the root is safe that does not need them.
-    ResetTooEarly,
-    /// A discard is not written.
-    DiscardComesBack,
-    /// A flush waits for nothing.
-    FlushCompletesEarly,
-}
 
 /// A block device on a zoned device. Clones are the same volume. Its tasks belong to the runtime: it lives, and
 /// holds its device, until [`Runtime::clear`].
@@ -84,7 +65,7 @@ impl Volume {
     ) -> Result<Volume, VolumeError> {
         let core = Rc::new(recover::open(device, behaviour).await?);
         for index in 0..3 {
-            runtime.spawn(stream::serve(core.clone(), index));
+            runtime.spawn(landing::serve(core.clone(), index));
         }
         runtime.spawn(checkpoint::keep(core.clone()));
         runtime.spawn(collect::collect(core.clone()));
@@ -116,17 +97,26 @@ impl Volume {
     }
 
     /// Everything that has completed before is safe from power cuts at the return.
+    ///
+    /// # Errors
+    /// Those of the device, after which nothing can be written any more.
     pub async fn flush(&self) -> Result<(), DeviceError> {
         self.0.flush().await
     }
 
     /// Blocks from `at` on read as zeros and take no room. Nothing is written but that; it is also how zeros
     /// are written.
+    ///
+    /// # Errors
+    /// Those of the device; LBA Out of Range.
     pub async fn discard(&self, at: u64, blocks: u64) -> Result<(), DeviceError> {
         self.0.discard(at, blocks).await
     }
 
     /// Writes a checkpoint, so that a start has nothing to recover. No request may be on its way.
+    ///
+    /// # Errors
+    /// Those of the device.
     pub async fn stop(&self) -> Result<(), DeviceError> {
         self.0.request_checkpoint().await
     }
@@ -139,6 +129,7 @@ impl Volume {
         self.0.audit().await
     }
 
+    /// How it is.
     pub fn status(&self) -> VolumeStatus {
         self.0.status()
     }

@@ -7,8 +7,8 @@ use crate::{
     buf::{BLOCK, Buf},
     device::{Command, Completion, DeviceError, Status, ZonedDevice, Zones},
     volume::{
-        Behaviour,
-        core::{Core, Start},
+        behaviour::Behaviour,
+        core::{Core, Need, Start},
         error::VolumeError,
         format::{
             CutRecord, FANOUT, GroupHeader, Identity, Kind, Root, Unsealed, What, ZoneUse, address,
@@ -40,6 +40,13 @@ struct Found {
     place: Place,
 }
 
+/// From where on everything is newer than the root.
+struct Newest<'r> {
+    identity: &'r Identity,
+    segment: u64,
+    number: u64,
+}
+
 /// What was found behind the cut in one zone.
 struct Walked {
     stream: u8,
@@ -69,6 +76,23 @@ impl Look {
 
     fn is_lost(&self, zone: u32) -> bool {
         matches!(self.zones[zone as usize].state, ZoneState::Offline | ZoneState::ReadOnly)
+    }
+
+    /// Drives do not say how far a zone is written that can only be read. It counts as written as far as there is
+    /// something else than zeros, and to `least`.
+    async fn find_end(&mut self, zone: u32, least: u32) -> Result<(), DeviceError> {
+        let capacity = self.device.geometry().zone_capacity_blocks;
+        let mut end = self.zones[zone as usize].wp_blocks.min(capacity) as u32;
+        let is_known = (end as u64) < capacity;
+        while end > least && !is_known {
+            match self.read(zone, end - 1, 1).await {
+                Ok(block) if block.iter().any(|byte| *byte != 0) => break,
+                Ok(_) | Err(DeviceError::Status(Status::DeallocatedBlock)) => end -= 1,
+                Err(error) => return Err(error),
+            }
+        }
+        self.zones[zone as usize].wp_blocks = end as u64;
+        Ok(())
     }
 
     async fn read(&self, zone: u32, offset: u32, blocks: u32) -> Result<Buf, DeviceError> {
@@ -129,12 +153,21 @@ impl Look {
     }
 
     /// Where the pages of the map are.
-    async fn directory(&self, root: &Root) -> Result<Vec<Place>, VolumeError> {
+    async fn directory(&self, root: &Root, space: &Space) -> Result<Vec<Place>, VolumeError> {
         let pages = Paged::pages(root.identity.blocks) as usize;
         let capacity = root.identity.zone_capacity_blocks as u32;
         let mut directory = vec![0; pages];
         let blocks: Vec<(usize, Place)> =
             root.directory.iter().copied().enumerate().filter(|(_, place)| *place != 0).collect();
+        let damaged = |index: usize| {
+            let from = index as u64 * FANOUT * FANOUT;
+            VolumeError(format!(
+                "the map of the volume is damaged: where blocks {from} and following are is not known"
+            ))
+        };
+        if let Some((index, _)) = blocks.iter().find(|(_, place)| !space.may_be_live(*place)) {
+            return Err(damaged(*index));
+        }
         for some in blocks.chunks(MOST_READS) {
             let submit = |(index, place): &(usize, Place)| {
                 let start = self.device.geometry().start(ZoneIndex(place / capacity)).0;
@@ -150,11 +183,8 @@ impl Look {
                     (seal.kind, seal.index, seal.volume)
                         == (Kind::Directory, index as u32, root.identity.mark())
                 });
-                if !right {
-                    let from = index as u64 * FANOUT * FANOUT;
-                    return Err(VolumeError(format!(
-                        "the map of the volume is damaged: where blocks {from} and following are is not known"
-                    )));
+                if !right || (0..FANOUT).any(|at| !space.may_be_live(address(&block, at))) {
+                    return Err(damaged(index));
                 }
                 let pages = directory.iter_mut().skip(index * FANOUT as usize);
                 (0..FANOUT).zip(pages).for_each(|(at, page)| *page = address(&block, at));
@@ -164,16 +194,16 @@ impl Look {
     }
 
     /// Reads the groups of a zone from `from` on, as far as it is written. `segment` is the life of the zone
-    /// they have to be of; if there is none, that of the first, which is not below `least`.
+    /// they have to be of; if there is none, that of the first, if it is `new`.
     async fn walk(
         &self,
-        (identity, least): (&Identity, u64),
+        new: &Newest<'_>,
         zone: u32,
         (from, segment): (u32, Option<u64>),
         found: &mut Vec<Found>,
     ) -> Result<Option<Walked>, DeviceError> {
         let (written, most) = (self.written(zone), self.device.geometry().max_transfer_blocks);
-        let capacity = identity.zone_capacity_blocks as u32;
+        let (mark, capacity) = (new.identity.mark(), new.identity.zone_capacity_blocks as u32);
         let (mut piece, mut piece_at) = (Buf::default(), 0);
         let (mut at, mut walked, mut segment) = (from, None, segment);
         while at < written {
@@ -182,9 +212,10 @@ impl Look {
             }
             let header = read_group(&piece[(at - piece_at) as usize * BLOCK..][..BLOCK]);
             let is_right = |header: &GroupHeader| {
-                let place = header.place;
-                let of_segment = segment.map_or(place.segment >= least, |segment| place.segment == segment);
-                (place.volume, place.offset) == (identity.mark(), at) && of_segment
+                let of = header.place.segment;
+                let is_of_segment = segment.map_or(of >= new.segment, |segment| of == segment);
+                let are_new = header.entries.iter().all(|entry| entry.number >= new.number);
+                header.is_at(mark, at, capacity) && is_of_segment && are_new
             };
             let header = match header.filter(is_right) {
                 Some(header) => header,
@@ -201,7 +232,7 @@ impl Look {
                     found.push(Found { number: entry.number, block: entry.block, what: entry.what, place });
                 }
             }
-            at = (at + header.blocks).min(capacity);
+            at += header.blocks;
             let torn_at = (at > written).then_some(written);
             let open = Open { zone, segment: header.place.segment, next: at, torn_at };
             walked = Some(Walked { stream: header.place.stream, open });
@@ -239,7 +270,7 @@ pub async fn create(
         next_segment: 1,
         lifespan: Lifespan::UNKNOWN.0,
         cuts: Vec::new(),
-        directory: vec![0; super::checkpoint::directory_blocks(identity.blocks) as usize],
+        directory: vec![0; Paged::directory_blocks(identity.blocks) as usize],
         zones: vec![Default::default(); identity.zones as usize],
         identity: identity.clone(),
     };
@@ -277,7 +308,7 @@ fn core_of(
 /// # Errors
 /// When there is none, or it cannot be started; it is as before then.
 pub async fn open(device: Rc<dyn ZonedDevice>, behaviour: Behaviour) -> Result<Core, VolumeError> {
-    let look = Look::at(device.clone()).await?;
+    let mut look = Look::at(device.clone()).await?;
     let (mut root, head) = look.newest().await?;
     let identity = root.identity.clone();
     let geometry = device.geometry();
@@ -287,49 +318,97 @@ pub async fn open(device: Rc<dyn ZonedDevice>, behaviour: Behaviour) -> Result<C
             "the volume is of a device with {zones} zones of {capacity} blocks, which this is not"
         )));
     }
-    let directory = look.directory(&root).await?;
-    let mut found = Vec::new();
-    let (walked, resets) = walk_all(&look, &mut root, &mut found).await?;
-    for zone in resets {
+    let plan = Plan::of(geometry, Some(identity.blocks))?;
+    if root.directory.len() as u64 != Paged::directory_blocks(identity.blocks) {
+        return Err(VolumeError("the root of the volume makes no sense".into()));
+    }
+    let space = Space::new(plan, &root.zones, root.next_segment);
+    let directory = look.directory(&root, &space).await?;
+    let (mut seen, give_up) = (Seen::default(), behaviour.give_up);
+    walk_all(&mut look, &mut root, give_up, &mut seen).await?;
+    for zone in std::mem::take(&mut seen.resets) {
         let zones = Zones::One(ZoneIndex(zone));
-        device.submit(Command::Reset { zones }).await.result?;
+        match device.submit(Command::Reset { zones }).await.result {
+            // There is nothing in it: the volume goes on without it.
+            Err(DeviceError::Status(_)) => root.zones[zone as usize].state = ZoneUse::Lost,
+            result => result?,
+        }
     }
     let core = core_of(device, identity, &root, head, behaviour, directory)?;
-    let torn = resume(&core, &look, &root, &walked);
-    found.sort_unstable_by_key(|entry| entry.number);
-    if let Some(last) = found.last() {
+    for (zone, end) in &seen.ends {
+        core.state.borrow_mut().space.zone_mut(*zone).ends_at = Some(*end);
+    }
+    let mut torn = resume(&core, &look, &root, &seen.walked);
+    torn.append(&mut seen.torn);
+    seen.found.sort_unstable_by_key(|entry| entry.number);
+    if let Some(last) = seen.found.last() {
         core.state.borrow_mut().next_number = root.next_number.max(last.number + 1);
     }
-    let is_new = !walked.is_empty();
-    apply(&core, found).await?;
+    let is_new = seen.is_new || !seen.walked.is_empty();
+    apply(&core, seen.found).await?;
     if is_new {
         core.checkpoint().await?;
     }
-    for (zone, from, to) in torn {
+    for (zone, from, to) in &torn {
         // The checkpoint has reset it if nothing in it was live.
-        if core.state.borrow().space.zone(zone).record.state != ZoneUse::Free {
-            mend(&core, zone, from, to).await?;
+        let used = core.state.borrow().space.zone(*zone).record.state;
+        if ![ZoneUse::Free, ZoneUse::Lost].contains(&used) {
+            mend(&core, *zone, *from, *to).await?;
         }
+    }
+    if !torn.is_empty() {
+        // Streams begin zones without a flush if they have none open.
+        core.flush_device().await?;
     }
     core.state.borrow_mut().streams.iter_mut().for_each(|stream| stream.mend());
     Ok(core)
 }
 
-/// Looks at all zones: what was found behind the cut, and zones that are to be reset. Afterwards `root` says of
-/// all zones what they are.
+/// What was found in zones.
+#[derive(Default)]
+struct Seen {
+    /// Entries behind the cut, and zones that they are in.
+    found: Vec<Found>,
+    walked: Vec<Walked>,
+    /// Zones that are free and not empty.
+    resets: Vec<u32>,
+    /// What is to be filled up: zone, from and to.
+    torn: Vec<(u32, u32, u32)>,
+    /// Zones that can only be read, and where they end.
+    ends: Vec<(u32, u32)>,
+    /// The next root has to be safe before anything is written to some zone: this one calls it lost.
+    is_new: bool,
+}
+
+/// Looks at all zones. Afterwards `root` says of all of them what they are. Zones that are offline and may hold
+/// what was promised are given up only if that was asked for.
 async fn walk_all(
-    look: &Look,
+    look: &mut Look,
     root: &mut Root,
-    found: &mut Vec<Found>,
-) -> Result<(Vec<Walked>, Vec<u32>), VolumeError> {
-    let (mut walked, mut resets) = (Vec::new(), Vec::new());
+    give_up: bool,
+    seen: &mut Seen,
+) -> Result<(), VolumeError> {
     let identity = root.identity.clone();
-    let new = (&identity, root.next_segment);
+    let new = Newest { identity: &identity, segment: root.next_segment, number: root.next_number };
     for zone in HEAD_ZONES..identity.zones {
         let record = root.zones[zone as usize];
         let cut = root.cuts.iter().find(|cut| cut.zone == zone).copied();
-        let written = look.written(zone);
+        let state = look.zones[zone as usize].state;
+        if state == ZoneState::ReadOnly && record.state != ZoneUse::Lost {
+            look.find_end(zone, cut.map_or(0, |cut| cut.written)).await?;
+            seen.ends.push((zone, look.written(zone)));
+        }
+        let (written, capacity) = (look.written(zone), identity.zone_capacity_blocks as u32);
         match (record.state, cut) {
+            (ZoneUse::Data, Some(_)) if state == ZoneState::Offline && give_up => {
+                root.zones[zone as usize].state = ZoneUse::ClosedData;
+                root.cuts.retain(|cut| cut.zone != zone);
+                seen.is_new = true;
+                continue;
+            }
+            (ZoneUse::Data, Some(_)) if state == ZoneState::Offline => return Err(offline(zone)),
+            // Its pages are lost, and nothing else is in it.
+            (ZoneUse::Map, Some(_)) if state == ZoneState::Offline => continue,
             (ZoneUse::Data | ZoneUse::Map, Some(cut)) => {
                 if written < cut.written {
                     return Err(VolumeError(format!(
@@ -339,7 +418,8 @@ async fn walk_all(
                 }
                 if record.state == ZoneUse::Data {
                     let from = (cut.offset, Some(record.segment));
-                    walked.extend(look.walk(new, zone, from, found).await?);
+                    let walked = look.walk(&new, zone, from, &mut seen.found).await?;
+                    seen.walked.extend(walked);
                 }
                 continue;
             }
@@ -348,28 +428,51 @@ async fn walk_all(
                     "the root of the volume does not say where zone {zone} ends"
                 )));
             }
-            (ZoneUse::ClosedData | ZoneUse::ClosedMap, _) if record.live > 0 => continue,
+            (ZoneUse::ClosedData, _) if record.live > 0 => {
+                // Its last group was torn, and has not been filled up.
+                if written < capacity && !look.is_lost(zone) {
+                    seen.torn.push((zone, written, capacity));
+                }
+                continue;
+            }
+            (ZoneUse::ClosedMap, _) if record.live > 0 => continue,
             (ZoneUse::Lost, _) if look.is_lost(zone) => continue,
             _ => (),
         }
-        // It was dead or free at the cut.
+        // It was dead, free or lost at the cut.
+        let was = std::mem::take(&mut root.zones[zone as usize]).state;
         let record = &mut root.zones[zone as usize];
-        *record = Default::default();
-        if look.is_lost(zone) {
+        if state == ZoneState::Offline {
+            if !give_up {
+                return Err(offline(zone));
+            }
             record.state = ZoneUse::Lost;
+            seen.is_new = true;
+        } else if was == ZoneUse::Lost {
+            // It is back. What may be in it was given up: nobody looks.
+            seen.is_new = true;
+            seen.resets.extend((state != ZoneState::Empty).then_some(zone));
         } else if written > 0
-            && let Some(new) = look.walk(new, zone, (0, None), found).await?
+            && let Some(new) = look.walk(&new, zone, (0, None), &mut seen.found).await?
         {
             record.segment = new.open.segment;
             record.state = ZoneUse::ClosedData;
-            walked.push(new);
-        } else if look.zones[zone as usize].state != ZoneState::Empty {
-            resets.push(zone);
+            seen.walked.push(new);
+        } else if state == ZoneState::ReadOnly {
+            record.state = ZoneUse::Lost;
+        } else if state != ZoneState::Empty {
+            seen.resets.push(zone);
         }
     }
-    let last = walked.iter().map(|walked| walked.open.segment).max();
+    let last = seen.walked.iter().map(|walked| walked.open.segment).max();
     root.next_segment = root.next_segment.max(last.map_or(0, |last| last + 1));
-    Ok((walked, resets))
+    Ok(())
+}
+
+fn offline(zone: u32) -> VolumeError {
+    VolumeError(format!(
+        "zone {zone} of the device is offline, and there may be something in it that the volume has promised"
+    ))
 }
 
 /// Has streams go on where they ended; gives what was torn: zone, from and to.
@@ -378,6 +481,11 @@ fn resume(core: &Core, look: &Look, root: &Root, walked: &[Walked]) -> Vec<(u32,
     let mut ends: Vec<Walked> = Vec::new();
     for CutRecord { stream, zone, offset, .. } in root.cuts.iter().copied() {
         let written = look.written(zone);
+        if look.is_lost(zone) {
+            // Nothing is written to it any more, nor filled up.
+            state.space.close(zone);
+            continue;
+        }
         if stream == MAP {
             // Behind the cut there may be pages of a checkpoint that was cut off.
             let next = offset.max(written);
@@ -402,11 +510,14 @@ fn resume(core: &Core, look: &Look, root: &Root, walked: &[Walked]) -> Vec<(u32,
     let mut torn = Vec::new();
     let mut newest: [Option<Open>; 3] = [None; 3];
     for Walked { stream, open } in ends {
+        let index = (stream as usize).min(streams - 1);
+        state.space.close(open.zone);
+        if look.is_lost(open.zone) {
+            continue;
+        }
         if let Some(from) = open.torn_at {
             torn.push((open.zone, from, open.next));
         }
-        let index = (stream as usize).min(streams - 1);
-        state.space.close(open.zone);
         if open.next < capacity
             && let Some(older) = newest[index].replace(open)
         {
@@ -437,7 +548,7 @@ async fn apply(core: &Core, found: Vec<Found>) -> Result<(), VolumeError> {
         }
         while from < end {
             let page_end = end.min((from / FANOUT + 1) * FANOUT);
-            core.hold((from / FANOUT) as u32, true).await?;
+            core.hold((from / FANOUT) as u32, Need::Pressing).await?;
             let what = match what {
                 What::Data => What::Data,
                 What::Discard(_) => What::Discard((page_end - from) as u32),

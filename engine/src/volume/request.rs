@@ -4,8 +4,8 @@ use crate::{
     buf::{BLOCK, Buf},
     device::{Command, Completion, DeviceError, Done, Status},
     volume::{
-        Canary,
-        core::Core,
+        behaviour::Canary,
+        core::{Core, Need},
         format::FANOUT,
         map::{Map, Place},
         stream::{COLD, HOT, Ticket},
@@ -107,17 +107,25 @@ impl Core {
         while from < blocks {
             let page = ((at + from) / FANOUT) as u32;
             if !self.state.borrow().map.is_known(page) {
-                self.hold(page, false).await?;
+                // Checkpoints wait for readers of zones, and this may be a wait for a checkpoint.
+                self.end_runs(&mut runs, bytes).await?;
+                self.hold(page, Need::Read).await?;
             }
             from += self.start_run(at, from, blocks, bytes, &mut runs);
         }
-        for Run { from, completion, _reader } in runs {
+        self.end_runs(&mut runs, bytes).await?;
+        Ok(data)
+    }
+
+    /// Waits for what was started of a read.
+    async fn end_runs(&self, runs: &mut Vec<Run<'_>>, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        for Run { from, completion, _reader } in runs.drain(..) {
             let Done { result, data: read, .. } = completion.await;
             result?;
             bytes[from as usize * BLOCK..][..read.len()].copy_from_slice(&read);
             self.state.borrow_mut().pool.give(read);
         }
-        Ok(data)
+        Ok(())
     }
 
     /// Where the blocks begin, if all of them are on the device, one behind the other, and that is known.
@@ -182,10 +190,11 @@ impl Core {
         let blocks = self.check_data(at, data)?;
         self.check()?;
         let (mut landings, mut from, mut result) = (Landings::default(), 0, Ok(()));
+        let flushes = fua && self.behaviour.fua_stands_alone && self.device.geometry().volatile_cache;
         while from < blocks && result.is_ok() {
-            self.hold(((at + from) / FANOUT) as u32, false).await?;
+            self.hold(((at + from) / FANOUT) as u32, Need::Write).await?;
             let before = from;
-            result = self.place_blocks(at, data, (&mut from, fua), &mut landings);
+            result = self.place_blocks(at, data, (&mut from, fua && !flushes), &mut landings);
             if from == before && result.is_ok() {
                 landings.launch(self);
                 self.few.open();
@@ -195,6 +204,9 @@ impl Core {
         }
         landings.launch(self);
         landings.wait(self).await?;
+        if flushes {
+            self.flush_device().await?;
+        }
         result
     }
 
@@ -220,7 +232,6 @@ impl Core {
             let stream = state.stream_of(before, self.behaviour.mixed);
             let bytes = &data[*from as usize * BLOCK..][..BLOCK];
             let Some(ticket) = state.place(self, block, bytes, (stream, fua)) else { return Ok(()) };
-            state.spend();
             landings.add(ticket);
             *from += 1;
         }
@@ -241,7 +252,7 @@ impl Core {
                 !state.map.is_here(page as u32) && state.map.place(page as u32) == 0
             };
             if !nothing {
-                self.hold(page as u32, false).await?;
+                self.hold(page as u32, Need::Write).await?;
                 if !self.discard_part(block, part_end, &mut landings) {
                     landings.launch(self);
                     self.few.open();
@@ -280,11 +291,11 @@ impl Core {
         if self.behaviour.canary == Some(Canary::FlushCompletesEarly) {
             return Ok(());
         }
-        let tickets = [HOT, COLD].map(|index| {
+        let tickets = [HOT, COLD].into_iter().filter(|index| *index < self.moved_stream()).map(|index| {
             self.launch(index, true);
             (index, self.state.borrow().streams[index].closed())
         });
-        for ticket in tickets {
+        for ticket in tickets.collect::<Vec<Ticket>>() {
             self.wait_landed(ticket).await?;
         }
         self.flush_device().await

@@ -94,8 +94,7 @@ impl Plan {
                  the least for so many logical blocks"
             ));
         }
-        let of_zone = capacity - capacity.div_ceil(group_most + 1) - 1;
-        let usable = (data - spare) as u64 * of_zone;
+        let usable = (data - spare) as u64 * in_full_zone(capacity, group_most);
         Ok(Plan {
             blocks: blocks.unwrap_or(usable),
             capacity: capacity as u32,
@@ -121,6 +120,11 @@ impl Plan {
     }
 }
 
+/// Blocks of data in a zone of full groups.
+fn in_full_zone(capacity: u64, group_most: u64) -> u64 {
+    capacity - capacity.div_ceil(group_most + 1) - 1
+}
+
 /// Who wants another zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
@@ -136,6 +140,8 @@ pub struct Zone {
     pub hot: bool,
     /// Reads on their way.
     pub readers: u32,
+    /// The zone can only be read, and below this offset.
+    pub ends_at: Option<u32>,
 }
 
 pub struct Space {
@@ -154,7 +160,7 @@ impl Space {
     pub fn new(plan: Plan, records: &[ZoneRecord], next_segment: u64) -> Space {
         let mut space = Space {
             plan,
-            zones: records.iter().map(|record| Zone { record: *record, hot: false, readers: 0 }).collect(),
+            zones: records.iter().map(|record| Zone { record: *record, ..Zone::default() }).collect(),
             free: VecDeque::new(),
             map_zones: 0,
             mapped: 0,
@@ -202,7 +208,21 @@ impl Space {
 
     /// Whether another logical block may be mapped.
     pub fn has_block(&self) -> bool {
-        self.mapped < self.plan.usable
+        self.mapped < self.usable()
+    }
+
+    /// Logical blocks that may be mapped at once: zones that are lost hold none.
+    pub fn usable(&self) -> u64 {
+        let lost = self.zones().filter(|(_, record)| record.state == ZoneUse::Lost).count() as u64;
+        let in_zone = in_full_zone(self.plan.capacity as u64, self.plan.group_most);
+        self.plan.usable.saturating_sub(lost * in_zone)
+    }
+
+    /// Whether what is on the device may say of a block that it lies there.
+    pub fn may_be_live(&self, place: Place) -> bool {
+        let zone = place / self.plan.capacity;
+        let record = self.zones.get(zone as usize).map(|zone| zone.record);
+        place == 0 || zone >= HEAD_ZONES && record.is_some_and(|record| record.live > 0)
     }
 
     /// The zone of a place, and the offset in it.
@@ -279,11 +299,18 @@ impl Space {
         self.free.push_back(zone);
     }
 
+    /// The zone cannot be reset, and there is nothing in it.
+    pub fn lose(&mut self, zone: u32) {
+        let record = &mut self.zones[zone as usize].record;
+        self.map_zones -= (record.state == ZoneUse::ClosedMap) as u32;
+        *record = ZoneRecord { state: ZoneUse::Lost, ..ZoneRecord::default() };
+    }
+
     /// A logical block was at `before` and is at `now`; 0 for nowhere.
     pub fn moved(&mut self, before: Place, now: Place) {
         if before != 0 {
             self.left(before);
-            self.mapped -= 1;
+            self.mapped = self.mapped.saturating_sub(1);
         }
         if now != 0 {
             self.taken(now);
@@ -300,7 +327,9 @@ impl Space {
     }
 
     fn left(&mut self, place: Place) {
-        self.zones[(place / self.plan.capacity) as usize].record.live -= 1;
+        // A root that says less than its map does would be damage; the audit tells.
+        let live = &mut self.zones[(place / self.plan.capacity) as usize].record.live;
+        *live = live.saturating_sub(1);
     }
 
     fn taken(&mut self, place: Place) {

@@ -1,6 +1,6 @@
 //! Streams: groups that are filled, written, and land.
 //!
-//! Everything in here is synchronous but [`serve`], which waits for the device. A block gets its place in the
+//! Everything in here is synchronous; [`super::landing`] waits for the device. A block gets its place in the
 //! group that is being filled; the group is closed when it is full, when nothing of its stream is on its way,
 //! when it is as large as what is on its way (so there are two writes on their way whose size follows the
 //! load), or when somebody waits for all of it. Groups land in the order in which they were closed.
@@ -12,14 +12,13 @@ use crate::{
     buf::{BLOCK, Buf, BufMut, BufPool},
     device::{Command, Completion, Done, ZonedDevice},
     volume::{
-        core::Core,
         format::{Entry, GroupPlace, What, put_entry, seal_group},
         map::Place,
         space::{Space, Who},
     },
     zone::{Lba, ZoneIndex},
 };
-use std::{collections::VecDeque, rc::Rc};
+use std::collections::VecDeque;
 
 /// Blocks whose last version lived short, others, and blocks that were moved; with fewer streams the last
 /// ones share.
@@ -227,18 +226,28 @@ impl Stream {
     }
 
     /// Whether groups wait for a zone to be begun.
-    fn waits_for_zone(&self) -> bool {
+    pub fn waits_for_zone(&self) -> bool {
         self.flights.is_empty() && self.ready.front().is_some_and(|group| self.writing != Some(group.zone))
     }
 
+    /// Whether a zone has been begun.
+    pub fn has_begun(&self) -> bool {
+        self.writing.is_some()
+    }
+
+    /// The answer to the oldest group on its way, to be waited for.
+    pub fn next_landing(&mut self) -> Option<Completion> {
+        self.flights.front_mut().and_then(|group| group.completion.take())
+    }
+
     /// Groups may be written to the zone of the first that waits.
-    fn begin_zone(&mut self, common: &mut Common<'_>) {
+    pub fn begin_zone(&mut self, common: &mut Common<'_>) {
         self.writing = self.ready.front().map(|group| group.zone);
         self.submit(common);
     }
 
     /// The oldest group on its way has landed; gives its zone if that is full.
-    fn land(&mut self, done: Done, capacity: u32, common: &mut Common<'_>) -> Option<u32> {
+    pub fn land(&mut self, done: Done, capacity: u32, common: &mut Common<'_>) -> Option<u32> {
         let group = self.flights.pop_front()?;
         self.landed += 1;
         drop(done);
@@ -263,40 +272,6 @@ impl Stream {
     pub fn mend(&mut self) {
         if let Some(open) = &mut self.open {
             open.torn_at = None;
-        }
-    }
-}
-
-/// Waits for the groups of a stream, for ever.
-pub async fn serve(core: Rc<Core>, index: usize) {
-    let moved = core.moved_stream();
-    loop {
-        let flight = core.with_stream(index, |stream, _| {
-            stream.flights.front_mut().and_then(|group| group.completion.take())
-        });
-        if let Some(flight) = flight {
-            let mut done = flight.await;
-            if let Err(error) = std::mem::replace(&mut done.result, Ok(())) {
-                return core.fail(error);
-            }
-            let capacity = core.capacity();
-            let full = core.with_stream(index, |stream, common| {
-                let full = stream.land(done, capacity, common);
-                // Nobody waits for single blocks that are moved.
-                if index != moved {
-                    stream.launch(index, capacity, common);
-                }
-                full
-            });
-            core.landed(index, full);
-        } else if core.with_stream(index, |stream, _| stream.waits_for_zone()) {
-            let begun_before = core.with_stream(index, |stream, _| stream.writing.is_some());
-            if begun_before && core.flush_device().await.is_err() {
-                return;
-            }
-            core.with_stream(index, Stream::begin_zone);
-        } else {
-            core.wait_for_groups(index).await;
         }
     }
 }

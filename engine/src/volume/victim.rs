@@ -28,7 +28,7 @@ pub fn choose<'z>(
         match choice {
             Choice::Greedy => capacity - live,
             Choice::CostBenefit => {
-                let age = (now - zone.segment) as u128;
+                let age = now.saturating_sub(zone.segment) as u128;
                 (capacity - live) * age * (1 << 32) / (capacity + live)
             }
         }

@@ -25,12 +25,14 @@ struct Version {
     begun: u64,
     ended: Option<u64>,
     safe: bool,
+    /// It was refused: it may be there or not, and others may be over it.
+    refused: bool,
 }
 
 impl Version {
     /// Whether this one, which has ended, came after `other`.
     fn is_over(&self, other: &Version) -> bool {
-        self.ended.is_some() && other.ended.is_some_and(|ended| ended < self.begun)
+        self.ended.is_some() && !self.refused && other.ended.is_some_and(|ended| ended < self.begun)
     }
 }
 
@@ -56,7 +58,7 @@ pub fn fill(block: u64, write: u64, bytes: &mut [u8]) {
 impl Oracle {
     /// Of a volume that nobody has written to.
     pub fn new(blocks: u64) -> Oracle {
-        let zeros = Version { write: 0, begun: 0, ended: Some(0), safe: true };
+        let zeros = Version { write: 0, begun: 0, ended: Some(0), safe: true, refused: false };
         Oracle { blocks: vec![vec![zeros]; blocks as usize], now: 1, writes: 0 }
     }
 
@@ -83,7 +85,7 @@ impl Oracle {
         }
         let write = if discard { 0 } else { self.writes };
         for versions in &mut self.blocks[at as usize..(at + blocks) as usize] {
-            versions.push(Version { write, begun, ended: None, safe: false });
+            versions.push(Version { write, begun, ended: None, safe: false, refused: false });
         }
         (write, begun)
     }
@@ -98,13 +100,21 @@ impl Oracle {
         }
     }
 
+    /// What began at this moment was refused; some of it may be there.
+    pub fn refuse(&mut self, at: u64, blocks: u64, begun: u64) {
+        self.end(at, blocks, begun, false);
+        for versions in &mut self.blocks[at as usize..(at + blocks) as usize] {
+            versions.iter_mut().filter(|version| version.begun == begun).for_each(|v| v.refused = true);
+        }
+    }
+
     /// A flush that began at this moment has ended. What is not needed to judge anything any more is
     /// forgotten, if nobody
     /// `reads`.
     pub fn flushed(&mut self, begun: u64, reads: bool) {
         for versions in &mut self.blocks {
             for version in versions.iter_mut() {
-                version.safe |= version.ended.is_some_and(|ended| ended < begun);
+                version.safe |= !version.refused && version.ended.is_some_and(|ended| ended < begun);
             }
             if !reads && versions.len() > 1 {
                 let safe: Vec<Version> = versions.iter().filter(|v| v.safe).copied().collect();
@@ -163,7 +173,8 @@ impl Oracle {
             versions.retain(|version| Oracle::holds(&[*version], block, bytes, |_| true));
             versions.truncate(1);
             for version in versions {
-                (version.begun, version.ended, version.safe) = (0, Some(0), true);
+                (version.begun, version.ended) = (0, Some(0));
+                (version.safe, version.refused) = (true, false);
             }
         }
         Ok(())
@@ -206,6 +217,17 @@ mod tests {
         assert_eq!(allowed(&oracle, End::PowerCut), [0]);
         oracle.recovered(End::PowerCut, &content(0)).unwrap();
         assert_eq!(allowed(&oracle, End::Kill), [0]);
+    }
+
+    #[test]
+    fn what_was_refused_may_be_there_until_something_is_over_it() {
+        let mut oracle = Oracle::new(1);
+        let (refused, begun) = oracle.begin(0, 1, false);
+        oracle.refuse(0, 1, begun);
+        assert_eq!(allowed(&oracle, End::Kill), [0, refused]);
+        let (second, begun) = oracle.begin(0, 1, false);
+        oracle.end(0, 1, begun, true);
+        assert_eq!(allowed(&oracle, End::PowerCut), [second]);
     }
 
     #[test]

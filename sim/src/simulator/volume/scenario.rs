@@ -32,6 +32,8 @@ pub struct Scenario {
     /// Of the array.
     pub zone_size_blocks: u64,
     pub unwritten_fails: bool,
+    /// Writes with FUA of a bare drive make nothing else durable.
+    pub fua_stands_alone: bool,
     pub behaviour: Behaviour,
     /// Logical blocks, out of 100 that are usable.
     pub size_percent: u64,
@@ -62,21 +64,35 @@ impl Scenario {
         let stripe = chunk_blocks * (members - parities) as u64;
         let zone_size_blocks = (24 + rng.below(50)).next_multiple_of(stripe);
         let weight = |rng: &mut Rng| 1 << rng.below(4);
+        let shape = if single { rng.below(6) } else { 0 };
+        let drive = if single { draw_drive(rng, shape) } else { draw_member(rng, over, chunk_blocks) };
+        let fua_stands_alone = single && rng.chance(1, 2);
         Scenario {
             over,
             members,
-            drive: if single { draw_drive(rng) } else { draw_member(rng, over, chunk_blocks) },
+            drive,
             chunk_blocks,
             zone_size_blocks,
             unwritten_fails: rng.chance(1, 4),
+            fua_stands_alone,
             behaviour: Behaviour {
                 choice: if rng.chance(1, 2) { Choice::Greedy } else { Choice::CostBenefit },
                 mixed: rng.chance(1, 8),
                 map_pages: Some(2 + rng.below(3) as usize),
+                fua_stands_alone,
+                give_up: false,
                 canary: course.canary,
             },
-            // Seldom more than there is room for.
-            size_percent: if rng.chance(1, 5) { 101 + rng.below(60) } else { 20 + rng.below(81) },
+            // Seldom more than there is room for; or full, with victims that are; or with many pages.
+            size_percent: if shape == MANY_ZONES {
+                100
+            } else if shape == MANY_PAGES {
+                400 + rng.below(600)
+            } else if rng.chance(1, 5) {
+                101 + rng.below(60)
+            } else {
+                20 + rng.below(81)
+            },
             load: draw_load(rng),
             pace: [weight(rng), weight(rng), 2 * weight(rng), weight(rng)],
             in_order: rng.chance(1, 5),
@@ -100,11 +116,19 @@ fn draw_over(rng: &mut Rng) -> Over {
     }
 }
 
-fn draw_drive(rng: &mut Rng) -> Geometry {
-    let zone_capacity_blocks = 16 + rng.below(64);
+/// Drives of so many zones that the spare ones are a tenth, and of so many that maps have many pages.
+const MANY_ZONES: u64 = 1;
+const MANY_PAGES: u64 = 2;
+
+fn draw_drive(rng: &mut Rng, shape: u64) -> Geometry {
+    let zone_capacity_blocks = if shape == MANY_ZONES { 16 + rng.below(8) } else { 16 + rng.below(64) };
     let limit = if rng.chance(1, 2) { 0 } else { 5 + rng.below(4) as u32 };
     Geometry {
-        zones: 18 + rng.below(10) as u32,
+        zones: match shape {
+            MANY_ZONES => 100 + rng.below(30) as u32,
+            MANY_PAGES => 36 + rng.below(20) as u32,
+            _ => 18 + rng.below(10) as u32,
+        },
         zone_size_blocks: zone_capacity_blocks + rng.below(9),
         zone_capacity_blocks,
         max_open: limit,

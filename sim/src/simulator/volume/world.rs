@@ -15,19 +15,29 @@ use crate::{
         wire::{Bay, Fault, Wire},
         world::{Failure, Pending, TOO_MANY_EVENTS, Trace, Tracing},
     },
-    ssd::{Cut, Ssd},
+    ssd::{self, Cut, Ssd},
 };
 use engine::{
     array::{Drive, Tails},
     buf::{BLOCK, Buf},
     device::{DeviceError, Status},
     runtime::Runtime,
-    volume::Volume,
+    volume::{Volume, VolumeStatus},
+    zone::ZoneIndex,
 };
 use std::{cell::RefCell, future::Future, rc::Rc};
 
 /// Blocks of a read that judges.
 const JUDGED_AT_ONCE: u64 = 64;
+
+/// Steps of tasks without anything that a device does.
+const TOO_MANY_STEPS: u64 = 100_000;
+
+/// Most zones that a volume writes at the same time.
+const MOST_ACTIVE: u32 = 6;
+
+/// Zones of a drive that wear out in a life: fewer than are spare.
+const MOST_WORN: u64 = 2;
 
 /// Events of a recovery that is cut off, at most.
 const RECOVERY_EVENTS: u64 = 300;
@@ -72,6 +82,8 @@ pub struct World {
     ready: bool,
     /// A command of the drive has been made to fail: operations may.
     struck: bool,
+    /// Zones that can only be read.
+    worn: u64,
     forks_left: u64,
 }
 
@@ -96,6 +108,9 @@ impl World {
             if scenario.unwritten_fails {
                 ssd.fail_unwritten();
             }
+            if scenario.fua_stands_alone {
+                ssd.let_fua_stand_alone();
+            }
             bays.push(wire.insert(ssd));
         }
         World {
@@ -114,6 +129,7 @@ impl World {
             trace: Trace::new(tracing),
             ready: false,
             struck: false,
+            worn: 0,
             forks_left: scenario.most_forks,
             scenario,
         }
@@ -216,6 +232,7 @@ impl World {
                 self.wire.deliver(index);
                 self.ready = true;
             }
+            2 if self.rng.chance(1, 100) => self.settle()?,
             2 => self.ready = self.runtime.step(),
             _ => self.issue(),
         }
@@ -223,9 +240,22 @@ impl World {
         Ok(true)
     }
 
+    /// Runs tasks until none is ready: devices are polled only then.
+    fn settle(&mut self) -> Result<(), Failure> {
+        self.ready = false;
+        match (0..TOO_MANY_STEPS).any(|_| !self.runtime.step()) {
+            true => Ok(()),
+            false => Err(Failure(format!("tasks wake each other for ever: {:?}", self.status()))),
+        }
+    }
+
+    fn status(&self) -> Option<VolumeStatus> {
+        self.volume.as_ref().map(Volume::status)
+    }
+
     fn hang(&self) -> Failure {
         let ops: Vec<Kind> = self.ops.iter().map(|op| op.kind).collect();
-        let status = self.volume.as_ref().map(Volume::status);
+        let status = self.status();
         Failure(format!("nothing can happen any more, but this never completed: {ops:?}; {status:?}"))
     }
 
@@ -253,17 +283,36 @@ impl World {
         Err(Failure(format!("operations did not complete within {TOO_MANY_EVENTS} events")))
     }
 
-    /// Has a command of a bare drive fail; an array would see to that itself.
+    /// Whether commands of a bare drive fail; an array would see to that itself.
+    fn volume_fails(&self) -> bool {
+        self.scenario.fault_rarity > 0 && self.scenario.over == Over::Drive
+    }
+
     fn strike(&mut self) {
-        if self.scenario.fault_rarity > 0
-            && self.scenario.over == Over::Drive
-            && self.rng.chance(1, self.scenario.fault_rarity)
-        {
-            let fault = *self.rng.pick(&[Fault::Write, Fault::Read]);
-            self.trace.note(|| format!("the drive will fail: {fault:?}"));
-            self.wire.set_fault(self.bays[0], fault);
-            self.struck = true;
+        if self.volume_fails() && self.rng.chance(1, self.scenario.fault_rarity) {
+            self.arm();
         }
+    }
+
+    /// Has a command of the drive fail, or a zone of it wear out.
+    fn arm(&mut self) {
+        self.struck = true;
+        let late = self.rng.chance(1, 2);
+        let fault = match self.rng.below(5) {
+            0 if self.worn < MOST_WORN => {
+                self.worn += 1;
+                // Those of the head are what no volume is without.
+                let zone = ZoneIndex(2 + self.rng.below(self.scenario.drive.zones as u64 - 2) as u32);
+                self.trace.note(|| format!("zone {} can only be read from now on", zone.0));
+                return self.wire.ssd(self.bays[0]).faults().after(0, ssd::Fault::ReadOnly(zone));
+            }
+            0 | 1 => Fault::Write,
+            2 => Fault::Read,
+            3 => Fault::Fail { kind: ssd::Kind::Flush, late },
+            _ => Fault::Fail { kind: ssd::Kind::Reset, late },
+        };
+        self.trace.note(|| format!("the drive will fail: {fault:?}"));
+        self.wire.set_fault(self.bays[0], fault);
     }
 
     fn stop(&mut self) -> Result<(), Failure> {
@@ -377,9 +426,10 @@ impl World {
     fn answered(&mut self, kind: Kind, begun: u64, answer: Result<Buf, DeviceError>) -> Result<(), Failure> {
         let data = match (answer, kind) {
             (Ok(data), _) => data,
-            (Err(DeviceError::Status(Status::CapacityExceeded)), Kind::Write { .. }) => {
+            (Err(DeviceError::Status(Status::CapacityExceeded)), Kind::Write { at, blocks, .. }) => {
                 self.counts.refusals += 1;
-                let usable = self.volume.as_ref().map_or(0, |volume| volume.status().usable);
+                self.oracle.refuse(at, blocks, begun);
+                let usable = self.status().map_or(0, |status| status.usable);
                 let mapped = self.oracle.may_be_mapped();
                 return match mapped >= usable {
                     true => Ok(()),
@@ -419,6 +469,12 @@ impl World {
 
     /// Ends the world: a power cut, or the end of the process alone.
     fn end_somehow(&mut self) -> Result<(), Failure> {
+        if let Some(status) = self.status()
+            && status.unreadable_zones > 0
+            && !self.struck
+        {
+            return Err(Failure(format!("nothing has failed, and zones cannot be collected: {status:?}")));
+        }
         if self.rng.chance(self.scenario.kill_percent, 100) {
             self.trace.note(|| "the process is killed".into());
             self.counts.kills += 1;
@@ -445,6 +501,10 @@ impl World {
     /// Brings the volume up again; `cut_percent` of the times the power goes meanwhile, again and again.
     fn recover(&mut self, cut_percent: u64) -> Result<(), Failure> {
         loop {
+            let strikes = self.volume_fails() && self.rng.chance(1, 8);
+            if strikes {
+                self.arm();
+            }
             let (runtime, over) = (self.runtime.clone(), self.scenario.over);
             let tails = (self.left.clone(), self.tails.clone());
             let up = self.start(bring_up(runtime, over, self.drives(), self.scenario.behaviour, tails));
@@ -461,6 +521,13 @@ impl World {
                 }
             }
             let volume = self.wait(&up)?;
+            if strikes && let Err(why) = &volume {
+                self.trace.note(|| format!("the volume does not come up: {why}"));
+                self.end_process();
+                self.wire.kill(&mut self.rng);
+                continue;
+            }
+            self.wire.clear_fault(self.bays[0]);
             self.volume =
                 Some(volume.map_err(|why| Failure(format!("the volume does not come up again: {why}")))?);
             return Ok(());
@@ -487,7 +554,22 @@ impl World {
         let all = self.wait_in_order(&all)?.map_err(Failure)?;
         self.oracle.recovered(self.end, &all).map_err(Failure)?;
         self.end = End::Kill;
-        Ok(())
+        self.check_active()
+    }
+
+    /// A volume leaves no more zones active than it writes: two of the head, one of the map, one a stream.
+    fn check_active(&self) -> Result<(), Failure> {
+        let most = match self.scenario.drive.max_active {
+            0 => MOST_ACTIVE,
+            limit => limit.min(MOST_ACTIVE),
+        };
+        let ssd = self.wire.ssd(self.bays[0]);
+        let zones = (0..self.scenario.drive.zones).map(|zone| ssd.zones().info(ZoneIndex(zone)));
+        let active = zones.filter(|info| info.state.is_active()).count() as u32;
+        if self.scenario.over != Over::Drive || active <= most {
+            return Ok(());
+        }
+        Err(Failure(format!("{active} zones are active after a recovery, and {most} is enough")))
     }
 
     /// Waits without any disorder, as fast as it goes.
@@ -527,6 +609,7 @@ impl World {
             trace: self.trace.copy(),
             ready: false,
             struck: false,
+            worn: self.worn,
             forks_left: 0,
         })
     }
