@@ -5,7 +5,7 @@
 
 use engine::{
     buf::{BLOCK, Buf},
-    device::{DeviceError, Geometry, Status, ZonedDevice},
+    device::{Command, DeviceError, Geometry, Status, ZonedDevice},
     raid::policy::Policy,
     runtime::Runtime,
     volume::{Behaviour, Volume},
@@ -13,7 +13,7 @@ use engine::{
 };
 use sim::{
     simulator::volume::{CANARIES, Course, Over, Summary, run_seeds},
-    ssd::EmulatedDrive,
+    ssd::{EmulatedDrive, Fault, Kind},
 };
 use std::{future::Future, rc::Rc};
 
@@ -76,11 +76,16 @@ fn wait<T>(runtime: &Runtime, work: impl Future<Output = T>) -> T {
     runtime.block_on(work, || false).expect("it hangs")
 }
 
-fn open(drive: &EmulatedDrive) -> (Runtime, Volume) {
+fn try_open(drive: &EmulatedDrive, behaviour: Behaviour) -> (Runtime, Result<Volume, String>) {
     let runtime = Runtime::new();
     let device: Rc<dyn ZonedDevice> = Rc::new(drive.clone());
-    let volume = wait(&runtime, Volume::open(&runtime, device, Behaviour::default())).unwrap();
+    let volume = wait(&runtime, Volume::open(&runtime, device, behaviour)).map_err(|error| error.0);
     (runtime, volume)
+}
+
+fn open(drive: &EmulatedDrive) -> (Runtime, Volume) {
+    let (runtime, volume) = try_open(drive, Behaviour::default());
+    (runtime, volume.unwrap())
 }
 
 fn made(blocks: Option<u64>) -> (EmulatedDrive, Runtime, Volume) {
@@ -185,7 +190,7 @@ fn damaged_pages_cost_their_own_blocks_and_nothing_else() {
         ssd.stored(lba).unwrap().is_some_and(|bytes| bytes[..4] == *b"zvs1")
     });
     let lba = Lba(drive.geometry().start(map_zone.unwrap()).0 + 1);
-    let fault = sim::ssd::Fault::Corrupt { lba, bit: 999 };
+    let fault = Fault::Corrupt { lba, bit: 999 };
     drive.ssd().borrow_mut().faults().after(0, fault);
     let (runtime, volume) = open(&drive);
     let lost = DeviceError::Status(Status::UnrecoveredReadError);
@@ -193,4 +198,133 @@ fn damaged_pages_cost_their_own_blocks_and_nothing_else() {
     assert_eq!(wait(&runtime, volume.write(1100, &block(6), false)), Err(lost));
     assert_eq!((read(&runtime, &volume, 0), read(&runtime, &volume, 2100)), (5, 5));
     runtime.clear();
+}
+
+/// Zones whose first block begins like this.
+fn zones_of(drive: &EmulatedDrive, magic: &[u8; 4]) -> Vec<ZoneIndex> {
+    let mut ssd = drive.ssd().borrow_mut();
+    let start = |zone: &ZoneIndex| drive.geometry().start(*zone);
+    let mut is_one = |zone: &ZoneIndex| ssd.stored(start(zone)).unwrap().is_some_and(|b| b[..4] == *magic);
+    (2..geometry().zones).map(ZoneIndex).filter(|zone| is_one(zone)).collect()
+}
+
+fn strike(drive: &EmulatedDrive, fault: Fault) {
+    drive.ssd().borrow_mut().faults().after(0, fault);
+}
+
+/// A volume whose process has died, of which the first 20 blocks were promised in zones that were begun since the
+/// root, and one of these zones.
+fn with_promises() -> (EmulatedDrive, ZoneIndex) {
+    let (drive, runtime, volume) = made(Some(3000));
+    for at in 0..20 {
+        wait(&runtime, volume.write(at, &block(at as u8 + 1), true)).unwrap();
+    }
+    runtime.clear();
+    let zones = zones_of(&drive, b"zvg1");
+    assert_eq!(zones.len(), 1);
+    (drive, zones[0])
+}
+
+#[test]
+fn what_was_promised_is_found_in_a_zone_that_can_only_be_read() {
+    let (drive, zone) = with_promises();
+    strike(&drive, Fault::ReadOnly(zone));
+    for round in 0..3 {
+        let (runtime, volume) = open(&drive);
+        (0..20).for_each(|at| assert_eq!(read(&runtime, &volume, at), at as u8 + 1, "round {round}"));
+        wait(&runtime, volume.write(100, &block(round), true)).unwrap();
+        wait(&runtime, volume.audit()).unwrap();
+        runtime.clear();
+    }
+}
+
+#[test]
+fn a_zone_that_is_offline_is_not_passed_over_in_silence() {
+    let (drive, zone) = with_promises();
+    strike(&drive, Fault::Offline(zone));
+    for _ in 0..2 {
+        let (runtime, volume) = try_open(&drive, Behaviour::default());
+        let said = volume.err().unwrap();
+        assert!(said.contains(&format!("zone {} of the device is offline", zone.0)), "{said}");
+        runtime.clear();
+    }
+    let (runtime, volume) = try_open(&drive, Behaviour { give_up: true, ..Behaviour::default() });
+    let volume = volume.unwrap();
+    assert_eq!(read(&runtime, &volume, 0), 0);
+    wait(&runtime, volume.write(0, &block(9), true)).unwrap();
+    runtime.clear();
+    // It is given up once and for all.
+    let (runtime, volume) = open(&drive);
+    assert_eq!(read(&runtime, &volume, 0), 9);
+    runtime.clear();
+}
+
+#[test]
+fn a_zone_that_wears_out_while_it_is_written_stops_writes_until_the_next_start() {
+    let (drive, runtime, volume) = made(Some(9 * 1016));
+    let pages = [0, 1100, 2100, 3100, 4100];
+    for at in pages {
+        wait(&runtime, volume.write(at, &block(5), true)).unwrap();
+    }
+    wait(&runtime, volume.stop()).unwrap();
+    runtime.clear();
+    let (runtime, volume) = try_open(&drive, Behaviour { map_pages: Some(2), ..Behaviour::default() });
+    let volume = volume.unwrap();
+    wait(&runtime, volume.write(0, &block(6), true)).unwrap();
+    strike(&drive, Fault::ReadOnly(*zones_of(&drive, b"zvg1").last().unwrap()));
+    let worn = DeviceError::Status(Status::ZoneIsReadOnly);
+    assert_eq!(wait(&runtime, volume.write(1100, &block(6), true)), Err(worn));
+    assert_eq!(wait(&runtime, volume.write(4100, &block(6), true)), Err(worn));
+    // Whoever reads goes on, also where pages have to be read for it.
+    pages[2..].iter().for_each(|at| assert_eq!(read(&runtime, &volume, *at), 5));
+    runtime.clear();
+    let (runtime, volume) = open(&drive);
+    assert_eq!((read(&runtime, &volume, 0), read(&runtime, &volume, 4100)), (6, 5));
+    wait(&runtime, volume.write(4100, &block(7), true)).unwrap();
+    wait(&runtime, volume.audit()).unwrap();
+    runtime.clear();
+}
+
+#[test]
+fn a_zone_that_cannot_be_reset_is_left_and_its_room_is_not_promised() {
+    let (drive, runtime, volume) = made(None);
+    let usable = volume.status().usable;
+    strike(&drive, Fault::Fail { kind: Kind::Reset, late: false });
+    for round in 0..8 * usable {
+        let at = round * 7919 % (usable / 2);
+        wait(&runtime, volume.write(at, &block(at as u8), false)).unwrap();
+    }
+    let status = volume.status();
+    assert!(status.checkpoints > 5 && status.usable < usable, "{status:?}");
+    assert_eq!((status.failed, status.unreadable_zones), (None, 0));
+    (0..usable / 2).for_each(|at| assert_eq!(read(&runtime, &volume, at), at as u8));
+    runtime.clear();
+    // The next start finds that the zone can be reset after all.
+    let (runtime, volume) = open(&drive);
+    assert_eq!(volume.status().usable, usable);
+    wait(&runtime, volume.audit()).unwrap();
+    runtime.clear();
+}
+
+#[test]
+fn groups_that_make_no_sense_are_refused_whatever_their_checksum_says() {
+    for (at, value) in [(36, u32::MAX), (36, 19), (24 + 4, u32::MAX), (16 + 4, u32::MAX), (68, 4000)] {
+        let (drive, zone) = with_promises();
+        let start = drive.geometry().start(zone);
+        let wp = drive.ssd().borrow().zones().info(zone).wp_blocks;
+        let mut header = drive.ssd().borrow_mut().stored(start).unwrap().unwrap()[..BLOCK].to_vec();
+        let mut put = |at: usize, value: u32| header[at..at + 4].copy_from_slice(&value.to_le_bytes());
+        put(32, wp as u32);
+        put(28, 1);
+        put(at, value);
+        let sum = crc32c::crc32c(&header[8..64 + 16]);
+        header[4..8].copy_from_slice(&sum.to_le_bytes());
+        let data = Buf::copy_of(&[header, vec![7; BLOCK]].concat());
+        let runtime = Runtime::new();
+        let written = drive.submit(Command::write(Lba(start.0 + wp), data, true));
+        wait(&runtime, written).result.unwrap();
+        let (runtime, volume) = try_open(&drive, Behaviour::default());
+        assert!(volume.is_err(), "{value} at {at}");
+        runtime.clear();
+    }
 }
