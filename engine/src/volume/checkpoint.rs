@@ -8,7 +8,7 @@ use crate::{
     device::{Command, Completion, DeviceError, Status, Zones},
     volume::{
         behaviour::Canary,
-        core::{Core, Need, State},
+        core::{Core, Need, State, leave},
         format::{CutRecord, FANOUT, Kind, PAYLOAD, Root, Seal, ZoneUse, payload_mut, seal, set_address},
         map::Place,
         space::{HEAD_ZONES, Who},
@@ -232,6 +232,9 @@ impl Core {
             }
             let command = Command::Reset { zones: Zones::One(ZoneIndex(*zone)) };
             let result = self.device.submit(command).await.result;
+            if result.is_err() {
+                leave(&*self.device, ZoneIndex(*zone)).await;
+            }
             let mut state = self.state.borrow_mut();
             state.unreadable.remove(zone);
             match result {

@@ -5,7 +5,7 @@
 
 use crate::{
     buf::{BLOCK, Buf, BufPool},
-    device::{Command, DeviceError, Done, Status, ZonedDevice},
+    device::{Command, DeviceError, Done, Status, ZonedDevice, Zones},
     runtime::Gate,
     volume::{
         behaviour::{Behaviour, Canary},
@@ -221,6 +221,15 @@ impl Drop for Loading<'_> {
     fn drop(&mut self) {
         self.core.state.borrow_mut().loading.remove(&self.page);
         self.core.pages.open();
+    }
+}
+
+/// Sees to it that a zone that could not be reset does not stay active.
+pub async fn leave(device: &dyn ZonedDevice, zone: ZoneIndex) {
+    let done = device.submit(Command::Report { first: zone, count: 1 }).await;
+    if done.zones.first().is_some_and(|info| info.state.is_active()) {
+        // If that fails as well there is nothing left to be tried.
+        device.submit(Command::Finish { zones: Zones::One(zone) }).await;
     }
 }
 
@@ -475,6 +484,7 @@ impl Core {
             mapped: state.space.mapped(),
             zones: plan.zones,
             free_zones: state.space.free_zones(),
+            writing: state.space.writing().collect(),
             unreadable_zones: state.unreadable.len() as u32,
             live: state.space.records().map(|zone| zone.live).collect(),
             collects: state.credit.is_some(),

@@ -8,7 +8,7 @@ use crate::{
     device::{Command, Completion, DeviceError, Status, ZonedDevice, Zones},
     volume::{
         behaviour::Behaviour,
-        core::{Core, Need, Start},
+        core::{Core, Need, Start, leave},
         error::VolumeError,
         format::{
             CutRecord, FANOUT, GroupHeader, Identity, Kind, Root, Unsealed, What, ZoneUse, address,
@@ -208,7 +208,15 @@ impl Look {
         let (mut at, mut walked, mut segment) = (from, None, segment);
         while at < written {
             if !(piece_at..piece_at + piece.blocks() as u32).contains(&at) {
-                (piece, piece_at) = (self.read(zone, at, most.min(written - at)).await?, at);
+                // Of a zone that may be of an older life one block tells, and others may not be written.
+                let count = if segment.is_some() { most.min(written - at) } else { 1 };
+                piece_at = at;
+                piece = match self.read(zone, at, count).await {
+                    Err(DeviceError::Status(Status::DeallocatedBlock)) if segment.is_none() => {
+                        return Ok(None);
+                    }
+                    read => read?,
+                };
             }
             let header = read_group(&piece[(at - piece_at) as usize * BLOCK..][..BLOCK]);
             let is_right = |header: &GroupHeader| {
@@ -329,8 +337,11 @@ pub async fn open(device: Rc<dyn ZonedDevice>, behaviour: Behaviour) -> Result<C
     for zone in std::mem::take(&mut seen.resets) {
         let zones = Zones::One(ZoneIndex(zone));
         match device.submit(Command::Reset { zones }).await.result {
-            // There is nothing in it: the volume goes on without it.
-            Err(DeviceError::Status(_)) => root.zones[zone as usize].state = ZoneUse::Lost,
+            // There is nothing in it: the volume goes on without it, and it shall not stay active.
+            Err(DeviceError::Status(_)) => {
+                leave(&*device, ZoneIndex(zone)).await;
+                root.zones[zone as usize].state = ZoneUse::Lost;
+            }
             result => result?,
         }
     }

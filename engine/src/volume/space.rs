@@ -251,6 +251,12 @@ impl Space {
         }
     }
 
+    /// Zones that are being written.
+    pub fn writing(&self) -> impl Iterator<Item = u32> {
+        let is_written = |record: &ZoneRecord| matches!(record.state, ZoneUse::Data | ZoneUse::Map);
+        self.zones().filter(move |(_, record)| is_written(record)).map(|(zone, _)| zone)
+    }
+
     /// Takes a free zone to be written; the one that has been free for longest.
     pub fn begin(&mut self, who: Who) -> Option<u32> {
         if !self.may_begin(who) {

@@ -40,6 +40,8 @@ pub struct VolumeStatus {
     /// Zones of the device, and how many of them are free.
     pub zones: u32,
     pub free_zones: u32,
+    /// Zones that are being written, but for those of the head.
+    pub writing: Vec<u32>,
     /// Zones that could not be collected, because something in them cannot be read.
     pub unreadable_zones: u32,
     /// Blocks in use of each zone.

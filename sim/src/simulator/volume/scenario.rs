@@ -21,6 +21,8 @@ pub struct Load {
     pub most_blocks: u64,
     /// Out of 100 writes, so many go to an eighth of the volume.
     pub hot_percent: u64,
+    /// Half of the operations are where two pages of the map meet.
+    pub crosses: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -37,6 +39,8 @@ pub struct Scenario {
     pub behaviour: Behaviour,
     /// Logical blocks, out of 100 that are usable.
     pub size_percent: u64,
+    /// As many blocks as there is room for are written before anything else.
+    pub filled: bool,
     pub load: Load,
     /// Relative rates of what can happen: a drive executes, answers, a task runs, an operation is handed in.
     pub pace: [u64; 4],
@@ -93,7 +97,8 @@ impl Scenario {
             } else {
                 20 + rng.below(81)
             },
-            load: draw_load(rng),
+            filled: single && (shape == MANY_ZONES || rng.chance(1, 6)),
+            load: draw_load(rng, shape == MANY_PAGES),
             pace: [weight(rng), weight(rng), 2 * weight(rng), weight(rng)],
             in_order: rng.chance(1, 5),
             rounds: 2 + rng.below(4),
@@ -163,7 +168,7 @@ fn draw_member(rng: &mut Rng, over: Over, chunk_blocks: u64) -> Geometry {
     }
 }
 
-fn draw_load(rng: &mut Rng) -> Load {
+fn draw_load(rng: &mut Rng, crosses: bool) -> Load {
     let rate = |rng: &mut Rng, on: u64, most: u64| if rng.chance(on, 100) { 1 + rng.below(most) } else { 0 };
     Load {
         write: 20 + rng.below(40),
@@ -174,5 +179,6 @@ fn draw_load(rng: &mut Rng) -> Load {
         queue_depth: 1 + rng.below(12) as usize,
         most_blocks: [1, 4, 12, 40][rng.below(4) as usize],
         hot_percent: [0, 50, 90][rng.below(3) as usize],
+        crosses,
     }
 }
