@@ -8,7 +8,7 @@ use engine::{
     buf::{BLOCK, Buf},
     device::Geometry,
     runtime::Runtime,
-    volume::{Behaviour, Choice, Volume, VolumeError, status::Written},
+    volume::{Behaviour, Choice, Volume, VolumeError, Written},
 };
 use sim::{rng::Rng, ssd::EmulatedDrive};
 use std::{cell::Cell, rc::Rc};
@@ -57,7 +57,7 @@ fn write_all(runtime: &Runtime, volume: &Volume, places: Vec<u64>) {
 fn measure(behaviour: Behaviour, percent: u64, skewed: bool) -> Result<(f64, f64), VolumeError> {
     let (runtime, drive) = (Runtime::new(), EmulatedDrive::in_memory(&geometry()));
     let nothing = || VolumeError("the drive does not answer".into());
-    let usable = engine::volume::space::Plan::of(&geometry(), None)?.usable;
+    let usable = engine::volume::Plan::of(&geometry(), None)?.usable;
     let blocks = usable * percent / 100;
     let made = Volume::create(Rc::new(drive.clone()), [1; 16], Some(blocks));
     runtime.block_on(made, || false).ok_or_else(nothing)??;

@@ -3,7 +3,6 @@
 use crate::volume::{
     core::{Core, Need},
     format::{FANOUT, ZoneUse},
-    map::Map,
 };
 
 impl Core {

@@ -12,7 +12,7 @@ use crate::{
         behaviour::Canary,
         core::{Core, Need, State},
         format::{FANOUT, GroupHeader, What, read_group},
-        map::{Map, Place},
+        map::Place,
         space::Who,
         stream::MOVED,
         victim,

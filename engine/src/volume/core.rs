@@ -10,7 +10,7 @@ use crate::{
     volume::{
         behaviour::{Behaviour, Canary},
         format::{FANOUT, Identity, Kind, What, address, unseal},
-        map::{Map, Paged, Place},
+        map::{Paged, Place},
         space::{Space, Who},
         status::{VolumeStatus, Written},
         stream::{COLD, Common, HOT, MOVED, Stream, Ticket},

@@ -3,8 +3,7 @@
 //! A logical block is at a *place*: the number of a block on the device, zone for zone without what lies
 //! above capacities. Place 0 is in the head, so 0 means that there is nothing. [`Paged`] keeps as many pages
 //! in memory as it may; a page is asked for before it is read or changed. It is never the only copy of
-//! anything: what a page says is also said by entries of groups, until a checkpoint has written it. [`Flat`]
-//! has all of it in one piece, and is what [`Paged`] is compared with.
+//! anything: what a page says is also said by entries of groups, until a checkpoint has written it.
 
 use crate::{
     buf::{BLOCK, Buf},
@@ -13,29 +12,6 @@ use crate::{
 
 /// Where a block lies on the device; 0 for nowhere.
 pub type Place = u32;
-
-/// What is asked of a map.
-pub trait Map {
-    /// Where `block` is; `None` if that has to be read from the device first.
-    fn get(&mut self, block: u64) -> Option<Place>;
-
-    /// Says that `block` is at `place` now; gives where it was. `None` if that has to be read from the device
-    /// first: then nothing has changed.
-    fn set(&mut self, block: u64, place: Place) -> Option<Place>;
-}
-
-/// A map that is all in memory.
-pub struct Flat(pub Vec<Place>);
-
-impl Map for Flat {
-    fn get(&mut self, block: u64) -> Option<Place> {
-        Some(self.0[block as usize])
-    }
-
-    fn set(&mut self, block: u64, place: Place) -> Option<Place> {
-        Some(std::mem::replace(&mut self.0[block as usize], place))
-    }
-}
 
 /// A page in memory.
 struct Slot {
@@ -65,44 +41,6 @@ pub struct Paged {
     last: (u32, u32),
 }
 
-impl Map for Paged {
-    fn get(&mut self, block: u64) -> Option<Place> {
-        let (page, index) = (block / FANOUT, block % FANOUT);
-        if let Some(slot) = self.slot(page as u32) {
-            return Some(address(&slot.bytes, index));
-        }
-        // If it is nowhere it was never written.
-        (self.directory[page as usize] == 0).then_some(0)
-    }
-
-    fn set(&mut self, block: u64, place: Place) -> Option<Place> {
-        let (page, index) = (block / FANOUT, block % FANOUT);
-        if !self.is_here(page as u32) {
-            if self.directory[page as usize] != 0 {
-                return None;
-            }
-            self.insert(page as u32, Buf::zeroed(BLOCK));
-        }
-        let slot = self.slot(page as u32)?;
-        let before = address(&slot.bytes, index);
-        if before == place {
-            return Some(before);
-        }
-        if let Some(bytes) = slot.bytes.as_mut() {
-            set_address(bytes, index, place);
-        } else {
-            // A checkpoint writes what it was.
-            let mut copy = Buf::copy_of(&slot.bytes).into_mut();
-            set_address(&mut copy, index, place);
-            slot.bytes = copy.freeze();
-        }
-        if !std::mem::replace(&mut slot.changed, true) {
-            self.changed += 1;
-        }
-        Some(before)
-    }
-}
-
 impl Paged {
     /// A map of `blocks` blocks, whose pages are where `directory` says, of which `most` may be in memory.
     pub fn new(blocks: u64, directory: Vec<Place>, most: usize) -> Paged {
@@ -129,6 +67,44 @@ impl Paged {
         Paged::pages(blocks).div_ceil(FANOUT)
     }
 
+    /// Where `block` is; `None` if that has to be read from the device first.
+    pub fn get(&mut self, block: u64) -> Option<Place> {
+        let (page, index) = (block / FANOUT, block % FANOUT);
+        if let Some(slot) = self.slot(page as u32) {
+            return Some(address(&slot.bytes, index));
+        }
+        // If it is nowhere it was never written.
+        (self.directory[page as usize] == 0).then_some(0)
+    }
+
+    /// Says that `block` is at `place` now; gives where it was. `None` if that has to be read from the device
+    /// first: then nothing has changed.
+    pub fn set(&mut self, block: u64, place: Place) -> Option<Place> {
+        let (page, index) = (block / FANOUT, block % FANOUT);
+        if !self.is_here(page as u32) {
+            if self.directory[page as usize] != 0 {
+                return None;
+            }
+            self.insert(page as u32, Buf::zeroed(BLOCK));
+        }
+        let slot = self.slot(page as u32)?;
+        let before = address(&slot.bytes, index);
+        if before == place {
+            return Some(before);
+        }
+        if let Some(bytes) = slot.bytes.as_mut() {
+            set_address(bytes, index, place);
+        } else {
+            // A checkpoint writes what it was.
+            let mut copy = Buf::copy_of(&slot.bytes).into_mut();
+            set_address(&mut copy, index, place);
+            slot.bytes = copy.freeze();
+        }
+        if !std::mem::replace(&mut slot.changed, true) {
+            self.changed += 1;
+        }
+        Some(before)
+    }
     fn slot(&mut self, page: u32) -> Option<&mut Slot> {
         if self.last.0 != page {
             let slot = self.slots_by_page[page as usize].checked_sub(1)?;
@@ -157,11 +133,6 @@ impl Paged {
     /// Where the pages are.
     pub fn directory(&self) -> &[Place] {
         &self.directory
-    }
-
-    /// Pages that say what the device does not know.
-    pub fn changed(&self) -> usize {
-        self.changed
     }
 
     /// Whether so many pages are changed that a checkpoint is due.
@@ -249,6 +220,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
+    use std::mem::replace;
 
     const BLOCKS: u64 = 9 * FANOUT + 5;
 
@@ -284,16 +256,16 @@ mod tests {
         fn pages_say_what_a_flat_map_says(
             steps in prop::collection::vec((0..BLOCKS, any::<u32>(), 0..12u8), 1..300)
         ) {
-            let mut flat = Flat(vec![0; BLOCKS as usize]);
+            let mut flat = vec![0; BLOCKS as usize];
             let mut paged = Paged::new(BLOCKS, vec![0; 10], 3);
             let mut device = Device::default();
             for (block, place, kind) in steps {
                 match kind {
                     0 => {
                         device.checkpoint(&mut paged);
-                        let cut = flat.0.clone();
+                        let cut = flat.clone();
                         device.hold(&mut paged, block);
-                        prop_assert_eq!(paged.set(block, place), flat.set(block, place));
+                        prop_assert_eq!(paged.set(block, place), Some(replace(&mut flat[block as usize], place)));
                         for (page, at) in paged.directory().iter().enumerate().filter(|(_, at)| **at > 0) {
                             let from = page * FANOUT as usize;
                             for (index, place) in cut[from..].iter().take(FANOUT as usize).enumerate() {
@@ -304,11 +276,11 @@ mod tests {
                     }
                     1..6 => {
                         device.hold(&mut paged, block);
-                        prop_assert_eq!(paged.get(block), flat.get(block));
+                        prop_assert_eq!(paged.get(block), Some(flat[block as usize]));
                     }
                     _ => {
                         device.hold(&mut paged, block);
-                        prop_assert_eq!(paged.set(block, place), flat.set(block, place));
+                        prop_assert_eq!(paged.set(block, place), Some(replace(&mut flat[block as usize], place)));
                     }
                 }
                 prop_assert!(paged.slots.len() <= 4);

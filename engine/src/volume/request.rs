@@ -7,7 +7,7 @@ use crate::{
         behaviour::Canary,
         core::{Core, Need},
         format::FANOUT,
-        map::{Map, Place},
+        map::Place,
         stream::{COLD, HOT, Ticket},
     },
 };

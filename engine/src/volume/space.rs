@@ -41,6 +41,7 @@ pub struct Plan {
     pub blocks: u64,
     /// Blocks of a zone.
     pub capacity: u32,
+    /// Zones of the device.
     pub zones: u32,
     /// Streams of data: 2 or 3.
     pub streams: usize,
@@ -50,6 +51,7 @@ pub struct Plan {
     pub map_kept: u32,
     /// Zones set aside for the map.
     pub map_share: u32,
+    /// Zones whose room nobody is promised, so that there is something to collect.
     pub spare: u32,
     /// Logical blocks that may be mapped at once.
     pub usable: u64,

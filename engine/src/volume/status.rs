@@ -13,12 +13,14 @@ pub struct Written {
     pub headers: u64,
     /// Pages and directory of the map.
     pub map: u64,
+    /// Roots.
     pub roots: u64,
     /// What fills up zones.
     pub padding: u64,
 }
 
 impl Written {
+    /// All of them.
     pub fn blocks(&self) -> u64 {
         let Written { user, moved, headers, map, roots, padding } = self;
         user + moved + headers + map + roots + padding
@@ -33,12 +35,15 @@ impl Written {
 /// How a volume is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeStatus {
-    /// Logical blocks, how many may be mapped at once, and how many are.
+    /// Logical blocks.
     pub blocks: u64,
+    /// How many of them may be mapped at once.
     pub usable: u64,
+    /// How many are.
     pub mapped: u64,
-    /// Zones of the device, and how many of them are free.
+    /// Zones of the device.
     pub zones: u32,
+    /// Zones in which nothing is.
     pub free_zones: u32,
     /// Zones that are being written, but for those of the head.
     pub writing: Vec<u32>,
@@ -48,11 +53,15 @@ pub struct VolumeStatus {
     pub live: Vec<u32>,
     /// Zones are being collected, because few are free.
     pub collects: bool,
+    /// Zones whose blocks were all moved since the start.
     pub collected_zones: u64,
+    /// Blocks that were discarded since the start.
     pub discarded: u64,
+    /// Checkpoints since the start.
     pub checkpoints: u64,
     /// Pages of the map that were read because they were not in memory.
     pub pages_read: u64,
+    /// What was written since the start.
     pub written: Written,
     /// Why nothing can be written any more.
     pub failed: Option<DeviceError>,

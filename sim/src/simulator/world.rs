@@ -151,7 +151,7 @@ impl Trace {
 }
 
 /// The result of work that was started, once it is there.
-pub type Pending<T> = Rc<RefCell<Option<Result<T, Why>>>>;
+pub type Pending<T, E = Why> = Rc<RefCell<Option<Result<T, E>>>>;
 
 /// How a process, and maybe the power, comes to its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

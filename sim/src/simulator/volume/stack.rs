@@ -6,7 +6,7 @@ use engine::{
     array::{Array, CreateOptions, Drive, Tails},
     device::{Command, Completion, Geometry, Slots, ZonedDevice, Zones},
     runtime::Runtime,
-    volume::{Behaviour, Volume, space::Plan},
+    volume::{Behaviour, Plan, Volume},
 };
 use std::{cell::RefCell, rc::Rc};
 

@@ -97,7 +97,7 @@ impl Drop for World {
     }
 }
 
-fn is_pending<T>(pending: &Pending<T>) -> bool {
+fn is_pending<T>(pending: &Pending<T, String>) -> bool {
     pending.borrow().is_none()
 }
 
@@ -198,8 +198,11 @@ impl World {
     }
 
     /// Starts work as a task.
-    fn start<T: 'static>(&mut self, work: impl Future<Output = Result<T, String>> + 'static) -> Pending<T> {
-        let pending: Pending<T> = Rc::default();
+    fn start<T: 'static>(
+        &mut self,
+        work: impl Future<Output = Result<T, String>> + 'static,
+    ) -> Pending<T, String> {
+        let pending: Pending<T, String> = Rc::default();
         let result = pending.clone();
         self.runtime.spawn(async move {
             let value = work.await;
@@ -270,7 +273,7 @@ impl World {
     }
 
     /// Runs events until work is done.
-    fn wait<T>(&mut self, pending: &Pending<T>) -> Result<Result<T, String>, Failure> {
+    fn wait<T>(&mut self, pending: &Pending<T, String>) -> Result<Result<T, String>, Failure> {
         for _ in 0..TOO_MANY_EVENTS {
             if let Some(result) = pending.borrow_mut().take() {
                 return Ok(result);
@@ -605,7 +608,7 @@ impl World {
     }
 
     /// Waits without any disorder, as fast as it goes.
-    fn wait_in_order<T>(&mut self, pending: &Pending<T>) -> Result<Result<T, String>, Failure> {
+    fn wait_in_order<T>(&mut self, pending: &Pending<T, String>) -> Result<Result<T, String>, Failure> {
         for _ in 0..TOO_MANY_EVENTS {
             self.runtime.run();
             if let Some(result) = pending.borrow_mut().take() {
