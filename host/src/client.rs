@@ -28,7 +28,26 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const PATIENCE_WITH_DRIVES: Duration = Duration::from_secs(30);
 
 /// Sockets behind which nobody answers, and why: they are asked once by a process.
-static SILENT: Mutex<BTreeMap<PathBuf, String>> = Mutex::new(BTreeMap::new());
+static SILENT: Mutex<BTreeMap<PathBuf, Silence>> = Mutex::new(BTreeMap::new());
+
+/// Why nobody has answered behind a socket.
+#[derive(Clone)]
+pub struct Silence {
+    pub why: String,
+    /// This user may not ask.
+    pub is_denied: bool,
+}
+
+impl From<String> for Silence {
+    fn from(why: String) -> Silence {
+        Silence { why, is_denied: false }
+    }
+}
+
+/// No connection to a daemon.
+#[derive(Debug, thiserror::Error)]
+#[error("the daemon cannot be asked: {}", cause(.0))]
+struct NoConnection(io::Error);
 
 /// A connection to the daemon that runs an array.
 pub struct Client {
@@ -64,11 +83,11 @@ pub fn running() -> Result<Vec<Client>> {
         Ok(sockets) => sockets,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => {
-            fall_silent(&directory, format!("arrays that run cannot be seen: {}", cause(&error)));
+            fall_silent(&directory, format!("arrays that run cannot be seen: {}", cause(&error)).into());
             return Ok(Vec::new());
         }
     };
-    let silent = SILENT.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let silent = silent();
     sockets.retain(|socket| !silent.contains_key(socket));
     sockets.sort();
     let (sender, answers) = mpsc::channel();
@@ -87,19 +106,23 @@ pub fn running() -> Result<Vec<Client>> {
         waiting.retain(|other| *other != number);
         match answer {
             Ok(client) => clients[number] = client,
-            Err(error) => fall_silent(&sockets[number], format!("{error:#}")),
+            Err(error) => {
+                let no_connection = error.downcast_ref::<NoConnection>();
+                let is_denied = no_connection
+                    .is_some_and(|NoConnection(error)| error.kind() == ErrorKind::PermissionDenied);
+                fall_silent(&sockets[number], Silence { why: format!("{error:#}"), is_denied });
+            }
         }
     }
     for number in waiting {
-        fall_silent(&sockets[number], no_answer(PATIENCE));
+        fall_silent(&sockets[number], no_answer(PATIENCE).into());
     }
     Ok(clients.into_iter().flatten().collect())
 }
 
 /// The sockets behind which nobody has answered this process, and why.
-pub fn silent() -> Vec<(PathBuf, String)> {
-    let silent = SILENT.lock().unwrap_or_else(PoisonError::into_inner);
-    silent.iter().map(|(socket, why)| (socket.clone(), why.clone())).collect()
+pub fn silent() -> BTreeMap<PathBuf, Silence> {
+    SILENT.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
 fn no_answer(patience: Duration) -> String {
@@ -107,9 +130,9 @@ fn no_answer(patience: Duration) -> String {
 }
 
 /// Says why nobody answers behind a socket, once.
-pub fn fall_silent(socket: &Path, why: String) {
-    let text = format!("{}: {why}", socket.display());
-    if SILENT.lock().unwrap_or_else(PoisonError::into_inner).insert(socket.to_path_buf(), why).is_none() {
+pub fn fall_silent(socket: &Path, silence: Silence) {
+    let text = format!("{}: {}", socket.display(), silence.why);
+    if SILENT.lock().unwrap_or_else(PoisonError::into_inner).insert(socket.to_path_buf(), silence).is_none() {
         note(&text);
     }
 }
@@ -142,12 +165,11 @@ pub fn find(name: &ArrayName) -> Result<Option<Client>> {
         bail!("{name} may mean {}; use a UUID or a path with a '/'", arrays.join(", or "));
     }
     if found.is_empty() {
-        let silent = SILENT.lock().unwrap_or_else(PoisonError::into_inner);
-        let of_it = silent.iter().find(|(socket, _)| {
+        let of_it = silent().into_iter().find(|(socket, _)| {
             socket.file_stem().is_some_and(|uuid| uuid.to_string_lossy() == called.to_lowercase())
         });
-        if let Some((socket, why)) = of_it {
-            bail!("'{name}' runs, but cannot be asked ({}): {why}", socket.display());
+        if let Some((socket, silence)) = of_it {
+            bail!("'{name}' runs, but cannot be asked ({}): {}", socket.display(), silence.why);
         }
     }
     Ok(found.pop())
@@ -161,7 +183,7 @@ impl Client {
             Err(error) if matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound) => {
                 return Ok(None);
             }
-            Err(error) => bail!("the daemon cannot be asked: {}", cause(&error)),
+            Err(error) => bail!(NoConnection(error)),
         };
         socket.set_write_timeout(Some(PATIENCE)).context("the socket cannot be set up")?;
         let pid = socket_peercred(&socket).map(|who| who.pid.as_raw_nonzero());

@@ -50,7 +50,7 @@ pub fn figure(plot: &Plot) -> anyhow::Result<String> {
     let mut legend = String::new();
     let mut entry = |sign: &str, colour: RGBColor, name: &str| {
         let RGBColor(r, g, b) = colour;
-        let name = crate::report::escape(name);
+        let name = escape(name);
         let _ = write!(legend, "<span><b style=\"color:rgb({r},{g},{b})\">{sign}</b> {name}</span> ");
     };
     for (index, line) in plot.lines.iter().enumerate() {
@@ -118,4 +118,9 @@ fn draw(plot: &Plot, out: &mut String) -> Result<(), Box<dyn std::error::Error>>
     root.present()?;
     drop(chart);
     Ok(())
+}
+
+/// Text as HTML shows it.
+pub fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

@@ -2,7 +2,7 @@
 
 use crate::{
     figure::{Claim, Figure, Kind, Row, Table, Verdict, Written},
-    plot,
+    plot::{self, escape},
 };
 use std::fmt::Write;
 
@@ -306,9 +306,4 @@ pub fn table(table: &Table) -> String {
         out.push('\n');
     }
     out
-}
-
-/// Text as HTML shows it.
-pub fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

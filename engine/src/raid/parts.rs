@@ -27,7 +27,7 @@ use crate::{
         membership::Membership,
         patrol::duty::Duty,
         seat::Seat,
-        zone::{reader::Readers, set::ZoneSet, stillness::Stillness},
+        zone::{flow::Zone, reader::Readers, set::ZoneSet, stillness::Stillness},
     },
     runtime::Runtime,
     zone::ZoneIndex,
@@ -167,15 +167,27 @@ impl Raid {
 
     /// Makes everything safe that has completed, when no command comes in any more.
     pub async fn come_to_rest(self: &Rc<Self>) -> Result<(), DeviceError> {
+        self.underway_ended().await;
+        let flushed = self.clone().flush().await;
+        self.pause_zones().await;
+        self.membership.settled().await;
+        flushed
+    }
+
+    /// Waits until no command that changes anything is on its way, or the array has failed.
+    pub async fn underway_ended(&self) {
         while !self.stillness.is_quiet() && !self.membership.has_failed() {
             self.zones.changed.wait().await;
         }
-        let flushed = self.clone().flush().await;
-        for zone in self.zones.all_running() {
-            self.quiesce(&zone).await;
+    }
+
+    /// Waits until nothing of any zone is on its way, and has nothing be submitted until each is resumed.
+    pub async fn pause_zones(&self) -> Vec<Rc<Zone>> {
+        let zones = self.zones.all_running();
+        for zone in &zones {
+            self.quiesce(zone).await;
         }
-        self.membership.settled().await;
-        flushed
+        zones
     }
 
     /// Ends all tasks, when everything has been read that was asked for: nothing of the array runs any more then

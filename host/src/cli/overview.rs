@@ -6,7 +6,7 @@
 
 use super::daemon::ask;
 use crate::{
-    client::{self, Client},
+    client::{self, Client, Silence},
     drive::{self, Plate, User, same_file},
     label::{Content, Label},
     machine::Owner,
@@ -22,8 +22,6 @@ use anyhow::Result;
 use serde::Serialize;
 use std::{
     collections::BTreeSet,
-    io::ErrorKind,
-    os::unix::net::UnixStream,
     path::{Path, PathBuf},
 };
 
@@ -45,7 +43,8 @@ fn arrays(output: Output, reactor: &Reactor, scans: &[Scan], running: Vec<Client
             Err(error) => {
                 let about = &client.about;
                 let socket = run::directory().join(format!("{}.sock", about.uuid));
-                client::fall_silent(&socket, format!("'{}', process {}: {error:#}", about.name, about.pid));
+                let why = format!("'{}', process {}: {error:#}", about.name, about.pid);
+                client::fall_silent(&socket, why.into());
             }
         }
     }
@@ -127,13 +126,22 @@ struct Unseen {
 struct Silent {
     socket: String,
     error: String,
+    /// This user may not ask it.
+    #[serde(skip)]
+    is_denied: bool,
 }
 
 impl Silent {
     /// Those who have been asked so far.
     fn all() -> Vec<Silent> {
         let silent = client::silent().into_iter();
-        silent.map(|(socket, error)| Silent { socket: socket.display().to_string(), error }).collect()
+        silent
+            .map(|(socket, Silence { why, is_denied })| Silent {
+                socket: socket.display().to_string(),
+                error: why,
+                is_denied,
+            })
+            .collect()
     }
 }
 
@@ -242,9 +250,7 @@ pub fn status(output: Output) -> Result<u8> {
     // Nobody knows how theirs are, but where somebody who may not ask has looked at the drives.
     let is_known = |silent: &Silent| {
         let of_it = |array: &ArrayLine| silent.socket.ends_with(&format!("/{}.sock", array.uuid));
-        let denied = UnixStream::connect(&silent.socket);
-        denied.is_err_and(|error| error.kind() == ErrorKind::PermissionDenied)
-            && overview.arrays.iter().any(of_it)
+        silent.is_denied && overview.arrays.iter().any(of_it)
     };
     let is_blind = overview.silent.iter().any(|silent| !is_known(silent));
     Ok(if worst == HEALTHY && is_blind { FAILED } else { worst })

@@ -3,7 +3,7 @@
 //! Its events are values. Every member that is out has to be in one that says so, and none may accuse a member that
 //! nothing has struck: an operator would pull a drive that is sound.
 
-use super::world::{Failure, World};
+use super::subject::Subject;
 use engine::{array::MemberState, raid::events::Event};
 use std::collections::BTreeSet;
 
@@ -26,31 +26,34 @@ impl Heard {
             _ => (),
         }
     }
-}
 
-impl World<'_> {
-    /// Listens to what the subject has said since it was last listened to; `is_suspect` says who was struck.
+    /// Listens to what `subject` has said since it was last listened to; `is_suspect` says who was struck.
+    /// `note` is told of each event.
     ///
     /// # Errors
     /// It accuses a member that was not, or is silent about one that is out.
-    pub(super) fn hear(&mut self, is_suspect: impl Fn(usize) -> bool) -> Result<(), Failure> {
-        let Some(subject) = self.subject.clone() else { return Ok(()) };
-        let Some(noted) = subject.events(self.heard.next) else { return Ok(()) };
+    pub(super) fn listen(
+        &mut self,
+        subject: &dyn Subject,
+        is_suspect: impl Fn(usize) -> bool,
+        mut note: impl FnMut(&Event),
+    ) -> Result<(), String> {
+        let Some(noted) = subject.events(self.next) else { return Ok(()) };
         for event in &noted.events {
-            self.trace.note(|| format!("event: {event}"));
+            note(event);
             if let Some(member) = event.accused().filter(|member| !is_suspect(*member)) {
-                return Err(Failure(format!("an event accuses member {member}, without any cause: {event}")));
+                return Err(format!("an event accuses member {member}, without any cause: {event}"));
             }
-            self.heard.hear(event);
+            self.hear(event);
         }
-        self.heard.next = noted.next();
+        self.next = noted.next();
         let members = subject.members();
         let silent = |(member, (state, _)): &(usize, &(MemberState, String))| {
-            *state == MemberState::Out && !self.heard.out.contains(member)
+            *state == MemberState::Out && !self.out.contains(member)
         };
         match members.iter().enumerate().find(silent) {
             Some((member, _)) if noted.dropped == 0 => {
-                Err(Failure(format!("member {member} is out, and no event says so")))
+                Err(format!("member {member} is out, and no event says so"))
             }
             _ => Ok(()),
         }

@@ -26,6 +26,7 @@ use engine::{
     array::{Drive, MemberState, Tails},
     buf::BufPool,
     device::{Command, Completion, Done, Geometry},
+    raid::events::Event,
     runtime::Runtime,
     zone::{ZoneIndex, ZoneInfo, ZoneState},
 };
@@ -414,6 +415,13 @@ impl<'m> World<'m> {
             return Ok(told);
         }
         Err(Failure(format!("the array says that it has {} volatile cache", if told { "a" } else { "no" })))
+    }
+
+    /// As [`Heard::listen`].
+    pub(super) fn hear(&mut self, is_suspect: impl Fn(usize) -> bool) -> Result<(), Failure> {
+        let Some(subject) = self.subject.clone() else { return Ok(()) };
+        let note = |event: &Event| self.trace.note(|| format!("event: {event}"));
+        Ok(self.heard.listen(&*subject, is_suspect, note)?)
     }
 
     /// Starts work as a task.

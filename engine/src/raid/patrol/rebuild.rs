@@ -452,21 +452,10 @@ impl Raid {
         decode: impl AsyncFn(Piece) -> Result<Buf, DeviceError>,
     ) -> Result<Buf, Stopped> {
         let losses = self.members.losses();
-        let whole = self.decode_or_lose(zone, member, piece, lost, decode).await?;
         // What was read may be of what has been written anew since.
-        if self.members.losses() == losses { Ok(whole) } else { Err(Stopped::Again) }
-    }
-
-    async fn decode_or_lose(
-        &self,
-        zone: ZoneIndex,
-        member: usize,
-        piece: Piece,
-        lost: &mut Lost,
-        decode: impl AsyncFn(Piece) -> Result<Buf, DeviceError>,
-    ) -> Result<Buf, Stopped> {
+        let as_found = |found| if self.members.losses() == losses { Ok(found) } else { Err(Stopped::Again) };
         if let Ok(found) = decode(piece).await {
-            return Ok(found);
+            return as_found(found);
         }
         let layout = &self.layout;
         let mut whole = BufMut::zeroed((piece.to - piece.from) as usize * BLOCK);
@@ -487,7 +476,7 @@ impl Raid {
                 }
             }
         }
-        Ok(whole.freeze())
+        as_found(whole.freeze())
     }
 
     /// Copies rows `rows` of complete stripes to the member. In a zone with a ZRWA its write pointer
@@ -513,10 +502,7 @@ impl Raid {
             let data = self.other_rows(zone, member, at..to, &mut work.lost).await?;
             self.check_stop(member)?;
             (work.report)(data.len() as u64);
-            let content = match self.layout.role(member, at / chunk) {
-                Role::Data(_) => Content::Data,
-                Role::Parity(_) => inplace::version_of(0, 0, self.layout.data_chunks() - 1),
-            };
+            let content = self.content_of(member, at / chunk);
             // Of a full zone nobody asks for more than the data.
             let write = match follow {
                 Some(_) => self.write_of(member, zone, at, data, content, false),

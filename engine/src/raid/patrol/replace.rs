@@ -50,26 +50,22 @@
 //!
 //! *If the new drive fails while it takes over*, the old one is put back in its place, still in the stillness,
 //! with a newer superblock on all others, and then on itself. If the power goes before that, and after all were
-//! told that the new one is out, the array does without either until one of them has been rebuilt.
+//! told that the new one is out, an assembly takes the old one all the same: that one was taking over still.
 
 use crate::{
     adapt::mirror::Mirror,
     buf::{BLOCK, Buf},
     device::{Command, Completion, DeviceError, Status, ZonedDevice, Zones},
-    format::{
-        oob::Content,
-        superblock::{Superblock, SuperblockMember},
-    },
+    format::superblock::{Superblock, SuperblockMember},
     raid::{
         erase::{kept_plate, member_uuid, wipe},
         error::{ArrayError, BadDrive, DriveFault, NoCopy, NoPart, NoReplacement, NotTaken},
         events::Event,
-        geometry::{Role, physical},
+        geometry::physical,
         holes::Lost,
         journal::log::MetaLog,
         parts::Raid,
         patrol::rebuild::Stopped,
-        policy::inplace,
         seat::Seat,
         status::Progress,
         zone::flow::Zone,
@@ -501,10 +497,7 @@ impl Raid {
         let mut lost = Lost::default();
         if row < self.tail(zone) / layout.stripe_blocks() {
             let data = self.other_rows(zone, member, at..at + 1, &mut lost).await?;
-            let content = match layout.role(member, row) {
-                Role::Data(_) => Content::Data,
-                Role::Parity(_) => inplace::version_of(0, 0, layout.data_chunks() - 1),
-            };
+            let content = self.content_of(member, row);
             if lost.holes.is_empty()
                 && let Command::Write { data, oob, .. } =
                     self.write_of(member, zone, at, data, content, false)
@@ -537,13 +530,8 @@ impl Raid {
     /// Does `work`, in which the place of `member` may be given to another drive, while nothing changes.
     async fn in_stillness<T>(self: &Rc<Self>, member: usize, work: impl Future<Output = T>) -> T {
         self.stillness.begin();
-        while !self.stillness.is_quiet() && !self.membership.has_failed() {
-            self.zones.changed.wait().await;
-        }
-        let zones = self.zones.all_running();
-        for zone in &zones {
-            self.quiesce(zone).await;
-        }
+        self.underway_ended().await;
+        let zones = self.pause_zones().await;
         self.stillness.hand_over(Some(member));
         let result = work.await;
         self.stillness.hand_over(None);

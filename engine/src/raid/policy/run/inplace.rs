@@ -44,6 +44,14 @@ struct Rows {
 }
 
 impl Raid {
+    /// What `member` holds in row `row` of a complete stripe.
+    pub fn content_of(&self, member: usize, row: u64) -> Content {
+        match self.layout.role(member, row) {
+            Role::Data(_) => Content::Data,
+            Role::Parity(_) => version_of(0, 0, self.layout.data_chunks() - 1),
+        }
+    }
+
     /// The write of `data` at block `at` of a member's part of `zone`, with the metadata that the policy
     /// wants.
     pub fn write_of(
