@@ -13,7 +13,10 @@ use sim::{
         Do::{self, *},
         ROWS, command, model,
     },
-    ssd::{EmulatedDrive, Fault, ImageMedia, MemoryMedia, Ssd},
+    ssd::{
+        EmulatedDrive, Fault, ImageMedia, MemoryMedia, Ssd,
+        compress::{Choice, CompressedMedia, Scheme, Slots},
+    },
 };
 use std::rc::Rc;
 
@@ -42,6 +45,14 @@ fn check_rows(mut blank: impl FnMut(usize) -> Ssd) {
 fn every_rule_and_refusal_in_memory() {
     let geometry = model().geometry;
     check_rows(|_| Ssd::new(geometry.clone(), Box::new(MemoryMedia::new(&geometry))));
+}
+
+#[test]
+fn every_rule_and_refusal_of_a_drive_that_compresses() {
+    let geometry = model().geometry;
+    for scheme in [Scheme::Base, Scheme::Balloon(Slots::LeastSpace), Scheme::Braid(Choice::BySizes)] {
+        check_rows(|_| Ssd::new(geometry.clone(), Box::new(CompressedMedia::new(&geometry, scheme))));
+    }
 }
 
 #[test]

@@ -9,7 +9,10 @@ use engine::{
 };
 use sim::{
     rng::Rng,
-    ssd::{Cut, ImageMedia, Model, Ssd},
+    ssd::{
+        Cut, ImageMedia, Model, Ssd,
+        compress::{Choice, CompressedMedia, Scheme, Slots},
+    },
 };
 
 const ZONES: u32 = 6;
@@ -279,6 +282,23 @@ fn a_cut_leaves_what_is_durable_and_versions_of_the_rest() {
         if volatile_cache {
             assert!(reached.lost > 0 && reached.survived > 0, "{reached:?}");
             assert!(reached.wp_went_back > 0 && reached.full_zone_reopened > 0, "{reached:?}");
+        }
+    }
+}
+
+#[test]
+fn a_cut_leaves_the_same_on_a_drive_that_compresses() {
+    for scheme in [Scheme::Balloon(Slots::LeastSpace), Scheme::Braid(Choice::BySizes)] {
+        for volatile_cache in [false, true] {
+            let (mut reached, geometry) = (Reached::default(), geometry(volatile_cache));
+            for seed in 0..200 {
+                run(
+                    seed,
+                    Ssd::new(geometry.clone(), Box::new(CompressedMedia::new(&geometry, scheme))),
+                    &mut reached,
+                );
+            }
+            assert!(reached.in_flight_landed > 0 && reached.zrwa_lost > 0, "{scheme:?}: {reached:?}");
         }
     }
 }

@@ -278,6 +278,7 @@ impl Case {
             cramped: false,
             finish_drops: false,
             fua_alone: false,
+            compression: None,
             unwritten_fails: false,
             chunk_blocks: self.chunk_blocks,
             aggregate: self.aggregate,

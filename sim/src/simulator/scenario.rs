@@ -4,7 +4,10 @@
 //! A run that does everything at an average rate would rarely come near a corner; a run that does
 //! little else than, say, small FUA writes and finishes sees many.
 
-use crate::rng::Rng;
+use crate::{
+    rng::Rng,
+    ssd::compress::{Choice, Scheme, Slots},
+};
 use engine::{
     device::{Geometry, Zrwa},
     raid::{geometry::MAX_MEMBERS, policy::Policy},
@@ -124,6 +127,8 @@ pub struct Scenario {
     pub finish_drops: bool,
     /// A write with FUA makes nothing durable that was written before.
     pub fua_alone: bool,
+    /// Drives compress what they store. A host that does not ask how much room is left cannot tell.
+    pub compression: Option<Scheme>,
     pub chunk_blocks: u64,
     /// Zones of a drive that have to be used as one.
     pub aggregate: u32,
@@ -189,6 +194,8 @@ impl Scenario {
             forks: (MOST_FORKS >> costly).max(1),
             finish_drops: drive.zrwa.is_some() && rng.chance(1, 2),
             fua_alone: drive.volatile_cache && rng.chance(1, 2),
+            // By numbers of its own: nothing else that is drawn goes with it.
+            compression: draw_compression(&mut Rng::new(rng.clone().next_u64()), &drive),
             drive,
             mixed: !small_zones && rng.chance(1, 4),
             unwritten_fails: rng.chance(1, 4),
@@ -338,6 +345,16 @@ fn draw_drive(
         volatile_cache: !small_zones && rng.chance(9, 16),
     };
     (drive, factor as u32)
+}
+
+/// One drive in six compresses, if it has a ZRWA.
+fn draw_compression(rng: &mut Rng, drive: &Geometry) -> Option<Scheme> {
+    let schemes = [
+        Scheme::Braid(Choice::BySizes),
+        Scheme::Braid(Choice::AlwaysBraided),
+        Scheme::Balloon(Slots::LeastSpace),
+    ];
+    (drive.zrwa.is_some() && rng.chance(1, 6)).then(|| *rng.pick(&schemes))
 }
 
 /// A rate that is often zero.

@@ -132,6 +132,7 @@ fn scenario() -> Scenario {
         cramped: false,
         finish_drops: false,
         fua_alone: false,
+        compression: None,
         unwritten_fails: false,
         chunk_blocks: CHUNK_BLOCKS,
         aggregate: 1,

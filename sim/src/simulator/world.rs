@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     rng::Rng,
-    ssd::{Cut, Ssd},
+    ssd::{Cut, Ssd, compress::CompressedMedia},
 };
 use engine::{
     array::{Drive, MemberState, Tails},
@@ -322,11 +322,11 @@ impl<'m> World<'m> {
 
     /// Puts a new, blank drive on the wire.
     pub(super) fn new_drive(&mut self) -> Bay {
-        let least = &self.scenario.drive;
+        let least = &self.scenario.drive.clone();
         // The first drive decides what the array looks like, so that every other one may replace it.
         let ssd = match self.scenario.mixed && !self.members.is_empty() {
-            true => Ssd::in_memory(&draw_roomier(&mut self.rng, least)),
-            false => Ssd::in_memory(least),
+            true => self.blank(&draw_roomier(&mut self.rng, least)),
+            false => self.blank(least),
         };
         self.plug_in(ssd)
     }
@@ -338,7 +338,14 @@ impl<'m> World<'m> {
         if geometry.zone_capacity_blocks > zone_size_blocks {
             geometry = self.scenario.drive.clone();
         }
-        self.plug_in(Ssd::in_memory(&Geometry { zone_size_blocks, ..geometry }))
+        self.plug_in(self.blank(&Geometry { zone_size_blocks, ..geometry }))
+    }
+
+    fn blank(&self, geometry: &Geometry) -> Ssd {
+        match self.scenario.compression {
+            Some(scheme) => Ssd::new(geometry.clone(), Box::new(CompressedMedia::new(geometry, scheme))),
+            None => Ssd::in_memory(geometry),
+        }
     }
 
     fn plug_in(&mut self, mut ssd: Ssd) -> Bay {

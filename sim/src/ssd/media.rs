@@ -3,6 +3,7 @@
 //! Media know no rules: the [`super::Ssd`] calls them with ranges that lie within the capacity of
 //! one zone. A block that was never written, or was taken back, reads as zeros.
 
+use super::compress::{Reads, Space};
 use engine::{
     buf::BLOCK,
     device::Geometry,
@@ -32,6 +33,20 @@ pub trait Media {
 
     /// Makes a zone empty and all its blocks unwritten, at once.
     fn reset(&mut self, zone: ZoneIndex) -> io::Result<()>;
+
+    /// Whether there surely is room for blocks that are about to be written from `lba` on, in one zone. There always
+    /// is, but in media that hold less than they announce.
+    fn has_room(&self, _lba: Lba, _blocks: u64) -> bool {
+        true
+    }
+
+    /// The power fails and returns, in the middle of what the media are doing on their own, if they do anything.
+    fn cut(&mut self) {}
+
+    /// What is on the flash of media that compress, and what reads came to.
+    fn space(&self) -> Option<(Space, Reads)> {
+        None
+    }
 
     /// Media of their own that hold the same; those in memory alone have any.
     fn copy(&self) -> io::Result<Box<dyn Media>> {

@@ -9,6 +9,7 @@
 
 mod ailments;
 mod cache;
+pub mod compress;
 mod drive;
 mod fault;
 mod hardware;
@@ -31,6 +32,7 @@ pub use timed::TimedDrive;
 pub use traffic::{Cause, Classifier, Counters, WrittenBlock};
 
 use cache::Cache;
+use compress::{Reads, Space};
 use engine::{
     buf::{BLOCK, Buf},
     device::{Command, DeviceError, Done, Geometry, Status, Zones},
@@ -153,6 +155,11 @@ impl Ssd {
         cache::read_block(&mut *self.media, &self.geometry, lba)
     }
 
+    /// What is on the flash of a drive that compresses, and what reads came to.
+    pub fn space(&self) -> Option<(Space, Reads)> {
+        self.media.space()
+    }
+
     /// What goes wrong with the drive.
     pub fn faults(&mut self) -> &mut FaultPlan {
         &mut self.faults
@@ -265,6 +272,7 @@ impl Ssd {
             return Err(Status::WriteFault.into());
         }
         let lba = Lba(self.geometry.start(zone).0 + effect.offset_blocks);
+        self.check_room(&before, lba, blocks)?;
         self.carry_out(&before, &effect, lba, data, oob)?;
         self.heal(lba, blocks)?;
         if fua {
@@ -276,7 +284,17 @@ impl Ssd {
     fn flush_zrwa(&mut self, last: Lba) -> Outcome {
         let before = self.info(self.geometry.locate(last).0)?;
         let effect = self.table.flush_zrwa(last)?;
+        self.check_room(&before, last, 1)?;
         self.carry_out(&before, &effect, last, &Buf::default(), &Buf::default())
+    }
+
+    /// A drive does not begin what it might not be able to hold: the zone is as it was.
+    fn check_room(&mut self, before: &ZoneInfo, lba: Lba, blocks: u64) -> Outcome {
+        if self.media.has_room(lba, blocks) {
+            return Ok(());
+        }
+        self.table.load(before);
+        Err(Status::CapacityExceeded.into())
     }
 
     /// Stores what a write or an explicit ZRWA flush has changed: data before state. If that

@@ -45,6 +45,7 @@ impl Ssd {
             self.cache.lose(&mut *self.media, &self.geometry, &mut self.table, None, Loss::Drawn(rng))?;
         }
         self.cache.flush();
+        self.media.cut();
         for zone in 0..self.geometry.zones {
             let info = self.table.info(ZoneIndex(zone));
             if cut.zrwa_lost && info.zrwa {

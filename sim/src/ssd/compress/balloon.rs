@@ -1,0 +1,139 @@
+//! Balloon-ZNS (Wang et al., DAC '24), from what its abstract and Braid-ZNS say of it: slot-aligned storage, slots as
+//! large as the compressibility of the zone asks for, and what does not fit into its slot truncated and stored apart.
+//!
+//! Decided here: a flash page has one to four slots, for there are out-of-band bytes for four units. The first
+//! [`PROFILE`] units of a zone decide, by a rule of [`Slots`], and wait for that in the buffer. Slots stay as they are
+//! until the zone is reset. A logical page is found by its number. Its rest lies one behind the other with other rests
+//! in pages of their own and crosses none, so that it costs one read more; where it lies is kept in memory.
+
+use super::{Found, GROUP, Layout, PAGE, Slots, Space, Unit};
+use std::{collections::BTreeMap, ops::Range, rc::Rc};
+
+/// Units that the slots of a zone are decided by.
+const PROFILE: usize = 64;
+
+/// A zone.
+#[derive(Clone)]
+pub(super) struct Zone {
+    rule: Slots,
+    /// Units that wait for the profile.
+    waiting: Vec<Unit>,
+    /// Slots of a page, once they are decided.
+    slots: Option<usize>,
+    /// What fits of each unit, and the rest of each that has one: where it lies among the rests, in bytes.
+    fitting: Vec<Rc<Unit>>,
+    rests: BTreeMap<u64, Range<usize>>,
+    /// The pages with rests.
+    apart: Vec<u8>,
+}
+
+/// The slots of a page by which units of these sizes are stored.
+fn slots_for(sizes: &[usize], rule: Slots) -> usize {
+    let counts = (1..=GROUP).rev();
+    let rest = |size: &usize, slots: usize| size.saturating_sub(PAGE / slots);
+    match rule {
+        Slots::LeastSpace => {
+            let cost = |slots: &usize| {
+                sizes.len() * PAGE / slots + sizes.iter().map(|size| rest(size, *slots)).sum::<usize>()
+            };
+            counts.min_by_key(cost).unwrap_or(1)
+        }
+        Slots::Fitting(percent) => {
+            let fit = |slots: usize| sizes.iter().filter(|size| rest(size, slots) == 0).count();
+            counts.into_iter().find(|slots| fit(*slots) * 100 >= sizes.len() * percent as usize).unwrap_or(1)
+        }
+    }
+}
+
+impl Zone {
+    pub fn new(rule: Slots) -> Zone {
+        let (waiting, fitting, apart) = (Vec::new(), Vec::new(), Vec::new());
+        Zone { rule, waiting, slots: None, fitting, rests: BTreeMap::new(), apart }
+    }
+
+    /// Pages with slots, and pages with rests.
+    fn stored_pages(&self) -> usize {
+        self.slots.map_or(0, |slots| self.fitting.len().div_ceil(slots)) + self.apart.len().div_ceil(PAGE)
+    }
+
+    /// Decides what the slots are if that has not been decided, and stores what waits.
+    fn store(&mut self) {
+        let sizes: Vec<usize> = self.waiting.iter().map(|unit| unit.bytes.len()).collect();
+        let slots = *self.slots.get_or_insert_with(|| slots_for(&sizes, self.rule));
+        for mut unit in std::mem::take(&mut self.waiting) {
+            let rest = unit.bytes.split_off(unit.bytes.len().min(PAGE / slots));
+            if !rest.is_empty() {
+                if self.apart.len() % PAGE + rest.len() > PAGE {
+                    self.apart.resize(self.apart.len().next_multiple_of(PAGE), 0);
+                }
+                let start = self.apart.len();
+                self.rests.insert(self.fitting.len() as u64, start..start + rest.len());
+                self.apart.extend(rest);
+            }
+            self.fitting.push(unit.into());
+        }
+    }
+}
+
+impl Layout for Zone {
+    fn push(&mut self, group: Vec<Unit>) {
+        self.waiting.extend(group);
+        if self.slots.is_some() || self.waiting.len() >= PROFILE {
+            self.store();
+        }
+    }
+
+    fn close(&mut self) {
+        self.store();
+    }
+
+    fn units(&self) -> u64 {
+        (self.fitting.len() + self.waiting.len()) as u64
+    }
+
+    /// A slot, and a page for the rest.
+    fn most(&self, units: u64) -> u64 {
+        let waiting = self.waiting.len() as u64 + units;
+        self.stored_pages() as u64 + if self.slots == Some(1) { waiting } else { 2 * waiting }
+    }
+
+    fn unit(&self, index: u64) -> Option<Found> {
+        if let Some(waiting) = (index as usize).checked_sub(self.fitting.len()) {
+            return Some(Found { unit: self.waiting.get(waiting)?.clone(), reads: 0 });
+        }
+        let mut unit = self.fitting.get(index as usize)?.as_ref().clone();
+        let Some(rest) = self.rests.get(&index) else { return Some(Found { unit, reads: 1 }) };
+        unit.bytes.extend_from_slice(self.apart.get(rest.clone())?);
+        Some(Found { unit, reads: 2 })
+    }
+
+    fn take_from(&mut self, index: u64) -> Vec<Unit> {
+        let all: Vec<Unit> = (0..self.units()).filter_map(|index| Some(self.unit(index)?.unit)).collect();
+        let slots = self.slots.filter(|_| index > 0);
+        *self = Zone { slots, ..Zone::new(self.rule) };
+        let (before, taken) = all.split_at((index as usize).min(all.len()));
+        self.waiting = before.to_vec();
+        if self.slots.is_some() {
+            self.store();
+        }
+        taken.to_vec()
+    }
+
+    fn space(&self) -> Space {
+        let of = |unit: &Unit| unit.bytes.len() as u64;
+        let waiting: u64 = self.waiting.iter().map(of).sum();
+        let fitting: u64 = self.fitting.iter().map(|unit| of(unit)).sum();
+        let rests: usize = self.rests.values().map(Range::len).sum();
+        Space {
+            pages: self.units(),
+            flash_pages: (self.stored_pages() + self.waiting.len()) as u64,
+            bytes: waiting + fitting + rests as u64,
+            truncated: self.rests.len() as u64,
+            ..Space::default()
+        }
+    }
+
+    fn copy(&self) -> Box<dyn Layout> {
+        Box::new(self.clone())
+    }
+}

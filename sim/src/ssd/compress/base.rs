@@ -1,0 +1,41 @@
+//! No compression: each logical page in a flash page of its own.
+
+use super::{Found, Layout, PAGE, Space, Unit, expand};
+
+/// A zone.
+#[derive(Clone, Default)]
+pub(super) struct Zone(Vec<std::rc::Rc<Unit>>);
+
+impl Layout for Zone {
+    fn push(&mut self, group: Vec<Unit>) {
+        // What the layer above has compressed is stored as it was.
+        let raw = |unit: Unit| Unit { bytes: expand(&unit.bytes).unwrap_or_default(), ..unit };
+        self.0.extend(group.into_iter().map(|unit| raw(unit).into()));
+    }
+
+    fn units(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn most(&self, units: u64) -> u64 {
+        self.units() + units
+    }
+
+    fn unit(&self, index: u64) -> Option<Found> {
+        Some(Found { unit: self.0.get(index as usize)?.as_ref().clone(), reads: 1 })
+    }
+
+    fn take_from(&mut self, index: u64) -> Vec<Unit> {
+        let index = (index as usize).min(self.0.len());
+        self.0.drain(index..).map(|unit| unit.as_ref().clone()).collect()
+    }
+
+    fn space(&self) -> Space {
+        let pages = self.units();
+        Space { pages, flash_pages: pages, bytes: pages * PAGE as u64, ..Space::default() }
+    }
+
+    fn copy(&self) -> Box<dyn Layout> {
+        Box::new(self.clone())
+    }
+}

@@ -1,0 +1,265 @@
+use super::*;
+use crate::{
+    rng::Rng,
+    ssd::{Cut, Ssd},
+};
+use engine::{
+    buf::Buf,
+    device::{Command, Geometry, Status, Zones, Zrwa},
+};
+
+const SCHEMES: [Scheme; 6] = [
+    Scheme::Base,
+    Scheme::Balloon(Slots::LeastSpace),
+    Scheme::Balloon(Slots::Fitting(90)),
+    Scheme::Braid(Choice::BySizes),
+    Scheme::Braid(Choice::AlwaysCompacted),
+    Scheme::Braid(Choice::AlwaysBraided),
+];
+
+/// A page of which so many of 16 parts are noise.
+fn page(rng: &mut Rng, parts: u64) -> Vec<u8> {
+    let mut page = vec![b'z'; PAGE];
+    page.iter_mut().take(PAGE / 16 * parts as usize).for_each(|byte| *byte = rng.below(256) as u8);
+    page
+}
+
+fn unit(rng: &mut Rng, parts: u64) -> Unit {
+    let host = (0..256).map(|_| rng.below(256) as u8).collect();
+    Unit { bytes: compress(&page(rng, parts)), about: About { written: rng.below(16) as u8, host } }
+}
+
+/// What of a unit comes back; Base stores it as it was.
+fn same(scheme: Scheme, found: &Unit, unit: &Unit) -> bool {
+    let plain = |unit: &Unit| expand(&unit.bytes).unwrap();
+    found.about == unit.about && plain(found) == plain(unit) && (scheme == Scheme::Base || found == unit)
+}
+
+#[test]
+fn a_page_is_never_longer_than_it_was() {
+    let mut rng = Rng::new(1);
+    for parts in 0..=16 {
+        let page = page(&mut rng, parts);
+        let bytes = compress(&page);
+        assert!(bytes.len() <= PAGE, "{}", bytes.len());
+        assert_eq!(expand(&bytes).unwrap(), page);
+    }
+    assert_eq!(compress(&page(&mut rng, 16)).len(), PAGE);
+    assert!(expand(&[3; 100]).is_err());
+}
+
+#[test]
+fn units_come_back_as_they_were_whatever_is_taken_back_or_cut() {
+    for scheme in SCHEMES {
+        for seed in 0..12 {
+            let mut rng = Rng::new(seed);
+            let (mut zone, mut units) = (blank(scheme), Vec::new());
+            let most = 1 + rng.below(16);
+            for _ in 0..60 {
+                match rng.below(12) {
+                    0 => {
+                        let group = rng.below(units.len() as u64 / 4 + 1) * 4;
+                        let taken = zone.take_from(group);
+                        let kept = units.split_off(group as usize);
+                        assert_eq!(taken.len(), kept.len());
+                        assert!(taken.iter().zip(&kept).all(|(taken, unit)| same(scheme, taken, unit)));
+                    }
+                    1 | 2 => zone.cut(),
+                    _ => {
+                        let least = zone.most(0);
+                        let group: Vec<Unit> = (0..4)
+                            .map(|_| {
+                                let parts = rng.below(most + 1);
+                                unit(&mut rng, parts)
+                            })
+                            .collect();
+                        let promised = zone.most(4);
+                        units.extend(group.clone());
+                        zone.push(group);
+                        assert!(zone.most(0) <= promised && least <= promised, "{scheme:?}, seed {seed}");
+                    }
+                }
+                assert_eq!(zone.units(), units.len() as u64);
+                assert!(zone.unit(units.len() as u64).is_none());
+            }
+            let rest: Vec<Unit> = (0..rng.below(4)).map(|_| unit(&mut rng, 8)).collect();
+            if !rest.is_empty() {
+                units.extend(rest.clone());
+                zone.push(rest);
+            }
+            zone.close();
+            for (index, unit) in units.iter().enumerate() {
+                let found = zone.unit(index as u64).unwrap();
+                assert!(same(scheme, &found.unit, unit), "{scheme:?}, seed {seed}: unit {index}");
+                let once = !matches!(scheme, Scheme::Balloon(_));
+                assert!(found.reads <= if once { 1 } else { 2 });
+            }
+            assert!(zone.space().flash_pages <= zone.most(0));
+            if !matches!(scheme, Scheme::Balloon(_)) {
+                assert!(zone.space().flash_pages <= units.len() as u64, "never more than without");
+            }
+        }
+    }
+}
+
+#[test]
+fn braid_puts_into_fewer_pages_what_it_may_reorder() {
+    let space = |choice| {
+        let (mut zone, mut rng) = (blank(Scheme::Braid(choice)), Rng::new(2));
+        for _ in 0..100 {
+            // The first goes with the third, the second with the last.
+            zone.push([7, 10, 8, 5].map(|parts| unit(&mut rng, parts)).to_vec());
+        }
+        zone.space()
+    };
+    let (sizes, compacted, braided) =
+        (space(Choice::BySizes), space(Choice::AlwaysCompacted), space(Choice::AlwaysBraided));
+    assert_eq!(sizes, braided);
+    assert_eq!((sizes.braided, compacted.compacted), (100, 100));
+    assert!(braided.flash_pages * 5 <= compacted.flash_pages * 4, "{braided:?} {compacted:?}");
+}
+
+#[test]
+fn balloon_truncates_what_an_outlier_leaves_over_and_reads_it_twice() {
+    let (mut zone, mut rng) = (blank(Scheme::Balloon(Slots::LeastSpace)), Rng::new(3));
+    for group in 0..40 {
+        let parts = if group % 4 == 0 { [3, 3, 3, 9] } else { [3; 4] };
+        zone.push(parts.map(|parts| unit(&mut rng, parts)).to_vec());
+    }
+    assert_eq!(zone.space().truncated, 10);
+    let reads: Vec<u64> = (0..4).map(|index| zone.unit(index).unwrap().reads).collect();
+    assert_eq!(reads, [1, 1, 1, 2]);
+}
+
+fn geometry(volatile_cache: bool) -> Geometry {
+    Geometry {
+        zones: 4,
+        zone_size_blocks: 128,
+        zone_capacity_blocks: 101,
+        max_open: 3,
+        max_active: 4,
+        zrwa: Some(Zrwa { size_blocks: 16, granularity_blocks: 2, max_zones: 3 }),
+        oob_bytes: 64,
+        max_transfer_blocks: 32,
+        max_append_blocks: 16,
+        volatile_cache,
+    }
+}
+
+fn blocks(rng: &mut Rng, count: usize) -> (Buf, Buf) {
+    let parts = rng.below(17);
+    let data: Vec<u8> = (0..count.div_ceil(4)).flat_map(|_| page(rng, parts)).take(count * BLOCK).collect();
+    let host: Vec<u8> = (0..count * 64).map(|_| rng.below(256) as u8).collect();
+    (Buf::copy_of(&data), Buf::copy_of(&host))
+}
+
+/// Mostly what makes sense.
+fn draw(rng: &mut Rng, ssd: &Ssd) -> Command {
+    let zone = ZoneIndex(rng.below(4) as u32);
+    let (info, start, one) = (ssd.zones().info(zone), zone.0 as u64 * 128, Zones::One(zone));
+    match rng.below(24) {
+        0 => Command::Reset { zones: one },
+        1 => Command::Finish { zones: one },
+        2 => Command::Close { zones: one },
+        3..=5 => Command::Open { zones: one, zrwa: true },
+        6 => Command::Flush,
+        7 | 8 if info.zrwa => Command::FlushZrwa { last: Lba(start + info.wp_blocks + 1 + 2 * rng.below(8)) },
+        _ => {
+            let ahead = if info.zrwa { rng.below(17) } else { 0 };
+            let count = 1 + rng.below(20) as usize;
+            let (data, oob) = blocks(rng, count);
+            Command::Write { lba: Lba(start + info.wp_blocks + ahead), data, oob, fua: rng.chance(1, 8) }
+        }
+    }
+}
+
+/// All that a host can see, and what is written.
+fn picture(ssd: &mut Ssd) -> Vec<Option<Vec<u8>>> {
+    (0..4 * 128)
+        .filter(|lba| lba % 128 < 101)
+        .map(|lba| {
+            let done =
+                ssd.execute(Command::Read { lba: Lba(lba), data: Buf::zeroed(BLOCK), oob: Buf::zeroed(64) });
+            assert_eq!(done.result, Ok(()));
+            let stored = ssd.stored(Lba(lba)).unwrap();
+            let seen = [&done.data[..], &done.oob[..]].concat();
+            assert_eq!(stored.clone().unwrap_or_else(|| vec![0; BLOCK + 64]), seen);
+            stored
+        })
+        .collect()
+}
+
+/// A host cannot tell a drive that compresses from one that does not, through power cuts that lose all they may.
+#[test]
+fn a_host_sees_the_same_drive() {
+    for scheme in SCHEMES {
+        let (mut placed, mut lost) = (0, 0);
+        for seed in 0..12 {
+            let mut rng = Rng::new(seed);
+            let shape = geometry(seed % 2 == 1);
+            let mut plain = Ssd::in_memory(&shape);
+            let mut ssd = Ssd::new(shape.clone(), Box::new(CompressedMedia::new(&shape, scheme)));
+            for round in 0..8 {
+                for _ in 0..rng.below(60) {
+                    let command = draw(&mut rng, &plain);
+                    assert_eq!(plain.execute(command.clone()).result, ssd.execute(command).result);
+                }
+                placed += ssd.space().unwrap().0.pages;
+                let in_flight = [draw(&mut rng, &plain), draw(&mut rng, &plain)];
+                let cut = Cut { cache_lost: rng.chance(1, 2), zrwa_lost: rng.chance(1, 4) };
+                lost += u32::from(cut.zrwa_lost);
+                let draws = rng.below(u64::MAX);
+                plain.power_cut(&in_flight, &mut Rng::new(draws), cut).unwrap();
+                ssd.power_cut(&in_flight, &mut Rng::new(draws), cut).unwrap();
+                for zone in 0..4 {
+                    assert_eq!(plain.zones().info(ZoneIndex(zone)), ssd.zones().info(ZoneIndex(zone)));
+                }
+                assert!(picture(&mut plain) == picture(&mut ssd), "{scheme:?}, seed {seed}, round {round}");
+                if rng.chance(1, 4) {
+                    ssd = ssd.copy().unwrap();
+                }
+            }
+        }
+        assert!(placed > 300 && lost > 8, "{scheme:?}: {placed} {lost}");
+    }
+}
+
+#[test]
+fn a_drive_refuses_what_it_might_not_hold_and_holds_what_it_took() {
+    for scheme in SCHEMES {
+        for parts in [0, 5, 16] {
+            let shape = geometry(false);
+            let media = CompressedMedia::new(&shape, scheme).with_pages(40);
+            let (mut ssd, mut plain) = (Ssd::new(shape.clone(), Box::new(media)), Ssd::in_memory(&shape));
+            let (mut rng, mut taken, mut refused) = (Rng::new(parts), 0, 0);
+            for zone in 0..4 {
+                for group in 0..6 {
+                    let data: Vec<u8> = (0..4).flat_map(|_| page(&mut rng, parts)).collect();
+                    let write = Command::write(Lba(zone * 128 + group * 16), Buf::copy_of(&data), false);
+                    let before = ssd.zones().info(ZoneIndex(zone as u32)).wp_blocks;
+                    match ssd.execute(write.clone()).result {
+                        Ok(()) => {
+                            taken += 4;
+                            plain.execute(write).result.unwrap();
+                        }
+                        Err(error) => {
+                            refused += 1;
+                            assert_eq!(error, Status::CapacityExceeded.into());
+                            assert_eq!(ssd.zones().info(ZoneIndex(zone as u32)).wp_blocks, before);
+                            break;
+                        }
+                    }
+                }
+            }
+            let space = ssd.space().unwrap().0;
+            assert!(space.flash_pages <= 40, "{scheme:?}: {space:?}");
+            assert!(picture(&mut ssd) == picture(&mut plain), "{scheme:?}");
+            match (scheme, parts) {
+                (Scheme::Base, _) | (_, 16) => assert!(refused > 0 && taken <= 40, "{scheme:?}: {taken}"),
+                (Scheme::Braid(_), 0) => assert!(refused == 0 && taken == 96, "{scheme:?}: {taken}"),
+                (Scheme::Braid(_), _) => assert!(taken > 60, "{scheme:?}: {taken}"),
+                _ => (),
+            }
+        }
+    }
+}
