@@ -20,7 +20,10 @@ use super::{
 };
 use crate::{
     rng::Rng,
-    ssd::{Cut, Ssd, compress::CompressedMedia},
+    ssd::{
+        Cut, Ssd,
+        compress::{CompressedMedia, Scheme},
+    },
 };
 use engine::{
     array::{Drive, MemberState, Tails},
@@ -322,11 +325,11 @@ impl<'m> World<'m> {
 
     /// Puts a new, blank drive on the wire.
     pub(super) fn new_drive(&mut self) -> Bay {
-        let least = &self.scenario.drive.clone();
+        let (least, compression) = (&self.scenario.drive, self.scenario.compression);
         // The first drive decides what the array looks like, so that every other one may replace it.
         let ssd = match self.scenario.mixed && !self.members.is_empty() {
-            true => self.blank(&draw_roomier(&mut self.rng, least)),
-            false => self.blank(least),
+            true => blank(&draw_roomier(&mut self.rng, least), compression),
+            false => blank(least, compression),
         };
         self.plug_in(ssd)
     }
@@ -338,14 +341,7 @@ impl<'m> World<'m> {
         if geometry.zone_capacity_blocks > zone_size_blocks {
             geometry = self.scenario.drive.clone();
         }
-        self.plug_in(self.blank(&Geometry { zone_size_blocks, ..geometry }))
-    }
-
-    fn blank(&self, geometry: &Geometry) -> Ssd {
-        match self.scenario.compression {
-            Some(scheme) => Ssd::new(geometry.clone(), Box::new(CompressedMedia::new(geometry, scheme))),
-            None => Ssd::in_memory(geometry),
-        }
+        self.plug_in(blank(&Geometry { zone_size_blocks, ..geometry }, self.scenario.compression))
     }
 
     fn plug_in(&mut self, mut ssd: Ssd) -> Bay {
@@ -656,5 +652,13 @@ impl<'m> World<'m> {
         self.held.clear();
         self.oracle.process_ended();
         self.ready = false;
+    }
+}
+
+/// A new drive of this shape, which compresses or not.
+fn blank(geometry: &Geometry, compression: Option<Scheme>) -> Ssd {
+    match compression {
+        Some(scheme) => Ssd::new(geometry.clone(), Box::new(CompressedMedia::new(geometry, scheme))),
+        None => Ssd::in_memory(geometry),
     }
 }
