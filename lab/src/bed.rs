@@ -322,6 +322,7 @@ impl Bed {
             writes_per_mib: each(now.writes, before.writes),
             explicit_flushes_per_mib: each(now.zrwa_flushes, before.zrwa_flushes),
             resets: now.resets - before.resets,
+            ..Row::default()
         })
     }
 

@@ -35,6 +35,12 @@ pub struct Row {
     pub explicit_flushes_per_mib: f64,
     /// Zones of members that were reset while it was measured.
     pub resets: u64,
+    /// What was written, where that is more than zeros.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dataset: Option<String>,
+    /// Bytes of it for each byte of the flash that it takes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub capacity_efficiency: Option<f64>,
 }
 
 impl Row {

@@ -5,6 +5,7 @@ pub mod apps;
 pub mod bed;
 pub mod calibrate;
 pub mod classify;
+pub mod datasets;
 pub mod experiments;
 pub mod figure;
 pub mod fit;

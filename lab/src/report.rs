@@ -179,8 +179,21 @@ fn cells(out: &mut String, table: &Table) {
     out.push_str("</table></div>\n");
 }
 
+/// Rows that say how much room data took.
+fn rooms(rows: &[Row]) -> Table {
+    let mut table = Table::new("", &["data set", "system", "bytes a byte of flash"]);
+    for row in rows {
+        let efficiency = row.capacity_efficiency.map(number).unwrap_or_default();
+        table.rows.push(vec![row.dataset.clone().unwrap_or_default(), row.system.clone(), efficiency]);
+    }
+    table
+}
+
 /// Measured rows as a table.
 pub fn points(rows: &[Row]) -> Table {
+    if rows.iter().all(|row| row.capacity_efficiency.is_some()) {
+        return rooms(rows);
+    }
     let header = [
         "system",
         "host",

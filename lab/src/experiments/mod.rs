@@ -1,6 +1,7 @@
 //! One experiment for each figure.
 
 mod apps;
+mod braid;
 mod drives;
 mod flush;
 mod hosts;
@@ -77,6 +78,7 @@ pub const EXPERIMENTS: &[Experiment] = &[
     traffic::WAF,
     zebra::ZEBRA,
     wear::LOGS,
+    braid::BRAID,
     recovery::RECOVERY,
     joining::JOINING,
     latency::LATENCY,

@@ -27,22 +27,34 @@ pub(super) struct Zone {
     apart: Vec<u8>,
 }
 
-/// The slots of a page by which units of these sizes are stored.
+/// The slots of a page by which units of these sizes are stored. Of those that are alike the fewest.
 fn slots_for(sizes: &[usize], rule: Slots) -> usize {
-    let counts = (1..=GROUP).rev();
+    let counts = 1..=GROUP;
     let rest = |size: &usize, slots: usize| size.saturating_sub(PAGE / slots);
     match rule {
         Slots::LeastSpace => {
-            let cost = |slots: &usize| {
-                sizes.len() * PAGE / slots + sizes.iter().map(|size| rest(size, *slots)).sum::<usize>()
+            let pages = |slots: &usize| {
+                let rests = sizes.iter().map(|size| rest(size, *slots));
+                sizes.len().div_ceil(*slots) + rests.fold(0, behind).div_ceil(PAGE)
             };
-            counts.min_by_key(cost).unwrap_or(1)
+            counts.min_by_key(pages).unwrap_or(1)
         }
         Slots::Fitting(percent) => {
             let fit = |slots: usize| sizes.iter().filter(|size| rest(size, slots) == 0).count();
-            counts.into_iter().find(|slots| fit(*slots) * 100 >= sizes.len() * percent as usize).unwrap_or(1)
+            let fits = |slots: &usize| fit(*slots) * 100 >= sizes.len() * percent as usize;
+            counts.rev().find(fits).unwrap_or(1)
         }
     }
+}
+
+/// Where the next rest begins behind one of this size, if that would begin at `at`: none crosses a page.
+fn behind(at: usize, rest: usize) -> usize {
+    begin(at, rest) + rest
+}
+
+/// Where a rest of this size begins that would begin at `at`.
+fn begin(at: usize, rest: usize) -> usize {
+    if at % PAGE + rest > PAGE { at.next_multiple_of(PAGE) } else { at }
 }
 
 impl Zone {
@@ -63,10 +75,8 @@ impl Zone {
         for mut unit in std::mem::take(&mut self.waiting) {
             let rest = unit.bytes.split_off(unit.bytes.len().min(PAGE / slots));
             if !rest.is_empty() {
-                if self.apart.len() % PAGE + rest.len() > PAGE {
-                    self.apart.resize(self.apart.len().next_multiple_of(PAGE), 0);
-                }
-                let start = self.apart.len();
+                let start = begin(self.apart.len(), rest.len());
+                self.apart.resize(start, 0);
                 self.rests.insert(self.fitting.len() as u64, start..start + rest.len());
                 self.apart.extend(rest);
             }
@@ -135,5 +145,33 @@ impl Layout for Zone {
 
     fn copy(&self) -> Box<dyn Layout> {
         Box::new(self.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_go_by_the_profile() {
+        const K: usize = 1024;
+        let least = |sizes: &[usize]| slots_for(sizes, Slots::LeastSpace);
+        assert_eq!(least(&[4 * K; 64]), 4);
+        assert_eq!(least(&[PAGE; 64]), 1, "nothing is truncated for nothing");
+        assert_eq!(least(&[8 * K; 64]), 2);
+        assert_eq!(least(&[13 * K; 64]), 2, "three rests of 5 KiB share a page");
+        assert_eq!(least(&[15 * K; 64]), 1, "two of 7 KiB do, which saves nothing");
+        let sizes: Vec<usize> = (0..64).map(|unit| if unit % 8 == 0 { 9 * K } else { 4 * K }).collect();
+        assert_eq!(least(&sizes), 4);
+        let fitting = |percent| slots_for(&sizes, Slots::Fitting(percent));
+        assert_eq!([fitting(50), fitting(87), fitting(88), fitting(100)], [4, 4, 1, 1]);
+    }
+
+    #[test]
+    fn a_rest_crosses_no_page() {
+        assert_eq!(
+            [begin(0, PAGE), begin(1, PAGE), begin(PAGE - 7, 7), begin(PAGE - 7, 8)],
+            [0, PAGE, PAGE - 7, PAGE]
+        );
     }
 }
