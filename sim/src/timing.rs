@@ -111,11 +111,16 @@ pub struct Timing {
     /// Finishing another zone, after what is missing in it has been filled up.
     pub finish_us: f64,
     pub reset: ResetTiming,
+    /// More until a write is acknowledged by a drive that compresses, and by one that expands a page that is read, in
+    /// µs; 0 is what Braid-ZNS assumes. IBM gives 7 for its FlashSystem 900 (Hardware data compression), without saying
+    /// which way; that it goes for both is a guess, and so is that an engine keeps up with its drive.
+    pub compress_us: f64,
+    pub expand_us: f64,
 }
 
 impl Timing {
     /// What is not published about any of these drives.
-    pub const GUESSES: [&str; 7] = [
+    pub const GUESSES: [&str; 8] = [
         "size of the write buffer",
         "dies, channels, program unit and program time of the ZN540, whose write bandwidth is a cap without a cause",
         "writes to a ZRWA of the ZN540 with several on their way in a zone",
@@ -123,6 +128,7 @@ impl Timing {
         "latency of writes to the ZRWA of the PM1731a",
         "what an explicit ZRWA flush costs the firmware, and all of it on the PM1731a",
         "opening, closing, finishing and appending on the PM1731a",
+        "compressing and expanding, on drives that do",
     ];
 
     /// The timing of the drive of this name, as in [`crate::ssd::Model::NAMES`].
@@ -177,6 +183,8 @@ impl Timing {
                 unfinished_us: 2750.0,
                 erase_us: 0.0,
             },
+            compress_us: 7.0,
+            expand_us: 7.0,
         }
     }
 
@@ -236,6 +244,8 @@ impl Timing {
                 unfinished_us: 0.0,
                 erase_us: 3500.0,
             },
+            compress_us: 7.0,
+            expand_us: 7.0,
         }
     }
 }

@@ -10,7 +10,11 @@ use engine::{
 use sim::{
     clock::Clock,
     conformance::{Do, ROWS, command, model},
-    ssd::{Cause, Fault, Ssd, TimedDrive},
+    rng::Rng,
+    ssd::{
+        Cause, Fault, Model, Ssd, TimedDrive,
+        compress::{Choice, CompressedMedia, PAGE, Scheme, Slots},
+    },
     timing::{Timing, ZrwaMedium},
 };
 use std::{cell::RefCell, rc::Rc};
@@ -208,4 +212,94 @@ fn namespaces_share_the_drive_and_nothing_else() {
     assert!(both > alone * 19 / 10 && both < alone * 2, "{both} ns for two, {alone} ns for one");
     assert_eq!(first.counters(), second.counters());
     assert_eq!(first.counters().written[Cause::Data as usize], 40);
+}
+
+/// A PM1731a with small zones, in the first of which lie pages of which so many of 16 parts do not compress, in turn;
+/// and how long that took.
+fn filled(scheme: Option<Scheme>, pages: usize, parts: &[usize]) -> (TimedDrive, Clock, u64) {
+    let (clock, geometry) = (Clock::new(), Model::pm1731a().scaled(2, 4096).geometry);
+    let ssd = match scheme {
+        Some(scheme) => Ssd::new(geometry.clone(), Box::new(CompressedMedia::new(&geometry, scheme))),
+        None => Ssd::in_memory(&geometry),
+    };
+    // Full at once.
+    let timing = Timing { write_buffer_kib: 512, ..Timing::pm1731a() };
+    let drive = TimedDrive::new(Rc::new(RefCell::new(ssd)), &timing, &clock, None);
+    let (mut noise, mut data) = (Rng::new(1), vec![0; pages * PAGE]);
+    for (page, parts) in data.chunks_mut(PAGE).zip(parts.iter().cycle()) {
+        noise.fill(&mut page[..PAGE / 16 * parts]);
+    }
+    let writes = data.chunks(64 * BLOCK).enumerate();
+    let write = |(n, data): (usize, &[u8])| Command::write(Lba(n as u64 * 64), Buf::copy_of(data), false);
+    let (answers, took) = all(&drive, &clock, writes.map(write).collect());
+    assert!(answers.iter().all(|done| done.result.is_ok()));
+    while clock.advance() {}
+    (drive, clock, took)
+}
+
+/// How long the read of so many pages takes.
+fn read_ns((drive, clock, _): &(TimedDrive, Clock, u64), page: usize, pages: usize) -> u64 {
+    let before = clock.now_ns();
+    let read = Command::read(Lba(page as u64 * 4), Buf::zeroed(pages * PAGE));
+    assert_eq!(one(drive, clock, read), Ok(()));
+    clock.now_ns() - before
+}
+
+const BRAID: Option<Scheme> = Some(Scheme::Braid(Choice::BySizes));
+
+#[test]
+fn what_compresses_takes_less_of_a_die_when_it_is_written() {
+    let took = |scheme, parts| filled(scheme, 1024, &[parts]).2;
+    let (plain, quarter, noise) = (took(None, 3), took(BRAID, 3), took(BRAID, 16));
+    assert!(quarter * 2 < plain, "{quarter} {plain}");
+    assert!(noise.abs_diff(plain) < plain / 20, "{noise} {plain}");
+}
+
+#[test]
+fn a_flash_page_is_read_once_for_all_that_is_in_it() {
+    let (plain, braid) = (filled(None, 256, &[3]), filled(BRAID, 256, &[3]));
+    // One page: what is in it is expanded, and a quarter of it is sent.
+    let (timing, page) = (Timing::pm1731a(), PAGE as f64);
+    let less_us = (page - BLOCK as f64) / timing.channel_read_mb_s;
+    let expected = read_ns(&plain, 8, 1) as f64 / 1e3 + timing.expand_us - less_us;
+    assert!((read_ns(&braid, 8, 1) as f64 / 1e3 - expected).abs() < 0.1);
+    // Four: three pages less are sensed.
+    let sense_ns = ((timing.read_page_us + timing.channel_read_us) * 1e3) as u64;
+    assert!(read_ns(&plain, 8, 4) > read_ns(&braid, 8, 4) + 3 * sense_ns);
+}
+
+#[test]
+fn what_is_truncated_is_read_twice_one_after_the_other() {
+    let parts = [&[3; 15][..], &[9]].concat();
+    let drive = filled(Some(Scheme::Balloon(Slots::LeastSpace)), 256, &parts);
+    let timing = Timing::pm1731a();
+    let sense_ns = ((timing.read_page_us + timing.channel_read_us) * 1e3) as u64;
+    let (whole, truncated) = (read_ns(&drive, 16, 1), read_ns(&drive, 15, 1));
+    assert!((whole + sense_ns..whole + 2 * sense_ns).contains(&truncated), "{whole} {truncated}");
+    let counted = drive.0.ssd().borrow().space().unwrap();
+    assert_eq!((counted.0.truncated, counted.1.pages, counted.1.flash_pages), (16, 2, 3));
+}
+
+#[test]
+fn every_rule_and_refusal_holds_on_a_timed_drive_that_compresses() {
+    for &(name, before, step, result, ..) in ROWS {
+        let (clock, geometry) = (Clock::new(), model().geometry);
+        let scheme = Scheme::Braid(Choice::BySizes);
+        let ssd = Ssd::new(geometry.clone(), Box::new(CompressedMedia::new(&geometry, scheme)));
+        let drive = TimedDrive::new(Rc::new(RefCell::new(ssd)), &Timing::zn540(), &clock, Some(7));
+        let perform = |step: Do| {
+            match step {
+                Do::ReadOnly(zone) => {
+                    drive.ssd().borrow_mut().faults().after(0, Fault::ReadOnly(ZoneIndex(zone)))
+                }
+                Do::Offline(zone) => {
+                    drive.ssd().borrow_mut().faults().after(0, Fault::Offline(ZoneIndex(zone)))
+                }
+                _ => (),
+            }
+            one(&drive, &clock, command(step))
+        };
+        before.iter().for_each(|step| assert_eq!(perform(*step), Ok(()), "{name}: {step:?} comes before"));
+        assert_eq!(perform(step), result.map_err(Into::into), "{name}");
+    }
 }

@@ -3,7 +3,7 @@
 //! Media know no rules: the [`super::Ssd`] calls them with ranges that lie within the capacity of
 //! one zone. A block that was never written, or was taken back, reads as zeros.
 
-use super::compress::{Reads, Space};
+use super::compress::{Piece, Reads, Space};
 use engine::{
     buf::BLOCK,
     device::Geometry,
@@ -46,6 +46,16 @@ pub trait Media {
     /// What is on the flash of media that compress, and what reads came to.
     fn space(&self) -> Option<(Space, Reads)> {
         None
+    }
+
+    /// Flash pages that a zone takes in media that compress.
+    fn flash_pages(&self, _zone: ZoneIndex) -> Option<u64> {
+        None
+    }
+
+    /// Where the logical page of a block lies, in media that compress; nowhere if it is not on flash.
+    fn pieces(&self, _lba: Lba) -> Vec<Piece> {
+        Vec::new()
     }
 
     /// Media of their own that hold the same; those in memory alone have any.

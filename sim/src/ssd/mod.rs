@@ -32,7 +32,7 @@ pub use timed::TimedDrive;
 pub use traffic::{Cause, Classifier, Counters, WrittenBlock};
 
 use cache::Cache;
-use compress::{Reads, Space};
+use compress::{Piece, Reads, Space};
 use engine::{
     buf::{BLOCK, Buf},
     device::{Command, DeviceError, Done, Geometry, Status, Zones},
@@ -158,6 +158,16 @@ impl Ssd {
     /// What is on the flash of a drive that compresses, and what reads came to.
     pub fn space(&self) -> Option<(Space, Reads)> {
         self.media.space()
+    }
+
+    /// Flash pages that a zone takes, if the drive compresses.
+    fn flash_pages(&self, zone: ZoneIndex) -> Option<u64> {
+        self.media.flash_pages(zone)
+    }
+
+    /// Where the logical page of a block lies on the flash of a drive that compresses.
+    fn pieces(&self, lba: Lba) -> Vec<Piece> {
+        self.media.pieces(lba)
     }
 
     /// What goes wrong with the drive.

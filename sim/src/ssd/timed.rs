@@ -13,6 +13,7 @@
 
 use super::{
     Ssd,
+    compress::PAGE_BLOCKS,
     hardware::{DieWatch, Hardware, ns},
     traffic::{Classifier, Counters, Traffic},
 };
@@ -21,6 +22,7 @@ use crate::{
     timing::{Timing, ZrwaMedium},
 };
 use engine::{
+    buf::BLOCK,
     device::{Command, Completer, Completion, Done, Geometry, Slots, ZonedDevice, Zones},
     zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
 };
@@ -201,7 +203,7 @@ impl Namespace {
         let mut acknowledge_us =
             if append { timing.append_acknowledge_us } else { timing.write_acknowledge_us };
         let lba = if let Command::Write { lba, .. } = command { Some(lba) } else { None };
-        let before = self.info(zone);
+        let (before, pages) = (self.info(zone), self.ssd.borrow().flash_pages(zone));
         let done = self.ssd.borrow_mut().execute(command);
         let (Some(before), Ok(())) = (before, done.result) else {
             return answer(&self.hardware, acknowledge_us, done, completer);
@@ -213,6 +215,10 @@ impl Namespace {
         });
         let blocks = done.data.blocks();
         let buffered = match timing.zrwa {
+            _ if pages.is_some() => {
+                acknowledge_us += timing.compress_us;
+                self.programmed(zone, pages)
+            }
             ZrwaMedium::Dram { acknowledge_us: zrwa_us } if before.zrwa => {
                 acknowledge_us = zrwa_us;
                 passed
@@ -237,15 +243,25 @@ impl Namespace {
         passed
     }
 
+    /// Blocks of the flash pages that a drive that compresses has begun in a zone since it had so many.
+    fn programmed(&self, zone: ZoneIndex, before: Option<u64>) -> u64 {
+        let now = self.ssd.borrow().flash_pages(zone);
+        now.unwrap_or_default().saturating_sub(before.unwrap_or_default()) * self.hardware.timing.page_blocks
+    }
+
     fn flush_zrwa(self: &Rc<Self>, zone: ZoneIndex, command: Command, completer: Completer) {
-        let before = self.info(zone);
+        let (before, pages) = (self.info(zone), self.ssd.borrow().flash_pages(zone));
         let done = self.ssd.borrow_mut().execute(command);
         let acknowledge_us = self.hardware.timing.zrwa_flush_acknowledge_us;
         let (Some(before), Ok(())) = (before, done.result) else {
             return answer(&self.hardware, acknowledge_us, done, completer);
         };
         let passed = self.record(&before, |traffic| traffic.counters.zrwa_flushes += 1);
-        let drained = if self.hardware.timing.zrwa == ZrwaMedium::Flash { 0 } else { passed };
+        let drained = match self.hardware.timing.zrwa {
+            _ if pages.is_some() => self.programmed(zone, pages),
+            ZrwaMedium::Flash => 0,
+            ZrwaMedium::Dram { .. } => passed,
+        };
         let zone = self.first_zone + zone.0;
         self.hardware.take(zone, 0, drained, move |hardware| {
             answer(hardware, acknowledge_us, done, completer);
@@ -330,6 +346,9 @@ impl Namespace {
             counters.read_blocks += blocks;
         }
         let (zone, start) = self.geometry.locate(lba);
+        if self.ssd.borrow().flash_pages(zone).is_some() {
+            return self.read_compressed(zone, start, done, completer);
+        }
         let in_memory = hardware.timing.zrwa != ZrwaMedium::Flash
             && self.info(zone).is_some_and(|zone| zone.zrwa && start >= zone.wp_blocks);
         if in_memory {
@@ -355,6 +374,59 @@ impl Namespace {
                         answer(hardware, hardware.timing.read_acknowledge_us, done, completer);
                     }
                 });
+            });
+        }
+    }
+
+    /// A read of a drive that compresses. Each flash page is read once; a rest that lies apart, when what it is the rest
+    /// of has been read and has said so. Then all is expanded, page after page on its way to the host.
+    fn read_compressed(self: &Rc<Self>, zone: ZoneIndex, start: u64, done: Done, completer: Completer) {
+        let (mut first, mut rests) = (BTreeMap::new(), BTreeMap::new());
+        let blocks = done.data.blocks();
+        for page in start / PAGE_BLOCKS..(start + blocks).div_ceil(PAGE_BLOCKS) {
+            let lba = Lba(self.geometry.start(zone).0 + page * PAGE_BLOCKS);
+            for (nth, piece) in self.ssd.borrow().pieces(lba).into_iter().enumerate() {
+                *(if nth == 0 { &mut first } else { &mut rests }).entry(piece.page).or_default() +=
+                    piece.bytes;
+            }
+        }
+        let timing = &self.hardware.timing;
+        let expand_us = if first.is_empty() { 0.0 } else { timing.expand_us };
+        let rest_us = timing.read_acknowledge_us + expand_us;
+        let drive = Rc::downgrade(self);
+        self.read_pages(zone, first, move |_| {
+            let Some(drive) = drive.upgrade() else { return };
+            drive.read_pages(zone, rests, move |hardware| {
+                hardware.after(hardware.transfer_out(blocks), move |hardware| {
+                    answer(hardware, rest_us, done, completer);
+                });
+            });
+        });
+    }
+
+    /// Goes on when so many bytes of each of these flash pages of a zone have been read.
+    fn read_pages(
+        self: &Rc<Self>,
+        zone: ZoneIndex,
+        pages: BTreeMap<u64, u64>,
+        next: impl FnOnce(&Rc<Hardware>) + 'static,
+    ) {
+        if pages.is_empty() {
+            return next(&self.hardware);
+        }
+        let reading = Rc::new((Cell::new(pages.len()), RefCell::new(Some(next))));
+        for (page, bytes) in pages {
+            let offset = page * self.hardware.timing.page_blocks;
+            let die = self.hardware.die(self.first_zone + zone.0, self.geometry.zone_size_blocks, offset);
+            let reading = reading.clone();
+            self.hardware.read_page(die, bytes.div_ceil(BLOCK as u64), move |hardware| {
+                let (left, next) = &*reading;
+                left.set(left.get() - 1);
+                if left.get() == 0
+                    && let Some(next) = next.take()
+                {
+                    next(hardware);
+                }
             });
         }
     }

@@ -6,11 +6,14 @@
 //! until the zone is reset. A logical page is found by its number. Its rest lies one behind the other with other rests
 //! in pages of their own and crosses none, so that it costs one read more; where it lies is kept in memory.
 
-use super::{Found, GROUP, Layout, PAGE, Slots, Space, Unit};
+use super::{Found, GROUP, Layout, PAGE, Piece, Slots, Space, Unit};
 use std::{collections::BTreeMap, ops::Range, rc::Rc};
 
 /// Units that the slots of a zone are decided by.
 const PROFILE: usize = 64;
+
+/// The number of the first page with rests: no zone has as many pages with slots.
+const APART: u64 = 1 << 32;
 
 /// A zone.
 #[derive(Clone)]
@@ -97,6 +100,10 @@ impl Layout for Zone {
         self.store();
     }
 
+    fn flash_pages(&self) -> u64 {
+        (self.stored_pages() + self.waiting.len()) as u64
+    }
+
     fn units(&self) -> u64 {
         (self.fitting.len() + self.waiting.len()) as u64
     }
@@ -109,12 +116,16 @@ impl Layout for Zone {
 
     fn unit(&self, index: u64) -> Option<Found> {
         if let Some(waiting) = (index as usize).checked_sub(self.fitting.len()) {
-            return Some(Found { unit: self.waiting.get(waiting)?.clone(), reads: 0 });
+            return Some(Found { unit: self.waiting.get(waiting)?.clone(), pieces: Vec::new() });
         }
         let mut unit = self.fitting.get(index as usize)?.as_ref().clone();
-        let Some(rest) = self.rests.get(&index) else { return Some(Found { unit, reads: 1 }) };
-        unit.bytes.extend_from_slice(self.apart.get(rest.clone())?);
-        Some(Found { unit, reads: 2 })
+        let slots = self.slots.unwrap_or(1) as u64;
+        let mut pieces = vec![Piece { page: index / slots, bytes: unit.bytes.len() as u64 }];
+        if let Some(rest) = self.rests.get(&index) {
+            unit.bytes.extend_from_slice(self.apart.get(rest.clone())?);
+            pieces.push(Piece { page: APART + (rest.start / PAGE) as u64, bytes: rest.len() as u64 });
+        }
+        Some(Found { unit, pieces })
     }
 
     fn take_from(&mut self, index: u64) -> Vec<Unit> {
@@ -136,7 +147,7 @@ impl Layout for Zone {
         let rests: usize = self.rests.values().map(Range::len).sum();
         Space {
             pages: self.units(),
-            flash_pages: (self.stored_pages() + self.waiting.len()) as u64,
+            flash_pages: self.flash_pages(),
             bytes: waiting + fitting + rests as u64,
             truncated: self.rests.len() as u64,
             ..Space::default()

@@ -1,6 +1,6 @@
 //! No compression: each logical page in a flash page of its own.
 
-use super::{Found, Layout, PAGE, Space, Unit, expand};
+use super::{Found, Layout, PAGE, Piece, Space, Unit, expand};
 
 /// A zone.
 #[derive(Clone, Default)]
@@ -17,12 +17,17 @@ impl Layout for Zone {
         self.0.len() as u64
     }
 
+    fn flash_pages(&self) -> u64 {
+        self.units()
+    }
+
     fn most(&self, units: u64) -> u64 {
         self.units() + units
     }
 
     fn unit(&self, index: u64) -> Option<Found> {
-        Some(Found { unit: self.0.get(index as usize)?.as_ref().clone(), reads: 1 })
+        let unit = self.0.get(index as usize)?.as_ref().clone();
+        Some(Found { unit, pieces: vec![Piece { page: index, bytes: PAGE as u64 }] })
     }
 
     fn take_from(&mut self, index: u64) -> Vec<Unit> {

@@ -17,7 +17,7 @@
 //! Where groups begin is kept in memory, and found again from the CPSH of all pages alone.
 
 use super::{
-    Choice, FlashPage, Found, GROUP, Layout, Pages, Space, Unit,
+    Choice, FlashPage, Found, GROUP, Layout, Pages, Piece, Space, Unit,
     select::{Fill, best_order, orders},
 };
 
@@ -69,11 +69,6 @@ impl Zone {
             Some(page) => Some(page),
             None => (index == self.pages.len()).then_some(&self.open),
         }
-    }
-
-    /// Pages, with the one that is open.
-    fn flash_pages(&self) -> u64 {
-        (self.pages.len() + (self.open.units() > 0) as usize) as u64
     }
 
     /// Places a unit; gives where.
@@ -133,6 +128,11 @@ impl Layout for Zone {
         self.units
     }
 
+    /// With the page that is open.
+    fn flash_pages(&self) -> u64 {
+        (self.pages.len() + (self.open.units() > 0) as usize) as u64
+    }
+
     /// Each begins a page at most.
     fn most(&self, units: u64) -> u64 {
         self.flash_pages() + units
@@ -151,8 +151,9 @@ impl Layout for Zone {
                 (page, unit) = (page + 1, 0);
             }
         }
-        let reads = (page < self.pages.len()) as u64;
-        Some(Found { unit: self.page(page)?.unit(unit)?, reads })
+        let (programmed, unit) = (page < self.pages.len(), self.page(page)?.unit(unit)?);
+        let piece = Piece { page: page as u64, bytes: unit.bytes.len() as u64 };
+        Some(Found { unit, pieces: programmed.then_some(piece).into_iter().collect() })
     }
 
     fn take_from(&mut self, index: u64) -> Vec<Unit> {

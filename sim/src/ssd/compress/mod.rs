@@ -74,8 +74,16 @@ struct About {
 /// A unit that was read.
 struct Found {
     unit: Unit,
-    /// Flash pages that had to be read for it; 0 if it is in the buffer.
-    reads: u64,
+    /// Where it lies on flash, in the order in which it has to be read; nowhere if it is in the buffer.
+    pieces: Vec<Piece>,
+}
+
+/// A unit, or a part of one, on flash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// The flash page, by a number that no other page of the zone has.
+    pub page: u64,
+    pub bytes: u64,
 }
 
 /// A zone on flash.
@@ -88,6 +96,9 @@ trait Layout {
 
     /// Units that have been placed.
     fn units(&self) -> u64;
+
+    /// Flash pages that are taken.
+    fn flash_pages(&self) -> u64;
 
     /// The most flash pages that all units may take when so many more have been placed.
     fn most(&self, units: u64) -> u64;
@@ -337,7 +348,7 @@ impl Media for CompressedMedia {
                 page = None;
                 if let Some(found) = self.on_flash(zone, offset) {
                     self.reads.pages += 1;
-                    self.reads.flash_pages += found.reads;
+                    self.reads.flash_pages += found.pieces.len() as u64;
                     page = Some((number, expand(&found.unit.bytes)?, found.unit.about));
                 }
             }
@@ -423,6 +434,16 @@ impl Media for CompressedMedia {
 
     fn space(&self) -> Option<(Space, Reads)> {
         Some((CompressedMedia::space(self), self.reads))
+    }
+
+    fn flash_pages(&self, zone: ZoneIndex) -> Option<u64> {
+        let flash = self.flash.get(zone.0 as usize).filter(|_| self.scheme != Scheme::Base)?;
+        Some(flash.layout.flash_pages())
+    }
+
+    fn pieces(&self, lba: Lba) -> Vec<Piece> {
+        let (zone, offset) = self.locate(lba);
+        self.on_flash(zone, offset).map(|found| found.pieces).unwrap_or_default()
     }
 }
 
