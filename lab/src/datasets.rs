@@ -38,6 +38,14 @@ pub struct Dataset {
     pub bytes: Vec<u8>,
 }
 
+/// What there is to compress.
+#[derive(Default)]
+pub struct Datasets {
+    pub found: Vec<Dataset>,
+    /// The names of others, and why they are not there.
+    pub missing: Vec<(String, String)>,
+}
+
 /// How far a set can be compressed, page by page.
 #[derive(Clone, Copy, Debug)]
 pub struct Class {
@@ -85,25 +93,29 @@ impl Dataset {
     }
 }
 
-/// All sets there are: those of packages, and those in `LAB_DATA`; and why others are not there.
+/// All sets: those of packages, and those in `LAB_DATA`.
 ///
 /// # Errors
 /// When a file in `LAB_DATA` cannot be read.
-pub fn all(sources: &[Source]) -> anyhow::Result<(Vec<Dataset>, Vec<(&'static str, String)>)> {
-    let (mut sets, mut missing) = (Vec::new(), Vec::new());
+pub fn all(sources: &[Source]) -> anyhow::Result<Datasets> {
+    let mut sets = Datasets::default();
     for source in sources {
         match source.dataset() {
-            Ok(set) => sets.push(set),
-            Err(error) => missing.push((source.name, format!("{error:#}"))),
+            Ok(set) => sets.found.push(set),
+            Err(error) => sets.missing.push((source.name.into(), format!("{error:#}"))),
         }
     }
     if let Some(folder) = env::var_os("LAB_DATA").map(PathBuf::from) {
         for path in files(&folder, "")? {
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            sets.push(Dataset { name, origin: path.display().to_string(), bytes: head(&[path])? });
+            let origin = path.display().to_string();
+            match head(&[path])? {
+                bytes if bytes.len() < PAGE => sets.missing.push((name, "it is smaller than a page".into())),
+                bytes => sets.found.push(Dataset { name, origin, bytes }),
+            }
         }
     }
-    Ok((sets, missing))
+    Ok(sets)
 }
 
 impl Source {

@@ -75,8 +75,8 @@ struct Found {
 
 fn braid(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
     let sources = if effort == Effort::Quick { &SOURCES[..1] } else { SOURCES };
-    let (sets, missing) = datasets::all(sources)?;
-    let found = work::each("data sets", &sets, measure)?;
+    let sets = datasets::all(sources)?;
+    let found = work::each("data sets", &sets.found, measure)?;
     let mut figure = this.figure(METHOD);
     for found in &found {
         for ((system, _), space) in SYSTEMS.iter().zip(&found.spaces) {
@@ -92,13 +92,13 @@ fn braid(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
     figure.tables.extend([classes(&found), others(&found), origins(&found)]);
     if !found.is_empty() {
         figure.plots.push(plot(&found));
+        figure.claims = claims(&found);
     }
-    if !missing.is_empty() {
+    if !sets.missing.is_empty() {
         let mut table = Table::new("Not measured", &["data set", "why"]);
-        table.rows.extend(missing.into_iter().map(|(name, why)| vec![name.to_string(), why]));
+        table.rows.extend(sets.missing.into_iter().map(|(name, why)| vec![name, why]));
         figure.tables.push(table);
     }
-    figure.claims = claims(&found);
     Ok(figure)
 }
 
