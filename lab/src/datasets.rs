@@ -119,7 +119,11 @@ pub fn all(sources: &[Source]) -> anyhow::Result<Datasets> {
 }
 
 impl Source {
-    fn dataset(&self) -> anyhow::Result<Dataset> {
+    /// What it is.
+    ///
+    /// # Errors
+    /// When the package cannot be had, or is another one.
+    pub fn dataset(&self) -> anyhow::Result<Dataset> {
         let folder = self.unpacked()?;
         let mut files = files(&folder.join(self.path), self.suffix)?;
         files.sort();

@@ -30,7 +30,7 @@ apart than a sixteenth of a page). The paper's are Silesia, Calgary and others, 
 (MD) are named: LAB_DATA=directory measures what one has. Neither thresholds nor slots were chosen by what comes out.";
 
 #[rustfmt::skip]
-const SOURCES: &[Source] = &[
+pub(super) const SOURCES: &[Source] = &[
     Source { name: "XML (MIME types)", package: "shared-mime-info", version: "2.2-1", sha256: "dd026add873483566faefebbd8779a1e5e14ab2e44682ebfe238c3828a2b936b", path: "usr/share/mime", suffix: "" },
     Source { name: "XSL (DocBook)", package: "docbook-xsl", version: "1.79.2+dfsg-2", sha256: "4e6e02268b2e02ece218880703fab427df40c52887c8b4076b0b76c11ea7b0fe", path: "usr/share/xml", suffix: ".xsl" },
     Source { name: "tables (Unicode)", package: "unicode-data", version: "15.0.0-1", sha256: "5efef23bbb1c6a133ecbdd63a2cfa07159ccacf5466a49e2426101c5ecd691fc", path: "usr/share/unicode", suffix: ".txt" },
@@ -46,7 +46,7 @@ const SOURCES: &[Source] = &[
 ];
 
 /// The systems of the paper.
-const SYSTEMS: [(&str, Scheme); 3] = [
+pub(super) const SYSTEMS: [(&str, Scheme); 3] = [
     ("base", Scheme::Base),
     ("balloon", Scheme::Balloon(Slots::LeastSpace)),
     ("braid", Scheme::Braid(Choice::BySizes)),

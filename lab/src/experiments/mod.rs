@@ -2,6 +2,7 @@
 
 mod apps;
 mod braid;
+mod braid_reads;
 mod drives;
 mod flush;
 mod hosts;
@@ -79,6 +80,7 @@ pub const EXPERIMENTS: &[Experiment] = &[
     zebra::ZEBRA,
     wear::LOGS,
     braid::BRAID,
+    braid_reads::BRAID_READS,
     recovery::RECOVERY,
     joining::JOINING,
     latency::LATENCY,
