@@ -2,15 +2,15 @@
 //! large as the compressibility of the zone asks for, and what does not fit into its slot truncated and stored apart.
 //!
 //! Decided here: a flash page has one to four slots, for there are out-of-band bytes for four units. The first
-//! [`PROFILE`] units of a zone decide, by a rule of [`Slots`], and wait for that in the buffer. Slots stay as they are
+//! [`PROFILE`] units of a zone, or a quarter of it, decide, by a rule of [`Slots`], and wait for that in the buffer. Slots stay as they are
 //! until the zone is reset. A logical page is found by its number. Its rest lies one behind the other with other rests
 //! in pages of their own and crosses none, so that it costs one read more; where it lies is kept in memory.
 
 use super::{Found, GROUP, Layout, PAGE, Piece, Slots, Space, Unit};
 use std::{collections::BTreeMap, ops::Range, rc::Rc};
 
-/// Units that the slots of a zone are decided by.
-const PROFILE: usize = 64;
+/// Units that the slots of a zone are decided by, or a quarter of the zone if that is less.
+const PROFILE: u64 = 64;
 
 /// The number of the first page with rests: no zone has as many pages with slots.
 const APART: u64 = 1 << 32;
@@ -19,8 +19,10 @@ const APART: u64 = 1 << 32;
 #[derive(Clone)]
 pub(super) struct Zone {
     rule: Slots,
-    /// Units that wait for the profile.
-    waiting: Vec<Unit>,
+    /// Units that the slots are decided by.
+    profile: usize,
+    /// Those that wait for that.
+    waiting: Vec<Rc<Unit>>,
     /// Slots of a page, once they are decided.
     slots: Option<usize>,
     /// What fits of each unit, and the rest of each that has one: where it lies among the rests, in bytes.
@@ -61,9 +63,11 @@ fn begin(at: usize, rest: usize) -> usize {
 }
 
 impl Zone {
-    pub fn new(rule: Slots) -> Zone {
+    /// A zone of so many logical pages.
+    pub fn new(rule: Slots, pages: u64) -> Zone {
+        let profile = (pages / 4).clamp(1, PROFILE) as usize;
         let (waiting, fitting, apart) = (Vec::new(), Vec::new(), Vec::new());
-        Zone { rule, waiting, slots: None, fitting, rests: BTreeMap::new(), apart }
+        Zone { rule, profile, waiting, slots: None, fitting, rests: BTreeMap::new(), apart }
     }
 
     /// Pages with slots, and pages with rests.
@@ -75,7 +79,8 @@ impl Zone {
     fn store(&mut self) {
         let sizes: Vec<usize> = self.waiting.iter().map(|unit| unit.bytes.len()).collect();
         let slots = *self.slots.get_or_insert_with(|| slots_for(&sizes, self.rule));
-        for mut unit in std::mem::take(&mut self.waiting) {
+        for unit in std::mem::take(&mut self.waiting) {
+            let mut unit = Rc::unwrap_or_clone(unit);
             let rest = unit.bytes.split_off(unit.bytes.len().min(PAGE / slots));
             if !rest.is_empty() {
                 let start = begin(self.apart.len(), rest.len());
@@ -90,8 +95,8 @@ impl Zone {
 
 impl Layout for Zone {
     fn push(&mut self, group: Vec<Unit>) {
-        self.waiting.extend(group);
-        if self.slots.is_some() || self.waiting.len() >= PROFILE {
+        self.waiting.extend(group.into_iter().map(Rc::new));
+        if self.slots.is_some() || self.waiting.len() >= self.profile {
             self.store();
         }
     }
@@ -116,7 +121,7 @@ impl Layout for Zone {
 
     fn unit(&self, index: u64) -> Option<Found> {
         if let Some(waiting) = (index as usize).checked_sub(self.fitting.len()) {
-            return Some(Found { unit: self.waiting.get(waiting)?.clone(), pieces: Vec::new() });
+            return Some(Found { unit: self.waiting.get(waiting)?.as_ref().clone(), pieces: Vec::new() });
         }
         let mut unit = self.fitting.get(index as usize)?.as_ref().clone();
         let slots = self.slots.unwrap_or(1) as u64;
@@ -131,9 +136,9 @@ impl Layout for Zone {
     fn take_from(&mut self, index: u64) -> Vec<Unit> {
         let all: Vec<Unit> = (0..self.units()).filter_map(|index| Some(self.unit(index)?.unit)).collect();
         let slots = self.slots.filter(|_| index > 0);
-        *self = Zone { slots, ..Zone::new(self.rule) };
+        *self = Zone { slots, profile: self.profile, ..Zone::new(self.rule, 0) };
         let (before, taken) = all.split_at((index as usize).min(all.len()));
-        self.waiting = before.to_vec();
+        self.waiting = before.iter().cloned().map(Rc::new).collect();
         if self.slots.is_some() {
             self.store();
         }
@@ -142,7 +147,7 @@ impl Layout for Zone {
 
     fn space(&self) -> Space {
         let of = |unit: &Unit| unit.bytes.len() as u64;
-        let waiting: u64 = self.waiting.iter().map(of).sum();
+        let waiting: u64 = self.waiting.iter().map(|unit| of(unit)).sum();
         let fitting: u64 = self.fitting.iter().map(|unit| of(unit)).sum();
         let rests: usize = self.rests.values().map(Range::len).sum();
         Space {

@@ -20,6 +20,7 @@ use super::{
     Choice, FlashPage, Found, GROUP, Layout, Pages, Piece, Space, Unit,
     select::{Fill, best_order, orders},
 };
+use std::rc::Rc;
 
 const BEGINS: u8 = 0x80;
 const COMPACTED: u8 = 31;
@@ -50,7 +51,7 @@ pub(super) struct Zone {
 /// What the buffer keeps of the group that was placed last.
 #[derive(Clone)]
 struct Last {
-    group: Vec<Unit>,
+    group: Rc<Vec<Unit>>,
     /// What there was before it: programmed pages, and the page that was open.
     pages: usize,
     open: FlashPage,
@@ -88,7 +89,7 @@ impl Zone {
     }
 
     /// Takes back the last group; what was before it is as it was.
-    fn undo(&mut self) -> Option<Vec<Unit>> {
+    fn undo(&mut self) -> Option<Rc<Vec<Unit>>> {
         let last = self.last.take()?;
         self.pages.truncate(last.pages);
         self.open = last.open;
@@ -121,7 +122,7 @@ impl Layout for Zone {
         *(if braids { &mut self.space.braided } else { &mut self.space.compacted }) += 1;
         self.space.bytes += sizes.iter().sum::<usize>() as u64;
         self.units += group.len() as u64;
-        self.last = Some(Last { group, pages, open, space });
+        self.last = Some(Last { group: group.into(), pages, open, space });
     }
 
     fn units(&self) -> u64 {
@@ -169,7 +170,7 @@ impl Layout for Zone {
     /// is placed again, from the buffer, behind what was there before it.
     fn cut(&mut self) {
         if let Some(group) = self.undo() {
-            self.push(group);
+            self.push(Rc::unwrap_or_clone(group));
         }
     }
 

@@ -212,7 +212,8 @@ struct Flash {
 impl CompressedMedia {
     /// Blank media for a drive of this shape, with as much flash as it can need.
     pub fn new(geometry: &Geometry, scheme: Scheme) -> CompressedMedia {
-        let flash = || Flash { layout: blank(scheme), end_blocks: 0, charged: 0 };
+        let pages = geometry.zone_capacity_blocks.div_ceil(PAGE_BLOCKS);
+        let flash = || Flash { layout: blank(scheme, pages), end_blocks: 0, charged: 0 };
         CompressedMedia {
             scheme,
             zone_size: geometry.zone_size_blocks,
@@ -325,11 +326,11 @@ impl CompressedMedia {
     }
 }
 
-/// A zone with nothing in it.
-fn blank(scheme: Scheme) -> Box<dyn Layout> {
+/// A zone of so many logical pages with nothing in it.
+fn blank(scheme: Scheme, pages: u64) -> Box<dyn Layout> {
     match scheme {
         Scheme::Base => Box::new(base::Zone::default()),
-        Scheme::Balloon(slots) => Box::new(balloon::Zone::new(slots)),
+        Scheme::Balloon(slots) => Box::new(balloon::Zone::new(slots, pages)),
         Scheme::Braid(choice) => Box::new(braid::Zone::new(choice)),
     }
 }
@@ -406,8 +407,9 @@ impl Media for CompressedMedia {
     }
 
     fn reset(&mut self, zone: ZoneIndex) -> io::Result<()> {
+        let pages = self.buffer.zone(zone).capacity_blocks.div_ceil(PAGE_BLOCKS);
         let flash = &mut self.flash[zone.0 as usize];
-        (flash.layout, flash.end_blocks) = (blank(self.scheme), 0);
+        (flash.layout, flash.end_blocks) = (blank(self.scheme, pages), 0);
         self.charge_again(zone.0 as usize);
         self.buffer.reset(zone)
     }

@@ -53,7 +53,7 @@ fn units_come_back_as_they_were_whatever_is_taken_back_or_cut() {
     for scheme in SCHEMES {
         for seed in 0..12 {
             let mut rng = Rng::new(seed);
-            let (mut zone, mut units) = (blank(scheme), Vec::new());
+            let (mut zone, mut units) = (blank(scheme, 100), Vec::new());
             let most = 1 + rng.below(16);
             for _ in 0..60 {
                 match rng.below(12) {
@@ -107,7 +107,7 @@ fn units_come_back_as_they_were_whatever_is_taken_back_or_cut() {
 #[test]
 fn braid_puts_into_fewer_pages_what_it_may_reorder() {
     let space = |choice| {
-        let (mut zone, mut rng) = (blank(Scheme::Braid(choice)), Rng::new(2));
+        let (mut zone, mut rng) = (blank(Scheme::Braid(choice), 400), Rng::new(2));
         for _ in 0..100 {
             // The first goes with the third, the second with the last.
             zone.push([7, 10, 8, 5].map(|parts| unit(&mut rng, parts)).to_vec());
@@ -123,7 +123,7 @@ fn braid_puts_into_fewer_pages_what_it_may_reorder() {
 
 #[test]
 fn balloon_truncates_what_an_outlier_leaves_over_and_reads_it_twice() {
-    let (mut zone, mut rng) = (blank(Scheme::Balloon(Slots::LeastSpace)), Rng::new(3));
+    let (mut zone, mut rng) = (blank(Scheme::Balloon(Slots::LeastSpace), 400), Rng::new(3));
     for group in 0..40 {
         let parts = if group % 4 == 0 { [3, 3, 3, 9] } else { [3; 4] };
         zone.push(parts.map(|parts| unit(&mut rng, parts)).to_vec());
