@@ -31,7 +31,7 @@ const REACHED: &str = "ZONERAID_REACHED";
 /// The library whose own tests are judges, too.
 const ENGINE: &str = "engine";
 /// The scripted tests that judge mutants: those that are about crashes and faults.
-const TESTS: [&str; 18] = [
+const TESTS: [&str; 19] = [
     "golden",
     "crafted",
     "join",
@@ -50,6 +50,7 @@ const TESTS: [&str; 18] = [
     "steps",
     "array",
     "mirror",
+    "volume",
 ];
 
 /// The module that the copy of the engine has more than the original.

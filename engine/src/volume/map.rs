@@ -105,6 +105,7 @@ impl Paged {
         }
         Some(before)
     }
+
     fn slot(&mut self, page: u32) -> Option<&mut Slot> {
         if self.last.0 != page {
             let slot = self.slots_by_page[page as usize].checked_sub(1)?;

@@ -29,6 +29,9 @@ const POLL: Duration = Duration::from_millis(2);
 /// Signals that end a process which has had its time.
 const ENDED: [i32; 2] = [9, 24];
 
+/// Kinds of lives: whose mutants they are asked about, and what `sim run` is told.
+const LIVES: [(&str, &str); 2] = [("", ""), ("volume/", " --volume")];
+
 /// Something that may find a mutant.
 #[derive(Clone, Debug)]
 pub(super) struct Check {
@@ -36,6 +39,8 @@ pub(super) struct Check {
     pub judge: String,
     /// How many seeds have been played with it, if it is a seed.
     pub seeds: Option<u64>,
+    /// The directory below `engine/src` whose mutants it is asked about; all if it is empty.
+    pub of: &'static str,
     program: PathBuf,
     arguments: Vec<String>,
 }
@@ -57,18 +62,19 @@ struct Ran {
 }
 
 impl Build {
-    /// Lives: those with the seeds `range`, counted from `from` on.
+    /// Lives: those with the seeds `range`, counted from `from` on, and for mutants of volumes lives of these.
     pub(super) fn lives(&self, from: u64, range: Range<u64>) -> Vec<Check> {
-        let life = |index: u64| {
+        let life = |index: u64, (of, kind): (&'static str, &str)| {
             let seed = from.wrapping_add(index);
             Check {
                 judge: "run".into(),
                 seeds: Some(index + 1),
+                of,
                 program: self.simulator.clone(),
-                arguments: words(&format!("run --json --jobs=1 --seeds=1 --from={seed}")),
+                arguments: words(&format!("run{kind} --json --jobs=1 --seeds=1 --from={seed}")),
             }
         };
-        range.map(life).collect()
+        range.flat_map(|index| LIVES.map(|kind| life(index, kind))).collect()
     }
 
     /// Every scripted test of the build.
@@ -82,6 +88,7 @@ impl Build {
             checks.extend(names.map(|name| Check {
                 judge: format!("test {judge}"),
                 seeds: None,
+                of: "",
                 program: program.clone(),
                 arguments: words(&format!("--test-threads=1 --exact {name}")),
             }));
@@ -97,6 +104,7 @@ impl Build {
             Check {
                 judge: "exhaustive".into(),
                 seeds: None,
+                of: "",
                 program: self.simulator.clone(),
                 arguments: words(&format!(
                     "exhaustive --json --jobs=1 --delays=0 --policy={policy} --level={level}"

@@ -83,6 +83,8 @@ impl Build {
         jobs: usize,
         told: &(dyn Fn(&Played) + Sync),
     ) -> anyhow::Result<(Vec<Played>, Vec<Played>)> {
+        let is_asked = |check: &Check| mutants.iter().any(|played| played.mutant.file.starts_with(check.of));
+        let checks: Vec<Check> = checks.into_iter().filter(is_asked).collect();
         let mut sound = for_each(&checks, jobs, &|check| self.sound(check.clone()))?;
         // Lives stay in their order, or one would not know how many it takes.
         sound.sort_by_key(|sound| match sound.check.seeds {
@@ -101,8 +103,9 @@ impl Build {
     }
 
     fn play_one(&self, played: &mut Played, checks: &[Sound]) -> anyhow::Result<()> {
-        let number = played.mutant.number;
-        for sound in checks.iter().filter(|sound| sound.reached.contains(&number)) {
+        let Mutant { number, ref file, .. } = played.mutant;
+        let is_asked = |sound: &&Sound| sound.reached.contains(&number) && file.starts_with(sound.check.of);
+        for sound in checks.iter().filter(is_asked) {
             played.reached += 1;
             if let Some(finding) = self.ask(sound, number)? {
                 played.judge = Some(sound.check.judge.clone());

@@ -60,6 +60,8 @@ struct Op {
     kind: Kind,
     begun: u64,
     answer: Answer,
+    /// Most blocks that may have been mapped since it began, when that was last counted.
+    mapped: u64,
 }
 
 /// See the head of this file.
@@ -421,7 +423,7 @@ impl World {
             }
         };
         self.trace.note(|| format!("begins at {begun}: {kind:?}"));
-        self.ops.push(Op { kind, begun, answer });
+        self.ops.push(Op { kind, begun, answer, mapped: 0 });
         self.ready = true;
     }
 
@@ -434,21 +436,29 @@ impl World {
                 at += 1;
                 continue;
             };
-            let Op { kind, begun, .. } = self.ops.swap_remove(at);
+            let Op { kind, begun, mapped, .. } = self.ops.swap_remove(at);
             self.trace.note(|| format!("ended, begun at {begun}: {kind:?} {answer:?}"));
-            self.answered(kind, begun, answer)?;
+            let mapped_now = self.oracle.may_be_mapped();
+            // What is refused was so before others were answered that make room.
+            self.ops.iter_mut().for_each(|op| op.mapped = op.mapped.max(mapped_now));
+            self.answered(kind, begun, mapped.max(mapped_now), answer)?;
         }
         Ok(())
     }
 
-    fn answered(&mut self, kind: Kind, begun: u64, answer: Result<Buf, DeviceError>) -> Result<(), Failure> {
+    fn answered(
+        &mut self,
+        kind: Kind,
+        begun: u64,
+        mapped: u64,
+        answer: Result<Buf, DeviceError>,
+    ) -> Result<(), Failure> {
         let data = match (answer, kind) {
             (Ok(data), _) => data,
             (Err(DeviceError::Status(Status::CapacityExceeded)), Kind::Write { at, blocks, .. }) => {
                 self.counts.refusals += 1;
                 self.oracle.refuse(at, blocks, begun);
                 let usable = self.status().map_or(0, |status| status.usable);
-                let mapped = self.oracle.may_be_mapped();
                 return match mapped >= usable {
                     true => Ok(()),
                     false => Err(Failure(format!("{kind:?} meets no room: {mapped} of {usable} are mapped"))),
