@@ -1,0 +1,156 @@
+//! How wide a stripe group becomes, who lends active zones to whom, and who has to give them back (eZNS §4.4).
+//!
+//! Each namespace has *essential* active zones, as many as its v-zones can take at once at the least width, and
+//! a share of the *spare* ones. A group that is opened gets its essential zones for certain and spares on
+//! top: as many as there are for each v-zone that the namespace has been writing to lately (*local overdrive*). What
+//! namespaces do not use that have opened nothing for a while goes to the others (*global overdrive*).
+//!
+//! Shares are worked out anew whenever a group is opened, from what is in use at that moment. So nothing has to
+//! be marked as lent or recalled: who has more than its share gets no more until groups of it have ended.
+
+/// Blocks that follow each other in one physical zone at the least width: 32 KiB.
+pub const BASE_UNIT_BLOCKS: u32 = 8;
+
+/// One in the fixed-point numbers of [`History`].
+const ONE: u32 = 256;
+
+/// A moving average over how many v-zones of a namespace were active when groups were opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct History(u32);
+
+impl History {
+    /// With one more observation, which counts a quarter.
+    pub fn with(self, active: u32) -> History {
+        if self.0 == 0 { History(active * ONE) } else { History((3 * self.0 + active * ONE) / 4) }
+    }
+
+    /// V-zones, at least one, rounded to the next whole number.
+    pub fn vzones(self) -> u32 {
+        (self.0 + ONE / 2).checked_div(ONE).unwrap_or(1).max(1)
+    }
+}
+
+/// What is known of a namespace when shares are worked out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Account {
+    /// Its part of the spares, among those of all namespaces.
+    pub weight: u32,
+    /// Spares that its groups hold.
+    pub used: u32,
+    /// Whether it has opened a group within the last allocations.
+    pub active: bool,
+}
+
+/// The spares of each namespace, used ones included, of `spares` in all.
+///
+/// Those of inactive ones, but what they hold, go to the active ones by weight.
+pub fn shares(spares: u32, accounts: &[Account], shares: &mut Vec<u32>) {
+    let weights: u32 = accounts.iter().map(|account| account.weight).sum();
+    let active: u32 = accounts.iter().filter(|a| a.active).map(|a| a.weight).sum();
+    let own = |account: &Account| spares * account.weight / weights.max(1);
+    let lent: u32 = accounts.iter().filter(|a| !a.active).map(|a| own(a).saturating_sub(a.used)).sum();
+    shares.clear();
+    shares.extend(accounts.iter().map(|account| match account.active {
+        true => own(account) + lent * account.weight / active.max(1),
+        // Nobody else wants them.
+        false if active == 0 => own(account),
+        false => own(account).min(account.used),
+    }));
+}
+
+/// The width of a new group: its essential zones, and spares as there are for each v-zone in use; a power of two, and
+/// no more than `most`.
+///
+/// `share` and `used` are the namespace's, `free` is what nobody holds.
+pub fn width(essential: u32, (share, used, free): (u32, u32, u32), history: History, most: u32) -> u32 {
+    let spares = (share / history.vzones()).min(share.saturating_sub(used)).min(free);
+    floor_power(essential.saturating_add(spares).min(most))
+}
+
+/// Blocks of a unit: half as many where the width is doubled.
+pub fn unit_blocks(essential: u32, width: u32) -> u32 {
+    (BASE_UNIT_BLOCKS * essential / width.max(1)).clamp(1, BASE_UNIT_BLOCKS)
+}
+
+/// Whether a namespace that holds spares has written nothing for so long that they are taken back.
+/// Moments are in microseconds.
+pub fn is_frozen(used: u32, last_write_us: u64, now_us: u64, patience_us: u64) -> bool {
+    used > 0 && now_us.saturating_sub(last_write_us) >= patience_us
+}
+
+/// The largest power of two that is not larger; 1 for 0.
+pub fn floor_power(number: u32) -> u32 {
+    1 << number.max(1).ilog2()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn steady(vzones: u32) -> History {
+        (0..30).fold(History::default(), |history, _| history.with(vzones))
+    }
+
+    fn shares_of(spares: u32, accounts: &[Account]) -> Vec<u32> {
+        let mut found = Vec::new();
+        shares(spares, accounts, &mut found);
+        found
+    }
+
+    /// Fig. 26: a namespace with 32 essential and 32 spare zones, 16 active v-zones.
+    #[test]
+    fn local_overdrive_doubles_the_width_for_four_writers() {
+        let wide = |writers| width(2, (32, 0, 32), steady(writers), 16);
+        assert_eq!([4, 8, 16].map(wide), [8, 4, 4]);
+        assert_eq!([2, 4, 8, 16].map(|width| unit_blocks(2, width)), [8, 4, 2, 1]);
+    }
+
+    /// Fig. 27 and 28: three of four namespaces are idle, the fourth borrows three times its spares.
+    #[test]
+    fn idle_namespaces_lend_what_they_do_not_hold_and_get_it_back() {
+        let idle = Account { weight: 1, used: 0, active: false };
+        let busy = Account { weight: 1, used: 32, active: true };
+        assert_eq!(shares_of(128, &[idle, idle, idle, busy]), [0, 0, 0, 128]);
+        let holding = Account { used: 10, ..idle };
+        assert_eq!(shares_of(128, &[holding, idle, idle, busy]), [10, 0, 0, 118]);
+        // One that comes back has its own share at once, and the borrower gets no more.
+        let back = Account { active: true, ..idle };
+        let hungry = Account { used: 100, ..busy };
+        assert_eq!(shares_of(128, &[back, idle, idle, hungry]), [64, 0, 0, 64]);
+        assert_eq!(width(2, (64, 100, 28), steady(8), 16), 2);
+        // It begins with what nobody holds.
+        assert_eq!(width(2, (64, 0, 28), steady(2), 16), 16);
+        assert_eq!(width(2, (64, 0, 3), steady(2), 16), 4);
+    }
+
+    #[test]
+    fn shares_follow_weights_and_never_exceed_what_there_is() {
+        let of = |weight, used, active| Account { weight, used, active };
+        assert_eq!(shares_of(90, &[of(1, 0, true), of(2, 0, true)]), [30, 60]);
+        for weight in 1..5 {
+            for used in [0, 5, 40] {
+                for bits in 0..8 {
+                    let account = |n: u32| of(weight + n, used, bits & (1 << n) != 0);
+                    let accounts = [account(0), account(1), account(2)];
+                    let total: u32 = shares_of(50, &accounts).iter().sum();
+                    assert!(total <= 50, "{accounts:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn only_who_holds_spares_is_frozen() {
+        assert!(is_frozen(1, 100, 1100, 1000));
+        assert!(!is_frozen(1, 100, 1099, 1000));
+        assert!(!is_frozen(0, 100, 9000, 1000));
+    }
+
+    #[test]
+    fn history_follows_slowly() {
+        let history = steady(16).with(4);
+        assert_eq!(history.vzones(), 13);
+        assert_eq!(History::default().vzones(), 1);
+        assert_eq!(steady(4).vzones(), 4);
+    }
+}
