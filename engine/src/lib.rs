@@ -56,4 +56,5 @@ pub mod raid;
 pub mod runtime;
 pub mod table;
 pub mod volume;
+pub mod vzone;
 pub mod zone;

@@ -1,0 +1,432 @@
+//! What the parts of running namespaces share.
+//!
+//! All state is changed in synchronous stretches; after every wait it is looked at again. Whoever waits does so at a
+//! [`Gate`] that is opened when what it waits for may have come.
+
+use crate::{
+    buf::{Buf, BufPool},
+    device::{Command, DeviceError, Geometry, Slots, Status, ZonedDevice, Zones},
+    runtime::{Gate, Runtime},
+    table::ZoneTable,
+    vzone::{
+        Behaviour, Canary, Clock,
+        admission::{Pace, Tokens},
+        arbiter::Arbiter,
+        balloon::{self, Account, History},
+        congestion::Window,
+        crew::Worker,
+        format::{End, Entry, Groups, Identity, Spec},
+        journal::Journal,
+        shape::Shape,
+    },
+    zone::{Lba, ZoneIndex},
+};
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+};
+
+pub(super) struct Core {
+    pub device: Rc<dyn ZonedDevice>,
+    pub runtime: Runtime,
+    pub clock: Clock,
+    pub canary: Option<Canary>,
+    pub identity: Identity,
+    pub arbiter: RefCell<Arbiter>,
+    pub journal: Journal,
+    /// By number.
+    pub tenants: RefCell<Vec<Option<Rc<Tenant>>>>,
+    pub slots: Rc<Slots>,
+    pub pool: RefCell<BufPool>,
+    pub idle: RefCell<Vec<Rc<Worker>>>,
+    pub pace: Cell<Pace>,
+    /// Zones that were taken, and belong to no v-zone yet.
+    pub in_hand: RefCell<Vec<u32>>,
+    /// Zones have become free or inactive.
+    pub room: Gate,
+    /// Zones are to be reserved or reset.
+    pub work: Gate,
+    /// Tokens have come, or writes have gone.
+    pub tokens: Gate,
+    /// Reads have come back.
+    pub windows: Gate,
+    /// Who opens a group, and who moves one: one at a time, in the order in which they came.
+    pub allocation: Turn,
+    pub moving: Turn,
+    pub failed: Cell<Option<DeviceError>>,
+    pub moved_groups: Cell<u64>,
+}
+
+/// A namespace as it runs.
+pub(super) struct Tenant {
+    pub id: u32,
+    pub spec: Spec,
+    pub geometry: Geometry,
+    pub state: RefCell<TenantState>,
+    /// By v-zone: a ticket has been served.
+    pub gates: Vec<Gate>,
+}
+
+pub(super) struct TenantState {
+    pub table: ZoneTable,
+    pub vzones: Vec<Vzone>,
+    pub history: History,
+    /// Spares that its groups hold.
+    pub spares: u32,
+    /// Number of the last zone that was reserved when it opened a group; `None` if it never did.
+    pub opened: Option<u64>,
+    pub last_write_us: u64,
+    pub removed: bool,
+}
+
+/// A v-zone. Whatever changes it takes a ticket and waits for its turn: writes are submitted in the order of their
+/// tickets, and completed in that order.
+#[derive(Clone, Copy)]
+pub(super) struct Vzone {
+    pub groups: Groups,
+    pub end: End,
+    /// Blocks that are complete, from the start on.
+    pub tail: u64,
+    pub tickets: u64,
+    pub submitted: u64,
+    pub settled: u64,
+    /// Where plain writes to a volatile cache end, and up to where they were flushed.
+    pub plain_end: u64,
+    pub flushed: u64,
+    /// Counts resets.
+    pub epoch: u32,
+    pub window: Window,
+    pub tokens: Tokens,
+    /// Whether the last group holds active zones, and how many of these are spare.
+    pub active: bool,
+    pub spares: u32,
+    /// Whether it is about to be moved.
+    pub leaving: bool,
+    pub failed: Option<DeviceError>,
+}
+
+const _: () = assert!(size_of::<Vzone>() + size_of::<Gate>() < 1024);
+
+impl Vzone {
+    pub fn new(groups: Groups, end: End, tail: u64) -> Vzone {
+        Vzone {
+            groups,
+            end,
+            tail,
+            tickets: 0,
+            submitted: 0,
+            settled: 0,
+            plain_end: 0,
+            flushed: 0,
+            epoch: 0,
+            window: Window::new(groups.group(0).map_or(1, |(width, ..)| width)),
+            tokens: Tokens::default(),
+            active: false,
+            spares: 0,
+            leaving: false,
+            failed: None,
+        }
+    }
+
+    /// The next place in the order of what changes the v-zone.
+    pub fn ticket(&mut self) -> u64 {
+        self.tickets += 1;
+        self.tickets - 1
+    }
+
+    /// The width of the group that is being written.
+    pub fn width(&self) -> u32 {
+        self.groups.group(self.groups.len().wrapping_sub(1)).map_or(1, |(width, ..)| width)
+    }
+}
+
+/// One at a time, in the order of calls.
+#[derive(Default)]
+pub(super) struct Turn {
+    next: Cell<u64>,
+    serving: Cell<u64>,
+    gate: Gate,
+}
+
+/// Whoever holds it has the turn.
+pub(super) struct Held<'t>(&'t Turn);
+
+impl Turn {
+    pub async fn take(&self) -> Held<'_> {
+        let mine = self.next.replace(self.next.get() + 1);
+        while self.serving.get() != mine {
+            self.gate.wait().await;
+        }
+        Held(self)
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.serving.set(self.0.serving.get() + 1);
+        self.0.gate.open();
+    }
+}
+
+/// Zones that were taken for a group.
+pub(super) struct Taken {
+    pub zones: Vec<u32>,
+    pub unit_blocks: u32,
+    pub spares: u32,
+}
+
+impl Core {
+    /// Of a device of which nothing is known yet.
+    pub fn new(
+        runtime: &Runtime,
+        device: Rc<dyn ZonedDevice>,
+        behaviour: Behaviour,
+        identity: Identity,
+    ) -> Core {
+        Core {
+            device,
+            runtime: runtime.clone(),
+            clock: behaviour.clock,
+            canary: behaviour.canary,
+            identity,
+            arbiter: RefCell::new(Arbiter::new(0, 0, 0, 0)),
+            journal: Journal::default(),
+            tenants: RefCell::default(),
+            slots: Rc::default(),
+            pool: RefCell::default(),
+            idle: RefCell::default(),
+            pace: Cell::default(),
+            in_hand: RefCell::default(),
+            room: Gate::default(),
+            work: Gate::default(),
+            tokens: Gate::default(),
+            windows: Gate::default(),
+            allocation: Turn::default(),
+            moving: Turn::default(),
+            failed: Cell::default(),
+            moved_groups: Cell::default(),
+        }
+    }
+
+    /// Blocks of a physical zone that hold data: the first one binds it.
+    pub fn zone_blocks(&self) -> u64 {
+        self.identity.zone_capacity_blocks - 1
+    }
+
+    pub fn shape(&self, width: u32, unit_blocks: u32) -> Shape {
+        Shape { width, unit_blocks, zone_blocks: self.zone_blocks() }
+    }
+
+    /// Where block `offset` of the data of a physical zone is.
+    pub fn lba(&self, zone: u32, offset: u64) -> Lba {
+        Lba(self.device.geometry().start(ZoneIndex(zone)).0 + 1 + offset)
+    }
+
+    /// Blocks of all groups.
+    pub fn allocated(&self, groups: &Groups) -> u64 {
+        groups.zones().len() as u64 * self.zone_blocks()
+    }
+
+    /// Nothing is changed any more: the journal does not say what is.
+    pub fn fail(&self, error: DeviceError) {
+        self.failed.set(self.failed.get().or(Some(error)));
+        [&self.room, &self.work, &self.tokens].into_iter().for_each(Gate::open);
+    }
+
+    /// # Errors
+    /// Why nothing can be changed any more.
+    pub fn check(&self) -> Result<(), DeviceError> {
+        self.failed.get().map_or(Ok(()), Err)
+    }
+
+    pub async fn flush_device(&self) -> Result<(), DeviceError> {
+        self.device.submit(Command::Flush).await.result
+    }
+
+    /// Finishes physical zones, so that they are not active any more.
+    pub async fn finish_zones(&self, zones: &[u32]) -> Result<(), DeviceError> {
+        for zone in zones {
+            let zones = Zones::One(ZoneIndex(*zone));
+            self.device.submit(Command::Finish { zones }).await.result?;
+        }
+        Ok(())
+    }
+
+    /// The namespaces there are.
+    pub fn tenants(&self) -> Vec<Rc<Tenant>> {
+        self.tenants.borrow().iter().flatten().cloned().collect()
+    }
+
+    /// Active zones that nobody has for certain.
+    pub fn spares(&self) -> u32 {
+        let essential: u32 = self.tenants.borrow().iter().flatten().map(|tenant| tenant.essential()).sum();
+        self.arbiter.borrow().group_limit().saturating_sub(essential)
+    }
+
+    /// How wide the next group of a namespace is, and how many of its zones are spare.
+    fn decide(&self, tenant: &Tenant, most: u32) -> (u32, u32) {
+        let spares = self.spares();
+        let serial = self.arbiter.borrow().serial();
+        let tenants = self.tenants.borrow();
+        let window: u32 = tenants.iter().flatten().map(|tenant| tenant.essential()).sum();
+        let account = |other: &Rc<Tenant>| {
+            let state = other.state.borrow();
+            let lately = state.opened.is_some_and(|opened| serial - opened <= window as u64);
+            Account { weight: other.spec.weight, used: state.spares, active: lately || other.id == tenant.id }
+        };
+        let accounts: Vec<Account> = tenants.iter().flatten().map(account).collect();
+        let mut shares = Vec::with_capacity(accounts.len());
+        balloon::shares(spares, &accounts, &mut shares);
+        let place = tenants.iter().flatten().position(|other| other.id == tenant.id);
+        let share = place.and_then(|place| shares.get(place)).copied().unwrap_or(0);
+        let used: u32 = accounts.iter().map(|account| account.used).sum();
+        let state = tenant.state.borrow();
+        let free = spares.saturating_sub(used);
+        let width = balloon::width(tenant.spec.essential, (share, state.spares, free), state.history, most);
+        (width, width.saturating_sub(tenant.spec.essential))
+    }
+
+    /// Takes zones for a group of at most `most` zones; of exactly as many if `exact`, none of them spare.
+    ///
+    /// # Errors
+    /// Capacity Exceeded where so many zones cannot be had: too many are worn.
+    pub async fn allocate(&self, tenant: &Tenant, most: u32, exact: bool) -> Result<Taken, DeviceError> {
+        let _turn = self.allocation.take().await;
+        {
+            let mut state = tenant.state.borrow_mut();
+            state.history = state.history.with(state.table.active_zones());
+        }
+        loop {
+            self.check()?;
+            let (width, spares) = if exact { (most, 0) } else { self.decide(tenant, most) };
+            let mut arbiter = self.arbiter.borrow_mut();
+            if arbiter.want(width) {
+                let zones = arbiter.take(width);
+                let mut state = tenant.state.borrow_mut();
+                state.opened = Some(arbiter.serial());
+                state.spares += spares;
+                self.in_hand.borrow_mut().extend(&zones);
+                self.work.open();
+                let unit_blocks = balloon::unit_blocks(tenant.spec.essential, width);
+                return Ok(Taken { zones, unit_blocks, spares });
+            }
+            if arbiter.is_exhausted(width) {
+                return Err(Status::CapacityExceeded.into());
+            }
+            drop(arbiter);
+            self.work.open();
+            self.room.wait().await;
+        }
+    }
+
+    /// Zones that were taken are a v-zone's from now on.
+    pub fn handed(&self, zones: &[u32]) {
+        self.in_hand.borrow_mut().retain(|zone| !zones.contains(zone));
+    }
+
+    /// The last group of a v-zone holds no active zones any more.
+    pub fn end_group(&self, state: &mut TenantState, zone: usize) {
+        let vzone = &mut state.vzones[zone];
+        if !std::mem::take(&mut vzone.active) {
+            return;
+        }
+        let mut arbiter = self.arbiter.borrow_mut();
+        if let Some((_, _, zones)) = vzone.groups.group(vzone.groups.len() - 1) {
+            zones.iter().for_each(|zone| arbiter.retire(*zone));
+        }
+        state.spares -= std::mem::take(&mut vzone.spares);
+        drop(arbiter);
+        self.room.open();
+        self.work.open();
+    }
+
+    /// Everything below `tail` is complete.
+    pub fn complete(&self, tenant: &Tenant, zone: usize, tail: u64) {
+        let mut state = tenant.state.borrow_mut();
+        let vzone = &mut state.vzones[zone];
+        vzone.tail = tail;
+        let filled = vzone.active && tail == self.allocated(&vzone.groups);
+        if filled {
+            self.end_group(&mut state, zone);
+        }
+    }
+
+    /// Nobody needs these zones any more.
+    pub fn give_up(&self, zones: &[u32]) {
+        let mut arbiter = self.arbiter.borrow_mut();
+        zones.iter().for_each(|zone| arbiter.give_up(*zone));
+        drop(arbiter);
+        self.work.open();
+    }
+
+    /// All that a checkpoint says.
+    pub fn entries(&self) -> Vec<Entry> {
+        let mut entries = vec![Entry::Identity(self.identity)];
+        for tenant in self.tenants.borrow().iter().flatten() {
+            entries.push(Entry::Namespace(tenant.id, tenant.spec.clone()));
+            for (zone, vzone) in (0..).zip(&tenant.state.borrow().vzones) {
+                if !vzone.groups.is_empty() || vzone.end != End::Open {
+                    entries.push(Entry::Vzone(tenant.id, zone, vzone.groups, vzone.end));
+                }
+            }
+        }
+        entries
+    }
+
+    /// A buffer of the pool.
+    pub fn take_buffer(&self, blocks: u64) -> crate::buf::BufMut {
+        self.pool.borrow_mut().take(blocks)
+    }
+
+    pub fn give_buffer(&self, buf: Buf) {
+        self.pool.borrow_mut().give(buf);
+    }
+
+    pub fn now_us(&self) -> u64 {
+        (self.clock)()
+    }
+}
+
+impl Tenant {
+    pub fn new(id: u32, spec: Spec, geometry: Geometry, vzones: Vec<Vzone>) -> Tenant {
+        let table = ZoneTable::new(&geometry);
+        let gates = (0..geometry.zones).map(|_| Gate::default()).collect();
+        let state = TenantState {
+            table,
+            vzones,
+            history: History::default(),
+            spares: 0,
+            opened: None,
+            last_write_us: 0,
+            removed: false,
+        };
+        Tenant { id, spec, geometry, state: RefCell::new(state), gates }
+    }
+
+    /// Active zones that are its own for certain.
+    pub fn essential(&self) -> u32 {
+        self.spec.essential * self.spec.max_active
+    }
+
+    /// Waits until the v-zone is as `condition` says.
+    pub async fn wait(&self, zone: usize, condition: impl Fn(&Vzone) -> bool) {
+        while !condition(&self.state.borrow().vzones[zone]) {
+            self.gates[zone].wait().await;
+        }
+    }
+
+    /// Waits until everything before `ticket` has completed; nothing behind it begins before [`Tenant::leave`].
+    pub async fn enter(&self, zone: usize, ticket: u64) {
+        self.wait(zone, |vzone| vzone.submitted == ticket && vzone.settled == ticket).await;
+    }
+
+    pub fn leave(&self, zone: usize) {
+        {
+            let mut state = self.state.borrow_mut();
+            let vzone = &mut state.vzones[zone];
+            vzone.submitted += 1;
+            vzone.settled += 1;
+        }
+        self.gates[zone].open();
+    }
+}

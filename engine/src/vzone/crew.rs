@@ -1,0 +1,91 @@
+//! Tasks that carry out commands, kept for the next one: a warm namespace starts none.
+
+use crate::{
+    buf::Buf,
+    device::{Completer, Completion, Done},
+    runtime::Gate,
+    vzone::{
+        core::{Core, Tenant},
+        transfer::Flight,
+    },
+};
+use std::{cell::RefCell, rc::Rc};
+
+/// What a task is to do.
+pub(super) enum Job {
+    /// Blocks of a v-zone, from an offset on.
+    Read {
+        zone: usize,
+        from: u64,
+        data: Buf,
+    },
+    /// As [`Job::Read`], in its turn.
+    Write {
+        zone: usize,
+        ticket: u64,
+        from: u64,
+        data: Buf,
+        fua: bool,
+    },
+    Flush,
+    /// V-zones and their tickets.
+    Finish(Vec<(usize, u64)>),
+    Reset(Vec<(usize, u64)>),
+    /// Moves the last group of a v-zone to one of essential width.
+    Move {
+        zone: usize,
+        ticket: u64,
+    },
+}
+
+/// A task that waits for a command, or carries one out.
+#[derive(Default)]
+pub(super) struct Worker {
+    job: RefCell<Option<(Rc<Tenant>, Job, Completer)>>,
+    begun: Gate,
+}
+
+impl Core {
+    /// Has a task carry out `job`.
+    pub fn employ(self: &Rc<Core>, tenant: &Rc<Tenant>, job: Job) -> Completion {
+        let (completer, completion) = self.slots.pair();
+        let idle = self.idle.borrow_mut().pop();
+        let worker = idle.unwrap_or_else(|| {
+            let worker = Rc::new(Worker::default());
+            self.runtime.spawn(serve(self.clone(), worker.clone()));
+            worker
+        });
+        *worker.job.borrow_mut() = Some((tenant.clone(), job, completer));
+        worker.begun.open();
+        completion
+    }
+
+    async fn carry_out(self: &Rc<Core>, tenant: &Rc<Tenant>, job: Job, flights: &mut Vec<Flight>) -> Done {
+        let result = match job {
+            Job::Read { zone, from, data } => return self.read(tenant, zone, from, data, flights).await,
+            Job::Write { zone, ticket, from, data, fua } => {
+                return self.write(tenant, (zone, ticket), from, (data, fua), flights).await;
+            }
+            Job::Flush => self.flush(tenant).await,
+            Job::Finish(zones) => self.finish(tenant, zones).await,
+            Job::Reset(zones) => self.reset(tenant, zones).await,
+            Job::Move { zone, ticket } => self.relocate(tenant, zone, ticket, flights).await,
+        };
+        Done { result, ..Done::ok() }
+    }
+}
+
+async fn serve(core: Rc<Core>, worker: Rc<Worker>) {
+    let mut flights = Vec::new();
+    loop {
+        let job = worker.job.borrow_mut().take();
+        let Some((tenant, job, completer)) = job else {
+            worker.begun.wait().await;
+            continue;
+        };
+        let done = core.carry_out(&tenant, job, &mut flights).await;
+        // First, so that whoever learns of it finds a task to go on with.
+        core.idle.borrow_mut().push(worker.clone());
+        completer.complete(done);
+    }
+}

@@ -1,0 +1,377 @@
+//! What lies on the device beside data: blocks of the journal, and the first block of each zone in use.
+//!
+//! Every number is little-endian. A block of the journal says which device it belongs to, in which generation and
+//! at which place in its zone it was written; it is believed only if all of that and its checksum are right. Its entries
+//! are *after-images*: what a namespace or a v-zone is from then on.
+
+use crate::{
+    buf::BLOCK,
+    format::codec::{Decoder, Encoder, TooShort},
+};
+
+/// Version of everything in here. A change of any layout raises it.
+pub const VERSION: u16 = 1;
+
+/// Physical zones of a v-zone, at most.
+pub const MOST_ZONES: usize = 16;
+
+/// Namespaces of a device, at most.
+pub const MOST_NAMESPACES: usize = 1024;
+
+/// Bytes of the name of a namespace, at most.
+pub const MOST_NAME: usize = 32;
+
+const JOURNAL: u32 = u32::from_le_bytes(*b"zvj1");
+const RESERVED: u32 = u32::from_le_bytes(*b"zvr1");
+
+/// Bytes before the entries of a block.
+const HEADER: usize = 48;
+
+/// Bytes in which the checksum lies, and from which on it counts.
+const SUM: std::ops::Range<usize> = 4..8;
+
+/// What all namespaces of a device have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Of these namespaces, as they were made.
+    pub uuid: [u8; 16],
+    /// Zones of the device.
+    pub zones: u32,
+    /// Writable blocks of each.
+    pub zone_capacity_blocks: u64,
+    /// Physical zones of a v-zone.
+    pub vzone_zones: u32,
+}
+
+impl Identity {
+    /// What blocks of the journal say.
+    pub fn mark(&self) -> u64 {
+        crate::vzone::format::mark(&self.uuid)
+    }
+}
+
+/// A short form of a UUID.
+pub fn mark(uuid: &[u8; 16]) -> u64 {
+    let half = |at: usize| uuid[at..at + 8].iter().rev().fold(0, |sum, byte| sum << 8 | *byte as u64);
+    half(0) ^ half(8)
+}
+
+/// What somebody has asked for who made a namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Spec {
+    /// What it is called; 1 to 32 bytes.
+    pub name: String,
+    /// V-zones.
+    pub zones: u32,
+    /// V-zones that may be open or closed at once.
+    pub max_active: u32,
+    /// V-zones that may be open at once.
+    pub max_open: u32,
+    /// Physical zones that each of these gets for certain; a power of two.
+    pub essential: u32,
+    /// Its part of what is spare.
+    pub weight: u32,
+}
+
+/// Where the data of a v-zone ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum End {
+    /// Where the write pointers of its physical zones say.
+    #[default]
+    Open,
+    /// After so many blocks; its last group is to be moved before anything else is written.
+    Sealed(u64),
+    /// After so many blocks, and the v-zone is full.
+    Finished(u64),
+}
+
+/// The physical zones of a v-zone: the zones of its groups, one group behind the other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Groups {
+    zones: [u32; MOST_ZONES],
+    /// Width and unit of each group.
+    shapes: [(u8, u8); MOST_ZONES],
+    count: u8,
+    used: u8,
+}
+
+impl Groups {
+    /// How many groups.
+    pub fn len(&self) -> usize {
+        self.count as usize
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Physical zones of all of them.
+    pub fn zones(&self) -> &[u32] {
+        &self.zones[..self.used as usize]
+    }
+
+    /// Width and unit of a group, and its zones.
+    pub fn group(&self, index: usize) -> Option<(u32, u32, &[u32])> {
+        let before: usize = self.shapes.iter().take(index).map(|shape| shape.0 as usize).sum();
+        let (width, unit) = *self.shapes[..self.len()].get(index)?;
+        Some((width as u32, unit as u32, self.zones.get(before..before + width as usize)?))
+    }
+
+    /// Adds a group; `false`, and nothing has happened, if there is no room for it.
+    pub fn push(&mut self, zones: &[u32], unit_blocks: u32) -> bool {
+        let (used, count) = (self.used as usize, self.len());
+        let fits = !zones.is_empty() && used + zones.len() <= MOST_ZONES && unit_blocks <= u8::MAX as u32;
+        if fits {
+            self.zones[used..used + zones.len()].copy_from_slice(zones);
+            self.shapes[count] = (zones.len() as u8, unit_blocks as u8);
+            self.count += 1;
+            self.used += zones.len() as u8;
+        }
+        fits
+    }
+
+    /// The first `count` groups alone.
+    pub fn first(&self, count: usize) -> Groups {
+        let mut groups = Groups::default();
+        for index in 0..count.min(self.len()) {
+            if let Some((_, unit, zones)) = self.group(index) {
+                groups.push(zones, unit);
+            }
+        }
+        groups
+    }
+}
+
+/// What an entry of the journal says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// First in every checkpoint.
+    Identity(Identity),
+    /// There is a namespace of this number.
+    Namespace(u32, Spec),
+    /// There is none any more, and its v-zones hold nothing.
+    Removed(u32),
+    /// A v-zone of a namespace, by their numbers.
+    Vzone(u32, u32, Groups, End),
+}
+
+/// What a block of the journal says beside its entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// See [`Identity::mark`].
+    pub mark: u64,
+    /// Counts checkpoints.
+    pub generation: u64,
+    /// The number of the next zone that is reserved: the history of allocations.
+    pub serial: u64,
+    /// Blocks from the start of the zone.
+    pub offset: u32,
+    /// 0 for a record, 1 for a block of a checkpoint, 2 for its last one.
+    pub kind: u8,
+}
+
+/// Blocks of a checkpoint or a record while they are filled.
+#[derive(Default)]
+pub struct Filler {
+    blocks: Vec<(u16, Vec<u8>)>,
+}
+
+impl Filler {
+    /// Adds an entry, in a new block if need be.
+    pub fn add(&mut self, entry: &Entry) {
+        let mut bytes = Encoder::default();
+        encode(entry, &mut bytes);
+        let room = self.blocks.last().is_some_and(|(_, b)| b.len() + bytes.0.len() <= BLOCK - HEADER);
+        if !room {
+            self.blocks.push((0, Vec::new()));
+        }
+        if let Some((count, block)) = self.blocks.last_mut() {
+            *count += 1;
+            block.extend_from_slice(&bytes.0);
+        }
+    }
+
+    /// How many blocks it takes.
+    pub fn len(&self) -> usize {
+        self.blocks.len()
+    }
+
+    /// Whether there is nothing in it.
+    pub fn is_empty(&self) -> bool {
+        self.blocks.is_empty()
+    }
+
+    /// Writes block `index` with its header.
+    pub fn seal(&self, index: usize, head: Head, block: &mut [u8]) {
+        let none = (0, Vec::new());
+        let (count, entries) = self.blocks.get(index).unwrap_or(&none);
+        let mut bytes = Encoder::default();
+        bytes.u32(JOURNAL).u32(0).u64(head.mark).u64(head.generation).u64(head.serial);
+        bytes.u32(head.offset).u16(VERSION).u16(*count).u8(head.kind).bytes(&[0; 7]);
+        bytes.bytes(entries);
+        block.fill(0);
+        block[..bytes.0.len()].copy_from_slice(&bytes.0);
+        let sum = crc32c::crc32c(&block[SUM.end..]);
+        block[SUM].copy_from_slice(&sum.to_le_bytes());
+    }
+}
+
+/// Reads a block of the journal; `None` if it is none, or torn or changed.
+pub fn read(block: &[u8]) -> Option<(Head, Vec<Entry>)> {
+    let mut from = Decoder(block);
+    let (magic, sum) = (from.u32().ok()?, from.u32().ok()?);
+    let (mark, generation, serial) = (from.u64().ok()?, from.u64().ok()?, from.u64().ok()?);
+    let (offset, version, count) = (from.u32().ok()?, from.u16().ok()?, from.u16().ok()?);
+    let kind = from.u8().ok()?;
+    let right = magic == JOURNAL && version == VERSION && crc32c::crc32c(block.get(SUM.end..)?) == sum;
+    let mut from = Decoder(block.get(HEADER..)?);
+    let entries = (0..count).map(|_| decode(&mut from).ok().flatten()).collect::<Option<Vec<Entry>>>();
+    right.then_some((Head { mark, generation, serial, offset, kind }, entries?))
+}
+
+fn encode(entry: &Entry, to: &mut Encoder) {
+    match entry {
+        Entry::Identity(identity) => {
+            to.u8(1).bytes(&identity.uuid).u32(identity.zones).u64(identity.zone_capacity_blocks);
+            to.u32(identity.vzone_zones);
+        }
+        Entry::Namespace(id, spec) => {
+            to.u8(2).u32(*id).u32(spec.zones).u32(spec.max_active).u32(spec.max_open);
+            to.u32(spec.essential).u32(spec.weight);
+            to.u8(spec.name.len() as u8).bytes(spec.name.as_bytes());
+        }
+        Entry::Removed(id) => {
+            to.u8(3).u32(*id);
+        }
+        Entry::Vzone(id, zone, groups, end) => {
+            let (kind, blocks) = match end {
+                End::Open => (0, 0),
+                End::Sealed(blocks) => (1, *blocks),
+                End::Finished(blocks) => (2, *blocks),
+            };
+            to.u8(4).u32(*id).u32(*zone).u8(kind).u64(blocks).u8(groups.count);
+            for index in 0..groups.len() {
+                if let Some((width, unit, zones)) = groups.group(index) {
+                    to.u8(width as u8).u8(unit as u8);
+                    zones.iter().for_each(|zone| _ = to.u32(*zone));
+                }
+            }
+        }
+    }
+}
+
+/// `None` if it says what cannot be.
+fn decode(from: &mut Decoder<'_>) -> Result<Option<Entry>, TooShort> {
+    Ok(Some(match from.u8()? {
+        1 => Entry::Identity(Identity {
+            uuid: from.array()?,
+            zones: from.u32()?,
+            zone_capacity_blocks: from.u64()?,
+            vzone_zones: from.u32()?,
+        }),
+        2 => {
+            let (id, zones, max_active, max_open) = (from.u32()?, from.u32()?, from.u32()?, from.u32()?);
+            let (essential, weight, len) = (from.u32()?, from.u32()?, from.u8()?);
+            let Ok(name) = String::from_utf8(from.bytes(len as usize)?.to_vec()) else { return Ok(None) };
+            Entry::Namespace(id, Spec { name, zones, max_active, max_open, essential, weight })
+        }
+        3 => Entry::Removed(from.u32()?),
+        4 => {
+            let (id, zone, kind, blocks) = (from.u32()?, from.u32()?, from.u8()?, from.u64()?);
+            let mut groups = Groups::default();
+            for _ in 0..from.u8()? {
+                let (width, unit) = (from.u8()?, from.u8()?);
+                let zones = (0..width).map(|_| from.u32()).collect::<Result<Vec<u32>, TooShort>>()?;
+                if unit == 0 || !groups.push(&zones, unit as u32) {
+                    return Ok(None);
+                }
+            }
+            let end = match kind {
+                0 => End::Open,
+                1 => End::Sealed(blocks),
+                2 => End::Finished(blocks),
+                _ => return Ok(None),
+            };
+            Entry::Vzone(id, zone, groups, end)
+        }
+        _ => return Ok(None),
+    }))
+}
+
+/// Fills the block that binds a physical zone: it makes the drive choose where the zone lies.
+pub fn reservation(mark: u64, serial: u64, block: &mut [u8]) {
+    let mut bytes = Encoder::default();
+    bytes.u32(RESERVED).u32(0).u64(mark).u64(serial);
+    block.fill(0);
+    block[..bytes.0.len()].copy_from_slice(&bytes.0);
+    let sum = crc32c::crc32c(&block[SUM.end..]);
+    block[SUM].copy_from_slice(&sum.to_le_bytes());
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn entries() -> Vec<Entry> {
+        let mut groups = Groups::default();
+        assert!(groups.push(&[3, 4], 8));
+        assert!(groups.push(&[9, 10, 11, 12], 4));
+        let spec = Spec { name: "db".into(), zones: 9, max_active: 3, max_open: 2, essential: 2, weight: 5 };
+        vec![
+            Entry::Identity(Identity { uuid: [7; 16], zones: 40, zone_capacity_blocks: 99, vzone_zones: 16 }),
+            Entry::Namespace(3, spec),
+            Entry::Removed(8),
+            Entry::Vzone(3, 5, groups, End::Finished(77)),
+            Entry::Vzone(3, 6, Groups::default(), End::Sealed(0)),
+        ]
+    }
+
+    #[test]
+    fn what_is_written_is_read_and_any_changed_byte_is_noticed() {
+        let mut filler = Filler::default();
+        entries().iter().for_each(|entry| filler.add(entry));
+        let head = Head { mark: 5, generation: 9, serial: 1000, offset: 3, kind: 2 };
+        let mut block = vec![0; BLOCK];
+        filler.seal(0, head, &mut block);
+        assert_eq!(read(&block), Some((head, entries())));
+        for at in 0..BLOCK {
+            block[at] ^= 0x10;
+            assert_eq!(read(&block), None, "byte {at}");
+            block[at] ^= 0x10;
+        }
+        assert_eq!(read(&vec![0; BLOCK]), None);
+    }
+
+    #[test]
+    fn entries_go_on_in_the_next_block() {
+        let mut filler = Filler::default();
+        let mut all = Vec::new();
+        for _ in 0..100 {
+            entries().iter().for_each(|entry| filler.add(entry));
+            all.extend(entries());
+        }
+        assert!(filler.len() > 2);
+        let mut found = Vec::new();
+        for index in 0..filler.len() {
+            let mut block = vec![0; BLOCK];
+            let head = Head { mark: 0, generation: 0, serial: 0, offset: index as u32, kind: 1 };
+            filler.seal(index, head, &mut block);
+            found.extend(read(&block).unwrap().1);
+        }
+        assert_eq!(found, all);
+    }
+
+    #[test]
+    fn groups_keep_their_order_and_refuse_what_does_not_fit() {
+        let mut groups = Groups::default();
+        assert!(groups.push(&[1, 2], 8) && groups.push(&[5], 8));
+        assert_eq!(groups.group(1), Some((1, 8, &[5][..])));
+        assert_eq!(groups.group(2), None);
+        assert!(!groups.push(&[0; 14], 8));
+        assert_eq!(groups.zones(), [1, 2, 5]);
+        assert_eq!(groups.first(1).zones(), [1, 2]);
+        assert!(groups.first(0).is_empty());
+    }
+}

@@ -1,0 +1,116 @@
+//! The journal: records behind a checkpoint, in one of two zones; when that is full, the other one gets a checkpoint.
+//!
+//! Every block is written with FUA, one at a time. What a record says is done to the books in the stretch in which
+//! it has become safe, before the next one is written: so a checkpoint says what all records before it say.
+
+use crate::{
+    buf::Buf,
+    device::{Command, DeviceError, Status, Zones},
+    vzone::{
+        core::{Core, Turn},
+        format::{Entry, Filler, Head},
+    },
+    zone::{Lba, ZoneIndex},
+};
+use std::cell::Cell;
+
+#[derive(Default)]
+pub(super) struct Journal {
+    turn: Turn,
+    /// Where the next block goes: zone 0 or 1, and its offset.
+    place: Cell<(u32, u32)>,
+    generation: Cell<u64>,
+}
+
+impl Journal {
+    /// Of a device whose newest checkpoint is in `zone`, with this generation.
+    pub fn new(zone: u32, generation: u64) -> Journal {
+        Journal {
+            place: Cell::new((zone, u32::MAX)),
+            generation: Cell::new(generation),
+            ..Journal::default()
+        }
+    }
+}
+
+impl Core {
+    /// Writes a record. Once it is safe `apply` is called, before anything else happens.
+    pub async fn record(&self, entry: Entry, apply: impl FnOnce()) -> Result<(), DeviceError> {
+        let _turn = self.journal.turn.take().await;
+        self.check()?;
+        let result = self.record_now(&entry).await;
+        match result {
+            Ok(()) => apply(),
+            Err(error) => self.fail(error),
+        }
+        result
+    }
+
+    async fn record_now(&self, entry: &Entry) -> Result<(), DeviceError> {
+        if self.journal.place.get().1 as u64 >= self.identity.zone_capacity_blocks {
+            self.checkpoint_now().await?;
+        }
+        let mut filler = Filler::default();
+        filler.add(entry);
+        let (zone, offset) = self.journal.place.get();
+        self.write_block(&filler, 0, 0, (zone, offset)).await?;
+        self.journal.place.set((zone, offset + 1));
+        Ok(())
+    }
+
+    /// Writes a checkpoint to the other zone, and empties the one before.
+    pub async fn checkpoint(&self) -> Result<(), DeviceError> {
+        let _turn = self.journal.turn.take().await;
+        self.check()?;
+        let result = self.checkpoint_now().await;
+        if let Err(error) = result {
+            self.fail(error);
+        }
+        result
+    }
+
+    async fn checkpoint_now(&self) -> Result<(), DeviceError> {
+        let old = self.journal.place.get().0;
+        let zone = 1 - old;
+        self.reset_head(zone).await?;
+        let mut filler = Filler::default();
+        self.entries().iter().for_each(|entry| filler.add(entry));
+        if filler.len() as u64 >= self.identity.zone_capacity_blocks {
+            return Err(Status::CapacityExceeded.into());
+        }
+        self.journal.generation.set(self.journal.generation.get() + 1);
+        for index in 0..filler.len() {
+            let kind = if index + 1 == filler.len() { 2 } else { 1 };
+            self.write_block(&filler, index, kind, (zone, index as u32)).await?;
+        }
+        self.journal.place.set((zone, filler.len() as u32));
+        self.reset_head(old).await
+    }
+
+    async fn reset_head(&self, zone: u32) -> Result<(), DeviceError> {
+        self.device.submit(Command::Reset { zones: Zones::One(ZoneIndex(zone)) }).await.result
+    }
+
+    async fn write_block(
+        &self,
+        filler: &Filler,
+        index: usize,
+        kind: u8,
+        (zone, offset): (u32, u32),
+    ) -> Result<(), DeviceError> {
+        let head = Head {
+            mark: self.identity.mark(),
+            generation: self.journal.generation.get(),
+            serial: self.arbiter.borrow().serial(),
+            offset,
+            kind,
+        };
+        let mut block = self.take_buffer(1);
+        filler.seal(index, head, &mut block);
+        let lba = Lba(self.device.geometry().start(ZoneIndex(zone)).0 + offset as u64);
+        let data: Buf = block.freeze();
+        let done = self.device.submit(Command::write(lba, data, true)).await;
+        self.give_buffer(done.data);
+        done.result
+    }
+}

@@ -1,0 +1,271 @@
+//! Finishing, resetting and moving v-zones, and keeping zones ready for groups.
+
+use crate::{
+    buf::Buf,
+    device::{Command, DeviceError, Zones},
+    vzone::{
+        Canary,
+        core::{Core, Tenant},
+        format::{End, Entry, Groups, reservation},
+        shape::Shape,
+        transfer::{Flight, Stretch},
+    },
+    zone::{Lba, ZoneIndex},
+};
+use std::{ops::Range, rc::Rc};
+
+impl Core {
+    /// Finishes v-zones, each in its turn.
+    pub async fn finish(
+        self: &Rc<Core>,
+        tenant: &Rc<Tenant>,
+        zones: Vec<(usize, u64)>,
+    ) -> Result<(), DeviceError> {
+        let mut result = Ok(());
+        for (zone, ticket) in zones {
+            tenant.enter(zone, ticket).await;
+            result = result.and(self.finish_one(tenant, zone).await);
+            tenant.leave(zone);
+        }
+        result
+    }
+
+    /// Where it ends is safe before its physical zones are full, which do not say it any more then.
+    async fn finish_one(self: &Rc<Core>, tenant: &Rc<Tenant>, zone: usize) -> Result<(), DeviceError> {
+        let vzone = tenant.state.borrow().vzones[zone];
+        vzone.failed.map_or(Ok(()), Err)?;
+        let capacity = tenant.geometry.zone_capacity_blocks;
+        if matches!(vzone.end, End::Finished(_)) || vzone.tail == capacity {
+            return Ok(());
+        }
+        self.flush_vzone(tenant, zone).await?;
+        let end = End::Finished(vzone.tail);
+        let owner = tenant.clone();
+        let apply = move || owner.state.borrow_mut().vzones[zone].end = end;
+        self.record(Entry::Vzone(tenant.id, zone as u32, vzone.groups, end), apply).await?;
+        self.finish_last(tenant, zone).await
+    }
+
+    /// What the journal is about to say of the end of a v-zone has to be true after a power cut.
+    async fn flush_vzone(&self, tenant: &Tenant, zone: usize) -> Result<(), DeviceError> {
+        let plain = {
+            let vzone = &tenant.state.borrow().vzones[zone];
+            vzone.plain_end > vzone.flushed
+        };
+        if plain { self.flush(tenant).await } else { Ok(()) }
+    }
+
+    /// Finishes the physical zones of the last group, and counts them as not active.
+    async fn finish_last(&self, tenant: &Tenant, zone: usize) -> Result<(), DeviceError> {
+        let vzone = tenant.state.borrow().vzones[zone];
+        if vzone.active
+            && let Some((_, _, zones)) = vzone.groups.group(vzone.groups.len() - 1)
+        {
+            self.finish_zones(zones).await?;
+            self.end_group(&mut tenant.state.borrow_mut(), zone);
+        }
+        Ok(())
+    }
+
+    /// Resets v-zones, each in its turn.
+    pub async fn reset(
+        self: &Rc<Core>,
+        tenant: &Rc<Tenant>,
+        zones: Vec<(usize, u64)>,
+    ) -> Result<(), DeviceError> {
+        let mut result = Ok(());
+        for (zone, ticket) in zones {
+            tenant.enter(zone, ticket).await;
+            result = result.and(self.reset_one(tenant, zone).await);
+            tenant.leave(zone);
+        }
+        result
+    }
+
+    /// A v-zone is empty once the journal says that it has no zones; these are reset later.
+    async fn reset_one(self: &Rc<Core>, tenant: &Rc<Tenant>, zone: usize) -> Result<(), DeviceError> {
+        let vzone = tenant.state.borrow().vzones[zone];
+        if vzone.groups.is_empty() && vzone.end == End::Open {
+            return Ok(());
+        }
+        let (core, owner) = (self.clone(), tenant.clone());
+        let apply = move || core.empty(&owner, zone);
+        self.record(Entry::Vzone(tenant.id, zone as u32, Groups::default(), End::Open), apply).await
+    }
+
+    /// A v-zone has no zones any more.
+    pub fn empty(&self, tenant: &Tenant, zone: usize) {
+        let mut state = tenant.state.borrow_mut();
+        let vzone = &mut state.vzones[zone];
+        let groups = std::mem::take(&mut vzone.groups);
+        (vzone.end, vzone.tail, vzone.plain_end, vzone.flushed) = (End::Open, 0, 0, 0);
+        vzone.epoch = vzone.epoch.wrapping_add(1);
+        vzone.active = false;
+        let spares = std::mem::take(&mut vzone.spares);
+        state.spares -= spares;
+        drop(state);
+        self.give_up(groups.zones());
+        self.room.open();
+    }
+
+    /// Moves the last group of a v-zone, in its turn.
+    pub async fn relocate(
+        self: &Rc<Core>,
+        tenant: &Rc<Tenant>,
+        zone: usize,
+        ticket: u64,
+        flights: &mut Vec<Flight>,
+    ) -> Result<(), DeviceError> {
+        tenant.enter(zone, ticket).await;
+        let _turn = self.moving.take().await;
+        let result = self.relocate_now(tenant, zone, flights).await;
+        if let Err(error) = result {
+            self.fail_vzone(tenant, zone, error);
+        }
+        tenant.state.borrow_mut().vzones[zone].leaving = false;
+        tenant.leave(zone);
+        result
+    }
+
+    /// The steps: where the group ends is safe; its zones are finished, which frees active ones; what it holds is copied to
+    /// zones that are nobody's; that is safe; the new zones are the v-zone's, safely, instead of the old ones; these
+    /// are given up.
+    async fn relocate_now(
+        self: &Rc<Core>,
+        tenant: &Rc<Tenant>,
+        zone: usize,
+        flights: &mut Vec<Flight>,
+    ) -> Result<(), DeviceError> {
+        let vzone = tenant.state.borrow().vzones[zone];
+        vzone.failed.map_or(Ok(()), Err)?;
+        let sealed = matches!(vzone.end, End::Sealed(_));
+        if !sealed && !(vzone.active && vzone.end == End::Open && vzone.spares > 0) {
+            return Ok(());
+        }
+        let Some((width, unit_blocks, old)) = vzone.groups.group(vzone.groups.len().wrapping_sub(1)) else {
+            return Ok(());
+        };
+        if !sealed {
+            self.flush_vzone(tenant, zone).await?;
+            let end = End::Sealed(vzone.tail);
+            let owner = tenant.clone();
+            let apply = move || owner.state.borrow_mut().vzones[zone].end = end;
+            self.record(Entry::Vzone(tenant.id, zone as u32, vzone.groups, end), apply).await?;
+            self.finish_last(tenant, zone).await?;
+        }
+        let kept = vzone.groups.first(vzone.groups.len() - 1);
+        let from = (self.shape(width, unit_blocks), old);
+        let target = tenant.spec.essential.min(width);
+        let length = vzone.tail - self.allocated(&kept);
+        let groups = self.copy(tenant, from, (kept, target), length, flights).await?;
+        if self.canary == Some(Canary::ReclaimTooEarly) {
+            self.give_up(old);
+        }
+        self.flush_device().await?;
+        let (core, owner) = (self.clone(), tenant.clone());
+        let apply = move || {
+            core.handed(groups.zones());
+            let mut state = owner.state.borrow_mut();
+            let vzone = &mut state.vzones[zone];
+            (vzone.groups, vzone.end, vzone.flushed) = (groups, End::Open, vzone.tail);
+            vzone.active = vzone.tail < core.allocated(&groups);
+            drop(state);
+            if !matches!(core.canary, Some(Canary::ReclaimTooEarly | Canary::ReclaimedForgotten)) {
+                core.give_up(old);
+            }
+            core.moved_groups.set(core.moved_groups.get() + 1);
+        };
+        self.record(Entry::Vzone(tenant.id, zone as u32, groups, End::Open), apply).await
+    }
+
+    /// Copies the first blocks of a group behind the groups `kept`, in groups of `width` zones; gives all groups.
+    async fn copy(
+        &self,
+        tenant: &Tenant,
+        (shape, old): (Shape, &[u32]),
+        (mut groups, width): (Groups, u32),
+        length: u64,
+        flights: &mut Vec<Flight>,
+    ) -> Result<Groups, DeviceError> {
+        let mut at = 0;
+        while at < length {
+            let taken = self.allocate(tenant, width, true).await?;
+            groups.push(&taken.zones, taken.unit_blocks);
+            let new = self.shape(width, taken.unit_blocks);
+            let blocks = new.blocks().min(length - at);
+            self.copy_group((shape, old, at), (new, &taken.zones), blocks, flights).await?;
+            if blocks == new.blocks() {
+                let mut arbiter = self.arbiter.borrow_mut();
+                taken.zones.iter().for_each(|zone| arbiter.retire(*zone));
+                drop(arbiter);
+                self.room.open();
+                self.work.open();
+            }
+            at += blocks;
+        }
+        Ok(groups)
+    }
+
+    async fn copy_group(
+        &self,
+        (old_shape, old, from): (Shape, &[u32], u64),
+        (new_shape, new): (Shape, &[u32]),
+        blocks: u64,
+        flights: &mut Vec<Flight>,
+    ) -> Result<(), DeviceError> {
+        let most = self.device.geometry().max_transfer_blocks as u64;
+        let mut at = 0;
+        while at < blocks {
+            let count = most.min(blocks - at);
+            let stretch = |shape, zones, range: Range<u64>| Stretch { shape, zones, range, at: 0 };
+            let mut data: Buf = self.take_buffer(count).freeze();
+            let source = stretch(old_shape, old, from + at..from + at + count);
+            self.begin_read(&source, &mut data, flights);
+            self.end_read(&mut data, flights).await?;
+            self.begin_write(&stretch(new_shape, new, at..at + count), &data, false, flights);
+            self.end_write(flights).await?;
+            self.give_buffer(data);
+            at += count;
+        }
+        Ok(())
+    }
+}
+
+/// Reserves zones as they are lacking.
+pub(super) async fn supply(core: Rc<Core>) {
+    loop {
+        let next = core.arbiter.borrow_mut().reserve();
+        let Some((zone, serial)) = next else {
+            core.work.wait().await;
+            continue;
+        };
+        let mut block = core.take_buffer(1);
+        reservation(core.identity.mark(), serial, &mut block);
+        let lba = Lba(core.device.geometry().start(ZoneIndex(zone)).0);
+        let done = core.device.submit(Command::write(lba, block.freeze(), true)).await;
+        match done.result {
+            Ok(()) => core.arbiter.borrow_mut().reserved(zone),
+            Err(_) => core.arbiter.borrow_mut().wear(zone),
+        }
+        core.give_buffer(done.data);
+        core.room.open();
+    }
+}
+
+/// Resets zones that nobody needs any more.
+pub(super) async fn clean(core: Rc<Core>) {
+    loop {
+        let next = core.arbiter.borrow_mut().clean();
+        let Some(zone) = next else {
+            core.work.wait().await;
+            continue;
+        };
+        let done = core.device.submit(Command::Reset { zones: Zones::One(ZoneIndex(zone)) }).await;
+        match done.result {
+            Ok(()) => core.arbiter.borrow_mut().cleaned(zone),
+            Err(_) => core.arbiter.borrow_mut().wear(zone),
+        }
+        core.room.open();
+        core.work.open();
+    }
+}

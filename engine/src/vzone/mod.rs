@@ -1,0 +1,430 @@
+//! Elastic zones for many tenants (eZNS): namespaces on one zoned device, each of them a zoned device itself.
+//!
+//! docs/NAMESPACES.md is the design: what lies where, in which order what becomes safe, and why no physical zone
+//! ever has two owners. In reading order: [`shape`], [`balloon`], [`congestion`], [`admission`], [`arbiter`] and
+//! [`format`] decide without waiting for anything; [`core`](self) holds what running namespaces know; requests,
+//! management and recovery are what they do.
+
+pub mod admission;
+pub mod arbiter;
+pub mod balloon;
+pub mod congestion;
+pub mod format;
+pub mod shape;
+
+mod core;
+mod crew;
+mod journal;
+mod manage;
+mod recover;
+mod request;
+mod transfer;
+
+pub use self::format::Spec;
+
+use self::{
+    core::{Core, Tenant, Vzone},
+    crew::Job,
+    format::{Entry, Groups, MOST_NAMESPACES},
+};
+use crate::{
+    buf::Buf,
+    device::{Command, Completion, DeviceError, Done, Geometry, Status, ZonedDevice, Zones},
+    runtime::Runtime,
+    table::WriteEffect,
+    zone::ZoneIndex,
+};
+use std::rc::Rc;
+
+/// Gives the moment in microseconds, from any start.
+pub type Clock = Rc<dyn Fn() -> u64>;
+
+/// How long a namespace that holds spares may write nothing before they are taken back, in microseconds.
+pub const PATIENCE_US: u64 = 2_000_000;
+
+/// How namespaces shall behave.
+#[derive(Clone)]
+pub struct Behaviour {
+    /// What tells the time.
+    pub clock: Clock,
+    /// See [`PATIENCE_US`].
+    pub patience_us: u64,
+    /// None but in a simulator.
+    pub canary: Option<Canary>,
+}
+
+/// A rule to be broken on purpose, to prove that the simulator notices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Canary {
+    /// Data is written to a zone before it is safe whose it is.
+    OwnerAfterData,
+    /// Zones of a group that was moved are given back to nobody.
+    ReclaimedForgotten,
+    /// They are given back before it is safe that they are not needed.
+    ReclaimTooEarly,
+    /// The time in which tokens come counts twice.
+    TokensCountTwice,
+}
+
+/// Why there are no namespaces, or not this one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum VzoneError {
+    /// The device is too small, or has too few active zones.
+    #[error("the device has too few zones, or too few of them may be active, for namespaces")]
+    TooSmall,
+    /// Something is on the device.
+    #[error("the device is not empty")]
+    NotEmpty,
+    /// There is no journal.
+    #[error("there are no namespaces on the device")]
+    None,
+    /// A block of the journal is not as it was written.
+    #[error("block {block} of zone {zone} is damaged: it should be a part of the journal of the namespaces")]
+    Damaged {
+        /// Zone 0 or 1.
+        zone: u32,
+        /// From its start.
+        block: u64,
+    },
+    /// The journal is as it was written, and cannot be true.
+    #[error("the journal of the namespaces does not fit the device, or contradicts itself")]
+    Absurd,
+    /// A name that cannot be.
+    #[error("a name has 1 to 32 letters, digits, '-', '_' or '.'")]
+    Name,
+    /// A name that is there already.
+    #[error("there is a namespace of this name already")]
+    Taken,
+    /// Numbers that cannot be.
+    #[error(
+        "a namespace needs zones, a weight, no more active zones than zones, and a power of two of essential zones"
+    )]
+    Shape,
+    /// More zones than are left.
+    #[error("there is room for {left} more zones")]
+    Full {
+        /// V-zones.
+        left: u64,
+    },
+    /// More essential zones than are left.
+    #[error("active zones are promised to others, or in use: {left} are left")]
+    Floors {
+        /// Physical zones.
+        left: u32,
+    },
+    /// Too many namespaces.
+    #[error("there are {MOST_NAMESPACES} namespaces")]
+    TooMany,
+    /// No namespace of this name.
+    #[error("there is no namespace of this name")]
+    Unknown,
+    /// A namespace that works.
+    #[error("the namespace is in use")]
+    InUse,
+    /// The device does not do what it is asked.
+    #[error("{0}")]
+    Device(#[from] DeviceError),
+}
+
+/// What is known of a namespace that runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamespaceStatus {
+    /// What was asked for.
+    pub spec: Spec,
+    /// V-zones that are open or closed.
+    pub active: u32,
+    /// Spares that its groups hold.
+    pub spares: u32,
+    /// Widths of the groups that are being written.
+    pub widths: Vec<u32>,
+}
+
+/// All namespaces of a device. Clones are the same. Their tasks belong to the runtime: they live, and hold the device,
+/// until [`Runtime::clear`].
+#[derive(Clone)]
+pub struct Namespaces {
+    core: Rc<Core>,
+    patience_us: u64,
+}
+
+impl Namespaces {
+    /// Prepares an empty device. `vzone_zones` physical zones will be a zone of a namespace, 16 at most.
+    ///
+    /// # Errors
+    /// When the device is not empty, or too small.
+    pub async fn create(
+        device: Rc<dyn ZonedDevice>,
+        uuid: [u8; 16],
+        vzone_zones: u32,
+    ) -> Result<(), VzoneError> {
+        recover::create(device, uuid, vzone_zones).await
+    }
+
+    /// Finds the namespaces on `device`, and recovers them if they have not been stopped.
+    ///
+    /// # Errors
+    /// When there are none, or what is said of them is damaged.
+    pub async fn open(
+        runtime: &Runtime,
+        device: Rc<dyn ZonedDevice>,
+        behaviour: Behaviour,
+    ) -> Result<Namespaces, VzoneError> {
+        let patience_us = behaviour.patience_us;
+        let core = recover::open(runtime, device, behaviour).await?;
+        // Before anybody else gets a ticket.
+        for tenant in core.tenants() {
+            let sealed = |vzone: &Vzone| matches!(vzone.end, format::End::Sealed(_));
+            move_all(&core, &tenant, sealed);
+        }
+        runtime.spawn(manage::supply(core.clone()));
+        runtime.spawn(manage::clean(core.clone()));
+        Ok(Namespaces { core, patience_us })
+    }
+
+    /// Adds a namespace.
+    ///
+    /// # Errors
+    /// When there can be no such one.
+    pub async fn add(&self, spec: Spec) -> Result<Namespace, VzoneError> {
+        let core = &self.core;
+        recover::check_spec(core, &spec)?;
+        let id = {
+            let tenants = core.tenants.borrow();
+            tenants.iter().position(Option::is_none).unwrap_or(tenants.len())
+        };
+        if id >= MOST_NAMESPACES {
+            return Err(VzoneError::TooMany);
+        }
+        let geometry = recover::geometry_of(core.device.geometry(), &core.identity, &spec);
+        let vzone = Vzone::new(Groups::default(), format::End::Open, 0);
+        let vzones = vec![vzone; spec.zones as usize];
+        let tenant = Rc::new(Tenant::new(id as u32, spec.clone(), geometry, vzones));
+        // Its active zones are promised from now on. It works once the journal has it.
+        tenant.state.borrow_mut().removed = true;
+        {
+            let mut tenants = core.tenants.borrow_mut();
+            let count = tenants.len().max(id + 1);
+            tenants.resize(count, None);
+            tenants[id] = Some(tenant.clone());
+        }
+        let added = tenant.clone();
+        let apply = move || added.state.borrow_mut().removed = false;
+        core.record(Entry::Namespace(id as u32, spec), apply).await?;
+        Ok(Namespace { core: core.clone(), tenant })
+    }
+
+    /// Removes a namespace, and what is in it.
+    ///
+    /// # Errors
+    /// When there is none of this name, or commands for it are on their way.
+    pub async fn remove(&self, name: &str) -> Result<(), VzoneError> {
+        let tenant = self.core.tenants().into_iter().find(|tenant| tenant.spec.name == name);
+        let tenant = tenant.ok_or(VzoneError::Unknown)?;
+        {
+            let mut state = tenant.state.borrow_mut();
+            if state.vzones.iter().any(|vzone| vzone.settled != vzone.tickets) {
+                return Err(VzoneError::InUse);
+            }
+            state.removed = true;
+        }
+        let (core, gone) = (self.core.clone(), tenant.clone());
+        let apply = move || {
+            (0..gone.geometry.zones as usize).for_each(|zone| core.empty(&gone, zone));
+            core.tenants.borrow_mut()[gone.id as usize] = None;
+        };
+        Ok(self.core.record(Entry::Removed(tenant.id), apply).await?)
+    }
+
+    /// The namespaces there are, in the order of their numbers.
+    pub fn list(&self) -> Vec<Namespace> {
+        let core = &self.core;
+        core.tenants().into_iter().map(|tenant| Namespace { core: core.clone(), tenant }).collect()
+    }
+
+    /// Has time pass: writers get tokens, and spares of namespaces that write nothing are taken back. To be called
+    /// about every millisecond.
+    pub fn tick(&self) {
+        let core = &self.core;
+        let now_us = core.now_us();
+        let mut pace = core.pace.get();
+        pace.look(now_us);
+        core.pace.set(pace);
+        core.tokens.open();
+        for tenant in core.tenants() {
+            let frozen = {
+                let state = tenant.state.borrow();
+                !state.removed
+                    && balloon::is_frozen(state.spares, state.last_write_us, now_us, self.patience_us)
+            };
+            if frozen {
+                move_all(core, &tenant, |vzone| vzone.active && vzone.spares > 0 && vzone.failed.is_none());
+            }
+        }
+    }
+
+    /// Groups that were moved since the namespaces were opened.
+    pub fn moved_groups(&self) -> u64 {
+        self.core.moved_groups.get()
+    }
+
+    /// Compares the books with each other.
+    ///
+    /// # Errors
+    /// A physical zone with two owners, or with none; more spares in use than there are; more tokens than time.
+    pub fn audit(&self) -> Result<(), String> {
+        let core = &self.core;
+        let mut claims = core.in_hand.borrow().clone();
+        let mut spares = 0;
+        for tenant in core.tenants() {
+            let state = tenant.state.borrow();
+            let held: u32 = state.vzones.iter().map(|vzone| vzone.spares).sum();
+            spares += held;
+            claims.extend(state.vzones.iter().flat_map(|vzone| vzone.groups.zones().to_vec()));
+            if let Some(zone) = state.vzones.iter().position(|vzone| !vzone.tokens.is_fair()) {
+                return Err(format!(
+                    "zone {zone} of {} has written for more than its tokens",
+                    tenant.spec.name
+                ));
+            }
+        }
+        if spares > core.spares() {
+            return Err(format!("{spares} spares are in use, of {}", core.spares()));
+        }
+        core.arbiter.borrow().audit(claims.into_iter())
+    }
+}
+
+/// Has the last groups of v-zones moved.
+fn move_all(core: &Rc<Core>, tenant: &Rc<Tenant>, wanted: impl Fn(&Vzone) -> bool) {
+    for zone in 0..tenant.geometry.zones as usize {
+        let ticket = {
+            let vzone = &mut tenant.state.borrow_mut().vzones[zone];
+            if vzone.leaving || !wanted(vzone) {
+                continue;
+            }
+            vzone.leaving = true;
+            vzone.ticket()
+        };
+        // Nobody waits for it: an error stays with the v-zone.
+        drop(core.employ(tenant, Job::Move { zone, ticket }));
+    }
+}
+
+/// One namespace: a zoned device of its own.
+#[derive(Clone)]
+pub struct Namespace {
+    core: Rc<Core>,
+    tenant: Rc<Tenant>,
+}
+
+impl Namespace {
+    /// What it is called.
+    pub fn name(&self) -> &str {
+        &self.tenant.spec.name
+    }
+
+    /// What is known of it.
+    pub fn status(&self) -> NamespaceStatus {
+        let state = self.tenant.state.borrow();
+        let open = state.vzones.iter().filter(|vzone| vzone.active);
+        NamespaceStatus {
+            spec: self.tenant.spec.clone(),
+            active: state.table.active_zones(),
+            spares: state.spares,
+            widths: open.map(Vzone::width).collect(),
+        }
+    }
+
+    fn carry_out(&self, command: Command) -> Result<Completion, Status> {
+        let geometry = &self.tenant.geometry;
+        let mut state = self.tenant.state.borrow_mut();
+        if state.removed {
+            return Err(Status::NamespaceNotReady);
+        }
+        match command {
+            Command::Read { lba, data, oob } => {
+                let blocks = geometry.check_buffers(&data, &oob, geometry.max_transfer_blocks)?;
+                state.table.check_read(lba, blocks)?;
+                if !data.is_unique() {
+                    return Err(Status::InvalidField);
+                }
+                let (zone, from) = geometry.locate(lba);
+                drop(state);
+                Ok(self.employ(Job::Read { zone: zone.0 as usize, from, data }))
+            }
+            Command::Write { lba, data, oob, fua } => {
+                let blocks = geometry.check_buffers(&data, &oob, geometry.max_transfer_blocks)?;
+                let effect = state.table.write(lba, blocks)?;
+                let ticket = state.vzones[effect.zone.0 as usize].ticket();
+                drop(state);
+                Ok(self.write(effect, ticket, data, fua))
+            }
+            Command::Append { zone, data, oob, fua } => {
+                let blocks = geometry.check_buffers(&data, &oob, geometry.max_append_blocks)?;
+                let effect = state.table.append(zone, blocks)?;
+                let ticket = state.vzones[effect.zone.0 as usize].ticket();
+                drop(state);
+                Ok(self.write(effect, ticket, data, fua))
+            }
+            Command::Flush => {
+                drop(state);
+                Ok(self.employ(Job::Flush))
+            }
+            Command::Open { zones: Zones::All, zrwa: true } => Err(Status::InvalidField),
+            Command::Open { zones: Zones::All, .. } => state.table.open_all().map(|()| done()),
+            Command::Open { zones: Zones::One(zone), zrwa } => state.table.open(zone, zrwa).map(|()| done()),
+            Command::Close { zones: Zones::One(zone) } => state.table.close(zone).map(|()| done()),
+            Command::Close { zones: Zones::All } => {
+                state.table.close_all();
+                Ok(done())
+            }
+            Command::Finish { zones } | Command::Reset { zones } => {
+                let finish = matches!(command, Command::Finish { .. });
+                let mut chosen = Vec::new();
+                match (zones, finish) {
+                    (Zones::One(zone), true) => state.table.finish(zone).map(|()| chosen.push(zone))?,
+                    (Zones::One(zone), false) => state.table.reset(zone).map(|()| chosen.push(zone))?,
+                    (Zones::All, true) => state.table.finish_all(|zone| chosen.push(zone)),
+                    (Zones::All, false) => state.table.reset_all(|zone| chosen.push(zone)),
+                }
+                let mut ticket = |zone: ZoneIndex| (zone.0 as usize, state.vzones[zone.0 as usize].ticket());
+                let turns = chosen.into_iter().map(&mut ticket).collect();
+                drop(state);
+                Ok(self.employ(if finish { Job::Finish(turns) } else { Job::Reset(turns) }))
+            }
+            Command::FlushZrwa { last } => state.table.flush_zrwa(last).map(|_| done()),
+            Command::Report { first, count } => {
+                let zones = state.table.report(first, count)?;
+                Ok(Completion::ready(Done { zones, ..Done::ok() }))
+            }
+        }
+    }
+
+    fn employ(&self, job: Job) -> Completion {
+        self.core.employ(&self.tenant, job)
+    }
+
+    fn write(&self, effect: WriteEffect, ticket: u64, data: Buf, fua: bool) -> Completion {
+        let (zone, from) = (effect.zone.0 as usize, effect.offset_blocks);
+        self.employ(Job::Write { zone, ticket, from, data, fua })
+    }
+}
+
+fn done() -> Completion {
+    Completion::ready(Done::ok())
+}
+
+impl ZonedDevice for Namespace {
+    fn geometry(&self) -> &Geometry {
+        &self.tenant.geometry
+    }
+
+    fn submit(&self, command: Command) -> Completion {
+        match self.core.check() {
+            Err(error) if !matches!(command, Command::Read { .. } | Command::Report { .. }) => {
+                Completion::failed(error)
+            }
+            _ => self.carry_out(command).unwrap_or_else(Completion::failed),
+        }
+    }
+}

@@ -1,0 +1,407 @@
+//! Making namespaces on a device, and finding them again.
+//!
+//! Opening reads the newest whole checkpoint and the records behind it, asks the device where its zones end, and so
+//! knows of each v-zone what it holds (`settle`). Then it writes a checkpoint that says so. Nothing is changed before
+//! that one is safe, so an opening that is cut off is begun again.
+
+use crate::{
+    buf::{BLOCK, Buf},
+    device::{Command, DeviceError, Geometry, ZonedDevice},
+    runtime::Runtime,
+    vzone::{
+        Behaviour, VzoneError,
+        arbiter::{Arbiter, Owner},
+        balloon::floor_power,
+        core::{Core, Tenant, Vzone},
+        format::{End, Entry, Filler, Groups, Head, Identity, MOST_NAMESPACES, MOST_ZONES, Spec, mark, read},
+        journal::Journal,
+        shape::Shape,
+    },
+    zone::{Lba, ZoneIndex, ZoneInfo, ZoneState, is_worn},
+};
+use std::{cell::RefCell, collections::BTreeMap, rc::Rc};
+
+/// Active zones of a device that knows no limit.
+const UNLIMITED: u32 = 256;
+
+/// Blocks of the journal that are read at once.
+const READ_BLOCKS: u64 = 64;
+
+/// What is kept back of a device of this shape: active zones of the journal, and zones kept reserved.
+pub(super) struct Budget {
+    /// Active zones, those of the journal left out.
+    pub limit: u32,
+    /// Of these, kept reserved.
+    pub kept: u32,
+}
+
+impl Budget {
+    pub fn of(geometry: &Geometry) -> Budget {
+        let active = if geometry.max_active == 0 { UNLIMITED } else { geometry.max_active };
+        let limit = active.saturating_sub(2);
+        Budget { limit, kept: (limit / 16).clamp(1, 16).min(limit) }
+    }
+}
+
+/// Zones that v-zones may have: the others are the journal's, kept reserved, or needed to move a group.
+pub(super) fn usable_zones(identity: &Identity, geometry: &Geometry) -> u32 {
+    identity.zones.saturating_sub(2 + Budget::of(geometry).kept + identity.vzone_zones)
+}
+
+/// The shape of a namespace on a device of this shape.
+pub(super) fn geometry_of(device: &Geometry, identity: &Identity, spec: &Spec) -> Geometry {
+    let capacity = identity.vzone_zones as u64 * (identity.zone_capacity_blocks - 1);
+    Geometry {
+        zones: spec.zones,
+        zone_size_blocks: capacity.next_power_of_two(),
+        zone_capacity_blocks: capacity,
+        max_open: spec.max_open,
+        max_active: spec.max_active,
+        zrwa: None,
+        oob_bytes: 0,
+        max_transfer_blocks: device.max_transfer_blocks,
+        max_append_blocks: match device.max_append_blocks {
+            0 => device.max_transfer_blocks,
+            most => most,
+        },
+        volatile_cache: device.volatile_cache,
+    }
+}
+
+/// Prepares an empty device for namespaces.
+pub(super) async fn create(
+    device: Rc<dyn ZonedDevice>,
+    uuid: [u8; 16],
+    vzone_zones: u32,
+) -> Result<(), VzoneError> {
+    let geometry = device.geometry().clone();
+    let identity = Identity {
+        uuid,
+        zones: geometry.zones,
+        zone_capacity_blocks: geometry.zone_capacity_blocks,
+        vzone_zones,
+    };
+    let fits = (1..=MOST_ZONES as u32).contains(&vzone_zones)
+        && geometry.zone_capacity_blocks > 3
+        && geometry.max_active != 1
+        && Budget::of(&geometry).limit > Budget::of(&geometry).kept
+        && usable_zones(&identity, &geometry) >= vzone_zones;
+    if !fits {
+        return Err(VzoneError::TooSmall);
+    }
+    let zones = report(&*device).await?;
+    if zones.iter().any(|zone| zone.state != ZoneState::Empty) {
+        return Err(VzoneError::NotEmpty);
+    }
+    let mut filler = Filler::default();
+    filler.add(&Entry::Identity(identity));
+    let head = Head { mark: mark(&uuid), generation: 1, serial: 0, offset: 0, kind: 2 };
+    let mut block = crate::buf::BufMut::zeroed(BLOCK);
+    filler.seal(0, head, &mut block);
+    device.submit(Command::write(Lba(0), block.freeze(), true)).await.result?;
+    Ok(())
+}
+
+async fn report(device: &dyn ZonedDevice) -> Result<Vec<ZoneInfo>, DeviceError> {
+    let count = device.geometry().zones;
+    let done = device.submit(Command::Report { first: ZoneIndex(0), count }).await;
+    done.result.map(|()| done.zones)
+}
+
+/// What the journal in a zone says, if there is a whole checkpoint.
+struct Said {
+    zone: u32,
+    generation: u64,
+    serial: u64,
+    entries: Vec<Entry>,
+}
+
+async fn read_journal(device: &dyn ZonedDevice, zone: &ZoneInfo) -> Result<Option<Said>, VzoneError> {
+    let mut said: Option<Said> = None;
+    let (mut whole, mut at) = (false, 0);
+    let end = if zone.state == ZoneState::Full { zone.capacity_blocks } else { zone.wp_blocks };
+    let most = READ_BLOCKS.min(device.geometry().max_transfer_blocks as u64);
+    while at < end {
+        let count = most.min(end - at);
+        let lba = Lba(device.geometry().start(zone.zone).0 + at);
+        let done = device.submit(Command::read(lba, Buf::zeroed(count as usize * BLOCK))).await;
+        done.result?;
+        for (offset, block) in (at..).zip(done.data.chunks_exact(BLOCK)) {
+            let Some((head, entries)) = read(block) else {
+                return Err(VzoneError::Damaged { zone: zone.zone.0, block: offset });
+            };
+            let before = said.get_or_insert(Said {
+                zone: zone.zone.0,
+                generation: head.generation,
+                serial: 0,
+                entries: Vec::new(),
+            });
+            let expected = (head.kind == 0) == whole;
+            if head.offset as u64 != offset || head.generation != before.generation || !expected {
+                return Err(VzoneError::Damaged { zone: zone.zone.0, block: offset });
+            }
+            whole |= head.kind == 2;
+            before.serial = head.serial;
+            before.entries.extend(entries);
+        }
+        at += count;
+    }
+    Ok(said.filter(|_| whole))
+}
+
+/// What the journal says, all entries applied.
+struct Books {
+    identity: Identity,
+    namespaces: BTreeMap<u32, Spec>,
+    vzones: BTreeMap<(u32, u32), (Groups, End)>,
+}
+
+fn replay(entries: Vec<Entry>) -> Option<Books> {
+    let mut entries = entries.into_iter();
+    let Some(Entry::Identity(identity)) = entries.next() else { return None };
+    let mut books = Books { identity, namespaces: BTreeMap::new(), vzones: BTreeMap::new() };
+    for entry in entries {
+        match entry {
+            Entry::Identity(_) => return None,
+            Entry::Namespace(id, spec) => _ = books.namespaces.insert(id, spec),
+            Entry::Removed(id) => {
+                books.namespaces.remove(&id);
+                books.vzones.retain(|(owner, _), _| *owner != id);
+            }
+            Entry::Vzone(id, zone, groups, end) => _ = books.vzones.insert((id, zone), (groups, end)),
+        }
+    }
+    Some(books)
+}
+
+impl Books {
+    /// Whether nothing in them is out of bounds, and no zone has two owners.
+    fn are_sane(&self, geometry: &Geometry) -> bool {
+        let identity = &self.identity;
+        let mut owned = vec![false; geometry.zones as usize];
+        let mut once = |zone: &u32| match owned.get_mut(*zone as usize) {
+            Some(owned) => *zone >= 2 && !std::mem::replace(owned, true),
+            None => false,
+        };
+        let known = |(id, zone): &(u32, u32)| self.namespaces.get(id).is_some_and(|spec| *zone < spec.zones);
+        let most = identity.vzone_zones as usize;
+        identity.zones == geometry.zones
+            && identity.zone_capacity_blocks == geometry.zone_capacity_blocks
+            && (1..=MOST_ZONES).contains(&most)
+            && self.namespaces.keys().all(|id| (*id as usize) < MOST_NAMESPACES)
+            && self.vzones.keys().all(known)
+            && self.vzones.values().all(|(groups, _)| groups.zones().len() <= most)
+            && self.vzones.values().all(|(groups, _)| groups.zones().iter().all(&mut once))
+    }
+}
+
+/// What a v-zone holds, as its physical zones say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Settled {
+    groups: Groups,
+    end: End,
+    tail: u64,
+}
+
+/// Where an open v-zone ends. `have` gives the blocks of data in a physical zone.
+///
+/// It ends where the first block is missing. Groups behind that hold nothing that was promised, and neither does one that
+/// holds nothing before it. If some zone has more, nothing can be written where the v-zone ends: it is sealed, and
+/// its last group moved.
+fn settle(groups: &Groups, zone_blocks: u64, have: impl Fn(u32) -> u64) -> Settled {
+    let mut tail = 0;
+    for index in 0..groups.len() {
+        let Some((width, unit_blocks, zones)) = groups.group(index) else { break };
+        let shape = Shape { width, unit_blocks, zone_blocks };
+        let found: Vec<u64> = zones.iter().map(|zone| have(*zone)).collect();
+        let prefix = shape.prefix(&found);
+        if prefix == 0 {
+            return Settled { groups: groups.first(index), end: End::Open, tail };
+        }
+        tail += prefix;
+        if prefix < shape.blocks() {
+            let end = if shape.is_torn(&found) { End::Sealed(tail) } else { End::Open };
+            return Settled { groups: groups.first(index + 1), end, tail };
+        }
+    }
+    Settled { groups: *groups, end: End::Open, tail }
+}
+
+/// Finds the namespaces on a device.
+pub(super) async fn open(
+    runtime: &Runtime,
+    device: Rc<dyn ZonedDevice>,
+    behaviour: Behaviour,
+) -> Result<Rc<Core>, VzoneError> {
+    // A process that died may have left what is read in a cache.
+    device.submit(Command::Flush).await.result?;
+    let geometry = device.geometry().clone();
+    let zones = report(&*device).await?;
+    let mut newest: Option<Said> = None;
+    for zone in zones.iter().take(2) {
+        let said = read_journal(&*device, zone).await?;
+        let newer = |said: &Said| newest.as_ref().is_none_or(|newest| newest.generation < said.generation);
+        newest = said.filter(newer).or(newest);
+    }
+    let Said { zone, generation, serial, entries } = newest.ok_or(VzoneError::None)?;
+    let books = replay(entries).filter(|books| books.are_sane(&geometry)).ok_or(VzoneError::Absurd)?;
+    let Budget { limit, kept } = Budget::of(&geometry);
+    let core = Rc::new(Core {
+        arbiter: RefCell::new(Arbiter::new(geometry.zones, limit, kept, serial)),
+        journal: Journal::new(zone, generation),
+        ..Core::new(runtime, device, behaviour, books.identity)
+    });
+    let unfinished = take_over(&core, &books, &zones);
+    core.checkpoint().await?;
+    core.finish_zones(&unfinished).await?;
+    Ok(core)
+}
+
+/// Makes up what runs; gives the zones of sealed and finished v-zones that are to be finished.
+fn take_over(core: &Core, books: &Books, zones: &[ZoneInfo]) -> Vec<u32> {
+    let zone_blocks = core.zone_blocks();
+    let have = |zone: u32| {
+        let info = &zones[zone as usize];
+        let blocks = if info.state == ZoneState::Full { info.capacity_blocks } else { info.wp_blocks };
+        blocks.saturating_sub(1).min(zone_blocks)
+    };
+    let mut owners: Vec<Option<bool>> = vec![None; zones.len()];
+    for (id, spec) in &books.namespaces {
+        let geometry = geometry_of(core.device.geometry(), &core.identity, spec);
+        let mut vzones = vec![Vzone::new(Groups::default(), End::Open, 0); spec.zones as usize];
+        let mut spares = 0;
+        for ((_, zone), (groups, end)) in books.vzones.range((*id, 0)..=(*id, u32::MAX)) {
+            let settled = match end {
+                End::Open => settle(groups, zone_blocks, have),
+                End::Sealed(tail) | End::Finished(tail) => {
+                    Settled { groups: *groups, end: *end, tail: *tail }
+                }
+            };
+            let mut vzone = Vzone::new(settled.groups, settled.end, settled.tail);
+            vzone.active = settled.end == End::Open && settled.tail < core.allocated(&settled.groups);
+            if vzone.active {
+                vzone.spares = vzone.width().saturating_sub(spec.essential);
+                spares += vzone.spares;
+            }
+            let active_from = match vzone.active {
+                true => settled.groups.first(settled.groups.len() - 1).zones().len(),
+                false => usize::MAX,
+            };
+            for (at, zone) in settled.groups.zones().iter().enumerate() {
+                owners[*zone as usize] = Some(at >= active_from);
+            }
+            vzones[*zone as usize] = vzone;
+        }
+        let tenant = Tenant::new(*id, spec.clone(), geometry, vzones);
+        load(&tenant, zones);
+        {
+            let mut state = tenant.state.borrow_mut();
+            (state.spares, state.last_write_us) = (spares, core.now_us());
+        }
+        let mut tenants = core.tenants.borrow_mut();
+        let count = tenants.len().max(*id as usize + 1);
+        tenants.resize(count, None);
+        tenants[*id as usize] = Some(Rc::new(tenant));
+    }
+    let mut unfinished = Vec::new();
+    let mut arbiter = core.arbiter.borrow_mut();
+    for (zone, info) in (0..).zip(zones).skip(2) {
+        match owners[zone as usize] {
+            Some(active) => {
+                arbiter.found(zone, Owner::Given, active);
+                if !active && info.state.is_active() {
+                    unfinished.push(zone);
+                }
+            }
+            None if is_worn(info.state) => arbiter.found(zone, Owner::Worn, false),
+            None if info.state == ZoneState::Empty => arbiter.found(zone, Owner::Free, false),
+            None => arbiter.found(zone, Owner::Dirty, info.state.is_active()),
+        }
+    }
+    unfinished
+}
+
+/// Has the zone table of a namespace say what its v-zones hold.
+fn load(tenant: &Tenant, zones: &[ZoneInfo]) {
+    let mut state = tenant.state.borrow_mut();
+    let capacity_blocks = tenant.geometry.zone_capacity_blocks;
+    for index in 0..tenant.geometry.zones {
+        let vzone = state.vzones[index as usize];
+        let worn = vzone.groups.zones().iter().map(|zone| zones[*zone as usize].state).find(|s| is_worn(*s));
+        let full = matches!(vzone.end, End::Finished(_)) || vzone.tail == capacity_blocks;
+        let found = match worn {
+            Some(ZoneState::Offline) => ZoneState::Offline,
+            Some(_) => ZoneState::ReadOnly,
+            None if full => ZoneState::Full,
+            None if vzone.tail == 0 => ZoneState::Empty,
+            None => ZoneState::Closed,
+        };
+        let wp_blocks = if full { capacity_blocks } else { vzone.tail };
+        let zone = ZoneIndex(index);
+        state.table.load(&ZoneInfo { zone, state: found, wp_blocks, capacity_blocks, zrwa: false });
+    }
+}
+
+/// What is to be said against a namespace.
+pub(super) fn check_spec(core: &Core, spec: &Spec) -> Result<(), VzoneError> {
+    let tenants = core.tenants.borrow();
+    let others = || tenants.iter().flatten();
+    let named = !spec.name.is_empty()
+        && spec.name.len() <= super::format::MOST_NAME
+        && spec.name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
+    if !named {
+        return Err(VzoneError::Name);
+    }
+    if others().any(|tenant| tenant.spec.name == spec.name) {
+        return Err(VzoneError::Taken);
+    }
+    let vzone_zones = core.identity.vzone_zones;
+    let sane = spec.zones > 0
+        && spec.weight > 0
+        && (1..=spec.zones).contains(&spec.max_active)
+        && (1..=spec.max_active).contains(&spec.max_open)
+        && (1..=vzone_zones).contains(&spec.essential)
+        && spec.essential == floor_power(spec.essential);
+    if !sane {
+        return Err(VzoneError::Shape);
+    }
+    let taken: u64 = others().map(|tenant| tenant.spec.zones as u64).sum();
+    let room = (usable_zones(&core.identity, core.device.geometry()) / vzone_zones) as u64;
+    if taken + spec.zones as u64 > room {
+        return Err(VzoneError::Full { left: room - taken.min(room) });
+    }
+    let held: u32 = others().map(|tenant| tenant.state.borrow().spares).sum();
+    let wanted = spec.essential as u64 * spec.max_active as u64;
+    let left = core.spares().saturating_sub(held);
+    if wanted > left as u64 {
+        return Err(VzoneError::Floors { left });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vzone_ends_where_the_first_block_is_missing() {
+        let mut groups = Groups::default();
+        groups.push(&[2, 3], 2);
+        groups.push(&[4], 2);
+        let settled = |have: [u64; 3]| {
+            let Settled { groups, end, tail } = settle(&groups, 6, |zone| have[zone as usize - 2]);
+            (groups.len(), end, tail)
+        };
+        assert_eq!(settled([6, 6, 6]), (2, End::Open, 18));
+        assert_eq!(settled([6, 6, 1]), (2, End::Open, 13));
+        // Nothing of the second group is there yet.
+        assert_eq!(settled([6, 6, 0]), (1, End::Open, 12));
+        // The first one is not full: whatever the second one has was not promised.
+        assert_eq!(settled([6, 5, 3]), (1, End::Open, 11));
+        assert_eq!(settled([4, 1, 0]), (1, End::Sealed(3), 3));
+        assert_eq!(settled([1, 0, 0]), (1, End::Open, 1));
+        assert_eq!(settled([0, 2, 0]), (0, End::Open, 0));
+        assert_eq!(settled([0, 0, 0]), (0, End::Open, 0));
+    }
+}

@@ -1,0 +1,254 @@
+//! Reads, writes and flushes of a namespace.
+
+use crate::{
+    buf::{BLOCK, Buf},
+    device::{DeviceError, Done},
+    vzone::{
+        Canary,
+        congestion::Window,
+        core::{Core, Tenant, Vzone},
+        format::{End, Entry, Groups},
+        transfer::{Flight, Stretch},
+    },
+    zone::{Lba, ZoneIndex},
+};
+use std::rc::Rc;
+
+/// The stretches of blocks `from..to` of a v-zone that lie in groups.
+fn stretches<'g>(
+    core: &Core,
+    groups: &'g Groups,
+    from: u64,
+    to: u64,
+) -> impl Iterator<Item = Stretch<'g>> + use<'g> {
+    let zone_blocks = core.zone_blocks();
+    let mut base = 0;
+    (0..groups.len()).filter_map(move |index| {
+        let (width, unit_blocks, zones) = groups.group(index)?;
+        let shape = crate::vzone::shape::Shape { width, unit_blocks, zone_blocks };
+        let start = base;
+        base += shape.blocks();
+        let range = from.max(start)..to.min(base);
+        (range.start < range.end).then(|| Stretch {
+            shape,
+            zones,
+            at: range.start - from,
+            range: range.start - start..range.end - start,
+        })
+    })
+}
+
+impl Core {
+    /// Reads blocks; what is above the tail is zeros.
+    pub async fn read(
+        &self,
+        tenant: &Tenant,
+        zone: usize,
+        from: u64,
+        mut data: Buf,
+        flights: &mut Vec<Flight>,
+    ) -> Done {
+        let blocks = data.blocks();
+        let (commands, width) = loop {
+            {
+                let mut state = tenant.state.borrow_mut();
+                let vzone = &mut state.vzones[zone];
+                let to = (from + blocks).min(vzone.tail).max(from);
+                let groups = vzone.groups;
+                let commands = stretches(self, &groups, from, to).map(|stretch| stretch.commands()).sum();
+                if commands == 0 || vzone.window.admits(commands) {
+                    if let Some(bytes) = data.as_mut() {
+                        bytes[(to - from) as usize * BLOCK..].fill(0);
+                    }
+                    vzone.window.submitted(commands);
+                    let width = vzone.width();
+                    drop(state);
+                    for stretch in stretches(self, &groups, from, to) {
+                        self.begin_read(&stretch, &mut data, flights);
+                    }
+                    break (commands, width);
+                }
+            }
+            self.windows.wait().await;
+        };
+        if commands == 0 {
+            return Done::with_data(data);
+        }
+        let begun_us = self.now_us();
+        let result = self.end_read(&mut data, flights).await;
+        let latency_us = self.now_us().saturating_sub(begun_us);
+        {
+            let window = &mut tenant.state.borrow_mut().vzones[zone].window;
+            match result {
+                Ok(()) => window.completed(commands, latency_us, width),
+                Err(_) => window.cancelled(commands),
+            }
+        }
+        self.windows.open();
+        Done { result, data, ..Done::ok() }
+    }
+
+    /// Writes blocks, in the turn of the ticket, and completes when all before it have.
+    pub async fn write(
+        self: &Rc<Core>,
+        tenant: &Rc<Tenant>,
+        (zone, ticket): (usize, u64),
+        from: u64,
+        (data, fua): (Buf, bool),
+        flights: &mut Vec<Flight>,
+    ) -> Done {
+        tenant.wait(zone, |vzone| vzone.submitted == ticket).await;
+        let through = fua && {
+            let vzone = &mut tenant.state.borrow_mut().vzones[zone];
+            vzone.plain_end <= vzone.flushed || !self.device.geometry().volatile_cache
+        };
+        let begun_us = self.now_us();
+        let submitted = self.submit_write(tenant, (zone, ticket), from, (&data, through), flights).await;
+        tenant.state.borrow_mut().vzones[zone].submitted += 1;
+        tenant.gates[zone].open();
+        let landed = self.end_write(flights).await;
+        tenant.wait(zone, |vzone| vzone.settled == ticket).await;
+        let failed = tenant.state.borrow().vzones[zone].failed.map_or(Ok(()), Err);
+        let result = failed.and(submitted).and(landed);
+        let to = from + data.blocks();
+        match result {
+            Ok(()) => self.complete(tenant, zone, to),
+            Err(error) => self.fail_vzone(tenant, zone, error),
+        }
+        self.note_write(tenant, zone, data.blocks(), begun_us);
+        tenant.state.borrow_mut().vzones[zone].settled += 1;
+        tenant.gates[zone].open();
+        let result = match result {
+            Ok(()) if fua && !through => self.flush(tenant).await,
+            result => result,
+        };
+        let lba = Lba(tenant.geometry.start(ZoneIndex(zone as u32)).0 + from);
+        Done { result, data, lba, tail: to, ..Done::ok() }
+    }
+
+    /// Hands the write to the device, opening groups as it goes.
+    async fn submit_write(
+        self: &Rc<Core>,
+        tenant: &Rc<Tenant>,
+        (zone, ticket): (usize, u64),
+        from: u64,
+        (data, fua): (&Buf, bool),
+        flights: &mut Vec<Flight>,
+    ) -> Result<(), DeviceError> {
+        let (mut at, to) = (from, from + data.blocks());
+        self.admit(tenant, zone, data.blocks()).await;
+        while at < to {
+            self.check()?;
+            let Vzone { groups, failed, .. } = tenant.state.borrow().vzones[zone];
+            failed.map_or(Ok(()), Err)?;
+            let end = self.allocated(&groups);
+            if at < end {
+                let next = to.min(end);
+                for stretch in stretches(self, &groups, at, next) {
+                    let stretch = Stretch { at: stretch.at + at - from, ..stretch };
+                    self.begin_write(&stretch, data, fua, flights);
+                }
+                if !fua && self.device.geometry().volatile_cache {
+                    tenant.state.borrow_mut().vzones[zone].plain_end = next;
+                }
+                at = next;
+                continue;
+            }
+            // A group is opened when the one before is complete, and holds nothing active any more.
+            self.end_write(flights).await?;
+            tenant.wait(zone, |vzone| vzone.settled == ticket).await;
+            tenant.state.borrow().vzones[zone].failed.map_or(Ok(()), Err)?;
+            self.complete(tenant, zone, at);
+            self.open_group(tenant, zone).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits for tokens.
+    async fn admit(&self, tenant: &Tenant, zone: usize, blocks: u64) {
+        loop {
+            {
+                let now_us = self.now_us();
+                let mut state = tenant.state.borrow_mut();
+                state.last_write_us = now_us;
+                let vzone = &mut state.vzones[zone];
+                let (pace, width) = (self.pace.get(), vzone.width());
+                match self.canary {
+                    Some(Canary::TokensCountTwice) => vzone.tokens.refill_twice(now_us, &pace, width),
+                    _ => vzone.tokens.refill(now_us, &pace, width),
+                }
+                if vzone.tokens.admits(blocks) {
+                    return vzone.tokens.submitted(blocks);
+                }
+            }
+            self.tokens.wait().await;
+        }
+    }
+
+    fn note_write(&self, tenant: &Tenant, zone: usize, blocks: u64, begun_us: u64) {
+        let now_us = self.now_us();
+        let mut pace = self.pace.get();
+        pace.completed(blocks, now_us.saturating_sub(begun_us));
+        pace.look(now_us);
+        self.pace.set(pace);
+        tenant.state.borrow_mut().vzones[zone].tokens.completed();
+        self.tokens.open();
+    }
+
+    /// Nothing can be written to a v-zone any more, before the namespaces are opened again.
+    pub fn fail_vzone(&self, tenant: &Tenant, zone: usize, error: DeviceError) {
+        let mut state = tenant.state.borrow_mut();
+        state.vzones[zone].failed.get_or_insert(error);
+        state.table.set_read_only(ZoneIndex(zone as u32));
+    }
+
+    /// Gives a v-zone its next group. The zones are its own, safely, before anything is written to them.
+    async fn open_group(self: &Rc<Core>, tenant: &Rc<Tenant>, zone: usize) -> Result<(), DeviceError> {
+        let mut groups = tenant.state.borrow().vzones[zone].groups;
+        let most = self.identity.vzone_zones - groups.zones().len() as u32;
+        let taken = self.allocate(tenant, most, false).await?;
+        groups.push(&taken.zones, taken.unit_blocks);
+        let width = taken.zones.len() as u32;
+        let (core, owner) = (self.clone(), tenant.clone());
+        let apply = move || {
+            core.handed(&taken.zones);
+            let vzone = &mut owner.state.borrow_mut().vzones[zone];
+            (vzone.groups, vzone.active, vzone.spares) = (groups, true, taken.spares);
+            if vzone.window.in_flight() == 0 {
+                vzone.window = Window::new(width);
+            }
+        };
+        let entry = Entry::Vzone(tenant.id, zone as u32, groups, End::Open);
+        if self.canary == Some(Canary::OwnerAfterData) {
+            apply();
+            let core = self.clone();
+            self.runtime.spawn(async move { _ = core.record(entry, || ()).await });
+            return Ok(());
+        }
+        self.record(entry, apply).await
+    }
+
+    /// Makes everything that has completed safe.
+    pub async fn flush(&self, tenant: &Tenant) -> Result<(), DeviceError> {
+        if self.device.geometry().volatile_cache {
+            let tails: Vec<(u32, u64)> = match tenant.state.borrow().vzones.iter().any(is_plain) {
+                true => tenant.state.borrow().vzones.iter().map(|vzone| (vzone.epoch, vzone.tail)).collect(),
+                false => Vec::new(),
+            };
+            self.flush_device().await?;
+            for (vzone, (epoch, tail)) in tenant.state.borrow_mut().vzones.iter_mut().zip(tails) {
+                if vzone.epoch == epoch {
+                    vzone.flushed = vzone.flushed.max(tail);
+                }
+            }
+        } else {
+            self.flush_device().await?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether a v-zone has something that was not flushed.
+fn is_plain(vzone: &Vzone) -> bool {
+    vzone.plain_end > vzone.flushed
+}

@@ -1,0 +1,144 @@
+//! Reads and writes of groups: one command for each physical zone, however many units of it a request has.
+
+use crate::{
+    buf::{BLOCK, Buf, BufMut},
+    device::{Command, Completion, DeviceError},
+    vzone::{core::Core, shape::Shape},
+};
+use std::ops::Range;
+
+/// A command on its way to a physical zone.
+pub(super) struct Flight {
+    completion: Completion,
+    shape: Shape,
+    /// The range of the group that it is a part of, and where that begins in the request.
+    range: Range<u64>,
+    at: u64,
+    part: u32,
+    zone: u32,
+    /// The buffer of the command is that of the request.
+    whole: bool,
+}
+
+/// A range of a group in which a request lies, or a part of it.
+pub(super) struct Stretch<'z> {
+    pub shape: Shape,
+    pub zones: &'z [u32],
+    pub range: Range<u64>,
+    /// Where it begins in the request.
+    pub at: u64,
+}
+
+impl Stretch<'_> {
+    fn parts(&self) -> impl Iterator<Item = (u32, u32, Range<u64>)> {
+        let pieces =
+            (0..).zip(self.zones).map(|(part, zone)| (part, *zone, self.shape.piece(part, &self.range)));
+        pieces.filter(|(_, _, piece)| !piece.is_empty())
+    }
+
+    /// Commands that it takes.
+    pub fn commands(&self) -> u32 {
+        self.parts().count() as u32
+    }
+}
+
+impl Core {
+    /// Begins to read. The zones are not reset before the read has ended. `data` is taken if the request is
+    /// one command.
+    pub fn begin_read(&self, stretch: &Stretch<'_>, data: &mut Buf, flights: &mut Vec<Flight>) {
+        let blocks = stretch.range.end - stretch.range.start;
+        for (part, zone, piece) in stretch.parts() {
+            let whole = piece.end - piece.start == blocks && data.blocks() == blocks;
+            let buf = match whole {
+                true => std::mem::take(data),
+                false => self.take_buffer(piece.end - piece.start).freeze(),
+            };
+            let completion = self.device.submit(Command::read(self.lba(zone, piece.start), buf));
+            self.arbiter.borrow_mut().pin(zone);
+            flights.push(Flight { completion, part, zone, whole, ..stretch.flight() });
+        }
+    }
+
+    /// Waits for reads, and puts what they bring into `data`.
+    pub async fn end_read(&self, data: &mut Buf, flights: &mut Vec<Flight>) -> Result<(), DeviceError> {
+        let mut result = Ok(());
+        for flight in flights.drain(..) {
+            let Flight { completion, shape, range, at, part, zone, whole } = flight;
+            let done = completion.await;
+            if self.arbiter.borrow_mut().unpin(zone) {
+                self.work.open();
+            }
+            result = result.and(done.result);
+            if whole {
+                *data = done.data;
+                continue;
+            }
+            if let (Ok(()), Some(target)) = (done.result, data.as_mut()) {
+                let mut from = 0;
+                for unit in shape.units(range).filter(|unit| unit.part == part) {
+                    let len = unit.blocks as usize * BLOCK;
+                    target[(at + unit.at) as usize * BLOCK..][..len]
+                        .copy_from_slice(&done.data[from..from + len]);
+                    from += len;
+                }
+            }
+            self.give_buffer(done.data);
+        }
+        result
+    }
+
+    /// Begins to write a part of `data`.
+    pub fn begin_write(&self, stretch: &Stretch<'_>, data: &Buf, fua: bool, flights: &mut Vec<Flight>) {
+        for (part, zone, piece) in stretch.parts() {
+            let blocks = piece.end - piece.start;
+            let mut units = stretch.shape.units(stretch.range.clone()).filter(|unit| unit.part == part);
+            let first = units.next();
+            let alone = first.filter(|unit| unit.blocks == blocks);
+            let buf = match alone {
+                Some(unit) => data.slice_blocks(stretch.at + unit.at..stretch.at + unit.at + blocks),
+                None => self.gather(stretch, part, blocks, data).freeze(),
+            };
+            let whole = alone.is_some();
+            let completion = self.device.submit(Command::write(self.lba(zone, piece.start), buf, fua));
+            flights.push(Flight { completion, part, zone, whole, ..stretch.flight() });
+        }
+    }
+
+    fn gather(&self, stretch: &Stretch<'_>, part: u32, blocks: u64, data: &Buf) -> BufMut {
+        let (mut buf, mut to) = (self.take_buffer(blocks), 0);
+        for unit in stretch.shape.units(stretch.range.clone()).filter(|unit| unit.part == part) {
+            let (from, len) = ((stretch.at + unit.at) as usize * BLOCK, unit.blocks as usize * BLOCK);
+            buf[to..to + len].copy_from_slice(&data[from..from + len]);
+            to += len;
+        }
+        buf
+    }
+
+    /// Waits for writes.
+    pub async fn end_write(&self, flights: &mut Vec<Flight>) -> Result<(), DeviceError> {
+        let mut result = Ok(());
+        for flight in flights.drain(..) {
+            let done = flight.completion.await;
+            result = result.and(done.result);
+            if !flight.whole {
+                self.give_buffer(done.data);
+            }
+        }
+        result
+    }
+}
+
+impl Stretch<'_> {
+    /// What all flights of it have in common.
+    fn flight(&self) -> Flight {
+        Flight {
+            completion: Completion::ready(crate::device::Done::ok()),
+            shape: self.shape,
+            range: self.range.clone(),
+            at: self.at,
+            part: 0,
+            zone: 0,
+            whole: false,
+        }
+    }
+}
