@@ -14,6 +14,7 @@ use sim::{
     simulator::{
         coverage::Ledger,
         exhaustive::{self, Case},
+        namespaces,
         runner::{self, Outcome, Seeds, Summary},
         scenario::{PARITIES, level, parities_of},
         subject::{ArrayMaker, CANARIES},
@@ -163,15 +164,30 @@ struct Run {
     canary: Option<(&'static str, Canary, Policy, usize)>,
     /// Play volumes instead: block devices over single drives, and over arrays; with --policy over arrays of that
     /// policy alone
-    #[arg(long, conflicts_with_all = ["learn", "canary", "until_failure"])]
+    #[arg(long, group = "layer", conflicts_with_all = ["learn", "canary", "until_failure"])]
     volume: bool,
-    /// With --volume, only over single drives
-    #[arg(long, requires = "volume", conflicts_with_all = ["policy", "level"])]
+    /// With --volume or --namespaces, only over single drives
+    #[arg(long, requires = "layer", conflicts_with_all = ["policy", "level"])]
     single: bool,
     /// Have volumes break a rule, which must be found: old-copy-wins, reset-too-early, discard-comes-back or
     /// flush-completes-early
     #[arg(long, requires = "volume", value_name = "NAME", value_parser = parse_volume_canary)]
     volume_canary: Option<(&'static str, engine::volume::Canary)>,
+    /// Play namespaces instead: tenants of single drives, and of arrays; with --policy of arrays of that policy alone
+    #[arg(long, group = "layer", conflicts_with_all = ["learn", "canary", "until_failure", "level"])]
+    namespaces: bool,
+    /// Have namespaces break a rule, which must be found: owner-after-data, reclaimed-forgotten, reclaim-too-early
+    /// or tokens-count-twice
+    #[arg(long, requires = "namespaces", value_name = "NAME", value_parser = parse_namespace_canary)]
+    namespace_canary: Option<(&'static str, engine::vzone::Canary)>,
+}
+
+fn parse_namespace_canary(name: &str) -> Result<(&'static str, engine::vzone::Canary), String> {
+    let known = namespaces::CANARIES.iter().find(|(known, _)| *known == name);
+    known.copied().ok_or_else(|| {
+        let names: Vec<&str> = namespaces::CANARIES.iter().map(|(name, _)| *name).collect();
+        format!("there is no canary of this name; there are {}", names.join(", "))
+    })
 }
 
 fn parse_policy(name: &str) -> Result<Policy, String> {
@@ -270,6 +286,9 @@ fn default_jobs() -> usize {
 
 impl Run {
     fn run(&self) -> anyhow::Result<bool> {
+        if self.namespaces {
+            return self.run_namespaces();
+        }
         if self.volume {
             return self.run_volumes();
         }
@@ -315,6 +334,74 @@ impl Run {
             for line in outcome.trace {
                 eprintln!("{line}");
             }
+        }
+        Ok(summary.failures.is_empty())
+    }
+
+    /// Plays namespaces.
+    fn run_namespaces(&self) -> anyhow::Result<bool> {
+        let over = match self.single {
+            true => Some(namespaces::Over::Drive),
+            false => self.policy.map(namespaces::Over::Array),
+        };
+        let course = namespaces::Course { over, canary: self.namespace_canary.map(|(_, canary)| canary) };
+        if self.trace {
+            if self.seeds != 1 {
+                bail!("--trace prints one seed: add --seeds 1 --from SEED");
+            }
+            let outcome = namespaces::replay(course, self.from, Tracing::All);
+            print_lines(&outcome.trace)?;
+            let failure = outcome.failure.map(|failure| format!("seed {}: {failure}", self.from));
+            print_lines(failure.as_slice())?;
+            return Ok(failure.is_none());
+        }
+        let end = self.from.checked_add(self.seeds).context("there are no seeds above 2^64 - 1")?;
+        let progress = Progress::new(self.seeds);
+        let jobs = self.jobs.unwrap_or_else(default_jobs);
+        let summary = namespaces::run_seeds(course, self.from..end, jobs, &|| progress.advance());
+        let seconds = progress.finish();
+        let mut options = String::from("--namespaces");
+        if self.single {
+            options.push_str(" --single");
+        }
+        if let Some(policy) = self.policy {
+            options = format!("{options} --policy {}", policy.name());
+        }
+        if let Some((name, _)) = self.namespace_canary {
+            options = format!("{options} --namespace-canary {name}");
+        }
+        let replay = |seed: u64| format!("sim run {options} --seeds 1 --from {seed}");
+        let counts = [
+            ("seeds", summary.seeds),
+            ("namespaces", summary.counts.namespaces),
+            ("operations", summary.counts.operations),
+            ("power_cuts", summary.counts.power_cuts),
+            ("kills", summary.counts.kills),
+            ("member_losses", summary.counts.member_losses),
+            ("interrupted_recoveries", summary.counts.interrupted_recoveries),
+            ("forks", summary.counts.forks),
+            ("judgements", summary.counts.judgements),
+            ("moved_groups", summary.counts.moved_groups),
+            ("most_spares", summary.counts.most_spares),
+            ("failures", summary.failures.len() as u64),
+        ];
+        if self.json {
+            let mut value = json!({
+                "output_version": OUTPUT_VERSION,
+                "first_failure": summary.failures.first().and_then(|f| f.failure.as_deref()),
+                "replay": summary.failures.iter().map(|f| replay(f.seed)).collect::<Vec<_>>(),
+                "seconds": seconds,
+            });
+            counts.iter().for_each(|(name, count)| value[*name] = json!(count));
+            print_lines(&[serde_json::to_string_pretty(&value)?])?;
+        } else {
+            let line = |(name, count): &(&str, u64)| format!("{:<24}{count:>12}", name.replace('_', " "));
+            let mut lines: Vec<String> = counts.iter().map(line).collect();
+            for failure in summary.failures.iter().take(MOST_SHOWN) {
+                let why = failure.failure.as_deref().unwrap_or_default();
+                lines.push(format!("\nseed {}: {why}\n  {}", failure.seed, replay(failure.seed)));
+            }
+            print_lines(&lines)?;
         }
         Ok(summary.failures.is_empty())
     }

@@ -14,6 +14,7 @@ mod hearsay;
 mod heir;
 mod life;
 mod load;
+pub mod namespaces;
 mod ops;
 pub mod oracle;
 pub mod runner;

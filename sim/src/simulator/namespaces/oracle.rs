@@ -1,0 +1,219 @@
+//! What a zone of a namespace may be, and may hold.
+//!
+//! A write completes when all before it have, so a zone has three ends: what was submitted, what has completed, and what is safe
+//! from power cuts. After one, the write pointer lies between the last and the first, everything below it reads as
+//! it was written, and everything above gives zeros. What a recovery has shown is safe.
+
+use crate::simulator::stamp::{self, Stamp};
+use engine::{
+    buf::BLOCK,
+    zone::{ZoneInfo, ZoneState},
+};
+
+/// A command for a zone that has not completed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    Finish,
+    Reset,
+}
+
+/// How a process came to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    PowerCut,
+    Kill,
+}
+
+/// One zone of a namespace.
+#[derive(Clone, Debug)]
+pub struct Zone {
+    /// Marks blocks of it.
+    mark: u32,
+    capacity: u64,
+    /// Numbers of the writes, one a block that was submitted.
+    stamps: Vec<u64>,
+    pub completed: u64,
+    pub safe: u64,
+    /// Where it ended when it was finished.
+    pub finished: Option<u64>,
+    pub change: Option<Change>,
+    /// Counts resets that were asked for.
+    pub epoch: u64,
+}
+
+impl Zone {
+    pub fn new(mark: u32, capacity: u64) -> Zone {
+        Zone {
+            mark,
+            capacity,
+            stamps: Vec::new(),
+            completed: 0,
+            safe: 0,
+            finished: None,
+            change: None,
+            epoch: 0,
+        }
+    }
+
+    /// Blocks that were submitted.
+    pub fn submitted(&self) -> u64 {
+        self.stamps.len() as u64
+    }
+
+    /// Whether it can be written.
+    pub fn takes_writes(&self) -> bool {
+        self.change.is_none() && self.finished.is_none() && self.submitted() < self.capacity
+    }
+
+    /// Blocks of a write of this number, which is submitted now.
+    pub fn write(&mut self, number: u64, blocks: u64) -> Vec<u8> {
+        let mut bytes = vec![0; blocks as usize * BLOCK];
+        for block in bytes.chunks_exact_mut(BLOCK) {
+            Stamp { zone: self.mark, block: self.submitted(), write: number }.fill(block);
+            self.stamps.push(number);
+        }
+        bytes
+    }
+
+    /// A write that ends here has completed. One with FUA may have taken longer to become safe than what came after it.
+    pub fn wrote(&mut self, end: u64, safe: bool) {
+        self.completed = self.completed.max(end);
+        if safe {
+            self.safe = self.safe.max(end);
+        }
+    }
+
+    /// A finish or reset has completed.
+    pub fn changed(&mut self) {
+        match self.change.take() {
+            Some(Change::Finish) => {
+                (self.completed, self.safe) = (self.submitted(), self.submitted());
+                self.finished = Some(self.submitted());
+            }
+            Some(Change::Reset) => self.clear(),
+            None => (),
+        }
+    }
+
+    fn clear(&mut self) {
+        self.stamps.clear();
+        (self.completed, self.safe, self.finished, self.change) = (0, 0, None, None);
+    }
+
+    /// Compares blocks from `from` on with what is below `end`, and zeros above it if `all`.
+    ///
+    /// # Errors
+    /// The first block that is wrong.
+    pub fn check(&self, from: u64, end: u64, all: bool, data: &[u8]) -> Result<(), String> {
+        for (block, bytes) in (from..).zip(data.chunks_exact(BLOCK)) {
+            let right = match self.stamps.get(block as usize) {
+                Some(write) if block < end => Stamp { zone: self.mark, block, write: *write }.matches(bytes),
+                _ => !all || stamp::is_zero(bytes),
+            };
+            if !right {
+                return Err(format!("block {block} below {end} holds {}: {self:?}", stamp::describe(bytes)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Judges what a recovery shows of the zone; from now on it is that.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn recovered(
+        &mut self,
+        end: End,
+        volatile: bool,
+        info: &ZoneInfo,
+        data: &[u8],
+    ) -> Result<(), String> {
+        let change = self.change.take();
+        let empty = info.state == ZoneState::Empty;
+        if change == Some(Change::Reset) && empty {
+            self.clear();
+            return self.check(0, 0, true, data);
+        }
+        let full = info.state == ZoneState::Full;
+        if let Some(tail) = self.finished {
+            return match full {
+                true => self.check(0, tail, true, data),
+                false => Err(format!("a finished zone is {info:?}: {self:?}")),
+            };
+        }
+        if change == Some(Change::Finish) && full {
+            self.finished = Some(self.submitted());
+            (self.completed, self.safe) = (self.submitted(), self.submitted());
+            return self.check(0, self.submitted(), true, data);
+        }
+        let wp = if full { self.capacity } else { info.wp_blocks };
+        let floor = if volatile && end == End::PowerCut { self.safe } else { self.completed };
+        if wp < floor || wp > self.submitted() || empty != (wp == 0) {
+            return Err(format!("the zone is {info:?}, promised were {floor} blocks: {self:?}"));
+        }
+        self.check(0, wp, true, data)?;
+        self.stamps.truncate(wp as usize);
+        (self.completed, self.safe) = (wp, wp);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use engine::zone::ZoneIndex;
+
+    fn info(state: ZoneState, wp_blocks: u64) -> ZoneInfo {
+        ZoneInfo { zone: ZoneIndex(0), state, wp_blocks, capacity_blocks: 4, zrwa: false }
+    }
+
+    fn written() -> (Zone, Vec<u8>) {
+        let mut zone = Zone::new(3, 4);
+        let mut bytes = zone.write(1, 2);
+        zone.wrote(2, true);
+        bytes.extend(zone.write(2, 1));
+        zone.wrote(3, false);
+        bytes.resize(4 * BLOCK, 0);
+        (zone, bytes)
+    }
+
+    #[test]
+    fn what_is_safe_stays_and_what_is_not_may_go() {
+        for (end, volatile, wp, right) in [
+            (End::PowerCut, true, 3, true),
+            (End::PowerCut, true, 2, true),
+            (End::PowerCut, true, 1, false),
+            (End::PowerCut, false, 2, false),
+            (End::Kill, true, 2, false),
+            (End::Kill, true, 3, true),
+        ] {
+            let (mut zone, mut bytes) = written();
+            bytes[wp as usize * BLOCK..].fill(0);
+            let result = zone.recovered(end, volatile, &info(ZoneState::Closed, wp), &bytes);
+            assert_eq!(result.is_ok(), right, "{end:?} {volatile} {wp}: {result:?}");
+        }
+        let (mut zone, bytes) = written();
+        // Something is above the write pointer.
+        assert!(zone.recovered(End::PowerCut, true, &info(ZoneState::Closed, 2), &bytes).is_err());
+    }
+
+    #[test]
+    fn changes_have_happened_or_not() {
+        let (zone, bytes) = written();
+        for (change, state, right) in [
+            (Change::Reset, ZoneState::Empty, false),
+            (Change::Reset, ZoneState::Closed, true),
+            (Change::Finish, ZoneState::Full, true),
+            (Change::Finish, ZoneState::Closed, true),
+            (Change::Finish, ZoneState::Empty, false),
+        ] {
+            let mut zone = zone.clone();
+            zone.change = Some(change);
+            let result = zone.recovered(End::PowerCut, true, &info(state, 3), &bytes);
+            assert_eq!(result.is_ok(), right, "{change:?} {state:?}: {result:?}");
+        }
+        let mut reset = zone.clone();
+        reset.change = Some(Change::Reset);
+        assert!(reset.recovered(End::PowerCut, true, &info(ZoneState::Empty, 0), &[0; 4 * BLOCK]).is_ok());
+    }
+}

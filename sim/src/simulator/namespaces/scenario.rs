@@ -1,0 +1,134 @@
+//! What one seed stands for: the device, the namespaces on it, their load, and the ends of the process.
+
+use super::{Course, Over};
+use crate::rng::Rng;
+use engine::{
+    device::{Geometry, Zrwa},
+    raid::policy::Policy,
+    vzone::{Canary, Spec},
+};
+
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    pub over: Over,
+    pub canary: Option<Canary>,
+    pub members: usize,
+    pub drive: Geometry,
+    pub chunk_blocks: u64,
+    /// Of the array.
+    pub zone_size_blocks: u64,
+    pub unwritten_fails: bool,
+    pub vzone_zones: u32,
+    pub patience_us: u64,
+    /// Added as long as there is room.
+    pub namespaces: Vec<Spec>,
+    /// Relative rates of writes, reads, flushes, finishes and resets.
+    pub load: [u64; 5],
+    pub fua_percent: u64,
+    pub queue_depth: usize,
+    pub most_blocks: u64,
+    /// Relative rates of what can happen: a drive executes, answers, a task runs, an operation is handed in, a tick.
+    pub pace: [u64; 5],
+    pub in_order: bool,
+    pub rounds: u64,
+    pub work_events: u64,
+    /// One of so many events has a fork.
+    pub fork_rarity: u64,
+    pub most_forks: u64,
+    pub cut_in_recovery_percent: u64,
+    pub kill_percent: u64,
+}
+
+impl Scenario {
+    /// Draws a scenario.
+    pub fn draw(rng: &mut Rng, course: Course) -> Scenario {
+        let drawn = match rng.below(6) {
+            0..4 => Over::Drive,
+            kind => Over::Array(Policy::ALL[(kind as usize + rng.below(3) as usize) % Policy::ALL.len()]),
+        };
+        let over = course.over.unwrap_or(drawn);
+        let single = over == Over::Drive;
+        let members = if single { 1 } else { 3 + rng.below(2) as usize };
+        let chunk_blocks = 2 << rng.below(2);
+        let stripe = chunk_blocks * (members as u64 - 1).max(1);
+        let weight = |rng: &mut Rng| 1 << rng.below(4);
+        let vzone_zones = 1 + rng.below(if single { 8 } else { 4 }) as u32;
+        Scenario {
+            over,
+            canary: course.canary,
+            members,
+            drive: if single { draw_drive(rng) } else { draw_member(rng, over, chunk_blocks) },
+            chunk_blocks,
+            zone_size_blocks: (10 + rng.below(20)).next_multiple_of(stripe),
+            unwritten_fails: rng.chance(1, 4),
+            vzone_zones,
+            patience_us: 1 << (8 + rng.below(8)),
+            namespaces: (0..1 + rng.below(4)).map(|index| draw_spec(rng, index, vzone_zones)).collect(),
+            load: [20 + rng.below(40), rng.below(15), rng.below(8), rng.below(4), rng.below(5)],
+            fua_percent: [0, 10, 50, 100][rng.below(4) as usize],
+            queue_depth: 1 + rng.below(12) as usize,
+            most_blocks: [1, 4, 12, 24][rng.below(4) as usize],
+            pace: [2 * weight(rng), 2 * weight(rng), 4 * weight(rng), weight(rng), 1],
+            in_order: rng.chance(1, 5),
+            rounds: 2 + rng.below(4),
+            work_events: 1 << (9 + rng.below(4)),
+            fork_rarity: if single { 50 } else { 300 },
+            most_forks: if single { 60 } else { 10 },
+            cut_in_recovery_percent: [0, 40, 80][rng.below(3) as usize],
+            kill_percent: if single && rng.chance(1, 2) { 40 } else { 0 },
+        }
+    }
+}
+
+fn draw_spec(rng: &mut Rng, index: u64, vzone_zones: u32) -> Spec {
+    let zones = 1 + rng.below(4) as u32;
+    let essential = 1 << rng.below(2);
+    let max_active = 1 + rng.below(zones as u64) as u32;
+    Spec {
+        name: format!("tenant{index}"),
+        zones,
+        max_active,
+        max_open: 1 + rng.below(max_active as u64) as u32,
+        essential: if essential > vzone_zones { 1 } else { essential },
+        weight: 1 + rng.below(3) as u32,
+    }
+}
+
+fn draw_drive(rng: &mut Rng) -> Geometry {
+    let zone_capacity_blocks = 5 + rng.below(16);
+    let limit = if rng.chance(1, 5) { 0 } else { 8 + rng.below(16) as u32 };
+    Geometry {
+        zones: 30 + rng.below(50) as u32,
+        zone_size_blocks: zone_capacity_blocks + rng.below(4),
+        zone_capacity_blocks,
+        max_open: limit,
+        max_active: limit,
+        zrwa: None,
+        oob_bytes: 0,
+        max_transfer_blocks: [4, 8, 24][rng.below(3) as usize],
+        max_append_blocks: 0,
+        volatile_cache: rng.chance(1, 2),
+    }
+}
+
+/// A member of an array.
+fn draw_member(rng: &mut Rng, over: Over, chunk_blocks: u64) -> Geometry {
+    let zone_capacity_blocks = 640;
+    let limit = 10 + rng.below(6) as u32;
+    let policy = if let Over::Array(policy) = over { policy } else { Policy::Log };
+    let size_blocks = chunk_blocks * 12;
+    let granularity_blocks = 1 << rng.below(chunk_blocks.trailing_zeros() as u64);
+    let zrwa = Zrwa { size_blocks, granularity_blocks, max_zones: limit };
+    Geometry {
+        zones: 24 + rng.below(8) as u32,
+        zone_size_blocks: zone_capacity_blocks,
+        zone_capacity_blocks,
+        max_open: limit,
+        max_active: limit,
+        zrwa: policy.uses_zrwa().then_some(zrwa),
+        oob_bytes: if policy == Policy::InPlace { 16 } else { 0 },
+        max_transfer_blocks: 16,
+        max_append_blocks: 0,
+        volatile_cache: rng.chance(1, 2),
+    }
+}

@@ -1,0 +1,285 @@
+//! Namespaces: the rules of zones for each tenant, what tenants see of each other, and the simulator of them.
+#![allow(clippy::unwrap_used)]
+
+use engine::{
+    buf::{BLOCK, Buf},
+    device::{Command, DeviceError, Done, Geometry, Status, ZonedDevice, Zones},
+    raid::policy::Policy,
+    runtime::Runtime,
+    vzone::{Behaviour, Namespace, Namespaces, PATIENCE_US, Spec, VzoneError},
+    zone::{Lba, ZoneIndex, ZoneState},
+};
+use sim::{
+    conformance::{
+        Do::{self, *},
+        ROWS, command, model,
+    },
+    simulator::{
+        namespaces::{self, CANARIES, Course, Over},
+        world::Tracing,
+    },
+    ssd::EmulatedDrive,
+};
+use std::{cell::Cell, rc::Rc};
+
+/// A drive, its namespaces, and the clock that they see.
+struct Rig {
+    runtime: Runtime,
+    drive: Rc<EmulatedDrive>,
+    clock: Rc<Cell<u64>>,
+    namespaces: Namespaces,
+}
+
+impl Rig {
+    fn new(geometry: &Geometry, vzone_zones: u32) -> Rig {
+        let runtime = Runtime::new();
+        let drive = Rc::new(EmulatedDrive::in_memory(geometry));
+        let made = Namespaces::create(drive.clone(), *b"sixteen bytes...", vzone_zones);
+        runtime.block_on(made, || false).unwrap().unwrap();
+        let clock = Rc::new(Cell::new(0));
+        let namespaces = open(&runtime, &drive, &clock);
+        Rig { runtime, drive, clock, namespaces }
+    }
+
+    fn add(&self, spec: Spec) -> Result<Namespace, VzoneError> {
+        self.runtime.block_on(self.namespaces.add(spec), || false).unwrap()
+    }
+
+    fn run(&self, namespace: &Namespace, command: Command) -> Done {
+        self.runtime.block_on(namespace.submit(command), || false).unwrap()
+    }
+
+    fn write(&self, namespace: &Namespace, lba: u64, byte: u8, blocks: usize) -> Result<(), DeviceError> {
+        let data = Buf::copy_of(&vec![byte; blocks * BLOCK]);
+        self.run(namespace, Command::write(Lba(lba), data, true)).result
+    }
+
+    /// The first byte of each block.
+    fn read(&self, namespace: &Namespace, lba: u64, blocks: usize) -> Vec<u8> {
+        let done = self.run(namespace, Command::read(Lba(lba), Buf::zeroed(blocks * BLOCK)));
+        assert_eq!(done.result, Ok(()));
+        done.data.chunks(BLOCK).map(|block| block[0]).collect()
+    }
+
+    fn zone(&self, namespace: &Namespace, zone: u32) -> (ZoneState, u64) {
+        let done = self.run(namespace, Command::Report { first: ZoneIndex(zone), count: 1 });
+        (done.zones[0].state, done.zones[0].wp_blocks)
+    }
+
+    /// The process ends, and another one begins.
+    fn again(self) -> Rig {
+        self.runtime.clear();
+        let runtime = Runtime::new();
+        let namespaces = open(&runtime, &self.drive, &self.clock);
+        Rig { runtime, namespaces, ..self }
+    }
+}
+
+fn open(runtime: &Runtime, drive: &Rc<EmulatedDrive>, clock: &Rc<Cell<u64>>) -> Namespaces {
+    let clock = clock.clone();
+    let behaviour = Behaviour { clock: Rc::new(move || clock.get()), patience_us: PATIENCE_US, canary: None };
+    runtime.block_on(Namespaces::open(runtime, drive.clone(), behaviour), || false).unwrap().unwrap()
+}
+
+/// A drive whose zones make zones of the shape of the rows, `parts` for one.
+fn drive_for_rows(parts: u32) -> Geometry {
+    let capacity = 45 / parts as u64 + 1;
+    Geometry {
+        zones: 2 + 1 + 7 * parts + parts,
+        zone_size_blocks: capacity + 3,
+        zone_capacity_blocks: capacity,
+        max_open: 0,
+        max_active: 0,
+        zrwa: None,
+        oob_bytes: 0,
+        // Of a device without limits, sixteen zones are kept reserved.
+        ..model().geometry
+    }
+}
+
+fn spec(name: &str, zones: u32, max_active: u32) -> Spec {
+    Spec { name: name.into(), zones, max_active, max_open: max_active, essential: 1, weight: 1 }
+}
+
+#[test]
+fn every_rule_and_refusal_of_a_zone_without_a_zrwa() {
+    let zrwa = |step: &Do| matches!(step, OpenZrwa(_) | Flush(..) | OpenAllZrwa);
+    // What befalls a zone by itself befalls drives.
+    let befalls = |step: &Do| matches!(step, ReadOnly(_) | Offline(_));
+    for parts in [1, 3, 5, 9, 15] {
+        let mut drive = drive_for_rows(parts);
+        drive.zones += 32;
+        let mut checked = 0;
+        for &(name, before, step, result, zone, state, wp, _) in ROWS {
+            if before.iter().chain([&step]).any(|step| zrwa(step) || befalls(step)) {
+                continue;
+            }
+            checked += 1;
+            let rig = Rig::new(&drive, parts);
+            let namespace = rig.add(Spec { max_open: 3, ..spec("rows", 6, 4) }).unwrap();
+            for step in before {
+                assert_eq!(rig.run(&namespace, command(*step)).result, Ok(()), "{parts}, {name}: {step:?}");
+            }
+            let found = rig.run(&namespace, command(step)).result;
+            assert_eq!(found, result.map_err(Into::into), "{parts}, {name}");
+            assert_eq!(rig.zone(&namespace, zone), (state, wp), "{parts}, {name}");
+            rig.namespaces.audit().unwrap();
+        }
+        assert!(checked > 60, "{checked} rows are for zones without a ZRWA");
+    }
+}
+
+#[test]
+fn a_namespace_has_no_zrwa_to_give() {
+    let rig = Rig::new(&Geometry { zones: 80, ..drive_for_rows(3) }, 3);
+    let namespace = rig.add(spec("plain", 2, 1)).unwrap();
+    for step in [OpenZrwa(0), Flush(0, 1)] {
+        let refused = Err(Status::InvalidZoneOperation.into());
+        assert_eq!(rig.run(&namespace, command(step)).result, refused, "{step:?}");
+    }
+}
+
+#[test]
+fn tenants_see_their_own_data_after_a_restart_and_nothing_else() {
+    let rig = Rig::new(&Geometry { zones: 100, ..drive_for_rows(5) }, 5);
+    let (one, two) = (rig.add(spec("one", 3, 2)).unwrap(), rig.add(spec("two", 3, 2)).unwrap());
+    rig.write(&one, 0, 1, 20).unwrap();
+    rig.write(&two, 0, 2, 33).unwrap();
+    rig.write(&two, 64, 3, 45).unwrap();
+    rig.write(&one, 20, 4, 5).unwrap();
+    assert_eq!(rig.run(&one, Command::Finish { zones: Zones::One(ZoneIndex(0)) }).result, Ok(()));
+    let rig = rig.again();
+    let [one, two] = rig.namespaces.list().try_into().ok().unwrap();
+    assert_eq!((one.name(), two.name()), ("one", "two"));
+    let expected: Vec<u8> = [vec![1; 20], vec![4; 5], vec![0; 20]].concat();
+    assert_eq!(rig.read(&one, 0, 45), expected);
+    assert_eq!(rig.zone(&one, 0), (ZoneState::Full, 45));
+    assert_eq!(rig.read(&two, 0, 45), [vec![2; 33], vec![0; 12]].concat());
+    assert_eq!(rig.read(&two, 64, 45), vec![3; 45]);
+    assert_eq!(rig.read(&one, 64, 45), vec![0; 45]);
+    assert_eq!((rig.zone(&two, 0), rig.zone(&two, 1)), ((ZoneState::Closed, 33), (ZoneState::Full, 45)));
+    // It goes on where it was.
+    rig.write(&two, 33, 5, 12).unwrap();
+    assert_eq!(rig.read(&two, 30, 15), [vec![2; 3], vec![5; 12]].concat());
+    rig.namespaces.audit().unwrap();
+}
+
+#[test]
+fn what_is_reset_or_removed_is_nobodys_and_reads_as_zeros_to_the_next() {
+    let rig = Rig::new(&Geometry { zones: 40, ..drive_for_rows(3) }, 3);
+    let one = rig.add(spec("one", 2, 2)).unwrap();
+    for round in 0..20 {
+        rig.write(&one, 0, 1 + round, 45).unwrap();
+        assert_eq!(rig.run(&one, Command::Reset { zones: Zones::All }).result, Ok(()));
+        assert_eq!(rig.read(&one, 0, 45), vec![0; 45]);
+    }
+    rig.write(&one, 0, 77, 30).unwrap();
+    let removed = rig.runtime.block_on(rig.namespaces.remove("one"), || false).unwrap();
+    assert_eq!(removed, Ok(()));
+    assert_eq!(rig.write(&one, 30, 1, 1), Err(Status::NamespaceNotReady.into()));
+    let two = rig.add(spec("two", 2, 2)).unwrap();
+    assert_eq!(rig.read(&two, 0, 45), vec![0; 45]);
+    rig.write(&two, 0, 9, 1).unwrap();
+    assert_eq!(rig.read(&two, 0, 3), [9, 0, 0]);
+    let rig = rig.again();
+    assert_eq!(rig.namespaces.list().len(), 1);
+    rig.namespaces.audit().unwrap();
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_the_reason() {
+    let limited = Geometry { zones: 60, max_active: 14, max_open: 14, ..drive_for_rows(3) };
+    let rig = Rig::new(&limited, 3);
+    assert_eq!(rig.add(spec("", 1, 1)).err(), Some(VzoneError::Name));
+    assert_eq!(rig.add(spec("a/b", 1, 1)).err(), Some(VzoneError::Name));
+    assert_eq!(rig.add(spec("a", 1, 2)).err(), Some(VzoneError::Shape));
+    assert_eq!(rig.add(Spec { essential: 3, ..spec("a", 1, 1) }).err(), Some(VzoneError::Shape));
+    assert!(matches!(rig.add(spec("a", 1000, 1)).err(), Some(VzoneError::Full { .. })));
+    // Of fourteen, two are the journal's and one is kept reserved.
+    assert_eq!(
+        rig.add(Spec { essential: 2, ..spec("a", 6, 6) }).err(),
+        Some(VzoneError::Floors { left: 11 })
+    );
+    rig.add(Spec { essential: 2, ..spec("a", 5, 5) }).unwrap();
+    assert_eq!(rig.add(spec("a", 1, 1)).err(), Some(VzoneError::Taken));
+    assert_eq!(rig.add(spec("b", 2, 2)).err(), Some(VzoneError::Floors { left: 1 }));
+    let removed = rig.runtime.block_on(rig.namespaces.remove("c"), || false).unwrap();
+    assert_eq!(removed, Err(VzoneError::Unknown));
+}
+
+/// Local and global overdrive, and what becomes of spares that their holder has forgotten (§4.4.2 to §4.4.4).
+#[test]
+fn spares_widen_groups_and_are_taken_back_from_who_does_not_write() {
+    let geometry = Geometry { zones: 300, max_active: 34, max_open: 34, ..drive_for_rows(15) };
+    let rig = Rig::new(&geometry, 15);
+    let all: Vec<Namespace> =
+        ["a", "b"].map(|name| rig.add(Spec { essential: 2, ..spec(name, 4, 4) }).unwrap()).into();
+    // 30 may be active in groups, 16 of these for certain: 14 are spare, and the other one lends its seven.
+    rig.write(&all[0], 0, 7, 20).unwrap();
+    let status = all[0].status();
+    assert_eq!((status.widths, status.spares), (vec![8], 6));
+    // The other one gets what is for certain, and what is left.
+    rig.write(&all[1], 0, 8, 10).unwrap();
+    assert_eq!(all[1].status().widths, [8]);
+    rig.namespaces.audit().unwrap();
+    rig.clock.set(PATIENCE_US - 1);
+    rig.namespaces.tick();
+    rig.runtime.run();
+    assert_eq!(rig.namespaces.moved_groups(), 0);
+    rig.write(&all[1], 10, 9, 1).unwrap();
+    rig.clock.set(PATIENCE_US);
+    rig.namespaces.tick();
+    rig.runtime.run();
+    assert_eq!(rig.namespaces.moved_groups(), 1);
+    let status = all[0].status();
+    assert_eq!((status.widths.as_slice(), status.spares), (&[2][..], 0));
+    assert_eq!(rig.read(&all[0], 0, 21), [vec![7; 20], vec![0]].concat());
+    rig.write(&all[0], 20, 6, 20).unwrap();
+    rig.namespaces.audit().unwrap();
+    let rig = rig.again();
+    let all = rig.namespaces.list();
+    assert_eq!(rig.read(&all[0], 0, 45), [vec![7; 20], vec![6; 20], vec![0; 5]].concat());
+    assert_eq!(rig.read(&all[1], 0, 12), [vec![8; 10], vec![9], vec![0]].concat());
+}
+
+/// The journal goes from one zone to the other, over and over.
+#[test]
+fn the_journal_is_written_round_and_round() {
+    let mut rig = Rig::new(&Geometry { zones: 40, ..drive_for_rows(3) }, 3);
+    rig.add(spec("one", 2, 2)).unwrap();
+    for round in 0..60 {
+        let one = rig.namespaces.list().remove(0);
+        rig.write(&one, 64, 1 + round, 20).unwrap();
+        assert_eq!(rig.run(&one, Command::Reset { zones: Zones::One(ZoneIndex(1)) }).result, Ok(()));
+        if round % 7 == 0 {
+            rig = rig.again();
+        }
+        rig.namespaces.audit().unwrap();
+    }
+}
+
+fn play(course: Course, seeds: std::ops::Range<u64>) -> namespaces::Summary {
+    namespaces::run_seeds(course, seeds, 2, &|| ())
+}
+
+#[test]
+fn some_seeds_of_every_kind() {
+    let overs = [Over::Drive].into_iter().chain(Policy::ALL.map(Over::Array));
+    for over in overs {
+        let count = if over == Over::Drive { 60 } else { 6 };
+        let summary = play(Course { over: Some(over), canary: None }, 0..count);
+        let failures: Vec<_> = summary.failures.iter().map(|f| (f.seed, f.failure.as_deref())).collect();
+        assert!(failures.is_empty(), "{over:?}: {failures:?}");
+        assert!(summary.counts.judgements > count && summary.counts.operations > 100 * count);
+        assert!(over != Over::Drive || summary.counts.moved_groups > 0);
+    }
+}
+
+#[test]
+fn every_canary_is_found() {
+    for (name, canary) in CANARIES {
+        let course = Course { over: Some(Over::Drive), canary: Some(canary) };
+        let found = (0..400).find(|seed| namespaces::replay(course, *seed, Tracing::Off).failure.is_some());
+        assert!(found.is_some(), "{name} is not found");
+    }
+}
