@@ -145,6 +145,8 @@ const ROOMS: [(&str, &[&str]); 2] = [
             "provisional",
             "array",
             "owner",
+            // Tenants of a device, whichever.
+            "vzone",
         ],
     ),
     (

@@ -92,7 +92,6 @@ fn drive_for_rows(parts: u32) -> Geometry {
         max_active: 0,
         zrwa: None,
         oob_bytes: 0,
-        // Of a device without limits, sixteen zones are kept reserved.
         ..model().geometry
     }
 }

@@ -54,26 +54,31 @@ impl Pace {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tokens {
     count: i64,
-    refilled_us: u64,
+    refilled_us: Option<u64>,
     in_flight: u32,
-    /// Blocks that were let through while others were in flight, and what could have been at most: see
-    /// [`Tokens::is_fair`].
-    paid: i64,
-    earned: i64,
+    /// The moment of the first refill, and the time that has brought tokens since: see [`Tokens::is_fair`].
+    first_us: u64,
+    counted_us: u64,
 }
 
 impl Tokens {
     /// Adds what has come since the last call. The time that has passed counts once: whoever calls more
     /// often gets no more.
     pub fn refill(&mut self, now_us: u64, pace: &Pace, width: u32) {
-        let passed_us = now_us.saturating_sub(self.refilled_us).min(1_000_000);
-        self.refilled_us = self.refilled_us.max(now_us);
+        let last_us = *self.refilled_us.get_or_insert(now_us);
+        if last_us == now_us && self.counted_us == 0 {
+            self.first_us = now_us;
+        }
+        let passed_us = now_us.saturating_sub(last_us);
+        self.refilled_us = Some(last_us.max(now_us));
+        self.counted_us += passed_us;
         let most = MOST_BLOCKS * width.max(1) as i64 * ONE;
         let come = match pace.block_ns() {
             0 => most,
-            block_ns => (passed_us * 1000 * ONE as u64 * width.max(1) as u64 / block_ns) as i64,
+            block_ns => {
+                (passed_us.min(1_000_000) * 1000 * ONE as u64 * width.max(1) as u64 / block_ns) as i64
+            }
         };
-        self.earned = self.earned.saturating_add(come.min(2 * most));
         self.count = (self.count + come).clamp(-most, most);
     }
 
@@ -81,10 +86,8 @@ impl Tokens {
     pub fn refill_twice(&mut self, now_us: u64, pace: &Pace, width: u32) {
         let before = self.refilled_us;
         self.refill(now_us, pace, width);
-        let once = self.earned;
-        self.refilled_us = before;
+        self.refilled_us = before.or(self.refilled_us);
         self.refill(now_us, pace, width);
-        self.earned = once;
     }
 
     /// Whether a write of so many blocks may go.
@@ -94,9 +97,6 @@ impl Tokens {
 
     /// It goes.
     pub fn submitted(&mut self, blocks: u64) {
-        if self.in_flight > 0 {
-            self.paid = self.paid.saturating_add(blocks as i64 * ONE);
-        }
         self.count = self.count.saturating_sub(blocks as i64 * ONE);
         self.in_flight += 1;
     }
@@ -111,9 +111,9 @@ impl Tokens {
         self.count / ONE
     }
 
-    /// Whether no more was let through, but for writes that were alone, than time has brought.
-    pub fn is_fair(&self) -> bool {
-        self.paid <= self.earned
+    /// Whether no more time has brought tokens than there was.
+    pub fn is_fair(&self, now_us: u64) -> bool {
+        self.counted_us <= now_us.saturating_sub(self.first_us)
     }
 }
 
@@ -149,7 +149,9 @@ mod tests {
     #[test]
     fn tokens_come_with_time_and_width_and_not_with_calls() {
         let pace = pace(10);
-        let start = Tokens { refilled_us: 0, ..Tokens::default() };
+        let mut start = Tokens::default();
+        start.refill(0, &Pace::default(), 1);
+        start.submitted(MOST_BLOCKS as u64);
         let (mut once, mut often, mut wide) = (start, start, start);
         once.refill(1000, &pace, 1);
         (1..=100).for_each(|step| often.refill(step * 10, &pace, 1));
@@ -163,6 +165,7 @@ mod tests {
     fn who_is_alone_goes_and_pays_later() {
         let mut tokens = Tokens::default();
         let pace = pace(10);
+        tokens.refill(0, &pace, 1);
         assert!(tokens.admits(128));
         tokens.submitted(128);
         assert!(!tokens.admits(1));
@@ -177,19 +180,15 @@ mod tests {
     #[test]
     fn time_that_counts_twice_is_noticed() {
         let pace = pace(10);
-        for (twice, fair) in [(false, true), (true, false)] {
-            let mut tokens = Tokens { in_flight: 1, ..Tokens::default() };
-            for now_us in (1000..50_000).step_by(1000) {
-                match twice {
-                    true => tokens.refill_twice(now_us, &pace, 1),
-                    false => tokens.refill(now_us, &pace, 1),
-                }
-                while tokens.admits(10) {
-                    tokens.submitted(10);
-                }
-            }
-            assert_eq!(tokens.is_fair(), fair);
+        let (mut once, mut twice) = (Tokens::default(), Tokens::default());
+        for now_us in (1000..5000).step_by(100) {
+            once.refill(now_us, &pace, 1);
+            once.refill(now_us, &pace, 1);
+            twice.refill_twice(now_us, &pace, 1);
+            assert!(once.is_fair(now_us));
         }
+        assert!(!twice.is_fair(4900));
+        assert_eq!((once.blocks(), twice.blocks()), (256, 256));
     }
 
     #[test]

@@ -5,18 +5,16 @@
 
 use crate::{
     buf::{Buf, BufPool},
-    device::{Command, DeviceError, Geometry, Slots, Status, ZonedDevice, Zones},
+    device::{Command, Completer, DeviceError, Geometry, Slots, Status, ZonedDevice, Zones},
     runtime::{Gate, Runtime},
     table::ZoneTable,
     vzone::{
-        Behaviour, Canary, Clock,
         admission::{Pace, Tokens},
         arbiter::Arbiter,
         balloon::{self, Account, History},
+        behaviour::{Behaviour, Canary, Clock},
         congestion::Window,
-        crew::Worker,
         format::{End, Entry, Groups, Identity, Spec},
-        journal::Journal,
         shape::Shape,
     },
     zone::{Lba, ZoneIndex},
@@ -138,6 +136,61 @@ impl Vzone {
     pub fn width(&self) -> u32 {
         self.groups.group(self.groups.len().wrapping_sub(1)).map_or(1, |(width, ..)| width)
     }
+}
+
+/// Where the journal goes on.
+#[derive(Default)]
+pub(super) struct Journal {
+    pub turn: Turn,
+    /// Zone 0 or 1, and the offset of the next block.
+    pub place: Cell<(u32, u32)>,
+    /// Counts checkpoints.
+    pub generation: Cell<u64>,
+}
+
+impl Journal {
+    /// Of a device whose newest checkpoint is in `zone`, and has this generation. It goes on with a checkpoint.
+    pub fn new(zone: u32, generation: u64) -> Journal {
+        Journal {
+            turn: Turn::default(),
+            place: Cell::new((zone, u32::MAX)),
+            generation: Cell::new(generation),
+        }
+    }
+}
+
+/// What a task is to do.
+pub(super) enum Job {
+    /// Blocks of a v-zone, from an offset on.
+    Read {
+        zone: usize,
+        from: u64,
+        data: Buf,
+    },
+    /// As [`Job::Read`], in its turn.
+    Write {
+        zone: usize,
+        ticket: u64,
+        from: u64,
+        data: Buf,
+        fua: bool,
+    },
+    Flush,
+    /// V-zones and their tickets.
+    Finish(Vec<(usize, u64)>),
+    Reset(Vec<(usize, u64)>),
+    /// Moves the last group of a v-zone to one of essential width.
+    Move {
+        zone: usize,
+        ticket: u64,
+    },
+}
+
+/// A task that waits for a command, or carries one out.
+#[derive(Default)]
+pub(super) struct Worker {
+    pub job: RefCell<Option<(Rc<Tenant>, Job, Completer)>>,
+    pub begun: Gate,
 }
 
 /// One at a time, in the order of calls.
@@ -340,15 +393,20 @@ impl Core {
         self.work.open();
     }
 
-    /// Everything below `tail` is complete.
-    pub fn complete(&self, tenant: &Tenant, zone: usize, tail: u64) {
-        let mut state = tenant.state.borrow_mut();
-        let vzone = &mut state.vzones[zone];
-        vzone.tail = tail;
-        let filled = vzone.active && tail == self.allocated(&vzone.groups);
-        if filled {
-            self.end_group(&mut state, zone);
+    /// The last group of a v-zone is full. Its zones count as active until what they hold is safe: a power cut may make
+    /// them so again.
+    pub async fn filled(&self, tenant: &Tenant, zone: usize) -> Result<(), DeviceError> {
+        let active = tenant.state.borrow().vzones[zone].active;
+        if active {
+            self.flush_cache().await?;
+            self.end_group(&mut tenant.state.borrow_mut(), zone);
         }
+        Ok(())
+    }
+
+    /// As [`Core::flush_device`], if there is anything to be flushed.
+    pub async fn flush_cache(&self) -> Result<(), DeviceError> {
+        if self.device.geometry().volatile_cache { self.flush_device().await } else { Ok(()) }
     }
 
     /// Nobody needs these zones any more.

@@ -1,49 +1,13 @@
 //! Tasks that carry out commands, kept for the next one: a warm namespace starts none.
 
 use crate::{
-    buf::Buf,
-    device::{Completer, Completion, Done},
-    runtime::Gate,
+    device::{Completion, Done},
     vzone::{
-        core::{Core, Tenant},
+        core::{Core, Job, Tenant, Worker},
         transfer::Flight,
     },
 };
-use std::{cell::RefCell, rc::Rc};
-
-/// What a task is to do.
-pub(super) enum Job {
-    /// Blocks of a v-zone, from an offset on.
-    Read {
-        zone: usize,
-        from: u64,
-        data: Buf,
-    },
-    /// As [`Job::Read`], in its turn.
-    Write {
-        zone: usize,
-        ticket: u64,
-        from: u64,
-        data: Buf,
-        fua: bool,
-    },
-    Flush,
-    /// V-zones and their tickets.
-    Finish(Vec<(usize, u64)>),
-    Reset(Vec<(usize, u64)>),
-    /// Moves the last group of a v-zone to one of essential width.
-    Move {
-        zone: usize,
-        ticket: u64,
-    },
-}
-
-/// A task that waits for a command, or carries one out.
-#[derive(Default)]
-pub(super) struct Worker {
-    job: RefCell<Option<(Rc<Tenant>, Job, Completer)>>,
-    begun: Gate,
-}
+use std::rc::Rc;
 
 impl Core {
     /// Has a task carry out `job`.

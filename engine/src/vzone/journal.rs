@@ -7,31 +7,11 @@ use crate::{
     buf::Buf,
     device::{Command, DeviceError, Status, Zones},
     vzone::{
-        core::{Core, Turn},
+        core::Core,
         format::{Entry, Filler, Head},
     },
     zone::{Lba, ZoneIndex},
 };
-use std::cell::Cell;
-
-#[derive(Default)]
-pub(super) struct Journal {
-    turn: Turn,
-    /// Where the next block goes: zone 0 or 1, and its offset.
-    place: Cell<(u32, u32)>,
-    generation: Cell<u64>,
-}
-
-impl Journal {
-    /// Of a device whose newest checkpoint is in `zone`, with this generation.
-    pub fn new(zone: u32, generation: u64) -> Journal {
-        Journal {
-            place: Cell::new((zone, u32::MAX)),
-            generation: Cell::new(generation),
-            ..Journal::default()
-        }
-    }
-}
 
 impl Core {
     /// Writes a record. Once it is safe `apply` is called, before anything else happens.

@@ -4,7 +4,7 @@ use crate::{
     buf::Buf,
     device::{Command, DeviceError, Zones},
     vzone::{
-        Canary,
+        behaviour::Canary,
         core::{Core, Tenant},
         format::{End, Entry, Groups, reservation},
         shape::Shape,
@@ -142,6 +142,9 @@ impl Core {
         if !sealed && !(vzone.active && vzone.end == End::Open && vzone.spares > 0) {
             return Ok(());
         }
+        if !sealed && vzone.tail == self.allocated(&vzone.groups) {
+            return self.filled(tenant, zone).await;
+        }
         let Some((width, unit_blocks, old)) = vzone.groups.group(vzone.groups.len().wrapping_sub(1)) else {
             return Ok(());
         };
@@ -195,6 +198,7 @@ impl Core {
             let blocks = new.blocks().min(length - at);
             self.copy_group((shape, old, at), (new, &taken.zones), blocks, flights).await?;
             if blocks == new.blocks() {
+                self.flush_cache().await?;
                 let mut arbiter = self.arbiter.borrow_mut();
                 taken.zones.iter().for_each(|zone| arbiter.retire(*zone));
                 drop(arbiter);

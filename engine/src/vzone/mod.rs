@@ -8,7 +8,9 @@
 pub mod admission;
 pub mod arbiter;
 pub mod balloon;
+pub mod behaviour;
 pub mod congestion;
+pub mod error;
 pub mod format;
 pub mod shape;
 
@@ -20,111 +22,24 @@ mod recover;
 mod request;
 mod transfer;
 
-pub use self::format::Spec;
+pub use self::{
+    behaviour::{Behaviour, Canary, Clock, PATIENCE_US},
+    error::VzoneError,
+    format::Spec,
+};
 
 use self::{
-    core::{Core, Tenant, Vzone},
-    crew::Job,
+    core::{Core, Job, Tenant, Vzone},
     format::{Entry, Groups, MOST_NAMESPACES},
 };
 use crate::{
     buf::Buf,
-    device::{Command, Completion, DeviceError, Done, Geometry, Status, ZonedDevice, Zones},
+    device::{Command, Completion, Done, Geometry, Status, ZonedDevice, Zones},
     runtime::Runtime,
     table::WriteEffect,
     zone::ZoneIndex,
 };
 use std::rc::Rc;
-
-/// Gives the moment in microseconds, from any start.
-pub type Clock = Rc<dyn Fn() -> u64>;
-
-/// How long a namespace that holds spares may write nothing before they are taken back, in microseconds.
-pub const PATIENCE_US: u64 = 2_000_000;
-
-/// How namespaces shall behave.
-#[derive(Clone)]
-pub struct Behaviour {
-    /// What tells the time.
-    pub clock: Clock,
-    /// See [`PATIENCE_US`].
-    pub patience_us: u64,
-    /// None but in a simulator.
-    pub canary: Option<Canary>,
-}
-
-/// A rule to be broken on purpose, to prove that the simulator notices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Canary {
-    /// Data is written to a zone before it is safe whose it is.
-    OwnerAfterData,
-    /// Zones of a group that was moved are given back to nobody.
-    ReclaimedForgotten,
-    /// They are given back before it is safe that they are not needed.
-    ReclaimTooEarly,
-    /// The time in which tokens come counts twice.
-    TokensCountTwice,
-}
-
-/// Why there are no namespaces, or not this one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum VzoneError {
-    /// The device is too small, or has too few active zones.
-    #[error("the device has too few zones, or too few of them may be active, for namespaces")]
-    TooSmall,
-    /// Something is on the device.
-    #[error("the device is not empty")]
-    NotEmpty,
-    /// There is no journal.
-    #[error("there are no namespaces on the device")]
-    None,
-    /// A block of the journal is not as it was written.
-    #[error("block {block} of zone {zone} is damaged: it should be a part of the journal of the namespaces")]
-    Damaged {
-        /// Zone 0 or 1.
-        zone: u32,
-        /// From its start.
-        block: u64,
-    },
-    /// The journal is as it was written, and cannot be true.
-    #[error("the journal of the namespaces does not fit the device, or contradicts itself")]
-    Absurd,
-    /// A name that cannot be.
-    #[error("a name has 1 to 32 letters, digits, '-', '_' or '.'")]
-    Name,
-    /// A name that is there already.
-    #[error("there is a namespace of this name already")]
-    Taken,
-    /// Numbers that cannot be.
-    #[error(
-        "a namespace needs zones, a weight, no more active zones than zones, and a power of two of essential zones"
-    )]
-    Shape,
-    /// More zones than are left.
-    #[error("there is room for {left} more zones")]
-    Full {
-        /// V-zones.
-        left: u64,
-    },
-    /// More essential zones than are left.
-    #[error("active zones are promised to others, or in use: {left} are left")]
-    Floors {
-        /// Physical zones.
-        left: u32,
-    },
-    /// Too many namespaces.
-    #[error("there are {MOST_NAMESPACES} namespaces")]
-    TooMany,
-    /// No namespace of this name.
-    #[error("there is no namespace of this name")]
-    Unknown,
-    /// A namespace that works.
-    #[error("the namespace is in use")]
-    InUse,
-    /// The device does not do what it is asked.
-    #[error("{0}")]
-    Device(#[from] DeviceError),
-}
 
 /// What is known of a namespace that runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -280,9 +195,9 @@ impl Namespaces {
             let held: u32 = state.vzones.iter().map(|vzone| vzone.spares).sum();
             spares += held;
             claims.extend(state.vzones.iter().flat_map(|vzone| vzone.groups.zones().to_vec()));
-            if let Some(zone) = state.vzones.iter().position(|vzone| !vzone.tokens.is_fair()) {
+            if let Some(zone) = state.vzones.iter().position(|vzone| !vzone.tokens.is_fair(core.now_us())) {
                 return Err(format!(
-                    "zone {zone} of {} has written for more than its tokens",
+                    "zone {zone} of {} was given tokens for more time than there was",
                     tenant.spec.name
                 ));
             }

@@ -9,12 +9,15 @@ use crate::{
     device::{Command, DeviceError, Geometry, ZonedDevice},
     runtime::Runtime,
     vzone::{
-        Behaviour, VzoneError,
         arbiter::{Arbiter, Owner},
         balloon::floor_power,
-        core::{Core, Tenant, Vzone},
-        format::{End, Entry, Filler, Groups, Head, Identity, MOST_NAMESPACES, MOST_ZONES, Spec, mark, read},
-        journal::Journal,
+        behaviour::Behaviour,
+        core::{Core, Journal, Tenant, Vzone},
+        error::VzoneError,
+        format::{
+            End, Entry, Filler, Groups, Head, Identity, MOST_NAME, MOST_NAMESPACES, MOST_ZONES, Spec, mark,
+            read,
+        },
         shape::Shape,
     },
     zone::{Lba, ZoneIndex, ZoneInfo, ZoneState, is_worn},
@@ -347,7 +350,7 @@ pub(super) fn check_spec(core: &Core, spec: &Spec) -> Result<(), VzoneError> {
     let tenants = core.tenants.borrow();
     let others = || tenants.iter().flatten();
     let named = !spec.name.is_empty()
-        && spec.name.len() <= super::format::MOST_NAME
+        && spec.name.len() <= MOST_NAME
         && spec.name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
     if !named {
         return Err(VzoneError::Name);

@@ -4,10 +4,11 @@ use crate::{
     buf::{BLOCK, Buf},
     device::{DeviceError, Done},
     vzone::{
-        Canary,
+        behaviour::Canary,
         congestion::Window,
         core::{Core, Tenant, Vzone},
         format::{End, Entry, Groups},
+        shape::Shape,
         transfer::{Flight, Stretch},
     },
     zone::{Lba, ZoneIndex},
@@ -25,7 +26,7 @@ fn stretches<'g>(
     let mut base = 0;
     (0..groups.len()).filter_map(move |index| {
         let (width, unit_blocks, zones) = groups.group(index)?;
-        let shape = crate::vzone::shape::Shape { width, unit_blocks, zone_blocks };
+        let shape = Shape { width, unit_blocks, zone_blocks };
         let start = base;
         base += shape.blocks();
         let range = from.max(start)..to.min(base);
@@ -109,11 +110,16 @@ impl Core {
         let landed = self.end_write(flights).await;
         tenant.wait(zone, |vzone| vzone.settled == ticket).await;
         let failed = tenant.state.borrow().vzones[zone].failed.map_or(Ok(()), Err);
-        let result = failed.and(submitted).and(landed);
+        let mut result = failed.and(submitted).and(landed);
         let to = from + data.blocks();
-        match result {
-            Ok(()) => self.complete(tenant, zone, to),
-            Err(error) => self.fail_vzone(tenant, zone, error),
+        if result.is_ok() {
+            tenant.state.borrow_mut().vzones[zone].tail = to;
+            if to == tenant.geometry.zone_capacity_blocks {
+                result = self.filled(tenant, zone).await;
+            }
+        }
+        if let Err(error) = result {
+            self.fail_vzone(tenant, zone, error);
         }
         self.note_write(tenant, zone, data.blocks(), begun_us);
         tenant.state.borrow_mut().vzones[zone].settled += 1;
@@ -158,7 +164,8 @@ impl Core {
             self.end_write(flights).await?;
             tenant.wait(zone, |vzone| vzone.settled == ticket).await;
             tenant.state.borrow().vzones[zone].failed.map_or(Ok(()), Err)?;
-            self.complete(tenant, zone, at);
+            tenant.state.borrow_mut().vzones[zone].tail = at;
+            self.filled(tenant, zone).await?;
             self.open_group(tenant, zone).await?;
         }
         Ok(())

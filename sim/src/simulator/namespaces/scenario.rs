@@ -59,7 +59,7 @@ impl Scenario {
             members,
             drive: if single { draw_drive(rng) } else { draw_member(rng, over, chunk_blocks) },
             chunk_blocks,
-            zone_size_blocks: (10 + rng.below(20)).next_multiple_of(stripe),
+            zone_size_blocks: (24 + rng.below(50)).next_multiple_of(stripe),
             unwritten_fails: rng.chance(1, 4),
             vzone_zones,
             patience_us: 1 << (8 + rng.below(8)),

@@ -357,16 +357,13 @@ impl World {
 
     /// Runs until all operations are complete.
     fn drain(&mut self) -> Result<(), Failure> {
-        let mut idle = 0;
-        while !self.ops.is_empty() {
-            self.event(false)?;
-            let waits = self.wire.queued() > 0 || self.wire.executed() > 0 || self.ready;
-            idle = if waits { 0 } else { idle + 1 };
-            if idle > 1000 {
-                return Err(self.hang());
+        for _ in 0..TOO_MANY_EVENTS {
+            if self.ops.is_empty() {
+                return self.audit();
             }
+            self.event(false)?;
         }
-        self.audit()
+        Err(self.hang())
     }
 
     /// Hands in an operation.
