@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use engine::{
+    adapt::sequence::Sequencer,
     buf::{BLOCK, Buf},
     device::{Command, DeviceError, Done, Geometry, Status, ZonedDevice, Zones},
     raid::policy::Policy,
@@ -14,13 +15,15 @@ use sim::{
         Do::{self, *},
         ROWS, command, model,
     },
+    rng::Rng,
     simulator::{
         namespaces::{self, CANARIES, Course, Over},
+        wire::Wire,
         world::Tracing,
     },
-    ssd::EmulatedDrive,
+    ssd::{Cut, EmulatedDrive, Ssd},
 };
-use std::{cell::Cell, rc::Rc};
+use std::{cell::Cell, future::Future, rc::Rc};
 
 /// A drive, its namespaces, and the clock that they see.
 struct Rig {
@@ -254,6 +257,127 @@ fn the_journal_is_written_round_and_round() {
             rig = rig.again();
         }
         rig.namespaces.audit().unwrap();
+    }
+}
+
+/// Two tenants on a drive whose commands wait until somebody lets them happen.
+struct Small {
+    runtime: Runtime,
+    wire: Rc<Wire>,
+    clock: Rc<Cell<u64>>,
+}
+
+impl Small {
+    fn over(wire: Wire) -> Small {
+        Small { runtime: Runtime::new(), wire: Rc::new(wire), clock: Rc::default() }
+    }
+
+    fn device(&self) -> Rc<dyn ZonedDevice> {
+        Rc::new(Sequencer::new(&self.runtime, Rc::new(self.wire.drive(0))))
+    }
+
+    fn open(&self) -> impl Future<Output = Result<Namespaces, VzoneError>> + 'static {
+        let (runtime, device, clock) = (self.runtime.clone(), self.device(), self.clock.clone());
+        let behaviour =
+            Behaviour { clock: Rc::new(move || clock.get()), patience_us: PATIENCE_US, canary: None };
+        async move { Namespaces::open(&runtime, device, behaviour).await }
+    }
+
+    /// Has everything happen, in order, until the future is done.
+    fn run<T>(&self, future: impl Future<Output = T>) -> T {
+        let idle = || {
+            let busy = self.wire.queued() + self.wire.executed() > 0;
+            self.wire.run_all();
+            busy
+        };
+        self.runtime.block_on(future, idle).unwrap()
+    }
+
+    /// Has one thing happen; `false` if nothing can.
+    fn step(&self) -> bool {
+        self.runtime.run();
+        match (self.wire.executed(), self.wire.queued()) {
+            (0, 0) => return false,
+            (0, _) => _ = self.wire.execute_now(0, false),
+            _ => _ = self.wire.deliver(0),
+        }
+        self.runtime.run();
+        true
+    }
+
+    /// The same drive, after a power cut at this moment.
+    fn cut(&self, cache_lost: bool, seed: u64) -> Small {
+        let copy = self.wire.copy().unwrap();
+        copy.power_cut(&mut Rng::new(seed), |_| Cut { cache_lost, zrwa_lost: false }).unwrap();
+        Small::over(copy)
+    }
+
+    /// What was promised is there, before and after all that goes on in the background, and can be gone on with.
+    fn check(&self, when: &str) {
+        let namespaces = self.run(self.open()).unwrap();
+        let wide = namespaces.list().remove(0);
+        let all = |blocks: usize| {
+            let read = wide.submit(Command::read(Lba(0), Buf::zeroed(45 * BLOCK)));
+            let found: Vec<u8> = self.run(read).data.chunks(BLOCK).map(|block| block[0]).collect();
+            let rest = vec![0; 45 - blocks];
+            assert_eq!(found, [vec![7; 20], vec![8; blocks - 20], rest].concat(), "{when}");
+            namespaces.audit().unwrap_or_else(|why| panic!("{when}: {why}"));
+        };
+        all(20);
+        while self.step() {}
+        all(20);
+        let more = Command::write(Lba(20), Buf::copy_of(&[8; 9 * BLOCK]), true);
+        assert_eq!(self.run(wide.submit(more)).result, Ok(()), "{when}");
+        all(29);
+        self.runtime.clear();
+    }
+}
+
+/// Reclaim moves a group; the power may go at any moment of that, and again at any moment of the recovery.
+#[test]
+fn a_reclaim_survives_a_cut_at_every_moment_and_another_one_in_recovery() {
+    for volatile in [false, true] {
+        let drive = Geometry {
+            zones: 60,
+            max_active: 20,
+            max_open: 20,
+            volatile_cache: volatile,
+            ..drive_for_rows(15)
+        };
+        let wire = Wire::default();
+        wire.insert(Ssd::in_memory(&drive));
+        let small = Small::over(wire);
+        small.run(Namespaces::create(small.device(), [3; 16], 15)).unwrap();
+        let namespaces = small.run(small.open()).unwrap();
+        let wide = small.run(namespaces.add(Spec { essential: 2, ..spec("wide", 2, 1) })).unwrap();
+        let data = Command::write(Lba(0), Buf::copy_of(&[7; 20 * BLOCK]), true);
+        assert_eq!(small.run(wide.submit(data)).result, Ok(()));
+        assert_eq!(wide.status().widths, [8]);
+        small.clock.set(PATIENCE_US);
+        namespaces.tick();
+        let mut moment = 0;
+        loop {
+            let cut = small.cut(volatile, moment);
+            cut.check(&format!("volatile {volatile}, cut at {moment}"));
+            let again = small.cut(volatile, moment);
+            let opening = again.open();
+            again.runtime.spawn(async move { _ = opening.await });
+            for second in 0.. {
+                let when = format!("volatile {volatile}, cut at {moment} and at {second} of the recovery");
+                again.cut(volatile, second).check(&when);
+                if !again.step() {
+                    break;
+                }
+            }
+            again.runtime.clear();
+            moment += 1;
+            if !small.step() {
+                break;
+            }
+        }
+        assert_eq!(namespaces.moved_groups(), 1);
+        assert!(moment > 20, "{moment}");
+        small.runtime.clear();
     }
 }
 

@@ -21,6 +21,7 @@ use crate::{
 };
 use std::{
     cell::{Cell, RefCell},
+    collections::VecDeque,
     rc::Rc,
 };
 
@@ -44,10 +45,6 @@ pub(super) struct Core {
     pub room: Gate,
     /// Zones are to be reserved or reset.
     pub work: Gate,
-    /// Tokens have come, or writes have gone.
-    pub tokens: Gate,
-    /// Reads have come back.
-    pub windows: Gate,
     /// Who opens a group, and who moves one: one at a time, in the order in which they came.
     pub allocation: Turn,
     pub moving: Turn,
@@ -61,7 +58,7 @@ pub(super) struct Tenant {
     pub spec: Spec,
     pub geometry: Geometry,
     pub state: RefCell<TenantState>,
-    /// By v-zone: a ticket has been served.
+    /// By v-zone: a ticket has been served, tokens have come, or reads have come back.
     pub gates: Vec<Gate>,
 }
 
@@ -75,6 +72,26 @@ pub(super) struct TenantState {
     pub opened: Option<u64>,
     pub last_write_us: u64,
     pub removed: bool,
+    /// Writes that wait for the first group of their v-zone, by number, in the order in which they were submitted.
+    pub beginning: VecDeque<u64>,
+    /// Such writes so far.
+    pub begun: u64,
+}
+
+impl TenantState {
+    /// The number of a write that begins a v-zone, which is submitted now.
+    pub fn begin(&mut self) -> u64 {
+        self.begun += 1;
+        self.beginning.push_back(self.begun);
+        self.begun
+    }
+
+    /// V-zones that hold something and can hold more, and those that still hold active zones.
+    fn engaged(&self, capacity: u64) -> usize {
+        let is_ended = |vzone: &Vzone| matches!(vzone.end, End::Finished(_)) || vzone.tail == capacity;
+        let engaged = |vzone: &&Vzone| vzone.active || !vzone.groups.is_empty() && !is_ended(vzone);
+        self.vzones.iter().filter(engaged).count()
+    }
 }
 
 /// A v-zone. Whatever changes it takes a ticket and waits for its turn: writes are submitted in the order of their
@@ -168,12 +185,14 @@ pub(super) enum Job {
         data: Buf,
     },
     /// As [`Job::Read`], in its turn.
+    /// `begins` is the number of a write that opens the first group of its v-zone.
     Write {
         zone: usize,
         ticket: u64,
         from: u64,
         data: Buf,
         fua: bool,
+        begins: Option<u64>,
     },
     Flush,
     /// V-zones and their tickets.
@@ -252,8 +271,6 @@ impl Core {
             in_hand: RefCell::default(),
             room: Gate::default(),
             work: Gate::default(),
-            tokens: Gate::default(),
-            windows: Gate::default(),
             allocation: Turn::default(),
             moving: Turn::default(),
             failed: Cell::default(),
@@ -283,7 +300,7 @@ impl Core {
     /// Nothing is changed any more: the journal does not say what is.
     pub fn fail(&self, error: DeviceError) {
         self.failed.set(self.failed.get().or(Some(error)));
-        [&self.room, &self.work, &self.tokens].into_iter().for_each(Gate::open);
+        [&self.room, &self.work].into_iter().for_each(Gate::open);
     }
 
     /// # Errors
@@ -337,6 +354,24 @@ impl Core {
         let free = spares.saturating_sub(used);
         let width = balloon::width(tenant.spec.essential, (share, state.spares, free), state.history, most);
         (width, width.saturating_sub(tenant.spec.essential))
+    }
+
+    /// Waits until a v-zone may have its first group: those submitted before have theirs, and fewer v-zones than may be
+    /// active hold something. A zone may count as full for its tenant while its writes are on their way; so the next
+    /// one may be begun, and has to wait for them.
+    pub async fn wait_to_begin(&self, tenant: &Tenant, number: u64) -> Result<(), DeviceError> {
+        loop {
+            self.check()?;
+            {
+                let state = tenant.state.borrow();
+                let first = state.beginning.front() == Some(&number);
+                let capacity = tenant.geometry.zone_capacity_blocks;
+                if first && state.engaged(capacity) < tenant.spec.max_active as usize {
+                    return Ok(());
+                }
+            }
+            self.room.wait().await;
+        }
     }
 
     /// Takes zones for a group of at most `most` zones; of exactly as many if `exact`, none of them spare.
@@ -457,6 +492,8 @@ impl Tenant {
             opened: None,
             last_write_us: 0,
             removed: false,
+            beginning: VecDeque::new(),
+            begun: 0,
         };
         Tenant { id, spec, geometry, state: RefCell::new(state), gates }
     }

@@ -26,6 +26,7 @@ impl Core {
             tenant.enter(zone, ticket).await;
             result = result.and(self.finish_one(tenant, zone).await);
             tenant.leave(zone);
+            self.room.open();
         }
         result
     }

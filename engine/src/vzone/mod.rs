@@ -164,10 +164,11 @@ impl Namespaces {
         let mut pace = core.pace.get();
         pace.look(now_us);
         core.pace.set(pace);
-        core.tokens.open();
         for tenant in core.tenants() {
             let frozen = {
                 let state = tenant.state.borrow();
+                let at_work = state.vzones.iter().zip(&tenant.gates).filter(|(v, _)| v.settled != v.tickets);
+                at_work.for_each(|(_, gate)| gate.open());
                 !state.removed
                     && balloon::is_frozen(state.spares, state.last_write_us, now_us, self.patience_us)
             };
@@ -270,16 +271,14 @@ impl Namespace {
             Command::Write { lba, data, oob, fua } => {
                 let blocks = geometry.check_buffers(&data, &oob, geometry.max_transfer_blocks)?;
                 let effect = state.table.write(lba, blocks)?;
-                let ticket = state.vzones[effect.zone.0 as usize].ticket();
                 drop(state);
-                Ok(self.write(effect, ticket, data, fua))
+                Ok(self.write(effect, data, fua))
             }
             Command::Append { zone, data, oob, fua } => {
                 let blocks = geometry.check_buffers(&data, &oob, geometry.max_append_blocks)?;
                 let effect = state.table.append(zone, blocks)?;
-                let ticket = state.vzones[effect.zone.0 as usize].ticket();
                 drop(state);
-                Ok(self.write(effect, ticket, data, fua))
+                Ok(self.write(effect, data, fua))
             }
             Command::Flush => {
                 drop(state);
@@ -319,9 +318,15 @@ impl Namespace {
         self.core.employ(&self.tenant, job)
     }
 
-    fn write(&self, effect: WriteEffect, ticket: u64, data: Buf, fua: bool) -> Completion {
+    /// Queues a write that the zone table has let through.
+    fn write(&self, effect: WriteEffect, data: Buf, fua: bool) -> Completion {
         let (zone, from) = (effect.zone.0 as usize, effect.offset_blocks);
-        self.employ(Job::Write { zone, ticket, from, data, fua })
+        let (ticket, begins) = {
+            let mut state = self.tenant.state.borrow_mut();
+            let begins = (from == 0).then(|| state.begin());
+            (state.vzones[zone].ticket(), begins)
+        };
+        self.employ(Job::Write { zone, ticket, from, data, fua, begins })
     }
 }
 

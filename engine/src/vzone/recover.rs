@@ -27,6 +27,9 @@ use std::{cell::RefCell, collections::BTreeMap, rc::Rc};
 /// Active zones of a device that knows no limit.
 const UNLIMITED: u32 = 256;
 
+/// The largest weight of a namespace.
+const MOST_WEIGHT: u32 = 1000;
+
 /// Blocks of the journal that are read at once.
 const READ_BLOCKS: u64 = 64;
 
@@ -360,7 +363,7 @@ pub(super) fn check_spec(core: &Core, spec: &Spec) -> Result<(), VzoneError> {
     }
     let vzone_zones = core.identity.vzone_zones;
     let sane = spec.zones > 0
-        && spec.weight > 0
+        && (1..=MOST_WEIGHT).contains(&spec.weight)
         && (1..=spec.zones).contains(&spec.max_active)
         && (1..=spec.max_active).contains(&spec.max_open)
         && (1..=vzone_zones).contains(&spec.essential)

@@ -70,7 +70,7 @@ impl Core {
                     break (commands, width);
                 }
             }
-            self.windows.wait().await;
+            tenant.gates[zone].wait().await;
         };
         if commands == 0 {
             return Done::with_data(data);
@@ -85,7 +85,7 @@ impl Core {
                 Err(_) => window.cancelled(commands),
             }
         }
-        self.windows.open();
+        tenant.gates[zone].open();
         Done { result, data, ..Done::ok() }
     }
 
@@ -93,21 +93,23 @@ impl Core {
     pub async fn write(
         self: &Rc<Core>,
         tenant: &Rc<Tenant>,
-        (zone, ticket): (usize, u64),
+        (zone, ticket, begins): (usize, u64, Option<u64>),
         from: u64,
         (data, fua): (Buf, bool),
         flights: &mut Vec<Flight>,
     ) -> Done {
         tenant.wait(zone, |vzone| vzone.submitted == ticket).await;
         let through = fua && {
-            let vzone = &mut tenant.state.borrow_mut().vzones[zone];
+            let vzone = &tenant.state.borrow().vzones[zone];
             vzone.plain_end <= vzone.flushed || !self.device.geometry().volatile_cache
         };
+        let turn = (zone, ticket, begins);
+        let submitted = self.submit_write(tenant, turn, from, (&data, through), flights).await;
         let begun_us = self.now_us();
-        let submitted = self.submit_write(tenant, (zone, ticket), from, (&data, through), flights).await;
         tenant.state.borrow_mut().vzones[zone].submitted += 1;
         tenant.gates[zone].open();
         let landed = self.end_write(flights).await;
+        let latency_us = self.now_us().saturating_sub(begun_us);
         tenant.wait(zone, |vzone| vzone.settled == ticket).await;
         let failed = tenant.state.borrow().vzones[zone].failed.map_or(Ok(()), Err);
         let mut result = failed.and(submitted).and(landed);
@@ -121,7 +123,7 @@ impl Core {
         if let Err(error) = result {
             self.fail_vzone(tenant, zone, error);
         }
-        self.note_write(tenant, zone, data.blocks(), begun_us);
+        self.note_write(tenant, zone, data.blocks(), latency_us);
         tenant.state.borrow_mut().vzones[zone].settled += 1;
         tenant.gates[zone].open();
         let result = match result {
@@ -136,7 +138,7 @@ impl Core {
     async fn submit_write(
         self: &Rc<Core>,
         tenant: &Rc<Tenant>,
-        (zone, ticket): (usize, u64),
+        (zone, ticket, begins): (usize, u64, Option<u64>),
         from: u64,
         (data, fua): (&Buf, bool),
         flights: &mut Vec<Flight>,
@@ -166,9 +168,21 @@ impl Core {
             tenant.state.borrow().vzones[zone].failed.map_or(Ok(()), Err)?;
             tenant.state.borrow_mut().vzones[zone].tail = at;
             self.filled(tenant, zone).await?;
+            if let Some(number) = begins.filter(|_| at == 0) {
+                self.wait_to_begin(tenant, number).await?;
+            }
             self.open_group(tenant, zone).await?;
+            self.begun(tenant, begins);
         }
         Ok(())
+    }
+
+    /// A write that begins a v-zone has done so, or will not.
+    pub fn begun(&self, tenant: &Tenant, begins: Option<u64>) {
+        if let Some(number) = begins {
+            tenant.state.borrow_mut().beginning.retain(|other| *other != number);
+            self.room.open();
+        }
     }
 
     /// Waits for tokens.
@@ -188,18 +202,16 @@ impl Core {
                     return vzone.tokens.submitted(blocks);
                 }
             }
-            self.tokens.wait().await;
+            tenant.gates[zone].wait().await;
         }
     }
 
-    fn note_write(&self, tenant: &Tenant, zone: usize, blocks: u64, begun_us: u64) {
-        let now_us = self.now_us();
+    fn note_write(&self, tenant: &Tenant, zone: usize, blocks: u64, latency_us: u64) {
         let mut pace = self.pace.get();
-        pace.completed(blocks, now_us.saturating_sub(begun_us));
-        pace.look(now_us);
+        pace.completed(blocks, latency_us);
+        pace.look(self.now_us());
         self.pace.set(pace);
         tenant.state.borrow_mut().vzones[zone].tokens.completed();
-        self.tokens.open();
     }
 
     /// Nothing can be written to a v-zone any more, before the namespaces are opened again.

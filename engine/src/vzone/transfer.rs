@@ -36,6 +36,15 @@ impl Stretch<'_> {
         pieces.filter(|(_, _, piece)| !piece.is_empty())
     }
 
+    /// Where the `blocks` blocks in a zone of the group are in the request, if they follow each other there.
+    fn in_one_piece(&self, part: u32, blocks: u64) -> Option<u64> {
+        if self.shape.width == 1 {
+            return Some(self.at);
+        }
+        let first = self.shape.units(self.range.clone()).find(|unit| unit.part == part)?;
+        (first.blocks == blocks).then_some(self.at + first.at)
+    }
+
     /// Commands that it takes.
     pub fn commands(&self) -> u32 {
         self.parts().count() as u32
@@ -91,14 +100,11 @@ impl Core {
     pub fn begin_write(&self, stretch: &Stretch<'_>, data: &Buf, fua: bool, flights: &mut Vec<Flight>) {
         for (part, zone, piece) in stretch.parts() {
             let blocks = piece.end - piece.start;
-            let mut units = stretch.shape.units(stretch.range.clone()).filter(|unit| unit.part == part);
-            let first = units.next();
-            let alone = first.filter(|unit| unit.blocks == blocks);
-            let buf = match alone {
-                Some(unit) => data.slice_blocks(stretch.at + unit.at..stretch.at + unit.at + blocks),
+            let buf = match stretch.in_one_piece(part, blocks) {
+                Some(at) => data.slice_blocks(at..at + blocks),
                 None => self.gather(stretch, part, blocks, data).freeze(),
             };
-            let whole = alone.is_some();
+            let whole = stretch.in_one_piece(part, blocks).is_some();
             let completion = self.device.submit(Command::write(self.lba(zone, piece.start), buf, fua));
             flights.push(Flight { completion, part, zone, whole, ..stretch.flight() });
         }
