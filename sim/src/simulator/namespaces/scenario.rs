@@ -18,6 +18,8 @@ pub struct Scenario {
     /// Of the array.
     pub zone_size_blocks: u64,
     pub unwritten_fails: bool,
+    /// Of a drive with a volatile cache: a write with FUA makes nothing safe that was written before it.
+    pub fua_stands_alone: bool,
     pub vzone_zones: u32,
     pub patience_us: u64,
     /// Added as long as there is room.
@@ -61,6 +63,7 @@ impl Scenario {
             chunk_blocks,
             zone_size_blocks: (24 + rng.below(50)).next_multiple_of(stripe),
             unwritten_fails: rng.chance(1, 4),
+            fua_stands_alone: rng.chance(1, 2),
             vzone_zones,
             patience_us: 1 << (8 + rng.below(8)),
             namespaces: (0..1 + rng.below(4)).map(|index| draw_spec(rng, index, vzone_zones)).collect(),

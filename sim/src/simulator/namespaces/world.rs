@@ -160,6 +160,9 @@ impl World {
             if scenario.unwritten_fails {
                 ssd.fail_unwritten();
             }
+            if scenario.fua_stands_alone {
+                ssd.let_fua_stand_alone();
+            }
             bays.push(wire.insert(ssd));
         }
         World {
