@@ -111,6 +111,9 @@ pub(super) struct Vzone {
     /// Counts resets.
     pub epoch: u32,
     pub window: Window,
+    /// Reads so far, and those of them that went: large ones do not wait for ever.
+    pub reads: u64,
+    pub reads_gone: u64,
     pub tokens: Tokens,
     /// Whether the last group holds active zones, and how many of these are spare.
     pub active: bool,
@@ -135,6 +138,8 @@ impl Vzone {
             flushed: 0,
             epoch: 0,
             window: Window::new(groups.group(0).map_or(1, |(width, ..)| width)),
+            reads: 0,
+            reads_gone: 0,
             tokens: Tokens::default(),
             active: false,
             spares: 0,

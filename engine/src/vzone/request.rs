@@ -50,6 +50,11 @@ impl Core {
         flights: &mut Vec<Flight>,
     ) -> Done {
         let blocks = data.blocks();
+        let turn = {
+            let vzone = &mut tenant.state.borrow_mut().vzones[zone];
+            vzone.reads += 1;
+            vzone.reads - 1
+        };
         let (commands, width) = loop {
             {
                 let mut state = tenant.state.borrow_mut();
@@ -57,13 +62,17 @@ impl Core {
                 let to = (from + blocks).min(vzone.tail).max(from);
                 let groups = vzone.groups;
                 let commands = stretches(self, &groups, from, to).map(|stretch| stretch.commands()).sum();
-                if commands == 0 || vzone.window.admits(commands) {
+                if vzone.reads_gone == turn && (commands == 0 || vzone.window.admits(commands)) {
                     if let Some(bytes) = data.as_mut() {
                         bytes[(to - from) as usize * BLOCK..].fill(0);
                     }
                     vzone.window.submitted(commands);
-                    let width = vzone.width();
+                    vzone.reads_gone += 1;
+                    let (width, others) = (vzone.width(), vzone.reads > vzone.reads_gone);
                     drop(state);
+                    if others {
+                        tenant.gates[zone].open();
+                    }
                     for stretch in stretches(self, &groups, from, to) {
                         self.begin_read(&stretch, &mut data, flights);
                     }
