@@ -393,7 +393,7 @@ fn some_seeds_of_every_kind() {
         let summary = play(Course { over: Some(over), canary: None }, 0..count);
         let failures: Vec<_> = summary.failures.iter().map(|f| (f.seed, f.failure.as_deref())).collect();
         assert!(failures.is_empty(), "{over:?}: {failures:?}");
-        assert!(summary.counts.judgements > count && summary.counts.operations > 100 * count);
+        assert!(summary.counts.judgements > count && summary.counts.operations > 10 * count);
         assert!(over != Over::Drive || summary.counts.moved_groups > 0);
     }
 }
