@@ -21,7 +21,7 @@ use sim::{
         wire::Wire,
         world::Tracing,
     },
-    ssd::{Cut, EmulatedDrive, Ssd},
+    ssd::{Cut, EmulatedDrive, Fault, Ssd},
 };
 use std::{cell::Cell, future::Future, rc::Rc};
 
@@ -242,6 +242,32 @@ fn spares_widen_groups_and_are_taken_back_from_who_does_not_write() {
     let all = rig.namespaces.list();
     assert_eq!(rig.read(&all[0], 0, 45), [vec![7; 20], vec![6; 20], vec![0; 5]].concat());
     assert_eq!(rig.read(&all[1], 0, 12), [vec![8; 10], vec![9], vec![0]].concat());
+}
+
+/// A write that fails costs its zone alone, and only until the next start.
+#[test]
+fn a_zone_in_which_a_write_fails_can_be_read_and_is_moved_at_the_next_start() {
+    let rig = Rig::new(&Geometry { zones: 100, ..drive_for_rows(5) }, 5);
+    let one = rig.add(spec("one", 3, 1)).unwrap();
+    rig.write(&one, 0, 7, 20).unwrap();
+    // The first group has the first four zones behind the journal.
+    rig.drive.ssd().borrow_mut().faults().after(0, Fault::WriteFault(ZoneIndex(3)));
+    assert_eq!(rig.write(&one, 20, 8, 16), Err(Status::WriteFault.into()));
+    assert_eq!(rig.write(&one, 36, 8, 1), Err(Status::ZoneIsReadOnly.into()));
+    assert_eq!(rig.zone(&one, 0).0, ZoneState::ReadOnly);
+    assert_eq!(rig.read(&one, 0, 30), [vec![7; 20], vec![0; 10]].concat());
+    // Only one of its zones may be active, and the failed one is not any more.
+    rig.write(&one, 64, 9, 10).unwrap();
+    rig.namespaces.audit().unwrap();
+    let rig = rig.again();
+    let one = rig.namespaces.list().remove(0);
+    assert_eq!((rig.zone(&one, 0), rig.zone(&one, 1)), ((ZoneState::Closed, 20), (ZoneState::Closed, 10)));
+    rig.write(&one, 20, 6, 20).unwrap();
+    rig.write(&one, 74, 5, 1).unwrap();
+    assert_eq!(rig.read(&one, 0, 41), [vec![7; 20], vec![6; 20], vec![0]].concat());
+    assert_eq!(rig.read(&one, 64, 12), [vec![9; 10], vec![5, 0]].concat());
+    assert_eq!(rig.namespaces.moved_groups(), 1);
+    rig.namespaces.audit().unwrap();
 }
 
 /// The journal goes from one zone to the other, over and over.

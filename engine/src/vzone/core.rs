@@ -88,7 +88,8 @@ impl TenantState {
 
     /// V-zones that hold something and can hold more, and those that still hold active zones.
     fn engaged(&self, capacity: u64) -> usize {
-        let is_ended = |vzone: &Vzone| matches!(vzone.end, End::Finished(_)) || vzone.tail == capacity;
+        let is_full = |vzone: &Vzone| matches!(vzone.end, End::Finished(_)) || vzone.tail == capacity;
+        let is_ended = |vzone: &Vzone| vzone.failed.is_some() || is_full(vzone);
         let engaged = |vzone: &&Vzone| vzone.active || !vzone.groups.is_empty() && !is_ended(vzone);
         self.vzones.iter().filter(engaged).count()
     }

@@ -24,6 +24,19 @@ impl Core {
         completion
     }
 
+    /// Has the last group of a v-zone moved when its turn comes, if it is not about to be.
+    pub fn move_later(self: &Rc<Core>, tenant: &Rc<Tenant>, zone: usize) {
+        let ticket = {
+            let vzone = &mut tenant.state.borrow_mut().vzones[zone];
+            if std::mem::replace(&mut vzone.leaving, true) {
+                return;
+            }
+            vzone.ticket()
+        };
+        // Nobody waits for it: an error stays with the v-zone.
+        drop(self.employ(tenant, Job::Move { zone, ticket }));
+    }
+
     async fn carry_out(self: &Rc<Core>, tenant: &Rc<Tenant>, job: Job, flights: &mut Vec<Flight>) -> Done {
         let result = match job {
             Job::Read { zone, from, data } => return self.read(tenant, zone, from, data, flights).await,

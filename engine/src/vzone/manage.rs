@@ -138,7 +138,9 @@ impl Core {
         flights: &mut Vec<Flight>,
     ) -> Result<(), DeviceError> {
         let vzone = tenant.state.borrow().vzones[zone];
-        vzone.failed.map_or(Ok(()), Err)?;
+        if vzone.failed.is_some() {
+            return self.seal_failed(tenant, zone).await;
+        }
         let sealed = matches!(vzone.end, End::Sealed(_));
         if !sealed && !(vzone.active && vzone.end == End::Open && vzone.spares > 0) {
             return Ok(());
@@ -150,11 +152,7 @@ impl Core {
             return Ok(());
         };
         if !sealed {
-            self.flush_vzone(tenant, zone).await?;
-            let end = End::Sealed(vzone.tail);
-            let owner = tenant.clone();
-            let apply = move || owner.state.borrow_mut().vzones[zone].end = end;
-            self.record(Entry::Vzone(tenant.id, zone as u32, vzone.groups, end), apply).await?;
+            self.seal(tenant, zone).await?;
             self.finish_last(tenant, zone).await?;
         }
         let kept = vzone.groups.first(vzone.groups.len() - 1);
@@ -180,6 +178,32 @@ impl Core {
             core.moved_groups.set(core.moved_groups.get() + 1);
         };
         self.record(Entry::Vzone(tenant.id, zone as u32, groups, End::Open), apply).await
+    }
+
+    /// What a v-zone holds ends here, and its last group is to be moved before anything else is written.
+    async fn seal(&self, tenant: &Rc<Tenant>, zone: usize) -> Result<(), DeviceError> {
+        self.flush_vzone(tenant, zone).await?;
+        let vzone = tenant.state.borrow().vzones[zone];
+        let end = End::Sealed(vzone.tail);
+        let owner = tenant.clone();
+        let apply = move || owner.state.borrow_mut().vzones[zone].end = end;
+        self.record(Entry::Vzone(tenant.id, zone as u32, vzone.groups, end), apply).await
+    }
+
+    /// A v-zone in which a write has failed gives its active zones back. It is moved, and written again, when the namespaces are
+    /// opened the next time. A zone that cannot be finished is not active any more either.
+    async fn seal_failed(&self, tenant: &Rc<Tenant>, zone: usize) -> Result<(), DeviceError> {
+        let vzone = tenant.state.borrow().vzones[zone];
+        if vzone.active
+            && let Some((_, _, zones)) = vzone.groups.group(vzone.groups.len() - 1)
+        {
+            self.seal(tenant, zone).await?;
+            for zone in zones {
+                _ = self.finish_zones(&[*zone]).await;
+            }
+            self.end_group(&mut tenant.state.borrow_mut(), zone);
+        }
+        Ok(())
     }
 
     /// Copies the first blocks of a group behind the groups `kept`, in groups of `width` zones; gives all groups.

@@ -213,16 +213,10 @@ impl Namespaces {
 /// Has the last groups of v-zones moved.
 fn move_all(core: &Rc<Core>, tenant: &Rc<Tenant>, wanted: impl Fn(&Vzone) -> bool) {
     for zone in 0..tenant.geometry.zones as usize {
-        let ticket = {
-            let vzone = &mut tenant.state.borrow_mut().vzones[zone];
-            if vzone.leaving || !wanted(vzone) {
-                continue;
-            }
-            vzone.leaving = true;
-            vzone.ticket()
-        };
-        // Nobody waits for it: an error stays with the v-zone.
-        drop(core.employ(tenant, Job::Move { zone, ticket }));
+        let wanted = wanted(&tenant.state.borrow().vzones[zone]);
+        if wanted {
+            core.move_later(tenant, zone);
+        }
     }
 }
 

@@ -131,6 +131,7 @@ impl Core {
         }
         if let Err(error) = result {
             self.fail_vzone(tenant, zone, error);
+            self.move_later(tenant, zone);
         }
         self.note_write(tenant, zone, data.blocks(), latency_us);
         tenant.state.borrow_mut().vzones[zone].settled += 1;
