@@ -33,7 +33,8 @@ pub enum VzoneError {
     Taken,
     /// Numbers that cannot be.
     #[error(
-        "a namespace needs zones, a weight of 1 to 1000, no more active zones than zones, and a power of two of essential zones"
+        "a namespace needs zones, a weight of 1 to 1000, no more active zones than zones, no more open than active \
+         ones, and a power of two of essential zones, at most as many as a zone has"
     )]
     Shape,
     /// More zones than are left.

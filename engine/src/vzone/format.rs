@@ -1,8 +1,8 @@
 //! What lies on the device beside data: blocks of the journal, and the first block of each zone in use.
 //!
 //! Every number is little-endian. A block of the journal says which device it belongs to, in which generation and
-//! at which place in its zone it was written; it is believed only if all of that and its checksum are right. Its entries
-//! are *after-images*: what a namespace or a v-zone is from then on.
+//! at which place in its zone it was written; it is believed only if all of that and its checksum are right. Its
+//! entries are *after-images*: what a namespace or a v-zone is from then on.
 
 use crate::{
     buf::BLOCK,

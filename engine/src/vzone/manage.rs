@@ -128,9 +128,9 @@ impl Core {
         result
     }
 
-    /// The steps: where the group ends is safe; its zones are finished, which frees active ones; what it holds is copied to
-    /// zones that are nobody's; that is safe; the new zones are the v-zone's, safely, instead of the old ones; these
-    /// are given up.
+    /// The steps: where the group ends is safe; its zones are finished, which frees active ones; what it holds is
+    /// copied to zones that are nobody's; that is safe; the new zones are the v-zone's, safely, instead of the old
+    /// ones; these are given up.
     async fn relocate_now(
         self: &Rc<Core>,
         tenant: &Rc<Tenant>,
@@ -190,8 +190,8 @@ impl Core {
         self.record(Entry::Vzone(tenant.id, zone as u32, vzone.groups, end), apply).await
     }
 
-    /// A v-zone in which a write has failed gives its active zones back. It is moved, and written again, when the namespaces are
-    /// opened the next time. A zone that cannot be finished is not active any more either.
+    /// A v-zone in which a write has failed gives its active zones back. It is moved, and written again, when the
+    /// namespaces are opened the next time. A zone that cannot be finished is not active any more either.
     async fn seal_failed(&self, tenant: &Rc<Tenant>, zone: usize) -> Result<(), DeviceError> {
         let vzone = tenant.state.borrow().vzones[zone];
         if vzone.active

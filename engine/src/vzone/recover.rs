@@ -66,9 +66,10 @@ pub(super) fn geometry_of(device: &Geometry, identity: &Identity, spec: &Spec) -
         zrwa: None,
         oob_bytes: 0,
         max_transfer_blocks: device.max_transfer_blocks,
+        // An append is a write here.
         max_append_blocks: match device.max_append_blocks {
             0 => device.max_transfer_blocks,
-            most => most,
+            most => most.min(device.max_transfer_blocks),
         },
         volatile_cache: device.volatile_cache,
     }
@@ -211,9 +212,9 @@ struct Settled {
 
 /// Where an open v-zone ends. `have` gives the blocks of data in a physical zone.
 ///
-/// It ends where the first block is missing. Groups behind that hold nothing that was promised, and neither does one that
-/// holds nothing before it. If some zone has more, nothing can be written where the v-zone ends: it is sealed, and
-/// its last group moved.
+/// It ends where the first block is missing. Groups behind that hold nothing that was promised, and neither does
+/// one that holds nothing before it. If some zone has more, nothing can be written where the v-zone ends: it is
+/// sealed, and its last group moved.
 fn settle(groups: &Groups, zone_blocks: u64, have: impl Fn(u32) -> u64) -> Settled {
     let mut tail = 0;
     for index in 0..groups.len() {

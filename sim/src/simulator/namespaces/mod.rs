@@ -1,9 +1,9 @@
 //! The simulator of namespaces: several tenants on a drive or an array, and what each was promised.
 //!
 //! As with arrays, a seed decides everything ([`scenario`]), a [`world`] plays it, and the [`oracle`] judges what is
-//! read, while the namespaces run and after every recovery. All the while the books are compared: no physical zone has two
-//! owners, and none is lost. At random moments the world is copied, the copy's power cut, and what can be recovered
-//! from it judged, with a member lost in the same moment if there is an array below.
+//! read, while the namespaces run and after every recovery. All the while the books are compared: no physical zone
+//! has two owners, and none is lost. At random moments the world is copied, the copy's power cut, and what can be
+//! recovered from it judged, with a member lost in the same moment if there is an array below.
 
 pub mod oracle;
 pub mod scenario;

@@ -1,8 +1,8 @@
 //! What a zone of a namespace may be, and may hold.
 //!
-//! A write completes when all before it have, so a zone has three ends: what was submitted, what has completed, and what is safe
-//! from power cuts. After one, the write pointer lies between the last and the first, everything below it reads as
-//! it was written, and everything above gives zeros. What a recovery has shown is safe.
+//! A write completes when all before it have, so a zone has three ends: what was submitted, what has completed, and
+//! what is safe from power cuts. After one, the write pointer lies between the last and the first, everything below
+//! it reads as it was written, and everything above gives zeros. What a recovery has shown is safe.
 
 use crate::simulator::stamp::{self, Stamp};
 use engine::{
