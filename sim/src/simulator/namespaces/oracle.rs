@@ -60,6 +60,11 @@ impl Zone {
         self.stamps.len() as u64
     }
 
+    /// Blocks that have completed, and that no reset on its way may take.
+    pub fn promised(&self) -> u64 {
+        if self.change == Some(Change::Reset) { 0 } else { self.completed }
+    }
+
     /// Whether it can be written.
     pub fn takes_writes(&self) -> bool {
         self.change.is_none() && self.finished.is_none() && self.submitted() < self.capacity

@@ -146,7 +146,7 @@ async fn bring_up(
     Namespaces::open(&runtime, device, behaviour).await.map_err(|e| e.to_string())
 }
 
-fn is_pending<T>(pending: &Pending<T>) -> bool {
+fn is_pending<T>(pending: &Pending<T, String>) -> bool {
     pending.borrow().is_none()
 }
 
@@ -274,8 +274,11 @@ impl World {
     }
 
     /// Starts work as a task.
-    fn start<T: 'static>(&mut self, work: impl Future<Output = Result<T, String>> + 'static) -> Pending<T> {
-        let pending: Pending<T> = Rc::default();
+    fn start<T: 'static>(
+        &mut self,
+        work: impl Future<Output = Result<T, String>> + 'static,
+    ) -> Pending<T, String> {
+        let pending: Pending<T, String> = Rc::default();
         let result = pending.clone();
         self.runtime.spawn(async move {
             let value = work.await;
@@ -348,7 +351,7 @@ impl World {
     }
 
     /// Runs events until work is done.
-    fn wait<T>(&mut self, pending: &Pending<T>) -> Result<Result<T, String>, Failure> {
+    fn wait<T>(&mut self, pending: &Pending<T, String>) -> Result<Result<T, String>, Failure> {
         for _ in 0..TOO_MANY_EVENTS {
             if let Some(result) = pending.borrow_mut().take() {
                 return Ok(result);
@@ -361,7 +364,7 @@ impl World {
     }
 
     /// As [`World::wait`], without any disorder.
-    fn wait_in_order<T>(&mut self, pending: &Pending<T>) -> Result<Result<T, String>, Failure> {
+    fn wait_in_order<T>(&mut self, pending: &Pending<T, String>) -> Result<Result<T, String>, Failure> {
         for _ in 0..TOO_MANY_EVENTS {
             self.runtime.run();
             if let Some(result) = pending.borrow_mut().take() {
@@ -453,14 +456,14 @@ impl World {
         let from = self.rng.below(geometry.zone_capacity_blocks);
         let most = (geometry.zone_capacity_blocks - from).min(geometry.max_transfer_blocks as u64);
         let blocks = 1 + self.rng.below(most);
-        let below = if zone.change == Some(Change::Reset) { 0 } else { zone.completed };
+        let below = zone.promised();
         let kind = Kind::Read { place, from, below, epoch: zone.epoch };
         let lba = Lba(geometry.start(ZoneIndex(index as u32)).0 + from);
         self.submit(tenant, kind, Command::read(lba, Buf::zeroed(blocks as usize * BLOCK)), Vec::new());
     }
 
     fn flush(&mut self, tenant: usize) {
-        let seen = self.zones[tenant].iter().map(|zone| (zone.completed, zone.epoch)).collect();
+        let seen = self.zones[tenant].iter().map(|zone| (zone.promised(), zone.epoch)).collect();
         self.submit(tenant, Kind::Flush { tenant }, Command::Flush, seen);
     }
 
