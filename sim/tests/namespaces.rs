@@ -347,7 +347,7 @@ impl Small {
             let found: Vec<u8> = self.run(read).data.chunks(BLOCK).map(|block| block[0]).collect();
             let rest = vec![0; 45 - blocks];
             assert_eq!(found, [vec![7; 20], vec![8; blocks - 20], rest].concat(), "{when}");
-            namespaces.audit().unwrap_or_else(|why| panic!("{when}: {why}"));
+            assert_eq!(namespaces.audit(), Ok(()), "{when}");
         };
         all(20);
         while self.step() {}

@@ -392,25 +392,29 @@ impl Core {
         }
         loop {
             self.check()?;
-            let (width, spares) = if exact { (most, 0) } else { self.decide(tenant, most) };
-            let mut arbiter = self.arbiter.borrow_mut();
-            if arbiter.want(width) {
-                let zones = arbiter.take(width);
-                let mut state = tenant.state.borrow_mut();
-                state.opened = Some(arbiter.serial());
-                state.spares += spares;
-                self.in_hand.borrow_mut().extend(&zones);
-                self.work.open();
-                let unit_blocks = balloon::unit_blocks(tenant.spec.essential, width);
-                return Ok(Taken { zones, unit_blocks, spares });
+            if let Some(taken) = self.take_now(tenant, most, exact)? {
+                return Ok(taken);
             }
-            if arbiter.is_exhausted(width) {
-                return Err(Status::CapacityExceeded.into());
-            }
-            drop(arbiter);
-            self.work.open();
             self.room.wait().await;
         }
+    }
+
+    /// As [`Core::allocate`], if the zones are there.
+    fn take_now(&self, tenant: &Tenant, most: u32, exact: bool) -> Result<Option<Taken>, DeviceError> {
+        let (width, spares) = if exact { (most, 0) } else { self.decide(tenant, most) };
+        let mut arbiter = self.arbiter.borrow_mut();
+        self.work.open();
+        if !arbiter.want(width) {
+            let exhausted = arbiter.is_exhausted(width);
+            return if exhausted { Err(Status::CapacityExceeded.into()) } else { Ok(None) };
+        }
+        let zones = arbiter.take(width);
+        let mut state = tenant.state.borrow_mut();
+        state.opened = Some(arbiter.serial());
+        state.spares += spares;
+        self.in_hand.borrow_mut().extend(&zones);
+        let unit_blocks = balloon::unit_blocks(tenant.spec.essential, width);
+        Ok(Some(Taken { zones, unit_blocks, spares }))
     }
 
     /// Zones that were taken are a v-zone's from now on.

@@ -142,7 +142,8 @@ impl Core {
             return self.seal_failed(tenant, zone).await;
         }
         let sealed = matches!(vzone.end, End::Sealed(_));
-        if !sealed && !(vzone.active && vzone.end == End::Open && vzone.spares > 0) {
+        let wide = vzone.active && vzone.end == End::Open && vzone.spares > 0;
+        if !(sealed || wide) {
             return Ok(());
         }
         if !sealed && vzone.tail == self.allocated(&vzone.groups) {
