@@ -4,12 +4,12 @@
 //! before the cut has landed; flush; root; and only then resets.
 
 use crate::{
-    buf::{BLOCK, Buf},
+    buf::BLOCK,
     device::{Command, Completion, DeviceError, Status, Zones},
     volume::{
         behaviour::Canary,
         core::{Core, Need, State, leave},
-        format::{CutRecord, FANOUT, Kind, PAYLOAD, Root, Seal, ZoneUse, payload_mut, seal, set_address},
+        format::{CutRecord, FANOUT, Kind, PAYLOAD, Root, Seal, ZoneUse, payload_mut, put_addresses, seal},
         map::Place,
         space::{HEAD_ZONES, Who},
         stream::{MAP, Ticket},
@@ -26,7 +26,6 @@ struct Laid {
     place: Place,
     kind: Kind,
     index: u32,
-    bytes: Buf,
 }
 
 /// The state of the volume at one moment, and what has to happen before it counts.
@@ -179,10 +178,14 @@ impl Core {
     fn write_pages(&self, laid: &[Laid], generation: u64) -> Completion {
         let mut state = self.state.borrow_mut();
         let mut bytes = state.pool.take(laid.len() as u64);
-        for (at, Laid { kind, index, bytes: page, .. }) in (0..).zip(laid) {
+        for (at, Laid { kind, index, .. }) in (0..).zip(laid) {
             let block = bytes.block_mut(at);
-            block.copy_from_slice(page);
             let (volume, kind, index) = (self.mark, *kind, *index);
+            match kind {
+                Kind::Page => put_addresses(block, state.map.frozen(index)),
+                // Pages are given places by cuts alone, and there is no other one yet.
+                _ => put_addresses(block, &state.map.directory()[index as usize * FANOUT as usize..]),
+            }
             seal(block, Seal { volume, generation, kind, last: false, index });
         }
         state.written.map += laid.len() as u64;
@@ -259,23 +262,18 @@ impl State {
     /// zones. `None` if there are no zones left, which the map's share is there to prevent.
     fn lay_map(&mut self) -> Option<Vec<Laid>> {
         let mut laid = Vec::new();
-        for (page, bytes) in self.map.freeze() {
+        for page in self.map.freeze() {
             let place = self.map_place()?;
             let before = self.map.lay(page, place);
             self.space.map_moved(before, place);
             self.directory_changed.insert(page / FANOUT as u32);
-            laid.push(Laid { place, kind: Kind::Page, index: page, bytes });
+            laid.push(Laid { place, kind: Kind::Page, index: page });
         }
         for index in std::mem::take(&mut self.directory_changed) {
             let place = self.map_place()?;
-            let mut bytes = Buf::zeroed(BLOCK).into_mut();
-            let pages = self.map.directory().iter().skip(index as usize * FANOUT as usize);
-            for (at, page) in (0..FANOUT).zip(pages) {
-                set_address(&mut bytes, at, *page);
-            }
             let before = std::mem::replace(&mut self.directory[index as usize], place);
             self.space.map_moved(before, place);
-            laid.push(Laid { place, kind: Kind::Directory, index, bytes: bytes.freeze() });
+            laid.push(Laid { place, kind: Kind::Directory, index });
         }
         Some(laid)
     }

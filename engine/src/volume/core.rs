@@ -9,7 +9,7 @@ use crate::{
     runtime::Gate,
     volume::{
         behaviour::{Behaviour, Canary},
-        format::{FANOUT, Identity, Kind, What, address, unseal},
+        format::{Identity, Kind, What, addresses, unseal},
         map::{Paged, Place},
         space::{Space, Who},
         status::{VolumeStatus, Written},
@@ -429,11 +429,11 @@ impl Core {
             return Err(Status::UnrecoveredReadError.into());
         }
         let mut state = self.state.borrow_mut();
-        if (0..FANOUT).any(|at| !state.space.may_be_live(address(&done.data, at))) {
+        if addresses(&done.data).any(|place| !state.space.may_be_live(place)) {
             return Err(Status::UnrecoveredReadError.into());
         }
         state.pages_read += 1;
-        state.map.insert(page, done.data);
+        state.map.insert(page, addresses(&done.data));
         drop(state);
         drop(loading);
         Ok(())

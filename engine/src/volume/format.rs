@@ -214,15 +214,17 @@ pub fn unseal(block: &[u8]) -> Result<(Seal, &[u8]), Unsealed> {
     Ok((seal, &block[SEAL..]))
 }
 
-/// Address `index` of a page, or of a block of the directory.
-pub fn address(block: &[u8], index: u64) -> u32 {
-    let at = SEAL + index as usize * 4;
-    u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]])
+/// The addresses of a page, or of a block of the directory.
+pub fn addresses(block: &[u8]) -> impl Iterator<Item = u32> {
+    block[SEAL..].as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes))
 }
 
-/// Sets it.
-pub fn set_address(block: &mut [u8], index: u64, value: u32) {
-    block[SEAL + index as usize * 4..][..4].copy_from_slice(&value.to_le_bytes());
+/// Puts as many addresses into a page, or a block of the directory, as fit; zeros where there are none.
+pub fn put_addresses(block: &mut [u8], addresses: &[u32]) {
+    let all = addresses.iter().copied().chain(std::iter::repeat(0));
+    for (bytes, address) in block[SEAL..].as_chunks_mut().0.iter_mut().zip(all) {
+        *bytes = address.to_le_bytes();
+    }
 }
 
 /// The payload of a sealed block, to write.
@@ -414,11 +416,12 @@ mod tests {
     #[test]
     fn a_sealed_block_is_read_as_it_was_written_and_any_changed_bit_is_seen() {
         let mut block = vec![0x55; BLOCK];
-        set_address(&mut block, FANOUT - 1, 12345);
+        put_addresses(&mut block, &[7, 12345]);
         let header = Seal { volume: 1 << 63, generation: 8, kind: Kind::Directory, last: true, index: 6 };
         seal(&mut block, header);
         assert_eq!(unseal(&block).unwrap().0, header);
-        assert_eq!(address(&block, FANOUT - 1), 12345);
+        let addresses: Vec<u32> = addresses(&block).collect();
+        assert_eq!((addresses.len() as u64, &addresses[..3]), (FANOUT, &[7, 12345, 0][..]));
         for at in (0..BLOCK).step_by(7) {
             block[at] ^= 1;
             assert_eq!(unseal(&block), Err(Unsealed::Other), "byte {at}");

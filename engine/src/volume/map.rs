@@ -5,18 +5,15 @@
 //! in memory as it may; a page is asked for before it is read or changed. It is never the only copy of
 //! anything: what a page says is also said by entries of groups, until a checkpoint has written it.
 
-use crate::{
-    buf::{BLOCK, Buf},
-    volume::format::{FANOUT, address, set_address},
-};
+use crate::volume::format::FANOUT;
+use std::{collections::BTreeMap, ops::Range};
 
 /// Where a block lies on the device; 0 for nowhere.
 pub type Place = u32;
 
-/// A page in memory.
+/// A page in memory. What it says is in [`Paged::tables`].
 struct Slot {
     page: u32,
-    bytes: Buf,
     /// It says what the device does not know yet.
     changed: bool,
     /// It is being written as it was at the cut: the device may not have it yet.
@@ -25,6 +22,12 @@ struct Slot {
     used: bool,
 }
 
+/// Pages of one piece of memory.
+const PAGES: usize = 512;
+
+/// What as many pages say as are in one piece of memory.
+type Tables = Box<[Place]>;
+
 /// A map in pages.
 pub struct Paged {
     /// Where the pages are on the device.
@@ -32,13 +35,25 @@ pub struct Paged {
     /// The slot of each page, from 1; 0 if it is not in memory.
     slots_by_page: Vec<u32>,
     slots: Vec<Slot>,
+    /// What the pages say, slot by slot.
+    tables: Vec<Tables>,
+    /// What frozen pages said at the cut that were changed since.
+    at_cut: BTreeMap<u32, Box<[Place]>>,
     /// Most slots, unless all are changed.
     most: usize,
     /// Where to look next for a page that can go.
     hand: usize,
+    /// Pages that were changed, and frozen ones that were not.
     changed: usize,
+    only_frozen: usize,
     /// The last page that was asked for, and its slot: what follows is mostly of the same one.
     last: (u32, u32),
+}
+
+/// Where the table of a slot is.
+fn range_of(slot: usize) -> (usize, Range<usize>) {
+    let from = slot % PAGES * FANOUT as usize;
+    (slot / PAGES, from..from + FANOUT as usize)
 }
 
 impl Paged {
@@ -50,9 +65,12 @@ impl Paged {
             directory,
             slots_by_page: vec![0; pages],
             slots: Vec::new(),
+            tables: Vec::new(),
+            at_cut: BTreeMap::new(),
             most: most.max(2),
             hand: 0,
             changed: 0,
+            only_frozen: 0,
             last: (u32::MAX, 0),
         }
     }
@@ -71,7 +89,7 @@ impl Paged {
     pub fn get(&mut self, block: u64) -> Option<Place> {
         let (page, index) = (block / FANOUT, block % FANOUT);
         if let Some(slot) = self.slot(page as u32) {
-            return Some(address(&slot.bytes, index));
+            return Some(self.table(slot)[index as usize]);
         }
         // If it is nowhere it was never written.
         (self.directory[page as usize] == 0).then_some(0)
@@ -85,35 +103,50 @@ impl Paged {
             if self.directory[page as usize] != 0 {
                 return None;
             }
-            self.insert(page as u32, Buf::zeroed(BLOCK));
+            self.insert(page as u32, std::iter::repeat(0));
         }
         let slot = self.slot(page as u32)?;
-        let before = address(&slot.bytes, index);
+        let before = self.table(slot)[index as usize];
         if before == place {
             return Some(before);
         }
-        if let Some(bytes) = slot.bytes.as_mut() {
-            set_address(bytes, index, place);
-        } else {
+        if self.slots[slot].frozen && !self.at_cut.contains_key(&(page as u32)) {
             // A checkpoint writes what it was.
-            let mut copy = Buf::copy_of(&slot.bytes).into_mut();
-            set_address(&mut copy, index, place);
-            slot.bytes = copy.freeze();
+            self.at_cut.insert(page as u32, self.table(slot).into());
         }
-        if !std::mem::replace(&mut slot.changed, true) {
-            self.changed += 1;
-        }
+        self.table_mut(slot)[index as usize] = place;
+        self.change(slot);
         Some(before)
     }
 
-    fn slot(&mut self, page: u32) -> Option<&mut Slot> {
+    /// The slot of a page that is in memory.
+    fn slot(&mut self, page: u32) -> Option<usize> {
         if self.last.0 != page {
             let slot = self.slots_by_page[page as usize].checked_sub(1)?;
             self.last = (page, slot);
         }
-        let slot = &mut self.slots[self.last.1 as usize];
-        slot.used = true;
+        let slot = self.last.1 as usize;
+        self.slots[slot].used = true;
         Some(slot)
+    }
+
+    fn table(&self, slot: usize) -> &[Place] {
+        let (piece, range) = range_of(slot);
+        &self.tables[piece][range]
+    }
+
+    fn table_mut(&mut self, slot: usize) -> &mut [Place] {
+        let (piece, range) = range_of(slot);
+        &mut self.tables[piece][range]
+    }
+
+    /// Counts a slot as changed.
+    fn change(&mut self, slot: usize) {
+        let slot = &mut self.slots[slot];
+        if !std::mem::replace(&mut slot.changed, true) {
+            self.changed += 1;
+            self.only_frozen -= slot.frozen as usize;
+        }
     }
 
     /// Whether the page is in memory.
@@ -143,14 +176,14 @@ impl Paged {
 
     /// Whether there is room for another page, or one that can go.
     pub fn has_room(&self) -> bool {
-        self.slots.len() < self.most || self.slots.iter().any(|slot| !slot.changed && !slot.frozen)
+        self.slots.len() < self.most || self.changed + self.only_frozen < self.slots.len()
     }
 
-    /// Puts a page into memory that is as on the device, in the place of one that is not needed; beyond the
-    /// budget if there is none.
-    pub fn insert(&mut self, page: u32, bytes: Buf) {
+    /// Puts a page into memory that says on the device what `table` says, in the place of one that is not needed;
+    /// beyond the budget if there is none.
+    pub fn insert(&mut self, page: u32, table: impl Iterator<Item = Place>) {
         debug_assert!(!self.is_here(page));
-        let slot = Slot { page, bytes, changed: false, frozen: false, used: true };
+        let slot = Slot { page, changed: false, frozen: false, used: true };
         self.last = (u32::MAX, 0);
         let at = match self.victim() {
             Some(at) => {
@@ -160,9 +193,13 @@ impl Paged {
             }
             None => {
                 self.slots.push(slot);
+                if self.slots.len() > self.tables.len() * PAGES {
+                    self.tables.push(vec![0; PAGES * FANOUT as usize].into());
+                }
                 self.slots.len() - 1
             }
         };
+        self.table_mut(at).iter_mut().zip(table).for_each(|(entry, place)| *entry = place);
         self.slots_by_page[page as usize] = at as u32 + 1;
     }
 
@@ -184,23 +221,29 @@ impl Paged {
 
     /// Counts a page as changed, so that the next checkpoint writes it elsewhere. It has to be in memory.
     pub fn touch(&mut self, page: u32) {
-        if let Some(slot) = self.slot(page)
-            && !std::mem::replace(&mut slot.changed, true)
-        {
-            self.changed += 1;
+        if let Some(slot) = self.slot(page) {
+            self.change(slot);
         }
     }
 
-    /// All that was changed, as it is at this moment. From now on it counts as it is on the device, but stays
-    /// in memory until [`Paged::thaw`].
-    pub fn freeze(&mut self) -> Vec<(u32, Buf)> {
-        self.changed = 0;
-        let mut frozen = Vec::new();
+    /// The pages that were changed. What they say at this moment is kept until [`Paged::thaw`], as they themselves
+    /// are; from now on they count as if the device knew.
+    pub fn freeze(&mut self) -> Vec<u32> {
+        let mut frozen = Vec::with_capacity(self.changed);
         for slot in self.slots.iter_mut().filter(|slot| slot.changed) {
             (slot.changed, slot.frozen) = (false, true);
-            frozen.push((slot.page, slot.bytes.clone()));
+            frozen.push(slot.page);
         }
+        (self.changed, self.only_frozen) = (0, frozen.len());
         frozen
+    }
+
+    /// What a frozen page said when it was frozen.
+    pub fn frozen(&self, page: u32) -> &[Place] {
+        match self.at_cut.get(&page) {
+            Some(table) => table,
+            None => self.table(self.slots_by_page[page as usize] as usize - 1),
+        }
     }
 
     /// A page lies there from now on; gives where it lay.
@@ -213,6 +256,8 @@ impl Paged {
         for slot in &mut self.slots {
             slot.frozen = false;
         }
+        self.only_frozen = 0;
+        self.at_cut.clear();
     }
 }
 
@@ -220,32 +265,41 @@ impl Paged {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use std::collections::BTreeMap;
     use std::mem::replace;
 
     const BLOCKS: u64 = 9 * FANOUT + 5;
 
     /// Where pages are read from: as the last checkpoint has left them.
     #[derive(Default)]
-    struct Device(BTreeMap<Place, Buf>);
+    struct Device(BTreeMap<Place, Vec<Place>>);
 
     impl Device {
-        fn checkpoint(&mut self, map: &mut Paged) {
-            for (page, bytes) in map.freeze() {
+        /// Where the checkpoint puts pages; what they say is written by [`Device::write`].
+        fn cut(&mut self, map: &mut Paged) -> Vec<u32> {
+            let pages = map.freeze();
+            for page in &pages {
                 let place = self.0.len() as u32 + 1;
-                self.0.insert(place, bytes);
-                map.lay(page, place);
+                self.0.insert(place, Vec::new());
+                map.lay(*page, place);
             }
+            pages
+        }
+
+        fn write(&mut self, map: &mut Paged, pages: &[u32]) {
+            for page in pages {
+                self.0.insert(map.place(*page), map.frozen(*page).to_vec());
+            }
+            map.thaw();
         }
 
         fn hold(&mut self, map: &mut Paged, block: u64) {
             let page = (block / FANOUT) as u32;
             if !map.is_here(page) && !map.has_room() {
-                self.checkpoint(map);
-                map.thaw();
+                let pages = self.cut(map);
+                self.write(map, &pages);
             }
             if !map.is_known(page) {
-                map.insert(page, self.0[&map.place(page)].clone());
+                map.insert(page, self.0[&map.place(page)].iter().copied());
             }
         }
     }
@@ -263,17 +317,17 @@ mod tests {
             for (block, place, kind) in steps {
                 match kind {
                     0 => {
-                        device.checkpoint(&mut paged);
-                        let cut = flat.clone();
                         device.hold(&mut paged, block);
+                        let pages = device.cut(&mut paged);
+                        let cut = flat.clone();
                         prop_assert_eq!(paged.set(block, place), Some(replace(&mut flat[block as usize], place)));
+                        device.write(&mut paged, &pages);
                         for (page, at) in paged.directory().iter().enumerate().filter(|(_, at)| **at > 0) {
                             let from = page * FANOUT as usize;
                             for (index, place) in cut[from..].iter().take(FANOUT as usize).enumerate() {
-                                prop_assert_eq!(address(&device.0[at], index as u64), *place);
+                                prop_assert_eq!(device.0[at][index], *place);
                             }
                         }
-                        paged.thaw();
                     }
                     1..6 => {
                         device.hold(&mut paged, block);
@@ -285,7 +339,8 @@ mod tests {
                     }
                 }
                 prop_assert!(paged.slots.len() <= 4);
-                prop_assert_eq!(paged.changed, paged.slots.iter().filter(|slot| slot.changed).count());
+                let pinned = paged.slots.iter().filter(|slot| slot.changed || slot.frozen).count();
+                prop_assert_eq!(paged.changed + paged.only_frozen, pinned);
             }
         }
     }

@@ -11,7 +11,7 @@ use crate::{
         core::{Core, Need, Start, leave},
         error::VolumeError,
         format::{
-            CutRecord, FANOUT, GroupHeader, Identity, Kind, Root, Unsealed, What, ZoneUse, address,
+            CutRecord, FANOUT, GroupHeader, Identity, Kind, Root, Unsealed, What, ZoneUse, addresses,
             read_group, unseal,
         },
         map::{Paged, Place},
@@ -183,11 +183,11 @@ impl Look {
                     (seal.kind, seal.index, seal.volume)
                         == (Kind::Directory, index as u32, root.identity.mark())
                 });
-                if !right || (0..FANOUT).any(|at| !space.may_be_live(address(&block, at))) {
+                if !right || addresses(&block).any(|place| !space.may_be_live(place)) {
                     return Err(damaged(index));
                 }
                 let pages = directory.iter_mut().skip(index * FANOUT as usize);
-                (0..FANOUT).zip(pages).for_each(|(at, page)| *page = address(&block, at));
+                addresses(&block).zip(pages).for_each(|(place, page)| *page = place);
             }
         }
         Ok(directory)

@@ -152,6 +152,8 @@ pub struct Space {
     free: VecDeque<u32>,
     /// Zones of the map.
     map_zones: u32,
+    /// Zones that are lost.
+    lost: u32,
     /// Logical blocks that are mapped.
     mapped: u64,
     pub next_segment: u64,
@@ -165,6 +167,7 @@ impl Space {
             zones: records.iter().map(|record| Zone { record: *record, ..Zone::default() }).collect(),
             free: VecDeque::new(),
             map_zones: 0,
+            lost: 0,
             mapped: 0,
             next_segment,
         };
@@ -173,7 +176,7 @@ impl Space {
                 ZoneUse::Free => space.free.push_back(zone),
                 ZoneUse::Map | ZoneUse::ClosedMap => space.map_zones += 1,
                 ZoneUse::Data | ZoneUse::ClosedData => space.mapped += record.live as u64,
-                ZoneUse::Lost => (),
+                ZoneUse::Lost => space.lost += 1,
             }
         }
         space
@@ -215,9 +218,8 @@ impl Space {
 
     /// Logical blocks that may be mapped at once: zones that are lost hold none.
     pub fn usable(&self) -> u64 {
-        let lost = self.zones().filter(|(_, record)| record.state == ZoneUse::Lost).count() as u64;
         let in_zone = in_full_zone(self.plan.capacity as u64, self.plan.group_most);
-        self.plan.usable.saturating_sub(lost * in_zone)
+        self.plan.usable.saturating_sub(self.lost as u64 * in_zone)
     }
 
     /// Whether what is on the device may say of a block that it lies there.
@@ -312,6 +314,7 @@ impl Space {
         let record = &mut self.zones[zone as usize].record;
         self.map_zones -= (record.state == ZoneUse::ClosedMap) as u32;
         *record = ZoneRecord { state: ZoneUse::Lost, ..ZoneRecord::default() };
+        self.lost += 1;
     }
 
     /// A logical block was at `before` and is at `now`; 0 for nowhere.
