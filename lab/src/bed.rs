@@ -16,13 +16,17 @@ use engine::{
     array::{Array, Behaviour, CreateOptions, Drive},
     buf::BLOCK,
     device::ZonedDevice,
-    raid::Consistency,
+    raid::{Consistency, geometry::physical},
     runtime::Runtime,
+    zone::ZoneIndex,
 };
 use sim::{
     clock::Clock,
     rng::Rng,
-    ssd::{Cause, Counters, Cut, Media, MemoryMedia, Model, NoMedia, Ssd, TimedDrive},
+    ssd::{
+        Cause, Counters, Cut, Media, MemoryMedia, Model, NoMedia, Ssd, TimedDrive,
+        compress::{CompressedMedia, PAGE_BLOCKS, Scheme},
+    },
     timing::Timing,
 };
 use std::{
@@ -47,6 +51,8 @@ pub struct Setup {
     pub chunk_kib: u64,
     /// Whether the drives keep what is written, so that an array can be found again.
     pub stores: bool,
+    /// How the drives compress what is written, if they do; they keep it then.
+    pub compression: Option<Scheme>,
     /// Decides the jitter of the drives; `None` for none.
     pub seed: Option<u64>,
     pub host: Host,
@@ -75,6 +81,7 @@ impl Setup {
             aggregate: 1,
             chunk_kib: 64,
             stores: false,
+            compression: None,
             seed: Some(1),
             host: Host::free(),
             section: Section { sub_request_us, ..Section::default() },
@@ -206,9 +213,10 @@ impl Bed {
         let geometry = &setup.model.geometry;
         let mut drives: Vec<TimedDrive> = Vec::new();
         for member in 0..setup.members as u64 {
-            let media: Box<dyn Media> = match setup.stores {
-                true => Box::new(MemoryMedia::new(geometry)),
-                false => Box::new(NoMedia::new(geometry)),
+            let media: Box<dyn Media> = match (setup.compression, setup.stores) {
+                (Some(scheme), _) => Box::new(CompressedMedia::new(geometry, scheme)),
+                (None, true) => Box::new(MemoryMedia::new(geometry)),
+                (None, false) => Box::new(NoMedia::new(geometry)),
             };
             let ssd = Rc::new(RefCell::new(Ssd::new(geometry.clone(), media)));
             let seed = setup.seed.map(|seed| seed * 1000 + member);
@@ -324,6 +332,18 @@ impl Bed {
             resets: now.resets - before.resets,
             ..Row::default()
         })
+    }
+
+    /// Blocks of flash that the first zones of the array take, when so many are full.
+    pub fn flash_blocks(&self, zones: u32) -> u64 {
+        let of = |ssd: &Ssd| {
+            let taken = |zone| match ssd.flash_pages(physical(ZoneIndex(zone))) {
+                Some(pages) => pages * PAGE_BLOCKS,
+                None => ssd.geometry().zone_capacity_blocks,
+            };
+            (0..zones).map(taken).sum::<u64>()
+        };
+        self.drives.iter().map(|drive| of(&drive.ssd().borrow())).sum()
     }
 
     /// What the drives have been asked so far, for [`Bed::left_since`].

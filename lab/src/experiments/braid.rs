@@ -53,7 +53,8 @@ pub(super) const SYSTEMS: [(&str, Scheme); 3] = [
 ];
 
 /// What other decisions would have given.
-const OTHERS: [(&str, Scheme); 5] = [
+const OTHERS: [(&str, Scheme); 6] = [
+    ("balloon, rests in slots", Scheme::Balloon(Slots::WholeRests)),
     ("balloon, 50 % fit", Scheme::Balloon(Slots::Fitting(50))),
     ("balloon, 90 % fit", Scheme::Balloon(Slots::Fitting(90))),
     ("balloon, all fit", Scheme::Balloon(Slots::Fitting(100))),
@@ -138,8 +139,8 @@ fn gain(found: &Found) -> f64 {
 
 fn claims(found: &[Found]) -> Vec<Claim> {
     const WHY: &str = "How Balloon chooses slots, and which data had the gain, is not published in what this rests on. \
-    Its slots here take the least space, whatever is truncated for that, which favours it. With the smallest slots that \
-    90 of 100 units fit in the best gain is";
+    Its slots here take the least space, whatever is truncated for that, and rests lie byte behind byte, which favours \
+    it. At best the gain is";
     let best = |level: char| {
         found.iter().filter(|f| f.class.name().starts_with(level)).max_by(|a, b| gain(a).total_cmp(&gain(b)))
     };
@@ -147,8 +148,16 @@ fn claims(found: &[Found]) -> Vec<Claim> {
         let best = best(level)?;
         let what = format!("capacity of Braid to Balloon, {name} ratio, at best ({})", best.name);
         let fitting = |f: &&Found| f.class.name().starts_with(level);
-        let gains = found.iter().filter(fitting).map(|f| f.spaces[2].efficiency() / f.spaces[4].efficiency());
-        let why = format!("{WHY} {:.2}", gains.fold(0.0, f64::max));
+        let over = |other: usize| {
+            let gain = |f: &Found| f.spaces[2].efficiency() / f.spaces[other].efficiency();
+            found.iter().filter(fitting).map(gain).fold(0.0, f64::max)
+        };
+        let why = format!(
+            "{WHY} {:.2} over one whose rests take whole slots, and {:.2} with the smallest slots that 90 of 100 units \
+             fit in.",
+            over(3),
+            over(5)
+        );
         Some(Claim::factor(what, paper, gain(best), why).is(Kind::Guess))
     };
     let mut claims: Vec<Claim> =
@@ -236,9 +245,9 @@ mod tests {
         let mixed = of(&[7, 10, 8, 5]);
         assert_eq!(mixed.class.name(), "MS");
         let mixed = efficiency(&mixed);
-        assert!(mixed[2] == 2.0 && mixed[6] < 1.5 && mixed[7] == 2.0, "{mixed:?}");
+        assert!(mixed[2] == 2.0 && mixed[7] < 1.5 && mixed[8] == 2.0, "{mixed:?}");
         let noise = of(&[16]);
-        assert_eq!(efficiency(&noise), [1.0; 8]);
+        assert_eq!(efficiency(&noise), [1.0; 9]);
         assert_eq!(noise.class.name(), "LD");
     }
 

@@ -2,6 +2,7 @@
 
 mod apps;
 mod braid;
+mod braid_array;
 mod braid_reads;
 mod drives;
 mod flush;
@@ -81,6 +82,7 @@ pub const EXPERIMENTS: &[Experiment] = &[
     wear::LOGS,
     braid::BRAID,
     braid_reads::BRAID_READS,
+    braid_array::BRAID_ARRAY,
     recovery::RECOVERY,
     joining::JOINING,
     latency::LATENCY,

@@ -161,7 +161,7 @@ impl Ssd {
     }
 
     /// Flash pages that a zone takes, if the drive compresses.
-    fn flash_pages(&self, zone: ZoneIndex) -> Option<u64> {
+    pub fn flash_pages(&self, zone: ZoneIndex) -> Option<u64> {
         self.media.flash_pages(zone)
     }
 

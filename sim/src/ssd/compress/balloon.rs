@@ -2,9 +2,10 @@
 //! large as the compressibility of the zone asks for, and what does not fit into its slot truncated and stored apart.
 //!
 //! Decided here: a flash page has one to four slots, for there are out-of-band bytes for four units. The first
-//! [`PROFILE`] units of a zone, or a quarter of it, decide, by a rule of [`Slots`], and wait for that in the buffer. Slots stay as they are
-//! until the zone is reset. A logical page is found by its number. Its rest lies one behind the other with other rests
-//! in pages of their own and crosses none, so that it costs one read more; where it lies is kept in memory.
+//! [`PROFILE`] units of a zone, or a quarter of it, decide, by a rule of [`Slots`], and wait for that in the buffer.
+//! Slots stay as they are until the zone is reset. A logical page is found by its number. Its rest lies one behind the
+//! other with other rests in pages of their own and crosses none, so that it costs one read more; where it lies is kept
+//! in memory. With [`Slots::WholeRests`] it takes whole slots there, too.
 
 use super::{Found, GROUP, Layout, PAGE, Piece, Slots, Space, Unit};
 use std::{collections::BTreeMap, ops::Range, rc::Rc};
@@ -37,9 +38,9 @@ fn slots_for(sizes: &[usize], rule: Slots) -> usize {
     let counts = 1..=GROUP;
     let rest = |size: &usize, slots: usize| size.saturating_sub(PAGE / slots);
     match rule {
-        Slots::LeastSpace => {
+        Slots::LeastSpace | Slots::WholeRests => {
             let pages = |slots: &usize| {
-                let rests = sizes.iter().map(|size| rest(size, *slots));
+                let rests = sizes.iter().map(|size| room(rest(size, *slots), *slots, rule));
                 sizes.len().div_ceil(*slots) + rests.fold(0, behind).div_ceil(PAGE)
             };
             counts.min_by_key(pages).unwrap_or(1)
@@ -49,6 +50,14 @@ fn slots_for(sizes: &[usize], rule: Slots) -> usize {
             let fits = |slots: &usize| fit(*slots) * 100 >= sizes.len() * percent as usize;
             counts.rev().find(fits).unwrap_or(1)
         }
+    }
+}
+
+/// What a rest takes of the pages with rests.
+fn room(rest: usize, slots: usize, rule: Slots) -> usize {
+    match rule {
+        Slots::WholeRests => rest.div_ceil(PAGE / slots) * (PAGE / slots),
+        _ => rest,
     }
 }
 
@@ -83,10 +92,12 @@ impl Zone {
             let mut unit = Rc::unwrap_or_clone(unit);
             let rest = unit.bytes.split_off(unit.bytes.len().min(PAGE / slots));
             if !rest.is_empty() {
-                let start = begin(self.apart.len(), rest.len());
+                let room = room(rest.len(), slots, self.rule);
+                let start = begin(self.apart.len(), room);
                 self.apart.resize(start, 0);
                 self.rests.insert(self.fitting.len() as u64, start..start + rest.len());
                 self.apart.extend(rest);
+                self.apart.resize(start + room, 0);
             }
             self.fitting.push(unit.into());
         }
@@ -181,6 +192,19 @@ mod tests {
         assert_eq!(least(&sizes), 4);
         let fitting = |percent| slots_for(&sizes, Slots::Fitting(percent));
         assert_eq!([fitting(50), fitting(87), fitting(88), fitting(100)], [4, 4, 1, 1]);
+    }
+
+    #[test]
+    fn rests_that_take_whole_slots_are_worth_less() {
+        let whole = |sizes: &[usize]| slots_for(sizes, Slots::WholeRests);
+        let size = PAGE / 2 + 100;
+        assert_eq!((whole(&[size; 64]), slots_for(&[size; 64], Slots::LeastSpace)), (1, 2));
+        assert_eq!(whole(&[PAGE / 3; 64]), 3);
+        assert_eq!([room(0, 3, Slots::WholeRests), room(1, 3, Slots::WholeRests)], [0, PAGE / 3]);
+        assert!(
+            (1..=PAGE).all(|rest| (1..=GROUP)
+                .all(|slots| { rest > PAGE - PAGE / slots || room(rest, slots, Slots::WholeRests) <= PAGE }))
+        );
     }
 
     #[test]

@@ -50,6 +50,8 @@ pub enum Scheme {
 pub enum Slots {
     /// The least space, rests that lie apart included.
     LeastSpace,
+    /// The same, where a rest takes whole slots.
+    WholeRests,
     /// The smallest that so many of a hundred units fit in.
     Fitting(u64),
 }
