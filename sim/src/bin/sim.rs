@@ -67,7 +67,7 @@ struct Mutants {
     #[arg(long, value_name = "COUNT")]
     sample: Option<usize>,
     /// Only those of these names
-    #[arg(long, value_name = "NAME", conflicts_with = "sample")]
+    #[arg(long, value_name = "NAME")]
     only: Vec<String>,
     /// The first seed, which also decides the sample
     #[arg(long, default_value_t = 0)]

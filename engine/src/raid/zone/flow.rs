@@ -54,6 +54,8 @@ pub struct Flow {
     pub(super) safe: u64,
     /// Somebody waits for everything below to be safe.
     pub(super) wanted: u64,
+    /// Number of those who wait for something to be complete.
+    pub(super) awaited: u32,
     /// The zone has failed, and a flush has told that something of it is not safe.
     pub(super) loss_told: bool,
     /// Everything below may be submitted: the window.
@@ -159,6 +161,22 @@ impl Zone {
     /// Has nothing be submitted from now on. What is on its way goes on.
     pub fn pause(&self) {
         self.flow.borrow_mut().paused += 1;
+    }
+
+    /// Waits until everything below `tail_blocks` is complete, or the zone has ended.
+    pub async fn landed(&self, tail_blocks: u64) {
+        self.flow.borrow_mut().awaited += 1;
+        loop {
+            let changed = self.changed.wait();
+            {
+                let mut flow = self.flow.borrow_mut();
+                if flow.complete >= tail_blocks || flow.ended {
+                    flow.awaited -= 1;
+                    return;
+                }
+            }
+            changed.await;
+        }
     }
 
     /// Ends the tasks of the zone. What has not been submitted is never answered.

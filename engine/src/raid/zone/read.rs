@@ -17,7 +17,7 @@ use crate::{
         parts::Raid,
         seat::Seat,
         zone::{
-            flow::{Flow, Parities},
+            flow::{Flow, Parities, Zone},
             reader::{Job, Reader},
         },
     },
@@ -228,24 +228,31 @@ impl Raid {
 
     /// `piece` from the other members.
     pub async fn reconstruct(self: &Rc<Self>, zone: ZoneIndex, piece: Piece) -> Result<Buf, DeviceError> {
-        let end = (piece.stripe + 1) * self.layout.stripe_blocks();
-        let running = self.zones.running(zone);
-        let mut known = Parities::default();
-        let mut tail = None;
-        if let Some(running) = running.filter(|running| running.flow.borrow().complete < end) {
-            // Parity of a partial stripe: in memory, once it belongs to what is complete.
-            self.quiesce(&running).await;
-            let flow = running.flow.borrow();
-            if flow.complete < end && !flow.ended {
-                known = self.running_parities(&flow, piece);
-                tail = Some(flow.complete);
-            }
-            drop(flow);
-            self.resume(&running);
-        }
-        let tail = tail.unwrap_or_else(|| self.tail(zone));
+        let partial = match self.zones.running(zone) {
+            Some(running) => self.partial_stripe(&running, piece).await,
+            None => None,
+        };
+        let (tail, known) = partial.unwrap_or_else(|| (self.tail(zone), Parities::default()));
         let decoded = self.decode(zone, piece, Role::Data(piece.index), tail, &known).await;
         decoded.map_err(|_| Status::UnrecoveredReadError.into())
+    }
+
+    /// Of a stripe that is being written its tail and its parities, which are in memory, at `piece`'s offsets, once
+    /// everything below the tail is on the members: that changes no more, so writers go on meanwhile. `None` of
+    /// one that is complete.
+    async fn partial_stripe(&self, zone: &Zone, piece: Piece) -> Option<(u64, Parities)> {
+        let end = (piece.stripe + 1) * self.layout.stripe_blocks();
+        let (tail, known) = {
+            let flow = zone.flow.borrow();
+            if flow.complete >= end || flow.ended {
+                return None;
+            }
+            // Beyond the end they are those of another stripe.
+            let known = (flow.next < end).then(|| self.running_parities(&flow, piece));
+            (flow.next.min(end), known)
+        };
+        zone.landed(tail).await;
+        known.map(|known| (tail, known))
     }
 
     /// The parities, at `piece`'s offsets, of the stripe that is being written.

@@ -447,7 +447,7 @@ impl Raid {
         if self.unsettled(flow) {
             zone.completed.open();
         }
-        if flow.flights.is_empty() {
+        if flow.flights.is_empty() || flow.awaited > 0 {
             zone.changed.open();
         }
         if !flow.queue.is_empty() {
