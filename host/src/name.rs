@@ -7,6 +7,7 @@ use std::{
     ffi::OsString,
     fmt,
     path::{Path, PathBuf},
+    str::FromStr,
 };
 
 /// What the user called an array: its name, one of its members, or the directory of them.
@@ -60,6 +61,36 @@ impl ArrayName {
 impl fmt::Display for ArrayName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.display().fmt(f)
+    }
+}
+
+/// What the user calls a namespace: ARRAY/NAME.
+#[derive(Clone, Debug)]
+pub struct NamespaceName {
+    pub array: ArrayName,
+    pub name: String,
+}
+
+impl NamespaceName {
+    /// Of a word in which both are.
+    pub fn new(text: &str) -> Option<NamespaceName> {
+        let (array, name) = text.rsplit_once('/')?;
+        let complete = !array.is_empty() && !name.is_empty();
+        complete.then(|| NamespaceName { array: PathBuf::from(array).into(), name: name.into() })
+    }
+}
+
+impl FromStr for NamespaceName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<NamespaceName, String> {
+        NamespaceName::new(text).ok_or_else(|| "a namespace is called ARRAY/NAME".into())
+    }
+}
+
+impl fmt::Display for NamespaceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.array, self.name)
     }
 }
 

@@ -91,6 +91,11 @@ fn every_command_prints_what_its_schema_says() {
     prints("zone-manage.json", &["zone", "open", "d", "1"]);
     prints("zone-manage.json", &["zone", "finish", "d", "0"]);
     prints("zone-manage.json", &["zone", "reset", "d", "0"]);
+    prints("namespace-change.json", &["namespace", "create", "d/mail", "--size", "1M"]);
+    prints("zone-report.json", &["zone", "report", "d/mail"]);
+    prints("namespace-change.json", &["namespace", "resize", "d/mail", "--size", "40M"]);
+    prints("namespace-list.json", &["namespace", "list", "d"]);
+    prints("namespace-remove.json", &["namespace", "remove", "--yes", "d/mail"]);
     prints("fail.json", &["fail", "d", "1"]);
     prints("status.json", &["status", "d"]);
     prints("rebuild.json", &["replace", "d", "1", &drives[5]]);

@@ -189,6 +189,56 @@ fn what_is_reset_or_removed_is_nobodys_and_reads_as_zeros_to_the_next() {
 }
 
 #[test]
+fn a_namespace_grows_and_shrinks_behind_what_it_holds() {
+    let rig = Rig::new(&Geometry { zones: 40, ..drive_for_rows(3) }, 3);
+    let one = rig.add(spec("one", 2, 2)).unwrap();
+    rig.write(&one, 64, 7, 20).unwrap();
+    let resize = |rig: &Rig, zones| {
+        rig.runtime.block_on(rig.namespaces.resize("one", zones), || false).unwrap().map(|_| ())
+    };
+    assert_eq!(resize(&rig, 100), Err(VzoneError::Full { left: 6 }));
+    assert_eq!(resize(&rig, 0), Err(VzoneError::Shape));
+    assert_eq!(resize(&rig, 1), Err(VzoneError::Holds { zone: 1 }));
+    assert_eq!(resize(&rig, 5), Ok(()));
+    // What was known of it before is not it any more.
+    assert_eq!(rig.write(&one, 84, 1, 1), Err(Status::NamespaceNotReady.into()));
+    let one = rig.namespaces.list().remove(0);
+    assert_eq!(rig.zone(&one, 1), (ZoneState::Closed, 20));
+    rig.write(&one, 84, 8, 5).unwrap();
+    rig.write(&one, 4 * 64, 9, 5).unwrap();
+    assert_eq!(rig.run(&one, Command::Reset { zones: Zones::One(ZoneIndex(4)) }).result, Ok(()));
+    assert_eq!(resize(&rig, 2), Ok(()));
+    let rig = rig.again();
+    let one = rig.namespaces.list().remove(0);
+    assert_eq!((one.geometry().zones, one.status().spec.max_active), (2, 2));
+    assert_eq!(rig.read(&one, 64, 26), [vec![7; 20], vec![8; 5], vec![0]].concat());
+    let layout = rig.runtime.block_on(Namespaces::look(rig.drive.clone()), || false).unwrap().unwrap();
+    assert_eq!((layout.zones, layout.zone_capacity_blocks), (6, 45));
+    assert_eq!(layout.namespaces, [(spec("one", 2, 2), 25)]);
+    // Once it is smaller, it can become larger again.
+    assert_eq!(resize(&rig, 3), Ok(()));
+    rig.namespaces.audit().unwrap();
+}
+
+#[test]
+fn a_device_without_namespaces_can_be_as_it_was_before() {
+    let rig = Rig::new(&Geometry { zones: 40, ..drive_for_rows(3) }, 3);
+    let one = rig.add(spec("one", 2, 2)).unwrap();
+    rig.write(&one, 0, 7, 20).unwrap();
+    let dissolve =
+        |rig: &Rig| rig.runtime.block_on(Namespaces::dissolve(rig.drive.clone()), || false).unwrap();
+    assert_eq!(dissolve(&rig), Err(VzoneError::InUse));
+    assert_eq!(rig.runtime.block_on(rig.namespaces.remove("one"), || false).unwrap(), Ok(()));
+    assert_eq!(rig.runtime.block_on(rig.namespaces.close(), || false), Some(()));
+    assert_eq!(dissolve(&rig), Ok(()));
+    let report = rig.drive.submit(Command::Report { first: ZoneIndex(0), count: 40 });
+    let zones = rig.runtime.block_on(report, || false).unwrap().zones;
+    assert!(zones.iter().all(|zone| zone.state == ZoneState::Empty), "{zones:?}");
+    let looked = rig.runtime.block_on(Namespaces::look(rig.drive.clone()), || false).unwrap();
+    assert_eq!(looked, Err(VzoneError::None));
+}
+
+#[test]
 fn what_cannot_be_is_refused_with_the_reason() {
     let limited = Geometry { zones: 60, max_active: 14, max_open: 14, ..drive_for_rows(3) };
     let rig = Rig::new(&limited, 3);

@@ -214,6 +214,11 @@ impl Arbiter {
         self.active
     }
 
+    /// Whether a zone is being reserved or reset.
+    pub fn is_at_work(&self) -> bool {
+        self.zones.iter().any(|zone| matches!(zone.owner, Owner::Reserving | Owner::Resetting))
+    }
+
     /// Compares the books with each other, and with who says to have zones.
     ///
     /// # Errors

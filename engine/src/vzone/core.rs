@@ -14,6 +14,7 @@ use crate::{
         balloon::{self, Account, History},
         behaviour::{Behaviour, Canary, Clock},
         congestion::Window,
+        error::VzoneError,
         format::{End, Entry, Groups, Identity, Spec},
         shape::Shape,
     },
@@ -506,6 +507,29 @@ impl Tenant {
             begun: 0,
         };
         Tenant { id, spec, geometry, state: RefCell::new(state), gates }
+    }
+
+    /// The same namespace with more v-zones, or fewer. No commands are on their way.
+    ///
+    /// # Errors
+    /// A v-zone that it would lose holds something.
+    pub fn resized(&self, spec: Spec, geometry: Geometry) -> Result<Tenant, VzoneError> {
+        let state = self.state.borrow();
+        let used = |vzone: &Vzone| !vzone.groups.is_empty() || vzone.end != End::Open;
+        if let Some(zone) = state.vzones.iter().rposition(used).filter(|zone| *zone >= spec.zones as usize) {
+            return Err(VzoneError::Holds { zone: zone as u32 });
+        }
+        let mut vzones = state.vzones.clone();
+        vzones.resize(spec.zones as usize, Vzone::new(Groups::default(), End::Open, 0));
+        let tenant = Tenant::new(self.id, spec, geometry, vzones);
+        {
+            let mut new = tenant.state.borrow_mut();
+            let count = self.geometry.zones.min(tenant.geometry.zones);
+            (0..count).for_each(|zone| new.table.load(&state.table.info(ZoneIndex(zone))));
+            (new.history, new.spares) = (state.history, state.spares);
+            (new.opened, new.last_write_us) = (state.opened, state.last_write_us);
+        }
+        Ok(tenant)
     }
 
     /// Active zones that are its own for certain.

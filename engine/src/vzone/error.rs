@@ -49,6 +49,12 @@ pub enum VzoneError {
         /// Physical zones.
         left: u32,
     },
+    /// A v-zone that a smaller namespace would lose.
+    #[error("zone {zone} of the namespace is written, and would be lost")]
+    Holds {
+        /// Of the namespace.
+        zone: u32,
+    },
     /// Too many namespaces.
     #[error("there are {MOST_NAMESPACES} namespaces")]
     TooMany,

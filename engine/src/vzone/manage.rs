@@ -264,6 +264,9 @@ impl Core {
 /// Reserves zones as they are lacking.
 pub(super) async fn supply(core: Rc<Core>) {
     loop {
+        if core.check().is_err() {
+            return;
+        }
         let next = core.arbiter.borrow_mut().reserve();
         let Some((zone, serial)) = next else {
             core.work.wait().await;
@@ -285,6 +288,9 @@ pub(super) async fn supply(core: Rc<Core>) {
 /// Resets zones that nobody needs any more.
 pub(super) async fn clean(core: Rc<Core>) {
     loop {
+        if core.check().is_err() {
+            return;
+        }
         let next = core.arbiter.borrow_mut().clean();
         let Some(zone) = next else {
             core.work.wait().await;

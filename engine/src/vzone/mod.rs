@@ -54,6 +54,17 @@ pub struct NamespaceStatus {
     pub widths: Vec<u32>,
 }
 
+/// What is known of namespaces that need not run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// V-zones that there is room for, those that are given out with them.
+    pub zones: u64,
+    /// Writable blocks of each.
+    pub zone_capacity_blocks: u64,
+    /// What was asked for, and blocks that are written, in the order of their numbers.
+    pub namespaces: Vec<(Spec, u64)>,
+}
+
 /// All namespaces of a device. Clones are the same. Their tasks belong to the runtime: they live, and hold the device,
 /// until [`Runtime::clear`].
 #[derive(Clone)]
@@ -73,6 +84,35 @@ impl Namespaces {
         vzone_zones: u32,
     ) -> Result<(), VzoneError> {
         recover::create(device, uuid, vzone_zones).await
+    }
+
+    /// How many physical zones a v-zone best has on a device of this shape.
+    pub fn fitting(geometry: &Geometry) -> u32 {
+        recover::fitting(geometry)
+    }
+
+    /// Whether there are namespaces on `device`, as far as its first blocks say.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub async fn are_on(device: Rc<dyn ZonedDevice>) -> Result<bool, VzoneError> {
+        recover::are_on(device).await
+    }
+
+    /// Says what namespaces there are on `device`, and changes nothing. They must not run.
+    ///
+    /// # Errors
+    /// When there are none, or what is said of them is damaged.
+    pub async fn look(device: Rc<dyn ZonedDevice>) -> Result<Layout, VzoneError> {
+        recover::look(device).await
+    }
+
+    /// Empties a device whose last namespace was removed: it is as before [`Namespaces::create`]. They must not run.
+    ///
+    /// # Errors
+    /// [`VzoneError::InUse`] if there are namespaces; or the device fails.
+    pub async fn dissolve(device: Rc<dyn ZonedDevice>) -> Result<(), VzoneError> {
+        recover::dissolve(device).await
     }
 
     /// Finds the namespaces on `device`, and recovers them if they have not been stopped.
@@ -102,7 +142,7 @@ impl Namespaces {
     /// When there can be no such one.
     pub async fn add(&self, spec: Spec) -> Result<Namespace, VzoneError> {
         let core = &self.core;
-        recover::check_spec(core, &spec)?;
+        recover::check_spec(core, &spec, None)?;
         let id = {
             let tenants = core.tenants.borrow();
             tenants.iter().position(Option::is_none).unwrap_or(tenants.len())
@@ -128,20 +168,42 @@ impl Namespaces {
         Ok(Namespace { core: core.clone(), tenant })
     }
 
+    /// Gives a namespace so many v-zones. What was known as this namespace before is not ready any more.
+    ///
+    /// # Errors
+    /// When there is none of this name, commands for it are on their way, there are not so many, or it holds
+    /// something in those that it would lose.
+    pub async fn resize(&self, name: &str, zones: u32) -> Result<Namespace, VzoneError> {
+        let core = &self.core;
+        let old = self.idle(name)?;
+        let max_active = old.spec.max_active.min(zones);
+        let max_open = old.spec.max_open.min(max_active);
+        let spec = Spec { zones, max_active, max_open, ..old.spec.clone() };
+        recover::check_spec(core, &spec, Some(old.id))?;
+        let geometry = recover::geometry_of(core.device.geometry(), &core.identity, &spec);
+        let tenant = Rc::new(old.resized(spec.clone(), geometry)?);
+        old.state.borrow_mut().removed = true;
+        let (all, new) = (core.clone(), tenant.clone());
+        let apply = move || all.tenants.borrow_mut()[new.id as usize] = Some(new.clone());
+        core.record(Entry::Namespace(tenant.id, spec), apply).await?;
+        Ok(Namespace { core: core.clone(), tenant })
+    }
+
+    /// The namespace of this name, for which no commands are on their way.
+    fn idle(&self, name: &str) -> Result<Rc<Tenant>, VzoneError> {
+        let tenant = self.core.tenants().into_iter().find(|tenant| tenant.spec.name == name);
+        let tenant = tenant.ok_or(VzoneError::Unknown)?;
+        let busy = tenant.state.borrow().vzones.iter().any(|vzone| vzone.settled != vzone.tickets);
+        if busy { Err(VzoneError::InUse) } else { Ok(tenant) }
+    }
+
     /// Removes a namespace, and what is in it.
     ///
     /// # Errors
     /// When there is none of this name, or commands for it are on their way.
     pub async fn remove(&self, name: &str) -> Result<(), VzoneError> {
-        let tenant = self.core.tenants().into_iter().find(|tenant| tenant.spec.name == name);
-        let tenant = tenant.ok_or(VzoneError::Unknown)?;
-        {
-            let mut state = tenant.state.borrow_mut();
-            if state.vzones.iter().any(|vzone| vzone.settled != vzone.tickets) {
-                return Err(VzoneError::InUse);
-            }
-            state.removed = true;
-        }
+        let tenant = self.idle(name)?;
+        tenant.state.borrow_mut().removed = true;
         let (core, gone) = (self.core.clone(), tenant.clone());
         let apply = move || {
             (0..gone.geometry.zones as usize).for_each(|zone| core.empty(&gone, zone));
@@ -175,6 +237,21 @@ impl Namespaces {
             if frozen {
                 move_all(core, &tenant, |vzone| vzone.active && vzone.spares > 0 && vzone.failed.is_none());
             }
+        }
+    }
+
+    /// Writable blocks of a v-zone.
+    pub fn zone_capacity_blocks(&self) -> u64 {
+        self.core.identity.vzone_zones as u64 * self.core.zone_blocks()
+    }
+
+    /// Nothing is changed on the device any more, and nothing prepared, once what is on its way has ended.
+    pub async fn close(&self) {
+        let core = &self.core;
+        core.fail(Status::NamespaceNotReady.into());
+        core.work.open();
+        while core.arbiter.borrow().is_at_work() {
+            core.room.wait().await;
         }
     }
 

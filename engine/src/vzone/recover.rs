@@ -6,9 +6,10 @@
 
 use crate::{
     buf::{BLOCK, Buf},
-    device::{Command, DeviceError, Geometry, ZonedDevice},
+    device::{Command, DeviceError, Geometry, ZonedDevice, Zones},
     runtime::Runtime,
     vzone::{
+        Layout,
         arbiter::{Arbiter, Owner},
         balloon::floor_power,
         behaviour::Behaviour,
@@ -26,6 +27,9 @@ use std::{cell::RefCell, collections::BTreeMap, rc::Rc};
 
 /// Active zones of a device that knows no limit.
 const UNLIMITED: u32 = 256;
+
+/// As many v-zones shall there be, if there are zones for them.
+const ENOUGH_VZONES: u32 = 32;
 
 /// The largest weight of a namespace.
 const MOST_WEIGHT: u32 = 1000;
@@ -170,7 +174,11 @@ fn replay(entries: Vec<Entry>) -> Option<Books> {
     for entry in entries {
         match entry {
             Entry::Identity(_) => return None,
-            Entry::Namespace(id, spec) => _ = books.namespaces.insert(id, spec),
+            Entry::Namespace(id, spec) => {
+                // One that was made smaller: nothing was in the v-zones that are not its any more.
+                books.vzones.retain(|(owner, zone), _| *owner != id || *zone < spec.zones);
+                books.namespaces.insert(id, spec);
+            }
             Entry::Removed(id) => {
                 books.namespaces.remove(&id);
                 books.vzones.retain(|(owner, _), _| *owner != id);
@@ -234,7 +242,30 @@ fn settle(groups: &Groups, zone_blocks: u64, have: impl Fn(u32) -> u64) -> Settl
     Settled { groups: *groups, end: End::Open, tail }
 }
 
-/// Finds the namespaces on a device.
+/// What is on a device, of which nothing is changed.
+struct Found {
+    /// Of the newest checkpoint.
+    zone: u32,
+    generation: u64,
+    serial: u64,
+    books: Books,
+    zones: Vec<ZoneInfo>,
+}
+
+async fn find(device: &dyn ZonedDevice) -> Result<Found, VzoneError> {
+    let zones = report(device).await?;
+    let mut newest: Option<Said> = None;
+    for zone in zones.iter().take(2) {
+        let said = read_journal(device, zone).await?;
+        let newer = |said: &Said| newest.as_ref().is_none_or(|newest| newest.generation < said.generation);
+        newest = said.filter(newer).or(newest);
+    }
+    let Said { zone, generation, serial, entries } = newest.ok_or(VzoneError::None)?;
+    let books = replay(entries).filter(|books| books.are_sane(device.geometry()));
+    Ok(Found { zone, generation, serial, books: books.ok_or(VzoneError::Absurd)?, zones })
+}
+
+/// Finds the namespaces on a device, and has them run.
 pub(super) async fn open(
     runtime: &Runtime,
     device: Rc<dyn ZonedDevice>,
@@ -243,15 +274,7 @@ pub(super) async fn open(
     // A process that died may have left what is read in a cache.
     device.submit(Command::Flush).await.result?;
     let geometry = device.geometry().clone();
-    let zones = report(&*device).await?;
-    let mut newest: Option<Said> = None;
-    for zone in zones.iter().take(2) {
-        let said = read_journal(&*device, zone).await?;
-        let newer = |said: &Said| newest.as_ref().is_none_or(|newest| newest.generation < said.generation);
-        newest = said.filter(newer).or(newest);
-    }
-    let Said { zone, generation, serial, entries } = newest.ok_or(VzoneError::None)?;
-    let books = replay(entries).filter(|books| books.are_sane(&geometry)).ok_or(VzoneError::Absurd)?;
+    let Found { zone, generation, serial, books, zones } = find(&*device).await?;
     let Budget { limit, kept } = Budget::of(&geometry);
     let core = Rc::new(Core {
         arbiter: RefCell::new(Arbiter::new(geometry.zones, limit, kept, serial)),
@@ -264,14 +287,76 @@ pub(super) async fn open(
     Ok(core)
 }
 
+/// Whether one of the zones of the journal begins with a block of one.
+pub(super) async fn are_on(device: Rc<dyn ZonedDevice>) -> Result<bool, VzoneError> {
+    for zone in [0, 1].map(ZoneIndex) {
+        let lba = device.geometry().start(zone);
+        let done = device.submit(Command::read(lba, Buf::zeroed(BLOCK))).await;
+        done.result?;
+        if read(&done.data).is_some() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Says what namespaces there are on a device, which is not changed.
+pub(super) async fn look(device: Rc<dyn ZonedDevice>) -> Result<Layout, VzoneError> {
+    let Found { books, zones, .. } = find(&*device).await?;
+    let zone_blocks = books.identity.zone_capacity_blocks - 1;
+    let vzone_zones = books.identity.vzone_zones;
+    let have = |zone: u32| zone_data(&zones[zone as usize], zone_blocks);
+    let written = |id: u32| {
+        let own = books.vzones.range((id, 0)..=(id, u32::MAX));
+        let tails = own.map(|(_, (groups, end))| match end {
+            End::Open => settle(groups, zone_blocks, have).tail,
+            End::Sealed(tail) | End::Finished(tail) => *tail,
+        });
+        tails.sum()
+    };
+    let namespaces = books.namespaces.iter().map(|(id, spec)| (spec.clone(), written(*id))).collect();
+    Ok(Layout {
+        zones: (usable_zones(&books.identity, device.geometry()) / vzone_zones) as u64,
+        zone_capacity_blocks: vzone_zones as u64 * zone_blocks,
+        namespaces,
+    })
+}
+
+/// Empties a device on which there is no namespace any more. The journal goes last, and what is older of it before
+/// what is newer: so a dissolution that is cut off can be begun again.
+pub(super) async fn dissolve(device: Rc<dyn ZonedDevice>) -> Result<(), VzoneError> {
+    let Found { zone: newest, books, zones, .. } = find(&*device).await?;
+    if !books.namespaces.is_empty() {
+        return Err(VzoneError::InUse);
+    }
+    let others = zones.iter().rev().filter(|info| info.zone.0 != newest);
+    for info in others.chain(zones.iter().filter(|info| info.zone.0 == newest)) {
+        if info.state != ZoneState::Empty && !is_worn(info.state) {
+            device.submit(Command::Reset { zones: Zones::One(info.zone) }).await.result?;
+        }
+    }
+    Ok(())
+}
+
+/// Physical zones of a v-zone on a device of this shape: 16, or as many that there are v-zones enough.
+pub(super) fn fitting(geometry: &Geometry) -> u32 {
+    let enough = |vzone_zones: &u32| {
+        let usable = geometry.zones.saturating_sub(2 + Budget::of(geometry).kept + vzone_zones);
+        usable / vzone_zones >= ENOUGH_VZONES
+    };
+    [16, 8, 4, 2].into_iter().find(enough).unwrap_or(1)
+}
+
+/// Blocks of data in a physical zone.
+fn zone_data(info: &ZoneInfo, zone_blocks: u64) -> u64 {
+    let blocks = if info.state == ZoneState::Full { info.capacity_blocks } else { info.wp_blocks };
+    blocks.saturating_sub(1).min(zone_blocks)
+}
+
 /// Makes up what runs; gives the zones of sealed and finished v-zones that are to be finished.
 fn take_over(core: &Core, books: &Books, zones: &[ZoneInfo]) -> Vec<u32> {
     let zone_blocks = core.zone_blocks();
-    let have = |zone: u32| {
-        let info = &zones[zone as usize];
-        let blocks = if info.state == ZoneState::Full { info.capacity_blocks } else { info.wp_blocks };
-        blocks.saturating_sub(1).min(zone_blocks)
-    };
+    let have = |zone: u32| zone_data(&zones[zone as usize], zone_blocks);
     let mut owners: Vec<Option<bool>> = vec![None; zones.len()];
     for (id, spec) in &books.namespaces {
         let geometry = geometry_of(core.device.geometry(), &core.identity, spec);
@@ -349,10 +434,10 @@ fn load(tenant: &Tenant, zones: &[ZoneInfo]) {
     }
 }
 
-/// What is to be said against a namespace.
-pub(super) fn check_spec(core: &Core, spec: &Spec) -> Result<(), VzoneError> {
+/// What is to be said against a namespace. `own` is the number of one that is to become so.
+pub(super) fn check_spec(core: &Core, spec: &Spec, own: Option<u32>) -> Result<(), VzoneError> {
     let tenants = core.tenants.borrow();
-    let others = || tenants.iter().flatten();
+    let others = || tenants.iter().flatten().filter(|tenant| Some(tenant.id) != own);
     let named = !spec.name.is_empty()
         && spec.name.len() <= MOST_NAME
         && spec.name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
@@ -376,6 +461,9 @@ pub(super) fn check_spec(core: &Core, spec: &Spec) -> Result<(), VzoneError> {
     let room = (usable_zones(&core.identity, core.device.geometry()) / vzone_zones) as u64;
     if taken + spec.zones as u64 > room {
         return Err(VzoneError::Full { left: room - taken.min(room) });
+    }
+    if own.is_some() {
+        return Ok(());
     }
     let held: u32 = others().map(|tenant| tenant.state.borrow().spares).sum();
     let wanted = spec.essential as u64 * spec.max_active as u64;

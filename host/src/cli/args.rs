@@ -1,6 +1,10 @@
 //! What can be typed.
 
-use crate::{bench, export, name::ArrayName, size};
+use crate::{
+    bench, export,
+    name::{ArrayName, NamespaceName},
+    size,
+};
 use clap::{Args, Parser, Subcommand, ValueEnum, value_parser};
 use clap_complete::Shell;
 use std::{net::IpAddr, path::PathBuf};
@@ -88,6 +92,12 @@ pub enum Verb {
     /// Work on the zones of an array
     #[command(subcommand)]
     Zone(Zone),
+    /// Divide an array among tenants: namespaces, which are zoned devices of their own
+    ///
+    /// The first one needs an empty array, which must not run. `zone` works on the zones of ARRAY/NAME as it does
+    /// on those of an array.
+    #[command(subcommand)]
+    Namespace(Namespace),
     /// Put a blank drive in the place of a member
     ///
     /// OLD is the path of the member, which need not exist any more, or its role as `status`
@@ -471,6 +481,51 @@ pub enum Zone {
         /// Number of the zone, from 0
         zone: u32,
     },
+}
+
+#[derive(Subcommand)]
+pub enum Namespace {
+    /// Add a namespace to an array
+    Create(CreateNamespace),
+    /// List the namespaces of an array
+    List {
+        /// Name, UUID or path of the array
+        array: ArrayName,
+    },
+    /// Make a namespace larger, or smaller behind what it holds
+    Resize {
+        /// ARRAY/NAME
+        namespace: NamespaceName,
+        /// What it is to hold, rounded up to whole zones
+        #[arg(long, value_name = "SIZE", value_parser = size::parse_blocks)]
+        size: u64,
+    },
+    /// Remove a namespace; with the last one the array is empty again
+    Remove {
+        /// ARRAY/NAME
+        namespace: NamespaceName,
+        /// Destroy what is in it
+        #[arg(long)]
+        yes: bool,
+    },
+}
+
+#[derive(Args)]
+pub struct CreateNamespace {
+    /// ARRAY/NAME; a name has 1 to 32 letters, digits, '-', '_' or '.'
+    pub namespace: NamespaceName,
+    /// What it holds, rounded up to whole zones
+    #[arg(long, value_name = "SIZE", value_parser = size::parse_blocks)]
+    pub size: u64,
+    /// Its part of the active zones that nobody has for certain, 1 to 1000
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub weight: u32,
+    /// How many of its zones may be active at once; 4 by default, or all if it has fewer
+    #[arg(long, value_name = "N")]
+    pub active: Option<u32>,
+    /// Zones of the array that each of these has for certain: a power of two
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub width: u32,
 }
 
 #[derive(Args)]

@@ -15,7 +15,7 @@ use crate::{
     report::{self, Zones},
     size::show,
 };
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::Command;
 use clap_complete::{
     CompleteEnv, Shell,
@@ -25,6 +25,7 @@ use clap_complete::{
 use std::{
     collections::BTreeMap,
     ffi::{OsStr, OsString},
+    path::Path,
     sync::mpsc::{self, Sender},
     time::{Duration, Instant},
 };
@@ -237,6 +238,9 @@ fn zones() -> Vec<Offer> {
     within_patience(vec![|found| {
         let mut words = typed().into_iter().skip(1);
         let (verb, name) = words.next().zip(words.next()).context("there is no array before it")?;
+        // Whoever asks a namespace has it run, which is too much for a word.
+        let path = Path::new(&name);
+        ensure!(path.exists() || path.components().count() == 1, "it is a namespace");
         let Zones { zones, .. } = zone::zones_of(Output { json: false }, &ArrayName::from(name), None)?;
         let wanted = |zone: &&report::Zone| match verb.to_str() {
             Some("read" | "reset") => zone.condition != "empty",

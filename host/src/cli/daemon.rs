@@ -74,6 +74,14 @@ pub fn start(output: Output, options: Start) -> Result<u8> {
     );
     let daemon = Daemon::start(found, &directory, left.as_ref(), terms)?;
     let signals = Signals::new()?;
+    if daemon.is_divided()? {
+        daemon.give_up();
+        bail!(
+            "the zones of '{0}' belong to its namespaces, which have no block devices: use them with zoneraid zone, \
+             as {0}/NAME",
+            options.array
+        );
+    }
     if let Err(error) = daemon.show(&devices, left) {
         daemon.give_up();
         return Err(error);

@@ -8,7 +8,7 @@ use clap_mangen::Man;
 use std::{fs, io, path::Path};
 
 /// Examples of each command.
-const EXAMPLES: [(&str, &[&str]); 34] = [
+const EXAMPLES: [(&str, &[&str]); 38] = [
     (
         "create",
         &[
@@ -64,6 +64,16 @@ const EXAMPLES: [(&str, &[&str]); 34] = [
         "zone read",
         &["zoneraid zone read tank 0 > data", "zoneraid zone read tank 0 --offset 1M --length 4K > data"],
     ),
+    (
+        "namespace create",
+        &[
+            "zoneraid namespace create tank/mail --size 400G",
+            "zoneraid namespace create tank/logs --size 1T --weight 2 --active 8 --width 2",
+        ],
+    ),
+    ("namespace list", &["zoneraid namespace list tank", "zoneraid --json namespace list tank"]),
+    ("namespace resize", &["zoneraid namespace resize tank/mail --size 800G"]),
+    ("namespace remove", &["zoneraid namespace remove --yes tank/mail"]),
     ("zone reset", &["zoneraid zone reset tank 0"]),
     ("zone finish", &["zoneraid zone finish tank 0"]),
     ("zone open", &["zoneraid zone open tank 0"]),

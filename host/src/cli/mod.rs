@@ -11,6 +11,7 @@ mod drives;
 mod export;
 mod fault;
 mod manual;
+mod namespace;
 mod overview;
 mod owner;
 mod zone;
@@ -102,6 +103,7 @@ fn run(verb: Verb, output: Output) -> anyhow::Result<u8> {
         Verb::Examine { drive, export: true } => drives::export(output, &drive),
         Verb::List { dir } => overview::list(output, dir.as_deref()),
         Verb::Zone(verb) => zone::run(output, verb),
+        Verb::Namespace(verb) => namespace::run(output, verb),
         Verb::Replace { drives, now, yes } => array::replace(output, drives, now, yes),
         Verb::Rebuild { array } => array::rebuild(output, &array),
         Verb::Export(Export::Nvmet {

@@ -10,10 +10,11 @@ use super::{
     args::{Zone, ZoneWrite},
     array::PATIENCE_TO_INSPECT,
     daemon::ask,
+    namespace,
 };
 use crate::{
     client,
-    members::{self, Found, Session, listed},
+    members::{Found, Session, listed},
     name::ArrayName,
     output::{HEALTHY, Output, Transfer, table},
     protocol::Request,
@@ -23,7 +24,7 @@ use crate::{
 use anyhow::{Context, Error, Result, bail, ensure};
 use engine::{
     buf::{BLOCK, Buf},
-    device::{self, Command, Completion, ZonedDevice},
+    device::{self, Command, Completion},
     zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
 };
 use serde::Serialize;
@@ -59,13 +60,18 @@ pub fn run(output: Output, verb: Zone) -> Result<u8> {
 }
 
 fn zone_info(session: &Session, zone: u32) -> Result<ZoneInfo> {
-    check_zone(zone, session.array.geometry().zones)?;
+    check_zone(zone, session.device.geometry().zones)?;
     let done = session.run(Command::Report { first: ZoneIndex(zone), count: 1 })?;
     done.zones.into_iter().next().with_context(|| format!("the array says nothing about zone {zone}"))
 }
 
 /// The zones of an array, or one of them: its daemon is asked, or else it is looked at.
 pub fn zones_of(output: Output, array: &ArrayName, zone: Option<u32>) -> Result<Zones> {
+    if let Some(session) = namespace::meant_by(array)? {
+        let geometry = session.device.geometry().clone();
+        let all = session.run(Command::Report { first: ZoneIndex(0), count: geometry.zones })?.zones;
+        return Zones::of(&array.to_string(), &geometry, &all, zone);
+    }
     if let Some(mut client) = client::find(array)? {
         return ask(output, &mut client, &Request::Zones { zone });
     }
@@ -178,7 +184,7 @@ fn manage(
     zone: u32,
     command: impl Fn(device::Zones) -> Command,
 ) -> Result<()> {
-    let session = members::assembled(array)?;
+    let session = namespace::session(array)?;
     let before = condition(zone_info(&session, zone)?.state);
     session
         .run(command(device::Zones::One(ZoneIndex(zone))))
@@ -215,15 +221,20 @@ struct Source {
 impl Source {
     fn open(output: Output, array: &ArrayName, zone: u32) -> Result<Source> {
         let only = |zones: Zones| zones.zones.into_iter().next().context("the array does not know the zone");
-        let Some(mut client) = client::find(array)? else {
-            let found = Found::to_read(array)?;
-            let session = found.read_only()?;
-            let geometry = session.array.geometry().clone();
+        let of_session = |session: Session, found| {
+            let geometry = session.device.geometry().clone();
             let info = zone_info(&session, zone)?;
             let at_most = bytes(geometry.max_transfer_blocks.max(1) as u64).min(READ_BYTES);
             let read = move |at: u64, buf| Ok(session.run(Command::read(Lba(at / BLOCK as u64), buf))?.data);
             let zone = only(Zones::of("", &geometry, &[info], None)?)?;
-            return Ok(Source { zone, at_most, read: Box::new(read), found: Some(found) });
+            anyhow::Ok(Source { zone, at_most, read: Box::new(read), found })
+        };
+        if let Some(session) = namespace::meant_by(array)? {
+            return of_session(session, None);
+        }
+        let Some(mut client) = client::find(array)? else {
+            let found = Found::to_read(array)?;
+            return of_session(found.read_only()?, Some(found));
         };
         let zone = only(ask(output, &mut client, &Request::Zones { zone: Some(zone) })?)?;
         let name = &client.about.name;
@@ -300,10 +311,10 @@ struct Written {
 
 fn write(output: Output, options: &ZoneWrite) -> Result<()> {
     let zone = options.zone;
-    let session = members::assembled(&options.array)?;
+    let session = namespace::session(&options.array)?;
     let info = zone_info(&session, zone)?;
     ensure!(has_wp(info.state), "zone {zone} is {} and takes no writes", condition(info.state));
-    let most = session.array.geometry().max_transfer_blocks as u64;
+    let most = session.device.geometry().max_transfer_blocks as u64;
     ensure!(options.block_size <= most, "--block-size can be {} at most on this array", show(bytes(most)));
     let log = options.ack_log.as_ref().map(|path| {
         let file = File::options().append(true).create(true).open(path);
@@ -450,10 +461,10 @@ impl Writer<'_> {
         while self.queue.len() >= self.depth {
             self.complete_one()?;
         }
-        let geometry = self.session.array.geometry();
+        let geometry = self.session.device.geometry();
         let lba = Lba(geometry.start(ZoneIndex(self.zone)).0 + self.submitted / BLOCK as u64);
         self.submitted += data.len() as u64;
-        let completion = self.session.array.submit(Command::write(lba, data, self.fua));
+        let completion = self.session.device.submit(Command::write(lba, data, self.fua));
         self.queue.push_back((self.submitted, completion));
         self.session.reactor.runtime().run();
         if !self.fua && self.submitted - self.durable >= FLUSH_EVERY {

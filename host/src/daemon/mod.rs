@@ -24,7 +24,7 @@ use crate::{
     tails::Left,
 };
 use anyhow::{Context, Result};
-use engine::{array::MemberState, runtime::Gate};
+use engine::{array::MemberState, runtime::Gate, vzone::Namespaces};
 use rebuilder::Rebuilder;
 use sd_notify::NotifyState;
 use socket::Control;
@@ -60,7 +60,7 @@ impl Daemon {
         made.with_context(|| format!("{} cannot be made", directory.display()))?;
         let place = found.drives.first().map(|drive| directory_of(&drive.path)).unwrap_or_default();
         let there = missing::drives_in(&place).unwrap_or_default();
-        let Session { reactor, array } = found.start(left, terms)?;
+        let Session { reactor, array, .. } = found.start(left, terms)?;
         array.feed(reactor.buffers());
         let status = array.status();
         // Drives that the array does without may be put to other uses.
@@ -92,6 +92,11 @@ impl Daemon {
             runtime.spawn(daemon.clone().await_missing(place, there));
         }
         Ok(daemon)
+    }
+
+    /// Whether the zones of the array belong to namespaces.
+    pub fn is_divided(&self) -> Result<bool> {
+        Ok(self.reactor.wait(Namespaces::are_on(Rc::new(self.array.clone())))??)
     }
 
     /// Runs the array until it has been stopped, or a signal has told the daemon to end.

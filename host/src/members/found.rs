@@ -366,7 +366,7 @@ impl Found {
         let drives = self.drives.iter().map(OpenDrive::drive).collect();
         let array = self.reactor.wait(Array::assemble(self.reactor.runtime(), drives))?;
         let array = array.map_err(|error| self.explain(error))?;
-        Ok(Session { reactor: self.reactor.clone(), array })
+        Ok(Session::new(self.reactor.clone(), array))
     }
 
     /// Has the array so that it can be read, whoever uses it. Nothing is written on its drives, whoever is
@@ -384,7 +384,7 @@ impl Found {
             let array = reactor.wait(array)?;
             if self.is_still(&witnesses, PATIENCE_TO_USE)? {
                 witnesses.iter().for_each(|witness| witness.dismiss());
-                return Ok(Session { reactor, array: array? });
+                return Ok(Session::new(reactor, array?));
             }
             ensure!(
                 begun.elapsed() < PATIENCE_WITH_CHANGES,
@@ -407,7 +407,7 @@ impl Found {
             false => reactor.wait(Array::assemble_provisionally(runtime, drives, tails.as_ref(), behaviour)),
         }?;
         let array = array.map_err(|error| self.explain(error))?;
-        Ok(Session { reactor: reactor.clone(), array })
+        Ok(Session::new(reactor.clone(), array))
     }
 }
 

@@ -6,12 +6,14 @@ use engine::{
     array::Array,
     device::{Command, Done, ZonedDevice},
 };
-use std::path::PathBuf;
+use std::{path::PathBuf, rc::Rc};
 
 /// An assembled array and what makes it run.
 pub struct Session {
     pub reactor: Reactor,
     pub array: Array,
+    /// What commands are for: the array, or a namespace on it.
+    pub device: Rc<dyn ZonedDevice>,
 }
 
 /// Says so if one of the files at `paths` lies in a file system that is full: drives only say that a write has
@@ -36,6 +38,10 @@ pub fn explain(error: anyhow::Error, paths: impl IntoIterator<Item = PathBuf>) -
 }
 
 impl Session {
+    pub fn new(reactor: Reactor, array: Array) -> Session {
+        Session { reactor, device: Rc::new(array.clone()), array }
+    }
+
     /// `error`, with what may be behind it.
     pub fn explain(&self, error: anyhow::Error) -> anyhow::Error {
         let members = self.array.status().members;
@@ -52,7 +58,7 @@ impl Session {
 
     /// Carries one command out; its failure is an error.
     pub fn run(&self, command: Command) -> Result<Done> {
-        let done = self.wait(self.array.submit(command))?;
+        let done = self.wait(self.device.submit(command))?;
         done.result?;
         Ok(done)
     }

@@ -1,0 +1,115 @@
+//! Namespaces from end to end: what a user types, on image files.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use support::{Place, Random, drive};
+
+fn create(place: &Place, name: &str, more: &[&str]) -> support::Ran {
+    place.run(&[&["namespace", "create", name], more].concat())
+}
+
+#[test]
+fn tenants_keep_their_data_through_the_loss_of_a_drive() {
+    let place = Place::with_array(6);
+    create(&place, "drives/mail", &["--size", "64M"]).ok();
+    create(&place, "drives/logs", &["--size", "40M", "--weight", "2", "--active", "1"]).ok();
+    let (mail, logs) = (Random(1).bytes(5_000_000), Random(2).bytes(3 << 20));
+    place.run_with(&["zone", "write", "drives/mail", "0", "--fua"], &mail).ok();
+    place.run_with(&["zone", "write", "drives/logs", "1"], &logs).ok();
+    let listed = place.json(&["namespace", "list", "drives"]);
+    assert_eq!(listed["namespaces"][0]["name"], "mail");
+    assert_eq!(listed["namespaces"][1]["weight"], 2);
+    assert_eq!(listed["namespaces"][1]["written_bytes"], 3 << 20);
+
+    place.remove(&drive("drives", 2));
+    assert_eq!(place.read_zone("drives/mail", 0)[..mail.len()], mail);
+    assert_eq!(place.read_zone("drives/logs", 1), logs);
+    assert!(place.read_zone("drives/logs", 0).is_empty());
+    place.run_with(&["zone", "write", "drives/mail", "0"], &logs).ok();
+    place.run(&["replace", "drives", "2", &drive("drives", 5)]).ok();
+    place.remove(&drive("drives", 0));
+    let all = place.read_zone("drives/mail", 0);
+    assert_eq!(all.len(), mail.len().next_multiple_of(4096) + logs.len());
+    assert_eq!(all[all.len() - logs.len()..], logs);
+
+    // One is gone, and what it had is nobody's; the other one does not notice.
+    place.run(&["namespace", "remove", "drives/logs"]).fails_with(&["destroys drives/logs", "--yes"]);
+    place.run(&["namespace", "remove", "--yes", "drives/logs"]).ok();
+    place.run(&["zone", "read", "drives/logs", "1"]).fails_with(&["no namespace 'logs'", "mail"]);
+    assert_eq!(place.read_zone("drives/mail", 0), all);
+    create(&place, "drives/logs", &["--size", "40M"]).ok();
+    assert!(place.read_zone("drives/logs", 1).is_empty());
+}
+
+#[test]
+fn a_namespace_changes_its_size_and_the_last_one_leaves_an_empty_array() {
+    let place = Place::with_array(5);
+    let made = create(&place, "drives/a", &["--size", "1M", "--json"]).ok().json();
+    let capacity = made["zone_capacity_bytes"].as_u64().unwrap();
+    assert_eq!((&made["zones"], &made["capacity_bytes"]), (&1.into(), &capacity.into()));
+    let resize = |size: u64| place.run(&["namespace", "resize", "drives/a", "--size", &size.to_string()]);
+    let zones = || place.json(&["namespace", "list", "drives"])["namespaces"][0]["zones"].clone();
+    resize(2 * capacity + 4096).ok();
+    assert_eq!(zones(), 3);
+    place.run_with(&["zone", "write", "drives/a", "1"], b"something").ok();
+    resize(capacity).fails_with(&["zone 1 of drives/a is written"]);
+    resize(2 * capacity).ok();
+    assert_eq!(zones(), 2);
+    place.run(&["zone", "reset", "drives/a", "1"]).ok();
+    resize(capacity).ok();
+    let removed = place.run(&["namespace", "remove", "--yes", "drives/a", "--json"]).ok().json();
+    assert_eq!(removed["array_empty"], true);
+    let zones = place.json(&["zone", "report", "drives"]);
+    let zones = zones["zones"].as_array().unwrap();
+    assert!(zones.iter().all(|zone| zone["condition"] == "empty"), "{zones:?}");
+    place.run_with(&["zone", "write", "drives", "0"], b"an array like any other").ok();
+}
+
+#[test]
+fn what_cannot_be_is_refused_in_one_sentence() {
+    let place = Place::with_array(5);
+    let refused = |name: &str, more: &[&str], words: &[&str]| {
+        create(&place, name, &[&["--size", "40M"], more].concat()).fails_with(words);
+    };
+    let list = || place.run(&["namespace", "list", "drives"]);
+    list().fails_with(&["'drives' has no namespaces"]);
+    place.run(&["zone", "read", "drives/a", "0"]).fails_with(&["'drives' has no namespaces"]);
+    refused("tank", &[], &["a namespace is called ARRAY/NAME"]);
+    refused("nothing/a", &[], &["nothing"]);
+    refused("drives/a b", &[], &["a name has 1 to 32 letters"]);
+    refused("drives/a", &["--weight", "0"], &["a weight is 1 to 1000"]);
+    refused("drives/a", &["--width", "3"], &["power of two, not 3"]);
+    refused("drives/a", &["--active", "9"], &["no 9 can be active"]);
+    create(&place, "drives/a", &["--size", "1T"]).fails_with(&["'drives' has room for", "more zones"]);
+    create(&place, "drives/a", &["--size", "0"]).fails_with(&["--size"]);
+    // After all of that it is an array without namespaces still.
+    list().fails_with(&["'drives' has no namespaces"]);
+
+    create(&place, "drives/a", &["--size", "40M"]).ok();
+    refused("drives/a", &[], &["has a namespace 'a' already"]);
+    place.run(&["namespace", "remove", "drives/b"]).fails_with(&["no namespace 'b'", "there are a"]);
+    place.run(&["namespace", "resize", "drives/b", "--size", "1M"]).fails_with(&["no namespace 'b'"]);
+    place.run_with(&["zone", "write", "drives", "5"], b"x").fails_with(&["belong to its namespaces"]);
+    place.run(&["zone", "reset", "drives", "0"]).fails_with(&["belong to its namespaces"]);
+
+    let place = Place::with_array(5);
+    place.run_with(&["zone", "write", "drives", "0"], b"data").ok();
+    create(&place, "drives/a", &["--size", "1M"]).fails_with(&["'drives' holds data"]);
+    assert_eq!(place.read_zone("drives", 0)[..4], *b"data");
+}
+
+/// More active zones for certain than there are.
+#[test]
+fn floors_cannot_be_promised_twice() {
+    let place = Place::with_array(5);
+    let sized =
+        |name: &str, size: &str, active: &str| create(&place, name, &["--size", size, "--active", active]);
+    let words = ["would be active for certain", "are left"];
+    sized("drives/a", "160M", "3").ok();
+    create(&place, "drives/b", &["--size", "96M", "--active", "3", "--width", "4"]).fails_with(&words);
+    sized("drives/b", "96M", "3").ok();
+    let listed = place.json(&["namespace", "list", "drives"]);
+    assert_eq!(listed["namespaces"][0]["active"], 3);
+    sized("drives/c", "32M", "1").ok();
+}
