@@ -41,6 +41,25 @@ pub struct Row {
     /// Bytes of it for each byte of the flash that it takes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub capacity_efficiency: Option<f64>,
+    /// Where tenants share it.
+    #[serde(flatten)]
+    pub tenancy: Option<Tenancy>,
+}
+
+/// How tenants fare beside each other.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Tenancy {
+    pub tenants: u32,
+    /// Jain's index of the throughput of equal ones.
+    pub jain: f64,
+    /// The largest distance of one of them from an equal share, as a part of that.
+    pub share_error: f64,
+    /// Of reads of a quiet one: alone, beside loud ones, and the latter over the former.
+    pub p99_9_alone_us: f64,
+    pub p99_9_beside_us: f64,
+    pub p99_9_ratio: f64,
+    /// What the loud ones write beside the quiet one, over what they write without.
+    pub loud_share: f64,
 }
 
 impl Row {

@@ -16,5 +16,6 @@ pub mod report;
 pub mod serial;
 pub mod stream;
 pub mod system;
+pub mod tenants;
 pub mod trace;
 pub mod work;

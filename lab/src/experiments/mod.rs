@@ -5,6 +5,7 @@ mod braid;
 mod braid_array;
 mod braid_reads;
 mod drives;
+mod ezns;
 mod flush;
 mod hosts;
 mod joining;
@@ -15,6 +16,7 @@ mod recovery;
 mod sections;
 mod sensitivity;
 mod table1;
+mod tenants;
 mod throughput;
 mod traffic;
 mod wear;
@@ -88,6 +90,8 @@ pub const EXPERIMENTS: &[Experiment] = &[
     latency::LATENCY,
     limits::LIMITS,
     raid6::RAID6,
+    ezns::EZNS,
+    tenants::TENANTS,
     sensitivity::SENSITIVITY,
     drives::CALIBRATE,
 ];

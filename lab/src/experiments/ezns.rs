@@ -1,0 +1,249 @@
+//! eZNS (ACM TOS 20, 2024): ballooning and the scheduler on one drive, beside the paper's figures.
+
+use super::{Effort, Experiment};
+use crate::{
+    figure::{Claim, Figure, Kind, Plot, Row, Table},
+    tenants::{Below, Does, Tenants, Work, Worker},
+    work,
+};
+use engine::vzone::Spec;
+
+pub const EZNS: Experiment =
+    Experiment { name: "ezns", title: "eZNS Fig. 26 to 29: wide zones, lent zones, fair zones", run: ezns };
+
+const METHOD: &str = "One PM1731a as it is calibrated for eZNS §3, v-zones of 16 zones, everything else as in the layer: \
+nothing was tuned for these figures. The drive allows as many active zones as the paper gives to namespaces, and those \
+that the layer keeps for itself. Fig. 26: one namespace with 32 essential and 32 spare zones; a static zone is one whose \
+four zones are all essential. Fig. 27, 28: four namespaces of which three stop; at a tenth of the rate the paper shows \
+100 s, here they stop from 15 to 40 s of 50. Fig. 29 compares the scheduler with none in the paper; there is none to be \
+switched off here, so that only what it reaches is compared.";
+
+const NOT_SWITCHED: &str = "placement of dies is not forced here: zones of both lie on dies in turn";
+
+/// A drive allows so many active zones that namespaces have `wanted`, beside the journal's and those kept reserved.
+fn allowing(wanted: u32) -> u32 {
+    let kept = |limit: u32| (limit / 16).clamp(1, 16);
+    (wanted..).map(|limit| (limit, limit - kept(limit))).find(|(_, left)| *left >= wanted).map_or(0, |l| l.0)
+        + 2
+}
+
+fn spec(name: &str, essential: u32, max_active: u32) -> Spec {
+    Spec { name: name.into(), zones: max_active, max_active, max_open: max_active, essential, weight: 1 }
+}
+
+/// When writers of Fig. 26 are measured, in ms.
+const FROM_MS: u64 = 1000;
+const TO_MS: u64 = 1600;
+
+/// Fig. 26: so many writers of 512 KiB, one request each, in zones of their own.
+fn writers(count: u32, essential: u32, most: u32) -> anyhow::Result<f64> {
+    let tenants = Tenants::new(Below::Drive, allowing(most), &[spec("one", essential, 16)])?;
+    let workers: Vec<Worker> =
+        (0..count).map(|zone| Worker::new(0, vec![zone], Does::Write, 512, 1)).collect();
+    let work = tenants.run(&workers, TO_MS)?;
+    Ok(work.iter().map(|work| work.mb_s(FROM_MS, TO_MS)).sum())
+}
+
+fn row(system: &str, zones: u32, kib: u64, depth: u32, mb_s: f64) -> Row {
+    Row { system: system.into(), host: "free".into(), zones, request_kib: kib, depth, mb_s, ..Row::default() }
+}
+
+fn overdrive(figure: &mut Figure) -> anyhow::Result<()> {
+    let counts = [4, 8, 16];
+    let points: Vec<(u32, u32)> = counts.iter().flat_map(|count| [(*count, 2), (*count, 4)]).collect();
+    let found = work::each("ezns, Fig. 26", &points, |(count, essential)| writers(*count, *essential, 64))?;
+    for ((count, essential), mb_s) in points.iter().zip(&found) {
+        let system = if *essential == 2 { "v-zone" } else { "static zone" };
+        figure.rows.push(row(system, *count, 512, 1, *mb_s));
+    }
+    for ((count, paper), pair) in counts.iter().zip([2.0, 1.0, 1.0]).zip(found.chunks(2)) {
+        let what = format!("Fig. 26: v-zone to static zone, {count} writers");
+        figure.claims.push(Claim::factor(what, paper, pair[0] / pair[1], "").is(Kind::Construction));
+    }
+    Ok(())
+}
+
+/// Seconds of Fig. 27, when three of four stop, and when they go on.
+const SECONDS: u64 = 50;
+const STOP_S: u64 = 15;
+const GO_ON_S: u64 = 40;
+
+/// Fig. 27 and 28: the throughput of each namespace and its spares, second by second.
+fn lending(figure: &mut Figure) -> anyhow::Result<()> {
+    let specs = ["NS1", "NS2", "NS3", "NS4"].map(|name| spec(name, 2, 16));
+    let tenants = Tenants::new(Below::Drive, allowing(256), &specs)?;
+    let mut workers = Vec::new();
+    for tenant in 0..4 {
+        let count = if tenant == 3 { 8 } else { 2 };
+        for writer in 0..count {
+            let zones = vec![2 * writer % 16, (2 * writer + 1) % 16];
+            let idle_ms = if tenant == 3 { (0, 0) } else { (STOP_S * 1000, GO_ON_S * 1000) };
+            workers.push(Worker { idle_ms, ..Worker::new(tenant, zones, Does::Write, 512, 1) });
+        }
+    }
+    let spares = tenants.watch_spares(SECONDS);
+    let work = tenants.run(&workers, SECONDS * 1000)?;
+    let spares = spares.take();
+    let of = |tenant: usize, second: u64| -> f64 {
+        let own = workers.iter().zip(&work).filter(|(worker, _)| worker.tenant == tenant);
+        own.map(|(_, work)| work.mb_s(second * 1000, (second + 1) * 1000)).sum()
+    };
+    let mut table =
+        Table::new("Fig. 27, 28: MB/s and spares of each namespace", &["s", "NS1", "NS2", "NS3", "NS4"]);
+    let (mut speeds, mut held) = (Vec::new(), Vec::new());
+    for second in 0..SECONDS {
+        let mut cells = vec![second.to_string()];
+        for tenant in 0..4 {
+            let used = spares.get(second as usize).map_or(0, |spares| spares[tenant]);
+            let name = format!("NS{}", tenant + 1);
+            cells.push(format!("{:.0} / {used}", of(tenant, second)));
+            speeds.push((name.clone(), second, of(tenant, second)));
+            held.push((name, second, used as f64));
+        }
+        table.rows.push(cells);
+    }
+    let alone: Vec<u64> = (STOP_S + 10..GO_ON_S).collect();
+    let best = alone.iter().map(|second| of(3, *second)).fold(0.0, f64::max);
+    let most = |seconds: std::ops::Range<u64>| -> f64 {
+        let of = |second: u64| spares.get(second as usize).map_or(0, |spares| spares[3]);
+        seconds.map(of).max().unwrap_or(0) as f64
+    };
+    let own = 32.0;
+    let why = "the least width of its groups and powers of two decide how many of the spares there are fit";
+    figure.claims.push(Claim::share(
+        "Fig. 28: spares of NS4 while others are idle, over its own 32 (up to 3 more)",
+        4.0,
+        most(STOP_S..GO_ON_S) / own,
+        why,
+    ));
+    figure.claims.push(Claim::share("Fig. 27: MB/s of NS4 while others are idle", 2300.0, best, ""));
+    let after = most(SECONDS - 2..SECONDS);
+    figure.claims.push(Claim::below(
+        "Fig. 28: spares of NS4 ten seconds after the others go on, over those before",
+        1.0,
+        after / most(STOP_S..GO_ON_S),
+        "what is held is given back when groups end",
+    ));
+    figure.rows.push(row("NS4 among others", 8, 512, 1, of(3, STOP_S - 2)));
+    figure.rows.push(row("NS4 alone", 8, 512, 1, best));
+    figure.plots.push(Plot::through("Fig. 27", "s", "MB/s", &speeds));
+    figure.plots.push(Plot::through("Fig. 28", "s", "spare zones", &held));
+    figure.tables.push(table);
+    Ok(())
+}
+
+/// When readers and writers of Fig. 29 are measured, in ms.
+const FAIR_MS: (u64, u64) = (800, 1400);
+
+fn sum(work: &[Work]) -> f64 {
+    work.iter().map(|work| work.mb_s(FAIR_MS.0, FAIR_MS.1)).sum()
+}
+
+/// Fig. 29 (a), scenario 1: a narrow zone read one request at a time by four threads, a wide one 32 deep.
+fn readers(figure: &mut Figure) -> anyhow::Result<()> {
+    let specs = [spec("A", 2, 4), spec("B", 8, 1)];
+    let tenants = Tenants::new(Below::Drive, allowing(16), &specs)?;
+    tenants.fill(0, &[0, 1, 2, 3], 128)?;
+    tenants.fill(1, &[0], 512)?;
+    let mut workers: Vec<Worker> =
+        (0..4).map(|zone| Worker::new(0, vec![zone], Does::Read(128), 128, 1)).collect();
+    workers.push(Worker::new(1, vec![0], Does::Read(512), 128, 32));
+    let work = tenants.run(&workers, FAIR_MS.1)?;
+    let (narrow, wide) = (sum(&work[..4]) / 4.0, sum(&work[4..]));
+    figure.rows.push(row("29a: narrow, each", 4, 128, 1, narrow));
+    figure.rows.push(row("29a: wide", 1, 128, 32, wide));
+    figure.claims.push(Claim::share("Fig. 29a: MB/s of a narrow zone", 290.0, narrow, NOT_SWITCHED));
+    figure.claims.push(Claim::share("Fig. 29a: MB/s of a wide zone 32 deep", 290.0, wide, NOT_SWITCHED));
+    Ok(())
+}
+
+/// Fig. 29 (b): regular writers, and a busy one in a narrow zone. Gives what all of the former and the latter write.
+fn admitted(regular: u32, period_us: u64) -> anyhow::Result<(f64, f64)> {
+    let specs = [spec("A", 8, 16), spec("B", 2, 1)];
+    let tenants = Tenants::new(Below::Drive, allowing(130), &specs)?;
+    let depth = if period_us > 0 { 1 } else { 4 };
+    let writer = |zone| Worker { period_us, ..Worker::new(0, vec![zone], Does::Write, 512, depth) };
+    let mut workers: Vec<Worker> = (0..regular).map(writer).collect();
+    workers.push(Worker::new(1, vec![0], Does::Write, 512, 4));
+    let work = tenants.run(&workers, FAIR_MS.1)?;
+    let (busy, others) = work.split_last().ok_or_else(|| anyhow::anyhow!("nothing was measured"))?;
+    Ok((sum(others), sum(std::slice::from_ref(busy))))
+}
+
+fn busy_writer(figure: &mut Figure) -> anyhow::Result<()> {
+    let points = [(16, 5000), (16, 0), (15, 0)];
+    let found = work::each("ezns, Fig. 29b", &points, |(regular, period)| admitted(*regular, *period))?;
+    let names = ["29b 1: regular writers", "29b 2: all busy", "29b 3: no die twice"];
+    for ((name, (regular, _)), (others, busy)) in names.iter().zip(points).zip(&found) {
+        figure.rows.push(row(name, regular, 512, 1, *others));
+        figure.rows.push(row(&format!("{name}, the narrow one"), 1, 512, 4, *busy));
+    }
+    let all = |index: usize| found.get(index).map_or(f64::NAN, |(others, busy)| others + busy);
+    figure.claims.push(Claim::share("Fig. 29b, scenario 2: MB/s of all", 2304.3, all(1), NOT_SWITCHED));
+    figure.claims.push(Claim::share("Fig. 29b, scenario 3: MB/s of all", 2997.7, all(2), NOT_SWITCHED));
+    Ok(())
+}
+
+/// Fig. 29 (c): readers, a busy writer and regular writers together, each as a part of what it does alone.
+fn mixed(figure: &mut Figure) -> anyhow::Result<()> {
+    let play = |who: &[usize]| -> anyhow::Result<Vec<f64>> {
+        let specs = [spec("A", 2, 16), spec("B", 2, 1), spec("C", 8, 16)];
+        let tenants = Tenants::new(Below::Drive, allowing(162), &specs)?;
+        let zones: Vec<u32> = (0..16).collect();
+        tenants.fill(0, &zones, 64)?;
+        let mut workers = Vec::new();
+        for tenant in who {
+            workers.extend(match tenant {
+                0 => zones.iter().map(|zone| Worker::new(0, vec![*zone], Does::Read(64), 128, 32)).collect(),
+                1 => vec![Worker::new(1, vec![0], Does::Write, 512, 4)],
+                _ => {
+                    let regular = |zone: &u32| Worker {
+                        period_us: 5000,
+                        ..Worker::new(2, vec![*zone], Does::Write, 512, 1)
+                    };
+                    zones.iter().map(regular).collect::<Vec<_>>()
+                }
+            });
+        }
+        let work = tenants.run(&workers, FAIR_MS.1)?;
+        let of = |tenant: usize| {
+            let own = workers.iter().zip(&work).filter(|(worker, _)| worker.tenant == tenant);
+            own.map(|(_, work)| work.mb_s(FAIR_MS.0, FAIR_MS.1)).sum()
+        };
+        Ok((0..3).map(of).collect())
+    };
+    let points: [&[usize]; 4] = [&[0], &[1], &[2], &[0, 1, 2]];
+    let found = work::each("ezns, Fig. 29c", &points, |who| play(who))?;
+    let [one, two, three, all] = &found[..] else { return Ok(()) };
+    let alone = [one[0], two[1], three[2]];
+    let names = ["readers", "the busy writer", "the regular writers"];
+    for ((name, paper), (alone, beside)) in names.iter().zip([0.716, 0.575, 0.701]).zip(alone.iter().zip(all))
+    {
+        figure.rows.push(row(&format!("29c: {name}"), 16, 512, 1, *beside));
+        let what = format!("Fig. 29c: {name} beside the others, over alone");
+        figure.claims.push(Claim::share(what, paper, beside / alone, NOT_SWITCHED));
+    }
+    Ok(())
+}
+
+fn ezns(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
+    let mut figure = this.figure(METHOD);
+    overdrive(&mut figure)?;
+    if effort == Effort::Full {
+        lending(&mut figure)?;
+    }
+    readers(&mut figure)?;
+    busy_writer(&mut figure)?;
+    mixed(&mut figure)?;
+    Ok(figure)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_drive_allows_what_namespaces_need_beside_what_the_layer_keeps() {
+        assert_eq!((allowing(64), allowing(256)), (70, 274));
+    }
+}

@@ -1,0 +1,159 @@
+//! Tenants beside each other: who gets how much, and what the loudest cost the quietest.
+
+use super::{Effort, Experiment};
+use crate::{
+    figure::{Figure, Plot, Row, Table, Tenancy},
+    tenants::{Below, Does, Tenants, Work, Worker},
+    work,
+};
+use engine::vzone::Spec;
+
+pub const TENANTS: Experiment = Experiment {
+    name: "tenants",
+    title: "Equal tenants of a drive, an array and a degraded array; and a quiet one beside loud ones",
+    run: tenants,
+};
+
+const METHOD: &str = "PM1731a, one or five of them as RAID-5 with chunks of 64 KiB (policy zrwa); zones of a namespace are \
+16 zones of the device. Equal tenants: each has 32 active zones for certain and writes two of its zones, 64 KiB at a \
+time, four requests deep; Jain's index of their throughput, and the largest distance of one from an equal share. A \
+quiet tenant: 4 KiB random reads one at a time, its p99.9 beside the others, each with four writers, over its p99.9 \
+alone. Goals: 0.98, 5 %, 1.5. Nothing was tuned for these figures.";
+
+/// Milliseconds: caches are full by then, and the end.
+const SETTLED_MS: u64 = 600;
+const END_MS: u64 = 1000;
+
+/// Essential zones of each v-zone, and how many are active.
+const ESSENTIAL: u32 = 2;
+const ACTIVE: u32 = 16;
+
+/// Active zones of a drive.
+const MAX_ACTIVE: u32 = 384;
+
+fn specs(count: u32) -> Vec<Spec> {
+    // Each has its floor, if there are as many.
+    let max_active = ACTIVE.min(160 / ESSENTIAL / count);
+    let spec = |number| Spec {
+        name: format!("tenant{number}"),
+        zones: (96 / count).min(max_active),
+        max_active: max_active.min(96 / count),
+        max_open: max_active.min(96 / count),
+        essential: ESSENTIAL,
+        weight: 1,
+    };
+    (0..count).map(spec).collect()
+}
+
+/// Jain's index, and the largest distance from an equal share.
+fn fairness(shares: &[f64]) -> (f64, f64) {
+    let (count, sum) = (shares.len() as f64, shares.iter().sum::<f64>());
+    let jain = sum * sum / (count * shares.iter().map(|share| share * share).sum::<f64>());
+    let error = shares.iter().map(|share| (share * count / sum - 1.0).abs()).fold(0.0, f64::max);
+    (jain, error)
+}
+
+fn total(work: &[Work]) -> f64 {
+    work.iter().map(|work| work.mb_s(SETTLED_MS, END_MS)).sum()
+}
+
+/// MiB that the quiet tenant reads from, in each of two zones.
+const QUIET_MIB: u64 = 256;
+
+/// The p99.9 of the quiet tenant, and what the others write, in MB/s.
+fn quiet(below: Below, count: u32, loud: bool, still: bool) -> anyhow::Result<(f64, f64)> {
+    let tenants = Tenants::new(below, MAX_ACTIVE, &specs(count))?;
+    tenants.fill(0, &[0, 1], QUIET_MIB)?;
+    let mut workers = vec![Worker::new(0, vec![0, 1], Does::Read(QUIET_MIB), 4, (!still) as u32)];
+    if loud {
+        let writer = |tenant: u32, zone| Worker::new(tenant as usize, vec![zone], Does::Write, 128, 4);
+        workers.extend((1..count).flat_map(|tenant| (0..4).map(move |zone| writer(tenant, zone))));
+    }
+    let work = tenants.run(&workers, END_MS)?;
+    Ok((work[0].quantile_us(0.999, SETTLED_MS), total(&work[1..])))
+}
+
+fn measure(below: Below, count: u32) -> anyhow::Result<Row> {
+    let tenants = Tenants::new(below, MAX_ACTIVE, &specs(count))?;
+    let writer = |tenant: u32, zone| Worker::new(tenant as usize, vec![zone], Does::Write, 64, 4);
+    let workers: Vec<Worker> =
+        (0..count).flat_map(|tenant| (0..2).map(move |zone| writer(tenant, zone))).collect();
+    let work = tenants.run(&workers, END_MS)?;
+    let shares: Vec<f64> = work.chunks(2).map(total).collect();
+    let (jain, share_error) = fairness(&shares);
+    let (alone_us, _) = quiet(below, count, false, false)?;
+    let (beside_us, loud_mb_s) = quiet(below, count, true, false)?;
+    let (_, free_mb_s) = quiet(below, count, true, true)?;
+    Ok(Row {
+        system: below.name().into(),
+        host: "free".into(),
+        zones: 2 * count,
+        request_kib: 64,
+        depth: 4,
+        mb_s: shares.iter().sum(),
+        tenancy: Some(Tenancy {
+            tenants: count,
+            jain,
+            share_error,
+            p99_9_alone_us: alone_us,
+            p99_9_beside_us: beside_us,
+            p99_9_ratio: beside_us / alone_us,
+            loud_share: loud_mb_s / free_mb_s,
+        }),
+        ..Row::default()
+    })
+}
+
+fn tenants(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
+    let counts: &[u32] = if effort == Effort::Quick { &[4] } else { &[2, 4, 8] };
+    let systems = [Below::Drive, Below::Array, Below::Degraded];
+    let points: Vec<(Below, u32)> =
+        systems.iter().flat_map(|below| counts.iter().map(|count| (*below, *count))).collect();
+    let mut figure = this.figure(METHOD);
+    figure.rows = work::each(this.name, &points, |(below, count)| measure(*below, *count))?;
+    let heads = [
+        "system",
+        "tenants",
+        "MB/s",
+        "Jain",
+        "share error",
+        "p99.9 alone µs",
+        "beside µs",
+        "ratio",
+        "throughput of the loud, with the quiet one over without",
+    ];
+    let mut table = Table::new("Fairness, and the quiet one", &heads);
+    for row in &figure.rows {
+        let Some(found) = &row.tenancy else { continue };
+        table.rows.push(vec![
+            row.system.clone(),
+            found.tenants.to_string(),
+            format!("{:.0}", row.mb_s),
+            format!("{:.4}", found.jain),
+            format!("{:.3}", found.share_error),
+            format!("{:.0}", found.p99_9_alone_us),
+            format!("{:.0}", found.p99_9_beside_us),
+            format!("{:.2}", found.p99_9_ratio),
+            format!("{:.2}", found.loud_share),
+        ]);
+    }
+    let value = |row: &Row| {
+        Some((row.system.clone(), row.tenancy.as_ref()?.tenants.into(), row.tenancy.as_ref()?.jain))
+    };
+    let values: Vec<(String, u64, f64)> = figure.rows.iter().filter_map(value).collect();
+    figure.plots = vec![Plot::through("Fairness", "tenants", "Jain's index", &values).limit("goal", 0.98)];
+    figure.tables = vec![table];
+    Ok(figure)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fairness_is_one_for_equals_and_less_for_others() {
+        assert_eq!(fairness(&[3.0, 3.0, 3.0]), (1.0, 0.0));
+        let (jain, error) = fairness(&[1.0, 3.0]);
+        assert!((jain - 0.8).abs() < 1e-9 && (error - 0.5).abs() < 1e-9);
+    }
+}
