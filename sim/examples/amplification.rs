@@ -6,7 +6,7 @@
 
 use engine::{
     buf::{BLOCK, Buf},
-    device::Geometry,
+    device::{DeviceError, Geometry},
     runtime::Runtime,
     volume::{Behaviour, Choice, Volume, VolumeError, Written},
 };
@@ -56,7 +56,7 @@ fn write_all(runtime: &Runtime, volume: &Volume, places: Vec<u64>) {
 /// Blocks written for each of users, and of these how many were moved.
 fn measure(behaviour: Behaviour, percent: u64, skewed: bool) -> Result<(f64, f64), VolumeError> {
     let (runtime, drive) = (Runtime::new(), EmulatedDrive::in_memory(&geometry()));
-    let nothing = || VolumeError("the drive does not answer".into());
+    let nothing = || VolumeError::Device(DeviceError::Timeout);
     let usable = engine::volume::Plan::of(&geometry(), None)?.usable;
     let blocks = usable * percent / 100;
     let made = Volume::create(Rc::new(drive.clone()), [1; 16], Some(blocks));

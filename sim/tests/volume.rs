@@ -5,10 +5,10 @@
 
 use engine::{
     buf::{BLOCK, Buf},
-    device::{Command, DeviceError, Geometry, Status, ZonedDevice},
+    device::{Command, DeviceError, Geometry, Status, ZonedDevice, Zones},
     raid::policy::Policy,
     runtime::Runtime,
-    volume::{Behaviour, Volume},
+    volume::{Behaviour, Volume, VolumeError},
     zone::{Lba, ZoneIndex},
 };
 use sim::{
@@ -79,7 +79,7 @@ fn wait<T>(runtime: &Runtime, work: impl Future<Output = T>) -> T {
 fn try_open(drive: &EmulatedDrive, behaviour: Behaviour) -> (Runtime, Result<Volume, String>) {
     let runtime = Runtime::new();
     let device: Rc<dyn ZonedDevice> = Rc::new(drive.clone());
-    let volume = wait(&runtime, Volume::open(&runtime, device, behaviour)).map_err(|error| error.0);
+    let volume = wait(&runtime, Volume::open(&runtime, device, behaviour)).map_err(|error| error.to_string());
     (runtime, volume)
 }
 
@@ -101,6 +101,58 @@ fn block(byte: u8) -> Buf {
 
 fn read(runtime: &Runtime, volume: &Volume, at: u64) -> u8 {
     wait(runtime, volume.read(at, Buf::zeroed(BLOCK))).unwrap()[0]
+}
+
+#[test]
+fn a_device_says_by_its_head_whether_there_is_a_volume_on_it() {
+    let drive = EmulatedDrive::in_memory(&geometry());
+    let device: Rc<dyn ZonedDevice> = Rc::new(drive.clone());
+    let runtime = Runtime::new();
+    let is_on = || wait(&runtime, Volume::is_on(device.clone())).unwrap();
+    let create = |blocks| wait(&runtime, Volume::create(device.clone(), [1; 16], blocks)).err();
+    assert!(!is_on());
+    assert_eq!(
+        wait(&runtime, Volume::open(&runtime, device.clone(), Behaviour::default())).err(),
+        Some(VolumeError::NotThere)
+    );
+    // Somebody else's data.
+    let start = drive.geometry().start(ZoneIndex(0));
+    wait(&runtime, drive.submit(Command::write(start, block(7), false))).result.unwrap();
+    assert_eq!((is_on(), create(None)), (false, Some(VolumeError::NotEmpty { zone: 0 })));
+    let zones = Zones::One(ZoneIndex(0));
+    wait(&runtime, drive.submit(Command::Reset { zones })).result.unwrap();
+    assert_eq!((create(None), is_on()), (None, true));
+    assert_eq!(create(Some(100)), Some(VolumeError::IsThere));
+    // Of each root there are several: a first block that cannot be read hides nothing.
+    let volume = wait(&runtime, Volume::open(&runtime, device.clone(), Behaviour::default())).unwrap();
+    wait(&runtime, volume.stop()).unwrap();
+    strike(&drive, Fault::Unreadable(start));
+    assert!(is_on());
+}
+
+#[test]
+fn extents_tell_what_takes_room() {
+    let (_, runtime, volume) = made(Some(5000));
+    let extents = || {
+        let (mut at, mut all) = (0, Vec::new());
+        while at < volume.blocks() {
+            let (mapped, blocks) = wait(&runtime, volume.extent(at, volume.blocks() - at)).unwrap();
+            all.push((mapped, blocks));
+            at += blocks;
+        }
+        all
+    };
+    assert_eq!(extents(), [(false, 5000)]);
+    for at in [3, 4, 1015, 1016, 4999] {
+        wait(&runtime, volume.write(at, &block(1), false)).unwrap();
+    }
+    assert_eq!(extents(), [(false, 3), (true, 2), (false, 1010), (true, 2), (false, 3982), (true, 1)],);
+    wait(&runtime, volume.discard(4, 1012)).unwrap();
+    assert_eq!(extents(), [(false, 3), (true, 1), (false, 1012), (true, 1), (false, 3982), (true, 1)]);
+    assert_eq!(wait(&runtime, volume.extent(3, 1)), Ok((true, 1)));
+    let beyond = Err(DeviceError::Status(Status::LbaOutOfRange));
+    assert_eq!(wait(&runtime, volume.extent(4999, 2)), beyond);
+    runtime.clear();
 }
 
 #[test]
@@ -165,12 +217,12 @@ fn what_is_no_volume_is_refused_and_what_is_on_a_device_is_not_overwritten() {
     let runtime = Runtime::new();
     let open = |drive: &EmulatedDrive| {
         let device: Rc<dyn ZonedDevice> = Rc::new(drive.clone());
-        wait(&runtime, Volume::open(&runtime, device, Behaviour::default())).err().unwrap().0
+        wait(&runtime, Volume::open(&runtime, device, Behaviour::default())).err()
     };
-    assert_eq!(open(&blank), "there is no volume on the device");
+    assert_eq!(open(&blank), Some(VolumeError::NotThere));
     let (used, ..) = made(None);
-    let again = wait(&runtime, Volume::create(Rc::new(used), [1; 16], None)).unwrap_err().0;
-    assert!(again.contains("there is something in zone 0"), "{again}");
+    let again = wait(&runtime, Volume::create(Rc::new(used), [1; 16], None)).err();
+    assert_eq!(again, Some(VolumeError::IsThere));
     runtime.clear();
 }
 

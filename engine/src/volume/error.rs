@@ -1,12 +1,64 @@
-//! Why there is no volume.
+//! Why there is no volume, as values. Their sentences are for people: nobody reads them back.
+#![allow(missing_docs, reason = "the sentences say what the variants and their values are")]
+
+use crate::{
+    device::DeviceError,
+    volume::format::{FANOUT, VERSION},
+};
+use thiserror::Error;
 
 /// Why there is no volume.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct VolumeError(pub String);
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum VolumeError {
+    #[error("the device of the volume: {0}")]
+    Device(#[from] DeviceError),
+    #[error("there is no volume on the device")]
+    NotThere,
+    #[error("there is a volume already")]
+    IsThere,
+    #[error("there is something in zone {zone}: a volume needs an empty device")]
+    NotEmpty { zone: u32 },
+    /// There can be none of this kind on this device.
+    #[error(transparent)]
+    Design(#[from] NoVolume),
+    #[error(
+        "the volume has format {0}, this zoneraid knows only {VERSION}: {advice}",
+        advice = if *.0 > VERSION { "use a newer one" } else { "use an older one" }
+    )]
+    Version(u16),
+    #[error("the volume is of a device with {zones} zones of {capacity_blocks} blocks, which this is not")]
+    OfAnotherDevice { zones: u32, capacity_blocks: u64 },
+    #[error("the root of the volume makes no sense")]
+    Absurd,
+    #[error("the root of the volume does not say where zone {zone} ends")]
+    NoEnd { zone: u32 },
+    #[error("the device has lost blocks of zone {zone}: {there} of {written} are there")]
+    LostBlocks { zone: u32, there: u32, written: u32 },
+    #[error(
+        "the map of the volume is damaged: where blocks {from} and following are is not known",
+        from = *.directory_block as u64 * FANOUT * FANOUT
+    )]
+    MapDamaged { directory_block: usize },
+    #[error("there is no block {block} in the volume, and it was written")]
+    NoSuchBlock { block: u64 },
+    #[error(
+        "zone {zone} of the device is offline, and there may be something in it that the volume has promised"
+    )]
+    ZoneOffline { zone: u32 },
+}
 
-impl From<crate::device::DeviceError> for VolumeError {
-    fn from(error: crate::device::DeviceError) -> VolumeError {
-        VolumeError(format!("the device of the volume: {error}"))
-    }
+/// Why there can be no such volume on a device like this.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum NoVolume {
+    #[error("a volume cannot be on a device of more than 16 TiB yet")]
+    DeviceTooLarge,
+    #[error("a volume cannot have {blocks} blocks of 4 KiB: 1 to {most}", most = u32::MAX)]
+    Size { blocks: u64 },
+    #[error("a volume needs {least} active zones, and the device has {active}")]
+    FewActive { active: u32, least: u32 },
+    #[error(
+        "the device is too small for a volume: it has {zones} zones of {capacity_blocks} blocks, and {least} is \
+         the least for so many logical blocks"
+    )]
+    DeviceTooSmall { zones: u32, capacity_blocks: u64, least: u32 },
 }

@@ -22,7 +22,7 @@ mod victim;
 
 pub use self::{
     behaviour::{Behaviour, Canary},
-    error::VolumeError,
+    error::{NoVolume, VolumeError},
     space::Plan,
     status::{VolumeStatus, Written},
     victim::Choice,
@@ -52,6 +52,15 @@ impl Volume {
         blocks: Option<u64>,
     ) -> Result<(), VolumeError> {
         recover::create(device, uuid, blocks).await
+    }
+
+    /// Whether there is a volume on `device`, of whatever version: its head says so, and nobody else has to know.
+    /// Nothing is written.
+    ///
+    /// # Errors
+    /// When the device does not say how its zones are, or is gone.
+    pub async fn is_on(device: Rc<dyn ZonedDevice>) -> Result<bool, DeviceError> {
+        recover::is_on(device).await
     }
 
     /// Finds the volume on `device`, and recovers it if it has not been stopped.
@@ -111,6 +120,14 @@ impl Volume {
     /// Those of the device; LBA Out of Range.
     pub async fn discard(&self, at: u64, blocks: u64) -> Result<(), DeviceError> {
         self.0.discard(at, blocks).await
+    }
+
+    /// Whether the block at `at` takes room, and how many from there on are alike, `most` at most.
+    ///
+    /// # Errors
+    /// Those of the device; LBA Out of Range.
+    pub async fn extent(&self, at: u64, most: u64) -> Result<(bool, u64), DeviceError> {
+        self.0.extent(at, most).await
     }
 
     /// Writes a checkpoint, so that a start has nothing to recover. No request may be on its way.

@@ -57,6 +57,10 @@ impl Look {
     async fn at(device: Rc<dyn ZonedDevice>) -> Result<Look, DeviceError> {
         // A process that died may have left what it wrote in caches.
         device.submit(Command::Flush).await.result?;
+        Look::zones_of(device).await
+    }
+
+    async fn zones_of(device: Rc<dyn ZonedDevice>) -> Result<Look, DeviceError> {
         let count = device.geometry().zones;
         let done = device.submit(Command::Report { first: ZoneIndex(0), count }).await;
         done.result?;
@@ -101,6 +105,23 @@ impl Look {
         done.result.map(|()| done.data)
     }
 
+    /// Whether a zone of the head begins, or ends, with a block of a root: every life of such a zone has one at
+    /// its start, and one that is damaged hides no volume.
+    async fn has_volume(&self) -> Result<bool, DeviceError> {
+        for zone in 0..HEAD_ZONES.min(self.zones.len() as u32) {
+            let written = self.written(zone);
+            for offset in [Some(0), written.checked_sub(1)].into_iter().flatten().filter(|at| *at < written) {
+                match self.read(zone, offset, 1).await.as_deref().map(unseal) {
+                    Ok(Ok((seal, _))) if seal.kind == Kind::Root => return Ok(true),
+                    Ok(Err(Unsealed::Version(_))) => return Ok(true),
+                    Err(error @ DeviceError::Gone) => return Err(*error),
+                    _ => (),
+                }
+            }
+        }
+        Ok(false)
+    }
+
     /// The newest whole root in a zone of the head.
     async fn newest_in(&self, zone: u32) -> Result<Option<Root>, VolumeError> {
         let mut end = self.written(zone);
@@ -113,8 +134,7 @@ impl Look {
                     }
                 }
                 Err(Unsealed::Version(version)) => {
-                    let newer = format!("the volume has format {version}, which this zoneraid does not know");
-                    return Err(VolumeError(newer));
+                    return Err(VolumeError::Version(version));
                 }
                 // A root that was cut off.
                 _ => (),
@@ -149,7 +169,7 @@ impl Look {
                 newest = Some((root, (zone, self.written(zone))));
             }
         }
-        newest.ok_or_else(|| VolumeError("there is no volume on the device".into()))
+        newest.ok_or(VolumeError::NotThere)
     }
 
     /// Where the pages of the map are.
@@ -159,12 +179,7 @@ impl Look {
         let mut directory = vec![0; pages];
         let blocks: Vec<(usize, Place)> =
             root.directory.iter().copied().enumerate().filter(|(_, place)| *place != 0).collect();
-        let damaged = |index: usize| {
-            let from = index as u64 * FANOUT * FANOUT;
-            VolumeError(format!(
-                "the map of the volume is damaged: where blocks {from} and following are is not known"
-            ))
-        };
+        let damaged = |directory_block: usize| VolumeError::MapDamaged { directory_block };
         if let Some((index, _)) = blocks.iter().find(|(_, place)| !space.may_be_live(*place)) {
             return Err(damaged(*index));
         }
@@ -249,6 +264,14 @@ impl Look {
     }
 }
 
+/// Whether there is a volume on a device; writes nothing, not even what is in caches.
+///
+/// # Errors
+/// When the device does not say how its zones are, or is gone.
+pub async fn is_on(device: Rc<dyn ZonedDevice>) -> Result<bool, DeviceError> {
+    Look::zones_of(device).await?.has_volume().await
+}
+
 /// Writes the first root of a volume.
 ///
 /// # Errors
@@ -260,11 +283,10 @@ pub async fn create(
 ) -> Result<(), VolumeError> {
     let plan = Plan::of(device.geometry(), blocks)?;
     let look = Look::at(device.clone()).await?;
-    if let Some(zone) = look.zones.iter().find(|zone| zone.state != ZoneState::Empty) {
-        let number = zone.zone.0;
-        return Err(VolumeError(format!(
-            "there is something in zone {number}: a volume needs an empty device"
-        )));
+    if let Some(info) = look.zones.iter().find(|info| info.state != ZoneState::Empty) {
+        let zone = info.zone.0;
+        let is_there = look.has_volume().await?;
+        return Err(if is_there { VolumeError::IsThere } else { VolumeError::NotEmpty { zone } });
     }
     let identity = Identity {
         uuid,
@@ -322,13 +344,11 @@ pub async fn open(device: Rc<dyn ZonedDevice>, behaviour: Behaviour) -> Result<C
     let geometry = device.geometry();
     if (identity.zones, identity.zone_capacity_blocks) != (geometry.zones, geometry.zone_capacity_blocks) {
         let (zones, capacity) = (identity.zones, identity.zone_capacity_blocks);
-        return Err(VolumeError(format!(
-            "the volume is of a device with {zones} zones of {capacity} blocks, which this is not"
-        )));
+        return Err(VolumeError::OfAnotherDevice { zones, capacity_blocks: capacity });
     }
     let plan = Plan::of(geometry, Some(identity.blocks))?;
     if root.directory.len() as u64 != Paged::directory_blocks(identity.blocks) {
-        return Err(VolumeError("the root of the volume makes no sense".into()));
+        return Err(VolumeError::Absurd);
     }
     let space = Space::new(plan, &root.zones, root.next_segment);
     let directory = look.directory(&root, &space).await?;
@@ -422,10 +442,7 @@ async fn walk_all(
             (ZoneUse::Map, Some(_)) if state == ZoneState::Offline => continue,
             (ZoneUse::Data | ZoneUse::Map, Some(cut)) => {
                 if written < cut.written {
-                    return Err(VolumeError(format!(
-                        "the device has lost blocks of zone {zone}: {written} of {} are there",
-                        cut.written
-                    )));
+                    return Err(VolumeError::LostBlocks { zone, there: written, written: cut.written });
                 }
                 if record.state == ZoneUse::Data {
                     let from = (cut.offset, Some(record.segment));
@@ -435,9 +452,7 @@ async fn walk_all(
                 continue;
             }
             (ZoneUse::Data | ZoneUse::Map, None) => {
-                return Err(VolumeError(format!(
-                    "the root of the volume does not say where zone {zone} ends"
-                )));
+                return Err(VolumeError::NoEnd { zone });
             }
             (ZoneUse::ClosedData, _) if record.live > 0 => {
                 // Its last group was torn, and has not been filled up.
@@ -481,9 +496,7 @@ async fn walk_all(
 }
 
 fn offline(zone: u32) -> VolumeError {
-    VolumeError(format!(
-        "zone {zone} of the device is offline, and there may be something in it that the volume has promised"
-    ))
+    VolumeError::ZoneOffline { zone }
 }
 
 /// Has streams go on where they ended; gives what was torn: zone, from and to.
@@ -552,10 +565,7 @@ async fn apply(core: &Core, found: Vec<Found>) -> Result<(), VolumeError> {
         let count = if let What::Discard(count) = what { count as u64 } else { 1 };
         let (mut from, end) = (block as u64, block as u64 + count);
         if end > blocks {
-            return Err(VolumeError(format!(
-                "there is no block {} in the volume, and it was written",
-                end - 1
-            )));
+            return Err(VolumeError::NoSuchBlock { block: end - 1 });
         }
         while from < end {
             let page_end = end.min((from / FANOUT + 1) * FANOUT);

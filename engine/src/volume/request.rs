@@ -285,6 +285,28 @@ impl Core {
         })
     }
 
+    /// Whether the block at `at` takes room, and how many from there on are alike, `most` at most.
+    pub async fn extent(&self, at: u64, most: u64) -> Result<(bool, u64), DeviceError> {
+        self.check_range(at, most)?;
+        let (mut block, end, mut first) = (at, at + most, None);
+        while block < end {
+            let page = block / FANOUT;
+            let part_end = end.min((page + 1) * FANOUT);
+            if !self.state.borrow().map.is_known(page as u32) {
+                self.hold(page as u32, Need::Read).await?;
+            }
+            let mut state = self.state.borrow_mut();
+            for block in block..part_end {
+                let mapped = state.map.get(block).unwrap_or(0) != 0;
+                if *first.get_or_insert(mapped) != mapped {
+                    return Ok((!mapped, block - at));
+                }
+            }
+            block = part_end;
+        }
+        Ok((first == Some(true), most))
+    }
+
     /// Everything that has completed before this call is safe from power cuts at the return.
     pub async fn flush(&self) -> Result<(), DeviceError> {
         self.check()?;

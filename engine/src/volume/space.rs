@@ -8,7 +8,7 @@ use crate::{
     buf::BLOCK,
     device::Geometry,
     volume::{
-        error::VolumeError,
+        error::NoVolume,
         format::{FANOUT, MOST_ENTRIES, ZoneRecord, ZoneUse},
         map::{Paged, Place},
     },
@@ -62,22 +62,21 @@ impl Plan {
     ///
     /// # Errors
     /// Why there can be no such volume on a device like this.
-    pub fn of(geometry: &Geometry, blocks: Option<u64>) -> Result<Plan, VolumeError> {
-        let refuse = |why: String| Err(VolumeError(why));
+    pub fn of(geometry: &Geometry, blocks: Option<u64>) -> Result<Plan, NoVolume> {
         let (zones, capacity) = (geometry.zones, geometry.zone_capacity_blocks);
         let places = zones as u64 * capacity;
         if places > u32::MAX as u64 {
-            return refuse("a volume cannot be on a device of more than 16 TiB yet".into());
+            return Err(NoVolume::DeviceTooLarge);
         }
         let most = blocks.unwrap_or(places);
         if most == 0 || most > u32::MAX as u64 {
-            return refuse(format!("a volume cannot have {most} blocks of 4 KiB: 1 to {}", u32::MAX));
+            return Err(NoVolume::Size { blocks: most });
         }
         let limit = |limit: u32| if limit == 0 { u32::MAX } else { limit };
         let active = limit(geometry.max_open).min(limit(geometry.max_active));
         let least = OTHER_ACTIVE + LEAST_STREAMS;
         if active < least {
-            return refuse(format!("a volume needs {least} active zones, and the device has {active}"));
+            return Err(NoVolume::FewActive { active, least });
         }
         // A header, data, and a block that fills up a zone.
         let group_most =
@@ -91,10 +90,7 @@ impl Plan {
         let root_fits = root_bytes.div_ceil(BLOCK as u64 / 2) <= capacity;
         if data <= spare || !root_fits || group_most == 0 {
             let least = HEAD_ZONES + map_share + LEAST_SPARE + 1;
-            return refuse(format!(
-                "the device is too small for a volume: it has {zones} zones of {capacity} blocks, and {least} is \
-                 the least for so many logical blocks"
-            ));
+            return Err(NoVolume::DeviceTooSmall { zones, capacity_blocks: capacity, least });
         }
         let usable = (data - spare) as u64 * in_full_zone(capacity, group_most);
         Ok(Plan {
@@ -402,7 +398,7 @@ mod tests {
             ("active zones", Geometry { max_active: 3, ..geometry() }),
             ("too small", Geometry { zones: 15, ..geometry() }),
         ] {
-            let said = Plan::of(&geometry, None).unwrap_err().0;
+            let said = Plan::of(&geometry, None).unwrap_err().to_string();
             assert!(said.contains(why), "{said}");
         }
         assert!(Plan::of(&geometry(), Some(0)).is_err());
