@@ -19,6 +19,7 @@ pub mod machine;
 pub mod map;
 pub mod members;
 pub mod name;
+pub mod nbd;
 pub mod output;
 pub mod protocol;
 pub mod reactor;

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 /// Version of the protocol: another one whenever anything is said that was not said before. A daemon and a command of
 /// different versions refuse each other.
-pub const PROTOCOL: u32 = 4;
+pub const PROTOCOL: u32 = 5;
 
 /// Most bytes of a request.
 pub const MAX_REQUEST: usize = 64 << 10;

@@ -13,6 +13,7 @@ use engine::{
     buf::BLOCK,
     device::Geometry,
     format::superblock::Stage,
+    volume::{VolumeStatus, Written},
     zone::{ZoneIndex, ZoneInfo, ZoneState},
 };
 use indicatif::HumanDuration;
@@ -119,6 +120,10 @@ pub struct Status {
     pub block_device: Option<String>,
     /// The block device by the name of its array.
     pub link: Option<String>,
+    /// Where NBD clients connect, if they can.
+    pub nbd: Option<String>,
+    /// The volume that the array carries, as the process tells that runs it.
+    pub volume: Option<VolumeReport>,
     /// The rebuild that is going on.
     pub rebuild: Option<Rebuild>,
     /// Processes that use the drives and cannot be asked; a daemon that can is `pid`.
@@ -143,6 +148,78 @@ pub struct Status {
     /// What has happened to it lately, as the process tells that runs it.
     pub events: Vec<Happened>,
     pub members: Vec<StatusMember>,
+}
+
+/// How a volume is. What was written is counted since it was started.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct VolumeReport {
+    /// What it says of itself, and how much of that may be used at once.
+    pub size_bytes: u64,
+    pub usable_bytes: u64,
+    pub used_bytes: u64,
+    pub free_bytes: u64,
+    /// Zones of the array in which nothing is.
+    pub free_zones: u32,
+    /// What is in use of each zone of the array.
+    pub valid_bytes: Vec<u64>,
+    pub collection: Collection,
+    pub written: WrittenBytes,
+    /// Bytes written to the array for each byte of users.
+    pub write_amplification: f64,
+    /// Why nothing can be written any more.
+    pub failed: Option<String>,
+}
+
+/// What garbage collection does.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Collection {
+    /// Zones are being collected, because few are free.
+    pub active: bool,
+    /// Zones that were emptied.
+    pub collected_zones: u64,
+    /// Zones that cannot be, because something in them cannot be read.
+    pub unreadable_zones: u32,
+}
+
+/// What was written to the array, by what for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WrittenBytes {
+    pub user_bytes: u64,
+    /// Moved by garbage collection.
+    pub gc_bytes: u64,
+    /// Headers of groups.
+    pub header_bytes: u64,
+    /// Pages and directory of the map, and roots.
+    pub map_bytes: u64,
+    pub padding_bytes: u64,
+}
+
+impl VolumeReport {
+    pub fn of(volume: &VolumeStatus) -> VolumeReport {
+        let Written { user, moved, headers, map, roots, padding } = volume.written;
+        VolumeReport {
+            size_bytes: bytes(volume.blocks),
+            usable_bytes: bytes(volume.usable),
+            used_bytes: bytes(volume.mapped),
+            free_bytes: bytes(volume.usable.saturating_sub(volume.mapped)),
+            free_zones: volume.free_zones,
+            valid_bytes: volume.live.iter().map(|live| bytes(*live as u64)).collect(),
+            collection: Collection {
+                active: volume.collects,
+                collected_zones: volume.collected_zones,
+                unreadable_zones: volume.unreadable_zones,
+            },
+            written: WrittenBytes {
+                user_bytes: bytes(user),
+                gc_bytes: bytes(moved),
+                header_bytes: bytes(headers),
+                map_bytes: bytes(map + roots),
+                padding_bytes: bytes(padding),
+            },
+            write_amplification: volume.written.amplification(),
+            failed: volume.failed.map(|error| error.to_string()),
+        }
+    }
 }
 
 /// Something that has happened to an array.
@@ -456,6 +533,8 @@ impl Status {
             pid: None,
             block_device: None,
             link: None,
+            nbd: None,
+            volume: None,
             rebuild: None,
             used_by: Vec::new(),
             changing: false,

@@ -9,6 +9,8 @@ use crate::map::SharedMap;
 use anyhow::{Context, Result};
 use engine::{
     array::Tails,
+    device::{Command, Completion, Done, Geometry, Slots, ZonedDevice, Zones},
+    runtime::Runtime,
     zone::{MOST_ZONES, ZoneIndex},
 };
 use std::{
@@ -17,6 +19,7 @@ use std::{
     io::{ErrorKind, Read, Write},
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
+    rc::Rc,
 };
 
 /// `zrtails1`, as it lies in the file.
@@ -227,6 +230,71 @@ impl TailFile {
         }
         // Left behind it does no harm: the next assembly has another number.
         let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// A device of which it is noted how far its zones are written, before whoever writes hears of it: what a volume
+/// has answered lies there.
+pub struct Noting {
+    device: Rc<dyn ZonedDevice>,
+    tails: Rc<TailFile>,
+    runtime: Runtime,
+    slots: Rc<Slots>,
+}
+
+impl Noting {
+    pub fn of(runtime: &Runtime, device: Rc<dyn ZonedDevice>, tails: Rc<TailFile>) -> Noting {
+        Noting { device, tails, runtime: runtime.clone(), slots: Rc::default() }
+    }
+
+    /// Carries a command out, and notes with `note` what has come of it.
+    fn noted(&self, command: Command, note: impl FnOnce(&TailFile, &Done) + 'static) -> Completion {
+        let mut completion = self.device.submit(command);
+        if let Some(done) = completion.take() {
+            note(&self.tails, &done);
+            return Completion::ready(done);
+        }
+        let (completer, later) = self.slots.pair();
+        let tails = self.tails.clone();
+        self.runtime.spawn(async move {
+            let done = completion.await;
+            note(&tails, &done);
+            completer.complete(done);
+        });
+        later
+    }
+}
+
+impl ZonedDevice for Noting {
+    fn geometry(&self) -> &Geometry {
+        self.device.geometry()
+    }
+
+    fn submit(&self, command: Command) -> Completion {
+        match &command {
+            Command::Write { lba, data, .. } => {
+                let (zone, at) = self.device.geometry().locate(*lba);
+                let end = at + data.blocks();
+                self.noted(command, move |tails, done| {
+                    if done.result.is_ok() {
+                        tails.complete(zone, done.tail.max(end));
+                    }
+                })
+            }
+            Command::Reset { zones: Zones::One(zone) } => {
+                let (zone, device) = (*zone, self.device.clone());
+                let known = self.tails.clear(zone);
+                self.noted(command, move |tails, done| {
+                    // It may be as it was; an array says at once how its zones are.
+                    if done.result.is_err() {
+                        let report = device.submit(Command::Report { first: zone, count: 1 }).take();
+                        let wp = report.and_then(|done| Some(done.zones.first()?.wp_blocks));
+                        tails.complete(zone, known.min(wp.unwrap_or(0)));
+                    }
+                })
+            }
+            _ => self.device.submit(command),
+        }
     }
 }
 

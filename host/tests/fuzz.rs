@@ -32,6 +32,10 @@ use engine::{
 use host::{
     client, daemon,
     name::MemberName,
+    nbd::{
+        self,
+        wire::{Export, Negotiation, Next, Work},
+    },
     protocol::{About, Answer, Line, PROTOCOL, Request, Stopped},
     report::{Examined, Failed, Rebuilt, Status, Zones as ZoneReport},
     tails::{Extent, Left, TailFile},
@@ -776,6 +780,76 @@ fn requests() {
         },
     }
     .test();
+}
+
+/// All that an NBD client says, one after the other: what is answered has bounds, and what is carried out lies in
+/// the volume.
+fn listen(mut input: &[u8]) {
+    fn take<const N: usize>(input: &mut &[u8]) -> Option<[u8; N]> {
+        let (taken, rest) = input.split_at_checked(N)?;
+        *input = rest;
+        taken.try_into().ok()
+    }
+    let export = Export { name: "tank".into(), size_bytes: 1 << 30, read_only: false };
+    let mut negotiate = || {
+        let mut negotiation = Negotiation::new(&export, take(&mut input)?)?;
+        loop {
+            let header = take(&mut input)?;
+            let (data, rest) = input.split_at_checked(negotiation.option_bytes(&header)? as usize)?;
+            input = rest;
+            let mut replies = Vec::new();
+            let next = negotiation.answer(&header, data, &mut replies);
+            assert!(replies.len() < 4096, "{} bytes of answers", replies.len());
+            match next {
+                Next::Option => {}
+                Next::Requests => return Some(negotiation.terms()),
+                Next::End => return None,
+            }
+        }
+    };
+    let Some(terms) = negotiate() else { return };
+    while let Some(request) = take(&mut input).and_then(|header| nbd::wire::Request::read(&header, &terms)) {
+        input = input.get(request.payload_bytes as usize..).unwrap_or_default();
+        let (at, bytes) = match request.work {
+            Ok(Work::Read { at, bytes, .. } | Work::Write { at, bytes, .. }) => (at, bytes),
+            Ok(Work::Zero { at, bytes, .. } | Work::Trim { at, bytes, .. }) => (at, bytes),
+            Ok(Work::Status { at, bytes, .. }) => (at, bytes),
+            Ok(Work::Flush | Work::Disconnect) | Err(_) => continue,
+        };
+        assert!(bytes > 0 && at + bytes as u64 <= export.size_bytes, "{request:?}");
+    }
+}
+
+#[test]
+fn nbd_clients() {
+    let option = |number: u32, data: &[u8]| {
+        [&b"IHAVEOPT"[..], &number.to_be_bytes(), &(data.len() as u32).to_be_bytes(), data].concat()
+    };
+    let request = |flags: u16, kind: u16, (at, bytes): (u64, u32)| {
+        let (magic, words) =
+            (0x2560_9513_u32.to_be_bytes(), [flags.to_be_bytes(), kind.to_be_bytes()].concat());
+        [&magic[..], &words, &[7; 8], &at.to_be_bytes(), &bytes.to_be_bytes()].concat()
+    };
+    let context = b"\0\0\0\x04tank\0\0\0\x02\0\0\0\x0fbase:allocation\0\0\0\x05base:";
+    let info = b"\0\0\0\x04tank\0\x01\0\x03";
+    let work = [
+        request(0, 0, (0, 4096)),
+        request(1, 1, (4096, 16)),
+        vec![9; 16],
+        request(0, 3, (0, 0)),
+        request(8, 7, (0, 1 << 30)),
+        request(1, 6, (1 << 20, 1 << 29)),
+        request(0, 4, (512, 512)),
+        request(0, 2, (0, 0)),
+    ]
+    .concat();
+    let polite = [option(8, b""), option(9, context), option(10, context), option(6, info), option(7, info)];
+    let seeds = vec![
+        [&[0, 0, 0, 3][..], &polite.concat(), &work].concat(),
+        [&[0, 0, 0, 1][..], &option(3, b""), &option(5, b""), &option(1, b"tank"), &work].concat(),
+        [&[0, 0, 0, 3][..], &option(2, b"")].concat(),
+    ];
+    Target { name: "nbd", seeds, fix: &|_| (), change: &unchanged, most_bytes: MIB, run: &listen }.test();
 }
 
 /// What the daemon of a small array says, as it is: an answer of each kind.

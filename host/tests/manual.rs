@@ -25,7 +25,7 @@ fn there_is_a_manual_page_for_every_command_and_no_other() {
         .collect();
     let mut expected = BTreeSet::from(["zoneraid.8".to_string()]);
     for command in commands(&place, &[]) {
-        if ["zone", "namespace", "emulate", "export"].contains(&command.as_str()) {
+        if ["zone", "namespace", "emulate", "export", "volume"].contains(&command.as_str()) {
             let inner = commands(&place, &[&command]);
             expected.extend(inner.iter().map(|name| format!("zoneraid-{command}-{name}.8")));
         }

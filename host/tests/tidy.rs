@@ -168,6 +168,7 @@ const ROOMS: [(&str, &[&str]); 2] = [
             "tails",
             "export",
             "ublk",
+            "nbd",
             "drive",
             // Plain data: what is typed, reported, and said to daemons.
             "name",

@@ -3,7 +3,7 @@
 use crate::{
     bench, export,
     name::{ArrayName, NamespaceName},
-    size,
+    nbd, size,
 };
 use clap::{Args, Parser, Subcommand, ValueEnum, value_parser};
 use clap_complete::Shell;
@@ -59,11 +59,26 @@ pub enum Verb {
     Create(Create),
     /// Run an array: show it to the kernel as a zoned block device
     ///
+    /// If the array carries a volume, that is shown, as an ordinary block device.
     /// Stays in the foreground; `systemctl start zoneraid@UUID` does the same in the background.
     /// Without members, nothing is written before somebody else writes: until then a member is simply back
     /// when its drive is. Told to end (SIGTERM, SIGINT), it takes the block device
     /// down if nothing uses it; otherwise the block device stays for the next start.
     Start(Start),
+    /// Run an array: serve the volume that it carries to NBD clients
+    ///
+    /// Stays in the foreground, and needs neither root nor help of the kernel. Says so in one line when clients can connect. Nothing is
+    /// encrypted and nobody is asked for a name: who can open SOCKET, or reach ADDRESS, has all of the volume.
+    Serve {
+        #[command(flatten)]
+        start: Start,
+        /// Path of a socket, or address to listen at (port 10809 if none is given)
+        #[arg(long, value_name = "SOCKET|ADDRESS", value_parser = nbd::parse_place)]
+        nbd: nbd::Place,
+    },
+    /// Make a block device of an array: any file system on zoned drives
+    #[command(subcommand)]
+    Volume(Volume),
     /// Take the block device of a running array down
     Stop {
         /// Name, UUID or path of the array
@@ -255,6 +270,21 @@ pub enum Emulate {
         drive: PathBuf,
         #[command(subcommand)]
         fault: Fault,
+    },
+}
+
+#[derive(Subcommand)]
+pub enum Volume {
+    /// Make a volume on an empty array
+    ///
+    /// It can be larger than the array, as long as not all of it is used at once: blocks that were never written,
+    /// or were discarded, take no room.
+    Create {
+        /// Name, UUID or path of the array
+        array: ArrayName,
+        /// Its size in whole blocks of 4096 bytes; as much as there is room for by default
+        #[arg(long, value_name = "SIZE", value_parser = size::parse_blocks)]
+        size: Option<u64>,
     },
 }
 

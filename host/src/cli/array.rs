@@ -15,7 +15,7 @@ use crate::{
     protocol::Request,
     reactor::Reactor,
     repair::{self, Members},
-    report::{Failed, Rebuild, Rebuilt, Status, bytes, level, so_many_zones},
+    report::{Failed, Rebuild, Rebuilt, Status, VolumeReport, WrittenBytes, bytes, level, so_many_zones},
     size::show,
     ublk,
 };
@@ -318,6 +318,12 @@ fn status_text(status: &Status) -> String {
         };
         text += &format!(" device: {device}, by process {pid}\n");
     }
+    if let Some(place) = &status.nbd {
+        text += &format!("    nbd: {place}\n");
+    }
+    if let Some(volume) = &status.volume {
+        text += &volume_text(volume);
+    }
     if !status.offline_zones.is_empty() {
         text += "offline:\n";
         let mut rows = vec![["ZONE", "WAITS FOR", "REASON"].map(String::from).to_vec()];
@@ -356,6 +362,41 @@ fn status_text(status: &Status) -> String {
         ]
     }));
     text + &table(&rows)
+}
+
+fn volume_text(volume: &VolumeReport) -> String {
+    let VolumeReport { size_bytes, used_bytes, free_bytes, collection, written, .. } = volume;
+    let mut text = format!(
+        " volume: {}, {} used, {} free; {} of {} zones are free\n",
+        show(*size_bytes),
+        show(*used_bytes),
+        show(*free_bytes),
+        volume.free_zones,
+        volume.valid_bytes.len(),
+    );
+    let WrittenBytes { user_bytes, gc_bytes, header_bytes, map_bytes, padding_bytes } = written;
+    text += &format!(
+        "written: {} for users, {} moved, {} of headers, {} of map, {} of padding: {:.2} times as much\n",
+        show(*user_bytes),
+        show(*gc_bytes),
+        show(*header_bytes),
+        show(*map_bytes),
+        show(*padding_bytes),
+        volume.write_amplification,
+    );
+    let active = if collection.active { "is collecting" } else { "rests" };
+    let unreadable = match collection.unreadable_zones {
+        0 => String::new(),
+        count => format!(", {} cannot be", so_many_zones(count as usize)),
+    };
+    text += &format!(
+        "     gc: {active}; {} emptied{unreadable}\n",
+        so_many_zones(collection.collected_zones as usize)
+    );
+    if let Some(why) = &volume.failed {
+        text += &format!("         nothing is written any more: {}\n", output::in_one_line(why));
+    }
+    text
 }
 
 fn rebuild_text(rebuild: &Rebuild) -> String {

@@ -1,4 +1,4 @@
-//! `start` and `stop`: the daemon of an array.
+//! `start`, `serve` and `stop`: the daemon of an array.
 
 use super::args::Start;
 use crate::{
@@ -8,10 +8,12 @@ use crate::{
     machine::Owner,
     members::{Found, Terms},
     name::ArrayName,
+    nbd::Place,
     output::{HEALTHY, Output, quoted},
     protocol::{Request, Stopped},
     report::{State, is_or_are, members_named, so_many_zones},
     run,
+    size::show,
     tails::Left,
     ublk,
 };
@@ -40,7 +42,29 @@ struct Started {
     link: Option<PathBuf>,
 }
 
-pub fn start(output: Output, options: Start) -> Result<u8> {
+#[derive(Serialize)]
+struct Served {
+    array: String,
+    uuid: String,
+    state: State,
+    pid: u32,
+    /// Where NBD clients connect, as they take it.
+    uri: String,
+    size_bytes: u64,
+}
+
+/// An array that is found, and how it is to be run.
+struct Ready {
+    found: Found,
+    terms: Terms,
+    directory: PathBuf,
+    left: Option<Left>,
+    /// Block devices that a process has left.
+    devices: Vec<u32>,
+}
+
+/// Finds the array, claims its drives, and refuses what cannot be before anything is written.
+fn prepare(output: Output, options: &Start) -> Result<Ready> {
     let name = &options.array.absolute()?;
     refuse_if_running(name)?;
     let found = find(output, name, Duration::from_secs(options.wait.into()))?;
@@ -72,6 +96,11 @@ pub fn start(output: Output, options: Start) -> Result<u8> {
         "the block device of '{}' is in use and waits for its daemon; go on without --read-only",
         found.label.name
     );
+    Ok(Ready { found, terms, directory, left, devices })
+}
+
+pub fn start(output: Output, options: Start) -> Result<u8> {
+    let Ready { found, terms, directory, left, devices } = prepare(output, &options)?;
     let daemon = Daemon::start(found, &directory, left.as_ref(), terms)?;
     let signals = Signals::new()?;
     if daemon.is_divided()? {
@@ -104,6 +133,42 @@ pub fn start(output: Output, options: Start) -> Result<u8> {
         let device = device.map(|device| format!(" as {}", device.display())).unwrap_or_default();
         let wrong = if started.state == State::Healthy { "" } else { &format!(": {}", status.status) };
         format!("'{}' runs{device}, {}{wrong}\n", started.array, started.state)
+    })?;
+    daemon.run()?;
+    Ok(HEALTHY)
+}
+
+pub fn serve(output: Output, options: Start, place: &Place) -> Result<u8> {
+    let Ready { found, terms, directory, left, devices } = prepare(output, &options)?;
+    let name = &found.label.name;
+    ensure!(
+        devices.is_empty(),
+        "the block device of '{name}' is in use and waits for its daemon; go on with: zoneraid start {}",
+        quoted(name)
+    );
+    let daemon = Daemon::start(found, &directory, left.as_ref(), terms)?;
+    let signals = Signals::new()?;
+    if let Err(error) = daemon.share(place, left) {
+        daemon.give_up();
+        return Err(error);
+    }
+    daemon.end_on(signals)?;
+    if terms.force {
+        output.note(&forced(&daemon.array.status()));
+    }
+    let status = daemon.status();
+    let served = Served {
+        array: status.name,
+        uuid: status.uuid,
+        state: status.state,
+        pid: std::process::id(),
+        uri: status.nbd.unwrap_or_default(),
+        size_bytes: status.volume.map_or(0, |volume| volume.size_bytes),
+    };
+    output.print(&served, |served| {
+        let wrong = if served.state == State::Healthy { "" } else { &format!(": {}", status.status) };
+        let size = show(served.size_bytes);
+        format!("'{}' serves {size} at {}, {}{wrong}\n", served.array, served.uri, served.state)
     })?;
     daemon.run()?;
     Ok(HEALTHY)
@@ -248,6 +313,10 @@ mod tests {
             link: None,
         };
         assert_eq!(crate::output::undescribed(&started, "start.json"), [""; 0]);
+        let (uri, pid, size_bytes) = (String::new(), 1, 0);
+        let served =
+            Served { array: "tank".into(), uuid: String::new(), state: State::Healthy, pid, uri, size_bytes };
+        assert_eq!(crate::output::undescribed(&served, "serve.json"), [""; 0]);
         let stopped = Stopped { array: "tank".into(), uuid: String::new() };
         assert_eq!(crate::output::undescribed(&stopped, "stop.json"), [""; 0]);
     }

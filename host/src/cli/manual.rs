@@ -8,7 +8,7 @@ use clap_mangen::Man;
 use std::{fs, io, path::Path};
 
 /// Examples of each command.
-const EXAMPLES: [(&str, &[&str]); 38] = [
+const EXAMPLES: [(&str, &[&str]); 40] = [
     (
         "create",
         &[
@@ -20,6 +20,11 @@ const EXAMPLES: [(&str, &[&str]); 38] = [
         ],
     ),
     ("start", &["zoneraid start tank", "zoneraid start --wait 30 786016fa-84d7-41fd-827c-8ce2f45cda34"]),
+    (
+        "serve",
+        &["zoneraid serve drives --nbd nbd.sock", "zoneraid serve tank --nbd 192.168.1.5:10809 --wait 30"],
+    ),
+    ("volume create", &["zoneraid volume create tank", "zoneraid volume create drives --size 64G"]),
     ("stop", &["zoneraid stop tank"]),
     ("status", &["zoneraid status", "zoneraid status tank", "zoneraid --json status tank"]),
     ("examine", &["zoneraid examine /dev/ng0n1", "zoneraid examine --export /dev/ng0n1"]),

@@ -14,6 +14,7 @@ mod manual;
 mod namespace;
 mod overview;
 mod owner;
+mod volume;
 mod zone;
 
 use crate::output::{FAILED, HEALTHY, Output};
@@ -97,6 +98,8 @@ fn run(verb: Verb, output: Output) -> anyhow::Result<u8> {
         Verb::Emulate(Emulate::Fault { drive, fault }) => fault::run(output, &drive, fault),
         Verb::Create(options) => array::create(output, options),
         Verb::Start(options) => daemon::start(output, options),
+        Verb::Serve { start, nbd } => daemon::serve(output, start, &nbd),
+        Verb::Volume(verb) => volume::run(output, verb),
         Verb::Stop { array } => daemon::stop(output, &array),
         Verb::Status { array } => array::status(output, array.as_ref()),
         Verb::Examine { drive, export: false } => drives::examine(output, &drive),

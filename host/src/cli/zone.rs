@@ -11,6 +11,7 @@ use super::{
     array::PATIENCE_TO_INSPECT,
     daemon::ask,
     namespace,
+    volume::refuse_if_there,
 };
 use crate::{
     client,
@@ -185,6 +186,7 @@ fn manage(
     command: impl Fn(device::Zones) -> Command,
 ) -> Result<()> {
     let session = namespace::session(array)?;
+    refuse_if_there(&session)?;
     let before = condition(zone_info(&session, zone)?.state);
     session
         .run(command(device::Zones::One(ZoneIndex(zone))))
@@ -312,6 +314,7 @@ struct Written {
 fn write(output: Output, options: &ZoneWrite) -> Result<()> {
     let zone = options.zone;
     let session = namespace::session(&options.array)?;
+    refuse_if_there(&session)?;
     let info = zone_info(&session, zone)?;
     ensure!(has_wp(info.state), "zone {zone} is {} and takes no writes", condition(info.state));
     let most = session.device.geometry().max_transfer_blocks as u64;

@@ -1,5 +1,5 @@
-//! The daemon of an array: holds its drives, shows it to the kernel as a zoned block device, answers
-//! on the control socket, and rebuilds in the background. One thread, one reactor.
+//! The daemon of an array: holds its drives, shows it to the kernel as a block device, or the volume on it to NBD
+//! clients, answers on the control socket, and rebuilds in the background. One thread, one reactor.
 //!
 //! The block device outlives the daemon. A daemon that is told to end while the block device is in
 //! use lets go of it, and so does one that dies: the kernel keeps it, with whatever is mounted, and
@@ -77,7 +77,9 @@ impl Daemon {
             directory: directory.to_path_buf(),
             control: Control::listen(&run::socket_path(directory, &status.uuid))?,
             rebuilder: Rebuilder::default(),
+            volume: RefCell::default(),
             block: RefCell::default(),
+            nbd: RefCell::default(),
             failure: RefCell::default(),
             told: RefCell::default(),
             phase: Cell::new(Phase::Running),

@@ -4,15 +4,18 @@ use super::{block::Block, rebuilder::Rebuilder, socket::Control};
 use crate::{
     drive::Plate,
     members::OpenDrive,
+    nbd,
     output::{in_one_line, uuid},
     protocol::About,
     reactor::Reactor,
-    report::{Happened, Status, level},
+    report::{Happened, Status, VolumeReport, level},
+    tails::TailFile,
 };
 use engine::{
     array::{Array, ArrayStatus, MemberState},
     device::ZonedDevice,
     runtime::Gate,
+    volume::Volume,
 };
 use sd_notify::NotifyState;
 use std::{
@@ -64,7 +67,11 @@ pub struct Daemon {
     pub(super) directory: PathBuf,
     pub(super) control: Control,
     pub(super) rebuilder: Rebuilder,
+    /// The volume, if the array carries one.
+    pub(super) volume: RefCell<Option<Volume>>,
     pub(super) block: RefCell<Option<Rc<Block>>>,
+    /// Who serves the volume to NBD clients, and what has been answered to them.
+    pub(super) nbd: RefCell<Option<(Rc<nbd::Server>, Rc<TailFile>)>>,
     /// Why the daemon cannot go on.
     pub(super) failure: RefCell<Option<anyhow::Error>>,
     /// Members as they were when somebody was told last.
@@ -111,6 +118,8 @@ impl Daemon {
             status.block_device = Some(block.path.display().to_string());
             status.link = block.link.as_ref().map(|link| link.display().to_string());
         }
+        status.nbd = self.nbd.borrow().as_ref().map(|(server, _)| server.place().to_string());
+        status.volume = self.volume.borrow().as_ref().map(|volume| VolumeReport::of(&volume.status()));
         status.events = Happened::lately(self.array.events(0));
         status.rebuild = self.rebuilder.progress();
         if status.rebuild.is_some() && array.members.iter().all(|m| m.state != MemberState::Out) {

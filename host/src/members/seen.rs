@@ -129,6 +129,8 @@ impl Status {
             pid: None,
             block_device: None,
             link: None,
+            nbd: None,
+            volume: None,
             rebuild: None,
             used_by: Vec::new(),
             changing: false,

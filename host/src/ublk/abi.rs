@@ -18,12 +18,13 @@ pub(super) const MAX_REQUEST_BLOCKS: u32 = 128;
 
 /// What the driver has to be able to do. Outstanding requests are issued again when this process
 /// has died and another one takes over.
-pub(super) const FEATURES: u64 = USER_RECOVERY | USER_RECOVERY_REISSUE | CMD_IOCTL_ENCODE | USER_COPY | ZONED;
+pub(super) const FEATURES: u64 = USER_RECOVERY | USER_RECOVERY_REISSUE | CMD_IOCTL_ENCODE | USER_COPY;
 const USER_RECOVERY: u64 = 1 << 3;
 const USER_RECOVERY_REISSUE: u64 = 1 << 4;
 const CMD_IOCTL_ENCODE: u64 = 1 << 6;
 const USER_COPY: u64 = 1 << 7;
-const ZONED: u64 = 1 << 8;
+/// And for zoned block devices.
+pub(super) const ZONED: u64 = 1 << 8;
 
 /// Commands to `/dev/ublk-control`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -183,6 +184,34 @@ pub(super) fn params(geometry: &Geometry, options: &Options) -> [u8; PARAMS_BYTE
     bytes
 }
 
+/// Most blocks that one discard, or one write of zeros, is about: looking for them takes time.
+const MAX_DISCARD_BLOCKS: u32 = 1 << 18;
+
+/// `struct ublk_params` for a volume of so many blocks.
+pub(super) fn plain_params(blocks: u64, options: &Options) -> [u8; PARAMS_BYTES] {
+    const BASIC: u32 = 1 << 0;
+    const TYPE_DISCARD: u32 = 1 << 1;
+    const READ_ONLY: u32 = 1 << 0;
+    const VOLATILE_CACHE: u32 = 1 << 2;
+    const FUA: u32 = 1 << 3;
+    let block = [BLOCK.ilog2() as u8];
+    let discard_sectors = MAX_DISCARD_BLOCKS * SECTORS as u32;
+    let attributes = VOLATILE_CACHE | FUA | if options.read_only { READ_ONLY } else { 0 };
+    let mut bytes = [0; PARAMS_BYTES];
+    put(&mut bytes, 0, &(PARAMS_BYTES as u32).to_ne_bytes());
+    put(&mut bytes, 4, &(BASIC | TYPE_DISCARD).to_ne_bytes());
+    put(&mut bytes, 8, &attributes.to_ne_bytes());
+    // Logical and physical blocks, the best and the smallest write: they are all one.
+    (12..16).for_each(|at| put(&mut bytes, at, &block));
+    put(&mut bytes, 16, &(MAX_REQUEST_BLOCKS * SECTORS as u32).to_ne_bytes());
+    put(&mut bytes, 24, &(blocks * SECTORS).to_ne_bytes());
+    put(&mut bytes, 44, &(BLOCK as u32).to_ne_bytes());
+    put(&mut bytes, 48, &discard_sectors.to_ne_bytes());
+    put(&mut bytes, 52, &discard_sectors.to_ne_bytes());
+    put(&mut bytes, 56, &1_u16.to_ne_bytes());
+    bytes
+}
+
 /// Words of 64 bits in a `struct ublksrv_io_desc`.
 pub(super) const REQUEST_WORDS: usize = 3;
 
@@ -205,6 +234,8 @@ pub(super) enum Operation {
     Read,
     Write,
     Flush,
+    Discard,
+    WriteZeroes,
     Open,
     Close,
     Finish,
@@ -231,6 +262,8 @@ impl Request {
             0 => Some(Operation::Read),
             1 => Some(Operation::Write),
             2 => Some(Operation::Flush),
+            3 => Some(Operation::Discard),
+            5 => Some(Operation::WriteZeroes),
             10 => Some(Operation::Open),
             11 => Some(Operation::Close),
             12 => Some(Operation::Finish),
@@ -357,7 +390,7 @@ mod tests {
             tag: 0x0123_4567_89ab_cdef,
         };
         let bytes = info.to_bytes();
-        assert_fields(&bytes, &[(12, 4, 6), (24, 8, 0x1d8), (32, 8, 0x0123_4567_89ab_cdef)]);
+        assert_fields(&bytes, &[(12, 4, 6), (24, 8, 0xd8), (32, 8, 0x0123_4567_89ab_cdef)]);
         assert_eq!(Info::from_bytes(&bytes), info);
     }
 
@@ -390,14 +423,37 @@ mod tests {
     }
 
     #[test]
+    fn a_volume_has_blocks_that_can_be_discarded_and_no_zones() {
+        let bytes = plain_params(1000, &Options { read_only: true, ..options(65536, 65536) });
+        assert_fields(
+            &bytes,
+            &[
+                (0, 4, 108),
+                (4, 4, 0b11),
+                (8, 4, 0b1101),
+                (12, 4, 0x0c0c_0c0c),
+                (16, 4, 1024),
+                (24, 8, 8000),
+                (44, 4, 4096),
+                (48, 4, 1 << 21),
+                (52, 4, 1 << 21),
+                (56, 2, 1),
+                (76, 8, 0),
+            ],
+        );
+    }
+
+    #[test]
     fn requests_are_read_from_their_descriptors() {
         let request = |flags: u32, count: u32| Request::from_words(flags as u64 | (count as u64) << 32, 4096);
         let expected = Request { operation: Some(Operation::Write), fua: true, count: 24, sector: 4096 };
         assert_eq!(request(1 | 1 << 13 | 1 << 11, 24), expected);
         assert_eq!((expected.bytes(), expected.blocks()), (24 * 512, 3));
         assert_eq!(request(18, 7).operation, Some(Operation::Report));
-        // Discard and write zeroes.
-        assert_eq!((request(3, 8).operation, request(5, 8).operation), (None, None));
+        let zeroes = [request(3, 8).operation, request(5 | 1 << 15, 8).operation];
+        assert_eq!(zeroes, [Some(Operation::Discard), Some(Operation::WriteZeroes)]);
+        // Secure erase.
+        assert_eq!(request(4, 8).operation, None);
     }
 
     #[test]

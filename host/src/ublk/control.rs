@@ -42,8 +42,8 @@ fn content(buffer: &Buffer) -> Vec<u8> {
 }
 
 impl Controls {
-    /// Opens the control device, loading the driver if need be, and checks what it can do.
-    pub(super) async fn open(reactor: &Reactor) -> Result<Controls> {
+    /// Opens the control device, loading the driver if need be, and checks that it can do what is in `needed`.
+    pub(super) async fn open(reactor: &Reactor, needed: u64) -> Result<Controls> {
         let file = match open_file() {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 let modprobe = Command::new("modprobe").arg("ublk_drv").stderr(Stdio::null()).status();
@@ -54,8 +54,8 @@ impl Controls {
         let controls = Controls::over(reactor, file)?;
         let features = controls.features().await?;
         ensure!(
-            features & abi::FEATURES == abi::FEATURES,
-            "the ublk driver of this kernel cannot do zoned block devices: Linux 6.6 or newer can"
+            features & needed == needed,
+            "the ublk driver of this kernel cannot do what is needed for this block device: Linux 6.6 or newer can"
         );
         Ok(controls)
     }
@@ -87,19 +87,19 @@ impl Controls {
     }
 
     /// Makes `/dev/ublkcN`; gives N and how many queues there are.
-    pub(super) async fn add(&self, queues: u16, depth: u16, tag: u64) -> Result<Info> {
+    pub(super) async fn add(&self, queues: u16, depth: u16, tag: u64, flags: u64) -> Result<Info> {
         let info = Info {
             queues,
             depth,
             state: 0,
             max_request_bytes: abi::MAX_REQUEST_BLOCKS * engine::buf::BLOCK as u32,
             device: u32::MAX,
-            flags: abi::FEATURES,
+            flags,
             tag,
         };
         let info = buffer(&info.to_bytes());
         let added = self.run(Control::AddDev, u32::MAX, &info, 0).await;
-        added.context("the ublk driver makes no zoned block device")?;
+        added.context("the ublk driver makes no block device")?;
         Ok(Info::from_bytes(&content(&info)))
     }
 

@@ -1,17 +1,21 @@
-//! A zoned device as a block device of the kernel: `/dev/ublkbN`.
+//! A zoned device, or a volume, as a block device of the kernel: `/dev/ublkbN`.
 //!
 //! This is the server side of Linux's ublk protocol, on the ring that everything else here uses:
 //! one system call hands in answers, drive commands and fetches together, on one thread. The
 //! libraries that exist bring rings, threads and an executor of their own.
 //!
 //! The block device outlives the process that serves it. When the process dies, the kernel holds
-//! requests back until another one takes over, and issues those again that had no answer
-//! (`replay.rs`); what had been answered is known from [`crate::tails`].
+//! requests back until another one takes over, and issues those again that had no answer; what had been
+//! answered is known from [`crate::tails`]. A volume carries those out again (`plain.rs`); of zones it has to be
+//! known how much of them is there already (`zoned.rs`, `replay.rs`).
 
 mod abi;
 mod control;
+mod plain;
 mod queue;
 mod replay;
+mod transfer;
+mod zoned;
 
 use crate::{
     reactor::Reactor,
@@ -21,10 +25,14 @@ use abi::Info;
 pub use abi::Options;
 use anyhow::{Context, Result, ensure};
 use control::Controls;
-use engine::device::{Geometry, ZonedDevice};
-use queue::Queues;
+use engine::{
+    device::{Geometry, ZonedDevice},
+    volume::Volume,
+};
+use queue::{Queues, Served};
 use replay::Replay;
 use std::{fs::File, rc::Rc, thread::available_parallelism};
+use zoned::Zoned;
 
 /// Most queues of a block device. One thread serves them all; they keep the processors that use
 /// the device from waiting for each other.
@@ -47,7 +55,37 @@ pub async fn find(reactor: &Reactor, tag: u64) -> Result<Vec<u32>> {
     Ok(found.iter().filter(|info| info.state != abi::DEAD).map(|info| info.device).collect())
 }
 
-/// A zoned device that the kernel has as `/dev/ublkbN`. Dropped, it is served for as long as the
+/// What a block device shows.
+pub enum Face {
+    Zoned(Rc<dyn ZonedDevice>),
+    Volume(Volume),
+}
+
+impl Face {
+    /// What the driver has to be able to do.
+    fn features(&self) -> u64 {
+        match self {
+            Face::Zoned(_) => abi::FEATURES | abi::ZONED,
+            Face::Volume(_) => abi::FEATURES,
+        }
+    }
+
+    fn params(&self, options: &Options) -> [u8; abi::PARAMS_BYTES] {
+        match self {
+            Face::Zoned(device) => abi::params(device.geometry(), options),
+            Face::Volume(volume) => abi::plain_params(volume.blocks(), options),
+        }
+    }
+
+    fn served(self, tails: &Rc<TailFile>, replay: Replay) -> Served {
+        match self {
+            Face::Zoned(device) => Served::Zoned(Zoned::new(device, tails.clone(), replay)),
+            Face::Volume(volume) => Served::Volume(volume),
+        }
+    }
+}
+
+/// A device that the kernel has as `/dev/ublkbN`. Dropped, it is served for as long as the
 /// process lives, and waits for the next process then.
 pub struct BlockDevice {
     controls: Controls,
@@ -57,16 +95,18 @@ pub struct BlockDevice {
 }
 
 impl BlockDevice {
-    /// Makes a new block device of `device`.
+    /// Makes a new block device.
     pub async fn start(
         reactor: &Reactor,
-        device: Rc<dyn ZonedDevice>,
+        face: Face,
         tails: Rc<TailFile>,
         options: &Options,
     ) -> Result<BlockDevice> {
-        let geometry = device.geometry().clone();
-        check_geometry(&geometry)?;
-        let controls = Controls::open(reactor).await?;
+        if let Face::Zoned(device) = &face {
+            check_geometry(device.geometry())?;
+        }
+        let (features, params) = (face.features(), face.params(options));
+        let controls = Controls::open(reactor, features).await?;
         // What a process left that died while it started or stopped.
         for dead in control::find(reactor, options.tag).await? {
             if dead.state == abi::DEAD {
@@ -74,13 +114,12 @@ impl BlockDevice {
             }
         }
         let processors = available_parallelism().map_or(1, usize::from);
-        let info = controls.add(MAX_QUEUES.min(processors as u16), DEPTH, options.tag).await?;
+        let info = controls.add(MAX_QUEUES.min(processors as u16), DEPTH, options.tag, features).await?;
         let started = async {
-            let params = abi::params(&geometry, options);
             controls.set_params(info.device, &params).await?;
-            serve(reactor, &info, device, tails, Replay::default())
+            serve(reactor, &info, face.served(&tails, Replay::default()))
         };
-        let (queues, tails) = match started.await {
+        let queues = match started.await {
             Ok(served) => served,
             Err(error) => {
                 let _ = controls.delete(info.device).await;
@@ -98,23 +137,28 @@ impl BlockDevice {
     }
 
     /// Takes over the block device `id` from a process that has died, as soon as the kernel has
-    /// noticed. `left` is what that process knew, if `device` is the same array, taken over.
+    /// noticed. `left` is what that process knew, if the array is the same one, taken over.
     pub async fn recover(
         reactor: &Reactor,
-        device: Rc<dyn ZonedDevice>,
+        face: Face,
         tails: Rc<TailFile>,
         id: u32,
         left: Option<&Left>,
     ) -> Result<BlockDevice> {
-        let controls = Controls::open(reactor).await?;
-        let info = controls.info(id).await.with_context(|| format!("/dev/ublkb{id} cannot be taken over"))?;
-        let replay = Replay::after(&*device, left).await;
-        let replay = replay.with_context(|| format!("/dev/ublkb{id} cannot be taken over"))?;
+        let problem = || format!("/dev/ublkb{id} cannot be taken over");
+        let features = face.features();
+        let controls = Controls::open(reactor, features).await?;
+        let info = controls.info(id).await.with_context(problem)?;
+        ensure!(info.flags & abi::ZONED == features & abi::ZONED, "/dev/ublkb{id} shows something else");
+        let replay = match &face {
+            Face::Zoned(device) => Replay::after(&**device, left).await.with_context(problem)?,
+            Face::Volume(_) => Replay::default(),
+        };
         for slot in (0..tails::SLOTS).filter(|slot| !replay.has_noted(*slot)) {
             tails.end_append(slot);
         }
         controls.start_recovery(id).await?;
-        let (queues, tails) = serve(reactor, &info, device, tails, replay)?;
+        let queues = serve(reactor, &info, face.served(&tails, replay))?;
         let this = BlockDevice { controls, queues, tails, id };
         this.settled().await?;
         this.controls.end_recovery(id).await?;
@@ -164,21 +208,14 @@ impl BlockDevice {
     }
 }
 
-fn serve(
-    reactor: &Reactor,
-    info: &Info,
-    device: Rc<dyn ZonedDevice>,
-    tails: Rc<TailFile>,
-    replay: Replay,
-) -> Result<(Rc<Queues>, Rc<TailFile>)> {
+fn serve(reactor: &Reactor, info: &Info, served: Served) -> Result<Rc<Queues>> {
     // Memory that this process needs must not wait for writes through its own block device.
     // Without the privilege to say so it works as well, short of memory excepted.
     let _ = rustix::process::configure_io_flusher_behavior(true);
     let path = format!("/dev/ublkc{}", info.device);
     let channel = File::options().read(true).write(true).open(&path);
     let channel = channel.with_context(|| format!("{path} cannot be opened"))?;
-    let queues = Queues::serve(reactor, channel, info, device, tails.clone(), replay)?;
-    Ok((queues, tails))
+    Queues::serve(reactor, channel, info, served)
 }
 
 /// Whether the kernel can have a block device whose zones are so many blocks apart.

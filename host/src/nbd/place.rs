@@ -1,0 +1,147 @@
+//! Where an NBD server is found: a socket in the file system, or an address.
+
+use anyhow::{Context, Result, ensure};
+use std::{
+    fmt,
+    io::ErrorKind,
+    net::{IpAddr, SocketAddr, TcpListener},
+    os::{
+        fd::OwnedFd,
+        unix::{
+            fs::{FileTypeExt, PermissionsExt},
+            net::{UnixListener, UnixStream},
+        },
+    },
+    path::{Path, PathBuf},
+};
+
+/// The port that is NBD's.
+const PORT: u16 = 10809;
+
+/// Where clients connect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    Socket(PathBuf),
+    Address(SocketAddr),
+}
+
+/// As clients take it.
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Place::Socket(path) = self else {
+            let Place::Address(address) = self else { return Ok(()) };
+            return write!(f, "nbd://{address}");
+        };
+        f.write_str("nbd+unix:///?socket=")?;
+        for byte in path.as_os_str().as_encoded_bytes() {
+            match byte {
+                b'/' | b'-' | b'.' | b'_' | b'~' => write!(f, "{}", *byte as char)?,
+                byte if byte.is_ascii_alphanumeric() => write!(f, "{}", *byte as char)?,
+                byte => write!(f, "%{byte:02X}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An address, with or without a port, or else the path of a socket.
+///
+/// # Errors
+/// When it is neither.
+pub fn parse_place(text: &str) -> Result<Place, String> {
+    if let Ok(address) = text.parse::<SocketAddr>() {
+        return Ok(Place::Address(address));
+    }
+    if let Ok(address) = text.trim_matches(['[', ']']).parse::<IpAddr>() {
+        return Ok(Place::Address(SocketAddr::new(address, PORT)));
+    }
+    if text.contains(':') && !text.contains('/') {
+        return Err(
+            "an address is one by number, like 127.0.0.1:10809; a path with a ':' has a '/', too".into()
+        );
+    }
+    match std::path::absolute(text) {
+        Ok(path) => Ok(Place::Socket(path)),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+impl Place {
+    /// Listens. Only its own user may connect to a socket; whoever reaches an address may.
+    pub(super) fn listen(&self) -> Result<(OwnedFd, Place)> {
+        match self {
+            Place::Socket(path) => {
+                let listener = listen_at(path)?;
+                Ok((listener.into(), self.clone()))
+            }
+            Place::Address(address) => {
+                let problem = || format!("nobody can listen at {address}");
+                let listener = TcpListener::bind(address).with_context(problem)?;
+                listener.set_nonblocking(true).with_context(problem)?;
+                // Which port it is, if any would do.
+                let address = listener.local_addr().with_context(problem)?;
+                Ok((listener.into(), Place::Address(address)))
+            }
+        }
+    }
+
+    /// Takes the name of a socket away.
+    pub(super) fn close(&self) {
+        if let Place::Socket(path) = self {
+            // Left behind, it is taken for what it is.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Listens at `path`, in the place of a server that has died, and of nothing else.
+fn listen_at(path: &Path) -> Result<UnixListener> {
+    let problem = || format!("{} cannot be made", path.display());
+    match path.symlink_metadata() {
+        Ok(there) => {
+            ensure!(there.file_type().is_socket(), "{} is there, and no socket", path.display());
+            let nobody =
+                UnixStream::connect(path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused);
+            ensure!(nobody, "{} is somebody else's socket, who listens", path.display());
+            std::fs::remove_file(path).with_context(problem)?;
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(error) => return Err(error).with_context(problem),
+    }
+    let listener = UnixListener::bind(path).with_context(problem)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).with_context(problem)?;
+    listener.set_nonblocking(true).with_context(problem)?;
+    Ok(listener)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_address_is_a_path() {
+        let said = |text: &str| parse_place(text).unwrap().to_string();
+        assert_eq!(said("127.0.0.1:5"), "nbd://127.0.0.1:5");
+        assert_eq!(said("::1"), "nbd://[::1]:10809");
+        assert_eq!(said("[::1]"), "nbd://[::1]:10809");
+        assert_eq!(said("/run/a b/x-1.sock"), "nbd+unix:///?socket=/run/a%20b/x-1.sock");
+        assert!(said("tank.sock").ends_with("/tank.sock"));
+        assert!(parse_place("localhost:5").is_err() && parse_place("").is_err());
+    }
+
+    #[test]
+    fn only_what_a_dead_server_has_left_is_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("nbd");
+        let place = Place::Socket(path.clone());
+        let (first, _) = place.listen().unwrap();
+        assert!(place.listen().unwrap_err().to_string().contains("who listens"));
+        drop(first);
+        let (second, _) = place.listen().unwrap();
+        drop(second);
+        place.close();
+        std::fs::write(&path, "precious").unwrap();
+        assert!(place.listen().unwrap_err().to_string().contains("no socket"));
+        assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+    }
+}

@@ -1,0 +1,593 @@
+//! The NBD protocol, byte by byte: what clients say, and how they are answered. Fixed newstyle alone, as in
+//! <https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md>. All numbers are big-endian.
+//!
+//! Nothing here waits or reads: a [`Negotiation`] is given options and gives replies, and requests are read from
+//! their headers. So all that a stranger can say is tried without a socket (`tests/fuzz.rs`).
+
+use engine::device::{DeviceError, Status};
+
+/// The first thing that is said: two magic numbers, and that this is fixed newstyle and can do without padding.
+pub const GREETING: [u8; 18] = *b"NBDMAGICIHAVEOPT\0\x03";
+
+/// Bytes of the flags that a client answers with.
+pub const CLIENT_FLAGS_BYTES: usize = 4;
+
+/// Bytes before the data of an option.
+pub const OPTION_BYTES: usize = 16;
+
+/// Most bytes of an option's data: names and queries have 4096 at most.
+pub const MOST_OPTION_BYTES: u32 = 32 << 10;
+
+/// Most options of one client: nobody needs half of them.
+pub const MOST_OPTIONS: u32 = 128;
+
+/// Bytes of a request, without the data of a write.
+pub const REQUEST_BYTES: usize = 28;
+
+/// Most bytes that a request may read or write: what clients count on that do not ask.
+pub const MOST_BYTES: u32 = 32 << 20;
+
+/// What is best to be asked for, and what a block of the volume has.
+const PREFERRED_BYTES: u32 = 4096;
+
+/// The name of the only thing that block status tells, and the number by which it is called.
+const ALLOCATION: &[u8] = b"base:allocation";
+const ALLOCATION_ID: u32 = 1;
+
+const OPTION_MAGIC: u64 = u64::from_be_bytes(*b"IHAVEOPT");
+const REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
+const REQUEST_MAGIC: u32 = 0x2560_9513;
+const SIMPLE_MAGIC: u32 = 0x6744_6698;
+const CHUNK_MAGIC: u32 = 0x668e_33ef;
+
+/// Options of clients.
+mod option {
+    pub const EXPORT_NAME: u32 = 1;
+    pub const ABORT: u32 = 2;
+    pub const LIST: u32 = 3;
+    pub const INFO: u32 = 6;
+    pub const GO: u32 = 7;
+    pub const STRUCTURED_REPLY: u32 = 8;
+    pub const LIST_META_CONTEXT: u32 = 9;
+    pub const SET_META_CONTEXT: u32 = 10;
+}
+
+/// Replies to options.
+mod reply {
+    pub const ACK: u32 = 1;
+    pub const SERVER: u32 = 2;
+    pub const INFO: u32 = 3;
+    pub const META_CONTEXT: u32 = 4;
+    pub const ERR_UNSUP: u32 = 1 << 31 | 1;
+    pub const ERR_INVALID: u32 = 1 << 31 | 3;
+    pub const ERR_UNKNOWN: u32 = 1 << 31 | 6;
+}
+
+/// Errors as NBD numbers them.
+mod errno {
+    pub const EPERM: u32 = 1;
+    pub const EIO: u32 = 5;
+    pub const EINVAL: u32 = 22;
+    pub const ENOSPC: u32 = 28;
+    pub const EOVERFLOW: u32 = 75;
+}
+
+/// What clients are offered.
+#[derive(Clone, Debug)]
+pub struct Export {
+    /// No name at all means it, too.
+    pub name: String,
+    pub size_bytes: u64,
+    pub read_only: bool,
+}
+
+impl Export {
+    fn is_called(&self, name: &[u8]) -> bool {
+        name.is_empty() || name == self.name.as_bytes()
+    }
+
+    /// What can be done with it. A flush on one connection is one for all: they share the volume.
+    fn flags(&self, structured: bool) -> u16 {
+        const HAS_FLAGS: u16 = 1 << 0;
+        const READ_ONLY: u16 = 1 << 1;
+        const FLUSH: u16 = 1 << 2;
+        const FUA: u16 = 1 << 3;
+        const TRIM: u16 = 1 << 5;
+        const WRITE_ZEROES: u16 = 1 << 6;
+        const DF: u16 = 1 << 7;
+        const MULTI_CONN: u16 = 1 << 8;
+        const FAST_ZERO: u16 = 1 << 11;
+        let read_only = if self.read_only { READ_ONLY } else { 0 };
+        let df = if structured { DF } else { 0 };
+        HAS_FLAGS | FLUSH | FUA | TRIM | WRITE_ZEROES | MULTI_CONN | FAST_ZERO | read_only | df
+    }
+}
+
+/// What comes after an option.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    Option,
+    Requests,
+    /// The client has said goodbye, or what cannot be answered.
+    End,
+}
+
+/// What a client and this end have agreed on so far.
+#[derive(Clone, Debug)]
+pub struct Negotiation {
+    export: Export,
+    no_padding: bool,
+    options: u32,
+    structured: bool,
+    /// The client wants to know what takes room.
+    allocation: bool,
+}
+
+/// How requests are answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    pub structured: bool,
+    pub allocation: bool,
+    size_bytes: u64,
+    read_only: bool,
+}
+
+/// Reads numbers and names one after the other.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, bytes: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(bytes)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    fn number<const N: usize>(&mut self) -> Option<[u8; N]> {
+        self.take(N)?.try_into().ok()
+    }
+
+    fn word(&mut self) -> Option<u32> {
+        self.number().map(u32::from_be_bytes)
+    }
+
+    fn named(&mut self) -> Option<&'a [u8]> {
+        let bytes = self.word()?;
+        self.take(bytes as usize)
+    }
+
+    fn end(self) -> Option<()> {
+        self.0.is_empty().then_some(())
+    }
+}
+
+impl Negotiation {
+    /// From the flags with which a client answers the greeting; `None` if it wants what is not known here.
+    pub fn new(export: &Export, flags: [u8; CLIENT_FLAGS_BYTES]) -> Option<Negotiation> {
+        let flags = u32::from_be_bytes(flags);
+        let known = flags & !3 == 0;
+        let no_padding = flags & 2 != 0;
+        known.then(|| Negotiation {
+            export: export.clone(),
+            no_padding,
+            options: 0,
+            structured: false,
+            allocation: false,
+        })
+    }
+
+    /// How many bytes of data an option has; `None` if it is none, or there have been too many.
+    pub fn option_bytes(&mut self, header: &[u8; OPTION_BYTES]) -> Option<u32> {
+        let mut reader = Reader(header);
+        let magic = u64::from_be_bytes(reader.number()?);
+        let (_, bytes) = (reader.word()?, reader.word()?);
+        self.options += 1;
+        (magic == OPTION_MAGIC && bytes <= MOST_OPTION_BYTES && self.options <= MOST_OPTIONS).then_some(bytes)
+    }
+
+    /// Answers an option: `replies` is sent, whatever comes next.
+    pub fn answer(&mut self, header: &[u8; OPTION_BYTES], data: &[u8], replies: &mut Vec<u8>) -> Next {
+        let number = u32::from_be_bytes([header[8], header[9], header[10], header[11]]);
+        let mut say = |kind: u32, parts: &[&[u8]]| put_reply(replies, number, kind, parts);
+        match number {
+            option::EXPORT_NAME => return self.end_by_name(data, replies),
+            option::ABORT => {
+                say(reply::ACK, &[]);
+                return Next::End;
+            }
+            option::LIST if data.is_empty() => {
+                let name = self.export.name.as_bytes();
+                say(reply::SERVER, &[&(name.len() as u32).to_be_bytes(), name]);
+                say(reply::ACK, &[]);
+            }
+            option::INFO | option::GO => match read_info(data) {
+                None => say(reply::ERR_INVALID, &[]),
+                Some(name) if !self.export.is_called(name) => say(reply::ERR_UNKNOWN, &[]),
+                Some(_) => {
+                    let flags = self.export.flags(self.structured).to_be_bytes();
+                    say(reply::INFO, &[&[0, 0], &self.export.size_bytes.to_be_bytes(), &flags]);
+                    let sizes = [1, PREFERRED_BYTES, MOST_BYTES].map(u32::to_be_bytes);
+                    say(reply::INFO, &[&[0, 3], sizes.as_flattened()]);
+                    say(reply::ACK, &[]);
+                    return if number == option::GO { Next::Requests } else { Next::Option };
+                }
+            },
+            option::STRUCTURED_REPLY if data.is_empty() => {
+                self.structured = true;
+                say(reply::ACK, &[]);
+            }
+            option::LIST_META_CONTEXT | option::SET_META_CONTEXT => match read_queries(data) {
+                Some(_) if !self.structured => say(reply::ERR_INVALID, &[]),
+                None => say(reply::ERR_INVALID, &[]),
+                Some((name, _)) if !self.export.is_called(name) => say(reply::ERR_UNKNOWN, &[]),
+                Some((_, queries)) => {
+                    let lists = number == option::LIST_META_CONTEXT;
+                    let all = lists && (queries.is_empty() || queries.contains(&&b"base:"[..]));
+                    let meant = all || queries.contains(&ALLOCATION);
+                    let id = if lists { 0 } else { ALLOCATION_ID };
+                    if meant {
+                        say(reply::META_CONTEXT, &[&id.to_be_bytes(), ALLOCATION]);
+                    }
+                    if !lists {
+                        self.allocation = meant;
+                    }
+                    say(reply::ACK, &[]);
+                }
+            },
+            option::LIST | option::STRUCTURED_REPLY => say(reply::ERR_INVALID, &[]),
+            _ => say(reply::ERR_UNSUP, &[]),
+        }
+        Next::Option
+    }
+
+    /// The oldest way to end negotiation: there is no way to refuse but to go.
+    fn end_by_name(&self, name: &[u8], replies: &mut Vec<u8>) -> Next {
+        if !self.export.is_called(name) {
+            return Next::End;
+        }
+        replies.extend(self.export.size_bytes.to_be_bytes());
+        replies.extend(self.export.flags(self.structured).to_be_bytes());
+        if !self.no_padding {
+            replies.extend([0; 124]);
+        }
+        Next::Requests
+    }
+
+    /// What was agreed on.
+    pub fn terms(&self) -> Terms {
+        let Export { size_bytes, read_only, .. } = self.export;
+        Terms { structured: self.structured, allocation: self.allocation, size_bytes, read_only }
+    }
+}
+
+/// The name in the data of INFO and GO. What is asked to be told is told in any case.
+fn read_info(data: &[u8]) -> Option<&[u8]> {
+    let mut reader = Reader(data);
+    let name = reader.named()?;
+    let count = u16::from_be_bytes(reader.number()?);
+    reader.take(count as usize * 2)?;
+    reader.end().map(|()| name)
+}
+
+/// The name and the queries in the data of an option about contexts.
+fn read_queries(data: &[u8]) -> Option<(&[u8], Vec<&[u8]>)> {
+    let mut reader = Reader(data);
+    let name = reader.named()?;
+    let count = reader.word()?;
+    let mut queries = Vec::new();
+    for _ in 0..count {
+        queries.push(reader.named()?);
+    }
+    reader.end().map(|()| (name, queries))
+}
+
+fn put_reply(replies: &mut Vec<u8>, option: u32, kind: u32, parts: &[&[u8]]) {
+    let bytes: usize = parts.iter().map(|part| part.len()).sum();
+    replies.extend(REPLY_MAGIC.to_be_bytes());
+    for word in [option, kind, bytes as u32] {
+        replies.extend(word.to_be_bytes());
+    }
+    parts.iter().for_each(|part| replies.extend_from_slice(part));
+}
+
+/// What is asked for; places and lengths in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// `whole`: in one piece.
+    Read {
+        at: u64,
+        bytes: u32,
+        whole: bool,
+    },
+    Write {
+        at: u64,
+        bytes: u32,
+        fua: bool,
+    },
+    /// What it covers reads as zeros from then on.
+    Zero {
+        at: u64,
+        bytes: u32,
+        fua: bool,
+    },
+    /// What it covers may read as zeros.
+    Trim {
+        at: u64,
+        bytes: u32,
+        fua: bool,
+    },
+    /// `one`: of the first extent alone.
+    Status {
+        at: u64,
+        bytes: u32,
+        one: bool,
+    },
+    Flush,
+    Disconnect,
+}
+
+/// A request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// The client's name for it.
+    pub cookie: u64,
+    /// It is answered in chunks.
+    pub chunks: bool,
+    /// Bytes of data that follow its header.
+    pub payload_bytes: u32,
+    /// What is to be done, or the error that is the answer.
+    pub work: Result<Work, u32>,
+}
+
+impl Request {
+    /// From its header; `None` if it is none: then nobody knows what follows.
+    pub fn read(header: &[u8; REQUEST_BYTES], terms: &Terms) -> Option<Request> {
+        const READ: u16 = 0;
+        const WRITE: u16 = 1;
+        const STATUS: u16 = 7;
+        let mut reader = Reader(header);
+        let magic = reader.word()?;
+        let (flags, kind) = (u16::from_be_bytes(reader.number()?), u16::from_be_bytes(reader.number()?));
+        let (cookie, at) = (u64::from_be_bytes(reader.number()?), u64::from_be_bytes(reader.number()?));
+        let bytes = reader.word()?;
+        // So much data is not taken in, nor is it thrown away one gigabyte after the other.
+        if magic != REQUEST_MAGIC || kind == WRITE && bytes > 2 * MOST_BYTES {
+            return None;
+        }
+        let payload_bytes = if kind == WRITE { bytes } else { 0 };
+        let chunks = terms.structured && (kind == READ || kind == STATUS);
+        let work = work(terms, (kind, flags), (at, bytes));
+        Some(Request { cookie, chunks, payload_bytes, work })
+    }
+}
+
+fn work(terms: &Terms, (kind, flags): (u16, u16), (at, bytes): (u64, u32)) -> Result<Work, u32> {
+    const FUA: u16 = 1 << 0;
+    const NO_HOLE: u16 = 1 << 1;
+    const DF: u16 = 1 << 2;
+    const REQ_ONE: u16 = 1 << 3;
+    const FAST_ZERO: u16 = 1 << 4;
+    let (fua, whole, one) = (flags & FUA != 0, flags & DF != 0, flags & REQ_ONE != 0);
+    let (work, allowed, changes) = match kind {
+        0 => (Work::Read { at, bytes, whole }, if terms.structured { FUA | DF } else { FUA }, false),
+        1 => (Work::Write { at, bytes, fua }, FUA, true),
+        2 => return Ok(Work::Disconnect),
+        3 => return if flags & !FUA == 0 { Ok(Work::Flush) } else { Err(errno::EINVAL) },
+        4 => (Work::Trim { at, bytes, fua }, FUA, true),
+        6 => (Work::Zero { at, bytes, fua }, FUA | NO_HOLE | FAST_ZERO, true),
+        7 if terms.allocation => (Work::Status { at, bytes, one }, FUA | REQ_ONE, false),
+        _ => return Err(errno::EINVAL),
+    };
+    let has_data = matches!(work, Work::Read { .. } | Work::Write { .. });
+    let beyond = at.checked_add(bytes as u64).is_none_or(|end| end > terms.size_bytes);
+    if flags & !allowed != 0 || bytes == 0 || has_data && bytes > MOST_BYTES {
+        Err(errno::EINVAL)
+    } else if changes && terms.read_only {
+        Err(errno::EPERM)
+    } else if beyond {
+        Err(if matches!(work, Work::Write { .. }) { errno::ENOSPC } else { errno::EINVAL })
+    } else {
+        Ok(work)
+    }
+}
+
+/// The number of an error of the volume.
+pub fn errno(error: DeviceError) -> u32 {
+    match error {
+        DeviceError::Status(Status::CapacityExceeded) => errno::ENOSPC,
+        DeviceError::Status(Status::LbaOutOfRange | Status::InvalidField) => errno::EINVAL,
+        DeviceError::Status(Status::NamespaceIsWriteProtected) => errno::EPERM,
+        _ => errno::EIO,
+    }
+}
+
+/// What was asked for in one piece is too much for one.
+pub const TOO_LONG: u32 = errno::EOVERFLOW;
+
+/// A reply that is no chunk. What was read follows it, if there is no error.
+pub fn simple(cookie: u64, error: u32) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[0..4].copy_from_slice(&SIMPLE_MAGIC.to_be_bytes());
+    bytes[4..8].copy_from_slice(&error.to_be_bytes());
+    bytes[8..16].copy_from_slice(&cookie.to_be_bytes());
+    bytes
+}
+
+/// Chunks of a structured reply.
+#[derive(Clone, Copy, Debug)]
+pub enum Chunk<'a> {
+    /// The next `bytes` bytes, which follow it, are those at `at`.
+    Data {
+        at: u64,
+        bytes: u32,
+    },
+    /// Lengths in bytes, and whether these take room.
+    Extents(&'a [(u32, bool)]),
+    Error(u32),
+}
+
+/// The beginning of a chunk, or all of it if no data follows.
+pub fn chunk(cookie: u64, last: bool, chunk: Chunk<'_>) -> Vec<u8> {
+    const HOLE_OF_ZEROS: u32 = 3;
+    let (kind, payload, data_bytes): (u16, Vec<u8>, u32) = match chunk {
+        Chunk::Data { at, bytes } => (1, at.to_be_bytes().into(), bytes),
+        Chunk::Extents(extents) => {
+            let of = |(bytes, mapped): &(u32, bool)| [*bytes, if *mapped { 0 } else { HOLE_OF_ZEROS }];
+            let words = [ALLOCATION_ID].into_iter().chain(extents.iter().flat_map(of));
+            (5, words.flat_map(u32::to_be_bytes).collect(), 0)
+        }
+        // Without a message.
+        Chunk::Error(error) => (1 << 15 | 1, [&error.to_be_bytes()[..], &[0, 0]].concat(), 0),
+    };
+    let mut bytes = Vec::with_capacity(20 + payload.len());
+    bytes.extend(CHUNK_MAGIC.to_be_bytes());
+    bytes.extend((last as u16).to_be_bytes());
+    bytes.extend(kind.to_be_bytes());
+    bytes.extend(cookie.to_be_bytes());
+    bytes.extend((payload.len() as u32 + data_bytes).to_be_bytes());
+    bytes.extend(payload);
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn export() -> Export {
+        Export { name: "tank".into(), size_bytes: 1 << 30, read_only: false }
+    }
+
+    fn header(number: u32, data: &[u8]) -> [u8; OPTION_BYTES] {
+        let mut header = *b"IHAVEOPT\0\0\0\0\0\0\0\0";
+        header[8..12].copy_from_slice(&number.to_be_bytes());
+        header[12..].copy_from_slice(&(data.len() as u32).to_be_bytes());
+        header
+    }
+
+    /// What is said to an option: kinds of replies with their data.
+    fn ask(negotiation: &mut Negotiation, number: u32, data: &[u8]) -> (Next, Vec<(u32, Vec<u8>)>) {
+        let (header, mut replies) = (header(number, data), Vec::new());
+        assert_eq!(negotiation.option_bytes(&header), Some(data.len() as u32));
+        let next = negotiation.answer(&header, data, &mut replies);
+        let (mut reader, mut said) = (Reader(&replies), Vec::new());
+        while !reader.0.is_empty() {
+            assert_eq!(u64::from_be_bytes(reader.number().unwrap()), 0x3_e889_0455_65a9);
+            assert_eq!(reader.word(), Some(number));
+            said.push((reader.word().unwrap(), reader.named().unwrap().to_vec()));
+        }
+        (next, said)
+    }
+
+    fn about(name: &str, rest: &[u8]) -> Vec<u8> {
+        [&(name.len() as u32).to_be_bytes()[..], name.as_bytes(), rest].concat()
+    }
+
+    fn queries(name: &str, queries: &[&str]) -> Vec<u8> {
+        let mut rest = (queries.len() as u32).to_be_bytes().to_vec();
+        queries.iter().for_each(|query| rest.extend(about(query, &[])));
+        about(name, &rest)
+    }
+
+    #[test]
+    fn a_client_learns_what_there_is_and_takes_it() {
+        let mut negotiation = Negotiation::new(&export(), [0, 0, 0, 3]).unwrap();
+        assert_eq!(ask(&mut negotiation, 3, &[]).1, [(2, about("tank", &[])), (1, Vec::new())]);
+        // TLS, and what there may be one day.
+        for unknown in [5, 11, 4711] {
+            assert_eq!(ask(&mut negotiation, unknown, &[]), (Next::Option, vec![(1 << 31 | 1, Vec::new())]));
+        }
+        // Contexts take structured replies.
+        let wanted = queries("", &["other:thing", "base:allocation"]);
+        assert_eq!(ask(&mut negotiation, 10, &wanted).1, [(1 << 31 | 3, Vec::new())]);
+        assert_eq!(ask(&mut negotiation, 8, &[]).1, [(1, Vec::new())]);
+        let context = |id: u8| [&[0, 0, 0, id], &b"base:allocation"[..]].concat();
+        assert_eq!(ask(&mut negotiation, 9, &queries("tank", &[])).1, [(4, context(0)), (1, vec![])]);
+        assert_eq!(ask(&mut negotiation, 10, &wanted).1, [(4, context(1)), (1, vec![])]);
+        let (next, said) = ask(&mut negotiation, 7, &about("tank", &[0, 1, 0, 3]));
+        assert_eq!(next, Next::Requests);
+        let flags = 0b1001_1110_1101_u16.to_be_bytes();
+        let described = [&[0, 0][..], &(1_u64 << 30).to_be_bytes(), &flags].concat();
+        assert_eq!((said[0].clone(), said.len()), ((3, described), 3));
+        assert_eq!(said[1].1, [0, 3, 0, 0, 0, 1, 0, 0, 16, 0, 2, 0, 0, 0]);
+        let terms = negotiation.terms();
+        assert!(terms.structured && terms.allocation);
+        // Another choice, without any, takes the former one back.
+        ask(&mut negotiation, 10, &queries("tank", &[]));
+        assert!(!negotiation.terms().allocation);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        assert!(Negotiation::new(&export(), [0, 0, 0, 7]).is_none());
+        let mut negotiation = Negotiation::new(&export(), [0, 0, 0, 1]).unwrap();
+        let mut wrong = header(3, &[]);
+        wrong[0] ^= 1;
+        assert_eq!(negotiation.option_bytes(&wrong), None);
+        assert_eq!(negotiation.option_bytes(b"IHAVEOPT\0\0\0\x07\x7f\0\0\0"), None);
+        for data in [&[][..], &[0, 0, 0, 9, 1], &about("tank", &[0]), &about("tank", &[0, 1, 0])] {
+            assert_eq!(ask(&mut negotiation, 7, data), (Next::Option, vec![(1 << 31 | 3, Vec::new())]));
+        }
+        let none = about("pond", &[0, 0]);
+        assert_eq!(ask(&mut negotiation, 6, &none), (Next::Option, vec![(1 << 31 | 6, Vec::new())]));
+        let mut said = Vec::new();
+        assert_eq!(negotiation.answer(&header(1, b"pond"), b"pond", &mut said), Next::End);
+        assert_eq!(said, [0; 0]);
+        assert_eq!(negotiation.answer(&header(1, b""), b"", &mut said), Next::Requests);
+        assert_eq!((said.len(), said[9]), (134, 0b0110_1101));
+        while negotiation.option_bytes(&header(3, &[])).is_some() {}
+        assert_eq!(negotiation.options, MOST_OPTIONS + 1);
+    }
+
+    fn request(flags: u16, kind: u16, at: u64, bytes: u32) -> [u8; REQUEST_BYTES] {
+        let mut header = [0; REQUEST_BYTES];
+        header[0..4].copy_from_slice(&0x2560_9513_u32.to_be_bytes());
+        header[4..6].copy_from_slice(&flags.to_be_bytes());
+        header[6..8].copy_from_slice(&kind.to_be_bytes());
+        header[8..16].copy_from_slice(&77_u64.to_be_bytes());
+        header[16..24].copy_from_slice(&at.to_be_bytes());
+        header[24..28].copy_from_slice(&bytes.to_be_bytes());
+        header
+    }
+
+    #[test]
+    fn requests_are_what_was_agreed_on_or_an_error() {
+        let size_bytes = 1 << 30;
+        let plain = Terms { structured: false, allocation: false, size_bytes, read_only: false };
+        let all = Terms { structured: true, allocation: true, ..plain };
+        let read = |terms: &Terms, flags, kind, at, bytes| {
+            Request::read(&request(flags, kind, at, bytes), terms).unwrap()
+        };
+        let write = read(&plain, 1, 1, 512, 4096);
+        assert_eq!(write.work, Ok(Work::Write { at: 512, bytes: 4096, fua: true }));
+        assert_eq!((write.cookie, write.payload_bytes, write.chunks), (77, 4096, false));
+        assert!(read(&all, 0, 0, 0, 1).chunks && !read(&all, 0, 1, 0, 1).chunks);
+        assert_eq!(read(&all, 4, 0, 0, 9).work, Ok(Work::Read { at: 0, bytes: 9, whole: true }));
+        assert_eq!(read(&plain, 4, 0, 0, 9).work, Err(22));
+        assert_eq!(read(&plain, 0, 7, 0, 9).work, Err(22));
+        assert!(read(&all, 8, 7, 0, u32::MAX / 8).work.is_ok());
+        assert_eq!(read(&plain, 0b10011, 6, 0, 9).work, Ok(Work::Zero { at: 0, bytes: 9, fua: true }));
+        assert_eq!(read(&plain, 0, 3, 0, 0).work, Ok(Work::Flush));
+        assert_eq!(read(&plain, 0, 2, 0, 0).work, Ok(Work::Disconnect));
+        assert_eq!(read(&plain, 0, 0, 0, 0).work, Err(22));
+        assert_eq!(read(&plain, 0, 0, 0, MOST_BYTES + 1).work, Err(22));
+        assert_eq!(read(&plain, 0, 1, size_bytes - 1, 2).work, Err(28));
+        assert_eq!(read(&plain, 0, 0, u64::MAX, 2).work, Err(22));
+        let protected = Terms { read_only: true, ..all };
+        for kind in [1, 4, 6] {
+            assert_eq!(read(&protected, 0, kind, 0, 9).work, Err(1));
+        }
+        assert!(Request::read(&[7; REQUEST_BYTES], &all).is_none());
+        assert!(Request::read(&request(0, 1, 0, u32::MAX), &all).is_none());
+    }
+
+    #[test]
+    fn replies_have_the_layout_of_the_specification() {
+        assert_eq!(simple(7, 28), *b"\x67\x44\x66\x98\0\0\0\x1c\0\0\0\0\0\0\0\x07");
+        let data = chunk(7, true, Chunk::Data { at: 9, bytes: 100 });
+        assert_eq!(data, b"\x66\x8e\x33\xef\0\x01\0\x01\0\0\0\0\0\0\0\x07\0\0\0\x6c\0\0\0\0\0\0\0\x09");
+        let extents = chunk(7, false, Chunk::Extents(&[(8, true), (9, false)]));
+        let expected = b"\x66\x8e\x33\xef\0\0\0\x05\0\0\0\0\0\0\0\x07\0\0\0\x14\0\0\0\x01\0\0\0\x08\0\0\0\0\0\0\0\x09\0\0\0\x03";
+        assert_eq!(extents, expected);
+        let error = chunk(7, true, Chunk::Error(5));
+        assert_eq!(error, b"\x66\x8e\x33\xef\0\x01\x80\x01\0\0\0\0\0\0\0\x07\0\0\0\x06\0\0\0\x05\0\0");
+    }
+}

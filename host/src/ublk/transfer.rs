@@ -1,0 +1,69 @@
+//! Data of requests, copied once each way, between the kernel's pages and a buffer of ours. That is done by plain
+//! `pread` and `pwrite`: the driver copies at once, without waiting for anything, while io_uring would hand either
+//! to a worker thread.
+
+use super::abi::{self, Request};
+use engine::{
+    buf::{Buf, BufPool, Source},
+    device::DeviceError,
+};
+use rustix::io::{pread, pwrite};
+use std::{cell::RefCell, fs::File};
+
+/// Which request: its queue and its tag in there.
+pub(super) type Place = (u16, u16);
+
+/// What the kernel is told: bytes or a negative errno, and the sector of an append.
+pub(super) type Answer = (i32, u64);
+
+/// The way of data.
+pub(super) struct Transfer {
+    /// `/dev/ublkcN`.
+    pub channel: File,
+    depth: u16,
+    pub pool: RefCell<BufPool>,
+}
+
+impl Transfer {
+    pub(super) fn over(channel: File, depth: u16, buffers: Source) -> Transfer {
+        Transfer { channel, depth, pool: RefCell::new(BufPool::fed_by(buffers)) }
+    }
+
+    /// The number of a request among those of all queues.
+    pub(super) fn slot(&self, (queue, tag): Place) -> usize {
+        queue as usize * self.depth as usize + tag as usize
+    }
+
+    /// The data of a write or append.
+    pub(super) fn data_of(&self, (queue, tag): Place, request: &Request) -> Result<Buf, DeviceError> {
+        let mut data = self.pool.borrow_mut().take(request.blocks());
+        let length = data.len();
+        let position = abi::data_position(queue, tag);
+        copied(length, |done| pread(&self.channel, &mut data[done..], position + done as u64))?;
+        Ok(data.freeze())
+    }
+
+    /// Hands over what a read or report asks for.
+    pub(super) fn give_data(&self, (queue, tag): Place, bytes: &[u8]) -> Result<(), DeviceError> {
+        let position = abi::data_position(queue, tag);
+        copied(bytes.len(), |done| pwrite(&self.channel, &bytes[done..], position + done as u64))
+    }
+}
+
+/// Copies `length` bytes, of which the driver may take fewer at a time when memory is short: `copy`
+/// goes on behind those that are done and says how many it has taken.
+fn copied(
+    length: usize,
+    mut copy: impl FnMut(usize) -> rustix::io::Result<usize>,
+) -> Result<(), DeviceError> {
+    let mut done = 0;
+    while done < length {
+        match copy(done) {
+            Ok(0) => return Err(DeviceError::Os(libc::EIO)),
+            Ok(more) => done += more,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(DeviceError::Os(error.raw_os_error())),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,270 @@
+//! A zoned device behind a block device: what the kernel asks of zones, and what is noted for the next process.
+
+use super::{
+    abi::{self, Operation, Request, SECTORS},
+    replay::{self, Replay},
+    transfer::{Answer, Place, Transfer},
+};
+use crate::tails::{Extent, TailFile};
+use engine::{
+    buf::{BLOCK, Buf},
+    device::{Command, Completion, DeviceError, Done, Status, ZonedDevice, Zones},
+    runtime::Gate,
+    zone::{Lba, ZoneIndex, ZoneState},
+};
+use std::{cell::RefCell, ops::Range, rc::Rc};
+
+/// A zoned device that is served.
+pub(super) struct Zoned {
+    device: Rc<dyn ZonedDevice>,
+    tails: Rc<TailFile>,
+    replay: RefCell<Replay>,
+    /// Opened when appends need not wait any more for one that comes again.
+    replayed: Gate,
+    /// Slots of appends whose results are on their way to the kernel.
+    answered: RefCell<Vec<usize>>,
+    pub more_answered: Gate,
+}
+
+impl Zoned {
+    pub(super) fn new(device: Rc<dyn ZonedDevice>, tails: Rc<TailFile>, replay: Replay) -> Zoned {
+        Zoned {
+            device,
+            tails,
+            replay: RefCell::new(replay),
+            replayed: Gate::default(),
+            answered: RefCell::default(),
+            more_answered: Gate::default(),
+        }
+    }
+
+    /// Whether there are appends whose results are on their way to the kernel.
+    pub(super) fn has_answered(&self) -> bool {
+        !self.answered.borrow().is_empty()
+    }
+
+    /// The kernel has all of these.
+    pub(super) fn acknowledge_appends(&self) {
+        for slot in self.answered.borrow_mut().drain(..) {
+            self.tails.end_append(slot);
+        }
+    }
+
+    /// Carries out a request. Commands are submitted before anything is waited for, so that they
+    /// reach the device in the order in which the kernel handed them over.
+    pub(super) async fn perform(
+        &self,
+        transfer: &Transfer,
+        place: Place,
+        (operation, request): (Operation, &Request),
+    ) -> Result<Answer, DeviceError> {
+        let geometry = self.device.geometry();
+        let lba = Lba(request.sector / SECTORS);
+        let (zone, at) = geometry.locate(lba);
+        let command = match operation {
+            Operation::Read => return self.read(transfer, place, request, lba).await,
+            Operation::Write => {
+                let data = transfer.data_of(place, request)?;
+                let end = at + data.blocks();
+                let tail = self.write(transfer, lba, data, request.fua).await?;
+                self.tails.complete(zone, tail.max(end));
+                return Ok((request.bytes() as i32, 0));
+            }
+            Operation::Append => {
+                let data = transfer.data_of(place, request)?;
+                let blocks = data.blocks();
+                let slot = transfer.slot(place);
+                // It has another request now.
+                self.answered.borrow_mut().retain(|answered| *answered != slot);
+                let appended = self.append(transfer, (slot, zone), data, request.fua).await;
+                if appended.is_err() {
+                    self.tails.end_append(slot);
+                }
+                let (lba, tail) = appended?;
+                let (_, at) = geometry.locate(lba);
+                self.tails.complete(zone, tail.max(at + blocks));
+                self.answered.borrow_mut().push(slot);
+                self.more_answered.open();
+                return Ok((0, lba.0 * SECTORS));
+            }
+            Operation::Reset => return self.reset(zone.0..zone.0 + 1, Zones::One(zone)).await,
+            Operation::ResetAll => return self.reset(0..geometry.zones, Zones::All).await,
+            Operation::Report => return self.report(transfer, place, zone, request.count).await,
+            Operation::Close => return self.close(zone).await,
+            Operation::Flush => Command::Flush,
+            Operation::Open => Command::Open { zones: Zones::One(zone), zrwa: false },
+            Operation::Finish => {
+                self.device.submit(Command::Finish { zones: Zones::One(zone) }).await.result?;
+                self.forget_replay(zone);
+                return Ok((0, 0));
+            }
+            Operation::Discard | Operation::WriteZeroes => return Err(Status::InvalidOpcode.into()),
+        };
+        self.device.submit(command).await.result?;
+        Ok((0, 0))
+    }
+
+    async fn read(
+        &self,
+        transfer: &Transfer,
+        place: Place,
+        request: &Request,
+        lba: Lba,
+    ) -> Result<Answer, DeviceError> {
+        let data = transfer.pool.borrow_mut().take(request.blocks()).freeze();
+        let done = self.device.submit(Command::read(lba, data)).await;
+        done.result?;
+        transfer.give_data(place, &done.data)?;
+        transfer.pool.borrow_mut().give(done.data);
+        Ok((request.bytes() as i32, 0))
+    }
+
+    /// Writes, and says what [`Done::tail`] says.
+    async fn write(&self, transfer: &Transfer, lba: Lba, data: Buf, fua: bool) -> Result<u64, DeviceError> {
+        let (zone, at) = self.device.geometry().locate(lba);
+        let there = self.replay.borrow_mut().written_already(zone, at, data.blocks());
+        self.replayed.open();
+        let (lba, data) = match there {
+            0 => (lba, data),
+            // The process before this one has written so much of it.
+            there => {
+                if !replay::holds(&*self.device, lba, &data.slice_blocks(0..there)).await? {
+                    return Err(Status::ZoneInvalidWrite.into());
+                }
+                if there == data.blocks() {
+                    return Ok(0);
+                }
+                (Lba(lba.0 + there), data.slice_blocks(there..data.blocks()))
+            }
+        };
+        let done = self.device.submit(Command::write(lba, data, fua)).await;
+        done.result?;
+        transfer.pool.borrow_mut().give(done.data);
+        Ok(done.tail)
+    }
+
+    /// Appends, and says where the data is, and what [`Done::tail`] says.
+    async fn append(
+        &self,
+        transfer: &Transfer,
+        (slot, zone): (usize, ZoneIndex),
+        data: Buf,
+        fua: bool,
+    ) -> Result<(Lba, u64), DeviceError> {
+        if self.replay.borrow().has_appends(zone) {
+            if let Some(found) = self.append_again(slot, zone, &data, fua).await? {
+                return Ok(found);
+            }
+            while self.replay.borrow().has_partial_append(zone) {
+                self.replayed.wait().await;
+            }
+        }
+        // Where it will go: nothing comes between this and the append.
+        if let Some(at) = self.wp(zone) {
+            self.tails.begin_append(slot, Extent { zone, at, blocks: data.blocks() });
+        }
+        let done = self.device.submit(Command::append(zone, data, fua)).await;
+        done.result?;
+        transfer.pool.borrow_mut().give(done.data);
+        Ok((done.lba, done.tail))
+    }
+
+    /// Carries out an append that the process before this one has carried out, or begun.
+    async fn append_again(
+        &self,
+        slot: usize,
+        zone: ZoneIndex,
+        data: &Buf,
+        fua: bool,
+    ) -> Result<Option<(Lba, u64)>, DeviceError> {
+        let start = self.device.geometry().start(zone);
+        let mut different = Vec::new();
+        let found = loop {
+            let claimed = self.replay.borrow_mut().claim(zone, data);
+            let Some(append) = claimed else { break Ok(None) };
+            let lba = Lba(start.0 + append.extent.at);
+            match replay::holds(&*self.device, lba, &data.slice_blocks(0..append.written)).await {
+                Ok(true) => break Ok(Some((append, lba))),
+                Ok(false) => different.push(append),
+                Err(error) => {
+                    different.push(append);
+                    break Err(error);
+                }
+            }
+        };
+        for append in different {
+            self.replay.borrow_mut().give_back(&append);
+        }
+        let Some((append, lba)) = found? else { return Ok(None) };
+        if append.slot != slot {
+            self.tails.begin_append(slot, append.extent);
+            self.tails.end_append_to(append.slot, &append.extent);
+        }
+        let rest = data.slice_blocks(append.written..data.blocks());
+        let completion = match rest.is_empty() {
+            true => Completion::ready(Done::ok()),
+            false => self.device.submit(Command::write(Lba(lba.0 + append.written), rest, fua)),
+        };
+        self.replay.borrow_mut().settle(&append);
+        self.replayed.open();
+        let done = completion.await;
+        done.result?;
+        Ok(Some((lba, done.tail)))
+    }
+
+    /// The write pointer of `zone`, which an array knows at once.
+    fn wp(&self, zone: ZoneIndex) -> Option<u64> {
+        let report = self.device.submit(Command::Report { first: zone, count: 1 }).take()?;
+        Some(report.zones.first()?.wp_blocks)
+    }
+
+    fn forget_replay(&self, zone: ZoneIndex) {
+        self.replay.borrow_mut().forget(zone);
+        self.replayed.open();
+    }
+
+    async fn reset(&self, zones: Range<u32>, command: Zones) -> Result<Answer, DeviceError> {
+        let known: Vec<_> = zones.clone().map(|zone| self.tails.clear(ZoneIndex(zone))).collect();
+        let done = self.device.submit(Command::Reset { zones: command }).await;
+        for (zone, known) in zones.map(ZoneIndex).zip(known) {
+            match done.result {
+                Ok(()) => self.forget_replay(zone),
+                // Some of it may have been carried out.
+                Err(_) => self.tails.complete(zone, known.min(self.wp(zone).unwrap_or(0))),
+            }
+        }
+        done.result?;
+        Ok((0, 0))
+    }
+
+    async fn close(&self, zone: ZoneIndex) -> Result<Answer, DeviceError> {
+        let done = self.device.submit(Command::Close { zones: Zones::One(zone) }).await;
+        if done.result == Err(Status::InvalidZoneStateTransition.into()) && self.replay.borrow().goes_on() {
+            // An empty zone that the process before this one had open is so no more.
+            let report = self.device.submit(Command::Report { first: zone, count: 1 }).await;
+            if report.zones.first().is_some_and(|info| info.state == ZoneState::Empty) {
+                return Ok((0, 0));
+            }
+        }
+        done.result?;
+        Ok((0, 0))
+    }
+
+    async fn report(
+        &self,
+        transfer: &Transfer,
+        place: Place,
+        first: ZoneIndex,
+        count: u32,
+    ) -> Result<Answer, DeviceError> {
+        let done = self.device.submit(Command::Report { first, count }).await;
+        done.result?;
+        let geometry = self.device.geometry();
+        let zones: Vec<u8> =
+            done.zones.iter().flat_map(|zone| abi::zone_descriptor(geometry, zone)).collect();
+        transfer.give_data(place, &zones)?;
+        // The kernel's buffer may be larger than what it asked for, and it would ask for the rest;
+        // of a result that is too large it takes what it needs.
+        Ok((abi::MAX_REQUEST_BLOCKS as i32 * BLOCK as i32, 0))
+    }
+}

@@ -1,0 +1,366 @@
+//! Volumes as people meet them: made, served to NBD clients without root, stopped, and refused in a sentence.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod support;
+
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    os::unix::net::UnixStream,
+    path::Path,
+    process::{Child, Command},
+};
+use support::{Place, Ran, Random, drive, fingerprint};
+
+/// A place with an array of five drives that carries a volume of 64 MiB.
+fn with_volume() -> Place {
+    let place = Place::new();
+    emulate(&place, 6);
+    place.create("tank", "drives", 5).ok();
+    place.run(&["volume", "create", "drives", "--size", "64M"]).ok();
+    place
+}
+
+/// Drives of 32 zones of 4 MiB.
+fn emulate(place: &Place, count: usize) {
+    let count = count.to_string();
+    place
+        .run(&["emulate", "create", "drives", "--count", &count, "--zones", "32", "--zone-capacity", "4M"])
+        .ok();
+}
+
+/// A server, once it has said that it is ready.
+struct Server {
+    process: Child,
+    said: String,
+}
+
+impl Server {
+    fn of(place: &Place, options: &[&str]) -> Server {
+        let args = [&["serve", "drives", "--nbd", "nbd.sock"], options].concat();
+        let mut process = place.command(&args).spawn().unwrap();
+        let mut said = String::new();
+        BufReader::new(process.stdout.as_mut().unwrap()).read_line(&mut said).unwrap();
+        Server { process, said }
+    }
+
+    fn end(mut self, signal: rustix::process::Signal) -> Option<i32> {
+        let pid = rustix::process::Pid::from_child(&self.process);
+        rustix::process::kill_process(pid, signal).unwrap();
+        self.process.wait().unwrap().code()
+    }
+}
+
+/// A client that says what it is told to.
+struct Client {
+    socket: UnixStream,
+}
+
+const GO: u32 = 7;
+const STRUCTURED: u32 = 8;
+
+impl Client {
+    fn of(place: &Place) -> Client {
+        let mut client = Client { socket: UnixStream::connect(place.path("nbd.sock")).unwrap() };
+        assert_eq!(client.take(18), b"NBDMAGICIHAVEOPT\0\x03");
+        client.say(&[0, 0, 0, 3]);
+        client
+    }
+
+    /// One that has come to terms.
+    fn ready(place: &Place, structured: bool) -> Client {
+        let mut client = Client::of(place);
+        if structured {
+            assert_eq!(client.option(STRUCTURED, &[]), [(1, vec![])]);
+        }
+        let said = client.option(GO, &[0; 6]);
+        assert_eq!(said.last(), Some(&(1, vec![])));
+        client
+    }
+
+    fn say(&mut self, bytes: &[u8]) {
+        self.socket.write_all(bytes).unwrap();
+    }
+
+    fn take(&mut self, bytes: usize) -> Vec<u8> {
+        let mut taken = vec![0; bytes];
+        self.socket.read_exact(&mut taken).unwrap();
+        taken
+    }
+
+    fn number(&mut self) -> u32 {
+        u32::from_be_bytes(self.take(4).try_into().unwrap())
+    }
+
+    fn option(&mut self, number: u32, data: &[u8]) -> Vec<(u32, Vec<u8>)> {
+        self.say(b"IHAVEOPT");
+        self.say(&number.to_be_bytes());
+        self.say(&(data.len() as u32).to_be_bytes());
+        self.say(data);
+        let mut said = Vec::new();
+        loop {
+            assert_eq!(
+                (self.take(8), self.number()),
+                (0x3_e889_0455_65a9_u64.to_be_bytes().to_vec(), number)
+            );
+            let (kind, bytes) = (self.number(), self.number());
+            said.push((kind, self.take(bytes as usize)));
+            if kind == 1 || kind >> 31 == 1 {
+                return said;
+            }
+        }
+    }
+
+    fn request(&mut self, (flags, kind): (u16, u16), cookie: u64, (at, bytes): (u64, u32)) {
+        self.say(&0x2560_9513_u32.to_be_bytes());
+        self.say(&flags.to_be_bytes());
+        self.say(&kind.to_be_bytes());
+        self.say(&cookie.to_be_bytes());
+        self.say(&at.to_be_bytes());
+        self.say(&bytes.to_be_bytes());
+    }
+
+    /// The error and the cookie of a reply without chunks.
+    fn replied(&mut self) -> (u32, u64) {
+        assert_eq!(self.number(), 0x6744_6698);
+        (self.number(), u64::from_be_bytes(self.take(8).try_into().unwrap()))
+    }
+
+    fn write(&mut self, at: u64, data: &[u8], fua: bool) -> u32 {
+        self.request((fua as u16, 1), 1, (at, data.len() as u32));
+        self.say(data);
+        self.replied().0
+    }
+
+    fn read(&mut self, at: u64, bytes: u32) -> Result<Vec<u8>, u32> {
+        self.request((0, 0), 2, (at, bytes));
+        match self.replied().0 {
+            0 => Ok(self.take(bytes as usize)),
+            error => Err(error),
+        }
+    }
+}
+
+#[test]
+fn what_was_written_is_there_after_a_stop_a_kill_and_the_loss_of_a_drive() {
+    let place = with_volume();
+    let server = Server::of(&place, &[]);
+    assert!(server.said.starts_with("'tank' serves 64 MiB at nbd+unix:///?socket="), "{}", server.said);
+    let data = Random(3).bytes(3 << 20);
+    let mut client = Client::ready(&place, false);
+    assert_eq!(client.write(0, &data, false), 0);
+    // Places and lengths of any kind, and one request longer than what is in memory of it.
+    assert_eq!(client.write(5 << 20 | 77, &data[..1000], true), 0);
+    assert_eq!(client.read(5 << 20, 1200).unwrap()[77..1077], data[..1000]);
+    assert!(client.read(0, data.len() as u32).unwrap() == data);
+    let status = place.json(&["status", "drives"]);
+    assert_eq!(status["pid"], server.process.id());
+    let volume = &status["volume"];
+    assert_eq!((&volume["size_bytes"], &volume["used_bytes"]), (&(64 << 20).into(), &(769 << 12).into()));
+    assert_eq!(volume["written"]["user_bytes"], 769 << 12);
+    place.run(&["stop", "drives"]).fails_with(&["'tank' has 1 NBD clients"]);
+    place.run(&["start", "drives"]).fails_with(&["runs already"]);
+    place.run(&["zone", "reset", "drives", "0"]).fails_with(&["'tank' runs"]);
+
+    // What was answered and not flushed survives the process.
+    assert_eq!(client.write(9 << 20, &data[..4096], false), 0);
+    assert_eq!(server.end(rustix::process::Signal::KILL), None);
+    place.run(&["zone", "reset", "drives", "0"]).fails_with(&["zoneraid start"]);
+    place.remove(&drive("drives", 2));
+    let server = Server::of(&place, &[]);
+    assert!(server.said.contains("degraded: member 2"), "{}", server.said);
+    let mut client = Client::ready(&place, false);
+    assert!(client.read(0, data.len() as u32).unwrap() == data);
+    assert!(client.read(9 << 20, 4096).unwrap() == data[..4096]);
+    // Trim, and zeros that do not end with a block.
+    client.request((0, 4), 3, (0, 1 << 20));
+    assert_eq!(client.replied(), (0, 3));
+    client.request((1, 6), 4, ((5 << 20) | 100, 500));
+    assert_eq!(client.replied(), (0, 4));
+    assert_eq!(client.read(0, 1 << 20).unwrap(), vec![0; 1 << 20]);
+    let mut expected = data[..1000].to_vec();
+    expected[23..523].fill(0);
+    assert_eq!(client.read(5 << 20 | 77, 1000).unwrap(), expected);
+    drop(client);
+    assert_eq!(place.json(&["status", "drives"])["volume"]["used_bytes"], (770 - 256) << 12);
+    assert_eq!(server.end(rustix::process::Signal::TERM), Some(0));
+    assert!(!place.path("nbd.sock").exists());
+    assert_eq!(std::fs::read_dir(place.path("run")).unwrap().count(), 0);
+
+    // Whoever only reads changes nothing, not even after a crash.
+    let server = Server::of(&place, &[]);
+    Client::ready(&place, false).write(0, &data[..4096], true);
+    server.end(rustix::process::Signal::KILL);
+    let before = fingerprint(&place.path("drives"));
+    let server = Server::of(&place, &["--read-only"]);
+    let mut client = Client::ready(&place, false);
+    assert!(client.read(0, 4096).unwrap() == data[..4096]);
+    assert_eq!(client.write(0, &data[..512], false), 1);
+    drop(client);
+    assert_eq!(server.end(rustix::process::Signal::TERM), Some(0));
+    assert!(before == fingerprint(&place.path("drives")));
+}
+
+#[test]
+fn clients_come_to_terms_and_those_that_do_not_are_let_go() {
+    let place = with_volume();
+    let server = Server::of(&place, &[]);
+    let mut one = Client::ready(&place, true);
+    let mut context = [0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 15].to_vec();
+    context.extend(b"base:allocation");
+    let mut two = Client::of(&place);
+    assert_eq!(two.option(STRUCTURED, &[]).len(), 1);
+    assert_eq!(two.option(10, &context)[0].0, 4);
+    two.option(GO, &[0, 0, 0, 4, b't', b'a', b'n', b'k', 0, 0]);
+    // A flush on one connection is one for all, so both may be used at once.
+    assert_eq!(one.write(8192, &[7; 8192], false), 0);
+    two.request((0, 3), 9, (0, 0));
+    assert_eq!(two.replied(), (0, 9));
+    two.request((0, 7), 5, (0, 64 << 20));
+    let extents = [
+        &b"\x66\x8e\x33\xef\0\x01\0\x05\0\0\0\0\0\0\0\x05\0\0\0\x1c\0\0\0\x01"[..],
+        &[0, 0, 32, 0, 0, 0, 0, 3],
+    ];
+    assert_eq!(two.take(32), extents.concat());
+    let rest: Vec<u32> = (0..4).map(|_| two.number()).collect();
+    assert_eq!(rest, [8192, 0, (64 << 20) - 16384, 3]);
+    // In chunks, of which the last one says so.
+    two.request((0, 0), 6, (8192, 3 << 19));
+    let head = |last: u8, bytes: u32| {
+        [&b"\x66\x8e\x33\xef\0"[..], &[last], b"\0\x01\0\0\0\0\0\0\0\x06", &(bytes + 8).to_be_bytes()]
+            .concat()
+    };
+    assert_eq!(two.take(20), head(0, 1 << 20));
+    assert_eq!(two.take(8 + (1 << 20))[8..8 + 8192], [7; 8192]);
+    assert_eq!(two.take(20), head(1, 1 << 19));
+    two.take(8 + (1 << 19));
+    // What is refused has its payload read all the same.
+    assert_eq!(two.write(64 << 20, &[1; 4096], false), 28);
+    assert_eq!(two.write(0, &[1; 100], true), 0);
+
+    // Nonsense ends its own connection, whenever it comes, and no other one.
+    let mut random = Random(11);
+    for round in 0..60 {
+        let mut stranger = match round % 3 {
+            0 => Client { socket: UnixStream::connect(place.path("nbd.sock")).unwrap() },
+            1 => Client::of(&place),
+            _ => Client::ready(&place, round % 2 == 0),
+        };
+        let count = 1 + random.below(300) as usize;
+        let mut nonsense = random.bytes(count);
+        if round % 4 > 1 {
+            nonsense.splice(0..0, *b"\x25\x60\x95\x13\0\0\0\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x01\0\0");
+        }
+        // It may have been let go before it has said everything.
+        let _ = stranger.socket.write_all(&nonsense);
+    }
+    two.request((0, 0), 6, (0, 100));
+    assert_eq!(two.take(28)[18..20], [0, 108]);
+    assert_eq!(two.take(100), [1; 100]);
+    two.request((0, 2), 7, (0, 0));
+    assert_eq!(two.socket.read(&mut [0]).unwrap(), 0);
+    drop(one);
+    assert_eq!(server.end(rustix::process::Signal::INT), Some(0));
+}
+
+#[test]
+fn what_cannot_be_is_said_in_a_sentence_and_nothing_is_lost() {
+    let place = Place::new();
+    emulate(&place, 5);
+    place.create("tank", "drives", 5).ok();
+    let create = |size: &str| place.run(&["volume", "create", "drives", "--size", size]);
+    place.run(&["volume", "create", "pond"]).fails_with(&["no array called 'pond'"]);
+    place
+        .run(&["serve", "drives", "--nbd", "s"])
+        .fails_with(&["carries no volume", "zoneraid volume create"]);
+    create("0").fails_with(&["size"]);
+    create("5K").fails_with(&["4096"]);
+    create("15T").fails_with(&["'tank' gets no volume", "too small"]);
+    create("17T").fails_with(&["'tank' gets no volume"]);
+    place.run_with(&["zone", "write", "drives", "3"], &[7; 4096]).ok();
+    create("64M").fails_with(&["there is something in zone 3"]);
+    place.run(&["zone", "reset", "drives", "3"]).ok();
+    let made = place.run(&["volume", "create", "drives"]).ok();
+    assert!(made.text().contains("'tank' carries a volume of"), "{}", made.text());
+    create("64M").fails_with(&["there is a volume already"]);
+    for verb in ["reset", "finish", "open", "write"] {
+        place.run(&["zone", verb, "drives", "5"]).fails_with(&["carries a volume", "zoneraid destroy tank"]);
+    }
+    place.run(&["serve", "drives", "--nbd", "a:b"]).fails_with(&["by number"]);
+    std::fs::write(place.path("precious"), "x").unwrap();
+    place.run(&["serve", "drives", "--nbd", "precious"]).fails_with(&["precious is there, and no socket"]);
+    assert_eq!(std::fs::read(place.path("precious")).unwrap(), b"x");
+    place.remove(&drive("drives", 0));
+    place.remove(&drive("drives", 1));
+    place.run(&["serve", "drives", "--nbd", "s"]).fails_with(&["only 3 of 5 members can be used"]);
+}
+
+/// Runs a program of the distribution's, if it is there.
+fn tool(place: &Place, program: &str, args: &[&str]) -> Option<Ran> {
+    let found = std::env::var_os("PATH")?;
+    std::env::split_paths(&found).find(|dir| dir.join(program).exists())?;
+    let mut command = Command::new(program);
+    command.args(args).current_dir(place.path(""));
+    Some(Ran::new(command.output().unwrap()))
+}
+
+fn uri(place: &Place) -> String {
+    format!("nbd+unix:///?socket={}", place.path("nbd.sock").display())
+}
+
+/// Programs that others have written understand the server; where they are not installed this shows nothing.
+#[test]
+fn the_tools_of_others_understand_it() {
+    let place = with_volume();
+    let server = Server::of(&place, &[]);
+    let (uri, image) = (uri(&place), place.path("image"));
+    if let Some(info) = tool(&place, "nbdinfo", &["--json", &uri]) {
+        let info = info.ok().json();
+        let export = &info["exports"][0];
+        assert_eq!((&export["export-size"], &info["structured"]), (&(64 << 20).into(), &true.into()));
+        for can in ["can_flush", "can_fua", "can_multi_conn", "can_trim", "can_zero", "can_df"] {
+            assert_eq!(export[can], true, "{can}: {info}");
+        }
+    }
+    let mut data = Random(5).bytes(64 << 20);
+    data[8 << 20..40 << 20].fill(0);
+    std::fs::write(&image, &data).unwrap();
+    if let Some(copied) = tool(&place, "nbdcopy", &["--destination-is-zero", "image", &uri]) {
+        copied.ok();
+        tool(&place, "nbdcopy", &[&uri, "back"]).unwrap().ok();
+        assert!(std::fs::read(place.path("back")).unwrap() == data);
+        let used = place.json(&["status", "drives"])["volume"]["used_bytes"].as_u64().unwrap();
+        assert!(used <= 32 << 20, "zeros take room: {used}");
+    }
+    if let Some(converted) =
+        tool(&place, "qemu-img", &["convert", "-n", "-f", "raw", "-O", "raw", "image", &uri])
+    {
+        converted.ok();
+        tool(&place, "qemu-img", &["compare", "-f", "raw", "-F", "raw", "image", &uri]).unwrap().ok();
+    }
+    let script = [
+        "-f",
+        "raw",
+        "-c",
+        "write -f -P 7 513 1000",
+        "-c",
+        "discard 1M 1M",
+        "-c",
+        "read -P 7 513 1000",
+        "-c",
+    ];
+    if let Some(ran) = tool(&place, "qemu-io", &[&script[..], &["write -z 2M 3000", &uri]].concat()) {
+        let said = ran.ok().text();
+        assert!(!said.contains("failed"), "{said}");
+    }
+    let job =
+        ["--name=x", "--ioengine=nbd", &format!("--uri={uri}"), "--rw=randwrite", "--bs=4k", "--iodepth=16"];
+    let rest = ["--size=32M", "--verify=crc32c", "--fsync=64"];
+    if let Some(ran) = tool(&place, "fio", &[&job[..], &rest].concat()) {
+        // Some are built without.
+        if !ran.stderr.contains("not found") && !ran.text().contains("engine nbd not") {
+            ran.ok();
+        }
+    }
+    assert_eq!(server.end(rustix::process::Signal::TERM), Some(0));
+    assert!(!Path::new(&place.path("nbd.sock")).exists());
+}
