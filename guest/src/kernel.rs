@@ -13,7 +13,7 @@ use std::{
 const OLDEST: [u32; 2] = [6, 6];
 
 /// What the runner and the tests call, and the Debian packages that have it.
-const TOOLS: [(&str, &str); 20] = [
+const TOOLS: [(&str, &str); 24] = [
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("busybox", "busybox-static"),
     ("modprobe", "kmod"),
@@ -28,6 +28,10 @@ const TOOLS: [(&str, &str); 20] = [
     ("mkfs.f2fs", "f2fs-tools"),
     ("mkfs.btrfs", "btrfs-progs"),
     ("mkfs.ext4", "e2fsprogs"),
+    ("mkfs.xfs", "xfsprogs"),
+    ("sqlite3", "sqlite3"),
+    ("nbd-client", "nbd-client"),
+    ("nbdinfo", "libnbd-bin"),
     ("nvme", "nvme-cli"),
     ("jq", "jq"),
     ("strace", "strace"),

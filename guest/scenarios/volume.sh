@@ -1,0 +1,145 @@
+# A volume below ext4, XFS and SQLite: its daemon is killed, then the power is cut and a drive is gone, and all that was acknowledged is there.
+# All of the device is written twice in random order, so that zones are collected; what is trimmed is free; NBD
+# clients see the same.
+# guest: --drives 6:size=256M,zone=8M,capacity=6M --reboots --time-limit 900 --memory 3G
+
+acknowledged=/mnt/guest/acknowledged
+mkdir -p /run/mnt
+# used: bytes of the volume that are in use; number PATH: one of what status says of it
+number() { zoneraid --json status tank | jq -r "$1"; }
+used() { number .volume.used_bytes; }
+killed() {
+    kill -KILL "$DAEMON"
+    wait "$DAEMON" 2>/dev/null || true
+    [[ -b $DEVICE ]] || fail "$DEVICE did not outlive the daemon"
+    start_array tank
+}
+
+if ((GUEST_BOOT == 1)); then
+    create_array tank $(drives 0 1 2 3 4)
+    start_array tank
+    refused zoneraid volume create tank
+    stop_array tank
+    zoneraid volume create tank
+    refused zoneraid volume create tank
+    start_array tank
+    for expected in zoned:none logical_block_size:4096 discard_granularity:4096 fua:1 "write_cache:write back"; do
+        [[ $(cat "$QUEUE/${expected%%:*}") == "${expected#*:}" ]] || fail "${expected%%:*} is $(cat "$QUEUE/${expected%%:*}")"
+    done
+    (($(cat "$QUEUE/discard_max_bytes") > 0 && $(cat "$QUEUE/write_zeroes_max_bytes") > 0)) || fail "no discard"
+
+    step "all of it twice, in random order, and the daemon is killed meanwhile"
+    fio --name=twice --filename="$DEVICE" --direct=1 --ioengine=libaio --iodepth=16 --rw=randwrite --bs=4k --loops=2 \
+        --verify=crc32c --do_verify=0 --output=/run/fio &
+    fio=$!
+    while sleep 5 && kill -0 "$fio" 2>/dev/null; do
+        step "SIGKILL at $(used) bytes, $(number .volume.collection.collected_zones) zones collected"
+        killed
+        sleep 10
+    done
+    wait "$fio" || { cat /run/fio; fail "fio"; }
+    fio --name=twice --filename="$DEVICE" --direct=1 --ioengine=libaio --iodepth=16 --rw=randwrite --bs=4k --loops=2 \
+        --verify=crc32c --verify_only --output=/run/fio || { cat /run/fio; fail "fio finds other data"; }
+    (($(number .volume.collection.collected_zones) > 0)) || fail "nothing was collected"
+    zoneraid status tank
+
+    step "what is discarded is free"
+    blkdiscard "$DEVICE"
+    [[ $(used) == 0 ]] || fail "$(used) bytes are in use"
+    cmp -n $((64 << 20)) "$DEVICE" /dev/zero || fail "what was discarded is not zeros"
+
+    step "ext4 under SIGKILL"
+    mkfs.ext4 -q "$DEVICE"
+    mount "$DEVICE" /run/mnt
+    fio --name=files --directory=/run/mnt --size=32M --rw=randwrite --bs=4k --fsync=32 --verify=crc32c --output=/run/fio &
+    fio=$!
+    sleep 2
+    killed
+    wait "$fio" || { cat /run/fio; fail "fio on ext4"; }
+    cp -r engine/src /run/mnt/tree
+    before=$(used)
+    rm /run/mnt/files*
+    sync -f /run/mnt
+    fstrim /run/mnt
+    (($(used) + (24 << 20) < before)) || fail "fstrim freed little: $before before, $(used) after"
+    umount /run/mnt
+    e2fsck -fn "$DEVICE" >/run/fsck 2>&1 || { cat /run/fsck; fail "e2fsck"; }
+    mount "$DEVICE" /run/mnt
+    diff -r engine/src /run/mnt/tree || fail "the files differ"
+    umount /run/mnt
+
+    step "XFS and SQLite until the power is cut"
+    mkfs.xfs -q -f "$DEVICE"
+    mount "$DEVICE" /run/mnt
+    sqlite3 /run/mnt/db "PRAGMA synchronous=FULL; CREATE TABLE t (n INTEGER PRIMARY KEY, sum TEXT);"
+    sync
+    files() {
+        local n=0
+        while true; do
+            n=$((n + 1))
+            head -c $((4096 * (1 + n % 40))) /dev/urandom >"/run/mnt/file$n"
+            sync "/run/mnt/file$n" /run/mnt
+            echo "file$n $(sha256sum <"/run/mnt/file$n" | cut -c1-64)" >>"$acknowledged.files"
+        done
+    }
+    rows() {
+        local n=0
+        while true; do
+            n=$((n + 1))
+            sqlite3 /run/mnt/db "PRAGMA synchronous=FULL; INSERT INTO t VALUES ($n, hex(randomblob(200)));"
+            echo "$n" >>"$acknowledged.rows"
+        done
+    }
+    files &
+    rows &
+    after=$((4000 + $(draw 4000 after)))
+    guest ask reset --after "$after"
+    sleep 120
+    fail "the machine did not crash"
+fi
+
+lost=$(draw 5 lost)
+files=$(wc -l <"$acknowledged.files")
+rows=$(wc -l <"$acknowledged.rows")
+step "boot after the power cut: drive $lost is gone; $files files and $rows rows were acknowledged"
+((files > 3 && rows > 3)) || fail "too few to tell"
+remove_drive "$lost"
+start_array tank
+array_is degraded tank || fail "not degraded without drive $lost"
+same() {
+    local name sum
+    while read -r name sum; do
+        [[ $(sha256sum <"/run/mnt/$name" | cut -c1-64) == "$sum" ]] || fail "$name is not what was acknowledged"
+    done <"$acknowledged.files"
+    [[ $(sqlite3 /run/mnt/db "PRAGMA integrity_check") == ok ]] || fail "the database is damaged"
+    (($(sqlite3 /run/mnt/db "SELECT count(*) FROM t WHERE n <= $rows") == rows)) || fail "rows are missing"
+}
+mount "$DEVICE" /run/mnt
+same
+umount /run/mnt
+xfs_repair -n "$DEVICE" >/run/fsck 2>&1 || { cat /run/fsck; fail "xfs_repair"; }
+
+step "drive 5 takes its place"
+zoneraid replace --yes tank "$lost" "$(drive 5)"
+array_is healthy tank || fail "not healthy after the rebuild"
+stop_array tank
+
+step "the same for NBD clients"
+zoneraid serve tank --nbd /run/nbd.sock >/run/served &
+DAEMON=$!
+served() { [[ -s /run/served ]]; }
+wait_for 60 served
+cat /run/served
+uri="nbd+unix:///?socket=/run/nbd.sock"
+[[ $(nbdinfo --size "$uri") == $(number .volume.size_bytes) ]] || fail "nbdinfo sees another size"
+modprobe nbd
+nbd-client -unix /run/nbd.sock /dev/nbd0 -b 4096
+mount /dev/nbd0 /run/mnt
+same
+umount /run/mnt
+refused zoneraid stop tank
+nbd-client -d /dev/nbd0
+gone() { zoneraid stop tank 2>/run/refused; }
+wait_for 20 gone
+wait "$DAEMON" || fail "the server failed"
+! dmesg | grep -E 'I/O error|hung task|blocked for more' || fail "the kernel complains"
