@@ -164,7 +164,7 @@ pub struct VolumeReport {
     pub valid_bytes: Vec<u64>,
     pub collection: Collection,
     pub written: WrittenBytes,
-    /// Bytes written to the array for each byte of users.
+    /// Bytes written to the drives for each byte of users.
     pub write_amplification: f64,
     /// Why nothing can be written any more.
     pub failed: Option<String>,
@@ -181,7 +181,7 @@ pub struct Collection {
     pub unreadable_zones: u32,
 }
 
-/// What was written to the array, by what for.
+/// What was written to the drives, by what for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WrittenBytes {
     pub user_bytes: u64,
@@ -192,16 +192,25 @@ pub struct WrittenBytes {
     /// Pages and directory of the map, and roots.
     pub map_bytes: u64,
     pub padding_bytes: u64,
+    /// All that is not the volume's: parity, also where it is written anew in a ZRWA, metadata of the array,
+    /// rebuilds.
+    pub parity_bytes: u64,
 }
 
 impl VolumeReport {
-    pub fn of(volume: &VolumeStatus) -> VolumeReport {
+    /// `drives_blocks` is how many blocks were written to the drives of its array.
+    pub fn of(volume: &VolumeStatus, drives_blocks: u64) -> VolumeReport {
+        let usable = volume.usable.min(volume.blocks);
+        let written = volume.written.blocks();
+        // Drives that were replaced have taken what they know with them.
+        let all = drives_blocks.max(written);
+        let user_blocks = volume.written.user;
         let Written { user, moved, headers, map, roots, padding } = volume.written;
         VolumeReport {
             size_bytes: bytes(volume.blocks),
-            usable_bytes: bytes(volume.usable),
+            usable_bytes: bytes(usable),
             used_bytes: bytes(volume.mapped),
-            free_bytes: bytes(volume.usable.saturating_sub(volume.mapped)),
+            free_bytes: bytes(usable.saturating_sub(volume.mapped)),
             free_zones: volume.free_zones,
             valid_bytes: volume.live.iter().map(|live| bytes(*live as u64)).collect(),
             collection: Collection {
@@ -215,8 +224,9 @@ impl VolumeReport {
                 header_bytes: bytes(headers),
                 map_bytes: bytes(map + roots),
                 padding_bytes: bytes(padding),
+                parity_bytes: bytes(all - written),
             },
-            write_amplification: volume.written.amplification(),
+            write_amplification: if user_blocks == 0 { 1.0 } else { all as f64 / user_blocks as f64 },
             failed: volume.failed.map(|error| error.to_string()),
         }
     }

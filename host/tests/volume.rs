@@ -156,7 +156,15 @@ fn what_was_written_is_there_after_a_stop_a_kill_and_the_loss_of_a_drive() {
     assert_eq!(status["pid"], server.process.id());
     let volume = &status["volume"];
     assert_eq!((&volume["size_bytes"], &volume["used_bytes"]), (&(64 << 20).into(), &(769 << 12).into()));
-    assert_eq!(volume["written"]["user_bytes"], 769 << 12);
+    assert_eq!(volume["free_bytes"], (64 << 20) - (769 << 12));
+    let written = |what: &str| volume["written"][what].as_u64().unwrap();
+    assert_eq!(written("user_bytes"), 769 << 12);
+    // A fifth of what is on five drives, and what stripes take that are not full.
+    assert!(written("parity_bytes") > (769 << 12) / 4, "{volume}");
+    let drives = volume["write_amplification"].as_f64().unwrap();
+    assert!((1.25..9.0).contains(&drives), "{volume}");
+    let valid = volume["valid_bytes"].as_array().unwrap().iter().filter_map(|zone| zone.as_u64());
+    assert!(valid.sum::<u64>() >= 769 << 12, "{volume}");
     place.run(&["stop", "drives"]).fails_with(&["'tank' has 1 NBD clients"]);
     place.run(&["start", "drives"]).fails_with(&["runs already"]);
     place.run(&["zone", "reset", "drives", "0"]).fails_with(&["'tank' runs"]);

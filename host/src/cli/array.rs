@@ -374,14 +374,15 @@ fn volume_text(volume: &VolumeReport) -> String {
         volume.free_zones,
         volume.valid_bytes.len(),
     );
-    let WrittenBytes { user_bytes, gc_bytes, header_bytes, map_bytes, padding_bytes } = written;
+    let WrittenBytes { user_bytes, gc_bytes, header_bytes, map_bytes, padding_bytes, parity_bytes } = written;
     text += &format!(
-        "written: {} for users, {} moved, {} of headers, {} of map, {} of padding: {:.2} times as much\n",
+        "written: {} for users, {} moved, {} of headers, {} of map, {} of padding, {} of parity: {:.2} times as much\n",
         show(*user_bytes),
         show(*gc_bytes),
         show(*header_bytes),
         show(*map_bytes),
         show(*padding_bytes),
+        show(*parity_bytes),
         volume.write_amplification,
     );
     let active = if collection.active { "is collecting" } else { "rests" };

@@ -44,7 +44,7 @@ fn create(output: Output, name: &ArrayName, blocks: Option<u64>) -> Result<u8> {
         array: called,
         uuid: uuid(&id),
         size_bytes: bytes(plan.blocks),
-        usable_bytes: bytes(plan.usable),
+        usable_bytes: bytes(plan.usable.min(plan.blocks)),
     };
     output.print(&created, |created| {
         let thin = match created.usable_bytes < created.size_bytes {

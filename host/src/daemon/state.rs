@@ -119,7 +119,10 @@ impl Daemon {
             status.link = block.link.as_ref().map(|link| link.display().to_string());
         }
         status.nbd = self.nbd.borrow().as_ref().map(|(server, _)| server.place().to_string());
-        status.volume = self.volume.borrow().as_ref().map(|volume| VolumeReport::of(&volume.status()));
+        status.volume = self.volume.borrow().as_ref().map(|volume| {
+            let drives_blocks = self.drives.borrow().iter().map(|drive| drive.written_blocks.get()).sum();
+            VolumeReport::of(&volume.status(), drives_blocks)
+        });
         status.events = Happened::lately(self.array.events(0));
         status.rebuild = self.rebuilder.progress();
         if status.rebuild.is_some() && array.members.iter().all(|m| m.state != MemberState::Out) {

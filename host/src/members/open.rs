@@ -12,8 +12,13 @@ use crate::{
     tails::Left,
 };
 use anyhow::{Result, ensure};
-use engine::{array::Drive, device::ZonedDevice, format::superblock::Stage};
+use engine::{
+    array::Drive,
+    device::{Command, Completion, Geometry, Plate, ZonedDevice},
+    format::superblock::Stage,
+};
 use std::{
+    cell::Cell,
     path::{Path, PathBuf},
     rc::Rc,
     time::{Duration, Instant},
@@ -37,9 +42,38 @@ pub struct OpenDrive {
     pub path: PathBuf,
     pub device: Rc<dyn ZonedDevice>,
     pub content: Content,
+    /// What an array has written to it since it was opened, in blocks.
+    pub written_blocks: Rc<Cell<u64>>,
+}
+
+/// A drive of which it is counted what is written to it.
+struct Metered {
+    device: Rc<dyn ZonedDevice>,
+    written_blocks: Rc<Cell<u64>>,
+}
+
+impl ZonedDevice for Metered {
+    fn geometry(&self) -> &Geometry {
+        self.device.geometry()
+    }
+
+    fn submit(&self, command: Command) -> Completion {
+        if let Command::Write { data, .. } | Command::Append { data, .. } = &command {
+            self.written_blocks.set(self.written_blocks.get() + data.blocks());
+        }
+        self.device.submit(command)
+    }
+
+    fn plate(&self) -> Plate {
+        self.device.plate()
+    }
 }
 
 impl OpenDrive {
+    fn new(path: &Path, device: Rc<dyn ZonedDevice>) -> OpenDrive {
+        OpenDrive { path: path.to_path_buf(), device, content: Content::Blank, written_blocks: Rc::default() }
+    }
+
     /// Opens and claims the drive at `path` and looks what is on it.
     pub fn open(reactor: &Reactor, path: &Path) -> Result<OpenDrive> {
         let used = used(path);
@@ -93,7 +127,7 @@ impl OpenDrive {
             }
             reactor.offload(|| std::thread::sleep(TRY_EVERY)).await?;
         };
-        let mut drive = OpenDrive { path: path.to_path_buf(), device, content: Content::Blank };
+        let mut drive = OpenDrive::new(path, device);
         drive.look_again(reactor).await;
         Ok(drive)
     }
@@ -101,7 +135,7 @@ impl OpenDrive {
     /// As [`OpenDrive::look`], while other tasks go on.
     pub async fn look_beside(reactor: &Reactor, path: &Path) -> Result<OpenDrive> {
         let device = drive::look(reactor, path)?;
-        let mut drive = OpenDrive { path: path.to_path_buf(), device, content: Content::Blank };
+        let mut drive = OpenDrive::new(path, device);
         drive.look_again(reactor).await;
         Ok(drive)
     }
@@ -112,7 +146,7 @@ impl OpenDrive {
         device: Rc<dyn ZonedDevice>,
         patience: Duration,
     ) -> Result<OpenDrive> {
-        let mut drive = OpenDrive { path: path.to_path_buf(), device, content: Content::Blank };
+        let mut drive = OpenDrive::new(path, device);
         let read = reactor.wait_for(patience, label::read(reactor.runtime(), drive.drive()))?;
         drive.content = read.unwrap_or_else(|| {
             Content::Other(format!("a drive that does not answer within {} seconds", patience.as_secs()))
@@ -127,7 +161,9 @@ impl OpenDrive {
 
     /// The drive as the engine wants it.
     pub fn drive(&self) -> Drive {
-        Drive { name: self.path.display().to_string(), device: self.device.clone() }
+        let (device, written_blocks) = (self.device.clone(), self.written_blocks.clone());
+        let device = Rc::new(Metered { device, written_blocks });
+        Drive { name: self.path.display().to_string(), device }
     }
 
     /// Refuses a drive whose array a mounted file system may be waiting for: its daemon has ended and
