@@ -51,7 +51,7 @@ fn create(output: Output, name: &ArrayName, blocks: Option<u64>) -> Result<u8> {
             true => format!(", of which {} may be used at once", show(created.usable_bytes)),
             false => String::new(),
         };
-        let name = quoted(&created.array);
+        let name = quoted(&name.to_string());
         format!(
             "'{}' carries a volume of {}{thin}; as a block device: zoneraid start {name}, for NBD clients: \
              zoneraid serve {name} --nbd SOCKET\n",
