@@ -2,6 +2,7 @@
 //! respect and of which it knows nothing else.
 
 pub mod aggregate;
+pub mod append;
 pub mod mirror;
 pub mod overlay;
 pub mod sequence;

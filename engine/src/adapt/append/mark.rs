@@ -1,0 +1,84 @@
+//! What the out-of-band metadata of a block says of it, in a zone that is written by appends.
+//!
+//! A drive writes a block and its metadata as one, so that what is said here is true of the block. The checksum
+//! covers the number of the drive's zone, too; where in it the block will be nobody knows before it is there.
+
+/// Bytes of a block's metadata that are used, from its start; the rest is zeros.
+pub const MARK_BYTES: usize = 16;
+
+/// Which block of its zone a block of the drive is, and which session wrote it. Of a session is told where it began:
+/// with `from` blocks of the zone behind it, and `void` blocks of the drive's zone that hold nothing that counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// Number of the block in the zone.
+    pub block: u32,
+    /// The block of the zone that the session began with.
+    pub from: u32,
+    /// Blocks of the drive's zone that were void then.
+    pub void: u32,
+}
+
+/// What there is in a block of the drive's zone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// A block of the zone.
+    Mark(Mark),
+    /// It was never written.
+    Nothing,
+    /// It cannot be read, or its metadata is damaged.
+    Unknown,
+}
+
+impl Mark {
+    /// The bytes, for a block of the drive's zone `zone`.
+    pub fn encode(&self, zone: u32) -> [u8; MARK_BYTES] {
+        let mut bytes = [0; MARK_BYTES];
+        let fields = [self.block, self.from, self.void];
+        for (bytes, field) in bytes[4..].chunks_exact_mut(4).zip(fields) {
+            bytes.copy_from_slice(&field.to_le_bytes());
+        }
+        let crc = checksum(&bytes, zone);
+        bytes[..4].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+}
+
+impl Seen {
+    /// What `bytes` say of a block of the drive's zone `zone`.
+    pub fn read(bytes: &[u8], zone: u32) -> Seen {
+        let Some(bytes) = bytes.first_chunk::<MARK_BYTES>() else { return Seen::Unknown };
+        if bytes.iter().all(|byte| *byte == bytes[0]) {
+            return Seen::Nothing;
+        }
+        let field = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        match field(0) == checksum(bytes, zone) {
+            true => Seen::Mark(Mark { block: field(4), from: field(8), void: field(12) }),
+            false => Seen::Unknown,
+        }
+    }
+}
+
+/// CRC-32C of the zone's number and what follows the checksum.
+fn checksum(bytes: &[u8; MARK_BYTES], zone: u32) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&zone.to_le_bytes()), &bytes[4..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_is_read_in_its_zone_and_any_wrong_bit_is_seen() {
+        let mark = Mark { block: 77, from: 64, void: 3 };
+        let bytes = mark.encode(1000);
+        assert_eq!(Seen::read(&bytes, 1000), Seen::Mark(mark));
+        assert_eq!(Seen::read(&bytes, 1001), Seen::Unknown);
+        for bit in 0..8 * MARK_BYTES {
+            let mut wrong = bytes;
+            wrong[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(Seen::read(&wrong, 1000), Seen::Unknown);
+        }
+        assert_eq!(Seen::read(&[0; 64], 1000), Seen::Nothing);
+        assert_eq!(Seen::read(&[0xff; MARK_BYTES], 1000), Seen::Nothing);
+    }
+}

@@ -1,0 +1,820 @@
+//! Zones that are written in order, stored by zone appends that land in any.
+//!
+//! NVMe promises no order among commands in flight, so a zone that is written at its write pointer takes one write at
+//! a time. Appends are as many as one likes, and the drive says where they have landed. [`Appended`] is a drive to
+//! whose zones others write in order, and whose zones are filled by appends: it keeps where blocks are, and reads
+//! them from there. What it shows is an ordinary zoned device without a ZRWA and without metadata.
+//!
+//! - *Groups.* Blocks of one group alone are on their way at once, so that the groups of a zone are in order.
+//! - *Order.* A write completes when all before it in its zone have. So the write pointer that is found after a crash,
+//!   the end of the longest run of blocks from the start that are there, is behind all that have completed
+//!   ([`judge`]). A zone in which a write has failed takes no other until it is reset.
+//! - *Room.* What lands beyond is void, and takes up room. The *reserve* of a zone is not shown, and no more is on its
+//!   way, beside the oldest append, than what is left of it.
+//! - *Sessions.* What a process writes to a zone after it has found it so is a session. Every block's metadata says
+//!   where its session began.
+//!
+//! The first zones of a drive may be left as they are; they are written one command at a time, like all zones with
+//! groups of one block, which need neither appends nor metadata.
+
+pub mod judge;
+pub mod mark;
+pub mod ranks;
+
+use crate::{
+    adapt::sequence::Sequencer,
+    buf::{BLOCK, Buf, BufMut, BufPool},
+    device::{
+        Command, Completer, Completion, DeviceError, Done, Geometry, Slots, Status, ZonedDevice, Zones,
+    },
+    runtime::{Gate, Runtime},
+    zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
+};
+use judge::{Found, judge};
+use mark::{MARK_BYTES, Mark, Seen};
+use ranks::{Group, Spot};
+use std::{
+    cell::{Cell, RefCell},
+    collections::{BTreeMap, VecDeque},
+    ops::Range,
+    rc::{Rc, Weak},
+};
+
+/// Memory for groups that are not being written.
+const GROUPS_BYTES: usize = 64 << 20;
+
+/// What the reserve of a zone is a part of, and how many blocks it has at least, if that is not too much of the zone.
+const RESERVE_SHARE: u64 = 64;
+const LEAST_RESERVE_BLOCKS: u64 = 8;
+
+/// A drive whose zones are filled by appends. What waits when the last reference is dropped never happens.
+pub struct Appended(Rc<Inner>);
+
+struct Inner {
+    device: Rc<dyn ZonedDevice>,
+    /// For the zones that are left as they are.
+    plain: Sequencer,
+    plain_zones: u32,
+    runtime: Runtime,
+    slots: Rc<Slots>,
+    geometry: Geometry,
+    group_blocks: u64,
+    zones: RefCell<Vec<Known>>,
+    groups: RefCell<Groups>,
+    /// Groups that are being read.
+    loading: RefCell<BTreeMap<(u32, u64), Rc<Gate>>>,
+    /// As many as there have been zones with commands in flight at the same time.
+    lanes: RefCell<Vec<Rc<Lane>>>,
+    pool: RefCell<BufPool>,
+}
+
+/// What is known of a zone.
+#[derive(Default)]
+struct Known {
+    /// Grows when the zone is reset or finished: what has been read of it before says nothing any more.
+    life: u64,
+    /// `None` if it is full, or nobody has looked yet.
+    session: Option<Session>,
+}
+
+/// What this process writes to a zone. Blocks are counted from the start of the zone.
+#[derive(Default)]
+struct Session {
+    /// Where it began, and how many blocks of the drive's zone were void then.
+    from: u64,
+    void: u64,
+    /// Everything below has been submitted, and everything below has landed.
+    next: u64,
+    landed: u64,
+    /// A write has failed.
+    failed: bool,
+    /// The group that is being written.
+    group: Option<Group>,
+}
+
+/// Groups that are not being written, the least recently used ones to be forgotten first.
+#[derive(Default)]
+struct Groups {
+    clock: u64,
+    bytes: usize,
+    /// By zone and first block, with when they were used last.
+    held: BTreeMap<(u32, u64), (u64, Group)>,
+    used: BTreeMap<u64, (u32, u64)>,
+}
+
+/// The commands of a zone that has some in flight.
+#[derive(Default)]
+struct Lane {
+    /// `None` if nothing is in flight or waits.
+    zone: Cell<Option<ZoneIndex>>,
+    flights: RefCell<VecDeque<Flight>>,
+    waiting: RefCell<VecDeque<(Command, Completer)>>,
+    /// Commands in flight, their blocks, and those of the oldest one.
+    count: Cell<usize>,
+    blocks: Cell<u64>,
+    oldest_blocks: Cell<u64>,
+    /// Something is in flight that nothing else may be beside.
+    alone: Cell<bool>,
+    /// The zone has to be looked at first.
+    looking: Cell<bool>,
+    /// A write of which a part is still in flight has failed in another part.
+    failed: Cell<Option<DeviceError>>,
+    begun: Gate,
+}
+
+/// A command in flight.
+struct Flight {
+    completion: Completion,
+    what: What,
+}
+
+enum What {
+    /// Blocks of a write from this one on; with whom to answer if they are its last.
+    Blocks { from: u64, count: u64, owner: Option<(Completer, Buf)> },
+    /// A command for the zone.
+    Zone(Completer),
+    /// As before; the zone is empty afterwards.
+    Reset(Completer),
+}
+
+impl Appended {
+    /// `device` with zones whose groups have `group_blocks` blocks, a power of two; the first `plain_zones` stay as they
+    /// are, but for their capacity. A task of `runtime` belongs to every zone that is in use at the same time. `None` if
+    /// the drive has no zone append, or no room for marks.
+    pub fn new(
+        runtime: &Runtime,
+        device: Rc<dyn ZonedDevice>,
+        group_blocks: u64,
+        plain_zones: u32,
+    ) -> Option<Appended> {
+        let geometry = Appended::geometry_of(device.geometry(), group_blocks)?;
+        let zones = (0..geometry.zones).map(|_| Known::default()).collect();
+        Some(Appended(Rc::new(Inner {
+            plain: Sequencer::new(runtime, device.clone()),
+            device,
+            plain_zones,
+            runtime: runtime.clone(),
+            slots: Rc::default(),
+            geometry,
+            group_blocks,
+            zones: RefCell::new(zones),
+            groups: RefCell::default(),
+            loading: RefCell::default(),
+            lanes: RefCell::default(),
+            pool: RefCell::default(),
+        })))
+    }
+
+    /// What a drive becomes. `None` if it cannot be: see [`Appended::new`].
+    pub fn geometry_of(drive: &Geometry, group_blocks: u64) -> Option<Geometry> {
+        let capacity = drive.zone_capacity_blocks;
+        let reserve = match group_blocks {
+            1 => 0,
+            _ => (capacity / RESERVE_SHARE).max(LEAST_RESERVE_BLOCKS).min(capacity / 4),
+        };
+        let possible = group_blocks.is_power_of_two()
+            && capacity <= u32::MAX as u64
+            && (group_blocks == 1 || drive.max_append_blocks > 0 && drive.oob_bytes as usize >= MARK_BYTES);
+        possible.then(|| Geometry {
+            zone_capacity_blocks: capacity - reserve,
+            zrwa: None,
+            oob_bytes: 0,
+            max_append_blocks: 0,
+            ..drive.clone()
+        })
+    }
+}
+
+impl ZonedDevice for Appended {
+    fn geometry(&self) -> &Geometry {
+        &self.0.geometry
+    }
+
+    fn submit(&self, command: Command) -> Completion {
+        self.0.submit(command)
+    }
+
+    fn plate(&self) -> crate::device::Plate {
+        self.0.device.plate()
+    }
+}
+
+impl Inner {
+    fn submit(self: &Rc<Self>, command: Command) -> Completion {
+        let zone = match &command {
+            Command::Read { lba, .. } | Command::Write { lba, .. } => self.geometry.locate(*lba).0,
+            Command::Append { zone, .. }
+            | Command::Open { zones: Zones::One(zone), .. }
+            | Command::Close { zones: Zones::One(zone) }
+            | Command::Finish { zones: Zones::One(zone) }
+            | Command::Reset { zones: Zones::One(zone) } => *zone,
+            Command::Report { first, count } => {
+                let (first, count) = (*first, *count);
+                let (completer, completion) = self.slots.pair();
+                let this = self.clone();
+                self.runtime.spawn(async move {
+                    let done = match this.report(first, count).await {
+                        Ok(zones) => Done { zones, ..Done::ok() },
+                        Err(error) => Done::error(error),
+                    };
+                    completer.complete(done);
+                });
+                return completion;
+            }
+            Command::FlushZrwa { .. } => return Completion::failed(Status::InvalidField),
+            Command::Flush => return self.device.submit(command),
+            // Of all zones at once: what is known of them is known no more.
+            _ => {
+                (0..self.geometry.zones).for_each(|zone| self.end_life(ZoneIndex(zone)));
+                return self.device.submit(command);
+            }
+        };
+        if zone.0 < self.plain_zones || zone.0 >= self.geometry.zones {
+            return self.plain.submit(command);
+        }
+        match command {
+            Command::Read { lba, data, oob } => self.read(zone, self.geometry.locate(lba).1, data, oob),
+            command => self.queue(zone, command),
+        }
+    }
+
+    fn queue(self: &Rc<Self>, zone: ZoneIndex, command: Command) -> Completion {
+        let (completer, completion) = self.slots.pair();
+        let lane = self.lane(zone);
+        lane.waiting.borrow_mut().push_back((command, completer));
+        lane.zone.set(Some(zone));
+        self.pump(&lane, zone);
+        lane.begun.open();
+        completion
+    }
+
+    /// The lane of `zone`, or one that is idle.
+    fn lane(self: &Rc<Self>, zone: ZoneIndex) -> Rc<Lane> {
+        let mut lanes = self.lanes.borrow_mut();
+        let find = |wanted| lanes.iter().find(|lane| lane.zone.get() == wanted);
+        if let Some(lane) = find(Some(zone)).or_else(|| find(None)) {
+            return lane.clone();
+        }
+        let lane = Rc::new(Lane::default());
+        lanes.push(lane.clone());
+        self.runtime.spawn(serve(lane.clone(), Rc::downgrade(self)));
+        lane
+    }
+
+    /// Starts what may be started of what waits; the lane is idle if there is nothing.
+    fn pump(&self, lane: &Lane, zone: ZoneIndex) {
+        while !lane.looking.get() && !lane.alone.get() {
+            let Some((command, completer)) = lane.waiting.borrow_mut().pop_front() else {
+                if lane.count.get() == 0 {
+                    lane.failed.set(None);
+                    lane.zone.set(None);
+                }
+                return;
+            };
+            let kept = match command {
+                Command::Write { lba, data, oob, fua } => {
+                    match self.write(lane, zone, lba, data, oob, fua, completer) {
+                        Ok(()) => continue,
+                        Err(kept) => kept,
+                    }
+                }
+                Command::Append { .. } => {
+                    completer.complete(Done::error(Status::InvalidField.into()));
+                    continue;
+                }
+                command if lane.count.get() > 0 => (command, completer),
+                command => {
+                    lane.failed.set(None);
+                    let what = match command {
+                        Command::Reset { .. } => What::Reset(completer),
+                        _ => What::Zone(completer),
+                    };
+                    if matches!(command, Command::Reset { .. } | Command::Finish { .. }) {
+                        self.end_life(zone);
+                    }
+                    lane.alone.set(true);
+                    let flight = Flight { completion: self.device.submit(command), what };
+                    lane.flights.borrow_mut().push_back(flight);
+                    lane.count.set(1);
+                    return;
+                }
+            };
+            lane.waiting.borrow_mut().push_front(kept);
+            return;
+        }
+    }
+
+    /// Submits a write, as far as that is possible now; gives back what has to wait.
+    #[expect(clippy::too_many_arguments, reason = "the fields of a command, and whose it is")]
+    fn write(
+        &self,
+        lane: &Lane,
+        zone: ZoneIndex,
+        lba: Lba,
+        data: Buf,
+        oob: Buf,
+        fua: bool,
+        completer: Completer,
+    ) -> Result<(), (Command, Completer)> {
+        let mut zones = self.zones.borrow_mut();
+        let Some(session) = &mut zones[zone.0 as usize].session else {
+            if lane.count.get() == 0 {
+                lane.looking.set(true);
+            }
+            return Err((Command::Write { lba, data, oob, fua }, completer));
+        };
+        let at = self.geometry.locate(lba).1;
+        let checked = self.geometry.check_buffers(&data, &oob, self.geometry.max_transfer_blocks);
+        let error = match checked {
+            Err(status) => Some(status),
+            _ if session.failed || at != session.next => Some(Status::ZoneInvalidWrite),
+            Ok(blocks) if at + blocks > self.geometry.zone_capacity_blocks => Some(Status::ZoneBoundaryError),
+            Ok(_) => None,
+        };
+        if let Some(status) = error {
+            completer.complete(Done { data, oob, ..Done::error(status.into()) });
+            return Ok(());
+        }
+        let (mut sent, blocks) = (0, data.blocks());
+        while sent < blocks {
+            let count = (blocks - sent).min(self.most_from(session.next));
+            if !self.may_send(lane, session, count) {
+                // The rest is a write of its own, and answers for the whole.
+                let rest = if sent == 0 { data } else { data.slice_blocks(sent..blocks) };
+                let lba = Lba(lba.0 + sent);
+                return Err((Command::Write { lba, data: rest, oob, fua }, completer));
+            }
+            let piece = data.slice_blocks(sent..sent + count);
+            let completion = self.send(zone, session, piece, fua);
+            let from = session.next;
+            session.next += count;
+            sent += count;
+            let what = What::Blocks { from, count, owner: None };
+            lane.flights.borrow_mut().push_back(Flight { completion, what });
+            if lane.count.replace(lane.count.get() + 1) == 0 {
+                lane.oldest_blocks.set(count);
+            }
+            lane.blocks.set(lane.blocks.get() + count);
+        }
+        if let Some(Flight { what: What::Blocks { owner, .. }, .. }) = lane.flights.borrow_mut().back_mut() {
+            *owner = Some((completer, data));
+        }
+        Ok(())
+    }
+
+    /// How many blocks one command may have that begins with block `at` of a zone.
+    fn most_from(&self, at: u64) -> u64 {
+        match self.group_blocks {
+            1 => self.geometry.max_transfer_blocks as u64,
+            group => (self.device.geometry().max_append_blocks as u64).min(group - at % group),
+        }
+    }
+
+    /// Whether the next `count` blocks of a zone may be on their way beside those that are.
+    fn may_send(&self, lane: &Lane, session: &Session, count: u64) -> bool {
+        let reserve = self.device.geometry().zone_capacity_blocks - self.geometry.zone_capacity_blocks;
+        let group = |block: u64| block / self.group_blocks;
+        lane.count.get() == 0
+            || self.group_blocks > 1
+                && group(session.landed) == group(session.next)
+                && lane.blocks.get() - lane.oldest_blocks.get() + count
+                    <= reserve.saturating_sub(session.void)
+    }
+
+    /// Has the next blocks of a zone stored.
+    fn send(&self, zone: ZoneIndex, session: &mut Session, data: Buf, fua: bool) -> Completion {
+        if self.group_blocks == 1 {
+            let lba = Lba(self.geometry.start(zone).0 + session.next);
+            return self.device.submit(Command::write(lba, data, fua));
+        }
+        let first = session.next - session.next % self.group_blocks;
+        if session.group.as_ref().is_none_or(|group| group.first != first) {
+            let group = Group::new(first, self.group_blocks, first + session.void);
+            if let Some(whole) = session.group.replace(group) {
+                self.groups.borrow_mut().hold(zone, whole);
+            }
+        }
+        let bytes = self.device.geometry().oob_bytes as usize;
+        let len = data.blocks() as usize * bytes;
+        let mut oob = self.pool.borrow_mut().take(len.div_ceil(BLOCK) as u64);
+        for (block, oob) in (session.next..).zip(oob[..len].chunks_exact_mut(bytes)) {
+            let mark = Mark { block: block as u32, from: session.from as u32, void: session.void as u32 };
+            oob[..MARK_BYTES].copy_from_slice(&mark.encode(zone.0));
+            oob[MARK_BYTES..].fill(0);
+        }
+        self.device.submit(Command::Append { zone, data, oob: oob.freeze().slice(0..len), fua })
+    }
+
+    /// A command of a zone has come back.
+    fn landed(&self, lane: &Lane, zone: ZoneIndex, what: What, done: Done) {
+        lane.count.set(lane.count.get() - 1);
+        match what {
+            What::Zone(completer) => {
+                lane.alone.set(false);
+                completer.complete(done);
+            }
+            What::Reset(completer) => {
+                lane.alone.set(false);
+                if done.result.is_ok() {
+                    self.zones.borrow_mut()[zone.0 as usize].session = Some(Session::default());
+                }
+                completer.complete(done);
+            }
+            What::Blocks { from, count, owner } => {
+                lane.blocks.set(lane.blocks.get() - count);
+                let oldest = match lane.flights.borrow().front() {
+                    Some(Flight { what: What::Blocks { count, .. }, .. }) => *count,
+                    _ => 0,
+                };
+                lane.oldest_blocks.set(oldest);
+                let result = self.note(zone, from, count, &done);
+                self.pool.borrow_mut().give(done.oob);
+                drop(done.data);
+                let result = lane.failed.take().map_or(result, Err);
+                match owner {
+                    Some((completer, data)) => completer.complete(Done { result, data, ..Done::ok() }),
+                    None => lane.failed.set(result.err()),
+                }
+            }
+        }
+    }
+
+    /// Takes note of where blocks have landed. A zone in which some have not, or where they cannot have, takes no more.
+    fn note(&self, zone: ZoneIndex, from: u64, count: u64, done: &Done) -> Result<(), DeviceError> {
+        let mut zones = self.zones.borrow_mut();
+        let Some(session) = &mut zones[zone.0 as usize].session else {
+            return Err(Status::ZoneInvalidWrite.into());
+        };
+        let place = self.geometry.locate(done.lba).1;
+        let has_landed = |session: &mut Session| match &mut session.group {
+            Some(group) => (0..count).all(|at| group.land(from + at, place + at, session.void)),
+            None => self.group_blocks == 1,
+        };
+        let result = match done.result {
+            Ok(()) if session.failed || !has_landed(session) => Err(Status::ZoneInvalidWrite.into()),
+            result => result,
+        };
+        match result {
+            Ok(()) => session.landed = from + count,
+            Err(_) => session.failed = true,
+        }
+        if let Some(group) = &mut session.group {
+            group.end = session.landed;
+        }
+        result
+    }
+
+    /// What has been read of a zone until now says nothing any more.
+    fn end_life(&self, zone: ZoneIndex) {
+        let known = &mut self.zones.borrow_mut()[zone.0 as usize];
+        *known = Known { life: known.life + 1, session: None };
+        self.groups.borrow_mut().forget(zone);
+    }
+
+    fn life(&self, zone: ZoneIndex) -> u64 {
+        self.zones.borrow()[zone.0 as usize].life
+    }
+
+    async fn report(&self, first: ZoneIndex, count: u32) -> Result<Vec<ZoneInfo>, DeviceError> {
+        let lives: Vec<u64> = self.zones.borrow().iter().map(|known| known.life).collect();
+        let done = self.device.submit(Command::Report { first, count }).await;
+        done.result?;
+        let mut zones = done.zones;
+        for info in &mut zones {
+            info.capacity_blocks = self.geometry.zone_capacity_blocks;
+            info.zrwa = false;
+            let zone = info.zone;
+            if zone.0 >= self.plain_zones && zone.0 < self.geometry.zones {
+                if info.state == ZoneState::Empty || info.state.is_active() {
+                    self.learn(*info, lives[zone.0 as usize]).await?;
+                }
+                if let Some(session) = &self.zones.borrow()[zone.0 as usize].session {
+                    info.wp_blocks = session.landed;
+                }
+            }
+            info.wp_blocks = info.wp_blocks.min(self.geometry.zone_capacity_blocks);
+        }
+        Ok(zones)
+    }
+
+    /// Finds out where a zone ended that is, or was in an earlier `life`, as `info` says.
+    async fn learn(&self, info: ZoneInfo, life: u64) -> Result<(), DeviceError> {
+        let (zone, wp) = (info.zone, info.wp_blocks);
+        let is_known = || {
+            let known = &self.zones.borrow()[zone.0 as usize];
+            known.life != life || known.session.is_some()
+        };
+        if is_known() {
+            return Ok(());
+        }
+        let session = match self.group_blocks {
+            1 => Session { from: wp, next: wp, landed: wp, ..Session::default() },
+            _ if wp == 0 => Session::default(),
+            size => {
+                let first = self.last_group(zone, wp).await?;
+                let found = self.look(zone, first, first..wp).await?;
+                let (end, whole) = (found.end, found.end - found.end % size);
+                let group = (end > whole).then(|| Group::of(whole, size, &found, wp));
+                let void = wp.saturating_sub(end);
+                Session { from: end, void, next: end, landed: end, group, failed: false }
+            }
+        };
+        if !is_known() {
+            self.zones.borrow_mut()[zone.0 as usize].session = Some(session);
+        }
+        Ok(())
+    }
+
+    /// The first block of the last group of which there is anything in the drive's zone.
+    async fn last_group(&self, zone: ZoneIndex, wp: u64) -> Result<u64, DeviceError> {
+        let step = (self.device.geometry().max_transfer_blocks as u64).clamp(1, 16);
+        let mut end = wp;
+        while end > 0 {
+            let from = end.saturating_sub(step);
+            for (_, seen) in self.marks(zone, from..end).await?.into_iter().rev() {
+                if let Seen::Mark(mark) = seen {
+                    let block = mark.block as u64;
+                    return Ok(block - block % self.group_blocks);
+                }
+            }
+            end = from;
+        }
+        Ok(0)
+    }
+
+    /// What there is in the blocks of a drive's zone, of the group that begins with `first` and those behind it.
+    async fn look(&self, zone: ZoneIndex, first: u64, places: Range<u64>) -> Result<Found, DeviceError> {
+        Ok(judge(first, &self.marks(zone, places).await?))
+    }
+
+    /// What blocks of a drive's zone say of themselves.
+    async fn marks(&self, zone: ZoneIndex, places: Range<u64>) -> Result<Vec<(u64, Seen)>, DeviceError> {
+        let most = self.device.geometry().max_transfer_blocks as u64;
+        let mut marks = Vec::new();
+        let mut at = places.start;
+        while at < places.end {
+            let count = most.min(places.end - at);
+            match self.marks_of(zone, at, count).await {
+                Ok(found) => marks.extend(found),
+                Err(_) if count > 1 => {
+                    for at in at..at + count {
+                        marks.push(self.mark_of(zone, at).await?);
+                    }
+                }
+                Err(_) => marks.push(self.mark_of(zone, at).await?),
+            }
+            at += count;
+        }
+        Ok(marks)
+    }
+
+    /// What a block of a drive's zone says of itself.
+    async fn mark_of(&self, zone: ZoneIndex, at: u64) -> Result<(u64, Seen), DeviceError> {
+        match self.marks_of(zone, at, 1).await {
+            Ok(found) => Ok(found.first().copied().unwrap_or((at, Seen::Unknown))),
+            Err(DeviceError::Status(Status::DeallocatedBlock)) => Ok((at, Seen::Nothing)),
+            Err(DeviceError::Status(Status::UnrecoveredReadError)) => Ok((at, Seen::Unknown)),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn marks_of(&self, zone: ZoneIndex, at: u64, count: u64) -> Result<Vec<(u64, Seen)>, DeviceError> {
+        let bytes = self.device.geometry().oob_bytes as usize;
+        let data = self.pool.borrow_mut().take(count).freeze();
+        let oob = Buf::zeroed(count as usize * bytes);
+        let lba = Lba(self.geometry.start(zone).0 + at);
+        let done = self.device.submit(Command::Read { lba, data, oob }).await;
+        self.pool.borrow_mut().give(done.data);
+        done.result?;
+        let marks = done.oob.chunks_exact(bytes).map(|oob| Seen::read(oob, zone.0));
+        Ok((at..).zip(marks).collect())
+    }
+
+    /// Where a block is; `None` if its group is not in memory.
+    fn spot(&self, zone: ZoneIndex, block: u64) -> Option<Spot> {
+        let first = block - block % self.group_blocks;
+        let zones = self.zones.borrow();
+        if let Some(session) = &zones[zone.0 as usize].session {
+            if block >= session.landed {
+                return Some(Spot::Nothing);
+            }
+            if let Some(group) = session.group.as_ref().filter(|group| group.first == first) {
+                return Some(group.spot(block));
+            }
+        }
+        self.groups.borrow_mut().spot(zone, first, block)
+    }
+
+    /// Has a group in memory, unless it is forgotten at once: reads it, or waits for somebody who does.
+    async fn fetch(&self, zone: ZoneIndex, first: u64) -> Result<(), DeviceError> {
+        let key = (zone.0, first);
+        let others = self.loading.borrow().get(&key).cloned();
+        if let Some(gate) = others {
+            gate.wait().await;
+        }
+        if self.spot(zone, first).is_some() {
+            return Ok(());
+        }
+        let gate = Rc::new(Gate::default());
+        self.loading.borrow_mut().insert(key, gate.clone());
+        let loaded = self.load(zone, first).await;
+        self.loading.borrow_mut().remove(&key);
+        gate.open();
+        loaded
+    }
+
+    /// Reads a group from the drive.
+    async fn load(&self, zone: ZoneIndex, first: u64) -> Result<(), DeviceError> {
+        let life = self.life(zone);
+        let done = self.device.submit(Command::Report { first: zone, count: 1 }).await;
+        done.result?;
+        let Some(info) = done.zones.first().copied() else { return Err(Status::InternalError.into()) };
+        if info.state.is_active() {
+            self.learn(info, life).await?;
+        }
+        let end = match info.state {
+            ZoneState::Empty => 0,
+            ZoneState::Full | ZoneState::ReadOnly => self.device.geometry().zone_capacity_blocks,
+            _ => info.wp_blocks,
+        };
+        let size = self.group_blocks;
+        let (mut seen, mut at) = (Vec::new(), first);
+        let group = loop {
+            let to = end.min(at + size);
+            seen.extend(self.marks(zone, at..to.max(at)).await?);
+            at = to;
+            let group = Group::of(first, size, &judge(first, &seen), at);
+            let is_behind = |seen: &(u64, Seen)| match seen.1 {
+                Seen::Mark(mark) => mark.block as u64 >= first + size,
+                _ => false,
+            };
+            if group.is_whole() || at >= end || seen.iter().any(is_behind) {
+                break group;
+            }
+        };
+        if self.life(zone) == life {
+            self.groups.borrow_mut().hold(zone, group);
+        }
+        Ok(())
+    }
+
+    fn read(self: &Rc<Self>, zone: ZoneIndex, at: u64, data: Buf, oob: Buf) -> Completion {
+        let checked = self.geometry.check_buffers(&data, &oob, self.geometry.max_transfer_blocks);
+        let blocks = match checked {
+            Ok(blocks) if at + blocks <= self.geometry.zone_size_blocks => blocks,
+            Ok(_) => {
+                return Completion::ready(Done {
+                    data,
+                    oob,
+                    ..Done::error(Status::ZoneBoundaryError.into())
+                });
+            }
+            Err(status) => return Completion::ready(Done { data, oob, ..Done::error(status.into()) }),
+        };
+        let start = self.geometry.start(zone).0;
+        if self.group_blocks == 1 {
+            return self.device.submit(Command::read(Lba(start + at), data));
+        }
+        if let Some(Spot::At(place)) = self.spot(zone, at)
+            && (1..blocks).all(|next| self.spot(zone, at + next) == Some(Spot::At(place + next)))
+        {
+            return self.device.submit(Command::read(Lba(start + place), data));
+        }
+        let (completer, completion) = self.slots.pair();
+        let this = self.clone();
+        self.runtime.spawn(async move {
+            let mut data = data.into_mut();
+            let result = this.gather(zone, at, &mut data).await;
+            completer.complete(Done { result, data: data.freeze(), ..Done::ok() });
+        });
+        completion
+    }
+
+    /// Reads blocks of a zone from wherever they are.
+    async fn gather(&self, zone: ZoneIndex, at: u64, data: &mut BufMut) -> Result<(), DeviceError> {
+        let blocks = data.blocks();
+        let mut parts: Vec<(u64, u64, Completion)> = Vec::new();
+        let mut done = 0;
+        while done < blocks {
+            let spot = match self.spot(zone, at + done) {
+                Some(spot) => spot,
+                None => {
+                    let block = at + done;
+                    self.fetch(zone, block - block % self.group_blocks).await?;
+                    // A group that is forgotten at once, or a zone that is being reset, has nothing to be read.
+                    self.spot(zone, block).unwrap_or(Spot::Doubtful)
+                }
+            };
+            let place = match spot {
+                Spot::At(place) => place,
+                Spot::Nothing => {
+                    data.block_mut(done).fill(0);
+                    done += 1;
+                    continue;
+                }
+                Spot::Doubtful => return Err(Status::UnrecoveredReadError.into()),
+            };
+            let follows = |next: &u64| self.spot(zone, at + done + next) == Some(Spot::At(place + next));
+            let count = 1 + (1..blocks - done).take_while(follows).count() as u64;
+            let lba = Lba(self.geometry.start(zone).0 + place);
+            let read = Command::read(lba, Buf::zeroed(count as usize * BLOCK));
+            parts.push((done, count, self.device.submit(read)));
+            done += count;
+        }
+        let mut result = Ok(());
+        for (from, count, part) in parts {
+            let done = part.await;
+            result = result.and(done.result);
+            if done.result.is_ok() {
+                data[from as usize * BLOCK..(from + count) as usize * BLOCK].copy_from_slice(&done.data);
+            }
+        }
+        result
+    }
+}
+
+impl Groups {
+    fn hold(&mut self, zone: ZoneIndex, group: Group) {
+        let key = (zone.0, group.first);
+        self.clock += 1;
+        self.bytes += group.bytes();
+        self.used.insert(self.clock, key);
+        if let Some((used, before)) = self.held.insert(key, (self.clock, group)) {
+            self.bytes -= before.bytes();
+            self.used.remove(&used);
+        }
+        while self.bytes > GROUPS_BYTES && self.held.len() > 1 {
+            let Some((_, key)) = self.used.pop_first() else { return };
+            self.bytes -= self.held.remove(&key).map_or(0, |(_, group)| group.bytes());
+        }
+    }
+
+    fn spot(&mut self, zone: ZoneIndex, first: u64, block: u64) -> Option<Spot> {
+        let (used, group) = self.held.get_mut(&(zone.0, first))?;
+        self.clock += 1;
+        self.used.remove(used);
+        self.used.insert(self.clock, (zone.0, first));
+        *used = self.clock;
+        Some(group.spot(block))
+    }
+
+    fn forget(&mut self, zone: ZoneIndex) {
+        let keys: Vec<_> = self.held.range((zone.0, 0)..=(zone.0, u64::MAX)).map(|(key, _)| *key).collect();
+        for key in keys {
+            if let Some((used, group)) = self.held.remove(&key) {
+                self.bytes -= group.bytes();
+                self.used.remove(&used);
+            }
+        }
+    }
+}
+
+/// Waits for what is in flight in a lane, oldest first, and sends what comes next.
+async fn serve(lane: Rc<Lane>, appended: Weak<Inner>) {
+    loop {
+        let Some(zone) = lane.zone.get() else {
+            lane.begun.wait().await;
+            continue;
+        };
+        if lane.looking.get() {
+            let Some(inner) = appended.upgrade() else { return };
+            inner.look_first(&lane, zone).await;
+            continue;
+        }
+        let flight = lane.flights.borrow_mut().pop_front();
+        let Some(Flight { completion, what }) = flight else {
+            lane.begun.wait().await;
+            continue;
+        };
+        let done = completion.await;
+        let Some(inner) = appended.upgrade() else { return };
+        inner.landed(&lane, zone, what, done);
+        inner.pump(&lane, zone);
+    }
+}
+
+impl Inner {
+    /// Looks at a zone to which somebody wants to write.
+    async fn look_first(&self, lane: &Lane, zone: ZoneIndex) {
+        let life = self.life(zone);
+        let looked = async {
+            let done = self.device.submit(Command::Report { first: zone, count: 1 }).await;
+            done.result?;
+            let Some(info) = done.zones.first().copied() else { return Err(Status::InternalError.into()) };
+            match info.state {
+                ZoneState::Full => Err(Status::ZoneIsFull.into()),
+                ZoneState::ReadOnly => Err(Status::ZoneIsReadOnly.into()),
+                ZoneState::Offline => Err(Status::ZoneIsOffline.into()),
+                _ => self.learn(info, life).await,
+            }
+        };
+        let looked: Result<(), DeviceError> = looked.await;
+        lane.looking.set(false);
+        if let Err(error) = looked
+            && let Some((_, completer)) = lane.waiting.borrow_mut().pop_front()
+        {
+            completer.complete(Done::error(error));
+        }
+        self.pump(lane, zone);
+    }
+}

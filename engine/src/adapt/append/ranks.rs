@@ -1,0 +1,175 @@
+//! Where the blocks of a group are: the compact table of one group.
+//!
+//! A group is in as many blocks of the drive's zone as it has, in any order; between them may be void ones. A
+//! block's *rank* is how many blocks of its group are before it, and takes as many bits as the group's size has.
+
+use super::judge::Found;
+use std::collections::BTreeSet;
+
+/// A group: so many blocks of the zone, from a multiple of that on.
+#[derive(Clone, Debug)]
+pub struct Group {
+    /// The first block of the zone that belongs to it.
+    pub first: u64,
+    /// Blocks below this one are there, and those from it on are not.
+    pub end: u64,
+    /// The block of the drive's zone with which it begins.
+    start: u64,
+    ranks: Bits,
+    /// Blocks of the drive's zone between those of the group, in order.
+    voids: Vec<u64>,
+    /// Blocks of the zone of which nobody knows where they are.
+    doubtful: BTreeSet<u64>,
+}
+
+/// Where a block is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spot {
+    /// In this block of the drive's zone.
+    At(u64),
+    /// It was never written.
+    Nothing,
+    /// It may have been written, and cannot be found.
+    Doubtful,
+}
+
+impl Group {
+    /// A group of `size` blocks in which there is nothing, and which begins in block `start` of the drive's zone.
+    pub fn new(first: u64, size: u64, start: u64) -> Group {
+        let (ranks, voids) = (Bits::new(size), Vec::new());
+        Group { first, end: first, start, ranks, voids, doubtful: BTreeSet::new() }
+    }
+
+    /// A group as it was found, with all of it that is below `before` in the drive's zone.
+    pub fn of(first: u64, size: u64, found: &Found, before: u64) -> Group {
+        let end = found.end.clamp(first, first + size);
+        let places = || found.places.range(first..end).map(|(block, place)| (*block, *place));
+        let start = places().map(|(_, place)| place).min().unwrap_or(before);
+        let mut group = Group { end, ..Group::new(first, size, start) };
+        group.doubtful = found.doubtful.range(first..end).copied().collect();
+        let taken: BTreeSet<u64> = places().map(|(_, place)| place).collect();
+        for (rank, place) in taken.iter().enumerate() {
+            let last = if rank == 0 { start } else { group.place(rank as u64 - 1) + 1 };
+            group.voids.extend(last..*place);
+        }
+        if end < first + size {
+            // It goes on behind all that is there.
+            let last = taken.last().map_or(start, |place| place + 1);
+            group.voids.extend(last..before);
+        }
+        for (block, place) in places() {
+            group.ranks.set(block - first, taken.range(..place).count() as u64);
+        }
+        group
+    }
+
+    /// Block `block` of the zone has landed in `place`, and nothing is void from the last session's start to there.
+    /// `void` blocks are before. Whether that is in the group.
+    pub fn land(&mut self, block: u64, place: u64, void: u64) -> bool {
+        let rank = place.checked_sub(void + self.first);
+        let Some(rank) = rank.filter(|rank| *rank < self.ranks.len) else { return false };
+        self.ranks.set(block - self.first, rank);
+        true
+    }
+
+    /// Where a block of the group is.
+    pub fn spot(&self, block: u64) -> Spot {
+        match block {
+            _ if block >= self.end => Spot::Nothing,
+            _ if self.doubtful.contains(&block) => Spot::Doubtful,
+            _ => Spot::At(self.place(self.ranks.get(block - self.first))),
+        }
+    }
+
+    /// Whether the group is whole and everything in it can be found.
+    pub fn is_whole(&self) -> bool {
+        self.end == self.first + self.ranks.len && self.doubtful.is_empty()
+    }
+
+    /// Bytes of memory that it takes.
+    pub fn bytes(&self) -> usize {
+        size_of::<Group>() + 8 * (self.ranks.words.len() + self.voids.len() + 2 * self.doubtful.len())
+    }
+
+    /// The block of the drive's zone of this rank.
+    fn place(&self, rank: u64) -> u64 {
+        let mut place = self.start + rank;
+        for void in &self.voids {
+            match *void <= place {
+                true => place += 1,
+                false => break,
+            }
+        }
+        place
+    }
+}
+
+/// Numbers below a power of two, each in as few bits as hold them.
+#[derive(Clone, Debug)]
+struct Bits {
+    words: Vec<u64>,
+    /// How many numbers, and what they are below.
+    len: u64,
+    width: u32,
+}
+
+impl Bits {
+    fn new(len: u64) -> Bits {
+        let width = len.next_power_of_two().trailing_zeros();
+        Bits { words: vec![0; (len * width as u64).div_ceil(64) as usize], len, width }
+    }
+
+    fn set(&mut self, at: u64, number: u64) {
+        for bit in 0..self.width {
+            let at = at * self.width as u64 + bit as u64;
+            let (word, mask) = (&mut self.words[at as usize / 64], 1 << (at % 64));
+            *word = if number >> bit & 1 == 1 { *word | mask } else { *word & !mask };
+        }
+    }
+
+    fn get(&self, at: u64) -> u64 {
+        let at = at * self.width as u64;
+        let bits = (0..self.width as u64).map(|bit| {
+            let at = at + bit;
+            (self.words[at as usize / 64] >> (at % 64) & 1) << bit
+        });
+        bits.fold(0, |number, bit| number | bit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_take_as_many_bits_as_they_need() {
+        for len in [1, 2, 4, 8, 256, 4096] {
+            let mut bits = Bits::new(len);
+            (0..len).for_each(|at| bits.set(at, len - 1 - at));
+            (0..len).for_each(|at| bits.set(at, (at * 5 + 3) % len));
+            assert!((0..len).all(|at| bits.get(at) == (at * 5 + 3) % len), "{len}");
+        }
+        assert_eq!(Bits::new(256).words.len(), 32);
+    }
+
+    #[test]
+    fn a_group_tells_where_blocks_are_between_void_ones() {
+        let mut group = Group::new(8, 4, 11);
+        assert!(
+            group.land(9, 11, 3) && group.land(8, 12, 3) && group.land(11, 13, 3) && group.land(10, 14, 3)
+        );
+        assert!(!group.land(8, 15, 3) && !group.land(8, 10, 3));
+        group.end = 11;
+        let spots: Vec<Spot> = (8..12).map(|block| group.spot(block)).collect();
+        assert_eq!(spots, [Spot::At(12), Spot::At(11), Spot::At(14), Spot::Nothing]);
+        // Found with two void ones, one of them behind all others; then it goes on.
+        let places = [(8, 13), (9, 11)].into_iter().collect();
+        let found = Found { end: 10, places, doubtful: BTreeSet::from([9]) };
+        let mut group = Group::of(8, 4, &found, 15);
+        assert!(group.land(10, 15, 5) && group.land(11, 16, 5));
+        group.end = 12;
+        let spots: Vec<Spot> = (8..12).map(|block| group.spot(block)).collect();
+        assert_eq!(spots, [Spot::At(13), Spot::Doubtful, Spot::At(15), Spot::At(16)]);
+        assert!(!group.is_whole());
+    }
+}

@@ -1,0 +1,257 @@
+//! Zones that are written in order and stored by appends: whatever order the drive keeps, and wherever it is cut off.
+#![allow(clippy::unwrap_used)]
+
+use engine::{
+    adapt::append::Appended,
+    buf::{BLOCK, Buf},
+    device::{Command, Completion, Done, Geometry, Status, ZonedDevice, Zones},
+    runtime::Runtime,
+    zone::{Lba, ZoneIndex, ZoneState},
+};
+use sim::{
+    conformance::model,
+    rng::Rng,
+    simulator::wire::{Bay, Fault, Wire},
+    ssd::{Cut, Fault as MediaFault, Ssd},
+};
+use std::rc::Rc;
+
+/// Blocks of a zone as it is shown, and between the starts of two.
+const SHOWN: u64 = 64;
+const SIZE: u64 = 80;
+/// The zone that is written.
+const ZONE: u64 = 3;
+
+struct Rig {
+    runtime: Runtime,
+    wire: Rc<Wire>,
+    bay: Bay,
+    group_blocks: u64,
+    device: Appended,
+}
+
+fn drive() -> Geometry {
+    Geometry {
+        zone_size_blocks: SIZE,
+        zone_capacity_blocks: SHOWN + 8,
+        max_transfer_blocks: 8,
+        max_append_blocks: 4,
+        oob_bytes: 16,
+        ..model().geometry
+    }
+}
+
+fn rig(seed: u64, group_blocks: u64) -> Rig {
+    let (runtime, wire) = (Runtime::seeded(seed), Rc::new(Wire::default()));
+    let capacity = if group_blocks == 1 { SHOWN } else { SHOWN + 8 };
+    let bay = wire.insert(Ssd::in_memory(&Geometry { zone_capacity_blocks: capacity, ..drive() }));
+    let device = Appended::new(&runtime, Rc::new(wire.drive(bay)), group_blocks, 2).unwrap();
+    assert_eq!(device.geometry().zone_capacity_blocks, SHOWN);
+    Rig { runtime, wire, bay, group_blocks, device }
+}
+
+impl Rig {
+    /// One event of the drive, if there is any.
+    fn step(&self, rng: &mut Rng) -> bool {
+        self.runtime.run();
+        let (queued, executed) = (self.wire.queued() as u64, self.wire.executed() as u64);
+        if queued + executed == 0 {
+            return false;
+        }
+        match rng.below(queued + executed) {
+            draw if draw < queued => _ = self.wire.execute_now(draw as usize, false),
+            draw => _ = self.wire.deliver((draw - queued) as usize),
+        }
+        true
+    }
+
+    fn finished(&self, rng: &mut Rng, command: Command) -> Done {
+        let mut completion = self.device.submit(command);
+        while self.step(rng) {}
+        completion.take().unwrap()
+    }
+
+    /// Another process, after a power cut or without one.
+    fn begin_anew(&mut self, rng: &mut Rng, cut: bool) {
+        match cut {
+            true => self.wire.power_cut(rng, |_| Cut::default()).unwrap(),
+            false => self.wire.kill(rng),
+        }
+        self.runtime.clear();
+        self.runtime = Runtime::seeded(rng.below(1 << 32));
+        let drive = Rc::new(self.wire.drive(self.bay));
+        self.device = Appended::new(&self.runtime, drive, self.group_blocks, 2).unwrap();
+    }
+
+    fn end(&self, rng: &mut Rng) -> u64 {
+        let done = self.finished(rng, Command::Report { first: ZoneIndex(ZONE as u32), count: 1 });
+        assert_eq!(done.result, Ok(()));
+        done.zones[0].wp_blocks
+    }
+
+    /// The first byte of each of the blocks below `end`.
+    fn content(&self, rng: &mut Rng, end: u64) -> Vec<u8> {
+        let mut found = Vec::new();
+        while (found.len() as u64) < end {
+            let at = found.len() as u64;
+            let blocks = (1 + rng.below(8)).min(end - at);
+            let read = Command::read(Lba(ZONE * SIZE + at), Buf::zeroed(blocks as usize * BLOCK));
+            let done = self.finished(rng, read);
+            assert_eq!(done.result, Ok(()), "block {at}");
+            found.extend(done.data.chunks(BLOCK).map(|block| block[7]));
+        }
+        found
+    }
+}
+
+fn write(at: u64, content: &[u8]) -> Command {
+    let data: Vec<u8> = content.iter().flat_map(|byte| [*byte; BLOCK]).collect();
+    Command::write(Lba(ZONE * SIZE + at), Buf::copy_of(&data), false)
+}
+
+/// Writes a zone to its end through many power cuts. Gives the most commands that were on their way at once.
+fn life(seed: u64, group_blocks: u64) -> usize {
+    let (mut rng, mut most) = (Rng::new(seed), 0);
+    let mut rig = rig(seed, group_blocks);
+    let mut written: Vec<u8> = Vec::new();
+    let cuts = rng.below(12);
+    for round in 0.. {
+        let mut pending: Vec<(u64, Completion)> = Vec::new();
+        let mut complete = written.len() as u64;
+        let events = if round < cuts { rng.below(60) } else { u64::MAX };
+        let mut event = 0;
+        while event < events && complete < SHOWN {
+            event += 1;
+            if rng.chance(1, 2) && (written.len() as u64) < SHOWN {
+                let at = written.len() as u64;
+                let blocks = (1 + rng.below(6)).min(SHOWN - at);
+                let content: Vec<u8> = (0..blocks).map(|_| 1 + rng.below(255) as u8).collect();
+                pending.push((at + blocks, rig.device.submit(write(at, &content))));
+                written.extend(content);
+            } else {
+                rig.step(&mut rng);
+            }
+            most = most.max(rig.wire.queued());
+            let mut gap = false;
+            for (end, completion) in &mut pending {
+                match completion.take() {
+                    Some(done) => {
+                        assert_eq!(done.result, Ok(()), "seed {seed}");
+                        assert!(!gap, "seed {seed}: a write has overtaken another");
+                        complete = complete.max(*end);
+                        *end = 0;
+                    }
+                    None => gap |= *end > 0,
+                }
+            }
+            pending.retain(|(end, _)| *end > 0);
+        }
+        if complete == SHOWN {
+            break;
+        }
+        let submitted = written.len() as u64;
+        let cut = rng.chance(3, 4);
+        rig.begin_anew(&mut rng, cut);
+        let end = rig.end(&mut rng);
+        assert!((complete..=submitted).contains(&end), "seed {seed}: {complete} <= {end} <= {submitted}");
+        written.truncate(end as usize);
+        assert_eq!(rig.content(&mut rng, end), written, "seed {seed}");
+    }
+    // Ended, and read by somebody who knows nothing of it.
+    let finish = Command::Finish { zones: Zones::One(ZoneIndex(ZONE as u32)) };
+    assert_eq!(rig.finished(&mut rng, finish).result, Ok(()));
+    rig.begin_anew(&mut rng, true);
+    assert_eq!(rig.content(&mut rng, SHOWN), written, "seed {seed}");
+    most
+}
+
+#[test]
+fn a_zone_can_be_written_to_its_end_through_any_number_of_power_cuts() {
+    let mut most = 0;
+    for seed in 0..600 {
+        let groups = [1, 2, 4, 16, 64, 1024];
+        let group_blocks = groups[seed as usize % groups.len()];
+        let many = life(seed, group_blocks);
+        assert!(group_blocks > 1 || many <= 1, "one at a time");
+        most = most.max(many);
+    }
+    assert!(most >= 4, "hardly anything is on its way at once: {most}");
+}
+
+#[test]
+fn appends_of_one_group_are_on_their_way_together_and_groups_are_not() {
+    let (rig, mut rng) = (rig(1, 4), Rng::new(1));
+    assert_eq!(rig.end(&mut rng), 0);
+    let mut pending: Vec<_> = (0..6).map(|at| rig.device.submit(write(at, &[at as u8]))).collect();
+    assert_eq!(rig.wire.queued(), 4);
+    while rig.step(&mut rng) {}
+    assert!(pending.iter_mut().all(|completion| completion.take().unwrap().result == Ok(())));
+    assert_eq!(rig.content(&mut rng, 6), [0, 1, 2, 3, 4, 5]);
+}
+
+#[test]
+fn a_write_that_fails_takes_those_behind_it_along_until_the_zone_is_reset() {
+    let (rig, mut rng) = (rig(2, 16), Rng::new(2));
+    assert_eq!(rig.end(&mut rng), 0);
+    let mut pending: Vec<_> = (0..4).map(|at| rig.device.submit(write(at, &[at as u8]))).collect();
+    rig.wire.execute_now(0, false);
+    rig.wire.set_fault(rig.bay, Fault::Write);
+    while rig.step(&mut rng) {}
+    let results: Vec<_> = pending.iter_mut().map(|completion| completion.take().unwrap().result).collect();
+    let first_bad = results.iter().position(|result| result.is_err()).unwrap();
+    assert_eq!(results[first_bad], Err(Status::WriteFault.into()));
+    assert!(
+        first_bad > 0 && results[first_bad + 1..].iter().all(|r| *r == Err(Status::ZoneInvalidWrite.into()))
+    );
+    assert_eq!(rig.end(&mut rng), first_bad as u64);
+    assert!(rig.finished(&mut rng, write(first_bad as u64, &[9])).result.is_err());
+    let reset = Command::Reset { zones: Zones::One(ZoneIndex(ZONE as u32)) };
+    assert_eq!(rig.finished(&mut rng, reset).result, Ok(()));
+    assert_eq!(rig.finished(&mut rng, write(0, &[9, 8, 7])).result, Ok(()));
+    assert_eq!(rig.content(&mut rng, 4), [9, 8, 7, 0]);
+}
+
+#[test]
+fn a_block_that_cannot_be_read_neither_ends_a_zone_nor_is_made_up() {
+    for seed in 0..60 {
+        let (mut rig, mut rng) = (rig(seed, 16), Rng::new(seed));
+        let mut pending: Vec<_> = (0..12).map(|at| rig.device.submit(write(at, &[at as u8 + 1]))).collect();
+        while rig.step(&mut rng) {}
+        assert!(pending.iter_mut().all(|completion| completion.take().unwrap().result == Ok(())));
+        let bad = Lba(ZONE * SIZE + rng.below(12));
+        rig.wire.ssd(rig.bay).faults().after(0, MediaFault::Unreadable(bad));
+        rig.begin_anew(&mut rng, true);
+        assert_eq!(rig.end(&mut rng), 12);
+        let mut unreadable = 0;
+        for at in 0..12 {
+            let done = rig.finished(&mut rng, Command::read(Lba(ZONE * SIZE + at), Buf::zeroed(BLOCK)));
+            match done.result {
+                Ok(()) => assert_eq!(done.data[0], at as u8 + 1, "seed {seed}"),
+                Err(error) => {
+                    assert_eq!(error, Status::UnrecoveredReadError.into());
+                    unreadable += 1;
+                }
+            }
+        }
+        assert!(unreadable >= 1);
+    }
+}
+
+#[test]
+fn zones_are_shown_as_they_are() {
+    let (rig, mut rng) = (rig(5, 16), Rng::new(5));
+    assert_eq!(rig.finished(&mut rng, write(0, &[1, 2, 3])).result, Ok(()));
+    let wrong = rig.finished(&mut rng, write(2, &[1]));
+    assert_eq!(wrong.result, Err(Status::ZoneInvalidWrite.into()));
+    let report = rig.finished(&mut rng, Command::Report { first: ZoneIndex(0), count: 100 }).zones;
+    assert_eq!(report.len() as u32, rig.device.geometry().zones);
+    let info = report[ZONE as usize];
+    assert_eq!((info.state, info.wp_blocks, info.capacity_blocks), (ZoneState::ImplicitlyOpen, 3, SHOWN));
+    assert!(report.iter().all(|info| info.zone.0 == ZONE as u32 || info.state == ZoneState::Empty));
+    let bare: Rc<dyn ZonedDevice> = Rc::new(rig.wire.drive(rig.bay));
+    for lacking in [Geometry { oob_bytes: 8, ..drive() }, Geometry { max_append_blocks: 0, ..drive() }] {
+        assert_eq!(Appended::geometry_of(&lacking, 16), None);
+        assert!(Appended::geometry_of(&lacking, 1).is_some());
+    }
+    assert!(Appended::new(&rig.runtime, bare, 3, 2).is_none());
+}
