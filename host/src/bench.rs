@@ -216,6 +216,7 @@ impl Bench {
         let geometry = model.scaled(8, capacity).geometry;
         let drive = |n: usize| Drive { name: n.to_string(), device: member(geometry.clone()) };
         let options = CreateOptions {
+            group_blocks: 0,
             name: "bench".into(),
             uuid: [1; 16],
             chunk_blocks: (CHUNK_BYTES / BLOCK) as u64,

@@ -4,7 +4,6 @@ use engine::{
     array::{ArrayError, Drive, examine},
     device::{Command, Plate},
     format::superblock::{Stage, SuperblockMember},
-    raid::policy::Policy,
     runtime::Runtime,
     zone::{ZoneIndex, ZoneState},
 };
@@ -24,7 +23,7 @@ pub struct Label {
     /// Members (bits) that the array did not do without when this was written.
     pub active: u32,
     pub chunk_blocks: u64,
-    pub policy: Policy,
+    pub policy: &'static str,
     /// Zones of a drive that are used as one.
     pub aggregate: u32,
     /// Which assembly of the array wrote this last.
@@ -69,7 +68,7 @@ pub async fn read(runtime: &Runtime, drive: Drive) -> Content {
             parities: found.superblock.parities,
             active: active(&found.superblock.members),
             chunk_blocks: found.superblock.chunk_blocks as u64,
-            policy: found.superblock.policy,
+            policy: found.superblock.policy.name_with(found.superblock.group_blocks),
             aggregate: found.superblock.aggregate,
             assembly: found.superblock.assembly,
             event: found.superblock.event,

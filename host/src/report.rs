@@ -536,7 +536,7 @@ impl Status {
             may_be_lost: if array.failed { 0 } else { *may_be_lost as u32 },
             event: array.event,
             chunk_bytes: bytes(array.chunk_blocks),
-            policy: array.policy.name().into(),
+            policy: array.policy.name_with(array.group_blocks).into(),
             aggregate: array.aggregate,
             zones: Some(geometry.zones),
             zone_capacity_bytes: Some(bytes(geometry.zone_capacity_blocks)),

@@ -346,6 +346,7 @@ impl Array4 {
         let policy = Some(policy);
         let (host, autostart) = ([7; 16], true);
         let options = CreateOptions {
+            group_blocks: 0,
             name,
             uuid,
             chunk_blocks: 8,

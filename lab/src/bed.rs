@@ -239,6 +239,7 @@ impl Bed {
             anyhow::Ok(Drive { name: format!("drive {number}"), device })
         };
         let options = CreateOptions {
+            group_blocks: 0,
             name: setup.system.name().into(),
             uuid: [1; 16],
             chunk_blocks: setup.chunk_kib * 1024 / BLOCK as u64,

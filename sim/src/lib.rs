@@ -23,6 +23,7 @@
 //!     zone_size_blocks: None,
 //!     parities: 2,
 //!     policy: None,
+//!     group_blocks: 0,
 //!     host: [0; 16],
 //!     autostart: false,
 //! };

@@ -31,7 +31,8 @@ const REACHED: &str = "ZONERAID_REACHED";
 /// The library whose own tests are judges, too.
 const ENGINE: &str = "engine";
 /// The scripted tests that judge mutants: those that are about crashes and faults.
-const TESTS: [&str; 19] = [
+const TESTS: [&str; 20] = [
+    "appended",
     "golden",
     "crafted",
     "join",

@@ -30,8 +30,11 @@ pub const SERIAL_BYTES: usize = 20;
 /// Largest drive, in bytes.
 const MOST_BYTES: u64 = MOST_BLOCKS * BLOCK as u64;
 
-/// Incompatible features this code knows: none yet. A set bit outside refuses to assemble.
-pub const KNOWN_INCOMPATIBLE: u64 = 0;
+/// Incompatible feature: zones are written by appends, in groups.
+pub const GROUPS: u64 = 1;
+
+/// Incompatible features this code knows. A set bit outside refuses to assemble.
+pub const KNOWN_INCOMPATIBLE: u64 = GROUPS;
 
 /// Read-only-compatible features this code knows: none yet. zoneraid has no read-only assembly,
 /// so that a set bit outside refuses to assemble as well.
@@ -146,6 +149,8 @@ pub struct Superblock {
     pub aggregate: u32,
     /// Parities of a stripe: so many members may be lost.
     pub parities: u32,
+    /// Blocks of a group, if members' zones are written by appends; otherwise 0.
+    pub group_blocks: u32,
     /// Who made the array or adopted it; zeros for nobody.
     pub host: Uuid,
     /// Whether the array starts by itself where `host` is.
@@ -154,6 +159,17 @@ pub struct Superblock {
     pub stage: Stage,
     /// In the order of their roles.
     pub members: Vec<SuperblockMember>,
+}
+
+/// How the zones of members are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// In any order, in a ZRWA.
+    Any,
+    /// One write at a time.
+    One,
+    /// By appends, of so many blocks in any order.
+    Groups(u64),
 }
 
 /// What is said of a member.
@@ -227,6 +243,15 @@ impl Superblock {
         }
     }
 
+    /// How members' zones are written.
+    pub fn order(&self) -> Order {
+        match self.group_blocks {
+            _ if self.policy.uses_zrwa() => Order::Any,
+            0 => Order::One,
+            group_blocks => Order::Groups(group_blocks as u64),
+        }
+    }
+
     /// Whether all of these (bits) are members.
     pub fn are_members(&self, mask: u32) -> bool {
         mask as u64 >> self.members.len() == 0
@@ -243,7 +268,7 @@ impl Superblock {
         out.u32(self.max_active).u32(self.log_blocks).u64(self.assembly);
         out.u32(self.policy as u32).u32(self.aggregate);
         out.bytes(&self.host.0).u32(self.autostart as u32).u32(self.stage as u32);
-        out.u32(self.parities).u32(0);
+        out.u32(self.parities).u32(self.group_blocks);
         for member in &self.members {
             member.encode(out);
         }
@@ -272,8 +297,9 @@ impl Superblock {
         let (host, autostart, stage) = (Uuid(from.array()?), from.u32()?, from.u32()?);
         expect(autostart <= 1, "autostart", autostart)?;
         let stage = Stage::from_value(stage).ok_or(Absurd { field: "stage", value: stage as u64 })?;
-        let parities = from.u32()?;
-        from.u32()?;
+        let (parities, group_blocks) = (from.u32()?, from.u32()?);
+        // Without the feature it is a reserved field.
+        let group_blocks = if incompatible & GROUPS != 0 { group_blocks } else { 0 };
         expect(count as usize <= MAX_MEMBERS, "members", count)?;
         let members =
             (0..count).map(|_| SuperblockMember::decode(from)).collect::<Result<_, Unreadable>>()?;
@@ -296,6 +322,7 @@ impl Superblock {
             policy,
             aggregate,
             parities,
+            group_blocks,
             host,
             autostart: autostart == 1,
             stage,
@@ -324,6 +351,10 @@ impl Superblock {
         expect((1..=self.zones).contains(&self.max_active), "max active", self.max_active)?;
         expect(self.log_blocks > 0, "log blocks", self.log_blocks)?;
         expect(AGGREGATES.contains(&self.aggregate), "aggregate", self.aggregate)?;
+        let has_groups = self.incompatible & GROUPS != 0;
+        let can_be = self.group_blocks.is_power_of_two() && self.policy == Policy::Log && self.aggregate == 1;
+        let group_blocks_can_be = if has_groups { can_be } else { self.group_blocks == 0 };
+        expect(group_blocks_can_be, "group blocks", self.group_blocks)?;
         expect((1..=MOST_NUMBER).contains(&self.event), "event", self.event)?;
         expect(self.floor <= self.event, "floor", self.floor)?;
         expect(self.assembly <= MOST_NUMBER, "assembly", self.assembly)?;
@@ -350,6 +381,7 @@ impl Superblock {
                 ("policy", s.policy as u64),
                 ("aggregate", s.aggregate as u64),
                 ("parities", s.parities as u64),
+                ("group blocks", s.group_blocks as u64),
                 ("chunk blocks", s.chunk_blocks as u64),
                 ("rows", s.rows),
                 ("distance", s.distance as u64),

@@ -5,6 +5,7 @@
 //! record left undocumented.
 
 use crate::{
+    adapt::append,
     buf::{BLOCK, Buf},
     device::{Geometry, Plate},
     format::{
@@ -143,6 +144,7 @@ fn superblock() -> Superblock {
         policy: Policy::InPlace,
         aggregate: 4,
         parities: u32_of(7),
+        group_blocks: u32_of(4),
         host: uuid_of(6),
         autostart: true,
         stage: Stage::Ending,
@@ -174,6 +176,7 @@ pub fn sane(members: usize) -> Superblock {
         log_blocks: 100,
         assembly: 9,
         parities: 1,
+        group_blocks: 0,
         members: (0..members).map(|i| member(Uuid([i as u8; 16]), i % 4)).collect(),
         ..superblock()
     }
@@ -182,7 +185,7 @@ pub fn sane(members: usize) -> Superblock {
 fn take_superblock(bytes: &mut &[u8]) {
     let mut name = b"tank".to_vec();
     name.resize(NAME_BYTES, 0);
-    let expected: [(&str, &[u8]); 21] = [
+    let expected: [(&str, &[u8]); 22] = [
         ("compatible", &u64_of(1).to_le_bytes()),
         ("read-only-compatible", &u64_of(2).to_le_bytes()),
         ("incompatible", &u64_of(3).to_le_bytes()),
@@ -204,6 +207,7 @@ fn take_superblock(bytes: &mut &[u8]) {
         ("autostart", &1u32.to_le_bytes()),
         ("stage", &3u32.to_le_bytes()),
         ("parities", &u32_of(7).to_le_bytes()),
+        ("group blocks", &u32_of(4).to_le_bytes()),
     ];
     let expected: Vec<_> = expected.into_iter().chain([("members", &[3, 0, 0, 0][..])]).collect();
     take(bytes, "Superblock head", &expected);
@@ -628,6 +632,22 @@ fn check_example(
             );
         }
     }
+}
+
+#[test]
+fn marks_of_appended_blocks_have_the_documented_fields() {
+    let mark = append::mark::Mark { block: u32_of(1), from: u32_of(2), void: u32_of(3) };
+    let bytes = mark.encode(u32_of(4));
+    let crc = crc32c::crc32c(&[&u32_of(4).to_le_bytes()[..], &bytes[4..]].concat()).to_le_bytes();
+    let expected: [(&str, &[u8]); 4] = [
+        ("crc", &crc),
+        ("block", &u32_of(1).to_le_bytes()),
+        ("from", &u32_of(2).to_le_bytes()),
+        ("void", &u32_of(3).to_le_bytes()),
+    ];
+    let mut rest = &bytes[..];
+    take(&mut rest, "Zones that are written by appends", &expected);
+    assert!(rest.is_empty());
 }
 
 #[test]

@@ -1,14 +1,15 @@
 //! Making an array: what drives could become, and what is refused.
 
 use crate::{
-    adapt::aggregate::Aggregated,
+    adapt::{aggregate::Aggregated, append::mark::MARK_BYTES},
     device::{Geometry, Plate, ZonedDevice},
     format::{
         Uuid,
         oob::OOB_BYTES,
         record::{Record, ZoneRecord},
         superblock::{
-            AGGREGATES, CHUNK_BLOCKS, Stage, Superblock, SuperblockMember, members_of, wrong_with_name,
+            AGGREGATES, CHUNK_BLOCKS, GROUPS, Order, Stage, Superblock, SuperblockMember, members_of,
+            wrong_with_name,
         },
     },
     raid::{
@@ -30,6 +31,9 @@ use crate::{
 };
 use std::rc::Rc;
 
+/// Blocks of a member that are in flight at once, where zones are written by appends: more than a drive has use for.
+const APPENDED_BLOCKS: u64 = 32;
+
 /// How an array shall be made.
 #[derive(Clone, Debug)]
 pub struct CreateOptions {
@@ -47,6 +51,9 @@ pub struct CreateOptions {
     pub parities: usize,
     /// How partial stripes are protected; by default the best the drives can do.
     pub policy: Option<Policy>,
+    /// If it is not 0, members' zones are written by appends, this many blocks in any order: a power of two. The
+    /// policy is `log` then.
+    pub group_blocks: u32,
     /// Who makes it; zeros for nobody.
     pub host: [u8; 16],
     /// Whether it starts by itself on that host.
@@ -60,6 +67,8 @@ pub struct Design {
     pub geometry: Geometry,
     /// How partial stripes are protected.
     pub policy: Policy,
+    /// Blocks that are appended in any order, if members' zones are written so; otherwise 0.
+    pub group_blocks: u32,
     /// Zones of a drive that are used as one.
     pub aggregate: u32,
     /// Blocks of all members together that hold parity when every zone is full.
@@ -74,6 +83,7 @@ pub fn design(runtime: &Runtime, options: &CreateOptions, drives: &[Drive]) -> R
     let capacities = members.iter().map(|member| member.device.geometry().zone_capacity_blocks);
     Ok(Design {
         policy: superblock.policy,
+        group_blocks: superblock.group_blocks,
         aggregate: superblock.aggregate,
         parity_blocks: superblock.parities as u64
             * superblock.layout().rows
@@ -125,11 +135,21 @@ fn draft(
     behaviour: Behaviour,
 ) -> Result<Draft, ArrayError> {
     let geometries = || drives.iter().map(|drive| drive.device.geometry());
-    let policy = options.policy.unwrap_or_else(|| Policy::best_for(geometries()));
+    let policy = match options.group_blocks {
+        0 => options.policy.unwrap_or_else(|| Policy::best_for(geometries())),
+        _ => Policy::Log,
+    };
     let aggregate = aggregate_for(policy, options.parities, options.chunk_blocks, geometries());
-    let in_order = !policy.uses_zrwa() && behaviour.log_step < LogStep::Unsequenced;
+    let order = match options.group_blocks {
+        _ if policy.uses_zrwa() || behaviour.log_step >= LogStep::Unsequenced => Order::Any,
+        0 => Order::One,
+        blocks => Order::Groups(blocks as u64),
+    };
+    for drive in drives {
+        check_appends(drive, options.group_blocks as u64)?;
+    }
     let prepared = |drive: &Drive| {
-        let device = prepare(runtime, drive.device.clone(), in_order, aggregate)?;
+        let device = prepare(runtime, drive.device.clone(), order, aggregate)?;
         Some(Drive { name: drive.name.clone(), device })
     };
     let members: Vec<Drive> = drives.iter().filter_map(prepared).collect();
@@ -165,6 +185,7 @@ fn plan(
     }
     let distance = match policy.uses_zrwa() {
         true => distance_in_zrwa(chunk, policy.rows_in_zrwa(parities), drives)?,
+        false if options.group_blocks > 1 => (APPENDED_BLOCKS / chunk).max(log::IN_FLIGHT_STRIPES),
         false => log::IN_FLIGHT_STRIPES,
     };
     let geometries = || drives.iter().map(|d| d.device.geometry());
@@ -187,7 +208,7 @@ fn plan(
     let mut superblock = Superblock {
         compatible: 0,
         read_only_compatible: 0,
-        incompatible: 0,
+        incompatible: if options.group_blocks > 0 { GROUPS } else { 0 },
         array,
         name: options.name.clone(),
         event: 1,
@@ -204,6 +225,7 @@ fn plan(
         policy,
         aggregate,
         parities: parities as u32,
+        group_blocks: options.group_blocks,
         host: Uuid(options.host),
         autostart: options.autostart,
         stage: Stage::Making,
@@ -292,6 +314,20 @@ pub fn array_geometry(superblock: &Superblock, volatile: bool) -> Geometry {
     }
 }
 
+/// Checks that the zones of a drive can be written by appends, in groups of so many blocks; 0 for not at all.
+pub fn check_appends(drive: &Drive, group_blocks: u64) -> Result<(), BadDrive> {
+    let geometry = drive.device.geometry();
+    let lack = match group_blocks {
+        0 | 1 => return Ok(()),
+        _ if geometry.max_append_blocks == 0 => Lack::Append,
+        _ if (geometry.oob_bytes as usize) < MARK_BYTES => {
+            Lack::OobBytes { have: geometry.oob_bytes, need: MARK_BYTES as u32, policy: "append" }
+        }
+        _ => return Ok(()),
+    };
+    Err(BadDrive::new(&drive.name, lack))
+}
+
 /// Checks that a drive can hold its part of an array.
 pub fn check_drive(name: &str, device: &dyn ZonedDevice, superblock: &Superblock) -> Result<(), BadDrive> {
     check_geometry(device.geometry(), superblock).map_err(|lack| BadDrive::new(name, lack))
@@ -326,7 +362,8 @@ fn check_geometry(geometry: &Geometry, superblock: &Superblock) -> Result<(), La
         }
     }
     if layout.policy.uses_marks() && (geometry.oob_bytes as usize) < OOB_BYTES {
-        return Err(Lack::OobBytes { have: geometry.oob_bytes, need: OOB_BYTES as u32 });
+        let (have, need) = (geometry.oob_bytes, OOB_BYTES as u32);
+        return Err(Lack::OobBytes { have, need, policy: layout.policy.name() });
     }
     if geometry.zones < superblock.zones + META_ZONES {
         return Err(Lack::Zones { have: geometry.zones, need: superblock.zones + META_ZONES });

@@ -185,10 +185,12 @@ pub enum Lack {
     Granularity { step: &'static str, chunk_blocks: u64, granularity_blocks: u64 },
     /// Metadata of a block, in bytes.
     #[error(
-        "its blocks have {have} bytes of metadata, the policy 'inplace' needs {need}: format it so, or choose \
+        "its blocks have {have} bytes of metadata, the policy '{policy}' needs {need}: format it so, or choose \
          another policy"
     )]
-    OobBytes { have: u32, need: u32 },
+    OobBytes { have: u32, need: u32, policy: &'static str },
+    #[error("it has no zone append, which the policy 'append' needs")]
+    Append,
     #[error("it has {have} zones, {need} are needed")]
     Zones { have: u32, need: u32 },
     #[error("it can have {have} zones active, {need} are needed")]

@@ -57,6 +57,8 @@ pub struct ArrayStatus {
     pub chunk_blocks: u64,
     /// How partial stripes are protected.
     pub policy: Policy,
+    /// Blocks that are appended in any order, if members' zones are written so; otherwise 0.
+    pub group_blocks: u32,
     /// Parities of a stripe: so many members may be lost.
     pub parities: usize,
     /// Zones of a drive that are used as one.
@@ -219,6 +221,7 @@ impl Raid {
             uuid: superblock.array.0,
             chunk_blocks: self.layout.chunk_blocks,
             policy: superblock.policy,
+            group_blocks: superblock.group_blocks,
             parities: superblock.parities as usize,
             aggregate: superblock.aggregate,
             event: superblock.event,

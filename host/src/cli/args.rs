@@ -426,6 +426,9 @@ pub enum Policy {
     /// Zebra: it is updated in place, and block metadata tells what is complete; drives with a ZRWA and
     /// at least 16 bytes of metadata a block
     Inplace,
+    /// ZapRAID: as `log`, and zones are written by zone append, several at once; drives with that and at least 16
+    /// bytes of metadata a block
+    Append,
 }
 
 #[derive(Args)]

@@ -144,7 +144,7 @@ impl Daemon {
             link: block.as_ref().and_then(|block| block.link.clone()),
             level: level(status.parities),
             members: status.members.len() as u32,
-            policy: status.policy.name().into(),
+            policy: status.policy.name_with(status.group_blocks).into(),
             aggregate: status.aggregate,
             drives: drives.map(|member| absolute(&member.drive)).collect(),
         }

@@ -147,9 +147,9 @@ struct Run {
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
-    /// Only arrays of this policy: log, zrwa or inplace
-    #[arg(long, value_name = "NAME", value_parser = parse_policy)]
-    policy: Option<Policy>,
+    /// Only arrays of this policy: log, zrwa, inplace or append, which is drawn only if it is named
+    #[arg(long, value_name = "NAME", value_parser = parse_named)]
+    policy: Option<Named>,
     /// Only arrays of this level: raid5 or raid6
     #[arg(long, value_name = "NAME", value_parser = parse_level)]
     level: Option<usize>,
@@ -188,6 +188,29 @@ fn parse_namespace_canary(name: &str) -> Result<(&'static str, engine::vzone::Ca
         let names: Vec<&str> = namespaces::CANARIES.iter().map(|(name, _)| *name).collect();
         format!("there is no canary of this name; there are {}", names.join(", "))
     })
+}
+
+/// What users call a policy. Arrays of the policy `append` are those of `log` whose zones are written by appends.
+#[derive(Clone, Copy)]
+struct Named {
+    policy: Policy,
+    appends: bool,
+}
+
+impl Named {
+    fn name(self) -> &'static str {
+        if self.appends { "append" } else { self.policy.name() }
+    }
+}
+
+fn parse_named(name: &str) -> Result<Named, String> {
+    match name {
+        "append" => Ok(Named { policy: Policy::Log, appends: true }),
+        name => match parse_policy(name) {
+            Ok(policy) => Ok(Named { policy, appends: false }),
+            Err(known) => Err(known + ", append"),
+        },
+    }
 }
 
 fn parse_policy(name: &str) -> Result<Policy, String> {
@@ -293,9 +316,10 @@ impl Run {
             return self.run_volumes();
         }
         let canary = self.canary.map(|(_, canary, ..)| canary);
-        let policy = self.policy.or(self.canary.map(|(_, _, policy, _)| policy));
+        let policy = self.policy.map(|named| named.policy).or(self.canary.map(|(_, _, policy, _)| policy));
+        let appends = self.policy.is_some_and(|named| named.appends);
         let parities = self.level.or(self.canary.map(|(_, _, _, parities)| parities));
-        let maker = ArrayMaker { canary, policy, parities, ..ArrayMaker::default() };
+        let maker = ArrayMaker { canary, policy, parities, appends, ..ArrayMaker::default() };
         if self.trace {
             if self.seeds != 1 {
                 bail!("--trace prints one seed: add --seeds 1 --from SEED");
@@ -311,7 +335,7 @@ impl Run {
             };
         }
         let end = self.from.checked_add(self.seeds).context("there are no seeds above 2^64 - 1")?;
-        let ledger = match self.no_ledger || self.seeds == 1 || canary.is_some() {
+        let ledger = match self.no_ledger || self.seeds == 1 || canary.is_some() || appends {
             true => Vec::new(),
             false => Ledger::built_in().map_err(anyhow::Error::msg)?.seeds(policy, self.level),
         };
@@ -340,9 +364,12 @@ impl Run {
 
     /// Plays namespaces.
     fn run_namespaces(&self) -> anyhow::Result<bool> {
+        if self.policy.is_some_and(|named| named.appends) {
+            bail!("namespaces are not played over arrays of the policy append yet");
+        }
         let over = match self.single {
             true => Some(namespaces::Over::Drive),
-            false => self.policy.map(namespaces::Over::Array),
+            false => self.policy.map(|named| namespaces::Over::Array(named.policy)),
         };
         let course = namespaces::Course { over, canary: self.namespace_canary.map(|(_, canary)| canary) };
         if self.trace {
@@ -408,7 +435,11 @@ impl Run {
 
     /// Plays volumes.
     fn run_volumes(&self) -> anyhow::Result<bool> {
-        let array = || self.policy.map(|policy| Over::Array { policy, parities: self.level.unwrap_or(1) });
+        if self.policy.is_some_and(|named| named.appends) {
+            bail!("volumes are not played over arrays of the policy append yet");
+        }
+        let over = |named: Named| Over::Array { policy: named.policy, parities: self.level.unwrap_or(1) };
+        let array = || self.policy.map(over);
         let over = if self.single { Some(Over::Drive) } else { array() };
         let course = volume::Course { over, canary: self.volume_canary.map(|(_, canary)| canary) };
         if self.trace {
@@ -483,7 +514,7 @@ impl Run {
 
     fn replay_command(&self, seed: u64) -> String {
         let canary = self.canary.map(|(name, ..)| format!(" --canary {name}")).unwrap_or_default();
-        let policy = self.policy.map(|policy| format!(" --policy {}", policy.name())).unwrap_or_default();
+        let policy = self.policy.map(|named| format!(" --policy {}", named.name())).unwrap_or_default();
         let level = self.level.map(|parities| format!(" --level {}", level(parities))).unwrap_or_default();
         format!("sim run --seeds 1 --from {seed}{canary}{policy}{level}")
     }

@@ -9,6 +9,10 @@ use super::{
     world::{Failure, World},
 };
 use engine::{
+    adapt::append::{
+        judge::{Found, judge},
+        mark::Seen,
+    },
     array::MemberState,
     buf::BLOCK,
     format::{
@@ -130,12 +134,21 @@ impl World<'_> {
         let promised = &self.oracle.zones[zone as usize];
         let tail = if promised.finished { promised.acknowledged } else { promised.submitted() };
         let complete = tail / layout.stripe_blocks();
+        if complete == 0 {
+            return Ok(());
+        }
+        let found: Vec<_> =
+            bays.iter().map(|bay| self.found(*bay, zone + META_ZONES)).collect::<Result<_, _>>()?;
         for row in (0..complete).filter(|row| !displaced.contains(row)) {
             for block in row * layout.chunk_blocks..(row + 1) * layout.chunk_blocks {
                 let mut data = vec![None; layout.data_chunks() as usize];
                 let mut parities = Vec::new();
                 for (member, bay) in bays.iter().enumerate() {
-                    let bytes = self.block(*bay, aggregate, zone + META_ZONES, block)?;
+                    let place = match &found[member] {
+                        Some(found) => found.places.get(&block).copied().unwrap_or(u64::MAX),
+                        None => block,
+                    };
+                    let bytes = self.block(*bay, aggregate, zone + META_ZONES, place)?;
                     match layout.role(member, row) {
                         Role::Data(index) => data[index as usize] = bytes,
                         Role::Parity(which) => parities.push((which, bytes)),
@@ -158,6 +171,19 @@ impl World<'_> {
     fn parts(&self, bay: Bay, aggregate: u32, zone: u32) -> Vec<ZoneInfo> {
         let ssd = self.wire.ssd(bay);
         (0..aggregate).map(|part| ssd.zones().info(ZoneIndex(zone * aggregate + part))).collect()
+    }
+
+    /// Where the blocks of a zone are that was written by appends.
+    fn found(&self, bay: Bay, zone: u32) -> Result<Option<Found>, Failure> {
+        if self.scenario.group_blocks <= 1 {
+            return Ok(None);
+        }
+        let places = 0..self.wire.geometry(bay).zone_capacity_blocks;
+        let seen = places.map(|place| {
+            let bytes = self.block(bay, 1, zone, place)?;
+            Ok((place, bytes.map_or(Seen::Nothing, |bytes| Seen::read(&bytes[BLOCK..], zone))))
+        });
+        Ok(Some(judge(0, &seen.collect::<Result<Vec<_>, Failure>>()?)))
     }
 
     /// A block of a zone, with its metadata; `None` if nothing was written there.

@@ -84,7 +84,10 @@ pub fn kind(message: &str) -> String {
 pub fn run_seed(maker: &dyn Maker, seed: u64, tracing: Tracing) -> Outcome {
     let started = Instant::now();
     let mut rng = Rng::new(seed);
-    let scenario = Scenario::draw(&mut rng, maker.policy(), maker.parities());
+    let mut scenario = Scenario::draw(&mut rng, maker.policy(), maker.parities());
+    if maker.appends() {
+        scenario.append(&mut rng);
+    }
     let (policy, parities) = (scenario.policy, scenario.parities);
     let mut world = World::new(maker, scenario, rng, tracing);
     let result = catch_panics(|| world.run());

@@ -136,6 +136,8 @@ pub struct Scenario {
     pub zone_size_blocks: Option<u64>,
     /// Policy `log`: there is so little room in metadata logs that power cuts may displace more than that.
     pub cramped: bool,
+    /// Blocks of a group, if zones are written by appends; otherwise 0.
+    pub group_blocks: u32,
     /// Whether the array joins writes.
     pub join: bool,
     pub load: Load,
@@ -199,8 +201,22 @@ impl Scenario {
             drive,
             mixed: !small_zones && rng.chance(1, 4),
             unwritten_fails: rng.chance(1, 4),
+            group_blocks: 0,
             join: rng.chance(3, 4),
         }
+    }
+}
+
+impl Scenario {
+    /// Has zones be written by appends, on drives of which it is enough that they can do that.
+    pub fn append(&mut self, rng: &mut Rng) {
+        self.group_blocks = *rng.pick(&[1, 2, 4, 16, 64, 4096]);
+        let drive = &mut self.drive;
+        drive.oob_bytes = drive.oob_bytes.max(16);
+        drive.max_append_blocks = if drive.max_append_blocks == 0 { 4 } else { drive.max_append_blocks };
+        // The reserve of a zone, or more: it is soon used up.
+        drive.zone_capacity_blocks += 8 + drive.zone_capacity_blocks / 48;
+        drive.zone_size_blocks = drive.zone_size_blocks.max(drive.zone_capacity_blocks);
     }
 }
 

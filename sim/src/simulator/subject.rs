@@ -173,6 +173,10 @@ pub trait Maker {
     fn policy(&self) -> Option<Policy> {
         None
     }
+    /// Whether zones are written by appends.
+    fn appends(&self) -> bool {
+        false
+    }
     /// The number of parities that scenarios are drawn for; any of [`super::scenario::PARITIES`] if there is none.
     fn parities(&self) -> Option<usize> {
         None
@@ -208,6 +212,8 @@ pub struct ArrayMaker {
     pub policy: Option<Policy>,
     /// The number of parities of all arrays, if not any.
     pub parities: Option<usize>,
+    /// Zones are written by appends. The policy is `log` then.
+    pub appends: bool,
 }
 
 /// Rules that can be broken, by the names of the command line, and arrays that have the rule, by their policy and
@@ -233,9 +239,19 @@ pub const CANARIES: [(&str, Canary, Policy, usize); 15] = [
 /// How the subject of a scenario is made.
 pub(super) fn create_options(scenario: &Scenario, uuid: [u8; 16]) -> CreateOptions {
     let name = "simulated".into();
-    let Scenario { chunk_blocks, zone_size_blocks, policy, parities, .. } = *scenario;
+    let Scenario { chunk_blocks, zone_size_blocks, policy, parities, group_blocks, .. } = *scenario;
     let (policy, host, autostart) = (Some(policy), [0; 16], false);
-    CreateOptions { name, uuid, chunk_blocks, zone_size_blocks, parities, policy, host, autostart }
+    CreateOptions {
+        name,
+        uuid,
+        chunk_blocks,
+        zone_size_blocks,
+        parities,
+        policy,
+        group_blocks,
+        host,
+        autostart,
+    }
 }
 
 impl ArrayMaker {
@@ -247,6 +263,10 @@ impl ArrayMaker {
 impl Maker for ArrayMaker {
     fn policy(&self) -> Option<Policy> {
         self.policy
+    }
+
+    fn appends(&self) -> bool {
+        self.appends
     }
 
     fn parities(&self) -> Option<usize> {

@@ -134,6 +134,7 @@ fn scenario() -> Scenario {
         fua_alone: false,
         compression: None,
         unwritten_fails: false,
+        group_blocks: 0,
         chunk_blocks: CHUNK_BLOCKS,
         aggregate: 1,
         zone_size_blocks: None,

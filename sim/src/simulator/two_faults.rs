@@ -538,7 +538,9 @@ impl World<'_> {
 
     /// Blocks of data zones that cannot be read.
     fn draw_unreadable(&mut self, bay: Bay) -> Blow {
-        let mut blow = Blow { what: "unreadable blocks", mends: true, ..Blow::default() };
+        // Of an appended block nobody knows which one it is: it stays so.
+        let mends = self.scenario.group_blocks <= 1;
+        let mut blow = Blow { what: "unreadable blocks", mends, ..Blow::default() };
         for _ in 0..1 + self.rng.below(4) {
             let Some(lba) = self.pick_block(bay, false) else { return blow };
             blow.faults.push((0, Fault::Unreadable(lba)));
@@ -569,6 +571,9 @@ impl World<'_> {
             .zrwa
             .map_or(2, |zrwa| self.scenario.aggregate as u64 * zrwa.size_blocks / chunk)
             .max(4);
+        // Where zones are written by appends the window is 32 blocks of each member.
+        let appended = self.scenario.group_blocks > 1;
+        let window = if appended { window.max(2 * 32 / chunk) } else { window };
         let margin = window * chunk * data_chunks;
         zones.retain(|info| {
             let zone = self.zone_of(info.zone).map(|zone| &self.oracle.zones[zone as usize]);

@@ -34,6 +34,7 @@ pub fn drives(count: usize, geometry: &Geometry) -> Vec<Drive> {
 
 pub fn options(chunk_blocks: u64) -> CreateOptions {
     CreateOptions {
+        group_blocks: 0,
         name: "test".into(),
         uuid: [3; 16],
         chunk_blocks,

@@ -107,6 +107,7 @@ impl Golden {
 
     pub fn options(&self) -> CreateOptions {
         CreateOptions {
+            group_blocks: 0,
             name: NAME.into(),
             uuid: self.uuid,
             chunk_blocks: CHUNK_BLOCKS,

@@ -5,7 +5,7 @@ use crate::{
     format::superblock::SuperblockMember,
     raid::{
         Drive,
-        create::check_drive,
+        create::{check_appends, check_drive},
         erase::{kept_plate, member_uuid, wipe},
         error::{ArrayError, BadDrive, BadMember, DriveFault, Lack},
         events::Event,
@@ -68,8 +68,9 @@ impl Raid {
     /// The drive as a member uses it, if it could be one.
     pub fn prepare(&self, drive: &Drive) -> Result<Rc<dyn ZonedDevice>, BadDrive> {
         let superblock = self.membership.superblock();
+        check_appends(drive, superblock.group_blocks as u64)?;
         let aggregate = superblock.aggregate;
-        let device = prepare(&self.runtime, drive.device.clone(), !superblock.policy.uses_zrwa(), aggregate);
+        let device = prepare(&self.runtime, drive.device.clone(), superblock.order(), aggregate);
         let device = device.ok_or_else(|| BadDrive::new(&drive.name, Lack::Aggregate(aggregate)))?;
         check_drive(&drive.name, &*device, &superblock)?;
         Ok(device)

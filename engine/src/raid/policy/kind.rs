@@ -26,6 +26,11 @@ impl Policy {
         }
     }
 
+    /// What users call it where zones are written by appends, in groups of so many blocks; 0 for zones that are not.
+    pub fn name_with(self, group_blocks: u32) -> &'static str {
+        if group_blocks > 0 { "append" } else { self.name() }
+    }
+
     /// The policy with this number in a superblock.
     pub fn from_value(value: u32) -> Option<Policy> {
         Policy::ALL.into_iter().find(|policy| *policy as u32 == value)

@@ -1,11 +1,11 @@
 //! Reads what drives say about themselves.
 
 use crate::{
-    adapt::{aggregate::Aggregated, sequence::Sequencer},
+    adapt::{aggregate::Aggregated, append::Appended, sequence::Sequencer},
     device::{Command, ZonedDevice},
     format::{
         record::Record,
-        superblock::{AGGREGATES, Superblock},
+        superblock::{AGGREGATES, Order, Superblock},
     },
     raid::{
         Drive,
@@ -51,17 +51,19 @@ fn superblock_of(record: &Record) -> Option<&Superblock> {
     }
 }
 
-/// A drive as a member of an array uses it: `aggregate` zones as one, and each zone written `in_order` if the
-/// policy uses no ZRWA. `None` if its zones cannot be aggregated so.
+/// A drive as a member of an array uses it: `aggregate` zones as one, and each zone written in this order. `None`
+/// if its zones cannot be aggregated or written so.
 pub fn prepare(
     runtime: &Runtime,
     mut device: Rc<dyn ZonedDevice>,
-    in_order: bool,
+    order: Order,
     aggregate: u32,
 ) -> Option<Rc<dyn ZonedDevice>> {
-    if in_order {
-        device = Rc::new(Sequencer::new(runtime, device));
-    }
+    device = match order {
+        Order::Any => device,
+        Order::One => Rc::new(Sequencer::new(runtime, device)),
+        Order::Groups(blocks) => Rc::new(Appended::new(runtime, device, blocks, META_ZONES)?),
+    };
     if aggregate > 1 {
         device = Rc::new(Aggregated::new(runtime, device, aggregate)?);
     }
@@ -73,15 +75,15 @@ pub fn prepare(
 pub async fn find_log(runtime: &Runtime, drive: &Drive) -> Result<(Rc<dyn ZonedDevice>, ReadLog), NoLog> {
     let mut reason = NoLog::Blank;
     for aggregate in AGGREGATES {
-        let Some(device) = prepare(runtime, drive.device.clone(), false, aggregate) else { continue };
+        let Some(device) = prepare(runtime, drive.device.clone(), Order::Any, aggregate) else { continue };
         // A member has a zone for data beside those.
         if aggregate > 1 && device.geometry().zones <= META_ZONES {
             break;
         }
         match read_log(&device, aggregate).await {
             Ok(log) => {
-                let in_order = superblock_of(&log.records[0].0).is_some_and(|s| !s.policy.uses_zrwa());
-                let device = prepare(runtime, drive.device.clone(), in_order, aggregate);
+                let order = superblock_of(&log.records[0].0).map_or(Order::Any, Superblock::order);
+                let device = prepare(runtime, drive.device.clone(), order, aggregate);
                 return device.map(|device| (device, log)).ok_or(NoLog::Damaged);
             }
             Err(error) => reason = reason.max(error),

@@ -167,7 +167,11 @@ impl Raid {
         }
         let used = self.layout.rows * self.layout.chunk_blocks;
         let zones = Zones::One(physical(zone.index));
-        let aggregated = self.membership.superblock().aggregate > 1;
+        let aggregated = {
+            let superblock = self.membership.superblock();
+            // What is written by appends leaves a reserve.
+            superblock.aggregate > 1 || superblock.group_blocks > 0
+        };
         let larger =
             |m: usize| self.members.device(m).is_some_and(|d| d.geometry().zone_capacity_blocks > used);
         // The drive that it is copied to may have larger ones.

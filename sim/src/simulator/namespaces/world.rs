@@ -117,6 +117,7 @@ async fn create(
         Over::Drive => sequenced(&runtime, &drives)?,
         Over::Array(policy) => {
             let options = CreateOptions {
+                group_blocks: 0,
                 name: "simulated".into(),
                 uuid,
                 chunk_blocks: scenario.chunk_blocks,

@@ -54,6 +54,7 @@ pub(super) async fn create(
         Over::Drive => sequenced(&runtime, &drives)?,
         Over::Array { policy, parities } => {
             let options = CreateOptions {
+                group_blocks: 0,
                 name: "simulated".into(),
                 uuid,
                 chunk_blocks: scenario.chunk_blocks,
