@@ -9,6 +9,7 @@ use crate::{
     stream::Stream,
     system::System,
     trace::Trace,
+    volume,
 };
 use anyhow::{Context, ensure};
 use engine::{
@@ -56,6 +57,12 @@ pub struct Setup {
     /// Decides the jitter of the drives; `None` for none.
     pub seed: Option<u64>,
     pub host: Host,
+    /// Blocks that are appended in any order; 0 where zones are not written by appends.
+    pub group_blocks: u32,
+    /// Writes that wait behind each other are joined, whatever the design.
+    pub joins: bool,
+    /// A volume of so many blocks is on the array, and what is written is written to that, at random places.
+    pub volume_blocks: Option<u64>,
     /// What all writes pass one after the other.
     pub section: Section,
     /// What the lock of a zone counts as one request, if the host has such locks.
@@ -84,6 +91,9 @@ impl Setup {
             compression: None,
             seed: Some(1),
             host: Host::free(),
+            group_blocks: 0,
+            joins: false,
+            volume_blocks: None,
             section: Section { sub_request_us, ..Section::default() },
             request_kib: 4,
             consistency: Consistency::default(),
@@ -96,7 +106,9 @@ impl Setup {
     }
 
     fn behaviour(&self) -> Behaviour {
-        Behaviour { consistency: self.consistency, ..self.system.behaviour() }
+        let behaviour = self.system.behaviour();
+        let join = self.joins || behaviour.join;
+        Behaviour { consistency: self.consistency, join, ..behaviour }
     }
 
     /// Five partitions of one PM1731a, four zones as one, as in ZRAID §6.5.
@@ -208,7 +220,7 @@ impl Bed {
     pub fn traced(setup: &Setup, trace: Option<Trace>) -> anyhow::Result<Bed> {
         let (clock, runtime) = (Clock::new(), Runtime::new());
         let threads = Threads::new(&setup.host, &clock, &runtime, trace.clone());
-        let sequenced = setup.system.is_sequenced();
+        let sequenced = setup.system.is_sequenced() && setup.group_blocks <= 1;
         let request_blocks = setup.request_kib * 1024 / BLOCK as u64;
         let geometry = &setup.model.geometry;
         let mut drives: Vec<TimedDrive> = Vec::new();
@@ -239,7 +251,7 @@ impl Bed {
             anyhow::Ok(Drive { name: format!("drive {number}"), device })
         };
         let options = CreateOptions {
-            group_blocks: 0,
+            group_blocks: setup.group_blocks,
             name: setup.system.name().into(),
             uuid: [1; 16],
             chunk_blocks: setup.chunk_kib * 1024 / BLOCK as u64,
@@ -254,7 +266,8 @@ impl Bed {
         let create = Array::create_with(&runtime, options, members, setup.behaviour());
         let array =
             runtime.block_on(create, || clock.advance()).context("creating the array never ends")??;
-        if setup.aggregate == 1 {
+        // Where blocks are that were appended only the array knows.
+        if setup.aggregate == 1 && setup.group_blocks <= 1 {
             for (member, drive) in drives.iter().enumerate() {
                 drive.set_classifier(classifier(array.layout(), member));
             }
@@ -262,6 +275,9 @@ impl Bed {
         let mut array: Rc<dyn ZonedDevice> = Rc::new(array);
         if setup.section != Section::default() {
             array = Rc::new(Serial::new(array, chunk_blocks, setup.section, &clock, &runtime));
+        }
+        if let Some(blocks) = setup.volume_blocks {
+            array = volume::over(&runtime, &clock, array, blocks)?;
         }
         array = threads.before(array);
         if let Some(trace) = &trace {
@@ -288,7 +304,8 @@ impl Bed {
         let mut rng = Rng::new(self.setup.seed.unwrap_or_default());
         let mut job = |zone| {
             let start_ns = rng.below(STAGGER_NS);
-            Job { blocks, start_ns, pause_ns, ..Job::new(Kind::Write, zone, 4, load.depth) }
+            let kind = if self.setup.volume_blocks.is_some() { Kind::Scatter } else { Kind::Write };
+            Job { blocks, start_ns, pause_ns, ..Job::new(kind, zone, 4, load.depth) }
         };
         let mut jobs: Vec<Job> = (0..load.zones).map(&mut job).collect();
         // Readers have a zone of their own behind those of the writers, which is full.
@@ -326,9 +343,10 @@ impl Bed {
             flash_write_amplification: amplification(&before, &now, measured.bytes),
             paper_mb_s: None,
             p50_us: measured.quantile_us(0.5),
+            p95_us: measured.quantile_us(0.95),
             p99_us: measured.quantile_us(0.99),
             written: written(&before, &now, measured.bytes),
-            writes_per_mib: each(now.writes, before.writes),
+            writes_per_mib: each(now.writes + now.appends, before.writes + before.appends),
             explicit_flushes_per_mib: each(now.zrwa_flushes, before.zrwa_flushes),
             resets: now.resets - before.resets,
             ..Row::default()

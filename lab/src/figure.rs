@@ -25,12 +25,13 @@ pub struct Row {
     pub flash_write_amplification: f64,
     /// What the text of a paper says of this point, where it does.
     pub paper_mb_s: Option<f64>,
-    /// Latency of a request: median and 99th percentile.
+    /// Latency of a request: median, 95th and 99th percentile.
     pub p50_us: f64,
+    pub p95_us: f64,
     pub p99_us: f64,
     /// What the array wrote to its members, by cause.
     pub written: Written,
-    /// Commands to members for each MiB of the host's: writes, and explicit ZRWA flushes.
+    /// Commands to members for each MiB of the host's: writes and appends, and explicit ZRWA flushes.
     pub writes_per_mib: f64,
     pub explicit_flushes_per_mib: f64,
     /// Zones of members that were reset while it was measured.
@@ -75,6 +76,7 @@ impl Row {
             drift: of(|row| row.drift),
             read_mb_s: of(|row| row.read_mb_s),
             p50_us: of(|row| row.p50_us),
+            p95_us: of(|row| row.p95_us),
             p99_us: of(|row| row.p99_us),
             ..rows.first()?.clone()
         })

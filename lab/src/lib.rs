@@ -18,4 +18,5 @@ pub mod stream;
 pub mod system;
 pub mod tenants;
 pub mod trace;
+pub mod volume;
 pub mod work;

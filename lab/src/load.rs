@@ -23,6 +23,8 @@ pub enum Kind {
     Append,
     /// Writes that go round in the ZRWA of a zone and never move its write pointer.
     Overwrite,
+    /// Writes of random places.
+    Scatter,
     /// Reads of random places.
     Read,
     /// Resets of all of the job's zones, one after the other.
@@ -268,6 +270,10 @@ impl Running {
             Kind::Overwrite => {
                 let size = geometry.zrwa.map_or(blocks, |zrwa| zrwa.size_blocks);
                 Command::write(Lba(start + written % size), data, false)
+            }
+            Kind::Scatter => {
+                let place = self.rng.borrow_mut().below(geometry.zone_capacity_blocks / blocks);
+                Command::write(Lba(start + place * blocks), data, false)
             }
             Kind::Reset => {
                 let turn = (written / blocks) as usize % (1 + further.len());

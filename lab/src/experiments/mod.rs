@@ -20,6 +20,7 @@ mod tenants;
 mod throughput;
 mod traffic;
 mod wear;
+mod zapraid;
 mod zebra;
 
 use crate::figure::{Figure, Row};
@@ -81,6 +82,7 @@ pub const EXPERIMENTS: &[Experiment] = &[
     flush::S67,
     traffic::WAF,
     zebra::ZEBRA,
+    zapraid::ZAPRAID,
     wear::LOGS,
     braid::BRAID,
     braid_reads::BRAID_READS,

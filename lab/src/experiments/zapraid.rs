@@ -1,0 +1,195 @@
+//! ZapRAID's evaluation, as far as writes go: random writes on a volume over arrays of each policy.
+
+use super::{Effort, Experiment, KERNEL};
+use crate::{
+    bed::{Load, Setup, point},
+    figure::{Claim, Figure, Plot, Row, Table},
+    host::Host,
+    load::Window,
+    report,
+    system::System,
+    work,
+};
+use sim::{ssd::Model, timing::Timing};
+
+pub const ZAPRAID: Experiment = Experiment {
+    name: "zapraid",
+    title: "Random writes on a volume: zone append in groups beside other policies (ZapRAID Exp#1)",
+    run: zapraid,
+};
+
+const METHOD: &str = "Four ZN540 of 4 TB, (3 + 1); random 4 KiB writes on a volume of 4 GiB, of which nothing is collected \
+meanwhile, 16 requests deep unless a row says otherwise; the volume writes to one zone of the array. append-gG: \
+policy append with groups of G blocks; g1 is one write at a time in each zone of a drive, without the scheduler's \
+merging, all the zone as one group. Chunks of 8 KiB with append, the smallest there are (ZapRAID: 4 KiB), 64 KiB with the others; the second \
+table has all with 64 KiB. ZapRAID answers when a stripe is full; here partial stripes have partial parity in the metadata \
+logs, so that there is a command more than ZapRAID has. Hosts: mq-deadline is the kernel, where zones that are written in \
+order have a lock and appends none; spdk one thread as ZapRAID's. Nothing was fitted to these figures.";
+
+const WHY: &str = "The volume joins writes that wait into groups, and the array joins what the volume hands in: few and larger \
+writes are on their way, where ZapRAID's zone write has one of 4 KiB at a time.";
+
+/// Blocks of the volume.
+const VOLUME_BLOCKS: u64 = 1 << 20;
+
+/// A system by the name of its rows: design, blocks of a group, chunk.
+#[derive(Clone, Copy)]
+struct Subject {
+    name: &'static str,
+    system: System,
+    group_blocks: u32,
+    chunk_kib: u64,
+}
+
+const fn subject(name: &'static str, system: System, group_blocks: u32, chunk_kib: u64) -> Subject {
+    Subject { name, system, group_blocks, chunk_kib }
+}
+
+const SUBJECTS: [Subject; 6] = [
+    subject("append-g1", System::RaiznPlus, 1, 8),
+    subject("append-g256", System::RaiznPlus, 256, 8),
+    subject("append-all", System::RaiznPlus, 1 << 19, 8),
+    subject("zrwa", System::Zoneraid, 0, 64),
+    subject("inplace", System::Zebra, 0, 64),
+    subject("log", System::RaiznPlus, 0, 64),
+];
+
+fn run(subject: Subject, host: &Host, depth: u32) -> anyhow::Result<Row> {
+    let (model, timing) = (Model::zn540_4tb(), Timing::zn540_4tb());
+    let Subject { system, group_blocks, chunk_kib, .. } = subject;
+    let setup = Setup {
+        model,
+        timing,
+        members: 4,
+        chunk_kib,
+        group_blocks,
+        joins: true,
+        volume_blocks: Some(VOLUME_BLOCKS),
+        stores: true,
+        ..Setup::zn540(system)
+    };
+    let load = Load { depth, window: Window::ms(20, 90), seeds: 2, ..Load::fio(1, 4) };
+    Ok(Row { system: subject.name.into(), ..point(&setup.on(host), &load)? })
+}
+
+/// Writes to a zone of the array itself, none of which is joined with another: commands of 4 KiB, as ZapRAID's are.
+fn run_alone(subject: Subject, host: &Host) -> anyhow::Result<Row> {
+    let (model, timing) = (Model::zn540_4tb(), Timing::zn540_4tb());
+    let Subject { system, group_blocks, chunk_kib, .. } = subject;
+    let setup = Setup { model, timing, members: 4, chunk_kib, group_blocks, ..Setup::zn540(system) };
+    let load = Load { depth: 16, ..Load::fio(1, 4) };
+    Ok(Row { system: subject.name.into(), ..point(&setup.on(host), &load)? })
+}
+
+fn zapraid(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
+    let depths: &[u32] = if effort == Effort::Quick { &[16] } else { &[1, 4, 16, 64] };
+    let sizes: &[u32] = if effort == Effort::Quick { &[256] } else { &[4, 16, 64, 256, 1024, 4096] };
+    let hosts = [Host::mq_deadline(), Host::spdk(), Host::free()];
+    let mut points = Vec::new();
+    for host in &hosts {
+        for subject in SUBJECTS {
+            points.extend(depths.iter().map(|depth| (host, subject, *depth)));
+        }
+    }
+    let mut figure = this.figure(METHOD);
+    figure.rows = work::each(this.name, &points, |(host, subject, depth)| run(*subject, host, *depth))?;
+    let rows = figure.rows.clone();
+    let of = |host: &str, system: &str| {
+        let is = |row: &&Row| (row.host.as_str(), row.system.as_str(), row.depth) == (host, system, 16);
+        rows.iter().find(is).cloned().unwrap_or_default()
+    };
+    let gain = |host: &str, over: &str| of(host, "append-g256").mb_s / of(host, over).mb_s;
+    let latency = |host: &str| of(host, "append-g256").p95_us / of(host, "append-g1").p95_us;
+    let ours = |host: &str| of(host, "zrwa").mb_s / of(host, "append-g256").mb_s;
+    figure.claims = vec![
+        Claim::factor("G = 256 to G = 1, throughput", 2.34, gain(KERNEL, "append-g1"), WHY)
+            .free(gain("free", "append-g1")),
+        Claim::factor("G = 256 to G = 1, 95th percentile", 0.477, latency(KERNEL), WHY).free(latency("free")),
+        Claim::factor("G = 256 to all, throughput", 1.0, gain(KERNEL, "append-all"), "")
+            .free(gain("free", "append-all")),
+        Claim::factor("G = 256 to G = 1, throughput, spdk", 2.34, gain("spdk", "append-g1"), WHY),
+        Claim::factor("zrwa to append with G = 256 (a goal of ours)", 1.5, ours(KERNEL), "")
+            .free(ours("free")),
+    ];
+    figure.tables.push(throughput(&rows, &hosts, depths));
+    let all = SUBJECTS.map(|subject| Subject { chunk_kib: 64, ..subject });
+    let points: Vec<_> =
+        hosts.iter().flat_map(|host| all.iter().map(move |subject| (host, *subject))).collect();
+    let same = work::each(this.name, &points, |(host, subject)| run(*subject, host, 16))?;
+    let mut table = throughput(&same, &hosts, &[16]);
+    table.title = "MB/s and 95th percentile in µs, all with chunks of 64 KiB".into();
+    figure.tables.push(table);
+    let points: Vec<_> = hosts.iter().flat_map(|host| sizes.iter().map(move |size| (host, *size))).collect();
+    let swept = work::each(this.name, &points, |(host, size)| {
+        run(subject("append", System::RaiznPlus, *size, 8), host, 16)
+    })?;
+    figure.tables.push(sizes_table(&swept, &hosts, sizes));
+    let alone =
+        [subject("append-g1", System::RaiznPlus, 1, 8), subject("append-g256", System::RaiznPlus, 256, 8)];
+    let points: Vec<_> =
+        hosts.iter().flat_map(|host| alone.iter().map(move |subject| (host, *subject))).collect();
+    let alone = work::each(this.name, &points, |(host, subject)| run_alone(*subject, host))?;
+    figure.tables.push(alone_table(&alone, &hosts));
+    let at_16: Vec<&Row> = rows.iter().filter(|row| row.host == KERNEL).collect();
+    figure.plots.push(Plot::of(
+        "Random 4 KiB writes, mq-deadline".into(),
+        "requests on their way",
+        &at_16,
+        |row| row.depth.into(),
+    ));
+    figure.tables.push(report::unsteady(&figure.rows));
+    Ok(figure)
+}
+
+fn throughput(rows: &[Row], hosts: &[Host], depths: &[u32]) -> Table {
+    let mut header = vec!["system, QD".to_string()];
+    header.extend(hosts.iter().map(|host| host.name.clone()));
+    let mut table = Table { title: "MB/s, and 95th percentile in µs".into(), header, rows: Vec::new() };
+    for subject in SUBJECTS {
+        for depth in depths {
+            let mut cells = vec![format!("{}, {depth}", subject.name)];
+            for host in hosts {
+                let is =
+                    |row: &&Row| row.host == host.name && row.system == subject.name && row.depth == *depth;
+                let row = rows.iter().find(is);
+                cells.push(row.map_or(String::new(), |row| format!("{:.0}, {:.0}", row.mb_s, row.p95_us)));
+            }
+            table.rows.push(cells);
+        }
+    }
+    table
+}
+
+fn alone_table(rows: &[Row], hosts: &[Host]) -> Table {
+    let header = ["host", "append-g1, MB/s", "append-g256, MB/s", "gain", "p95 in µs, g1", "g256"];
+    let mut table =
+        Table::new("Without volume and joining: 4 KiB writes to a zone of the array, QD 16", &header);
+    for (host, pair) in hosts.iter().zip(rows.chunks_exact(2)) {
+        let mut cells = vec![host.name.clone()];
+        cells.extend(pair.iter().map(|row| format!("{:.0}", row.mb_s)));
+        cells.push(format!("{:.2}", pair[1].mb_s / pair[0].mb_s));
+        cells.extend(pair.iter().map(|row| format!("{:.0}", row.p95_us)));
+        table.rows.push(cells);
+    }
+    table
+}
+
+/// Throughput by the size of groups, and what that costs: bits of the table for all zones of a drive, and the blocks that
+/// are read where a group is not in memory.
+fn sizes_table(rows: &[Row], hosts: &[Host], sizes: &[u32]) -> Table {
+    let geometry = Model::zn540_4tb().geometry;
+    let blocks = geometry.zones as u64 * geometry.zone_capacity_blocks;
+    let mut header = vec!["G".to_string()];
+    header.extend(hosts.iter().map(|host| format!("MB/s, {}", host.name)));
+    header.extend(["table of a drive, MiB".into(), "blocks read for a group that is not in memory".into()]);
+    let title = "Size of groups, 16 requests deep".into();
+    let mut table = Table { title, header, rows: Vec::new() };
+    for (at, size) in sizes.iter().enumerate() {
+        let mut cells = vec![size.to_string()];
+        cells.extend((0..hosts.len()).map(|host| format!("{:.0}", rows[host * sizes.len() + at].mb_s)));
+        let bits = blocks * size.trailing_zeros() as u64;
+        cells.extend([format!("{:.0}", bits as f64 / 8.0 / (1 << 20) as f64), size.to_string()]);
+        table.rows.push(cells);
+    }
+    table
+}

@@ -1,0 +1,69 @@
+//! A volume as jobs reach it: a device with one zone that is written anywhere.
+
+use anyhow::{Context, Result};
+use engine::{
+    device::{Command, Completion, Done, Geometry, Slots, Status, ZonedDevice},
+    runtime::Runtime,
+    volume::{Behaviour, Volume},
+};
+use sim::clock::Clock;
+use std::rc::Rc;
+
+struct Face {
+    volume: Volume,
+    runtime: Runtime,
+    slots: Rc<Slots>,
+    geometry: Geometry,
+}
+
+/// A new volume of so many blocks on `device`, with all of its map in memory.
+///
+/// # Errors
+/// When there can be none.
+pub fn over(
+    runtime: &Runtime,
+    clock: &Clock,
+    device: Rc<dyn ZonedDevice>,
+    blocks: u64,
+) -> Result<Rc<dyn ZonedDevice>> {
+    let made = Volume::create(device.clone(), [1; 16], Some(blocks));
+    runtime.block_on(made, || clock.advance()).context("creating the volume never ends")??;
+    let behaviour = Behaviour { map_pages: Some(usize::MAX / 2), ..Behaviour::default() };
+    let volume = Volume::open(runtime, device.clone(), behaviour);
+    let volume = runtime.block_on(volume, || clock.advance()).context("opening the volume never ends")??;
+    let blocks = volume.blocks();
+    let geometry = Geometry {
+        zones: 1,
+        zone_size_blocks: blocks,
+        zone_capacity_blocks: blocks,
+        max_open: 0,
+        max_active: 0,
+        ..device.geometry().clone()
+    };
+    Ok(Rc::new(Face { volume, runtime: runtime.clone(), slots: Rc::default(), geometry }))
+}
+
+impl ZonedDevice for Face {
+    fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    fn submit(&self, command: Command) -> Completion {
+        let (completer, completion) = self.slots.pair();
+        let volume = self.volume.clone();
+        self.runtime.spawn(async move {
+            completer.complete(match command {
+                Command::Write { lba, data, fua, .. } => {
+                    let result = volume.write(lba.0, &data, fua).await;
+                    Done { result, data, ..Done::ok() }
+                }
+                Command::Read { lba, data, .. } => match volume.read(lba.0, data).await {
+                    Ok(data) => Done::with_data(data),
+                    Err(error) => Done::error(error),
+                },
+                _ => Done::error(Status::InvalidField.into()),
+            });
+        });
+        completion
+    }
+}
