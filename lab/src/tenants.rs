@@ -133,6 +133,7 @@ async fn array(runtime: &Runtime, clock: &Clock, max_active: u32, degraded: bool
         policy: Some(Policy::Zrwa),
         host: [0; 16],
         autostart: false,
+        group_blocks: 0,
     };
     let array = Array::create(runtime, options, members.collect()).await?;
     if degraded {
