@@ -68,8 +68,6 @@ pub struct Case {
     pub window_chunks: u64,
     /// Zones of a drive that have to be used as one.
     pub aggregate: u32,
-    /// Of blocks that are appended; 0 for zones that are written in order.
-    pub group_blocks: u32,
     pub volatile_cache: bool,
     /// Blocks below the capacity at which the workload starts.
     pub from_end_blocks: Option<u64>,
@@ -168,7 +166,6 @@ impl Case {
             granularity_blocks: 1,
             window_chunks: distance * rows,
             aggregate: 1,
-            group_blocks: 0,
             volatile_cache: false,
             from_end_blocks: None,
             queue_depth: 2,
@@ -235,16 +232,6 @@ impl Case {
                 ..case("log, two ends", 3, 0, vec![write(3), write(4)])
             },
             Case {
-                group_blocks: 16,
-                queue_depth: 4,
-                ..in_logs("append", 3, vec![write(1), fua(1), write(3), write(4)])
-            },
-            Case {
-                group_blocks: 4,
-                before: vec![write(2), write(5)],
-                ..in_logs("append, two ends", 3, vec![write(1), write(4), fua(1)])
-            },
-            Case {
                 policy: Policy::Log,
                 volatile_cache: true,
                 before: vec![fua(1), write(6)],
@@ -269,7 +256,7 @@ impl Case {
             zrwa,
             oob_bytes: 16,
             max_transfer_blocks: 64,
-            max_append_blocks: if self.group_blocks > 0 { 64 } else { 0 },
+            max_append_blocks: 0,
             volatile_cache: self.volatile_cache,
         };
         let pace = Pace {
@@ -293,7 +280,7 @@ impl Case {
             fua_alone: false,
             compression: None,
             unwritten_fails: false,
-            group_blocks: self.group_blocks,
+            group_blocks: 0,
             chunk_blocks: self.chunk_blocks,
             aggregate: self.aggregate,
             zone_size_blocks: None,
