@@ -46,6 +46,11 @@ pub fn judge(first: u64, seen: &[(u64, Seen)]) -> Found {
     let (older, newer): (Vec<u64>, Vec<u64>) = unknown.into_iter().partition(|place| *place < begin);
     // What the newest session has found written, and is not found any more, is somewhere before it.
     let lacking: Vec<u64> = (first..from).filter(|block| !places.contains_key(block)).collect();
+    // What has landed before one that cannot be read may be void, as below.
+    if let (Some(gap), Some(last)) = (lacking.first(), older.last()) {
+        let void = places.range(gap..&from).filter(|(_, place)| *place < last);
+        doubtful.extend(void.map(|(block, _)| *block));
+    }
     let taken: BTreeSet<u64> = places.values().copied().collect();
     let others = seen.iter().map(|(place, _)| *place).filter(|place| *place < begin);
     let others = others.filter(|place| !taken.contains(place) && !older.contains(place));
@@ -126,6 +131,9 @@ mod tests {
         assert_eq!(judged(0, &[mark(0, 0, 0), u, mark(2, 0, 0)]), (3, vec![Some(0), None, Some(2)]));
         assert_eq!(judged(0, &[mark(0, 0, 0), mark(2, 0, 0), u]), (3, vec![Some(0), None, None]));
         assert_eq!(judged(0, &[mark(0, 0, 0), nothing, mark(2, 0, 0)]), (1, vec![Some(0)]));
+        // A session between of which nothing can be read may have made void what an older one left behind a hole.
+        let between = [mark(0, 0, 0), mark(1, 0, 0), mark(3, 0, 0), u, u, mark(5, 5, 0)];
+        assert_eq!(judged(0, &between), (6, vec![Some(0), Some(1), None, None, None, Some(5)]));
         // Before the newest session none of them adds anything; what it found written stays so.
         assert_eq!(judged(0, &[mark(0, 0, 0), u, mark(1, 1, 1)]), (2, vec![Some(0), Some(2)]));
         assert_eq!(judged(0, &[mark(0, 0, 0), u, mark(2, 2, 0)]), (3, vec![Some(0), None, Some(2)]));
