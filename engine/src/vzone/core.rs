@@ -51,6 +51,8 @@ pub(super) struct Core {
     pub moving: Turn,
     pub failed: Cell<Option<DeviceError>>,
     pub moved_groups: Cell<u64>,
+    /// V-zones that are about to be moved.
+    pub moves: Cell<u32>,
 }
 
 /// A namespace as it runs.
@@ -247,6 +249,15 @@ impl Drop for Held<'_> {
     }
 }
 
+/// What zones are wanted for.
+#[derive(Clone, Copy)]
+pub(super) enum Want {
+    /// A group of at most so many, which says that its namespace is active.
+    Group { most: u32 },
+    /// A group that is moved: so many for certain, and spares as long as nobody holds them.
+    Moved { least: u32, most: u32 },
+}
+
 /// Zones that were taken for a group.
 pub(super) struct Taken {
     pub zones: Vec<u32>,
@@ -282,6 +293,7 @@ impl Core {
             moving: Turn::default(),
             failed: Cell::default(),
             moved_groups: Cell::default(),
+            moves: Cell::default(),
         }
     }
 
@@ -381,19 +393,19 @@ impl Core {
         }
     }
 
-    /// Takes zones for a group of at most `most` zones; of exactly as many if `exact`, none of them spare.
+    /// Takes zones for a group.
     ///
     /// # Errors
     /// Capacity Exceeded where so many zones cannot be had: too many are worn.
-    pub async fn allocate(&self, tenant: &Tenant, most: u32, exact: bool) -> Result<Taken, DeviceError> {
+    pub async fn allocate(&self, tenant: &Tenant, want: Want) -> Result<Taken, DeviceError> {
         let _turn = self.allocation.take().await;
-        {
+        if let Want::Group { .. } = want {
             let mut state = tenant.state.borrow_mut();
             state.history = state.history.with(state.table.active_zones());
         }
         loop {
             self.check()?;
-            if let Some(taken) = self.take_now(tenant, most, exact)? {
+            if let Some(taken) = self.take_now(tenant, want)? {
                 return Ok(taken);
             }
             self.room.wait().await;
@@ -401,8 +413,15 @@ impl Core {
     }
 
     /// As [`Core::allocate`], if the zones are there.
-    fn take_now(&self, tenant: &Tenant, most: u32, exact: bool) -> Result<Option<Taken>, DeviceError> {
-        let (width, spares) = if exact { (most, 0) } else { self.decide(tenant, most) };
+    fn take_now(&self, tenant: &Tenant, want: Want) -> Result<Option<Taken>, DeviceError> {
+        let (width, spares) = match want {
+            Want::Group { most } => self.decide(tenant, most),
+            Want::Moved { least, most } => {
+                let width =
+                    balloon::floor_power(least.saturating_add(self.free_spares()).min(most)).max(least);
+                (width, width - least)
+            }
+        };
         let mut arbiter = self.arbiter.borrow_mut();
         self.work.open();
         if !arbiter.want(width) {
@@ -411,11 +430,20 @@ impl Core {
         }
         let zones = arbiter.take(width);
         let mut state = tenant.state.borrow_mut();
-        state.opened = Some(arbiter.serial());
+        if let Want::Group { .. } = want {
+            state.opened = Some(arbiter.serial());
+        }
         state.spares += spares;
         self.in_hand.borrow_mut().extend(&zones);
         let unit_blocks = balloon::unit_blocks(tenant.spec.essential, width);
         Ok(Some(Taken { zones, unit_blocks, spares }))
+    }
+
+    /// Spares that nobody holds.
+    fn free_spares(&self) -> u32 {
+        let tenants = self.tenants.borrow();
+        let used: u32 = tenants.iter().flatten().map(|tenant| tenant.state.borrow().spares).sum();
+        self.spares().saturating_sub(used)
     }
 
     /// Zones that were taken are a v-zone's from now on.

@@ -33,6 +33,7 @@ impl Core {
             }
             vzone.ticket()
         };
+        self.moves.set(self.moves.get() + 1);
         // Nobody waits for it: an error stays with the v-zone.
         drop(self.employ(tenant, Job::Move { zone, ticket }));
     }

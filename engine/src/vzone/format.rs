@@ -73,6 +73,17 @@ pub struct Spec {
     pub weight: u32,
 }
 
+/// What is known of namespaces that need not run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// V-zones that there is room for, those that are given out with them.
+    pub zones: u64,
+    /// Writable blocks of each.
+    pub zone_capacity_blocks: u64,
+    /// What was asked for, and blocks that are written, in the order of their numbers.
+    pub namespaces: Vec<(Spec, u64)>,
+}
+
 /// Where the data of a v-zone ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum End {

@@ -4,8 +4,9 @@ use crate::{
     buf::Buf,
     device::{Command, DeviceError, Zones},
     vzone::{
+        balloon::floor_power,
         behaviour::Canary,
-        core::{Core, Tenant},
+        core::{Core, Tenant, Want},
         format::{End, Entry, Groups, reservation},
         shape::Shape,
         transfer::{Flight, Stretch},
@@ -119,11 +120,12 @@ impl Core {
     ) -> Result<(), DeviceError> {
         tenant.enter(zone, ticket).await;
         let _turn = self.moving.take().await;
-        let result = self.relocate_now(tenant, zone, flights).await;
+        let result = self.relocate_now(tenant, (zone, ticket), flights).await;
         if let Err(error) = result {
             self.fail_vzone(tenant, zone, error);
         }
         tenant.state.borrow_mut().vzones[zone].leaving = false;
+        self.moves.set(self.moves.get() - 1);
         tenant.leave(zone);
         result
     }
@@ -134,7 +136,7 @@ impl Core {
     async fn relocate_now(
         self: &Rc<Core>,
         tenant: &Rc<Tenant>,
-        zone: usize,
+        (zone, ticket): (usize, u64),
         flights: &mut Vec<Flight>,
     ) -> Result<(), DeviceError> {
         let vzone = tenant.state.borrow().vzones[zone];
@@ -142,7 +144,9 @@ impl Core {
             return self.seal_failed(tenant, zone).await;
         }
         let sealed = matches!(vzone.end, End::Sealed(_));
-        let wide = vzone.active && vzone.end == End::Open && vzone.spares > 0;
+        // Who writes again keeps it.
+        let waited_for = vzone.tickets > ticket + 1;
+        let wide = vzone.active && vzone.end == End::Open && vzone.spares > 0 && !waited_for;
         if !(sealed || wide) {
             return Ok(());
         }
@@ -208,6 +212,8 @@ impl Core {
     }
 
     /// Copies the first blocks of a group behind the groups `kept`, in groups of `width` zones; gives all groups.
+    /// What fills zones to their ends goes to more of them at a time, if nobody else uses these: none of them stays
+    /// active, and it takes a fraction of the time.
     async fn copy(
         &self,
         tenant: &Tenant,
@@ -218,13 +224,19 @@ impl Core {
     ) -> Result<Groups, DeviceError> {
         let mut at = 0;
         while at < length {
-            let taken = self.allocate(tenant, width, true).await?;
+            let filled = ((length - at) / shape.zone_blocks) as u32;
+            let most = floor_power(filled.min(shape.width)).max(width);
+            let taken = self.allocate(tenant, Want::Moved { least: width, most }).await?;
             groups.push(&taken.zones, taken.unit_blocks);
-            let new = self.shape(width, taken.unit_blocks);
+            let new = self.shape(taken.zones.len() as u32, taken.unit_blocks);
             let blocks = new.blocks().min(length - at);
-            self.copy_group((shape, old, at), (new, &taken.zones), blocks, flights).await?;
+            let mut copied = self.copy_group((shape, old, at), (new, &taken.zones), blocks, flights).await;
+            if copied.is_ok() && blocks == new.blocks() {
+                copied = self.flush_cache().await;
+            }
+            tenant.state.borrow_mut().spares -= taken.spares;
+            copied?;
             if blocks == new.blocks() {
-                self.flush_cache().await?;
                 let mut arbiter = self.arbiter.borrow_mut();
                 taken.zones.iter().for_each(|zone| arbiter.retire(*zone));
                 drop(arbiter);

@@ -25,7 +25,7 @@ mod transfer;
 pub use self::{
     behaviour::{Behaviour, Canary, Clock, PATIENCE_US},
     error::VzoneError,
-    format::Spec,
+    format::{Layout, Spec},
 };
 
 use self::{
@@ -52,17 +52,6 @@ pub struct NamespaceStatus {
     pub spares: u32,
     /// Widths of the groups that are being written.
     pub widths: Vec<u32>,
-}
-
-/// What is known of namespaces that need not run.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Layout {
-    /// V-zones that there is room for, those that are given out with them.
-    pub zones: u64,
-    /// Writable blocks of each.
-    pub zone_capacity_blocks: u64,
-    /// What was asked for, and blocks that are written, in the order of their numbers.
-    pub namespaces: Vec<(Spec, u64)>,
 }
 
 /// All namespaces of a device. Clones are the same. Their tasks belong to the runtime: they live, and hold the device,
@@ -128,8 +117,12 @@ impl Namespaces {
         let core = recover::open(runtime, device, behaviour).await?;
         // Before anybody else gets a ticket.
         for tenant in core.tenants() {
-            let sealed = |vzone: &Vzone| matches!(vzone.end, format::End::Sealed(_));
-            move_all(&core, &tenant, sealed);
+            for zone in 0..tenant.geometry.zones as usize {
+                let end = tenant.state.borrow().vzones[zone].end;
+                if matches!(end, format::End::Sealed(_)) {
+                    core.move_later(&tenant, zone);
+                }
+            }
         }
         runtime.spawn(manage::supply(core.clone()));
         runtime.spawn(manage::clean(core.clone()));
@@ -234,8 +227,11 @@ impl Namespaces {
                 !state.removed
                     && balloon::is_frozen(state.spares, state.last_write_us, now_us, self.patience_us)
             };
-            if frozen {
-                move_all(core, &tenant, |vzone| vzone.active && vzone.spares > 0 && vzone.failed.is_none());
+            // One at a time: whoever comes back does not wait for what others are moved for.
+            if frozen && core.moves.get() == 0 {
+                let is_wide = |vzone: &Vzone| vzone.active && vzone.spares > 0 && vzone.failed.is_none();
+                let wide = tenant.state.borrow().vzones.iter().position(is_wide);
+                wide.into_iter().for_each(|zone| core.move_later(&tenant, zone));
             }
         }
     }
@@ -243,6 +239,11 @@ impl Namespaces {
     /// Writable blocks of a v-zone.
     pub fn zone_capacity_blocks(&self) -> u64 {
         self.core.identity.vzone_zones as u64 * self.core.zone_blocks()
+    }
+
+    /// Physical zones of a v-zone.
+    pub fn vzone_zones(&self) -> u32 {
+        self.core.identity.vzone_zones
     }
 
     /// Nothing is changed on the device any more, and nothing prepared, once what is on its way has ended.
@@ -284,16 +285,6 @@ impl Namespaces {
             return Err(format!("{spares} spares are in use, of {}", core.spares()));
         }
         core.arbiter.borrow().audit(claims.into_iter())
-    }
-}
-
-/// Has the last groups of v-zones moved.
-fn move_all(core: &Rc<Core>, tenant: &Rc<Tenant>, wanted: impl Fn(&Vzone) -> bool) {
-    for zone in 0..tenant.geometry.zones as usize {
-        let wanted = wanted(&tenant.state.borrow().vzones[zone]);
-        if wanted {
-            core.move_later(tenant, zone);
-        }
     }
 }
 

@@ -9,15 +9,14 @@ use crate::{
     device::{Command, DeviceError, Geometry, ZonedDevice, Zones},
     runtime::Runtime,
     vzone::{
-        Layout,
         arbiter::{Arbiter, Owner},
         balloon::floor_power,
         behaviour::Behaviour,
         core::{Core, Journal, Tenant, Vzone},
         error::VzoneError,
         format::{
-            End, Entry, Filler, Groups, Head, Identity, MOST_NAME, MOST_NAMESPACES, MOST_ZONES, Spec, mark,
-            read,
+            End, Entry, Filler, Groups, Head, Identity, Layout, MOST_NAME, MOST_NAMESPACES, MOST_ZONES, Spec,
+            mark, read,
         },
         shape::Shape,
     },

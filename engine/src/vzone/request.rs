@@ -6,7 +6,7 @@ use crate::{
     vzone::{
         behaviour::Canary,
         congestion::Window,
-        core::{Core, Tenant, Vzone},
+        core::{Core, Tenant, Vzone, Want},
         format::{End, Entry, Groups},
         shape::Shape,
         transfer::{Flight, Stretch},
@@ -235,7 +235,7 @@ impl Core {
     async fn open_group(self: &Rc<Core>, tenant: &Rc<Tenant>, zone: usize) -> Result<(), DeviceError> {
         let mut groups = tenant.state.borrow().vzones[zone].groups;
         let most = self.identity.vzone_zones - groups.zones().len() as u32;
-        let taken = self.allocate(tenant, most, false).await?;
+        let taken = self.allocate(tenant, Want::Group { most }).await?;
         groups.push(&taken.zones, taken.unit_blocks);
         let width = taken.zones.len() as u32;
         let (core, owner) = (self.clone(), tenant.clone());
