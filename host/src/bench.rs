@@ -9,6 +9,7 @@
 
 mod file;
 pub mod host;
+pub mod namespaces;
 pub mod volume;
 
 use crate::{

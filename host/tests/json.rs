@@ -185,6 +185,10 @@ fn the_benchmark_prints_what_its_schema_says() {
     let text = place.run(&["bench", "--rounds", "1", "--level", "raid6"]).ok().text();
     assert!(text.starts_with("RAID-6 4+2, 64 KiB chunks"), "{text}");
     assert!(text.contains("P and Q of 4 chunks of 64 KiB"), "{text}");
+    let namespaces = place.run(&["bench", "--namespaces", "--rounds", "1", "--json"]).ok().json();
+    check(&namespaces, &schema("bench-namespaces.json"), "bench-namespaces.json");
+    assert_eq!(namespaces["write_4k_allocations"].as_f64().map(|each| each < 0.01), Some(true));
+    assert_eq!(namespaces["read_4k_allocations"].as_f64().map(|each| each < 0.01), Some(true));
     let volume = place.run(&["bench", "--volume", "--rounds", "1", "--json"]).ok().json();
     check(&volume, &schema("bench-volume.json"), "bench-volume.json");
     assert!(

@@ -102,14 +102,18 @@ fn what_cannot_be_is_refused_in_one_sentence() {
 /// More active zones for certain than there are.
 #[test]
 fn floors_cannot_be_promised_twice() {
-    let place = Place::with_array(5);
+    let place = Place::new();
+    let make = ["emulate", "create", "drives", "--count", "3", "--zones", "80", "--zone-capacity", "8M"];
+    place.run(&make).ok();
+    place.create("tank", "drives", 3).ok();
     let sized =
         |name: &str, size: &str, active: &str| create(&place, name, &["--size", size, "--active", active]);
     let words = ["would be active for certain", "are left"];
-    sized("drives/a", "160M", "3").ok();
-    create(&place, "drives/b", &["--size", "96M", "--active", "3", "--width", "4"]).fails_with(&words);
-    sized("drives/b", "96M", "3").ok();
+    sized("drives/a", "600M", "15").fails_with(&words);
+    sized("drives/a", "300M", "4").ok();
+    sized("drives/b", "400M", "10").fails_with(&words);
+    sized("drives/b", "400M", "2").ok();
+    create(&place, "drives/c", &["--size", "1M", "--width", "16"]).fails_with(&["--width", "at most"]);
     let listed = place.json(&["namespace", "list", "drives"]);
-    assert_eq!(listed["namespaces"][0]["active"], 3);
-    sized("drives/c", "32M", "1").ok();
+    assert_eq!(listed["namespaces"][0]["active"], 4);
 }

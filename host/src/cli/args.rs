@@ -227,6 +227,9 @@ pub enum Verb {
         /// Measure a volume instead: blocks at random places
         #[arg(long, conflicts_with = "level")]
         volume: bool,
+        /// Measure a namespace instead: blocks one behind the other
+        #[arg(long, conflicts_with_all = ["level", "volume"])]
+        namespaces: bool,
     },
     /// Print what makes a shell complete commands, arrays, drives and zones
     Completions {

@@ -127,6 +127,9 @@ fn run(verb: Verb, output: Output) -> anyhow::Result<u8> {
         Verb::Destroy { array, yes } => owner::destroy(output, &array, yes),
         Verb::Wipe { yes, drives } => owner::wipe(output, &drives, yes),
         Verb::Demo { path, seed } => crate::demo::run(output, path, seed),
+        Verb::Bench { namespaces: true, rounds, .. } => {
+            crate::bench::namespaces::run(output, rounds as usize)
+        }
         Verb::Bench { volume: true, rounds, .. } => crate::bench::volume::run(output, rounds as usize),
         Verb::Bench { what: Benched::Engine, rounds, level, .. } => {
             crate::bench::run(output, rounds as usize, level.parities())

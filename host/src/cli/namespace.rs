@@ -218,6 +218,8 @@ fn add(divided: &Divided, options: &CreateNamespace, name: &str) -> Result<Spec>
     ensure!(active <= zones, "of {zones} zones no {active} can be active");
     ensure!((1..=1000).contains(&options.weight), "a weight is 1 to 1000, not {}", options.weight);
     ensure!(options.width.is_power_of_two(), "--width is a power of two, not {}", options.width);
+    let most = divided.namespaces.vzone_zones();
+    ensure!(options.width <= most, "--width is at most {most} there, as many zones as one is made of");
     let spec = Spec {
         name: name.into(),
         zones,
