@@ -89,6 +89,12 @@ impl TenantState {
         self.begun
     }
 
+    /// Has those v-zones count that have failed, and keep their active zones.
+    pub fn hold(&mut self) {
+        let stuck = self.vzones.iter().filter(|vzone| vzone.stuck).count();
+        self.table.hold(stuck as u32);
+    }
+
     /// V-zones that hold something and can hold more, and those that still hold active zones.
     fn engaged(&self, capacity: u64) -> usize {
         let is_full = |vzone: &Vzone| matches!(vzone.end, End::Finished(_)) || vzone.tail == capacity;
@@ -125,6 +131,8 @@ pub(super) struct Vzone {
     /// Whether it is about to be moved.
     pub leaving: bool,
     pub failed: Option<DeviceError>,
+    /// It has failed, and its active zones cannot be given back before the namespaces are opened again.
+    pub stuck: bool,
 }
 
 const _: () = assert!(size_of::<Vzone>() + size_of::<Gate>() < 1024);
@@ -149,6 +157,7 @@ impl Vzone {
             spares: 0,
             leaving: false,
             failed: None,
+            stuck: false,
         }
     }
 

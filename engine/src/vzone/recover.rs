@@ -6,7 +6,7 @@
 
 use crate::{
     buf::{BLOCK, Buf},
-    device::{Command, DeviceError, Geometry, ZonedDevice, Zones},
+    device::{Command, DeviceError, Geometry, Status, ZonedDevice, Zones},
     runtime::Runtime,
     vzone::{
         arbiter::{Arbiter, Owner},
@@ -241,6 +241,28 @@ fn settle(groups: &Groups, zone_blocks: u64, have: impl Fn(u32) -> u64) -> Settl
     Settled { groups: *groups, end: End::Open, tail }
 }
 
+/// What a v-zone holds, as the journal and its physical zones say. Nobody knows where an open one ends that has a worn
+/// zone, which may be back another time: it keeps all that it has, and is taken to be as long as its other zones allow.
+fn settle_known(groups: &Groups, end: End, zone_blocks: u64, zones: &[ZoneInfo]) -> Settled {
+    let have = |zone: u32| zone_data(&zones[zone as usize], zone_blocks);
+    match end {
+        End::Open => {
+            let settled = settle(groups, zone_blocks, have);
+            match worn(groups, zones) {
+                Some(_) => Settled { groups: *groups, end, tail: settled.tail },
+                None => settled,
+            }
+        }
+        End::Sealed(tail) | End::Finished(tail) => Settled { groups: *groups, end, tail },
+    }
+}
+
+/// What the worst zone of these groups is, if one is worn.
+fn worn(groups: &Groups, zones: &[ZoneInfo]) -> Option<ZoneState> {
+    let is = |state| groups.zones().iter().any(|zone| zones[*zone as usize].state == state);
+    [ZoneState::Offline, ZoneState::ReadOnly].into_iter().find(|state| is(*state))
+}
+
 /// What is on a device, of which nothing is changed.
 struct Found {
     /// Of the newest checkpoint.
@@ -304,14 +326,9 @@ pub(super) async fn look(device: Rc<dyn ZonedDevice>) -> Result<Layout, VzoneErr
     let Found { books, zones, .. } = find(&*device).await?;
     let zone_blocks = books.identity.zone_capacity_blocks - 1;
     let vzone_zones = books.identity.vzone_zones;
-    let have = |zone: u32| zone_data(&zones[zone as usize], zone_blocks);
     let written = |id: u32| {
         let own = books.vzones.range((id, 0)..=(id, u32::MAX));
-        let tails = own.map(|(_, (groups, end))| match end {
-            End::Open => settle(groups, zone_blocks, have).tail,
-            End::Sealed(tail) | End::Finished(tail) => *tail,
-        });
-        tails.sum()
+        own.map(|(_, (groups, end))| settle_known(groups, *end, zone_blocks, &zones).tail).sum()
     };
     let namespaces = books.namespaces.iter().map(|(id, spec)| (spec.clone(), written(*id))).collect();
     Ok(Layout {
@@ -346,30 +363,34 @@ pub(super) fn fitting(geometry: &Geometry) -> u32 {
     [16, 8, 4, 2].into_iter().find(enough).unwrap_or(1)
 }
 
-/// Blocks of data in a physical zone.
+/// Blocks of data in a physical zone; the most that there can be where its write pointer means nothing.
 fn zone_data(info: &ZoneInfo, zone_blocks: u64) -> u64 {
-    let blocks = if info.state == ZoneState::Full { info.capacity_blocks } else { info.wp_blocks };
+    let full = info.state == ZoneState::Full || is_worn(info.state);
+    let blocks = if full { info.capacity_blocks } else { info.wp_blocks };
     blocks.saturating_sub(1).min(zone_blocks)
 }
 
 /// Makes up what runs; gives the zones of sealed and finished v-zones that are to be finished.
 fn take_over(core: &Core, books: &Books, zones: &[ZoneInfo]) -> Vec<u32> {
     let zone_blocks = core.zone_blocks();
-    let have = |zone: u32| zone_data(&zones[zone as usize], zone_blocks);
-    let mut owners: Vec<Option<bool>> = vec![None; zones.len()];
+    // Whether zones are active, and may be finished if they are not.
+    let mut owners: Vec<Option<(bool, bool)>> = vec![None; zones.len()];
     for (id, spec) in &books.namespaces {
         let geometry = geometry_of(core.device.geometry(), &core.identity, spec);
         let mut vzones = vec![Vzone::new(Groups::default(), End::Open, 0); spec.zones as usize];
         let mut spares = 0;
         for ((_, zone), (groups, end)) in books.vzones.range((*id, 0)..=(*id, u32::MAX)) {
-            let settled = match end {
-                End::Open => settle(groups, zone_blocks, have),
-                End::Sealed(tail) | End::Finished(tail) => {
-                    Settled { groups: *groups, end: *end, tail: *tail }
-                }
-            };
+            let settled = settle_known(groups, *end, zone_blocks, zones);
             let mut vzone = Vzone::new(settled.groups, settled.end, settled.tail);
-            vzone.active = settled.end == End::Open && settled.tail < core.allocated(&settled.groups);
+            let worn = worn(groups, zones);
+            let open = settled.end == End::Open;
+            let held = |zone: &u32| zones[*zone as usize].state.is_active();
+            vzone.active = match worn {
+                Some(_) => open && settled.groups.zones().iter().any(held),
+                None => open && settled.tail < core.allocated(&settled.groups),
+            };
+            vzone.failed = worn.filter(|_| open).map(|state| refusal(state).into());
+            vzone.stuck = vzone.active && vzone.failed.is_some();
             if vzone.active {
                 vzone.spares = vzone.width().saturating_sub(spec.essential);
                 spares += vzone.spares;
@@ -379,7 +400,8 @@ fn take_over(core: &Core, books: &Books, zones: &[ZoneInfo]) -> Vec<u32> {
                 false => usize::MAX,
             };
             for (at, zone) in settled.groups.zones().iter().enumerate() {
-                owners[*zone as usize] = Some(at >= active_from);
+                let active = if worn.is_some() { vzone.active && held(zone) } else { at >= active_from };
+                owners[*zone as usize] = Some((active, worn.is_none() || !open));
             }
             vzones[*zone as usize] = vzone;
         }
@@ -398,9 +420,9 @@ fn take_over(core: &Core, books: &Books, zones: &[ZoneInfo]) -> Vec<u32> {
     let mut arbiter = core.arbiter.borrow_mut();
     for (zone, info) in (0..).zip(zones).skip(2) {
         match owners[zone as usize] {
-            Some(active) => {
+            Some((active, known)) => {
                 arbiter.found(zone, Owner::Given, active);
-                if !active && info.state.is_active() {
+                if known && !active && info.state.is_active() {
                     unfinished.push(zone);
                 }
             }
@@ -412,17 +434,20 @@ fn take_over(core: &Core, books: &Books, zones: &[ZoneInfo]) -> Vec<u32> {
     unfinished
 }
 
+/// What is answered to a write to a worn zone.
+fn refusal(state: ZoneState) -> Status {
+    if state == ZoneState::Offline { Status::ZoneIsOffline } else { Status::ZoneIsReadOnly }
+}
+
 /// Has the zone table of a namespace say what its v-zones hold.
 fn load(tenant: &Tenant, zones: &[ZoneInfo]) {
     let mut state = tenant.state.borrow_mut();
     let capacity_blocks = tenant.geometry.zone_capacity_blocks;
     for index in 0..tenant.geometry.zones {
         let vzone = state.vzones[index as usize];
-        let worn = vzone.groups.zones().iter().map(|zone| zones[*zone as usize].state).find(|s| is_worn(*s));
         let full = matches!(vzone.end, End::Finished(_)) || vzone.tail == capacity_blocks;
-        let found = match worn {
-            Some(ZoneState::Offline) => ZoneState::Offline,
-            Some(_) => ZoneState::ReadOnly,
+        let found = match worn(&vzone.groups, zones) {
+            Some(worn) => worn,
             None if full => ZoneState::Full,
             None if vzone.tail == 0 => ZoneState::Empty,
             None => ZoneState::Closed,
@@ -431,6 +456,7 @@ fn load(tenant: &Tenant, zones: &[ZoneInfo]) {
         let zone = ZoneIndex(index);
         state.table.load(&ZoneInfo { zone, state: found, wp_blocks, capacity_blocks, zrwa: false });
     }
+    state.hold();
 }
 
 /// What is to be said against a namespace. `own` is the number of one that is to become so.
