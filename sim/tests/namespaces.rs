@@ -21,7 +21,7 @@ use sim::{
         wire::Wire,
         world::Tracing,
     },
-    ssd::{Cut, EmulatedDrive, Fault, Ssd},
+    ssd::{Cut, EmulatedDrive, Fault, Kind, Ssd},
 };
 use std::{
     cell::{Cell, RefCell},
@@ -33,6 +33,8 @@ use std::{
 struct Frail {
     drive: EmulatedDrive,
     away: RefCell<Vec<ZoneIndex>>,
+    /// What it says of itself.
+    geometry: Geometry,
 }
 
 impl Frail {
@@ -58,7 +60,7 @@ impl Frail {
 
 impl ZonedDevice for Frail {
     fn geometry(&self) -> &Geometry {
-        self.drive.geometry()
+        &self.geometry
     }
 
     fn submit(&self, command: Command) -> Completion {
@@ -84,8 +86,14 @@ struct Rig {
 
 impl Rig {
     fn new(geometry: &Geometry, vzone_zones: u32) -> Rig {
+        Rig::over(geometry, geometry.clone(), vzone_zones)
+    }
+
+    /// Over a drive that is not all that it says.
+    fn over(drive: &Geometry, geometry: Geometry, vzone_zones: u32) -> Rig {
         let runtime = Runtime::new();
-        let drive = Rc::new(Frail { drive: EmulatedDrive::in_memory(geometry), away: RefCell::default() });
+        let drive = EmulatedDrive::in_memory(drive);
+        let drive = Rc::new(Frail { drive, away: RefCell::default(), geometry });
         let made = Namespaces::create(drive.clone(), *b"sixteen bytes...", vzone_zones);
         runtime.block_on(made, || false).unwrap().unwrap();
         let clock = Rc::new(Cell::new(0));
@@ -104,6 +112,10 @@ impl Rig {
     fn write(&self, namespace: &Namespace, lba: u64, byte: u8, blocks: usize) -> Result<(), DeviceError> {
         let data = Buf::copy_of(&vec![byte; blocks * BLOCK]);
         self.run(namespace, Command::write(Lba(lba), data, true)).result
+    }
+
+    fn fault(&self, fault: Fault) {
+        self.drive.ssd().borrow_mut().faults().after(0, fault);
     }
 
     /// The first byte of each block.
@@ -412,6 +424,102 @@ fn what_lies_in_a_zone_that_is_away_for_one_start_is_there_at_the_next() {
     assert!(doubted >= 12, "{doubted}");
 }
 
+/// What one tenant loses is told to this one, whoever learns of it.
+#[test]
+fn who_flushes_first_does_not_take_the_loss_of_another_one() {
+    let geometry = Geometry { zones: 100, volatile_cache: true, ..drive_for_rows(5) };
+    for worn in [true, false] {
+        let rig = Rig::new(&geometry, 5);
+        let all = ["a", "b", "c"].map(|name| rig.add(spec(name, 3, 2)).unwrap());
+        let [a, b, c] = &all;
+        let flush = |namespace: &Namespace| rig.run(namespace, Command::Flush).result;
+        for namespace in [a, b] {
+            let data = Buf::copy_of(&[7; 10 * BLOCK]);
+            assert_eq!(rig.run(namespace, Command::write(Lba(0), data, false)).result, Ok(()));
+        }
+        // The first group has the zones behind the journal.
+        if worn {
+            rig.fault(Fault::ReadOnly(ZoneIndex(2)));
+        }
+        rig.fault(Fault::Fail { kind: Kind::Flush, late: false });
+        let lost = Err(Status::InternalError.into());
+        assert_eq!(flush(c), Ok(()), "{worn}");
+        assert_eq!(flush(b), if worn { Ok(()) } else { lost }, "{worn}");
+        assert_eq!(rig.zone(b, 0).0 == ZoneState::ReadOnly, !worn);
+        assert_eq!((flush(a), flush(a), flush(b)), (lost, Ok(()), Ok(())), "{worn}");
+        assert_eq!(rig.write(a, 10, 8, 1), Err(Status::ZoneIsReadOnly.into()));
+        assert_eq!(rig.write(b, 64, 8, 1), Ok(()));
+        rig.namespaces.audit().unwrap();
+    }
+}
+
+/// A device that refuses a zone since it has too many active ones has not lost that zone.
+#[test]
+fn zones_that_are_refused_for_the_limit_are_asked_for_again() {
+    let claimed = Geometry { zones: 60, max_active: 14, max_open: 14, ..drive_for_rows(3) };
+    let rig = Rig::over(&Geometry { max_active: 6, max_open: 6, ..claimed.clone() }, claimed, 3);
+    let one = rig.add(Spec { essential: 2, ..spec("one", 6, 4) }).unwrap();
+    // Five are left beside that of the journal: two groups of two, and one that is reserved.
+    rig.write(&one, 0, 1, 5).unwrap();
+    rig.write(&one, 64, 2, 5).unwrap();
+    let third = one.submit(Command::write(Lba(128), Buf::copy_of(&[3; 5 * BLOCK]), true));
+    rig.runtime.run();
+    for _ in 0..5 {
+        rig.namespaces.tick();
+        rig.runtime.run();
+    }
+    rig.namespaces.audit().unwrap();
+    assert_eq!(rig.run(&one, Command::Finish { zones: Zones::One(ZoneIndex(0)) }).result, Ok(()));
+    rig.namespaces.tick();
+    assert_eq!(rig.runtime.block_on(third, || false).unwrap().result, Ok(()));
+    assert_eq!(rig.read(&one, 128, 6), [3, 3, 3, 3, 3, 0]);
+    rig.namespaces.audit().unwrap();
+}
+
+/// What cannot give its active zones back counts for its namespace; who would wait for it is refused.
+#[test]
+fn nobody_waits_for_zones_that_cannot_be_given_back() {
+    let rig = Rig::new(&Geometry { zones: 100, ..drive_for_rows(5) }, 5);
+    let one = rig.add(spec("one", 3, 1)).unwrap();
+    rig.write(&one, 0, 7, 20).unwrap();
+    rig.fault(Fault::Fail { kind: Kind::Finish, late: false });
+    let finish = Command::Finish { zones: Zones::One(ZoneIndex(0)) };
+    assert!(rig.run(&one, finish).result.is_err());
+    assert_eq!(rig.write(&one, 64, 8, 5), Err(Status::TooManyActiveZones.into()));
+    // A reset gives them back.
+    assert_eq!(rig.run(&one, Command::Reset { zones: Zones::One(ZoneIndex(0)) }).result, Ok(()));
+    rig.write(&one, 64, 8, 5).unwrap();
+    // One zone of a wide group can only be read from now on: nobody knows where the group ends.
+    rig.fault(Fault::ReadOnly(ZoneIndex(7)));
+    rig.read(&one, 64, 5);
+    let rig = rig.again();
+    rig.runtime.run();
+    let one = rig.namespaces.list().remove(0);
+    assert_eq!(rig.zone(&one, 1).0, ZoneState::ReadOnly);
+    assert_eq!(rig.read(&one, 64, 5), [8; 5]);
+    assert_eq!(rig.write(&one, 0, 8, 5), Err(Status::TooManyActiveZones.into()));
+    rig.namespaces.audit().unwrap();
+}
+
+/// What is moved goes elsewhere if a write fails where it was to go, and those zones are not lost.
+#[test]
+fn a_move_that_fails_is_tried_again_in_other_zones() {
+    let geometry = Geometry { zones: 300, max_active: 34, max_open: 34, ..drive_for_rows(15) };
+    let rig = Rig::new(&geometry, 15);
+    let one = rig.add(Spec { essential: 2, ..spec("one", 4, 4) }).unwrap();
+    rig.write(&one, 0, 7, 20).unwrap();
+    let [width] = one.status().widths[..] else { panic!("{:?}", one.status()) };
+    assert!(width > 2);
+    rig.fault(Fault::WriteFault(ZoneIndex(2 + width)));
+    rig.clock.set(PATIENCE_US);
+    rig.namespaces.tick();
+    rig.runtime.run();
+    assert_eq!((rig.namespaces.moved_groups(), one.status().widths), (1, vec![2]));
+    rig.write(&one, 20, 6, 10).unwrap();
+    assert_eq!(rig.read(&one, 0, 31), [vec![7; 20], vec![6; 10], vec![0]].concat());
+    rig.namespaces.audit().unwrap();
+}
+
 /// The journal goes from one zone to the other, over and over.
 #[test]
 fn the_journal_is_written_round_and_round() {
@@ -499,6 +607,54 @@ impl Small {
         all(29);
         self.runtime.clear();
     }
+}
+
+/// A namespace with a wide group that has been forgotten, on a drive whose commands wait.
+fn forgotten() -> (Small, Namespaces, Namespace) {
+    let drive = Geometry { zones: 60, max_active: 20, max_open: 20, ..drive_for_rows(15) };
+    let wire = Wire::default();
+    wire.insert(Ssd::in_memory(&drive));
+    let small = Small::over(wire);
+    small.run(Namespaces::create(small.device(), [3; 16], 15)).unwrap();
+    let namespaces = small.run(small.open()).unwrap();
+    let wide = small.run(namespaces.add(Spec { essential: 2, ..spec("wide", 2, 1) })).unwrap();
+    let data = Command::write(Lba(0), Buf::copy_of(&[7; 20 * BLOCK]), true);
+    assert_eq!(small.run(wide.submit(data)).result, Ok(()));
+    (small, namespaces, wide)
+}
+
+#[test]
+fn a_namespace_that_is_read_is_neither_resized_nor_removed() {
+    let (small, namespaces, wide) = forgotten();
+    let read = wide.submit(Command::read(Lba(0), Buf::zeroed(20 * BLOCK)));
+    small.runtime.run();
+    assert_eq!(small.run(namespaces.resize("wide", 1)).err(), Some(VzoneError::InUse));
+    assert_eq!(small.run(namespaces.remove("wide")).err(), Some(VzoneError::InUse));
+    assert_eq!(small.run(read).data.chunks(BLOCK).map(|block| block[0]).sum::<u8>(), 7 * 20);
+    assert!(small.run(namespaces.resize("wide", 1)).is_ok());
+    assert_eq!(namespaces.audit(), Ok(()));
+    small.runtime.clear();
+}
+
+#[test]
+fn a_removal_waits_for_a_move_and_for_who_resizes() {
+    let (small, namespaces, _) = forgotten();
+    small.clock.set(PATIENCE_US);
+    namespaces.tick();
+    let (other, result) = (namespaces.clone(), Rc::new(Cell::new(None)));
+    let resized = result.clone();
+    small.runtime.spawn(async move { resized.set(Some(other.resize("wide", 1).await.is_ok())) });
+    // They are both begun while the group is moved.
+    assert_eq!(small.run(namespaces.remove("wide")), Ok(()));
+    assert_eq!((result.get(), namespaces.moved_groups()), (Some(true), 1));
+    assert_eq!((namespaces.list().len(), namespaces.audit()), (0, Ok(())));
+    let added = small.run(namespaces.add(spec("next", 2, 1))).map(|_| ());
+    assert_eq!(added, Ok(()));
+    small.runtime.clear();
+    let again = small.cut(false, 1);
+    let namespaces = again.run(again.open()).unwrap();
+    assert_eq!((namespaces.list().len(), namespaces.audit()), (1, Ok(())));
+    again.runtime.clear();
 }
 
 /// Reclaim moves a group; the power may go at any moment of that, and again at any moment of the recovery.

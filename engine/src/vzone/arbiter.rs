@@ -37,7 +37,12 @@ pub struct Physical {
     active: bool,
     /// Reads on their way: it is not reset before they are back.
     readers: u32,
+    /// How often it could not be reserved or reset.
+    failures: u8,
 }
+
+/// A zone that could not be reserved or reset so often is worn.
+const MOST_FAILURES: u8 = 3;
 
 const _: () = assert!(size_of::<Physical>() < 64);
 
@@ -63,7 +68,7 @@ impl Arbiter {
     /// Of a device with so many zones, two of which are the journal's and all others somebody's: see
     /// [`Arbiter::found`].
     pub fn new(zones: u32, limit: u32, kept: u32, serial: u64) -> Arbiter {
-        let head = Physical { owner: Owner::Head, active: false, readers: 0 };
+        let head = Physical { owner: Owner::Head, active: false, readers: 0, failures: 0 };
         Arbiter {
             zones: vec![head; zones as usize],
             free: VecDeque::with_capacity(zones as usize),
@@ -80,7 +85,7 @@ impl Arbiter {
 
     /// What a zone was found to be: given, free, dirty or worn.
     pub fn found(&mut self, zone: u32, owner: Owner, active: bool) {
-        self.zones[zone as usize] = Physical { owner, active, readers: 0 };
+        self.zones[zone as usize] = Physical { owner, active, readers: 0, failures: 0 };
         self.active += active as u32;
         match owner {
             Owner::Given => self.grouped += active as u32,
@@ -120,10 +125,27 @@ impl Arbiter {
         self.ready.push_back(zone);
     }
 
-    /// A zone that cannot be reserved or reset.
-    pub fn wear(&mut self, zone: u32) {
+    /// Its block cannot be written for now: it is as it was.
+    pub fn unreserved(&mut self, zone: u32) {
         self.retire(zone);
-        self.set(zone, Owner::Worn);
+        self.set(zone, Owner::Free);
+        self.free.push_front(zone);
+    }
+
+    /// A zone could not be reserved or reset; if it is `out`, never again. What is not out is still active if it was:
+    /// only a reset would change that. It is tried a few times.
+    pub fn fail(&mut self, zone: u32, out: bool) {
+        if out {
+            self.retire(zone);
+        }
+        let failures = &mut self.zones[zone as usize].failures;
+        *failures += 1;
+        if out || *failures >= MOST_FAILURES {
+            self.set(zone, Owner::Worn);
+        } else {
+            self.set(zone, Owner::Dirty);
+            self.dirty.push_back(zone);
+        }
     }
 
     /// A group of `width` zones is wanted; `true` if they can be taken.
@@ -328,7 +350,7 @@ mod tests {
         arbiter.found(3, Owner::Free, false);
         assert!(!arbiter.is_exhausted(2));
         assert_eq!(arbiter.clean(), Some(2));
-        arbiter.wear(2);
+        arbiter.fail(2, true);
         assert!(arbiter.is_exhausted(2) && !arbiter.is_exhausted(1));
     }
 }

@@ -18,7 +18,7 @@ use crate::{
         format::{End, Entry, Groups, Identity, Spec},
         shape::Shape,
     },
-    zone::{Lba, ZoneIndex},
+    zone::{Lba, ZoneIndex, is_worn},
 };
 use std::{
     cell::{Cell, RefCell},
@@ -42,6 +42,8 @@ pub(super) struct Core {
     pub pace: Cell<Pace>,
     /// Zones that were taken, and belong to no v-zone yet.
     pub in_hand: RefCell<Vec<u32>>,
+    /// Of these, what a group is being moved to.
+    pub copying: RefCell<Vec<u32>>,
     /// Zones have become free or inactive.
     pub room: Gate,
     /// Zones are to be reserved or reset.
@@ -49,6 +51,17 @@ pub(super) struct Core {
     /// Who opens a group, and who moves one: one at a time, in the order in which they came.
     pub allocation: Turn,
     pub moving: Turn,
+    /// Who flushes the device. Flushes that were begun, and the number of the last one that ended well.
+    pub flushing: Turn,
+    /// Who makes, resizes or removes a namespace.
+    pub administration: Turn,
+    /// The device has refused a zone for now: it is to be asked again.
+    pub refused: Cell<bool>,
+    /// How often it has refused one.
+    pub refusals: Cell<u64>,
+    pub flushes: Cell<(u64, u64)>,
+    /// Flushes that have failed.
+    pub losses: Cell<u64>,
     pub failed: Cell<Option<DeviceError>>,
     pub moved_groups: Cell<u64>,
     /// V-zones that are about to be moved.
@@ -131,8 +144,11 @@ pub(super) struct Vzone {
     /// Whether it is about to be moved.
     pub leaving: bool,
     pub failed: Option<DeviceError>,
-    /// It has failed, and its active zones cannot be given back before the namespaces are opened again.
+    /// Its active zones cannot be given back before it is reset, or the namespaces are opened again.
     pub stuck: bool,
+    /// Why something that had completed may be lost, and whether a flush has said so.
+    pub lost: Option<DeviceError>,
+    pub told: bool,
 }
 
 const _: () = assert!(size_of::<Vzone>() + size_of::<Gate>() < 1024);
@@ -158,7 +174,14 @@ impl Vzone {
             leaving: false,
             failed: None,
             stuck: false,
+            lost: None,
+            told: false,
         }
+    }
+
+    /// Whether commands for it are on their way.
+    pub fn is_busy(&self) -> bool {
+        self.settled != self.tickets || self.reads != self.reads_gone || self.window.in_flight() > 0
     }
 
     /// The next place in the order of what changes the v-zone.
@@ -296,10 +319,17 @@ impl Core {
             idle: RefCell::default(),
             pace: Cell::default(),
             in_hand: RefCell::default(),
+            copying: RefCell::default(),
             room: Gate::default(),
             work: Gate::default(),
             allocation: Turn::default(),
             moving: Turn::default(),
+            flushing: Turn::default(),
+            administration: Turn::default(),
+            refused: Cell::default(),
+            refusals: Cell::default(),
+            flushes: Cell::default(),
+            losses: Cell::default(),
             failed: Cell::default(),
             moved_groups: Cell::default(),
             moves: Cell::default(),
@@ -337,8 +367,67 @@ impl Core {
         self.failed.get().map_or(Ok(()), Err)
     }
 
+    /// Makes safe what has completed, but for what is lost: that is known of its v-zones afterwards. One flush at a
+    /// time, since an array tells a loss once: nobody's ends well while another one learns of it. Who asked before it
+    /// began shares it.
+    ///
+    /// # Errors
+    /// The device does not flush, and there is nobody whom that would cost anything.
     pub async fn flush_device(&self) -> Result<(), DeviceError> {
-        self.device.submit(Command::Flush).await.result
+        let (asked, _) = self.flushes.get();
+        let _turn = self.flushing.take().await;
+        let (begun, good) = self.flushes.get();
+        if good > asked {
+            return Ok(());
+        }
+        self.flushes.set((begun + 1, good));
+        while let Err(error) = self.device.submit(Command::Flush).await.result {
+            self.losses.set(self.losses.get() + 1);
+            if !self.lose(error).await {
+                return Err(error);
+            }
+        }
+        self.flushes.set((begun + 1, begun + 1));
+        Ok(())
+    }
+
+    /// A flush has failed: of which v-zones something is lost their worn zones say; if none do, it may be any that were
+    /// not flushed. `false` if there are none of which this was not known.
+    async fn lose(&self, error: DeviceError) -> bool {
+        let (first, count) = (ZoneIndex(0), self.device.geometry().zones);
+        let zones = self.device.submit(Command::Report { first, count }).await.zones;
+        let is_out = |zone: &u32| zones.get(*zone as usize).is_some_and(|info| is_worn(info.state));
+        let is_hit = |vzone: &Vzone| vzone.groups.zones().iter().any(is_out);
+        let tenants = self.tenants();
+        let known = |vzone: &Vzone| vzone.lost.is_none() && is_hit(vzone);
+        let any_hit = tenants.iter().any(|tenant| tenant.state.borrow().vzones.iter().any(known));
+        let mut found = false;
+        for tenant in tenants {
+            for zone in 0..tenant.geometry.zones as usize {
+                let mut state = tenant.state.borrow_mut();
+                let vzone = &mut state.vzones[zone];
+                let hit = if any_hit { is_hit(vzone) } else { vzone.plain_end > vzone.flushed };
+                if !hit || vzone.lost.is_some() {
+                    continue;
+                }
+                vzone.lost = Some(error);
+                drop(state);
+                found = true;
+                self.fail_vzone(&tenant, zone, error);
+                self.stick(&tenant, zone);
+            }
+        }
+        found
+    }
+
+    /// A v-zone keeps its active zones: they count for its namespace.
+    pub fn stick(&self, tenant: &Tenant, zone: usize) {
+        {
+            let mut state = tenant.state.borrow_mut();
+            state.vzones[zone].stuck = state.vzones[zone].active;
+            state.hold();
+        }
+        self.room.open();
     }
 
     /// Finishes physical zones, so that they are not active any more.
@@ -396,6 +485,11 @@ impl Core {
                 let capacity = tenant.geometry.zone_capacity_blocks;
                 if first && state.engaged(capacity) < tenant.spec.max_active as usize {
                     return Ok(());
+                }
+                // Those that are stuck would be waited for in vain.
+                let stuck = state.vzones.iter().filter(|vzone| vzone.stuck).count() as u32;
+                if stuck > 0 && state.table.active_zones() + stuck > tenant.spec.max_active {
+                    return Err(Status::TooManyActiveZones.into());
                 }
             }
             self.room.wait().await;
@@ -471,6 +565,8 @@ impl Core {
             zones.iter().for_each(|zone| arbiter.retire(*zone));
         }
         state.spares -= std::mem::take(&mut vzone.spares);
+        vzone.stuck = false;
+        state.hold();
         drop(arbiter);
         self.room.open();
         self.work.open();
@@ -482,6 +578,7 @@ impl Core {
         let active = tenant.state.borrow().vzones[zone].active;
         if active {
             self.flush_cache().await?;
+            tenant.state.borrow().vzones[zone].lost.map_or(Ok(()), Err)?;
             self.end_group(&mut tenant.state.borrow_mut(), zone);
         }
         Ok(())

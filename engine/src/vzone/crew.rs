@@ -46,7 +46,7 @@ impl Core {
                 self.begun(tenant, begins);
                 return done;
             }
-            Job::Flush => self.flush(tenant).await,
+            Job::Flush => self.flush_and_tell(tenant).await,
             Job::Finish(zones) => self.finish(tenant, zones).await,
             Job::Reset(zones) => self.reset(tenant, zones).await,
             Job::Move { zone, ticket } => self.relocate(tenant, zone, ticket, flights).await,

@@ -2,7 +2,7 @@
 
 use crate::{
     buf::Buf,
-    device::{Command, DeviceError, Zones},
+    device::{Command, DeviceError, Status, Zones},
     vzone::{
         balloon::floor_power,
         behaviour::Canary,
@@ -11,9 +11,19 @@ use crate::{
         shape::Shape,
         transfer::{Flight, Stretch},
     },
-    zone::{Lba, ZoneIndex},
+    zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
 };
 use std::{ops::Range, rc::Rc};
+
+/// How often it is tried to move a group.
+const MOVE_TRIES: u32 = 3;
+
+/// Whether a zone that is answered so is worn, and so not active.
+fn is_out(error: DeviceError) -> bool {
+    use Status::*;
+    let out = [ZoneIsReadOnly, ZoneIsOffline, InvalidZoneStateTransition];
+    out.map(DeviceError::from).contains(&error)
+}
 
 impl Core {
     /// Finishes v-zones, each in its turn.
@@ -45,7 +55,11 @@ impl Core {
         let owner = tenant.clone();
         let apply = move || owner.state.borrow_mut().vzones[zone].end = end;
         self.record(Entry::Vzone(tenant.id, zone as u32, vzone.groups, end), apply).await?;
-        self.finish_last(tenant, zone).await
+        let finished = self.finish_last(tenant, zone).await;
+        if finished.is_err() {
+            self.stick(tenant, zone);
+        }
+        finished
     }
 
     /// What the journal is about to say of the end of a v-zone has to be true after a power cut.
@@ -54,7 +68,7 @@ impl Core {
             let vzone = &tenant.state.borrow().vzones[zone];
             vzone.plain_end > vzone.flushed
         };
-        if plain { self.flush(tenant).await } else { Ok(()) }
+        if plain { self.flush_zone(tenant, zone).await } else { Ok(()) }
     }
 
     /// Finishes the physical zones of the last group, and counts them as not active.
@@ -102,9 +116,10 @@ impl Core {
         let groups = std::mem::take(&mut vzone.groups);
         (vzone.end, vzone.tail, vzone.plain_end, vzone.flushed) = (End::Open, 0, 0, 0);
         vzone.epoch = vzone.epoch.wrapping_add(1);
-        vzone.active = false;
+        (vzone.active, vzone.stuck, vzone.lost, vzone.told) = (false, false, None, false);
         let spares = std::mem::take(&mut vzone.spares);
         state.spares -= spares;
+        state.hold();
         drop(state);
         self.give_up(groups.zones());
         self.room.open();
@@ -120,14 +135,32 @@ impl Core {
     ) -> Result<(), DeviceError> {
         tenant.enter(zone, ticket).await;
         let _turn = self.moving.take().await;
-        let result = self.relocate_now(tenant, (zone, ticket), flights).await;
+        let mut result = self.relocate_now(tenant, (zone, ticket), flights).await;
+        for _ in 1..MOVE_TRIES {
+            if result.is_ok() || self.check().is_err() {
+                break;
+            }
+            // What it was to be moved to may be at fault: other zones may not be.
+            self.give_back();
+            result = self.relocate_now(tenant, (zone, ticket), flights).await;
+        }
+        self.give_back();
         if let Err(error) = result {
             self.fail_vzone(tenant, zone, error);
+            self.stick(tenant, zone);
         }
         tenant.state.borrow_mut().vzones[zone].leaving = false;
         self.moves.set(self.moves.get() - 1);
         tenant.leave(zone);
         result
+    }
+
+    /// Zones that a group was to be moved to, and has not been, are nobody's.
+    fn give_back(&self) {
+        let zones = std::mem::take(&mut *self.copying.borrow_mut());
+        self.handed(&zones);
+        self.give_up(&zones);
+        self.room.open();
     }
 
     /// The steps: where the group ends is safe; its zones are finished, which frees active ones; what it holds is
@@ -164,18 +197,30 @@ impl Core {
         let from = (self.shape(width, unit_blocks), old);
         let target = tenant.spec.essential.min(width);
         let length = vzone.tail - self.allocated(&kept);
+        let losses = self.losses.get();
         let groups = self.copy(tenant, from, (kept, target), length, flights).await?;
         if self.canary == Some(Canary::ReclaimTooEarly) {
             self.give_up(old);
         }
         self.flush_device().await?;
         let (core, owner) = (self.clone(), tenant.clone());
+        if self.losses.get() != losses {
+            return Err(Status::WriteFault.into());
+        }
         let apply = move || {
+            core.copying.borrow_mut().clear();
             core.handed(groups.zones());
             let mut state = owner.state.borrow_mut();
             let vzone = &mut state.vzones[zone];
             (vzone.groups, vzone.end, vzone.flushed) = (groups, End::Open, vzone.tail);
             vzone.active = vzone.tail < core.allocated(&groups);
+            let (tail, failed) = (vzone.tail, vzone.failed.is_some());
+            let info = state.table.info(ZoneIndex(zone as u32));
+            // What could not be written was in the group that was moved.
+            if info.state == ZoneState::ReadOnly && !failed {
+                let found = if tail == 0 { ZoneState::Empty } else { ZoneState::Closed };
+                state.table.load(&ZoneInfo { state: found, wp_blocks: tail, ..info });
+            }
             drop(state);
             if !matches!(core.canary, Some(Canary::ReclaimTooEarly | Canary::ReclaimedForgotten)) {
                 core.give_up(old);
@@ -196,16 +241,23 @@ impl Core {
     }
 
     /// A v-zone in which a write has failed gives its active zones back. It is moved, and written again, when the
-    /// namespaces are opened the next time. A zone that cannot be finished is not active any more either.
+    /// namespaces are opened the next time. A zone that is worn is not active any more; one that cannot be finished for
+    /// another reason is, and the v-zone keeps it.
     async fn seal_failed(&self, tenant: &Rc<Tenant>, zone: usize) -> Result<(), DeviceError> {
         let vzone = tenant.state.borrow().vzones[zone];
         if vzone.active
             && let Some((_, _, zones)) = vzone.groups.group(vzone.groups.len() - 1)
         {
+            vzone.lost.map_or(Ok(()), Err)?;
             self.seal(tenant, zone).await?;
+            let mut result = Ok(());
             for zone in zones {
-                _ = self.finish_zones(&[*zone]).await;
+                match self.finish_zones(&[*zone]).await {
+                    Err(error) if !is_out(error) => result = Err(error),
+                    _ => self.arbiter.borrow_mut().retire(*zone),
+                }
             }
+            result?;
             self.end_group(&mut tenant.state.borrow_mut(), zone);
         }
         Ok(())
@@ -228,6 +280,7 @@ impl Core {
             let most = floor_power(filled.min(shape.width)).max(width);
             let taken = self.allocate(tenant, Want::Moved { least: width, most }).await?;
             groups.push(&taken.zones, taken.unit_blocks);
+            self.copying.borrow_mut().extend(&taken.zones);
             let new = self.shape(taken.zones.len() as u32, taken.unit_blocks);
             let blocks = new.blocks().min(length - at);
             let mut copied = self.copy_group((shape, old, at), (new, &taken.zones), blocks, flights).await;
@@ -273,6 +326,11 @@ impl Core {
     }
 }
 
+/// Whether an error says nothing of the zone, but of others.
+fn is_limit(error: DeviceError) -> bool {
+    [Status::TooManyActiveZones, Status::TooManyOpenZones].map(DeviceError::from).contains(&error)
+}
+
 /// Reserves zones as they are lacking.
 pub(super) async fn supply(core: Rc<Core>) {
     loop {
@@ -288,9 +346,19 @@ pub(super) async fn supply(core: Rc<Core>) {
         reservation(core.identity.mark(), serial, &mut block);
         let lba = Lba(core.device.geometry().start(ZoneIndex(zone)).0);
         let done = core.device.submit(Command::write(lba, block.freeze(), true)).await;
+        core.refusals.set(core.refusals.get() + done.result.is_err() as u64);
         match done.result {
             Ok(()) => core.arbiter.borrow_mut().reserved(zone),
-            Err(_) => core.arbiter.borrow_mut().wear(zone),
+            Err(error) if is_limit(error) => {
+                // The device counts more than is known here, for now.
+                core.arbiter.borrow_mut().unreserved(zone);
+                core.refused.set(true);
+                core.work.wait().await;
+            }
+            Err(error) => {
+                core.arbiter.borrow_mut().fail(zone, is_out(error));
+                core.work.open();
+            }
         }
         core.give_buffer(done.data);
         core.room.open();
@@ -309,9 +377,10 @@ pub(super) async fn clean(core: Rc<Core>) {
             continue;
         };
         let done = core.device.submit(Command::Reset { zones: Zones::One(ZoneIndex(zone)) }).await;
+        core.refusals.set(core.refusals.get() + done.result.is_err() as u64);
         match done.result {
             Ok(()) => core.arbiter.borrow_mut().cleaned(zone),
-            Err(_) => core.arbiter.borrow_mut().wear(zone),
+            Err(error) => core.arbiter.borrow_mut().fail(zone, is_out(error)),
         }
         core.room.open();
         core.work.open();

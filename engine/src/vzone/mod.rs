@@ -135,6 +135,7 @@ impl Namespaces {
     /// When there can be no such one.
     pub async fn add(&self, spec: Spec) -> Result<Namespace, VzoneError> {
         let core = &self.core;
+        let _turn = core.administration.take().await;
         recover::check_spec(core, &spec, None)?;
         let id = {
             let tenants = core.tenants.borrow();
@@ -168,7 +169,8 @@ impl Namespaces {
     /// something in those that it would lose.
     pub async fn resize(&self, name: &str, zones: u32) -> Result<Namespace, VzoneError> {
         let core = &self.core;
-        let old = self.idle(name)?;
+        let _turn = core.administration.take().await;
+        let old = self.idle(name).await?;
         let max_active = old.spec.max_active.min(zones);
         let max_open = old.spec.max_open.min(max_active);
         let spec = Spec { zones, max_active, max_open, ..old.spec.clone() };
@@ -182,11 +184,14 @@ impl Namespaces {
         Ok(Namespace { core: core.clone(), tenant })
     }
 
-    /// The namespace of this name, for which no commands are on their way.
-    fn idle(&self, name: &str) -> Result<Rc<Tenant>, VzoneError> {
+    /// The namespace of this name, for which no commands are on their way. What is moved by itself is waited for.
+    async fn idle(&self, name: &str) -> Result<Rc<Tenant>, VzoneError> {
         let tenant = self.core.tenants().into_iter().find(|tenant| tenant.spec.name == name);
         let tenant = tenant.ok_or(VzoneError::Unknown)?;
-        let busy = tenant.state.borrow().vzones.iter().any(|vzone| vzone.settled != vzone.tickets);
+        for zone in 0..tenant.geometry.zones as usize {
+            tenant.wait(zone, |vzone| !vzone.leaving).await;
+        }
+        let busy = tenant.state.borrow().vzones.iter().any(Vzone::is_busy);
         if busy { Err(VzoneError::InUse) } else { Ok(tenant) }
     }
 
@@ -195,7 +200,8 @@ impl Namespaces {
     /// # Errors
     /// When there is none of this name, or commands for it are on their way.
     pub async fn remove(&self, name: &str) -> Result<(), VzoneError> {
-        let tenant = self.idle(name)?;
+        let _turn = self.core.administration.take().await;
+        let tenant = self.idle(name).await?;
         tenant.state.borrow_mut().removed = true;
         let (core, gone) = (self.core.clone(), tenant.clone());
         let apply = move || {
@@ -219,6 +225,9 @@ impl Namespaces {
         let mut pace = core.pace.get();
         pace.look(now_us);
         core.pace.set(pace);
+        if core.refused.take() {
+            core.work.open();
+        }
         for tenant in core.tenants() {
             let frozen = {
                 let state = tenant.state.borrow();
@@ -261,17 +270,30 @@ impl Namespaces {
         self.core.moved_groups.get()
     }
 
+    /// How often the device has refused to reserve or reset a zone since the namespaces were opened.
+    pub fn refusals(&self) -> u64 {
+        self.core.refusals.get()
+    }
+
     /// Compares the books with each other.
     ///
     /// # Errors
-    /// A physical zone with two owners, or with none; more spares in use than there are; more tokens than time.
+    /// A physical zone with two owners, with none, or taken for nobody; spares that are in use and not counted, or more
+    /// than there are; more tokens than time.
     pub fn audit(&self) -> Result<(), String> {
         let core = &self.core;
         let mut claims = core.in_hand.borrow().clone();
-        let mut spares = 0;
+        let (mut spares, mut busy) = (0, false);
         for tenant in core.tenants() {
             let state = tenant.state.borrow();
+            busy |= state.vzones.iter().any(Vzone::is_busy);
             let held: u32 = state.vzones.iter().map(|vzone| vzone.spares).sum();
+            if core.in_hand.borrow().is_empty() && held != state.spares {
+                return Err(format!(
+                    "{} spares of {} are counted as {}",
+                    held, tenant.spec.name, state.spares
+                ));
+            }
             spares += held;
             claims.extend(state.vzones.iter().flat_map(|vzone| vzone.groups.zones().to_vec()));
             if let Some(zone) = state.vzones.iter().position(|vzone| !vzone.tokens.is_fair(core.now_us())) {
@@ -280,6 +302,9 @@ impl Namespaces {
                     tenant.spec.name
                 ));
             }
+        }
+        if !busy && !core.in_hand.borrow().is_empty() {
+            return Err(format!("zones {:?} were taken for nobody", core.in_hand.borrow()));
         }
         if spares > core.spares() {
             return Err(format!("{spares} spares are in use, of {}", core.spares()));

@@ -2,7 +2,7 @@
 
 use crate::{
     buf::{BLOCK, Buf},
-    device::{DeviceError, Done},
+    device::{DeviceError, Done, Status},
     vzone::{
         behaviour::Canary,
         congestion::Window,
@@ -50,6 +50,9 @@ impl Core {
         flights: &mut Vec<Flight>,
     ) -> Done {
         let blocks = data.blocks();
+        if tenant.state.borrow().removed {
+            return Done { data, ..Done::error(Status::NamespaceNotReady.into()) };
+        }
         let turn = {
             let vzone = &mut tenant.state.borrow_mut().vzones[zone];
             vzone.reads += 1;
@@ -137,7 +140,7 @@ impl Core {
         tenant.state.borrow_mut().vzones[zone].settled += 1;
         tenant.gates[zone].open();
         let result = match result {
-            Ok(()) if fua && !through => self.flush(tenant).await,
+            Ok(()) if fua && !through => self.flush_zone(tenant, zone).await,
             result => result,
         };
         let lba = Lba(tenant.geometry.start(ZoneIndex(zone as u32)).0 + from);
@@ -257,7 +260,25 @@ impl Core {
         self.record(entry, apply).await
     }
 
-    /// Makes everything that has completed safe.
+    /// As [`Core::flush`]; what is lost of a v-zone is told once.
+    pub async fn flush_and_tell(&self, tenant: &Tenant) -> Result<(), DeviceError> {
+        self.flush(tenant).await?;
+        let mut result = Ok(());
+        let untold = |vzone: &&mut Vzone| vzone.lost.is_some() && !vzone.told;
+        for vzone in tenant.state.borrow_mut().vzones.iter_mut().filter(untold) {
+            vzone.told = true;
+            result = vzone.lost.map_or(result, Err);
+        }
+        result
+    }
+
+    /// Makes safe what has completed of a v-zone.
+    pub async fn flush_zone(&self, tenant: &Tenant, zone: usize) -> Result<(), DeviceError> {
+        self.flush(tenant).await?;
+        tenant.state.borrow().vzones[zone].lost.map_or(Ok(()), Err)
+    }
+
+    /// Makes everything that has completed safe, and is not lost.
     pub async fn flush(&self, tenant: &Tenant) -> Result<(), DeviceError> {
         if self.device.geometry().volatile_cache {
             let tails: Vec<(u32, u64)> = match tenant.state.borrow().vzones.iter().any(is_plain) {
@@ -265,7 +286,9 @@ impl Core {
                 false => Vec::new(),
             };
             self.flush_device().await?;
-            for (vzone, (epoch, tail)) in tenant.state.borrow_mut().vzones.iter_mut().zip(tails) {
+            let all = &mut tenant.state.borrow_mut().vzones;
+            for (vzone, (epoch, tail)) in all.iter_mut().zip(tails).filter(|(vzone, _)| vzone.lost.is_none())
+            {
                 if vzone.epoch == epoch {
                     vzone.flushed = vzone.flushed.max(tail);
                 }
