@@ -52,17 +52,21 @@ pub fn is_zero(bytes: &[u8]) -> bool {
     bytes.chunks_exact(8).fold(0, |sum, chunk| sum | le_word(chunk)) == 0
 }
 
+/// What a block was filled with, if with a stamp.
+pub fn stamp_of(bytes: &[u8]) -> Option<Stamp> {
+    let id = unscramble(le_word(bytes));
+    let stamp = Stamp { zone: (id >> 56) as u32, block: id >> 40 & 0xffff, write: id & 0xff_ffff_ffff };
+    stamp.matches(bytes).then_some(stamp)
+}
+
 /// What a block seems to hold, for messages.
 pub fn describe(bytes: &[u8]) -> String {
     if is_zero(bytes) {
         return "zeros".into();
     }
-    let id = unscramble(le_word(bytes));
-    let stamp = Stamp { zone: (id >> 56) as u32, block: id >> 40 & 0xffff, write: id & 0xff_ffff_ffff };
-    if stamp.matches(bytes) {
-        format!("zone {} block {} of write {}", stamp.zone, stamp.block, stamp.write)
-    } else {
-        "bytes nobody wrote".into()
+    match stamp_of(bytes) {
+        Some(stamp) => format!("zone {} block {} of write {}", stamp.zone, stamp.block, stamp.write),
+        None => "bytes nobody wrote".into(),
     }
 }
 

@@ -122,6 +122,20 @@ impl Zone {
         Ok(())
     }
 
+    /// Nobody sees what was written to another place: each block holds zeros, or what some life of the zone had there.
+    ///
+    /// # Errors
+    /// The first block that is another one's.
+    pub fn check_own(&self, from: u64, data: &[u8]) -> Result<(), String> {
+        for (block, bytes) in (from..).zip(data.chunks_exact(BLOCK)) {
+            let is_own = |stamp: Stamp| (stamp.zone, stamp.block) == (self.mark, block);
+            if !stamp::is_zero(bytes) && !stamp::stamp_of(bytes).is_some_and(is_own) {
+                return Err(format!("block {block} holds {}, which is not its own", stamp::describe(bytes)));
+            }
+        }
+        Ok(())
+    }
+
     /// Judges what a recovery shows of the zone; from now on it is that.
     ///
     /// # Errors
@@ -200,6 +214,15 @@ mod tests {
         let (mut zone, bytes) = written();
         // Something is above the write pointer.
         assert!(zone.recovered(End::PowerCut, true, &info(ZoneState::Closed, 2), &bytes).is_err());
+    }
+
+    #[test]
+    fn what_is_of_another_place_is_not_its_own() {
+        let (zone, bytes) = written();
+        assert!(zone.check_own(0, &bytes).is_ok());
+        assert!(zone.check_own(1, &bytes).is_err());
+        assert!(Zone::new(4, 4).check_own(0, &bytes).is_err());
+        assert!(Zone::new(3, 4).check_own(0, &bytes).is_ok());
     }
 
     #[test]

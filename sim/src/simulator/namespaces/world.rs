@@ -343,6 +343,10 @@ impl World {
         for namespace in list {
             self.counts.most_spares = self.counts.most_spares.max(namespace.status().spares as u64);
         }
+        // No faults are injected: whatever the device refuses was asked for against its rules.
+        if namespaces.refusals() > 0 {
+            return Err(Failure("the device has refused to write or reset a zone that nobody has".into()));
+        }
         namespaces.audit().map_err(Failure)
     }
 
@@ -519,6 +523,7 @@ impl World {
             }
             Kind::Read { place: (tenant, index), from, below, epoch } => {
                 let zone = &self.zones[tenant][index];
+                zone.check_own(from, &done.data)?;
                 if zone.epoch != epoch {
                     return Ok(());
                 }
