@@ -51,9 +51,6 @@ const MEMBERS: usize = 5;
 /// Nanoseconds between two looks of the namespaces at the clock.
 const TICK_NS: u64 = 1_000_000;
 
-/// Physical zones of a zone of a namespace.
-const VZONE_ZONES: u32 = 16;
-
 /// A device that keeps what its first two zones hold, which is the journal of namespaces: the drives keep nothing.
 struct Remembering {
     inner: Rc<dyn ZonedDevice>,
@@ -156,7 +153,8 @@ impl Tenants {
                 _ => Rc::new(array(&tasks, &time, max_active, below == Below::Degraded).await?),
             };
             let device = Rc::new(Remembering { inner, kept: RefCell::default() });
-            Namespaces::create(device.clone(), [7; 16], VZONE_ZONES).await?;
+            let vzone_zones = Namespaces::fitting(device.geometry());
+            Namespaces::create(device.clone(), [7; 16], vzone_zones).await?;
             let clock = time.clone();
             let behaviour = Behaviour {
                 clock: Rc::new(move || clock.now_ns() / 1000),

@@ -31,7 +31,7 @@ const REACHED: &str = "ZONERAID_REACHED";
 /// The library whose own tests are judges, too.
 const ENGINE: &str = "engine";
 /// The scripted tests that judge mutants: those that are about crashes and faults.
-const TESTS: [&str; 20] = [
+const TESTS: [&str; 21] = [
     "appended",
     "golden",
     "crafted",
@@ -52,6 +52,7 @@ const TESTS: [&str; 20] = [
     "array",
     "mirror",
     "volume",
+    "namespaces",
 ];
 
 /// The module that the copy of the engine has more than the original.

@@ -15,7 +15,8 @@ pub const TENANTS: Experiment = Experiment {
 };
 
 const METHOD: &str = "PM1731a, one or five of them as RAID-5 with chunks of 64 KiB (policy zrwa); zones of a namespace are \
-16 zones of the device. Equal tenants: each has 32 active zones for certain and writes two of its zones, 64 KiB at a \
+16 zones of the drive, or four of the array, each of which is eight of each drive. Equal tenants: each has as many active \
+zones for certain, and writes two of its zones, 64 KiB at a \
 time, four requests deep; Jain's index of their throughput, and the largest distance of one from an equal share. A \
 quiet tenant: 4 KiB random reads one at a time, its p99.9 beside the others, each with four writers, over its p99.9 \
 alone. Goals: 0.98, 5 %, 1.5. Nothing was tuned for these figures.";
@@ -24,22 +25,19 @@ alone. Goals: 0.98, 5 %, 1.5. Nothing was tuned for these figures.";
 const SETTLED_MS: u64 = 600;
 const END_MS: u64 = 1000;
 
-/// Essential zones of each v-zone, and how many are active.
-const ESSENTIAL: u32 = 2;
-const ACTIVE: u32 = 16;
-
 /// Active zones of a drive.
 const MAX_ACTIVE: u32 = 384;
 
-fn specs(count: u32) -> Vec<Spec> {
-    // Each has its floor, if there are as many.
-    let max_active = ACTIVE.min(160 / ESSENTIAL / count);
+/// Of a device that allows fewer active zones, since eight zones of its drives are one, each has fewer.
+fn specs(below: Below, count: u32) -> Vec<Spec> {
+    let (essential, floors) = if below == Below::Drive { (2, 160) } else { (1, 32) };
+    let zones = (floors / essential / count).min(16);
     let spec = |number| Spec {
         name: format!("tenant{number}"),
-        zones: (96 / count).min(max_active),
-        max_active: max_active.min(96 / count),
-        max_open: max_active.min(96 / count),
-        essential: ESSENTIAL,
+        zones,
+        max_active: zones,
+        max_open: zones,
+        essential,
         weight: 1,
     };
     (0..count).map(spec).collect()
@@ -62,7 +60,7 @@ const QUIET_MIB: u64 = 256;
 
 /// The p99.9 of the quiet tenant, and what the others write, in MB/s.
 fn quiet(below: Below, count: u32, loud: bool, still: bool) -> anyhow::Result<(f64, f64)> {
-    let tenants = Tenants::new(below, MAX_ACTIVE, &specs(count))?;
+    let tenants = Tenants::new(below, MAX_ACTIVE, &specs(below, count))?;
     tenants.fill(0, &[0, 1], QUIET_MIB)?;
     let mut workers = vec![Worker::new(0, vec![0, 1], Does::Read(QUIET_MIB), 4, (!still) as u32)];
     if loud {
@@ -74,7 +72,7 @@ fn quiet(below: Below, count: u32, loud: bool, still: bool) -> anyhow::Result<(f
 }
 
 fn measure(below: Below, count: u32) -> anyhow::Result<Row> {
-    let tenants = Tenants::new(below, MAX_ACTIVE, &specs(count))?;
+    let tenants = Tenants::new(below, MAX_ACTIVE, &specs(below, count))?;
     let writer = |tenant: u32, zone| Worker::new(tenant as usize, vec![zone], Does::Write, 64, 4);
     let workers: Vec<Worker> =
         (0..count).flat_map(|tenant| (0..2).map(move |zone| writer(tenant, zone))).collect();

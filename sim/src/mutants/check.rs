@@ -30,7 +30,7 @@ const POLL: Duration = Duration::from_millis(2);
 const ENDED: [i32; 2] = [9, 24];
 
 /// Kinds of lives: whose mutants they are asked about, and what `sim run` is told.
-const LIVES: [(&str, &str); 2] = [("", ""), ("volume/", " --volume")];
+const LIVES: [(&str, &str); 3] = [("", ""), ("volume/", " --volume"), ("vzone/", " --namespaces")];
 
 /// Something that may find a mutant.
 #[derive(Clone, Debug)]
@@ -62,7 +62,7 @@ struct Ran {
 }
 
 impl Build {
-    /// Lives: those with the seeds `range`, counted from `from` on, and for mutants of volumes lives of these.
+    /// Lives: those with the seeds `range`, counted from `from` on, and for mutants of other layers lives of these.
     pub(super) fn lives(&self, from: u64, range: Range<u64>) -> Vec<Check> {
         let life = |index: u64, (of, kind): (&'static str, &str)| {
             let seed = from.wrapping_add(index);
