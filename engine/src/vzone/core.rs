@@ -5,7 +5,7 @@
 
 use crate::{
     buf::{Buf, BufPool},
-    device::{Command, Completer, DeviceError, Geometry, Slots, Status, ZonedDevice, Zones},
+    device::{Command, Completer, Completion, DeviceError, Geometry, Slots, Status, ZonedDevice, Zones},
     runtime::{Gate, Runtime},
     table::ZoneTable,
     vzone::{
@@ -430,13 +430,15 @@ impl Core {
         self.room.open();
     }
 
-    /// Finishes physical zones, so that they are not active any more.
+    /// Finishes physical zones, so that they are not active any more: all at once, since a drive may fill them up.
     pub async fn finish_zones(&self, zones: &[u32]) -> Result<(), DeviceError> {
-        for zone in zones {
-            let zones = Zones::One(ZoneIndex(*zone));
-            self.device.submit(Command::Finish { zones }).await.result?;
+        let finish = |zone: &u32| self.device.submit(Command::Finish { zones: Zones::One(ZoneIndex(*zone)) });
+        let finishes: Vec<Completion> = zones.iter().map(finish).collect();
+        let mut result = Ok(());
+        for finish in finishes {
+            result = result.and(finish.await.result);
         }
-        Ok(())
+        result
     }
 
     /// The namespaces there are.
