@@ -264,7 +264,7 @@ fn a_namespace_grows_and_shrinks_behind_what_it_holds() {
     // What was known of it before is not it any more.
     assert_eq!(rig.write(&one, 84, 1, 1), Err(Status::NamespaceNotReady.into()));
     let one = rig.namespaces.list().remove(0);
-    assert_eq!(rig.zone(&one, 1), (ZoneState::Closed, 20));
+    assert_eq!(rig.zone(&one, 1), (ZoneState::ImplicitlyOpen, 20));
     rig.write(&one, 84, 8, 5).unwrap();
     rig.write(&one, 4 * 64, 9, 5).unwrap();
     assert_eq!(rig.run(&one, Command::Reset { zones: Zones::One(ZoneIndex(4)) }).result, Ok(()));
