@@ -420,8 +420,8 @@ fn what_lies_in_a_zone_that_is_away_for_one_start_is_there_at_the_next() {
         rig.write(&one, 129, 9, 1).unwrap();
         rig.namespaces.audit().unwrap();
     }
-    // Each of the three has five zones in groups, or four of which the last group has not been opened.
-    assert!(doubted >= 12, "{doubted}");
+    // Of the first and the last one four zones are in groups, of the second one five.
+    assert!(doubted >= 13, "{doubted}");
 }
 
 /// What one tenant loses is told to this one, whoever learns of it.
@@ -644,7 +644,8 @@ fn a_removal_waits_for_a_move_and_for_who_resizes() {
     let (other, result) = (namespaces.clone(), Rc::new(Cell::new(None)));
     let resized = result.clone();
     small.runtime.spawn(async move { resized.set(Some(other.resize("wide", 1).await.is_ok())) });
-    // They are both begun while the group is moved.
+    small.runtime.run();
+    // Both are begun while the group is moved.
     assert_eq!(small.run(namespaces.remove("wide")), Ok(()));
     assert_eq!((result.get(), namespaces.moved_groups()), (Some(true), 1));
     assert_eq!((namespaces.list().len(), namespaces.audit()), (0, Ok(())));

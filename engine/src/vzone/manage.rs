@@ -353,7 +353,9 @@ pub(super) async fn supply(core: Rc<Core>) {
                 // The device counts more than is known here, for now.
                 core.arbiter.borrow_mut().unreserved(zone);
                 core.refused.set(true);
+                core.give_buffer(done.data);
                 core.work.wait().await;
+                continue;
             }
             Err(error) => {
                 core.arbiter.borrow_mut().fail(zone, is_out(error));
