@@ -456,9 +456,9 @@ fn who_flushes_first_does_not_take_the_loss_of_another_one() {
 /// A device that refuses a zone since it has too many active ones has not lost that zone.
 #[test]
 fn zones_that_are_refused_for_the_limit_are_asked_for_again() {
-    let claimed = Geometry { zones: 60, max_active: 14, max_open: 14, ..drive_for_rows(3) };
+    let claimed = Geometry { zones: 15, max_active: 14, max_open: 14, ..drive_for_rows(3) };
     let rig = Rig::over(&Geometry { max_active: 6, max_open: 6, ..claimed.clone() }, claimed, 3);
-    let one = rig.add(Spec { essential: 2, ..spec("one", 6, 4) }).unwrap();
+    let one = rig.add(Spec { essential: 2, ..spec("one", 3, 3) }).unwrap();
     // Five are left beside that of the journal: two groups of two, and one that is reserved.
     rig.write(&one, 0, 1, 5).unwrap();
     rig.write(&one, 64, 2, 5).unwrap();
@@ -473,6 +473,9 @@ fn zones_that_are_refused_for_the_limit_are_asked_for_again() {
     rig.namespaces.tick();
     assert_eq!(rig.runtime.block_on(third, || false).unwrap().result, Ok(()));
     assert_eq!(rig.read(&one, 128, 6), [3, 3, 3, 3, 3, 0]);
+    assert_eq!(rig.run(&one, Command::Reset { zones: Zones::All }).result, Ok(()));
+    // None is lacking.
+    (0..3).for_each(|zone| rig.write(&one, 64 * zone, 4, 45).unwrap());
     rig.namespaces.audit().unwrap();
 }
 
@@ -510,6 +513,8 @@ fn a_move_that_fails_is_tried_again_in_other_zones() {
     rig.write(&one, 0, 7, 20).unwrap();
     let [width] = one.status().widths[..] else { panic!("{:?}", one.status()) };
     assert!(width > 2);
+    // The next zones are reserved, and then one of them fails.
+    rig.runtime.run();
     rig.fault(Fault::WriteFault(ZoneIndex(2 + width)));
     rig.clock.set(PATIENCE_US);
     rig.namespaces.tick();
