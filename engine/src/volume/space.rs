@@ -112,7 +112,7 @@ impl Plan {
         (bytes as usize / BLOCK).max(16)
     }
 
-    /// The stream of [`super::stream::HOT`] and so on, where there may be fewer.
+    /// The stream of `stream::HOT` and so on, where there may be fewer.
     pub fn index_of(&self, stream: usize) -> usize {
         if self.streams == 3 { stream } else { stream.saturating_sub(1) }
     }

@@ -2,7 +2,7 @@
 //!
 //! docs/NAMESPACES.md is the design: what lies where, in which order what becomes safe, and why no physical zone
 //! ever has two owners. In reading order: [`shape`], [`balloon`], [`congestion`], [`admission`], [`arbiter`] and
-//! [`format`] decide without waiting for anything; [`core`](self) holds what running namespaces know; requests,
+//! [`mod@format`] decide without waiting for anything; [`core`](self) holds what running namespaces know; requests,
 //! management and recovery are what they do.
 
 pub mod admission;

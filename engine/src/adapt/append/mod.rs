@@ -8,7 +8,7 @@
 //! - *Groups.* Blocks of one group alone are on their way at once, so that the groups of a zone are in order.
 //! - *Order.* A write completes when all before it in its zone have. So the write pointer that is found after a crash,
 //!   the end of the longest run of blocks from the start that are there, is behind all that have completed
-//!   ([`judge`]). A zone in which a write has failed takes no other until it is reset.
+//!   ([`mod@judge`]). A zone in which a write has failed takes no other until it is reset.
 //! - *Room.* What lands beyond is void, and takes up room. The *reserve* of a zone is not shown, and no more is on its
 //!   way, beside the oldest append, than what is left of it.
 //! - *Sessions.* What a process writes to a zone after it has found it so is a session. Every block's metadata says
