@@ -9,6 +9,7 @@
 
 mod file;
 pub mod host;
+mod idle;
 pub mod namespaces;
 pub mod volume;
 
@@ -87,10 +88,7 @@ pub const ROUNDS: usize = 9;
 
 /// Measures and prints.
 pub fn run(output: Output, rounds: usize, parities: usize) -> Result<u8> {
-    ensure!(rounds > 0, "--rounds cannot be 0");
-    if cfg!(debug_assertions) {
-        output.note("this is not a release build; the figures mean little");
-    }
+    begin(output, rounds)?;
     let bar = output.steps("measuring", 5);
     let members = DATA_CHUNKS + parities;
     let null = Bench::new(rounds, parities, |geometry| Rc::new(NullDrive::new(geometry)))?;
@@ -195,6 +193,23 @@ impl ZonedDevice for CopyingDrive {
     }
 }
 
+/// Refuses to measure nothing, and says where figures would mean little.
+fn begin(output: Output, rounds: usize) -> Result<()> {
+    ensure!(rounds > 0, "--rounds cannot be 0");
+    if cfg!(debug_assertions) {
+        output.note("this is not a release build; the figures mean little");
+    }
+    Ok(())
+}
+
+/// The medians of what so many rounds give, each by its number, after one to warm up.
+fn medians(rounds: usize, round: impl Fn(u64) -> Result<(f64, f64)>) -> Result<(f64, f64)> {
+    round(0)?;
+    let rounds = (1..=rounds as u64).map(round).collect::<Result<Vec<_>>>()?;
+    let (first, second) = rounds.into_iter().unzip();
+    Ok((median(first), median(second)))
+}
+
 fn median(mut rounds: Vec<f64>) -> f64 {
     rounds.sort_by(f64::total_cmp);
     rounds[rounds.len() / 2]
@@ -288,10 +303,7 @@ impl Bench {
 
     /// The median seconds and allocations of the rounds, the first one left out.
     fn rounds(&self, round: impl Fn() -> Result<(f64, f64)>) -> Result<(f64, f64)> {
-        round()?;
-        let rounds = (0..self.rounds).map(|_| round()).collect::<Result<Vec<_>>>()?;
-        let (seconds, allocated) = rounds.into_iter().unzip();
-        Ok((median(seconds), median(allocated)))
+        medians(self.rounds, |_| round())
     }
 
     fn small_writes(&self) -> Result<(f64, f64)> {

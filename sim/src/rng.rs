@@ -87,6 +87,20 @@ impl Rng {
         &items[self.below(items.len() as u64) as usize]
     }
 
+    /// The number of one of `weights`, each as often as it weighs.
+    ///
+    /// # Panics
+    /// When none weighs anything.
+    pub fn weighted(&mut self, weights: &[u64]) -> usize {
+        let mut draw = self.below(weights.iter().sum());
+        let mut kind = 0;
+        while draw >= weights[kind] {
+            draw -= weights[kind];
+            kind += 1;
+        }
+        kind
+    }
+
     /// Puts `items` in any order.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for i in (1..items.len()).rev() {

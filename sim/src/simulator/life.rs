@@ -205,12 +205,7 @@ impl World<'_> {
         if self.wire.is_gone(bay) {
             return;
         }
-        let mut draw = self.rng.below(total);
-        let mut kind = 0;
-        while draw >= rates[kind] {
-            draw -= rates[kind];
-            kind += 1;
-        }
+        let kind = self.rng.weighted(&rates);
         match kind {
             0 => self.wire.set_fault(bay, Fault::Write),
             1 => self.wire.set_fault(bay, Fault::Read),

@@ -39,12 +39,7 @@ impl World<'_> {
             load.close,
             load.wrong,
         ];
-        let mut draw = self.rng.below(rates.iter().sum());
-        let mut kind = 0;
-        while draw >= rates[kind] {
-            draw -= rates[kind];
-            kind += 1;
-        }
+        let kind = self.rng.weighted(&rates);
         let zone = self.pick_zone(limits.zones);
         match kind {
             0 | 1 => self.issue_write(zone, kind == 1, &limits),

@@ -7,7 +7,7 @@ use super::{
     coverage::Sight,
     scenario::Scenario,
     subject::Maker,
-    world::{Counts, Tracing, World},
+    world::{Counts, Failure, Tracing, World},
 };
 use crate::rng::Rng;
 use engine::raid::policy::Policy;
@@ -66,6 +66,40 @@ pub(super) fn catch_panics<T>(run: impl FnOnce() -> T) -> Result<T, String> {
         .map_err(|_| LAST_PANIC.with(|text| format!("panic: {}", text.borrow().trim())))
 }
 
+/// The promise that `run` has found broken, or its panic.
+pub(super) fn failure_of(run: impl FnOnce() -> Result<(), Failure>) -> Option<String> {
+    match catch_panics(run) {
+        Ok(result) => result.err().map(|failure| failure.0),
+        Err(panic) => Some(panic),
+    }
+}
+
+/// Has `jobs` threads work at once, this one among them.
+fn on_threads(jobs: usize, work: &(dyn Fn() + Sync)) {
+    quietly(|| {
+        std::thread::scope(|scope| {
+            for _ in 1..jobs.max(1) {
+                scope.spawn(work);
+            }
+            work();
+        });
+    });
+}
+
+/// Has `play` play each of `seeds`, on `jobs` threads.
+pub(super) fn each_seed(seeds: Range<u64>, jobs: usize, play: &(dyn Fn(u64) + Sync)) {
+    let next = AtomicU64::new(seeds.start);
+    on_threads(jobs, &|| {
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds.end {
+                break;
+            }
+            play(seed);
+        }
+    });
+}
+
 /// Runs `body` with panics recorded instead of printed.
 pub(super) fn quietly<T>(body: impl FnOnce() -> T) -> T {
     let hook = take_hook();
@@ -90,12 +124,7 @@ pub fn run_seed(maker: &dyn Maker, seed: u64, tracing: Tracing) -> Outcome {
     }
     let (policy, parities) = (scenario.policy, scenario.parities);
     let mut world = World::new(maker, scenario, rng, tracing);
-    let result = catch_panics(|| world.run());
-    let failure = match result {
-        Ok(Ok(())) => None,
-        Ok(Err(failure)) => Some(failure.0),
-        Err(panic) => Some(panic),
-    };
+    let failure = failure_of(|| world.run());
     Outcome {
         seed,
         policy,
@@ -154,14 +183,7 @@ pub fn play(maker: &(dyn Maker + Sync), seeds: &Seeds, jobs: usize, finished: &(
         }
         total.lock().unwrap_or_else(PoisonError::into_inner).merge(part);
     };
-    quietly(|| {
-        std::thread::scope(|scope| {
-            for _ in 1..jobs.max(1) {
-                scope.spawn(work);
-            }
-            work();
-        });
-    });
+    on_threads(jobs, &work);
     let mut summary = total.into_inner().unwrap_or_else(PoisonError::into_inner);
     summary.failures.sort_by_key(|failure| failure.seed);
     summary

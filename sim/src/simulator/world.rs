@@ -458,18 +458,12 @@ impl<'m> World<'m> {
             if self.ready { pace.step } else { 0 },
             if wanted { pace.issue } else { 0 },
         ];
-        let total = weights.iter().sum();
-        if total == 0 {
+        if weights.iter().all(|weight| *weight == 0) {
             return Ok(false);
         }
         self.wire.tick();
         self.trace.event += 1;
-        let mut draw = self.rng.below(total);
-        let mut kind = 0;
-        while draw >= weights[kind] {
-            draw -= weights[kind];
-            kind += 1;
-        }
+        let kind = self.rng.weighted(&weights);
         match kind {
             0 => self.execute(queued),
             1 => self.deliver(executed),

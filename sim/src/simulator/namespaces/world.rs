@@ -296,18 +296,13 @@ impl World {
         let possible = [queued > 0, executed > 0, self.ready, wanted, self.up.is_some()];
         let weights: Vec<u64> =
             possible.iter().zip(self.scenario.pace).map(|(possible, pace)| *possible as u64 * pace).collect();
-        let total = weights.iter().sum();
-        if total == 0 {
+        if weights.iter().all(|weight| *weight == 0) {
             return Ok(false);
         }
         self.wire.tick();
         self.clock.set(self.clock.get() + self.rng.below(40));
         self.trace.event += 1;
-        let (mut draw, mut kind) = (self.rng.below(total), 0);
-        while draw >= weights[kind] {
-            draw -= weights[kind];
-            kind += 1;
-        }
+        let kind = self.rng.weighted(&weights);
         match kind {
             0 => {
                 let index = if self.scenario.in_order { 0 } else { self.rng.below(queued as u64) as usize };
@@ -403,11 +398,7 @@ impl World {
         }
         let tenant = *self.rng.pick(&tenants);
         let zone = self.rng.below(self.zones[tenant].len() as u64) as usize;
-        let (mut draw, mut kind) = (self.rng.below(self.scenario.load.iter().sum()), 0);
-        while draw >= self.scenario.load[kind] {
-            draw -= self.scenario.load[kind];
-            kind += 1;
-        }
+        let kind = self.rng.weighted(&self.scenario.load);
         match kind {
             0 => self.write((tenant, zone)),
             1 => self.read((tenant, zone)),

@@ -11,7 +11,7 @@ mod stack;
 pub mod world;
 
 use super::{
-    runner::{catch_panics, quietly},
+    runner::{each_seed, failure_of, quietly},
     world::Tracing,
 };
 use crate::rng::Rng;
@@ -19,10 +19,7 @@ use engine::{raid::policy::Policy, volume::Canary};
 use scenario::Scenario;
 use std::{
     ops::Range,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Mutex, PoisonError},
 };
 use world::World;
 
@@ -123,12 +120,7 @@ pub fn run_seed(course: Course, seed: u64, tracing: Tracing) -> Outcome {
     let scenario = Scenario::draw(&mut rng, course);
     let over = scenario.over;
     let mut world = World::new(scenario, rng, tracing);
-    let result = catch_panics(|| world.run());
-    let failure = match result {
-        Ok(Ok(())) => None,
-        Ok(Err(failure)) => Some(failure.0),
-        Err(panic) => Some(panic),
-    };
+    let failure = failure_of(|| world.run());
     Outcome { seed, over, counts: world.counts(), failure, trace: world.trace_lines() }
 }
 
@@ -139,12 +131,8 @@ pub fn replay(course: Course, seed: u64, tracing: Tracing) -> Outcome {
 
 /// Plays all `seeds` on `jobs` threads. `finished` is told whenever one is done.
 pub fn run_seeds(course: Course, seeds: Range<u64>, jobs: usize, finished: &(dyn Fn() + Sync)) -> Summary {
-    let (next, total) = (AtomicU64::new(seeds.start), Mutex::new(Summary::default()));
-    let work = || loop {
-        let seed = next.fetch_add(1, Ordering::Relaxed);
-        if seed >= seeds.end {
-            break;
-        }
+    let total = Mutex::new(Summary::default());
+    each_seed(seeds, jobs, &|seed| {
         let outcome = run_seed(course, seed, Tracing::Off);
         let mut total = total.lock().unwrap_or_else(PoisonError::into_inner);
         total.seeds += 1;
@@ -154,14 +142,6 @@ pub fn run_seeds(course: Course, seeds: Range<u64>, jobs: usize, finished: &(dyn
         }
         drop(total);
         finished();
-    };
-    quietly(|| {
-        std::thread::scope(|scope| {
-            for _ in 1..jobs.max(1) {
-                scope.spawn(work);
-            }
-            work();
-        });
     });
     let mut summary = total.into_inner().unwrap_or_else(PoisonError::into_inner);
     summary.failures.sort_by_key(|failure| failure.seed);

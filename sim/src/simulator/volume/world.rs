@@ -224,17 +224,12 @@ impl World {
         let possible = [queued > 0, executed > 0, self.ready, wanted];
         let weights: Vec<u64> =
             possible.iter().zip(self.scenario.pace).map(|(possible, pace)| *possible as u64 * pace).collect();
-        let total = weights.iter().sum();
-        if total == 0 {
+        if weights.iter().all(|weight| *weight == 0) {
             return Ok(false);
         }
         self.wire.tick();
         self.trace.event += 1;
-        let (mut draw, mut kind) = (self.rng.below(total), 0);
-        while draw >= weights[kind] {
-            draw -= weights[kind];
-            kind += 1;
-        }
+        let kind = self.rng.weighted(&weights);
         match kind {
             0 => {
                 let index = if self.scenario.in_order { 0 } else { self.rng.below(queued as u64) as usize };
@@ -358,11 +353,7 @@ impl World {
     fn issue(&mut self) {
         let load = self.scenario.load.clone();
         let weights = [load.write, load.read, load.discard, load.flush];
-        let (mut draw, mut kind) = (self.rng.below(weights.iter().sum()), 0);
-        while draw >= weights[kind] {
-            draw -= weights[kind];
-            kind += 1;
-        }
+        let kind = self.rng.weighted(&weights);
         let kind = match kind {
             0 => {
                 let (at, blocks) = self.draw_range(load.most_blocks);

@@ -1,0 +1,89 @@
+//! A drive that answers at once, and as many requests on their way as are wanted: what a layer's own code costs.
+
+use crate::alloc::allocations;
+use anyhow::{Result, ensure};
+use engine::{
+    device::{Command, Completion, DeviceError, Done, Geometry, ZonedDevice},
+    runtime::Runtime,
+};
+use sim::ssd::{EmulatedDrive, Model};
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+    time::Instant,
+};
+
+/// Requests of a round, and of the one before those that count.
+pub const REQUESTS: u64 = 200_000;
+
+/// A drive shaped like a ZN540 that stops storing anything once it is told to.
+pub struct Idle {
+    drive: EmulatedDrive,
+    idles: Cell<bool>,
+}
+
+impl Idle {
+    pub fn new(zones: u32) -> Idle {
+        let capacity = Model::zn540().geometry.zone_capacity_blocks;
+        let geometry = Model::zn540().scaled(zones, capacity).geometry;
+        Idle { drive: EmulatedDrive::in_memory(&geometry), idles: Cell::new(false) }
+    }
+
+    /// Nothing is stored or read from now on.
+    pub fn idle(&self) {
+        self.idles.set(true);
+    }
+}
+
+impl ZonedDevice for Idle {
+    fn geometry(&self) -> &Geometry {
+        self.drive.geometry()
+    }
+
+    fn submit(&self, command: Command) -> Completion {
+        match command {
+            Command::Read { data, oob, .. } | Command::Write { data, oob, .. } if self.idles.get() => {
+                Completion::ready(Done { data, oob, ..Done::ok() })
+            }
+            _ if self.idles.get() => Completion::ready(Done::ok()),
+            command => self.drive.submit(command),
+        }
+    }
+}
+
+/// Whose turn it is: requests of a round by their numbers.
+#[derive(Clone, Default)]
+pub struct Turns(Rc<Cell<u64>>);
+
+impl Turns {
+    /// The number of the next request; `None` when the round is done.
+    pub fn take(&self) -> Option<u64> {
+        let turn = self.0.get();
+        (turn < REQUESTS).then(|| self.0.replace(turn + 1))
+    }
+}
+
+/// Plays a round with `depth` tasks, each of which makes one request at a time: none is made for a request. Gives
+/// nanoseconds and allocations of one.
+pub fn play<F>(runtime: &Runtime, depth: u64, task: impl Fn(Turns) -> F) -> Result<(f64, f64)>
+where
+    F: Future<Output = Result<(), DeviceError>> + 'static,
+{
+    let (turns, failed) = (Turns::default(), Rc::new(RefCell::new(None)));
+    for _ in 0..depth {
+        let (task, failed) = (task(turns.clone()), failed.clone());
+        runtime.spawn(async move {
+            if let Err(error) = task.await {
+                *failed.borrow_mut() = Some(error);
+            }
+        });
+    }
+    let (started, allocated) = (Instant::now(), allocations());
+    runtime.run();
+    let (ns, allocated) = (started.elapsed().as_nanos() as f64, (allocations() - allocated) as f64);
+    if let Some(error) = failed.borrow_mut().take() {
+        return Err(error.into());
+    }
+    ensure!(turns.take().is_none(), "requests are not answered");
+    Ok((ns / REQUESTS as f64, allocated / REQUESTS as f64))
+}
