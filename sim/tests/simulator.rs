@@ -2,7 +2,7 @@
 
 mod support;
 
-use engine::raid::{Canary, policy::Policy};
+use engine::raid::policy::Policy;
 use sim::{
     rng::Rng,
     simulator::{
@@ -130,9 +130,9 @@ fn what_two_losses_show_is_found() {
     }
 }
 
-/// What a life did apart from its forks, with a rule broken or none.
-fn live(canary: Option<Canary>, policy: Policy, seed: u64, forks: bool) -> (Result<(), Failure>, Counts) {
-    let maker = ArrayMaker { canary, policy: Some(policy), ..ArrayMaker::default() };
+/// What a life did apart from its forks.
+fn live(policy: Policy, seed: u64, forks: bool) -> (Result<(), Failure>, Counts) {
+    let maker = ArrayMaker { policy: Some(policy), ..ArrayMaker::default() };
     let mut rng = Rng::new(seed);
     let mut scenario = Scenario::draw(&mut rng, Some(policy), Some(1));
     if !forks {
@@ -148,9 +148,9 @@ fn forks_leave_the_life_alone() {
     let mut total = Counts::default();
     for seed in 0..60 {
         let policy = Policy::ALL[seed as usize % 3];
-        let (result, forked) = live(None, policy, seed, true);
+        let (result, forked) = live(policy, seed, true);
         assert!(result.is_ok(), "seed {seed}: {result:?}");
-        let (_, alone) = live(None, policy, seed, false);
+        let (_, alone) = live(policy, seed, false);
         let without_forks = Counts { forks: 0, judgements: alone.judgements, beyond: 0, ..forked };
         assert_eq!(alone, without_forks, "seed {seed}");
         assert!(forked.forks == 0 || forked.judgements > alone.judgements, "seed {seed}: {forked:?}");
@@ -163,8 +163,9 @@ fn forks_leave_the_life_alone() {
 /// What only a member that the life does not lose would show.
 #[test]
 fn a_fork_sees_what_the_life_does_not() {
-    let failure = |seed, forks| live(Some(Canary::WrongSlot), Policy::Zrwa, seed, forks).0.err();
-    let seen = (0..60).filter(|seed| failure(*seed, true).is_some_and(|f| f.0.contains("forked here")));
+    let maker = CopiesMaker { parities: 2, broken: Broken::ForgetsTheSecond };
+    let failure = |seed, forks| live_copies(&maker, 2, seed, forks).0.err();
+    let seen = (0..200).filter(|seed| failure(*seed, true).is_some_and(|f| f.0.contains("forked here")));
     let missed = seen.filter(|seed| failure(*seed, false).is_none()).count();
     assert!(missed > 5, "{missed}");
 }
@@ -204,22 +205,6 @@ fn the_search_is_systematic_and_finds_flaws() {
         let (_, findings) = search(flaw, &case);
         assert!(findings.iter().any(|f| f.failure.contains("went back")), "{flaw:?} was not found");
     }
-}
-
-/// What only a second end shows: blocks beyond the tail of the first one, and partial parity from before.
-#[test]
-fn cases_that_end_twice_find_what_a_recovery_leaves_behind() {
-    let cases: Vec<_> = Case::all(1).into_iter().filter(|case| !case.before.is_empty()).collect();
-    let search = |canary| {
-        let maker = ArrayMaker { canary, ..ArrayMaker::default() };
-        exhaustive::search(&maker, &cases, &|_| 0, 2, &|_, _| ())
-    };
-    for canary in [Canary::BurnedBelieved, Canary::StaleParity] {
-        assert!(!search(Some(canary)).1.is_empty(), "{canary:?} was not found");
-    }
-    let (tried, findings) = search(None);
-    assert!(findings.is_empty(), "{findings:?}");
-    assert!(tried.power_cuts > 1000, "{tried:?}");
 }
 
 /// Each zone of each drive may lose its cache, or be the only one that keeps it.

@@ -52,8 +52,6 @@ pub struct Behaviour {
     pub consistency: Consistency,
     /// Whether writes that are queued behind each other in a zone share a plan.
     pub join: bool,
-    /// A rule that is broken.
-    pub canary: Option<Canary>,
     /// How far the policy `log` is on the way to ZRAID.
     pub log_step: LogStep,
     /// Takes stale members where there are too few others, for zones that are full (see `raid/recover`).
@@ -63,7 +61,7 @@ pub struct Behaviour {
 impl Default for Behaviour {
     fn default() -> Behaviour {
         let (consistency, log_step) = (Consistency::default(), LogStep::None);
-        Behaviour { consistency, join: true, canary: None, log_step, force: false }
+        Behaviour { consistency, join: true, log_step, force: false }
     }
 }
 
@@ -93,39 +91,4 @@ pub enum LogStep {
     Unsequenced,
     /// Partial parity has no header.
     NoHeader,
-}
-
-/// A rule to be broken on purpose, to prove that the simulator notices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Canary {
-    /// Members that lag behind are moved before the witnesses of the stripe.
-    LaggardOrder,
-    /// Log records of a zone's earlier life are believed.
-    NoEpochCheck,
-    /// Partial parity goes one row too near.
-    WrongSlot,
-    /// A write is acknowledged although one before it is still on its way.
-    AckBeforePredecessors,
-    /// Data may overwrite the log and slots of a stripe that is not settled.
-    LogSlotOverwritten,
-    /// What a process that died had answered is not looked at.
-    TailsIgnored,
-    /// The end of a write is told although the plan that it went with ends elsewhere.
-    TailInsidePlan,
-    /// A zone that is empty on all members is taken for one without anything in it.
-    EmptyIsUnwritten,
-    /// What lies in burned blocks is believed.
-    BurnedBelieved,
-    /// Partial parity of what was rolled back is believed.
-    StaleParity,
-    /// Policy `inplace`: every version of a stripe's parity overwrites the one before, at any time.
-    OneParityPlace,
-    /// In partial parity Q is the sum of the chunks, like P.
-    QWithoutCoefficients,
-    /// The slots of Q lie where those of P do.
-    QSlotTooNear,
-    /// Of partial parity there is P alone.
-    PartialPAlone,
-    /// A tail is logged on as many members as may be lost, and not on one more.
-    OneLogCopyLess,
 }

@@ -393,15 +393,15 @@ fn called() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use engine::raid::Canary;
+    use engine::raid::Consistency;
 
     /// Whether the story ends well with these seeds.
-    fn told(canary: Option<Canary>, seeds: std::ops::Range<u64>) -> Vec<bool> {
+    fn told(consistency: Consistency, seeds: std::ops::Range<u64>) -> Vec<bool> {
         let tree = tempfile::tempdir().unwrap();
         std::fs::write(tree.path().join("file"), vec![0xa5; 3 << 20]).unwrap();
         let well = |seed| {
             let source = Source::pack(tree.path(), |_| false).unwrap();
-            let behaviour = Behaviour { canary, ..Behaviour::default() };
+            let behaviour = Behaviour { consistency, ..Behaviour::default() };
             let mut story = Story::new(Output { json: true }, source, seed, behaviour).unwrap();
             story.tell().is_ok() && story.report.lost_bytes == 0 && story.report.entries_different == 0
         };
@@ -409,8 +409,8 @@ mod tests {
     }
 
     #[test]
-    fn the_demo_notices_an_array_that_breaks_a_rule() {
-        assert!(told(None, 0..20).iter().all(|well| *well));
-        assert!(told(Some(Canary::WrongSlot), 0..20).iter().any(|well| !well));
+    fn the_demo_notices_an_array_that_keeps_less_than_it_promised() {
+        assert!(told(Consistency::WpLog, 0..20).iter().all(|well| *well));
+        assert!(told(Consistency::Stripe, 0..20).iter().any(|well| !well));
     }
 }

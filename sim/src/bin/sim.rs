@@ -2,7 +2,7 @@
 
 use anyhow::{Context, bail};
 use clap::{Parser, Subcommand};
-use engine::raid::{Canary, Consistency, policy::Policy};
+use engine::raid::{Consistency, policy::Policy};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use sim::{
@@ -17,7 +17,7 @@ use sim::{
         namespaces,
         runner::{self, Outcome, Seeds, Summary},
         scenario::{PARITIES, level, parities_of},
-        subject::{ArrayMaker, CANARIES},
+        subject::ArrayMaker,
         table1,
         volume::{self, Over},
         world::Tracing,
@@ -142,7 +142,7 @@ struct Run {
     #[arg(long)]
     no_ledger: bool,
     /// Write those seeds to the ledger that have shown most of what few others have; needs the sources
-    #[arg(long, conflicts_with_all = ["policy", "level", "canary", "no_ledger"])]
+    #[arg(long, conflicts_with_all = ["policy", "level", "no_ledger"])]
     learn: bool,
     /// Print the result as JSON
     #[arg(long)]
@@ -156,15 +156,9 @@ struct Run {
     /// Print every event of the seed; only with one seed
     #[arg(long)]
     trace: bool,
-    /// Have arrays of a policy and a level that have it break a rule, which must be found: laggard-order,
-    /// no-epoch-check, wrong-slot, ack-before-predecessors, log-slot-overwritten, tails-ignored,
-    /// tail-inside-plan, empty-is-unwritten, one-parity-place, burned-believed, stale-parity,
-    /// q-without-coefficients, q-slot-too-near, partial-p-alone or one-log-copy-less
-    #[arg(long, value_name = "NAME", value_parser = parse_canary)]
-    canary: Option<(&'static str, Canary, Policy, usize)>,
     /// Play volumes instead: block devices over single drives, and over arrays; with --policy over arrays of that
     /// policy alone
-    #[arg(long, group = "layer", conflicts_with_all = ["learn", "canary", "until_failure"])]
+    #[arg(long, group = "layer", conflicts_with_all = ["learn", "until_failure"])]
     volume: bool,
     /// With --volume or --namespaces, only over single drives
     #[arg(long, requires = "layer", conflicts_with_all = ["policy", "level"])]
@@ -174,7 +168,7 @@ struct Run {
     #[arg(long, requires = "volume", value_name = "NAME", value_parser = parse_volume_canary)]
     volume_canary: Option<(&'static str, engine::volume::Canary)>,
     /// Play namespaces instead: tenants of single drives, and of arrays; with --policy of arrays of that policy alone
-    #[arg(long, group = "layer", conflicts_with_all = ["learn", "canary", "until_failure", "level"])]
+    #[arg(long, group = "layer", conflicts_with_all = ["learn", "until_failure", "level"])]
     namespaces: bool,
     /// Have namespaces break a rule, which must be found: owner-after-data, reclaimed-forgotten, reclaim-too-early
     /// or tokens-count-twice
@@ -225,14 +219,6 @@ fn parse_level(name: &str) -> Result<usize, String> {
     parities_of(name).ok_or_else(|| {
         let names: Vec<String> = PARITIES.iter().map(|parities| level(*parities)).collect();
         format!("there is no level of this name; there are {}", names.join(", "))
-    })
-}
-
-fn parse_canary(name: &str) -> Result<(&'static str, Canary, Policy, usize), String> {
-    let known = CANARIES.iter().find(|(known, ..)| *known == name);
-    known.copied().ok_or_else(|| {
-        let names: Vec<&str> = CANARIES.iter().map(|(name, ..)| *name).collect();
-        format!("there is no canary of this name; there are {}", names.join(", "))
     })
 }
 
@@ -315,11 +301,9 @@ impl Run {
         if self.volume {
             return self.run_volumes();
         }
-        let canary = self.canary.map(|(_, canary, ..)| canary);
-        let policy = self.policy.map(|named| named.policy).or(self.canary.map(|(_, _, policy, _)| policy));
+        let policy = self.policy.map(|named| named.policy);
         let appends = self.policy.is_some_and(|named| named.appends);
-        let parities = self.level.or(self.canary.map(|(_, _, _, parities)| parities));
-        let maker = ArrayMaker { canary, policy, parities, appends, ..ArrayMaker::default() };
+        let maker = ArrayMaker { policy, parities: self.level, appends, ..ArrayMaker::default() };
         if self.trace {
             if self.seeds != 1 {
                 bail!("--trace prints one seed: add --seeds 1 --from SEED");
@@ -335,7 +319,7 @@ impl Run {
             };
         }
         let end = self.from.checked_add(self.seeds).context("there are no seeds above 2^64 - 1")?;
-        let ledger = match self.no_ledger || self.seeds == 1 || canary.is_some() || appends {
+        let ledger = match self.no_ledger || self.seeds == 1 || appends {
             true => Vec::new(),
             false => Ledger::built_in().map_err(anyhow::Error::msg)?.seeds(policy, self.level),
         };
@@ -513,10 +497,9 @@ impl Run {
     }
 
     fn replay_command(&self, seed: u64) -> String {
-        let canary = self.canary.map(|(name, ..)| format!(" --canary {name}")).unwrap_or_default();
         let policy = self.policy.map(|named| format!(" --policy {}", named.name())).unwrap_or_default();
         let level = self.level.map(|parities| format!(" --level {}", level(parities))).unwrap_or_default();
-        format!("sim run --seeds 1 --from {seed}{canary}{policy}{level}")
+        format!("sim run --seeds 1 --from {seed}{policy}{level}")
     }
 
     fn print_json(&self, summary: &Summary, seconds: f64) -> anyhow::Result<()> {

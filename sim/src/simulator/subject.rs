@@ -8,7 +8,7 @@ use engine::{
     array::{Array, ArrayError, Behaviour, CreateOptions, Drive, LeftOut, LostBlocks, MemberState, Tails},
     device::ZonedDevice,
     raid::{
-        Canary, Consistency,
+        Consistency,
         error::{BadDrive, DriveFault, NoArray, Note, Notes},
         events::Noted,
         geometry::Layout,
@@ -206,8 +206,6 @@ pub struct How {
 #[derive(Clone, Default)]
 pub struct ArrayMaker {
     pub consistency: Consistency,
-    /// A rule that the array breaks on purpose, to prove that the simulator notices.
-    pub canary: Option<Canary>,
     /// The policy of all arrays, if not any.
     pub policy: Option<Policy>,
     /// The number of parities of all arrays, if not any.
@@ -215,26 +213,6 @@ pub struct ArrayMaker {
     /// Zones are written by appends. The policy is `log` then.
     pub appends: bool,
 }
-
-/// Rules that can be broken, by the names of the command line, and arrays that have the rule, by their policy and
-/// number of parities.
-pub const CANARIES: [(&str, Canary, Policy, usize); 15] = [
-    ("laggard-order", Canary::LaggardOrder, Policy::Zrwa, 1),
-    ("no-epoch-check", Canary::NoEpochCheck, Policy::Zrwa, 1),
-    ("wrong-slot", Canary::WrongSlot, Policy::Zrwa, 1),
-    ("ack-before-predecessors", Canary::AckBeforePredecessors, Policy::Zrwa, 1),
-    ("log-slot-overwritten", Canary::LogSlotOverwritten, Policy::Zrwa, 1),
-    ("tails-ignored", Canary::TailsIgnored, Policy::Zrwa, 1),
-    ("tail-inside-plan", Canary::TailInsidePlan, Policy::Zrwa, 1),
-    ("empty-is-unwritten", Canary::EmptyIsUnwritten, Policy::Zrwa, 1),
-    ("one-parity-place", Canary::OneParityPlace, Policy::InPlace, 1),
-    ("burned-believed", Canary::BurnedBelieved, Policy::Log, 1),
-    ("stale-parity", Canary::StaleParity, Policy::Log, 1),
-    ("q-without-coefficients", Canary::QWithoutCoefficients, Policy::InPlace, 2),
-    ("q-slot-too-near", Canary::QSlotTooNear, Policy::Zrwa, 2),
-    ("partial-p-alone", Canary::PartialPAlone, Policy::Log, 2),
-    ("one-log-copy-less", Canary::OneLogCopyLess, Policy::Zrwa, 2),
-];
 
 /// How the subject of a scenario is made.
 pub(super) fn create_options(scenario: &Scenario, uuid: [u8; 16]) -> CreateOptions {
@@ -256,7 +234,7 @@ pub(super) fn create_options(scenario: &Scenario, uuid: [u8; 16]) -> CreateOptio
 
 impl ArrayMaker {
     fn behaviour(&self, join: bool) -> Behaviour {
-        Behaviour { consistency: self.consistency, join, canary: self.canary, ..Behaviour::default() }
+        Behaviour { consistency: self.consistency, join, ..Behaviour::default() }
     }
 }
 

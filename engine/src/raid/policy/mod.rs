@@ -18,7 +18,7 @@ use crate::{
     buf::Buf,
     device::Geometry,
     raid::{
-        Canary, Consistency,
+        Consistency,
         geometry::{Layout, MAX_MEMBERS},
     },
 };
@@ -94,19 +94,10 @@ impl Policy {
 
     /// Where a plan may end that begins at block `next` and could go on to block `end` of the same stripe, with
     /// everything below `safe` safe; or what has to be safe first. Asked of every plan.
-    pub fn plan_end(
-        self,
-        layout: &Layout,
-        canary: Option<Canary>,
-        safe: u64,
-        next: u64,
-        end: u64,
-    ) -> Result<u64, u64> {
+    pub fn plan_end(self, layout: &Layout, safe: u64, next: u64, end: u64) -> Result<u64, u64> {
         match self {
-            Policy::InPlace if canary != Some(Canary::OneParityPlace) => {
-                inplace::end_of_plan(layout, safe, next, end)
-            }
-            Policy::Log | Policy::Zrwa | Policy::InPlace => Ok(end),
+            Policy::InPlace => inplace::end_of_plan(layout, safe, next, end),
+            Policy::Log | Policy::Zrwa => Ok(end),
         }
     }
 
@@ -142,17 +133,13 @@ impl Policy {
     pub fn window_rows(
         self,
         layout: &Layout,
-        canary: Option<Canary>,
         live: u32,
         claimed: u64,
         positions: &[u64; MAX_MEMBERS],
     ) -> u64 {
         match self {
             Policy::Log => log::window_rows(layout, claimed),
-            Policy::Zrwa | Policy::InPlace => match canary {
-                Some(Canary::LogSlotOverwritten) => zrwa::rows_of_the_furthest(layout, live, positions),
-                _ => zrwa::window_rows(layout, live, positions),
-            },
+            Policy::Zrwa | Policy::InPlace => zrwa::window_rows(layout, live, positions),
         }
     }
 }

@@ -45,7 +45,7 @@
 
 use crate::raid::{
     Consistency,
-    geometry::{Layout, MAX_MEMBERS, Place, Role, each},
+    geometry::{Layout, MAX_MEMBERS, Place, Role},
 };
 use std::ops::Range;
 
@@ -341,12 +341,6 @@ pub fn chunks_to_claim(layout: &Layout, consistency: Consistency, complete: u64)
         Consistency::Chunk | Consistency::WpLog if shows_chunks(layout) => chunks,
         _ => chunks - chunks % layout.data_chunks(),
     }
-}
-
-/// As [`window_rows`], with only one member where it should be.
-pub fn rows_of_the_furthest(layout: &Layout, live: u32, positions: &Targets) -> u64 {
-    let furthest = each(live).map(|m| positions[m]).max().unwrap_or(0);
-    (furthest / 2 + layout.distance).min(layout.rows)
 }
 
 #[cfg(test)]

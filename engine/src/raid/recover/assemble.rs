@@ -4,7 +4,7 @@ use crate::{
     device::Command,
     format::record::Record,
     raid::{
-        Behaviour, Canary, Drive, Tails,
+        Behaviour, Drive, Tails,
         catalog::Catalog,
         change::Change,
         create::{array_geometry, check_drive},
@@ -47,8 +47,7 @@ pub async fn look(
     }
     let mut present = found.members.iter().flatten().map(|candidate| candidate.drive.device.geometry());
     let geometry = array_geometry(&found.superblock, present.any(|geometry| geometry.volatile_cache));
-    let ignored = behaviour.canary == Some(Canary::TailsIgnored);
-    let tails = tails.filter(|tails| tails.assembly == found.superblock.assembly && !ignored);
+    let tails = tails.filter(|tails| tails.assembly == found.superblock.assembly);
     if let Some(tails) = tails.filter(|tails| tails.blocks.len() != geometry.zones as usize) {
         let (known, zones) = (tails.blocks.len(), geometry.zones);
         return Err(NoArray::Tails { zones, known }.into());

@@ -113,8 +113,8 @@ impl Raid {
 
     /// Everything below may be submitted when the members of `live` are where they are.
     pub fn window(&self, flow: &Flow, live: u32) -> u64 {
-        let (layout, canary) = (&self.layout, self.behaviour.canary);
-        let rows = layout.policy.window_rows(layout, canary, live, flow.claimed, &flow.positions);
+        let layout = &self.layout;
+        let rows = layout.policy.window_rows(layout, live, flow.claimed, &flow.positions);
         rows * layout.stripe_blocks()
     }
 

@@ -24,7 +24,7 @@ use crate::{
         record::{ParityRecord, Record},
     },
     raid::{
-        Canary, LogStep,
+        LogStep,
         geometry::{Place, physical},
         parts::Raid,
         policy::{inplace, zrwa},
@@ -119,8 +119,7 @@ impl Raid {
         }
         let mut submitted = false;
         while let Some(end) = self.plan_end(flow) {
-            let (layout, canary) = (&self.layout, self.behaviour.canary);
-            let end = match layout.policy.plan_end(layout, canary, flow.safe, flow.next, end) {
+            let end = match self.layout.policy.plan_end(&self.layout, flow.safe, flow.next, end) {
                 Ok(end) => end,
                 Err(needed) => {
                     flow.want(needed);
@@ -269,8 +268,7 @@ impl Raid {
     fn run_parities(&self, flow: &mut Flow, index: u64, offset: u64, data: &Buf, write: bool) -> Parities {
         let range = offset as usize * BLOCK..offset as usize * BLOCK + data.len();
         let double = self.layout.parities > 1;
-        let power =
-            if self.behaviour.canary == Some(Canary::QWithoutCoefficients) { 0 } else { index as usize };
+        let power = index as usize;
         let [p, q] = &mut flow.parities;
         let (p, q) = (&mut p[range.clone()], if double { &mut q[range] } else { &mut [] });
         let take = || self.pool.borrow_mut().take(data.blocks());
@@ -328,20 +326,12 @@ impl Raid {
         which: usize,
         data: Buf,
     ) {
-        let (member, mut place) = self.layout.slot(stripe, index, which);
+        let (member, place) = self.layout.slot(stripe, index, which);
         if live & (1 << member) == 0 {
             return;
         }
-        match self.behaviour.canary {
-            Some(Canary::OneParityPlace) => place = Place::Row(stripe),
-            Some(Canary::QSlotTooNear) if which > 0 => place = self.layout.slot(stripe, index, 0).1,
-            Some(Canary::PartialPAlone) if which > 0 && place != Place::Row(stripe) => return,
-            _ => {}
-        }
         match place {
             Place::Row(row) => {
-                let wrong = self.behaviour.canary == Some(Canary::WrongSlot) && row != stripe;
-                let row = row - wrong as u64;
                 let at = row * self.layout.chunk_blocks + offset;
                 let content = inplace::version_of(stripe, row, index);
                 self.store(zone, flow, member, at, data, content);
@@ -419,17 +409,14 @@ impl Raid {
     fn reap(&self, zone: &Zone) -> Reaped {
         let mut flow = zone.flow.borrow_mut();
         let flow = &mut *flow;
-        let unordered = self.behaviour.canary == Some(Canary::AckBeforePredecessors);
         let result = loop {
             if flow.ended {
                 break Reaped::Ended;
             }
-            let flight = if unordered { flow.flights.back_mut() } else { flow.flights.front_mut() };
-            let Some(flight) = flight else { break Reaped::Idle };
+            let Some(flight) = flow.flights.front_mut() else { break Reaped::Idle };
             if flight.subs > 0 {
                 flight.subs -= 1;
-                let sub = if unordered { flow.subs.pop_back() } else { flow.subs.pop_front() };
-                let Some(mut sub) = sub else { continue };
+                let Some(mut sub) = flow.subs.pop_front() else { continue };
                 match sub.completion.take() {
                     Some(done) => self.finish_sub(zone.index, sub.seat, done),
                     None => break Reaped::Wait(sub),
@@ -440,8 +427,7 @@ impl Raid {
             if self.membership.is_pending() {
                 break Reaped::Membership;
             }
-            let flight = if unordered { flow.flights.pop_back() } else { flow.flights.pop_front() };
-            let Some(flight) = flight else { continue };
+            let Some(flight) = flow.flights.pop_front() else { continue };
             self.complete(zone.index, flow, flight.end);
         };
         if self.unsettled(flow) {
@@ -470,12 +456,8 @@ impl Raid {
         flow.check();
         while flow.sent.front().is_some_and(|write| write.end() <= end) {
             let Some(Write { start, data, fua, completer }) = flow.sent.pop_front() else { return };
-            let tail = match self.behaviour.canary {
-                Some(Canary::TailInsidePlan) => start + data.blocks(),
-                _ => end,
-            };
             let lba = Lba(self.geometry.start(zone).0 + start);
-            let mut done = Done { data, lba, tail, ..Done::ok() };
+            let mut done = Done { tail: end, data, lba, ..Done::ok() };
             if self.has_failed(zone) {
                 done.result = Err(Status::InternalError.into());
                 completer.complete(done);

@@ -10,7 +10,6 @@ use crate::{
         record::{ParityRecord, Record, TailRecord, ZoneRecord},
     },
     raid::{
-        Canary,
         geometry::{Layout, MAX_MEMBERS, Place, Role},
         parts::Raid,
         policy::{
@@ -183,9 +182,8 @@ impl Raid {
 
     /// The newest tail record of the zone's present life.
     fn newest_generation(&self, zone: ZoneIndex, record: &ZoneRecord) -> Option<TailRecord> {
-        let any_epoch = self.behaviour.canary == Some(Canary::NoEpochCheck);
         let tails = self.members.logs().filter_map(|log| log.live.borrow().tails.get(&zone.0).copied());
-        let present = tails.filter(|tail| tail.epoch == record.epoch || any_epoch);
+        let present = tails.filter(|tail| tail.epoch == record.epoch);
         present.max_by_key(|tail| (tail.generation, tail.tail_blocks))
     }
 

@@ -6,7 +6,6 @@ use crate::{
     device::{Command, Completion},
     format::record::{Burned, ParityRecord, RELOCATED, Record},
     raid::{
-        Canary,
         error::ArrayError,
         events::Event,
         geometry::{MAX_MEMBERS, MAX_PARITIES, Piece, Place, Role},
@@ -213,10 +212,8 @@ impl Raid {
             _ => info.wp_blocks.min(used_blocks),
         };
         let mut part = Part { wp_blocks, ..Part::default() };
-        if self.behaviour.canary != Some(Canary::BurnedBelieved) {
-            let burned = self.burned_of(zone, epoch, member);
-            part.gaps = burned.into_iter().flatten().filter(|at| *at < wp_blocks).collect();
-        }
+        let burned = self.burned_of(zone, epoch, member);
+        part.gaps = burned.into_iter().flatten().filter(|at| *at < wp_blocks).collect();
         if let Some(log) = self.members.log(member) {
             for (stripe, _, block) in log.live.borrow().relocated.of_zone(zone.0, epoch) {
                 part.gaps.remove(&(stripe * self.layout.chunk_blocks + block));
@@ -344,7 +341,7 @@ impl Raid {
                 });
                 let first = lacking.min().unwrap_or(u64::MAX).min(tail.blocks / layout.stripe_blocks());
                 let at = stripe * layout.stripe_blocks() + index * layout.chunk_blocks + block;
-                stripe >= first && (at < tail.blocks || self.behaviour.canary == Some(Canary::StaleParity))
+                stripe >= first && at < tail.blocks
             });
             live.relocated.retain(|zone, epoch, stripe, _, block| {
                 let at = stripe * layout.chunk_blocks + block;

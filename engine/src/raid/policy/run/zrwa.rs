@@ -10,15 +10,12 @@ use crate::{
         record::{Record, TailRecord, ZoneRecord},
     },
     raid::{
-        Canary, Consistency,
+        Consistency,
         geometry::{MAX_MEMBERS, MAX_PARITIES, Place, each},
         parts::Raid,
         policy::{
             inplace,
-            zrwa::{
-                Evidence, Refusal, decide, laggard_round, needed, next_round, tail_slots, witness_count,
-                witness_round,
-            },
+            zrwa::{Evidence, Refusal, decide, needed, next_round, tail_slots, witness_count},
         },
         recover::verdict::{Tail, Verdict, ZoneView},
         zone::flow::{Round, Zone, blank_parities},
@@ -115,8 +112,8 @@ impl Raid {
         }
         if all_empty
             && record.finished.is_none()
-            && (logged.tail.is_none() && !self.is_answered(view, &wps).await
-                || self.behaviour.canary == Some(Canary::EmptyIsUnwritten))
+            && logged.tail.is_none()
+            && !self.is_answered(view, &wps).await
         {
             logged.check(0)?;
             let leftovers = view.present().any(|(m, info)| {
@@ -186,10 +183,9 @@ impl Raid {
     ) -> Logged {
         let layout = &self.layout;
         let mut found = Logged::default();
-        let any_epoch = self.behaviour.canary == Some(Canary::NoEpochCheck);
         for log in self.members.logs() {
             if let Some(tail) = log.live.borrow().tails.get(&zone.0)
-                && (tail.epoch == record.epoch || any_epoch)
+                && tail.epoch == record.epoch
             {
                 found.tail = found.tail.max(Some(tail.tail_blocks));
             }
@@ -239,7 +235,7 @@ impl Raid {
             }
             if let Ok((Record::Tail(tail), _, _)) = read
                 && tail.zone == zone.0
-                && (tail.epoch == record.epoch || any_epoch)
+                && tail.epoch == record.epoch
                 && (tail.tail_blocks.saturating_sub(1)) / layout.stripe_blocks() == stripe
             {
                 found.tail = found.tail.max(Some(tail.tail_blocks));
@@ -302,12 +298,7 @@ impl Raid {
         self.barrier(self.live(zone.index)).await;
         while !self.has_failed(zone.index) {
             let (live, positions) = (self.live(zone.index), *zone.flow.borrow().positions());
-            let round = match self.behaviour.canary {
-                Some(Canary::LaggardOrder) => laggard_round(&self.layout, live, &positions, chunks)
-                    .or_else(|| witness_round(&self.layout, live, &positions, chunks)),
-                _ => next_round(&self.layout, live, &positions, chunks),
-            };
-            let Some(targets) = round else { return };
+            let Some(targets) = next_round(&self.layout, live, &positions, chunks) else { return };
             self.move_to(zone, &targets).await;
             self.barrier(live).await;
         }
@@ -333,8 +324,7 @@ impl Raid {
         };
         let record = Record::Tail(TailRecord { zone: zone.index.0, generation: 0, epoch, tail_blocks });
         let mut pending = Vec::new();
-        let left_out = usize::from(self.behaviour.canary == Some(Canary::OneLogCopyLess));
-        for member in members.skip(left_out).filter(|m| live & (1 << m) != 0) {
+        for member in members.filter(|m| live & (1 << m) != 0) {
             let completion = match place {
                 Place::MetaLog => self.append(member, record.clone()),
                 Place::Row(row) => {
