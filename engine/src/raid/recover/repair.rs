@@ -36,8 +36,14 @@ impl Raid {
             Verdict::Finish(Some(tail)) => {
                 let Some(running) = self.go_on(zone, tail, awaited).await else { return Ok(()) };
                 let finished = self.finish_members(zone, Some(&running)).await;
-                if finished.is_ok() {
-                    self.forget_logged(zone, u64::MAX);
+                match finished {
+                    Ok(()) => self.forget_logged(zone, u64::MAX),
+                    // The parities of its last stripe are not all where those of a full zone are: reads take
+                    // those that are in memory.
+                    Err(_) => {
+                        running.flow.borrow_mut().end_here();
+                        self.zones.start(Rc::new(running));
+                    }
                 }
                 done(finished)
             }

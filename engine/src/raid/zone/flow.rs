@@ -302,6 +302,12 @@ impl Flow {
         self.parities = parities;
     }
 
+    /// Nothing goes on, and everything that is there is safe.
+    pub fn end_here(&mut self) {
+        self.safe = self.complete;
+        self.frozen = true;
+    }
+
     /// Blocks `from..to` of parity number `which` of the stripe that is being written.
     pub fn parity(&self, which: usize, from: u64, to: u64) -> Buf {
         Buf::copy_of(&self.parities[which][from as usize * BLOCK..to as usize * BLOCK])

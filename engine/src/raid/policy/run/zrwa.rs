@@ -88,6 +88,11 @@ pub async fn promote(raid: &Raid, zone: &Zone) {
             raid.on_parts(index, 1 << member, "finish zone", |_| write.clone()).await;
         }
     }
+    // Where a parity could not be written there may be the slot of an earlier stripe, and a write pointer behind it
+    // would say that it is the parity.
+    if raid.has_failed(index) {
+        return;
+    }
     // The slots stay where they are until the zones are finished: if any of this fails, or the power goes,
     // they are there.
     raid.move_to(zone, &[2 * rows; MAX_MEMBERS]).await;
