@@ -766,9 +766,11 @@ impl World<'_> {
             self.trace.note(|| format!("assembled; {}; {members:?} {offline:?}", brief(&report)));
             self.recovered(&report)?;
             self.note_drives(course)?;
-            // As long as nothing is written the drive before may be the member.
+            // As long as nothing is written the drive before may be the member, and of one that is gone nobody
+            // has seen whose it is.
             if course.begun {
-                course.half_attached.retain(|member| course.suspects.is_absent(*member));
+                let gone = |member: usize| self.members[member].is_some_and(|bay| self.wire.is_gone(bay));
+                course.half_attached.retain(|member| course.suspects.is_absent(*member) || gone(*member));
             }
             self.note_active(course, None)?;
             if interruptions < 4 && self.rng.chance(1, 6) {
