@@ -5,10 +5,11 @@
 CARGO ?= cargo
 # Where the simulator starts: new each time, so that every run looks at runs nobody has seen.
 SEED := $(or $(SEED),$(shell od -An -N4 -tu4 /dev/urandom | tr -d " "))
-# How many seeds the simulator's share of `make test` is; sized to stay below five minutes.
+# How many seeds the simulator's share of `make test` is, with a fifth as many for volumes and for namespaces; sized to
+# stay below five minutes.
 SEEDS ?= 1500
 # How many rules are broken, to see whether that is noticed, and how many lives have to notice it.
-MUTANTS ?= 12
+MUTANTS ?= 24
 MUTANT_SEEDS ?= 400
 
 # How long each target is fuzzed by `make fuzz`.
@@ -55,6 +56,8 @@ check:
 simulate:
 	@echo "simulator: $(SEEDS) seeds from $(SEED); again with: make simulate SEED=$(SEED) SEEDS=$(SEEDS)"
 	$(CARGO) run --locked --quiet --release -p zoneraid-sim -- run --seeds $(SEEDS) --from $(SEED)
+	$(CARGO) run --locked --quiet --release -p zoneraid-sim -- run --volume --seeds $$(($(SEEDS) / 5)) --from $(SEED)
+	$(CARGO) run --locked --quiet --release -p zoneraid-sim -- run --namespaces --seeds $$(($(SEEDS) / 5)) --from $(SEED)
 
 # Inputs from elsewhere, for longer than in `make check`.
 fuzz:
