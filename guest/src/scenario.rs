@@ -4,15 +4,20 @@
 //! machine with the options of `guest run`; `# long` keeps it out of the short run.
 
 use crate::{
+    kernel::Kernel,
     machine::Machine,
     run::{self, End},
 };
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use clap::{Args, Parser};
 use std::{
+    cmp::Reverse,
     env, fs,
+    num::NonZero,
     path::{Path, PathBuf},
     process::ExitCode,
+    sync::Mutex,
+    thread,
     time::{Instant, SystemTime, UNIX_EPOCH},
 };
 
@@ -26,8 +31,11 @@ pub struct Test {
     /// Decides when guests crash and which drives are lost; random by default
     #[arg(long)]
     seed: Option<u64>,
-    /// Show what the tests print, not only of those that fail
-    #[arg(long, short)]
+    /// Guests at a time [default: two, if there are processors for them]
+    #[arg(long, value_name = "N")]
+    jobs: Option<NonZero<usize>>,
+    /// Show what the tests print, not only of those that fail; one at a time
+    #[arg(long, short, conflicts_with = "jobs")]
     verbose: bool,
 }
 
@@ -108,18 +116,16 @@ impl Scenario {
         }
         let printed = String::from_utf8_lossy(&printed);
         let lines: Vec<&str> = printed.lines().collect();
-        println!("{}", lines[lines.len().saturating_sub(60)..].join("\n"));
+        let mut text = lines[lines.len().saturating_sub(60)..].join("\n");
         if let End::Died(words) | End::TooLong(words) = &end {
-            println!("--- the end of the guest's console:\n{words}");
+            text += &format!("\n--- the end of the guest's console:\n{words}");
         }
-        println!(
-            "guest test {}: FAILED, {}, {seconds} s; all of it in {}",
-            self.name,
-            end.sentence(),
-            out.display()
-        );
+        let (name, end, out) = (&self.name, end.sentence(), out.display());
         let long = if options.long { " --long" } else { "" };
-        println!("again with: guest test {} --seed {seed}{long}", self.name);
+        println!(
+            "{text}\nguest test {name}: FAILED, {end}, {seconds} s; all of it in {out}\n\
+             again with: guest test {name} --seed {seed}{long}"
+        );
         Ok(false)
     }
 }
@@ -153,19 +159,43 @@ impl Test {
             true => self.long || !scenario.long,
             false => self.names.contains(&scenario.name),
         };
-        let mut failed = Vec::new();
-        let mut passed = 0;
-        for scenario in all.iter().filter(wanted) {
-            match scenario.run(self, seed)? {
-                true => passed += 1,
-                false => failed.push(scenario.name.as_str()),
-            }
-        }
+        let mut wanted: Vec<_> = all.iter().filter(wanted).collect();
+        // Those that may take longest come first, lest one of them is left over for the end.
+        wanted.sort_by_key(|scenario| Reverse(scenario.machine.time_limit));
+        let failed = self.play(&wanted, seed)?;
+        let passed = wanted.len() - failed.len();
         if failed.is_empty() {
             println!("guest test: {passed} passed, with seed {seed}");
             return Ok(ExitCode::SUCCESS);
         }
         println!("guest test: {passed} passed, {} FAILED: {}", failed.len(), failed.join(", "));
         Ok(ExitCode::FAILURE)
+    }
+
+    /// Runs tests, several at a time; gives those that failed.
+    fn play<'a>(&self, scenarios: &[&'a Scenario], seed: u64) -> Result<Vec<&'a str>> {
+        let jobs = match self.jobs {
+            Some(jobs) => jobs.get(),
+            None if self.verbose => 1,
+            None => thread::available_parallelism().map_or(1, NonZero::get).min(2),
+        };
+        // They share the kernel, which is fetched once.
+        Kernel::newest()?;
+        let queue = Mutex::new(scenarios.iter());
+        let work = || {
+            let mut failed = Vec::new();
+            while let Some(scenario) = queue.lock().ok().and_then(|mut queue| queue.next()) {
+                if !scenario.run(self, seed)? {
+                    failed.push(scenario.name.as_str());
+                }
+            }
+            Ok(failed)
+        };
+        thread::scope(|scope| {
+            let workers: Vec<_> = (0..jobs).map(|_| scope.spawn(work)).collect();
+            let ended =
+                workers.into_iter().map(|worker| worker.join().map_err(|_| anyhow!("a test panicked"))?);
+            Ok(ended.collect::<Result<Vec<_>>>()?.concat())
+        })
     }
 }
