@@ -15,7 +15,7 @@
 
 use crate::{
     adapt::overlay::Overlay,
-    device::{Command, Completer, Completion, DeviceError, Done, Geometry, Status},
+    device::{Command, Completer, Completion, DeviceError, Done, Geometry, Status, Zones},
     raid::{
         Behaviour, Drive, Tails,
         error::{ArrayError, BadDrive, DriveFault, Note},
@@ -27,7 +27,7 @@ use crate::{
     },
     runtime::{Gate, Runtime},
 };
-use std::{cell::RefCell, rc::Rc};
+use std::{cell::RefCell, collections::BTreeSet, rc::Rc};
 
 /// What an array is, and what runs it now: that changes once if it has held back.
 pub struct Handle {
@@ -250,8 +250,23 @@ impl Handle {
                 if let Some(hook) = held.hook {
                     hook();
                 }
+                // Zones that could not be made to end where it was told.
+                let ends = raid.ends().into_iter().zip(&source.ends).enumerate();
+                let mut moved: BTreeSet<u32> =
+                    ends.filter(|(_, (end, told))| end != *told).map(|(zone, _)| zone as u32).collect();
                 for (command, completer) in waiting {
-                    let completion = raid.submit_command(command);
+                    match &command {
+                        Command::Reset { zones: Zones::One(zone) } => _ = moved.remove(&zone.0),
+                        Command::Reset { zones: Zones::All } => moved.clear(),
+                        _ => {}
+                    }
+                    // It was to go behind what had been told, as a write that is refused for where it begins.
+                    let completion = match &command {
+                        Command::Append { zone, .. } if moved.contains(&zone.0) => {
+                            Completion::failed(Status::ZoneInvalidWrite)
+                        }
+                        _ => raid.submit_command(command),
+                    };
                     source.runtime.spawn(async move { completer.complete(completion.await) });
                 }
                 before.membership.tell();

@@ -766,11 +766,11 @@ impl World<'_> {
             self.trace.note(|| format!("assembled; {}; {members:?} {offline:?}", brief(&report)));
             self.recovered(&report)?;
             self.note_drives(course)?;
-            // As long as nothing is written the drive before may be the member, and of one that is gone nobody
-            // has seen whose it is.
+            // As long as nothing is written the drive before may be the member, and of one that the array does
+            // without it may not have seen whose it is.
             if course.begun {
-                let gone = |member: usize| self.members[member].is_some_and(|bay| self.wire.is_gone(bay));
-                course.half_attached.retain(|member| course.suspects.is_absent(*member) || gone(*member));
+                let is_out = |member: usize| self.member_state(member) == Some(MemberState::Out);
+                course.half_attached.retain(|member| course.suspects.is_absent(*member) || is_out(*member));
             }
             self.note_active(course, None)?;
             if interruptions < 4 && self.rng.chance(1, 6) {

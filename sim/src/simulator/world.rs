@@ -397,7 +397,7 @@ impl<'m> World<'m> {
     }
 
     /// What the subject has promised of completed writes, by the drives that it is made of now. It must
-    /// say the same; `excused` if one of `offered` may have failed since it said so.
+    /// say the same, unless one of `offered` has failed since it said so, or may have: then it is `excused`.
     ///
     /// # Errors
     /// It says something else.
@@ -409,12 +409,15 @@ impl<'m> World<'m> {
     ) -> Result<bool, Failure> {
         let volatile = |bay: Bay| self.wire.geometry(bay).volatile_cache;
         let bay_of = |name: String| name.strip_prefix("drive").and_then(|bay| bay.parse::<Bay>().ok());
-        let members = subject.members().into_iter().filter(|(state, _)| *state != MemberState::Out);
+        let (out, members): (Vec<_>, Vec<_>) =
+            subject.members().into_iter().partition(|(state, _)| *state == MemberState::Out);
         let promised = |members| self.maker.may_lose_completed(self.scenario.policy, members);
-        let by_members = promised(members.filter_map(|(_, name)| bay_of(name)).any(volatile));
+        let by_members = promised(members.into_iter().filter_map(|(_, name)| bay_of(name)).any(volatile));
         let told = subject.geometry().volatile_cache;
         let by_offered = promised(offered.iter().copied().any(volatile));
-        if told == by_members || excused && told == by_offered {
+        let has_failed =
+            out.into_iter().filter_map(|(_, name)| bay_of(name)).any(|bay| offered.contains(&bay));
+        if told == by_members || (excused || has_failed) && told == by_offered {
             return Ok(told);
         }
         Err(Failure(format!("the array says that it has {} volatile cache", if told { "a" } else { "no" })))
