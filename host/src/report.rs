@@ -205,14 +205,14 @@ impl VolumeReport {
         // Drives that were replaced have taken what they know with them.
         let all = drives_blocks.max(written);
         let user_blocks = volume.written.user;
-        let Written { user, moved, headers, map, roots, padding } = volume.written;
+        let Written { user, moved, headers, map, roots, padding, .. } = volume.written;
         VolumeReport {
             size_bytes: bytes(volume.blocks),
             usable_bytes: bytes(usable),
             used_bytes: bytes(volume.mapped),
             free_bytes: bytes(usable.saturating_sub(volume.mapped)),
             free_zones: volume.free_zones,
-            valid_bytes: volume.live.iter().map(|live| bytes(*live as u64)).collect(),
+            valid_bytes: volume.live_bytes.clone(),
             collection: Collection {
                 active: volume.collects,
                 collected_zones: volume.collected_zones,

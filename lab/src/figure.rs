@@ -42,6 +42,9 @@ pub struct Row {
     /// Bytes of it for each byte of the flash that it takes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub capacity_efficiency: Option<f64>,
+    /// The same of a stack of layers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub capacity_ratio: Option<f64>,
     /// Where tenants share it.
     #[serde(flatten)]
     pub tenancy: Option<Tenancy>,

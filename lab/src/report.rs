@@ -183,7 +183,7 @@ fn cells(out: &mut String, table: &Table) {
 fn rooms(rows: &[Row]) -> Table {
     let mut table = Table::new("", &["data set", "system", "bytes a byte of flash"]);
     for row in rows {
-        let efficiency = row.capacity_efficiency.map(number).unwrap_or_default();
+        let efficiency = row.capacity_efficiency.or(row.capacity_ratio).map(number).unwrap_or_default();
         table.rows.push(vec![row.dataset.clone().unwrap_or_default(), row.system.clone(), efficiency]);
     }
     table
@@ -191,7 +191,7 @@ fn rooms(rows: &[Row]) -> Table {
 
 /// Measured rows as a table.
 pub fn points(rows: &[Row]) -> Table {
-    if rows.iter().all(|row| row.capacity_efficiency.is_some()) {
+    if rows.iter().all(|row| row.capacity_efficiency.or(row.capacity_ratio).is_some()) {
         return rooms(rows);
     }
     let header = [

@@ -8,7 +8,7 @@ use engine::{
     device::{Command, DeviceError, Geometry, Status, ZonedDevice, Zones},
     raid::policy::Policy,
     runtime::Runtime,
-    volume::{Behaviour, Volume, VolumeError},
+    volume::{Behaviour, Codec, Volume, VolumeError},
     zone::{Lba, ZoneIndex},
 };
 use sim::{
@@ -311,9 +311,63 @@ fn a_zone_that_is_offline_is_not_passed_over_in_silence() {
     runtime.clear();
 }
 
+/// A block of which an eighth does not compress, which begins with these bytes.
+fn short(at: u64) -> Buf {
+    let mut bytes = noise(at);
+    bytes[BLOCK / 8..].fill(0);
+    Buf::copy_of(&bytes)
+}
+
+/// A block that does not compress.
+fn noise(at: u64) -> Vec<u8> {
+    let mut bytes = vec![0; BLOCK];
+    sim::rng::Rng::new(at).fill(&mut bytes);
+    bytes
+}
+
+#[test]
+fn a_volume_that_compresses_holds_more_and_refuses_what_it_has_no_room_for() {
+    let (drive, runtime, volume) = made(Some(2000));
+    wait(&runtime, volume.compress(Some(Codec::Lz4))).unwrap();
+    let (usable, full) = (volume.status().usable, DeviceError::Status(Status::CapacityExceeded));
+    let blocks = 4 * usable;
+    for round in 0..4 * blocks {
+        let at = round * 7919 % blocks;
+        wait(&runtime, volume.write(at, &short(at + round / blocks), false)).unwrap();
+    }
+    let status = volume.status();
+    assert!(status.mapped == blocks && status.held_bytes < usable * BLOCK as u64, "{status:?}");
+    assert!(status.collected_zones > 20 && status.codec == Some(Codec::Lz4), "{status:?}");
+    wait(&runtime, volume.audit()).unwrap();
+    // What compresses less takes room, until there is none; what was there stays.
+    let refused = (0..blocks).find(|at| {
+        let done = wait(&runtime, volume.write(*at, &Buf::copy_of(&noise(*at)), false));
+        assert!(done.is_ok() || done == Err(full));
+        done.is_err()
+    });
+    let refused = refused.unwrap();
+    assert!((usable / 4..usable).contains(&refused), "{refused} of {usable}");
+    runtime.clear();
+    let (runtime, volume) = open(&drive);
+    for at in 0..blocks {
+        let expected = if at < refused { Buf::copy_of(&noise(at)) } else { short(at + 3) };
+        let data = wait(&runtime, volume.read(at, Buf::zeroed(BLOCK))).unwrap();
+        assert!(data[..] == expected[..], "block {at}");
+    }
+    // All of it at once, which takes runs of pieces; and without compression.
+    let all = wait(&runtime, volume.read(0, Buf::zeroed(blocks as usize * BLOCK))).unwrap();
+    assert!(all[refused as usize * BLOCK..][..BLOCK] == short(refused + 3)[..]);
+    wait(&runtime, volume.compress(None)).unwrap();
+    assert_eq!(wait(&runtime, volume.write(refused, &short(refused), false)), Err(full));
+    wait(&runtime, volume.discard(0, refused)).unwrap();
+    wait(&runtime, volume.write(refused, &short(refused), false)).unwrap();
+    wait(&runtime, volume.audit()).unwrap();
+    runtime.clear();
+}
+
 #[test]
 fn a_zone_that_wears_out_while_it_is_written_stops_writes_until_the_next_start() {
-    let (drive, runtime, volume) = made(Some(9 * 1016));
+    let (drive, runtime, volume) = made(Some(9 * 677));
     let pages = [0, 1100, 2100, 3100, 4100];
     for at in pages {
         wait(&runtime, volume.write(at, &block(5), true)).unwrap();

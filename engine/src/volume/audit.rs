@@ -3,6 +3,7 @@
 use crate::volume::{
     core::{Core, Need},
     format::{FANOUT, ZoneUse},
+    place::{GRAINS, charge, grains},
 };
 
 impl Core {
@@ -29,7 +30,7 @@ impl Core {
 
     async fn compare(&self) -> Result<(), String> {
         let zones = self.identity.zones as usize;
-        let mut live = vec![0; zones];
+        let (mut live, mut mapped) = (vec![0; zones], 0);
         let mut block = 0;
         while block < self.identity.blocks {
             let page = (block / FANOUT) as u32;
@@ -40,19 +41,25 @@ impl Core {
             let mut state = self.state.borrow_mut();
             for block in block..end {
                 let place = state.map.get(block).unwrap_or(0);
-                live[state.space.locate(place).0 as usize] += u32::from(place != 0);
+                if place != 0 {
+                    live[state.space.locate(place).0 as usize] += charge(grains(place));
+                    mapped += 1;
+                }
             }
             block = end;
         }
         let state = self.state.borrow();
         for place in state.map.directory().iter().chain(&state.directory).filter(|place| **place != 0) {
-            live[state.space.locate(*place).0 as usize] += 1;
+            live[state.space.locate(*place).0 as usize] += GRAINS;
         }
         for (zone, record) in state.space.zones() {
             let counted = live[zone as usize];
             if counted != record.live || counted > 0 && record.state == ZoneUse::Free {
-                return Err(format!("zone {zone} has {counted} live blocks, and counts as {record:?}"));
+                return Err(format!("zone {zone} has {counted} live grains, and counts as {record:?}"));
             }
+        }
+        if mapped != state.space.mapped() {
+            return Err(format!("{mapped} blocks are mapped, and {} count as mapped", state.space.mapped()));
         }
         Ok(())
     }

@@ -31,4 +31,6 @@ pub enum Canary {
     DiscardComesBack,
     /// A flush waits for nothing.
     FlushCompletesEarly,
+    /// A recovery takes a compressed block for whole whose end was torn off.
+    TornPieceBelieved,
 }

@@ -10,7 +10,7 @@ use crate::{
         behaviour::Canary,
         core::{Core, Need, State, leave},
         format::{CutRecord, FANOUT, Kind, PAYLOAD, Root, Seal, ZoneUse, payload_mut, put_addresses, seal},
-        map::Place,
+        place::{self, Place},
         space::{HEAD_ZONES, Who},
         stream::{MAP, Ticket},
     },
@@ -136,6 +136,8 @@ impl Core {
             next_number: state.next_number,
             next_segment: state.space.next_segment,
             lifespan: state.lifespan.0,
+            mapped: state.space.mapped(),
+            codec: state.codec,
             cuts,
             directory: state.directory.clone(),
             zones,
@@ -147,7 +149,7 @@ impl Core {
     async fn write_map(&self, cut: &Cut) -> Result<(), DeviceError> {
         let most = self.device.geometry().max_transfer_blocks as usize;
         let mut flights: VecDeque<Completion> = VecDeque::new();
-        let zone_of = |laid: &Laid| laid.place / self.capacity();
+        let zone_of = |laid: &Laid| place::block(laid.place) / self.capacity();
         let mut rest = &cut.laid[..];
         let mut zone = rest.first().map(zone_of);
         while let Some(first) = rest.first() {

@@ -11,10 +11,10 @@ use crate::{
     volume::{
         behaviour::Canary,
         core::{Core, Need, State},
-        format::{FANOUT, GroupHeader, What, read_group},
-        map::Place,
-        space::Who,
-        stream::MOVED,
+        format::{FANOUT, GroupHeader, read_group},
+        place::{self, GRAINS, Place},
+        space::{Who, in_full_zone},
+        stream::{MOVED, piece_of},
         victim,
     },
     zone::{Lba, ZoneIndex},
@@ -64,8 +64,8 @@ impl Core {
         }
         let plan = state.space.plan();
         // Headers of what is moved take room as well.
-        let most = plan.capacity - plan.capacity.div_ceil(plan.group_most as u32 + 1) - 2;
-        let (choice, shape) = (self.behaviour.choice, (plan.capacity, most));
+        let most = (in_full_zone(plan.capacity as u64, plan.group_most) as u32).saturating_sub(1);
+        let (choice, shape) = (self.behaviour.choice, (plan.capacity * GRAINS, most * GRAINS));
         let unread = state.space.zones().filter(|(zone, _)| !state.unreadable.contains(zone));
         match victim::choose(unread, choice, shape, state.space.next_segment) {
             Some(zone) => Step::Empty(zone),
@@ -95,7 +95,7 @@ impl Core {
                 state.lifespan.learn(age);
             }
             state.credit.get_or_insert(0);
-            (record.segment, self.capacity().saturating_sub(record.live))
+            (record.segment, self.capacity().saturating_sub(record.live.div_ceil(GRAINS)))
         };
         let result = self.move_groups(zone, segment, yields).await;
         self.launch(self.moved_stream(), true);
@@ -128,16 +128,24 @@ impl Core {
                 .filter(|header| header.place.segment == segment && header.is_at(self.mark, at, capacity));
             let Some(header) = header else { return Err(Status::UnrecoveredReadError.into()) };
             let GroupHeader { blocks, entries, .. } = header;
-            let data = entries.iter().filter(|entry| entry.what == What::Data);
-            for (offset, entry) in (at + 1..end).zip(data).filter(|(_, entry)| self.has(entry.block)) {
-                let place = self.state.borrow().space.place(zone, offset);
+            let mut from = 0;
+            for entry in entries {
+                let grains = entry.what.grains();
+                let place = self.state.borrow().space.piece(zone, at + 1, (from, grains));
+                let offset = at + 1 + from / GRAINS;
+                let offset_end = offset + place::blocks(place);
+                from += grains;
+                if grains == 0 || offset_end > end || !self.has(entry.block) {
+                    continue;
+                }
                 if self.may_be_at(entry.block, place) {
-                    if !(piece_at..piece_at + piece.blocks() as u32).contains(&offset) {
+                    if offset < piece_at || offset_end > piece_at + piece.blocks() as u32 {
                         let rest = most.min(end - offset);
                         (piece, piece_at) = (self.read_piece(zone, offset, rest).await?, offset);
                     }
-                    let from = (place, segment);
-                    self.move_block(entry.block, from, block_of(&piece, offset - piece_at)).await?;
+                    let bytes =
+                        piece_of(&piece, offset - piece_at, place).ok_or(Status::UnrecoveredReadError)?;
+                    self.move_block(entry.block, (place, segment), bytes).await?;
                 }
             }
             at += blocks;
@@ -172,7 +180,7 @@ impl Core {
         &self,
         block: u32,
         (place, segment): (Place, u64),
-        bytes: &[u8],
+        piece: &[u8],
     ) -> Result<(), DeviceError> {
         let blind = self.behaviour.canary == Some(Canary::OldCopyWins);
         loop {
@@ -186,7 +194,7 @@ impl Core {
                 if state.map.get(block as u64) != Some(place) && !blind {
                     return Ok(());
                 }
-                let ticket = state.place(self, block as u64, bytes, (MOVED, false));
+                let ticket = state.place(self, block as u64, piece, (MOVED, false));
                 drop(state);
                 if let Some((index, _)) = ticket {
                     self.tell(index);
@@ -221,7 +229,7 @@ fn no_zone() -> DeviceError {
 }
 
 impl State {
-    /// Live blocks of this life of a zone.
+    /// What is live of this life of a zone counts for, in grains.
     fn live_in(&self, zone: u32, segment: u64) -> u32 {
         let record = self.space.zone(zone).record;
         if record.segment == segment { record.live } else { 0 }

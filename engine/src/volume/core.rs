@@ -10,7 +10,9 @@ use crate::{
     volume::{
         behaviour::{Behaviour, Canary},
         format::{Identity, Kind, What, addresses, unseal},
-        map::{Paged, Place},
+        map::Paged,
+        pack::{Codec, Packer},
+        place::{GRAIN, Place},
         space::{Space, Who},
         status::{VolumeStatus, Written},
         stream::{COLD, Common, HOT, MOVED, Stream, Ticket},
@@ -60,6 +62,9 @@ pub struct State {
     pub generation: u64,
     pub next_number: u64,
     pub lifespan: Lifespan,
+    /// How new data is compressed.
+    pub codec: Option<Codec>,
+    pub packer: Option<Packer>,
     pub pool: BufPool,
     /// Zones that collection could not empty.
     pub unreadable: BTreeSet<u32>,
@@ -101,16 +106,17 @@ pub struct Start {
     pub generation: u64,
     pub next_number: u64,
     pub lifespan: Lifespan,
+    pub codec: Option<Codec>,
 }
 
 impl State {
-    /// Makes an entry for a block with these bytes, and has the map say so; gives what it lands with. `None`,
+    /// Makes an entry for a block that became this piece, and has the map say so; gives what it lands with. `None`,
     /// and nothing has happened, if there is no room for it now. The page of the block is known.
     pub fn place(
         &mut self,
         core: &Core,
         block: u64,
-        bytes: &[u8],
+        piece: &[u8],
         (stream, fua): (usize, bool),
     ) -> Option<Ticket> {
         let who = if stream == MOVED { Who::Collection } else { Who::Writer };
@@ -120,11 +126,11 @@ impl State {
         let mut common = Common { device: &*core.device, volume: core.mark, pool, written };
         let stream = &mut streams[index];
         let begun = stream.begun();
-        if !stream.prepare(index, who, space, number, &mut common) {
+        if !stream.prepare(index, (who, (piece.len() / GRAIN) as u32), space, number, &mut common) {
             return None;
         }
         let headers = stream.begun() - begun;
-        let place = stream.put(block as u32, number, bytes, fua, space)?;
+        let (place, blocks) = stream.put(block as u32, number, piece, fua, space)?;
         let before = map.set(block, place).unwrap_or(0);
         space.moved(before, place);
         self.next_number += 1;
@@ -133,7 +139,7 @@ impl State {
             Who::Collection => self.written.moved += 1,
             _ => {
                 self.written.user += 1;
-                self.spend(1 + headers);
+                self.spend(blocks as u64 + headers);
             }
         }
         Some((index, self.streams[index].begun()))
@@ -146,7 +152,7 @@ impl State {
         let State { streams, space, pool, written, .. } = self;
         let mut common = Common { device: &*core.device, volume: core.mark, pool, written };
         if core.behaviour.canary != Some(Canary::DiscardComesBack) {
-            if !streams[HOT].prepare(HOT, Who::Writer, space, number, &mut common) {
+            if !streams[HOT].prepare(HOT, (Who::Writer, 0), space, number, &mut common) {
                 return None;
             }
             streams[HOT].put_discard(block as u32, blocks, number);
@@ -160,7 +166,7 @@ impl State {
     /// Has the map say what an entry says. The page of its blocks is known.
     pub fn apply(&mut self, block: u64, what: What, place: Place) {
         let (blocks, place) = match what {
-            What::Data => (1, place),
+            What::Data(_) => (1, place),
             What::Discard(blocks) => (blocks as u64, 0),
         };
         for block in block..block + blocks {
@@ -194,10 +200,10 @@ impl State {
         }
     }
 
-    /// A block that may not be on the device yet.
+    /// A piece that may not be on the device yet.
     pub fn in_memory(&self, place: Place) -> Option<&[u8]> {
         let (zone, offset) = self.space.locate(place);
-        self.streams.iter().find_map(|stream| stream.block(zone, offset))
+        self.streams.iter().find_map(|stream| stream.piece(zone, offset, place))
     }
 
     pub fn lba(&self, device: &dyn ZonedDevice, place: Place) -> Lba {
@@ -235,7 +241,7 @@ pub async fn leave(device: &dyn ZonedDevice, zone: ZoneIndex) {
 
 impl Core {
     pub fn new(device: Rc<dyn ZonedDevice>, identity: Identity, behaviour: Behaviour, start: Start) -> Core {
-        let Start { map, space, directory, head, generation, next_number, lifespan } = start;
+        let Start { map, space, directory, head, generation, next_number, lifespan, codec } = start;
         let state = State {
             map,
             space,
@@ -247,6 +253,8 @@ impl Core {
             generation,
             next_number,
             lifespan,
+            codec,
+            packer: None,
             pool: BufPool::default(),
             unreadable: BTreeSet::new(),
             stalled_at: None,
@@ -482,11 +490,13 @@ impl Core {
             blocks: self.identity.blocks,
             usable: state.space.usable(),
             mapped: state.space.mapped(),
+            held_bytes: state.space.held() * GRAIN as u64,
+            codec: state.codec,
             zones: plan.zones,
             free_zones: state.space.free_zones(),
             writing: state.space.writing().collect(),
             unreadable_zones: state.unreadable.len() as u32,
-            live: state.space.records().map(|zone| zone.live).collect(),
+            live_bytes: state.space.records().map(|zone| zone.live as u64 * GRAIN as u64).collect(),
             collects: state.credit.is_some(),
             collected_zones: state.collected_zones,
             discarded: state.discarded,

@@ -52,6 +52,8 @@ pub enum VolumeError {
 pub enum NoVolume {
     #[error("a volume cannot be on a device of more than 16 TiB yet")]
     DeviceTooLarge,
+    #[error("a volume cannot be on zones of more than 127 GiB yet")]
+    ZonesTooLarge,
     #[error("a volume cannot have {blocks} blocks of 4 KiB: 1 to {most}", most = u32::MAX)]
     Size { blocks: u64 },
     #[error("a volume needs {least} active zones, and the device has {active}")]

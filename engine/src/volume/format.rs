@@ -7,10 +7,14 @@
 use crate::{
     buf::BLOCK,
     format::codec::{Decoder, Encoder},
+    volume::{
+        pack::Codec,
+        place::{GRAINS, Place},
+    },
 };
 
 /// Version of everything in here. A change of any layout raises it.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 
 /// First bytes of a group, and of a sealed block.
 const GROUP: u32 = u32::from_le_bytes(*b"zvg1");
@@ -23,6 +27,9 @@ const ENTRY: usize = 16;
 /// Numbers of entries, segments and generations are below this, so that they can be counted on.
 pub const MOST_NUMBER: u64 = 1 << 56;
 
+/// What all that is in a block of a zone counts for at most, in grains. Short pieces count for more than they are.
+const MOST_LIVE: u64 = 2 * GRAINS as u64;
+
 /// Most entries of a group.
 pub const MOST_ENTRIES: u64 = ((BLOCK - GROUP_HEADER) / ENTRY) as u64;
 
@@ -32,8 +39,9 @@ const SEAL: usize = 32;
 /// Bytes that a sealed block holds.
 pub const PAYLOAD: usize = BLOCK - SEAL;
 
-/// Addresses in a page of the map, or in a block of its directory.
-pub const FANOUT: u64 = (PAYLOAD / 4) as u64;
+/// Bytes of a place, and places in a page of the map, or in a block of its directory.
+const ADDRESS: usize = 6;
+pub const FANOUT: u64 = (PAYLOAD / ADDRESS) as u64;
 
 /// Bytes of a block in which checksums of groups and sealed blocks lie, and from which on they count.
 const SUM: std::ops::Range<usize> = 4..8;
@@ -41,10 +49,17 @@ const SUM: std::ops::Range<usize> = 4..8;
 /// What an entry of a group says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    /// The logical block is the next block of the group.
-    Data,
+    /// The logical block is the next piece of the group, of so many grains.
+    Data(u32),
     /// So many logical blocks are discarded.
     Discard(u32),
+}
+
+impl What {
+    /// Grains of the piece that it speaks of.
+    pub fn grains(self) -> u32 {
+        if let What::Data(grains) = self { grains } else { 0 }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,16 +101,16 @@ impl GroupHeader {
 
 /// Writes entry `index` of a group into its header block. `first` is the number of the group's first entry.
 ///
-/// An entry is the number less `first`, the logical block, how many are discarded (0 if it is data), and room
-/// for a checksum of the data: 4 bytes each.
+/// An entry is the number less `first`, the logical block, how many are discarded (0 if it is data), and the grains
+/// of its piece (0 if it has none): 4 bytes each.
 pub fn put_entry(header: &mut [u8], index: usize, first: u64, entry: Entry) {
-    let discarded = match entry.what {
-        What::Data => 0,
-        What::Discard(blocks) => blocks,
+    let (discarded, grains) = match entry.what {
+        What::Data(grains) => (0, grains),
+        What::Discard(blocks) => (blocks, 0),
     };
     let delta = (entry.number - first) as u32;
     let bytes = &mut header[GROUP_HEADER + index * ENTRY..][..ENTRY];
-    for (field, value) in bytes.chunks_exact_mut(4).zip([delta, entry.block, discarded, 0]) {
+    for (field, value) in bytes.chunks_exact_mut(4).zip([delta, entry.block, discarded, grains]) {
         field.copy_from_slice(&value.to_le_bytes());
     }
 }
@@ -136,16 +151,20 @@ pub fn read_group(block: &[u8]) -> Option<GroupHeader> {
     let mut entries = Vec::with_capacity(count as usize);
     for _ in 0..count {
         let (delta, logical) = (from.u32().ok()?, from.u32().ok()?);
-        let (discarded, _) = (from.u32().ok()?, from.u32().ok()?);
-        let what = if discarded == 0 { What::Data } else { What::Discard(discarded) };
+        let (discarded, grains) = (from.u32().ok()?, from.u32().ok()?);
+        let what = match (discarded, grains) {
+            (0, 1..=GRAINS) => What::Data(grains),
+            (1.., 0) => What::Discard(discarded),
+            _ => return None,
+        };
         entries.push(Entry { number: first.checked_add(delta as u64)?, block: logical, what });
         if entries.last().is_some_and(|entry| entry.number >= MOST_NUMBER) {
             return None;
         }
     }
-    let data = entries.iter().filter(|entry| entry.what == What::Data).count() as u32;
+    let data: u32 = entries.iter().map(|entry| entry.what.grains()).sum();
     let place = GroupPlace { volume, segment, offset, stream };
-    let sane = blocks > data && segment < MOST_NUMBER;
+    let sane = blocks > data.div_ceil(GRAINS) && segment < MOST_NUMBER;
     sane.then_some(GroupHeader { place, blocks, entries })
 }
 
@@ -215,15 +234,16 @@ pub fn unseal(block: &[u8]) -> Result<(Seal, &[u8]), Unsealed> {
 }
 
 /// The addresses of a page, or of a block of the directory.
-pub fn addresses(block: &[u8]) -> impl Iterator<Item = u32> {
-    block[SEAL..].as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes))
+pub fn addresses(block: &[u8]) -> impl Iterator<Item = Place> {
+    let places = block[SEAL..].as_chunks::<ADDRESS>().0.iter();
+    places.map(|[a, b, c, d, e, f]| Place::from_le_bytes([*a, *b, *c, *d, *e, *f, 0, 0]))
 }
 
 /// Puts as many addresses into a page, or a block of the directory, as fit; zeros where there are none.
-pub fn put_addresses(block: &mut [u8], addresses: &[u32]) {
+pub fn put_addresses(block: &mut [u8], addresses: &[Place]) {
     let all = addresses.iter().copied().chain(std::iter::repeat(0));
-    for (bytes, address) in block[SEAL..].as_chunks_mut().0.iter_mut().zip(all) {
-        *bytes = address.to_le_bytes();
+    for (bytes, address) in block[SEAL..].as_chunks_mut::<ADDRESS>().0.iter_mut().zip(all) {
+        bytes.copy_from_slice(&address.to_le_bytes()[..ADDRESS]);
     }
 }
 
@@ -235,7 +255,7 @@ pub fn payload_mut(block: &mut [u8]) -> &mut [u8] {
 /// What a zone is, in a root.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ZoneRecord {
-    /// Blocks in it that are in use.
+    /// What in it is in use counts for, in grains.
     pub live: u32,
     pub state: ZoneUse,
     /// The life of the zone; 0 if it is free or holds pages.
@@ -302,9 +322,13 @@ pub struct Root {
     pub next_segment: u64,
     /// The age at which a version counts as hot, in segments.
     pub lifespan: u64,
+    /// Logical blocks that are mapped.
+    pub mapped: u64,
+    /// How new data is compressed.
+    pub codec: Option<Codec>,
     pub cuts: Vec<CutRecord>,
-    /// Blocks of the directory.
-    pub directory: Vec<u32>,
+    /// Where the blocks of the directory are.
+    pub directory: Vec<Place>,
     /// Of every zone.
     pub zones: Vec<ZoneRecord>,
 }
@@ -315,12 +339,13 @@ impl Root {
         let Identity { uuid, blocks, zone_capacity_blocks, zones } = &self.identity;
         out.bytes(uuid).u64(*blocks).u64(*zone_capacity_blocks).u32(*zones);
         out.u64(self.generation).u64(self.next_number).u64(self.next_segment).u64(self.lifespan);
+        out.u64(self.mapped).u32(self.codec.map_or(0, |codec| codec as u32));
         out.u32(self.cuts.len() as u32).u32(self.directory.len() as u32);
         for cut in &self.cuts {
             out.u32(cut.stream as u32).u32(cut.zone).u32(cut.offset).u32(cut.written);
         }
         for at in &self.directory {
-            out.u32(*at);
+            out.u32(*at as u32);
         }
         for zone in &self.zones {
             out.u32(zone.live).u64(zone.segment << 8 | zone.state as u64);
@@ -339,9 +364,11 @@ impl Root {
         };
         let (generation, next_number) = (from.u64().ok()?, from.u64().ok()?);
         let (next_segment, lifespan) = (from.u64().ok()?, from.u64().ok()?);
+        let (mapped, codec) = (from.u64().ok()?, u8::try_from(from.u32().ok()?).ok()?);
+        let codec = if codec == 0 { None } else { Some(Codec::from_value(codec)?) };
         let (cuts, directory) = (from.u32().ok()?, from.u32().ok()?);
         let whole = bytes.len() as u64;
-        let numbers = [generation, next_number, next_segment, lifespan];
+        let numbers = [generation, next_number, next_segment, lifespan, mapped];
         if numbers.iter().any(|number| *number >= MOST_NUMBER) {
             return None;
         }
@@ -354,6 +381,8 @@ impl Root {
             next_number,
             next_segment,
             lifespan,
+            mapped,
+            codec,
             cuts: Vec::new(),
             directory: Vec::new(),
             zones: Vec::new(),
@@ -366,13 +395,14 @@ impl Root {
             root.cuts.push(CutRecord { stream, zone, offset, written });
         }
         for _ in 0..directory {
-            root.directory.push(from.u32().ok()?);
+            root.directory.push(from.u32().ok()? as Place);
         }
         for _ in 0..root.identity.zones {
             let (live, packed) = (from.u32().ok()?, from.u64().ok()?);
             let state = ZoneUse::from_value(packed as u8)?;
             let segment = packed >> 8;
-            if segment >= next_segment.max(1) || live as u64 > root.identity.zone_capacity_blocks {
+            if segment >= next_segment.max(1) || live as u64 > root.identity.zone_capacity_blocks * MOST_LIVE
+            {
                 return None;
             }
             root.zones.push(ZoneRecord { live, state, segment });
@@ -392,9 +422,9 @@ mod tests {
     #[test]
     fn a_group_is_read_as_it_was_written_and_any_changed_bit_is_seen() {
         let entries = [
-            Entry { number: 100, block: 5, what: What::Data },
+            Entry { number: 100, block: 5, what: What::Data(GRAINS) },
             Entry { number: 103, block: 77, what: What::Discard(1000) },
-            Entry { number: 104, block: u32::MAX, what: What::Data },
+            Entry { number: 104, block: u32::MAX, what: What::Data(1) },
         ];
         let mut block = vec![0xaa; BLOCK];
         for (index, entry) in entries.into_iter().enumerate() {
@@ -416,12 +446,12 @@ mod tests {
     #[test]
     fn a_sealed_block_is_read_as_it_was_written_and_any_changed_bit_is_seen() {
         let mut block = vec![0x55; BLOCK];
-        put_addresses(&mut block, &[7, 12345]);
+        put_addresses(&mut block, &[7, (1 << 48) - 12345]);
         let header = Seal { volume: 1 << 63, generation: 8, kind: Kind::Directory, last: true, index: 6 };
         seal(&mut block, header);
         assert_eq!(unseal(&block).unwrap().0, header);
-        let addresses: Vec<u32> = addresses(&block).collect();
-        assert_eq!((addresses.len() as u64, &addresses[..3]), (FANOUT, &[7, 12345, 0][..]));
+        let addresses: Vec<Place> = addresses(&block).collect();
+        assert_eq!((addresses.len() as u64, &addresses[..3]), (FANOUT, &[7, (1 << 48) - 12345, 0][..]));
         for at in (0..BLOCK).step_by(7) {
             block[at] ^= 1;
             assert_eq!(unseal(&block), Err(Unsealed::Other), "byte {at}");
@@ -439,6 +469,8 @@ mod tests {
             next_number: 4,
             next_segment: (1 << 40) + 1,
             lifespan: 6,
+            mapped: 5,
+            codec: Some(Codec::Lz4),
             cuts: vec![CutRecord { stream: 1, zone: 1, offset: 50, written: 49 }],
             directory: vec![0, 9, 8],
             zones: vec![

@@ -1,15 +1,11 @@
 //! The map: where each logical block is.
 //!
-//! A logical block is at a *place*: the number of a block on the device, zone for zone without what lies
-//! above capacities. Place 0 is in the head, so 0 means that there is nothing. [`Paged`] keeps as many pages
+//! A logical block is at a [`Place`]. Place 0 is in the head, so 0 means that there is nothing. [`Paged`] keeps as many pages
 //! in memory as it may; a page is asked for before it is read or changed. It is never the only copy of
 //! anything: what a page says is also said by entries of groups, until a checkpoint has written it.
 
-use crate::volume::format::FANOUT;
+use crate::volume::{format::FANOUT, place::Place};
 use std::{collections::BTreeMap, ops::Range};
-
-/// Where a block lies on the device; 0 for nowhere.
-pub type Place = u32;
 
 /// A page in memory. What it says is in [`Paged::tables`].
 struct Slot {
@@ -278,7 +274,7 @@ mod tests {
         fn cut(&mut self, map: &mut Paged) -> Vec<u32> {
             let pages = map.freeze();
             for page in &pages {
-                let place = self.0.len() as u32 + 1;
+                let place = self.0.len() as Place + 1;
                 self.0.insert(place, Vec::new());
                 map.lay(*page, place);
             }
@@ -309,7 +305,7 @@ mod tests {
         /// checkpoint writes what it said at the cut.
         #[test]
         fn pages_say_what_a_flat_map_says(
-            steps in prop::collection::vec((0..BLOCKS, any::<u32>(), 0..12u8), 1..300)
+            steps in prop::collection::vec((0..BLOCKS, 0..1u64 << 48, 0..12u8), 1..300)
         ) {
             let mut flat = vec![0; BLOCKS as usize];
             let mut paged = Paged::new(BLOCKS, vec![0; 10], 3);

@@ -13,6 +13,8 @@ mod error;
 mod format;
 mod landing;
 mod map;
+mod pack;
+mod place;
 mod recover;
 mod request;
 mod space;
@@ -23,6 +25,7 @@ mod victim;
 pub use self::{
     behaviour::{Behaviour, Canary},
     error::{NoVolume, VolumeError},
+    pack::Codec,
     space::Plan,
     status::{VolumeStatus, Written},
     victim::Choice,
@@ -100,7 +103,7 @@ impl Volume {
     ///
     /// # Errors
     /// Those of the device, after which nothing can be written any more; LBA Out of Range; Capacity Exceeded
-    /// where that would map more blocks than may be.
+    /// where that would take more room than there is, which overwriting never does unless blocks are compressed.
     pub async fn write(&self, at: u64, data: &Buf, fua: bool) -> Result<(), DeviceError> {
         self.0.write(at, data, fua).await
     }
@@ -128,6 +131,17 @@ impl Volume {
     /// Those of the device; LBA Out of Range.
     pub async fn extent(&self, at: u64, most: u64) -> Result<(bool, u64), DeviceError> {
         self.0.extent(at, most).await
+    }
+
+    /// New data is compressed so from now on, or not at all; what has been written stays as it is. A block that
+    /// compresses less than what it overwrites takes room, and may be refused: see [`Volume::write`]. Safe from power
+    /// cuts at the return.
+    ///
+    /// # Errors
+    /// Those of the device, after which nothing can be written any more.
+    pub async fn compress(&self, codec: Option<Codec>) -> Result<(), DeviceError> {
+        self.0.state.borrow_mut().codec = codec;
+        self.0.request_checkpoint().await
     }
 
     /// Writes a checkpoint, so that a start has nothing to recover. No request may be on its way.

@@ -7,14 +7,15 @@ use crate::{
     buf::{BLOCK, Buf},
     device::{Command, Completion, DeviceError, Status, ZonedDevice, Zones},
     volume::{
-        behaviour::Behaviour,
+        behaviour::{Behaviour, Canary},
         core::{Core, Need, Start, leave},
         error::VolumeError,
         format::{
             CutRecord, FANOUT, GroupHeader, Identity, Kind, Root, Unsealed, What, ZoneUse, addresses,
             read_group, unseal,
         },
-        map::{Paged, Place},
+        map::Paged,
+        place::{self, GRAINS, Place},
         space::{HEAD_ZONES, Plan, Space},
         stream::{MAP, Open},
         victim::Lifespan,
@@ -45,6 +46,8 @@ struct Newest<'r> {
     identity: &'r Identity,
     segment: u64,
     number: u64,
+    /// [`Canary::TornPieceBelieved`].
+    believes_torn: bool,
 }
 
 /// What was found behind the cut in one zone.
@@ -175,7 +178,6 @@ impl Look {
     /// Where the pages of the map are.
     async fn directory(&self, root: &Root, space: &Space) -> Result<Vec<Place>, VolumeError> {
         let pages = Paged::pages(root.identity.blocks) as usize;
-        let capacity = root.identity.zone_capacity_blocks as u32;
         let mut directory = vec![0; pages];
         let blocks: Vec<(usize, Place)> =
             root.directory.iter().copied().enumerate().filter(|(_, place)| *place != 0).collect();
@@ -185,8 +187,8 @@ impl Look {
         }
         for some in blocks.chunks(MOST_READS) {
             let submit = |(index, place): &(usize, Place)| {
-                let start = self.device.geometry().start(ZoneIndex(place / capacity)).0;
-                let lba = Lba(start + (place % capacity) as u64);
+                let (zone, offset) = space.locate(*place);
+                let lba = Lba(self.device.geometry().start(ZoneIndex(zone)).0 + offset as u64);
                 (*index, self.device.submit(Command::read(lba, Buf::zeroed(BLOCK))))
             };
             let reads: Vec<(usize, Completion)> = some.iter().map(submit).collect();
@@ -247,11 +249,14 @@ impl Look {
                 None => return Err(Status::UnrecoveredReadError.into()),
             };
             segment = Some(header.place.segment);
-            let mut offset = at;
+            let mut from = 0;
             for entry in header.entries {
-                offset += (entry.what == What::Data) as u32;
-                if entry.what != What::Data || offset < written {
-                    let place = zone * capacity + offset;
+                let (first, grains) = (at + 1 + from / GRAINS, entry.what.grains());
+                let place = place::place(zone * capacity + first, from % GRAINS, grains);
+                from += grains;
+                // All of a piece has to be there.
+                let end = if new.believes_torn { first + 1 } else { first + place::blocks(place) };
+                if grains == 0 || end <= written {
                     found.push(Found { number: entry.number, block: entry.block, what: entry.what, place });
                 }
             }
@@ -299,6 +304,8 @@ pub async fn create(
         next_number: 1,
         next_segment: 1,
         lifespan: Lifespan::UNKNOWN.0,
+        mapped: 0,
+        codec: None,
         cuts: Vec::new(),
         directory: vec![0; Paged::directory_blocks(identity.blocks) as usize],
         zones: vec![Default::default(); identity.zones as usize],
@@ -323,12 +330,13 @@ fn core_of(
     let budget = behaviour.map_pages.unwrap_or_else(|| plan.default_pages());
     let start = Start {
         map: Paged::new(identity.blocks, directory, budget),
-        space: Space::new(plan, &root.zones, root.next_segment),
+        space: Space::new(plan, &root.zones, root.mapped, root.next_segment),
         directory: root.directory.clone(),
         head,
         generation: root.generation,
         next_number: root.next_number,
         lifespan: Lifespan(root.lifespan),
+        codec: root.codec,
     };
     Ok(Core::new(device, identity, behaviour, start))
 }
@@ -350,10 +358,11 @@ pub async fn open(device: Rc<dyn ZonedDevice>, behaviour: Behaviour) -> Result<C
     if root.directory.len() as u64 != Paged::directory_blocks(identity.blocks) {
         return Err(VolumeError::Absurd);
     }
-    let space = Space::new(plan, &root.zones, root.next_segment);
+    let space = Space::new(plan, &root.zones, root.mapped, root.next_segment);
     let directory = look.directory(&root, &space).await?;
     let (mut seen, give_up) = (Seen::default(), behaviour.give_up);
-    walk_all(&mut look, &mut root, give_up, &mut seen).await?;
+    let believes_torn = behaviour.canary == Some(Canary::TornPieceBelieved);
+    walk_all(&mut look, &mut root, (give_up, believes_torn), &mut seen).await?;
     for zone in std::mem::take(&mut seen.resets) {
         let zones = Zones::One(ZoneIndex(zone));
         match device.submit(Command::Reset { zones }).await.result {
@@ -416,11 +425,12 @@ struct Seen {
 async fn walk_all(
     look: &mut Look,
     root: &mut Root,
-    give_up: bool,
+    (give_up, believes_torn): (bool, bool),
     seen: &mut Seen,
 ) -> Result<(), VolumeError> {
     let identity = root.identity.clone();
-    let new = Newest { identity: &identity, segment: root.next_segment, number: root.next_number };
+    let (segment, number) = (root.next_segment, root.next_number);
+    let new = Newest { identity: &identity, segment, number, believes_torn };
     for zone in HEAD_ZONES..identity.zones {
         let record = root.zones[zone as usize];
         let cut = root.cuts.iter().find(|cut| cut.zone == zone).copied();
@@ -571,7 +581,7 @@ async fn apply(core: &Core, found: Vec<Found>) -> Result<(), VolumeError> {
             let page_end = end.min((from / FANOUT + 1) * FANOUT);
             core.hold((from / FANOUT) as u32, Need::Pressing).await?;
             let what = match what {
-                What::Data => What::Data,
+                What::Data(_) => what,
                 What::Discard(_) => What::Discard((page_end - from) as u32),
             };
             core.state.borrow_mut().apply(from, what, place);

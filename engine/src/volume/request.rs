@@ -7,7 +7,8 @@ use crate::{
         behaviour::Canary,
         core::{Core, Need},
         format::FANOUT,
-        map::Place,
+        pack::unpack,
+        place::{self, GRAIN, GRAINS, Place},
         stream::{COLD, HOT, Ticket},
     },
 };
@@ -39,10 +40,13 @@ impl Drop for Reader<'_> {
     }
 }
 
-/// Neighbouring blocks of a read that are neighbours on the device, too.
+/// Neighbouring blocks of a read that are neighbours on the device, too: their pieces lie one behind the other.
 struct Run<'c> {
     /// Where they begin in the read.
     from: u64,
+    /// Where the first piece begins in what is read, in grains, and the grains of each; none if all are whole blocks.
+    first_grain: u32,
+    pieces: Vec<u32>,
     completion: Completion,
     _reader: Reader<'c>,
 }
@@ -111,7 +115,7 @@ impl Core {
                 self.end_runs(&mut runs, bytes).await?;
                 self.hold(page, Need::Read).await?;
             }
-            from += self.start_run(at, from, blocks, bytes, &mut runs);
+            from += self.start_run(at, from, blocks, bytes, &mut runs)?;
         }
         self.end_runs(&mut runs, bytes).await?;
         Ok(data)
@@ -119,10 +123,21 @@ impl Core {
 
     /// Waits for what was started of a read.
     async fn end_runs(&self, runs: &mut Vec<Run<'_>>, bytes: &mut [u8]) -> Result<(), DeviceError> {
-        for Run { from, completion, _reader } in runs.drain(..) {
+        for Run { from, first_grain, pieces, completion, _reader } in runs.drain(..) {
             let Done { result, data: read, .. } = completion.await;
             result?;
-            bytes[from as usize * BLOCK..][..read.len()].copy_from_slice(&read);
+            let target = &mut bytes[from as usize * BLOCK..];
+            if pieces.is_empty() {
+                target[..read.len()].copy_from_slice(&read);
+            }
+            let mut at = first_grain as usize * GRAIN;
+            for (block, grains) in target.chunks_exact_mut(BLOCK).zip(pieces) {
+                let length = grains as usize * GRAIN;
+                read.get(at..at + length)
+                    .and_then(|piece| unpack(piece, block))
+                    .ok_or(Status::UnrecoveredReadError)?;
+                at += length;
+            }
             self.state.borrow_mut().pool.give(read);
         }
         Ok(())
@@ -131,13 +146,12 @@ impl Core {
     /// Where the blocks begin, if all of them are on the device, one behind the other, and that is known.
     fn one_run(&self, at: u64, blocks: u64) -> Option<Place> {
         let mut state = self.state.borrow_mut();
-        let first = state.map.get(at).filter(|first| *first != 0)?;
-        let (zone, offset) = state.space.locate(first);
+        let first = state.map.get(at).filter(|first| *first != 0 && place::is_whole(*first))?;
+        let (_, offset) = state.space.locate(first);
         let fits = offset as u64 + blocks <= self.capacity() as u64
             && blocks <= self.device.geometry().max_transfer_blocks as u64;
         let follows = |block: u64, state: &mut super::core::State| {
-            state.map.get(at + block) == Some(first + block as u32)
-                && state.streams.iter().all(|stream| stream.block(zone, offset + block as u32).is_none())
+            state.map.get(at + block) == Some(first + block) && state.in_memory(first + block).is_none()
         };
         (fits && (0..blocks).all(|block| follows(block, &mut state))).then_some(first)
     }
@@ -151,41 +165,52 @@ impl Core {
         blocks: u64,
         bytes: &mut [u8],
         runs: &mut Vec<Run<'c>>,
-    ) -> u64 {
+    ) -> Result<u64, DeviceError> {
         let mut state = self.state.borrow_mut();
         let target = &mut bytes[from as usize * BLOCK..][..BLOCK];
         let first = state.map.get(at + from).unwrap_or(0);
         if first == 0 {
             target.fill(0);
-            return 1;
+            return Ok(1);
         }
         if let Some(source) = state.in_memory(first) {
-            target.copy_from_slice(source);
-            return 1;
+            unpack(source, target).ok_or(Status::UnrecoveredReadError)?;
+            return Ok(1);
         }
-        let (_, offset) = state.space.locate(first);
-        let most = (blocks - from)
-            .min(self.device.geometry().max_transfer_blocks as u64)
-            .min((self.capacity() - offset) as u64);
-        let mut count = 1;
-        while count < most
-            && state.map.get(at + from + count) == Some(first + count as u32)
-            && state.in_memory(first + count as u32).is_none()
+        let (zone, offset) = state.space.locate(first);
+        let most = self.device.geometry().max_transfer_blocks.min(self.capacity() - offset);
+        // Where the next piece would have to be, in grains from the block that the first begins in.
+        let mut end = place::from(first) + place::grains(first);
+        let (mut count, mut pieces) = (1, Vec::new());
+        if !place::is_whole(first) {
+            pieces.push(place::grains(first));
+        }
+        while from + count < blocks
+            && let Some(next) = state.map.get(at + from + count).filter(|next| *next != 0)
+            && next == state.space.piece(zone, offset, (end, place::grains(next)))
+            && (end + place::grains(next)).div_ceil(GRAINS) <= most
+            && place::is_whole(next) == pieces.is_empty()
+            && state.in_memory(next).is_none()
         {
+            end += place::grains(next);
+            if !pieces.is_empty() {
+                pieces.push(place::grains(next));
+            }
             count += 1;
         }
         let lba = state.lba(&*self.device, first);
-        let data = state.pool.take(count).freeze();
+        let data = state.pool.take(end.div_ceil(GRAINS) as u64).freeze();
         drop(state);
         let completion = self.device.submit(Command::read(lba, data));
-        runs.push(Run { from, completion, _reader: Reader::new(self, first) });
-        count
+        let first_grain = place::from(first);
+        runs.push(Run { from, first_grain, pieces, completion, _reader: Reader::new(self, first) });
+        Ok(count)
     }
 
     /// Writes blocks from `at` on. With `fua` they are safe from power cuts at the return.
     ///
     /// # Errors
-    /// Capacity Exceeded if that would map more blocks than may be; some of them may have been written.
+    /// Capacity Exceeded if that would take more room than there is; some of it may have been written.
     pub async fn write(&self, at: u64, data: &Buf, fua: bool) -> Result<(), DeviceError> {
         let blocks = self.check_data(at, data)?;
         self.check()?;
@@ -219,23 +244,27 @@ impl Core {
         landings: &mut Landings,
     ) -> Result<(), DeviceError> {
         let mut state = self.state.borrow_mut();
+        let mut packer = state.packer.take();
         let page_end = (at + *from) / FANOUT * FANOUT + FANOUT;
-        while *from < data.blocks() && at + *from < page_end {
+        let mut result = Ok(());
+        while *from < data.blocks() && at + *from < page_end && state.may_write() {
             let block = at + *from;
             let before = state.map.get(block).unwrap_or(0);
-            if before == 0 && !state.space.has_block() {
-                return Err(Status::CapacityExceeded.into());
+            let mut piece = &data[*from as usize * BLOCK..][..BLOCK];
+            if let Some(codec) = state.codec {
+                piece = packer.get_or_insert_default().pack(piece, codec);
             }
-            if !state.may_write() {
-                return Ok(());
+            if !state.space.has_room(before, (piece.len() / GRAIN) as u32) {
+                result = Err(Status::CapacityExceeded.into());
+                break;
             }
             let stream = state.stream_of(before, self.behaviour.mixed);
-            let bytes = &data[*from as usize * BLOCK..][..BLOCK];
-            let Some(ticket) = state.place(self, block, bytes, (stream, fua)) else { return Ok(()) };
+            let Some(ticket) = state.place(self, block, piece, (stream, fua)) else { break };
             landings.add(ticket);
             *from += 1;
         }
-        Ok(())
+        state.packer = packer;
+        result
     }
 
     /// Blocks from `at` on read as zeros from the return on, and take no room. Safe from power cuts after a

@@ -1,5 +1,5 @@
-//! Zones and room: what each zone is used for, how many blocks of it are live, who may begin another one, and
-//! how many logical blocks may be mapped at once.
+//! Zones and room: what each zone is used for, how much of it is live, who may begin another one, and how much may
+//! be mapped at once.
 //!
 //! A zone is free, then written, then closed, and then, only when a root is safe in whose map nothing of it is
 //! live, free again (docs/VOLUME.md, 'The checkpoint'). This file keeps the books; it does not reset anything.
@@ -10,7 +10,8 @@ use crate::{
     volume::{
         error::NoVolume,
         format::{FANOUT, MOST_ENTRIES, ZoneRecord, ZoneUse},
-        map::{Paged, Place},
+        map::Paged,
+        place::{self, GRAINS, Place},
     },
 };
 use std::collections::VecDeque;
@@ -53,7 +54,7 @@ pub struct Plan {
     pub map_share: u32,
     /// Zones whose room nobody is promised, so that there is something to collect.
     pub spare: u32,
-    /// Logical blocks that may be mapped at once.
+    /// Logical blocks that may be mapped at once if they are not compressed.
     pub usable: u64,
 }
 
@@ -67,6 +68,9 @@ impl Plan {
         let places = zones as u64 * capacity;
         if places > u32::MAX as u64 {
             return Err(NoVolume::DeviceTooLarge);
+        }
+        if capacity > (u32::MAX / (2 * GRAINS)) as u64 {
+            return Err(NoVolume::ZonesTooLarge);
         }
         let most = blocks.unwrap_or(places);
         if most == 0 || most > u32::MAX as u64 {
@@ -88,11 +92,12 @@ impl Plan {
         let spare = LEAST_SPARE.max(data / SPARE_SHARE);
         let root_bytes = 12 * zones as u64 + 4 * pages.div_ceil(FANOUT) + BLOCK as u64;
         let root_fits = root_bytes.div_ceil(BLOCK as u64 / 2) <= capacity;
-        if data <= spare || !root_fits || group_most == 0 {
+        let in_zone = if group_most == 0 { 0 } else { in_full_zone(capacity, group_most) };
+        if data <= spare || !root_fits || in_zone == 0 {
             let least = HEAD_ZONES + map_share + LEAST_SPARE + 1;
             return Err(NoVolume::DeviceTooSmall { zones, capacity_blocks: capacity, least });
         }
-        let usable = (data - spare) as u64 * in_full_zone(capacity, group_most);
+        let usable = (data - spare) as u64 * in_zone;
         Ok(Plan {
             blocks: blocks.unwrap_or(usable),
             capacity: capacity as u32,
@@ -109,7 +114,7 @@ impl Plan {
     /// Pages of the map in memory, if nobody says how many: 128 MiB a TiB, and no fewer than 16.
     pub fn default_pages(&self) -> usize {
         let bytes = self.blocks * BLOCK as u64 / 8192;
-        (bytes as usize / BLOCK).max(16)
+        (bytes / (8 * FANOUT)).max(16) as usize
     }
 
     /// The stream of `stream::HOT` and so on, where there may be fewer.
@@ -118,9 +123,10 @@ impl Plan {
     }
 }
 
-/// Blocks of data in a zone of full groups.
-fn in_full_zone(capacity: u64, group_most: u64) -> u64 {
-    capacity - capacity.div_ceil(group_most + 1) - 1
+/// Blocks of data in a zone of full groups: each has a header, and may lack a part of a block at its end, where the
+/// next piece has no room.
+pub fn in_full_zone(capacity: u64, group_most: u64) -> u64 {
+    (capacity - 1).saturating_sub(2 * capacity.div_ceil(group_most + 1))
 }
 
 /// Who wants another zone.
@@ -150,28 +156,30 @@ pub struct Space {
     map_zones: u32,
     /// Zones that are lost.
     lost: u32,
-    /// Logical blocks that are mapped.
+    /// Logical blocks that are mapped, and what they count for, in grains.
     mapped: u64,
+    held: u64,
     pub next_segment: u64,
 }
 
 impl Space {
-    /// What `zones` say, those of the head with them.
-    pub fn new(plan: Plan, records: &[ZoneRecord], next_segment: u64) -> Space {
+    /// What `zones` say, those of the head with them, when so many logical blocks are mapped.
+    pub fn new(plan: Plan, records: &[ZoneRecord], mapped: u64, next_segment: u64) -> Space {
         let mut space = Space {
             plan,
             zones: records.iter().map(|record| Zone { record: *record, ..Zone::default() }).collect(),
             free: VecDeque::new(),
             map_zones: 0,
             lost: 0,
-            mapped: 0,
+            mapped,
+            held: 0,
             next_segment,
         };
         for (zone, record) in (0..).zip(records).skip(HEAD_ZONES as usize) {
             match record.state {
                 ZoneUse::Free => space.free.push_back(zone),
                 ZoneUse::Map | ZoneUse::ClosedMap => space.map_zones += 1,
-                ZoneUse::Data | ZoneUse::ClosedData => space.mapped += record.live as u64,
+                ZoneUse::Data | ZoneUse::ClosedData => space.held += record.live as u64,
                 ZoneUse::Lost => space.lost += 1,
             }
         }
@@ -207,12 +215,20 @@ impl Space {
         self.free.len() as u32
     }
 
-    /// Whether another logical block may be mapped.
-    pub fn has_block(&self) -> bool {
-        self.mapped < self.usable()
+    /// What is mapped counts for, in grains.
+    pub fn held(&self) -> u64 {
+        self.held
     }
 
-    /// Logical blocks that may be mapped at once: zones that are lost hold none.
+    /// Whether a logical block that is at `before` may become a piece of so many grains: there is room, or that takes
+    /// none.
+    pub fn has_room(&self, before: Place, grains: u32) -> bool {
+        let counted = if before == 0 { 0 } else { place::charge(place::grains(before)) };
+        let more = place::charge(grains).saturating_sub(counted);
+        more == 0 || self.held + more as u64 <= self.usable() * GRAINS as u64
+    }
+
+    /// Logical blocks that may be mapped at once if they are not compressed: zones that are lost hold none.
     pub fn usable(&self) -> u64 {
         let in_zone = in_full_zone(self.plan.capacity as u64, self.plan.group_most);
         self.plan.usable.saturating_sub(self.lost as u64 * in_zone)
@@ -220,18 +236,27 @@ impl Space {
 
     /// Whether what is on the device may say of a block that it lies there.
     pub fn may_be_live(&self, place: Place) -> bool {
-        let zone = place / self.plan.capacity;
+        let (zone, offset) = self.locate(place);
         let record = self.zones.get(zone as usize).map(|zone| zone.record);
-        place == 0 || zone >= HEAD_ZONES && record.is_some_and(|record| record.live > 0)
+        let fits = place::is_sane(place) && offset + place::blocks(place) <= self.plan.capacity;
+        place == 0 || zone >= HEAD_ZONES && fits && record.is_some_and(|record| record.live > 0)
     }
 
-    /// The zone of a place, and the offset in it.
+    /// The zone of a place, and the offset in it of the block that it begins in.
     pub fn locate(&self, place: Place) -> (u32, u32) {
-        (place / self.plan.capacity, place % self.plan.capacity)
+        let block = place::block(place);
+        (block / self.plan.capacity, block % self.plan.capacity)
     }
 
+    /// The place of a whole block.
     pub fn place(&self, zone: u32, offset: u32) -> Place {
-        zone * self.plan.capacity + offset
+        (zone * self.plan.capacity + offset) as Place
+    }
+
+    /// The place of a piece that begins so many grains behind the block at `offset` of a zone.
+    pub fn piece(&self, zone: u32, offset: u32, (from, grains): (u32, u32)) -> Place {
+        let block = zone * self.plan.capacity + offset + from / GRAINS;
+        place::place(block, from % GRAINS, grains)
     }
 
     /// Free zones that writers may begin.
@@ -316,11 +341,12 @@ impl Space {
     /// A logical block was at `before` and is at `now`; 0 for nowhere.
     pub fn moved(&mut self, before: Place, now: Place) {
         if before != 0 {
-            self.left(before);
+            let counted = self.left(before);
             self.mapped = self.mapped.saturating_sub(1);
+            self.held = self.held.saturating_sub(counted as u64);
         }
         if now != 0 {
-            self.taken(now);
+            self.held += self.taken(now) as u64;
             self.mapped += 1;
         }
     }
@@ -333,14 +359,20 @@ impl Space {
         self.taken(now);
     }
 
-    fn left(&mut self, place: Place) {
+    fn left(&mut self, place: Place) -> u32 {
+        let (zone, _) = self.locate(place);
+        let charge = place::charge(place::grains(place));
         // A root that says less than its map does would be damage; the audit tells.
-        let live = &mut self.zones[(place / self.plan.capacity) as usize].record.live;
-        *live = live.saturating_sub(1);
+        let live = &mut self.zones[zone as usize].record.live;
+        *live = live.saturating_sub(charge);
+        charge
     }
 
-    fn taken(&mut self, place: Place) {
-        self.zones[(place / self.plan.capacity) as usize].record.live += 1;
+    fn taken(&mut self, place: Place) -> u32 {
+        let (zone, _) = self.locate(place);
+        let charge = place::charge(place::grains(place));
+        self.zones[zone as usize].record.live += charge;
+        charge
     }
 
     /// Closed zones in which nothing is live.
@@ -389,8 +421,9 @@ mod tests {
     #[test]
     fn a_plan_says_what_there_is_room_for_and_why_there_is_none() {
         let plan = Plan::of(&geometry(), None).unwrap();
-        // 30 less 2, less 6 of the map, less 9 spare; groups of 14 and a header, and a block that fills up.
-        assert_eq!((plan.map_share, plan.spare, plan.usable), (6, 9, 13 * (100 - 7 - 1)));
+        // 30 less 2, less 6 of the map, less 9 spare; groups of 14 with a header and what is lacking at their ends, and
+        // a block that fills up.
+        assert_eq!((plan.map_share, plan.spare, plan.usable), (6, 9, 13 * (100 - 14 - 1)));
         assert_eq!((plan.streams, plan.group_most), (3, 14));
         assert_eq!(Plan::of(&geometry(), Some(5)).unwrap().blocks, 5);
         for (why, geometry) in [
@@ -408,7 +441,7 @@ mod tests {
     #[test]
     fn writers_leave_zones_to_collection_and_both_to_the_map() {
         let plan = Plan::of(&geometry(), None).unwrap();
-        let mut space = Space::new(plan, &[ZoneRecord::default(); 30], 1);
+        let mut space = Space::new(plan, &[ZoneRecord::default(); 30], 0, 1);
         let mut taken = [Who::Writer, Who::Collection, Who::Map].map(|who| {
             let zones: Vec<u32> = std::iter::from_fn(|| space.begin(who)).collect();
             zones
@@ -426,16 +459,37 @@ mod tests {
     }
 
     #[test]
+    fn room_is_counted_in_grains_and_what_takes_none_is_never_refused() {
+        let mut space = Space::new(Plan::of(&geometry(), None).unwrap(), &[ZoneRecord::default(); 30], 0, 1);
+        let zone = space.begin(Who::Writer).unwrap();
+        let short = space.piece(zone, 1, (0, 9));
+        space.moved(0, short);
+        space.held = space.usable() * GRAINS as u64 - 10;
+        assert!(space.has_room(0, 9) && !space.has_room(0, 10));
+        assert!(space.has_room(short, 19) && !space.has_room(short, 20));
+        space.held = u64::MAX / 2;
+        assert!(space.has_room(short, 9) && !space.has_room(short, 10));
+        assert!(space.has_room(space.place(zone, 5), GRAINS));
+    }
+
+    #[test]
     fn every_block_is_counted_where_it_is() {
         let plan = Plan::of(&geometry(), None).unwrap();
-        let mut space = Space::new(plan, &[ZoneRecord::default(); 30], 1);
+        let mut space = Space::new(plan, &[ZoneRecord::default(); 30], 0, 1);
         let [a, b] = [space.begin(Who::Writer).unwrap(), space.begin(Who::Writer).unwrap()];
         let (first, second) = (space.place(a, 1), space.place(b, 99));
         assert_eq!(space.locate(second), (b, 99));
         space.moved(0, first);
         space.moved(first, second);
-        assert_eq!((space.zone(a).record.live, space.zone(b).record.live, space.mapped()), (0, 1, 1));
+        assert_eq!((space.zone(a).record.live, space.zone(b).record.live, space.mapped()), (0, GRAINS, 1));
         space.moved(second, 0);
+        // Three pieces where there is room for one block, and each counts.
+        let pieces = [0, 20, 40].map(|from| space.piece(a, 99, (from, 20)));
+        pieces.iter().for_each(|piece| space.moved(0, *piece));
+        assert_eq!((space.zone(a).record.live, space.mapped(), space.held()), (3 * 21, 3, 3 * 21));
+        assert!(pieces.iter().all(|piece| space.locate(*piece) == (a, 99) && space.may_be_live(*piece)));
+        assert!(!space.may_be_live(space.piece(a, 99, (60, 20))), "it would leave the zone");
+        pieces.iter().for_each(|piece| space.moved(*piece, 0));
         assert_eq!((space.zone(b).record.live, space.mapped()), (0, 0));
         assert!(space.zone(a).record.segment < space.zone(b).record.segment);
     }

@@ -1,14 +1,16 @@
 //! What is said of a volume.
 
-use crate::device::DeviceError;
+use crate::{device::DeviceError, volume::pack::Codec};
 
 /// Blocks written to the device since the start, by what for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Written {
-    /// Data of users.
+    /// Logical blocks that users wrote.
     pub user: u64,
-    /// Data that was moved.
+    /// Logical blocks that were moved.
     pub moved: u64,
+    /// Data, as it was when groups were closed: less than both, if it was compressed.
+    pub data: u64,
     /// Headers of groups.
     pub headers: u64,
     /// Pages and directory of the map.
@@ -22,8 +24,8 @@ pub struct Written {
 impl Written {
     /// All of them.
     pub fn blocks(&self) -> u64 {
-        let Written { user, moved, headers, map, roots, padding } = self;
-        user + moved + headers + map + roots + padding
+        let Written { data, headers, map, roots, padding, .. } = self;
+        data + headers + map + roots + padding
     }
 
     /// Blocks written for each block of users; 1 if there were none.
@@ -37,10 +39,14 @@ impl Written {
 pub struct VolumeStatus {
     /// Logical blocks.
     pub blocks: u64,
-    /// How many of them may be mapped at once.
+    /// How many of them may be mapped at once if they are not compressed.
     pub usable: u64,
-    /// How many are.
+    /// How many are mapped.
     pub mapped: u64,
+    /// What these count for, in bytes, with what headers of short pieces take.
+    pub held_bytes: u64,
+    /// How new data is compressed.
+    pub codec: Option<Codec>,
     /// Zones of the device.
     pub zones: u32,
     /// Zones in which nothing is.
@@ -49,8 +55,8 @@ pub struct VolumeStatus {
     pub writing: Vec<u32>,
     /// Zones that could not be collected, because something in them cannot be read.
     pub unreadable_zones: u32,
-    /// Blocks in use of each zone.
-    pub live: Vec<u32>,
+    /// What is in use of each zone counts for, in bytes.
+    pub live_bytes: Vec<u64>,
     /// Zones are being collected, because few are free.
     pub collects: bool,
     /// Zones whose blocks were all moved since the start.

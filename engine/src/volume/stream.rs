@@ -12,8 +12,8 @@ use crate::{
     buf::{BLOCK, Buf, BufMut, BufPool},
     device::{Command, Completion, Done, ZonedDevice},
     volume::{
-        format::{Entry, GroupPlace, What, put_entry, seal_group},
-        map::Place,
+        format::{Entry, GroupPlace, MOST_ENTRIES, What, put_entry, seal_group},
+        place::{self, GRAIN, GRAINS, Place},
         space::{Space, Who},
     },
     zone::{Lba, ZoneIndex},
@@ -51,8 +51,21 @@ struct Group {
     /// Number of the first entry.
     first: u64,
     entries: usize,
-    data: u32,
+    /// Grains of all pieces.
+    grains: u32,
     fua: bool,
+}
+
+impl Group {
+    /// Blocks of data, if there are so many grains more.
+    fn blocks_with(&self, grains: u32) -> u32 {
+        (self.grains + grains).div_ceil(GRAINS)
+    }
+
+    /// Blocks of data.
+    fn blocks(&self) -> u32 {
+        self.blocks_with(0)
+    }
 }
 
 /// A group whose blocks do not change any more.
@@ -66,11 +79,17 @@ struct Closed {
 }
 
 impl Closed {
-    /// The block at `offset` of `zone`, if it is in here.
-    fn block(&self, zone: u32, offset: u32) -> Option<&[u8]> {
+    /// The piece at `place`, which begins at `offset` of `zone`, if it is in here.
+    fn piece(&self, zone: u32, offset: u32, place: Place) -> Option<&[u8]> {
         let inside = zone == self.zone && (self.start..self.start + self.blocks).contains(&offset);
-        inside.then(|| &self.bytes[(offset - self.start) as usize * BLOCK..][..BLOCK])
+        inside.then(|| piece_of(&self.bytes, offset - self.start, place)).flatten()
     }
+}
+
+/// The piece at `place` in bytes in which the block that it begins in is at `index`.
+pub fn piece_of(bytes: &[u8], index: u32, place: Place) -> Option<&[u8]> {
+    let at = index as usize * BLOCK + place::from(place) as usize * GRAIN;
+    bytes.get(at..at + place::grains(place) as usize * GRAIN)
 }
 
 #[derive(Default)]
@@ -123,11 +142,12 @@ impl Stream {
         self.closed + self.filling.is_some() as u64
     }
 
-    /// Whether an entry can be put in now; begins a group, or a zone, if that is what it takes.
+    /// Whether an entry with a piece of so many grains can be put in now; begins a group, or a zone, if that is what
+    /// it takes.
     pub fn prepare(
         &mut self,
         index: usize,
-        who: Who,
+        (who, grains): (Who, u32),
         space: &mut Space,
         number: u64,
         common: &mut Common<'_>,
@@ -135,8 +155,9 @@ impl Stream {
         let plan = space.plan();
         let (capacity, most) = (plan.capacity, plan.group_most);
         if let Some(group) = &self.filling {
-            let full = group.entries as u64 >= most || group.open.next + 1 + group.data >= capacity;
-            if !full {
+            let blocks = group.blocks_with(grains);
+            let fits = blocks as u64 <= most && group.open.next + 1 + blocks <= capacity;
+            if fits && (group.entries as u64) < MOST_ENTRIES {
                 return true;
             }
             self.close(index, capacity, common);
@@ -152,22 +173,32 @@ impl Stream {
                 None => return false,
             },
         };
-        // The header, as many blocks as it may have entries, and one that fills up the zone.
+        // The header, data, and a block that fills up the zone.
         let bytes = common.pool.take(most + 2);
-        self.filling = Some(Group { open, bytes, first: number, entries: 0, data: 0, fua: false });
+        self.filling = Some(Group { open, bytes, first: number, entries: 0, grains: 0, fua: false });
         true
     }
 
-    /// Puts a block into the group that is being filled; gives its place. [`Stream::prepare`] has said yes.
-    pub fn put(&mut self, block: u32, number: u64, bytes: &[u8], fua: bool, space: &Space) -> Option<Place> {
+    /// Puts a piece into the group that is being filled; gives its place, and how many blocks were begun for it.
+    /// [`Stream::prepare`] has said yes.
+    pub fn put(
+        &mut self,
+        block: u32,
+        number: u64,
+        piece: &[u8],
+        fua: bool,
+        space: &Space,
+    ) -> Option<(Place, u32)> {
         let group = self.filling.as_mut()?;
-        group.data += 1;
-        group.bytes.block_mut(group.data as u64).copy_from_slice(bytes);
-        let entry = Entry { number, block, what: What::Data };
+        let (from, grains) = (group.grains, (piece.len() / GRAIN) as u32);
+        group.bytes[BLOCK + from as usize * GRAIN..][..piece.len()].copy_from_slice(piece);
+        let begun = group.blocks_with(grains) - group.blocks();
+        group.grains += grains;
+        let entry = Entry { number, block, what: What::Data(grains) };
         put_entry(&mut group.bytes, group.entries, group.first, entry);
         group.entries += 1;
         group.fua |= fua;
-        Some(space.place(group.open.zone, group.open.next + group.data))
+        Some((space.piece(group.open.zone, group.open.next + 1, (from, grains)), begun))
     }
 
     /// Puts a discard into the group that is being filled. [`Stream::prepare`] has said yes.
@@ -181,8 +212,11 @@ impl Stream {
 
     /// Closes the group that is being filled.
     pub fn close(&mut self, index: usize, capacity: u32, common: &mut Common<'_>) {
-        let Some(Group { open, mut bytes, first, entries, data, fua }) = self.filling.take() else { return };
+        let Some(group) = self.filling.take() else { return };
+        let data = group.blocks();
+        let Group { open, mut bytes, first, entries, grains, fua } = group;
         let Open { zone, segment, next: offset, .. } = open;
+        bytes[BLOCK + grains as usize * GRAIN..(1 + data) as usize * BLOCK].fill(0);
         let mut blocks = 1 + data;
         if offset + blocks + 1 == capacity {
             // No group fits into a single block.
@@ -193,6 +227,7 @@ impl Stream {
         let bytes_of_header = bytes.block_mut(0);
         seal_group(bytes_of_header, place, blocks, first, entries);
         common.written.headers += 1;
+        common.written.data += data as u64;
         common.written.padding += (blocks - 1 - data) as u64;
         let end = offset + blocks;
         self.open = (end < capacity).then_some(Open { next: end, ..open });
@@ -206,7 +241,7 @@ impl Stream {
     pub fn launch(&mut self, index: usize, capacity: u32, common: &mut Common<'_>) {
         let Some(group) = &self.filling else { return };
         let on_their_way: u32 = self.flights.iter().chain(&self.ready).map(|group| group.blocks).sum();
-        if group.data + 1 >= on_their_way {
+        if group.blocks() + 1 >= on_their_way {
             self.close(index, capacity, common);
         }
     }
@@ -257,15 +292,15 @@ impl Stream {
         (start + blocks == capacity).then_some(zone)
     }
 
-    /// A block that may not be on the device yet.
-    pub fn block(&self, zone: u32, offset: u32) -> Option<&[u8]> {
+    /// The piece at `place`, which begins at `offset` of `zone`, if it may not be on the device yet.
+    pub fn piece(&self, zone: u32, offset: u32, place: Place) -> Option<&[u8]> {
         if let Some(group) = &self.filling
             && group.open.zone == zone
-            && (1..=group.data).contains(&(offset.wrapping_sub(group.open.next)))
+            && (1..=group.blocks()).contains(&(offset.wrapping_sub(group.open.next)))
         {
-            return Some(&group.bytes[(offset - group.open.next) as usize * BLOCK..][..BLOCK]);
+            return piece_of(&group.bytes, offset - group.open.next, place);
         }
-        self.flights.iter().chain(&self.ready).find_map(|group| group.block(zone, offset))
+        self.flights.iter().chain(&self.ready).find_map(|group| group.piece(zone, offset, place))
     }
 
     /// What was torn has been filled up.

@@ -5,7 +5,7 @@ use crate::volume::format::{ZoneRecord, ZoneUse};
 /// How a victim is chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Choice {
-    /// The zone with the fewest live blocks.
+    /// The zone with the least that is live.
     Greedy,
     /// The zone that yields most for what it costs, and the longer the older it is (Rosenblum and Ousterhout
     /// 1992):
@@ -14,8 +14,8 @@ pub enum Choice {
     CostBenefit,
 }
 
-/// The zone to be collected next; `None` if none yields anything. `most` is how many live blocks a zone may
-/// have to be worth it, `now` the next segment.
+/// The zone to be collected next; `None` if none yields anything. `most` is how much may be live in a zone
+/// that is worth it, both in grains; `now` the next segment.
 pub fn choose<'z>(
     zones: impl Iterator<Item = (u32, &'z ZoneRecord)>,
     choice: Choice,
@@ -26,10 +26,10 @@ pub fn choose<'z>(
     let score = |zone: &ZoneRecord| {
         let (live, capacity) = (zone.live as u128, capacity as u128);
         match choice {
-            Choice::Greedy => capacity - live,
+            Choice::Greedy => capacity.saturating_sub(live),
             Choice::CostBenefit => {
                 let age = now.saturating_sub(zone.segment) as u128;
-                (capacity - live) * age * (1 << 32) / (capacity + live)
+                capacity.saturating_sub(live) * age * (1 << 32) / (capacity + live)
             }
         }
     };

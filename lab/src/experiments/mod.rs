@@ -10,6 +10,7 @@ mod flush;
 mod hosts;
 mod joining;
 mod latency;
+mod layers;
 mod limits;
 mod raid6;
 mod recovery;
@@ -87,6 +88,7 @@ pub const EXPERIMENTS: &[Experiment] = &[
     braid::BRAID,
     braid_reads::BRAID_READS,
     braid_array::BRAID_ARRAY,
+    layers::LAYERS,
     recovery::RECOVERY,
     joining::JOINING,
     latency::LATENCY,

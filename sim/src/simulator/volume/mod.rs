@@ -24,11 +24,12 @@ use std::{
 use world::World;
 
 /// Rules that can be broken, by the names of the command line.
-pub const CANARIES: [(&str, Canary); 4] = [
+pub const CANARIES: [(&str, Canary); 5] = [
     ("old-copy-wins", Canary::OldCopyWins),
     ("reset-too-early", Canary::ResetTooEarly),
     ("discard-comes-back", Canary::DiscardComesBack),
     ("flush-completes-early", Canary::FlushCompletesEarly),
+    ("torn-piece-believed", Canary::TornPieceBelieved),
 ];
 
 /// What volumes lie on.

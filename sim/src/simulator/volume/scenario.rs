@@ -37,6 +37,8 @@ pub struct Scenario {
     /// Writes with FUA of a bare drive make nothing else durable.
     pub fua_stands_alone: bool,
     pub behaviour: Behaviour,
+    /// The volume compresses what is written, most of the time.
+    pub compresses: bool,
     /// Logical blocks, out of 100 that are usable.
     pub size_percent: u64,
     /// As many blocks as there is room for are written before anything else.
@@ -87,6 +89,7 @@ impl Scenario {
                 give_up: false,
                 canary: course.canary,
             },
+            compresses: rng.chance(1, 2),
             // Seldom more than there is room for; or full, with victims that are; or with many pages.
             size_percent: if shape == MANY_ZONES {
                 100

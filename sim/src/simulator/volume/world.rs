@@ -22,7 +22,7 @@ use engine::{
     buf::{BLOCK, Buf},
     device::{DeviceError, Status},
     runtime::Runtime,
-    volume::{Volume, VolumeStatus},
+    volume::{Codec, Volume, VolumeStatus},
     zone::ZoneIndex,
 };
 use std::{cell::RefCell, future::Future, rc::Rc};
@@ -37,7 +37,7 @@ const TOO_MANY_STEPS: u64 = 100_000;
 const FILLED_AT_ONCE: u64 = 16;
 
 /// Logical blocks of a page of the map.
-const PAGE_BLOCKS: u64 = 1016;
+const PAGE_BLOCKS: u64 = 677;
 
 /// Zones of a drive that wear out in a life: fewer than are spare.
 const MOST_WORN: u64 = 2;
@@ -549,8 +549,21 @@ impl World {
             self.wire.clear_fault(self.bays[0]);
             self.volume =
                 Some(volume.map_err(|why| Failure(format!("the volume does not come up again: {why}")))?);
+            return self.choose_codec();
+        }
+    }
+
+    /// Compression is switched on, or off again, now and then; what was written before stays as it is.
+    fn choose_codec(&mut self) -> Result<(), Failure> {
+        let Some(volume) = self.volume.clone().filter(|_| self.scenario.compresses) else { return Ok(()) };
+        let is_on = volume.status().codec.is_some();
+        if !self.rng.chance(if is_on { 1 } else { 4 }, 5) {
             return Ok(());
         }
+        let codec = (!is_on).then_some(Codec::Lz4);
+        self.trace.note(|| format!("what is written from now on is compressed: {codec:?}"));
+        let chosen = self.start(async move { volume.compress(codec).await.map_err(|e| e.to_string()) });
+        self.wait(&chosen)?.map_err(|why| Failure(format!("compression is not changed: {why}")))
     }
 
     /// Compares every block with what was promised, and the books with the map.

@@ -1,0 +1,184 @@
+//! Compression on the host, in the drive, and in both: how much a volume holds.
+
+use super::{Effort, Experiment, braid::SOURCES};
+use crate::{
+    datasets::{self, Dataset},
+    figure::{Claim, Figure, Kind, Plot, Row, Table},
+    work,
+};
+use anyhow::{Context, ensure};
+use engine::{
+    buf::{BLOCK, Buf},
+    runtime::Runtime,
+    volume::{Behaviour, Codec, Volume},
+    zone::ZoneIndex,
+};
+use sim::ssd::{
+    EmulatedDrive, Model, Ssd,
+    compress::{Choice, CompressedMedia, PAGE, PAGE_BLOCKS, Scheme, compress},
+};
+use std::{cell::RefCell, rc::Rc};
+
+pub const LAYERS: Experiment =
+    Experiment { name: "layers", title: "Compression on the host, in the drive, and in both", run: layers };
+
+const METHOD: &str = "A data set is written to a volume on an emulated PM1731a, in order, 64 blocks at a time, and read \
+back; the volume compresses with LZ4 or not, block by block, and the drive is one that compresses as Braid does, or not. \
+Capacity ratio is bytes of the set for each byte of flash in all zones: headers of groups, map and roots of the volume \
+count, and so does what waits in the drive's buffer, as it is. One drive: parity of an array is another matter \
+(braid-array).";
+
+/// The stacks: a name, whether the volume compresses, and whether the drive does.
+const STACKS: [(&str, bool, bool); 4] =
+    [("none", false, false), ("host", true, false), ("drive", false, true), ("both", true, true)];
+
+/// Zones, and blocks of each.
+const ZONES: u32 = 32;
+const ZONE_BLOCKS: u64 = 1024;
+/// Blocks of a write.
+const WRITE_BLOCKS: usize = 64;
+/// What both have to hold, to the better of one alone.
+const GOAL: f64 = 1.15;
+
+/// A set, and its ratios with the stacks.
+struct Found {
+    name: String,
+    ratios: Vec<f64>,
+    /// With LZ4 over units of 4, 16 and 64 KiB, byte behind byte.
+    ideal: [f64; 3],
+}
+
+fn layers(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
+    let sources = if effort == Effort::Quick { &SOURCES[..1] } else { SOURCES };
+    let sets = datasets::all(sources)?;
+    let found = work::each("layers", &sets.found, measure)?;
+    let mut figure = this.figure(METHOD);
+    for found in &found {
+        figure.rows.extend(STACKS.iter().zip(&found.ratios).map(|((stack, ..), ratio)| Row {
+            system: stack.to_string(),
+            host: "free".into(),
+            dataset: Some(found.name.clone()),
+            capacity_ratio: Some(*ratio),
+            ..Row::default()
+        }));
+    }
+    if !found.is_empty() {
+        figure.tables.push(units(&found));
+        let places: Vec<&str> = found.iter().map(|found| found.name.as_str()).collect();
+        let line = |stack: usize| {
+            (STACKS[stack].0.to_string(), found.iter().map(|found| found.ratios[stack]).collect())
+        };
+        let lines = (0..STACKS.len()).map(line).collect();
+        figure.plots.push(Plot::named("Capacity ratio", "bytes a byte of flash", &places, lines));
+        figure.claims.push(claim(&found));
+    }
+    if !sets.missing.is_empty() {
+        let mut table = Table::new("Not measured", &["data set", "why"]);
+        table.rows.extend(sets.missing.into_iter().map(|(name, why)| vec![name, why]));
+        figure.tables.push(table);
+    }
+    Ok(figure)
+}
+
+fn measure(set: &Dataset) -> anyhow::Result<Found> {
+    let ratios =
+        STACKS.iter().map(|(_, host, drive)| ratio(set, *host, *drive)).collect::<anyhow::Result<_>>()?;
+    let ideal = [BLOCK, PAGE, 4 * PAGE].map(|unit| {
+        let stored: usize = set.bytes.chunks_exact(unit).map(|unit| compress(unit).len()).sum();
+        (set.bytes.len() / unit * unit) as f64 / stored.max(1) as f64
+    });
+    Ok(Found { name: set.name.clone(), ratios, ideal })
+}
+
+/// Writes a set to a volume, and reads it again; bytes of it for each byte of flash.
+fn ratio(set: &Dataset, host: bool, compresses: bool) -> anyhow::Result<f64> {
+    let geometry = Model::pm1731a().scaled(ZONES, ZONE_BLOCKS).geometry;
+    let ssd = match compresses {
+        true => {
+            let media = CompressedMedia::new(&geometry, Scheme::Braid(Choice::BySizes));
+            Ssd::new(geometry.clone(), Box::new(media))
+        }
+        false => Ssd::in_memory(&geometry),
+    };
+    let drive = EmulatedDrive::new(Rc::new(RefCell::new(ssd)));
+    let (runtime, device) = (Runtime::new(), Rc::new(drive.clone()));
+    let blocks = set.bytes.len() / BLOCK;
+    let work = async {
+        Volume::create(device.clone(), [1; 16], None).await?;
+        let volume = Volume::open(&runtime, device, Behaviour::default()).await?;
+        volume.compress(host.then_some(Codec::Lz4)).await?;
+        for (number, piece) in set.bytes[..blocks * BLOCK].chunks(WRITE_BLOCKS * BLOCK).enumerate() {
+            volume.write((number * WRITE_BLOCKS) as u64, &Buf::copy_of(piece), false).await?;
+        }
+        volume.flush().await?;
+        volume.stop().await?;
+        for (number, piece) in set.bytes[..blocks * BLOCK].chunks(WRITE_BLOCKS * BLOCK).enumerate() {
+            let data = volume.read((number * WRITE_BLOCKS) as u64, Buf::zeroed(piece.len())).await?;
+            ensure!(data[..] == *piece, "{}: block {number} reads as something else", set.name);
+        }
+        Ok(())
+    };
+    let done = runtime.block_on(work, || false).context("the drive does not answer")?;
+    runtime.clear();
+    done?;
+    let ssd = drive.ssd().borrow();
+    let taken: u64 = (0..ZONES).map(|zone| flash_blocks(&ssd, ZoneIndex(zone))).sum();
+    Ok(blocks as f64 / taken as f64)
+}
+
+/// Blocks of flash that a zone takes, with what waits to be placed.
+fn flash_blocks(ssd: &Ssd, zone: ZoneIndex) -> u64 {
+    let written = ssd.zones().info(zone).wp_blocks;
+    // Pages are placed four at a time.
+    let waiting = written % (4 * PAGE_BLOCKS);
+    match ssd.flash_pages(zone) {
+        Some(pages) => pages * PAGE_BLOCKS + waiting,
+        None => written,
+    }
+}
+
+fn claim(found: &[Found]) -> Claim {
+    let gain = |found: &Found| found.ratios[3] / found.ratios[1].max(found.ratios[2]);
+    let enough = found.iter().filter(|found| gain(found) >= GOAL).count();
+    let gains: Vec<String> = found.iter().map(|found| format!("{} {:.2}", found.name, gain(found))).collect();
+    let why = format!(
+        "Share of the sets on which both hold {GOAL} times what the better one alone does: {}",
+        gains.join(", ")
+    );
+    let what = "both layers to the better one alone, sets on which that is worth it";
+    Claim::share(what, 0.5, enough as f64 / found.len() as f64, why).is(Kind::Guess)
+}
+
+fn units(found: &[Found]) -> Table {
+    let header = ["data set", "4 KiB", "16 KiB", "64 KiB", "host", "drive", "both"];
+    let mut table =
+        Table::new("LZ4 by size of unit, byte behind byte, and what the stacks make of it", &header);
+    for found in found {
+        let values = found.ideal.iter().chain(&found.ratios[1..]).map(|value| format!("{value:.2}"));
+        table.rows.push([found.name.clone()].into_iter().chain(values).collect());
+    }
+    table
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_layer_saves_what_it_can_and_noise_costs_no_more_than_headers() {
+        let (mut noise, mut bytes) = (sim::rng::Rng::new(1), vec![0; 4 << 20]);
+        noise.fill(&mut bytes);
+        let of = |bytes: Vec<u8>| {
+            measure(&Dataset { name: "made".into(), origin: String::new(), bytes }).unwrap().ratios
+        };
+        let [none, host, drive, both] = of(bytes.clone())[..] else { panic!("four stacks") };
+        assert!(none > 0.9 && host == none && drive >= none && both >= none, "{none} {host} {drive} {both}");
+        bytes.chunks_mut(BLOCK).for_each(|block| block[BLOCK / 4..].fill(0));
+        let [none, host, drive, both] = of(bytes)[..] else { panic!("four stacks") };
+        assert!(
+            none < 1.0 && host > 3.0 && drive > 2.5 && both >= 0.95 * host,
+            "{none} {host} {drive} {both}"
+        );
+    }
+}
