@@ -186,7 +186,10 @@ impl Core {
             match kind {
                 Kind::Page => put_addresses(block, state.map.frozen(index)),
                 // Pages are given places by cuts alone, and there is no other one yet.
-                _ => put_addresses(block, &state.map.directory()[index as usize * FANOUT as usize..]),
+                _ => {
+                    let pages = &state.map.directory()[index as usize * FANOUT as usize..];
+                    put_addresses(block, pages.iter().copied());
+                }
             }
             seal(block, Seal { volume, generation, kind, last: false, index });
         }

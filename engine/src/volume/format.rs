@@ -240,8 +240,8 @@ pub fn addresses(block: &[u8]) -> impl Iterator<Item = Place> {
 }
 
 /// Puts as many addresses into a page, or a block of the directory, as fit; zeros where there are none.
-pub fn put_addresses(block: &mut [u8], addresses: &[Place]) {
-    let all = addresses.iter().copied().chain(std::iter::repeat(0));
+pub fn put_addresses(block: &mut [u8], addresses: impl Iterator<Item = Place>) {
+    let all = addresses.chain(std::iter::repeat(0));
     for (bytes, address) in block[SEAL..].as_chunks_mut::<ADDRESS>().0.iter_mut().zip(all) {
         bytes.copy_from_slice(&address.to_le_bytes()[..ADDRESS]);
     }
@@ -446,7 +446,7 @@ mod tests {
     #[test]
     fn a_sealed_block_is_read_as_it_was_written_and_any_changed_bit_is_seen() {
         let mut block = vec![0x55; BLOCK];
-        put_addresses(&mut block, &[7, (1 << 48) - 12345]);
+        put_addresses(&mut block, [7, (1 << 48) - 12345].into_iter());
         let header = Seal { volume: 1 << 63, generation: 8, kind: Kind::Directory, last: true, index: 6 };
         seal(&mut block, header);
         assert_eq!(unseal(&block).unwrap().0, header);

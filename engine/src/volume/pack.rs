@@ -4,6 +4,10 @@
 //! say how many bytes follow (12 bits) and by which codec they were made (4 bits). It is expanded and compared before
 //! anything depends on it, so that a mistake of a codec costs room and no data. What would not save an eighth is kept
 //! as it is.
+//!
+//! To find out that a block does not compress takes longer than all else that is done for it. Such blocks come in long
+//! runs, so after some in a row only few are tried, until one does compress: what begins then is noticed after
+//! [`MOST_UNTRIED`] blocks at the latest.
 
 use crate::{
     buf::BLOCK,
@@ -30,34 +34,66 @@ const PREFIX: usize = 2;
 /// Most grains of a piece that is worth being compressed.
 const MOST: usize = GRAINS as usize / 8 * 7;
 
+/// Blocks in a row that are tried although none of them compresses.
+const PATIENCE: u32 = 8;
+/// Most blocks between two that are tried: with what a try costs, a hundredth of what a write does.
+const MOST_UNTRIED: u32 = 128;
+
 /// Makes pieces.
 pub struct Packer {
     table: CompressTable,
     piece: Vec<u8>,
     again: Vec<u8>,
+    /// Blocks in a row that were tried and did not compress.
+    in_vain: u32,
+    /// Blocks that are not tried from now on.
+    untried: u32,
 }
 
 impl Default for Packer {
     fn default() -> Packer {
         let piece = vec![0; PREFIX + get_maximum_output_size(BLOCK) + GRAIN];
-        Packer { table: CompressTable::default(), piece, again: vec![0; BLOCK] }
+        let (table, again) = (CompressTable::default(), vec![0; BLOCK]);
+        Packer { table, piece, again, in_vain: 0, untried: 0 }
     }
 }
 
 impl Packer {
     /// The piece of a block.
     pub fn pack<'p>(&'p mut self, block: &'p [u8], codec: Codec) -> &'p [u8] {
+        if self.untried > 0 {
+            self.untried -= 1;
+            return block;
+        }
+        match self.compress(block, codec) {
+            Some(grains) => {
+                self.in_vain = 0;
+                &self.piece[..grains * GRAIN]
+            }
+            None => {
+                self.in_vain += 1;
+                if self.in_vain >= PATIENCE {
+                    self.untried = self.in_vain.min(MOST_UNTRIED);
+                    // Twice as many the next time.
+                    self.in_vain = 2 * self.untried - 1;
+                }
+                block
+            }
+        }
+    }
+
+    /// Makes the piece of a block; gives its grains. `None` if the block does not compress.
+    fn compress(&mut self, block: &[u8], codec: Codec) -> Option<usize> {
         let Codec::Lz4 = codec;
-        let bytes = &mut self.piece[PREFIX..];
-        let Ok(length) = compress_into_with_table(block, bytes, &mut self.table) else { return block };
+        let length = compress_into_with_table(block, &mut self.piece[PREFIX..], &mut self.table).ok()?;
         let grains = (PREFIX + length).div_ceil(GRAIN);
         if grains > MOST {
-            return block;
+            return None;
         }
         self.piece[PREFIX + length..grains * GRAIN].fill(0);
         self.piece[..PREFIX].copy_from_slice(&(length as u16 | (codec as u16) << 12).to_le_bytes());
-        let piece = &self.piece[..grains * GRAIN];
-        if unpack(piece, &mut self.again).is_some() && self.again == block { piece } else { block }
+        unpack(&self.piece[..grains * GRAIN], &mut self.again)?;
+        (self.again == block).then_some(grains)
     }
 }
 
@@ -100,6 +136,27 @@ mod tests {
         assert_eq!(part(BLOCK / 32 * 29), BLOCK);
         assert!((BLOCK / 4 * 3..BLOCK / 8 * 7).contains(&part(BLOCK / 4 * 3)));
         assert_eq!(part(0), GRAIN);
+    }
+
+    #[test]
+    fn of_many_blocks_that_do_not_compress_few_are_tried_and_the_first_that_does_is_soon_noticed() {
+        let (mut packer, noise, zeros) = (Packer::default(), noise(BLOCK), vec![0; BLOCK]);
+        // One that compresses now and then has all of them tried.
+        for _ in 0..10 * PATIENCE {
+            for _ in 1..PATIENCE {
+                assert_eq!(packer.pack(&noise, Codec::Lz4).len(), BLOCK);
+            }
+            assert_eq!(packer.pack(&zeros, Codec::Lz4).len(), GRAIN);
+        }
+        let mut tried = 0;
+        for _ in 0..100 * MOST_UNTRIED {
+            tried += (packer.untried == 0) as u32;
+            assert_eq!(packer.pack(&noise, Codec::Lz4).len(), BLOCK);
+        }
+        assert!((100..100 + 2 * PATIENCE).contains(&tried), "{tried}");
+        let late = (0..).take_while(|_| packer.pack(&zeros, Codec::Lz4).len() == BLOCK).count();
+        assert!(late <= MOST_UNTRIED as usize);
+        assert_eq!(packer.pack(&zeros, Codec::Lz4).len(), GRAIN);
     }
 
     proptest! {

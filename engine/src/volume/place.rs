@@ -20,6 +20,16 @@ pub fn place(block: u32, from: u32, grains: u32) -> Place {
     block as u64 | (from as u64) << 32 | ((GRAINS - grains.min(GRAINS)) as u64) << 40
 }
 
+/// A place of its block and its [`shape`].
+pub fn shaped(block: u32, shape: u16) -> Place {
+    block as u64 | (shape as u64) << 32
+}
+
+/// What a place says beside the block: 0 if it is whole.
+pub fn shape(place: Place) -> u16 {
+    (place >> 32) as u16
+}
+
 /// The block that it begins in.
 pub fn block(place: Place) -> u32 {
     place as u32
@@ -68,6 +78,7 @@ mod tests {
             assert_eq!((block(place), from(place), grains(place)), (at, start, length));
             assert_eq!(is_whole(place), start == 0 && length == GRAINS);
             assert_eq!(blocks(place), if start + length > GRAINS { 2 } else { 1 });
+            assert_eq!(shaped(block(place), shape(place)), place);
             assert!(is_sane(place));
         }
         assert_eq!(place(12, 0, GRAINS), 12);

@@ -114,7 +114,7 @@ impl Plan {
     /// Pages of the map in memory, if nobody says how many: 128 MiB a TiB, and no fewer than 16.
     pub fn default_pages(&self) -> usize {
         let bytes = self.blocks * BLOCK as u64 / 8192;
-        (bytes / (8 * FANOUT)).max(16) as usize
+        (bytes / (6 * FANOUT)).max(16) as usize
     }
 
     /// The stream of `stream::HOT` and so on, where there may be fewer.

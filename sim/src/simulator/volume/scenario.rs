@@ -73,7 +73,7 @@ impl Scenario {
         let shape = if single { rng.below(6) } else { 0 };
         let drive = if single { draw_drive(rng, shape) } else { draw_member(rng, over, chunk_blocks) };
         let fua_stands_alone = single && rng.chance(1, 2);
-        Scenario {
+        let mut scenario = Scenario {
             over,
             members,
             drive,
@@ -111,7 +111,12 @@ impl Scenario {
             cut_in_recovery_percent: [0, 30, 80][rng.below(3) as usize],
             kill_percent: if rng.chance(1, 2) { 40 } else { 0 },
             fault_rarity: if rng.chance(1, 3) { 1000 } else { 0 },
+        };
+        // What compresses takes a little more than half of what it is.
+        if scenario.compresses && rng.chance(1, 2) {
+            scenario.size_percent *= 2;
         }
+        scenario
     }
 }
 
