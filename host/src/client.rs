@@ -219,7 +219,7 @@ impl Client {
         let patience = match request {
             Request::About | Request::Status => Some(PATIENCE),
             Request::Zones { .. } | Request::Examine { .. } => Some(PATIENCE_WITH_DRIVES),
-            Request::Adopt | Request::Autostart { .. } => None,
+            Request::Adopt | Request::Autostart { .. } | Request::Compress { .. } => None,
             Request::Fail { .. } | Request::Replace { .. } | Request::Rebuild | Request::Stop => None,
         };
         self.ask_until(request, patience.map(|patience| Instant::now() + patience), note, progress)

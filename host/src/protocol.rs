@@ -1,13 +1,16 @@
 //! What commands and the daemon of an array say to each other: one JSON object a line, over a socket
 //! that has the array's UUID for a name. A command asks; notes and progress may precede the answer.
 
-use crate::{name::MemberName, report::Rebuild};
+use crate::{
+    name::MemberName,
+    report::{Compression, Rebuild},
+};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 /// Version of the protocol: another one whenever anything is said that was not said before. A daemon and a command of
 /// different versions refuse each other.
-pub const PROTOCOL: u32 = 5;
+pub const PROTOCOL: u32 = 6;
 
 /// Most bytes of a request.
 pub const MAX_REQUEST: usize = 64 << 10;
@@ -48,6 +51,8 @@ pub enum Request {
     Adopt,
     /// Has the array start by itself where it belongs, or not: [`crate::report::Owned`].
     Autostart { yes: bool },
+    /// Has the volume compress what is written from now on, or not: [`crate::report::VolumeSet`].
+    Compress { with: Compression },
     /// Takes the block device down and ends the daemon: [`Stopped`].
     Stop,
 }

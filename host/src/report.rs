@@ -13,7 +13,7 @@ use engine::{
     buf::BLOCK,
     device::Geometry,
     format::superblock::Stage,
-    volume::{VolumeStatus, Written},
+    volume::{Codec, VolumeStatus, Written},
     zone::{ZoneIndex, ZoneInfo, ZoneState},
 };
 use indicatif::HumanDuration;
@@ -156,8 +156,18 @@ pub struct VolumeReport {
     /// What it says of itself, and how much of that may be used at once.
     pub size_bytes: u64,
     pub usable_bytes: u64,
+    /// What is written, as users see it.
     pub used_bytes: u64,
+    /// How much more may be written if none of it compresses.
     pub free_bytes: u64,
+    /// How new data is compressed.
+    pub compression: Compression,
+    /// What of the usable bytes is taken by what is written.
+    pub physical_bytes: u64,
+    /// Used bytes for each of these; 1 if nothing is written.
+    pub compression_ratio: f64,
+    /// How much would be there when the volume is full, if all of it compressed as well.
+    pub effective_bytes: u64,
     /// Zones of the array in which nothing is.
     pub free_zones: u32,
     /// What is in use of each zone of the array.
@@ -168,6 +178,44 @@ pub struct VolumeReport {
     pub write_amplification: f64,
     /// Why nothing can be written any more.
     pub failed: Option<String>,
+}
+
+/// How a volume compresses new data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Compression {
+    /// It is written as it is
+    Off,
+    /// LZ4, each block of 4096 bytes by itself
+    Lz4,
+}
+
+impl Compression {
+    fn of(codec: Option<Codec>) -> Compression {
+        match codec {
+            None => Compression::Off,
+            Some(Codec::Lz4) => Compression::Lz4,
+        }
+    }
+
+    pub fn codec(self) -> Option<Codec> {
+        match self {
+            Compression::Off => None,
+            Compression::Lz4 => Some(Codec::Lz4),
+        }
+    }
+}
+
+/// What is said where there has to be a volume.
+pub fn no_volume(array: &str) -> String {
+    format!("'{array}' carries no volume: make one, zoneraid volume create {}", quoted(array))
+}
+
+/// A volume that was told something.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct VolumeSet {
+    pub array: String,
+    pub compression: Compression,
 }
 
 /// What garbage collection does.
@@ -187,6 +235,8 @@ pub struct WrittenBytes {
     pub user_bytes: u64,
     /// Moved by garbage collection.
     pub gc_bytes: u64,
+    /// What compression made these two shorter by.
+    pub saved_bytes: u64,
     /// Headers of groups.
     pub header_bytes: u64,
     /// Pages and directory of the map, and roots.
@@ -205,12 +255,21 @@ impl VolumeReport {
         // Drives that were replaced have taken what they know with them.
         let all = drives_blocks.max(written);
         let user_blocks = volume.written.user;
-        let Written { user, moved, headers, map, roots, padding, .. } = volume.written;
+        let Written { user, moved, data, headers, map, roots, padding } = volume.written;
+        let room = bytes(volume.usable).saturating_sub(volume.held_bytes);
+        let ratio = match volume.held_bytes {
+            0 => 1.0,
+            held => bytes(volume.mapped) as f64 / held as f64,
+        };
         VolumeReport {
             size_bytes: bytes(volume.blocks),
             usable_bytes: bytes(usable),
             used_bytes: bytes(volume.mapped),
-            free_bytes: bytes(usable.saturating_sub(volume.mapped)),
+            free_bytes: room.min(bytes(volume.blocks - volume.mapped)),
+            compression: Compression::of(volume.codec),
+            physical_bytes: volume.held_bytes,
+            compression_ratio: ratio,
+            effective_bytes: bytes(volume.blocks).min((bytes(volume.usable) as f64 * ratio) as u64),
             free_zones: volume.free_zones,
             valid_bytes: volume.live_bytes.clone(),
             collection: Collection {
@@ -221,6 +280,7 @@ impl VolumeReport {
             written: WrittenBytes {
                 user_bytes: bytes(user),
                 gc_bytes: bytes(moved),
+                saved_bytes: bytes((user + moved).saturating_sub(data)),
                 header_bytes: bytes(headers),
                 map_bytes: bytes(map + roots),
                 padding_bytes: bytes(padding),

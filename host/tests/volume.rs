@@ -209,6 +209,60 @@ fn what_was_written_is_there_after_a_stop_a_kill_and_the_loss_of_a_drive() {
 }
 
 #[test]
+fn a_volume_compresses_as_it_is_told_to_and_says_what_that_saves() {
+    let place = Place::new();
+    emulate(&place, 5);
+    place.create("tank", "drives", 5).ok();
+    let set = |how: &str| place.run(&["volume", "set", "drives", "--compression", how]);
+    set("lz4").fails_with(&["carries no volume", "zoneraid volume create"]);
+    let made = place.run(&["volume", "create", "drives", "--size", "1G", "--compression", "lz4"]).ok();
+    assert!(made.text().contains("may be used at once, or more if it compresses"), "{}", made.text());
+    let server = Server::of(&place, &[]);
+    let mut client = Client::ready(&place, false);
+    let mut data = Random(5).bytes(2 << 20);
+    data.chunks_mut(4096).for_each(|block| block[1000..].fill(0));
+    assert_eq!(client.write(0, &data, false), 0);
+    let volume = || place.json(&["status", "drives"])["volume"].clone();
+    let bytes = |volume: &serde_json::Value, what: &str| volume[what].as_u64().unwrap();
+    let first = volume();
+    let quarter = bytes(&first, "physical_bytes");
+    assert_eq!((&first["compression"], bytes(&first, "used_bytes")), (&"lz4".into(), 2 << 20));
+    assert!((500 << 10..700 << 10).contains(&quarter), "{first}");
+    assert!((3.0..4.1).contains(&first["compression_ratio"].as_f64().unwrap()), "{first}");
+    let (usable, effective) = (bytes(&first, "usable_bytes"), bytes(&first, "effective_bytes"));
+    assert!((3 * usable..5 * usable).contains(&effective), "{first}");
+    assert_eq!(bytes(&first, "free_bytes"), usable - quarter, "{first}");
+    assert!(first["written"]["saved_bytes"].as_u64().unwrap() > 1 << 20, "{first}");
+    let text = place.run(&["status", "drives"]).ok().text();
+    assert!(text.contains("ratio: 3.") && text.contains("new data is written with LZ4"), "{text}");
+
+    // Told while it runs; what is there stays as it is. It is not forgotten, however the process ends.
+    assert_eq!(place.json(&["volume", "set", "drives", "--compression", "off"])["compression"], "off");
+    assert_eq!(client.write(8 << 20, &data, false), 0);
+    assert_eq!(bytes(&volume(), "physical_bytes"), quarter + (2 << 20));
+    assert_eq!(server.end(rustix::process::Signal::KILL), None);
+    set("lz4").fails_with(&["zoneraid start"]);
+    let server = Server::of(&place, &[]);
+    assert_eq!(volume()["compression"], "off");
+    let mut client = Client::ready(&place, false);
+    assert!([0, 8 << 20].iter().all(|at| client.read(*at, data.len() as u32).unwrap() == data));
+    drop(client);
+    assert_eq!(server.end(rustix::process::Signal::TERM), Some(0));
+    // Told while it does not.
+    assert!(set("lz4").ok().text().contains("compresses with LZ4"));
+    let server = Server::of(&place, &[]);
+    let mut client = Client::ready(&place, false);
+    assert_eq!(client.write(8 << 20, &data, false), 0);
+    assert_eq!(bytes(&volume(), "physical_bytes"), 2 * quarter);
+    assert!([0, 8 << 20].iter().all(|at| client.read(*at, data.len() as u32).unwrap() == data));
+    drop(client);
+    assert_eq!(server.end(rustix::process::Signal::TERM), Some(0));
+    let server = Server::of(&place, &["--read-only"]);
+    set("off").fails_with(&["only to be read"]);
+    server.end(rustix::process::Signal::TERM);
+}
+
+#[test]
 fn clients_come_to_terms_and_those_that_do_not_are_let_go() {
     let place = with_volume();
     let server = Server::of(&place, &[]);

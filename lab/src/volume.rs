@@ -26,7 +26,7 @@ pub fn over(
     device: Rc<dyn ZonedDevice>,
     blocks: u64,
 ) -> Result<Rc<dyn ZonedDevice>> {
-    let made = Volume::create(device.clone(), [1; 16], Some(blocks));
+    let made = Volume::create(device.clone(), [1; 16], Some(blocks), None);
     runtime.block_on(made, || clock.advance()).context("creating the volume never ends")??;
     let behaviour = Behaviour { map_pages: Some(usize::MAX / 2), ..Behaviour::default() };
     let volume = Volume::open(runtime, device.clone(), behaviour);

@@ -59,7 +59,7 @@ fn measure(behaviour: Behaviour, percent: u64, skewed: bool) -> Result<(f64, f64
     let nothing = || VolumeError::Device(DeviceError::Timeout);
     let usable = engine::volume::Plan::of(&geometry(), None)?.usable;
     let blocks = usable * percent / 100;
-    let made = Volume::create(Rc::new(drive.clone()), [1; 16], Some(blocks));
+    let made = Volume::create(Rc::new(drive.clone()), [1; 16], Some(blocks), None);
     runtime.block_on(made, || false).ok_or_else(nothing)??;
     let volume = Volume::open(&runtime, Rc::new(drive), behaviour);
     let volume = runtime.block_on(volume, || false).ok_or_else(nothing)??;

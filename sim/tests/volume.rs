@@ -90,7 +90,8 @@ fn open(drive: &EmulatedDrive) -> (Runtime, Volume) {
 
 fn made(blocks: Option<u64>) -> (EmulatedDrive, Runtime, Volume) {
     let drive = EmulatedDrive::in_memory(&geometry());
-    wait(&Runtime::new(), Volume::create(Rc::new(drive.clone()), *b"sixteen bytes...", blocks)).unwrap();
+    wait(&Runtime::new(), Volume::create(Rc::new(drive.clone()), *b"sixteen bytes...", blocks, None))
+        .unwrap();
     let (runtime, volume) = open(&drive);
     (drive, runtime, volume)
 }
@@ -109,7 +110,7 @@ fn a_device_says_by_its_head_whether_there_is_a_volume_on_it() {
     let device: Rc<dyn ZonedDevice> = Rc::new(drive.clone());
     let runtime = Runtime::new();
     let is_on = || wait(&runtime, Volume::is_on(device.clone())).unwrap();
-    let create = |blocks| wait(&runtime, Volume::create(device.clone(), [1; 16], blocks)).err();
+    let create = |blocks| wait(&runtime, Volume::create(device.clone(), [1; 16], blocks, None)).err();
     assert!(!is_on());
     assert_eq!(
         wait(&runtime, Volume::open(&runtime, device.clone(), Behaviour::default())).err(),
@@ -221,7 +222,7 @@ fn what_is_no_volume_is_refused_and_what_is_on_a_device_is_not_overwritten() {
     };
     assert_eq!(open(&blank), Some(VolumeError::NotThere));
     let (used, ..) = made(None);
-    let again = wait(&runtime, Volume::create(Rc::new(used), [1; 16], None)).err();
+    let again = wait(&runtime, Volume::create(Rc::new(used), [1; 16], None, None)).err();
     assert_eq!(again, Some(VolumeError::IsThere));
     runtime.clear();
 }

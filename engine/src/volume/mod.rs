@@ -45,7 +45,8 @@ use std::rc::Rc;
 pub struct Volume(Rc<Core>);
 
 impl Volume {
-    /// Makes a volume of `blocks` logical blocks, or of as many as there is room for, on an empty device.
+    /// Makes a volume of `blocks` logical blocks, or of as many as there is room for, on an empty device. `codec` is
+    /// how data is compressed until [`Volume::compress`] says otherwise.
     ///
     /// # Errors
     /// When there can be none, or the device is not empty.
@@ -53,8 +54,9 @@ impl Volume {
         device: Rc<dyn ZonedDevice>,
         uuid: [u8; 16],
         blocks: Option<u64>,
+        codec: Option<Codec>,
     ) -> Result<(), VolumeError> {
-        recover::create(device, uuid, blocks).await
+        recover::create(device, uuid, blocks, codec).await
     }
 
     /// Whether there is a volume on `device`, of whatever version: its head says so, and nobody else has to know.

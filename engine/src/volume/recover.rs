@@ -15,6 +15,7 @@ use crate::{
             read_group, unseal,
         },
         map::Paged,
+        pack::Codec,
         place::{self, GRAINS, Place},
         space::{HEAD_ZONES, Plan, Space},
         stream::{MAP, Open},
@@ -285,6 +286,7 @@ pub async fn create(
     device: Rc<dyn ZonedDevice>,
     uuid: [u8; 16],
     blocks: Option<u64>,
+    codec: Option<Codec>,
 ) -> Result<(), VolumeError> {
     let plan = Plan::of(device.geometry(), blocks)?;
     let look = Look::at(device.clone()).await?;
@@ -305,7 +307,7 @@ pub async fn create(
         next_segment: 1,
         lifespan: Lifespan::UNKNOWN.0,
         mapped: 0,
-        codec: None,
+        codec,
         cuts: Vec::new(),
         directory: vec![0; Paged::directory_blocks(identity.blocks) as usize],
         zones: vec![Default::default(); identity.zones as usize],

@@ -3,7 +3,9 @@
 use crate::{
     bench, export,
     name::{ArrayName, NamespaceName},
-    nbd, size,
+    nbd,
+    report::Compression,
+    size,
 };
 use clap::{Args, Parser, Subcommand, ValueEnum, value_parser};
 use clap_complete::Shell;
@@ -288,6 +290,20 @@ pub enum Volume {
         /// Its size in whole blocks of 4096 bytes; as much as there is room for by default
         #[arg(long, value_name = "SIZE", value_parser = size::parse_blocks)]
         size: Option<u64>,
+        /// How what is written is compressed; a volume that shall hold more than there is room for without needs
+        /// --size as well
+        #[arg(long, value_enum, default_value_t = Compression::Off)]
+        compression: Compression,
+    },
+    /// Change how a volume compresses
+    ///
+    /// What has been written stays as it is, and is read as ever. The array may be running or not.
+    Set {
+        /// Name, UUID or path of the array
+        array: ArrayName,
+        /// How what is written from now on is compressed
+        #[arg(long, value_enum)]
+        compression: Compression,
     },
 }
 

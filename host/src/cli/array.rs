@@ -15,7 +15,10 @@ use crate::{
     protocol::Request,
     reactor::Reactor,
     repair::{self, Members},
-    report::{Failed, Rebuild, Rebuilt, Status, VolumeReport, WrittenBytes, bytes, level, so_many_zones},
+    report::{
+        Compression, Failed, Rebuild, Rebuilt, Status, VolumeReport, WrittenBytes, bytes, level,
+        so_many_zones,
+    },
     size::show,
     ublk,
 };
@@ -370,6 +373,7 @@ fn status_text(status: &Status) -> String {
 
 fn volume_text(volume: &VolumeReport) -> String {
     let VolumeReport { size_bytes, used_bytes, free_bytes, collection, written, .. } = volume;
+    let compresses = volume.compression != Compression::Off || volume.physical_bytes < *used_bytes;
     let mut text = format!(
         " volume: {}, {} used, {} free; {} of {} zones are free\n",
         show(*size_bytes),
@@ -378,9 +382,31 @@ fn volume_text(volume: &VolumeReport) -> String {
         volume.free_zones,
         volume.valid_bytes.len(),
     );
-    let WrittenBytes { user_bytes, gc_bytes, header_bytes, map_bytes, padding_bytes, parity_bytes } = written;
+    if compresses {
+        let how = match volume.compression {
+            Compression::Off => "as it is",
+            Compression::Lz4 => "with LZ4",
+        };
+        text += &format!(
+            "  ratio: {:.2}: {} take {}, so there is room for {} like that; new data is written {how}\n",
+            volume.compression_ratio,
+            show(*used_bytes),
+            show(volume.physical_bytes),
+            show(volume.effective_bytes),
+        );
+    }
+    let WrittenBytes {
+        user_bytes,
+        gc_bytes,
+        saved_bytes,
+        header_bytes,
+        map_bytes,
+        padding_bytes,
+        parity_bytes,
+    } = written;
+    let saved = if compresses { format!(", {} saved", show(*saved_bytes)) } else { String::new() };
     text += &format!(
-        "written: {} for users, {} moved, {} of headers, {} of map, {} of padding, {} of parity: {:.2} times as much\n",
+        "written: {} for users, {} moved{saved}, {} of headers, {} of map, {} of padding, {} of parity: {:.2} times as much\n",
         show(*user_bytes),
         show(*gc_bytes),
         show(*header_bytes),

@@ -8,7 +8,7 @@ use clap_mangen::Man;
 use std::{fs, io, path::Path};
 
 /// Examples of each command.
-const EXAMPLES: [(&str, &[&str]); 40] = [
+const EXAMPLES: [(&str, &[&str]); 41] = [
     (
         "create",
         &[
@@ -24,7 +24,18 @@ const EXAMPLES: [(&str, &[&str]); 40] = [
         "serve",
         &["zoneraid serve drives --nbd nbd.sock", "zoneraid serve tank --nbd 192.168.1.5:10809 --wait 30"],
     ),
-    ("volume create", &["zoneraid volume create tank", "zoneraid volume create drives --size 64G"]),
+    (
+        "volume create",
+        &[
+            "zoneraid volume create tank",
+            "zoneraid volume create drives --size 64G",
+            "zoneraid volume create tank --size 8T --compression lz4",
+        ],
+    ),
+    (
+        "volume set",
+        &["zoneraid volume set tank --compression lz4", "zoneraid volume set tank --compression off"],
+    ),
     ("stop", &["zoneraid stop tank"]),
     ("status", &["zoneraid status", "zoneraid status tank", "zoneraid --json status tank"]),
     ("examine", &["zoneraid examine /dev/ng0n1", "zoneraid examine --export /dev/ng0n1"]),

@@ -1,17 +1,19 @@
 //! `volume`: a block device on an array.
 
-use super::args::Volume as Verb;
+use super::{args::Volume as Verb, daemon::ask};
 use crate::{
-    members,
+    client,
+    members::{self, Found},
     name::ArrayName,
     output::{HEALTHY, Output, new_uuid, quoted, uuid},
-    report::bytes,
+    protocol::Request,
+    report::{Compression, VolumeSet, bytes, no_volume},
     size::show,
 };
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use engine::{
     device::ZonedDevice,
-    volume::{Plan, Volume},
+    volume::{Behaviour, Plan, Volume},
 };
 use serde::Serialize;
 use std::rc::Rc;
@@ -22,34 +24,70 @@ struct Created {
     /// Of the volume.
     uuid: String,
     size_bytes: u64,
-    /// How much of it may be used at once.
+    /// How much of it may be used at once, if nothing of it compresses.
     usable_bytes: u64,
+    compression: Compression,
 }
 
 pub fn run(output: Output, verb: Verb) -> Result<u8> {
     match verb {
-        Verb::Create { array, size } => create(output, &array, size),
+        Verb::Create { array, size, compression } => create(output, &array, size, compression),
+        Verb::Set { array, compression } => {
+            let set = set(output, &array, compression)?;
+            output.print(&set, |set| match set.compression {
+                Compression::Off => format!("the volume on '{}' compresses nothing from now on\n", set.array),
+                Compression::Lz4 => {
+                    format!("the volume on '{}' compresses with LZ4 what is written from now on\n", set.array)
+                }
+            })?;
+            Ok(HEALTHY)
+        }
     }
 }
 
-fn create(output: Output, name: &ArrayName, blocks: Option<u64>) -> Result<u8> {
+/// Has whoever runs the array, or else this process, tell the volume how to compress.
+fn set(output: Output, name: &ArrayName, compression: Compression) -> Result<VolumeSet> {
+    if let Some(mut client) = client::find(name)? {
+        return ask(output, &mut client, &Request::Compress { with: compression });
+    }
+    let session = Found::by_name(name)?.assemble()?;
+    let (array, called) = (session.array.clone(), session.array.status().name);
+    let runtime = session.reactor.runtime();
+    session.wait(async {
+        let device: Rc<dyn ZonedDevice> = Rc::new(array);
+        if !Volume::is_on(device.clone()).await? {
+            bail!(no_volume(&called));
+        }
+        let volume = Volume::open(runtime, device, Behaviour::default()).await?;
+        volume.compress(compression.codec()).await?;
+        Ok(())
+    })??;
+    Ok(VolumeSet { array: called, compression })
+}
+
+fn create(output: Output, name: &ArrayName, blocks: Option<u64>, compression: Compression) -> Result<u8> {
     let session = members::assembled(name)?;
     let array: Rc<dyn ZonedDevice> = Rc::new(session.array.clone());
     let called = session.array.status().name;
     let problem = || format!("'{called}' gets no volume");
     let id = new_uuid()?;
-    session.wait(Volume::create(array.clone(), id, blocks))?.with_context(problem)?;
+    session.wait(Volume::create(array.clone(), id, blocks, compression.codec()))?.with_context(problem)?;
     let plan = Plan::of(array.geometry(), blocks).with_context(problem)?;
     let created = Created {
         array: called,
         uuid: uuid(&id),
         size_bytes: bytes(plan.blocks),
         usable_bytes: bytes(plan.usable.min(plan.blocks)),
+        compression,
     };
     output.print(&created, |created| {
         let thin = match created.usable_bytes < created.size_bytes {
             true => format!(", of which {} may be used at once", show(created.usable_bytes)),
             false => String::new(),
+        };
+        let thin = match created.compression {
+            Compression::Lz4 if !thin.is_empty() => format!("{thin}, or more if it compresses"),
+            _ => thin,
         };
         let name = quoted(&name.to_string());
         format!(
@@ -81,7 +119,15 @@ mod tests {
 
     #[test]
     fn what_is_printed_is_what_the_schema_says() {
-        let created = Created { array: "tank".into(), uuid: String::new(), size_bytes: 0, usable_bytes: 0 };
+        let created = Created {
+            array: "tank".into(),
+            uuid: String::new(),
+            size_bytes: 0,
+            usable_bytes: 0,
+            compression: Compression::Off,
+        };
         assert_eq!(crate::output::undescribed(&created, "volume-create.json"), [""; 0]);
+        let set = VolumeSet { array: "tank".into(), compression: Compression::Lz4 };
+        assert_eq!(crate::output::undescribed(&set, "volume-set.json"), [""; 0]);
     }
 }

@@ -9,7 +9,7 @@ use crate::{
     output::uuid,
     protocol::{Answer, Request, Stopped},
     repair,
-    report::{Examined, Owned, Zones},
+    report::{Compression, Examined, Owned, VolumeSet, Zones, no_volume},
     ring::Ring,
 };
 use anyhow::{Context, Result, ensure};
@@ -97,6 +97,7 @@ impl Daemon {
                 serde_json::to_value(self.change(&Change::Host(host)).await?)?
             }
             Request::Autostart { yes } => serde_json::to_value(self.change(&Change::Autostart(yes)).await?)?,
+            Request::Compress { with } => serde_json::to_value(self.compress(with).await?)?,
             Request::Stop => {
                 let status = self.array.status();
                 let result = self.end(false).await;
@@ -112,6 +113,14 @@ impl Daemon {
     async fn change(&self, change: &Change) -> Result<Owned> {
         self.array.change_running(change).await?;
         Ok(Owned::of(&self.array.status()))
+    }
+
+    async fn compress(&self, compression: Compression) -> Result<VolumeSet> {
+        let status = self.array.status();
+        let volume = self.volume.borrow().clone().with_context(|| no_volume(&status.name))?;
+        ensure!(!status.read_only, "'{}' is started only to be read", status.name);
+        volume.compress(compression.codec()).await?;
+        Ok(VolumeSet { array: status.name, compression })
     }
 
     async fn zones(&self, zone: Option<u32>) -> Result<Zones> {

@@ -10,8 +10,8 @@ use super::{
 };
 use crate::{
     nbd::{self, wire::Export},
-    output::{quoted, uuid},
-    report::bytes,
+    output::uuid,
+    report::{bytes, no_volume},
     run,
     tails::{Left, Noting, TailFile},
     ublk::{self, BlockDevice, Face, Options},
@@ -50,12 +50,7 @@ impl Daemon {
             };
             let server = volume.and_then(|volume| {
                 let called = &status.name;
-                let volume = volume.with_context(|| {
-                    format!(
-                        "'{called}' carries no volume: make one, zoneraid volume create {}",
-                        quoted(called)
-                    )
-                })?;
+                let volume = volume.with_context(|| no_volume(called))?;
                 nbd::Server::start(&self.reactor, volume.clone(), place, export(&volume))
             });
             // Otherwise there is nobody who has been answered anything.

@@ -164,7 +164,7 @@ mod tests {
 
     fn made(runtime: &Runtime) -> Bytes {
         let drive = Rc::new(EmulatedDrive::in_memory(&Model::zn540().scaled(24, 1024).geometry));
-        let made = Volume::create(drive.clone(), [1; 16], Some(500));
+        let made = Volume::create(drive.clone(), [1; 16], Some(500), None);
         runtime.block_on(made, || false).unwrap().unwrap();
         let volume = Volume::open(runtime, drive, Behaviour::default());
         let volume = runtime.block_on(volume, || false).unwrap().unwrap();

@@ -104,9 +104,8 @@ fn ratio(set: &Dataset, host: bool, compresses: bool) -> anyhow::Result<f64> {
     let (runtime, device) = (Runtime::new(), Rc::new(drive.clone()));
     let blocks = set.bytes.len() / BLOCK;
     let work = async {
-        Volume::create(device.clone(), [1; 16], None).await?;
+        Volume::create(device.clone(), [1; 16], None, host.then_some(Codec::Lz4)).await?;
         let volume = Volume::open(&runtime, device, Behaviour::default()).await?;
-        volume.compress(host.then_some(Codec::Lz4)).await?;
         for (number, piece) in set.bytes[..blocks * BLOCK].chunks(WRITE_BLOCKS * BLOCK).enumerate() {
             volume.write((number * WRITE_BLOCKS) as u64, &Buf::copy_of(piece), false).await?;
         }

@@ -6,7 +6,7 @@ use engine::{
     array::{Array, CreateOptions, Drive, Tails},
     device::{Command, Completion, Geometry, Slots, ZonedDevice, Zones},
     runtime::Runtime,
-    volume::{Behaviour, Plan, Volume},
+    volume::{Behaviour, Codec, Plan, Volume},
 };
 use std::{cell::RefCell, rc::Rc};
 
@@ -70,7 +70,8 @@ pub(super) async fn create(
     };
     let plan = Plan::of(device.geometry(), None).map_err(|e| e.to_string())?;
     let blocks = (plan.usable * scenario.size_percent / 100).max(1);
-    Volume::create(device, uuid, Some(blocks)).await.map_err(|e| e.to_string())
+    let codec = scenario.compresses.then_some(Codec::Lz4);
+    Volume::create(device, uuid, Some(blocks), codec).await.map_err(|e| e.to_string())
 }
 
 /// Brings up the volume that lies on these drives. `left` is what a process has left that died; what this one

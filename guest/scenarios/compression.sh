@@ -1,0 +1,104 @@
+# ext4 on a volume that compresses: it holds more bytes of real files than it has room for, its daemon is killed, then the power is cut and a drive is gone, and all that was acknowledged is there.
+# The volume is told meanwhile to compress nothing, and to compress again; what is there stays readable.
+# guest: --drives 3:size=256M,zone=8M,capacity=6M --reboots --time-limit 900 --memory 3G
+
+acknowledged=/mnt/guest/acknowledged
+mkdir -p /run/mnt
+# number PATH: one of what status says of the volume
+number() { zoneraid --json status tank | jq -r ".volume.$1"; }
+trees=(engine/src/volume docs)
+program=$(command -v qemu-system-x86_64)
+# tree N: a copy of real files: text, and a large program
+tree() {
+    mkdir "/run/mnt/tree$1"
+    cp -r --parents "${trees[@]}" "/run/mnt/tree$1"
+    cp "$program" "/run/mnt/tree$1/program"
+}
+# Whether all copies are what they were made from.
+same_trees() {
+    local there
+    for there in /run/mnt/tree*; do
+        (cd "$there" && sha256sum --quiet -c /mnt/guest/sums) || fail "$there is not what was copied there"
+    done
+}
+
+if ((GUEST_BOOT == 1)); then
+    create_array tank $(drives 0 1 2)
+    zoneraid volume create tank --size 1G --compression lz4
+    start_array tank
+    mkfs.ext4 -q -E lazy_itable_init=0,lazy_journal_init=0 "$DEVICE"
+    mount "$DEVICE" /run/mnt
+
+    find "${trees[@]}" -type f -exec sha256sum {} + >/mnt/guest/sums
+    sha256sum <"$program" | sed 's/-$/program/' >>/mnt/guest/sums
+    step "more files than there is room for without compression"
+    usable=$(number usable_bytes)
+    n=0
+    while (($(number used_bytes) < usable + (8 << 20))); do
+        n=$((n + 1))
+        tree "$n"
+        sync -f /run/mnt
+        ((n < 60)) || fail "$n trees, and $(number used_bytes) of $usable bytes are used"
+    done
+    sync -f /run/mnt
+    zoneraid status tank
+    (($(number physical_bytes) < usable)) || fail "more room is taken than there is"
+    jq -en "$(number compression_ratio) > 1.3" >/dev/null || fail "a ratio of $(number compression_ratio)"
+
+    step "without compression from now on, the daemon is killed, and with it again"
+    zoneraid volume set tank --compression off
+    tree without
+    sync -f /run/mnt
+    kill -KILL "$DAEMON"
+    wait "$DAEMON" 2>/dev/null || true
+    start_array tank
+    [[ $(number compression) == off ]] || fail "it was forgotten"
+    zoneraid volume set tank --compression lz4
+    umount /run/mnt
+    e2fsck -fn "$DEVICE" >/run/fsck 2>&1 || { cat /run/fsck; fail "e2fsck"; }
+    mount "$DEVICE" /run/mnt
+    same_trees
+
+    step "room comes back"
+    before=$(number physical_bytes)
+    rm -r /run/mnt/tree[1-4]
+    sync -f /run/mnt
+    fstrim /run/mnt
+    (($(number physical_bytes) + (4 << 20) < before)) || fail "fstrim freed little: $before before, $(number physical_bytes) after"
+
+    step "files until the power is cut"
+    files=(engine/src/volume/*.rs docs/*.md)
+    written() {
+        local n=0 file
+        while true; do
+            n=$((n + 1))
+            file=${files[n % ${#files[@]}]}
+            cat "$file" "$file" >"/run/mnt/file$n"
+            sync "/run/mnt/file$n" /run/mnt
+            echo "file$n $(cat "$file" "$file" | sha256sum | cut -c1-64)" >>"$acknowledged"
+        done
+    }
+    written &
+    guest ask reset --after $((8000 + $(draw 4000 after)))
+    sleep 120
+    fail "the machine did not crash"
+fi
+
+lost=$(draw 3 lost)
+count=$(wc -l <"$acknowledged")
+step "boot after the power cut: drive $lost is gone; $count files were acknowledged"
+((count > 3)) || fail "too few to tell"
+remove_drive "$lost"
+start_array tank
+array_is degraded tank || fail "not degraded without drive $lost"
+mount "$DEVICE" /run/mnt
+while read -r name sum; do
+    [[ $(sha256sum <"/run/mnt/$name" | cut -c1-64) == "$sum" ]] || fail "$name is not what was acknowledged"
+done <"$acknowledged"
+same_trees
+zoneraid status tank || true
+jq -en "$(number compression_ratio) > 1.3" >/dev/null || fail "a ratio of $(number compression_ratio)"
+umount /run/mnt
+e2fsck -fn "$DEVICE" >/run/fsck 2>&1 || { cat /run/fsck; fail "e2fsck"; }
+stop_array tank
+! dmesg | grep -E 'I/O error|hung task|blocked for more' || fail "the kernel complains"
