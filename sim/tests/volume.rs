@@ -47,6 +47,15 @@ fn over_arrays_every_promise_is_kept_with_a_member_lost_in_the_same_moment() {
     assert!(counts.judgements > 5, "{counts:?}");
 }
 
+/// Writes that had waited for a page while the device failed a write went on to wait for room, for ever.
+#[test]
+fn a_write_that_waits_ends_when_nothing_can_be_written_any_more() {
+    for seed in [4571, 4599] {
+        let failures = play(Course { over: None, canary: None }, seed, seed + 1).failures;
+        assert!(failures.is_empty(), "seed {seed}: {:?}", failures[0].failure);
+    }
+}
+
 #[test]
 fn every_broken_rule_is_found() {
     for (name, canary) in CANARIES {

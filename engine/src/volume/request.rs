@@ -223,8 +223,7 @@ impl Core {
             if from == before && result.is_ok() {
                 landings.launch(self);
                 self.few.open();
-                self.room.wait().await;
-                self.check()?;
+                self.wait_for_room().await?;
             }
         }
         landings.launch(self);
@@ -233,6 +232,14 @@ impl Core {
             self.flush_device().await?;
         }
         result
+    }
+
+    /// Waits until there may be room. Nobody makes any once something has failed, which may have been while a page
+    /// was waited for.
+    async fn wait_for_room(&self) -> Result<(), DeviceError> {
+        self.check()?;
+        self.room.wait().await;
+        self.check()
     }
 
     /// Places as many blocks of a write as there is room for now in one page.
@@ -285,8 +292,7 @@ impl Core {
                 if !self.discard_part(block, part_end, &mut landings) {
                     landings.launch(self);
                     self.few.open();
-                    self.room.wait().await;
-                    self.check()?;
+                    self.wait_for_room().await?;
                     continue;
                 }
             }
