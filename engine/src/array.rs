@@ -8,6 +8,7 @@
 use crate::{
     buf::{BufPool, Source},
     device::{Command, Completion, Geometry, ZonedDevice},
+    format::Uuid,
     provisional::Handle,
     raid::{
         create,
@@ -176,7 +177,7 @@ impl Array {
 
     /// Whether `drive` could take the place of a member; otherwise the error says what it lacks.
     pub fn accepts(&self, drive: &Drive) -> Result<(), ArrayError> {
-        Ok(self.0.raid().prepare(drive).map(|_| ())?)
+        Ok(self.0.raid().prepare(drive, Uuid::default()).map(|_| ())?)
     }
 
     /// Puts a drive in the place of `member`, which must be out, to be rebuilt. Every zone of the
@@ -190,7 +191,7 @@ impl Array {
     /// says why not.
     pub fn can_copy(&self, member: usize, drive: &Drive) -> Result<(), ArrayError> {
         let raid = self.0.raid();
-        raid.mirror_with(member, &raid.newcomer(drive)?).map(|_| ())
+        raid.mirror_with(member, &raid.newcomer(member, drive)?).map(|_| ())
     }
 
     /// Puts a drive in the place of `member`, which works: that one is copied, and kept up to date, until the
@@ -213,7 +214,7 @@ impl Array {
         if !raid.members.is_active(member) {
             return Err(NoReplacement::NothingToCopy(member).into());
         }
-        let newcomer = raid.newcomer(&drive)?;
+        let newcomer = raid.newcomer(member, &drive)?;
         raid.members.check_unused(&drive)?;
         match raid.replace(member, newcomer, progress).await? {
             Some(bytes) => Ok(Replaced::Copied { bytes }),

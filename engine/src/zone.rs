@@ -7,6 +7,10 @@ pub const MOST_ZONES: u32 = 1 << 20;
 /// Most blocks of a device: as many bytes as the operating system can count.
 pub const MOST_BLOCKS: u64 = (1 << 63) / crate::buf::BLOCK as u64;
 
+/// The write pointer of an active zone of which nobody can tell where it is. Drives say no such thing; what presents
+/// their zones otherwise may have to.
+pub const UNKNOWN_WP: u64 = u64::MAX;
+
 /// A logical block address: blocks of [`crate::buf::BLOCK`] bytes from the start of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Lba(pub u64);
@@ -63,7 +67,7 @@ pub struct ZoneInfo {
     /// What it is now.
     pub state: ZoneState,
     /// Blocks from the start of the zone to its write pointer. Means nothing when the zone is
-    /// full, read-only or offline.
+    /// full, read-only or offline. [`UNKNOWN_WP`] if nobody can tell.
     pub wp_blocks: u64,
     /// Blocks that it can hold.
     pub capacity_blocks: u64,

@@ -2,11 +2,11 @@
 #![allow(clippy::unwrap_used)]
 
 use engine::{
-    adapt::append::Appended,
+    adapt::append::{Appended, GROUPS_BYTES, Usage},
     buf::{BLOCK, Buf},
     device::{Command, Completion, Done, Geometry, Status, ZonedDevice, Zones},
     runtime::Runtime,
-    zone::{Lba, ZoneIndex, ZoneState},
+    zone::{Lba, UNKNOWN_WP, ZoneIndex, ZoneState},
 };
 use sim::{
     conformance::model,
@@ -21,12 +21,14 @@ const SHOWN: u64 = 64;
 const SIZE: u64 = 80;
 /// The zone that is written.
 const ZONE: u64 = 3;
+/// The owner of the blocks.
+const MEMBER: [u8; 16] = [7; 16];
 
 struct Rig {
     runtime: Runtime,
     wire: Rc<Wire>,
     bay: Bay,
-    group_blocks: u64,
+    usage: Usage,
     device: Appended,
 }
 
@@ -45,9 +47,12 @@ fn rig(seed: u64, group_blocks: u64) -> Rig {
     let (runtime, wire) = (Runtime::seeded(seed), Rc::new(Wire::default()));
     let capacity = if group_blocks == 1 { SHOWN } else { SHOWN + 8 };
     let bay = wire.insert(Ssd::in_memory(&Geometry { zone_capacity_blocks: capacity, ..drive() }));
-    let device = Appended::new(&runtime, Rc::new(wire.drive(bay)), group_blocks, 2).unwrap();
+    // As much as is worth while, or of groups that are not being written one alone.
+    let groups_bytes = if seed.is_multiple_of(2) { GROUPS_BYTES } else { 0 };
+    let usage = Usage { group_blocks, plain_zones: 2, member: MEMBER, groups_bytes };
+    let device = Appended::new(&runtime, Rc::new(wire.drive(bay)), usage).unwrap();
     assert_eq!(device.geometry().zone_capacity_blocks, SHOWN);
-    Rig { runtime, wire, bay, group_blocks, device }
+    Rig { runtime, wire, bay, usage, device }
 }
 
 impl Rig {
@@ -79,14 +84,54 @@ impl Rig {
         }
         self.runtime.clear();
         self.runtime = Runtime::seeded(rng.below(1 << 32));
+        self.open();
+    }
+
+    /// Somebody who knows nothing of the zones yet.
+    fn open(&mut self) {
         let drive = Rc::new(self.wire.drive(self.bay));
-        self.device = Appended::new(&self.runtime, drive, self.group_blocks, 2).unwrap();
+        self.device = Appended::new(&self.runtime, drive, self.usage).unwrap();
     }
 
     fn end(&self, rng: &mut Rng) -> u64 {
         let done = self.finished(rng, Command::Report { first: ZoneIndex(ZONE as u32), count: 1 });
         assert_eq!(done.result, Ok(()));
         done.zones[0].wp_blocks
+    }
+
+    /// Someone looks while some blocks, next to each other, cannot be read: nothing is made up of what was `written`, and
+    /// an end that is told is that of afterwards, too. Gives whether one was told.
+    fn look_badly(&mut self, rng: &mut Rng, (complete, written): (u64, &[u8])) -> bool {
+        let bad = ZONE * SIZE + rng.below(complete + 8);
+        for lba in bad..bad + 1 + rng.below(5) {
+            self.wire.ssd(self.bay).faults().after(0, MediaFault::Unreadable(Lba(lba)));
+        }
+        let told = self.end(rng);
+        let sure = if told == UNKNOWN_WP { complete } else { told };
+        assert!((complete..=written.len() as u64).contains(&sure));
+        for at in 0..sure {
+            let read = Command::read(Lba(ZONE * SIZE + at), Buf::zeroed(BLOCK));
+            let done = self.finished(rng, read);
+            match done.result {
+                Ok(()) => assert_eq!(done.data[7], written[at as usize], "block {at}"),
+                Err(error) => assert_eq!(error, Status::UnrecoveredReadError.into()),
+            }
+        }
+        if told == UNKNOWN_WP {
+            for at in complete..written.len() as u64 {
+                assert_eq!(
+                    self.finished(rng, write(at, &[1])).result,
+                    Err(Status::ZoneInvalidWrite.into()),
+                    "block {at}"
+                );
+            }
+        }
+        self.wire.ssd(self.bay).faults().mend();
+        self.begin_anew(rng, true);
+        if told != UNKNOWN_WP {
+            assert_eq!(self.end(rng), told);
+        }
+        told != UNKNOWN_WP
     }
 
     /// The first byte of each of the blocks below `end`.
@@ -109,9 +154,19 @@ fn write(at: u64, content: &[u8]) -> Command {
     Command::write(Lba(ZONE * SIZE + at), Buf::copy_of(&data), false)
 }
 
-/// Writes a zone to its end through many power cuts. Gives the most commands that were on their way at once.
-fn life(seed: u64, group_blocks: u64) -> usize {
-    let (mut rng, mut most) = (Rng::new(seed), 0);
+/// What a life has seen.
+#[derive(Default)]
+struct Seen {
+    /// The most commands that were on their way at once.
+    most: usize,
+    /// How often an end was told while some blocks could not be read, and how often it was not.
+    told: u64,
+    not_told: u64,
+}
+
+/// Writes a zone to its end through many power cuts.
+fn life(seed: u64, group_blocks: u64) -> Seen {
+    let (mut rng, mut seen) = (Rng::new(seed), Seen::default());
     let mut rig = rig(seed, group_blocks);
     let mut written: Vec<u8> = Vec::new();
     let cuts = rng.below(12);
@@ -131,7 +186,7 @@ fn life(seed: u64, group_blocks: u64) -> usize {
             } else {
                 rig.step(&mut rng);
             }
-            most = most.max(rig.wire.queued());
+            seen.most = seen.most.max(rig.wire.queued());
             let mut gap = false;
             for (end, completion) in &mut pending {
                 match completion.take() {
@@ -152,6 +207,12 @@ fn life(seed: u64, group_blocks: u64) -> usize {
         let submitted = written.len() as u64;
         let cut = rng.chance(3, 4);
         rig.begin_anew(&mut rng, cut);
+        for _ in 0..rng.below(3) {
+            match rig.look_badly(&mut rng, (complete, &written)) {
+                true => seen.told += 1,
+                false => seen.not_told += 1,
+            }
+        }
         let end = rig.end(&mut rng);
         assert!((complete..=submitted).contains(&end), "seed {seed}: {complete} <= {end} <= {submitted}");
         written.truncate(end as usize);
@@ -162,20 +223,131 @@ fn life(seed: u64, group_blocks: u64) -> usize {
     assert_eq!(rig.finished(&mut rng, finish).result, Ok(()));
     rig.begin_anew(&mut rng, true);
     assert_eq!(rig.content(&mut rng, SHOWN), written, "seed {seed}");
-    most
+    seen
 }
 
 #[test]
 fn a_zone_can_be_written_to_its_end_through_any_number_of_power_cuts() {
-    let mut most = 0;
+    let mut all = Seen::default();
     for seed in 0..600 {
-        let groups = [1, 2, 4, 16, 64, 1024];
+        let groups = [1, 2, 4, 16, 64, 1024, 8];
         let group_blocks = groups[seed as usize % groups.len()];
-        let many = life(seed, group_blocks);
-        assert!(group_blocks > 1 || many <= 1, "one at a time");
-        most = most.max(many);
+        let seen = life(seed, group_blocks);
+        assert!(group_blocks > 1 || seen.most <= 1, "one at a time");
+        let Seen { most, told, not_told } = &mut all;
+        (*most, *told, *not_told) = (seen.most.max(*most), *told + seen.told, *not_told + seen.not_told);
     }
-    assert!(most >= 4, "hardly anything is on its way at once: {most}");
+    assert!(all.most >= 4, "hardly anything is on its way at once: {}", all.most);
+    let (told, not_told) = (all.told, all.not_told);
+    assert!(told > 100 && not_told > 100, "with blocks that cannot be read {told} and {not_told}");
+}
+
+/// As after a timeout: an append is carried out when the drive belongs to somebody else, who has reset the zone.
+#[test]
+fn an_append_that_lands_late_is_nobodys_block() {
+    let (mut noticed, mut cut_before) = (0, 0);
+    for seed in 0..400 {
+        let (mut rig, mut rng) = (rig(seed, 16), Rng::new(seed));
+        assert_eq!(rig.end(&mut rng), 0);
+        let old = rng.below(6);
+        if old > 0 {
+            assert_eq!(rig.finished(&mut rng, write(0, &vec![99; old as usize])).result, Ok(()));
+        }
+        let mut pending = rig.device.submit(write(old, &[99]));
+        rig.wire.set_fault(rig.bay, Fault::Tardy { events: 0 });
+        rig.wire.execute_now(0, false);
+        rig.wire.deliver(0);
+        rig.runtime.run();
+        assert!(pending.take().unwrap().result.is_err());
+        assert_eq!(rig.wire.queued(), 1);
+        rig.usage.member = [8; 16];
+        rig.open();
+        let mut reset = rig.device.submit(Command::Reset { zones: Zones::One(ZoneIndex(ZONE as u32)) });
+        rig.wire.execute_now(1, false);
+        rig.wire.deliver(0);
+        rig.runtime.run();
+        assert_eq!(reset.take().unwrap().result, Ok(()));
+        // From now on it may land whenever it likes.
+        let submitted = 1 + rng.below(8);
+        let mut pending: Vec<_> =
+            (0..submitted).map(|at| rig.device.submit(write(at, &[at as u8]))).collect();
+        (0..rng.below(2 * submitted + 4)).for_each(|_| _ = rig.step(&mut rng));
+        let done: Vec<_> = pending.iter_mut().map_while(|pending| pending.take()).collect();
+        let complete = done.iter().take_while(|done| done.result.is_ok()).count() as u64;
+        noticed += done.iter().any(|done| done.result.is_err()) as u64;
+        rig.begin_anew(&mut rng, true);
+        match rig.end(&mut rng) {
+            UNKNOWN_WP => cut_before += 1,
+            end => {
+                assert!((complete..=submitted).contains(&end), "seed {seed}");
+                let content: Vec<u8> = (0..end as u8).collect();
+                assert_eq!(rig.content(&mut rng, end), content, "seed {seed}");
+            }
+        }
+    }
+    assert!(noticed > 20 && cut_before > 20, "{noticed} at work, {cut_before} after a cut");
+}
+
+#[test]
+fn blocks_can_be_read_while_their_zone_is_finished() {
+    for seed in 0..200 {
+        let (mut rig, mut rng) = (rig(seed, 4), Rng::new(seed));
+        let content: Vec<u8> = (0..11).collect();
+        assert_eq!(rig.end(&mut rng), 0);
+        for at in 0..11 {
+            assert_eq!(rig.finished(&mut rng, write(at, &[at as u8])).result, Ok(()));
+        }
+        rig.begin_anew(&mut rng, false);
+        let from = rng.below(8);
+        let read = Command::read(Lba(ZONE * SIZE + from), Buf::zeroed(3 * BLOCK));
+        let mut read = rig.device.submit(read);
+        (0..rng.below(8)).for_each(|_| _ = rig.step(&mut rng));
+        let finish = Command::Finish { zones: Zones::One(ZoneIndex(ZONE as u32)) };
+        assert_eq!(rig.finished(&mut rng, finish).result, Ok(()));
+        let done = read.take().unwrap();
+        assert_eq!(done.result, Ok(()), "seed {seed}");
+        let found: Vec<u8> = done.data.chunks(BLOCK).map(|block| block[7]).collect();
+        assert_eq!(found, content[from as usize..from as usize + 3], "seed {seed}");
+    }
+}
+
+/// A group is read from the drive while its end is being written, in a zone that nobody has looked at.
+#[test]
+fn what_was_read_of_a_group_never_hides_what_was_written_meanwhile() {
+    for seed in 0..400 {
+        let (mut rig, mut rng) = (rig(seed, 4), Rng::new(seed));
+        assert_eq!(rig.end(&mut rng), 0);
+        assert_eq!(rig.finished(&mut rng, write(0, &[1, 2])).result, Ok(()));
+        rig.begin_anew(&mut rng, false);
+        let mut read = rig.device.submit(Command::read(Lba(ZONE * SIZE), Buf::zeroed(2 * BLOCK)));
+        (0..rng.below(6)).for_each(|_| _ = rig.step(&mut rng));
+        let mut pending: Vec<_> = (2..9).map(|at| rig.device.submit(write(at, &[at as u8 + 1]))).collect();
+        while rig.step(&mut rng) {}
+        assert_eq!(read.take().unwrap().result, Ok(()));
+        assert!(pending.iter_mut().all(|pending| pending.take().unwrap().result == Ok(())));
+        assert_eq!(rig.content(&mut rng, 9), [1, 2, 3, 4, 5, 6, 7, 8, 9], "seed {seed}");
+    }
+}
+
+#[test]
+fn a_zone_that_cannot_be_looked_at_is_that_zone_alone() {
+    let (mut rig, mut rng) = (rig(3, 16), Rng::new(3));
+    assert_eq!(rig.finished(&mut rng, write(0, &[1, 2, 3])).result, Ok(()));
+    rig.begin_anew(&mut rng, false);
+    let zone = ZoneIndex(ZONE as u32);
+    let mut report = rig.device.submit(Command::Report { first: ZoneIndex(0), count: 100 });
+    rig.runtime.run();
+    rig.wire.execute_now(0, false);
+    rig.wire.deliver(0);
+    rig.runtime.run();
+    // When the drive has said how far the zone is written, and before anything of it is read.
+    rig.wire.ssd(rig.bay).faults().after(0, MediaFault::Offline(zone));
+    while rig.step(&mut rng) {}
+    let done = report.take().unwrap();
+    assert_eq!(done.result, Ok(()));
+    let in_doubt: Vec<u32> =
+        done.zones.iter().filter(|info| info.wp_blocks == UNKNOWN_WP).map(|info| info.zone.0).collect();
+    assert_eq!(in_doubt, [ZONE as u32]);
 }
 
 #[test]
@@ -221,7 +393,7 @@ fn a_block_that_cannot_be_read_neither_ends_a_zone_nor_is_made_up() {
         let bad = Lba(ZONE * SIZE + rng.below(12));
         rig.wire.ssd(rig.bay).faults().after(0, MediaFault::Unreadable(bad));
         rig.begin_anew(&mut rng, true);
-        assert_eq!(rig.end(&mut rng), 12);
+        assert_eq!(rig.end(&mut rng), UNKNOWN_WP);
         let mut unreadable = 0;
         for at in 0..12 {
             let done = rig.finished(&mut rng, Command::read(Lba(ZONE * SIZE + at), Buf::zeroed(BLOCK)));
@@ -234,6 +406,12 @@ fn a_block_that_cannot_be_read_neither_ends_a_zone_nor_is_made_up() {
             }
         }
         assert!(unreadable >= 1);
+        // That drive's zone is nobody's until it is reset.
+        assert_eq!(rig.finished(&mut rng, write(12, &[1])).result, Err(Status::ZoneInvalidWrite.into()));
+        let reset = Command::Reset { zones: Zones::One(ZoneIndex(ZONE as u32)) };
+        assert_eq!(rig.finished(&mut rng, reset).result, Ok(()));
+        assert_eq!(rig.finished(&mut rng, write(0, &[1])).result, Ok(()));
+        assert_eq!(rig.end(&mut rng), 1);
     }
 }
 
@@ -253,5 +431,5 @@ fn zones_are_shown_as_they_are() {
         assert_eq!(Appended::geometry_of(&lacking, 16), None);
         assert!(Appended::geometry_of(&lacking, 1).is_some());
     }
-    assert!(Appended::new(&rig.runtime, bare, 3, 2).is_none());
+    assert!(Appended::new(&rig.runtime, bare, Usage { group_blocks: 3, ..rig.usage }).is_none());
 }

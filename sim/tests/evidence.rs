@@ -14,7 +14,10 @@ use engine::{
         codec::Unreadable,
         record::{HEADER_BYTES, Header, Record, TailRecord},
     },
-    raid::{error::Note, policy::Policy},
+    raid::{
+        error::Note,
+        policy::{Policy, log::position},
+    },
     zone::{Lba, ZoneState},
 };
 use sim::ssd::Fault;
@@ -482,5 +485,93 @@ fn a_member_that_has_been_told_that_it_is_destroyed_is_none() {
         scene.assemble(None);
         let member = &scene.array.status().members[0];
         assert_eq!(member.state, MemberState::Out, "{policy:?}: {}", member.note);
+    }
+}
+
+/// A member holds blocks that came to nothing, which are burned; then another hand resets its part.
+#[test]
+fn a_part_that_ends_before_what_was_burned_of_it_is_done_without() {
+    let mut scene = Scene::new(Policy::Log);
+    scene.write(0, 0, STRIPE + 1);
+    let (data, member) = (scene.data(), scene.array.layout().member(1, 2));
+    scene.rig.rule(move |drive, command| Act::hold_if(drive != member && writes_to(command, data..u64::MAX)));
+    drop(scene.start_write(0, STRIPE + 1, STRIPE - 1));
+    scene.cut(|_| false);
+    scene.assemble(None);
+    let tail = scene.tail(0);
+    assert!((STRIPE + 1..STRIPE + 2 * CHUNK).contains(&tail), "{tail}");
+    assert_eq!(scene.rig.written(member, part(0)), 2 * CHUNK);
+    scene.cut(|_| false);
+    scene.damage(member, Fault::Reset(part(0)));
+    scene.assemble(None);
+    assert_eq!(scene.states()[member], LACKS_ONE);
+    assert_eq!(scene.tail(0), tail);
+    scene.check(0, tail);
+}
+
+/// What the host does while blocks cannot be read.
+#[derive(Clone, Copy, Debug)]
+enum Meanwhile {
+    Nothing,
+    /// So many blocks, with FUA.
+    Writes(u64),
+}
+
+/// Appends of a member are lost in a power cut, and others that landed cannot be read at the next assembly; at the
+/// one after that they can.
+#[test]
+fn where_a_part_ends_does_not_hang_on_blocks_that_can_be_read_again_later() {
+    let meanwhile = [Meanwhile::Nothing, Meanwhile::Writes(1), Meanwhile::Writes(4), Meanwhile::Writes(30)];
+    for (member, (landed, pending)) in (0..4).flat_map(|member| {
+        [
+            (0, [1, 1, 1]),
+            (1, [1, 1, 1]),
+            (2, [1, 1, 2]),
+            (0, [12, 12, 1]),
+            (6, [12, 12, 1]),
+            (12, [1, 12, 12]),
+        ]
+        .map(|case| (member, case))
+    }) {
+        for (lost, then) in (0..3).flat_map(|lost| meanwhile.map(|then| (lost, then))) {
+            let case = format!("member {member}, {landed} and {pending:?}, {lost} lost, then {then:?}");
+            let mut scene = Scene::appended(64);
+            if landed > 0 {
+                scene.write(0, 0, landed);
+            }
+            // Of what is on its way to the member a few appends are lost, and those behind them land.
+            scene.rig.rule(move |drive, command| {
+                Act::hold_if(drive == member && matches!(command, Command::Append { .. }))
+            });
+            let mut end = landed;
+            for blocks in pending {
+                drop(scene.start_write(0, end, blocks));
+                end += blocks;
+            }
+            scene.rig.release(|position, _| position > lost);
+            let voids = scene.data()..scene.data() + scene.shape.zone_size_blocks;
+            scene.cut(|_| false);
+            // Whatever it holds beyond what was promised.
+            let written = scene.rig.written(member, part(0));
+            let promised = position(&scene.array.layout(), member, landed);
+            let bad = (voids.start + promised..voids.start + written).collect();
+            hide(&scene, vec![(member, bad)]);
+            scene.assemble(None);
+            assert_ne!(state(&scene, 0), ZoneState::Offline, "{case}");
+            let mut told = scene.tail(0);
+            assert!(told >= landed, "{case}: {told}");
+            if let Meanwhile::Writes(blocks) = then {
+                scene.write(0, told, blocks);
+                told += blocks;
+            }
+            for round in 0..3 {
+                scene.cut(|_| false);
+                scene.assemble(None);
+                assert_eq!(scene.tail(0), told, "{case}, round {round}");
+                scene.check(0, told);
+                scene.write(0, told, 3);
+                told += 3;
+            }
+        }
     }
 }

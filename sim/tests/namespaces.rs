@@ -717,7 +717,9 @@ fn play(course: Course, seeds: std::ops::Range<u64>) -> namespaces::Summary {
 
 #[test]
 fn some_seeds_of_every_kind() {
-    let overs = [Over::Drive].into_iter().chain(Policy::ALL.map(Over::Array));
+    let array = |policy| Over::Array { policy, group_blocks: 0 };
+    let appended = Over::Array { policy: Policy::Log, group_blocks: 16 };
+    let overs = [Over::Drive, appended].into_iter().chain(Policy::ALL.map(array));
     for over in overs {
         let count = if over == Over::Drive { 60 } else { 6 };
         let summary = play(Course { over: Some(over), canary: None }, 0..count);

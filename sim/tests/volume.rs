@@ -40,11 +40,13 @@ fn over_a_drive_every_promise_is_kept_whenever_the_power_goes() {
 #[test]
 fn over_arrays_every_promise_is_kept_with_a_member_lost_in_the_same_moment() {
     for policy in Policy::ALL {
-        let counts = sound(Over::Array { policy, parities: 1 }, 6).counts;
+        let counts = sound(Over::Array { policy, parities: 1, group_blocks: 0 }, 6).counts;
         assert!(counts.judgements > 20 && counts.member_losses > 10, "{counts:?}");
     }
-    let counts = sound(Over::Array { policy: Policy::Zrwa, parities: 2 }, 3).counts;
-    assert!(counts.judgements > 5, "{counts:?}");
+    for (policy, parities, group_blocks) in [(Policy::Zrwa, 2, 0), (Policy::Log, 1, 16)] {
+        let counts = sound(Over::Array { policy, parities, group_blocks }, 3).counts;
+        assert!(counts.judgements > 5, "{counts:?}");
+    }
 }
 
 /// Writes that had waited for a page while the device failed a write went on to wait for room, for ever.

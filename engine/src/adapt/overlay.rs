@@ -12,7 +12,7 @@ use crate::{
     device::{Command, Completion, DeviceError, Done, Geometry, Slots, Status, ZonedDevice, Zones},
     runtime::Runtime,
     table::ZoneTable,
-    zone::{Lba, ZoneIndex},
+    zone::{Lba, UNKNOWN_WP, ZoneIndex, ZoneState},
 };
 use std::{
     cell::RefCell,
@@ -48,6 +48,10 @@ impl Overlay {
         let table = done.result.map(|()| {
             let mut table = ZoneTable::new(geometry);
             for mut info in done.zones {
+                // Without a write pointer it can be read, and not written.
+                if info.wp_blocks == UNKNOWN_WP && info.state.is_active() {
+                    info.state = ZoneState::ReadOnly;
+                }
                 // A drive may say anything.
                 info.wp_blocks = info.wp_blocks.min(geometry.zone_capacity_blocks);
                 if info.zone.0 < geometry.zones {

@@ -31,7 +31,7 @@ pub const SERIAL_BYTES: usize = 20;
 const MOST_BYTES: u64 = MOST_BLOCKS * BLOCK as u64;
 
 /// Incompatible feature: zones are written by appends, in groups.
-pub const GROUPS: u64 = 1;
+pub const GROUPS: u64 = 2;
 
 /// Incompatible features this code knows. A set bit outside refuses to assemble.
 pub const KNOWN_INCOMPATIBLE: u64 = GROUPS;
@@ -168,8 +168,13 @@ pub enum Order {
     Any,
     /// One write at a time.
     One,
-    /// By appends, of so many blocks in any order.
-    Groups(u64),
+    /// By appends.
+    Groups {
+        /// So many of them land in any order.
+        blocks: u64,
+        /// The name of the member whose they are.
+        member: Uuid,
+    },
 }
 
 /// What is said of a member.
@@ -243,12 +248,12 @@ impl Superblock {
         }
     }
 
-    /// How members' zones are written.
-    pub fn order(&self) -> Order {
+    /// How the zones of a member are written, of which `member` is the name.
+    pub fn order(&self, member: Uuid) -> Order {
         match self.group_blocks {
             _ if self.policy.uses_zrwa() => Order::Any,
             0 => Order::One,
-            group_blocks => Order::Groups(group_blocks as u64),
+            blocks => Order::Groups { blocks: blocks as u64, member },
         }
     }
 

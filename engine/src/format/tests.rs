@@ -637,8 +637,10 @@ fn check_example(
 #[test]
 fn marks_of_appended_blocks_have_the_documented_fields() {
     let mark = append::mark::Mark { block: u32_of(1), from: u32_of(2), void: u32_of(3) };
-    let bytes = mark.encode(u32_of(4));
-    let crc = crc32c::crc32c(&[&u32_of(4).to_le_bytes()[..], &bytes[4..]].concat()).to_le_bytes();
+    let owner = append::mark::Owner { member: uuid_of(5).0, zone: u32_of(4) };
+    let bytes = mark.encode(&owner);
+    let covered = [&owner.member[..], &owner.zone.to_le_bytes(), &bytes[4..]].concat();
+    let crc = crc32c::crc32c(&covered).to_le_bytes();
     let expected: [(&str, &[u8]); 4] = [
         ("crc", &crc),
         ("block", &u32_of(1).to_le_bytes()),

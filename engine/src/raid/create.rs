@@ -140,19 +140,19 @@ fn draft(
         _ => Policy::Log,
     };
     let aggregate = aggregate_for(policy, options.parities, options.chunk_blocks, geometries());
-    let order = match options.group_blocks {
+    let order = |member: usize| match options.group_blocks {
         _ if policy.uses_zrwa() || behaviour.log_step >= LogStep::Unsequenced => Order::Any,
         0 => Order::One,
-        blocks => Order::Groups(blocks as u64),
+        blocks => Order::Groups { blocks: blocks as u64, member: member_uuid(Uuid(options.uuid), member, 1) },
     };
     for drive in drives {
         check_appends(drive, options.group_blocks as u64)?;
     }
-    let prepared = |drive: &Drive| {
-        let device = prepare(runtime, drive.device.clone(), order, aggregate)?;
+    let prepared = |(member, drive): (usize, &Drive)| {
+        let device = prepare(runtime, drive.device.clone(), order(member), aggregate)?;
         Some(Drive { name: drive.name.clone(), device })
     };
-    let members: Vec<Drive> = drives.iter().filter_map(prepared).collect();
+    let members: Vec<Drive> = drives.iter().enumerate().filter_map(prepared).collect();
     let mut superblock = plan(options, policy, aggregate, &members)?;
     // Of the drives as they are.
     for (member, drive) in superblock.members.iter_mut().zip(drives) {

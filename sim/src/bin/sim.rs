@@ -16,7 +16,7 @@ use sim::{
         exhaustive::{self, Case},
         namespaces,
         runner::{self, Outcome, Seeds, Summary},
-        scenario::{PARITIES, level, parities_of},
+        scenario::{GROUP_BLOCKS, PARITIES, level, parities_of},
         subject::ArrayMaker,
         table1,
         volume::{self, Over},
@@ -147,7 +147,7 @@ struct Run {
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
-    /// Only arrays of this policy: log, zrwa, inplace or append, which is drawn only if it is named
+    /// Only arrays of this policy: log, zrwa, inplace or append, which is drawn as half of log otherwise
     #[arg(long, value_name = "NAME", value_parser = parse_named)]
     policy: Option<Named>,
     /// Only arrays of this level: raid5 or raid6
@@ -193,7 +193,12 @@ struct Named {
 
 impl Named {
     fn name(self) -> &'static str {
-        if self.appends { "append" } else { self.policy.name() }
+        self.policy.name_with(self.group_blocks())
+    }
+
+    /// Blocks of a group, under volumes and namespaces.
+    fn group_blocks(self) -> u32 {
+        if self.appends { GROUP_BLOCKS } else { 0 }
     }
 }
 
@@ -348,12 +353,12 @@ impl Run {
 
     /// Plays namespaces.
     fn run_namespaces(&self) -> anyhow::Result<bool> {
-        if self.policy.is_some_and(|named| named.appends) {
-            bail!("namespaces are not played over arrays of the policy append yet");
-        }
         let over = match self.single {
             true => Some(namespaces::Over::Drive),
-            false => self.policy.map(|named| namespaces::Over::Array(named.policy)),
+            false => self.policy.map(|named| {
+                let (policy, group_blocks) = (named.policy, named.group_blocks());
+                namespaces::Over::Array { policy, group_blocks }
+            }),
         };
         let course = namespaces::Course { over, canary: self.namespace_canary.map(|(_, canary)| canary) };
         if self.trace {
@@ -419,10 +424,10 @@ impl Run {
 
     /// Plays volumes.
     fn run_volumes(&self) -> anyhow::Result<bool> {
-        if self.policy.is_some_and(|named| named.appends) {
-            bail!("volumes are not played over arrays of the policy append yet");
-        }
-        let over = |named: Named| Over::Array { policy: named.policy, parities: self.level.unwrap_or(1) };
+        let over = |named: Named| {
+            let (policy, group_blocks) = (named.policy, named.group_blocks());
+            Over::Array { policy, parities: self.level.unwrap_or(1), group_blocks }
+        };
         let array = || self.policy.map(over);
         let over = if self.single { Some(Over::Drive) } else { array() };
         let course = volume::Course { over, canary: self.volume_canary.map(|(_, canary)| canary) };
@@ -442,8 +447,9 @@ impl Run {
         let mut command = String::from("sim run --volume");
         match over {
             Some(Over::Drive) => command += " --single",
-            Some(Over::Array { policy, parities }) => {
-                command += &format!(" --policy {} --level {}", policy.name(), level(parities));
+            Some(Over::Array { policy, parities, group_blocks }) => {
+                let policy = policy.name_with(group_blocks);
+                command += &format!(" --policy {policy} --level {}", level(parities));
             }
             None => (),
         }

@@ -11,12 +11,12 @@ use super::{
 use engine::{
     adapt::append::{
         judge::{Found, judge},
-        mark::Seen,
+        mark::{Owner, Seen},
     },
     array::MemberState,
     buf::BLOCK,
     format::{
-        Origin,
+        Origin, Uuid,
         codec::Unreadable,
         record::{Header, RELOCATED, Record},
         superblock::Superblock,
@@ -65,13 +65,17 @@ impl World<'_> {
             }
             logs.push(log);
         }
-        let Some(aggregate) = logs.first().map(|log| log.superblock.aggregate) else { return Ok(()) };
+        let Some(superblock) = logs.first().map(|log| &log.superblock) else { return Ok(()) };
+        let aggregate = superblock.aggregate;
         for zone in 0..self.oracle.zones.len() as u32 {
             let of_zone = logs.iter().flat_map(|log| &log.displaced).filter(|(z, _)| *z == zone);
             let displaced: BTreeSet<u64> =
                 of_zone.flat_map(|(_, blocks)| blocks.clone()).map(|b| b / layout.chunk_blocks).collect();
             self.judge_states(&layout, &bays, aggregate, zone)?;
-            self.judge_parity(&layout, &bays, aggregate, zone, &displaced)?;
+            let uuids: Vec<_> = superblock.members.iter().map(|member| member.uuid).collect();
+            let found = bays.iter().zip(uuids).map(|(bay, uuid)| self.found(*bay, zone + META_ZONES, uuid));
+            let found = found.collect::<Result<Vec<_>, _>>()?;
+            self.judge_parity(&layout, &bays, aggregate, (zone, &found), &displaced)?;
         }
         Ok(())
     }
@@ -121,13 +125,14 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Complete stripes have their parities, but for rows in which blocks are `displaced`.
+    /// Complete stripes have their parities, but for rows in which blocks are `displaced`. Where the blocks of a zone
+    /// are is in `found`, by member, if they are not in their own places.
     fn judge_parity(
         &self,
         layout: &Layout,
         bays: &[Bay],
         aggregate: u32,
-        zone: u32,
+        (zone, found): (u32, &[Option<Found>]),
         displaced: &BTreeSet<u64>,
     ) -> Result<(), Failure> {
         // Writes that a finish has overtaken may have come to nothing.
@@ -137,8 +142,6 @@ impl World<'_> {
         if complete == 0 {
             return Ok(());
         }
-        let found: Vec<_> =
-            bays.iter().map(|bay| self.found(*bay, zone + META_ZONES)).collect::<Result<_, _>>()?;
         for row in (0..complete).filter(|row| !displaced.contains(row)) {
             for block in row * layout.chunk_blocks..(row + 1) * layout.chunk_blocks {
                 let mut data = vec![None; layout.data_chunks() as usize];
@@ -173,17 +176,28 @@ impl World<'_> {
         (0..aggregate).map(|part| ssd.zones().info(ZoneIndex(zone * aggregate + part))).collect()
     }
 
-    /// Where the blocks of a zone are that was written by appends.
-    fn found(&self, bay: Bay, zone: u32) -> Result<Option<Found>, Failure> {
+    /// Where the blocks of a member's zone are that was written by appends: where they have landed, as far as the
+    /// drive has said so.
+    fn found(&self, bay: Bay, zone: u32, member: Uuid) -> Result<Option<Found>, Failure> {
         if self.scenario.group_blocks <= 1 {
             return Ok(None);
         }
         let places = 0..self.wire.geometry(bay).zone_capacity_blocks;
         let seen = places.map(|place| {
             let bytes = self.block(bay, 1, zone, place)?;
-            Ok((place, bytes.map_or(Seen::Nothing, |bytes| Seen::read(&bytes[BLOCK..], zone))))
+            let owner = Owner { member: member.0, zone };
+            Ok((place, bytes.map_or(Seen::Nothing, |bytes| Seen::read(&bytes[BLOCK..], &owner))))
         });
-        Ok(Some(judge(0, &seen.collect::<Result<Vec<_>, Failure>>()?)))
+        let found = judge(0, &seen.collect::<Result<Vec<_>, Failure>>()?);
+        let landed = self.wire.landed(bay);
+        for (block, place) in &found.places {
+            let told = landed.place(ZoneIndex(zone), *block);
+            if let Some(told) = told.filter(|told| told != place) {
+                let what = format!("drive{bay}, zone {zone}: block {block} is looked for in place {place}");
+                return Err(Failure(format!("{what}, and has landed in {told}")));
+            }
+        }
+        Ok(Some(found))
     }
 
     /// A block of a zone, with its metadata; `None` if nothing was written there.

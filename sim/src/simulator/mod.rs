@@ -12,6 +12,7 @@ pub mod exhaustive;
 mod fork;
 mod hearsay;
 mod heir;
+mod landed;
 mod life;
 mod load;
 pub mod namespaces;

@@ -220,6 +220,9 @@ impl Scenario {
     }
 }
 
+/// Blocks of a group where volumes and namespaces lie on zones that are written by appends: several are in a zone.
+pub const GROUP_BLOCKS: u32 = 16;
+
 /// How often arrays of each policy and number of parities are drawn: so often that all get about the same time,
 /// forks included.
 const SHARES: [(Policy, usize, u64); 6] = [

@@ -173,8 +173,8 @@ pub trait Maker {
     fn policy(&self) -> Option<Policy> {
         None
     }
-    /// Whether zones are written by appends.
-    fn appends(&self) -> bool {
+    /// Whether zones are written by appends, in a scenario of the policy `log`, for which that was drawn or not.
+    fn appends(&self, _drawn: bool) -> bool {
         false
     }
     /// The number of parities that scenarios are drawn for; any of [`super::scenario::PARITIES`] if there is none.
@@ -210,7 +210,7 @@ pub struct ArrayMaker {
     pub policy: Option<Policy>,
     /// The number of parities of all arrays, if not any.
     pub parities: Option<usize>,
-    /// Zones are written by appends. The policy is `log` then.
+    /// Zones are written by appends. The policy is `log` then. If all policies are drawn, so is this.
     pub appends: bool,
 }
 
@@ -243,8 +243,8 @@ impl Maker for ArrayMaker {
         self.policy
     }
 
-    fn appends(&self) -> bool {
-        self.appends
+    fn appends(&self, drawn: bool) -> bool {
+        self.appends || drawn && self.policy.is_none()
     }
 
     fn parities(&self) -> Option<usize> {

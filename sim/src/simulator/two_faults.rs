@@ -538,9 +538,7 @@ impl World<'_> {
 
     /// Blocks of data zones that cannot be read.
     fn draw_unreadable(&mut self, bay: Bay) -> Blow {
-        // Of an appended block nobody knows which one it is: it stays so.
-        let mends = self.scenario.group_blocks <= 1;
-        let mut blow = Blow { what: "unreadable blocks", mends, ..Blow::default() };
+        let mut blow = Blow { what: "unreadable blocks", mends: true, ..Blow::default() };
         for _ in 0..1 + self.rng.below(4) {
             let Some(lba) = self.pick_block(bay, false) else { return blow };
             blow.faults.push((0, Fault::Unreadable(lba)));

@@ -6,6 +6,7 @@
 //! NVMe promises none. Faults of the path are made here (no answer, an answer that comes very late,
 //! a drive that is gone); faults of the media are made by the drive.
 
+use super::landed::Landed;
 use crate::{
     rng::Rng,
     ssd::{Cut, Kind, Ssd},
@@ -49,6 +50,7 @@ struct Slot {
     slow_until: u64,
     /// Commands that have reached it and are to change something.
     changes: u64,
+    landed: Landed,
 }
 
 struct Queued {
@@ -103,6 +105,7 @@ impl Wire {
             fault: None,
             slow_until: 0,
             changes: 0,
+            landed: Landed::default(),
         });
         self.slots.borrow().len() - 1
     }
@@ -114,8 +117,8 @@ impl Wire {
     pub fn copy(&self) -> io::Result<Wire> {
         let copy = Wire::default();
         for slot in &*self.slots.borrow() {
-            let (ssd, geometry) = (slot.ssd.copy()?, slot.geometry.clone());
-            copy.slots.borrow_mut().push(Slot { ssd, geometry, ..*slot });
+            let (ssd, geometry, landed) = (slot.ssd.copy()?, slot.geometry.clone(), slot.landed.clone());
+            copy.slots.borrow_mut().push(Slot { ssd, geometry, landed, ..*slot });
         }
         for queued in &*self.queued.borrow() {
             let (completer, _) = copy.pairs.pair();
@@ -188,6 +191,11 @@ impl Wire {
 
     pub fn is_gone(&self, bay: Bay) -> bool {
         self.slots.borrow()[bay].gone
+    }
+
+    /// Where what was appended to a drive has landed.
+    pub fn landed(&self, bay: Bay) -> Ref<'_, Landed> {
+        Ref::map(self.slots.borrow(), |slots| &slots[bay].landed)
     }
 
     /// How many commands were executed that are to change something on the drive.
@@ -283,6 +291,7 @@ impl Wire {
                 in_flight.extend(queued.iter().filter(|q| q.bay == bay).map(|q| q.command.clone()));
             }
             slot.changes += in_flight.iter().filter(|command| changes(command)).count() as u64;
+            in_flight.iter().for_each(|command| slot.landed.forget(command));
             slot.ssd.power_cut(&in_flight, rng, cut(bay))?;
             (slot.fault, slot.slow_until) = (None, 0);
         }
@@ -342,19 +351,30 @@ impl Slot {
             Some(Fault::Silence { executed }) => {
                 self.fault = None;
                 if executed {
-                    self.ssd.execute(command);
+                    self.carry_out(command);
                 }
                 Done::error(DeviceError::Timeout)
             }
             Some(Fault::Fail { kind, late }) if kind == Kind::of(&command) => {
                 self.fault = None;
                 if late {
-                    self.ssd.execute(command);
+                    self.carry_out(command);
                 }
                 Done::error(kind.status().into())
             }
-            _ => self.ssd.execute(command),
+            _ => self.carry_out(command),
         }
+    }
+
+    fn carry_out(&mut self, command: Command) -> Done {
+        let appended = Landed::blocks(&command);
+        self.landed.forget(&command);
+        let done = self.ssd.execute(command);
+        if done.result.is_ok() {
+            let (zone, place) = self.geometry.locate(done.lba);
+            (place..).zip(appended).for_each(|(place, block)| self.landed.note(zone, block, place));
+        }
+        done
     }
 }
 

@@ -3,6 +3,7 @@
 use engine::{
     array::Drive,
     device::{Command, Completer, Completion, DeviceError, Geometry, Slots, Status, ZonedDevice},
+    zone::ZoneIndex,
 };
 use sim::{
     rng::Rng,
@@ -161,6 +162,11 @@ impl Rig {
     /// Never carries out what is held back: its drives are gone, as far as its senders can tell.
     pub fn drop_held(&self) {
         self.held.borrow_mut().clear();
+    }
+
+    /// Blocks from the start of a drive's zone to its write pointer.
+    pub fn written(&self, drive: usize, zone: ZoneIndex) -> u64 {
+        self.ssds.borrow()[drive].borrow().zones().info(zone).wp_blocks
     }
 
     /// Makes all drives drop what is in a ZRWA when its zone is finished.

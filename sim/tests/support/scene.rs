@@ -50,9 +50,18 @@ impl Scene {
     }
 
     pub fn shaped(policy: Policy, shape: Geometry) -> Scene {
+        Scene::created(CreateOptions { policy: Some(policy), ..options(CHUNK) }, shape)
+    }
+
+    /// With zones that are written by appends, in groups of so many blocks.
+    pub fn appended(group_blocks: u32) -> Scene {
+        let options = CreateOptions { policy: Some(Policy::Log), group_blocks, ..options(CHUNK) };
+        Scene::created(options, geometry(ZONES + META, 240, 8))
+    }
+
+    fn created(options: CreateOptions, shape: Geometry) -> Scene {
         let (runtime, rig) = (Runtime::new(), Rig::new());
         let drives: Vec<_> = (0..4).map(|_| rig.drive(&shape)).collect();
-        let options = CreateOptions { policy: Some(policy), ..options(CHUNK) };
         let array = run(&runtime, Array::create(&runtime, options, drives.clone())).unwrap();
         Scene { runtime, rig, drives, array, shape }
     }

@@ -12,6 +12,8 @@ pub struct Found {
     pub places: BTreeMap<u64, u64>,
     /// Blocks below the end of which it is not known whether that is where they are: they cannot be read.
     pub doubtful: BTreeSet<u64>,
+    /// Whether that is the end whatever else could be read.
+    pub is_sure: bool,
 }
 
 /// Decides from what is `seen` in a stretch of the drive's zone in which all of the group lies that begins with
@@ -22,27 +24,39 @@ pub struct Found {
 /// is not too early they count as written where blocks are lacking. What has landed before one of them may be
 /// void, left by a session of which nothing else can be read; so behind the first that is lacking such a block
 /// is doubtful as well.
+///
+/// The end is sure if from the beginning of that session on every block has been read, is of that session, and no
+/// two are the same. For whatever was written later lies there, and of what lies there is known which block it is:
+/// there is no later session, and what is lacking is nowhere. Each session begins where the end was sure, and its
+/// marks say where; so what cannot be read before that place cannot change the end. Anything else that lies there no
+/// crash has left, or it cannot be read now: the end that is told then is not too early, and nobody may go on there.
 pub fn judge(first: u64, seen: &[(u64, Seen)]) -> Found {
     let (mut from, mut begin) = (first, 0);
     let (mut places, mut unknown) = (BTreeMap::new(), Vec::new());
+    let (mut doubtful, mut begun) = (BTreeSet::new(), false);
     for (place, seen) in seen {
         match seen {
             Seen::Nothing => {}
-            Seen::Mark(mark) if (mark.block as u64) < first => {
+            Seen::Mark(mark) if (mark.block as u64) < first && !begun => {
                 // All before it belongs to earlier groups.
-                (places, unknown) = (BTreeMap::new(), Vec::new());
+                unknown.clear();
             }
-            Seen::Mark(mark) if is_sound(mark, *place, begin) => {
+            Seen::Mark(mark) if mark.block as u64 >= first && is_sound(mark, *place, begin) => {
+                begun = true;
                 if start(mark) > begin {
                     (from, begin) = (first.max(mark.from as u64), start(mark));
                     places.split_off(&from);
+                    doubtful.split_off(&from);
                 }
-                places.entry(mark.block as u64).or_insert(*place);
+                if places.insert(mark.block as u64, *place).is_some() {
+                    doubtful.insert(mark.block as u64);
+                }
             }
             Seen::Mark(_) | Seen::Unknown => unknown.push(*place),
         }
     }
-    let mut doubtful = BTreeSet::new();
+    let is_nothing = |(place, seen): &(u64, Seen)| *place >= begin && *seen == Seen::Nothing;
+    let has_twice = doubtful.range(from..).next().is_some();
     let (older, newer): (Vec<u64>, Vec<u64>) = unknown.into_iter().partition(|place| *place < begin);
     // What the newest session has found written, and is not found any more, is somewhere before it.
     let lacking: Vec<u64> = (first..from).filter(|block| !places.contains_key(block)).collect();
@@ -59,6 +73,7 @@ pub fn judge(first: u64, seen: &[(u64, Seen)]) -> Found {
         places.insert(*block, place);
     }
     doubtful.extend(lacking);
+    let is_sure = newer.is_empty() && !has_twice && !seen.iter().any(is_nothing);
     let (mut end, mut newer) = (from, newer.into_iter().peekable());
     let last_unknown = newer.clone().last();
     loop {
@@ -76,7 +91,7 @@ pub fn judge(first: u64, seen: &[(u64, Seen)]) -> Found {
         end += 1;
     }
     places.split_off(&end);
-    Found { end, places, doubtful }
+    Found { end, places, doubtful, is_sure }
 }
 
 /// Where in the drive's zone the session of a mark began.
@@ -92,6 +107,7 @@ fn is_sound(mark: &Mark, place: u64, begin: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ops::Range;
 
     fn mark(block: u32, from: u32, void: u32) -> Seen {
         Seen::Mark(Mark { block, from, void })
@@ -146,13 +162,39 @@ mod tests {
         assert_eq!(judged(4, &seen), (6, vec![Some(8), Some(7)]));
     }
 
-    /// A drive's zone, written by a session that has so many blocks in flight, any of which a cut may lose.
+    /// A drive's zone, written by sessions each of which has so many blocks in flight, any of which a cut may lose.
     struct Model {
         seen: Vec<(u64, Seen)>,
         /// What each place holds.
         holds: Vec<(u64, u32)>,
         /// What each block is, as far as somebody was told that it is written.
         told: Vec<u32>,
+    }
+
+    impl Model {
+        /// A session writes blocks in this order; those behind a missing one are lost for good.
+        fn write(&mut self, life: u32, order: &[u32]) {
+            let (from, void) = (self.told.len() as u32, (self.seen.len() - self.told.len()) as u32);
+            for block in order {
+                let place = self.seen.len() as u64;
+                self.seen.push((place, mark(from + block, from, void)));
+                self.holds.push(((from + block) as u64, life));
+            }
+            let run = (0..).take_while(|at| order.contains(at)).count();
+            self.told.resize(from as usize + run, life);
+        }
+
+        /// What is found when these places cannot be read; what counts and can be read is what was written last.
+        fn check(&self, bad: &Range<usize>, what: &str) -> Found {
+            let mut seen = self.seen.clone();
+            seen.iter_mut().skip(bad.start).take(bad.len()).for_each(|(_, seen)| *seen = Seen::Unknown);
+            let found = judge(0, &seen);
+            for (block, life) in (0..).zip(&self.told).filter(|(block, _)| !found.doubtful.contains(block)) {
+                let place = found.places[&block] as usize;
+                assert_eq!(self.holds[place], (block, *life), "{what}");
+            }
+            found
+        }
     }
 
     /// Every loss and every order of up to three blocks in flight, three sessions in a row: what was complete is
@@ -182,55 +224,64 @@ mod tests {
             for (life, order) in
                 [case % 16, case / 16 % 16, case / 256].map(|at| orders[at]).iter().enumerate()
             {
-                let (from, void) = (model.told.len(), model.seen.len() - model.told.len());
-                for block in order.iter() {
-                    let place = model.seen.len() as u64;
-                    let block = from as u32 + block;
-                    model.seen.push((place, mark(block, from as u32, void as u32)));
-                    model.holds.push((block as u64, life as u32));
-                }
-                let found = judge(0, &model.seen);
-                let run = (0..).take_while(|at| order.contains(at)).count();
-                assert_eq!(found.end, (from + run) as u64, "case {case}");
-                model.told.resize(from + run, life as u32);
-                for (block, life) in (0..).zip(&model.told) {
-                    let place = found.places[&block] as usize;
-                    assert_eq!(model.holds[place], (block, *life), "case {case}");
-                }
-                assert!(found.doubtful.is_empty());
+                model.write(life as u32, order);
+                let found = model.check(&(0..0), &format!("case {case}"));
+                assert_eq!(found.end, model.told.len() as u64, "case {case}");
+                assert!(found.is_sure && found.doubtful.is_empty(), "case {case}");
             }
         }
     }
 
-    /// As above with two sessions, and one block that cannot be read: nothing that was told is missing, and what
-    /// can be read is right.
+    /// As above with three sessions, and up to four blocks next to each other that cannot be read, of which the last
+    /// session does not know; it begins only if the end is sure.
     #[test]
-    fn a_block_that_cannot_be_read_makes_nothing_up() {
-        let orders: [&[u32]; 7] = [&[0], &[1], &[0, 1], &[1, 0], &[0, 2], &[2, 0], &[1, 2]];
-        for (first, second) in orders.iter().flat_map(|a| orders.iter().map(move |b| (a, b))) {
-            let mut seen: Vec<(u64, Seen)> = Vec::new();
-            let mut holds: Vec<(u64, u32)> = Vec::new();
-            let mut told: Vec<u32> = Vec::new();
-            for (life, order) in [first, second].into_iter().enumerate() {
-                let (from, void) = (told.len() as u32, (seen.len() - told.len()) as u32);
-                for block in order.iter() {
-                    seen.push((seen.len() as u64, mark(from + block, from, void)));
-                    holds.push(((from + block) as u64, life as u32));
+    fn blocks_that_cannot_be_read_make_nothing_up() {
+        let orders: [&[u32]; 8] = [&[], &[0], &[1], &[0, 1], &[1, 0], &[0, 2], &[2, 0], &[1, 2]];
+        let (mut sure, mut begun) = (0, 0);
+        for case in 0..8 * 8 * 8usize {
+            let [first, second, third] = [case % 8, case / 8 % 8, case / 64].map(|at| orders[at]);
+            let mut model = Model { seen: Vec::new(), holds: Vec::new(), told: Vec::new() };
+            model.write(0, first);
+            model.write(1, second);
+            for (bad, blocks) in (0..model.seen.len()).flat_map(|bad| (1..5).map(move |blocks| (bad, blocks)))
+            {
+                let what = format!("{first:?} {second:?} {third:?} without {blocks} from {bad} on");
+                let bad = bad..bad + blocks;
+                let found = model.check(&bad, &what);
+                assert!(found.end >= model.told.len() as u64, "{what}");
+                if !found.is_sure {
+                    continue;
                 }
-                told.resize(judge(0, &seen).end as usize, life as u32);
-            }
-            for bad in 0..seen.len() {
-                let mut seen = seen.clone();
-                seen[bad].1 = Seen::Unknown;
-                let found = judge(0, &seen);
-                assert!(found.end >= told.len() as u64, "{first:?} {second:?} {bad}");
-                for block in (0..found.end).filter(|block| !found.doubtful.contains(block)) {
-                    let place = found.places[&block] as usize;
-                    let life = told.get(block as usize).copied();
-                    // Beyond what was told there may be what was submitted in the last session.
-                    assert_eq!(holds[place], (block, life.unwrap_or(1)), "{first:?} {second:?} {bad}");
-                }
+                sure += 1;
+                assert_eq!(found.end, model.told.len() as u64, "{what}");
+                let mut next =
+                    Model { seen: model.seen.clone(), holds: model.holds.clone(), told: model.told.clone() };
+                next.write(2, third);
+                let found = next.check(&bad, &what);
+                assert!(found.is_sure && found.end == next.told.len() as u64, "{what}");
+                begun += (next.told.len() > model.told.len()) as u32;
             }
         }
+        assert!(sure > 900 && begun > 500, "{sure}, {begun}");
+    }
+
+    #[test]
+    fn an_end_is_sure_if_everything_from_the_last_beginning_on_is_of_one_session() {
+        let is_sure = |seen: &[Seen]| judge(0, &(0..).zip(seen.iter().copied()).collect::<Vec<_>>()).is_sure;
+        let (u, nothing) = (Seen::Unknown, Seen::Nothing);
+        assert!(is_sure(&[]) && is_sure(&[mark(0, 0, 0), mark(2, 0, 0)]));
+        assert!(!is_sure(&[mark(0, 0, 0), u]) && !is_sure(&[u, mark(1, 0, 0)]));
+        // Before the last beginning, and behind it.
+        assert!(is_sure(&[mark(0, 0, 0), u, mark(2, 2, 0)]));
+        assert!(!is_sure(&[mark(0, 0, 0), u, mark(2, 2, 0), u]));
+        // Another hand's, an older one's, and one that is there twice.
+        assert!(!is_sure(&[mark(0, 0, 0), nothing]));
+        assert!(!is_sure(&[mark(0, 0, 0), mark(1, 1, 0), mark(2, 0, 0)]));
+        assert!(!is_sure(&[mark(0, 0, 0), mark(1, 0, 0), mark(1, 0, 0)]));
+        let before = |seen: &[Seen]| judge(2, &(0..).zip(seen.iter().copied()).collect::<Vec<_>>());
+        // A block of an earlier group where none can be.
+        let found = before(&[mark(0, 0, 0), mark(1, 0, 0), mark(2, 0, 0), mark(1, 0, 0)]);
+        assert_eq!((found.end, found.is_sure), (4, false));
+        assert!(found.doubtful.contains(&3) && !found.doubtful.contains(&2));
     }
 }

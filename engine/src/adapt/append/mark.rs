@@ -1,10 +1,21 @@
 //! What the out-of-band metadata of a block says of it, in a zone that is written by appends.
 //!
 //! A drive writes a block and its metadata as one, so that what is said here is true of the block. The checksum
-//! covers the number of the drive's zone, too; where in it the block will be nobody knows before it is there.
+//! covers whose block it is, too, and the number of the drive's zone; where in it the block will be nobody knows
+//! before it is there. A drive that has failed to answer is used again by another owner only, so that an append
+//! which it carries out late is nobody's block.
 
 /// Bytes of a block's metadata that are used, from its start; the rest is zeros.
 pub const MARK_BYTES: usize = 16;
+
+/// Whose blocks they are: a zone of the drive of a member. Marks of another one mean nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// The UUID of the member: another one whenever a drive takes a place.
+    pub member: [u8; 16],
+    /// Number of the drive's zone.
+    pub zone: u32,
+}
 
 /// Which block of its zone a block of the drive is, and which session wrote it. Of a session is told where it began:
 /// with `from` blocks of the zone behind it, and `void` blocks of the drive's zone that hold nothing that counts.
@@ -25,42 +36,43 @@ pub enum Seen {
     Mark(Mark),
     /// It was never written.
     Nothing,
-    /// It cannot be read, or its metadata is damaged.
+    /// It cannot be read, or its metadata is damaged or somebody else's.
     Unknown,
 }
 
 impl Mark {
-    /// The bytes, for a block of the drive's zone `zone`.
-    pub fn encode(&self, zone: u32) -> [u8; MARK_BYTES] {
+    /// The bytes, for a block of `owner`.
+    pub fn encode(&self, owner: &Owner) -> [u8; MARK_BYTES] {
         let mut bytes = [0; MARK_BYTES];
         let fields = [self.block, self.from, self.void];
         for (bytes, field) in bytes[4..].chunks_exact_mut(4).zip(fields) {
             bytes.copy_from_slice(&field.to_le_bytes());
         }
-        let crc = checksum(&bytes, zone);
+        let crc = checksum(&bytes, owner);
         bytes[..4].copy_from_slice(&crc.to_le_bytes());
         bytes
     }
 }
 
 impl Seen {
-    /// What `bytes` say of a block of the drive's zone `zone`.
-    pub fn read(bytes: &[u8], zone: u32) -> Seen {
+    /// What `bytes` say of a block in the zone of `owner`.
+    pub fn read(bytes: &[u8], owner: &Owner) -> Seen {
         let Some(bytes) = bytes.first_chunk::<MARK_BYTES>() else { return Seen::Unknown };
         if bytes.iter().all(|byte| *byte == bytes[0]) {
             return Seen::Nothing;
         }
         let field = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-        match field(0) == checksum(bytes, zone) {
+        match field(0) == checksum(bytes, owner) {
             true => Seen::Mark(Mark { block: field(4), from: field(8), void: field(12) }),
             false => Seen::Unknown,
         }
     }
 }
 
-/// CRC-32C of the zone's number and what follows the checksum.
-fn checksum(bytes: &[u8; MARK_BYTES], zone: u32) -> u32 {
-    crc32c::crc32c_append(crc32c::crc32c(&zone.to_le_bytes()), &bytes[4..])
+/// CRC-32C of the member's UUID, the zone's number, and what follows the checksum.
+fn checksum(bytes: &[u8; MARK_BYTES], owner: &Owner) -> u32 {
+    let zone = crc32c::crc32c_append(crc32c::crc32c(&owner.member), &owner.zone.to_le_bytes());
+    crc32c::crc32c_append(zone, &bytes[4..])
 }
 
 #[cfg(test)]
@@ -68,17 +80,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mark_is_read_in_its_zone_and_any_wrong_bit_is_seen() {
-        let mark = Mark { block: 77, from: 64, void: 3 };
-        let bytes = mark.encode(1000);
-        assert_eq!(Seen::read(&bytes, 1000), Seen::Mark(mark));
-        assert_eq!(Seen::read(&bytes, 1001), Seen::Unknown);
+    fn a_mark_is_read_by_its_owner_and_any_wrong_bit_is_seen() {
+        let (mark, owner) = (Mark { block: 77, from: 64, void: 3 }, Owner { member: [5; 16], zone: 1000 });
+        let bytes = mark.encode(&owner);
+        assert_eq!(Seen::read(&bytes, &owner), Seen::Mark(mark));
+        assert_eq!(Seen::read(&bytes, &Owner { zone: 1001, ..owner }), Seen::Unknown);
+        assert_eq!(Seen::read(&bytes, &Owner { member: [6; 16], ..owner }), Seen::Unknown);
         for bit in 0..8 * MARK_BYTES {
             let mut wrong = bytes;
             wrong[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(Seen::read(&wrong, 1000), Seen::Unknown);
+            assert_eq!(Seen::read(&wrong, &owner), Seen::Unknown);
         }
-        assert_eq!(Seen::read(&[0; 64], 1000), Seen::Nothing);
-        assert_eq!(Seen::read(&[0xff; MARK_BYTES], 1000), Seen::Nothing);
+        assert_eq!(Seen::read(&[0; 64], &owner), Seen::Nothing);
+        assert_eq!(Seen::read(&[0xff; MARK_BYTES], &owner), Seen::Nothing);
     }
 }

@@ -13,6 +13,9 @@
 //!   way, beside the oldest append, than what is left of it.
 //! - *Sessions.* What a process writes to a zone after it has found it so is a session. Every block's metadata says
 //!   where its session began.
+//! - *Doubt.* If some of what was written last cannot be read, another end may be found as soon as it can: nobody may
+//!   rely on this one. Such a zone is shown without a write pointer ([`UNKNOWN_WP`]) and takes nothing until it is
+//!   reset; what can be found in it can be read. So is one that cannot be looked at.
 //!
 //! The first zones of a drive may be left as they are; they are written one command at a time, like all zones with
 //! groups of one block, which need neither appends nor metadata.
@@ -28,10 +31,10 @@ use crate::{
         Command, Completer, Completion, DeviceError, Done, Geometry, Slots, Status, ZonedDevice, Zones,
     },
     runtime::{Gate, Runtime},
-    zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
+    zone::{Lba, UNKNOWN_WP, ZoneIndex, ZoneInfo, ZoneState},
 };
 use judge::{Found, judge};
-use mark::{MARK_BYTES, Mark, Seen};
+use mark::{MARK_BYTES, Mark, Owner, Seen};
 use ranks::{Group, Spot};
 use std::{
     cell::{Cell, RefCell},
@@ -40,12 +43,25 @@ use std::{
     rc::{Rc, Weak},
 };
 
-/// Memory for groups that are not being written.
-const GROUPS_BYTES: usize = 64 << 20;
+/// As much memory for groups that are not being written as is worth while.
+pub const GROUPS_BYTES: usize = 64 << 20;
 
 /// What the reserve of a zone is a part of, and how many blocks it has at least, if that is not too much of the zone.
 const RESERVE_SHARE: u64 = 64;
 const LEAST_RESERVE_BLOCKS: u64 = 8;
+
+/// How a drive is used.
+#[derive(Clone, Copy, Debug)]
+pub struct Usage {
+    /// Blocks of a group, a power of two.
+    pub group_blocks: u64,
+    /// The first zones stay as they are, but for their capacity.
+    pub plain_zones: u32,
+    /// Whose blocks there are: the UUID of the member.
+    pub member: [u8; 16],
+    /// Memory for groups that are not being written.
+    pub groups_bytes: usize,
+}
 
 /// A drive whose zones are filled by appends. What waits when the last reference is dropped never happens.
 pub struct Appended(Rc<Inner>);
@@ -59,6 +75,7 @@ struct Inner {
     slots: Rc<Slots>,
     geometry: Geometry,
     group_blocks: u64,
+    member: [u8; 16],
     zones: RefCell<Vec<Known>>,
     groups: RefCell<Groups>,
     /// Groups that are being read.
@@ -88,6 +105,8 @@ struct Session {
     landed: u64,
     /// A write has failed.
     failed: bool,
+    /// Nobody can tell where it began.
+    in_doubt: bool,
     /// The group that is being written.
     group: Option<Group>,
 }
@@ -97,6 +116,7 @@ struct Session {
 struct Groups {
     clock: u64,
     bytes: usize,
+    most_bytes: usize,
     /// By zone and first block, with when they were used last.
     held: BTreeMap<(u32, u64), (u64, Group)>,
     used: BTreeMap<u64, (u32, u64)>,
@@ -138,15 +158,10 @@ enum What {
 }
 
 impl Appended {
-    /// `device` with zones whose groups have `group_blocks` blocks, a power of two; the first `plain_zones` stay as they
-    /// are, but for their capacity. A task of `runtime` belongs to every zone that is in use at the same time. `None` if
-    /// the drive has no zone append, or no room for marks.
-    pub fn new(
-        runtime: &Runtime,
-        device: Rc<dyn ZonedDevice>,
-        group_blocks: u64,
-        plain_zones: u32,
-    ) -> Option<Appended> {
+    /// `device` as it is to be used. A task of `runtime` belongs to every zone that is in use at the same time. `None`
+    /// if the drive has no zone append, or no room for marks.
+    pub fn new(runtime: &Runtime, device: Rc<dyn ZonedDevice>, usage: Usage) -> Option<Appended> {
+        let Usage { group_blocks, plain_zones, member, groups_bytes } = usage;
         let geometry = Appended::geometry_of(device.geometry(), group_blocks)?;
         let zones = (0..geometry.zones).map(|_| Known::default()).collect();
         Some(Appended(Rc::new(Inner {
@@ -157,8 +172,9 @@ impl Appended {
             slots: Rc::default(),
             geometry,
             group_blocks,
+            member,
             zones: RefCell::new(zones),
-            groups: RefCell::default(),
+            groups: RefCell::new(Groups { most_bytes: groups_bytes, ..Groups::default() }),
             loading: RefCell::default(),
             lanes: RefCell::default(),
             pool: RefCell::default(),
@@ -327,7 +343,7 @@ impl Inner {
         let checked = self.geometry.check_buffers(&data, &oob, self.geometry.max_transfer_blocks);
         let error = match checked {
             Err(status) => Some(status),
-            _ if session.failed || at != session.next => Some(Status::ZoneInvalidWrite),
+            _ if session.failed || session.in_doubt || at != session.next => Some(Status::ZoneInvalidWrite),
             Ok(blocks) if at + blocks > self.geometry.zone_capacity_blocks => Some(Status::ZoneBoundaryError),
             Ok(_) => None,
         };
@@ -399,7 +415,7 @@ impl Inner {
         let mut oob = self.pool.borrow_mut().take(len.div_ceil(BLOCK) as u64);
         for (block, oob) in (session.next..).zip(oob[..len].chunks_exact_mut(bytes)) {
             let mark = Mark { block: block as u32, from: session.from as u32, void: session.void as u32 };
-            oob[..MARK_BYTES].copy_from_slice(&mark.encode(zone.0));
+            oob[..MARK_BYTES].copy_from_slice(&mark.encode(&self.owner(zone)));
             oob[MARK_BYTES..].fill(0);
         }
         self.device.submit(Command::Append { zone, data, oob: oob.freeze().slice(0..len), fua })
@@ -445,9 +461,11 @@ impl Inner {
         let Some(session) = &mut zones[zone.0 as usize].session else {
             return Err(Status::ZoneInvalidWrite.into());
         };
-        let place = self.geometry.locate(done.lba).1;
+        let (landed_in, place) = self.geometry.locate(done.lba);
+        // Further than all that was submitted there is room for somebody else's blocks before.
+        let is_own = landed_in == zone && place + count <= session.next + session.void;
         let has_landed = |session: &mut Session| match &mut session.group {
-            Some(group) => (0..count).all(|at| group.land(from + at, place + at, session.void)),
+            Some(group) => is_own && (0..count).all(|at| group.land(from + at, place + at, session.void)),
             None => self.group_blocks == 1,
         };
         let result = match done.result {
@@ -471,6 +489,11 @@ impl Inner {
         self.groups.borrow_mut().forget(zone);
     }
 
+    /// Whose the blocks of a zone are.
+    fn owner(&self, zone: ZoneIndex) -> Owner {
+        Owner { member: self.member, zone: zone.0 }
+    }
+
     fn life(&self, zone: ZoneIndex) -> u64 {
         self.zones.borrow()[zone.0 as usize].life
     }
@@ -481,18 +504,25 @@ impl Inner {
         done.result?;
         let mut zones = done.zones;
         for info in &mut zones {
+            let found = *info;
             info.capacity_blocks = self.geometry.zone_capacity_blocks;
             info.zrwa = false;
             let zone = info.zone;
-            if zone.0 >= self.plain_zones && zone.0 < self.geometry.zones {
-                if info.state == ZoneState::Empty || info.state.is_active() {
-                    self.learn(*info, lives[zone.0 as usize]).await?;
-                }
-                if let Some(session) = &self.zones.borrow()[zone.0 as usize].session {
-                    info.wp_blocks = session.landed;
+            info.wp_blocks = info.wp_blocks.min(self.geometry.zone_capacity_blocks);
+            if zone.0 < self.plain_zones || zone.0 >= self.geometry.zones {
+                continue;
+            }
+            if info.state == ZoneState::Empty || info.state.is_active() {
+                match self.learn(found, lives[zone.0 as usize]).await {
+                    Ok(()) => {}
+                    // That is this zone's matter alone.
+                    Err(DeviceError::Status(_)) => info.wp_blocks = UNKNOWN_WP,
+                    Err(error) => return Err(error),
                 }
             }
-            info.wp_blocks = info.wp_blocks.min(self.geometry.zone_capacity_blocks);
+            if let Some(session) = &self.zones.borrow()[zone.0 as usize].session {
+                info.wp_blocks = if session.in_doubt { UNKNOWN_WP } else { session.landed };
+            }
         }
         Ok(zones)
     }
@@ -516,7 +546,8 @@ impl Inner {
                 let (end, whole) = (found.end, found.end - found.end % size);
                 let group = (end > whole).then(|| Group::of(whole, size, &found, wp));
                 let void = wp.saturating_sub(end);
-                Session { from: end, void, next: end, landed: end, group, failed: false }
+                let in_doubt = !found.is_sure;
+                Session { from: end, void, next: end, landed: end, failed: false, in_doubt, group }
             }
         };
         if !is_known() {
@@ -586,7 +617,8 @@ impl Inner {
         let done = self.device.submit(Command::Read { lba, data, oob }).await;
         self.pool.borrow_mut().give(done.data);
         done.result?;
-        let marks = done.oob.chunks_exact(bytes).map(|oob| Seen::read(oob, zone.0));
+        let owner = self.owner(zone);
+        let marks = done.oob.chunks_exact(bytes).map(|oob| Seen::read(oob, &owner));
         Ok((at..).zip(marks).collect())
     }
 
@@ -605,7 +637,7 @@ impl Inner {
         self.groups.borrow_mut().spot(zone, first, block)
     }
 
-    /// Has a group in memory, unless it is forgotten at once: reads it, or waits for somebody who does.
+    /// Has a group in memory, unless that has changed meanwhile: reads it, or waits for somebody who does.
     async fn fetch(&self, zone: ZoneIndex, first: u64) -> Result<(), DeviceError> {
         let key = (zone.0, first);
         let others = self.loading.borrow().get(&key).cloned();
@@ -623,9 +655,16 @@ impl Inner {
         loaded
     }
 
-    /// Reads a group from the drive.
+    /// Where, as far as is known, the blocks of a group end that have landed.
+    fn landed_of(&self, zone: ZoneIndex, first: u64) -> u64 {
+        let zones = self.zones.borrow();
+        let landed = zones[zone.0 as usize].session.as_ref().map_or(0, |session| session.landed);
+        landed.min(first + self.group_blocks)
+    }
+
+    /// Reads a group from the drive; it is in memory then, unless it or the zone has changed meanwhile.
     async fn load(&self, zone: ZoneIndex, first: u64) -> Result<(), DeviceError> {
-        let life = self.life(zone);
+        let (life, landed) = (self.life(zone), self.landed_of(zone, first));
         let done = self.device.submit(Command::Report { first: zone, count: 1 }).await;
         done.result?;
         let Some(info) = done.zones.first().copied() else { return Err(Status::InternalError.into()) };
@@ -639,7 +678,7 @@ impl Inner {
         };
         let size = self.group_blocks;
         let (mut seen, mut at) = (Vec::new(), first);
-        let group = loop {
+        let mut group = loop {
             let to = end.min(at + size);
             seen.extend(self.marks(zone, at..to.max(at)).await?);
             at = to;
@@ -652,7 +691,9 @@ impl Inner {
                 break group;
             }
         };
-        if self.life(zone) == life {
+        group.lose(landed);
+        // What was written meanwhile may not be in what was read.
+        if self.life(zone) == life && group.end >= self.landed_of(zone, first) {
             self.groups.borrow_mut().hold(zone, group);
         }
         Ok(())
@@ -696,23 +737,20 @@ impl Inner {
         let mut parts: Vec<(u64, u64, Completion)> = Vec::new();
         let mut done = 0;
         while done < blocks {
-            let spot = match self.spot(zone, at + done) {
-                Some(spot) => spot,
-                None => {
-                    let block = at + done;
-                    self.fetch(zone, block - block % self.group_blocks).await?;
-                    // A group that is forgotten at once, or a zone that is being reset, has nothing to be read.
-                    self.spot(zone, block).unwrap_or(Spot::Doubtful)
-                }
-            };
-            let place = match spot {
-                Spot::At(place) => place,
-                Spot::Nothing => {
+            let block = at + done;
+            let place = match self.spot(zone, block) {
+                Some(Spot::At(place)) => place,
+                Some(Spot::Nothing) => {
                     data.block_mut(done).fill(0);
                     done += 1;
                     continue;
                 }
-                Spot::Doubtful => return Err(Status::UnrecoveredReadError.into()),
+                Some(Spot::Doubtful) => return Err(Status::UnrecoveredReadError.into()),
+                None => {
+                    // Once more if it was written, or the zone finished or reset meanwhile.
+                    self.fetch(zone, block - block % self.group_blocks).await?;
+                    continue;
+                }
             };
             let follows = |next: &u64| self.spot(zone, at + done + next) == Some(Spot::At(place + next));
             let count = 1 + (1..blocks - done).take_while(follows).count() as u64;
@@ -743,7 +781,7 @@ impl Groups {
             self.bytes -= before.bytes();
             self.used.remove(&used);
         }
-        while self.bytes > GROUPS_BYTES && self.held.len() > 1 {
+        while self.bytes > self.most_bytes && self.held.len() > 1 {
             let Some((_, key)) = self.used.pop_first() else { return };
             self.bytes -= self.held.remove(&key).map_or(0, |(_, group)| group.bytes());
         }

@@ -47,18 +47,17 @@ impl Group {
         let start = places().map(|(_, place)| place).min().unwrap_or(before);
         let mut group = Group { end, ..Group::new(first, size, start) };
         group.doubtful = found.doubtful.range(first..end).copied().collect();
-        let taken: BTreeSet<u64> = places().map(|(_, place)| place).collect();
-        for (rank, place) in taken.iter().enumerate() {
-            let last = if rank == 0 { start } else { group.place(rank as u64 - 1) + 1 };
-            group.voids.extend(last..*place);
+        let mut taken: Vec<(u64, u64)> = places().map(|(block, place)| (place, block)).collect();
+        taken.sort_unstable();
+        let mut next = start;
+        for (rank, (place, block)) in (0..).zip(taken) {
+            group.voids.extend(next..place);
+            group.ranks.set(block - first, rank);
+            next = place + 1;
         }
         if end < first + size {
             // It goes on behind all that is there.
-            let last = taken.last().map_or(start, |place| place + 1);
-            group.voids.extend(last..before);
-        }
-        for (block, place) in places() {
-            group.ranks.set(block - first, taken.range(..place).count() as u64);
+            group.voids.extend(next..before);
         }
         group
     }
@@ -70,6 +69,12 @@ impl Group {
         let Some(rank) = rank.filter(|rank| *rank < self.ranks.len) else { return false };
         self.ranks.set(block - self.first, rank);
         true
+    }
+
+    /// Blocks below `end` had landed, whatever is found of them.
+    pub fn lose(&mut self, end: u64) {
+        self.doubtful.extend(self.end..end);
+        self.end = self.end.max(end);
     }
 
     /// Where a block of the group is.
@@ -164,7 +169,7 @@ mod tests {
         assert_eq!(spots, [Spot::At(12), Spot::At(11), Spot::At(14), Spot::Nothing]);
         // Found with two void ones, one of them behind all others; then it goes on.
         let places = [(8, 13), (9, 11)].into_iter().collect();
-        let found = Found { end: 10, places, doubtful: BTreeSet::from([9]) };
+        let found = Found { end: 10, places, doubtful: BTreeSet::from([9]), is_sure: true };
         let mut group = Group::of(8, 4, &found, 15);
         assert!(group.land(10, 15, 5) && group.land(11, 16, 5));
         group.end = 12;

@@ -2,7 +2,7 @@
 
 use crate::{
     device::ZonedDevice,
-    format::superblock::SuperblockMember,
+    format::{Uuid, superblock::SuperblockMember},
     raid::{
         Drive,
         create::{check_appends, check_drive},
@@ -28,7 +28,8 @@ impl Raid {
         if self.members.mirrored().is_some() || self.stillness.has_begun() {
             return Err(BadMember::BeingReplaced.into());
         }
-        let device = self.prepare(&drive)?;
+        let uuid = self.new_uuid(member);
+        let device = self.prepare(&drive, uuid)?;
         self.members.check_unused(&drive)?;
         // It may be the drive that was here before, and reads of that be on their way.
         self.members.note_loss();
@@ -38,8 +39,7 @@ impl Raid {
         let event = self.membership.next_sequence();
         self.membership.change(|superblock| {
             superblock.event = event;
-            let (uuid, plate) = (member_uuid(self.array, member, event), kept_plate(&*drive.device));
-            superblock.members[member] = SuperblockMember::new(uuid, event, plate);
+            superblock.members[member] = SuperblockMember::new(uuid, event, kept_plate(&*drive.device));
         });
         self.catalog.change_all(|zone, record| {
             record.lost &= !(1 << member);
@@ -65,21 +65,27 @@ impl Raid {
         Ok(())
     }
 
-    /// The drive as a member uses it, if it could be one.
-    pub fn prepare(&self, drive: &Drive) -> Result<Rc<dyn ZonedDevice>, BadDrive> {
+    /// A name for a drive in the place of `member`, which no other one has had.
+    fn new_uuid(&self, member: usize) -> Uuid {
+        member_uuid(self.array, member, self.membership.next_sequence())
+    }
+
+    /// The drive as the member with this name uses it, if it could be one.
+    pub fn prepare(&self, drive: &Drive, uuid: Uuid) -> Result<Rc<dyn ZonedDevice>, BadDrive> {
         let superblock = self.membership.superblock();
         check_appends(drive, superblock.group_blocks as u64)?;
         let aggregate = superblock.aggregate;
-        let device = prepare(&self.runtime, drive.device.clone(), superblock.order(), aggregate);
+        let device = prepare(&self.runtime, drive.device.clone(), superblock.order(uuid), aggregate);
         let device = device.ok_or_else(|| BadDrive::new(&drive.name, Lack::Aggregate(aggregate)))?;
         check_drive(&drive.name, &*device, &superblock)?;
         Ok(device)
     }
 
-    /// The drive as one that is to replace another.
-    pub fn newcomer(&self, drive: &Drive) -> Result<Newcomer, BadDrive> {
-        let device = self.prepare(drive)?;
+    /// The drive as one that is to replace `member`.
+    pub fn newcomer(&self, member: usize, drive: &Drive) -> Result<Newcomer, BadDrive> {
+        let uuid = self.new_uuid(member);
+        let device = self.prepare(drive, uuid)?;
         let Drive { name, device: drive } = drive.clone();
-        Ok(Newcomer { name, drive, device })
+        Ok(Newcomer { name, uuid, drive, device })
     }
 }

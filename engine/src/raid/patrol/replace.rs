@@ -56,9 +56,12 @@ use crate::{
     adapt::mirror::Mirror,
     buf::{BLOCK, Buf},
     device::{Command, Completion, DeviceError, Status, ZonedDevice, Zones},
-    format::superblock::{Superblock, SuperblockMember},
+    format::{
+        Uuid,
+        superblock::{Superblock, SuperblockMember},
+    },
     raid::{
-        erase::{kept_plate, member_uuid, wipe},
+        erase::{kept_plate, wipe},
         error::{ArrayError, BadDrive, DriveFault, NoCopy, NoPart, NoReplacement, NotTaken},
         events::Event,
         geometry::physical,
@@ -88,6 +91,8 @@ pub const SKIPPED: u64 = 1 << 32;
 /// A drive that shall take a place.
 pub struct Newcomer {
     pub name: String,
+    /// What the array calls it.
+    pub uuid: Uuid,
     /// The drive itself, and as the array uses it.
     pub drive: Rc<dyn ZonedDevice>,
     pub device: Rc<dyn ZonedDevice>,
@@ -631,10 +636,11 @@ impl Raid {
         let event = self.membership.next_sequence();
         self.membership.change(|superblock| {
             superblock.event = event;
-            let (uuid, plate) = (member_uuid(self.array, member, event), kept_plate(&*new.drive));
             let taking_over = Some(superblock.members[member].since);
-            superblock.members[member] =
-                SuperblockMember { taking_over, ..SuperblockMember::new(uuid, event, plate) };
+            superblock.members[member] = SuperblockMember {
+                taking_over,
+                ..SuperblockMember::new(new.uuid, event, kept_plate(&*new.drive))
+            };
         });
         for zone in lost {
             self.catalog.change(*zone, |record| record.lost |= 1 << member);

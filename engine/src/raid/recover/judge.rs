@@ -11,7 +11,7 @@ use crate::{
         policy::zrwa::{Evidence, Refusal},
         recover::verdict::{Verdict, ZoneView},
     },
-    zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
+    zone::{Lba, UNKNOWN_WP, ZoneIndex, ZoneInfo, ZoneState, is_worn},
 };
 use std::ops::Range;
 
@@ -75,8 +75,10 @@ impl Raid {
 
     async fn judge_as_found(&self, view: &mut ZoneView<'_>) -> Result<Verdict, Refusal> {
         for (member, info) in view.info.iter().enumerate() {
-            // Nothing can be read from or written to it any more, or nothing written.
-            if info.is_some_and(|info| matches!(info.state, ZoneState::ReadOnly | ZoneState::Offline)) {
+            // Nothing can be read from or written to it any more, or nothing written; or nobody can tell where it
+            // ends, and whatever is said of that may turn out to be wrong when all of it can be read.
+            let is_in_doubt = |info: &ZoneInfo| info.state.is_active() && info.wp_blocks == UNKNOWN_WP;
+            if info.is_some_and(|info| is_worn(info.state) || is_in_doubt(&info)) {
                 view.record.lost |= 1 << member;
             }
         }

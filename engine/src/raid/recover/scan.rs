@@ -1,9 +1,14 @@
 //! Reads what drives say about themselves.
 
 use crate::{
-    adapt::{aggregate::Aggregated, append::Appended, sequence::Sequencer},
+    adapt::{
+        aggregate::Aggregated,
+        append::{Appended, GROUPS_BYTES, Usage},
+        sequence::Sequencer,
+    },
     device::{Command, ZonedDevice},
     format::{
+        Uuid,
         record::Record,
         superblock::{AGGREGATES, Order, Superblock},
     },
@@ -62,7 +67,11 @@ pub fn prepare(
     device = match order {
         Order::Any => device,
         Order::One => Rc::new(Sequencer::new(runtime, device)),
-        Order::Groups(blocks) => Rc::new(Appended::new(runtime, device, blocks, META_ZONES)?),
+        Order::Groups { blocks: group_blocks, member } => {
+            let (plain_zones, groups_bytes) = (META_ZONES, GROUPS_BYTES);
+            let usage = Usage { group_blocks, plain_zones, member: member.0, groups_bytes };
+            Rc::new(Appended::new(runtime, device, usage)?)
+        }
     };
     if aggregate > 1 {
         device = Rc::new(Aggregated::new(runtime, device, aggregate)?);
@@ -82,7 +91,10 @@ pub async fn find_log(runtime: &Runtime, drive: &Drive) -> Result<(Rc<dyn ZonedD
         }
         match read_log(&device, aggregate).await {
             Ok(log) => {
-                let order = superblock_of(&log.records[0].0).map_or(Order::Any, Superblock::order);
+                let order = superblock_of(&log.records[0].0).map_or(Order::Any, |superblock| {
+                    let member = superblock.members.get(log.origin.member as usize);
+                    superblock.order(member.map_or(Uuid::default(), |member| member.uuid))
+                });
                 let device = prepare(runtime, drive.device.clone(), order, aggregate);
                 return device.map(|device| (device, log)).ok_or(NoLog::Damaged);
             }

@@ -34,7 +34,11 @@ pub const CANARIES: [(&str, Canary); 4] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Over {
     Drive,
-    Array(Policy),
+    /// Zones of members are written by appends in groups of so many blocks, if that is not 0.
+    Array {
+        policy: Policy,
+        group_blocks: u32,
+    },
 }
 
 /// What is played.

@@ -1,7 +1,7 @@
 //! What one seed stands for: the device, the namespaces on it, their load, and the ends of the process.
 
 use super::{Course, Over};
-use crate::rng::Rng;
+use crate::{rng::Rng, simulator::scenario::GROUP_BLOCKS};
 use engine::{
     device::{Geometry, Zrwa},
     raid::policy::Policy,
@@ -46,7 +46,7 @@ impl Scenario {
     pub fn draw(rng: &mut Rng, course: Course) -> Scenario {
         let drawn = match rng.below(6) {
             0..4 => Over::Drive,
-            kind => Over::Array(Policy::ALL[(kind as usize + rng.below(3) as usize) % Policy::ALL.len()]),
+            kind => array(Policy::ALL[(kind as usize + rng.below(3) as usize) % Policy::ALL.len()], rng),
         };
         let over = course.over.unwrap_or(drawn);
         let single = over == Over::Drive;
@@ -114,11 +114,21 @@ fn draw_drive(rng: &mut Rng) -> Geometry {
     }
 }
 
+/// Arrays of this policy; of the policy `log` half of them have their zones written by appends.
+fn array(policy: Policy, rng: &Rng) -> Over {
+    // By numbers of its own: nothing else that is drawn goes with it.
+    let appends = policy == Policy::Log && Rng::new(rng.clone().next_u64()).chance(1, 2);
+    Over::Array { policy, group_blocks: if appends { GROUP_BLOCKS } else { 0 } }
+}
+
 /// A member of an array.
 fn draw_member(rng: &mut Rng, over: Over, chunk_blocks: u64) -> Geometry {
-    let zone_capacity_blocks = 640;
+    let (policy, appends) = match over {
+        Over::Array { policy, group_blocks } => (policy, group_blocks > 0),
+        Over::Drive => (Policy::Log, false),
+    };
+    let zone_capacity_blocks = if appends { 640 + 10 } else { 640 };
     let limit = 10 + rng.below(6) as u32;
-    let policy = if let Over::Array(policy) = over { policy } else { Policy::Log };
     let size_blocks = chunk_blocks * 12;
     let granularity_blocks = 1 << rng.below(chunk_blocks.trailing_zeros() as u64);
     let zrwa = Zrwa { size_blocks, granularity_blocks, max_zones: limit };
@@ -129,9 +139,9 @@ fn draw_member(rng: &mut Rng, over: Over, chunk_blocks: u64) -> Geometry {
         max_open: limit,
         max_active: limit,
         zrwa: policy.uses_zrwa().then_some(zrwa),
-        oob_bytes: if policy == Policy::InPlace { 16 } else { 0 },
+        oob_bytes: if appends || policy == Policy::InPlace { 16 } else { 0 },
         max_transfer_blocks: 16,
-        max_append_blocks: 0,
+        max_append_blocks: if appends { 4 } else { 0 },
         volatile_cache: rng.chance(1, 2),
     }
 }

@@ -115,9 +115,9 @@ async fn create(
 ) -> Result<(), String> {
     let device: Rc<dyn ZonedDevice> = match scenario.over {
         Over::Drive => sequenced(&runtime, &drives)?,
-        Over::Array(policy) => {
+        Over::Array { policy, group_blocks } => {
             let options = CreateOptions {
-                group_blocks: 0,
+                group_blocks,
                 name: "simulated".into(),
                 uuid,
                 chunk_blocks: scenario.chunk_blocks,
@@ -142,7 +142,7 @@ async fn bring_up(
 ) -> Result<Namespaces, String> {
     let device: Rc<dyn ZonedDevice> = match over {
         Over::Drive => sequenced(&runtime, &drives)?,
-        Over::Array(_) => Rc::new(Array::assemble(&runtime, drives).await.map_err(|e| e.to_string())?),
+        Over::Array { .. } => Rc::new(Array::assemble(&runtime, drives).await.map_err(|e| e.to_string())?),
     };
     Namespaces::open(&runtime, device, behaviour).await.map_err(|e| e.to_string())
 }

@@ -36,7 +36,12 @@ pub const CANARIES: [(&str, Canary); 5] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Over {
     Drive,
-    Array { policy: Policy, parities: usize },
+    /// Zones of members are written by appends in groups of so many blocks, if that is not 0.
+    Array {
+        policy: Policy,
+        parities: usize,
+        group_blocks: u32,
+    },
 }
 
 impl Over {
@@ -44,8 +49,8 @@ impl Over {
     pub fn name(self) -> String {
         match self {
             Over::Drive => "drive".into(),
-            Over::Array { policy, parities } => {
-                format!("{} {}", super::scenario::level(parities), policy.name())
+            Over::Array { policy, parities, group_blocks } => {
+                format!("{} {}", super::scenario::level(parities), policy.name_with(group_blocks))
             }
         }
     }

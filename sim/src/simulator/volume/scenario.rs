@@ -1,7 +1,7 @@
 //! What one seed stands for: what the volume lies on, its load, and its ends.
 
 use super::{Course, Over};
-use crate::rng::Rng;
+use crate::{rng::Rng, simulator::scenario::GROUP_BLOCKS};
 use engine::{
     device::{Geometry, Zrwa},
     raid::policy::Policy,
@@ -124,9 +124,16 @@ impl Scenario {
 fn draw_over(rng: &mut Rng) -> Over {
     match rng.below(8) {
         0..4 => Over::Drive,
-        4 => Over::Array { policy: *rng.pick(&Policy::ALL), parities: 2 },
-        kind => Over::Array { policy: Policy::ALL[kind as usize % Policy::ALL.len()], parities: 1 },
+        4 => array(*rng.pick(&Policy::ALL), 2, rng),
+        kind => array(Policy::ALL[kind as usize % Policy::ALL.len()], 1, rng),
     }
+}
+
+/// Arrays of this policy; of the policy `log` half of them have their zones written by appends.
+fn array(policy: Policy, parities: usize, rng: &Rng) -> Over {
+    // By numbers of its own: nothing else that is drawn goes with it.
+    let appends = policy == Policy::Log && Rng::new(rng.clone().next_u64()).chance(1, 2);
+    Over::Array { policy, parities, group_blocks: if appends { GROUP_BLOCKS } else { 0 } }
 }
 
 /// Drives of so many zones that the spare ones are a tenth, and of so many that maps have many pages.
@@ -156,9 +163,12 @@ fn draw_drive(rng: &mut Rng, shape: u64) -> Geometry {
 
 /// A member of an array with room in its metadata log for all that is open.
 fn draw_member(rng: &mut Rng, over: Over, chunk_blocks: u64) -> Geometry {
-    let zone_capacity_blocks = 640;
+    let (policy, appends) = match over {
+        Over::Array { policy, group_blocks, .. } => (policy, group_blocks > 0),
+        Over::Drive => (Policy::Log, false),
+    };
+    let zone_capacity_blocks = if appends { 640 + 10 } else { 640 };
     let limit = 8 + rng.below(5) as u32;
-    let policy = if let Over::Array { policy, .. } = over { policy } else { Policy::Log };
     let size_blocks = chunk_blocks * 12;
     let granularity_blocks = 1 << rng.below(chunk_blocks.trailing_zeros() as u64);
     let zrwa = Zrwa { size_blocks, granularity_blocks, max_zones: limit };
@@ -169,9 +179,9 @@ fn draw_member(rng: &mut Rng, over: Over, chunk_blocks: u64) -> Geometry {
         max_open: limit,
         max_active: limit,
         zrwa: policy.uses_zrwa().then_some(zrwa),
-        oob_bytes: if policy == Policy::InPlace { 16 } else { 0 },
+        oob_bytes: if appends || policy == Policy::InPlace { 16 } else { 0 },
         max_transfer_blocks: 16,
-        max_append_blocks: 0,
+        max_append_blocks: if appends { 4 } else { 0 },
         volatile_cache: rng.chance(1, 2),
     }
 }

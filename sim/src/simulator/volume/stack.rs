@@ -52,9 +52,9 @@ pub(super) async fn create(
 ) -> Result<(), String> {
     let device = match scenario.over {
         Over::Drive => sequenced(&runtime, &drives)?,
-        Over::Array { policy, parities } => {
+        Over::Array { policy, parities, group_blocks } => {
             let options = CreateOptions {
-                group_blocks: 0,
+                group_blocks,
                 name: "simulated".into(),
                 uuid,
                 chunk_blocks: scenario.chunk_blocks,

@@ -36,11 +36,12 @@ pub async fn settle(raid: &Raid, zone: &Zone, round: &Round) -> u64 {
 impl Raid {
     /// As [`Raid::judge`]: looks at one zone and decides. Notes which blocks are burned.
     pub async fn judge_log(&self, view: &mut ZoneView<'_>) -> Result<Verdict, Refusal> {
-        for (member, _) in view.info.iter().enumerate().filter(|(_, info)| info.is_some()) {
+        for (member, info) in view.info.iter().enumerate().filter_map(|(m, info)| Some((m, info.as_ref()?))) {
+            let burned = self.burned_of(view.zone, view.record.epoch, member);
             // Which of the relocated blocks were in the part of its log that is gone nobody knows.
-            if self.log_has_holes(view.zone, member)
-                && !self.burned_of(view.zone, view.record.epoch, member).is_empty()
-            {
+            let has_gone = !burned.is_empty() && self.log_has_holes(view.zone, member);
+            // What was burned had been written: the part is not as it was left if it ends before.
+            if has_gone || burned.iter().any(|blocks| blocks.end > self.wp_of(info)) {
                 view.record.lost |= 1 << member;
             }
         }
@@ -205,12 +206,7 @@ impl Raid {
 
     /// What `member` holds of a zone that looks like `info`.
     fn part_of(&self, zone: ZoneIndex, epoch: u64, member: usize, info: &ZoneInfo) -> Part {
-        let used_blocks = self.layout.rows * self.layout.chunk_blocks;
-        let wp_blocks = match info.state {
-            ZoneState::Full => used_blocks,
-            ZoneState::Empty => 0,
-            _ => info.wp_blocks.min(used_blocks),
-        };
+        let wp_blocks = self.wp_of(info);
         let mut part = Part { wp_blocks, ..Part::default() };
         let burned = self.burned_of(zone, epoch, member);
         part.gaps = burned.into_iter().flatten().filter(|at| *at < wp_blocks).collect();
@@ -220,6 +216,16 @@ impl Raid {
             }
         }
         part
+    }
+
+    /// Up to where a part of a zone is written that looks like `info`.
+    fn wp_of(&self, info: &ZoneInfo) -> u64 {
+        let used_blocks = self.layout.rows * self.layout.chunk_blocks;
+        match info.state {
+            ZoneState::Full => used_blocks,
+            ZoneState::Empty => 0,
+            _ => info.wp_blocks.min(used_blocks),
+        }
     }
 
     /// The burned blocks of a member's part of a zone.
