@@ -553,7 +553,7 @@ fn where_a_part_ends_does_not_hang_on_blocks_that_can_be_read_again_later() {
             scene.cut(|_| false);
             // Whatever it holds beyond what was promised.
             let written = scene.rig.written(member, part(0));
-            let promised = position(&scene.array.layout(), member, landed);
+            let promised = position(scene.array.layout(), member, landed);
             let bad = (voids.start + promised..voids.start + written).collect();
             hide(&scene, vec![(member, bad)]);
             scene.assemble(None);
