@@ -533,11 +533,20 @@ fn where_a_part_ends_does_not_hang_on_blocks_that_can_be_read_again_later() {
         ]
         .map(|case| (member, case))
     }) {
-        for (lost, then) in (0..3).flat_map(|lost| meanwhile.map(|then| (lost, then))) {
-            let case = format!("member {member}, {landed} and {pending:?}, {lost} lost, then {then:?}");
+        for (lost, then, near_end) in (0..3).flat_map(|lost| {
+            let near_end = [meanwhile[0], meanwhile[2]].map(|then| (lost, then, true));
+            meanwhile.map(|then| (lost, then, false)).into_iter().chain(near_end)
+        }) {
+            let case = format!(
+                "member {member}, {landed} and {pending:?}, {lost} lost, then {then:?}, at the end: {near_end}"
+            );
             let mut scene = Scene::appended(64);
-            if landed > 0 {
-                scene.write(0, 0, landed);
+            let capacity = scene.array.geometry().zone_capacity_blocks;
+            let begin = if near_end { capacity - 4 * STRIPE } else { 0 };
+            let landed = begin + landed;
+            (0..begin).step_by(STRIPE as usize).for_each(|at| scene.write(0, at, STRIPE));
+            if landed > begin {
+                scene.write(0, begin, landed - begin);
             }
             // Of what is on its way to the member a few appends are lost, and those behind them land.
             scene.rig.rule(move |drive, command| {
@@ -564,7 +573,7 @@ fn where_a_part_ends_does_not_hang_on_blocks_that_can_be_read_again_later() {
                 scene.write(0, told, blocks);
                 told += blocks;
             }
-            for round in 0..3 {
+            for round in 0..if near_end { 2 } else { 3 } {
                 scene.cut(|_| false);
                 scene.assemble(None);
                 assert_eq!(scene.tail(0), told, "{case}, round {round}");
