@@ -30,6 +30,8 @@ struct Scene {
     array: Array,
     writes: Rc<RefCell<Vec<(usize, u64, u64)>>>,
     pending: Vec<Completion>,
+    /// Writes of another zone.
+    others: Vec<Completion>,
     end: u64,
 }
 
@@ -48,7 +50,7 @@ impl Scene {
             }
             _ => Act::Pass,
         });
-        Scene { runtime, rig, array, writes, pending: Vec::new(), end: 0 }
+        Scene { runtime, rig, array, writes, pending: Vec::new(), others: Vec::new(), end: 0 }
     }
 
     /// Hands in writes of these lengths at once; gives what they send to the drives.
@@ -60,6 +62,14 @@ impl Scene {
         }
         self.runtime.run();
         self.writes.take()
+    }
+
+    /// Has the drives hold a stripe of another zone, so that they are busy.
+    fn keep_busy(&mut self) {
+        let command = write_command(&self.array, 1, 0, STRIPE, false);
+        self.others.push(self.array.submit(command));
+        self.runtime.run();
+        assert_eq!(self.writes.take().len(), 4);
     }
 
     /// Completes what is in flight; gives what follows.
@@ -111,6 +121,7 @@ fn a_write_alone_goes_at_once() {
 #[test]
 fn as_much_as_is_in_flight_goes_together_and_is_answered_in_order() {
     let mut scene = Scene::new(true);
+    scene.keep_busy();
     assert_eq!(scene.write(&[2]).len(), 2);
     assert_eq!(scene.write(&[1]), [], "less than is in flight");
     // Data as one command, and one slot.
@@ -125,12 +136,31 @@ fn as_much_as_is_in_flight_goes_together_and_is_answered_in_order() {
 #[test]
 fn nothing_waits_when_nothing_is_in_flight_any_more() {
     let mut scene = Scene::new(true);
+    scene.keep_busy();
     assert_eq!(scene.write(&[3]).len(), 2);
     assert_eq!(scene.write(&[1]), []);
     assert_eq!(scene.complete().len(), 2);
     assert_eq!(scene.answered().0, 1);
     scene.complete();
     assert_eq!(scene.answered().0, 1);
+    scene.check();
+}
+
+/// Two commands for each of four drives: data and a slot each.
+#[test]
+fn nothing_waits_while_drives_have_little_to_do() {
+    let mut scene = Scene::new(true);
+    for _ in 0..4 {
+        assert_eq!(scene.write(&[1]).len(), 2);
+    }
+    assert_eq!(scene.write(&[1]), [], "less than is in flight, and the drives are busy");
+    assert_eq!(scene.complete().len(), 2);
+    scene.complete();
+    assert_eq!(scene.answered().0, 5);
+    // What has been completed counts no more.
+    assert!(!scene.write(&[2]).is_empty());
+    assert!(!scene.write(&[1]).is_empty());
+    scene.complete();
     scene.check();
 }
 

@@ -119,12 +119,23 @@ pub fn blank_parities(layout: &Layout) -> [BufMut; MAX_PARITIES] {
 /// A plan that is on its way.
 pub(super) struct Flight {
     pub end: u64,
+    /// Sub-requests that have not been looked at.
     pub subs: u32,
+    /// What it added to the traffic of the array.
+    pub traffic: Traffic,
+}
+
+/// What is on its way to the members: commands, and blocks of data and parity.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Traffic {
+    pub commands: u64,
+    pub blocks: u64,
 }
 
 pub(super) struct Sub {
     pub seat: Seat,
     pub completion: Completion,
+    pub blocks: u64,
 }
 
 /// What a round of settling has to do.

@@ -2,13 +2,16 @@
 
 use crate::{
     device::{DeviceError, Geometry, Status},
-    raid::{policy::zrwa::Refusal, zone::flow::Zone},
+    raid::{
+        policy::zrwa::Refusal,
+        zone::flow::{Traffic, Zone},
+    },
     runtime::Gate,
     table::ZoneTable,
     zone::{ZoneIndex, ZoneInfo, ZoneState},
 };
 use std::{
-    cell::{Ref, RefCell, RefMut},
+    cell::{Cell, Ref, RefCell, RefMut},
     collections::{BTreeMap, BTreeSet},
     ops::Range,
     rc::Rc,
@@ -29,6 +32,8 @@ pub struct ZoneSet {
     /// Zones that a member cannot write for now, though it holds its part, and that cannot do without it; and
     /// which member.
     stuck: RefCell<BTreeMap<u32, usize>>,
+    /// Of the plans of all zones.
+    traffic: Cell<Traffic>,
     /// Opened when a zone has ended, is not busy any more, or has been left alone by a rebuild.
     pub changed: Gate,
 }
@@ -43,6 +48,7 @@ impl ZoneSet {
             offline: RefCell::default(),
             holding: RefCell::default(),
             stuck: RefCell::default(),
+            traffic: Cell::default(),
             changed: Gate::default(),
         }
     }
@@ -61,6 +67,23 @@ impl ZoneSet {
 
     pub fn state(&self, zone: ZoneIndex) -> ZoneState {
         self.table.borrow().info(zone).state
+    }
+
+    /// What plans of all zones have on their way.
+    pub(super) fn traffic(&self) -> Traffic {
+        self.traffic.get()
+    }
+
+    /// A plan is on its way.
+    pub(super) fn add_traffic(&self, more: Traffic) {
+        let Traffic { commands, blocks } = self.traffic.get();
+        self.traffic.set(Traffic { commands: commands + more.commands, blocks: blocks + more.blocks });
+    }
+
+    /// A plan is complete.
+    pub(super) fn take_traffic(&self, less: Traffic) {
+        let Traffic { commands, blocks } = self.traffic.get();
+        self.traffic.set(Traffic { commands: commands - less.commands, blocks: blocks - less.blocks });
     }
 
     pub fn running(&self, zone: ZoneIndex) -> Option<Rc<Zone>> {

@@ -29,7 +29,7 @@ use crate::{
         parts::Raid,
         policy::{inplace, zrwa},
         seat::Seat,
-        zone::flow::{Flight, Flow, Parities, Sub, Write, Zone},
+        zone::flow::{Flight, Flow, Parities, Sub, Traffic, Write, Zone},
     },
     zone::{Lba, ZoneIndex},
 };
@@ -130,7 +130,10 @@ impl Raid {
             let before = flow.subs.len();
             self.submit_plan(zone.index, flow, end);
             let subs = (flow.subs.len() - before) as u32;
-            flow.flights.push_back(Flight { end, subs });
+            let blocks = flow.subs.range(before..).map(|sub| sub.blocks).sum();
+            let traffic = Traffic { commands: subs.into(), blocks };
+            self.zones.add_traffic(traffic);
+            flow.flights.push_back(Flight { end, subs, traffic });
             if end.is_multiple_of(self.layout.stripe_blocks()) {
                 flow.depth = [0, flow.depth[0]];
             }
@@ -144,10 +147,10 @@ impl Raid {
 
     /// Where the plan ends that is to be submitted now, if there is one.
     ///
-    /// Whole stripes go. A rest waits for writes in flight if the stripe will fill up when others
-    /// follow them; how many follow is judged by how much there was lately. Otherwise it waits until
-    /// there is as much of it as is in flight: plans then grow with the load, and two of them are
-    /// always on their way.
+    /// Whole stripes go, and so does everything while the members have little to do. When they are busy, a
+    /// rest waits for writes in flight if the stripe will fill up when others follow them; how many follow is
+    /// judged by how much there was lately. Otherwise it waits until there is as much of it as is in flight:
+    /// plans then grow with the load, and two of them are always on their way.
     fn plan_end(&self, flow: &mut Flow) -> Option<u64> {
         let (front, back) = (flow.queue.front()?, flow.queue.back()?);
         if flow.next >= flow.limit {
@@ -170,7 +173,8 @@ impl Raid {
             // In the last chunk there is nothing to save: its slot is the full parity.
             let depth = flow.depth[0].max(flow.depth[1]);
             let fills = depth >= rest && rest > chunk;
-            return (!fills && left >= in_flight).then_some(end);
+            let waits = (fills || left < in_flight) && self.is_busy();
+            return (!waits).then_some(end);
         }
         if !(chunk / 2..=chunk).contains(&left) {
             return Some(end);
@@ -178,6 +182,15 @@ impl Raid {
         // In two halves, so that one is transferred while the drive begins with the other.
         let ends = flow.queue.iter().map(Write::end);
         Some(ends.take_while(|end| 2 * (end - flow.next) <= left).last().unwrap_or(front.end()))
+    }
+
+    /// Whether members would gain by fewer and larger commands: there are two for each of them on their way, or as
+    /// much as a stripe with its parity, of all zones together. With less, what waits is late for nothing;
+    /// whether others follow soon enough nobody knows here, where there is no clock.
+    fn is_busy(&self) -> bool {
+        let Traffic { commands, blocks } = self.zones.traffic();
+        commands >= 2 * self.layout.members as u64
+            || blocks >= self.layout.chunk_blocks * self.layout.members as u64
     }
 
     /// Submits queued data up to block `end`, within a stripe, and the parity that it needs.
@@ -342,8 +355,9 @@ impl Raid {
                 let data = if index == 0 { self.copy(&data) } else { data };
                 let (epoch, from) = (flow.epoch, offset as u32);
                 let record = ParityRecord { zone: zone.0, epoch, stripe, index: index as u32, from, data };
+                let blocks = record.data.blocks();
                 let completion = self.append(member, Record::Parity(record));
-                self.track(flow, member, completion);
+                self.track(flow, member, blocks, completion);
             }
         }
     }
@@ -353,24 +367,25 @@ impl Raid {
         let (burned, rest) = flow.split(self.layout.policy, member, at, data);
         if let Some(burned) = burned {
             let completion = self.relocate(zone, flow.epoch, member, at, &burned);
-            self.track(flow, member, completion);
+            self.track(flow, member, burned.blocks(), completion);
         }
         if let Some((at, rest)) = rest {
+            let blocks = rest.blocks();
             let completion =
                 self.members.submit(member, self.write_of(member, zone, at, rest, content, false));
-            self.track(flow, member, completion);
+            self.track(flow, member, blocks, completion);
         }
     }
 
-    /// Remembers a sub-request until it completes; some drives have done it already.
-    fn track(&self, flow: &mut Flow, member: usize, mut completion: Completion) {
+    /// Remembers a sub-request of so many blocks until it completes; some drives have done it already.
+    fn track(&self, flow: &mut Flow, member: usize, blocks: u64, mut completion: Completion) {
         match completion.take() {
             Some(done) if done.result.is_ok() => self.give_back(done),
             Some(done) => {
                 let completion = Completion::ready(done);
-                flow.subs.push_back(Sub { seat: self.members.seat(member), completion });
+                flow.subs.push_back(Sub { seat: self.members.seat(member), completion, blocks });
             }
-            None => flow.subs.push_back(Sub { seat: self.members.seat(member), completion }),
+            None => flow.subs.push_back(Sub { seat: self.members.seat(member), completion, blocks }),
         }
     }
 
@@ -428,6 +443,7 @@ impl Raid {
                 break Reaped::Membership;
             }
             let Some(flight) = flow.flights.pop_front() else { continue };
+            self.zones.take_traffic(flight.traffic);
             self.complete(zone.index, flow, flight.end);
         };
         if self.unsettled(flow) {
