@@ -9,6 +9,7 @@ use crate::{
     stream::Stream,
     system::System,
     trace::Trace,
+    turned::Turned,
     volume,
 };
 use anyhow::{Context, ensure};
@@ -63,6 +64,8 @@ pub struct Setup {
     pub joins: bool,
     /// A volume of so many blocks is on the array, and what is written is written to that, at random places.
     pub volume_blocks: Option<u64>,
+    /// Each zone of the array begins on another drive than the one before it.
+    pub turned: bool,
     /// What all writes pass one after the other.
     pub section: Section,
     /// What the lock of a zone counts as one request, if the host has such locks.
@@ -72,7 +75,7 @@ pub struct Setup {
 
 /// What a sub-request takes in RAIZN's queue, in µs. A guess: a lock and a list that processors pass to each other.
 /// Nothing is published but that it is the bottleneck (ZRAID §6.1).
-const RAIZN_QUEUE_US: f64 = 2.0;
+pub const RAIZN_QUEUE_US: f64 = 2.0;
 
 impl Setup {
     /// Five ZN540 of 1 TB with 64 KiB chunks, as in ZRAID §6.1.
@@ -94,6 +97,7 @@ impl Setup {
             group_blocks: 0,
             joins: false,
             volume_blocks: None,
+            turned: false,
             section: Section { sub_request_us, ..Section::default() },
             request_kib: 4,
             consistency: Consistency::default(),
@@ -108,7 +112,10 @@ impl Setup {
     fn behaviour(&self) -> Behaviour {
         let behaviour = self.system.behaviour();
         let join = self.joins || behaviour.join;
-        Behaviour { consistency: self.consistency, join, ..behaviour }
+        // What is to be found again, and what is measured as a product, has its parity where the product has it.
+        let published = !(self.stores || self.joins || self.group_blocks > 0);
+        let log_home = behaviour.log_home.filter(|_| published);
+        Behaviour { consistency: self.consistency, join, log_home, ..behaviour }
     }
 
     /// Five partitions of one PM1731a, four zones as one, as in ZRAID §6.5.
@@ -237,7 +244,7 @@ impl Bed {
                 _ => TimedDrive::new(ssd, &setup.timing, &clock, seed),
             });
         }
-        let member = |(number, drive): (usize, &TimedDrive)| {
+        let device = |(number, drive): (usize, &TimedDrive)| {
             let mut device: Rc<dyn ZonedDevice> = Rc::new(drive.clone());
             if let Some(trace) = &trace {
                 watch_dies(trace, number, drive);
@@ -248,7 +255,15 @@ impl Bed {
                 let whole = Aggregated::new(&runtime, device, setup.aggregate);
                 device = Rc::new(whole.context("the zones of the drives cannot be aggregated")?);
             }
-            anyhow::Ok(Drive { name: format!("drive {number}"), device })
+            anyhow::Ok(device)
+        };
+        let devices: Rc<[_]> = drives.iter().enumerate().map(device).collect::<anyhow::Result<_>>()?;
+        let member = |number: usize| {
+            let device: Rc<dyn ZonedDevice> = match setup.turned {
+                true => Rc::new(Turned::new(&devices, number)),
+                false => devices[number].clone(),
+            };
+            Drive { name: format!("drive {number}"), device }
         };
         let options = CreateOptions {
             group_blocks: setup.group_blocks,
@@ -262,7 +277,7 @@ impl Bed {
             autostart: false,
         };
         let chunk_blocks = options.chunk_blocks;
-        let members = drives.iter().enumerate().map(member).collect::<anyhow::Result<_>>()?;
+        let members = (0..setup.members).map(member).collect();
         let create = Array::create_with(&runtime, options, members, setup.behaviour());
         let array =
             runtime.block_on(create, || clock.advance()).context("creating the array never ends")??;

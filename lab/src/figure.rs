@@ -15,6 +15,8 @@ pub struct Row {
     /// Requests of a job that are on their way.
     pub depth: u32,
     pub mb_s: f64,
+    /// How many runs with different seeds it is the mean of; 0 where it comes from runs of another kind.
+    pub seeds: usize,
     /// Between the lowest and the highest of the seeds, as a share of the mean.
     pub spread: f64,
     /// How much more completes in the second half of the window than in the first.
@@ -36,6 +38,12 @@ pub struct Row {
     pub explicit_flushes_per_mib: f64,
     /// Zones of members that were reset while it was measured.
     pub resets: u64,
+    /// Members, where they are not those of the experiment's array.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drives: Option<usize>,
+    /// Mean of random pauses after each request, where there are any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pause_us: Option<u64>,
     /// What was written, where that is more than zeros.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dataset: Option<String>,
@@ -75,6 +83,7 @@ impl Row {
         let least = rows.iter().map(|row| row.mb_s).fold(f64::MAX, f64::min);
         Some(Row {
             mb_s,
+            seeds: rows.len(),
             spread: (most - least) / mb_s,
             drift: of(|row| row.drift),
             read_mb_s: of(|row| row.read_mb_s),
@@ -215,6 +224,12 @@ impl Claim {
     pub fn below(what: impl Into<String>, bound: f64, ours: f64, why: impl Into<String>) -> Claim {
         let verdict = if ours < 0.98 * bound { Verdict::Direction } else { Verdict::Missed };
         Claim::new(format!("{} (below)", what.into()), bound, ours, verdict, why.into())
+    }
+
+    /// A statement that something does not fall below a bound: by 2 % at most.
+    pub fn at_least(what: impl Into<String>, bound: f64, ours: f64, why: impl Into<String>) -> Claim {
+        let verdict = if ours >= 0.98 * bound { Verdict::Direction } else { Verdict::Missed };
+        Claim::new(format!("{} (at least)", what.into()), bound, ours, verdict, why.into())
     }
 
     /// The same claim, which is of another kind than a prediction.
@@ -371,6 +386,11 @@ mod tests {
         assert_eq!(verdict(0.991, 1.2), Verdict::Missed);
         assert_eq!(verdict(3.3, 2.9), Verdict::Matched);
         assert_eq!(Claim::below("", 3075.0, 3070.0, "").verdict, Verdict::Missed);
+        let at_least = |ours| Claim::at_least("", 1.0, ours, "").verdict;
+        assert_eq!(
+            (at_least(0.97), at_least(0.99), at_least(1.4)),
+            (Verdict::Missed, Verdict::Direction, Verdict::Direction)
+        );
         assert!((Claim::factor("", 2.0, 1.5, "").error + 0.25).abs() < 1e-9);
         assert_eq!(Claim::share("", 0.0, 0.0, "").error, 0.0);
     }

@@ -18,5 +18,6 @@ pub mod stream;
 pub mod system;
 pub mod tenants;
 pub mod trace;
+pub mod turned;
 pub mod volume;
 pub mod work;

@@ -33,7 +33,7 @@ enum Command {
     Run(Run),
     /// Run all experiments and write a page with their figures
     Report(Report),
-    /// Measure a single point of sequential writes on five ZN540
+    /// Measure a single point of sequential writes on ZN540
     Point(Point),
 }
 
@@ -76,6 +76,12 @@ struct Point {
     /// 'zoneraid bench host --json' wrote
     #[arg(long, default_value = "free", value_parser = host)]
     host: Host,
+    /// Members of the array
+    #[arg(long, default_value_t = 5)]
+    drives: usize,
+    /// What a sub-request takes in RAIZN's queue, in µs: a guess that nobody has published
+    #[arg(long, default_value_t = lab::bed::RAIZN_QUEUE_US)]
+    queue_us: f64,
     /// Mean of random pauses after each request, in µs
     #[arg(long, default_value_t = 0)]
     pause_us: u64,
@@ -139,11 +145,16 @@ impl Point {
     fn run(&self) -> anyhow::Result<bool> {
         let load =
             Load { depth: self.depth, pause_us: self.pause_us, ..Load::fio(self.zones, self.request_kib) };
-        let setup = Setup { request_kib: self.request_kib, ..Setup::zn540(self.system).on(&self.host) };
+        let mut setup = Setup::zn540(self.system).on(&self.host);
+        setup.members = self.drives;
+        if self.system == System::Raizn {
+            setup.section.sub_request_us = self.queue_us;
+        }
         if let Some(path) = &self.trace {
             let trace = Trace::default();
             let short = Load { window: Window::ms(6, 8), ..load };
-            Bed::traced(&setup, Some(trace.clone()))?.write_zones(&short)?;
+            Bed::traced(&Setup { request_kib: self.request_kib, ..setup.clone() }, Some(trace.clone()))?
+                .write_zones(&short)?;
             let written = fs::write(path, serde_json::to_vec(&trace.json(TRACED_NS))?);
             written.with_context(|| format!("{} cannot be written", path.display()))?;
         }

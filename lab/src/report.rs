@@ -219,8 +219,8 @@ pub fn points(rows: &[Row]) -> Table {
             row.request_kib.to_string(),
             row.depth.to_string(),
             format!("{:.0}", row.mb_s),
-            format!("{:.1}", row.spread * 50.0),
-            format!("{:+.1}", row.drift * 100.0),
+            if row.seeds > 1 { format!("{:.1}", row.spread * 50.0) } else { String::new() },
+            if row.seeds > 0 { format!("{:+.1}", row.drift * 100.0) } else { String::new() },
             row.paper_mb_s.map(|paper| format!("{paper:.0}")).unwrap_or_default(),
             format!("{:.2}", row.flash_write_amplification),
             format!("{:.0}", row.p50_us),
@@ -232,27 +232,29 @@ pub fn points(rows: &[Row]) -> Table {
     table
 }
 
-/// How steady measured rows are: how many change by more than 3 % within their window, and spread over seeds.
-pub fn unsteady(rows: &[Row]) -> Table {
+/// How steady measured rows are: how many change by more than 3 % within their window, and spread over seeds, where
+/// there is more than one. Nothing where nothing was measured in windows.
+pub fn unsteady(rows: &[Row]) -> Option<Table> {
     const MOST: f64 = 0.03;
-    let mut table =
-        Table::new("Steadiness", &["", "points", "the most", "more than 3 %", "of these the furthest"]);
-    let mut line = |what: &str, of: fn(&Row) -> f64| {
-        let furthest = rows.iter().max_by(|a, b| of(a).total_cmp(&of(b)));
+    let header = ["", "points", "the most", "more than 3 %", "of these the furthest"];
+    let mut table = Table::new("Steadiness", &header);
+    let mut line = |what: &str, least_seeds: usize, of: fn(&Row) -> f64| {
+        let rows: Vec<&Row> = rows.iter().filter(|row| row.seeds >= least_seeds).collect();
+        let Some(furthest) = rows.iter().max_by(|a, b| of(a).total_cmp(&of(b))) else { return };
         let far = rows.iter().filter(|row| of(row) > MOST).count();
         let name =
             |row: &Row| format!("{}, {}, {} zones, {} KiB", row.system, row.host, row.zones, row.request_kib);
         table.rows.push(vec![
             what.into(),
             rows.len().to_string(),
-            format!("{:.1} %", 100.0 * furthest.map_or(0.0, of)),
+            format!("{:.1} %", 100.0 * of(furthest)),
             far.to_string(),
-            furthest.filter(|row| of(row) > MOST).map(name).unwrap_or_default(),
+            Some(furthest).filter(|row| of(row) > MOST).map(|row| name(row)).unwrap_or_default(),
         ]);
     };
-    line("second half of the window to the first", |row| row.drift.abs());
-    line("from the lowest seed to the highest", |row| row.spread);
-    table
+    line("second half of the window to the first", 1, |row| row.drift.abs());
+    line("from the lowest seed to the highest", 2, |row| row.spread);
+    (!table.rows.is_empty()).then_some(table)
 }
 
 /// What measured rows wrote, by cause.

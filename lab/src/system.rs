@@ -2,7 +2,7 @@
 
 use engine::{
     array::Behaviour,
-    raid::{LogStep, policy::Policy},
+    raid::{LogStep, geometry::Layout, policy::Policy},
 };
 
 /// A design.
@@ -78,6 +78,12 @@ impl System {
             System::ZSM => LogStep::NoHeader,
             _ => LogStep::None,
         };
-        Behaviour { join: self == System::Zoneraid, log_step, ..Behaviour::default() }
+        let log_home = (self.policy() == Policy::Log).then_some(parity_member as fn(&Layout, u64) -> usize);
+        Behaviour { join: self == System::Zoneraid, log_step, log_home, ..Behaviour::default() }
     }
+}
+
+/// RAIZN logs all partial parity of a stripe on the drive that gets its full parity (ZRAID §2.3).
+fn parity_member(layout: &Layout, stripe: u64) -> usize {
+    layout.parity_member(stripe, 0)
 }

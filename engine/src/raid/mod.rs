@@ -54,6 +54,9 @@ pub struct Behaviour {
     pub join: bool,
     /// How far the policy `log` is on the way to ZRAID.
     pub log_step: LogStep,
+    /// Which member logs the partial parity of a stripe, if not that of its slot. For measuring alone: no recovery
+    /// looks for it there.
+    pub log_home: Option<fn(&geometry::Layout, u64) -> usize>,
     /// Takes stale members where there are too few others, for zones that are full (see `raid/recover`).
     pub force: bool,
 }
@@ -61,7 +64,7 @@ pub struct Behaviour {
 impl Default for Behaviour {
     fn default() -> Behaviour {
         let (consistency, log_step) = (Consistency::default(), LogStep::None);
-        Behaviour { consistency, join: true, log_step, force: false }
+        Behaviour { consistency, join: true, log_step, log_home: None, force: false }
     }
 }
 

@@ -24,7 +24,10 @@ mod wear;
 mod zapraid;
 mod zebra;
 
-use crate::figure::{Figure, Row};
+use crate::{
+    figure::{Figure, Row},
+    report,
+};
 use std::time::Instant;
 
 /// How much is run.
@@ -49,13 +52,14 @@ impl Experiment {
         EXPERIMENTS.iter().find(|experiment| experiment.name == name)
     }
 
-    /// Runs it, and says how long that took.
+    /// Runs it, and says how steady what it measured was and how long that took.
     ///
     /// # Errors
     /// When a run fails, which none should.
     pub fn figure_of(&self, effort: Effort) -> anyhow::Result<Figure> {
         let started = Instant::now();
-        let figure = (self.run)(self, effort)?;
+        let mut figure = (self.run)(self, effort)?;
+        figure.tables.extend(report::unsteady(&figure.rows));
         Ok(Figure { took_s: started.elapsed().as_secs_f64(), ..figure })
     }
 

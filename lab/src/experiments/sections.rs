@@ -3,7 +3,7 @@
 use super::{Effort, Experiment, gain};
 use crate::{
     bed::{Load, Setup, point},
-    figure::{Figure, Plot, Table},
+    figure::{Figure, Plot, Row, Table},
     host::Host,
     serial::Section,
     system::System,
@@ -18,7 +18,8 @@ pub const SECTIONS: Experiment = Experiment {
 
 const METHOD: &str = "As Fig. 8 (8 KiB), on the host with mq-deadline. First a section that all writes to an array pass that \
 logs partial parity (RAIZN+, Z, Z+S, Z+S+M), and none to ZRAID, so many µs a write: one driver, one log zone, one lock. \
-Then what each job's own thread takes for a request, for all systems. Nothing of this is published, none of it is used \
+Then what each job's own thread takes for a request, for all systems. Last the queue from which RAIZN dispatches all \
+sub-requests, for 8 and 256 KiB: 2 µs elsewhere on this page. Nothing of this is published, none of it is used \
 anywhere else; it shows how large such costs would have to be, and is no calibration.";
 
 /// The steps of Fig. 8: what the paper says on average, and with 12 zones where it says so.
@@ -83,5 +84,48 @@ fn sections(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
     );
     figure.tables.push(table);
     figure.rows = rows;
+    queue(this, effort, &mut figure)?;
     Ok(figure)
+}
+
+/// RAIZN over what its queue takes: beside RAIZN+, and with many zones beside one.
+fn queue(this: &Experiment, effort: Effort, figure: &mut Figure) -> anyhow::Result<()> {
+    let (costs, zones): (&[f64], &[u32]) = match effort {
+        Effort::Quick => (&[2.0], &[12]),
+        Effort::Full => (&[0.0, 0.5, 1.0, 2.0, 4.0, 8.0], &[1, 4, 12]),
+    };
+    let mut points = Vec::new();
+    for us in costs {
+        for kib in [8, 256] {
+            points.extend(zones.iter().map(|zones| (*us, *zones, kib)));
+        }
+    }
+    let kernel = Host::mq_deadline();
+    let rows: Vec<Row> = work::each(this.name, &points, |(us, zones, kib)| {
+        let section = Section { sub_request_us: *us, ..Section::default() };
+        let row =
+            point(&Setup { section, ..Setup::zn540(System::Raizn).on(&kernel) }, &Load::fio(*zones, *kib))?;
+        Ok(Row { system: format!("RAIZN, {us} µs"), ..row })
+    })?;
+    let header = ["µs a sub-request", "KiB", "zones", "MB/s", "± %", "to no queue"];
+    let mut table = Table::new("RAIZN over what a sub-request takes in its queue", &header);
+    let mut values = Vec::new();
+    for ((us, zones, kib), row) in points.iter().zip(&rows) {
+        let free = rows.iter().find(|row| (row.zones, row.request_kib) == (*zones, *kib));
+        let ratio = row.mb_s / free.map_or(f64::NAN, |free| free.mb_s);
+        values.push((format!("{kib} KiB, {zones} zones"), (us * 1000.0) as u64, ratio));
+        table.rows.push(vec![
+            us.to_string(),
+            kib.to_string(),
+            zones.to_string(),
+            format!("{:.0}", row.mb_s),
+            format!("{:.1}", row.spread * 50.0),
+            format!("{ratio:.2}"),
+        ]);
+    }
+    let plot = Plot::through("RAIZN over its queue", "ns a sub-request", "× without queue", &values);
+    figure.plots.push(plot);
+    figure.tables.push(table);
+    figure.rows.extend(rows);
+    Ok(())
 }

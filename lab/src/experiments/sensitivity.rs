@@ -89,8 +89,8 @@ fn sensitivity(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
         };
         Ok(mb_s(ratio.1)? / mb_s(ratio.2)?)
     })?;
-    let mut header = vec!["ratio".to_string(), "as it is".into()];
-    header.extend(changes.iter().map(|((name, _), by)| format!("{name} × {by}")));
+    let mut header = vec!["ratio".to_string(), "0: as it is".into()];
+    header.extend((1..).zip(&changes).map(|(at, ((name, _), by))| format!("{at}: {name} × {by}")));
     let mut table = Table { header, ..Table::default() };
     for (ratio, values) in ratios.iter().zip(found.chunks(changes.len() + 1)) {
         let mut cells = vec![ratio.0.to_string()];
@@ -98,18 +98,15 @@ fn sensitivity(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
         table.rows.push(cells);
     }
     let mut figure = this.figure(METHOD);
-    let places: Vec<&str> = std::iter::once("as it is").chain(changes.iter().map(|_| "")).collect();
+    let places: Vec<String> = (0..=changes.len()).map(|at| at.to_string()).collect();
+    let places: Vec<&str> = places.iter().map(String::as_str).collect();
     let lines = ratios
         .iter()
         .zip(found.chunks(changes.len() + 1))
         .map(|(ratio, values)| (ratio.0.to_string(), values.to_vec()))
         .collect();
-    figure.plots.push(Plot::named(
-        "Ratios as each guess is halved and doubled, in the order of the table",
-        "×",
-        &places,
-        lines,
-    ));
+    let plot = Plot::named("Ratios as each guess is halved and doubled", "×", &places, lines);
+    figure.plots.push(Plot { x: "column of the table".into(), ..plot });
     figure.tables.push(table);
     Ok(figure)
 }

@@ -3,7 +3,7 @@
 use super::{Effort, Experiment};
 use crate::{
     bed::{Load, Setup, point},
-    figure::{Claim, Figure, Kind, Row, Table},
+    figure::{Claim, Figure, Kind, Plot, Row, Table},
     host::Host,
     load::Window,
     system::System,
@@ -91,6 +91,12 @@ fn logs(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
             row.resets.to_string(),
         ]);
     }
+    let shares = vec![("here".to_string(), vec![lost, lost_small, renewed.mb_s / never.mb_s])];
+    let places = ["large zones", "small zones", "with renewal"];
+    let mut plot = Plot::named("RAIZN+ to what it could write", "×", &places, shares);
+    plot.points =
+        [0.81, 0.24, 0.894].into_iter().enumerate().map(|(at, share)| ("slides".into(), at, share)).collect();
+    figure.plots.push(plot);
     figure.tables = vec![table, collections(&mut figure.claims)];
     Ok(figure)
 }

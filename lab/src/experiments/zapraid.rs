@@ -2,14 +2,15 @@
 
 use super::{Effort, Experiment, KERNEL};
 use crate::{
-    bed::{Load, Setup, point},
+    bed::{Bed, Load, Setup, point},
     figure::{Claim, Figure, Plot, Row, Table},
     host::Host,
-    load::Window,
-    report,
+    load::{self, Job, Kind, Window},
+    stream::Stream,
     system::System,
     work,
 };
+use engine::buf::BLOCK;
 use sim::{ssd::Model, timing::Timing};
 
 pub const ZAPRAID: Experiment = Experiment {
@@ -24,7 +25,9 @@ policy append with groups of G blocks; g1 is one write at a time in each zone of
 merging, all the zone as one group. Chunks of 8 KiB with append, the smallest there are (ZapRAID: 4 KiB), 64 KiB with the others; the second \
 table has all with 64 KiB. ZapRAID answers when a stripe is full; here partial stripes have partial parity in the metadata \
 logs, so that there is a command more than ZapRAID has. Hosts: mq-deadline is the kernel, where zones that are written in \
-order have a lock and appends none; spdk one thread as ZapRAID's. Nothing was fitted to these figures.";
+order have a lock and appends none; spdk one thread as ZapRAID's. Reads (Exp#2): a zone is filled, the array is assembled \
+again with all drives or without one, and 4 KiB are read one at a time at random places, on a host that costs nothing; a \
+quarter of them is of the lost drive. Nothing was fitted to these figures.";
 
 const WHY: &str = "The volume joins writes that wait into groups, and the array joins what the volume hands in: few and larger \
 writes are on their way, where ZapRAID's zone write has one of 4 KiB at a time.";
@@ -130,6 +133,8 @@ fn zapraid(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
         hosts.iter().flat_map(|host| alone.iter().map(move |subject| (host, *subject))).collect();
     let alone = work::each(this.name, &points, |(host, subject)| run_alone(*subject, host))?;
     figure.tables.push(alone_table(&alone, &hosts));
+    let reads = reads(this, &mut figure.claims)?;
+    figure.tables.push(reads);
     let at_16: Vec<&Row> = rows.iter().filter(|row| row.host == KERNEL).collect();
     figure.plots.push(Plot::of(
         "Random 4 KiB writes, mq-deadline".into(),
@@ -137,9 +142,47 @@ fn zapraid(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
         &at_16,
         |row| row.depth.into(),
     ));
-    figure.tables.push(report::unsteady(&figure.rows));
     Ok(figure)
 }
+
+/// What a read takes on average, in µs: of an array with all its drives, and without one.
+fn read_us(subject: Subject, lost: Option<usize>) -> anyhow::Result<f64> {
+    let (model, timing) = (Model::zn540_4tb().scaled(64, 16 << 8), Timing::zn540_4tb());
+    let Subject { system, group_blocks, chunk_kib, .. } = subject;
+    let setup =
+        Setup { model, timing, members: 4, chunk_kib, group_blocks, stores: true, ..Setup::zn540(system) };
+    let bed = Bed::new(&setup)?;
+    let mib = bed.array.geometry().zone_capacity_blocks * BLOCK as u64 / (1 << 20);
+    bed.write_streams(&[Stream { unit_kib: 1024, units: 1..2, mib, ..Stream::default() }])?;
+    let again = bed.cut_power(lost)?;
+    let job = Job::new(Kind::Read, 0, 4, 1);
+    let read = load::run(&again.runtime, &again.array, &again.clock, &[job], Window::ms(5, 205))?;
+    Ok(read.iter().map(|read| read.mean_us()).sum())
+}
+
+/// Exp#2: reads one at a time, normal and degraded. A quarter of the latter is of the lost drive.
+fn reads(this: &Experiment, claims: &mut Vec<Claim>) -> anyhow::Result<Table> {
+    let subjects = SUBJECTS.iter().filter(|subject| subject.name != "append-all");
+    let points: Vec<_> = subjects.flat_map(|subject| [(*subject, None), (*subject, Some(1))]).collect();
+    let found = work::each(this.name, &points, |(subject, lost)| read_us(*subject, *lost))?;
+    let header = ["system", "all drives, µs", "one lost, µs", "blocks of the lost one, µs", "of the speed"];
+    let mut table = Table::new("4 KiB reads one at a time, on average", &header);
+    for ((subject, _), us) in points.iter().step_by(2).zip(found.chunks_exact(2)) {
+        let lost_us = us[0] + 4.0 * (us[1] - us[0]);
+        let share = us[0] / lost_us;
+        let mut cells = vec![subject.name.to_string()];
+        cells.extend([us[0], us[1], lost_us].map(|us| format!("{us:.1}")));
+        cells.push(format!("{share:.3}"));
+        table.rows.push(cells);
+        if subject.name.starts_with("append") {
+            let what = format!("{}: reads of a lost drive to normal ones (within 5 %)", subject.name);
+            claims.push(Claim::factor(what, 1.0, share, SLOWEST));
+        }
+    }
+    Ok(table)
+}
+
+const SLOWEST: &str = "A lost block is as late as the slowest of three reads.";
 
 fn throughput(rows: &[Row], hosts: &[Host], depths: &[u32]) -> Table {
     let mut header = vec!["system, QD".to_string()];

@@ -340,6 +340,10 @@ impl Raid {
         data: Buf,
     ) {
         let (member, place) = self.layout.slot(stripe, index, which);
+        let member = match (place, self.behaviour.log_home) {
+            (Place::MetaLog, Some(home)) => home(&self.layout, stripe),
+            _ => member,
+        };
         if live & (1 << member) == 0 {
             return;
         }
