@@ -205,7 +205,7 @@ impl Client {
     fn uses(&self, path: &Path) -> bool {
         let Ok(path) = std::path::absolute(drive::resolve(path)) else { return false };
         let inside = |drive: &Path| drive.parent().is_some_and(|parent| same_file(parent, &path));
-        self.about.block_device.as_ref().is_some_and(|device| same_file(device, &path))
+        self.about.device(&path).is_some()
             || self.about.drives.iter().any(|drive| same_file(drive, &path) || inside(drive))
     }
 
@@ -217,7 +217,7 @@ impl Client {
         progress: impl Fn(Rebuild),
     ) -> Result<T> {
         let patience = match request {
-            Request::About | Request::Status => Some(PATIENCE),
+            Request::About | Request::Status | Request::Traffic => Some(PATIENCE),
             Request::Zones { .. } | Request::Examine { .. } => Some(PATIENCE_WITH_DRIVES),
             Request::Adopt | Request::Autostart { .. } | Request::Compress { .. } => None,
             Request::Fail { .. } | Request::Replace { .. } | Request::Rebuild | Request::Stop => None,

@@ -29,5 +29,6 @@ pub mod ring;
 pub mod run;
 pub mod size;
 pub mod tails;
+pub mod traffic;
 pub mod ublk;
 pub mod users;

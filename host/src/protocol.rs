@@ -2,11 +2,13 @@
 //! that has the array's UUID for a name. A command asks; notes and progress may precede the answer.
 
 use crate::{
+    drive::same_file,
     name::MemberName,
     report::{Compression, Rebuild},
+    traffic::Counted,
 };
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Version of the protocol: another one whenever anything is said that was not said before. A daemon and a command of
 /// different versions refuse each other.
@@ -36,6 +38,8 @@ pub enum Request {
     About,
     /// A [`crate::report::Status`].
     Status,
+    /// What the block devices were asked for: a list of [`Asked`].
+    Traffic,
     /// [`crate::report::Zones`]: all, or one.
     Zones { zone: Option<u32> },
     /// Takes a member out: [`crate::report::Failed`].
@@ -84,6 +88,8 @@ pub struct About {
     pub block_device: Option<PathBuf>,
     /// The block device by the name of its array.
     pub link: Option<PathBuf>,
+    /// The block devices of the namespaces into which it is divided.
+    pub namespaces: Vec<NamespaceDevice>,
     pub level: String,
     /// How many members there are when none is missing.
     pub members: u32,
@@ -92,6 +98,39 @@ pub struct About {
     pub aggregate: u32,
     /// Absolute paths of the members' drives.
     pub drives: Vec<PathBuf>,
+}
+
+/// What a block device was asked for since its daemon was started.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Asked {
+    /// Of a namespace; nothing of the array.
+    pub namespace: Option<String>,
+    pub counted: Counted,
+}
+
+/// A namespace that the kernel has as a block device.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct NamespaceDevice {
+    pub name: String,
+    /// By which other machines know it.
+    pub uuid: String,
+    pub block_device: PathBuf,
+    /// The block device by the names of its array and its own.
+    pub link: Option<PathBuf>,
+}
+
+impl About {
+    /// All block devices, with their names.
+    pub fn devices(&self) -> impl Iterator<Item = (&PathBuf, Option<&PathBuf>)> {
+        let own = self.block_device.iter().map(|device| (device, self.link.as_ref()));
+        let namespaces = self.namespaces.iter();
+        own.chain(namespaces.map(|namespace| (&namespace.block_device, namespace.link.as_ref())))
+    }
+
+    /// The block device at `path`, and its name.
+    pub fn device(&self, path: &Path) -> Option<(&PathBuf, Option<&PathBuf>)> {
+        self.devices().find(|(device, _)| same_file(device, path))
+    }
 }
 
 /// An array that has been stopped.

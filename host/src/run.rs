@@ -17,6 +17,11 @@ pub fn tails_path(directory: &Path, array: &[u8; 16]) -> PathBuf {
     directory.join(format!("{}.tails", uuid(array)))
 }
 
+/// Where it keeps that of a namespace.
+pub fn namespace_tails_path(directory: &Path, array: &[u8; 16], number: u32) -> PathBuf {
+    directory.join(format!("{}-{number}.tails", uuid(array)))
+}
+
 /// Where the daemon of an array answers.
 pub fn socket_path(directory: &Path, array: &[u8; 16]) -> PathBuf {
     directory.join(format!("{}.sock", uuid(array)))

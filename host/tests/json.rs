@@ -4,6 +4,8 @@
 
 mod support;
 
+use engine::vzone::{Limits, NamespaceStatus, Spec};
+use host::report::{Division, NamespaceReport};
 use serde_json::Value;
 use std::{collections::BTreeSet, fs, path::Path};
 use support::{Place, drive};
@@ -112,6 +114,29 @@ fn every_command_prints_what_its_schema_says() {
     prints("status.json", &["status", "d"]);
     prints("destroy.json", &["destroy", "--yes", "d"]);
     prints("list.json", &["list", "d"]);
+}
+
+/// What only a daemon with block devices says of namespaces.
+#[test]
+fn the_division_of_an_array_is_what_the_schema_of_status_says() {
+    let place = Place::with_array(5);
+    let (name, limits) = ("mail".into(), Limits { requests: 0, blocks: 256 });
+    let namespace = NamespaceStatus {
+        spec: Spec { name, zones: 4, max_active: 4, max_open: 4, essential: 1, weight: 1, limits },
+        active: 2,
+        own_spares: 3,
+        spares: 5,
+        widths: vec![1, 2],
+        written_blocks: 7,
+    };
+    let report = NamespaceReport::of(&namespace, 100);
+    assert_eq!((report.limits.requests_per_second, report.limits.bytes_per_second), (None, Some(1 << 20)));
+    assert_eq!((report.borrowed_spares, report.essential, report.written_bytes), (2, 4, 7 * 4096));
+    let mut status = place.json(&["status", "drives"]);
+    assert_eq!(status["namespaces"], Value::Null);
+    status["namespaces"] = serde_json::to_value(Division::of(10, 409_600, vec![report])).unwrap();
+    assert_eq!(status["namespaces"]["free_zones"], 6);
+    check(&status, &schema("status.json"), "status.json");
 }
 
 #[test]

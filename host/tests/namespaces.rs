@@ -117,3 +117,63 @@ fn floors_cannot_be_promised_twice() {
     let listed = place.json(&["namespace", "list", "drives"]);
     assert_eq!(listed["namespaces"][0]["active"], 4);
 }
+
+#[test]
+fn limits_are_kept_until_they_are_changed() {
+    let place = Place::with_array(5);
+    create(&place, "drives/a", &["--size", "1M", "--iops", "500", "--bandwidth", "8M"]).ok();
+    let limits = || {
+        let listed = place.json(&["namespace", "list", "drives"]);
+        let limits = &listed["namespaces"][0]["limits"];
+        (limits["requests_per_second"].as_u64(), limits["bytes_per_second"].as_u64())
+    };
+    assert_eq!(limits(), (Some(500), Some(8 << 20)));
+    place.run_with(&["zone", "write", "drives/a", "0"], b"something").ok();
+    let said = place.run(&["namespace", "limit", "drives/a", "--bandwidth", "4K"]).ok().text();
+    assert!(said.contains("drives/a is limited to 4 KiB/s"), "{said}");
+    assert_eq!(limits(), (None, Some(4096)));
+    assert_eq!(place.read_zone("drives/a", 0)[..9], *b"something");
+    place.run(&["namespace", "limit", "drives/b"]).fails_with(&["no namespace 'b'"]);
+    place.run(&["namespace", "limit", "drives/a", "--iops", "0"]).fails_with(&["--iops"]);
+    place.run(&["namespace", "limit", "drives/a", "--bandwidth", "1000T"]).fails_with(&["nothing reads"]);
+    assert!(place.run(&["namespace", "limit", "drives/a"]).ok().text().contains("not limited any more"));
+    assert_eq!(limits(), (None, None));
+}
+
+#[test]
+fn namespaces_of_an_array_that_runs_are_left_alone() {
+    let place = Place::with_array(5);
+    create(&place, "drives/mail", &["--size", "40M"]).ok();
+    let daemon = place.daemon();
+    let first = ["'tank' runs", "stop it before its namespaces are changed", "zoneraid stop tank"];
+    create(&place, "tank/logs", &["--size", "1M"]).fails_with(&first);
+    place.run(&["namespace", "resize", "drives/mail", "--size", "1M"]).fails_with(&first);
+    place.run(&["namespace", "remove", "--yes", "tank/mail"]).fails_with(&first);
+    place.run_with(&["zone", "write", "tank/mail", "0"], b"x").fails_with(&["'tank' runs"]);
+    place.run(&["top", "tank"]).fails_with(&["'tank' has no block device"]);
+    // Nobody has to wait for the daemon to know what there is.
+    assert_eq!(place.json(&["namespace", "list", "drives"])["namespaces"][0]["name"], "mail");
+    place.run(&["stop", "tank"]).ok();
+    daemon.join().unwrap();
+    place.run(&["top", "drives"]).fails_with(&["'drives' does not run", "zoneraid start drives"]);
+    if host::ring::Ring::new().is_ok() {
+        let serve = ["serve", "drives", "--nbd", "nbd.sock"];
+        place.run(&serve).fails_with(&["divided among namespaces", "zoneraid start tank"]);
+    }
+    create(&place, "drives/..", &["--size", "1M"]).fails_with(&["begins with a letter or digit"]);
+}
+
+#[test]
+fn a_volume_lies_on_a_namespace() {
+    let place = Place::new();
+    let make = ["emulate", "create", "drives", "--count", "3", "--zones", "80", "--zone-capacity", "8M"];
+    place.run(&make).ok();
+    place.create("tank", "drives", 3).ok();
+    create(&place, "drives/db", &["--size", "600M", "--active", "6"]).ok();
+    create(&place, "drives/mail", &["--size", "64M"]).ok();
+    let made = place.json(&["volume", "create", "drives/db"]);
+    assert!(made["usable_bytes"].as_u64() > Some(64 << 20), "{made}");
+    place.run(&["volume", "create", "drives/db"]).fails_with(&["drives/db", "no volume"]);
+    place.run(&["volume", "create", "drives"]).fails_with(&["belong to its namespaces"]);
+    assert!(place.read_zone("drives/mail", 0).is_empty());
+}

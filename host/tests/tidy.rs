@@ -166,6 +166,7 @@ const ROOMS: [(&str, &[&str]); 2] = [
             // What lies on drives and in files, and what kernels understand.
             "label",
             "tails",
+            "traffic",
             "export",
             "ublk",
             "nbd",

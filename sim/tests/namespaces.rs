@@ -7,7 +7,7 @@ use engine::{
     device::{Command, Completion, DeviceError, Done, Geometry, Status, ZonedDevice, Zones},
     raid::policy::Policy,
     runtime::Runtime,
-    vzone::{Behaviour, Namespace, Namespaces, PATIENCE_US, Spec, VzoneError},
+    vzone::{Behaviour, Limits, Namespace, Namespaces, PATIENCE_US, Spec, VzoneError},
     zone::{Lba, ZoneIndex, ZoneState},
 };
 use sim::{
@@ -161,7 +161,8 @@ fn drive_for_rows(parts: u32) -> Geometry {
 }
 
 fn spec(name: &str, zones: u32, max_active: u32) -> Spec {
-    Spec { name: name.into(), zones, max_active, max_open: max_active, essential: 1, weight: 1 }
+    let limits = Limits::default();
+    Spec { name: name.into(), zones, max_active, max_open: max_active, essential: 1, weight: 1, limits }
 }
 
 #[test]
@@ -736,5 +737,70 @@ fn every_canary_is_found() {
         let course = Course { over: Some(Over::Drive), canary: Some(canary) };
         let found = (0..400).find(|seed| namespaces::replay(course, *seed, Tracing::Off).failure.is_some());
         assert!(found.is_some(), "{name} is not found");
+    }
+}
+
+/// A zone of a tenant holds whole segments, and so ends before the zones below do. The power may go at any moment of the
+/// write that fills it.
+#[test]
+fn a_zone_that_ends_before_those_below_is_full_after_a_cut_at_any_moment() {
+    for volatile in [false, true] {
+        let drive = Geometry {
+            zones: 40,
+            zone_size_blocks: 24,
+            zone_capacity_blocks: 24,
+            max_active: 12,
+            max_open: 12,
+            volatile_cache: volatile,
+            ..drive_for_rows(3)
+        };
+        let wire = Wire::default();
+        wire.insert(Ssd::in_memory(&drive));
+        let small = Small::over(wire);
+        small.run(Namespaces::create(small.device(), [3; 16], 3)).unwrap();
+        let namespaces = small.run(small.open()).unwrap();
+        let one = small.run(namespaces.add(Spec { essential: 2, ..spec("one", 2, 1) })).unwrap();
+        let (capacity, next) = (one.geometry().zone_capacity_blocks, one.geometry().zone_size_blocks);
+        assert_eq!((capacity, next), (68, 128));
+        let write = |at: u64, byte: u8, blocks: usize, fua| {
+            Command::write(Lba(at), Buf::copy_of(&vec![byte; blocks * BLOCK]), fua)
+        };
+        for at in [0, 30] {
+            assert_eq!(small.run(one.submit(write(at, 7, 30, true))).result, Ok(()));
+        }
+        let (last, filled) = (one.submit(write(60, 8, 8, false)), Rc::new(Cell::new(false)));
+        let noted = filled.clone();
+        small.runtime.spawn(async move { noted.set(last.await.result.is_ok()) });
+        let (mut moment, mut seen_full) = (0, 0);
+        loop {
+            let when = format!("volatile {volatile}, cut at {moment}");
+            let cut = small.cut(volatile, moment);
+            let namespaces = cut.run(cut.open()).unwrap();
+            let one = namespaces.list().remove(0);
+            let done = cut.run(one.submit(Command::Report { first: ZoneIndex(0), count: 1 }));
+            let (state, wp) = (done.zones[0].state, done.zones[0].wp_blocks);
+            assert!(state == ZoneState::Full || !filled.get(), "{when}: {state:?} at {wp}");
+            seen_full += (state == ZoneState::Full) as u32;
+            if state != ZoneState::Full {
+                assert!((60..68).contains(&wp), "{when}: {wp}");
+                let rest = write(wp, 8, (68 - wp) as usize, true);
+                assert_eq!(cut.run(one.submit(rest)).result, Ok(()), "{when}");
+            }
+            for (at, blocks, byte) in [(0, 60, 7), (60, 8, 8)] {
+                let read = cut.run(one.submit(Command::read(Lba(at), Buf::zeroed(blocks * BLOCK))));
+                assert!(read.data.iter().all(|found| *found == byte), "{when}: {at}");
+            }
+            // Only one zone may be active.
+            assert_eq!(cut.run(one.submit(write(next, 9, 5, true))).result, Ok(()), "{when}");
+            while cut.step() {}
+            assert_eq!(namespaces.audit(), Ok(()), "{when}");
+            cut.runtime.clear();
+            if !small.step() {
+                break;
+            }
+            moment += 1;
+        }
+        assert!(filled.get() && (1..=moment as u32).contains(&seen_full), "{seen_full} of {}", moment + 1);
+        small.runtime.clear();
     }
 }

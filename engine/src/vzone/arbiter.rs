@@ -181,6 +181,15 @@ impl Arbiter {
         }
     }
 
+    /// A zone that was given is active all the same.
+    pub fn hold(&mut self, zone: u32) {
+        let physical = &mut self.zones[zone as usize];
+        if !std::mem::replace(&mut physical.active, true) {
+            self.active += 1;
+            self.grouped += (physical.owner == Owner::Given) as u32;
+        }
+    }
+
     /// Nobody needs a zone any more that was given.
     pub fn give_up(&mut self, zone: u32) {
         let physical = &self.zones[zone as usize];
@@ -308,6 +317,9 @@ mod tests {
         assert!(!arbiter.want(1));
         arbiter.retire(2);
         assert!(arbiter.want(1));
+        arbiter.audit(2..6).unwrap();
+        (0..2).for_each(|_| arbiter.hold(2));
+        assert!(!arbiter.want(1));
         arbiter.audit(2..6).unwrap();
     }
 

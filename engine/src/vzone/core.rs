@@ -350,6 +350,11 @@ impl Core {
         Lba(self.device.geometry().start(ZoneIndex(zone)).0 + 1 + offset)
     }
 
+    /// Blocks of all groups that a v-zone may hold.
+    pub fn usable(&self, groups: &Groups) -> u64 {
+        self.allocated(groups).min(self.identity.vzone_blocks())
+    }
+
     /// Blocks of all groups.
     pub fn allocated(&self, groups: &Groups) -> u64 {
         groups.zones().len() as u64 * self.zone_blocks()
@@ -452,8 +457,8 @@ impl Core {
         self.arbiter.borrow().group_limit().saturating_sub(essential)
     }
 
-    /// How wide the next group of a namespace is, and how many of its zones are spare.
-    fn decide(&self, tenant: &Tenant, most: u32) -> (u32, u32) {
+    /// How wide the next group of a namespace is.
+    fn decide(&self, tenant: &Tenant, most: u32) -> u32 {
         let spares = self.spares();
         let serial = self.arbiter.borrow().serial();
         let tenants = self.tenants.borrow();
@@ -471,8 +476,7 @@ impl Core {
         let used: u32 = accounts.iter().map(|account| account.used).sum();
         let state = tenant.state.borrow();
         let free = spares.saturating_sub(used);
-        let width = balloon::width(tenant.spec.essential, (share, state.spares, free), state.history, most);
-        (width, width.saturating_sub(tenant.spec.essential))
+        balloon::width(tenant.spec.essential, (share, state.spares, free), state.history, most)
     }
 
     /// Waits until a v-zone may have its first group: those submitted before have theirs, and fewer v-zones than may be
@@ -519,20 +523,26 @@ impl Core {
 
     /// As [`Core::allocate`], if the zones are there.
     fn take_now(&self, tenant: &Tenant, want: Want) -> Result<Option<Taken>, DeviceError> {
-        let (width, spares) = match want {
-            Want::Group { most } => self.decide(tenant, most),
+        let (mut width, least) = match want {
+            Want::Group { most } => (self.decide(tenant, most), tenant.spec.essential.min(most)),
             Want::Moved { least, most } => {
-                let width =
-                    balloon::floor_power(least.saturating_add(self.free_spares()).min(most)).max(least);
-                (width, width - least)
+                let all = least.saturating_add(self.free_spares());
+                (balloon::floor_power(all.min(most)).max(least), least)
             }
         };
         let mut arbiter = self.arbiter.borrow_mut();
         self.work.open();
-        if !arbiter.want(width) {
-            let exhausted = arbiter.is_exhausted(width);
-            return if exhausted { Err(Status::CapacityExceeded.into()) } else { Ok(None) };
+        while !arbiter.want(width) {
+            if !arbiter.is_exhausted(width) {
+                return Ok(None);
+            }
+            // Many are worn: a narrower group has to do.
+            width /= 2;
+            if width < least.max(1) {
+                return Err(Status::CapacityExceeded.into());
+            }
         }
+        let spares = width.saturating_sub(least);
         let zones = arbiter.take(width);
         let mut state = tenant.state.borrow_mut();
         if let Want::Group { .. } = want {
@@ -580,7 +590,16 @@ impl Core {
         let active = tenant.state.borrow().vzones[zone].active;
         if active {
             self.flush_cache().await?;
-            tenant.state.borrow().vzones[zone].lost.map_or(Ok(()), Err)?;
+            let vzone = tenant.state.borrow().vzones[zone];
+            vzone.lost.map_or(Ok(()), Err)?;
+            if vzone.tail < self.allocated(&vzone.groups) {
+                // A v-zone ends before its zones do.
+                let (_, _, zones) = vzone.groups.group(vzone.groups.len() - 1).unwrap_or_default();
+                if self.finish_zones(zones).await.is_err() {
+                    self.stick(tenant, zone);
+                    return Ok(());
+                }
+            }
             self.end_group(&mut tenant.state.borrow_mut(), zone);
         }
         Ok(())

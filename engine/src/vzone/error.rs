@@ -26,7 +26,7 @@ pub enum VzoneError {
     #[error("the journal of the namespaces does not fit the device, or contradicts itself")]
     Absurd,
     /// A name that cannot be.
-    #[error("a name has 1 to 32 letters, digits, '-', '_' or '.'")]
+    #[error("a name has 1 to 32 letters, digits, '-', '_' or '.', and begins with a letter or digit")]
     Name,
     /// A name that is there already.
     #[error("there is a namespace of this name already")]

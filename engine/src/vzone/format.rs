@@ -7,6 +7,7 @@
 use crate::{
     buf::BLOCK,
     format::codec::{Decoder, Encoder, TooShort},
+    vzone::limit::Limits,
 };
 
 /// Version of everything in here. A change of any layout raises it.
@@ -23,6 +24,9 @@ pub const MOST_NAME: usize = 32;
 
 const JOURNAL: u32 = u32::from_le_bytes(*b"zvj1");
 const RESERVED: u32 = u32::from_le_bytes(*b"zvr1");
+
+/// Blocks of a segment, 2 MiB: F2FS loses data in zones whose capacity is no multiple of that.
+const SEGMENT_BLOCKS: u64 = 512;
 
 /// Bytes before the entries of a block.
 const HEADER: usize = 48;
@@ -48,6 +52,14 @@ impl Identity {
     pub fn mark(&self) -> u64 {
         crate::vzone::format::mark(&self.uuid)
     }
+
+    /// Blocks that a v-zone holds: those of its zones but the first one of each, as far as they are whole segments.
+    pub fn vzone_blocks(&self) -> u64 {
+        let all = self.vzone_zones as u64 * self.zone_capacity_blocks.saturating_sub(1);
+        // Where zones are small, less is given up, or nothing.
+        let segment = if all < 64 { 1 } else { 1 << (all / 16).min(SEGMENT_BLOCKS).ilog2() };
+        all - all % segment
+    }
 }
 
 /// A short form of a UUID.
@@ -71,6 +83,8 @@ pub struct Spec {
     pub essential: u32,
     /// Its part of what is spare.
     pub weight: u32,
+    /// What it may ask for, as far as whoever shows it to others sees to that.
+    pub limits: Limits,
 }
 
 /// What is known of namespaces that need not run.
@@ -249,7 +263,7 @@ fn encode(entry: &Entry, to: &mut Encoder) {
         }
         Entry::Namespace(id, spec) => {
             to.u8(2).u32(*id).u32(spec.zones).u32(spec.max_active).u32(spec.max_open);
-            to.u32(spec.essential).u32(spec.weight);
+            to.u32(spec.essential).u32(spec.weight).u32(spec.limits.requests).u32(spec.limits.blocks);
             to.u8(spec.name.len() as u8).bytes(spec.name.as_bytes());
         }
         Entry::Removed(id) => {
@@ -283,9 +297,11 @@ fn decode(from: &mut Decoder<'_>) -> Result<Option<Entry>, TooShort> {
         }),
         2 => {
             let (id, zones, max_active, max_open) = (from.u32()?, from.u32()?, from.u32()?, from.u32()?);
-            let (essential, weight, len) = (from.u32()?, from.u32()?, from.u8()?);
+            let (essential, weight) = (from.u32()?, from.u32()?);
+            let limits = Limits { requests: from.u32()?, blocks: from.u32()? };
+            let len = from.u8()?;
             let Ok(name) = String::from_utf8(from.bytes(len as usize)?.to_vec()) else { return Ok(None) };
-            Entry::Namespace(id, Spec { name, zones, max_active, max_open, essential, weight })
+            Entry::Namespace(id, Spec { name, zones, max_active, max_open, essential, weight, limits })
         }
         3 => Entry::Removed(from.u32()?),
         4 => {
@@ -329,7 +345,9 @@ mod tests {
         let mut groups = Groups::default();
         assert!(groups.push(&[3, 4], 8));
         assert!(groups.push(&[9, 10, 11, 12], 4));
-        let spec = Spec { name: "db".into(), zones: 9, max_active: 3, max_open: 2, essential: 2, weight: 5 };
+        let limits = Limits { requests: 700, blocks: 0 };
+        let name = "db".into();
+        let spec = Spec { name, zones: 9, max_active: 3, max_open: 2, essential: 2, weight: 5, limits };
         vec![
             Entry::Identity(Identity { uuid: [7; 16], zones: 40, zone_capacity_blocks: 99, vzone_zones: 16 }),
             Entry::Namespace(3, spec),
@@ -337,6 +355,15 @@ mod tests {
             Entry::Vzone(3, 5, groups, End::Finished(77)),
             Entry::Vzone(3, 6, Groups::default(), End::Sealed(0)),
         ]
+    }
+
+    #[test]
+    fn a_vzone_holds_whole_segments_and_gives_up_little() {
+        let of = |vzone_zones, zone_capacity_blocks| {
+            Identity { uuid: [0; 16], zones: 99, zone_capacity_blocks, vzone_zones }.vzone_blocks()
+        };
+        assert_eq!((of(2, 6144), of(16, 275_712)), (23 * 512, 8615 * 512));
+        assert_eq!((of(1, 4), of(3, 16), of(3, 24), of(16, 17)), (3, 45, 68, 256));
     }
 
     #[test]

@@ -19,7 +19,7 @@ use std::{ops::Range, rc::Rc};
 const MOVE_TRIES: u32 = 3;
 
 /// Whether a zone that is answered so is worn, and so not active.
-fn is_out(error: DeviceError) -> bool {
+pub(super) fn is_out(error: DeviceError) -> bool {
     use Status::*;
     let out = [ZoneIsReadOnly, ZoneIsOffline, InvalidZoneStateTransition];
     out.map(DeviceError::from).contains(&error)
@@ -183,7 +183,7 @@ impl Core {
         if !(sealed || wide) {
             return Ok(());
         }
-        if !sealed && vzone.tail == self.allocated(&vzone.groups) {
+        if !sealed && vzone.tail == self.usable(&vzone.groups) {
             return self.filled(tenant, zone).await;
         }
         let Some((width, unit_blocks, old)) = vzone.groups.group(vzone.groups.len().wrapping_sub(1)) else {
@@ -213,7 +213,7 @@ impl Core {
             let mut state = owner.state.borrow_mut();
             let vzone = &mut state.vzones[zone];
             (vzone.groups, vzone.end, vzone.flushed) = (groups, End::Open, vzone.tail);
-            vzone.active = vzone.tail < core.allocated(&groups);
+            vzone.active = vzone.tail < core.usable(&groups);
             let (tail, failed) = (vzone.tail, vzone.failed.is_some());
             let info = state.table.info(ZoneIndex(zone as u32));
             // What could not be written was in the group that was moved.

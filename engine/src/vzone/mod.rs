@@ -1,7 +1,7 @@
 //! Elastic zones for many tenants (eZNS): namespaces on one zoned device, each of them a zoned device itself.
 //!
 //! docs/NAMESPACES.md is the design: what lies where, in which order what becomes safe, and why no physical zone
-//! ever has two owners. In reading order: [`shape`], [`balloon`], [`congestion`], [`admission`], [`arbiter`] and
+//! ever has two owners. In reading order: [`shape`], [`balloon`], [`congestion`], [`admission`], [`limit`], [`arbiter`] and
 //! [`mod@format`] decide without waiting for anything; [`core`](self) holds what running namespaces know; requests,
 //! management and recovery are what they do.
 
@@ -12,6 +12,7 @@ pub mod behaviour;
 pub mod congestion;
 pub mod error;
 pub mod format;
+pub mod limit;
 pub mod shape;
 
 mod core;
@@ -26,6 +27,7 @@ pub use self::{
     behaviour::{Behaviour, Canary, Clock, PATIENCE_US},
     error::VzoneError,
     format::{Layout, Spec},
+    limit::{Limits, Meter},
 };
 
 use self::{
@@ -48,10 +50,14 @@ pub struct NamespaceStatus {
     pub spec: Spec,
     /// V-zones that are open or closed.
     pub active: u32,
-    /// Spares that its groups hold.
+    /// Spares that are its share, by its weight.
+    pub own_spares: u32,
+    /// Spares that its groups hold; what is more than its share is borrowed.
     pub spares: u32,
     /// Widths of the groups that are being written.
     pub widths: Vec<u32>,
+    /// Blocks that are written and complete.
+    pub written_blocks: u64,
 }
 
 /// All namespaces of a device. Clones are the same. Their tasks belong to the runtime: they live, and hold the device,
@@ -168,12 +174,26 @@ impl Namespaces {
     /// When there is none of this name, commands for it are on their way, there are not so many, or it holds
     /// something in those that it would lose.
     pub async fn resize(&self, name: &str, zones: u32) -> Result<Namespace, VzoneError> {
+        let sized = |old: &Spec| {
+            let max_active = old.max_active.min(zones);
+            Spec { zones, max_active, max_open: old.max_open.min(max_active), ..old.clone() }
+        };
+        self.change(name, sized).await
+    }
+
+    /// Gives a namespace other limits. What was known as this namespace before is not ready any more.
+    ///
+    /// # Errors
+    /// When there is none of this name, or commands for it are on their way.
+    pub async fn limit(&self, name: &str, limits: Limits) -> Result<Namespace, VzoneError> {
+        self.change(name, |old| Spec { limits, ..old.clone() }).await
+    }
+
+    async fn change(&self, name: &str, changed: impl FnOnce(&Spec) -> Spec) -> Result<Namespace, VzoneError> {
         let core = &self.core;
         let _turn = core.administration.take().await;
         let old = self.idle(name).await?;
-        let max_active = old.spec.max_active.min(zones);
-        let max_open = old.spec.max_open.min(max_active);
-        let spec = Spec { zones, max_active, max_open, ..old.spec.clone() };
+        let spec = changed(&old.spec);
         recover::check_spec(core, &spec, Some(old.id))?;
         let geometry = recover::geometry_of(core.device.geometry(), &core.identity, &spec);
         let tenant = Rc::new(old.resized(spec.clone(), geometry)?);
@@ -218,8 +238,8 @@ impl Namespaces {
     }
 
     /// Has time pass: writers get tokens, and spares of namespaces that write nothing are taken back. To be called
-    /// about every millisecond.
-    pub fn tick(&self) {
+    /// about every millisecond while it says that something is being written, and now and then otherwise.
+    pub fn tick(&self) -> bool {
         let core = &self.core;
         let now_us = core.now_us();
         let mut pace = core.pace.get();
@@ -228,26 +248,37 @@ impl Namespaces {
         if core.refused.take() {
             core.work.open();
         }
+        let mut busy = false;
         for tenant in core.tenants() {
             let frozen = {
                 let state = tenant.state.borrow();
                 let at_work = state.vzones.iter().zip(&tenant.gates).filter(|(v, _)| v.settled != v.tickets);
-                at_work.for_each(|(_, gate)| gate.open());
+                for (_, gate) in at_work {
+                    busy = true;
+                    gate.open();
+                }
                 !state.removed
                     && balloon::is_frozen(state.spares, state.last_write_us, now_us, self.patience_us)
             };
             // One at a time: whoever comes back does not wait for what others are moved for.
             if frozen && core.moves.get() == 0 {
-                let is_wide = |vzone: &Vzone| vzone.active && vzone.spares > 0 && vzone.failed.is_none();
+                let is_well = |vzone: &Vzone| vzone.failed.is_none() && !vzone.stuck;
+                let is_wide = |vzone: &Vzone| vzone.active && vzone.spares > 0 && is_well(vzone);
                 let wide = tenant.state.borrow().vzones.iter().position(is_wide);
                 wide.into_iter().for_each(|zone| core.move_later(&tenant, zone));
             }
         }
+        busy
+    }
+
+    /// V-zones that there is room for, those that are given out with them.
+    pub fn zones(&self) -> u64 {
+        recover::room(&self.core.identity, self.core.device.geometry())
     }
 
     /// Writable blocks of a v-zone.
     pub fn zone_capacity_blocks(&self) -> u64 {
-        self.core.identity.vzone_zones as u64 * self.core.zone_blocks()
+        self.core.identity.vzone_blocks()
     }
 
     /// Physical zones of a v-zone.
@@ -326,15 +357,24 @@ impl Namespace {
         &self.tenant.spec.name
     }
 
+    /// Its number, which it keeps as long as it is there.
+    pub fn number(&self) -> u32 {
+        self.tenant.id
+    }
+
     /// What is known of it.
     pub fn status(&self) -> NamespaceStatus {
+        let (spares, weight) = (self.core.spares() as u64, self.tenant.spec.weight as u64);
+        let weights: u64 = self.core.tenants().iter().map(|tenant| tenant.spec.weight as u64).sum();
         let state = self.tenant.state.borrow();
         let open = state.vzones.iter().filter(|vzone| vzone.active);
         NamespaceStatus {
             spec: self.tenant.spec.clone(),
             active: state.table.active_zones(),
+            own_spares: (spares * weight / weights.max(1)) as u32,
             spares: state.spares,
             widths: open.map(Vzone::width).collect(),
+            written_blocks: state.vzones.iter().map(|vzone| vzone.tail).sum(),
         }
     }
 

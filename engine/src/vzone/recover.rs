@@ -18,6 +18,7 @@ use crate::{
             End, Entry, Filler, Groups, Head, Identity, Layout, MOST_NAME, MOST_NAMESPACES, MOST_ZONES, Spec,
             mark, read,
         },
+        manage::is_out,
         shape::Shape,
     },
     zone::{Lba, ZoneIndex, ZoneInfo, ZoneState, is_worn},
@@ -57,9 +58,14 @@ pub(super) fn usable_zones(identity: &Identity, geometry: &Geometry) -> u32 {
     identity.zones.saturating_sub(2 + Budget::of(geometry).kept + identity.vzone_zones)
 }
 
+/// V-zones that a device of this shape has room for.
+pub(super) fn room(identity: &Identity, geometry: &Geometry) -> u64 {
+    (usable_zones(identity, geometry) / identity.vzone_zones) as u64
+}
+
 /// The shape of a namespace on a device of this shape.
 pub(super) fn geometry_of(device: &Geometry, identity: &Identity, spec: &Spec) -> Geometry {
-    let capacity = identity.vzone_zones as u64 * (identity.zone_capacity_blocks - 1);
+    let capacity = identity.vzone_blocks();
     Geometry {
         zones: spec.zones,
         zone_size_blocks: capacity.next_power_of_two(),
@@ -243,13 +249,16 @@ fn settle(groups: &Groups, zone_blocks: u64, have: impl Fn(u32) -> u64) -> Settl
 
 /// What a v-zone holds, as the journal and its physical zones say. Nobody knows where an open one ends that has a worn
 /// zone, which may be back another time: it keeps all that it has, and is taken to be as long as its other zones allow.
-fn settle_known(groups: &Groups, end: End, zone_blocks: u64, zones: &[ZoneInfo]) -> Settled {
+fn settle_known(groups: &Groups, end: End, identity: &Identity, zones: &[ZoneInfo]) -> Settled {
+    let (zone_blocks, capacity) = (identity.zone_capacity_blocks - 1, identity.vzone_blocks());
     let have = |zone: u32| zone_data(&zones[zone as usize], zone_blocks);
     match end {
         End::Open => {
             let settled = settle(groups, zone_blocks, have);
             match worn(groups, zones) {
-                Some(_) => Settled { groups: *groups, end, tail: settled.tail },
+                Some(_) => Settled { groups: *groups, end, tail: settled.tail.min(capacity) },
+                // It is full, and the zones of its last group were being finished.
+                None if settled.tail >= capacity => Settled { end, tail: capacity, ..settled },
                 None => settled,
             }
         }
@@ -304,7 +313,12 @@ pub(super) async fn open(
     });
     let unfinished = take_over(&core, &books, &zones);
     core.checkpoint().await?;
-    core.finish_zones(&unfinished).await?;
+    for zone in unfinished {
+        // Nobody else has to do without what is his: it counts as active, until it is reset.
+        if core.finish_zones(&[zone]).await.is_err_and(|error| !is_out(error)) {
+            core.arbiter.borrow_mut().hold(zone);
+        }
+    }
     Ok(core)
 }
 
@@ -324,16 +338,14 @@ pub(super) async fn are_on(device: Rc<dyn ZonedDevice>) -> Result<bool, VzoneErr
 /// Says what namespaces there are on a device, which is not changed.
 pub(super) async fn look(device: Rc<dyn ZonedDevice>) -> Result<Layout, VzoneError> {
     let Found { books, zones, .. } = find(&*device).await?;
-    let zone_blocks = books.identity.zone_capacity_blocks - 1;
-    let vzone_zones = books.identity.vzone_zones;
     let written = |id: u32| {
         let own = books.vzones.range((id, 0)..=(id, u32::MAX));
-        own.map(|(_, (groups, end))| settle_known(groups, *end, zone_blocks, &zones).tail).sum()
+        own.map(|(_, (groups, end))| settle_known(groups, *end, &books.identity, &zones).tail).sum()
     };
     let namespaces = books.namespaces.iter().map(|(id, spec)| (spec.clone(), written(*id))).collect();
     Ok(Layout {
-        zones: (usable_zones(&books.identity, device.geometry()) / vzone_zones) as u64,
-        zone_capacity_blocks: vzone_zones as u64 * zone_blocks,
+        zones: room(&books.identity, device.geometry()),
+        zone_capacity_blocks: books.identity.vzone_blocks(),
         namespaces,
     })
 }
@@ -372,7 +384,6 @@ fn zone_data(info: &ZoneInfo, zone_blocks: u64) -> u64 {
 
 /// Makes up what runs; gives the zones of sealed and finished v-zones that are to be finished.
 fn take_over(core: &Core, books: &Books, zones: &[ZoneInfo]) -> Vec<u32> {
-    let zone_blocks = core.zone_blocks();
     // Whether zones are active, and may be finished if they are not.
     let mut owners: Vec<Option<(bool, bool)>> = vec![None; zones.len()];
     for (id, spec) in &books.namespaces {
@@ -380,14 +391,14 @@ fn take_over(core: &Core, books: &Books, zones: &[ZoneInfo]) -> Vec<u32> {
         let mut vzones = vec![Vzone::new(Groups::default(), End::Open, 0); spec.zones as usize];
         let mut spares = 0;
         for ((_, zone), (groups, end)) in books.vzones.range((*id, 0)..=(*id, u32::MAX)) {
-            let settled = settle_known(groups, *end, zone_blocks, zones);
+            let settled = settle_known(groups, *end, &books.identity, zones);
             let mut vzone = Vzone::new(settled.groups, settled.end, settled.tail);
             let worn = worn(groups, zones);
             let open = settled.end == End::Open;
             let held = |zone: &u32| zones[*zone as usize].state.is_active();
             vzone.active = match worn {
                 Some(_) => open && settled.groups.zones().iter().any(held),
-                None => open && settled.tail < core.allocated(&settled.groups),
+                None => open && settled.tail < core.usable(&settled.groups),
             };
             vzone.failed = worn.filter(|_| open).map(|state| refusal(state).into());
             vzone.stuck = vzone.active && vzone.failed.is_some();
@@ -463,7 +474,7 @@ fn load(tenant: &Tenant, zones: &[ZoneInfo]) {
 pub(super) fn check_spec(core: &Core, spec: &Spec, own: Option<u32>) -> Result<(), VzoneError> {
     let tenants = core.tenants.borrow();
     let others = || tenants.iter().flatten().filter(|tenant| Some(tenant.id) != own);
-    let named = !spec.name.is_empty()
+    let named = spec.name.starts_with(|first: char| first.is_ascii_alphanumeric())
         && spec.name.len() <= MOST_NAME
         && spec.name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
     if !named {
@@ -483,7 +494,7 @@ pub(super) fn check_spec(core: &Core, spec: &Spec, own: Option<u32>) -> Result<(
         return Err(VzoneError::Shape);
     }
     let taken: u64 = others().map(|tenant| tenant.spec.zones as u64).sum();
-    let room = (usable_zones(&core.identity, core.device.geometry()) / vzone_zones) as u64;
+    let room = room(&core.identity, core.device.geometry());
     if taken + spec.zones as u64 > room {
         return Err(VzoneError::Full { left: room - taken.min(room) });
     }

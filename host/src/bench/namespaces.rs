@@ -15,7 +15,7 @@ use engine::{
     buf::{BLOCK, Buf},
     device::{Command, ZonedDevice, Zones},
     runtime::Runtime,
-    vzone::{Behaviour, Namespace, Namespaces, PATIENCE_US, Spec},
+    vzone::{Behaviour, Limits, Namespace, Namespaces, PATIENCE_US, Spec},
     zone::{Lba, ZoneIndex},
 };
 use serde::Serialize;
@@ -82,7 +82,8 @@ async fn make(runtime: &Runtime, device: Rc<Idle>) -> Result<Namespace> {
     let clock = Rc::new(move || begun.elapsed().as_micros() as u64);
     let behaviour = Behaviour { clock, patience_us: PATIENCE_US, canary: None };
     let namespaces = Namespaces::open(runtime, device, behaviour).await?;
-    let spec = Spec { name: "bench".into(), zones: 2, max_active: 2, max_open: 2, essential: 1, weight: 1 };
+    let (name, limits) = ("bench".into(), Limits::default());
+    let spec = Spec { name, zones: 2, max_active: 2, max_open: 2, essential: 1, weight: 1, limits };
     Ok(namespaces.add(spec).await?)
 }
 

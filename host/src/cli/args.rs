@@ -93,6 +93,13 @@ pub enum Verb {
         /// Name, UUID or path of the array
         array: Option<ArrayName>,
     },
+    /// Watch what block devices of a running array are asked for, and how long it takes
+    ///
+    /// On a terminal until it is interrupted, anew each second; otherwise, and with --json, one second, once.
+    Top {
+        /// Name, UUID or path of the array
+        array: ArrayName,
+    },
     /// Say what a drive is and which array it belongs to
     Examine {
         /// Image, NVMe namespace (/dev/ngXnY) or zoned block device
@@ -552,6 +559,15 @@ pub enum Namespace {
         #[arg(long, value_name = "SIZE", value_parser = size::parse_blocks)]
         size: u64,
     },
+    /// Limit what the block device of a namespace may be asked for
+    ///
+    /// Who asks for more has to wait. What is not given is not limited any more.
+    Limit {
+        /// ARRAY/NAME
+        namespace: NamespaceName,
+        #[command(flatten)]
+        limits: NamespaceLimits,
+    },
     /// Remove a namespace; with the last one the array is empty again
     Remove {
         /// ARRAY/NAME
@@ -578,6 +594,18 @@ pub struct CreateNamespace {
     /// Zones of the array that each of these has for certain: a power of two
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub width: u32,
+    #[command(flatten)]
+    pub limits: NamespaceLimits,
+}
+
+#[derive(Args)]
+pub struct NamespaceLimits {
+    /// Reads and writes a second, at most
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub iops: Option<u32>,
+    /// Bytes a second that are read and written, at most
+    #[arg(long, value_name = "SIZE", value_parser = size::parse_blocks)]
+    pub bandwidth: Option<u64>,
 }
 
 #[derive(Args)]

@@ -16,7 +16,7 @@ use crate::{
     reactor::Reactor,
     repair::{self, Members},
     report::{
-        Compression, Failed, Rebuild, Rebuilt, Status, VolumeReport, WrittenBytes, bytes, level,
+        Compression, Division, Failed, Rebuild, Rebuilt, Status, VolumeReport, WrittenBytes, bytes, level,
         so_many_zones,
     },
     size::show,
@@ -321,6 +321,7 @@ fn status_text(status: &Status) -> String {
         let device = match (&status.block_device, &status.link) {
             (Some(device), Some(link)) => format!("{device} ({link})"),
             (Some(device), None) => device.clone(),
+            (None, _) if status.namespaces.is_some() => "one for each namespace".to_string(),
             (None, _) => "none".to_string(),
         };
         text += &format!(" device: {device}, by process {pid}\n");
@@ -330,6 +331,9 @@ fn status_text(status: &Status) -> String {
     }
     if let Some(volume) = &status.volume {
         text += &volume_text(volume);
+    }
+    if let Some(division) = &status.namespaces {
+        text += &division_text(division);
     }
     if !status.offline_zones.is_empty() {
         text += "offline:\n";
@@ -369,6 +373,48 @@ fn status_text(status: &Status) -> String {
         ]
     }));
     text + &table(&rows)
+}
+
+fn division_text(division: &Division) -> String {
+    let heads = [
+        "NAME",
+        "DEVICE",
+        "SIZE",
+        "USED",
+        "ACTIVE",
+        "WIDTHS",
+        "ESSENTIAL",
+        "OWN",
+        "HELD",
+        "BORROWED",
+        "WEIGHT",
+        "LIMITS",
+    ];
+    let mut rows = vec![heads.map(String::from).to_vec()];
+    rows.extend(division.list.iter().map(|namespace| {
+        let (size, used) = match &namespace.volume {
+            Some(volume) => (volume.size_bytes, volume.used_bytes),
+            None => (namespace.capacity_bytes, namespace.written_bytes),
+        };
+        let widths: Vec<String> = namespace.widths.iter().map(u32::to_string).collect();
+        vec![
+            namespace.name.clone(),
+            namespace.block_device.clone().unwrap_or("-".into()),
+            show(size),
+            show(used),
+            format!("{} of {}", namespace.active_zones, namespace.active),
+            if widths.is_empty() { "-".into() } else { widths.join(", ") },
+            namespace.essential.to_string(),
+            namespace.own_spares.to_string(),
+            namespace.held_spares.to_string(),
+            namespace.borrowed_spares.to_string(),
+            namespace.weight.to_string(),
+            namespace.limits.words(),
+        ]
+    }));
+    let Division { free_zones, zone_capacity_bytes, .. } = division;
+    let room = format!("namespaces: room for {free_zones} more zones of {}\n", show(*zone_capacity_bytes));
+    room + &table(&rows)
 }
 
 fn volume_text(volume: &VolumeReport) -> String {

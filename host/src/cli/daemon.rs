@@ -10,12 +10,12 @@ use crate::{
     name::ArrayName,
     nbd::Place,
     output::{HEALTHY, Output, quoted},
-    protocol::{Request, Stopped},
-    report::{State, is_or_are, members_named, so_many_zones},
+    protocol::{NamespaceDevice, Request, Stopped},
+    report::{State, in_a_row, is_or_are, members_named, so_many_zones},
     run,
     size::show,
     tails::Left,
-    ublk,
+    ublk::{self, Orphan},
 };
 use anyhow::{Result, bail, ensure};
 use engine::{
@@ -40,6 +40,8 @@ struct Started {
     block_device: Option<PathBuf>,
     /// The block device by the name of its array.
     link: Option<PathBuf>,
+    /// The block devices of its namespaces.
+    namespaces: Vec<NamespaceDevice>,
 }
 
 #[derive(Serialize)]
@@ -60,7 +62,7 @@ struct Ready {
     directory: PathBuf,
     left: Option<Left>,
     /// Block devices that a process has left.
-    devices: Vec<u32>,
+    devices: Vec<Orphan>,
 }
 
 /// Finds the array, claims its drives, and refuses what cannot be before anything is written.
@@ -82,14 +84,14 @@ fn prepare(output: Output, options: &Start) -> Result<Ready> {
     let tails = run::tails_path(&directory, &uuid);
     let left = Left::read(&tails, &uuid)?;
     // Before anything is written, since a kernel without block devices of this kind ends it here.
-    let devices = found.reactor.wait(ublk::find(&found.reactor, ublk::tag(&uuid)))??;
+    let devices = found.reactor.wait(ublk::find(&found.reactor, &uuid))??;
     ensure!(
         devices.is_empty() || left.is_some(),
         "the block device of '{}' is there, but not {}, which says what it had answered: reboot, or stop \
          whatever uses /dev/ublkb{} and remove that",
         found.label.name,
         tails.display(),
-        devices.first().copied().unwrap_or_default()
+        devices.first().map(|orphan| orphan.id).unwrap_or_default()
     );
     ensure!(
         devices.is_empty() || !terms.read_only,
@@ -103,14 +105,6 @@ pub fn start(output: Output, options: Start) -> Result<u8> {
     let Ready { found, terms, directory, left, devices } = prepare(output, &options)?;
     let daemon = Daemon::start(found, &directory, left.as_ref(), terms)?;
     let signals = Signals::new()?;
-    if daemon.is_divided()? {
-        daemon.give_up();
-        bail!(
-            "the zones of '{0}' belong to its namespaces, which have no block devices: use them with zoneraid zone, \
-             as {0}/NAME",
-            options.array
-        );
-    }
     if let Err(error) = daemon.show(&devices, left) {
         daemon.give_up();
         return Err(error);
@@ -127,10 +121,15 @@ pub fn start(output: Output, options: Start) -> Result<u8> {
         pid: about.pid,
         block_device: about.block_device,
         link: about.link,
+        namespaces: about.namespaces,
     };
     output.print(&started, |started| {
-        let device = started.link.as_ref().or(started.block_device.as_ref());
-        let device = device.map(|device| format!(" as {}", device.display())).unwrap_or_default();
+        let own = started.link.as_ref().or(started.block_device.as_ref());
+        let others =
+            started.namespaces.iter().map(|shown| shown.link.as_ref().unwrap_or(&shown.block_device));
+        let devices: Vec<String> =
+            own.into_iter().chain(others).map(|path| path.display().to_string()).collect();
+        let device = if devices.is_empty() { String::new() } else { format!(" as {}", in_a_row(&devices)) };
         let wrong = if started.state == State::Healthy { "" } else { &format!(": {}", status.status) };
         format!("'{}' runs{device}, {}{wrong}\n", started.array, started.state)
     })?;
@@ -311,6 +310,7 @@ mod tests {
             pid: 1,
             block_device: None,
             link: None,
+            namespaces: Vec::new(),
         };
         assert_eq!(crate::output::undescribed(&started, "start.json"), [""; 0]);
         let (uri, pid, size_bytes) = (String::new(), 1, 0);

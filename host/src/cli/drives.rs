@@ -131,11 +131,8 @@ pub fn export(output: Output, path: &Path) -> Result<u8> {
 impl Exported {
     fn of(path: &Path) -> Result<Exported> {
         let running = client::running()?;
-        let shows = |client: &&client::Client| {
-            client.about.block_device.as_ref().is_some_and(|device| same_file(device, path))
-        };
-        if let Some(client) = running.iter().find(shows) {
-            let link = client.about.link.as_ref().and_then(|link| link.strip_prefix("/dev").ok()?.to_str());
+        if let Some((_, link)) = running.iter().find_map(|client| client.about.device(path)) {
+            let link = link.and_then(|link| link.strip_prefix("/dev").ok()?.to_str());
             // Other names would be several to udev; the daemon has made the link itself.
             let plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
             let link = link.filter(|link| link.chars().all(plain)).map(String::from);

@@ -1,10 +1,10 @@
-//! `export`: arrays for other machines.
+//! `export`: arrays, and namespaces of arrays, for other machines.
 
 use crate::{
     client,
     export::{self, MODULES, NVMET, Secret, Step},
     members::Found,
-    name::ArrayName,
+    name::{ArrayName, NamespaceName},
     output::{HEALTHY, Output, quoted},
 };
 use anyhow::{Context, Result, ensure};
@@ -48,30 +48,30 @@ pub fn nvmet(output: Output, name: &ArrayName, access: &Access, dry_run: bool) -
     if let Some(key) = key.as_deref().filter(|key| is_open_to_others(key)) {
         output.note(&format!("others may read or change the secret in {0}: chmod 600 {0}", key.display()));
     }
-    let client = client::find(name)?;
-    let client = client
-        .with_context(|| format!("'{name}' does not run; zoneraid start {}", quoted(&name.to_string())))?;
-    let about = &client.about;
-    let device = about.block_device.as_ref();
-    let device = device.with_context(|| format!("'{}' has no block device", about.name))?;
+    let Target { called, uuid, device } = Target::running(name)?.with_context(|| {
+        let array = NamespaceName::new(&name.to_string()).map_or(name.clone(), |below| below.array);
+        let array = if name.is_word() { name } else { &array };
+        format!("'{name}' does not run; zoneraid start {}", quoted(&array.to_string()))
+    })?;
+    let device = &device.with_context(|| format!("'{called}' has no block device"))?;
     let root = Path::new(NVMET);
     if !dry_run {
         load_modules()?;
         ensure!(root.is_dir(), "the kernel shows no NVMe target in {NVMET}; is configfs mounted?");
     }
-    let (uuid, address, port, secret) = (about.uuid.as_str(), *address, *port, secret.as_ref());
-    let steps = export::Export { uuid, device, address, port, hosts, secret }.steps(root);
-    let steps = steps.with_context(|| format!("'{}' cannot be exported", about.name))?;
+    let (address, port, secret) = (*address, *port, secret.as_ref());
+    let steps = export::Export { uuid: &uuid, device, address, port, hosts, secret }.steps(root);
+    let steps = steps.with_context(|| format!("'{called}' cannot be exported"))?;
     if !dry_run && let Err(error) = export::carry_out(&steps) {
         // Half an export would be in the way of the next try.
-        if let Ok(steps) = export::removal(root, &about.uuid) {
+        if let Ok(steps) = export::removal(root, &uuid) {
             let _ = export::carry_out(&steps);
         }
-        return Err(error.context(format!("'{}' cannot be exported", about.name)));
+        return Err(error.context(format!("'{called}' cannot be exported")));
     }
     let exported = Exported {
-        array: about.name.clone(),
-        nqn: export::nqn(&about.uuid),
+        array: called,
+        nqn: export::nqn(&uuid),
         transport: "tcp",
         address: address.to_string(),
         port,
@@ -89,6 +89,33 @@ pub fn nvmet(output: Output, name: &ArrayName, access: &Access, dry_run: bool) -
         format!("'{array}' is exported; nvme connect -t tcp -a {address} -s {port} -n {nqn}{secret}\n")
     })?;
     Ok(HEALTHY)
+}
+
+/// What is exported: an array that runs, or a namespace of one.
+struct Target {
+    called: String,
+    uuid: String,
+    device: Option<PathBuf>,
+}
+
+impl Target {
+    /// What the user calls so, if its daemon runs.
+    fn running(name: &ArrayName) -> Result<Option<Target>> {
+        let below = NamespaceName::new(&name.to_string())
+            .filter(|below| below.array.is_path() || below.array.is_word());
+        if let Some(below) = below.filter(|_| !name.path().exists()) {
+            let Some(client) = client::find(&below.array)? else { return Ok(None) };
+            let called = format!("{}/{}", client.about.name, below.name);
+            let shown = client.about.namespaces.into_iter().find(|shown| shown.name == below.name);
+            let shown = shown.with_context(|| format!("there is no namespace '{called}'"))?;
+            return Ok(Some(Target { called, uuid: shown.uuid, device: Some(shown.block_device) }));
+        }
+        let client = client::find(name)?;
+        Ok(client.map(|client| {
+            let about = client.about;
+            Target { called: about.name, uuid: about.uuid, device: about.block_device }
+        }))
+    }
 }
 
 /// Whether anybody but its owner may do something with a file.
@@ -115,8 +142,8 @@ struct Removed {
 }
 
 pub fn remove(output: Output, name: &ArrayName) -> Result<u8> {
-    let (array, uuid) = match client::find(name)? {
-        Some(client) => (client.about.name, client.about.uuid),
+    let (array, uuid) = match Target::running(name)? {
+        Some(target) => (target.called, target.uuid),
         None => {
             let label = Found::to_read(name)?.label;
             (label.name, crate::output::uuid(&label.uuid))

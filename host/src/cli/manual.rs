@@ -8,7 +8,7 @@ use clap_mangen::Man;
 use std::{fs, io, path::Path};
 
 /// Examples of each command.
-const EXAMPLES: [(&str, &[&str]); 41] = [
+const EXAMPLES: [(&str, &[&str]); 43] = [
     (
         "create",
         &[
@@ -38,6 +38,7 @@ const EXAMPLES: [(&str, &[&str]); 41] = [
     ),
     ("stop", &["zoneraid stop tank"]),
     ("status", &["zoneraid status", "zoneraid status tank", "zoneraid --json status tank"]),
+    ("top", &["zoneraid top tank", "zoneraid --json top tank"]),
     ("examine", &["zoneraid examine /dev/ng0n1", "zoneraid examine --export /dev/ng0n1"]),
     ("list", &["zoneraid list", "zoneraid list drives"]),
     (
@@ -89,6 +90,13 @@ const EXAMPLES: [(&str, &[&str]); 41] = [
     ),
     ("namespace list", &["zoneraid namespace list tank", "zoneraid --json namespace list tank"]),
     ("namespace resize", &["zoneraid namespace resize tank/mail --size 800G"]),
+    (
+        "namespace limit",
+        &[
+            "zoneraid namespace limit tank/logs --iops 5000 --bandwidth 200M",
+            "zoneraid namespace limit tank/logs",
+        ],
+    ),
     ("namespace remove", &["zoneraid namespace remove --yes tank/mail"]),
     ("zone reset", &["zoneraid zone reset tank 0"]),
     ("zone finish", &["zoneraid zone finish tank 0"]),
@@ -107,8 +115,9 @@ const EXIT_STATUS: [(&str, &str); 4] = [
     ),
 ];
 
-const FILES: [(&str, &str); 5] = [
+const FILES: [(&str, &str); 6] = [
     ("/dev/zoneraid/NAME", "block device of a running array"),
+    ("/dev/zoneraid/ARRAY/NAME", "block device of a namespace of a running array"),
     ("/run/zoneraid/UUID.sock", "where the daemon of an array is asked; its owner alone may"),
     ("/run/zoneraid/UUID.tails", "what the next daemon needs if this one dies, until the next boot"),
     ("/etc/machine-id", "where the identity of this host comes from, which arrays know as a hash of it"),

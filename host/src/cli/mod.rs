@@ -14,6 +14,7 @@ mod manual;
 mod namespace;
 mod overview;
 mod owner;
+mod top;
 mod volume;
 mod zone;
 
@@ -102,6 +103,7 @@ fn run(verb: Verb, output: Output) -> anyhow::Result<u8> {
         Verb::Volume(verb) => volume::run(output, verb),
         Verb::Stop { array } => daemon::stop(output, &array),
         Verb::Status { array } => array::status(output, array.as_ref()),
+        Verb::Top { array } => top::run(output, &array),
         Verb::Examine { drive, export: false } => drives::examine(output, &drive),
         Verb::Examine { drive, export: true } => drives::export(output, &drive),
         Verb::List { dir } => overview::list(output, dir.as_deref()),

@@ -1,20 +1,25 @@
-//! `namespace`: tenants of an array that this process runs for as long as the command takes.
+//! `namespace`: tenants of an array that this process runs for as long as the command takes, or that its daemon runs.
 //!
 //! The first namespace divides an empty array among tenants, and the removal of the last one leaves it empty: in
 //! between its zones belong to the namespaces, and commands for zones take ARRAY/NAME.
 
-use super::args::{CreateNamespace, Namespace};
+use super::{
+    args::{CreateNamespace, Namespace, NamespaceLimits},
+    daemon::ask,
+};
 use crate::{
+    client::{self, Client},
     members::{self, Found, Session},
     name::{ArrayName, NamespaceName},
     output::{self, HEALTHY, Output, quoted, table},
-    report::bytes,
-    size::show_blocks,
+    protocol::Request,
+    report::{Division, LimitsReport, NamespaceReport, Status, bytes},
+    size::{show, show_blocks},
 };
-use anyhow::{Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use engine::{
     device::{Geometry, ZonedDevice},
-    vzone::{Behaviour, Layout, Namespaces, PATIENCE_US, Spec, VzoneError},
+    vzone::{Behaviour, Layout, Limits, Namespaces, PATIENCE_US, Spec, VzoneError},
 };
 use serde::Serialize;
 use std::{rc::Rc, time::Instant};
@@ -27,6 +32,7 @@ pub fn run(output: Output, verb: Namespace) -> Result<u8> {
         Namespace::Create(options) => create(output, &options),
         Namespace::List { array } => list(output, &array),
         Namespace::Resize { namespace, size } => resize(output, &namespace, size),
+        Namespace::Limit { namespace, limits } => limit(output, &namespace, &limits),
         Namespace::Remove { namespace, yes } => remove(output, &namespace, yes),
     }?;
     Ok(HEALTHY)
@@ -43,6 +49,7 @@ struct Shown {
     active: u32,
     /// Zones of the array that each of these has for certain.
     width: u32,
+    limits: LimitsReport,
 }
 
 impl Shown {
@@ -54,6 +61,7 @@ impl Shown {
             weight: spec.weight,
             active: spec.max_active,
             width: spec.essential,
+            limits: LimitsReport::of(spec.limits),
         }
     }
 }
@@ -79,7 +87,7 @@ impl Divided {
 
     /// Of an array that has namespaces.
     fn existing(called: &ArrayName) -> Result<Divided> {
-        let session = members::assembled(called)?;
+        let session = stopped(called)?;
         ensure!(is_divided(&session)?, "'{called}' has no namespaces");
         Divided::open(session, called)
     }
@@ -121,6 +129,15 @@ impl Divided {
     }
 }
 
+/// The array that the user calls so, which has to be stopped: namespaces of one that runs are its daemon's.
+fn stopped(called: &ArrayName) -> Result<Session> {
+    if let Some(client) = client::find(called)? {
+        let name = &client.about.name;
+        bail!("'{name}' runs; stop it before its namespaces are changed: zoneraid stop {}", quoted(name));
+    }
+    members::assembled(called)
+}
+
 /// Whether the zones of an array belong to namespaces.
 fn is_divided(session: &Session) -> Result<bool> {
     Ok(session.wait(Namespaces::are_on(Rc::new(session.array.clone())))??)
@@ -142,6 +159,13 @@ pub fn meant_by(name: &ArrayName) -> Result<Option<Session>> {
     let Some(wanted) = NamespaceName::new(&text).filter(|_| !name.path().exists()) else { return Ok(None) };
     if !wanted.array.is_path() && !wanted.array.is_word() {
         return Ok(None);
+    }
+    if let Some(client) = client::find(&wanted.array)? {
+        let there = client.about.namespaces.iter().find(|shown| shown.name == wanted.name);
+        let shown = there
+            .with_context(|| format!("'{}' runs, and has no namespace '{}'", wanted.array, wanted.name))?;
+        let device = shown.link.as_ref().unwrap_or(&shown.block_device);
+        bail!("'{}' runs; use the block device of {wanted}, {}", client.about.name, device.display());
     }
     let divided = Divided::existing(&wanted.array)?;
     let found = divided.namespaces.list().into_iter().find(|namespace| namespace.name() == wanted.name);
@@ -175,7 +199,7 @@ impl Changed {
 
 fn create(output: Output, options: &CreateNamespace) -> Result<()> {
     let NamespaceName { array, name } = &options.namespace;
-    let session = members::assembled(array)?;
+    let session = stopped(array)?;
     let device: Rc<dyn ZonedDevice> = Rc::new(session.array.clone());
     let new = !is_divided(&session)?;
     if new {
@@ -227,6 +251,7 @@ fn add(divided: &Divided, options: &CreateNamespace, name: &str) -> Result<Spec>
         max_open: active,
         essential: options.width,
         weight: options.weight,
+        limits: limits_of(&options.limits)?,
     };
     let added = divided.session.wait(divided.namespaces.add(spec.clone()))?;
     added.map_err(|error| divided.explain(error, name))?;
@@ -258,43 +283,65 @@ struct ListedNamespace {
     written_bytes: u64,
 }
 
+impl Listed {
+    /// As the daemon of the array says, if it knows of namespaces.
+    fn asked(output: Output, mut client: Client) -> Result<Option<Listed>> {
+        let status: Status = ask(output, &mut client, &Request::Status)?;
+        let Some(division) = status.namespaces else { return Ok(None) };
+        let Division { zones, free_zones, zone_capacity_bytes, list } = division;
+        let namespaces = list.into_iter().map(|namespace| {
+            let NamespaceReport { name, zones, capacity_bytes, weight, active, width, limits, .. } =
+                namespace;
+            let shown = Shown { name, zones, capacity_bytes, weight, active, width, limits };
+            ListedNamespace { shown, written_bytes: namespace.written_bytes }
+        });
+        let namespaces = namespaces.collect();
+        Ok(Some(Listed { array: status.name, zones, free_zones, zone_capacity_bytes, namespaces }))
+    }
+
+    /// As the drives say, which are only read.
+    fn looked(array: &ArrayName) -> Result<Listed> {
+        let session = Found::to_read(array)?.read_only()?;
+        ensure!(is_divided(&session)?, "'{array}' has no namespaces");
+        let looked = session.wait(Namespaces::look(Rc::new(session.array.clone())))?;
+        let Layout { zones, zone_capacity_blocks, namespaces } =
+            looked.map_err(|error| anyhow!("'{array}': {error}"))?;
+        let given: u64 = namespaces.iter().map(|(spec, _)| spec.zones as u64).sum();
+        let listed = |(spec, written): &(Spec, u64)| ListedNamespace {
+            shown: Shown::new(spec, zone_capacity_blocks),
+            written_bytes: bytes(*written),
+        };
+        Ok(Listed {
+            array: session.array.status().name,
+            zones,
+            free_zones: zones.saturating_sub(given),
+            zone_capacity_bytes: bytes(zone_capacity_blocks),
+            namespaces: namespaces.iter().map(listed).collect(),
+        })
+    }
+}
+
 fn list(output: Output, array: &ArrayName) -> Result<()> {
-    let session = Found::to_read(array)?.read_only()?;
-    ensure!(is_divided(&session)?, "'{array}' has no namespaces");
-    let looked = session.wait(Namespaces::look(Rc::new(session.array.clone())))?;
-    let Layout { zones, zone_capacity_blocks, namespaces } =
-        looked.map_err(|error| anyhow!("'{array}': {error}"))?;
-    let given: u64 = namespaces.iter().map(|(spec, _)| spec.zones as u64).sum();
-    let listed = Listed {
-        array: session.array.status().name,
-        zones,
-        free_zones: zones.saturating_sub(given),
-        zone_capacity_bytes: bytes(zone_capacity_blocks),
-        namespaces: namespaces
-            .iter()
-            .map(|(spec, written)| ListedNamespace {
-                shown: Shown::new(spec, zone_capacity_blocks),
-                written_bytes: bytes(*written),
-            })
-            .collect(),
-    };
+    let asked = client::find(array)?.map(|client| Listed::asked(output, client)).transpose()?;
+    let listed = asked.flatten().map_or_else(|| Listed::looked(array), Ok)?;
     output.print(&listed, |listed| {
-        let head = ["NAME", "SIZE", "WRITTEN", "ZONES", "ACTIVE", "WIDTH", "WEIGHT"];
+        let head = ["NAME", "SIZE", "WRITTEN", "ZONES", "ACTIVE", "WIDTH", "WEIGHT", "LIMITS"];
         let mut rows = vec![head.map(String::from).to_vec()];
-        rows.extend(namespaces.iter().map(|(spec, written)| {
+        rows.extend(listed.namespaces.iter().map(|ListedNamespace { shown, written_bytes }| {
             vec![
-                spec.name.clone(),
-                show_blocks(spec.zones as u64 * zone_capacity_blocks),
-                show_blocks(*written),
-                spec.zones.to_string(),
-                spec.max_active.to_string(),
-                spec.essential.to_string(),
-                spec.weight.to_string(),
+                shown.name.clone(),
+                show(shown.capacity_bytes),
+                show(*written_bytes),
+                shown.zones.to_string(),
+                shown.active.to_string(),
+                shown.width.to_string(),
+                shown.weight.to_string(),
+                shown.limits.words(),
             ]
         }));
-        let free = show_blocks(listed.free_zones * zone_capacity_blocks);
-        let of = show_blocks(zone_capacity_blocks);
-        table(&rows) + &format!("room for {} more zones of {of}, {free}\n", listed.free_zones)
+        let Listed { free_zones, zone_capacity_bytes, .. } = *listed;
+        let (of, free) = (show(zone_capacity_bytes), show(free_zones * zone_capacity_bytes));
+        table(&rows) + &format!("room for {free_zones} more zones of {of}, {free}\n")
     })
 }
 
@@ -304,6 +351,26 @@ fn resize(output: Output, wanted: &NamespaceName, size: u64) -> Result<()> {
     let resized = divided.session.wait(divided.namespaces.resize(&wanted.name, zones))?;
     let namespace = resized.map_err(|error| divided.explain(error, &wanted.name))?;
     Changed::print(&divided, &namespace.status().spec, "has another size", output)
+}
+
+/// What was typed, as the engine takes it.
+fn limits_of(limits: &NamespaceLimits) -> Result<Limits> {
+    let blocks = limits.bandwidth.unwrap_or(0);
+    let blocks =
+        u32::try_from(blocks).map_err(|_| anyhow!("nothing reads {} a second", show_blocks(blocks)))?;
+    Ok(Limits { requests: limits.iops.unwrap_or(0), blocks })
+}
+
+fn limit(output: Output, wanted: &NamespaceName, limits: &NamespaceLimits) -> Result<()> {
+    let limits = limits_of(limits)?;
+    let divided = Divided::existing(&wanted.array)?;
+    let limited = divided.session.wait(divided.namespaces.limit(&wanted.name, limits))?;
+    let namespace = limited.map_err(|error| divided.explain(error, &wanted.name))?;
+    let what = match LimitsReport::of(limits).words() {
+        none if none == "-" => "is not limited any more".into(),
+        words => format!("is limited to {words}"),
+    };
+    Changed::print(&divided, &namespace.status().spec, &what, output)
 }
 
 #[derive(Serialize)]

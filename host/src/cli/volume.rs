@@ -1,10 +1,10 @@
-//! `volume`: a block device on an array.
+//! `volume`: a block device on an array, or on a namespace of one.
 
-use super::{args::Volume as Verb, daemon::ask};
+use super::{args::Volume as Verb, daemon::ask, namespace};
 use crate::{
     client,
-    members::{self, Found},
-    name::ArrayName,
+    members::{Found, Session},
+    name::{ArrayName, NamespaceName},
     output::{HEALTHY, Output, new_uuid, quoted, uuid},
     protocol::Request,
     report::{Compression, VolumeSet, bytes, no_volume},
@@ -47,14 +47,20 @@ pub fn run(output: Output, verb: Verb) -> Result<u8> {
 
 /// Has whoever runs the array, or else this process, tell the volume how to compress.
 fn set(output: Output, name: &ArrayName, compression: Compression) -> Result<VolumeSet> {
-    if let Some(mut client) = client::find(name)? {
-        return ask(output, &mut client, &Request::Compress { with: compression });
-    }
-    let session = Found::by_name(name)?.assemble()?;
-    let (array, called) = (session.array.clone(), session.array.status().name);
+    let (session, called) = match namespace::meant_by(name)? {
+        Some(session) => (session, name.to_string()),
+        None => {
+            if let Some(mut client) = client::find(name)? {
+                return ask(output, &mut client, &Request::Compress { with: compression });
+            }
+            let session = Found::by_name(name)?.assemble()?;
+            let called = session.array.status().name;
+            (session, called)
+        }
+    };
     let runtime = session.reactor.runtime();
     session.wait(async {
-        let device: Rc<dyn ZonedDevice> = Rc::new(array);
+        let device = session.device.clone();
         if !Volume::is_on(device.clone()).await? {
             bail!(no_volume(&called));
         }
@@ -66,9 +72,11 @@ fn set(output: Output, name: &ArrayName, compression: Compression) -> Result<Vol
 }
 
 fn create(output: Output, name: &ArrayName, blocks: Option<u64>, compression: Compression) -> Result<u8> {
-    let session = members::assembled(name)?;
-    let array: Rc<dyn ZonedDevice> = Rc::new(session.array.clone());
-    let called = session.array.status().name;
+    let on_namespace = namespace::meant_by(name)?;
+    let below = NamespaceName::new(&name.to_string()).filter(|_| on_namespace.is_some());
+    let session = on_namespace.map_or_else(|| namespace::session(name), Ok)?;
+    let array: Rc<dyn ZonedDevice> = session.device.clone();
+    let called = below.as_ref().map_or(session.array.status().name, NamespaceName::to_string);
     let problem = || format!("'{called}' gets no volume");
     let id = new_uuid()?;
     session.wait(Volume::create(array.clone(), id, blocks, compression.codec()))?.with_context(problem)?;
@@ -89,19 +97,22 @@ fn create(output: Output, name: &ArrayName, blocks: Option<u64>, compression: Co
             Compression::Lz4 if !thin.is_empty() => format!("{thin}, or more if it compresses"),
             _ => thin,
         };
-        let name = quoted(&name.to_string());
-        format!(
-            "'{}' carries a volume of {}{thin}; as a block device: zoneraid start {name}, for NBD clients: \
-             zoneraid serve {name} --nbd SOCKET\n",
-            created.array,
-            show(created.size_bytes),
-        )
+        let array = below.as_ref().map_or(name, |below| &below.array);
+        let start = format!("zoneraid start {}", quoted(&array.to_string()));
+        let serve = match below {
+            Some(_) => String::new(),
+            None => {
+                format!(", for NBD clients: zoneraid serve {} --nbd SOCKET", quoted(&name.to_string()))
+            }
+        };
+        let size = show(created.size_bytes);
+        format!("'{}' carries a volume of {size}{thin}; as a block device: {start}{serve}\n", created.array)
     })?;
     Ok(HEALTHY)
 }
 
 /// Refuses to touch the zones of an array that carries a volume: they are the volume's own.
-pub fn refuse_if_there(session: &members::Session) -> Result<()> {
+pub fn refuse_if_there(session: &Session) -> Result<()> {
     let name = session.array.status().name;
     let is_on = session.wait(Volume::is_on(session.device.clone()))?;
     ensure!(

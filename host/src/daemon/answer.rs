@@ -83,6 +83,7 @@ impl Daemon {
         Ok(match request {
             Request::About => serde_json::to_value(self.about())?,
             Request::Status => serde_json::to_value(self.status())?,
+            Request::Traffic => serde_json::to_value(self.asked())?,
             Request::Zones { zone } => serde_json::to_value(self.zones(zone).await?)?,
             Request::Fail { member } => {
                 serde_json::to_value(repair::fail(&self.array, self.role(&member)?).await?)?

@@ -1,14 +1,15 @@
 //! A block device that is served, its users and its name in `/dev/zoneraid`.
 
-use crate::users;
+use crate::{traffic::Traffic, users};
 use anyhow::{Context, Result, bail};
-use engine::{format::superblock::wrong_with_name, runtime::Gate};
+use engine::{format::superblock::wrong_with_name, runtime::Gate, volume::Volume, vzone::Namespace};
 use std::{
     cell::{Cell, RefCell},
     fs,
     io::ErrorKind,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
+    rc::Rc,
     time::{Duration, Instant},
 };
 
@@ -26,12 +27,27 @@ pub struct Block {
     pub path: PathBuf,
     /// What it is called by its array's name, if it can be.
     pub link: Option<PathBuf>,
+    /// What it shows; nothing if that is the array.
+    pub(super) namespace: Option<Namespace>,
+    /// The volume that it shows on that.
+    pub(super) volume: Option<Volume>,
+    /// What is asked of it.
+    pub(super) traffic: Rc<Traffic>,
     pub(super) stop: Cell<bool>,
     pub(super) stopped: RefCell<Option<Result<()>>>,
     pub(super) changed: Gate,
 }
 
 impl Block {
+    pub(super) fn new(
+        (path, link): (PathBuf, Option<PathBuf>),
+        (namespace, volume): (Option<Namespace>, Option<Volume>),
+        traffic: Rc<Traffic>,
+    ) -> Block {
+        let (stop, stopped, changed) = (Cell::new(false), RefCell::new(None), Gate::default());
+        Block { path, link, namespace, volume, traffic, stop, stopped, changed }
+    }
+
     pub(super) async fn ordered(&self) {
         while !self.stop.get() {
             self.changed.wait().await;
@@ -43,6 +59,10 @@ impl Block {
         if fs::read_link(link).is_ok_and(|target| target.file_name() == self.path.file_name()) {
             // A link to nothing does no harm.
             let _ = fs::remove_file(link);
+        }
+        // That of the array, when it was the last of its namespaces: others are not empty.
+        if let Some(directory) = link.parent().filter(|_| self.namespace.is_some()) {
+            let _ = fs::remove_dir(directory);
         }
     }
 }
@@ -59,30 +79,60 @@ pub(super) fn lasting_users(path: &Path) -> Result<Vec<String>> {
     }
 }
 
-/// Gives the block device at `path` the name of its array, in the directory `links`.
-pub(super) fn link(links: &Path, name: &str, id: &str, path: &Path) -> Result<PathBuf> {
+/// Gives the block device at `path` the name of its array, or of a `namespace` of that (which has a number, too), in
+/// the directory `links`.
+pub(super) fn link(
+    links: &Path,
+    (name, namespace): (&str, Option<(&str, u32)>),
+    id: &str,
+    path: &Path,
+) -> Result<PathBuf> {
+    // Whatever is said on drives is worth a second look: links are root's.
+    let plain = |name: &str, other: String| if wrong_with_name(name).is_some() { other } else { name.into() };
+    let array = plain(name, id.into());
+    let below = namespace.map(|(name, number)| plain(name, number.to_string()));
+    let below = below.as_deref();
     let problem = || format!("no name can be made in {}", links.display());
-    fs::create_dir_all(links).with_context(problem)?;
     let file = path.file_name().with_context(problem)?;
     // As udev makes its links.
-    let target = Path::new("..").join(file);
-    // No superblock is believed that has another name; links of root are worth a second look all the same.
-    let plain = if wrong_with_name(name).is_some() { id } else { name };
+    let up = if below.is_some() { "../.." } else { ".." };
+    let target = Path::new(up).join(file);
     // Another array of the same name may have been first.
-    let numbered = format!("{plain}-{}", &id[..8]);
-    for name in [plain, &numbered] {
-        let link = links.join(name);
-        match fs::read_link(&link) {
-            Ok(old) if old == target => return Ok(link),
-            Ok(_) if link.exists() => continue,
-            Ok(_) => fs::remove_file(&link).with_context(problem)?,
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(_) => continue,
+    let numbered = format!("{array}-{}", &id[..8]);
+    for array in [&array, &numbered] {
+        let link = below.map_or(links.join(array), |below| links.join(array).join(below));
+        if is_made(&link, &target).with_context(problem)? {
+            return Ok(link);
         }
-        symlink(&target, &link).with_context(problem)?;
-        return Ok(link);
     }
-    bail!("{plain} and {numbered} in {} are names of other devices", links.display())
+    bail!("{array} and {numbered} in {} are names of other devices", links.display())
+}
+
+/// Makes a link, in the place of one to nothing; `false` if something else is there.
+fn is_made(link: &Path, target: &Path) -> std::io::Result<bool> {
+    let Some(directory) = link.parent() else { return Ok(false) };
+    if fs::read_link(directory).is_ok() && !directory.exists() {
+        // An array of this name was not divided, and is gone.
+        fs::remove_file(directory)?;
+    }
+    // Where that is the name of another array there is no directory.
+    match fs::create_dir_all(directory) {
+        Err(error) if [ErrorKind::AlreadyExists, ErrorKind::NotADirectory].contains(&error.kind()) => {
+            return Ok(false);
+        }
+        made => made?,
+    }
+    match fs::read_link(link) {
+        Ok(old) if old == target => return Ok(true),
+        Ok(_) if link.exists() => return Ok(false),
+        Ok(_) => fs::remove_file(link)?,
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        // A directory in which there are no namespaces is nobody's.
+        Err(_) if fs::remove_dir(link).is_ok() => {}
+        Err(_) => return Ok(false),
+    }
+    symlink(target, link)?;
+    Ok(true)
 }
 
 #[cfg(test)]
@@ -95,12 +145,24 @@ mod tests {
         let (links, device) = (dir.path().join("zoneraid"), dir.path().join("ublkb0"));
         fs::write(&device, "").unwrap();
         let id = "01234567-89ab-4def-8123-456789abcdef";
-        let linked = |name: &str| link(&links, name, id, &device).unwrap();
+        let linked = |name: &str| link(&links, (name, None), id, &device).unwrap();
         assert_eq!(linked("tank"), links.join("tank"));
         assert!(links.join("tank").exists());
         for forged in ["../planted", "/etc/planted", "a/b", "..", ""] {
             assert_eq!(linked(forged), links.join(id), "{forged}");
         }
+        // Namespaces have the name of their array above theirs.
+        let below = |array, name: &str| link(&links, (array, Some((name, 7))), id, &device).unwrap();
+        assert_eq!(below("lake", "mail"), links.join("lake/mail"));
+        assert!(links.join("lake/mail").exists());
+        assert_eq!(below("lake", ".."), links.join("lake/7"));
+        // Where an array of this name is not divided, or is, and where none is any more.
+        assert_eq!(below("tank", "mail"), links.join("tank-01234567/mail"));
+        assert_eq!(linked("lake"), links.join("lake-01234567"));
+        fs::create_dir(links.join("river")).unwrap();
+        assert_eq!(linked("river"), links.join("river"));
+        symlink("nothing", links.join("brook")).unwrap();
+        assert_eq!(below("brook", "mail"), links.join("brook/mail"));
         // A name that is taken by another device.
         symlink("..", links.join("pond")).unwrap();
         assert_eq!(linked("pond"), links.join("pond-01234567"));

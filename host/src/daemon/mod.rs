@@ -1,12 +1,14 @@
-//! The daemon of an array: holds its drives, shows it to the kernel as a block device, or the volume on it to NBD
-//! clients, answers on the control socket, and rebuilds in the background. One thread, one reactor.
+//! The daemon of an array: holds its drives, shows it to the kernel as a block device, or each of its namespaces as
+//! one, or the volume on it to NBD clients, answers on the control socket, and rebuilds in the background. One thread,
+//! one reactor.
 //!
-//! The block device outlives the daemon. A daemon that is told to end while the block device is in
-//! use lets go of it, and so does one that dies: the kernel keeps it, with whatever is mounted, and
-//! holds requests back until the next daemon takes it over.
+//! Block devices outlive the daemon. A daemon that is told to end while one is in
+//! use lets go of them, and so does one that dies: the kernel keeps them, with whatever is mounted, and
+//! holds requests back until the next daemon takes them over.
 
 mod answer;
 mod block;
+mod divided;
 mod drives;
 mod missing;
 mod rebuild;
@@ -24,7 +26,7 @@ use crate::{
     tails::Left,
 };
 use anyhow::{Context, Result};
-use engine::{array::MemberState, runtime::Gate, vzone::Namespaces};
+use engine::{array::MemberState, runtime::Gate};
 use rebuilder::Rebuilder;
 use sd_notify::NotifyState;
 use socket::Control;
@@ -78,7 +80,8 @@ impl Daemon {
             control: Control::listen(&run::socket_path(directory, &status.uuid))?,
             rebuilder: Rebuilder::default(),
             volume: RefCell::default(),
-            block: RefCell::default(),
+            divided: RefCell::default(),
+            blocks: RefCell::default(),
             nbd: RefCell::default(),
             failure: RefCell::default(),
             told: RefCell::default(),
@@ -94,11 +97,6 @@ impl Daemon {
             runtime.spawn(daemon.clone().await_missing(place, there));
         }
         Ok(daemon)
-    }
-
-    /// Whether the zones of the array belong to namespaces.
-    pub fn is_divided(&self) -> Result<bool> {
-        Ok(self.reactor.wait(Namespaces::are_on(Rc::new(self.array.clone())))??)
     }
 
     /// Runs the array until it has been stopped, or a signal has told the daemon to end.

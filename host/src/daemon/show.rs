@@ -1,8 +1,8 @@
-//! The array, or the volume that it carries, as a block device of the kernel or for NBD clients: shown, served,
-//! and taken down at the end.
+//! The array, the volume that it carries, or its namespaces, as block devices of the kernel or for NBD clients: shown,
+//! served, and taken down at the end.
 //!
-//! Whether an array carries a volume is asked of its zones, where the volume has its head: nothing of the array
-//! knows of volumes, nor does a volume of arrays.
+//! Whether an array carries a volume, or is divided, is asked of its zones, where either has its head: nothing of the
+//! array knows of them, nor do they of arrays.
 
 use super::{
     block::{Block, LINKS, lasting_users, link},
@@ -10,24 +10,23 @@ use super::{
 };
 use crate::{
     nbd::{self, wire::Export},
-    output::uuid,
+    output::{quoted, uuid},
     report::{bytes, no_volume},
     run,
     tails::{Left, Noting, TailFile},
-    ublk::{self, BlockDevice, Face, Options},
+    ublk::{self, BlockDevice, Face, Options, Orphan},
 };
 use anyhow::{Context, Result, bail, ensure};
 use engine::{
     adapt::overlay::Overlay,
     array::ArrayStatus,
     device::{Command, ZonedDevice},
-    runtime::Gate,
     volume::{Behaviour, Volume},
+    vzone::{Namespace, Namespaces},
     zone::ZoneIndex,
 };
 use rustix::mm::MlockAllFlags;
 use std::{
-    cell::{Cell, RefCell},
     fs,
     future::{Future, poll_fn},
     path::Path,
@@ -41,6 +40,12 @@ impl Daemon {
     pub fn share(self: &Rc<Self>, place: &nbd::Place, left: Option<Left>) -> Result<()> {
         let status = self.array.status();
         let shared = async {
+            ensure!(
+                !Namespaces::are_on(Rc::new(self.array.clone())).await?,
+                "'{}' is divided among namespaces, which have block devices: zoneraid start {}",
+                status.name,
+                quoted(&status.name)
+            );
             let tails = self.note_tails(&status, left.as_ref(), false).await?;
             let volume = self.open_volume(&status, &tails).await;
             let export = |volume: &Volume| Export {
@@ -64,58 +69,53 @@ impl Daemon {
 
     /// Opens the volume that the array carries, if it does. What it answers is noted in `tails`.
     async fn open_volume(&self, status: &ArrayStatus, tails: &Rc<TailFile>) -> Result<Option<Volume>> {
-        let array: Rc<dyn ZonedDevice> = Rc::new(self.array.clone());
-        let runtime = self.reactor.runtime();
-        let problem = || format!("the volume on '{}' cannot be started", status.name);
-        if !Volume::is_on(array.clone()).await.with_context(problem)? {
-            return Ok(None);
-        }
-        let device: Rc<dyn ZonedDevice> = match status.read_only {
-            // What a crash has left behind is recovered in memory.
-            true => Rc::new(Overlay::over(runtime, array).await),
-            false => Rc::new(Noting::of(runtime, array, tails.clone())),
-        };
-        let volume = Volume::open(runtime, device, Behaviour::default()).await.with_context(problem)?;
-        *self.volume.borrow_mut() = Some(volume.clone());
-        Ok(Some(volume))
+        let volume = self.volume_on(self.noting(status, tails).await, &status.name).await?;
+        self.volume.borrow_mut().clone_from(&volume);
+        Ok(volume)
     }
 
-    /// Shows the array to the kernel: takes over the block device in `found`, which an earlier daemon
-    /// has left, or makes a new one.
-    pub fn show(self: &Rc<Self>, found: &[u32], left: Option<Left>) -> Result<()> {
-        let status = self.array.status();
-        let device = self.reactor.wait(self.serve(&status, found, left))??;
-        let name = format!("ublkb{}", device.id());
-        let path = Path::new("/dev").join(&name);
-        if self.volume.borrow().is_none() {
-            self.demand_stable_writes(&name)?;
+    /// Opens the volume that a device carries, if it does.
+    async fn volume_on(&self, device: Rc<dyn ZonedDevice>, called: &str) -> Result<Option<Volume>> {
+        let problem = || format!("the volume on '{called}' cannot be started");
+        if !Volume::is_on(device.clone()).await.with_context(problem)? {
+            return Ok(None);
         }
-        let id = uuid(&status.uuid);
-        let link =
-            link(Path::new(LINKS), &status.name, &id, &path).map_err(|error| log(&format!("{error:#}"))).ok();
+        let opened = Volume::open(self.reactor.runtime(), device, Behaviour::default()).await;
+        Ok(Some(opened.with_context(problem)?))
+    }
+
+    /// The array for whoever keeps books on it: what it has answered is noted in `tails`; of one that is only read,
+    /// what a crash has left behind is recovered in memory.
+    pub(super) async fn noting(&self, status: &ArrayStatus, tails: &Rc<TailFile>) -> Rc<dyn ZonedDevice> {
+        let (runtime, array) = (self.reactor.runtime(), Rc::new(self.array.clone()));
+        match status.read_only {
+            true => Rc::new(Overlay::over(runtime, array).await),
+            false => Rc::new(Noting::of(runtime, array, tails.clone())),
+        }
+    }
+
+    /// Shows the array to the kernel, or each of its namespaces: takes over the block devices in `found`, which an
+    /// earlier daemon has left, and makes those that are lacking.
+    pub fn show(self: &Rc<Self>, found: &[Orphan], left: Option<Left>) -> Result<()> {
+        let served = self.reactor.wait(self.serve(found, left))??;
         lock_memory();
-        let block = Block {
-            path,
-            link,
-            stop: Cell::new(false),
-            stopped: RefCell::new(None),
-            changed: Gate::default(),
-        };
-        let block = Rc::new(block);
-        *self.block.borrow_mut() = Some(block.clone());
-        // Has udev ask again for the name, which nobody knew when the device appeared.
-        let _ = fs::write(Path::new("/sys/class/block").join(name).join("uevent"), "change");
-        self.reactor.runtime().spawn(self.clone().keep(block, device));
+        for (block, device) in served {
+            // Has udev ask again for the name, which nobody knew when the device appeared.
+            let name = block.path.file_name().unwrap_or_default();
+            self.blocks.borrow_mut().push(block.clone());
+            let _ = fs::write(Path::new("/sys/class/block").join(name).join("uevent"), "change");
+            self.reactor.runtime().spawn(self.clone().keep(block, device));
+        }
         Ok(())
     }
 
     /// Pages must not change while they are written: parity is made of them, and a write that comes
     /// again after this process has died is compared with what is there.
-    fn demand_stable_writes(&self, name: &str) -> Result<()> {
+    async fn demand_stable_writes(&self, name: &str) -> Result<()> {
         let setting = Path::new("/sys/class/block").join(name).join("queue/stable_writes");
         let problem = format!("{} cannot be set", setting.display());
         // The kernel may wait for requests that this very thread answers.
-        let written = self.reactor.wait(self.reactor.offload(move || fs::write(setting, "1")))??;
+        let written = self.reactor.offload(move || fs::write(setting, "1")).await?;
         written.unwrap_or(Ok(())).context(problem)
     }
 
@@ -150,31 +150,89 @@ impl Daemon {
         Ok(tails)
     }
 
-    /// Takes over the block device in `found`, or makes one if there is none.
-    async fn serve(&self, status: &ArrayStatus, found: &[u32], left: Option<Left>) -> Result<BlockDevice> {
-        let tails = self.note_tails(status, left.as_ref(), !found.is_empty()).await?;
-        let chunk_bytes = bytes(status.chunk_blocks);
-        let stripe_bytes = chunk_bytes * (status.members.len() as u64 - 1);
-        let options = Options {
-            tag: ublk::tag(&status.uuid),
-            chunk_bytes: chunk_bytes as u32,
-            stripe_bytes: stripe_bytes as u32,
-            read_only: status.read_only,
+    /// Serves all that there is to be shown. Where that fails, what is new is taken down again.
+    async fn serve(&self, found: &[Orphan], left: Option<Left>) -> Result<Vec<(Rc<Block>, BlockDevice)>> {
+        let status = self.array.status();
+        let tails =
+            self.note_tails(&status, left.as_ref(), found.iter().any(|orphan| orphan.front == 0)).await?;
+        let mut served = Vec::new();
+        let Err(error) = self.serve_all(&status, found, (&tails, left), &mut served).await else {
+            return Ok(served);
         };
-        let face = async {
-            let volume = self.open_volume(status, &tails).await?;
-            anyhow::Ok(volume.map_or_else(|| Face::Zoned(Rc::new(self.array.clone())), Face::Volume))
-        };
-        match *found {
-            [] => {
-                let started =
-                    async { BlockDevice::start(&self.reactor, face.await?, tails.clone(), &options).await };
-                // Otherwise there is no block device that they are about.
-                started.await.inspect_err(|_| tails.remove())
+        for (block, device) in served {
+            if found.iter().all(|orphan| orphan.id != device.id()) {
+                let _ = device.stop().await;
+                block.unlink();
             }
-            [id] => BlockDevice::recover(&self.reactor, face.await?, tails.clone(), id, left.as_ref()).await,
-            _ => bail!("several block devices of '{}' have been left behind", status.name),
         }
+        // Otherwise there are no block devices that they are about.
+        if found.is_empty() {
+            tails.remove();
+        }
+        Err(error)
+    }
+
+    async fn serve_all(
+        &self,
+        status: &ArrayStatus,
+        found: &[Orphan],
+        (tails, left): (&Rc<TailFile>, Option<Left>),
+        served: &mut Vec<(Rc<Block>, BlockDevice)>,
+    ) -> Result<()> {
+        let fronts = self.fronts(status, tails).await?;
+        let is_known = |orphan: &&Orphan| fronts.iter().any(|front| front.number() == orphan.front);
+        if let Some(Orphan { id, .. }) = found.iter().find(|orphan| !is_known(orphan)) {
+            bail!("/dev/ublkb{id} was made for something that '{}' does not have any more", status.name);
+        }
+        for front in fronts {
+            let number = front.number();
+            let orphans: Vec<u32> = found.iter().filter(|o| o.front == number).map(|o| o.id).collect();
+            let (tails, left) = match &front.namespace {
+                None => (tails.clone(), left.clone()),
+                Some(namespace) => self.note_namespace(namespace, !orphans.is_empty()).await?,
+            };
+            let options = Options { tag: ublk::tag(&status.uuid, number), ..options(status) };
+            let face = front.face();
+            let device = match orphans[..] {
+                [] => {
+                    let started = BlockDevice::start(&self.reactor, face, tails.clone(), &options).await;
+                    started.inspect_err(|_| tails.remove())?
+                }
+                [id] => BlockDevice::recover(&self.reactor, face, tails, id, left.as_ref()).await?,
+                _ => bail!("several block devices of '{}' have been left behind", status.name),
+            };
+            if let Some(namespace) = &front.namespace {
+                device.limit(namespace.status().spec.limits);
+            }
+            let name = format!("ublkb{}", device.id());
+            let path = Path::new("/dev").join(&name);
+            let called = front.namespace.as_ref().map(|namespace| (namespace.name(), namespace.number()));
+            let link = link(Path::new(LINKS), (&status.name, called), &uuid(&status.uuid), &path);
+            let link = link.map_err(|error| log(&format!("{error:#}"))).ok();
+            let is_zoned = front.volume.is_none();
+            let block = Block::new((path, link), (front.namespace, front.volume), device.traffic());
+            served.push((Rc::new(block), device));
+            if is_zoned {
+                self.demand_stable_writes(&name).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What there is to be shown: the array, or the volume on it, or each of its namespaces, or volumes on these.
+    async fn fronts(&self, status: &ArrayStatus, tails: &Rc<TailFile>) -> Result<Vec<Front>> {
+        let Some(namespaces) = self.open_namespaces(status, tails).await? else {
+            let volume = self.open_volume(status, tails).await?;
+            return Ok(vec![Front { device: Rc::new(self.array.clone()), namespace: None, volume }]);
+        };
+        let mut fronts = Vec::new();
+        for namespace in namespaces {
+            let device: Rc<dyn ZonedDevice> = Rc::new(namespace.clone());
+            let volume =
+                self.volume_on(device.clone(), &format!("{}/{}", status.name, namespace.name())).await?;
+            fronts.push(Front { device, namespace: Some(namespace), volume });
+        }
+        Ok(fronts)
     }
 
     /// Serves the block device until it is to be taken down, or somebody else does that.
@@ -201,36 +259,52 @@ impl Daemon {
                     block.unlink();
                     device.forget_tails();
                 }
-                *self.failure.borrow_mut() = result.err();
-                self.set_phase(Phase::Ended);
+                self.blocks.borrow_mut().retain(|other| !Rc::ptr_eq(other, &block));
+                // Those that are still there go on, unless the next daemon has to do better.
+                let is_last = self.blocks.borrow().is_empty();
+                if is_last && result.is_ok() {
+                    self.forget_namespaces();
+                }
+                if result.is_err() || is_last {
+                    *self.failure.borrow_mut() = result.err();
+                    self.set_phase(Phase::Ended);
+                }
             }
         }
     }
 
-    /// Takes the block device down. If it is in use, it is either left to the next daemon, or that
-    /// is an error.
+    /// Takes the block devices down. If one is in use, all are either left to the next daemon, or that is an error.
     pub async fn hide(&self, leave: bool) -> Result<()> {
-        let Some(block) = self.block.borrow().clone() else { return Ok(()) };
-        let path = block.path.clone();
-        // Opening the device may wait for this very thread.
-        let users = self.reactor.offload(move || lasting_users(&path)).await?;
-        let users = users.context("whoever looked for users of the block device failed")??;
-        if leave && !users.is_empty() {
-            log(&format!("{} is {}; it stays for the next start", block.path.display(), users.join(", ")));
-            return Ok(());
-        }
-        ensure!(users.is_empty(), "{} is {}; end that first", block.path.display(), users.join(", "));
-        self.set_phase(Phase::Ending);
-        block.stop.set(true);
-        block.changed.open();
-        let result = loop {
-            if let Some(result) = block.stopped.take() {
-                break result;
+        let blocks = self.blocks.borrow().clone();
+        for block in &blocks {
+            let path = block.path.clone();
+            // Opening the device may wait for this very thread.
+            let users = self.reactor.offload(move || lasting_users(&path)).await?;
+            let users = users.context("whoever looked for users of the block device failed")??;
+            let used =
+                format!("{} is {}", block.link.as_ref().unwrap_or(&block.path).display(), users.join(", "));
+            if leave && !users.is_empty() {
+                log(&format!("{used}; it stays for the next start"));
+                return Ok(());
             }
-            block.changed.wait().await;
-        };
-        block.unlink();
-        result.with_context(|| format!("{} cannot be taken down", block.path.display()))
+            ensure!(users.is_empty(), "{used}; end that first");
+        }
+        if !blocks.is_empty() {
+            self.set_phase(Phase::Ending);
+        }
+        for block in blocks {
+            block.stop.set(true);
+            block.changed.open();
+            let result = loop {
+                if let Some(result) = block.stopped.take() {
+                    break result;
+                }
+                block.changed.wait().await;
+            };
+            block.unlink();
+            result.with_context(|| format!("{} cannot be taken down", block.path.display()))?;
+        }
+        Ok(())
     }
 
     /// Gives the block device up and makes everything durable.
@@ -253,7 +327,8 @@ impl Daemon {
             server.close().await;
         }
         self.set_phase(Phase::Ending);
-        self.end_volume().await?;
+        self.end_volumes().await?;
+        self.end_namespaces().await;
         if let Some((_, tails)) = &shared {
             tails.remove();
         }
@@ -266,18 +341,61 @@ impl Daemon {
 }
 
 impl Daemon {
-    /// Leaves a volume as a clean stop does, unless somebody goes on using it.
-    async fn end_volume(&self) -> Result<()> {
-        let volume = self.volume.borrow().clone();
-        let served = self.block.borrow().as_ref().is_some_and(|block| !block.stop.get());
-        match volume {
-            Some(volume) if !served && !self.array.status().read_only => {
-                let name = self.array.status().name;
-                let stopped = volume.stop().await;
-                stopped.with_context(|| format!("the last checkpoint of the volume on '{name}' failed"))
-            }
-            _ => Ok(()),
+    /// Leaves volumes as a clean stop does, unless somebody goes on using what is shown.
+    async fn end_volumes(&self) -> Result<()> {
+        if self.is_left() || self.array.status().read_only {
+            return Ok(());
         }
+        let on_namespaces: Vec<Rc<Block>> = self.blocks.borrow().clone();
+        let on_namespaces = on_namespaces.iter().filter(|block| block.namespace.is_some());
+        let volumes: Vec<Volume> = on_namespaces.filter_map(|block| block.volume.clone()).collect();
+        let own = self.volume.borrow().clone();
+        for volume in own.into_iter().chain(volumes) {
+            let name = self.array.status().name;
+            let stopped = volume.stop().await;
+            stopped.with_context(|| format!("the last checkpoint of the volume on '{name}' failed"))?;
+        }
+        Ok(())
+    }
+
+    /// Whether block devices are left to the next daemon.
+    pub(super) fn is_left(&self) -> bool {
+        self.blocks.borrow().iter().any(|block| !block.stop.get())
+    }
+}
+
+/// Something that is shown to the kernel as a block device.
+struct Front {
+    device: Rc<dyn ZonedDevice>,
+    /// What it is; nothing if it is the array.
+    namespace: Option<Namespace>,
+    /// The volume on it, which is shown in its place.
+    volume: Option<Volume>,
+}
+
+impl Front {
+    /// Which one it is of those of its array.
+    fn number(&self) -> u16 {
+        self.namespace.as_ref().map_or(0, |namespace| namespace.number() as u16 + 1)
+    }
+
+    fn face(&self) -> Face {
+        match &self.volume {
+            Some(volume) => Face::Volume(volume.clone()),
+            None => Face::Zoned(self.device.clone()),
+        }
+    }
+}
+
+/// What block devices of an array say of themselves.
+fn options(status: &ArrayStatus) -> Options {
+    let chunk_bytes = bytes(status.chunk_blocks);
+    let stripe_bytes = chunk_bytes * (status.members.len() as u64 - 1);
+    Options {
+        tag: ublk::tag(&status.uuid, 0),
+        chunk_bytes: chunk_bytes as u32,
+        stripe_bytes: stripe_bytes as u32,
+        read_only: status.read_only,
     }
 }
 

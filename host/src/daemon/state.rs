@@ -6,7 +6,7 @@ use crate::{
     members::OpenDrive,
     nbd,
     output::{in_one_line, uuid},
-    protocol::About,
+    protocol::{About, Asked},
     reactor::Reactor,
     report::{Happened, Status, VolumeReport, level},
     tails::TailFile,
@@ -16,6 +16,7 @@ use engine::{
     device::ZonedDevice,
     runtime::Gate,
     volume::Volume,
+    vzone::Namespaces,
 };
 use sd_notify::NotifyState;
 use std::{
@@ -57,6 +58,12 @@ pub(super) enum Phase {
     Ended,
 }
 
+/// The namespaces of an array, and what the array has answered to them.
+pub(super) struct Divided {
+    pub namespaces: Namespaces,
+    pub tails: Rc<TailFile>,
+}
+
 /// A running array.
 pub struct Daemon {
     pub(super) reactor: Reactor,
@@ -69,7 +76,10 @@ pub struct Daemon {
     pub(super) rebuilder: Rebuilder,
     /// The volume, if the array carries one.
     pub(super) volume: RefCell<Option<Volume>>,
-    pub(super) block: RefCell<Option<Rc<Block>>>,
+    /// The namespaces, if the array is divided.
+    pub(super) divided: RefCell<Option<Divided>>,
+    /// The block device of the array, or those of its namespaces.
+    pub(super) blocks: RefCell<Vec<Rc<Block>>>,
     /// Who serves the volume to NBD clients, and what has been answered to them.
     pub(super) nbd: RefCell<Option<(Rc<nbd::Server>, Rc<TailFile>)>>,
     /// Why the daemon cannot go on.
@@ -114,7 +124,7 @@ impl Daemon {
             member.drive = absolute(&member.drive).display().to_string();
         }
         status.pid = Some(std::process::id());
-        if let Some(block) = &*self.block.borrow() {
+        if let Some(block) = self.own_block() {
             status.block_device = Some(block.path.display().to_string());
             status.link = block.link.as_ref().map(|link| link.display().to_string());
         }
@@ -123,6 +133,7 @@ impl Daemon {
             let drives_blocks = self.drives.borrow().iter().map(|drive| drive.written_blocks.get()).sum();
             VolumeReport::of(&volume.status(), drives_blocks)
         });
+        status.namespaces = self.division();
         status.events = Happened::lately(self.array.events(0));
         status.rebuild = self.rebuilder.progress();
         if status.rebuild.is_some() && array.members.iter().all(|m| m.state != MemberState::Out) {
@@ -131,17 +142,33 @@ impl Daemon {
         status.identify(&self.drives.borrow())
     }
 
+    /// What the block devices were asked for.
+    pub(super) fn asked(&self) -> Vec<Asked> {
+        let blocks = self.blocks.borrow();
+        let asked = blocks.iter().map(|block| Asked {
+            namespace: block.namespace.as_ref().map(|namespace| namespace.name().into()),
+            counted: block.traffic.counted(),
+        });
+        asked.collect()
+    }
+
+    /// The block device of the array itself.
+    fn own_block(&self) -> Option<Rc<Block>> {
+        self.blocks.borrow().iter().find(|block| block.namespace.is_none()).cloned()
+    }
+
     /// Which array this is, and where.
     pub fn about(&self) -> About {
         let status = self.array.status();
         let drives = status.members.iter().filter(|member| !member.drive.is_empty());
-        let block = self.block.borrow();
+        let block = self.own_block();
         About {
             name: status.name.clone(),
             uuid: uuid(&status.uuid),
             pid: std::process::id(),
             block_device: block.as_ref().map(|block| block.path.clone()),
             link: block.as_ref().and_then(|block| block.link.clone()),
+            namespaces: self.namespace_devices(),
             level: level(status.parities),
             members: status.members.len() as u32,
             policy: status.policy.name_with(status.group_blocks).into(),

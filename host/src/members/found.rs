@@ -415,9 +415,14 @@ impl Found {
 pub fn assembled(name: &ArrayName) -> Result<Session> {
     if let Some(client) = client::find(name)? {
         let about = &client.about;
-        match &about.block_device {
-            Some(device) => bail!("'{}' runs; use its block device {}", about.name, device.display()),
-            None => bail!("'{}' runs, in process {}", about.name, about.pid),
+        match (&about.block_device, about.namespaces.first()) {
+            (Some(device), _) => bail!("'{}' runs; use its block device {}", about.name, device.display()),
+            (None, Some(_)) => bail!(
+                "'{}' runs, and so do its namespaces; use their block devices, or stop it first: zoneraid stop {}",
+                about.name,
+                quoted(&about.name)
+            ),
+            (None, None) => bail!("'{}' runs, in process {}", about.name, about.pid),
         }
     }
     Found::by_name(name)?.assemble()

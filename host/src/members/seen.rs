@@ -131,6 +131,7 @@ impl Status {
             link: None,
             nbd: None,
             volume: None,
+            namespaces: None,
             rebuild: None,
             used_by: Vec::new(),
             changing: false,

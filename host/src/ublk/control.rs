@@ -1,7 +1,10 @@
 //! Control commands: how block devices come and go.
 #![allow(unsafe_code)]
 
-use super::abi::{self, Control, Info};
+use super::{
+    FRONT_BITS,
+    abi::{self, Control, Info},
+};
 use crate::{reactor::Reactor, ring::Ring};
 use anyhow::{Context, Result, bail, ensure};
 use io_uring::{opcode, types::Fd};
@@ -191,7 +194,7 @@ fn open_file() -> io::Result<File> {
     File::options().read(true).write(true).open(PATH)
 }
 
-/// Block devices that carry `tag`, whether a process serves them or not.
+/// Block devices of the array that has this tag, or of which one has it, whether a process serves them or not.
 pub(super) async fn find(reactor: &Reactor, tag: u64) -> Result<Vec<Info>> {
     let Ok(entries) = std::fs::read_dir(Path::new(CLASS)) else {
         // No driver, no devices.
@@ -207,7 +210,12 @@ pub(super) async fn find(reactor: &Reactor, tag: u64) -> Result<Vec<Info>> {
     let mut found = Vec::new();
     for id in ids {
         match controls.info(id).await {
-            Ok(info) if info.tag == tag && info.flags & abi::FEATURES == abi::FEATURES => found.push(info),
+            Ok(info)
+                if info.tag >> FRONT_BITS == tag >> FRONT_BITS
+                    && info.flags & abi::FEATURES == abi::FEATURES =>
+            {
+                found.push(info)
+            }
             // Somebody else's, or gone meanwhile.
             _ => {}
         }

@@ -20,6 +20,7 @@ mod zoned;
 use crate::{
     reactor::Reactor,
     tails::{self, Left, TailFile},
+    traffic::Traffic,
 };
 use abi::Info;
 pub use abi::Options;
@@ -28,6 +29,7 @@ use control::Controls;
 use engine::{
     device::{Geometry, ZonedDevice},
     volume::Volume,
+    vzone::Limits,
 };
 use queue::{Queues, Served};
 use replay::Replay;
@@ -43,16 +45,30 @@ const DEPTH: u16 = 128;
 
 const _: () = assert!(MAX_QUEUES as usize * DEPTH as usize <= tails::SLOTS);
 
-/// The tag of the block device of an array.
-pub fn tag(uuid: &[u8; 16]) -> u64 {
+/// Bits of a tag that say which of the block devices of an array it is; the others say which array.
+const FRONT_BITS: u32 = 16;
+
+/// The tag of the block device `front` of an array, which may have several.
+pub fn tag(uuid: &[u8; 16], front: u16) -> u64 {
     let value = u128::from_ne_bytes(*uuid);
-    value as u64 ^ (value >> 64) as u64
+    let array = value as u64 ^ (value >> 64) as u64;
+    array >> FRONT_BITS << FRONT_BITS | front as u64
 }
 
-/// The numbers of the block devices with this tag whose process has died, or is about to.
-pub async fn find(reactor: &Reactor, tag: u64) -> Result<Vec<u32>> {
-    let found = control::find(reactor, tag).await?;
-    Ok(found.iter().filter(|info| info.state != abi::DEAD).map(|info| info.device).collect())
+/// A block device whose process has died, or is about to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Orphan {
+    /// N of `/dev/ublkbN`.
+    pub id: u32,
+    /// Which of the block devices of its array it is.
+    pub front: u16,
+}
+
+/// The block devices of an array whose process has died, or is about to.
+pub async fn find(reactor: &Reactor, uuid: &[u8; 16]) -> Result<Vec<Orphan>> {
+    let found = control::find(reactor, tag(uuid, 0)).await?;
+    let left = found.iter().filter(|info| info.state != abi::DEAD);
+    Ok(left.map(|info| Orphan { id: info.device, front: info.tag as u16 }).collect())
 }
 
 /// What a block device shows.
@@ -163,6 +179,16 @@ impl BlockDevice {
         this.settled().await?;
         this.controls.end_recovery(id).await?;
         Ok(this)
+    }
+
+    /// Has those wait who ask for more.
+    pub fn limit(&self, limits: Limits) {
+        self.queues.limits.set(limits);
+    }
+
+    /// What is asked of it.
+    pub fn traffic(&self) -> Rc<Traffic> {
+        self.queues.traffic.clone()
     }
 
     /// N of `/dev/ublkbN`.

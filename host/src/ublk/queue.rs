@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 
 use super::{
-    abi::{self, Info, Request},
+    abi::{self, Info, Operation, Request},
     plain,
     transfer::{Answer, Place, Transfer},
     zoned::Zoned,
@@ -15,12 +15,14 @@ use crate::{
     map::SharedMap,
     reactor::Reactor,
     ring::{Outcome, Ring, Target, TargetId},
+    traffic::Traffic,
 };
 use anyhow::{Context, Result};
 use engine::{
     device::{DeviceError, Status},
     runtime::Gate,
     volume::Volume,
+    vzone::{Limits, Meter},
 };
 use io_uring::{opcode, types::Fd};
 use std::{
@@ -30,6 +32,7 @@ use std::{
     os::fd::AsRawFd,
     rc::Rc,
     task::{Poll, Waker},
+    time::{Duration, Instant},
 };
 
 /// All queues of a block device.
@@ -48,6 +51,12 @@ pub(super) struct Queues {
     /// Why the kernel takes no answer or fetch, if it has not stopped the device.
     failure: Cell<Option<i32>>,
     served: Served,
+    /// What was asked for.
+    pub traffic: Rc<Traffic>,
+    /// What may be, and what has been since the start.
+    pub limits: Cell<Limits>,
+    meter: Cell<Meter>,
+    begun: Instant,
 }
 
 /// What requests are for.
@@ -100,6 +109,10 @@ impl Queues {
             idle: Gate::default(),
             failure: Cell::new(None),
             served,
+            traffic: Rc::default(),
+            limits: Cell::default(),
+            meter: Cell::default(),
+            begun: Instant::now(),
         });
         *queues.target.borrow_mut() = Some(ring.add(queues.clone()));
         for slot in 0..slots {
@@ -138,7 +151,11 @@ impl Queues {
         let mut fetched = self.exchange(slot, place, abi::FETCH, (0, 0)).await;
         while fetched == 0 {
             let request = self.request(place);
-            let answer = match self.perform(place, &request).await {
+            let begun = Instant::now();
+            self.keep_to_limits(&request).await;
+            let answer = self.perform(place, &request).await;
+            self.count(&request, begun.elapsed());
+            let answer = match answer {
                 Ok(answer) => answer,
                 Err(error) => (-abi::errno(error), 0),
             };
@@ -193,6 +210,31 @@ impl Queues {
                 plain::perform(volume, &self.transfer, place, (operation, request)).await
             }
         }
+    }
+
+    /// Has a read or write wait that is more than may be asked for.
+    async fn keep_to_limits(&self, request: &Request) {
+        let limits = self.limits.get();
+        let is_limited =
+            matches!(request.operation, Some(Operation::Read | Operation::Write | Operation::Append));
+        if limits.is_none() || !is_limited {
+            return;
+        }
+        let mut meter = self.meter.get();
+        let wait_ns = meter.wait_ns(limits, request.blocks(), self.begun.elapsed().as_nanos() as u64);
+        self.meter.set(meter);
+        if wait_ns > 0 {
+            self.ring.sleep(Duration::from_nanos(wait_ns)).await;
+        }
+    }
+
+    fn count(&self, request: &Request, latency: Duration) {
+        let counter = match request.operation {
+            Some(Operation::Read) => &self.traffic.reads,
+            Some(Operation::Write | Operation::Append) => &self.traffic.writes,
+            _ => return,
+        };
+        counter.count(request.bytes(), latency);
     }
 
     /// Notes which appends the kernel has answers for. A kill must not find an append that it has

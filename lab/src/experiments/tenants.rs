@@ -6,7 +6,7 @@ use crate::{
     tenants::{Below, Does, Tenants, Work, Worker},
     work,
 };
-use engine::vzone::Spec;
+use engine::vzone::{Limits, Spec};
 
 pub const TENANTS: Experiment = Experiment {
     name: "tenants",
@@ -39,6 +39,7 @@ fn specs(below: Below, count: u32) -> Vec<Spec> {
         max_open: zones,
         essential,
         weight: 1,
+        limits: Limits::default(),
     };
     (0..count).map(spec).collect()
 }

@@ -1,0 +1,153 @@
+# Three tenants of one array, F2FS, btrfs, and ext4 and SQLite on a volume: under fio at once a drive is pulled and the
+# daemon is killed, then the power is cut and a drive is gone; each one's data is there, and nobody has another one's.
+# guest: --drives 6:size=1G,zone=8M,capacity=6M,open=40,active=40,zrwa=128K --drives 1:size=256M,conventional=yes --reboots --time-limit 600 --memory 3G
+
+acknowledged=/mnt/guest/acknowledged
+tenants=(f2fs btrfs ext4)
+mkdir -p "${tenants[@]/#//run/}"
+
+device() { readlink -f "/dev/zoneraid/tank/$1"; }
+# number FILTER: something that status says of the namespaces
+number() { zoneraid --json status tank | jq -r ".namespaces$1"; }
+
+mounted() {
+    mount -t f2fs "$(block 6)" /run/f2fs
+    mount -t btrfs "$(device btrfs)" /run/btrfs
+    mount -t ext4 "$(device ext4)" /run/ext4
+}
+unmounted() { local tenant; for tenant in "${tenants[@]}"; do umount "/run/$tenant"; done; }
+checked() {
+    check_f2fs "$(block 6)"
+    btrfs check "$(device btrfs)" >/run/check 2>&1 || { cat /run/check; fail "btrfs check"; }
+    e2fsck -fn "$(device ext4)" >/run/fsck 2>&1 || { cat /run/fsck; fail "e2fsck"; }
+}
+killed() {
+    kill -KILL "$DAEMON"
+    wait "$DAEMON" 2>/dev/null || true
+    local tenant
+    for tenant in "${tenants[@]}"; do [[ -b $(device "$tenant") ]] || fail "$tenant did not outlive the daemon"; done
+    start_array tank
+}
+
+if ((GUEST_BOOT == 1)); then
+    create_array tank $(drives 0 1 2 3 4)
+    # As many active zones as each file system wants at least.
+    zoneraid namespace create tank/f2fs --size 1360M --active 6
+    zoneraid namespace create tank/btrfs --size 450M --active 8 --weight 2
+    zoneraid namespace create tank/ext4 --size 870M --active 6 --iops 200
+    zoneraid volume create tank/ext4
+    start_array tank
+    fio --name=limited --filename="$(device ext4)" --direct=1 --ioengine=libaio --iodepth=16 --rw=randwrite --bs=4k \
+        --time_based --runtime=4 --output-format=json --output=/run/limited &
+    sleep 1
+    (($(zoneraid --json top tank | jq '.devices[2].writes.requests_per_second | floor') <= 230)) || fail "top sees more than the limit"
+    wait $!
+    iops=$(jq '.jobs[0].write.iops | floor' /run/limited)
+    ((iops > 100 && iops <= 215)) || fail "$iops requests a second, of 200"
+    stop_array tank
+    zoneraid namespace limit tank/ext4
+    start_array tank
+    [[ $(cat "/sys/block/$(basename "$(device btrfs)")/queue/zoned") == host-managed ]] || fail "btrfs has no zones"
+    [[ $(cat "/sys/block/$(basename "$(device ext4)")/queue/zoned") == none ]] || fail "the volume has zones"
+    refused zoneraid namespace create tank/more --size 1M
+    refused zoneraid namespace remove --yes tank/f2fs
+    refused zoneraid zone write tank/f2fs 0 </dev/null
+    zoneraid export nvmet tank/f2fs --transport tcp --address 127.0.0.1 --any-host --dry-run | grep -q "$(device f2fs)" ||
+        fail "a namespace cannot be exported"
+    mkfs.f2fs -f -m -c "$(device f2fs)" "$(block 6)" >/run/mkfs || { cat /run/mkfs; fail "mkfs.f2fs"; }
+    mkfs.btrfs -q -f -O zoned -d single -m single "$(device btrfs)" >/run/mkfs 2>&1 || { cat /run/mkfs; fail "mkfs.btrfs"; }
+    mkfs.ext4 -q "$(device ext4)"
+    mounted
+
+    step "fio on all of them, a drive is pulled, the daemon is killed"
+    loads=()
+    for tenant in "${tenants[@]}"; do
+        fio --name="$tenant" --directory="/run/$tenant" --size=16M --rw=randwrite --bsrange=4k-64k --fsync=32 --loops=2 \
+            --verify=crc32c --output="/run/$tenant.fio" &
+        loads+=($!)
+    done
+    pulled=$(draw 5 pulled)
+    sleep "0.$(draw 10 pull)"
+    remove_drive "$pulled"
+    kills=0
+    while ((kills < (LONG ? 12 : 3))) && sleep "$((1 + $(draw 3 kill "$kills"))).$(draw 10 tenth "$kills")" &&
+        kill -0 "${loads[@]}" 2>/dev/null; do
+        kills=$((kills + 1))
+        step "SIGKILL number $kills"
+        killed
+    done
+    for load in "${!loads[@]}"; do
+        wait "${loads[load]}" || { cat "/run/${tenants[load]}.fio"; fail "fio on ${tenants[load]}"; }
+    done
+    ((kills > 0)) || fail "fio was too fast"
+    array_is degraded tank || fail "not degraded without drive $pulled"
+    zoneraid status tank || true
+    (($(number '.list | length') == 3)) || fail "not three namespaces"
+    (($(number '.list[1].own_spares') >= $(number '.list[0].own_spares'))) || fail "weights do not count"
+    step "drive 5 takes the place of drive $pulled"
+    zoneraid replace --yes tank "$pulled" "$(drive 5)"
+    array_is healthy tank || fail "not healthy after the rebuild"
+    echo "$pulled" >/mnt/guest/pulled
+    unmounted
+    checked
+    mounted
+    refused zoneraid stop tank
+    { zoneraid stop tank 2>&1 || true; } | grep -q '/dev/zoneraid/tank/' || fail "nobody says what is in use"
+
+    step "files and rows until the power is cut"
+    sqlite3 /run/ext4/db "PRAGMA synchronous=EXTRA; CREATE TABLE t (n INTEGER PRIMARY KEY, sum TEXT);"
+    sync
+    files() {
+        local n=0
+        while true; do
+            n=$((n + 1))
+            head -c $((4096 * (1 + n % 40))) /dev/urandom >"/run/$1/$1-$n"
+            sync -f "/run/$1/$1-$n"
+            echo "$1-$n $(sha256sum <"/run/$1/$1-$n" | cut -c1-64)" >>"$acknowledged.$1"
+        done
+    }
+    rows() {
+        local n=0
+        while true; do
+            n=$((n + 1))
+            sqlite3 /run/ext4/db "PRAGMA synchronous=EXTRA; INSERT INTO t VALUES ($n, hex(randomblob(200)));"
+            echo "$n" >>"$acknowledged.rows"
+        done
+    }
+    for tenant in "${tenants[@]}"; do files "$tenant" & done
+    rows &
+    # However slow the machine is, there is something to tell.
+    enough() { local log; for log in "${tenants[@]}" rows; do (($(wc -l <"$acknowledged.$log") > 3)) || return; done; }
+    wait_for 90 enough
+    guest ask reset --after "$((1000 + $(draw 4000 after)))"
+    sleep 120
+    fail "the machine did not crash"
+fi
+
+pulled=$(cat /mnt/guest/pulled)
+members=(0 1 2 3 4)
+members[pulled]=5
+lost=${members[$(draw 5 lost)]}
+rows=$(wc -l <"$acknowledged.rows")
+step "boot after the power cut: drive $lost is gone; $rows rows and $(cat "$acknowledged".*[24s] | wc -l) files"
+# That one is a member no more.
+remove_drive "$pulled" || true
+remove_drive "$lost"
+start_array tank
+array_is degraded tank || fail "not degraded without drive $lost"
+mounted
+for tenant in "${tenants[@]}"; do
+    (($(wc -l <"$acknowledged.$tenant") > 3)) || fail "too few files on $tenant to tell"
+    while read -r name sum; do
+        [[ $(sha256sum <"/run/$tenant/$name" | cut -c1-64) == "$sum" ]] || fail "$name is not what was acknowledged"
+    done <"$acknowledged.$tenant"
+    others=$(find "/run/$tenant" -name '*-*' ! -name "$tenant-*" ! -name 'db-*')
+    [[ -z $others ]] || fail "$tenant has $others"
+done
+[[ $(sqlite3 /run/ext4/db "PRAGMA integrity_check") == ok ]] || fail "the database is damaged"
+(($(sqlite3 /run/ext4/db "SELECT count(*) FROM t WHERE n <= $rows") == rows)) || fail "rows are missing"
+unmounted
+checked
+! dmesg | grep -E 'I/O error.*ublk|hung task|blocked for more' || fail "the kernel complains"
+stop_array tank
+zoneraid namespace list tank

@@ -1,0 +1,184 @@
+//! `top`: what the block devices of an array that runs are asked for, and how long it takes.
+
+use super::daemon::ask;
+use crate::{
+    client::{self, Client},
+    name::ArrayName,
+    output::{HEALTHY, Output, quoted, table},
+    protocol::{Asked, Request},
+    report::{NamespaceReport, Status},
+    size::show,
+    traffic::{Counted, Counts},
+};
+use anyhow::{Context, Result, ensure};
+use serde::Serialize;
+use std::{
+    io::{IsTerminal, stdout},
+    time::{Duration, Instant},
+};
+
+/// How long it is counted before it is shown.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// Clears the terminal.
+const CLEAR: &str = "\x1b[H\x1b[J";
+
+#[derive(Serialize)]
+struct Top {
+    array: String,
+    /// What the numbers are of.
+    seconds: f64,
+    devices: Vec<Shown>,
+}
+
+/// A block device.
+#[derive(Serialize)]
+struct Shown {
+    /// Of which namespace; nothing of the array.
+    namespace: Option<String>,
+    reads: Rates,
+    writes: Rates,
+    /// See `status`; nothing of the array.
+    active_zones: Option<u32>,
+    widths: Vec<u32>,
+    essential: Option<u32>,
+    own_spares: Option<u32>,
+    held_spares: Option<u32>,
+    borrowed_spares: Option<u32>,
+}
+
+/// Requests of one kind.
+#[derive(Serialize)]
+struct Rates {
+    requests_per_second: f64,
+    bytes_per_second: f64,
+    /// Latencies that half of them, 99 % and 99.9 % do not exceed, at most a quarter too much; nothing without requests.
+    p50_us: Option<u64>,
+    p99_us: Option<u64>,
+    p99_9_us: Option<u64>,
+}
+
+impl Rates {
+    fn of(counts: &Counts, seconds: f64) -> Rates {
+        Rates {
+            requests_per_second: counts.requests as f64 / seconds,
+            bytes_per_second: counts.bytes as f64 / seconds,
+            p50_us: counts.all_but_one_in_us(2),
+            p99_us: counts.all_but_one_in_us(100),
+            p99_9_us: counts.all_but_one_in_us(1000),
+        }
+    }
+
+    fn cells(&self) -> [String; 5] {
+        let micros = |latency: Option<u64>| latency.map_or("-".into(), |us| us.to_string());
+        [
+            format!("{:.0}", self.requests_per_second),
+            show(self.bytes_per_second as u64) + "/s",
+            micros(self.p50_us),
+            micros(self.p99_us),
+            micros(self.p99_9_us),
+        ]
+    }
+}
+
+impl Top {
+    /// Between `before` and `now`.
+    fn between(before: &[Asked], now: &[Asked], status: &Status, seconds: f64) -> Top {
+        let devices = now.iter().map(|asked| {
+            let then = before.iter().find(|then| then.namespace == asked.namespace);
+            let then = then.map_or(Counted::default(), |then| then.counted.clone());
+            let list = status.namespaces.iter().flat_map(|division| &division.list);
+            let named = |namespace: &&NamespaceReport| Some(&namespace.name) == asked.namespace.as_ref();
+            let namespace = list.into_iter().find(named);
+            Shown {
+                namespace: asked.namespace.clone(),
+                reads: Rates::of(&asked.counted.reads.since(&then.reads), seconds),
+                writes: Rates::of(&asked.counted.writes.since(&then.writes), seconds),
+                active_zones: namespace.map(|namespace| namespace.active_zones),
+                widths: namespace.map_or(Vec::new(), |namespace| namespace.widths.clone()),
+                essential: namespace.map(|namespace| namespace.essential),
+                own_spares: namespace.map(|namespace| namespace.own_spares),
+                held_spares: namespace.map(|namespace| namespace.held_spares),
+                borrowed_spares: namespace.map(|namespace| namespace.borrowed_spares),
+            }
+        });
+        Top { array: status.name.clone(), seconds, devices: devices.collect() }
+    }
+
+    fn text(&self) -> String {
+        let head = ["DEVICE", "", "REQUESTS/S", "BYTES", "P50 US", "P99 US", "P99.9 US", "WIDTHS", "SPARES"];
+        let mut rows = vec![head.map(String::from).to_vec()];
+        for device in &self.devices {
+            let name = device.namespace.clone().unwrap_or(self.array.clone());
+            let widths: Vec<String> = device.widths.iter().map(u32::to_string).collect();
+            let widths = if widths.is_empty() { "-".into() } else { widths.join(" ") };
+            let spares = match (device.held_spares, device.own_spares) {
+                (Some(held), Some(own)) => format!("{held} held, {own} own"),
+                _ => "-".into(),
+            };
+            let row = |first: &str, kind: &str, rates: &Rates, more: [&str; 2]| {
+                let cells = [first, kind].map(String::from).into_iter().chain(rates.cells());
+                cells.chain(more.map(String::from)).collect()
+            };
+            rows.push(row(&name, "reads", &device.reads, [&widths, &spares]));
+            rows.push(row("", "writes", &device.writes, ["", ""]));
+        }
+        format!("{}, in {:.1} seconds\n", self.array, self.seconds) + &table(&rows)
+    }
+}
+
+pub fn run(output: Output, name: &ArrayName) -> Result<u8> {
+    let client = client::find(name)?;
+    let not_running = || format!("'{name}' does not run; zoneraid start {}", quoted(&name.to_string()));
+    let mut client = client.with_context(not_running)?;
+    let mut before = asked(output, &mut client)?;
+    ensure!(!before.is_empty(), "'{}' has no block device", client.about.name);
+    let watches = !output.json && stdout().is_terminal();
+    loop {
+        let begun = Instant::now();
+        std::thread::sleep(PERIOD);
+        let now = asked(output, &mut client)?;
+        let seconds = begun.elapsed().as_secs_f64();
+        let status: Status = ask(output, &mut client, &Request::Status)?;
+        let top = Top::between(&before, &now, &status, seconds);
+        if watches {
+            output.raw(CLEAR)?;
+        }
+        output.print(&top, Top::text)?;
+        if !watches {
+            return Ok(HEALTHY);
+        }
+        before = now;
+    }
+}
+
+fn asked(output: Output, client: &mut Client) -> Result<Vec<Asked>> {
+    ask(output, client, &Request::Traffic)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_printed_is_what_the_schema_says() {
+        let counts = Counts { requests: 3, bytes: 4096, classes: vec![0, 2, 1] };
+        let rates = || Rates::of(&counts, 1.5);
+        let shown = Shown {
+            namespace: Some("mail".into()),
+            reads: rates(),
+            writes: rates(),
+            active_zones: Some(1),
+            widths: vec![2],
+            essential: Some(4),
+            own_spares: Some(3),
+            held_spares: Some(1),
+            borrowed_spares: Some(0),
+        };
+        let top = Top { array: "tank".into(), seconds: 1.5, devices: vec![shown] };
+        assert_eq!(crate::output::undescribed(&top, "top.json"), [""; 0]);
+        let text = top.text();
+        assert!(text.contains("mail") && text.contains("1 held, 3 own"), "{text}");
+        assert_eq!((rates().p50_us, rates().p99_9_us), (Some(1), Some(2)));
+    }
+}

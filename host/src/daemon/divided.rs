@@ -1,0 +1,151 @@
+//! An array that is divided among namespaces, as long as it runs: opened, driven, reported, closed.
+
+use super::{
+    block::Block,
+    state::{Daemon, Divided},
+};
+use crate::{
+    output::uuid,
+    protocol::NamespaceDevice,
+    report::{Division, NamespaceReport, VolumeReport, bytes},
+    ring::Ring,
+    run,
+    tails::{Left, TailFile},
+};
+use anyhow::{Context, Result, ensure};
+use engine::{
+    array::ArrayStatus,
+    device::{Command, ZonedDevice},
+    vzone::{Behaviour, Namespace, Namespaces, PATIENCE_US},
+    zone::ZoneIndex,
+};
+use std::{
+    rc::Rc,
+    time::{Duration, Instant},
+};
+
+/// How often time passes for namespaces that are written to.
+const TICK: Duration = Duration::from_millis(1);
+
+/// And for those that are not.
+const IDLE_TICK: Duration = Duration::from_millis(20);
+
+impl Daemon {
+    /// Opens the namespaces into which the array is divided, if it is. What the array answers them is noted in `tails`.
+    pub(super) async fn open_namespaces(
+        &self,
+        status: &ArrayStatus,
+        tails: &Rc<TailFile>,
+    ) -> Result<Option<Vec<Namespace>>> {
+        let problem = || format!("the namespaces of '{}' cannot be opened", status.name);
+        if !Namespaces::are_on(Rc::new(self.array.clone())).await.with_context(problem)? {
+            return Ok(None);
+        }
+        let (begun, runtime) = (Instant::now(), self.reactor.runtime());
+        let clock = Rc::new(move || begun.elapsed().as_micros() as u64);
+        let behaviour = Behaviour { clock, patience_us: PATIENCE_US, canary: None };
+        let device = self.noting(status, tails).await;
+        let namespaces = Namespaces::open(runtime, device, behaviour).await.with_context(problem)?;
+        let list = namespaces.list();
+        ensure!(
+            !list.is_empty(),
+            "'{}' has no namespaces yet; zoneraid namespace create makes one",
+            status.name
+        );
+        runtime.spawn(drive(namespaces.clone(), self.reactor.ring()?.clone()));
+        *self.divided.borrow_mut() = Some(Divided { namespaces, tails: tails.clone() });
+        Ok(Some(list))
+    }
+
+    /// Begins a new file of tails for a namespace, and says what was in the one before if a block device of a process
+    /// that has died `waits` for that.
+    pub(super) async fn note_namespace(
+        &self,
+        namespace: &Namespace,
+        waits: bool,
+    ) -> Result<(Rc<TailFile>, Option<Left>)> {
+        let array = self.array.status();
+        let path = run::namespace_tails_path(&self.directory, &array.uuid, namespace.number());
+        let left = if waits { Left::read(&path, &array.uuid)? } else { None };
+        ensure!(
+            !waits || left.is_some(),
+            "the block device of '{}/{}' is there, but not {}, which says what it had answered: reboot",
+            array.name,
+            namespace.name(),
+            path.display()
+        );
+        let report = Command::Report { first: ZoneIndex(0), count: namespace.geometry().zones };
+        let done = namespace.submit(report).await;
+        done.result?;
+        let complete: Vec<u64> = done.zones.iter().map(|zone| zone.wp_blocks).collect();
+        let appends = left.as_ref().map_or(&[][..], |left| &left.appends);
+        let tails = TailFile::create(&path, &array.uuid, self.array.assembly(), &complete, appends)?;
+        Ok((Rc::new(tails), left))
+    }
+
+    /// Leaves namespaces as a clean stop does, unless somebody goes on using them.
+    pub(super) async fn end_namespaces(&self) {
+        if self.is_left() {
+            return;
+        }
+        let divided = self.divided.take();
+        if let Some(Divided { namespaces, tails }) = divided {
+            namespaces.close().await;
+            tails.remove();
+        }
+    }
+
+    /// The block devices of namespaces have gone: nobody needs to know what was answered to them.
+    pub(super) fn forget_namespaces(&self) {
+        if let Some(divided) = &*self.divided.borrow() {
+            divided.tails.remove();
+        }
+    }
+
+    /// The block devices of namespaces.
+    pub(super) fn namespace_devices(&self) -> Vec<NamespaceDevice> {
+        let blocks = self.blocks.borrow();
+        let array = self.array.status().uuid;
+        let shown = |block: &Rc<Block>| {
+            let namespace = block.namespace.as_ref()?;
+            let (name, uuid) = (namespace.name().into(), uuid(&uuid_of(array, namespace.number())));
+            Some(NamespaceDevice { name, uuid, block_device: block.path.clone(), link: block.link.clone() })
+        };
+        blocks.iter().filter_map(shown).collect()
+    }
+
+    /// How the array is divided, if it is.
+    pub(super) fn division(&self) -> Option<Division> {
+        let divided = self.divided.borrow();
+        let namespaces = &divided.as_ref()?.namespaces;
+        let blocks = self.blocks.borrow();
+        let capacity = namespaces.zone_capacity_blocks();
+        let list = namespaces.list().into_iter().map(|namespace| {
+            let is_of = |block: &&Rc<Block>| {
+                block.namespace.as_ref().is_some_and(|shown| shown.number() == namespace.number())
+            };
+            let block = blocks.iter().find(is_of);
+            let volume = block.and_then(|block| block.volume.as_ref());
+            NamespaceReport {
+                block_device: block.map(|block| block.path.display().to_string()),
+                link: block.and_then(|block| Some(block.link.as_ref()?.display().to_string())),
+                volume: volume.map(|volume| VolumeReport::of(&volume.status(), 0)),
+                ..NamespaceReport::of(&namespace.status(), capacity)
+            }
+        });
+        Some(Division::of(namespaces.zones(), bytes(capacity), list.collect()))
+    }
+}
+
+/// The UUID of a namespace, which follows from its array's.
+fn uuid_of(array: [u8; 16], number: u32) -> [u8; 16] {
+    (u128::from_be_bytes(array) ^ (number as u128 + 1)).to_be_bytes()
+}
+
+/// Has time pass for namespaces, until the daemon ends.
+async fn drive(namespaces: Namespaces, ring: Ring) {
+    loop {
+        let pause = if namespaces.tick() { TICK } else { IDLE_TICK };
+        ring.sleep(pause).await;
+    }
+}

@@ -1,0 +1,142 @@
+//! What a block device was asked for, and how long it took.
+//!
+//! Latencies are counted in classes, four for each power of two: what is said of them is at most a quarter too much.
+//! Counters only grow; whoever wants to know what has happened in between takes the difference.
+
+use serde::{Deserialize, Serialize};
+use std::{cell::Cell, time::Duration};
+
+/// Classes of latencies: all that is longer than about a minute is in the last one.
+const CLASSES: usize = 104;
+
+/// The class of a latency.
+fn class(latency: Duration) -> usize {
+    let micros = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX);
+    if micros < 4 {
+        return micros as usize;
+    }
+    let power = micros.ilog2();
+    let quarter = micros >> (power - 2) & 3;
+    (4 * (power as usize - 1) + quarter as usize).min(CLASSES - 1)
+}
+
+/// The longest latency of a class, in microseconds.
+fn longest_us(class: usize) -> u64 {
+    match class {
+        0..4 => class as u64,
+        _ => ((5 + class as u64 % 4) << (class / 4 - 1)) - 1,
+    }
+}
+
+/// Requests of one kind, as they are counted.
+pub struct Counter {
+    requests: Cell<u64>,
+    bytes: Cell<u64>,
+    classes: [Cell<u64>; CLASSES],
+}
+
+impl Default for Counter {
+    fn default() -> Counter {
+        let classes = [const { Cell::new(0) }; CLASSES];
+        Counter { requests: Cell::new(0), bytes: Cell::new(0), classes }
+    }
+}
+
+impl Counter {
+    /// One more request, which took so long.
+    pub fn count(&self, bytes: u64, latency: Duration) {
+        let grow = |cell: &Cell<u64>, by| cell.set(cell.get() + by);
+        grow(&self.requests, 1);
+        grow(&self.bytes, bytes);
+        grow(&self.classes[class(latency)], 1);
+    }
+
+    fn counts(&self) -> Counts {
+        let classes = self.classes.iter().map(Cell::get).collect();
+        Counts { requests: self.requests.get(), bytes: self.bytes.get(), classes }
+    }
+}
+
+/// What is counted of a block device: appends are writes.
+#[derive(Default)]
+pub struct Traffic {
+    pub reads: Counter,
+    pub writes: Counter,
+}
+
+impl Traffic {
+    /// What has been counted so far.
+    pub fn counted(&self) -> Counted {
+        Counted { reads: self.reads.counts(), writes: self.writes.counts() }
+    }
+}
+
+/// Requests that were counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counts {
+    pub requests: u64,
+    pub bytes: u64,
+    /// Requests of each class of latencies.
+    pub classes: Vec<u64>,
+}
+
+/// What was counted of a block device.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counted {
+    pub reads: Counts,
+    pub writes: Counts,
+}
+
+impl Counts {
+    /// What has come since it was `before`.
+    pub fn since(&self, before: &Counts) -> Counts {
+        let classes = self.classes.iter().zip(&before.classes).map(|(now, then)| now.saturating_sub(*then));
+        Counts {
+            requests: self.requests.saturating_sub(before.requests),
+            bytes: self.bytes.saturating_sub(before.bytes),
+            classes: classes.collect(),
+        }
+    }
+
+    /// How long all took but one in so many: what half of them took at most is for 2. In microseconds; nothing if there
+    /// were none.
+    pub fn all_but_one_in_us(&self, so_many: u64) -> Option<u64> {
+        let total: u64 = self.classes.iter().sum();
+        let mut left = total - total / so_many;
+        let reached = self.classes.iter().position(|count| {
+            left = left.saturating_sub(*count);
+            left == 0
+        });
+        reached.filter(|_| total > 0).map(longest_us)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_latency_is_in_the_class_that_ends_behind_it_and_at_most_a_quarter_later() {
+        let of = |us| class(Duration::from_micros(us));
+        for us in (0..5000).chain([10_000, 123_456, 1 << 26]) {
+            let longest = longest_us(of(us));
+            assert!((us..=us + us / 4).contains(&longest), "{us}: {longest}");
+            assert!(us == 0 || of(us) == 0 || longest_us(of(us) - 1) < us, "{us}");
+        }
+        assert_eq!(of(u64::MAX), CLASSES - 1);
+    }
+
+    #[test]
+    fn percentiles_are_those_of_what_has_come_in_between() {
+        let counter = Counter::default();
+        counter.count(4096, Duration::from_secs(1));
+        let before = counter.counts();
+        assert_eq!(before.since(&before).all_but_one_in_us(2), None);
+        (0..990).for_each(|_| counter.count(4096, Duration::from_micros(100)));
+        (0..10).for_each(|_| counter.count(8192, Duration::from_micros(3000)));
+        let since = counter.counts().since(&before);
+        assert_eq!((since.requests, since.bytes), (1000, 990 * 4096 + 10 * 8192));
+        let us = [2, 100, 1000].map(|so_many| since.all_but_one_in_us(so_many).unwrap());
+        assert_eq!(us, [111, 111, 3071]);
+    }
+}
