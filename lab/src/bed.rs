@@ -114,8 +114,8 @@ impl Setup {
         let join = self.joins || behaviour.join;
         // What is to be found again, and what is measured as a product, has its parity where the product has it.
         let published = !(self.stores || self.joins || self.group_blocks > 0);
-        let log_home = behaviour.log_home.filter(|_| published);
-        Behaviour { consistency: self.consistency, join, log_home, ..behaviour }
+        let logs_at_parity = behaviour.logs_at_parity && published;
+        Behaviour { consistency: self.consistency, join, logs_at_parity, ..behaviour }
     }
 
     /// Five partitions of one PM1731a, four zones as one, as in ZRAID §6.5.

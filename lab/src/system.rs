@@ -2,7 +2,7 @@
 
 use engine::{
     array::Behaviour,
-    raid::{LogStep, geometry::Layout, policy::Policy},
+    raid::{LogStep, policy::Policy},
 };
 
 /// A design.
@@ -78,12 +78,7 @@ impl System {
             System::ZSM => LogStep::NoHeader,
             _ => LogStep::None,
         };
-        let log_home = (self.policy() == Policy::Log).then_some(parity_member as fn(&Layout, u64) -> usize);
-        Behaviour { join: self == System::Zoneraid, log_step, log_home, ..Behaviour::default() }
+        let logs_at_parity = self.policy() == Policy::Log;
+        Behaviour { join: self == System::Zoneraid, log_step, logs_at_parity, ..Behaviour::default() }
     }
-}
-
-/// RAIZN logs all partial parity of a stripe on the drive that gets its full parity (ZRAID §2.3).
-fn parity_member(layout: &Layout, stripe: u64) -> usize {
-    layout.parity_member(stripe, 0)
 }

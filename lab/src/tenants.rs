@@ -156,11 +156,8 @@ impl Tenants {
             let vzone_zones = Namespaces::fitting(device.geometry());
             Namespaces::create(device.clone(), [7; 16], vzone_zones).await?;
             let clock = time.clone();
-            let behaviour = Behaviour {
-                clock: Rc::new(move || clock.now_ns() / 1000),
-                patience_us: PATIENCE_US,
-                canary: None,
-            };
+            let behaviour =
+                Behaviour { clock: Rc::new(move || clock.now_ns() / 1000), patience_us: PATIENCE_US };
             let namespaces = Namespaces::open(&tasks, device, behaviour).await?;
             for spec in specs {
                 namespaces.add(spec).await?;

@@ -17,9 +17,8 @@ use sim::{
     },
     rng::Rng,
     simulator::{
-        namespaces::{self, CANARIES, Course, Over},
+        namespaces::{self, Over},
         wire::Wire,
-        world::Tracing,
     },
     ssd::{Cut, EmulatedDrive, Fault, Kind, Ssd},
 };
@@ -141,7 +140,7 @@ impl Rig {
 
 fn open(runtime: &Runtime, drive: &Rc<Frail>, clock: &Rc<Cell<u64>>) -> Namespaces {
     let clock = clock.clone();
-    let behaviour = Behaviour { clock: Rc::new(move || clock.get()), patience_us: PATIENCE_US, canary: None };
+    let behaviour = Behaviour { clock: Rc::new(move || clock.get()), patience_us: PATIENCE_US };
     runtime.block_on(Namespaces::open(runtime, drive.clone(), behaviour), || false).unwrap().unwrap()
 }
 
@@ -560,8 +559,7 @@ impl Small {
 
     fn open(&self) -> impl Future<Output = Result<Namespaces, VzoneError>> + 'static {
         let (runtime, device, clock) = (self.runtime.clone(), self.device(), self.clock.clone());
-        let behaviour =
-            Behaviour { clock: Rc::new(move || clock.get()), patience_us: PATIENCE_US, canary: None };
+        let behaviour = Behaviour { clock: Rc::new(move || clock.get()), patience_us: PATIENCE_US };
         async move { Namespaces::open(&runtime, device, behaviour).await }
     }
 
@@ -712,8 +710,8 @@ fn a_reclaim_survives_a_cut_at_every_moment_and_another_one_in_recovery() {
     }
 }
 
-fn play(course: Course, seeds: std::ops::Range<u64>) -> namespaces::Summary {
-    namespaces::run_seeds(course, seeds, 2, &|| ())
+fn play(over: Option<Over>, seeds: std::ops::Range<u64>) -> namespaces::Summary {
+    namespaces::run_seeds(over, seeds, 2, &|| ())
 }
 
 #[test]
@@ -723,20 +721,11 @@ fn some_seeds_of_every_kind() {
     let overs = [Over::Drive, appended].into_iter().chain(Policy::ALL.map(array));
     for over in overs {
         let count = if over == Over::Drive { 60 } else { 6 };
-        let summary = play(Course { over: Some(over), canary: None }, 0..count);
+        let summary = play(Some(over), 0..count);
         let failures: Vec<_> = summary.failures.iter().map(|f| (f.seed, f.failure.as_deref())).collect();
         assert!(failures.is_empty(), "{over:?}: {failures:?}");
         assert!(summary.counts.judgements > count && summary.counts.operations > 10 * count);
         assert!(over != Over::Drive || summary.counts.moved_groups > 0);
-    }
-}
-
-#[test]
-fn every_canary_is_found() {
-    for (name, canary) in CANARIES {
-        let course = Course { over: Some(Over::Drive), canary: Some(canary) };
-        let found = (0..400).find(|seed| namespaces::replay(course, *seed, Tracing::Off).failure.is_some());
-        assert!(found.is_some(), "{name} is not found");
     }
 }
 

@@ -54,9 +54,9 @@ pub struct Behaviour {
     pub join: bool,
     /// How far the policy `log` is on the way to ZRAID.
     pub log_step: LogStep,
-    /// Which member logs the partial parity of a stripe, if not that of its slot. For measuring alone: no recovery
-    /// looks for it there.
-    pub log_home: Option<fn(&geometry::Layout, u64) -> usize>,
+    /// Partial parity is logged on the member of the stripe's full parity, as RAIZN has it (ZRAID §2.3), and not on
+    /// that of its slot. For measuring alone: no recovery looks for it there.
+    pub logs_at_parity: bool,
     /// Takes stale members where there are too few others, for zones that are full (see `raid/recover`).
     pub force: bool,
 }
@@ -64,7 +64,7 @@ pub struct Behaviour {
 impl Default for Behaviour {
     fn default() -> Behaviour {
         let (consistency, log_step) = (Consistency::default(), LogStep::None);
-        Behaviour { consistency, join: true, log_step, log_home: None, force: false }
+        Behaviour { consistency, join: true, log_step, logs_at_parity: false, force: false }
     }
 }
 

@@ -16,21 +16,4 @@ pub struct Behaviour {
     pub fua_stands_alone: bool,
     /// Zones that are offline are given up, whatever may have been promised that is in them.
     pub give_up: bool,
-    /// A rule that is broken.
-    pub canary: Option<Canary>,
-}
-
-/// A rule to be broken on purpose, to prove that the simulator notices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Canary {
-    /// A block is moved although it was written anew meanwhile.
-    OldCopyWins,
-    /// Zones are reset before the root is safe that does not need them.
-    ResetTooEarly,
-    /// A discard is not written.
-    DiscardComesBack,
-    /// A flush waits for nothing.
-    FlushCompletesEarly,
-    /// A recovery takes a compressed block for whole whose end was torn off.
-    TornPieceBelieved,
 }

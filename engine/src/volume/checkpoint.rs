@@ -7,7 +7,6 @@ use crate::{
     buf::BLOCK,
     device::{Command, Completion, DeviceError, Status, Zones},
     volume::{
-        behaviour::Canary,
         core::{Core, Need, State, leave},
         format::{CutRecord, FANOUT, Kind, PAYLOAD, Root, Seal, ZoneUse, payload_mut, put_addresses, seal},
         place::{self, Place},
@@ -50,9 +49,6 @@ impl Core {
         };
         self.sweep().await?;
         let cut = self.cut()?;
-        if self.behaviour.canary == Some(Canary::ResetTooEarly) {
-            self.release(&cut.dead).await?;
-        }
         self.write_map(&cut).await?;
         for ticket in cut.tickets {
             self.wait_landed(ticket).await?;
@@ -61,9 +57,7 @@ impl Core {
         self.write_root(&cut.root).await?;
         self.state.borrow_mut().map.thaw();
         self.pages.open();
-        if self.behaviour.canary != Some(Canary::ResetTooEarly) {
-            self.release(&cut.dead).await?;
-        }
+        self.release(&cut.dead).await?;
         self.state.borrow_mut().done = begun;
         self.ended.open();
         Ok(())

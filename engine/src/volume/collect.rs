@@ -9,7 +9,6 @@ use crate::{
     buf::{BLOCK, Buf},
     device::{Command, DeviceError, Status},
     volume::{
-        behaviour::Canary,
         core::{Core, Need, State},
         format::{FANOUT, GroupHeader, read_group},
         place::{self, GRAINS, Place},
@@ -182,7 +181,6 @@ impl Core {
         (place, segment): (Place, u64),
         piece: &[u8],
     ) -> Result<(), DeviceError> {
-        let blind = self.behaviour.canary == Some(Canary::OldCopyWins);
         loop {
             self.hold((block as u64 / FANOUT) as u32, Need::Write).await?;
             {
@@ -191,7 +189,7 @@ impl Core {
                 if state.live_in(zone, segment) == 0 {
                     return Ok(());
                 }
-                if state.map.get(block as u64) != Some(place) && !blind {
+                if state.map.get(block as u64) != Some(place) {
                     return Ok(());
                 }
                 let ticket = state.place(self, block as u64, piece, (MOVED, false));

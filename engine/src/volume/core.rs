@@ -8,7 +8,7 @@ use crate::{
     device::{Command, DeviceError, Done, Status, ZonedDevice, Zones},
     runtime::Gate,
     volume::{
-        behaviour::{Behaviour, Canary},
+        behaviour::Behaviour,
         format::{Identity, Kind, What, addresses, unseal},
         map::Paged,
         pack::{Codec, Packer},
@@ -151,12 +151,10 @@ impl State {
         let number = self.next_number;
         let State { streams, space, pool, written, .. } = self;
         let mut common = Common { device: &*core.device, volume: core.mark, pool, written };
-        if core.behaviour.canary != Some(Canary::DiscardComesBack) {
-            if !streams[HOT].prepare(HOT, (Who::Writer, 0), space, number, &mut common) {
-                return None;
-            }
-            streams[HOT].put_discard(block as u32, blocks, number);
+        if !streams[HOT].prepare(HOT, (Who::Writer, 0), space, number, &mut common) {
+            return None;
         }
+        streams[HOT].put_discard(block as u32, blocks, number);
         self.next_number += 1;
         self.apply(block, What::Discard(blocks), 0);
         self.discarded += blocks as u64;

@@ -23,7 +23,7 @@ mod stream;
 mod victim;
 
 pub use self::{
-    behaviour::{Behaviour, Canary},
+    behaviour::Behaviour,
     error::{NoVolume, VolumeError},
     pack::Codec,
     space::Plan,

@@ -7,7 +7,7 @@ use crate::{
     buf::{BLOCK, Buf},
     device::{Command, Completion, DeviceError, Status, ZonedDevice, Zones},
     volume::{
-        behaviour::{Behaviour, Canary},
+        behaviour::Behaviour,
         core::{Core, Need, Start, leave},
         error::VolumeError,
         format::{
@@ -47,8 +47,6 @@ struct Newest<'r> {
     identity: &'r Identity,
     segment: u64,
     number: u64,
-    /// [`Canary::TornPieceBelieved`].
-    believes_torn: bool,
 }
 
 /// What was found behind the cut in one zone.
@@ -256,7 +254,7 @@ impl Look {
                 let place = place::place(zone * capacity + first, from % GRAINS, grains);
                 from += grains;
                 // All of a piece has to be there.
-                let end = if new.believes_torn { first + 1 } else { first + place::blocks(place) };
+                let end = first + place::blocks(place);
                 if grains == 0 || end <= written {
                     found.push(Found { number: entry.number, block: entry.block, what: entry.what, place });
                 }
@@ -363,8 +361,7 @@ pub async fn open(device: Rc<dyn ZonedDevice>, behaviour: Behaviour) -> Result<C
     let space = Space::new(plan, &root.zones, root.mapped, root.next_segment);
     let directory = look.directory(&root, &space).await?;
     let (mut seen, give_up) = (Seen::default(), behaviour.give_up);
-    let believes_torn = behaviour.canary == Some(Canary::TornPieceBelieved);
-    walk_all(&mut look, &mut root, (give_up, believes_torn), &mut seen).await?;
+    walk_all(&mut look, &mut root, give_up, &mut seen).await?;
     for zone in std::mem::take(&mut seen.resets) {
         let zones = Zones::One(ZoneIndex(zone));
         match device.submit(Command::Reset { zones }).await.result {
@@ -427,12 +424,12 @@ struct Seen {
 async fn walk_all(
     look: &mut Look,
     root: &mut Root,
-    (give_up, believes_torn): (bool, bool),
+    give_up: bool,
     seen: &mut Seen,
 ) -> Result<(), VolumeError> {
     let identity = root.identity.clone();
     let (segment, number) = (root.next_segment, root.next_number);
-    let new = Newest { identity: &identity, segment, number, believes_torn };
+    let new = Newest { identity: &identity, segment, number };
     for zone in HEAD_ZONES..identity.zones {
         let record = root.zones[zone as usize];
         let cut = root.cuts.iter().find(|cut| cut.zone == zone).copied();

@@ -82,14 +82,6 @@ impl Tokens {
         self.count = (self.count + come).clamp(-most, most);
     }
 
-    /// As [`Tokens::refill`], for a simulator that has to notice: the time that has passed counts twice.
-    pub fn refill_twice(&mut self, now_us: u64, pace: &Pace, width: u32) {
-        let before = self.refilled_us;
-        self.refill(now_us, pace, width);
-        self.refilled_us = before.or(self.refilled_us);
-        self.refill(now_us, pace, width);
-    }
-
     /// Whether a write of so many blocks may go.
     pub fn admits(&self, blocks: u64) -> bool {
         self.in_flight == 0 || self.count >= blocks as i64 * ONE
@@ -184,7 +176,10 @@ mod tests {
         for now_us in (1000..5000).step_by(100) {
             once.refill(now_us, &pace, 1);
             once.refill(now_us, &pace, 1);
-            twice.refill_twice(now_us, &pace, 1);
+            let before = twice.refilled_us;
+            twice.refill(now_us, &pace, 1);
+            twice.refilled_us = before.or(twice.refilled_us);
+            twice.refill(now_us, &pace, 1);
             assert!(once.is_fair(now_us));
         }
         assert!(!twice.is_fair(4900));

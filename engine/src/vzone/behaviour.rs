@@ -15,19 +15,4 @@ pub struct Behaviour {
     pub clock: Clock,
     /// See [`PATIENCE_US`].
     pub patience_us: u64,
-    /// None but in a simulator.
-    pub canary: Option<Canary>,
-}
-
-/// A rule to be broken on purpose, to prove that the simulator notices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Canary {
-    /// Data is written to a zone before it is safe whose it is.
-    OwnerAfterData,
-    /// Zones of a group that was moved are given back to nobody.
-    ReclaimedForgotten,
-    /// They are given back before it is safe that they are not needed.
-    ReclaimTooEarly,
-    /// The time in which tokens come counts twice.
-    TokensCountTwice,
 }

@@ -5,7 +5,6 @@ use crate::{
     device::{Command, DeviceError, Status, Zones},
     vzone::{
         balloon::floor_power,
-        behaviour::Canary,
         core::{Core, Tenant, Want},
         format::{End, Entry, Groups, reservation},
         shape::Shape,
@@ -199,9 +198,6 @@ impl Core {
         let length = vzone.tail - self.allocated(&kept);
         let losses = self.losses.get();
         let groups = self.copy(tenant, from, (kept, target), length, flights).await?;
-        if self.canary == Some(Canary::ReclaimTooEarly) {
-            self.give_up(old);
-        }
         self.flush_device().await?;
         let (core, owner) = (self.clone(), tenant.clone());
         if self.losses.get() != losses {
@@ -222,9 +218,7 @@ impl Core {
                 state.table.load(&ZoneInfo { state: found, wp_blocks: tail, ..info });
             }
             drop(state);
-            if !matches!(core.canary, Some(Canary::ReclaimTooEarly | Canary::ReclaimedForgotten)) {
-                core.give_up(old);
-            }
+            core.give_up(old);
             core.moved_groups.set(core.moved_groups.get() + 1);
         };
         self.record(Entry::Vzone(tenant.id, zone as u32, groups, End::Open), apply).await

@@ -24,7 +24,7 @@ mod request;
 mod transfer;
 
 pub use self::{
-    behaviour::{Behaviour, Canary, Clock, PATIENCE_US},
+    behaviour::{Behaviour, Clock, PATIENCE_US},
     error::VzoneError,
     format::{Layout, Spec},
     limit::{Limits, Meter},

@@ -4,7 +4,6 @@ use crate::{
     buf::{BLOCK, Buf},
     device::{DeviceError, Done, Status},
     vzone::{
-        behaviour::Canary,
         congestion::Window,
         core::{Core, Tenant, Vzone, Want},
         format::{End, Entry, Groups},
@@ -207,10 +206,7 @@ impl Core {
                 state.last_write_us = now_us;
                 let vzone = &mut state.vzones[zone];
                 let (pace, width) = (self.pace.get(), vzone.width());
-                match self.canary {
-                    Some(Canary::TokensCountTwice) => vzone.tokens.refill_twice(now_us, &pace, width),
-                    _ => vzone.tokens.refill(now_us, &pace, width),
-                }
+                vzone.tokens.refill(now_us, &pace, width);
                 if vzone.tokens.admits(blocks) {
                     return vzone.tokens.submitted(blocks);
                 }
@@ -251,12 +247,6 @@ impl Core {
             }
         };
         let entry = Entry::Vzone(tenant.id, zone as u32, groups, End::Open);
-        if self.canary == Some(Canary::OwnerAfterData) {
-            apply();
-            let core = self.clone();
-            self.runtime.spawn(async move { _ = core.record(entry, || ()).await });
-            return Ok(());
-        }
         self.record(entry, apply).await
     }
 

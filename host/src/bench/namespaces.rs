@@ -80,7 +80,7 @@ async fn make(runtime: &Runtime, device: Rc<Idle>) -> Result<Namespace> {
     Namespaces::create(device.clone(), [1; 16], 8).await?;
     let begun = Instant::now();
     let clock = Rc::new(move || begun.elapsed().as_micros() as u64);
-    let behaviour = Behaviour { clock, patience_us: PATIENCE_US, canary: None };
+    let behaviour = Behaviour { clock, patience_us: PATIENCE_US };
     let namespaces = Namespaces::open(runtime, device, behaviour).await?;
     let (name, limits) = ("bench".into(), Limits::default());
     let spec = Spec { name, zones: 2, max_active: 2, max_open: 2, essential: 1, weight: 1, limits };

@@ -78,7 +78,7 @@ impl Divided {
     fn open(session: Session, called: &ArrayName) -> Result<Divided> {
         let begun = Instant::now();
         let clock = Rc::new(move || begun.elapsed().as_micros() as u64);
-        let behaviour = Behaviour { clock, patience_us: PATIENCE_US, canary: None };
+        let behaviour = Behaviour { clock, patience_us: PATIENCE_US };
         let device = Rc::new(session.array.clone());
         let opened = session.wait(Namespaces::open(session.reactor.runtime(), device, behaviour))?;
         let namespaces = opened.map_err(|error| anyhow!("'{called}': {error}"))?;

@@ -43,7 +43,7 @@ impl Daemon {
         }
         let (begun, runtime) = (Instant::now(), self.reactor.runtime());
         let clock = Rc::new(move || begun.elapsed().as_micros() as u64);
-        let behaviour = Behaviour { clock, patience_us: PATIENCE_US, canary: None };
+        let behaviour = Behaviour { clock, patience_us: PATIENCE_US };
         let device = self.noting(status, tails).await;
         let namespaces = Namespaces::open(runtime, device, behaviour).await.with_context(problem)?;
         let list = namespaces.list();

@@ -163,25 +163,9 @@ struct Run {
     /// With --volume or --namespaces, only over single drives
     #[arg(long, requires = "layer", conflicts_with_all = ["policy", "level"])]
     single: bool,
-    /// Have volumes break a rule, which must be found: old-copy-wins, reset-too-early, discard-comes-back or
-    /// flush-completes-early
-    #[arg(long, requires = "volume", value_name = "NAME", value_parser = parse_volume_canary)]
-    volume_canary: Option<(&'static str, engine::volume::Canary)>,
     /// Play namespaces instead: tenants of single drives, and of arrays; with --policy of arrays of that policy alone
     #[arg(long, group = "layer", conflicts_with_all = ["learn", "until_failure", "level"])]
     namespaces: bool,
-    /// Have namespaces break a rule, which must be found: owner-after-data, reclaimed-forgotten, reclaim-too-early
-    /// or tokens-count-twice
-    #[arg(long, requires = "namespaces", value_name = "NAME", value_parser = parse_namespace_canary)]
-    namespace_canary: Option<(&'static str, engine::vzone::Canary)>,
-}
-
-fn parse_namespace_canary(name: &str) -> Result<(&'static str, engine::vzone::Canary), String> {
-    let known = namespaces::CANARIES.iter().find(|(known, _)| *known == name);
-    known.copied().ok_or_else(|| {
-        let names: Vec<&str> = namespaces::CANARIES.iter().map(|(name, _)| *name).collect();
-        format!("there is no canary of this name; there are {}", names.join(", "))
-    })
 }
 
 /// What users call a policy. Arrays of the policy `append` are those of `log` whose zones are written by appends.
@@ -224,14 +208,6 @@ fn parse_level(name: &str) -> Result<usize, String> {
     parities_of(name).ok_or_else(|| {
         let names: Vec<String> = PARITIES.iter().map(|parities| level(*parities)).collect();
         format!("there is no level of this name; there are {}", names.join(", "))
-    })
-}
-
-fn parse_volume_canary(name: &str) -> Result<(&'static str, engine::volume::Canary), String> {
-    let known = volume::CANARIES.iter().find(|(known, _)| *known == name);
-    known.copied().ok_or_else(|| {
-        let names: Vec<&str> = volume::CANARIES.iter().map(|(name, _)| *name).collect();
-        format!("there is no canary of this name; there are {}", names.join(", "))
     })
 }
 
@@ -360,12 +336,11 @@ impl Run {
                 namespaces::Over::Array { policy, group_blocks }
             }),
         };
-        let course = namespaces::Course { over, canary: self.namespace_canary.map(|(_, canary)| canary) };
         if self.trace {
             if self.seeds != 1 {
                 bail!("--trace prints one seed: add --seeds 1 --from SEED");
             }
-            let outcome = namespaces::replay(course, self.from, Tracing::All);
+            let outcome = namespaces::replay(over, self.from, Tracing::All);
             print_lines(&outcome.trace)?;
             let failure = outcome.failure.map(|failure| format!("seed {}: {failure}", self.from));
             print_lines(failure.as_slice())?;
@@ -374,7 +349,7 @@ impl Run {
         let end = self.from.checked_add(self.seeds).context("there are no seeds above 2^64 - 1")?;
         let progress = Progress::new(self.seeds);
         let jobs = self.jobs.unwrap_or_else(default_jobs);
-        let summary = namespaces::run_seeds(course, self.from..end, jobs, &|| progress.advance());
+        let summary = namespaces::run_seeds(over, self.from..end, jobs, &|| progress.advance());
         let seconds = progress.finish();
         let mut options = String::from("--namespaces");
         if self.single {
@@ -382,9 +357,6 @@ impl Run {
         }
         if let Some(policy) = self.policy {
             options = format!("{options} --policy {}", policy.name());
-        }
-        if let Some((name, _)) = self.namespace_canary {
-            options = format!("{options} --namespace-canary {name}");
         }
         let replay = |seed: u64| format!("sim run {options} --seeds 1 --from {seed}");
         let counts = [
@@ -430,9 +402,8 @@ impl Run {
         };
         let array = || self.policy.map(over);
         let over = if self.single { Some(Over::Drive) } else { array() };
-        let course = volume::Course { over, canary: self.volume_canary.map(|(_, canary)| canary) };
         if self.trace {
-            let outcome = volume::replay(course, self.from, Tracing::All);
+            let outcome = volume::replay(over, self.from, Tracing::All);
             print_lines(&outcome.trace)?;
             print_lines(
                 &outcome.failure.iter().map(|f| format!("seed {}: {f}", self.from)).collect::<Vec<_>>(),
@@ -442,7 +413,7 @@ impl Run {
         let end = self.from.checked_add(self.seeds).context("there are no seeds above 2^64 - 1")?;
         let progress = Progress::new(self.seeds);
         let jobs = self.jobs.unwrap_or_else(default_jobs);
-        let summary = volume::run_seeds(course, self.from..end, jobs, &|| progress.advance());
+        let summary = volume::run_seeds(over, self.from..end, jobs, &|| progress.advance());
         let seconds = progress.finish();
         let mut command = String::from("sim run --volume");
         match over {
@@ -453,8 +424,6 @@ impl Run {
             }
             None => (),
         }
-        command +=
-            &self.volume_canary.map(|(name, _)| format!(" --volume-canary {name}")).unwrap_or_default();
         let replay = |seed: u64| format!("{command} --seeds 1 --from {seed}");
         let counts = &summary.counts;
         let figures = [
@@ -495,7 +464,7 @@ impl Run {
             print_lines(&lines)?;
         }
         if self.seeds == 1 && !summary.failures.is_empty() {
-            for line in volume::replay(course, self.from, Tracing::Tail(TRACE_TAIL)).trace {
+            for line in volume::replay(over, self.from, Tracing::Tail(TRACE_TAIL)).trace {
                 eprintln!("{line}");
             }
         }

@@ -340,8 +340,8 @@ impl Raid {
         data: Buf,
     ) {
         let (member, place) = self.layout.slot(stripe, index, which);
-        let member = match (place, self.behaviour.log_home) {
-            (Place::MetaLog, Some(home)) => home(&self.layout, stripe),
+        let member = match place {
+            Place::MetaLog if self.behaviour.logs_at_parity => self.layout.parity_member(stripe, which),
             _ => member,
         };
         if live & (1 << member) == 0 {

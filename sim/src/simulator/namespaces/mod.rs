@@ -14,21 +14,13 @@ use super::{
     world::Tracing,
 };
 use crate::rng::Rng;
-use engine::{raid::policy::Policy, vzone::Canary};
+use engine::raid::policy::Policy;
 use scenario::Scenario;
 use std::{
     ops::Range,
     sync::{Mutex, PoisonError},
 };
 use world::World;
-
-/// Rules that can be broken, by the names of the command line.
-pub const CANARIES: [(&str, Canary); 4] = [
-    ("owner-after-data", Canary::OwnerAfterData),
-    ("reclaimed-forgotten", Canary::ReclaimedForgotten),
-    ("reclaim-too-early", Canary::ReclaimTooEarly),
-    ("tokens-count-twice", Canary::TokensCountTwice),
-];
 
 /// What namespaces lie on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,14 +31,6 @@ pub enum Over {
         policy: Policy,
         group_blocks: u32,
     },
-}
-
-/// What is played.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Course {
-    /// What all namespaces lie on, if not on anything.
-    pub over: Option<Over>,
-    pub canary: Option<Canary>,
 }
 
 /// What runs have done, to show that they did something.
@@ -103,24 +87,29 @@ pub struct Summary {
 }
 
 /// Plays one seed.
-pub fn run_seed(course: Course, seed: u64, tracing: Tracing) -> Outcome {
+pub fn run_seed(over: Option<Over>, seed: u64, tracing: Tracing) -> Outcome {
     let mut rng = Rng::new(seed);
-    let scenario = Scenario::draw(&mut rng, course);
+    let scenario = Scenario::draw(&mut rng, over);
     let mut world = World::new(scenario, rng, tracing);
     let failure = failure_of(|| world.run());
     Outcome { seed, counts: world.counts(), failure, trace: world.trace_lines() }
 }
 
 /// Plays a seed again, for its trace.
-pub fn replay(course: Course, seed: u64, tracing: Tracing) -> Outcome {
-    quietly(|| run_seed(course, seed, tracing))
+pub fn replay(over: Option<Over>, seed: u64, tracing: Tracing) -> Outcome {
+    quietly(|| run_seed(over, seed, tracing))
 }
 
 /// Plays all `seeds` on `jobs` threads. `finished` is told whenever one is done.
-pub fn run_seeds(course: Course, seeds: Range<u64>, jobs: usize, finished: &(dyn Fn() + Sync)) -> Summary {
+pub fn run_seeds(
+    over: Option<Over>,
+    seeds: Range<u64>,
+    jobs: usize,
+    finished: &(dyn Fn() + Sync),
+) -> Summary {
     let total = Mutex::new(Summary::default());
     each_seed(seeds, jobs, &|seed| {
-        let outcome = run_seed(course, seed, Tracing::Off);
+        let outcome = run_seed(over, seed, Tracing::Off);
         let mut total = total.lock().unwrap_or_else(PoisonError::into_inner);
         total.seeds += 1;
         total.counts.add(&outcome.counts);

@@ -1,17 +1,16 @@
 //! What one seed stands for: the device, the namespaces on it, their load, and the ends of the process.
 
-use super::{Course, Over};
+use super::Over;
 use crate::{rng::Rng, simulator::scenario::GROUP_BLOCKS};
 use engine::{
     device::{Geometry, Zrwa},
     raid::policy::Policy,
-    vzone::{Canary, Limits, Spec},
+    vzone::{Limits, Spec},
 };
 
 #[derive(Clone, Debug)]
 pub struct Scenario {
     pub over: Over,
-    pub canary: Option<Canary>,
     pub members: usize,
     pub drive: Geometry,
     pub chunk_blocks: u64,
@@ -43,12 +42,12 @@ pub struct Scenario {
 
 impl Scenario {
     /// Draws a scenario.
-    pub fn draw(rng: &mut Rng, course: Course) -> Scenario {
+    pub fn draw(rng: &mut Rng, over: Option<Over>) -> Scenario {
         let drawn = match rng.below(6) {
             0..4 => Over::Drive,
             kind => array(Policy::ALL[(kind as usize + rng.below(3) as usize) % Policy::ALL.len()], rng),
         };
-        let over = course.over.unwrap_or(drawn);
+        let over = over.unwrap_or(drawn);
         let single = over == Over::Drive;
         let members = if single { 1 } else { 3 + rng.below(2) as usize };
         let chunk_blocks = 2 << rng.below(2);
@@ -57,7 +56,6 @@ impl Scenario {
         let vzone_zones = 1 + rng.below(if single { 8 } else { 4 }) as u32;
         Scenario {
             over,
-            canary: course.canary,
             members,
             drive: if single { draw_drive(rng) } else { draw_member(rng, over, chunk_blocks) },
             chunk_blocks,

@@ -15,22 +15,13 @@ use super::{
     world::Tracing,
 };
 use crate::rng::Rng;
-use engine::{raid::policy::Policy, volume::Canary};
+use engine::raid::policy::Policy;
 use scenario::Scenario;
 use std::{
     ops::Range,
     sync::{Mutex, PoisonError},
 };
 use world::World;
-
-/// Rules that can be broken, by the names of the command line.
-pub const CANARIES: [(&str, Canary); 5] = [
-    ("old-copy-wins", Canary::OldCopyWins),
-    ("reset-too-early", Canary::ResetTooEarly),
-    ("discard-comes-back", Canary::DiscardComesBack),
-    ("flush-completes-early", Canary::FlushCompletesEarly),
-    ("torn-piece-believed", Canary::TornPieceBelieved),
-];
 
 /// What volumes lie on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,14 +45,6 @@ impl Over {
             }
         }
     }
-}
-
-/// What is played.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Course {
-    /// What all volumes lie on, if not on anything.
-    pub over: Option<Over>,
-    pub canary: Option<Canary>,
 }
 
 /// What runs have done, to show that they did something.
@@ -121,9 +104,9 @@ pub struct Summary {
 }
 
 /// Plays one seed.
-pub fn run_seed(course: Course, seed: u64, tracing: Tracing) -> Outcome {
+pub fn run_seed(over: Option<Over>, seed: u64, tracing: Tracing) -> Outcome {
     let mut rng = Rng::new(seed);
-    let scenario = Scenario::draw(&mut rng, course);
+    let scenario = Scenario::draw(&mut rng, over);
     let over = scenario.over;
     let mut world = World::new(scenario, rng, tracing);
     let failure = failure_of(|| world.run());
@@ -131,15 +114,20 @@ pub fn run_seed(course: Course, seed: u64, tracing: Tracing) -> Outcome {
 }
 
 /// Plays a seed again, for its trace.
-pub fn replay(course: Course, seed: u64, tracing: Tracing) -> Outcome {
-    quietly(|| run_seed(course, seed, tracing))
+pub fn replay(over: Option<Over>, seed: u64, tracing: Tracing) -> Outcome {
+    quietly(|| run_seed(over, seed, tracing))
 }
 
 /// Plays all `seeds` on `jobs` threads. `finished` is told whenever one is done.
-pub fn run_seeds(course: Course, seeds: Range<u64>, jobs: usize, finished: &(dyn Fn() + Sync)) -> Summary {
+pub fn run_seeds(
+    over: Option<Over>,
+    seeds: Range<u64>,
+    jobs: usize,
+    finished: &(dyn Fn() + Sync),
+) -> Summary {
     let total = Mutex::new(Summary::default());
     each_seed(seeds, jobs, &|seed| {
-        let outcome = run_seed(course, seed, Tracing::Off);
+        let outcome = run_seed(over, seed, Tracing::Off);
         let mut total = total.lock().unwrap_or_else(PoisonError::into_inner);
         total.seeds += 1;
         total.counts.add(&outcome.counts);

@@ -1,6 +1,6 @@
 //! What one seed stands for: what the volume lies on, its load, and its ends.
 
-use super::{Course, Over};
+use super::Over;
 use crate::{rng::Rng, simulator::scenario::GROUP_BLOCKS};
 use engine::{
     device::{Geometry, Zrwa},
@@ -60,9 +60,9 @@ pub struct Scenario {
 
 impl Scenario {
     /// Draws a scenario.
-    pub fn draw(rng: &mut Rng, course: Course) -> Scenario {
+    pub fn draw(rng: &mut Rng, over: Option<Over>) -> Scenario {
         let drawn = draw_over(rng);
-        let over = course.over.unwrap_or(drawn);
+        let over = over.unwrap_or(drawn);
         let single = over == Over::Drive;
         let parities = if let Over::Array { parities, .. } = over { parities } else { 0 };
         let members = if single { 1 } else { parities + 2 + rng.below(2) as usize };
@@ -87,7 +87,6 @@ impl Scenario {
                 map_pages: Some(2 + rng.below(3) as usize),
                 fua_stands_alone,
                 give_up: false,
-                canary: course.canary,
             },
             compresses: rng.chance(1, 2),
             // Seldom more than there is room for; or full, with victims that are; or with many pages.
@@ -167,7 +166,7 @@ fn draw_member(rng: &mut Rng, over: Over, chunk_blocks: u64) -> Geometry {
         Over::Array { policy, group_blocks, .. } => (policy, group_blocks > 0),
         Over::Drive => (Policy::Log, false),
     };
-    let zone_capacity_blocks = if appends { 640 + 10 } else { 640 };
+    let zone_capacity_blocks = if appends { 2 * 640 + 10 } else { 640 };
     let limit = 8 + rng.below(5) as u32;
     let size_blocks = chunk_blocks * 12;
     let granularity_blocks = 1 << rng.below(chunk_blocks.trailing_zeros() as u64);
