@@ -341,16 +341,24 @@ fn a_zone_that_has_refused_writes_does_not_work_again_because_a_part_was_rebuilt
             scene.rig.damage(member, Fault::WriteFault(part(0)));
         }
         let logged = scene.shape.start(ZoneIndex(META));
+        let behind = scene.shape.start(part(1));
         scene.rig.rule(move |drive, command| match command {
+            Command::Write { lba, .. } if *lba >= behind => Act::Hold,
             Command::Write { lba, .. } if *lba >= logged && [1, parity].contains(&drive) => Act::Hold,
             _ => Act::Pass,
         });
+        // As long as the members are busy the second of two writes waits for the first one.
+        let elsewhere = scene.start(1, 0, STRIPE);
         let pending = [(CHUNK, 3), (CHUNK + 3, 1)].map(|(at, blocks)| scene.start(0, at, blocks));
-        assert_eq!(scene.rig.release(|_, _| true), 2, "{policy:?}");
+        let in_zone =
+            |_: usize, command: &Command| matches!(command, Command::Write { lba, .. } if *lba < behind);
+        assert_eq!(scene.rig.release(in_zone), 2, "{policy:?}");
         for completion in pending {
             assert_eq!(run(&scene.runtime, completion).result, Err(Status::InternalError.into()));
         }
         scene.rig.rule(|_, _| Act::Pass);
+        scene.rig.release(|_, _| true);
+        assert_eq!(run(&scene.runtime, elsewhere).result, Ok(()));
         run(&scene.runtime, scene.array.rebuild(&|_| ())).unwrap();
         assert_eq!(wp(&scene.runtime, &scene.array, 0), (ZoneState::ReadOnly, 2 * CHUNK), "{policy:?}");
         assert_eq!(scene.try_write(0, 2 * CHUNK, 1), Err(Status::ZoneIsReadOnly));
