@@ -1,13 +1,20 @@
 //! What a block device was asked for, and how long it took.
 //!
 //! Latencies are counted in classes, four for each power of two: what is said of them is at most a quarter too much.
-//! Counters only grow; whoever wants to know what has happened in between takes the difference.
+//! Counters only grow; whoever wants to know what has happened in between takes the difference. Nobody looks at a clock
+//! for requests that nobody watches: latencies are measured from a question on, for a while.
 
 use serde::{Deserialize, Serialize};
-use std::{cell::Cell, time::Duration};
+use std::{
+    cell::Cell,
+    time::{Duration, Instant},
+};
 
 /// Classes of latencies: all that is longer than about a minute is in the last one.
 const CLASSES: usize = 104;
+
+/// Requests behind a question whose latencies are measured: those of more than a second, however many these are.
+const MEASURED: u32 = 1 << 22;
 
 /// The class of a latency.
 fn class(latency: Duration) -> usize {
@@ -43,12 +50,14 @@ impl Default for Counter {
 }
 
 impl Counter {
-    /// One more request, which took so long.
-    pub fn count(&self, bytes: u64, latency: Duration) {
+    /// One more request, which took so long if that was measured.
+    pub fn count(&self, bytes: u64, latency: Option<Duration>) {
         let grow = |cell: &Cell<u64>, by| cell.set(cell.get() + by);
         grow(&self.requests, 1);
         grow(&self.bytes, bytes);
-        grow(&self.classes[class(latency)], 1);
+        if let Some(latency) = latency {
+            grow(&self.classes[class(latency)], 1);
+        }
     }
 
     fn counts(&self) -> Counts {
@@ -62,11 +71,21 @@ impl Counter {
 pub struct Traffic {
     pub reads: Counter,
     pub writes: Counter,
+    /// Requests whose latencies are measured from now on.
+    measured: Cell<u32>,
 }
 
 impl Traffic {
+    /// When a request begins, if its latency is measured.
+    pub fn begin(&self) -> Option<Instant> {
+        let left = self.measured.get().checked_sub(1)?;
+        self.measured.set(left);
+        Some(Instant::now())
+    }
+
     /// What has been counted so far.
     pub fn counted(&self) -> Counted {
+        self.measured.set(MEASURED);
         Counted { reads: self.reads.counts(), writes: self.writes.counts() }
     }
 }
@@ -76,7 +95,7 @@ impl Traffic {
 pub struct Counts {
     pub requests: u64,
     pub bytes: u64,
-    /// Requests of each class of latencies.
+    /// Requests of each class of latencies, of those that were measured.
     pub classes: Vec<u64>,
 }
 
@@ -129,14 +148,25 @@ mod tests {
     #[test]
     fn percentiles_are_those_of_what_has_come_in_between() {
         let counter = Counter::default();
-        counter.count(4096, Duration::from_secs(1));
+        counter.count(4096, Some(Duration::from_secs(1)));
         let before = counter.counts();
         assert_eq!(before.since(&before).all_but_one_in_us(2), None);
-        (0..990).for_each(|_| counter.count(4096, Duration::from_micros(100)));
-        (0..10).for_each(|_| counter.count(8192, Duration::from_micros(3000)));
+        (0..990).for_each(|_| counter.count(4096, Some(Duration::from_micros(100))));
+        (0..10).for_each(|_| counter.count(8192, Some(Duration::from_micros(3000))));
         let since = counter.counts().since(&before);
         assert_eq!((since.requests, since.bytes), (1000, 990 * 4096 + 10 * 8192));
         let us = [2, 100, 1000].map(|so_many| since.all_but_one_in_us(so_many).unwrap());
         assert_eq!(us, [111, 111, 3071]);
+        counter.count(4096, None);
+        assert_eq!((counter.counts().requests, counter.counts().classes.iter().sum()), (1002, 1001));
+    }
+
+    #[test]
+    fn latencies_are_measured_from_a_question_on_and_for_a_while() {
+        let traffic = Traffic::default();
+        assert_eq!(traffic.begin(), None);
+        traffic.counted();
+        assert!((0..MEASURED).all(|_| traffic.begin().is_some()));
+        assert_eq!(traffic.begin(), None);
     }
 }

@@ -151,10 +151,10 @@ impl Queues {
         let mut fetched = self.exchange(slot, place, abi::FETCH, (0, 0)).await;
         while fetched == 0 {
             let request = self.request(place);
-            let begun = Instant::now();
+            let begun = self.traffic.begin();
             self.keep_to_limits(&request).await;
             let answer = self.perform(place, &request).await;
-            self.count(&request, begun.elapsed());
+            self.count(&request, begun.map(|begun| begun.elapsed()));
             let answer = match answer {
                 Ok(answer) => answer,
                 Err(error) => (-abi::errno(error), 0),
@@ -228,7 +228,7 @@ impl Queues {
         }
     }
 
-    fn count(&self, request: &Request, latency: Duration) {
+    fn count(&self, request: &Request, latency: Option<Duration>) {
         let counter = match request.operation {
             Some(Operation::Read) => &self.traffic.reads,
             Some(Operation::Write | Operation::Append) => &self.traffic.writes,
