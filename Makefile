@@ -10,7 +10,7 @@ SEED := $(or $(SEED),$(shell od -An -N4 -tu4 /dev/urandom | tr -d " "))
 SEEDS ?= 1500
 # How many rules are broken, to see whether that is noticed, and how many lives have to notice it.
 MUTANTS ?= 24
-MUTANT_SEEDS ?= 400
+MUTANT_SEEDS ?= 1600
 
 # How long each target is fuzzed by `make fuzz`.
 FUZZ_SECONDS ?= 60

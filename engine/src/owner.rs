@@ -1,7 +1,7 @@
 //! What becomes of an array as a whole: it gets another name or another owner, and it ends.
 //!
 //! *What is said of an array* has nothing to do with what it holds, so it can be changed without being
-//! assembled: all members that are there write the checkpoint with which an assembly would begin, and that is
+//! assembled: all members that are there write the checkpoint with which an assembly would begin, twice, and that is
 //! all. An assembly that is cut off at this point has done nothing without anybody (see the head of
 //! `raid/recover/mod.rs`), so nobody is stale afterwards. A member that is away has an older superblock, which is
 //! not below the floor: it is a member as before once it is there again, and the newer superblock of the others
@@ -15,7 +15,8 @@
 //! one that says what is going on. So wherever this is cut off, what is left says that it is half destroyed, or
 //! nothing is left. No array goes on without what is gone. A drive that was told is no member any more,
 //! whatever others say; more drives are told than there are parities, and an array takes all its members but as
-//! many. One that is not there, and comes back later, is therefore the rest of an array that nobody can assemble.
+//! many. One that is not there, and comes back later, is therefore the rest of an array that nobody can assemble
+//! (but with the old drive of a member that was replaced after it had gone, which it takes for the member).
 
 use crate::{
     array::Array,

@@ -68,17 +68,9 @@ if ((GUEST_BOOT == 1)); then
 
     step "files until the power is cut"
     files=(engine/src/volume/*.rs docs/*.md)
-    written() {
-        local n=0 file
-        while true; do
-            n=$((n + 1))
-            file=${files[n % ${#files[@]}]}
-            cat "$file" "$file" >"/run/mnt/file$n"
-            sync "/run/mnt/file$n" /run/mnt
-            echo "file$n $(cat "$file" "$file" | sha256sum | cut -c1-64)" >>"$acknowledged"
-        done
-    }
-    written &
+    content() { local file=${files[$1 % ${#files[@]}]}; cat "$file" "$file"; }
+    keep_files "$acknowledged" /run/mnt file /run/mnt &
+    wait_for 60 several "$acknowledged"
     guest ask reset --after $((8000 + $(draw 4000 after)))
     sleep 120
     fail "the machine did not crash"
@@ -87,14 +79,12 @@ fi
 lost=$(draw 3 lost)
 count=$(wc -l <"$acknowledged")
 step "boot after the power cut: drive $lost is gone; $count files were acknowledged"
-((count > 3)) || fail "too few to tell"
+several "$acknowledged" || fail "too few to tell"
 remove_drive "$lost"
 start_array tank
 array_is degraded tank || fail "not degraded without drive $lost"
 mount "$DEVICE" /run/mnt
-while read -r name sum; do
-    [[ $(sha256sum <"/run/mnt/$name" | cut -c1-64) == "$sum" ]] || fail "$name is not what was acknowledged"
-done <"$acknowledged"
+same_files "$acknowledged" /run/mnt
 same_trees
 zoneraid status tank || true
 jq -en "$(number compression_ratio) > 1.3" >/dev/null || fail "a ratio of $(number compression_ratio)"

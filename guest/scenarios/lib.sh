@@ -118,3 +118,52 @@ check_f2fs() {
     grep -q '^\[FSCK\]' /run/fsck || { cat /run/fsck; fail "fsck.f2fs did not check"; }
     if grep -E '\[Fail\]|\[ASSERT\]' /run/fsck | grep -v 'free segment_count'; then fail "fsck.f2fs"; fi
 }
+
+# What is written until the power is cut, and logged outside the guest when it is safe.
+# keep_files LOG DIR PREFIX SYNC...: files of random bytes, or of those that `content` gives of file N; SYNC is what sync is
+# told beside the file
+content() { head -c $((4096 * (1 + $1 % 40))) /dev/urandom; }
+keep_files() {
+    local log=$1 dir=$2 prefix=$3 n=0 name sum
+    shift 3
+    while true; do
+        n=$((n + 1))
+        name=$prefix$n
+        sum=$(content "$n" | tee "$dir/$name" | sha256sum | cut -c1-64)
+        sync "$@" "$dir/$name"
+        echo "$name $sum" >>"$log"
+    done
+}
+# keep_rows LOG DATABASE: rows of a new table. A transaction is committed when its journal is unlinked: only EXTRA syncs
+# the directory after that.
+keep_rows() {
+    local n=0
+    while true; do
+        n=$((n + 1))
+        sqlite3 "$2" "PRAGMA synchronous=EXTRA; INSERT INTO t VALUES ($n, hex(randomblob(200)));"
+        echo "$n" >>"$1"
+    done
+}
+new_table() {
+    sqlite3 "$1" "PRAGMA synchronous=EXTRA; CREATE TABLE t (n INTEGER PRIMARY KEY, sum TEXT);"
+    sync
+}
+# several LOG...: however slow the machine is, there is something to tell
+several() {
+    local log
+    for log in "$@"; do [[ -f $log ]] && (($(wc -l <"$log") > 3)) || return; done
+}
+# same_files LOG DIR; same_rows LOG DATABASE: all that was acknowledged is there
+same_files() {
+    local name sum
+    while read -r name sum; do
+        [[ $(sha256sum <"$2/$name" | cut -c1-64) == "$sum" ]] || fail "$name is not what was acknowledged"
+    done <"$1"
+}
+same_rows() {
+    local rows found
+    rows=$(wc -l <"$1")
+    [[ $(sqlite3 "$2" "PRAGMA integrity_check") == ok ]] || fail "the database is damaged"
+    found=$(sqlite3 "$2" "SELECT count(*) FROM t WHERE n <= $rows")
+    ((found == rows)) || fail "$found of $rows rows are there"
+}

@@ -71,31 +71,10 @@ if ((GUEST_BOOT == 1)); then
     step "XFS and SQLite until the power is cut"
     mkfs.xfs -q -f "$DEVICE"
     mount "$DEVICE" /run/mnt
-    sqlite3 /run/mnt/db "PRAGMA synchronous=EXTRA; CREATE TABLE t (n INTEGER PRIMARY KEY, sum TEXT);"
-    sync
-    files() {
-        local n=0
-        while true; do
-            n=$((n + 1))
-            head -c $((4096 * (1 + n % 40))) /dev/urandom >"/run/mnt/file$n"
-            sync "/run/mnt/file$n" /run/mnt
-            echo "file$n $(sha256sum <"/run/mnt/file$n" | cut -c1-64)" >>"$acknowledged.files"
-        done
-    }
-    # The transaction is committed when its journal is unlinked: only EXTRA syncs the directory after that.
-    rows() {
-        local n=0
-        while true; do
-            n=$((n + 1))
-            sqlite3 /run/mnt/db "PRAGMA synchronous=EXTRA; INSERT INTO t VALUES ($n, hex(randomblob(200)));"
-            echo "$n" >>"$acknowledged.rows"
-        done
-    }
-    files &
-    rows &
-    several() { [[ -f $1 ]] && (($(wc -l <"$1") > 3)); }
-    wait_for 60 several "$acknowledged.files"
-    wait_for 60 several "$acknowledged.rows"
+    new_table /run/mnt/db
+    keep_files "$acknowledged.files" /run/mnt file /run/mnt &
+    keep_rows "$acknowledged.rows" /run/mnt/db &
+    wait_for 60 several "$acknowledged.files" "$acknowledged.rows"
     after=$((4000 + $(draw 4000 after)))
     guest ask reset --after "$after"
     sleep 120
@@ -110,14 +89,8 @@ remove_drive "$lost"
 start_array tank
 array_is degraded tank || fail "not degraded without drive $lost"
 same() {
-    local name sum
-    while read -r name sum; do
-        [[ $(sha256sum <"/run/mnt/$name" | cut -c1-64) == "$sum" ]] || fail "$name is not what was acknowledged"
-    done <"$acknowledged.files"
-    [[ $(sqlite3 /run/mnt/db "PRAGMA integrity_check") == ok ]] || fail "the database is damaged"
-    local found
-    found=$(sqlite3 /run/mnt/db "SELECT count(*) FROM t WHERE n <= $rows")
-    ((found == rows)) || fail "$found of $rows rows are there"
+    same_files "$acknowledged.files" /run/mnt
+    same_rows "$acknowledged.rows" /run/mnt/db
 }
 mount "$DEVICE" /run/mnt
 same

@@ -10,6 +10,7 @@ mod arena;
 pub mod bench;
 pub mod cli;
 pub mod client;
+mod clock;
 pub mod daemon;
 pub mod demo;
 pub mod drive;

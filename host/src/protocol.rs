@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 /// Version of the protocol: another one whenever anything is said that was not said before. A daemon and a command of
 /// different versions refuse each other.
-pub const PROTOCOL: u32 = 6;
+pub const PROTOCOL: u32 = 7;
 
 /// Most bytes of a request.
 pub const MAX_REQUEST: usize = 64 << 10;
@@ -38,7 +38,7 @@ pub enum Request {
     About,
     /// A [`crate::report::Status`].
     Status,
-    /// What the block devices were asked for: a list of [`Asked`].
+    /// What block devices and drives were asked for: [`Asked`].
     Traffic,
     /// [`crate::report::Zones`]: all, or one.
     Zones { zone: Option<u32> },
@@ -100,11 +100,28 @@ pub struct About {
     pub drives: Vec<PathBuf>,
 }
 
-/// What a block device was asked for since its daemon was started.
+/// What block devices and drives were asked for since the daemon was started.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Asked {
+    pub devices: Vec<AskedDevice>,
+    pub drives: Vec<AskedDrive>,
+}
+
+/// A block device.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct AskedDevice {
     /// Of a namespace; nothing of the array.
     pub namespace: Option<String>,
+    pub counted: Counted,
+}
+
+/// A drive.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct AskedDrive {
+    /// Its absolute path.
+    pub drive: PathBuf,
+    /// Which member it is; nothing if it is none yet or not any more.
+    pub role: Option<u32>,
     pub counted: Counted,
 }
 

@@ -32,6 +32,11 @@ pub fn parse_blocks(text: &str) -> Result<u64, String> {
     }
 }
 
+/// Bytes of so many blocks.
+pub fn bytes(blocks: u64) -> u64 {
+    blocks * BLOCK as u64
+}
+
 /// `bytes` in the largest unit that leaves a whole number or up to one decimal place.
 pub fn show(bytes: u64) -> String {
     let power = (bytes.max(1).ilog2() / 10).min(4) as usize;
@@ -45,7 +50,7 @@ pub fn show(bytes: u64) -> String {
 
 /// As [`show`], from blocks.
 pub fn show_blocks(blocks: u64) -> String {
-    show(blocks * BLOCK as u64)
+    show(bytes(blocks))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What a block device was asked for, and how long it took.
+//! What a block device, or a drive, was asked for, and how long it took.
 //!
 //! Latencies are counted in classes, four for each power of two: what is said of them is at most a quarter too much.
 //! Counters only grow; whoever wants to know what has happened in between takes the difference. Nobody looks at a clock
@@ -60,13 +60,18 @@ impl Counter {
         }
     }
 
+    /// Bytes of all requests so far.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.get()
+    }
+
     fn counts(&self) -> Counts {
         let classes = self.classes.iter().map(Cell::get).collect();
         Counts { requests: self.requests.get(), bytes: self.bytes.get(), classes }
     }
 }
 
-/// What is counted of a block device: appends are writes.
+/// What is counted of a block device or a drive: appends are writes.
 #[derive(Default)]
 pub struct Traffic {
     pub reads: Counter,
@@ -99,11 +104,19 @@ pub struct Counts {
     pub classes: Vec<u64>,
 }
 
-/// What was counted of a block device.
+/// What was counted of a block device or a drive.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counted {
     pub reads: Counts,
     pub writes: Counts,
+}
+
+impl Counted {
+    /// What has come since it was `before`; all of it if it was nothing.
+    pub fn since(&self, before: Option<&Counted>) -> Counted {
+        let Some(before) = before else { return self.clone() };
+        Counted { reads: self.reads.since(&before.reads), writes: self.writes.since(&before.writes) }
+    }
 }
 
 impl Counts {

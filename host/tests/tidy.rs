@@ -157,6 +157,7 @@ const ROOMS: [(&str, &[&str]); 2] = [
             "map",
             "arena",
             "size",
+            "clock",
             "output",
             "users",
             "machine",

@@ -11,6 +11,7 @@ use crate::{
     trace::Trace,
     turned::Turned,
     volume,
+    window::LogWindow,
 };
 use anyhow::{Context, ensure};
 use engine::{
@@ -18,7 +19,7 @@ use engine::{
     array::{Array, Behaviour, CreateOptions, Drive},
     buf::BLOCK,
     device::ZonedDevice,
-    raid::{Consistency, geometry::physical},
+    raid::{Consistency, LogStep, geometry::physical},
     runtime::Runtime,
     zone::ZoneIndex,
 };
@@ -33,12 +34,14 @@ use sim::{
 };
 use std::{
     cell::{Cell, RefCell},
+    collections::BTreeMap,
     future::Future,
     rc::Rc,
+    sync::{Mutex, PoisonError},
 };
 
 /// What is built.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Setup {
     pub system: System,
     pub model: Model,
@@ -109,6 +112,11 @@ impl Setup {
         Setup { host: host.clone(), ..self }
     }
 
+    /// Whether writes of a zone go to a drive one after the other.
+    fn is_sequenced(&self) -> bool {
+        self.system.is_sequenced() && self.group_blocks <= 1
+    }
+
     fn behaviour(&self) -> Behaviour {
         let behaviour = self.system.behaviour();
         let join = self.joins || behaviour.join;
@@ -157,9 +165,9 @@ impl Load {
         Load { zones, request_kib, depth: 64, readers: 0, pause_us: 0, window, seeds: 2 }
     }
 
-    /// The same for drives whose write buffer takes long to fill.
+    /// The same for drives whose write buffer takes long to fill, which it has after 0.4 s at the latest.
     pub fn long(zones: u32, request_kib: u64) -> Load {
-        Load { window: Window::ms(1000, 1250), seeds: 2, ..Load::fio(zones, request_kib) }
+        Load { window: Window::ms(500, 750), seeds: 2, ..Load::fio(zones, request_kib) }
     }
 }
 
@@ -176,10 +184,29 @@ pub fn point(setup: &Setup, load: &Load) -> anyhow::Result<Row> {
         request_kib: load.request_kib,
         ..setup.clone()
     };
-    let rows: Vec<Row> = (0..load.seeds.max(1))
-        .map(|n| Bed::new(&seed(n))?.write_zones(load))
-        .collect::<anyhow::Result<_>>()?;
+    let rows: Vec<Row> =
+        (0..load.seeds.max(1)).map(|n| run(&seed(n), load)).collect::<anyhow::Result<_>>()?;
     Row::mean(rows).context("nothing was measured")
+}
+
+/// Runs that have been done: many experiments show a point of another one.
+static DONE: Mutex<BTreeMap<String, Row>> = Mutex::new(BTreeMap::new());
+
+/// A run with one seed. All of it follows from what it is asked for, so that nothing is run twice.
+fn run(setup: &Setup, load: &Load) -> anyhow::Result<Row> {
+    let key = {
+        let (mut setup, load) = (setup.clone(), Load { seeds: 1, ..*load });
+        setup.host = setup.host.in_front_of(setup.is_sequenced());
+        format!("{setup:?} {load:?}")
+    };
+    let done = || DONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = done().get(&key).cloned();
+    let row = match known {
+        Some(row) => row,
+        None => Bed::new(setup)?.write_zones(load)?,
+    };
+    done().insert(key, row.clone());
+    Ok(Row { host: setup.host.name.clone(), ..row })
 }
 
 /// What streams of writes left on the drives.
@@ -227,7 +254,7 @@ impl Bed {
     pub fn traced(setup: &Setup, trace: Option<Trace>) -> anyhow::Result<Bed> {
         let (clock, runtime) = (Clock::new(), Runtime::new());
         let threads = Threads::new(&setup.host, &clock, &runtime, trace.clone());
-        let sequenced = setup.system.is_sequenced() && setup.group_blocks <= 1;
+        let sequenced = setup.is_sequenced();
         let request_blocks = setup.request_kib * 1024 / BLOCK as u64;
         let geometry = &setup.model.geometry;
         let mut drives: Vec<TimedDrive> = Vec::new();
@@ -251,6 +278,9 @@ impl Bed {
                 device = trace.of(format!("member {number}"), device, &clock, &runtime);
             }
             device = threads.behind(device, sequenced, request_blocks);
+            if setup.behaviour().log_step >= LogStep::Zrwa {
+                device = LogWindow::over(device, &runtime);
+            }
             if setup.aggregate > 1 {
                 let whole = Aggregated::new(&runtime, device, setup.aggregate);
                 device = Rc::new(whole.context("the zones of the drives cannot be aggregated")?);

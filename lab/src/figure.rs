@@ -269,6 +269,8 @@ pub struct Plot {
     pub x: String,
     pub y: String,
     pub places: Vec<String>,
+    /// Places have nothing between them: they are things, and not quantities of one thing.
+    pub apart: bool,
     pub lines: Vec<Line>,
     /// What a paper states for all places: horizontal lines.
     pub limits: Vec<(String, f64)>,
@@ -300,6 +302,18 @@ pub struct Figure {
     pub plots: Vec<Plot>,
     /// How long it took, in seconds.
     pub took_s: f64,
+}
+
+impl Figure {
+    /// A table of what could not be measured, names and why; none if there is nothing.
+    pub fn not_measured(&mut self, missing: Vec<(String, String)>) {
+        if missing.is_empty() {
+            return;
+        }
+        let mut table = Table::new("Not measured", &["data set", "why"]);
+        table.rows.extend(missing.into_iter().map(|(name, why)| vec![name, why]));
+        self.tables.push(table);
+    }
 }
 
 impl Plot {
@@ -336,7 +350,7 @@ impl Plot {
         Plot { title: title.into(), x: x.into(), y: y.into(), places, lines, ..Plot::default() }
     }
 
-    /// Lines through values at named places, as many as there are places.
+    /// Values at places that are things, as many as there are places.
     pub fn named(title: impl Into<String>, y: &str, places: &[&str], lines: Vec<(String, Vec<f64>)>) -> Plot {
         let line = |(name, values): (String, Vec<f64>)| Line {
             name,
@@ -346,6 +360,7 @@ impl Plot {
             title: title.into(),
             y: y.into(),
             places: places.iter().map(|place| place.to_string()).collect(),
+            apart: true,
             lines: lines.into_iter().map(line).collect(),
             ..Plot::default()
         }

@@ -155,6 +155,11 @@ impl Host {
         self.submit_us + self.request_us
     }
 
+    /// What of it there is to notice, whatever it is called: a lock only where writes are `sequenced`.
+    pub fn in_front_of(&self, sequenced: bool) -> Host {
+        Host { name: String::new(), lock: self.lock.filter(|_| sequenced), ..self.clone() }
+    }
+
     fn is_free(&self) -> bool {
         let costs = [self.submit_us, self.turn_us, self.request_us, self.sub_request_us];
         self.lock.is_none() && costs.iter().all(|us| *us == 0.0)
@@ -214,6 +219,9 @@ impl Threads {
             return drive;
         }
         let lock = self.0.host.lock.filter(|_| sequenced);
+        if lock.is_none() && self.0.threads.is_empty() {
+            return drive;
+        }
         let threads = self.clone();
         Rc::new(Commands { drive, threads, lock, request_blocks, slots: Rc::default() })
     }

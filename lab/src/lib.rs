@@ -20,4 +20,5 @@ pub mod tenants;
 pub mod trace;
 pub mod turned;
 pub mod volume;
+pub mod window;
 pub mod work;

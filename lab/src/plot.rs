@@ -1,11 +1,19 @@
 //! Plots as SVG.
 
 use crate::figure::Plot;
-use plotters::prelude::*;
+use plotters::{
+    prelude::*,
+    style::text_anchor::{HPos, Pos, VPos},
+};
 use std::fmt::Write;
 
 const SIZE: (u32, u32) = (480, 300);
 const FONT: &str = "sans-serif";
+/// Pixels of a letter and of a line of text below the horizontal axis, about.
+const LETTER: usize = 7;
+const LINE: u32 = 14;
+/// Names below the axis, at most; of more places some have none.
+const NAMES: usize = 16;
 
 /// A colour for each system, the same in every plot.
 fn colour(name: &str, index: usize) -> RGBColor {
@@ -54,9 +62,11 @@ pub fn figure(plot: &Plot) -> anyhow::Result<String> {
         let _ = write!(legend, "<span><b style=\"color:rgb({r},{g},{b})\">{sign}</b> {name}</span> ");
     };
     for (index, line) in plot.lines.iter().enumerate() {
-        entry("&#9679;", colour(&line.name, index), &line.name);
+        entry(Shape::of(index).sign(), colour(&line.name, index), &line.name);
     }
-    plot.limits.iter().for_each(|(name, _)| entry("- -", PAPER, name));
+    for (index, (name, _)) in plot.limits.iter().enumerate() {
+        entry(if index == 0 { "- -" } else { "&middot; &middot;" }, PAPER, name);
+    }
     plot.bands.iter().for_each(|(name, ..)| entry("&#9618;", PAPER, name));
     let mut points: Vec<&String> = plot.points.iter().map(|point| &point.0).collect();
     points.dedup();
@@ -73,23 +83,101 @@ fn top(plot: &Plot) -> f64 {
     if most > 0.0 { most * 1.08 } else { 1.0 }
 }
 
+/// What marks the values of a line, so that lines can be told apart where they coincide.
+#[derive(Clone, Copy)]
+enum Shape {
+    Circle,
+    Square,
+    Triangle,
+    Diamond,
+    Down,
+}
+
+impl Shape {
+    fn of(line: usize) -> Shape {
+        [Shape::Circle, Shape::Square, Shape::Triangle, Shape::Diamond, Shape::Down][line % 5]
+    }
+
+    fn sign(self) -> &'static str {
+        match self {
+            Shape::Circle => "&#9679;",
+            Shape::Square => "&#9632;",
+            Shape::Triangle => "&#9650;",
+            Shape::Diamond => "&#9670;",
+            Shape::Down => "&#9660;",
+        }
+    }
+
+    /// Its corners, in pixels around its middle.
+    fn corners(self, r: i32) -> Vec<(i32, i32)> {
+        match self {
+            // As good as round.
+            Shape::Circle => {
+                let half = (r + 1) / 2;
+                vec![
+                    (-half, -r),
+                    (half, -r),
+                    (r, -half),
+                    (r, half),
+                    (half, r),
+                    (-half, r),
+                    (-r, half),
+                    (-r, -half),
+                ]
+            }
+            Shape::Square => vec![(-r, -r), (r, -r), (r, r), (-r, r)],
+            Shape::Triangle => vec![(0, -r - 1), (r + 1, r), (-r - 1, r)],
+            Shape::Diamond => vec![(0, -r - 1), (r + 1, 0), (0, r + 1), (-r - 1, 0)],
+            Shape::Down => vec![(0, r + 1), (r + 1, -r), (-r - 1, -r)],
+        }
+    }
+}
+
+/// The names of places, in lines as wide as there is room; or upright, where a word is wider.
+fn names(plot: &Plot) -> (Vec<Vec<String>>, bool) {
+    let every = plot.places.len().div_ceil(NAMES).max(1);
+    let room = (SIZE.0 as usize - 64) * every / plot.places.len().max(1) / LETTER;
+    let upright = plot.places.iter().flat_map(|name| name.split(' ')).any(|word| word.chars().count() > room);
+    let wrapped = |name: &String| {
+        let mut lines: Vec<String> = Vec::new();
+        for word in name.split(' ') {
+            match lines.last_mut() {
+                Some(line) if upright || line.chars().count() + 1 + word.chars().count() <= room => {
+                    *line += " ";
+                    *line += word;
+                }
+                _ => lines.push(word.into()),
+            }
+        }
+        lines
+    };
+    let shown = |(at, name)| if at % every == 0 { wrapped(name) } else { Vec::new() };
+    (plot.places.iter().enumerate().map(shown).collect(), upright)
+}
+
 fn draw(plot: &Plot, out: &mut String) -> Result<(), Box<dyn std::error::Error>> {
-    let root = SVGBackend::with_string(out, SIZE).into_drawing_area();
+    let (names, upright) = names(plot);
+    let most_lines = names.iter().map(Vec::len).max().unwrap_or_default() as u32;
+    let longest = names.iter().flatten().map(|line| line.chars().count()).max().unwrap_or_default();
+    let below = if upright { (longest * LETTER) as u32 } else { most_lines * LINE } + 10;
+    let described = if plot.x.is_empty() { 0 } else { 20 };
+    let size = (SIZE.0, SIZE.1 - 40 + below + described);
+    let root = SVGBackend::with_string(out, size).into_drawing_area();
     let (top, last) = (top(plot), plot.places.len().saturating_sub(1) as i32);
+    // Half a step is left beside the first place and the last.
+    let ends = (-0.5, last as f64 + 0.5);
     let mut chart = ChartBuilder::on(&root)
         .caption(&plot.title, (FONT, 16))
         .margin(8)
-        .x_label_area_size(40)
+        .x_label_area_size(below + described)
         .y_label_area_size(56)
-        .build_cartesian_2d(0..last.max(1), 0.0..top)?;
-    let name_of = |x: &i32| plot.places.get(*x as usize).cloned().unwrap_or_default();
+        .build_cartesian_2d(ends.0..ends.1, 0.0..top)?;
     let digits = if top < 3.0 { 2 } else { usize::from(top < 30.0) };
     chart
         .configure_mesh()
         .disable_x_mesh()
         .light_line_style(WHITE.mix(0.0))
-        .x_labels(plot.places.len().min(16))
-        .x_label_formatter(&name_of)
+        .x_labels(0)
         .y_label_formatter(&|y| format!("{y:.digits$}"))
         .x_desc(&plot.x)
         .y_desc(&plot.y)
@@ -97,24 +185,55 @@ fn draw(plot: &Plot, out: &mut String) -> Result<(), Box<dyn std::error::Error>>
         .axis_desc_style((FONT, 13))
         .draw()?;
     for (_, from, to) in &plot.bands {
-        chart.draw_series([Rectangle::new([(0, *from), (last.max(1), *to)], PAPER.mix(0.12).filled())])?;
+        chart.draw_series([Rectangle::new([(ends.0, *from), (ends.1, *to)], PAPER.mix(0.12).filled())])?;
     }
-    for (_, limit) in &plot.limits {
-        let ends = [(0, *limit), (last.max(1), *limit)];
-        chart.draw_series(DashedLineSeries::new(ends, 5, 4, PAPER.mix(0.7).stroke_width(1)))?;
+    for (index, (_, limit)) in plot.limits.iter().enumerate() {
+        let line = [(ends.0, *limit), (ends.1, *limit)];
+        let (dash, gap) = if index == 0 { (6, 4) } else { (2, 3) };
+        chart.draw_series(DashedLineSeries::new(line, dash, gap, PAPER.mix(0.7).stroke_width(1)))?;
     }
+    let count = plot.lines.len() as i32;
     for (index, line) in plot.lines.iter().enumerate() {
-        let colour = colour(&line.name, index);
-        let points =
-            || line.values.iter().enumerate().filter_map(|(place, value)| Some((place as i32, (*value)?)));
-        chart.draw_series(LineSeries::new(points(), colour.stroke_width(2)))?;
-        chart.draw_series(points().map(|point| Circle::new(point, 3, colour.filled())))?;
+        let (colour, shape) = (colour(&line.name, index), Shape::of(index));
+        let points = || {
+            let values = line.values.iter().enumerate();
+            values.filter_map(|(place, value)| Some((place as f64, (*value)?)))
+        };
+        // What is drawn first is larger, so that what hides it does not hide all of it.
+        let behind = (count - 1 - index as i32).min(4);
+        let mut aside = 0;
+        if plot.apart {
+            // Values of one place stand beside each other.
+            let room = (SIZE.0 as i32 - 64) / (last + 1);
+            aside = (2 * index as i32 + 1 - count) * (room * 2 / 3 / count.max(1)).min(12) / 2;
+        } else {
+            chart.draw_series(LineSeries::new(points(), colour.stroke_width(2 + behind as u32 / 2)))?;
+        }
+        chart.draw_series(points().map(|point| {
+            let corners = shape.corners(3 + behind / 2);
+            EmptyElement::at(point)
+                + Polygon::new(
+                    corners.into_iter().map(|(x, y)| (x + aside, y)).collect::<Vec<_>>(),
+                    colour.filled(),
+                )
+        }))?;
     }
     let crosses = plot
         .points
         .iter()
-        .map(|(_, place, value)| Cross::new((*place as i32, *value), 5, PAPER.stroke_width(2)));
+        .map(|(_, place, value)| Cross::new((*place as f64, *value), 5, PAPER.stroke_width(2)));
     chart.draw_series(crosses)?;
+    let style = TextStyle::from((FONT, 13).into_font());
+    for (place, lines) in names.iter().enumerate() {
+        let (x, y) = chart.backend_coord(&(place as f64, 0.0));
+        let (turned, pos) = match upright {
+            true => (style.transform(FontTransform::Rotate270), Pos::new(HPos::Right, VPos::Center)),
+            false => (style.clone(), Pos::new(HPos::Center, VPos::Top)),
+        };
+        for (line, text) in lines.iter().enumerate() {
+            root.draw(&Text::new(text.clone(), (x, y + 6 + line as i32 * LINE as i32), turned.pos(pos)))?;
+        }
+    }
     root.present()?;
     drop(chart);
     Ok(())

@@ -311,6 +311,14 @@ impl Work {
     }
 }
 
+/// What all of `work` write and read between two milliseconds, in 10⁶ bytes a second, and how much more in the second
+/// half of that than in the first, as a share.
+pub fn in_all(work: &[Work], from_ms: u64, to_ms: u64) -> (f64, f64) {
+    let between = |from, to| work.iter().map(|work| work.mb_s(from, to)).sum::<f64>();
+    let middle = from_ms.midpoint(to_ms);
+    (between(from_ms, to_ms), between(middle, to_ms) / between(from_ms, middle) - 1.0)
+}
+
 struct Running {
     worker: Worker,
     device: Rc<dyn ZonedDevice>,

@@ -8,13 +8,15 @@
 //! Each check is first made with no mutant on. It has to pass, and the switches say which mutants it
 //! reaches. Until a check comes to a mutant's place the mutant changes nothing, and everything that is
 //! checked is decided by seeds and scripts: so a check that does not reach a mutant cannot find it, and
-//! is not asked ([`play`]).
+//! is not asked ([`play`]). The check that found a mutant the last time is asked first ([`finders`]).
 
 mod check;
+pub mod finders;
 pub mod list;
 pub mod play;
 
 use anyhow::{Context, bail};
+pub use check::Check;
 use list::Mutant;
 use serde_json::Value;
 use std::{

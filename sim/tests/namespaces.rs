@@ -716,8 +716,8 @@ fn play(over: Option<Over>, seeds: std::ops::Range<u64>) -> namespaces::Summary 
 
 #[test]
 fn some_seeds_of_every_kind() {
-    let array = |policy| Over::Array { policy, group_blocks: 0 };
-    let appended = Over::Array { policy: Policy::Log, group_blocks: 16 };
+    let array = |policy| Over::Array { policy, parities: 1, group_blocks: 0 };
+    let appended = Over::Array { policy: Policy::Log, parities: 1, group_blocks: 16 };
     let overs = [Over::Drive, appended].into_iter().chain(Policy::ALL.map(array));
     for over in overs {
         let count = if over == Over::Drive { 60 } else { 6 };

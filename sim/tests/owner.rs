@@ -246,6 +246,38 @@ fn a_new_name_is_there_or_not_and_nobody_is_stale() {
 }
 
 #[test]
+fn a_name_that_was_given_without_a_member_counts_though_that_one_was_told_another_one() {
+    for (policy, volatile) in POLICIES {
+        for commands in 0.. {
+            let rig = Rig::new();
+            let drives = used(&rig, policy, volatile);
+            let all = drives.clone();
+            let done = cut_after(&rig, commands, volatile, |runtime| {
+                let change = Change::Name("first".into());
+                Box::pin(async move { Array::change(&runtime, all, &change).await })
+            });
+            for away in 0..MEMBERS {
+                let runtime = Runtime::new();
+                let mut drives = copies(&rig, &drives);
+                let change = Change::Name("second".into());
+                run(&runtime, Array::change(&runtime, without(&drives, Some(away)), &change)).unwrap();
+                // It comes first, and another one may be away.
+                drives.rotate_left(away);
+                for missing in [None].into_iter().chain((1..MEMBERS).map(Some)) {
+                    let status = of_array(&without(&drives, missing), OLD).unwrap().unwrap().status;
+                    let what =
+                        format!("{policy:?} {volatile}, cut after {commands}, {away} and {missing:?} away");
+                    assert_eq!(status.name, "second", "{what}");
+                }
+            }
+            if done.is_some() {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
 fn a_running_array_is_adopted_and_says_so_in_the_next_assembly() {
     for (policy, volatile) in POLICIES {
         for commands in 0.. {

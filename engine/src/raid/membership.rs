@@ -23,6 +23,8 @@ pub struct Membership {
     /// More members are out than parity makes up for.
     failed: Cell<bool>,
     pending: Cell<bool>,
+    /// How often something was announced.
+    announced: Cell<u64>,
     /// Parts of zones that were lost, with their epochs, and are to be written down.
     lacks: RefCell<Vec<Lacks>>,
     /// Zones have begun to wait for a member, which is to be written down.
@@ -41,6 +43,7 @@ impl Membership {
             sequence: sequence.into(),
             failed: Cell::default(),
             pending: Cell::default(),
+            announced: Cell::default(),
             lacks: RefCell::default(),
             waits: Cell::default(),
             work: Gate::default(),
@@ -92,6 +95,7 @@ impl Membership {
     /// Has a change written down.
     pub fn announce(&self) {
         self.pending.set(true);
+        self.announced.set(self.announced.get() + 1);
         self.work.open();
     }
 
@@ -151,6 +155,11 @@ impl Membership {
         self.work.wait()
     }
 
+    /// What is written down from now on has all that was announced before: the number of that.
+    pub fn begin(&self) -> u64 {
+        self.announced.get()
+    }
+
     pub fn take_lacks(&self) -> Vec<Lacks> {
         self.lacks.take()
     }
@@ -159,9 +168,10 @@ impl Membership {
         self.waits.take()
     }
 
-    /// All that was announced is in the logs of all members, with `event`; unless something has been since.
-    pub fn end(&self, event: u64) {
-        if !self.lacks.borrow().is_empty() {
+    /// All that was announced when `begun` was given is in the logs of all members, with `event`. What has been
+    /// announced since is not, whatever it was: a name that was changed meanwhile, too.
+    pub fn end(&self, event: u64, begun: u64) {
+        if self.announced.get() != begun {
             return;
         }
         let mut superblock = self.superblock.borrow_mut();
@@ -170,5 +180,26 @@ impl Membership {
             superblock.floor = event;
         }
         self.pending.set(false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::tests::sane;
+
+    #[test]
+    fn what_is_announced_while_something_else_is_written_down_is_not_settled_by_that() {
+        let membership = Membership::new(sane(4), 6);
+        membership.announce();
+        let begun = membership.begin();
+        membership.change(|superblock| superblock.name = "new".into());
+        membership.announce();
+        membership.end(7, begun);
+        assert!(membership.is_pending());
+        let begun = membership.begin();
+        membership.end(8, begun);
+        assert!(!membership.is_pending());
+        assert_eq!(membership.superblock().floor, 8);
     }
 }

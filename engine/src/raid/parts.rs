@@ -428,7 +428,7 @@ impl Raid {
         loop {
             let announced = self.membership.announced();
             while self.membership.is_pending() {
-                let active = self.members.active();
+                let (begun, active) = (self.membership.begin(), self.members.active());
                 for lacks in self.membership.take_lacks() {
                     let sequence = self.membership.next_sequence();
                     self.append_to(active, Record::Lacks(lacks), sequence).await;
@@ -447,7 +447,7 @@ impl Raid {
                     false => self.append_to(active, Record::Superblock(Box::new(superblock)), event).await,
                 }
                 if self.members.active() == active {
-                    self.membership.end(event);
+                    self.membership.end(event, begun);
                     self.events.note(Event::Settled { event, active });
                 }
             }

@@ -9,7 +9,10 @@ use super::{
     idle::{self, Idle},
     medians,
 };
-use crate::output::{HEALTHY, Output};
+use crate::{
+    clock::clock,
+    output::{HEALTHY, Output},
+};
 use anyhow::{Context, Result};
 use engine::{
     buf::{BLOCK, Buf},
@@ -19,7 +22,7 @@ use engine::{
     zone::{Lba, ZoneIndex},
 };
 use serde::Serialize;
-use std::{rc::Rc, time::Instant};
+use std::rc::Rc;
 
 const ZONES: u32 = 100;
 /// Requests on the way, where there is more than one.
@@ -78,9 +81,7 @@ pub fn run(output: Output, rounds: usize) -> Result<u8> {
 
 async fn make(runtime: &Runtime, device: Rc<Idle>) -> Result<Namespace> {
     Namespaces::create(device.clone(), [1; 16], 8).await?;
-    let begun = Instant::now();
-    let clock = Rc::new(move || begun.elapsed().as_micros() as u64);
-    let behaviour = Behaviour { clock, patience_us: PATIENCE_US };
+    let behaviour = Behaviour { clock: clock(), patience_us: PATIENCE_US };
     let namespaces = Namespaces::open(runtime, device, behaviour).await?;
     let (name, limits) = ("bench".into(), Limits::default());
     let spec = Spec { name, zones: 2, max_active: 2, max_open: 2, essential: 1, weight: 1, limits };

@@ -16,10 +16,10 @@ use crate::{
     reactor::Reactor,
     repair::{self, Members},
     report::{
-        Compression, Division, Failed, Rebuild, Rebuilt, Status, VolumeReport, WrittenBytes, bytes, level,
+        Compression, Division, Failed, Rebuild, Rebuilt, Status, VolumeReport, WrittenBytes, level,
         so_many_zones,
     },
-    size::show,
+    size::{bytes, show},
     ublk,
 };
 use anyhow::{Context, Result, anyhow, bail, ensure};

@@ -11,8 +11,8 @@ use crate::{
     output::{self, HEALTHY, Output},
     protocol::Request,
     reactor::Reactor,
-    report::{Examined, bytes},
-    size::{show, show_blocks},
+    report::Examined,
+    size::{bytes, show, show_blocks},
 };
 use anyhow::{Context, Result, ensure};
 use engine::format::superblock::Stage;

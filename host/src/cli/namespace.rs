@@ -9,12 +9,13 @@ use super::{
 };
 use crate::{
     client::{self, Client},
+    clock::clock,
     members::{self, Found, Session},
     name::{ArrayName, NamespaceName},
     output::{self, HEALTHY, Output, quoted, table},
     protocol::Request,
-    report::{Division, LimitsReport, NamespaceReport, Status, bytes},
-    size::{show, show_blocks},
+    report::{Division, LimitsReport, NamespaceReport, Status},
+    size::{bytes, show, show_blocks},
 };
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use engine::{
@@ -22,7 +23,7 @@ use engine::{
     vzone::{Behaviour, Layout, Limits, Namespaces, PATIENCE_US, Spec, VzoneError},
 };
 use serde::Serialize;
-use std::{rc::Rc, time::Instant};
+use std::rc::Rc;
 
 /// Zones of a namespace that may be active at once, if nobody says anything else.
 const ACTIVE: u32 = 4;
@@ -76,9 +77,7 @@ struct Divided {
 
 impl Divided {
     fn open(session: Session, called: &ArrayName) -> Result<Divided> {
-        let begun = Instant::now();
-        let clock = Rc::new(move || begun.elapsed().as_micros() as u64);
-        let behaviour = Behaviour { clock, patience_us: PATIENCE_US };
+        let behaviour = Behaviour { clock: clock(), patience_us: PATIENCE_US };
         let device = Rc::new(session.array.clone());
         let opened = session.wait(Namespaces::open(session.reactor.runtime(), device, behaviour))?;
         let namespaces = opened.map_err(|error| anyhow!("'{called}': {error}"))?;
@@ -366,9 +365,9 @@ fn limit(output: Output, wanted: &NamespaceName, limits: &NamespaceLimits) -> Re
     let divided = Divided::existing(&wanted.array)?;
     let limited = divided.session.wait(divided.namespaces.limit(&wanted.name, limits))?;
     let namespace = limited.map_err(|error| divided.explain(error, &wanted.name))?;
-    let what = match LimitsReport::of(limits).words() {
-        none if none == "-" => "is not limited any more".into(),
-        words => format!("is limited to {words}"),
+    let what = match limits.is_none() {
+        true => "is not limited any more".into(),
+        false => format!("is limited to {}", LimitsReport::of(limits).words()),
     };
     Changed::print(&divided, &namespace.status().spec, &what, output)
 }

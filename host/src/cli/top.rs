@@ -1,19 +1,20 @@
-//! `top`: what the block devices of an array that runs are asked for, and how long it takes.
+//! `top`: what the block devices and the drives of an array that runs are asked for, and how long it takes.
 
 use super::daemon::ask;
 use crate::{
     client::{self, Client},
     name::ArrayName,
     output::{HEALTHY, Output, quoted, table},
-    protocol::{Asked, Request},
+    protocol::{Asked, AskedDevice, AskedDrive, Request},
     report::{NamespaceReport, Status},
     size::show,
     traffic::{Counted, Counts},
 };
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use serde::Serialize;
 use std::{
     io::{IsTerminal, stdout},
+    path::PathBuf,
     time::{Duration, Instant},
 };
 
@@ -29,6 +30,9 @@ struct Top {
     /// What the numbers are of.
     seconds: f64,
     devices: Vec<Shown>,
+    drives: Vec<ShownDrive>,
+    /// Bytes that were written on drives for each that was written to block devices; nothing if none was.
+    written_per_byte: Option<f64>,
 }
 
 /// A block device.
@@ -45,6 +49,16 @@ struct Shown {
     own_spares: Option<u32>,
     held_spares: Option<u32>,
     borrowed_spares: Option<u32>,
+}
+
+/// A drive.
+#[derive(Serialize)]
+struct ShownDrive {
+    drive: PathBuf,
+    /// Which member it is; nothing if it is none yet or not any more.
+    role: Option<u32>,
+    reads: Rates,
+    writes: Rates,
 }
 
 /// Requests of one kind.
@@ -81,19 +95,23 @@ impl Rates {
     }
 }
 
+/// A line of the table.
+fn row(first: &str, kind: &str, rates: &Rates, more: [&str; 2]) -> Vec<String> {
+    let cells = [first, kind].map(String::from).into_iter().chain(rates.cells());
+    cells.chain(more.map(String::from)).collect()
+}
+
 impl Top {
     /// Between `before` and `now`.
-    fn between(before: &[Asked], now: &[Asked], status: &Status, seconds: f64) -> Top {
-        let devices = now.iter().map(|asked| {
-            let then = before.iter().find(|then| then.namespace == asked.namespace);
-            let then = then.map_or(Counted::default(), |then| then.counted.clone());
+    fn between(before: &Asked, now: &Asked, status: &Status, seconds: f64) -> Top {
+        let device = |(asked, since): &(&AskedDevice, Counted)| {
             let list = status.namespaces.iter().flat_map(|division| &division.list);
             let named = |namespace: &&NamespaceReport| Some(&namespace.name) == asked.namespace.as_ref();
             let namespace = list.into_iter().find(named);
             Shown {
                 namespace: asked.namespace.clone(),
-                reads: Rates::of(&asked.counted.reads.since(&then.reads), seconds),
-                writes: Rates::of(&asked.counted.writes.since(&then.writes), seconds),
+                reads: Rates::of(&since.reads, seconds),
+                writes: Rates::of(&since.writes, seconds),
                 active_zones: namespace.map(|namespace| namespace.active_zones),
                 widths: namespace.map_or(Vec::new(), |namespace| namespace.widths.clone()),
                 essential: namespace.map(|namespace| namespace.essential),
@@ -101,8 +119,31 @@ impl Top {
                 held_spares: namespace.map(|namespace| namespace.held_spares),
                 borrowed_spares: namespace.map(|namespace| namespace.borrowed_spares),
             }
+        };
+        let drive = |(asked, since): &(&AskedDrive, Counted)| ShownDrive {
+            drive: asked.drive.clone(),
+            role: asked.role,
+            reads: Rates::of(&since.reads, seconds),
+            writes: Rates::of(&since.writes, seconds),
+        };
+        let devices = now.devices.iter().map(|asked| {
+            let then = before.devices.iter().find(|then| then.namespace == asked.namespace);
+            (asked, asked.counted.since(then.map(|then| &then.counted)))
         });
-        Top { array: status.name.clone(), seconds, devices: devices.collect() }
+        let drives = now.drives.iter().map(|asked| {
+            let then = before.drives.iter().find(|then| then.drive == asked.drive);
+            (asked, asked.counted.since(then.map(|then| &then.counted)))
+        });
+        let (devices, drives): (Vec<_>, Vec<_>) = (devices.collect(), drives.collect());
+        let of_devices: u64 = devices.iter().map(|(_, since)| since.writes.bytes).sum();
+        let of_drives: u64 = drives.iter().map(|(_, since)| since.writes.bytes).sum();
+        Top {
+            array: status.name.clone(),
+            seconds,
+            devices: devices.iter().map(device).collect(),
+            drives: drives.iter().map(drive).collect(),
+            written_per_byte: (of_devices > 0).then(|| of_drives as f64 / of_devices as f64),
+        }
     }
 
     fn text(&self) -> String {
@@ -116,14 +157,17 @@ impl Top {
                 (Some(held), Some(own)) => format!("{held} held, {own} own"),
                 _ => "-".into(),
             };
-            let row = |first: &str, kind: &str, rates: &Rates, more: [&str; 2]| {
-                let cells = [first, kind].map(String::from).into_iter().chain(rates.cells());
-                cells.chain(more.map(String::from)).collect()
-            };
             rows.push(row(&name, "reads", &device.reads, [&widths, &spares]));
             rows.push(row("", "writes", &device.writes, ["", ""]));
         }
-        format!("{}, in {:.1} seconds\n", self.array, self.seconds) + &table(&rows)
+        for ShownDrive { drive, role, reads, writes } in &self.drives {
+            let role = role.map_or(String::new(), |role| format!("member {role}: "));
+            rows.push(row(&(role + &drive.display().to_string()), "reads", reads, ["", ""]));
+            rows.push(row("", "writes", writes, ["", ""]));
+        }
+        let of_each = |bytes| format!("drives write {bytes:.2} bytes for each that they are given\n");
+        let written = self.written_per_byte.map(of_each).unwrap_or_default();
+        format!("{}, in {:.1} seconds\n", self.array, self.seconds) + &table(&rows) + &written
     }
 }
 
@@ -132,7 +176,6 @@ pub fn run(output: Output, name: &ArrayName) -> Result<u8> {
     let not_running = || format!("'{name}' does not run; zoneraid start {}", quoted(&name.to_string()));
     let mut client = client.with_context(not_running)?;
     let mut before = asked(output, &mut client)?;
-    ensure!(!before.is_empty(), "'{}' has no block device", client.about.name);
     let watches = !output.json && stdout().is_terminal();
     loop {
         let begun = Instant::now();
@@ -152,7 +195,7 @@ pub fn run(output: Output, name: &ArrayName) -> Result<u8> {
     }
 }
 
-fn asked(output: Output, client: &mut Client) -> Result<Vec<Asked>> {
+fn asked(output: Output, client: &mut Client) -> Result<Asked> {
     ask(output, client, &Request::Traffic)
 }
 
@@ -175,10 +218,13 @@ mod tests {
             held_spares: Some(1),
             borrowed_spares: Some(0),
         };
-        let top = Top { array: "tank".into(), seconds: 1.5, devices: vec![shown] };
+        let drive = ShownDrive { drive: "/dev/ng0n1".into(), role: Some(2), reads: rates(), writes: rates() };
+        let (devices, drives, written_per_byte) = (vec![shown], vec![drive], Some(1.25));
+        let top = Top { array: "tank".into(), seconds: 1.5, devices, drives, written_per_byte };
         assert_eq!(crate::output::undescribed(&top, "top.json"), [""; 0]);
         let text = top.text();
-        assert!(text.contains("mail") && text.contains("1 held, 3 own"), "{text}");
+        let told = ["mail", "1 held, 3 own", "member 2: /dev/ng0n1", "drives write 1.25 bytes"];
+        assert!(told.iter().all(|words| text.contains(words)), "{text}");
         assert_eq!((rates().p50_us, rates().p99_9_us), (Some(1), Some(2)));
     }
 }

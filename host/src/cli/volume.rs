@@ -7,8 +7,8 @@ use crate::{
     name::{ArrayName, NamespaceName},
     output::{HEALTHY, Output, new_uuid, quoted, uuid},
     protocol::Request,
-    report::{Compression, VolumeSet, bytes, no_volume},
-    size::show,
+    report::{Compression, VolumeSet, no_volume},
+    size::{bytes, show},
 };
 use anyhow::{Context, Result, bail, ensure};
 use engine::{

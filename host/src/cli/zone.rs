@@ -19,8 +19,8 @@ use crate::{
     name::ArrayName,
     output::{HEALTHY, Output, Transfer, table},
     protocol::Request,
-    report::{self, Zones, bytes, check_zone, condition, has_wp},
-    size::show,
+    report::{self, Zones, check_zone, condition, has_wp},
+    size::{bytes, show},
 };
 use anyhow::{Context, Error, Result, bail, ensure};
 use engine::{

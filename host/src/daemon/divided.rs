@@ -5,11 +5,13 @@ use super::{
     state::{Daemon, Divided},
 };
 use crate::{
+    clock::clock,
     output::uuid,
     protocol::NamespaceDevice,
-    report::{Division, NamespaceReport, VolumeReport, bytes},
+    report::{Division, NamespaceReport, VolumeReport},
     ring::Ring,
     run,
+    size::bytes,
     tails::{Left, TailFile},
 };
 use anyhow::{Context, Result, ensure};
@@ -19,10 +21,7 @@ use engine::{
     vzone::{Behaviour, Namespace, Namespaces, PATIENCE_US},
     zone::ZoneIndex,
 };
-use std::{
-    rc::Rc,
-    time::{Duration, Instant},
-};
+use std::{rc::Rc, time::Duration};
 
 /// How often time passes for namespaces that are written to.
 const TICK: Duration = Duration::from_millis(1);
@@ -41,9 +40,8 @@ impl Daemon {
         if !Namespaces::are_on(Rc::new(self.array.clone())).await.with_context(problem)? {
             return Ok(None);
         }
-        let (begun, runtime) = (Instant::now(), self.reactor.runtime());
-        let clock = Rc::new(move || begun.elapsed().as_micros() as u64);
-        let behaviour = Behaviour { clock, patience_us: PATIENCE_US };
+        let runtime = self.reactor.runtime();
+        let behaviour = Behaviour { clock: clock(), patience_us: PATIENCE_US };
         let device = self.noting(status, tails).await;
         let namespaces = Namespaces::open(runtime, device, behaviour).await.with_context(problem)?;
         let list = namespaces.list();

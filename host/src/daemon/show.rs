@@ -11,8 +11,9 @@ use super::{
 use crate::{
     nbd::{self, wire::Export},
     output::{quoted, uuid},
-    report::{bytes, no_volume},
+    report::no_volume,
     run,
+    size::bytes,
     tails::{Left, Noting, TailFile},
     ublk::{self, BlockDevice, Face, Options, Orphan},
 };

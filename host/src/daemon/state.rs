@@ -6,13 +6,14 @@ use crate::{
     members::OpenDrive,
     nbd,
     output::{in_one_line, uuid},
-    protocol::{About, Asked},
+    protocol::{About, Asked, AskedDevice, AskedDrive},
     reactor::Reactor,
     report::{Happened, Status, VolumeReport, level},
     tails::TailFile,
 };
 use engine::{
     array::{Array, ArrayStatus, MemberState},
+    buf::BLOCK,
     device::ZonedDevice,
     runtime::Gate,
     volume::Volume,
@@ -130,8 +131,9 @@ impl Daemon {
         }
         status.nbd = self.nbd.borrow().as_ref().map(|(server, _)| server.place().to_string());
         status.volume = self.volume.borrow().as_ref().map(|volume| {
-            let drives_blocks = self.drives.borrow().iter().map(|drive| drive.written_blocks.get()).sum();
-            VolumeReport::of(&volume.status(), drives_blocks)
+            let drives = self.drives.borrow();
+            let drives_bytes: u64 = drives.iter().map(|drive| drive.traffic.writes.bytes()).sum();
+            VolumeReport::of(&volume.status(), drives_bytes / BLOCK as u64)
         });
         status.namespaces = self.division();
         status.events = Happened::lately(self.array.events(0));
@@ -142,14 +144,23 @@ impl Daemon {
         status.identify(&self.drives.borrow())
     }
 
-    /// What the block devices were asked for.
-    pub(super) fn asked(&self) -> Vec<Asked> {
-        let blocks = self.blocks.borrow();
-        let asked = blocks.iter().map(|block| Asked {
+    /// What block devices and drives were asked for.
+    pub(super) fn asked(&self) -> Asked {
+        let (blocks, drives, status) = (self.blocks.borrow(), self.drives.borrow(), self.array.status());
+        let devices = blocks.iter().map(|block| AskedDevice {
             namespace: block.namespace.as_ref().map(|namespace| namespace.name().into()),
             counted: block.traffic.counted(),
         });
-        asked.collect()
+        let drives = drives.iter().map(|drive| {
+            let name = drive.path.display().to_string();
+            let role = status.members.iter().position(|member| member.drive == name);
+            AskedDrive {
+                drive: absolute(&name),
+                role: role.map(|role| role as u32),
+                counted: drive.traffic.counted(),
+            }
+        });
+        Asked { devices: devices.collect(), drives: drives.collect() }
     }
 
     /// The block device of the array itself.

@@ -356,8 +356,7 @@ fn geometry(file: &File, name: &str) -> Result<(Geometry, u32), String> {
     let attribute =
         |name_of: &str| sysfs::attribute(&sysfs::class("block", name).join("queue").join(name_of));
     let limit = |name: &str| attribute(name).and_then(|text| text.parse::<u32>().ok()).unwrap_or(0);
-    let most_atomic = limit("atomic_write_unit_max_bytes");
-    check_blocks(limit("logical_block_size"), limit("physical_block_size"), most_atomic)?;
+    check_blocks(limit("logical_block_size"), limit("physical_block_size"))?;
     let mut capacity = zone_sectors / BLOCK_SECTORS;
     let (mut next, mut passed_over) = (0, 0);
     while next < zones {
@@ -401,13 +400,13 @@ fn geometry(file: &File, name: &str) -> Result<(Geometry, u32), String> {
 }
 
 /// Checks that a block of ours is written whole or not at all, as everything rests on. Of a drive with
-/// smaller blocks its physical blocks say so, or the kernel does (`most_atomic` bytes, 0 if it says nothing).
-fn check_blocks(logical: u32, physical: u32, most_atomic: u32) -> Result<(), String> {
+/// smaller blocks its physical blocks say so. What the kernel can write as one (`atomic_write_unit_max_bytes`) does not:
+/// that is about writes that ask for it, and no larger ones.
+fn check_blocks(logical: u32, physical: u32) -> Result<(), String> {
     if logical as usize > BLOCK {
         return Err(format!("has blocks larger than {BLOCK} bytes, which is not supported"));
     }
-    let whole = [logical, physical, most_atomic].iter().any(|size| *size as usize >= BLOCK);
-    match whole {
+    match logical.max(physical) as usize >= BLOCK {
         true => Ok(()),
         false => Err(format!(
             "has blocks of {logical} bytes and does not promise to write {BLOCK} bytes whole or not at all when \
@@ -501,15 +500,13 @@ mod tests {
 
     #[test]
     fn blocks_that_may_be_torn_are_refused() {
-        for (logical, physical, most_atomic) in [(4096, 4096, 0), (512, 4096, 0), (512, 512, 65536)] {
-            assert_eq!(check_blocks(logical, physical, most_atomic), Ok(()));
+        for (logical, physical) in [(4096, 4096), (512, 4096)] {
+            assert_eq!(check_blocks(logical, physical), Ok(()));
         }
-        for (logical, physical, most_atomic) in [(512, 512, 0), (512, 512, 2048), (2048, 2048, 0)] {
-            assert!(
-                check_blocks(logical, physical, most_atomic).unwrap_err().contains("whole or not at all")
-            );
+        for (logical, physical) in [(512, 512), (512, 2048), (2048, 2048)] {
+            assert!(check_blocks(logical, physical).unwrap_err().contains("whole or not at all"));
         }
-        assert!(check_blocks(8192, 8192, 0).unwrap_err().contains("larger"));
+        assert!(check_blocks(8192, 8192).unwrap_err().contains("larger"));
     }
 
     #[test]

@@ -10,15 +10,16 @@ use crate::{
     run,
     size::show,
     tails::Left,
+    traffic::Traffic,
 };
 use anyhow::{Result, ensure};
 use engine::{
     array::Drive,
-    device::{Command, Completion, Geometry, Plate, ZonedDevice},
+    device::{Command, Completion, Geometry, Plate, Slots, ZonedDevice},
     format::superblock::Stage,
+    runtime::Runtime,
 };
 use std::{
-    cell::Cell,
     path::{Path, PathBuf},
     rc::Rc,
     time::{Duration, Instant},
@@ -42,14 +43,17 @@ pub struct OpenDrive {
     pub path: PathBuf,
     pub device: Rc<dyn ZonedDevice>,
     pub content: Content,
-    /// What an array has written to it since it was opened, in blocks.
-    pub written_blocks: Rc<Cell<u64>>,
+    /// What an array has asked it for since it was opened.
+    pub traffic: Rc<Traffic>,
+    runtime: Runtime,
 }
 
-/// A drive of which it is counted what is written to it.
+/// A drive of which it is counted what it is asked for.
 struct Metered {
     device: Rc<dyn ZonedDevice>,
-    written_blocks: Rc<Cell<u64>>,
+    traffic: Rc<Traffic>,
+    runtime: Runtime,
+    slots: Rc<Slots>,
 }
 
 impl ZonedDevice for Metered {
@@ -58,10 +62,29 @@ impl ZonedDevice for Metered {
     }
 
     fn submit(&self, command: Command) -> Completion {
-        if let Command::Write { data, .. } | Command::Append { data, .. } = &command {
-            self.written_blocks.set(self.written_blocks.get() + data.blocks());
-        }
-        self.device.submit(command)
+        let (is_read, data) = match &command {
+            Command::Read { data, .. } => (true, data),
+            Command::Write { data, .. } | Command::Append { data, .. } => (false, data),
+            _ => return self.device.submit(command),
+        };
+        let bytes = data.len() as u64;
+        let counter = move |traffic: &Traffic, latency| match is_read {
+            true => traffic.reads.count(bytes, latency),
+            false => traffic.writes.count(bytes, latency),
+        };
+        let Some(begun) = self.traffic.begin() else {
+            counter(&self.traffic, None);
+            return self.device.submit(command);
+        };
+        // Whoever waits for it may not be the first to look: the time ends with the command.
+        let (completer, completion) = self.slots.pair();
+        let (asked, traffic) = (self.device.submit(command), self.traffic.clone());
+        self.runtime.spawn(async move {
+            let done = asked.await;
+            counter(&traffic, Some(begun.elapsed()));
+            completer.complete(done);
+        });
+        completion
     }
 
     fn plate(&self) -> Plate {
@@ -70,8 +93,9 @@ impl ZonedDevice for Metered {
 }
 
 impl OpenDrive {
-    fn new(path: &Path, device: Rc<dyn ZonedDevice>) -> OpenDrive {
-        OpenDrive { path: path.to_path_buf(), device, content: Content::Blank, written_blocks: Rc::default() }
+    fn new(reactor: &Reactor, path: &Path, device: Rc<dyn ZonedDevice>) -> OpenDrive {
+        let (path, runtime) = (path.to_path_buf(), reactor.runtime().clone());
+        OpenDrive { path, device, content: Content::Blank, traffic: Rc::default(), runtime }
     }
 
     /// Opens and claims the drive at `path` and looks what is on it.
@@ -127,7 +151,7 @@ impl OpenDrive {
             }
             reactor.offload(|| std::thread::sleep(TRY_EVERY)).await?;
         };
-        let mut drive = OpenDrive::new(path, device);
+        let mut drive = OpenDrive::new(reactor, path, device);
         drive.look_again(reactor).await;
         Ok(drive)
     }
@@ -135,7 +159,7 @@ impl OpenDrive {
     /// As [`OpenDrive::look`], while other tasks go on.
     pub async fn look_beside(reactor: &Reactor, path: &Path) -> Result<OpenDrive> {
         let device = drive::look(reactor, path)?;
-        let mut drive = OpenDrive::new(path, device);
+        let mut drive = OpenDrive::new(reactor, path, device);
         drive.look_again(reactor).await;
         Ok(drive)
     }
@@ -146,7 +170,7 @@ impl OpenDrive {
         device: Rc<dyn ZonedDevice>,
         patience: Duration,
     ) -> Result<OpenDrive> {
-        let mut drive = OpenDrive::new(path, device);
+        let mut drive = OpenDrive::new(reactor, path, device);
         let read = reactor.wait_for(patience, label::read(reactor.runtime(), drive.drive()))?;
         drive.content = read.unwrap_or_else(|| {
             Content::Other(format!("a drive that does not answer within {} seconds", patience.as_secs()))
@@ -161,8 +185,8 @@ impl OpenDrive {
 
     /// The drive as the engine wants it.
     pub fn drive(&self) -> Drive {
-        let (device, written_blocks) = (self.device.clone(), self.written_blocks.clone());
-        let device = Rc::new(Metered { device, written_blocks });
+        let (device, traffic, runtime) = (self.device.clone(), self.traffic.clone(), self.runtime.clone());
+        let device = Rc::new(Metered { device, traffic, runtime, slots: Rc::default() });
         Drive { name: self.path.display().to_string(), device }
     }
 

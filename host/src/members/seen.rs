@@ -10,9 +10,10 @@ use crate::{
     machine::Owner,
     output::{quoted, uuid},
     report::{
-        Examined, KnownDrive, Life, State, Status, StatusMember, Superblock, ZrwaSizes, bytes, host_id,
-        level, members_named, number,
+        Examined, KnownDrive, Life, State, Status, StatusMember, Superblock, ZrwaSizes, host_id, level,
+        members_named, number,
     },
+    size::bytes,
 };
 use anyhow::{Context, Result};
 use engine::{

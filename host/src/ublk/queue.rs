@@ -15,7 +15,7 @@ use crate::{
     map::SharedMap,
     reactor::Reactor,
     ring::{Outcome, Ring, Target, TargetId},
-    traffic::Traffic,
+    traffic::{Counter, Traffic},
 };
 use anyhow::{Context, Result};
 use engine::{
@@ -151,10 +151,15 @@ impl Queues {
         let mut fetched = self.exchange(slot, place, abi::FETCH, (0, 0)).await;
         while fetched == 0 {
             let request = self.request(place);
-            let begun = self.traffic.begin();
-            self.keep_to_limits(&request).await;
+            let counter = self.counter(&request);
+            let begun = counter.and_then(|_| self.traffic.begin());
+            if counter.is_some() {
+                self.keep_to_limits(&request).await;
+            }
             let answer = self.perform(place, &request).await;
-            self.count(&request, begun.map(|begun| begun.elapsed()));
+            if let Some(counter) = counter {
+                counter.count(request.bytes(), begun.map(|begun| begun.elapsed()));
+            }
             let answer = match answer {
                 Ok(answer) => answer,
                 Err(error) => (-abi::errno(error), 0),
@@ -215,9 +220,7 @@ impl Queues {
     /// Has a read or write wait that is more than may be asked for.
     async fn keep_to_limits(&self, request: &Request) {
         let limits = self.limits.get();
-        let is_limited =
-            matches!(request.operation, Some(Operation::Read | Operation::Write | Operation::Append));
-        if limits.is_none() || !is_limited {
+        if limits.is_none() {
             return;
         }
         let mut meter = self.meter.get();
@@ -228,13 +231,13 @@ impl Queues {
         }
     }
 
-    fn count(&self, request: &Request, latency: Option<Duration>) {
-        let counter = match request.operation {
-            Some(Operation::Read) => &self.traffic.reads,
-            Some(Operation::Write | Operation::Append) => &self.traffic.writes,
-            _ => return,
-        };
-        counter.count(request.bytes(), latency);
+    /// What counts a request, if it is counted and limited.
+    fn counter(&self, request: &Request) -> Option<&Counter> {
+        match request.operation {
+            Some(Operation::Read) => Some(&self.traffic.reads),
+            Some(Operation::Write | Operation::Append) => Some(&self.traffic.writes),
+            _ => None,
+        }
     }
 
     /// Notes which appends the kernel has answers for. A kill must not find an append that it has

@@ -9,12 +9,13 @@ use host::{
 use serde_json::Value;
 use std::{
     fs,
-    io::Write,
+    io::{ErrorKind, Write},
     os::unix::{fs::PermissionsExt, process::CommandExt},
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
     sync::mpsc,
-    thread::JoinHandle,
+    thread::{JoinHandle, sleep},
+    time::Duration,
 };
 
 /// A temporary directory in which commands run.
@@ -184,7 +185,14 @@ pub fn as_nobody(place: &Place, directory: &str, args: &[&str]) -> Ran {
     if rustix::process::geteuid().is_root() {
         command.uid(65534).gid(65534);
     }
-    Ran::new(command.output().unwrap())
+    // What another thread starts just now may have the copy open for writing until it runs.
+    let output = loop {
+        match command.output() {
+            Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => sleep(Duration::from_millis(10)),
+            output => break output.unwrap(),
+        }
+    };
+    Ran::new(output)
 }
 
 pub fn drive(dir: &str, number: usize) -> String {

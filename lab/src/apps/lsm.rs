@@ -38,8 +38,8 @@ pub enum Puts {
 struct Tree {
     app: Rc<App>,
     puts: Puts,
-    /// Whether a group is safe before its puts return.
-    sync: bool,
+    /// Whether writes of groups carry FUA; their puts wait for them either way.
+    fua: bool,
     log: Rc<Log>,
     /// Records that have been put, and those of them that are safe.
     put: Cell<u64>,
@@ -56,11 +56,11 @@ struct Tree {
 }
 
 /// Four threads that put records as fast as they can.
-pub fn fill(app: &Rc<App>, puts: Puts, sync: bool) {
+pub fn fill(app: &Rc<App>, puts: Puts, fua: bool) {
     let tree = Rc::new(Tree {
         app: app.clone(),
         puts,
-        sync,
+        fua,
         log: Log::new(0),
         put: Cell::default(),
         safe: Cell::default(),
@@ -100,7 +100,7 @@ impl Tree {
                 continue;
             }
             let (from, to) = (self.safe.get(), self.put.get());
-            self.app.append(&self.log, (to - from) * RECORD_BLOCKS, 256, self.sync).await;
+            self.app.append(&self.log, (to - from) * RECORD_BLOCKS, 256, self.fua).await;
             self.safe.set(to);
             self.leads.set(false);
             self.group.open();

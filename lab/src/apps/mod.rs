@@ -47,6 +47,8 @@ pub struct Log {
 /// What came of a run.
 pub struct Ran {
     pub operations_s: f64,
+    /// How many more in the second half of the window than in the first, as a share.
+    pub drift: f64,
     /// Of all of it, from the beginning.
     pub left: Left,
 }
@@ -144,10 +146,13 @@ pub fn run(bed: Bed, warm_ms: u64, ms: u64, start: impl FnOnce(&Rc<App>)) -> Res
     start(&app);
     bed.run(bed.clock.sleep(warm_ms * 1_000_000))?;
     let before = app.operations.get();
-    bed.run(bed.clock.sleep(ms * 1_000_000))?;
+    bed.run(bed.clock.sleep(ms * 500_000))?;
+    let middle = app.operations.get();
+    bed.run(bed.clock.sleep(ms * 500_000))?;
     if let Some(problem) = app.failed.take() {
         bail!("{problem}");
     }
     let operations_s = (app.operations.get() - before) as f64 * 1e3 / ms as f64;
-    Ok(Ran { operations_s, left: bed.left_since(&written, app.blocks.get()) })
+    let drift = (app.operations.get() - middle) as f64 / (middle - before).max(1) as f64 - 1.0;
+    Ok(Ran { operations_s, drift, left: bed.left_since(&written, app.blocks.get()) })
 }

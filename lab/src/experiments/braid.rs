@@ -95,11 +95,7 @@ fn braid(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
         figure.plots.push(plot(&found));
         figure.claims = claims(&found);
     }
-    if !sets.missing.is_empty() {
-        let mut table = Table::new("Not measured", &["data set", "why"]);
-        table.rows.extend(sets.missing.into_iter().map(|(name, why)| vec![name, why]));
-        figure.tables.push(table);
-    }
+    figure.not_measured(sets.missing);
     Ok(figure)
 }
 

@@ -81,11 +81,7 @@ fn braid_array(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
         figure.tables.push(table(&sets.found, &points, &found));
         figure.plots.extend((0..POLICIES.len()).map(|policy| plot(policy, &sets.found, &points, &found)));
     }
-    if !sets.missing.is_empty() {
-        let mut table = Table::new("Not measured", &["data set", "why"]);
-        table.rows.extend(sets.missing.into_iter().map(|(name, why)| vec![name, why]));
-        figure.tables.push(table);
-    }
+    figure.not_measured(sets.missing);
     Ok(figure)
 }
 

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     datasets::Dataset,
-    figure::{Claim, Figure, Kind, Plot, Row, Table},
+    figure::{Claim, Figure, Kind, Plot, Row},
     work,
 };
 use anyhow::Context;
@@ -62,9 +62,7 @@ fn braid_reads(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
     let set = match source.dataset() {
         Ok(set) => set,
         Err(error) => {
-            let mut table = Table::new("Not measured", &["data set", "why"]);
-            table.rows.push(vec![SET.into(), format!("{error:#}")]);
-            figure.tables.push(table);
+            figure.not_measured(vec![(SET.into(), format!("{error:#}"))]);
             return Ok(figure);
         }
     };

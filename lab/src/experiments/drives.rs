@@ -39,6 +39,7 @@ fn calibrate(this: &Experiment, _: Effort) -> anyhow::Result<Figure> {
         })
         .collect();
     let plot = Plot::through("Predicted to published, row by row", "row of the drive", "×", &errors);
+    let plot = Plot { apart: true, ..plot };
     let mut figure = this.figure(&format!("{METHOD} Guesses: {}.", Timing::GUESSES.join("; ")));
     figure.plots.push(plot.band("within 10 %", 0.9, 1.1));
     figure.tables.push(table);

@@ -72,11 +72,7 @@ fn layers(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
         figure.plots.push(Plot::named("Capacity ratio", "bytes a byte of flash", &places, lines));
         figure.claims.push(claim(&found));
     }
-    if !sets.missing.is_empty() {
-        let mut table = Table::new("Not measured", &["data set", "why"]);
-        table.rows.extend(sets.missing.into_iter().map(|(name, why)| vec![name, why]));
-        figure.tables.push(table);
-    }
+    figure.not_measured(sets.missing);
     Ok(figure)
 }
 

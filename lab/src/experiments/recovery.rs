@@ -64,7 +64,7 @@ fn recovery(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
     }
     let mut figure = this.figure(METHOD);
     figure.tables.push(table);
-    figure.plots.push(Plot::through("Recovery", "% of a log zone that is filled", "ms", &values));
+    figure.plots.push(Plot::through("Time of recovery", "% of a log zone that is filled", "ms", &values));
     let ratios_at: Vec<(String, u64, f64)> =
         ratios.iter().map(|(fill, ratio)| ("RAIZN+ to Zebra".into(), fill.round() as u64, *ratio)).collect();
     let plot = Plot::through("RAIZN+'s time to Zebra's", "% of a log zone that is filled", "×", &ratios_at);

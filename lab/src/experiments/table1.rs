@@ -30,7 +30,8 @@ one of 200 µs, as long as a guest may take to tell its host which write it has 
 How often a policy fails depends on what a cut finds on its way, so on that pause; that the last policy never fails does not.";
 
 /// Failure rate in % and loss in KB.
-const PAPER: [(&str, Consistency, f64, f64); 3] = [
+type Policy = (&'static str, Consistency, f64, f64);
+const PAPER: [Policy; 3] = [
     ("stripe", Consistency::Stripe, 76.0, 134.2),
     ("chunk", Consistency::Chunk, 53.0, 32.5),
     ("write-pointer log", Consistency::WpLog, 0.0, 0.0),
@@ -72,21 +73,18 @@ fn table1(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
     }
     let mut figure = this.figure(METHOD);
     figure.tables.push(table);
-    let line = |what: &str, of: fn(&Found) -> f64| {
-        let places = found.chunks(PAUSES_US.len());
-        (what.to_string(), places.map(|found| of(&found[0])).collect())
-    };
-    let places = PAPER.map(|(name, ..)| name);
-    let rates = vec![
-        line("failures here, %", |found| found.rate * 100.0),
-        line("loss in each here, KB", |found| found.lost_kb),
+    type Shown = (&'static str, &'static str, fn(&Found) -> f64, fn(&Policy) -> f64);
+    let shown: [Shown; 2] = [
+        ("Failures, without a pause", "% of runs", |found| found.rate * 100.0, |paper| paper.2),
+        ("Loss in each failure, without a pause", "KB", |found| found.lost_kb, |paper| paper.3),
     ];
-    let mut plot = Plot::named("Without a pause", "%, KB", &places, rates);
-    for (at, (_, _, rate, loss)) in PAPER.iter().enumerate() {
-        plot.points.push(("paper".into(), at, *rate));
-        plot.points.push(("paper".into(), at, *loss));
+    for (title, unit, ours, paper) in shown {
+        let line = found.chunks(PAUSES_US.len()).map(|found| ours(&found[0])).collect();
+        let mut plot = Plot::named(title, unit, &PAPER.map(|(name, ..)| name), vec![("here".into(), line)]);
+        plot.points =
+            PAPER.iter().enumerate().map(|(at, policy)| ("paper".into(), at, paper(policy))).collect();
+        figure.plots.push(plot);
     }
-    figure.plots.push(plot);
     if let [stripe, _, chunk, _, log, log_paused] = found[..] {
         let survives = 1.0 - log.rate.max(log_paused.rate);
         figure.claims = vec![

@@ -3,7 +3,7 @@
 use super::{Effort, Experiment};
 use crate::{
     figure::{Figure, Plot, Row, Table, Tenancy},
-    tenants::{Below, Does, Tenants, Work, Worker},
+    tenants::{Below, Does, Tenants, Work, Worker, in_all},
     work,
 };
 use engine::vzone::{Limits, Spec};
@@ -72,18 +72,52 @@ fn quiet(below: Below, count: u32, loud: bool, still: bool) -> anyhow::Result<(f
     Ok((work[0].quantile_us(0.999, SETTLED_MS), total(&work[1..])))
 }
 
-fn measure(below: Below, count: u32) -> anyhow::Result<Row> {
+/// Runs that a row is made of.
+#[derive(Clone, Copy, Debug)]
+enum Play {
+    /// All write as much as they can.
+    Equals,
+    /// The quiet one alone, beside loud ones, and loud ones without it.
+    Alone,
+    Beside,
+    Without,
+}
+
+impl Play {
+    /// The longest first, so that none is left for the end.
+    const ALL: [Play; 4] = [Play::Beside, Play::Without, Play::Equals, Play::Alone];
+
+    /// What each tenant writes and then the drift of all, or the p99.9 of the quiet one and what the others write.
+    fn run(self, below: Below, count: u32) -> anyhow::Result<Vec<f64>> {
+        let pair = |(us, mb_s)| vec![us, mb_s];
+        match self {
+            Play::Equals => equals(below, count),
+            Play::Alone => quiet(below, count, false, false).map(pair),
+            Play::Beside => quiet(below, count, true, false).map(pair),
+            Play::Without => quiet(below, count, true, true).map(pair),
+        }
+    }
+}
+
+/// What each of equal tenants writes, and how much more all do in the second half of the window.
+fn equals(below: Below, count: u32) -> anyhow::Result<Vec<f64>> {
     let tenants = Tenants::new(below, MAX_ACTIVE, &specs(below, count))?;
     let writer = |tenant: u32, zone| Worker::new(tenant as usize, vec![zone], Does::Write, 64, 4);
     let workers: Vec<Worker> =
         (0..count).flat_map(|tenant| (0..2).map(move |zone| writer(tenant, zone))).collect();
     let work = tenants.run(&workers, END_MS)?;
-    let shares: Vec<f64> = work.chunks(2).map(total).collect();
-    let (jain, share_error) = fairness(&shares);
-    let (alone_us, _) = quiet(below, count, false, false)?;
-    let (beside_us, loud_mb_s) = quiet(below, count, true, false)?;
-    let (_, free_mb_s) = quiet(below, count, true, true)?;
-    Ok(Row {
+    let drift = in_all(&work, SETTLED_MS, END_MS).1;
+    Ok(work.chunks(2).map(total).chain([drift]).collect())
+}
+
+/// A row of what its runs, in the order of [`Play::ALL`], have given.
+fn row((below, count): (Below, u32), found: &[Vec<f64>]) -> Option<Row> {
+    let [beside, without, shares, alone] = found else { return None };
+    let (drift, shares) = shares.split_last()?;
+    let (jain, share_error) = fairness(shares);
+    Some(Row {
+        seeds: 1,
+        drift: *drift,
         system: below.name().into(),
         host: "free".into(),
         zones: 2 * count,
@@ -94,10 +128,10 @@ fn measure(below: Below, count: u32) -> anyhow::Result<Row> {
             tenants: count,
             jain,
             share_error,
-            p99_9_alone_us: alone_us,
-            p99_9_beside_us: beside_us,
-            p99_9_ratio: beside_us / alone_us,
-            loud_share: loud_mb_s / free_mb_s,
+            p99_9_alone_us: alone[0],
+            p99_9_beside_us: beside[0],
+            p99_9_ratio: beside[0] / alone[0],
+            loud_share: beside[1] / without[1],
         }),
         ..Row::default()
     })
@@ -109,7 +143,10 @@ fn tenants(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
     let points: Vec<(Below, u32)> =
         systems.iter().flat_map(|below| counts.iter().map(|count| (*below, *count))).collect();
     let mut figure = this.figure(METHOD);
-    figure.rows = work::each(this.name, &points, |(below, count)| measure(*below, *count))?;
+    let plays: Vec<_> = points.iter().rev().flat_map(|point| Play::ALL.map(|play| (*point, play))).collect();
+    let found = work::each(this.name, &plays, |((below, count), play)| play.run(*below, *count))?;
+    let found = found.chunks(Play::ALL.len()).rev();
+    figure.rows = points.iter().zip(found).filter_map(|(point, found)| row(*point, found)).collect();
     let heads = [
         "system",
         "tenants",
@@ -136,11 +173,18 @@ fn tenants(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
             format!("{:.2}", found.loud_share),
         ]);
     }
-    let value = |row: &Row| {
-        Some((row.system.clone(), row.tenancy.as_ref()?.tenants.into(), row.tenancy.as_ref()?.jain))
+    let plot = |title: &str, unit: &str, of: fn(&Tenancy) -> f64, goal: f64| {
+        let value = |row: &Row| {
+            let found = row.tenancy.as_ref()?;
+            Some((row.system.clone(), found.tenants.into(), of(found)))
+        };
+        let values: Vec<(String, u64, f64)> = figure.rows.iter().filter_map(value).collect();
+        Plot::through(title, "tenants", unit, &values).limit(format!("goal: {goal}"), goal)
     };
-    let values: Vec<(String, u64, f64)> = figure.rows.iter().filter_map(value).collect();
-    figure.plots = vec![Plot::through("Fairness", "tenants", "Jain's index", &values).limit("goal", 0.98)];
+    figure.plots = vec![
+        plot("Distance from an equal share", "%", |found| 100.0 * found.share_error, 5.0),
+        plot("p99.9 of the quiet one, beside loud ones to alone", "×", |found| found.p99_9_ratio, 1.5),
+    ];
     figure.tables = vec![table];
     Ok(figure)
 }

@@ -60,7 +60,7 @@ fn fig7(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
     for size in sizes {
         let shown = |row: &&Row| row.request_kib == *size && (row.host != "free" || row.system == "zoneraid");
         let rows: Vec<&Row> = figure.rows.iter().filter(shown).collect();
-        let plot = Plot::of(format!("{size} KiB"), "zones", &rows, |row| row.zones.into())
+        let plot = Plot::of(format!("Requests of {size} KiB"), "zones", &rows, |row| row.zones.into())
             .limit(format!("limit in the paper: {}", limit(*size)), limit(*size));
         let starts = if *size == 16 { Some(("paper: ZRAID saturates", 7, 3075.0)) } else { None };
         figure.plots.push(match starts {
@@ -186,7 +186,7 @@ fn fig8(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
     for host in [Host::mq_deadline(), Host::free()] {
         figure.rows.extend(grid(this.name, |system| Setup::zn540(system).on(&host), &systems, zones, &[8])?);
         let rows: Vec<&Row> = figure.rows.iter().filter(|row| row.host == host.name).collect();
-        let title = format!("8 KiB, host: {}", host.name);
+        let title = format!("Requests of 8 KiB, host: {}", host.name);
         figure
             .plots
             .push(Plot::of(title, "zones", &rows, |row| row.zones.into()).limit("limit: 3075", 3075.0));
@@ -229,8 +229,8 @@ pub const FIG11: Experiment = Experiment {
 
 const FIG11_METHOD: &str = "One PM1731a cut into five members of 8,000 zones, as in the paper, which had only one; \
 four of its zones are one, interleaved by 64 KiB; RAID-5, chunk 64 KiB. 15 zones, one job each, 64 requests deep. A zone \
-gets the next die in turn when it is first written. 250 ms are measured after a second, when the drive's buffer has \
-long been full. The paper shows throughput relative to RAIZN+ and says 'up to 3.3 times'.";
+gets the next die in turn when it is first written. 250 ms are measured after half a second, when the drive's buffer \
+is full. The paper shows throughput relative to RAIZN+ and says 'up to 3.3 times'.";
 
 fn fig11(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
     let sizes: &[u64] = if effort == Effort::Quick { &[8, 64] } else { &[4, 8, 16, 32, 64] };
@@ -247,7 +247,7 @@ fn fig11(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
         point(&Setup::pm1731a(*system).on(host), &Load::long(15, *size))
     })?;
     let rows: Vec<&Row> = figure.rows.iter().filter(|row| row.host == KERNEL).collect();
-    figure.plots.push(Plot::of("15 zones".into(), "KiB a request", &rows, |row| row.request_kib));
+    figure.plots.push(Plot::of("Throughput, 15 zones".into(), "KiB a request", &rows, |row| row.request_kib));
     let ratios: Vec<(String, u64, f64)> = sizes
         .iter()
         .map(|size| {

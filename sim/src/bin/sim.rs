@@ -8,18 +8,19 @@ use serde_json::json;
 use sim::{
     mutants::{
         self, Build, Judges,
+        finders::Finders,
         list::Fate,
         play::{self, Options, Played, Score},
     },
     simulator::{
         coverage::Ledger,
         exhaustive::{self, Case},
+        layer::Over,
         namespaces,
         runner::{self, Outcome, Seeds, Summary},
         scenario::{GROUP_BLOCKS, PARITIES, level, parities_of},
         subject::ArrayMaker,
-        table1,
-        volume::{self, Over},
+        table1, volume,
         world::Tracing,
     },
 };
@@ -28,7 +29,7 @@ use std::{
     io::{IsTerminal, Write},
     path::PathBuf,
     process::ExitCode,
-    sync::OnceLock,
+    sync::{Mutex, OnceLock, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -87,6 +88,9 @@ struct Mutants {
     /// Write the score between the markers in this file
     #[arg(long, value_name = "FILE", conflicts_with_all = ["sample", "only"])]
     write_score: Option<PathBuf>,
+    /// Note in sim/finders.txt who found each of them
+    #[arg(long)]
+    learn: bool,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -327,15 +331,21 @@ impl Run {
         Ok(summary.failures.is_empty())
     }
 
+    /// What all layers lie on, if that was said.
+    fn over(&self) -> Option<Over> {
+        if self.single {
+            return Some(Over::Drive);
+        }
+        let array = |named: Named| {
+            let (policy, group_blocks) = (named.policy, named.group_blocks());
+            Over::Array { policy, parities: self.level.unwrap_or(1), group_blocks }
+        };
+        self.policy.map(array)
+    }
+
     /// Plays namespaces.
     fn run_namespaces(&self) -> anyhow::Result<bool> {
-        let over = match self.single {
-            true => Some(namespaces::Over::Drive),
-            false => self.policy.map(|named| {
-                let (policy, group_blocks) = (named.policy, named.group_blocks());
-                namespaces::Over::Array { policy, group_blocks }
-            }),
-        };
+        let over = self.over();
         if self.trace {
             if self.seeds != 1 {
                 bail!("--trace prints one seed: add --seeds 1 --from SEED");
@@ -396,12 +406,7 @@ impl Run {
 
     /// Plays volumes.
     fn run_volumes(&self) -> anyhow::Result<bool> {
-        let over = |named: Named| {
-            let (policy, group_blocks) = (named.policy, named.group_blocks());
-            Over::Array { policy, parities: self.level.unwrap_or(1), group_blocks }
-        };
-        let array = || self.policy.map(over);
-        let over = if self.single { Some(Over::Drive) } else { array() };
+        let over = self.over();
         if self.trace {
             let outcome = volume::replay(over, self.from, Tracing::All);
             print_lines(&outcome.trace)?;
@@ -497,6 +502,8 @@ impl Run {
             "rebuilds": counts.rebuilds,
             "replacements": counts.replacements,
             "faults": counts.faults,
+            "changes": counts.changes,
+            "destructions": counts.destructions,
             "refusals": counts.refusals,
             "forks": counts.forks,
             "judgements": counts.judgements,
@@ -526,6 +533,8 @@ impl Run {
             ("rebuilds", counts.rebuilds),
             ("replacements", counts.replacements),
             ("faults", counts.faults),
+            ("changes of arrays", counts.changes),
+            ("destroyed arrays", counts.destructions),
             ("refusals", counts.refusals),
             ("forks", counts.forks),
             ("judgements", counts.judgements),
@@ -663,6 +672,8 @@ impl Mutants {
     fn run(&self) -> anyhow::Result<bool> {
         let workspace = self.source.clone().unwrap_or_else(mutants::workspace);
         let mut chosen = mutants::load(&workspace)?;
+        let mut finders = Finders::load(&workspace)?;
+        finders.retain(|name| chosen.iter().any(|mutant| mutant.name == name));
         if let Some(name) = self.only.iter().find(|name| chosen.iter().all(|m| m.name != **name)) {
             bail!("there is no mutant {name}");
         }
@@ -679,11 +690,19 @@ impl Mutants {
         let judges = if self.sample.is_some() { Judges::Lives } else { Judges::All };
         let build = Build::make(&workspace, judges, jobs)?;
         let build_seconds = started.elapsed().as_secs_f64();
-        let told = |played: &Played| match self.json {
-            true => {}
-            false => _ = print_lines(&[line_of(played)]),
+        let learned = Mutex::new(finders.clone());
+        let told = |played: &Played| {
+            if !self.json {
+                _ = print_lines(&[line_of(played)]);
+            }
+            if self.learn {
+                // At once, so that a run that is ended goes on where it was.
+                let mut learned = learned.lock().unwrap_or_else(PoisonError::into_inner);
+                learned.note(played);
+                _ = learned.write(&workspace);
+            }
         };
-        let result = build.play(&chosen, &options, &told)?;
+        let result = build.play(&chosen, &finders, &options, &told)?;
         let seconds = started.elapsed().as_secs_f64() - build_seconds;
         let score = Score::of(&result);
         if self.json {
@@ -709,6 +728,9 @@ impl Mutants {
             print_lines(&score.news)?;
             print_lines(&score.unexpected)?;
         }
+        if self.learn {
+            learned.into_inner().unwrap_or_else(PoisonError::into_inner).write(&workspace)?;
+        }
         if let Some(path) = &self.write_score {
             score.write(path)?;
         }
@@ -717,10 +739,10 @@ impl Mutants {
 }
 
 fn line_of(played: &Played) -> String {
-    let (name, judge) = (&played.mutant.name, played.judge.as_deref());
-    let seeds = played.seeds.map(|seeds| seeds.to_string()).unwrap_or_default();
+    let (name, judge) = (&played.mutant.name, played.judge());
+    let seeds = played.seeds().map(|seeds| seeds.to_string()).unwrap_or_default();
     let first = played.finding.lines().next().unwrap_or_default();
-    let finding: String = match played.judge {
+    let finding: String = match judge {
         Some(_) => first.chars().take(60).collect(),
         None => format!("{} checks come to it", played.reached),
     };
@@ -746,9 +768,10 @@ fn json_of(played: &Played) -> serde_json::Value {
         "policy": mutant.policy.map(Policy::name),
         "expected": fate,
         "why": why,
-        "judge": played.judge,
+        "judge": played.judge(),
+        "arguments": played.by.as_ref().map(|check| &check.arguments),
         "reached": played.reached,
-        "seeds": played.seeds,
+        "seeds": played.seeds(),
         "finding": played.finding,
     })
 }

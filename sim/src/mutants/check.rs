@@ -1,6 +1,6 @@
 //! Checks: one random life, one scripted test, one part of the systematic search.
 
-use super::{Build, MUTANT, REACHED};
+use super::{Build, MUTANT, REACHED, finders::Finder};
 use crate::simulator::scenario::{PARITIES, level};
 use anyhow::{Context, bail};
 use engine::raid::policy::Policy;
@@ -34,15 +34,16 @@ const LIVES: [(&str, &str); 3] = [("", ""), ("volume/", " --volume"), ("vzone/",
 
 /// Something that may find a mutant.
 #[derive(Clone, Debug)]
-pub(super) struct Check {
+pub struct Check {
     /// Whose it is.
     pub judge: String,
     /// How many seeds have been played with it, if it is a seed.
     pub seeds: Option<u64>,
     /// The directory below `engine/src` whose mutants it is asked about; all if it is empty.
-    pub of: &'static str,
+    pub(super) of: &'static str,
     program: PathBuf,
-    arguments: Vec<String>,
+    /// What the program is told.
+    pub arguments: Vec<String>,
 }
 
 /// A check that passes while no mutant is on.
@@ -112,6 +113,17 @@ impl Build {
             }
         };
         kinds.map(search).collect()
+    }
+
+    /// The check that found a mutant before, if its program is in this build.
+    pub(super) fn again(&self, Finder { judge, seeds, arguments }: &Finder) -> Option<Check> {
+        let test = |name: &str| self.tests.iter().find(|(test, _)| test == name).map(|(_, program)| program);
+        let program = match judge.strip_prefix("test ") {
+            Some(name) => test(name)?,
+            None => &self.simulator,
+        };
+        let (judge, arguments) = (judge.clone(), arguments.clone());
+        Some(Check { judge, seeds: *seeds, of: "", program: program.clone(), arguments })
     }
 
     /// Makes a check without any mutant: it has to pass.

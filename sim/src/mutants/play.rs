@@ -3,6 +3,7 @@
 use super::{
     Build,
     check::{Check, Sound},
+    finders::Finders,
     list::{Fate, Mutant},
 };
 use crate::rng::Rng;
@@ -21,10 +22,8 @@ use std::{
 #[derive(Clone, Debug)]
 pub struct Played {
     pub mutant: Mutant,
-    /// Who killed it; `None` if nobody did.
-    pub judge: Option<String>,
-    /// Seeds until it was found by a life, of which those count that do not come to it, too.
-    pub seeds: Option<u64>,
+    /// Who killed it; `None` if nobody did. Of seeds those count that do not come to it, too.
+    pub by: Option<Check>,
     /// Checks that came to it.
     pub reached: usize,
     /// What was found.
@@ -41,16 +40,17 @@ pub struct Options {
 }
 
 impl Build {
-    /// Plays `mutants`, stage by stage: a few lives, the scripted tests, the systematic search, more lives.
-    /// `told` hears of each as it is done.
+    /// Plays `mutants`, stage by stage: who found them before, a few lives, the scripted tests, the systematic search,
+    /// more lives. `told` hears of each as it is done.
     pub fn play(
         &self,
         mutants: &[Mutant],
+        finders: &Finders,
         options: &Options,
         told: &(dyn Fn(&Played) + Sync),
     ) -> anyhow::Result<Vec<Played>> {
-        let mut left: Vec<Played> = mutants.iter().map(Played::new).collect();
-        let mut done = Vec::new();
+        let all = mutants.iter().map(Played::new).collect();
+        let (mut done, mut left) = self.once_more(finders, all, options.jobs, told)?;
         let mut seeds = options.seeds.min(options.most_seeds);
         let mut stages = vec![self.lives(options.from, 0..seeds), self.scripts()?];
         if !self.tests.is_empty() {
@@ -75,6 +75,36 @@ impl Build {
         Ok(done)
     }
 
+    /// Asks about each mutant who found it before, and gives those that are found and the others.
+    fn once_more(
+        &self,
+        finders: &Finders,
+        mutants: Vec<Played>,
+        jobs: usize,
+        told: &(dyn Fn(&Played) + Sync),
+    ) -> anyhow::Result<(Vec<Played>, Vec<Played>)> {
+        let check = |played: &Played| finders.of(&played.mutant.name).and_then(|finder| self.again(finder));
+        let mut checks: Vec<Check> = mutants.iter().filter_map(check).collect();
+        let key = |check: &Check| (check.judge.clone(), check.arguments.clone());
+        checks.sort_by_key(key);
+        checks.dedup_by_key(|check| key(check));
+        let sound = for_each(&checks, jobs, &|check| self.sound(check.clone()))?;
+        let sound: BTreeMap<_, Sound> = sound.into_iter().map(|sound| (key(&sound.check), sound)).collect();
+        let played = for_each(&mutants, jobs, &|before| {
+            let mut played = before.clone();
+            if let Some(sound) = check(before).and_then(|check| sound.get(&key(&check))) {
+                self.play_one(&mut played, std::slice::from_ref(sound))?;
+            }
+            // Checks are counted when all are asked.
+            played.reached = 0;
+            if played.by.is_some() {
+                told(&played);
+            }
+            Ok(played)
+        })?;
+        Ok(played.into_iter().partition(|played| played.by.is_some()))
+    }
+
     /// Makes checks with those mutants that they come to, and gives those that are found and the others.
     fn stage(
         &self,
@@ -94,12 +124,12 @@ impl Build {
         let played = for_each(&mutants, jobs, &|before| {
             let mut played = before.clone();
             self.play_one(&mut played, &sound)?;
-            if played.judge.is_some() {
+            if played.by.is_some() {
                 told(&played);
             }
             Ok(played)
         })?;
-        Ok(played.into_iter().partition(|played| played.judge.is_some()))
+        Ok(played.into_iter().partition(|played| played.by.is_some()))
     }
 
     fn play_one(&self, played: &mut Played, checks: &[Sound]) -> anyhow::Result<()> {
@@ -108,8 +138,7 @@ impl Build {
         for sound in checks.iter().filter(is_asked) {
             played.reached += 1;
             if let Some(finding) = self.ask(sound, number)? {
-                played.judge = Some(sound.check.judge.clone());
-                played.seeds = sound.check.seeds;
+                played.by = Some(sound.check.clone());
                 played.finding = finding;
                 break;
             }
@@ -121,7 +150,17 @@ impl Build {
 impl Played {
     fn new(mutant: &Mutant) -> Played {
         let mutant = mutant.clone();
-        Played { mutant, judge: None, seeds: None, reached: 0, finding: String::new() }
+        Played { mutant, by: None, reached: 0, finding: String::new() }
+    }
+
+    /// Whose check found it.
+    pub fn judge(&self) -> Option<&str> {
+        self.by.as_ref().map(|check| check.judge.as_str())
+    }
+
+    /// Seeds until it was found by a life.
+    pub fn seeds(&self) -> Option<u64> {
+        self.by.as_ref().and_then(|check| check.seeds)
     }
 }
 
@@ -149,14 +188,13 @@ fn for_each<T: Sync, R: Send>(
     Ok(results.into_inner().unwrap_or_else(PoisonError::into_inner).into_values().collect())
 }
 
-/// `count` of those mutants that a few random lives show, drawn by `seed`.
+/// `count` of those mutants that a few random lives show, drawn by `seed`. One more or less in the list changes no
+/// more than one of the sample.
 pub fn sample(mutants: Vec<Mutant>, count: usize, seed: u64) -> Vec<Mutant> {
-    let mut left: Vec<Mutant> = mutants.into_iter().filter(|m| m.fate == Fate::Killed).collect();
-    let mut rng = Rng::new(seed);
-    let mut drawn = Vec::new();
-    while drawn.len() < count && !left.is_empty() {
-        drawn.push(left.swap_remove(rng.below(left.len() as u64) as usize));
-    }
+    let place = |mutant: &Mutant| Rng::new(seed ^ u64::from(crc32c::crc32c(mutant.name.as_bytes()))).next_u64();
+    let mut drawn: Vec<Mutant> = mutants.into_iter().filter(|m| m.fate == Fate::Killed).collect();
+    drawn.sort_by_key(place);
+    drawn.truncate(count);
     drawn
 }
 
@@ -191,10 +229,11 @@ impl Score {
             unexpected: Vec::new(),
             news: Vec::new(),
         };
-        let mut seeds: Vec<u64> = played.iter().filter_map(|played| played.seeds).collect();
+        let mut seeds: Vec<u64> = played.iter().filter_map(Played::seeds).collect();
         seeds.sort_unstable();
         score.median_seeds = seeds.get(seeds.len() / 2).copied().unwrap_or(0);
-        for Played { mutant, judge, .. } in played {
+        for played in played {
+            let (mutant, judge) = (&played.mutant, played.judge());
             let name = &mutant.name;
             let unexpected = match (judge, &mutant.fate) {
                 (Some(_), Fate::Equivalent(_)) => "was found, so it is not equivalent",

@@ -1,7 +1,7 @@
 //! What a life remembers between its parts: who may be struck, what goes on beside the load, and drives that
 //! lie about.
 
-use super::{shelf::Shelf, suspects::Suspects, wire::Bay, world::Pending};
+use super::{owner::Changing, shelf::Shelf, suspects::Suspects, wire::Bay, world::Pending};
 use std::{cell::Cell, collections::BTreeSet, rc::Rc};
 
 /// A repair that goes on in the background.
@@ -32,8 +32,12 @@ pub(super) struct Course {
     pub taken: Option<Rc<Cell<bool>>>,
     /// Drives that were replaced or given up.
     pub attic: Vec<Bay>,
+    /// Those of them of which a member that was away may still believe that they are its array's.
+    pub missed: BTreeSet<Bay>,
     /// A member is being taken out by hand.
     pub failing: Option<Pending<()>>,
+    /// What is said of the array is being changed.
+    pub changing: Option<Changing>,
     /// The array has been assembled on its drives since the last end.
     pub begun: bool,
     /// One comes back that was missing.
@@ -62,7 +66,9 @@ impl Course {
             repair: None,
             taken: None,
             attic: Vec::new(),
+            missed: BTreeSet::new(),
             failing: None,
+            changing: None,
             begun: false,
             coming_back: None,
             back: BTreeSet::new(),
@@ -73,6 +79,16 @@ impl Course {
             reopening: false,
             shelf: Shelf::default(),
         }
+    }
+
+    /// A member's drive, if there is one, is none of the array's any more.
+    pub fn retire(&mut self, left: Option<(usize, Bay)>) {
+        let Some((member, bay)) = left else { return };
+        match self.suspects.iter().any(|suspect| suspect.member != member) {
+            true => self.missed.insert(bay),
+            false => self.missed.remove(&bay),
+        };
+        self.attic.push(bay);
     }
 
     /// Whether a drive of `member` is being put in place.

@@ -20,6 +20,7 @@
 //! what caches lose with these.
 
 use super::{
+    heir::Replacement,
     runner::{catch_panics, quietly},
     scenario::{Load, Misfortune, Pace, Scenario},
     subject::Maker,
@@ -49,10 +50,15 @@ const MOST_FAILURES: usize = 20;
 /// One operation of a fixed workload, on the first zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    Write { blocks: u64, fua: bool },
+    Write {
+        blocks: u64,
+        fua: bool,
+    },
     Flush,
     Finish,
     Reset,
+    /// The drive of the first member, which works, is replaced by a blank one while the next steps go on.
+    Replace,
 }
 
 /// A small array and what is done with it.
@@ -106,6 +112,8 @@ pub struct Point {
     pub cut_at: Option<usize>,
     pub end: End,
     pub lost: Vec<usize>,
+    /// If one of them is being replaced it is the drive that is to take over that is lost, and not the one before.
+    pub heir_lost: bool,
     pub fate: Fate,
     pub cache: CacheFate,
 }
@@ -153,7 +161,7 @@ impl Case {
     /// The cases that `sim exhaustive` tries on arrays with so many parities. With each parity there is one
     /// member more, so that stripes have as many data chunks, and room for its slots.
     pub fn all(parities: usize) -> Vec<Case> {
-        use Step::{Finish, Flush, Reset};
+        use Step::{Finish, Flush, Replace, Reset};
         let fua = |blocks| Step::Write { blocks, fua: true };
         let write = |blocks| Step::Write { blocks, fua: false };
         let rows = Policy::Zrwa.rows_in_zrwa(parities);
@@ -226,6 +234,9 @@ impl Case {
                 volatile_cache: true,
                 ..in_place("in place, volatile cache", 3, vec![fua(3), write(2), Flush])
             },
+            case("replacement", 3, 2, vec![fua(3), Replace, fua(2), write(3)]),
+            in_logs("in logs, replacement", 3, vec![write(3), Replace, write(3)]),
+            in_place("in place, replacement", 3, vec![write(3), Replace, write(3)]),
             Case {
                 policy: Policy::Log,
                 before: vec![write(4), write(5)],
@@ -278,6 +289,7 @@ impl Case {
             cramped: false,
             finish_drops: false,
             fua_alone: false,
+            sectors_tear: false,
             compression: None,
             unwritten_fails: false,
             group_blocks: 0,
@@ -325,6 +337,7 @@ impl Case {
                 End::Kill => world.kill_process(),
                 End::Shutdown => world.shut_down()?,
             }
+            world.lose_heir(point.heir_lost);
             world.assemble_without(&point.lost)?;
             world.check_recovery()?;
         }
@@ -357,12 +370,18 @@ impl Case {
             // A single drive has no redundancy to be tested.
             let most = if self.members > 1 { self.parities } else { 0 };
             let members: Vec<usize> = (0..self.members).collect();
-            for lost in subsets(&members, most) {
+            let heirs = if self.steps.contains(&Step::Replace) { &[false, true][..] } else { &[false] };
+            let lost = subsets(&members, most).into_iter().flat_map(|lost| {
+                let heirs = if lost.contains(&REPLACED) { heirs } else { &[false] };
+                heirs.iter().map(move |heir_lost| (lost.clone(), *heir_lost))
+            });
+            for (lost, heir_lost) in lost {
                 for (fate, end) in [Fate::None, Fate::All, Fate::Torn]
                     .into_iter()
                     .flat_map(|fate| [End::PowerCut, End::Kill, End::Shutdown].map(|end| (fate, end)))
                 {
-                    let point = Point { cut_at: Some(cut), end, lost: lost.clone(), fate, ..whole.clone() };
+                    let lost = lost.clone();
+                    let point = Point { cut_at: Some(cut), end, lost, heir_lost, fate, ..whole.clone() };
                     self.try_caches(maker, &point, report);
                 }
             }
@@ -431,7 +450,13 @@ fn play_steps(world: &mut World<'_>, steps: &[Step], point: &Point) -> Result<Sh
     let mut shape = Shape::default();
     let mut steps = steps.iter().peekable();
     let mut told = 0;
+    let mut replacement: Option<Replacement> = None;
     loop {
+        // A drive that has taken over is the member, and the one before nothing of the array's any more.
+        let replaces = match &replacement {
+            Some(replacement) => world.follow(replacement)?,
+            None => false,
+        };
         let event = shape.choices.len();
         if point.cut_at == Some(event) {
             return Ok(shape);
@@ -439,7 +464,7 @@ fn play_steps(world: &mut World<'_>, steps: &[Step], point: &Point) -> Result<Sh
         let possible = steps.peek().is_some_and(|step| world.can_take(**step));
         let choices = world.choices(possible, CHOICES);
         if choices == 0 {
-            if steps.peek().is_some() || world.is_waiting() {
+            if steps.peek().is_some() || world.is_waiting() || replaces {
                 return Err(world.hang());
             }
             return Ok(shape);
@@ -447,10 +472,10 @@ fn play_steps(world: &mut World<'_>, steps: &[Step], point: &Point) -> Result<Sh
         shape.choices.push(choices);
         let choice = point.schedule.iter().find(|(at, _)| *at == event).map_or(0, |(_, choice)| *choice);
         let taken = world.take_choice(choice.min(choices - 1), possible, CHOICES)?;
-        if taken.issues
-            && let Some(step) = steps.next()
-        {
-            world.issue_step(*step)?;
+        match steps.next_if(|_| taken.issues) {
+            Some(Step::Replace) => replacement = world.replace_in_order(REPLACED),
+            Some(step) => world.issue_step(*step)?,
+            None => {}
         }
         let now_told = world.told();
         if taken.executes || now_told != told {
@@ -510,5 +535,7 @@ pub fn search(
     (tried, findings)
 }
 
+/// The member that is replaced.
+const REPLACED: usize = 0;
 /// The zone that workloads of cases write.
 pub(super) const ZONE: ZoneIndex = ZoneIndex(0);

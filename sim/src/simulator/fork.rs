@@ -116,6 +116,7 @@ impl World<'_> {
             runtime: Runtime::new(),
             subject: self.subject.clone(),
             heard: self.heard.clone(),
+            books: self.books.clone(),
             limits: self.limits.clone(),
             oracle: self.oracle.clone(),
             before: self.before.clone(),

@@ -8,13 +8,20 @@
 use super::{
     course::{Course, Repair},
     schedule::Moment,
-    subject::Work,
+    subject::{Subject, Work},
     suspects::Suspect,
     wire::Bay,
-    world::{Failure, Heir, World},
+    world::{Failure, Heir, Pending, World},
 };
 use engine::array::MemberState;
 use std::{cell::Cell, rc::Rc};
+
+/// A replacement that goes on.
+pub(super) struct Replacement {
+    pub pending: Pending<u64>,
+    /// Set to `true` once the heir is the member.
+    pub taken: Rc<Cell<bool>>,
+}
 
 impl World<'_> {
     /// The drives of a member: its own, and its heir.
@@ -44,17 +51,18 @@ impl World<'_> {
         if bays.is_empty() { None } else { Some(*self.rng.pick(&bays)) }
     }
 
-    /// Whom the array has taken, once it has been assembled on its drives; gives the drive that is none of
-    /// the array's any more.
-    pub(super) fn settle_heir(&mut self) -> Option<Bay> {
+    /// Whom the array has taken, once it has been assembled on its drives; gives the member and its drive that
+    /// is none of the array's any more.
+    pub(super) fn settle_heir(&mut self) -> Option<(usize, Bay)> {
         let heir = self.heir?;
         let subject = self.subject.clone().filter(|subject| !subject.is_provisional())?;
         let (state, drive) = subject.members().into_iter().nth(heir.member)?;
         self.heir = None;
-        match state != MemberState::Out && drive == format!("drive{}", heir.bay) {
-            true => self.members[heir.member].replace(heir.bay),
-            false => Some(heir.bay),
-        }
+        let left = match state != MemberState::Out && drive == format!("drive{}", heir.bay) {
+            true => self.members[heir.member].replace(heir.bay)?,
+            false => heir.bay,
+        };
+        Some((heir.member, left))
     }
 
     /// Starts to replace a drive that works, once in a while.
@@ -88,17 +96,49 @@ impl World<'_> {
         let lost = self.rng.chance(1, 2);
         self.heir = Some(Heir { member, bay, lost, struck: false });
         self.trace.note(|| format!("drive{bay} is to replace the drive of member {member}"));
-        let (drive, taken) = (self.drive(bay), Rc::new(Cell::new(false)));
-        course.taken = Some(taken.clone());
-        let work: Work<u64> = Box::pin(async move {
-            subject.replace(member, drive).await?;
-            taken.set(true);
-            subject.rebuild().await
-        });
-        let pending = self.start(work);
+        let Replacement { pending, taken } = self.begin_replacement(subject, member, bay);
+        course.taken = Some(taken);
         let struck = !course.suspects.is_empty();
         course.repair = Some(Repair { members: vec![member], pending, struck, copies: true });
         Ok(())
+    }
+
+    fn begin_replacement(&mut self, subject: Rc<dyn Subject>, member: usize, bay: Bay) -> Replacement {
+        let (drive, taken) = (self.drive(bay), Rc::new(Cell::new(false)));
+        let told = taken.clone();
+        let work: Work<u64> = Box::pin(async move {
+            subject.replace(member, drive).await?;
+            told.set(true);
+            subject.rebuild().await
+        });
+        Replacement { pending: self.start(work), taken }
+    }
+
+    /// Begins to replace the drive of `member` by a blank one.
+    pub(super) fn replace_in_order(&mut self, member: usize) -> Option<Replacement> {
+        let subject = self.subject.clone()?;
+        let bay = self.new_drive();
+        self.heir = Some(Heir { member, bay, lost: false, struck: false });
+        Some(self.begin_replacement(subject, member, bay))
+    }
+
+    /// Takes note of an heir that is the member now; gives whether the replacement goes on.
+    ///
+    /// # Errors
+    /// It has failed.
+    pub(super) fn follow(&mut self, replacement: &Replacement) -> Result<bool, Failure> {
+        if let Some(heir) = self.heir.take_if(|_| replacement.taken.get()) {
+            self.members[heir.member] = Some(heir.bay);
+        }
+        match &*replacement.pending.borrow() {
+            Some(Err(why)) => Err(Failure(format!("the replacement failed: {why}"))),
+            result => Ok(result.is_none()),
+        }
+    }
+
+    /// Which drive of a member that is being replaced is lost, if it is.
+    pub(super) fn lose_heir(&mut self, lost: bool) {
+        self.heir.iter_mut().for_each(|heir| heir.lost = lost);
     }
 
     /// Takes note of an heir that is the member now, of one that takes over, and of one that will not.
@@ -106,19 +146,20 @@ impl World<'_> {
         let Some(heir) = self.heir else { return };
         if course.taken.is_none() {
             // The process that had begun with it has ended.
-            course.attic.extend(self.settle_heir());
+            course.retire(self.settle_heir());
         } else if course.taken.as_ref().is_some_and(|taken| taken.get()) {
             course.taken = None;
             self.trace.note(|| format!("member {} is drive{} from now on", heir.member, heir.bay));
             self.counts.replacements += 1;
-            course.attic.extend(self.members[heir.member].replace(heir.bay));
+            let old = self.members[heir.member].replace(heir.bay);
+            course.retire(old.map(|bay| (heir.member, bay)));
             self.heir = None;
             if course.suspects.get(heir.member).is_some() {
                 let struck = heir.struck;
                 *course.suspects.of(heir.member) = Suspect { struck, ..Suspect::new(heir.member) };
             }
         } else if course.repair.is_none() && self.subject.is_some() && course.taken.take().is_some() {
-            course.attic.push(heir.bay);
+            course.retire(Some((heir.member, heir.bay)));
             self.heir = None;
         } else if self.takes_over(heir) {
             self.forks.notice(Moment::TakingOver);

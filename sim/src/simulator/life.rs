@@ -42,7 +42,10 @@ impl World<'_> {
             self.cut(&mut course, true)?;
             self.recover(&mut course)?;
         }
-        self.finale(&mut course)
+        match self.is_destroyed() {
+            true => self.destroy(&mut course),
+            false => self.finale(&mut course),
+        }
     }
 
     /// Makes the subject; `false` if it declines the geometry. Sometimes the power is cut first.
@@ -74,6 +77,7 @@ impl World<'_> {
                 let volatile_cache = self.promise(&*subject, &[], false)?;
                 self.oracle = Oracle::new(geometry.zones, geometry.zone_capacity_blocks, volatile_cache);
                 self.limits = Some(geometry);
+                self.hear_said(&*subject)?;
                 self.subject = Some(subject);
                 true
             }
@@ -103,11 +107,13 @@ impl World<'_> {
             self.misfortune(course);
             self.repair(course, &mut budget, done)?;
             self.replace_somebody(course)?;
+            self.change_somehow(course);
             self.come_back(course);
             let rebuilds = course.repair.is_some();
             self.event(!rebuilds || done < LOADED_EVENTS, rebuilds)?;
             self.note_attached(course);
             self.finish_repair(course)?;
+            self.note_changed(course)?;
             self.note_heir(course);
             if self.heir.is_some_and(|heir| self.takes_over(heir)) && self.rng.chance(1, 200) {
                 // It does not take long.
@@ -425,9 +431,10 @@ impl World<'_> {
         let old = self.members[member].take();
         // A drive that the array may not have taken belongs to nothing.
         let half_attached = course.half_attached.remove(&member);
-        course.attic.extend(old.filter(|bay| !half_attached && !self.foreign.contains(bay)));
+        let old = old.filter(|bay| !half_attached && !self.foreign.contains(bay));
+        course.retire(old.map(|bay| (member, bay)));
         // An array that holds back has not said so of the heir.
-        course.attic.extend(self.heir.take_if(|heir| heir.member == member).map(|heir| heir.bay));
+        course.retire(self.heir.take_if(|heir| heir.member == member).map(|heir| (member, heir.bay)));
         let (wire, damaged) = (self.wire.clone(), &course.damaged);
         let bay = self.spare(&mut course.attic, |bay| !damaged.contains(&bay) && !wire.is_gone(bay))?;
         self.members[member] = Some(bay);
@@ -521,7 +528,7 @@ impl World<'_> {
     /// # Errors
     /// It has taken one that it must not.
     fn note_drives(&mut self, course: &mut Course) -> Result<(), Failure> {
-        course.attic.extend(self.settle_heir());
+        course.retire(self.settle_heir());
         self.note_places(course)
     }
 
@@ -592,8 +599,10 @@ impl World<'_> {
 
     /// Cuts the power, kills the process, or shuts the drives down; with `strike`, members may be lost
     /// at the same moment, or lose their ZRWAs with the power.
-    fn cut(&mut self, course: &mut Course, strike: bool) -> Result<(), Failure> {
+    pub(super) fn cut(&mut self, course: &mut Course, strike: bool) -> Result<(), Failure> {
         self.note_heir(course);
+        self.note_changed(course)?;
+        course.changing = None;
         (course.repair, course.failing, course.coming_back, course.taken) = (None, None, None, None);
         self.note_begun(course);
         self.note_attached(course);
@@ -704,9 +713,14 @@ impl World<'_> {
     }
 
     /// Assembles until it succeeds, with more power cuts on the way, and checks everything.
-    fn recover(&mut self, course: &mut Course) -> Result<(), Failure> {
+    pub(super) fn recover(&mut self, course: &mut Course) -> Result<(), Failure> {
         let (mut interruptions, mut faults) = (0, 0);
         loop {
+            if interruptions < 4 && self.change_at_rest(course)? {
+                interruptions += 1;
+                self.cut(course, true)?;
+                continue;
+            }
             let offered = self.offered(course)?;
             let changes = self.changes(&offered);
             let drives = offered.iter().map(|bay| self.drive(*bay)).collect();
@@ -755,7 +769,7 @@ impl World<'_> {
                     course.reopening = false;
                     let struck = course.suspects.iter().any(|suspect| suspect.struck);
                     self.oracle.volatile_cache = self.promise(&*subject, &offered, struck)?;
-                    self.take_subject(subject);
+                    self.take_subject(subject)?;
                     self.note_begun(course);
                     course.caches_next = false;
                 }

@@ -5,7 +5,7 @@
 
 use super::{
     coverage::Sight,
-    scenario::Scenario,
+    scenario::{Scenario, draw_appends},
     subject::Maker,
     world::{Counts, Failure, Tracing, World},
 };
@@ -119,9 +119,7 @@ pub fn run_seed(maker: &dyn Maker, seed: u64, tracing: Tracing) -> Outcome {
     let started = Instant::now();
     let mut rng = Rng::new(seed);
     let mut scenario = Scenario::draw(&mut rng, maker.policy(), maker.parities());
-    // By numbers of its own: nothing else that is drawn goes with it.
-    let drawn = Rng::new(rng.clone().next_u64()).chance(1, 2);
-    if scenario.policy == Policy::Log && maker.appends(drawn) {
+    if scenario.policy == Policy::Log && maker.appends(draw_appends(&rng)) {
         scenario.append(&mut rng);
     }
     let (policy, parities) = (scenario.policy, scenario.parities);

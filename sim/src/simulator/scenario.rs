@@ -103,6 +103,12 @@ pub struct Misfortune {
     pub repair: u64,
     /// A drive that works is replaced.
     pub replace: u64,
+    /// What is said of the array is changed while it runs.
+    pub change: u64,
+    /// Of recoveries, so many come after what is said of the array was changed, or while it was.
+    pub change_percent: u64,
+    /// The life ends with the array's destruction.
+    pub destroy_percent: u64,
 }
 
 /// Forks of a life. Each of them is judged as often as a dozen power cuts.
@@ -127,6 +133,8 @@ pub struct Scenario {
     pub finish_drops: bool,
     /// A write with FUA makes nothing durable that was written before.
     pub fua_alone: bool,
+    /// A block that is being written when the power goes may be torn inside. Never drawn: the host refuses such drives.
+    pub sectors_tear: bool,
     /// Drives compress what they store. A host that does not ask how much room is left cannot tell.
     pub compression: Option<Scheme>,
     pub chunk_blocks: u64,
@@ -196,6 +204,7 @@ impl Scenario {
             forks: (MOST_FORKS >> costly).max(1),
             finish_drops: drive.zrwa.is_some() && rng.chance(1, 2),
             fua_alone: drive.volatile_cache && rng.chance(1, 2),
+            sectors_tear: false,
             // By numbers of its own: nothing else that is drawn goes with it.
             compression: draw_compression(&mut Rng::new(rng.clone().next_u64()), &drive),
             drive,
@@ -218,6 +227,12 @@ impl Scenario {
         drive.zone_capacity_blocks += 8 + drive.zone_capacity_blocks / 48;
         drive.zone_size_blocks = drive.zone_size_blocks.max(drive.zone_capacity_blocks);
     }
+}
+
+/// Whether zones of an array of the policy `log` are written by appends: half of the time, by numbers of its own, so that
+/// nothing else that is drawn goes with it.
+pub(super) fn draw_appends(rng: &Rng) -> bool {
+    Rng::new(rng.clone().next_u64()).chance(1, 2)
 }
 
 /// Blocks of a group where volumes and namespaces lie on zones that are written by appends: several are in a zone.
@@ -420,6 +435,8 @@ fn draw_pace(rng: &mut Rng) -> Pace {
 fn draw_misfortune(rng: &mut Rng) -> Misfortune {
     let faults = rng.chance(1, 2);
     let on = |percent: u64| if faults { percent } else { 0 };
+    // By numbers of its own: nothing else that is drawn goes with it.
+    let mut owner = Rng::new(rng.clone().next_u64());
     Misfortune {
         kill_percent: rate(rng, 50, 50),
         shutdown_percent: rate(rng, 50, 50),
@@ -443,6 +460,9 @@ fn draw_misfortune(rng: &mut Rng) -> Misfortune {
         command: rate(rng, on(40), 60),
         repair: 200 + rng.below(3000),
         replace: rate(rng, 60, 600),
+        change: rate(&mut owner, 40, 600),
+        change_percent: rate(&mut owner, 30, 50),
+        destroy_percent: [0, 25][owner.below(2) as usize],
         fault_in_recovery_percent: rate(rng, on(50), 60),
     }
 }

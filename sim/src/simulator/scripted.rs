@@ -8,6 +8,7 @@ use super::{
     exhaustive::{CacheFate, Fate, Step, ZONE},
     oracle::Change,
     subject::{How, Why, create_options},
+    wire::Bay,
     world::{Failure, World},
 };
 use engine::runtime::Runtime;
@@ -130,6 +131,7 @@ impl World<'_> {
                 self.ops.len() < self.scenario.load.queue_depth && zone.change.is_none()
             }
             Step::Finish | Step::Reset => zone.in_flight == 0,
+            Step::Replace => true,
         }
     }
 
@@ -143,6 +145,8 @@ impl World<'_> {
             Step::Flush => self.issue_flush(),
             Step::Finish => self.issue_one_change(ZONE.0, Change::Finish),
             Step::Reset => self.issue_one_change(ZONE.0, Change::Reset),
+            // Something to be waited for by itself.
+            Step::Replace => {}
         }
         self.ready = true;
         self.collect()
@@ -202,14 +206,15 @@ impl World<'_> {
     /// As [`World::assemble_without`]; an array that is to `hold_back` writes nothing if it can do without.
     pub(super) fn assemble_somehow(&mut self, lost: &[usize], hold_back: bool) -> Result<(), Failure> {
         // One that has not been emptied yet is another array's, and refused as such.
-        let own = self.kept(lost).into_iter().filter(|bay| !self.foreign.contains(bay));
-        let drives = own.map(|bay| self.drive(bay)).collect();
+        let own: Vec<Bay> = self.kept(lost).into_iter().filter(|bay| !self.foreign.contains(bay)).collect();
+        let drives = own.iter().map(|bay| self.drive(*bay)).collect();
         let how = How { hold_back, ..self.how() };
         let pending = self.start(self.maker.assemble(&self.runtime, drives, how));
         let result = self.wait_in_order(&pending)?;
         let subject = result.map_err(|why| Failure(format!("the array does not assemble: {why}")))?;
-        self.oracle.volatile_cache = self.promise(&*subject, &[], false)?;
-        self.take_subject(subject);
+        // One whose media are damaged may have failed since the array said what it has.
+        self.oracle.volatile_cache = self.promise(&*subject, &own, false)?;
+        self.take_subject(subject)?;
         self.settle_heir();
         Ok(())
     }

@@ -5,8 +5,11 @@
 
 use super::scenario::Scenario;
 use engine::{
-    array::{Array, ArrayError, Behaviour, CreateOptions, Drive, LeftOut, LostBlocks, MemberState, Tails},
+    array::{
+        Array, ArrayError, Behaviour, CreateOptions, Drive, LeftOut, LostBlocks, MemberState, Tails, examine,
+    },
     device::ZonedDevice,
+    owner::Change,
     raid::{
         Consistency,
         error::{BadDrive, DriveFault, NoArray, Note, Notes},
@@ -69,9 +72,11 @@ impl Why {
     /// Members that it speaks of.
     pub(super) fn members(&self) -> Vec<usize> {
         match self {
-            Why::Array(ArrayError::Failed(Notes(notes)) | ArrayError::Incomplete(Notes(notes))) => {
-                notes.iter().map(|(member, _)| *member).collect()
-            }
+            Why::Array(
+                ArrayError::Failed(Notes(notes))
+                | ArrayError::Incomplete(Notes(notes))
+                | ArrayError::NotTold(Notes(notes)),
+            ) => notes.iter().map(|(member, _)| *member).collect(),
             Why::Array(ArrayError::LogIsFull { member }) => vec![*member],
             Why::Array(ArrayError::Drives(
                 NoArray::Needed { member, .. } | NoArray::SameMember { member, .. },
@@ -118,6 +123,14 @@ impl From<&str> for Why {
 /// Something the subject does.
 pub type Work<T> = Pin<Box<dyn Future<Output = Result<T, Why>>>>;
 
+/// What a subject says of itself, which its owner may change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Said {
+    pub name: String,
+    pub host: [u8; 16],
+    pub autostart: bool,
+}
+
 /// A zoned device made of several drives.
 pub trait Subject: ZonedDevice {
     /// As [`Array::attach`].
@@ -151,6 +164,15 @@ pub trait Subject: ZonedDevice {
     /// As [`Array::complete`].
     fn complete(&self, _: Drive) -> Work<()> {
         Box::pin(async { Ok(()) })
+    }
+
+    /// What it says of itself; `None` of a subject that says nothing, and cannot be changed or destroyed.
+    fn said(&self) -> Option<Said> {
+        None
+    }
+    /// As [`Array::change_running`].
+    fn change(&self, _: Change) -> Work<()> {
+        Box::pin(async { Err("nothing can be changed".into()) })
     }
 
     /// Zones that are offline, and why.
@@ -187,6 +209,14 @@ pub trait Maker {
         members || policy == Policy::Zrwa
     }
     fn assemble(&self, runtime: &Runtime, drives: Vec<Drive>, how: How) -> Work<Rc<dyn Subject>>;
+    /// As [`Array::change`].
+    fn change(&self, _: &Runtime, _: Vec<Drive>, _: Change) -> Work<()> {
+        Box::pin(async { Err("nothing can be changed".into()) })
+    }
+    /// As [`Array::destroy`], of those of `drives` that say they are of an array; nothing if none does.
+    fn destroy(&self, _: &Runtime, _: Vec<Drive>) -> Work<()> {
+        Box::pin(async { Err("nothing can be destroyed".into()) })
+    }
 }
 
 /// How a subject is to be assembled.
@@ -276,6 +306,27 @@ impl Maker for ArrayMaker {
             Ok(Rc::new(array?) as Rc<dyn Subject>)
         })
     }
+
+    fn change(&self, runtime: &Runtime, drives: Vec<Drive>, change: Change) -> Work<()> {
+        let runtime = runtime.clone();
+        Box::pin(async move { Ok(Array::change(&runtime, drives, &change).await?) })
+    }
+
+    fn destroy(&self, runtime: &Runtime, drives: Vec<Drive>) -> Work<()> {
+        let runtime = runtime.clone();
+        Box::pin(async move {
+            let mut labelled = Vec::new();
+            for drive in drives {
+                if examine(&runtime, &drive).await.is_ok() {
+                    labelled.push(drive);
+                }
+            }
+            match labelled.is_empty() {
+                true => Ok(()),
+                false => Ok(Array::destroy(&runtime, labelled).await?),
+            }
+        })
+    }
 }
 
 impl Subject for Array {
@@ -332,6 +383,16 @@ impl Subject for Array {
     fn complete(&self, drive: Drive) -> Work<()> {
         let array = self.clone();
         Box::pin(async move { Ok(Array::complete(&array, drive).await?) })
+    }
+
+    fn said(&self) -> Option<Said> {
+        let status = self.status();
+        Some(Said { name: status.name, host: status.host, autostart: status.autostart })
+    }
+
+    fn change(&self, change: Change) -> Work<()> {
+        let array = self.clone();
+        Box::pin(async move { Ok(Array::change_running(&array, &change).await?) })
     }
 
     fn offline(&self) -> Vec<(u32, Refusal)> {

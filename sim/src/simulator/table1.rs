@@ -132,6 +132,7 @@ fn scenario() -> Scenario {
         cramped: false,
         finish_drops: false,
         fua_alone: false,
+        sectors_tear: false,
         compression: None,
         unwritten_fails: false,
         group_blocks: 0,

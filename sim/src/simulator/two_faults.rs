@@ -484,11 +484,13 @@ impl World<'_> {
         let geometry = self.wire.geometry(bay).clone();
         let (zone, at) = geometry.locate(lba);
         let written = self.wire.ssd(bay).zones().info(zone).wp_blocks.min(geometry.zone_capacity_blocks);
-        (at + 1..written).any(|block| {
-            let read = Command::read(Lba(geometry.start(zone).0 + block), Buf::zeroed(BLOCK));
-            let done = self.wire.ssd(bay).execute(read);
-            done.result.is_ok() && Header::read(&done.data).is_some()
-        })
+        (at + 1..written).any(|block| self.is_record(bay, Lba(geometry.start(zone).0 + block)))
+    }
+
+    /// Whether a record begins in a block.
+    fn is_record(&self, bay: Bay, lba: Lba) -> bool {
+        let done = self.wire.ssd(bay).execute(Command::read(lba, Buf::zeroed(BLOCK)));
+        done.result.is_ok() && Header::read(&done.data).is_some()
     }
 
     /// A block of some zone, often one that was written lately.
@@ -517,8 +519,7 @@ impl World<'_> {
             let start = geometry.start(info.zone).0;
             for block in info.wp_blocks..(info.wp_blocks + size).min(geometry.zone_capacity_blocks) {
                 let lba = Lba(start + block);
-                let done = self.wire.ssd(bay).execute(Command::read(lba, Buf::zeroed(BLOCK)));
-                if done.result.is_ok() && Header::read(&done.data).is_some() {
+                if self.is_record(bay, lba) {
                     found.push((info.zone, lba));
                 }
             }
@@ -541,6 +542,8 @@ impl World<'_> {
         let mut blow = Blow { what: "unreadable blocks", mends: true, ..Blow::default() };
         for _ in 0..1 + self.rng.below(4) {
             let Some(lba) = self.pick_block(bay, false) else { return blow };
+            // A tail that could not be read once, and can be later, is believed then: it stays so.
+            blow.mends &= !self.is_record(bay, lba);
             blow.faults.push((0, Fault::Unreadable(lba)));
             let zone = self.wire.geometry(bay).locate(lba).0;
             blow.ruined.extend(self.zone_of(zone));

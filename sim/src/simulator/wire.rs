@@ -203,6 +203,11 @@ impl Wire {
         self.slots.borrow()[bay].changes
     }
 
+    /// Whether a command is on its way that is to change something on a drive.
+    pub fn is_changing(&self) -> bool {
+        self.queued.borrow().iter().any(|queued| changes(&queued.command))
+    }
+
     /// Lets time pass by one event.
     pub fn tick(&self) {
         self.state.borrow_mut().now += 1;

@@ -13,6 +13,7 @@ use super::{
     hearsay::Heard,
     ops::{Held, Op},
     oracle::Oracle,
+    owner::Books,
     scenario::{Scenario, draw_roomier},
     schedule::Forks,
     subject::{How, Maker, Subject, Why, Work},
@@ -67,6 +68,10 @@ pub struct Counts {
     /// Drives that have taken over from one that worked.
     pub replacements: u64,
     pub faults: u64,
+    /// Names, hosts and starts of arrays that were changed.
+    pub changes: u64,
+    /// Arrays that were destroyed.
+    pub destructions: u64,
     /// Geometries that the array declines to be made of.
     pub refusals: u64,
     /// Copies of the world that were ended and recovered.
@@ -90,6 +95,8 @@ impl Counts {
         self.rebuilds += other.rebuilds;
         self.replacements += other.replacements;
         self.faults += other.faults;
+        self.changes += other.changes;
+        self.destructions += other.destructions;
         self.refusals += other.refusals;
         self.forks += other.forks;
         self.judgements += other.judgements;
@@ -195,6 +202,8 @@ pub struct World<'m> {
     pub(super) subject: Option<Rc<dyn Subject>>,
     /// What it has said of its members.
     pub(super) heard: Heard,
+    /// What it may say of itself.
+    pub(super) books: Books,
     /// Shape and limits of the subject.
     pub(super) limits: Option<Geometry>,
     pub(super) oracle: Oracle,
@@ -249,6 +258,7 @@ impl<'m> World<'m> {
             runtime,
             subject: None,
             heard: Heard::default(),
+            books: Books::default(),
             limits: None,
             oracle: Oracle::new(0, 0, false),
             before: None,
@@ -354,6 +364,9 @@ impl<'m> World<'m> {
         if self.scenario.fua_alone {
             ssd.let_fua_stand_alone();
         }
+        if self.scenario.sectors_tear {
+            ssd.tear_sectors();
+        }
         self.wire.insert(ssd)
     }
 
@@ -368,11 +381,16 @@ impl<'m> World<'m> {
     }
 
     /// Goes on with an array that has been assembled.
-    pub(super) fn take_subject(&mut self, subject: Rc<dyn Subject>) {
+    ///
+    /// # Errors
+    /// It says of itself what it should not.
+    pub(super) fn take_subject(&mut self, subject: Rc<dyn Subject>) -> Result<(), Failure> {
+        self.hear_said(&*subject)?;
         self.before = subject.is_provisional().then(|| self.oracle.clone());
         self.begins = subject.is_provisional();
         self.subject = Some(subject);
         self.heard = Heard::default();
+        Ok(())
     }
 
     /// Looks where zones end once an array has begun that had held back. If more was struck meanwhile, as much

@@ -146,13 +146,20 @@ impl Look {
         self.raid.layout.policy.keep_what_counts(&self.raid, &self.verdicts)
     }
 
-    /// Has all members that are here say `change`, and nothing else: as an assembly does that is cut off when
-    /// it has written its checkpoints.
+    /// Has all members that are here say `change`, and nothing else: as two assemblies do that are cut off when
+    /// they have written their checkpoints.
+    ///
+    /// The first one changes nothing. Without it, one that is away may have been told of another change that was
+    /// cut off, in a superblock with the number that this one gets: nobody who is here would know. As it is, whoever
+    /// has been told of a change was there when all had the number before; one of these is here, and so both numbers
+    /// are larger than that.
     pub async fn relabel(self, change: &Change) -> Result<(), ArrayError> {
-        self.raid.membership.change(|superblock| change.apply(superblock))?;
+        change.apply(&mut self.raid.membership.superblock().clone())?;
         self.keep_what_counts()?;
         self.load();
         let told = self.raid.members.active();
+        self.raid.renew(self.floor, self.late).await?;
+        self.raid.membership.change(|superblock| change.apply(superblock))?;
         self.raid.renew(self.floor, self.late).await?;
         match told & !self.raid.members.active() {
             0 => Ok(()),

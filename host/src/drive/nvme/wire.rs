@@ -175,7 +175,7 @@ impl Pages {
             return Err("it is formatted with protection information, which is not supported".into());
         }
         let lbas_per_block = (BLOCK / lba_bytes) as u64;
-        if !self.writes_whole(lbas_per_block) {
+        let Some(most_whole) = self.most_whole(lbas_per_block) else {
             let advice = match self.format_of_whole_blocks(metadata) {
                 Some(index) => format!("nvme format --lbaf={index}"),
                 None => "nvme format".into(),
@@ -184,7 +184,7 @@ impl Pages {
                 "it has blocks of {lba_bytes} bytes and does not promise to write {BLOCK} bytes whole or not at \
                  all when the power fails; format it with blocks of {BLOCK} bytes ({advice})"
             ));
-        }
+        };
         let blocks = |lbas: u64, what: &str| {
             if lbas.is_multiple_of(lbas_per_block) {
                 Ok(lbas / lbas_per_block)
@@ -224,6 +224,7 @@ impl Pages {
         // 0 stands for no limit. The unit is the least page size of the controller.
         let limit = |exponent: u8| if exponent == 0 { u64::MAX } else { 4096 << exponent.min(32) };
         let most = limit(controller[77]).min(most_bytes).min(lba_bytes as u64 * 65536) / BLOCK as u64;
+        let most = most.min(most_whole);
         let most_appended = most.min(limit(zoned_controller[0]) / BLOCK as u64);
         let none_is_all_ones = |zeroes_based: u32| zeroes_based.wrapping_add(1);
         let size = u64_at(namespace, 0) / lbas_per_block;
@@ -251,9 +252,12 @@ impl Pages {
         Ok((Format { nsid, lbas_per_block, metadata_bytes: metadata }, geometry))
     }
 
-    /// Whether so many logical blocks, of those that make one of ours, are written whole or not at all in a
-    /// power cut. A single one is, with its metadata; of more the namespace says so, or else the controller.
-    fn writes_whole(&self, lbas: u64) -> bool {
+    /// The most blocks of ours, of so many logical blocks each, that a write may have so that each of them is written
+    /// whole or not at all in a power cut; `None` if not even one is. A logical block is, with its metadata. Of more
+    /// the namespace says so, or else the controller, for writes that are no larger than what it says and lie across
+    /// no atomic boundary: of larger ones nothing is promised, not of any part of them (NVM Command Set
+    /// Specification 1.0, Atomic Operation).
+    fn most_whole(&self, lbas: u64) -> Option<u64> {
         let Pages { namespace, controller, .. } = self;
         // NSFEAT: the namespace has numbers of its own.
         let own = namespace[24] & 2 != 0;
@@ -264,7 +268,12 @@ impl Pages {
         // No block of ours may lie across an atomic boundary.
         let aligned = boundary == 0
             || (boundary as u64 + 1).is_multiple_of(lbas) && (offset as u64).is_multiple_of(lbas);
-        lbas == 1 || atomic as u64 + 1 >= lbas && aligned
+        match (atomic as u64 + 1) / lbas {
+            _ if lbas == 1 => Some(u64::MAX),
+            whole if whole == 0 || !aligned => None,
+            _ if boundary > 0 => Some(1),
+            whole => Some(whole),
+        }
     }
 
     /// The first format with blocks as large as ours and as much metadata as the present one.
@@ -373,10 +382,18 @@ mod tests {
         pages.controller[528] = 7;
         let (format, geometry) = pages.decode(1, 1 << 20).unwrap();
         assert_eq!((format.lbas_per_block, geometry.oob_bytes), (8, 64));
+        // Of a larger write nothing is promised.
+        assert_eq!((geometry.max_transfer_blocks, geometry.max_append_blocks), (1, 1));
         assert_eq!((geometry.zones, geometry.zone_size_blocks), (32, 1024));
         assert_eq!(geometry.zrwa.unwrap().size_blocks, 32);
         // A granule of four such blocks is half of ours, one of twelve is no number of ours.
         assert_eq!(geometry.zrwa.unwrap().granularity_blocks, 1);
+        let most = |pages: &Pages| pages.decode(1, 1 << 20).unwrap().1.max_transfer_blocks;
+        pages.controller[528] = 63;
+        assert_eq!(most(&pages), 8);
+        // A write that lies across an atomic boundary is not written as one.
+        (pages.namespace[24], pages.namespace[36], pages.namespace[44]) = (2, 63, 63);
+        assert_eq!(most(&pages), 1);
         pages.zoned_namespace[48] = 12;
         assert!(pages.decode(1, 1 << 20).unwrap_err().contains("multiple"));
     }

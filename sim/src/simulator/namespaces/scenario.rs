@@ -1,9 +1,9 @@
 //! What one seed stands for: the device, the namespaces on it, their load, and the ends of the process.
 
 use super::Over;
-use crate::{rng::Rng, simulator::scenario::GROUP_BLOCKS};
+use crate::rng::Rng;
 use engine::{
-    device::{Geometry, Zrwa},
+    device::Geometry,
     raid::policy::Policy,
     vzone::{Limits, Spec},
 };
@@ -45,7 +45,10 @@ impl Scenario {
     pub fn draw(rng: &mut Rng, over: Option<Over>) -> Scenario {
         let drawn = match rng.below(6) {
             0..4 => Over::Drive,
-            kind => array(Policy::ALL[(kind as usize + rng.below(3) as usize) % Policy::ALL.len()], rng),
+            kind => {
+                let policy = Policy::ALL[(kind as usize + rng.below(3) as usize) % Policy::ALL.len()];
+                Over::array(policy, 1, rng)
+            }
         };
         let over = over.unwrap_or(drawn);
         let single = over == Over::Drive;
@@ -57,7 +60,11 @@ impl Scenario {
         Scenario {
             over,
             members,
-            drive: if single { draw_drive(rng) } else { draw_member(rng, over, chunk_blocks) },
+            drive: if single {
+                draw_drive(rng)
+            } else {
+                over.draw_member(rng, chunk_blocks, (24..32, 10..16), 640 + 10)
+            },
             chunk_blocks,
             zone_size_blocks: (24 + rng.below(50)).next_multiple_of(stripe),
             unwritten_fails: rng.chance(1, 4),
@@ -109,38 +116,6 @@ fn draw_drive(rng: &mut Rng) -> Geometry {
         oob_bytes: 0,
         max_transfer_blocks: [4, 8, 24][rng.below(3) as usize],
         max_append_blocks: 0,
-        volatile_cache: rng.chance(1, 2),
-    }
-}
-
-/// Arrays of this policy; of the policy `log` half of them have their zones written by appends.
-fn array(policy: Policy, rng: &Rng) -> Over {
-    // By numbers of its own: nothing else that is drawn goes with it.
-    let appends = policy == Policy::Log && Rng::new(rng.clone().next_u64()).chance(1, 2);
-    Over::Array { policy, group_blocks: if appends { GROUP_BLOCKS } else { 0 } }
-}
-
-/// A member of an array.
-fn draw_member(rng: &mut Rng, over: Over, chunk_blocks: u64) -> Geometry {
-    let (policy, appends) = match over {
-        Over::Array { policy, group_blocks } => (policy, group_blocks > 0),
-        Over::Drive => (Policy::Log, false),
-    };
-    let zone_capacity_blocks = if appends { 640 + 10 } else { 640 };
-    let limit = 10 + rng.below(6) as u32;
-    let size_blocks = chunk_blocks * 12;
-    let granularity_blocks = 1 << rng.below(chunk_blocks.trailing_zeros() as u64);
-    let zrwa = Zrwa { size_blocks, granularity_blocks, max_zones: limit };
-    Geometry {
-        zones: 24 + rng.below(8) as u32,
-        zone_size_blocks: zone_capacity_blocks,
-        zone_capacity_blocks,
-        max_open: limit,
-        max_active: limit,
-        zrwa: policy.uses_zrwa().then_some(zrwa),
-        oob_bytes: if appends || policy == Policy::InPlace { 16 } else { 0 },
-        max_transfer_blocks: 16,
-        max_append_blocks: if appends { 4 } else { 0 },
         volatile_cache: rng.chance(1, 2),
     }
 }

@@ -115,14 +115,14 @@ async fn create(
 ) -> Result<(), String> {
     let device: Rc<dyn ZonedDevice> = match scenario.over {
         Over::Drive => sequenced(&runtime, &drives)?,
-        Over::Array { policy, group_blocks } => {
+        Over::Array { policy, parities, group_blocks } => {
             let options = CreateOptions {
                 group_blocks,
                 name: "simulated".into(),
                 uuid,
                 chunk_blocks: scenario.chunk_blocks,
                 zone_size_blocks: Some(scenario.zone_size_blocks),
-                parities: 1,
+                parities,
                 policy: Some(policy),
                 host: [0; 16],
                 autostart: false,

@@ -10,42 +10,17 @@ pub mod scenario;
 mod stack;
 pub mod world;
 
+pub use super::layer::Over;
+
 use super::{
-    runner::{each_seed, failure_of, quietly},
+    layer,
+    runner::{failure_of, quietly},
     world::Tracing,
 };
 use crate::rng::Rng;
-use engine::raid::policy::Policy;
 use scenario::Scenario;
-use std::{
-    ops::Range,
-    sync::{Mutex, PoisonError},
-};
+use std::ops::Range;
 use world::World;
-
-/// What volumes lie on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Over {
-    Drive,
-    /// Zones of members are written by appends in groups of so many blocks, if that is not 0.
-    Array {
-        policy: Policy,
-        parities: usize,
-        group_blocks: u32,
-    },
-}
-
-impl Over {
-    /// What it is called.
-    pub fn name(self) -> String {
-        match self {
-            Over::Drive => "drive".into(),
-            Over::Array { policy, parities, group_blocks } => {
-                format!("{} {}", super::scenario::level(parities), policy.name_with(group_blocks))
-            }
-        }
-    }
-}
 
 /// What runs have done, to show that they did something.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -84,24 +59,10 @@ impl Counts {
 }
 
 /// What came of one seed.
-#[derive(Clone, Debug)]
-pub struct Outcome {
-    pub seed: u64,
-    pub over: Over,
-    pub counts: Counts,
-    /// The broken promise, or the panic.
-    pub failure: Option<String>,
-    pub trace: Vec<String>,
-}
+pub type Outcome = layer::Outcome<Counts>;
 
 /// What came of many seeds.
-#[derive(Clone, Debug, Default)]
-pub struct Summary {
-    pub seeds: u64,
-    pub counts: Counts,
-    /// In order of their seeds.
-    pub failures: Vec<Outcome>,
-}
+pub type Summary = layer::Summary<Counts>;
 
 /// Plays one seed.
 pub fn run_seed(over: Option<Over>, seed: u64, tracing: Tracing) -> Outcome {
@@ -125,19 +86,6 @@ pub fn run_seeds(
     jobs: usize,
     finished: &(dyn Fn() + Sync),
 ) -> Summary {
-    let total = Mutex::new(Summary::default());
-    each_seed(seeds, jobs, &|seed| {
-        let outcome = run_seed(over, seed, Tracing::Off);
-        let mut total = total.lock().unwrap_or_else(PoisonError::into_inner);
-        total.seeds += 1;
-        total.counts.add(&outcome.counts);
-        if outcome.failure.is_some() {
-            total.failures.push(outcome);
-        }
-        drop(total);
-        finished();
-    });
-    let mut summary = total.into_inner().unwrap_or_else(PoisonError::into_inner);
-    summary.failures.sort_by_key(|failure| failure.seed);
-    summary
+    let play = |seed| run_seed(over, seed, Tracing::Off);
+    layer::run_seeds(&play, Counts::add, seeds, jobs, finished)
 }

@@ -1,9 +1,9 @@
 //! What one seed stands for: what the volume lies on, its load, and its ends.
 
 use super::Over;
-use crate::{rng::Rng, simulator::scenario::GROUP_BLOCKS};
+use crate::rng::Rng;
 use engine::{
-    device::{Geometry, Zrwa},
+    device::Geometry,
     raid::policy::Policy,
     volume::{Behaviour, Choice},
 };
@@ -71,7 +71,11 @@ impl Scenario {
         let zone_size_blocks = (24 + rng.below(50)).next_multiple_of(stripe);
         let weight = |rng: &mut Rng| 1 << rng.below(4);
         let shape = if single { rng.below(6) } else { 0 };
-        let drive = if single { draw_drive(rng, shape) } else { draw_member(rng, over, chunk_blocks) };
+        let drive = if single {
+            draw_drive(rng, shape)
+        } else {
+            over.draw_member(rng, chunk_blocks, (20..26, 8..13), 2 * 640 + 10)
+        };
         let fua_stands_alone = single && rng.chance(1, 2);
         let mut scenario = Scenario {
             over,
@@ -123,16 +127,9 @@ impl Scenario {
 fn draw_over(rng: &mut Rng) -> Over {
     match rng.below(8) {
         0..4 => Over::Drive,
-        4 => array(*rng.pick(&Policy::ALL), 2, rng),
-        kind => array(Policy::ALL[kind as usize % Policy::ALL.len()], 1, rng),
+        4 => Over::array(*rng.pick(&Policy::ALL), 2, rng),
+        kind => Over::array(Policy::ALL[kind as usize % Policy::ALL.len()], 1, rng),
     }
-}
-
-/// Arrays of this policy; of the policy `log` half of them have their zones written by appends.
-fn array(policy: Policy, parities: usize, rng: &Rng) -> Over {
-    // By numbers of its own: nothing else that is drawn goes with it.
-    let appends = policy == Policy::Log && Rng::new(rng.clone().next_u64()).chance(1, 2);
-    Over::Array { policy, parities, group_blocks: if appends { GROUP_BLOCKS } else { 0 } }
 }
 
 /// Drives of so many zones that the spare ones are a tenth, and of so many that maps have many pages.
@@ -156,31 +153,6 @@ fn draw_drive(rng: &mut Rng, shape: u64) -> Geometry {
         oob_bytes: 0,
         max_transfer_blocks: [4, 8, 16, 64][rng.below(4) as usize],
         max_append_blocks: 0,
-        volatile_cache: rng.chance(1, 2),
-    }
-}
-
-/// A member of an array with room in its metadata log for all that is open.
-fn draw_member(rng: &mut Rng, over: Over, chunk_blocks: u64) -> Geometry {
-    let (policy, appends) = match over {
-        Over::Array { policy, group_blocks, .. } => (policy, group_blocks > 0),
-        Over::Drive => (Policy::Log, false),
-    };
-    let zone_capacity_blocks = if appends { 2 * 640 + 10 } else { 640 };
-    let limit = 8 + rng.below(5) as u32;
-    let size_blocks = chunk_blocks * 12;
-    let granularity_blocks = 1 << rng.below(chunk_blocks.trailing_zeros() as u64);
-    let zrwa = Zrwa { size_blocks, granularity_blocks, max_zones: limit };
-    Geometry {
-        zones: 20 + rng.below(6) as u32,
-        zone_size_blocks: zone_capacity_blocks,
-        zone_capacity_blocks,
-        max_open: limit,
-        max_active: limit,
-        zrwa: policy.uses_zrwa().then_some(zrwa),
-        oob_bytes: if appends || policy == Policy::InPlace { 16 } else { 0 },
-        max_transfer_blocks: 16,
-        max_append_blocks: if appends { 4 } else { 0 },
         volatile_cache: rng.chance(1, 2),
     }
 }

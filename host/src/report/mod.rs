@@ -1,29 +1,28 @@
 //! What there is to say about an array: the objects that `--json` prints. A command that holds the
 //! drives makes them, and so does the daemon of an array, which sends them to the command.
 
+mod namespaces;
+mod volume;
+
 use crate::{
     drive::{Plate, User},
     machine::{self, Owner},
     output::{DEGRADED, HEALTHY, Shade, UNUSABLE, quoted, shaded, uuid},
-    size::show,
+    size::{bytes, show},
 };
 use anyhow::{Result, ensure};
 use engine::{
     array::{self, ArrayStatus, Event, MemberState, MemberStatus, Noted},
-    buf::BLOCK,
     device::Geometry,
     format::superblock::Stage,
-    volume::{Codec, VolumeStatus, Written},
-    vzone::{Limits, NamespaceStatus},
     zone::{ZoneIndex, ZoneInfo, ZoneState},
 };
 use indicatif::HumanDuration;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeSet, time::Duration};
 
-pub fn bytes(blocks: u64) -> u64 {
-    blocks * BLOCK as u64
-}
+pub use namespaces::{Division, LimitsReport, NamespaceReport};
+pub use volume::{Compression, VolumeReport, VolumeSet, WrittenBytes, no_volume};
 
 /// What an array with so many parities is called where it is typed, and in JSON; in sentences it has its
 /// [`level_name`](engine::format::superblock::level_name).
@@ -151,242 +150,6 @@ pub struct Status {
     /// What has happened to it lately, as the process tells that runs it.
     pub events: Vec<Happened>,
     pub members: Vec<StatusMember>,
-}
-
-/// How a volume is. What was written is counted since it was started.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct VolumeReport {
-    /// What it says of itself, and how much of that may be used at once.
-    pub size_bytes: u64,
-    pub usable_bytes: u64,
-    /// What is written, as users see it.
-    pub used_bytes: u64,
-    /// How much more may be written if none of it compresses.
-    pub free_bytes: u64,
-    /// How new data is compressed.
-    pub compression: Compression,
-    /// What of the usable bytes is taken by what is written.
-    pub physical_bytes: u64,
-    /// Used bytes for each of these; 1 if nothing is written.
-    pub compression_ratio: f64,
-    /// How much would be there when the volume is full, if all of it compressed as well.
-    pub effective_bytes: u64,
-    /// Zones of the array in which nothing is.
-    pub free_zones: u32,
-    /// What is in use of each zone of the array.
-    pub valid_bytes: Vec<u64>,
-    pub collection: Collection,
-    pub written: WrittenBytes,
-    /// Bytes written to the drives for each byte of users.
-    pub write_amplification: f64,
-    /// Why nothing can be written any more.
-    pub failed: Option<String>,
-}
-
-/// How a volume compresses new data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum Compression {
-    /// It is written as it is
-    Off,
-    /// LZ4, each block of 4096 bytes by itself
-    Lz4,
-}
-
-impl Compression {
-    fn of(codec: Option<Codec>) -> Compression {
-        match codec {
-            None => Compression::Off,
-            Some(Codec::Lz4) => Compression::Lz4,
-        }
-    }
-
-    pub fn codec(self) -> Option<Codec> {
-        match self {
-            Compression::Off => None,
-            Compression::Lz4 => Some(Codec::Lz4),
-        }
-    }
-}
-
-/// What is said where there has to be a volume.
-pub fn no_volume(array: &str) -> String {
-    format!("'{array}' carries no volume: make one, zoneraid volume create {}", quoted(array))
-}
-
-/// A volume that was told something.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct VolumeSet {
-    pub array: String,
-    pub compression: Compression,
-}
-
-/// What garbage collection does.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Collection {
-    /// Zones are being collected, because few are free.
-    pub active: bool,
-    /// Zones that were emptied.
-    pub collected_zones: u64,
-    /// Zones that cannot be, because something in them cannot be read.
-    pub unreadable_zones: u32,
-}
-
-/// What was written to the drives, by what for.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct WrittenBytes {
-    pub user_bytes: u64,
-    /// Moved by garbage collection.
-    pub gc_bytes: u64,
-    /// What compression made these two shorter by.
-    pub saved_bytes: u64,
-    /// Headers of groups.
-    pub header_bytes: u64,
-    /// Pages and directory of the map, and roots.
-    pub map_bytes: u64,
-    pub padding_bytes: u64,
-    /// All that is not the volume's: parity, also where it is written anew in a ZRWA, metadata of the array,
-    /// rebuilds.
-    pub parity_bytes: u64,
-}
-
-impl VolumeReport {
-    /// `drives_blocks` is how many blocks were written to the drives of its array.
-    pub fn of(volume: &VolumeStatus, drives_blocks: u64) -> VolumeReport {
-        let usable = volume.usable.min(volume.blocks);
-        let written = volume.written.blocks();
-        // Drives that were replaced have taken what they know with them.
-        let all = drives_blocks.max(written);
-        let user_blocks = volume.written.user;
-        let Written { user, moved, data, headers, map, roots, padding } = volume.written;
-        let room = bytes(volume.usable).saturating_sub(volume.held_bytes);
-        let ratio = match volume.held_bytes {
-            0 => 1.0,
-            held => bytes(volume.mapped) as f64 / held as f64,
-        };
-        VolumeReport {
-            size_bytes: bytes(volume.blocks),
-            usable_bytes: bytes(usable),
-            used_bytes: bytes(volume.mapped),
-            free_bytes: room.min(bytes(volume.blocks - volume.mapped)),
-            compression: Compression::of(volume.codec),
-            physical_bytes: volume.held_bytes,
-            compression_ratio: ratio,
-            effective_bytes: bytes(volume.blocks).min((bytes(volume.usable) as f64 * ratio) as u64),
-            free_zones: volume.free_zones,
-            valid_bytes: volume.live_bytes.clone(),
-            collection: Collection {
-                active: volume.collects,
-                collected_zones: volume.collected_zones,
-                unreadable_zones: volume.unreadable_zones,
-            },
-            written: WrittenBytes {
-                user_bytes: bytes(user),
-                gc_bytes: bytes(moved),
-                saved_bytes: bytes((user + moved).saturating_sub(data)),
-                header_bytes: bytes(headers),
-                map_bytes: bytes(map + roots),
-                padding_bytes: bytes(padding),
-                parity_bytes: bytes(all - written),
-            },
-            write_amplification: if user_blocks == 0 { 1.0 } else { all as f64 / user_blocks as f64 },
-            failed: volume.failed.map(|error| error.to_string()),
-        }
-    }
-}
-
-/// How an array is divided among namespaces.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Division {
-    /// Zones of namespaces that there is room for, and those that nobody has.
-    pub zones: u64,
-    pub free_zones: u64,
-    pub zone_capacity_bytes: u64,
-    pub list: Vec<NamespaceReport>,
-}
-
-impl Division {
-    pub fn of(zones: u64, zone_capacity_bytes: u64, list: Vec<NamespaceReport>) -> Division {
-        let given: u64 = list.iter().map(|namespace| namespace.zones as u64).sum();
-        Division { zones, free_zones: zones.saturating_sub(given), zone_capacity_bytes, list }
-    }
-}
-
-/// How a namespace is.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct NamespaceReport {
-    pub name: String,
-    /// What file systems use, and the same by the names of the array and the namespace.
-    pub block_device: Option<String>,
-    pub link: Option<String>,
-    pub zones: u32,
-    pub capacity_bytes: u64,
-    pub written_bytes: u64,
-    pub weight: u32,
-    pub limits: LimitsReport,
-    /// Zones that may be active at once, and those that are.
-    pub active: u32,
-    pub active_zones: u32,
-    /// Zones of the array that each of these has for certain, and all of them together.
-    pub width: u32,
-    pub essential: u32,
-    /// Spare active zones of the array: what is its share by its weight, what it holds, and how much of that is borrowed.
-    pub own_spares: u32,
-    pub held_spares: u32,
-    pub borrowed_spares: u32,
-    /// Over how many zones of the array each zone is spread that is being written.
-    pub widths: Vec<u32>,
-    /// The volume that it carries. What the array adds to what this writes is not counted there.
-    pub volume: Option<VolumeReport>,
-}
-
-/// What a namespace may be asked for; nothing where there is no limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LimitsReport {
-    pub requests_per_second: Option<u32>,
-    pub bytes_per_second: Option<u64>,
-}
-
-impl LimitsReport {
-    pub fn of(limits: Limits) -> LimitsReport {
-        let requests_per_second = Some(limits.requests).filter(|requests| *requests > 0);
-        let bytes_per_second = Some(bytes(limits.blocks as u64)).filter(|bytes| *bytes > 0);
-        LimitsReport { requests_per_second, bytes_per_second }
-    }
-
-    /// For people.
-    pub fn words(self) -> String {
-        let requests = self.requests_per_second.map(|requests| format!("{requests} requests/s"));
-        let bytes = self.bytes_per_second.map(|bytes| show(bytes) + "/s");
-        let both: Vec<String> = requests.into_iter().chain(bytes).collect();
-        if both.is_empty() { "-".into() } else { both.join(", ") }
-    }
-}
-
-impl NamespaceReport {
-    /// Of one whose zones hold so many blocks each.
-    pub fn of(namespace: &NamespaceStatus, zone_capacity_blocks: u64) -> NamespaceReport {
-        let NamespaceStatus { spec, active, own_spares, spares, widths, written_blocks } = namespace;
-        NamespaceReport {
-            name: spec.name.clone(),
-            block_device: None,
-            link: None,
-            zones: spec.zones,
-            capacity_bytes: bytes(spec.zones as u64 * zone_capacity_blocks),
-            written_bytes: bytes(*written_blocks),
-            weight: spec.weight,
-            limits: LimitsReport::of(spec.limits),
-            active: spec.max_active,
-            active_zones: *active,
-            width: spec.essential,
-            essential: spec.essential * spec.max_active,
-            own_spares: *own_spares,
-            held_spares: *spares,
-            borrowed_spares: spares.saturating_sub(*own_spares),
-            widths: widths.clone(),
-            volume: None,
-        }
-    }
 }
 
 /// Something that has happened to an array.

@@ -1,0 +1,233 @@
+//! The window of log zones that have a ZRWA (ZRAID §4.4, §6.3: Z and its steps). What is logged may be written in any order
+//! then, but no further than the ZRWA reaches, and the write pointer moves only when it is told to: half a window at a
+//! time, when all up to there has been answered.
+//!
+//! Always holds: no write is on its way that ends beyond the window, so that none moves the write pointer by itself;
+//! and writes of a zone are submitted in the order in which they came.
+
+use engine::{
+    device::{Command, Completer, Completion, Done, Geometry, Plate, Slots, ZonedDevice, Zones, Zrwa},
+    raid::geometry::META_ZONES,
+    runtime::Runtime,
+    zone::{Lba, ZoneIndex},
+};
+use std::{cell::RefCell, collections::VecDeque, rc::Rc};
+
+/// A member whose log zones have a window of their own.
+pub struct LogWindow(Rc<Inner>);
+
+struct Inner {
+    drive: Rc<dyn ZonedDevice>,
+    zrwa: Zrwa,
+    runtime: Runtime,
+    slots: Rc<Slots>,
+    zones: Vec<RefCell<Flow>>,
+}
+
+/// A log zone.
+#[derive(Default)]
+struct Flow {
+    waiting: VecDeque<(Command, Completer)>,
+    /// Its write pointer, if it has its ZRWA.
+    wp: Option<u64>,
+    /// Ends of writes that are on their way or beyond the write pointer, and whether they have been answered.
+    flights: VecDeque<(u64, bool)>,
+    /// Something that everything else waits for: it is opened, reset or finished, or its write pointer moves.
+    moving: bool,
+}
+
+impl LogWindow {
+    /// Gives the log zones of `drive` a window, if it has a ZRWA at all.
+    pub fn over(drive: Rc<dyn ZonedDevice>, runtime: &Runtime) -> Rc<dyn ZonedDevice> {
+        let Some(zrwa) = drive.geometry().zrwa else { return drive };
+        let zones = (0..META_ZONES).map(|_| RefCell::default()).collect();
+        let (runtime, slots) = (runtime.clone(), Rc::default());
+        Rc::new(LogWindow(Rc::new(Inner { drive, zrwa, runtime, slots, zones })))
+    }
+}
+
+impl ZonedDevice for LogWindow {
+    fn geometry(&self) -> &Geometry {
+        self.0.drive.geometry()
+    }
+
+    fn plate(&self) -> Plate {
+        self.0.drive.plate()
+    }
+
+    fn submit(&self, command: Command) -> Completion {
+        let zone = match &command {
+            Command::Write { lba, .. } => self.geometry().locate(*lba).0,
+            Command::Open { zones: Zones::One(zone), .. }
+            | Command::Finish { zones: Zones::One(zone) }
+            | Command::Reset { zones: Zones::One(zone) } => *zone,
+            _ => return self.0.drive.submit(command),
+        };
+        let Some(flow) = self.0.zones.get(zone.0 as usize) else { return self.0.drive.submit(command) };
+        let (completer, completion) = self.0.slots.pair();
+        flow.borrow_mut().waiting.push_back((command, completer));
+        self.0.pump(zone);
+        completion
+    }
+}
+
+/// What a zone does next.
+enum Next {
+    Write(Command, Completer, u64),
+    /// Has the zone to itself.
+    Alone(Command, Completer),
+    Open,
+    Move(u64),
+}
+
+impl Inner {
+    fn flow(&self, zone: ZoneIndex) -> &RefCell<Flow> {
+        &self.zones[zone.0 as usize]
+    }
+
+    /// Submits what may be.
+    fn pump(self: &Rc<Self>, zone: ZoneIndex) {
+        loop {
+            let next = self.flow(zone).borrow_mut().next(&self.zrwa, self.drive.geometry());
+            let zones = Zones::One(zone);
+            match next {
+                None => return,
+                Some(Next::Write(command, completer, end)) => self.write(zone, command, completer, end),
+                Some(Next::Alone(command, completer)) => self.alone(zone, command, Some(completer), None),
+                Some(Next::Open) => self.alone(zone, Command::Open { zones, zrwa: true }, None, Some(0)),
+                Some(Next::Move(wp)) => {
+                    let last = self.drive.geometry().start(zone).0 + wp - 1;
+                    let flush = Command::FlushZrwa { last: Lba(last) };
+                    self.alone(zone, flush, None, Some(wp));
+                }
+            }
+        }
+    }
+
+    fn write(self: &Rc<Self>, zone: ZoneIndex, command: Command, completer: Completer, end: u64) {
+        let (submitted, this) = (self.drive.submit(command), self.clone());
+        self.runtime.spawn(async move {
+            let done = submitted.await;
+            this.flow(zone).borrow_mut().answered(end);
+            completer.complete(done);
+            this.pump(zone);
+        });
+    }
+
+    /// Submits a command that nothing else may be beside, after which the write pointer is at `wp`.
+    fn alone(
+        self: &Rc<Self>,
+        zone: ZoneIndex,
+        command: Command,
+        completer: Option<Completer>,
+        wp: Option<u64>,
+    ) {
+        let (submitted, this) = (self.drive.submit(command), self.clone());
+        self.runtime.spawn(async move {
+            let done = submitted.await;
+            this.flow(zone).borrow_mut().moved(wp, &done);
+            match completer {
+                Some(completer) => completer.complete(done),
+                None if done.result.is_ok() => {}
+                // Whoever waits for what was to be done for him learns that it was not.
+                None => {
+                    let waiting = std::mem::take(&mut this.flow(zone).borrow_mut().waiting);
+                    for (_, completer) in waiting {
+                        completer.complete(Done { result: done.result, ..Done::ok() });
+                    }
+                }
+            }
+            this.pump(zone);
+        });
+    }
+}
+
+impl Flow {
+    fn next(&mut self, zrwa: &Zrwa, geometry: &Geometry) -> Option<Next> {
+        if self.moving {
+            return None;
+        }
+        let half = zrwa.size_blocks / 2 / zrwa.granularity_blocks * zrwa.granularity_blocks;
+        if let Some(wp) = self.wp.map(|wp| wp + half)
+            && self.complete() >= wp
+        {
+            self.moving = true;
+            return Some(Next::Move(wp));
+        }
+        let (command, _) = self.waiting.front()?;
+        let Command::Write { lba, data, .. } = command else {
+            self.moving = self.flights.iter().all(|(_, answered)| *answered);
+            let (command, completer) = if self.moving { self.waiting.pop_front()? } else { return None };
+            // It is opened with its ZRWA when it is first written.
+            return Some(Next::Alone(command, completer));
+        };
+        let Some(wp) = self.wp else {
+            self.moving = true;
+            return Some(Next::Open);
+        };
+        let end = geometry.locate(*lba).1 + data.blocks();
+        if end > wp + zrwa.size_blocks {
+            return None;
+        }
+        let (command, completer) = self.waiting.pop_front()?;
+        self.flights.push_back((end, false));
+        Some(Next::Write(command, completer, end))
+    }
+
+    /// How far everything has been answered.
+    fn complete(&self) -> u64 {
+        let answered = self.flights.iter().take_while(|(_, answered)| *answered);
+        answered.last().map_or(0, |(end, _)| *end)
+    }
+
+    fn answered(&mut self, end: u64) {
+        if let Some(flight) = self.flights.iter_mut().find(|flight| flight.0 == end) {
+            flight.1 = true;
+        }
+    }
+
+    /// Nothing is alone any more. A zone that was reset or finished has no window.
+    fn moved(&mut self, wp: Option<u64>, done: &Done) {
+        (self.moving, self.wp) = (false, wp.filter(|_| done.result.is_ok()));
+        self.flights.retain(|(end, _)| wp.is_some_and(|wp| *end > wp));
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use engine::buf::Buf;
+    use sim::{
+        clock::Clock,
+        ssd::{Model, NoMedia, Ssd, TimedDrive},
+        timing::Timing,
+    };
+
+    /// Of 1,200 blocks that are all asked for at once the write pointer has passed what it was told to pass and no more:
+    /// a write beyond the window would have moved it by itself.
+    #[test]
+    fn only_commands_move_the_write_pointer_of_a_log() {
+        let geometry = Model::zn540().geometry;
+        let ssd = Rc::new(RefCell::new(Ssd::new(geometry.clone(), Box::new(NoMedia::new(&geometry)))));
+        let (clock, runtime) = (Clock::new(), Runtime::new());
+        let drive = TimedDrive::new(ssd, &Timing::zn540(), &clock, Some(1));
+        let log = LogWindow::over(Rc::new(drive.clone()), &runtime);
+        let run = |what: Vec<Completion>| {
+            let all = async {
+                for completion in what {
+                    completion.await.result.unwrap();
+                }
+            };
+            runtime.block_on(all, || clock.advance()).unwrap();
+        };
+        for round in 1..3 {
+            let write = |at: u64| log.submit(Command::write(Lba(at * 3), Buf::zeroed(3 * 4096), false));
+            run((0..400).map(write).collect());
+            let info = drive.ssd().borrow().zones().info(ZoneIndex(0));
+            assert_eq!((info.zrwa, info.wp_blocks), (true, 1152));
+            assert_eq!(drive.counters().zrwa_flushes, round * 9);
+            run(vec![log.submit(Command::Reset { zones: Zones::One(ZoneIndex(0)) })]);
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! What the simulators of volumes and of namespaces share: what such a layer lies on, and seeds that are played.
+
+use super::{
+    runner::each_seed,
+    scenario::{GROUP_BLOCKS, draw_appends, level},
+};
+use crate::rng::Rng;
+use engine::{
+    device::{Geometry, Zrwa},
+    raid::policy::Policy,
+};
+use std::{
+    ops::Range,
+    sync::{Mutex, PoisonError},
+};
+
+/// What a layer lies on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Over {
+    Drive,
+    /// Zones of members are written by appends in groups of so many blocks, if that is not 0.
+    Array {
+        policy: Policy,
+        parities: usize,
+        group_blocks: u32,
+    },
+}
+
+impl Over {
+    /// What it is called.
+    pub fn name(self) -> String {
+        match self {
+            Over::Drive => "drive".into(),
+            Over::Array { policy, parities, group_blocks } => {
+                format!("{} {}", level(parities), policy.name_with(group_blocks))
+            }
+        }
+    }
+
+    /// Arrays of this policy; of the policy `log` half of them have their zones written by appends.
+    pub(super) fn array(policy: Policy, parities: usize, rng: &Rng) -> Over {
+        let appends = policy == Policy::Log && draw_appends(rng);
+        Over::Array { policy, parities, group_blocks: if appends { GROUP_BLOCKS } else { 0 } }
+    }
+
+    /// A member of such an array, with room in its metadata log for all that is open: of so many zones, with so many
+    /// active at most, and of so many blocks each if they are written by appends.
+    pub(super) fn draw_member(
+        self,
+        rng: &mut Rng,
+        chunk_blocks: u64,
+        (zones, active): (Range<u32>, Range<u32>),
+        appended_blocks: u64,
+    ) -> Geometry {
+        let (policy, appends) = match self {
+            Over::Array { policy, group_blocks, .. } => (policy, group_blocks > 0),
+            Over::Drive => (Policy::Log, false),
+        };
+        let zone_capacity_blocks = if appends { appended_blocks } else { 640 };
+        let one_of = |range: Range<u32>, rng: &mut Rng| range.start + rng.below(range.len() as u64) as u32;
+        let limit = one_of(active, rng);
+        let size_blocks = chunk_blocks * 12;
+        let granularity_blocks = 1 << rng.below(chunk_blocks.trailing_zeros() as u64);
+        let zrwa = Zrwa { size_blocks, granularity_blocks, max_zones: limit };
+        Geometry {
+            zones: one_of(zones, rng),
+            zone_size_blocks: zone_capacity_blocks,
+            zone_capacity_blocks,
+            max_open: limit,
+            max_active: limit,
+            zrwa: policy.uses_zrwa().then_some(zrwa),
+            oob_bytes: if appends || policy == Policy::InPlace { 16 } else { 0 },
+            max_transfer_blocks: 16,
+            max_append_blocks: if appends { 4 } else { 0 },
+            volatile_cache: rng.chance(1, 2),
+        }
+    }
+}
+
+/// What came of one seed.
+#[derive(Clone, Debug)]
+pub struct Outcome<C> {
+    pub seed: u64,
+    pub over: Over,
+    pub counts: C,
+    /// The broken promise, or the panic.
+    pub failure: Option<String>,
+    pub trace: Vec<String>,
+}
+
+/// What came of many seeds.
+#[derive(Clone, Debug, Default)]
+pub struct Summary<C> {
+    pub seeds: u64,
+    pub counts: C,
+    /// In order of their seeds.
+    pub failures: Vec<Outcome<C>>,
+}
+
+/// Has `play` play all `seeds` on `jobs` threads, and adds up what they count. `finished` is told whenever one is done.
+pub(super) fn run_seeds<C: Default + Send>(
+    play: &(dyn Fn(u64) -> Outcome<C> + Sync),
+    add: fn(&mut C, &C),
+    seeds: Range<u64>,
+    jobs: usize,
+    finished: &(dyn Fn() + Sync),
+) -> Summary<C> {
+    let total = Mutex::new(Summary::default());
+    each_seed(seeds, jobs, &|seed| {
+        let outcome = play(seed);
+        let mut total = total.lock().unwrap_or_else(PoisonError::into_inner);
+        total.seeds += 1;
+        add(&mut total.counts, &outcome.counts);
+        if outcome.failure.is_some() {
+            total.failures.push(outcome);
+        }
+        drop(total);
+        finished();
+    });
+    let mut summary = total.into_inner().unwrap_or_else(PoisonError::into_inner);
+    summary.failures.sort_by_key(|failure| failure.seed);
+    summary
+}

@@ -1,0 +1,318 @@
+//! What the owner of an array does with it as a whole, at any moment of a life: it is renamed or adopted, while it
+//! runs or while nobody runs it, and at the end of some lives it is destroyed.
+//!
+//! The world keeps its own books of what an array may *say* of itself: what was changed last, and until it is known
+//! what became of a change that was cut off, what was said before as well. What an assembly says has to be among that,
+//! whoever is missing, and from then on it is that and nothing else: a change that was cut off comes back no more once
+//! somebody has seen that it did not happen.
+//!
+//! An array that is being destroyed holds everything that was promised, or is refused, whenever that is cut off and
+//! whoever is there. It can be destroyed to the end then, and when that is done all its drives are blank, and those that
+//! were away come back to nothing.
+
+use super::{
+    course::Course,
+    subject::{Said, Subject, Why},
+    wire::Bay,
+    world::{Failure, Pending, World},
+};
+use engine::{
+    array::ArrayError,
+    owner::Change,
+    raid::error::NoArray,
+    zone::{Lba, ZoneIndex, ZoneState},
+};
+
+/// What an array may say of itself.
+#[derive(Clone, Default)]
+pub(super) struct Books {
+    /// The next assembly says one of these.
+    may: Vec<Said>,
+    /// Changes that were begun, which is where names come from.
+    begun: u64,
+}
+
+/// A change of an array that runs.
+pub(super) struct Changing {
+    pending: Pending<()>,
+    /// What there may be to say when it is done, and if it has not even begun.
+    after: Vec<Said>,
+    before: Vec<Said>,
+}
+
+fn changed(said: &Said, change: &Change) -> Said {
+    let mut said = said.clone();
+    match change {
+        Change::Name(name) => said.name.clone_from(name),
+        Change::Host(host) => said.host = *host,
+        Change::Autostart(autostart) => said.autostart = *autostart,
+    }
+    said
+}
+
+impl World<'_> {
+    /// Compares what a subject says of itself with what it may; from now on it says nothing else, unless it has
+    /// held back.
+    ///
+    /// # Errors
+    /// It says something else.
+    pub(super) fn hear_said(&mut self, subject: &dyn Subject) -> Result<(), Failure> {
+        let Some(said) = subject.said() else { return Ok(()) };
+        if !self.books.may.is_empty() && !self.books.may.contains(&said) {
+            let may = &self.books.may;
+            return Err(Failure(format!("the array says of itself {said:?}, which should be among {may:?}")));
+        }
+        if !subject.is_provisional() {
+            self.books.may = vec![said];
+        }
+        Ok(())
+    }
+
+    /// A change, and what there may be to say once it is made.
+    fn draw_change(&mut self) -> (Change, Vec<Said>) {
+        self.books.begun += 1;
+        let begun = self.books.begun;
+        let change = match self.rng.below(4) {
+            0 => Change::Host([begun as u8; 16]),
+            1 => Change::Autostart(self.rng.chance(1, 2)),
+            _ => Change::Name(format!("name{begun}")),
+        };
+        let after = self.books.may.iter().map(|said| changed(said, &change)).collect();
+        (change, after)
+    }
+
+    /// Begins to change what is said of the array while it runs, once in a while.
+    pub(super) fn change_somehow(&mut self, course: &mut Course) {
+        let Some(subject) = self.subject.clone().filter(|subject| subject.said().is_some()) else { return };
+        let rate = self.scenario.misfortune.change;
+        if course.changing.is_some() || rate == 0 || !self.rng.chance(rate, 100_000) {
+            return;
+        }
+        let before = self.books.may.clone();
+        let (change, after) = self.draw_change();
+        self.trace.note(|| format!("the array is changed: {change:?}"));
+        self.books.may.extend(after.iter().cloned());
+        let pending = self.start(subject.change(change));
+        course.changing = Some(Changing { pending, after, before });
+    }
+
+    /// Takes note of what has become of a change.
+    ///
+    /// # Errors
+    /// An array that runs could not be changed.
+    pub(super) fn note_changed(&mut self, course: &mut Course) -> Result<(), Failure> {
+        let result = course.changing.as_ref().and_then(|changing| changing.pending.borrow_mut().take());
+        let Some(result) = result else { return Ok(()) };
+        let Some(Changing { after, before, .. }) = course.changing.take() else { return Ok(()) };
+        match result {
+            Ok(()) => {
+                self.counts.changes += 1;
+                self.trace.note(|| "changed".into());
+                self.books.may = after;
+                Ok(())
+            }
+            Err(Why::Array(ArrayError::HoldsBack)) => {
+                self.books.may = before;
+                Ok(())
+            }
+            Err(why) => Err(Failure(format!("the array could not be changed: {why}"))),
+        }
+    }
+
+    /// Changes what is said of an array that nobody runs, once in a while, or begins with it; then there is another
+    /// end. Gives whether it has.
+    ///
+    /// # Errors
+    /// It refuses without a reason.
+    pub(super) fn change_at_rest(&mut self, course: &mut Course) -> Result<bool, Failure> {
+        let percent = self.scenario.misfortune.change_percent;
+        // What a process that was killed has left would not be kept.
+        let rests = self.tails.is_none() && !self.books.may.is_empty();
+        if !rests || percent == 0 || !self.rng.chance(percent, 100) {
+            return Ok(false);
+        }
+        let offered = self.own(course);
+        let (change, after) = self.draw_change();
+        self.trace.note(|| format!("{change:?} with drives {offered:?}"));
+        self.books.may.extend(after.iter().cloned());
+        let drives = offered.iter().map(|bay| self.drive(*bay)).collect();
+        let pending = self.start(self.maker.change(&self.runtime, drives, change));
+        let events = self.rng.chance(2, 3).then(|| 1 + self.rng.below(300));
+        match self.wait(&pending, events, false)? {
+            None => self.counts.interrupted_recoveries += 1,
+            Some(Ok(())) => {
+                self.counts.changes += 1;
+                self.books.may = after;
+            }
+            Some(Err(why)) => {
+                let told = |member: usize| course.suspects.get(member).is_some();
+                let struck =
+                    matches!(&why, Why::Array(ArrayError::NotTold(_))) && why.members().into_iter().all(told);
+                if !struck {
+                    let Course { shelf, half_attached, .. } = &mut *course;
+                    self.judge_refusal(shelf, half_attached, &offered, &why)?;
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// The drives of members that are there, but those that are another array's yet.
+    fn own(&self, course: &Course) -> Vec<Bay> {
+        let kept = self.kept(&course.suspects.absent());
+        kept.into_iter().filter(|bay| !self.foreign.contains(bay)).collect()
+    }
+
+    /// Whether the array is destroyed at the end of this life.
+    pub(super) fn is_destroyed(&mut self) -> bool {
+        let percent = self.scenario.misfortune.destroy_percent;
+        !self.books.may.is_empty() && percent > 0 && self.rng.chance(percent, 100)
+    }
+
+    /// Destroys the array, which may be cut off some times before; then it is none, for good.
+    ///
+    /// # Errors
+    /// A broken promise.
+    pub(super) fn destroy(&mut self, course: &mut Course) -> Result<(), Failure> {
+        self.cut(course, true)?;
+        let (mut cuts, mut untouched) = (self.rng.below(4), true);
+        loop {
+            let mut bays = self.own(course);
+            bays.extend(course.attic.iter().filter(|_| self.rng.chance(1, 4)));
+            self.rng.shuffle(&mut bays);
+            self.trace.note(|| format!("destruction of drives {bays:?}"));
+            let before = self.changes(&bays);
+            let drives = bays.iter().map(|bay| self.drive(*bay)).collect();
+            let pending = self.start(self.maker.destroy(&self.runtime, drives));
+            let events = (cuts > 0).then(|| 1 + self.rng.below(400));
+            match self.wait(&pending, events, false)? {
+                None => {
+                    cuts -= 1;
+                    // What is on its way may yet happen.
+                    untouched &= self.changes(&bays) == before && !self.wire.is_changing();
+                    self.cut(course, false)?;
+                    self.judge_half_destroyed(course, untouched)?;
+                    self.cut(course, false)?;
+                }
+                Some(Ok(())) => {
+                    self.counts.destructions += 1;
+                    return self.judge_destroyed(course);
+                }
+                Some(Err(why @ Why::Array(ArrayError::Drives(NoArray::OthersGoOn { .. })))) => {
+                    let left = self.own(course).into_iter().filter(|bay| self.check_blank(*bay).is_err());
+                    let are_gone = !untouched && left.count() <= self.scenario.parities;
+                    // Those that are away could, with the drive that was to take over or the one before it.
+                    let sure = self.members.len() - course.suspects.members().len();
+                    let in_doubt = self.heir.is_some_and(|heir| course.suspects.get(heir.member).is_none());
+                    let others = sure - usize::from(in_doubt) <= self.scenario.parities;
+                    return match self.changes(&bays) == before {
+                        // All that were told are blank, and who was away then cannot know.
+                        true if are_gone => self.judge_left(course, bays),
+                        true if others => self.recover(course),
+                        _ => Err(Failure(format!("the array could not be destroyed: {why}"))),
+                    };
+                }
+                Some(Err(why)) if self.is_damage(course, &why) => return Ok(()),
+                Some(Err(why)) => return Err(Failure(format!("the array could not be destroyed: {why}"))),
+            }
+        }
+    }
+
+    /// Whether an error speaks of a drive whose media are damaged.
+    fn is_damage(&self, course: &Course, why: &Why) -> bool {
+        course.damaged.iter().any(|bay| self.names_drive(*bay, why))
+    }
+
+    /// Looks at what is left of an array that was being destroyed: it holds everything, or is refused; it is there if
+    /// nothing has been done to it.
+    fn judge_half_destroyed(&mut self, course: &mut Course, untouched: bool) -> Result<(), Failure> {
+        for suspect in course.suspects.iter_mut() {
+            suspect.absent &= self.rng.chance(1, 2);
+        }
+        let offered = self.own(course);
+        self.trace.note(|| format!("half destroyed, assembly from drives {offered:?}"));
+        let before = self.changes(&offered);
+        let drives = offered.iter().map(|bay| self.drive(*bay)).collect();
+        let pending = self.start(self.maker.assemble(&self.runtime, drives, self.how()));
+        match self.wait(&pending, None, false)? {
+            Some(Ok(subject)) => {
+                self.oracle.volatile_cache = self.promise(&*subject, &offered, true)?;
+                self.take_subject(subject)?;
+                let lacking =
+                    self.unsound_members().filter(|member| course.suspects.get(*member).is_none()).count();
+                // A drive that was told counts as lost.
+                match lacking + course.suspects.members().len() <= self.scenario.parities {
+                    true => {
+                        self.check_recovery().map_err(|failure| Failure(format!("half destroyed, {failure}")))
+                    }
+                    false => Ok(()),
+                }
+            }
+            Some(Err(why)) if untouched => Err(Failure(format!("nothing was destroyed, but: {why}"))),
+            Some(Err(why)) => {
+                self.trace.note(|| format!("refused: {why}"));
+                self.check_unchanged(&offered, before)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// All drives that were there are blank, and those that were not are no array.
+    fn judge_destroyed(&mut self, course: &mut Course) -> Result<(), Failure> {
+        let sure = |bay: &Bay| !course.damaged.contains(bay);
+        for member in (0..self.members.len()).filter(|member| !course.suspects.is_absent(*member)) {
+            let is_member = !course.half_attached.contains(&member);
+            if let Some(bay) = self.members[member].filter(sure).filter(|_| is_member) {
+                self.check_blank(bay)?;
+            }
+        }
+        let away: Vec<usize> = course.suspects.absent();
+        let mut offered: Vec<Bay> = away.iter().flat_map(|member| self.drives_of(*member)).collect();
+        if self.members.len() > 2 * self.scenario.parities {
+            // Fewer are two halves, of which one may have been left behind.
+            offered.extend(course.attic.iter().filter(|bay| !course.missed.contains(bay)));
+        }
+        offered.retain(|bay| !self.foreign.contains(bay));
+        self.judge_left(course, offered)
+    }
+
+    /// Drives that were away when their array was destroyed are no array.
+    fn judge_left(&mut self, course: &mut Course, offered: Vec<Bay>) -> Result<(), Failure> {
+        if offered.is_empty() {
+            return Ok(());
+        }
+        self.cut(course, false)?;
+        self.trace.note(|| format!("destroyed, assembly from drives {offered:?}"));
+        let before = self.changes(&offered);
+        let drives = offered.iter().map(|bay| self.drive(*bay)).collect();
+        let pending = self.start(self.maker.assemble(&self.runtime, drives, self.how()));
+        match self.wait(&pending, None, false)? {
+            Some(Err(why)) => {
+                self.trace.note(|| format!("refused: {why}"));
+                self.check_unchanged(&offered, before)
+            }
+            _ => Err(Failure("an array that was destroyed is there again".into())),
+        }
+    }
+
+    fn check_unchanged(&self, bays: &[Bay], before: u64) -> Result<(), Failure> {
+        match self.changes(bays) == before {
+            true => Ok(()),
+            false => Err(Failure("it refuses, but has changed drives".into())),
+        }
+    }
+
+    fn check_blank(&self, bay: Bay) -> Result<(), Failure> {
+        let geometry = self.wire.geometry(bay).clone();
+        for zone in (0..geometry.zones).map(ZoneIndex) {
+            let state = self.wire.ssd(bay).zones().info(zone).state;
+            let stored = self.wire.ssd(bay).stored(Lba(geometry.start(zone).0));
+            let stored = stored.map_err(|error| Failure(format!("reading a drive: {error}")))?;
+            let is_blank = stored.is_none_or(|bytes| bytes.iter().all(|byte| *byte == 0));
+            if state != ZoneState::Empty || !is_blank {
+                return Err(Failure(format!("drive{bay} was destroyed, but zone {} is {state:?}", zone.0)));
+            }
+        }
+        Ok(())
+    }
+}
