@@ -191,7 +191,8 @@ fn for_each<T: Sync, R: Send>(
 /// `count` of those mutants that a few random lives show, drawn by `seed`. One more or less in the list changes no
 /// more than one of the sample.
 pub fn sample(mutants: Vec<Mutant>, count: usize, seed: u64) -> Vec<Mutant> {
-    let place = |mutant: &Mutant| Rng::new(seed ^ u64::from(crc32c::crc32c(mutant.name.as_bytes()))).next_u64();
+    let place =
+        |mutant: &Mutant| Rng::new(seed ^ u64::from(crc32c::crc32c(mutant.name.as_bytes()))).next_u64();
     let mut drawn: Vec<Mutant> = mutants.into_iter().filter(|m| m.fate == Fate::Killed).collect();
     drawn.sort_by_key(place);
     drawn.truncate(count);
