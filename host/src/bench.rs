@@ -233,6 +233,7 @@ impl Bench {
         let drive = |n: usize| Drive { name: n.to_string(), device: member(geometry.clone()) };
         let options = CreateOptions {
             group_blocks: 0,
+            spare_zones: None,
             name: "bench".into(),
             uuid: [1; 16],
             chunk_blocks: (CHUNK_BYTES / BLOCK) as u64,

@@ -730,6 +730,34 @@ fn an_array_goes_on_without_a_zone_that_is_read_only_or_offline() {
 }
 
 #[test]
+fn a_zone_that_is_worn_is_rebuilt_in_a_spare_one() {
+    let place = Place::new();
+    place.emulate("drives", 5);
+    let drives: Vec<String> = (0..5).map(|n| drive("drives", n)).collect();
+    let args = ["create", "tank", "--spare-zones", "1"].into_iter().chain(drives.iter().map(String::as_str));
+    let created = place.run(&args.collect::<Vec<_>>()).ok();
+    assert!(created.text().contains("spare zones 40 MiB"), "{}", created.text());
+    let data = Random(12).bytes(4 << 20);
+    place.run_with(&["zone", "write", "drives", "0", "--fua"], &data).ok();
+    fault(&place, 1, &["offline", "2"]);
+    let status = place.run(&["status", "drives"]);
+    assert!(status.code == 1 && status.text().contains("zoneraid rebuild drives"), "{}", status.text());
+    place.run(&["rebuild", "drives"]).ok();
+    let status = place.json(&["status", "drives"]);
+    let member = &status["members"][1];
+    assert_eq!((&member["moved_zones"], &member["spare_zones"]), (&1.into(), &0.into()), "{status}");
+    assert_eq!(status["state"], "healthy");
+    // The next one has nowhere to go.
+    fault(&place, 1, &["offline", "3"]);
+    place.run_with(&["zone", "write", "drives", "1", "--fua"], &data).ok();
+    let status = place.run(&["status", "drives"]);
+    assert!(status.code == 1 && status.text().contains("zoneraid replace drives 1"), "{}", status.text());
+    assert!(place.run(&["rebuild", "drives"]).code != 0);
+    place.remove(&drive("drives", 3));
+    assert!(place.read_zone("drives", 0) == data);
+}
+
+#[test]
 fn unreadable_blocks_are_read_around_as_long_as_a_stripe_has_but_one() {
     let data = Random(14).bytes(4 << 20);
     let place = with_data(&data);

@@ -347,6 +347,7 @@ impl Array4 {
         let (host, autostart) = ([7; 16], true);
         let options = CreateOptions {
             group_blocks: 0,
+            spare_zones: None,
             name,
             uuid,
             chunk_blocks: 8,
@@ -519,6 +520,7 @@ fn all_records(of: &Superblock) -> Vec<Record> {
     let checkpoint = Checkpoint {
         generation: 2,
         incomplete: [0].into(),
+        moved: [(1, of.zones + 2)].into(),
         superblock: of.clone(),
         zones,
         burned: vec![burned],

@@ -435,7 +435,7 @@ fn a_dry_run_refuses_what_create_refuses_and_promises_what_it_makes() {
 fn adds_up(created: &serde_json::Value) {
     let drives =
         created["drives"].as_array().unwrap().iter().map(|drive| drive["size_bytes"].as_u64().unwrap());
-    let parts = ["capacity", "parity", "metadata", "lost_to_rounding", "lost_to_shapes"];
+    let parts = ["capacity", "parity", "metadata", "spare", "lost_to_rounding", "lost_to_shapes"];
     let parts = parts.map(|part| created[format!("{part}_bytes")].as_u64().unwrap());
     assert_eq!(parts.iter().sum::<u64>(), drives.sum::<u64>(), "{created}");
 }

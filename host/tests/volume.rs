@@ -426,3 +426,54 @@ fn the_tools_of_others_understand_it() {
     assert_eq!(server.end(rustix::process::Signal::TERM), Some(0));
     assert!(!Path::new(&place.path("nbd.sock")).exists());
 }
+
+#[test]
+fn zones_that_wear_out_are_rebuilt_in_spare_ones_while_the_volume_is_in_use() {
+    let place = Place::new();
+    emulate(&place, 5);
+    let drives: Vec<String> = (0..5).map(|n| drive("drives", n)).collect();
+    let create = ["create", "tank", "--spare-zones", "11"]
+        .into_iter()
+        .chain(drives.iter().map(String::as_str))
+        .collect::<Vec<_>>();
+    place.run(&create).ok();
+    place.run(&["volume", "create", "drives", "--size", "64M"]).ok();
+    let server = Server::of(&place, &[]);
+    let mut client = Client::ready(&place, false);
+    let data = Random(21).bytes(24 << 20);
+    let (before, after) = data.split_at(4 << 20);
+    let write = |client: &mut Client, from: usize, bytes: &[u8]| {
+        for (index, piece) in bytes.chunks(1 << 20).enumerate() {
+            assert_eq!(client.write((from + (index << 20)) as u64, piece, true), 0);
+        }
+    };
+    write(&mut client, 0, before);
+    for zone in 2..13 {
+        place.run(&["emulate", "fault", &drive("drives", 1), "read-only", &zone.to_string()]).ok();
+    }
+    std::thread::sleep(sim::ssd::LOOK_EVERY);
+    write(&mut client, before.len(), after);
+    // Nobody asks for it.
+    let moved =
+        |place: &Place| place.json(&["status", "tank"])["members"][1]["moved_zones"].as_u64().unwrap();
+    let healed = |place: &Place, least: u64| {
+        while moved(place) < least || place.json(&["status", "tank"])["state"] != "healthy" {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    };
+    healed(&place, 1);
+    assert!(place.run(&["status", "tank"]).text().contains("worn, in spare ones"));
+    server.end(rustix::process::Signal::TERM);
+    // Those that nothing was written to since are seen when the array is assembled.
+    let server = Server::of(&place, &[]);
+    healed(&place, 11);
+    server.end(rustix::process::Signal::TERM);
+    // Any other drive may be lost then.
+    place.remove(&drive("drives", 3));
+    let server = Server::of(&place, &["--read-only"]);
+    let mut client = Client::ready(&place, false);
+    for (index, piece) in data.chunks(1 << 20).enumerate() {
+        assert!(client.read((index << 20) as u64, piece.len() as u32).unwrap() == piece, "MiB {index}");
+    }
+    server.end(rustix::process::Signal::TERM);
+}

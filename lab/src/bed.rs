@@ -297,6 +297,7 @@ impl Bed {
         };
         let options = CreateOptions {
             group_blocks: setup.group_blocks,
+            spare_zones: Some(0),
             name: setup.system.name().into(),
             uuid: [1; 16],
             chunk_blocks: setup.chunk_kib * 1024 / BLOCK as u64,

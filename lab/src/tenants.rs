@@ -131,6 +131,7 @@ async fn array(runtime: &Runtime, clock: &Clock, max_active: u32, degraded: bool
         host: [0; 16],
         autostart: false,
         group_blocks: 0,
+        spare_zones: Some(0),
     };
     let array = Array::create(runtime, options, members.collect()).await?;
     if degraded {

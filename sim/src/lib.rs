@@ -24,6 +24,7 @@
 //!     parities: 2,
 //!     policy: None,
 //!     group_blocks: 0,
+//!     spare_zones: None,
 //!     host: [0; 16],
 //!     autostart: false,
 //! };

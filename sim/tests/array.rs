@@ -189,6 +189,7 @@ fn rewrite(drive: &Drive, found: &Examined, change: impl FnOnce(&mut Superblock)
     let checkpoint = Checkpoint {
         generation: found.generation + 1,
         incomplete: Default::default(),
+        moved: Default::default(),
         zones: vec![ZoneRecord::default(); superblock.zones as usize],
         burned: Vec::new(),
         holes: Vec::new(),

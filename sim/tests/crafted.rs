@@ -115,6 +115,7 @@ impl Bed {
         Checkpoint {
             generation: self.found.generation + 1,
             incomplete: Default::default(),
+            moved: Default::default(),
             superblock: self.found.superblock.clone(),
             zones: vec![ZoneRecord::default(); self.found.superblock.zones as usize],
             burned: Vec::new(),
@@ -416,7 +417,9 @@ fn forge(drive: &Drive, member: u32, mut superblock: Superblock, change: impl Fn
     let origin = Origin { array: superblock.array, member, lba: start.0 };
     let (incomplete, burned, holes) = Default::default();
     let (parity, tails, sequence) = (Vec::new(), Vec::new(), superblock.event);
-    let checkpoint = Checkpoint { generation, incomplete, superblock, zones, burned, holes, parity, tails };
+    let moved = Default::default();
+    let checkpoint =
+        Checkpoint { generation, incomplete, moved, superblock, zones, burned, holes, parity, tails };
     let data = Record::Checkpoint(Box::new(checkpoint)).encode(origin, sequence);
     for command in [Command::Reset { zones: Zones::One(zone) }, Command::write(start, data, true)] {
         assert_eq!(run(&runtime, drive.device.submit(command)).result, Ok(()));

@@ -1,6 +1,6 @@
 //! Arrays that earlier code has written are read as it left them.
 //!
-//! `fixtures/v7` holds the members of two arrays of the present version, a RAID-5 and a RAID-6, made once by
+//! `fixtures/v8` holds the members of two arrays of the present version, a RAID-5 and a RAID-6, made once by
 //! `sim/examples/golden.rs`; what is in their zones is said in `support/golden.rs`. They are unpacked, assembled with
 //! all members and with each set of them missing that parity makes up for, compared, and written on.
 

@@ -182,6 +182,7 @@ fn the_search_is_systematic_and_finds_flaws() {
         granularity_blocks: 1,
         window_chunks: 0,
         aggregate: 1,
+        spare_zones: 0,
         volatile_cache: true,
         from_end_blocks: Some(9),
         before: Vec::new(),

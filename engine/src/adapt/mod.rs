@@ -6,3 +6,4 @@ pub mod append;
 pub mod mirror;
 pub mod overlay;
 pub mod sequence;
+pub mod spare;

@@ -13,7 +13,7 @@ pub mod superblock;
 pub(crate) mod tests;
 
 /// Version of everything in here. A change of any layout raises it.
-pub const VERSION: u16 = 7;
+pub const VERSION: u16 = 8;
 
 /// 128 random bits that name an array or a member.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]

@@ -11,8 +11,12 @@ use crate::{
         codec::{Absurd, Decoder, Encoder, MOST_NUMBER, TooShort, Unreadable, expect},
         superblock::Superblock,
     },
+    raid::geometry::META_ZONES,
 };
-use std::{collections::BTreeSet, ops::Range};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+};
 
 /// First bytes of every record.
 pub const MAGIC: [u8; 8] = *b"zoneraid";
@@ -146,6 +150,8 @@ pub struct Checkpoint {
     pub generation: u64,
     /// Zones in doubt of which records of this member's log may be missing.
     pub incomplete: BTreeSet<u32>,
+    /// Zones of which this member's part is in one of its spare zones, and in which, as numbered on the drive.
+    pub moved: BTreeMap<u32, u32>,
     /// The array, and who belongs to it.
     pub superblock: Superblock,
     /// All zones, in their order.
@@ -447,7 +453,8 @@ impl Checkpoint {
             let finished = zone.finished.unwrap_or(NOT_FINISHED);
             let flags = zone.resetting as u32 | (self.incomplete.contains(&index) as u32) << 1;
             out.u64(zone.epoch).u64(finished).u32(zone.lost).u32(flags);
-            out.u32(zone.waits).u32(0).u64(zone.since);
+            let place = self.moved.get(&index).copied().unwrap_or(0);
+            out.u32(zone.waits).u32(place).u64(zone.since);
         }
         for tail in &self.tails {
             tail.encode(out);
@@ -482,14 +489,17 @@ impl Checkpoint {
             expect(taken <= room, field, count)?;
             room -= taken;
         }
-        let mut incomplete = BTreeSet::new();
+        let (mut incomplete, mut moved) = (BTreeSet::new(), BTreeMap::new());
         let zones = (0..zones)
             .map(|zone| {
                 let (epoch, finished, lost) = (from.u64()?, from.u64()?, from.u32()?);
                 let finished = (finished != NOT_FINISHED).then_some(finished);
-                let (flags, waits, _) = (from.u32()?, from.u32()?, from.u32()?);
+                let (flags, waits, place) = (from.u32()?, from.u32()?, from.u32()?);
                 if flags & 2 != 0 {
                     incomplete.insert(zone);
+                }
+                if place != 0 {
+                    moved.insert(zone, place);
                 }
                 let resetting = flags & 1 != 0;
                 Ok(ZoneRecord { epoch, resetting, finished, lost, waits, since: from.u64()? })
@@ -499,7 +509,7 @@ impl Checkpoint {
         let burned = (0..burned).map(|_| Burned::decode(from)).collect::<Result<_, TooShort>>()?;
         let holes = (0..holes).map(|_| Hole::decode(from)).collect::<Result<_, TooShort>>()?;
         let parity = (0..parity).map(|_| ParityRecord::decode(from)).collect::<Result<_, Unreadable>>()?;
-        Ok(Checkpoint { generation, incomplete, superblock, zones, burned, holes, parity, tails })
+        Ok(Checkpoint { generation, incomplete, moved, superblock, zones, burned, holes, parity, tails })
     }
 
     fn check(&self, of: &Superblock) -> Result<(), Absurd> {
@@ -511,6 +521,10 @@ impl Checkpoint {
             expect(finished <= capacity_blocks, "finished", finished)?;
             expect(of.are_members(zone.lost), "lost", zone.lost)?;
             expect(of.are_members(zone.waits), "waits", zone.waits)?;
+        }
+        let mut taken = BTreeSet::new();
+        for place in self.moved.values() {
+            expect(*place >= META_ZONES + of.zones && taken.insert(place), "place", *place)?;
         }
         self.tails.iter().try_for_each(|tail| tail.check(of))?;
         self.burned.iter().try_for_each(|burned| burned.check(of))?;

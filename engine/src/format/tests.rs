@@ -500,6 +500,7 @@ fn a_checkpoint_has_the_documented_parts_in_their_order() {
     let checkpoint = Checkpoint {
         generation: u64_of(1),
         incomplete: BTreeSet::from([1]),
+        moved: [(0, META_ZONES + 4)].into(),
         superblock: superblock(),
         zones: vec![
             ZoneRecord { epoch: u64_of(2), resetting: true, lost: u32_of(3), ..ZoneRecord::default() },
@@ -846,6 +847,7 @@ fn whatever_a_record_with_a_right_checksum_says_it_is_read_or_refused() {
     let checkpoint = Checkpoint {
         generation: 3,
         incomplete: Default::default(),
+        moved: Default::default(),
         superblock: sane(5),
         zones: vec![ZoneRecord::default(); 98],
         burned: vec![Burned { zone: 1, member: 2, epoch: 3, from: 4, to: 6 }],

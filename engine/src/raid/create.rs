@@ -29,10 +29,13 @@ use crate::{
     },
     runtime::Runtime,
 };
-use std::rc::Rc;
+use std::{collections::BTreeMap, rc::Rc};
 
 /// Blocks of a member that are in flight at once, where zones are written by appends: more than a drive has use for.
 const APPENDED_BLOCKS: u64 = 32;
+
+/// So many zones have one that is spare.
+const ZONES_A_SPARE: u32 = 128;
 
 /// How an array shall be made.
 #[derive(Clone, Debug)]
@@ -54,6 +57,8 @@ pub struct CreateOptions {
     /// If it is not 0, members' zones are written by appends, this many blocks in any order: a power of two. The
     /// policy is `log` then.
     pub group_blocks: u32,
+    /// Zones of each drive that are kept for those that wear out, as large as the array uses them; by default one in 128.
+    pub spare_zones: Option<u32>,
     /// Who makes it; zeros for nobody.
     pub host: [u8; 16],
     /// Whether it starts by itself on that host.
@@ -75,13 +80,18 @@ pub struct Design {
     pub parity_blocks: u64,
     /// Blocks of all members together in zones for metadata.
     pub metadata_blocks: u64,
+    /// Blocks of all members together in zones that are kept for those that wear out.
+    pub spare_blocks: u64,
 }
 
 /// As [`crate::array::Array::design`].
 pub fn design(runtime: &Runtime, options: &CreateOptions, drives: &[Drive]) -> Result<Design, ArrayError> {
     let Draft { superblock, geometry, members } = draft(runtime, options, drives, Behaviour::default())?;
     let capacities = members.iter().map(|member| member.device.geometry().zone_capacity_blocks);
+    let zones = members.iter().map(|member| member.device.geometry().zones).min().unwrap_or(0);
+    let spare = zones - META_ZONES - geometry.zones;
     Ok(Design {
+        spare_blocks: capacities.clone().map(|capacity| capacity * spare as u64).sum(),
         policy: superblock.policy,
         group_blocks: superblock.group_blocks,
         aggregate: superblock.aggregate,
@@ -109,7 +119,7 @@ pub async fn create(
         let wiped = wipe(&*device).await;
         wiped.map_err(|error| BadDrive::new(&name, DriveFault::Reset(error)))?;
         // The other zone than the one before the first.
-        let log = raid.new_log(member, drive.device, device, (1, 0), Live::default());
+        let log = raid.new_log(member, drive.device, (device, &BTreeMap::new()), (1, 0), Live::default());
         raid.members.put(member, name.clone(), log.clone());
         let written = log.checkpoint(&*raid, true).await;
         written.map_err(|error| BadDrive::new(&name, DriveFault::Unwritable(error)))?;
@@ -194,6 +204,11 @@ fn plan(
     let stripe = chunk * (count - parities as u64);
     let rows = options.zone_size_blocks.map_or(u64::MAX, |size| size / stripe).min(capacity / chunk);
     let zones = geometries().map(|g| g.zones).min().unwrap_or(0).saturating_sub(META_ZONES);
+    let spare = options.spare_zones.unwrap_or(zones / ZONES_A_SPARE);
+    if spare > 0 && spare >= zones {
+        return Err(NoDesign::Spares { spare, zones }.into());
+    }
+    let zones = zones - spare;
     if rows == 0 || zones == 0 {
         return Err(NoDesign::Zones { chunk_blocks: chunk, stripe_blocks: stripe }.into());
     }

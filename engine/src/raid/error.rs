@@ -254,6 +254,8 @@ pub enum NoDesign {
         kib(*.chunk_blocks), kib(*.stripe_blocks)
     )]
     Zones { chunk_blocks: u64, stripe_blocks: u64 },
+    #[error("of the {zones} zones that a drive has for data, {spare} cannot be spare: fewer can")]
+    Spares { spare: u32, zones: u32 },
     #[error("the drives allow too few open zones: three are the least")]
     OpenZones,
     #[error("there can be no such array: {0}")]

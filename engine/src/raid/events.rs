@@ -55,6 +55,9 @@ pub enum Event {
     Replaced { member: usize, drive: String },
     #[error(transparent)]
     NotReplaced(NoReplacement),
+    /// A member's part of a zone is in a spare zone of its drive from now on, and is to be rebuilt there.
+    #[error("zone {zone} of member {member} is in spare zone {place} of its drive from now on")]
+    Moved { member: usize, zone: u32, place: u32 },
     #[error("a rebuild has begun")]
     RebuildBegun,
     /// A member's part of a zone that could not be rebuilt.
@@ -80,6 +83,7 @@ impl Event {
             | Event::PartDisplaced { member, .. }
             | Event::Attached { member, .. }
             | Event::Replaced { member, .. }
+            | Event::Moved { member, .. }
             | Event::LeftOut { member, .. }
             | Event::NotReplaced(NoReplacement::Failed { member, .. }) => Some(*member),
             _ => None,
@@ -94,6 +98,7 @@ impl Event {
             | Event::PartDisplaced { zone, .. }
             | Event::ZoneOffline { zone, .. }
             | Event::ZoneFailed { zone }
+            | Event::Moved { zone, .. }
             | Event::LeftOut { zone, .. }
             | Event::BlocksLost { zone, .. } => Some(*zone),
             _ => None,

@@ -152,7 +152,9 @@ impl Members {
     }
 
     pub fn device(&self, member: usize) -> Option<Rc<dyn ZonedDevice>> {
-        self.log(member).filter(|_| self.is_active(member)).map(|log| log.device.clone())
+        self.log(member)
+            .filter(|_| self.is_active(member))
+            .map(|log| log.device.clone() as Rc<dyn ZonedDevice>)
     }
 
     /// The log of the drive in a place, also if that is out.

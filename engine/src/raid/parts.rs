@@ -6,6 +6,7 @@
 //! (`recover`), as the policies want it (`policy::run`).
 
 use crate::{
+    adapt::spare::Spared,
     buf::{Buf, BufPool},
     device::{Command, Completion, DeviceError, Geometry, Slots, Status, ZonedDevice},
     format::{
@@ -18,7 +19,7 @@ use crate::{
         catalog::Catalog,
         error::{ArrayError, BadMember, Note},
         events::{Event, Events},
-        geometry::{Layout, each},
+        geometry::{Layout, each, physical},
         journal::{
             log::{Keeper, Kit, MetaLog},
             logged::Live,
@@ -34,7 +35,7 @@ use crate::{
 };
 use std::{
     cell::{Cell, RefCell},
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     rc::{Rc, Weak},
 };
 
@@ -88,6 +89,7 @@ impl Keeper for Raid {
         let checkpoint = Checkpoint {
             generation,
             incomplete,
+            moved: BTreeMap::new(),
             superblock: self.membership.superblock().clone(),
             zones: records.clone(),
             burned: self.catalog.burned().clone(),
@@ -139,16 +141,19 @@ impl Raid {
         self.may_lose.set(may_lose);
     }
 
-    /// A log for a drive, which is reached through `device`: one that goes on after what was read from a zone of
-    /// it in a generation, or 0.
+    /// A log for a drive, which is reached through `device`, with parts of zones that have `moved`: one that goes
+    /// on after what was read from a zone of it in a generation, or 0.
     pub fn new_log(
         self: &Rc<Self>,
         member: usize,
         drive: Rc<dyn ZonedDevice>,
-        device: Rc<dyn ZonedDevice>,
+        (device, moved): (Rc<dyn ZonedDevice>, &BTreeMap<u32, u32>),
         read: (u32, u64),
         live: Live,
     ) -> Rc<MetaLog> {
+        let places = moved.iter().map(|(zone, place)| (physical(ZoneIndex(*zone)).0, *place)).collect();
+        let shown = physical(ZoneIndex(self.geometry.zones)).0;
+        let device = Rc::new(Spared::new(&self.runtime, device, shown, places));
         let (array, layout, log_step) = (self.array, self.layout, self.behaviour.log_step);
         let kit = Kit { array, layout, log_step, slots: self.slots.clone(), pool: self.pool.clone() };
         let this: Weak<Raid> = Rc::downgrade(self);

@@ -5,12 +5,13 @@ use crate::{
     format::superblock::Superblock,
     raid::{
         error::{ArrayError, NoPart, Note},
-        geometry::each,
+        geometry::{META_ZONES, each},
         parts::Raid,
         policy::{Policy, zrwa::Refusal},
     },
     zone::{ZoneIndex, ZoneInfo},
 };
+use std::collections::BTreeMap;
 
 /// What a member is to the array now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,8 +41,13 @@ pub struct MemberStatus {
     pub write_errors: u64,
     /// Zones on this member that have to be rebuilt.
     pub zones_to_rebuild: u32,
-    /// Zones of the drive are read-only or offline: they can be rebuilt on another drive only.
+    /// Zones of the drive are read-only or offline, and not in spare zones: without one they can be rebuilt on another
+    /// drive only.
     pub worn: bool,
+    /// Zones of the member that are in spare zones of its drive, and in which, as the array counts these.
+    pub moved: BTreeMap<u32, u32>,
+    /// Spare zones of the drive that nothing has been moved to.
+    pub spare_zones: u32,
     /// What was written on the drive when it became the member, whether it is there or not.
     pub plate: Plate,
 }
@@ -187,6 +193,12 @@ pub struct Examined {
 }
 
 impl Raid {
+    /// Zones of which a member's part is in one of its spare zones, and in which.
+    fn moved(&self, member: usize) -> BTreeMap<u32, u32> {
+        let places = self.members.log(member).map(|log| log.device.places()).unwrap_or_default();
+        places.into_iter().map(|(zone, place)| (zone - META_ZONES, place)).collect()
+    }
+
     /// How the array is, as far as what runs it knows.
     pub fn status(&self) -> ArrayStatus {
         let superblock = self.membership.superblock();
@@ -208,6 +220,8 @@ impl Raid {
                 write_errors: about.write_errors,
                 zones_to_rebuild,
                 worn: about.worn,
+                moved: self.moved(m),
+                spare_zones: self.members.log(m).map_or(0, |log| log.device.free().count() as u32),
                 plate: superblock.members[m].plate.clone(),
             }
         });

@@ -65,6 +65,6 @@ pub enum VzoneError {
     #[error("the namespace is in use")]
     InUse,
     /// The device does not do what it is asked.
-    #[error("{0}")]
+    #[error(transparent)]
     Device(#[from] DeviceError),
 }

@@ -172,6 +172,7 @@ impl Rig {
         let drives = (0..=DATA_CHUNKS).map(drive).collect::<Result<Vec<_>>>()?;
         let options = CreateOptions {
             group_blocks: 0,
+            spare_zones: None,
             name: "bench".into(),
             uuid: [1; 16],
             chunk_blocks: (CHUNK_BYTES / BLOCK) as u64,

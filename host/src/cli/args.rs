@@ -474,6 +474,9 @@ pub struct Create {
     /// one above what a zone holds by default
     #[arg(long, value_name = "SIZE", value_parser = size::parse_blocks)]
     pub zone_size: Option<u64>,
+    /// Zones of each drive that are kept for those that wear out; one in 128 by default
+    #[arg(long, value_name = "COUNT")]
+    pub spare_zones: Option<u32>,
     /// Only say what would be done, or why it is refused
     #[arg(long)]
     pub dry_run: bool,

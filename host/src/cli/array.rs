@@ -52,6 +52,8 @@ struct Created {
     capacity_bytes: u64,
     parity_bytes: u64,
     metadata_bytes: u64,
+    /// What is kept for zones that wear out.
+    spare_bytes: u64,
     /// What is of no use since zones of the array are smaller than what they lie on.
     lost_to_rounding_bytes: u64,
     /// What is of no use since other drives have smaller or fewer zones.
@@ -148,6 +150,7 @@ const TWO_HALVES: &str = "two of these members are enough, and so are the other 
 fn create_options(options: &Create, uuid: [u8; 16]) -> CreateOptions {
     CreateOptions {
         group_blocks: if options.policy == Some(Policy::Append) { GROUP_BLOCKS } else { 0 },
+        spare_zones: options.spare_zones,
         name: options.name.clone(),
         uuid,
         chunk_blocks: options.chunk,
@@ -180,6 +183,8 @@ impl Created {
         let capacity_bytes = bytes(u64::from(geometry.zones) * geometry.zone_capacity_blocks);
         let (parity_bytes, metadata_bytes) = (bytes(design.parity_blocks), bytes(design.metadata_blocks));
         let metadata_bytes = metadata_bytes.min(common.saturating_sub(capacity_bytes + parity_bytes));
+        let used_bytes = capacity_bytes + parity_bytes + metadata_bytes;
+        let spare_bytes = bytes(design.spare_blocks).min(common.saturating_sub(used_bytes));
         Created {
             name: options.name.clone(),
             uuid: (!options.dry_run).then(|| output::uuid(uuid)),
@@ -194,7 +199,8 @@ impl Created {
             capacity_bytes,
             parity_bytes,
             metadata_bytes,
-            lost_to_rounding_bytes: common.saturating_sub(capacity_bytes + parity_bytes + metadata_bytes),
+            spare_bytes,
+            lost_to_rounding_bytes: common.saturating_sub(used_bytes + spare_bytes),
             lost_to_shapes_bytes: all - common,
             drives: from,
             called: called_from_here(&options.name, &options.drives),
@@ -248,6 +254,9 @@ fn created_text(created: &Created) -> String {
         as_one(created.aggregate)
     );
     text += &format!("parity {}, metadata {}", show(created.parity_bytes), show(created.metadata_bytes));
+    if created.spare_bytes > 0 {
+        text += &format!(", spare zones {}", show(created.spare_bytes));
+    }
     let losses = [
         (created.lost_to_rounding_bytes, "because zones of the array end before those of the drives"),
         (created.lost_to_shapes_bytes, "because the drives are not alike"),
@@ -356,6 +365,9 @@ fn status_text(status: &Status) -> String {
         let drive = if member.drive.is_empty() { "-".to_string() } else { member.drive.clone() };
         let note = if member.state == "rebuilding" && member.note.is_empty() {
             format!("{} to rebuild", so_many_zones(member.zones_to_rebuild as usize))
+        } else if member.note.is_empty() && member.moved_zones > 0 {
+            let moved = so_many_zones(member.moved_zones as usize);
+            format!("{moved} worn, in spare ones; {} left", member.spare_zones)
         } else {
             member.note.clone()
         };

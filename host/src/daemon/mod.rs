@@ -26,7 +26,10 @@ use crate::{
     tails::Left,
 };
 use anyhow::{Context, Result};
-use engine::{array::MemberState, runtime::Gate};
+use engine::{
+    array::{MemberState, MemberStatus},
+    runtime::Gate,
+};
 use rebuilder::Rebuilder;
 use sd_notify::NotifyState;
 use socket::Control;
@@ -141,13 +144,18 @@ impl Daemon {
         Ok(())
     }
 
-    /// Says when members come and go, and has what is lacking rebuilt once the array writes.
+    /// Says when members come and go, and has what is lacking rebuilt once the array writes, and what wears out when it
+    /// does, as long as there are spare zones.
     async fn watch(self: Rc<Self>) {
         let mut writes = false;
         loop {
             let changed = self.array.changed();
             self.tell();
-            if !writes && !holds_back(&self.array.status()) {
+            let status = self.array.status();
+            let heals = |member: &MemberStatus| {
+                member.state == MemberState::Rebuilding && member.worn && member.spare_zones > 0
+            };
+            if !holds_back(&status) && (!writes || status.members.iter().any(heals)) {
                 writes = true;
                 self.start_rebuild();
             }

@@ -40,9 +40,10 @@ impl Daemon {
     /// Serves the volume on the array to NBD clients at `place`. `left` is what a process knew that died doing so.
     pub fn share(self: &Rc<Self>, place: &nbd::Place, left: Option<Left>) -> Result<()> {
         let status = self.array.status();
+        let problem = || format!("nobody can tell what '{}' carries", status.name);
         let shared = async {
             ensure!(
-                !Namespaces::are_on(Rc::new(self.array.clone())).await?,
+                !Namespaces::are_on(Rc::new(self.array.clone())).await.with_context(problem)?,
                 "'{}' is divided among namespaces, which have block devices: zoneraid start {}",
                 status.name,
                 quoted(&status.name)

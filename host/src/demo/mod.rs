@@ -211,6 +211,7 @@ impl Story {
     fn create(&self) -> Result<Array> {
         let options = CreateOptions {
             group_blocks: 0,
+            spare_zones: None,
             name: "demo".into(),
             uuid: output::new_uuid()?,
             chunk_blocks: CHUNK_BLOCKS,

@@ -90,6 +90,8 @@ impl Status {
                 read_errors: 0,
                 write_errors: 0,
                 zones_to_rebuild: 0,
+                moved_zones: 0,
+                spare_zones: 0,
                 note: note.into(),
             }
         });

@@ -198,6 +198,7 @@ fn kind(event: &Event) -> &'static str {
         Event::Settled { .. } => "settled",
         Event::Attached { .. } => "attached",
         Event::Replaced { .. } => "replaced",
+        Event::Moved { .. } => "moved",
         Event::NotReplaced(_) => "not-replaced",
         Event::RebuildBegun => "rebuild-begun",
         Event::LeftOut { .. } => "left-out",
@@ -265,6 +266,10 @@ pub struct StatusMember {
     pub read_errors: u64,
     pub write_errors: u64,
     pub zones_to_rebuild: u32,
+    /// Zones that have worn out, in whose place spare ones are used.
+    pub moved_zones: u32,
+    /// Spare zones that nothing has been moved to.
+    pub spare_zones: u32,
     pub note: String,
 }
 
@@ -349,7 +354,11 @@ fn is_out(array: &ArrayStatus, role: usize) -> String {
 fn lacks(array: &ArrayStatus, role: usize) -> String {
     let member = &array.members[role];
     let zones = so_many_zones(member.zones_to_rebuild as usize);
-    let worn = if member.worn { ", and zones of its drive cannot be written any more" } else { "" };
+    let worn = match member.worn {
+        true if member.spare_zones > 0 => ", in spare zones of its drive",
+        true => ", and zones of its drive cannot be written any more",
+        false => "",
+    };
     format!("member {role} has {zones} to rebuild{worn}")
 }
 
@@ -416,7 +425,9 @@ impl Status {
             let (outs, lacks) =
                 (out.iter().map(|r| is_out(array, *r)), lacking.iter().map(|r| lacks(array, *r)));
             let what = in_a_row(&outs.chain(lacks).collect::<Vec<_>>());
-            let worn = lacking.iter().filter(|role| array.members[**role].worn);
+            let is_worn_out =
+                |role: &&usize| array.members[**role].worn && array.members[**role].spare_zones == 0;
+            let worn = lacking.iter().filter(is_worn_out);
             let need_drives: Vec<usize> = out.iter().chain(worn).copied().collect();
             let action = match need_drives.is_empty() {
                 true => format!("zoneraid rebuild {}", quoted(called)),
@@ -444,6 +455,8 @@ impl Status {
             read_errors: member.read_errors,
             write_errors: member.write_errors,
             zones_to_rebuild: member.zones_to_rebuild,
+            moved_zones: member.moved.len() as u32,
+            spare_zones: member.spare_zones,
             note: member.note.to_string(),
         });
         Status {

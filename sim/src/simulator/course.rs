@@ -2,7 +2,11 @@
 //! lie about.
 
 use super::{owner::Changing, shelf::Shelf, suspects::Suspects, wire::Bay, world::Pending};
-use std::{cell::Cell, collections::BTreeSet, rc::Rc};
+use std::{
+    cell::Cell,
+    collections::{BTreeMap, BTreeSet},
+    rc::Rc,
+};
 
 /// A repair that goes on in the background.
 pub(super) struct Repair {
@@ -27,6 +31,10 @@ pub(super) struct Course {
     pub suspects: Suspects,
     /// Drives whose media are damaged: a member stays suspect until it has another drive.
     pub damaged: BTreeSet<Bay>,
+    /// Those that have blocks that cannot be read.
+    pub scarred: BTreeSet<Bay>,
+    /// Zones that have worn out, of drives that are damaged, or were when these were in use.
+    pub worn: BTreeMap<Bay, BTreeSet<u32>>,
     pub repair: Option<Repair>,
     /// Set to `true` once an heir is the member.
     pub taken: Option<Rc<Cell<bool>>>,
@@ -63,6 +71,8 @@ impl Course {
         Course {
             suspects: Suspects::new(most),
             damaged: BTreeSet::new(),
+            scarred: BTreeSet::new(),
+            worn: BTreeMap::new(),
             repair: None,
             taken: None,
             attic: Vec::new(),
@@ -88,6 +98,9 @@ impl Course {
             true => self.missed.insert(bay),
             false => self.missed.remove(&bay),
         };
+        if self.worn.contains_key(&bay) {
+            self.damaged.insert(bay);
+        }
         self.attic.push(bay);
     }
 

@@ -25,9 +25,12 @@ use engine::{
         geometry::{Layout, Role},
         policy::{Policy, log},
     },
-    zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
+    zone::{Lba, ZoneIndex, ZoneInfo, ZoneState, is_worn},
 };
-use std::{collections::BTreeSet, ops::Range};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+};
 
 /// Zones of a member that come before its part of the first logical zone.
 const META_ZONES: u32 = 2;
@@ -38,6 +41,15 @@ struct Log {
     superblock: Superblock,
     /// Rows with blocks that lie elsewhere: zone, and blocks from its start.
     displaced: Vec<(u32, Range<u64>)>,
+    /// Zones of which the member's part is in one of its spare zones, and in which.
+    moved: BTreeMap<u32, u32>,
+}
+
+impl Log {
+    /// Where the member's part of a zone is.
+    fn place(&self, zone: u32) -> u32 {
+        self.moved.get(&zone).copied().unwrap_or(zone + META_ZONES)
+    }
 }
 
 impl World<'_> {
@@ -71,11 +83,13 @@ impl World<'_> {
             let of_zone = logs.iter().flat_map(|log| &log.displaced).filter(|(z, _)| *z == zone);
             let displaced: BTreeSet<u64> =
                 of_zone.flat_map(|(_, blocks)| blocks.clone()).map(|b| b / layout.chunk_blocks).collect();
-            self.judge_states(&layout, &bays, aggregate, zone)?;
+            let places: Vec<(Bay, u32)> =
+                bays.iter().zip(&logs).map(|(bay, log)| (*bay, log.place(zone))).collect();
+            self.judge_states(&layout, &places, aggregate, zone)?;
             let uuids: Vec<_> = superblock.members.iter().map(|member| member.uuid).collect();
-            let found = bays.iter().zip(uuids).map(|(bay, uuid)| self.found(*bay, zone + META_ZONES, uuid));
+            let found = places.iter().zip(uuids).map(|((bay, place), uuid)| self.found(*bay, *place, uuid));
             let found = found.collect::<Result<Vec<_>, _>>()?;
-            self.judge_parity(&layout, &bays, aggregate, (zone, &found), &displaced)?;
+            self.judge_parity(&layout, &places, aggregate, (zone, &found), &displaced)?;
         }
         Ok(())
     }
@@ -92,11 +106,17 @@ impl World<'_> {
     }
 
     /// Each member's part of a zone is in a state that goes with the zone's.
-    fn judge_states(&self, layout: &Layout, bays: &[Bay], aggregate: u32, zone: u32) -> Result<(), Failure> {
+    fn judge_states(
+        &self,
+        layout: &Layout,
+        places: &[(Bay, u32)],
+        aggregate: u32,
+        zone: u32,
+    ) -> Result<(), Failure> {
         let state = &self.oracle.zones[zone as usize];
         let (tail, full) = (state.submitted(), self.oracle.is_full(zone));
-        for (member, bay) in bays.iter().enumerate() {
-            let parts = self.parts(*bay, aggregate, zone + META_ZONES);
+        for (member, (bay, place)) in places.iter().enumerate() {
+            let parts = self.parts(*bay, aggregate, *place);
             let right = if full {
                 parts.iter().all(|part| part.state == ZoneState::Full)
             } else if tail == 0 && !state.active {
@@ -130,7 +150,7 @@ impl World<'_> {
     fn judge_parity(
         &self,
         layout: &Layout,
-        bays: &[Bay],
+        places: &[(Bay, u32)],
         aggregate: u32,
         (zone, found): (u32, &[Option<Found>]),
         displaced: &BTreeSet<u64>,
@@ -146,12 +166,12 @@ impl World<'_> {
             for block in row * layout.chunk_blocks..(row + 1) * layout.chunk_blocks {
                 let mut data = vec![None; layout.data_chunks() as usize];
                 let mut parities = Vec::new();
-                for (member, bay) in bays.iter().enumerate() {
+                for (member, (bay, part)) in places.iter().enumerate() {
                     let place = match &found[member] {
                         Some(found) => found.places.get(&block).copied().unwrap_or(u64::MAX),
                         None => block,
                     };
-                    let bytes = self.block(*bay, aggregate, zone + META_ZONES, place)?;
+                    let bytes = self.block(*bay, aggregate, *part, place)?;
                     match layout.role(member, row) {
                         Role::Data(index) => data[index as usize] = bytes,
                         Role::Parity(which) => parities.push((which, bytes)),
@@ -215,6 +235,16 @@ impl World<'_> {
         ssd.stored(lba).map_err(|error| Failure(format!("drive{bay}: {error}")))
     }
 
+    /// Zones of which the part of a member, of which this is the drive, is in a spare zone, as its log says.
+    pub(super) fn moved(&self, bay: Bay) -> BTreeMap<u32, u32> {
+        let zones =
+            (0..self.wire.geometry(bay).zones).map(|zone| self.wire.ssd(bay).zones().info(ZoneIndex(zone)));
+        let member = self.members.iter().position(|member| *member == Some(bay));
+        // Nothing is moved without a cause.
+        let member = member.filter(|_| zones.into_iter().any(|info| is_worn(info.state)));
+        member.and_then(|member| self.log_of(bay, member).ok()).map(|log| log.moved).unwrap_or_default()
+    }
+
     /// The newest metadata log of a member.
     fn log_of(&self, bay: Bay, member: usize) -> Result<Log, Failure> {
         const AGGREGATES: [u32; 5] = [1, 2, 4, 8, 16];
@@ -267,6 +297,7 @@ impl World<'_> {
                     log = Some(Log {
                         generation: checkpoint.generation,
                         displaced: burned.chain(relocated).collect(),
+                        moved: checkpoint.moved,
                         superblock: checkpoint.superblock,
                     });
                 }

@@ -25,7 +25,7 @@ use super::{
     scenario::{Load, Misfortune, Pace, Scenario},
     subject::Maker,
     suspects::subsets,
-    world::{End, Failure, Tracing, World},
+    world::{End, Failure, Pending, Tracing, World},
 };
 use crate::{rng::Rng, ssd::Cut};
 use engine::{
@@ -59,6 +59,10 @@ pub enum Step {
     Reset,
     /// The drive of the first member, which works, is replaced by a blank one while the next steps go on.
     Replace,
+    /// The first member's part of the zone can only be read from now on.
+    Wear,
+    /// What a member is known to lack is rebuilt while the next steps go on.
+    Rebuild,
 }
 
 /// A small array and what is done with it.
@@ -74,6 +78,7 @@ pub struct Case {
     pub window_chunks: u64,
     /// Zones of a drive that have to be used as one.
     pub aggregate: u32,
+    pub spare_zones: u32,
     pub volatile_cache: bool,
     /// Blocks below the capacity at which the workload starts.
     pub from_end_blocks: Option<u64>,
@@ -155,13 +160,23 @@ struct Shape {
     /// For each zone of a drive with anything in a volatile cache alone, when the power was cut, in how many
     /// ways some of it can be lost.
     unflushed: Vec<usize>,
+    /// The first member lacks something from the one event to the other, as far as there are such.
+    worn: Option<usize>,
+    rebuilt: Option<usize>,
+}
+
+impl Shape {
+    /// Whether the first member may lack something before an event.
+    fn lacks(&self, event: usize) -> bool {
+        self.worn.is_some_and(|worn| worn < event) && self.rebuilt.is_none_or(|rebuilt| event < rebuilt)
+    }
 }
 
 impl Case {
     /// The cases that `sim exhaustive` tries on arrays with so many parities. With each parity there is one
     /// member more, so that stripes have as many data chunks, and room for its slots.
     pub fn all(parities: usize) -> Vec<Case> {
-        use Step::{Finish, Flush, Replace, Reset};
+        use Step::{Finish, Flush, Rebuild, Replace, Reset, Wear};
         let fua = |blocks| Step::Write { blocks, fua: true };
         let write = |blocks| Step::Write { blocks, fua: false };
         let rows = Policy::Zrwa.rows_in_zrwa(parities);
@@ -174,6 +189,7 @@ impl Case {
             granularity_blocks: 1,
             window_chunks: distance * rows,
             aggregate: 1,
+            spare_zones: 0,
             volatile_cache: false,
             from_end_blocks: None,
             queue_depth: 2,
@@ -238,6 +254,18 @@ impl Case {
             in_logs("in logs, replacement", 3, vec![write(3), Replace, write(3)]),
             in_place("in place, replacement", 3, vec![write(3), Replace, write(3)]),
             Case {
+                spare_zones: 1,
+                ..case("worn zone", 3, 2, vec![fua(3), Wear, fua(4), Rebuild, fua(2), write(3)])
+            },
+            Case {
+                spare_zones: 1,
+                ..in_logs("in logs, worn zone", 3, vec![write(3), Wear, write(4), Rebuild, write(3)])
+            },
+            Case {
+                spare_zones: 1,
+                ..in_place("in place, worn zone", 3, vec![write(3), Wear, write(4), Rebuild, write(3)])
+            },
+            Case {
                 policy: Policy::Log,
                 before: vec![write(4), write(5)],
                 ..case("log, two ends", 3, 0, vec![write(3), write(4)])
@@ -259,7 +287,7 @@ impl Case {
             max_zones: 4 * parts,
         });
         let drive = Geometry {
-            zones: 4 * parts,
+            zones: (4 + self.spare_zones) * parts,
             zone_size_blocks: 64 / parts as u64,
             zone_capacity_blocks: 64 / parts as u64,
             max_open: 4 * parts,
@@ -290,6 +318,7 @@ impl Case {
             finish_drops: false,
             fua_alone: false,
             sectors_tear: false,
+            spare_zones: self.spare_zones,
             compression: None,
             unwritten_fails: false,
             group_blocks: 0,
@@ -371,8 +400,11 @@ impl Case {
             let most = if self.members > 1 { self.parities } else { 0 };
             let members: Vec<usize> = (0..self.members).collect();
             let heirs = if self.steps.contains(&Step::Replace) { &[false, true][..] } else { &[false] };
-            let lost = subsets(&members, most).into_iter().flat_map(|lost| {
-                let heirs = if lost.contains(&REPLACED) { heirs } else { &[false] };
+            let lacks = |lost: &Vec<usize>| shape.lacks(cut) && !lost.contains(&STRUCK);
+            let mut lost = subsets(&members, most);
+            lost.retain(|lost| lost.len() + usize::from(lacks(lost)) <= most);
+            let lost = lost.into_iter().flat_map(|lost| {
+                let heirs = if lost.contains(&STRUCK) { heirs } else { &[false] };
                 heirs.iter().map(move |heir_lost| (lost.clone(), *heir_lost))
             });
             for (lost, heir_lost) in lost {
@@ -450,7 +482,7 @@ fn play_steps(world: &mut World<'_>, steps: &[Step], point: &Point) -> Result<Sh
     let mut shape = Shape::default();
     let mut steps = steps.iter().peekable();
     let mut told = 0;
-    let mut replacement: Option<Replacement> = None;
+    let (mut replacement, mut rebuild): (Option<Replacement>, Option<Pending<u64>>) = (None, None);
     loop {
         // A drive that has taken over is the member, and the one before nothing of the array's any more.
         let replaces = match &replacement {
@@ -458,13 +490,22 @@ fn play_steps(world: &mut World<'_>, steps: &[Step], point: &Point) -> Result<Sh
             None => false,
         };
         let event = shape.choices.len();
+        let rebuilds = match rebuild.as_ref().and_then(|rebuild| rebuild.borrow_mut().take()) {
+            Some(Ok(_)) => {
+                shape.rebuilt = Some(event);
+                rebuild = None;
+                false
+            }
+            Some(Err(why)) => return Err(Failure(format!("the rebuild failed: {why}"))),
+            None => rebuild.is_some(),
+        };
         if point.cut_at == Some(event) {
             return Ok(shape);
         }
         let possible = steps.peek().is_some_and(|step| world.can_take(**step));
         let choices = world.choices(possible, CHOICES);
         if choices == 0 {
-            if steps.peek().is_some() || world.is_waiting() || replaces {
+            if steps.peek().is_some() || world.is_waiting() || replaces || rebuilds {
                 return Err(world.hang());
             }
             return Ok(shape);
@@ -473,7 +514,12 @@ fn play_steps(world: &mut World<'_>, steps: &[Step], point: &Point) -> Result<Sh
         let choice = point.schedule.iter().find(|(at, _)| *at == event).map_or(0, |(_, choice)| *choice);
         let taken = world.take_choice(choice.min(choices - 1), possible, CHOICES)?;
         match steps.next_if(|_| taken.issues) {
-            Some(Step::Replace) => replacement = world.replace_in_order(REPLACED),
+            Some(Step::Replace) => replacement = world.replace_in_order(STRUCK),
+            Some(Step::Wear) => {
+                world.wear_in_order(STRUCK);
+                shape.worn = Some(event);
+            }
+            Some(Step::Rebuild) => rebuild = world.rebuild_in_order(),
             Some(step) => world.issue_step(*step)?,
             None => {}
         }
@@ -535,7 +581,7 @@ pub fn search(
     (tried, findings)
 }
 
-/// The member that is replaced.
-const REPLACED: usize = 0;
+/// The member that is replaced, or whose drive is worn.
+const STRUCK: usize = 0;
 /// The zone that workloads of cases write.
 pub(super) const ZONE: ZoneIndex = ZoneIndex(0);

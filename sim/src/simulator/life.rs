@@ -19,7 +19,7 @@ use engine::{
     device::Command,
     zone::{Lba, ZoneIndex, ZoneInfo},
 };
-use std::{cell::Cell, rc::Rc};
+use std::{cell::Cell, collections::BTreeSet, rc::Rc};
 
 /// Events after which a rebuild has the drives for itself: the load of a large array can make it so slow that
 /// nobody could tell it from one that never ends.
@@ -222,7 +222,10 @@ impl World<'_> {
             3 => self.wire.set_gone(bay, true),
             4 | 5 => {
                 course.damaged.insert(bay);
-                self.damage(bay, kind == 5);
+                match self.damage(bay, kind == 5) {
+                    Some(zone) => course.worn.entry(bay).or_default().insert(zone.0),
+                    None => course.scarred.insert(bay),
+                };
             }
             6 => self.fail_command(bay),
             _ => {
@@ -265,8 +268,8 @@ impl World<'_> {
         self.wire.set_fault(bay, fault);
     }
 
-    /// Damages the media of a drive for good: one block, or a whole zone.
-    fn damage(&mut self, bay: Bay, whole_zone: bool) {
+    /// Damages the media of a drive for good: one block, or a whole zone, which it gives.
+    fn damage(&mut self, bay: Bay, whole_zone: bool) -> Option<ZoneIndex> {
         let geometry = self.wire.geometry(bay).clone();
         let mut zone = ZoneIndex(self.rng.below(geometry.zones as u64) as u32);
         let mut block = self.rng.below(geometry.zone_capacity_blocks);
@@ -291,6 +294,43 @@ impl World<'_> {
             (true, false) => MediaFault::Offline(zone),
         };
         self.wire.ssd(bay).faults().after(0, fault);
+        whole_zone.then_some(zone)
+    }
+
+    /// Whether a drive holds something of the array in a zone, or may.
+    fn uses(&self, bay: Bay, zone: u32) -> bool {
+        self.zone_of(bay, ZoneIndex(zone)).is_none_or(|zone| (zone as usize) < self.oracle.zones.len())
+    }
+
+    /// Whether a drive that is damaged has spare zones for all that has worn out.
+    fn can_heal(&self, course: &Course, bay: Bay) -> bool {
+        let Some(worn) = course.worn.get(&bay).filter(|_| !course.scarred.contains(&bay)) else {
+            return false;
+        };
+        let parts = self.scenario.aggregate;
+        let places =
+            |zones: &mut dyn Iterator<Item = u32>| zones.map(|zone| zone / parts).collect::<BTreeSet<_>>();
+        let in_use = places(&mut worn.iter().copied().filter(|zone| self.uses(bay, *zone)));
+        let sound = |place: &u32| (0..parts).all(|part| !worn.contains(&(place * parts + part)));
+        let all = 0..self.wire.geometry(bay).zones / parts;
+        let free = all.filter(|place| sound(place) && !self.uses(bay, place * parts));
+        let has_metadata = in_use.iter().any(|place| self.zone_of(bay, ZoneIndex(place * parts)).is_none());
+        !has_metadata && in_use.len() <= free.count()
+    }
+
+    /// Takes note of drives that hold nothing in zones that have worn out any more: they are as good as others.
+    fn note_healed(&mut self, course: &mut Course) {
+        for member in 0..self.members.len() {
+            let whole = self.member_state(member) == Some(MemberState::Active);
+            let Some(bay) = self.members[member].filter(|_| whole && self.heir.is_none()) else { continue };
+            let worn = course.worn.get(&bay).filter(|_| !course.scarred.contains(&bay));
+            if worn.is_some_and(|worn| worn.iter().all(|zone| !self.uses(bay, *zone)))
+                && course.damaged.remove(&bay)
+            {
+                self.trace.note(|| format!("drive{bay} has nothing in zones that have worn out"));
+                self.counts.healed += 1;
+            }
+        }
     }
 
     /// Starts a repair if one is due. Mostly it gets the time it takes.
@@ -419,11 +459,12 @@ impl World<'_> {
     }
 
     /// The drive of a member that is being rebuilt, if that can go on.
-    fn half_filled(&self, course: &Course, member: usize) -> Option<Bay> {
+    fn half_filled(&mut self, course: &Course, member: usize) -> Option<Bay> {
         let bay = self.members[member].filter(|bay| !self.wire.is_gone(*bay))?;
         let rebuilding = self.member_state(member) == Some(MemberState::Rebuilding);
-        let sound = !self.is_damaged(course, member) && !course.suspects.is_absent(member);
-        (rebuilding && sound).then_some(bay)
+        let heals = self.can_heal(course, bay) && self.heir.is_none() && self.rng.chance(3, 4);
+        let sound = !self.is_damaged(course, member) || heals;
+        (rebuilding && sound && !course.suspects.is_absent(member)).then_some(bay)
     }
 
     /// Another drive for a member.
@@ -467,6 +508,7 @@ impl World<'_> {
             }
             Err(_) => Ok(()),
             Ok(_) => {
+                self.note_healed(course);
                 self.counts.rebuilds += 1;
                 self.forks.notice(Moment::Rebuilt);
                 self.trace.note(|| "rebuilt".into());

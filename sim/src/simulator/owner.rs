@@ -20,7 +20,7 @@ use engine::{
     array::ArrayError,
     owner::Change,
     raid::error::NoArray,
-    zone::{Lba, ZoneIndex, ZoneState},
+    zone::{Lba, ZoneIndex, ZoneState, is_worn},
 };
 
 /// What an array may say of itself.
@@ -306,6 +306,9 @@ impl World<'_> {
         let geometry = self.wire.geometry(bay).clone();
         for zone in (0..geometry.zones).map(ZoneIndex) {
             let state = self.wire.ssd(bay).zones().info(zone).state;
+            if is_worn(state) {
+                continue;
+            }
             let stored = self.wire.ssd(bay).stored(Lba(geometry.start(zone).0));
             let stored = stored.map_err(|error| Failure(format!("reading a drive: {error}")))?;
             let is_blank = stored.is_none_or(|bytes| bytes.iter().all(|byte| *byte == 0));

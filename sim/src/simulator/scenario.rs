@@ -141,6 +141,8 @@ pub struct Scenario {
     /// Zones of a drive that have to be used as one.
     pub aggregate: u32,
     /// As in [`engine::array::CreateOptions`].
+    pub spare_zones: u32,
+    /// As in [`engine::array::CreateOptions`].
     pub zone_size_blocks: Option<u64>,
     /// Policy `log`: there is so little room in metadata logs that power cuts may displace more than that.
     pub cramped: bool,
@@ -173,7 +175,8 @@ impl Scenario {
         let chunk_blocks = if rng.chance(1, 8) { 16 << rng.below(2) } else { 2 << rng.below(3) };
         let small_zones = policy.uses_zrwa() && rng.chance(1, 5);
         let cramped = policy == Policy::Log && rng.chance(1, 2);
-        let (drive, aggregate) = draw_drive(rng, (policy, parities), chunk_blocks, (small_zones, cramped));
+        let (mut drive, aggregate) =
+            draw_drive(rng, (policy, parities), chunk_blocks, (small_zones, cramped));
         let zone_size_blocks = rng.chance(1, 4).then(|| {
             let row = chunk_blocks * (members - parities) as u64;
             let rows = aggregate as u64 * drive.zone_capacity_blocks / chunk_blocks;
@@ -184,6 +187,13 @@ impl Scenario {
         let costly = if size > COSTLY_BLOCKS { (size / COSTLY_BLOCKS).ilog2() as u64 + 1 } else { 0 };
         let work_events = 1 << (8 + rng.below(6 - costly.min(4)));
         let mut misfortune = draw_misfortune(rng);
+        // By numbers of its own: nothing else that is drawn goes with it.
+        let mut spares = Rng::new(rng.clone().next_u64() ^ 1);
+        let spare_zones = [0, 1 + spares.below(3) as u32][spares.below(2) as usize];
+        drive.zones += aggregate * spare_zones;
+        if spare_zones > 0 && misfortune.dead_zone > 0 {
+            misfortune.dead_zone += spares.below(100);
+        }
         if cramped {
             // A member that cannot keep what was displaced is in need of a repair, and the only one.
             (misfortune.dead_block, misfortune.dead_zone) = (0, 0);
@@ -202,6 +212,7 @@ impl Scenario {
             rounds: 3 + rng.below(if cramped { 3 } else { 6 }),
             work_events,
             forks: (MOST_FORKS >> costly).max(1),
+            spare_zones,
             finish_drops: drive.zrwa.is_some() && rng.chance(1, 2),
             fua_alone: drive.volatile_cache && rng.chance(1, 2),
             sectors_tear: false,

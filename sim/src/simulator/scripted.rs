@@ -9,9 +9,10 @@ use super::{
     oracle::Change,
     subject::{How, Why, create_options},
     wire::Bay,
-    world::{Failure, World},
+    world::{Failure, Pending, World},
 };
-use engine::runtime::Runtime;
+use crate::ssd::Fault as MediaFault;
+use engine::{device::Command, raid::geometry::META_ZONES, runtime::Runtime, zone::ZoneIndex};
 
 /// What an event was.
 pub(super) struct Taken {
@@ -57,10 +58,7 @@ impl World<'_> {
         Ok(())
     }
 
-    pub(super) fn wait_in_order<T>(
-        &mut self,
-        pending: &super::world::Pending<T>,
-    ) -> Result<Result<T, Why>, Failure> {
+    pub(super) fn wait_in_order<T>(&mut self, pending: &Pending<T>) -> Result<Result<T, Why>, Failure> {
         loop {
             if let Some(result) = pending.borrow_mut().take() {
                 return Ok(result);
@@ -132,6 +130,9 @@ impl World<'_> {
             }
             Step::Finish | Step::Reset => zone.in_flight == 0,
             Step::Replace => true,
+            // So that it is the next write that finds it.
+            Step::Wear => self.ops.is_empty(),
+            Step::Rebuild => self.unsound_members().next().is_some(),
         }
     }
 
@@ -146,10 +147,30 @@ impl World<'_> {
             Step::Finish => self.issue_one_change(ZONE.0, Change::Finish),
             Step::Reset => self.issue_one_change(ZONE.0, Change::Reset),
             // Something to be waited for by itself.
-            Step::Replace => {}
+            Step::Replace | Step::Wear | Step::Rebuild => {}
         }
         self.ready = true;
         self.collect()
+    }
+
+    /// Has the drive of `member` have its part of the zone read-only from now on.
+    pub(super) fn wear_in_order(&mut self, member: usize) {
+        let parts = self.scenario.aggregate;
+        for part in 0..parts {
+            let zone = ZoneIndex((ZONE.0 + META_ZONES) * parts + part);
+            for bay in self.members[member].iter() {
+                let mut ssd = self.wire.ssd(*bay);
+                ssd.faults().after(0, MediaFault::ReadOnly(zone));
+                // Faults strike with the next command.
+                ssd.execute(Command::Report { first: zone, count: 1 });
+            }
+        }
+    }
+
+    /// Begins to rebuild what is lacking.
+    pub(super) fn rebuild_in_order(&mut self) -> Option<Pending<u64>> {
+        let subject = self.subject.clone()?;
+        Some(self.start(subject.rebuild()))
     }
 
     /// Whether anything is on its way.

@@ -247,8 +247,9 @@ pub struct ArrayMaker {
 /// How the subject of a scenario is made.
 pub(super) fn create_options(scenario: &Scenario, uuid: [u8; 16]) -> CreateOptions {
     let name = "simulated".into();
-    let Scenario { chunk_blocks, zone_size_blocks, policy, parities, group_blocks, .. } = *scenario;
-    let (policy, host, autostart) = (Some(policy), [0; 16], false);
+    let Scenario { chunk_blocks, zone_size_blocks, policy, parities, group_blocks, spare_zones, .. } =
+        *scenario;
+    let (policy, spare_zones, host, autostart) = (Some(policy), Some(spare_zones), [0; 16], false);
     CreateOptions {
         name,
         uuid,
@@ -257,6 +258,7 @@ pub(super) fn create_options(scenario: &Scenario, uuid: [u8; 16]) -> CreateOptio
         parities,
         policy,
         group_blocks,
+        spare_zones,
         host,
         autostart,
     }

@@ -133,6 +133,7 @@ fn scenario() -> Scenario {
         finish_drops: false,
         fua_alone: false,
         sectors_tear: false,
+        spare_zones: 0,
         compression: None,
         unwritten_fails: false,
         group_blocks: 0,

@@ -32,7 +32,7 @@ use engine::{
 use std::collections::BTreeSet;
 
 /// Zones at the start of a drive that hold its metadata log, as the array uses them.
-const META_ZONES: u64 = 2;
+const META_ZONES: u32 = 2;
 
 /// What strikes a drive beside a member that is missing.
 #[derive(Clone, Debug, Default)]
@@ -400,16 +400,21 @@ impl World<'_> {
         Ok(failed)
     }
 
-    /// The zone of the array that a zone of a drive belongs to, if not to the metadata log.
-    fn zone_of(&self, zone: ZoneIndex) -> Option<u32> {
-        (zone.0 as u64 / self.scenario.aggregate as u64).checked_sub(META_ZONES).map(|zone| zone as u32)
+    /// The zone of the array that a zone of a drive belongs to, if not to the metadata log; one that there is not if it
+    /// belongs to none.
+    pub(super) fn zone_of(&self, bay: Bay, zone: ZoneIndex) -> Option<u32> {
+        let place = zone.0 / self.scenario.aggregate;
+        let own = place.checked_sub(META_ZONES)?;
+        let moved = self.moved(bay);
+        let here = moved.iter().find(|(_, other)| **other == place).map(|(zone, _)| *zone);
+        Some(here.unwrap_or(if moved.contains_key(&own) { u32::MAX } else { own }))
     }
 
     /// Zones of a drive that are neither empty nor beyond what the array uses.
     fn begun_zones(&self, bay: Bay, metadata: bool) -> Vec<ZoneInfo> {
         let count = self.wire.geometry(bay).zones;
         let zones: Vec<_> = (0..count).map(|zone| self.wire.ssd(bay).zones().info(ZoneIndex(zone))).collect();
-        let used = |info: &ZoneInfo| match self.zone_of(info.zone) {
+        let used = |info: &ZoneInfo| match self.zone_of(bay, info.zone) {
             Some(zone) => !metadata && (zone as usize) < self.oracle.zones.len(),
             None => metadata,
         };
@@ -430,7 +435,7 @@ impl World<'_> {
             5 if beside == Beside::Nobody => self.draw_tampered(bay),
             6 if self.loses_zrwa(beyond) => {
                 let ruined =
-                    self.begun_zones(bay, false).into_iter().filter_map(|info| self.zone_of(info.zone));
+                    self.begun_zones(bay, false).into_iter().filter_map(|info| self.zone_of(bay, info.zone));
                 Blow { what: "lost ZRWAs", zrwa_lost: true, ruined: ruined.collect(), ..Blow::default() }
             }
             6 | 7 => {
@@ -528,7 +533,7 @@ impl World<'_> {
             return self.draw_unreadable(bay);
         }
         let (zone, lba) = *self.rng.pick(&found);
-        let ruined = self.zone_of(zone).into_iter().collect();
+        let ruined = self.zone_of(bay, zone).into_iter().collect();
         // It stays so: a tail that could not be read once, and can be later, is believed then.
         let fault = match self.rng.chance(1, 2) {
             true => Fault::Unreadable(lba),
@@ -546,7 +551,7 @@ impl World<'_> {
             blow.mends &= !self.is_record(bay, lba);
             blow.faults.push((0, Fault::Unreadable(lba)));
             let zone = self.wire.geometry(bay).locate(lba).0;
-            blow.ruined.extend(self.zone_of(zone));
+            blow.ruined.extend(self.zone_of(bay, zone));
         }
         blow
     }
@@ -556,7 +561,7 @@ impl World<'_> {
         let zone = ZoneIndex(self.rng.below(self.wire.geometry(bay).zones as u64) as u32);
         let fault = if self.rng.chance(1, 2) { Fault::ReadOnly(zone) } else { Fault::Offline(zone) };
         let later = if self.rng.chance(1, 2) { 0 } else { self.rng.below(100) };
-        let ruined: BTreeSet<u32> = self.zone_of(zone).into_iter().collect();
+        let ruined: BTreeSet<u32> = self.zone_of(bay, zone).into_iter().collect();
         let outcast = ruined.is_empty();
         Blow { what: "a worn zone", faults: vec![(later, fault)], ruined, outcast, ..Blow::default() }
     }
@@ -577,7 +582,7 @@ impl World<'_> {
         let window = if appended { window.max(2 * 32 / chunk) } else { window };
         let margin = window * chunk * data_chunks;
         zones.retain(|info| {
-            let zone = self.zone_of(info.zone).map(|zone| &self.oracle.zones[zone as usize]);
+            let zone = self.zone_of(bay, info.zone).map(|zone| &self.oracle.zones[zone as usize]);
             let inside = margin..self.oracle.capacity.saturating_sub(margin);
             // Nor can one that was being finished be told from one whose end another hand has brought.
             zone.is_some_and(|zone| {
@@ -598,7 +603,7 @@ impl World<'_> {
         };
         let what = if reset { "a zone reset by another hand" } else { "a zone finished by another hand" };
         let faults = (0..parts).map(|part| (0, fault(part))).collect();
-        let ruined: BTreeSet<u32> = self.zone_of(zone).into_iter().collect();
+        let ruined: BTreeSet<u32> = self.zone_of(bay, zone).into_iter().collect();
         Blow { what, faults, tampered: ruined.clone(), ruined, ..Blow::default() }
     }
 }

@@ -72,6 +72,8 @@ pub struct Counts {
     pub changes: u64,
     /// Arrays that were destroyed.
     pub destructions: u64,
+    /// Drives with worn zones that hold everything again, in spare zones.
+    pub healed: u64,
     /// Geometries that the array declines to be made of.
     pub refusals: u64,
     /// Copies of the world that were ended and recovered.
@@ -97,6 +99,7 @@ impl Counts {
         self.faults += other.faults;
         self.changes += other.changes;
         self.destructions += other.destructions;
+        self.healed += other.healed;
         self.refusals += other.refusals;
         self.forks += other.forks;
         self.judgements += other.judgements;

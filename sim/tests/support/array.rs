@@ -35,6 +35,7 @@ pub fn drives(count: usize, geometry: &Geometry) -> Vec<Drive> {
 pub fn options(chunk_blocks: u64) -> CreateOptions {
     CreateOptions {
         group_blocks: 0,
+        spare_zones: None,
         name: "test".into(),
         uuid: [3; 16],
         chunk_blocks,

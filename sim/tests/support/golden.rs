@@ -108,6 +108,7 @@ impl Golden {
     pub fn options(&self) -> CreateOptions {
         CreateOptions {
             group_blocks: 0,
+            spare_zones: None,
             name: NAME.into(),
             uuid: self.uuid,
             chunk_blocks: CHUNK_BLOCKS,

@@ -59,7 +59,7 @@ impl Scene {
         Scene::created(options, geometry(ZONES + META, 240, 8))
     }
 
-    fn created(options: CreateOptions, shape: Geometry) -> Scene {
+    pub fn created(options: CreateOptions, shape: Geometry) -> Scene {
         let (runtime, rig) = (Runtime::new(), Rig::new());
         let drives: Vec<_> = (0..4).map(|_| rig.drive(&shape)).collect();
         let array = run(&runtime, Array::create(&runtime, options, drives.clone())).unwrap();

@@ -10,6 +10,7 @@
 //! one has its checkpoint, and nothing waits for that until its turn comes.
 
 use crate::{
+    adapt::spare::Spared,
     buf::{BLOCK, BufPool},
     device::{
         Command, Completer, Completion, DeviceError, Done, Geometry, Slots, Status, ZonedDevice, Zones,
@@ -19,7 +20,13 @@ use crate::{
         record::{Checkpoint, Record, ZONE_BYTES},
         superblock::Superblock,
     },
-    raid::{LogStep, geometry::Layout, journal::logged::Live, policy::Policy, seat::Seat},
+    raid::{
+        LogStep,
+        geometry::{Layout, META_ZONES},
+        journal::logged::Live,
+        policy::Policy,
+        seat::Seat,
+    },
     runtime::Gate,
     zone::{Lba, ZoneIndex},
 };
@@ -70,7 +77,7 @@ pub struct MetaLog {
     kit: Kit,
     /// The drive itself, and as the array uses it.
     pub drive: Rc<dyn ZonedDevice>,
-    pub device: Rc<dyn ZonedDevice>,
+    pub device: Rc<Spared>,
     member: usize,
     /// Which of the two zones is written, the next block in it, and its generation.
     zone: Cell<u32>,
@@ -93,7 +100,7 @@ impl MetaLog {
         keeper: Weak<dyn Keeper>,
         kit: Kit,
         member: usize,
-        (drive, device): (Rc<dyn ZonedDevice>, Rc<dyn ZonedDevice>),
+        (drive, device): (Rc<dyn ZonedDevice>, Rc<Spared>),
         (zone, generation): (u32, u64),
         live: Live,
     ) -> Rc<MetaLog> {
@@ -233,7 +240,10 @@ impl MetaLog {
             return Err(DeviceError::Gone);
         }
         let generation = self.generation.get() + 1;
-        let (checkpoint, sequence) = keeper.contents(generation, &self.live.borrow());
+        let (mut checkpoint, sequence) = keeper.contents(generation, &self.live.borrow());
+        let places = self.device.places();
+        let kept = places.len();
+        checkpoint.moved = places.into_iter().map(|(zone, place)| (zone - META_ZONES, place)).collect();
         let lba = self.lba(new.0);
         let record = Record::Checkpoint(Box::new(checkpoint));
         let bytes = record.encode(self.origin(lba.0), sequence);
@@ -244,6 +254,7 @@ impl MetaLog {
         self.wp_blocks.set(0);
         self.generation.set(generation);
         self.write(&bytes, true).await?;
+        self.device.keep(kept);
         let mut cleared = submit(Command::Reset { zones: Zones::One(old) });
         if both {
             cleared = Completion::ready(cleared.await);

@@ -15,7 +15,7 @@ use crate::{
     },
     zone::{Lba, ZoneIndex, ZoneState},
 };
-use std::rc::Rc;
+use std::{collections::BTreeMap, rc::Rc};
 
 /// What a drive's metadata zones hold.
 pub struct ReadLog {
@@ -29,6 +29,8 @@ pub struct ReadLog {
     /// Records of parity, of which only what matters is kept.
     pub parities: usize,
     pub live: Live,
+    /// Zones of which the drive's part is in one of its spare zones, and in which.
+    pub moved: BTreeMap<u32, u32>,
     /// The highest sequence number in the log.
     pub sequence: u64,
     /// Records of the log that were damaged: torn by a power cut, or worse.
@@ -261,14 +263,22 @@ async fn read_head(
         .and_then(|()| expect((role as usize) < superblock.members.len(), "member", role))
         .and_then(|()| fits(superblock, geometry))
         .and_then(|()| first.check(sequence, superblock))
+        .and_then(|()| match checkpoint.moved.values().find(|place| **place >= geometry.zones) {
+            Some(place) => expect(false, "place", *place),
+            None => Ok(()),
+        })
         .map_err(NoLog::Absurd)?;
     let mut live = Live::default();
     live.apply(&first, &checkpoint.superblock.layout());
     let (generation, policy) = (checkpoint.generation, checkpoint.superblock.policy);
+    let moved = checkpoint.moved.clone();
     reader.written = reader.written.min(log_blocks(geometry, policy));
     reader.pass(blocks);
     let records = vec![(first, sequence)];
-    Ok((ReadLog { origin, zone, generation, records, parities: 0, live, sequence, damaged: 0 }, reader))
+    Ok((
+        ReadLog { origin, zone, generation, records, parities: 0, live, moved, sequence, damaged: 0 },
+        reader,
+    ))
 }
 
 impl ReadLog {
@@ -388,6 +398,7 @@ mod tests {
         let checkpoint = Checkpoint {
             generation: 1,
             incomplete: Default::default(),
+            moved: Default::default(),
             zones: vec![Default::default(); superblock.zones as usize],
             burned: Vec::new(),
             holes: Vec::new(),

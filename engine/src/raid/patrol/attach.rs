@@ -15,7 +15,7 @@ use crate::{
         recover::scan::prepare,
     },
 };
-use std::rc::Rc;
+use std::{collections::BTreeMap, rc::Rc};
 
 impl Raid {
     /// Puts a drive in the place of `member`, which must be out, to be rebuilt. Every zone of the
@@ -46,7 +46,8 @@ impl Raid {
             record.lost |= (!self.zones.is_empty(zone) as u32) << member;
             record.waits &= !(1 << member);
         });
-        let log = self.new_log(member, drive.device.clone(), device, (1, 0), Live::default());
+        let log =
+            self.new_log(member, drive.device.clone(), (device, &BTreeMap::new()), (1, 0), Live::default());
         self.members.forget(member);
         let others = self.members.active();
         self.members.put(member, drive.name.clone(), log.clone());

@@ -10,13 +10,16 @@
 //!
 //! Zones that lack most come first, so that one lost member is made up for everywhere before the second.
 //!
+//! A part whose place on the drive is worn is rebuilt in one of the drive's spare zones, if there is one left
+//! ([`crate::adapt::spare`]).
+//!
 //! A block that cannot be decoded, because other members cannot read theirs, is lost: the rebuild leaves
 //! a hole there ([`super::holes`]) and goes on. A zone that cannot be rebuilt at all is left out.
 
 use crate::{
     buf::{BLOCK, Buf, BufMut},
     code::decode,
-    device::{Command, DeviceError, Zones},
+    device::{Command, DeviceError, ZonedDevice, Zones},
     format::{
         Origin,
         oob::Content,
@@ -27,6 +30,7 @@ use crate::{
         events::Event,
         geometry::{Layout, Piece, Place, Role, each, physical},
         holes::Lost,
+        journal::log::MetaLog,
         members::{is_of_zone, is_unreadable},
         parts::Raid,
         policy::{
@@ -37,7 +41,7 @@ use crate::{
         status::{LeftOut, LostBlocks, Progress, Rebuilt},
         zone::flow::{Parities, Zone},
     },
-    zone::{Lba, ZoneIndex, ZoneState},
+    zone::{Lba, ZoneIndex, ZoneState, is_worn},
 };
 use std::{collections::BTreeMap, ops::Range, rc::Rc};
 
@@ -258,6 +262,12 @@ impl Raid {
                 Ok(()) => rebuilt.lost.extend(lost_blocks(zone, lost.blocks)),
                 Err(Stopped::Again) if !self.membership.has_failed() => done_bytes = before,
                 Err(Stopped::Again) => return Err(self.too_many_failed()),
+                // It went bad meanwhile.
+                Err(Stopped::Error(NoPart::Worn(_)))
+                    if lacks && self.find_spare(zone, member).await.is_some() =>
+                {
+                    done_bytes = before;
+                }
                 // One zone does not keep the others from being rebuilt.
                 Err(Stopped::Error(_)) if !lacks && !self.membership.has_failed() => {
                     rebuilt.lost.extend(lost_blocks(zone, lost.blocks));
@@ -289,6 +299,7 @@ impl Raid {
         self.check_waits(zone)?;
         self.let_go(zone).await;
         self.check_stop(member)?;
+        self.move_part(zone, member).await?;
         self.on_member(member, Command::Reset { zones }).await?;
         self.check_stop(member)?;
         self.unburn(zone, member);
@@ -299,6 +310,35 @@ impl Raid {
             Some(running) => self.rebuild_running(&running, member, work).await,
             None => self.rebuild_full(zone, member, work).await,
         }
+    }
+
+    /// A spare zone for a member's part of a zone, if its own place is worn and there is one.
+    async fn find_spare(&self, zone: ZoneIndex, member: usize) -> Option<(Rc<MetaLog>, u32)> {
+        let log = self.members.log(member)?;
+        let report = Command::Report { first: physical(zone), count: 1 };
+        let worn = log.device.submit(report).await.zones.first().is_some_and(|info| is_worn(info.state));
+        let place = if worn { log.device.find_free().await } else { None };
+        place.map(|place| (log, place))
+    }
+
+    /// Has a member's part of a zone, which it lacks, be in a spare zone from now on if its own place is worn. The
+    /// member knows that for good before anything is written there: what is in a place that nobody has written down
+    /// would be lost without anybody knowing.
+    async fn move_part(&self, zone: ZoneIndex, member: usize) -> Result<(), Stopped> {
+        if let Some((log, place)) = self.find_spare(zone, member).await {
+            self.check_stop(member)?;
+            log.device.place(physical(zone), place);
+            self.events.note(Event::Moved { member, zone: zone.0, place });
+        }
+        // A rebuild that was dropped may have left it so.
+        if let Some(log) = self.members.log(member).filter(|log| !log.device.is_kept()) {
+            log.renew().await.result?;
+            let report = Command::Report { first: physical(ZoneIndex(0)), count: self.geometry.zones };
+            let zones = log.device.submit(report).await.zones;
+            self.check_active(member)?;
+            self.members.set_worn(member, zones.iter().any(|info| is_worn(info.state)));
+        }
+        self.check_stop(member)
     }
 
     /// A command for the member under repair. If it fails the zone is left out, or the member taken out.

@@ -371,6 +371,7 @@ mod tests {
             Record::Checkpoint(Box::new(Checkpoint {
                 generation: 1,
                 incomplete: Default::default(),
+                moved: Default::default(),
                 superblock: superblock.clone(),
                 zones: vec![zone],
                 burned,

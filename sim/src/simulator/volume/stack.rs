@@ -55,6 +55,7 @@ pub(super) async fn create(
         Over::Array { policy, parities, group_blocks } => {
             let options = CreateOptions {
                 group_blocks,
+                spare_zones: None,
                 name: "simulated".into(),
                 uuid,
                 chunk_blocks: scenario.chunk_blocks,

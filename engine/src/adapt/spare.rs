@@ -1,0 +1,165 @@
+//! A drive with spare zones: a zone that is worn can be had elsewhere.
+//!
+//! [`Spared`] shows the first zones of a drive, under the numbers that they have there. What lies behind them are the
+//! *spare zones*. A zone that has been moved ([`Spared::place`]) is one of these from then on, to everybody who sees
+//! the drive through here: same number, same addresses, another place. To keep what is where is up to whoever moves
+//! zones; so is what was in them.
+
+use crate::{
+    device::{Command, Completion, Done, Geometry, Plate, Slots, Status, ZonedDevice, Zones},
+    runtime::Runtime,
+    zone::{Lba, ZoneIndex, ZoneInfo, is_worn},
+};
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeMap,
+    ops::Range,
+    rc::Rc,
+};
+
+/// A drive of which some zones are spare.
+pub struct Spared {
+    runtime: Runtime,
+    slots: Rc<Slots>,
+    device: Rc<dyn ZonedDevice>,
+    /// Of what is shown.
+    geometry: Geometry,
+    /// Where zones are that are not in their own places, which is for good; and whether there are any.
+    places: RefCell<BTreeMap<u32, u32>>,
+    has_moved: Cell<bool>,
+    /// So many of them somebody has written down.
+    kept: Cell<usize>,
+}
+
+impl Spared {
+    /// Shows `zones` zones of a drive that has no fewer, with those that have been moved in their `places`.
+    pub fn new(
+        runtime: &Runtime,
+        device: Rc<dyn ZonedDevice>,
+        zones: u32,
+        places: BTreeMap<u32, u32>,
+    ) -> Spared {
+        // Appended blocks would have to be told where they are seen.
+        let geometry = Geometry { zones, max_append_blocks: 0, ..device.geometry().clone() };
+        let (has_moved, kept) = (Cell::new(!places.is_empty()), Cell::new(places.len()));
+        let (runtime, slots, places) = (runtime.clone(), Rc::default(), places.into());
+        Spared { runtime, slots, device, geometry, places, has_moved, kept }
+    }
+
+    /// Where zones are that are not in their own places.
+    pub fn places(&self) -> BTreeMap<u32, u32> {
+        self.places.borrow().clone()
+    }
+
+    /// Takes note that somebody has written down where so many zones are.
+    pub fn keep(&self, count: usize) {
+        self.kept.set(count);
+    }
+
+    /// Whether it has been written down where all zones are.
+    pub fn is_kept(&self) -> bool {
+        self.kept.get() == self.places.borrow().len()
+    }
+
+    /// Zones of the drive that are not shown.
+    fn spares(&self) -> Range<u32> {
+        self.geometry.zones..self.device.geometry().zones
+    }
+
+    /// Spare zones that are nobody's place.
+    pub fn free(&self) -> impl Iterator<Item = u32> {
+        let taken: Vec<u32> = self.places.borrow().values().copied().collect();
+        self.spares().filter(move |spare| !taken.contains(spare))
+    }
+
+    /// A spare zone that can be written, as far as the drive says, and is nobody's place.
+    pub async fn find_free(&self) -> Option<u32> {
+        let Range { start, end } = self.spares();
+        let report = Command::Report { first: ZoneIndex(start), count: end - start };
+        let report = if start < end { self.device.submit(report).await.zones } else { Vec::new() };
+        self.free().find(|spare| report.iter().any(|info| info.zone.0 == *spare && !is_worn(info.state)))
+    }
+
+    /// Has `zone` be where the spare zone `to` is. No command for it may be on its way.
+    pub fn place(&self, zone: ZoneIndex, to: u32) {
+        self.places.borrow_mut().insert(zone.0, to);
+        self.has_moved.set(true);
+    }
+
+    /// Where a zone is.
+    fn place_of(&self, zone: ZoneIndex) -> ZoneIndex {
+        self.places.borrow().get(&zone.0).map_or(zone, |to| ZoneIndex(*to))
+    }
+
+    /// Where a block is.
+    fn block_of(&self, lba: Lba) -> Lba {
+        let (zone, offset) = self.geometry.locate(lba);
+        Lba(self.geometry.start(self.place_of(zone)).0 + offset)
+    }
+
+    fn report(&self, first: ZoneIndex, count: u32) -> Completion {
+        let shown = first.0..first.0.saturating_add(count).min(self.geometry.zones);
+        if shown.is_empty() {
+            return Completion::failed(Status::LbaOutOfRange);
+        }
+        let below = self.device.submit(Command::Report { first, count: shown.len() as u32 });
+        let moved: Vec<_> = self.places.borrow().range(shown).map(|(zone, to)| (*zone, *to)).collect();
+        if moved.is_empty() {
+            return below;
+        }
+        let one = |to| self.device.submit(Command::Report { first: ZoneIndex(to), count: 1 });
+        let moved: Vec<_> = moved.into_iter().map(|(zone, to)| (zone, one(to))).collect();
+        let (completer, completion) = self.slots.pair();
+        self.runtime.spawn(async move {
+            let mut done = below.await;
+            for (zone, report) in moved {
+                let Done { result, zones, .. } = report.await;
+                done.result = done.result.and(result);
+                let shown = done.zones.iter_mut().find(|info| info.zone.0 == zone);
+                if let (Some(shown), Some(info)) = (shown, zones.first()) {
+                    *shown = ZoneInfo { zone: shown.zone, ..*info };
+                }
+            }
+            completer.complete(done);
+        });
+        completion
+    }
+}
+
+impl ZonedDevice for Spared {
+    fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    fn plate(&self) -> Plate {
+        self.device.plate()
+    }
+
+    fn submit(&self, mut command: Command) -> Completion {
+        match &mut command {
+            Command::Report { first, count } => return self.report(*first, *count),
+            Command::Append { .. } => return Completion::failed(Status::InvalidOpcode),
+            Command::Read { lba, .. } | Command::Write { lba, .. } | Command::FlushZrwa { last: lba } => {
+                if lba.0 >= self.geometry.start(ZoneIndex(self.geometry.zones)).0 {
+                    return Completion::failed(Status::LbaOutOfRange);
+                }
+                if self.has_moved.get() {
+                    *lba = self.block_of(*lba);
+                }
+            }
+            Command::Open { zones, .. }
+            | Command::Close { zones }
+            | Command::Finish { zones }
+            | Command::Reset { zones } => match zones {
+                Zones::One(zone) if zone.0 >= self.geometry.zones => {
+                    return Completion::failed(Status::LbaOutOfRange);
+                }
+                Zones::One(zone) => *zone = self.place_of(*zone),
+                // Nothing is in spare zones that anybody would miss.
+                Zones::All => {}
+            },
+            Command::Flush => {}
+        }
+        self.device.submit(command)
+    }
+}

@@ -1,0 +1,233 @@
+//! Zones of a drive that wear out, and the spare ones that are used in their place.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod support;
+
+use engine::{
+    array::{Array, CreateOptions},
+    device::Command,
+    raid::{
+        error::{NoDesign, NoPart},
+        policy::Policy,
+    },
+    runtime::{Gate, Runtime},
+    zone::ZoneIndex,
+};
+use sim::ssd::Fault;
+use std::{future::poll_fn, pin::pin, rc::Rc, task::Poll};
+use support::{
+    array::{geometry, options, run},
+    rig::{Act, Rig},
+    scene::{ACTIVE, CHUNK, META, STRIPE, Scene, ZONES, is_metadata, part, reset},
+};
+
+/// The first spare zone of a drive.
+const SPARE: u32 = META + ZONES;
+const KINDS: [(Policy, u32); 4] =
+    [(Policy::Zrwa, 0), (Policy::InPlace, 0), (Policy::Log, 0), (Policy::Log, 4)];
+
+/// An array with `spare_zones`, of which zones 0 and 1 are being written.
+fn scene((policy, group_blocks): (Policy, u32), spare_zones: u32) -> Scene {
+    let options = CreateOptions {
+        policy: Some(policy),
+        group_blocks,
+        spare_zones: Some(spare_zones),
+        ..options(CHUNK)
+    };
+    let scene = Scene::created(options, geometry(SPARE + spare_zones, 240, 8));
+    for zone in [0, 1] {
+        scene.write(zone, 0, 5 * STRIPE + 3);
+    }
+    scene
+}
+
+/// Has a member's parts of zones 0 and 1 wear out, and be found to be.
+fn wear(scene: &Scene, member: usize) -> u64 {
+    scene.damage(member, Fault::ReadOnly(part(0)));
+    scene.damage(member, Fault::Offline(part(1)));
+    // Every member has something of two stripes.
+    for zone in [0, 1] {
+        scene.write(zone, 5 * STRIPE + 3, 2 * STRIPE);
+    }
+    assert_eq!(scene.states()[member].1, 2);
+    7 * STRIPE + 3
+}
+
+fn moved(scene: &Scene, member: usize) -> (Vec<(u32, u32)>, u32) {
+    let status = &scene.array.status().members[member];
+    (status.moved.iter().map(|(zone, place)| (*zone, *place)).collect(), status.spare_zones)
+}
+
+#[test]
+fn what_wears_out_is_rebuilt_in_spare_zones_and_counts_there() {
+    for kind in KINDS {
+        let mut scene = scene(kind, 3);
+        let tail = wear(&scene, 1);
+        scene.rebuild();
+        assert_eq!(scene.states(), [ACTIVE; 4], "{kind:?}");
+        assert_eq!(moved(&scene, 1), (vec![(0, SPARE), (1, SPARE + 1)], 1));
+        assert_eq!(moved(&scene, 2), (vec![], 3));
+        assert!(!scene.array.status().members[1].worn);
+        // Any other one may be lost, and the zones are written on and emptied as all are.
+        for other in [0, 2, 3] {
+            scene.cut(|_| true);
+            scene.assemble(Some(other));
+            assert_eq!(moved(&scene, 1), (vec![(0, SPARE), (1, SPARE + 1)], 1));
+            scene.check(0, tail);
+            scene.check(1, tail);
+            scene.replace(other);
+            scene.rebuild();
+            assert_eq!(scene.states(), [ACTIVE; 4], "{kind:?}");
+        }
+        scene.write(0, tail, STRIPE);
+        scene.submit(reset(1));
+        scene.write(1, 0, 2 * STRIPE + 1);
+        scene.cut(|_| true);
+        scene.assemble(Some(0));
+        scene.check(0, tail + STRIPE);
+        scene.check(1, 2 * STRIPE + 1);
+        assert_eq!(scene.states()[1], ACTIVE, "{kind:?}");
+    }
+}
+
+/// The drive of a member that is replaced has places of its own.
+#[test]
+fn a_drive_that_takes_over_has_all_of_its_zones() {
+    for kind in KINDS {
+        let mut scene = scene(kind, 2);
+        let tail = wear(&scene, 1);
+        scene.rebuild();
+        let new = scene.rig.drive(&scene.shape);
+        run(&scene.runtime, scene.array.replace(1, new.clone(), &|_| ())).unwrap();
+        scene.drives[1] = new;
+        scene.rebuild();
+        assert_eq!((scene.states(), moved(&scene, 1)), (vec![ACTIVE; 4], (vec![], 2)), "{kind:?}");
+        scene.cut(|_| true);
+        scene.assemble(Some(2));
+        scene.check(0, tail);
+        scene.check(1, tail);
+        assert_eq!(moved(&scene, 1), (vec![], 2));
+    }
+}
+
+#[test]
+fn wherever_the_power_goes_nothing_is_lost_and_the_rebuild_goes_on() {
+    for kind in KINDS {
+        let mut ended = false;
+        for commands in 0.. {
+            let mut scene = scene(kind, 2);
+            let tail = wear(&scene, 1);
+            let held = scene.rig.hold_after(commands);
+            let rebuilt = scene.start_rebuild();
+            if !held.get() {
+                assert_eq!(rebuilt.get(), Some(true));
+                ended = true;
+                break;
+            }
+            scene.rig.drop_held();
+            scene.rig.rule(|_, _| Act::Pass);
+            scene.cut(|_| true);
+            scene.assemble(None);
+            for zone in [0, 1] {
+                scene.check(zone, tail);
+            }
+            scene.rebuild();
+            assert_eq!(scene.states(), [ACTIVE; 4], "{kind:?} after {commands} commands");
+            assert_eq!(moved(&scene, 1).0.len(), 2, "{kind:?} after {commands} commands");
+            scene.cut(|_| true);
+            scene.assemble(Some(3));
+            for zone in [0, 1] {
+                scene.check(zone, tail);
+            }
+        }
+        assert!(ended);
+    }
+}
+
+/// The first zone is found to be worn by nobody before it is filled.
+#[test]
+fn a_spare_zone_that_wears_out_while_it_is_filled_is_replaced_by_another_one() {
+    for kind in KINDS {
+        let scene = scene(kind, 3);
+        wear(&scene, 1);
+        let (rig, wears) = (scene.rig.clone(), std::cell::Cell::new(true));
+        let starts = SPARE as u64 * scene.shape.zone_size_blocks;
+        scene.rig.rule(move |drive, command| {
+            let fills = matches!(command, Command::Write { lba, .. } if lba.0 > starts)
+                || matches!(command, Command::Append { zone, .. } if zone.0 == SPARE);
+            if drive == 1 && fills && wears.replace(false) {
+                rig.damage(1, Fault::ReadOnly(ZoneIndex(SPARE)));
+            }
+            Act::Pass
+        });
+        scene.rebuild();
+        assert_eq!(scene.states(), [ACTIVE; 4], "{kind:?}");
+        assert!(!moved(&scene, 1).0.iter().any(|(_, place)| *place == SPARE), "{kind:?}");
+    }
+}
+
+#[test]
+fn without_a_spare_zone_a_worn_one_is_left_out_and_a_sound_one_is_never_moved() {
+    for kind in KINDS {
+        let scene = scene(kind, 1);
+        // Another hand has emptied it: it can be written again.
+        scene.write(2, 0, 5 * STRIPE);
+        scene.damage(2, Fault::Reset(part(2)));
+        scene.write(2, 5 * STRIPE, STRIPE);
+        assert_eq!(scene.states()[2].1, 1, "{kind:?}");
+        wear(&scene, 1);
+        let rebuilt = run(&scene.runtime, scene.array.rebuild(&|_| ())).unwrap();
+        let left_out: Vec<_> = rebuilt.left_out.iter().map(|out| (out.member, out.zone)).collect();
+        assert_eq!(left_out.len(), 1, "{kind:?}: {left_out:?}");
+        assert!(left_out[0].0 == 1 && matches!(rebuilt.left_out[0].reason, NoPart::Worn(_)));
+        assert_eq!((moved(&scene, 1).0.len(), moved(&scene, 2)), (1, (vec![], 1)), "{kind:?}");
+        let status = &scene.array.status().members[1];
+        assert!(status.worn && status.spare_zones == 0);
+    }
+}
+
+/// What was dropped on the way has said nothing of where it was about to write.
+#[test]
+fn nothing_is_written_to_a_spare_zone_before_the_member_knows_that_it_is_one_of_its_places() {
+    let scene = scene((Policy::Zrwa, 0), 2);
+    wear(&scene, 1);
+    let data = scene.data();
+    scene.rig.rule(move |drive, command| Act::hold_if(drive == 1 && is_metadata(command, data)));
+    let stop = Rc::new(Gate::default());
+    let (array, stopped) = (scene.array.clone(), stop.clone());
+    scene.runtime.spawn(async move {
+        let (mut rebuild, mut stopped) = (pin!(array.rebuild(&|_| ())), pin!(stopped.wait()));
+        poll_fn(|context| match stopped.as_mut().poll(context) {
+            Poll::Ready(()) => Poll::Ready(()),
+            Poll::Pending => rebuild.as_mut().poll(context).map(|_| ()),
+        })
+        .await;
+    });
+    scene.runtime.run();
+    assert_eq!((moved(&scene, 1).0.len(), scene.rig.held()), (1, 1));
+    stop.open();
+    scene.runtime.run();
+    let rebuilt = scene.start_rebuild();
+    let written = || [SPARE, SPARE + 1].map(|zone| scene.rig.written(1, ZoneIndex(zone)));
+    assert_eq!((written(), rebuilt.get()), ([0, 0], None));
+    scene.release();
+    assert_eq!((rebuilt.get(), scene.states()), (Some(true), vec![ACTIVE; 4]));
+    assert!(written().iter().all(|blocks| *blocks > 0));
+}
+
+#[test]
+fn there_have_to_be_zones_that_are_not_spare() {
+    let (runtime, rig) = (Runtime::new(), Rig::new());
+    let drives: Vec<_> = (0..4).map(|_| rig.drive(&geometry(META + 4, 240, 8))).collect();
+    let design = |spare: Option<u32>| {
+        let options = CreateOptions { spare_zones: spare, ..options(CHUNK) };
+        Array::design(&runtime, &options, &drives).map(|design| (design.geometry.zones, design.spare_blocks))
+    };
+    assert_eq!(design(None).unwrap(), (4, 0));
+    assert_eq!(design(Some(3)).unwrap(), (1, 4 * 3 * 240));
+    assert_eq!(design(Some(4)).unwrap_err(), NoDesign::Spares { spare: 4, zones: 4 }.into());
+    let many: Vec<_> = (0..4).map(|_| rig.drive(&geometry(META + 400, 64, 8))).collect();
+    let options = options(CHUNK);
+    assert_eq!(Array::design(&runtime, &options, &many).unwrap().geometry.zones, 397);
+}
