@@ -500,7 +500,7 @@ fn a_checkpoint_has_the_documented_parts_in_their_order() {
     let checkpoint = Checkpoint {
         generation: u64_of(1),
         incomplete: BTreeSet::from([1]),
-        moved: [(0, META_ZONES + 4)].into(),
+        moved: [(1, u32_of(11))].into(),
         superblock: superblock(),
         zones: vec![
             ZoneRecord { epoch: u64_of(2), resetting: true, lost: u32_of(3), ..ZoneRecord::default() },
@@ -540,14 +540,16 @@ fn a_checkpoint_has_the_documented_parts_in_their_order() {
                 take(&mut rest, "Checkpoint counts", &expected);
             }
             "zone record" => {
-                let zones = [(2, u64::MAX, 3, 1u32, 0, 0), (4, u64_of(5), 6, 2, u32_of(7), u64_of(8))];
-                for (epoch, finished, lost, flags, waits, since) in zones {
-                    let expected: [(&str, &[u8]); 6] = [
+                let zones =
+                    [(2, u64::MAX, 3, 1u32, 0, 0, 0), (4, u64_of(5), 6, 2, u32_of(7), u32_of(11), u64_of(8))];
+                for (epoch, finished, lost, flags, waits, place, since) in zones {
+                    let expected: [(&str, &[u8]); 7] = [
                         ("epoch", &u64_of(epoch).to_le_bytes()),
                         ("finished", &finished.to_le_bytes()),
                         ("lost", &u32_of(lost).to_le_bytes()),
                         ("flags", &flags.to_le_bytes()),
                         ("waits", &waits.to_le_bytes()),
+                        ("place", &place.to_le_bytes()),
                         ("since", &since.to_le_bytes()),
                     ];
                     take(&mut rest, "Zone record", &expected);
