@@ -76,6 +76,7 @@ fn live_copies(
 ) -> (Result<(), Failure>, Counts, Vec<String>) {
     let mut rng = Rng::new(seed);
     let mut scenario = Scenario::draw(&mut rng, Some(Policy::Zrwa), Some(losses));
+    scenario.drive.zones -= scenario.aggregate * std::mem::take(&mut scenario.spare_zones);
     // The same on all, and nothing that only drives with a ZRWA can do.
     (scenario.mixed, scenario.aggregate, scenario.drive.zrwa) = (false, 1, None);
     (scenario.unwritten_fails, scenario.finish_drops, scenario.fua_alone) = (false, false, false);
