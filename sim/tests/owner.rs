@@ -131,7 +131,17 @@ fn cut_after<T: 'static>(
     lose: bool,
     task: impl FnOnce(Runtime) -> std::pin::Pin<Box<dyn Future<Output = T>>>,
 ) -> Option<T> {
-    let runtime = Runtime::new();
+    cut_on(Runtime::new(), rig, commands, lose, task)
+}
+
+/// As [`cut_after`], on a runtime on which other things go on.
+fn cut_on<T: 'static>(
+    runtime: Runtime,
+    rig: &Rc<Rig>,
+    commands: usize,
+    lose: bool,
+    task: impl FnOnce(Runtime) -> std::pin::Pin<Box<dyn Future<Output = T>>>,
+) -> Option<T> {
     rig.hold_after(commands);
     let result = Rc::new(Cell::new(None));
     let (told, task) = (result.clone(), task(runtime.clone()));
@@ -245,17 +255,44 @@ fn a_new_name_is_there_or_not_and_nobody_is_stale() {
     }
 }
 
+/// What an array says to its members when that is cut off.
+#[derive(Clone, Copy, Debug)]
+enum Saying {
+    /// A new name, at rest.
+    AtRest,
+    /// That it is being assembled.
+    Assembly,
+    /// A new name while it runs, and members know of more or fewer things that were written.
+    Running,
+}
+
 #[test]
 fn a_name_that_was_given_without_a_member_counts_though_that_one_was_told_another_one() {
-    for (policy, volatile) in POLICIES {
+    let ways = [Saying::AtRest, Saying::Assembly, Saying::Running];
+    for ((policy, volatile), saying) in POLICIES.iter().flat_map(|kind| ways.map(|saying| (*kind, saying))) {
         for commands in 0.. {
             let rig = Rig::new();
             let drives = used(&rig, policy, volatile);
             let all = drives.clone();
-            let done = cut_after(&rig, commands, volatile, |runtime| {
-                let change = Change::Name("first".into());
-                Box::pin(async move { Array::change(&runtime, all, &change).await })
-            });
+            let change = Change::Name("first".into());
+            let done = match saying {
+                Saying::AtRest => cut_after(&rig, commands, volatile, |runtime| {
+                    Box::pin(async move { Array::change(&runtime, all, &change).await })
+                }),
+                Saying::Assembly => cut_after(&rig, commands, volatile, |runtime| {
+                    Box::pin(async move { Array::assemble(&runtime, all).await.map(|_| ()) })
+                }),
+                Saying::Running => {
+                    let runtime = Runtime::new();
+                    let array = run(&runtime, Array::assemble(&runtime, all)).unwrap();
+                    for at in (WRITTEN[0]..WRITTEN[0] + 9).step_by(3) {
+                        write(&runtime, &array, 0, at, 3, true);
+                    }
+                    cut_on(runtime, &rig, commands, volatile, |_| {
+                        Box::pin(async move { array.change_running(&change).await })
+                    })
+                }
+            };
             for away in 0..MEMBERS {
                 let runtime = Runtime::new();
                 let mut drives = copies(&rig, &drives);
@@ -265,8 +302,9 @@ fn a_name_that_was_given_without_a_member_counts_though_that_one_was_told_anothe
                 drives.rotate_left(away);
                 for missing in [None].into_iter().chain((1..MEMBERS).map(Some)) {
                     let status = of_array(&without(&drives, missing), OLD).unwrap().unwrap().status;
-                    let what =
-                        format!("{policy:?} {volatile}, cut after {commands}, {away} and {missing:?} away");
+                    let what = format!(
+                        "{policy:?} {volatile} {saying:?}, cut after {commands}, {away} and {missing:?} away"
+                    );
                     assert_eq!(status.name, "second", "{what}");
                 }
             }

@@ -8,11 +8,11 @@
 use crate::{
     device::{Command, Completion, Done, Geometry, Plate, Slots, Status, ZonedDevice, Zones},
     runtime::Runtime,
-    zone::{Lba, ZoneIndex, ZoneInfo, is_worn},
+    zone::{Lba, ZoneIndex, ZoneInfo, ZoneState, is_worn},
 };
 use std::{
     cell::{Cell, RefCell},
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     ops::Range,
     rc::Rc,
 };
@@ -27,8 +27,10 @@ pub struct Spared {
     /// Where zones are that are not in their own places, which is for good; and whether there are any.
     places: RefCell<BTreeMap<u32, u32>>,
     has_moved: Cell<bool>,
-    /// So many of them somebody has written down.
-    kept: Cell<usize>,
+    /// Those that somebody has written down.
+    kept: RefCell<BTreeMap<u32, u32>>,
+    /// Spare zones that are worn themselves, as far as they have been looked at.
+    worn: RefCell<BTreeSet<u32>>,
 }
 
 impl Spared {
@@ -41,9 +43,10 @@ impl Spared {
     ) -> Spared {
         // Appended blocks would have to be told where they are seen.
         let geometry = Geometry { zones, max_append_blocks: 0, ..device.geometry().clone() };
-        let (has_moved, kept) = (Cell::new(!places.is_empty()), Cell::new(places.len()));
-        let (runtime, slots, places) = (runtime.clone(), Rc::default(), places.into());
-        Spared { runtime, slots, device, geometry, places, has_moved, kept }
+        let has_moved = Cell::new(!places.is_empty());
+        let (runtime, slots, kept, worn) =
+            (runtime.clone(), Rc::default(), places.clone().into(), RefCell::default());
+        Spared { runtime, slots, device, geometry, places: places.into(), has_moved, kept, worn }
     }
 
     /// Where zones are that are not in their own places.
@@ -51,14 +54,14 @@ impl Spared {
         self.places.borrow().clone()
     }
 
-    /// Takes note that somebody has written down where so many zones are.
-    pub fn keep(&self, count: usize) {
-        self.kept.set(count);
+    /// Takes note that somebody has written down that zones are in these places.
+    pub fn keep(&self, places: BTreeMap<u32, u32>) {
+        self.kept.replace(places);
     }
 
     /// Whether it has been written down where all zones are.
     pub fn is_kept(&self) -> bool {
-        self.kept.get() == self.places.borrow().len()
+        *self.kept.borrow() == *self.places.borrow()
     }
 
     /// Zones of the drive that are not shown.
@@ -66,18 +69,43 @@ impl Spared {
         self.geometry.zones..self.device.geometry().zones
     }
 
-    /// Spare zones that are nobody's place.
+    /// Spare zones that are nobody's place and can be written, as far as is known.
     pub fn free(&self) -> impl Iterator<Item = u32> {
-        let taken: Vec<u32> = self.places.borrow().values().copied().collect();
+        let mut taken = self.worn.borrow().clone();
+        taken.extend(self.places.borrow().values());
         self.spares().filter(move |spare| !taken.contains(spare))
     }
 
-    /// A spare zone that can be written, as far as the drive says, and is nobody's place.
-    pub async fn find_free(&self) -> Option<u32> {
+    /// Asks the drive which spare zones are worn; gives those that are not, as they are.
+    async fn look_at_spares(&self) -> Vec<ZoneInfo> {
         let Range { start, end } = self.spares();
+        if start == end {
+            return Vec::new();
+        }
         let report = Command::Report { first: ZoneIndex(start), count: end - start };
-        let report = if start < end { self.device.submit(report).await.zones } else { Vec::new() };
-        self.free().find(|spare| report.iter().any(|info| info.zone.0 == *spare && !is_worn(info.state)))
+        let (worn, sound) =
+            self.device.submit(report).await.zones.into_iter().partition::<Vec<_>, _>(|i| is_worn(i.state));
+        self.worn.borrow_mut().extend(worn.iter().map(|info| info.zone.0));
+        sound
+    }
+
+    /// A spare zone that is nobody's place and can be written, as the drive says.
+    pub async fn find_free(&self) -> Option<u32> {
+        let sound = self.look_at_spares().await;
+        self.free().find(|spare| sound.iter().any(|info| info.zone.0 == *spare))
+    }
+
+    /// Resets what is in zones that are nobody's place, as far as that can be done: it would take resources of the
+    /// drive. It is what a move that was cut off has left; or several small zones that are used as one have been left
+    /// behind, of which a single one was worn.
+    pub async fn clear_unused(&self) {
+        let sound = self.look_at_spares().await;
+        let is_used = |info: &ZoneInfo| info.state != ZoneState::Empty;
+        let used: Vec<u32> = sound.iter().filter(|info| is_used(info)).map(|info| info.zone.0).collect();
+        let left: Vec<u32> = self.places.borrow().keys().copied().collect();
+        for zone in self.free().filter(|spare| used.contains(spare)).chain(left).map(ZoneIndex) {
+            self.device.submit(Command::Reset { zones: Zones::One(zone) }).await;
+        }
     }
 
     /// Has `zone` be where the spare zone `to` is. No command for it may be on its way.

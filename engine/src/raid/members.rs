@@ -35,7 +35,7 @@ struct Member {
     note: RefCell<Note>,
     read_errors: Cell<u64>,
     write_errors: Cell<u64>,
-    /// Zones of which the drive has lost its part at work.
+    /// Zones of which the drive has lost its part at work and not got it back.
     parts_lost: Cell<u32>,
     /// Zones of the drive are read-only or offline.
     worn: Cell<bool>,
@@ -278,7 +278,7 @@ impl Members {
         errors.set(errors.get() + 1);
     }
 
-    /// Zones of which the drive in a place has lost its part at work.
+    /// Zones of which the drive in a place has lost its part at work and not got it back.
     pub fn parts_lost(&self, member: usize) -> u32 {
         self.places[member].parts_lost.get()
     }
@@ -286,6 +286,12 @@ impl Members {
     pub fn count_part_lost(&self, member: usize) {
         let lost = &self.places[member].parts_lost;
         lost.set(lost.get() + 1);
+    }
+
+    /// A part of a zone is there again.
+    pub fn count_part_back(&self, member: usize) {
+        let lost = &self.places[member].parts_lost;
+        lost.set(lost.get().saturating_sub(1));
     }
 
     /// Takes note that zones of a drive are read-only or offline, or that none are.

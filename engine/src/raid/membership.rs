@@ -14,6 +14,9 @@ use std::{
     rc::Rc,
 };
 
+/// More sequence numbers than one member can have been told before the others were told any of them.
+pub const AHEAD: u64 = 1 << 32;
+
 pub struct Membership {
     superblock: RefCell<Superblock>,
     /// The last sequence number that was given out.
@@ -76,6 +79,11 @@ impl Membership {
 
     pub fn set_generation(&self, generation: u32) {
         self.generation.set(generation);
+    }
+
+    /// Leaves out [`AHEAD`] sequence numbers.
+    pub fn skip_ahead(&self) {
+        self.sequence.set(self.sequence.get() + AHEAD);
     }
 
     pub fn has_failed(&self) -> bool {

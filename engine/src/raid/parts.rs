@@ -31,7 +31,7 @@ use crate::{
         zone::{flow::Zone, reader::Readers, set::ZoneSet, stillness::Stillness},
     },
     runtime::Runtime,
-    zone::ZoneIndex,
+    zone::{ZoneIndex, is_worn},
 };
 use std::{
     cell::{Cell, RefCell},
@@ -428,13 +428,27 @@ impl Raid {
         });
     }
 
+    /// Takes note of drives that can never write again what they have lost: errors do not always say so.
+    async fn look_for_wear(&self, lost: &[Lacks]) {
+        for (zone, member) in lost.iter().flat_map(|lacks| each(lacks.members).map(|m| (lacks.zone, m))) {
+            let seat = self.members.seat(member);
+            let report = Command::Report { first: physical(ZoneIndex(zone)), count: 1 };
+            let zones = self.members.submit(member, report).await.zones;
+            if self.members.is_seated(seat) && zones.iter().any(|info| is_worn(info.state)) {
+                self.members.set_worn(member, true);
+            }
+        }
+    }
+
     /// Writes down what members lack, and changes of membership, one after the other.
     pub async fn keep_membership(self: Rc<Self>) {
         loop {
             let announced = self.membership.announced();
+            let mut lost = Vec::new();
             while self.membership.is_pending() {
                 let (begun, active) = (self.membership.begin(), self.members.active());
                 for lacks in self.membership.take_lacks() {
+                    lost.push(lacks);
                     let sequence = self.membership.next_sequence();
                     self.append_to(active, Record::Lacks(lacks), sequence).await;
                 }
@@ -460,6 +474,10 @@ impl Raid {
             self.zones.wake();
             if self.membership.is_closed() {
                 return;
+            }
+            if !lost.is_empty() {
+                self.look_for_wear(&lost).await;
+                self.membership.tell();
             }
             announced.await;
         }

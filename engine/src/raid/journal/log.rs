@@ -242,8 +242,7 @@ impl MetaLog {
         let generation = self.generation.get() + 1;
         let (mut checkpoint, sequence) = keeper.contents(generation, &self.live.borrow());
         let places = self.device.places();
-        let kept = places.len();
-        checkpoint.moved = places.into_iter().map(|(zone, place)| (zone - META_ZONES, place)).collect();
+        checkpoint.moved = places.iter().map(|(zone, place)| (zone - META_ZONES, *place)).collect();
         let lba = self.lba(new.0);
         let record = Record::Checkpoint(Box::new(checkpoint));
         let bytes = record.encode(self.origin(lba.0), sequence);
@@ -254,7 +253,7 @@ impl MetaLog {
         self.wp_blocks.set(0);
         self.generation.set(generation);
         self.write(&bytes, true).await?;
-        self.device.keep(kept);
+        self.device.keep(places);
         let mut cleared = submit(Command::Reset { zones: Zones::One(old) });
         if both {
             cleared = Completion::ready(cleared.await);

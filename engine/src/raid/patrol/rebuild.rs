@@ -163,8 +163,12 @@ impl Raid {
         lacking
     }
 
-    /// Resets what members hold of zones that they lack: it would take resources of their drives.
+    /// Resets what members hold of zones that they lack, and what is in zones that are not used: it would take
+    /// resources of their drives.
     pub async fn clear_leftovers(&self) {
+        for log in each(self.members.active()).filter_map(|member| self.members.log(member)) {
+            log.device.clear_unused().await;
+        }
         for (zone, member) in self.lacking() {
             let first = physical(zone);
             let done = self.members.submit(member, Command::Report { first, count: 1 }).await;
@@ -300,6 +304,7 @@ impl Raid {
         self.let_go(zone).await;
         self.check_stop(member)?;
         self.move_part(zone, member).await?;
+        self.check_stop(member)?;
         self.on_member(member, Command::Reset { zones }).await?;
         self.check_stop(member)?;
         self.unburn(zone, member);
@@ -321,12 +326,14 @@ impl Raid {
         place.map(|place| (log, place))
     }
 
-    /// Has a member's part of a zone, which it lacks, be in a spare zone from now on if its own place is worn. The
-    /// member knows that for good before anything is written there: what is in a place that nobody has written down
-    /// would be lost without anybody knowing.
-    async fn move_part(&self, zone: ZoneIndex, member: usize) -> Result<(), Stopped> {
+    /// Has a member's part of a zone, which it lacks and nobody else works on, be in a spare zone from now on if its
+    /// own place is worn. The member knows that for good before anything is written there: what is in a place that
+    /// nobody has written down would be lost without anybody knowing.
+    pub async fn move_part(&self, zone: ZoneIndex, member: usize) -> Result<(), DeviceError> {
+        let seat = self.members.seat(member);
         if let Some((log, place)) = self.find_spare(zone, member).await {
-            self.check_stop(member)?;
+            // Of small zones that are used as one some may not be worn: they would take resources of the drive.
+            log.device.submit(Command::Reset { zones: Zones::One(physical(zone)) }).await;
             log.device.place(physical(zone), place);
             self.events.note(Event::Moved { member, zone: zone.0, place });
         }
@@ -335,10 +342,11 @@ impl Raid {
             log.renew().await.result?;
             let report = Command::Report { first: physical(ZoneIndex(0)), count: self.geometry.zones };
             let zones = log.device.submit(report).await.zones;
-            self.check_active(member)?;
-            self.members.set_worn(member, zones.iter().any(|info| is_worn(info.state)));
+            if self.members.is_seated(seat) {
+                self.members.set_worn(member, zones.iter().any(|info| is_worn(info.state)));
+            }
         }
-        self.check_stop(member)
+        Ok(())
     }
 
     /// A command for the member under repair. If it fails the zone is left out, or the member taken out.
@@ -618,6 +626,7 @@ impl Raid {
         let epoch = self.catalog.change(zone, |record| record.lost &= !(1 << member));
         self.broadcast(Record::Rebuilt { zone: zone.0, epoch, members: 1 << member }, sequence).await;
         self.check_active(member)?;
+        self.members.count_part_back(member);
         if !self.catalog.records().iter().any(|zone| zone.lost & (1 << member) != 0) {
             self.members.say(member, Note::Nothing);
         }

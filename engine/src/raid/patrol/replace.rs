@@ -43,7 +43,7 @@
 //! *Only one of them ever goes on.* The assembly that takes one of them says so in its checkpoints, before
 //! anything else is written; if it is cut off, some say so and nothing has changed. The one that is not taken may
 //! know newer superblocks than anybody who is there, since it was told something in the moment of the cut. So
-//! such an assembly leaves out 2^32 sequence numbers, more than can have been on their way ([`SKIPPED`]): what
+//! such an assembly leaves out 2^33 sequence numbers, more than can have been on their way ([`SKIPPED`]): what
 //! it writes is newer than whatever the other one was told, and names somebody else in its place. If both are
 //! missing, all are told that neither takes part any more, as of any member that is absent, before anything
 //! changes.
@@ -67,6 +67,7 @@ use crate::{
         geometry::physical,
         holes::Lost,
         journal::log::MetaLog,
+        membership::AHEAD,
         parts::Raid,
         patrol::rebuild::Stopped,
         seat::Seat,
@@ -85,8 +86,9 @@ use std::{
 const BATCH_BLOCKS: u64 = 256;
 /// Reads ahead of the write that is on its way.
 const READS_AHEAD: usize = 4;
-/// Sequence numbers that an assembly leaves out which decides who of two drives is the member.
-pub const SKIPPED: u64 = 1 << 32;
+/// Sequence numbers that an assembly leaves out which decides who of two drives is the member: more than a change at
+/// rest does, which may have been cut off.
+pub const SKIPPED: u64 = 2 * AHEAD;
 
 /// A drive that shall take a place.
 pub struct Newcomer {

@@ -150,16 +150,18 @@ impl Look {
     /// Has all members that are here say `change`, and nothing else: as two assemblies do that are cut off when
     /// they have written their checkpoints.
     ///
-    /// The first one changes nothing. Without it, one that is away may have been told of another change that was
-    /// cut off, in a superblock with the number that this one gets: nobody who is here would know. As it is, whoever
-    /// has been told of a change was there when all had the number before; one of these is here, and so both numbers
-    /// are larger than that.
+    /// One that is away may have been told anything that was cut off before the others knew of it, by numbers that
+    /// nobody who is here has heard of: so the change gets one that is larger than all of these ([`AHEAD`]). Another
+    /// change of this kind may be what was cut off: therefore the first assembly, which changes nothing. Whoever has
+    /// been told of that change was there when all had the number before; one of these is here, and so this change's
+    /// number is the larger one.
     pub async fn relabel(self, change: &Change) -> Result<(), ArrayError> {
         change.apply(&mut self.raid.membership.superblock().clone())?;
         self.keep_what_counts()?;
         self.load();
         let told = self.raid.members.active();
         self.raid.renew(self.floor, self.late).await?;
+        self.raid.membership.skip_ahead();
         self.raid.membership.change(|superblock| change.apply(superblock))?;
         self.raid.renew(self.floor, self.late).await?;
         match told & !self.raid.members.active() {

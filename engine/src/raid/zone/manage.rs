@@ -129,6 +129,8 @@ impl Raid {
         let first = physical(zone);
         let mut usable = 0u32;
         for member in each(self.members.active()) {
+            // If that fails the member is out.
+            _ = self.move_part(zone, member).await;
             let done = self.members.submit(member, Command::Report { first, count: 1 }).await;
             let is_usable = done.zones.first().is_some_and(|info| !is_worn(info.state));
             usable |= (is_usable as u32) << member;
