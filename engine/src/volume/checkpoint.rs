@@ -7,7 +7,7 @@ use crate::{
     buf::BLOCK,
     device::{Command, Completion, DeviceError, Status, Zones},
     volume::{
-        core::{Core, Need, State, leave},
+        core::{Core, MOST_LOADS, Need, State, leave},
         format::{CutRecord, FANOUT, Kind, PAYLOAD, Root, Seal, ZoneUse, payload_mut, put_addresses, seal},
         place::{self, Place},
         space::{HEAD_ZONES, Who},
@@ -71,13 +71,17 @@ impl Core {
         }
         let lies_there =
             |state: &State, place: Place| place != 0 && zones.contains(&state.space.locate(place).0);
-        let pages = self.state.borrow().map.directory().len() as u32;
-        for page in 0..pages {
-            let place = self.state.borrow().map.place(page);
-            if lies_there(&self.state.borrow(), place) {
+        let pages: Vec<u32> = {
+            let state = self.state.borrow();
+            let places = (0..).zip(state.map.directory());
+            places.filter(|(_, place)| lies_there(&state, **place)).map(|(page, _)| page).collect()
+        };
+        for some in pages.chunks(MOST_LOADS) {
+            self.fetch(some.iter().copied(), Need::Pressing).await;
+            for page in some {
                 // One that cannot be read stays where it is.
-                match self.hold(page, Need::Pressing).await {
-                    Ok(()) => self.state.borrow_mut().map.touch(page),
+                match self.hold(*page, Need::Pressing).await {
+                    Ok(()) => self.state.borrow_mut().map.touch(*page),
                     Err(_) => self.check()?,
                 }
             }

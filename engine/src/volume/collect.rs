@@ -127,6 +127,8 @@ impl Core {
                 .filter(|header| header.place.segment == segment && header.is_at(self.mark, at, capacity));
             let Some(header) = header else { return Err(Status::UnrecoveredReadError.into()) };
             let GroupHeader { blocks, entries, .. } = header;
+            let there = entries.iter().map(|entry| entry.block).filter(|block| self.has(*block));
+            self.fetch(there.map(|block| block / FANOUT as u32), Need::Write).await;
             let mut from = 0;
             for entry in entries {
                 let grains = entry.what.grains();

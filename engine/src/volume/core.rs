@@ -5,7 +5,7 @@
 
 use crate::{
     buf::{BLOCK, Buf, BufPool},
-    device::{Command, DeviceError, Done, Status, ZonedDevice, Zones},
+    device::{Command, Completion, DeviceError, Done, Status, ZonedDevice, Zones},
     runtime::Gate,
     volume::{
         behaviour::Behaviour,
@@ -21,6 +21,9 @@ use crate::{
     zone::{Lba, ZoneIndex},
 };
 use std::{cell::RefCell, collections::BTreeSet, rc::Rc};
+
+/// Pages of the map that are read at a time.
+pub const MOST_LOADS: usize = 64;
 
 /// Blocks that may be written between two checkpoints, in zones: it bounds what a start reads.
 const MOST_BEHIND_CUT: u64 = 4;
@@ -424,10 +427,43 @@ impl Core {
         }
     }
 
+    /// Begins to read pages that somebody will need who holds them one by one, as many at a time as is good for drives.
+    /// What cannot be read is left to him, as is what there is no room for unless the need is `Pressing`.
+    pub async fn fetch(&self, pages: impl Iterator<Item = u32>, need: Need) {
+        let mut reads = Vec::new();
+        let mut pages = pages.peekable();
+        while pages.peek().is_some() {
+            reads.extend(pages.by_ref().filter_map(|page| self.begin_load(page, need)).take(MOST_LOADS));
+            for (loading, read) in reads.drain(..) {
+                // He asks again.
+                _ = self.take_page(loading, read.await);
+            }
+        }
+    }
+
+    /// Reads a page, if that is on the device, not in memory, and not being read.
+    fn begin_load(&self, page: u32, need: Need) -> Option<(Loading<'_>, Completion)> {
+        let mut state = self.state.borrow_mut();
+        let place = state.map.place(page);
+        let has_room = need == Need::Pressing || state.map.has_room();
+        if state.map.is_here(page) || place == 0 || !has_room || !state.loading.insert(page) {
+            return None;
+        }
+        let lba = state.lba(&*self.device, place);
+        let loading = Loading { core: self, page };
+        drop(state);
+        Some((loading, self.device.submit(Command::read(lba, Buf::zeroed(BLOCK)))))
+    }
+
     async fn load(&self, page: u32, place: Place) -> Result<(), DeviceError> {
         let loading = Loading { core: self, page };
         let lba = self.state.borrow().lba(&*self.device, place);
-        let done = self.device.submit(Command::read(lba, Buf::zeroed(BLOCK))).await;
+        self.take_page(loading, self.device.submit(Command::read(lba, Buf::zeroed(BLOCK))).await)
+    }
+
+    /// Takes a page that was read.
+    fn take_page(&self, loading: Loading<'_>, done: Done) -> Result<(), DeviceError> {
+        let page = loading.page;
         done.result?;
         let right = unseal(&done.data)
             .is_ok_and(|(seal, _)| (seal.kind, seal.index, seal.volume) == (Kind::Page, page, self.mark));

@@ -23,8 +23,10 @@ use crate::{
     },
     zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
 };
-use std::rc::Rc;
+use std::{collections::BTreeSet, rc::Rc};
 
+/// Entries whose pages are read together.
+const AT_ONCE: usize = 1024;
 /// Reads of the directory on their way.
 const MOST_READS: usize = 64;
 
@@ -570,9 +572,15 @@ fn resume(core: &Core, look: &Look, root: &Root, walked: &[Walked]) -> Vec<(u32,
 /// Has the map say what was found, in the order in which it was written.
 async fn apply(core: &Core, found: Vec<Found>) -> Result<(), VolumeError> {
     let blocks = core.identity.blocks;
-    for Found { block, what, place, .. } in found {
-        let count = if let What::Discard(count) = what { count as u64 } else { 1 };
-        let (mut from, end) = (block as u64, block as u64 + count);
+    for (index, Found { block, what, place, .. }) in found.iter().enumerate() {
+        if index % AT_ONCE == 0 {
+            let ahead: BTreeSet<u32> =
+                found[index..].iter().take(AT_ONCE).map(|e| e.block / FANOUT as u32).collect();
+            let pages = Paged::pages(blocks) as u32;
+            core.fetch(ahead.into_iter().filter(|page| *page < pages), Need::Pressing).await;
+        }
+        let count = if let What::Discard(count) = what { *count as u64 } else { 1 };
+        let (mut from, end) = (*block as u64, *block as u64 + count);
         if end > blocks {
             return Err(VolumeError::NoSuchBlock { block: end - 1 });
         }
@@ -580,10 +588,10 @@ async fn apply(core: &Core, found: Vec<Found>) -> Result<(), VolumeError> {
             let page_end = end.min((from / FANOUT + 1) * FANOUT);
             core.hold((from / FANOUT) as u32, Need::Pressing).await?;
             let what = match what {
-                What::Data(_) => what,
+                What::Data(_) => *what,
                 What::Discard(_) => What::Discard((page_end - from) as u32),
             };
-            core.state.borrow_mut().apply(from, what, place);
+            core.state.borrow_mut().apply(from, what, *place);
             from = page_end;
         }
     }

@@ -16,6 +16,7 @@ mod raid6;
 mod recovery;
 mod sections;
 mod sensitivity;
+mod start;
 mod table1;
 mod tenants;
 mod throughput;
@@ -94,6 +95,7 @@ pub const EXPERIMENTS: &[Experiment] = &[
     braid_array::BRAID_ARRAY,
     layers::LAYERS,
     recovery::RECOVERY,
+    start::START,
     joining::JOINING,
     latency::LATENCY,
     limits::LIMITS,
