@@ -225,6 +225,33 @@ impl Gate {
     }
 }
 
+/// One at a time, in any order. Who does not wait to the end keeps nobody waiting.
+#[derive(Default)]
+pub struct Exclusive {
+    taken: Cell<bool>,
+    free: Gate,
+}
+
+/// Whoever has it keeps others waiting.
+pub struct Held<'e>(&'e Exclusive);
+
+impl Exclusive {
+    /// Waits until nobody has it.
+    pub async fn take(&self) -> Held<'_> {
+        while self.taken.replace(true) {
+            self.free.wait().await;
+        }
+        Held(self)
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.taken.set(false);
+        self.0.free.open();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

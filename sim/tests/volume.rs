@@ -5,7 +5,9 @@
 
 use engine::{
     buf::{BLOCK, Buf},
-    device::{Command, DeviceError, Geometry, Status, ZonedDevice, Zones},
+    device::{
+        Command, Completer, Completion, DeviceError, Done, Geometry, Slots, Status, ZonedDevice, Zones,
+    },
     raid::policy::Policy,
     runtime::Runtime,
     volume::{Behaviour, Codec, Volume, VolumeError},
@@ -15,7 +17,11 @@ use sim::{
     simulator::volume::{Over, Summary, run_seeds},
     ssd::{EmulatedDrive, Fault, Kind},
 };
-use std::{future::Future, rc::Rc};
+use std::{
+    cell::{Cell, RefCell},
+    future::Future,
+    rc::Rc,
+};
 
 fn play(over: Option<Over>, from: u64, to: u64) -> Summary {
     run_seeds(over, from..to, 2, &|| ())
@@ -433,4 +439,61 @@ fn groups_that_make_no_sense_are_refused_whatever_their_checksum_says() {
         assert!(volume.is_err(), "{value} at {at}");
         runtime.clear();
     }
+}
+
+/// A device that holds flushes back.
+struct Holding {
+    drive: EmulatedDrive,
+    slots: Rc<Slots>,
+    holds: Cell<bool>,
+    held: RefCell<Vec<Completer>>,
+}
+
+impl ZonedDevice for Holding {
+    fn geometry(&self) -> &Geometry {
+        self.drive.geometry()
+    }
+
+    fn submit(&self, command: Command) -> Completion {
+        match command {
+            Command::Flush if self.holds.get() => {
+                let (completer, completion) = self.slots.pair();
+                self.held.borrow_mut().push(completer);
+                completion
+            }
+            command => self.drive.submit(command),
+        }
+    }
+}
+
+/// An array tells the loss of a zone to one who asks, and goes on.
+#[test]
+fn no_flush_ends_well_while_another_one_is_told_of_a_loss() {
+    let drive = EmulatedDrive::in_memory(&geometry());
+    let (slots, held) = (Rc::default(), RefCell::default());
+    let device = Rc::new(Holding { drive, slots, holds: Cell::new(false), held });
+    let runtime = Runtime::new();
+    wait(&runtime, Volume::create(device.clone(), *b"sixteen bytes...", None, None)).unwrap();
+    let opened = Volume::open(&runtime, device.clone(), Behaviour::default());
+    let volume = wait(&runtime, opened).unwrap();
+    wait(&runtime, volume.write(3, &block(7), false)).unwrap();
+    device.holds.set(true);
+    let told: Rc<RefCell<Vec<bool>>> = Rc::default();
+    for _ in 0..3 {
+        let (volume, told) = (volume.clone(), told.clone());
+        runtime.spawn(async move {
+            let result = volume.flush().await;
+            told.borrow_mut().push(result.is_ok());
+        });
+    }
+    runtime.run();
+    device.holds.set(false);
+    let results = [Done::error(Status::InternalError.into())].into_iter();
+    let results = results.chain(std::iter::repeat_with(Done::ok));
+    for (completer, done) in device.held.take().into_iter().zip(results) {
+        completer.complete(done);
+    }
+    runtime.run();
+    assert_eq!(*told.borrow(), [false; 3]);
+    assert!(wait(&runtime, volume.flush()).is_err());
 }

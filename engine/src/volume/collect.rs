@@ -117,7 +117,7 @@ impl Core {
         let end = self.state.borrow().space.zone(zone).ends_at.unwrap_or(capacity);
         let most = self.device.geometry().max_transfer_blocks.min(capacity);
         let (mut piece, mut piece_at) = (Buf::default(), 0);
-        let (mut at, mut earned) = (0, 0);
+        let (mut at, mut earned, mut unreadable) = (0, 0, Ok(()));
         while at < end && self.state.borrow().live_in(zone, segment) > 0 {
             let inside = |offset: u32| (piece_at..piece_at + piece.blocks() as u32).contains(&offset);
             if !inside(at) {
@@ -146,7 +146,12 @@ impl Core {
                     }
                     let bytes =
                         piece_of(&piece, offset - piece_at, place).ok_or(Status::UnrecoveredReadError)?;
-                    self.move_block(entry.block, (place, segment), bytes).await?;
+                    let moved = self.move_block(entry.block, (place, segment), bytes).await;
+                    // A page of the map that cannot be read keeps its own blocks here and no others.
+                    match moved {
+                        Err(error) if error != no_zone() && self.check().is_ok() => unreadable = Err(error),
+                        moved => moved?,
+                    }
                 }
             }
             at += blocks;
@@ -155,7 +160,7 @@ impl Core {
             earned = earns;
         }
         self.earn(yields - earned);
-        Ok(())
+        unreadable
     }
 
     fn has(&self, block: u32) -> bool {

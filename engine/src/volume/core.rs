@@ -6,7 +6,7 @@
 use crate::{
     buf::{BLOCK, Buf, BufPool},
     device::{Command, Completion, DeviceError, Done, Status, ZonedDevice, Zones},
-    runtime::Gate,
+    runtime::{Exclusive, Gate},
     volume::{
         behaviour::Behaviour,
         format::{Identity, Kind, What, addresses, unseal},
@@ -20,7 +20,11 @@ use crate::{
     },
     zone::{Lba, ZoneIndex},
 };
-use std::{cell::RefCell, collections::BTreeSet, rc::Rc};
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeSet,
+    rc::Rc,
+};
 
 /// Pages of the map that are read at a time.
 pub const MOST_LOADS: usize = 64;
@@ -45,6 +49,9 @@ pub struct Core {
     /// A checkpoint is wanted, or has ended.
     pub wanted: Gate,
     pub ended: Gate,
+    flushing: Exclusive,
+    /// Flushes of the device that have begun, and the last one of them that was good.
+    flushes: Cell<(u64, u64)>,
     /// Zones have become few.
     pub few: Gate,
     /// Nobody reads from some zone any more.
@@ -283,6 +290,8 @@ impl Core {
             pages: Gate::default(),
             wanted: Gate::default(),
             ended: Gate::default(),
+            flushing: Exclusive::default(),
+            flushes: Default::default(),
             few: Gate::default(),
             unread: Gate::default(),
         }
@@ -316,9 +325,21 @@ impl Core {
         }
     }
 
+    /// Makes safe what has completed. One flush at a time, since a device tells a loss once: nobody's ends well while
+    /// another one learns of it. Who asked before it began shares it.
     pub async fn flush_device(&self) -> Result<(), DeviceError> {
+        let (asked, _) = self.flushes.get();
+        let _turn = self.flushing.take().await;
+        self.check()?;
+        let (begun, good) = self.flushes.get();
+        if good > asked {
+            return Ok(());
+        }
+        self.flushes.set((begun + 1, good));
         let done = self.device.submit(Command::Flush).await;
-        self.must(done).map(|_| ())
+        self.must(done)?;
+        self.flushes.set((begun + 1, begun + 1));
+        Ok(())
     }
 
     pub fn with_stream<T>(&self, index: usize, act: impl FnOnce(&mut Stream, &mut Common<'_>) -> T) -> T {

@@ -401,7 +401,8 @@ impl Root {
             let (live, packed) = (from.u32().ok()?, from.u64().ok()?);
             let state = ZoneUse::from_value(packed as u8)?;
             let segment = packed >> 8;
-            if segment >= next_segment.max(1) || live as u64 > root.identity.zone_capacity_blocks * MOST_LIVE
+            if segment >= next_segment.max(1)
+                || live as u64 > root.identity.zone_capacity_blocks.saturating_mul(MOST_LIVE)
             {
                 return None;
             }

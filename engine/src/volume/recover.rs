@@ -166,7 +166,7 @@ impl Look {
     /// The newest root, and where the next one goes.
     async fn newest(&self) -> Result<(Root, (u32, u32)), VolumeError> {
         let mut newest: Option<(Root, (u32, u32))> = None;
-        for zone in 0..HEAD_ZONES {
+        for zone in 0..HEAD_ZONES.min(self.zones.len() as u32) {
             let root = self.newest_in(zone).await?;
             let newer = |root: &Root| newest.as_ref().is_none_or(|(n, _)| n.generation < root.generation);
             if let Some(root) = root.filter(newer) {

@@ -288,8 +288,8 @@ impl Space {
             return None;
         }
         let zone = self.free.pop_front()?;
-        self.zones[zone as usize].hot = false;
-        let record = &mut self.zones[zone as usize].record;
+        let Zone { record, hot, ends_at, .. } = &mut self.zones[zone as usize];
+        (*hot, *ends_at) = (false, None);
         *record = match who {
             Who::Map => {
                 self.map_zones += 1;

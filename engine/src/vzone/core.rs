@@ -91,6 +91,8 @@ pub(super) struct TenantState {
     pub beginning: VecDeque<u64>,
     /// Such writes so far.
     pub begun: u64,
+    /// Flushes that have begun.
+    pub flushes: u64,
 }
 
 impl TenantState {
@@ -145,9 +147,9 @@ pub(super) struct Vzone {
     pub failed: Option<DeviceError>,
     /// Its active zones cannot be given back before it is reset, or the namespaces are opened again.
     pub stuck: bool,
-    /// Why something that had completed may be lost, and whether a flush has said so.
+    /// Why something that had completed may be lost, and up to which number flushes have said so, or will.
     pub lost: Option<DeviceError>,
-    pub told: bool,
+    pub told: Option<u64>,
 }
 
 const _: () = assert!(size_of::<Vzone>() + size_of::<Gate>() < 1024);
@@ -174,7 +176,7 @@ impl Vzone {
             failed: None,
             stuck: false,
             lost: None,
-            told: false,
+            told: None,
         }
     }
 
@@ -658,6 +660,7 @@ impl Tenant {
             removed: false,
             beginning: VecDeque::new(),
             begun: 0,
+            flushes: 0,
         };
         Tenant { id, spec, geometry, state: RefCell::new(state), gates }
     }

@@ -115,7 +115,7 @@ impl Core {
         let groups = std::mem::take(&mut vzone.groups);
         (vzone.end, vzone.tail, vzone.plain_end, vzone.flushed) = (End::Open, 0, 0, 0);
         vzone.epoch = vzone.epoch.wrapping_add(1);
-        (vzone.active, vzone.stuck, vzone.lost, vzone.told) = (false, false, None, false);
+        (vzone.active, vzone.stuck, vzone.lost, vzone.told) = (false, false, None, None);
         let spares = std::mem::take(&mut vzone.spares);
         state.spares -= spares;
         state.hold();

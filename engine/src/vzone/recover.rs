@@ -205,14 +205,34 @@ impl Books {
         };
         let known = |(id, zone): &(u32, u32)| self.namespaces.get(id).is_some_and(|spec| *zone < spec.zones);
         let most = identity.vzone_zones as usize;
+        let ends = |(groups, end): &(Groups, End)| match end {
+            End::Open => true,
+            End::Sealed(tail) | End::Finished(tail) => {
+                *tail <= (groups.zones().len() as u64).saturating_mul(geometry.zone_capacity_blocks)
+            }
+        };
+        let zones: u64 = self.namespaces.values().map(|spec| spec.zones as u64).sum();
         identity.zones == geometry.zones
             && identity.zone_capacity_blocks == geometry.zone_capacity_blocks
             && (1..=MOST_ZONES).contains(&most)
             && self.namespaces.keys().all(|id| (*id as usize) < MOST_NAMESPACES)
+            && self.namespaces.values().all(|spec| has_shape(spec, identity.vzone_zones))
+            && zones <= room(identity, geometry)
+            && self.vzones.values().all(ends)
             && self.vzones.keys().all(known)
             && self.vzones.values().all(|(groups, _)| groups.zones().len() <= most)
             && self.vzones.values().all(|(groups, _)| groups.zones().iter().all(&mut once))
     }
+}
+
+/// Whether there can be such a namespace, of v-zones of so many zones.
+fn has_shape(spec: &Spec, vzone_zones: u32) -> bool {
+    spec.zones > 0
+        && (1..=MOST_WEIGHT).contains(&spec.weight)
+        && (1..=spec.zones).contains(&spec.max_active)
+        && (1..=spec.max_active).contains(&spec.max_open)
+        && (1..=vzone_zones).contains(&spec.essential)
+        && spec.essential == floor_power(spec.essential)
 }
 
 /// What a v-zone holds, as its physical zones say.
@@ -483,14 +503,7 @@ pub(super) fn check_spec(core: &Core, spec: &Spec, own: Option<u32>) -> Result<(
     if others().any(|tenant| tenant.spec.name == spec.name) {
         return Err(VzoneError::Taken);
     }
-    let vzone_zones = core.identity.vzone_zones;
-    let sane = spec.zones > 0
-        && (1..=MOST_WEIGHT).contains(&spec.weight)
-        && (1..=spec.zones).contains(&spec.max_active)
-        && (1..=spec.max_active).contains(&spec.max_open)
-        && (1..=vzone_zones).contains(&spec.essential)
-        && spec.essential == floor_power(spec.essential);
-    if !sane {
+    if !has_shape(spec, core.identity.vzone_zones) {
         return Err(VzoneError::Shape);
     }
     let taken: u64 = others().map(|tenant| tenant.spec.zones as u64).sum();

@@ -250,13 +250,21 @@ impl Core {
         self.record(entry, apply).await
     }
 
-    /// As [`Core::flush`]; what is lost of a v-zone is told once.
+    /// As [`Core::flush`]; what is lost of a v-zone is told by the next one, and by those that had begun then.
     pub async fn flush_and_tell(&self, tenant: &Tenant) -> Result<(), DeviceError> {
+        let number = {
+            let mut state = tenant.state.borrow_mut();
+            state.flushes += 1;
+            state.flushes
+        };
         self.flush(tenant).await?;
         let mut result = Ok(());
-        let untold = |vzone: &&mut Vzone| vzone.lost.is_some() && !vzone.told;
-        for vzone in tenant.state.borrow_mut().vzones.iter_mut().filter(untold) {
-            vzone.told = true;
+        let mut state = tenant.state.borrow_mut();
+        let begun = state.flushes;
+        let untold =
+            |vzone: &&mut Vzone| vzone.lost.is_some() && vzone.told.is_none_or(|last| number <= last);
+        for vzone in state.vzones.iter_mut().filter(untold) {
+            vzone.told.get_or_insert(begun);
             result = vzone.lost.map_or(result, Err);
         }
         result

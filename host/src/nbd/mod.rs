@@ -16,12 +16,17 @@ use anyhow::Result;
 use bytes::Bytes;
 use engine::{
     device::DeviceError,
-    runtime::{Gate, Runtime},
+    runtime::{Exclusive, Gate, Held, Runtime},
     volume::Volume,
 };
 use rustix::{
     io::Errno,
-    net::{Shutdown, SocketFlags, accept_with, shutdown, sockopt::set_tcp_nodelay},
+    net::{
+        Shutdown, SocketFlags, accept_with, shutdown,
+        sockopt::{
+            set_socket_keepalive, set_tcp_keepidle, set_tcp_keepintvl, set_tcp_nodelay, set_tcp_user_timeout,
+        },
+    },
 };
 use std::{
     cell::{Cell, RefCell},
@@ -47,6 +52,8 @@ const MOST_COVERED_BYTES: u64 = 1 << 30;
 
 /// How long a client may take to say what it wants.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// After what time a client that does not answer at all, not even its kernel, is done without.
+const VANISHED: Duration = Duration::from_secs(120);
 
 /// How long it is waited when no connection can be taken.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -138,13 +145,17 @@ impl Server {
     }
 
     fn welcome(self: Rc<Self>, socket: OwnedFd) {
-        // No matter for a socket of the file system.
+        // No matter for a socket of the file system. A client whose host has vanished keeps no place.
         let _ = set_tcp_nodelay(&socket, true);
+        let _ = set_socket_keepalive(&socket, true);
+        let _ = set_tcp_keepidle(&socket, VANISHED / 2);
+        let _ = set_tcp_keepintvl(&socket, VANISHED / 4);
+        let _ = set_tcp_user_timeout(&socket, VANISHED.as_millis() as u32);
         let connection = Rc::new(Connection {
             ring: self.ring.clone(),
             socket: Rc::new(socket),
-            reading: Turn::default(),
-            writing: Turn::default(),
+            reading: Exclusive::default(),
+            writing: Exclusive::default(),
             done: Cell::new(false),
             agreed: Cell::new(false),
             server: Rc::downgrade(&self),
@@ -329,8 +340,8 @@ struct Connection {
     ring: Ring,
     socket: Rc<OwnedFd>,
     /// Who takes a request, and who sends an answer.
-    reading: Turn,
-    writing: Turn,
+    reading: Exclusive,
+    writing: Exclusive,
     /// No more requests are taken.
     done: Cell<bool>,
     /// It has been agreed on what requests are like.
@@ -343,31 +354,6 @@ impl Drop for Connection {
         if let Some(server) = self.server.upgrade() {
             server.ended.open();
         }
-    }
-}
-
-/// Something that one has at a time.
-#[derive(Default)]
-struct Turn {
-    taken: Cell<bool>,
-    free: Gate,
-}
-
-struct Held<'t>(&'t Turn);
-
-impl Turn {
-    async fn take(&self) -> Held<'_> {
-        while self.taken.replace(true) {
-            self.free.wait().await;
-        }
-        Held(self)
-    }
-}
-
-impl Drop for Held<'_> {
-    fn drop(&mut self) {
-        self.0.taken.set(false);
-        self.0.free.open();
     }
 }
 

@@ -56,8 +56,8 @@ pub struct Flow {
     pub(super) wanted: u64,
     /// Number of those who wait for something to be complete.
     pub(super) awaited: u32,
-    /// The zone has failed, and a flush has told that something of it is not safe.
-    pub(super) loss_told: bool,
+    /// The zone has failed, and flushes up to this number have told that something of it is not safe, or will.
+    pub(super) loss_told: Option<u64>,
     /// Everything below may be submitted: the window.
     pub(super) limit: u64,
     /// Chunks that are settled: shown by write pointers or, with the policy `log`, safe; and each

@@ -45,21 +45,29 @@ impl Raid {
     }
 
     /// Makes everything safe that has completed so far. What has completed in a zone that has failed since
-    /// will never be: the next flush says so, and those after it are about the rest.
-    pub async fn flush(self: Rc<Self>) -> Result<(), DeviceError> {
+    /// will never be: the next flush says so, with all that had begun when it did, and those after it are about the rest.
+    pub fn flush(self: Rc<Self>) -> impl Future<Output = Result<(), DeviceError>> {
+        let number = self.zones.begin_flush();
+        self.flush_as(number)
+    }
+
+    async fn flush_as(self: Rc<Self>, number: u64) -> Result<(), DeviceError> {
         let zones = self.zones.all_running();
         let tails: Vec<_> = zones.iter().map(|zone| zone.flow.borrow().complete()).collect();
         for (zone, tail) in zones.iter().zip(&tails) {
             // Ask all before waiting for the first.
             zone.flow.borrow_mut().want(*tail);
         }
-        let mut result = Ok(());
+        let (mut result, mut lost) = (Ok(()), Vec::new());
         for (zone, tail) in zones.iter().zip(tails) {
             let made = self.make_safe(zone, tail).await;
-            if made.is_err() && !zone.flow.borrow_mut().loss_told {
-                zone.flow.borrow_mut().loss_told = true;
+            if made.is_err() && zone.flow.borrow().loss_told.is_none_or(|last| number <= last) {
+                lost.push(zone);
                 result = made;
             }
+        }
+        for zone in lost {
+            zone.flow.borrow_mut().loss_told.get_or_insert(self.zones.flushes());
         }
         // Nothing has become safe before it was known who is out.
         self.check_failed().and(result)

@@ -34,6 +34,8 @@ pub struct ZoneSet {
     stuck: RefCell<BTreeMap<u32, usize>>,
     /// Of the plans of all zones.
     traffic: Cell<Traffic>,
+    /// Flushes that have begun.
+    flushes: Cell<u64>,
     /// Opened when a zone has ended, is not busy any more, or has been left alone by a rebuild.
     pub changed: Gate,
 }
@@ -49,8 +51,20 @@ impl ZoneSet {
             holding: RefCell::default(),
             stuck: RefCell::default(),
             traffic: Cell::default(),
+            flushes: Cell::default(),
             changed: Gate::default(),
         }
+    }
+
+    /// The number of a flush that begins.
+    pub fn begin_flush(&self) -> u64 {
+        self.flushes.set(self.flushes.get() + 1);
+        self.flushes.get()
+    }
+
+    /// The number of the last flush that has begun.
+    pub fn flushes(&self) -> u64 {
+        self.flushes.get()
     }
 
     pub fn all(&self) -> impl Iterator<Item = ZoneIndex> + use<> {
