@@ -174,7 +174,7 @@ impl Members {
         {
             return match &*self.mirror.borrow() {
                 Some((seat, mirror)) if *seat == self.seat(member) => mirror.submit(command),
-                _ => log.device.submit(command),
+                _ => log.device.that_takes(&command).submit(command),
             };
         }
         Completion::failed(DeviceError::Gone)
