@@ -129,7 +129,8 @@ async fn mark(runtime: &Runtime, candidate: &mut Candidate, event: u64) -> Resul
     let catalog = Catalog::new(zones, Vec::new(), HoleMap::default());
     let raid = Raid::new(runtime, superblock, geometry, catalog, event, Behaviour::default());
     let (drive, device) = (drive.device.clone(), device.clone());
-    let log = raid.new_log(role, drive, (device, &log.moved), (log.zone, log.generation), Live::default());
+    let log =
+        raid.new_log(role, drive, (device, log.moved.clone()), (log.zone, log.generation), Live::default());
     raid.members.put(role, candidate.drive.name.clone(), log.clone());
     log.checkpoint(&*raid, true).await?;
     candidate.log.zone = log.zone();

@@ -225,30 +225,66 @@ impl Gate {
     }
 }
 
-/// One at a time, in any order. Who does not wait to the end keeps nobody waiting.
+/// One at a time, in the order in which they asked. Who does not wait to the end keeps nobody waiting.
 #[derive(Default)]
 pub struct Exclusive {
-    taken: Cell<bool>,
-    free: Gate,
+    /// Who has it, and who waits.
+    queue: RefCell<VecDeque<u64>>,
+    tickets: Cell<u64>,
+    next: Gate,
 }
 
 /// Whoever has it keeps others waiting.
-pub struct Held<'e>(&'e Exclusive);
+pub struct Held<'e> {
+    of: &'e Exclusive,
+    ticket: u64,
+}
 
 impl Exclusive {
-    /// Waits until nobody has it.
+    /// Waits until nobody else has it.
     pub async fn take(&self) -> Held<'_> {
-        while self.taken.replace(true) {
-            self.free.wait().await;
+        let ticket = self.tickets.replace(self.tickets.get() + 1);
+        self.queue.borrow_mut().push_back(ticket);
+        let held = Held { of: self, ticket };
+        while self.queue.borrow().front() != Some(&ticket) {
+            self.next.wait().await;
         }
-        Held(self)
+        held
     }
 }
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        self.0.taken.set(false);
-        self.0.free.open();
+        self.of.queue.borrow_mut().retain(|ticket| *ticket != self.ticket);
+        self.of.next.open();
+    }
+}
+
+/// Something that many ask for, and that is done once for all who had asked before it began.
+#[derive(Default)]
+pub struct Combined {
+    turn: Exclusive,
+    begun: Cell<u64>,
+    /// The last of those begun that ended well.
+    good: Cell<u64>,
+}
+
+impl Combined {
+    /// Does it, unless somebody else has begun it after this call and come to a good end.
+    pub async fn run<F, E>(&self, work: impl FnOnce() -> F) -> Result<(), E>
+    where
+        F: Future<Output = Result<(), E>>,
+    {
+        let asked = self.begun.get();
+        let _turn = self.turn.take().await;
+        if self.good.get() > asked {
+            return Ok(());
+        }
+        let number = self.begun.get() + 1;
+        self.begun.set(number);
+        work().await?;
+        self.good.set(number);
+        Ok(())
     }
 }
 

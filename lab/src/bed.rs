@@ -203,9 +203,12 @@ fn run(setup: &Setup, load: &Load) -> anyhow::Result<Row> {
     let known = done().get(&key).cloned();
     let row = match known {
         Some(row) => row,
-        None => Bed::new(setup)?.write_zones(load)?,
+        None => {
+            let row = Bed::new(setup)?.write_zones(load)?;
+            done().insert(key, row.clone());
+            row
+        }
     };
-    done().insert(key, row.clone());
     Ok(Row { host: setup.host.name.clone(), ..row })
 }
 

@@ -16,7 +16,6 @@ pub mod list;
 pub mod play;
 
 use anyhow::{Context, bail};
-pub use check::Check;
 use list::Mutant;
 use serde_json::Value;
 use std::{

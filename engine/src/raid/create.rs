@@ -119,7 +119,7 @@ pub async fn create(
         let wiped = wipe(&*device).await;
         wiped.map_err(|error| BadDrive::new(&name, DriveFault::Reset(error)))?;
         // The other zone than the one before the first.
-        let log = raid.new_log(member, drive.device, (device, &BTreeMap::new()), (1, 0), Live::default());
+        let log = raid.new_log(member, drive.device, (device, BTreeMap::new()), (1, 0), Live::default());
         raid.members.put(member, name.clone(), log.clone());
         let written = log.checkpoint(&*raid, true).await;
         written.map_err(|error| BadDrive::new(&name, DriveFault::Unwritable(error)))?;

@@ -31,7 +31,7 @@ use crate::{
         zone::{flow::Zone, reader::Readers, set::ZoneSet, stillness::Stillness},
     },
     runtime::Runtime,
-    zone::{ZoneIndex, is_worn},
+    zone::{ZoneIndex, ZoneInfo, is_worn},
 };
 use std::{
     cell::{Cell, RefCell},
@@ -147,11 +147,11 @@ impl Raid {
         self: &Rc<Self>,
         member: usize,
         drive: Rc<dyn ZonedDevice>,
-        (device, moved): (Rc<dyn ZonedDevice>, &BTreeMap<u32, u32>),
+        (device, moved): (Rc<dyn ZonedDevice>, BTreeMap<u32, u32>),
         read: (u32, u64),
         live: Live,
     ) -> Rc<MetaLog> {
-        let places = moved.iter().map(|(zone, place)| (physical(ZoneIndex(*zone)).0, *place)).collect();
+        let places = moved.into_iter().map(|(zone, place)| (physical(ZoneIndex(zone)).0, place)).collect();
         let shown = physical(ZoneIndex(self.geometry.zones)).0;
         let device = Rc::new(Spared::new(&self.runtime, device, shown, places));
         let (array, layout, log_step) = (self.array, self.layout, self.behaviour.log_step);
@@ -428,13 +428,18 @@ impl Raid {
         });
     }
 
+    /// What its drive says of a member's part of a zone, if it does.
+    pub async fn part(&self, zone: ZoneIndex, member: usize) -> Option<ZoneInfo> {
+        let report = Command::Report { first: physical(zone), count: 1 };
+        self.members.submit(member, report).await.zones.first().copied()
+    }
+
     /// Takes note of drives that can never write again what they have lost: errors do not always say so.
     async fn look_for_wear(&self, lost: &[Lacks]) {
         for (zone, member) in lost.iter().flat_map(|lacks| each(lacks.members).map(|m| (lacks.zone, m))) {
             let seat = self.members.seat(member);
-            let report = Command::Report { first: physical(ZoneIndex(zone)), count: 1 };
-            let zones = self.members.submit(member, report).await.zones;
-            if self.members.is_seated(seat) && zones.iter().any(|info| is_worn(info.state)) {
+            let part = self.part(ZoneIndex(zone), member).await;
+            if self.members.is_seated(seat) && part.is_some_and(|info| is_worn(info.state)) {
                 self.members.set_worn(member, true);
             }
         }

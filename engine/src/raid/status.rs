@@ -5,7 +5,7 @@ use crate::{
     format::superblock::Superblock,
     raid::{
         error::{ArrayError, NoPart, Note},
-        geometry::{META_ZONES, each},
+        geometry::each,
         parts::Raid,
         policy::{Policy, zrwa::Refusal},
     },
@@ -50,6 +50,13 @@ pub struct MemberStatus {
     pub spare_zones: u32,
     /// What was written on the drive when it became the member, whether it is there or not.
     pub plate: Plate,
+}
+
+impl MemberStatus {
+    /// What is worn of the drive cannot be moved to spare zones any more.
+    pub fn is_worn_out(&self) -> bool {
+        self.worn && self.spare_zones == 0
+    }
 }
 
 /// What there is to say about an array.
@@ -193,12 +200,6 @@ pub struct Examined {
 }
 
 impl Raid {
-    /// Zones of which a member's part is in one of its spare zones, and in which.
-    fn moved(&self, member: usize) -> BTreeMap<u32, u32> {
-        let places = self.members.log(member).map(|log| log.device.places()).unwrap_or_default();
-        places.into_iter().map(|(zone, place)| (zone - META_ZONES, place)).collect()
-    }
-
     /// How the array is, as far as what runs it knows.
     pub fn status(&self) -> ArrayStatus {
         let superblock = self.membership.superblock();
@@ -220,7 +221,7 @@ impl Raid {
                 write_errors: about.write_errors,
                 zones_to_rebuild,
                 worn: about.worn,
-                moved: self.moved(m),
+                moved: self.members.log(m).map(|log| log.moved()).unwrap_or_default(),
                 spare_zones: self.members.log(m).map_or(0, |log| log.device.free().count() as u32),
                 plate: superblock.members[m].plate.clone(),
             }

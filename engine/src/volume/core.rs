@@ -6,7 +6,7 @@
 use crate::{
     buf::{BLOCK, Buf, BufPool},
     device::{Command, Completion, DeviceError, Done, Status, ZonedDevice, Zones},
-    runtime::{Exclusive, Gate},
+    runtime::{Combined, Gate},
     volume::{
         behaviour::Behaviour,
         format::{Identity, Kind, What, addresses, unseal},
@@ -20,11 +20,7 @@ use crate::{
     },
     zone::{Lba, ZoneIndex},
 };
-use std::{
-    cell::{Cell, RefCell},
-    collections::BTreeSet,
-    rc::Rc,
-};
+use std::{cell::RefCell, collections::BTreeSet, rc::Rc};
 
 /// Pages of the map that are read at a time.
 pub const MOST_LOADS: usize = 64;
@@ -49,9 +45,7 @@ pub struct Core {
     /// A checkpoint is wanted, or has ended.
     pub wanted: Gate,
     pub ended: Gate,
-    flushing: Exclusive,
-    /// Flushes of the device that have begun, and the last one of them that was good.
-    flushes: Cell<(u64, u64)>,
+    flushing: Combined,
     /// Zones have become few.
     pub few: Gate,
     /// Nobody reads from some zone any more.
@@ -290,8 +284,7 @@ impl Core {
             pages: Gate::default(),
             wanted: Gate::default(),
             ended: Gate::default(),
-            flushing: Exclusive::default(),
-            flushes: Default::default(),
+            flushing: Combined::default(),
             few: Gate::default(),
             unread: Gate::default(),
         }
@@ -328,18 +321,11 @@ impl Core {
     /// Makes safe what has completed. One flush at a time, since a device tells a loss once: nobody's ends well while
     /// another one learns of it. Who asked before it began shares it.
     pub async fn flush_device(&self) -> Result<(), DeviceError> {
-        let (asked, _) = self.flushes.get();
-        let _turn = self.flushing.take().await;
-        self.check()?;
-        let (begun, good) = self.flushes.get();
-        if good > asked {
-            return Ok(());
-        }
-        self.flushes.set((begun + 1, good));
-        let done = self.device.submit(Command::Flush).await;
-        self.must(done)?;
-        self.flushes.set((begun + 1, begun + 1));
-        Ok(())
+        let flush = || async {
+            self.check()?;
+            self.must(self.device.submit(Command::Flush).await).map(drop)
+        };
+        self.flushing.run(flush).await
     }
 
     pub fn with_stream<T>(&self, index: usize, act: impl FnOnce(&mut Stream, &mut Common<'_>) -> T) -> T {
@@ -439,7 +425,10 @@ impl Core {
                 }
             };
             match place {
-                Some(place) => self.load(page, place).await?,
+                Some(place) => {
+                    let (loading, read) = self.read_page(page, place);
+                    self.take_page(loading, read.await)?;
+                }
                 None => {
                     self.wanted.open();
                     self.pages.wait().await;
@@ -470,16 +459,13 @@ impl Core {
         if state.map.is_here(page) || place == 0 || !has_room || !state.loading.insert(page) {
             return None;
         }
-        let lba = state.lba(&*self.device, place);
-        let loading = Loading { core: self, page };
         drop(state);
-        Some((loading, self.device.submit(Command::read(lba, Buf::zeroed(BLOCK)))))
+        Some(self.read_page(page, place))
     }
 
-    async fn load(&self, page: u32, place: Place) -> Result<(), DeviceError> {
-        let loading = Loading { core: self, page };
+    fn read_page(&self, page: u32, place: Place) -> (Loading<'_>, Completion) {
         let lba = self.state.borrow().lba(&*self.device, place);
-        self.take_page(loading, self.device.submit(Command::read(lba, Buf::zeroed(BLOCK))).await)
+        (Loading { core: self, page }, self.device.submit(Command::read(lba, Buf::zeroed(BLOCK))))
     }
 
     /// Takes a page that was read.

@@ -8,7 +8,7 @@ use crate::{
     device::{Command, Completion, DeviceError, Status, ZonedDevice, Zones},
     volume::{
         behaviour::Behaviour,
-        core::{Core, Need, Start, leave},
+        core::{Core, MOST_LOADS, Need, Start, leave},
         error::VolumeError,
         format::{
             CutRecord, FANOUT, GroupHeader, Identity, Kind, Root, Unsealed, What, ZoneUse, addresses,
@@ -27,8 +27,6 @@ use std::{collections::BTreeSet, rc::Rc};
 
 /// Entries whose pages are read together.
 const AT_ONCE: usize = 1024;
-/// Reads of the directory on their way.
-const MOST_READS: usize = 64;
 
 /// What a device says of itself.
 struct Look {
@@ -186,7 +184,7 @@ impl Look {
         if let Some((index, _)) = blocks.iter().find(|(_, place)| !space.may_be_live(*place)) {
             return Err(damaged(*index));
         }
-        for some in blocks.chunks(MOST_READS) {
+        for some in blocks.chunks(MOST_LOADS) {
             let submit = |(index, place): &(usize, Place)| {
                 let (zone, offset) = space.locate(*place);
                 let lba = Lba(self.device.geometry().start(ZoneIndex(zone)).0 + offset as u64);

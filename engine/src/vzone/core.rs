@@ -6,7 +6,7 @@
 use crate::{
     buf::{Buf, BufPool},
     device::{Command, Completer, Completion, DeviceError, Geometry, Slots, Status, ZonedDevice, Zones},
-    runtime::{Gate, Runtime},
+    runtime::{Combined, Exclusive, Gate, Runtime},
     table::ZoneTable,
     vzone::{
         admission::{Pace, Tokens},
@@ -48,17 +48,15 @@ pub(super) struct Core {
     /// Zones are to be reserved or reset.
     pub work: Gate,
     /// Who opens a group, and who moves one: one at a time, in the order in which they came.
-    pub allocation: Turn,
-    pub moving: Turn,
-    /// Who flushes the device. Flushes that were begun, and the number of the last one that ended well.
-    pub flushing: Turn,
+    pub allocation: Exclusive,
+    pub moving: Exclusive,
+    pub flushing: Combined,
     /// Who makes, resizes or removes a namespace.
-    pub administration: Turn,
+    pub administration: Exclusive,
     /// The device has refused a zone for now: it is to be asked again.
     pub refused: Cell<bool>,
     /// How often it has refused one.
     pub refusals: Cell<u64>,
-    pub flushes: Cell<(u64, u64)>,
     /// Flushes that have failed.
     pub losses: Cell<u64>,
     pub failed: Cell<Option<DeviceError>>,
@@ -200,7 +198,7 @@ impl Vzone {
 /// Where the journal goes on.
 #[derive(Default)]
 pub(super) struct Journal {
-    pub turn: Turn,
+    pub turn: Exclusive,
     /// Zone 0 or 1, and the offset of the next block.
     pub place: Cell<(u32, u32)>,
     /// Counts checkpoints.
@@ -211,7 +209,7 @@ impl Journal {
     /// Of a device whose newest checkpoint is in `zone`, and has this generation. It goes on with a checkpoint.
     pub fn new(zone: u32, generation: u64) -> Journal {
         Journal {
-            turn: Turn::default(),
+            turn: Exclusive::default(),
             place: Cell::new((zone, u32::MAX)),
             generation: Cell::new(generation),
         }
@@ -254,34 +252,6 @@ pub(super) struct Worker {
     pub begun: Gate,
 }
 
-/// One at a time, in the order of calls.
-#[derive(Default)]
-pub(super) struct Turn {
-    next: Cell<u64>,
-    serving: Cell<u64>,
-    gate: Gate,
-}
-
-/// Whoever holds it has the turn.
-pub(super) struct Held<'t>(&'t Turn);
-
-impl Turn {
-    pub async fn take(&self) -> Held<'_> {
-        let mine = self.next.replace(self.next.get() + 1);
-        while self.serving.get() != mine {
-            self.gate.wait().await;
-        }
-        Held(self)
-    }
-}
-
-impl Drop for Held<'_> {
-    fn drop(&mut self) {
-        self.0.serving.set(self.0.serving.get() + 1);
-        self.0.gate.open();
-    }
-}
-
 /// What zones are wanted for.
 #[derive(Clone, Copy)]
 pub(super) enum Want {
@@ -322,13 +292,12 @@ impl Core {
             copying: RefCell::default(),
             room: Gate::default(),
             work: Gate::default(),
-            allocation: Turn::default(),
-            moving: Turn::default(),
-            flushing: Turn::default(),
-            administration: Turn::default(),
+            allocation: Exclusive::default(),
+            moving: Exclusive::default(),
+            flushing: Combined::default(),
+            administration: Exclusive::default(),
             refused: Cell::default(),
             refusals: Cell::default(),
-            flushes: Cell::default(),
             losses: Cell::default(),
             failed: Cell::default(),
             moved_groups: Cell::default(),
@@ -379,21 +348,16 @@ impl Core {
     /// # Errors
     /// The device does not flush, and there is nobody whom that would cost anything.
     pub async fn flush_device(&self) -> Result<(), DeviceError> {
-        let (asked, _) = self.flushes.get();
-        let _turn = self.flushing.take().await;
-        let (begun, good) = self.flushes.get();
-        if good > asked {
-            return Ok(());
-        }
-        self.flushes.set((begun + 1, good));
-        while let Err(error) = self.device.submit(Command::Flush).await.result {
-            self.losses.set(self.losses.get() + 1);
-            if !self.lose(error).await {
-                return Err(error);
+        let flush = || async {
+            while let Err(error) = self.device.submit(Command::Flush).await.result {
+                self.losses.set(self.losses.get() + 1);
+                if !self.lose(error).await {
+                    return Err(error);
+                }
             }
-        }
-        self.flushes.set((begun + 1, begun + 1));
-        Ok(())
+            Ok(())
+        };
+        self.flushing.run(flush).await
     }
 
     /// A flush has failed: of which v-zones something is lost their worn zones say; if none do, it may be any that were

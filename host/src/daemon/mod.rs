@@ -153,7 +153,7 @@ impl Daemon {
             self.tell();
             let status = self.array.status();
             let heals = |member: &MemberStatus| {
-                member.state == MemberState::Rebuilding && member.worn && member.spare_zones > 0
+                member.state == MemberState::Rebuilding && member.worn && !member.is_worn_out()
             };
             if !holds_back(&status) && (!writes || status.members.iter().any(heals)) {
                 writes = true;

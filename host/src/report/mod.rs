@@ -355,8 +355,8 @@ fn lacks(array: &ArrayStatus, role: usize) -> String {
     let member = &array.members[role];
     let zones = so_many_zones(member.zones_to_rebuild as usize);
     let worn = match member.worn {
-        true if member.spare_zones > 0 => ", in spare zones of its drive",
-        true => ", and zones of its drive cannot be written any more",
+        _ if member.is_worn_out() => ", and zones of its drive cannot be written any more",
+        true => ", in spare zones of its drive",
         false => "",
     };
     format!("member {role} has {zones} to rebuild{worn}")
@@ -425,9 +425,7 @@ impl Status {
             let (outs, lacks) =
                 (out.iter().map(|r| is_out(array, *r)), lacking.iter().map(|r| lacks(array, *r)));
             let what = in_a_row(&outs.chain(lacks).collect::<Vec<_>>());
-            let is_worn_out =
-                |role: &&usize| array.members[**role].worn && array.members[**role].spare_zones == 0;
-            let worn = lacking.iter().filter(is_worn_out);
+            let worn = lacking.iter().filter(|role| array.members[**role].is_worn_out());
             let need_drives: Vec<usize> = out.iter().chain(worn).copied().collect();
             let action = match need_drives.is_empty() {
                 true => format!("zoneraid rebuild {}", quoted(called)),

@@ -128,8 +128,8 @@ fn fig10(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
         ("fillrandom, FUA", lsm::Puts::Random { overlap: 0 }, true),
         ("overwrite, FUA", lsm::Puts::Random { overlap: 1 }, true),
     ];
-    let start = |(name, puts, sync): (&str, lsm::Puts, bool)| -> Start {
-        (name.into(), Box::new(move |app: &Rc<App>| lsm::fill(app, puts, sync)), ms)
+    let start = |(name, puts, fua): (&str, lsm::Puts, bool)| -> Start {
+        (name.into(), Box::new(move |app: &Rc<App>| lsm::fill(app, puts, fua)), ms)
     };
     let starts: Vec<Start> = loads.into_iter().map(start).collect();
     let systems = [System::RaiznPlus, System::ZS, System::ZSM, System::Zraid, System::Zoneraid];

@@ -79,7 +79,7 @@ fn one(tib: u64, pages: u64) -> Result<Started> {
     let bed = Bed::new(&setup(tib))?;
     let mut rng = Rng::new(tib + pages);
     bed.run(Volume::create(bed.array.clone(), [1; 16], Some(tib << 28), None))??;
-    let volume = bed.run(Volume::open(&bed.runtime, bed.array.clone(), Behaviour::default()))??;
+    let (_, volume) = open(&bed.runtime, &bed.clock, &bed.array)?;
     let places = (volume.blocks() / APART) - 1;
     let mut chosen = BTreeSet::new();
     while (chosen.len() as u64) < pages {
@@ -93,7 +93,7 @@ fn one(tib: u64, pages: u64) -> Result<Started> {
         volume.stop().await
     })??;
     drop(volume);
-    let volume = bed.run(Volume::open(&bed.runtime, bed.array.clone(), Behaviour::default()))??;
+    let (_, volume) = open(&bed.runtime, &bed.clock, &bed.array)?;
     bed.run(async {
         for at in &chosen {
             volume.write(at + 1, &data, false).await?;

@@ -700,7 +700,7 @@ impl Mutants {
             if self.learn {
                 // At once, so that a run that is ended goes on where it was.
                 let mut learned = learned.lock().unwrap_or_else(PoisonError::into_inner);
-                learned.note(played);
+                learned.note(&played.mutant.name, played.by.as_ref());
                 _ = learned.write(&workspace);
             }
         };
@@ -771,7 +771,7 @@ fn json_of(played: &Played) -> serde_json::Value {
         "expected": fate,
         "why": why,
         "judge": played.judge(),
-        "arguments": played.by.as_ref().map(|check| &check.arguments),
+        "arguments": played.by.as_ref().map(|finder| &finder.arguments),
         "reached": played.reached,
         "seeds": played.seeds(),
         "finding": played.finding,

@@ -34,16 +34,12 @@ const LIVES: [(&str, &str); 3] = [("", ""), ("volume/", " --volume"), ("vzone/",
 
 /// Something that may find a mutant.
 #[derive(Clone, Debug)]
-pub struct Check {
-    /// Whose it is.
-    pub judge: String,
-    /// How many seeds have been played with it, if it is a seed.
-    pub seeds: Option<u64>,
+pub(super) struct Check {
+    /// What is known of it by which it can be found again.
+    pub finder: Finder,
     /// The directory below `engine/src` whose mutants it is asked about; all if it is empty.
-    pub(super) of: &'static str,
+    pub of: &'static str,
     program: PathBuf,
-    /// What the program is told.
-    pub arguments: Vec<String>,
 }
 
 /// A check that passes while no mutant is on.
@@ -67,13 +63,9 @@ impl Build {
     pub(super) fn lives(&self, from: u64, range: Range<u64>) -> Vec<Check> {
         let life = |index: u64, (of, kind): (&'static str, &str)| {
             let seed = from.wrapping_add(index);
-            Check {
-                judge: "run".into(),
-                seeds: Some(index + 1),
-                of,
-                program: self.simulator.clone(),
-                arguments: words(&format!("run{kind} --json --jobs=1 --seeds=1 --from={seed}")),
-            }
+            let arguments = words(&format!("run{kind} --json --jobs=1 --seeds=1 --from={seed}"));
+            let finder = Finder { judge: "run".into(), seeds: Some(index + 1), arguments };
+            Check { finder, of, program: self.simulator.clone() }
         };
         range.flat_map(|index| LIVES.map(|kind| life(index, kind))).collect()
     }
@@ -86,12 +78,10 @@ impl Build {
             let output = output.with_context(|| program.display().to_string())?;
             let text = String::from_utf8_lossy(&output.stdout).into_owned();
             let names = text.lines().filter_map(|line| line.strip_suffix(": test"));
-            checks.extend(names.map(|name| Check {
-                judge: format!("test {judge}"),
-                seeds: None,
-                of: "",
-                program: program.clone(),
-                arguments: words(&format!("--test-threads=1 --exact {name}")),
+            checks.extend(names.map(|name| {
+                let arguments = words(&format!("--test-threads=1 --exact {name}"));
+                let finder = Finder { judge: format!("test {judge}"), seeds: None, arguments };
+                Check { finder, of: "", program: program.clone() }
             }));
         }
         Ok(checks)
@@ -102,28 +92,22 @@ impl Build {
         let kinds = Policy::ALL.into_iter().flat_map(|policy| PARITIES.iter().map(move |p| (policy, *p)));
         let search = |(policy, parities): (Policy, usize)| {
             let (policy, level) = (policy.name(), level(parities));
-            Check {
-                judge: "exhaustive".into(),
-                seeds: None,
-                of: "",
-                program: self.simulator.clone(),
-                arguments: words(&format!(
-                    "exhaustive --json --jobs=1 --delays=0 --policy={policy} --level={level}"
-                )),
-            }
+            let arguments =
+                words(&format!("exhaustive --json --jobs=1 --delays=0 --policy={policy} --level={level}"));
+            let finder = Finder { judge: "exhaustive".into(), seeds: None, arguments };
+            Check { finder, of: "", program: self.simulator.clone() }
         };
         kinds.map(search).collect()
     }
 
     /// The check that found a mutant before, if its program is in this build.
-    pub(super) fn again(&self, Finder { judge, seeds, arguments }: &Finder) -> Option<Check> {
+    pub(super) fn again(&self, finder: &Finder) -> Option<Check> {
         let test = |name: &str| self.tests.iter().find(|(test, _)| test == name).map(|(_, program)| program);
-        let program = match judge.strip_prefix("test ") {
+        let program = match finder.judge.strip_prefix("test ") {
             Some(name) => test(name)?,
             None => &self.simulator,
         };
-        let (judge, arguments) = (judge.clone(), arguments.clone());
-        Some(Check { judge, seeds: *seeds, of: "", program: program.clone(), arguments })
+        Some(Check { finder: finder.clone(), of: "", program: program.clone() })
     }
 
     /// Makes a check without any mutant: it has to pass.
@@ -131,7 +115,8 @@ impl Build {
         let notes = self.notes();
         let ran = self.run(&check, Command::new("sh").env(REACHED, &notes), LONGEST)?;
         if ran.passed != Some(true) {
-            bail!("{} fails without any mutant: {:?}\n{}", check.judge, check.arguments, ran.text);
+            let Finder { judge, arguments, .. } = &check.finder;
+            bail!("{judge} fails without any mutant: {arguments:?}\n{}", ran.text);
         }
         // Not there if it has come to none.
         let text = fs::read_to_string(&notes).unwrap_or_default();
@@ -150,7 +135,7 @@ impl Build {
             (Some(true), _) => None,
             (None, _) => Some(format!("no end within {} s", most.as_secs())),
             (_, Some(found)) => Some(found.to_string()),
-            _ => Some(sound.check.arguments.last().cloned().unwrap_or_default()),
+            _ => Some(sound.check.finder.arguments.last().cloned().unwrap_or_default()),
         })
     }
 
@@ -161,7 +146,7 @@ impl Build {
         let mut child = shell
             .args(["-c", &limited, "sh"])
             .arg(&check.program)
-            .args(&check.arguments)
+            .args(&check.finder.arguments)
             .current_dir(self.directory.join("sim"))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

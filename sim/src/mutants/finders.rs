@@ -4,7 +4,6 @@
 //! `sim/finders.txt` has a line for each: the mutant, whose check it is, the seeds that had been played with it, if it is
 //! a seed, and what the program is told. A finder that has become deaf costs the mutant's other checks and nothing more.
 
-use super::{check::Check, play::Played};
 use anyhow::Context;
 use std::{
     collections::BTreeMap,
@@ -16,11 +15,14 @@ const HEAD: &str = "\
 # Which check found which mutant, after how many seeds: `sim mutants` asks it first, and `sim mutants --learn` writes this.
 ";
 
-/// A check that found a mutant.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Finder {
+/// A check that found a mutant, or may.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Finder {
+    /// Whose it is.
     pub judge: String,
+    /// How many seeds have been played with it, if it is a seed.
     pub seeds: Option<u64>,
+    /// What the program is told.
     pub arguments: Vec<String>,
 }
 
@@ -52,15 +54,10 @@ impl Finders {
     }
 
     /// Notes who found a mutant, or that nobody did.
-    pub fn note(&mut self, Played { mutant, by, .. }: &Played) {
-        let finder = |Check { judge, seeds, arguments, .. }: &Check| Finder {
-            judge: judge.clone(),
-            seeds: *seeds,
-            arguments: arguments.clone(),
-        };
+    pub fn note(&mut self, mutant: &str, by: Option<&Finder>) {
         match by {
-            Some(check) => _ = self.0.insert(mutant.name.clone(), finder(check)),
-            None => _ = self.0.remove(&mutant.name),
+            Some(finder) => _ = self.0.insert(mutant.into(), finder.clone()),
+            None => _ = self.0.remove(mutant),
         }
     }
 

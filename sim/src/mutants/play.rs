@@ -3,7 +3,7 @@
 use super::{
     Build,
     check::{Check, Sound},
-    finders::Finders,
+    finders::{Finder, Finders},
     list::{Fate, Mutant},
 };
 use crate::rng::Rng;
@@ -23,7 +23,7 @@ use std::{
 pub struct Played {
     pub mutant: Mutant,
     /// Who killed it; `None` if nobody did. Of seeds those count that do not come to it, too.
-    pub by: Option<Check>,
+    pub by: Option<Finder>,
     /// Checks that came to it.
     pub reached: usize,
     /// What was found.
@@ -85,14 +85,14 @@ impl Build {
     ) -> anyhow::Result<(Vec<Played>, Vec<Played>)> {
         let check = |played: &Played| finders.of(&played.mutant.name).and_then(|finder| self.again(finder));
         let mut checks: Vec<Check> = mutants.iter().filter_map(check).collect();
-        let key = |check: &Check| (check.judge.clone(), check.arguments.clone());
-        checks.sort_by_key(key);
-        checks.dedup_by_key(|check| key(check));
+        checks.sort_by(|a, b| a.finder.cmp(&b.finder));
+        checks.dedup_by(|a, b| a.finder == b.finder);
         let sound = for_each(&checks, jobs, &|check| self.sound(check.clone()))?;
-        let sound: BTreeMap<_, Sound> = sound.into_iter().map(|sound| (key(&sound.check), sound)).collect();
+        let sound: BTreeMap<Finder, Sound> =
+            sound.into_iter().map(|sound| (sound.check.finder.clone(), sound)).collect();
         let played = for_each(&mutants, jobs, &|before| {
             let mut played = before.clone();
-            if let Some(sound) = check(before).and_then(|check| sound.get(&key(&check))) {
+            if let Some(sound) = finders.of(&before.mutant.name).and_then(|finder| sound.get(finder)) {
                 self.play_one(&mut played, std::slice::from_ref(sound))?;
             }
             // Checks are counted when all are asked.
@@ -117,7 +117,7 @@ impl Build {
         let checks: Vec<Check> = checks.into_iter().filter(is_asked).collect();
         let mut sound = for_each(&checks, jobs, &|check| self.sound(check.clone()))?;
         // Lives stay in their order, or one would not know how many it takes.
-        sound.sort_by_key(|sound| match sound.check.seeds {
+        sound.sort_by_key(|sound| match sound.check.finder.seeds {
             Some(seeds) => (seeds, sound.took),
             None => (0, sound.took),
         });
@@ -138,7 +138,7 @@ impl Build {
         for sound in checks.iter().filter(is_asked) {
             played.reached += 1;
             if let Some(finding) = self.ask(sound, number)? {
-                played.by = Some(sound.check.clone());
+                played.by = Some(sound.check.finder.clone());
                 played.finding = finding;
                 break;
             }
@@ -155,12 +155,12 @@ impl Played {
 
     /// Whose check found it.
     pub fn judge(&self) -> Option<&str> {
-        self.by.as_ref().map(|check| check.judge.as_str())
+        self.by.as_ref().map(|finder| finder.judge.as_str())
     }
 
     /// Seeds until it was found by a life.
     pub fn seeds(&self) -> Option<u64> {
-        self.by.as_ref().and_then(|check| check.seeds)
+        self.by.as_ref().and_then(|finder| finder.seeds)
     }
 }
 

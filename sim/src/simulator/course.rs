@@ -1,7 +1,7 @@
 //! What a life remembers between its parts: who may be struck, what goes on beside the load, and drives that
 //! lie about.
 
-use super::{owner::Changing, shelf::Shelf, suspects::Suspects, wire::Bay, world::Pending};
+use super::{shelf::Shelf, subject::Said, suspects::Suspects, wire::Bay, world::Pending};
 use std::{
     cell::Cell,
     collections::{BTreeMap, BTreeSet},
@@ -24,6 +24,14 @@ impl Repair {
     pub fn rests_on(&self, member: usize) -> bool {
         self.copies || self.members.contains(&member)
     }
+}
+
+/// A change of an array that runs.
+pub(super) struct Changing {
+    pub pending: Pending<()>,
+    /// What there may be to say when it is done, and if it has not even begun.
+    pub after: Vec<Said>,
+    pub before: Vec<Said>,
 }
 
 /// What a run remembers between its parts.

@@ -33,7 +33,7 @@ use std::{
 };
 
 /// Zones of a member that come before its part of the first logical zone.
-const META_ZONES: u32 = 2;
+pub(super) const META_ZONES: u32 = 2;
 
 /// What a metadata log says.
 struct Log {
@@ -41,14 +41,26 @@ struct Log {
     superblock: Superblock,
     /// Rows with blocks that lie elsewhere: zone, and blocks from its start.
     displaced: Vec<(u32, Range<u64>)>,
-    /// Zones of which the member's part is in one of its spare zones, and in which.
+    places: Places,
+}
+
+/// Where a member has its parts of zones.
+#[derive(Default)]
+pub(super) struct Places {
+    /// Zones of which the part is in a spare zone, and in which.
     moved: BTreeMap<u32, u32>,
 }
 
-impl Log {
-    /// Where the member's part of a zone is.
-    fn place(&self, zone: u32) -> u32 {
+impl Places {
+    fn of(&self, zone: u32) -> u32 {
         self.moved.get(&zone).copied().unwrap_or(zone + META_ZONES)
+    }
+
+    /// The zone whose part is in a place; one that no array has if there is none, and `None` where the log is.
+    pub fn zone_at(&self, place: u32) -> Option<u32> {
+        let own = place.checked_sub(META_ZONES)?;
+        let here = self.moved.iter().find(|(_, other)| **other == place).map(|(zone, _)| *zone);
+        Some(here.unwrap_or(if self.moved.contains_key(&own) { u32::MAX } else { own }))
     }
 }
 
@@ -84,7 +96,7 @@ impl World<'_> {
             let displaced: BTreeSet<u64> =
                 of_zone.flat_map(|(_, blocks)| blocks.clone()).map(|b| b / layout.chunk_blocks).collect();
             let places: Vec<(Bay, u32)> =
-                bays.iter().zip(&logs).map(|(bay, log)| (*bay, log.place(zone))).collect();
+                bays.iter().zip(&logs).map(|(bay, log)| (*bay, log.places.of(zone))).collect();
             self.judge_states(&layout, &places, aggregate, zone)?;
             let uuids: Vec<_> = superblock.members.iter().map(|member| member.uuid).collect();
             let found = places.iter().zip(uuids).map(|((bay, place), uuid)| self.found(*bay, *place, uuid));
@@ -235,14 +247,14 @@ impl World<'_> {
         ssd.stored(lba).map_err(|error| Failure(format!("drive{bay}: {error}")))
     }
 
-    /// Zones of which the part of a member, of which this is the drive, is in a spare zone, as its log says.
-    pub(super) fn moved(&self, bay: Bay) -> BTreeMap<u32, u32> {
+    /// Where the member of which this is the drive has its parts of zones, as its log says.
+    pub(super) fn places(&self, bay: Bay) -> Places {
         let zones =
             (0..self.wire.geometry(bay).zones).map(|zone| self.wire.ssd(bay).zones().info(ZoneIndex(zone)));
         let member = self.members.iter().position(|member| *member == Some(bay));
         // Nothing is moved without a cause.
         let member = member.filter(|_| zones.into_iter().any(|info| is_worn(info.state)));
-        member.and_then(|member| self.log_of(bay, member).ok()).map(|log| log.moved).unwrap_or_default()
+        member.and_then(|member| self.log_of(bay, member).ok()).map(|log| log.places).unwrap_or_default()
     }
 
     /// The newest metadata log of a member.
@@ -297,7 +309,7 @@ impl World<'_> {
                     log = Some(Log {
                         generation: checkpoint.generation,
                         displaced: burned.chain(relocated).collect(),
-                        moved: checkpoint.moved,
+                        places: Places { moved: checkpoint.moved },
                         superblock: checkpoint.superblock,
                     });
                 }

@@ -1,11 +1,20 @@
-//! What a subject says of its members, while it runs: judged by what has struck them.
+//! What a subject says of its members, while it runs: judged by what has struck them; and what it may say of itself.
 //!
 //! Its events are values. Every member that is out has to be in one that says so, and none may accuse a member that
 //! nothing has struck: an operator would pull a drive that is sound.
 
-use super::subject::Subject;
+use super::subject::{Said, Subject};
 use engine::{array::MemberState, raid::events::Event};
 use std::collections::BTreeSet;
+
+/// What an array may say of itself.
+#[derive(Clone, Default)]
+pub(super) struct Books {
+    /// The next assembly says one of these.
+    pub may: Vec<Said>,
+    /// Changes that were begun, which is where names come from.
+    pub begun: u64,
+}
 
 /// What a subject has said so far.
 #[derive(Clone, Debug, Default)]

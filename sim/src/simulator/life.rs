@@ -13,13 +13,13 @@ use super::{
     wire::{Bay, Fault},
     world::{End, Failure, Pending, TOO_MANY_EVENTS, World},
 };
-use crate::ssd::{Cut, Fault as MediaFault, Kind};
+use crate::ssd::{Cut, Kind};
 use engine::{
     array::{Drive, MemberState},
     device::Command,
     zone::{Lba, ZoneIndex, ZoneInfo},
 };
-use std::{cell::Cell, collections::BTreeSet, rc::Rc};
+use std::{cell::Cell, rc::Rc};
 
 /// Events after which a rebuild has the drives for itself: the load of a large array can make it so slow that
 /// nobody could tell it from one that never ends.
@@ -220,13 +220,7 @@ impl World<'_> {
                 self.wire.set_fault(bay, Fault::Silence { executed });
             }
             3 => self.wire.set_gone(bay, true),
-            4 | 5 => {
-                course.damaged.insert(bay);
-                match self.damage(bay, kind == 5) {
-                    Some(zone) => course.worn.entry(bay).or_default().insert(zone.0),
-                    None => course.scarred.insert(bay),
-                };
-            }
+            4 | 5 => self.damage(course, bay, kind == 5),
             6 => self.fail_command(bay),
             _ => {
                 let Some(subject) = &self.subject else { return };
@@ -266,71 +260,6 @@ impl World<'_> {
         };
         self.trace.note(|| format!("drive{bay}: {fault:?}"));
         self.wire.set_fault(bay, fault);
-    }
-
-    /// Damages the media of a drive for good: one block, or a whole zone, which it gives.
-    fn damage(&mut self, bay: Bay, whole_zone: bool) -> Option<ZoneIndex> {
-        let geometry = self.wire.geometry(bay).clone();
-        let mut zone = ZoneIndex(self.rng.below(geometry.zones as u64) as u32);
-        let mut block = self.rng.below(geometry.zone_capacity_blocks);
-        if self.rng.chance(1, 2) {
-            // What was written last matters most: near a write pointer, in the metadata log or among data.
-            const BELOW: u64 = 24;
-            let zones: Vec<_> =
-                (0..geometry.zones).map(|z| self.wire.ssd(bay).zones().info(ZoneIndex(z))).collect();
-            let begun: Vec<_> = zones.into_iter().filter(|info| info.state.is_active()).collect();
-            if !begun.is_empty() {
-                let info = begun[self.rng.below(begun.len() as u64) as usize];
-                let above = geometry.zrwa.filter(|_| info.zrwa).map_or(0, |zrwa| zrwa.size_blocks);
-                let from = info.wp_blocks.saturating_sub(BELOW);
-                let to = (info.wp_blocks + above).min(geometry.zone_capacity_blocks);
-                (zone, block) = (info.zone, from + self.rng.below((to - from).max(1)));
-            }
-        }
-        let read_only = self.rng.chance(1, 2);
-        let fault = match (whole_zone, read_only) {
-            (false, _) => MediaFault::Unreadable(Lba(geometry.start(zone).0 + block)),
-            (true, true) => MediaFault::ReadOnly(zone),
-            (true, false) => MediaFault::Offline(zone),
-        };
-        self.wire.ssd(bay).faults().after(0, fault);
-        whole_zone.then_some(zone)
-    }
-
-    /// Whether a drive holds something of the array in a zone, or may.
-    fn uses(&self, bay: Bay, zone: u32) -> bool {
-        self.zone_of(bay, ZoneIndex(zone)).is_none_or(|zone| (zone as usize) < self.oracle.zones.len())
-    }
-
-    /// Whether a drive that is damaged has spare zones for all that has worn out.
-    fn can_heal(&self, course: &Course, bay: Bay) -> bool {
-        let Some(worn) = course.worn.get(&bay).filter(|_| !course.scarred.contains(&bay)) else {
-            return false;
-        };
-        let parts = self.scenario.aggregate;
-        let places =
-            |zones: &mut dyn Iterator<Item = u32>| zones.map(|zone| zone / parts).collect::<BTreeSet<_>>();
-        let in_use = places(&mut worn.iter().copied().filter(|zone| self.uses(bay, *zone)));
-        let sound = |place: &u32| (0..parts).all(|part| !worn.contains(&(place * parts + part)));
-        let all = 0..self.wire.geometry(bay).zones / parts;
-        let free = all.filter(|place| sound(place) && !self.uses(bay, place * parts));
-        let has_metadata = in_use.iter().any(|place| self.zone_of(bay, ZoneIndex(place * parts)).is_none());
-        !has_metadata && in_use.len() <= free.count()
-    }
-
-    /// Takes note of drives that hold nothing in zones that have worn out any more: they are as good as others.
-    fn note_healed(&mut self, course: &mut Course) {
-        for member in 0..self.members.len() {
-            let whole = self.member_state(member) == Some(MemberState::Active);
-            let Some(bay) = self.members[member].filter(|_| whole && self.heir.is_none()) else { continue };
-            let worn = course.worn.get(&bay).filter(|_| !course.scarred.contains(&bay));
-            if worn.is_some_and(|worn| worn.iter().all(|zone| !self.uses(bay, *zone)))
-                && course.damaged.remove(&bay)
-            {
-                self.trace.note(|| format!("drive{bay} has nothing in zones that have worn out"));
-                self.counts.healed += 1;
-            }
-        }
     }
 
     /// Starts a repair if one is due. Mostly it gets the time it takes.
@@ -556,12 +485,8 @@ impl World<'_> {
         }
     }
 
-    fn member_state(&self, member: usize) -> Option<MemberState> {
+    pub(super) fn member_state(&self, member: usize) -> Option<MemberState> {
         self.subject.as_ref()?.members().get(member).map(|(state, _)| *state)
-    }
-
-    fn is_damaged(&self, course: &Course, member: usize) -> bool {
-        self.drives_of(member).any(|bay| course.damaged.contains(&bay))
     }
 
     /// Takes note of which drives the array has taken: where the power went while a drive was

@@ -31,5 +31,6 @@ mod suspects;
 pub mod table1;
 mod two_faults;
 pub mod volume;
+mod wear;
 pub mod wire;
 pub mod world;

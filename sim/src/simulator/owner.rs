@@ -11,10 +11,10 @@
 //! were away come back to nothing.
 
 use super::{
-    course::Course,
+    course::{Changing, Course},
     subject::{Said, Subject, Why},
     wire::Bay,
-    world::{Failure, Pending, World},
+    world::{Failure, World},
 };
 use engine::{
     array::ArrayError,
@@ -22,23 +22,6 @@ use engine::{
     raid::error::NoArray,
     zone::{Lba, ZoneIndex, ZoneState, is_worn},
 };
-
-/// What an array may say of itself.
-#[derive(Clone, Default)]
-pub(super) struct Books {
-    /// The next assembly says one of these.
-    may: Vec<Said>,
-    /// Changes that were begun, which is where names come from.
-    begun: u64,
-}
-
-/// A change of an array that runs.
-pub(super) struct Changing {
-    pending: Pending<()>,
-    /// What there may be to say when it is done, and if it has not even begun.
-    after: Vec<Said>,
-    before: Vec<Said>,
-}
 
 fn changed(said: &Said, change: &Change) -> Said {
     let mut said = said.clone();

@@ -5,6 +5,7 @@
 //! default, the others follow in this order.
 
 use super::{
+    drives::META_ZONES,
     exhaustive::{CacheFate, Fate, Step, ZONE},
     oracle::Change,
     subject::{How, Why, create_options},
@@ -12,7 +13,7 @@ use super::{
     world::{Failure, Pending, World},
 };
 use crate::ssd::Fault as MediaFault;
-use engine::{device::Command, raid::geometry::META_ZONES, runtime::Runtime, zone::ZoneIndex};
+use engine::{device::Command, runtime::Runtime, zone::ZoneIndex};
 
 /// What an event was.
 pub(super) struct Taken {

@@ -31,9 +31,6 @@ use engine::{
 };
 use std::collections::BTreeSet;
 
-/// Zones at the start of a drive that hold its metadata log, as the array uses them.
-const META_ZONES: u32 = 2;
-
 /// What strikes a drive beside a member that is missing.
 #[derive(Clone, Debug, Default)]
 struct Blow {
@@ -402,19 +399,16 @@ impl World<'_> {
 
     /// The zone of the array that a zone of a drive belongs to, if not to the metadata log; one that there is not if it
     /// belongs to none.
-    pub(super) fn zone_of(&self, bay: Bay, zone: ZoneIndex) -> Option<u32> {
-        let place = zone.0 / self.scenario.aggregate;
-        let own = place.checked_sub(META_ZONES)?;
-        let moved = self.moved(bay);
-        let here = moved.iter().find(|(_, other)| **other == place).map(|(zone, _)| *zone);
-        Some(here.unwrap_or(if moved.contains_key(&own) { u32::MAX } else { own }))
+    fn zone_of(&self, bay: Bay, zone: ZoneIndex) -> Option<u32> {
+        self.places(bay).zone_at(zone.0 / self.scenario.aggregate)
     }
 
     /// Zones of a drive that are neither empty nor beyond what the array uses.
     fn begun_zones(&self, bay: Bay, metadata: bool) -> Vec<ZoneInfo> {
         let count = self.wire.geometry(bay).zones;
         let zones: Vec<_> = (0..count).map(|zone| self.wire.ssd(bay).zones().info(ZoneIndex(zone))).collect();
-        let used = |info: &ZoneInfo| match self.zone_of(bay, info.zone) {
+        let places = self.places(bay);
+        let used = |info: &ZoneInfo| match places.zone_at(info.zone.0 / self.scenario.aggregate) {
             Some(zone) => !metadata && (zone as usize) < self.oracle.zones.len(),
             None => metadata,
         };

@@ -10,10 +10,9 @@
 
 use super::{
     coverage::{Coverage, Sight},
-    hearsay::Heard,
+    hearsay::{Books, Heard},
     ops::{Held, Op},
     oracle::Oracle,
-    owner::Books,
     scenario::{Scenario, draw_roomier},
     schedule::Forks,
     subject::{How, Maker, Subject, Why, Work},

@@ -32,7 +32,7 @@ use crate::{
 };
 use std::{
     cell::{Cell, RefCell},
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     rc::{Rc, Weak},
 };
 
@@ -222,6 +222,11 @@ impl MetaLog {
         result
     }
 
+    /// Zones of the array of which the member's part is in a spare zone of its drive, and in which.
+    pub fn moved(&self) -> BTreeMap<u32, u32> {
+        self.device.places().into_iter().map(|(zone, place)| (zone - META_ZONES, place)).collect()
+    }
+
     /// Starts the other zone with a checkpoint of everything the array and this log know. `spare` says that
     /// no zone is under repair, so that what is kept for that may be used.
     pub async fn checkpoint(&self, keeper: &dyn Keeper, spare: bool) -> Result<(), DeviceError> {
@@ -242,7 +247,7 @@ impl MetaLog {
         let generation = self.generation.get() + 1;
         let (mut checkpoint, sequence) = keeper.contents(generation, &self.live.borrow());
         let places = self.device.places();
-        checkpoint.moved = places.iter().map(|(zone, place)| (zone - META_ZONES, *place)).collect();
+        checkpoint.moved = self.moved();
         let lba = self.lba(new.0);
         let record = Record::Checkpoint(Box::new(checkpoint));
         let bytes = record.encode(self.origin(lba.0), sequence);

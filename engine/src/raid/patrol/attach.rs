@@ -47,7 +47,7 @@ impl Raid {
             record.waits &= !(1 << member);
         });
         let log =
-            self.new_log(member, drive.device.clone(), (device, &BTreeMap::new()), (1, 0), Live::default());
+            self.new_log(member, drive.device.clone(), (device, BTreeMap::new()), (1, 0), Live::default());
         self.members.forget(member);
         let others = self.members.active();
         self.members.put(member, drive.name.clone(), log.clone());

@@ -170,9 +170,7 @@ impl Raid {
             log.device.clear_unused().await;
         }
         for (zone, member) in self.lacking() {
-            let first = physical(zone);
-            let done = self.members.submit(member, Command::Report { first, count: 1 }).await;
-            let leftover = done.zones.first().is_some_and(|info| info.state.is_active());
+            let leftover = self.part(zone, member).await.is_some_and(|info| info.state.is_active());
             let lacks = self.catalog.record(zone).lost & (1 << member) != 0;
             if leftover && lacks && !self.zones.is_busy(zone) {
                 self.let_go(zone).await;
@@ -320,8 +318,7 @@ impl Raid {
     /// A spare zone for a member's part of a zone, if its own place is worn and there is one.
     async fn find_spare(&self, zone: ZoneIndex, member: usize) -> Option<(Rc<MetaLog>, u32)> {
         let log = self.members.log(member)?;
-        let report = Command::Report { first: physical(zone), count: 1 };
-        let worn = log.device.submit(report).await.zones.first().is_some_and(|info| is_worn(info.state));
+        let worn = self.part(zone, member).await.is_some_and(|info| is_worn(info.state));
         let place = if worn { log.device.find_free().await } else { None };
         place.map(|place| (log, place))
     }

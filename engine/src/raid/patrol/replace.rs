@@ -648,7 +648,7 @@ impl Raid {
             self.catalog.change(*zone, |record| record.lost |= 1 << member);
         }
         let live = old_log.live.borrow().clone();
-        let device = (new.device.clone(), &BTreeMap::new());
+        let device = (new.device.clone(), BTreeMap::new());
         let log = self.new_log(member, new.drive.clone(), device, (1, 0), live);
         self.members.end_mirror();
         self.members.forget(member);

@@ -58,7 +58,7 @@ pub async fn look(
         let Some(Candidate { drive: Drive { name, device: drive }, device, log }) = candidate else {
             continue;
         };
-        let device = (device, &log.moved);
+        let device = (device, log.moved);
         let log = raid.new_log(role, drive, device, (log.zone, log.generation), log.live);
         raid.members.put(role, name, log);
     }

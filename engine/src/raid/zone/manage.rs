@@ -134,13 +134,11 @@ impl Raid {
 
     /// Whether enough members could write a zone if it were reset: nothing is given up for a reset that fails.
     async fn is_usable(&self, zone: ZoneIndex) -> bool {
-        let first = physical(zone);
         let mut usable = 0u32;
         for member in each(self.members.active()) {
             // If that fails the member is out.
             _ = self.move_part(zone, member).await;
-            let done = self.members.submit(member, Command::Report { first, count: 1 }).await;
-            let is_usable = done.zones.first().is_some_and(|info| !is_worn(info.state));
+            let is_usable = self.part(zone, member).await.is_some_and(|info| !is_worn(info.state));
             usable |= (is_usable as u32) << member;
         }
         self.members.are_enough(usable)

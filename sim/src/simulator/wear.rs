@@ -1,0 +1,84 @@
+//! Media that are damaged for good, and when a drive counts as sound again: once the array has moved what was in zones
+//! that have worn out to spare ones of the same drive.
+
+use super::{course::Course, drives::Places, wire::Bay, world::World};
+use crate::ssd::Fault;
+use engine::{
+    array::MemberState,
+    zone::{Lba, ZoneIndex},
+};
+use std::collections::BTreeSet;
+
+impl World<'_> {
+    /// Damages the media of a drive for good: one block, or a `whole_zone`.
+    pub(super) fn damage(&mut self, course: &mut Course, bay: Bay, whole_zone: bool) {
+        let geometry = self.wire.geometry(bay).clone();
+        let mut zone = ZoneIndex(self.rng.below(geometry.zones as u64) as u32);
+        let mut block = self.rng.below(geometry.zone_capacity_blocks);
+        if self.rng.chance(1, 2) {
+            // What was written last matters most: near a write pointer, in the metadata log or among data.
+            const BELOW: u64 = 24;
+            let zones: Vec<_> =
+                (0..geometry.zones).map(|z| self.wire.ssd(bay).zones().info(ZoneIndex(z))).collect();
+            let begun: Vec<_> = zones.into_iter().filter(|info| info.state.is_active()).collect();
+            if !begun.is_empty() {
+                let info = begun[self.rng.below(begun.len() as u64) as usize];
+                let above = geometry.zrwa.filter(|_| info.zrwa).map_or(0, |zrwa| zrwa.size_blocks);
+                let from = info.wp_blocks.saturating_sub(BELOW);
+                let to = (info.wp_blocks + above).min(geometry.zone_capacity_blocks);
+                (zone, block) = (info.zone, from + self.rng.below((to - from).max(1)));
+            }
+        }
+        let read_only = self.rng.chance(1, 2);
+        let fault = match (whole_zone, read_only) {
+            (false, _) => Fault::Unreadable(Lba(geometry.start(zone).0 + block)),
+            (true, true) => Fault::ReadOnly(zone),
+            (true, false) => Fault::Offline(zone),
+        };
+        self.wire.ssd(bay).faults().after(0, fault);
+        course.damaged.insert(bay);
+        match whole_zone {
+            true => course.worn.entry(bay).or_default().insert(zone.0),
+            false => course.scarred.insert(bay),
+        };
+    }
+
+    pub(super) fn is_damaged(&self, course: &Course, member: usize) -> bool {
+        self.drives_of(member).any(|bay| course.damaged.contains(&bay))
+    }
+
+    /// Whether a drive that is damaged has spare zones for all that has worn out.
+    pub(super) fn can_heal(&self, course: &Course, bay: Bay) -> bool {
+        let (worn, places) = (self.worn(course, bay), self.places(bay));
+        let all = 0..self.wire.geometry(bay).zones / self.scenario.aggregate;
+        let spare = all.filter(|place| !worn.contains(place) && !self.holds(&places, *place));
+        let lost = worn.iter().filter(|place| self.holds(&places, **place));
+        let is_log = |place: &u32| places.zone_at(*place).is_none();
+        !worn.is_empty() && !worn.iter().any(is_log) && lost.count() <= spare.count()
+    }
+
+    /// Takes note of drives that hold nothing in zones that have worn out any more: they are as good as others.
+    pub(super) fn note_healed(&mut self, course: &mut Course) {
+        for member in 0..self.members.len() {
+            let whole = self.member_state(member) == Some(MemberState::Active);
+            let Some(bay) = self.members[member].filter(|_| whole && self.heir.is_none()) else { continue };
+            let (worn, places) = (self.worn(course, bay), self.places(bay));
+            let is_healed = !worn.is_empty() && !worn.iter().any(|place| self.holds(&places, *place));
+            if is_healed && course.damaged.remove(&bay) {
+                self.trace.note(|| format!("drive{bay} has nothing in zones that have worn out"));
+                self.counts.healed += 1;
+            }
+        }
+    }
+
+    /// What has worn out of a drive, in zones as the array uses them; nothing if that is not all that it suffers from.
+    fn worn(&self, course: &Course, bay: Bay) -> BTreeSet<u32> {
+        let worn = course.worn.get(&bay).filter(|_| !course.scarred.contains(&bay));
+        worn.into_iter().flatten().map(|zone| zone / self.scenario.aggregate).collect()
+    }
+
+    /// Whether there is something of the array in a place, or may be.
+    fn holds(&self, places: &Places, place: u32) -> bool {
+        places.zone_at(place).is_none_or(|zone| (zone as usize) < self.oracle.zones.len())
+    }
+}
