@@ -161,8 +161,12 @@ impl Ring {
     /// Submits what is queued, without waiting for anything.
     pub fn submit(&self) -> io::Result<()> {
         let mut ring = self.0.ring.borrow_mut();
-        enter(&mut ring, &mut self.0.backlog.borrow_mut());
-        ring.submit().map(|_| ())
+        let backlog = &mut self.0.backlog.borrow_mut();
+        enter(&mut ring, backlog);
+        ring.submit()?;
+        // The kernel may take less than it is given.
+        let all = backlog.is_empty() && ring.submission().is_empty();
+        if all { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) }
     }
 
     /// Submits what is queued, waits until something completes, and tells the targets. `false` if

@@ -285,14 +285,23 @@ fn with_promises() -> (EmulatedDrive, ZoneIndex) {
 
 #[test]
 fn what_was_promised_is_found_in_a_zone_that_can_only_be_read() {
-    let (drive, zone) = with_promises();
-    strike(&drive, Fault::ReadOnly(zone));
-    for round in 0..3 {
-        let (runtime, volume) = open(&drive);
-        (0..20).for_each(|at| assert_eq!(read(&runtime, &volume, at), at as u8 + 1, "round {round}"));
-        wait(&runtime, volume.write(100, &block(round), true)).unwrap();
-        wait(&runtime, volume.audit()).unwrap();
-        runtime.clear();
+    // Its last block may be one that cannot be read.
+    for there in [20, 19] {
+        let (drive, zone) = with_promises();
+        strike(&drive, Fault::ReadOnly(zone));
+        for group in groups_in(&drive, zone).split_off(there) {
+            strike(&drive, Fault::Unreadable(Lba(group.0 + 1)));
+        }
+        for round in 0..3 {
+            let (runtime, volume) = open(&drive);
+            let found = (0..20).filter(|at| wait(&runtime, volume.read(*at, Buf::zeroed(BLOCK))).is_ok());
+            assert_eq!(found.count(), there);
+            let there = there as u64;
+            (0..there).for_each(|at| assert_eq!(read(&runtime, &volume, at), at as u8 + 1, "round {round}"));
+            wait(&runtime, volume.write(100, &block(round), true)).unwrap();
+            wait(&runtime, volume.audit()).unwrap();
+            runtime.clear();
+        }
     }
 }
 
@@ -315,6 +324,120 @@ fn a_zone_that_is_offline_is_not_passed_over_in_silence() {
     let (runtime, volume) = open(&drive);
     assert_eq!(read(&runtime, &volume, 0), 9);
     runtime.clear();
+}
+
+/// Where the groups of the first 20 blocks begin in the zone that they are in.
+fn groups_in(drive: &EmulatedDrive, zone: ZoneIndex) -> Vec<Lba> {
+    let geometry = drive.geometry();
+    let blocks = (0..geometry.zone_capacity_blocks).map(|at| Lba(geometry.start(zone).0 + at));
+    let is_group = |lba: &Lba| {
+        let stored = drive.ssd().borrow_mut().stored(*lba).unwrap();
+        stored.is_some_and(|bytes| bytes.starts_with(b"zvg1"))
+    };
+    blocks.filter(is_group).collect()
+}
+
+#[test]
+fn a_block_that_cannot_be_read_costs_itself_and_nothing_else() {
+    let (drive, zone) = with_promises();
+    let groups = groups_in(&drive, zone);
+    assert_eq!(groups.len(), 20);
+    strike(&drive, Fault::Unreadable(Lba(groups[7].0 + 1)));
+    for round in 0..2 {
+        let (runtime, volume) = open(&drive);
+        for at in (0..20).filter(|at| *at != 7) {
+            assert_eq!(read(&runtime, &volume, at), at as u8 + 1, "round {round}");
+        }
+        let lost = wait(&runtime, volume.read(7, Buf::zeroed(BLOCK)));
+        assert_eq!(lost.err(), Some(Status::UnrecoveredReadError.into()));
+        assert_eq!(volume.given_up(), [0; 0]);
+        runtime.clear();
+    }
+    // Collection takes everything else out of its zone, and that one when it is written again.
+    let (runtime, volume) = open(&drive);
+    let most = volume.status().usable - 20;
+    let collect = |from: u64| {
+        for round in 0..3 {
+            for at in from..most {
+                wait(&runtime, volume.write(at, &block(round), false)).unwrap();
+            }
+        }
+        wait(&runtime, volume.flush()).unwrap();
+    };
+    collect(20);
+    assert_eq!(volume.status().live_bytes[zone.0 as usize], BLOCK as u64);
+    (0..20).filter(|at| *at != 7).for_each(|at| assert_eq!(read(&runtime, &volume, at), at as u8 + 1));
+    wait(&runtime, volume.write(7, &block(8), true)).unwrap();
+    wait(&runtime, volume.audit()).unwrap();
+    (0..20).for_each(|at| assert_eq!(read(&runtime, &volume, at), at as u8 + 1));
+    runtime.clear();
+}
+
+#[test]
+fn what_follows_on_a_group_that_cannot_be_read_is_given_up_only_if_that_is_asked_for() {
+    for (first, rot) in [(0, false), (12, false), (12, true)] {
+        let (drive, zone) = with_promises();
+        let lba = groups_in(&drive, zone)[first];
+        strike(&drive, if rot { Fault::Corrupt { lba, bit: 99 } } else { Fault::Unreadable(lba) });
+        let (_, volume) = try_open(&drive, Behaviour::default());
+        let said = volume.err().unwrap();
+        let at = lba.0 - drive.geometry().start(zone).0;
+        assert!(said.contains(&format!("block {at} of zone {} of the device", zone.0)), "{said}");
+        let (runtime, volume) = try_open(&drive, Behaviour { give_up: true, ..Behaviour::default() });
+        let volume = volume.unwrap();
+        assert_eq!(volume.given_up(), [zone.0]);
+        let expected = |at: u64| if (at as usize) < first { at as u8 + 1 } else { 0 };
+        (0..20).for_each(|at| assert_eq!(read(&runtime, &volume, at), expected(at)));
+        // The zone is not gone on with, and not left active.
+        let state = drive.ssd().borrow().zones().info(zone).state;
+        assert!(!state.is_active(), "{state:?}");
+        wait(&runtime, volume.write(19, &block(99), true)).unwrap();
+        runtime.clear();
+        // Once and for all.
+        let (runtime, volume) = open(&drive);
+        (0..19).for_each(|at| assert_eq!(read(&runtime, &volume, at), expected(at)));
+        assert_eq!((read(&runtime, &volume, 19), volume.given_up()), (99, &[][..]));
+        wait(&runtime, volume.audit()).unwrap();
+        runtime.clear();
+    }
+}
+
+#[test]
+fn a_zone_that_somebody_else_has_reset_is_not_read_as_zeros() {
+    for blocks in [20, 100] {
+        let (drive, runtime, volume) = made(Some(3000));
+        for at in 0..blocks {
+            wait(&runtime, volume.write(at, &block(1), true)).unwrap();
+        }
+        wait(&runtime, volume.stop()).unwrap();
+        runtime.clear();
+        let zone = zones_of(&drive, b"zvg1")[0];
+        drive.ssd().borrow_mut().execute(Command::Reset { zones: Zones::One(zone) }).result.unwrap();
+        for give_up in [false, true] {
+            let (_, volume) = try_open(&drive, Behaviour { give_up, ..Behaviour::default() });
+            let said = volume.err().unwrap();
+            assert!(said.contains(&format!("lost blocks of zone {}", zone.0)), "{said}");
+        }
+    }
+}
+
+#[test]
+fn a_volume_whose_roots_cannot_be_read_does_not_start_from_older_ones() {
+    for is_offline in [true, false] {
+        let (drive, _) = with_promises();
+        let (runtime, volume) = open(&drive);
+        wait(&runtime, volume.stop()).unwrap();
+        runtime.clear();
+        let written = |zone| drive.ssd().borrow().zones().info(zone).wp_blocks;
+        let newest = ZoneIndex((written(ZoneIndex(1)) > 0) as u32);
+        let last = Lba(drive.geometry().start(newest).0 + written(newest) - 1);
+        strike(&drive, if is_offline { Fault::Offline(newest) } else { Fault::Unreadable(last) });
+        for give_up in [false, true] {
+            let (_, volume) = try_open(&drive, Behaviour { give_up, ..Behaviour::default() });
+            let said = volume.err().unwrap();
+            assert!(said.contains(&format!("zone {} of the device", newest.0)), "{said}");
+        }
+    }
 }
 
 /// A block of which an eighth does not compress, which begins with these bytes.

@@ -14,6 +14,7 @@ pub struct Behaviour {
     /// A write with FUA makes nothing durable but what it writes, as with a bare drive, and not what lies before it
     /// in its zone, as with an array.
     pub fua_stands_alone: bool,
-    /// Zones that are offline are given up, whatever may have been promised that is in them.
+    /// Zones that are offline, and what follows in a zone on a group that cannot be read, are given up, whatever may
+    /// have been promised that is there.
     pub give_up: bool,
 }

@@ -7,9 +7,9 @@
 
 use crate::{
     buf::{BLOCK, Buf},
-    device::{Command, DeviceError, Status},
+    device::{DeviceError, Status},
     volume::{
-        core::{Core, Need, State},
+        core::{Core, Need, State, read_some},
         format::{FANOUT, GroupHeader, read_group},
         place::{self, GRAINS, Place},
         space::{Who, in_full_zone},
@@ -121,7 +121,7 @@ impl Core {
         while at < end && self.state.borrow().live_in(zone, segment) > 0 {
             let inside = |offset: u32| (piece_at..piece_at + piece.blocks() as u32).contains(&offset);
             if !inside(at) {
-                (piece, piece_at) = (self.read_piece(zone, at, most.min(end - at)).await?, at);
+                (piece, piece_at) = (self.read_piece(zone, at, (1, most.min(end - at))).await?, at);
             }
             let header = read_group(block_of(&piece, at - piece_at))
                 .filter(|header| header.place.segment == segment && header.is_at(self.mark, at, capacity));
@@ -141,8 +141,16 @@ impl Core {
                 }
                 if self.may_be_at(entry.block, place) {
                     if offset < piece_at || offset_end > piece_at + piece.blocks() as u32 {
-                        let rest = most.min(end - offset);
-                        (piece, piece_at) = (self.read_piece(zone, offset, rest).await?, offset);
+                        let (least, rest) = (offset_end - offset, most.min(end - offset));
+                        match self.read_piece(zone, offset, (least, rest)).await {
+                            Ok(read) => (piece, piece_at) = (read, offset),
+                            // It stays where it is.
+                            Err(DeviceError::Gone) => return Err(DeviceError::Gone),
+                            Err(error) => {
+                                unreadable = Err(error);
+                                continue;
+                            }
+                        }
                     }
                     let bytes =
                         piece_of(&piece, offset - piece_at, place).ok_or(Status::UnrecoveredReadError)?;
@@ -167,11 +175,16 @@ impl Core {
         (block as u64) < self.identity.blocks
     }
 
-    async fn read_piece(&self, zone: u32, offset: u32, blocks: u32) -> Result<Buf, DeviceError> {
+    /// Reads `most` blocks, or the `least` that it takes where others cannot be read.
+    async fn read_piece(
+        &self,
+        zone: u32,
+        offset: u32,
+        (least, most): (u32, u32),
+    ) -> Result<Buf, DeviceError> {
         let lba = Lba(self.device.geometry().start(ZoneIndex(zone)).0 + offset as u64);
-        let data = self.state.borrow_mut().pool.take(blocks as u64).freeze();
-        let done = self.device.submit(Command::read(lba, data)).await;
-        done.result.map(|()| done.data)
+        let data = self.state.borrow_mut().pool.take(most as u64).freeze();
+        read_some(&*self.device, lba, data, least as u64).await
     }
 
     /// Whether a block may be there, as far as is known without asking the device.

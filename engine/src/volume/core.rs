@@ -34,6 +34,8 @@ pub struct Core {
     /// [`Identity::mark`], which everything that is written has.
     pub mark: u64,
     pub behaviour: Behaviour,
+    /// Zones of which something that was promised may have been given up at the start.
+    pub given_up: Vec<u32>,
     pub state: RefCell<State>,
     /// Groups of each stream have been closed, or have landed.
     closed: [Gate; 3],
@@ -232,6 +234,21 @@ impl Drop for Loading<'_> {
     }
 }
 
+/// Reads into `data`, or, where something of that cannot be read, the first `least` blocks alone.
+pub async fn read_some(
+    device: &dyn ZonedDevice,
+    lba: Lba,
+    data: Buf,
+    least: u64,
+) -> Result<Buf, DeviceError> {
+    let blocks = data.blocks();
+    let mut done = device.submit(Command::read(lba, data)).await;
+    if done.result == Err(Status::UnrecoveredReadError.into()) && least < blocks {
+        done = device.submit(Command::read(lba, Buf::zeroed(least as usize * BLOCK))).await;
+    }
+    done.result.map(|()| done.data)
+}
+
 /// Sees to it that a zone that could not be reset does not stay active.
 pub async fn leave(device: &dyn ZonedDevice, zone: ZoneIndex) {
     let done = device.submit(Command::Report { first: zone, count: 1 }).await;
@@ -277,6 +294,7 @@ impl Core {
             mark: identity.mark(),
             identity,
             behaviour,
+            given_up: Vec::new(),
             state: RefCell::new(state),
             closed: Default::default(),
             landed: Default::default(),

@@ -28,6 +28,8 @@ pub enum VolumeError {
     Version(u16),
     #[error("the volume is of a device with {zones} zones of {capacity_blocks} blocks, which this is not")]
     OfAnotherDevice { zones: u32, capacity_blocks: u64 },
+    #[error("zone {zone} of the device, where a root of the volume may be, cannot be read: {error}")]
+    RootUnreadable { zone: u32, error: DeviceError },
     #[error("the root of the volume makes no sense")]
     Absurd,
     #[error("the root of the volume does not say where zone {zone} ends")]
@@ -45,6 +47,11 @@ pub enum VolumeError {
         "zone {zone} of the device is offline, and there may be something in it that the volume has promised"
     )]
     ZoneOffline { zone: u32 },
+    #[error(
+        "block {block} of zone {zone} of the device cannot be read, and there may be something behind it that the \
+         volume has promised"
+    )]
+    GroupUnreadable { zone: u32, block: u32 },
 }
 
 /// Why there can be no such volume on a device like this.

@@ -86,6 +86,12 @@ impl Volume {
         Ok(Volume(core))
     }
 
+    /// Zones of the device of which something may be lost that the volume had promised: given up at its start, since
+    /// that was asked for ([`Behaviour::give_up`]).
+    pub fn given_up(&self) -> &[u32] {
+        &self.0.given_up
+    }
+
     /// Logical blocks of 4 KiB.
     pub fn blocks(&self) -> u64 {
         self.0.identity.blocks

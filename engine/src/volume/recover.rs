@@ -8,7 +8,7 @@ use crate::{
     device::{Command, Completion, DeviceError, Status, ZonedDevice, Zones},
     volume::{
         behaviour::Behaviour,
-        core::{Core, MOST_LOADS, Need, Start, leave},
+        core::{Core, MOST_LOADS, Need, Start, leave, read_some},
         error::VolumeError,
         format::{
             CutRecord, FANOUT, GroupHeader, Identity, Kind, Root, Unsealed, What, ZoneUse, addresses,
@@ -93,6 +93,8 @@ impl Look {
         while end > least && !is_known {
             match self.read(zone, end - 1, 1).await {
                 Ok(block) if block.iter().any(|byte| *byte != 0) => break,
+                // Something is there.
+                Err(DeviceError::Status(Status::UnrecoveredReadError)) => break,
                 Ok(_) | Err(DeviceError::Status(Status::DeallocatedBlock)) => end -= 1,
                 Err(error) => return Err(error),
             }
@@ -101,10 +103,10 @@ impl Look {
         Ok(())
     }
 
+    /// Reads so many blocks, or the first alone where others cannot be read.
     async fn read(&self, zone: u32, offset: u32, blocks: u32) -> Result<Buf, DeviceError> {
         let lba = Lba(self.device.geometry().start(ZoneIndex(zone)).0 + offset as u64);
-        let done = self.device.submit(Command::read(lba, Buf::zeroed(blocks as usize * BLOCK))).await;
-        done.result.map(|()| done.data)
+        read_some(&*self.device, lba, Buf::zeroed(blocks as usize * BLOCK), 1).await
     }
 
     /// Whether a zone of the head begins, or ends, with a block of a root: every life of such a zone has one at
@@ -165,7 +167,13 @@ impl Look {
     async fn newest(&self) -> Result<(Root, (u32, u32)), VolumeError> {
         let mut newest: Option<(Root, (u32, u32))> = None;
         for zone in 0..HEAD_ZONES.min(self.zones.len() as u32) {
-            let root = self.newest_in(zone).await?;
+            // An older root says nothing of zones that have been freed and begun anew since.
+            let root = self.newest_in(zone).await.map_err(|error| match error {
+                VolumeError::Device(error @ DeviceError::Status(_)) => {
+                    VolumeError::RootUnreadable { zone, error }
+                }
+                error => error,
+            })?;
             let newer = |root: &Root| newest.as_ref().is_none_or(|(n, _)| n.generation < root.generation);
             if let Some(root) = root.filter(newer) {
                 newest = Some((root, (zone, self.written(zone))));
@@ -211,13 +219,16 @@ impl Look {
 
     /// Reads the groups of a zone from `from` on, as far as it is written. `segment` is the life of the zone
     /// they have to be of; if there is none, that of the first, if it is `new`.
+    ///
+    /// # Errors
+    /// Where a group begins that cannot be read, unless what is lost is given up: then it is what follows in the zone.
     async fn walk(
         &self,
         new: &Newest<'_>,
         zone: u32,
         (from, segment): (u32, Option<u64>),
-        found: &mut Vec<Found>,
-    ) -> Result<Option<Walked>, DeviceError> {
+        seen: &mut Seen,
+    ) -> Result<Option<Walked>, VolumeError> {
         let (written, most) = (self.written(zone), self.device.geometry().max_transfer_blocks);
         let (mark, capacity) = (new.identity.mark(), new.identity.zone_capacity_blocks as u32);
         let (mut piece, mut piece_at) = (Buf::default(), 0);
@@ -231,10 +242,12 @@ impl Look {
                     Err(DeviceError::Status(Status::DeallocatedBlock)) if segment.is_none() => {
                         return Ok(None);
                     }
+                    Err(DeviceError::Status(Status::UnrecoveredReadError)) => Buf::default(),
                     read => read?,
                 };
             }
-            let header = read_group(&piece[(at - piece_at) as usize * BLOCK..][..BLOCK]);
+            let block = piece[(at - piece_at) as usize * BLOCK..].first_chunk::<BLOCK>();
+            let header = block.and_then(|block| read_group(block));
             let is_right = |header: &GroupHeader| {
                 let of = header.place.segment;
                 let is_of_segment = segment.map_or(of >= new.segment, |segment| of == segment);
@@ -244,8 +257,17 @@ impl Look {
             let header = match header.filter(is_right) {
                 Some(header) => header,
                 // An older life of the zone, or pages that belong to no root.
-                None if segment.is_none() => return Ok(None),
-                None => return Err(Status::UnrecoveredReadError.into()),
+                None if segment.is_none() && block.is_some() => return Ok(None),
+                None if !seen.gives_up => return Err(VolumeError::GroupUnreadable { zone, block: at }),
+                None => {
+                    seen.given_up.push(zone);
+                    // Nothing is written behind it.
+                    let (next, torn_at) = (capacity, Some(written));
+                    let stream = walked.map_or(0, |walked: Walked| walked.stream);
+                    return Ok(
+                        segment.map(|segment| Walked { stream, open: Open { zone, segment, next, torn_at } })
+                    );
+                }
             };
             segment = Some(header.place.segment);
             let mut from = 0;
@@ -256,7 +278,12 @@ impl Look {
                 // All of a piece has to be there.
                 let end = first + place::blocks(place);
                 if grains == 0 || end <= written {
-                    found.push(Found { number: entry.number, block: entry.block, what: entry.what, place });
+                    seen.found.push(Found {
+                        number: entry.number,
+                        block: entry.block,
+                        what: entry.what,
+                        place,
+                    });
                 }
             }
             at += header.blocks;
@@ -360,8 +387,8 @@ pub async fn open(device: Rc<dyn ZonedDevice>, behaviour: Behaviour) -> Result<C
     }
     let space = Space::new(plan, &root.zones, root.mapped, root.next_segment);
     let directory = look.directory(&root, &space).await?;
-    let (mut seen, give_up) = (Seen::default(), behaviour.give_up);
-    walk_all(&mut look, &mut root, give_up, &mut seen).await?;
+    let mut seen = Seen { gives_up: behaviour.give_up, ..Seen::default() };
+    walk_all(&mut look, &mut root, &mut seen).await?;
     for zone in std::mem::take(&mut seen.resets) {
         let zones = Zones::One(ZoneIndex(zone));
         match device.submit(Command::Reset { zones }).await.result {
@@ -373,7 +400,7 @@ pub async fn open(device: Rc<dyn ZonedDevice>, behaviour: Behaviour) -> Result<C
             result => result?,
         }
     }
-    let core = core_of(device, identity, &root, head, behaviour, directory)?;
+    let mut core = core_of(device, identity, &root, head, behaviour, directory)?;
     for (zone, end) in &seen.ends {
         core.state.borrow_mut().space.zone_mut(*zone).ends_at = Some(*end);
     }
@@ -383,7 +410,7 @@ pub async fn open(device: Rc<dyn ZonedDevice>, behaviour: Behaviour) -> Result<C
     if let Some(last) = seen.found.last() {
         core.state.borrow_mut().next_number = root.next_number.max(last.number + 1);
     }
-    let is_new = seen.is_new || !seen.walked.is_empty();
+    let is_new = seen.is_new || !seen.walked.is_empty() || !seen.given_up.is_empty();
     apply(&core, seen.found).await?;
     if is_new {
         core.checkpoint().await?;
@@ -400,6 +427,7 @@ pub async fn open(device: Rc<dyn ZonedDevice>, behaviour: Behaviour) -> Result<C
         core.flush_device().await?;
     }
     core.state.borrow_mut().streams.iter_mut().for_each(|stream| stream.mend());
+    core.given_up = seen.given_up;
     Ok(core)
 }
 
@@ -417,16 +445,21 @@ struct Seen {
     ends: Vec<(u32, u32)>,
     /// The next root has to be safe before anything is written to some zone: this one calls it lost.
     is_new: bool,
+    /// Zones that may hold what was promised, and do not say so, are given up; and those that were.
+    gives_up: bool,
+    given_up: Vec<u32>,
 }
 
-/// Looks at all zones. Afterwards `root` says of all of them what they are. Zones that are offline and may hold
-/// what was promised are given up only if that was asked for.
-async fn walk_all(
-    look: &mut Look,
-    root: &mut Root,
-    give_up: bool,
-    seen: &mut Seen,
-) -> Result<(), VolumeError> {
+impl Seen {
+    /// Does without a zone that is offline, if that was asked for.
+    fn give_up(&mut self, zone: u32) -> Result<(), VolumeError> {
+        self.given_up.push(zone);
+        if self.gives_up { Ok(()) } else { Err(VolumeError::ZoneOffline { zone }) }
+    }
+}
+
+/// Looks at all zones. Afterwards `root` says of all of them what they are.
+async fn walk_all(look: &mut Look, root: &mut Root, seen: &mut Seen) -> Result<(), VolumeError> {
     let identity = root.identity.clone();
     let (segment, number) = (root.next_segment, root.next_number);
     let new = Newest { identity: &identity, segment, number };
@@ -440,13 +473,12 @@ async fn walk_all(
         }
         let (written, capacity) = (look.written(zone), identity.zone_capacity_blocks as u32);
         match (record.state, cut) {
-            (ZoneUse::Data, Some(_)) if state == ZoneState::Offline && give_up => {
+            (ZoneUse::Data, Some(_)) if state == ZoneState::Offline => {
+                seen.give_up(zone)?;
                 root.zones[zone as usize].state = ZoneUse::ClosedData;
                 root.cuts.retain(|cut| cut.zone != zone);
-                seen.is_new = true;
                 continue;
             }
-            (ZoneUse::Data, Some(_)) if state == ZoneState::Offline => return Err(offline(zone)),
             // Its pages are lost, and nothing else is in it.
             (ZoneUse::Map, Some(_)) if state == ZoneState::Offline => continue,
             (ZoneUse::Data | ZoneUse::Map, Some(cut)) => {
@@ -455,13 +487,21 @@ async fn walk_all(
                 }
                 if record.state == ZoneUse::Data {
                     let from = (cut.offset, Some(record.segment));
-                    let walked = look.walk(&new, zone, from, &mut seen.found).await?;
+                    let walked = look.walk(&new, zone, from, seen).await?;
                     seen.walked.extend(walked);
                 }
                 continue;
             }
             (ZoneUse::Data | ZoneUse::Map, None) => {
                 return Err(VolumeError::NoEnd { zone });
+            }
+            // Somebody else has reset it: zeros would be read of it.
+            (ZoneUse::ClosedData, _) if record.live > 0 && state == ZoneState::Empty => {
+                return Err(VolumeError::LostBlocks {
+                    zone,
+                    there: 0,
+                    written: record.live.div_ceil(GRAINS),
+                });
             }
             (ZoneUse::ClosedData, _) if record.live > 0 => {
                 // Its last group was torn, and has not been filled up.
@@ -478,17 +518,14 @@ async fn walk_all(
         let was = std::mem::take(&mut root.zones[zone as usize]).state;
         let record = &mut root.zones[zone as usize];
         if state == ZoneState::Offline {
-            if !give_up {
-                return Err(offline(zone));
-            }
+            seen.give_up(zone)?;
             record.state = ZoneUse::Lost;
-            seen.is_new = true;
         } else if was == ZoneUse::Lost {
             // It is back. What may be in it was given up: nobody looks.
             seen.is_new = true;
             seen.resets.extend((state != ZoneState::Empty).then_some(zone));
         } else if written > 0
-            && let Some(new) = look.walk(&new, zone, (0, None), &mut seen.found).await?
+            && let Some(new) = look.walk(&new, zone, (0, None), seen).await?
         {
             record.segment = new.open.segment;
             record.state = ZoneUse::ClosedData;
@@ -502,10 +539,6 @@ async fn walk_all(
     let last = seen.walked.iter().map(|walked| walked.open.segment).max();
     root.next_segment = root.next_segment.max(last.map_or(0, |last| last + 1));
     Ok(())
-}
-
-fn offline(zone: u32) -> VolumeError {
-    VolumeError::ZoneOffline { zone }
 }
 
 /// Has streams go on where they ended; gives what was torn: zone, from and to.

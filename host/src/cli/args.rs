@@ -302,6 +302,19 @@ pub enum Volume {
         #[arg(long, value_enum, default_value_t = Compression::Off)]
         compression: Compression,
     },
+    /// Do without what a volume has lost
+    ///
+    /// A volume does not start while its array cannot read something that the volume may have promised: it may come
+    /// back, with a member that is missing. This gives it up, for good: writes that had been made durable since the
+    /// volume last noted where everything is may be undone, block by block, and what is in zones that are offline
+    /// cannot be read until it is written again.
+    GiveUp {
+        /// Name, UUID or path of the array
+        array: ArrayName,
+        /// Give it up
+        #[arg(long)]
+        yes: bool,
+    },
     /// Change how a volume compresses
     ///
     /// What has been written stays as it is, and is read as ever. The array may be running or not.

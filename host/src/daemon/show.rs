@@ -11,7 +11,7 @@ use super::{
 use crate::{
     nbd::{self, wire::Export},
     output::{quoted, uuid},
-    report::no_volume,
+    report::{no_start, no_volume},
     run,
     size::bytes,
     tails::{Left, Noting, TailFile},
@@ -83,7 +83,7 @@ impl Daemon {
             return Ok(None);
         }
         let opened = Volume::open(self.reactor.runtime(), device, Behaviour::default()).await;
-        Ok(Some(opened.with_context(problem)?))
+        Ok(Some(opened.map_err(|error| no_start(called, error))?))
     }
 
     /// The array for whoever keeps books on it: what it has answered is noted in `tails`; of one that is only read,

@@ -1,7 +1,8 @@
 //! What there is to say about volumes.
 
 use crate::{output::quoted, size::bytes};
-use engine::volume::{Codec, VolumeStatus, Written};
+use anyhow::anyhow;
+use engine::volume::{Codec, VolumeError, VolumeStatus, Written};
 use serde::{Deserialize, Serialize};
 
 /// How a volume is. What was written is counted since it was started.
@@ -63,6 +64,19 @@ impl Compression {
 /// What is said where there has to be a volume.
 pub fn no_volume(array: &str) -> String {
     format!("'{array}' carries no volume: make one, zoneraid volume create {}", quoted(array))
+}
+
+/// Why a volume does not start, and what can be done about it.
+pub fn no_start(called: &str, error: VolumeError) -> anyhow::Error {
+    let lost = matches!(error, VolumeError::ZoneOffline { .. } | VolumeError::GroupUnreadable { .. });
+    let advice = match lost {
+        true => format!(
+            "; start the array with all its members, or give up what is lost: zoneraid volume give-up {} --yes",
+            quoted(called)
+        ),
+        false => String::new(),
+    };
+    anyhow!("the volume on '{called}' cannot be started: {error}{advice}")
 }
 
 /// A volume that was told something.

@@ -247,10 +247,12 @@ impl Queues {
     async fn acknowledge_appends(self: Rc<Self>) {
         let Served::Zoned(zoned) = &self.served else { return };
         while self.serving.get() > 0 {
-            if zoned.has_answered() && self.ring.submit().is_ok() {
+            if !zoned.has_answered() {
+                zoned.more_answered.wait().await;
+            } else if self.ring.submit().is_ok() {
                 zoned.acknowledge_appends();
             } else {
-                zoned.more_answered.wait().await;
+                self.ring.sleep(Duration::from_millis(1)).await;
             }
         }
     }

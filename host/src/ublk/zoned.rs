@@ -12,7 +12,11 @@ use engine::{
     runtime::Gate,
     zone::{Lba, ZoneIndex, ZoneState},
 };
-use std::{cell::RefCell, ops::Range, rc::Rc};
+use std::{
+    cell::{Cell, RefCell},
+    ops::Range,
+    rc::Rc,
+};
 
 /// A zoned device that is served.
 pub(super) struct Zoned {
@@ -24,6 +28,8 @@ pub(super) struct Zoned {
     /// Slots of appends whose results are on their way to the kernel.
     answered: RefCell<Vec<usize>>,
     pub more_answered: Gate,
+    /// The device does not hold back any more.
+    writes: Cell<bool>,
 }
 
 impl Zoned {
@@ -35,6 +41,7 @@ impl Zoned {
             replayed: Gate::default(),
             answered: RefCell::default(),
             more_answered: Gate::default(),
+            writes: Cell::default(),
         }
     }
 
@@ -132,6 +139,10 @@ impl Zoned {
                     return Err(Status::ZoneInvalidWrite.into());
                 }
                 if there == data.blocks() {
+                    if fua {
+                        // It may have died before this was safe.
+                        self.device.submit(Command::Flush).await.result?;
+                    }
                     return Ok(0);
                 }
                 (Lba(lba.0 + there), data.slice_blocks(there..data.blocks()))
@@ -158,6 +169,11 @@ impl Zoned {
             while self.replay.borrow().has_partial_append(zone) {
                 self.replayed.wait().await;
             }
+        }
+        // An array that writes nothing before it has to does not know where appends will go until it does.
+        if !self.writes.get() {
+            self.device.submit(Command::Flush).await.result?;
+            self.writes.set(true);
         }
         // Where it will go: nothing comes between this and the append.
         if let Some(at) = self.wp(zone) {
@@ -187,7 +203,9 @@ impl Zoned {
                 Ok(true) => break Ok(Some((append, lba))),
                 Ok(false) => different.push(append),
                 Err(error) => {
-                    different.push(append);
+                    // It may be this one: others would wait for ever for it to come again.
+                    self.replay.borrow_mut().settle(&append);
+                    self.replayed.open();
                     break Err(error);
                 }
             }
@@ -202,6 +220,7 @@ impl Zoned {
         }
         let rest = data.slice_blocks(append.written..data.blocks());
         let completion = match rest.is_empty() {
+            true if fua => self.device.submit(Command::Flush),
             true => Completion::ready(Done::ok()),
             false => self.device.submit(Command::write(Lba(lba.0 + append.written), rest, fua)),
         };
@@ -266,5 +285,60 @@ impl Zoned {
         // The kernel's buffer may be larger than what it asked for, and it would ask for the rest;
         // of a result that is too large it takes what it needs.
         Ok((abi::MAX_REQUEST_BLOCKS as i32 * BLOCK as i32, 0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tails::Left;
+    use engine::{device::Geometry, runtime::Runtime};
+    use sim::{
+        rng::Rng,
+        ssd::{Cut, EmulatedDrive, Fault, Model},
+    };
+
+    const ZONE: ZoneIndex = ZoneIndex(1);
+
+    /// A drive with a volatile cache of which a process that died has written the first `written` of three blocks that
+    /// it had noted as an append; as the next one shows it.
+    fn left_behind(runtime: &Runtime, data: &Buf, written: u64) -> (EmulatedDrive, Zoned) {
+        let geometry = Geometry { volatile_cache: true, ..Model::zn540().scaled(4, 1024).geometry };
+        let drive = EmulatedDrive::in_memory(&geometry);
+        let write = Command::write(geometry.start(ZONE), data.slice_blocks(0..written), false);
+        drive.ssd().borrow_mut().execute(write).result.unwrap();
+        let appends = vec![Some(Extent { zone: ZONE, at: 0, blocks: data.blocks() })];
+        let left = Left { assembly: 1, complete: vec![0; 4], appends };
+        let replay = runtime.block_on(Replay::after(&drive, Some(&left)), || false).unwrap().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let tails = TailFile::create(&dir.path().join("tails"), &[7; 16], 2, &[0; 4], &left.appends).unwrap();
+        (drive.clone(), Zoned::new(Rc::new(drive), Rc::new(tails), replay))
+    }
+
+    #[test]
+    fn what_was_written_before_is_safe_when_it_is_answered_for() {
+        let data = Buf::copy_of(&[5; 3 * BLOCK]);
+        let runtime = Runtime::new();
+        let (drive, zoned) = left_behind(&runtime, &data, 3);
+        let again = zoned.append_again(9, ZONE, &data, true);
+        let (lba, _) = runtime.block_on(again, || false).unwrap().unwrap().unwrap();
+        assert_eq!(lba, drive.geometry().start(ZONE));
+        let cut = Cut { cache_lost: true, ..Cut::default() };
+        drive.ssd().borrow_mut().power_cut(&[], &mut Rng::new(1), cut).unwrap();
+        let stored = drive.ssd().borrow_mut().stored(lba).unwrap();
+        assert!(stored.is_some_and(|bytes| bytes[..BLOCK] == [5; BLOCK]));
+    }
+
+    #[test]
+    fn nobody_waits_for_an_append_that_could_not_be_compared() {
+        let data = Buf::copy_of(&[5; 3 * BLOCK]);
+        let runtime = Runtime::new();
+        let (drive, zoned) = left_behind(&runtime, &data, 2);
+        assert!(zoned.replay.borrow().has_partial_append(ZONE));
+        let second = Lba(drive.geometry().start(ZONE).0 + 1);
+        drive.ssd().borrow_mut().faults().after(0, Fault::Unreadable(second));
+        let again = runtime.block_on(zoned.append_again(0, ZONE, &data, false), || false).unwrap();
+        assert_eq!(again, Err(Status::UnrecoveredReadError.into()));
+        assert!(!zoned.replay.borrow().has_partial_append(ZONE));
     }
 }

@@ -9,6 +9,7 @@ use super::{
 use crate::rng::Rng;
 use anyhow::{Context, bail};
 use std::{
+    cmp::Reverse,
     collections::BTreeMap,
     fs,
     path::Path,
@@ -51,6 +52,8 @@ impl Build {
     ) -> anyhow::Result<Vec<Played>> {
         let all = mutants.iter().map(Played::new).collect();
         let (mut done, mut left) = self.once_more(finders, all, options.jobs, told)?;
+        let kin = Kin::default();
+        done.iter().for_each(|played| kin.note(played));
         let mut seeds = options.seeds.min(options.most_seeds);
         let mut stages = vec![self.lives(options.from, 0..seeds), self.scripts()?];
         if !self.tests.is_empty() {
@@ -66,7 +69,7 @@ impl Build {
                 break;
             }
             let found: Vec<Played>;
-            (found, left) = self.stage(stage, left, options.jobs, told)?;
+            (found, left) = self.stage(stage, left, options.jobs, &kin, told)?;
             done.extend(found);
         }
         left.iter().for_each(told);
@@ -93,7 +96,7 @@ impl Build {
         let played = for_each(&mutants, jobs, &|before| {
             let mut played = before.clone();
             if let Some(sound) = finders.of(&before.mutant.name).and_then(|finder| sound.get(finder)) {
-                self.play_one(&mut played, std::slice::from_ref(sound))?;
+                self.play_one(&mut played, &[sound])?;
             }
             // Checks are counted when all are asked.
             played.reached = 0;
@@ -111,6 +114,7 @@ impl Build {
         checks: Vec<Check>,
         mutants: Vec<Played>,
         jobs: usize,
+        kin: &Kin,
         told: &(dyn Fn(&Played) + Sync),
     ) -> anyhow::Result<(Vec<Played>, Vec<Played>)> {
         let is_asked = |check: &Check| mutants.iter().any(|played| played.mutant.file.starts_with(check.of));
@@ -123,8 +127,14 @@ impl Build {
         });
         let played = for_each(&mutants, jobs, &|before| {
             let mut played = before.clone();
+            let mut sound: Vec<&Sound> = sound.iter().collect();
+            sound.sort_by_cached_key(|sound| match sound.check.finder.seeds {
+                Some(_) => Reverse(0),
+                None => Reverse(kin.count(&played.mutant.file, &sound.check.finder)),
+            });
             self.play_one(&mut played, &sound)?;
             if played.by.is_some() {
+                kin.note(&played);
                 told(&played);
             }
             Ok(played)
@@ -132,9 +142,9 @@ impl Build {
         Ok(played.into_iter().partition(|played| played.by.is_some()))
     }
 
-    fn play_one(&self, played: &mut Played, checks: &[Sound]) -> anyhow::Result<()> {
+    fn play_one(&self, played: &mut Played, checks: &[&Sound]) -> anyhow::Result<()> {
         let Mutant { number, ref file, .. } = played.mutant;
-        let is_asked = |sound: &&Sound| sound.reached.contains(&number) && file.starts_with(sound.check.of);
+        let is_asked = |sound: &&&Sound| sound.reached.contains(&number) && file.starts_with(sound.check.of);
         for sound in checks.iter().filter(is_asked) {
             played.reached += 1;
             if let Some(finding) = self.ask(sound, number)? {
@@ -144,6 +154,24 @@ impl Build {
             }
         }
         Ok(())
+    }
+}
+
+/// How many mutants of each file a check has found: who has found some is asked first about others.
+#[derive(Default)]
+struct Kin(Mutex<BTreeMap<(String, Finder), usize>>);
+
+impl Kin {
+    fn note(&self, Played { mutant, by, .. }: &Played) {
+        let mut kin = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(finder) = by {
+            *kin.entry((mutant.file.clone(), finder.clone())).or_default() += 1;
+        }
+    }
+
+    fn count(&self, file: &str, finder: &Finder) -> usize {
+        let kin = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        kin.get(&(file.to_string(), finder.clone())).copied().unwrap_or(0)
     }
 }
 
