@@ -326,4 +326,61 @@ mod tests {
         assert_eq!(woken.get(), 2);
         assert_eq!(runtime.block_on(gate.wait(), || false), None);
     }
+
+    #[test]
+    fn turns_are_taken_in_order_and_nobody_waits_for_one_who_has_gone() {
+        let (runtime, order) = (Runtime::seeded(5), Rc::new(RefCell::new(Vec::new())));
+        let exclusive = Rc::new(Exclusive::default());
+        let first = runtime.block_on(exclusive.take(), || false);
+        let mut gone = Box::pin(exclusive.take());
+        assert!(gone.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        for task in 0..3 {
+            let (exclusive, order) = (exclusive.clone(), order.clone());
+            let mut turn = Box::pin(async move {
+                let _held = exclusive.take().await;
+                order.borrow_mut().push(task);
+            });
+            assert!(turn.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+            runtime.spawn(turn);
+        }
+        drop(gone);
+        runtime.run();
+        assert_eq!(*order.borrow(), [0; 0]);
+        drop(first);
+        runtime.run();
+        assert_eq!(*order.borrow(), [0, 1, 2]);
+    }
+
+    #[test]
+    fn what_is_combined_is_done_once_for_all_who_asked_before_it_began() {
+        let (runtime, begun, results) =
+            (Runtime::new(), Rc::new(Cell::new(0)), Rc::new(RefCell::new(Vec::new())));
+        let (combined, gate) = (Rc::new(Combined::default()), Rc::new(Gate::default()));
+        // The second one fails: who waited for it begins another.
+        let ask = || {
+            let (combined, gate, begun, results) =
+                (combined.clone(), gate.clone(), begun.clone(), results.clone());
+            runtime.spawn(async move {
+                let work = || async {
+                    begun.set(begun.get() + 1);
+                    let fails = begun.get() == 2;
+                    gate.wait().await;
+                    if fails { Err(()) } else { Ok(()) }
+                };
+                let result = combined.run(work).await;
+                results.borrow_mut().push(result.is_ok());
+            });
+            runtime.run();
+        };
+        (0..4).for_each(|_| ask());
+        let mut seen = Vec::new();
+        for _ in 0..3 {
+            gate.open();
+            runtime.run();
+            seen.push((begun.get(), results.borrow().clone()));
+        }
+        assert_eq!(seen[0], (2, vec![true]));
+        assert_eq!(seen[1], (3, vec![true, false]));
+        assert_eq!(seen[2], (3, vec![true, false, true, true]));
+    }
 }

@@ -435,7 +435,7 @@ fn force_reads_what_cannot_have_changed_and_invents_nothing() {
     away(4);
     assert_eq!(place.run(&["status", "drives"]).code, 2);
     let before = images(&place);
-    let daemon = place.daemon_on(Terms { read_only: true, force: true });
+    let daemon = place.daemon_on(Terms { read_only: true, force: true, ..Terms::default() });
     let status = place.run(&["status", "drives", "--json"]).json();
     assert_eq!((&status["state"], &status["read_only"]), (&"degraded".into(), &true.into()));
     let offline: Vec<_> = status["offline_zones"].as_array().unwrap().iter().map(|z| &z["zone"]).collect();
@@ -468,7 +468,7 @@ fn force_takes_no_more_stale_members_of_raid6_than_it_needs() {
     away(5);
     let status = place.run(&["status", "drives", "--json"]);
     assert_eq!((status.code, &status.json()["may_be_lost"]), (2, &0.into()));
-    let daemon = place.daemon_on(Terms { read_only: true, force: true });
+    let daemon = place.daemon_on(Terms { read_only: true, force: true, ..Terms::default() });
     let status = place.run(&["status", "drives", "--json"]).json();
     let state = |role: usize| status["members"][role]["state"].as_str().unwrap().to_string();
     assert_eq!((state(3), state(5)), ("out".into(), "out".into()));

@@ -428,10 +428,8 @@ fn the_tools_of_others_understand_it() {
 }
 
 #[test]
-fn what_a_volume_has_lost_is_given_up_in_a_command_of_its_own() {
+fn what_a_volume_has_lost_is_given_up_only_if_that_is_asked_for() {
     let place = with_volume();
-    let give_up = |options: &[&str]| place.run(&[&["volume", "give-up", "drives"], options].concat());
-    give_up(&["--yes"]).ok();
     let server = Server::of(&place, &[]);
     let mut client = Client::ready(&place, false);
     let old = Random(22).bytes(1 << 20);
@@ -442,21 +440,25 @@ fn what_a_volume_has_lost_is_given_up_in_a_command_of_its_own() {
     assert_eq!(client.write(1 << 20, &old, true), 0);
     server.end(rustix::process::Signal::KILL);
     // The zone that is written is offline on one more drive than parity makes up for.
-    let writing = 4;
     for member in [1, 2] {
-        place.run(&["emulate", "fault", &drive("drives", member), "offline", &writing.to_string()]).ok();
+        place.run(&["emulate", "fault", &drive("drives", member), "offline", "4"]).ok();
     }
-    let advice = ["cannot be started", "is offline", "zoneraid volume give-up"];
+    let advice = ["cannot be started", "is offline", "zoneraid start tank --give-up"];
     place.run(&["serve", "drives", "--nbd", "nbd.sock"]).fails_with(&advice);
-    give_up(&[]).fails_with(&advice);
-    let said = give_up(&["--yes"]).ok().text();
-    assert!(said.contains("what was lost in 1 zone is given up"), "{said}");
-    let server = Server::of(&place, &[]);
+    // To look at it changes nothing.
+    let server = Server::of(&place, &["--read-only", "--give-up"]);
+    assert!(server.said.contains("nbd"), "{}", server.said);
+    server.end(rustix::process::Signal::TERM);
+    place.run(&["serve", "drives", "--nbd", "nbd.sock"]).fails_with(&advice);
+    let server = Server::of(&place, &["--give-up"]);
     let mut client = Client::ready(&place, false);
     assert_eq!(client.write(0, &old, true), 0);
     assert!(client.read(0, 1 << 20).unwrap() == old);
     server.end(rustix::process::Signal::TERM);
-    give_up(&["--yes"]).ok();
+    // Once and for all.
+    let server = Server::of(&place, &[]);
+    assert!(Client::ready(&place, false).read(0, 1 << 20).unwrap() == old);
+    server.end(rustix::process::Signal::TERM);
 }
 
 #[test]

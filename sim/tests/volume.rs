@@ -11,7 +11,7 @@ use engine::{
     raid::policy::Policy,
     runtime::Runtime,
     volume::{Behaviour, Codec, Volume, VolumeError},
-    zone::{Lba, ZoneIndex},
+    zone::{Lba, ZoneIndex, ZoneState},
 };
 use sim::{
     simulator::volume::{Over, Summary, run_seeds},
@@ -433,10 +433,34 @@ fn a_volume_whose_roots_cannot_be_read_does_not_start_from_older_ones() {
         let last = Lba(drive.geometry().start(newest).0 + written(newest) - 1);
         strike(&drive, if is_offline { Fault::Offline(newest) } else { Fault::Unreadable(last) });
         for give_up in [false, true] {
-            let (_, volume) = try_open(&drive, Behaviour { give_up, ..Behaviour::default() });
+            let behaviour = Behaviour { give_up, ..Behaviour::default() };
+            let (_, volume) = try_open(&drive, behaviour);
             let said = volume.err().unwrap();
             assert!(said.contains(&format!("zone {} of the device", newest.0)), "{said}");
+            // An array says of a zone that is offline that nothing is in it.
+            let (runtime, device) = (Runtime::new(), Rc::new(Forgetting(drive.clone())));
+            let opened = wait(&runtime, Volume::open(&runtime, device, behaviour));
+            let root = |error: VolumeError| matches!(error, VolumeError::RootUnreadable { zone, .. } if zone == newest.0);
+            assert!(opened.err().is_some_and(root));
         }
+    }
+}
+
+/// A drive that does not say where zones end that are offline.
+struct Forgetting(EmulatedDrive);
+
+impl ZonedDevice for Forgetting {
+    fn geometry(&self) -> &Geometry {
+        self.0.geometry()
+    }
+
+    fn submit(&self, command: Command) -> Completion {
+        let mut done = self.0.ssd().borrow_mut().execute(command);
+        done.zones
+            .iter_mut()
+            .filter(|info| info.state == ZoneState::Offline)
+            .for_each(|info| info.wp_blocks = 0);
+        Completion::ready(done)
     }
 }
 

@@ -339,11 +339,9 @@ impl Core {
     /// Makes safe what has completed. One flush at a time, since a device tells a loss once: nobody's ends well while
     /// another one learns of it. Who asked before it began shares it.
     pub async fn flush_device(&self) -> Result<(), DeviceError> {
-        let flush = || async {
-            self.check()?;
-            self.must(self.device.submit(Command::Flush).await).map(drop)
-        };
-        self.flushing.run(flush).await
+        let flush = || async { self.must(self.device.submit(Command::Flush).await).map(drop) };
+        self.flushing.run(flush).await?;
+        self.check()
     }
 
     pub fn with_stream<T>(&self, index: usize, act: impl FnOnce(&mut Stream, &mut Common<'_>) -> T) -> T {

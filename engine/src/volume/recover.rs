@@ -57,12 +57,6 @@ struct Walked {
 
 impl Look {
     async fn at(device: Rc<dyn ZonedDevice>) -> Result<Look, DeviceError> {
-        // A process that died may have left what it wrote in caches.
-        device.submit(Command::Flush).await.result?;
-        Look::zones_of(device).await
-    }
-
-    async fn zones_of(device: Rc<dyn ZonedDevice>) -> Result<Look, DeviceError> {
         let count = device.geometry().zones;
         let done = device.submit(Command::Report { first: ZoneIndex(0), count }).await;
         done.result?;
@@ -167,8 +161,13 @@ impl Look {
     async fn newest(&self) -> Result<(Root, (u32, u32)), VolumeError> {
         let mut newest: Option<(Root, (u32, u32))> = None;
         for zone in 0..HEAD_ZONES.min(self.zones.len() as u32) {
-            // An older root says nothing of zones that have been freed and begun anew since.
-            let root = self.newest_in(zone).await.map_err(|error| match error {
+            // An older root says nothing of zones that have been freed and begun anew since. Nobody knows where a zone
+            // ends that is offline.
+            let root = match self.zones[zone as usize].state {
+                ZoneState::Offline => Err(DeviceError::from(Status::ZoneIsOffline).into()),
+                _ => self.newest_in(zone).await,
+            };
+            let root = root.map_err(|error| match error {
                 VolumeError::Device(error @ DeviceError::Status(_)) => {
                     VolumeError::RootUnreadable { zone, error }
                 }
@@ -300,7 +299,7 @@ impl Look {
 /// # Errors
 /// When the device does not say how its zones are, or is gone.
 pub async fn is_on(device: Rc<dyn ZonedDevice>) -> Result<bool, DeviceError> {
-    Look::zones_of(device).await?.has_volume().await
+    Look::at(device).await?.has_volume().await
 }
 
 /// Writes the first root of a volume.
@@ -389,6 +388,9 @@ pub async fn open(device: Rc<dyn ZonedDevice>, behaviour: Behaviour) -> Result<C
     let directory = look.directory(&root, &space).await?;
     let mut seen = Seen { gives_up: behaviour.give_up, ..Seen::default() };
     walk_all(&mut look, &mut root, &mut seen).await?;
+    // A process that died may have left what was read in caches. Not before: an array that lacks a member goes on
+    // without it from a flush on, and a volume that cannot be started may need that one.
+    device.submit(Command::Flush).await.result?;
     for zone in std::mem::take(&mut seen.resets) {
         let zones = Zones::One(ZoneIndex(zone));
         match device.submit(Command::Reset { zones }).await.result {

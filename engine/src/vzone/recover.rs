@@ -133,6 +133,10 @@ struct Said {
 }
 
 async fn read_journal(device: &dyn ZonedDevice, zone: &ZoneInfo) -> Result<Option<Said>, VzoneError> {
+    if zone.state == ZoneState::Offline {
+        // Nobody knows where it ends.
+        return Err(DeviceError::from(Status::ZoneIsOffline).into());
+    }
     let mut said: Option<Said> = None;
     let (mut whole, mut at) = (false, 0);
     let end = if zone.state == ZoneState::Full { zone.capacity_blocks } else { zone.wp_blocks };

@@ -50,6 +50,14 @@ pub struct Start {
     /// --read-only first.
     #[arg(long, conflicts_with = "complete")]
     pub force: bool,
+    /// Without what a volume on it has lost
+    ///
+    /// A volume does not start while the array cannot read something that it may have promised, since a member that is
+    /// missing may bring that back. This gives it up, for good: what was written since the volume last noted where
+    /// everything is may be undone, block by block, and blocks of zones that are offline cannot be read until they
+    /// are written again. Use it with --read-only first.
+    #[arg(long)]
+    pub give_up: bool,
 }
 
 #[derive(Subcommand)]
@@ -301,19 +309,6 @@ pub enum Volume {
         /// --size as well
         #[arg(long, value_enum, default_value_t = Compression::Off)]
         compression: Compression,
-    },
-    /// Do without what a volume has lost
-    ///
-    /// A volume does not start while its array cannot read something that the volume may have promised: it may come
-    /// back, with a member that is missing. This gives it up, for good: writes that had been made durable since the
-    /// volume last noted where everything is may be undone, block by block, and what is in zones that are offline
-    /// cannot be read until it is written again.
-    GiveUp {
-        /// Name, UUID or path of the array
-        array: ArrayName,
-        /// Give it up
-        #[arg(long)]
-        yes: bool,
     },
     /// Change how a volume compresses
     ///

@@ -77,7 +77,8 @@ fn prepare(output: Output, options: &Start) -> Result<Ready> {
         refuse_unless_complete(&found)?;
     }
     // Force is for those who have no other choice.
-    let terms = Terms { read_only: options.read_only, force: options.force && found.inspect().is_err() };
+    let force = options.force && found.inspect().is_err();
+    let terms = Terms { read_only: options.read_only, force, give_up: options.give_up };
     say_where_it_belongs(output, &found.label);
     let directory = run::directory();
     let uuid = found.label.uuid;
@@ -114,6 +115,7 @@ pub fn start(output: Output, options: Start) -> Result<u8> {
     if terms.force {
         output.note(&forced(&daemon.array.status()));
     }
+    daemon.losses().iter().for_each(|loss| output.note(loss));
     let started = Started {
         array: about.name,
         uuid: about.uuid,
@@ -155,6 +157,7 @@ pub fn serve(output: Output, options: Start, place: &Place) -> Result<u8> {
     if terms.force {
         output.note(&forced(&daemon.array.status()));
     }
+    daemon.losses().iter().for_each(|loss| output.note(loss));
     let status = daemon.status();
     let served = Served {
         array: status.name,

@@ -8,7 +8,7 @@ use clap_mangen::Man;
 use std::{fs, io, path::Path};
 
 /// Examples of each command.
-const EXAMPLES: [(&str, &[&str]); 44] = [
+const EXAMPLES: [(&str, &[&str]); 43] = [
     (
         "create",
         &[
@@ -36,7 +36,6 @@ const EXAMPLES: [(&str, &[&str]); 44] = [
         "volume set",
         &["zoneraid volume set tank --compression lz4", "zoneraid volume set tank --compression off"],
     ),
-    ("volume give-up", &["zoneraid volume give-up tank", "zoneraid volume give-up --yes tank"]),
     ("stop", &["zoneraid stop tank"]),
     ("status", &["zoneraid status", "zoneraid status tank", "zoneraid --json status tank"]),
     ("top", &["zoneraid top tank", "zoneraid --json top tank"]),

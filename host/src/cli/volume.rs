@@ -7,7 +7,7 @@ use crate::{
     name::{ArrayName, NamespaceName},
     output::{HEALTHY, Output, new_uuid, quoted, uuid},
     protocol::Request,
-    report::{Compression, VolumeSet, no_start, no_volume, so_many_zones},
+    report::{Compression, VolumeSet, no_start, no_volume},
     size::{bytes, show},
 };
 use anyhow::{Context, Result, bail, ensure};
@@ -32,18 +32,6 @@ struct Created {
 pub fn run(output: Output, verb: Verb) -> Result<u8> {
     match verb {
         Verb::Create { array, size, compression } => create(output, &array, size, compression),
-        Verb::GiveUp { array, yes } => {
-            let given_up = give_up(&array, yes)?;
-            output.print(&given_up, |given_up| match given_up.zones.len() {
-                0 => format!("nothing of the volume on '{}' had to be given up\n", given_up.array),
-                _ => format!(
-                    "the volume on '{}' starts again; what was lost in {} is given up\n",
-                    given_up.array,
-                    so_many_zones(given_up.zones.len())
-                ),
-            })?;
-            Ok(HEALTHY)
-        }
         Verb::Set { array, compression } => {
             let set = set(output, &array, compression)?;
             output.print(&set, |set| match set.compression {
@@ -55,32 +43,6 @@ pub fn run(output: Output, verb: Verb) -> Result<u8> {
             Ok(HEALTHY)
         }
     }
-}
-
-/// What has become of a volume of which something is lost.
-#[derive(Serialize)]
-struct GivenUp {
-    array: String,
-    /// Zones of the array of which something may be lost.
-    zones: Vec<u32>,
-}
-
-/// Starts the volume without what is lost of it, and stops it again.
-fn give_up(name: &ArrayName, yes: bool) -> Result<GivenUp> {
-    let on_namespace = namespace::meant_by(name)?;
-    let called = on_namespace.as_ref().map(|_| name.to_string());
-    let session = on_namespace.map_or_else(|| namespace::session(name), Ok)?;
-    let called = called.unwrap_or_else(|| session.array.status().name);
-    let zones = session.wait(async {
-        let device = session.device.clone();
-        ensure!(Volume::is_on(device.clone()).await?, no_volume(&called));
-        let behaviour = Behaviour { give_up: yes, ..Behaviour::default() };
-        let volume = Volume::open(session.reactor.runtime(), device, behaviour).await;
-        let volume = volume.map_err(|error| no_start(&called, error))?;
-        volume.stop().await?;
-        anyhow::Ok(volume.given_up().to_vec())
-    })??;
-    Ok(GivenUp { array: called, zones })
 }
 
 /// Has whoever runs the array, or else this process, tell the volume how to compress.
@@ -179,7 +141,5 @@ mod tests {
         assert_eq!(crate::output::undescribed(&created, "volume-create.json"), [""; 0]);
         let set = VolumeSet { array: "tank".into(), compression: Compression::Lz4 };
         assert_eq!(crate::output::undescribed(&set, "volume-set.json"), [""; 0]);
-        let given_up = GivenUp { array: "tank".into(), zones: vec![5] };
-        assert_eq!(crate::output::undescribed(&given_up, "volume-give-up.json"), [""; 0]);
     }
 }

@@ -83,6 +83,8 @@ impl Daemon {
             control: Control::listen(&run::socket_path(directory, &status.uuid))?,
             rebuilder: Rebuilder::default(),
             volume: RefCell::default(),
+            gives_up: terms.give_up,
+            losses: RefCell::default(),
             divided: RefCell::default(),
             blocks: RefCell::default(),
             nbd: RefCell::default(),

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     nbd::{self, wire::Export},
     output::{quoted, uuid},
-    report::{no_start, no_volume},
+    report::{no_start, no_volume, so_many_zones},
     run,
     size::bytes,
     tails::{Left, Noting, TailFile},
@@ -82,8 +82,16 @@ impl Daemon {
         if !Volume::is_on(device.clone()).await.with_context(problem)? {
             return Ok(None);
         }
-        let opened = Volume::open(self.reactor.runtime(), device, Behaviour::default()).await;
-        Ok(Some(opened.map_err(|error| no_start(called, error))?))
+        let behaviour = Behaviour { give_up: self.gives_up, ..Behaviour::default() };
+        let opened = Volume::open(self.reactor.runtime(), device, behaviour).await;
+        let volume = opened.map_err(|error| no_start(called, error))?;
+        let zones = volume.given_up().len();
+        if zones > 0 {
+            let zones = so_many_zones(zones);
+            let loss = format!("what the volume on '{called}' had lost in {zones} is given up");
+            self.losses.borrow_mut().push(loss);
+        }
+        Ok(Some(volume))
     }
 
     /// The array for whoever keeps books on it: what it has answered is noted in `tails`; of one that is only read,

@@ -77,6 +77,9 @@ pub struct Daemon {
     pub(super) rebuilder: Rebuilder,
     /// The volume, if the array carries one.
     pub(super) volume: RefCell<Option<Volume>>,
+    /// Volumes go without what is lost of them; and what was, in sentences.
+    pub(super) gives_up: bool,
+    pub(super) losses: RefCell<Vec<String>>,
     /// The namespaces, if the array is divided.
     pub(super) divided: RefCell<Option<Divided>>,
     /// The block device of the array, or those of its namespaces.
@@ -94,6 +97,11 @@ pub struct Daemon {
 }
 
 impl Daemon {
+    /// What has been given up at the start, in sentences.
+    pub fn losses(&self) -> Vec<String> {
+        self.losses.borrow().clone()
+    }
+
     pub(super) fn set_phase(&self, phase: Phase) {
         self.phase.set(phase);
         self.phase_changed.open();

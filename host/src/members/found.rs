@@ -435,6 +435,8 @@ pub struct Terms {
     pub read_only: bool,
     /// With members that are stale, where there are too few others.
     pub force: bool,
+    /// Without what volumes on it have lost.
+    pub give_up: bool,
 }
 
 /// Users in a sentence.

@@ -71,8 +71,8 @@ pub fn no_start(called: &str, error: VolumeError) -> anyhow::Error {
     let lost = matches!(error, VolumeError::ZoneOffline { .. } | VolumeError::GroupUnreadable { .. });
     let advice = match lost {
         true => format!(
-            "; start the array with all its members, or give up what is lost: zoneraid volume give-up {} --yes",
-            quoted(called)
+            "; start the array with all its members, or give up what is lost: zoneraid start {} --give-up",
+            quoted(called.split_once('/').map_or(called, |(array, _)| array))
         ),
         false => String::new(),
     };

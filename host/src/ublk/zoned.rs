@@ -12,11 +12,7 @@ use engine::{
     runtime::Gate,
     zone::{Lba, ZoneIndex, ZoneState},
 };
-use std::{
-    cell::{Cell, RefCell},
-    ops::Range,
-    rc::Rc,
-};
+use std::{cell::RefCell, ops::Range, rc::Rc};
 
 /// A zoned device that is served.
 pub(super) struct Zoned {
@@ -28,8 +24,6 @@ pub(super) struct Zoned {
     /// Slots of appends whose results are on their way to the kernel.
     answered: RefCell<Vec<usize>>,
     pub more_answered: Gate,
-    /// The device does not hold back any more.
-    writes: Cell<bool>,
 }
 
 impl Zoned {
@@ -41,7 +35,6 @@ impl Zoned {
             replayed: Gate::default(),
             answered: RefCell::default(),
             more_answered: Gate::default(),
-            writes: Cell::default(),
         }
     }
 
@@ -169,11 +162,6 @@ impl Zoned {
             while self.replay.borrow().has_partial_append(zone) {
                 self.replayed.wait().await;
             }
-        }
-        // An array that writes nothing before it has to does not know where appends will go until it does.
-        if !self.writes.get() {
-            self.device.submit(Command::Flush).await.result?;
-            self.writes.set(true);
         }
         // Where it will go: nothing comes between this and the append.
         if let Some(at) = self.wp(zone) {
