@@ -244,9 +244,9 @@ fn a_drive_is_not_let_go_while_it_is_found_out_who_would_miss_it() {
         if is_held() {
             held += 1;
         } else if held > 0 {
-            // It may be just ending.
+            // It may be just ending; or it was overlooked in the list, which is not read at once.
             std::thread::sleep(Duration::from_millis(200));
-            assert!(wipe.try_wait().unwrap().is_some(), "let go after {held} looks");
+            assert!(wipe.try_wait().unwrap().is_some() || is_held(), "let go after {held} looks");
         }
         std::thread::sleep(Duration::from_millis(5));
     }
