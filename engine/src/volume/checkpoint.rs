@@ -47,6 +47,15 @@ impl Core {
             state.begun += 1;
             state.begun
         };
+        // A zone that is lost when it is to be freed is one of which this root does not say that nothing is in it.
+        while self.write_checkpoint().await? {}
+        self.state.borrow_mut().done = begun;
+        self.ended.open();
+        Ok(())
+    }
+
+    /// Writes a checkpoint; gives whether a zone was lost when it was freed.
+    async fn write_checkpoint(&self) -> Result<bool, DeviceError> {
         self.sweep().await?;
         let cut = self.cut()?;
         self.write_map(&cut).await?;
@@ -57,10 +66,7 @@ impl Core {
         self.write_root(&cut.root).await?;
         self.state.borrow_mut().map.thaw();
         self.pages.open();
-        self.release(&cut.dead).await?;
-        self.state.borrow_mut().done = begun;
-        self.ended.open();
-        Ok(())
+        self.release(&cut.dead).await
     }
 
     /// Counts all that is live in some map zones as changed, so that it leaves them.
@@ -230,7 +236,8 @@ impl Core {
     }
 
     /// Resets zones that nothing points to any more, in a root that is safe.
-    async fn release(&self, zones: &[u32]) -> Result<(), DeviceError> {
+    async fn release(&self, zones: &[u32]) -> Result<bool, DeviceError> {
+        let mut lost = false;
         for zone in zones {
             while self.state.borrow().space.zone(*zone).readers > 0 {
                 self.unread.wait().await;
@@ -246,7 +253,10 @@ impl Core {
             match result {
                 Ok(()) => state.space.release(*zone),
                 // Nothing depends on it any more: the volume goes on without it.
-                Err(DeviceError::Status(_)) => state.space.lose(*zone),
+                Err(DeviceError::Status(_)) => {
+                    state.space.lose(*zone);
+                    lost = true;
+                }
                 Err(error) => {
                     drop(state);
                     self.fail(error);
@@ -256,7 +266,7 @@ impl Core {
             drop(state);
             self.room.open();
         }
-        Ok(())
+        Ok(lost)
     }
 }
 

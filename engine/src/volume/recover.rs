@@ -398,6 +398,7 @@ pub async fn open(device: Rc<dyn ZonedDevice>, behaviour: Behaviour) -> Result<C
             Err(DeviceError::Status(_)) => {
                 leave(&*device, ZoneIndex(zone)).await;
                 root.zones[zone as usize].state = ZoneUse::Lost;
+                seen.is_new = true;
             }
             result => result?,
         }
