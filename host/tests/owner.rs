@@ -3,6 +3,7 @@
 
 mod support;
 
+use rustix::fs::{FlockOperation, flock};
 use serde_json::Value;
 use std::{
     fs,
@@ -234,19 +235,25 @@ fn a_drive_is_not_let_go_while_it_is_found_out_who_would_miss_it() {
     let inode = format!(":{} ", fs::metadata(place.path(&drive("drives", 2))).unwrap().ino());
     let mut wipe = place.command(&["wipe", &drive("drives", 2)]).spawn().unwrap();
     let pid = format!(" {} ", wipe.id());
-    let is_held = || {
+    let is_seen = || {
         let locks = fs::read_to_string("/proc/locks").unwrap();
         locks.lines().any(|line| line.contains(&pid) && line.contains(&inode))
+    };
+    // The list is not read at once, and one may be overlooked in it: once it was seen its lock is tried.
+    let file = fs::File::open(place.path(&drive("drives", 2))).unwrap();
+    let is_locked = || {
+        let tried = flock(&file, FlockOperation::NonBlockingLockShared);
+        tried.is_err() || flock(&file, FlockOperation::Unlock).is_err()
     };
     let (begun, mut held) = (Instant::now(), 0);
     while wipe.try_wait().unwrap().is_none() {
         assert!(begun.elapsed() < Duration::from_secs(60));
-        if is_held() {
+        if if held > 0 { is_locked() } else { is_seen() } {
             held += 1;
         } else if held > 0 {
-            // It may be just ending; or it was overlooked in the list, which is not read at once.
+            // It may be just ending.
             std::thread::sleep(Duration::from_millis(200));
-            assert!(wipe.try_wait().unwrap().is_some() || is_held(), "let go after {held} looks");
+            assert!(wipe.try_wait().unwrap().is_some(), "let go after {held} looks");
         }
         std::thread::sleep(Duration::from_millis(5));
     }

@@ -47,7 +47,7 @@ impl Core {
             state.begun += 1;
             state.begun
         };
-        // A zone that is lost when it is to be freed is one of which this root does not say that nothing is in it.
+        // Of a zone that cannot be freed this root says that it may be begun anew: the next one that it is lost.
         while self.write_checkpoint().await? {}
         self.state.borrow_mut().done = begun;
         self.ended.open();

@@ -161,16 +161,14 @@ impl Look {
     async fn newest(&self) -> Result<(Root, (u32, u32)), VolumeError> {
         let mut newest: Option<(Root, (u32, u32))> = None;
         for zone in 0..HEAD_ZONES.min(self.zones.len() as u32) {
-            // An older root says nothing of zones that have been freed and begun anew since. Nobody knows where a zone
-            // ends that is offline.
-            let root = match self.zones[zone as usize].state {
-                ZoneState::Offline => Err(DeviceError::from(Status::ZoneIsOffline).into()),
-                _ => self.newest_in(zone).await,
-            };
-            let root = root.map_err(|error| match error {
-                VolumeError::Device(error @ DeviceError::Status(_)) => {
-                    VolumeError::RootUnreadable { zone, error }
-                }
+            // An older root says nothing of zones that have been freed and begun anew since.
+            let unreadable = |error| VolumeError::RootUnreadable { zone, error };
+            if self.zones[zone as usize].state == ZoneState::Offline {
+                // Nobody knows where it ends.
+                return Err(unreadable(Status::ZoneIsOffline.into()));
+            }
+            let root = self.newest_in(zone).await.map_err(|error| match error {
+                VolumeError::Device(error @ DeviceError::Status(_)) => unreadable(error),
                 error => error,
             })?;
             let newer = |root: &Root| newest.as_ref().is_none_or(|(n, _)| n.generation < root.generation);
@@ -257,9 +255,8 @@ impl Look {
                 Some(header) => header,
                 // An older life of the zone, or pages that belong to no root.
                 None if segment.is_none() && block.is_some() => return Ok(None),
-                None if !seen.gives_up => return Err(VolumeError::GroupUnreadable { zone, block: at }),
                 None => {
-                    seen.given_up.push(zone);
+                    seen.give_up(zone, VolumeError::GroupUnreadable { zone, block: at })?;
                     // Nothing is written behind it.
                     let (next, torn_at) = (capacity, Some(written));
                     let stream = walked.map_or(0, |walked: Walked| walked.stream);
@@ -454,10 +451,10 @@ struct Seen {
 }
 
 impl Seen {
-    /// Does without a zone that is offline, if that was asked for.
-    fn give_up(&mut self, zone: u32) -> Result<(), VolumeError> {
+    /// Does without what is `lost` in a zone, if that was asked for.
+    fn give_up(&mut self, zone: u32, lost: VolumeError) -> Result<(), VolumeError> {
         self.given_up.push(zone);
-        if self.gives_up { Ok(()) } else { Err(VolumeError::ZoneOffline { zone }) }
+        if self.gives_up { Ok(()) } else { Err(lost) }
     }
 }
 
@@ -477,7 +474,7 @@ async fn walk_all(look: &mut Look, root: &mut Root, seen: &mut Seen) -> Result<(
         let (written, capacity) = (look.written(zone), identity.zone_capacity_blocks as u32);
         match (record.state, cut) {
             (ZoneUse::Data, Some(_)) if state == ZoneState::Offline => {
-                seen.give_up(zone)?;
+                seen.give_up(zone, VolumeError::ZoneOffline { zone })?;
                 root.zones[zone as usize].state = ZoneUse::ClosedData;
                 root.cuts.retain(|cut| cut.zone != zone);
                 continue;
@@ -521,7 +518,7 @@ async fn walk_all(look: &mut Look, root: &mut Root, seen: &mut Seen) -> Result<(
         let was = std::mem::take(&mut root.zones[zone as usize]).state;
         let record = &mut root.zones[zone as usize];
         if state == ZoneState::Offline {
-            seen.give_up(zone)?;
+            seen.give_up(zone, VolumeError::ZoneOffline { zone })?;
             record.state = ZoneUse::Lost;
         } else if was == ZoneUse::Lost {
             // It is back. What may be in it was given up: nobody looks.

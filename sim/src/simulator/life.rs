@@ -508,7 +508,12 @@ impl World<'_> {
         let heir = self.heir.map(|heir| heir.bay);
         for (member, (state, drive)) in subject.members().into_iter().enumerate() {
             let bay = drive.strip_prefix("drive").and_then(|bay| bay.parse::<Bay>().ok());
-            if state == MemberState::Out || bay.is_none() || bay == self.members[member] || bay == heir {
+            if state == MemberState::Out || bay.is_none() || bay == heir {
+                continue;
+            }
+            // If it was another array's, that was before it was attached.
+            self.foreign.retain(|foreign| Some(*foreign) != bay);
+            if bay == self.members[member] {
                 continue;
             }
             if !course.half_attached.contains(&member) || bay.is_some_and(|bay| course.shelf.has(bay)) {

@@ -249,10 +249,14 @@ impl World<'_> {
                 self.check_blank(bay)?;
             }
         }
-        let away: Vec<usize> = course.suspects.absent();
+        let mut away: Vec<usize> = course.suspects.absent();
+        // Half of the members are enough: those that were left behind, the drives before a replacement among them.
+        let are_halves = self.members.len() <= 2 * self.scenario.parities;
+        if are_halves {
+            away.retain(|member| self.heir.is_none_or(|heir| heir.member != *member));
+        }
         let mut offered: Vec<Bay> = away.iter().flat_map(|member| self.drives_of(*member)).collect();
-        if self.members.len() > 2 * self.scenario.parities {
-            // Fewer are two halves, of which one may have been left behind.
+        if !are_halves {
             offered.extend(course.attic.iter().filter(|bay| !course.missed.contains(bay)));
         }
         offered.retain(|bay| !self.foreign.contains(bay));

@@ -1,0 +1,217 @@
+//! Whatever a record says, with a right checksum or without, it is read or refused.
+
+use super::*;
+
+#[test]
+fn a_payload_that_is_longer_or_shorter_than_its_fields_is_damaged() {
+    for record in
+        [Record::Superblock(Box::new(sane(4))), Record::Reset { first: 1, count: 2 }, Record::Tail(tail(1))]
+    {
+        let bytes = record.encode(origin(), 1).to_vec();
+        let len = u32::from_le_bytes(bytes[12..16].try_into().unwrap());
+        for (other, intact) in [(len, true), (len + 8, false), (len - 8, false)] {
+            let mut bytes = bytes.clone();
+            bytes[12..16].copy_from_slice(&other.to_le_bytes());
+            seal(&mut bytes);
+            assert_eq!(Record::read(&bytes, origin()).is_ok(), intact, "{record:?}, {other} bytes");
+        }
+    }
+}
+
+/// The superblock of three members with `value` at `at`, and a right checksum, read.
+fn superblock_with(at: usize, value: &[u8]) -> Result<Superblock, Unreadable> {
+    let mut bytes = Record::Superblock(Box::new(sane(3))).encode(origin(), 10).to_vec();
+    bytes[HEADER_BYTES + at..][..value.len()].copy_from_slice(value);
+    seal(&mut bytes);
+    match Record::read(&bytes, origin())?.0 {
+        Record::Superblock(read) => Ok(*read),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_a_superblock_says_of_owner_and_drives_is_read_or_damaged() {
+    let absurd = |at: usize, value: &[u8]| match superblock_with(at, value) {
+        Err(Unreadable::Absurd(absurd)) => absurd.field,
+        other => panic!("{value:?} at {at}: {other:?}"),
+    };
+    let read = |at: usize, value: &[u8]| superblock_with(at, value).unwrap();
+    // Where the tables put them; the second member.
+    let (host, autostart, stage) = (176, 192, 196);
+    let (size, model, serial) = (208 + 112 + 40, 208 + 112 + 48, 208 + 112 + 88);
+    assert_eq!(read(host, &[0xff; 16]).host, Uuid([0xff; 16]));
+    assert!(!read(autostart, &[0]).autostart);
+    for (value, known) in [(1, Stage::Making), (2, Stage::Whole), (3, Stage::Ending)] {
+        assert_eq!(read(stage, &[value]).stage, known);
+    }
+    for value in [0, 4, 0xff] {
+        assert_eq!(absurd(stage, &[value]), "stage");
+        assert!(value == 0 || absurd(autostart, &[value]) == "autostart");
+    }
+    assert_eq!(absurd(autostart, &[1, 0, 0, 0x80]), "autostart");
+    assert_eq!(absurd(stage, &[2, 0, 0, 0x80]), "stage");
+    for value in [0, 3, 0xff] {
+        assert_eq!(absurd(200, &[value]), "parities");
+    }
+    // There are three members.
+    assert_eq!(absurd(200, &[2]), "members");
+    assert_eq!(read(size, &(1u64 << 63).to_le_bytes()).members[1].plate.size_bytes, 1 << 63);
+    for bytes in [(1u64 << 63) + 1, u64::MAX] {
+        assert_eq!(absurd(size, &bytes.to_le_bytes()), "size");
+    }
+    for (at, len, field) in [(model, MODEL_BYTES, "model"), (serial, SERIAL_BYTES, "serial")] {
+        let text = |text: &str| {
+            let mut bytes = text.as_bytes().to_vec();
+            bytes.resize(len, 0);
+            bytes
+        };
+        let kept = |read: Superblock| match field {
+            "model" => read.members[1].plate.model.clone(),
+            _ => read.members[1].plate.serial.clone(),
+        };
+        let longest = "x".repeat(len);
+        for good in ["", "a/b \u{e4}", "-", ".", "a\u{20ac}", longest.as_str()] {
+            assert_eq!(kept(read(at, &text(good))), good);
+        }
+        for bad in ["\n", "a\u{1b}[31m", " a", "a ", "\u{202e}a", "\u{feff}", "\t"] {
+            assert_eq!(absurd(at, &text(bad)), field, "{bad:?}");
+        }
+        // Not UTF-8: within, and cut off at the end.
+        assert_eq!(absurd(at, &[b'a', 0xff]), field);
+        assert_eq!(absurd(at, &[&longest.as_bytes()[1..], &[0xe2]].concat()), field);
+    }
+}
+
+#[test]
+fn what_is_kept_of_a_plate_can_always_be_read_again() {
+    let longest = "\u{20ac}".repeat(MODEL_BYTES);
+    let cases = [
+        ("  WDC  ZN540 ", "WDC  ZN540"),
+        ("a\u{0}b\u{1b}c", "abc"),
+        ("\u{200b} x", "x"),
+        (longest.as_str(), &longest[..39]),
+        (&format!("{} end", "y".repeat(39)), &"y".repeat(39)),
+        ("", ""),
+    ];
+    for (said, kept) in cases {
+        assert_eq!(superblock::kept_of(said, MODEL_BYTES), kept);
+        assert_eq!(superblock::kept_of(kept, MODEL_BYTES), kept);
+    }
+}
+
+/// Changes some bytes, and makes the checksum right again.
+fn mutate(bytes: &mut [u8], random: &mut impl FnMut() -> u64) {
+    let len = HEADER_BYTES + u32::from_le_bytes(bytes[12..16].try_into().unwrap()) as usize;
+    for _ in 0..1 + random() % 4 {
+        // The first bytes are the numbers; of what follows there is much.
+        let reach = if random().is_multiple_of(4) { len } else { len.min(HEADER_BYTES + 400) };
+        let at = HEADER_BYTES + random() as usize % (reach - HEADER_BYTES);
+        let value = [0, 1, 0x7f, 0x80, 0xff, random() as u8][random() as usize % 6];
+        let end = (at + [1, 2, 4, 8][random() as usize % 4]).min(len);
+        bytes[at..end].fill(value);
+    }
+    if random().is_multiple_of(8) {
+        bytes[10] = (random() % 12) as u8;
+    }
+    if random().is_multiple_of(8) {
+        let len = random() % (bytes.len() - HEADER_BYTES + 1) as u64;
+        bytes[12..16].copy_from_slice(&(len as u32).to_le_bytes());
+    }
+    seal(bytes);
+}
+
+/// Numbers that a seed decides (xorshift).
+fn random(mut state: u64) -> impl FnMut() -> u64 {
+    move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    }
+}
+
+#[test]
+fn whatever_a_record_with_a_right_checksum_says_it_is_read_or_refused() {
+    let parity = |from| ParityRecord {
+        zone: 3,
+        epoch: 4,
+        stripe: 5,
+        index: 1,
+        from,
+        data: Buf::copy_of(&[7; 2 * BLOCK]),
+    };
+    let checkpoint = Checkpoint {
+        generation: 3,
+        incomplete: Default::default(),
+        moved: Default::default(),
+        superblock: sane(5),
+        zones: vec![ZoneRecord::default(); 98],
+        burned: vec![Burned { zone: 1, member: 2, epoch: 3, from: 4, to: 6 }],
+        holes: vec![Hole { zone: 1, member: 2, epoch: 3, from: 4, to: 6 }],
+        parity: vec![parity(2), parity(6)],
+        tails: vec![TailRecord { zone: 1, generation: 0, epoch: 2, tail_blocks: 3 }],
+    };
+    let records = [
+        Record::Checkpoint(Box::new(checkpoint)),
+        Record::Superblock(Box::new(sane(3))),
+        Record::Reset { first: 1, count: 2 },
+        Record::Finish { zone: 1, epoch: 2, tail_blocks: 3 },
+        Record::Parity(parity(0)),
+        Record::Tail(TailRecord { zone: 1, generation: 0, epoch: 2, tail_blocks: 3 }),
+    ];
+    let mut random = random(0x5eed);
+    let (mut read, mut refused) = (0, 0);
+    for record in &records {
+        let good = record.encode(origin(), 10).to_vec();
+        let (again, ..) = Record::read(&good, origin()).unwrap();
+        assert_eq!(
+            again.check(10, &sane(if matches!(record, Record::Superblock(_)) { 3 } else { 5 })),
+            Ok(())
+        );
+        for _ in 0..5000 {
+            let mut bytes = good.clone();
+            mutate(&mut bytes, &mut random);
+            match Record::read(&bytes, origin()) {
+                Ok((record, sequence, blocks)) => {
+                    // What is read is no larger than what it was read from.
+                    assert!(blocks as usize * BLOCK <= bytes.len());
+                    _ = record.check(sequence, &sane(5));
+                    read += 1;
+                }
+                Err(_) => refused += 1,
+            }
+        }
+    }
+    assert!(read > 1000 && refused > 1000, "{read} read, {refused} refused");
+}
+
+#[test]
+fn whatever_bytes_say_they_are_read_or_refused() {
+    let mut random = random(0xb17e5);
+    for _ in 0..20_000 {
+        let len = HEADER_BYTES + random() as usize % 3 * 100 + random() as usize % 200;
+        let mut bytes: Vec<u8> = (0..len).map(|_| random() as u8).collect();
+        _ = Record::read(&bytes, origin());
+        // As one of ours.
+        let header = Record::Reset { first: 0, count: 0 }.encode(origin(), 1);
+        bytes[..HEADER_BYTES].copy_from_slice(&header[..HEADER_BYTES]);
+        bytes[10] = (random() % 12) as u8;
+        bytes[12..16].copy_from_slice(&((len - HEADER_BYTES) as u32).to_le_bytes());
+        seal(&mut bytes);
+        if let Ok((record, sequence, _)) = Record::read(&bytes, origin()) {
+            _ = record.check(sequence, &sane(5));
+        }
+        // Out-of-band metadata, with a checksum that is right and one that is not.
+        let mut mark = [0; OOB_BYTES];
+        mark.copy_from_slice(&bytes[HEADER_BYTES - OOB_BYTES..HEADER_BYTES]);
+        assert_eq!(Mark::read(&mark, origin()), None);
+        mark[12..].copy_from_slice(&[(random() % 5) as u8, random() as u8, 0, (random() % 2) as u8]);
+        let parts =
+            [&origin().array.0[..], &origin().member.to_le_bytes(), &origin().lba.to_le_bytes(), &mark[4..]];
+        let crc = crc32c::crc32c(&parts.concat()).to_le_bytes();
+        mark[..4].copy_from_slice(&crc);
+        if let Some(read) = Mark::read(&mark, origin()) {
+            assert_eq!(read.encode(origin()), mark);
+        }
+    }
+}
