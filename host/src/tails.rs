@@ -17,22 +17,26 @@ use std::{
     cell::Cell,
     fs::{self, File},
     io::{ErrorKind, Read, Write},
+    ops::Range,
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     rc::Rc,
 };
 
-/// `zrtails1`, as it lies in the file.
-const MAGIC: u64 = u64::from_ne_bytes(*b"zrtails1");
+/// `zrtails2`, as it lies in the file.
+const MAGIC: u64 = u64::from_ne_bytes(*b"zrtails2");
 
-/// Words before all others: magic, UUID (2), assembly, number of zones, and room.
+/// Words before all others: magic, UUID (2), assembly, number of zones, boot (2), and room.
 const HEADER: usize = 8;
 
 /// The word with the number of the assembly.
 const ASSEMBLY: usize = 3;
 
-/// Appends that can be on their way at the same time.
-pub const SLOTS: usize = 512;
+/// Where the number of the boot is, in bytes.
+const BOOT: Range<usize> = 40..56;
+
+/// Appends that are noted at most: the requests that there can be, and behind these as many that a process has left.
+pub const SLOTS: usize = 1024;
 
 /// Words of an append: its offset, then its zone and number of blocks; 0 if there is none.
 const SLOT: usize = 2;
@@ -84,7 +88,7 @@ impl Extent {
 }
 
 impl Left {
-    /// What is in the file at `path` for the array `uuid`; `None` if there is no file.
+    /// What is in the file at `path` for the array `uuid`; `None` if there is no file, or it is of another boot.
     pub fn read(path: &Path, uuid: &[u8; 16]) -> Result<Option<Left>> {
         let mut bytes = Vec::new();
         match File::open(path).and_then(|file| file.take(MOST_BYTES + 1).read_to_end(&mut bytes)) {
@@ -92,6 +96,9 @@ impl Left {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error).with_context(|| format!("{} cannot be read", path.display())),
         };
+        if bytes.get(BOOT).is_some_and(|boot| boot != boot_id()) {
+            return Ok(None);
+        }
         let left = Left::parse(&bytes, uuid).with_context(|| {
             format!(
                 "{0} is damaged, so nobody knows which writes had been answered; after a reboot, or without \
@@ -118,7 +125,9 @@ impl Left {
         if magic != MAGIC || [a, b] != uuid_words(uuid) || zones.len() as u64 != count {
             return None;
         }
-        let appends = slots.chunks(SLOT).map(Extent::from_words).collect();
+        let mut appends: Vec<_> = slots.chunks(SLOT).map(Extent::from_words).collect();
+        // Out of the way of new ones: each of them may come again until it has, also if the next process dies as well.
+        appends.sort_by_key(Option::is_some);
         Some(Left { assembly, complete: zones.to_vec(), appends })
     }
 }
@@ -134,7 +143,8 @@ impl TailFile {
         appends: &[Option<Extent>],
     ) -> Result<TailFile> {
         let [a, b] = uuid_words(uuid);
-        let mut words = vec![MAGIC, a, b, assembly, complete.len() as u64, 0, 0, 0];
+        let [c, d] = uuid_words(&boot_id());
+        let mut words = vec![MAGIC, a, b, assembly, complete.len() as u64, c, d, 0];
         let append = |slot: usize| appends.get(slot).copied().flatten();
         words.extend((0..SLOTS).flat_map(|slot| append(slot).map_or([0; SLOT], Extent::to_words)));
         words.extend(complete);
@@ -298,6 +308,13 @@ impl ZonedDevice for Noting {
     }
 }
 
+/// The number of this boot: a directory that outlives it holds what nobody should believe any more.
+fn boot_id() -> [u8; 16] {
+    let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+    u128::from_str_radix(&digits, 16).unwrap_or(0).to_ne_bytes()
+}
+
 fn uuid_words(uuid: &[u8; 16]) -> [u64; 2] {
     let value = u128::from_ne_bytes(*uuid);
     [value as u64, (value >> 64) as u64]
@@ -329,8 +346,9 @@ mod tests {
         tails.end_append_to(3, &extent(2, 0));
         let left = Left::read(&path, &uuid).unwrap().unwrap();
         assert_eq!((left.assembly, &left.complete[..]), (5, &[0, 12, 0][..]));
-        assert_eq!(left.appends[..4], [Some(extent(0, 1 << 40)), None, None, Some(extent(1, 12))]);
-        assert_eq!(left.appends[4..], [None; SLOTS - 4]);
+        // Behind all that come.
+        assert_eq!(left.appends[..SLOTS - 2], [None; SLOTS - 2]);
+        assert_eq!(left.appends[SLOTS - 2..], [Some(extent(0, 1 << 40)), Some(extent(1, 12))]);
         assert!(Left::read(&path, &other).unwrap_err().to_string().contains("damaged"));
 
         let next = TailFile::create(&path, &uuid, 6, &left.complete, &left.appends).unwrap();
@@ -344,7 +362,12 @@ mod tests {
         tails.complete(ZoneIndex(0), 100);
         next.complete(ZoneIndex(0), 1);
         assert_eq!(Left::read(&path, &uuid).unwrap().unwrap().complete, [1, 12, 0]);
+        let mut bytes = fs::read(&path).unwrap();
+        bytes[BOOT.start] ^= 1;
+        fs::write(&path, bytes).unwrap();
+        assert_eq!(Left::read(&path, &uuid).unwrap(), None);
         next.remove();
         assert_eq!(Left::read(&path, &uuid).unwrap(), None);
+        assert!(!path.exists());
     }
 }

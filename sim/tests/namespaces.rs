@@ -4,7 +4,9 @@
 use engine::{
     adapt::sequence::Sequencer,
     buf::{BLOCK, Buf},
-    device::{Command, Completion, DeviceError, Done, Geometry, Status, ZonedDevice, Zones},
+    device::{
+        Command, Completer, Completion, DeviceError, Done, Geometry, Slots, Status, ZonedDevice, Zones,
+    },
     raid::policy::Policy,
     runtime::Runtime,
     vzone::{Behaviour, Limits, Namespace, Namespaces, PATIENCE_US, Spec, VzoneError},
@@ -32,11 +34,17 @@ use std::{
 struct Frail {
     drive: EmulatedDrive,
     away: RefCell<Vec<ZoneIndex>>,
+    /// Where `Some`, it keeps answers to writes that bind zones.
+    held: RefCell<Option<Vec<Completer>>>,
     /// What it says of itself.
     geometry: Geometry,
 }
 
 impl Frail {
+    fn new(geometry: Geometry, drive: EmulatedDrive) -> Frail {
+        Frail { drive, away: RefCell::default(), held: RefCell::default(), geometry }
+    }
+
     fn ssd(&self) -> &Rc<RefCell<Ssd>> {
         self.drive.ssd()
     }
@@ -66,6 +74,13 @@ impl ZonedDevice for Frail {
         if self.zone_of(&command).is_some_and(|zone| self.is_away(zone)) {
             return Completion::failed(Status::ZoneIsOffline);
         }
+        if let (Command::Write { lba, .. }, Some(held)) = (&command, &mut *self.held.borrow_mut())
+            && matches!(self.geometry().locate(*lba), (ZoneIndex(2..), 0))
+        {
+            let (answer, completion) = Rc::new(Slots::default()).pair();
+            held.push(answer);
+            return completion;
+        }
         let mut completion = self.drive.submit(command);
         let mut done = completion.take().unwrap();
         for info in done.zones.iter_mut().filter(|info| self.is_away(info.zone)) {
@@ -91,8 +106,7 @@ impl Rig {
     /// Over a drive that is not all that it says.
     fn over(drive: &Geometry, geometry: Geometry, vzone_zones: u32) -> Rig {
         let runtime = Runtime::new();
-        let drive = EmulatedDrive::in_memory(drive);
-        let drive = Rc::new(Frail { drive, away: RefCell::default(), geometry });
+        let drive = Rc::new(Frail::new(geometry, EmulatedDrive::in_memory(drive)));
         let made = Namespaces::create(drive.clone(), *b"sixteen bytes...", vzone_zones);
         runtime.block_on(made, || false).unwrap().unwrap();
         let clock = Rc::new(Cell::new(0));
@@ -139,9 +153,13 @@ impl Rig {
 }
 
 fn open(runtime: &Runtime, drive: &Rc<Frail>, clock: &Rc<Cell<u64>>) -> Namespaces {
+    try_open(runtime, drive, clock).unwrap()
+}
+
+fn try_open(runtime: &Runtime, drive: &Rc<Frail>, clock: &Rc<Cell<u64>>) -> Result<Namespaces, VzoneError> {
     let clock = clock.clone();
     let behaviour = Behaviour { clock: Rc::new(move || clock.get()), patience_us: PATIENCE_US };
-    runtime.block_on(Namespaces::open(runtime, drive.clone(), behaviour), || false).unwrap().unwrap()
+    runtime.block_on(Namespaces::open(runtime, drive.clone(), behaviour), || false).unwrap()
 }
 
 /// A drive whose zones make zones of the shape of the rows, `parts` for one.
@@ -422,6 +440,61 @@ fn what_lies_in_a_zone_that_is_away_for_one_start_is_there_at_the_next() {
     }
     // Of the first and the last one four zones are in groups, of the second one five.
     assert!(doubted >= 13, "{doubted}");
+}
+
+/// A zone of the journal that is away says nothing of where the journal ends: the other one may be older.
+#[test]
+fn what_is_in_a_journal_that_is_away_is_not_passed_over() {
+    let rig = Rig::new(&Geometry { zones: 100, ..drive_for_rows(5) }, 5);
+    let are_on =
+        |rig: &Rig| rig.runtime.block_on(Namespaces::are_on(rig.drive.clone()), || false).unwrap().unwrap();
+    let one = rig.add(spec("one", 3, 2)).unwrap();
+    rig.write(&one, 0, 7, 20).unwrap();
+    for zone in [0, 1].map(ZoneIndex) {
+        *rig.drive.away.borrow_mut() = vec![zone];
+        assert!(are_on(&rig), "{zone:?}");
+        rig.runtime.clear();
+        let opened = try_open(&rig.runtime, &rig.drive, &rig.clock);
+        assert!(matches!(opened, Err(VzoneError::Device(_))), "{zone:?}");
+    }
+    // What binds their zones says that there are namespaces.
+    *rig.drive.away.borrow_mut() = vec![ZoneIndex(0), ZoneIndex(1)];
+    assert!(are_on(&rig));
+    rig.drive.away.borrow_mut().clear();
+    let rig = rig.again();
+    assert_eq!(rig.read(&rig.namespaces.list()[0], 0, 21), [vec![7; 20], vec![0]].concat());
+    // An array that carries none is none whose first zones are away.
+    let drive = EmulatedDrive::in_memory(rig.drive.geometry());
+    let start = drive.geometry().start(ZoneIndex(7));
+    let write = drive.submit(Command::write(start, Buf::copy_of(&[7; BLOCK]), true));
+    assert_eq!(rig.runtime.block_on(write, || false).unwrap().result, Ok(()));
+    let drive = Frail::new(drive.geometry().clone(), drive);
+    *drive.away.borrow_mut() = vec![ZoneIndex(0), ZoneIndex(1)];
+    assert!(!are_on(&Rig { drive: Rc::new(drive), ..rig }));
+}
+
+/// Who closes namespaces while a zone is asked for waits for the answer, and no longer.
+#[test]
+fn a_close_does_not_wait_for_a_zone_that_is_refused() {
+    let rig = Rig::new(&Geometry { zones: 100, ..drive_for_rows(5) }, 5);
+    let one = rig.add(spec("one", 3, 2)).unwrap();
+    rig.runtime.run();
+    *rig.drive.held.borrow_mut() = Some(Vec::new());
+    let _write = one.submit(Command::write(Lba(0), Buf::copy_of(&[7; BLOCK]), true));
+    rig.runtime.run();
+    let closed = Rc::new(Cell::new(false));
+    let (namespaces, told) = (rig.namespaces.clone(), closed.clone());
+    rig.runtime.spawn(async move {
+        namespaces.close().await;
+        told.set(true);
+    });
+    rig.runtime.run();
+    assert!(!closed.get());
+    let answers = rig.drive.held.take().unwrap();
+    assert!(!answers.is_empty());
+    answers.into_iter().for_each(|answer| answer.complete(Done::error(Status::TooManyActiveZones.into())));
+    rig.runtime.run();
+    assert!(closed.get());
 }
 
 /// What one tenant loses is told to this one, whoever learns of it.

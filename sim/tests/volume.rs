@@ -137,6 +137,26 @@ fn a_device_says_by_its_head_whether_there_is_a_volume_on_it() {
 }
 
 #[test]
+fn a_volume_whose_head_is_away_is_still_seen_and_nobody_elses_data_is_one() {
+    let fill = |drive: &EmulatedDrive, byte| {
+        let start = drive.geometry().start(ZoneIndex(7));
+        wait(&Runtime::new(), drive.submit(Command::write(start, block(byte), true))).result.unwrap();
+    };
+    let is_on = |drive: &EmulatedDrive| {
+        (0..2).for_each(|zone| strike(drive, Fault::Offline(ZoneIndex(zone))));
+        let device = Rc::new(Forgetting(drive.clone()));
+        wait(&Runtime::new(), Volume::is_on(device)).unwrap()
+    };
+    let (drive, runtime, volume) = made(Some(5000));
+    wait(&runtime, volume.write(1, &block(1), true)).unwrap();
+    assert!(is_on(&drive));
+    let drive = EmulatedDrive::in_memory(&geometry());
+    assert!(!is_on(&drive));
+    fill(&drive, 7);
+    assert!(!is_on(&drive));
+}
+
+#[test]
 fn extents_tell_what_takes_room() {
     let (_, runtime, volume) = made(Some(5000));
     let extents = || {

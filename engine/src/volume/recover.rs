@@ -104,16 +104,27 @@ impl Look {
     }
 
     /// Whether a zone of the head begins, or ends, with a block of a root: every life of such a zone has one at
-    /// its start, and one that is damaged hides no volume.
+    /// its start, and one that is damaged hides no volume. If that cannot be read, the first zone with a group says so.
     async fn has_volume(&self) -> Result<bool, DeviceError> {
-        for zone in 0..HEAD_ZONES.min(self.zones.len() as u32) {
+        let mut hidden = false;
+        for (zone, info) in (0..).zip(&self.zones) {
+            let is_head = zone < HEAD_ZONES;
+            if !is_head && !hidden {
+                break;
+            }
+            hidden |= info.state == ZoneState::Offline;
             let written = self.written(zone);
-            for offset in [Some(0), written.checked_sub(1)].into_iter().flatten().filter(|at| *at < written) {
-                match self.read(zone, offset, 1).await.as_deref().map(unseal) {
-                    Ok(Ok((seal, _))) if seal.kind == Kind::Root => return Ok(true),
-                    Ok(Err(Unsealed::Version(_))) => return Ok(true),
-                    Err(error @ DeviceError::Gone) => return Err(*error),
-                    _ => (),
+            let last = written.checked_sub(1).filter(|_| is_head);
+            for offset in [Some(0), last].into_iter().flatten().filter(|at| *at < written) {
+                match self.read(zone, offset, 1).await {
+                    Ok(block) => match unseal(&block) {
+                        Ok((seal, _)) if seal.kind == Kind::Root => return Ok(true),
+                        Err(Unsealed::Version(_)) => return Ok(true),
+                        _ if !is_head && read_group(&block).is_some() => return Ok(true),
+                        _ => (),
+                    },
+                    Err(DeviceError::Gone) => return Err(DeviceError::Gone),
+                    Err(_) => hidden = true,
                 }
             }
         }

@@ -336,6 +336,13 @@ pub fn reservation(mark: u64, serial: u64, block: &mut [u8]) {
     block[SUM].copy_from_slice(&sum.to_le_bytes());
 }
 
+/// Whether a block is one that binds a physical zone.
+pub fn is_reservation(block: &[u8]) -> bool {
+    let mut from = Decoder(block);
+    let sum = block.get(SUM.end..).map(crc32c::crc32c);
+    from.u32().is_ok_and(|magic| magic == RESERVED) && from.u32().ok() == sum
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {

@@ -348,7 +348,11 @@ pub(super) async fn supply(core: Rc<Core>) {
                 core.arbiter.borrow_mut().unreserved(zone);
                 core.refused.set(true);
                 core.give_buffer(done.data);
-                core.work.wait().await;
+                match core.check() {
+                    Ok(()) => core.work.wait().await,
+                    // Who closes the namespaces waits for this one.
+                    Err(_) => core.room.open(),
+                }
                 continue;
             }
             Err(error) => {

@@ -86,10 +86,10 @@ impl Namespaces {
         recover::fitting(geometry)
     }
 
-    /// Whether there are namespaces on `device`, as far as its first blocks say.
+    /// Whether there are namespaces on `device`, as far as its first blocks say, or others where these cannot be read.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// When the device does not say how its zones are, or is gone.
     pub async fn are_on(device: Rc<dyn ZonedDevice>) -> Result<bool, VzoneError> {
         recover::are_on(device).await
     }

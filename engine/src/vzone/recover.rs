@@ -16,7 +16,7 @@ use crate::{
         error::VzoneError,
         format::{
             End, Entry, Filler, Groups, Head, Identity, Layout, MOST_NAME, MOST_NAMESPACES, MOST_ZONES, Spec,
-            mark, read,
+            is_reservation, mark, read,
         },
         manage::is_out,
         shape::Shape,
@@ -346,14 +346,21 @@ pub(super) async fn open(
     Ok(core)
 }
 
-/// Whether one of the zones of the journal begins with a block of one.
+/// Whether one of the zones of the journal begins with a block of one. If that cannot be read, the first zone that is
+/// bound says so.
 pub(super) async fn are_on(device: Rc<dyn ZonedDevice>) -> Result<bool, VzoneError> {
-    for zone in [0, 1].map(ZoneIndex) {
-        let lba = device.geometry().start(zone);
+    let mut hidden = false;
+    for info in report(&*device).await?.iter().filter(|info| info.state != ZoneState::Empty) {
+        if info.zone.0 >= 2 && !hidden {
+            break;
+        }
+        let lba = device.geometry().start(info.zone);
         let done = device.submit(Command::read(lba, Buf::zeroed(BLOCK))).await;
-        done.result?;
-        if read(&done.data).is_some() {
-            return Ok(true);
+        match done.result {
+            Ok(()) if read(&done.data).is_some() || is_reservation(&done.data) => return Ok(true),
+            Err(error @ DeviceError::Gone) => return Err(error.into()),
+            Err(_) => hidden = true,
+            Ok(()) => (),
         }
     }
     Ok(false)

@@ -43,7 +43,7 @@ const MAX_QUEUES: u16 = 4;
 /// Requests that a queue holds.
 const DEPTH: u16 = 128;
 
-const _: () = assert!(MAX_QUEUES as usize * DEPTH as usize <= tails::SLOTS);
+const _: () = assert!(2 * MAX_QUEUES as usize * DEPTH as usize <= tails::SLOTS);
 
 /// Bits of a tag that say which of the block devices of an array it is; the others say which array.
 const FRONT_BITS: u32 = 16;

@@ -41,6 +41,11 @@ impl Append {
     fn is_partial(&self) -> bool {
         self.written < self.extent.blocks
     }
+
+    fn may_be(&self, zone: ZoneIndex, data: &Buf, sum: u32, others: &[usize]) -> bool {
+        let same = (self.extent.zone, self.extent.blocks, self.sum) == (zone, data.blocks(), sum);
+        same && !others.contains(&self.slot)
+    }
 }
 
 impl Replay {
@@ -113,17 +118,21 @@ impl Replay {
         self.appends.iter().any(|append| append.extent.zone == zone && append.is_partial())
     }
 
-    /// Claims an append that could be the one of `data`, if nobody else has.
-    pub(super) fn claim(&mut self, zone: ZoneIndex, data: &Buf) -> Option<Append> {
+    /// Claims an append that could be the one of `data`, if nobody else has. It is none of those in slots of `others`.
+    pub(super) fn claim(&mut self, zone: ZoneIndex, data: &Buf, others: &[usize]) -> Option<Append> {
         let sum = sum(data);
-        let append = self.appends.iter_mut().find(|append| {
-            !append.claimed
-                && append.extent.zone == zone
-                && append.extent.blocks == data.blocks()
-                && append.sum == sum
-        })?;
+        let mut appends = self.appends.iter_mut();
+        let append = appends.find(|append| !append.claimed && append.may_be(zone, data, sum, others))?;
         append.claimed = true;
         Some(*append)
+    }
+
+    /// Whether an append of `data`, of which nothing was to be claimed, has to wait: for one that was cut short, or for
+    /// somebody who compares with what it could be itself.
+    pub(super) fn has_to_wait(&self, zone: ZoneIndex, data: &Buf, others: &[usize]) -> bool {
+        let sum = sum(data);
+        self.has_partial_append(zone)
+            || self.appends.iter().any(|append| append.may_be(zone, data, sum, others))
     }
 
     /// Takes a claim back: the data was different.
@@ -255,14 +264,14 @@ mod tests {
         assert!(!again.has_appends(ZoneIndex(0)));
         assert!(again.has_partial_append(Z));
         assert_eq!([0, 1, 2, 3].map(|slot| again.has_noted(slot)), [true, true, true, false]);
-        assert_eq!(again.claim(Z, &data(7, 1)), None);
-        assert_eq!(again.claim(Z, &data(4, 1)), None);
-        assert_eq!(again.claim(Z, &data(1, 2)), None);
-        let second = again.claim(Z, &data(2, 2)).unwrap();
+        assert_eq!(again.claim(Z, &data(7, 1), &[]), None);
+        assert_eq!(again.claim(Z, &data(4, 1), &[]), None);
+        assert_eq!(again.claim(Z, &data(1, 2), &[]), None);
+        let second = again.claim(Z, &data(2, 2), &[]).unwrap();
         assert_eq!((second.extent, second.written), (extent(2, 2), 2));
-        assert_eq!(again.claim(Z, &data(2, 2)), None);
+        assert_eq!(again.claim(Z, &data(2, 2), &[]), None);
         again.settle(&second);
-        let third = again.claim(Z, &data(4, 3)).unwrap();
+        let third = again.claim(Z, &data(4, 3), &[]).unwrap();
         assert_eq!((third.extent, third.written), (extent(4, 3), 1));
         // Others wait until the rest of it is on its way.
         assert!(again.has_partial_append(Z));
@@ -286,9 +295,9 @@ mod tests {
     fn a_coincidence_is_left_to_others() {
         let device = memory(6);
         let mut again = replay(&device, &[extent(2, 2)]);
-        let claim = again.claim(Z, &data(2, 2)).unwrap();
+        let claim = again.claim(Z, &data(2, 2), &[]).unwrap();
         again.give_back(&claim);
-        assert_eq!(again.claim(Z, &data(2, 2)).map(|append| append.extent), Some(extent(2, 2)));
+        assert_eq!(again.claim(Z, &data(2, 2), &[]).map(|append| append.extent), Some(extent(2, 2)));
         let holds = |lba, data: &Buf| Runtime::new().block_on(holds(&device, Lba(lba), data), || false);
         assert_eq!(holds(10, &data(2, 2)), Some(Ok(true)));
         assert_eq!(holds(10, &data(3, 2)), Some(Ok(false)));

@@ -155,53 +155,60 @@ impl Zoned {
         data: Buf,
         fua: bool,
     ) -> Result<(Lba, u64), DeviceError> {
-        if self.replay.borrow().has_appends(zone) {
-            if let Some(found) = self.append_again(slot, zone, &data, fua).await? {
+        let mut others = Vec::new();
+        while self.replay.borrow().has_appends(zone) {
+            if let Some(found) = self.append_again((slot, zone), &data, fua, &mut others).await? {
                 return Ok(found);
             }
-            while self.replay.borrow().has_partial_append(zone) {
-                self.replayed.wait().await;
+            if !self.replay.borrow().has_to_wait(zone, &data, &others) {
+                break;
             }
+            self.replayed.wait().await;
         }
-        // Where it will go: nothing comes between this and the append.
-        if let Some(at) = self.wp(zone) {
-            self.tails.begin_append(slot, Extent { zone, at, blocks: data.blocks() });
+        // Where it will go: nothing comes between this and the append, unless the device has it wait.
+        let (blocks, expected) = (data.blocks(), self.wp(zone));
+        if let Some(at) = expected {
+            self.tails.begin_append(slot, Extent { zone, at, blocks });
         }
         let done = self.device.submit(Command::append(zone, data, fua)).await;
         done.result?;
+        let (_, at) = self.device.geometry().locate(done.lba);
+        if expected != Some(at) {
+            self.tails.begin_append(slot, Extent { zone, at, blocks });
+        }
         transfer.pool.borrow_mut().give(done.data);
         Ok((done.lba, done.tail))
     }
 
-    /// Carries out an append that the process before this one has carried out, or begun.
+    /// Carries out an append that the process before this one has carried out, or begun. Adds the slots of those that
+    /// it is not to `others`.
     async fn append_again(
         &self,
-        slot: usize,
-        zone: ZoneIndex,
+        (slot, zone): (usize, ZoneIndex),
         data: &Buf,
         fua: bool,
+        others: &mut Vec<usize>,
     ) -> Result<Option<(Lba, u64)>, DeviceError> {
         let start = self.device.geometry().start(zone);
-        let mut different = Vec::new();
-        let found = loop {
-            let claimed = self.replay.borrow_mut().claim(zone, data);
-            let Some(append) = claimed else { break Ok(None) };
+        let (append, lba) = loop {
+            let claimed = self.replay.borrow_mut().claim(zone, data, others);
+            let Some(append) = claimed else { return Ok(None) };
             let lba = Lba(start.0 + append.extent.at);
             match replay::holds(&*self.device, lba, &data.slice_blocks(0..append.written)).await {
-                Ok(true) => break Ok(Some((append, lba))),
-                Ok(false) => different.push(append),
+                Ok(true) => break (append, lba),
+                Ok(false) => {
+                    others.push(append.slot);
+                    self.replay.borrow_mut().give_back(&append);
+                    self.replayed.open();
+                }
                 Err(error) => {
                     // It may be this one: others would wait for ever for it to come again.
                     self.replay.borrow_mut().settle(&append);
                     self.replayed.open();
-                    break Err(error);
+                    return Err(error);
                 }
             }
         };
-        for append in different {
-            self.replay.borrow_mut().give_back(&append);
-        }
-        let Some((append, lba)) = found? else { return Ok(None) };
         if append.slot != slot {
             self.tails.begin_append(slot, append.extent);
             self.tails.end_append_to(append.slot, &append.extent);
@@ -280,26 +287,42 @@ impl Zoned {
 mod tests {
     use super::*;
     use crate::tails::Left;
-    use engine::{device::Geometry, runtime::Runtime};
+    use engine::{
+        device::{Completer, Geometry, Slots},
+        runtime::Runtime,
+    };
     use sim::{
         rng::Rng,
         ssd::{Cut, EmulatedDrive, Fault, Model},
     };
+    use std::{fs::File, path::Path};
 
     const ZONE: ZoneIndex = ZoneIndex(1);
 
     /// A drive with a volatile cache of which a process that died has written the first `written` of three blocks that
     /// it had noted as an append; as the next one shows it.
     fn left_behind(runtime: &Runtime, data: &Buf, written: u64) -> (EmulatedDrive, Zoned) {
+        let dir = tempfile::tempdir().unwrap();
+        left_behind_in(dir.path(), runtime, data, written)
+    }
+
+    /// As [`left_behind`], with the file of tails in `directory`.
+    fn left_behind_in(
+        directory: &Path,
+        runtime: &Runtime,
+        data: &Buf,
+        written: u64,
+    ) -> (EmulatedDrive, Zoned) {
         let geometry = Geometry { volatile_cache: true, ..Model::zn540().scaled(4, 1024).geometry };
         let drive = EmulatedDrive::in_memory(&geometry);
-        let write = Command::write(geometry.start(ZONE), data.slice_blocks(0..written), false);
-        drive.ssd().borrow_mut().execute(write).result.unwrap();
+        if written > 0 {
+            let write = Command::write(geometry.start(ZONE), data.slice_blocks(0..written), false);
+            drive.ssd().borrow_mut().execute(write).result.unwrap();
+        }
         let appends = vec![Some(Extent { zone: ZONE, at: 0, blocks: data.blocks() })];
         let left = Left { assembly: 1, complete: vec![0; 4], appends };
         let replay = runtime.block_on(Replay::after(&drive, Some(&left)), || false).unwrap().unwrap();
-        let dir = tempfile::tempdir().unwrap();
-        let tails = TailFile::create(&dir.path().join("tails"), &[7; 16], 2, &[0; 4], &left.appends).unwrap();
+        let tails = TailFile::create(&directory.join("tails"), &[7; 16], 2, &[0; 4], &left.appends).unwrap();
         (drive.clone(), Zoned::new(Rc::new(drive), Rc::new(tails), replay))
     }
 
@@ -308,7 +331,8 @@ mod tests {
         let data = Buf::copy_of(&[5; 3 * BLOCK]);
         let runtime = Runtime::new();
         let (drive, zoned) = left_behind(&runtime, &data, 3);
-        let again = zoned.append_again(9, ZONE, &data, true);
+        let mut others = Vec::new();
+        let again = zoned.append_again((9, ZONE), &data, true, &mut others);
         let (lba, _) = runtime.block_on(again, || false).unwrap().unwrap().unwrap();
         assert_eq!(lba, drive.geometry().start(ZONE));
         let cut = Cut { cache_lost: true, ..Cut::default() };
@@ -325,8 +349,98 @@ mod tests {
         assert!(zoned.replay.borrow().has_partial_append(ZONE));
         let second = Lba(drive.geometry().start(ZONE).0 + 1);
         drive.ssd().borrow_mut().faults().after(0, Fault::Unreadable(second));
-        let again = runtime.block_on(zoned.append_again(0, ZONE, &data, false), || false).unwrap();
-        assert_eq!(again, Err(Status::UnrecoveredReadError.into()));
+        let mut others = Vec::new();
+        let again = zoned.append_again((0, ZONE), &data, false, &mut others);
+        assert_eq!(runtime.block_on(again, || false), Some(Err(Status::UnrecoveredReadError.into())));
         assert!(!zoned.replay.borrow().has_partial_append(ZONE));
+    }
+
+    /// A drive that reads and appends when it is told to.
+    struct Slow {
+        drive: EmulatedDrive,
+        asked: RefCell<Vec<(Command, Completer)>>,
+    }
+
+    impl Slow {
+        fn answer(&self) {
+            for (command, answer) in self.asked.take() {
+                answer.complete(self.drive.ssd().borrow_mut().execute(command));
+            }
+        }
+    }
+
+    impl ZonedDevice for Slow {
+        fn geometry(&self) -> &Geometry {
+            self.drive.geometry()
+        }
+
+        fn submit(&self, command: Command) -> Completion {
+            if !matches!(command, Command::Read { .. } | Command::Append { .. }) {
+                return self.drive.submit(command);
+            }
+            let (answer, completion) = Rc::new(Slots::default()).pair();
+            self.asked.borrow_mut().push((command, answer));
+            completion
+        }
+    }
+
+    #[test]
+    fn appends_that_had_to_wait_are_noted_where_they_are() {
+        let data = Buf::copy_of(&[5; 3 * BLOCK]);
+        let (runtime, dir) = (Runtime::new(), tempfile::tempdir().unwrap());
+        let (drive, zoned) = left_behind_in(dir.path(), &runtime, &data, 0);
+        let slow = Rc::new(Slow { drive, asked: RefCell::default() });
+        let zoned = Rc::new(Zoned { device: slow.clone(), ..zoned });
+        let transfer = Rc::new(nowhere());
+        for slot in [7, 8] {
+            let (zoned, transfer, data) = (zoned.clone(), transfer.clone(), data.clone());
+            runtime.spawn(async move {
+                zoned.append(&transfer, (slot, ZONE), data, false).await.unwrap();
+            });
+        }
+        runtime.run();
+        slow.answer();
+        runtime.run();
+        let left = Left::read(&dir.path().join("tails"), &[7; 16]).unwrap().unwrap();
+        let places: Vec<u64> = left.appends.iter().flatten().map(|extent| extent.at).collect();
+        // The first one is what the process before has left.
+        assert_eq!(places, [0, 0, 3]);
+    }
+
+    fn nowhere() -> Transfer {
+        Transfer::over(File::open("/dev/null").unwrap(), 1, Rc::new(|_| None))
+    }
+
+    /// What one append is compared with may be what another one was that comes meanwhile.
+    #[test]
+    fn an_append_that_comes_while_another_one_compares_with_it_is_found() {
+        for written in [2, 3] {
+            let first = Buf::copy_of(&[5; 3 * BLOCK]);
+            let other = Buf::copy_of(&[vec![5; BLOCK], vec![6; 2 * BLOCK]].concat());
+            let runtime = Runtime::new();
+            let (drive, zoned) = left_behind(&runtime, &first, written);
+            let slow = Rc::new(Slow { drive: drive.clone(), asked: RefCell::default() });
+            let zoned = Rc::new(Zoned { device: slow.clone(), ..zoned });
+            let transfer = Rc::new(nowhere());
+            let ends = Rc::new(RefCell::new(Vec::new()));
+            for (slot, data) in [(7, &other), (8, &first)] {
+                let (zoned, transfer, ends, data) =
+                    (zoned.clone(), transfer.clone(), ends.clone(), data.clone());
+                runtime.spawn(async move {
+                    let (lba, _) = zoned.append(&transfer, (slot, ZONE), data, false).await.unwrap();
+                    ends.borrow_mut().push((slot, zoned.device.geometry().locate(lba).1));
+                });
+            }
+            for _ in 0..5 {
+                runtime.run();
+                slow.answer();
+            }
+            runtime.run();
+            ends.borrow_mut().sort_unstable();
+            assert_eq!(*ends.borrow(), [(7, 3), (8, 0)]);
+            let start = drive.geometry().start(ZONE);
+            let done = drive.ssd().borrow_mut().execute(Command::read(start, Buf::zeroed(6 * BLOCK)));
+            assert_eq!(done.data[..], [&first[..], &other[..]].concat());
+        }
     }
 }
