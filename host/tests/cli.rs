@@ -1,14 +1,11 @@
 //! The command line from end to end: what a user types, on image files.
-#![allow(clippy::unwrap_used, clippy::panic)]
 
-mod support;
-
+use crate::support::{Place, Random, drive, fingerprint};
 use std::{
     fs,
     io::{Read, Seek, SeekFrom, Write},
     time::{Duration, Instant},
 };
-use support::{Place, Random, drive, fingerprint};
 
 #[test]
 fn a_file_survives_the_loss_of_one_drive_after_another() {

@@ -1,15 +1,12 @@
 //! What shells complete: what there is, soon, and without a word if something is wrong.
-#![allow(clippy::unwrap_used, clippy::panic)]
 
-mod support;
-
+use crate::support::{Place, Ran, drive};
 use rustix::fs::{FlockOperation, flock};
 use std::{
     fs::{self, File},
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
-use support::{Place, Ran, drive};
 
 /// What is offered, with what it is, for the last of `words`, which may be empty.
 fn offers(place: &Place, words: &[&str]) -> Vec<(String, String)> {

@@ -1,8 +1,6 @@
 //! The daemon without a block device: commands ask it for what they would do themselves.
-#![allow(clippy::unwrap_used, clippy::panic)]
 
-mod support;
-
+use crate::support::{Place, Ran, Random, drive};
 use host::{
     members::{Found, OpenDrive, Terms},
     name::ArrayName,
@@ -18,7 +16,6 @@ use std::{
     path::PathBuf,
     time::{Duration, Instant},
 };
-use support::{Place, Ran, Random, drive};
 
 fn socket(place: &Place) -> PathBuf {
     let files = std::fs::read_dir(place.path("run")).unwrap().map(|entry| entry.unwrap().path());

@@ -1,14 +1,11 @@
 //! Golden test of the JSON output: each command prints exactly the fields that its schema in
 //! `schemas/` has, with values of the types that are given there.
-#![allow(clippy::unwrap_used, clippy::panic)]
 
-mod support;
-
+use crate::support::{Place, drive};
 use engine::vzone::{Limits, NamespaceStatus, Spec};
 use host::report::{Division, NamespaceReport};
 use serde_json::Value;
 use std::{collections::BTreeSet, fs, path::Path};
-use support::{Place, drive};
 
 fn schema(name: &str) -> Value {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("schemas").join(name);

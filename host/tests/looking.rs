@@ -1,8 +1,6 @@
 //! Looking changes nothing and keeps nobody out: not those who use the drives, and not those who may only read.
-#![allow(clippy::unwrap_used, clippy::panic)]
 
-mod support;
-
+use crate::support::{Place, Ran, as_nobody, drive, fingerprint};
 use rustix::fs::{FlockOperation, flock};
 use serde_json::Value;
 use std::{
@@ -14,7 +12,6 @@ use std::{
     sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     time::{Duration, Instant},
 };
-use support::{Place, Ran, as_nobody, drive, fingerprint};
 
 /// All commands that only look, at the array in `dir`, and what may come of them.
 fn looks(dir: &str) -> Vec<Vec<String>> {
@@ -421,7 +418,7 @@ fn a_dry_run_of_create_is_kept_out_by_nobody_and_needs_no_more_than_to_read() {
     flock(&image, FlockOperation::LockExclusive).unwrap();
     let ran = place.run(&create(&["--dry-run"])).ok();
     assert_eq!(ran.text(), promised.text());
-    let said = "drive2.img is in use by `looking";
+    let said = "drive2.img is in use by `all";
     assert!(ran.stderr.lines().count() == 1 && ran.stderr.contains(said), "{}", ran.stderr);
     place.run(&create(&[])).fails_with(&[
         "drive2.img",

@@ -1,11 +1,7 @@
 //! Manual pages know every command, and help says what is meant.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
+use crate::support::Place;
 use std::{collections::BTreeSet, fs};
-use support::Place;
 
 /// The commands that `zoneraid ... --help` lists.
 fn commands(place: &Place, before: &[&str]) -> Vec<String> {

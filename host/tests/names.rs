@@ -1,10 +1,7 @@
 //! What arrays and drives are called: by their owners, by others who mean no good, and in two places at once.
-#![allow(clippy::unwrap_used, clippy::panic)]
 
-mod support;
-
+use crate::support::{Place, Ran, drive, fingerprint};
 use std::fs;
-use support::{Place, Ran, drive, fingerprint};
 
 #[test]
 fn names_that_cannot_be_are_refused_before_anything_is_written() {

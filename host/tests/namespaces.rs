@@ -1,11 +1,8 @@
 //! Namespaces from end to end: what a user types, on image files.
-#![allow(clippy::unwrap_used)]
 
-mod support;
+use crate::support::{Place, Random, drive};
 
-use support::{Place, Random, drive};
-
-fn create(place: &Place, name: &str, more: &[&str]) -> support::Ran {
+fn create(place: &Place, name: &str, more: &[&str]) -> crate::support::Ran {
     place.run(&[&["namespace", "create", name], more].concat())
 }
 

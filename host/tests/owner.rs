@@ -1,8 +1,6 @@
 //! Where an array belongs, what it is called, which drive to pull, and its end.
-#![allow(clippy::unwrap_used, clippy::panic)]
 
-mod support;
-
+use crate::support::{Place, Ran, drive, fingerprint};
 use rustix::fs::{FlockOperation, flock};
 use serde_json::Value;
 use std::{
@@ -10,7 +8,6 @@ use std::{
     os::unix::fs::MetadataExt,
     time::{Duration, Instant},
 };
-use support::{Place, Ran, drive, fingerprint};
 
 const OTHER: &str = "fedcba9876543210fedcba9876543210";
 

@@ -2,8 +2,6 @@
 //! which, and which file at which inside a crate, what the engine must not touch, no unfinished
 //! code, no dead links, no references to files outside the repository.
 
-#![allow(clippy::unwrap_used)]
-
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
@@ -49,8 +47,9 @@ fn code_lines(path: &Path) -> Vec<(usize, String)> {
 /// Rust sources of `crates` that end up in a library or a binary.
 fn sources(crates: &[&str]) -> Vec<PathBuf> {
     let root = root();
+    let are_tests = |path: &PathBuf| path.ends_with("tests.rs") || path.iter().any(|part| part == "tests");
     let of_crate = |path: &PathBuf| {
-        crates.iter().any(|name| path.starts_with(root.join(name).join("src"))) && !path.ends_with("tests.rs")
+        crates.iter().any(|name| path.starts_with(root.join(name).join("src"))) && !are_tests(path)
     };
     let found: Vec<PathBuf> = files(&["rs"]).into_iter().filter(of_crate).collect();
     assert!(!found.is_empty());
@@ -375,6 +374,26 @@ fn the_engine_knows_no_operating_system_and_no_unsafe_code() {
         "dbg!",
     ];
     complain_about(&banned, &sources(&["engine"]), "the engine has no clock, threads, random order or I/O");
+}
+
+#[test]
+fn every_file_of_tests_is_in_a_program() {
+    for name in ["sim", "host"] {
+        let (directory, manifest) = (root().join(name).join("tests"), root().join(name).join("Cargo.toml"));
+        let all = fs::read_to_string(directory.join("main.rs")).unwrap();
+        let apart = fs::read_to_string(manifest).unwrap();
+        for entry in fs::read_dir(&directory).unwrap() {
+            let path = entry.unwrap().path();
+            let file = path.file_stem().unwrap().to_str().unwrap().to_string();
+            let is_in =
+                all.contains(&format!("mod {file};")) || apart.contains(&format!("name = \"{file}\""));
+            assert!(
+                path.extension().is_none_or(|extension| extension != "rs") || file == "main" || is_in,
+                "{} is in no program of tests",
+                path.display()
+            );
+        }
+    }
 }
 
 #[test]

@@ -1,8 +1,6 @@
 //! Trouble: each cause is told by its name, and the trouble of one array or drive is no other's.
-#![allow(clippy::unwrap_used, clippy::panic)]
 
-mod support;
-
+use crate::support::{Place, Ran, as_nobody, drive, fingerprint};
 use host::{protocol::PROTOCOL, tails::TailFile};
 use std::{
     collections::BTreeSet,
@@ -16,7 +14,6 @@ use std::{
     },
     time::{Duration, Instant},
 };
-use support::{Place, Ran, as_nobody, drive, fingerprint};
 
 /// Listens where a daemon might, and has `answer` do with each connection what it likes.
 fn pretend(place: &Place, name: &str, answer: fn(UnixStream)) {

@@ -1,15 +1,12 @@
 //! Volumes as people meet them: made, served to NBD clients without root, stopped, and refused in a sentence.
-#![allow(clippy::unwrap_used, clippy::panic)]
 
-mod support;
-
+use crate::support::{Place, Ran, Random, drive, fingerprint};
 use std::{
     io::{BufRead, BufReader, Read, Write},
     os::unix::net::UnixStream,
     path::Path,
     process::{Child, Command},
 };
-use support::{Place, Ran, Random, drive, fingerprint};
 
 /// A place with an array of five drives that carries a volume of 64 MiB.
 fn with_volume() -> Place {

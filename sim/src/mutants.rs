@@ -29,10 +29,11 @@ use std::{
 const MUTANT: &str = "ZONERAID_MUTANT";
 const REACHED: &str = "ZONERAID_REACHED";
 
-/// The library whose own tests are judges, too.
+/// The library whose own tests are judges, too, and the program of scripted tests.
 const ENGINE: &str = "engine";
-/// The scripted tests that judge mutants: those that are about crashes and faults.
-const TESTS: [&str; 21] = [
+const SCRIPTS: &str = "all";
+/// The scripts that judge mutants: those that are about crashes and faults.
+const TESTS: [&str; 22] = [
     "appended",
     "golden",
     "crafted",
@@ -48,6 +49,7 @@ const TESTS: [&str; 21] = [
     "doubt",
     "moments",
     "zone_faults",
+    "spare_zones",
     "regressions",
     "steps",
     "array",
@@ -169,10 +171,9 @@ impl Build {
             return Ok(build);
         }
         // One command for all, or what they depend on would be built more than once.
-        let packages =
-            ["test", "--no-run", "--package", "zoneraid-engine", "--package", "zoneraid-sim", "--lib"];
-        let tests = TESTS.iter().flat_map(|test| ["--test", *test]);
-        build.cargo(&packages.into_iter().chain(tests).collect::<Vec<_>>(), jobs)?;
+        let packages = ["--package", "zoneraid-engine", "--package", "zoneraid-sim"];
+        let tests = ["test", "--no-run", "--lib", "--test", SCRIPTS];
+        build.cargo(&[tests.as_slice(), &packages].concat(), jobs)?;
         Ok(build)
     }
 
@@ -203,7 +204,7 @@ impl Build {
             let Some(program) = message["executable"].as_str() else { continue };
             let name = message["target"]["name"].as_str().unwrap_or_default();
             match message["profile"]["test"] == Value::Bool(true) {
-                true if name == ENGINE || TESTS.contains(&name) => {
+                true if [ENGINE, SCRIPTS].contains(&name) => {
                     self.tests.push((name.to_string(), program.into()));
                 }
                 false if name == "sim" => self.simulator = program.into(),

@@ -1,5 +1,4 @@
 //! Zones that are written in order and stored by appends: whatever order the drive keeps, and wherever it is cut off.
-#![allow(clippy::unwrap_used)]
 
 use engine::{
     adapt::append::{Appended, GROUPS_BYTES, Usage},

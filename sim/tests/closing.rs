@@ -1,9 +1,10 @@
 //! An array that is closed: nothing of it runs any more, and nothing is lost.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod support;
-
+use crate::support::{
+    array::{pattern, run, write, write_command},
+    rig::Act,
+    scene::{Scene, finish},
+};
 use engine::{
     array::{Array, ArrayStatus, Behaviour},
     buf::{BLOCK, Buf},
@@ -12,11 +13,6 @@ use engine::{
     zone::Lba,
 };
 use std::{cell::Cell, rc::Rc};
-use support::{
-    array::{pattern, run, write, write_command},
-    rig::Act,
-    scene::{Scene, finish},
-};
 
 /// How many hold each of the drives.
 fn holders(scene: &Scene) -> Vec<usize> {

@@ -1,5 +1,4 @@
 //! The rules of zones on both kinds of media.
-#![allow(clippy::unwrap_used)]
 
 use engine::{
     adapt::overlay::Overlay,

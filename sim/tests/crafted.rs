@@ -3,10 +3,10 @@
 //! A drive with such metadata is a damaged one. It is named, with the field that makes no sense, and the
 //! array does without it. Nothing panics, and nothing takes memory or time for a number that was only said.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod support;
-
+use crate::support::{
+    array::{check, options, run, write},
+    rig::{Act, Rig},
+};
 use engine::{
     array::{Array, CreateOptions, Drive, Examined, MemberState, examine},
     buf::{BLOCK, Buf},
@@ -26,17 +26,13 @@ use engine::{
 };
 use sim::rng::Rng;
 use std::{cell::Cell, ops::Range, rc::Rc};
-use support::{
-    array::{check, options, run, write},
-    rig::{Act, Rig},
-};
 
 const MEMBERS: usize = 4;
 /// The one whose metadata is made up.
 const LIAR: usize = 1;
 
 fn geometry(policy: Policy) -> Geometry {
-    let geometry = support::array::geometry(12, 220, 8);
+    let geometry = crate::support::array::geometry(12, 220, 8);
     if policy == Policy::Log { Geometry { zrwa: None, ..geometry } } else { geometry }
 }
 

@@ -1,10 +1,10 @@
 //! Zones of which nobody can tell where they ended: they are offline and untouched, everything else works,
 //! and their data is there again when the member is that can tell.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod support;
-
+use crate::support::{
+    array::{check, geometry, options, run, submit, wp, write, write_command},
+    rig::{Act, Rig},
+};
 use engine::{
     array::{Array, Drive, MemberState},
     buf::{BLOCK, Buf},
@@ -22,10 +22,6 @@ use sim::{
     ssd::{Cut, Fault},
 };
 use std::{cell::Cell, rc::Rc};
-use support::{
-    array::{check, geometry, options, run, submit, wp, write, write_command},
-    rig::{Act, Rig},
-};
 
 const CHUNK: u64 = 4;
 const MEMBERS: usize = 4;

@@ -1,19 +1,15 @@
 //! What an array says of itself while it runs: each thing that happens is an event, once.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod support;
-
+use crate::support::{
+    array::{drives, geometry, options, run, write},
+    rig::{Act, Rig},
+};
 use engine::{
     array::{Array, Drive, Event},
     device::{Command, Status},
     raid::error::Note,
     runtime::Runtime,
     zone::ZoneIndex,
-};
-use support::{
-    array::{drives, geometry, options, run, write},
-    rig::{Act, Rig},
 };
 
 const CHUNK: u64 = 4;

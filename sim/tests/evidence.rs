@@ -1,10 +1,11 @@
 //! What an assembly believes of what it finds, and what it does not: parts that are lacking or were changed,
 //! logs with holes, and members that were away.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod support;
-
+use crate::support::{
+    array::{geometry, records, run, wp, write_command},
+    rig::Act,
+    scene::{ACTIVE, CHUNK, LACKS_ONE, META, STRIPE, Scene, ZONES, is_metadata, part, reset, writes_to},
+};
 use engine::{
     array::{Array, Behaviour, MemberState},
     buf::{BLOCK, Buf},
@@ -22,11 +23,6 @@ use engine::{
 };
 use sim::ssd::Fault;
 use std::{cell::RefCell, collections::BTreeSet, rc::Rc};
-use support::{
-    array::{geometry, records, run, wp, write_command},
-    rig::Act,
-    scene::{ACTIVE, CHUNK, LACKS_ONE, META, STRIPE, Scene, ZONES, is_metadata, part, reset, writes_to},
-};
 
 fn state(scene: &Scene, zone: u32) -> ZoneState {
     wp(&scene.runtime, &scene.array, zone).0

@@ -1,5 +1,4 @@
 //! Planned faults strike when they should, and images refuse what is not theirs.
-#![allow(clippy::unwrap_used)]
 
 use engine::{
     buf::{BLOCK, Buf},

@@ -4,11 +4,7 @@
 //! `sim/examples/golden.rs`; what is in their zones is said in `support/golden.rs`. They are unpacked, assembled with
 //! all members and with each set of them missing that parity makes up for, compared, and written on.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-#[path = "support/golden.rs"]
-mod golden;
-
+use crate::support::golden::{self, Golden, RAID5, RAID6, ZONES};
 use engine::{
     array::{self, Array, Drive, MemberState},
     buf::{BLOCK, Buf},
@@ -21,7 +17,6 @@ use engine::{
     zone::{Lba, ZoneIndex, ZoneState},
 };
 use flate2::read::GzDecoder;
-use golden::{Golden, RAID5, RAID6, ZONES};
 use sim::ssd::EmulatedDrive;
 use std::{
     collections::BTreeSet,

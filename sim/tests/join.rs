@@ -1,20 +1,16 @@
 //! Writes that are queued behind each other in a zone: what goes out together, what waits for what, and
 //! how it is answered.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod support;
-
+use crate::support::{
+    array::{check, geometry, options, run, write_command},
+    rig::{Act, Rig},
+};
 use engine::{
     array::{Array, Behaviour},
     device::{Command, Completion, ZonedDevice},
     runtime::Runtime,
 };
 use std::{cell::RefCell, rc::Rc};
-use support::{
-    array::{check, geometry, options, run, write_command},
-    rig::{Act, Rig},
-};
 
 const CHUNK: u64 = 4;
 /// A stripe of four members.

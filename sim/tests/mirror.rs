@@ -1,10 +1,11 @@
 //! Drives that are replaced while they work: whatever fails on the way, and wherever the power goes, nobody
 //! is missed who was not lost, and only one of the two drives ever goes on.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod support;
-
+use crate::support::{
+    array::{check, geometry, options, records, run, submit, wp, write},
+    rig::{Act, Rig},
+    scene::{is_metadata, part, reset},
+};
 use engine::{
     array::{Array, ArrayError, CreateOptions, Drive, MemberState, Replaced},
     buf::{BLOCK, Buf},
@@ -21,11 +22,6 @@ use sim::{
 use std::{
     cell::{Cell, RefCell},
     rc::Rc,
-};
-use support::{
-    array::{check, geometry, options, records, run, submit, wp, write},
-    rig::{Act, Rig},
-    scene::{is_metadata, part, reset},
 };
 
 const POLICIES: [Policy; 3] = [Policy::Zrwa, Policy::InPlace, Policy::Log];
@@ -118,7 +114,7 @@ impl Scene {
     }
 
     fn submit_write(&self, zone: u32, at: u64, blocks: u64) -> Completion {
-        self.submit(support::array::write_command(&self.array, zone, at, blocks, true))
+        self.submit(crate::support::array::write_command(&self.array, zone, at, blocks, true))
     }
 
     /// Lets everything through that was held back, and what comes of it.
@@ -393,7 +389,7 @@ fn what_is_written_meanwhile_is_on_the_new_drive() {
             let mut writes = Vec::new();
             for zone in [2u32, 3, 5] {
                 let at = tails[zone as usize];
-                writes.push(scene.array.submit(support::array::write_command(
+                writes.push(scene.array.submit(crate::support::array::write_command(
                     &scene.array,
                     zone,
                     at,
@@ -541,7 +537,7 @@ fn what_was_copied_is_safe_before_a_drive_takes_over() {
 fn a_new_drive_that_fails_with_all_zones_left_out_is_let_go() {
     let shape = Geometry { volatile_cache: true, ..geometry(1 + META, 240, 8) };
     for policy in POLICIES {
-        let mut scene = support::scene::Scene::shaped(policy, shape.clone());
+        let mut scene = crate::support::scene::Scene::shaped(policy, shape.clone());
         scene.write(0, 0, 17);
         // The chunk of data that it has of the stripe that is not complete.
         let row = scene.data() + CHUNK;

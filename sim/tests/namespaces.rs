@@ -1,5 +1,4 @@
 //! Namespaces: the rules of zones for each tenant, what tenants see of each other, and the simulator of them.
-#![allow(clippy::unwrap_used)]
 
 use engine::{
     adapt::sequence::Sequencer,

@@ -4,10 +4,10 @@
 //! be. One that is being renamed has one of the two names, and nobody is stale, also a member that was away.
 //! One that is being destroyed holds all that it held, or is refused, whoever is there and whoever comes back.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod support;
-
+use crate::support::{
+    array::{check, geometry, options, run, submit, wp, write},
+    rig::{Act, Rig},
+};
 use engine::{
     array::{Array, ArrayError, CreateOptions, Drive, Inspected, MemberState, examine},
     buf::Buf,
@@ -20,10 +20,6 @@ use engine::{
 };
 use sim::{rng::Rng, ssd::Cut};
 use std::{cell::Cell, ops::AddAssign, rc::Rc};
-use support::{
-    array::{check, geometry, options, run, submit, wp, write},
-    rig::{Act, Rig},
-};
 
 const MEMBERS: usize = 4;
 const CHUNK: u64 = 4;

@@ -1,6 +1,5 @@
 //! Power cuts, against an expectation kept block by block: whatever is durable is there, the
 //! rest is one of its versions, and the drive is one that obeys the zone rules.
-#![allow(clippy::unwrap_used)]
 
 use engine::{
     buf::{BLOCK, Buf},

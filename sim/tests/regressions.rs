@@ -4,10 +4,10 @@
 //! a [`Rig`] holds commands back until the script wants them to arrive. Each test is named for what
 //! must hold, and says which events led to something else.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod support;
-
+use crate::support::{
+    array::{check, drives, geometry, options, pattern, run, submit, wp, write, write_command},
+    rig::{Act, Rig},
+};
 use engine::{
     array::{Array, ArrayError, Drive, MemberState, Tails},
     buf::{BLOCK, Buf},
@@ -18,10 +18,6 @@ use engine::{
 };
 use sim::{rng::Rng, ssd::Cut};
 use std::{cell::RefCell, rc::Rc};
-use support::{
-    array::{check, drives, geometry, options, pattern, run, submit, wp, write, write_command},
-    rig::{Act, Rig},
-};
 
 const CHUNK: u64 = 4;
 /// A stripe of four members.

@@ -1,10 +1,10 @@
 //! As `regressions.rs`, for arrays with the policy `log`: what was found with drives and metadata logs that
 //! cannot be read while an array is assembled, and with blocks that power cuts have displaced.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod support;
-
+use crate::support::{
+    array::{check, geometry, options, pattern, records, run, wp, write, write_command},
+    rig::{Act, Rig},
+};
 use engine::{
     array::{Array, CreateOptions, Drive, MemberState},
     buf::{BLOCK, Buf},
@@ -28,10 +28,6 @@ use sim::{
 use std::{
     cell::{Cell, RefCell},
     rc::Rc,
-};
-use support::{
-    array::{check, geometry, options, pattern, records, run, wp, write, write_command},
-    rig::{Act, Rig},
 };
 
 const MEMBERS: usize = 4;

@@ -1,10 +1,10 @@
 //! Zones that come back empty, and those that have lost their ZRWA: what is there is believed, what is gone
 //! is not.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod support;
-
+use crate::support::{
+    array::{check, geometry, options, run, submit, wp, write, write_command},
+    rig::{Act, Rig},
+};
 use engine::{
     array::{Array, CreateOptions, Drive, MemberState},
     buf::{BLOCK, Buf},
@@ -15,10 +15,6 @@ use engine::{
 };
 use sim::{rng::Rng, ssd::Cut};
 use std::rc::Rc;
-use support::{
-    array::{check, geometry, options, run, submit, wp, write, write_command},
-    rig::{Act, Rig},
-};
 
 const CHUNK: u64 = 4;
 const STRIPE: u64 = 3 * CHUNK;

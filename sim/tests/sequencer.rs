@@ -1,5 +1,4 @@
 //! The sequencer: order where drives give none, and few commands.
-#![allow(clippy::unwrap_used)]
 
 use engine::{
     adapt::sequence::Sequencer,

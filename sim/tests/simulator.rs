@@ -1,7 +1,9 @@
 //! The simulator itself: it passes what is sound, finds what is not, and a seed is a seed.
 
-mod support;
-
+use crate::support::{
+    Flaw, SingleMaker,
+    copies::{Broken, CopiesMaker},
+};
 use engine::raid::policy::Policy;
 use sim::{
     rng::Rng,
@@ -11,10 +13,6 @@ use sim::{
         subject::ArrayMaker,
         world::{Counts, Failure, Tracing, World},
     },
-};
-use support::{
-    Flaw, SingleMaker,
-    copies::{Broken, CopiesMaker},
 };
 
 /// A scenario that a single drive without ZRWA can be held to.

@@ -1,9 +1,10 @@
 //! Zones of a drive that wear out, and the spare ones that are used in their place.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod support;
-
+use crate::support::{
+    array::{geometry, options, run},
+    rig::{Act, Rig},
+    scene::{ACTIVE, CHUNK, META, STRIPE, Scene, ZONES, is_metadata, part, reset},
+};
 use engine::{
     array::{Array, CreateOptions},
     device::Command,
@@ -16,11 +17,6 @@ use engine::{
 };
 use sim::ssd::Fault;
 use std::{future::poll_fn, pin::pin, rc::Rc, task::Poll};
-use support::{
-    array::{geometry, options, run},
-    rig::{Act, Rig},
-    scene::{ACTIVE, CHUNK, META, STRIPE, Scene, ZONES, is_metadata, part, reset},
-};
 
 /// The first spare zone of a drive.
 const SPARE: u32 = META + ZONES;

@@ -4,17 +4,13 @@
 //! newest one tells that the member must know more. The drives are images, so that they can be copied
 //! while the array runs; each copy is shown to an array that only looks.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod support;
-
+use crate::support::array::{geometry, options, run, write};
 use engine::{
     array::{Array, Drive, MemberState},
     runtime::Runtime,
 };
 use sim::ssd::{EmulatedDrive, Model};
 use std::{fs, path::Path, rc::Rc};
-use support::array::{geometry, options, run, write};
 
 const MEMBERS: usize = 4;
 /// The member whose copies are offered.

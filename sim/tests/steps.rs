@@ -3,10 +3,10 @@
 //! was, or another one is missing. Whatever was answered with FUA or by a flush is there; and if the array
 //! says that it has all members, it is there without any one of them.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod support;
-
+use crate::support::{
+    array::{geometry, options, run, submit, wp},
+    rig::{Act, Rig},
+};
 use engine::{
     array::{Array, CreateOptions, Drive, MemberState, MemberStatus},
     buf::{BLOCK, Buf},
@@ -17,10 +17,6 @@ use engine::{
 };
 use sim::{rng::Rng, ssd::Cut};
 use std::{cell::Cell, ops::RangeInclusive, rc::Rc};
-use support::{
-    array::{geometry, options, run, submit, wp},
-    rig::{Act, Rig},
-};
 
 const CHUNK: u64 = 4;
 const MEMBERS: usize = 4;

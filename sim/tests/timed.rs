@@ -1,5 +1,4 @@
 //! The emulated SSD with timing: the same rules, the order of its firmware, what reaches flash.
-#![allow(clippy::unwrap_used)]
 
 use engine::{
     buf::{BLOCK, Buf},

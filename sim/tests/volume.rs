@@ -1,8 +1,6 @@
 //! Volumes: what the simulator proves of them, that it would notice if it were not so, and what scripts show
 //! better.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
 use engine::{
     buf::{BLOCK, Buf},
     device::{

@@ -1,9 +1,9 @@
 //! Zones of single drives that go bad while the array is at work: the drive stays, and so does the array.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod support;
-
+use crate::support::{
+    array::{check, geometry, options, pattern, run, submit, wp, write, write_command},
+    rig::{Act, Rig},
+};
 use engine::{
     array::{Array, Drive, LostBlocks, MemberState},
     buf::{BLOCK, Buf},
@@ -17,10 +17,6 @@ use sim::{
     ssd::{Cut, Fault},
 };
 use std::{cell::Cell, collections::BTreeSet, rc::Rc};
-use support::{
-    array::{check, geometry, options, pattern, run, submit, wp, write, write_command},
-    rig::{Act, Rig},
-};
 
 const CHUNK: u64 = 4;
 /// Blocks of a stripe of four members.

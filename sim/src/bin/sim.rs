@@ -683,7 +683,7 @@ impl Mutants {
             chosen.retain(|mutant| self.only.contains(&mutant.name));
         }
         if let Some(count) = self.sample {
-            chosen = play::sample(chosen, count, self.from);
+            chosen = play::sample(chosen, &finders, count, self.from);
         }
         let jobs = self.jobs.unwrap_or_else(default_jobs);
         let options =

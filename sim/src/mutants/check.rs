@@ -1,6 +1,6 @@
 //! Checks: one random life, one scripted test, one part of the systematic search.
 
-use super::{Build, MUTANT, REACHED, finders::Finder};
+use super::{Build, MUTANT, REACHED, SCRIPTS, TESTS, finders::Finder};
 use crate::simulator::scenario::{PARITIES, level};
 use anyhow::{Context, bail};
 use engine::raid::policy::Policy;
@@ -77,7 +77,10 @@ impl Build {
             let output = Command::new(program).args(["--list", "--format", "terse"]).output();
             let output = output.with_context(|| program.display().to_string())?;
             let text = String::from_utf8_lossy(&output.stdout).into_owned();
-            let names = text.lines().filter_map(|line| line.strip_suffix(": test"));
+            let is_judge = |name: &&str| {
+                judge != SCRIPTS || name.split_once("::").is_some_and(|(file, _)| TESTS.contains(&file))
+            };
+            let names = text.lines().filter_map(|line| line.strip_suffix(": test")).filter(is_judge);
             checks.extend(names.map(|name| {
                 let arguments = words(&format!("--test-threads=1 --exact {name}"));
                 let finder = Finder { judge: format!("test {judge}"), seeds: None, arguments };

@@ -216,12 +216,14 @@ fn for_each<T: Sync, R: Send>(
     Ok(results.into_inner().unwrap_or_else(PoisonError::into_inner).into_values().collect())
 }
 
-/// `count` of those mutants that a few random lives show, drawn by `seed`. One more or less in the list changes no
-/// more than one of the sample.
-pub fn sample(mutants: Vec<Mutant>, count: usize, seed: u64) -> Vec<Mutant> {
+/// `count` of those mutants that a random life has found before, drawn by `seed`. One more or less in the list changes
+/// no more than one of the sample.
+pub fn sample(mutants: Vec<Mutant>, finders: &Finders, count: usize, seed: u64) -> Vec<Mutant> {
     let place =
         |mutant: &Mutant| Rng::new(seed ^ u64::from(crc32c::crc32c(mutant.name.as_bytes()))).next_u64();
-    let mut drawn: Vec<Mutant> = mutants.into_iter().filter(|m| m.fate == Fate::Killed).collect();
+    let by_life = |mutant: &Mutant| finders.of(&mutant.name).is_some_and(|finder| finder.seeds.is_some());
+    let mut drawn: Vec<Mutant> =
+        mutants.into_iter().filter(|mutant| mutant.fate == Fate::Killed && by_life(mutant)).collect();
     drawn.sort_by_key(place);
     drawn.truncate(count);
     drawn

@@ -6,11 +6,9 @@
 //!
 //! [`array`], [`rig`] and [`scene`] are what the tests of the array share.
 
-#![allow(dead_code, reason = "each test file uses a part of this")]
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
 pub mod array;
 pub mod copies;
+pub mod golden;
 pub mod rig;
 pub mod scene;
 

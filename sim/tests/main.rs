@@ -1,0 +1,36 @@
+//! Tests of arrays, of what lies on them, and of the simulator, in one program: it is built in a fraction of the time that
+//! one for each file takes. `cargo test --package zoneraid-sim --test all raid6::` runs those of one file.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod support;
+
+mod aggregate;
+mod appended;
+mod array;
+mod closing;
+mod conformance;
+mod crafted;
+mod doubt;
+mod events;
+mod evidence;
+mod faults;
+mod golden;
+mod join;
+mod mirror;
+mod moments;
+mod namespaces;
+mod owner;
+mod power;
+mod raid6;
+mod regressions;
+mod regressions_log;
+mod revived;
+mod sequencer;
+mod simulator;
+mod spare_zones;
+mod stale;
+mod steps;
+mod timed;
+mod volume;
+mod zone_faults;
