@@ -154,6 +154,10 @@ impl World<'_> {
             Ok(()) if too_many => Err(Failure("it assembles with one member too many missing".into())),
             Ok(()) => {
                 books.assembled = true;
+                if self.has_stopped(books)? {
+                    books.went_on = (0..self.oracle.zones.len() as u32).collect();
+                    return Ok(());
+                }
                 let report = self.take_report(|_| true)?;
                 let online = report.iter().filter(|info| info.state != ZoneState::Offline);
                 books.went_on = online.map(|info| info.zone.0).collect();
@@ -166,6 +170,19 @@ impl World<'_> {
                 }
                 Ok(())
             }
+        }
+    }
+
+    /// Whether a command of the struck drive has failed by now, and nothing is answered any more without it.
+    ///
+    /// # Errors
+    /// Others are out as well.
+    fn has_stopped(&self, books: &Books) -> Result<bool, Failure> {
+        let unsound: Vec<usize> = self.unsound_members().collect();
+        let cause = |member: &usize| *member == books.struck || books.missing.contains(member);
+        match unsound.iter().find(|member| !cause(member) && !books.stale.contains(member)) {
+            Some(member) => Err(Failure(format!("member {member} is not active, without any cause"))),
+            None => Ok(unsound.len() > books.parities),
         }
     }
 
