@@ -3,7 +3,8 @@
 //! A write that has completed survives the death of this process, since the drives stay powered,
 //! but an assembly after a power cut may promise less. So the end of every completed write is kept
 //! in memory that outlives the process (a file on a tmpfs), stored before the kernel hears of the
-//! completion. A reboot loses it together with the page cache, which is what it is there for.
+//! completion. A reboot loses it together with the page cache, which is what it is there for; the file of another
+//! boot, in a directory that outlives it, is ignored.
 
 use crate::map::SharedMap;
 use anyhow::{Context, Result};

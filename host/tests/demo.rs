@@ -1,6 +1,6 @@
 //! The demo as somebody meets it who has just found zoneraid: on a terminal, ended early, on too little.
 
-use crate::support::{Place, Random};
+use crate::support::{Place, Ran, Random};
 use std::{
     fs,
     io::{BufRead, BufReader},
@@ -70,7 +70,7 @@ fn a_place_for_temporary_files_that_is_none_is_named() {
     let place = with_tree(5_000);
     for nowhere in ["/nonexistent", "/proc"] {
         let mut command = place.command(&["demo", "my tree"]);
-        let ran = crate::support::Ran::new(command.env("TMPDIR", nowhere).output().unwrap());
+        let ran = Ran::new(command.env("TMPDIR", nowhere).output().unwrap());
         let ran = ran.fails_with(&["no temporary files can be made in", nowhere]);
         assert!(!ran.stderr.contains("full"), "{}", ran.stderr);
     }

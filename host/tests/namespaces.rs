@@ -1,8 +1,8 @@
 //! Namespaces from end to end: what a user types, on image files.
 
-use crate::support::{Place, Random, drive};
+use crate::support::{Place, Ran, Random, drive};
 
-fn create(place: &Place, name: &str, more: &[&str]) -> crate::support::Ran {
+fn create(place: &Place, name: &str, more: &[&str]) -> Ran {
     place.run(&[&["namespace", "create", name], more].concat())
 }
 

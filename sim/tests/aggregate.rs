@@ -1,7 +1,7 @@
 //! Small zones used as one: what is written is there, also when the drive loses power or is shut down
 //! between the commands that one command has become.
 
-use crate::support::array::{check, drives, options, run, write, write_command};
+use crate::support::array::{check, drives, geometry, options, pattern, run, write, write_command};
 use engine::{
     adapt::aggregate::Aggregated,
     array::{Array, CreateOptions, Drive, MemberState, examine},
@@ -333,7 +333,7 @@ fn zrwa_lost_while_reopened(member: usize, opened: usize, tail: u64, at_once: bo
     let read = array.submit(Command::read(Lba(0), Buf::zeroed(tail as usize * BLOCK)));
     let done = runtime.block_on(read, idle).unwrap();
     assert_eq!(done.result, Ok(()), "{case}");
-    assert!(done.data[..] == crate::support::array::pattern(0, tail), "{case}: not what was acknowledged");
+    assert!(done.data[..] == pattern(0, tail), "{case}: not what was acknowledged");
     runtime.clear();
     true
 }
@@ -407,7 +407,7 @@ fn an_unreadable_block_where_a_part_has_not_moved_costs_that_zone_at_most() {
             let others = &states[1..present];
             assert!(others.iter().all(|state| *state == MemberState::Active), "{states:?}");
             // With another one missing nothing can be done without, but for now nothing written either.
-            let data = Buf::copy_of(&crate::support::array::pattern(9, 3));
+            let data = Buf::copy_of(&pattern(9, 3));
             let done = run(&runtime, array.submit(Command::write(Lba(9), data, true)));
             let stuck = present == 3 && !readable;
             assert_eq!(done.result, if stuck { Err(Status::ZoneIsReadOnly.into()) } else { Ok(()) });
@@ -424,11 +424,7 @@ fn an_unreadable_block_where_a_part_has_not_moved_costs_that_zone_at_most() {
 /// What is on a drive is judged by how its zones would be used, if it were a member.
 #[test]
 fn a_drive_whose_metadata_zones_are_empty_is_left_out_whatever_else_is_on_it() {
-    let plain = Geometry {
-        zone_capacity_blocks: 256,
-        zone_size_blocks: 256,
-        ..crate::support::array::geometry(24, 256, 5)
-    };
+    let plain = Geometry { zone_capacity_blocks: 256, zone_size_blocks: 256, ..geometry(24, 256, 5) };
     for (geometry, zones) in [(plain, [2, 4, 8, 16]), (larger(), [1, 8, 16, 32])] {
         for zone in zones {
             let runtime = Runtime::new();

@@ -1,6 +1,7 @@
 //! The array on emulated drives that answer at once: its life from creation to rebuild.
 
 use crate::support::{
+    self,
     array::{check, options, run, submit, wp, write},
     rig::{Act, Rig},
 };
@@ -24,11 +25,11 @@ use sim::{
 use std::{cell::RefCell, rc::Rc};
 
 fn geometry() -> Geometry {
-    crate::support::array::geometry(10, 220, 8)
+    support::array::geometry(10, 220, 8)
 }
 
 fn drives(count: usize) -> Vec<Drive> {
-    crate::support::array::drives(count, &geometry())
+    support::array::drives(count, &geometry())
 }
 
 /// Every number of members, every chunk size, every member lost, at every kind of tail.
@@ -339,8 +340,7 @@ fn members_of_different_shapes_agree_on_what_all_of_them_can_do() {
         Geometry { max_transfer_blocks: 8, ..shape(224, 217, 40, 1, 9) },
         shape(256, 256, 33, 2, 8),
     ];
-    let all: Vec<_> =
-        shapes.iter().map(|geometry| crate::support::array::drives(1, geometry).remove(0)).collect();
+    let all: Vec<_> = shapes.iter().map(|geometry| support::array::drives(1, geometry).remove(0)).collect();
     let runtime = Runtime::new();
     let array = run(&runtime, Array::create(&runtime, options(8), all.clone())).unwrap();
     assert_eq!(array.geometry().zone_capacity_blocks, 217 / 8 * 8 * 3);
@@ -367,11 +367,11 @@ fn members_of_different_shapes_agree_on_what_all_of_them_can_do() {
         (Geometry { zrwa: None, ..shape(256, 220, 32, 2, 8) }, "no ZRWA"),
         (Geometry { zones: 9, ..shape(256, 220, 32, 2, 8) }, "9 zones"),
     ] {
-        let refused = run(&runtime, array.attach(0, crate::support::array::drives(1, &geometry).remove(0)))
-            .unwrap_err();
+        let refused =
+            run(&runtime, array.attach(0, support::array::drives(1, &geometry).remove(0))).unwrap_err();
         assert!(refused.to_string().contains(lacks), "{refused}");
     }
-    let spare = crate::support::array::drives(1, &shape(1024, 400, 128, 4, 20)).remove(0);
+    let spare = support::array::drives(1, &shape(1024, 400, 128, 4, 20)).remove(0);
     run(&runtime, array.attach(0, spare)).unwrap();
     run(&runtime, array.rebuild(&|_| ())).unwrap();
     check(&runtime, &array, 1, 77);

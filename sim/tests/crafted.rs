@@ -4,6 +4,7 @@
 //! array does without it. Nothing panics, and nothing takes memory or time for a number that was only said.
 
 use crate::support::{
+    self,
     array::{check, options, run, write},
     rig::{Act, Rig},
 };
@@ -32,7 +33,7 @@ const MEMBERS: usize = 4;
 const LIAR: usize = 1;
 
 fn geometry(policy: Policy) -> Geometry {
-    let geometry = crate::support::array::geometry(12, 220, 8);
+    let geometry = support::array::geometry(12, 220, 8);
     if policy == Policy::Log { Geometry { zrwa: None, ..geometry } } else { geometry }
 }
 

@@ -2,7 +2,8 @@
 //! is missed who was not lost, and only one of the two drives ever goes on.
 
 use crate::support::{
-    array::{check, geometry, options, records, run, submit, wp, write},
+    self,
+    array::{check, geometry, options, records, run, submit, wp, write, write_command},
     rig::{Act, Rig},
     scene::{is_metadata, part, reset},
 };
@@ -114,7 +115,7 @@ impl Scene {
     }
 
     fn submit_write(&self, zone: u32, at: u64, blocks: u64) -> Completion {
-        self.submit(crate::support::array::write_command(&self.array, zone, at, blocks, true))
+        self.submit(write_command(&self.array, zone, at, blocks, true))
     }
 
     /// Lets everything through that was held back, and what comes of it.
@@ -389,13 +390,7 @@ fn what_is_written_meanwhile_is_on_the_new_drive() {
             let mut writes = Vec::new();
             for zone in [2u32, 3, 5] {
                 let at = tails[zone as usize];
-                writes.push(scene.array.submit(crate::support::array::write_command(
-                    &scene.array,
-                    zone,
-                    at,
-                    21,
-                    true,
-                )));
+                writes.push(scene.array.submit(write_command(&scene.array, zone, at, 21, true)));
                 tails[zone as usize] += 21;
             }
             let zones = Zones::One(ZoneIndex(0));
@@ -537,7 +532,7 @@ fn what_was_copied_is_safe_before_a_drive_takes_over() {
 fn a_new_drive_that_fails_with_all_zones_left_out_is_let_go() {
     let shape = Geometry { volatile_cache: true, ..geometry(1 + META, 240, 8) };
     for policy in POLICIES {
-        let mut scene = crate::support::scene::Scene::shaped(policy, shape.clone());
+        let mut scene = support::scene::Scene::shaped(policy, shape.clone());
         scene.write(0, 0, 17);
         // The chunk of data that it has of the stripe that is not complete.
         let row = scene.data() + CHUNK;

@@ -2,7 +2,7 @@
 //! then, and what must not come of it.
 
 use crate::support::{
-    array::{geometry, run, wp, write, write_command},
+    array::{geometry, pattern, run, wp, write, write_command},
     rig::Act,
     scene::{
         ACTIVE, CHUNK, LACKS_ONE, META, STRIPE, Scene, ZONES, finish, is_metadata, part, reset, writes_to,
@@ -951,7 +951,7 @@ fn marks_of_another_life_of_a_zone_say_nothing() {
         let mark = Mark::read(&own.oob, origin(scene.data())).unwrap();
         scene.stop();
         let lba = scene.data() + 3;
-        let data = Buf::copy_of(&crate::support::array::pattern(3, 1));
+        let data = Buf::copy_of(&pattern(3, 1));
         let oob = Buf::copy_of(&Mark { epoch, ..mark }.encode(origin(lba)));
         let write = Command::Write { lba: Lba(lba), data, oob, fua: false };
         assert_eq!(run(&scene.runtime, scene.drives[0].device.submit(write)).result, Ok(()));

@@ -1,7 +1,7 @@
 //! Arrays with two parities: whichever two members are lost, at whatever moment, one after the other or at once.
 
 use crate::support::{
-    array::{check, geometry, options, pattern, run, submit, wp, write, write_command},
+    array::{check, drives, geometry, options, pattern, run, submit, wp, write, write_command},
     rig::{Act, Rig},
     scene::{META, finish, part, reset},
 };
@@ -693,7 +693,7 @@ fn what_cannot_be_an_array_with_two_parities_is_refused() {
     let runtime = Runtime::new();
     let shape = geometry(ZONES + META, 240, 8);
     let refused = |members: usize, shape: &Geometry, options: CreateOptions| {
-        let drives = crate::support::array::drives(members, shape);
+        let drives = drives(members, shape);
         run(&runtime, Array::create(&runtime, options, drives)).map(|_| ()).unwrap_err().to_string()
     };
     for policy in Policy::ALL {
@@ -710,7 +710,7 @@ fn what_cannot_be_an_array_with_two_parities_is_refused() {
     let zrwa = Some(Zrwa { size_blocks: 2 * CHUNK, granularity_blocks: 1, max_zones: 8 });
     let tight = Geometry { zrwa, ..shape };
     let aggregate = |zones: u32, options: CreateOptions| {
-        let drives = crate::support::array::drives(5, &Geometry { zones, ..tight.clone() });
+        let drives = drives(5, &Geometry { zones, ..tight.clone() });
         let array = run(&runtime, Array::create(&runtime, options, drives));
         array.map(|array| array.status().aggregate).map_err(|error| error.to_string())
     };
@@ -722,7 +722,7 @@ fn what_cannot_be_an_array_with_two_parities_is_refused() {
         let zrwa = tight.zrwa.map(|zrwa| Zrwa { max_zones: zones, ..zrwa });
         let shape = Geometry { zones, max_open: 0, max_active: 0, zrwa, ..tight.clone() };
         let options = CreateOptions { chunk_blocks, ..two_parities(Policy::Zrwa) };
-        let array = run(&runtime, Array::create(&runtime, options, crate::support::array::drives(5, &shape)));
+        let array = run(&runtime, Array::create(&runtime, options, drives(5, &shape)));
         array.map(|array| array.status().aggregate).map_err(|error| error.to_string())
     };
     assert_eq!(unlimited(36, CHUNK), Ok(4));
@@ -730,14 +730,12 @@ fn what_cannot_be_an_array_with_two_parities_is_refused() {
     let why = unlimited(36, 8 * CHUNK).unwrap_err();
     assert!(why.contains("a chunk of 128 KiB is too large for the drives' ZRWA: 10 KiB at most"), "{why}");
     let zrwa = Some(Zrwa { size_blocks: 3 * CHUNK, granularity_blocks: 1, max_zones: 8 });
-    let drives = crate::support::array::drives(5, &Geometry { zrwa, ..tight.clone() });
-    let array = run(&runtime, Array::create(&runtime, two_parities(Policy::Zrwa), drives)).unwrap();
+    let wider = drives(5, &Geometry { zrwa, ..tight.clone() });
+    let array = run(&runtime, Array::create(&runtime, two_parities(Policy::Zrwa), wider)).unwrap();
     assert_eq!((array.layout().distance, array.status().parities), (1, 2));
     // Nor is a drive taken later that has less.
     run(&runtime, array.fail(0)).unwrap();
-    let why = run(&runtime, array.attach(0, crate::support::array::drives(1, &tight).remove(0)))
-        .unwrap_err()
-        .to_string();
+    let why = run(&runtime, array.attach(0, drives(1, &tight).remove(0))).unwrap_err().to_string();
     assert!(why.contains("its ZRWA has 32 KiB, 48 KiB are needed"), "{why}");
 }
 

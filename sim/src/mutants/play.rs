@@ -221,9 +221,10 @@ fn for_each<T: Sync, R: Send>(
 pub fn sample(mutants: Vec<Mutant>, finders: &Finders, count: usize, seed: u64) -> Vec<Mutant> {
     let place =
         |mutant: &Mutant| Rng::new(seed ^ u64::from(crc32c::crc32c(mutant.name.as_bytes()))).next_u64();
-    let by_life = |mutant: &Mutant| finders.of(&mutant.name).is_some_and(|finder| finder.seeds.is_some());
-    let mut drawn: Vec<Mutant> =
-        mutants.into_iter().filter(|mutant| mutant.fate == Fate::Killed && by_life(mutant)).collect();
+    let by_life = |mutant: &Mutant| {
+        mutant.fate == Fate::Killed && finders.of(&mutant.name).is_some_and(|finder| finder.seeds.is_some())
+    };
+    let mut drawn: Vec<Mutant> = mutants.into_iter().filter(by_life).collect();
     drawn.sort_by_key(place);
     drawn.truncate(count);
     drawn

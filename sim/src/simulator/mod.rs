@@ -20,6 +20,7 @@ pub mod namespaces;
 mod ops;
 pub mod oracle;
 mod owner;
+mod repair;
 pub mod runner;
 pub mod scenario;
 mod schedule;
