@@ -74,6 +74,40 @@ fn a_part_that_is_lacking_is_not_believed_because_another_one_is_missing_or_was_
     }
 }
 
+/// As before, and the zone is full: what is left of it looks whole.
+#[test]
+fn a_full_zone_is_in_doubt_if_one_has_lost_its_part_and_another_ones_was_changed() {
+    for policy in Policy::ALL {
+        let mut scene = Scene::new(policy);
+        let capacity = scene.array.geometry().zone_capacity_blocks;
+        scene.write(0, 0, 40);
+        scene.rig.damage(1, Fault::WriteFault(part(0)));
+        (40..capacity).step_by(20).for_each(|at| scene.write(0, at, 20.min(capacity - at)));
+        assert_eq!(scene.states()[1], LACKS_ONE);
+        scene.cut(|_| false);
+        scene.damage(2, Fault::Reset(part(0)));
+        scene.assemble(None);
+        assert_eq!(state(&scene, 0), ZoneState::Offline, "{policy:?}");
+    }
+}
+
+/// It waits for member 0, and member 3 lacks it.
+#[test]
+fn a_zone_in_doubt_is_left_alone_by_a_rebuild() {
+    for policy in Policy::ALL {
+        let mut scene = Scene::new(policy);
+        scene.write(0, 0, 1);
+        scene.replace(3);
+        scene.stop();
+        scene.rig.shut_down();
+        scene.assemble(Some(0));
+        assert_eq!(state(&scene, 0), ZoneState::Offline, "{policy:?}");
+        let rebuilt = run(&scene.runtime, scene.array.rebuild(&|_| ())).unwrap();
+        assert_eq!(rebuilt.left_out, [], "{policy:?}");
+        assert_eq!(scene.states()[3], LACKS_ONE, "{policy:?}");
+    }
+}
+
 /// Without one of two members all the others agree, and without the other one, too.
 #[test]
 fn nobody_is_done_without_if_either_of_two_may_have_been_changed() {
@@ -577,6 +611,55 @@ fn where_a_part_ends_does_not_hang_on_blocks_that_can_be_read_again_later() {
                 scene.write(0, told, 3);
                 told += 3;
             }
+        }
+    }
+}
+
+/// An assembly starts counting anew, and a life of a zone after it has the number of one before.
+#[test]
+fn no_number_is_given_twice_after_an_assembly() {
+    let mut scene = Scene::new(Policy::Log);
+    let epochs = |scene: &Scene| {
+        let logged = records(&scene.runtime, &scene.drives[0], scene.data());
+        let epochs = logged.into_iter().filter_map(|(record, _)| match record {
+            Record::ResetDone { epoch, .. } => Some(epoch),
+            _ => None,
+        });
+        epochs.collect::<BTreeSet<_>>()
+    };
+    for _ in 0..5 {
+        scene.write(0, 0, 1);
+        scene.submit(reset(0));
+    }
+    let before = epochs(&scene);
+    scene.cut(|_| false);
+    scene.assemble(None);
+    scene.write(0, 0, 1);
+    scene.submit(reset(0));
+    assert!(epochs(&scene).last() > before.last(), "{:?} after {before:?}", epochs(&scene));
+}
+
+/// Of a write that was cut off one member has its part, which the recovery does without; what is written in front of it
+/// later does not bring it back.
+#[test]
+fn what_an_earlier_assembly_has_left_beyond_the_tail_counts_for_nothing() {
+    for policy in Policy::ALL {
+        for survivor in 0..4 {
+            let mut scene = Scene::new(policy);
+            scene.write(0, 0, 2 * STRIPE);
+            let data = scene.data();
+            scene.rig.rule(move |drive, command| {
+                Act::hold_if(drive != survivor && writes_to(command, data..u64::MAX))
+            });
+            drop(scene.start_write(0, 2 * STRIPE, STRIPE));
+            scene.cut(|_| false);
+            scene.assemble(None);
+            let tail = scene.tail(0);
+            scene.write(0, tail, 1);
+            scene.cut(|_| false);
+            scene.assemble(None);
+            assert_eq!(scene.tail(0), tail + 1, "{policy:?}, survivor {survivor}");
+            scene.check(0, tail + 1);
         }
     }
 }

@@ -33,4 +33,5 @@ mod stale;
 mod steps;
 mod timed;
 mod volume;
+mod volume_moments;
 mod zone_faults;

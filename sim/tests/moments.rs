@@ -1202,3 +1202,72 @@ fn no_more_zones_are_begun_than_the_members_can_have_beside_one_under_repair() {
         assert_eq!((rebuilt.get(), scene.states()), (Some(true), vec![ACTIVE; 4]), "{policy:?}");
     }
 }
+
+/// Their zones are larger than what is used of them: of groups some room is kept.
+#[test]
+fn a_zone_that_was_written_to_its_end_by_appends_is_full_on_every_member() {
+    let scene = Scene::appended(16);
+    let capacity = scene.array.geometry().zone_capacity_blocks;
+    (0..capacity).step_by(20).for_each(|at| scene.write(0, at, 20.min(capacity - at)));
+    scene.runtime.run();
+    for drive in &scene.drives {
+        let report = Command::Report { first: part(0), count: 1 };
+        let done = run(&scene.runtime, drive.device.submit(report));
+        assert_eq!(done.zones[0].state, ZoneState::Full, "{}", drive.name);
+    }
+}
+
+/// All of the zone has been copied to member 3 when member 0 fails.
+#[test]
+fn a_zone_that_begins_to_wait_for_a_member_is_not_rebuilt_any_more() {
+    for policy in Policy::ALL {
+        let mut scene = Scene::volatile(policy);
+        scene.write(0, 0, 5 * STRIPE);
+        scene.replace(3);
+        let flushed = Rc::new(Cell::new(false));
+        let held = flushed.clone();
+        scene.rig.rule(move |drive, command| {
+            let holds = drive == 4 && matches!(command, Command::Flush);
+            held.set(held.get() | holds);
+            Act::hold_if(holds)
+        });
+        scene.start_rebuild();
+        assert!(flushed.get(), "{policy:?}");
+        scene.rig.damage(0, Fault::Vanish);
+        drop(scene.start(Command::read(Lba(0), Buf::zeroed(BLOCK))));
+        scene.release();
+        let [out, .., lacking] = scene.states()[..] else { panic!() };
+        assert_eq!((out.0, lacking), (MemberState::Out, LACKS_ONE), "{policy:?}");
+    }
+}
+
+/// It is wiped before it counts again, and nothing may be taken from it then.
+#[test]
+fn a_read_that_is_on_its_way_to_a_drive_that_is_attached_again_is_not_believed() {
+    for policy in Policy::ALL {
+        let scene = Scene::new(policy);
+        scene.write(0, 0, STRIPE);
+        let data = scene.data();
+        scene.rig.rule(move |drive, command| {
+            let read = matches!(command, Command::Read { lba, .. } if lba.0 >= data);
+            Act::hold_if(drive == 1 && (read || matches!(command, Command::Reset { .. })))
+        });
+        let lba = scene.array.geometry().start(ZoneIndex(0)).0 + CHUNK;
+        let read = scene.start(Command::read(Lba(lba), Buf::zeroed(BLOCK)));
+        run(&scene.runtime, scene.array.fail(1)).unwrap();
+        let (array, drive) = (scene.array.clone(), scene.drives[1].clone());
+        scene.runtime.spawn(async move { array.attach(1, drive).await.unwrap() });
+        scene.runtime.run();
+        let of_zone =
+            |command: &Command| matches!(command, Command::Reset { zones } if *zones == Zones::One(part(0)));
+        while scene.rig.release(|_, command| of_zone(command)) == 0 {
+            assert!(scene.rig.release(|_, command| matches!(command, Command::Reset { .. })) > 0);
+            scene.runtime.run();
+        }
+        assert_eq!(scene.rig.release(|_, command| matches!(command, Command::Read { .. })), 1);
+        let done = run(&scene.runtime, read);
+        assert_eq!(done.result, Ok(()));
+        assert!(done.data[..] == pattern(lba, 1), "{policy:?}");
+        scene.release();
+    }
+}

@@ -1,7 +1,7 @@
 //! Arrays with two parities: whichever two members are lost, at whatever moment, one after the other or at once.
 
 use crate::support::{
-    array::{check, drives, geometry, options, pattern, run, submit, wp, write, write_command},
+    array::{check, drives, geometry, options, pattern, records, run, submit, wp, write, write_command},
     rig::{Act, Rig},
     scene::{META, finish, part, reset},
 };
@@ -9,6 +9,7 @@ use engine::{
     array::{Array, Behaviour, CreateOptions, Drive, LostBlocks, MemberState, Replaced, Tails},
     buf::{BLOCK, Buf},
     device::{Command, Geometry, Status, ZonedDevice, Zones, Zrwa},
+    format::record::Record,
     raid::policy::Policy,
     runtime::Runtime,
     zone::{Lba, ZoneIndex, ZoneState},
@@ -790,5 +791,131 @@ fn two_members_can_be_taken_out_by_hand_and_a_third_cannot() {
         // Now one may go again.
         run(&scene.runtime, scene.array.fail(4)).unwrap();
         scene.check(&format!("{policy:?}, one after the other"));
+    }
+}
+
+#[test]
+fn two_members_whose_zones_cannot_be_listed_are_done_without() {
+    for policy in Policy::ALL {
+        let mut scene = Scene::filled(policy, 5);
+        scene.cut_power();
+        scene.rig.rule(|drive, command| match command {
+            Command::Report { count, .. } if drive < 2 && *count > 1 => Act::Fail,
+            _ => Act::Pass,
+        });
+        scene.array = run(&scene.runtime, Array::assemble(&scene.runtime, scene.without(&[]))).unwrap();
+        scene.assert_out(&[0, 1]);
+        scene.check(&format!("{policy:?}"));
+        scene.write_on(5);
+        scene.check(&format!("{policy:?}, gone on with"));
+    }
+}
+
+/// Somebody has reset the parts of a zone that two members have.
+#[test]
+fn a_zone_that_somebody_else_has_changed_on_two_members_is_done_without_both() {
+    for policy in Policy::ALL {
+        for pair in pairs(5) {
+            let mut scene = Scene::new(policy, 5);
+            let tail = 10 * scene.stripe();
+            scene.write_to(0, tail);
+            scene.cut_power();
+            for member in pair {
+                let command = Command::Reset { zones: Zones::One(part(0)) };
+                assert_eq!(run(&scene.runtime, scene.drives[member].device.submit(command)).result, Ok(()));
+            }
+            scene.array = run(&scene.runtime, Array::assemble(&scene.runtime, scene.without(&[]))).unwrap();
+            scene.check(&format!("{policy:?} {pair:?}"));
+        }
+    }
+}
+
+/// All that has been written is in the ZRWAs yet.
+#[test]
+fn two_members_may_lose_their_zrwas_with_the_power() {
+    for pair in pairs(5) {
+        let mut scene = Scene::new(Policy::Zrwa, 5);
+        let tail = scene.stripe();
+        scene.write_to(0, tail);
+        scene.runtime.clear();
+        let lost = |drive| Cut { cache_lost: false, zrwa_lost: pair.contains(&drive) };
+        scene.rig.cut_power(&mut Rng::new(1), lost);
+        scene.array = run(&scene.runtime, Array::assemble(&scene.runtime, scene.without(&[]))).unwrap();
+        scene.check(&format!("{pair:?}"));
+    }
+}
+
+/// A checkpoint of a small log holds the slots of both parities of every zone that can be active.
+#[test]
+fn no_more_zones_are_active_than_a_log_has_room_for_the_slots_of() {
+    let shape = geometry(24, 128, 14);
+    for policy in [Policy::Zrwa, Policy::Log] {
+        let scene = Scene::shaped(policy, 5, shape.clone());
+        let (most, distance) = (scene.array.geometry().max_active as u64, scene.array.layout().distance);
+        let slots = most * 2 * distance * (CHUNK + 1);
+        assert!(most > 1 && slots < shape.zone_capacity_blocks, "{policy:?}: {most} zones, {slots} blocks");
+    }
+}
+
+/// The members of both chunks of a partial stripe are missing, and so are parities in a log that cannot be read.
+#[test]
+fn two_chunks_are_in_doubt_if_one_slot_alone_can_be_read() {
+    let mut scene = Scene::new(Policy::Log, 6);
+    let tail = scene.stripe() + 2 * CHUNK;
+    scene.write_to(0, tail);
+    let layout = scene.array.layout();
+    let (holder, data) = (layout.slot(1, 1, 0).0, META as u64 * scene.shape.zone_size_blocks);
+    let logged = records(&scene.runtime, &scene.drives[holder], data).into_iter();
+    let slots = logged.filter(|(record, _)| matches!(record, Record::Parity(parity) if parity.stripe == 1));
+    let slots: BTreeSet<u64> = slots.flat_map(|(_, blocks)| blocks).collect();
+    assert!(!slots.is_empty());
+    scene.cut_power();
+    scene.rig.rule(move |drive, command| match command {
+        Command::Read { lba, data, .. }
+            if drive == holder && slots.range(lba.0..lba.0 + data.blocks()).next().is_some() =>
+        {
+            Act::Unreadable
+        }
+        _ => Act::Pass,
+    });
+    let there = scene.without(&[layout.member(1, 0), layout.member(1, 1)]);
+    scene.array = run(&scene.runtime, Array::assemble(&scene.runtime, there)).unwrap();
+    assert_eq!(wp(&scene.runtime, &scene.array, 0).0, ZoneState::Offline);
+}
+
+/// A member has relocated what a write that was cut off had burned, and is replaced while a rebuild reads from it: what
+/// lies in those places is not what was written.
+#[test]
+fn a_rebuild_does_not_believe_a_drive_that_has_been_replaced() {
+    for index in 1..5 {
+        let mut scene = Scene::new(Policy::Log, 5);
+        let layout = scene.array.layout();
+        let (filled, replaced) = (layout.member(2, 0), layout.member(2, index));
+        let (stripe, data) = (scene.stripe(), META as u64 * scene.shape.zone_size_blocks);
+        scene.write_to(0, 2 * stripe);
+        scene.rig.rule(move |drive, command| {
+            Act::hold_if(drive != replaced && matches!(command, Command::Write { lba, .. } if lba.0 >= data))
+        });
+        let lost = Buf::copy_of(&vec![0xee; stripe as usize * BLOCK]);
+        drop(scene.array.submit(Command::write(Lba(2 * stripe), lost, true)));
+        scene.runtime.run();
+        scene.cut(&[]);
+        scene.write_to(0, 6 * stripe);
+        run(&scene.runtime, scene.array.fail(filled)).unwrap();
+        scene.attach(filled);
+        scene.rig.rule(move |drive, command| {
+            Act::hold_if(drive == replaced && matches!(command, Command::Read { lba, .. } if lba.0 >= data))
+        });
+        let array = scene.array.clone();
+        scene.runtime.spawn(async move { _ = array.rebuild(&|_| ()).await });
+        scene.runtime.run();
+        assert!(scene.rig.held() > 0);
+        run(&scene.runtime, scene.array.fail(replaced)).unwrap();
+        scene.attach(replaced);
+        scene.rig.rule(|_, _| Act::Pass);
+        scene.rig.release(|_, _| true);
+        scene.runtime.run();
+        assert!(scene.states().iter().all(|state| *state == MemberState::Active), "{replaced}");
+        scene.check(&format!("{replaced} was replaced"));
     }
 }

@@ -177,10 +177,11 @@ impl Membership {
     }
 
     /// All that was announced when `begun` was given is in the logs of all members, with `event`. What has been
-    /// announced since is not, whatever it was: a name that was changed meanwhile, too.
-    pub fn end(&self, event: u64, begun: u64) {
+    /// announced since is not, whatever it was: a name that was changed meanwhile, too. Says whether that is
+    /// all.
+    pub fn end(&self, event: u64, begun: u64) -> bool {
         if self.announced.get() != begun {
-            return;
+            return false;
         }
         let mut superblock = self.superblock.borrow_mut();
         // The drive before one that takes over may have to be taken all the same.
@@ -188,6 +189,7 @@ impl Membership {
             superblock.floor = event;
         }
         self.pending.set(false);
+        true
     }
 }
 
@@ -203,10 +205,10 @@ mod tests {
         let begun = membership.begin();
         membership.change(|superblock| superblock.name = "new".into());
         membership.announce();
-        membership.end(7, begun);
+        assert!(!membership.end(7, begun));
         assert!(membership.is_pending());
         let begun = membership.begin();
-        membership.end(8, begun);
+        assert!(membership.end(8, begun));
         assert!(!membership.is_pending());
         assert_eq!(membership.superblock().floor, 8);
     }

@@ -470,8 +470,7 @@ impl Raid {
                     true => self.renew_logs(active).await,
                     false => self.append_to(active, Record::Superblock(Box::new(superblock)), event).await,
                 }
-                if self.members.active() == active {
-                    self.membership.end(event, begun);
+                if self.membership.end(event, begun) {
                     self.events.note(Event::Settled { event, active });
                 }
             }

@@ -396,9 +396,6 @@ pub async fn open(device: Rc<dyn ZonedDevice>, behaviour: Behaviour) -> Result<C
     let directory = look.directory(&root, &space).await?;
     let mut seen = Seen { gives_up: behaviour.give_up, ..Seen::default() };
     walk_all(&mut look, &mut root, &mut seen).await?;
-    // A process that died may have left what was read in caches. Not before: an array that lacks a member goes on
-    // without it from a flush on, and a volume that cannot be started may need that one.
-    device.submit(Command::Flush).await.result?;
     for zone in std::mem::take(&mut seen.resets) {
         let zones = Zones::One(ZoneIndex(zone));
         match device.submit(Command::Reset { zones }).await.result {

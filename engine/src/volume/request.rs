@@ -8,7 +8,7 @@ use crate::{
         format::FANOUT,
         pack::unpack,
         place::{self, GRAIN, GRAINS, Place},
-        stream::{COLD, HOT, Ticket},
+        stream::{HOT, Ticket},
     },
 };
 
@@ -147,12 +147,11 @@ impl Core {
         let mut state = self.state.borrow_mut();
         let first = state.map.get(at).filter(|first| *first != 0 && place::is_whole(*first))?;
         let (_, offset) = state.space.locate(first);
+        // Neighbours are of one group, and land together.
         let fits = offset as u64 + blocks <= self.capacity() as u64
-            && blocks <= self.device.geometry().max_transfer_blocks as u64;
-        let follows = |block: u64, state: &mut super::core::State| {
-            state.map.get(at + block) == Some(first + block) && state.in_memory(first + block).is_none()
-        };
-        (fits && (0..blocks).all(|block| follows(block, &mut state))).then_some(first)
+            && blocks <= self.device.geometry().max_transfer_blocks as u64
+            && state.in_memory(first).is_none();
+        (fits && (1..blocks).all(|block| state.map.get(at + block) == Some(first + block))).then_some(first)
     }
 
     /// Serves the next blocks of a read, those that are neighbours where they are: in no place, in memory, or
@@ -189,7 +188,6 @@ impl Core {
             && next == state.space.piece(zone, offset, (end, place::grains(next)))
             && (end + place::grains(next)).div_ceil(GRAINS) <= most
             && place::is_whole(next) == pieces.is_empty()
-            && state.in_memory(next).is_none()
         {
             end += place::grains(next);
             if !pieces.is_empty() {
@@ -344,13 +342,7 @@ impl Core {
     /// Everything that has completed before this call is safe from power cuts at the return.
     pub async fn flush(&self) -> Result<(), DeviceError> {
         self.check()?;
-        let tickets = [HOT, COLD].into_iter().filter(|index| *index < self.moved_stream()).map(|index| {
-            self.launch(index, true);
-            (index, self.state.borrow().streams[index].closed())
-        });
-        for ticket in tickets.collect::<Vec<Ticket>>() {
-            self.wait_landed(ticket).await?;
-        }
+        // It has landed.
         self.flush_device().await
     }
 }

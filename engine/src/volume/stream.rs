@@ -260,9 +260,9 @@ impl Stream {
         }
     }
 
-    /// Whether groups wait for a zone to be begun.
+    /// Whether groups wait for a zone to be begun, if none is on its way.
     pub fn waits_for_zone(&self) -> bool {
-        self.flights.is_empty() && self.ready.front().is_some_and(|group| self.writing != Some(group.zone))
+        self.ready.front().is_some_and(|group| self.writing != Some(group.zone))
     }
 
     /// Whether a zone has been begun.

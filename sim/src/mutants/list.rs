@@ -103,6 +103,10 @@ fn parse_entry(entry: &str, number: u32) -> anyhow::Result<Mutant> {
     }
     let (before, rest) = old.split_once(OPEN).context("nothing is marked as changed")?;
     let (changed, after) = rest.split_once(CLOSE).context("what is changed has no end")?;
+    // The block of the switch would be all that it is there for, also where nothing is changed.
+    if changed.starts_with("let") && changed.contains('=') && changed.ends_with(';') {
+        bail!("it changes a `let` as a whole, instead of what that is set to");
+    }
     if rule.is_empty() {
         bail!("it does not say what rule it breaks");
     }
@@ -261,6 +265,12 @@ wrong-part
         let mutants = parse(&LIST.replace("a + b", "a - b")).unwrap();
         let error = apply(SOURCE, &mutants.iter().collect::<Vec<_>>()).unwrap_err().to_string();
         assert!(error.contains("one-more") && error.contains("0 times"), "{error}");
+    }
+
+    #[test]
+    fn a_let_is_not_left_out() {
+        let entry = "gone\n    a.rs f\n  - «let n = a +\n  - b;»\n    It is there.";
+        assert!(format!("{:#}", parse(entry).unwrap_err()).contains("a `let` as a whole"));
     }
 
     #[test]

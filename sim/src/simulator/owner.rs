@@ -183,7 +183,9 @@ impl World<'_> {
                 }
                 Some(Err(why @ Why::Array(ArrayError::Drives(NoArray::OthersGoOn { .. })))) => {
                     let left = self.own(course).into_iter().filter(|bay| self.check_blank(*bay).is_err());
-                    let are_gone = !untouched && left.count() <= self.scenario.parities;
+                    // Half of the members are enough.
+                    let few = self.scenario.parities.min(self.members.len() - self.scenario.parities - 1);
+                    let are_gone = !untouched && left.count() <= few;
                     // Those that are away could, with the drive that was to take over or the one before it.
                     let sure = self.members.len() - course.suspects.members().len();
                     let in_doubt = self.heir.is_some_and(|heir| course.suspects.get(heir.member).is_none());

@@ -149,6 +149,17 @@ impl Rig {
         released
     }
 
+    /// Carries out the first `blocks` blocks of the held writes and nothing else of what is held back, which is never
+    /// answered.
+    pub fn tear(&self, blocks: u64) {
+        for (number, command, _) in mem::take(&mut *self.held.borrow_mut()) {
+            if let Command::Write { lba, data, fua, .. } = command {
+                let torn = Command::write(lba, data.slice_blocks(0..blocks), fua);
+                assert_eq!(self.ssds.borrow()[number].borrow_mut().execute(torn).result, Ok(()));
+            }
+        }
+    }
+
     /// Another drive, the next one, with all that a drive holds now.
     pub fn copy(self: &Rc<Rig>, drive: usize) -> Drive {
         let ssd = self.ssds.borrow()[drive].borrow().copy().unwrap();

@@ -104,22 +104,13 @@ impl Raid {
         let most = there.saturating_sub(self.layout.fewest_members()) as u32;
         // Those that kept their ZRWA are less in doubt.
         for suspects in [blank & empty, blank] {
-            for count in 1..=most {
-                let mut found = None;
-                for lost in subsets(suspects, count) {
-                    let mut others = evidence.clone();
-                    each(lost).for_each(|member| others.wp_blocks[member] = None);
-                    let agrees = self.parity_agrees(view, &others, tail).await;
-                    // Where nobody can tell, no suspect is left to be believed.
-                    if agrees == Some(true) || agrees.is_none() && lost == suspects {
-                        if found.is_some() {
-                            // It could be either of two.
-                            return Err(Refusal::Contradiction);
-                        }
-                        found = Some(lost);
-                    }
-                }
-                if let Some(lost) = found {
+            for lost in (1..=most).flat_map(|count| subsets(suspects, count)) {
+                let mut others = evidence.clone();
+                each(lost).for_each(|member| others.wp_blocks[member] = None);
+                // It cannot be another set as well: what agrees without either of two agrees with both. Where nobody
+                // can tell, no suspect is left to be believed.
+                let agrees = self.parity_agrees(view, &others, tail).await;
+                if agrees == Some(true) || agrees.is_none() && lost == suspects {
                     return Ok(lost);
                 }
             }

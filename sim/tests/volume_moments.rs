@@ -1,0 +1,466 @@
+//! Single moments of a volume, each of which a rule of it is for: a read, a cut or another hand that comes just
+//! then, and what must not come of it.
+
+use crate::support::{
+    array::run,
+    rig::{Act, Rig},
+};
+use engine::{
+    array::Drive,
+    buf::{BLOCK, Buf},
+    device::{Command, Completion, DeviceError, Geometry, ZonedDevice, Zones},
+    runtime::Runtime,
+    volume::{Behaviour, Codec, Plan, Volume, VolumeError},
+    zone::{Lba, ZoneIndex, ZoneState},
+};
+use sim::{rng::Rng, ssd::Fault};
+use std::{
+    cell::{Cell, RefCell},
+    collections::{BTreeMap, BTreeSet},
+    rc::Rc,
+};
+
+/// Blocks of a zone that can be written.
+const CAPACITY: u64 = 60;
+/// Zones of the roots.
+const HEAD: u32 = 2;
+/// Logical blocks of a page of the map.
+const PAGE: u64 = 677;
+/// Each with its header: blocks of a zone that are written alone.
+const ALONE: u64 = CAPACITY / 2;
+
+fn geometry() -> Geometry {
+    Geometry {
+        zones: 24,
+        zone_size_blocks: 64,
+        zone_capacity_blocks: CAPACITY,
+        max_open: 8,
+        max_active: 8,
+        zrwa: None,
+        oob_bytes: 0,
+        max_transfer_blocks: 32,
+        max_append_blocks: 0,
+        volatile_cache: false,
+    }
+}
+
+/// A volume on a drive under control of a script.
+struct Scene {
+    rig: Rc<Rig>,
+    drive: Drive,
+    runtime: Runtime,
+    volume: Volume,
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        self.runtime.clear();
+    }
+}
+
+impl Scene {
+    fn new() -> Scene {
+        Scene::of(3000)
+    }
+
+    /// With a volume of so many blocks.
+    fn of(blocks: u64) -> Scene {
+        let rig = Rig::new();
+        let drive = rig.drive(&geometry());
+        let runtime = Runtime::new();
+        let created = Volume::create(drive.device.clone(), [3; 16], Some(blocks), None);
+        run(&runtime, created).unwrap();
+        let volume = open(&runtime, drive.device.clone(), Behaviour::default()).unwrap();
+        Scene { rig, drive, runtime, volume }
+    }
+
+    /// Ends the process and starts the next one.
+    fn restart(&mut self) -> Result<(), VolumeError> {
+        self.restart_as(Behaviour::default())
+    }
+
+    fn restart_as(&mut self, behaviour: Behaviour) -> Result<(), VolumeError> {
+        self.runtime.clear();
+        self.rig.drop_held();
+        self.rig.rule(|_, _| Act::Pass);
+        self.volume = open(&self.runtime, self.drive.device.clone(), behaviour)?;
+        Ok(())
+    }
+
+    fn write(&self, at: u64, byte: u8) {
+        self.put(at, &block(byte));
+    }
+
+    fn put(&self, at: u64, data: &Buf) {
+        run(&self.runtime, self.volume.write(at, data, true)).unwrap();
+    }
+
+    /// A write that is on its way.
+    fn start_write(&self, at: u64, data: Buf) {
+        let volume = self.volume.clone();
+        self.runtime.spawn(async move { volume.write(at, &data, false).await.unwrap() });
+        self.runtime.run();
+    }
+
+    fn read(&self, at: u64) -> Result<u8, DeviceError> {
+        run(&self.runtime, self.volume.read(at, Buf::zeroed(BLOCK))).map(|data| data[0])
+    }
+
+    fn stop(&self) {
+        run(&self.runtime, self.volume.stop()).unwrap();
+    }
+
+    fn submit(&self, command: Command) -> Buf {
+        let done = run(&self.runtime, self.drive.device.submit(command));
+        assert_eq!(done.result, Ok(()));
+        done.data
+    }
+
+    /// The first blocks of a zone.
+    fn stored(&self, zone: ZoneIndex, blocks: u64) -> Buf {
+        self.submit(Command::read(geometry().start(zone), Buf::zeroed(blocks as usize * BLOCK)))
+    }
+
+    /// Another hand has a zone hold these blocks and nothing else.
+    fn replace(&self, zone: ZoneIndex, blocks: Buf) {
+        self.submit(Command::Reset { zones: Zones::One(zone) });
+        self.submit(Command::write(geometry().start(zone), blocks, true));
+    }
+
+    /// Zones whose first block begins like this.
+    fn zones_of(&self, magic: &[u8; 4]) -> Vec<ZoneIndex> {
+        let zones = (HEAD..geometry().zones).map(ZoneIndex);
+        zones.filter(|zone| self.stored(*zone, 1).starts_with(magic)).collect()
+    }
+
+    fn damage(&self, fault: Fault) {
+        self.rig.damage(0, fault);
+        // Faults strike with the next command.
+        self.submit(Command::Flush);
+    }
+}
+
+fn open(runtime: &Runtime, device: Rc<dyn ZonedDevice>, behaviour: Behaviour) -> Result<Volume, VolumeError> {
+    run(runtime, Volume::open(runtime, device, behaviour))
+}
+
+fn block(byte: u8) -> Buf {
+    Buf::copy_of(&[byte; BLOCK])
+}
+
+/// Whether a command reads from a zone.
+fn reads(command: &Command, zone: ZoneIndex) -> bool {
+    matches!(command, Command::Read { lba, .. } if geometry().locate(*lba).0 == zone)
+}
+
+/// One block is read as a whole, and two that are no neighbours one by one.
+#[test]
+fn a_zone_is_not_reset_before_all_that_read_from_it_are_done() {
+    for blocks in [1, 2] {
+        let scene = Scene::new();
+        (0..ALONE).for_each(|at| scene.write(at, 1));
+        let zone = scene.zones_of(b"zvg1")[0];
+        scene.rig.rule(move |_, command| Act::hold_if(reads(command, zone)));
+        let found: Rc<RefCell<Option<Buf>>> = Rc::default();
+        let (volume, told) = (scene.volume.clone(), found.clone());
+        scene.runtime.spawn(async move {
+            let data = volume.read(0, Buf::zeroed(blocks * BLOCK)).await.unwrap();
+            *told.borrow_mut() = Some(data);
+        });
+        scene.runtime.run();
+        (0..ALONE).for_each(|at| scene.write(at, 2));
+        let stopped = Rc::new(Cell::new(false));
+        let (volume, told) = (scene.volume.clone(), stopped.clone());
+        scene.runtime.spawn(async move { told.set(volume.stop().await.is_ok()) });
+        scene.runtime.run();
+        assert!(!stopped.get() && scene.rig.written(0, zone) > 0);
+        assert_eq!(scene.rig.release(|_, _| true), blocks);
+        scene.runtime.run();
+        assert!(found.borrow().as_ref().is_some_and(|data| data.iter().all(|byte| *byte == 1)));
+        assert!(stopped.get() && scene.rig.written(0, zone) == 0);
+    }
+}
+
+/// The end of a group was torn and has been filled up; what is written behind it later is promised, too.
+#[test]
+fn what_follows_on_a_torn_group_is_missed_if_another_hand_has_taken_it_away() {
+    let mut scene = Scene::new();
+    (0..5).for_each(|at| scene.write(at, 1));
+    let zone = scene.zones_of(b"zvg1")[0];
+    scene.rig.rule(|_, command| Act::hold_if(matches!(command, Command::Write { .. })));
+    scene.start_write(10, Buf::copy_of(&[2; 4 * BLOCK]));
+    scene.rig.tear(2);
+    scene.restart().unwrap();
+    let filled = scene.rig.written(0, zone);
+    assert_eq!(filled, 5 * 2 + 5);
+    (0..5).for_each(|at| scene.write(at, 3));
+    scene.stop();
+    scene.replace(zone, scene.stored(zone, filled - 1));
+    let lost = scene.restart().unwrap_err();
+    assert!(matches!(lost, VolumeError::LostBlocks { .. }), "{lost}");
+}
+
+/// Another zone could not be freed: the next root says that nothing is in it, before it goes altogether.
+#[test]
+fn a_zone_that_could_not_be_freed_is_not_asked_for_promises() {
+    let mut scene = Scene::new();
+    (0..ALONE).for_each(|at| scene.write(at, 1));
+    let zone = scene.zones_of(b"zvg1")[0];
+    (0..ALONE).for_each(|at| scene.write(at, 2));
+    scene.rig.rule(move |_, command| match command {
+        Command::Reset { zones } if *zones == Zones::One(zone) => Act::Refuse,
+        _ => Act::Pass,
+    });
+    scene.stop();
+    scene.damage(Fault::Offline(zone));
+    scene.restart().unwrap();
+    (0..ALONE).for_each(|at| assert_eq!(scene.read(at), Ok(2)));
+}
+
+/// Its entries are new, as if they had been given numbers before zones were counted.
+#[test]
+fn a_group_of_an_older_life_of_its_zone_does_not_count() {
+    let mut scene = Scene::new();
+    scene.write(0, 1);
+    scene.stop();
+    let mut group = scene.stored(scene.zones_of(b"zvg1")[0], 2).to_vec();
+    group[28] = 1;
+    let sum = crc32c::crc32c(&group[8..64 + 16]);
+    group[4..8].copy_from_slice(&sum.to_le_bytes());
+    group[BLOCK..].fill(9);
+    scene.replace(ZoneIndex(geometry().zones - 1), Buf::copy_of(&group));
+    scene.restart().unwrap();
+    assert_eq!(scene.read(0), Ok(1));
+}
+
+/// A drive that does not say where zones end that can only be read.
+struct Silent(Rc<dyn ZonedDevice>);
+
+impl ZonedDevice for Silent {
+    fn geometry(&self) -> &Geometry {
+        self.0.geometry()
+    }
+
+    fn submit(&self, command: Command) -> Completion {
+        let mut done = self.0.submit(command).take().unwrap();
+        let worn = done.zones.iter_mut().filter(|info| info.state == ZoneState::ReadOnly);
+        worn.for_each(|info| info.wp_blocks = CAPACITY);
+        Completion::ready(done)
+    }
+}
+
+/// What was there before is not taken for what was promised since.
+#[test]
+fn the_last_block_of_a_zone_that_can_only_be_read_is_there_although_it_cannot_be_read() {
+    let mut scene = Scene::new();
+    scene.write(0, 1);
+    scene.stop();
+    scene.write(0, 2);
+    let newest = |zone: &ZoneIndex| scene.stored(*zone, scene.rig.written(0, *zone)).ends_with(&[2]);
+    let zone = scene.zones_of(b"zvg1").into_iter().find(newest).unwrap();
+    let last = Lba(geometry().start(zone).0 + scene.rig.written(0, zone) - 1);
+    scene.damage(Fault::ReadOnly(zone));
+    scene.damage(Fault::Unreadable(last));
+    scene.drive.device = Rc::new(Silent(scene.drive.device.clone()));
+    scene.restart().unwrap();
+    assert!(scene.read(0).is_err());
+}
+
+/// Their checksums are right.
+#[test]
+fn pages_that_are_another_ones_or_point_to_nothing_are_not_believed() {
+    let pages = [0, PAGE];
+    for swapped in [true, false] {
+        let mut scene = Scene::new();
+        pages.iter().for_each(|page| scene.write(page + 5, 1));
+        scene.stop();
+        let map = scene.zones_of(b"zvs1")[0];
+        let mut stored = scene.stored(map, scene.rig.written(0, map)).to_vec();
+        let nothing = (geometry().zones as u64 - 1) * CAPACITY;
+        let (first, others) = stored.split_at_mut(BLOCK);
+        if swapped {
+            first.copy_from_slice(&others[..BLOCK]);
+        } else {
+            first[32 + 5 * 6..][..6].copy_from_slice(&nothing.to_le_bytes()[..6]);
+            let sum = crc32c::crc32c(&first[8..]);
+            first[4..8].copy_from_slice(&sum.to_le_bytes());
+        }
+        scene.replace(map, Buf::copy_of(&stored));
+        scene.restart().unwrap();
+        assert!(scene.read(5).is_err(), "swapped: {swapped}");
+        assert_eq!(scene.read(PAGE + 5), Ok(1));
+    }
+}
+
+/// A block is written twice into one group, whose pieces lie in the same block of the drive. When that is collected
+/// the page of the map has to be read first.
+#[test]
+fn the_newer_one_of_two_pieces_is_moved_that_lie_in_the_same_block() {
+    const AT: u64 = 4 * PAGE;
+    let short = |byte: u8| {
+        let mut bytes = [0; BLOCK];
+        bytes[..BLOCK / 8].fill(byte);
+        Buf::copy_of(&bytes)
+    };
+    let noise = |seed: u64| {
+        let mut bytes = vec![0; BLOCK];
+        Rng::new(seed).fill(&mut bytes);
+        Buf::copy_of(&bytes)
+    };
+    let mut scene = Scene::of(40 * PAGE);
+    run(&scene.runtime, scene.volume.compress(Some(Codec::Lz4))).unwrap();
+    scene.rig.rule(|_, command| Act::hold_if(matches!(command, Command::Write { .. })));
+    // The first two are on their way while the others are put into one group.
+    [0, PAGE].into_iter().for_each(|at| scene.start_write(at, noise(at)));
+    [1, 2].into_iter().for_each(|version| scene.start_write(AT, short(version)));
+    // More pages than there is room for.
+    (5..20).for_each(|page| scene.start_write(page * PAGE, short(3)));
+    scene.rig.rule(|_, _| Act::Pass);
+    while scene.rig.release(|_, _| true) > 0 {
+        scene.runtime.run();
+    }
+    scene.stop();
+    scene.restart_as(Behaviour { map_pages: Some(2), ..Behaviour::default() }).unwrap();
+    let (usable, collected) =
+        (scene.volume.status().usable, |scene: &Scene| scene.volume.status().collected_zones);
+    let mut round = 0;
+    while collected(&scene) < 40 {
+        scene.put(round * 7919 % (usable - 10), &noise(round));
+        round += 1;
+        assert!(round < 20 * usable);
+    }
+    assert_eq!(scene.read(AT), Ok(2));
+}
+
+/// Its page is being read when the last zone is full and a write fails, and comes only then.
+#[test]
+fn a_write_that_finds_no_room_after_another_one_has_failed_does_not_wait_for_any() {
+    let mut scene = Scene::new();
+    [0, 4 * PAGE].into_iter().for_each(|at| scene.write(at, 1));
+    scene.stop();
+    scene.restart().unwrap();
+    // The second page that was written.
+    let page = Lba(geometry().start(scene.zones_of(b"zvs1")[0]).0 + 1);
+    let is_page = move |command: &Command| matches!(command, Command::Read { lba, .. } if *lba == page);
+    let is_write = |command: &Command| matches!(command, Command::Write { .. });
+    scene.rig.rule(move |_, command| Act::hold_if(is_page(command) || is_write(command)));
+    let results: Rc<RefCell<Vec<bool>>> = Rc::default();
+    let others = [(0, PAGE as usize); 3];
+    for (at, blocks) in [(4 * PAGE, 1)].into_iter().chain(others) {
+        let (volume, results) = (scene.volume.clone(), results.clone());
+        scene.runtime.spawn(async move {
+            let result = volume.write(at, &Buf::copy_of(&vec![2; blocks * BLOCK]), false).await;
+            results.borrow_mut().push(result.is_ok());
+        });
+    }
+    scene.runtime.run();
+    scene.rig.rule(move |_, command| if is_write(command) { Act::Fail } else { Act::Pass });
+    assert!(scene.rig.release(|_, command| is_write(command)) > 0);
+    scene.runtime.run();
+    assert_eq!(scene.rig.release(|_, command| is_page(command)), 1);
+    scene.runtime.run();
+    assert_eq!(*results.borrow(), [false; 4]);
+}
+
+/// Each checkpoint writes the same pages and one that is never written again.
+#[test]
+fn pages_that_stay_do_not_keep_zones_of_the_map_from_being_freed() {
+    const HOT: u64 = 40;
+    const COLD: u64 = 30;
+    let rig = Rig::new();
+    let (drive, runtime) = (rig.drive(&geometry()), Runtime::new());
+    let blocks = Some((HOT + COLD) * PAGE);
+    run(&runtime, Volume::create(drive.device.clone(), [3; 16], blocks, None)).unwrap();
+    let behaviour = Behaviour { map_pages: Some(200), ..Behaviour::default() };
+    let volume = open(&runtime, drive.device.clone(), behaviour).unwrap();
+    let share = Plan::of(&geometry(), blocks).unwrap().map_share as usize;
+    for cold in HOT..HOT + COLD {
+        for page in (0..HOT).chain([cold]) {
+            run(&runtime, volume.write(page * PAGE, &block(1), false)).unwrap();
+        }
+        run(&runtime, volume.stop()).unwrap();
+        let of_map = (HEAD..geometry().zones).map(ZoneIndex).filter(|zone| {
+            let first = Command::read(geometry().start(*zone), Buf::zeroed(BLOCK));
+            let done = run(&runtime, drive.device.submit(first));
+            rig.written(0, *zone) > 0 && done.data.starts_with(b"zvs1")
+        });
+        let zones = of_map.count();
+        assert!(zones <= share, "{zones} zones, {share} are the map's");
+    }
+    runtime.clear();
+}
+
+/// A drive with a volatile cache, which looks on while zones are begun.
+struct Witness {
+    device: Rc<dyn ZonedDevice>,
+    /// What is written to a zone: the stream of its groups, or the map.
+    kinds: RefCell<BTreeMap<u32, u8>>,
+    /// Zones of which something is not safe.
+    unsafe_zones: RefCell<BTreeSet<u32>>,
+}
+
+impl ZonedDevice for Witness {
+    fn geometry(&self) -> &Geometry {
+        self.device.geometry()
+    }
+
+    fn submit(&self, command: Command) -> Completion {
+        const MAP: u8 = 3;
+        match &command {
+            Command::Flush => self.unsafe_zones.borrow_mut().clear(),
+            Command::Write { lba, data, .. } => {
+                let (zone, at) = geometry().locate(*lba);
+                if zone.0 >= HEAD {
+                    let (mut kinds, mut unsafe_zones) =
+                        (self.kinds.borrow_mut(), self.unsafe_zones.borrow_mut());
+                    if at == 0 {
+                        let kind = if data.starts_with(b"zvg1") { data[44] } else { MAP };
+                        let before = unsafe_zones.iter().find(|other| kinds[other] == kind);
+                        assert_eq!(before, None, "zone {} is begun", zone.0);
+                        kinds.insert(zone.0, kind);
+                    }
+                    unsafe_zones.insert(zone.0);
+                }
+            }
+            _ => {}
+        }
+        self.device.submit(command)
+    }
+}
+
+/// The map has pages for more than one zone, and the last group of a zone was torn and is filled up.
+#[test]
+fn a_zone_is_begun_when_the_one_before_it_is_safe() {
+    let (runtime, rig) = (Runtime::new(), Rig::new());
+    let drive = rig.drive(&Geometry { volatile_cache: true, ..geometry() });
+    let witness = Rc::new(Witness {
+        device: drive.device.clone(),
+        kinds: RefCell::default(),
+        unsafe_zones: RefCell::default(),
+    });
+    let pages = CAPACITY + 10;
+    let created = Volume::create(witness.clone(), [3; 16], Some(pages * PAGE), None);
+    run(&runtime, created).unwrap();
+    let behaviour = Behaviour { map_pages: Some(2 * pages as usize), ..Behaviour::default() };
+    let volume = open(&runtime, witness.clone(), behaviour).unwrap();
+    let write = |volume: &Volume, at: u64, blocks: usize| {
+        run(&runtime, volume.write(at, &Buf::copy_of(&vec![1; blocks * BLOCK]), false)).unwrap();
+    };
+    (0..pages).for_each(|page| write(&volume, page * PAGE, 1));
+    run(&runtime, volume.stop()).unwrap();
+    let left = CAPACITY - 2 * pages % CAPACITY;
+    (1..left / 2 - 1).for_each(|at| write(&volume, at, 1));
+    rig.rule(|_, command| Act::hold_if(matches!(command, Command::Write { .. })));
+    let other = volume.clone();
+    runtime.spawn(async move { other.write(100, &Buf::copy_of(&[2; 3 * BLOCK]), false).await.unwrap() });
+    runtime.run();
+    assert!(rig.held() > 0);
+    rig.tear(2);
+    runtime.clear();
+    rig.rule(|_, _| Act::Pass);
+    let begun = witness.kinds.borrow().len();
+    let volume = open(&runtime, witness.clone(), behaviour).unwrap();
+    (200..210).for_each(|at| write(&volume, at, 1));
+    assert!(witness.kinds.borrow().len() > begun);
+    runtime.clear();
+}
