@@ -655,11 +655,11 @@ fn what_an_earlier_assembly_has_left_beyond_the_tail_counts_for_nothing() {
             scene.cut(|_| false);
             scene.assemble(None);
             let tail = scene.tail(0);
-            scene.write(0, tail, 1);
+            scene.write(0, tail, CHUNK);
             scene.cut(|_| false);
             scene.assemble(None);
-            assert_eq!(scene.tail(0), tail + 1, "{policy:?}, survivor {survivor}");
-            scene.check(0, tail + 1);
+            assert_eq!(scene.tail(0), tail + CHUNK, "{policy:?}, survivor {survivor}");
+            scene.check(0, tail + CHUNK);
         }
     }
 }
