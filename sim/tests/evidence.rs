@@ -34,18 +34,17 @@ fn logged(scene: &Scene, drive: usize, chosen: impl Fn(&Record) -> bool) -> BTre
     found.into_iter().filter(|(record, _)| chosen(record)).flat_map(|(_, blocks)| blocks).collect()
 }
 
-/// From now on these blocks of drives cannot be read.
-fn hide(scene: &Scene, bad: Vec<(usize, BTreeSet<u64>)>) {
-    scene.rig.rule(move |drive, command| match command {
-        Command::Read { lba, data, .. }
-            if bad.iter().any(|(of, blocks)| {
-                *of == drive && blocks.range(lba.0..lba.0 + data.blocks()).next().is_some()
-            }) =>
-        {
-            Act::Unreadable
-        }
-        _ => Act::Pass,
-    });
+/// A shutdown has made zone 0 empty; who holds what was written is missing, and who has the copy of the log is not
+/// rebuilt yet.
+fn in_doubt(policy: Policy) -> Scene {
+    let mut scene = Scene::new(policy);
+    scene.write(0, 0, 1);
+    scene.replace(3);
+    scene.stop();
+    scene.rig.shut_down();
+    scene.assemble(Some(0));
+    assert_eq!(state(&scene, 0), ZoneState::Offline, "{policy:?}");
+    scene
 }
 
 /// Member 1 has lost its part at work, and the zone has gone on: what it holds looks as good as any.
@@ -91,17 +90,10 @@ fn a_full_zone_is_in_doubt_if_one_has_lost_its_part_and_another_ones_was_changed
     }
 }
 
-/// It waits for member 0, and member 3 lacks it.
 #[test]
 fn a_zone_in_doubt_is_left_alone_by_a_rebuild() {
     for policy in Policy::ALL {
-        let mut scene = Scene::new(policy);
-        scene.write(0, 0, 1);
-        scene.replace(3);
-        scene.stop();
-        scene.rig.shut_down();
-        scene.assemble(Some(0));
-        assert_eq!(state(&scene, 0), ZoneState::Offline, "{policy:?}");
+        let scene = in_doubt(policy);
         let rebuilt = run(&scene.runtime, scene.array.rebuild(&|_| ())).unwrap();
         assert_eq!(rebuilt.left_out, [], "{policy:?}");
         assert_eq!(scene.states()[3], LACKS_ONE, "{policy:?}");
@@ -132,18 +124,10 @@ fn nobody_is_done_without_if_either_of_two_may_have_been_changed() {
     }
 }
 
-/// A shutdown has made the zone empty; who holds what was written is missing, and who has the copy of the log
-/// is not rebuilt yet.
 #[test]
 fn too_few_members_cannot_tell_that_nothing_was_written() {
     for policy in Policy::ALL {
-        let mut scene = Scene::new(policy);
-        scene.write(0, 0, 1);
-        scene.replace(3);
-        scene.stop();
-        scene.rig.shut_down();
-        scene.assemble(Some(0));
-        assert_eq!(state(&scene, 0), ZoneState::Offline, "{policy:?}");
+        let mut scene = in_doubt(policy);
         scene.stop();
         scene.assemble(None);
         assert_eq!(scene.tail(0), 1, "{policy:?}");
@@ -186,7 +170,7 @@ fn a_tail_that_a_version_in_a_log_with_holes_may_have_shown_is_in_doubt() {
     let versions = logged(&scene, parity, |record| matches!(record, Record::Parity(_)));
     assert!(!versions.is_empty());
     scene.cut(|_| false);
-    hide(&scene, vec![(parity, versions)]);
+    scene.rig.hide(vec![(parity, versions)]);
     scene.assemble(Some(missing));
     assert_eq!(state(&scene, 0), ZoneState::Offline);
     scene.cut(|_| false);
@@ -205,7 +189,7 @@ fn a_zone_whose_beginning_no_log_can_tell_is_in_doubt() {
     let begun = (0..4).map(|drive| (drive, logged(&scene, drive, is_of_zone))).collect();
     scene.stop();
     scene.rig.shut_down();
-    hide(&scene, begun);
+    scene.rig.hide(begun);
     for _ in 0..3 {
         scene.assemble(None);
         assert_eq!(state(&scene, 0), ZoneState::Offline);
@@ -251,7 +235,7 @@ fn a_zone_that_was_decided_waits_for_nobody_who_was_away_then() {
         scene.write(1, 0, 30);
         scene.stop();
         let log = scene.data() + 4 * CHUNK..scene.data() + 4 * CHUNK + 2;
-        hide(&scene, [0, 3].map(|drive| (drive, log.clone().collect())).to_vec());
+        scene.rig.hide([0, 3].map(|drive| (drive, log.clone().collect())).to_vec());
         scene.assemble(None);
         assert_eq!(state(&scene, 0), ZoneState::Offline);
         scene.stop();
@@ -594,7 +578,7 @@ fn where_a_part_ends_does_not_hang_on_blocks_that_can_be_read_again_later() {
             let written = scene.rig.written(member, part(0));
             let promised = position(scene.array.layout(), member, landed);
             let bad = (voids.start + promised..voids.start + written).collect();
-            hide(&scene, vec![(member, bad)]);
+            scene.rig.hide(vec![(member, bad)]);
             scene.assemble(None);
             assert_ne!(state(&scene, 0), ZoneState::Offline, "{case}");
             let mut told = scene.tail(0);

@@ -873,14 +873,7 @@ fn two_chunks_are_in_doubt_if_one_slot_alone_can_be_read() {
         let slot: BTreeSet<u64> = slot.flat_map(|(_, blocks)| blocks).collect();
         assert!(!slot.is_empty());
         scene.cut_power();
-        scene.rig.rule(move |drive, command| match command {
-            Command::Read { lba, data, .. }
-                if drive == holder && slot.range(lba.0..lba.0 + data.blocks()).next().is_some() =>
-            {
-                Act::Unreadable
-            }
-            _ => Act::Pass,
-        });
+        scene.rig.hide(vec![(holder, slot)]);
         let there = scene.without(&[layout.member(1, 0), layout.member(1, 1)]);
         scene.array = run(&scene.runtime, Array::assemble(&scene.runtime, there)).unwrap();
         assert_eq!(wp(&scene.runtime, &scene.array, 0).0, ZoneState::Offline, "slot {which}");

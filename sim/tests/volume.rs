@@ -1,6 +1,7 @@
 //! Volumes: what the simulator proves of them, that it would notice if it were not so, and what scripts show
 //! better.
 
+use crate::support::volume::{block, geometry, noise};
 use engine::{
     buf::{BLOCK, Buf},
     device::{
@@ -60,21 +61,6 @@ fn a_write_that_waits_ends_when_nothing_can_be_written_any_more() {
     }
 }
 
-fn geometry() -> Geometry {
-    Geometry {
-        zones: 24,
-        zone_size_blocks: 64,
-        zone_capacity_blocks: 60,
-        max_open: 8,
-        max_active: 8,
-        zrwa: None,
-        oob_bytes: 0,
-        max_transfer_blocks: 32,
-        max_append_blocks: 0,
-        volatile_cache: false,
-    }
-}
-
 fn wait<T>(runtime: &Runtime, work: impl Future<Output = T>) -> T {
     runtime.block_on(work, || false).expect("it hangs")
 }
@@ -97,10 +83,6 @@ fn made(blocks: Option<u64>) -> (EmulatedDrive, Runtime, Volume) {
         .unwrap();
     let (runtime, volume) = open(&drive);
     (drive, runtime, volume)
-}
-
-fn block(byte: u8) -> Buf {
-    Buf::copy_of(&[byte; BLOCK])
 }
 
 fn read(runtime: &Runtime, volume: &Volume, at: u64) -> u8 {
@@ -487,13 +469,6 @@ fn short(at: u64) -> Buf {
     let mut bytes = noise(at);
     bytes[BLOCK / 8..].fill(0);
     Buf::copy_of(&bytes)
-}
-
-/// A block that does not compress.
-fn noise(at: u64) -> Vec<u8> {
-    let mut bytes = vec![0; BLOCK];
-    sim::rng::Rng::new(at).fill(&mut bytes);
-    bytes
 }
 
 #[test]

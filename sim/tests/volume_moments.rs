@@ -4,6 +4,7 @@
 use crate::support::{
     array::run,
     rig::{Act, Rig},
+    volume::{block, geometry, noise},
 };
 use engine::{
     array::Drive,
@@ -13,7 +14,7 @@ use engine::{
     volume::{Behaviour, Codec, Plan, Volume, VolumeError},
     zone::{Lba, ZoneIndex, ZoneState},
 };
-use sim::{rng::Rng, ssd::Fault};
+use sim::ssd::Fault;
 use std::{
     cell::{Cell, RefCell},
     collections::{BTreeMap, BTreeSet},
@@ -28,21 +29,6 @@ const HEAD: u32 = 2;
 const PAGE: u64 = 677;
 /// Each with its header: blocks of a zone that are written alone.
 const ALONE: u64 = CAPACITY / 2;
-
-fn geometry() -> Geometry {
-    Geometry {
-        zones: 24,
-        zone_size_blocks: 64,
-        zone_capacity_blocks: CAPACITY,
-        max_open: 8,
-        max_active: 8,
-        zrwa: None,
-        oob_bytes: 0,
-        max_transfer_blocks: 32,
-        max_append_blocks: 0,
-        volatile_cache: false,
-    }
-}
 
 /// A volume on a drive under control of a script.
 struct Scene {
@@ -142,10 +128,6 @@ impl Scene {
 
 fn open(runtime: &Runtime, device: Rc<dyn ZonedDevice>, behaviour: Behaviour) -> Result<Volume, VolumeError> {
     run(runtime, Volume::open(runtime, device, behaviour))
-}
-
-fn block(byte: u8) -> Buf {
-    Buf::copy_of(&[byte; BLOCK])
 }
 
 /// Whether a command reads from a zone.
@@ -302,16 +284,11 @@ fn the_newer_one_of_two_pieces_is_moved_that_lie_in_the_same_block() {
         bytes[..BLOCK / 8].fill(byte);
         Buf::copy_of(&bytes)
     };
-    let noise = |seed: u64| {
-        let mut bytes = vec![0; BLOCK];
-        Rng::new(seed).fill(&mut bytes);
-        Buf::copy_of(&bytes)
-    };
     let mut scene = Scene::of(40 * PAGE);
     run(&scene.runtime, scene.volume.compress(Some(Codec::Lz4))).unwrap();
     scene.rig.rule(|_, command| Act::hold_if(matches!(command, Command::Write { .. })));
     // The first two are on their way while the others are put into one group.
-    [0, PAGE].into_iter().for_each(|at| scene.start_write(at, noise(at)));
+    [0, PAGE].into_iter().for_each(|at| scene.start_write(at, Buf::copy_of(&noise(at))));
     [1, 2].into_iter().for_each(|version| scene.start_write(AT, short(version)));
     // More pages than there is room for.
     (5..20).for_each(|page| scene.start_write(page * PAGE, short(3)));
@@ -325,7 +302,7 @@ fn the_newer_one_of_two_pieces_is_moved_that_lie_in_the_same_block() {
         (scene.volume.status().usable, |scene: &Scene| scene.volume.status().collected_zones);
     let mut round = 0;
     while collected(&scene) < 40 {
-        scene.put(round * 7919 % (usable - 10), &noise(round));
+        scene.put(round * 7919 % (usable - 10), &Buf::copy_of(&noise(round)));
         round += 1;
         assert!(round < 20 * usable);
     }
@@ -367,27 +344,16 @@ fn a_write_that_finds_no_room_after_another_one_has_failed_does_not_wait_for_any
 fn pages_that_stay_do_not_keep_zones_of_the_map_from_being_freed() {
     const HOT: u64 = 40;
     const COLD: u64 = 30;
-    let rig = Rig::new();
-    let (drive, runtime) = (rig.drive(&geometry()), Runtime::new());
-    let blocks = Some((HOT + COLD) * PAGE);
-    run(&runtime, Volume::create(drive.device.clone(), [3; 16], blocks, None)).unwrap();
-    let behaviour = Behaviour { map_pages: Some(200), ..Behaviour::default() };
-    let volume = open(&runtime, drive.device.clone(), behaviour).unwrap();
-    let share = Plan::of(&geometry(), blocks).unwrap().map_share as usize;
+    let blocks = (HOT + COLD) * PAGE;
+    let mut scene = Scene::of(blocks);
+    scene.restart_as(Behaviour { map_pages: Some(200), ..Behaviour::default() }).unwrap();
+    let share = Plan::of(&geometry(), Some(blocks)).unwrap().map_share as usize;
     for cold in HOT..HOT + COLD {
-        for page in (0..HOT).chain([cold]) {
-            run(&runtime, volume.write(page * PAGE, &block(1), false)).unwrap();
-        }
-        run(&runtime, volume.stop()).unwrap();
-        let of_map = (HEAD..geometry().zones).map(ZoneIndex).filter(|zone| {
-            let first = Command::read(geometry().start(*zone), Buf::zeroed(BLOCK));
-            let done = run(&runtime, drive.device.submit(first));
-            rig.written(0, *zone) > 0 && done.data.starts_with(b"zvs1")
-        });
-        let zones = of_map.count();
+        (0..HOT).chain([cold]).for_each(|page| scene.write(page * PAGE, 1));
+        scene.stop();
+        let zones = scene.zones_of(b"zvs1").len();
         assert!(zones <= share, "{zones} zones, {share} are the map's");
     }
-    runtime.clear();
 }
 
 /// A drive with a volatile cache, which looks on while zones are begun.

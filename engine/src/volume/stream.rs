@@ -260,7 +260,7 @@ impl Stream {
         }
     }
 
-    /// Whether groups wait for a zone to be begun, if none is on its way.
+    /// Whether groups wait for a zone to be begun. Asked when none is on its way.
     pub fn waits_for_zone(&self) -> bool {
         self.ready.front().is_some_and(|group| self.writing != Some(group.zone))
     }

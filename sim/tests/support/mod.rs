@@ -4,13 +4,14 @@
 //! order of the calls, each once the one before it has completed. It has no redundancy; [`copies`] has one
 //! with some.
 //!
-//! [`array`], [`rig`] and [`scene`] are what the tests of the array share.
+//! [`array`], [`rig`] and [`scene`] are what the tests of the array share, [`volume`] those of volumes.
 
 pub mod array;
 pub mod copies;
 pub mod golden;
 pub mod rig;
 pub mod scene;
+pub mod volume;
 
 use engine::{
     array::{CreateOptions, Drive, MemberState},

@@ -11,6 +11,7 @@ use sim::{
 };
 use std::{
     cell::{Cell, RefCell},
+    collections::BTreeSet,
     mem,
     rc::Rc,
 };
@@ -106,6 +107,20 @@ impl Rig {
     /// Sets the rule for commands from now on, by drive and command.
     pub fn rule(&self, rule: impl Fn(usize, &Command) -> Act + 'static) {
         *self.rule.borrow_mut() = Box::new(rule);
+    }
+
+    /// From now on these blocks of drives cannot be read.
+    pub fn hide(&self, bad: Vec<(usize, BTreeSet<u64>)>) {
+        self.rule(move |drive, command| match command {
+            Command::Read { lba, data, .. }
+                if bad.iter().any(|(of, blocks)| {
+                    *of == drive && blocks.range(lba.0..lba.0 + data.blocks()).next().is_some()
+                }) =>
+            {
+                Act::Unreadable
+            }
+            _ => Act::Pass,
+        });
     }
 
     /// Carries out so many commands that change a drive and none after that; says whether any was held back.

@@ -1,0 +1,35 @@
+//! What every test of a volume on a drive has.
+
+use engine::{
+    buf::{BLOCK, Buf},
+    device::Geometry,
+};
+use sim::rng::Rng;
+
+/// A drive with small zones.
+pub fn geometry() -> Geometry {
+    Geometry {
+        zones: 24,
+        zone_size_blocks: 64,
+        zone_capacity_blocks: 60,
+        max_open: 8,
+        max_active: 8,
+        zrwa: None,
+        oob_bytes: 0,
+        max_transfer_blocks: 32,
+        max_append_blocks: 0,
+        volatile_cache: false,
+    }
+}
+
+/// A block of the same bytes.
+pub fn block(byte: u8) -> Buf {
+    Buf::copy_of(&[byte; BLOCK])
+}
+
+/// A block that does not compress.
+pub fn noise(at: u64) -> Vec<u8> {
+    let mut bytes = vec![0; BLOCK];
+    Rng::new(at).fill(&mut bytes);
+    bytes
+}
