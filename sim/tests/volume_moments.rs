@@ -286,6 +286,8 @@ fn the_newer_one_of_two_pieces_is_moved_that_lie_in_the_same_block() {
     };
     let mut scene = Scene::of(40 * PAGE);
     run(&scene.runtime, scene.volume.compress(Some(Codec::Lz4))).unwrap();
+    // What is written a second time goes where blocks live short.
+    (0..20).for_each(|page| scene.put(page * PAGE, &short(4)));
     scene.rig.rule(|_, command| Act::hold_if(matches!(command, Command::Write { .. })));
     // The first two are on their way while the others are put into one group.
     [0, PAGE].into_iter().for_each(|at| scene.start_write(at, Buf::copy_of(&noise(at))));
@@ -307,6 +309,65 @@ fn the_newer_one_of_two_pieces_is_moved_that_lie_in_the_same_block() {
         assert!(round < 20 * usable);
     }
     assert_eq!(scene.read(AT), Ok(2));
+}
+
+/// What is left of it is written anew while a page is read that an earlier block's entry asks for, and then the zone is
+/// freed and written again: the block is where it was before.
+#[test]
+fn a_block_that_is_back_in_its_place_is_not_moved_as_it_was_before() {
+    const FIRST: u64 = 14;
+    const LAST: u64 = PAGE - 1;
+    let mut scene = Scene::new();
+    // The second group is of two pages, and of the zone only its first block stays.
+    let data = |blocks: u64, byte| Buf::copy_of(&vec![byte; blocks as usize * BLOCK]);
+    scene.put(0, &data(FIRST, 1));
+    scene.put(LAST, &data(2, 1));
+    let zone = scene.zones_of(b"zvg1")[0];
+    let at = (2 * PAGE..).step_by(FIRST as usize);
+    let rest: Vec<u64> = at
+        .clone()
+        .take_while(|at| {
+            scene.put(*at, &data(FIRST, 1));
+            scene.rig.written(0, zone) < CAPACITY
+        })
+        .collect();
+    let discard = |scene: &Scene, at, blocks| run(&scene.runtime, scene.volume.discard(at, blocks)).unwrap();
+    discard(&scene, 0, FIRST);
+    discard(&scene, PAGE, 1);
+    rest.iter().for_each(|at| discard(&scene, *at, FIRST));
+    scene.stop();
+    let page = Lba(geometry().start(scene.zones_of(b"zvs1")[0]).0 + 1);
+    scene.restart_as(Behaviour { map_pages: Some(4), ..Behaviour::default() }).unwrap();
+    scene
+        .rig
+        .rule(move |_, command| Act::hold_if(matches!(command, Command::Read { lba, .. } if *lba == page)));
+    let fill = scene.volume.status().usable - 2 * FIRST;
+    at.take(fill as usize / FIRST as usize).for_each(|at| scene.put(at, &data(FIRST, 1)));
+    for n in 0.. {
+        scene.start_write(2 * PAGE + n * 37 % fill, data(1, 1));
+        if scene.rig.held() > 0 {
+            break;
+        }
+    }
+    scene.write(LAST, 2);
+    scene.stop();
+    assert_eq!(scene.rig.written(0, zone), 0);
+    // Writers have no credit; discards and checkpoints take the zones that are free before it.
+    let mut discards = 2 * PAGE..2 * PAGE + fill;
+    for at in discards.by_ref().take(260) {
+        discard(&scene, at, 1);
+        if at % 2 == 0 {
+            scene.stop();
+        }
+    }
+    let has_begun = || scene.rig.written(0, zone) == FIRST + 1;
+    discards.take_while(|_| !has_begun()).for_each(|at| discard(&scene, at, 1));
+    scene.write(LAST, 3);
+    assert_eq!(scene.rig.written(0, zone), FIRST + 1 + 2);
+    scene.rig.rule(|_, _| Act::Pass);
+    assert_eq!(scene.rig.release(|_, _| true), 1);
+    scene.runtime.run();
+    assert_eq!(scene.read(LAST), Ok(3));
 }
 
 /// Its page is being read when the last zone is full and a write fails, and comes only then.

@@ -21,8 +21,10 @@ pub struct Membership {
     superblock: RefCell<Superblock>,
     /// The last sequence number that was given out.
     sequence: Cell<u64>,
-    /// Number of this assembly, in the metadata of every block that it writes where blocks have any.
-    generation: Cell<u32>,
+    /// Number of this assembly, in the metadata of every block that it writes where blocks have any: of the last event
+    /// before it. An earlier assembly's is smaller, for it had an event of its own before it wrote to any zone, and
+    /// whoever has heard of nothing later holds nothing of it.
+    generation: u32,
     /// More members are out than parity makes up for.
     failed: Cell<bool>,
     pending: Cell<bool>,
@@ -41,7 +43,7 @@ pub struct Membership {
 impl Membership {
     pub fn new(superblock: Superblock, sequence: u64) -> Membership {
         Membership {
-            generation: Cell::new(superblock.event as u32),
+            generation: superblock.event as u32,
             superblock: superblock.into(),
             sequence: sequence.into(),
             failed: Cell::default(),
@@ -74,11 +76,7 @@ impl Membership {
     }
 
     pub fn generation(&self) -> u32 {
-        self.generation.get()
-    }
-
-    pub fn set_generation(&self, generation: u32) {
-        self.generation.set(generation);
+        self.generation
     }
 
     /// Leaves out [`AHEAD`] sequence numbers.

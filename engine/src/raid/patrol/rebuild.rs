@@ -423,7 +423,7 @@ impl Raid {
                     self.read_singly_from(zone, seat, from..to, &mut other_error).await?
                 }
             };
-            found.parts[seat.member] = self.overlay(zone, seat, from, data).ok_or(Stopped::Again)?;
+            found.parts[seat.member] = self.overlay(zone, seat.member, from, data);
             blocks.extend(self.catalog.holes_among(zone, seat.member, from..to));
             for at in blocks.into_iter().filter(|at| !self.is_relocated(zone, seat.member, *at)) {
                 *unreadable.entry(at).or_default() |= 1 << seat.member;

@@ -322,7 +322,6 @@ impl Raid {
     /// them knew before the others, and they went on without it, its superblock would be the newest.
     async fn renew(self: &Rc<Self>, floor: u64, late: u32) -> Result<(), ArrayError> {
         let event = self.membership.next_sequence();
-        self.membership.set_generation(event as u32);
         self.membership.change(|superblock| {
             (superblock.event, superblock.floor) = (event, floor);
             for (m, member) in superblock.members.iter_mut().enumerate() {

@@ -181,10 +181,7 @@ impl Raid {
                 Some(bytes) => bytes,
                 None => match self.reconstruct(zone, piece).await {
                     Ok(bytes) => bytes,
-                    Err(error) => match self.read_own(zone, piece).await {
-                        Some(bytes) => bytes,
-                        None => self.read_singly(zone, piece).await.ok_or(error)?,
-                    },
+                    Err(error) => self.read_singly(zone, piece).await.ok_or(error)?,
                 },
             };
             let target = data.as_mut().ok_or(DeviceError::Status(Status::InvalidField))?;
@@ -198,21 +195,19 @@ impl Raid {
         Ok(())
     }
 
-    /// `piece` from its own member, which may have been rebuilt since the read began; `None` if it
-    /// has not, or fails too.
+    /// `piece` from its own member; `None` if it lacks it, or fails.
     async fn read_own(&self, zone: ZoneIndex, piece: Piece) -> Option<Buf> {
         let member = self.layout.member(piece.stripe, piece.index);
         if !self.has_piece(zone, member, piece) {
             return None;
         }
-        let (buf, seat) =
-            (self.pool.borrow_mut().take(piece.to - piece.from).freeze(), self.members.seat(member));
+        let buf = self.pool.borrow_mut().take(piece.to - piece.from).freeze();
         let done = self.members.submit(member, Command::read(self.place(zone, member, piece), buf)).await;
-        done.result.ok().and_then(|()| self.overlay_piece(zone, seat, piece, done.data))
+        done.result.ok().map(|()| self.overlay_piece(zone, member, piece, done.data))
     }
 
-    /// `piece` block by block, each from its own member or the others: several may have blocks in it that
-    /// they cannot read. `None` if one of them is lost.
+    /// `piece` block by block, each from its own member, which may have been rebuilt since the read began, or
+    /// from the others: several may have blocks in it that they cannot read. `None` if one of them is lost.
     async fn read_singly(self: &Rc<Self>, zone: ZoneIndex, piece: Piece) -> Option<Buf> {
         let mut whole = BufMut::zeroed((piece.to - piece.from) as usize * BLOCK);
         for from in piece.from..piece.to {
@@ -341,7 +336,7 @@ impl Raid {
     /// What a read of `piece` from a member has found.
     fn take_read(&self, zone: ZoneIndex, seat: Seat, piece: Piece, done: Done) -> Result<Buf, DeviceError> {
         match done.result {
-            Ok(()) => self.overlay_piece(zone, seat, piece, done.data).ok_or(DeviceError::Gone),
+            Ok(()) => Ok(self.overlay_piece(zone, seat.member, piece, done.data)),
             Err(error) => {
                 self.read_failed(zone, seat, error);
                 Err(error)

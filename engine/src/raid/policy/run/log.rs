@@ -17,7 +17,6 @@ use crate::{
             zrwa::{Refusal, tail_slots},
         },
         recover::verdict::{Held, Tail, Verdict, ZoneView},
-        seat::Seat,
         zone::flow::{Round, Zone, blank_parities},
     },
     zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
@@ -278,17 +277,15 @@ impl Raid {
                     }
                 };
                 let lba = Lba(self.members.start(member, view.zone).0 + at);
-                let seat = self.members.seat(member);
                 let read = self.members.submit(member, Command::read(lba, Buf::zeroed(BLOCK))).await;
-                let read = read.result.is_ok().then_some(read.data);
-                let read = read.filter(|_| !self.catalog.has_hole(view.zone, member, at..at + 1));
-                let Some(data) = read.and_then(|data| self.overlay(view.zone, seat, at, data)) else {
+                let is_whole = !self.catalog.has_hole(view.zone, member, at..at + 1);
+                let Some(data) = read.result.ok().filter(|()| is_whole).map(|()| read.data) else {
                     if let Some(part) = &mut evidence.parts[member] {
                         part.unreadable.insert(at);
                     }
                     continue 'again;
                 };
-                blocks.push(data);
+                blocks.push(self.overlay(view.zone, member, at, data));
             }
             let mut result = BufMut::zeroed(BLOCK);
             recipe.run(&mut result, &blocks);
@@ -448,13 +445,9 @@ impl Raid {
     }
 
     /// What was read from a member, from block `at` of its part of a zone on, with relocated blocks in
-    /// their places. `None` if another drive has the member's place since: what the one that was read
-    /// had relocated nobody knows any more.
-    pub fn overlay(&self, zone: ZoneIndex, seat: Seat, at: u64, data: Buf) -> Option<Buf> {
-        let member = seat.member;
-        if self.members.seat(member) != seat {
-            return None;
-        }
+    /// their places. If another drive has taken the member's place meanwhile it is none of these: whoever reads at
+    /// work asks [`crate::raid::members::Members::losses`].
+    pub fn overlay(&self, zone: ZoneIndex, member: usize, at: u64, data: Buf) -> Buf {
         let log = self.members.log(member);
         if let Some(log) = log.filter(|_| self.has_relocated(zone, member)) {
             let mut data = data.into_mut();
@@ -465,9 +458,9 @@ impl Raid {
                     block.copy_from_slice(found);
                 }
             }
-            return Some(data.freeze());
+            return data.freeze();
         }
-        Some(data)
+        data
     }
 
     /// Whether block `at` of a member's part of a zone is relocated.
@@ -481,8 +474,8 @@ impl Raid {
     }
 
     /// As [`Raid::overlay`], for a piece of the stripe's row.
-    pub fn overlay_piece(&self, zone: ZoneIndex, seat: Seat, piece: Piece, data: Buf) -> Option<Buf> {
-        self.overlay(zone, seat, piece.stripe * self.layout.chunk_blocks + piece.from, data)
+    pub fn overlay_piece(&self, zone: ZoneIndex, member: usize, piece: Piece, data: Buf) -> Buf {
+        self.overlay(zone, member, piece.stripe * self.layout.chunk_blocks + piece.from, data)
     }
 
     /// Writes blocks of members' parts of a quiet zone, and waits for them.
