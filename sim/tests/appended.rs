@@ -414,6 +414,22 @@ fn a_block_that_cannot_be_read_neither_ends_a_zone_nor_is_made_up() {
     }
 }
 
+/// Of the last group, and of one behind it in which nothing is.
+#[test]
+fn a_zone_that_was_finished_early_is_not_read_to_its_end() {
+    let (mut rng, mut rig) = (Rng::new(1), rig(2, 8));
+    rig.finished(&mut rng, write(0, &[5; 5]));
+    rig.finished(&mut rng, Command::Finish { zones: Zones::One(ZoneIndex(ZONE as u32)) });
+    rig.open();
+    for (at, content) in [(4, 5), (20, 0)] {
+        let mut read = rig.device.submit(Command::read(Lba(ZONE * SIZE + at), Buf::zeroed(BLOCK)));
+        let events = std::iter::repeat_with(|| rig.step(&mut rng)).take_while(|more| *more).count();
+        assert_eq!(read.take().map(|done| done.data[7]), Some(content));
+        // A report, two reads of metadata, and one of the block.
+        assert!(events <= 4 * 2, "{events} events");
+    }
+}
+
 #[test]
 fn zones_are_shown_as_they_are() {
     let (rig, mut rng) = (rig(5, 16), Rng::new(5));

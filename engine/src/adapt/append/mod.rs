@@ -680,14 +680,17 @@ impl Inner {
         let (mut seen, mut at) = (Vec::new(), first);
         let mut group = loop {
             let to = end.min(at + size);
-            seen.extend(self.marks(zone, at..to.max(at)).await?);
+            let marks = self.marks(zone, at..to.max(at)).await?;
+            // A zone that has been finished goes on like this to its end.
+            let is_unwritten = marks.iter().all(|(_, seen)| *seen == Seen::Nothing);
+            seen.extend(marks);
             at = to;
             let group = Group::of(first, size, &judge(first, &seen), at);
             let is_behind = |seen: &(u64, Seen)| match seen.1 {
                 Seen::Mark(mark) => mark.block as u64 >= first + size,
                 _ => false,
             };
-            if group.is_whole() || at >= end || seen.iter().any(is_behind) {
+            if group.is_whole() || at >= end || is_unwritten || seen.iter().any(is_behind) {
                 break group;
             }
         };
