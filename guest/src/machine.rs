@@ -194,8 +194,10 @@ fn qemu(accelerator: &str, kernel: &Kernel, initramfs: &Path, serial: &Path) -> 
     command.args(["--pdeathsig", "KILL", "qemu-system-x86_64", "-machine", "pc", "-accel"]);
     match accelerator {
         "kvm" => command.args(["kvm", "-cpu", "host"]),
-        // Newer vector instructions cost more to emulate than they save.
-        _ => command.args(["tcg,thread=multi,tb-size=1024", "-cpu", "Nehalem"]),
+        // Newer vector instructions cost more to emulate than they save. A thread for each processor costs more
+        // than it saves, too, while several guests run: half of the time one waits for a lock whose holder does not
+        // run. And now and then one of them executes what the kernel has just patched away, and the guest dies.
+        _ => command.args(["tcg,thread=single,tb-size=1024", "-cpu", "Nehalem"]),
     };
     command.args(["-nodefaults", "-display", "none", "-serial", &format!("file:{}", serial.display())]);
     command.arg("-kernel").arg(kernel.image()).arg("-initrd").arg(initramfs).stdin(Stdio::null());

@@ -31,7 +31,7 @@ pub struct Test {
     /// Decides when guests crash and which drives are lost; random by default
     #[arg(long)]
     seed: Option<u64>,
-    /// Guests at a time [default: two, if there are processors for them]
+    /// Guests at a time [default: three, if there are two processors for them]
     #[arg(long, value_name = "N")]
     jobs: Option<NonZero<usize>>,
     /// Show what the tests print, not only of those that fail; one at a time
@@ -177,7 +177,8 @@ impl Test {
         let jobs = match self.jobs {
             Some(jobs) => jobs.get(),
             None if self.verbose => 1,
-            None => thread::available_parallelism().map_or(1, NonZero::get).min(2),
+            // A third of the time a guest waits for something.
+            None => (thread::available_parallelism().map_or(1, NonZero::get) * 3 / 2).min(3),
         };
         // They share the kernel, which is fetched once.
         Kernel::newest()?;
