@@ -1,5 +1,6 @@
-# The array exported over NVMe/TCP: a host sees the same zones and uses them.
-# guest: --drives 5
+# The array exported over NVMe/TCP: a host sees the same zones and uses them; namespaces, one of them with a volume, are
+# exported to a host each.
+# guest: --drives 5:zone=8M,capacity=6M
 
 create_array tank $(drives 0 1 2 3 4)
 start_array tank
@@ -13,7 +14,7 @@ connect $friend 11111111-2222-4333-8444-555555555555
 imported() {
     local c
     for c in /sys/class/nvme/*; do
-        [[ $(cat "$c/transport") == tcp ]] && remote=/dev/$(basename "$(echo "$c"/nvme*n1 | sed 's/c[0-9]*n/n/')") && [[ -b $remote ]] && return
+        [[ $(cat "$c/subsysnqn") == "$nqn" ]] && remote=/dev/$(basename "$(echo "$c"/nvme*n1 | sed 's/c[0-9]*n/n/')") && [[ -b $remote ]] && return
     done
     return 1
 }
@@ -45,3 +46,41 @@ diff /run/here /run/there || fail "the host that has proven who it is sees other
 nvme disconnect -n "$nqn"
 zoneraid export remove tank
 stop_array tank
+
+step "tenants of one array, each for a host of its own"
+zoneraid destroy --yes tank
+create_array tank $(drives 0 1 2 3 4)
+zoneraid namespace create tank/zones --size 200M --active 3
+zoneraid namespace create tank/plain --size 400M --active 5
+zoneraid volume create tank/plain
+start_array tank
+one=nqn.2014-08.org.example:one other=nqn.2014-08.org.example:other
+zoneraid export nvmet tank/zones --transport tcp --address 127.0.0.1 --host $one
+zoneraid export nvmet tank/plain --transport tcp --address 127.0.0.1 --host $other
+# subsystem NAMESPACE: the one that exports it
+subsystem() {
+    local path
+    path=$(grep -lx "$(readlink -f "/dev/zoneraid/tank/$1")" /sys/kernel/config/nvmet/subsystems/*/namespaces/1/device_path)
+    basename "${path%/namespaces/*}"
+}
+nqn=$(subsystem zones)
+if connect $other 22222222-2222-4333-8444-555555555555; then fail "another tenant's host may connect"; fi
+connect $one 33333333-2222-4333-8444-555555555555
+wait_for 30 imported
+diff <(blkzone report /dev/zoneraid/tank/zones) <(blkzone report "$remote") || fail "the host sees other zones of the namespace"
+nqn=$(subsystem plain)
+connect $other 22222222-2222-4333-8444-555555555555
+wait_for 30 imported
+[[ $(cat "/sys/block/$(basename "$remote")/queue/zoned") == none ]] || fail "the volume has zones there"
+fio --name=volume --filename="$remote" --direct=1 --ioengine=libaio --iodepth=8 --rw=randwrite --bs=4k --size=16M \
+    --verify=crc32c --output=/run/fio || { cat /run/fio; fail "fio on the volume"; }
+cmp -n $((16 << 20)) "$remote" /dev/zoneraid/tank/plain || fail "the host reads something else"
+blkdiscard --length 16M "$remote"
+# What was read here before is in the kernel's cache.
+blockdev --flushbufs /dev/zoneraid/tank/plain
+cmp -n $((16 << 20)) /dev/zoneraid/tank/plain /dev/zero || fail "what the host has discarded is still there"
+nvme disconnect -n "$nqn"
+nvme disconnect -n "$(subsystem zones)"
+zoneraid export remove tank/zones
+zoneraid export remove tank/plain
+zoneraid stop tank

@@ -173,5 +173,8 @@ fn a_volume_lies_on_a_namespace() {
     assert!(made["usable_bytes"].as_u64() > Some(64 << 20), "{made}");
     place.run(&["volume", "create", "drives/db"]).fails_with(&["drives/db", "no volume"]);
     place.run(&["volume", "create", "drives"]).fails_with(&["belong to its namespaces"]);
+    place
+        .run(&["volume", "create", "drives/mail"])
+        .fails_with(&["'drives/mail' gets no volume", "--active 5"]);
     assert!(place.read_zone("drives/mail", 0).is_empty());
 }

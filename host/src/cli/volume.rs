@@ -13,7 +13,7 @@ use crate::{
 use anyhow::{Context, Result, bail, ensure};
 use engine::{
     device::ZonedDevice,
-    volume::{Behaviour, Plan, Volume},
+    volume::{Behaviour, NoVolume, Plan, Volume, VolumeError},
 };
 use serde::Serialize;
 use std::rc::Rc;
@@ -80,7 +80,15 @@ fn create(output: Output, name: &ArrayName, blocks: Option<u64>, compression: Co
     let called = below.as_ref().map_or(session.array.status().name, NamespaceName::to_string);
     let problem = || format!("'{called}' gets no volume");
     let id = new_uuid()?;
-    session.wait(Volume::create(array.clone(), id, blocks, compression.codec()))?.with_context(problem)?;
+    let created = session.wait(Volume::create(array.clone(), id, blocks, compression.codec()))?;
+    if let (Err(VolumeError::Design(NoVolume::FewActive { active, least })), Some(below)) = (&created, &below)
+    {
+        bail!(
+            "'{below}' gets no volume: that needs {least} active zones, and the namespace has {active}; remove it and make \
+             it again with --active {least}"
+        );
+    }
+    created.with_context(problem)?;
     let plan = Plan::of(array.geometry(), blocks).with_context(problem)?;
     let created = Created {
         array: called,
