@@ -1271,3 +1271,34 @@ fn a_read_that_is_on_its_way_to_a_drive_that_is_attached_again_is_not_believed()
         scene.release();
     }
 }
+
+/// It was another member before, which is out.
+#[test]
+fn a_read_that_is_on_its_way_to_a_drive_that_replaces_another_one_is_not_believed() {
+    for policy in Policy::ALL {
+        let scene = Scene::new(policy);
+        scene.write(0, 0, STRIPE);
+        let data = scene.data();
+        scene.rig.rule(move |drive, command| {
+            let read = matches!(command, Command::Read { lba, .. } if lba.0 >= data);
+            Act::hold_if(drive == 1 && (read || matches!(command, Command::Reset { .. })))
+        });
+        let lba = scene.array.geometry().start(ZoneIndex(0)).0 + CHUNK;
+        let read = scene.start(Command::read(Lba(lba), Buf::zeroed(BLOCK)));
+        run(&scene.runtime, scene.array.fail(1)).unwrap();
+        let (array, drive) = (scene.array.clone(), scene.drives[1].clone());
+        scene.runtime.spawn(async move { _ = array.replace(2, drive, &|_| ()).await });
+        scene.runtime.run();
+        let of_zone =
+            |command: &Command| matches!(command, Command::Reset { zones } if *zones == Zones::One(part(0)));
+        while scene.rig.release(|_, command| of_zone(command)) == 0 {
+            assert!(scene.rig.release(|_, command| matches!(command, Command::Reset { .. })) > 0);
+            scene.runtime.run();
+        }
+        assert_eq!(scene.rig.release(|_, command| matches!(command, Command::Read { .. })), 1);
+        let done = run(&scene.runtime, read);
+        assert_eq!(done.result, Ok(()));
+        assert!(done.data[..] == pattern(lba, 1), "{policy:?}");
+        scene.release();
+    }
+}

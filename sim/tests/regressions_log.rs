@@ -465,6 +465,41 @@ fn what_a_drive_had_displaced_is_not_looked_for_on_the_next_one() {
     assert!(done.data[..] == pattern(at, CHUNK), "not what was written");
 }
 
+/// The other drive takes over without the zone, which cannot be copied, and is given it at once.
+#[test]
+fn what_a_drive_had_displaced_is_not_looked_for_on_the_one_that_takes_over() {
+    let runtime = Runtime::new();
+    let geometry = Geometry { zrwa: None, ..geometry(10, 200, 5) };
+    let (rig, all, array) = rigged(&runtime, &geometry, None);
+    let array = displace(&runtime, &rig, array, &all, 1);
+    // The second chunk of the second stripe, and what the same member has of one that is not complete.
+    let (reader, at, tail) = (layout().member(1, 1), STRIPE + CHUNK, 4 * STRIPE + 2 * CHUNK + 1);
+    assert_eq!(reader, layout().member(4, 2));
+    write(&runtime, &array, 0, STRIPE, tail - STRIPE, true);
+    let row = META_ZONES * geometry.zone_size_blocks + 4 * CHUNK;
+    rig.damage(reader, Fault::Unreadable(Lba(row)));
+    rig.rule(move |drive, command| Act::hold_if(drive == reader && matches!(command, Command::Read { .. })));
+    let (replacing, new) = (array.clone(), rig.drive(&geometry));
+    runtime.spawn(async move { _ = replacing.replace(reader, new, &|_| ()).await });
+    runtime.run();
+    let copied = rig.held();
+    // While the zone is copied.
+    let read = array.submit(Command::read(Lba(at), Buf::zeroed(CHUNK as usize * BLOCK)));
+    runtime.run();
+    assert!(copied > 0 && rig.held() == copied + 1);
+    rig.rule(|_, _| Act::Pass);
+    let is_copy = |command: &Command| matches!(command, Command::Read { data, .. } if data.blocks() > CHUNK);
+    assert_eq!(rig.release(|_, command| is_copy(command)), copied);
+    runtime.run();
+    assert_eq!(array.status().members[reader].zones_to_rebuild, 1);
+    run(&runtime, array.rebuild(&|_| ())).unwrap();
+    assert_eq!(rig.release(|_, _| true), 1);
+    let done = run(&runtime, read);
+    assert_eq!(done.result, Ok(()));
+    assert!(done.data[..] == pattern(at, CHUNK), "not what was written");
+    check(&runtime, &array, 0, tail);
+}
+
 /// All members' zones are full, but what belongs in displaced blocks had not arrived in the logs.
 #[test]
 fn a_zone_with_displaced_blocks_is_not_whole_because_its_parts_are_full() {

@@ -189,6 +189,8 @@ impl Members {
     pub fn put(&self, member: usize, name: String, log: Rc<MetaLog>) {
         let place = &self.places[member];
         place.incarnation.set(place.incarnation.get() + 1);
+        // What is being read of the drive before says nothing of this one.
+        self.note_loss();
         place.parts_lost.set(0);
         place.worn.set(false);
         place.zone_size_blocks.set(log.device.geometry().zone_size_blocks);

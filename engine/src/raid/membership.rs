@@ -23,7 +23,7 @@ pub struct Membership {
     sequence: Cell<u64>,
     /// Number of this assembly, in the metadata of every block that it writes where blocks have any: of the last event
     /// before it. An earlier assembly's is smaller, for it had an event of its own before it wrote to any zone, and
-    /// whoever has heard of nothing later holds nothing of it.
+    /// whoever has not heard of that holds nothing of it.
     generation: u32,
     /// More members are out than parity makes up for.
     failed: Cell<bool>,

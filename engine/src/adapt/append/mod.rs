@@ -681,7 +681,7 @@ impl Inner {
         let mut group = loop {
             let to = end.min(at + size);
             let marks = self.marks(zone, at..to.max(at)).await?;
-            // A zone that has been finished goes on like this to its end.
+            // A zone that was finished goes on like this to its end.
             let is_unwritten = marks.iter().all(|(_, seen)| *seen == Seen::Nothing);
             seen.extend(marks);
             at = to;

@@ -155,6 +155,8 @@ impl Raid {
         let _guard = Guard(self);
         let seat = self.members.seat(member);
         let mirror = self.mirror_with(member, &new)?;
+        // It may be a drive that was a member before, and reads of that be on their way.
+        self.members.note_loss();
         let wiped = wipe(&*new.device).await;
         wiped.map_err(|error| BadDrive::new(&new.name, DriveFault::Reset(error)))?;
         if !self.members.is_seated(seat) {
