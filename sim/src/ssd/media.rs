@@ -70,11 +70,15 @@ const EXTENT: u64 = 16;
 /// Some neighbouring blocks of a zone, allocated when the first of them is written.
 #[derive(Clone)]
 struct Extent {
+    /// Nothing as long as none of the blocks has anything but zeros.
     data: Vec<u8>,
     oob: Vec<u8>,
-    /// A bit for each block.
+    /// A bit for each block: it has been written, and with something that lies in `data`.
     written: u16,
+    stored: u16,
 }
+
+const ZEROS: [u8; BLOCK] = [0; BLOCK];
 
 /// Media in memory. Only what is written takes space, and a copy only where one of both is changed.
 #[derive(Clone)]
@@ -119,9 +123,10 @@ impl MemoryMedia {
         let extent = zone[index].get_or_insert_with(|| {
             self.free.pop().unwrap_or_else(|| {
                 Rc::new(Extent {
-                    data: vec![0; EXTENT as usize * BLOCK],
+                    data: Vec::new(),
                     oob: vec![0; EXTENT as usize * self.oob_bytes],
                     written: 0,
+                    stored: 0,
                 })
             })
         });
@@ -136,7 +141,10 @@ impl Media for MemoryMedia {
             let oob = if oob.is_empty() { &mut [] } else { &mut oob[i * size..][..size] };
             match self.extent(Lba(lba.0 + i as u64)) {
                 Some((extent, at)) => {
-                    block.copy_from_slice(&extent.data[at * BLOCK..][..BLOCK]);
+                    match extent.stored >> at & 1 {
+                        0 => block.fill(0),
+                        _ => block.copy_from_slice(&extent.data[at * BLOCK..][..BLOCK]),
+                    }
                     let stored = &extent.oob[at * size..];
                     oob.copy_from_slice(&stored[..oob.len()]);
                 }
@@ -153,7 +161,12 @@ impl Media for MemoryMedia {
         let size = self.oob_bytes;
         for (i, block) in data.chunks_exact(BLOCK).enumerate() {
             let (extent, at) = self.extent_to_write(Lba(lba.0 + i as u64));
-            extent.data[at * BLOCK..][..BLOCK].copy_from_slice(block);
+            extent.stored &= !(1 << at);
+            if *block != ZEROS {
+                extent.data.resize(EXTENT as usize * BLOCK, 0);
+                extent.data[at * BLOCK..][..BLOCK].copy_from_slice(block);
+                extent.stored |= 1 << at;
+            }
             let stored = &mut extent.oob[at * size..][..size];
             match oob.get(i * size..(i + 1) * size) {
                 Some(oob) => stored.copy_from_slice(oob),
