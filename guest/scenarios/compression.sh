@@ -1,5 +1,5 @@
 # ext4 on a volume that compresses: it holds more bytes of real files than it has room for, its daemon is killed, then the power is cut and a drive is gone, and all that was acknowledged is there.
-# The volume is told meanwhile to compress nothing, and to compress again; what is there stays readable.
+# The volume is told meanwhile to compress nothing, and to compress again, with zstd; what is there stays readable.
 # guest: --drives 3:size=256M,zone=8M,capacity=6M --reboots --time-limit 900 --memory 3G
 
 acknowledged=/mnt/guest/acknowledged
@@ -53,7 +53,7 @@ if ((GUEST_BOOT == 1)); then
     wait "$DAEMON" 2>/dev/null || true
     start_array tank
     [[ $(number compression) == off ]] || fail "it was forgotten"
-    zoneraid volume set tank --compression lz4
+    zoneraid volume set tank --compression zstd:3
     umount /run/mnt
     e2fsck -fn "$DEVICE" >/run/fsck 2>&1 || { cat /run/fsck; fail "e2fsck"; }
     mount "$DEVICE" /run/mnt

@@ -52,7 +52,7 @@ zoneraid destroy --yes tank
 create_array tank $(drives 0 1 2 3 4)
 zoneraid namespace create tank/zones --size 200M --active 3
 zoneraid namespace create tank/plain --size 400M --active 5
-zoneraid volume create tank/plain
+zoneraid volume create tank/plain --sector-size 512
 start_array tank
 one=nqn.2014-08.org.example:one other=nqn.2014-08.org.example:other
 zoneraid export nvmet tank/zones --transport tcp --address 127.0.0.1 --host $one
@@ -72,8 +72,12 @@ nqn=$(subsystem plain)
 connect $other 22222222-2222-4333-8444-555555555555
 wait_for 30 imported
 [[ $(cat "/sys/block/$(basename "$remote")/queue/zoned") == none ]] || fail "the volume has zones there"
-fio --name=volume --filename="$remote" --direct=1 --ioengine=libaio --iodepth=8 --rw=randwrite --bs=4k --size=16M \
-    --verify=crc32c --output=/run/fio || { cat /run/fio; fail "fio on the volume"; }
+for device in "$remote" /dev/zoneraid/tank/plain; do
+    [[ $(blockdev --getss --getpbsz "$device" | xargs) == "512 4096" ]] || fail "$device has other sectors"
+done
+# Parts of blocks, several of one at the same time.
+fio --name=volume --filename="$remote" --direct=1 --ioengine=libaio --iodepth=16 --rw=randwrite --bsrange=512-16k \
+    --size=16M --io_size=8M --verify=crc32c --output=/run/fio || { cat /run/fio; fail "fio on the volume"; }
 cmp -n $((16 << 20)) "$remote" /dev/zoneraid/tank/plain || fail "the host reads something else"
 blkdiscard --length 16M "$remote"
 # What was read here before is in the kernel's cache.

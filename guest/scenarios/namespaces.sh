@@ -47,9 +47,18 @@ if ((GUEST_BOOT == 1)); then
     wait $!
     iops=$(jq '.jobs[0].write.iops | floor' /run/limited)
     ((iops > 100 && iops <= 215)) || fail "$iops requests a second, of 200"
-    stop_array tank
+    # While it runs; who waits by the old limit does not wait longer than by the new one.
+    zoneraid namespace limit tank/ext4 --iops 1
+    fio --name=waits --filename="$(device ext4)" --direct=1 --ioengine=libaio --iodepth=64 --rw=randwrite --bs=4k \
+        --number_ios=100 --output=/run/waits &
+    sleep 1
+    zoneraid namespace limit tank/ext4 --iops 500
+    timeout 30 tail --pid=$! -f /dev/null || fail "requests wait by a limit that is not there any more"
     zoneraid namespace limit tank/ext4
+    refused zoneraid namespace limit tank/none
+    stop_array tank
     start_array tank
+    [[ $(number '.list[2].limits.requests_per_second') == null ]] || fail "the limit is back"
     [[ $(cat "/sys/block/$(basename "$(device btrfs)")/queue/zoned") == host-managed ]] || fail "btrfs has no zones"
     [[ $(cat "/sys/block/$(basename "$(device ext4)")/queue/zoned") == none ]] || fail "the volume has zones"
     refused zoneraid namespace create tank/more --size 1M

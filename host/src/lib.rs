@@ -8,6 +8,7 @@
 pub mod alloc;
 mod arena;
 pub mod bench;
+mod bytes;
 pub mod cli;
 pub mod client;
 mod clock;
@@ -22,6 +23,7 @@ pub mod members;
 pub mod name;
 pub mod nbd;
 pub mod output;
+pub mod packers;
 pub mod protocol;
 pub mod reactor;
 pub mod repair;

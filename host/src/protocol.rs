@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 /// Version of the protocol: another one whenever anything is said that was not said before. A daemon and a command of
 /// different versions refuse each other.
-pub const PROTOCOL: u32 = 8;
+pub const PROTOCOL: u32 = 9;
 
 /// Most bytes of a request.
 pub const MAX_REQUEST: usize = 64 << 10;
@@ -57,6 +57,8 @@ pub enum Request {
     Autostart { yes: bool },
     /// Has the volume compress what is written from now on, or not: [`crate::report::VolumeSet`].
     Compress { with: Compression },
+    /// Limits what a namespace may be asked for, 0 for not at all: [`crate::report::Division`].
+    Limit { namespace: String, requests: u32, blocks: u32 },
     /// Takes the block device down and ends the daemon: [`Stopped`].
     Stop,
 }

@@ -37,6 +37,11 @@ pub fn bytes(blocks: u64) -> u64 {
     blocks * BLOCK as u64
 }
 
+/// All of them together, or as much as a number can say: what other processes have answered may be nonsense.
+pub fn total(bytes: impl IntoIterator<Item = u64>) -> u64 {
+    bytes.into_iter().fold(0, u64::saturating_add)
+}
+
 /// `bytes` in the largest unit that leaves a whole number or up to one decimal place.
 pub fn show(bytes: u64) -> String {
     let power = (bytes.max(1).ilog2() / 10).min(4) as usize;

@@ -167,6 +167,8 @@ const ROOMS: [(&str, &[&str]); 2] = [
             "label",
             "tails",
             "traffic",
+            "bytes",
+            "packers",
             "export",
             "ublk",
             "nbd",

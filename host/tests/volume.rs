@@ -138,6 +138,21 @@ impl Client {
 }
 
 #[test]
+fn a_volume_keeps_the_size_of_its_sectors() {
+    let place = Place::new();
+    emulate(&place, 5);
+    place.create("tank", "drives", 5).ok();
+    let other = place.run(&["volume", "create", "drives", "--sector-size", "1024"]);
+    assert!(other.stderr.contains("sectors have 512 or 4096 bytes"), "{}", other.stderr);
+    let made = place.json(&["volume", "create", "drives", "--sector-size", "512"]);
+    assert_eq!(made["sector_bytes"], 512);
+    let _server = Server::of(&place, &[]);
+    assert_eq!(place.json(&["status", "drives"])["volume"]["sector_bytes"], 512);
+    let said = place.run(&["status", "drives"]).ok().text();
+    assert!(said.contains(" in sectors of 512 bytes, "), "{said}");
+}
+
+#[test]
 fn what_was_written_is_there_after_a_stop_a_kill_and_the_loss_of_a_drive() {
     let place = with_volume();
     let server = Server::of(&place, &[]);
@@ -246,11 +261,16 @@ fn a_volume_compresses_as_it_is_told_to_and_says_what_that_saves() {
     drop(client);
     assert_eq!(server.end(rustix::process::Signal::TERM), Some(0));
     // Told while it does not.
+    set("zstd:20").fails_with(&["levels of zstd are 1 to 19"]);
+    set("gzip").fails_with(&["off, lz4, zstd or zstd:LEVEL"]);
     assert!(set("lz4").ok().text().contains("compresses with LZ4"));
+    assert!(set("zstd").ok().text().contains("compresses with Zstandard, level 1 what"));
     let server = Server::of(&place, &[]);
     let mut client = Client::ready(&place, false);
     assert_eq!(client.write(8 << 20, &data, false), 0);
-    assert_eq!(bytes(&volume(), "physical_bytes"), 2 * quarter);
+    let again = volume();
+    assert!((1.9..2.1).contains(&(bytes(&again, "physical_bytes") as f64 / quarter as f64)), "{again}");
+    assert_eq!(again["compression"], "zstd:1");
     assert!([0, 8 << 20].iter().all(|at| client.read(*at, data.len() as u32).unwrap() == data));
     drop(client);
     assert_eq!(server.end(rustix::process::Signal::TERM), Some(0));

@@ -484,10 +484,10 @@ impl Bed {
             .map(|(number, drive)| Drive { name: format!("drive {number}"), device: Rc::new(drive.clone()) })
             .collect();
         let assembled = runtime.block_on(Array::assemble(&runtime, members), || clock.advance());
-        let array: Rc<dyn ZonedDevice> = Rc::new(assembled.context("assembling the array never ends")??);
+        let raid = assembled.context("assembling the array never ends")??;
         let (took_us, read_blocks) = (clock.now_ns() as f64 / 1e3, sum(&drives).read_blocks);
         let _end = End { clock: clock.clone(), runtime: runtime.clone() };
-        Ok(Again { clock, runtime, array, took_us, read_blocks, _end })
+        Ok(Again { clock, runtime, array: Rc::new(raid.clone()), raid, setup, took_us, read_blocks, _end })
     }
 }
 
@@ -496,10 +496,33 @@ pub struct Again {
     pub clock: Clock,
     pub runtime: Runtime,
     pub array: Rc<dyn ZonedDevice>,
+    raid: Array,
+    setup: Setup,
     /// From the first command of assembly to the last.
     pub took_us: f64,
     pub read_blocks: u64,
     _end: End,
+}
+
+impl Again {
+    /// Rebuilds a member that is lost on a blank drive; gives how long that takes, in seconds.
+    ///
+    /// # Errors
+    /// When it cannot be rebuilt.
+    pub fn rebuild(&self, member: usize) -> anyhow::Result<f64> {
+        let Setup { model: Model { geometry, .. }, timing, seed, .. } = &self.setup;
+        let ssd = Ssd::new(geometry.clone(), Box::new(MemoryMedia::new(geometry)));
+        let drive =
+            TimedDrive::new(Rc::new(RefCell::new(ssd)), timing, &self.clock, seed.map(|seed| seed + 77));
+        let before = self.clock.now_ns();
+        let rebuilt = async {
+            self.raid.attach(member, Drive { name: "blank".into(), device: Rc::new(drive) }).await?;
+            self.raid.rebuild(&|_| ()).await
+        };
+        let rebuilt = self.runtime.block_on(rebuilt, || self.clock.advance());
+        rebuilt.context("the rebuild never ends")??;
+        Ok((self.clock.now_ns() - before) as f64 / 1e9)
+    }
 }
 
 /// Has `trace` learn when the dies of a member work.

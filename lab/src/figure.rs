@@ -53,6 +53,11 @@ pub struct Row {
     /// The same of a stack of layers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub capacity_ratio: Option<f64>,
+    /// How much of the room of a volume is taken, where it is overwritten, and at which places.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub used_percent: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub load: Option<&'static str>,
     /// Where tenants share it.
     #[serde(flatten)]
     pub tenancy: Option<Tenancy>,

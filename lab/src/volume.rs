@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use engine::{
     device::{Command, Completion, Done, Geometry, Slots, Status, ZonedDevice},
     runtime::Runtime,
-    volume::{Behaviour, Volume},
+    volume::{Behaviour, CreateOptions, Volume},
 };
 use sim::clock::Clock;
 use std::rc::Rc;
@@ -26,7 +26,10 @@ pub fn over(
     device: Rc<dyn ZonedDevice>,
     blocks: u64,
 ) -> Result<Rc<dyn ZonedDevice>> {
-    let made = Volume::create(device.clone(), [1; 16], Some(blocks), None);
+    let made = Volume::create(
+        device.clone(),
+        CreateOptions { uuid: [1; 16], blocks: Some(blocks), ..CreateOptions::default() },
+    );
     runtime.block_on(made, || clock.advance()).context("creating the volume never ends")??;
     let behaviour = Behaviour { map_pages: Some(usize::MAX / 2), ..Behaviour::default() };
     let volume = Volume::open(runtime, device.clone(), behaviour);

@@ -8,7 +8,7 @@ use engine::{
     buf::{BLOCK, Buf},
     device::{DeviceError, Geometry},
     runtime::Runtime,
-    volume::{Behaviour, Choice, Volume, VolumeError, Written},
+    volume::{Behaviour, Choice, CreateOptions, Volume, VolumeError, Written},
 };
 use sim::{rng::Rng, ssd::EmulatedDrive};
 use std::{cell::Cell, rc::Rc};
@@ -59,7 +59,10 @@ fn measure(behaviour: Behaviour, percent: u64, skewed: bool) -> Result<(f64, f64
     let nothing = || VolumeError::Device(DeviceError::Timeout);
     let usable = engine::volume::Plan::of(&geometry(), None)?.usable;
     let blocks = usable * percent / 100;
-    let made = Volume::create(Rc::new(drive.clone()), [1; 16], Some(blocks), None);
+    let made = Volume::create(
+        Rc::new(drive.clone()),
+        CreateOptions { uuid: [1; 16], blocks: Some(blocks), ..CreateOptions::default() },
+    );
     runtime.block_on(made, || false).ok_or_else(nothing)??;
     let volume = Volume::open(&runtime, Rc::new(drive), behaviour);
     let volume = runtime.block_on(volume, || false).ok_or_else(nothing)??;
@@ -78,12 +81,12 @@ fn measure(behaviour: Behaviour, percent: u64, skewed: bool) -> Result<(f64, f64
 fn main() -> Result<(), VolumeError> {
     println!("{:<14}{:<10}{:>8}{:>8}{:>10}{:>10}", "victims", "streams", "load", "full", "written", "moved");
     for choice in [Choice::Greedy, Choice::CostBenefit] {
-        for mixed in [true, false] {
+        for apart in [false, true] {
             for (skewed, percent) in [(false, 80), (false, 100), (true, 80), (true, 100)] {
-                let behaviour = Behaviour { choice, mixed, map_pages: Some(1 << 10), ..Behaviour::default() };
+                let behaviour = Behaviour { choice, apart, map_pages: Some(1 << 10), ..Behaviour::default() };
                 let (written, moved) = measure(behaviour, percent, skewed)?;
                 let (choice, load) = (format!("{choice:?}"), if skewed { "90/10" } else { "even" });
-                let streams = if mixed { "mixed" } else { "apart" };
+                let streams = if apart { "apart" } else { "mixed" };
                 println!("{choice:<14}{streams:<10}{load:>8}{percent:>6} %{written:>10.3}{moved:>10.3}");
             }
         }

@@ -245,6 +245,42 @@ fn tenants_see_their_own_data_after_a_restart_and_nothing_else() {
 }
 
 #[test]
+fn limits_change_while_a_namespace_is_written_and_are_kept() {
+    let rig = Rig::new(&Geometry { zones: 60, ..drive_for_rows(3) }, 3);
+    let one = rig.add(spec("one", 4, 2)).unwrap();
+    let limits = |requests| Limits { requests, blocks: 9 };
+    let limit = |namespaces: &Namespaces, requests| {
+        let limited = rig.runtime.block_on(namespaces.limit("one", limits(requests)), || false).unwrap();
+        limited.map(|namespace| namespace.status().spec.limits)
+    };
+    rig.write(&one, 0, 1, 10).unwrap();
+    let running = one.submit(Command::write(Lba(10), Buf::zeroed(5 * BLOCK), false));
+    assert_eq!(limit(&rig.namespaces, 7).unwrap(), limits(7));
+    assert_eq!(rig.runtime.block_on(running, || false).unwrap().result, Ok(()));
+    // What was known as this namespace still is, and knows.
+    assert_eq!(one.status().spec.limits, limits(7));
+    rig.write(&one, 15, 2, 5).unwrap();
+    let none = rig.runtime.block_on(rig.namespaces.limit("two", limits(1)), || false).unwrap();
+    assert!(matches!(none, Err(VzoneError::Unknown)));
+    let kept = |rig: &Rig| rig.namespaces.list()[0].status().spec.limits;
+    // A resize keeps them; checkpoints, of which there are some, do; and so does whoever opens it again.
+    let resized = rig.runtime.block_on(rig.namespaces.resize("one", 3), || false).unwrap().unwrap();
+    assert_eq!(resized.status().spec.limits, limits(7));
+    for round in 0..100 {
+        assert_eq!(limit(&rig.namespaces, 8 + round).unwrap(), limits(8 + round));
+    }
+    for _ in 0..40 {
+        let reset = Command::Reset { zones: Zones::One(ZoneIndex(1)) };
+        rig.write(&resized, 64, 3, 45).unwrap();
+        assert_eq!(rig.run(&resized, reset).result, Ok(()));
+    }
+    let rig = rig.again();
+    assert_eq!(kept(&rig), limits(107));
+    let rig = rig.again();
+    assert_eq!(kept(&rig), limits(107));
+}
+
+#[test]
 fn what_is_reset_or_removed_is_nobodys_and_reads_as_zeros_to_the_next() {
     let rig = Rig::new(&Geometry { zones: 40, ..drive_for_rows(3) }, 3);
     let one = rig.add(spec("one", 2, 2)).unwrap();

@@ -9,7 +9,7 @@ use engine::{
     },
     raid::policy::Policy,
     runtime::Runtime,
-    volume::{Behaviour, Codec, Volume, VolumeError},
+    volume::{Behaviour, Codec, CreateOptions, Volume, VolumeError},
     zone::{Lba, ZoneIndex, ZoneState},
 };
 use sim::{
@@ -79,8 +79,14 @@ fn open(drive: &EmulatedDrive) -> (Runtime, Volume) {
 
 fn made(blocks: Option<u64>) -> (EmulatedDrive, Runtime, Volume) {
     let drive = EmulatedDrive::in_memory(&geometry());
-    wait(&Runtime::new(), Volume::create(Rc::new(drive.clone()), *b"sixteen bytes...", blocks, None))
-        .unwrap();
+    wait(
+        &Runtime::new(),
+        Volume::create(
+            Rc::new(drive.clone()),
+            CreateOptions { uuid: *b"sixteen bytes...", blocks, ..CreateOptions::default() },
+        ),
+    )
+    .unwrap();
     let (runtime, volume) = open(&drive);
     (drive, runtime, volume)
 }
@@ -95,7 +101,16 @@ fn a_device_says_by_its_head_whether_there_is_a_volume_on_it() {
     let device: Rc<dyn ZonedDevice> = Rc::new(drive.clone());
     let runtime = Runtime::new();
     let is_on = || wait(&runtime, Volume::is_on(device.clone())).unwrap();
-    let create = |blocks| wait(&runtime, Volume::create(device.clone(), [1; 16], blocks, None)).err();
+    let create = |blocks| {
+        wait(
+            &runtime,
+            Volume::create(
+                device.clone(),
+                CreateOptions { uuid: [1; 16], blocks, ..CreateOptions::default() },
+            ),
+        )
+        .err()
+    };
     assert!(!is_on());
     assert_eq!(
         wait(&runtime, Volume::open(&runtime, device.clone(), Behaviour::default())).err(),
@@ -227,7 +242,11 @@ fn what_is_no_volume_is_refused_and_what_is_on_a_device_is_not_overwritten() {
     };
     assert_eq!(open(&blank), Some(VolumeError::NotThere));
     let (used, ..) = made(None);
-    let again = wait(&runtime, Volume::create(Rc::new(used), [1; 16], None, None)).err();
+    let again = wait(
+        &runtime,
+        Volume::create(Rc::new(used), CreateOptions { uuid: [1; 16], ..CreateOptions::default() }),
+    )
+    .err();
     assert_eq!(again, Some(VolumeError::IsThere));
     runtime.clear();
 }
@@ -615,7 +634,14 @@ fn no_flush_ends_well_while_another_one_is_told_of_a_loss() {
     let (slots, held) = (Rc::default(), RefCell::default());
     let device = Rc::new(Holding { drive, slots, holds: Cell::new(false), held });
     let runtime = Runtime::new();
-    wait(&runtime, Volume::create(device.clone(), *b"sixteen bytes...", None, None)).unwrap();
+    wait(
+        &runtime,
+        Volume::create(
+            device.clone(),
+            CreateOptions { uuid: *b"sixteen bytes...", ..CreateOptions::default() },
+        ),
+    )
+    .unwrap();
     let opened = Volume::open(&runtime, device.clone(), Behaviour::default());
     let volume = wait(&runtime, opened).unwrap();
     wait(&runtime, volume.write(3, &block(7), false)).unwrap();

@@ -11,7 +11,7 @@ use engine::{
     buf::{BLOCK, Buf},
     device::{Command, Completion, DeviceError, Geometry, ZonedDevice, Zones},
     runtime::Runtime,
-    volume::{Behaviour, Codec, Plan, Volume, VolumeError},
+    volume::{Behaviour, Codec, CreateOptions, Plan, Volume, VolumeError},
     zone::{Lba, ZoneIndex, ZoneState},
 };
 use sim::ssd::Fault;
@@ -54,7 +54,10 @@ impl Scene {
         let rig = Rig::new();
         let drive = rig.drive(&geometry());
         let runtime = Runtime::new();
-        let created = Volume::create(drive.device.clone(), [3; 16], Some(blocks), None);
+        let created = Volume::create(
+            drive.device.clone(),
+            CreateOptions { uuid: [3; 16], blocks: Some(blocks), ..CreateOptions::default() },
+        );
         run(&runtime, created).unwrap();
         let volume = open(&runtime, drive.device.clone(), Behaviour::default()).unwrap();
         Scene { rig, drive, runtime, volume }
@@ -466,7 +469,10 @@ fn a_zone_is_begun_when_the_one_before_it_is_safe() {
         unsafe_zones: RefCell::default(),
     });
     let pages = CAPACITY + 10;
-    let created = Volume::create(witness.clone(), [3; 16], Some(pages * PAGE), None);
+    let created = Volume::create(
+        witness.clone(),
+        CreateOptions { uuid: [3; 16], blocks: Some(pages * PAGE), ..CreateOptions::default() },
+    );
     run(&runtime, created).unwrap();
     let behaviour = Behaviour { map_pages: Some(2 * pages as usize), ..Behaviour::default() };
     let volume = open(&runtime, witness.clone(), behaviour).unwrap();

@@ -1,16 +1,33 @@
-//! How a volume shall behave.
+//! What a volume shall be, and how it shall behave.
 
-use crate::volume::victim::Choice;
+use crate::volume::{format::SectorSize, pack::Codec, victim::Choice};
+
+/// What a volume shall be.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CreateOptions {
+    /// Of its own.
+    pub uuid: [u8; 16],
+    /// Logical blocks; as many as there is room for if there is no number.
+    pub blocks: Option<u64>,
+    /// What its users may write at least.
+    pub sector: SectorSize,
+    /// How data is compressed until [`super::Volume::compress`] says otherwise.
+    pub codec: Option<Codec>,
+}
 
 /// How a volume shall behave.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Behaviour {
     /// How zones to be collected are chosen.
     pub choice: Choice,
-    /// Hot and cold blocks share a stream: for comparison.
-    pub mixed: bool,
+    /// Blocks whose last version lived short have a stream of their own: for comparison. It costs more headers than it
+    /// saves moves.
+    pub apart: bool,
     /// Pages of the map that are kept in memory; 128 MiB a TiB if there is no number.
     pub map_pages: Option<usize>,
+    /// Pages of the map that may change between two checkpoints, all of which a start reads; 350,000, which takes it some
+    /// three seconds, if there is no number.
+    pub changed_pages: Option<usize>,
     /// A write with FUA makes nothing durable but what it writes, as with a bare drive, and not what lies before it
     /// in its zone, as with an array.
     pub fua_stands_alone: bool,

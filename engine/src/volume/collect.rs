@@ -1,15 +1,15 @@
 //! Collection: zones that are mostly out of date are emptied.
 //!
-//! A victim is read from its start, in large pieces. Each block that an entry of it speaks of is moved if the
+//! A victim is read from its start, in large pieces, several of them ahead. Each block that an entry of it speaks of is moved if the
 //! map still says that it is there, *at the moment in which the move gets its entry*: whatever was written
 //! meanwhile is newer, and stays. What is left when the reading ends is nothing; the next checkpoint frees
 //! the zone.
 
 use crate::{
     buf::{BLOCK, Buf},
-    device::{DeviceError, Status},
+    device::{Command, Completion, DeviceError, Status},
     volume::{
-        core::{Core, Need, State, read_some},
+        core::{Core, Need, State},
         format::{FANOUT, GroupHeader, read_group},
         place::{self, GRAINS, Place},
         space::{Who, in_full_zone},
@@ -18,20 +18,35 @@ use crate::{
     },
     zone::{Lba, ZoneIndex},
 };
-use std::rc::Rc;
+use std::{collections::VecDeque, rc::Rc};
 
 /// Dead zones that are worth a checkpoint.
 const WORTH: u32 = 4;
 
+/// Parts of a victim that are read ahead: drives that are being written answer late, and many at a time.
+const AHEAD: usize = 8;
+
+/// Groups of moved blocks that are on their way.
+const MOST_MOVES: u64 = 2;
+
+/// As this part of what a victim yields writers may write before any of it has been read.
+const IN_ADVANCE: u32 = 4;
+
 /// Collects zones whenever few are free, for ever.
 pub async fn collect(core: Rc<Core>) {
     loop {
-        let result = match core.next_step() {
+        let step = core.next_step();
+        core.state.borrow_mut().collects = !matches!(step, Step::Rest);
+        let result = match step {
             Step::Rest => {
                 core.few.wait().await;
                 core.check()
             }
-            Step::Free => core.request_checkpoint().await,
+            Step::Free => {
+                // What will be free counts already: writers need not wait for it.
+                core.let_writers_go_on();
+                core.request_checkpoint().await
+            }
             Step::Empty(zone) => core.empty(zone).await,
         };
         // A victim that cannot be read is left alone; what is wrong with it is what readers of it are told.
@@ -115,16 +130,15 @@ impl Core {
     async fn move_groups(&self, zone: u32, segment: u64, yields: u32) -> Result<(), DeviceError> {
         let capacity = self.capacity();
         let end = self.state.borrow().space.zone(zone).ends_at.unwrap_or(capacity);
-        let most = self.device.geometry().max_transfer_blocks.min(capacity);
-        let (mut piece, mut piece_at) = (Buf::default(), 0);
-        let (mut at, mut earned, mut unreadable) = (0, 0, Ok(()));
+        let mut victim = Victim::new(self, zone, end);
+        let (mut at, mut unreadable) = (0, Ok(()));
+        let mut earned = yields / IN_ADVANCE;
+        self.earn(earned);
         while at < end && self.state.borrow().live_in(zone, segment) > 0 {
-            let inside = |offset: u32| (piece_at..piece_at + piece.blocks() as u32).contains(&offset);
-            if !inside(at) {
-                (piece, piece_at) = (self.read_piece(zone, at, (1, most.min(end - at))).await?, at);
-            }
-            let header = read_group(block_of(&piece, at - piece_at))
-                .filter(|header| header.place.segment == segment && header.is_at(self.mark, at, capacity));
+            let header =
+                victim.read(at, 1).await?.first_chunk::<BLOCK>().and_then(|block| read_group(block)).filter(
+                    |header| header.place.segment == segment && header.is_at(self.mark, at, capacity),
+                );
             let Some(header) = header else { return Err(Status::UnrecoveredReadError.into()) };
             let GroupHeader { blocks, entries, .. } = header;
             let there = entries.iter().map(|entry| entry.block).filter(|block| self.has(*block));
@@ -140,20 +154,16 @@ impl Core {
                     continue;
                 }
                 if self.may_be_at(entry.block, place) {
-                    if offset < piece_at || offset_end > piece_at + piece.blocks() as u32 {
-                        let (least, rest) = (offset_end - offset, most.min(end - offset));
-                        match self.read_piece(zone, offset, (least, rest)).await {
-                            Ok(read) => (piece, piece_at) = (read, offset),
-                            // It stays where it is.
-                            Err(DeviceError::Gone) => return Err(DeviceError::Gone),
-                            Err(error) => {
-                                unreadable = Err(error);
-                                continue;
-                            }
+                    let read = match victim.read(offset, offset_end - offset).await {
+                        Ok(read) => read,
+                        // It stays where it is.
+                        Err(DeviceError::Gone) => return Err(DeviceError::Gone),
+                        Err(error) => {
+                            unreadable = Err(error);
+                            continue;
                         }
-                    }
-                    let bytes =
-                        piece_of(&piece, offset - piece_at, place).ok_or(Status::UnrecoveredReadError)?;
+                    };
+                    let bytes = piece_of(read, 0, place).ok_or(Status::UnrecoveredReadError)?;
                     let moved = self.move_block(entry.block, (place, segment), bytes).await;
                     // A page of the map that cannot be read keeps its own blocks here and no others.
                     match moved {
@@ -163,9 +173,10 @@ impl Core {
                 }
             }
             at += blocks;
+            self.wait_for_moves().await?;
             let earns = (yields as u64 * at.min(capacity) as u64 / capacity as u64) as u32;
-            self.earn(earns - earned);
-            earned = earns;
+            self.earn(earns.saturating_sub(earned));
+            earned = earned.max(earns);
         }
         self.earn(yields - earned);
         unreadable
@@ -173,18 +184,6 @@ impl Core {
 
     fn has(&self, block: u32) -> bool {
         (block as u64) < self.identity.blocks
-    }
-
-    /// Reads `most` blocks, or the `least` that it takes where others cannot be read.
-    async fn read_piece(
-        &self,
-        zone: u32,
-        offset: u32,
-        (least, most): (u32, u32),
-    ) -> Result<Buf, DeviceError> {
-        let lba = Lba(self.device.geometry().start(ZoneIndex(zone)).0 + offset as u64);
-        let data = self.state.borrow_mut().pool.take(most as u64).freeze();
-        read_some(&*self.device, lba, data, least as u64).await
     }
 
     /// Whether a block may be there, as far as is known without asking the device.
@@ -228,6 +227,13 @@ impl Core {
         }
     }
 
+    /// Waits until few moved groups are on their way: writers wait behind them, and they take memory.
+    async fn wait_for_moves(&self) -> Result<(), DeviceError> {
+        let index = self.moved_stream();
+        let closed = self.state.borrow().streams[index].closed();
+        self.wait_landed((index, closed.saturating_sub(MOST_MOVES))).await
+    }
+
     /// Writers may write so much more.
     fn earn(&self, blocks: u32) {
         let mut state = self.state.borrow_mut();
@@ -254,6 +260,74 @@ impl State {
     }
 }
 
-fn block_of(piece: &Buf, index: u32) -> &[u8] {
-    &piece[index as usize * BLOCK..][..BLOCK]
+/// A zone that is read from its start to its end, ahead of whoever looks at it.
+///
+/// Parts that lie one behind the other share a block, so that two blocks next to each other are in one of them.
+struct Victim<'c> {
+    core: &'c Core,
+    zone: u32,
+    end: u32,
+    /// Blocks from the start of a part to that of the next one.
+    distance: u32,
+    /// Parts that are being read; the last of them comes before this one.
+    ahead: VecDeque<Completion>,
+    next: u32,
+    /// The part that was looked at last: its number, from 1, and what it holds, nothing if it cannot be read as one.
+    current: u32,
+    part: Buf,
+    /// What was read by itself.
+    alone: Buf,
+}
+
+impl<'c> Victim<'c> {
+    fn new(core: &'c Core, zone: u32, end: u32) -> Victim<'c> {
+        let most = core.device.geometry().max_transfer_blocks.min(core.capacity());
+        let (part, alone) = Default::default();
+        let distance = most.max(2) - 1;
+        Victim { core, zone, end, distance, ahead: VecDeque::new(), next: 0, current: 0, part, alone }
+    }
+
+    /// Blocks from `offset` on, two at most, which is no less than before.
+    ///
+    /// # Errors
+    /// When just these cannot be read.
+    async fn read(&mut self, offset: u32, blocks: u32) -> Result<&[u8], DeviceError> {
+        let wanted = offset / self.distance + 1;
+        while self.current < wanted {
+            self.read_ahead();
+            let Some(part) = self.ahead.pop_front() else { return Err(Status::InternalError.into()) };
+            let done = part.await;
+            self.current += 1;
+            self.core.state.borrow_mut().pool.give(std::mem::take(&mut self.part));
+            match done.result {
+                Ok(()) => self.part = done.data,
+                Err(DeviceError::Gone) => return Err(DeviceError::Gone),
+                Err(_) => {}
+            }
+        }
+        self.read_ahead();
+        let from = (offset - (self.current - 1) * self.distance) as usize * BLOCK;
+        let length = blocks as usize * BLOCK;
+        if self.part.len() < from + length {
+            let done = self.core.device.submit(self.command(offset, blocks)).await;
+            done.result?;
+            self.alone = done.data;
+            return Ok(&self.alone);
+        }
+        Ok(&self.part[from..from + length])
+    }
+
+    fn read_ahead(&mut self) {
+        while self.ahead.len() < AHEAD && self.next * self.distance < self.end {
+            let from = self.next * self.distance;
+            let command = self.command(from, (self.distance + 1).min(self.end - from));
+            self.ahead.push_back(self.core.device.submit(command));
+            self.next += 1;
+        }
+    }
+
+    fn command(&self, offset: u32, blocks: u32) -> Command {
+        let lba = Lba(self.core.device.geometry().start(ZoneIndex(self.zone)).0 + offset as u64);
+        Command::read(lba, self.core.state.borrow_mut().pool.take(blocks as u64).freeze())
+    }
 }

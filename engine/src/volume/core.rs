@@ -11,7 +11,7 @@ use crate::{
         behaviour::Behaviour,
         format::{Identity, Kind, What, addresses, unseal},
         map::Paged,
-        pack::{Codec, Packer},
+        pack::{Codec, Crew, Packer, Patience, Unpacker},
         place::{GRAIN, Place},
         space::{Space, Who},
         status::{VolumeStatus, Written},
@@ -20,7 +20,11 @@ use crate::{
     },
     zone::{Lba, ZoneIndex},
 };
-use std::{cell::RefCell, collections::BTreeSet, rc::Rc};
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeSet,
+    rc::Rc,
+};
 
 /// Pages of the map that are read at a time.
 pub const MOST_LOADS: usize = 64;
@@ -37,6 +41,11 @@ pub struct Core {
     /// Zones of which something that was promised may have been given up at the start.
     pub given_up: Vec<u32>,
     pub state: RefCell<State>,
+    /// Who packs blocks besides whoever writes them.
+    pub crew: RefCell<Option<Rc<dyn Crew>>>,
+    pub unpacker: RefCell<Unpacker>,
+    /// Writes that have begun and not ended.
+    pub writers: Cell<u32>,
     /// Groups of each stream have been closed, or have landed.
     closed: [Gate; 3],
     landed: [Gate; 3],
@@ -71,6 +80,7 @@ pub struct State {
     /// How new data is compressed.
     pub codec: Option<Codec>,
     pub packer: Option<Packer>,
+    pub patience: Patience,
     pub pool: BufPool,
     /// Zones that collection could not empty.
     pub unreadable: BTreeSet<u32>,
@@ -87,6 +97,8 @@ pub struct State {
     pub wanted: u64,
     /// What writers may still write while zones are collected; `None` if they need not care.
     pub credit: Option<u64>,
+    /// Zones are being emptied, or freed.
+    pub collects: bool,
     pub written: Written,
     pub collected_zones: u64,
     pub discarded: u64,
@@ -155,16 +167,17 @@ impl State {
     /// nothing has happened, if there is no room for it now.
     pub fn discard(&mut self, core: &Core, block: u64, blocks: u32) -> Option<Ticket> {
         let number = self.next_number;
+        let index = self.discards(core.behaviour.apart);
         let State { streams, space, pool, written, .. } = self;
         let mut common = Common { device: &*core.device, volume: core.mark, pool, written };
-        if !streams[HOT].prepare(HOT, (Who::Writer, 0), space, number, &mut common) {
+        if !streams[index].prepare(index, (Who::Writer, 0), space, number, &mut common) {
             return None;
         }
-        streams[HOT].put_discard(block as u32, blocks, number);
+        streams[index].put_discard(block as u32, blocks, number);
         self.next_number += 1;
         self.apply(block, What::Discard(blocks), 0);
         self.discarded += blocks as u64;
-        Some((HOT, self.streams[HOT].begun()))
+        Some((index, self.streams[index].begun()))
     }
 
     /// Has the map say what an entry says. The page of its blocks is known.
@@ -182,9 +195,14 @@ impl State {
         }
     }
 
+    /// The stream of discards.
+    pub fn discards(&self, apart: bool) -> usize {
+        if apart { HOT } else { self.space.plan().index_of(COLD) }
+    }
+
     /// Which stream a block goes to whose last version is at `before`.
-    pub fn stream_of(&self, before: Place, mixed: bool) -> usize {
-        if before == 0 || mixed {
+    pub fn stream_of(&self, before: Place, apart: bool) -> usize {
+        if before == 0 || !apart {
             return COLD;
         }
         let (zone, _) = self.space.locate(before);
@@ -274,6 +292,7 @@ impl Core {
             lifespan,
             codec,
             packer: None,
+            patience: Patience::default(),
             pool: BufPool::default(),
             unreadable: BTreeSet::new(),
             stalled_at: None,
@@ -283,6 +302,7 @@ impl Core {
             done: 0,
             wanted: 0,
             credit: None,
+            collects: false,
             written: Written::default(),
             collected_zones: 0,
             discarded: 0,
@@ -296,6 +316,9 @@ impl Core {
             behaviour,
             given_up: Vec::new(),
             state: RefCell::new(state),
+            crew: RefCell::default(),
+            unpacker: RefCell::default(),
+            writers: Cell::new(0),
             closed: Default::default(),
             landed: Default::default(),
             room: Gate::default(),
@@ -545,6 +568,7 @@ impl Core {
         let plan = state.space.plan();
         VolumeStatus {
             blocks: self.identity.blocks,
+            sector: self.identity.sector,
             usable: state.space.usable(),
             mapped: state.space.mapped(),
             held_bytes: state.space.held() * GRAIN as u64,
@@ -554,7 +578,7 @@ impl Core {
             writing: state.space.writing().collect(),
             unreadable_zones: state.unreadable.len() as u32,
             live_bytes: state.space.records().map(|zone| zone.live as u64 * GRAIN as u64).collect(),
-            collects: state.credit.is_some(),
+            collects: state.collects,
             collected_zones: state.collected_zones,
             discarded: state.discarded,
             checkpoints: state.done,

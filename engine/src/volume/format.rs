@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Version of everything in here. A change of any layout raises it.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 4;
 
 /// First bytes of a group, and of a sealed block.
 const GROUP: u32 = u32::from_le_bytes(*b"zvg1");
@@ -294,6 +294,24 @@ pub struct CutRecord {
     pub written: u32,
 }
 
+/// What its users may write at least: what they call a sector, for as long as the volume lives. The volume itself
+/// knows blocks alone: parts of one are for whoever shows it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SectorSize {
+    /// Eighths of a block, for what can do nothing else.
+    B512 = 512,
+    /// A block.
+    #[default]
+    B4096 = 4096,
+}
+
+impl SectorSize {
+    /// The size of so many bytes, if it is one.
+    pub fn from_bytes(bytes: u32) -> Option<SectorSize> {
+        [SectorSize::B512, SectorSize::B4096].into_iter().find(|size| *size as u32 == bytes)
+    }
+}
+
 /// What a volume is: never changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
@@ -303,6 +321,7 @@ pub struct Identity {
     /// Of the device, in blocks, and how many.
     pub zone_capacity_blocks: u64,
     pub zones: u32,
+    pub sector: SectorSize,
 }
 
 impl Identity {
@@ -336,10 +355,11 @@ pub struct Root {
 impl Root {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Encoder::default();
-        let Identity { uuid, blocks, zone_capacity_blocks, zones } = &self.identity;
-        out.bytes(uuid).u64(*blocks).u64(*zone_capacity_blocks).u32(*zones);
+        let Identity { uuid, blocks, zone_capacity_blocks, zones, sector } = &self.identity;
+        out.bytes(uuid).u64(*blocks).u64(*zone_capacity_blocks).u32(*zones).u32(*sector as u32);
         out.u64(self.generation).u64(self.next_number).u64(self.next_segment).u64(self.lifespan);
-        out.u64(self.mapped).u32(self.codec.map_or(0, |codec| codec as u32));
+        let [codec, level] = Codec::in_root(self.codec);
+        out.u64(self.mapped).u32(u16::from_le_bytes([codec, level]).into());
         out.u32(self.cuts.len() as u32).u32(self.directory.len() as u32);
         for cut in &self.cuts {
             out.u32(cut.stream as u32).u32(cut.zone).u32(cut.offset).u32(cut.written);
@@ -361,11 +381,12 @@ impl Root {
             blocks: from.u64().ok()?,
             zone_capacity_blocks: from.u64().ok()?,
             zones: from.u32().ok()?,
+            sector: SectorSize::from_bytes(from.u32().ok()?)?,
         };
         let (generation, next_number) = (from.u64().ok()?, from.u64().ok()?);
         let (next_segment, lifespan) = (from.u64().ok()?, from.u64().ok()?);
-        let (mapped, codec) = (from.u64().ok()?, u8::try_from(from.u32().ok()?).ok()?);
-        let codec = if codec == 0 { None } else { Some(Codec::from_value(codec)?) };
+        let (mapped, codec) = (from.u64().ok()?, u16::try_from(from.u32().ok()?).ok()?);
+        let codec = Codec::of_root(codec.to_le_bytes())?;
         let (cuts, directory) = (from.u32().ok()?, from.u32().ok()?);
         let whole = bytes.len() as u64;
         let numbers = [generation, next_number, next_segment, lifespan, mapped];
@@ -462,8 +483,13 @@ mod tests {
 
     #[test]
     fn a_root_is_read_as_it_was_written_and_none_that_is_too_short() {
-        let identity =
-            Identity { uuid: *b"sixteen bytes...", blocks: 1 << 32, zone_capacity_blocks: 50, zones: 2 };
+        let identity = Identity {
+            uuid: *b"sixteen bytes...",
+            blocks: 1 << 32,
+            zone_capacity_blocks: 50,
+            zones: 2,
+            sector: SectorSize::B512,
+        };
         let root = Root {
             identity,
             generation: 3,

@@ -49,6 +49,8 @@ pub struct Paged {
     at_cut: BTreeMap<u32, Box<[Place]>>,
     /// Most slots, unless all are changed.
     most: usize,
+    /// Most changed pages.
+    most_changed: usize,
     /// Where to look next for a page that can go.
     hand: usize,
     /// Pages that were changed, and frozen ones that were not.
@@ -64,8 +66,9 @@ fn first_of(slot: usize) -> usize {
 }
 
 impl Paged {
-    /// A map of `blocks` blocks, whose pages are where `directory` says, of which `most` may be in memory.
-    pub fn new(blocks: u64, directory: Vec<Place>, most: usize) -> Paged {
+    /// A map of `blocks` blocks, whose pages are where `directory` says, of which `most` may be in memory,
+    /// and `most_changed` should be changed.
+    pub fn new(blocks: u64, directory: Vec<Place>, (most, most_changed): (usize, usize)) -> Paged {
         let pages = blocks.div_ceil(FANOUT) as usize;
         debug_assert_eq!(directory.len(), pages);
         Paged {
@@ -75,6 +78,7 @@ impl Paged {
             tables: Vec::new(),
             at_cut: BTreeMap::new(),
             most: most.max(2),
+            most_changed,
             hand: 0,
             changed: 0,
             only_frozen: 0,
@@ -189,9 +193,11 @@ impl Paged {
         &self.directory
     }
 
-    /// Whether so many pages are changed that a checkpoint is due.
+    /// Whether so many pages are changed that a checkpoint is due: there would soon be no room for others, or a start
+    /// would have too many of them to read.
     pub fn is_strained(&self) -> bool {
-        self.changed * 2 > self.most
+        let all_fit = self.directory.len() <= self.most;
+        self.changed > self.most_changed || !all_fit && self.changed * 2 > self.most
     }
 
     /// Whether there is room for another page, or one that can go.
@@ -342,7 +348,7 @@ mod tests {
             steps in prop::collection::vec((0..BLOCKS, places(), 0..12u8), 1..300)
         ) {
             let mut flat = vec![0; BLOCKS as usize];
-            let mut paged = Paged::new(BLOCKS, vec![0; 10], 3);
+            let mut paged = Paged::new(BLOCKS, vec![0; 10], (3, 3));
             let mut device = Device::default();
             for (block, place, kind) in steps {
                 match kind {

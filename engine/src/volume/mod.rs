@@ -14,6 +14,7 @@ mod format;
 mod landing;
 mod map;
 mod pack;
+mod packing;
 mod place;
 mod recover;
 mod request;
@@ -23,10 +24,11 @@ mod stream;
 mod victim;
 
 pub use self::{
-    behaviour::Behaviour,
+    behaviour::{Behaviour, CreateOptions},
     error::{NoVolume, VolumeError},
-    pack::Codec,
-    space::Plan,
+    format::SectorSize,
+    pack::{Codec, Crew, Level, Packer, Packing, Taken},
+    space::{Plan, pages_in},
     status::{VolumeStatus, Written},
     victim::Choice,
 };
@@ -45,18 +47,12 @@ use std::rc::Rc;
 pub struct Volume(Rc<Core>);
 
 impl Volume {
-    /// Makes a volume of `blocks` logical blocks, or of as many as there is room for, on an empty device. `codec` is
-    /// how data is compressed until [`Volume::compress`] says otherwise.
+    /// Makes a volume on an empty device.
     ///
     /// # Errors
     /// When there can be none, or the device is not empty.
-    pub async fn create(
-        device: Rc<dyn ZonedDevice>,
-        uuid: [u8; 16],
-        blocks: Option<u64>,
-        codec: Option<Codec>,
-    ) -> Result<(), VolumeError> {
-        recover::create(device, uuid, blocks, codec).await
+    pub async fn create(device: Rc<dyn ZonedDevice>, options: CreateOptions) -> Result<(), VolumeError> {
+        recover::create(device, options).await
     }
 
     /// Whether there is a volume on `device`, of whatever version: its head says so, and nobody else has to know.
@@ -95,6 +91,11 @@ impl Volume {
     /// Logical blocks of 4 KiB.
     pub fn blocks(&self) -> u64 {
         self.0.identity.blocks
+    }
+
+    /// What its users may write at least.
+    pub fn sector(&self) -> SectorSize {
+        self.0.identity.sector
     }
 
     /// Reads blocks from `at` on into `data`, which nobody else may hold; what was never written, or
@@ -150,6 +151,11 @@ impl Volume {
     pub async fn compress(&self, codec: Option<Codec>) -> Result<(), DeviceError> {
         self.0.state.borrow_mut().codec = codec;
         self.0.request_checkpoint().await
+    }
+
+    /// Has blocks that are to be compressed be offered to `crew` from now on.
+    pub fn employ(&self, crew: Rc<dyn Crew>) {
+        *self.0.crew.borrow_mut() = Some(crew);
     }
 
     /// Writes a checkpoint, so that a start has nothing to recover. No request may be on its way.

@@ -7,7 +7,7 @@ use crate::{
     buf::{BLOCK, Buf},
     device::{Command, Completion, DeviceError, Status, ZonedDevice, Zones},
     volume::{
-        behaviour::Behaviour,
+        behaviour::{Behaviour, CreateOptions},
         core::{Core, MOST_LOADS, Need, Start, leave, read_some},
         error::VolumeError,
         format::{
@@ -15,7 +15,6 @@ use crate::{
             read_group, unseal,
         },
         map::Paged,
-        pack::Codec,
         place::{self, GRAINS, Place},
         space::{HEAD_ZONES, Plan, Space},
         stream::{MAP, Open},
@@ -41,6 +40,9 @@ struct Found {
     what: What,
     place: Place,
 }
+
+/// Pages that may be changed between two checkpoints, if nobody says anything else.
+const MOST_CHANGED: usize = 350_000;
 
 /// From where on everything is newer than the root.
 struct Newest<'r> {
@@ -316,9 +318,7 @@ pub async fn is_on(device: Rc<dyn ZonedDevice>) -> Result<bool, DeviceError> {
 /// When there can be none, or there is something on the device.
 pub async fn create(
     device: Rc<dyn ZonedDevice>,
-    uuid: [u8; 16],
-    blocks: Option<u64>,
-    codec: Option<Codec>,
+    CreateOptions { uuid, blocks, sector, codec }: CreateOptions,
 ) -> Result<(), VolumeError> {
     let plan = Plan::of(device.geometry(), blocks)?;
     let look = Look::at(device.clone()).await?;
@@ -332,6 +332,7 @@ pub async fn create(
         blocks: plan.blocks,
         zone_capacity_blocks: device.geometry().zone_capacity_blocks,
         zones: device.geometry().zones,
+        sector,
     };
     let root = Root {
         generation: 1,
@@ -361,7 +362,8 @@ fn core_of(
     let plan = Plan::of(device.geometry(), Some(identity.blocks))?;
     let mut directory = directory;
     directory.resize(Paged::pages(identity.blocks) as usize, 0);
-    let budget = behaviour.map_pages.unwrap_or_else(|| plan.default_pages());
+    let most = behaviour.map_pages.unwrap_or_else(|| plan.default_pages());
+    let budget = (most, behaviour.changed_pages.unwrap_or(MOST_CHANGED));
     let start = Start {
         map: Paged::new(identity.blocks, directory, budget),
         space: Space::new(plan, &root.zones, root.mapped, root.next_segment),

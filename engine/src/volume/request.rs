@@ -6,9 +6,10 @@ use crate::{
     volume::{
         core::{Core, Need},
         format::FANOUT,
-        pack::unpack,
+        pack::Packed,
+        packing::{PART, Parts, Writing},
         place::{self, GRAIN, GRAINS, Place},
-        stream::{HOT, Ticket},
+        stream::Ticket,
     },
 };
 
@@ -133,7 +134,7 @@ impl Core {
             for (block, grains) in target.chunks_exact_mut(BLOCK).zip(pieces) {
                 let length = grains as usize * GRAIN;
                 read.get(at..at + length)
-                    .and_then(|piece| unpack(piece, block))
+                    .and_then(|piece| self.unpacker.borrow_mut().unpack(piece, block))
                     .ok_or(Status::UnrecoveredReadError)?;
                 at += length;
             }
@@ -172,7 +173,7 @@ impl Core {
             return Ok(1);
         }
         if let Some(source) = state.in_memory(first) {
-            unpack(source, target).ok_or(Status::UnrecoveredReadError)?;
+            self.unpacker.borrow_mut().unpack(source, target).ok_or(Status::UnrecoveredReadError)?;
             return Ok(1);
         }
         let (zone, offset) = state.space.locate(first);
@@ -213,14 +214,26 @@ impl Core {
         self.check()?;
         let (mut landings, mut from, mut result) = (Landings::default(), 0, Ok(()));
         let flushes = fua && self.behaviour.fua_stands_alone && self.device.geometry().volatile_cache;
+        let _writing = Writing::new(self);
+        let codec = self.state.borrow().codec;
+        let mut parts = Parts::default();
         while from < blocks && result.is_ok() {
-            self.hold(((at + from) / FANOUT) as u32, Need::Write).await?;
-            let before = from;
-            result = self.place_blocks(at, data, (&mut from, fua && !flushes), &mut landings);
-            if from == before && result.is_ok() {
-                landings.launch(self);
-                self.few.open();
-                self.wait_for_room().await?;
+            let (first, mut end, mut packed) = (from, blocks, None);
+            if let Some(codec) = codec {
+                end = blocks.min(first + PART);
+                packed = Some(self.pack(data, first..end, codec, &mut parts).await);
+            }
+            let pieces = (first, packed.as_ref());
+            while from < end && result.is_ok() {
+                self.hold(((at + from) / FANOUT) as u32, Need::Write).await?;
+                let before = from;
+                result =
+                    self.place_blocks(at, data, (&mut from, end, fua && !flushes), pieces, &mut landings);
+                if from == before && result.is_ok() {
+                    landings.launch(self);
+                    self.few.open();
+                    self.wait_for_room().await?;
+                }
             }
         }
         landings.launch(self);
@@ -239,36 +252,32 @@ impl Core {
         self.check()
     }
 
-    /// Places as many blocks of a write as there is room for now in one page.
+    /// Places as many blocks of a write, up to `end`, as there is room for now in one page. Pieces are those from the
+    /// block `first` on.
     fn place_blocks(
         &self,
         at: u64,
         data: &Buf,
-        (from, fua): (&mut u64, bool),
+        (from, end, fua): (&mut u64, u64, bool),
+        (first, packed): (u64, Option<&Packed>),
         landings: &mut Landings,
     ) -> Result<(), DeviceError> {
         let mut state = self.state.borrow_mut();
-        let mut packer = state.packer.take();
         let page_end = (at + *from) / FANOUT * FANOUT + FANOUT;
-        let mut result = Ok(());
-        while *from < data.blocks() && at + *from < page_end && state.may_write() {
+        while *from < end && at + *from < page_end && state.may_write() {
             let block = at + *from;
             let before = state.map.get(block).unwrap_or(0);
-            let mut piece = &data[*from as usize * BLOCK..][..BLOCK];
-            if let Some(codec) = state.codec {
-                piece = packer.get_or_insert_default().pack(piece, codec);
-            }
+            let piece = packed.and_then(|packed| packed.piece((*from - first) as usize));
+            let piece = piece.unwrap_or_else(|| &data[*from as usize * BLOCK..][..BLOCK]);
             if !state.space.has_room(before, (piece.len() / GRAIN) as u32) {
-                result = Err(Status::CapacityExceeded.into());
-                break;
+                return Err(Status::CapacityExceeded.into());
             }
-            let stream = state.stream_of(before, self.behaviour.mixed);
+            let stream = state.stream_of(before, self.behaviour.apart);
             let Some(ticket) = state.place(self, block, piece, (stream, fua)) else { break };
             landings.add(ticket);
             *from += 1;
         }
-        state.packer = packer;
-        result
+        Ok(())
     }
 
     /// Blocks from `at` on read as zeros from the return on, and take no room. Safe from power cuts after a
@@ -307,7 +316,8 @@ impl Core {
         let mut state = self.state.borrow_mut();
         if (block..end).all(|block| state.map.get(block) == Some(0)) {
             // What says so may still be on its way.
-            landings.add((HOT, state.streams[HOT].begun()));
+            let index = state.discards(self.behaviour.apart);
+            landings.add((index, state.streams[index].begun()));
             return true;
         }
         let ticket = state.discard(self, block, (end - block) as u32);

@@ -29,6 +29,9 @@ const LEAST_SPARE: u32 = 9;
 /// Of the zones for data, one in so many is spare.
 const SPARE_SHARE: u32 = 10;
 
+/// Free zones that are enough for what is written while others are being freed.
+const MOST_KEPT_FREE: u32 = 8;
+
 /// Active zones that are not those of streams of data: two of the head, one of the map.
 const OTHER_ACTIVE: u32 = 3;
 
@@ -113,14 +116,18 @@ impl Plan {
 
     /// Pages of the map in memory, if nobody says how many: 128 MiB a TiB, and no fewer than 16.
     pub fn default_pages(&self) -> usize {
-        let bytes = self.blocks * BLOCK as u64 / 8192;
-        (bytes / (6 * FANOUT)).max(16) as usize
+        pages_in(self.blocks * BLOCK as u64 / 8192)
     }
 
     /// The stream of `stream::HOT` and so on, where there may be fewer.
     pub fn index_of(&self, stream: usize) -> usize {
         if self.streams == 3 { stream } else { stream.saturating_sub(1) }
     }
+}
+
+/// Pages of the map that so many bytes of memory hold.
+pub fn pages_in(bytes: u64) -> usize {
+    (bytes / (6 * FANOUT)).max(16) as usize
 }
 
 /// Blocks of data in a zone of full groups: each has a header, and may lack a part of a block at its end, where the
@@ -383,9 +390,9 @@ impl Space {
         self.zones().filter(|(_, record)| dead(record)).count() as u32
     }
 
-    /// Free zones at which collection begins.
+    /// Free zones at which collection begins: each of them is a spare one of which collection makes nothing.
     pub fn low_mark(&self) -> u32 {
-        (self.plan.spare / 4).max(2)
+        (self.plan.spare / 4).clamp(2, MOST_KEPT_FREE)
     }
 
     /// Map zones to be swept, so that few stay: those with the fewest live blocks.

@@ -1,6 +1,9 @@
 //! What is said of a volume.
 
-use crate::{device::DeviceError, volume::pack::Codec};
+use crate::{
+    device::DeviceError,
+    volume::{format::SectorSize, pack::Codec},
+};
 
 /// Blocks written to the device since the start, by what for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,6 +42,8 @@ impl Written {
 pub struct VolumeStatus {
     /// Logical blocks.
     pub blocks: u64,
+    /// What its users may write at least.
+    pub sector: SectorSize,
     /// How many of them may be mapped at once if they are not compressed.
     pub usable: u64,
     /// How many are mapped.

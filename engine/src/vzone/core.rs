@@ -16,6 +16,7 @@ use crate::{
         congestion::Window,
         error::VzoneError,
         format::{End, Entry, Groups, Identity, Spec},
+        limit::Limits,
         shape::Shape,
     },
     zone::{Lba, ZoneIndex, is_worn},
@@ -68,7 +69,9 @@ pub(super) struct Core {
 /// A namespace as it runs.
 pub(super) struct Tenant {
     pub id: u32,
+    /// What was asked for, but for limits, which may change at work.
     pub spec: Spec,
+    pub limits: Cell<Limits>,
     pub geometry: Geometry,
     pub state: RefCell<TenantState>,
     /// By v-zone: a ticket has been served, tokens have come, or reads have come back.
@@ -586,7 +589,7 @@ impl Core {
     pub fn entries(&self) -> Vec<Entry> {
         let mut entries = vec![Entry::Identity(self.identity)];
         for tenant in self.tenants.borrow().iter().flatten() {
-            entries.push(Entry::Namespace(tenant.id, tenant.spec.clone()));
+            entries.push(Entry::Namespace(tenant.id, tenant.spec()));
             for (zone, vzone) in (0..).zip(&tenant.state.borrow().vzones) {
                 if !vzone.groups.is_empty() || vzone.end != End::Open {
                     entries.push(Entry::Vzone(tenant.id, zone, vzone.groups, vzone.end));
@@ -626,7 +629,13 @@ impl Tenant {
             begun: 0,
             flushes: 0,
         };
-        Tenant { id, spec, geometry, state: RefCell::new(state), gates }
+        let limits = Cell::new(spec.limits);
+        Tenant { id, spec, limits, geometry, state: RefCell::new(state), gates }
+    }
+
+    /// What it is now.
+    pub fn spec(&self) -> Spec {
+        Spec { limits: self.limits.get(), ..self.spec.clone() }
     }
 
     /// The same namespace with more v-zones, or fewer. No commands are on their way.

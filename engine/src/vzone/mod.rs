@@ -174,26 +174,11 @@ impl Namespaces {
     /// When there is none of this name, commands for it are on their way, there are not so many, or it holds
     /// something in those that it would lose.
     pub async fn resize(&self, name: &str, zones: u32) -> Result<Namespace, VzoneError> {
-        let sized = |old: &Spec| {
-            let max_active = old.max_active.min(zones);
-            Spec { zones, max_active, max_open: old.max_open.min(max_active), ..old.clone() }
-        };
-        self.change(name, sized).await
-    }
-
-    /// Gives a namespace other limits. What was known as this namespace before is not ready any more.
-    ///
-    /// # Errors
-    /// When there is none of this name, or commands for it are on their way.
-    pub async fn limit(&self, name: &str, limits: Limits) -> Result<Namespace, VzoneError> {
-        self.change(name, |old| Spec { limits, ..old.clone() }).await
-    }
-
-    async fn change(&self, name: &str, changed: impl FnOnce(&Spec) -> Spec) -> Result<Namespace, VzoneError> {
         let core = &self.core;
         let _turn = core.administration.take().await;
         let old = self.idle(name).await?;
-        let spec = changed(&old.spec);
+        let max_active = old.spec.max_active.min(zones);
+        let spec = Spec { zones, max_active, max_open: old.spec.max_open.min(max_active), ..old.spec() };
         recover::check_spec(core, &spec, Some(old.id))?;
         let geometry = recover::geometry_of(core.device.geometry(), &core.identity, &spec);
         let tenant = Rc::new(old.resized(spec.clone(), geometry)?);
@@ -204,10 +189,27 @@ impl Namespaces {
         Ok(Namespace { core: core.clone(), tenant })
     }
 
+    /// Gives a namespace other limits, also at work. Safe from power cuts at the return.
+    ///
+    /// # Errors
+    /// When there is none of this name.
+    pub async fn limit(&self, name: &str, limits: Limits) -> Result<Namespace, VzoneError> {
+        let core = &self.core;
+        let _turn = core.administration.take().await;
+        let tenant = self.called(name)?;
+        let (entry, limited) = (Spec { limits, ..tenant.spec() }, tenant.clone());
+        core.record(Entry::Namespace(tenant.id, entry), move || limited.limits.set(limits)).await?;
+        Ok(Namespace { core: core.clone(), tenant })
+    }
+
+    fn called(&self, name: &str) -> Result<Rc<Tenant>, VzoneError> {
+        let tenant = self.core.tenants().into_iter().find(|tenant| tenant.spec.name == name);
+        tenant.ok_or(VzoneError::Unknown)
+    }
+
     /// The namespace of this name, for which no commands are on their way. What is moved by itself is waited for.
     async fn idle(&self, name: &str) -> Result<Rc<Tenant>, VzoneError> {
-        let tenant = self.core.tenants().into_iter().find(|tenant| tenant.spec.name == name);
-        let tenant = tenant.ok_or(VzoneError::Unknown)?;
+        let tenant = self.called(name)?;
         for zone in 0..tenant.geometry.zones as usize {
             tenant.wait(zone, |vzone| !vzone.leaving).await;
         }
@@ -369,7 +371,7 @@ impl Namespace {
         let state = self.tenant.state.borrow();
         let open = state.vzones.iter().filter(|vzone| vzone.active);
         NamespaceStatus {
-            spec: self.tenant.spec.clone(),
+            spec: self.tenant.spec(),
             active: state.table.active_zones(),
             own_spares: (spares * weight / weights.max(1)) as u32,
             spares: state.spares,

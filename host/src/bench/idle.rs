@@ -51,39 +51,49 @@ impl ZonedDevice for Idle {
     }
 }
 
-/// Whose turn it is: requests of a round by their numbers.
-#[derive(Clone, Default)]
-pub struct Turns(Rc<Cell<u64>>);
+/// Whose turn it is: so many requests of a round by their numbers, and the next one.
+#[derive(Clone)]
+pub struct Turns(u64, Rc<Cell<u64>>);
 
 impl Turns {
     /// The number of the next request; `None` when the round is done.
     pub fn take(&self) -> Option<u64> {
-        let turn = self.0.get();
-        (turn < REQUESTS).then(|| self.0.replace(turn + 1))
+        let turn = self.1.get();
+        (turn < self.0).then(|| self.1.replace(turn + 1))
     }
 }
 
-/// Plays a round with `depth` tasks, each of which makes one request at a time: none is made for a request. Gives
-/// nanoseconds and allocations of one.
-pub fn play<F>(runtime: &Runtime, depth: u64, task: impl Fn(Turns) -> F) -> Result<(f64, f64)>
+/// Plays a round of so many requests with `depth` tasks, each of which makes one at a time: none is made for a request.
+/// `idle` waits for what others do, if there are any. Gives nanoseconds and allocations of a request.
+pub fn play<F>(
+    runtime: &Runtime,
+    (requests, depth): (u64, u64),
+    idle: impl Fn() -> bool,
+    task: impl Fn(Turns) -> F,
+) -> Result<(f64, f64)>
 where
     F: Future<Output = Result<(), DeviceError>> + 'static,
 {
-    let (turns, failed) = (Turns::default(), Rc::new(RefCell::new(None)));
+    let (turns, failed) = (Turns(requests, Rc::default()), Rc::new(RefCell::new(None)));
+    let left = Rc::new(Cell::new(depth));
     for _ in 0..depth {
-        let (task, failed) = (task(turns.clone()), failed.clone());
+        let (task, failed, left) = (task(turns.clone()), failed.clone(), left.clone());
         runtime.spawn(async move {
             if let Err(error) = task.await {
                 *failed.borrow_mut() = Some(error);
             }
+            left.set(left.get() - 1);
         });
     }
     let (started, allocated) = (Instant::now(), allocations());
     runtime.run();
+    while left.get() > 0 && idle() {
+        runtime.run();
+    }
     let (ns, allocated) = (started.elapsed().as_nanos() as f64, (allocations() - allocated) as f64);
     if let Some(error) = failed.borrow_mut().take() {
         return Err(error.into());
     }
-    ensure!(turns.take().is_none(), "requests are not answered");
-    Ok((ns / REQUESTS as f64, allocated / REQUESTS as f64))
+    ensure!(left.get() == 0, "requests are not answered");
+    Ok((ns / requests as f64, allocated / requests as f64))
 }

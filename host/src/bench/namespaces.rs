@@ -6,7 +6,7 @@
 
 use super::{
     begin,
-    idle::{self, Idle},
+    idle::{self, Idle, REQUESTS},
     medians,
 };
 use crate::{
@@ -94,7 +94,8 @@ fn play(runtime: &Runtime, namespace: &Namespace, writes: bool, depth: u64) -> R
         let reset = namespace.submit(Command::Reset { zones: Zones::One(ZoneIndex(0)) });
         runtime.block_on(reset, || false).context("the namespace does not answer")?.result?;
     }
-    idle::play(runtime, depth, |turns| {
+    let nobody = || false;
+    idle::play(runtime, (REQUESTS, depth), nobody, |turns| {
         let namespace = namespace.clone();
         async move {
             let mut data = Buf::copy_of(&[0x5a; BLOCK]);

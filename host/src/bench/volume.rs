@@ -1,22 +1,26 @@
-//! What a volume costs: time and allocations of a block that is written or read at a random place, on one core, also
-//! with compression.
+//! What a volume costs: time and allocations of a block that is written or read at a random place, on one core; and with
+//! compression, also with the help of other threads.
 //!
 //! The volume lies on a drive shaped like a ZN540 that answers at once and, once the volume is there, neither
 //! stores anything nor reads it; all of the map is in memory. So this is what the volume's own code costs:
 //! the map, groups and their headers, copies of the data into groups, the codec, and the executor. What is compressed are
-//! made up words, which LZ4 makes about half as long, and noise.
+//! made up words, which LZ4 makes about half as long, and noise. Times are by the clock on the wall.
 
 use super::{
     begin,
     idle::{self, Idle, REQUESTS},
     medians,
 };
-use crate::output::{HEALTHY, Output};
-use anyhow::{Context, Result};
+use crate::{
+    output::{HEALTHY, Output, table},
+    packers::Packers,
+    reactor::Reactor,
+    report::Compression,
+};
+use anyhow::{Context, Error, Result};
 use engine::{
     buf::{BLOCK, Buf},
-    runtime::Runtime,
-    volume::{Behaviour, Codec, Volume},
+    volume::{Behaviour, CreateOptions, Volume},
 };
 use serde::Serialize;
 use sim::rng::Rng;
@@ -39,38 +43,48 @@ struct Costs {
     write_amplification: f64,
     /// One 4 KiB read at a random place, 64 of them on the way.
     read_4k_random_ns: f64,
-    /// Writes of words, without compression and with LZ4.
-    write_words_ns: f64,
-    write_words_lz4_ns: f64,
-    /// How much shorter LZ4 makes words.
-    words_ratio: f64,
-    /// Writes of noise, without compression and with LZ4.
-    write_noise_ns: f64,
-    write_noise_lz4_ns: f64,
+    compression: Vec<Compressed>,
 }
+
+/// What 4 KiB writes at random places cost, 64 of them on the way.
+#[derive(Serialize)]
+struct Compressed {
+    compression: Compression,
+    /// Threads that compress besides the one of the engine.
+    threads: usize,
+    write_words_ns: f64,
+    /// How much shorter words get.
+    words_ratio: f64,
+    write_noise_ns: f64,
+}
+
+/// Requests of a round with compression.
+const COMPRESSED: u64 = 50_000;
 
 /// A volume on a drive that answers at once.
 struct Rig {
-    runtime: Runtime,
+    reactor: Reactor,
     volume: Volume,
 }
 
 impl Rig {
-    fn new(codec: Option<Codec>) -> Result<Rig> {
-        let (device, runtime) = (Rc::new(Idle::new(ZONES)), Runtime::new());
-        let made = Volume::create(device.clone(), [1; 16], None, codec);
+    fn new(compression: Compression) -> Result<Rig> {
+        let (device, reactor) = (Rc::new(Idle::new(ZONES)), Reactor::default());
+        let runtime = reactor.runtime();
+        let options = CreateOptions { uuid: [1; 16], codec: compression.0, ..CreateOptions::default() };
+        let made = Volume::create(device.clone(), options);
         runtime.block_on(made, || false).context("the drive does not answer")??;
         let behaviour = Behaviour { map_pages: Some(usize::MAX / 2), ..Behaviour::default() };
-        let volume = Volume::open(&runtime, device.clone(), behaviour);
+        let volume = Volume::open(runtime, device.clone(), behaviour);
         let volume = runtime.block_on(volume, || false).context("the drive does not answer")??;
         device.idle();
-        Ok(Rig { runtime, volume })
+        Ok(Rig { reactor, volume })
     }
 }
 
 impl Drop for Rig {
     fn drop(&mut self) {
-        self.runtime.clear();
+        self.reactor.runtime().clear();
     }
 }
 
@@ -81,51 +95,72 @@ pub fn run(output: Output, rounds: usize) -> Result<u8> {
     output.print(&costs, |costs| {
         let line = |what: &str, ns: f64| format!("  {what:<48} {ns:>9.0} ns\n");
         let figure = |what: &str, figure: f64| format!("  {what:<48} {figure:>12.3}\n");
-        ["a volume on a drive that answers at once, one core\n".to_string()]
-            .into_iter()
-            .chain([
-                line("4 KiB write, random, 64 on the way", costs.write_4k_random_ns),
-                figure("    allocations in it", costs.write_4k_random_allocations),
-                figure("    blocks written for each", costs.write_amplification),
-                line("4 KiB read, random, 64 on the way", costs.read_4k_random_ns),
-                line("4 KiB write of words", costs.write_words_ns),
-                line("    with LZ4", costs.write_words_lz4_ns),
-                figure("    how much shorter they get", costs.words_ratio),
-                line("4 KiB write of noise", costs.write_noise_ns),
-                line("    with LZ4", costs.write_noise_lz4_ns),
-            ])
-            .collect()
+        let head = ["compression", "threads besides", "4 KiB write of words", "ratio", "of noise"];
+        let row = |row: &Compressed| {
+            vec![
+                row.compression.to_string(),
+                row.threads.to_string(),
+                format!("{:.0} ns", row.write_words_ns),
+                format!("{:.2}", row.words_ratio),
+                format!("{:.0} ns", row.write_noise_ns),
+            ]
+        };
+        let rows: Vec<Vec<String>> = std::iter::once(head.map(String::from).to_vec())
+            .chain(costs.compression.iter().map(row))
+            .collect();
+        [
+            "a volume on a drive that answers at once, one core\n".to_string(),
+            line("4 KiB write, random, 64 on the way", costs.write_4k_random_ns),
+            figure("    allocations in it", costs.write_4k_random_allocations),
+            figure("    blocks written for each", costs.write_amplification),
+            line("4 KiB read, random, 64 on the way", costs.read_4k_random_ns),
+            "\n".into(),
+            table(&rows),
+        ]
+        .concat()
     })?;
     Ok(HEALTHY)
 }
 
 fn measured(rounds: usize) -> Result<Costs> {
-    let rig = Rig::new(None)?;
+    let rig = Rig::new(Compression(None))?;
     let plain = [Buf::copy_of(&[0x5a; BLOCK])];
-    let (write_ns, allocations) = medians(rounds, |round| play(&rig, Some(&plain), round))?;
-    let (read_ns, _) = medians(rounds, |round| play(&rig, None, round))?;
+    let (write_ns, allocations) = medians(rounds, |round| play(&rig, Some(&plain), REQUESTS, round))?;
+    let (read_ns, _) = medians(rounds, |round| play(&rig, None, REQUESTS, round))?;
     let amplification = rig.volume.status().written.amplification();
     drop(rig);
-    let write = |blocks: &[Buf], codec: Option<Codec>| {
-        let rig = Rig::new(codec)?;
-        let (ns, _) = medians(rounds, |round| play(&rig, Some(blocks), round))?;
-        let status = rig.volume.status();
-        anyhow::Ok((ns, status.mapped as f64 * BLOCK as f64 / status.held_bytes as f64))
-    };
-    let (words, noise) = (words(), noise());
-    let (write_words_ns, _) = write(&words, None)?;
-    let (write_words_lz4_ns, words_ratio) = write(&words, Some(Codec::Lz4))?;
+    let mut compression = Vec::new();
+    for (codec, helped) in
+        [("off", false), ("lz4", false), ("lz4", true), ("zstd:1", false), ("zstd:1", true), ("zstd:3", true)]
+    {
+        compression.extend(compressed(rounds, codec.parse().map_err(Error::msg)?, helped)?);
+    }
     Ok(Costs {
         write_4k_random_ns: write_ns,
         write_4k_random_allocations: allocations,
         write_amplification: amplification,
         read_4k_random_ns: read_ns,
-        write_words_ns,
-        write_words_lz4_ns,
-        words_ratio,
-        write_noise_ns: write(&noise, None)?.0,
-        write_noise_lz4_ns: write(&noise, Some(Codec::Lz4))?.0,
+        compression,
     })
+}
+
+/// What a codec costs; nothing if it was to be with other threads and there are no processors for them.
+fn compressed(rounds: usize, compression: Compression, helped: bool) -> Result<Option<Compressed>> {
+    let mut threads = 0;
+    let mut write = |blocks: &[Buf]| {
+        let rig = Rig::new(compression)?;
+        if helped && let Some(packers) = Packers::start(&rig.reactor)? {
+            threads = packers.threads();
+            rig.volume.employ(packers);
+        }
+        let (ns, _) = medians(rounds, |round| play(&rig, Some(blocks), COMPRESSED, round))?;
+        let status = rig.volume.status();
+        anyhow::Ok((ns, status.mapped as f64 * BLOCK as f64 / status.held_bytes as f64))
+    };
+    let (write_words_ns, words_ratio) = write(&words())?;
+    let (write_noise_ns, _) = write(&noise())?;
+    let found = Compressed { compression, threads, write_words_ns, words_ratio, write_noise_ns };
+    Ok((threads > 0 || !helped).then_some(found))
 }
 
 /// Blocks of words out of a vocabulary, some of which are much more frequent than others.
@@ -160,11 +195,12 @@ fn noise() -> Vec<Buf> {
 
 /// Nanoseconds and allocations of a request, at places that the number of the round decides: a write of one of
 /// `blocks`, or a read.
-fn play(rig: &Rig, blocks: Option<&[Buf]>, round: u64) -> Result<(f64, f64)> {
+fn play(rig: &Rig, blocks: Option<&[Buf]>, requests: u64, round: u64) -> Result<(f64, f64)> {
     let mut rng = Rng::new(round);
-    let places: Rc<Vec<u64>> = Rc::new((0..REQUESTS).map(|_| rng.below(rig.volume.blocks())).collect());
+    let places: Rc<Vec<u64>> = Rc::new((0..requests).map(|_| rng.below(rig.volume.blocks())).collect());
     let blocks: Rc<Vec<Buf>> = Rc::new(blocks.unwrap_or_default().to_vec());
-    idle::play(&rig.runtime, DEPTH, |turns| {
+    let idle = || rig.reactor.ring().and_then(|ring| Ok(ring.wait()?)).unwrap_or(false);
+    idle::play(rig.reactor.runtime(), (requests, DEPTH), idle, |turns| {
         let (volume, places, blocks) = (rig.volume.clone(), places.clone(), blocks.clone());
         async move {
             let mut buf = Buf::zeroed(BLOCK);

@@ -9,6 +9,7 @@ use crate::{
 };
 use clap::{Args, Parser, Subcommand, ValueEnum, value_parser};
 use clap_complete::Shell;
+use engine::volume::SectorSize;
 use std::{net::IpAddr, path::PathBuf};
 
 /// Fault-tolerant storage out of zoned drives.
@@ -58,6 +59,12 @@ pub struct Start {
     /// are written again. Use it with --read-only first.
     #[arg(long)]
     pub give_up: bool,
+    /// Memory for the map of each volume; 128 MiB a TiB of its size by default
+    ///
+    /// A volume that is written at random places all over is many times faster if all of its map is in memory, which takes
+    /// 1 GiB a TiB, and half as much again if it compresses.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub map_memory: Option<u64>,
 }
 
 #[derive(Subcommand)]
@@ -293,6 +300,14 @@ pub enum Emulate {
     },
 }
 
+/// What is typed for [`Compression`].
+const COMPRESSION: &str = "off|lz4|zstd[:LEVEL]";
+
+fn sector_size(text: &str) -> Result<SectorSize, String> {
+    let size = text.parse().ok().and_then(SectorSize::from_bytes);
+    size.ok_or_else(|| "sectors have 512 or 4096 bytes".into())
+}
+
 #[derive(Subcommand)]
 pub enum Volume {
     /// Make a volume on an empty array
@@ -307,8 +322,12 @@ pub enum Volume {
         size: Option<u64>,
         /// How what is written is compressed; a volume that shall hold more than there is room for without needs
         /// --size as well
-        #[arg(long, value_enum, default_value_t = Compression::Off)]
+        #[arg(long, value_name = COMPRESSION, default_value_t = Compression(None))]
         compression: Compression,
+        /// What users may write at least. 512 is for software that can do nothing else: what is smaller than 4096 bytes
+        /// costs a read as well
+        #[arg(long, value_name = "BYTES", value_parser = sector_size, default_value = "4096")]
+        sector_size: SectorSize,
     },
     /// Change how a volume compresses
     ///
@@ -317,7 +336,7 @@ pub enum Volume {
         /// Name, UUID or path of the array
         array: ArrayName,
         /// How what is written from now on is compressed
-        #[arg(long, value_enum)]
+        #[arg(long, value_name = COMPRESSION)]
         compression: Compression,
     },
 }

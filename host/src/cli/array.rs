@@ -431,9 +431,13 @@ fn division_text(division: &Division) -> String {
 
 fn volume_text(volume: &VolumeReport) -> String {
     let VolumeReport { size_bytes, used_bytes, free_bytes, collection, written, .. } = volume;
-    let compresses = volume.compression != Compression::Off || volume.physical_bytes < *used_bytes;
+    let compresses = volume.compression != Compression(None) || volume.physical_bytes < *used_bytes;
+    let sectors = match volume.sector_bytes {
+        4096 => String::new(),
+        bytes => format!(" in sectors of {bytes} bytes"),
+    };
     let mut text = format!(
-        " volume: {}, {} used, {} free; {} of {} zones are free\n",
+        " volume: {}{sectors}, {} used, {} free; {} of {} zones are free\n",
         show(*size_bytes),
         show(*used_bytes),
         show(*free_bytes),
@@ -441,10 +445,7 @@ fn volume_text(volume: &VolumeReport) -> String {
         volume.valid_bytes.len(),
     );
     if compresses {
-        let how = match volume.compression {
-            Compression::Off => "as it is",
-            Compression::Lz4 => "with LZ4",
-        };
+        let how = volume.compression.does();
         text += &format!(
             "  ratio: {:.2}: {} take {}, so there is room for {} like that; new data is written {how}\n",
             volume.compression_ratio,

@@ -78,7 +78,8 @@ fn prepare(output: Output, options: &Start) -> Result<Ready> {
     }
     // Force is for those who have no other choice.
     let force = options.force && found.inspect().is_err();
-    let terms = Terms { read_only: options.read_only, force, give_up: options.give_up };
+    let Start { read_only, give_up, map_memory, .. } = *options;
+    let terms = Terms { read_only, force, give_up, map_memory };
     say_where_it_belongs(output, &found.label);
     let directory = run::directory();
     let uuid = found.label.uuid;

@@ -34,7 +34,7 @@ const EXAMPLES: [(&str, &[&str]); 43] = [
     ),
     (
         "volume set",
-        &["zoneraid volume set tank --compression lz4", "zoneraid volume set tank --compression off"],
+        &["zoneraid volume set tank --compression zstd", "zoneraid volume set tank --compression off"],
     ),
     ("stop", &["zoneraid stop tank"]),
     ("status", &["zoneraid status", "zoneraid status tank", "zoneraid --json status tank"]),

@@ -65,6 +65,12 @@ impl Shown {
             limits: LimitsReport::of(spec.limits),
         }
     }
+
+    /// As a daemon says.
+    fn reported(namespace: NamespaceReport) -> Shown {
+        let NamespaceReport { name, zones, capacity_bytes, weight, active, width, limits, .. } = namespace;
+        Shown { name, zones, capacity_bytes, weight, active, width, limits }
+    }
 }
 
 /// Namespaces that run on an array, in this process.
@@ -181,17 +187,21 @@ struct Changed {
 }
 
 impl Changed {
-    fn print(divided: &Divided, spec: &Spec, what: &str, output: Output) -> Result<()> {
+    fn of(divided: &Divided, spec: &Spec) -> Changed {
         let capacity = divided.zone_blocks();
-        let changed = Changed {
+        Changed {
             array: divided.session.array.status().name,
             zone_capacity_bytes: bytes(capacity),
             namespace: Shown::new(spec, capacity),
-        };
-        output.print(&changed, |changed| {
-            let (of, zones) = (show_blocks(capacity), changed.namespace.zones);
-            let size = show_blocks(zones as u64 * capacity);
-            format!("{}/{} {what}: {size}, {zones} zones of {of}\n", divided.called, changed.namespace.name)
+        }
+    }
+
+    /// `called` is the array, as the user said.
+    fn print(&self, called: &ArrayName, what: &str, output: Output) -> Result<()> {
+        output.print(self, |Changed { zone_capacity_bytes, namespace, .. }| {
+            let Shown { name, zones, capacity_bytes, .. } = namespace;
+            let (size, of) = (show(*capacity_bytes), show(*zone_capacity_bytes));
+            format!("{called}/{name} {what}: {size}, {zones} zones of {of}\n")
         })
     }
 }
@@ -216,7 +226,7 @@ fn create(output: Output, options: &CreateNamespace) -> Result<()> {
             return Err(error);
         }
     };
-    Changed::print(&divided, &spec, "is there", output)
+    Changed::of(&divided, &spec).print(array, "is there", output)
 }
 
 /// Makes an empty array one of namespaces.
@@ -289,10 +299,8 @@ impl Listed {
         let Some(division) = status.namespaces else { return Ok(None) };
         let Division { zones, free_zones, zone_capacity_bytes, list } = division;
         let namespaces = list.into_iter().map(|namespace| {
-            let NamespaceReport { name, zones, capacity_bytes, weight, active, width, limits, .. } =
-                namespace;
-            let shown = Shown { name, zones, capacity_bytes, weight, active, width, limits };
-            ListedNamespace { shown, written_bytes: namespace.written_bytes }
+            let written_bytes = namespace.written_bytes;
+            ListedNamespace { shown: Shown::reported(namespace), written_bytes }
         });
         let namespaces = namespaces.collect();
         Ok(Some(Listed { array: status.name, zones, free_zones, zone_capacity_bytes, namespaces }))
@@ -339,7 +347,7 @@ fn list(output: Output, array: &ArrayName) -> Result<()> {
             ]
         }));
         let Listed { free_zones, zone_capacity_bytes, .. } = *listed;
-        let (of, free) = (show(zone_capacity_bytes), show(free_zones * zone_capacity_bytes));
+        let (of, free) = (show(zone_capacity_bytes), show(free_zones.saturating_mul(zone_capacity_bytes)));
         table(&rows) + &format!("room for {free_zones} more zones of {of}, {free}\n")
     })
 }
@@ -349,7 +357,7 @@ fn resize(output: Output, wanted: &NamespaceName, size: u64) -> Result<()> {
     let zones = divided.zones_for(size)?;
     let resized = divided.session.wait(divided.namespaces.resize(&wanted.name, zones))?;
     let namespace = resized.map_err(|error| divided.explain(error, &wanted.name))?;
-    Changed::print(&divided, &namespace.status().spec, "has another size", output)
+    Changed::of(&divided, &namespace.status().spec).print(&wanted.array, "has another size", output)
 }
 
 /// What was typed, as the engine takes it.
@@ -362,14 +370,37 @@ fn limits_of(limits: &NamespaceLimits) -> Result<Limits> {
 
 fn limit(output: Output, wanted: &NamespaceName, limits: &NamespaceLimits) -> Result<()> {
     let limits = limits_of(limits)?;
-    let divided = Divided::existing(&wanted.array)?;
-    let limited = divided.session.wait(divided.namespaces.limit(&wanted.name, limits))?;
-    let namespace = limited.map_err(|error| divided.explain(error, &wanted.name))?;
+    let changed = match client::find(&wanted.array)? {
+        Some(client) => limit_running(output, client, wanted, limits)?,
+        None => {
+            let divided = Divided::existing(&wanted.array)?;
+            let limited = divided.session.wait(divided.namespaces.limit(&wanted.name, limits))?;
+            let namespace = limited.map_err(|error| divided.explain(error, &wanted.name))?;
+            Changed::of(&divided, &namespace.status().spec)
+        }
+    };
     let what = match limits.is_none() {
         true => "is not limited any more".into(),
         false => format!("is limited to {}", LimitsReport::of(limits).words()),
     };
-    Changed::print(&divided, &namespace.status().spec, &what, output)
+    changed.print(&wanted.array, &what, output)
+}
+
+/// Has the daemon of the array limit one of its namespaces.
+fn limit_running(
+    output: Output,
+    mut client: Client,
+    wanted: &NamespaceName,
+    Limits { requests, blocks }: Limits,
+) -> Result<Changed> {
+    let array = client.about.name.clone();
+    let none = || format!("'{array}' runs, and has no namespace '{}'", wanted.name);
+    ensure!(client.about.namespaces.iter().any(|shown| shown.name == wanted.name), none());
+    let request = Request::Limit { namespace: wanted.name.clone(), requests, blocks };
+    let Division { zone_capacity_bytes, list, .. } = ask(output, &mut client, &request)?;
+    let limited = list.into_iter().find(|namespace| namespace.name == wanted.name);
+    let namespace = Shown::reported(limited.with_context(none)?);
+    Ok(Changed { array, zone_capacity_bytes, namespace })
 }
 
 #[derive(Serialize)]

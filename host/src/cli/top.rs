@@ -7,7 +7,7 @@ use crate::{
     output::{HEALTHY, Output, quoted, table},
     protocol::{Asked, AskedDevice, AskedDrive, Request},
     report::{NamespaceReport, Status},
-    size::show,
+    size::{show, total},
     traffic::{Counted, Counts},
 };
 use anyhow::{Context, Result};
@@ -135,8 +135,8 @@ impl Top {
             (asked, asked.counted.since(then.map(|then| &then.counted)))
         });
         let (devices, drives): (Vec<_>, Vec<_>) = (devices.collect(), drives.collect());
-        let of_devices: u64 = devices.iter().map(|(_, since)| since.writes.bytes).sum();
-        let of_drives: u64 = drives.iter().map(|(_, since)| since.writes.bytes).sum();
+        let of_devices = total(devices.iter().map(|(_, since)| since.writes.bytes));
+        let of_drives = total(drives.iter().map(|(_, since)| since.writes.bytes));
         Top {
             array: status.name.clone(),
             seconds,

@@ -13,7 +13,7 @@ use crate::{
 use anyhow::{Context, Result, bail, ensure};
 use engine::{
     device::ZonedDevice,
-    volume::{Behaviour, NoVolume, Plan, Volume, VolumeError},
+    volume::{Behaviour, CreateOptions, NoVolume, Plan, Volume, VolumeError},
 };
 use serde::Serialize;
 use std::rc::Rc;
@@ -27,17 +27,24 @@ struct Created {
     /// How much of it may be used at once, if nothing of it compresses.
     usable_bytes: u64,
     compression: Compression,
+    /// What its users may write at least.
+    sector_bytes: u32,
 }
 
 pub fn run(output: Output, verb: Verb) -> Result<u8> {
     match verb {
-        Verb::Create { array, size, compression } => create(output, &array, size, compression),
+        Verb::Create { array, size, compression, sector_size } => {
+            let options =
+                CreateOptions { uuid: new_uuid()?, blocks: size, sector: sector_size, codec: compression.0 };
+            create(output, &array, options)
+        }
         Verb::Set { array, compression } => {
             let set = set(output, &array, compression)?;
-            output.print(&set, |set| match set.compression {
-                Compression::Off => format!("the volume on '{}' compresses nothing from now on\n", set.array),
-                Compression::Lz4 => {
-                    format!("the volume on '{}' compresses with LZ4 what is written from now on\n", set.array)
+            output.print(&set, |VolumeSet { array, compression }| match compression.0 {
+                None => format!("the volume on '{array}' compresses nothing from now on\n"),
+                Some(_) => {
+                    let how = compression.does();
+                    format!("the volume on '{array}' compresses {how} what is written from now on\n")
                 }
             })?;
             Ok(HEALTHY)
@@ -66,21 +73,20 @@ fn set(output: Output, name: &ArrayName, compression: Compression) -> Result<Vol
         }
         let volume = Volume::open(runtime, device, Behaviour::default()).await;
         let volume = volume.map_err(|error| no_start(&called, error))?;
-        volume.compress(compression.codec()).await?;
+        volume.compress(compression.0).await?;
         Ok(())
     })??;
     Ok(VolumeSet { array: called, compression })
 }
 
-fn create(output: Output, name: &ArrayName, blocks: Option<u64>, compression: Compression) -> Result<u8> {
+fn create(output: Output, name: &ArrayName, options: CreateOptions) -> Result<u8> {
     let on_namespace = namespace::meant_by(name)?;
     let below = NamespaceName::new(&name.to_string()).filter(|_| on_namespace.is_some());
     let session = on_namespace.map_or_else(|| namespace::session(name), Ok)?;
     let array: Rc<dyn ZonedDevice> = session.device.clone();
     let called = below.as_ref().map_or(session.array.status().name, NamespaceName::to_string);
     let problem = || format!("'{called}' gets no volume");
-    let id = new_uuid()?;
-    let created = session.wait(Volume::create(array.clone(), id, blocks, compression.codec()))?;
+    let created = session.wait(Volume::create(array.clone(), options))?;
     if let (Err(VolumeError::Design(NoVolume::FewActive { active, least })), Some(below)) = (&created, &below)
     {
         bail!(
@@ -89,21 +95,22 @@ fn create(output: Output, name: &ArrayName, blocks: Option<u64>, compression: Co
         );
     }
     created.with_context(problem)?;
-    let plan = Plan::of(array.geometry(), blocks).with_context(problem)?;
+    let plan = Plan::of(array.geometry(), options.blocks).with_context(problem)?;
     let created = Created {
         array: called,
-        uuid: uuid(&id),
+        uuid: uuid(&options.uuid),
         size_bytes: bytes(plan.blocks),
         usable_bytes: bytes(plan.usable.min(plan.blocks)),
-        compression,
+        compression: Compression(options.codec),
+        sector_bytes: options.sector as u32,
     };
     output.print(&created, |created| {
         let thin = match created.usable_bytes < created.size_bytes {
             true => format!(", of which {} may be used at once", show(created.usable_bytes)),
             false => String::new(),
         };
-        let thin = match created.compression {
-            Compression::Lz4 if !thin.is_empty() => format!("{thin}, or more if it compresses"),
+        let thin = match created.compression.0 {
+            Some(_) if !thin.is_empty() => format!("{thin}, or more if it compresses"),
             _ => thin,
         };
         let array = below.as_ref().map_or(name, |below| &below.array);
@@ -115,7 +122,14 @@ fn create(output: Output, name: &ArrayName, blocks: Option<u64>, compression: Co
             }
         };
         let size = show(created.size_bytes);
-        format!("'{}' carries a volume of {size}{thin}; as a block device: {start}{serve}\n", created.array)
+        let sectors = match created.sector_bytes {
+            4096 => String::new(),
+            bytes => format!(" in sectors of {bytes} bytes"),
+        };
+        format!(
+            "'{}' carries a volume of {size}{sectors}{thin}; as a block device: {start}{serve}\n",
+            created.array
+        )
     })?;
     Ok(HEALTHY)
 }
@@ -136,6 +150,7 @@ pub fn refuse_if_there(session: &Session) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use engine::volume::Codec;
 
     #[test]
     fn what_is_printed_is_what_the_schema_says() {
@@ -144,10 +159,11 @@ mod tests {
             uuid: String::new(),
             size_bytes: 0,
             usable_bytes: 0,
-            compression: Compression::Off,
+            compression: Compression(None),
+            sector_bytes: 4096,
         };
         assert_eq!(crate::output::undescribed(&created, "volume-create.json"), [""; 0]);
-        let set = VolumeSet { array: "tank".into(), compression: Compression::Lz4 };
+        let set = VolumeSet { array: "tank".into(), compression: Compression(Some(Codec::Lz4)) };
         assert_eq!(crate::output::undescribed(&set, "volume-set.json"), [""; 0]);
     }
 }

@@ -20,7 +20,7 @@ use crate::{
     output::{HEALTHY, Output, Transfer, table},
     protocol::Request,
     report::{self, Zones, check_zone, condition, has_wp},
-    size::{bytes, show},
+    size::{bytes, show, total},
 };
 use anyhow::{Context, Error, Result, bail, ensure};
 use engine::{
@@ -123,8 +123,8 @@ fn summary(zones: &[report::Zone]) -> String {
     }
     let counts: Vec<String> =
         counts.iter().map(|(condition, count)| format!("{count} {condition}")).collect();
-    let capacity = zones.iter().map(|zone| zone.capacity_bytes).sum();
-    let written = zones.iter().map(written).sum();
+    let capacity = total(zones.iter().map(|zone| zone.capacity_bytes));
+    let written = total(zones.iter().map(written));
     format!("{} zones: {}; {} of {} written\n", zones.len(), counts.join(", "), show(written), show(capacity))
 }
 
@@ -160,8 +160,8 @@ fn draw(zones: &[report::Zone], columns: usize) -> String {
 fn character(zones: &[report::Zone]) -> char {
     let any = |condition: &str| zones.iter().any(|zone| zone.condition == condition);
     let all = |condition: &str| zones.iter().all(|zone| zone.condition == condition);
-    let capacity = zones.iter().map(|zone| zone.capacity_bytes).sum::<u64>().max(1);
-    let tenths = zones.iter().map(written).sum::<u64>().saturating_mul(10) / capacity;
+    let capacity = total(zones.iter().map(|zone| zone.capacity_bytes)).max(1);
+    let tenths = total(zones.iter().map(written)).saturating_mul(10) / capacity;
     match () {
         () if any("offline") => '!',
         () if any("read-only") => 'r',

@@ -16,6 +16,7 @@ use anyhow::{Context, Result, ensure};
 use engine::{
     device::{Command, ZonedDevice},
     owner::Change,
+    vzone::Limits,
     zone::ZoneIndex,
 };
 use serde_json::Value;
@@ -99,6 +100,10 @@ impl Daemon {
             }
             Request::Autostart { yes } => serde_json::to_value(self.change(&Change::Autostart(yes)).await?)?,
             Request::Compress { with } => serde_json::to_value(self.compress(with).await?)?,
+            Request::Limit { namespace, requests, blocks } => {
+                let division = self.limit(&namespace, Limits { requests, blocks }).await?;
+                serde_json::to_value(division)?
+            }
             Request::Stop => {
                 let status = self.array.status();
                 let result = self.end(false).await;
@@ -120,7 +125,7 @@ impl Daemon {
         let status = self.array.status();
         let volume = self.volume.borrow().clone().with_context(|| no_volume(&status.name))?;
         ensure!(!status.read_only, "'{}' is started only to be read", status.name);
-        volume.compress(compression.codec()).await?;
+        volume.compress(compression.0).await?;
         Ok(VolumeSet { array: status.name, compression })
     }
 

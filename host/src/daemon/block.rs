@@ -2,7 +2,12 @@
 
 use crate::{traffic::Traffic, users};
 use anyhow::{Context, Result, bail};
-use engine::{format::superblock::wrong_with_name, runtime::Gate, volume::Volume, vzone::Namespace};
+use engine::{
+    format::superblock::wrong_with_name,
+    runtime::Gate,
+    volume::Volume,
+    vzone::{Limits, Namespace},
+};
 use std::{
     cell::{Cell, RefCell},
     fs,
@@ -31,8 +36,9 @@ pub struct Block {
     pub(super) namespace: Option<Namespace>,
     /// The volume that it shows on that.
     pub(super) volume: Option<Volume>,
-    /// What is asked of it.
+    /// What is asked of it, and may be.
     pub(super) traffic: Rc<Traffic>,
+    pub(super) limits: Rc<Cell<Limits>>,
     pub(super) stop: Cell<bool>,
     pub(super) stopped: RefCell<Option<Result<()>>>,
     pub(super) changed: Gate,
@@ -42,10 +48,10 @@ impl Block {
     pub(super) fn new(
         (path, link): (PathBuf, Option<PathBuf>),
         (namespace, volume): (Option<Namespace>, Option<Volume>),
-        traffic: Rc<Traffic>,
+        (traffic, limits): (Rc<Traffic>, Rc<Cell<Limits>>),
     ) -> Block {
         let (stop, stopped, changed) = (Cell::new(false), RefCell::new(None), Gate::default());
-        Block { path, link, namespace, volume, traffic, stop, stopped, changed }
+        Block { path, link, namespace, volume, traffic, limits, stop, stopped, changed }
     }
 
     pub(super) async fn ordered(&self) {

@@ -18,7 +18,7 @@ use anyhow::{Context, Result, ensure};
 use engine::{
     array::ArrayStatus,
     device::{Command, ZonedDevice},
-    vzone::{Behaviour, Namespace, Namespaces, PATIENCE_US},
+    vzone::{Behaviour, Limits, Namespace, Namespaces, PATIENCE_US},
     zone::ZoneIndex,
 };
 use std::{rc::Rc, time::Duration};
@@ -110,6 +110,18 @@ impl Daemon {
             Some(NamespaceDevice { name, uuid, block_device: block.path.clone(), link: block.link.clone() })
         };
         blocks.iter().filter_map(shown).collect()
+    }
+
+    /// Limits what a namespace may be asked for, from now on.
+    pub(super) async fn limit(&self, name: &str, limits: Limits) -> Result<Division> {
+        let array = self.array.status();
+        ensure!(!array.read_only, "'{}' is started only to be read", array.name);
+        let namespaces = self.divided.borrow().as_ref().map(|divided| divided.namespaces.clone());
+        let namespaces = namespaces.with_context(|| format!("'{}' has no namespaces", array.name))?;
+        namespaces.limit(name, limits).await.with_context(|| format!("'{}/{name}'", array.name))?;
+        let is_it = |block: &&Rc<Block>| block.namespace.as_ref().is_some_and(|shown| shown.name() == name);
+        self.blocks.borrow().iter().filter(is_it).for_each(|block| block.limits.set(limits));
+        self.division().context("there are no namespaces any more")
     }
 
     /// How the array is divided, if it is.

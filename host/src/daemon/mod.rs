@@ -29,6 +29,7 @@ use anyhow::{Context, Result};
 use engine::{
     array::{MemberState, MemberStatus},
     runtime::Gate,
+    volume::{Behaviour, pages_in},
 };
 use rebuilder::Rebuilder;
 use sd_notify::NotifyState;
@@ -83,7 +84,12 @@ impl Daemon {
             control: Control::listen(&run::socket_path(directory, &status.uuid))?,
             rebuilder: Rebuilder::default(),
             volume: RefCell::default(),
-            gives_up: terms.give_up,
+            packers: RefCell::default(),
+            behaviour: Behaviour {
+                give_up: terms.give_up,
+                map_pages: terms.map_memory.map(pages_in),
+                ..Behaviour::default()
+            },
             losses: RefCell::default(),
             divided: RefCell::default(),
             blocks: RefCell::default(),

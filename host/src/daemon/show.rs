@@ -11,6 +11,7 @@ use super::{
 use crate::{
     nbd::{self, wire::Export},
     output::{quoted, uuid},
+    packers::Packers,
     report::{no_start, no_volume, so_many_zones},
     run,
     size::bytes,
@@ -22,7 +23,7 @@ use engine::{
     adapt::overlay::Overlay,
     array::ArrayStatus,
     device::{Command, ZonedDevice},
-    volume::{Behaviour, Volume},
+    volume::Volume,
     vzone::{Namespace, Namespaces},
     zone::ZoneIndex,
 };
@@ -32,7 +33,7 @@ use std::{
     future::{Future, poll_fn},
     path::Path,
     pin::pin,
-    rc::Rc,
+    rc::{Rc, Weak},
     task::Poll,
 };
 
@@ -82,9 +83,11 @@ impl Daemon {
         if !Volume::is_on(device.clone()).await.with_context(problem)? {
             return Ok(None);
         }
-        let behaviour = Behaviour { give_up: self.gives_up, ..Behaviour::default() };
-        let opened = Volume::open(self.reactor.runtime(), device, behaviour).await;
+        let opened = Volume::open(self.reactor.runtime(), device, self.behaviour).await;
         let volume = opened.map_err(|error| no_start(called, error))?;
+        if let Some(packers) = self.packers()? {
+            volume.employ(packers);
+        }
         let zones = volume.given_up().len();
         if zones > 0 {
             let zones = so_many_zones(zones);
@@ -92,6 +95,17 @@ impl Daemon {
             self.losses.borrow_mut().push(loss);
         }
         Ok(Some(volume))
+    }
+
+    /// Who compresses for all volumes, if there are processors for that.
+    fn packers(&self) -> Result<Option<Rc<Packers>>> {
+        let there = self.packers.borrow().upgrade();
+        if there.is_some() {
+            return Ok(there);
+        }
+        let packers = Packers::start(&self.reactor)?;
+        *self.packers.borrow_mut() = packers.as_ref().map_or_else(Weak::new, Rc::downgrade);
+        Ok(packers)
     }
 
     /// The array for whoever keeps books on it: what it has answered is noted in `tails`; of one that is only read,
@@ -212,7 +226,7 @@ impl Daemon {
                 _ => bail!("several block devices of '{}' have been left behind", status.name),
             };
             if let Some(namespace) = &front.namespace {
-                device.limit(namespace.status().spec.limits);
+                device.limits().set(namespace.status().spec.limits);
             }
             let name = format!("ublkb{}", device.id());
             let path = Path::new("/dev").join(&name);
@@ -220,7 +234,8 @@ impl Daemon {
             let link = link(Path::new(LINKS), (&status.name, called), &uuid(&status.uuid), &path);
             let link = link.map_err(|error| log(&format!("{error:#}"))).ok();
             let is_zoned = front.volume.is_none();
-            let block = Block::new((path, link), (front.namespace, front.volume), device.traffic());
+            let asked = (device.traffic(), device.limits());
+            let block = Block::new((path, link), (front.namespace, front.volume), asked);
             served.push((Rc::new(block), device));
             if is_zoned {
                 self.demand_stable_writes(&name).await?;

@@ -6,6 +6,7 @@ use crate::{
     members::OpenDrive,
     nbd,
     output::{in_one_line, uuid},
+    packers::Packers,
     protocol::{About, Asked, AskedDevice, AskedDrive},
     reactor::Reactor,
     report::{Happened, Status, VolumeReport, level},
@@ -16,14 +17,14 @@ use engine::{
     buf::BLOCK,
     device::ZonedDevice,
     runtime::Gate,
-    volume::Volume,
+    volume::{Behaviour, Volume},
     vzone::Namespaces,
 };
 use sd_notify::NotifyState;
 use std::{
     cell::{Cell, RefCell},
     path::PathBuf,
-    rc::Rc,
+    rc::{Rc, Weak},
 };
 
 /// Says something to whoever reads the daemon's standard error: the journal, usually.
@@ -77,9 +78,11 @@ pub struct Daemon {
     pub(super) rebuilder: Rebuilder,
     /// The volume, if the array carries one.
     pub(super) volume: RefCell<Option<Volume>>,
-    /// Volumes go without what is lost of them; and what was, in sentences.
-    pub(super) gives_up: bool,
+    /// How volumes shall behave; and what they have given up, in sentences.
+    pub(super) behaviour: Behaviour,
     pub(super) losses: RefCell<Vec<String>>,
+    /// Who compresses for them, as long as one of them is there.
+    pub(super) packers: RefCell<Weak<Packers>>,
     /// The namespaces, if the array is divided.
     pub(super) divided: RefCell<Option<Divided>>,
     /// The block device of the array, or those of its namespaces.

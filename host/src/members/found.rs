@@ -437,6 +437,8 @@ pub struct Terms {
     pub force: bool,
     /// Without what volumes on it have lost.
     pub give_up: bool,
+    /// Bytes of memory for the map of each volume, if it shall not be what is usual.
+    pub map_memory: Option<u64>,
 }
 
 /// Users in a sentence.

@@ -1,19 +1,17 @@
 //! A volume for NBD clients: on a socket or at an address, without the kernel's help, and without root.
 //!
-//! `wire.rs` is the protocol, `bytes.rs` the volume by bytes, `place.rs` where clients connect; this is what goes
-//! to and fro. A connection has a few workers, each of which takes a request, carries it out and answers it, so
+//! `wire.rs` is the protocol, `../bytes.rs` the volume by bytes, `place.rs` where clients connect; this is what goes to
+//! and fro. A connection has a few workers, each of which takes a request, carries it out and answers it, so
 //! that so many are on their way and no more memory is taken than theirs. Whoever does not read its answers, or
 //! sends half of a request, keeps its own connection waiting, and nobody else's.
 
-mod bytes;
 mod place;
 pub mod wire;
 
 pub use place::{Place, parse_place};
 
-use crate::{reactor::Reactor, ring::Ring};
+use crate::{bytes::Bytes, reactor::Reactor, ring::Ring};
 use anyhow::Result;
-use bytes::Bytes;
 use engine::{
     device::DeviceError,
     runtime::{Exclusive, Gate, Held, Runtime},

@@ -8,7 +8,7 @@ use crate::{
     drive::{Plate, User},
     machine::{self, Owner},
     output::{DEGRADED, HEALTHY, Shade, UNUSABLE, quoted, shaded, uuid},
-    size::{bytes, show},
+    size::{bytes, show, total},
 };
 use anyhow::{Result, ensure};
 use engine::{
@@ -496,7 +496,7 @@ impl Status {
 
     /// Bytes that the array holds when all zones are full; nothing while it is unusable.
     pub fn size_bytes(&self) -> Option<u64> {
-        Some(self.zones? as u64 * self.zone_capacity_bytes?)
+        self.zone_capacity_bytes?.checked_mul(self.zones?.into())
     }
 
     /// Members that the array does not do without.
@@ -663,7 +663,7 @@ impl Rebuilt {
             text += &format!("zone {zone} of member {role} was left out: {reason}\n");
         }
         if !self.lost.is_empty() {
-            let total = self.lost.iter().map(|lost| lost.bytes).sum();
+            let total = total(self.lost.iter().map(|lost| lost.bytes));
             let zones: BTreeSet<u32> = self.lost.iter().map(|lost| lost.zone).collect();
             let zones: Vec<String> = zones.iter().map(u32::to_string).collect();
             text += &format!(

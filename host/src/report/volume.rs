@@ -2,8 +2,9 @@
 
 use crate::{output::quoted, size::bytes};
 use anyhow::anyhow;
-use engine::volume::{Codec, VolumeError, VolumeStatus, Written};
+use engine::volume::{Codec, Level, VolumeError, VolumeStatus, Written};
 use serde::{Deserialize, Serialize};
+use std::{fmt, str::FromStr};
 
 /// How a volume is. What was written is counted since it was started.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -11,6 +12,8 @@ pub struct VolumeReport {
     /// What it says of itself, and how much of that may be used at once.
     pub size_bytes: u64,
     pub usable_bytes: u64,
+    /// What its users may write at least.
+    pub sector_bytes: u32,
     /// What is written, as users see it.
     pub used_bytes: u64,
     /// How much more may be written if none of it compresses.
@@ -35,28 +38,61 @@ pub struct VolumeReport {
     pub failed: Option<String>,
 }
 
-/// How a volume compresses new data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum Compression {
-    /// It is written as it is
-    Off,
-    /// LZ4, each block of 4096 bytes by itself
-    Lz4,
+/// How a volume compresses new data: `off`, `lz4` or `zstd:LEVEL`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub struct Compression(pub Option<Codec>);
+
+/// The level of `zstd`, if nobody says another one.
+const ZSTD_LEVEL: &str = "1";
+
+impl fmt::Display for Compression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            None => f.write_str("off"),
+            Some(Codec::Lz4) => f.write_str("lz4"),
+            Some(Codec::Zstd(level)) => write!(f, "zstd:{}", level.number()),
+        }
+    }
+}
+
+impl FromStr for Compression {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Compression, String> {
+        let level = match text {
+            "off" => return Ok(Compression(None)),
+            "lz4" => return Ok(Compression(Some(Codec::Lz4))),
+            "zstd" => Some(ZSTD_LEVEL),
+            _ => text.strip_prefix("zstd:"),
+        };
+        let level = level.ok_or("it is off, lz4, zstd or zstd:LEVEL")?;
+        let level = level.parse().ok().and_then(Level::new).ok_or("levels of zstd are 1 to 19")?;
+        Ok(Compression(Some(Codec::Zstd(level))))
+    }
+}
+
+impl From<Compression> for String {
+    fn from(compression: Compression) -> String {
+        compression.to_string()
+    }
+}
+
+impl TryFrom<String> for Compression {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Compression, String> {
+        text.parse()
+    }
 }
 
 impl Compression {
-    pub fn of(codec: Option<Codec>) -> Compression {
-        match codec {
-            None => Compression::Off,
-            Some(Codec::Lz4) => Compression::Lz4,
-        }
-    }
-
-    pub fn codec(self) -> Option<Codec> {
-        match self {
-            Compression::Off => None,
-            Compression::Lz4 => Some(Codec::Lz4),
+    /// What is done to data, in a sentence.
+    pub fn does(self) -> String {
+        match self.0 {
+            None => "as it is".into(),
+            Some(Codec::Lz4) => "with LZ4".into(),
+            Some(Codec::Zstd(level)) => format!("with Zstandard, level {}", level.number()),
         }
     }
 }
@@ -132,9 +168,10 @@ impl VolumeReport {
         VolumeReport {
             size_bytes: bytes(volume.blocks),
             usable_bytes: bytes(usable),
+            sector_bytes: volume.sector as u32,
             used_bytes: bytes(volume.mapped),
             free_bytes: room.min(bytes(volume.blocks - volume.mapped)),
-            compression: Compression::of(volume.codec),
+            compression: Compression(volume.codec),
             physical_bytes: volume.held_bytes,
             compression_ratio: ratio,
             effective_bytes: bytes(volume.blocks).min((bytes(volume.usable) as f64 * ratio) as u64),
@@ -157,5 +194,23 @@ impl VolumeReport {
             write_amplification: if user_blocks == 0 { 1.0 } else { all as f64 / user_blocks as f64 },
             failed: volume.failed.map(|error| error.to_string()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn compression_is_said_as_it_is_typed() {
+        for (typed, said) in [("off", "off"), ("lz4", "lz4"), ("zstd", "zstd:1"), ("zstd:19", "zstd:19")] {
+            assert_eq!(typed.parse::<Compression>().unwrap().to_string(), said);
+            let json = serde_json::to_string(&typed.parse::<Compression>().unwrap()).unwrap();
+            assert_eq!(serde_json::from_str::<Compression>(&json).unwrap().to_string(), said);
+        }
+        for wrong in ["", "on", "LZ4", "zstd:", "zstd:0", "zstd:20", "zstd:256", "zstd:-1", "zstd:1:1"] {
+            assert!(wrong.parse::<Compression>().is_err(), "{wrong}");
+        }
+        assert!(serde_json::from_str::<Compression>("\"zstd:99\"").is_err());
     }
 }

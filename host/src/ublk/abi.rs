@@ -4,6 +4,7 @@
 use engine::{
     buf::BLOCK,
     device::{DeviceError, Geometry, Status},
+    volume::SectorSize,
     zone::{ZoneInfo, ZoneState},
 };
 
@@ -188,21 +189,21 @@ pub(super) fn params(geometry: &Geometry, options: &Options) -> [u8; PARAMS_BYTE
 const MAX_DISCARD_BLOCKS: u32 = 1 << 18;
 
 /// `struct ublk_params` for a volume of so many blocks.
-pub(super) fn plain_params(blocks: u64, options: &Options) -> [u8; PARAMS_BYTES] {
+pub(super) fn plain_params(blocks: u64, sector: SectorSize, options: &Options) -> [u8; PARAMS_BYTES] {
     const BASIC: u32 = 1 << 0;
     const TYPE_DISCARD: u32 = 1 << 1;
     const READ_ONLY: u32 = 1 << 0;
     const VOLATILE_CACHE: u32 = 1 << 2;
     const FUA: u32 = 1 << 3;
-    let block = [BLOCK.ilog2() as u8];
+    let (sector, block) = ((sector as u32).ilog2() as u8, BLOCK.ilog2() as u8);
     let discard_sectors = MAX_DISCARD_BLOCKS * SECTORS as u32;
     let attributes = VOLATILE_CACHE | FUA | if options.read_only { READ_ONLY } else { 0 };
     let mut bytes = [0; PARAMS_BYTES];
     put(&mut bytes, 0, &(PARAMS_BYTES as u32).to_ne_bytes());
     put(&mut bytes, 4, &(BASIC | TYPE_DISCARD).to_ne_bytes());
     put(&mut bytes, 8, &attributes.to_ne_bytes());
-    // Logical and physical blocks, the best and the smallest write: they are all one.
-    (12..16).for_each(|at| put(&mut bytes, at, &block));
+    // Logical blocks; physical ones, the best and the smallest write.
+    put(&mut bytes, 12, &[sector, block, block, block]);
     put(&mut bytes, 16, &(MAX_REQUEST_BLOCKS * SECTORS as u32).to_ne_bytes());
     put(&mut bytes, 24, &(blocks * SECTORS).to_ne_bytes());
     put(&mut bytes, 44, &(BLOCK as u32).to_ne_bytes());
@@ -424,7 +425,12 @@ mod tests {
 
     #[test]
     fn a_volume_has_blocks_that_can_be_discarded_and_no_zones() {
-        let bytes = plain_params(1000, &Options { read_only: true, ..options(65536, 65536) });
+        let options = Options { read_only: true, ..options(65536, 65536) };
+        assert_fields(
+            &plain_params(1000, SectorSize::B512, &options),
+            &[(12, 4, 0x0c0c_0c09), (24, 8, 8000)],
+        );
+        let bytes = plain_params(1000, SectorSize::B4096, &options);
         assert_fields(
             &bytes,
             &[

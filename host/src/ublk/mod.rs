@@ -18,6 +18,7 @@ mod transfer;
 mod zoned;
 
 use crate::{
+    bytes::Bytes,
     reactor::Reactor,
     tails::{self, Left, TailFile},
     traffic::Traffic,
@@ -33,7 +34,7 @@ use engine::{
 };
 use queue::{Queues, Served};
 use replay::Replay;
-use std::{fs::File, rc::Rc, thread::available_parallelism};
+use std::{cell::Cell, fs::File, rc::Rc, thread::available_parallelism};
 use zoned::Zoned;
 
 /// Most queues of a block device. One thread serves them all; they keep the processors that use
@@ -89,14 +90,14 @@ impl Face {
     fn params(&self, options: &Options) -> [u8; abi::PARAMS_BYTES] {
         match self {
             Face::Zoned(device) => abi::params(device.geometry(), options),
-            Face::Volume(volume) => abi::plain_params(volume.blocks(), options),
+            Face::Volume(volume) => abi::plain_params(volume.blocks(), volume.sector(), options),
         }
     }
 
-    fn served(self, tails: &Rc<TailFile>, replay: Replay) -> Served {
+    fn served(self, reactor: &Reactor, tails: &Rc<TailFile>, replay: Replay) -> Served {
         match self {
             Face::Zoned(device) => Served::Zoned(Zoned::new(device, tails.clone(), replay)),
-            Face::Volume(volume) => Served::Volume(volume),
+            Face::Volume(volume) => Served::Volume(Box::new(Bytes::of_sectors(volume, reactor.buffers()))),
         }
     }
 }
@@ -133,7 +134,7 @@ impl BlockDevice {
         let info = controls.add(MAX_QUEUES.min(processors as u16), DEPTH, options.tag, features).await?;
         let started = async {
             controls.set_params(info.device, &params).await?;
-            serve(reactor, &info, face.served(&tails, Replay::default()))
+            serve(reactor, &info, face.served(reactor, &tails, Replay::default()))
         };
         let queues = match started.await {
             Ok(served) => served,
@@ -174,16 +175,16 @@ impl BlockDevice {
             tails.end_append(slot);
         }
         controls.start_recovery(id).await?;
-        let queues = serve(reactor, &info, face.served(&tails, replay))?;
+        let queues = serve(reactor, &info, face.served(reactor, &tails, replay))?;
         let this = BlockDevice { controls, queues, tails, id };
         this.settled().await?;
         this.controls.end_recovery(id).await?;
         Ok(this)
     }
 
-    /// Has those wait who ask for more.
-    pub fn limit(&self, limits: Limits) {
-        self.queues.limits.set(limits);
+    /// What it may be asked for; who asks for more waits.
+    pub fn limits(&self) -> Rc<Cell<Limits>> {
+        self.queues.limits.clone()
     }
 
     /// What is asked of it.

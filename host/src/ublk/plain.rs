@@ -2,44 +2,49 @@
 //! simply carried out again: each of them makes blocks what they are to be, whatever they were.
 
 use super::{
-    abi::{Operation, Request, SECTORS},
+    abi::{Operation, Request, SECTOR},
     transfer::{Answer, Place, Transfer},
 };
-use engine::{
-    device::{DeviceError, Status},
-    volume::Volume,
-};
+use crate::bytes::Bytes;
+use engine::device::{DeviceError, Status};
 
 /// Carries out a request.
 pub(super) async fn perform(
-    volume: &Volume,
+    volume: &Bytes,
     transfer: &Transfer,
     place: Place,
     (operation, request): (Operation, &Request),
 ) -> Result<Answer, DeviceError> {
-    let (at, done) = (request.sector / SECTORS, (request.bytes() as i32, 0));
+    if operation == Operation::Flush {
+        // Its sector is whatever the kernel has left there.
+        return volume.flush().await.map(|()| (0, 0));
+    }
+    let bytes = request.bytes();
+    let at = request.sector.checked_mul(SECTOR).filter(|at| at.checked_add(bytes).is_some());
+    let at = at.ok_or(Status::LbaOutOfRange)?;
     match operation {
         Operation::Read => {
-            let data = transfer.pool.borrow_mut().take(request.blocks()).freeze();
-            let data = volume.read(at, data).await?;
-            transfer.give_data(place, &data)?;
-            transfer.pool.borrow_mut().give(data);
-            Ok(done)
+            let (data, inside) = volume.read(at, bytes).await?;
+            transfer.give_data(place, &data[inside])?;
+            volume.give(data);
+            Ok((bytes as i32, 0))
         }
         Operation::Write => {
-            let data = transfer.data_of(place, request)?;
-            volume.write(at, &data, request.fua).await?;
-            transfer.pool.borrow_mut().give(data);
-            Ok(done)
+            let (mut data, inside) = volume.buffer(at, bytes);
+            transfer.take_data(place, &mut data[inside])?;
+            volume.write(at, bytes, data, request.fua).await?;
+            Ok((bytes as i32, 0))
         }
         Operation::Discard | Operation::WriteZeroes => {
-            volume.discard(at, request.blocks()).await?;
+            match operation {
+                Operation::Discard => volume.trim(at, bytes).await?,
+                _ => volume.zero(at, bytes).await?,
+            }
             if request.fua {
                 volume.flush().await?;
             }
             Ok((0, 0))
         }
-        Operation::Flush => volume.flush().await.map(|()| (0, 0)),
         _ => Err(Status::InvalidOpcode.into()),
     }
 }

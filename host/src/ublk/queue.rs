@@ -12,6 +12,7 @@ use super::{
     zoned::Zoned,
 };
 use crate::{
+    bytes::Bytes,
     map::SharedMap,
     reactor::Reactor,
     ring::{Outcome, Ring, Target, TargetId},
@@ -21,7 +22,6 @@ use anyhow::{Context, Result};
 use engine::{
     device::{DeviceError, Status},
     runtime::Gate,
-    volume::Volume,
     vzone::{Limits, Meter},
 };
 use io_uring::{opcode, types::Fd};
@@ -34,6 +34,9 @@ use std::{
     task::{Poll, Waker},
     time::{Duration, Instant},
 };
+
+/// How often who has to wait looks whether limits have changed.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// All queues of a block device.
 pub(super) struct Queues {
@@ -53,16 +56,16 @@ pub(super) struct Queues {
     served: Served,
     /// What was asked for.
     pub traffic: Rc<Traffic>,
-    /// What may be, and what has been since the start.
-    pub limits: Cell<Limits>,
-    meter: Cell<Meter>,
+    /// What may be, and what has been since that is so.
+    pub limits: Rc<Cell<Limits>>,
+    meter: Cell<(Limits, Meter)>,
     begun: Instant,
 }
 
 /// What requests are for.
 pub(super) enum Served {
     Zoned(Zoned),
-    Volume(Volume),
+    Volume(Box<Bytes>),
 }
 
 /// A place for one request.
@@ -110,7 +113,7 @@ impl Queues {
             failure: Cell::new(None),
             served,
             traffic: Rc::default(),
-            limits: Cell::default(),
+            limits: Rc::default(),
             meter: Cell::default(),
             begun: Instant::now(),
         });
@@ -217,17 +220,28 @@ impl Queues {
         }
     }
 
-    /// Has a read or write wait that is more than may be asked for.
+    /// Has a read or write wait that is more than may be asked for; anew, if that changes meanwhile.
     async fn keep_to_limits(&self, request: &Request) {
-        let limits = self.limits.get();
-        if limits.is_none() {
-            return;
-        }
-        let mut meter = self.meter.get();
-        let wait_ns = meter.wait_ns(limits, request.blocks(), self.begun.elapsed().as_nanos() as u64);
-        self.meter.set(meter);
-        if wait_ns > 0 {
-            self.ring.sleep(Duration::from_nanos(wait_ns)).await;
+        loop {
+            let limits = self.limits.get();
+            if limits.is_none() {
+                return;
+            }
+            let (kept, mut meter) = self.meter.get();
+            if kept != limits {
+                meter = Meter::default();
+            }
+            let wait_ns = meter.wait_ns(limits, request.blocks(), self.begun.elapsed().as_nanos() as u64);
+            self.meter.set((limits, meter));
+            let mut wait = Duration::from_nanos(wait_ns);
+            while !wait.is_zero() && self.limits.get() == limits {
+                let part = wait.min(LOOK_EVERY);
+                self.ring.sleep(part).await;
+                wait -= part;
+            }
+            if wait.is_zero() {
+                return;
+            }
         }
     }
 

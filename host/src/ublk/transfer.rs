@@ -35,12 +35,16 @@ impl Transfer {
     }
 
     /// The data of a write or append.
-    pub(super) fn data_of(&self, (queue, tag): Place, request: &Request) -> Result<Buf, DeviceError> {
+    pub(super) fn data_of(&self, place: Place, request: &Request) -> Result<Buf, DeviceError> {
         let mut data = self.pool.borrow_mut().take(request.blocks());
-        let length = data.len();
-        let position = abi::data_position(queue, tag);
-        copied(length, |done| pread(&self.channel, &mut data[done..], position + done as u64))?;
+        self.take_data(place, &mut data)?;
         Ok(data.freeze())
+    }
+
+    /// Takes the data of a write.
+    pub(super) fn take_data(&self, (queue, tag): Place, data: &mut [u8]) -> Result<(), DeviceError> {
+        let position = abi::data_position(queue, tag);
+        copied(data.len(), |done| pread(&self.channel, &mut data[done..], position + done as u64))
     }
 
     /// Hands over what a read or report asks for.

@@ -10,7 +10,7 @@ use anyhow::{Context, ensure};
 use engine::{
     buf::{BLOCK, Buf},
     runtime::Runtime,
-    volume::{Behaviour, Codec, Volume},
+    volume::{Behaviour, Codec, CreateOptions, Level, Volume},
     zone::ZoneIndex,
 };
 use sim::ssd::{
@@ -23,14 +23,38 @@ pub const LAYERS: Experiment =
     Experiment { name: "layers", title: "Compression on the host, in the drive, and in both", run: layers };
 
 const METHOD: &str = "A data set is written to a volume on an emulated PM1731a, in order, 64 blocks at a time, and read \
-back; the volume compresses with LZ4 or not, block by block, and the drive is one that compresses as Braid does, or not. \
+back; the volume compresses with LZ4, with zstd at level 1, or not, block by block, and the drive is one that compresses as Braid \
+does (LZ4), or not. \
 Capacity ratio is bytes of the set for each byte of flash in all zones: headers of groups, map and roots of the volume \
 count, and so does what waits in the drive's buffer, as it is. One drive: parity of an array is another matter \
 (braid-array).";
 
-/// The stacks: a name, whether the volume compresses, and whether the drive does.
-const STACKS: [(&str, bool, bool); 4] =
-    [("none", false, false), ("host", true, false), ("drive", false, true), ("both", true, true)];
+/// The stacks: a name, how the volume compresses, and whether the drive does.
+const STACKS: [(&str, Host, bool); 6] = [
+    ("none", Host::Off, false),
+    ("host", Host::Lz4, false),
+    ("drive", Host::Off, true),
+    ("both", Host::Lz4, true),
+    ("host-zstd", Host::Zstd, false),
+    ("both-zstd", Host::Zstd, true),
+];
+
+#[derive(Clone, Copy, PartialEq)]
+enum Host {
+    Off,
+    Lz4,
+    Zstd,
+}
+
+impl Host {
+    fn codec(self) -> Option<Codec> {
+        match self {
+            Host::Off => None,
+            Host::Lz4 => Some(Codec::Lz4),
+            Host::Zstd => Level::new(1).map(Codec::Zstd),
+        }
+    }
+}
 
 /// Zones, and blocks of each.
 const ZONES: u32 = 32;
@@ -87,7 +111,7 @@ fn measure(set: &Dataset) -> anyhow::Result<Found> {
 }
 
 /// Writes a set to a volume, and reads it again; bytes of it for each byte of flash.
-fn ratio(set: &Dataset, host: bool, compresses: bool) -> anyhow::Result<f64> {
+fn ratio(set: &Dataset, host: Host, compresses: bool) -> anyhow::Result<f64> {
     let geometry = Model::pm1731a().scaled(ZONES, ZONE_BLOCKS).geometry;
     let ssd = match compresses {
         true => {
@@ -100,7 +124,11 @@ fn ratio(set: &Dataset, host: bool, compresses: bool) -> anyhow::Result<f64> {
     let (runtime, device) = (Runtime::new(), Rc::new(drive.clone()));
     let blocks = set.bytes.len() / BLOCK;
     let work = async {
-        Volume::create(device.clone(), [1; 16], None, host.then_some(Codec::Lz4)).await?;
+        Volume::create(
+            device.clone(),
+            CreateOptions { uuid: [1; 16], codec: host.codec(), ..CreateOptions::default() },
+        )
+        .await?;
         let volume = Volume::open(&runtime, device, Behaviour::default()).await?;
         for (number, piece) in set.bytes[..blocks * BLOCK].chunks(WRITE_BLOCKS * BLOCK).enumerate() {
             volume.write((number * WRITE_BLOCKS) as u64, &Buf::copy_of(piece), false).await?;
@@ -145,7 +173,8 @@ fn claim(found: &[Found]) -> Claim {
 }
 
 fn units(found: &[Found]) -> Table {
-    let header = ["data set", "4 KiB", "16 KiB", "64 KiB", "host", "drive", "both"];
+    let header =
+        ["data set", "4 KiB", "16 KiB", "64 KiB", "host", "drive", "both", "host, zstd", "both, zstd"];
     let mut table =
         Table::new("LZ4 by size of unit, byte behind byte, and what the stacks make of it", &header);
     for found in found {
@@ -167,12 +196,15 @@ mod tests {
         let of = |bytes: Vec<u8>| {
             measure(&Dataset { name: "made".into(), origin: String::new(), bytes }).unwrap().ratios
         };
-        let [none, host, drive, both] = of(bytes.clone())[..] else { panic!("four stacks") };
-        assert!(none > 0.9 && host == none && drive >= none && both >= none, "{none} {host} {drive} {both}");
-        bytes.chunks_mut(BLOCK).for_each(|block| block[BLOCK / 4..].fill(0));
-        let [none, host, drive, both] = of(bytes)[..] else { panic!("four stacks") };
+        let [none, host, drive, both, zstd, _] = of(bytes.clone())[..] else { panic!("six stacks") };
         assert!(
-            none < 1.0 && host > 3.0 && drive > 2.5 && both >= 0.95 * host,
+            none > 0.9 && [host, zstd] == [none; 2] && drive >= none && both >= none,
+            "{none} {host} {drive} {both}"
+        );
+        bytes.chunks_mut(BLOCK).for_each(|block| block[BLOCK / 4..].fill(0));
+        let [none, host, drive, both, zstd, _] = of(bytes)[..] else { panic!("six stacks") };
+        assert!(
+            none < 1.0 && host.min(zstd) > 3.0 && drive > 2.5 && both >= 0.95 * host,
             "{none} {host} {drive} {both}"
         );
     }

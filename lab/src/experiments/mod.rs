@@ -21,6 +21,7 @@ mod table1;
 mod tenants;
 mod throughput;
 mod traffic;
+mod volume;
 mod wear;
 mod zapraid;
 mod zebra;
@@ -96,6 +97,7 @@ pub const EXPERIMENTS: &[Experiment] = &[
     layers::LAYERS,
     recovery::RECOVERY,
     start::START,
+    volume::VOLUME,
     joining::JOINING,
     latency::LATENCY,
     limits::LIMITS,

@@ -12,7 +12,7 @@ use engine::{
     buf::{BLOCK, Buf},
     device::ZonedDevice,
     runtime::Runtime,
-    volume::{Behaviour, Volume},
+    volume::{Behaviour, CreateOptions, Volume},
 };
 use sim::{clock::Clock, rng::Rng, ssd::Model, timing::Timing};
 use std::{collections::BTreeSet, rc::Rc};
@@ -78,7 +78,10 @@ fn start(this: &Experiment, effort: Effort) -> Result<Figure> {
 fn one(tib: u64, pages: u64) -> Result<Started> {
     let bed = Bed::new(&setup(tib))?;
     let mut rng = Rng::new(tib + pages);
-    bed.run(Volume::create(bed.array.clone(), [1; 16], Some(tib << 28), None))??;
+    bed.run(Volume::create(
+        bed.array.clone(),
+        CreateOptions { uuid: [1; 16], blocks: Some(tib << 28), ..CreateOptions::default() },
+    ))??;
     let (_, volume) = open(&bed.runtime, &bed.clock, &bed.array)?;
     let places = (volume.blocks() / APART) - 1;
     let mut chosen = BTreeSet::new();

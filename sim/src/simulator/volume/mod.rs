@@ -5,6 +5,7 @@
 //! copy's power cut, and what can be recovered from it judged, with a member lost in the same moment if there
 //! is an array below.
 
+mod helpers;
 pub mod oracle;
 pub mod scenario;
 mod stack;

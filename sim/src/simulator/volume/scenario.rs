@@ -5,7 +5,7 @@ use crate::rng::Rng;
 use engine::{
     device::Geometry,
     raid::policy::Policy,
-    volume::{Behaviour, Choice},
+    volume::{Behaviour, Choice, Codec, Level},
 };
 
 /// Relative rates of the kinds of operations.
@@ -37,8 +37,8 @@ pub struct Scenario {
     /// Writes with FUA of a bare drive make nothing else durable.
     pub fua_stands_alone: bool,
     pub behaviour: Behaviour,
-    /// The volume compresses what is written, most of the time.
-    pub compresses: bool,
+    /// How the volume compresses what is written, most of the time; Zstandard with the help of others.
+    pub codec: Option<Codec>,
     /// Logical blocks, out of 100 that are usable.
     pub size_percent: u64,
     /// As many blocks as there is room for are written before anything else.
@@ -87,12 +87,13 @@ impl Scenario {
             fua_stands_alone,
             behaviour: Behaviour {
                 choice: if rng.chance(1, 2) { Choice::Greedy } else { Choice::CostBenefit },
-                mixed: rng.chance(1, 8),
+                apart: rng.chance(1, 4),
                 map_pages: Some(2 + rng.below(3) as usize),
+                changed_pages: Some(1 + rng.below(2) as usize),
                 fua_stands_alone,
                 give_up: false,
             },
-            compresses: rng.chance(1, 2),
+            codec: if rng.chance(1, 2) { draw_codec(&mut Rng::new(rng.clone().next_u64())) } else { None },
             // Seldom more than there is room for; or full, with victims that are; or with many pages.
             size_percent: if shape == MANY_ZONES {
                 100
@@ -116,10 +117,17 @@ impl Scenario {
             fault_rarity: if rng.chance(1, 3) { 1000 } else { 0 },
         };
         // What compresses takes a little more than half of what it is.
-        if scenario.compresses && rng.chance(1, 2) {
+        if scenario.codec.is_some() && rng.chance(1, 2) {
             scenario.size_percent *= 2;
         }
         scenario
+    }
+}
+
+fn draw_codec(rng: &mut Rng) -> Option<Codec> {
+    match rng.below(2) {
+        0 => Some(Codec::Lz4),
+        _ => Level::new(1 + rng.below(3) as u8).map(Codec::Zstd),
     }
 }
 

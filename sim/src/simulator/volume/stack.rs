@@ -6,7 +6,7 @@ use engine::{
     array::{Array, CreateOptions, Drive, Tails},
     device::{Command, Completion, Geometry, Slots, ZonedDevice, Zones},
     runtime::Runtime,
-    volume::{Behaviour, Codec, Plan, Volume},
+    volume::{self, Behaviour, Plan, Volume},
 };
 use std::{cell::RefCell, rc::Rc};
 
@@ -71,8 +71,9 @@ pub(super) async fn create(
     };
     let plan = Plan::of(device.geometry(), None).map_err(|e| e.to_string())?;
     let blocks = (plan.usable * scenario.size_percent / 100).max(1);
-    let codec = scenario.compresses.then_some(Codec::Lz4);
-    Volume::create(device, uuid, Some(blocks), codec).await.map_err(|e| e.to_string())
+    let options =
+        volume::CreateOptions { uuid, blocks: Some(blocks), codec: scenario.codec, ..Default::default() };
+    Volume::create(device, options).await.map_err(|e| e.to_string())
 }
 
 /// Brings up the volume that lies on these drives. `left` is what a process has left that died; what this one

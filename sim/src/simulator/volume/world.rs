@@ -5,6 +5,7 @@
 
 use super::{
     Counts, Over,
+    helpers::Helpers,
     oracle::{End, Oracle, fill},
     scenario::Scenario,
     stack::{bring_up, create},
@@ -549,18 +550,24 @@ impl World {
             self.wire.clear_fault(self.bays[0]);
             self.volume =
                 Some(volume.map_err(|why| Failure(format!("the volume does not come up again: {why}")))?);
+            if matches!(self.scenario.codec, Some(Codec::Zstd(_))) {
+                let helpers = Rc::new(Helpers::new(self.rng.next_u64()));
+                self.volume.iter().for_each(|volume| volume.employ(helpers.clone()));
+            }
             return self.choose_codec();
         }
     }
 
     /// Compression is switched on, or off again, now and then; what was written before stays as it is.
     fn choose_codec(&mut self) -> Result<(), Failure> {
-        let Some(volume) = self.volume.clone().filter(|_| self.scenario.compresses) else { return Ok(()) };
+        let Some(volume) = self.volume.clone().filter(|_| self.scenario.codec.is_some()) else {
+            return Ok(());
+        };
         let is_on = volume.status().codec.is_some();
         if !self.rng.chance(if is_on { 1 } else { 4 }, 5) {
             return Ok(());
         }
-        let codec = (!is_on).then_some(Codec::Lz4);
+        let codec = self.scenario.codec.filter(|_| !is_on);
         self.trace.note(|| format!("what is written from now on is compressed: {codec:?}"));
         let chosen = self.start(async move { volume.compress(codec).await.map_err(|e| e.to_string()) });
         self.wait(&chosen)?.map_err(|why| Failure(format!("compression is not changed: {why}")))

@@ -1,4 +1,5 @@
-//! A volume by bytes: what does not cover a block whole is read, changed and written.
+//! A volume by bytes, as NBD clients and block devices with small sectors see it: what does not cover a block whole is
+//! read, changed and written.
 //!
 //! Requests to the same blocks at the same time are nobody's business but their sender's, with one exception:
 //! nobody may know that a block is read and written for the sake of a part of it. So whoever does that waits for
@@ -8,15 +9,17 @@ use engine::{
     buf::{BLOCK, Buf, BufMut, BufPool, Source},
     device::DeviceError,
     runtime::Gate,
-    volume::Volume,
+    volume::{SectorSize, Volume},
 };
 use std::{cell::RefCell, ops::Range};
 
 const BLOCK_BYTES: u64 = BLOCK as u64;
 
 /// A volume by bytes.
-pub(super) struct Bytes {
+pub struct Bytes {
     volume: Volume,
+    /// Nobody asks for parts of blocks.
+    whole: bool,
     pool: RefCell<BufPool>,
     /// Blocks that are being written, and whether nobody else may write there.
     writing: RefCell<Vec<(Range<u64>, bool)>>,
@@ -24,15 +27,16 @@ pub(super) struct Bytes {
 }
 
 /// Blocks that are being written.
-struct Pass<'b>(&'b Bytes, Range<u64>, bool);
+struct Pass<'b>(Option<&'b Bytes>, Range<u64>, bool);
 
 impl Drop for Pass<'_> {
     fn drop(&mut self) {
-        let mut writing = self.0.writing.borrow_mut();
+        let Some(bytes) = self.0 else { return };
+        let mut writing = bytes.writing.borrow_mut();
         let own = writing.iter().position(|(blocks, alone)| (blocks, alone) == (&self.1, &self.2));
         own.map(|own| writing.swap_remove(own));
         drop(writing);
-        self.0.written.open();
+        bytes.written.open();
     }
 }
 
@@ -42,42 +46,43 @@ fn covering(at: u64, bytes: u64) -> Range<u64> {
 }
 
 impl Bytes {
-    pub(super) fn of(volume: Volume, buffers: Source) -> Bytes {
+    pub fn of(volume: Volume, buffers: Source) -> Bytes {
         Bytes {
             volume,
+            whole: false,
             pool: RefCell::new(BufPool::fed_by(buffers)),
             writing: RefCell::default(),
             written: Gate::default(),
         }
     }
 
+    /// The same for whoever asks for whole sectors of the volume and nothing else: where these are blocks nobody is in
+    /// anybody's way.
+    pub fn of_sectors(volume: Volume, buffers: Source) -> Bytes {
+        Bytes { whole: volume.sector() == SectorSize::B4096, ..Bytes::of(volume, buffers) }
+    }
+
     /// A buffer of the blocks that these bytes lie in, and where in it they are.
-    pub(super) fn buffer(&self, at: u64, bytes: u64) -> (BufMut, Range<usize>) {
+    pub fn buffer(&self, at: u64, bytes: u64) -> (BufMut, Range<usize>) {
         let blocks = covering(at, bytes);
         let from = (at % BLOCK_BYTES) as usize;
         (self.pool.borrow_mut().take(blocks.end - blocks.start), from..from + bytes as usize)
     }
 
     /// Takes a buffer back.
-    pub(super) fn give(&self, buffer: Buf) {
+    pub fn give(&self, buffer: Buf) {
         self.pool.borrow_mut().give(buffer);
     }
 
     /// Reads bytes; gives the blocks that they are in, and where.
-    pub(super) async fn read(&self, at: u64, bytes: u64) -> Result<(Buf, Range<usize>), DeviceError> {
+    pub async fn read(&self, at: u64, bytes: u64) -> Result<(Buf, Range<usize>), DeviceError> {
         let (buffer, inside) = self.buffer(at, bytes);
         let data = self.volume.read(at / BLOCK_BYTES, buffer.freeze()).await?;
         Ok((data, inside))
     }
 
     /// Writes the bytes at `at` that are in `data`, a [`Bytes::buffer`].
-    pub(super) async fn write(
-        &self,
-        at: u64,
-        bytes: u64,
-        mut data: BufMut,
-        fua: bool,
-    ) -> Result<(), DeviceError> {
+    pub async fn write(&self, at: u64, bytes: u64, mut data: BufMut, fua: bool) -> Result<(), DeviceError> {
         let (blocks, end) = (covering(at, bytes), at + bytes);
         let (head, tail) = ((at % BLOCK_BYTES) as usize, (end % BLOCK_BYTES) as usize);
         let _pass = self.enter(blocks.clone(), head + tail > 0).await;
@@ -97,7 +102,7 @@ impl Bytes {
     }
 
     /// Makes bytes zeros.
-    pub(super) async fn zero(&self, at: u64, bytes: u64) -> Result<(), DeviceError> {
+    pub async fn zero(&self, at: u64, bytes: u64) -> Result<(), DeviceError> {
         let end = at + bytes;
         let first = at.next_multiple_of(BLOCK_BYTES).min(end);
         let last = (end / BLOCK_BYTES * BLOCK_BYTES).max(first);
@@ -114,7 +119,7 @@ impl Bytes {
     }
 
     /// Gives up the blocks that lie in these bytes whole.
-    pub(super) async fn trim(&self, at: u64, bytes: u64) -> Result<(), DeviceError> {
+    pub async fn trim(&self, at: u64, bytes: u64) -> Result<(), DeviceError> {
         let end = (at + bytes) / BLOCK_BYTES * BLOCK_BYTES;
         self.discard(at.next_multiple_of(BLOCK_BYTES)..end).await
     }
@@ -128,12 +133,12 @@ impl Bytes {
         self.volume.discard(blocks.start, blocks.end - blocks.start).await
     }
 
-    pub(super) async fn flush(&self) -> Result<(), DeviceError> {
+    pub async fn flush(&self) -> Result<(), DeviceError> {
         self.volume.flush().await
     }
 
     /// How many bytes from `at` on, `most` at most, take room or do not.
-    pub(super) async fn extent(&self, at: u64, most: u64) -> Result<(u64, bool), DeviceError> {
+    pub async fn extent(&self, at: u64, most: u64) -> Result<(u64, bool), DeviceError> {
         let blocks = covering(at, most);
         let (mapped, alike) = self.volume.extent(blocks.start, blocks.end - blocks.start).await?;
         Ok((((blocks.start + alike) * BLOCK_BYTES - at).min(most), mapped))
@@ -141,6 +146,9 @@ impl Bytes {
 
     /// Waits until these blocks may be written; `alone` if nobody else may meanwhile.
     async fn enter(&self, blocks: Range<u64>, alone: bool) -> Pass<'_> {
+        if self.whole {
+            return Pass(None, blocks, alone);
+        }
         let in_the_way = |(other, others): &(Range<u64>, bool)| {
             (alone || *others) && other.start < blocks.end && blocks.start < other.end
         };
@@ -148,14 +156,17 @@ impl Bytes {
             self.written.wait().await;
         }
         self.writing.borrow_mut().push((blocks.clone(), alone));
-        Pass(self, blocks, alone)
+        Pass(Some(self), blocks, alone)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use engine::{runtime::Runtime, volume::Behaviour};
+    use engine::{
+        runtime::Runtime,
+        volume::{Behaviour, CreateOptions},
+    };
     use sim::{
         rng::Rng,
         ssd::{EmulatedDrive, Model},
@@ -164,7 +175,10 @@ mod tests {
 
     fn made(runtime: &Runtime) -> Bytes {
         let drive = Rc::new(EmulatedDrive::in_memory(&Model::zn540().scaled(24, 1024).geometry));
-        let made = Volume::create(drive.clone(), [1; 16], Some(500), None);
+        let made = Volume::create(
+            drive.clone(),
+            CreateOptions { uuid: [1; 16], blocks: Some(500), ..CreateOptions::default() },
+        );
         runtime.block_on(made, || false).unwrap().unwrap();
         let volume = Volume::open(runtime, drive, Behaviour::default());
         let volume = runtime.block_on(volume, || false).unwrap().unwrap();

@@ -1,0 +1,317 @@
+//! Threads that compress for volumes, beside the one that does everything else.
+//!
+//! They see bytes and nothing else. What they are offered while they have enough to do the volume does itself, on the
+//! thread of the engine: so all processors work, however many there are. Bytes are copied on their way to them, which
+//! is a fiftieth of what it takes to compress them.
+
+use crate::reactor::Reactor;
+use anyhow::{Context, Result};
+use engine::{
+    runtime::Gate,
+    volume::{Crew, Packer, Packing, Taken},
+};
+use rustix::event::{EventfdFlags, eventfd};
+use std::{
+    cell::{Cell, RefCell},
+    collections::{HashMap, VecDeque},
+    os::fd::OwnedFd,
+    rc::Rc,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    thread::{self, Builder},
+};
+
+/// Most threads: more than that one thread of the engine does not keep busy.
+const MOST_THREADS: usize = 8;
+
+/// Blocks that may be with the threads, for each of them: as many are packed while the engine looks elsewhere.
+const BLOCKS_EACH: usize = 32;
+
+/// All memory of a daemon is locked, so a thread has no more of it than it needs: the codecs' tables are elsewhere.
+const STACK_BYTES: usize = 256 << 10;
+
+/// See the head of this file.
+pub struct Packers {
+    reactor: Reactor,
+    shared: Arc<Shared>,
+    books: Rc<Books>,
+    threads: usize,
+}
+
+/// What the engine's thread knows.
+#[derive(Default)]
+struct Books {
+    /// What has been taken and is waited for, by number.
+    away: RefCell<HashMap<u64, Rc<Away>>>,
+    taken: Cell<u64>,
+    /// Blocks that are with the threads.
+    blocks: Cell<usize>,
+    /// Somebody waits for the bell.
+    listening: Cell<bool>,
+}
+
+/// Something that has been taken, and where it comes back to.
+#[derive(Default)]
+struct Away {
+    packing: RefCell<Option<Packing>>,
+    back: Gate,
+}
+
+/// What all threads know.
+struct Shared {
+    jobs: Mutex<Jobs>,
+    come: Condvar,
+    /// What has been packed; who puts the first one in rings the bell.
+    done: Mutex<Vec<(u64, Packing)>>,
+    bell: OwnedFd,
+}
+
+#[derive(Default)]
+struct Jobs {
+    waiting: VecDeque<(u64, Packing)>,
+    over: bool,
+}
+
+impl Packers {
+    /// As many threads as there are processors besides the engine's; `None` if there are none.
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub fn start(reactor: &Reactor) -> Result<Option<Rc<Packers>>> {
+        let processors = thread::available_parallelism().map_or(1, usize::from);
+        Packers::with_threads(reactor, MOST_THREADS.min(processors - 1))
+    }
+
+    /// How many there are.
+    pub fn threads(&self) -> usize {
+        self.threads
+    }
+
+    fn with_threads(reactor: &Reactor, threads: usize) -> Result<Option<Rc<Packers>>> {
+        let bell =
+            eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).context("there can be no eventfd")?;
+        let shared =
+            Arc::new(Shared { jobs: Mutex::default(), come: Condvar::new(), done: Mutex::default(), bell });
+        // What is dropped half-way ends those that run.
+        let packers = Packers { reactor: reactor.clone(), shared, books: Rc::default(), threads };
+        for _ in 0..threads {
+            let shared = packers.shared.clone();
+            let started = Builder::new()
+                .name("zoneraid-pack".into())
+                .stack_size(STACK_BYTES)
+                .spawn(move || shared.work());
+            started.context("no thread can be started")?;
+        }
+        Ok((threads > 0).then(|| Rc::new(packers)))
+    }
+}
+
+impl Drop for Packers {
+    fn drop(&mut self) {
+        lock(&self.shared.jobs).over = true;
+        self.shared.come.notify_all();
+    }
+}
+
+impl Crew for Packers {
+    fn take(&self, packing: Packing) -> Result<Taken, Packing> {
+        let (books, blocks) = (&self.books, packing.blocks());
+        let Ok(ring) = self.reactor.ring() else { return Err(packing) };
+        self.shared.give_back(books);
+        if books.blocks.get() + blocks > self.threads * BLOCKS_EACH {
+            return Err(packing);
+        }
+        let (number, away) = (books.taken.get(), Rc::new(Away::default()));
+        books.taken.set(number + 1);
+        books.blocks.set(books.blocks.get() + blocks);
+        books.away.borrow_mut().insert(number, away.clone());
+        if !books.listening.replace(true) {
+            let (shared, books, ring) = (self.shared.clone(), books.clone(), ring.clone());
+            self.reactor.runtime().spawn(async move { shared.fetch(&books, &ring).await });
+        }
+        lock(&self.shared.jobs).waiting.push_back((number, packing));
+        self.shared.come.notify_one();
+        Ok(Box::pin(async move {
+            loop {
+                if let Some(packing) = away.packing.take() {
+                    return Some(packing);
+                }
+                away.back.wait().await;
+            }
+        }))
+    }
+}
+
+impl Shared {
+    /// What a thread does.
+    fn work(&self) {
+        let _guard = Guard;
+        let mut packer = Packer::default();
+        while let Some((number, mut packing)) = self.next() {
+            packing.run(&mut packer);
+            let mut done = lock(&self.done);
+            done.push((number, packing));
+            if done.len() == 1 {
+                // It counts up to more than there can be.
+                let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+            }
+        }
+    }
+
+    /// The next job, to be waited for; `None` when there will be no more.
+    fn next(&self) -> Option<(u64, Packing)> {
+        let mut jobs = lock(&self.jobs);
+        while !jobs.over {
+            if let Some(job) = jobs.waiting.pop_front() {
+                return Some(job);
+            }
+            jobs = self.come.wait(jobs).unwrap_or_else(PoisonError::into_inner);
+        }
+        None
+    }
+
+    /// Hands out what comes back, as long as something is away.
+    async fn fetch(self: Arc<Self>, books: &Books, ring: &crate::ring::Ring) {
+        let bell = Rc::new(Bell(self.clone()));
+        while !books.away.borrow().is_empty() {
+            ring.ready(bell.clone(), libc::POLLIN).await;
+            let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+            self.give_back(books);
+        }
+        books.listening.set(false);
+    }
+
+    /// Gives what has been packed to those who wait for it.
+    fn give_back(&self, books: &Books) {
+        for (number, packing) in std::mem::take(&mut *lock(&self.done)) {
+            books.blocks.set(books.blocks.get() - packing.blocks());
+            if let Some(away) = books.away.borrow_mut().remove(&number) {
+                away.packing.replace(Some(packing));
+                away.back.open();
+            }
+        }
+    }
+}
+
+/// Keeps the bell open as long as somebody listens.
+struct Bell(Arc<Shared>);
+
+impl std::os::fd::AsFd for Bell {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.0.bell.as_fd()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A thread that does not end well ends the process, as the engine's would: somebody waits for what it had taken.
+struct Guard;
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            std::process::abort();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use engine::{
+        buf::{BLOCK, Buf},
+        volume::{Behaviour, Codec, CreateOptions, Level, Volume},
+    };
+    use sim::{
+        rng::Rng,
+        ssd::{EmulatedDrive, Model},
+    };
+
+    const BLOCKS: u64 = 3000;
+
+    fn volume(reactor: &Reactor, codec: Option<Codec>) -> Volume {
+        let drive = Rc::new(EmulatedDrive::in_memory(&Model::zn540().scaled(24, 1024).geometry));
+        let options =
+            CreateOptions { uuid: [1; 16], blocks: Some(BLOCKS), codec, ..CreateOptions::default() };
+        reactor.wait(Volume::create(drive.clone(), options)).unwrap().unwrap();
+        reactor.wait(Volume::open(reactor.runtime(), drive, Behaviour::default())).unwrap().unwrap()
+    }
+
+    /// Blocks of which a drawn part compresses.
+    fn data(rng: &mut Rng, blocks: u64) -> Buf {
+        let mut bytes = vec![0; blocks as usize * BLOCK];
+        for block in bytes.chunks_exact_mut(BLOCK) {
+            let noisy = rng.below(2 * BLOCK as u64).min(BLOCK as u64) as usize;
+            rng.fill(&mut block[..noisy]);
+        }
+        Buf::copy_of(&bytes)
+    }
+
+    #[test]
+    fn blocks_that_threads_have_packed_are_what_was_written() {
+        let reactor = Reactor::default();
+        if reactor.ring().is_err() {
+            return;
+        }
+        let (volume, mut rng) = (volume(&reactor, Level::new(1).map(Codec::Zstd)), Rng::new(3));
+        let packers = Packers::with_threads(&reactor, 2).unwrap().unwrap();
+        volume.employ(packers.clone());
+        let mut at = 0;
+        let left = Rc::new(Cell::new(0));
+        let mut written = Vec::new();
+        while at < BLOCKS {
+            let blocks = (1 + rng.below(100)).min(BLOCKS - at);
+            let data = data(&mut rng, blocks);
+            written.push((at, data.clone()));
+            let (volume, left) = (volume.clone(), left.clone());
+            left.set(left.get() + 1);
+            reactor.runtime().spawn(async move {
+                volume.write(at, &data, false).await.unwrap();
+                left.set(left.get() - 1);
+            });
+            at += blocks;
+        }
+        while left.get() > 0 {
+            reactor.runtime().run();
+            assert!(left.get() == 0 || reactor.ring().unwrap().wait().unwrap());
+        }
+        assert!(packers.books.taken.get() > 10, "{} were taken", packers.books.taken.get());
+        assert_eq!(packers.books.blocks.get(), 0);
+        while packers.books.listening.get() {
+            reactor.runtime().run();
+            assert!(!packers.books.listening.get() || reactor.ring().unwrap().wait().unwrap());
+        }
+        for (at, data) in written {
+            let read = reactor.wait(volume.read(at, Buf::zeroed(data.len()))).unwrap().unwrap();
+            assert!(read.as_slice() == data.as_slice(), "from block {at}");
+        }
+        reactor.runtime().clear();
+    }
+
+    #[test]
+    fn no_more_is_taken_than_keeps_the_threads_busy_and_threads_end_with_whom_they_are_for() {
+        let reactor = Reactor::default();
+        if reactor.ring().is_err() {
+            return;
+        }
+        assert!(Packers::with_threads(&reactor, 0).unwrap().is_none());
+        let packers = Packers::with_threads(&reactor, 1).unwrap().unwrap();
+        let volume = volume(&reactor, Some(Codec::Lz4));
+        volume.employ(packers.clone());
+        // One write of few blocks by itself is not worth a thread.
+        let few = data(&mut Rng::new(4), 3);
+        reactor.wait(volume.write(0, &few, false)).unwrap().unwrap();
+        assert_eq!(packers.books.taken.get(), 0);
+        let shared = Arc::downgrade(&packers.shared);
+        reactor.runtime().clear();
+        drop((packers, volume));
+        for _ in 0..1000 {
+            if shared.strong_count() == 0 {
+                return;
+            }
+            thread::sleep(std::time::Duration::from_millis(10));
+        }
+        panic!("threads do not end");
+    }
+}

@@ -1,0 +1,450 @@
+//! What a volume costs once all of it has been written: collection, and a map that is larger than its memory.
+
+use super::{Effort, Experiment};
+use crate::{
+    bed::{Bed, Setup},
+    figure::{Claim, Figure, Plot, Row, Table},
+    load::Measured,
+    system::System,
+    work,
+};
+use anyhow::{Context, Result};
+use engine::{
+    buf::{BLOCK, Buf},
+    runtime::Gate,
+    volume::{Behaviour, Choice, CreateOptions, Volume, Written},
+};
+use sim::{clock::Clock, rng::Rng, ssd::Model, timing::Timing};
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+};
+
+pub const VOLUME: Experiment = Experiment {
+    name: "volume",
+    title: "A volume that has been overwritten: collection, and a map larger than its memory",
+    run: volume,
+};
+
+const METHOD: &str = "A volume on four ZN540 (3 + 1) with small zones (12 MiB of the array; a reset or finish takes as much \
+less time), policy zrwa unless a row says otherwise, on a host that costs nothing. It is filled in order up to a share of what \
+there is room for, then overwritten, 4 KiB and 16 requests at a time, once and a half as much as there is room for, and \
+measured while as much as there is room for is written, with all of the map in memory unless a row says otherwise. 'uniform': any block; 'zipf': with an exponent of 0.99; 'log': half \
+of the writes go round in a log, which is a 64th of all, the others are zipf. The amplification of the volume is what it writes \
+to the array for each block of the user's, that of flash what stays on the drives. 'large map': the blocks that are used are 20 \
+apart, so that the map is as much larger; '128 MiB a TiB': so much of that map is in memory, a twelfth of it. The map in part: a volume of 64 GiB of which \
+6,000 pages of the map have 16 blocks each; 19 of 20 requests go to a tenth of these.";
+
+const WHY_RAIZN: &str = "BIZA's figures are for a block device of its own, which absorbs what is hot in the ZRWA, over RAIZN \
+behind dm-zap, with fio and traces; here the volume is the same on both, and so is what it writes.";
+
+/// Zones of the array, and blocks of a zone of a drive.
+const ZONES: u32 = 128;
+const CAPACITY: u64 = 1024;
+
+const DEPTH: usize = 16;
+
+/// How far apart logical blocks are where the map is to be large.
+const SPREAD: u64 = 20;
+
+/// Which blocks are written.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Load {
+    Uniform,
+    Zipf,
+    Log,
+}
+
+impl Load {
+    const ALL: [Load; 3] = [Load::Uniform, Load::Zipf, Load::Log];
+
+    fn name(self) -> &'static str {
+        match self {
+            Load::Uniform => "uniform",
+            Load::Zipf => "zipf",
+            Load::Log => "log",
+        }
+    }
+}
+
+/// One place after the other.
+struct Places {
+    load: Load,
+    blocks: u64,
+    /// Of ranks, cumulated.
+    weights: Vec<f64>,
+    log_at: u64,
+}
+
+impl Places {
+    fn new(load: Load, blocks: u64) -> Places {
+        let mut sum = 0.0;
+        let ranks = if load == Load::Uniform { 0 } else { blocks };
+        let weights = (1..=ranks).map(|rank| {
+            sum += (rank as f64).powf(-0.99);
+            sum
+        });
+        Places { load, blocks, weights: weights.collect(), log_at: 0 }
+    }
+
+    fn next(&mut self, rng: &mut Rng) -> u64 {
+        if self.load == Load::Log && rng.chance(1, 2) {
+            self.log_at = (self.log_at + 1) % (self.blocks / 64);
+            return self.log_at;
+        }
+        let Some(sum) = self.weights.last() else { return rng.below(self.blocks) };
+        let at = rng.below(1 << 53) as f64 / (1u64 << 53) as f64 * sum;
+        let rank = self.weights.partition_point(|weight| *weight < at) as u64;
+        // A prime, so that neighbours in rank are none in place.
+        (rank as u128 * 2_654_435_761 % self.blocks as u128) as u64
+    }
+}
+
+/// A volume that is being written.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    name: &'static str,
+    system: System,
+    group_blocks: u32,
+    used_percent: u64,
+    load: Load,
+    /// Logical blocks for each that is used: maps are as much larger.
+    spread: u64,
+    behaviour: Behaviour,
+}
+
+impl Case {
+    fn new(used_percent: u64, load: Load) -> Case {
+        let (system, behaviour) = (System::Zoneraid, WHOLE_MAP);
+        Case { name: "zrwa", system, group_blocks: 0, used_percent, load, spread: 1, behaviour }
+    }
+
+    fn over(self, name: &'static str, system: System, group_blocks: u32) -> Case {
+        Case { name, system, group_blocks, ..self }
+    }
+
+    fn behaving(self, name: &'static str, behaviour: Behaviour) -> Case {
+        Case { name, behaviour, ..self }
+    }
+}
+
+/// All of the map is in memory.
+const WHOLE_MAP: Behaviour = Behaviour {
+    choice: Choice::CostBenefit,
+    apart: false,
+    map_pages: Some(usize::MAX / 2),
+    changed_pages: None,
+    fua_stands_alone: false,
+    give_up: false,
+};
+
+/// What it came to.
+struct Found {
+    row: Row,
+    /// Blocks written for each of the user's, and of these the moved ones, headers, and the map with roots.
+    amplification: f64,
+    moved: f64,
+    headers: f64,
+    map: f64,
+}
+
+fn setup(system: System, group_blocks: u32) -> Setup {
+    let (whole, mut timing) = (Model::zn540_4tb(), Timing::zn540_4tb());
+    let part = CAPACITY as f64 / whole.geometry.zone_capacity_blocks as f64;
+    let reset = &mut timing.reset;
+    let times = [&mut reset.fixed_us, &mut reset.full_us, &mut reset.unfinished_us, &mut timing.finish_us];
+    times.into_iter().for_each(|us| *us *= part);
+    let model = whole.scaled(ZONES + 2, CAPACITY);
+    Setup { model, timing, members: 4, group_blocks, joins: true, stores: true, ..Setup::zn540(system) }
+}
+
+/// Requests that follow each other, a number of them at a time.
+struct Requests {
+    volume: Volume,
+    clock: Clock,
+    rng: RefCell<Rng>,
+    left: Cell<u64>,
+    running: Cell<usize>,
+    ended: Gate,
+    latencies_ns: RefCell<Vec<u64>>,
+    failed: RefCell<Option<anyhow::Error>>,
+}
+
+/// Carries out so many requests, at the places that `next` gives.
+fn requests(
+    bed: &Bed,
+    volume: &Volume,
+    count: u64,
+    writes: bool,
+    next: impl FnMut(&mut Rng) -> u64 + 'static,
+) -> Result<Measured> {
+    let shared = Rc::new(Requests {
+        volume: volume.clone(),
+        clock: bed.clock.clone(),
+        rng: RefCell::new(Rng::new(count)),
+        left: Cell::new(count),
+        running: Cell::new(DEPTH),
+        ended: Gate::default(),
+        latencies_ns: RefCell::default(),
+        failed: RefCell::default(),
+    });
+    let next = Rc::new(RefCell::new(next));
+    let before = bed.clock.now_ns();
+    for _ in 0..DEPTH {
+        let (shared, next) = (shared.clone(), next.clone());
+        bed.runtime.spawn(async move {
+            let mut data = Buf::zeroed(BLOCK);
+            while shared.left.get() > 0 {
+                shared.left.set(shared.left.get() - 1);
+                let at = (next.borrow_mut())(&mut shared.rng.borrow_mut());
+                let begun = shared.clock.now_ns();
+                let result = match writes {
+                    true => shared.volume.write(at, &data, false).await,
+                    false => shared.volume.read(at, std::mem::take(&mut data)).await.map(|read| data = read),
+                };
+                if let Err(error) = result {
+                    *shared.failed.borrow_mut() = Some(anyhow::anyhow!("block {at}: {error}"));
+                    break;
+                }
+                shared.latencies_ns.borrow_mut().push(shared.clock.now_ns() - begun);
+            }
+            shared.running.set(shared.running.get() - 1);
+            shared.ended.open();
+        });
+    }
+    bed.run(async {
+        while shared.running.get() > 0 {
+            shared.ended.wait().await;
+        }
+    })?;
+    if let Some(error) = shared.failed.take() {
+        return Err(error);
+    }
+    let mut latencies_ns = shared.latencies_ns.take();
+    latencies_ns.sort_unstable();
+    let window_ns = bed.clock.now_ns() - before;
+    Ok(Measured { bytes: count * BLOCK as u64, second_half_bytes: 0, window_ns, latencies_ns })
+}
+
+fn open(bed: &Bed, blocks: Option<u64>, behaviour: Behaviour) -> Result<Volume> {
+    bed.run(Volume::create(
+        bed.array.clone(),
+        CreateOptions { uuid: [1; 16], blocks, ..CreateOptions::default() },
+    ))??;
+    Ok(bed.run(Volume::open(&bed.runtime, bed.array.clone(), behaviour))??)
+}
+
+/// Writes blocks one behind the other.
+fn fill(bed: &Bed, volume: &Volume, blocks: u64, spread: u64) -> Result<()> {
+    if spread > 1 {
+        let next = Cell::new(0);
+        requests(bed, volume, blocks, true, move |_| next.replace(next.get() + spread))?;
+        return Ok(());
+    }
+    const AT_ONCE: u64 = 64;
+    let data = Buf::zeroed(AT_ONCE as usize * BLOCK);
+    bed.run(async {
+        for at in (0..blocks).step_by(AT_ONCE as usize) {
+            let data = data.slice_blocks(0..AT_ONCE.min(blocks - at));
+            volume.write(at, &data, false).await?;
+        }
+        anyhow::Ok(())
+    })?
+}
+
+fn one(case: &Case) -> Result<Found> {
+    let bed = Bed::new(&setup(case.system, case.group_blocks))?;
+    let blocks = bed.array.geometry().zone_capacity_blocks * ZONES as u64 * 4 / 5 * case.spread;
+    let volume = open(&bed, (case.spread > 1).then_some(blocks), case.behaviour)?;
+    let room = volume.status().usable;
+    let used = room * case.used_percent / 100;
+    fill(&bed, &volume, used, case.spread)?;
+    let places = Rc::new(RefCell::new(Places::new(case.load, used)));
+    let next = || {
+        let places = places.clone();
+        let spread = case.spread;
+        move |rng: &mut Rng| places.borrow_mut().next(rng) * spread
+    };
+    requests(&bed, &volume, room * 3 / 2, true, next())?;
+    let (before, counters) = (volume.status().written, bed.write_counters());
+    let measured = requests(&bed, &volume, room, true, next())?;
+    let after = volume.status().written;
+    let left = bed.left_since(&counters, room);
+    let each =
+        |of: fn(&Written) -> u64| (of(&after) - of(&before)) as f64 / (after.user - before.user) as f64;
+    Ok(Found {
+        row: Row {
+            system: case.name.into(),
+            host: "free".into(),
+            zones: 1,
+            request_kib: 4,
+            depth: DEPTH as u32,
+            mb_s: measured.mb_s(),
+            flash_write_amplification: left.flash_write_amplification,
+            p50_us: measured.quantile_us(0.5),
+            p95_us: measured.quantile_us(0.95),
+            p99_us: measured.quantile_us(0.99),
+            written: left.written,
+            used_percent: Some(case.used_percent),
+            load: Some(case.load.name()),
+            ..Row::default()
+        },
+        amplification: each(Written::blocks),
+        moved: each(|written| written.moved),
+        headers: each(|written| written.headers),
+        map: each(|written| written.map + written.roots),
+    })
+}
+
+/// Pages of the map that are used, and blocks of each.
+const PAGES: u64 = 6000;
+const PAGE_BLOCKS: u64 = 16;
+/// Logical blocks from a page to the next one that is used.
+const APART: u64 = (16 << 20) / PAGES;
+
+/// Reads and writes with so many pages of the map in memory: throughput of each, the share of requests that find their
+/// page there, and pages written for each block.
+struct Paged {
+    read_mb_s: f64,
+    write_mb_s: f64,
+    read_hits: f64,
+    write_hits: f64,
+    map: f64,
+}
+
+fn paged(pages: &Option<usize>) -> Result<Paged> {
+    let bed = Bed::new(&setup(System::Zoneraid, 0))?;
+    let behaviour = Behaviour { map_pages: Some(pages.unwrap_or(usize::MAX / 2)), ..Behaviour::default() };
+    let volume = open(&bed, Some(16 << 20), behaviour)?;
+    let data = Buf::zeroed(PAGE_BLOCKS as usize * BLOCK);
+    bed.run(async {
+        for page in 0..PAGES {
+            volume.write(page * APART, &data, false).await?;
+        }
+        volume.stop().await
+    })??;
+    let next = |rng: &mut Rng| {
+        let hot = PAGES / 10;
+        let page = if rng.chance(19, 20) { rng.below(hot) } else { rng.range(hot..PAGES) };
+        page * APART + rng.below(PAGE_BLOCKS)
+    };
+    const COUNT: u64 = 100_000;
+    let run = |writes| {
+        requests(&bed, &volume, COUNT / 2, writes, next)?;
+        let before = volume.status();
+        let measured = requests(&bed, &volume, COUNT, writes, next)?;
+        let after = volume.status();
+        let hits = 1.0 - (after.pages_read - before.pages_read) as f64 / COUNT as f64;
+        let map = (after.written.map - before.written.map) as f64 / COUNT as f64;
+        anyhow::Ok((measured.mb_s(), hits, map))
+    };
+    let ((read_mb_s, read_hits, _), (write_mb_s, write_hits, map)) = (run(false)?, run(true)?);
+    Ok(Paged { read_mb_s, write_mb_s, read_hits, write_hits, map })
+}
+
+fn volume(this: &Experiment, effort: Effort) -> Result<Figure> {
+    let shares: &[u64] = if effort == Effort::Quick { &[20, 80] } else { &[20, 50, 80, 100] };
+    let loads: &[Load] = if effort == Effort::Quick { &[Load::Zipf] } else { &Load::ALL };
+    let mut cases: Vec<Case> =
+        loads.iter().flat_map(|load| shares.iter().map(|share| Case::new(*share, *load))).collect();
+    let greedy = Behaviour { choice: Choice::Greedy, ..WHOLE_MAP };
+    let apart = Behaviour { apart: true, ..WHOLE_MAP };
+    for load in loads {
+        let case = Case::new(80, *load);
+        let spread = Case { spread: SPREAD, ..case };
+        cases.push(spread.behaving("zrwa, large map", WHOLE_MAP));
+        cases.push(spread.behaving("zrwa, 128 MiB a TiB", Behaviour::default()));
+        cases.push(case.behaving("zrwa, greedy", greedy));
+        cases.push(case.behaving("zrwa, hot and cold", apart));
+    }
+    let case = Case::new(80, Load::Zipf);
+    cases.push(case.over("inplace", System::Zebra, 0));
+    cases.push(case.over("log", System::RaiznPlus, 0));
+    cases.push(case.over("append-g256", System::RaiznPlus, 256));
+    cases.push(case.over("RAIZN", System::Raizn, 0));
+    let found = work::each(this.name, &cases, one)?;
+    let mut figure = this.figure(METHOD);
+    let header = [
+        "array", "load", "used, %", "MB/s", "p50, µs", "p99, µs", "volume", "moved", "headers", "map",
+        "flash",
+    ];
+    let mut table =
+        Table::new("Overwriting, by how full the volume is: throughput, latency, amplification", &header);
+    for Found { row, amplification, moved, headers, map } in &found {
+        let mut cells = vec![row.system.clone(), row.load.unwrap_or_default().to_string()];
+        cells.push(row.used_percent.unwrap_or_default().to_string());
+        cells.extend([row.mb_s, row.p50_us, row.p99_us].map(|value| format!("{value:.0}")));
+        cells.extend(
+            [*amplification, *moved, *headers, *map, row.flash_write_amplification]
+                .map(|value| format!("{value:.2}")),
+        );
+        table.rows.push(cells);
+    }
+    figure.tables.push(table);
+    let of = |system: &str, load: Load, used: u64| {
+        let is = |found: &&Found| {
+            let row = &found.row;
+            (row.system.as_str(), row.load, row.used_percent) == (system, Some(load.name()), Some(used))
+        };
+        found.iter().find(is).with_context(|| format!("{system} was not measured"))
+    };
+    for load in loads {
+        let tail = of("zrwa", *load, 80)?.row.p99_us / of("zrwa", *load, 20)?.row.p99_us;
+        let what = format!("{}: 99th percentile at 80 % used to 20 %, at most (a goal of ours)", load.name());
+        figure.claims.push(Claim::below(what, 3.0, tail, ""));
+    }
+    let [ours, theirs] = ["zrwa", "RAIZN"].map(|system| of(system, Load::Zipf, 80));
+    let (ours, theirs) = (&ours?.row, &theirs?.row);
+    let waf = ours.flash_write_amplification / theirs.flash_write_amplification;
+    let gain = ours.mb_s / theirs.mb_s;
+    figure.claims.push(Claim::factor("flash writes of zrwa to RAIZN (BIZA's)", 0.573, waf, WHY_RAIZN));
+    figure.claims.push(Claim::factor("throughput of zrwa to RAIZN (BIZA's)", 1.932, gain, WHY_RAIZN));
+    let lines = |name: &str, y: &str, value: fn(&Found) -> f64| {
+        let zrwa = found.iter().filter(|found| found.row.system == "zrwa");
+        let values: Vec<(String, u64, f64)> = zrwa
+            .map(|found| {
+                let row = &found.row;
+                (row.load.unwrap_or_default().to_string(), row.used_percent.unwrap_or_default(), value(found))
+            })
+            .collect();
+        Plot::through(name, "used, % of what there is room for", y, &values)
+    };
+    figure.plots.push(lines("Throughput of overwriting", "MB/s", |found| found.row.mb_s));
+    figure.plots.push(lines("99th percentile of overwriting", "µs", |found| found.row.p99_us));
+    figure.plots.push(lines("Blocks written for each of the user's", "blocks", |found| found.amplification));
+    map(this, effort, &mut figure)?;
+    figure.rows = found.into_iter().map(|found| found.row).collect();
+    Ok(figure)
+}
+
+/// How much is lost where not all pages of the map are in memory.
+fn map(this: &Experiment, effort: Effort, figure: &mut Figure) -> Result<()> {
+    let budgets: &[Option<usize>] = match effort {
+        Effort::Quick => &[None, Some(800)],
+        Effort::Full => &[None, Some(3000), Some(1500), Some(1000), Some(800)],
+    };
+    let found = work::each(this.name, budgets, paged)?;
+    let header = ["pages", "reads, MB/s", "hits", "writes, MB/s", "hits", "pages written a block"];
+    let mut table = Table::new("A map in memory as a whole, and in part", &header);
+    for (pages, found) in budgets.iter().zip(&found) {
+        let mut cells = vec![pages.map_or("all".to_string(), |pages| pages.to_string())];
+        cells.extend([
+            format!("{:.0}", found.read_mb_s),
+            format!("{:.3}", found.read_hits),
+            format!("{:.0}", found.write_mb_s),
+            format!("{:.3}", found.write_hits),
+            format!("{:.3}", found.map),
+        ]);
+        table.rows.push(cells);
+    }
+    figure.tables.push(table);
+    if let (Some(all), Some(part)) = (found.first(), found.last()) {
+        for (what, of) in
+            [("reads", part.read_mb_s / all.read_mb_s), ("writes", part.write_mb_s / all.write_mb_s)]
+        {
+            let what = format!("{what} with pages for 95 % of requests, to all in memory (a goal of ours)");
+            figure.claims.push(Claim::at_least(what, 0.95, of, ""));
+        }
+    }
+    Ok(())
+}

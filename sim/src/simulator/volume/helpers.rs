@@ -1,0 +1,44 @@
+//! Others that pack blocks for a volume, as threads of the host do: what they take comes back some steps of tasks later,
+//! packed or not.
+
+use crate::rng::Rng;
+use engine::volume::{Crew, Packer, Packing, Taken};
+use std::{cell::RefCell, future::poll_fn, rc::Rc, task::Poll};
+
+/// Most steps.
+const MOST_STEPS: u64 = 40;
+
+pub(super) struct Helpers {
+    rng: RefCell<Rng>,
+    packer: Rc<RefCell<Packer>>,
+}
+
+impl Helpers {
+    pub(super) fn new(seed: u64) -> Helpers {
+        Helpers { rng: RefCell::new(Rng::new(seed)), packer: Rc::default() }
+    }
+}
+
+impl Crew for Helpers {
+    fn take(&self, mut packing: Packing) -> Result<Taken, Packing> {
+        let mut rng = self.rng.borrow_mut();
+        if rng.chance(1, 5) {
+            return Err(packing);
+        }
+        let (mut steps, gives_up) = (rng.below(MOST_STEPS), rng.chance(1, 10));
+        let packer = self.packer.clone();
+        Ok(Box::pin(async move {
+            poll_fn(|context| {
+                if steps == 0 {
+                    return Poll::Ready(());
+                }
+                steps -= 1;
+                context.waker().wake_by_ref();
+                Poll::Pending
+            })
+            .await;
+            packing.run(&mut packer.borrow_mut());
+            (!gives_up).then_some(packing)
+        }))
+    }
+}
