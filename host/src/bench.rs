@@ -7,10 +7,10 @@
 //! is the median of several rounds after one to warm up; a round writes one zone from its start.
 //! GB are 10⁹ bytes.
 
-mod file;
 pub mod host;
 mod idle;
 pub mod namespaces;
+mod null;
 pub mod volume;
 
 use crate::{

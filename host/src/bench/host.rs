@@ -1,17 +1,17 @@
 //! What a request and a command to a drive cost the daemon on this machine, for the lab (`lab --host FILE`), and how
 //! many requests a second it reaches when drives take no time.
 //!
-//! The array of [`super`] on files in memory, by way of io_uring. The same 4 KiB writes are joined, and not: the
-//! commands that joining saves say what one costs, and what is left is the request's. One request at a time says what a
-//! turn of the event loop costs. How requests come to the daemon is not part of that: a stand-in for what ublk needs for
-//! each, a read of 4 KiB and an operation that does nothing, is measured by itself and added to the request.
-//! Costs are processor time of one thread; requests a second are by the clock on the wall, of one thread and of two
-//! with an array each, which share nothing: what two threads of transport could reach at most.
+//! The array of [`super`] on drives that are not there, by way of io_uring. The same 4 KiB writes are joined, and not:
+//! the commands that joining saves say what one costs, and what is left is the request's. One request at a time says what
+//! a turn of the event loop costs. How requests come to the daemon is a stand-in for what a block device of ublk's needs
+//! for each: its data is copied out of the kernel, and its answer is one more command.
+//!
+//! Costs are processor time of one thread. Requests a second are by the clock on the wall, of the array alone and with the
+//! stand-in; of one thread, and of two with an array each, which share nothing: what two threads could reach at most.
 
 use super::{
-    CHUNK_BYTES, DATA_CHUNKS,
-    file::{FileDrive, thread_seconds},
-    median,
+    CHUNK_BYTES, DATA_CHUNKS, begin, median,
+    null::{NullDrive, thread_seconds},
 };
 use crate::{
     output::{HEALTHY, Output},
@@ -21,19 +21,14 @@ use anyhow::{Context, Result, bail};
 use engine::{
     array::{Array, Behaviour, CreateOptions, Drive},
     buf::{BLOCK, Buf},
-    device::{Command, Completion, ZonedDevice, Zones},
+    device::{Command, Completion, Done, ZonedDevice, Zones},
     runtime::Runtime,
     zone::{Lba, ZoneIndex},
 };
+use rustix::fs::{MemfdFlags, memfd_create};
 use serde::Serialize;
 use sim::ssd::Model;
-use std::{
-    cell::Cell,
-    collections::VecDeque,
-    path::{Path, PathBuf},
-    rc::Rc,
-    time::Instant,
-};
+use std::{cell::Cell, collections::VecDeque, fs::File, os::unix::fs::FileExt, rc::Rc, time::Instant};
 
 const REQUESTS: u64 = 100_000;
 const SINGLE_REQUESTS: u64 = 20_000;
@@ -53,13 +48,16 @@ struct Costs {
     points: Vec<Point>,
 }
 
-/// Requests a second with drives that take no time.
+/// Writes a second with drives that are not there.
 #[derive(Serialize)]
 struct Point {
     threads: usize,
     request_kib: u64,
     depth: usize,
+    /// Through the stand-in for a block device.
     requests_a_second: f64,
+    /// Of the array alone.
+    array_requests_a_second: f64,
     commands_a_request: f64,
 }
 
@@ -72,35 +70,30 @@ struct Spent {
     turns: f64,
 }
 
-/// Measures and prints; files are made in `directory`.
-pub fn run(output: Output, rounds: usize, directory: Option<PathBuf>) -> Result<u8> {
-    if cfg!(debug_assertions) {
-        output.note("this is not a release build; the figures mean little");
-    }
-    let memory = PathBuf::from("/dev/shm");
-    let fallback = || if memory.is_dir() { memory.clone() } else { std::env::temp_dir() };
-    let directory = directory.unwrap_or_else(fallback);
-    let costs = costs(rounds, &directory)?;
+/// Measures and prints.
+pub fn run(output: Output, rounds: usize) -> Result<u8> {
+    begin(output, rounds)?;
+    let costs = costs(rounds)?;
     output.print(&costs, text)?;
     Ok(HEALTHY)
 }
 
-fn costs(rounds: usize, directory: &Path) -> Result<Costs> {
-    let of = |join: bool, count: u64, depth: usize| -> Result<Spent> {
-        let rig = Rig::new(directory, join)?;
-        rig.median(rounds, count, depth, BLOCK as u64)
+fn costs(rounds: usize) -> Result<Costs> {
+    let of = |join: bool, fronted: bool, count: u64, depth: usize| {
+        Rig::new(join, fronted)?.median(rounds, count, depth, BLOCK as u64)
     };
-    let (joined, each) = (of(true, REQUESTS, DEEP)?, of(false, REQUESTS, DEEP)?);
-    let one = of(true, SINGLE_REQUESTS, 1)?;
-    let transport_us = Rig::new(directory, true)?.transport(rounds)?;
+    let (joined, each) = (of(true, false, REQUESTS, DEEP)?, of(false, false, REQUESTS, DEEP)?);
+    let fronted = of(true, true, REQUESTS, DEEP)?;
+    let one = of(true, false, SINGLE_REQUESTS, 1)?;
     let sub_request_us = ((each.us - joined.us) / (each.commands - joined.commands)).max(0.0);
     let engine_us = (joined.us - joined.commands * sub_request_us).max(0.0);
     let turn_us = ((one.us - engine_us - one.commands * sub_request_us) / one.turns).max(0.0);
+    let transport_us = (fronted.us - joined.us).max(0.0);
     let mut points = Vec::new();
     for threads in [1, 2] {
         for request_kib in [4, 16, 64] {
             for depth in [1, 8, DEEP] {
-                points.push(point(directory, threads, request_kib, depth)?);
+                points.push(point(threads, request_kib, depth)?);
             }
         }
     }
@@ -108,65 +101,77 @@ fn costs(rounds: usize, directory: &Path) -> Result<Costs> {
 }
 
 /// So many threads with an array each, all at the same time.
-fn point(directory: &Path, threads: usize, request_kib: u64, depth: usize) -> Result<Point> {
+fn point(threads: usize, request_kib: u64, depth: usize) -> Result<Point> {
     let count = if depth == 1 { SINGLE_REQUESTS } else { REQUESTS } * 4 / request_kib;
-    let one = || Rig::new(directory, true)?.median(3, count, depth, request_kib << 10);
-    let spent: Result<Vec<Spent>> = std::thread::scope(|scope| {
-        let running: Vec<_> = (0..threads).map(|_| scope.spawn(one)).collect();
-        let ended = running.into_iter().map(|thread| thread.join());
-        ended.map(|spent| spent.unwrap_or_else(|_| bail!("a thread did not end"))).collect()
-    });
-    let spent = spent?;
+    let all = |fronted: bool| -> Result<Vec<Spent>> {
+        let one = || Rig::new(true, fronted)?.median(3, count, depth, request_kib << 10);
+        std::thread::scope(|scope| {
+            let running: Vec<_> = (0..threads).map(|_| scope.spawn(one)).collect();
+            let ended = running.into_iter().map(|thread| thread.join());
+            ended.map(|spent| spent.unwrap_or_else(|_| bail!("a thread did not end"))).collect()
+        })
+    };
+    let (alone, fronted) = (all(false)?, all(true)?);
+    let a_second = |spent: &[Spent]| spent.iter().map(|spent| 1e6 / spent.wall_us).sum();
     Ok(Point {
         threads,
         request_kib,
         depth,
-        requests_a_second: spent.iter().map(|spent| 1e6 / spent.wall_us).sum(),
-        commands_a_request: spent.iter().map(|spent| spent.commands).sum::<f64>() / threads as f64,
+        requests_a_second: a_second(&fronted),
+        array_requests_a_second: a_second(&alone),
+        commands_a_request: alone.iter().map(|spent| spent.commands).sum::<f64>() / threads as f64,
     })
 }
 
 fn text(costs: &Costs) -> String {
     let mut text = format!(
-        "One thread of the daemon, drives in files\n  \
+        "One thread of the daemon, drives that are not there\n  \
          a request {:>29.2} µs\n    of which a stand-in for ublk {:>8.2} µs\n  \
          a command to a drive {:>18.2} µs\n  a turn of the loop {:>20.2} µs\n\n\
-         Requests a second, drives that take no time; two threads have an array each\n  \
-         threads  KiB  depth  thousand/s  commands each\n",
+         Thousands of writes a second; two threads have an array each\n  \
+         threads  KiB  depth  with a block device  array alone  commands each\n",
         costs.request_us, costs.transport_us, costs.sub_request_us, costs.turn_us
     );
     for point in &costs.points {
         text += &format!(
-            "  {:>7}  {:>3}  {:>5}  {:>10.0}  {:>13.2}\n",
+            "  {:>7}  {:>3}  {:>5}  {:>19.0}  {:>11.0}  {:>13.2}\n",
             point.threads,
             point.request_kib,
             point.depth,
             point.requests_a_second / 1e3,
+            point.array_requests_a_second / 1e3,
             point.commands_a_request
         );
     }
     text
 }
 
-/// An array over drives in files, on a ring of its own.
+/// What stands for a block device in front of the array: where the data of requests comes from, and their answers go.
+struct Front {
+    memory: File,
+    answers: NullDrive,
+}
+
+/// Data that requests are made of, in bytes.
+const FRONT_BYTES: usize = 1 << 20;
+
+/// An array over drives that are not there, on a ring of its own.
 struct Rig {
     runtime: Runtime,
     ring: Ring,
     array: Array,
-    /// One more drive, for the stand-in.
-    other: FileDrive,
+    front: Option<Front>,
     commands: Rc<Cell<u64>>,
 }
 
 impl Rig {
-    fn new(directory: &Path, join: bool) -> Result<Rig> {
+    fn new(join: bool, fronted: bool) -> Result<Rig> {
         let ring = Ring::new().context("the kernel gives no io_uring (Linux 6.1 or newer)")?;
         let (runtime, commands, model) = (Runtime::new(), Rc::default(), Model::zn540());
         let capacity = model.geometry.zone_capacity_blocks;
         let geometry = model.scaled(8, capacity).geometry;
         let drive = |n: usize| {
-            let device: Rc<dyn ZonedDevice> =
-                Rc::new(FileDrive::new(&ring, directory, geometry.clone(), &commands)?);
+            let device: Rc<dyn ZonedDevice> = Rc::new(NullDrive::new(&ring, geometry.clone(), &commands)?);
             anyhow::Ok(Drive { name: n.to_string(), device })
         };
         let drives = (0..=DATA_CHUNKS).map(drive).collect::<Result<Vec<_>>>()?;
@@ -186,20 +191,23 @@ impl Rig {
         let create = Array::create_with(&runtime, options, drives, behaviour);
         let array = runtime.block_on(create, || ring.wait().unwrap_or(false));
         let array = array.context("the array does not answer")??;
-        let other = FileDrive::new(&ring, directory, geometry.clone(), &commands)?;
-        Ok(Rig { runtime, ring, array, other, commands })
+        let front = || {
+            let memory = File::from(memfd_create("zoneraid-bench", MemfdFlags::CLOEXEC)?);
+            memory.write_all_at(&vec![0x5a; FRONT_BYTES], 0)?;
+            // Answers are no commands to drives.
+            anyhow::Ok(Front { memory, answers: NullDrive::new(&ring, geometry.clone(), &Rc::default())? })
+        };
+        let front = fronted.then(front).transpose()?;
+        Ok(Rig { runtime, ring, array, front, commands })
     }
 
     /// The round with the median time, after one to warm up; each writes the first zone from its start.
     fn median(&self, rounds: usize, count: u64, depth: usize, bytes: u64) -> Result<Spent> {
-        let blocks = bytes / BLOCK as u64;
         let round = || {
             let reset = self.array.submit(Command::Reset { zones: Zones::One(ZoneIndex(0)) });
             let done = self.runtime.block_on(reset, || self.ring.wait().unwrap_or(false));
             done.context("the array does not answer")?.result?;
-            self.stream(&self.array, count, depth, bytes, |n, data| {
-                Command::write(Lba(n * blocks), data, false)
-            })
+            self.stream(count, depth, bytes)
         };
         round()?;
         let rounds = (0..rounds.max(1)).map(|_| round()).collect::<Result<Vec<_>>>()?;
@@ -212,52 +220,40 @@ impl Rig {
         })
     }
 
-    /// µs of a 4 KiB read and of an operation that does nothing, with many on their way.
-    fn transport(&self, rounds: usize) -> Result<f64> {
-        let both = || {
-            let read = self.stream(&self.other, REQUESTS, DEEP, BLOCK as u64, |n, data| {
-                Command::read(Lba(n % 64), data)
-            })?;
-            let nothing = self.stream(&self.other, REQUESTS, DEEP, BLOCK as u64, |n, _| {
-                Command::FlushZrwa { last: Lba(n) }
-            })?;
-            anyhow::Ok(read.us + nothing.us)
-        };
-        both()?;
-        Ok(median((0..rounds.max(1)).map(|_| both()).collect::<Result<Vec<_>>>()?))
-    }
-
-    /// Keeps `depth` commands on their way until `count` of them are done.
-    fn stream(
-        &self,
-        device: &dyn ZonedDevice,
-        count: u64,
-        depth: usize,
-        bytes: u64,
-        command: impl Fn(u64, Buf) -> Command,
-    ) -> Result<Spent> {
+    /// Keeps `depth` writes of so many bytes on their way until `count` of them are done, and answered if there is a block
+    /// device in front.
+    fn stream(&self, count: u64, depth: usize, bytes: u64) -> Result<Spent> {
+        let blocks = bytes / BLOCK as u64;
         let fresh = || Buf::copy_of(&vec![0x5a; bytes as usize]);
         let mut spare: Vec<Buf> = (0..depth).map(|_| fresh()).collect();
         let mut queue: VecDeque<Completion> = VecDeque::with_capacity(depth);
+        let mut answers: VecDeque<(Completion, Buf)> = VecDeque::with_capacity(depth);
         let (wall, before, commands) = (Instant::now(), thread_seconds(), self.commands.get());
         let (mut submitted, mut completed, mut turns) = (0, 0, 0_u64);
         while completed < count {
             while submitted < count
-                && let Some(buf) = spare.pop()
+                && let Some(mut data) = spare.pop()
             {
-                queue.push_back(device.submit(command(submitted, buf)));
+                if let (Some(front), Some(memory)) = (&self.front, data.as_mut()) {
+                    front.memory.read_exact_at(memory, submitted * bytes % FRONT_BYTES as u64)?;
+                }
+                queue.push_back(self.array.submit(Command::write(Lba(submitted * blocks), data, false)));
                 submitted += 1;
             }
             self.runtime.run();
             let before = completed;
-            while let Some(mut oldest) = queue.pop_front() {
-                let Some(done) = oldest.take() else {
-                    queue.push_front(oldest);
-                    break;
-                };
+            while let Some(done) = queue.front_mut().and_then(Completion::take) {
+                queue.pop_front();
                 done.result?;
-                // What does nothing gives no buffer back.
-                spare.push(if done.data.is_empty() { Buf::default() } else { done.data });
+                let answer = match &self.front {
+                    Some(front) => front.answers.submit(Command::FlushZrwa { last: Lba(0) }),
+                    None => Completion::ready(Done::ok()),
+                };
+                answers.push_back((answer, done.data));
+            }
+            while let Some(done) = answers.front_mut().and_then(|(answer, _)| answer.take()) {
+                done.result?;
+                spare.extend(answers.pop_front().map(|(_, data)| data));
                 completed += 1;
             }
             if completed == before {

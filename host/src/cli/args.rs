@@ -234,9 +234,6 @@ pub enum Verb {
         /// What is measured
         #[arg(value_enum, default_value_t = Benched::Engine)]
         what: Benched,
-        /// Where the files of 'bench host' are made; in memory if there is such a place
-        #[arg(long, value_name = "DIR")]
-        dir: Option<PathBuf>,
         /// Rounds that each figure is the median of, 1 to 1000
         #[arg(
             long,

@@ -136,9 +136,7 @@ fn run(verb: Verb, output: Output) -> anyhow::Result<u8> {
         Verb::Bench { what: Benched::Engine, rounds, level, .. } => {
             crate::bench::run(output, rounds as usize, level.parities())
         }
-        Verb::Bench { what: Benched::Host, rounds, dir, .. } => {
-            crate::bench::host::run(output, rounds as usize, dir)
-        }
+        Verb::Bench { what: Benched::Host, rounds, .. } => crate::bench::host::run(output, rounds as usize),
         Verb::Completions { shell } => complete::script(output, shell),
         Verb::Man { dir } => manual::pages(&dir),
     }
