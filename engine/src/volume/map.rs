@@ -36,6 +36,10 @@ struct Tables {
     shapes: Box<[u16]>,
 }
 
+/// A checkpoint is due when all pages in memory are changed but one in so many: the more there are, the more often pages
+/// that are used all the time are changed before they are written once. The others are for what is read meanwhile.
+const SHARE: usize = 16;
+
 /// A map in pages.
 pub struct Paged {
     /// Where the pages are on the device.
@@ -197,7 +201,7 @@ impl Paged {
     /// would have too many of them to read.
     pub fn is_strained(&self) -> bool {
         let all_fit = self.directory.len() <= self.most;
-        self.changed > self.most_changed || !all_fit && self.changed * 2 > self.most
+        self.changed > self.most_changed || !all_fit && self.changed * SHARE >= self.most * (SHARE - 1)
     }
 
     /// Whether there is room for another page, or one that can go.
@@ -255,7 +259,7 @@ impl Paged {
         }
     }
 
-    /// The pages that were changed. What they say at this moment is kept until [`Paged::thaw`], as they themselves
+    /// The pages that were changed. What they say at this moment is kept until [`Paged::landed`], as they themselves
     /// are; from now on they count as if the device knew.
     pub fn freeze(&mut self) -> Vec<u32> {
         let mut frozen = Vec::with_capacity(self.changed);
@@ -281,13 +285,12 @@ impl Paged {
         std::mem::replace(&mut self.directory[page as usize], place)
     }
 
-    /// Whatever was frozen is on the device.
-    pub fn thaw(&mut self) {
-        for slot in &mut self.slots {
-            slot.frozen = false;
-        }
-        self.only_frozen = 0;
-        self.at_cut.clear();
+    /// What a frozen page said when it was frozen can be read from the device, where [`Paged::lay`] has put it.
+    pub fn landed(&mut self, page: u32) {
+        let slot = &mut self.slots[self.slots_by_page[page as usize] as usize - 1];
+        slot.frozen = false;
+        self.only_frozen -= !slot.changed as usize;
+        self.at_cut.remove(&page);
     }
 }
 
@@ -318,8 +321,8 @@ mod tests {
         fn write(&mut self, map: &mut Paged, pages: &[u32]) {
             for page in pages {
                 self.0.insert(map.place(*page), map.frozen(*page).collect());
+                map.landed(*page);
             }
-            map.thaw();
         }
 
         fn hold(&mut self, map: &mut Paged, block: u64) {
