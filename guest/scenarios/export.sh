@@ -45,6 +45,7 @@ blkzone report "$remote" | sed 's/.*wptr/wptr/' >/run/there
 diff /run/here /run/there || fail "the host that has proven who it is sees other write pointers"
 nvme disconnect -n "$nqn"
 zoneraid export remove tank
+[[ ! -e /sys/kernel/config/nvmet/hosts/$friend ]] || fail "the kernel still knows the secret"
 stop_array tank
 
 step "tenants of one array, each for a host of its own"

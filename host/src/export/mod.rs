@@ -227,11 +227,22 @@ pub fn removal(root: &Path, uuid: &str) -> Result<Vec<Step>> {
     if namespace.exists() {
         steps.push(Step::RemoveDirectory(namespace));
     }
-    // The hosts themselves stay known: they may have keys, and rights elsewhere.
+    let others: Vec<PathBuf> =
+        entries(&root.join("subsystems")).into_iter().filter(|other| *other != subsystem).collect();
     let mut allowed = entries(&subsystem.join("allowed_hosts"));
     allowed.sort();
-    steps.extend(allowed.into_iter().map(Step::RemoveLink));
+    // Whom nobody else lets in is forgotten, and his secret with him.
+    let mut forgotten = Vec::new();
+    for link in allowed {
+        let host = link.file_name().unwrap_or_default().to_owned();
+        let is_let_in = |other: &PathBuf| other.join("allowed_hosts").join(&host).symlink_metadata().is_ok();
+        if !others.iter().any(is_let_in) {
+            forgotten.push(Step::RemoveDirectory(root.join("hosts").join(&host)));
+        }
+        steps.push(Step::RemoveLink(link));
+    }
     steps.push(Step::RemoveDirectory(subsystem));
+    steps.extend(forgotten);
     Ok(steps)
 }
 
@@ -376,6 +387,19 @@ mod tests {
         carry_out_there(&steps);
         let removed = removal(root.path(), UUID).unwrap();
         assert_eq!(removed.iter().filter(|step| matches!(step, Step::RemoveLink(_))).count(), 3);
+
+        // Whom somebody else lets in stays known.
+        let other = "11234567-89ab-4def-8123-456789abcdef";
+        carry_out_there(
+            &Export { uuid: other, hosts: &hosts[1..], ..export(4420) }.steps(root.path()).unwrap(),
+        );
+        let removed = removal(root.path(), UUID).unwrap();
+        let forgotten = hosts.each_ref().map(|host| {
+            let known = Step::RemoveDirectory(root.path().join("hosts").join(host));
+            removed.iter().position(|step| *step == known)
+        });
+        let unlinked = removed.iter().rposition(|step| matches!(step, Step::RemoveLink(_)));
+        assert!(forgotten[0] > unlinked && forgotten[1].is_none(), "{removed:?}");
 
         for wrong in ["", "host", "nqn.", "nqn.a/../b", "nqn.a b", "nqn.\n"] {
             assert_eq!(parse_nqn(wrong).is_ok(), wrong == "nqn.", "{wrong:?}");

@@ -25,6 +25,8 @@ pub struct Scenario {
     pub namespaces: Vec<Spec>,
     /// Relative rates of writes, reads, flushes, finishes and resets.
     pub load: [u64; 5],
+    /// Limits of tenants are changed while they work.
+    pub limits: bool,
     pub fua_percent: u64,
     pub queue_depth: usize,
     pub most_blocks: u64,
@@ -73,6 +75,8 @@ impl Scenario {
             patience_us: 1 << (8 + rng.below(8)),
             namespaces: (0..1 + rng.below(4)).map(|index| draw_spec(rng, index, vzone_zones)).collect(),
             load: [20 + rng.below(40), rng.below(15), rng.below(8), rng.below(4), rng.below(5)],
+            // By itself, so that all else of a life stays what it is.
+            limits: Rng::new(rng.clone().next_u64()).chance(1, 3),
             fua_percent: [0, 10, 50, 100][rng.below(4) as usize],
             queue_depth: 1 + rng.below(12) as usize,
             most_blocks: [1, 4, 12, 24][rng.below(4) as usize],

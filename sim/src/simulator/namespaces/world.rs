@@ -21,7 +21,7 @@ use engine::{
     buf::{BLOCK, Buf},
     device::{Command, Completion, Done, ZonedDevice, Zones},
     runtime::Runtime,
-    vzone::{Behaviour, Namespace, Namespaces, VzoneError},
+    vzone::{Behaviour, Limits, Namespace, Namespaces, VzoneError},
     zone::{Lba, ZoneIndex},
 };
 use std::{cell::Cell, future::Future, rc::Rc};
@@ -60,6 +60,26 @@ enum Kind {
     },
 }
 
+/// What a tenant may ask for at most.
+#[derive(Clone, Copy, Debug, Default)]
+struct Limited {
+    /// As it was last promised, or found.
+    by: Limits,
+    /// As it may be, too: that has not been answered.
+    or_by: Option<Limits>,
+}
+
+impl Limited {
+    /// Says that these limits were found after a recovery.
+    fn recovered(&mut self, found: Limits) -> Result<(), String> {
+        if found != self.by && Some(found) != self.or_by {
+            return Err(format!("is limited to {found:?}, and should be to {self:?}"));
+        }
+        *self = Limited { by: found, or_by: None };
+        Ok(())
+    }
+}
+
 struct Op {
     kind: Kind,
     completion: Completion,
@@ -81,6 +101,9 @@ pub struct World {
     /// By tenant and zone.
     zones: Vec<Vec<Zone>>,
     names: Vec<String>,
+    limits: Vec<Limited>,
+    /// Whose limits are being changed.
+    limiting: Option<(usize, Pending<(), String>)>,
     /// Who works now.
     busy: Vec<bool>,
     ops: Vec<Op>,
@@ -177,6 +200,8 @@ impl World {
             up: None,
             zones: Vec::new(),
             names: Vec::new(),
+            limits: Vec::new(),
+            limiting: None,
             busy: Vec::new(),
             ops: Vec::new(),
             writes: 0,
@@ -253,6 +278,7 @@ impl World {
             });
             if self.wait(&added)?.map_err(Failure)? {
                 self.names.push(name);
+                self.limits.push(Limited::default());
                 self.counts.namespaces += 1;
             }
         }
@@ -383,7 +409,7 @@ impl World {
     /// Runs until all operations are complete.
     fn drain(&mut self) -> Result<(), Failure> {
         for _ in 0..TOO_MANY_EVENTS {
-            if self.ops.is_empty() {
+            if self.ops.is_empty() && self.limiting.is_none() {
                 return self.audit();
             }
             self.event(false)?;
@@ -398,6 +424,9 @@ impl World {
             return;
         }
         let tenant = *self.rng.pick(&tenants);
+        if self.scenario.limits && self.limiting.is_none() && self.rng.chance(1, 20) {
+            return self.limit(tenant);
+        }
         let zone = self.rng.below(self.zones[tenant].len() as u64) as usize;
         let kind = self.rng.weighted(&self.scenario.load);
         match kind {
@@ -481,8 +510,37 @@ impl World {
         self.submit(tenant, Kind::Change { place }, command, Vec::new());
     }
 
+    /// Gives a tenant other limits, while everybody works.
+    fn limit(&mut self, tenant: usize) {
+        let Some((namespaces, _)) = self.up.clone() else { return };
+        let limits = Limits { requests: self.rng.below(3) as u32, blocks: self.rng.below(3) as u32 };
+        self.trace.note(|| format!("begins: tenant {tenant} is limited to {limits:?}"));
+        self.limits[tenant].or_by = Some(limits);
+        let name = self.names[tenant].clone();
+        let limited =
+            async move { namespaces.limit(&name, limits).await.map(|_| ()).map_err(|e| e.to_string()) };
+        self.limiting = Some((tenant, self.start(limited)));
+    }
+
+    /// Judges a change of limits that has been answered.
+    fn limited(&mut self) -> Result<(), Failure> {
+        let Some((tenant, limiting)) = self.limiting.take() else { return Ok(()) };
+        let Some(result) = limiting.borrow_mut().take() else {
+            self.limiting = Some((tenant, limiting));
+            return Ok(());
+        };
+        self.trace.note(|| format!("ended: the limits of tenant {tenant}: {result:?}"));
+        let fails = |why: String| Failure(format!("limits of tenant {tenant}: {why}"));
+        result.map_err(fails)?;
+        let by = self.limits[tenant].or_by.unwrap_or_default();
+        self.limits[tenant] = Limited { by, or_by: None };
+        let Some((_, list)) = &self.up else { return Ok(()) };
+        self.limits[tenant].recovered(list[tenant].status().spec.limits).map_err(fails)
+    }
+
     /// Judges what has been answered.
     fn collect(&mut self) -> Result<(), Failure> {
+        self.limited()?;
         let mut at = 0;
         while at < self.ops.len() {
             let Some(done) = self.ops[at].completion.take() else {
@@ -544,6 +602,7 @@ impl World {
         self.runtime.clear();
         self.runtime = Runtime::seeded(self.rng.next_u64());
         self.ops.clear();
+        self.limiting = None;
         self.ready = false;
     }
 
@@ -609,6 +668,9 @@ impl World {
             return Err(Failure(format!("there are {names:?}, not {:?}", self.names)));
         }
         for (tenant, namespace) in list.into_iter().enumerate() {
+            let found = namespace.status().spec.limits;
+            let judged = self.limits[tenant].recovered(found);
+            judged.map_err(|why| Failure(format!("tenant {tenant} {why}")))?;
             let volatile = namespace.geometry().volatile_cache;
             for index in 0..self.zones[tenant].len() {
                 let shown = self.start(show(namespace.clone(), index as u32));
@@ -641,6 +703,8 @@ impl World {
             up: None,
             zones: self.zones.clone(),
             names: self.names.clone(),
+            limits: self.limits.clone(),
+            limiting: None,
             busy: self.busy.clone(),
             ops: Vec::new(),
             writes: self.writes,
