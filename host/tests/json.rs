@@ -28,7 +28,7 @@ fn check(value: &Value, schema: &Value, at: &str) {
     let found = match value {
         Value::Null => "null",
         Value::Bool(_) => "boolean",
-        Value::Number(n) if n.is_u64() => "integer",
+        Value::Number(n) if n.is_i64() || n.is_u64() => "integer",
         Value::Number(_) => "number",
         Value::String(_) => "string",
         Value::Array(_) => "array",
@@ -38,6 +38,9 @@ fn check(value: &Value, schema: &Value, at: &str) {
         types.iter().any(|t| t == found || t == "number" && found == "integer"),
         "{at}: {value}, not {types:?}"
     );
+    if let (Some(least), Some(number)) = (schema["minimum"].as_f64(), value.as_f64()) {
+        assert!(number >= least, "{at}: {value}, below {least}");
+    }
     if let Value::Array(items) = value {
         items.iter().enumerate().for_each(|(n, item)| check(item, &schema["items"], &format!("{at}[{n}]")));
     }
@@ -125,10 +128,14 @@ fn the_division_of_an_array_is_what_the_schema_of_status_says() {
         spares: 5,
         widths: vec![1, 2],
         written_blocks: 7,
+        reads_in_flight: 3,
+        read_window: 8,
+        tokens: -2,
     };
     let report = NamespaceReport::of(&namespace, 100);
     assert_eq!((report.limits.requests_per_second, report.limits.bytes_per_second), (None, Some(1 << 20)));
     assert_eq!((report.borrowed_spares, report.essential, report.written_bytes), (2, 4, 7 * 4096));
+    assert_eq!((report.reads_in_flight, report.read_window, report.token_bytes), (3, 8, -8192));
     let mut status = place.json(&["status", "drives"]);
     assert_eq!(status["namespaces"], Value::Null);
     status["namespaces"] = serde_json::to_value(Division::of(10, 409_600, vec![report])).unwrap();

@@ -58,6 +58,12 @@ pub struct NamespaceStatus {
     pub widths: Vec<u32>,
     /// Blocks that are written and complete.
     pub written_blocks: u64,
+    /// Of v-zones that are being read: commands on their way.
+    pub reads_in_flight: u32,
+    /// How many of them may be.
+    pub read_window: u32,
+    /// Blocks that v-zones which are being written may write at once; fewer than none if some are owed.
+    pub tokens: i64,
 }
 
 /// All namespaces of a device. Clones are the same. Their tasks belong to the runtime: they live, and hold the device,
@@ -369,14 +375,20 @@ impl Namespace {
         let (spares, weight) = (self.core.spares() as u64, self.tenant.spec.weight as u64);
         let weights: u64 = self.core.tenants().iter().map(|tenant| tenant.spec.weight as u64).sum();
         let state = self.tenant.state.borrow();
-        let open = state.vzones.iter().filter(|vzone| vzone.active);
+        let open = || state.vzones.iter().filter(|vzone| vzone.active);
+        let windows = state.vzones.iter().map(|vzone| vzone.window).filter(|window| window.in_flight() > 0);
+        let (reads_in_flight, read_window) = windows
+            .fold((0, 0), |(reads, most), window| (reads + window.in_flight(), most + window.commands()));
         NamespaceStatus {
             spec: self.tenant.spec(),
             active: state.table.active_zones(),
             own_spares: (spares * weight / weights.max(1)) as u32,
             spares: state.spares,
-            widths: open.map(Vzone::width).collect(),
+            widths: open().map(Vzone::width).collect(),
             written_blocks: state.vzones.iter().map(|vzone| vzone.tail).sum(),
+            reads_in_flight,
+            read_window,
+            tokens: open().map(|vzone| vzone.tokens.blocks()).sum(),
         }
     }
 

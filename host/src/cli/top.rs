@@ -49,6 +49,9 @@ struct Shown {
     own_spares: Option<u32>,
     held_spares: Option<u32>,
     borrowed_spares: Option<u32>,
+    reads_in_flight: Option<u32>,
+    read_window: Option<u32>,
+    token_bytes: Option<i64>,
 }
 
 /// A drive.
@@ -96,7 +99,7 @@ impl Rates {
 }
 
 /// A line of the table.
-fn row(first: &str, kind: &str, rates: &Rates, more: [&str; 2]) -> Vec<String> {
+fn row(first: &str, kind: &str, rates: &Rates, more: [&str; 3]) -> Vec<String> {
     let cells = [first, kind].map(String::from).into_iter().chain(rates.cells());
     cells.chain(more.map(String::from)).collect()
 }
@@ -118,6 +121,9 @@ impl Top {
                 own_spares: namespace.map(|namespace| namespace.own_spares),
                 held_spares: namespace.map(|namespace| namespace.held_spares),
                 borrowed_spares: namespace.map(|namespace| namespace.borrowed_spares),
+                reads_in_flight: namespace.map(|namespace| namespace.reads_in_flight),
+                read_window: namespace.map(|namespace| namespace.read_window),
+                token_bytes: namespace.map(|namespace| namespace.token_bytes),
             }
         };
         let drive = |(asked, since): &(&AskedDrive, Counted)| ShownDrive {
@@ -147,7 +153,18 @@ impl Top {
     }
 
     fn text(&self) -> String {
-        let head = ["DEVICE", "", "REQUESTS/S", "BYTES", "P50 US", "P99 US", "P99.9 US", "WIDTHS", "SPARES"];
+        let head = [
+            "DEVICE",
+            "",
+            "REQUESTS/S",
+            "BYTES",
+            "P50 US",
+            "P99 US",
+            "P99.9 US",
+            "MAY GO",
+            "WIDTHS",
+            "SPARES",
+        ];
         let mut rows = vec![head.map(String::from).to_vec()];
         for device in &self.devices {
             let name = device.namespace.clone().unwrap_or(self.array.clone());
@@ -157,13 +174,23 @@ impl Top {
                 (Some(held), Some(own)) => format!("{held} held, {own} own"),
                 _ => "-".into(),
             };
-            rows.push(row(&name, "reads", &device.reads, [&widths, &spares]));
-            rows.push(row("", "writes", &device.writes, ["", ""]));
+            // What the scheduler of namespaces lets through.
+            let window = match (device.reads_in_flight, device.read_window) {
+                (Some(reads), Some(window)) if window > 0 => format!("{reads} of {window}"),
+                _ => "-".into(),
+            };
+            let tokens = match device.token_bytes {
+                Some(owed @ ..0) => format!("-{}", show(owed.unsigned_abs())),
+                Some(tokens) => show(tokens.unsigned_abs()),
+                None => "-".into(),
+            };
+            rows.push(row(&name, "reads", &device.reads, [&window, &widths, &spares]));
+            rows.push(row("", "writes", &device.writes, [&tokens, "", ""]));
         }
         for ShownDrive { drive, role, reads, writes } in &self.drives {
             let role = role.map_or(String::new(), |role| format!("member {role}: "));
-            rows.push(row(&(role + &drive.display().to_string()), "reads", reads, ["", ""]));
-            rows.push(row("", "writes", writes, ["", ""]));
+            rows.push(row(&(role + &drive.display().to_string()), "reads", reads, ["", "", ""]));
+            rows.push(row("", "writes", writes, ["", "", ""]));
         }
         let of_each = |bytes| format!("drives write {bytes:.2} bytes for each that they are given\n");
         let written = self.written_per_byte.map(of_each).unwrap_or_default();
@@ -217,13 +244,17 @@ mod tests {
             own_spares: Some(3),
             held_spares: Some(1),
             borrowed_spares: Some(0),
+            reads_in_flight: Some(3),
+            read_window: Some(16),
+            token_bytes: Some(-8192),
         };
         let drive = ShownDrive { drive: "/dev/ng0n1".into(), role: Some(2), reads: rates(), writes: rates() };
         let (devices, drives, written_per_byte) = (vec![shown], vec![drive], Some(1.25));
         let top = Top { array: "tank".into(), seconds: 1.5, devices, drives, written_per_byte };
         assert_eq!(crate::output::undescribed(&top, "top.json"), [""; 0]);
         let text = top.text();
-        let told = ["mail", "1 held, 3 own", "member 2: /dev/ng0n1", "drives write 1.25 bytes"];
+        let told =
+            ["mail", "1 held, 3 own", "3 of 16", "-8 KiB", "member 2: /dev/ng0n1", "drives write 1.25 bytes"];
         assert!(told.iter().all(|words| text.contains(words)), "{text}");
         assert_eq!((rates().p50_us, rates().p99_9_us), (Some(1), Some(2)));
     }

@@ -2,7 +2,10 @@
 
 use super::volume::VolumeReport;
 use crate::size::{bytes, show};
-use engine::vzone::{Limits, NamespaceStatus};
+use engine::{
+    buf::BLOCK,
+    vzone::{Limits, NamespaceStatus},
+};
 use serde::{Deserialize, Serialize};
 
 /// How an array is divided among namespaces.
@@ -46,6 +49,11 @@ pub struct NamespaceReport {
     pub borrowed_spares: u32,
     /// Over how many zones of the array each zone is spread that is being written.
     pub widths: Vec<u32>,
+    /// Of zones that are being read: commands on their way, and how many may be.
+    pub reads_in_flight: u32,
+    pub read_window: u32,
+    /// What zones that are being written may write at once; less than nothing if they owe it.
+    pub token_bytes: i64,
     /// The volume that it carries. What the array adds to what this writes is not counted there.
     pub volume: Option<VolumeReport>,
 }
@@ -76,7 +84,7 @@ impl LimitsReport {
 impl NamespaceReport {
     /// Of one whose zones hold so many blocks each.
     pub fn of(namespace: &NamespaceStatus, zone_capacity_blocks: u64) -> NamespaceReport {
-        let NamespaceStatus { spec, active, own_spares, spares, widths, written_blocks } = namespace;
+        let NamespaceStatus { spec, active, own_spares, spares, widths, written_blocks, .. } = namespace;
         NamespaceReport {
             name: spec.name.clone(),
             block_device: None,
@@ -94,6 +102,9 @@ impl NamespaceReport {
             held_spares: *spares,
             borrowed_spares: spares.saturating_sub(*own_spares),
             widths: widths.clone(),
+            reads_in_flight: namespace.reads_in_flight,
+            read_window: namespace.read_window,
+            token_bytes: namespace.tokens.saturating_mul(BLOCK as i64),
             volume: None,
         }
     }
