@@ -55,6 +55,16 @@ if ((GUEST_BOOT == 1)); then
     zoneraid namespace limit tank/ext4 --iops 500
     timeout 30 tail --pid=$! -f /dev/null || fail "requests wait by a limit that is not there any more"
     zoneraid namespace limit tank/ext4
+    # One that comes again knows nothing of who waited by it before.
+    zoneraid namespace limit tank/ext4 --iops 1
+    fio --name=waits --filename="$(device ext4)" --direct=1 --ioengine=libaio --iodepth=64 --rw=randwrite --bs=4k \
+        --number_ios=100 --output=/run/waits &
+    sleep 1
+    zoneraid namespace limit tank/ext4
+    timeout 30 tail --pid=$! -f /dev/null || fail "requests wait though there is no limit"
+    zoneraid namespace limit tank/ext4 --iops 1
+    timeout 20 dd if=/dev/zero of="$(device ext4)" bs=4k count=1 oflag=direct status=none || fail "one request waits for those before"
+    zoneraid namespace limit tank/ext4
     refused zoneraid namespace limit tank/none
     stop_array tank
     start_array tank

@@ -62,6 +62,11 @@ impl Bytes {
         Bytes { whole: volume.sector() == SectorSize::B4096, ..Bytes::of(volume, buffers) }
     }
 
+    /// Whether there are these bytes.
+    pub fn holds(&self, at: u64, bytes: u64) -> bool {
+        at.checked_add(bytes).is_some_and(|end| end <= self.volume.blocks().saturating_mul(BLOCK_BYTES))
+    }
+
     /// A buffer of the blocks that these bytes lie in, and where in it they are.
     pub fn buffer(&self, at: u64, bytes: u64) -> (BufMut, Range<usize>) {
         let blocks = covering(at, bytes);

@@ -145,6 +145,8 @@ impl Shared {
     /// What a thread does.
     fn work(&self) {
         let _guard = Guard;
+        // Who waits for this thread may be whom the kernel would have write for the sake of memory: see `ublk::serve`.
+        let _ = rustix::process::configure_io_flusher_behavior(true);
         let mut packer = Packer::default();
         while let Some((number, mut packing)) = self.next() {
             packing.run(&mut packer);
@@ -157,16 +159,16 @@ impl Shared {
         }
     }
 
-    /// The next job, to be waited for; `None` when there will be no more.
+    /// The next job, to be waited for; `None` when all are done and there will be no more.
     fn next(&self) -> Option<(u64, Packing)> {
         let mut jobs = lock(&self.jobs);
-        while !jobs.over {
-            if let Some(job) = jobs.waiting.pop_front() {
-                return Some(job);
+        loop {
+            match jobs.waiting.pop_front() {
+                None if !jobs.over => {}
+                job => return job,
             }
             jobs = self.come.wait(jobs).unwrap_or_else(PoisonError::into_inner);
         }
-        None
     }
 
     /// Hands out what comes back, as long as something is away.

@@ -64,6 +64,8 @@ impl Core {
         }
         self.flush_device().await?;
         self.write_root(&cut.root).await?;
+        self.state.borrow_mut().map.thaw();
+        self.pages.open();
         self.release(&cut.dead).await
     }
 
@@ -150,7 +152,7 @@ impl Core {
     /// Writes pages and directory where the cut has them.
     async fn write_map(&self, cut: &Cut) -> Result<(), DeviceError> {
         let most = self.device.geometry().max_transfer_blocks as usize;
-        let mut flights: VecDeque<(Completion, &[Laid])> = VecDeque::new();
+        let mut flights: VecDeque<Completion> = VecDeque::new();
         let zone_of = |laid: &Laid| place::block(laid.place) / self.capacity();
         let mut rest = &cut.laid[..];
         let mut zone = rest.first().map(zone_of);
@@ -158,7 +160,7 @@ impl Core {
             if Some(zone_of(first)) != zone {
                 // A zone is begun when the one before it is safe.
                 while let Some(flight) = flights.pop_front() {
-                    self.land(flight).await?;
+                    self.must(flight.await)?;
                 }
                 self.flush_device().await?;
                 zone = Some(zone_of(first));
@@ -166,25 +168,16 @@ impl Core {
             let count = rest.iter().take(most).take_while(|laid| Some(zone_of(laid)) == zone).count();
             let (now, later) = rest.split_at(count);
             rest = later;
-            flights.push_back((self.write_pages(now, cut.root.generation), now));
+            flights.push_back(self.write_pages(now, cut.root.generation));
             if flights.len() > MOST_WRITES
                 && let Some(flight) = flights.pop_front()
             {
-                self.land(flight).await?;
+                self.must(flight.await)?;
             }
         }
         while let Some(flight) = flights.pop_front() {
-            self.land(flight).await?;
+            self.must(flight.await)?;
         }
-        Ok(())
-    }
-
-    /// Waits for a write of the map. Its pages can be read again from now on, so they may leave memory.
-    async fn land(&self, (flight, laid): (Completion, &[Laid])) -> Result<(), DeviceError> {
-        self.must(flight.await)?;
-        let map = &mut self.state.borrow_mut().map;
-        laid.iter().filter(|laid| laid.kind == Kind::Page).for_each(|laid| map.landed(laid.index));
-        self.pages.open();
         Ok(())
     }
 

@@ -111,7 +111,9 @@ impl Core {
             state.credit.get_or_insert(0);
             (record.segment, self.capacity().saturating_sub(record.live.div_ceil(GRAINS)))
         };
-        let result = self.move_groups(zone, segment, yields).await;
+        let mut victim = Victim::new(self, zone);
+        let result = self.move_groups(&mut victim, segment, yields).await;
+        victim.end().await;
         self.launch(self.moved_stream(), true);
         let mut state = self.state.borrow_mut();
         match result {
@@ -127,10 +129,14 @@ impl Core {
         self.state.borrow().space.plan().index_of(MOVED)
     }
 
-    async fn move_groups(&self, zone: u32, segment: u64, yields: u32) -> Result<(), DeviceError> {
+    async fn move_groups(
+        &self,
+        victim: &mut Victim<'_>,
+        segment: u64,
+        yields: u32,
+    ) -> Result<(), DeviceError> {
+        let Victim { zone, end, .. } = *victim;
         let capacity = self.capacity();
-        let end = self.state.borrow().space.zone(zone).ends_at.unwrap_or(capacity);
-        let mut victim = Victim::new(self, zone, end);
         let (mut at, mut unreadable) = (0, Ok(()));
         let mut earned = yields / IN_ADVANCE;
         self.earn(earned);
@@ -280,8 +286,9 @@ struct Victim<'c> {
 }
 
 impl<'c> Victim<'c> {
-    fn new(core: &'c Core, zone: u32, end: u32) -> Victim<'c> {
+    fn new(core: &'c Core, zone: u32) -> Victim<'c> {
         let most = core.device.geometry().max_transfer_blocks.min(core.capacity());
+        let end = core.state.borrow().space.zone(zone).ends_at.unwrap_or(core.capacity());
         let (part, alone) = Default::default();
         let distance = most.max(2) - 1;
         Victim { core, zone, end, distance, ahead: VecDeque::new(), next: 0, current: 0, part, alone }
@@ -315,6 +322,13 @@ impl<'c> Victim<'c> {
             return Ok(&self.alone);
         }
         Ok(&self.part[from..from + length])
+    }
+
+    /// Waits for what is still being read: the zone may be reset at once.
+    async fn end(self) {
+        for part in self.ahead {
+            part.await;
+        }
     }
 
     fn read_ahead(&mut self) {

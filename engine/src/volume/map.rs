@@ -259,7 +259,7 @@ impl Paged {
         }
     }
 
-    /// The pages that were changed. What they say at this moment is kept until [`Paged::landed`], as they themselves
+    /// The pages that were changed. What they say at this moment is kept until [`Paged::thaw`], as they themselves
     /// are; from now on they count as if the device knew.
     pub fn freeze(&mut self) -> Vec<u32> {
         let mut frozen = Vec::with_capacity(self.changed);
@@ -285,12 +285,13 @@ impl Paged {
         std::mem::replace(&mut self.directory[page as usize], place)
     }
 
-    /// What a frozen page said when it was frozen can be read from the device, where [`Paged::lay`] has put it.
-    pub fn landed(&mut self, page: u32) {
-        let slot = &mut self.slots[self.slots_by_page[page as usize] as usize - 1];
-        slot.frozen = false;
-        self.only_frozen -= !slot.changed as usize;
-        self.at_cut.remove(&page);
+    /// Whatever was frozen is on the device.
+    pub fn thaw(&mut self) {
+        for slot in &mut self.slots {
+            slot.frozen = false;
+        }
+        self.only_frozen = 0;
+        self.at_cut.clear();
     }
 }
 
@@ -321,8 +322,8 @@ mod tests {
         fn write(&mut self, map: &mut Paged, pages: &[u32]) {
             for page in pages {
                 self.0.insert(map.place(*page), map.frozen(*page).collect());
-                map.landed(*page);
             }
+            map.thaw();
         }
 
         fn hold(&mut self, map: &mut Paged, block: u64) {

@@ -42,6 +42,8 @@ impl Core {
     /// well, who go on meanwhile.
     pub async fn pack(&self, data: &Buf, part: Range<u64>, codec: Codec, parts: &mut Parts) -> Packed {
         let bytes = |part: Range<u64>| &data[part.start as usize * BLOCK..part.end as usize * BLOCK];
+        // A crew may have come while others of its parts were packed here.
+        parts.offered = parts.offered.max(part.start);
         if let Some(crew) = &*self.crew.borrow() {
             if parts.offered <= part.start && self.writers.get() == 1 {
                 parts.offered = part.end;

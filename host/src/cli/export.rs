@@ -63,10 +63,7 @@ pub fn nvmet(output: Output, name: &ArrayName, access: &Access, dry_run: bool) -
     let steps = export::Export { uuid: &uuid, device, address, port, hosts, secret }.steps(root);
     let steps = steps.with_context(|| format!("'{called}' cannot be exported"))?;
     if !dry_run && let Err(error) = export::carry_out(&steps) {
-        // Half an export would be in the way of the next try.
-        if let Ok(steps) = export::removal(root, &uuid) {
-            let _ = export::carry_out(&steps);
-        }
+        export::undo(root, &uuid, &steps);
         return Err(error.context(format!("'{called}' cannot be exported")));
     }
     let exported = Exported {

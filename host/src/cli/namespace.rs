@@ -394,12 +394,11 @@ fn limit_running(
     Limits { requests, blocks }: Limits,
 ) -> Result<Changed> {
     let array = client.about.name.clone();
-    let none = || format!("'{array}' runs, and has no namespace '{}'", wanted.name);
-    ensure!(client.about.namespaces.iter().any(|shown| shown.name == wanted.name), none());
     let request = Request::Limit { namespace: wanted.name.clone(), requests, blocks };
     let Division { zone_capacity_bytes, list, .. } = ask(output, &mut client, &request)?;
     let limited = list.into_iter().find(|namespace| namespace.name == wanted.name);
-    let namespace = Shown::reported(limited.with_context(none)?);
+    let gone = || format!("'{array}' has no namespace '{}' any more", wanted.name);
+    let namespace = Shown::reported(limited.with_context(gone)?);
     Ok(Changed { array, zone_capacity_bytes, namespace })
 }
 

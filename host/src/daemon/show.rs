@@ -85,8 +85,10 @@ impl Daemon {
         }
         let opened = Volume::open(self.reactor.runtime(), device, self.behaviour).await;
         let volume = opened.map_err(|error| no_start(called, error))?;
-        if let Some(packers) = self.packers()? {
-            volume.employ(packers);
+        match self.packers() {
+            Ok(Some(packers)) => volume.employ(packers),
+            Ok(None) => {}
+            Err(error) => log(&format!("{called} is compressed without the help of threads: {error:#}")),
         }
         let zones = volume.given_up().len();
         if zones > 0 {
@@ -126,6 +128,10 @@ impl Daemon {
         for (block, device) in served {
             // Has udev ask again for the name, which nobody knew when the device appeared.
             let name = block.path.file_name().unwrap_or_default();
+            // They may have changed while the others were brought up.
+            if let Some(namespace) = &block.namespace {
+                block.limits.set(namespace.status().spec.limits);
+            }
             self.blocks.borrow_mut().push(block.clone());
             let _ = fs::write(Path::new("/sys/class/block").join(name).join("uevent"), "change");
             self.reactor.runtime().spawn(self.clone().keep(block, device));

@@ -29,9 +29,14 @@ pub enum Step {
     MakeDirectory(PathBuf),
     Write(PathBuf, String),
     WriteSecret(PathBuf, Secret),
-    Link { at: PathBuf, to: PathBuf },
+    Link {
+        at: PathBuf,
+        to: PathBuf,
+    },
     RemoveLink(PathBuf),
     RemoveDirectory(PathBuf),
+    /// Has the kernel forget a host, unless somebody else lets it in.
+    Forget(PathBuf),
 }
 
 /// As a shell would do it.
@@ -44,7 +49,7 @@ impl fmt::Display for Step {
             Step::WriteSecret(path, secret) => write!(f, "cat {} > {}", word(&secret.file), word(path)),
             Step::Link { at, to } => write!(f, "ln -s {} {}", word(to), word(at)),
             Step::RemoveLink(path) => write!(f, "rm {}", word(path)),
-            Step::RemoveDirectory(path) => write!(f, "rmdir {}", word(path)),
+            Step::RemoveDirectory(path) | Step::Forget(path) => write!(f, "rmdir {}", word(path)),
         }
     }
 }
@@ -61,6 +66,14 @@ impl Step {
             Step::Link { at, to } => symlink(to, at),
             Step::RemoveLink(path) => fs::remove_file(path),
             Step::RemoveDirectory(path) => fs::remove_dir(path),
+            Step::Forget(path) => match fs::remove_dir(path) {
+                Err(error)
+                    if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ResourceBusy) =>
+                {
+                    Ok(())
+                }
+                result => result,
+            },
         }
     }
 }
@@ -237,13 +250,28 @@ pub fn removal(root: &Path, uuid: &str) -> Result<Vec<Step>> {
         let host = link.file_name().unwrap_or_default().to_owned();
         let is_let_in = |other: &PathBuf| other.join("allowed_hosts").join(&host).symlink_metadata().is_ok();
         if !others.iter().any(is_let_in) {
-            forgotten.push(Step::RemoveDirectory(root.join("hosts").join(&host)));
+            forgotten.push(Step::Forget(root.join("hosts").join(&host)));
         }
         steps.push(Step::RemoveLink(link));
     }
     steps.push(Step::RemoveDirectory(subsystem));
     steps.extend(forgotten);
     Ok(steps)
+}
+
+/// Takes out again what has been carried out of `steps`, the last of which has failed: half an export would be in the
+/// way of the next try. Hosts that were known before stay known.
+pub fn undo(root: &Path, uuid: &str, steps: &[Step]) {
+    let removal = removal(root, uuid).unwrap_or_default();
+    let ours = |step: &&Step| !matches!(step, Step::Forget(_));
+    let made = steps.iter().filter_map(|step| match step {
+        Step::MakeDirectory(path) if path.parent() == Some(&root.join("hosts")) => Some(path),
+        _ => None,
+    });
+    let forgotten: Vec<Step> = made.cloned().map(Step::Forget).collect();
+    for step in removal.iter().filter(ours).chain(&forgotten) {
+        let _ = step.carry_out();
+    }
 }
 
 /// The ports, in the order of their numbers.
@@ -395,11 +423,26 @@ mod tests {
         );
         let removed = removal(root.path(), UUID).unwrap();
         let forgotten = hosts.each_ref().map(|host| {
-            let known = Step::RemoveDirectory(root.path().join("hosts").join(host));
+            let known = Step::Forget(root.path().join("hosts").join(host));
             removed.iter().position(|step| *step == known)
         });
         let unlinked = removed.iter().rposition(|step| matches!(step, Step::RemoveLink(_)));
         assert!(forgotten[0] > unlinked && forgotten[1].is_none(), "{removed:?}");
+
+        // An export that fails leaves no host behind, and takes none away that was there.
+        let third = "21234567-89ab-4def-8123-456789abcdef";
+        let hosts = ["one", "three"].map(|name| format!("nqn.2014-08.org.example:{name}"));
+        let steps = Export { uuid: third, hosts: &hosts, ..export(4420) }.steps(root.path()).unwrap();
+        let last = steps.iter().rposition(|step| matches!(step, Step::Link { .. })).unwrap();
+        carry_out_there(&steps[..last]);
+        for host in &hosts {
+            for made in ["namespaces", "subsystems", "allowed_hosts"] {
+                fs::remove_dir(root.path().join("hosts").join(host).join(made)).unwrap();
+            }
+        }
+        undo(root.path(), third, &steps);
+        let known = hosts.map(|host| root.path().join("hosts").join(host).exists());
+        assert_eq!(known, [true, false]);
 
         for wrong in ["", "host", "nqn.", "nqn.a/../b", "nqn.a b", "nqn.\n"] {
             assert_eq!(parse_nqn(wrong).is_ok(), wrong == "nqn.", "{wrong:?}");

@@ -20,7 +20,7 @@ pub(super) async fn perform(
         return volume.flush().await.map(|()| (0, 0));
     }
     let bytes = request.bytes();
-    let at = request.sector.checked_mul(SECTOR).filter(|at| at.checked_add(bytes).is_some());
+    let at = request.sector.checked_mul(SECTOR).filter(|at| volume.holds(*at, bytes));
     let at = at.ok_or(Status::LbaOutOfRange)?;
     match operation {
         Operation::Read => {

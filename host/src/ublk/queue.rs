@@ -20,6 +20,7 @@ use crate::{
 };
 use anyhow::{Context, Result};
 use engine::{
+    buf::BLOCK,
     device::{DeviceError, Status},
     runtime::Gate,
     vzone::{Limits, Meter},
@@ -225,13 +226,17 @@ impl Queues {
         loop {
             let limits = self.limits.get();
             if limits.is_none() {
+                // Whatever waits now has nothing to do with limits that come later, be they the same.
+                self.meter.take();
                 return;
             }
             let (kept, mut meter) = self.meter.get();
             if kept != limits {
                 meter = Meter::default();
             }
-            let wait_ns = meter.wait_ns(limits, request.blocks(), self.begun.elapsed().as_nanos() as u64);
+            // A part of a block is one to the volume.
+            let blocks = request.bytes().div_ceil(BLOCK as u64);
+            let wait_ns = meter.wait_ns(limits, blocks, self.begun.elapsed().as_nanos() as u64);
             self.meter.set((limits, meter));
             let mut wait = Duration::from_nanos(wait_ns);
             while !wait.is_zero() && self.limits.get() == limits {
