@@ -1,8 +1,8 @@
 //! Collection: zones that are mostly out of date are emptied.
 //!
-//! A victim is read from its start, in large pieces, several of them ahead. Each block that an entry of it speaks of is moved if the
-//! map still says that it is there, *at the moment in which the move gets its entry*: whatever was written
-//! meanwhile is newer, and stays. What is left when the reading ends is nothing; the next checkpoint frees
+//! A victim is read from its start, in large pieces, several of them ahead. Each block that an entry of it speaks
+//! of is moved if the map still says that it is there, *at the moment in which the move gets its entry*: whatever
+//! was written meanwhile is newer, and stays. What is left when the reading ends is nothing; the next checkpoint frees
 //! the zone.
 
 use crate::{
