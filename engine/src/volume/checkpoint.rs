@@ -45,6 +45,7 @@ impl Core {
         let begun = {
             let mut state = self.state.borrow_mut();
             state.begun += 1;
+            state.thaws = true;
             state.begun
         };
         // Of a zone that cannot be freed this root says that it may be begun anew: the next one that it is lost.
@@ -64,7 +65,11 @@ impl Core {
         }
         self.flush_device().await?;
         self.write_root(&cut.root).await?;
-        self.state.borrow_mut().map.thaw();
+        {
+            let mut state = self.state.borrow_mut();
+            state.map.thaw();
+            state.thaws = false;
+        }
         self.pages.open();
         self.release(&cut.dead).await
     }

@@ -1,6 +1,6 @@
 //! Collection: zones that are mostly out of date are emptied.
 //!
-//! A victim is read from its start, in large pieces, several of them ahead. Each block that an entry of it speaks
+//! A victim is read from its start, several pieces ahead. Each block that an entry of it speaks
 //! of is moved if the map still says that it is there, *at the moment in which the move gets its entry*: whatever
 //! was written meanwhile is newer, and stays. What is left when the reading ends is nothing; the next checkpoint frees
 //! the zone.
@@ -23,7 +23,10 @@ use std::{collections::VecDeque, rc::Rc};
 /// Dead zones that are worth a checkpoint.
 const WORTH: u32 = 4;
 
-/// Parts of a victim that are read ahead: drives that are being written answer late, and many at a time.
+/// Blocks of a victim that are read at a time: what is written meanwhile waits behind them.
+const PART: u32 = 64;
+
+/// Parts of a victim that are read ahead: drives that are being written answer late.
 const AHEAD: usize = 8;
 
 /// Groups of moved blocks that are on their way.
@@ -78,7 +81,7 @@ impl Core {
         }
         let plan = state.space.plan();
         // Headers of what is moved take room as well.
-        let most = (in_full_zone(plan.capacity as u64, plan.group_most) as u32).saturating_sub(1);
+        let most = (in_full_zone(plan.capacity as u64, plan.moved_most) as u32).saturating_sub(1);
         let (choice, shape) = (self.behaviour.choice, (plan.capacity * GRAINS, most * GRAINS));
         let unread = state.space.zones().filter(|(zone, _)| !state.unreadable.contains(zone));
         match victim::choose(unread, choice, shape, state.space.next_segment) {
@@ -287,7 +290,7 @@ struct Victim<'c> {
 
 impl<'c> Victim<'c> {
     fn new(core: &'c Core, zone: u32) -> Victim<'c> {
-        let most = core.device.geometry().max_transfer_blocks.min(core.capacity());
+        let most = core.device.geometry().max_transfer_blocks.min(core.capacity()).min(PART);
         let end = core.state.borrow().space.zone(zone).ends_at.unwrap_or(core.capacity());
         let (part, alone) = Default::default();
         let distance = most.max(2) - 1;

@@ -95,6 +95,8 @@ pub struct State {
     pub begun: u64,
     pub done: u64,
     pub wanted: u64,
+    /// The one that has begun will make room for pages.
+    pub thaws: bool,
     /// What writers may still write while zones are collected; `None` if they need not care.
     pub credit: Option<u64>,
     /// Zones are being emptied, or freed.
@@ -301,6 +303,7 @@ impl Core {
             begun: 0,
             done: 0,
             wanted: 0,
+            thaws: false,
             credit: None,
             collects: false,
             written: Written::default(),
@@ -453,9 +456,11 @@ impl Core {
                 let place = state.map.place(page);
                 // There are no checkpoints any more that would make room, when something has failed.
                 let counts = need != Need::Pressing && state.failed.is_none();
-                if counts && !state.map.has_room() {
-                    let next = state.begun + 1;
-                    state.wanted = state.wanted.max(next);
+                if counts && !state.map.has_room_for(1) {
+                    if !state.thaws {
+                        let next = state.begun + 1;
+                        state.wanted = state.wanted.max(next);
+                    }
                     None
                 } else if place == 0 {
                     return Ok(());
@@ -494,7 +499,7 @@ impl Core {
     fn begin_load(&self, page: u32, need: Need) -> Option<(Loading<'_>, Completion)> {
         let mut state = self.state.borrow_mut();
         let place = state.map.place(page);
-        let has_room = need == Need::Pressing || state.map.has_room();
+        let has_room = need == Need::Pressing || state.map.has_room_for(state.loading.len() + 1);
         if state.map.is_here(page) || place == 0 || !has_room || !state.loading.insert(page) {
             return None;
         }

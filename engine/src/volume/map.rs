@@ -204,9 +204,9 @@ impl Paged {
         self.changed > self.most_changed || !all_fit && self.changed * SHARE >= self.most * (SHARE - 1)
     }
 
-    /// Whether there is room for another page, or one that can go.
-    pub fn has_room(&self) -> bool {
-        self.slots.len() < self.most || self.changed + self.only_frozen < self.slots.len()
+    /// Whether there is room for so many pages more, with those that can go.
+    pub fn has_room_for(&self, pages: usize) -> bool {
+        self.changed + self.only_frozen + pages <= self.most.max(self.slots.len())
     }
 
     /// Puts a page into memory that says on the device what `table` says, in the place of one that is not needed;
@@ -328,7 +328,7 @@ mod tests {
 
         fn hold(&mut self, map: &mut Paged, block: u64) {
             let page = (block / FANOUT) as u32;
-            if !map.is_here(page) && !map.has_room() {
+            if !map.is_here(page) && !map.has_room_for(1) {
                 let pages = self.cut(map);
                 self.write(map, &pages);
             }

@@ -38,6 +38,9 @@ const OTHER_ACTIVE: u32 = 3;
 /// Fewest streams of data: what is moved never shares one with what writers write, whom it makes room for.
 const LEAST_STREAMS: u32 = 2;
 
+/// Most blocks of a group of moved ones: what writers wait behind.
+const MOST_MOVED: u64 = 128;
+
 /// How a volume is laid out on a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
@@ -51,6 +54,8 @@ pub struct Plan {
     pub streams: usize,
     /// Most entries of a group.
     pub group_most: u64,
+    /// Most blocks of a group of moved ones.
+    pub moved_most: u64,
     /// Map zones that stay as they are; those beyond are swept.
     pub map_kept: u32,
     /// Zones set aside for the map.
@@ -95,7 +100,8 @@ impl Plan {
         let spare = LEAST_SPARE.max(data / SPARE_SHARE);
         let root_bytes = 12 * zones as u64 + 4 * pages.div_ceil(FANOUT) + BLOCK as u64;
         let root_fits = root_bytes.div_ceil(BLOCK as u64 / 2) <= capacity;
-        let in_zone = if group_most == 0 { 0 } else { in_full_zone(capacity, group_most) };
+        let moved_most = group_most.min(MOST_MOVED);
+        let in_zone = if moved_most == 0 { 0 } else { in_full_zone(capacity, moved_most) };
         if data <= spare || !root_fits || in_zone == 0 {
             let least = HEAD_ZONES + map_share + LEAST_SPARE + 1;
             return Err(NoVolume::DeviceTooSmall { zones, capacity_blocks: capacity, least });
@@ -107,6 +113,7 @@ impl Plan {
             zones,
             streams: (active - OTHER_ACTIVE).min(3) as usize,
             group_most,
+            moved_most,
             map_kept,
             map_share,
             spare,
@@ -237,7 +244,7 @@ impl Space {
 
     /// Logical blocks that may be mapped at once if they are not compressed: zones that are lost hold none.
     pub fn usable(&self) -> u64 {
-        let in_zone = in_full_zone(self.plan.capacity as u64, self.plan.group_most);
+        let in_zone = in_full_zone(self.plan.capacity as u64, self.plan.moved_most);
         self.plan.usable.saturating_sub(self.lost as u64 * in_zone)
     }
 

@@ -58,7 +58,7 @@ const SUBJECTS: [Subject; 6] = [
     subject("log", System::RaiznPlus, 0, 64),
 ];
 
-fn run(subject: Subject, host: &Host, depth: u32) -> anyhow::Result<Row> {
+fn run(subject: Subject, host: &Host, request_kib: u64, depth: u32) -> anyhow::Result<Row> {
     let (model, timing) = (Model::zn540_4tb(), Timing::zn540_4tb());
     let Subject { system, group_blocks, chunk_kib, .. } = subject;
     let setup = Setup {
@@ -72,7 +72,7 @@ fn run(subject: Subject, host: &Host, depth: u32) -> anyhow::Result<Row> {
         stores: true,
         ..Setup::zn540(system)
     };
-    let load = Load { depth, window: Window::ms(20, 90), seeds: 2, ..Load::fio(1, 4) };
+    let load = Load { depth, window: Window::ms(20, 90), seeds: 2, ..Load::fio(1, request_kib) };
     Ok(Row { system: subject.name.into(), ..point(&setup.on(host), &load)? })
 }
 
@@ -96,7 +96,7 @@ fn zapraid(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
         }
     }
     let mut figure = this.figure(METHOD);
-    figure.rows = work::each(this.name, &points, |(host, subject, depth)| run(*subject, host, *depth))?;
+    figure.rows = work::each(this.name, &points, |(host, subject, depth)| run(*subject, host, 4, *depth))?;
     let rows = figure.rows.clone();
     let of = |host: &str, system: &str| {
         let is = |row: &&Row| (row.host.as_str(), row.system.as_str(), row.depth) == (host, system, 16);
@@ -119,15 +119,16 @@ fn zapraid(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
     let all = SUBJECTS.map(|subject| Subject { chunk_kib: 64, ..subject });
     let points: Vec<_> =
         hosts.iter().flat_map(|host| all.iter().map(move |subject| (host, *subject))).collect();
-    let same = work::each(this.name, &points, |(host, subject)| run(*subject, host, 16))?;
+    let same = work::each(this.name, &points, |(host, subject)| run(*subject, host, 4, 16))?;
     let mut table = throughput(&same, &hosts, &[16]);
     table.title = "MB/s and 95th percentile in µs, all with chunks of 64 KiB".into();
     figure.tables.push(table);
     let points: Vec<_> = hosts.iter().flat_map(|host| sizes.iter().map(move |size| (host, *size))).collect();
     let swept = work::each(this.name, &points, |(host, size)| {
-        run(subject("append", System::RaiznPlus, *size, 8), host, 16)
+        run(subject("append", System::RaiznPlus, *size, 8), host, 4, 16)
     })?;
     figure.tables.push(sizes_table(&swept, &hosts, sizes));
+    figure.tables.push(chunks(this)?);
     let alone =
         [subject("append-g1", System::RaiznPlus, 1, 8), subject("append-g256", System::RaiznPlus, 256, 8)];
     let points: Vec<_> =
@@ -264,6 +265,33 @@ fn alone_table(rows: &[Row], hosts: &[Host]) -> Table {
         table.rows.push(cells);
     }
     table
+}
+
+/// Throughput by the size of chunks, of small and of large requests: what segments with chunks of two sizes would be for.
+fn chunks(this: &Experiment) -> anyhow::Result<Table> {
+    const CHUNKS_KIB: [u64; 4] = [8, 32, 64, 256];
+    // A chunk over `zrwa` is two commits of the window at least.
+    const DESIGNS: [(&str, System, u32, u64); 2] =
+        [("append-g256", System::RaiznPlus, 256, 8), ("zrwa", System::Zoneraid, 0, 32)];
+    const REQUESTS_KIB: [u64; 2] = [4, 64];
+    let cases = DESIGNS.into_iter().flat_map(|design| REQUESTS_KIB.map(|request_kib| (design, request_kib)));
+    let points: Vec<_> =
+        cases.flat_map(|case| CHUNKS_KIB.map(|chunk_kib| (case.0, case.1, chunk_kib))).collect();
+    let rows = work::each(this.name, &points, |((name, system, group, least), request_kib, chunk_kib)| {
+        let subject = subject(name, *system, *group, *chunk_kib);
+        (chunk_kib >= least).then(|| run(subject, &Host::mq_deadline(), *request_kib, 16)).transpose()
+    })?;
+    let mut header = vec!["array, KiB of a request".to_string()];
+    header.extend(CHUNKS_KIB.map(|chunk_kib| format!("chunks of {chunk_kib} KiB")));
+    let title = "MB/s by the size of chunks, mq-deadline, 16 requests deep".into();
+    let mut table = Table { title, header, rows: Vec::new() };
+    for (point, rows) in points.iter().step_by(CHUNKS_KIB.len()).zip(rows.chunks_exact(CHUNKS_KIB.len())) {
+        let mut cells = vec![format!("{}, {}", point.0.0, point.1)];
+        cells
+            .extend(rows.iter().map(|row| row.as_ref().map_or("-".into(), |row| format!("{:.0}", row.mb_s))));
+        table.rows.push(cells);
+    }
+    Ok(table)
 }
 
 /// Throughput by the size of groups, and what that costs: bits of the table for all zones of a drive, and the blocks that
