@@ -1,5 +1,5 @@
-//! Static zones, as eZNS is compared with (§5): a fixed number of zones of a drive in groups of a fixed width, one group
-//! behind the other, and nothing that decides who goes first. Nobody looks at what is read.
+//! Static zones, as eZNS is compared with (§5): a fixed number of zones of a drive in groups of a fixed width, one
+//! group behind the other, and nothing that decides who goes first. Nobody looks at what is read.
 
 use engine::{
     buf::{BLOCK, Buf},

@@ -187,7 +187,7 @@ type Place = (usize, u64, u64);
 impl Run {
     /// Where the record with this hash is, or would be.
     fn place(&self, hash: u64) -> Place {
-        let number = (hash as u128 * self.blocks as u128 >> 64) as u64;
+        let number = ((hash as u128 * self.blocks as u128) >> 64) as u64;
         let (there, start) = (self.there.max(1), self.start);
         // The same block of the ring as long as the run has it, however far the run has moved on.
         let ahead = (number % there + there - start % there) % there;
@@ -640,7 +640,9 @@ pub fn run(
     pass_ms(warm_ms)?;
     let from = clock.now_ns();
     for tree in &trees {
-        (tree.operations.take(), tree.reads.take(), tree.found.take());
+        tree.operations.take();
+        tree.reads.take();
+        tree.found.take();
     }
     pass_ms(ms)?;
     let since = |work: &RefCell<Work>| {

@@ -28,11 +28,12 @@ pub const BRAID_YCSB: Experiment = Experiment {
     run: braid_ycsb,
 };
 
-const METHOD: &str = "The stand-in for RocksDB of the experiment ycsb, alone on a drive, over its six workloads; files and logs hold \
-the bytes of a data set, over and over. Base is the drive without compression, Balloon has the slots that take the least \
-space. The paper says neither how many records, nor how many clients, nor FEMU's times. Guesses: a ZN540, whose zones lie on \
-all dies as FEMU's do; 10 million records of 1 KiB, eight clients. Everything is a 64th of what it is there, and a level has \
-at most 32 MiB on the drive. The data sets are an executable (MS, as mozilla) and a list of words (MD, as webster).";
+const METHOD: &str = "The stand-in for RocksDB of the experiment ycsb, alone on a drive, over its six \
+workloads; files and logs hold the bytes of a data set, over and over. Base is the drive without compression, \
+Balloon has the slots that take the least space. The paper says neither how many records, nor how many \
+clients, nor FEMU's times. Guesses: a ZN540, whose zones lie on all dies as FEMU's do; 10 million records of 1 \
+KiB, eight clients. Everything is a 64th of what it is there, and a level has at most 32 MiB on the drive. The \
+data sets are an executable (MS, as mozilla) and a list of words (MD, as webster).";
 
 /// The paper's sets, the ones that are measured here, and Braid over Balloon on average of all workloads.
 const SETS: [(&str, &str, f64); 2] =
@@ -82,8 +83,9 @@ fn gain(rows: &[Row], other: &str, workloads: &[Workload]) -> f64 {
 fn claims(rows: &[Row], (named, _, paper): &(&str, &str, f64)) -> Vec<Claim> {
     let claim = |what: &str, paper: f64, workloads: &[Workload]| {
         let why = format!(
-            "It goes with how many pages Balloon truncates, which its slots decide (see braid), and with how much of an \
-             operation is the drive's. Over Balloon with slots that 90 of 100 units fit in it is {:.2}, over Base {:.2}.",
+            "It goes with how many pages Balloon truncates, which its slots decide (see braid), and with how much of \
+             an operation is the drive's. Over Balloon with slots that 90 of 100 units fit in it is {:.2}, over Base \
+             {:.2}.",
             gain(rows, FITTING.0, workloads),
             gain(rows, "base", workloads)
         );
