@@ -116,8 +116,8 @@ impl App {
     pub async fn write(&self, lba: Lba, blocks: u64, sync: bool) {
         let data = &self.data[self.next.get()];
         self.next.set((self.next.get() + 1) % self.data.len());
-        self.blocks.set(self.blocks.get() + blocks);
         self.carry_out("a write", lba.0, Command::write(lba, data.slice_blocks(0..blocks), sync)).await;
+        self.blocks.set(self.blocks.get() + blocks);
     }
 
     /// Resets a zone.
