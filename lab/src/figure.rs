@@ -58,6 +58,9 @@ pub struct Row {
     pub used_percent: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub load: Option<&'static str>,
+    /// Of an application.
+    #[serde(flatten)]
+    pub operations: Option<Operations>,
     /// Where tenants share it.
     #[serde(flatten)]
     pub tenancy: Option<Tenancy>,
@@ -77,6 +80,18 @@ pub struct Tenancy {
     pub p99_9_ratio: f64,
     /// What the loud ones write beside the quiet one, over what they write without.
     pub loud_share: f64,
+}
+
+/// What an application does with a device.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Operations {
+    pub operations_s: f64,
+    /// Latency of its reads, each of all that the reading operation has to wait for.
+    pub p99_9_us: f64,
+    pub p99_99_us: f64,
+    /// Shares of gets that find their record in a memtable, and of blocks that are in the cache.
+    pub in_memory: f64,
+    pub cached: f64,
 }
 
 impl Row {

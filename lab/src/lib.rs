@@ -14,6 +14,7 @@ pub mod load;
 pub mod plot;
 pub mod report;
 pub mod serial;
+pub mod static_zones;
 pub mod stream;
 pub mod system;
 pub mod tenants;

@@ -147,12 +147,28 @@ impl Tenants {
     /// When there can be no such ones.
     pub fn new(below: Below, max_active: u32, specs: &[Spec]) -> anyhow::Result<Tenants> {
         let (clock, runtime) = (Clock::new(), Runtime::new());
+        let inner: Rc<dyn ZonedDevice> = match below {
+            Below::Drive => Rc::new(drive(&clock, 1, max_active)),
+            _ => {
+                let made = array(&runtime, &clock, max_active, below == Below::Degraded);
+                Rc::new(runtime.block_on(made, || clock.advance()).context("making an array never ends")??)
+            }
+        };
+        Tenants::over(inner, clock, runtime, specs)
+    }
+
+    /// Namespaces on `inner`, which takes its time from this clock.
+    ///
+    /// # Errors
+    /// When there can be no such ones.
+    pub fn over(
+        inner: Rc<dyn ZonedDevice>,
+        clock: Clock,
+        runtime: Runtime,
+        specs: &[Spec],
+    ) -> anyhow::Result<Tenants> {
         let (time, tasks, specs) = (clock.clone(), runtime.clone(), specs.to_vec());
         let made = async move {
-            let inner: Rc<dyn ZonedDevice> = match below {
-                Below::Drive => Rc::new(drive(&time, 1, max_active)),
-                _ => Rc::new(array(&tasks, &time, max_active, below == Below::Degraded).await?),
-            };
             let device = Rc::new(Remembering { inner, kept: RefCell::default() });
             let vzone_zones = Namespaces::fitting(device.geometry());
             Namespaces::create(device.clone(), [7; 16], vzone_zones).await?;

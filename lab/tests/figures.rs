@@ -130,7 +130,7 @@ fn a_trace_has_a_track_for_each_part() {
 /// Those that stand on more than writes in a loop: power cuts, recovery, applications.
 #[test]
 fn experiments_give_claims_that_are_numbers() {
-    for name in ["table1", "recovery", "fig9", "fig10", "waf"] {
+    for name in ["table1", "recovery", "fig9", "fig10", "waf", "ycsb"] {
         let figure = Experiment::by_name(name).unwrap().figure_of(Effort::Quick).unwrap();
         assert!(!figure.claims.is_empty() && !figure.plots.is_empty(), "{name}");
         for claim in &figure.claims {

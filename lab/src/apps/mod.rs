@@ -6,12 +6,13 @@
 
 pub mod f2fs;
 pub mod lsm;
+pub mod ycsb;
 
 use crate::bed::{Bed, Left};
 use anyhow::{Result, bail};
 use engine::{
     buf::{BLOCK, Buf},
-    device::{Command, ZonedDevice},
+    device::{Command, ZonedDevice, Zones},
     runtime::Runtime,
     zone::{Lba, ZoneIndex},
 };
@@ -30,8 +31,9 @@ pub struct App {
     pub array: Rc<dyn ZonedDevice>,
     pub clock: Clock,
     runtime: Runtime,
-    /// Nobody looks at what is written, so that writes may share it.
-    data: Buf,
+    /// What writes take in turn, each of the largest size. Where nobody looks at what is written they share it.
+    data: Vec<Buf>,
+    next: Cell<usize>,
     rng: RefCell<Rng>,
     operations: Cell<u64>,
     blocks: Cell<u64>,
@@ -61,6 +63,40 @@ impl Log {
 }
 
 impl App {
+    /// An application on a device, which draws by `seed` and writes zeros, or these bytes over and over.
+    pub fn new(
+        array: &Rc<dyn ZonedDevice>,
+        clock: &Clock,
+        runtime: &Runtime,
+        seed: u64,
+        bytes: &[u8],
+    ) -> Rc<App> {
+        let size = MOST_BLOCKS as usize * BLOCK;
+        let mut data: Vec<Buf> = bytes.chunks_exact(size).map(Buf::copy_of).collect();
+        if data.is_empty() {
+            data.push(Buf::zeroed(size));
+        }
+        Rc::new(App {
+            array: array.clone(),
+            clock: clock.clone(),
+            runtime: runtime.clone(),
+            data,
+            next: Cell::default(),
+            rng: RefCell::new(Rng::new(seed)),
+            operations: Cell::default(),
+            blocks: Cell::default(),
+            failed: RefCell::default(),
+        })
+    }
+
+    /// What has failed first.
+    ///
+    /// # Errors
+    /// That.
+    pub fn check(&self) -> Result<()> {
+        self.failed.take().map_or(Ok(()), |problem| bail!("{problem}"))
+    }
+
     /// So many blocks at the head of a log, in writes of at most `piece` blocks one after the other; gives where they
     /// begin. `sync`: each waits until it is safe.
     pub async fn append(&self, log: &Log, blocks: u64, piece: u64, sync: bool) -> Lba {
@@ -70,16 +106,36 @@ impl App {
             let lba = Lba(self.array.geometry().start(log.zone).0 + log.at.get());
             log.at.set(log.at.get() + size);
             first = first.or(Some(lba));
-            let done = self.array.submit(Command::write(lba, self.data.slice_blocks(0..size), sync)).await;
-            if let Err(error) = done.result {
-                self.fail(&format!("a write to zone {}: {error}", log.zone.0));
-                // Nothing that follows would succeed; the run ends.
-                return std::future::pending().await;
-            }
-            self.blocks.set(self.blocks.get() + size);
+            self.write(lba, size, sync).await;
             left -= size;
         }
         first.unwrap_or(Lba(0))
+    }
+
+    /// Writes so many blocks, 1 MiB at most.
+    pub async fn write(&self, lba: Lba, blocks: u64, sync: bool) {
+        let data = &self.data[self.next.get()];
+        self.next.set((self.next.get() + 1) % self.data.len());
+        self.carry_out("a write", lba.0, Command::write(lba, data.slice_blocks(0..blocks), sync)).await;
+        self.blocks.set(self.blocks.get() + blocks);
+    }
+
+    /// Resets a zone.
+    pub async fn reset(&self, zone: ZoneIndex) {
+        self.carry_out(
+            "a reset",
+            self.array.geometry().start(zone).0,
+            Command::Reset { zones: Zones::One(zone) },
+        )
+        .await;
+    }
+
+    async fn carry_out(&self, what: &str, at: u64, command: Command) {
+        if let Err(error) = self.array.submit(command).await.result {
+            self.failed.borrow_mut().get_or_insert(format!("{what} at block {at}: {error}"));
+            // Nothing that follows would succeed; the run ends.
+            std::future::pending().await
+        }
     }
 
     /// Reads what has been written.
@@ -88,10 +144,7 @@ impl App {
         while at < end {
             let size = MOST_BLOCKS.min(end - at);
             let read = Command::read(Lba(at), Buf::zeroed(size as usize * BLOCK));
-            if let Err(error) = self.array.submit(read).await.result {
-                self.fail(&format!("a read at block {at}: {error}"));
-                return std::future::pending().await;
-            }
+            self.carry_out("a read", at, read).await;
             at += size;
         }
     }
@@ -121,10 +174,6 @@ impl App {
     pub fn spawn(&self, task: impl Future<Output = ()> + 'static) {
         self.runtime.spawn(task);
     }
-
-    fn fail(&self, problem: &str) {
-        self.failed.borrow_mut().get_or_insert(problem.into());
-    }
 }
 
 /// Runs an application that `start` starts on an array, and measures it for so many ms after so many others.
@@ -132,16 +181,7 @@ impl App {
 /// # Errors
 /// When something fails that it asks of the array.
 pub fn run(bed: Bed, warm_ms: u64, ms: u64, start: impl FnOnce(&Rc<App>)) -> Result<Ran> {
-    let app = Rc::new(App {
-        array: bed.array.clone(),
-        clock: bed.clock.clone(),
-        runtime: bed.runtime.clone(),
-        data: Buf::zeroed(MOST_BLOCKS as usize * BLOCK),
-        rng: RefCell::new(Rng::new(1)),
-        operations: Cell::default(),
-        blocks: Cell::default(),
-        failed: RefCell::default(),
-    });
+    let app = App::new(&bed.array, &bed.clock, &bed.runtime, 1, &[]);
     let written = bed.write_counters();
     start(&app);
     bed.run(bed.clock.sleep(warm_ms * 1_000_000))?;
@@ -149,9 +189,7 @@ pub fn run(bed: Bed, warm_ms: u64, ms: u64, start: impl FnOnce(&Rc<App>)) -> Res
     bed.run(bed.clock.sleep(ms * 500_000))?;
     let middle = app.operations.get();
     bed.run(bed.clock.sleep(ms * 500_000))?;
-    if let Some(problem) = app.failed.take() {
-        bail!("{problem}");
-    }
+    app.check()?;
     let operations_s = (app.operations.get() - before) as f64 * 1e3 / ms as f64;
     let drift = (app.operations.get() - middle) as f64 / (middle - before).max(1) as f64 - 1.0;
     Ok(Ran { operations_s, drift, left: bed.left_since(&written, app.blocks.get()) })

@@ -21,13 +21,13 @@ switched off here, so that only what it reaches is compared.";
 const NOT_SWITCHED: &str = "placement of dies is not forced here: zones of both lie on dies in turn";
 
 /// A drive allows so many active zones that namespaces have `wanted`, beside the journal's and those kept reserved.
-fn allowing(wanted: u32) -> u32 {
+pub(super) fn allowing(wanted: u32) -> u32 {
     let kept = |limit: u32| (limit / 16).clamp(1, 16);
     (wanted..).map(|limit| (limit, limit - kept(limit))).find(|(_, left)| *left >= wanted).map_or(0, |l| l.0)
         + 2
 }
 
-fn spec(name: &str, essential: u32, max_active: u32) -> Spec {
+pub(super) fn spec(name: &str, essential: u32, max_active: u32) -> Spec {
     let (name, zones, limits) = (name.into(), max_active, Limits::default());
     Spec { name, zones, max_active, max_open: max_active, essential, weight: 1, limits }
 }

@@ -4,6 +4,7 @@ mod apps;
 mod braid;
 mod braid_array;
 mod braid_reads;
+mod braid_ycsb;
 mod drives;
 mod ezns;
 mod flush;
@@ -23,6 +24,7 @@ mod throughput;
 mod traffic;
 mod volume;
 mod wear;
+mod ycsb;
 mod zapraid;
 mod zebra;
 
@@ -93,6 +95,7 @@ pub const EXPERIMENTS: &[Experiment] = &[
     wear::LOGS,
     braid::BRAID,
     braid_reads::BRAID_READS,
+    braid_ycsb::BRAID_YCSB,
     braid_array::BRAID_ARRAY,
     layers::LAYERS,
     recovery::RECOVERY,
@@ -103,6 +106,7 @@ pub const EXPERIMENTS: &[Experiment] = &[
     limits::LIMITS,
     raid6::RAID6,
     ezns::EZNS,
+    ycsb::YCSB,
     tenants::TENANTS,
     sensitivity::SENSITIVITY,
     drives::CALIBRATE,

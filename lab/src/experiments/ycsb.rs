@@ -1,0 +1,283 @@
+//! YCSB on namespaces of one drive (eZNS Fig. 34 to 37), by a stand-in for RocksDB.
+
+use super::{
+    Effort, Experiment,
+    ezns::{allowing, spec},
+};
+use crate::{
+    apps::ycsb::{self, Found, Options, Ran, Workload},
+    figure::{Claim, Figure, Kind, Operations, Plot, Row, Table},
+    static_zones::StaticZones,
+    tenants::{Tenants, Work, in_all},
+    work,
+};
+use engine::{device::ZonedDevice, runtime::Runtime, vzone::Spec};
+use sim::{
+    clock::Clock,
+    ssd::{Model, NoMedia, Ssd, TimedDrive},
+    timing::Timing,
+};
+use std::{cell::RefCell, rc::Rc};
+
+pub const YCSB: Experiment =
+    Experiment { name: "ycsb", title: "YCSB on namespaces, by a stand-in (eZNS Fig. 34 to 37)", run: ycsb };
+
+const METHOD: &str = "A stand-in for RocksDB on ZenFS (lab/src/apps/ycsb.rs) in each of four namespaces of a \
+PM1731a, with YCSB's workloads A, B, C and F, or of six, with A to F. Everything is a 32nd of what it is \
+there: zones, what an erase takes, memtables of 64 MiB, levels of 256 MiB and ten times more each, a block \
+cache of 8 MiB, and 500 million records of 1 KiB, of which a level has at most 256 MiB on the drive: a place \
+stands for several. It begins with two files in the first level, after three seconds in which nothing is \
+written. Then flushes and compactions go on as RocksDB's defaults have it: one of each at a time, no Bloom \
+filters, so that a get looks into each sorted run until it finds its record; blocks of 4 KiB that begin \
+anywhere and so are read with 8; compactions read 128 KiB at a time, as Linux reads ahead, and write 1 MiB. \
+From the paper: records, namespaces, v-zones of 16 zones, active ones (16; 11 of six), and static zones, \
+four zones wide, 16 KiB in turn, with no scheduler. Guesses: eight clients for each namespace, which for six \
+is what the server has hardware threads; 5 µs of a processor for an operation; no page cache, whatever memory \
+the server has. Latencies are those of a get or scan, all its reads one after the other.";
+
+const TAILS: &str = "A read that comes to a die while that programs, for 780 µs that the model never \
+interrupts, takes longer than the 500 µs that say congestion, without any: it shrinks the window of its v-zone \
+to as little as one, and reads of the others wait behind it. If windows never shrank it would be between 1.0 \
+and 1.4; a window for each group instead of each v-zone changes little. The paper's drive may suspend \
+programs, and its static zones may have been far slower: it gives no times.";
+
+const SPEEDS: &str = "It follows from the latency of reads, for which clients wait most of the time: if \
+windows never shrank it would be 0.95 for A.";
+
+/// What the records of a namespace lie on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Zoning {
+    Static,
+    Elastic,
+}
+
+impl Zoning {
+    fn name(self) -> &'static str {
+        match self {
+            Zoning::Static => "static zone",
+            Zoning::Elastic => "v-zone",
+        }
+    }
+}
+
+/// Namespaces with a workload each.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    workloads: &'static [Workload],
+    zoning: Zoning,
+    threads: u32,
+    filters: bool,
+    /// How long it is measured.
+    ms: u64,
+}
+
+/// What is smaller here than in the paper and in RocksDB, by how much.
+const SCALE: u64 = 32;
+
+const FOUR: &[Workload] = &[Workload::A, Workload::B, Workload::C, Workload::F];
+const SIX: &[Workload] = &Workload::ALL;
+
+/// Hardware threads of the paper's server (two E5-2680v3), over six namespaces.
+const THREADS: u32 = 8;
+/// 500 million records.
+const RECORDS: u64 = 500_000_000 / SCALE;
+/// How long clients work before they are measured.
+const WARM_MS: u64 = 1000;
+/// 256 MiB of a level are there at most.
+const MOST_BLOCKS: u64 = 65_536;
+
+impl Case {
+    fn run(&self, seed: u64) -> anyhow::Result<Vec<Ran>> {
+        let options: Vec<Options> = self.workloads.iter().map(|workload| self.options(*workload)).collect();
+        let (clock, runtime) = (Clock::new(), Runtime::new());
+        let capacity = Model::pm1731a().geometry.zone_capacity_blocks / SCALE;
+        // A v-zone holds a little less than its 16 zones.
+        let zones = options[0].zones_in_all(15 * capacity);
+        let tenants = options.len() as u32;
+        let mut geometry = Model::pm1731a().scaled(20 * zones * tenants, capacity).geometry;
+        (geometry.max_open, geometry.max_active) = (allowing(256), allowing(256));
+        let mut timing = Timing::pm1731a();
+        timing.reset.erase_us /= SCALE as f64;
+        let ssd = Rc::new(RefCell::new(Ssd::new(geometry.clone(), Box::new(NoMedia::new(&geometry)))));
+        let drive: Rc<dyn ZonedDevice> = Rc::new(TimedDrive::new(ssd, &timing, &clock, Some(seed)));
+        // They have to be there for as long as somebody works on them.
+        let mut elastic = None;
+        let devices: Vec<Rc<dyn ZonedDevice>> = match self.zoning {
+            Zoning::Static => {
+                let zones = |tenant| StaticZones::new(&runtime, drive.clone(), tenant * zones, zones);
+                (0..tenants).map(|tenant| Rc::new(zones(tenant)) as _).collect()
+            }
+            Zoning::Elastic => {
+                let active = if tenants > 4 { 11 } else { 16 };
+                let spec = |workload: &Workload| Spec { zones, ..spec(workload.name(), 2, active) };
+                let specs: Vec<Spec> = self.workloads.iter().map(spec).collect();
+                let made = Tenants::over(drive, clock.clone(), runtime.clone(), &specs)?;
+                elastic.insert(made).list.iter().map(|one| Rc::new(one.clone()) as _).collect()
+            }
+        };
+        let trees: Vec<_> = devices.into_iter().zip(options).collect();
+        ycsb::run((&clock, &runtime), &trees, (WARM_MS, self.ms), &[])
+    }
+
+    fn options(&self, workload: Workload) -> Options {
+        Options {
+            workload,
+            scale: SCALE,
+            records: RECORDS,
+            most_blocks: MOST_BLOCKS,
+            threads: self.threads,
+            filters: self.filters,
+        }
+    }
+
+    /// What rows call it.
+    fn name(&self) -> String {
+        format!("{}, {} namespaces", self.zoning.name(), self.workloads.len())
+    }
+}
+
+/// A row of the runs of a workload with several seeds, in windows of so many ms: latencies are of all of them together.
+pub(super) fn row(workload: Workload, runs: &[&Ran], ms: u64) -> Row {
+    let single = |ran: &&Ran| {
+        let (mb_s, drift) = in_all(std::slice::from_ref(&ran.operations), 0, ms);
+        Row { host: "free".into(), mb_s, drift, load: Some(workload.name()), ..Row::default() }
+    };
+    let mean = Row::mean(runs.iter().map(single).collect()).unwrap_or_default();
+    let mut reads = Work::default();
+    let mut found = Found::default();
+    for ran in runs {
+        reads.completed.extend(&ran.reads.completed);
+        found = found.and(ran.found);
+    }
+    let [p50_us, p95_us, p99_us, p99_9_us, p99_99_us] =
+        [0.5, 0.95, 0.99, 0.999, 0.9999].map(|share| reads.quantile_us(share, 0));
+    let share = |part: u64, all: u64| part as f64 / all.max(1) as f64;
+    let operations = Operations {
+        operations_s: mean.mb_s * 1e6 / ycsb::RECORD_BYTES as f64,
+        p99_9_us,
+        p99_99_us,
+        in_memory: share(found.in_memory, found.gets),
+        cached: share(found.cached, found.blocks),
+    };
+    Row { p50_us, p95_us, p99_us, operations: Some(operations), ..mean }
+}
+
+/// Rows of applications as a table.
+pub(super) fn operations(title: &str, rows: &[Row]) -> Table {
+    let header = [
+        "system",
+        "workload",
+        "clients",
+        "operations/s",
+        "p50 µs",
+        "p99 µs",
+        "p99.9 µs",
+        "p99.99 µs",
+        "in memory %",
+        "cached %",
+    ];
+    let mut table = Table::new(title, &header);
+    for row in rows {
+        let Some(found) = &row.operations else { continue };
+        let set = row.dataset.as_ref().map(|set| format!(", {set}")).unwrap_or_default();
+        table.rows.push(vec![
+            format!("{}{set}", row.system),
+            row.load.unwrap_or_default().into(),
+            row.depth.to_string(),
+            format!("{:.0}", found.operations_s),
+            format!("{:.0}", row.p50_us),
+            format!("{:.0}", row.p99_us),
+            format!("{:.0}", found.p99_9_us),
+            format!("{:.0}", found.p99_99_us),
+            format!("{:.0}", 100.0 * found.in_memory),
+            format!("{:.0}", 100.0 * found.cached),
+        ]);
+    }
+    table
+}
+
+/// Runs cases with so many seeds each and gives a row for each workload of each.
+fn rows(cases: &[Case], seeds: u64) -> anyhow::Result<Vec<Vec<Row>>> {
+    let points: Vec<(&Case, u64)> =
+        cases.iter().flat_map(|case| (1..=seeds).map(move |seed| (case, seed))).collect();
+    let found = work::each("ycsb", &points, |(case, seed)| case.run(*seed))?;
+    let rows = |(case, runs): (&Case, &[Vec<Ran>])| {
+        let of = |(number, workload): (usize, &Workload)| {
+            let runs: Vec<&Ran> = runs.iter().map(|run| &run[number]).collect();
+            let row = row(*workload, &runs, case.ms);
+            Row { system: case.name(), request_kib: 8, depth: case.threads, ..row }
+        };
+        case.workloads.iter().enumerate().map(of).collect()
+    };
+    Ok(cases.iter().zip(found.chunks(seeds as usize)).map(rows).collect())
+}
+
+/// Of v-zones over static zones, by workload.
+fn ratios(pair: &[Vec<Row>], of: fn(&Operations) -> f64) -> Vec<(&'static str, f64)> {
+    let value = |row: &Row| row.operations.as_ref().map_or(f64::NAN, of);
+    let ratio =
+        |(fixed, elastic): (&Row, &Row)| (fixed.load.unwrap_or_default(), value(elastic) / value(fixed));
+    pair[0].iter().zip(&pair[1]).map(ratio).collect()
+}
+
+fn plots(pair: &[Vec<Row>]) -> [Plot; 2] {
+    let places: Vec<&str> = pair[0].iter().filter_map(|row| row.load).collect();
+    let plot = |title: &str, unit: &str, of: fn(&Operations) -> f64| {
+        let line = |rows: &Vec<Row>| {
+            let values = rows.iter().filter_map(|row| row.operations.as_ref()).map(of).collect();
+            (rows[0].system.clone(), values)
+        };
+        Plot::named(title, unit, &places, pair.iter().map(line).collect())
+    };
+    [
+        plot("Reads, 99.9th percentile", "µs", |found| found.p99_9_us),
+        plot("Throughput", "operations/s", |found| found.operations_s),
+    ]
+}
+
+fn claims(pair: &[Vec<Row>], tails: &[(&str, f64)], speeds: &[(&str, f64)], fig: [u32; 2]) -> Vec<Claim> {
+    let (late, fast) = (ratios(pair, |found| found.p99_9_us), ratios(pair, |found| found.operations_s));
+    let claim = |of: &[(&str, f64)], (workload, paper): &(&str, f64), what: String, why: &str| {
+        let ours = of.iter().find(|(name, _)| name == workload).map_or(f64::NAN, |found| found.1);
+        Claim::factor(format!("{what} of YCSB {workload}, v-zones to static zones"), *paper, ours, why)
+            .is(Kind::Guess)
+    };
+    let tail = |one| claim(&late, one, format!("Fig. {}: p99.9 of reads", fig[0]), TAILS);
+    let speed = |one| claim(&fast, one, format!("Fig. {}: throughput", fig[1]), SPEEDS);
+    tails.iter().map(tail).chain(speeds.iter().map(speed)).collect()
+}
+
+fn ycsb(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
+    let (ms, seeds) = if effort == Effort::Quick { (100, 1) } else { (1500, 2) };
+    let case = Case { workloads: FOUR, zoning: Zoning::Static, threads: THREADS, filters: false, ms };
+    let both = |case: Case| [Zoning::Static, Zoning::Elastic].map(|zoning| Case { zoning, ..case });
+    let pairs = rows(&[both(case), both(Case { workloads: SIX, ..case })].concat(), seeds)?;
+    let (four, six) = pairs.split_at(2);
+    let mut figure = this.figure(METHOD);
+    figure.claims = claims(four, &[("B", 0.209), ("C", 0.197), ("F", 0.232)], &[("A", 1.109)], [34, 35]);
+    let speeds = [("A", 1.086), ("D", 1.048), ("E", 0.99)];
+    figure.claims.extend(claims(six, &[("D", 0.231), ("E", 0.557)], &speeds, [36, 37]));
+    let of = |found: &[(&str, f64)], names: &[&str]| {
+        let own = found.iter().filter(|(name, _)| names.contains(name));
+        own.map(|(_, ratio)| *ratio).fold(f64::INFINITY, f64::min)
+    };
+    let best = of(&ratios(six, |found| found.p99_9_us), &["B", "C", "F"]);
+    let what = "Fig. 36: p99.9 of reads of YCSB B, C, F, v-zones to static zones, at best";
+    figure.claims.push(Claim::factor(what, 0.224, best, TAILS).is(Kind::Guess));
+    let latest = of(&ratios(six, |found| found.p99_99_us), &["E"]);
+    let what = "Fig. 36: p99.99 of reads of YCSB E, v-zones to static zones";
+    figure.claims.push(Claim::at_least(what, 1.0, latest, "").is(Kind::Guess));
+    figure.plots.extend(plots(four).into_iter().chain(plots(six)));
+    figure.rows = pairs.concat();
+    figure.tables.push(operations("Operations, and latencies of reads", &figure.rows));
+    if effort == Effort::Full {
+        let others = [(2, false), (32, false), (THREADS, true)];
+        let cases =
+            others.map(|(threads, filters)| both(Case { threads, filters, ms: ms / 2, ..case })).concat();
+        let others = rows(&cases, 1)?;
+        figure
+            .tables
+            .push(operations("Other guesses, with one seed; last with Bloom filters", &others.concat()));
+    }
+    Ok(figure)
+}

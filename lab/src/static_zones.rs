@@ -1,0 +1,136 @@
+//! Static zones, as eZNS is compared with (§5): a fixed number of zones of a drive in groups of a fixed width, one
+//! group behind the other, and nothing that decides who goes first. Nobody looks at what is read.
+
+use engine::{
+    buf::{BLOCK, Buf},
+    device::{Command, Completer, Completion, Done, Geometry, Slots, Status, ZonedDevice, Zones},
+    runtime::Runtime,
+    zone::{Lba, ZoneIndex},
+};
+use std::rc::Rc;
+
+/// Zones of the drive that are one; how many of them are written at the same time; and blocks that each gets in turn.
+const PARTS: u64 = 16;
+const WIDTH: u64 = 4;
+const UNIT_BLOCKS: u64 = 4;
+
+/// Static zones of a tenant.
+pub struct StaticZones {
+    drive: Rc<dyn ZonedDevice>,
+    runtime: Runtime,
+    slots: Rc<Slots>,
+    first: u32,
+    geometry: Geometry,
+}
+
+impl StaticZones {
+    /// So many static zones, behind as many others.
+    pub fn new(runtime: &Runtime, drive: Rc<dyn ZonedDevice>, others: u32, zones: u32) -> StaticZones {
+        let of = drive.geometry();
+        let geometry = Geometry {
+            zones,
+            zone_size_blocks: of.zone_size_blocks * PARTS,
+            zone_capacity_blocks: of.zone_capacity_blocks * PARTS,
+            zrwa: None,
+            ..of.clone()
+        };
+        StaticZones {
+            drive,
+            runtime: runtime.clone(),
+            slots: Rc::default(),
+            first: others * PARTS as u32,
+            geometry,
+        }
+    }
+
+    /// A part of a zone on the drive.
+    fn part(&self, zone: ZoneIndex, part: u64) -> ZoneIndex {
+        ZoneIndex(self.first + zone.0 * PARTS as u32 + part as u32)
+    }
+
+    /// What a range of a zone is on the drive: parts, where in them, and how many blocks.
+    fn pieces(&self, offset: u64, blocks: u64) -> impl Iterator<Item = (u64, u64, u64)> {
+        let group_blocks = self.drive.geometry().zone_capacity_blocks * WIDTH;
+        let end = offset + blocks;
+        let groups = offset / group_blocks..end.div_ceil(group_blocks);
+        groups.flat_map(|group| (0..WIDTH).map(move |part| (group, part))).filter_map(move |(group, part)| {
+            // Of what comes before this block in the group, as much as is in this part.
+            let before = |block: u64| {
+                let block =
+                    block.clamp(group * group_blocks, (group + 1) * group_blocks) - group * group_blocks;
+                let (rows, rest) = (block / (WIDTH * UNIT_BLOCKS), block % (WIDTH * UNIT_BLOCKS));
+                rows * UNIT_BLOCKS + rest.saturating_sub(part * UNIT_BLOCKS).min(UNIT_BLOCKS)
+            };
+            let (from, to) = (before(offset), before(end));
+            (to > from).then_some((group * WIDTH + part, from, to - from))
+        })
+    }
+
+    /// Answers when all of these have been carried out.
+    fn all(&self, commands: Vec<Command>, completer: Completer) {
+        let submitted: Vec<Completion> = commands.into_iter().map(|one| self.drive.submit(one)).collect();
+        self.runtime.spawn(async move {
+            let mut done = Done::ok();
+            for one in submitted {
+                let one = one.await;
+                done.result = done.result.and(one.result);
+            }
+            completer.complete(done);
+        });
+    }
+}
+
+impl ZonedDevice for StaticZones {
+    fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    fn submit(&self, command: Command) -> Completion {
+        let on_drive =
+            |zone: ZoneIndex, part, at| Lba(self.drive.geometry().start(self.part(zone, part)).0 + at);
+        let commands = match command {
+            Command::Read { lba, data, .. } => {
+                let (zone, offset) = self.geometry.locate(lba);
+                let read = |(part, at, blocks): (u64, u64, u64)| {
+                    Command::read(on_drive(zone, part, at), Buf::zeroed(blocks as usize * BLOCK))
+                };
+                self.pieces(offset, data.blocks()).map(read).collect()
+            }
+            Command::Write { lba, data, fua, .. } => {
+                let (zone, offset) = self.geometry.locate(lba);
+                let write = |(part, at, blocks): (u64, u64, u64)| {
+                    Command::write(on_drive(zone, part, at), data.slice_blocks(0..blocks), fua)
+                };
+                self.pieces(offset, data.blocks()).map(write).collect()
+            }
+            Command::Reset { zones: Zones::One(zone) } => {
+                let reset = |part| Command::Reset { zones: Zones::One(self.part(zone, part)) };
+                (0..PARTS).map(reset).collect()
+            }
+            _ => return Completion::failed(Status::InvalidOpcode),
+        };
+        let (completer, completion) = self.slots.pair();
+        self.all(commands, completer);
+        completion
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sim::ssd::{Model, Ssd};
+
+    #[test]
+    fn units_go_to_the_zones_of_a_group_in_turn_and_groups_follow_each_other() {
+        let geometry = Model::pm1731a().scaled(32, 64).geometry;
+        let drive = Rc::new(std::cell::RefCell::new(Ssd::in_memory(&geometry)));
+        let clock = sim::clock::Clock::new();
+        let drive = sim::ssd::TimedDrive::new(drive, &sim::timing::Timing::pm1731a(), &clock, None);
+        let zones = StaticZones::new(&Runtime::new(), Rc::new(drive), 0, 2);
+        let pieces = |offset, blocks| zones.pieces(offset, blocks).collect::<Vec<_>>();
+        assert_eq!(pieces(0, 2), [(0, 0, 2)]);
+        assert_eq!(pieces(3, 2), [(0, 3, 1), (1, 0, 1)]);
+        assert_eq!(pieces(0, 64), [(0, 0, 16), (1, 0, 16), (2, 0, 16), (3, 0, 16)]);
+        assert_eq!(pieces(255, 2), [(3, 63, 1), (4, 0, 1)]);
+    }
+}
