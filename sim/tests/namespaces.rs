@@ -333,15 +333,19 @@ fn others_are_held_back_for_a_floor_and_for_the_class_of_latency_and_let_go() {
     };
     assert_eq!((both(&rig), held(&two)), (vec![0, 0], None));
     set(&rig, floor);
-    assert!(!rig.namespaces.tick());
     both(&rig);
-    assert!(held(&two).is_some_and(|rate| rate < 1900) && held(&one).is_none());
+    // It had 2000, and half of that is lacking.
+    assert!(held(&two).is_some_and(|rate| (900..1900).contains(&rate)) && held(&one).is_none());
     assert!(both(&rig)[1] > 0);
     // Once nothing is promised, at once.
     set(&rig, Qos::default());
     assert_eq!((held(&two), both(&rig)), (None, vec![0, 0]));
     // The class of latency, for which a namespace is not held back itself.
     set(&rig, Qos { latency_us: 399, ..Qos::default() });
+    // It has to be seen first what there is.
+    for _ in 0..9 {
+        assert_eq!((both(&rig), held(&two)), (vec![0, 0], None));
+    }
     both(&rig);
     assert!(held(&two).is_some() && held(&one).is_none());
     set(&rig, Qos { latency_us: 400, ..Qos::default() });
@@ -372,7 +376,6 @@ fn who_is_held_back_goes_one_behind_the_other_whosever_they_are() {
     let floor = Qos { floors: Rates { requests: 5000, blocks: 0 }, ..Qos::default() };
     let one = rig.add(Spec { qos: floor, ..spec("one", 2, 1) }).unwrap();
     let (two, three) = (rig.add(spec("two", 2, 1)).unwrap(), rig.add(spec("three", 2, 1)).unwrap());
-    rig.namespaces.tick();
     for _ in 0..3 {
         ask_all(&rig, &[(&one, 400), (&two, 100), (&three, 100)]);
     }

@@ -11,12 +11,12 @@ use crate::{
     vzone::{
         admission::{Pace, Tokens},
         arbiter::Arbiter,
+        asked::Asked,
         balloon::{self, Account, History},
         behaviour::{Behaviour, Clock},
         congestion::Window,
         error::VzoneError,
         format::{End, Entry, Groups, Identity, Spec},
-        front::Front,
         restraint::Restraint,
         shape::Shape,
     },
@@ -77,7 +77,7 @@ pub(super) struct Tenant {
     pub id: u32,
     /// What was asked for, but for the quality of service, which may change at work.
     pub spec: Spec,
-    pub front: Front,
+    pub asked: Asked,
     pub geometry: Geometry,
     pub state: RefCell<TenantState>,
     /// By v-zone: a ticket has been served, tokens have come, or reads have come back.
@@ -638,13 +638,13 @@ impl Tenant {
             begun: 0,
             flushes: 0,
         };
-        let front = Front::new(spec.qos);
-        Tenant { id, spec, front, geometry, state: RefCell::new(state), gates }
+        let asked = Asked::new(spec.qos);
+        Tenant { id, spec, asked, geometry, state: RefCell::new(state), gates }
     }
 
     /// What it is now.
     pub fn spec(&self) -> Spec {
-        Spec { qos: self.front.qos.get(), ..self.spec.clone() }
+        Spec { qos: self.asked.qos.get(), ..self.spec.clone() }
     }
 
     /// The same namespace with more v-zones, or fewer. No commands are on their way.

@@ -17,6 +17,7 @@ pub mod qos;
 pub mod restraint;
 pub mod shape;
 
+mod asked;
 mod core;
 mod crew;
 mod front;
@@ -221,7 +222,7 @@ impl Namespaces {
         let entry = Spec { qos, ..tenant.spec() };
         let (all, changed) = (core.clone(), tenant.clone());
         let apply = move || {
-            changed.front.qos.set(qos);
+            changed.asked.qos.set(qos);
             all.note_promises();
         };
         core.record(Entry::Namespace(tenant.id, entry), apply).await?;
@@ -412,8 +413,19 @@ impl Namespace {
             reads_in_flight,
             read_window,
             tokens: open().map(|vzone| vzone.tokens.blocks()).sum(),
-            held_to: self.tenant.front.held_to(),
+            held_to: self.tenant.asked.held_to(),
         }
+    }
+
+    /// Waits until a read or write of so many blocks may go that somebody else has asked for: those who ask first go
+    /// first. `sleep` waits so many microseconds, a little more at times. [`Namespace::answered`] has to follow.
+    pub async fn admit<F: Future<Output = ()>>(&self, blocks: u64, sleep: impl Fn(u64) -> F) -> Passed {
+        self.core.let_in(&self.tenant, blocks, sleep).await
+    }
+
+    /// A request of so many blocks that was let through is answered.
+    pub fn answered(&self, passed: Passed, blocks: u64) {
+        self.core.answered(&self.tenant, passed, blocks);
     }
 
     fn carry_out(&self, command: Command) -> Result<Completion, Status> {
