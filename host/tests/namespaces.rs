@@ -158,7 +158,7 @@ fn floors_and_latencies_are_kept_and_no_floor_is_above_a_limit() {
         &["--floor-bandwidth", "9M", "--bandwidth", "8M"][..],
         &["--floor-iops", "501", "--iops", "500"],
         // Each of them has a block at least.
-        &["--floor-iops", "501", "--bandwidth", "2M"],
+        &["--floor-iops", "501", "--bandwidth", "1M"],
     ] {
         set(above).fails_with(&["drives/a: a floor is above the limit of the same namespace"]);
     }
