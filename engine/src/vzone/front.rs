@@ -110,7 +110,7 @@ impl Core {
             for tenant in tenants {
                 tenant.asked.standing.take();
                 let mut demand = tenant.asked.demand.get();
-                demand.look(now_us);
+                demand.seen(now_us);
                 tenant.asked.demand.set(demand);
             }
         }
@@ -123,7 +123,7 @@ impl Core {
             let party = |tenant: &Rc<Tenant>| {
                 let asked = &tenant.asked;
                 let mut demand = asked.demand.get();
-                let seen = demand.look(now_us);
+                let seen = demand.seen(now_us);
                 asked.demand.set(demand);
                 Party::new(asked.qos.get(), tenant.spec.weight, seen, asked.standing.get())
             };

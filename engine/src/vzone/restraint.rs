@@ -98,7 +98,7 @@ impl Demand {
     }
 
     /// What there was up to now; from now on it is counted anew.
-    pub fn look(&mut self, now_us: u64) -> Demand {
+    pub fn seen(&mut self, now_us: u64) -> Demand {
         let mut seen = *self;
         if self.asking > 0 {
             seen.busy_us += now_us.saturating_sub(self.since_us);
@@ -597,13 +597,13 @@ mod tests {
         demand.asked(20);
         demand.answered(qos, 3, 100, 30);
         demand.answered(qos, 4, 101, 60);
-        let seen = demand.look(100);
+        let seen = demand.seen(100);
         assert_eq!((seen.requests, seen.blocks, seen.late, seen.busy_us), (2, 7, 1, 50));
         demand.asked(150);
-        assert_eq!(demand.look(200).busy_us, 50);
+        assert_eq!(demand.seen(200).busy_us, 50);
         // What has not ended is asked for all the time.
-        assert_eq!(demand.look(300).busy_us, 100);
+        assert_eq!(demand.seen(300).busy_us, 100);
         demand.answered(qos, 1, 5, 310);
-        assert_eq!((demand.is_asking(), demand.look(400).busy_us), (false, 10));
+        assert_eq!((demand.is_asking(), demand.seen(400).busy_us), (false, 10));
     }
 }
