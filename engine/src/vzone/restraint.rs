@@ -202,7 +202,7 @@ impl Standing {
             [(qos.floors.requests, seen.requests, 1, each), (qos.floors.blocks, seen.blocks, each, 1)];
         for (behind, (floor, served, request, blocks)) in self.behind.iter_mut().zip(floors) {
             let asked = floor as u64 * seen.busy_us.min(PERIOD_US);
-            near = near.min((served * SECOND_US * WHOLE).checked_div(asked).unwrap_or(u64::MAX));
+            near = near.min(served.saturating_mul(SECOND_US * WHOLE).checked_div(asked).unwrap_or(u64::MAX));
             let (floor, second) = ((floor as u64 * reach / WHOLE) as i64, SECOND_US as i64);
             let lacks = floor * seen.busy_us.min(PERIOD_US) as i64 - served as i64 * second;
             // Where requests are rare, one of them is worth more than a look.
@@ -229,13 +229,14 @@ impl Standing {
             // It can do more than was believed.
             self.reach = None;
         }
+        let near = near.min(WHOLE);
         if !found.owed {
             (self.nearest, self.tries, self.nears) = (0, 0, 0);
         } else if found.lacks > 0 && near > self.nearest + self.nearest / 16 {
             (self.nearest, self.tries, self.nears) = (near, 0, 0);
         } else if found.lacks > 0 {
             self.tries += 1;
-            self.nears += near.min(WHOLE);
+            self.nears += near;
         }
         if self.tries >= TRIES {
             self.reach = Some((self.nears / self.tries * 15 / 16, BELIEVED_US));
