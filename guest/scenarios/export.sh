@@ -85,11 +85,11 @@ blkdiscard --length 16M "$remote"
 blockdev --flushbufs /dev/zoneraid/tank/plain
 cmp -n $((16 << 20)) /dev/zoneraid/tank/plain /dev/zero || fail "what the host has discarded is still there"
 # A part of a block counts as one.
-zoneraid namespace limit tank/plain --bandwidth 64K
+zoneraid namespace set tank/plain --bandwidth 64K
 begun=$SECONDS
 dd if=/dev/zero of=/dev/zoneraid/tank/plain bs=512 count=64 oflag=direct status=none
 ((SECONDS - begun >= 3)) || fail "64 sectors within $((SECONDS - begun)) s, though 64 KiB a second is the limit"
-zoneraid namespace limit tank/plain
+zoneraid namespace set tank/plain
 nvme disconnect -n "$nqn"
 nvme disconnect -n "$(subsystem zones)"
 zoneraid export remove tank/zones

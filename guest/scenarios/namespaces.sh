@@ -48,24 +48,37 @@ if ((GUEST_BOOT == 1)); then
     iops=$(jq '.jobs[0].write.iops | floor' /run/limited)
     ((iops > 100 && iops <= 215)) || fail "$iops requests a second, of 200"
     # While it runs; who waits by the old limit does not wait longer than by the new one.
-    zoneraid namespace limit tank/ext4 --iops 1
+    zoneraid namespace set tank/ext4 --iops 1
     fio --name=waits --filename="$(device ext4)" --direct=1 --ioengine=libaio --iodepth=64 --rw=randwrite --bs=4k \
         --number_ios=100 --output=/run/waits &
     sleep 1
-    zoneraid namespace limit tank/ext4 --iops 500
+    zoneraid namespace set tank/ext4 --iops 500
     timeout 30 tail --pid=$! -f /dev/null || fail "requests wait by a limit that is not there any more"
-    zoneraid namespace limit tank/ext4
+    zoneraid namespace set tank/ext4
     # One that comes again knows nothing of who waited by it before.
-    zoneraid namespace limit tank/ext4 --iops 1
+    zoneraid namespace set tank/ext4 --iops 1
     fio --name=waits --filename="$(device ext4)" --direct=1 --ioengine=libaio --iodepth=64 --rw=randwrite --bs=4k \
         --number_ios=100 --output=/run/waits &
     sleep 1
-    zoneraid namespace limit tank/ext4
+    zoneraid namespace set tank/ext4
     timeout 30 tail --pid=$! -f /dev/null || fail "requests wait though there is no limit"
-    zoneraid namespace limit tank/ext4 --iops 1
+    zoneraid namespace set tank/ext4 --iops 1
     timeout 20 dd if=/dev/zero of="$(device ext4)" bs=4k count=1 oflag=direct status=none || fail "one request waits for those before"
-    zoneraid namespace limit tank/ext4
-    refused zoneraid namespace limit tank/none
+    zoneraid namespace set tank/ext4
+    refused zoneraid namespace set tank/none
+    # No device answers within a microsecond: whoever asks beside one that was promised that is held back, and let go.
+    zoneraid namespace set tank/ext4 --latency 1
+    fio --name=class --filename="$(device ext4)" --direct=1 --rw=randwrite --bs=4k --time_based --runtime=5 --output=/run/class &
+    class=$!
+    timeout 5 bash -c "while dd if='$(device f2fs)' of=/dev/null bs=64k iflag=direct status=none; do :; done" &
+    beside=$!
+    sleep 2
+    [[ $(zoneraid --json top tank | jq '.devices[0].held_to_bytes_per_second') != null ]] || fail "nobody is held back"
+    kill -0 "$beside" || fail "nobody was left to be held back"
+    zoneraid namespace set tank/ext4
+    [[ $(zoneraid --json top tank | jq '.devices[0].held_to_bytes_per_second') == null ]] || fail "held back for nobody"
+    refused zoneraid namespace set tank/ext4 --iops 1 --floor-iops 2
+    wait "$class" "$beside" || true
     stop_array tank
     start_array tank
     [[ $(number '.list[2].limits.requests_per_second') == null ]] || fail "the limit is back"

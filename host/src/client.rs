@@ -220,7 +220,7 @@ impl Client {
             Request::About | Request::Status | Request::Traffic => Some(PATIENCE),
             Request::Zones { .. } | Request::Examine { .. } => Some(PATIENCE_WITH_DRIVES),
             Request::Adopt | Request::Autostart { .. } => None,
-            Request::Compress { .. } | Request::Limit { .. } => None,
+            Request::Compress { .. } | Request::Qos { .. } => None,
             Request::Fail { .. } | Request::Replace { .. } | Request::Rebuild | Request::Stop => None,
         };
         self.ask_until(request, patience.map(|patience| Instant::now() + patience), note, progress)

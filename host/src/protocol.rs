@@ -57,8 +57,9 @@ pub enum Request {
     Autostart { yes: bool },
     /// Has the volume compress what is written from now on, or not: [`crate::report::VolumeSet`].
     Compress { with: Compression },
-    /// Limits what a namespace may be asked for, 0 for not at all: [`crate::report::Division`].
-    Limit { namespace: String, requests: u32, blocks: u32 },
+    /// What a namespace may be asked for and gets for certain, in requests and blocks a second, and the latency of its
+    /// class; 0 for nothing: [`crate::report::Division`].
+    Qos { namespace: String, limits: [u32; 2], floors: [u32; 2], latency_us: u32 },
     /// Takes the block device down and ends the daemon: [`Stopped`].
     Stop,
 }

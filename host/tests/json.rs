@@ -2,7 +2,7 @@
 //! `schemas/` has, with values of the types that are given there.
 
 use crate::support::{Place, drive};
-use engine::vzone::{Limits, NamespaceStatus, Spec};
+use engine::vzone::{NamespaceStatus, Qos, Rates, Spec};
 use host::report::{Division, NamespaceReport};
 use serde_json::Value;
 use std::{collections::BTreeSet, fs, path::Path};
@@ -120,9 +120,10 @@ fn every_command_prints_what_its_schema_says() {
 #[test]
 fn the_division_of_an_array_is_what_the_schema_of_status_says() {
     let place = Place::with_array(5);
-    let (name, limits) = ("mail".into(), Limits { requests: 0, blocks: 256 });
+    let (limits, floors) = (Rates { requests: 0, blocks: 256 }, Rates { requests: 9, blocks: 0 });
+    let (name, qos) = ("mail".into(), Qos { limits, floors, latency_us: 700 });
     let namespace = NamespaceStatus {
-        spec: Spec { name, zones: 4, max_active: 4, max_open: 4, essential: 1, weight: 1, limits },
+        spec: Spec { name, zones: 4, max_active: 4, max_open: 4, essential: 1, weight: 1, qos },
         active: 2,
         own_spares: 3,
         spares: 5,
@@ -131,11 +132,14 @@ fn the_division_of_an_array_is_what_the_schema_of_status_says() {
         reads_in_flight: 3,
         read_window: 8,
         tokens: -2,
+        held_to: Some(2),
     };
     let report = NamespaceReport::of(&namespace, 100);
     assert_eq!((report.limits.requests_per_second, report.limits.bytes_per_second), (None, Some(1 << 20)));
     assert_eq!((report.borrowed_spares, report.essential, report.written_bytes), (2, 4, 7 * 4096));
     assert_eq!((report.reads_in_flight, report.read_window, report.token_bytes), (3, 8, -8192));
+    assert_eq!((report.floors.requests_per_second, report.floors.bytes_per_second), (Some(9), None));
+    assert_eq!((report.latency_us, report.held_to_bytes_per_second), (Some(700), Some(8192)));
     let mut status = place.json(&["status", "drives"]);
     assert_eq!(status["namespaces"], Value::Null);
     status["namespaces"] = serde_json::to_value(Division::of(10, 409_600, vec![report])).unwrap();

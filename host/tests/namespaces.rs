@@ -126,15 +126,49 @@ fn limits_are_kept_until_they_are_changed() {
     };
     assert_eq!(limits(), (Some(500), Some(8 << 20)));
     place.run_with(&["zone", "write", "drives/a", "0"], b"something").ok();
-    let said = place.run(&["namespace", "limit", "drives/a", "--bandwidth", "4K"]).ok().text();
+    let said = place.run(&["namespace", "set", "drives/a", "--bandwidth", "4K"]).ok().text();
     assert!(said.contains("drives/a is limited to 4 KiB/s"), "{said}");
     assert_eq!(limits(), (None, Some(4096)));
     assert_eq!(place.read_zone("drives/a", 0)[..9], *b"something");
-    place.run(&["namespace", "limit", "drives/b"]).fails_with(&["no namespace 'b'"]);
-    place.run(&["namespace", "limit", "drives/a", "--iops", "0"]).fails_with(&["--iops"]);
-    place.run(&["namespace", "limit", "drives/a", "--bandwidth", "1000T"]).fails_with(&["nothing reads"]);
-    assert!(place.run(&["namespace", "limit", "drives/a"]).ok().text().contains("not limited any more"));
+    place.run(&["namespace", "set", "drives/b"]).fails_with(&["no namespace 'b'"]);
+    place.run(&["namespace", "set", "drives/a", "--iops", "0"]).fails_with(&["--iops"]);
+    place.run(&["namespace", "set", "drives/a", "--bandwidth", "1000T"]).fails_with(&["nothing reads"]);
+    assert!(place.run(&["namespace", "set", "drives/a"]).ok().text().contains("drives/a is not limited:"));
     assert_eq!(limits(), (None, None));
+}
+
+#[test]
+fn floors_and_latencies_are_kept_and_no_floor_is_above_a_limit() {
+    let place = Place::with_array(5);
+    create(&place, "drives/a", &["--size", "1M", "--floor-iops", "300", "--latency", "900"]).ok();
+    let kept = || {
+        let listed = &place.json(&["namespace", "list", "drives"])["namespaces"][0];
+        let floors = &listed["floors"];
+        let floors = (floors["requests_per_second"].as_u64(), floors["bytes_per_second"].as_u64());
+        (floors, listed["latency_us"].as_u64())
+    };
+    assert_eq!(kept(), ((Some(300), None), Some(900)));
+    let set = |more: &[&str]| place.run(&[&["namespace", "set", "drives/a"], more].concat());
+    let said = set(&["--floor-bandwidth", "4M", "--bandwidth", "8M", "--latency", "700"]).ok().text();
+    assert!(said.contains("is limited to 8 MiB/s, gets at least 4 MiB/s, answers within 700 us"), "{said}");
+    assert_eq!(kept(), ((None, Some(4 << 20)), Some(700)));
+    let listed = place.run(&["namespace", "list", "drives"]).ok().text();
+    assert!(listed.contains("4 MiB/s") && listed.contains("700 us"), "{listed}");
+    for above in [
+        &["--floor-bandwidth", "9M", "--bandwidth", "8M"][..],
+        &["--floor-iops", "501", "--iops", "500"],
+        // Each of them has a block at least.
+        &["--floor-iops", "501", "--bandwidth", "1M"],
+    ] {
+        set(above).fails_with(&["drives/a: a floor is above the limit of the same namespace"]);
+    }
+    set(&["--floor-iops", "0"]).fails_with(&["--floor-iops"]);
+    set(&["--latency", "0"]).fails_with(&["--latency"]);
+    create(&place, "drives/b", &["--size", "1M", "--floor-iops", "2", "--iops", "1"])
+        .fails_with(&["drives/b: a floor is above the limit"]);
+    assert_eq!(kept(), ((None, Some(4 << 20)), Some(700)));
+    set(&[]).ok();
+    assert_eq!(kept(), ((None, None), None));
 }
 
 #[test]

@@ -64,6 +64,27 @@ pub struct Row {
     /// Where tenants share it.
     #[serde(flatten)]
     pub tenancy: Option<Tenancy>,
+    /// Where one of them was promised something.
+    #[serde(flatten)]
+    pub promise: Option<Promised>,
+}
+
+/// What comes of a promise to one of four tenants of which three are hungry: in MB/s of a floor, in µs of latency.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Promised {
+    pub promised: f64,
+    /// What it had without, and had.
+    pub without: f64,
+    pub got: f64,
+    /// What the others wrote without, and wrote, in MB/s.
+    pub others_without: f64,
+    pub others: f64,
+    /// What they wrote while it was idle, over the same without a floor.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub others_idle: Option<f64>,
+    /// After how many ms it had its floor again, to ten.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub back_ms: Option<f64>,
 }
 
 /// How tenants fare beside each other.

@@ -203,7 +203,7 @@ impl Tenants {
         for (number, worker) in workers.iter().enumerate() {
             let shared = Rc::new(Running {
                 worker: worker.clone(),
-                device: Rc::new(self.list[worker.tenant].clone()),
+                device: self.list[worker.tenant].clone(),
                 clock: self.clock.clone(),
                 begin,
                 stop: stop.clone(),
@@ -338,7 +338,7 @@ pub fn in_all(work: &[Work], from_ms: u64, to_ms: u64) -> (f64, f64) {
 
 struct Running {
     worker: Worker,
-    device: Rc<dyn ZonedDevice>,
+    device: Namespace,
     clock: Clock,
     begin: u64,
     stop: Rc<Cell<bool>>,
@@ -361,11 +361,15 @@ impl Running {
                 self.clock.sleep(to * 1_000_000 - since).await;
                 continue;
             }
+            let blocks = data.blocks();
+            // As a block device does.
+            let passed = self.device.admit(blocks, |us| self.clock.sleep(us * 1000)).await;
             let (command, before) = self.next(data);
             if let Some(reset) = before {
                 self.note(reset.await.result.err());
             }
             let done = self.device.submit(command).await;
+            self.device.answered(passed, blocks);
             let now = self.clock.now_ns();
             match done.result {
                 Ok(()) => self.work.borrow_mut().completed.push((now - self.begin, now - begun)),

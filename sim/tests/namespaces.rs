@@ -8,7 +8,7 @@ use engine::{
     },
     raid::policy::Policy,
     runtime::Runtime,
-    vzone::{Behaviour, Limits, Namespace, Namespaces, PATIENCE_US, Spec, VzoneError},
+    vzone::{Behaviour, Namespace, Namespaces, PATIENCE_US, Qos, Rates, Spec, VzoneError},
     zone::{Lba, ZoneIndex, ZoneState},
 };
 use sim::{
@@ -177,8 +177,8 @@ fn drive_for_rows(parts: u32) -> Geometry {
 }
 
 fn spec(name: &str, zones: u32, max_active: u32) -> Spec {
-    let limits = Limits::default();
-    Spec { name: name.into(), zones, max_active, max_open: max_active, essential: 1, weight: 1, limits }
+    let qos = Qos::default();
+    Spec { name: name.into(), zones, max_active, max_open: max_active, essential: 1, weight: 1, qos }
 }
 
 #[test]
@@ -248,24 +248,35 @@ fn tenants_see_their_own_data_after_a_restart_and_nothing_else() {
 fn limits_change_while_a_namespace_is_written_and_are_kept() {
     let rig = Rig::new(&Geometry { zones: 60, ..drive_for_rows(3) }, 3);
     let one = rig.add(spec("one", 4, 2)).unwrap();
-    let limits = |requests| Limits { requests, blocks: 9 };
+    let limits = |requests| {
+        let (limits, floors) = (Rates { requests, blocks: 9 }, Rates { requests: 1, blocks: 2 });
+        Qos { limits, floors, latency_us: requests }
+    };
     let limit = |namespaces: &Namespaces, requests| {
-        let limited = rig.runtime.block_on(namespaces.limit("one", limits(requests)), || false).unwrap();
-        limited.map(|namespace| namespace.status().spec.limits)
+        let limited = rig.runtime.block_on(namespaces.set_qos("one", limits(requests)), || false).unwrap();
+        limited.map(|namespace| namespace.status().spec.qos)
     };
     rig.write(&one, 0, 1, 10).unwrap();
     let running = one.submit(Command::write(Lba(10), Buf::zeroed(5 * BLOCK), false));
     assert_eq!(limit(&rig.namespaces, 7).unwrap(), limits(7));
     assert_eq!(rig.runtime.block_on(running, || false).unwrap().result, Ok(()));
     // What was known as this namespace still is, and knows.
-    assert_eq!(one.status().spec.limits, limits(7));
+    assert_eq!(one.status().spec.qos, limits(7));
     rig.write(&one, 15, 2, 5).unwrap();
-    let none = rig.runtime.block_on(rig.namespaces.limit("two", limits(1)), || false).unwrap();
+    let none = rig.runtime.block_on(rig.namespaces.set_qos("two", limits(1)), || false).unwrap();
     assert!(matches!(none, Err(VzoneError::Unknown)));
-    let kept = |rig: &Rig| rig.namespaces.list()[0].status().spec.limits;
+    // More for certain than at most.
+    let impossible = Qos { floors: Rates { requests: 8, blocks: 0 }, ..limits(7) };
+    let refused = rig.runtime.block_on(rig.namespaces.set_qos("one", impossible), || false).unwrap();
+    assert!(matches!(refused, Err(VzoneError::FloorAboveLimit)));
+    assert!(matches!(
+        rig.add(Spec { qos: impossible, ..spec("two", 1, 1) }),
+        Err(VzoneError::FloorAboveLimit)
+    ));
+    let kept = |rig: &Rig| rig.namespaces.list()[0].status().spec.qos;
     // A resize keeps them; checkpoints, of which there are some, do; and so does whoever opens it again.
     let resized = rig.runtime.block_on(rig.namespaces.resize("one", 3), || false).unwrap().unwrap();
-    assert_eq!(resized.status().spec.limits, limits(7));
+    assert_eq!(resized.status().spec.qos, limits(7));
     for round in 0..100 {
         assert_eq!(limit(&rig.namespaces, 8 + round).unwrap(), limits(8 + round));
     }
@@ -278,6 +289,119 @@ fn limits_change_while_a_namespace_is_written_and_are_kept() {
     assert_eq!(kept(&rig), limits(107));
     let rig = rig.again();
     assert_eq!(kept(&rig), limits(107));
+}
+
+/// Asks for a block, which takes so long once it may go; gives how long that took.
+fn ask(rig: &Rig, namespace: &Namespace, takes_us: u64) -> u64 {
+    let (clock, begun_us) = (&rig.clock, rig.clock.get());
+    let sleep = |us| {
+        clock.set(clock.get() + us);
+        std::future::ready(())
+    };
+    let passed = rig.runtime.block_on(namespace.admit(1, sleep), || false).unwrap();
+    let waited_us = clock.get() - begun_us;
+    clock.set(clock.get() + takes_us);
+    namespace.answered(passed, 1);
+    waited_us
+}
+
+/// All ask in turn, up to the next look; how long each had to wait.
+fn ask_all(rig: &Rig, asks: &[(&Namespace, u64)]) -> Vec<u64> {
+    let (end_us, mut waited_us) = (rig.clock.get() + 10_000, vec![0; asks.len()]);
+    while rig.clock.get() < end_us {
+        for ((namespace, takes_us), waited_us) in asks.iter().zip(&mut waited_us) {
+            *waited_us += ask(rig, namespace, *takes_us);
+        }
+    }
+    rig.namespaces.tick();
+    waited_us
+}
+
+#[test]
+fn others_are_held_back_for_a_floor_and_for_the_class_of_latency_and_let_go() {
+    let rig = Rig::new(&Geometry { zones: 60, ..drive_for_rows(3) }, 3);
+    let (one, two) = (rig.add(spec("one", 2, 1)).unwrap(), rig.add(spec("two", 2, 1)).unwrap());
+    let set = |rig: &Rig, qos| {
+        rig.runtime.block_on(rig.namespaces.set_qos("one", qos), || false).unwrap().unwrap();
+    };
+    let held = |namespace: &Namespace| namespace.status().held_to;
+    let floor = Qos { floors: Rates { requests: 5000, blocks: 0 }, ..Qos::default() };
+    // Half of what it is to have.
+    let both = |rig: &Rig| {
+        let list = rig.namespaces.list();
+        ask_all(rig, &[(&list[0], 400), (&list[1], 100)])
+    };
+    assert_eq!((both(&rig), held(&two)), (vec![0, 0], None));
+    set(&rig, floor);
+    both(&rig);
+    // It had 2000, and half of that is lacking.
+    assert!(held(&two).is_some_and(|rate| (900..1900).contains(&rate)) && held(&one).is_none());
+    assert!(both(&rig)[1] > 0);
+    // Once nothing is promised, at once.
+    set(&rig, Qos::default());
+    assert_eq!((held(&two), both(&rig)), (None, vec![0, 0]));
+    // The class of latency, for which a namespace is not held back itself.
+    set(&rig, Qos { latency_us: 399, ..Qos::default() });
+    // It has to be seen first what there is.
+    for _ in 0..9 {
+        assert_eq!((both(&rig), held(&two)), (vec![0, 0], None));
+    }
+    both(&rig);
+    assert!(held(&two).is_some() && held(&one).is_none());
+    set(&rig, Qos { latency_us: 400, ..Qos::default() });
+    // When it has asked for nothing for a period, and is asked what it was promised again after a restart.
+    (0..11).for_each(|_| _ = ask_all(&rig, &[(&two, 100)]));
+    assert_eq!((held(&two), both(&rig)), (None, vec![0, 0]));
+    set(&rig, floor);
+    let rig = rig.again();
+    let [one, two] = rig.namespaces.list().try_into().ok().unwrap();
+    both(&rig);
+    assert!(held(&two).is_some());
+    // Whoever is gone was promised nothing, and whoever comes may be.
+    rig.runtime.block_on(rig.namespaces.remove("one"), || false).unwrap().unwrap();
+    assert_eq!((held(&two), ask(&rig, &two, 100)), (None, 0));
+    drop(one);
+    let three = rig.add(Spec { qos: floor, ..spec("three", 2, 1) }).unwrap();
+    for _ in 0..2 {
+        ask_all(&rig, &[(&three, 400), (&two, 100)]);
+    }
+    assert!(held(&two).is_some());
+    rig.runtime.block_on(rig.namespaces.resize("three", 1), || false).unwrap().unwrap();
+    rig.namespaces.audit().unwrap();
+}
+
+#[test]
+fn who_is_held_back_goes_one_behind_the_other_whosever_they_are() {
+    let rig = Rig::new(&Geometry { zones: 90, ..drive_for_rows(3) }, 3);
+    let floor = Qos { floors: Rates { requests: 5000, blocks: 0 }, ..Qos::default() };
+    let one = rig.add(Spec { qos: floor, ..spec("one", 2, 1) }).unwrap();
+    let (two, three) = (rig.add(spec("two", 2, 1)).unwrap(), rig.add(spec("three", 2, 1)).unwrap());
+    for _ in 0..3 {
+        ask_all(&rig, &[(&one, 400), (&two, 100), (&three, 100)]);
+    }
+    let rate = |namespace: &Namespace| namespace.status().held_to.unwrap();
+    let all = rate(&two) + rate(&three);
+    rig.clock.set(rig.clock.get() + 5000);
+    // Neither has to wait for its own turn, but the second one for the first one's; a millisecond may be made up for.
+    assert_eq!(ask(&rig, &two, 0), 0);
+    assert_eq!(ask(&rig, &three, 0), 1_000_000_u64.div_ceil(all) - 1000);
+}
+
+#[test]
+fn who_asks_for_more_than_its_limit_waits_at_the_front() {
+    let rig = Rig::new(&Geometry { zones: 60, ..drive_for_rows(3) }, 3);
+    let one = rig.add(spec("one", 2, 1)).unwrap();
+    let waits = || (0..31).map(|_| ask(&rig, &one, 0)).sum::<u64>();
+    assert_eq!(waits(), 0);
+    let qos = Qos { limits: Rates { requests: 1000, blocks: 0 }, ..Qos::default() };
+    rig.runtime.block_on(rig.namespaces.set_qos("one", qos), || false).unwrap().unwrap();
+    // Ten and one come at once.
+    assert_eq!(waits(), 20_000);
+    rig.runtime.block_on(rig.namespaces.set_qos("one", Qos::default()), || false).unwrap().unwrap();
+    assert_eq!(waits(), 0);
+    // The same limit again knows nothing of what was before.
+    rig.runtime.block_on(rig.namespaces.set_qos("one", qos), || false).unwrap().unwrap();
+    assert_eq!(waits(), 20_000);
 }
 
 #[test]

@@ -11,12 +11,13 @@ use crate::{
     vzone::{
         admission::{Pace, Tokens},
         arbiter::Arbiter,
+        asked::Asked,
         balloon::{self, Account, History},
         behaviour::{Behaviour, Clock},
         congestion::Window,
         error::VzoneError,
         format::{End, Entry, Groups, Identity, Spec},
-        limit::Limits,
+        restraint::Restraint,
         shape::Shape,
     },
     zone::{Lba, ZoneIndex, is_worn},
@@ -40,6 +41,11 @@ pub(super) struct Core {
     pub pool: RefCell<BufPool>,
     pub idle: RefCell<Vec<Rc<Worker>>>,
     pub pace: Cell<Pace>,
+    /// Whether anything is promised that others may be held back for, and how that is.
+    pub promised: Cell<bool>,
+    pub restraint: Cell<Restraint>,
+    /// Whose request goes next of all that are held back.
+    pub turn: Exclusive,
     /// Zones that were taken, and belong to no v-zone yet.
     pub in_hand: RefCell<Vec<u32>>,
     /// Of these, what a group is being moved to.
@@ -69,9 +75,9 @@ pub(super) struct Core {
 /// A namespace as it runs.
 pub(super) struct Tenant {
     pub id: u32,
-    /// What was asked for, but for limits, which may change at work.
+    /// What was asked for, but for the quality of service, which may change at work.
     pub spec: Spec,
-    pub limits: Cell<Limits>,
+    pub asked: Asked,
     pub geometry: Geometry,
     pub state: RefCell<TenantState>,
     /// By v-zone: a ticket has been served, tokens have come, or reads have come back.
@@ -291,6 +297,9 @@ impl Core {
             pool: RefCell::default(),
             idle: RefCell::default(),
             pace: Cell::default(),
+            promised: Cell::default(),
+            restraint: Cell::default(),
+            turn: Exclusive::default(),
             in_hand: RefCell::default(),
             copying: RefCell::default(),
             room: Gate::default(),
@@ -629,13 +638,13 @@ impl Tenant {
             begun: 0,
             flushes: 0,
         };
-        let limits = Cell::new(spec.limits);
-        Tenant { id, spec, limits, geometry, state: RefCell::new(state), gates }
+        let asked = Asked::new(spec.qos);
+        Tenant { id, spec, asked, geometry, state: RefCell::new(state), gates }
     }
 
     /// What it is now.
     pub fn spec(&self) -> Spec {
-        Spec { limits: self.limits.get(), ..self.spec.clone() }
+        Spec { qos: self.asked.qos.get(), ..self.spec.clone() }
     }
 
     /// The same namespace with more v-zones, or fewer. No commands are on their way.

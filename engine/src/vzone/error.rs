@@ -49,6 +49,9 @@ pub enum VzoneError {
         /// Physical zones.
         left: u32,
     },
+    /// More for certain than at most.
+    #[error("a floor is above the limit of the same namespace; raise the limit, or lower the floor")]
+    FloorAboveLimit,
     /// A v-zone that a smaller namespace would lose.
     #[error("zone {zone} of the namespace is written, and would be lost")]
     Holds {

@@ -7,11 +7,11 @@
 use crate::{
     buf::BLOCK,
     format::codec::{Decoder, Encoder, TooShort},
-    vzone::limit::Limits,
+    vzone::qos::{Qos, Rates},
 };
 
 /// Version of everything in here. A change of any layout raises it.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 
 /// Physical zones of a v-zone, at most.
 pub const MOST_ZONES: usize = 16;
@@ -83,8 +83,8 @@ pub struct Spec {
     pub essential: u32,
     /// Its part of what is spare.
     pub weight: u32,
-    /// What it may ask for, as far as whoever shows it to others sees to that.
-    pub limits: Limits,
+    /// What it may be asked for and gets, as far as whoever shows it to others sees to that.
+    pub qos: Qos,
 }
 
 /// What is known of namespaces that need not run.
@@ -263,7 +263,9 @@ fn encode(entry: &Entry, to: &mut Encoder) {
         }
         Entry::Namespace(id, spec) => {
             to.u8(2).u32(*id).u32(spec.zones).u32(spec.max_active).u32(spec.max_open);
-            to.u32(spec.essential).u32(spec.weight).u32(spec.limits.requests).u32(spec.limits.blocks);
+            let Qos { limits, floors, latency_us } = spec.qos;
+            to.u32(spec.essential).u32(spec.weight).u32(limits.requests).u32(limits.blocks);
+            to.u32(floors.requests).u32(floors.blocks).u32(latency_us);
             to.u8(spec.name.len() as u8).bytes(spec.name.as_bytes());
         }
         Entry::Removed(id) => {
@@ -298,10 +300,12 @@ fn decode(from: &mut Decoder<'_>) -> Result<Option<Entry>, TooShort> {
         2 => {
             let (id, zones, max_active, max_open) = (from.u32()?, from.u32()?, from.u32()?, from.u32()?);
             let (essential, weight) = (from.u32()?, from.u32()?);
-            let limits = Limits { requests: from.u32()?, blocks: from.u32()? };
+            let mut rates = || Ok(Rates { requests: from.u32()?, blocks: from.u32()? });
+            let (limits, floors) = (rates()?, rates()?);
+            let qos = Qos { limits, floors, latency_us: from.u32()? };
             let len = from.u8()?;
             let Ok(name) = String::from_utf8(from.bytes(len as usize)?.to_vec()) else { return Ok(None) };
-            Entry::Namespace(id, Spec { name, zones, max_active, max_open, essential, weight, limits })
+            Entry::Namespace(id, Spec { name, zones, max_active, max_open, essential, weight, qos })
         }
         3 => Entry::Removed(from.u32()?),
         4 => {
@@ -352,9 +356,10 @@ mod tests {
         let mut groups = Groups::default();
         assert!(groups.push(&[3, 4], 8));
         assert!(groups.push(&[9, 10, 11, 12], 4));
-        let limits = Limits { requests: 700, blocks: 0 };
+        let (limits, floors) = (Rates { requests: 700, blocks: 0 }, Rates { requests: 6, blocks: 99 });
+        let qos = Qos { limits, floors, latency_us: 1500 };
         let name = "db".into();
-        let spec = Spec { name, zones: 9, max_active: 3, max_open: 2, essential: 2, weight: 5, limits };
+        let spec = Spec { name, zones: 9, max_active: 3, max_open: 2, essential: 2, weight: 5, qos };
         vec![
             Entry::Identity(Identity { uuid: [7; 16], zones: 40, zone_capacity_blocks: 99, vzone_zones: 16 }),
             Entry::Namespace(3, spec),

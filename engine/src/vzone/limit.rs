@@ -4,26 +4,12 @@
 //! worth no more time than has passed, and a moment on top, in which requests may come at once. So who asks for less
 //! than the limit never waits, and nothing is saved up for longer than that moment.
 
+use crate::vzone::qos::Rates;
+
 /// What may come at once is worth so much, in nanoseconds.
 const MOMENT_NS: u64 = 10_000_000;
 
 const SECOND_NS: u64 = 1_000_000_000;
-
-/// Limits of a namespace. Zero is none.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Limits {
-    /// Requests a second.
-    pub requests: u32,
-    /// Blocks a second.
-    pub blocks: u32,
-}
-
-impl Limits {
-    /// Whether there are none.
-    pub fn is_none(&self) -> bool {
-        *self == Limits::default()
-    }
-}
 
 /// Up to when what went is worth, by either limit, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,7 +18,7 @@ pub struct Meter([u64; 2]);
 impl Meter {
     /// A request of so many blocks that has come `now_ns`: how many nanoseconds it has to wait. Those that come later
     /// wait as long at least.
-    pub fn wait_ns(&mut self, limits: Limits, blocks: u64, now_ns: u64) -> u64 {
+    pub fn wait_ns(&mut self, limits: Rates, blocks: u64, now_ns: u64) -> u64 {
         let mut wait_ns = 0;
         let costs = [(1, limits.requests), (blocks, limits.blocks)];
         for (until_ns, (count, limit)) in self.0.iter_mut().zip(costs).filter(|(_, (_, limit))| *limit > 0) {
@@ -49,7 +35,7 @@ mod tests {
     use super::*;
 
     /// Requests that went within a second if one of `blocks` is asked for as soon as the one before has gone.
-    fn gone(limits: Limits, blocks: u64) -> u64 {
+    fn gone(limits: Rates, blocks: u64) -> u64 {
         let (mut meter, mut now_ns, mut count) = (Meter::default(), 0, 0);
         while now_ns < SECOND_NS {
             now_ns += meter.wait_ns(limits, blocks, now_ns).max(1000);
@@ -60,18 +46,18 @@ mod tests {
 
     #[test]
     fn nobody_gets_more_than_the_limit_and_a_moment() {
-        let of = |requests, blocks| Limits { requests, blocks };
+        let of = |requests, blocks| Rates { requests, blocks };
         assert!((500..=506).contains(&gone(of(500, 0), 1)));
         assert!((100..=102).contains(&gone(of(0, 1600), 16)));
         // Whichever is less.
         assert!((100..=102).contains(&gone(of(500, 1600), 16)));
         assert!((500..=506).contains(&gone(of(500, 160_000), 16)));
-        assert_eq!(gone(Limits::default(), 16), 1_000_000);
+        assert_eq!(gone(Rates::default(), 16), 1_000_000);
     }
 
     #[test]
     fn who_asks_for_less_never_waits_and_saves_nothing_up() {
-        let limits = Limits { requests: 1000, blocks: 0 };
+        let limits = Rates { requests: 1000, blocks: 0 };
         let mut meter = Meter::default();
         assert!((0..2000).all(|n| meter.wait_ns(limits, 1, n * 2_000_000) == 0));
         let later_ns = 100 * SECOND_NS;
@@ -79,7 +65,7 @@ mod tests {
         assert_eq!(at_once, 11);
         // A large request is let through, and paid for by the next one.
         let mut meter = Meter::default();
-        let limits = Limits { requests: 0, blocks: 100 };
+        let limits = Rates { requests: 0, blocks: 100 };
         assert_eq!(meter.wait_ns(limits, 200, 0), 0);
         assert_eq!(meter.wait_ns(limits, 1, 0), 2 * SECOND_NS - MOMENT_NS);
     }

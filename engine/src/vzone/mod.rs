@@ -1,9 +1,9 @@
 //! Elastic zones for many tenants (eZNS): namespaces on one zoned device, each of them a zoned device itself.
 //!
 //! docs/NAMESPACES.md is the design: what lies where, in which order what becomes safe, and why no physical zone
-//! ever has two owners. In reading order: [`shape`], [`balloon`], [`congestion`], [`admission`], [`limit`], [`arbiter`] and
-//! [`mod@format`] decide without waiting for anything; [`core`](self) holds what running namespaces know; requests,
-//! management and recovery are what they do.
+//! ever has two owners. In reading order: [`shape`], [`balloon`], [`congestion`], [`admission`], [`qos`], [`limit`],
+//! [`restraint`], [`arbiter`] and [`mod@format`] decide without waiting for anything; [`core`](self) holds what running
+//! namespaces know; requests, management and recovery are what they do, and `front` is where others ask.
 
 pub mod admission;
 pub mod arbiter;
@@ -13,10 +13,14 @@ pub mod congestion;
 pub mod error;
 pub mod format;
 pub mod limit;
+pub mod qos;
+pub mod restraint;
 pub mod shape;
 
+mod asked;
 mod core;
 mod crew;
+mod front;
 mod journal;
 mod manage;
 mod recover;
@@ -27,7 +31,8 @@ pub use self::{
     behaviour::{Behaviour, Clock, PATIENCE_US},
     error::VzoneError,
     format::{Layout, Spec},
-    limit::{Limits, Meter},
+    front::Passed,
+    qos::{Qos, Rates},
 };
 
 use self::{
@@ -64,6 +69,8 @@ pub struct NamespaceStatus {
     pub read_window: u32,
     /// Blocks that v-zones which are being written may write at once; fewer than none if some are owed.
     pub tokens: i64,
+    /// Blocks a second to which it is held back for others' sake; nothing if it is not.
+    pub held_to: Option<u64>,
 }
 
 /// All namespaces of a device. Clones are the same. Their tasks belong to the runtime: they live, and hold the device,
@@ -127,6 +134,7 @@ impl Namespaces {
     ) -> Result<Namespaces, VzoneError> {
         let patience_us = behaviour.patience_us;
         let core = recover::open(runtime, device, behaviour).await?;
+        core.note_promises();
         // Before anybody else gets a ticket.
         for tenant in core.tenants() {
             for zone in 0..tenant.geometry.zones as usize {
@@ -171,6 +179,7 @@ impl Namespaces {
         let added = tenant.clone();
         let apply = move || added.state.borrow_mut().removed = false;
         core.record(Entry::Namespace(id as u32, spec), apply).await?;
+        core.note_promises();
         Ok(Namespace { core: core.clone(), tenant })
     }
 
@@ -190,21 +199,33 @@ impl Namespaces {
         let tenant = Rc::new(old.resized(spec.clone(), geometry)?);
         old.state.borrow_mut().removed = true;
         let (all, new) = (core.clone(), tenant.clone());
-        let apply = move || all.tenants.borrow_mut()[new.id as usize] = Some(new.clone());
+        let apply = move || {
+            all.tenants.borrow_mut()[new.id as usize] = Some(new.clone());
+            all.note_promises();
+        };
         core.record(Entry::Namespace(tenant.id, spec), apply).await?;
         Ok(Namespace { core: core.clone(), tenant })
     }
 
-    /// Gives a namespace other limits, also at work. Safe from power cuts at the return.
+    /// Gives a namespace other limits, floors and another class of latency, also at work. Safe from power cuts at the
+    /// return.
     ///
     /// # Errors
-    /// When there is none of this name.
-    pub async fn limit(&self, name: &str, limits: Limits) -> Result<Namespace, VzoneError> {
+    /// When there is none of this name, or floors are above limits.
+    pub async fn set_qos(&self, name: &str, qos: Qos) -> Result<Namespace, VzoneError> {
         let core = &self.core;
         let _turn = core.administration.take().await;
         let tenant = self.called(name)?;
-        let (entry, limited) = (Spec { limits, ..tenant.spec() }, tenant.clone());
-        core.record(Entry::Namespace(tenant.id, entry), move || limited.limits.set(limits)).await?;
+        if !qos.is_possible() {
+            return Err(VzoneError::FloorAboveLimit);
+        }
+        let entry = Spec { qos, ..tenant.spec() };
+        let (all, changed) = (core.clone(), tenant.clone());
+        let apply = move || {
+            changed.asked.qos.set(qos);
+            all.note_promises();
+        };
+        core.record(Entry::Namespace(tenant.id, entry), apply).await?;
         Ok(Namespace { core: core.clone(), tenant })
     }
 
@@ -235,6 +256,7 @@ impl Namespaces {
         let apply = move || {
             (0..gone.geometry.zones as usize).for_each(|zone| core.empty(&gone, zone));
             core.tenants.borrow_mut()[gone.id as usize] = None;
+            core.note_promises();
         };
         Ok(self.core.record(Entry::Removed(tenant.id), apply).await?)
     }
@@ -245,8 +267,9 @@ impl Namespaces {
         core.tenants().into_iter().map(|tenant| Namespace { core: core.clone(), tenant }).collect()
     }
 
-    /// Has time pass: writers get tokens, and spares of namespaces that write nothing are taken back. To be called
-    /// about every millisecond while it says that something is being written, and now and then otherwise.
+    /// Has time pass: writers get tokens, spares of namespaces that write nothing are taken back, and it is looked who
+    /// has to be held back. To be called about every millisecond while it says that there is something to do, and now
+    /// and then otherwise.
     pub fn tick(&self) -> bool {
         let core = &self.core;
         let now_us = core.now_us();
@@ -256,8 +279,9 @@ impl Namespaces {
         if core.refused.take() {
             core.work.open();
         }
-        let mut busy = false;
-        for tenant in core.tenants() {
+        let tenants = core.tenants();
+        let mut busy = core.promised.get() && core.look(now_us, &tenants);
+        for tenant in tenants {
             let frozen = {
                 let state = tenant.state.borrow();
                 let at_work = state.vzones.iter().zip(&tenant.gates).filter(|(v, _)| v.settled != v.tickets);
@@ -389,7 +413,19 @@ impl Namespace {
             reads_in_flight,
             read_window,
             tokens: open().map(|vzone| vzone.tokens.blocks()).sum(),
+            held_to: self.tenant.asked.held_to(),
         }
+    }
+
+    /// Waits until a read or write of so many blocks may go that somebody else has asked for: those who ask first go
+    /// first. `sleep` waits so many microseconds, a little more at times. [`Namespace::answered`] has to follow.
+    pub async fn admit<F: Future<Output = ()>>(&self, blocks: u64, sleep: impl Fn(u64) -> F) -> Passed {
+        self.core.let_in(&self.tenant, blocks, sleep).await
+    }
+
+    /// A request of so many blocks that was let through is answered.
+    pub fn answered(&self, passed: Passed, blocks: u64) {
+        self.core.answered(&self.tenant, passed, blocks);
     }
 
     fn carry_out(&self, command: Command) -> Result<Completion, Status> {

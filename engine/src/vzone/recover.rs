@@ -517,6 +517,9 @@ pub(super) fn check_spec(core: &Core, spec: &Spec, own: Option<u32>) -> Result<(
     if !has_shape(spec, core.identity.vzone_zones) {
         return Err(VzoneError::Shape);
     }
+    if !spec.qos.is_possible() {
+        return Err(VzoneError::FloorAboveLimit);
+    }
     let taken: u64 = others().map(|tenant| tenant.spec.zones as u64).sum();
     let room = room(&core.identity, core.device.geometry());
     if taken + spec.zones as u64 > room {

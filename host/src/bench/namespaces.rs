@@ -18,7 +18,7 @@ use engine::{
     buf::{BLOCK, Buf},
     device::{Command, ZonedDevice, Zones},
     runtime::Runtime,
-    vzone::{Behaviour, Limits, Namespace, Namespaces, PATIENCE_US, Spec},
+    vzone::{Behaviour, Namespace, Namespaces, PATIENCE_US, Qos, Spec},
     zone::{Lba, ZoneIndex},
 };
 use serde::Serialize;
@@ -83,8 +83,8 @@ async fn make(runtime: &Runtime, device: Rc<Idle>) -> Result<Namespace> {
     Namespaces::create(device.clone(), [1; 16], 8).await?;
     let behaviour = Behaviour { clock: clock(), patience_us: PATIENCE_US };
     let namespaces = Namespaces::open(runtime, device, behaviour).await?;
-    let (name, limits) = ("bench".into(), Limits::default());
-    let spec = Spec { name, zones: 2, max_active: 2, max_open: 2, essential: 1, weight: 1, limits };
+    let (name, qos) = ("bench".into(), Qos::default());
+    let spec = Spec { name, zones: 2, max_active: 2, max_open: 2, essential: 1, weight: 1, qos };
     Ok(namespaces.add(spec).await?)
 }
 

@@ -586,14 +586,15 @@ pub enum Namespace {
         #[arg(long, value_name = "SIZE", value_parser = size::parse_blocks)]
         size: u64,
     },
-    /// Limit what the block device of a namespace may be asked for
+    /// Limit what the block device of a namespace may be asked for, and promise what it gets
     ///
-    /// Who asks for more has to wait. What is not given is not limited any more.
-    Limit {
+    /// Who asks for more has to wait; others are held back for the sake of floors and latency. What is not given is
+    /// neither limited nor promised any more. The array may be running or not.
+    Set {
         /// ARRAY/NAME
         namespace: NamespaceName,
         #[command(flatten)]
-        limits: NamespaceLimits,
+        qos: QosOptions,
     },
     /// Remove a namespace; with the last one the array is empty again
     Remove {
@@ -622,17 +623,26 @@ pub struct CreateNamespace {
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub width: u32,
     #[command(flatten)]
-    pub limits: NamespaceLimits,
+    pub qos: QosOptions,
 }
 
 #[derive(Args)]
-pub struct NamespaceLimits {
+pub struct QosOptions {
     /// Reads and writes a second, at most
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub iops: Option<u32>,
     /// Bytes a second that are read and written, at most
     #[arg(long, value_name = "SIZE", value_parser = size::parse_blocks)]
     pub bandwidth: Option<u64>,
+    /// Reads and writes a second, at least, while so many are asked for; no more than --iops
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub floor_iops: Option<u32>,
+    /// Bytes a second that are read and written, at least, while so many are asked for; no more than --bandwidth
+    #[arg(long, value_name = "SIZE", value_parser = size::parse_blocks)]
+    pub floor_bandwidth: Option<u64>,
+    /// Microseconds that 999 of 1000 reads and writes are to take at most: others are held back for that
+    #[arg(long, value_name = "US", value_parser = clap::value_parser!(u32).range(1..))]
+    pub latency: Option<u32>,
 }
 
 #[derive(Args)]

@@ -16,8 +16,8 @@ use crate::{
     reactor::Reactor,
     repair::{self, Members},
     report::{
-        Compression, Division, Failed, Rebuild, Rebuilt, Status, VolumeReport, WrittenBytes, level,
-        so_many_zones,
+        Compression, Division, Failed, Rebuild, Rebuilt, Status, VolumeReport, WrittenBytes, latency_words,
+        level, so_many_zones,
     },
     size::{bytes, show},
     ublk,
@@ -401,6 +401,8 @@ fn division_text(division: &Division) -> String {
         "BORROWED",
         "WEIGHT",
         "LIMITS",
+        "FLOORS",
+        "LATENCY",
     ];
     let mut rows = vec![heads.map(String::from).to_vec()];
     rows.extend(division.list.iter().map(|namespace| {
@@ -422,6 +424,8 @@ fn division_text(division: &Division) -> String {
             namespace.borrowed_spares.to_string(),
             namespace.weight.to_string(),
             namespace.limits.words(),
+            namespace.floors.words(),
+            latency_words(namespace.latency_us),
         ]
     }));
     let Division { free_zones, zone_capacity_bytes, .. } = division;

@@ -91,10 +91,11 @@ const EXAMPLES: [(&str, &[&str]); 43] = [
     ("namespace list", &["zoneraid namespace list tank", "zoneraid --json namespace list tank"]),
     ("namespace resize", &["zoneraid namespace resize tank/mail --size 800G"]),
     (
-        "namespace limit",
+        "namespace set",
         &[
-            "zoneraid namespace limit tank/logs --iops 5000 --bandwidth 200M",
-            "zoneraid namespace limit tank/logs",
+            "zoneraid namespace set tank/logs --iops 5000 --bandwidth 200M",
+            "zoneraid namespace set tank/mail --floor-iops 2000 --latency 1000",
+            "zoneraid namespace set tank/logs",
         ],
     ),
     ("namespace remove", &["zoneraid namespace remove --yes tank/mail"]),

@@ -4,7 +4,7 @@
 //! between its zones belong to the namespaces, and commands for zones take ARRAY/NAME.
 
 use super::{
-    args::{CreateNamespace, Namespace, NamespaceLimits},
+    args::{CreateNamespace, Namespace, QosOptions},
     daemon::ask,
 };
 use crate::{
@@ -14,13 +14,13 @@ use crate::{
     name::{ArrayName, NamespaceName},
     output::{self, HEALTHY, Output, quoted, table},
     protocol::Request,
-    report::{Division, LimitsReport, NamespaceReport, Status},
+    report::{Division, NamespaceReport, RatesReport, Status, latency_words},
     size::{bytes, show, show_blocks},
 };
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use engine::{
     device::{Geometry, ZonedDevice},
-    vzone::{Behaviour, Layout, Limits, Namespaces, PATIENCE_US, Spec, VzoneError},
+    vzone::{Behaviour, Layout, Namespaces, PATIENCE_US, Qos, Rates, Spec, VzoneError},
 };
 use serde::Serialize;
 use std::rc::Rc;
@@ -33,7 +33,7 @@ pub fn run(output: Output, verb: Namespace) -> Result<u8> {
         Namespace::Create(options) => create(output, &options),
         Namespace::List { array } => list(output, &array),
         Namespace::Resize { namespace, size } => resize(output, &namespace, size),
-        Namespace::Limit { namespace, limits } => limit(output, &namespace, &limits),
+        Namespace::Set { namespace, qos } => set(output, &namespace, &qos),
         Namespace::Remove { namespace, yes } => remove(output, &namespace, yes),
     }?;
     Ok(HEALTHY)
@@ -50,7 +50,9 @@ struct Shown {
     active: u32,
     /// Zones of the array that each of these has for certain.
     width: u32,
-    limits: LimitsReport,
+    limits: RatesReport,
+    floors: RatesReport,
+    latency_us: Option<u32>,
 }
 
 impl Shown {
@@ -62,14 +64,17 @@ impl Shown {
             weight: spec.weight,
             active: spec.max_active,
             width: spec.essential,
-            limits: LimitsReport::of(spec.limits),
+            limits: RatesReport::of(spec.qos.limits),
+            floors: RatesReport::of(spec.qos.floors),
+            latency_us: Some(spec.qos.latency_us).filter(|us| *us > 0),
         }
     }
 
     /// As a daemon says.
     fn reported(namespace: NamespaceReport) -> Shown {
-        let NamespaceReport { name, zones, capacity_bytes, weight, active, width, limits, .. } = namespace;
-        Shown { name, zones, capacity_bytes, weight, active, width, limits }
+        let NamespaceReport { name, zones, capacity_bytes, weight, active, width, .. } = namespace;
+        let NamespaceReport { limits, floors, latency_us, .. } = namespace;
+        Shown { name, zones, capacity_bytes, weight, active, width, limits, floors, latency_us }
     }
 }
 
@@ -260,7 +265,7 @@ fn add(divided: &Divided, options: &CreateNamespace, name: &str) -> Result<Spec>
         max_open: active,
         essential: options.width,
         weight: options.weight,
-        limits: limits_of(&options.limits)?,
+        qos: qos_of(&options.qos)?,
     };
     let added = divided.session.wait(divided.namespaces.add(spec.clone()))?;
     added.map_err(|error| divided.explain(error, name))?;
@@ -332,7 +337,8 @@ fn list(output: Output, array: &ArrayName) -> Result<()> {
     let asked = client::find(array)?.map(|client| Listed::asked(output, client)).transpose()?;
     let listed = asked.flatten().map_or_else(|| Listed::looked(array), Ok)?;
     output.print(&listed, |listed| {
-        let head = ["NAME", "SIZE", "WRITTEN", "ZONES", "ACTIVE", "WIDTH", "WEIGHT", "LIMITS"];
+        let head =
+            ["NAME", "SIZE", "WRITTEN", "ZONES", "ACTIVE", "WIDTH", "WEIGHT", "LIMITS", "FLOORS", "LATENCY"];
         let mut rows = vec![head.map(String::from).to_vec()];
         rows.extend(listed.namespaces.iter().map(|ListedNamespace { shown, written_bytes }| {
             vec![
@@ -344,6 +350,8 @@ fn list(output: Output, array: &ArrayName) -> Result<()> {
                 shown.width.to_string(),
                 shown.weight.to_string(),
                 shown.limits.words(),
+                shown.floors.words(),
+                latency_words(shown.latency_us),
             ]
         }));
         let Listed { free_zones, zone_capacity_bytes, .. } = *listed;
@@ -361,44 +369,65 @@ fn resize(output: Output, wanted: &NamespaceName, size: u64) -> Result<()> {
 }
 
 /// What was typed, as the engine takes it.
-fn limits_of(limits: &NamespaceLimits) -> Result<Limits> {
-    let blocks = limits.bandwidth.unwrap_or(0);
-    let blocks =
-        u32::try_from(blocks).map_err(|_| anyhow!("nothing reads {} a second", show_blocks(blocks)))?;
-    Ok(Limits { requests: limits.iops.unwrap_or(0), blocks })
+fn qos_of(typed: &QosOptions) -> Result<Qos> {
+    let rates = |requests: Option<u32>, blocks: Option<u64>| {
+        let blocks = blocks.unwrap_or(0);
+        let few =
+            u32::try_from(blocks).map_err(|_| anyhow!("nothing reads {} a second", show_blocks(blocks)))?;
+        anyhow::Ok(Rates { requests: requests.unwrap_or(0), blocks: few })
+    };
+    Ok(Qos {
+        limits: rates(typed.iops, typed.bandwidth)?,
+        floors: rates(typed.floor_iops, typed.floor_bandwidth)?,
+        latency_us: typed.latency.unwrap_or(0),
+    })
 }
 
-fn limit(output: Output, wanted: &NamespaceName, limits: &NamespaceLimits) -> Result<()> {
-    let limits = limits_of(limits)?;
+/// What a namespace may be asked for and gets from now on, in words.
+fn qos_words(qos: Qos) -> String {
+    let limited = match qos.limits.is_none() {
+        true => "is not limited".into(),
+        false => format!("is limited to {}", RatesReport::of(qos.limits).words()),
+    };
+    let floors = match qos.floors.is_none() {
+        true => String::new(),
+        false => format!(", gets at least {}", RatesReport::of(qos.floors).words()),
+    };
+    let latency = match qos.latency_us {
+        0 => String::new(),
+        us => format!(", answers within {us} us if others can see to that"),
+    };
+    limited + &floors + &latency
+}
+
+fn set(output: Output, wanted: &NamespaceName, typed: &QosOptions) -> Result<()> {
+    let qos = qos_of(typed)?;
     let changed = match client::find(&wanted.array)? {
-        Some(client) => limit_running(output, client, wanted, limits)?,
+        Some(client) => set_running(output, client, wanted, qos)?,
         None => {
             let divided = Divided::existing(&wanted.array)?;
-            let limited = divided.session.wait(divided.namespaces.limit(&wanted.name, limits))?;
-            let namespace = limited.map_err(|error| divided.explain(error, &wanted.name))?;
+            let set = divided.session.wait(divided.namespaces.set_qos(&wanted.name, qos))?;
+            let namespace = set.map_err(|error| divided.explain(error, &wanted.name))?;
             Changed::of(&divided, &namespace.status().spec)
         }
     };
-    let what = match limits.is_none() {
-        true => "is not limited any more".into(),
-        false => format!("is limited to {}", LimitsReport::of(limits).words()),
-    };
-    changed.print(&wanted.array, &what, output)
+    changed.print(&wanted.array, &qos_words(qos), output)
 }
 
-/// Has the daemon of the array limit one of its namespaces.
-fn limit_running(
-    output: Output,
-    mut client: Client,
-    wanted: &NamespaceName,
-    Limits { requests, blocks }: Limits,
-) -> Result<Changed> {
+/// Has the daemon of the array change what one of its namespaces may be asked for, and gets.
+fn set_running(output: Output, mut client: Client, wanted: &NamespaceName, qos: Qos) -> Result<Changed> {
     let array = client.about.name.clone();
-    let request = Request::Limit { namespace: wanted.name.clone(), requests, blocks };
+    let pair = |Rates { requests, blocks }| [requests, blocks];
+    let request = Request::Qos {
+        namespace: wanted.name.clone(),
+        limits: pair(qos.limits),
+        floors: pair(qos.floors),
+        latency_us: qos.latency_us,
+    };
     let Division { zone_capacity_bytes, list, .. } = ask(output, &mut client, &request)?;
-    let limited = list.into_iter().find(|namespace| namespace.name == wanted.name);
+    let set = list.into_iter().find(|namespace| namespace.name == wanted.name);
     let gone = || format!("'{array}' has no namespace '{}' any more", wanted.name);
-    let namespace = Shown::reported(limited.with_context(gone)?);
+    let namespace = Shown::reported(set.with_context(gone)?);
     Ok(Changed { array, zone_capacity_bytes, namespace })
 }
 

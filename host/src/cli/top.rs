@@ -52,6 +52,8 @@ struct Shown {
     reads_in_flight: Option<u32>,
     read_window: Option<u32>,
     token_bytes: Option<i64>,
+    /// What it is held back to for others' sake; nothing if it is not.
+    held_to_bytes_per_second: Option<u64>,
 }
 
 /// A drive.
@@ -99,7 +101,7 @@ impl Rates {
 }
 
 /// A line of the table.
-fn row(first: &str, kind: &str, rates: &Rates, more: [&str; 3]) -> Vec<String> {
+fn row(first: &str, kind: &str, rates: &Rates, more: [&str; 4]) -> Vec<String> {
     let cells = [first, kind].map(String::from).into_iter().chain(rates.cells());
     cells.chain(more.map(String::from)).collect()
 }
@@ -124,6 +126,7 @@ impl Top {
                 reads_in_flight: namespace.map(|namespace| namespace.reads_in_flight),
                 read_window: namespace.map(|namespace| namespace.read_window),
                 token_bytes: namespace.map(|namespace| namespace.token_bytes),
+                held_to_bytes_per_second: namespace.and_then(|namespace| namespace.held_to_bytes_per_second),
             }
         };
         let drive = |(asked, since): &(&AskedDrive, Counted)| ShownDrive {
@@ -164,6 +167,7 @@ impl Top {
             "MAY GO",
             "WIDTHS",
             "SPARES",
+            "HELD TO",
         ];
         let mut rows = vec![head.map(String::from).to_vec()];
         for device in &self.devices {
@@ -184,13 +188,14 @@ impl Top {
                 Some(tokens) => show(tokens.unsigned_abs()),
                 None => "-".into(),
             };
-            rows.push(row(&name, "reads", &device.reads, [&window, &widths, &spares]));
-            rows.push(row("", "writes", &device.writes, [&tokens, "", ""]));
+            let held = device.held_to_bytes_per_second.map_or("-".into(), |bytes| show(bytes) + "/s");
+            rows.push(row(&name, "reads", &device.reads, [&window, &widths, &spares, &held]));
+            rows.push(row("", "writes", &device.writes, [&tokens, "", "", ""]));
         }
         for ShownDrive { drive, role, reads, writes } in &self.drives {
             let role = role.map_or(String::new(), |role| format!("member {role}: "));
-            rows.push(row(&(role + &drive.display().to_string()), "reads", reads, ["", "", ""]));
-            rows.push(row("", "writes", writes, ["", "", ""]));
+            rows.push(row(&(role + &drive.display().to_string()), "reads", reads, ["", "", "", ""]));
+            rows.push(row("", "writes", writes, ["", "", "", ""]));
         }
         let of_each = |bytes| format!("drives write {bytes:.2} bytes for each that they are given\n");
         let written = self.written_per_byte.map(of_each).unwrap_or_default();
@@ -247,14 +252,22 @@ mod tests {
             reads_in_flight: Some(3),
             read_window: Some(16),
             token_bytes: Some(-8192),
+            held_to_bytes_per_second: Some(3 << 20),
         };
         let drive = ShownDrive { drive: "/dev/ng0n1".into(), role: Some(2), reads: rates(), writes: rates() };
         let (devices, drives, written_per_byte) = (vec![shown], vec![drive], Some(1.25));
         let top = Top { array: "tank".into(), seconds: 1.5, devices, drives, written_per_byte };
         assert_eq!(crate::output::undescribed(&top, "top.json"), [""; 0]);
         let text = top.text();
-        let told =
-            ["mail", "1 held, 3 own", "3 of 16", "-8 KiB", "member 2: /dev/ng0n1", "drives write 1.25 bytes"];
+        let told = [
+            "mail",
+            "1 held, 3 own",
+            "3 of 16",
+            "-8 KiB",
+            "3 MiB/s",
+            "member 2: /dev/ng0n1",
+            "drives write 1.25 bytes",
+        ];
         assert!(told.iter().all(|words| text.contains(words)), "{text}");
         assert_eq!((rates().p50_us, rates().p99_9_us), (Some(1), Some(2)));
     }

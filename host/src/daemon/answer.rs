@@ -16,7 +16,7 @@ use anyhow::{Context, Result, ensure};
 use engine::{
     device::{Command, ZonedDevice},
     owner::Change,
-    vzone::Limits,
+    vzone::{Qos, Rates},
     zone::ZoneIndex,
 };
 use serde_json::Value;
@@ -100,9 +100,10 @@ impl Daemon {
             }
             Request::Autostart { yes } => serde_json::to_value(self.change(&Change::Autostart(yes)).await?)?,
             Request::Compress { with } => serde_json::to_value(self.compress(with).await?)?,
-            Request::Limit { namespace, requests, blocks } => {
-                let division = self.limit(&namespace, Limits { requests, blocks }).await?;
-                serde_json::to_value(division)?
+            Request::Qos { namespace, limits, floors, latency_us } => {
+                let rates = |[requests, blocks]: [u32; 2]| Rates { requests, blocks };
+                let qos = Qos { limits: rates(limits), floors: rates(floors), latency_us };
+                serde_json::to_value(self.set_qos(&namespace, qos).await?)?
             }
             Request::Stop => {
                 let status = self.array.status();

@@ -2,12 +2,7 @@
 
 use crate::{traffic::Traffic, users};
 use anyhow::{Context, Result, bail};
-use engine::{
-    format::superblock::wrong_with_name,
-    runtime::Gate,
-    volume::Volume,
-    vzone::{Limits, Namespace},
-};
+use engine::{format::superblock::wrong_with_name, runtime::Gate, volume::Volume, vzone::Namespace};
 use std::{
     cell::{Cell, RefCell},
     fs,
@@ -36,9 +31,8 @@ pub struct Block {
     pub(super) namespace: Option<Namespace>,
     /// The volume that it shows on that.
     pub(super) volume: Option<Volume>,
-    /// What is asked of it, and may be.
+    /// What is asked of it.
     pub(super) traffic: Rc<Traffic>,
-    pub(super) limits: Rc<Cell<Limits>>,
     pub(super) stop: Cell<bool>,
     pub(super) stopped: RefCell<Option<Result<()>>>,
     pub(super) changed: Gate,
@@ -48,10 +42,10 @@ impl Block {
     pub(super) fn new(
         (path, link): (PathBuf, Option<PathBuf>),
         (namespace, volume): (Option<Namespace>, Option<Volume>),
-        (traffic, limits): (Rc<Traffic>, Rc<Cell<Limits>>),
+        traffic: Rc<Traffic>,
     ) -> Block {
         let (stop, stopped, changed) = (Cell::new(false), RefCell::new(None), Gate::default());
-        Block { path, link, namespace, volume, traffic, limits, stop, stopped, changed }
+        Block { path, link, namespace, volume, traffic, stop, stopped, changed }
     }
 
     pub(super) async fn ordered(&self) {

@@ -18,7 +18,7 @@ use anyhow::{Context, Result, ensure};
 use engine::{
     array::ArrayStatus,
     device::{Command, ZonedDevice},
-    vzone::{Behaviour, Limits, Namespace, Namespaces, PATIENCE_US},
+    vzone::{Behaviour, Namespace, Namespaces, PATIENCE_US, Qos},
     zone::ZoneIndex,
 };
 use std::{rc::Rc, time::Duration};
@@ -112,15 +112,13 @@ impl Daemon {
         blocks.iter().filter_map(shown).collect()
     }
 
-    /// Limits what a namespace may be asked for, from now on.
-    pub(super) async fn limit(&self, name: &str, limits: Limits) -> Result<Division> {
+    /// Changes what a namespace may be asked for and gets for certain, from now on.
+    pub(super) async fn set_qos(&self, name: &str, qos: Qos) -> Result<Division> {
         let array = self.array.status();
         ensure!(!array.read_only, "'{}' is started only to be read", array.name);
         let namespaces = self.divided.borrow().as_ref().map(|divided| divided.namespaces.clone());
         let namespaces = namespaces.with_context(|| format!("'{}' has no namespaces", array.name))?;
-        namespaces.limit(name, limits).await.with_context(|| format!("'{}/{name}'", array.name))?;
-        let is_it = |block: &&Rc<Block>| block.namespace.as_ref().is_some_and(|shown| shown.name() == name);
-        self.blocks.borrow().iter().filter(is_it).for_each(|block| block.limits.set(limits));
+        namespaces.set_qos(name, qos).await.with_context(|| format!("'{}/{name}'", array.name))?;
         self.division().context("there are no namespaces any more")
     }
 

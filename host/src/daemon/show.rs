@@ -128,10 +128,6 @@ impl Daemon {
         for (block, device) in served {
             // Has udev ask again for the name, which nobody knew when the device appeared.
             let name = block.path.file_name().unwrap_or_default();
-            // They may have changed while the others were brought up.
-            if let Some(namespace) = &block.namespace {
-                block.limits.set(namespace.status().spec.limits);
-            }
             self.blocks.borrow_mut().push(block.clone());
             let _ = fs::write(Path::new("/sys/class/block").join(name).join("uevent"), "change");
             self.reactor.runtime().spawn(self.clone().keep(block, device));
@@ -232,7 +228,7 @@ impl Daemon {
                 _ => bail!("several block devices of '{}' have been left behind", status.name),
             };
             if let Some(namespace) = &front.namespace {
-                device.limits().set(namespace.status().spec.limits);
+                device.is_of(namespace.clone());
             }
             let name = format!("ublkb{}", device.id());
             let path = Path::new("/dev").join(&name);
@@ -240,8 +236,7 @@ impl Daemon {
             let link = link(Path::new(LINKS), (&status.name, called), &uuid(&status.uuid), &path);
             let link = link.map_err(|error| log(&format!("{error:#}"))).ok();
             let is_zoned = front.volume.is_none();
-            let asked = (device.traffic(), device.limits());
-            let block = Block::new((path, link), (front.namespace, front.volume), asked);
+            let block = Block::new((path, link), (front.namespace, front.volume), device.traffic());
             served.push((Rc::new(block), device));
             if is_zoned {
                 self.demand_stable_writes(&name).await?;

@@ -4,7 +4,7 @@ use super::volume::VolumeReport;
 use crate::size::{bytes, show};
 use engine::{
     buf::BLOCK,
-    vzone::{Limits, NamespaceStatus},
+    vzone::{NamespaceStatus, Rates},
 };
 use serde::{Deserialize, Serialize};
 
@@ -36,7 +36,11 @@ pub struct NamespaceReport {
     pub capacity_bytes: u64,
     pub written_bytes: u64,
     pub weight: u32,
-    pub limits: LimitsReport,
+    /// What it may be asked for at most, and what it gets at least.
+    pub limits: RatesReport,
+    pub floors: RatesReport,
+    /// What 999 of 1000 requests are to take at most; nothing if it is not of the class of latency.
+    pub latency_us: Option<u32>,
     /// Zones that may be active at once, and those that are.
     pub active: u32,
     pub active_zones: u32,
@@ -54,22 +58,24 @@ pub struct NamespaceReport {
     pub read_window: u32,
     /// What zones that are being written may write at once; less than nothing if they owe it.
     pub token_bytes: i64,
+    /// To how much it is held back for the sake of others; nothing if it is not.
+    pub held_to_bytes_per_second: Option<u64>,
     /// The volume that it carries. What the array adds to what this writes is not counted there.
     pub volume: Option<VolumeReport>,
 }
 
-/// What a namespace may be asked for; nothing where there is no limit.
+/// Limits of a namespace, or floors; nothing where there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LimitsReport {
+pub struct RatesReport {
     pub requests_per_second: Option<u32>,
     pub bytes_per_second: Option<u64>,
 }
 
-impl LimitsReport {
-    pub fn of(limits: Limits) -> LimitsReport {
-        let requests_per_second = Some(limits.requests).filter(|requests| *requests > 0);
-        let bytes_per_second = Some(bytes(limits.blocks as u64)).filter(|bytes| *bytes > 0);
-        LimitsReport { requests_per_second, bytes_per_second }
+impl RatesReport {
+    pub fn of(rates: Rates) -> RatesReport {
+        let requests_per_second = Some(rates.requests).filter(|requests| *requests > 0);
+        let bytes_per_second = Some(bytes(rates.blocks as u64)).filter(|bytes| *bytes > 0);
+        RatesReport { requests_per_second, bytes_per_second }
     }
 
     /// For people.
@@ -79,6 +85,11 @@ impl LimitsReport {
         let both: Vec<String> = requests.into_iter().chain(bytes).collect();
         if both.is_empty() { "-".into() } else { both.join(", ") }
     }
+}
+
+/// The latency of a class, for people.
+pub fn latency_words(us: Option<u32>) -> String {
+    us.map_or("-".into(), |us| format!("{us} us"))
 }
 
 impl NamespaceReport {
@@ -93,7 +104,9 @@ impl NamespaceReport {
             capacity_bytes: bytes(spec.zones as u64 * zone_capacity_blocks),
             written_bytes: bytes(*written_blocks),
             weight: spec.weight,
-            limits: LimitsReport::of(spec.limits),
+            limits: RatesReport::of(spec.qos.limits),
+            floors: RatesReport::of(spec.qos.floors),
+            latency_us: Some(spec.qos.latency_us).filter(|us| *us > 0),
             active: spec.max_active,
             active_zones: *active,
             width: spec.essential,
@@ -105,6 +118,7 @@ impl NamespaceReport {
             reads_in_flight: namespace.reads_in_flight,
             read_window: namespace.read_window,
             token_bytes: namespace.tokens.saturating_mul(BLOCK as i64),
+            held_to_bytes_per_second: namespace.held_to.map(bytes),
             volume: None,
         }
     }

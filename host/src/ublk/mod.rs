@@ -30,11 +30,11 @@ use control::Controls;
 use engine::{
     device::{Geometry, ZonedDevice},
     volume::Volume,
-    vzone::Limits,
+    vzone::Namespace,
 };
 use queue::{Queues, Served};
 use replay::Replay;
-use std::{cell::Cell, fs::File, rc::Rc, thread::available_parallelism};
+use std::{fs::File, rc::Rc, thread::available_parallelism};
 use zoned::Zoned;
 
 /// Most queues of a block device. One thread serves them all; they keep the processors that use
@@ -182,9 +182,10 @@ impl BlockDevice {
         Ok(this)
     }
 
-    /// What it may be asked for; who asks for more waits.
-    pub fn limits(&self) -> Rc<Cell<Limits>> {
-        self.queues.limits.clone()
+    /// What it shows is this namespace, or lies in it: that says when reads and writes may go.
+    pub fn is_of(&self, namespace: Namespace) {
+        // Of no other one before.
+        let _ = self.queues.namespace.set(namespace);
     }
 
     /// What is asked of it.

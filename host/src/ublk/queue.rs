@@ -23,21 +23,18 @@ use engine::{
     buf::BLOCK,
     device::{DeviceError, Status},
     runtime::Gate,
-    vzone::{Limits, Meter},
+    vzone::Namespace,
 };
 use io_uring::{opcode, types::Fd};
 use std::{
-    cell::{Cell, RefCell},
+    cell::{Cell, OnceCell, RefCell},
     fs::File,
     future::poll_fn,
     os::fd::AsRawFd,
     rc::Rc,
     task::{Poll, Waker},
-    time::{Duration, Instant},
+    time::Duration,
 };
-
-/// How often who has to wait looks whether limits have changed.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// All queues of a block device.
 pub(super) struct Queues {
@@ -57,10 +54,8 @@ pub(super) struct Queues {
     served: Served,
     /// What was asked for.
     pub traffic: Rc<Traffic>,
-    /// What may be, and what has been since that is so.
-    pub limits: Rc<Cell<Limits>>,
-    meter: Cell<(Limits, Meter)>,
-    begun: Instant,
+    /// The namespace that is asked, if it is one: it says when.
+    pub namespace: OnceCell<Namespace>,
 }
 
 /// What requests are for.
@@ -114,9 +109,7 @@ impl Queues {
             failure: Cell::new(None),
             served,
             traffic: Rc::default(),
-            limits: Rc::default(),
-            meter: Cell::default(),
-            begun: Instant::now(),
+            namespace: OnceCell::new(),
         });
         *queues.target.borrow_mut() = Some(ring.add(queues.clone()));
         for slot in 0..slots {
@@ -157,10 +150,17 @@ impl Queues {
             let request = self.request(place);
             let counter = self.counter(&request);
             let begun = counter.and_then(|_| self.traffic.begin());
-            if counter.is_some() {
-                self.keep_to_limits(&request).await;
-            }
+            // A part of a block is one to the volume.
+            let blocks = request.bytes().div_ceil(BLOCK as u64);
+            let namespace = counter.and_then(|_| self.namespace.get());
+            let passed = match namespace {
+                Some(namespace) => Some(namespace.admit(blocks, |us| self.sleep(us)).await),
+                None => None,
+            };
             let answer = self.perform(place, &request).await;
+            if let Some((namespace, passed)) = namespace.zip(passed) {
+                namespace.answered(passed, blocks);
+            }
             if let Some(counter) = counter {
                 counter.count(request.bytes(), begun.map(|begun| begun.elapsed()));
             }
@@ -221,36 +221,11 @@ impl Queues {
         }
     }
 
-    /// Has a read or write wait that is more than may be asked for; anew, if that changes meanwhile.
-    async fn keep_to_limits(&self, request: &Request) {
-        loop {
-            let limits = self.limits.get();
-            if limits.is_none() {
-                // Whatever waits now has nothing to do with limits that come later, be they the same.
-                self.meter.take();
-                return;
-            }
-            let (kept, mut meter) = self.meter.get();
-            if kept != limits {
-                meter = Meter::default();
-            }
-            // A part of a block is one to the volume.
-            let blocks = request.bytes().div_ceil(BLOCK as u64);
-            let wait_ns = meter.wait_ns(limits, blocks, self.begun.elapsed().as_nanos() as u64);
-            self.meter.set((limits, meter));
-            let mut wait = Duration::from_nanos(wait_ns);
-            while !wait.is_zero() && self.limits.get() == limits {
-                let part = wait.min(LOOK_EVERY);
-                self.ring.sleep(part).await;
-                wait -= part;
-            }
-            if wait.is_zero() {
-                return;
-            }
-        }
+    async fn sleep(&self, us: u64) {
+        self.ring.sleep(Duration::from_micros(us)).await;
     }
 
-    /// What counts a request, if it is counted and limited.
+    /// What counts a request, if it is counted and has to wait for its turn.
     fn counter(&self, request: &Request) -> Option<&Counter> {
         match request.operation {
             Some(Operation::Read) => Some(&self.traffic.reads),

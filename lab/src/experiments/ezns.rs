@@ -6,7 +6,7 @@ use crate::{
     tenants::{Below, Does, Tenants, Work, Worker, in_all},
     work,
 };
-use engine::vzone::{Limits, Spec};
+use engine::vzone::{Qos, Spec};
 
 pub const EZNS: Experiment =
     Experiment { name: "ezns", title: "eZNS Fig. 26 to 29: wide zones, lent zones, fair zones", run: ezns };
@@ -28,8 +28,8 @@ pub(super) fn allowing(wanted: u32) -> u32 {
 }
 
 pub(super) fn spec(name: &str, essential: u32, max_active: u32) -> Spec {
-    let (name, zones, limits) = (name.into(), max_active, Limits::default());
-    Spec { name, zones, max_active, max_open: max_active, essential, weight: 1, limits }
+    let (name, zones, qos) = (name.into(), max_active, Qos::default());
+    Spec { name, zones, max_active, max_open: max_active, essential, weight: 1, qos }
 }
 
 /// When writers of Fig. 26 are measured, in ms.

@@ -2,11 +2,14 @@
 
 use super::{Effort, Experiment};
 use crate::{
-    figure::{Figure, Plot, Row, Table, Tenancy},
+    figure::{Figure, Plot, Promised, Row, Table, Tenancy},
     tenants::{Below, Does, Tenants, Work, Worker, in_all},
     work,
 };
-use engine::vzone::{Limits, Spec};
+use engine::{
+    buf::BLOCK,
+    vzone::{Qos, Rates, Spec},
+};
 
 pub const TENANTS: Experiment = Experiment {
     name: "tenants",
@@ -19,7 +22,11 @@ const METHOD: &str = "PM1731a, one or five of them as RAID-5 with chunks of 64 K
 zones for certain, and writes two of its zones, 64 KiB at a \
 time, four requests deep; Jain's index of their throughput, and the largest distance of one from an equal share. A \
 quiet tenant: 4 KiB random reads one at a time, its p99.9 beside the others, each with four writers, over its p99.9 \
-alone. Goals: 0.98, 5 %, 1.5. Nothing was tuned for these figures.";
+alone. Goals: 0.98, 5 %, 1.5. \
+Promises: one of four tenants has a floor of 40 % of all that they write without, and writes four zones as the others \
+do, 128 KiB at a time, four requests deep; it is idle from 1.2 to 1.6 s, and is back when 10 ms have the floor. Or it is of \
+the class of latency, with 1.5 and 3 times its p99.9 alone as the target, and asks for 4 KiB at a time. Nothing was tuned \
+for these figures.";
 
 /// Milliseconds: caches are full by then, and the end.
 const SETTLED_MS: u64 = 600;
@@ -39,7 +46,7 @@ fn specs(below: Below, count: u32) -> Vec<Spec> {
         max_open: zones,
         essential,
         weight: 1,
-        limits: Limits::default(),
+        qos: Qos::default(),
     };
     (0..count).map(spec).collect()
 }
@@ -70,6 +77,132 @@ fn quiet(below: Below, count: u32, loud: bool, still: bool) -> anyhow::Result<(f
     }
     let work = tenants.run(&workers, END_MS)?;
     Ok((work[0].quantile_us(0.999, SETTLED_MS), total(&work[1..])))
+}
+
+/// When it is measured what comes of a promise, and when who was promised a floor is idle, in ms.
+const PROMISED_MS: u64 = 2000;
+const IDLE_MS: (u64, u64) = (1200, 1600);
+
+/// Four tenants, of which the first one was promised something and three are hungry.
+const FOUR: u32 = 4;
+
+fn hungry(tenant: u32, idle_ms: (u64, u64)) -> impl Iterator<Item = Worker> {
+    let writer = move |zone| Worker::new(tenant as usize, vec![zone], Does::Write, 128, 4);
+    (0..4).map(move |zone| Worker { idle_ms, ..writer(zone) })
+}
+
+fn promised_to_first(below: Below, qos: Qos) -> anyhow::Result<Tenants> {
+    let mut specs = specs(below, FOUR);
+    specs[0].qos = qos;
+    Tenants::new(below, MAX_ACTIVE, &specs)
+}
+
+/// The part of all that there is that is a floor.
+const FLOOR_PART: f64 = 0.4;
+
+/// What comes of a floor of so many MB/s, 0 for none, of one of four tenants that are equal otherwise: what it writes,
+/// and the others; the same of the others while it is idle; after how many ms it has its floor again.
+fn floor(below: Below, mb_s: f64) -> anyhow::Result<[f64; 4]> {
+    let floors = Rates { requests: 0, blocks: (mb_s * 1e6 / BLOCK as f64) as u32 };
+    let tenants = promised_to_first(below, Qos { floors, ..Qos::default() })?;
+    let workers: Vec<Worker> =
+        (0..FOUR).flat_map(|tenant| hungry(tenant, if tenant == 0 { IDLE_MS } else { (0, 0) })).collect();
+    let work = tenants.run(&workers, PROMISED_MS)?;
+    let (own, others) = work.split_at(4);
+    let sum = |work: &[Work], from, to| work.iter().map(|work| work.mb_s(from, to)).sum::<f64>();
+    let (idle, back) = IDLE_MS;
+    let returned = (back..PROMISED_MS).step_by(10).position(|ms| sum(own, ms, ms + 10) >= mb_s);
+    let returned = returned.map_or(f64::NAN, |looks| 10.0 * (looks + 1) as f64);
+    Ok([sum(own, SETTLED_MS, idle), sum(others, SETTLED_MS, idle), sum(others, idle + 100, back), returned])
+}
+
+/// The p99.9 of one that asks for 4 KiB at a time and is of the class of latency, and what three hungry ones write
+/// beside it, if they do.
+fn latency(below: Below, does: Does, latency_us: u32, beside: bool) -> anyhow::Result<[f64; 2]> {
+    let tenants = promised_to_first(below, Qos { latency_us, ..Qos::default() })?;
+    if does != Does::Write {
+        tenants.fill(0, &[0, 1], QUIET_MIB)?;
+    }
+    let mut workers = vec![Worker::new(0, vec![0, 1], does, 4, 1)];
+    workers.extend((1..if beside { FOUR } else { 1 }).flat_map(|tenant| hungry(tenant, (0, 0))));
+    let work = tenants.run(&workers, PROMISED_MS)?;
+    let others = work[1..].iter().map(|work| work.mb_s(SETTLED_MS, PROMISED_MS)).sum();
+    Ok([work[0].quantile_us(0.999, SETTLED_MS), others])
+}
+
+/// What is promised: a floor; or a latency, as a multiple of the p99.9 alone.
+const PROMISES: [(&str, Option<(Does, f64)>); 5] = [
+    ("floor", None),
+    ("writes, 1.5", Some((Does::Write, 1.5))),
+    ("writes, 3", Some((Does::Write, 3.0))),
+    ("reads, 1.5", Some((Does::Read(QUIET_MIB), 1.5))),
+    ("reads, 3", Some((Does::Read(QUIET_MIB), 3.0))),
+];
+
+/// What comes of a promise.
+fn promise(below: Below, does: Option<(Does, f64)>) -> anyhow::Result<Promised> {
+    let Some((does, times)) = does else {
+        let [own, others, idle, _] = floor(below, 0.0)?;
+        let promised = FLOOR_PART * (own + others);
+        let [got, others_beside, idle_beside, back_ms] = floor(below, promised)?;
+        let (without, others_without) = (own, others);
+        let others_idle = Some(idle_beside / idle);
+        return Ok(Promised {
+            promised,
+            without,
+            got,
+            others_without,
+            others: others_beside,
+            others_idle,
+            back_ms: Some(back_ms),
+        });
+    };
+    let [alone, _] = latency(below, does, 0, false)?;
+    let promised = (alone * times).ceil();
+    let [without, others_without] = latency(below, does, 0, true)?;
+    let [got, others] = latency(below, does, promised as u32, true)?;
+    Ok(Promised { promised, without, got, others_without, others, others_idle: None, back_ms: None })
+}
+
+/// Rows and a table of what was promised to one beside three hungry ones.
+fn promises(this: &Experiment, systems: &[Below]) -> anyhow::Result<(Vec<Row>, Table)> {
+    let points: Vec<_> = systems.iter().flat_map(|below| PROMISES.map(|promise| (*below, promise))).collect();
+    let found = work::each(this.name, &points, |(below, (_, does))| promise(*below, *does))?;
+    let heads = [
+        "system",
+        "promised",
+        "MB/s or µs",
+        "without",
+        "with",
+        "others' MB/s without",
+        "with",
+        "all with over without",
+        "others while it is idle, over without a floor",
+        "back after ms",
+    ];
+    let mut table = Table::new("A floor, and the class of latency, beside three hungry ones", &heads);
+    let mut rows = Vec::new();
+    for ((below, (load, does)), found) in points.iter().zip(found) {
+        let own = |mb_s: f64| if does.is_none() { mb_s } else { 0.0 };
+        let all = (own(found.got) + found.others) / (own(found.without) + found.others_without);
+        table.rows.push(vec![
+            below.name().into(),
+            load.to_string(),
+            format!("{:.0}", found.promised),
+            format!("{:.0}", found.without),
+            format!("{:.0}", found.got),
+            format!("{:.0}", found.others_without),
+            format!("{:.0}", found.others),
+            format!("{all:.2}"),
+            found.others_idle.map_or(String::new(), |part| format!("{part:.2}")),
+            found.back_ms.map_or(String::new(), |ms| format!("{ms:.0}")),
+        ]);
+        let mb_s = own(found.got) + found.others;
+        let (system, host) = (below.name().into(), "free".into());
+        let row = Row { seeds: 1, system, host, request_kib: 128, depth: 4, mb_s, ..Row::default() };
+        rows.push(Row { load: Some(load), promise: Some(found), ..row });
+    }
+    Ok((rows, table))
 }
 
 /// Runs that a row is made of.
@@ -185,7 +318,9 @@ fn tenants(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
         plot("Distance from an equal share", "%", |found| 100.0 * found.share_error, 5.0),
         plot("p99.9 of the quiet one, beside loud ones to alone", "×", |found| found.p99_9_ratio, 1.5),
     ];
-    figure.tables = vec![table];
+    let (rows, promised) = promises(this, if effort == Effort::Quick { &systems[..1] } else { &systems })?;
+    figure.rows.extend(rows);
+    figure.tables = vec![table, promised];
     Ok(figure)
 }
 

@@ -5,7 +5,7 @@ use crate::rng::Rng;
 use engine::{
     device::Geometry,
     raid::policy::Policy,
-    vzone::{Limits, Spec},
+    vzone::{Qos, Spec},
 };
 
 #[derive(Clone, Debug)]
@@ -103,7 +103,7 @@ fn draw_spec(rng: &mut Rng, index: u64, vzone_zones: u32) -> Spec {
         max_open: 1 + rng.below(max_active as u64) as u32,
         essential: if essential > vzone_zones { 1 } else { essential },
         weight: 1 + rng.below(3) as u32,
-        limits: Limits::default(),
+        qos: Qos::default(),
     }
 }
 

@@ -21,7 +21,7 @@ use engine::{
     buf::{BLOCK, Buf},
     device::{Command, Completion, Done, ZonedDevice, Zones},
     runtime::Runtime,
-    vzone::{Behaviour, Limits, Namespace, Namespaces, VzoneError},
+    vzone::{Behaviour, Namespace, Namespaces, Qos, Rates, VzoneError},
     zone::{Lba, ZoneIndex},
 };
 use std::{cell::Cell, future::Future, rc::Rc};
@@ -60,18 +60,18 @@ enum Kind {
     },
 }
 
-/// What a tenant may ask for at most.
+/// What a tenant may ask for at most, and gets for certain.
 #[derive(Clone, Copy, Debug, Default)]
 struct Limited {
     /// As it was last promised, or found.
-    by: Limits,
+    by: Qos,
     /// As it may be, too: that has not been answered.
-    or_by: Option<Limits>,
+    or_by: Option<Qos>,
 }
 
 impl Limited {
     /// Says that these limits were found after a recovery.
-    fn recovered(&mut self, found: Limits) -> Result<(), String> {
+    fn recovered(&mut self, found: Qos) -> Result<(), String> {
         if found != self.by && Some(found) != self.or_by {
             return Err(format!("is limited to {found:?}, and should be to {self:?}"));
         }
@@ -513,12 +513,20 @@ impl World {
     /// Gives a tenant other limits, while everybody works.
     fn limit(&mut self, tenant: usize) {
         let Some((namespaces, _)) = self.up.clone() else { return };
-        let limits = Limits { requests: self.rng.below(3) as u32, blocks: self.rng.below(3) as u32 };
-        self.trace.note(|| format!("begins: tenant {tenant} is limited to {limits:?}"));
-        self.limits[tenant].or_by = Some(limits);
+        // By itself, so that all else of a life stays what it is.
+        let mut extra = self.rng.clone();
+        let limits = Rates { requests: self.rng.below(3) as u32, blocks: self.rng.below(3) as u32 };
+        let few = |extra: &mut Rng| extra.below(3) as u32;
+        let floors = Rates { requests: few(&mut extra), blocks: few(&mut extra) };
+        let latency_us = few(&mut extra);
+        let (wanted, limited) =
+            (Qos { limits, floors, latency_us }, Qos { limits, latency_us, ..Qos::default() });
+        let qos = if wanted.is_possible() { wanted } else { limited };
+        self.trace.note(|| format!("begins: tenant {tenant} is limited to {qos:?}"));
+        self.limits[tenant].or_by = Some(qos);
         let name = self.names[tenant].clone();
         let limited =
-            async move { namespaces.limit(&name, limits).await.map(|_| ()).map_err(|e| e.to_string()) };
+            async move { namespaces.set_qos(&name, qos).await.map(|_| ()).map_err(|e| e.to_string()) };
         self.limiting = Some((tenant, self.start(limited)));
     }
 
@@ -535,7 +543,7 @@ impl World {
         let by = self.limits[tenant].or_by.unwrap_or_default();
         self.limits[tenant] = Limited { by, or_by: None };
         let Some((_, list)) = &self.up else { return Ok(()) };
-        self.limits[tenant].recovered(list[tenant].status().spec.limits).map_err(fails)
+        self.limits[tenant].recovered(list[tenant].status().spec.qos).map_err(fails)
     }
 
     /// Judges what has been answered.
@@ -668,7 +676,7 @@ impl World {
             return Err(Failure(format!("there are {names:?}, not {:?}", self.names)));
         }
         for (tenant, namespace) in list.into_iter().enumerate() {
-            let found = namespace.status().spec.limits;
+            let found = namespace.status().spec.qos;
             let judged = self.limits[tenant].recovered(found);
             judged.map_err(|why| Failure(format!("tenant {tenant} {why}")))?;
             let volatile = namespace.geometry().volatile_cache;

@@ -1,0 +1,139 @@
+//! Where a namespace is asked for something by others: limits hold here, and here it is held back for others' sake.
+//!
+//! Whoever shows a namespace to others asks before each read and write, and tells when it is answered. What a namespace
+//! does by itself does not come here. As long as nothing is limited or promised all of this is two looks at memory.
+
+use crate::vzone::{
+    core::{Core, Tenant},
+    limit::Meter,
+    restraint::{Hold, LOOK_EVERY_US, Party, Restraint},
+};
+use std::rc::Rc;
+
+/// How often who has to wait looks whether limits have changed, in microseconds.
+const LIMITS_CHANGE_US: u64 = 100_000;
+
+/// A request that was let through, if such are counted: when.
+#[derive(Clone, Copy, Debug)]
+#[must_use = "an answer is to be told"]
+pub struct Passed(Option<u64>);
+
+impl Core {
+    /// Waits until a read or write of so many blocks may go; `sleep` waits so many microseconds.
+    pub async fn let_in<F: Future<Output = ()>>(
+        &self,
+        tenant: &Tenant,
+        blocks: u64,
+        sleep: impl Fn(u64) -> F,
+    ) -> Passed {
+        let asked = &tenant.asked;
+        self.keep_to_limits(tenant, blocks, &sleep).await;
+        if !self.promised.get() {
+            return Passed(None);
+        }
+        let mut demand = asked.demand.get();
+        demand.asked(self.now_us());
+        asked.demand.set(demand);
+        if asked.held_to().is_some() {
+            {
+                let _turn = asked.turn.take().await;
+                self.wait(|| asked.standing.get().hold, &sleep).await;
+                let mut standing = asked.standing.get();
+                standing.hold.goes(blocks, self.now_us());
+                asked.standing.set(standing);
+            }
+            let _turn = self.turn.take().await;
+            self.wait(|| self.restraint.get().pace, &sleep).await;
+            let mut restraint = self.restraint.get();
+            restraint.pace.goes(blocks, self.now_us());
+            self.restraint.set(restraint);
+        }
+        Passed(Some(self.now_us()))
+    }
+
+    /// A request of so many blocks that was let through is answered.
+    pub fn answered(&self, tenant: &Tenant, passed: Passed, blocks: u64) {
+        let (asked, Some(passed_us)) = (&tenant.asked, passed.0) else { return };
+        let (now_us, mut demand) = (self.now_us(), asked.demand.get());
+        demand.answered(asked.qos.get(), blocks, now_us.saturating_sub(passed_us), now_us);
+        asked.demand.set(demand);
+    }
+
+    /// Waits as long as `hold` says, which may change meanwhile.
+    async fn wait<F: Future<Output = ()>>(&self, hold: impl Fn() -> Hold, sleep: &impl Fn(u64) -> F) {
+        let mut wait_us = hold().wait_us(self.now_us());
+        while wait_us > 0 {
+            sleep(wait_us.min(LOOK_EVERY_US)).await;
+            wait_us = hold().wait_us(self.now_us());
+        }
+    }
+
+    /// Has a request wait that is more than may be asked for; anew, if that changes meanwhile.
+    async fn keep_to_limits<F: Future<Output = ()>>(
+        &self,
+        tenant: &Tenant,
+        blocks: u64,
+        sleep: &impl Fn(u64) -> F,
+    ) {
+        let asked = &tenant.asked;
+        loop {
+            let limits = asked.qos.get().limits;
+            if limits.is_none() {
+                // Whatever waits now has nothing to do with limits that come later, be they the same.
+                asked.meter.take();
+                return;
+            }
+            let (kept, mut meter) = asked.meter.get();
+            if kept != limits {
+                meter = Meter::default();
+            }
+            let now_ns = self.now_us().saturating_mul(1000);
+            let mut wait_us = meter.wait_ns(limits, blocks, now_ns).div_ceil(1000);
+            asked.meter.set((limits, meter));
+            while wait_us > 0 && asked.qos.get().limits == limits {
+                let part = wait_us.min(LIMITS_CHANGE_US);
+                sleep(part).await;
+                wait_us -= part;
+            }
+            if wait_us == 0 {
+                return;
+            }
+        }
+    }
+
+    /// Notes whether anything is promised to anybody. When that changes all begins anew, and nobody is held back.
+    pub fn note_promises(&self) {
+        let (tenants, now_us) = (self.tenants(), self.now_us());
+        let promised = tenants.iter().any(|tenant| tenant.asked.qos.get().promises());
+        if self.promised.replace(promised) != promised {
+            self.restraint.set(Restraint::new(now_us));
+            for tenant in tenants {
+                tenant.asked.standing.take();
+                let mut demand = tenant.asked.demand.get();
+                demand.seen(now_us);
+                tenant.asked.demand.set(demand);
+            }
+        }
+    }
+
+    /// Looks who is short or late, if it is time to; whether anybody waits for an answer.
+    pub fn look(&self, now_us: u64, tenants: &[Rc<Tenant>]) -> bool {
+        let mut restraint = self.restraint.get();
+        if restraint.is_due(now_us).is_some() {
+            let party = |tenant: &Rc<Tenant>| {
+                let asked = &tenant.asked;
+                let mut demand = asked.demand.get();
+                let seen = demand.seen(now_us);
+                asked.demand.set(demand);
+                Party::new(asked.qos.get(), tenant.spec.weight, seen, asked.standing.get())
+            };
+            let mut parties: Vec<Party> = tenants.iter().map(party).collect();
+            restraint.look(now_us, &mut parties);
+            self.restraint.set(restraint);
+            for (tenant, party) in tenants.iter().zip(&parties) {
+                tenant.asked.standing.set(party.standing());
+            }
+        }
+        tenants.iter().any(|tenant| tenant.asked.demand.get().is_asking())
+    }
+}
