@@ -511,6 +511,8 @@ mod tests {
         let mut rig = Rig::new(&[floor(20_000), floor(1000), NONE, NONE]);
         for _ in 0..50 {
             rig.look(&[8000; 4]);
+            let with_a_floor = rig.standings[1].hold.rate();
+            assert!(with_a_floor.is_none_or(|rate| rate >= 112_500), "{with_a_floor:?}");
             assert!(rig.served[1..].iter().all(|served| *served >= ALL / LEAST / 8), "{:?}", rig.served);
         }
         let mut rig = Rig::new(&[floor(1000), NONE]);
