@@ -495,7 +495,7 @@ mod tests {
         // Nor does one that is asked for less than what it would get.
         let mut rig = Rig::new(&[floor(4000), NONE]);
         let seen = Demand { requests: 10, blocks: 80, busy_us: 150, ..Demand::default() };
-        let mut parties = [Party::new(floor(4000), 1, seen, Standing::default()); 2];
+        let mut parties = [floor(4000), NONE].map(|qos| Party::new(qos, 1, seen, Standing::default()));
         rig.restraint.look(LOOK_EVERY_US, &mut parties);
         assert!(parties.iter().all(|party| party.standing().hold.rate().is_none()));
     }
@@ -511,6 +511,8 @@ mod tests {
         let mut rig = Rig::new(&[floor(20_000), floor(1000), NONE, NONE]);
         for _ in 0..50 {
             rig.look(&[8000; 4]);
+            let with_a_floor = rig.standings[1].hold.rate();
+            assert!(with_a_floor.is_none_or(|rate| rate >= 112_500), "{with_a_floor:?}");
             assert!(rig.served[1..].iter().all(|served| *served >= ALL / LEAST / 8), "{:?}", rig.served);
         }
         let mut rig = Rig::new(&[floor(1000), NONE]);
