@@ -21,7 +21,7 @@ mounted() {
 unmounted() { local tenant; for tenant in "${tenants[@]}"; do umount "/run/$tenant"; done; }
 checked() {
     check_f2fs /dev/helper
-    btrfs check "$(device btrfs)" >/run/check 2>&1 || { cat /run/check; fail "btrfs check"; }
+    check_btrfs "$(device btrfs)"
     e2fsck -fn "$(device ext4)" >/run/fsck 2>&1 || { cat /run/fsck; fail "e2fsck"; }
 }
 killed() {
