@@ -35,7 +35,7 @@ on_btrfs() {
     mkfs.btrfs -q -f -O zoned -d single -m single "$1" >/run/mkfs 2>&1 || { cat /run/mkfs; fail "mkfs.btrfs"; }
     mount -t btrfs "$1" /run/mnt
     filled
-    check_btrfs "$1"
+    btrfs check "$1" >/run/check 2>&1 || { cat /run/check; fail "btrfs check"; }
     mount -t btrfs "$1" /run/mnt
     compared
     blkzone reset "$1"

@@ -119,18 +119,6 @@ check_f2fs() {
     if grep -E '\[Fail\]|\[ASSERT\]' /run/fsck | grep -v 'free segment_count'; then fail "fsck.f2fs"; fi
 }
 
-# check_btrfs DEVICE. A power cut may leave a zone that ends inside of a node; btrfs goes on from there with nodes that are
-# not aligned, which its check calls errors since systems with pages of 64 KiB cannot read them. Nothing else may be wrong.
-check_btrfs() {
-    btrfs check "$1" >/run/check 2>&1 && return
-    local unaligned='crossing stripe boundary$|^ERROR: errors found in extent allocation tree or chunk allocation$|error\(s\) found$'
-    grep -q 'crossing stripe boundary$' /run/check || { cat /run/check; fail "btrfs check"; }
-    if grep -vE "$unaligned" /run/check | grep -iE 'error|bad|mismatch|corrupt|missing|wrong|invalid|fail|not found|no '; then
-        cat /run/check
-        fail "btrfs check"
-    fi
-}
-
 # What is written until the power is cut, and logged outside the guest when it is safe.
 # keep_files LOG DIR PREFIX SYNC...: files of random bytes, or of those that `content` gives of file N; SYNC is what sync is
 # told beside the file

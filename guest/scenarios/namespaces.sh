@@ -19,9 +19,16 @@ mounted() {
     mount -t ext4 "$(device ext4)" /run/ext4
 }
 unmounted() { local tenant; for tenant in "${tenants[@]}"; do umount "/run/$tenant"; done; }
+# A power cut may leave a zone that ends inside of a node; btrfs goes on from there with nodes that are not aligned, which
+# its check calls errors since systems with pages of 64 KiB cannot read them. Nothing else may be said.
+only_unaligned() {
+    local fine='^(\[[1-7]/7\] |Opening filesystem|Checking filesystem on|UUID: |found [0-9]+ bytes used, error\(s\) found$|total |btree space|file data blocks| referenced )'
+    local unaligned='^(WARNING: tree block .* is not nodesize aligned|bad metadata .* crossing stripe boundary$|ERROR: errors found in extent allocation tree or chunk allocation$)'
+    ((GUEST_BOOT > 1)) && ! grep -vE "$fine|$unaligned" "$1"
+}
 checked() {
     check_f2fs /dev/helper
-    check_btrfs "$(device btrfs)"
+    btrfs check "$(device btrfs)" >/run/check 2>&1 || only_unaligned /run/check || { cat /run/check; fail "btrfs check"; }
     e2fsck -fn "$(device ext4)" >/run/fsck 2>&1 || { cat /run/fsck; fail "e2fsck"; }
 }
 killed() {

@@ -5,14 +5,15 @@ use engine::{
     buf::{BLOCK, Buf},
     device::{Command, Completer, Completion, Done, Geometry, Slots, Status, ZonedDevice, Zones},
     runtime::Runtime,
+    vzone::shape::Shape,
     zone::{Lba, ZoneIndex},
 };
 use std::rc::Rc;
 
 /// Zones of the drive that are one; how many of them are written at the same time; and blocks that each gets in turn.
 const PARTS: u64 = 16;
-const WIDTH: u64 = 4;
-const UNIT_BLOCKS: u64 = 4;
+const WIDTH: u32 = 4;
+const UNIT_BLOCKS: u32 = 4;
 
 /// Static zones of a tenant.
 pub struct StaticZones {
@@ -50,19 +51,15 @@ impl StaticZones {
 
     /// What a range of a zone is on the drive: parts, where in them, and how many blocks.
     fn pieces(&self, offset: u64, blocks: u64) -> impl Iterator<Item = (u64, u64, u64)> {
-        let group_blocks = self.drive.geometry().zone_capacity_blocks * WIDTH;
-        let end = offset + blocks;
+        let zone_blocks = self.drive.geometry().zone_capacity_blocks;
+        let shape = Shape { width: WIDTH, unit_blocks: UNIT_BLOCKS, zone_blocks };
+        let (group_blocks, end) = (shape.blocks(), offset + blocks);
         let groups = offset / group_blocks..end.div_ceil(group_blocks);
         groups.flat_map(|group| (0..WIDTH).map(move |part| (group, part))).filter_map(move |(group, part)| {
-            // Of what comes before this block in the group, as much as is in this part.
-            let before = |block: u64| {
-                let block =
-                    block.clamp(group * group_blocks, (group + 1) * group_blocks) - group * group_blocks;
-                let (rows, rest) = (block / (WIDTH * UNIT_BLOCKS), block % (WIDTH * UNIT_BLOCKS));
-                rows * UNIT_BLOCKS + rest.saturating_sub(part * UNIT_BLOCKS).min(UNIT_BLOCKS)
-            };
-            let (from, to) = (before(offset), before(end));
-            (to > from).then_some((group * WIDTH + part, from, to - from))
+            let inside = |block: u64| block.saturating_sub(group * group_blocks).min(group_blocks);
+            let piece = shape.piece(part, &(inside(offset)..inside(end)));
+            let part = group * WIDTH as u64 + part as u64;
+            (!piece.is_empty()).then(|| (part, piece.start, piece.end - piece.start))
         })
     }
 

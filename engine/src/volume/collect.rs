@@ -12,7 +12,7 @@ use crate::{
         core::{Core, Need, State},
         format::{FANOUT, GroupHeader, read_group},
         place::{self, GRAINS, Place},
-        space::{Who, in_full_zone},
+        space::Who,
         stream::{MOVED, piece_of},
         victim,
     },
@@ -81,7 +81,7 @@ impl Core {
         }
         let plan = state.space.plan();
         // Headers of what is moved take room as well.
-        let most = (in_full_zone(plan.capacity as u64, plan.moved_most) as u32).saturating_sub(1);
+        let most = (plan.in_full_zone() as u32).saturating_sub(1);
         let (choice, shape) = (self.behaviour.choice, (plan.capacity * GRAINS, most * GRAINS));
         let unread = state.space.zones().filter(|(zone, _)| !state.unreadable.contains(zone));
         match victim::choose(unread, choice, shape, state.space.next_segment) {

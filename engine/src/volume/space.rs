@@ -54,8 +54,6 @@ pub struct Plan {
     pub streams: usize,
     /// Most entries of a group.
     pub group_most: u64,
-    /// Most blocks of a group of moved ones.
-    pub moved_most: u64,
     /// Map zones that stay as they are; those beyond are swept.
     pub map_kept: u32,
     /// Zones set aside for the map.
@@ -100,8 +98,7 @@ impl Plan {
         let spare = LEAST_SPARE.max(data / SPARE_SHARE);
         let root_bytes = 12 * zones as u64 + 4 * pages.div_ceil(FANOUT) + BLOCK as u64;
         let root_fits = root_bytes.div_ceil(BLOCK as u64 / 2) <= capacity;
-        let moved_most = group_most.min(MOST_MOVED);
-        let in_zone = if moved_most == 0 { 0 } else { in_full_zone(capacity, moved_most) };
+        let in_zone = if group_most == 0 { 0 } else { in_full_zone(capacity, group_most) };
         if data <= spare || !root_fits || in_zone == 0 {
             let least = HEAD_ZONES + map_share + LEAST_SPARE + 1;
             return Err(NoVolume::DeviceTooSmall { zones, capacity_blocks: capacity, least });
@@ -113,7 +110,6 @@ impl Plan {
             zones,
             streams: (active - OTHER_ACTIVE).min(3) as usize,
             group_most,
-            moved_most,
             map_kept,
             map_share,
             spare,
@@ -124,6 +120,16 @@ impl Plan {
     /// Pages of the map in memory, if nobody says how many: 128 MiB a TiB, and no fewer than 16.
     pub fn default_pages(&self) -> usize {
         pages_in(self.blocks * BLOCK as u64 / 8192)
+    }
+
+    /// Most blocks of a group that `who` writes.
+    pub fn most_of(&self, who: Who) -> u64 {
+        if who == Who::Collection { self.group_most.min(MOST_MOVED) } else { self.group_most }
+    }
+
+    /// Blocks of data in a zone of full groups of moved blocks.
+    pub fn in_full_zone(&self) -> u64 {
+        in_full_zone(self.capacity as u64, self.group_most)
     }
 
     /// The stream of `stream::HOT` and so on, where there may be fewer.
@@ -137,10 +143,10 @@ pub fn pages_in(bytes: u64) -> usize {
     (bytes / (6 * FANOUT)).max(16) as usize
 }
 
-/// Blocks of data in a zone of full groups: each has a header, and may lack a part of a block at its end, where the
-/// next piece has no room.
-pub fn in_full_zone(capacity: u64, group_most: u64) -> u64 {
-    (capacity - 1).saturating_sub(2 * capacity.div_ceil(group_most + 1))
+/// Blocks of data in a zone of full groups of moved blocks, the smallest there are: each has a header, and may lack a
+/// part of a block at its end, where the next piece has no room.
+fn in_full_zone(capacity: u64, group_most: u64) -> u64 {
+    (capacity - 1).saturating_sub(2 * capacity.div_ceil(group_most.min(MOST_MOVED) + 1))
 }
 
 /// Who wants another zone.
@@ -244,7 +250,7 @@ impl Space {
 
     /// Logical blocks that may be mapped at once if they are not compressed: zones that are lost hold none.
     pub fn usable(&self) -> u64 {
-        let in_zone = in_full_zone(self.plan.capacity as u64, self.plan.moved_most);
+        let in_zone = self.plan.in_full_zone();
         self.plan.usable.saturating_sub(self.lost as u64 * in_zone)
     }
 

@@ -153,8 +153,7 @@ impl Stream {
         common: &mut Common<'_>,
     ) -> bool {
         let plan = space.plan();
-        let most = if who == Who::Collection { plan.moved_most } else { plan.group_most };
-        let capacity = plan.capacity;
+        let (capacity, most) = (plan.capacity, plan.most_of(who));
         if let Some(group) = &self.filling {
             let blocks = group.blocks_with(grains);
             let fits = blocks as u64 <= most && group.open.next + 1 + blocks <= capacity;

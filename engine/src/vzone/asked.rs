@@ -27,6 +27,14 @@ impl Asked {
         Asked { qos: Cell::new(qos), ..Asked::default() }
     }
 
+    /// What was asked for up to now; from now on it is counted anew.
+    pub fn seen(&self, now_us: u64) -> Demand {
+        let mut demand = self.demand.get();
+        let seen = demand.seen(now_us);
+        self.demand.set(demand);
+        seen
+    }
+
     /// Blocks a second that may go; nothing if it is not held back.
     pub fn held_to(&self) -> Option<u64> {
         self.standing.get().hold.rate()

@@ -109,9 +109,7 @@ impl Core {
             self.restraint.set(Restraint::new(now_us));
             for tenant in tenants {
                 tenant.asked.standing.take();
-                let mut demand = tenant.asked.demand.get();
-                demand.seen(now_us);
-                tenant.asked.demand.set(demand);
+                tenant.asked.seen(now_us);
             }
         }
     }
@@ -122,10 +120,7 @@ impl Core {
         if restraint.is_due(now_us).is_some() {
             let party = |tenant: &Rc<Tenant>| {
                 let asked = &tenant.asked;
-                let mut demand = asked.demand.get();
-                let seen = demand.seen(now_us);
-                asked.demand.set(demand);
-                Party::new(asked.qos.get(), tenant.spec.weight, seen, asked.standing.get())
+                Party::new(asked.qos.get(), tenant.spec.weight, asked.seen(now_us), asked.standing.get())
             };
             let mut parties: Vec<Party> = tenants.iter().map(party).collect();
             restraint.look(now_us, &mut parties);

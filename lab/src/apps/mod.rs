@@ -164,6 +164,11 @@ impl App {
         self.rng.borrow_mut().below(n)
     }
 
+    /// A number from 0 up to, but not including 1.
+    pub fn unit(&self) -> f64 {
+        self.rng.borrow_mut().unit()
+    }
+
     /// A size in blocks around a mean, from 1 on: exponential, which is gamma with shape 1 where filebench takes 1.5.
     pub fn about(&self, mean_blocks: u64) -> u64 {
         (self.rng.borrow_mut().exponential() * mean_blocks as f64).ceil().clamp(1.0, 8.0 * mean_blocks as f64)

@@ -409,7 +409,7 @@ impl Tree {
 
     /// The record that an operation is about, and its key.
     fn draw(&self) -> (u64, Record) {
-        let rank = self.zipf.rank(self.app.below(1 << 53) as f64 / (1_u64 << 53) as f64);
+        let rank = self.zipf.rank(self.app.unit());
         if self.options.workload == Workload::D {
             let key = self.options.records + self.put.get() - rank;
             return (key, Record { hash: hash(key), age: rank });
@@ -679,7 +679,7 @@ mod tests {
         assert!((zipf.zeta / exact - 1.0).abs() < 1e-3, "{} {exact}", zipf.zeta);
         let mut counts = vec![0.0; 10_000];
         for _ in 0..100_000 {
-            counts[zipf.rank(rng.below(1 << 53) as f64 / (1_u64 << 53) as f64) as usize] += 1e-5;
+            counts[zipf.rank(rng.unit()) as usize] += 1e-5;
         }
         let head: f64 = (1..=100).map(|rank| (rank as f64).powf(-THETA)).sum::<f64>() / exact;
         assert!((counts[0] * exact - 1.0).abs() < 0.03, "{}", counts[0]);

@@ -97,9 +97,6 @@ fn promised_to_first(below: Below, qos: Qos) -> anyhow::Result<Tenants> {
     Tenants::new(below, MAX_ACTIVE, &specs)
 }
 
-/// The part of all that there is that is a floor.
-const FLOOR_PART: f64 = 0.4;
-
 /// What comes of a floor of so many MB/s, 0 for none, of one of four tenants that are equal otherwise: what it writes,
 /// and the others; the same of the others while it is idle; after how many ms it has its floor again.
 fn floor(below: Below, mb_s: f64) -> anyhow::Result<[f64; 4]> {
@@ -130,44 +127,42 @@ fn latency(below: Below, does: Does, latency_us: u32, beside: bool) -> anyhow::R
     Ok([work[0].quantile_us(0.999, SETTLED_MS), others])
 }
 
-/// What is promised: a floor; or a latency, as a multiple of the p99.9 alone.
-const PROMISES: [(&str, Option<(Does, f64)>); 5] = [
-    ("floor", None),
-    ("writes, 1.5", Some((Does::Write, 1.5))),
-    ("writes, 3", Some((Does::Write, 3.0))),
-    ("reads, 1.5", Some((Does::Read(QUIET_MIB), 1.5))),
-    ("reads, 3", Some((Does::Read(QUIET_MIB), 3.0))),
+/// A floor, or latencies of one that does this: names of rows, and which part of all that there is, or how many times the
+/// p99.9 alone.
+type Promise = (Option<Does>, &'static [(&'static str, f64)]);
+
+const PROMISES: [Promise; 3] = [
+    (None, &[("floor", 0.4)]),
+    (Some(Does::Write), &[("writes, 1.5", 1.5), ("writes, 3", 3.0)]),
+    (Some(Does::Read(QUIET_MIB)), &[("reads, 1.5", 1.5), ("reads, 3", 3.0)]),
 ];
 
-/// What comes of a promise.
-fn promise(below: Below, does: Option<(Does, f64)>) -> anyhow::Result<Promised> {
-    let Some((does, times)) = does else {
-        let [own, others, idle, _] = floor(below, 0.0)?;
-        let promised = FLOOR_PART * (own + others);
-        let [got, others_beside, idle_beside, back_ms] = floor(below, promised)?;
-        let (without, others_without) = (own, others);
-        let others_idle = Some(idle_beside / idle);
-        return Ok(Promised {
-            promised,
-            without,
-            got,
-            others_without,
-            others: others_beside,
-            others_idle,
-            back_ms: Some(back_ms),
-        });
+/// What comes of each of such promises.
+fn promise(below: Below, (does, parts): Promise) -> anyhow::Result<Vec<Promised>> {
+    let Some(does) = does else {
+        let [without, others_without, idle, _] = floor(below, 0.0)?;
+        let beside = |(_, part): &(&str, f64)| {
+            let promised = part * (without + others_without);
+            let [got, others, idle_beside, back_ms] = floor(below, promised)?;
+            let (others_idle, back_ms) = (Some(idle_beside / idle), Some(back_ms));
+            Ok(Promised { promised, without, got, others_without, others, others_idle, back_ms })
+        };
+        return parts.iter().map(beside).collect();
     };
     let [alone, _] = latency(below, does, 0, false)?;
-    let promised = (alone * times).ceil();
     let [without, others_without] = latency(below, does, 0, true)?;
-    let [got, others] = latency(below, does, promised as u32, true)?;
-    Ok(Promised { promised, without, got, others_without, others, others_idle: None, back_ms: None })
+    let beside = |(_, times): &(&str, f64)| {
+        let promised = (alone * times).ceil();
+        let [got, others] = latency(below, does, promised as u32, true)?;
+        Ok(Promised { promised, without, got, others_without, others, others_idle: None, back_ms: None })
+    };
+    parts.iter().map(beside).collect()
 }
 
 /// Rows and a table of what was promised to one beside three hungry ones.
 fn promises(this: &Experiment, systems: &[Below]) -> anyhow::Result<(Vec<Row>, Table)> {
     let points: Vec<_> = systems.iter().flat_map(|below| PROMISES.map(|promise| (*below, promise))).collect();
-    let found = work::each(this.name, &points, |(below, (_, does))| promise(*below, *does))?;
+    let found = work::each(this.name, &points, |(below, made)| promise(*below, *made))?;
     let heads = [
         "system",
         "promised",
@@ -182,7 +177,10 @@ fn promises(this: &Experiment, systems: &[Below]) -> anyhow::Result<(Vec<Row>, T
     ];
     let mut table = Table::new("A floor, and the class of latency, beside three hungry ones", &heads);
     let mut rows = Vec::new();
-    for ((below, (load, does)), found) in points.iter().zip(found) {
+    let found = points.iter().zip(found).flat_map(|((below, (does, parts)), found)| {
+        parts.iter().zip(found).map(move |((load, _), found)| (below, load, does, found))
+    });
+    for (below, load, does, found) in found {
         let own = |mb_s: f64| if does.is_none() { mb_s } else { 0.0 };
         let all = (own(found.got) + found.others) / (own(found.without) + found.others_without);
         table.rows.push(vec![

@@ -94,7 +94,7 @@ impl Places {
             return self.log_at;
         }
         let Some(sum) = self.weights.last() else { return rng.below(self.blocks) };
-        let at = rng.below(1 << 53) as f64 / (1u64 << 53) as f64 * sum;
+        let at = rng.unit() * sum;
         let rank = self.weights.partition_point(|weight| *weight < at) as u64;
         // A prime, so that neighbours in rank are none in place.
         (rank as u128 * 2_654_435_761 % self.blocks as u128) as u64
