@@ -229,7 +229,7 @@ pub const FIG11: Experiment = Experiment {
 
 const FIG11_METHOD: &str = "One PM1731a cut into five members of 8,000 zones, as in the paper, which had only one; \
 four of its zones are one, interleaved by 64 KiB; RAID-5, chunk 64 KiB. 15 zones, one job each, 64 requests deep. A zone \
-gets the next die in turn when it is first written. 250 ms are measured after half a second, when the drive's buffer \
+gets the next die in turn when it is first written. 200 ms are measured after 0.45 s, when the drive's buffer \
 is full. The paper shows throughput relative to RAIZN+ and says 'up to 3.3 times'.";
 
 fn fig11(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {

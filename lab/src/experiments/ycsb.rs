@@ -35,14 +35,12 @@ four zones wide, 16 KiB in turn, with no scheduler. Guesses: eight clients for e
 is what the server has hardware threads; 5 µs of a processor for an operation; no page cache, whatever memory \
 the server has. Latencies are those of a get or scan, all its reads one after the other.";
 
-const TAILS: &str = "A read that comes to a die while that programs, for 780 µs that the model never \
-interrupts, takes longer than the 500 µs that say congestion, without any: it shrinks the window of its v-zone \
-to as little as one, and reads of the others wait behind it. If windows never shrank it would be between 1.0 \
-and 1.4; a window for each group instead of each v-zone changes little. The paper's drive may suspend \
-programs, and its static zones may have been far slower: it gives no times.";
+const TAILS: &str = "A read waits for a die that programs, for up to 780 µs that the model never interrupts, on v-zones \
+as on static ones. Windows of reads cost little: if they never shrank it would be between 1.0 and 1.4; a window for each \
+group instead of each v-zone changes little. The paper's drive may suspend programs, and its static zones may have been \
+far slower: it gives no times.";
 
-const SPEEDS: &str = "It follows from the latency of reads, for which clients wait most of the time: if \
-windows never shrank it would be 0.95 for A.";
+const SPEEDS: &str = "It follows from the latency of reads, for which clients wait most of the time.";
 
 /// What the records of a namespace lie on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use engine::{
     device::Geometry,
     zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
 };
-use std::{io, rc::Rc};
+use std::{io, ops::Range, rc::Rc};
 
 /// The memory of a drive. What a call has stored is there when the drive is powered on again.
 pub trait Media {
@@ -70,12 +70,21 @@ const EXTENT: u64 = 16;
 /// Some neighbouring blocks of a zone, allocated when the first of them is written.
 #[derive(Clone)]
 struct Extent {
-    /// Nothing as long as none of the blocks has anything but zeros.
+    /// Blocks that have anything but zeros, in the order in which they came first.
     data: Vec<u8>,
     oob: Vec<u8>,
-    /// A bit for each block: it has been written, and with something that lies in `data`.
+    /// Where in `data` each block lies, from 1; 0 if it is nothing but zeros.
+    stored: [u8; EXTENT as usize],
+    /// A bit for each block that has been written.
     written: u16,
-    stored: u16,
+}
+
+impl Extent {
+    /// Bytes of `data` that are the block's, if it has any there.
+    fn range(&self, block: usize) -> Option<Range<usize>> {
+        let before = self.stored[block].checked_sub(1)? as usize;
+        Some(before * BLOCK..(before + 1) * BLOCK)
+    }
 }
 
 const ZEROS: [u8; BLOCK] = [0; BLOCK];
@@ -125,8 +134,8 @@ impl MemoryMedia {
                 Rc::new(Extent {
                     data: Vec::new(),
                     oob: vec![0; EXTENT as usize * self.oob_bytes],
+                    stored: [0; EXTENT as usize],
                     written: 0,
-                    stored: 0,
                 })
             })
         });
@@ -141,9 +150,9 @@ impl Media for MemoryMedia {
             let oob = if oob.is_empty() { &mut [] } else { &mut oob[i * size..][..size] };
             match self.extent(Lba(lba.0 + i as u64)) {
                 Some((extent, at)) => {
-                    match extent.stored >> at & 1 {
-                        0 => block.fill(0),
-                        _ => block.copy_from_slice(&extent.data[at * BLOCK..][..BLOCK]),
+                    match extent.range(at) {
+                        Some(range) => block.copy_from_slice(&extent.data[range]),
+                        None => block.fill(0),
                     }
                     let stored = &extent.oob[at * size..];
                     oob.copy_from_slice(&stored[..oob.len()]);
@@ -161,11 +170,11 @@ impl Media for MemoryMedia {
         let size = self.oob_bytes;
         for (i, block) in data.chunks_exact(BLOCK).enumerate() {
             let (extent, at) = self.extent_to_write(Lba(lba.0 + i as u64));
-            extent.stored &= !(1 << at);
-            if *block != ZEROS {
-                extent.data.resize(EXTENT as usize * BLOCK, 0);
-                extent.data[at * BLOCK..][..BLOCK].copy_from_slice(block);
-                extent.stored |= 1 << at;
+            if let Some(range) = extent.range(at) {
+                extent.data[range].copy_from_slice(block);
+            } else if *block != ZEROS {
+                extent.data.extend_from_slice(block);
+                extent.stored[at] = (extent.data.len() / BLOCK) as u8;
             }
             let stored = &mut extent.oob[at * size..][..size];
             match oob.get(i * size..(i + 1) * size) {
@@ -206,6 +215,8 @@ impl Media for MemoryMedia {
                 && self.free.len() < Self::MOST_FREE
             {
                 own.written = 0;
+                own.stored = [0; EXTENT as usize];
+                own.data.clear();
                 self.free.push(extent);
             }
         }
