@@ -161,7 +161,10 @@ fn promise(below: Below, (does, parts): Promise) -> anyhow::Result<Vec<Promised>
 
 /// Rows and a table of what was promised to one beside three hungry ones.
 fn promises(this: &Experiment, systems: &[Below]) -> anyhow::Result<(Vec<Row>, Table)> {
-    let points: Vec<_> = systems.iter().flat_map(|below| PROMISES.map(|promise| (*below, promise))).collect();
+    let points = systems.iter().flat_map(|below| PROMISES.map(|promise| (*below, promise)));
+    // What a latency costs is not another thing where a drive is missing.
+    let points: Vec<_> =
+        points.filter(|(below, (does, _))| *below != Below::Degraded || does.is_none()).collect();
     // The longest first, so that none is left for the end.
     let longest: Vec<_> = points.iter().rev().collect();
     let found = work::each(this.name, &longest, |(below, made)| promise(*below, *made))?;
