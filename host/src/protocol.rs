@@ -55,8 +55,9 @@ pub enum Request {
     Adopt,
     /// Has the array start by itself where it belongs, or not: [`crate::report::Owned`].
     Autostart { yes: bool },
-    /// Has the volume compress what is written from now on, or not: [`crate::report::VolumeSet`].
-    Compress { with: Compression },
+    /// Has the volume compress what is written from now on, or not, so much of it together or as much as before:
+    /// [`crate::report::VolumeSet`].
+    Compress { with: Compression, unit_bytes: Option<u64> },
     /// What a namespace may be asked for and gets for certain, in requests and blocks a second, and the latency of its
     /// class; 0 for nothing: [`crate::report::Division`].
     Qos { namespace: String, limits: [u32; 2], floors: [u32; 2], latency_us: u32 },

@@ -263,14 +263,28 @@ fn a_volume_compresses_as_it_is_told_to_and_says_what_that_saves() {
     // Told while it does not.
     set("zstd:20").fails_with(&["levels of zstd are 1 to 19"]);
     set("gzip").fails_with(&["off, lz4, zstd or zstd:LEVEL"]);
-    assert!(set("lz4").ok().text().contains("compresses with LZ4"));
-    assert!(set("zstd").ok().text().contains("compresses with Zstandard, level 1 what"));
+    let in_units =
+        |unit: &str| place.run(&["volume", "set", "drives", "--compression", "lz4", "--unit", unit]);
+    in_units("128K").fails_with(&["4K, 8K, 16K, 32K or 64K"]);
+    assert!(set("lz4").ok().text().contains("compresses with LZ4 what"));
+    assert!(in_units("16K").ok().text().contains("compresses with LZ4, in units of 16 KiB what"));
+    let text = set("zstd").ok().text();
+    assert!(text.contains("compresses with Zstandard, level 1, in units of 16 KiB what"), "{text}");
     let server = Server::of(&place, &[]);
     let mut client = Client::ready(&place, false);
     assert_eq!(client.write(8 << 20, &data, false), 0);
     let again = volume();
     assert!((1.9..2.1).contains(&(bytes(&again, "physical_bytes") as f64 / quarter as f64)), "{again}");
-    assert_eq!(again["compression"], "zstd:1");
+    assert_eq!((&again["compression"], &again["unit_bytes"]), (&"zstd:1".into(), &16384.into()));
+    // A running one, too.
+    assert_eq!(
+        place.json(&["volume", "set", "drives", "--compression", "lz4", "--unit", "64K"])["unit_bytes"],
+        65536
+    );
+    assert_eq!(client.write(16 << 20, &data, false), 0);
+    assert_eq!(client.write((16 << 20) + 4096, &data[..4096], false), 0);
+    assert!(client.read((16 << 20) + 8192, 4096).unwrap() == data[8192..12288]);
+    assert!(client.read((16 << 20) + 4096, 4096).unwrap() == data[..4096]);
     assert!([0, 8 << 20].iter().all(|at| client.read(*at, data.len() as u32).unwrap() == data));
     drop(client);
     assert_eq!(server.end(rustix::process::Signal::TERM), Some(0));

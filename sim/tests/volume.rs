@@ -9,7 +9,7 @@ use engine::{
     },
     raid::policy::Policy,
     runtime::Runtime,
-    volume::{Behaviour, Codec, CreateOptions, Volume, VolumeError},
+    volume::{Behaviour, Codec, CreateOptions, Unit, Volume, VolumeError},
     zone::{Lba, ZoneIndex, ZoneState},
 };
 use sim::{
@@ -493,7 +493,7 @@ fn short(at: u64) -> Buf {
 #[test]
 fn a_volume_that_compresses_holds_more_and_refuses_what_it_has_no_room_for() {
     let (drive, runtime, volume) = made(Some(2000));
-    wait(&runtime, volume.compress(Some(Codec::Lz4))).unwrap();
+    wait(&runtime, volume.compress(Some(Codec::Lz4), Unit::BLOCK)).unwrap();
     let (usable, full) = (volume.status().usable, DeviceError::Status(Status::CapacityExceeded));
     let blocks = 4 * usable;
     for round in 0..4 * blocks {
@@ -522,7 +522,7 @@ fn a_volume_that_compresses_holds_more_and_refuses_what_it_has_no_room_for() {
     // All of it at once, which takes runs of pieces; and without compression.
     let all = wait(&runtime, volume.read(0, Buf::zeroed(blocks as usize * BLOCK))).unwrap();
     assert!(all[refused as usize * BLOCK..][..BLOCK] == short(refused + 3)[..]);
-    wait(&runtime, volume.compress(None)).unwrap();
+    wait(&runtime, volume.compress(None, Unit::BLOCK)).unwrap();
     assert_eq!(wait(&runtime, volume.write(refused, &short(refused), false)), Err(full));
     wait(&runtime, volume.discard(0, refused)).unwrap();
     wait(&runtime, volume.write(refused, &short(refused), false)).unwrap();
@@ -530,9 +530,87 @@ fn a_volume_that_compresses_holds_more_and_refuses_what_it_has_no_room_for() {
     runtime.clear();
 }
 
+/// Units are overwritten in part, discarded in part, moved as they are and block by block, and found again; and as no
+/// more blocks are mapped than fit without compression, nothing is ever refused.
+#[test]
+fn of_a_unit_what_is_left_stays_and_nothing_else_comes_back() {
+    let (zone_size_blocks, zone_capacity_blocks) = (320, 300);
+    let large = Geometry { zones: 30, max_transfer_blocks: 128, ..geometry() };
+    let drive = EmulatedDrive::in_memory(&Geometry { zone_size_blocks, zone_capacity_blocks, ..large });
+    let options = CreateOptions {
+        uuid: [1; 16],
+        codec: Some(Codec::Lz4),
+        unit: Unit::MOST,
+        ..CreateOptions::default()
+    };
+    wait(&Runtime::new(), Volume::create(Rc::new(drive.clone()), options)).unwrap();
+    let (mut runtime, mut volume) = open(&drive);
+    let blocks = volume.blocks();
+    assert_eq!((volume.status().unit, blocks), (Unit::MOST, volume.status().usable));
+    let (mut expected, mut collected) = (vec![vec![0; BLOCK]; blocks as usize], 0);
+    for round in 0..6000 {
+        let at = round * 7919 % blocks;
+        // Of what is written first, a third is overwritten in small parts alone.
+        let (at, count, compresses) = match round % 5 {
+            _ if round < blocks / 16 => (round * 16, 16, Some(round % 2 > 0)),
+            0 => (at, 3, None),
+            1 => (at, 1, Some(false)),
+            2 => (at, 2, Some(true)),
+            _ => ((at / 48 * 48 + 16 * (round % 2)) % (blocks - 16), 16, Some(round % 7 > 0)),
+        };
+        let count = count.min(blocks - at);
+        let content = |at| match compresses {
+            None => vec![0; BLOCK],
+            Some(true) => short(at)[..].to_vec(),
+            Some(false) => noise(at),
+        };
+        let data: Vec<Vec<u8>> = (at..at + count).map(|at| content(at + round * blocks)).collect();
+        match compresses {
+            None => wait(&runtime, volume.discard(at, count)).unwrap(),
+            _ => wait(&runtime, volume.write(at, &Buf::copy_of(&data.concat()), false)).unwrap(),
+        }
+        expected[at as usize..][..count as usize].clone_from_slice(&data);
+        if round % 500 == 0 {
+            collected += volume.status().collected_zones;
+            runtime.clear();
+            (runtime, volume) = open(&drive);
+            wait(&runtime, volume.audit()).unwrap();
+            let all = wait(&runtime, volume.read(0, Buf::zeroed(blocks as usize * BLOCK))).unwrap();
+            let wrong = (0..blocks as usize).find(|at| all[at * BLOCK..][..BLOCK] != expected[*at]);
+            assert_eq!(wrong, None, "in round {round}");
+        }
+    }
+    assert!(collected > 5, "{collected} zones were collected");
+    runtime.clear();
+}
+
+#[test]
+fn blocks_of_a_unit_take_the_room_of_its_piece_and_units_are_no_larger_than_a_device_allows() {
+    let (drive, runtime, volume) = made(None);
+    wait(&runtime, volume.compress(Some(Codec::Lz4), Unit::MOST)).unwrap();
+    assert_eq!(volume.status().unit.bytes(), 2 * BLOCK);
+    let pair = Buf::copy_of(&[&short(1)[..], &short(2)].concat());
+    let held = || volume.status().held_bytes;
+    wait(&runtime, volume.write(1, &pair, false)).unwrap();
+    let alone = held();
+    wait(&runtime, volume.write(4, &pair, false)).unwrap();
+    let together = held() - alone;
+    assert!(together < alone && together > alone * 3 / 4, "{together} of {alone}");
+    // A half of it takes as much, as long as there is the other one.
+    wait(&runtime, volume.discard(4, 1)).unwrap();
+    assert_eq!(held(), alone + together);
+    wait(&runtime, volume.discard(5, 1)).unwrap();
+    assert_eq!(held(), alone);
+    wait(&runtime, volume.stop()).unwrap();
+    runtime.clear();
+    let (runtime, volume) = open(&drive);
+    assert_eq!((volume.status().unit.bytes(), volume.status().mapped), (2 * BLOCK, 2));
+    runtime.clear();
+}
+
 #[test]
 fn a_zone_that_wears_out_while_it_is_written_stops_writes_until_the_next_start() {
-    let (drive, runtime, volume) = made(Some(9 * 677));
+    let (drive, runtime, volume) = made(Some(9 * 672));
     let pages = [0, 1100, 2100, 3100, 4100];
     for at in pages {
         wait(&runtime, volume.write(at, &block(5), true)).unwrap();

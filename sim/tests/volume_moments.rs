@@ -11,7 +11,7 @@ use engine::{
     buf::{BLOCK, Buf},
     device::{Command, Completion, DeviceError, Geometry, ZonedDevice, Zones},
     runtime::Runtime,
-    volume::{Behaviour, Codec, CreateOptions, Plan, Volume, VolumeError},
+    volume::{Behaviour, Codec, CreateOptions, Plan, Unit, Volume, VolumeError},
     zone::{Lba, ZoneIndex, ZoneState},
 };
 use sim::ssd::Fault;
@@ -26,7 +26,7 @@ const CAPACITY: u64 = 60;
 /// Zones of the roots.
 const HEAD: u32 = 2;
 /// Logical blocks of a page of the map.
-const PAGE: u64 = 677;
+const PAGE: u64 = 672;
 /// Each with its header: blocks of a zone that are written alone.
 const ALONE: u64 = CAPACITY / 2;
 
@@ -288,7 +288,7 @@ fn the_newer_one_of_two_pieces_is_moved_that_lie_in_the_same_block() {
         Buf::copy_of(&bytes)
     };
     let mut scene = Scene::of(40 * PAGE);
-    run(&scene.runtime, scene.volume.compress(Some(Codec::Lz4))).unwrap();
+    run(&scene.runtime, scene.volume.compress(Some(Codec::Lz4), Unit::BLOCK)).unwrap();
     // What is written a second time goes where blocks live short.
     (0..20).for_each(|page| scene.put(page * PAGE, &short(4)));
     scene.rig.rule(|_, command| Act::hold_if(matches!(command, Command::Write { .. })));

@@ -3,7 +3,7 @@
 use crate::volume::{
     core::{Core, Need},
     format::{FANOUT, ZoneUse},
-    place::{GRAINS, charge, grains},
+    place::{GRAINS, share, unit},
 };
 
 impl Core {
@@ -42,7 +42,10 @@ impl Core {
             for block in block..end {
                 let place = state.map.get(block).unwrap_or(0);
                 if place != 0 {
-                    live[state.space.locate(place).0 as usize] += charge(grains(place));
+                    // One block of a unit after the other.
+                    let bit = block - unit(place).first(block);
+                    let others = state.there(block, place) as u32 & ((1 << bit) - 1);
+                    live[state.space.locate(place).0 as usize] += share(place, others.count_ones() + 1);
                     mapped += 1;
                 }
             }

@@ -1,6 +1,6 @@
 //! What a volume shall be, and how it shall behave.
 
-use crate::volume::{format::SectorSize, pack::Codec, victim::Choice};
+use crate::volume::{format::SectorSize, pack::Codec, place::Unit, victim::Choice};
 
 /// What a volume shall be.
 #[derive(Clone, Copy, Debug, Default)]
@@ -13,6 +13,8 @@ pub struct CreateOptions {
     pub sector: SectorSize,
     /// How data is compressed until [`super::Volume::compress`] says otherwise.
     pub codec: Option<Codec>,
+    /// How much of it is compressed together, at most, or what is the most on this device.
+    pub unit: Unit,
 }
 
 /// How a volume shall behave.

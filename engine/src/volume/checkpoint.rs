@@ -147,6 +147,7 @@ impl Core {
             lifespan: state.lifespan.0,
             mapped: state.space.mapped(),
             codec: state.codec,
+            unit: state.unit,
             cuts,
             directory: state.directory.clone(),
             zones,

@@ -2,18 +2,20 @@
 //!
 //! A victim is read from its start, several pieces ahead. Each block that an entry of it speaks
 //! of is moved if the map still says that it is there, *at the moment in which the move gets its entry*: whatever
-//! was written meanwhile is newer, and stays. What is left when the reading ends is nothing; the next checkpoint frees
+//! was written meanwhile is newer, and stays. A unit is moved as it is, or, if that is more than what is left of it would
+//! take, block by block. What is left when the reading ends is nothing; the next checkpoint frees
 //! the zone.
 
 use crate::{
     buf::{BLOCK, Buf},
     device::{Command, Completion, DeviceError, Status},
     volume::{
-        core::{Core, Need, State},
-        format::{FANOUT, GroupHeader, read_group},
-        place::{self, GRAINS, Place},
+        core::{Core, Need, Piece, State},
+        format::{FANOUT, GroupHeader, What, read_group},
+        pack::Patience,
+        place::{self, GRAINS, Place, Unit},
         space::Who,
-        stream::{MOVED, piece_of},
+        stream::{MOVED, Ticket, piece_of},
         victim,
     },
     zone::{Lba, ZoneIndex},
@@ -154,15 +156,15 @@ impl Core {
             self.fetch(there.map(|block| block / FANOUT as u32), Need::Write).await;
             let mut from = 0;
             for entry in entries {
-                let grains = entry.what.grains();
-                let place = self.state.borrow().space.piece(zone, at + 1, (from, grains));
+                let (unit, grains) = (entry.what.unit(), entry.what.grains());
+                let place = self.state.borrow().space.piece(zone, at + 1, from, (unit, grains));
                 let offset = at + 1 + from / GRAINS;
                 let offset_end = offset + place::blocks(place);
                 from += grains;
                 if grains == 0 || offset_end > end || !self.has(entry.block) {
                     continue;
                 }
-                if self.may_be_at(entry.block, place) {
+                if self.may_be_at(entry.block, entry.what, place) {
                     let read = match victim.read(offset, offset_end - offset).await {
                         Ok(read) => read,
                         // It stays where it is.
@@ -173,7 +175,7 @@ impl Core {
                         }
                     };
                     let bytes = piece_of(read, 0, place).ok_or(Status::UnrecoveredReadError)?;
-                    let moved = self.move_block(entry.block, (place, segment), bytes).await;
+                    let moved = self.move_piece(entry.block, (place, segment), bytes).await;
                     // A page of the map that cannot be read keeps its own blocks here and no others.
                     match moved {
                         Err(error) if error != no_zone() && self.check().is_ok() => unreadable = Err(error),
@@ -195,15 +197,16 @@ impl Core {
         (block as u64) < self.identity.blocks
     }
 
-    /// Whether a block may be there, as far as is known without asking the device.
-    fn may_be_at(&self, block: u32, place: Place) -> bool {
-        let known = self.state.borrow_mut().map.get(block as u64);
-        known.is_none_or(|known| known == place)
+    /// Whether a block that an entry speaks of may be there, as far as is known without asking the device.
+    fn may_be_at(&self, block: u32, what: What, place: Place) -> bool {
+        let mut state = self.state.borrow_mut();
+        let mut blocks = block as u64..block as u64 + what.blocks();
+        blocks.any(|block| state.map.get(block).is_none_or(|known| known == place))
     }
 
-    /// Moves a block, if it is still there. A place is one of a life of its zone: it may have been freed and
-    /// written anew while somebody waited, with the same block in the same place.
-    async fn move_block(
+    /// Moves what is still there of a unit that begins with `block`. A place is one of a life of its zone: it may have
+    /// been freed and written anew while somebody waited, with the same block in the same place.
+    async fn move_piece(
         &self,
         block: u32,
         (place, segment): (Place, u64),
@@ -217,12 +220,20 @@ impl Core {
                 if state.live_in(zone, segment) == 0 {
                     return Ok(());
                 }
-                if state.map.get(block as u64) != Some(place) {
+                let there = state.there(block as u64, place);
+                if there == 0 {
                     return Ok(());
                 }
-                let ticket = state.place(self, block as u64, piece, (MOVED, false));
+                let unit = place::unit(place);
+                let is_shorter = unit == Unit::BLOCK || place::grains(place) < GRAINS * there.count_ones();
+                let moved = match is_shorter && unit <= state.space.plan().unit {
+                    true => {
+                        state.place(self, block as u64, Piece { bytes: piece, unit, there }, (MOVED, false))
+                    }
+                    false => self.move_blocks(&mut state, block as u64, (unit, there), piece)?,
+                };
                 drop(state);
-                if let Some((index, _)) = ticket {
+                if let Some((index, _)) = moved {
                     self.tell(index);
                     return Ok(());
                 }
@@ -234,6 +245,36 @@ impl Core {
                 return Err(no_zone());
             }
         }
+    }
+
+    /// Moves what is still there of a unit block by block. `None` if there is no room for all of it now.
+    fn move_blocks(
+        &self,
+        state: &mut State,
+        first: u64,
+        (unit, there): (Unit, u16),
+        piece: &[u8],
+    ) -> Result<Option<Ticket>, DeviceError> {
+        let mut blocks = vec![0; unit.bytes()];
+        let made = self.unpacker.borrow_mut().unpack(piece, &mut blocks);
+        made.ok_or(Status::UnrecoveredReadError)?;
+        let mut moved = None;
+        for (block, bytes) in (first..).zip(blocks.chunks_exact(BLOCK)) {
+            if there >> (block - first) & 1 == 0 {
+                continue;
+            }
+            let packed = state.codec.map(|codec| {
+                let packer = state.packer.get_or_insert_default();
+                packer.pack((block, bytes), (codec, Unit::BLOCK), &mut Patience::default())
+            });
+            let shorter = packed.as_ref().and_then(|packed| packed.piece(0));
+            let piece = Piece::all(shorter.unwrap_or((bytes, Unit::BLOCK)));
+            moved = state.place(self, block, piece, (MOVED, false));
+            if moved.is_none() {
+                break;
+            }
+        }
+        Ok(moved)
     }
 
     /// Waits until few moved groups are on their way: writers wait behind them, and they take memory.
@@ -271,21 +312,20 @@ impl State {
 
 /// A zone that is read from its start to its end, ahead of whoever looks at it.
 ///
-/// Parts that lie one behind the other share a block, so that two blocks next to each other are in one of them.
 struct Victim<'c> {
     core: &'c Core,
     zone: u32,
     end: u32,
-    /// Blocks from the start of a part to that of the next one.
-    distance: u32,
+    /// Blocks of a part.
+    blocks: u32,
     /// Parts that are being read; the last of them comes before this one.
     ahead: VecDeque<Completion>,
     next: u32,
     /// The part that was looked at last: its number, from 1, and what it holds, nothing if it cannot be read as one.
     current: u32,
     part: Buf,
-    /// What was read by itself.
-    alone: Buf,
+    /// What was read by itself, or lies in two parts.
+    alone: Vec<u8>,
 }
 
 impl<'c> Victim<'c> {
@@ -293,16 +333,39 @@ impl<'c> Victim<'c> {
         let most = core.device.geometry().max_transfer_blocks.min(core.capacity()).min(PART);
         let end = core.state.borrow().space.zone(zone).ends_at.unwrap_or(core.capacity());
         let (part, alone) = Default::default();
-        let distance = most.max(2) - 1;
-        Victim { core, zone, end, distance, ahead: VecDeque::new(), next: 0, current: 0, part, alone }
+        Victim { core, zone, end, blocks: most, ahead: VecDeque::new(), next: 0, current: 0, part, alone }
     }
 
-    /// Blocks from `offset` on, two at most, which is no less than before.
+    /// Blocks from `offset` on, behind those before or from the last of them on.
     ///
     /// # Errors
     /// When just these cannot be read.
     async fn read(&mut self, offset: u32, blocks: u32) -> Result<&[u8], DeviceError> {
-        let wanted = offset / self.distance + 1;
+        self.alone.clear();
+        let (mut at, end) = (offset, offset + blocks);
+        while at < end {
+            self.turn_to(at / self.blocks + 1).await?;
+            let here = at % self.blocks;
+            let count = (end - at).min(self.blocks - here);
+            let (from, length) = (here as usize * BLOCK, count as usize * BLOCK);
+            if self.part.len() < from + length {
+                let done = self.core.device.submit(self.command(offset, blocks)).await;
+                done.result?;
+                self.alone.clear();
+                self.alone.extend_from_slice(&done.data);
+                return Ok(&self.alone);
+            }
+            if count == blocks {
+                return Ok(&self.part[from..from + length]);
+            }
+            self.alone.extend_from_slice(&self.part[from..from + length]);
+            at += count;
+        }
+        Ok(&self.alone)
+    }
+
+    /// Waits for a part, by its number.
+    async fn turn_to(&mut self, wanted: u32) -> Result<(), DeviceError> {
         while self.current < wanted {
             self.read_ahead();
             let Some(part) = self.ahead.pop_front() else { return Err(Status::InternalError.into()) };
@@ -316,15 +379,7 @@ impl<'c> Victim<'c> {
             }
         }
         self.read_ahead();
-        let from = (offset - (self.current - 1) * self.distance) as usize * BLOCK;
-        let length = blocks as usize * BLOCK;
-        if self.part.len() < from + length {
-            let done = self.core.device.submit(self.command(offset, blocks)).await;
-            done.result?;
-            self.alone = done.data;
-            return Ok(&self.alone);
-        }
-        Ok(&self.part[from..from + length])
+        Ok(())
     }
 
     /// Waits for what is still being read: the zone may be reset at once.
@@ -335,9 +390,9 @@ impl<'c> Victim<'c> {
     }
 
     fn read_ahead(&mut self) {
-        while self.ahead.len() < AHEAD && self.next * self.distance < self.end {
-            let from = self.next * self.distance;
-            let command = self.command(from, (self.distance + 1).min(self.end - from));
+        while self.ahead.len() < AHEAD && self.next * self.blocks < self.end {
+            let from = self.next * self.blocks;
+            let command = self.command(from, self.blocks.min(self.end - from));
             self.ahead.push_back(self.core.device.submit(command));
             self.next += 1;
         }

@@ -9,10 +9,10 @@ use crate::{
     runtime::{Combined, Gate},
     volume::{
         behaviour::Behaviour,
-        format::{Identity, Kind, What, addresses, unseal},
+        format::{Entry, Identity, Kind, What, addresses, unseal},
         map::Paged,
         pack::{Codec, Crew, Packer, Patience, Unpacker},
-        place::{GRAIN, Place},
+        place::{self, GRAIN, GRAINS, Place, Unit},
         space::{Space, Who},
         status::{VolumeStatus, Written},
         stream::{COLD, Common, HOT, MOVED, Stream, Ticket},
@@ -77,8 +77,9 @@ pub struct State {
     pub generation: u64,
     pub next_number: u64,
     pub lifespan: Lifespan,
-    /// How new data is compressed.
+    /// How new data is compressed, and how much of it together.
     pub codec: Option<Codec>,
+    pub unit: Unit,
     pub packer: Option<Packer>,
     pub patience: Patience,
     pub pool: BufPool,
@@ -127,38 +128,62 @@ pub struct Start {
     pub next_number: u64,
     pub lifespan: Lifespan,
     pub codec: Option<Codec>,
+    pub unit: Unit,
+}
+
+/// What an entry is made for: the piece of a unit, and which of its blocks are there from then on.
+#[derive(Clone, Copy)]
+pub struct Piece<'p> {
+    pub bytes: &'p [u8],
+    pub unit: Unit,
+    pub there: u16,
+}
+
+impl<'p> Piece<'p> {
+    /// All blocks of a unit.
+    pub fn all((bytes, unit): (&'p [u8], Unit)) -> Piece<'p> {
+        Piece { bytes, unit, there: unit.mask() }
+    }
+
+    /// Its length in grains.
+    pub fn grains(&self) -> u32 {
+        (self.bytes.len() / GRAIN) as u32
+    }
 }
 
 impl State {
-    /// Makes an entry for a block that became this piece, and has the map say so; gives what it lands with. `None`,
-    /// and nothing has happened, if there is no room for it now. The page of the block is known.
+    /// Makes an entry for blocks from the first of their unit on that became this piece, and has the map say so; gives
+    /// what it lands with. `None`, and nothing has happened, if there is no room for it now. The page of the blocks is
+    /// known.
     pub fn place(
         &mut self,
         core: &Core,
         block: u64,
-        piece: &[u8],
+        piece: Piece<'_>,
         (stream, fua): (usize, bool),
     ) -> Option<Ticket> {
         let who = if stream == MOVED { Who::Collection } else { Who::Writer };
         let index = self.space.plan().index_of(stream);
         let number = self.next_number;
-        let State { streams, space, pool, written, map, .. } = self;
+        let State { streams, space, pool, written, .. } = self;
         let mut common = Common { device: &*core.device, volume: core.mark, pool, written };
         let stream = &mut streams[index];
         let begun = stream.begun();
-        if !stream.prepare(index, (who, (piece.len() / GRAIN) as u32), space, number, &mut common) {
+        if !stream.prepare(index, (who, piece.grains()), space, number, &mut common) {
             return None;
         }
         let headers = stream.begun() - begun;
-        let (place, blocks) = stream.put(block as u32, number, piece, fua, space)?;
-        let before = map.set(block, place).unwrap_or(0);
-        space.moved(before, place);
+        let what = What::Data { unit: piece.unit, grains: piece.grains(), there: piece.there };
+        let entry = Entry { number, block: block as u32, what };
+        let (place, blocks) = stream.put(entry, piece.bytes, fua, space)?;
+        self.apply(block, what, place);
         self.next_number += 1;
-        self.behind_cut += 1;
+        self.behind_cut += piece.grains().div_ceil(GRAINS) as u64;
+        let logical = piece.there.count_ones() as u64;
         match who {
-            Who::Collection => self.written.moved += 1,
+            Who::Collection => self.written.moved += logical,
             _ => {
-                self.written.user += 1;
+                self.written.user += logical;
                 self.spend(blocks as u64 + headers);
             }
         }
@@ -184,17 +209,65 @@ impl State {
 
     /// Has the map say what an entry says. The page of its blocks is known.
     pub fn apply(&mut self, block: u64, what: What, place: Place) {
-        let (blocks, place) = match what {
-            What::Data(_) => (1, place),
-            What::Discard(blocks) => (blocks as u64, 0),
-        };
-        for block in block..block + blocks {
-            if place == 0 && self.map.get(block) == Some(0) {
-                continue;
+        for index in 0..what.blocks() {
+            match what {
+                What::Discard(_) => self.set(block + index, 0),
+                What::Data { there, .. } if there >> index & 1 == 1 => self.set(block + index, place),
+                What::Data { .. } => {}
             }
-            let before = self.map.set(block, place).unwrap_or(0);
-            self.space.moved(before, place);
         }
+    }
+
+    /// Has the map say where a block is.
+    fn set(&mut self, block: u64, place: Place) {
+        let before = self.map.get(block).unwrap_or(0);
+        if before == place {
+            return;
+        }
+        let were = self.live(block, before);
+        _ = self.map.set(block, place);
+        let are = self.live(block, place);
+        self.space.moved((before, were), (place, are));
+    }
+
+    /// How many blocks of a unit are at a place, which is that of a block of it. The page is known.
+    fn live(&mut self, block: u64, place: Place) -> u32 {
+        if place::unit(place) == Unit::BLOCK { 1 } else { self.there(block, place).count_ones() }
+    }
+
+    /// A bit for each block of a unit that is at a place, which is that of a block of it, or was. The page is known.
+    pub fn there(&mut self, block: u64, place: Place) -> u16 {
+        let unit = place::unit(place);
+        let first = unit.first(block);
+        let at_place = |index: &u32| self.map.get(first + *index as u64) == Some(place);
+        (0..unit.blocks()).filter(at_place).fold(0, |there, index| there | 1 << index)
+    }
+
+    /// Whether there is room for all blocks of a unit to become a piece of so many grains, or that takes none. The page
+    /// is known.
+    pub fn has_room(&mut self, block: u64, (unit, grains): (Unit, u32)) -> bool {
+        let more = place::charge(grains, unit.blocks());
+        self.space.has_room(more) || {
+            let freed = self.freed(block, unit);
+            self.space.has_room(more.saturating_sub(freed))
+        }
+    }
+
+    /// What counts for nothing any more if all blocks of a unit are elsewhere.
+    fn freed(&mut self, block: u64, unit: Unit) -> u32 {
+        let mut gone: [(Place, u32); 16] = [(0, 0); 16];
+        let mut freed = 0;
+        for block in block..block + unit.blocks() as u64 {
+            let place = self.map.get(block).filter(|place| *place != 0);
+            if let Some(place) = place
+                && let Some((of, gone)) = gone.iter_mut().find(|(of, _)| [0, place].contains(of))
+            {
+                let live = self.live(block, place);
+                freed += place::share(place, live.saturating_sub(*gone));
+                (*of, *gone) = (place, *gone + 1);
+            }
+        }
+        freed
     }
 
     /// The stream of discards.
@@ -280,7 +353,8 @@ pub async fn leave(device: &dyn ZonedDevice, zone: ZoneIndex) {
 
 impl Core {
     pub fn new(device: Rc<dyn ZonedDevice>, identity: Identity, behaviour: Behaviour, start: Start) -> Core {
-        let Start { map, space, directory, head, generation, next_number, lifespan, codec } = start;
+        let Start { map, space, directory, head, generation, next_number, lifespan, codec, unit } = start;
+        let unit = unit.min(space.plan().unit);
         let state = State {
             map,
             space,
@@ -293,6 +367,7 @@ impl Core {
             next_number,
             lifespan,
             codec,
+            unit,
             packer: None,
             patience: Patience::default(),
             pool: BufPool::default(),
@@ -578,6 +653,7 @@ impl Core {
             mapped: state.space.mapped(),
             held_bytes: state.space.held() * GRAIN as u64,
             codec: state.codec,
+            unit: state.unit,
             zones: plan.zones,
             free_zones: state.space.free_zones(),
             writing: state.space.writing().collect(),

@@ -9,12 +9,12 @@ use crate::{
     format::codec::{Decoder, Encoder},
     volume::{
         pack::Codec,
-        place::{GRAINS, Place},
+        place::{GRAINS, Place, Unit},
     },
 };
 
 /// Version of everything in here. A change of any layout raises it.
-pub const VERSION: u16 = 4;
+pub const VERSION: u16 = 5;
 
 /// First bytes of a group, and of a sealed block.
 const GROUP: u32 = u32::from_le_bytes(*b"zvg1");
@@ -39,9 +39,9 @@ const SEAL: usize = 32;
 /// Bytes that a sealed block holds.
 pub const PAYLOAD: usize = BLOCK - SEAL;
 
-/// Bytes of a place, and places in a page of the map, or in a block of its directory.
+/// Bytes of a place, and places in a page of the map, or in a block of its directory: all blocks of a unit are in one.
 const ADDRESS: usize = 6;
-pub const FANOUT: u64 = (PAYLOAD / ADDRESS) as u64;
+pub const FANOUT: u64 = (PAYLOAD / ADDRESS / 16 * 16) as u64;
 
 /// Bytes of a block in which checksums of groups and sealed blocks lie, and from which on they count.
 const SUM: std::ops::Range<usize> = 4..8;
@@ -49,8 +49,9 @@ const SUM: std::ops::Range<usize> = 4..8;
 /// What an entry of a group says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    /// The logical block is the next piece of the group, of so many grains.
-    Data(u32),
+    /// The next piece of the group, of so many grains, is of the unit that begins with the logical block: those of its
+    /// blocks that have a bit are there now. Others were not any more when it was moved.
+    Data { unit: Unit, grains: u32, there: u16 },
     /// So many logical blocks are discarded.
     Discard(u32),
 }
@@ -58,7 +59,20 @@ pub enum What {
 impl What {
     /// Grains of the piece that it speaks of.
     pub fn grains(self) -> u32 {
-        if let What::Data(grains) = self { grains } else { 0 }
+        if let What::Data { grains, .. } = self { grains } else { 0 }
+    }
+
+    /// The unit whose piece it speaks of.
+    pub fn unit(self) -> Unit {
+        if let What::Data { unit, .. } = self { unit } else { Unit::BLOCK }
+    }
+
+    /// From the first logical block on, those that it speaks of are among so many.
+    pub fn blocks(self) -> u64 {
+        match self {
+            What::Data { there, .. } => 16 - there.leading_zeros() as u64,
+            What::Discard(blocks) => blocks as u64,
+        }
     }
 }
 
@@ -101,16 +115,16 @@ impl GroupHeader {
 
 /// Writes entry `index` of a group into its header block. `first` is the number of the group's first entry.
 ///
-/// An entry is the number less `first`, the logical block, how many are discarded (0 if it is data), and the grains
-/// of its piece (0 if it has none): 4 bytes each.
+/// An entry is 4 bytes each of: the number less `first`; the logical block; how many are discarded, or a bit for each
+/// block of the unit that is there (16 bits) and the number of the unit; the grains of its piece, 0 if it has none.
 pub fn put_entry(header: &mut [u8], index: usize, first: u64, entry: Entry) {
-    let (discarded, grains) = match entry.what {
-        What::Data(grains) => (0, grains),
+    let (blocks, grains) = match entry.what {
+        What::Data { unit, grains, there } => (there as u32 | (unit.number() as u32) << 16, grains),
         What::Discard(blocks) => (blocks, 0),
     };
     let delta = (entry.number - first) as u32;
     let bytes = &mut header[GROUP_HEADER + index * ENTRY..][..ENTRY];
-    for (field, value) in bytes.chunks_exact_mut(4).zip([delta, entry.block, discarded, grains]) {
+    for (field, value) in bytes.chunks_exact_mut(4).zip([delta, entry.block, blocks, grains]) {
         field.copy_from_slice(&value.to_le_bytes());
     }
 }
@@ -151,11 +165,17 @@ pub fn read_group(block: &[u8]) -> Option<GroupHeader> {
     let mut entries = Vec::with_capacity(count as usize);
     for _ in 0..count {
         let (delta, logical) = (from.u32().ok()?, from.u32().ok()?);
-        let (discarded, grains) = (from.u32().ok()?, from.u32().ok()?);
-        let what = match (discarded, grains) {
-            (0, 1..=GRAINS) => What::Data(grains),
-            (1.., 0) => What::Discard(discarded),
-            _ => return None,
+        let (blocks, grains) = (from.u32().ok()?, from.u32().ok()?);
+        let what = match (blocks, grains) {
+            (1.., 0) => What::Discard(blocks),
+            _ => {
+                let (unit, there) = (Unit::of_number(u8::try_from(blocks >> 16).ok()?)?, blocks as u16);
+                let speaks = there != 0
+                    && there & unit.mask() == there
+                    && unit.first(logical.into()) == logical as u64;
+                let what = What::Data { unit, grains, there };
+                (speaks && unit.is_sane(grains)).then_some(what)?
+            }
         };
         entries.push(Entry { number: first.checked_add(delta as u64)?, block: logical, what });
         if entries.last().is_some_and(|entry| entry.number >= MOST_NUMBER) {
@@ -236,12 +256,14 @@ pub fn unseal(block: &[u8]) -> Result<(Seal, &[u8]), Unsealed> {
 /// The addresses of a page, or of a block of the directory.
 pub fn addresses(block: &[u8]) -> impl Iterator<Item = Place> {
     let places = block[SEAL..].as_chunks::<ADDRESS>().0.iter();
-    places.map(|[a, b, c, d, e, f]| Place::from_le_bytes([*a, *b, *c, *d, *e, *f, 0, 0]))
+    places
+        .take(FANOUT as usize)
+        .map(|[a, b, c, d, e, f]| Place::from_le_bytes([*a, *b, *c, *d, *e, *f, 0, 0]))
 }
 
 /// Puts as many addresses into a page, or a block of the directory, as fit; zeros where there are none.
 pub fn put_addresses(block: &mut [u8], addresses: impl Iterator<Item = Place>) {
-    let all = addresses.chain(std::iter::repeat(0));
+    let all = addresses.take(FANOUT as usize).chain(std::iter::repeat(0));
     for (bytes, address) in block[SEAL..].as_chunks_mut::<ADDRESS>().0.iter_mut().zip(all) {
         bytes.copy_from_slice(&address.to_le_bytes()[..ADDRESS]);
     }
@@ -343,8 +365,9 @@ pub struct Root {
     pub lifespan: u64,
     /// Logical blocks that are mapped.
     pub mapped: u64,
-    /// How new data is compressed.
+    /// How new data is compressed, and how much of it together.
     pub codec: Option<Codec>,
+    pub unit: Unit,
     pub cuts: Vec<CutRecord>,
     /// Where the blocks of the directory are.
     pub directory: Vec<Place>,
@@ -359,7 +382,7 @@ impl Root {
         out.bytes(uuid).u64(*blocks).u64(*zone_capacity_blocks).u32(*zones).u32(*sector as u32);
         out.u64(self.generation).u64(self.next_number).u64(self.next_segment).u64(self.lifespan);
         let [codec, level] = Codec::in_root(self.codec);
-        out.u64(self.mapped).u32(u16::from_le_bytes([codec, level]).into());
+        out.u64(self.mapped).u32(u32::from_le_bytes([codec, level, self.unit.number(), 0]));
         out.u32(self.cuts.len() as u32).u32(self.directory.len() as u32);
         for cut in &self.cuts {
             out.u32(cut.stream as u32).u32(cut.zone).u32(cut.offset).u32(cut.written);
@@ -385,8 +408,8 @@ impl Root {
         };
         let (generation, next_number) = (from.u64().ok()?, from.u64().ok()?);
         let (next_segment, lifespan) = (from.u64().ok()?, from.u64().ok()?);
-        let (mapped, codec) = (from.u64().ok()?, u16::try_from(from.u32().ok()?).ok()?);
-        let codec = Codec::of_root(codec.to_le_bytes())?;
+        let (mapped, [codec, level, unit, _]) = (from.u64().ok()?, from.u32().ok()?.to_le_bytes());
+        let (codec, unit) = (Codec::of_root([codec, level])?, Unit::of_number(unit)?);
         let (cuts, directory) = (from.u32().ok()?, from.u32().ok()?);
         let whole = bytes.len() as u64;
         let numbers = [generation, next_number, next_segment, lifespan, mapped];
@@ -404,6 +427,7 @@ impl Root {
             lifespan,
             mapped,
             codec,
+            unit,
             cuts: Vec::new(),
             directory: Vec::new(),
             zones: Vec::new(),
@@ -441,27 +465,65 @@ mod tests {
         GroupPlace { volume: 7, segment: 9, offset: 33, stream: 2 }
     }
 
+    fn data(number: u64, block: u32, (unit, grains, there): (Unit, u32, u16)) -> Entry {
+        Entry { number, block, what: What::Data { unit, grains, there } }
+    }
+
     #[test]
     fn a_group_is_read_as_it_was_written_and_any_changed_bit_is_seen() {
         let entries = [
-            Entry { number: 100, block: 5, what: What::Data(GRAINS) },
+            data(100, 5, (Unit::BLOCK, GRAINS, 1)),
             Entry { number: 103, block: 77, what: What::Discard(1000) },
-            Entry { number: 104, block: u32::MAX, what: What::Data(1) },
+            data(104, u32::MAX, (Unit::BLOCK, 1, 1)),
+            data(105, 48, (Unit::MOST, 64, 0x8001)),
         ];
         let mut block = vec![0xaa; BLOCK];
         for (index, entry) in entries.into_iter().enumerate() {
             put_entry(&mut block, index, 100, entry);
         }
-        seal_group(&mut block, place(), 3, 100, 3);
+        seal_group(&mut block, place(), 4, 100, 4);
         let header = read_group(&block).unwrap();
-        assert_eq!(header, GroupHeader { place: place(), blocks: 3, entries: entries.to_vec() });
-        for at in 0..GROUP_HEADER + 3 * ENTRY {
+        assert_eq!(header, GroupHeader { place: place(), blocks: 4, entries: entries.to_vec() });
+        for at in 0..GROUP_HEADER + 4 * ENTRY {
             block[at] ^= 4;
             assert_eq!(read_group(&block), None, "byte {at}");
             block[at] ^= 4;
         }
         // Blocks for its data, and no more entries than there is room for.
-        seal_group(&mut block, place(), 2, 100, 3);
+        seal_group(&mut block, place(), 3, 100, 4);
+        assert_eq!(read_group(&block), None);
+    }
+
+    #[test]
+    fn an_entry_speaks_of_blocks_of_its_unit_and_a_piece_is_as_long_as_there_can_be() {
+        let is_read = |entry: Entry| {
+            let mut block = vec![0; BLOCK];
+            put_entry(&mut block, 0, entry.number, entry);
+            seal_group(&mut block, place(), 20, entry.number, 1);
+            read_group(&block).is_some()
+        };
+        let unit = |blocks: u32| Unit::from_bytes(blocks as u64 * BLOCK as u64).unwrap();
+        for (block, piece) in
+            [(16, (unit(16), 8, 1 << 15)), (6, (unit(2), 112, 3)), (7, (Unit::BLOCK, GRAINS, 1))]
+        {
+            assert!(is_read(data(9, block, piece)), "{block} {piece:?}");
+        }
+        for (block, piece) in [
+            (16, (unit(16), 9, 1)),
+            (16, (unit(16), 904, 1)),
+            (24, (unit(16), 8, 1)),
+            (16, (unit(16), 8, 0)),
+            (16, (unit(8), 8, 1 << 8)),
+            (7, (Unit::BLOCK, GRAINS + 1, 1)),
+            (7, (Unit::BLOCK, GRAINS, 2)),
+        ] {
+            assert!(!is_read(data(9, block, piece)), "{block} {piece:?}");
+        }
+        let mut block = vec![0; BLOCK];
+        put_entry(&mut block, 0, 9, data(9, 32, (Unit::MOST, 8, 1)));
+        // A unit of 32.
+        block[GROUP_HEADER + 10] = 5;
+        seal_group(&mut block, place(), 20, 9, 1);
         assert_eq!(read_group(&block), None);
     }
 
@@ -498,6 +560,7 @@ mod tests {
             lifespan: 6,
             mapped: 5,
             codec: Some(Codec::Lz4),
+            unit: Unit::MOST,
             cuts: vec![CutRecord { stream: 1, zone: 1, offset: 50, written: 49 }],
             directory: vec![0, 9, 8],
             zones: vec![

@@ -28,6 +28,7 @@ pub use self::{
     error::{NoVolume, VolumeError},
     format::SectorSize,
     pack::{Codec, Crew, Level, Packer, Packing, Taken},
+    place::Unit,
     space::{Plan, pages_in},
     status::{VolumeStatus, Written},
     victim::Choice,
@@ -142,14 +143,18 @@ impl Volume {
         self.0.extent(at, most).await
     }
 
-    /// New data is compressed so from now on, or not at all; what has been written stays as it is. A block that
-    /// compresses less than what it overwrites takes room, and may be refused: see [`Volume::write`]. Safe from power
-    /// cuts at the return.
+    /// New data is compressed so from now on, or not at all; what has been written stays as it is. A write is cut into
+    /// the largest units that lie in it, up to `unit` and to what this device allows, each of which is compressed by
+    /// itself. A block that compresses less than what it overwrites takes room, and may be refused: see [`Volume::write`]. Safe
+    /// from power cuts at the return.
     ///
     /// # Errors
     /// Those of the device, after which nothing can be written any more.
-    pub async fn compress(&self, codec: Option<Codec>) -> Result<(), DeviceError> {
-        self.0.state.borrow_mut().codec = codec;
+    pub async fn compress(&self, codec: Option<Codec>, unit: Unit) -> Result<(), DeviceError> {
+        {
+            let mut state = self.0.state.borrow_mut();
+            (state.codec, state.unit) = (codec, unit.min(state.space.plan().unit));
+        }
         self.0.request_checkpoint().await
     }
 

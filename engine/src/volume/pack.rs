@@ -1,25 +1,25 @@
-//! Pieces: what a block becomes before it is written, and the block again.
+//! Pieces: what the blocks of a unit become before they are written, and the blocks again.
 //!
-//! A piece is a whole number of grains. One of a block's length is the block; of a shorter one the first two bytes
-//! say how many bytes follow (12 bits) and by which codec they were made (4 bits). It is expanded and compared before
+//! A piece is a whole number of grains. One of a block's length is the block, if it is of one; of others the first three
+//! bytes say how many bytes follow (2 bytes) and by which codec they were made. It is expanded and compared before
 //! anything depends on it, so that a mistake of a codec costs room and no data. What would not save an eighth is kept
-//! as it is.
+//! as it is, block by block.
 //!
-//! To find out that a block does not compress takes longer than all else that is done for it. Such blocks come in long
-//! runs, so after some in a row only few are tried, until one does compress: what begins then is noticed after
-//! [`MOST_UNTRIED`] blocks at the latest.
+//! To find out that blocks do not compress takes longer than all else that is done for them. Such blocks come in long
+//! runs, so after some units in a row only few are tried, until one does compress: what begins then is noticed after
+//! [`MOST_UNTRIED`] blocks at the latest. Of a unit that is tried then the first block comes first.
 //!
 //! That is pure work on bytes, and most of what a volume that compresses costs. So a [`Crew`] may do it elsewhere.
 
 use crate::{
     buf::BLOCK,
-    volume::place::{GRAIN, GRAINS},
+    volume::place::{GRAIN, Unit},
 };
 use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size};
 use std::pin::Pin;
 use zstd::bulk::{Compressor, Decompressor};
 
-/// How blocks are compressed, each by itself.
+/// How blocks are compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Codec {
     /// LZ4.
@@ -73,46 +73,52 @@ impl Codec {
     }
 }
 
-/// Bytes before what a codec has made.
-const PREFIX: usize = 2;
-/// Most grains of a piece that is worth being compressed.
-const MOST: usize = GRAINS as usize / 8 * 7;
+/// How blocks are compressed, and how many together at most.
+pub(super) type How = (Codec, Unit);
 
-/// Blocks in a row that are tried although none of them compresses.
+/// Bytes before what a codec has made.
+const PREFIX: usize = 3;
+
+/// Units in a row that are tried although none of them compresses.
 const PATIENCE: u32 = 8;
 /// Most blocks between two that are tried: with what a try costs, a hundredth of what a write does.
 const MOST_UNTRIED: u32 = 128;
 
-/// Whether the next block is tried.
+/// Whether the next unit is tried.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Patience {
-    /// Blocks in a row that were tried and did not compress, up to [`PATIENCE`]; then how many were not tried.
+    /// Units in a row that were tried and did not compress, up to [`PATIENCE`]; then how many blocks were not tried.
     in_vain: u32,
     /// Blocks that are not tried from now on.
     untried: u32,
 }
 
 impl Patience {
-    /// A block has come: whether it is tried.
-    fn tries(&mut self) -> bool {
+    /// A unit of so many blocks has come: whether it is tried.
+    fn tries(&mut self, blocks: u32) -> bool {
         if self.untried > 0 {
-            self.untried -= 1;
+            self.untried = self.untried.saturating_sub(blocks);
             return false;
         }
         self.probes();
         true
     }
 
+    /// Nothing has compressed for long.
+    fn is_out(&self) -> bool {
+        self.in_vain >= PATIENCE
+    }
+
     /// Where blocks do not compress one of them is tried: what comes before that is known is not, and twice as many as
     /// the last time.
     pub fn probes(&mut self) {
-        if self.in_vain >= PATIENCE {
+        if self.is_out() {
             self.in_vain = MOST_UNTRIED.min(2 * self.in_vain);
             self.untried = self.in_vain;
         }
     }
 
-    /// A block was tried.
+    /// A unit was tried.
     fn tried(&mut self, compresses: bool) {
         if compresses {
             *self = Patience::default();
@@ -141,16 +147,17 @@ impl Patience {
 #[derive(Clone, Debug, Default)]
 pub struct Packed {
     bytes: Vec<u8>,
-    /// Where the piece of each block ends; where it begins if the block is kept as it is.
-    ends: Vec<u32>,
+    /// Of each block where the piece of its unit ends, and the unit. The piece begins where the one of the block before
+    /// ends: so there is none for a block that is kept as it is, nor for one that is not the first of its unit.
+    ends: Vec<(u32, Unit)>,
 }
 
 impl Packed {
-    /// The piece of a block, counted from 0; `None` if the block is kept as it is.
-    pub fn piece(&self, block: usize) -> Option<&[u8]> {
-        let end = *self.ends.get(block)? as usize;
-        let start = block.checked_sub(1).map_or(0, |before| self.ends[before] as usize);
-        (start < end).then(|| &self.bytes[start..end])
+    /// The piece of the unit that begins with a block, counted from 0; `None` if the block is kept as it is.
+    pub fn piece(&self, block: usize) -> Option<(&[u8], Unit)> {
+        let (end, unit) = *self.ends.get(block)?;
+        let start = block.checked_sub(1).map_or(0, |before| self.ends[before].0);
+        (start < end).then(|| (&self.bytes[start as usize..end as usize], unit))
     }
 }
 
@@ -158,7 +165,8 @@ impl Packed {
 #[derive(Debug)]
 pub struct Packing {
     blocks: Vec<u8>,
-    codec: Codec,
+    at: u64,
+    how: How,
     /// What was known before, and is after.
     before: Patience,
     patience: Patience,
@@ -166,8 +174,8 @@ pub struct Packing {
 }
 
 impl Packing {
-    pub(super) fn new(blocks: &[u8], codec: Codec, patience: Patience) -> Packing {
-        Packing { blocks: blocks.to_vec(), codec, before: patience, patience, packed: Packed::default() }
+    pub(super) fn new((at, blocks): (u64, &[u8]), how: How, patience: Patience) -> Packing {
+        Packing { blocks: blocks.to_vec(), at, how, before: patience, patience, packed: Packed::default() }
     }
 
     /// Blocks that it is about.
@@ -177,7 +185,7 @@ impl Packing {
 
     /// Packs them.
     pub fn run(&mut self, packer: &mut Packer) {
-        self.packed = packer.pack(&self.blocks, self.codec, &mut self.patience);
+        self.packed = packer.pack((self.at, &self.blocks), self.how, &mut self.patience);
     }
 }
 
@@ -209,48 +217,62 @@ impl Default for Packer {
             table: CompressTable::default(),
             zstd: None,
             unpacker: Unpacker::default(),
-            piece: vec![0; PREFIX + get_maximum_output_size(BLOCK) + GRAIN],
-            again: vec![0; BLOCK],
+            piece: vec![0; PREFIX + get_maximum_output_size(Unit::MOST.bytes())],
+            again: vec![0; Unit::MOST.bytes()],
         }
     }
 }
 
 impl Packer {
-    /// The pieces of `blocks`.
-    pub(super) fn pack(&mut self, blocks: &[u8], codec: Codec, patience: &mut Patience) -> Packed {
-        let mut packed = Packed::default();
-        for block in blocks.chunks_exact(BLOCK) {
-            if patience.tries() {
-                let grains = self.compress(block, codec);
-                patience.tried(grains.is_some());
-                packed.bytes.extend_from_slice(&self.piece[..grains.unwrap_or(0) * GRAIN]);
+    /// The pieces of blocks, the first of which is the one at `at`.
+    pub(super) fn pack(
+        &mut self,
+        (at, blocks): (u64, &[u8]),
+        (codec, most): How,
+        patience: &mut Patience,
+    ) -> Packed {
+        let (mut packed, mut rest) = (Packed::default(), blocks);
+        while !rest.is_empty() {
+            let unit = most.at(at + packed.ends.len() as u64, (rest.len() / BLOCK) as u64);
+            let (blocks, others) = rest.split_at(unit.bytes().min(rest.len()));
+            if patience.tries(unit.blocks()) {
+                let hopeless =
+                    patience.is_out() && self.compress(&blocks[..BLOCK], codec, Unit::BLOCK).is_none();
+                let bytes = if hopeless { None } else { self.compress(blocks, codec, unit) };
+                patience.tried(bytes.is_some());
+                packed.bytes.extend_from_slice(&self.piece[..bytes.unwrap_or(0)]);
             }
-            packed.ends.push(packed.bytes.len() as u32);
+            let end = (packed.bytes.len() as u32, unit);
+            packed.ends.extend(std::iter::repeat_n(end, unit.blocks() as usize));
+            rest = others;
         }
         packed
     }
 
-    /// Makes the piece of a block; gives its grains. `None` if the block does not compress.
-    fn compress(&mut self, block: &[u8], codec: Codec) -> Option<usize> {
+    /// Makes the piece of the blocks of a unit; gives its bytes. `None` if the blocks do not compress.
+    fn compress(&mut self, blocks: &[u8], codec: Codec, unit: Unit) -> Option<usize> {
+        let (step, most) = (unit.step() as usize * GRAIN, unit.most_grains() as usize * GRAIN);
         let (prefix, target) = self.piece.split_at_mut(PREFIX);
         let length = match codec {
-            Codec::Lz4 => compress_into_with_table(block, target, &mut self.table).ok()?,
+            Codec::Lz4 => compress_into_with_table(blocks, target, &mut self.table).ok()?,
             Codec::Zstd(level) => {
                 if self.zstd.as_ref().is_none_or(|(other, _)| *other != level) {
                     self.zstd = Some((level, Compressor::new(level.0.into()).ok()?));
                 }
                 let (_, zstd) = self.zstd.as_mut()?;
-                zstd.compress_to_buffer(block, &mut target[..MOST * GRAIN - PREFIX]).ok()?
+                zstd.compress_to_buffer(blocks, &mut target[..most - PREFIX]).ok()?
             }
         };
-        let grains = (PREFIX + length).div_ceil(GRAIN);
-        if grains > MOST {
+        let bytes = (PREFIX + length).next_multiple_of(step);
+        if bytes > most {
             return None;
         }
-        prefix.copy_from_slice(&(length as u16 | u16::from(codec.in_pieces()) << 12).to_le_bytes());
-        self.piece[PREFIX + length..grains * GRAIN].fill(0);
-        self.unpacker.unpack(&self.piece[..grains * GRAIN], &mut self.again)?;
-        (self.again == block).then_some(grains)
+        let [low, high] = (length as u16).to_le_bytes();
+        prefix.copy_from_slice(&[low, high, codec.in_pieces()]);
+        self.piece[PREFIX + length..bytes].fill(0);
+        let again = &mut self.again[..blocks.len()];
+        self.unpacker.unpack(&self.piece[..bytes], again)?;
+        (again == blocks).then_some(bytes)
     }
 }
 
@@ -258,29 +280,44 @@ impl Packer {
 #[derive(Default)]
 pub struct Unpacker {
     zstd: Option<Decompressor<'static>>,
+    /// All blocks of a unit of which some are wanted.
+    all: Vec<u8>,
 }
 
 impl Unpacker {
-    /// Makes the block again; `None` if the piece is none.
-    pub fn unpack(&mut self, piece: &[u8], block: &mut [u8]) -> Option<()> {
-        if piece.len() == BLOCK {
-            block.copy_from_slice(piece);
+    /// Makes the blocks again; `None` if the piece is none of so many.
+    pub fn unpack(&mut self, piece: &[u8], blocks: &mut [u8]) -> Option<()> {
+        if piece.len() == blocks.len() {
+            blocks.copy_from_slice(piece);
             return Some(());
         }
-        let (prefix, bytes) = piece.split_at_checked(PREFIX)?;
-        let word = u16::from_le_bytes([prefix[0], prefix[1]]);
-        let bytes = bytes.get(..(word & 0xfff) as usize)?;
-        let made = match word >> 12 {
-            1 => decompress_into(bytes, block).ok()?,
+        let ([low, high, codec], bytes) = piece.split_first_chunk::<PREFIX>()?;
+        let bytes = bytes.get(..u16::from_le_bytes([*low, *high]) as usize)?;
+        let made = match codec {
+            1 => decompress_into(bytes, blocks).ok()?,
             2 => {
                 if self.zstd.is_none() {
                     self.zstd = Some(Decompressor::new().ok()?);
                 }
-                self.zstd.as_mut()?.decompress_to_buffer(bytes, block).ok()?
+                self.zstd.as_mut()?.decompress_to_buffer(bytes, blocks).ok()?
             }
             _ => return None,
         };
-        (made == BLOCK).then_some(())
+        (made == blocks.len()).then_some(())
+    }
+
+    /// Makes some blocks of a unit again, from the one of this index on: as many as there is room for.
+    pub fn unpack_some(&mut self, piece: &[u8], (unit, index): (Unit, usize), some: &mut [u8]) -> Option<()> {
+        if some.len() == unit.bytes() {
+            return self.unpack(piece, some);
+        }
+        let mut all = std::mem::take(&mut self.all);
+        all.resize(unit.bytes(), 0);
+        let made = self.unpack(piece, &mut all);
+        let wanted = all.get(index * BLOCK..).and_then(|all| all.get(..some.len()));
+        let given = made.and(wanted).map(|wanted| some.copy_from_slice(wanted));
+        self.all = all;
+        given
     }
 }
 
@@ -292,8 +329,8 @@ mod tests {
     const CODECS: [Codec; 3] = [Codec::Lz4, Codec::Zstd(Level(1)), Codec::Zstd(Level(19))];
 
     fn packed(block: &[u8], codec: Codec) -> Vec<u8> {
-        let packed = Packer::default().pack(block, codec, &mut Patience::default());
-        packed.piece(0).unwrap_or(block).to_vec()
+        let packed = Packer::default().pack((0, block), (codec, Unit::BLOCK), &mut Patience::default());
+        packed.piece(0).map_or(block, |(piece, _)| piece).to_vec()
     }
 
     /// Bytes that do not compress.
@@ -321,10 +358,20 @@ mod tests {
         let mut blocks = noise(BLOCK);
         blocks.resize(3 * BLOCK, 0);
         blocks.extend(noise(BLOCK));
-        let packed = Packer::default().pack(&blocks, Codec::Lz4, &mut Patience::default());
-        let lengths = [0, 1, 2, 3, 4].map(|block| packed.piece(block).map(<[u8]>::len));
-        assert_eq!(lengths, [None, Some(GRAIN), Some(GRAIN), None, None]);
-        assert_eq!(packed.bytes.len(), 2 * GRAIN);
+        let pack = |at, unit| {
+            let packed = Packer::default().pack((at, &blocks), (Codec::Lz4, unit), &mut Patience::default());
+            let of = |block| packed.piece(block).map(|(piece, unit)| (piece.len(), unit.blocks()));
+            ([0, 1, 2, 3, 4].map(of), packed.bytes.len())
+        };
+        let one = Some((GRAIN, 1));
+        assert_eq!(pack(0, Unit::BLOCK), ([None, one, one, None, None], 2 * GRAIN));
+        // Naturally aligned: both blocks of zeros are of one unit, or each is of one with one of noise.
+        let pair = Unit::from_bytes(2 * BLOCK as u64).unwrap();
+        assert_eq!(pack(7, pair), ([None, Some((GRAIN, 2)), None, None, None], GRAIN));
+        let (found, bytes) = pack(8, pair);
+        assert!(found[0] == found[2] && found[0].is_some_and(|(_, blocks)| blocks == 2) && bytes > 2 * BLOCK);
+        let (found, bytes) = pack(16, Unit::MOST);
+        assert_eq!((found[1..].iter().flatten().count(), found[0]), (0, Some((bytes, 4))));
     }
 
     #[test]
@@ -332,7 +379,7 @@ mod tests {
         let (mut packer, mut patience) = (Packer::default(), Patience::default());
         let (noise, zeros) = (noise(BLOCK), vec![0; BLOCK]);
         let mut compresses = |block: &[u8], patience: &mut Patience| {
-            packer.pack(block, Codec::Lz4, patience).piece(0).is_some()
+            packer.pack((1, block), (Codec::Lz4, Unit::MOST), patience).piece(0).is_some()
         };
         // One that compresses now and then has all of them tried.
         for _ in 0..10 * PATIENCE {
@@ -357,7 +404,7 @@ mod tests {
     fn what_was_packed_elsewhere_is_learnt_from_and_one_is_tried_at_a_time() {
         let (mut packer, mut patience) = (Packer::default(), Patience::default());
         let mut packing = |bytes: &[u8], before: Patience| {
-            let mut packing = Packing::new(bytes, Codec::Lz4, before);
+            let mut packing = Packing::new((0, bytes), (Codec::Lz4, Unit::BLOCK), before);
             packing.run(&mut packer);
             packing
         };
@@ -391,33 +438,44 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a block holds, its piece becomes the block again, also with a packer that was used before.
+        /// Whatever blocks hold, their pieces become the blocks again, also with a packer that was used before.
         #[test]
-        fn pieces_become_blocks_again(words in prop::collection::vec(any::<u16>(), 1..300), zeros in 0..BLOCK) {
-            let mut block: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).cycle().take(BLOCK).collect();
-            block[zeros..].fill(0);
+        fn pieces_become_blocks_again(
+            words in prop::collection::vec(any::<u16>(), 1..3000), zeros in 0..16 * BLOCK,
+            number in 0..=4u8, from in 0..16usize
+        ) {
+            let unit = Unit::of_number(number).unwrap();
+            let bytes = words.iter().flat_map(|word| word.to_le_bytes()).cycle();
+            let mut blocks: Vec<u8> = bytes.take(unit.bytes()).collect();
+            blocks[zeros % unit.bytes()..].fill(0);
             let (mut packer, mut unpacker) = (Packer::default(), Unpacker::default());
             for codec in CODECS {
-                packer.pack(&noise(BLOCK), codec, &mut Patience::default());
-                let packed = packer.pack(&block, codec, &mut Patience::default());
-                let piece = packed.piece(0).unwrap_or(&block);
-                prop_assert!(piece.len() % GRAIN == 0 && piece.len() <= BLOCK);
-                let mut again = vec![7; BLOCK];
+                packer.pack((0, &noise(BLOCK)), (codec, unit), &mut Patience::default());
+                let packed = packer.pack((32, &blocks), (codec, unit), &mut Patience::default());
+                let Some((piece, of)) = packed.piece(0) else { continue };
+                prop_assert!(of == unit && piece.len() % GRAIN == 0 && unit.is_sane((piece.len() / GRAIN) as u32));
+                let mut again = vec![7; unit.bytes()];
                 prop_assert_eq!(unpacker.unpack(piece, &mut again), Some(()));
-                prop_assert_eq!(&again, &block);
+                prop_assert_eq!(&again, &blocks);
+                let from = from % unit.blocks() as usize;
+                let some = &mut again[from * BLOCK..];
+                some.fill(7);
+                prop_assert_eq!(unpacker.unpack_some(piece, (unit, from), some), Some(()));
+                prop_assert_eq!(&again, &blocks);
             }
         }
 
         /// No bytes make it panic, or write beyond a block, whichever codec they say.
         #[test]
-        fn bytes_that_are_no_piece_are_refused(mut bytes in prop::collection::vec(any::<u8>(), 2..400), codec in 0..4u16) {
-            let length = bytes.len() as u16 - 2;
-            bytes[..2].copy_from_slice(&(length | codec << 12).to_le_bytes());
+        fn bytes_that_are_no_piece_are_refused(mut bytes in prop::collection::vec(any::<u8>(), 3..400), codec in 0..4u8) {
+            let [low, high] = (bytes.len() as u16 - 3).to_le_bytes();
+            bytes[..PREFIX].copy_from_slice(&[low, high, codec]);
             let (mut unpacker, mut block) = (Unpacker::default(), vec![0; BLOCK]);
             let _ = unpacker.unpack(&bytes, &mut block);
+            let _ = unpacker.unpack_some(&bytes, (Unit::MOST, 9), &mut block);
             // A damaged piece is one, or is none.
             let mut piece = packed(&vec![7; BLOCK], CODECS[codec as usize % 3]);
-            piece.iter_mut().skip(2).zip(&bytes).for_each(|(byte, change)| *byte ^= *change & 1);
+            piece.iter_mut().skip(PREFIX).zip(&bytes).for_each(|(byte, change)| *byte ^= *change & 1);
             let _ = unpacker.unpack(&piece, &mut block);
         }
     }

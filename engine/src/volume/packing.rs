@@ -4,13 +4,18 @@ use crate::{
     buf::{BLOCK, Buf},
     volume::{
         core::{Core, State},
-        pack::{Codec, Crew, Packed, Packing, Taken},
+        pack::{Crew, How, Packed, Packing, Taken},
+        place::Unit,
     },
 };
 use std::{collections::VecDeque, ops::Range};
 
-/// Blocks of a write that are packed at a time.
-pub const PART: u64 = 16;
+/// Where the part of a write ends that begins with block `from` of it, if it begins with the logical block `at`: no unit
+/// is in two.
+pub fn part_end(at: u64, from: u64, data: &Buf) -> u64 {
+    let part = Unit::MOST.blocks() as u64;
+    data.blocks().min(Unit::MOST.first(at + from) + part - at)
+}
 
 /// Parts of a write that are packed.
 #[derive(Default)]
@@ -40,8 +45,10 @@ impl Drop for Writing<'_> {
 impl Core {
     /// Packs a part of a write. What comes behind it is offered to the crew before, and the part itself if others write as
     /// well, who go on meanwhile.
-    pub async fn pack(&self, data: &Buf, part: Range<u64>, codec: Codec, parts: &mut Parts) -> Packed {
-        let bytes = |part: Range<u64>| &data[part.start as usize * BLOCK..part.end as usize * BLOCK];
+    pub async fn pack(&self, at: u64, data: &Buf, part: Range<u64>, how: How, parts: &mut Parts) -> Packed {
+        let blocks = |part: Range<u64>| {
+            (at + part.start, &data[part.start as usize * BLOCK..part.end as usize * BLOCK])
+        };
         // A crew may have come while others of its parts were packed here.
         parts.offered = parts.offered.max(part.start);
         if let Some(crew) = &*self.crew.borrow() {
@@ -50,8 +57,8 @@ impl Core {
                 parts.taken.push_back(None);
             }
             while parts.offered < data.blocks() {
-                let end = data.blocks().min(parts.offered + PART);
-                let taken = self.offer(&**crew, bytes(parts.offered..end), codec);
+                let end = part_end(at, parts.offered, data);
+                let taken = self.offer(&**crew, blocks(parts.offered..end), how);
                 if taken.is_none() && parts.offered > part.start {
                     break;
                 }
@@ -67,16 +74,16 @@ impl Core {
         }
         let mut state = self.state.borrow_mut();
         let State { packer, patience, .. } = &mut *state;
-        packer.get_or_insert_default().pack(bytes(part), codec, patience)
+        packer.get_or_insert_default().pack(blocks(part), how, patience)
     }
 
     /// Offers blocks to the crew, unless none of them is tried, which takes no time.
-    fn offer(&self, crew: &dyn Crew, blocks: &[u8], codec: Codec) -> Option<Taken> {
+    fn offer(&self, crew: &dyn Crew, blocks: (u64, &[u8]), how: How) -> Option<Taken> {
         let patience = self.state.borrow().patience;
-        if patience.passes(blocks.len() / BLOCK) {
+        if patience.passes(blocks.1.len() / BLOCK) {
             return None;
         }
-        let taken = crew.take(Packing::new(blocks, codec, patience)).ok()?;
+        let taken = crew.take(Packing::new(blocks, how, patience)).ok()?;
         self.state.borrow_mut().patience.probes();
         Some(taken)
     }

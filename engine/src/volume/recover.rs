@@ -282,7 +282,7 @@ impl Look {
             let mut from = 0;
             for entry in header.entries {
                 let (first, grains) = (at + 1 + from / GRAINS, entry.what.grains());
-                let place = place::place(zone * capacity + first, from % GRAINS, grains);
+                let place = place::place(zone * capacity + first, from % GRAINS, (entry.what.unit(), grains));
                 from += grains;
                 // All of a piece has to be there.
                 let end = first + place::blocks(place);
@@ -318,7 +318,7 @@ pub async fn is_on(device: Rc<dyn ZonedDevice>) -> Result<bool, DeviceError> {
 /// When there can be none, or there is something on the device.
 pub async fn create(
     device: Rc<dyn ZonedDevice>,
-    CreateOptions { uuid, blocks, sector, codec }: CreateOptions,
+    CreateOptions { uuid, blocks, sector, codec, unit }: CreateOptions,
 ) -> Result<(), VolumeError> {
     let plan = Plan::of(device.geometry(), blocks)?;
     let look = Look::at(device.clone()).await?;
@@ -341,6 +341,7 @@ pub async fn create(
         lifespan: Lifespan::UNKNOWN.0,
         mapped: 0,
         codec,
+        unit: unit.min(plan.unit),
         cuts: Vec::new(),
         directory: vec![0; Paged::directory_blocks(identity.blocks) as usize],
         zones: vec![Default::default(); identity.zones as usize],
@@ -373,6 +374,7 @@ fn core_of(
         next_number: root.next_number,
         lifespan: Lifespan(root.lifespan),
         codec: root.codec,
+        unit: root.unit,
     };
     Ok(Core::new(device, identity, behaviour, start))
 }
@@ -620,8 +622,7 @@ async fn apply(core: &Core, found: Vec<Found>) -> Result<(), VolumeError> {
             let pages = Paged::pages(blocks) as u32;
             core.fetch(ahead.into_iter().filter(|page| *page < pages), Need::Pressing).await;
         }
-        let count = if let What::Discard(count) = what { *count as u64 } else { 1 };
-        let (mut from, end) = (*block as u64, *block as u64 + count);
+        let (mut from, end) = (*block as u64, *block as u64 + what.blocks());
         if end > blocks {
             return Err(VolumeError::NoSuchBlock { block: end - 1 });
         }
@@ -629,7 +630,7 @@ async fn apply(core: &Core, found: Vec<Found>) -> Result<(), VolumeError> {
             let page_end = end.min((from / FANOUT + 1) * FANOUT);
             core.hold((from / FANOUT) as u32, Need::Pressing).await?;
             let what = match what {
-                What::Data(_) => *what,
+                What::Data { .. } => *what,
                 What::Discard(_) => What::Discard((page_end - from) as u32),
             };
             core.state.borrow_mut().apply(from, what, *place);

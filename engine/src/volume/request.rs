@@ -4,11 +4,11 @@ use crate::{
     buf::{BLOCK, Buf},
     device::{Command, Completion, DeviceError, Done, Status},
     volume::{
-        core::{Core, Need},
+        core::{Core, Need, Piece, State},
         format::FANOUT,
         pack::Packed,
-        packing::{PART, Parts, Writing},
-        place::{self, GRAIN, GRAINS, Place},
+        packing::{Parts, Writing, part_end},
+        place::{self, GRAIN, GRAINS, Place, Unit},
         stream::Ticket,
     },
 };
@@ -44,11 +44,27 @@ impl Drop for Reader<'_> {
 struct Run<'c> {
     /// Where they begin in the read.
     from: u64,
-    /// Where the first piece begins in what is read, in grains, and the grains of each; none if all are whole blocks.
+    /// Where the first piece begins in what is read, in grains, and what each is of; none if all are whole blocks.
     first_grain: u32,
-    pieces: Vec<u32>,
+    pieces: Vec<Wanted>,
     completion: Completion,
     _reader: Reader<'c>,
+}
+
+/// A piece that is read: so many blocks of a unit are wanted, from the one of this index on.
+struct Wanted {
+    grains: u32,
+    unit: Unit,
+    index: usize,
+    blocks: usize,
+}
+
+impl Wanted {
+    /// Of the piece at `place` so many blocks from `block` on.
+    fn of(place: Place, block: u64, blocks: u64) -> Wanted {
+        let (grains, unit) = (place::grains(place), place::unit(place));
+        Wanted { grains, unit, index: (block - unit.first(block)) as usize, blocks: blocks as usize }
+    }
 }
 
 /// What the groups of a request have to land with, by stream.
@@ -131,12 +147,14 @@ impl Core {
                 target[..read.len()].copy_from_slice(&read);
             }
             let mut at = first_grain as usize * GRAIN;
-            for (block, grains) in target.chunks_exact_mut(BLOCK).zip(pieces) {
+            let mut rest = target;
+            for Wanted { grains, unit, index, blocks } in pieces {
+                let (some, others) = rest.split_at_mut(blocks * BLOCK);
                 let length = grains as usize * GRAIN;
                 read.get(at..at + length)
-                    .and_then(|piece| self.unpacker.borrow_mut().unpack(piece, block))
+                    .and_then(|piece| self.unpacker.borrow_mut().unpack_some(piece, (unit, index), some))
                     .ok_or(Status::UnrecoveredReadError)?;
-                at += length;
+                (at, rest) = (at + length, others);
             }
             self.state.borrow_mut().pool.give(read);
         }
@@ -166,35 +184,39 @@ impl Core {
         runs: &mut Vec<Run<'c>>,
     ) -> Result<u64, DeviceError> {
         let mut state = self.state.borrow_mut();
-        let target = &mut bytes[from as usize * BLOCK..][..BLOCK];
+        let target = &mut bytes[from as usize * BLOCK..];
         let first = state.map.get(at + from).unwrap_or(0);
         if first == 0 {
-            target.fill(0);
+            target[..BLOCK].fill(0);
             return Ok(1);
         }
+        let of_first = state.run_of(at + from, blocks - from, first);
         if let Some(source) = state.in_memory(first) {
-            self.unpacker.borrow_mut().unpack(source, target).ok_or(Status::UnrecoveredReadError)?;
-            return Ok(1);
+            let Wanted { unit, index, blocks, .. } = Wanted::of(first, at + from, of_first);
+            let some = &mut target[..blocks * BLOCK];
+            let made = self.unpacker.borrow_mut().unpack_some(source, (unit, index), some);
+            return made.map(|()| of_first).ok_or(Status::UnrecoveredReadError.into());
         }
         let (zone, offset) = state.space.locate(first);
         let most = self.device.geometry().max_transfer_blocks.min(self.capacity() - offset);
         // Where the next piece would have to be, in grains from the block that the first begins in.
         let mut end = place::from(first) + place::grains(first);
-        let (mut count, mut pieces) = (1, Vec::new());
+        let (mut count, mut pieces) = (of_first, Vec::new());
         if !place::is_whole(first) {
-            pieces.push(place::grains(first));
+            pieces.push(Wanted::of(first, at + from, of_first));
         }
         while from + count < blocks
             && let Some(next) = state.map.get(at + from + count).filter(|next| *next != 0)
-            && next == state.space.piece(zone, offset, (end, place::grains(next)))
+            && next == state.space.piece(zone, offset, end, (place::unit(next), place::grains(next)))
             && (end + place::grains(next)).div_ceil(GRAINS) <= most
             && place::is_whole(next) == pieces.is_empty()
         {
+            let of_next = state.run_of(at + from + count, blocks - from - count, next);
             end += place::grains(next);
             if !pieces.is_empty() {
-                pieces.push(place::grains(next));
+                pieces.push(Wanted::of(next, at + from + count, of_next));
             }
-            count += 1;
+            count += of_next;
         }
         let lba = state.lba(&*self.device, first);
         let data = state.pool.take(end.div_ceil(GRAINS) as u64).freeze();
@@ -215,13 +237,16 @@ impl Core {
         let (mut landings, mut from, mut result) = (Landings::default(), 0, Ok(()));
         let flushes = fua && self.behaviour.fua_stands_alone && self.device.geometry().volatile_cache;
         let _writing = Writing::new(self);
-        let codec = self.state.borrow().codec;
+        let how = {
+            let state = self.state.borrow();
+            state.codec.map(|codec| (codec, state.unit))
+        };
         let mut parts = Parts::default();
         while from < blocks && result.is_ok() {
             let (first, mut end, mut packed) = (from, blocks, None);
-            if let Some(codec) = codec {
-                end = blocks.min(first + PART);
-                packed = Some(self.pack(data, first..end, codec, &mut parts).await);
+            if let Some(how) = how {
+                end = part_end(at, first, data);
+                packed = Some(self.pack(at, data, first..end, how, &mut parts).await);
             }
             let pieces = (first, packed.as_ref());
             while from < end && result.is_ok() {
@@ -268,14 +293,15 @@ impl Core {
             let block = at + *from;
             let before = state.map.get(block).unwrap_or(0);
             let piece = packed.and_then(|packed| packed.piece((*from - first) as usize));
-            let piece = piece.unwrap_or_else(|| &data[*from as usize * BLOCK..][..BLOCK]);
-            if !state.space.has_room(before, (piece.len() / GRAIN) as u32) {
+            let piece = piece.unwrap_or_else(|| (&data[*from as usize * BLOCK..][..BLOCK], Unit::BLOCK));
+            let piece = Piece::all(piece);
+            if !state.has_room(block, (piece.unit, piece.grains())) {
                 return Err(Status::CapacityExceeded.into());
             }
             let stream = state.stream_of(before, self.behaviour.apart);
             let Some(ticket) = state.place(self, block, piece, (stream, fua)) else { break };
             landings.add(ticket);
-            *from += 1;
+            *from += piece.unit.blocks() as u64;
         }
         Ok(())
     }
@@ -354,5 +380,15 @@ impl Core {
         self.check()?;
         // It has landed.
         self.flush_device().await
+    }
+}
+
+impl State {
+    /// How many blocks from the one at `block` on, `most` at most, are of the unit whose piece is at its `place`, and are
+    /// there. Their page is known.
+    fn run_of(&mut self, block: u64, most: u64, place: Place) -> u64 {
+        let unit = place::unit(place);
+        let most = most.min(unit.first(block) + unit.blocks() as u64 - block);
+        (1..most).find(|next| self.map.get(block + next) != Some(place)).unwrap_or(most)
     }
 }

@@ -11,7 +11,7 @@ use crate::{
         error::NoVolume,
         format::{FANOUT, MOST_ENTRIES, ZoneRecord, ZoneUse},
         map::Paged,
-        place::{self, GRAINS, Place},
+        place::{self, GRAINS, Place, Unit},
     },
 };
 use std::collections::VecDeque;
@@ -41,6 +41,9 @@ const LEAST_STREAMS: u32 = 2;
 /// Most blocks of a group of moved ones: what writers wait behind.
 const MOST_MOVED: u64 = 128;
 
+/// So many units fit into a group, at least, of the largest that there are.
+const UNITS_IN_GROUP: u64 = 4;
+
 /// How a volume is laid out on a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
@@ -54,6 +57,8 @@ pub struct Plan {
     pub streams: usize,
     /// Most entries of a group.
     pub group_most: u64,
+    /// The largest unit.
+    pub unit: Unit,
     /// Map zones that stay as they are; those beyond are swept.
     pub map_kept: u32,
     /// Zones set aside for the map.
@@ -98,7 +103,8 @@ impl Plan {
         let spare = LEAST_SPARE.max(data / SPARE_SHARE);
         let root_bytes = 12 * zones as u64 + 4 * pages.div_ceil(FANOUT) + BLOCK as u64;
         let root_fits = root_bytes.div_ceil(BLOCK as u64 / 2) <= capacity;
-        let in_zone = if group_most == 0 { 0 } else { in_full_zone(capacity, group_most) };
+        let unit = Unit::MOST.at(0, group_most.min(MOST_MOVED) / UNITS_IN_GROUP);
+        let in_zone = if group_most == 0 { 0 } else { in_full_zone(capacity, group_most, unit) };
         if data <= spare || !root_fits || in_zone == 0 {
             let least = HEAD_ZONES + map_share + LEAST_SPARE + 1;
             return Err(NoVolume::DeviceTooSmall { zones, capacity_blocks: capacity, least });
@@ -110,6 +116,7 @@ impl Plan {
             zones,
             streams: (active - OTHER_ACTIVE).min(3) as usize,
             group_most,
+            unit,
             map_kept,
             map_share,
             spare,
@@ -129,7 +136,7 @@ impl Plan {
 
     /// Blocks of data in a zone of full groups of moved blocks.
     pub fn in_full_zone(&self) -> u64 {
-        in_full_zone(self.capacity as u64, self.group_most)
+        in_full_zone(self.capacity as u64, self.group_most, self.unit)
     }
 
     /// The stream of `stream::HOT` and so on, where there may be fewer.
@@ -143,10 +150,13 @@ pub fn pages_in(bytes: u64) -> usize {
     (bytes / (6 * FANOUT)).max(16) as usize
 }
 
-/// Blocks of data in a zone of full groups of moved blocks, the smallest there are: each has a header, and may lack a
-/// part of a block at its end, where the next piece has no room.
-fn in_full_zone(capacity: u64, group_most: u64) -> u64 {
-    (capacity - 1).saturating_sub(2 * capacity.div_ceil(group_most.min(MOST_MOVED) + 1))
+/// Blocks of data in a zone of full groups of moved blocks, the smallest there are, if all pieces are as long as there are
+/// any: each group has a header, and may lack a part of a block at its end; it is closed where the next piece has no room
+/// in it, and so is the zone.
+fn in_full_zone(capacity: u64, group_most: u64, unit: Unit) -> u64 {
+    let piece = if unit == Unit::BLOCK { 1 } else { unit.most_grains().div_ceil(GRAINS) as u64 };
+    let group = group_most.min(MOST_MOVED) + 2 - piece;
+    capacity.saturating_sub(piece).saturating_sub(2 * capacity.div_ceil(group))
 }
 
 /// Who wants another zone.
@@ -240,11 +250,8 @@ impl Space {
         self.held
     }
 
-    /// Whether a logical block that is at `before` may become a piece of so many grains: there is room, or that takes
-    /// none.
-    pub fn has_room(&self, before: Place, grains: u32) -> bool {
-        let counted = if before == 0 { 0 } else { place::charge(place::grains(before)) };
-        let more = place::charge(grains).saturating_sub(counted);
+    /// Whether there is room for what counts for so many grains.
+    pub fn has_room(&self, more: u32) -> bool {
         more == 0 || self.held + more as u64 <= self.usable() * GRAINS as u64
     }
 
@@ -274,9 +281,9 @@ impl Space {
     }
 
     /// The place of a piece that begins so many grains behind the block at `offset` of a zone.
-    pub fn piece(&self, zone: u32, offset: u32, (from, grains): (u32, u32)) -> Place {
+    pub fn piece(&self, zone: u32, offset: u32, from: u32, piece: (Unit, u32)) -> Place {
         let block = zone * self.plan.capacity + offset + from / GRAINS;
-        place::place(block, from % GRAINS, grains)
+        place::place(block, from % GRAINS, piece)
     }
 
     /// Free zones that writers may begin.
@@ -358,15 +365,16 @@ impl Space {
         self.lost += 1;
     }
 
-    /// A logical block was at `before` and is at `now`; 0 for nowhere.
-    pub fn moved(&mut self, before: Place, now: Place) {
+    /// A logical block was at `before` and is at `now`; 0 for nowhere. So many blocks of its unit were there then, and
+    /// are there now.
+    pub fn moved(&mut self, (before, were): (Place, u32), (now, are): (Place, u32)) {
         if before != 0 {
-            let counted = self.left(before);
+            let counted = self.left(before, were);
             self.mapped = self.mapped.saturating_sub(1);
             self.held = self.held.saturating_sub(counted as u64);
         }
         if now != 0 {
-            self.held += self.taken(now) as u64;
+            self.held += self.taken(now, are) as u64;
             self.mapped += 1;
         }
     }
@@ -374,23 +382,23 @@ impl Space {
     /// A block of the map was at `before` and is at `now`.
     pub fn map_moved(&mut self, before: Place, now: Place) {
         if before != 0 {
-            self.left(before);
+            self.left(before, 1);
         }
-        self.taken(now);
+        self.taken(now, 1);
     }
 
-    fn left(&mut self, place: Place) -> u32 {
+    fn left(&mut self, place: Place, were: u32) -> u32 {
         let (zone, _) = self.locate(place);
-        let charge = place::charge(place::grains(place));
+        let charge = place::share(place, were);
         // A root that says less than its map does would be damage; the audit tells.
         let live = &mut self.zones[zone as usize].record.live;
         *live = live.saturating_sub(charge);
         charge
     }
 
-    fn taken(&mut self, place: Place) -> u32 {
+    fn taken(&mut self, place: Place, are: u32) -> u32 {
         let (zone, _) = self.locate(place);
-        let charge = place::charge(place::grains(place));
+        let charge = place::share(place, are);
         self.zones[zone as usize].record.live += charge;
         charge
     }
@@ -441,10 +449,13 @@ mod tests {
     #[test]
     fn a_plan_says_what_there_is_room_for_and_why_there_is_none() {
         let plan = Plan::of(&geometry(), None).unwrap();
-        // 30 less 2, less 6 of the map, less 9 spare; groups of 14 with a header and what is lacking at their ends, and
-        // a block that fills up.
-        assert_eq!((plan.map_share, plan.spare, plan.usable), (6, 9, 13 * (100 - 14 - 1)));
-        assert_eq!((plan.streams, plan.group_most), (3, 14));
+        // 30 less 2, less 6 of the map, less 9 spare; groups of 13 at least with a header and what is lacking at their
+        // ends, and what is left of a zone where two blocks have no room.
+        assert_eq!((plan.map_share, plan.spare, plan.usable), (6, 9, 13 * (100 - 2 * 8 - 2)));
+        assert_eq!((plan.streams, plan.group_most, plan.unit.blocks()), (3, 14, 2));
+        let large = Geometry { max_transfer_blocks: 4096, zone_capacity_blocks: 1000, ..geometry() };
+        let plan = Plan::of(&large, None).unwrap();
+        assert_eq!((plan.unit, plan.in_full_zone()), (Unit::MOST, 1000 - 2 * 9 - 14));
         assert_eq!(Plan::of(&geometry(), Some(5)).unwrap().blocks, 5);
         for (why, geometry) in [
             ("16 TiB", Geometry { zones: 1 << 26, ..geometry() }),
@@ -482,14 +493,31 @@ mod tests {
     fn room_is_counted_in_grains_and_what_takes_none_is_never_refused() {
         let mut space = Space::new(Plan::of(&geometry(), None).unwrap(), &[ZoneRecord::default(); 30], 0, 1);
         let zone = space.begin(Who::Writer).unwrap();
-        let short = space.piece(zone, 1, (0, 9));
-        space.moved(0, short);
+        let short = space.piece(zone, 1, 0, (Unit::BLOCK, 9));
+        space.moved((0, 0), (short, 1));
+        assert_eq!(space.held, 10);
         space.held = space.usable() * GRAINS as u64 - 10;
-        assert!(space.has_room(0, 9) && !space.has_room(0, 10));
-        assert!(space.has_room(short, 19) && !space.has_room(short, 20));
+        assert!(space.has_room(10) && !space.has_room(11));
         space.held = u64::MAX / 2;
-        assert!(space.has_room(short, 9) && !space.has_room(short, 10));
-        assert!(space.has_room(space.place(zone, 5), GRAINS));
+        assert!(space.has_room(0) && !space.has_room(1));
+    }
+
+    #[test]
+    fn a_unit_counts_for_its_piece_as_long_as_its_blocks_would_not_take_less() {
+        let mut space = Space::new(Plan::of(&geometry(), None).unwrap(), &[ZoneRecord::default(); 30], 0, 1);
+        let zone = space.begin(Who::Writer).unwrap();
+        let piece = space.piece(zone, 1, 0, (Unit::MOST, 160));
+        let mut held = Vec::new();
+        (1..=4).for_each(|are| {
+            space.moved((0, 0), (piece, are));
+            held.push(space.held());
+        });
+        (1..=4).rev().for_each(|were| {
+            space.moved((piece, were), (0, 0));
+            held.push(space.held());
+        });
+        assert_eq!(held, [64, 128, 161, 161, 161, 128, 64, 0]);
+        assert_eq!((space.mapped(), space.zone(zone).record.live), (0, 0));
     }
 
     #[test]
@@ -499,17 +527,17 @@ mod tests {
         let [a, b] = [space.begin(Who::Writer).unwrap(), space.begin(Who::Writer).unwrap()];
         let (first, second) = (space.place(a, 1), space.place(b, 99));
         assert_eq!(space.locate(second), (b, 99));
-        space.moved(0, first);
-        space.moved(first, second);
+        space.moved((0, 0), (first, 1));
+        space.moved((first, 1), (second, 1));
         assert_eq!((space.zone(a).record.live, space.zone(b).record.live, space.mapped()), (0, GRAINS, 1));
-        space.moved(second, 0);
+        space.moved((second, 1), (0, 0));
         // Three pieces where there is room for one block, and each counts.
-        let pieces = [0, 20, 40].map(|from| space.piece(a, 99, (from, 20)));
-        pieces.iter().for_each(|piece| space.moved(0, *piece));
+        let pieces = [0, 20, 40].map(|from| space.piece(a, 99, from, (Unit::BLOCK, 20)));
+        pieces.iter().for_each(|piece| space.moved((0, 0), (*piece, 1)));
         assert_eq!((space.zone(a).record.live, space.mapped(), space.held()), (3 * 21, 3, 3 * 21));
         assert!(pieces.iter().all(|piece| space.locate(*piece) == (a, 99) && space.may_be_live(*piece)));
-        assert!(!space.may_be_live(space.piece(a, 99, (60, 20))), "it would leave the zone");
-        pieces.iter().for_each(|piece| space.moved(*piece, 0));
+        assert!(!space.may_be_live(space.piece(a, 99, 60, (Unit::BLOCK, 20))), "it would leave the zone");
+        pieces.iter().for_each(|piece| space.moved((*piece, 1), (0, 0)));
         assert_eq!((space.zone(b).record.live, space.mapped()), (0, 0));
         assert!(space.zone(a).record.segment < space.zone(b).record.segment);
     }

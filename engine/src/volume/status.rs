@@ -2,7 +2,7 @@
 
 use crate::{
     device::DeviceError,
-    volume::{format::SectorSize, pack::Codec},
+    volume::{format::SectorSize, pack::Codec, place::Unit},
 };
 
 /// Blocks written to the device since the start, by what for.
@@ -52,6 +52,8 @@ pub struct VolumeStatus {
     pub held_bytes: u64,
     /// How new data is compressed.
     pub codec: Option<Codec>,
+    /// How much of it is compressed together, at most.
+    pub unit: Unit,
     /// Zones of the device.
     pub zones: u32,
     /// Zones in which nothing is.

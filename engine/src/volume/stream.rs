@@ -143,7 +143,7 @@ impl Stream {
     }
 
     /// Whether an entry with a piece of so many grains can be put in now; begins a group, or a zone, if that is what
-    /// it takes.
+    /// it takes. A group of nothing fills up what is left of a zone where that is too little.
     pub fn prepare(
         &mut self,
         index: usize,
@@ -162,6 +162,15 @@ impl Stream {
             }
             self.close(index, capacity, common);
         }
+        // The header, data, and a block that fills up the zone.
+        let group = |pool: &mut BufPool, open| {
+            let bytes = pool.take(most + 2);
+            Some(Group { open, bytes, first: number, entries: 0, grains: 0, fua: false })
+        };
+        if let Some(open) = self.open.filter(|open| open.next + 1 + grains.div_ceil(GRAINS) > capacity) {
+            self.filling = group(common.pool, open);
+            self.close(index, capacity, common);
+        }
         let open = match self.open {
             Some(open) => open,
             None => match space.begin(who) {
@@ -173,32 +182,23 @@ impl Stream {
                 None => return false,
             },
         };
-        // The header, data, and a block that fills up the zone.
-        let bytes = common.pool.take(most + 2);
-        self.filling = Some(Group { open, bytes, first: number, entries: 0, grains: 0, fua: false });
+        self.filling = group(common.pool, open);
         true
     }
 
     /// Puts a piece into the group that is being filled; gives its place, and how many blocks were begun for it.
     /// [`Stream::prepare`] has said yes.
-    pub fn put(
-        &mut self,
-        block: u32,
-        number: u64,
-        piece: &[u8],
-        fua: bool,
-        space: &Space,
-    ) -> Option<(Place, u32)> {
+    pub fn put(&mut self, entry: Entry, piece: &[u8], fua: bool, space: &Space) -> Option<(Place, u32)> {
         let group = self.filling.as_mut()?;
-        let (from, grains) = (group.grains, (piece.len() / GRAIN) as u32);
+        let (from, grains) = (group.grains, entry.what.grains());
         group.bytes[BLOCK + from as usize * GRAIN..][..piece.len()].copy_from_slice(piece);
         let begun = group.blocks_with(grains) - group.blocks();
         group.grains += grains;
-        let entry = Entry { number, block, what: What::Data(grains) };
         put_entry(&mut group.bytes, group.entries, group.first, entry);
         group.entries += 1;
         group.fua |= fua;
-        Some((space.piece(group.open.zone, group.open.next + 1, (from, grains)), begun))
+        let place = space.piece(group.open.zone, group.open.next + 1, from, (entry.what.unit(), grains));
+        Some((place, begun))
     }
 
     /// Puts a discard into the group that is being filled. [`Stream::prepare`] has said yes.
@@ -218,8 +218,8 @@ impl Stream {
         let Open { zone, segment, next: offset, .. } = open;
         bytes[BLOCK + grains as usize * GRAIN..(1 + data) as usize * BLOCK].fill(0);
         let mut blocks = 1 + data;
-        if offset + blocks + 1 == capacity {
-            // No group fits into a single block.
+        // No group fits into a single block.
+        while offset + blocks + 1 == capacity || entries == 0 && offset + blocks < capacity {
             bytes.block_mut(blocks as u64).fill(0);
             blocks += 1;
         }

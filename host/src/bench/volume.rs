@@ -4,7 +4,8 @@
 //! The volume lies on a drive shaped like a ZN540 that answers at once and, once the volume is there, neither
 //! stores anything nor reads it; all of the map is in memory. So this is what the volume's own code costs:
 //! the map, groups and their headers, copies of the data into groups, the codec, and the executor. What is compressed are
-//! made up words, which LZ4 makes about half as long, and noise. Times are by the clock on the wall.
+//! made up words, which LZ4 makes about half as long, and noise. Times are by the clock on the wall. What larger units cost is
+//! measured on a drive that does store what it is given, in memory.
 
 use super::{
     begin,
@@ -16,11 +17,12 @@ use crate::{
     packers::Packers,
     reactor::Reactor,
     report::Compression,
+    size::show,
 };
 use anyhow::{Context, Error, Result};
 use engine::{
     buf::{BLOCK, Buf},
-    volume::{Behaviour, CreateOptions, Volume},
+    volume::{Behaviour, CreateOptions, Unit, Volume},
 };
 use serde::Serialize;
 use sim::rng::Rng;
@@ -44,6 +46,7 @@ struct Costs {
     /// One 4 KiB read at a random place, 64 of them on the way.
     read_4k_random_ns: f64,
     compression: Vec<Compressed>,
+    units: Vec<InUnits>,
 }
 
 /// What 4 KiB writes at random places cost, 64 of them on the way.
@@ -58,8 +61,25 @@ struct Compressed {
     write_noise_ns: f64,
 }
 
+/// What words cost that are compressed so much at a time, in writes of 64 KiB, 64 of them on the way.
+#[derive(Serialize)]
+struct InUnits {
+    compression: Compression,
+    unit_bytes: u64,
+    /// For each 4 KiB of such a write.
+    write_64k_ns: f64,
+    /// How much shorter words get.
+    words_ratio: f64,
+    /// One 4 KiB read at a random place.
+    read_4k_random_ns: f64,
+}
+
 /// Requests of a round with compression.
 const COMPRESSED: u64 = 50_000;
+
+/// Writes of 64 KiB of a round, and blocks of one.
+const LARGE: u64 = 512;
+const LARGE_BLOCKS: u64 = 16;
 
 /// A volume on a drive that answers at once.
 struct Rig {
@@ -69,16 +89,22 @@ struct Rig {
 
 impl Rig {
     fn new(compression: Compression) -> Result<Rig> {
+        let (rig, device) = Rig::storing(compression, Unit::BLOCK)?;
+        device.idle();
+        Ok(rig)
+    }
+
+    /// On a drive that stores what it is given.
+    fn storing(compression: Compression, unit: Unit) -> Result<(Rig, Rc<Idle>)> {
         let (device, reactor) = (Rc::new(Idle::new(ZONES)), Reactor::default());
         let runtime = reactor.runtime();
-        let options = CreateOptions { uuid: [1; 16], codec: compression.0, ..CreateOptions::default() };
+        let options = CreateOptions { uuid: [1; 16], codec: compression.0, unit, ..CreateOptions::default() };
         let made = Volume::create(device.clone(), options);
         runtime.block_on(made, || false).context("the drive does not answer")??;
         let behaviour = Behaviour { map_pages: Some(usize::MAX / 2), ..Behaviour::default() };
         let volume = Volume::open(runtime, device.clone(), behaviour);
         let volume = runtime.block_on(volume, || false).context("the drive does not answer")??;
-        device.idle();
-        Ok(Rig { reactor, volume })
+        Ok((Rig { reactor, volume }, device))
     }
 }
 
@@ -108,6 +134,18 @@ pub fn run(output: Output, rounds: usize) -> Result<u8> {
         let rows: Vec<Vec<String>> = std::iter::once(head.map(String::from).to_vec())
             .chain(costs.compression.iter().map(row))
             .collect();
+        let head = ["compression", "unit", "4 KiB of a 64 KiB write of words", "ratio", "4 KiB read, random"];
+        let row = |row: &InUnits| {
+            vec![
+                row.compression.to_string(),
+                show(row.unit_bytes),
+                format!("{:.0} ns", row.write_64k_ns),
+                format!("{:.2}", row.words_ratio),
+                format!("{:.0} ns", row.read_4k_random_ns),
+            ]
+        };
+        let units: Vec<Vec<String>> =
+            std::iter::once(head.map(String::from).to_vec()).chain(costs.units.iter().map(row)).collect();
         [
             "a volume on a drive that answers at once, one core\n".to_string(),
             line("4 KiB write, random, 64 on the way", costs.write_4k_random_ns),
@@ -116,6 +154,8 @@ pub fn run(output: Output, rounds: usize) -> Result<u8> {
             line("4 KiB read, random, 64 on the way", costs.read_4k_random_ns),
             "\n".into(),
             table(&rows),
+            "\n".into(),
+            table(&units),
         ]
         .concat()
     })?;
@@ -125,8 +165,8 @@ pub fn run(output: Output, rounds: usize) -> Result<u8> {
 fn measured(rounds: usize) -> Result<Costs> {
     let rig = Rig::new(Compression(None))?;
     let plain = [Buf::copy_of(&[0x5a; BLOCK])];
-    let (write_ns, allocations) = medians(rounds, |round| play(&rig, Some(&plain), REQUESTS, round))?;
-    let (read_ns, _) = medians(rounds, |round| play(&rig, None, REQUESTS, round))?;
+    let (write_ns, allocations) = medians(rounds, |round| play(&rig, &plain, random(&rig, REQUESTS, round)))?;
+    let (read_ns, _) = medians(rounds, |round| play(&rig, &[], random(&rig, REQUESTS, round)))?;
     let amplification = rig.volume.status().written.amplification();
     drop(rig);
     let mut compression = Vec::new();
@@ -135,12 +175,19 @@ fn measured(rounds: usize) -> Result<Costs> {
     {
         compression.extend(compressed(rounds, codec.parse().map_err(Error::msg)?, helped)?);
     }
+    let mut units = Vec::new();
+    for codec in ["lz4", "zstd:1"] {
+        for unit in [4 << 10, 16 << 10, 64 << 10].into_iter().filter_map(Unit::from_bytes) {
+            units.push(in_units(rounds, codec.parse().map_err(Error::msg)?, unit)?);
+        }
+    }
     Ok(Costs {
         write_4k_random_ns: write_ns,
         write_4k_random_allocations: allocations,
         write_amplification: amplification,
         read_4k_random_ns: read_ns,
         compression,
+        units,
     })
 }
 
@@ -153,7 +200,7 @@ fn compressed(rounds: usize, compression: Compression, helped: bool) -> Result<O
             threads = packers.threads();
             rig.volume.employ(packers);
         }
-        let (ns, _) = medians(rounds, |round| play(&rig, Some(blocks), COMPRESSED, round))?;
+        let (ns, _) = medians(rounds, |round| play(&rig, blocks, random(&rig, COMPRESSED, round)))?;
         let status = rig.volume.status();
         anyhow::Ok((ns, status.mapped as f64 * BLOCK as f64 / status.held_bytes as f64))
     };
@@ -161,6 +208,28 @@ fn compressed(rounds: usize, compression: Compression, helped: bool) -> Result<O
     let (write_noise_ns, _) = write(&noise())?;
     let found = Compressed { compression, threads, write_words_ns, words_ratio, write_noise_ns };
     Ok((threads > 0 || !helped).then_some(found))
+}
+
+/// What words cost in units of this size.
+fn in_units(rounds: usize, compression: Compression, unit: Unit) -> Result<InUnits> {
+    let (rig, _) = Rig::storing(compression, unit)?;
+    let large: Vec<Buf> = words()
+        .chunks_exact(LARGE_BLOCKS as usize)
+        .map(|blocks| Buf::copy_of(&blocks.iter().flat_map(|block| block.to_vec()).collect::<Vec<u8>>()))
+        .collect();
+    let (ns, _) = medians(rounds, |_| play(&rig, &large, (0..LARGE).map(|at| at * LARGE_BLOCKS).collect()))?;
+    let status = rig.volume.status();
+    let (read_4k_random_ns, _) = medians(rounds, |round| {
+        let mut rng = Rng::new(round);
+        play(&rig, &[], (0..COMPRESSED).map(|_| rng.below(LARGE * LARGE_BLOCKS)).collect())
+    })?;
+    Ok(InUnits {
+        compression,
+        unit_bytes: unit.bytes() as u64,
+        write_64k_ns: ns / LARGE_BLOCKS as f64,
+        words_ratio: status.mapped as f64 * BLOCK as f64 / status.held_bytes as f64,
+        read_4k_random_ns,
+    })
 }
 
 /// Blocks of words out of a vocabulary, some of which are much more frequent than others.
@@ -193,12 +262,16 @@ fn noise() -> Vec<Buf> {
     (0..POOL).map(block).collect()
 }
 
-/// Nanoseconds and allocations of a request, at places that the number of the round decides: a write of one of
-/// `blocks`, or a read.
-fn play(rig: &Rig, blocks: Option<&[Buf]>, requests: u64, round: u64) -> Result<(f64, f64)> {
+/// Places that the number of the round decides.
+fn random(rig: &Rig, requests: u64, round: u64) -> Vec<u64> {
     let mut rng = Rng::new(round);
-    let places: Rc<Vec<u64>> = Rc::new((0..requests).map(|_| rng.below(rig.volume.blocks())).collect());
-    let blocks: Rc<Vec<Buf>> = Rc::new(blocks.unwrap_or_default().to_vec());
+    (0..requests).map(|_| rng.below(rig.volume.blocks())).collect()
+}
+
+/// Nanoseconds and allocations of a request at each of these places: a write of one of `blocks`, or a read of one block if
+/// there are none.
+fn play(rig: &Rig, blocks: &[Buf], places: Vec<u64>) -> Result<(f64, f64)> {
+    let (requests, places, blocks) = (places.len() as u64, Rc::new(places), Rc::new(blocks.to_vec()));
     let idle = || rig.reactor.ring().and_then(|ring| Ok(ring.wait()?)).unwrap_or(false);
     idle::play(rig.reactor.runtime(), (requests, DEPTH), idle, |turns| {
         let (volume, places, blocks) = (rig.volume.clone(), places.clone(), blocks.clone());

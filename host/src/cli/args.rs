@@ -9,7 +9,7 @@ use crate::{
 };
 use clap::{Args, Parser, Subcommand, ValueEnum, value_parser};
 use clap_complete::Shell;
-use engine::volume::SectorSize;
+use engine::volume::{SectorSize, Unit};
 use std::{net::IpAddr, path::PathBuf};
 
 /// Fault-tolerant storage out of zoned drives.
@@ -305,6 +305,11 @@ fn sector_size(text: &str) -> Result<SectorSize, String> {
     size.ok_or_else(|| "sectors have 512 or 4096 bytes".into())
 }
 
+fn unit(text: &str) -> Result<Unit, String> {
+    let unit = size::parse(text).ok().and_then(Unit::from_bytes);
+    unit.ok_or_else(|| "units are 4K, 8K, 16K, 32K or 64K".into())
+}
+
 #[derive(Subcommand)]
 pub enum Volume {
     /// Make a volume on an empty array
@@ -321,6 +326,10 @@ pub enum Volume {
         /// --size as well
         #[arg(long, value_name = COMPRESSION, default_value_t = Compression(None))]
         compression: Compression,
+        /// How much of a write is compressed together, 4K to 64K. More of it is shorter, and takes longer to read a
+        /// part of
+        #[arg(long, value_name = "SIZE", value_parser = unit, default_value = "4K")]
+        unit: Unit,
         /// What users may write at least. 512 is for software that can do nothing else: what is smaller than 4096 bytes
         /// costs a read as well
         #[arg(long, value_name = "BYTES", value_parser = sector_size, default_value = "4096")]
@@ -335,6 +344,9 @@ pub enum Volume {
         /// How what is written from now on is compressed
         #[arg(long, value_name = COMPRESSION)]
         compression: Compression,
+        /// How much of a write is compressed together, 4K to 64K; as before by default
+        #[arg(long, value_name = "SIZE", value_parser = unit)]
+        unit: Option<Unit>,
     },
 }
 

@@ -449,7 +449,7 @@ fn volume_text(volume: &VolumeReport) -> String {
         volume.valid_bytes.len(),
     );
     if compresses {
-        let how = volume.compression.does();
+        let how = volume.compression.does(volume.unit_bytes);
         text += &format!(
             "  ratio: {:.2}: {} take {}, so there is room for {} like that; new data is written {how}\n",
             volume.compression_ratio,

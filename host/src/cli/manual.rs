@@ -29,12 +29,16 @@ const EXAMPLES: [(&str, &[&str]); 43] = [
         &[
             "zoneraid volume create tank",
             "zoneraid volume create drives --size 64G",
-            "zoneraid volume create tank --size 8T --compression lz4",
+            "zoneraid volume create tank --size 8T --compression zstd --unit 16K",
         ],
     ),
     (
         "volume set",
-        &["zoneraid volume set tank --compression zstd", "zoneraid volume set tank --compression off"],
+        &[
+            "zoneraid volume set tank --compression zstd",
+            "zoneraid volume set tank --compression lz4 --unit 64K",
+            "zoneraid volume set tank --compression off",
+        ],
     ),
     ("stop", &["zoneraid stop tank"]),
     ("status", &["zoneraid status", "zoneraid status tank", "zoneraid --json status tank"]),

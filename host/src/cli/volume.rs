@@ -13,7 +13,7 @@ use crate::{
 use anyhow::{Context, Result, bail, ensure};
 use engine::{
     device::ZonedDevice,
-    volume::{Behaviour, CreateOptions, NoVolume, Plan, Volume, VolumeError},
+    volume::{Behaviour, CreateOptions, NoVolume, Plan, Unit, Volume, VolumeError},
 };
 use serde::Serialize;
 use std::rc::Rc;
@@ -27,23 +27,24 @@ struct Created {
     /// How much of it may be used at once, if nothing of it compresses.
     usable_bytes: u64,
     compression: Compression,
+    /// How much of it is compressed together, at most.
+    unit_bytes: u64,
     /// What its users may write at least.
     sector_bytes: u32,
 }
 
 pub fn run(output: Output, verb: Verb) -> Result<u8> {
     match verb {
-        Verb::Create { array, size, compression, sector_size } => {
-            let options =
-                CreateOptions { uuid: new_uuid()?, blocks: size, sector: sector_size, codec: compression.0 };
-            create(output, &array, options)
+        Verb::Create { array, size, compression, unit, sector_size } => {
+            let (uuid, codec) = (new_uuid()?, compression.0);
+            create(output, &array, CreateOptions { uuid, blocks: size, sector: sector_size, codec, unit })
         }
-        Verb::Set { array, compression } => {
-            let set = set(output, &array, compression)?;
-            output.print(&set, |VolumeSet { array, compression }| match compression.0 {
+        Verb::Set { array, compression, unit } => {
+            let set = set(output, &array, (compression, unit))?;
+            output.print(&set, |VolumeSet { array, compression, unit_bytes }| match compression.0 {
                 None => format!("the volume on '{array}' compresses nothing from now on\n"),
                 Some(_) => {
-                    let how = compression.does();
+                    let how = compression.does(*unit_bytes);
                     format!("the volume on '{array}' compresses {how} what is written from now on\n")
                 }
             })?;
@@ -53,12 +54,17 @@ pub fn run(output: Output, verb: Verb) -> Result<u8> {
 }
 
 /// Has whoever runs the array, or else this process, tell the volume how to compress.
-fn set(output: Output, name: &ArrayName, compression: Compression) -> Result<VolumeSet> {
+fn set(
+    output: Output,
+    name: &ArrayName,
+    (compression, unit): (Compression, Option<Unit>),
+) -> Result<VolumeSet> {
     let (session, called) = match namespace::meant_by(name)? {
         Some(session) => (session, name.to_string()),
         None => {
             if let Some(mut client) = client::find(name)? {
-                return ask(output, &mut client, &Request::Compress { with: compression });
+                let unit_bytes = unit.map(|unit| unit.bytes() as u64);
+                return ask(output, &mut client, &Request::Compress { with: compression, unit_bytes });
             }
             let session = Found::by_name(name)?.assemble()?;
             let called = session.array.status().name;
@@ -73,10 +79,9 @@ fn set(output: Output, name: &ArrayName, compression: Compression) -> Result<Vol
         }
         let volume = Volume::open(runtime, device, Behaviour::default()).await;
         let volume = volume.map_err(|error| no_start(&called, error))?;
-        volume.compress(compression.0).await?;
-        Ok(())
-    })??;
-    Ok(VolumeSet { array: called, compression })
+        volume.compress(compression.0, unit.unwrap_or(volume.status().unit)).await?;
+        Ok(VolumeSet::of(called, &volume.status()))
+    })?
 }
 
 fn create(output: Output, name: &ArrayName, options: CreateOptions) -> Result<u8> {
@@ -102,6 +107,7 @@ fn create(output: Output, name: &ArrayName, options: CreateOptions) -> Result<u8
         size_bytes: bytes(plan.blocks),
         usable_bytes: bytes(plan.usable.min(plan.blocks)),
         compression: Compression(options.codec),
+        unit_bytes: options.unit.min(plan.unit).bytes() as u64,
         sector_bytes: options.sector as u32,
     };
     output.print(&created, |created| {
@@ -160,10 +166,12 @@ mod tests {
             size_bytes: 0,
             usable_bytes: 0,
             compression: Compression(None),
+            unit_bytes: 4096,
             sector_bytes: 4096,
         };
         assert_eq!(crate::output::undescribed(&created, "volume-create.json"), [""; 0]);
-        let set = VolumeSet { array: "tank".into(), compression: Compression(Some(Codec::Lz4)) };
+        let compression = Compression(Some(Codec::Lz4));
+        let set = VolumeSet { array: "tank".into(), compression, unit_bytes: 4096 };
         assert_eq!(crate::output::undescribed(&set, "volume-set.json"), [""; 0]);
     }
 }

@@ -16,6 +16,7 @@ use anyhow::{Context, Result, ensure};
 use engine::{
     device::{Command, ZonedDevice},
     owner::Change,
+    volume::Unit,
     vzone::{Qos, Rates},
     zone::ZoneIndex,
 };
@@ -99,7 +100,9 @@ impl Daemon {
                 serde_json::to_value(self.change(&Change::Host(host)).await?)?
             }
             Request::Autostart { yes } => serde_json::to_value(self.change(&Change::Autostart(yes)).await?)?,
-            Request::Compress { with } => serde_json::to_value(self.compress(with).await?)?,
+            Request::Compress { with, unit_bytes } => {
+                serde_json::to_value(self.compress(with, unit_bytes).await?)?
+            }
             Request::Qos { namespace, limits, floors, latency_us } => {
                 let rates = |[requests, blocks]: [u32; 2]| Rates { requests, blocks };
                 let qos = Qos { limits: rates(limits), floors: rates(floors), latency_us };
@@ -122,12 +125,13 @@ impl Daemon {
         Ok(Owned::of(&self.array.status()))
     }
 
-    async fn compress(&self, compression: Compression) -> Result<VolumeSet> {
+    async fn compress(&self, compression: Compression, unit_bytes: Option<u64>) -> Result<VolumeSet> {
         let status = self.array.status();
         let volume = self.volume.borrow().clone().with_context(|| no_volume(&status.name))?;
         ensure!(!status.read_only, "'{}' is started only to be read", status.name);
-        volume.compress(compression.0).await?;
-        Ok(VolumeSet { array: status.name, compression })
+        let unit = unit_bytes.map_or(Some(volume.status().unit), Unit::from_bytes);
+        volume.compress(compression.0, unit.context("there is no unit of so many bytes")?).await?;
+        Ok(VolumeSet::of(status.name, &volume.status()))
     }
 
     async fn zones(&self, zone: Option<u32>) -> Result<Zones> {

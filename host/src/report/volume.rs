@@ -1,8 +1,11 @@
 //! What there is to say about volumes.
 
-use crate::{output::quoted, size::bytes};
+use crate::{
+    output::quoted,
+    size::{bytes, show},
+};
 use anyhow::anyhow;
-use engine::volume::{Codec, Level, VolumeError, VolumeStatus, Written};
+use engine::volume::{Codec, Level, Unit, VolumeError, VolumeStatus, Written};
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
@@ -20,6 +23,8 @@ pub struct VolumeReport {
     pub free_bytes: u64,
     /// How new data is compressed.
     pub compression: Compression,
+    /// How much of it is compressed together, at most.
+    pub unit_bytes: u64,
     /// What of the usable bytes is taken by what is written.
     pub physical_bytes: u64,
     /// Used bytes for each of these; 1 if nothing is written.
@@ -88,11 +93,15 @@ impl TryFrom<String> for Compression {
 
 impl Compression {
     /// What is done to data, in a sentence.
-    pub fn does(self) -> String {
-        match self.0 {
-            None => "as it is".into(),
+    pub fn does(self, unit_bytes: u64) -> String {
+        let with = match self.0 {
+            None => return "as it is".into(),
             Some(Codec::Lz4) => "with LZ4".into(),
             Some(Codec::Zstd(level)) => format!("with Zstandard, level {}", level.number()),
+        };
+        match Unit::from_bytes(unit_bytes) {
+            Some(Unit::BLOCK) => with,
+            _ => format!("{with}, in units of {}", show(unit_bytes)),
         }
     }
 }
@@ -120,6 +129,15 @@ pub fn no_start(called: &str, error: VolumeError) -> anyhow::Error {
 pub struct VolumeSet {
     pub array: String,
     pub compression: Compression,
+    pub unit_bytes: u64,
+}
+
+impl VolumeSet {
+    /// How the volume on an array is now.
+    pub fn of(array: String, volume: &VolumeStatus) -> VolumeSet {
+        let unit_bytes = volume.unit.bytes() as u64;
+        VolumeSet { array, compression: Compression(volume.codec), unit_bytes }
+    }
 }
 
 /// What garbage collection does.
@@ -172,6 +190,7 @@ impl VolumeReport {
             used_bytes: bytes(volume.mapped),
             free_bytes: room.min(bytes(volume.blocks - volume.mapped)),
             compression: Compression(volume.codec),
+            unit_bytes: volume.unit.bytes() as u64,
             physical_bytes: volume.held_bytes,
             compression_ratio: ratio,
             effective_bytes: bytes(volume.blocks).min((bytes(volume.usable) as f64 * ratio) as u64),

@@ -10,7 +10,7 @@ use anyhow::{Context, ensure};
 use engine::{
     buf::{BLOCK, Buf},
     runtime::Runtime,
-    volume::{Behaviour, Codec, CreateOptions, Level, Volume},
+    volume::{Behaviour, Codec, CreateOptions, Level, Unit, Volume},
     zone::ZoneIndex,
 };
 use sim::ssd::{
@@ -23,20 +23,24 @@ pub const LAYERS: Experiment =
     Experiment { name: "layers", title: "Compression on the host, in the drive, and in both", run: layers };
 
 const METHOD: &str = "A data set is written to a volume on an emulated PM1731a, in order, 64 blocks at a time, and read \
-back; the volume compresses with LZ4, with zstd at level 1, or not, block by block, and the drive is one that compresses as Braid \
-does (LZ4), or not. \
+back; the volume compresses with LZ4, with zstd at level 1, or not, block by block or in units of 16 or 64 KiB, and the drive \
+is one that compresses as Braid does (LZ4), or not. \
 Capacity ratio is bytes of the set for each byte of flash in all zones: headers of groups, map and roots of the volume \
 count, and so does what waits in the drive's buffer, as it is. One drive: parity of an array is another matter \
 (braid-array).";
 
-/// The stacks: a name, how the volume compresses, and whether the drive does.
-const STACKS: [(&str, Host, bool); 6] = [
-    ("none", Host::Off, false),
-    ("host", Host::Lz4, false),
-    ("drive", Host::Off, true),
-    ("both", Host::Lz4, true),
-    ("host-zstd", Host::Zstd, false),
-    ("both-zstd", Host::Zstd, true),
+/// The stacks: a name, how the volume compresses and bytes of what together, and whether the drive does.
+const STACKS: [(&str, Host, usize, bool); 10] = [
+    ("none", Host::Off, BLOCK, false),
+    ("host", Host::Lz4, BLOCK, false),
+    ("drive", Host::Off, BLOCK, true),
+    ("both", Host::Lz4, BLOCK, true),
+    ("host-zstd", Host::Zstd, BLOCK, false),
+    ("both-zstd", Host::Zstd, BLOCK, true),
+    ("host-16k", Host::Lz4, 4 * BLOCK, false),
+    ("host-64k", Host::Lz4, 16 * BLOCK, false),
+    ("host-zstd-16k", Host::Zstd, 4 * BLOCK, false),
+    ("host-zstd-64k", Host::Zstd, 16 * BLOCK, false),
 ];
 
 #[derive(Clone, Copy, PartialEq)]
@@ -101,8 +105,8 @@ fn layers(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
 }
 
 fn measure(set: &Dataset) -> anyhow::Result<Found> {
-    let ratios =
-        STACKS.iter().map(|(_, host, drive)| ratio(set, *host, *drive)).collect::<anyhow::Result<_>>()?;
+    let ratio = |(_, host, unit, drive): &(_, _, _, _)| ratio(set, (*host, *unit), *drive);
+    let ratios = STACKS.iter().map(ratio).collect::<anyhow::Result<_>>()?;
     let ideal = [BLOCK, PAGE, 4 * PAGE].map(|unit| {
         let stored: usize = set.bytes.chunks_exact(unit).map(|unit| compress(unit).len()).sum();
         (set.bytes.len() / unit * unit) as f64 / stored.max(1) as f64
@@ -111,7 +115,7 @@ fn measure(set: &Dataset) -> anyhow::Result<Found> {
 }
 
 /// Writes a set to a volume, and reads it again; bytes of it for each byte of flash.
-fn ratio(set: &Dataset, host: Host, compresses: bool) -> anyhow::Result<f64> {
+fn ratio(set: &Dataset, (host, unit): (Host, usize), compresses: bool) -> anyhow::Result<f64> {
     let geometry = Model::pm1731a().scaled(ZONES, ZONE_BLOCKS).geometry;
     let ssd = match compresses {
         true => {
@@ -124,11 +128,9 @@ fn ratio(set: &Dataset, host: Host, compresses: bool) -> anyhow::Result<f64> {
     let (runtime, device) = (Runtime::new(), Rc::new(drive.clone()));
     let blocks = set.bytes.len() / BLOCK;
     let work = async {
-        Volume::create(
-            device.clone(),
-            CreateOptions { uuid: [1; 16], codec: host.codec(), ..CreateOptions::default() },
-        )
-        .await?;
+        let unit = Unit::from_bytes(unit as u64).context("there is no such unit")?;
+        let options = CreateOptions { uuid: [1; 16], codec: host.codec(), unit, ..CreateOptions::default() };
+        Volume::create(device.clone(), options).await?;
         let volume = Volume::open(&runtime, device, Behaviour::default()).await?;
         for (number, piece) in set.bytes[..blocks * BLOCK].chunks(WRITE_BLOCKS * BLOCK).enumerate() {
             volume.write((number * WRITE_BLOCKS) as u64, &Buf::copy_of(piece), false).await?;
@@ -173,8 +175,21 @@ fn claim(found: &[Found]) -> Claim {
 }
 
 fn units(found: &[Found]) -> Table {
-    let header =
-        ["data set", "4 KiB", "16 KiB", "64 KiB", "host", "drive", "both", "host, zstd", "both, zstd"];
+    let header = [
+        "data set",
+        "4 KiB",
+        "16 KiB",
+        "64 KiB",
+        "host",
+        "drive",
+        "both",
+        "host, zstd",
+        "both, zstd",
+        "host, 16 KiB",
+        "64 KiB",
+        "host, zstd, 16 KiB",
+        "64 KiB",
+    ];
     let mut table =
         Table::new("LZ4 by size of unit, byte behind byte, and what the stacks make of it", &header);
     for found in found {
@@ -196,13 +211,14 @@ mod tests {
         let of = |bytes: Vec<u8>| {
             measure(&Dataset { name: "made".into(), origin: String::new(), bytes }).unwrap().ratios
         };
-        let [none, host, drive, both, zstd, _] = of(bytes.clone())[..] else { panic!("six stacks") };
+        let [none, host, drive, both, zstd, _, ref units @ ..] = of(bytes.clone())[..] else { panic!("few") };
         assert!(
-            none > 0.9 && [host, zstd] == [none; 2] && drive >= none && both >= none,
+            none > 0.9 && [host, zstd] == [none; 2] && *units == [none; 4] && drive >= none && both >= none,
             "{none} {host} {drive} {both}"
         );
         bytes.chunks_mut(BLOCK).for_each(|block| block[BLOCK / 4..].fill(0));
-        let [none, host, drive, both, zstd, _] = of(bytes)[..] else { panic!("six stacks") };
+        let [none, host, drive, both, zstd, _, ref units @ ..] = of(bytes)[..] else { panic!("few") };
+        assert!(units.iter().all(|ratio| *ratio > host), "{units:?}");
         assert!(
             none < 1.0 && host.min(zstd) > 3.0 && drive > 2.5 && both >= 0.95 * host,
             "{none} {host} {drive} {both}"

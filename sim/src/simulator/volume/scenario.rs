@@ -3,9 +3,10 @@
 use super::Over;
 use crate::rng::Rng;
 use engine::{
+    buf::BLOCK,
     device::Geometry,
     raid::policy::Policy,
-    volume::{Behaviour, Choice, Codec, Level},
+    volume::{Behaviour, Choice, Codec, Level, Unit},
 };
 
 /// Relative rates of the kinds of operations.
@@ -39,6 +40,8 @@ pub struct Scenario {
     pub behaviour: Behaviour,
     /// How the volume compresses what is written, most of the time; Zstandard with the help of others.
     pub codec: Option<Codec>,
+    /// How much of it together, at most.
+    pub unit: Unit,
     /// Logical blocks, out of 100 that are usable.
     pub size_percent: u64,
     /// As many blocks as there is room for are written before anything else.
@@ -94,6 +97,7 @@ impl Scenario {
                 give_up: false,
             },
             codec: if rng.chance(1, 2) { draw_codec(&mut Rng::new(rng.clone().next_u64())) } else { None },
+            unit: Unit::default(),
             // Seldom more than there is room for; or full, with victims that are; or with many pages.
             size_percent: if shape == MANY_ZONES {
                 100
@@ -120,7 +124,27 @@ impl Scenario {
         if scenario.codec.is_some() && rng.chance(1, 2) {
             scenario.size_percent *= 2;
         }
+        if scenario.codec.is_some() {
+            scenario.draw_unit(&mut Rng::new(rng.clone().next_u64()), single && shape > MANY_PAGES);
+        }
         scenario
+    }
+
+    /// Draws a unit. A drive that may be any has zones in which large ones have room, but few of them.
+    fn draw_unit(&mut self, rng: &mut Rng, any_drive: bool) {
+        self.unit = *rng.pick(&Unit::all().collect::<Vec<Unit>>());
+        let blocks = (self.unit.bytes() / BLOCK) as u64;
+        if blocks > 4 && any_drive {
+            let zone_capacity_blocks = 16 * blocks + rng.below(6 * blocks);
+            self.drive = Geometry {
+                zones: 18 + rng.below(4) as u32,
+                zone_size_blocks: zone_capacity_blocks + rng.below(9),
+                zone_capacity_blocks,
+                max_transfer_blocks: (4 * blocks + 2 + rng.below(4 * blocks)) as u32,
+                ..self.drive.clone()
+            };
+            self.load.most_blocks = 3 * blocks;
+        }
     }
 }
 

@@ -71,8 +71,8 @@ pub(super) async fn create(
     };
     let plan = Plan::of(device.geometry(), None).map_err(|e| e.to_string())?;
     let blocks = (plan.usable * scenario.size_percent / 100).max(1);
-    let options =
-        volume::CreateOptions { uuid, blocks: Some(blocks), codec: scenario.codec, ..Default::default() };
+    let Scenario { codec, unit, .. } = scenario;
+    let options = volume::CreateOptions { uuid, blocks: Some(blocks), codec, unit, ..Default::default() };
     Volume::create(device, options).await.map_err(|e| e.to_string())
 }
 

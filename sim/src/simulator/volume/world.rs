@@ -23,7 +23,7 @@ use engine::{
     buf::{BLOCK, Buf},
     device::{DeviceError, Status},
     runtime::Runtime,
-    volume::{Codec, Volume, VolumeStatus},
+    volume::{Codec, Unit, Volume, VolumeStatus},
     zone::ZoneIndex,
 };
 use std::{cell::RefCell, future::Future, rc::Rc};
@@ -38,7 +38,7 @@ const TOO_MANY_STEPS: u64 = 100_000;
 const FILLED_AT_ONCE: u64 = 16;
 
 /// Logical blocks of a page of the map.
-const PAGE_BLOCKS: u64 = 677;
+const PAGE_BLOCKS: u64 = 672;
 
 /// Zones of a drive that wear out in a life: fewer than are spare.
 const MOST_WORN: u64 = 2;
@@ -568,8 +568,10 @@ impl World {
             return Ok(());
         }
         let codec = self.scenario.codec.filter(|_| !is_on);
-        self.trace.note(|| format!("what is written from now on is compressed: {codec:?}"));
-        let chosen = self.start(async move { volume.compress(codec).await.map_err(|e| e.to_string()) });
+        let units: Vec<Unit> = Unit::all().filter(|unit| *unit <= self.scenario.unit).collect();
+        let unit = *self.rng.clone().pick(&units);
+        self.trace.note(|| format!("what is written from now on is compressed: {codec:?} {unit:?}"));
+        let chosen = self.start(async move { volume.compress(codec, unit).await.map_err(|e| e.to_string()) });
         self.wait(&chosen)?.map_err(|why| Failure(format!("compression is not changed: {why}")))
     }
 
