@@ -16,7 +16,6 @@ use anyhow::{Context, Result, ensure};
 use engine::{
     device::{Command, ZonedDevice},
     owner::Change,
-    vzone::{Qos, Rates},
     zone::ZoneIndex,
 };
 use serde_json::Value;
@@ -100,10 +99,15 @@ impl Daemon {
             }
             Request::Autostart { yes } => serde_json::to_value(self.change(&Change::Autostart(yes)).await?)?,
             Request::Compress { with } => serde_json::to_value(self.compress(with).await?)?,
-            Request::Qos { namespace, limits, floors, latency_us } => {
-                let rates = |[requests, blocks]: [u32; 2]| Rates { requests, blocks };
-                let qos = Qos { limits: rates(limits), floors: rates(floors), latency_us };
-                serde_json::to_value(self.set_qos(&namespace, qos).await?)?
+            Request::CreateNamespace(wanted) => serde_json::to_value(self.create_namespace(&wanted).await?)?,
+            Request::ResizeNamespace { namespace, blocks } => {
+                serde_json::to_value(self.resize_namespace(&namespace, blocks).await?)?
+            }
+            Request::Qos { namespace, qos } => {
+                serde_json::to_value(self.set_qos(&namespace, qos.into()).await?)?
+            }
+            Request::RemoveNamespace { namespace, yes } => {
+                serde_json::to_value(self.remove_namespace(&namespace, yes).await?)?
             }
             Request::Stop => {
                 let status = self.array.status();
