@@ -1,6 +1,6 @@
-# Three tenants of one array, F2FS, btrfs, and ext4 and SQLite on a volume: under fio at once a drive is pulled and the
+# Tenants of one array that come, grow and go while another one writes and the daemon is killed. Then three, F2FS, btrfs, and ext4 and SQLite on a volume: under fio at once a drive is pulled and the
 # daemon is killed, then the power is cut and a drive is gone; each one's data is there, and nobody has another one's.
-# guest: --drives 6:size=1G,zone=8M,capacity=6M,open=40,active=40,zrwa=128K --drives 1:size=256M,conventional=yes --reboots --time-limit 600 --memory 3G
+# guest: --drives 6:size=1G,zone=8M,capacity=6M,open=40,active=40,zrwa=128K --drives 1:size=256M,conventional=yes --reboots --time-limit 1500 --memory 3G
 
 acknowledged=/mnt/guest/acknowledged
 tenants=(f2fs btrfs ext4)
@@ -31,19 +31,74 @@ checked() {
     btrfs check "$(device btrfs)" >/run/check 2>&1 || only_unaligned /run/check || { cat /run/check; fail "btrfs check"; }
     e2fsck -fn "$(device ext4)" >/run/fsck 2>&1 || { cat /run/fsck; fail "e2fsck"; }
 }
+# killed TENANT...: the daemon is, and these outlive it
 killed() {
     kill -KILL "$DAEMON"
     wait "$DAEMON" 2>/dev/null || true
     local tenant
-    for tenant in "${tenants[@]}"; do [[ -b $(device "$tenant") ]] || fail "$tenant did not outlive the daemon"; done
+    for tenant in "$@"; do [[ -b $(device "$tenant") ]] || fail "$tenant did not outlive the daemon"; done
     start_array tank
+}
+
+# fill TENANT ZONES RATE: writes zones slowly, and reads them again
+fill() {
+    local device size
+    device=$(device "$1")
+    size=$(($2 * $(cat "/sys/block/$(basename "$device")/queue/chunk_sectors") * 512))
+    fio --name="$1" --filename="$device" --direct=1 --zonemode=zbd --ioengine=libaio --iodepth=4 --rw=write --bs=64k \
+        --size="$size" --rate="$3" --verify=crc32c --output="/run/$1.fio" || { cat "/run/$1.fio"; fail "fio on $1"; }
+}
+# Beside a tenant that writes all the time.
+at_work() {
+    step "namespaces are created, resized and removed while the array runs"
+    local first new size
+    refused zoneraid namespace remove --yes tank/f2fs
+    fill f2fs 8 12M &
+    first=$!
+    zoneraid namespace create tank/btrfs --size 450M --active 8 --weight 2
+    zoneraid namespace create tank/logs --size 100M --active 2 --iops 5000
+    [[ $(number '.list[2].limits.requests_per_second') == 5000 ]] || fail "the new one has no limit"
+    head -c 4M /dev/urandom >/run/logs
+    same() { cmp -n 4194304 /run/logs "$(device logs)" || fail "logs is not what was written"; }
+    dd if=/run/logs of="$(device logs)" bs=64k oflag=direct status=none
+    same
+    zoneraid export nvmet tank/logs --transport tcp --address 127.0.0.1 --any-host --dry-run | grep -q "$(device logs)" ||
+        fail "a new namespace cannot be exported"
+    refused zoneraid namespace create tank/logs --size 100M
+    refused zoneraid namespace create tank/more --size 100T
+    refused zoneraid namespace remove tank/logs
+    exec 9<"$(device logs)"
+    refused zoneraid namespace remove --yes tank/logs
+    refused zoneraid namespace resize tank/logs --size 200M
+    exec 9<&-
+    refused zoneraid namespace resize tank/logs --size 100T
+    size=$(blockdev --getsz "$(device logs)")
+    same
+    zoneraid namespace resize tank/logs --size 200M
+    (($(blockdev --getsz "$(device logs)") > size)) || fail "logs is no larger"
+    same
+    fill logs 3 10M &
+    new=$!
+    sleep 2
+    step "SIGKILL after a namespace was created"
+    killed f2fs btrfs logs
+    wait "$new" || fail "logs has lost something"
+    zoneraid namespace remove --yes tank/logs
+    [[ ! -e /dev/zoneraid/tank/logs ]] || fail "logs has a block device"
+    kill -0 "$first" || fail "nobody wrote beside that"
+    step "SIGKILL after one was removed"
+    killed f2fs btrfs
+    [[ $(number '.list | map(.name) | join(" ")') == "f2fs btrfs" ]] || fail "other namespaces are there"
+    wait "$first" || fail "f2fs has lost something"
+    stop_array tank
 }
 
 if ((GUEST_BOOT == 1)); then
     create_array tank $(drives 0 1 2 3 4)
     # As many active zones as each file system wants at least.
     zoneraid namespace create tank/f2fs --size 1360M --active 6
-    zoneraid namespace create tank/btrfs --size 450M --active 8 --weight 2
+    start_array tank
+    at_work
     zoneraid namespace create tank/ext4 --size 870M --active 6 --iops 200
     zoneraid volume create tank/ext4
     start_array tank
@@ -91,8 +146,7 @@ if ((GUEST_BOOT == 1)); then
     [[ $(number '.list[2].limits.requests_per_second') == null ]] || fail "the limit is back"
     [[ $(cat "/sys/block/$(basename "$(device btrfs)")/queue/zoned") == host-managed ]] || fail "btrfs has no zones"
     [[ $(cat "/sys/block/$(basename "$(device ext4)")/queue/zoned") == none ]] || fail "the volume has zones"
-    refused zoneraid namespace create tank/more --size 1M
-    refused zoneraid namespace remove --yes tank/f2fs
+    refused zoneraid namespace remove --yes tank/ext4
     refused zoneraid zone write tank/f2fs 0 </dev/null
     zoneraid export nvmet tank/f2fs --transport tcp --address 127.0.0.1 --any-host --dry-run | grep -q "$(device f2fs)" ||
         fail "a namespace cannot be exported"
@@ -116,7 +170,7 @@ if ((GUEST_BOOT == 1)); then
         kill -0 "${loads[@]}" 2>/dev/null; do
         kills=$((kills + 1))
         step "SIGKILL number $kills"
-        killed
+        killed "${tenants[@]}"
     done
     for load in "${!loads[@]}"; do
         wait "${loads[load]}" || { cat "/run/${tenants[load]}.fio"; fail "fio on ${tenants[load]}"; }
@@ -134,6 +188,7 @@ if ((GUEST_BOOT == 1)); then
     checked
     mounted
     refused zoneraid stop tank
+    refused zoneraid namespace remove --yes tank/f2fs
     { zoneraid stop tank 2>&1 || true; } | grep -q '/dev/zoneraid/tank/' || fail "nobody says what is in use"
 
     step "files and rows until the power is cut"

@@ -221,6 +221,8 @@ impl Client {
             Request::Zones { .. } | Request::Examine { .. } => Some(PATIENCE_WITH_DRIVES),
             Request::Adopt | Request::Autostart { .. } => None,
             Request::Compress { .. } | Request::Qos { .. } => None,
+            Request::CreateNamespace(_) => None,
+            Request::ResizeNamespace { .. } | Request::RemoveNamespace { .. } => None,
             Request::Fail { .. } | Request::Replace { .. } | Request::Rebuild | Request::Stop => None,
         };
         self.ask_until(request, patience.map(|patience| Instant::now() + patience), note, progress)

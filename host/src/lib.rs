@@ -32,6 +32,7 @@ pub mod ring;
 pub mod run;
 pub mod size;
 pub mod tails;
+pub mod tenants;
 pub mod traffic;
 pub mod ublk;
 pub mod users;

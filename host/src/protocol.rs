@@ -5,6 +5,7 @@ use crate::{
     drive::same_file,
     name::MemberName,
     report::{Compression, Rebuild},
+    tenants::{Wanted, WantedQos},
     traffic::Counted,
 };
 use serde::{Deserialize, Serialize};
@@ -12,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 /// Version of the protocol: another one whenever anything is said that was not said before. A daemon and a command of
 /// different versions refuse each other.
-pub const PROTOCOL: u32 = 9;
+pub const PROTOCOL: u32 = 10;
 
 /// Most bytes of a request.
 pub const MAX_REQUEST: usize = 64 << 10;
@@ -58,9 +59,14 @@ pub enum Request {
     /// Has the volume compress what is written from now on, or not, so much of it together or as much as before:
     /// [`crate::report::VolumeSet`].
     Compress { with: Compression, unit_bytes: Option<u64> },
-    /// What a namespace may be asked for and gets for certain, in requests and blocks a second, and the latency of its
-    /// class; 0 for nothing: [`crate::report::Division`].
-    Qos { namespace: String, limits: [u32; 2], floors: [u32; 2], latency_us: u32 },
+    /// Adds a namespace, and shows it: [`crate::report::Division`].
+    CreateNamespace(Wanted),
+    /// Has a namespace hold so many blocks, at least: [`crate::report::Division`].
+    ResizeNamespace { namespace: String, blocks: u64 },
+    /// What a namespace may be asked for and gets for certain: [`crate::report::Division`].
+    Qos { namespace: String, qos: WantedQos },
+    /// Removes a namespace, and what is in it: [`crate::report::Division`].
+    RemoveNamespace { namespace: String, yes: bool },
     /// Takes the block device down and ends the daemon: [`Stopped`].
     Stop,
 }

@@ -176,7 +176,8 @@ fn namespaces_of_an_array_that_runs_are_left_alone() {
     let place = Place::with_array(5);
     create(&place, "drives/mail", &["--size", "40M"]).ok();
     let daemon = place.daemon();
-    let first = ["'tank' runs", "stop it before its namespaces are changed", "zoneraid stop tank"];
+    let first =
+        ["'tank' runs without namespaces", "stop it before it gets the first one", "zoneraid stop tank"];
     create(&place, "tank/logs", &["--size", "1M"]).fails_with(&first);
     place.run(&["namespace", "resize", "drives/mail", "--size", "1M"]).fails_with(&first);
     place.run(&["namespace", "remove", "--yes", "tank/mail"]).fails_with(&first);

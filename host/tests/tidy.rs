@@ -176,6 +176,7 @@ const ROOMS: [(&str, &[&str]); 2] = [
             // Plain data: what is typed, reported, and said to daemons.
             "name",
             "report",
+            "tenants",
             "protocol",
             "client",
             // Arrays: found, repaired, run.

@@ -198,6 +198,12 @@ impl Vzone {
         self.tickets - 1
     }
 
+    /// The next place in the order of reads.
+    pub fn turn(&mut self) -> u64 {
+        self.reads += 1;
+        self.reads - 1
+    }
+
     /// The width of the group that is being written.
     pub fn width(&self) -> u32 {
         self.groups.group(self.groups.len().wrapping_sub(1)).map_or(1, |(width, ..)| width)
@@ -230,6 +236,7 @@ pub(super) enum Job {
     /// Blocks of a v-zone, from an offset on.
     Read {
         zone: usize,
+        turn: u64,
         from: u64,
         data: Buf,
     },
@@ -647,16 +654,19 @@ impl Tenant {
         Spec { qos: self.asked.qos.get(), ..self.spec.clone() }
     }
 
-    /// The same namespace with more v-zones, or fewer. No commands are on their way.
+    /// Checks that a namespace loses nothing with so many v-zones.
     ///
     /// # Errors
     /// A v-zone that it would lose holds something.
-    pub fn resized(&self, spec: Spec, geometry: Geometry) -> Result<Tenant, VzoneError> {
-        let state = self.state.borrow();
+    pub fn check_size(&self, zones: u32) -> Result<(), VzoneError> {
         let used = |vzone: &Vzone| !vzone.groups.is_empty() || vzone.end != End::Open;
-        if let Some(zone) = state.vzones.iter().rposition(used).filter(|zone| *zone >= spec.zones as usize) {
-            return Err(VzoneError::Holds { zone: zone as u32 });
-        }
+        let last = self.state.borrow().vzones.iter().rposition(used).map(|zone| zone as u32);
+        last.filter(|zone| *zone >= zones).map_or(Ok(()), |zone| Err(VzoneError::Holds { zone }))
+    }
+
+    /// The same namespace with more v-zones, or fewer. No commands are on their way.
+    pub fn resized(&self, spec: Spec, geometry: Geometry) -> Tenant {
+        let state = self.state.borrow();
         let mut vzones = state.vzones.clone();
         vzones.resize(spec.zones as usize, Vzone::new(Groups::default(), End::Open, 0));
         let tenant = Tenant::new(self.id, spec, geometry, vzones);
@@ -666,8 +676,10 @@ impl Tenant {
             (0..count).for_each(|zone| new.table.load(&state.table.info(ZoneIndex(zone))));
             (new.history, new.spares) = (state.history, state.spares);
             (new.opened, new.last_write_us) = (state.opened, state.last_write_us);
+            new.flushes = state.flushes;
+            new.hold();
         }
-        Ok(tenant)
+        tenant
     }
 
     /// Active zones that are its own for certain.

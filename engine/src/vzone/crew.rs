@@ -40,7 +40,9 @@ impl Core {
 
     async fn carry_out(self: &Rc<Core>, tenant: &Rc<Tenant>, job: Job, flights: &mut Vec<Flight>) -> Done {
         let result = match job {
-            Job::Read { zone, from, data } => return self.read(tenant, zone, from, data, flights).await,
+            Job::Read { zone, turn, from, data } => {
+                return self.read(tenant, (zone, turn), from, data, flights).await;
+            }
             Job::Write { zone, ticket, from, data, fua, begins } => {
                 let done = self.write(tenant, (zone, ticket, begins), from, (data, fua), flights).await;
                 self.begun(tenant, begins);

@@ -195,15 +195,20 @@ impl Namespaces {
         let max_active = old.spec.max_active.min(zones);
         let spec = Spec { zones, max_active, max_open: old.spec.max_open.min(max_active), ..old.spec() };
         recover::check_spec(core, &spec, Some(old.id))?;
-        let geometry = recover::geometry_of(core.device.geometry(), &core.identity, &spec);
-        let tenant = Rc::new(old.resized(spec.clone(), geometry)?);
+        old.check_size(zones)?;
         old.state.borrow_mut().removed = true;
-        let (all, new) = (core.clone(), tenant.clone());
-        let apply = move || {
+        let geometry = recover::geometry_of(core.device.geometry(), &core.identity, &spec);
+        let (all, entry) = (core.clone(), Entry::Namespace(old.id, spec.clone()));
+        let mut resized = None;
+        let apply = || {
+            // Only now: what a flush for others has lost meanwhile is known of the old one.
+            let new = Rc::new(old.resized(spec, geometry));
             all.tenants.borrow_mut()[new.id as usize] = Some(new.clone());
             all.note_promises();
+            resized = Some(new);
         };
-        core.record(Entry::Namespace(tenant.id, spec), apply).await?;
+        core.record(entry, apply).await?;
+        let tenant = resized.ok_or(VzoneError::Unknown)?;
         Ok(Namespace { core: core.clone(), tenant })
     }
 
@@ -237,7 +242,8 @@ impl Namespaces {
     /// The namespace of this name, for which no commands are on their way. What is moved by itself is waited for.
     async fn idle(&self, name: &str) -> Result<Rc<Tenant>, VzoneError> {
         let tenant = self.called(name)?;
-        for zone in 0..tenant.geometry.zones as usize {
+        let leaving = || tenant.state.borrow().vzones.iter().position(|vzone| vzone.leaving);
+        while let Some(zone) = leaving() {
             tenant.wait(zone, |vzone| !vzone.leaving).await;
         }
         let busy = tenant.state.borrow().vzones.iter().any(Vzone::is_busy);
@@ -442,8 +448,10 @@ impl Namespace {
                     return Err(Status::InvalidField);
                 }
                 let (zone, from) = geometry.locate(lba);
+                let zone = zone.0 as usize;
+                let turn = state.vzones[zone].turn();
                 drop(state);
-                Ok(self.employ(Job::Read { zone: zone.0 as usize, from, data }))
+                Ok(self.employ(Job::Read { zone, turn, from, data }))
             }
             Command::Write { lba, data, oob, fua } => {
                 let blocks = geometry.check_buffers(&data, &oob, geometry.max_transfer_blocks)?;

@@ -2,7 +2,7 @@
 
 use crate::{
     buf::{BLOCK, Buf},
-    device::{DeviceError, Done, Status},
+    device::{DeviceError, Done},
     vzone::{
         congestion::Window,
         core::{Core, Tenant, Vzone, Want},
@@ -43,20 +43,12 @@ impl Core {
     pub async fn read(
         &self,
         tenant: &Tenant,
-        zone: usize,
+        (zone, turn): (usize, u64),
         from: u64,
         mut data: Buf,
         flights: &mut Vec<Flight>,
     ) -> Done {
         let blocks = data.blocks();
-        if tenant.state.borrow().removed {
-            return Done { data, ..Done::error(Status::NamespaceNotReady.into()) };
-        }
-        let turn = {
-            let vzone = &mut tenant.state.borrow_mut().vzones[zone];
-            vzone.reads += 1;
-            vzone.reads - 1
-        };
         let (commands, width) = loop {
             {
                 let mut state = tenant.state.borrow_mut();

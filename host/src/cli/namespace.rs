@@ -4,37 +4,34 @@
 //! between its zones belong to the namespaces, and commands for zones take ARRAY/NAME.
 
 use super::{
-    args::{CreateNamespace, Namespace, QosOptions},
+    args::{self, CreateNamespace, QosOptions},
     daemon::ask,
 };
 use crate::{
     client::{self, Client},
-    clock::clock,
     members::{self, Found, Session},
     name::{ArrayName, NamespaceName},
-    output::{self, HEALTHY, Output, quoted, table},
+    output::{self, HEALTHY, Output, table},
     protocol::Request,
     report::{Division, NamespaceReport, RatesReport, Status, latency_words},
     size::{bytes, show, show_blocks},
+    tenants::{self, Tenants, Wanted},
 };
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use engine::{
     device::{Geometry, ZonedDevice},
-    vzone::{Behaviour, Layout, Namespaces, PATIENCE_US, Qos, Rates, Spec, VzoneError},
+    vzone::{Layout, Namespace, Namespaces, Qos, Rates, Spec, VzoneError},
 };
 use serde::Serialize;
 use std::rc::Rc;
 
-/// Zones of a namespace that may be active at once, if nobody says anything else.
-const ACTIVE: u32 = 4;
-
-pub fn run(output: Output, verb: Namespace) -> Result<u8> {
+pub fn run(output: Output, verb: args::Namespace) -> Result<u8> {
     match verb {
-        Namespace::Create(options) => create(output, &options),
-        Namespace::List { array } => list(output, &array),
-        Namespace::Resize { namespace, size } => resize(output, &namespace, size),
-        Namespace::Set { namespace, qos } => set(output, &namespace, &qos),
-        Namespace::Remove { namespace, yes } => remove(output, &namespace, yes),
+        args::Namespace::Create(options) => create(output, &options),
+        args::Namespace::List { array } => list(output, &array),
+        args::Namespace::Resize { namespace, size } => resize(output, &namespace, size),
+        args::Namespace::Set { namespace, qos } => set(output, &namespace, &qos),
+        args::Namespace::Remove { namespace, yes } => remove(output, &namespace, yes),
     }?;
     Ok(HEALTHY)
 }
@@ -81,71 +78,23 @@ impl Shown {
 /// Namespaces that run on an array, in this process.
 struct Divided {
     session: Session,
-    namespaces: Namespaces,
-    /// What the user called the array.
-    called: ArrayName,
+    tenants: Tenants,
 }
 
 impl Divided {
     fn open(session: Session, called: &ArrayName) -> Result<Divided> {
-        let behaviour = Behaviour { clock: clock(), patience_us: PATIENCE_US };
         let device = Rc::new(session.array.clone());
-        let opened = session.wait(Namespaces::open(session.reactor.runtime(), device, behaviour))?;
-        let namespaces = opened.map_err(|error| anyhow!("'{called}': {error}"))?;
-        Ok(Divided { session, namespaces, called: called.clone() })
+        let opened = Namespaces::open(session.reactor.runtime(), device, tenants::behaviour());
+        let namespaces = session.wait(opened)?.map_err(|error| anyhow!("'{called}': {error}"))?;
+        Ok(Divided { session, tenants: Tenants { namespaces, array: called.to_string() } })
     }
 
-    /// Of an array that has namespaces.
+    /// Of an array that has namespaces, and does not run.
     fn existing(called: &ArrayName) -> Result<Divided> {
-        let session = stopped(called)?;
+        let session = members::assembled(called)?;
         ensure!(is_divided(&session)?, "'{called}' has no namespaces");
         Divided::open(session, called)
     }
-
-    /// What is wrong, in the words of this program.
-    fn explain(&self, error: VzoneError, name: &str) -> anyhow::Error {
-        let array = &self.called;
-        match error {
-            VzoneError::Full { left } => {
-                let capacity = self.zone_blocks();
-                anyhow!("'{array}' has room for {left} more zones, {}", show_blocks(left * capacity))
-            }
-            VzoneError::Floors { left } => anyhow!(
-                "--active times --width zones of '{array}' would be active for certain, and of those {left} are left"
-            ),
-            VzoneError::Taken => anyhow!("'{array}' has a namespace '{name}' already"),
-            VzoneError::Unknown => {
-                let names: Vec<String> =
-                    self.namespaces.list().iter().map(|namespace| quoted(namespace.name())).collect();
-                let there = if names.is_empty() { "none".into() } else { names.join(", ") };
-                anyhow!("'{array}' has no namespace '{name}'; there are {there}")
-            }
-            VzoneError::Holds { zone } => {
-                anyhow!("zone {zone} of {array}/{name} is written, and would be lost; reset it first")
-            }
-            error => anyhow!("{array}/{name}: {error}"),
-        }
-    }
-
-    /// Blocks that a zone of a namespace holds.
-    fn zone_blocks(&self) -> u64 {
-        self.namespaces.zone_capacity_blocks()
-    }
-
-    /// How many zones hold so many blocks.
-    fn zones_for(&self, blocks: u64) -> Result<u32> {
-        let zones = blocks.div_ceil(self.zone_blocks().max(1));
-        u32::try_from(zones).map_err(|_| anyhow!("there are no namespaces of {}", show_blocks(blocks)))
-    }
-}
-
-/// The array that the user calls so, which has to be stopped: namespaces of one that runs are its daemon's.
-fn stopped(called: &ArrayName) -> Result<Session> {
-    if let Some(client) = client::find(called)? {
-        let name = &client.about.name;
-        bail!("'{name}' runs; stop it before its namespaces are changed: zoneraid stop {}", quoted(name));
-    }
-    members::assembled(called)
 }
 
 /// Whether the zones of an array belong to namespaces.
@@ -178,8 +127,7 @@ pub fn meant_by(name: &ArrayName) -> Result<Option<Session>> {
         bail!("'{}' runs; use the block device of {wanted}, {}", client.about.name, device.display());
     }
     let divided = Divided::existing(&wanted.array)?;
-    let found = divided.namespaces.list().into_iter().find(|namespace| namespace.name() == wanted.name);
-    let namespace = found.ok_or_else(|| divided.explain(VzoneError::Unknown, &wanted.name))?;
+    let namespace = divided.tenants.find(&wanted.name)?;
     Ok(Some(Session { device: Rc::new(namespace), ..divided.session }))
 }
 
@@ -192,13 +140,23 @@ struct Changed {
 }
 
 impl Changed {
-    fn of(divided: &Divided, spec: &Spec) -> Changed {
-        let capacity = divided.zone_blocks();
+    fn of(divided: &Divided, namespace: &Namespace) -> Changed {
+        let capacity = divided.tenants.namespaces.zone_capacity_blocks();
         Changed {
             array: divided.session.array.status().name,
             zone_capacity_bytes: bytes(capacity),
-            namespace: Shown::new(spec, capacity),
+            namespace: Shown::new(&namespace.status().spec, capacity),
         }
+    }
+
+    /// What the daemon of the array makes of a namespace.
+    fn asked(output: Output, mut client: Client, name: &str, request: &Request) -> Result<Changed> {
+        let array = client.about.name.clone();
+        let Division { zone_capacity_bytes, list, .. } = ask(output, &mut client, request)?;
+        let changed = list.into_iter().find(|namespace| namespace.name == name);
+        let gone = || format!("'{array}' has no namespace '{name}' any more");
+        let namespace = Shown::reported(changed.with_context(gone)?);
+        Ok(Changed { array, zone_capacity_bytes, namespace })
     }
 
     /// `called` is the array, as the user said.
@@ -213,25 +171,40 @@ impl Changed {
 
 fn create(output: Output, options: &CreateNamespace) -> Result<()> {
     let NamespaceName { array, name } = &options.namespace;
-    let session = stopped(array)?;
+    let wanted = Wanted {
+        name: name.clone(),
+        blocks: options.size,
+        active: options.active,
+        width: options.width,
+        weight: options.weight,
+        qos: qos_of(&options.qos)?.into(),
+    };
+    let changed = match client::find(array)? {
+        Some(client) => Changed::asked(output, client, name, &Request::CreateNamespace(wanted))?,
+        None => add(array, &wanted)?,
+    };
+    changed.print(array, "is there", output)
+}
+
+/// Adds a namespace to an array that does not run.
+fn add(array: &ArrayName, wanted: &Wanted) -> Result<Changed> {
+    let session = members::assembled(array)?;
     let device: Rc<dyn ZonedDevice> = Rc::new(session.array.clone());
     let new = !is_divided(&session)?;
     if new {
         divide(&session, array, device.clone())?;
     }
     let divided = Divided::open(session, array)?;
-    let added = add(&divided, options, name);
-    let spec = match added {
-        Ok(spec) => spec,
+    match divided.session.wait(divided.tenants.add(wanted))? {
+        Ok(namespace) => Ok(Changed::of(&divided, &namespace)),
         Err(error) => {
             // An array without namespaces stays one.
             if new {
                 dissolve(divided)?;
             }
-            return Err(error);
+            Err(error)
         }
-    };
-    Changed::of(&divided, &spec).print(array, "is there", output)
+    }
 }
 
 /// Makes an empty array one of namespaces.
@@ -250,32 +223,10 @@ fn divide(session: &Session, array: &ArrayName, device: Rc<dyn ZonedDevice>) -> 
     }
 }
 
-fn add(divided: &Divided, options: &CreateNamespace, name: &str) -> Result<Spec> {
-    let zones = divided.zones_for(options.size)?;
-    let active = options.active.unwrap_or(ACTIVE.min(zones));
-    ensure!(active <= zones, "of {zones} zones no {active} can be active");
-    ensure!((1..=1000).contains(&options.weight), "a weight is 1 to 1000, not {}", options.weight);
-    ensure!(options.width.is_power_of_two(), "--width is a power of two, not {}", options.width);
-    let most = divided.namespaces.vzone_zones();
-    ensure!(options.width <= most, "--width is at most {most} there, as many zones as one is made of");
-    let spec = Spec {
-        name: name.into(),
-        zones,
-        max_active: active,
-        max_open: active,
-        essential: options.width,
-        weight: options.weight,
-        qos: qos_of(&options.qos)?,
-    };
-    let added = divided.session.wait(divided.namespaces.add(spec.clone()))?;
-    added.map_err(|error| divided.explain(error, name))?;
-    Ok(spec)
-}
-
 /// Makes the array an empty one again.
 fn dissolve(divided: Divided) -> Result<()> {
-    let Divided { session, namespaces, .. } = divided;
-    session.wait(namespaces.close())?;
+    let Divided { session, tenants } = divided;
+    session.wait(tenants.namespaces.close())?;
     session.wait(Namespaces::dissolve(Rc::new(session.array.clone())))??;
     Ok(())
 }
@@ -360,12 +311,20 @@ fn list(output: Output, array: &ArrayName) -> Result<()> {
     })
 }
 
-fn resize(output: Output, wanted: &NamespaceName, size: u64) -> Result<()> {
-    let divided = Divided::existing(&wanted.array)?;
-    let zones = divided.zones_for(size)?;
-    let resized = divided.session.wait(divided.namespaces.resize(&wanted.name, zones))?;
-    let namespace = resized.map_err(|error| divided.explain(error, &wanted.name))?;
-    Changed::of(&divided, &namespace.status().spec).print(&wanted.array, "has another size", output)
+fn resize(output: Output, wanted: &NamespaceName, blocks: u64) -> Result<()> {
+    let NamespaceName { array, name } = wanted;
+    let changed = match client::find(array)? {
+        Some(client) => {
+            let request = Request::ResizeNamespace { namespace: name.clone(), blocks };
+            Changed::asked(output, client, name, &request)?
+        }
+        None => {
+            let divided = Divided::existing(array)?;
+            let namespace = divided.session.wait(divided.tenants.resize(name, blocks))??;
+            Changed::of(&divided, &namespace)
+        }
+    };
+    changed.print(array, "has another size", output)
 }
 
 /// What was typed, as the engine takes it.
@@ -402,33 +361,19 @@ fn qos_words(qos: Qos) -> String {
 
 fn set(output: Output, wanted: &NamespaceName, typed: &QosOptions) -> Result<()> {
     let qos = qos_of(typed)?;
-    let changed = match client::find(&wanted.array)? {
-        Some(client) => set_running(output, client, wanted, qos)?,
+    let NamespaceName { array, name } = wanted;
+    let changed = match client::find(array)? {
+        Some(client) => {
+            let request = Request::Qos { namespace: name.clone(), qos: qos.into() };
+            Changed::asked(output, client, name, &request)?
+        }
         None => {
-            let divided = Divided::existing(&wanted.array)?;
-            let set = divided.session.wait(divided.namespaces.set_qos(&wanted.name, qos))?;
-            let namespace = set.map_err(|error| divided.explain(error, &wanted.name))?;
-            Changed::of(&divided, &namespace.status().spec)
+            let divided = Divided::existing(array)?;
+            let namespace = divided.session.wait(divided.tenants.set(name, qos))??;
+            Changed::of(&divided, &namespace)
         }
     };
-    changed.print(&wanted.array, &qos_words(qos), output)
-}
-
-/// Has the daemon of the array change what one of its namespaces may be asked for, and gets.
-fn set_running(output: Output, mut client: Client, wanted: &NamespaceName, qos: Qos) -> Result<Changed> {
-    let array = client.about.name.clone();
-    let pair = |Rates { requests, blocks }| [requests, blocks];
-    let request = Request::Qos {
-        namespace: wanted.name.clone(),
-        limits: pair(qos.limits),
-        floors: pair(qos.floors),
-        latency_us: qos.latency_us,
-    };
-    let Division { zone_capacity_bytes, list, .. } = ask(output, &mut client, &request)?;
-    let set = list.into_iter().find(|namespace| namespace.name == wanted.name);
-    let gone = || format!("'{array}' has no namespace '{}' any more", wanted.name);
-    let namespace = Shown::reported(set.with_context(gone)?);
-    Ok(Changed { array, zone_capacity_bytes, namespace })
+    changed.print(array, &qos_words(qos), output)
 }
 
 #[derive(Serialize)]
@@ -440,21 +385,28 @@ struct Removed {
 }
 
 fn remove(output: Output, wanted: &NamespaceName, yes: bool) -> Result<()> {
-    let divided = Divided::existing(&wanted.array)?;
-    let there = divided.namespaces.list().iter().any(|namespace| namespace.name() == wanted.name);
-    ensure!(yes || !there, "this destroys {wanted} and what is in it; --yes does it");
-    let removed = divided.session.wait(divided.namespaces.remove(&wanted.name))?;
-    removed.map_err(|error| divided.explain(error, &wanted.name))?;
-    let removed = Removed {
-        array: divided.session.array.status().name,
-        name: wanted.name.clone(),
-        array_empty: divided.namespaces.list().is_empty(),
+    let NamespaceName { array, name } = wanted;
+    let (array_name, array_empty) = match client::find(array)? {
+        Some(mut client) => {
+            let request = Request::RemoveNamespace { namespace: name.clone(), yes };
+            let left: Division = ask(output, &mut client, &request)?;
+            (client.about.name, left.list.is_empty())
+        }
+        None => {
+            let divided = Divided::existing(array)?;
+            divided.tenants.doomed(name, yes)?;
+            divided.session.wait(divided.tenants.remove(name))??;
+            let (called, empty) =
+                (divided.session.array.status().name, divided.tenants.namespaces.list().is_empty());
+            if empty {
+                dissolve(divided)?;
+            }
+            (called, empty)
+        }
     };
-    if removed.array_empty {
-        dissolve(divided)?;
-    }
+    let removed = Removed { array: array_name, name: name.clone(), array_empty };
     output.print(&removed, |removed| {
-        let last = if removed.array_empty { format!("; '{}' is empty", wanted.array) } else { String::new() };
+        let last = if removed.array_empty { format!("; '{array}' is empty") } else { String::new() };
         format!("{wanted} is gone{last}\n")
     })
 }

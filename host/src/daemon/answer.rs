@@ -17,7 +17,6 @@ use engine::{
     device::{Command, ZonedDevice},
     owner::Change,
     volume::Unit,
-    vzone::{Qos, Rates},
     zone::ZoneIndex,
 };
 use serde_json::Value;
@@ -103,10 +102,15 @@ impl Daemon {
             Request::Compress { with, unit_bytes } => {
                 serde_json::to_value(self.compress(with, unit_bytes).await?)?
             }
-            Request::Qos { namespace, limits, floors, latency_us } => {
-                let rates = |[requests, blocks]: [u32; 2]| Rates { requests, blocks };
-                let qos = Qos { limits: rates(limits), floors: rates(floors), latency_us };
-                serde_json::to_value(self.set_qos(&namespace, qos).await?)?
+            Request::CreateNamespace(wanted) => serde_json::to_value(self.create_namespace(&wanted).await?)?,
+            Request::ResizeNamespace { namespace, blocks } => {
+                serde_json::to_value(self.resize_namespace(&namespace, blocks).await?)?
+            }
+            Request::Qos { namespace, qos } => {
+                serde_json::to_value(self.set_qos(&namespace, qos.into()).await?)?
+            }
+            Request::RemoveNamespace { namespace, yes } => {
+                serde_json::to_value(self.remove_namespace(&namespace, yes).await?)?
             }
             Request::Stop => {
                 let status = self.array.status();

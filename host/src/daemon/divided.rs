@@ -2,23 +2,23 @@
 
 use super::{
     block::Block,
-    state::{Daemon, Divided},
+    state::{Daemon, Divided, Phase},
 };
 use crate::{
-    clock::clock,
-    output::uuid,
+    output::{quoted, uuid},
     protocol::NamespaceDevice,
     report::{Division, NamespaceReport, VolumeReport},
     ring::Ring,
     run,
     size::bytes,
     tails::{Left, TailFile},
+    tenants::{self, Tenants, Wanted},
 };
 use anyhow::{Context, Result, ensure};
 use engine::{
     array::ArrayStatus,
     device::{Command, ZonedDevice},
-    vzone::{Behaviour, Namespace, Namespaces, PATIENCE_US, Qos},
+    vzone::{Namespace, Namespaces, Qos},
     zone::ZoneIndex,
 };
 use std::{rc::Rc, time::Duration};
@@ -41,9 +41,9 @@ impl Daemon {
             return Ok(None);
         }
         let runtime = self.reactor.runtime();
-        let behaviour = Behaviour { clock: clock(), patience_us: PATIENCE_US };
         let device = self.noting(status, tails).await;
-        let namespaces = Namespaces::open(runtime, device, behaviour).await.with_context(problem)?;
+        let namespaces =
+            Namespaces::open(runtime, device, tenants::behaviour()).await.with_context(problem)?;
         let list = namespaces.list();
         ensure!(
             !list.is_empty(),
@@ -114,11 +114,75 @@ impl Daemon {
 
     /// Changes what a namespace may be asked for and gets for certain, from now on.
     pub(super) async fn set_qos(&self, name: &str, qos: Qos) -> Result<Division> {
+        self.tenants()?.set(name, qos).await?;
+        self.divided_now()
+    }
+
+    /// Adds a namespace, and shows it. It is safe before it has a block device, and goes if it gets none.
+    pub(super) async fn create_namespace(self: &Rc<Self>, wanted: &Wanted) -> Result<Division> {
+        let _turn = self.administration.take().await;
+        let tenants = self.tenants()?;
+        let namespace = tenants.add(wanted).await?;
+        if let Err(error) = self.show_namespace(namespace).await {
+            let called = format!("{}/{}", tenants.array, wanted.name);
+            let what = match tenants.remove(&wanted.name).await {
+                Ok(()) => "is not made, since it gets no block device",
+                Err(_) => "is there, and gets a block device at the next start",
+            };
+            return Err(error.context(format!("'{called}' {what}")));
+        }
+        self.divided_now()
+    }
+
+    /// Gives a namespace another size, and another block device, since the kernel's keep theirs.
+    pub(super) async fn resize_namespace(self: &Rc<Self>, name: &str, blocks: u64) -> Result<Division> {
+        let _turn = self.administration.take().await;
+        let tenants = self.tenants()?;
+        self.hide_namespace(&tenants.find(name)?).await?;
+        let resized = tenants.resize(name, blocks).await;
+        // Whatever its size is now.
+        let shown = self.show_namespace(tenants.find(name)?).await;
+        shown.with_context(|| {
+            format!("'{}/{name}' has no block device until the next start", tenants.array)
+        })?;
+        resized?;
+        self.divided_now()
+    }
+
+    /// Removes a namespace of several, once its block device is gone.
+    pub(super) async fn remove_namespace(self: &Rc<Self>, name: &str, yes: bool) -> Result<Division> {
+        let _turn = self.administration.take().await;
+        let tenants = self.tenants()?;
+        let doomed = tenants.doomed(name, yes)?;
+        let array = &tenants.array;
+        ensure!(
+            tenants.namespaces.list().len() > 1,
+            "'{name}' is the last namespace of '{array}', which is empty without it; zoneraid stop {} first",
+            quoted(array)
+        );
+        self.hide_namespace(&doomed).await?;
+        if let Err(error) = tenants.remove(name).await {
+            let shown = self.show_namespace(doomed).await;
+            return Err(shown.err().unwrap_or(error).context(format!("'{array}/{name}' is not removed")));
+        }
+        self.divided_now()
+    }
+
+    /// The namespaces, to be changed.
+    fn tenants(&self) -> Result<Tenants> {
         let array = self.array.status();
         ensure!(!array.read_only, "'{}' is started only to be read", array.name);
+        ensure!(self.phase.get() == Phase::Running, "'{}' is being stopped", array.name);
         let namespaces = self.divided.borrow().as_ref().map(|divided| divided.namespaces.clone());
-        let namespaces = namespaces.with_context(|| format!("'{}' has no namespaces", array.name))?;
-        namespaces.set_qos(name, qos).await.with_context(|| format!("'{}/{name}'", array.name))?;
+        let name = array.name;
+        let without = || {
+            let stop = format!("zoneraid stop {}", quoted(&name));
+            format!("'{name}' runs without namespaces; stop it before it gets the first one: {stop}")
+        };
+        Ok(Tenants { namespaces: namespaces.with_context(without)?, array: name.clone() })
+    }
+
+    fn divided_now(&self) -> Result<Division> {
         self.division().context("there are no namespaces any more")
     }
 

@@ -28,7 +28,7 @@ use crate::{
 use anyhow::{Context, Result};
 use engine::{
     array::{MemberState, MemberStatus},
-    runtime::Gate,
+    runtime::{Exclusive, Gate},
     volume::{Behaviour, pages_in},
 };
 use rebuilder::Rebuilder;
@@ -92,6 +92,7 @@ impl Daemon {
             },
             losses: RefCell::default(),
             divided: RefCell::default(),
+            administration: Exclusive::default(),
             blocks: RefCell::default(),
             nbd: RefCell::default(),
             failure: RefCell::default(),

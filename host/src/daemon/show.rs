@@ -125,12 +125,37 @@ impl Daemon {
     pub fn show(self: &Rc<Self>, found: &[Orphan], left: Option<Left>) -> Result<()> {
         let served = self.reactor.wait(self.serve(found, left))??;
         lock_memory();
+        self.look_after(served);
+        Ok(())
+    }
+
+    /// Serves block devices from now on.
+    fn look_after(self: &Rc<Self>, served: Vec<(Rc<Block>, BlockDevice)>) {
         for (block, device) in served {
             // Has udev ask again for the name, which nobody knew when the device appeared.
             let name = block.path.file_name().unwrap_or_default();
             self.blocks.borrow_mut().push(block.clone());
             let _ = fs::write(Path::new("/sys/class/block").join(name).join("uevent"), "change");
             self.reactor.runtime().spawn(self.clone().keep(block, device));
+        }
+        self.blocks.borrow_mut().sort_by_key(|block| block.namespace.as_ref().map(Namespace::number));
+    }
+
+    /// Shows a namespace that has no block device.
+    pub(super) async fn show_namespace(self: &Rc<Self>, namespace: Namespace) -> Result<()> {
+        let status = self.array.status();
+        let mut served = Vec::new();
+        let shown = async {
+            let known = self.note_namespace(&namespace, false).await?;
+            let front = self.front(&status, namespace).await?;
+            self.serve_front(&status, front, known, &[], &mut served).await
+        };
+        match shown.await {
+            Ok(()) => self.look_after(served),
+            Err(error) => {
+                take_back(served, &[]).await;
+                return Err(error);
+            }
         }
         Ok(())
     }
@@ -185,12 +210,7 @@ impl Daemon {
         let Err(error) = self.serve_all(&status, found, (&tails, left), &mut served).await else {
             return Ok(served);
         };
-        for (block, device) in served {
-            if found.iter().all(|orphan| orphan.id != device.id()) {
-                let _ = device.stop().await;
-                block.unlink();
-            }
-        }
+        take_back(served, found).await;
         // Otherwise there are no block devices that they are about.
         if found.is_empty() {
             tails.remove();
@@ -213,34 +233,47 @@ impl Daemon {
         for front in fronts {
             let number = front.number();
             let orphans: Vec<u32> = found.iter().filter(|o| o.front == number).map(|o| o.id).collect();
-            let (tails, left) = match &front.namespace {
+            let known = match &front.namespace {
                 None => (tails.clone(), left.clone()),
                 Some(namespace) => self.note_namespace(namespace, !orphans.is_empty()).await?,
             };
-            let options = Options { tag: ublk::tag(&status.uuid, number), ..options(status) };
-            let face = front.face();
-            let device = match orphans[..] {
-                [] => {
-                    let started = BlockDevice::start(&self.reactor, face, tails.clone(), &options).await;
-                    started.inspect_err(|_| tails.remove())?
-                }
-                [id] => BlockDevice::recover(&self.reactor, face, tails, id, left.as_ref()).await?,
-                _ => bail!("several block devices of '{}' have been left behind", status.name),
-            };
-            if let Some(namespace) = &front.namespace {
-                device.is_of(namespace.clone());
+            self.serve_front(status, front, known, &orphans, served).await?;
+        }
+        Ok(())
+    }
+
+    /// Serves something that is to be shown: by the block device in `orphans`, or a new one.
+    async fn serve_front(
+        &self,
+        status: &ArrayStatus,
+        front: Front,
+        (tails, left): (Rc<TailFile>, Option<Left>),
+        orphans: &[u32],
+        served: &mut Vec<(Rc<Block>, BlockDevice)>,
+    ) -> Result<()> {
+        let options = Options { tag: ublk::tag(&status.uuid, front.number()), ..options(status) };
+        let face = front.face();
+        let device = match *orphans {
+            [] => {
+                let started = BlockDevice::start(&self.reactor, face, tails.clone(), &options).await;
+                started.inspect_err(|_| tails.remove())?
             }
-            let name = format!("ublkb{}", device.id());
-            let path = Path::new("/dev").join(&name);
-            let called = front.namespace.as_ref().map(|namespace| (namespace.name(), namespace.number()));
-            let link = link(Path::new(LINKS), (&status.name, called), &uuid(&status.uuid), &path);
-            let link = link.map_err(|error| log(&format!("{error:#}"))).ok();
-            let is_zoned = front.volume.is_none();
-            let block = Block::new((path, link), (front.namespace, front.volume), device.traffic());
-            served.push((Rc::new(block), device));
-            if is_zoned {
-                self.demand_stable_writes(&name).await?;
-            }
+            [id] => BlockDevice::recover(&self.reactor, face, tails, id, left.as_ref()).await?,
+            _ => bail!("several block devices of '{}' have been left behind", status.name),
+        };
+        if let Some(namespace) = &front.namespace {
+            device.is_of(namespace.clone());
+        }
+        let name = format!("ublkb{}", device.id());
+        let path = Path::new("/dev").join(&name);
+        let called = front.namespace.as_ref().map(|namespace| (namespace.name(), namespace.number()));
+        let link = link(Path::new(LINKS), (&status.name, called), &uuid(&status.uuid), &path);
+        let link = link.map_err(|error| log(&format!("{error:#}"))).ok();
+        let is_zoned = front.volume.is_none();
+        let block = Block::new((path, link), (front.namespace, front.volume), device.traffic());
+        served.push((Rc::new(block), device));
+        if is_zoned {
+            self.demand_stable_writes(&name).await?;
         }
         Ok(())
     }
@@ -253,12 +286,16 @@ impl Daemon {
         };
         let mut fronts = Vec::new();
         for namespace in namespaces {
-            let device: Rc<dyn ZonedDevice> = Rc::new(namespace.clone());
-            let volume =
-                self.volume_on(device.clone(), &format!("{}/{}", status.name, namespace.name())).await?;
-            fronts.push(Front { device, namespace: Some(namespace), volume });
+            fronts.push(self.front(status, namespace).await?);
         }
         Ok(fronts)
+    }
+
+    /// A namespace, or the volume on it.
+    async fn front(&self, status: &ArrayStatus, namespace: Namespace) -> Result<Front> {
+        let device: Rc<dyn ZonedDevice> = Rc::new(namespace.clone());
+        let volume = self.volume_on(device.clone(), &format!("{}/{}", status.name, namespace.name())).await?;
+        Ok(Front { device, namespace: Some(namespace), volume })
     }
 
     /// Serves the block device until it is to be taken down, or somebody else does that.
@@ -303,39 +340,56 @@ impl Daemon {
     pub async fn hide(&self, leave: bool) -> Result<()> {
         let blocks = self.blocks.borrow().clone();
         for block in &blocks {
-            let path = block.path.clone();
-            // Opening the device may wait for this very thread.
-            let users = self.reactor.offload(move || lasting_users(&path)).await?;
-            let users = users.context("whoever looked for users of the block device failed")??;
-            let used =
-                format!("{} is {}", block.link.as_ref().unwrap_or(&block.path).display(), users.join(", "));
-            if leave && !users.is_empty() {
+            let used = self.use_of(block).await?;
+            if let Some(used) = used.as_ref().filter(|_| leave) {
                 log(&format!("{used}; it stays for the next start"));
                 return Ok(());
             }
-            ensure!(users.is_empty(), "{used}; end that first");
+            refuse_if_used(used)?;
         }
         if !blocks.is_empty() {
             self.set_phase(Phase::Ending);
         }
         for block in blocks {
-            block.stop.set(true);
-            block.changed.open();
-            let result = loop {
-                if let Some(result) = block.stopped.take() {
-                    break result;
-                }
-                block.changed.wait().await;
-            };
-            block.unlink();
-            result.with_context(|| format!("{} cannot be taken down", block.path.display()))?;
+            take_down(&block).await?;
         }
+        Ok(())
+    }
+
+    /// Who uses a block device and is not about to let go of it, in a few words.
+    async fn use_of(&self, block: &Block) -> Result<Option<String>> {
+        let path = block.path.clone();
+        // Opening the device may wait for this very thread.
+        let users = self.reactor.offload(move || lasting_users(&path)).await?;
+        let users = users.context("whoever looked for users of the block device failed")??;
+        let used =
+            || format!("{} is {}", block.link.as_ref().unwrap_or(&block.path).display(), users.join(", "));
+        Ok((!users.is_empty()).then(used))
+    }
+
+    /// Takes the block device of a namespace down, if it has one, so that nothing more is asked of the namespace.
+    pub(super) async fn hide_namespace(&self, namespace: &Namespace) -> Result<()> {
+        let is_of = |block: &&Rc<Block>| {
+            block.namespace.as_ref().is_some_and(|shown| shown.number() == namespace.number())
+        };
+        let Some(block) = self.blocks.borrow().iter().find(is_of).cloned() else { return Ok(()) };
+        let array = self.array.status().name;
+        ensure!(
+            block.volume.is_none(),
+            "the volume on '{array}/{}' is at work while '{array}' runs; zoneraid stop {} first",
+            namespace.name(),
+            quoted(&array)
+        );
+        refuse_if_used(self.use_of(&block).await?)?;
+        take_down(&block).await?;
+        self.blocks.borrow_mut().retain(|other| !Rc::ptr_eq(other, &block));
         Ok(())
     }
 
     /// Gives the block device up and makes everything durable.
     pub(super) async fn end(&self, leave: bool) -> Result<()> {
         ensure!(!self.ending.replace(true), "'{}' is being stopped already", self.array.status().name);
+        let _turn = self.administration.take().await;
         let result = self.end_alone(leave).await;
         self.ending.set(false);
         self.phase_changed.open();
@@ -388,6 +442,34 @@ impl Daemon {
     pub(super) fn is_left(&self) -> bool {
         self.blocks.borrow().iter().any(|block| !block.stop.get())
     }
+}
+
+/// Takes block devices down again, but for those that were `found`.
+async fn take_back(served: Vec<(Rc<Block>, BlockDevice)>, found: &[Orphan]) {
+    for (block, device) in served {
+        if found.iter().all(|orphan| orphan.id != device.id()) {
+            let _ = device.stop().await;
+            block.unlink();
+        }
+    }
+}
+
+fn refuse_if_used(used: Option<String>) -> Result<()> {
+    used.map_or(Ok(()), |used| bail!("{used}; end that first"))
+}
+
+/// Takes a block device down that is served.
+async fn take_down(block: &Block) -> Result<()> {
+    ensure!(!block.stop.replace(true), "{} could not be taken down", block.path.display());
+    block.changed.open();
+    let result = loop {
+        if let Some(result) = block.stopped.take() {
+            break result;
+        }
+        block.changed.wait().await;
+    };
+    block.unlink();
+    result.with_context(|| format!("{} cannot be taken down", block.path.display()))
 }
 
 /// Something that is shown to the kernel as a block device.

@@ -16,7 +16,7 @@ use engine::{
     array::{Array, ArrayStatus, MemberState},
     buf::BLOCK,
     device::ZonedDevice,
-    runtime::Gate,
+    runtime::{Exclusive, Gate},
     volume::{Behaviour, Volume},
     vzone::Namespaces,
 };
@@ -85,7 +85,9 @@ pub struct Daemon {
     pub(super) packers: RefCell<Weak<Packers>>,
     /// The namespaces, if the array is divided.
     pub(super) divided: RefCell<Option<Divided>>,
-    /// The block device of the array, or those of its namespaces.
+    /// Who adds, resizes or removes a namespace, or ends the daemon.
+    pub(super) administration: Exclusive,
+    /// The block device of the array, or those of its namespaces, in their order.
     pub(super) blocks: RefCell<Vec<Rc<Block>>>,
     /// Who serves the volume to NBD clients, and what has been answered to them.
     pub(super) nbd: RefCell<Option<(Rc<nbd::Server>, Rc<TailFile>)>>,

@@ -372,6 +372,7 @@ impl Run {
         let counts = [
             ("seeds", summary.seeds),
             ("namespaces", summary.counts.namespaces),
+            ("reshapes", summary.counts.reshapes),
             ("operations", summary.counts.operations),
             ("power_cuts", summary.counts.power_cuts),
             ("kills", summary.counts.kills),

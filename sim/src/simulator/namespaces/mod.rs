@@ -25,6 +25,8 @@ use world::World;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub namespaces: u64,
+    /// Namespaces that were to be added, resized or removed at work.
+    pub reshapes: u64,
     pub operations: u64,
     /// Power cuts and ends of processes, those of copies of the world with them.
     pub power_cuts: u64,
@@ -43,6 +45,7 @@ pub struct Counts {
 impl Counts {
     pub fn add(&mut self, other: &Counts) {
         self.namespaces += other.namespaces;
+        self.reshapes += other.reshapes;
         self.operations += other.operations;
         self.power_cuts += other.power_cuts;
         self.kills += other.kills;

@@ -60,6 +60,11 @@ impl Zone {
         self.stamps.len() as u64
     }
 
+    /// Whether it holds nothing, and is not full.
+    pub fn is_empty(&self) -> bool {
+        self.stamps.is_empty() && self.finished.is_none()
+    }
+
     /// Blocks that have completed, and that no reset on its way may take.
     pub fn promised(&self) -> u64 {
         if self.change == Some(Change::Reset) { 0 } else { self.completed }

@@ -27,6 +27,8 @@ pub struct Scenario {
     pub load: [u64; 5],
     /// Limits of tenants are changed while they work.
     pub limits: bool,
+    /// Namespaces are added, resized and removed while others work.
+    pub reshapes: bool,
     pub fua_percent: u64,
     pub queue_depth: usize,
     pub most_blocks: u64,
@@ -77,6 +79,7 @@ impl Scenario {
             load: [20 + rng.below(40), rng.below(15), rng.below(8), rng.below(4), rng.below(5)],
             // By itself, so that all else of a life stays what it is.
             limits: Rng::new(rng.clone().next_u64()).chance(1, 3),
+            reshapes: Rng::new(!rng.clone().next_u64()).chance(1, 3),
             fua_percent: [0, 10, 50, 100][rng.below(4) as usize],
             queue_depth: 1 + rng.below(12) as usize,
             most_blocks: [1, 4, 12, 24][rng.below(4) as usize],
@@ -92,7 +95,8 @@ impl Scenario {
     }
 }
 
-fn draw_spec(rng: &mut Rng, index: u64, vzone_zones: u32) -> Spec {
+/// A namespace; `index` is in its name.
+pub fn draw_spec(rng: &mut Rng, index: u64, vzone_zones: u32) -> Spec {
     let zones = 1 + rng.below(4) as u32;
     let essential = 1 << rng.below(2);
     let max_active = 1 + rng.below(zones as u64) as u32;

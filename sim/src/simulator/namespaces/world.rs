@@ -5,7 +5,7 @@
 use super::{
     Counts, Over,
     oracle::{Change, End, Zone},
-    scenario::Scenario,
+    scenario::{Scenario, draw_spec},
 };
 use crate::{
     rng::Rng,
@@ -31,6 +31,10 @@ const RECOVERY_EVENTS: u64 = 150;
 
 /// The books are compared once in so many events.
 const AUDIT_EVERY: u64 = 8;
+
+/// Most tenants of a life, and zones of one: blocks are marked with both.
+const MOST_TENANTS: usize = 14;
+const MOST_ZONES: u32 = 16;
 
 /// An operation is for this zone of this tenant.
 type Place = (usize, usize);
@@ -60,6 +64,15 @@ enum Kind {
     },
 }
 
+impl Kind {
+    fn tenant(&self) -> usize {
+        match *self {
+            Kind::Write { place, .. } | Kind::Read { place, .. } | Kind::Change { place } => place.0,
+            Kind::Flush { tenant } => tenant,
+        }
+    }
+}
+
 /// What a tenant may ask for at most, and gets for certain.
 #[derive(Clone, Copy, Debug, Default)]
 struct Limited {
@@ -80,6 +93,16 @@ impl Limited {
     }
 }
 
+/// A namespace is being added, resized or removed.
+#[derive(Clone, Copy, Debug)]
+struct Reshape {
+    tenant: usize,
+    /// Zones that it will have; nothing if it will not be there.
+    to: Option<u32>,
+    /// Commands for it were on their way when it began.
+    in_use: bool,
+}
+
 struct Op {
     kind: Kind,
     completion: Completion,
@@ -97,11 +120,17 @@ pub struct World {
     bays: Vec<Bay>,
     /// The member that is missing.
     lost: Option<usize>,
-    up: Option<(Namespaces, Vec<Namespace>)>,
-    /// By tenant and zone.
+    /// By tenant, those that are there.
+    up: Option<(Namespaces, Vec<Option<Namespace>>)>,
+    /// By tenant and zone, those that it had once with them.
     zones: Vec<Vec<Zone>>,
     names: Vec<String>,
+    /// Zones that a tenant has; nothing if it is not there.
+    sizes: Vec<Option<u32>>,
     limits: Vec<Limited>,
+    /// What may have changed in that, and the answer if one is waited for.
+    reshape: Option<Reshape>,
+    reshaping: Option<Pending<Result<(), VzoneError>, String>>,
     /// Whose limits are being changed.
     limiting: Option<(usize, Pending<(), String>)>,
     /// Who works now.
@@ -200,7 +229,10 @@ impl World {
             up: None,
             zones: Vec::new(),
             names: Vec::new(),
+            sizes: Vec::new(),
             limits: Vec::new(),
+            reshape: None,
+            reshaping: None,
             limiting: None,
             busy: Vec::new(),
             ops: Vec::new(),
@@ -268,7 +300,7 @@ impl World {
     fn add_namespaces(&mut self) -> Result<(), Failure> {
         let Some((namespaces, _)) = self.up.clone() else { return Ok(()) };
         for spec in self.scenario.namespaces.clone() {
-            let (all, name) = (namespaces.clone(), spec.name.clone());
+            let (all, name, spec_zones) = (namespaces.clone(), spec.name.clone(), spec.zones);
             let added = self.start(async move {
                 match all.add(spec).await {
                     Ok(_) => Ok(true),
@@ -277,20 +309,45 @@ impl World {
                 }
             });
             if self.wait(&added)?.map_err(Failure)? {
-                self.names.push(name);
-                self.limits.push(Limited::default());
+                let tenant = self.expect_tenant(name);
+                self.has(tenant, Some(spec_zones));
                 self.counts.namespaces += 1;
             }
         }
-        let list = namespaces.list();
-        for (tenant, namespace) in list.iter().enumerate() {
-            let geometry = namespace.geometry();
-            let mark = |zone: u32| 16 * (tenant as u32 + 1) + zone;
-            let zones = (0..geometry.zones).map(|zone| Zone::new(mark(zone), geometry.zone_capacity_blocks));
-            self.zones.push(zones.collect());
-        }
-        self.up = Some((namespaces, list));
+        self.list_namespaces();
         Ok(())
+    }
+
+    /// There may be a tenant of this name from now on.
+    fn expect_tenant(&mut self, name: String) -> usize {
+        self.names.push(name);
+        self.sizes.push(None);
+        self.limits.push(Limited::default());
+        self.zones.push(Vec::new());
+        self.busy.push(true);
+        self.names.len() - 1
+    }
+
+    /// A tenant has so many zones from now on, or is not there.
+    fn has(&mut self, tenant: usize, zones: Option<u32>) {
+        self.sizes[tenant] = zones;
+        let Some((namespaces, _)) = &self.up else { return };
+        let capacity = namespaces.zone_capacity_blocks();
+        let known = self.zones[tenant].len() as u32;
+        let mark = |zone: u32| MOST_ZONES * (tenant as u32 + 1) + zone;
+        self.zones[tenant].extend((known..zones.unwrap_or(0)).map(|zone| Zone::new(mark(zone), capacity)));
+    }
+
+    /// Looks which namespaces there are.
+    fn list_namespaces(&mut self) {
+        let Some((namespaces, list)) = &mut self.up else { return };
+        let there = namespaces.list();
+        let called = |name: &String| there.iter().find(|namespace| namespace.name() == name).cloned();
+        *list = self.names.iter().map(called).collect();
+    }
+
+    fn namespace(&self, tenant: usize) -> Option<&Namespace> {
+        self.up.as_ref()?.1.get(tenant)?.as_ref()
     }
 
     /// The drives that are there.
@@ -362,7 +419,7 @@ impl World {
 
     fn audit(&mut self) -> Result<(), Failure> {
         let Some((namespaces, list)) = &self.up else { return Ok(()) };
-        for namespace in list {
+        for namespace in list.iter().flatten() {
             self.counts.most_spares = self.counts.most_spares.max(namespace.status().spares as u64);
         }
         // No faults are injected: whatever the device refuses was asked for against its rules.
@@ -409,7 +466,7 @@ impl World {
     /// Runs until all operations are complete.
     fn drain(&mut self) -> Result<(), Failure> {
         for _ in 0..TOO_MANY_EVENTS {
-            if self.ops.is_empty() && self.limiting.is_none() {
+            if self.ops.is_empty() && self.limiting.is_none() && self.reshaping.is_none() {
                 return self.audit();
             }
             self.event(false)?;
@@ -419,15 +476,21 @@ impl World {
 
     /// Hands in an operation.
     fn issue(&mut self) {
-        let tenants: Vec<usize> = (0..self.zones.len()).filter(|tenant| self.busy[*tenant]).collect();
+        let alone = self.limiting.is_none() && self.reshaping.is_none();
+        if self.scenario.reshapes && alone && self.rng.chance(1, 30) {
+            return self.reshape();
+        }
+        let changes = |tenant: usize| self.reshape.is_some_and(|reshape| reshape.tenant == tenant);
+        let works = |tenant: &usize| self.busy[*tenant] && self.sizes[*tenant].is_some() && !changes(*tenant);
+        let tenants: Vec<usize> = (0..self.zones.len()).filter(works).collect();
         if tenants.is_empty() {
             return;
         }
         let tenant = *self.rng.pick(&tenants);
-        if self.scenario.limits && self.limiting.is_none() && self.rng.chance(1, 20) {
+        if self.scenario.limits && alone && self.rng.chance(1, 20) {
             return self.limit(tenant);
         }
-        let zone = self.rng.below(self.zones[tenant].len() as u64) as usize;
+        let zone = self.rng.below(self.sizes[tenant].unwrap_or(0) as u64) as usize;
         let kind = self.rng.weighted(&self.scenario.load);
         match kind {
             0 => self.write((tenant, zone)),
@@ -439,8 +502,8 @@ impl World {
     }
 
     fn submit(&mut self, tenant: usize, kind: Kind, command: Command, seen: Vec<(u64, u64)>) {
-        let Some((_, list)) = &self.up else { return };
-        let completion = list[tenant].submit(command);
+        let Some(namespace) = self.namespace(tenant) else { return };
+        let completion = namespace.submit(command);
         self.counts.operations += 1;
         self.trace.note(|| format!("begins: {kind:?}"));
         self.ops.push(Op { kind, completion, seen });
@@ -449,8 +512,8 @@ impl World {
 
     /// A zone that is not active yet is begun only if as many may be.
     fn may_begin(&self, (tenant, zone): Place) -> bool {
-        let Some((_, list)) = &self.up else { return false };
-        let most = list[tenant].geometry().max_active as usize;
+        let Some(namespace) = self.namespace(tenant) else { return false };
+        let most = namespace.geometry().max_active as usize;
         let active = |zone: &Zone| zone.submitted() > 0 && zone.takes_writes();
         let held = self.zones[tenant].iter().filter(|zone| active(zone)).count();
         self.zones[tenant][zone].submitted() > 0 || held < most
@@ -458,8 +521,8 @@ impl World {
 
     fn write(&mut self, place @ (tenant, index): Place) {
         let may = self.zones[tenant][index].takes_writes() && self.may_begin(place);
-        let Some((_, list)) = self.up.as_ref().filter(|_| may) else { return };
-        let geometry = list[tenant].geometry().clone();
+        let Some(namespace) = self.namespace(tenant).filter(|_| may) else { return };
+        let geometry = namespace.geometry().clone();
         let zone = &mut self.zones[tenant][index];
         let most = self.scenario.most_blocks.min(geometry.max_transfer_blocks as u64);
         let blocks = 1 + self.rng.below(most.min(geometry.zone_capacity_blocks - zone.submitted()));
@@ -476,8 +539,8 @@ impl World {
     }
 
     fn read(&mut self, place @ (tenant, index): Place) {
-        let Some((_, list)) = &self.up else { return };
-        let geometry = list[tenant].geometry().clone();
+        let Some(namespace) = self.namespace(tenant) else { return };
+        let geometry = namespace.geometry().clone();
         let zone = &self.zones[tenant][index];
         let from = self.rng.below(geometry.zone_capacity_blocks);
         let most = (geometry.zone_capacity_blocks - from).min(geometry.max_transfer_blocks as u64);
@@ -542,13 +605,78 @@ impl World {
         result.map_err(fails)?;
         let by = self.limits[tenant].or_by.unwrap_or_default();
         self.limits[tenant] = Limited { by, or_by: None };
-        let Some((_, list)) = &self.up else { return Ok(()) };
-        self.limits[tenant].recovered(list[tenant].status().spec.qos).map_err(fails)
+        let Some(namespace) = self.namespace(tenant) else { return Ok(()) };
+        let found = namespace.status().spec.qos;
+        self.limits[tenant].recovered(found).map_err(fails)
+    }
+
+    /// Adds a namespace, or resizes or removes one, while everybody works.
+    fn reshape(&mut self) {
+        let Some((namespaces, _)) = self.up.clone() else { return };
+        let there: Vec<usize> = (0..self.names.len()).filter(|t| self.sizes[*t].is_some()).collect();
+        let kind = if there.is_empty() { 0 } else { self.rng.below(4) };
+        let (reshape, pending) = match kind {
+            0 if self.names.len() < MOST_TENANTS => {
+                // At the start some are refused, of which only the names are used.
+                let index = (MOST_TENANTS + self.names.len()) as u64;
+                let spec = draw_spec(&mut self.rng, index, self.scenario.vzone_zones);
+                let tenant = self.expect_tenant(spec.name.clone());
+                let reshape = Reshape { tenant, to: Some(spec.zones), in_use: false };
+                (reshape, self.start(async move { Ok(namespaces.add(spec).await.map(|_| ())) }))
+            }
+            0 => return,
+            _ => {
+                let tenant = *self.rng.pick(&there);
+                let in_use = self.ops.iter().any(|op| op.kind.tenant() == tenant);
+                // Who works all the time would never be idle.
+                if in_use && !self.rng.chance(1, 8) {
+                    self.busy[tenant] = false;
+                    return;
+                }
+                let to = (kind > 1).then(|| 1 + self.rng.below(6) as u32);
+                let name = self.names[tenant].clone();
+                let reshaped = async move {
+                    Ok(match to {
+                        Some(zones) => namespaces.resize(&name, zones).await.map(|_| ()),
+                        None => namespaces.remove(&name).await,
+                    })
+                };
+                (Reshape { tenant, to, in_use }, self.start(reshaped))
+            }
+        };
+        self.trace.note(|| format!("begins: {reshape:?}"));
+        self.counts.reshapes += 1;
+        (self.reshape, self.reshaping) = (Some(reshape), Some(pending));
+    }
+
+    /// Judges what has been answered to that.
+    fn reshaped(&mut self) -> Result<(), Failure> {
+        let answer = self.reshaping.as_ref().and_then(|pending| pending.borrow_mut().take());
+        let Some((answer, reshape)) = answer.zip(self.reshape) else { return Ok(()) };
+        self.trace.note(|| format!("ended: {reshape:?}: {answer:?}"));
+        (self.reshape, self.reshaping) = (None, None);
+        let Reshape { tenant, to, in_use } = reshape;
+        let grows = to > self.sizes[tenant];
+        let (kept, zones) = (to.unwrap_or(0) as usize, &self.zones[tenant]);
+        let lost = zones.iter().skip(kept).position(|zone| !zone.is_empty()).map(|zone| kept + zone);
+        match answer.map_err(Failure)? {
+            Ok(()) if to.is_none() || lost.is_none() => {
+                self.has(tenant, to);
+                self.list_namespaces();
+                self.busy[tenant] = true;
+                Ok(())
+            }
+            Err(VzoneError::Full { .. } | VzoneError::Floors { .. }) if grows => Ok(()),
+            Err(VzoneError::InUse) if in_use => Ok(()),
+            Err(VzoneError::Holds { .. }) if lost.is_some() => Ok(()),
+            other => Err(Failure(format!("{reshape:?} is answered with {other:?}; it would lose {lost:?}"))),
+        }
     }
 
     /// Judges what has been answered.
     fn collect(&mut self) -> Result<(), Failure> {
         self.limited()?;
+        self.reshaped()?;
         let mut at = 0;
         while at < self.ops.len() {
             let Some(done) = self.ops[at].completion.take() else {
@@ -566,10 +694,9 @@ impl World {
         done.result.map_err(|error| format!("fails: {error}"))?;
         match kind {
             Kind::Write { place: (tenant, index), from, blocks, fua, append, epoch } => {
-                let start = match &self.up {
-                    Some((_, list)) => list[tenant].geometry().start(ZoneIndex(index as u32)).0,
-                    None => 0,
-                };
+                let start = self
+                    .namespace(tenant)
+                    .map_or(0, |namespace| namespace.geometry().start(ZoneIndex(index as u32)).0);
                 if append && done.lba.0 != start + from {
                     return Err(format!("landed at {:?}", done.lba));
                 }
@@ -611,6 +738,7 @@ impl World {
         self.runtime = Runtime::seeded(self.rng.next_u64());
         self.ops.clear();
         self.limiting = None;
+        self.reshaping = None;
         self.ready = false;
     }
 
@@ -660,8 +788,8 @@ impl World {
             let namespaces = self.wait(&up)?;
             let namespaces =
                 namespaces.map_err(|why| Failure(format!("namespaces do not come up again: {why}")))?;
-            let list = namespaces.list();
-            self.up = Some((namespaces, list));
+            self.up = Some((namespaces, Vec::new()));
+            self.list_namespaces();
             return Ok(());
         }
     }
@@ -669,18 +797,28 @@ impl World {
     /// Compares every block of every tenant with what was promised, and the books with each other.
     fn judge(&mut self) -> Result<(), Failure> {
         self.audit()?;
-        let Some((_, list)) = self.up.clone() else { return Ok(()) };
+        let Some((namespaces, list)) = self.up.clone() else { return Ok(()) };
         self.counts.judgements += 1;
-        let names: Vec<&str> = list.iter().map(Namespace::name).collect();
-        if names != self.names {
-            return Err(Failure(format!("there are {names:?}, not {:?}", self.names)));
+        let maybe = self.reshape.take();
+        for tenant in 0..self.names.len() {
+            let found = list[tenant].as_ref().map(|namespace| namespace.geometry().zones);
+            let changed = maybe.filter(|maybe| maybe.tenant == tenant && maybe.to == found);
+            if found != self.sizes[tenant] && changed.is_none() {
+                let (name, was) = (&self.names[tenant], self.sizes[tenant]);
+                return Err(Failure(format!("{name} has {found:?} zones and had {was:?}, or {maybe:?}")));
+            }
+            self.has(tenant, found);
+        }
+        if namespaces.list().len() != list.iter().flatten().count() {
+            return Err(Failure("there are namespaces that nobody has asked for".into()));
         }
         for (tenant, namespace) in list.into_iter().enumerate() {
+            let Some(namespace) = namespace else { continue };
             let found = namespace.status().spec.qos;
             let judged = self.limits[tenant].recovered(found);
             judged.map_err(|why| Failure(format!("tenant {tenant} {why}")))?;
             let volatile = namespace.geometry().volatile_cache;
-            for index in 0..self.zones[tenant].len() {
+            for index in 0..namespace.geometry().zones as usize {
                 let shown = self.start(show(namespace.clone(), index as u32));
                 // As fast as it goes, more often than not.
                 let shown = match self.rng.chance(1, 3) {
@@ -711,7 +849,10 @@ impl World {
             up: None,
             zones: self.zones.clone(),
             names: self.names.clone(),
+            sizes: self.sizes.clone(),
             limits: self.limits.clone(),
+            reshape: self.reshape,
+            reshaping: None,
             limiting: None,
             busy: self.busy.clone(),
             ops: Vec::new(),

@@ -1,0 +1,141 @@
+//! Namespaces as they are asked for, by their names and in bytes, of an array that this process runs.
+
+use crate::{clock::clock, output::quoted, size::show_blocks};
+use anyhow::{Context, Result, anyhow, ensure};
+use engine::vzone::{Behaviour, Namespace, Namespaces, PATIENCE_US, Qos, Rates, Spec, VzoneError};
+use serde::{Deserialize, Serialize};
+
+/// Zones of a namespace that may be active at once, if nobody says anything else.
+const ACTIVE: u32 = 4;
+
+/// How namespaces behave that this process runs.
+pub fn behaviour() -> Behaviour {
+    Behaviour { clock: clock(), patience_us: PATIENCE_US }
+}
+
+/// A namespace that is to be made.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Wanted {
+    pub name: String,
+    /// What it holds, at least.
+    pub blocks: u64,
+    /// Zones that may be active at once.
+    pub active: Option<u32>,
+    /// Zones of the array that each of these has for certain.
+    pub width: u32,
+    pub weight: u32,
+    pub qos: WantedQos,
+}
+
+/// What a namespace is to be asked for and to get for certain, in requests and blocks a second, and the latency of its
+/// class; 0 for nothing.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct WantedQos {
+    pub limits: [u32; 2],
+    pub floors: [u32; 2],
+    pub latency_us: u32,
+}
+
+impl From<WantedQos> for Qos {
+    fn from(WantedQos { limits, floors, latency_us }: WantedQos) -> Qos {
+        let rates = |[requests, blocks]: [u32; 2]| Rates { requests, blocks };
+        Qos { limits: rates(limits), floors: rates(floors), latency_us }
+    }
+}
+
+impl From<Qos> for WantedQos {
+    fn from(Qos { limits, floors, latency_us }: Qos) -> WantedQos {
+        let pair = |Rates { requests, blocks }| [requests, blocks];
+        WantedQos { limits: pair(limits), floors: pair(floors), latency_us }
+    }
+}
+
+/// The namespaces of an array. Errors name what is wrong as the user knows it.
+pub struct Tenants {
+    pub namespaces: Namespaces,
+    /// What the user calls the array.
+    pub array: String,
+}
+
+impl Tenants {
+    pub async fn add(&self, wanted: &Wanted) -> Result<Namespace> {
+        let Wanted { width, weight, .. } = *wanted;
+        let zones = self.zones_for(wanted.blocks)?;
+        let active = wanted.active.unwrap_or(ACTIVE.min(zones));
+        ensure!(active <= zones, "of {zones} zones no {active} can be active");
+        ensure!((1..=1000).contains(&weight), "a weight is 1 to 1000, not {weight}");
+        ensure!(width.is_power_of_two(), "--width is a power of two, not {width}");
+        let most = self.namespaces.vzone_zones();
+        ensure!(width <= most, "--width is at most {most} there, as many zones as one is made of");
+        let spec = Spec {
+            name: wanted.name.clone(),
+            zones,
+            max_active: active,
+            max_open: active,
+            essential: width,
+            weight,
+            qos: wanted.qos.into(),
+        };
+        self.namespaces.add(spec).await.map_err(|error| self.explain(error, &wanted.name))
+    }
+
+    pub async fn resize(&self, name: &str, blocks: u64) -> Result<Namespace> {
+        let zones = self.zones_for(blocks)?;
+        self.namespaces.resize(name, zones).await.map_err(|error| self.explain(error, name))
+    }
+
+    pub async fn set(&self, name: &str, qos: Qos) -> Result<Namespace> {
+        self.namespaces.set_qos(name, qos).await.map_err(|error| self.explain(error, name))
+    }
+
+    pub async fn remove(&self, name: &str) -> Result<()> {
+        self.namespaces.remove(name).await.map_err(|error| self.explain(error, name))
+    }
+
+    /// The namespace of this name.
+    pub fn find(&self, name: &str) -> Result<Namespace> {
+        let found = self.namespaces.list().into_iter().find(|namespace| namespace.name() == name);
+        found.ok_or_else(|| self.explain(VzoneError::Unknown, name))
+    }
+
+    /// As [`Tenants::find`], for its removal.
+    pub fn doomed(&self, name: &str, yes: bool) -> Result<Namespace> {
+        let found = self.find(name)?;
+        ensure!(yes, "this destroys {}/{name} and what is in it; --yes does it", self.array);
+        Ok(found)
+    }
+
+    /// What is wrong, in the words of this program.
+    fn explain(&self, error: VzoneError, name: &str) -> anyhow::Error {
+        let array = &self.array;
+        match error {
+            VzoneError::Full { left } => {
+                let capacity = self.namespaces.zone_capacity_blocks();
+                anyhow!("'{array}' has room for {left} more zones, {}", show_blocks(left * capacity))
+            }
+            VzoneError::Floors { left } => anyhow!(
+                "--active times --width zones of '{array}' would be active for certain, and of those {left} are left \
+                 that nobody has for certain or writes to"
+            ),
+            VzoneError::Taken => anyhow!("'{array}' has a namespace '{name}' already"),
+            VzoneError::Unknown => {
+                let names: Vec<String> =
+                    self.namespaces.list().iter().map(|namespace| quoted(namespace.name())).collect();
+                let there = if names.is_empty() { "none".into() } else { names.join(", ") };
+                anyhow!("'{array}' has no namespace '{name}'; there are {there}")
+            }
+            VzoneError::Holds { zone } => {
+                anyhow!("zone {zone} of {array}/{name} is written, and would be lost; reset it first")
+            }
+            error => anyhow!("{array}/{name}: {error}"),
+        }
+    }
+
+    /// How many zones hold so many blocks.
+    fn zones_for(&self, blocks: u64) -> Result<u32> {
+        let zones = blocks.div_ceil(self.namespaces.zone_capacity_blocks().max(1));
+        u32::try_from(zones)
+            .ok()
+            .with_context(|| format!("there are no namespaces of {}", show_blocks(blocks)))
+    }
+}
