@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn reads_that_are_slow_on_average_shrink_it_by_how_slow_they_are_down_to_one() {
         let mut window = Window::new(32);
-        let mut read = |window: &mut Window, latency_us| {
+        let read = |window: &mut Window, latency_us| {
             window.submitted(1);
             window.completed(1, latency_us, 8);
             window.commands()

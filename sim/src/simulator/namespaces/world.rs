@@ -800,8 +800,8 @@ impl World {
         let Some((namespaces, list)) = self.up.clone() else { return Ok(()) };
         self.counts.judgements += 1;
         let maybe = self.reshape.take();
-        for tenant in 0..self.names.len() {
-            let found = list[tenant].as_ref().map(|namespace| namespace.geometry().zones);
+        for (tenant, namespace) in list.iter().enumerate() {
+            let found = namespace.as_ref().map(|namespace| namespace.geometry().zones);
             let changed = maybe.filter(|maybe| maybe.tenant == tenant && maybe.to == found);
             if found != self.sizes[tenant] && changed.is_none() {
                 let (name, was) = (&self.names[tenant], self.sizes[tenant]);
