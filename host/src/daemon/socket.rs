@@ -79,12 +79,27 @@ impl Connection {
             }
             if self.pending.len() >= MAX_REQUEST {
                 self.send(Answer::Error(format!("a request has {MAX_REQUEST} bytes at most"))).await?;
+                // A client that still writes when the connection ends would not read the answer.
+                while self.read_more().await? > 0 {
+                    self.pending.clear();
+                }
                 bail!("too long a request");
             }
-            let mut part = [0; 4096];
+            if self.read_more().await? == 0 {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Reads some bytes more; none if there will be none.
+    async fn read_more(&mut self) -> io::Result<usize> {
+        let mut part = [0; 4096];
+        loop {
             match (&*self.stream).read(&mut part) {
-                Ok(0) => return Ok(None),
-                Ok(count) => self.pending.extend_from_slice(&part[..count]),
+                Ok(count) => {
+                    self.pending.extend_from_slice(&part[..count]);
+                    return Ok(count);
+                }
                 Err(error) => self.wait(error, libc::POLLIN).await?,
             }
         }
