@@ -216,9 +216,14 @@ mod tests {
             none > 0.9 && [host, zstd] == [none; 2] && *units == [none; 4] && drive >= none && both >= none,
             "{none} {host} {drive} {both}"
         );
-        bytes.chunks_mut(BLOCK).for_each(|block| block[BLOCK / 4..].fill(0));
+        // Four blocks are alike each time: together they take little more than one.
+        for alike in bytes.chunks_mut(4 * BLOCK) {
+            alike[BLOCK / 4..BLOCK].fill(0);
+            let (first, others) = alike.split_at_mut(BLOCK);
+            others.chunks_mut(BLOCK).for_each(|block| block.copy_from_slice(first));
+        }
         let [none, host, drive, both, zstd, _, ref units @ ..] = of(bytes)[..] else { panic!("few") };
-        assert!(units.iter().all(|ratio| *ratio > host), "{units:?}");
+        assert!(units.iter().all(|ratio| *ratio > 1.5 * host), "{units:?} {host}");
         assert!(
             none < 1.0 && host.min(zstd) > 3.0 && drive > 2.5 && both >= 0.95 * host,
             "{none} {host} {drive} {both}"
