@@ -29,7 +29,7 @@ pub const VOLUME: Experiment = Experiment {
 const METHOD: &str = "A volume on four ZN540 (3 + 1) with small zones (12 MiB of the array; a reset or finish takes as much \
 less time), policy zrwa unless a row says otherwise, on a host that costs nothing. It is filled in order up to a share of what \
 there is room for, then overwritten, 4 KiB and 16 requests at a time, once and a half as much as there is room for, and \
-measured while as much as there is room for is written (a third of both where a fifth or all of it is used), with all of the map in \
+measured while as much as there is room for is written (a third of both where all of it is used), with all of the map in \
 memory unless a row says otherwise. 'uniform': any block; 'zipf': with an exponent of 0.99; 'log': half \
 of the writes go round in a log, which is a 64th of all, the others are zipf. The amplification of the volume is what it writes \
 to the array for each block of the user's, that of flash what stays on the drives. 'large map': the blocks that are used are 20 \
@@ -266,8 +266,8 @@ fn one(case: &Case) -> Result<Found> {
         let spread = case.spread;
         move |rng: &mut Rng| places.borrow_mut().next(rng) * spread
     };
-    // What is full moves so much that it is steady sooner, and takes most of the time; what is nearly empty moves nothing.
-    let count = if [20, 100].contains(&case.used_percent) { room / 3 } else { room };
+    // What is full moves so much that it is steady sooner, and takes most of the time.
+    let count = if case.used_percent == 100 { room / 3 } else { room };
     requests(&bed, &volume, count * 3 / 2, true, next())?;
     let (before, counters) = (volume.status().written, bed.write_counters());
     let measured = requests(&bed, &volume, count, true, next())?;
