@@ -161,13 +161,13 @@ impl Load {
     /// As the papers' fio jobs. They run for ten seconds; on drives that stripe their zones nothing changes any more
     /// after some milliseconds, which each row's drift shows.
     pub fn fio(zones: u32, request_kib: u64) -> Load {
-        let window = Window::ms(20, 90);
+        let window = Window::steady(20, 45, 120);
         Load { zones, request_kib, depth: 64, readers: 0, pause_us: 0, window, seeds: 2 }
     }
 
     /// The same for drives whose write buffer takes long to fill, which it has after 0.4 s at the latest.
     pub fn long(zones: u32, request_kib: u64) -> Load {
-        Load { window: Window::ms(450, 650), seeds: 2, ..Load::fio(zones, request_kib) }
+        Load { window: Window::steady(450, 500, 1000), seeds: 2, ..Load::fio(zones, request_kib) }
     }
 }
 

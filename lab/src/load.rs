@@ -124,28 +124,46 @@ impl Measured {
 pub struct Window {
     pub from_ns: u64,
     pub to_ns: u64,
+    /// It lasts up to here while its halves differ.
+    most_ns: u64,
 }
+
+/// Halves of a window that differ by more are not steady.
+const STEADY: f64 = 0.01;
 
 impl Window {
     /// From and to these milliseconds.
     pub fn ms(from: u64, to: u64) -> Window {
-        Window { from_ns: from * 1_000_000, to_ns: to * 1_000_000 }
+        Window::steady(from, to, to)
     }
 
-    fn middle_ns(&self) -> u64 {
-        self.from_ns.midpoint(self.to_ns)
+    /// The same, and longer while its halves differ by more than 1 %, up to `most`.
+    pub fn steady(from: u64, to: u64, most: u64) -> Window {
+        Window { from_ns: from * 1_000_000, to_ns: to * 1_000_000, most_ns: most * 1_000_000 }
+    }
+
+    /// Half as long again, unless that is not to be.
+    fn longer(self) -> Option<Window> {
+        let more_ms = (self.to_ns - self.from_ns) / 2_000_000;
+        let to_ns = self.most_ns.min(self.to_ns + more_ms * 1_000_000);
+        (to_ns > self.to_ns).then_some(Window { to_ns, ..self })
     }
 }
+
+/// Windows are cut in two between two slices of so much time: all last whole milliseconds.
+const SLICE_NS: u64 = 500_000;
 
 /// What the requests of one job share.
 struct Running {
     job: Job,
     device: Rc<dyn ZonedDevice>,
     clock: Clock,
-    window: Window,
+    from_ns: u64,
     written: Cell<u64>,
     rng: RefCell<Rng>,
-    measured: RefCell<Measured>,
+    /// Bytes that completed in each slice of the window.
+    slices: RefCell<Vec<u64>>,
+    latencies_ns: RefCell<Vec<u64>>,
     failed: Rc<RefCell<Option<String>>>,
 }
 
@@ -177,7 +195,6 @@ pub fn run_at_pace(
     pass: &dyn Fn() -> bool,
 ) -> Result<Vec<Measured>> {
     let begin = clock.now_ns();
-    let window = Window { from_ns: begin + window.from_ns, to_ns: begin + window.to_ns };
     let failed = Rc::default();
     let mut running = Vec::new();
     for (number, job) in jobs.iter().enumerate() {
@@ -185,10 +202,11 @@ pub fn run_at_pace(
             job: job.clone(),
             device: device.clone(),
             clock: clock.clone(),
-            window,
+            from_ns: begin + window.from_ns,
             written: Cell::new(0),
             rng: RefCell::new(Rng::new(number as u64)),
-            measured: RefCell::default(),
+            slices: RefCell::default(),
+            latencies_ns: RefCell::default(),
             failed: Rc::clone(&failed),
         });
         if job.kind == Kind::Overwrite {
@@ -207,16 +225,26 @@ pub fn run_at_pace(
             runtime.spawn(async move { shared.requests(data).await });
         }
     }
-    runtime.block_on(clock.sleep(window.to_ns.saturating_sub(clock.now_ns())), pass);
+    let mut window = window;
+    let measured = loop {
+        runtime.block_on(clock.sleep((begin + window.to_ns).saturating_sub(clock.now_ns())), pass);
+        let measured: Vec<Measured> = running.iter().map(|shared| shared.measured(window)).collect();
+        let (bytes, later) =
+            measured.iter().fold((0, 0), |sum, job| (sum.0 + job.bytes, sum.1 + job.second_half_bytes));
+        let all = Measured { bytes, second_half_bytes: later, ..Measured::default() };
+        match window.longer() {
+            Some(longer) if all.drift().abs() > STEADY => window = longer,
+            _ => break measured,
+        }
+    };
     runtime.clear();
     if let Some(problem) = failed.take() {
         bail!("{problem}");
     }
-    let finished = running.iter().map(|shared| {
-        let mut measured = shared.measured.take();
-        measured.latencies_ns.sort_unstable();
-        measured.window_ns = window.to_ns - window.from_ns;
-        measured
+    let finished = measured.into_iter().zip(&running).map(|(measured, shared)| {
+        let mut latencies_ns = shared.latencies_ns.take();
+        latencies_ns.sort_unstable();
+        Measured { latencies_ns, ..measured }
     });
     Ok(finished.collect())
 }
@@ -233,13 +261,12 @@ impl Running {
             let now = self.clock.now_ns();
             if let Err(error) = done.result {
                 self.fail(&error);
-            } else if (self.window.from_ns..self.window.to_ns).contains(&now) {
-                let mut measured = self.measured.borrow_mut();
-                measured.bytes += done.data.len() as u64;
-                if now >= self.window.middle_ns() {
-                    measured.second_half_bytes += done.data.len() as u64;
-                }
-                measured.latencies_ns.push(now - submitted);
+            } else if now >= self.from_ns {
+                let (slices, slice) =
+                    (&mut *self.slices.borrow_mut(), ((now - self.from_ns) / SLICE_NS) as usize);
+                slices.resize(slices.len().max(slice + 1), 0);
+                slices[slice] += done.data.len() as u64;
+                self.latencies_ns.borrow_mut().push(now - submitted);
             }
             data = done.data;
             let next = submitted + self.job.period_ns;
@@ -290,6 +317,16 @@ impl Running {
                 Command::read(Lba(geometry.start(zone).0 + place * blocks), data)
             }
         })
+    }
+
+    /// What completed in the window, without latencies.
+    fn measured(&self, window: Window) -> Measured {
+        let window_ns = window.to_ns - window.from_ns;
+        let slices = self.slices.borrow();
+        let bytes_from =
+            |slice: usize| slices.iter().take((window_ns / SLICE_NS) as usize).skip(slice).sum::<u64>();
+        let second_half_bytes = bytes_from((window_ns / 2 / SLICE_NS) as usize);
+        Measured { bytes: bytes_from(0), second_half_bytes, window_ns, ..Measured::default() }
     }
 
     fn fail(&self, problem: &dyn std::fmt::Display) {

@@ -166,7 +166,7 @@ impl Core {
             if Some(zone_of(first)) != zone {
                 // A zone is begun when the one before it is safe.
                 while let Some(flight) = flights.pop_front() {
-                    self.must(flight.await)?;
+                    self.wrote(flight).await?;
                 }
                 self.flush_device().await?;
                 zone = Some(zone_of(first));
@@ -178,13 +178,19 @@ impl Core {
             if flights.len() > MOST_WRITES
                 && let Some(flight) = flights.pop_front()
             {
-                self.must(flight.await)?;
+                self.wrote(flight).await?;
             }
         }
         while let Some(flight) = flights.pop_front() {
-            self.must(flight.await)?;
+            self.wrote(flight).await?;
         }
         Ok(())
+    }
+
+    async fn wrote(&self, flight: Completion) -> Result<(), DeviceError> {
+        let mut done = flight.await;
+        self.state.borrow_mut().pool.give(std::mem::take(&mut done.data));
+        self.must(done).map(drop)
     }
 
     fn write_pages(&self, laid: &[Laid], generation: u64) -> Completion {

@@ -263,10 +263,13 @@ impl Space {
 
     /// Whether what is on the device may say of a block that it lies there.
     pub fn may_be_live(&self, place: Place) -> bool {
+        if place == 0 {
+            return true;
+        }
         let (zone, offset) = self.locate(place);
         let record = self.zones.get(zone as usize).map(|zone| zone.record);
         let fits = place::is_sane(place) && offset + place::blocks(place) <= self.plan.capacity;
-        place == 0 || zone >= HEAD_ZONES && fits && record.is_some_and(|record| record.live > 0)
+        zone >= HEAD_ZONES && fits && record.is_some_and(|record| record.live > 0)
     }
 
     /// The zone of a place, and the offset in it of the block that it begins in.

@@ -24,8 +24,8 @@ time, four requests deep; Jain's index of their throughput, and the largest dist
 quiet tenant: 4 KiB random reads one at a time, its p99.9 beside the others, each with four writers, over its p99.9 \
 alone. Goals: 0.98, 5 %, 1.5. \
 Promises: one of four tenants has a floor of 40 % of all that they write without, and writes four zones as the others \
-do, 128 KiB at a time, four requests deep; it is idle from 1.2 to 1.5 s, and is back when 10 ms have the floor. Or it is of \
-the class of latency, with 1.5 and 3 times its p99.9 alone as the target, and asks for 4 KiB at a time. Nothing was tuned \
+do, 128 KiB at a time, four requests deep; it is idle from 1 to 1.3 s, and is back when 10 ms have the floor. Or it is of \
+the class of latency, with 1.5 times its p99.9 alone as the target, writes with 3 times too, and asks for 4 KiB at a time. Nothing was tuned \
 for these figures.";
 
 /// Milliseconds: caches are full by then, and the end.
@@ -80,8 +80,8 @@ fn quiet(below: Below, count: u32, loud: bool, still: bool) -> anyhow::Result<(f
 }
 
 /// When it is measured what comes of a promise, and when who was promised a floor is idle, in ms.
-const PROMISED_MS: u64 = 1700;
-const IDLE_MS: (u64, u64) = (1200, 1500);
+const PROMISED_MS: u64 = 1400;
+const IDLE_MS: (u64, u64) = (1000, 1300);
 
 /// Four tenants, of which the first one was promised something and three are hungry.
 const FOUR: u32 = 4;
@@ -134,7 +134,8 @@ type Promise = (Option<Does>, &'static [(&'static str, f64)]);
 const PROMISES: [Promise; 3] = [
     (None, &[("floor", 0.4)]),
     (Some(Does::Write), &[("writes, 1.5", 1.5), ("writes, 3", 3.0)]),
-    (Some(Does::Read(QUIET_MIB)), &[("reads, 1.5", 1.5), ("reads, 3", 3.0)]),
+    // Reads are given up, whatever the target is.
+    (Some(Does::Read(QUIET_MIB)), &[("reads, 1.5", 1.5)]),
 ];
 
 /// What comes of each of such promises.

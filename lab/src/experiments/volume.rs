@@ -29,7 +29,8 @@ pub const VOLUME: Experiment = Experiment {
 const METHOD: &str = "A volume on four ZN540 (3 + 1) with small zones (12 MiB of the array; a reset or finish takes as much \
 less time), policy zrwa unless a row says otherwise, on a host that costs nothing. It is filled in order up to a share of what \
 there is room for, then overwritten, 4 KiB and 16 requests at a time, once and a half as much as there is room for, and \
-measured while as much as there is room for is written (a third of both where all of it is used), with all of the map in \
+measured while as much as there is room for is written (a third of both where all of it is used; once and half of it where \
+writes are uniform and all of the map is in memory, which is steady sooner), with all of the map in \
 memory unless a row says otherwise. 'uniform': any block; 'zipf': with an exponent of 0.99; 'log': half \
 of the writes go round in a log, which is a 64th of all, the others are zipf. The amplification of the volume is what it writes \
 to the array for each block of the user's, that of flash what stays on the drives. 'large map': the blocks that are used are 20 \
@@ -168,6 +169,8 @@ struct Requests {
     running: Cell<usize>,
     ended: Gate,
     latencies_ns: RefCell<Vec<u64>>,
+    /// When half of them had begun.
+    half_ns: Cell<u64>,
     failed: RefCell<Option<anyhow::Error>>,
 }
 
@@ -187,6 +190,7 @@ fn requests(
         running: Cell::new(DEPTH),
         ended: Gate::default(),
         latencies_ns: RefCell::default(),
+        half_ns: Cell::default(),
         failed: RefCell::default(),
     });
     let next = Rc::new(RefCell::new(next));
@@ -197,6 +201,9 @@ fn requests(
             let mut data = Buf::zeroed(BLOCK);
             while shared.left.get() > 0 {
                 shared.left.set(shared.left.get() - 1);
+                if shared.left.get() == count / 2 {
+                    shared.half_ns.set(shared.clock.now_ns());
+                }
                 let at = (next.borrow_mut())(&mut shared.rng.borrow_mut());
                 let begun = shared.clock.now_ns();
                 let result = match writes {
@@ -223,8 +230,10 @@ fn requests(
     }
     let mut latencies_ns = shared.latencies_ns.take();
     latencies_ns.sort_unstable();
-    let window_ns = bed.clock.now_ns() - before;
-    Ok(Measured { bytes: count * BLOCK as u64, second_half_bytes: 0, window_ns, latencies_ns })
+    let (window_ns, bytes) = (bed.clock.now_ns() - before, count * BLOCK as u64);
+    // The halves are of requests, not of time.
+    let share = (shared.half_ns.get() - before) as f64 / window_ns as f64;
+    Ok(Measured { bytes, second_half_bytes: (bytes as f64 * share) as u64, window_ns, latencies_ns })
 }
 
 fn open(bed: &Bed, blocks: Option<u64>, behaviour: Behaviour) -> Result<Volume> {
@@ -266,9 +275,14 @@ fn one(case: &Case) -> Result<Found> {
         let spread = case.spread;
         move |rng: &mut Rng| places.borrow_mut().next(rng) * spread
     };
-    // What is full moves so much that it is steady sooner, and takes most of the time.
-    let count = if case.used_percent == 100 { room / 3 } else { room };
-    requests(&bed, &volume, count * 3 / 2, true, next())?;
+    // What is full moves so much that it is steady sooner, and takes most of the time; so is what is written all over.
+    let steady_soon = case.load == Load::Uniform && case.spread == 1 || case.behaviour.map_pages.is_none();
+    let (first, count) = match (case.used_percent, steady_soon) {
+        (100, _) => (room / 2, room / 3),
+        (_, true) => (room, room / 2),
+        (_, false) => (room * 3 / 2, room),
+    };
+    requests(&bed, &volume, first, true, next())?;
     let (before, counters) = (volume.status().written, bed.write_counters());
     let measured = requests(&bed, &volume, count, true, next())?;
     let after = volume.status().written;
@@ -283,6 +297,8 @@ fn one(case: &Case) -> Result<Found> {
             request_kib: 4,
             depth: DEPTH as u32,
             mb_s: measured.mb_s(),
+            seeds: 1,
+            drift: measured.drift(),
             flash_write_amplification: left.flash_write_amplification,
             p50_us: measured.quantile_us(0.5),
             p95_us: measured.quantile_us(0.95),

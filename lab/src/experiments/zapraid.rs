@@ -72,7 +72,7 @@ fn run(subject: Subject, host: &Host, request_kib: u64, depth: u32) -> anyhow::R
         stores: true,
         ..Setup::zn540(system)
     };
-    let load = Load { depth, window: Window::ms(20, 90), seeds: 2, ..Load::fio(1, request_kib) };
+    let load = Load { depth, ..Load::fio(1, request_kib) };
     Ok(Row { system: subject.name.into(), ..point(&setup.on(host), &load)? })
 }
 

@@ -20,7 +20,7 @@ pub const ZEBRA: Experiment = Experiment {
 const METHOD: &str = "Large zones: four ZN540 of 4 TB, (3 + 1). Small zones: seven PM1731a, (6 + 1), four zones as one; \
 the slides emulate seven with NVMeVirt, of no stated kind. Sequential writes of 4, 8 and 16 KiB, one job a zone, 64 requests \
 deep, on the host with mq-deadline. How many zones were written is not published: 1, 4, 7 and 12 here, 15 on small zones. \
-On small zones 200 ms are measured after 0.45 s.\n\n\
+On small zones 50 ms and more are measured after 0.45 s.\n\n\
 Mixed: writes to four zones (15 small ones) beside 16 or 64 random reads of 4 KiB from another one. Reads do not pass \
 RAIZN's queue. Traces and RocksDB of the slides (2.1 ×; 1.3 and 4.9 ×) were not repeated: neither traces nor settings are \
 published. Recovery is an experiment of its own.";
@@ -55,21 +55,13 @@ fn short_small(system: System) -> Setup {
     Setup { model: Model::pm1731a().scaled(2000, capacity), ..small(system) }
 }
 
-/// The same array with these loads, for each system and each host.
-fn run(
-    this: &Experiment,
-    setup: fn(System) -> Setup,
-    hosts: &[Host],
-    systems: &[System],
-    loads: &[Load],
-) -> anyhow::Result<Vec<Row>> {
-    let mut points = Vec::new();
-    for host in hosts {
-        for system in systems {
-            points.extend(loads.iter().map(|load| (host, *system, *load)));
-        }
-    }
-    work::each(this.name, &points, |(host, system, load)| point(&setup(*system).on(host), load))
+/// An array, and what it is to carry.
+type Point = (Setup, Load);
+
+/// The same array with these loads, for each host and each system.
+fn points(setup: fn(System) -> Setup, hosts: &[Host], systems: &[System], loads: &[Load]) -> Vec<Point> {
+    let arrays = hosts.iter().flat_map(|host| systems.iter().map(|system| setup(*system).on(host)));
+    arrays.flat_map(|array| loads.iter().map(move |load| (array.clone(), *load))).collect()
 }
 
 fn zebra(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
@@ -77,11 +69,20 @@ fn zebra(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
     let hosts = [Host::mq_deadline(), Host::free()];
     let loads: Vec<Load> =
         SIZES.iter().flat_map(|size| zones.iter().map(move |zones| Load::fio(*zones, *size))).collect();
-    let on_large = run(this, large, &hosts, &SYSTEMS, &loads)?;
+    let on_large = points(large, &hosts, &SYSTEMS, &loads);
     let sizes = if effort == Effort::Quick { &SIZES[1..2] } else { &SIZES[..] };
     let loads: Vec<Load> = sizes.iter().map(|size| Load { seeds: 1, ..Load::long(15, *size) }).collect();
     // Long runs, and nothing there depends on the host.
-    let on_small = run(this, small, &hosts[..1], &SYSTEMS, &loads)?;
+    let on_small = points(small, &hosts[..1], &SYSTEMS, &loads);
+    let (limits, mixes) = (limits(), mixes(effort));
+    let emulated: Vec<Point> = limits.iter().flat_map(|(_, points)| points.clone()).collect();
+    let mixed: Vec<Point> = mixes.iter().flat_map(|mix| mix.points.clone()).collect();
+
+    // The longest first, so that none is left for the end.
+    let parts = [on_small, emulated, mixed, on_large];
+    let mut rows = work::each(this.name, &parts.concat(), |(setup, load)| point(setup, load))?.into_iter();
+    let [on_small, emulated, mixed, on_large] =
+        parts.map(|part| rows.by_ref().take(part.len()).collect::<Vec<Row>>());
 
     let mut figure = this.figure(METHOD);
     for (what, (low, high), rows) in
@@ -92,8 +93,8 @@ fn zebra(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
         }
         figure.plots.push(ratios(what, (low, high), rows));
     }
-    figure.tables.push(emulated(this)?);
-    let mixed = mixed(this, effort, &mut figure)?;
+    figure.tables.push(show_limits(&limits, &emulated));
+    show_mixes(&mixes, &mixed, &mut figure);
     figure.rows = [on_large, on_small, mixed].concat();
     Ok(figure)
 }
@@ -141,81 +142,93 @@ fn ratios(what: &str, (low, high): (f64, f64), rows: &[Row]) -> Plot {
     Plot::through(format!("Zebra's gain, {what}"), "KiB a request", "×", &values).band(band, low, high)
 }
 
-/// What the gain on small zones would be on a computer that emulates all seven drives, and has to carry what they write.
-fn emulated(this: &Experiment) -> anyhow::Result<Table> {
+/// What Zebra and RAIZN+ would write to small zones on a computer that emulates all seven drives, and has to carry that.
+fn limits() -> Vec<(String, [Point; 2])> {
     let among = |system| Setup { partitioned: true, ..small(system) };
-    let limits = [("as it is", false, 0.0), ("the bandwidth of one drive for all", true, 0.0)]
-        .into_iter()
-        .chain([0.5, 1.0, 2.0].map(|us| ("one thread", false, us)));
-    let limits: Vec<(&str, bool, f64)> = limits.collect();
-    // The longest first, so that none is left for the end.
-    let systems = [System::Zebra, System::RaiznPlus];
-    let points: Vec<_> =
-        systems.iter().flat_map(|system| limits.iter().map(move |at| (*system, *at))).collect();
-    let found = work::each(this.name, &points, |(system, (_, shared, us))| {
-        let host = if *us > 0.0 { Host::one_thread(*us) } else { Host::mq_deadline() };
-        let setup = if *shared { among(*system) } else { small(*system) };
-        Ok(point(&setup.on(&host), &Load { seeds: 1, ..Load::long(15, 8) })?.mb_s)
-    })?;
-    let (zebra, raizn) = found.split_at(limits.len());
-    let title = "Small zones on a computer that emulates the drives, 8 KiB; the slides have 3.3 to 4.2";
-    let mut table = Table::new(title, &["", "Zebra, MB/s", "RAIZN+, MB/s", "gain"]);
-    for ((name, _, us), (zebra, raizn)) in limits.iter().zip(zebra.iter().zip(raizn)) {
-        let what = match *us > 0.0 {
-            true => format!("{name}, {us} µs a request and a command"),
-            false => name.to_string(),
-        };
-        let gain = format!("{:.2}", zebra / raizn);
-        table.rows.push(vec![what, format!("{zebra:.0}"), format!("{raizn:.0}"), gain]);
-    }
-    Ok(table)
+    let load = Load { seeds: 1, ..Load::long(15, 8) };
+    let pair = |setup: &dyn Fn(System) -> Setup, host: &Host| {
+        [System::Zebra, System::RaiznPlus].map(|system| (setup(system).on(host), load))
+    };
+    let kernel = Host::mq_deadline();
+    let mut limits = vec![
+        ("as it is".to_string(), pair(&small, &kernel)),
+        ("the bandwidth of one drive for all".to_string(), pair(&among, &kernel)),
+    ];
+    limits.extend([0.5, 1.0, 2.0].map(|us| {
+        (format!("one thread, {us} µs a request and a command"), pair(&small, &Host::one_thread(us)))
+    }));
+    limits
 }
 
-/// Writes beside reads, on both kinds of drives.
-fn mixed(this: &Experiment, effort: Effort, figure: &mut Figure) -> anyhow::Result<Vec<Row>> {
+fn show_limits(limits: &[(String, [Point; 2])], rows: &[Row]) -> Table {
+    let title = "Small zones on a computer that emulates the drives, 8 KiB; the slides have 3.3 to 4.2";
+    let mut table = Table::new(title, &["", "Zebra, MB/s", "RAIZN+, MB/s", "gain"]);
+    for ((name, _), pair) in limits.iter().zip(rows.chunks(2)) {
+        let [zebra, raizn] = [pair[0].mb_s, pair[1].mb_s];
+        let cells =
+            [name.clone(), format!("{zebra:.0}"), format!("{raizn:.0}"), format!("{:.2}", zebra / raizn)];
+        table.rows.push(cells.into());
+    }
+    table
+}
+
+/// Writes beside so many reads, of all systems and then sizes.
+struct Mix {
+    drives: &'static str,
+    readers: u32,
+    points: Vec<Point>,
+}
+
+fn mixes(effort: Effort) -> Vec<Mix> {
     let (readers, sizes): (&[u32], &[u64]) = match effort {
         Effort::Quick => (&[64], &[8]),
         Effort::Full => (&[16, 64], &SIZES),
     };
     let kernel = [Host::mq_deadline()];
     let systems = [System::Raizn, System::RaiznPlus, System::Zebra];
+    let on_small = readers.iter().map(|readers| {
+        let window = Window::steady(600, 640, 800);
+        let load = Load { readers: *readers, seeds: 1, window, ..Load::long(15, sizes[0]) };
+        Mix {
+            drives: "small zones",
+            readers: *readers,
+            points: points(short_small, &kernel, &systems, &[load]),
+        }
+    });
+    let on_large = readers.iter().map(|readers| {
+        let load = |size: &u64| Load { readers: *readers, seeds: 1, ..Load::fio(4, *size) };
+        let loads: Vec<Load> = sizes.iter().map(load).collect();
+        Mix { drives: "large zones", readers: *readers, points: points(short, &kernel, &systems, &loads) }
+    });
+    on_large.chain(on_small).collect()
+}
+
+fn show_mixes(mixes: &[Mix], mut rows: &[Row], figure: &mut Figure) {
     let header =
         ["drives", "readers", "KiB", "to RAIZN", "to RAIZN+", "reads beside Zebra, MB/s", "beside RAIZN"];
     let mut table = Table::new("Zebra's writes beside reads", &header);
-    let (mut all, mut gains) = (Vec::new(), Vec::new());
-    for (what, setup) in [("large zones", short as fn(System) -> Setup), ("small zones", short_small)] {
-        let long = what == "small zones";
-        for readers in readers {
-            let load = |size: &u64| {
-                let load = if long { Load::long(15, *size) } else { Load::fio(4, *size) };
-                let window = if long { Window::ms(600, 700) } else { load.window };
-                Load { readers: *readers, seeds: 1, window, ..load }
-            };
-            let sizes = if long { &sizes[..1] } else { sizes };
-            let rows = run(this, setup, &kernel, &systems, &sizes.iter().map(load).collect::<Vec<_>>())?;
-            for size in sizes {
-                let over = |over: &str| gain(&rows, "Zebra", over, |row| row.request_kib == *size);
-                let reads = |system: &str| {
-                    let row = rows.iter().find(|row| row.system == system && row.request_kib == *size);
-                    row.map_or(f64::NAN, |row| row.read_mb_s)
-                };
-                gains.push(over("RAIZN"));
-                table.rows.push(vec![
-                    what.into(),
-                    readers.to_string(),
-                    size.to_string(),
-                    format!("{:.2}", over("RAIZN")),
-                    format!("{:.2}", over("RAIZN+")),
-                    format!("{:.0}", reads("Zebra")),
-                    format!("{:.0}", reads("RAIZN")),
-                ]);
-            }
-            all.extend(rows);
+    let mut gains = Vec::new();
+    for mix in mixes {
+        let (of_mix, rest) = rows.split_at(mix.points.len());
+        rows = rest;
+        for zebra in of_mix.iter().filter(|row| row.system == "Zebra") {
+            let over = |over: &str| gain(of_mix, "Zebra", over, |row| row.request_kib == zebra.request_kib);
+            let raizn =
+                of_mix.iter().find(|row| row.system == "RAIZN" && row.request_kib == zebra.request_kib);
+            gains.push(over("RAIZN"));
+            table.rows.push(vec![
+                mix.drives.into(),
+                mix.readers.to_string(),
+                zebra.request_kib.to_string(),
+                format!("{:.2}", over("RAIZN")),
+                format!("{:.2}", over("RAIZN+")),
+                format!("{:.0}", zebra.read_mb_s),
+                format!("{:.0}", raizn.map_or(f64::NAN, |row| row.read_mb_s)),
+            ]);
         }
     }
     let mean = gains.iter().sum::<f64>() / gains.len() as f64;
     let claim = Claim::factor("Zebra to RAIZN, writes beside reads, mean", 2.2, mean, MIXED);
     figure.claims.push(claim.is(Kind::Guess));
     figure.tables.push(table);
-    Ok(all)
 }
