@@ -161,7 +161,7 @@ impl Load {
     /// As the papers' fio jobs. They run for ten seconds; on drives that stripe their zones nothing changes any more
     /// after some milliseconds, which each row's drift shows.
     pub fn fio(zones: u32, request_kib: u64) -> Load {
-        let window = Window::steady(20, 45, 120);
+        let window = Window::steady(15, 40, 120);
         Load { zones, request_kib, depth: 64, readers: 0, pause_us: 0, window, seeds: 2 }
     }
 

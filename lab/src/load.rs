@@ -334,3 +334,16 @@ impl Running {
         self.failed.borrow_mut().get_or_insert(problem);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_grow_by_half_up_to_their_end() {
+        let grown = std::iter::successors(Some(Window::steady(15, 40, 100)), |window| window.longer());
+        let ends: Vec<u64> = grown.map(|window| window.to_ns / 1_000_000).collect();
+        assert_eq!(ends, [40, 52, 70, 97, 100]);
+        assert!(Window::ms(15, 40).longer().is_none());
+    }
+}

@@ -43,7 +43,7 @@ const SMALL_TOO: &str = "executable (LLVM)";
 
 /// Members, and blocks of a zone of each.
 const MEMBERS: usize = 5;
-const ZONE_BLOCKS: u64 = 2048;
+const ZONE_BLOCKS: u64 = 4096;
 /// Bytes of a chunk.
 const CHUNK: usize = 64 << 10;
 /// Zones of the array that are written at once, and requests on their way in each.

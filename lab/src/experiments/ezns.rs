@@ -71,9 +71,9 @@ fn overdrive(figure: &mut Figure) -> anyhow::Result<()> {
 }
 
 /// Seconds of Fig. 27, when three of four stop, and when they go on.
-const SECONDS: u64 = 50;
-const STOP_S: u64 = 15;
-const GO_ON_S: u64 = 40;
+const SECONDS: u64 = 40;
+const STOP_S: u64 = 10;
+const GO_ON_S: u64 = 30;
 
 /// Fig. 27 and 28: the throughput of each namespace and its spares, second by second.
 fn lending(figure: &mut Figure) -> anyhow::Result<()> {

@@ -19,7 +19,7 @@ pub const FIG7: Experiment = Experiment {
 };
 
 const FIG7_METHOD: &str = "Five ZN540 of 1 TB, RAID-5, chunk 64 KiB. One job a zone, 64 requests deep, as fio's in the \
-paper; jobs begin within 5 ms of each other; 25 ms are measured after 20 ms, and up to 100 while their halves differ \
+paper; jobs begin within 5 ms of each other; 25 ms are measured after 15 ms, and up to 105 while their halves differ \
 by more than 1 %; figures are the mean of two seeds. \
 Claims are those of a host as the paper's: the kernel with mq-deadline for zones that are written in order and no \
 scheduler for others, calibrated on single drives. The driver itself runs on many processors there and costs nothing \

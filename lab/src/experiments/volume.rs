@@ -30,7 +30,7 @@ const METHOD: &str = "A volume on four ZN540 (3 + 1) with small zones (12 MiB of
 less time), policy zrwa unless a row says otherwise, on a host that costs nothing. It is filled in order up to a share of what \
 there is room for, then overwritten, 4 KiB and 16 requests at a time, once and a half as much as there is room for, and \
 measured while as much as there is room for is written (a third of both where all of it is used; once and half of it where \
-writes are uniform and all of the map is in memory, which is steady sooner), with all of the map in \
+writes are uniform, which is steady sooner, or the map is in memory in part, which takes longest), with all of the map in \
 memory unless a row says otherwise. 'uniform': any block; 'zipf': with an exponent of 0.99; 'log': half \
 of the writes go round in a log, which is a 64th of all, the others are zipf. The amplification of the volume is what it writes \
 to the array for each block of the user's, that of flash what stays on the drives. 'large map': the blocks that are used are 20 \
@@ -275,9 +275,9 @@ fn one(case: &Case) -> Result<Found> {
         let spread = case.spread;
         move |rng: &mut Rng| places.borrow_mut().next(rng) * spread
     };
-    // What is full moves so much that it is steady sooner, and takes most of the time; so is what is written all over.
-    let steady_soon = case.load == Load::Uniform && case.spread == 1 || case.behaviour.map_pages.is_none();
-    let (first, count) = match (case.used_percent, steady_soon) {
+    // What is full, or written all over, is steady sooner; what has its map in memory in part takes longest.
+    let short = case.load == Load::Uniform && case.spread == 1 || case.behaviour.map_pages.is_none();
+    let (first, count) = match (case.used_percent, short) {
         (100, _) => (room / 2, room / 3),
         (_, true) => (room, room / 2),
         (_, false) => (room * 3 / 2, room),
