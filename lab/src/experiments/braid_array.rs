@@ -25,7 +25,7 @@ use std::{collections::VecDeque, ops::Range};
 pub const BRAID_ARRAY: Experiment =
     Experiment { name: "braid-array", title: "Compression in the drive: arrays", run: braid_array };
 
-const METHOD: &str = "Five ZN540 with zones of 8 MiB, RAID-5 with chunks of 64 KiB, on drives that compress or not. A data \
+const METHOD: &str = "Five ZN540 with zones of 16 MiB, RAID-5 with chunks of 64 KiB, on drives that compress or not. A data \
 set is written to four zones of the array at once until they are full, each zone from another place of the set on, with \
 requests of 64 KiB (4 KiB, too, for the executable), 32 of which are on their way in each zone; the host costs nothing. \
 Capacity efficiency is bytes of data for each byte of flash that these zones take when they have been finished: 0.8 \
