@@ -128,18 +128,26 @@ if ((GUEST_BOOT == 1)); then
     timeout 20 dd if=/dev/zero of="$(device ext4)" bs=4k count=1 oflag=direct status=none || fail "one request waits for those before"
     zoneraid namespace set tank/ext4
     refused zoneraid namespace set tank/none
-    # No device answers within a microsecond: whoever asks beside one that was promised that is held back, and let go.
-    zoneraid namespace set tank/ext4 --latency 1
-    fio --name=class --filename="$(device ext4)" --direct=1 --rw=randwrite --bs=4k --time_based --runtime=5 --output=/run/class &
+    # No device answers within a microsecond: whoever asks beside one that was promised that is held back, until it is
+    # seen that this is of no use. So it is promised again and again.
+    fio --name=class --filename="$(device ext4)" --direct=1 --rw=randwrite --bs=4k --time_based --runtime=60 --output=/run/class &
     class=$!
-    timeout 5 bash -c "while dd if='$(device f2fs)' of=/dev/null bs=64k iflag=direct status=none; do :; done" &
+    timeout 60 bash -c "while dd if='$(device f2fs)' of=/dev/null bs=64k iflag=direct status=none; do :; done" &
     beside=$!
-    sleep 2
-    [[ $(zoneraid --json top tank | jq '.devices[0].held_to_bytes_per_second') != null ]] || fail "nobody is held back"
+    held=null
+    for try in {1..40}; do
+        zoneraid namespace set tank/ext4 --latency $((1 + try % 2))
+        for _ in {1..5}; do
+            held=$(number '.list[0].held_to_bytes_per_second')
+            [[ $held == null ]] || break 2
+        done
+    done
+    [[ $held != null ]] || fail "nobody is held back"
     kill -0 "$beside" || fail "nobody was left to be held back"
     zoneraid namespace set tank/ext4
     [[ $(zoneraid --json top tank | jq '.devices[0].held_to_bytes_per_second') == null ]] || fail "held back for nobody"
     refused zoneraid namespace set tank/ext4 --iops 1 --floor-iops 2
+    kill "$class" "$beside" || true
     wait "$class" "$beside" || true
     stop_array tank
     start_array tank
