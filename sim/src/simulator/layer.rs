@@ -6,11 +6,15 @@ use super::{
 };
 use crate::rng::Rng;
 use engine::{
-    device::{Geometry, Zrwa},
+    adapt::sequence::Sequencer,
+    array::{Array, CreateOptions, Drive},
+    device::{Geometry, ZonedDevice, Zrwa},
     raid::policy::Policy,
+    runtime::Runtime,
 };
 use std::{
     ops::Range,
+    rc::Rc,
     sync::{Mutex, PoisonError},
 };
 
@@ -41,6 +45,30 @@ impl Over {
     pub(super) fn array(policy: Policy, parities: usize, rng: &Rng) -> Over {
         let appends = policy == Policy::Log && draw_appends(rng);
         Over::Array { policy, parities, group_blocks: if appends { GROUP_BLOCKS } else { 0 } }
+    }
+
+    /// Puts it together of new drives; an array has chunks and zones of so many blocks.
+    pub(super) async fn create(
+        self,
+        runtime: &Runtime,
+        drives: Vec<Drive>,
+        uuid: [u8; 16],
+        (chunk_blocks, zone_size_blocks): (u64, u64),
+    ) -> Result<Rc<dyn ZonedDevice>, String> {
+        let Over::Array { policy, parities, group_blocks } = self else { return sequenced(runtime, &drives) };
+        let options = CreateOptions {
+            group_blocks,
+            spare_zones: None,
+            name: "simulated".into(),
+            uuid,
+            chunk_blocks,
+            zone_size_blocks: Some(zone_size_blocks),
+            parities,
+            policy: Some(policy),
+            host: [0; 16],
+            autostart: false,
+        };
+        Ok(Rc::new(Array::create(runtime, options, drives).await.map_err(|e| e.to_string())?))
     }
 
     /// A member of such an array, with room in its metadata log for all that is open: of so many zones, with so many
@@ -75,6 +103,12 @@ impl Over {
             volatile_cache: rng.chance(1, 2),
         }
     }
+}
+
+/// A bare drive, written in order.
+pub(super) fn sequenced(runtime: &Runtime, drives: &[Drive]) -> Result<Rc<dyn ZonedDevice>, String> {
+    let drive = drives.first().ok_or("there is no drive")?;
+    Ok(Rc::new(Sequencer::new(runtime, drive.device.clone())))
 }
 
 /// What came of one seed.

@@ -7,6 +7,7 @@
 
 pub mod oracle;
 pub mod scenario;
+mod stack;
 pub mod world;
 
 pub use super::layer::Over;

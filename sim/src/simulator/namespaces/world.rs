@@ -2,10 +2,13 @@
 //!
 //! As in the world of arrays, everything that can happen is an event, and the seed picks among those that are possible.
 
+mod load;
+
 use super::{
-    Counts, Over,
-    oracle::{Change, End, Zone},
-    scenario::{Scenario, draw_spec},
+    Counts,
+    oracle::{End, Zone},
+    scenario::Scenario,
+    stack::{bring_up, create, show},
 };
 use crate::{
     rng::Rng,
@@ -16,14 +19,12 @@ use crate::{
     ssd::{Cut, Ssd},
 };
 use engine::{
-    adapt::sequence::Sequencer,
-    array::{Array, CreateOptions, Drive},
-    buf::{BLOCK, Buf},
-    device::{Command, Completion, Done, ZonedDevice, Zones},
+    array::Drive,
+    device::ZonedDevice,
     runtime::Runtime,
-    vzone::{Behaviour, Namespace, Namespaces, Qos, Rates, VzoneError},
-    zone::{Lba, ZoneIndex},
+    vzone::{Behaviour, Namespace, Namespaces, VzoneError},
 };
+use load::{Kind, Limited, Op, Reshape};
 use std::{cell::Cell, future::Future, rc::Rc};
 
 /// Events of a recovery that is cut off, at most.
@@ -35,80 +36,6 @@ const AUDIT_EVERY: u64 = 8;
 /// Most tenants of a life, and zones of one: blocks are marked with both.
 const MOST_TENANTS: usize = 14;
 const MOST_ZONES: u32 = 16;
-
-/// An operation is for this zone of this tenant.
-type Place = (usize, usize);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Write {
-        place: Place,
-        from: u64,
-        blocks: u64,
-        fua: bool,
-        append: bool,
-        epoch: u64,
-    },
-    /// `below` is what had completed when it began, in this epoch.
-    Read {
-        place: Place,
-        from: u64,
-        below: u64,
-        epoch: u64,
-    },
-    Flush {
-        tenant: usize,
-    },
-    Change {
-        place: Place,
-    },
-}
-
-impl Kind {
-    fn tenant(&self) -> usize {
-        match *self {
-            Kind::Write { place, .. } | Kind::Read { place, .. } | Kind::Change { place } => place.0,
-            Kind::Flush { tenant } => tenant,
-        }
-    }
-}
-
-/// What a tenant may ask for at most, and gets for certain.
-#[derive(Clone, Copy, Debug, Default)]
-struct Limited {
-    /// As it was last promised, or found.
-    by: Qos,
-    /// As it may be, too: that has not been answered.
-    or_by: Option<Qos>,
-}
-
-impl Limited {
-    /// Says that these limits were found after a recovery.
-    fn recovered(&mut self, found: Qos) -> Result<(), String> {
-        if found != self.by && Some(found) != self.or_by {
-            return Err(format!("is limited to {found:?}, and should be to {self:?}"));
-        }
-        *self = Limited { by: found, or_by: None };
-        Ok(())
-    }
-}
-
-/// A namespace is being added, resized or removed.
-#[derive(Clone, Copy, Debug)]
-struct Reshape {
-    tenant: usize,
-    /// Zones that it will have; nothing if it will not be there.
-    to: Option<u32>,
-    /// Commands for it were on their way when it began.
-    in_use: bool,
-}
-
-struct Op {
-    kind: Kind,
-    completion: Completion,
-    /// A flush: what had completed in each zone when it began, and its epoch.
-    seen: Vec<(u64, u64)>,
-}
 
 /// See the head of this file.
 pub struct World {
@@ -150,54 +77,6 @@ impl Drop for World {
     fn drop(&mut self) {
         self.runtime.clear();
     }
-}
-
-/// A bare drive, written in order.
-fn sequenced(runtime: &Runtime, drives: &[Drive]) -> Result<Rc<dyn ZonedDevice>, String> {
-    let drive = drives.first().ok_or("there is no drive")?;
-    Ok(Rc::new(Sequencer::new(runtime, drive.device.clone())))
-}
-
-/// Prepares new drives.
-async fn create(
-    runtime: Runtime,
-    scenario: Scenario,
-    drives: Vec<Drive>,
-    uuid: [u8; 16],
-) -> Result<(), String> {
-    let device: Rc<dyn ZonedDevice> = match scenario.over {
-        Over::Drive => sequenced(&runtime, &drives)?,
-        Over::Array { policy, parities, group_blocks } => {
-            let options = CreateOptions {
-                group_blocks,
-                spare_zones: None,
-                name: "simulated".into(),
-                uuid,
-                chunk_blocks: scenario.chunk_blocks,
-                zone_size_blocks: Some(scenario.zone_size_blocks),
-                parities,
-                policy: Some(policy),
-                host: [0; 16],
-                autostart: false,
-            };
-            Rc::new(Array::create(&runtime, options, drives).await.map_err(|e| e.to_string())?)
-        }
-    };
-    Namespaces::create(device, uuid, scenario.vzone_zones).await.map_err(|e| e.to_string())
-}
-
-/// Brings up the namespaces that lie on these drives.
-async fn bring_up(
-    runtime: Runtime,
-    over: Over,
-    drives: Vec<Drive>,
-    behaviour: Behaviour,
-) -> Result<Namespaces, String> {
-    let device: Rc<dyn ZonedDevice> = match over {
-        Over::Drive => sequenced(&runtime, &drives)?,
-        Over::Array { .. } => Rc::new(Array::assemble(&runtime, drives).await.map_err(|e| e.to_string())?),
-    };
-    Namespaces::open(&runtime, device, behaviour).await.map_err(|e| e.to_string())
 }
 
 fn is_pending<T>(pending: &Pending<T, String>) -> bool {
@@ -474,261 +353,6 @@ impl World {
         Err(self.hang())
     }
 
-    /// Hands in an operation.
-    fn issue(&mut self) {
-        let alone = self.limiting.is_none() && self.reshaping.is_none();
-        if self.scenario.reshapes && alone && self.rng.chance(1, 30) {
-            return self.reshape();
-        }
-        let changes = |tenant: usize| self.reshape.is_some_and(|reshape| reshape.tenant == tenant);
-        let works = |tenant: &usize| self.busy[*tenant] && self.sizes[*tenant].is_some() && !changes(*tenant);
-        let tenants: Vec<usize> = (0..self.zones.len()).filter(works).collect();
-        if tenants.is_empty() {
-            return;
-        }
-        let tenant = *self.rng.pick(&tenants);
-        if self.scenario.limits && alone && self.rng.chance(1, 20) {
-            return self.limit(tenant);
-        }
-        let zone = self.rng.below(self.sizes[tenant].unwrap_or(0) as u64) as usize;
-        let kind = self.rng.weighted(&self.scenario.load);
-        match kind {
-            0 => self.write((tenant, zone)),
-            1 => self.read((tenant, zone)),
-            2 => self.flush(tenant),
-            3 => self.change((tenant, zone), Change::Finish),
-            _ => self.change((tenant, zone), Change::Reset),
-        }
-    }
-
-    fn submit(&mut self, tenant: usize, kind: Kind, command: Command, seen: Vec<(u64, u64)>) {
-        let Some(namespace) = self.namespace(tenant) else { return };
-        let completion = namespace.submit(command);
-        self.counts.operations += 1;
-        self.trace.note(|| format!("begins: {kind:?}"));
-        self.ops.push(Op { kind, completion, seen });
-        self.ready = true;
-    }
-
-    /// A zone that is not active yet is begun only if as many may be.
-    fn may_begin(&self, (tenant, zone): Place) -> bool {
-        let Some(namespace) = self.namespace(tenant) else { return false };
-        let most = namespace.geometry().max_active as usize;
-        let active = |zone: &Zone| zone.submitted() > 0 && zone.takes_writes();
-        let held = self.zones[tenant].iter().filter(|zone| active(zone)).count();
-        self.zones[tenant][zone].submitted() > 0 || held < most
-    }
-
-    fn write(&mut self, place @ (tenant, index): Place) {
-        let may = self.zones[tenant][index].takes_writes() && self.may_begin(place);
-        let Some(namespace) = self.namespace(tenant).filter(|_| may) else { return };
-        let geometry = namespace.geometry().clone();
-        let zone = &mut self.zones[tenant][index];
-        let most = self.scenario.most_blocks.min(geometry.max_transfer_blocks as u64);
-        let blocks = 1 + self.rng.below(most.min(geometry.zone_capacity_blocks - zone.submitted()));
-        let (from, fua) = (zone.submitted(), self.rng.chance(self.scenario.fua_percent, 100));
-        let (append, epoch) = (self.rng.chance(1, 4), zone.epoch);
-        self.writes += 1;
-        let data = Buf::copy_of(&zone.write(self.writes, blocks));
-        let number = ZoneIndex(index as u32);
-        let command = match append {
-            true => Command::append(number, data, fua),
-            false => Command::write(Lba(geometry.start(number).0 + from), data, fua),
-        };
-        self.submit(tenant, Kind::Write { place, from, blocks, fua, append, epoch }, command, Vec::new());
-    }
-
-    fn read(&mut self, place @ (tenant, index): Place) {
-        let Some(namespace) = self.namespace(tenant) else { return };
-        let geometry = namespace.geometry().clone();
-        let zone = &self.zones[tenant][index];
-        let from = self.rng.below(geometry.zone_capacity_blocks);
-        let most = (geometry.zone_capacity_blocks - from).min(geometry.max_transfer_blocks as u64);
-        let blocks = 1 + self.rng.below(most);
-        let below = zone.promised();
-        let kind = Kind::Read { place, from, below, epoch: zone.epoch };
-        let lba = Lba(geometry.start(ZoneIndex(index as u32)).0 + from);
-        self.submit(tenant, kind, Command::read(lba, Buf::zeroed(blocks as usize * BLOCK)), Vec::new());
-    }
-
-    fn flush(&mut self, tenant: usize) {
-        let seen = self.zones[tenant].iter().map(|zone| (zone.promised(), zone.epoch)).collect();
-        self.submit(tenant, Kind::Flush { tenant }, Command::Flush, seen);
-    }
-
-    fn change(&mut self, place @ (tenant, index): Place, change: Change) {
-        let zone = &mut self.zones[tenant][index];
-        // Writes that fill a zone may have to complete before it is known to be full.
-        let sensible = zone.change.is_none() && (change == Change::Reset || zone.takes_writes());
-        if !sensible {
-            return;
-        }
-        zone.change = Some(change);
-        zone.epoch += (change == Change::Reset) as u64;
-        let zones = Zones::One(ZoneIndex(index as u32));
-        let command = match change {
-            Change::Finish => Command::Finish { zones },
-            Change::Reset => Command::Reset { zones },
-        };
-        self.submit(tenant, Kind::Change { place }, command, Vec::new());
-    }
-
-    /// Gives a tenant other limits, while everybody works.
-    fn limit(&mut self, tenant: usize) {
-        let Some((namespaces, _)) = self.up.clone() else { return };
-        // By itself, so that all else of a life stays what it is.
-        let mut extra = self.rng.clone();
-        let limits = Rates { requests: self.rng.below(3) as u32, blocks: self.rng.below(3) as u32 };
-        let few = |extra: &mut Rng| extra.below(3) as u32;
-        let floors = Rates { requests: few(&mut extra), blocks: few(&mut extra) };
-        let latency_us = few(&mut extra);
-        let (wanted, limited) =
-            (Qos { limits, floors, latency_us }, Qos { limits, latency_us, ..Qos::default() });
-        let qos = if wanted.is_possible() { wanted } else { limited };
-        self.trace.note(|| format!("begins: tenant {tenant} is limited to {qos:?}"));
-        self.limits[tenant].or_by = Some(qos);
-        let name = self.names[tenant].clone();
-        let limited =
-            async move { namespaces.set_qos(&name, qos).await.map(|_| ()).map_err(|e| e.to_string()) };
-        self.limiting = Some((tenant, self.start(limited)));
-    }
-
-    /// Judges a change of limits that has been answered.
-    fn limited(&mut self) -> Result<(), Failure> {
-        let Some((tenant, limiting)) = self.limiting.take() else { return Ok(()) };
-        let Some(result) = limiting.borrow_mut().take() else {
-            self.limiting = Some((tenant, limiting));
-            return Ok(());
-        };
-        self.trace.note(|| format!("ended: the limits of tenant {tenant}: {result:?}"));
-        let fails = |why: String| Failure(format!("limits of tenant {tenant}: {why}"));
-        result.map_err(fails)?;
-        let by = self.limits[tenant].or_by.unwrap_or_default();
-        self.limits[tenant] = Limited { by, or_by: None };
-        let Some(namespace) = self.namespace(tenant) else { return Ok(()) };
-        let found = namespace.status().spec.qos;
-        self.limits[tenant].recovered(found).map_err(fails)
-    }
-
-    /// Adds a namespace, or resizes or removes one, while everybody works.
-    fn reshape(&mut self) {
-        let Some((namespaces, _)) = self.up.clone() else { return };
-        let there: Vec<usize> = (0..self.names.len()).filter(|t| self.sizes[*t].is_some()).collect();
-        let kind = if there.is_empty() { 0 } else { self.rng.below(4) };
-        let (reshape, pending) = match kind {
-            0 if self.names.len() < MOST_TENANTS => {
-                // At the start some are refused, of which only the names are used.
-                let index = (MOST_TENANTS + self.names.len()) as u64;
-                let spec = draw_spec(&mut self.rng, index, self.scenario.vzone_zones);
-                let tenant = self.expect_tenant(spec.name.clone());
-                let reshape = Reshape { tenant, to: Some(spec.zones), in_use: false };
-                (reshape, self.start(async move { Ok(namespaces.add(spec).await.map(|_| ())) }))
-            }
-            0 => return,
-            _ => {
-                let tenant = *self.rng.pick(&there);
-                let in_use = self.ops.iter().any(|op| op.kind.tenant() == tenant);
-                // Who works all the time would never be idle.
-                if in_use && !self.rng.chance(1, 8) {
-                    self.busy[tenant] = false;
-                    return;
-                }
-                let to = (kind > 1).then(|| 1 + self.rng.below(6) as u32);
-                let name = self.names[tenant].clone();
-                let reshaped = async move {
-                    Ok(match to {
-                        Some(zones) => namespaces.resize(&name, zones).await.map(|_| ()),
-                        None => namespaces.remove(&name).await,
-                    })
-                };
-                (Reshape { tenant, to, in_use }, self.start(reshaped))
-            }
-        };
-        self.trace.note(|| format!("begins: {reshape:?}"));
-        self.counts.reshapes += 1;
-        (self.reshape, self.reshaping) = (Some(reshape), Some(pending));
-    }
-
-    /// Judges what has been answered to that.
-    fn reshaped(&mut self) -> Result<(), Failure> {
-        let answer = self.reshaping.as_ref().and_then(|pending| pending.borrow_mut().take());
-        let Some((answer, reshape)) = answer.zip(self.reshape) else { return Ok(()) };
-        self.trace.note(|| format!("ended: {reshape:?}: {answer:?}"));
-        (self.reshape, self.reshaping) = (None, None);
-        let Reshape { tenant, to, in_use } = reshape;
-        let grows = to > self.sizes[tenant];
-        let (kept, zones) = (to.unwrap_or(0) as usize, &self.zones[tenant]);
-        let lost = zones.iter().skip(kept).position(|zone| !zone.is_empty()).map(|zone| kept + zone);
-        match answer.map_err(Failure)? {
-            Ok(()) if to.is_none() || lost.is_none() => {
-                self.has(tenant, to);
-                self.list_namespaces();
-                self.busy[tenant] = true;
-                Ok(())
-            }
-            Err(VzoneError::Full { .. } | VzoneError::Floors { .. }) if grows => Ok(()),
-            Err(VzoneError::InUse) if in_use => Ok(()),
-            Err(VzoneError::Holds { .. }) if lost.is_some() => Ok(()),
-            other => Err(Failure(format!("{reshape:?} is answered with {other:?}; it would lose {lost:?}"))),
-        }
-    }
-
-    /// Judges what has been answered.
-    fn collect(&mut self) -> Result<(), Failure> {
-        self.limited()?;
-        self.reshaped()?;
-        let mut at = 0;
-        while at < self.ops.len() {
-            let Some(done) = self.ops[at].completion.take() else {
-                at += 1;
-                continue;
-            };
-            let Op { kind, seen, .. } = self.ops.remove(at);
-            self.trace.note(|| format!("ended: {kind:?} {:?}", done.result));
-            self.answered(kind, &seen, done).map_err(|why| Failure(format!("{kind:?}: {why}")))?;
-        }
-        Ok(())
-    }
-
-    fn answered(&mut self, kind: Kind, seen: &[(u64, u64)], done: Done) -> Result<(), String> {
-        done.result.map_err(|error| format!("fails: {error}"))?;
-        match kind {
-            Kind::Write { place: (tenant, index), from, blocks, fua, append, epoch } => {
-                let start = self
-                    .namespace(tenant)
-                    .map_or(0, |namespace| namespace.geometry().start(ZoneIndex(index as u32)).0);
-                if append && done.lba.0 != start + from {
-                    return Err(format!("landed at {:?}", done.lba));
-                }
-                let zone = &mut self.zones[tenant][index];
-                if zone.epoch == epoch {
-                    zone.wrote(from + blocks, fua);
-                }
-                Ok(())
-            }
-            Kind::Read { place: (tenant, index), from, below, epoch } => {
-                let zone = &self.zones[tenant][index];
-                zone.check_own(from, &done.data)?;
-                if zone.epoch != epoch {
-                    return Ok(());
-                }
-                zone.check(from, below, false, &done.data)
-            }
-            Kind::Flush { tenant } => {
-                for (zone, (completed, epoch)) in self.zones[tenant].iter_mut().zip(seen) {
-                    if zone.epoch == *epoch {
-                        zone.safe = zone.safe.max(*completed);
-                    }
-                }
-                Ok(())
-            }
-            Kind::Change { place: (tenant, index) } => {
-                self.zones[tenant][index].changed();
-                Ok(())
-            }
-        }
-    }
-
     /// What the process had in memory is gone.
     fn end_process(&mut self) {
         if let Some((namespaces, _)) = self.up.take() {
@@ -896,23 +520,4 @@ impl World {
         }
         Ok(())
     }
-}
-
-/// What a zone is, and all of its blocks.
-async fn show(namespace: Namespace, zone: u32) -> Result<(engine::zone::ZoneInfo, Vec<u8>), String> {
-    let first = ZoneIndex(zone);
-    let done = namespace.submit(Command::Report { first, count: 1 }).await;
-    done.result.map_err(|error| error.to_string())?;
-    let info = *done.zones.first().ok_or("there is no such zone")?;
-    let geometry = namespace.geometry().clone();
-    let (mut all, mut at) = (Vec::new(), 0);
-    while at < geometry.zone_capacity_blocks {
-        let blocks = (geometry.max_transfer_blocks as u64).min(geometry.zone_capacity_blocks - at);
-        let lba = Lba(geometry.start(first).0 + at);
-        let done = namespace.submit(Command::read(lba, Buf::zeroed(blocks as usize * BLOCK))).await;
-        done.result.map_err(|error| format!("a read of block {at} of zone {zone} fails: {error}"))?;
-        all.extend_from_slice(&done.data);
-        at += blocks;
-    }
-    Ok((info, all))
 }

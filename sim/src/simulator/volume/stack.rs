@@ -1,9 +1,9 @@
 //! What a volume lies on, put together: a bare drive behind a sequencer, or an array that notes what it leaves.
 
 use super::{Over, scenario::Scenario};
+use crate::simulator::layer::sequenced;
 use engine::{
-    adapt::sequence::Sequencer,
-    array::{Array, CreateOptions, Drive, Tails},
+    array::{Array, Drive, Tails},
     device::{Command, Completion, Geometry, Slots, ZonedDevice, Zones},
     runtime::Runtime,
     volume::{self, Behaviour, Plan, Volume},
@@ -50,25 +50,8 @@ pub(super) async fn create(
     drives: Vec<Drive>,
     uuid: [u8; 16],
 ) -> Result<(), String> {
-    let device = match scenario.over {
-        Over::Drive => sequenced(&runtime, &drives)?,
-        Over::Array { policy, parities, group_blocks } => {
-            let options = CreateOptions {
-                group_blocks,
-                spare_zones: None,
-                name: "simulated".into(),
-                uuid,
-                chunk_blocks: scenario.chunk_blocks,
-                zone_size_blocks: Some(scenario.zone_size_blocks),
-                parities,
-                policy: Some(policy),
-                host: [0; 16],
-                autostart: false,
-            };
-            let array = Array::create(&runtime, options, drives).await.map_err(|e| e.to_string())?;
-            Rc::new(array)
-        }
-    };
+    let sizes = (scenario.chunk_blocks, scenario.zone_size_blocks);
+    let device = scenario.over.create(&runtime, drives, uuid, sizes).await?;
     let plan = Plan::of(device.geometry(), None).map_err(|e| e.to_string())?;
     let blocks = (plan.usable * scenario.size_percent / 100).max(1);
     let Scenario { codec, unit, .. } = scenario;
@@ -99,10 +82,4 @@ pub(super) async fn bring_up(
         }
     };
     Volume::open(&runtime, device, behaviour).await.map_err(|e| e.to_string())
-}
-
-/// A bare drive, written in order.
-fn sequenced(runtime: &Runtime, drives: &[Drive]) -> Result<Rc<dyn ZonedDevice>, String> {
-    let drive = drives.first().ok_or("there is no drive")?;
-    Ok(Rc::new(Sequencer::new(runtime, drive.device.clone())))
 }

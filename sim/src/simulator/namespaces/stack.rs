@@ -1,0 +1,58 @@
+//! Namespaces on a bare drive or an array, put together, and what a zone of one shows.
+
+use super::{Over, scenario::Scenario};
+use crate::simulator::layer::sequenced;
+use engine::{
+    array::{Array, Drive},
+    buf::{BLOCK, Buf},
+    device::{Command, ZonedDevice},
+    runtime::Runtime,
+    vzone::{Behaviour, Namespace, Namespaces},
+    zone::{Lba, ZoneIndex, ZoneInfo},
+};
+use std::rc::Rc;
+
+/// Prepares new drives.
+pub(super) async fn create(
+    runtime: Runtime,
+    scenario: Scenario,
+    drives: Vec<Drive>,
+    uuid: [u8; 16],
+) -> Result<(), String> {
+    let sizes = (scenario.chunk_blocks, scenario.zone_size_blocks);
+    let device = scenario.over.create(&runtime, drives, uuid, sizes).await?;
+    Namespaces::create(device, uuid, scenario.vzone_zones).await.map_err(|e| e.to_string())
+}
+
+/// Brings up the namespaces that lie on these drives.
+pub(super) async fn bring_up(
+    runtime: Runtime,
+    over: Over,
+    drives: Vec<Drive>,
+    behaviour: Behaviour,
+) -> Result<Namespaces, String> {
+    let device: Rc<dyn ZonedDevice> = match over {
+        Over::Drive => sequenced(&runtime, &drives)?,
+        Over::Array { .. } => Rc::new(Array::assemble(&runtime, drives).await.map_err(|e| e.to_string())?),
+    };
+    Namespaces::open(&runtime, device, behaviour).await.map_err(|e| e.to_string())
+}
+
+/// What a zone is, and all of its blocks.
+pub(super) async fn show(namespace: Namespace, zone: u32) -> Result<(ZoneInfo, Vec<u8>), String> {
+    let first = ZoneIndex(zone);
+    let done = namespace.submit(Command::Report { first, count: 1 }).await;
+    done.result.map_err(|error| error.to_string())?;
+    let info = *done.zones.first().ok_or("there is no such zone")?;
+    let geometry = namespace.geometry().clone();
+    let (mut all, mut at) = (Vec::new(), 0);
+    while at < geometry.zone_capacity_blocks {
+        let blocks = (geometry.max_transfer_blocks as u64).min(geometry.zone_capacity_blocks - at);
+        let lba = Lba(geometry.start(first).0 + at);
+        let done = namespace.submit(Command::read(lba, Buf::zeroed(blocks as usize * BLOCK))).await;
+        done.result.map_err(|error| format!("a read of block {at} of zone {zone} fails: {error}"))?;
+        all.extend_from_slice(&done.data);
+        at += blocks;
+    }
+    Ok((info, all))
+}
