@@ -384,8 +384,11 @@ impl<'c> Victim<'c> {
 
     /// Waits for what is still being read: the zone may be reset at once.
     async fn end(self) {
-        for part in self.ahead {
-            part.await;
+        let Victim { core, part, ahead, .. } = self;
+        core.state.borrow_mut().pool.give(part);
+        for part in ahead {
+            let read = part.await.data;
+            core.state.borrow_mut().pool.give(read);
         }
     }
 
