@@ -229,11 +229,8 @@ pub fn run_at_pace(
     let measured = loop {
         runtime.block_on(clock.sleep((begin + window.to_ns).saturating_sub(clock.now_ns())), pass);
         let measured: Vec<Measured> = running.iter().map(|shared| shared.measured(window)).collect();
-        let (bytes, later) =
-            measured.iter().fold((0, 0), |sum, job| (sum.0 + job.bytes, sum.1 + job.second_half_bytes));
-        let all = Measured { bytes, second_half_bytes: later, ..Measured::default() };
         match window.longer() {
-            Some(longer) if all.drift().abs() > STEADY => window = longer,
+            Some(longer) if Measured::sum(&measured).drift().abs() > STEADY => window = longer,
             _ => break measured,
         }
     };

@@ -25,8 +25,8 @@ quiet tenant: 4 KiB random reads one at a time, its p99.9 beside the others, eac
 alone. Goals: 0.98, 5 %, 1.5. \
 Promises: one of four tenants has a floor of 40 % of all that they write without, and writes four zones as the others \
 do, 128 KiB at a time, four requests deep; it is idle from 1.2 to 1.5 s, and is back when 10 ms have the floor. Or it is of \
-the class of latency, with 1.5 times its p99.9 alone as the target, writes with 3 times too, and asks for 4 KiB at a time. Nothing was tuned \
-for these figures.";
+the class of latency, with 1.5 times its p99.9 alone as the target, writes with 3 times too, and asks for 4 KiB at a \
+time. Nothing was tuned for these figures.";
 
 /// Milliseconds: caches are full by then, and the end.
 const SETTLED_MS: u64 = 450;

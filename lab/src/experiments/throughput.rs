@@ -230,8 +230,9 @@ pub const FIG11: Experiment = Experiment {
 
 const FIG11_METHOD: &str = "One PM1731a cut into five members of 8,000 zones, as in the paper, which had only one; \
 four of its zones are one, interleaved by 64 KiB; RAID-5, chunk 64 KiB. 15 zones, one job each, 64 requests deep. A zone \
-gets the next die in turn when it is first written. 50 ms are measured after 0.45 s, and more while their halves differ by more than 1 %, when the \
-drive's buffer is full. The paper shows throughput relative to RAIZN+ and says 'up to 3.3 times'.";
+gets the next die in turn when it is first written. 50 ms are measured after 0.45 s, \
+when the drive's buffer is full, and more while their halves differ by more than 1 %. The paper shows throughput relative \
+to RAIZN+ and says 'up to 3.3 times'.";
 
 fn fig11(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
     let sizes: &[u64] = if effort == Effort::Quick { &[8, 64] } else { &[4, 8, 16, 32, 64] };
