@@ -149,12 +149,11 @@ impl Build {
                 let text = changed.get(path.to_str()?).cloned();
                 if path == Path::new("lib.rs") {
                     let text = text.or_else(|| fs::read_to_string(workspace.join("engine/src/lib.rs")).ok());
-                    return text.map(|text| text + "\npub mod mutant;\n");
+                    return text.map(|text| format!("{text}\npub mod mutant {{\n{SWITCH}}}\n"));
                 }
                 text
             })?;
         }
-        write(&directory.join("engine/src/mutant.rs"), SWITCH.as_bytes())?;
         for part in ["fixtures", "docs"] {
             copy(&workspace.join(part), &directory.join(part), &|_| None)?;
         }
@@ -215,10 +214,19 @@ impl Build {
     }
 }
 
-/// Copies a directory, with what `instead` has instead of a file. Files that are the same already keep
-/// their times, so that nothing is built in vain.
+/// Copies a directory, with what `instead` has instead of a file, and removes what is in the copy alone. Files that are
+/// the same already keep their times, so that nothing is built in vain.
 fn copy(from: &Path, to: &Path, instead: &dyn Fn(&Path) -> Option<String>) -> anyhow::Result<()> {
     fs::create_dir_all(to)?;
+    for entry in fs::read_dir(to)? {
+        let entry = entry?;
+        let is_stale = !from.join(entry.file_name()).exists();
+        match entry.file_type()?.is_dir() {
+            true if is_stale => fs::remove_dir_all(entry.path())?,
+            false if is_stale => fs::remove_file(entry.path())?,
+            _ => {}
+        }
+    }
     for entry in fs::read_dir(from).with_context(|| from.display().to_string())? {
         let (entry, to) = (entry?, to.to_path_buf());
         let (path, target) = (entry.path(), to.join(entry.file_name()));

@@ -1,0 +1,383 @@
+use super::*;
+
+/// Blocks that the device serves in a look.
+const ALL: u64 = 8000;
+
+/// Blocks of each request.
+const EACH: u64 = 8;
+
+/// Namespaces that ask a device for more than there is: it serves them by how much each has let through, at most
+/// as much as that; requests of the class of latency are late while others take more than nine tenths.
+struct Rig {
+    now_us: u64,
+    restraint: Restraint,
+    qos: Vec<Qos>,
+    standings: Vec<Standing>,
+    served: Vec<u64>,
+    /// Requests are late whatever others take.
+    hopeless: bool,
+    /// Blocks that the device serves in a look, and looks at which there were late requests.
+    all: u64,
+    late: u64,
+}
+
+impl Rig {
+    fn new(qos: &[Qos]) -> Rig {
+        let restraint = Restraint::default();
+        let (standings, served) = (vec![Standing::default(); qos.len()], vec![0; qos.len()]);
+        Rig { now_us: 0, restraint, qos: qos.to_vec(), standings, served, hopeless: false, all: ALL, late: 0 }
+    }
+
+    /// A look at the end of which each had asked for so many blocks.
+    fn look(&mut self, asked: &[u64]) {
+        let may = |(asked, standing): (&u64, &Standing)| {
+            let rate = standing.hold.rate().unwrap_or(u64::MAX / LOOK_EVERY_US) * LOOK_EVERY_US / SECOND_US;
+            (*asked).min(rate)
+        };
+        let let_through: Vec<u64> = asked.iter().zip(&self.standings).map(may).collect();
+        let all: u64 = let_through.iter().sum();
+        self.served =
+            let_through.iter().map(|let_through| let_through * self.all.min(all) / all.max(1)).collect();
+        let full = self.hopeless || self.served.iter().sum::<u64>() > self.all * 9 / 10;
+        self.late += full as u64;
+        self.now_us += LOOK_EVERY_US;
+        let party = |((qos, asked), (served, standing)): ((&Qos, &u64), (&u64, &Standing))| {
+            let requests = served / EACH;
+            let late = if full && qos.latency_us > 0 { requests } else { 0 };
+            let busy_us = if *asked > 0 { LOOK_EVERY_US } else { 0 };
+            let took_us = requests * if full { 1000 } else { 100 };
+            let seen = Demand { requests, blocks: *served, late, took_us, busy_us, ..Demand::default() };
+            Party::new(*qos, 1, seen, *standing)
+        };
+        let before = self.qos.iter().zip(asked).zip(self.served.iter().zip(&self.standings));
+        let mut parties: Vec<Party> = before.map(party).collect();
+        self.restraint.look(self.now_us, &mut parties);
+        self.standings = parties.iter().map(Party::standing).collect();
+    }
+
+    /// What each was served on average over so many looks, in blocks.
+    fn looks(&mut self, count: u64, asked: &[u64]) -> Vec<u64> {
+        let mut sums = vec![0; asked.len()];
+        for _ in 0..count {
+            self.look(asked);
+            sums.iter_mut().zip(&self.served).for_each(|(sum, served)| *sum += served);
+        }
+        sums.iter().map(|sum| sum / count).collect()
+    }
+
+    fn is_held(&self) -> bool {
+        self.standings.iter().any(|standing| standing.hold.rate().is_some())
+    }
+}
+
+fn floor(blocks_of_a_look: u64) -> Qos {
+    let blocks = (blocks_of_a_look * SECOND_US / LOOK_EVERY_US) as u32;
+    Qos { floors: Rates { requests: 0, blocks }, ..Qos::default() }
+}
+
+const NONE: Qos =
+    Qos { limits: Rates { requests: 0, blocks: 0 }, floors: Rates { requests: 0, blocks: 0 }, latency_us: 0 };
+
+#[test]
+fn a_floor_is_kept_while_it_is_asked_for_and_others_have_the_rest() {
+    let mut rig = Rig::new(&[floor(4000), NONE, NONE, NONE]);
+    let asked = [8000; 4];
+    // Without it, it would be a quarter.
+    rig.look(&asked);
+    assert_eq!(rig.served, [2000; 4]);
+    // Within a period it has what it is to have.
+    rig.looks(9, &asked);
+    assert!(rig.served[0] >= 4000, "{:?}", rig.served);
+    let mean = rig.looks(300, &asked);
+    assert!(mean[0] >= 4000, "{mean:?}");
+    assert!(mean[1..].iter().sum::<u64>() >= ALL - 4000 - 500, "{mean:?}");
+    assert!(mean[1..].iter().all(|each| each.abs_diff(mean[1]) < 50), "{mean:?}");
+}
+
+#[test]
+fn a_floor_in_requests_is_kept_as_well() {
+    let floors = Rates { requests: 50_000, blocks: 0 };
+    let mut rig = Rig::new(&[Qos { floors, ..NONE }, NONE]);
+    let mean = rig.looks(300, &[8000, 40_000]);
+    assert!(mean[0] >= 500 * EACH * 98 / 100 && mean[1] >= 3500, "{mean:?}");
+}
+
+#[test]
+fn what_is_not_asked_for_goes_to_others_and_comes_back_within_a_period() {
+    let mut rig = Rig::new(&[floor(4000), NONE, NONE]);
+    rig.looks(100, &[8000; 3]);
+    assert!(rig.is_held());
+    // A floor that is idle holds nobody back.
+    rig.looks(PERIOD_US / LOOK_EVERY_US, &[0, 8000, 8000]);
+    assert!(!rig.is_held());
+    assert_eq!(rig.looks(1000, &[0, 8000, 8000]), [0, 4000, 4000]);
+    rig.looks(PERIOD_US / LOOK_EVERY_US, &[8000; 3]);
+    assert!(rig.served[0] >= 4000, "{:?}", rig.served);
+    // Nor does one that is asked for less than what it would get.
+    let mut rig = Rig::new(&[floor(4000), NONE]);
+    let seen = Demand { requests: 10, blocks: 80, busy_us: 150, ..Demand::default() };
+    let mut parties = [floor(4000), NONE].map(|qos| Party::new(qos, 1, seen, Standing::default()));
+    rig.restraint.look(LOOK_EVERY_US, &mut parties);
+    assert!(parties.iter().all(|party| party.standing().hold.rate().is_none()));
+}
+
+#[test]
+fn nobody_stops_whatever_was_promised_and_a_floor_is_no_ceiling() {
+    // More than there is.
+    let mut rig = Rig::new(&[floor(20_000), floor(1000), NONE, NONE]);
+    rig.looks(100, &[8000, 8000, 8000, 8000]);
+    let mean = rig.looks(100, &[8000; 4]);
+    assert!(mean[1] >= 950 && mean[2..].iter().all(|each| *each >= ALL / LEAST / 8), "{mean:?}");
+    // Nor in the first looks, in which it is not known yet that this is out of reach.
+    let mut rig = Rig::new(&[floor(20_000), floor(1000), NONE, NONE]);
+    for _ in 0..50 {
+        rig.look(&[8000; 4]);
+        let with_a_floor = rig.standings[1].hold.rate();
+        assert!(with_a_floor.is_none_or(|rate| rate >= 112_500), "{with_a_floor:?}");
+        assert!(rig.served[1..].iter().all(|served| *served >= ALL / LEAST / 8), "{:?}", rig.served);
+    }
+    let mut rig = Rig::new(&[floor(1000), NONE]);
+    assert_eq!(rig.looks(50, &[8000, 3000]), [5818, 2181]);
+    assert!(!rig.is_held());
+}
+
+#[test]
+fn others_are_held_back_while_a_latency_is_too_long_and_have_nearly_all() {
+    let class = Qos { latency_us: 100, ..NONE };
+    let mut rig = Rig::new(&[class, NONE, NONE]);
+    let mean = rig.looks(1000, &[80, 8000, 8000]);
+    assert!((70..=80).contains(&mean[0]) && mean[1] + mean[2] >= ALL * 8 / 10, "{mean:?}");
+    rig.looks(PERIOD_US / LOOK_EVERY_US, &[0, 8000, 8000]);
+    assert!(!rig.is_held());
+    // One that nothing helps costs others a fifth while that is tried, and it is tried seldom.
+    let mut rig = Rig::new(&[class, NONE, NONE]);
+    rig.hopeless = true;
+    let tried = KNOWN as u64 + 2 * TRIES + 2;
+    let mean = rig.looks(tried, &[80, 8000, 8000]);
+    assert!(!rig.is_held() && mean[1] + mean[2] < ALL * 9 / 10, "{mean:?}");
+    let mean = rig.looks(BELIEVED_US / LOOK_EVERY_US - 2 * TRIES, &[80, 8000, 8000]);
+    assert!(mean[1] + mean[2] > ALL * 98 / 100, "{mean:?}");
+    // Then it is tried again, and kept if it helps.
+    rig.hopeless = false;
+    rig.looks(100, &[80, 8000, 8000]);
+    assert!(rig.is_held());
+}
+
+#[test]
+fn a_floor_that_is_out_of_reach_costs_others_nothing_for_long() {
+    // It never asks for more than 1500 at once.
+    let mut rig = Rig::new(&[floor(4000), NONE, NONE]);
+    rig.looks(200, &[1500, 8000, 8000]);
+    let mean = rig.looks(500, &[1500, 8000, 8000]);
+    assert!(mean[0] >= 1300 && mean[1] + mean[2] >= 6000, "{mean:?}");
+    // When it does that is noticed, and it has its floor.
+    rig.looks(PERIOD_US / LOOK_EVERY_US, &[8000; 3]);
+    let mean = rig.looks(100, &[8000; 3]);
+    assert!(mean[0] >= 3950, "{mean:?}");
+}
+
+#[test]
+fn others_have_nearly_all_though_they_come_back_after_a_pause() {
+    let class = Qos { latency_us: 100, ..NONE };
+    for lull in [0, 100] {
+        let mut rig = Rig::new(&[class, NONE, NONE]);
+        rig.looks(100, &[80, 8000, 8000]);
+        rig.looks(3000, &[80, lull, lull]);
+        // They begin in the midst of a look, and a request is late at once.
+        rig.hopeless = true;
+        rig.look(&[80, 500, 500]);
+        rig.hopeless = false;
+        let mean = rig.looks(3, &[80, 8000, 8000]);
+        assert!(mean[1] + mean[2] >= ALL * 79 / 100, "{mean:?}");
+        // What there is was not forgotten where nobody asked for it.
+        assert_eq!(rig.is_held(), lull == 0);
+    }
+}
+
+#[test]
+fn who_asks_for_little_leaves_what_is_kept_to_others() {
+    let class = Qos { latency_us: 100, ..NONE };
+    let mut rig = Rig::new(&[class, NONE, NONE, NONE]);
+    rig.hopeless = true;
+    for _ in 0..KNOWN as u64 + TRIES {
+        rig.look(&[80, 8000, 80, 80]);
+        assert!(rig.served[1..].iter().sum::<u64>() >= ALL * 78 / 100, "{:?}", rig.served);
+    }
+    assert!(rig.is_held());
+}
+
+#[test]
+fn what_is_out_of_reach_is_so_after_a_pause_too() {
+    let class = Qos { latency_us: 100, ..NONE };
+    for (qos, asked) in [(floor(4000), 1500), (class, 80)] {
+        let mut rig = Rig::new(&[qos, NONE, NONE]);
+        rig.hopeless = true;
+        rig.looks(60, &[asked, 8000, 8000]);
+        let (mut sum, idle) = (0, PERIOD_US / LOOK_EVERY_US);
+        for _ in 0..20 {
+            rig.looks(idle, &[0, 8000, 8000]);
+            let mean = rig.looks(30, &[asked, 8000, 8000]);
+            sum += mean[1] + mean[2];
+        }
+        assert!(sum / 20 >= (ALL - asked) * 97 / 100, "{sum}");
+    }
+}
+
+#[test]
+fn who_takes_little_does_not_pay_for_who_takes_much() {
+    let mut rig = Rig::new(&[floor(5000), NONE, NONE]);
+    rig.looks(50, &[8000, 8000, 600]);
+    let rates = [1, 2].map(|number: usize| rig.standings[number].hold.rate().unwrap());
+    assert!(rates[0] < 400_000 && rates[1] >= 60_000, "{rates:?}");
+}
+
+#[test]
+fn who_may_have_all_that_there_is_is_let_go() {
+    let class = Qos { latency_us: 100, ..NONE };
+    let mut rig = Rig::new(&[class, NONE, NONE]);
+    rig.looks(30, &[80, 8000, 8000]);
+    assert!(rig.is_held() && rig.restraint.for_latency);
+    rig.all = 4 * ALL;
+    rig.looks(3000, &[80, 8000, 8000]);
+    assert!(!rig.is_held() && !rig.restraint.for_latency);
+}
+
+#[test]
+fn a_latency_beside_a_floor_is_judged_by_what_it_is_without_and_given_up_if_nothing_is_known() {
+    let class = Qos { latency_us: 100, ..NONE };
+    let mut rig = Rig::new(&[class, floor(4000), NONE, NONE]);
+    let asked = [80, 8000, 8000, 8000];
+    rig.looks(KNOWN as u64, &[0, 8000, 8000, 8000]);
+    // A third of what it was, though one of four is late.
+    for look in 0..200 {
+        rig.hopeless = look % 4 == 0;
+        rig.look(&asked);
+    }
+    assert!(rig.restraint.for_latency);
+    // Others were held back for somebody else before it came.
+    let seen = Demand { asking: 1, requests: 10, late: 5, took_us: 10, ..Demand::default() };
+    let mut standing = Standing::default();
+    let looks = 3 * TRIES;
+    assert!(!(0..looks).map(|_| standing.find(class, &seen, true, LOOK_EVERY_US).asks).last().unwrap());
+}
+
+#[test]
+fn a_debt_lapses_while_its_owner_asks_only_now_and_then() {
+    let mut standing = Standing::default();
+    let mut owed = |busy_us, blocks| {
+        let seen = Demand { requests: 1, blocks, busy_us, ..Demand::default() };
+        standing.find(floor(4000), &seen, true, LOOK_EVERY_US).owed
+    };
+    assert!((0..5).all(|_| owed(LOOK_EVERY_US, 1000)));
+    // It has what it asks for, no more.
+    let looks = (0..1000).take_while(|_| owed(20, 8)).count();
+    assert!((5..100).contains(&looks), "{looks}");
+}
+
+#[test]
+fn a_latency_is_kept_beside_a_floor_and_when_a_device_has_become_slow() {
+    let class = Qos { latency_us: 100, ..NONE };
+    let mut rig = Rig::new(&[class, floor(4000), NONE, NONE]);
+    rig.looks(100, &[80, 8000, 8000, 8000]);
+    let late = rig.late;
+    rig.looks(500, &[80, 8000, 8000, 8000]);
+    assert!(rig.late - late < 100, "{}", rig.late - late);
+    let mut rig = Rig::new(&[class, floor(500), NONE, NONE]);
+    rig.looks(100, &[80, 8000, 8000, 8000]);
+    rig.all = ALL / 2;
+    rig.looks(3000, &[80, 8000, 8000, 8000]);
+    let late = rig.late;
+    let mean = rig.looks(500, &[80, 8000, 8000, 8000]);
+    assert!(rig.late - late < 100, "{} {mean:?}", rig.late - late);
+    assert!(mean[1..].iter().sum::<u64>() > ALL / 2 * 78 / 100, "{mean:?}");
+}
+
+#[test]
+fn one_of_a_thousand_may_be_late() {
+    let mut standing = Standing::default();
+    let qos = Qos { latency_us: 100, ..NONE };
+    let mut find = |requests, late| {
+        let seen = Demand { asking: 1, requests, late, ..Demand::default() };
+        let found = standing.find(qos, &seen, false, LOOK_EVERY_US);
+        (found.late, found.owed)
+    };
+    let (fine, late, owed) = ((false, false), (true, true), (false, true));
+    assert!((0..10).all(|_| find(2000, 0) == fine));
+    assert!((0..10).all(|_| find(1000, 1) == fine));
+    assert_eq!([find(900, 1), find(100, 1), find(100, 1)], [fine, fine, late]);
+    // It is made up for before anybody gets more.
+    assert_eq!([find(500, 0), find(399, 0), find(200, 0)], [owed, owed, fine]);
+    // Each look is worth something, and no more than so much is remembered.
+    assert_eq!(find(1000, 1000), late);
+    let looks = (0..).take_while(|_| find(0, 0) == owed).count();
+    assert_eq!(looks as i64, MOST_LATE * ONE_LATE_OF / LOOK_IS_WORTH - 1);
+}
+
+#[test]
+fn a_latency_is_given_up_where_holding_others_back_is_of_no_use_until_it_is() {
+    let qos = Qos { latency_us: 100, ..NONE };
+    let mut standing = Standing::default();
+    // Whether it still has others held back after so many looks, with ten requests of this mean in each.
+    let mut asks = |held: bool, looks: u64, late: u64, mean_us: u64| {
+        let seen = Demand { asking: 1, requests: 10, late, took_us: 10 * mean_us, ..Demand::default() };
+        (0..looks).map(|_| standing.find(qos, &seen, held, LOOK_EVERY_US).asks).last()
+    };
+    assert_eq!(asks(false, 20, 10, 400), Some(true));
+    // Half of the time is worth it, though most are late, as long as it takes.
+    assert_eq!(asks(true, 100, 6, 200), Some(true));
+    assert_eq!(asks(true, TRIES + 1, 6, 210), Some(false));
+    // Without, it is no worse: nothing was lost.
+    assert_eq!(asks(false, 100, 10, 400), Some(false));
+    // It gets worse.
+    assert_eq!(asks(false, 2 * SURE * SAMPLE / 10, 10, 500), Some(true));
+    // Half as many late ones are worth it as well.
+    assert_eq!([asks(false, 200, 4, 90), asks(true, 100, 2, 90)], [Some(true); 2]);
+    // At first what was there before is still on its way.
+    assert_eq!([asks(false, 200, 4, 90), asks(true, TRIES, 10, 900)], [Some(true); 2]);
+    assert_eq!(asks(true, 100, 2, 90), Some(true));
+    // It is believed for some time that it is of no use.
+    assert_eq!([asks(false, 200, 4, 90), asks(true, 2 * TRIES, 3, 90)], [Some(true), Some(false)]);
+    assert_eq!(asks(false, BELIEVED_US / LOOK_EVERY_US - 1, 4, 90), Some(false));
+    assert_eq!(asks(false, 1, 4, 90), Some(true));
+}
+
+#[test]
+fn who_is_held_back_goes_at_its_rate_and_at_once_when_it_is_not() {
+    let mut hold = Hold { rate: Some(8000), ..Hold::default() };
+    let (mut now_us, mut gone) = (SECOND_US, 0);
+    while now_us < 2 * SECOND_US {
+        // Sleepers wake up late.
+        now_us += hold.wait_us(now_us) + 70;
+        hold.goes(8, now_us);
+        gone += 8;
+    }
+    assert!((7990..=8020).contains(&gone), "{gone}");
+    assert!(hold.wait_us(now_us) > 900);
+    hold.rate = None;
+    assert_eq!(hold.wait_us(now_us), 0);
+    // Nothing is saved up for longer than a moment.
+    let mut hold = Hold { rate: Some(8000), ..Hold::default() };
+    hold.goes(8, 50 * SECOND_US);
+    hold.goes(8, 100 * SECOND_US);
+    assert_eq!(hold.wait_us(100 * SECOND_US), 0);
+    hold.goes(8, 100 * SECOND_US);
+    assert_eq!(hold.wait_us(100 * SECOND_US), 1000);
+}
+
+#[test]
+fn demand_counts_what_was_answered_and_how_long_there_was_any() {
+    let qos = Qos { latency_us: 100, ..NONE };
+    let mut demand = Demand::default();
+    demand.asked(10);
+    demand.asked(20);
+    demand.answered(qos, 3, 100, 30);
+    demand.answered(qos, 4, 101, 60);
+    let seen = demand.seen(100);
+    assert_eq!((seen.requests, seen.blocks, seen.late, seen.busy_us), (2, 7, 1, 50));
+    demand.asked(150);
+    assert_eq!(demand.seen(200).busy_us, 50);
+    // What has not ended is asked for all the time.
+    assert_eq!(demand.seen(300).busy_us, 100);
+    demand.answered(qos, 1, 5, 310);
+    assert_eq!((demand.is_asking(), demand.seen(400).busy_us), (false, 10));
+}
