@@ -10,10 +10,8 @@ use engine::{
 };
 use std::rc::Rc;
 
-/// Zones of the drive that are one; how many of them are written at the same time; and blocks that each gets in turn.
+/// Zones of the drive that are one.
 const PARTS: u64 = 16;
-const WIDTH: u32 = 4;
-const UNIT_BLOCKS: u32 = 4;
 
 /// Static zones of a tenant.
 pub struct StaticZones {
@@ -21,12 +19,20 @@ pub struct StaticZones {
     runtime: Runtime,
     slots: Rc<Slots>,
     first: u32,
+    width: u32,
+    unit_blocks: u32,
     geometry: Geometry,
 }
 
 impl StaticZones {
-    /// So many static zones, behind as many others.
-    pub fn new(runtime: &Runtime, drive: Rc<dyn ZonedDevice>, others: u32, zones: u32) -> StaticZones {
+    /// So many static zones, behind as many others: how many of the drive's are written at the same time, and blocks that
+    /// each gets in turn.
+    pub fn new(
+        runtime: &Runtime,
+        drive: Rc<dyn ZonedDevice>,
+        (others, zones): (u32, u32),
+        (width, unit_blocks): (u32, u32),
+    ) -> StaticZones {
         let of = drive.geometry();
         let geometry = Geometry {
             zones,
@@ -40,6 +46,8 @@ impl StaticZones {
             runtime: runtime.clone(),
             slots: Rc::default(),
             first: others * PARTS as u32,
+            width,
+            unit_blocks,
             geometry,
         }
     }
@@ -52,22 +60,25 @@ impl StaticZones {
     /// What a range of a zone is on the drive: parts, where in them, and how many blocks.
     fn pieces(&self, offset: u64, blocks: u64) -> impl Iterator<Item = (u64, u64, u64)> {
         let zone_blocks = self.drive.geometry().zone_capacity_blocks;
-        let shape = Shape { width: WIDTH, unit_blocks: UNIT_BLOCKS, zone_blocks };
+        let StaticZones { width, unit_blocks, .. } = *self;
+        let shape = Shape { width, unit_blocks, zone_blocks };
         let (group_blocks, end) = (shape.blocks(), offset + blocks);
         let groups = offset / group_blocks..end.div_ceil(group_blocks);
-        groups.flat_map(|group| (0..WIDTH).map(move |part| (group, part))).filter_map(move |(group, part)| {
-            let inside = |block: u64| block.saturating_sub(group * group_blocks).min(group_blocks);
-            let piece = shape.piece(part, &(inside(offset)..inside(end)));
-            let part = group * WIDTH as u64 + part as u64;
-            (!piece.is_empty()).then(|| (part, piece.start, piece.end - piece.start))
-        })
+        groups.flat_map(move |group| (0..width).map(move |part| (group, part))).filter_map(
+            move |(group, part)| {
+                let inside = |block: u64| block.saturating_sub(group * group_blocks).min(group_blocks);
+                let piece = shape.piece(part, &(inside(offset)..inside(end)));
+                let part = group * width as u64 + part as u64;
+                (!piece.is_empty()).then(|| (part, piece.start, piece.end - piece.start))
+            },
+        )
     }
 
-    /// Answers when all of these have been carried out.
-    fn all(&self, commands: Vec<Command>, completer: Completer) {
+    /// Answers with `data` when all of these have been carried out.
+    fn all(&self, commands: Vec<Command>, data: Buf, completer: Completer) {
         let submitted: Vec<Completion> = commands.into_iter().map(|one| self.drive.submit(one)).collect();
         self.runtime.spawn(async move {
-            let mut done = Done::ok();
+            let mut done = Done::with_data(data);
             for one in submitted {
                 let one = one.await;
                 done.result = done.result.and(one.result);
@@ -85,13 +96,16 @@ impl ZonedDevice for StaticZones {
     fn submit(&self, command: Command) -> Completion {
         let on_drive =
             |zone: ZoneIndex, part, at| Lba(self.drive.geometry().start(self.part(zone, part)).0 + at);
+        let mut back = Buf::default();
         let commands = match command {
             Command::Read { lba, data, .. } => {
                 let (zone, offset) = self.geometry.locate(lba);
                 let read = |(part, at, blocks): (u64, u64, u64)| {
                     Command::read(on_drive(zone, part, at), Buf::zeroed(blocks as usize * BLOCK))
                 };
-                self.pieces(offset, data.blocks()).map(read).collect()
+                let commands = self.pieces(offset, data.blocks()).map(read).collect();
+                back = data;
+                commands
             }
             Command::Write { lba, data, fua, .. } => {
                 let (zone, offset) = self.geometry.locate(lba);
@@ -107,7 +121,7 @@ impl ZonedDevice for StaticZones {
             _ => return Completion::failed(Status::InvalidOpcode),
         };
         let (completer, completion) = self.slots.pair();
-        self.all(commands, completer);
+        self.all(commands, back, completer);
         completion
     }
 }
@@ -123,7 +137,7 @@ mod tests {
         let drive = Rc::new(std::cell::RefCell::new(Ssd::in_memory(&geometry)));
         let clock = sim::clock::Clock::new();
         let drive = sim::ssd::TimedDrive::new(drive, &sim::timing::Timing::pm1731a(), &clock, None);
-        let zones = StaticZones::new(&Runtime::new(), Rc::new(drive), 0, 2);
+        let zones = StaticZones::new(&Runtime::new(), Rc::new(drive), (0, 2), (4, 4));
         let pieces = |offset, blocks| zones.pieces(offset, blocks).collect::<Vec<_>>();
         assert_eq!(pieces(0, 2), [(0, 0, 2)]);
         assert_eq!(pieces(3, 2), [(0, 3, 1), (1, 0, 1)]);

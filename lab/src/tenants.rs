@@ -109,7 +109,8 @@ impl Drop for Tenants {
     }
 }
 
-fn drive(clock: &Clock, seed: u64, max_active: u32) -> TimedDrive {
+/// A PM1731a that allows so many active zones.
+pub fn drive(clock: &Clock, seed: u64, max_active: u32) -> TimedDrive {
     let mut geometry = Geometry { zones: ZONES, ..Model::pm1731a().geometry };
     (geometry.max_open, geometry.max_active) = (max_active, max_active);
     let ssd = Ssd::new(geometry.clone(), Box::new(NoMedia::new(&geometry)));

@@ -1,4 +1,4 @@
-//! YCSB on a log-structured merge tree on zones, as RocksDB's on ZenFS, as far as a drive sees it: gets that look for a
+//! YCSB and loads of db_bench on a log-structured merge tree on zones, as RocksDB's on ZenFS, as far as a drive sees it: gets that look for a
 //! block in each sorted run until the record is found, scans, puts into a log and a memtable, which is flushed, and
 //! levels that are compacted, one at a time. Options are RocksDB's defaults, with all sizes divided by one number, so
 //! that flushes and compactions are many in a window.
@@ -51,7 +51,7 @@ const AHEAD_BLOCKS: u64 = 32;
 const THETA: f64 = 0.99;
 const SCANNED: u64 = 100;
 
-/// The core workloads of YCSB.
+/// The core workloads of YCSB, and some of db_bench, whose keys are uniform.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Workload {
     /// Half reads, half updates.
@@ -66,9 +66,14 @@ pub enum Workload {
     E,
     /// Half reads, half reads that are followed by an update.
     F,
+    Overwrite,
+    ReadRandom,
+    /// One client writes, the others read.
+    ReadWhileWriting,
 }
 
 impl Workload {
+    /// YCSB's.
     pub const ALL: [Workload; 6] =
         [Workload::A, Workload::B, Workload::C, Workload::D, Workload::E, Workload::F];
 
@@ -80,16 +85,25 @@ impl Workload {
             Workload::D => "D",
             Workload::E => "E",
             Workload::F => "F",
+            Workload::Overwrite => "overwrite",
+            Workload::ReadRandom => "readrandom",
+            Workload::ReadWhileWriting => "readwhilewriting",
         }
     }
 
-    /// Of 100 operations, how many put something.
-    fn puts(self) -> u64 {
+    /// Of 100 operations of a client, how many put something.
+    fn puts(self, client: u32) -> u64 {
         match self {
             Workload::A | Workload::F => 50,
             Workload::B | Workload::D | Workload::E => 5,
-            Workload::C => 0,
+            Workload::C | Workload::ReadRandom => 0,
+            Workload::Overwrite => 100,
+            Workload::ReadWhileWriting => 100 * (client == 0) as u64,
         }
+    }
+
+    fn is_uniform(self) -> bool {
+        matches!(self, Workload::Overwrite | Workload::ReadRandom | Workload::ReadWhileWriting)
     }
 }
 
@@ -119,11 +133,12 @@ impl Options {
         self.file_blocks() * RECORDS
     }
 
-    /// Blocks that each level has in the beginning: the first one half of the files that are compacted together, the
-    /// last one the rest.
+    /// Blocks that each level has in the beginning: the first one half of the files that are compacted together, or as
+    /// many as it comes to where all clients write; the last one the rest.
     fn levels(&self) -> Vec<u64> {
+        let files = if self.workload == Workload::Overwrite { SLOWED } else { COMPACTED / 2 };
         let (mut levels, mut rest, mut next) =
-            (vec![COMPACTED / 2 * self.file_blocks()], self.records / RECORDS, SECOND_BLOCKS / self.scale);
+            (vec![files * self.file_blocks()], self.records / RECORDS, SECOND_BLOCKS / self.scale);
         while rest > next {
             levels.push(next);
             (rest, next) = (rest - next, next * LARGER);
@@ -409,7 +424,10 @@ impl Tree {
 
     /// The record that an operation is about, and its key.
     fn draw(&self) -> (u64, Record) {
-        let rank = self.zipf.rank(self.app.unit());
+        let rank = match self.options.workload.is_uniform() {
+            true => self.app.below(self.options.records),
+            false => self.zipf.rank(self.app.unit()),
+        };
         if self.options.workload == Workload::D {
             let key = self.options.records + self.put.get() - rank;
             return (key, Record { hash: hash(key), age: rank });
@@ -570,11 +588,11 @@ impl Tree {
     }
 
     /// One client, for ever.
-    async fn client(self: Rc<Self>) {
+    async fn client(self: Rc<Self>, number: u32) {
         loop {
             let begun = self.app.clock.now_ns();
             self.app.compute(OPERATION_US).await;
-            let puts = self.app.below(100) < self.options.workload.puts();
+            let puts = self.app.below(100) < self.options.workload.puts(number);
             let (key, record) = self.draw();
             match self.options.workload {
                 Workload::D | Workload::E if puts => self.put(None).await,
@@ -633,8 +651,8 @@ pub fn run(
     }
     pass_ms(IDLE_MS)?;
     for tree in &trees {
-        for _ in 0..tree.options.threads {
-            runtime.spawn(tree.clone().client());
+        for number in 0..tree.options.threads {
+            runtime.spawn(tree.clone().client(number));
         }
     }
     pass_ms(warm_ms)?;

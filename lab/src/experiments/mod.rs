@@ -5,6 +5,7 @@ mod braid;
 mod braid_array;
 mod braid_reads;
 mod braid_ycsb;
+mod db_bench;
 mod drives;
 mod ezns;
 mod flush;
@@ -107,6 +108,7 @@ pub const EXPERIMENTS: &[Experiment] = &[
     raid6::RAID6,
     ezns::EZNS,
     ycsb::YCSB,
+    db_bench::DB_BENCH,
     tenants::TENANTS,
     sensitivity::SENSITIVITY,
     drives::CALIBRATE,

@@ -44,29 +44,38 @@ const SPEEDS: &str = "It follows from the latency of reads, for which clients wa
 
 /// What the records of a namespace lie on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Zoning {
-    Static,
-    Elastic,
+pub(super) enum Zoning {
+    /// So many of the drive's zones at the same time, so many blocks in each in turn.
+    Static(u32, u32),
+    /// Of so many essential zones, beside as many spare ones.
+    Elastic(u32),
 }
 
 impl Zoning {
-    fn name(self) -> &'static str {
+    pub const STATIC: Zoning = Zoning::Static(4, 4);
+    pub const ELASTIC: Zoning = Zoning::Elastic(2);
+
+    fn name(self) -> String {
         match self {
-            Zoning::Static => "static zone",
-            Zoning::Elastic => "v-zone",
+            Zoning::STATIC => "static zone".into(),
+            Zoning::Static(width, unit) => format!("static zone, {width} of {} KiB", unit * 4),
+            Zoning::Elastic(_) => "v-zone".into(),
         }
     }
 }
 
 /// Namespaces with a workload each.
 #[derive(Clone, Copy, Debug)]
-struct Case {
-    workloads: &'static [Workload],
-    zoning: Zoning,
-    threads: u32,
-    filters: bool,
-    /// How long it is measured.
-    ms: u64,
+pub(super) struct Case {
+    pub workloads: &'static [Workload],
+    /// Of which nobody uses any but the first ones.
+    pub namespaces: u32,
+    pub zoning: Zoning,
+    pub threads: u32,
+    pub filters: bool,
+    /// How long clients work before they are measured, and how long they are.
+    pub warm_ms: u64,
+    pub ms: u64,
 }
 
 /// What is smaller here than in the paper and in RocksDB, by how much.
@@ -76,11 +85,9 @@ const FOUR: &[Workload] = &[Workload::A, Workload::B, Workload::C, Workload::F];
 const SIX: &[Workload] = &Workload::ALL;
 
 /// Hardware threads of the paper's server (two E5-2680v3), over six namespaces.
-const THREADS: u32 = 8;
+pub(super) const THREADS: u32 = 8;
 /// 500 million records.
 const RECORDS: u64 = 500_000_000 / SCALE;
-/// How long clients work before they are measured.
-const WARM_MS: u64 = 1000;
 /// 256 MiB of a level are there at most.
 const MOST_BLOCKS: u64 = 65_536;
 
@@ -91,9 +98,14 @@ impl Case {
         let capacity = Model::pm1731a().geometry.zone_capacity_blocks / SCALE;
         // A v-zone holds a little less than its 16 zones.
         let zones = options[0].zones_in_all(15 * capacity);
-        let tenants = options.len() as u32;
+        let tenants = self.namespaces;
         let mut geometry = Model::pm1731a().scaled(20 * zones * tenants, capacity).geometry;
-        (geometry.max_open, geometry.max_active) = (allowing(256), allowing(256));
+        let active = if tenants > 4 { 11 } else { 16 };
+        let most = match self.zoning {
+            Zoning::Elastic(essential) => allowing((2 * essential * active * tenants).min(256)),
+            Zoning::Static(..) => allowing(256),
+        };
+        (geometry.max_open, geometry.max_active) = (most, most);
         let mut timing = Timing::pm1731a();
         timing.reset.erase_us /= SCALE as f64;
         let ssd = Rc::new(RefCell::new(Ssd::new(geometry.clone(), Box::new(NoMedia::new(&geometry)))));
@@ -101,20 +113,21 @@ impl Case {
         // They have to be there for as long as somebody works on them.
         let mut elastic = None;
         let devices: Vec<Rc<dyn ZonedDevice>> = match self.zoning {
-            Zoning::Static => {
-                let zones = |tenant| StaticZones::new(&runtime, drive.clone(), tenant * zones, zones);
+            Zoning::Static(width, unit) => {
+                let zones = |tenant| {
+                    StaticZones::new(&runtime, drive.clone(), (tenant * zones, zones), (width, unit))
+                };
                 (0..tenants).map(|tenant| Rc::new(zones(tenant)) as _).collect()
             }
-            Zoning::Elastic => {
-                let active = if tenants > 4 { 11 } else { 16 };
-                let spec = |workload: &Workload| Spec { zones, ..spec(workload.name(), 2, active) };
-                let specs: Vec<Spec> = self.workloads.iter().map(spec).collect();
+            Zoning::Elastic(essential) => {
+                let spec = |tenant: u32| Spec { zones, ..spec(&tenant.to_string(), essential, active) };
+                let specs: Vec<Spec> = (0..tenants).map(spec).collect();
                 let made = Tenants::over(drive, clock.clone(), runtime.clone(), &specs)?;
                 elastic.insert(made).list.iter().map(|one| Rc::new(one.clone()) as _).collect()
             }
         };
         let trees: Vec<_> = devices.into_iter().zip(options).collect();
-        ycsb::run((&clock, &runtime), &trees, (WARM_MS, self.ms), &[])
+        ycsb::run((&clock, &runtime), &trees, (self.warm_ms, self.ms), &[])
     }
 
     fn options(&self, workload: Workload) -> Options {
@@ -130,7 +143,12 @@ impl Case {
 
     /// What rows call it.
     fn name(&self) -> String {
-        format!("{}, {} namespaces", self.zoning.name(), self.workloads.len())
+        format!(
+            "{}, {} namespace{}",
+            self.zoning.name(),
+            self.namespaces,
+            if self.namespaces == 1 { "" } else { "s" }
+        )
     }
 }
 
@@ -148,7 +166,11 @@ pub(super) fn row(workload: Workload, runs: &[&Ran], ms: u64) -> Row {
         found = found.and(ran.found);
     }
     let [p50_us, p95_us, p99_us, p99_9_us, p99_99_us] =
-        [0.5, 0.95, 0.99, 0.999, 0.9999].map(|share| reads.quantile_us(share, 0));
+        [0.5, 0.95, 0.99, 0.999, 0.9999].map(|share| match reads.completed.is_empty() {
+            // Who only writes.
+            true => 0.0,
+            false => reads.quantile_us(share, 0),
+        });
     let share = |part: u64, all: u64| part as f64 / all.max(1) as f64;
     let operations = Operations {
         operations_s: mean.mb_s * 1e6 / ycsb::RECORD_BYTES as f64,
@@ -175,6 +197,7 @@ pub(super) fn operations(title: &str, rows: &[Row]) -> Table {
         "cached %",
     ];
     let mut table = Table::new(title, &header);
+    let us = |us: f64| if us == 0.0 { String::new() } else { format!("{us:.0}") };
     for row in rows {
         let Some(found) = &row.operations else { continue };
         let set = row.dataset.as_ref().map(|set| format!(", {set}")).unwrap_or_default();
@@ -183,10 +206,10 @@ pub(super) fn operations(title: &str, rows: &[Row]) -> Table {
             row.load.unwrap_or_default().into(),
             row.depth.to_string(),
             format!("{:.0}", found.operations_s),
-            format!("{:.0}", row.p50_us),
-            format!("{:.0}", row.p99_us),
-            format!("{:.0}", found.p99_9_us),
-            format!("{:.0}", found.p99_99_us),
+            us(row.p50_us),
+            us(row.p99_us),
+            us(found.p99_9_us),
+            us(found.p99_99_us),
             format!("{:.0}", 100.0 * found.in_memory),
             format!("{:.0}", 100.0 * found.cached),
         ]);
@@ -195,10 +218,10 @@ pub(super) fn operations(title: &str, rows: &[Row]) -> Table {
 }
 
 /// Runs cases with so many seeds each and gives a row for each workload of each.
-fn rows(cases: &[Case], seeds: u64) -> anyhow::Result<Vec<Vec<Row>>> {
+pub(super) fn rows(what: &str, cases: &[Case], seeds: u64) -> anyhow::Result<Vec<Vec<Row>>> {
     let points: Vec<(&Case, u64)> =
         cases.iter().flat_map(|case| (1..=seeds).map(move |seed| (case, seed))).collect();
-    let found = work::each("ycsb", &points, |(case, seed)| case.run(*seed))?;
+    let found = work::each(what, &points, |(case, seed)| case.run(*seed))?;
     let rows = |(case, runs): (&Case, &[Vec<Ran>])| {
         let of = |(number, workload): (usize, &Workload)| {
             let runs: Vec<&Ran> = runs.iter().map(|run| &run[number]).collect();
@@ -247,9 +270,18 @@ fn claims(pair: &[Vec<Row>], tails: &[(&str, f64)], speeds: &[(&str, f64)], fig:
 
 fn ycsb(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
     let (ms, seeds) = if effort == Effort::Quick { (100, 1) } else { (1500, 2) };
-    let case = Case { workloads: FOUR, zoning: Zoning::Static, threads: THREADS, filters: false, ms };
-    let both = |case: Case| [Zoning::Static, Zoning::Elastic].map(|zoning| Case { zoning, ..case });
-    let pairs = rows(&[both(case), both(Case { workloads: SIX, ..case })].concat(), seeds)?;
+    let case = Case {
+        workloads: FOUR,
+        namespaces: 4,
+        zoning: Zoning::STATIC,
+        threads: THREADS,
+        filters: false,
+        warm_ms: 1000,
+        ms,
+    };
+    let both = |case: Case| [Zoning::STATIC, Zoning::ELASTIC].map(|zoning| Case { zoning, ..case });
+    let pairs =
+        rows(this.name, &[both(case), both(Case { workloads: SIX, namespaces: 6, ..case })].concat(), seeds)?;
     let (four, six) = pairs.split_at(2);
     let mut figure = this.figure(METHOD);
     figure.claims = claims(four, &[("B", 0.209), ("C", 0.197), ("F", 0.232)], &[("A", 1.109)], [34, 35]);
@@ -272,7 +304,7 @@ fn ycsb(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
         let others = [(2, false), (32, false), (THREADS, true)];
         let cases =
             others.map(|(threads, filters)| both(Case { threads, filters, ms: ms / 2, ..case })).concat();
-        let others = rows(&cases, 1)?;
+        let others = rows(this.name, &cases, 1)?;
         figure
             .tables
             .push(operations("Other guesses, with one seed; last with Bloom filters", &others.concat()));
