@@ -2,8 +2,12 @@
 
 use crate::{clock::clock, output::quoted, size::show_blocks};
 use anyhow::{Context, Result, anyhow, ensure};
-use engine::vzone::{Behaviour, Namespace, Namespaces, PATIENCE_US, Qos, Rates, Spec, VzoneError};
+use engine::{
+    volume::Volume,
+    vzone::{Behaviour, Namespace, Namespaces, PATIENCE_US, Qos, Rates, Spec, VzoneError},
+};
 use serde::{Deserialize, Serialize};
+use std::rc::Rc;
 
 /// Zones of a namespace that may be active at once, if nobody says anything else.
 const ACTIVE: u32 = 4;
@@ -79,8 +83,20 @@ impl Tenants {
         self.namespaces.add(spec).await.map_err(|error| self.explain(error, &wanted.name))
     }
 
+    /// The namespace of this name, whose size may be another one.
+    pub async fn resizable(&self, name: &str) -> Result<Namespace> {
+        let found = self.find(name)?;
+        ensure!(
+            !Volume::is_on(Rc::new(found.clone())).await?,
+            "'{}/{name}' carries a volume, which is as large as it was made; copy it to one on another namespace",
+            self.array
+        );
+        Ok(found)
+    }
+
     pub async fn resize(&self, name: &str, blocks: u64) -> Result<Namespace> {
         let zones = self.zones_for(blocks)?;
+        self.resizable(name).await?;
         self.namespaces.resize(name, zones).await.map_err(|error| self.explain(error, name))
     }
 

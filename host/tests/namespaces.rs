@@ -208,6 +208,8 @@ fn a_volume_lies_on_a_namespace() {
     assert!(made["usable_bytes"].as_u64() > Some(64 << 20), "{made}");
     place.run(&["volume", "create", "drives/db"]).fails_with(&["drives/db", "no volume"]);
     place.run(&["volume", "create", "drives"]).fails_with(&["belong to its namespaces"]);
+    let resize = ["namespace", "resize", "drives/db", "--size", "700M"];
+    place.run(&resize).fails_with(&["'drives/db' carries a volume"]);
     place
         .run(&["volume", "create", "drives/mail"])
         .fails_with(&["'drives/mail' gets no volume", "--active 5"]);
