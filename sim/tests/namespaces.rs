@@ -348,6 +348,11 @@ fn others_are_held_back_for_a_floor_and_for_the_class_of_latency_and_let_go() {
     }
     both(&rig);
     assert!(held(&two).is_some() && held(&one).is_none());
+    // What was late by one promise is not by another.
+    set(&rig, Qos { latency_us: 400, ..Qos::default() });
+    assert!((0..100).any(|_| both(&rig)[1] == 0 && held(&two).is_none()));
+    set(&rig, Qos { latency_us: 399, ..Qos::default() });
+    assert!((0..3).any(|_| both(&rig)[1] == 0 && held(&two).is_some()));
     set(&rig, Qos { latency_us: 400, ..Qos::default() });
     // When it has asked for nothing for a period, and is asked what it was promised again after a restart.
     (0..11).for_each(|_| _ = ask_all(&rig, &[(&two, 100)]));

@@ -227,7 +227,9 @@ impl Namespaces {
         let entry = Spec { qos, ..tenant.spec() };
         let (all, changed) = (core.clone(), tenant.clone());
         let apply = move || {
-            changed.asked.qos.set(qos);
+            if changed.asked.qos.replace(qos) != qos {
+                changed.asked.standing.take();
+            }
             all.note_promises();
         };
         core.record(Entry::Namespace(tenant.id, entry), apply).await?;

@@ -50,7 +50,7 @@ const WHOLE: u64 = 1 << 10;
 
 /// A latency is out of reach when it is missed beside others that are held back, and that is of little use: requests take
 /// more than half as long as beside others that are not, and more than half as many are late. Of so many requests at
-/// least; of so many times as many if it is to be tried again.
+/// least, and a quarter as many beside those others; of so many times as many if it is to be tried again.
 const SAMPLE: u64 = 64;
 const SURE: u64 = 4;
 
@@ -247,9 +247,11 @@ impl Standing {
             // Where requests are rare, one of them is worth more than a look.
             let ahead = (floor * LOOK_EVERY_US as i64).max(request as i64 * second);
             *behind = (*behind + lacks).clamp(-ahead, floor * PERIOD_US as i64);
-            // A debt lapses within a period in which nothing is asked for.
+            // A debt fades while nothing is asked for.
             let unasked = passed_us.saturating_sub(seen.busy_us).min(PERIOD_US) as i64;
-            *behind = (*behind).min(*behind / PERIOD_US as i64 * (PERIOD_US as i64 - unasked));
+            if unasked > 0 {
+                *behind = (*behind).min(*behind / PERIOD_US as i64 * (PERIOD_US as i64 - unasked));
+            }
             if *behind > 0 && lacks > 0 {
                 found.lacks = found.lacks.max((lacks as u64).div_ceil(SECOND_US) * blocks);
             }
@@ -271,13 +273,13 @@ impl Standing {
         match self.held {
             0 => self.beside_free.add(seen),
             // What it took before is known, and for whose sake others are held back is not.
-            _ if self.hopeless_us > 0 => return,
+            _ if self.hopeless_us > 0 => return self.held = 0,
             looks if looks <= TRIES => self.beside_held = Took::default(),
             _ => self.beside_held.add(seen),
         }
         let (free, held) = (&mut self.beside_free, self.beside_held);
         let is_half = |held_in_all: u64, free_in_all: u64| {
-            free.requests > 0 && free_in_all * held.requests >= 2 * held_in_all * free.requests
+            free.requests >= SAMPLE / 4 && free_in_all * held.requests >= 2 * held_in_all * free.requests
         };
         let helps = is_half(held.us, free.us) || is_half(held.late, free.late);
         if self.held >= 2 * TRIES && held.requests >= SAMPLE {
@@ -445,8 +447,9 @@ impl Restraint {
         // Beyond floors they keep so much.
         let spare = match lacks {
             0 => (self.most - self.most / COSTS_IF_LATE).saturating_sub(floors),
-            _ => self.most / LEAST,
+            _ => 0,
         };
+        let spare = spare.max(self.most / LEAST);
         let kept = floors.saturating_add(spare);
         let left = (had - lacks.clamp(had / 8, had / 2)).max(kept.min(had));
         for party in parties.iter_mut().filter(asked) {

@@ -207,6 +207,24 @@ fn who_asks_for_little_leaves_what_is_kept_to_others() {
 }
 
 #[test]
+fn others_keep_a_sixteenth_beside_a_floor_of_nearly_all_and_a_latency() {
+    let class = Qos { latency_us: 100, ..NONE };
+    let mut rig = Rig::new(&[class, floor(7000), NONE]);
+    for _ in 0..120 {
+        rig.look(&[80, 7500, 8000]);
+        assert!(rig.served[2] >= ALL / LEAST * 8 / 10, "{:?}", rig.served);
+    }
+}
+
+#[test]
+fn the_smallest_floors_count_too() {
+    let mut standing = Standing::default();
+    let qos = Qos { floors: Rates { requests: 9, blocks: 0 }, ..NONE };
+    let seen = Demand { asking: 1, busy_us: LOOK_EVERY_US, ..Demand::default() };
+    assert!((0..50).any(|_| standing.find(qos, &seen, false, LOOK_EVERY_US).lacks > 0));
+}
+
+#[test]
 fn what_is_out_of_reach_is_so_after_a_pause_too() {
     let class = Qos { latency_us: 100, ..NONE };
     for (qos, asked) in [(floor(4000), 1500), (class, 80)] {
@@ -247,16 +265,18 @@ fn a_latency_beside_a_floor_is_judged_by_what_it_is_without_and_given_up_if_noth
     let class = Qos { latency_us: 100, ..NONE };
     let mut rig = Rig::new(&[class, floor(4000), NONE, NONE]);
     let asked = [80, 8000, 8000, 8000];
-    rig.looks(KNOWN as u64, &[0, 8000, 8000, 8000]);
+    rig.looks(KNOWN as u64, &asked);
     // A third of what it was, though one of four is late.
     for look in 0..200 {
         rig.hopeless = look % 4 == 0;
         rig.look(&asked);
     }
     assert!(rig.restraint.for_latency);
-    // Others were held back for somebody else before it came.
-    let seen = Demand { asking: 1, requests: 10, late: 5, took_us: 10, ..Demand::default() };
+    // One slow request is no sample, and others were held back for somebody else from then on.
     let mut standing = Standing::default();
+    let seen = Demand { asking: 1, requests: 1, late: 1, took_us: 9000, ..Demand::default() };
+    standing.find(class, &seen, false, LOOK_EVERY_US);
+    let seen = Demand { asking: 1, requests: 10, late: 4, took_us: 8600, ..Demand::default() };
     let looks = 3 * TRIES;
     assert!(!(0..looks).map(|_| standing.find(class, &seen, true, LOOK_EVERY_US).asks).last().unwrap());
 }
@@ -339,6 +359,9 @@ fn a_latency_is_given_up_where_holding_others_back_is_of_no_use_until_it_is() {
     assert_eq!([asks(false, 200, 4, 90), asks(true, 2 * TRIES, 3, 90)], [Some(true), Some(false)]);
     assert_eq!(asks(false, BELIEVED_US / LOOK_EVERY_US - 1, 4, 90), Some(false));
     assert_eq!(asks(false, 1, 4, 90), Some(true));
+    // And while others are held back for somebody else.
+    assert_eq!(asks(true, 3 * TRIES, 4, 90), Some(false));
+    assert_eq!(asks(true, BELIEVED_US / LOOK_EVERY_US, 4, 90), Some(true));
 }
 
 #[test]
