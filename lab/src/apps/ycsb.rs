@@ -1,5 +1,5 @@
-//! YCSB and loads of db_bench on a log-structured merge tree on zones, as RocksDB's on ZenFS, as far as a drive sees it: gets that look for a
-//! block in each sorted run until the record is found, scans, puts into a log and a memtable, which is flushed, and
+//! YCSB and loads of db_bench on a log-structured merge tree on zones, as RocksDB's on ZenFS, as far as a drive sees
+//! it: gets that look for a block in each sorted run until the record is found, scans, puts into a log and a memtable, which is flushed, and
 //! levels that are compacted, one at a time. Options are RocksDB's defaults, with all sizes divided by one number, so
 //! that flushes and compactions are many in a window.
 //!

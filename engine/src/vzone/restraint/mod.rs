@@ -404,7 +404,7 @@ impl Restraint {
         self.for_latency &= parties.iter().any(Party::is_latency_asked_for);
         for party in parties.iter_mut() {
             let rate = &mut party.standing.hold.rate;
-            if !asks || party.qos.latency_us > 0 {
+            if !asks {
                 *rate = None;
             } else if party.found.lacks > 0 {
                 // It was held to its floor, and a little less came of it.
