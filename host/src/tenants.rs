@@ -94,9 +94,9 @@ impl Tenants {
         Ok(found)
     }
 
-    pub async fn resize(&self, name: &str, blocks: u64) -> Result<Namespace> {
-        let zones = self.zones_for(blocks)?;
-        self.resizable(name).await?;
+    /// Gives one that is [`Tenants::resizable`] another size.
+    pub async fn resize(&self, namespace: &Namespace, blocks: u64) -> Result<Namespace> {
+        let (name, zones) = (namespace.name(), self.zones_for(blocks)?);
         self.namespaces.resize(name, zones).await.map_err(|error| self.explain(error, name))
     }
 

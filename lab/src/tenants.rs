@@ -255,21 +255,32 @@ impl Tenants {
     /// # Errors
     /// When a write fails.
     pub fn fill(&self, tenant: usize, zones: &[u32], mib: u64) -> anyhow::Result<()> {
-        let list = self.list[tenant].clone();
-        let zones = zones.to_vec();
-        let filled = async move {
-            let data = Buf::zeroed(1 << 20);
-            for zone in zones {
-                let start = list.geometry().start(ZoneIndex(zone)).0;
-                for at in 0..mib {
-                    let lba = Lba(start + at * data.blocks());
-                    list.submit(Command::write(lba, data.clone(), false)).await.result?;
-                }
-            }
-            anyhow::Ok(())
-        };
-        self.runtime.block_on(filled, || self.clock.advance()).context("a write never ends")?
+        fill((&self.clock, &self.runtime), &self.list[tenant], zones, mib)
     }
+}
+
+/// Writes the first MiB of zones of a device.
+///
+/// # Errors
+/// When a write fails.
+pub fn fill(
+    (clock, runtime): (&Clock, &Runtime),
+    device: &dyn ZonedDevice,
+    zones: &[u32],
+    mib: u64,
+) -> anyhow::Result<()> {
+    let filled = async {
+        let data = Buf::zeroed(1 << 20);
+        for zone in zones {
+            let start = device.geometry().start(ZoneIndex(*zone)).0;
+            for at in 0..mib {
+                let lba = Lba(start + at * data.blocks());
+                device.submit(Command::write(lba, data.clone(), false)).await.result?;
+            }
+        }
+        anyhow::Ok(())
+    };
+    runtime.block_on(filled, || clock.advance()).context("a write never ends")?
 }
 
 /// What a worker does.

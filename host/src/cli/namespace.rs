@@ -320,7 +320,10 @@ fn resize(output: Output, wanted: &NamespaceName, blocks: u64) -> Result<()> {
         }
         None => {
             let divided = Divided::existing(array)?;
-            let namespace = divided.session.wait(divided.tenants.resize(name, blocks))??;
+            let tenants = &divided.tenants;
+            let namespace = divided
+                .session
+                .wait(async { tenants.resize(&tenants.resizable(name).await?, blocks).await })??;
             Changed::of(&divided, &namespace)
         }
     };

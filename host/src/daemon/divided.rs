@@ -138,8 +138,9 @@ impl Daemon {
     pub(super) async fn resize_namespace(self: &Rc<Self>, name: &str, blocks: u64) -> Result<Division> {
         let _turn = self.administration.take().await;
         let tenants = self.tenants()?;
-        self.hide_namespace(&tenants.resizable(name).await?).await?;
-        let resized = tenants.resize(name, blocks).await;
+        let namespace = tenants.resizable(name).await?;
+        self.hide_namespace(&namespace).await?;
+        let resized = tenants.resize(&namespace, blocks).await;
         // Whatever its size is now.
         let shown = self.show_namespace(tenants.find(name)?).await;
         shown.with_context(|| {

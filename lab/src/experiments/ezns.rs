@@ -5,16 +5,14 @@ use crate::{
     figure::{Claim, Figure, Kind, Plot, Row, Table},
     load::{self, Job, Window},
     static_zones::StaticZones,
-    tenants::{Below, Does, Tenants, Work, Worker, drive, in_all},
+    tenants::{Below, Does, Tenants, Work, Worker, drive, fill, in_all},
     work,
 };
-use anyhow::Context;
 use engine::{
-    buf::Buf,
-    device::{Command, ZonedDevice},
+    buf::BLOCK,
+    device::ZonedDevice,
     runtime::Runtime,
     vzone::{Qos, Spec},
-    zone::Lba,
 };
 use sim::clock::Clock;
 use std::rc::Rc;
@@ -257,16 +255,8 @@ fn read_us(
     device: Rc<dyn ZonedDevice>,
     depth: u32,
 ) -> anyhow::Result<f64> {
-    let inner = device.clone();
-    let fill = async move {
-        let (data, capacity) = (Buf::zeroed(1 << 20), inner.geometry().zone_capacity_blocks);
-        for at in (0..capacity).step_by(data.blocks() as usize) {
-            let piece = data.slice_blocks(0..data.blocks().min(capacity - at));
-            inner.submit(Command::write(Lba(at), piece, false)).await.result?;
-        }
-        anyhow::Ok(())
-    };
-    runtime.block_on(fill, || clock.advance()).context("a write never ends")??;
+    let mib = device.geometry().zone_capacity_blocks * BLOCK as u64 >> 20;
+    fill((clock, runtime), &*device, &[0], mib)?;
     let (job, window) = (Job::new(load::Kind::Read, 0, 4, depth), Window::ms(READ_MS.0, READ_MS.1));
     Ok(load::run(runtime, &device, clock, &[job], window)?[0].mean_us())
 }
