@@ -255,7 +255,7 @@ fn read_us(
     device: Rc<dyn ZonedDevice>,
     depth: u32,
 ) -> anyhow::Result<f64> {
-    let mib = device.geometry().zone_capacity_blocks * BLOCK as u64 >> 20;
+    let mib = device.geometry().zone_capacity_blocks * BLOCK as u64 / (1 << 20);
     fill((clock, runtime), &*device, &[0], mib)?;
     let (job, window) = (Job::new(load::Kind::Read, 0, 4, depth), Window::ms(READ_MS.0, READ_MS.1));
     Ok(load::run(runtime, &device, clock, &[job], window)?[0].mean_us())
