@@ -17,19 +17,6 @@ pub struct Shape {
     pub zone_blocks: u64,
 }
 
-/// Blocks of a range of a group that follow each other in it and in one of its zones.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unit {
-    /// Which zone of the group.
-    pub part: u32,
-    /// From the first block of data in that zone.
-    pub offset: u64,
-    /// From the start of the range.
-    pub at: u64,
-    /// How many.
-    pub blocks: u64,
-}
-
 impl Shape {
     /// Blocks of all zones.
     pub fn blocks(self) -> u64 {
@@ -83,24 +70,20 @@ impl Shape {
         self.share(part, range.start)..self.share(part, range.end)
     }
 
-    /// The units of a range of the group, in their order.
-    pub fn units(self, range: Range<u64>) -> impl Iterator<Item = Unit> {
-        let mut at = range.start;
+    /// Where blocks of zone `part` are in the group: for each run of those that follow each other there, where it begins
+    /// and how many they are.
+    pub fn runs(self, part: u32, blocks: Range<u64>) -> impl Iterator<Item = (u64, u64)> {
+        let (unit, whole) = (self.unit_blocks as u64, self.whole());
+        let mut offset = blocks.start;
         std::iter::from_fn(move || {
-            let whole = self.whole() * self.width as u64;
-            let (unit, from) = match at < whole {
-                true => (self.unit_blocks as u64, 0),
-                false => (self.zone_blocks - self.whole(), whole),
-            };
-            if at >= range.end {
+            if offset >= blocks.end {
                 return None;
             }
-            let (index, within) = ((at - from) / unit, (at - from) % unit);
-            let part = (index % self.width as u64) as u32;
-            let blocks = (unit - within).min(range.end - at);
-            let found = Unit { part, offset: self.share(part, at), at: at - range.start, blocks };
-            at += blocks;
-            Some(found)
+            let alone = self.width == 1 || offset >= whole;
+            let end = if alone { self.zone_blocks } else { (offset / unit + 1) * unit };
+            let run = (self.position(part, offset), end.min(blocks.end) - offset);
+            offset += run.1;
+            Some(run)
         })
     }
 }
@@ -109,6 +92,7 @@ impl Shape {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use std::collections::{BTreeMap, BTreeSet};
 
     fn shapes() -> impl Iterator<Item = Shape> {
         [1, 2, 4, 8].into_iter().flat_map(|width| {
@@ -122,35 +106,46 @@ mod tests {
     fn every_block_has_one_place_and_shares_count_them() {
         for shape in shapes() {
             let mut have = vec![0; shape.width as usize];
-            for unit in shape.units(0..shape.blocks()) {
-                for block in 0..unit.blocks {
-                    let position = unit.at + block;
-                    assert_eq!(shape.position(unit.part, unit.offset + block), position, "{shape:?}");
-                    assert_eq!(have[unit.part as usize], unit.offset + block, "{shape:?} {unit:?}");
-                    assert_eq!((shape.prefix(&have), shape.is_torn(&have)), (position, false));
-                    have[unit.part as usize] += 1;
-                    let shares: Vec<u64> = (0..shape.width).map(|p| shape.share(p, position + 1)).collect();
-                    assert_eq!(shares, have, "{shape:?}");
-                }
+            let places: BTreeMap<u64, u32> = (0..shape.width)
+                .flat_map(|part| {
+                    (0..shape.zone_blocks).map(move |offset| (shape.position(part, offset), part))
+                })
+                .collect();
+            assert!(places.keys().copied().eq(0..shape.blocks()), "{shape:?}");
+            for (position, part) in places {
+                assert_eq!(shape.position(part, have[part as usize]), position, "{shape:?}");
+                assert_eq!((shape.prefix(&have), shape.is_torn(&have)), (position, false));
+                have[part as usize] += 1;
+                let shares: Vec<u64> = (0..shape.width).map(|p| shape.share(p, position + 1)).collect();
+                assert_eq!(shares, have, "{shape:?}");
             }
-            assert_eq!(shape.prefix(&have), shape.blocks());
         }
     }
 
     #[test]
-    fn a_range_is_one_range_in_each_zone() {
+    fn the_runs_of_a_range_are_its_blocks() {
         for shape in shapes() {
             for from in 0..shape.blocks() {
-                for to in from + 1..shape.blocks().min(from + 20) {
-                    let mut ends: Vec<u64> =
-                        (0..shape.width).map(|p| shape.piece(p, &(from..to)).start).collect();
-                    for unit in shape.units(from..to) {
-                        assert_eq!(unit.offset, ends[unit.part as usize]);
-                        ends[unit.part as usize] += unit.blocks;
+                for to in from + 1..=shape.blocks().min(from + 20) {
+                    let mut blocks = BTreeSet::new();
+                    for part in 0..shape.width {
+                        let mut offset = shape.share(part, from);
+                        let mut before = None;
+                        for (at, len) in shape.runs(part, shape.piece(part, &(from..to))) {
+                            assert!(
+                                len > 0 && before != Some(at),
+                                "{shape:?}: runs that follow each other are one"
+                            );
+                            for block in at..at + len {
+                                assert_eq!(shape.position(part, offset), block);
+                                assert!(blocks.insert(block));
+                                offset += 1;
+                            }
+                            before = Some(at + len);
+                        }
+                        assert_eq!(offset, shape.share(part, to), "{shape:?}");
                     }
-                    let pieces: Vec<u64> =
-                        (0..shape.width).map(|p| shape.piece(p, &(from..to)).end).collect();
-                    assert_eq!(ends, pieces);
+                    assert!(blocks.into_iter().eq(from..to), "{shape:?} {from}..{to}");
                 }
             }
         }

@@ -36,19 +36,25 @@ impl Stretch<'_> {
         pieces.filter(|(_, _, piece)| !piece.is_empty())
     }
 
-    /// Where the `blocks` blocks in a zone of the group are in the request, if they follow each other there.
-    fn in_one_piece(&self, part: u32, blocks: u64) -> Option<u64> {
-        if self.shape.width == 1 {
-            return Some(self.at);
-        }
-        let first = self.shape.units(self.range.clone()).find(|unit| unit.part == part)?;
-        (first.blocks == blocks).then_some(self.at + first.at)
-    }
-
     /// Commands that it takes.
     pub fn commands(&self) -> u32 {
         self.parts().count() as u32
     }
+}
+
+/// Where in a request the bytes of zone `part` are, run by run, if the request has the `range` of a group from its block
+/// `at` on.
+fn places(
+    shape: Shape,
+    range: &Range<u64>,
+    at: u64,
+    part: u32,
+) -> impl Iterator<Item = Range<usize>> + use<> {
+    let start = range.start;
+    shape.runs(part, shape.piece(part, range)).map(move |(position, blocks)| {
+        let from = (at + position - start) as usize * BLOCK;
+        from..from + blocks as usize * BLOCK
+    })
 }
 
 impl Core {
@@ -84,10 +90,9 @@ impl Core {
             }
             if let (Ok(()), Some(target)) = (done.result, data.as_mut()) {
                 let mut from = 0;
-                for unit in shape.units(range).filter(|unit| unit.part == part) {
-                    let len = unit.blocks as usize * BLOCK;
-                    target[(at + unit.at) as usize * BLOCK..][..len]
-                        .copy_from_slice(&done.data[from..from + len]);
+                for place in places(shape, &range, at, part) {
+                    let len = place.len();
+                    target[place].copy_from_slice(&done.data[from..from + len]);
                     from += len;
                 }
             }
@@ -100,21 +105,23 @@ impl Core {
     pub fn begin_write(&self, stretch: &Stretch<'_>, data: &Buf, fua: bool, flights: &mut Vec<Flight>) {
         for (part, zone, piece) in stretch.parts() {
             let blocks = piece.end - piece.start;
-            let buf = match stretch.in_one_piece(part, blocks) {
-                Some(at) => data.slice_blocks(at..at + blocks),
-                None => self.gather(stretch, part, blocks, data).freeze(),
+            let mut places = places(stretch.shape, &stretch.range, stretch.at, part);
+            let first = places.next().unwrap_or_default();
+            let whole = first.len() == blocks as usize * BLOCK;
+            let buf = match whole {
+                true => data.slice(first),
+                false => self.gather(blocks, data, std::iter::once(first).chain(places)).freeze(),
             };
-            let whole = stretch.in_one_piece(part, blocks).is_some();
             let completion = self.device.submit(Command::write(self.lba(zone, piece.start), buf, fua));
             flights.push(Flight { completion, part, zone, whole, ..stretch.flight() });
         }
     }
 
-    fn gather(&self, stretch: &Stretch<'_>, part: u32, blocks: u64, data: &Buf) -> BufMut {
+    fn gather(&self, blocks: u64, data: &Buf, places: impl Iterator<Item = Range<usize>>) -> BufMut {
         let (mut buf, mut to) = (self.take_buffer(blocks), 0);
-        for unit in stretch.shape.units(stretch.range.clone()).filter(|unit| unit.part == part) {
-            let (from, len) = ((stretch.at + unit.at) as usize * BLOCK, unit.blocks as usize * BLOCK);
-            buf[to..to + len].copy_from_slice(&data[from..from + len]);
+        for place in places {
+            let len = place.len();
+            buf[to..to + len].copy_from_slice(&data[place]);
             to += len;
         }
         buf
