@@ -251,29 +251,205 @@ fn what_is_no_volume_is_refused_and_what_is_on_a_device_is_not_overwritten() {
     runtime.clear();
 }
 
-#[test]
-fn damaged_pages_cost_their_own_blocks_and_nothing_else() {
+/// A volume that was stopped, with three blocks, each of another page; gives where the page of the second one is.
+fn with_pages() -> (EmulatedDrive, Lba) {
     let (drive, runtime, volume) = made(Some(3000));
     for at in [0, 1100, 2100] {
         wait(&runtime, volume.write(at, &block(5), true)).unwrap();
     }
     wait(&runtime, volume.stop()).unwrap();
     runtime.clear();
-    // The page of block 1100 is the second that was written to the first map zone.
-    let zones = (2..24).map(ZoneIndex);
-    let map_zone = zones.into_iter().find(|zone| {
-        let lba = drive.geometry().start(*zone);
-        let mut ssd = drive.ssd().borrow_mut();
-        ssd.stored(lba).unwrap().is_some_and(|bytes| bytes[..4] == *b"zvs1")
-    });
-    let lba = Lba(drive.geometry().start(map_zone.unwrap()).0 + 1);
-    let fault = Fault::Corrupt { lba, bit: 999 };
-    drive.ssd().borrow_mut().faults().after(0, fault);
+    let lba = newest_page(&drive, 1);
+    (drive, lba)
+}
+
+const LOST: DeviceError = DeviceError::Status(Status::UnrecoveredReadError);
+
+#[test]
+fn damaged_pages_cost_their_own_blocks_and_nothing_else() {
+    let (drive, lba) = with_pages();
+    strike(&drive, Fault::Corrupt { lba, bit: 999 });
     let (runtime, volume) = open(&drive);
-    let lost = DeviceError::Status(Status::UnrecoveredReadError);
-    assert_eq!(wait(&runtime, volume.read(1100, Buf::zeroed(BLOCK))).unwrap_err(), lost);
-    assert_eq!(wait(&runtime, volume.write(1100, &block(6), false)), Err(lost));
+    assert_eq!(wait(&runtime, volume.read(1100, Buf::zeroed(BLOCK))).unwrap_err(), LOST);
+    assert_eq!(wait(&runtime, volume.write(1100, &block(6), false)), Err(LOST));
     assert_eq!((read(&runtime, &volume, 0), read(&runtime, &volume, 2100)), (5, 5));
+    runtime.clear();
+}
+
+#[test]
+fn what_was_promised_of_a_damaged_page_is_given_up_only_if_that_is_asked_for() {
+    let (drive, lba) = with_pages();
+    let (runtime, volume) = open(&drive);
+    for at in [0, 1100, 2100] {
+        wait(&runtime, volume.write(at, &block(6), true)).unwrap();
+    }
+    runtime.clear();
+    strike(&drive, Fault::Corrupt { lba, bit: 999 });
+    for _ in 0..2 {
+        let (runtime, volume) = try_open(&drive, Behaviour::default());
+        let said = volume.err().unwrap();
+        assert!(said.contains("the page of the map for blocks 672 and following cannot be read"), "{said}");
+        runtime.clear();
+    }
+    let (runtime, volume) = try_open(&drive, Behaviour { give_up: true, ..Behaviour::default() });
+    let volume = volume.unwrap();
+    assert_eq!(volume.given_up(), [VolumeError::PageUnreadable { page: 1, error: LOST }]);
+    runtime.clear();
+    // Once and for all: also if it turns out to be readable.
+    let (runtime, volume) = open(&drive);
+    assert_eq!(volume.given_up(), []);
+    assert_eq!(wait(&runtime, volume.read(1100, Buf::zeroed(BLOCK))).unwrap_err(), LOST);
+    runtime.clear();
+    strike(&drive, Fault::Corrupt { lba, bit: 999 });
+    let (runtime, volume) = open(&drive);
+    assert_eq!([0, 1100, 2100].map(|at| read(&runtime, &volume, at)), [6, 5, 6]);
+    wait(&runtime, volume.audit()).unwrap();
+    runtime.clear();
+}
+
+/// An array that lacks a member goes on without it from the first change on.
+#[test]
+fn a_start_that_fails_has_changed_nothing() {
+    let (drive, lba) = with_pages();
+    let device = Rc::new(Holding::of(&drive));
+    let runtime = Runtime::new();
+    let opened = Volume::open(&runtime, device.clone(), Behaviour::default());
+    let volume = wait(&runtime, opened).unwrap();
+    // Zones are dead in a root that is safe, and have not been reset.
+    for round in 0..150 {
+        wait(&runtime, volume.write(0, &block(round), false)).unwrap();
+    }
+    device.holds.set(|command| matches!(command, Command::Reset { .. }));
+    let stopping = volume.clone();
+    runtime.spawn(async move { _ = stopping.stop().await });
+    runtime.run();
+    assert!(!device.held.borrow().is_empty());
+    wait(&runtime, volume.write(1100, &block(6), true)).unwrap();
+    runtime.clear();
+    strike(&drive, Fault::Corrupt { lba, bit: 999 });
+    let state = |zone| drive.ssd().borrow().zones().info(ZoneIndex(zone));
+    let states = || (0..geometry().zones).map(state).collect::<Vec<_>>();
+    let before = states();
+    assert!(try_open(&drive, Behaviour::default()).1.is_err());
+    assert_eq!(states(), before);
+}
+
+#[test]
+fn discards_are_forgotten_by_checkpoints_like_writes() {
+    let (_, runtime, volume) = made(Some(5000));
+    for at in 0..300 {
+        wait(&runtime, volume.write(at, &block(1), false)).unwrap();
+    }
+    wait(&runtime, volume.stop()).unwrap();
+    let before = volume.status().checkpoints;
+    // Each has a header of its own that a start would read: more than four zones full of them.
+    for at in 0..300 {
+        wait(&runtime, volume.discard(at, 1)).unwrap();
+    }
+    assert!(volume.status().checkpoints > before);
+    runtime.clear();
+}
+
+#[test]
+fn a_creation_that_was_cut_off_is_done_again() {
+    let large = Geometry { zones: 1000, ..geometry() };
+    let create = |drive: &EmulatedDrive| {
+        let options = CreateOptions { uuid: [1; 16], blocks: Some(3000), ..CreateOptions::default() };
+        wait(&Runtime::new(), Volume::create(Rc::new(drive.clone()), options))
+    };
+    let whole = EmulatedDrive::in_memory(&large);
+    create(&whole).unwrap();
+    let root = |at| whole.ssd().borrow_mut().stored(Lba(at)).unwrap().unwrap()[..BLOCK].to_vec();
+    let put = |drive: &EmulatedDrive, lba: Lba, bytes: &[u8]| {
+        let written = drive.submit(Command::write(lba, Buf::copy_of(bytes), true));
+        wait(&Runtime::new(), written).result.unwrap();
+    };
+    let drive = EmulatedDrive::in_memory(&large);
+    put(&drive, Lba(0), &root(0));
+    assert_eq!(try_open(&drive, Behaviour::default()).1.err().unwrap(), VolumeError::NotThere.to_string());
+    // It is none if there is anything else.
+    let zone = ZoneIndex(9);
+    put(&drive, drive.geometry().start(zone), &[7; BLOCK]);
+    assert_eq!(create(&drive), Err(VolumeError::IsThere));
+    wait(&Runtime::new(), drive.submit(Command::Reset { zones: Zones::One(zone) })).result.unwrap();
+    create(&drive).unwrap();
+    assert_eq!(create(&drive), Err(VolumeError::IsThere));
+    let (runtime, volume) = open(&drive);
+    assert_eq!(read(&runtime, &volume, 0), 0);
+    runtime.clear();
+}
+
+/// Overwrites blocks below `blocks` until that is refused, or many times.
+fn overwrite(runtime: &Runtime, volume: &Volume, blocks: u64) -> bool {
+    let full = DeviceError::Status(Status::CapacityExceeded);
+    let refused = (0..30 * blocks).map(|round| round * 7919 % blocks).any(|at| {
+        let written = wait(runtime, volume.write(at, &block(at as u8), false));
+        assert!(written.is_ok() || written == Err(full), "{written:?}");
+        written.is_err()
+    });
+    (0..blocks).for_each(|at| assert_eq!(read(runtime, volume, at), at as u8));
+    assert_eq!(volume.status().failed, None);
+    refused
+}
+
+#[test]
+fn a_write_that_nobody_makes_room_for_is_refused_and_a_discard_makes_room() {
+    let device = Rc::new(Holding::of(&made(Some(5000)).0));
+    let runtime = Runtime::new();
+    let opened = Volume::open(&runtime, device.clone(), Behaviour::default());
+    let volume = wait(&runtime, opened).unwrap();
+    let usable = volume.status().usable;
+    for at in 0..usable {
+        wait(&runtime, volume.write(at, &block(at as u8), false)).unwrap();
+    }
+    assert!(!overwrite(&runtime, &volume, usable));
+    let lost = (1..12).find(|_| {
+        device.failing_resets.set(1);
+        overwrite(&runtime, &volume, usable)
+    });
+    assert!(lost.is_some_and(|lost| lost > 4), "{lost:?}");
+    assert!(overwrite(&runtime, &volume, usable));
+    wait(&runtime, volume.discard(usable / 4, usable)).unwrap();
+    assert!(!overwrite(&runtime, &volume, usable / 4));
+    wait(&runtime, volume.audit()).unwrap();
+    runtime.clear();
+}
+
+#[test]
+fn zones_that_cannot_be_emptied_hold_no_more_than_they_do_until_they_can_be() {
+    let (drive, runtime, volume) = made(Some(3000));
+    let (usable, page) = (volume.status().usable, 672);
+    let blocks = usable * 3 / 4;
+    for at in 0..blocks {
+        wait(&runtime, volume.write(at, &block(at as u8), false)).unwrap();
+        if at % 16 == 0 {
+            wait(&runtime, volume.write(page + at / 16, &block(7), false)).unwrap();
+        }
+    }
+    wait(&runtime, volume.stop()).unwrap();
+    runtime.clear();
+    // Nothing of its second page is moved any more.
+    let damage = Fault::Corrupt { lba: newest_page(&drive, 1), bit: 999 };
+    strike(&drive, damage);
+    let (runtime, volume) = open(&drive);
+    overwrite(&runtime, &volume, blocks);
+    let status = volume.status();
+    assert!(status.unreadable_zones > 3 && status.usable < usable, "{status:?}");
+    // It is there again.
+    strike(&drive, damage);
+    wait(&runtime, volume.discard(blocks / 2, blocks / 2)).unwrap();
+    assert!(!overwrite(&runtime, &volume, blocks / 2));
+    // Who is refused has one more looked at.
+    let refused = (0..20).take_while(|_| {
+        let written = wait(&runtime, volume.write(2000, &block(1), false));
+        runtime.run();
+        written.is_err()
+    });
+    assert!(refused.count() < 20);
+    let after = volume.status();
+    assert!(after.unreadable_zones < status.unreadable_zones && after.usable >= after.mapped, "{after:?}");
+    assert_eq!(read(&runtime, &volume, page), 7);
+    wait(&runtime, volume.audit()).unwrap();
     runtime.clear();
 }
 
@@ -283,6 +459,18 @@ fn zones_of(drive: &EmulatedDrive, magic: &[u8; 4]) -> Vec<ZoneIndex> {
     let start = |zone: &ZoneIndex| drive.geometry().start(*zone);
     let mut is_one = |zone: &ZoneIndex| ssd.stored(start(zone)).unwrap().is_some_and(|b| b[..4] == *magic);
     (2..geometry().zones).map(ZoneIndex).filter(|zone| is_one(zone)).collect()
+}
+
+/// Where the last checkpoint has put a page of the map.
+fn newest_page(drive: &EmulatedDrive, page: u32) -> Lba {
+    let (start, capacity) = (|zone| drive.geometry().start(zone).0, geometry().zone_capacity_blocks);
+    let zones = zones_of(drive, b"zvs1").into_iter();
+    let pages = zones.flat_map(|zone| (start(zone)..start(zone) + capacity).map(Lba)).filter_map(|lba| {
+        let block = drive.ssd().borrow_mut().stored(lba).unwrap()?;
+        let generation = block[16..24].iter().rev().copied().collect::<Vec<u8>>();
+        ((block[26], &block[28..32]) == (1, &page.to_le_bytes()[..])).then_some((generation, lba))
+    });
+    pages.max().unwrap().1
 }
 
 fn strike(drive: &EmulatedDrive, fault: Fault) {
@@ -369,7 +557,7 @@ fn a_block_that_cannot_be_read_costs_itself_and_nothing_else() {
         }
         let lost = wait(&runtime, volume.read(7, Buf::zeroed(BLOCK)));
         assert_eq!(lost.err(), Some(Status::UnrecoveredReadError.into()));
-        assert_eq!(volume.given_up(), [0; 0]);
+        assert_eq!(volume.given_up(), []);
         runtime.clear();
     }
     // Collection takes everything else out of its zone, and that one when it is written again.
@@ -404,7 +592,7 @@ fn what_follows_on_a_group_that_cannot_be_read_is_given_up_only_if_that_is_asked
         assert!(said.contains(&format!("block {at} of zone {} of the device", zone.0)), "{said}");
         let (runtime, volume) = try_open(&drive, Behaviour { give_up: true, ..Behaviour::default() });
         let volume = volume.unwrap();
-        assert_eq!(volume.given_up(), [zone.0]);
+        assert_eq!(volume.given_up(), [VolumeError::GroupUnreadable { zone: zone.0, block: at as u32 }]);
         let expected = |at: u64| if (at as usize) < first { at as u8 + 1 } else { 0 };
         (0..20).for_each(|at| assert_eq!(read(&runtime, &volume, at), expected(at)));
         // The zone is not gone on with, and not left active.
@@ -657,9 +845,11 @@ fn a_zone_that_cannot_be_reset_is_left_and_its_room_is_not_promised() {
 
 #[test]
 fn groups_that_make_no_sense_are_refused_whatever_their_checksum_says() {
-    // The last one is of another life of the zone.
-    for (at, value) in [(36, u32::MAX), (36, 19), (24 + 4, u32::MAX), (16 + 4, u32::MAX), (68, 4000), (16, 7)]
-    {
+    // Two that leave no number for the next one; the last one is of another life of the zone.
+    let (entry, segment) = ((28, (1 << 24) - 1, 24, u32::MAX), (20, (1 << 24) - 1, 16, u32::MAX));
+    let values = [(36, u32::MAX), (36, 19), (24 + 4, u32::MAX), (16 + 4, u32::MAX), (68, 4000), (16, 7)];
+    let values = values.map(|(at, value)| (at, value, at, value)).into_iter().chain([entry, segment]);
+    for (at, value, and_at, and_value) in values {
         let (drive, zone) = with_promises();
         let start = drive.geometry().start(zone);
         let wp = drive.ssd().borrow().zones().info(zone).wp_blocks;
@@ -668,6 +858,7 @@ fn groups_that_make_no_sense_are_refused_whatever_their_checksum_says() {
         put(32, wp as u32);
         put(28, 1);
         put(at, value);
+        put(and_at, and_value);
         let sum = crc32c::crc32c(&header[8..64 + 16]);
         header[4..8].copy_from_slice(&sum.to_le_bytes());
         let data = Buf::copy_of(&[header, vec![7; BLOCK]].concat());
@@ -680,12 +871,27 @@ fn groups_that_make_no_sense_are_refused_whatever_their_checksum_says() {
     }
 }
 
-/// A device that holds flushes back.
+/// A device that holds some commands back, and fails resets.
 struct Holding {
     drive: EmulatedDrive,
     slots: Rc<Slots>,
-    holds: Cell<bool>,
+    holds: Cell<fn(&Command) -> bool>,
     held: RefCell<Vec<Completer>>,
+    /// So many resets fail, but not those of the head: no volume is without it.
+    failing_resets: Cell<u32>,
+}
+
+impl Holding {
+    fn of(drive: &EmulatedDrive) -> Holding {
+        let (slots, held) = (Rc::default(), RefCell::default());
+        Holding {
+            drive: drive.clone(),
+            slots,
+            holds: Cell::new(|_| false),
+            held,
+            failing_resets: Cell::new(0),
+        }
+    }
 }
 
 impl ZonedDevice for Holding {
@@ -694,23 +900,25 @@ impl ZonedDevice for Holding {
     }
 
     fn submit(&self, command: Command) -> Completion {
-        match command {
-            Command::Flush if self.holds.get() => {
-                let (completer, completion) = self.slots.pair();
-                self.held.borrow_mut().push(completer);
-                completion
-            }
-            command => self.drive.submit(command),
+        if let Command::Reset { zones: Zones::One(ZoneIndex(2..)) } = command
+            && let Some(left) = self.failing_resets.get().checked_sub(1)
+        {
+            self.failing_resets.set(left);
+            return Completion::ready(Done::error(Status::InternalError.into()));
         }
+        if !self.holds.get()(&command) {
+            return self.drive.submit(command);
+        }
+        let (completer, completion) = self.slots.pair();
+        self.held.borrow_mut().push(completer);
+        completion
     }
 }
 
 /// An array tells the loss of a zone to one who asks, and goes on.
 #[test]
 fn no_flush_ends_well_while_another_one_is_told_of_a_loss() {
-    let drive = EmulatedDrive::in_memory(&geometry());
-    let (slots, held) = (Rc::default(), RefCell::default());
-    let device = Rc::new(Holding { drive, slots, holds: Cell::new(false), held });
+    let device = Rc::new(Holding::of(&EmulatedDrive::in_memory(&geometry())));
     let runtime = Runtime::new();
     wait(
         &runtime,
@@ -723,7 +931,7 @@ fn no_flush_ends_well_while_another_one_is_told_of_a_loss() {
     let opened = Volume::open(&runtime, device.clone(), Behaviour::default());
     let volume = wait(&runtime, opened).unwrap();
     wait(&runtime, volume.write(3, &block(7), false)).unwrap();
-    device.holds.set(true);
+    device.holds.set(|command| matches!(command, Command::Flush));
     let told: Rc<RefCell<Vec<bool>>> = Rc::default();
     for _ in 0..3 {
         let (volume, told) = (volume.clone(), told.clone());
@@ -733,7 +941,7 @@ fn no_flush_ends_well_while_another_one_is_told_of_a_loss() {
         });
     }
     runtime.run();
-    device.holds.set(false);
+    device.holds.set(|_| false);
     let results = [Done::error(Status::InternalError.into())].into_iter();
     let results = results.chain(std::iter::repeat_with(Done::ok));
     for (completer, done) in device.held.take().into_iter().zip(results) {

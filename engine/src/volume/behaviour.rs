@@ -33,7 +33,7 @@ pub struct Behaviour {
     /// A write with FUA makes nothing durable but what it writes, as with a bare drive, and not what lies before it
     /// in its zone, as with an array.
     pub fua_stands_alone: bool,
-    /// Zones that are offline, and what follows in a zone on a group that cannot be read, are given up, whatever may
-    /// have been promised that is there.
+    /// Zones that are offline, what follows in a zone on a group that cannot be read, and what was written behind the
+    /// last checkpoint to blocks whose page of the map cannot be read, are given up, whatever of it was promised.
     pub give_up: bool,
 }

@@ -261,7 +261,6 @@ impl Core {
                 leave(&*self.device, ZoneIndex(*zone)).await;
             }
             let mut state = self.state.borrow_mut();
-            state.unreadable.remove(zone);
             match result {
                 Ok(()) => state.space.release(*zone),
                 // Nothing depends on it any more: the volume goes on without it.

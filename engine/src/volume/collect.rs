@@ -20,7 +20,10 @@ use crate::{
     },
     zone::{Lba, ZoneIndex},
 };
-use std::{collections::VecDeque, rc::Rc};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    rc::Rc,
+};
 
 /// Dead zones that are worth a checkpoint.
 const WORTH: u32 = 4;
@@ -41,7 +44,11 @@ const IN_ADVANCE: u32 = 4;
 pub async fn collect(core: Rc<Core>) {
     loop {
         let step = core.next_step();
-        core.state.borrow_mut().collects = !matches!(step, Step::Rest);
+        let rests = matches!(step, Step::Rest);
+        let worked = std::mem::replace(&mut core.state.borrow_mut().collects, !rests);
+        if worked && rests {
+            core.let_writers_go_on();
+        }
         let result = match step {
             Step::Rest => {
                 core.few.wait().await;
@@ -72,10 +79,14 @@ enum Step {
 impl Core {
     fn next_step(&self) -> Step {
         let state = self.state.borrow();
+        // What could not be read may be readable by now. It is read in vain if not: one zone for each refusal.
+        if state.tried < state.refused
+            && let Some((zone, _)) = state.space.unreadable().min_by_key(|(_, refused)| *refused)
+        {
+            return Step::Empty(zone);
+        }
         let (available, dead, low) = (state.space.available(), state.space.dead(), state.space.low_mark());
         if available > low || dead == 0 && state.stalled_at == Some(state.next_number) {
-            drop(state);
-            self.let_writers_go_on();
             return Step::Rest;
         }
         if dead >= WORTH || dead > 0 && available + dead > low {
@@ -85,23 +96,24 @@ impl Core {
         // Headers of what is moved take room as well.
         let most = (plan.in_full_zone() as u32).saturating_sub(1);
         let (choice, shape) = (self.behaviour.choice, (plan.capacity * GRAINS, most * GRAINS));
-        let unread = state.space.zones().filter(|(zone, _)| !state.unreadable.contains(zone));
-        match victim::choose(unread, choice, shape, state.space.next_segment) {
+        let unreadable: BTreeSet<u32> = state.space.unreadable().map(|(zone, _)| zone).collect();
+        let others = state.space.zones().filter(|(zone, _)| !unreadable.contains(zone));
+        match victim::choose(others, choice, shape, state.space.next_segment) {
             Some(zone) => Step::Empty(zone),
             None if dead > 0 => Step::Free,
-            None => {
-                drop(state);
-                self.let_writers_go_on();
-                Step::Rest
-            }
+            None => Step::Rest,
         }
     }
 
-    /// Writers need no credit. They are told only if they did: those that have no zone would ask again, and so on.
+    /// Whether collection is at work, or would be.
+    pub fn makes_room(&self) -> bool {
+        self.state.borrow().collects || !matches!(self.next_step(), Step::Rest)
+    }
+
+    /// Writers need no credit, and those that wait look again.
     fn let_writers_go_on(&self) {
-        if self.state.borrow_mut().credit.take().is_some() {
-            self.room.open();
-        }
+        self.state.borrow_mut().credit = None;
+        self.room.open();
     }
 
     /// Moves what is live out of a zone.
@@ -114,6 +126,7 @@ impl Core {
                 state.lifespan.learn(age);
             }
             state.credit.get_or_insert(0);
+            state.tried = state.refused;
             (record.segment, self.capacity().saturating_sub(record.live.div_ceil(GRAINS)))
         };
         let mut victim = Victim::new(self, zone);
@@ -125,7 +138,10 @@ impl Core {
             // Somebody else has emptied it, or will.
             _ if state.live_in(zone, segment) == 0 => state.collected_zones += 1,
             Err(error) if error == no_zone() => state.stalled_at = Some(state.next_number),
-            _ => _ = state.unreadable.insert(zone),
+            _ => {
+                let refused = state.tried;
+                state.space.could_not_empty(zone, refused);
+            }
         }
         result
     }

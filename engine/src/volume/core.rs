@@ -9,6 +9,7 @@ use crate::{
     runtime::{Combined, Gate},
     volume::{
         behaviour::Behaviour,
+        error::VolumeError,
         format::{Entry, Identity, Kind, What, addresses, unseal},
         map::Paged,
         pack::{Codec, Crew, Packer, Patience, Unpacker},
@@ -38,8 +39,8 @@ pub struct Core {
     /// [`Identity::mark`], which everything that is written has.
     pub mark: u64,
     pub behaviour: Behaviour,
-    /// Zones of which something that was promised may have been given up at the start.
-    pub given_up: Vec<u32>,
+    /// Why something that was promised may have been given up at the start.
+    pub given_up: Vec<VolumeError>,
     pub state: RefCell<State>,
     /// Who packs blocks besides whoever writes them.
     pub crew: RefCell<Option<Rc<dyn Crew>>>,
@@ -83,11 +84,12 @@ pub struct State {
     pub packer: Option<Packer>,
     pub patience: Patience,
     pub pool: BufPool,
-    /// Zones that collection could not empty.
-    pub unreadable: BTreeSet<u32>,
     /// The next number when collection had no zone to move blocks to, nor any that would be free: as long as there
     /// is no further entry it is no use to try again.
     pub stalled_at: Option<u64>,
+    /// Writes and discards for which there was no room, and how many of these there were when a zone was last collected.
+    pub refused: u64,
+    pub tried: u64,
     /// Pages that are being read.
     loading: BTreeSet<u32>,
     /// Blocks written since the last cut.
@@ -178,7 +180,7 @@ impl State {
         let (place, blocks) = stream.put(entry, piece.bytes, fua, space)?;
         self.apply(block, what, place);
         self.next_number += 1;
-        self.behind_cut += piece.grains().div_ceil(GRAINS) as u64;
+        self.behind_cut += piece.grains().div_ceil(GRAINS) as u64 + headers;
         let logical = piece.there.count_ones() as u64;
         match who {
             Who::Collection => self.written.moved += logical,
@@ -190,17 +192,19 @@ impl State {
         Some((index, self.streams[index].begun()))
     }
 
-    /// Makes an entry that discards blocks of one page, which is known, and has the map say so. `None`, and
-    /// nothing has happened, if there is no room for it now.
-    pub fn discard(&mut self, core: &Core, block: u64, blocks: u32) -> Option<Ticket> {
+    /// Makes an entry that discards blocks of one page, which is known, and has the map say so; in a zone that `who` may
+    /// begin if it takes another one. `None`, and nothing has happened, if there is no room for it now.
+    pub fn discard(&mut self, core: &Core, (block, blocks): (u64, u32), who: Who) -> Option<Ticket> {
         let number = self.next_number;
         let index = self.discards(core.behaviour.apart);
         let State { streams, space, pool, written, .. } = self;
         let mut common = Common { device: &*core.device, volume: core.mark, pool, written };
-        if !streams[index].prepare(index, (Who::Writer, 0), space, number, &mut common) {
+        let begun = streams[index].begun();
+        if !streams[index].prepare(index, (who, 0), space, number, &mut common) {
             return None;
         }
         streams[index].put_discard(block as u32, blocks, number);
+        self.behind_cut += streams[index].begun() - begun;
         self.next_number += 1;
         self.apply(block, What::Discard(blocks), 0);
         self.discarded += blocks as u64;
@@ -371,8 +375,9 @@ impl Core {
             packer: None,
             patience: Patience::default(),
             pool: BufPool::default(),
-            unreadable: BTreeSet::new(),
             stalled_at: None,
+            refused: 0,
+            tried: 0,
             loading: BTreeSet::new(),
             behind_cut: 0,
             begun: 0,
@@ -657,7 +662,7 @@ impl Core {
             zones: plan.zones,
             free_zones: state.space.free_zones(),
             writing: state.space.writing().collect(),
-            unreadable_zones: state.unreadable.len() as u32,
+            unreadable_zones: state.space.unreadable().count() as u32,
             live_bytes: state.space.records().map(|zone| zone.live as u64 * GRAIN as u64).collect(),
             collects: state.collects,
             collected_zones: state.collected_zones,

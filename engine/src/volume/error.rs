@@ -52,6 +52,12 @@ pub enum VolumeError {
          volume has promised"
     )]
     GroupUnreadable { zone: u32, block: u32 },
+    #[error(
+        "the page of the map for blocks {from} and following cannot be read ({error}), and the volume may have \
+         promised what was written to some of them since",
+        from = *.page as u64 * FANOUT
+    )]
+    PageUnreadable { page: u32, error: DeviceError },
 }
 
 /// Why there can be no such volume on a device like this.

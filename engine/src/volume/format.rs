@@ -178,13 +178,14 @@ pub fn read_group(block: &[u8]) -> Option<GroupHeader> {
             }
         };
         entries.push(Entry { number: first.checked_add(delta as u64)?, block: logical, what });
-        if entries.last().is_some_and(|entry| entry.number >= MOST_NUMBER) {
+        if entries.last().is_some_and(|entry| entry.number + 1 >= MOST_NUMBER) {
             return None;
         }
     }
     let data: u32 = entries.iter().map(|entry| entry.what.grains()).sum();
     let place = GroupPlace { volume, segment, offset, stream };
-    let sane = blocks > data.div_ceil(GRAINS) && segment < MOST_NUMBER;
+    // The next root has the numbers that follow.
+    let sane = blocks > data.div_ceil(GRAINS) && segment < MOST_NUMBER - 1;
     sane.then_some(GroupHeader { place, blocks, entries })
 }
 

@@ -83,9 +83,9 @@ impl Volume {
         Ok(Volume(core))
     }
 
-    /// Zones of the device of which something may be lost that the volume had promised: given up at its start, since
-    /// that was asked for ([`Behaviour::give_up`]).
-    pub fn given_up(&self) -> &[u32] {
+    /// Why something may be lost that the volume had promised: given up at its start, since that was asked for
+    /// ([`Behaviour::give_up`]).
+    pub fn given_up(&self) -> &[VolumeError] {
         &self.0.given_up
     }
 

@@ -192,6 +192,18 @@ impl Look {
         newest.ok_or(VolumeError::NotThere)
     }
 
+    /// Whether there is a head, without a whole root, and nothing else: so it is when a creation was cut off.
+    async fn was_cut_off(&self) -> Result<bool, VolumeError> {
+        let mut others = self.zones.iter().skip(HEAD_ZONES as usize);
+        if !others.all(|info| info.state == ZoneState::Empty) {
+            return Ok(false);
+        }
+        match self.newest().await {
+            Err(VolumeError::NotThere) => Ok(true),
+            found => found.map(|_| false),
+        }
+    }
+
     /// Where the pages of the map are.
     async fn directory(&self, root: &Root, space: &Space) -> Result<Vec<Place>, VolumeError> {
         let pages = Paged::pages(root.identity.blocks) as usize;
@@ -269,7 +281,7 @@ impl Look {
                 // An older life of the zone, or pages that belong to no root.
                 None if segment.is_none() && block.is_some() => return Ok(None),
                 None => {
-                    seen.give_up(zone, VolumeError::GroupUnreadable { zone, block: at })?;
+                    seen.give_up(VolumeError::GroupUnreadable { zone, block: at })?;
                     // Nothing is written behind it.
                     let (next, torn_at) = (capacity, Some(written));
                     let stream = walked.map_or(0, |walked: Walked| walked.stream);
@@ -324,8 +336,15 @@ pub async fn create(
     let look = Look::at(device.clone()).await?;
     if let Some(info) = look.zones.iter().find(|info| info.state != ZoneState::Empty) {
         let zone = info.zone.0;
-        let is_there = look.has_volume().await?;
-        return Err(if is_there { VolumeError::IsThere } else { VolumeError::NotEmpty { zone } });
+        if !look.has_volume().await? {
+            return Err(VolumeError::NotEmpty { zone });
+        }
+        if !look.was_cut_off().await? {
+            return Err(VolumeError::IsThere);
+        }
+        for zone in 0..HEAD_ZONES {
+            device.submit(Command::Reset { zones: Zones::One(ZoneIndex(zone)) }).await.result?;
+        }
     }
     let identity = Identity {
         uuid,
@@ -382,7 +401,7 @@ fn core_of(
 /// Finds the volume on a device, and recovers what a power cut or the end of a process has left behind.
 ///
 /// # Errors
-/// When there is none, or it cannot be started; it is as before then.
+/// When there is none, or it cannot be started: nothing is changed before all has been read that a start needs.
 pub async fn open(device: Rc<dyn ZonedDevice>, behaviour: Behaviour) -> Result<Core, VolumeError> {
     let mut look = Look::at(device.clone()).await?;
     let (mut root, head) = look.newest().await?;
@@ -393,26 +412,14 @@ pub async fn open(device: Rc<dyn ZonedDevice>, behaviour: Behaviour) -> Result<C
         return Err(VolumeError::OfAnotherDevice { zones, capacity_blocks: capacity });
     }
     let plan = Plan::of(geometry, Some(identity.blocks))?;
-    if root.directory.len() as u64 != Paged::directory_blocks(identity.blocks) {
+    if root.directory.len() as u64 != Paged::directory_blocks(identity.blocks) || !are_sane(&root) {
         return Err(VolumeError::Absurd);
     }
     let space = Space::new(plan, &root.zones, root.mapped, root.next_segment);
     let directory = look.directory(&root, &space).await?;
     let mut seen = Seen { gives_up: behaviour.give_up, ..Seen::default() };
     walk_all(&mut look, &mut root, &mut seen).await?;
-    for zone in std::mem::take(&mut seen.resets) {
-        let zones = Zones::One(ZoneIndex(zone));
-        match device.submit(Command::Reset { zones }).await.result {
-            // There is nothing in it: the volume goes on without it, and it shall not stay active.
-            Err(DeviceError::Status(_)) => {
-                leave(&*device, ZoneIndex(zone)).await;
-                root.zones[zone as usize].state = ZoneUse::Lost;
-                seen.is_new = true;
-            }
-            result => result?,
-        }
-    }
-    let mut core = core_of(device, identity, &root, head, behaviour, directory)?;
+    let mut core = core_of(device.clone(), identity, &root, head, behaviour, directory)?;
     for (zone, end) in &seen.ends {
         core.state.borrow_mut().space.zone_mut(*zone).ends_at = Some(*end);
     }
@@ -422,9 +429,20 @@ pub async fn open(device: Rc<dyn ZonedDevice>, behaviour: Behaviour) -> Result<C
     if let Some(last) = seen.found.last() {
         core.state.borrow_mut().next_number = root.next_number.max(last.number + 1);
     }
-    let is_new = seen.is_new || !seen.walked.is_empty() || !seen.given_up.is_empty();
-    apply(&core, seen.found).await?;
-    if is_new {
+    apply(&core, &mut seen).await?;
+    for zone in std::mem::take(&mut seen.resets) {
+        let zones = Zones::One(ZoneIndex(zone));
+        match device.submit(Command::Reset { zones }).await.result {
+            // There is nothing in it: the volume goes on without it, and it shall not stay active.
+            Err(DeviceError::Status(_)) => {
+                leave(&*device, ZoneIndex(zone)).await;
+                core.state.borrow_mut().space.lose(zone);
+                seen.is_new = true;
+            }
+            result => result?,
+        }
+    }
+    if seen.is_new || !seen.walked.is_empty() || !seen.given_up.is_empty() {
         core.checkpoint().await?;
     }
     for (zone, from, to) in &torn {
@@ -443,6 +461,17 @@ pub async fn open(device: Rc<dyn ZonedDevice>, behaviour: Behaviour) -> Result<C
     Ok(core)
 }
 
+/// Whether each cut is of a zone and of a stream of its own, and the zone one that such a stream writes.
+fn are_sane(root: &Root) -> bool {
+    root.cuts.iter().enumerate().all(|(index, cut)| {
+        let written = if cut.stream == MAP { ZoneUse::Map } else { ZoneUse::Data };
+        let mut others = root.cuts[..index].iter();
+        cut.stream <= MAP
+            && root.zones[cut.zone as usize].state == written
+            && others.all(|other| other.stream != cut.stream && other.zone != cut.zone)
+    })
+}
+
 /// What was found in zones.
 #[derive(Default)]
 struct Seen {
@@ -457,15 +486,15 @@ struct Seen {
     ends: Vec<(u32, u32)>,
     /// The next root has to be safe before anything is written to some zone: this one calls it lost.
     is_new: bool,
-    /// Zones that may hold what was promised, and do not say so, are given up; and those that were.
+    /// What may have been promised and cannot be read is given up; and why that was done.
     gives_up: bool,
-    given_up: Vec<u32>,
+    given_up: Vec<VolumeError>,
 }
 
 impl Seen {
-    /// Does without what is `lost` in a zone, if that was asked for.
-    fn give_up(&mut self, zone: u32, lost: VolumeError) -> Result<(), VolumeError> {
-        self.given_up.push(zone);
+    /// Does without what is `lost`, if that was asked for.
+    fn give_up(&mut self, lost: VolumeError) -> Result<(), VolumeError> {
+        self.given_up.push(lost.clone());
         if self.gives_up { Ok(()) } else { Err(lost) }
     }
 }
@@ -486,7 +515,7 @@ async fn walk_all(look: &mut Look, root: &mut Root, seen: &mut Seen) -> Result<(
         let (written, capacity) = (look.written(zone), identity.zone_capacity_blocks as u32);
         match (record.state, cut) {
             (ZoneUse::Data, Some(_)) if state == ZoneState::Offline => {
-                seen.give_up(zone, VolumeError::ZoneOffline { zone })?;
+                seen.give_up(VolumeError::ZoneOffline { zone })?;
                 root.zones[zone as usize].state = ZoneUse::ClosedData;
                 root.cuts.retain(|cut| cut.zone != zone);
                 continue;
@@ -530,7 +559,7 @@ async fn walk_all(look: &mut Look, root: &mut Root, seen: &mut Seen) -> Result<(
         let was = std::mem::take(&mut root.zones[zone as usize]).state;
         let record = &mut root.zones[zone as usize];
         if state == ZoneState::Offline {
-            seen.give_up(zone, VolumeError::ZoneOffline { zone })?;
+            seen.give_up(VolumeError::ZoneOffline { zone })?;
             record.state = ZoneUse::Lost;
         } else if was == ZoneUse::Lost {
             // It is back. What may be in it was given up: nobody looks.
@@ -613,8 +642,12 @@ fn resume(core: &Core, look: &Look, root: &Root, walked: &[Walked]) -> Vec<(u32,
 }
 
 /// Has the map say what was found, in the order in which it was written.
-async fn apply(core: &Core, found: Vec<Found>) -> Result<(), VolumeError> {
-    let blocks = core.identity.blocks;
+///
+/// # Errors
+/// Where a page cannot be read, unless what is lost is given up: then it stays as it is, with all of its blocks.
+async fn apply(core: &Core, seen: &mut Seen) -> Result<(), VolumeError> {
+    let (blocks, mut lost) = (core.identity.blocks, BTreeSet::new());
+    let found = std::mem::take(&mut seen.found);
     for (index, Found { block, what, place, .. }) in found.iter().enumerate() {
         if index % AT_ONCE == 0 {
             let ahead: BTreeSet<u32> =
@@ -627,13 +660,22 @@ async fn apply(core: &Core, found: Vec<Found>) -> Result<(), VolumeError> {
             return Err(VolumeError::NoSuchBlock { block: end - 1 });
         }
         while from < end {
-            let page_end = end.min((from / FANOUT + 1) * FANOUT);
-            core.hold((from / FANOUT) as u32, Need::Pressing).await?;
+            let (page, page_end) = ((from / FANOUT) as u32, end.min((from / FANOUT + 1) * FANOUT));
             let what = match what {
                 What::Data { .. } => *what,
                 What::Discard(_) => What::Discard((page_end - from) as u32),
             };
-            core.state.borrow_mut().apply(from, what, *place);
+            // Something newer of a page shall not be there where something older is not.
+            if !lost.contains(&page) {
+                match core.hold(page, Need::Pressing).await {
+                    Ok(()) => core.state.borrow_mut().apply(from, what, *place),
+                    Err(error @ DeviceError::Status(_)) => {
+                        seen.give_up(VolumeError::PageUnreadable { page, error })?;
+                        lost.insert(page);
+                    }
+                    Err(error) => return Err(error.into()),
+                }
+            }
             from = page_end;
         }
     }
@@ -652,4 +694,58 @@ async fn mend(core: &Core, zone: u32, from: u32, to: u32) -> Result<(), DeviceEr
         core.state.borrow_mut().written.padding += blocks as u64;
     }
     Ok(())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::volume::{format::ZoneRecord, place::Unit};
+
+    #[test]
+    fn cuts_are_of_zones_of_their_own_that_are_written() {
+        let of = |state| ZoneRecord { state, ..ZoneRecord::default() };
+        let identity = Identity {
+            uuid: [0; 16],
+            blocks: 1,
+            zone_capacity_blocks: 9,
+            zones: 6,
+            sector: Default::default(),
+        };
+        let uses =
+            [ZoneUse::Free, ZoneUse::Free, ZoneUse::Data, ZoneUse::Data, ZoneUse::Map, ZoneUse::ClosedData];
+        let sane = |cuts: &[(u8, u32)]| {
+            let cut = |(stream, zone): &(u8, u32)| CutRecord {
+                stream: *stream,
+                zone: *zone,
+                offset: 0,
+                written: 0,
+            };
+            are_sane(&Root {
+                identity: identity.clone(),
+                generation: 1,
+                next_number: 1,
+                next_segment: 1,
+                lifespan: 0,
+                mapped: 0,
+                codec: None,
+                unit: Unit::BLOCK,
+                cuts: cuts.iter().map(cut).collect(),
+                directory: Vec::new(),
+                zones: uses.map(of).to_vec(),
+            })
+        };
+        assert!(sane(&[]) && sane(&[(1, 2), (2, 3), (MAP, 4)]));
+        let of_the_head = [(1, 0)];
+        let wrong: [&[(u8, u32)]; 7] = [
+            &of_the_head,
+            &[(1, 5)],
+            &[(1, 4)],
+            &[(MAP, 2)],
+            &[(4, 2)],
+            &[(0, 2), (1, 2)],
+            &[(1, 2), (1, 3)],
+        ];
+        wrong.iter().for_each(|cuts| assert!(!sane(cuts), "{cuts:?}"));
+    }
 }

@@ -9,6 +9,7 @@ use crate::{
         pack::Packed,
         packing::{Parts, Writing, part_end},
         place::{self, GRAIN, GRAINS, Place, Unit},
+        space::Who,
         stream::Ticket,
     },
 };
@@ -271,10 +272,37 @@ impl Core {
 
     /// Waits until there may be room. Nobody makes any once something has failed, which may have been while a page
     /// was waited for.
+    ///
+    /// # Errors
+    /// Capacity Exceeded if nobody will make any: more zones are lost, or cannot be emptied, than there are to spare.
     async fn wait_for_room(&self) -> Result<(), DeviceError> {
         self.check()?;
-        self.room.wait().await;
-        self.check()
+        if self.makes_room() {
+            self.room.wait().await;
+            return self.check();
+        }
+        // A zone that becomes full may be one to collect, and a checkpoint frees what is dead.
+        let (groups, checkpoint) = {
+            let state = self.state.borrow();
+            let on_its_way = state.streams.iter().position(|stream| stream.landed() < stream.closed());
+            let groups = on_its_way.map(|index| (index, state.streams[index].closed()));
+            (groups, state.done < state.begun.max(state.wanted))
+        };
+        match groups {
+            Some(groups) => self.wait_landed(groups).await,
+            None if checkpoint => {
+                self.ended.wait().await;
+                self.check()
+            }
+            None => Err(self.refuse()),
+        }
+    }
+
+    /// Somebody is told that there is no room.
+    fn refuse(&self) -> DeviceError {
+        self.state.borrow_mut().refused += 1;
+        self.few.open();
+        Status::CapacityExceeded.into()
     }
 
     /// Places as many blocks of a write, up to `end`, as there is room for now in one page. Pieces are those from the
@@ -296,7 +324,8 @@ impl Core {
             let piece = piece.unwrap_or_else(|| (&data[*from as usize * BLOCK..][..BLOCK], Unit::BLOCK));
             let piece = Piece::all(piece);
             if !state.has_room(block, (piece.unit, piece.grains())) {
-                return Err(Status::CapacityExceeded.into());
+                drop(state);
+                return Err(self.refuse());
             }
             let stream = state.stream_of(before, self.behaviour.apart);
             let Some(ticket) = state.place(self, block, piece, (stream, fua)) else { break };
@@ -312,6 +341,7 @@ impl Core {
         self.check_range(at, blocks)?;
         self.check()?;
         let (mut landings, mut block, end) = (Landings::default(), at, at + blocks);
+        let mut who = Who::Writer;
         while block < end {
             let page = block / FANOUT;
             let part_end = end.min((page + 1) * FANOUT);
@@ -321,10 +351,16 @@ impl Core {
             };
             if !nothing {
                 self.hold(page as u32, Need::Write).await?;
-                if !self.discard_part(block, part_end, &mut landings) {
+                if !self.discard_part((block, part_end), who, &mut landings) {
                     landings.launch(self);
                     self.few.open();
-                    self.wait_for_room().await?;
+                    match self.wait_for_room().await {
+                        // A discard is what makes room where nothing else does.
+                        Err(DeviceError::Status(Status::CapacityExceeded)) if who == Who::Writer => {
+                            who = Who::Discard;
+                        }
+                        result => result?,
+                    }
                     continue;
                 }
             }
@@ -337,8 +373,9 @@ impl Core {
         Ok(())
     }
 
-    /// Discards blocks of one page, which is known; `false` if there is no room for an entry now.
-    fn discard_part(&self, block: u64, end: u64, landings: &mut Landings) -> bool {
+    /// Discards blocks of one page, which is known; `false` if there is no room for an entry now, in a zone that `who`
+    /// may begin.
+    fn discard_part(&self, (block, end): (u64, u64), who: Who, landings: &mut Landings) -> bool {
         let mut state = self.state.borrow_mut();
         if (block..end).all(|block| state.map.get(block) == Some(0)) {
             // What says so may still be on its way.
@@ -346,7 +383,7 @@ impl Core {
             landings.add((index, state.streams[index].begun()));
             return true;
         }
-        let ticket = state.discard(self, block, (end - block) as u32);
+        let ticket = state.discard(self, (block, (end - block) as u32), who);
         ticket.is_some_and(|ticket| {
             landings.add(ticket);
             true

@@ -14,7 +14,7 @@ use crate::{
         place::{self, GRAINS, Place, Unit},
     },
 };
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 /// Zones of the head.
 pub const HEAD_ZONES: u32 = 2;
@@ -164,6 +164,8 @@ fn in_full_zone(capacity: u64, group_most: u64, unit: Unit) -> u64 {
 pub enum Who {
     Writer,
     Collection,
+    /// Somebody who discards where there is no room for anything else.
+    Discard,
     Map,
 }
 
@@ -186,6 +188,8 @@ pub struct Space {
     map_zones: u32,
     /// Zones that are lost.
     lost: u32,
+    /// Zones that collection could not empty, and how many writes had been refused when it tried.
+    unreadable: BTreeMap<u32, u64>,
     /// Logical blocks that are mapped, and what they count for, in grains.
     mapped: u64,
     held: u64,
@@ -201,6 +205,7 @@ impl Space {
             free: VecDeque::new(),
             map_zones: 0,
             lost: 0,
+            unreadable: BTreeMap::new(),
             mapped,
             held: 0,
             next_segment,
@@ -255,10 +260,25 @@ impl Space {
         more == 0 || self.held + more as u64 <= self.usable() * GRAINS as u64
     }
 
-    /// Logical blocks that may be mapped at once if they are not compressed: zones that are lost hold none.
+    /// Logical blocks that may be mapped at once if they are not compressed: zones that are lost hold none, and those
+    /// that cannot be emptied no more than they do.
     pub fn usable(&self) -> u64 {
         let in_zone = self.plan.in_full_zone();
-        self.plan.usable.saturating_sub(self.lost as u64 * in_zone)
+        let live = |zone: u32| (self.zone(zone).record.live / GRAINS) as u64;
+        let wasted: u64 = self.unreadable().map(|(zone, _)| in_zone.saturating_sub(live(zone))).sum();
+        self.plan.usable.saturating_sub(self.lost as u64 * in_zone + wasted)
+    }
+
+    /// Collection could not empty a zone when so many writes had been refused.
+    pub fn could_not_empty(&mut self, zone: u32, refused: u64) {
+        self.unreadable.insert(zone, refused);
+    }
+
+    /// Zones that collection could not empty and that nobody else has emptied since, and how many writes had been refused
+    /// when it last tried.
+    pub fn unreadable(&self) -> impl Iterator<Item = (u32, u64)> {
+        let tried = self.unreadable.iter().map(|(zone, refused)| (*zone, *refused));
+        tried.filter(|(zone, _)| self.zone(*zone).record.live > 0)
     }
 
     /// Whether what is on the device may say of a block that it lies there.
@@ -302,6 +322,10 @@ impl Space {
         match who {
             Who::Writer => self.available() > 0,
             Who::Collection => self.beside_map() > 0,
+            // The share of the map has one more than it needs.
+            Who::Discard => {
+                self.free_zones() + self.map_zones >= self.plan.map_share && !self.free.is_empty()
+            }
             Who::Map => !self.free.is_empty(),
         }
     }
@@ -357,14 +381,17 @@ impl Space {
         debug_assert_eq!(record.live, 0);
         self.map_zones -= (record.state == ZoneUse::ClosedMap) as u32;
         *record = ZoneRecord::default();
+        self.unreadable.remove(&zone);
         self.free.push_back(zone);
     }
 
     /// The zone cannot be reset, and there is nothing in it.
     pub fn lose(&mut self, zone: u32) {
+        self.free.retain(|free| *free != zone);
         let record = &mut self.zones[zone as usize].record;
         self.map_zones -= (record.state == ZoneUse::ClosedMap) as u32;
         *record = ZoneRecord { state: ZoneUse::Lost, ..ZoneRecord::default() };
+        self.unreadable.remove(&zone);
         self.lost += 1;
     }
 

@@ -66,6 +66,11 @@ impl Group {
     fn blocks(&self) -> u32 {
         self.blocks_with(0)
     }
+
+    /// Most blocks of data: beside them there are the header, and a block that fills up the zone.
+    fn most(&self) -> u32 {
+        (self.bytes.len() / BLOCK) as u32 - 2
+    }
 }
 
 /// A group whose blocks do not change any more.
@@ -156,13 +161,12 @@ impl Stream {
         let (capacity, most) = (plan.capacity, plan.most_of(who));
         if let Some(group) = &self.filling {
             let blocks = group.blocks_with(grains);
-            let fits = blocks as u64 <= most && group.open.next + 1 + blocks <= capacity;
+            let fits = blocks <= group.most() && group.open.next + 1 + blocks <= capacity;
             if fits && (group.entries as u64) < MOST_ENTRIES {
                 return true;
             }
             self.close(index, capacity, common);
         }
-        // The header, data, and a block that fills up the zone.
         let group = |pool: &mut BufPool, open| {
             let bytes = pool.take(most + 2);
             Some(Group { open, bytes, first: number, entries: 0, grains: 0, fua: false })

@@ -12,7 +12,7 @@ use crate::{
     nbd::{self, wire::Export},
     output::{quoted, uuid},
     packers::Packers,
-    report::{no_start, no_volume, so_many_zones},
+    report::{given_up, no_start, no_volume},
     run,
     size::bytes,
     tails::{Left, Noting, TailFile},
@@ -90,10 +90,7 @@ impl Daemon {
             Ok(None) => {}
             Err(error) => log(&format!("{called} is compressed without the help of threads: {error:#}")),
         }
-        let zones = volume.given_up().len();
-        if zones > 0 {
-            let zones = so_many_zones(zones);
-            let loss = format!("what the volume on '{called}' had lost in {zones} is given up");
+        if let Some(loss) = given_up(called, volume.given_up()) {
             self.losses.borrow_mut().push(loss);
         }
         Ok(Some(volume))

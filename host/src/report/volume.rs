@@ -113,15 +113,30 @@ pub fn no_volume(array: &str) -> String {
 
 /// Why a volume does not start, and what can be done about it.
 pub fn no_start(called: &str, error: VolumeError) -> anyhow::Error {
-    let lost = matches!(error, VolumeError::ZoneOffline { .. } | VolumeError::GroupUnreadable { .. });
-    let advice = match lost {
-        true => format!(
-            "; start the array with all its members, or give up what is lost: zoneraid start {} --give-up",
-            quoted(called.split_once('/').map_or(called, |(array, _)| array))
+    let array = quoted(called.split_once('/').map_or(called, |(array, _)| array));
+    let advice = match error {
+        VolumeError::ZoneOffline { .. }
+        | VolumeError::GroupUnreadable { .. }
+        | VolumeError::PageUnreadable { .. } => format!(
+            "; start the array with all its members, or give up what is lost: zoneraid start {array} --give-up"
         ),
-        false => String::new(),
+        // There is a part of one.
+        VolumeError::NotThere => {
+            format!("; if its creation was cut off, do it again: zoneraid volume create {}", quoted(called))
+        }
+        _ => String::new(),
     };
     anyhow!("the volume on '{called}' cannot be started: {error}{advice}")
+}
+
+/// What is said of what was given up at a start, if anything was.
+pub fn given_up(called: &str, why: &[VolumeError]) -> Option<String> {
+    let (first, others) = why.split_first()?;
+    let others = match others.len() {
+        0 => String::new(),
+        others => format!(", and so in {others} more cases"),
+    };
+    Some(format!("the volume on '{called}' goes on without what it lost: {first}{others}"))
 }
 
 /// A volume that was told something.
