@@ -646,7 +646,7 @@ fn resume(core: &Core, look: &Look, root: &Root, walked: &[Walked]) -> Vec<(u32,
 /// # Errors
 /// Where a page cannot be read, unless what is lost is given up: then it stays as it is, with all of its blocks.
 async fn apply(core: &Core, seen: &mut Seen) -> Result<(), VolumeError> {
-    let (blocks, mut lost) = (core.identity.blocks, BTreeSet::new());
+    let (blocks, mut lost) = (core.identity.blocks, BTreeSet::<u32>::new());
     let found = std::mem::take(&mut seen.found);
     for (index, Found { block, what, place, .. }) in found.iter().enumerate() {
         if index % AT_ONCE == 0 {

@@ -258,7 +258,7 @@ impl Core {
                 if from == before && result.is_ok() {
                     landings.launch(self);
                     self.few.open();
-                    self.wait_for_room().await?;
+                    result = self.wait_for_room().await;
                 }
             }
         }
