@@ -6,6 +6,7 @@ use std::{
     os::unix::net::UnixStream,
     path::Path,
     process::{Child, Command},
+    time::Duration,
 };
 
 /// A place with an array of five drives that carries a volume of 64 MiB.
@@ -32,6 +33,10 @@ struct Server {
 }
 
 impl Server {
+    fn pid(&self) -> String {
+        format!("process {}", self.process.id())
+    }
+
     fn of(place: &Place, options: &[&str]) -> Server {
         let args = [&["serve", "drives", "--nbd", "nbd.sock"], options].concat();
         let mut process = place.command(&args).spawn().unwrap();
@@ -218,6 +223,40 @@ fn what_was_written_is_there_after_a_stop_a_kill_and_the_loss_of_a_drive() {
     drop(client);
     assert_eq!(server.end(rustix::process::Signal::TERM), Some(0));
     assert!(before == fingerprint(&place.path("drives")));
+}
+
+/// What the daemon of the one has answered and not made safe yet lies beside its socket, and the copy says the same UUID.
+#[test]
+fn of_an_array_and_its_copy_only_one_runs_at_a_time() {
+    let place = with_volume();
+    let server = Server::of(&place, &[]);
+    let data = Random(31).bytes(4096);
+    assert_eq!(Client::ready(&place, false).write(1 << 20, &data, false), 0);
+    std::fs::create_dir(place.path("copy")).unwrap();
+    for number in 0..5 {
+        std::fs::copy(place.path(&drive("drives", number)), place.path(&drive("copy", number))).unwrap();
+    }
+    let serve = ["serve", "copy", "--nbd", "copy.sock"];
+    let mut copy = place.command(&serve).spawn().unwrap();
+    let mut said = String::new();
+    BufReader::new(copy.stdout.as_mut().unwrap()).read_line(&mut said).unwrap();
+    assert_eq!(said, "", "the copy runs as well");
+    let uuid = place.json(&["status", "drives"])["uuid"].as_str().unwrap().to_string();
+    let words = ["a copy of 'tank' runs", &server.pid(), &format!("zoneraid stop {uuid}")];
+    Ran::new(copy.wait_with_output().unwrap()).fails_with(&words);
+    assert_eq!(place.json(&["status", "drives"])["pid"], server.process.id());
+    assert_eq!(server.end(rustix::process::Signal::KILL), None);
+
+    let server = Server::of(&place, &[]);
+    assert!(Client::ready(&place, false).read(1 << 20, 4096).unwrap() == data);
+    place.run(&["stop", "drives"]).ok();
+    assert_eq!(server.end(rustix::process::Signal::TERM), Some(0));
+    assert_eq!(std::fs::read_dir(place.path("run")).unwrap().count(), 0);
+    // One that was stopped has made everything safe, and left nothing that its copy could be mistaken about.
+    let mut copy = place.command(&serve).spawn().unwrap();
+    BufReader::new(copy.stdout.as_mut().unwrap()).read_line(&mut said).unwrap();
+    assert!(said.starts_with("'tank' serves"), "{said}");
+    Server { process: copy, said }.end(rustix::process::Signal::TERM);
 }
 
 #[test]
@@ -523,7 +562,7 @@ fn zones_that_wear_out_are_rebuilt_in_spare_ones_while_the_volume_is_in_use() {
         |place: &Place| place.json(&["status", "tank"])["members"][1]["moved_zones"].as_u64().unwrap();
     let healed = |place: &Place, least: u64| {
         while moved(place) < least || place.json(&["status", "tank"])["state"] != "healthy" {
-            std::thread::sleep(std::time::Duration::from_millis(20));
+            std::thread::sleep(Duration::from_millis(20));
         }
     };
     healed(&place, 1);

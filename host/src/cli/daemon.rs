@@ -4,15 +4,16 @@ use super::args::Start;
 use crate::{
     client::{self, Client},
     daemon::{Daemon, Signals},
+    drive,
     label::Label,
     machine::Owner,
     members::{Found, Terms},
     name::ArrayName,
     nbd::Place,
-    output::{HEALTHY, Output, quoted},
+    output::{self, HEALTHY, Output, quoted},
     protocol::{NamespaceDevice, Request, Stopped},
     report::{State, in_a_row, is_or_are, members_named, so_many_zones},
-    run,
+    run::{self, Lock},
     size::show,
     tails::Left,
     ublk::{self, Orphan},
@@ -24,7 +25,7 @@ use engine::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
@@ -57,6 +58,8 @@ struct Served {
 
 /// An array that is found, and how it is to be run.
 struct Ready {
+    /// Held until the daemon has ended.
+    lock: Lock,
     found: Found,
     terms: Terms,
     directory: PathBuf,
@@ -83,6 +86,7 @@ fn prepare(output: Output, options: &Start) -> Result<Ready> {
     say_where_it_belongs(output, &found.label);
     let directory = run::directory();
     let uuid = found.label.uuid;
+    let lock = lock(&directory, &found.label)?;
     let tails = run::tails_path(&directory, &uuid);
     let left = Left::read(&tails, &uuid)?;
     // Before anything is written, since a kernel without block devices of this kind ends it here.
@@ -100,11 +104,11 @@ fn prepare(output: Output, options: &Start) -> Result<Ready> {
         "the block device of '{}' is in use and waits for its daemon; go on without --read-only",
         found.label.name
     );
-    Ok(Ready { found, terms, directory, left, devices })
+    Ok(Ready { lock, found, terms, directory, left, devices })
 }
 
 pub fn start(output: Output, options: Start) -> Result<u8> {
-    let Ready { found, terms, directory, left, devices } = prepare(output, &options)?;
+    let Ready { lock: _lock, found, terms, directory, left, devices } = prepare(output, &options)?;
     let daemon = Daemon::start(found, &directory, left.as_ref(), terms)?;
     let signals = Signals::new()?;
     if let Err(error) = daemon.show(&devices, left) {
@@ -141,7 +145,7 @@ pub fn start(output: Output, options: Start) -> Result<u8> {
 }
 
 pub fn serve(output: Output, options: Start, place: &Place) -> Result<u8> {
-    let Ready { found, terms, directory, left, devices } = prepare(output, &options)?;
+    let Ready { lock: _lock, found, terms, directory, left, devices } = prepare(output, &options)?;
     let name = &found.label.name;
     ensure!(
         devices.is_empty(),
@@ -234,6 +238,18 @@ fn refuse_if_running(name: &ArrayName) -> Result<()> {
         bail!("'{}' runs already{device}, by process {}", about.name, about.pid);
     }
     Ok(())
+}
+
+/// Keeps all others from running this array, or a copy of it on other drives, which has the same UUID: sockets and tails
+/// of daemons are named by that.
+fn lock(directory: &Path, label: &Label) -> Result<Lock> {
+    if let Some(lock) = Lock::take(directory, &label.uuid)? {
+        return Ok(lock);
+    }
+    let (name, uuid) = (&label.name, output::uuid(&label.uuid));
+    let user = drive::user(&run::lock_path(directory, &label.uuid));
+    let by = user.map_or("another process".into(), |user| user.to_string());
+    bail!("a copy of '{name}' runs, on other drives, by {by}; stop that one first: zoneraid stop {uuid}")
 }
 
 /// Finds the members of an array; waits for those that are missing, and claims none before.

@@ -120,10 +120,11 @@ const EXIT_STATUS: [(&str, &str); 4] = [
     ),
 ];
 
-const FILES: [(&str, &str); 6] = [
+const FILES: [(&str, &str); 7] = [
     ("/dev/zoneraid/NAME", "block device of a running array"),
     ("/dev/zoneraid/ARRAY/NAME", "block device of a namespace of a running array"),
     ("/run/zoneraid/UUID.sock", "where the daemon of an array is asked; its owner alone may"),
+    ("/run/zoneraid/UUID.lock", "locked by the daemon of an array, so that no copy of it runs as well"),
     ("/run/zoneraid/UUID.tails", "what the next daemon needs if this one dies, until the next boot"),
     ("/etc/machine-id", "where the identity of this host comes from, which arrays know as a hash of it"),
     ("IMAGE.faults", "what ails an emulated drive"),

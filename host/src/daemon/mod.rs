@@ -37,7 +37,7 @@ use socket::Control;
 use state::{Phase, holds_back, log, notify};
 use std::{
     cell::{Cell, RefCell},
-    os::unix::{fs::DirBuilderExt, net::UnixStream},
+    os::unix::net::UnixStream,
     path::Path,
     rc::Rc,
 };
@@ -61,9 +61,7 @@ impl Daemon {
     /// Assembles what was found and begins to answer, on a socket in `directory`. Where a daemon has
     /// died, it goes on from there: `left` is what that one has left.
     pub fn start(found: Found, directory: &Path, left: Option<&Left>, terms: Terms) -> Result<Rc<Daemon>> {
-        let mut builder = std::fs::DirBuilder::new();
-        let made = builder.recursive(true).mode(0o755).create(directory);
-        made.with_context(|| format!("{} cannot be made", directory.display()))?;
+        run::make(directory)?;
         let place = found.drives.first().map(|drive| directory_of(&drive.path)).unwrap_or_default();
         let there = missing::drives_in(&place).unwrap_or_default();
         let Session { reactor, array, .. } = found.start(left, terms)?;
