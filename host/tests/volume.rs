@@ -259,6 +259,27 @@ fn of_an_array_and_its_copy_only_one_runs_at_a_time() {
     Server { process: copy, said }.end(rustix::process::Signal::TERM);
 }
 
+/// The last checkpoint cannot be written, and neither can what a flush would make safe.
+#[test]
+fn an_end_that_fails_leaves_what_was_answered_to_the_next_daemon() {
+    let place = with_volume();
+    let server = Server::of(&place, &[]);
+    let data = Random(32).bytes(1 << 20);
+    assert_eq!(Client::ready(&place, false).write(0, &data, false), 0);
+    let fault = |number, what| _ = place.run(&["emulate", "fault", &drive("drives", number), what]).ok();
+    [1, 2].into_iter().for_each(|number| fault(number, "gone"));
+    // A drive looks for its faults each 5 ms.
+    std::thread::sleep(Duration::from_millis(20));
+    server.end(rustix::process::Signal::TERM);
+    let tails = |entry: std::io::Result<std::fs::DirEntry>| {
+        entry.unwrap().path().extension() == Some("tails".as_ref())
+    };
+    assert!(std::fs::read_dir(place.path("run")).unwrap().any(tails));
+    [1, 2].into_iter().for_each(|number| fault(number, "clear"));
+    let _server = Server::of(&place, &[]);
+    assert!(Client::ready(&place, false).read(0, data.len() as u32).unwrap() == data);
+}
+
 #[test]
 fn a_volume_compresses_as_it_is_told_to_and_says_what_that_saves() {
     let place = Place::new();

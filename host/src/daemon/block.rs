@@ -1,6 +1,6 @@
 //! A block device that is served, its users and its name in `/dev/zoneraid`.
 
-use crate::{traffic::Traffic, users};
+use crate::{tails::TailFile, traffic::Traffic, users};
 use anyhow::{Context, Result, bail};
 use engine::{format::superblock::wrong_with_name, runtime::Gate, volume::Volume, vzone::Namespace};
 use std::{
@@ -31,6 +31,8 @@ pub struct Block {
     pub(super) namespace: Option<Namespace>,
     /// The volume that it shows on that.
     pub(super) volume: Option<Volume>,
+    /// What was answered through it, for the next process.
+    pub(super) tails: Rc<TailFile>,
     /// What is asked of it.
     pub(super) traffic: Rc<Traffic>,
     pub(super) stop: Cell<bool>,
@@ -42,10 +44,10 @@ impl Block {
     pub(super) fn new(
         (path, link): (PathBuf, Option<PathBuf>),
         (namespace, volume): (Option<Namespace>, Option<Volume>),
-        traffic: Rc<Traffic>,
+        (tails, traffic): (Rc<TailFile>, Rc<Traffic>),
     ) -> Block {
         let (stop, stopped, changed) = (Cell::new(false), RefCell::new(None), Gate::default());
-        Block { path, link, namespace, volume, traffic, stop, stopped, changed }
+        Block { path, link, namespace, volume, tails, traffic, stop, stopped, changed }
     }
 
     pub(super) async fn ordered(&self) {

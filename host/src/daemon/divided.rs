@@ -2,7 +2,7 @@
 
 use super::{
     block::Block,
-    state::{Daemon, Divided, Phase},
+    state::{Daemon, Phase},
 };
 use crate::{
     output::{quoted, uuid},
@@ -51,7 +51,7 @@ impl Daemon {
             status.name
         );
         runtime.spawn(drive(namespaces.clone(), self.reactor.ring()?.clone()));
-        *self.divided.borrow_mut() = Some(Divided { namespaces, tails: tails.clone() });
+        *self.divided.borrow_mut() = Some(namespaces);
         Ok(Some(list))
     }
 
@@ -87,16 +87,8 @@ impl Daemon {
             return;
         }
         let divided = self.divided.take();
-        if let Some(Divided { namespaces, tails }) = divided {
+        if let Some(namespaces) = divided {
             namespaces.close().await;
-            tails.remove();
-        }
-    }
-
-    /// The block devices of namespaces have gone: nobody needs to know what was answered to them.
-    pub(super) fn forget_namespaces(&self) {
-        if let Some(divided) = &*self.divided.borrow() {
-            divided.tails.remove();
         }
     }
 
@@ -174,7 +166,7 @@ impl Daemon {
         let array = self.array.status();
         ensure!(!array.read_only, "'{}' is started only to be read", array.name);
         ensure!(self.phase.get() == Phase::Running, "'{}' is being stopped", array.name);
-        let namespaces = self.divided.borrow().as_ref().map(|divided| divided.namespaces.clone());
+        let namespaces = self.divided.borrow().clone();
         let name = array.name;
         let without = || {
             let stop = format!("zoneraid stop {}", quoted(&name));
@@ -190,7 +182,7 @@ impl Daemon {
     /// How the array is divided, if it is.
     pub(super) fn division(&self) -> Option<Division> {
         let divided = self.divided.borrow();
-        let namespaces = &divided.as_ref()?.namespaces;
+        let namespaces = divided.as_ref()?;
         let blocks = self.blocks.borrow();
         let capacity = namespaces.zone_capacity_blocks();
         let list = namespaces.list().into_iter().map(|namespace| {

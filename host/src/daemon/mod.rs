@@ -90,6 +90,7 @@ impl Daemon {
             },
             losses: RefCell::default(),
             divided: RefCell::default(),
+            tails: RefCell::default(),
             administration: Exclusive::default(),
             blocks: RefCell::default(),
             nbd: RefCell::default(),

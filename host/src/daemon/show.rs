@@ -62,10 +62,10 @@ impl Daemon {
                 nbd::Server::start(&self.reactor, volume.clone(), place, export(&volume))
             });
             // Otherwise there is nobody who has been answered anything.
-            anyhow::Ok((server.inspect_err(|_| tails.remove())?, tails))
+            server.inspect_err(|_| tails.remove())
         };
-        let (server, tails) = self.reactor.wait(shared)??;
-        *self.nbd.borrow_mut() = Some((server, tails));
+        let server = self.reactor.wait(shared)??;
+        *self.nbd.borrow_mut() = Some(server);
         lock_memory();
         Ok(())
     }
@@ -195,6 +195,7 @@ impl Daemon {
         }
         let (begun, noted) = (self.array.clone(), tails.clone());
         self.array.on_begin(Box::new(move || noted.begin(begun.assembly())));
+        *self.tails.borrow_mut() = Some(tails.clone());
         Ok(tails)
     }
 
@@ -252,10 +253,10 @@ impl Daemon {
         let face = front.face();
         let device = match *orphans {
             [] => {
-                let started = BlockDevice::start(&self.reactor, face, tails.clone(), &options).await;
+                let started = BlockDevice::start(&self.reactor, face, &tails, &options).await;
                 started.inspect_err(|_| tails.remove())?
             }
-            [id] => BlockDevice::recover(&self.reactor, face, tails, id, left.as_ref()).await?,
+            [id] => BlockDevice::recover(&self.reactor, face, &tails, id, left.as_ref()).await?,
             _ => bail!("several block devices of '{}' have been left behind", status.name),
         };
         if let Some(namespace) = &front.namespace {
@@ -267,7 +268,7 @@ impl Daemon {
         let link = link(Path::new(LINKS), (&status.name, called), &uuid(&status.uuid), &path);
         let link = link.map_err(|error| log(&format!("{error:#}"))).ok();
         let is_zoned = front.volume.is_none();
-        let block = Block::new((path, link), (front.namespace, front.volume), device.traffic());
+        let block = Block::new((path, link), (front.namespace, front.volume), (tails, device.traffic()));
         served.push((Rc::new(block), device));
         if is_zoned {
             self.demand_stable_writes(&name).await?;
@@ -311,26 +312,47 @@ impl Daemon {
                 *block.stopped.borrow_mut() = Some(device.stop().await);
                 block.changed.open();
             }
-            Some(result) => {
+            Some(Ok(())) => {
                 let name = self.array.status().name;
-                let result = result.with_context(|| format!("'{name}': {} fails", block.path.display()));
-                if result.is_ok() {
-                    log(&format!("'{name}': {} has been removed by somebody else", block.path.display()));
-                    block.unlink();
-                    device.forget_tails();
-                }
-                self.blocks.borrow_mut().retain(|other| !Rc::ptr_eq(other, &block));
-                // Those that are still there go on, unless the next daemon has to do better.
-                let is_last = self.blocks.borrow().is_empty();
-                if is_last && result.is_ok() {
-                    self.forget_namespaces();
-                }
-                if result.is_err() || is_last {
-                    *self.failure.borrow_mut() = result.err();
-                    self.set_phase(Phase::Ended);
-                }
+                log(&format!("'{name}': {} has been removed by somebody else", block.path.display()));
+                block.unlink();
+                // Whoever was about to take it down waits for that.
+                *block.stopped.borrow_mut() = Some(Ok(()));
+                block.changed.open();
+                self.forget_block(&block);
+                self.end_if_bare(&block).await;
+            }
+            // The next daemon has to do better.
+            Some(Err(error)) => {
+                let (name, path) = (self.array.status().name, block.path.display());
+                *self.failure.borrow_mut() = Some(error.context(format!("'{name}': {path} fails")));
+                self.set_phase(Phase::Ended);
             }
         }
+    }
+
+    /// A block device is gone while the array goes on, maybe with others.
+    fn forget_block(&self, block: &Rc<Block>) {
+        self.blocks.borrow_mut().retain(|other| !Rc::ptr_eq(other, block));
+        // They are about requests to a namespace that may come again. What is not safe yet is noted for the array.
+        if block.namespace.is_some() {
+            block.tails.remove();
+        }
+    }
+
+    /// Ends the daemon, as far as block devices are concerned, if that which is `gone` was the last one.
+    async fn end_if_bare(&self, gone: &Block) {
+        let volume = gone.volume.iter().filter(|_| gone.namespace.is_some());
+        let stopped = self.stop_volumes(volume).await;
+        // Somebody may just add one, or end the daemon.
+        let _turn = self.administration.take().await;
+        if !self.blocks.borrow().is_empty() || self.phase.get() != Phase::Running {
+            stopped.unwrap_or_else(|error| log(&format!("{error:#}")));
+            return;
+        }
+        let ended = self.end_alone(true).await;
+        *self.failure.borrow_mut() = stopped.and(ended).err();
+        self.set_phase(Phase::Ended);
     }
 
     /// Takes the block devices down. If one is in use, all are either left to the next daemon, or that is an error.
@@ -379,7 +401,7 @@ impl Daemon {
         );
         refuse_if_used(self.use_of(&block).await?)?;
         take_down(&block).await?;
-        self.blocks.borrow_mut().retain(|other| !Rc::ptr_eq(other, &block));
+        self.forget_block(&block);
         Ok(())
     }
 
@@ -394,9 +416,12 @@ impl Daemon {
     }
 
     async fn end_alone(&self, leave: bool) -> Result<()> {
-        self.hide(leave).await?;
+        let hidden = self.hide(leave).await;
+        if hidden.is_err() && self.phase.get() == Phase::Running {
+            return hidden;
+        }
         let shared = self.nbd.borrow().clone();
-        if let Some((server, _)) = &shared {
+        if let Some(server) = &shared {
             let clients = server.clients();
             let called = self.array.status().name;
             ensure!(leave || clients == 0, "'{called}' has {clients} NBD clients; end these first");
@@ -404,35 +429,53 @@ impl Daemon {
             server.close().await;
         }
         self.set_phase(Phase::Ending);
-        self.end_volumes().await?;
+        let stopped = self.end_volumes().await;
         self.end_namespaces().await;
-        if let Some((_, tails)) = &shared {
-            tails.remove();
-        }
-        if holds_back(&self.array.status()) {
+        // Whatever has failed so far: what was answered lies in zones.
+        let flushed = match holds_back(&self.array.status()) {
             // Nothing has been written, and nothing shall be.
-            return Ok(());
+            true => Ok(()),
+            false => self.array.submit(Command::Flush).await.result.context("the last flush failed"),
+        };
+        // From here on the next process need not know what this one has answered, and not before.
+        if hidden.is_ok() && flushed.is_ok() && !self.is_left() {
+            self.forget_tails();
         }
-        self.array.submit(Command::Flush).await.result.context("the last flush failed")
+        hidden.and(stopped).and(flushed)
     }
 }
 
 impl Daemon {
+    /// All that was answered is safe, and there is no block device any more that it was answered to.
+    fn forget_tails(&self) {
+        self.blocks.borrow().iter().for_each(|block| block.tails.remove());
+        if let Some(tails) = self.tails.take() {
+            tails.remove();
+        }
+    }
+
     /// Leaves volumes as a clean stop does, unless somebody goes on using what is shown.
     async fn end_volumes(&self) -> Result<()> {
-        if self.is_left() || self.array.status().read_only {
+        if self.is_left() {
             return Ok(());
         }
         let on_namespaces: Vec<Rc<Block>> = self.blocks.borrow().clone();
         let on_namespaces = on_namespaces.iter().filter(|block| block.namespace.is_some());
         let volumes: Vec<Volume> = on_namespaces.filter_map(|block| block.volume.clone()).collect();
         let own = self.volume.borrow().clone();
-        for volume in own.into_iter().chain(volumes) {
-            let name = self.array.status().name;
+        self.stop_volumes(own.iter().chain(&volumes)).await
+    }
+
+    /// Has each of these write a checkpoint, the last one; if one fails, the others do all the same.
+    async fn stop_volumes(&self, volumes: impl Iterator<Item = &Volume>) -> Result<()> {
+        let status = self.array.status();
+        let mut all = Ok(());
+        for volume in volumes.filter(|_| !status.read_only) {
             let stopped = volume.stop().await;
-            stopped.with_context(|| format!("the last checkpoint of the volume on '{name}' failed"))?;
+            let problem = || format!("the last checkpoint of the volume on '{}' failed", status.name);
+            all = all.and(stopped.with_context(problem));
         }
-        Ok(())
+        all
     }
 
     /// Whether block devices are left to the next daemon.
@@ -445,7 +488,9 @@ impl Daemon {
 async fn take_back(served: Vec<(Rc<Block>, BlockDevice)>, found: &[Orphan]) {
     for (block, device) in served {
         if found.iter().all(|orphan| orphan.id != device.id()) {
-            let _ = device.stop().await;
+            if device.stop().await.is_ok() {
+                block.tails.remove();
+            }
             block.unlink();
         }
     }

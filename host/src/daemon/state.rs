@@ -60,12 +60,6 @@ pub(super) enum Phase {
     Ended,
 }
 
-/// The namespaces of an array, and what the array has answered to them.
-pub(super) struct Divided {
-    pub namespaces: Namespaces,
-    pub tails: Rc<TailFile>,
-}
-
 /// A running array.
 pub struct Daemon {
     pub(super) reactor: Reactor,
@@ -84,13 +78,15 @@ pub struct Daemon {
     /// Who compresses for them, as long as one of them is there.
     pub(super) packers: RefCell<Weak<Packers>>,
     /// The namespaces, if the array is divided.
-    pub(super) divided: RefCell<Option<Divided>>,
+    pub(super) divided: RefCell<Option<Namespaces>>,
+    /// What the array has answered, where the next process finds it if this one dies.
+    pub(super) tails: RefCell<Option<Rc<TailFile>>>,
     /// Who adds, resizes or removes a namespace, or ends the daemon.
     pub(super) administration: Exclusive,
     /// The block device of the array, or those of its namespaces, in their order.
     pub(super) blocks: RefCell<Vec<Rc<Block>>>,
-    /// Who serves the volume to NBD clients, and what has been answered to them.
-    pub(super) nbd: RefCell<Option<(Rc<nbd::Server>, Rc<TailFile>)>>,
+    /// Who serves the volume to NBD clients.
+    pub(super) nbd: RefCell<Option<Rc<nbd::Server>>>,
     /// Why the daemon cannot go on.
     pub(super) failure: RefCell<Option<anyhow::Error>>,
     /// Members as they were when somebody was told last.
@@ -142,7 +138,7 @@ impl Daemon {
             status.block_device = Some(block.path.display().to_string());
             status.link = block.link.as_ref().map(|link| link.display().to_string());
         }
-        status.nbd = self.nbd.borrow().as_ref().map(|(server, _)| server.place().to_string());
+        status.nbd = self.nbd.borrow().as_ref().map(|server| server.place().to_string());
         status.volume = self.volume.borrow().as_ref().map(|volume| {
             let drives = self.drives.borrow();
             let drives_bytes: u64 = drives.iter().map(|drive| drive.traffic.writes.bytes()).sum();

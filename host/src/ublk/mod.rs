@@ -107,7 +107,6 @@ impl Face {
 pub struct BlockDevice {
     controls: Controls,
     queues: Rc<Queues>,
-    tails: Rc<TailFile>,
     id: u32,
 }
 
@@ -116,7 +115,7 @@ impl BlockDevice {
     pub async fn start(
         reactor: &Reactor,
         face: Face,
-        tails: Rc<TailFile>,
+        tails: &Rc<TailFile>,
         options: &Options,
     ) -> Result<BlockDevice> {
         if let Face::Zoned(device) = &face {
@@ -134,7 +133,7 @@ impl BlockDevice {
         let info = controls.add(MAX_QUEUES.min(processors as u16), DEPTH, options.tag, features).await?;
         let started = async {
             controls.set_params(info.device, &params).await?;
-            serve(reactor, &info, face.served(reactor, &tails, Replay::default()))
+            serve(reactor, &info, face.served(reactor, tails, Replay::default()))
         };
         let queues = match started.await {
             Ok(served) => served,
@@ -143,7 +142,7 @@ impl BlockDevice {
                 return Err(error);
             }
         };
-        let this = BlockDevice { controls, queues, tails, id: info.device };
+        let this = BlockDevice { controls, queues, id: info.device };
         match this.go_live().await {
             Ok(()) => Ok(this),
             Err(error) => {
@@ -158,7 +157,7 @@ impl BlockDevice {
     pub async fn recover(
         reactor: &Reactor,
         face: Face,
-        tails: Rc<TailFile>,
+        tails: &Rc<TailFile>,
         id: u32,
         left: Option<&Left>,
     ) -> Result<BlockDevice> {
@@ -175,8 +174,8 @@ impl BlockDevice {
             tails.end_append(slot);
         }
         controls.start_recovery(id).await?;
-        let queues = serve(reactor, &info, face.served(reactor, &tails, replay))?;
-        let this = BlockDevice { controls, queues, tails, id };
+        let queues = serve(reactor, &info, face.served(reactor, tails, replay))?;
+        let this = BlockDevice { controls, queues, id };
         this.settled().await?;
         this.controls.end_recovery(id).await?;
         Ok(this)
@@ -213,14 +212,7 @@ impl BlockDevice {
         self.queues.detach();
         // The last reference, and with it the device file.
         drop(self.queues);
-        self.controls.delete(self.id).await?;
-        self.tails.remove();
-        Ok(())
-    }
-
-    /// The block device has gone: nobody needs to know what was answered.
-    pub fn forget_tails(&self) {
-        self.tails.remove();
+        self.controls.delete(self.id).await
     }
 
     async fn go_live(&self) -> Result<()> {
