@@ -1,6 +1,7 @@
 //! Namespaces from end to end: what a user types, on image files.
 
-use crate::support::{Place, Ran, Random, drive};
+use crate::support::{Place, Ran, Random, drive, fingerprint};
+use host::{members::Found, name::ArrayName};
 
 fn create(place: &Place, name: &str, more: &[&str]) -> Ran {
     place.run(&[&["namespace", "create", name], more].concat())
@@ -37,6 +38,29 @@ fn tenants_keep_their_data_through_the_loss_of_a_drive() {
     assert_eq!(place.read_zone("drives/mail", 0), all);
     create(&place, "drives/logs", &["--size", "40M"]).ok();
     assert!(place.read_zone("drives/logs", 1).is_empty());
+}
+
+/// A member that is away while somebody looks is none that has missed something.
+#[test]
+fn who_looks_at_the_zones_of_a_namespace_writes_nothing() {
+    let place = Place::with_array(5);
+    create(&place, "drives/mail", &["--size", "64M"]).ok();
+    let mail = Random(11).bytes(3 << 20);
+    place.run_with(&["zone", "write", "drives/mail", "1", "--fua"], &mail).ok();
+    let before = fingerprint(&place.path("drives"));
+    let (there, away) = (place.path(&drive("drives", 2)), place.path("away.img"));
+    std::fs::rename(&there, &away).unwrap();
+    let zones = place.json(&["zone", "report", "drives/mail"]);
+    assert_eq!(zones["zones"][1]["wp_bytes"], 3 << 20, "{zones}");
+    assert_eq!(place.read_zone("drives/mail", 1), mail);
+    std::fs::rename(&away, &there).unwrap();
+    assert!(fingerprint(&place.path("drives")) == before, "somebody has written");
+    assert_eq!(place.json(&["status", "drives"])["state"], "healthy");
+    // Whoever uses the drives is kept from nothing, and keeps nobody from looking.
+    let held = Found::by_name(&ArrayName::from(place.path("drives"))).unwrap();
+    assert_eq!(place.read_zone("drives/mail", 1), mail);
+    drop(held);
+    place.run(&["zone", "report", "drives/logs"]).fails_with(&["no namespace 'logs'", "mail"]);
 }
 
 #[test]

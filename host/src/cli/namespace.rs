@@ -19,6 +19,7 @@ use crate::{
 };
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use engine::{
+    adapt::overlay::Overlay,
     device::{Geometry, ZonedDevice},
     vzone::{Layout, Namespace, Namespaces, Qos, Rates, Spec, VzoneError},
 };
@@ -84,6 +85,11 @@ struct Divided {
 impl Divided {
     fn open(session: Session, called: &ArrayName) -> Result<Divided> {
         let device = Rc::new(session.array.clone());
+        Divided::over(device, session, called)
+    }
+
+    /// Of an array whose zones are those of `device`.
+    fn over(device: Rc<dyn ZonedDevice>, session: Session, called: &ArrayName) -> Result<Divided> {
         let opened = Namespaces::open(session.reactor.runtime(), device, tenants::behaviour());
         let namespaces = session.wait(opened)?.map_err(|error| anyhow!("'{called}': {error}"))?;
         Ok(Divided { session, tenants: Tenants { namespaces, array: called.to_string() } })
@@ -94,6 +100,21 @@ impl Divided {
         let session = members::assembled(called)?;
         ensure!(is_divided(&session)?, "'{called}' has no namespaces");
         Divided::open(session, called)
+    }
+
+    /// As [`Divided::existing`], only to read it: what opening namespaces writes stays in memory.
+    fn to_read(found: &Found, called: &ArrayName) -> Result<Divided> {
+        let session = found.read_only()?;
+        ensure!(is_divided(&session)?, "'{called}' has no namespaces");
+        let array = Rc::new(session.array.clone());
+        let device = session.wait(Overlay::over(session.reactor.runtime(), array))?;
+        Divided::over(Rc::new(device), session, called)
+    }
+
+    /// What runs one of the namespaces.
+    fn session_of(self, name: &str) -> Result<Session> {
+        let namespace = self.tenants.find(name)?;
+        Ok(Session { device: Rc::new(namespace), ..self.session })
     }
 }
 
@@ -114,6 +135,21 @@ pub fn session(name: &ArrayName) -> Result<Session> {
 
 /// The namespace that the user calls so, run by this process; nothing if it can only be an array.
 pub fn meant_by(name: &ArrayName) -> Result<Option<Session>> {
+    let Some(NamespaceName { array, name }) = called(name)? else { return Ok(None) };
+    Divided::existing(&array)?.session_of(&name).map(Some)
+}
+
+/// As [`meant_by`], only to read it, and the array that it lies on: nothing is written on drives, and nobody is kept
+/// from them.
+pub fn to_read(name: &ArrayName) -> Result<Option<(Session, Found)>> {
+    let Some(NamespaceName { array, name }) = called(name)? else { return Ok(None) };
+    let found = Found::to_read(&array)?;
+    let session = Divided::to_read(&found, &array)?.session_of(&name)?;
+    Ok(Some((session, found)))
+}
+
+/// The name of a namespace, if the user has typed one; that of one that runs is refused.
+fn called(name: &ArrayName) -> Result<Option<NamespaceName>> {
     let text = name.to_string();
     let Some(wanted) = NamespaceName::new(&text).filter(|_| !name.path().exists()) else { return Ok(None) };
     if !wanted.array.is_path() && !wanted.array.is_word() {
@@ -126,9 +162,7 @@ pub fn meant_by(name: &ArrayName) -> Result<Option<Session>> {
         let device = shown.link.as_ref().unwrap_or(&shown.block_device);
         bail!("'{}' runs; use the block device of {wanted}, {}", client.about.name, device.display());
     }
-    let divided = Divided::existing(&wanted.array)?;
-    let namespace = divided.tenants.find(&wanted.name)?;
-    Ok(Some(Session { device: Rc::new(namespace), ..divided.session }))
+    Ok(Some(wanted))
 }
 
 #[derive(Serialize)]

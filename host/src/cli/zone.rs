@@ -25,7 +25,7 @@ use crate::{
 use anyhow::{Context, Error, Result, bail, ensure};
 use engine::{
     buf::{BLOCK, Buf},
-    device::{self, Command, Completion},
+    device::{self, Command, Completion, ZonedDevice},
     zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
 };
 use serde::Serialize;
@@ -68,7 +68,7 @@ fn zone_info(session: &Session, zone: u32) -> Result<ZoneInfo> {
 
 /// The zones of an array, or one of them: its daemon is asked, or else it is looked at.
 pub fn zones_of(output: Output, array: &ArrayName, zone: Option<u32>) -> Result<Zones> {
-    if let Some(session) = namespace::meant_by(array)? {
+    if let Some((session, _)) = namespace::to_read(array)? {
         let geometry = session.device.geometry().clone();
         let all = session.run(Command::Report { first: ZoneIndex(0), count: geometry.zones })?.zones;
         return Zones::of(&array.to_string(), &geometry, &all, zone);
@@ -216,27 +216,35 @@ struct Source {
     at_most: u64,
     /// Reads whole blocks from a byte of the device on.
     read: Box<dyn Fn(u64, Buf) -> Result<Buf>>,
-    /// What is read, if others may use it meanwhile.
+    /// The array that is read, if others may use it meanwhile.
     found: Option<Found>,
+    /// Its zones that what is read lies in, or may, as they were.
+    before: Vec<ZoneInfo>,
 }
 
 impl Source {
     fn open(output: Output, array: &ArrayName, zone: u32) -> Result<Source> {
         let only = |zones: Zones| zones.zones.into_iter().next().context("the array does not know the zone");
-        let of_session = |session: Session, found| {
+        let of_session = |session: Session, found, before: Vec<ZoneInfo>| {
             let geometry = session.device.geometry().clone();
             let info = zone_info(&session, zone)?;
             let at_most = bytes(geometry.max_transfer_blocks.max(1) as u64).min(READ_BYTES);
             let read = move |at: u64, buf| Ok(session.run(Command::read(Lba(at / BLOCK as u64), buf))?.data);
             let zone = only(Zones::of("", &geometry, &[info], None)?)?;
-            anyhow::Ok(Source { zone, at_most, read: Box::new(read), found })
+            anyhow::Ok(Source { zone, at_most, read: Box::new(read), found, before })
         };
-        if let Some(session) = namespace::meant_by(array)? {
-            return of_session(session, None);
+        if let Some((session, found)) = namespace::to_read(array)? {
+            // What another namespace gives up may become part of this one, and the other way round.
+            let count = session.array.geometry().zones;
+            let done = session.wait(session.array.submit(Command::Report { first: ZoneIndex(0), count }))?;
+            done.result?;
+            return of_session(session, Some(found), done.zones);
         }
         let Some(mut client) = client::find(array)? else {
             let found = Found::to_read(array)?;
-            return of_session(found.read_only()?, Some(found));
+            let session = found.read_only()?;
+            let before = vec![zone_info(&session, zone)?];
+            return of_session(session, Some(found), before);
         };
         let zone = only(ask(output, &mut client, &Request::Zones { zone: Some(zone) })?)?;
         let name = &client.about.name;
@@ -249,19 +257,33 @@ impl Source {
             file.read_exact_at(buf.as_mut().context("a read buffer is still in use")?, at)?;
             Ok(buf)
         };
-        Ok(Source { zone, at_most: READ_BYTES, read: Box::new(read), found: None })
+        Ok(Source { zone, at_most: READ_BYTES, read: Box::new(read), found: None, before: Vec::new() })
     }
 
-    /// Refuses what was read if somebody has emptied the zone meanwhile: it holds less than `end` bytes now.
-    fn check(&self, end: u64) -> Result<()> {
+    /// Refuses what was read if somebody has emptied a zone meanwhile: it holds less now.
+    fn check(&self) -> Result<()> {
         let Some(found) = &self.found else { return Ok(()) };
+        // Nobody else touches what waits for its daemon, which a glance cannot tell as well.
+        if found.is_waited_for()? {
+            return Ok(());
+        }
         let looked = found.glance(PATIENCE_TO_INSPECT)?;
-        let zone = self.zone.zone;
-        if let Ok(now) = looked.inspected
-            && let Some(info) = now.zones.get(zone as usize).filter(|info| has_wp(info.state))
-        {
+        let Ok(now) = looked.inspected else { return Ok(()) };
+        for before in &self.before {
+            let held = match before.state {
+                ZoneState::Full => before.capacity_blocks,
+                state if has_wp(state) => before.wp_blocks,
+                _ => 0,
+            };
+            let zone = before.zone.0;
+            let now = now.zones.get(zone as usize).filter(|now| has_wp(now.state));
+            let of_array = format!(" of '{}'", found.label.name);
+            let whose = if self.before.len() > 1 { &of_array } else { "" };
             let by = listed(&looked.users);
-            ensure!(bytes(info.wp_blocks) >= end, "zone {zone} was reset by {by} while it was read");
+            ensure!(
+                now.is_none_or(|now| now.wp_blocks >= held),
+                "zone {zone}{whose} was reset by {by} while it was read"
+            );
         }
         Ok(())
     }
@@ -297,7 +319,7 @@ fn read(output: Output, array: &ArrayName, zone: u32, offset: u64, length: Optio
         progress.set_position(at - offset);
     }
     crate::output::quiet_if_nobody_reads(stdout.flush()).context("standard output cannot be written")?;
-    source.check(end)
+    source.check()
 }
 
 #[derive(Serialize)]
