@@ -7,6 +7,7 @@ use host::{
     output::uuid,
     protocol::PROTOCOL,
     repair,
+    tails::TailFile,
 };
 use serde_json::Value;
 use std::{
@@ -277,6 +278,30 @@ fn a_member_that_is_missing_is_back_when_its_drive_is_as_long_as_nothing_was_wri
     daemon.join().unwrap();
     place.remove(&drive("drives", 0));
     assert!(place.read_zone("drives", 0) == data);
+}
+
+/// Somebody has mounted what that one shows: the drive is no less theirs because its daemon has died.
+#[test]
+fn a_drive_whose_array_waits_for_its_daemon_is_not_taken_for_another_one() {
+    let place = Place::with_array(5);
+    place.emulate("others", 5);
+    place.create("pool", "others", 5).ok();
+    let id = place.json(&["status", "others"])["uuid"].as_str().unwrap().to_string();
+    let (theirs, new) = (place.path(&drive("others", 0)), place.path("drives/other.img"));
+    std::fs::rename(&theirs, &new).unwrap();
+    let before = std::fs::read(&new).unwrap();
+    let daemon = place.daemon_of(place.path(&drive("drives", 0)), Terms::default());
+    let bytes: Vec<u8> =
+        (0..16).map(|n| u8::from_str_radix(&id.replace('-', "")[2 * n..2 * n + 2], 16).unwrap()).collect();
+    let tails = place.path(&format!("run/{id}.tails"));
+    drop(TailFile::create(&tails, &bytes.try_into().unwrap(), 1, &[0; 14], &[]).unwrap());
+    let replace = ["replace", "--yes", "tank", "3", "drives/other.img"];
+    place.run(&replace).fails_with(&["member 0 of 'pool'", "waits for its daemon", "zoneraid start pool"]);
+    assert!(std::fs::read(&new).unwrap() == before);
+    std::fs::remove_file(&tails).unwrap();
+    place.run(&replace).ok();
+    place.run(&["stop", "tank"]).ok();
+    daemon.join().unwrap();
 }
 
 /// Both are waited for, each is taken when it comes, and nothing is written before.

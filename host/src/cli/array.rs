@@ -545,6 +545,8 @@ pub fn replace(output: Output, mut args: Vec<PathBuf>, now: bool, yes: bool) -> 
             let drives = client.about.drives.iter().map(PathBuf::as_path);
             refuse_scattered(drives.chain([new.as_path()]))?;
             let drive = real_path(&new)?;
+            // A daemon that asked who runs would ask itself.
+            OpenDrive::look(&Reactor::default(), &drive::resolve(&drive))?.refuse_if_waited_for()?;
             ask(output, &mut client, &Request::Replace { member: member.clone(), drive, now, yes })?
         }
         None => replace_here(output, &name, &member, &new, (now, yes))?,

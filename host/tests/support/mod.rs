@@ -155,10 +155,15 @@ impl Place {
     }
 
     pub fn daemon_on(&self, terms: Terms) -> JoinHandle<()> {
-        let (drives, directory) = (self.path("drives"), self.path("run"));
+        self.daemon_of(self.path("drives"), terms)
+    }
+
+    /// As [`Place::daemon_on`], of what is called `name`.
+    pub fn daemon_of(&self, name: PathBuf, terms: Terms) -> JoinHandle<()> {
+        let directory = self.path("run");
         let (ready, wait) = mpsc::channel();
         let thread = std::thread::spawn(move || {
-            let found = Found::by_name(&ArrayName::from(drives)).unwrap();
+            let found = Found::by_name(&ArrayName::from(name)).unwrap();
             let daemon = Daemon::start(found, &directory, None, terms).unwrap();
             ready.send(()).unwrap();
             daemon.run().unwrap();
