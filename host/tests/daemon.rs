@@ -280,6 +280,28 @@ fn a_member_that_is_missing_is_back_when_its_drive_is_as_long_as_nothing_was_wri
     assert!(place.read_zone("drives", 0) == data);
 }
 
+/// Whoever copies it there takes longer than a daemon to look.
+#[test]
+fn a_member_that_comes_piece_by_piece_is_taken_when_it_is_whole() {
+    let place = Place::with_array(5);
+    let data = Random(28).bytes(5 << 20);
+    place.run_with(&["zone", "write", "drives", "0", "--fua"], &data).ok();
+    let (there, away) = (place.path(&drive("drives", 2)), place.path("away.img"));
+    std::fs::rename(&there, &away).unwrap();
+    let daemon = place.daemon();
+    let image = std::fs::read(&away).unwrap();
+    let (first, rest) = image.split_at(image.len() / 2);
+    std::fs::write(&there, first).unwrap();
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(seen(&place, 2), ("missing".into(), "degraded".into(), true.into()));
+    std::fs::File::options().append(true).open(&there).unwrap().write_all(rest).unwrap();
+    until(|| seen(&place, 2) == ("active".into(), "healthy".into(), false.into()));
+    place.run(&["stop", "drives"]).ok();
+    daemon.join().unwrap();
+    place.remove(&drive("drives", 0));
+    assert!(place.read_zone("drives", 0) == data);
+}
+
 /// Somebody has mounted what that one shows: the drive is no less theirs because its daemon has died.
 #[test]
 fn a_drive_whose_array_waits_for_its_daemon_is_not_taken_for_another_one() {

@@ -1,26 +1,73 @@
 //! Waiting for members that are missing, as long as nothing has been written without them.
 
 use super::state::{Daemon, Phase, log};
-use crate::{drive, members::OpenDrive};
-use anyhow::Result;
+use crate::{drive, label::Content, members::OpenDrive, reactor::Reactor};
+use anyhow::{Context, Result, anyhow};
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     io,
     path::{Path, PathBuf},
     rc::Rc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// How often it is looked for new drives.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
+/// Longest time after which a drive is looked at again that could not be told.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 /// The same drive under whatever name, as [`drive::identity`] has it.
 pub(super) type Identity = (u64, u64);
 
+/// The drives beside those of the array.
+#[derive(Default)]
+pub(super) struct Others {
+    /// Those that are used, or are no members of it.
+    known: BTreeSet<Identity>,
+    /// Those that could not be told, each with when it is looked at again, and how long it is waited then. Somebody may
+    /// just be copying a member there.
+    doubtful: BTreeMap<Identity, (Instant, Duration)>,
+}
+
+impl Others {
+    /// At the start, when it has been said already who is `damaged`.
+    pub fn new<'a>(known: impl Iterator<Item = &'a Path>, damaged: impl Iterator<Item = &'a Path>) -> Others {
+        let mut others = Others { known: known.filter_map(identity).collect(), ..Others::default() };
+        damaged.filter_map(identity).for_each(|identity| _ = others.doubt(identity));
+        others
+    }
+
+    /// Whether a drive is to be looked at now.
+    fn are_without(&self, identity: &Identity) -> bool {
+        let later = |(when, _): &(Instant, Duration)| *when > Instant::now();
+        !self.known.contains(identity) && !self.doubtful.get(identity).is_some_and(later)
+    }
+
+    /// A drive cannot be told; `true` if it could before, or is new.
+    fn doubt(&mut self, identity: Identity) -> bool {
+        let before = self.doubtful.get(&identity).map(|(_, pause)| *pause);
+        let pause = before.map_or(LOOK_EVERY, |pause| (pause * 2).min(PATIENCE));
+        self.doubtful.insert(identity, (Instant::now() + pause, pause));
+        before.is_none()
+    }
+
+    /// Forgets those that are not `there` any more.
+    fn keep(&mut self, there: &[(Identity, PathBuf)]) {
+        let there: BTreeSet<Identity> = there.iter().map(|(identity, _)| *identity).collect();
+        self.known.retain(|identity| there.contains(identity));
+        self.doubtful.retain(|identity, _| there.contains(identity));
+    }
+}
+
+fn identity(path: &Path) -> Option<Identity> {
+    drive::identity(path).ok()
+}
+
 impl Daemon {
-    /// Looks for the missing members among drives that appear in `place` beside those that were `there`, until
-    /// all have come or the array has begun to write without the others.
-    pub(super) async fn await_missing(self: Rc<Self>, place: PathBuf, mut there: BTreeSet<Identity>) {
+    /// Looks for the missing members among drives in `place` that are none of the `others`, until all have come or the
+    /// array has begun to write without them.
+    pub(super) async fn await_missing(self: Rc<Self>, place: PathBuf, mut others: Others) {
         let Ok(ring) = self.reactor.ring().cloned() else { return };
         while self.array.is_provisional() && self.phase.get() == Phase::Running {
             let listed = place.clone();
@@ -28,27 +75,41 @@ impl Daemon {
             if let Ok(Some(drives)) =
                 self.reactor.offload(move || drives_in(&listed).ok()).await.map(Option::flatten)
             {
-                for (_, path) in drives.iter().filter(|(identity, _)| !there.contains(identity)) {
-                    if let Err(error) = self.welcome(path).await {
-                        log(&format!("{}: {error:#}", path.display()));
+                others.keep(&drives);
+                for (identity, path) in drives {
+                    if !others.are_without(&identity) {
+                        continue;
+                    }
+                    match self.welcome(&path).await {
+                        Ok(()) => _ = others.known.insert(identity),
+                        Err(error) if others.doubt(identity) => {
+                            log(&format!("{}: {error:#}", path.display()));
+                        }
+                        Err(_) => {}
                     }
                 }
-                there = drives.into_iter().map(|(identity, _)| identity).collect();
             }
             ring.sleep(LOOK_EVERY).await;
         }
     }
 
-    /// Takes the drive at `path` if it is a member that is missing.
+    /// Takes the drive at `path` if it is a member that is missing; an error if nobody can tell.
     async fn welcome(&self, path: &Path) -> Result<()> {
         let status = self.array.status();
-        let is_member = |drive: &OpenDrive| drive.label().is_some_and(|label| label.uuid == status.uuid);
-        // What is somebody else's is not claimed, not even for a moment.
-        if !is_member(&OpenDrive::look_beside(&self.reactor, path).await?) {
+        let is_member = |content: Content| match content {
+            Content::Member(label) => Ok(label.uuid == status.uuid),
+            Content::Blank => Ok(false),
+            Content::Other(what) => Err(anyhow!("{what}")),
+        };
+        // What is somebody else's is not claimed, not even for a moment. A drive that is dead keeps its thread waiting.
+        let file = path.to_path_buf();
+        let look = move || anyhow::Ok(OpenDrive::look(&Reactor::default(), &file)?.content);
+        let looked = self.reactor.offload(look).await?.context("whoever looked at it failed")?;
+        if !is_member(looked?)? {
             return Ok(());
         }
         let drive = OpenDrive::open_beside(&self.reactor, path).await?;
-        if is_member(&drive) {
+        if is_member(drive.content.clone())? {
             self.array.complete(drive.drive()).await?;
             log(&format!("'{}': {} is there, and has missed nothing", status.name, path.display()));
             self.drives.borrow_mut().push(drive);
@@ -59,7 +120,33 @@ impl Daemon {
 }
 
 /// The drives in a directory.
-pub(super) fn drives_in(place: &Path) -> io::Result<Vec<(Identity, PathBuf)>> {
+fn drives_in(place: &Path) -> io::Result<Vec<(Identity, PathBuf)>> {
     let drives = drive::entries(place)?.into_iter().filter(|(_, is_drive)| matches!(is_drive, Ok(true)));
     Ok(drives.filter_map(|(path, _)| Some((drive::identity(&path).ok()?, path))).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_could_not_be_told_is_looked_at_again_and_said_once() {
+        let drives = [1, 2, 3].map(|number| ((0, number), PathBuf::new()));
+        let ids = [0, 1, 2].map(|number: usize| drives[number].0);
+        let mut others = Others::default();
+        let now = |others: &Others| ids.map(|id| others.are_without(&id));
+        assert_eq!(now(&others), [true; 3]);
+        others.known.insert(ids[0]);
+        assert_eq!([others.doubt(ids[1]), others.doubt(ids[1])], [true, false]);
+        assert_eq!(now(&others), [false, false, true]);
+        others.doubtful.entry(ids[1]).and_modify(|(when, _)| *when -= 2 * LOOK_EVERY);
+        assert_eq!(now(&others), [false, true, true]);
+        // It does not get rarer for ever.
+        (0..100).for_each(|_| _ = others.doubt(ids[1]));
+        assert_eq!(others.doubtful[&ids[1]].1, PATIENCE);
+        // Another drive may get the place, or the number, of one that is gone.
+        others.keep(&drives[2..]);
+        assert_eq!(now(&others), [true; 3]);
+        assert!(others.doubt(ids[1]));
+    }
 }

@@ -31,6 +31,7 @@ use engine::{
     runtime::{Exclusive, Gate},
     volume::{Behaviour, pages_in},
 };
+use missing::Others;
 use rebuilder::Rebuilder;
 use sd_notify::NotifyState;
 use socket::Control;
@@ -63,7 +64,8 @@ impl Daemon {
     pub fn start(found: Found, directory: &Path, left: Option<&Left>, terms: Terms) -> Result<Rc<Daemon>> {
         run::make(directory)?;
         let place = found.drives.first().map(|drive| directory_of(&drive.path)).unwrap_or_default();
-        let there = missing::drives_in(&place).unwrap_or_default();
+        let paths = found.drives.iter().map(|drive| drive.path.as_path());
+        let others = Others::new(paths, found.damaged.iter().map(|(path, _)| path.as_path()));
         let Session { reactor, array, .. } = found.start(left, terms)?;
         array.feed(reactor.buffers());
         let status = array.status();
@@ -104,8 +106,7 @@ impl Daemon {
         runtime.spawn(daemon.clone().take_connections(ring));
         runtime.spawn(daemon.clone().watch());
         if status.provisional {
-            let there = there.into_iter().map(|(identity, _)| identity).collect();
-            runtime.spawn(daemon.clone().await_missing(place, there));
+            runtime.spawn(daemon.clone().await_missing(place, others));
         }
         Ok(daemon)
     }

@@ -156,14 +156,6 @@ impl OpenDrive {
         Ok(drive)
     }
 
-    /// As [`OpenDrive::look`], while other tasks go on.
-    pub async fn look_beside(reactor: &Reactor, path: &Path) -> Result<OpenDrive> {
-        let device = drive::look(reactor, path)?;
-        let mut drive = OpenDrive::new(reactor, path, device);
-        drive.look_again(reactor).await;
-        Ok(drive)
-    }
-
     pub(super) fn read(
         reactor: &Reactor,
         path: &Path,
