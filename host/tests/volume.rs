@@ -281,6 +281,19 @@ fn an_end_that_fails_leaves_what_was_answered_to_the_next_daemon() {
 }
 
 #[test]
+fn what_a_volume_keeps_in_zones_is_not_read_as_what_the_volume_holds() {
+    let place = with_volume();
+    let server = Server::of(&place, &[]);
+    place.run(&["zone", "read", "drives", "0"]).fails_with(&[
+        "'tank' runs",
+        "carries a volume",
+        "zoneraid stop tank",
+    ]);
+    server.end(rustix::process::Signal::TERM);
+    place.run(&["zone", "read", "drives", "0"]).ok();
+}
+
+#[test]
 fn a_volume_compresses_as_it_is_told_to_and_says_what_that_saves() {
     let place = Place::new();
     emulate(&place, 5);

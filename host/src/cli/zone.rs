@@ -17,9 +17,9 @@ use crate::{
     client,
     members::{Found, Session, listed},
     name::ArrayName,
-    output::{HEALTHY, Output, Transfer, table},
+    output::{HEALTHY, Output, Transfer, quoted, table},
     protocol::Request,
-    report::{self, Zones, check_zone, condition, has_wp},
+    report::{self, Status, Zones, check_zone, condition, has_wp},
     size::{bytes, show, total},
 };
 use anyhow::{Context, Error, Result, bail, ensure};
@@ -246,8 +246,14 @@ impl Source {
             let before = vec![zone_info(&session, zone)?];
             return of_session(session, Some(found), before);
         };
+        let status: Status = ask(output, &mut client, &Request::Status)?;
+        let name = &status.name;
+        ensure!(
+            status.volume.is_none(),
+            "'{name}' runs and carries a volume, so that its zones cannot be read; zoneraid stop {} first",
+            quoted(name)
+        );
         let zone = only(ask(output, &mut client, &Request::Zones { zone: Some(zone) })?)?;
-        let name = &client.about.name;
         let path = client.about.block_device.as_ref();
         let path = path.with_context(|| format!("'{name}' runs, but has no block device to read from"))?;
         let mut options = File::options();
