@@ -1,7 +1,9 @@
 //! Namespaces from end to end: what a user types, on image files.
 
 use crate::support::{Place, Ran, Random, drive, fingerprint};
+use engine::{device::ZonedDevice, vzone::Namespaces};
 use host::{members::Found, name::ArrayName};
+use std::rc::Rc;
 
 fn create(place: &Place, name: &str, more: &[&str]) -> Ran {
     place.run(&[&["namespace", "create", name], more].concat())
@@ -61,6 +63,24 @@ fn who_looks_at_the_zones_of_a_namespace_writes_nothing() {
     assert_eq!(place.read_zone("drives/mail", 1), mail);
     drop(held);
     place.run(&["zone", "report", "drives/logs"]).fails_with(&["no namespace 'logs'", "mail"]);
+}
+
+/// As a command leaves it that was cut off after it had divided the array, or had removed the last namespace.
+#[test]
+fn an_array_that_was_left_divided_among_nobody_is_made_an_empty_one() {
+    let place = Place::with_array(5);
+    {
+        let session = Found::by_name(&ArrayName::from(place.path("drives"))).unwrap().assemble().unwrap();
+        let device = Rc::new(session.array.clone());
+        let zones = Namespaces::fitting(device.geometry());
+        session.wait(Namespaces::create(device, host::output::new_uuid().unwrap(), zones)).unwrap().unwrap();
+        session.reactor.runtime().clear();
+    }
+    place.run_with(&["zone", "write", "drives", "0"], b"data").fails_with(&["belong to its namespaces"]);
+    let removed = place.run(&["namespace", "remove", "drives/mail"]).ok().text();
+    assert_eq!(removed, "'drives' was divided and had no namespaces; it is empty now\n");
+    place.run_with(&["zone", "write", "drives", "0"], b"data").ok();
+    place.run(&["namespace", "remove", "drives/mail"]).fails_with(&["'drives' has no namespaces"]);
 }
 
 #[test]

@@ -419,30 +419,40 @@ struct Removed {
     name: String,
     /// Whether it was the last one: the array is empty.
     array_empty: bool,
+    /// Whether there was none any more, of this name or another one.
+    #[serde(skip)]
+    was_none: bool,
 }
 
 fn remove(output: Output, wanted: &NamespaceName, yes: bool) -> Result<()> {
     let NamespaceName { array, name } = wanted;
-    let (array_name, array_empty) = match client::find(array)? {
+    let (array_name, array_empty, was_none) = match client::find(array)? {
         Some(mut client) => {
             let request = Request::RemoveNamespace { namespace: name.clone(), yes };
             let left: Division = ask(output, &mut client, &request)?;
-            (client.about.name, left.list.is_empty())
+            (client.about.name, left.list.is_empty(), false)
         }
         None => {
             let divided = Divided::existing(array)?;
-            divided.tenants.doomed(name, yes)?;
-            divided.session.wait(divided.tenants.remove(name))??;
+            // So an array is left by a command that was cut off before the first namespace, or behind the last one.
+            let was_none = divided.tenants.namespaces.list().is_empty();
+            if !was_none {
+                divided.tenants.doomed(name, yes)?;
+                divided.session.wait(divided.tenants.remove(name))??;
+            }
             let (called, empty) =
                 (divided.session.array.status().name, divided.tenants.namespaces.list().is_empty());
             if empty {
                 dissolve(divided)?;
             }
-            (called, empty)
+            (called, empty, was_none)
         }
     };
-    let removed = Removed { array: array_name, name: name.clone(), array_empty };
+    let removed = Removed { array: array_name, name: name.clone(), array_empty, was_none };
     output.print(&removed, |removed| {
+        if removed.was_none {
+            return format!("'{array}' was divided and had no namespaces; it is empty now\n");
+        }
         let last = if removed.array_empty { format!("; '{array}' is empty") } else { String::new() };
         format!("{wanted} is gone{last}\n")
     })
