@@ -1,7 +1,7 @@
 //! What everything in this process runs on: the tasks, and the ring that their I/O goes through.
 
 use crate::ring::Ring;
-use anyhow::{Context, Result};
+use anyhow::{Context as _, Result, bail};
 use engine::{buf::Source, runtime::Runtime};
 use std::{
     cell::OnceCell,
@@ -9,8 +9,11 @@ use std::{
     os::unix::net::UnixStream,
     pin::pin,
     rc::Rc,
-    sync::{Arc, Mutex, PoisonError},
-    task::Poll,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, Wake, Waker},
     time::Duration,
 };
 
@@ -69,21 +72,60 @@ impl Reactor {
 
     /// Runs tasks until `future` is done; an error if nothing can happen any more.
     pub fn wait<T>(&self, future: impl Future<Output = T>) -> Result<T> {
-        let mut broken = None;
-        let value = self.0.runtime.block_on(future, || match self.0.ring.get().map(Ring::wait) {
-            Some(Ok(waited)) => waited,
-            Some(Err(error)) => {
-                broken = Some(error);
-                false
+        let (runtime, problem) = (&self.0.runtime, "io_uring failed");
+        let mut future = pin!(future);
+        let woken = Arc::new(Woken(AtomicBool::new(true)));
+        let waker = Waker::from(woken.clone());
+        let mut steps = 0;
+        loop {
+            if woken.0.swap(false, Ordering::Relaxed)
+                && let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&waker))
+            {
+                return Ok(value);
             }
-            None => false,
-        });
-        match (value, broken) {
-            (Some(value), _) => Ok(value),
-            (None, Some(error)) => Err(error).context("io_uring failed"),
-            (None, None) => anyhow::bail!("the drives do not answer any more"),
+            if runtime.step() {
+                steps += 1;
+                if steps == STEPS {
+                    steps = 0;
+                    self.0.ring.get().map_or(Ok(()), Ring::pass).context(problem)?;
+                }
+                continue;
+            }
+            steps = 0;
+            if !woken.0.load(Ordering::Relaxed)
+                && !self.0.ring.get().map_or(Ok(false), Ring::wait).context(problem)?
+            {
+                bail!("the drives do not answer any more");
+            }
         }
     }
+}
+
+/// Steps of tasks after which the ring has its turn, if some are ready all the time: clients who ask without a pause
+/// for what needs no drive would keep all others waiting. It is at rest far more often where drives have to be waited
+/// for.
+const STEPS: u32 = 256;
+
+/// Whether what is waited for may go on.
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Lets all others go on that are ready, once: for a task that may have something to do all the time.
+pub async fn give_way() {
+    let mut given = false;
+    poll_fn(|context| {
+        if std::mem::replace(&mut given, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 impl Reactor {
@@ -117,6 +159,18 @@ mod tests {
         assert_eq!(reactor.wait_for(short, async { 7 }).unwrap(), Some(7));
         assert_eq!(reactor.wait_for(short, std::future::pending::<u32>()).unwrap(), None);
         assert_eq!(reactor.wait_for(short, async { 8 }).unwrap(), Some(8));
+    }
+
+    #[test]
+    fn a_task_that_is_always_ready_keeps_nobody_from_the_ring() {
+        let reactor = Reactor::default();
+        let Ok(ring) = reactor.ring().cloned() else { return };
+        reactor.runtime().spawn(async {
+            loop {
+                give_way().await;
+            }
+        });
+        reactor.wait(ring.sleep(Duration::from_millis(20))).unwrap();
     }
 
     #[test]

@@ -83,6 +83,8 @@ impl Ring {
         let ring = IoUring::builder()
             .setup_single_issuer()
             .setup_defer_taskrun()
+            // So that it can be seen whether there is something to reap.
+            .setup_taskrun_flag()
             .setup_cqsize(4 * ENTRIES)
             .build(ENTRIES)?;
         let ops = Rc::new(Ops::default());
@@ -175,11 +177,27 @@ impl Ring {
         if self.0.in_flight.get() == 0 {
             return Ok(false);
         }
+        self.turn(1)?;
+        Ok(true)
+    }
+
+    /// As [`Ring::wait`], without waiting: for whoever has something else to do all the time.
+    pub fn pass(&self) -> io::Result<()> {
+        let queued = {
+            let (mut ring, backlog) = (self.0.ring.borrow_mut(), self.0.backlog.borrow());
+            let queue = ring.submission();
+            !backlog.is_empty() || !queue.is_empty() || queue.taskrun() || queue.cq_overflow()
+        };
+        if queued || !self.0.ring.borrow_mut().completion().is_empty() { self.turn(0) } else { Ok(()) }
+    }
+
+    /// Submits what is queued, waits until so many operations have completed, and tells the targets of all that have.
+    fn turn(&self, wanted: usize) -> io::Result<()> {
         let mut reaped = self.0.reaped.take();
         {
             let mut ring = self.0.ring.borrow_mut();
             enter(&mut ring, &mut self.0.backlog.borrow_mut());
-            match ring.submit_and_wait(1) {
+            match ring.submit_and_wait(wanted) {
                 Ok(_) => {}
                 // EBUSY: completions have to be reaped first. EAGAIN: the kernel is short of memory.
                 Err(error)
@@ -207,7 +225,7 @@ impl Ring {
             }
         }
         self.0.reaped.replace(reaped);
-        Ok(true)
+        Ok(())
     }
 
     /// An operation of the target in `place` is over; gives the target if nobody wants it any more.
@@ -371,6 +389,21 @@ mod tests {
         assert_eq!(outcome.result, 0);
         while ring.wait().unwrap() {}
         assert!(ring.0.ops.0.borrow().iter().all(|state| !state.busy && state.keep.is_none()));
+    }
+
+    #[test]
+    fn who_does_not_wait_gets_what_has_completed() {
+        let Ok(ring) = Ring::new() else { return };
+        ring.pass().unwrap();
+        let short = Duration::from_millis(20);
+        let mut timer = std::pin::pin!(ring.sleep(short));
+        let begun = std::time::Instant::now();
+        let mut context = Context::from_waker(Waker::noop());
+        while timer.as_mut().poll(&mut context).is_pending() {
+            ring.pass().unwrap();
+            assert!(begun.elapsed() < 1000 * short);
+        }
+        assert!(begun.elapsed() >= short && !ring.wait().unwrap());
     }
 
     #[test]

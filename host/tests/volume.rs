@@ -293,6 +293,43 @@ fn what_a_volume_keeps_in_zones_is_not_read_as_what_the_volume_holds() {
     place.run(&["zone", "read", "drives", "0"]).ok();
 }
 
+/// What needs no drive is answered at once, so that there is always something to do.
+#[test]
+fn clients_that_never_pause_keep_nobody_from_being_served() {
+    let place = with_volume();
+    let mut process = Server::of(&place, &[]).process;
+    let pid = rustix::process::Pid::from_child(&process);
+    let mut request = Vec::new();
+    // Zeros of no bytes.
+    for field in [&0x2560_9513_u32.to_be_bytes()[..], &[0, 0, 0, 6], &[0; 8], &[0; 8], &[0; 4]] {
+        request.extend_from_slice(field);
+    }
+    let many = request.repeat(4096);
+    for _ in 0..12 {
+        let client = Client::ready(&place, false);
+        let (mut asks, mut hears, many) = (client.socket.try_clone().unwrap(), client.socket, many.clone());
+        std::thread::spawn(move || while asks.write_all(&many).is_ok() {});
+        std::thread::spawn(move || std::io::copy(&mut hears, &mut std::io::sink()));
+    }
+    std::thread::sleep(Duration::from_millis(500));
+    let (place, (done, wait)) = (&place, std::sync::mpsc::channel());
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            Client::ready(place, false).read(0, 4096).unwrap();
+            done.send(()).unwrap();
+            rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+            assert_eq!(process.wait().unwrap().code(), Some(0));
+            done.send(()).unwrap();
+        });
+        for what in ["client", "signal"] {
+            if wait.recv_timeout(Duration::from_secs(20)).is_err() {
+                rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+                panic!("the server hears of no other {what}");
+            }
+        }
+    });
+}
+
 #[test]
 fn a_volume_compresses_as_it_is_told_to_and_says_what_that_saves() {
     let place = Place::new();

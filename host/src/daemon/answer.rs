@@ -8,6 +8,7 @@ use crate::{
     machine,
     output::uuid,
     protocol::{Answer, Request, Stopped},
+    reactor::give_way,
     repair,
     report::{Compression, Examined, Owned, VolumeSet, Zones, no_volume},
     ring::Ring,
@@ -75,6 +76,8 @@ impl Daemon {
             // Whether or not anybody has waited for it.
             self.answered();
             sent?;
+            // It may have asked for more already.
+            give_way().await;
         }
         Ok(())
     }

@@ -10,7 +10,11 @@ pub mod wire;
 
 pub use place::{Place, parse_place};
 
-use crate::{bytes::Bytes, reactor::Reactor, ring::Ring};
+use crate::{
+    bytes::Bytes,
+    reactor::{self, Reactor},
+    ring::Ring,
+};
 use anyhow::Result;
 use engine::{
     device::DeviceError,
@@ -40,6 +44,9 @@ const MAX_CONNECTIONS: usize = 16;
 
 /// Requests of a connection that are on their way.
 const WORKERS: usize = 16;
+
+/// Times that a client is read from before others may go on.
+const READS: u32 = 32;
 
 /// Most bytes that a worker has in memory: longer requests are carried out piece by piece.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -156,6 +163,7 @@ impl Server {
             writing: Exclusive::default(),
             done: Cell::new(false),
             agreed: Cell::new(false),
+            read: Cell::new(0),
             server: Rc::downgrade(&self),
         });
         self.connections.borrow_mut().push(Rc::downgrade(&connection));
@@ -344,6 +352,8 @@ struct Connection {
     done: Cell<bool>,
     /// It has been agreed on what requests are like.
     agreed: Cell<bool>,
+    /// Reads since others could go on, whatever the client sends.
+    read: Cell<u32>,
     server: Weak<Server>,
 }
 
@@ -423,11 +433,22 @@ impl Connection {
         while done < target.len() {
             match rustix::io::read(&*self.socket, &mut target[done..]) {
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-                Ok(count) => done += count,
+                Ok(count) => {
+                    done += count;
+                    self.give_way().await;
+                }
                 Err(error) => self.wait(error, libc::POLLIN).await?,
             }
         }
         Ok(())
+    }
+
+    /// Lets others go on now and then, also if this client always has something more to say.
+    async fn give_way(&self) {
+        self.read.set(self.read.get() % READS + 1);
+        if self.read.get() == READS {
+            reactor::give_way().await;
+        }
     }
 
     /// Reads data that nobody wants.
