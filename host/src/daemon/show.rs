@@ -27,7 +27,10 @@ use engine::{
     vzone::{Namespace, Namespaces},
     zone::ZoneIndex,
 };
-use rustix::mm::MlockAllFlags;
+use rustix::{
+    mm::MlockAllFlags,
+    process::{Resource, getrlimit},
+};
 use std::{
     fs,
     future::{Future, poll_fn},
@@ -552,5 +555,35 @@ fn options(status: &ArrayStatus) -> Options {
 /// Keeps this process in memory: to fetch it back, the kernel may have to write to the block device
 /// first. Without the privilege it works as well, short of memory excepted.
 fn lock_memory() {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    if !may_lock_all(getrlimit(Resource::Memlock).current, &status) {
+        return;
+    }
     let _ = rustix::mm::mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT);
+}
+
+/// Number of the privilege to lock memory without a limit.
+const CAP_IPC_LOCK: u32 = 14;
+
+/// Whether a process may lock all memory that it will ever have, by its limit and the text of /proc/PID/status. With a
+/// limit, what comes first to it would get no memory at all, and end the process.
+fn may_lock_all(limit: Option<u64>, status: &str) -> bool {
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = effective.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok());
+    limit.is_none() || effective.is_some_and(|effective| effective >> CAP_IPC_LOCK & 1 == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_locked_only_without_a_limit() {
+        let (root, nobody) =
+            ("Name:\tzoneraid\nCapEff:\t000001ffffffffff\n", "Name:\tCapEff\nCapEff:\t0000000000000000\n");
+        assert!(may_lock_all(None, nobody) && may_lock_all(Some(8 << 20), root));
+        assert!(!may_lock_all(Some(8 << 20), nobody) && !may_lock_all(Some(8 << 20), ""));
+        // All but this one.
+        assert!(!may_lock_all(Some(8 << 20), "CapEff:\t000001ffffffbfff\n"));
+    }
 }
