@@ -62,9 +62,12 @@ pub fn nvmet(output: Output, name: &ArrayName, access: &Access, dry_run: bool) -
     let (address, port, secret) = (*address, *port, secret.as_ref());
     let steps = export::Export { uuid: &uuid, device, address, port, hosts, secret }.steps(root);
     let steps = steps.with_context(|| format!("'{called}' cannot be exported"))?;
-    if !dry_run && let Err(error) = export::carry_out(&steps) {
-        export::undo(root, &uuid, &steps);
-        return Err(error.context(format!("'{called}' cannot be exported")));
+    if !dry_run {
+        let (done, result) = export::carry_out(&steps);
+        if result.is_err() {
+            export::undo(&steps[..done]);
+        }
+        result.with_context(|| format!("'{called}' cannot be exported"))?;
     }
     let exported = Exported {
         array: called,
@@ -147,7 +150,8 @@ pub fn remove(output: Output, name: &ArrayName) -> Result<u8> {
         }
     };
     let steps = export::removal(Path::new(NVMET), &uuid);
-    export::carry_out(&steps.with_context(|| format!("'{array}' cannot be removed"))?)?;
+    let (_, result) = export::carry_out(&steps.with_context(|| format!("'{array}' cannot be removed"))?);
+    result?;
     output.print(&Removed { array, nqn: export::nqn(&uuid) }, |removed| {
         format!("'{}' is not exported any more\n", removed.array)
     })?;

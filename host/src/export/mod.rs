@@ -78,12 +78,15 @@ impl Step {
     }
 }
 
-/// Carries out `steps` up to the first that fails.
-pub fn carry_out(steps: &[Step]) -> Result<()> {
-    for step in steps {
-        step.carry_out().with_context(|| format!("'{step}' failed"))?;
+/// Carries out `steps` up to the first that fails; says of how many that has come to something.
+pub fn carry_out(steps: &[Step]) -> (usize, Result<()>) {
+    for (done, step) in steps.iter().enumerate() {
+        let result = step.carry_out().with_context(|| format!("'{step}' failed"));
+        if result.is_err() {
+            return (done, result);
+        }
     }
-    Ok(())
+    (steps.len(), Ok(()))
 }
 
 /// The name of the subsystem that exports the array `uuid`.
@@ -259,18 +262,15 @@ pub fn removal(root: &Path, uuid: &str) -> Result<Vec<Step>> {
     Ok(steps)
 }
 
-/// Takes out again what has been carried out of `steps`, the last of which has failed: half an export would be in the
-/// way of the next try. Hosts that were known before stay known.
-pub fn undo(root: &Path, uuid: &str, steps: &[Step]) {
-    let removal = removal(root, uuid).unwrap_or_default();
-    let ours = |step: &&Step| !matches!(step, Step::Forget(_));
-    let made = steps.iter().filter_map(|step| match step {
-        Step::MakeDirectory(path) if path.parent() == Some(&root.join("hosts")) => Some(path),
-        _ => None,
-    });
-    let forgotten: Vec<Step> = made.cloned().map(Step::Forget).collect();
-    for step in removal.iter().filter(ours).chain(&forgotten) {
-        let _ = step.carry_out();
+/// Takes out again what these steps have made, all of which have been carried out: half an export would be in the way of
+/// the next try. What was there before stays, whose ever it is, and so does what somebody else has begun to use.
+pub fn undo(steps: &[Step]) {
+    for step in steps.iter().rev() {
+        let _ = match step {
+            Step::MakeDirectory(path) => Step::RemoveDirectory(path.clone()).carry_out(),
+            Step::Link { at, .. } => Step::RemoveLink(at.clone()).carry_out(),
+            _ => Ok(()),
+        };
     }
 }
 
@@ -361,6 +361,35 @@ mod tests {
         assert!(removal(root.path(), "none").is_err());
     }
 
+    /// Of two commands for the same array, the one that comes second.
+    #[test]
+    fn an_export_that_fails_takes_out_what_it_has_made_and_nothing_else() {
+        let root = root();
+        let steps = export(4420).steps(root.path()).unwrap();
+        carry_out_there(&steps);
+        let there = || {
+            let (port, link) = (root.path().join("ports/1"), format!("subsystems/{}", nqn(UUID)));
+            (port.join(&link).symlink_metadata().is_ok(), port.exists(), root.path().join(link).exists())
+        };
+        let (done, result) = carry_out(&steps);
+        assert!(done == 0 && result.is_err());
+        undo(&steps[..done]);
+        assert_eq!(there(), (true, true, true));
+
+        // A port that somebody else has made meanwhile.
+        let other = Export { uuid: "11234567-89ab-4def-8123-456789abcdef", ..export(4421) };
+        let steps = other.steps(root.path()).unwrap();
+        fs::create_dir_all(root.path().join("ports/2/subsystems")).unwrap();
+        let subsystem = root.path().join("subsystems").join(nqn(other.uuid));
+        let simple = |step: &&Step| matches!(step, Step::MakeDirectory(path) if !path.starts_with(subsystem.join("namespaces")));
+        let steps: Vec<Step> = steps.iter().filter(simple).cloned().collect();
+        let (done, result) = carry_out(&steps);
+        assert!(done == 1 && result.is_err());
+        undo(&steps[..done]);
+        assert!(!subsystem.exists() && root.path().join("ports/2").exists());
+        assert_eq!(there(), (true, true, true));
+    }
+
     #[test]
     fn a_secret_is_known_to_the_kernel_before_anybody_may_connect_and_is_never_shown() {
         let root = root();
@@ -440,7 +469,7 @@ mod tests {
                 fs::remove_dir(root.path().join("hosts").join(host).join(made)).unwrap();
             }
         }
-        undo(root.path(), third, &steps);
+        undo(&steps[..last]);
         let known = hosts.map(|host| root.path().join("hosts").join(host).exists());
         assert_eq!(known, [true, false]);
 
