@@ -315,16 +315,7 @@ impl Daemon {
                 *block.stopped.borrow_mut() = Some(device.stop().await);
                 block.changed.open();
             }
-            Some(Ok(())) => {
-                let name = self.array.status().name;
-                log(&format!("'{name}': {} has been removed by somebody else", block.path.display()));
-                block.unlink();
-                // Whoever was about to take it down waits for that.
-                *block.stopped.borrow_mut() = Some(Ok(()));
-                block.changed.open();
-                self.forget_block(&block);
-                self.end_if_bare(&block).await;
-            }
+            Some(Ok(())) => self.lose(&block).await,
             // The next daemon has to do better.
             Some(Err(error)) => {
                 let (name, path) = (self.array.status().name, block.path.display());
@@ -334,17 +325,15 @@ impl Daemon {
         }
     }
 
-    /// A block device is gone while the array goes on, maybe with others.
-    fn forget_block(&self, block: &Rc<Block>) {
-        self.blocks.borrow_mut().retain(|other| !Rc::ptr_eq(other, block));
-        // They are about requests to a namespace that may come again. What is not safe yet is noted for the array.
-        if block.namespace.is_some() {
-            block.tails.remove();
-        }
-    }
-
-    /// Ends the daemon, as far as block devices are concerned, if that which is `gone` was the last one.
-    async fn end_if_bare(&self, gone: &Block) {
+    /// Somebody else has removed a block device: ends the daemon, as far as these are concerned, if it was the last one.
+    async fn lose(&self, gone: &Rc<Block>) {
+        let name = self.array.status().name;
+        log(&format!("'{name}': {} has been removed by somebody else", gone.path.display()));
+        gone.unlink();
+        // Whoever was about to take it down waits for that.
+        *gone.stopped.borrow_mut() = Some(Ok(()));
+        gone.changed.open();
+        self.forget_block(gone);
         let volume = gone.volume.iter().filter(|_| gone.namespace.is_some());
         let stopped = self.stop_volumes(volume).await;
         // Somebody may just add one, or end the daemon.
@@ -356,6 +345,15 @@ impl Daemon {
         let ended = self.end_alone(true).await;
         *self.failure.borrow_mut() = stopped.and(ended).err();
         self.set_phase(Phase::Ended);
+    }
+
+    /// A block device is gone while the array goes on, maybe with others.
+    fn forget_block(&self, block: &Rc<Block>) {
+        self.blocks.borrow_mut().retain(|other| !Rc::ptr_eq(other, block));
+        // They are about requests to a namespace that may come again. What is not safe yet is noted for the array.
+        if block.namespace.is_some() {
+            block.tails.remove();
+        }
     }
 
     /// Takes the block devices down. If one is in use, all are either left to the next daemon, or that is an error.
@@ -576,6 +574,94 @@ fn may_lock_all(limit: Option<u64>, status: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        members::{Found, OpenDrive, Terms},
+        name::ArrayName,
+        reactor::Reactor,
+    };
+    use engine::{
+        array::{Array, CreateOptions},
+        buf::{BLOCK, Buf},
+        zone::Lba,
+    };
+    use sim::ssd::{Ailment, AilmentFile, EmulatedDrive, Model};
+    use std::{cell::Cell, path::PathBuf, time::Duration};
+
+    fn image(dir: &Path, number: u8) -> PathBuf {
+        dir.join(format!("drive{number}.img"))
+    }
+
+    /// Of an array of five small drives in `dir`.
+    fn daemon(dir: &Path) -> Rc<Daemon> {
+        let (reactor, model) = (Reactor::default(), Model::zn540().scaled(16, 2048));
+        let open = |number| {
+            EmulatedDrive::create_image(&image(dir, number), &model, [number; 16]).unwrap();
+            OpenDrive::open(&reactor, &image(dir, number)).unwrap().drive()
+        };
+        let options = CreateOptions {
+            name: "tank".into(),
+            uuid: [7; 16],
+            chunk_blocks: 16,
+            zone_size_blocks: None,
+            parities: 1,
+            policy: None,
+            group_blocks: 0,
+            spare_zones: Some(0),
+            host: [0; 16],
+            autostart: false,
+        };
+        let made = Array::create(reactor.runtime(), options, (0..5).map(open).collect());
+        drop(reactor.wait(made).unwrap().unwrap());
+        reactor.runtime().clear();
+        let found = Found::by_name(&ArrayName::from(dir.to_path_buf())).unwrap();
+        Daemon::start(found, &dir.join("run"), None, Terms::default()).unwrap()
+    }
+
+    #[test]
+    fn what_was_answered_is_forgotten_after_the_last_flush_whoever_removes_the_block_devices() {
+        for fails in [false, true] {
+            let dir = tempfile::tempdir().unwrap();
+            if Reactor::default().ring().is_err() {
+                return;
+            }
+            let daemon = daemon(dir.path());
+            let status = daemon.array.status();
+            let path = run::tails_path(&daemon.directory, &status.uuid);
+            let heard = Rc::new(Cell::new(false));
+            let ended = async {
+                let tails = daemon.note_tails(&status, None, false).await.unwrap();
+                let block = || {
+                    let shown = (PathBuf::from("/dev/nothing"), None);
+                    Rc::new(Block::new(shown, (None, None), (tails.clone(), Rc::default())))
+                };
+                let (first, last) = (block(), block());
+                daemon.blocks.borrow_mut().extend([first.clone(), last.clone()]);
+                let device = daemon.noting(&status, &tails).await;
+                let write = |at| device.submit(Command::write(Lba(at), Buf::zeroed(BLOCK), false));
+                write(0).await.result.unwrap();
+                // Somebody waits for one to be taken down, and the other one goes on.
+                let (told, waited_for) = (heard.clone(), first.clone());
+                daemon.reactor.runtime().spawn(async move { told.set(take_down(&waited_for).await.is_ok()) });
+                daemon.reactor.ring().unwrap().sleep(Duration::from_millis(1)).await;
+                daemon.lose(&first).await;
+                assert!(daemon.phase.get() == Phase::Running && path.exists());
+                for number in 3..5 {
+                    let file = AilmentFile::of(&image(dir.path(), number)).unwrap();
+                    fails.then(|| file.add(Ailment::Gone).unwrap());
+                }
+                // Drives look for what ails them each 5 ms.
+                daemon.reactor.ring().unwrap().sleep(Duration::from_millis(20)).await;
+                // Of a write that goes to others, a flush asks these as well.
+                write(1).await.result.unwrap();
+                daemon.lose(&last).await;
+            };
+            daemon.reactor.wait(ended).unwrap();
+            assert!(heard.get() && daemon.phase.get() == Phase::Ended);
+            let failed = daemon.failure.borrow().as_ref().map(|error| format!("{error:#}"));
+            assert_eq!((path.exists(), failed.is_some()), (fails, fails), "{failed:?}");
+            daemon.give_up();
+        }
+    }
 
     #[test]
     fn memory_is_locked_only_without_a_limit() {
