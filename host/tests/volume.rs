@@ -151,10 +151,11 @@ fn a_volume_keeps_the_size_of_its_sectors() {
     assert!(other.stderr.contains("sectors have 512 or 4096 bytes"), "{}", other.stderr);
     let made = place.json(&["volume", "create", "drives", "--sector-size", "512"]);
     assert_eq!(made["sector_bytes"], 512);
-    let _server = Server::of(&place, &[]);
+    let server = Server::of(&place, &[]);
     assert_eq!(place.json(&["status", "drives"])["volume"]["sector_bytes"], 512);
     let said = place.run(&["status", "drives"]).ok().text();
     assert!(said.contains(" in sectors of 512 bytes, "), "{said}");
+    server.end(rustix::process::Signal::TERM);
 }
 
 #[test]
@@ -276,8 +277,9 @@ fn an_end_that_fails_leaves_what_was_answered_to_the_next_daemon() {
     };
     assert!(std::fs::read_dir(place.path("run")).unwrap().any(tails));
     [1, 2].into_iter().for_each(|number| fault(number, "clear"));
-    let _server = Server::of(&place, &[]);
+    let server = Server::of(&place, &[]);
     assert!(Client::ready(&place, false).read(0, data.len() as u32).unwrap() == data);
+    server.end(rustix::process::Signal::TERM);
 }
 
 #[test]
