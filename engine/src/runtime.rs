@@ -11,7 +11,10 @@ use std::{
     future::Future,
     pin::{Pin, pin},
     rc::Rc,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll, Wake, Waker},
 };
 
@@ -155,18 +158,18 @@ impl Runtime {
     /// `None`.
     pub fn block_on<T>(&self, future: impl Future<Output = T>, mut idle: impl FnMut() -> bool) -> Option<T> {
         let mut future = pin!(future);
-        let flag = Arc::new(Flag(Mutex::new(true)));
+        let flag = Arc::new(Flag(AtomicBool::new(true)));
         let waker = Waker::from(flag.clone());
         loop {
-            let woken = std::mem::take(&mut *flag.0.lock().unwrap_or_else(PoisonError::into_inner));
+            // Asked at every step, and nearly always not so.
+            let woken = flag.0.load(Ordering::Relaxed) && flag.0.swap(false, Ordering::Acquire);
             if woken && let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
                 return Some(value);
             }
             if self.step() {
                 continue;
             }
-            let woken = *flag.0.lock().unwrap_or_else(PoisonError::into_inner);
-            if !woken && !idle() {
+            if !flag.0.load(Ordering::Relaxed) && !idle() {
                 return None;
             }
         }
@@ -183,11 +186,11 @@ impl Runtime {
     }
 }
 
-struct Flag(Mutex<bool>);
+struct Flag(AtomicBool);
 
 impl Wake for Flag {
     fn wake(self: Arc<Self>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.0.store(true, Ordering::Release);
     }
 }
 

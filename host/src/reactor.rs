@@ -78,7 +78,7 @@ impl Reactor {
         let waker = Waker::from(woken.clone());
         let mut steps = 0;
         loop {
-            if woken.0.swap(false, Ordering::Relaxed)
+            if woken.0.swap(false, Ordering::Acquire)
                 && let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&waker))
             {
                 return Ok(value);
@@ -111,7 +111,7 @@ struct Woken(AtomicBool);
 
 impl Wake for Woken {
     fn wake(self: Arc<Self>) {
-        self.0.store(true, Ordering::Relaxed);
+        self.0.store(true, Ordering::Release);
     }
 }
 
