@@ -280,7 +280,7 @@ fn damaged_pages_cost_their_own_blocks_and_nothing_else() {
 fn what_was_promised_of_a_damaged_page_is_given_up_only_if_that_is_asked_for() {
     let (drive, lba) = with_pages();
     let (runtime, volume) = open(&drive);
-    for at in [0, 1100, 2100] {
+    for at in [0, 1100, 1101, 2100] {
         wait(&runtime, volume.write(at, &block(6), true)).unwrap();
     }
     runtime.clear();
