@@ -770,6 +770,36 @@ fn a_move_that_fails_is_tried_again_in_other_zones() {
     rig.namespaces.audit().unwrap();
 }
 
+/// What is moved gives its active zones back before others are taken, also if that succeeds only the second time, or
+/// one of them is worn: there may be no others, and spares are counted once.
+#[test]
+fn a_move_whose_zones_are_not_finished_at_once_is_tried_again_from_there() {
+    let wide = Geometry { zones: 300, max_active: 34, max_open: 34, ..drive_for_rows(15) };
+    // One group holds all active zones there are.
+    let narrow = Geometry { zones: 60, max_active: 11, max_open: 11, ..drive_for_rows(8) };
+    for (geometry, vzone_zones, essential) in [(wide, 15, 2), (narrow, 8, 1)] {
+        for fault in [Fault::Fail { kind: Kind::Finish, late: false }, Fault::ReadOnly(ZoneIndex(3))] {
+            let rig = Rig::new(&geometry, vzone_zones);
+            let one = rig.add(Spec { essential, ..spec("one", 4, 1) }).unwrap();
+            rig.write(&one, 0, 7, 11).unwrap();
+            assert_eq!(one.status().widths, [8]);
+            rig.runtime.run();
+            rig.fault(fault);
+            rig.clock.set(PATIENCE_US);
+            rig.namespaces.tick();
+            rig.runtime.run();
+            let status = one.status();
+            let found = (rig.namespaces.moved_groups(), status.widths, status.spares);
+            assert_eq!(found, (1, vec![essential], 0), "{vzone_zones}: {fault:?}");
+            rig.write(&one, 11, 6, 20).unwrap();
+            rig.namespaces.audit().unwrap();
+            let rig = rig.again();
+            let one = rig.namespaces.list().remove(0);
+            assert_eq!(rig.read(&one, 0, 32), [vec![7; 11], vec![6; 20], vec![0]].concat());
+        }
+    }
+}
+
 /// The journal goes from one zone to the other, over and over.
 #[test]
 fn the_journal_is_written_round_and_round() {

@@ -418,15 +418,9 @@ impl Core {
         self.room.open();
     }
 
-    /// Finishes physical zones, so that they are not active any more: all at once, since a drive may fill them up.
-    pub async fn finish_zones(&self, zones: &[u32]) -> Result<(), DeviceError> {
-        let finish = |zone: &u32| self.device.submit(Command::Finish { zones: Zones::One(ZoneIndex(*zone)) });
-        let finishes: Vec<Completion> = zones.iter().map(finish).collect();
-        let mut result = Ok(());
-        for finish in finishes {
-            result = result.and(finish.await.result);
-        }
-        result
+    /// Finishes a physical zone, so that it is not active any more.
+    pub fn finish_zone(&self, zone: u32) -> Completion {
+        self.device.submit(Command::Finish { zones: Zones::One(ZoneIndex(zone)) })
     }
 
     /// The namespaces there are.
@@ -577,11 +571,10 @@ impl Core {
             vzone.lost.map_or(Ok(()), Err)?;
             if vzone.tail < self.allocated(&vzone.groups) {
                 // A v-zone ends before its zones do.
-                let (_, _, zones) = vzone.groups.group(vzone.groups.len() - 1).unwrap_or_default();
-                if self.finish_zones(zones).await.is_err() {
+                if self.finish_last(tenant, zone).await.is_err() {
                     self.stick(tenant, zone);
-                    return Ok(());
                 }
+                return Ok(());
             }
             self.end_group(&mut tenant.state.borrow_mut(), zone);
         }

@@ -2,7 +2,7 @@
 
 use crate::{
     buf::Buf,
-    device::{Command, DeviceError, Status, Zones},
+    device::{Command, Completion, DeviceError, Status, Zones},
     vzone::{
         balloon::floor_power,
         core::{Core, Tenant, Want},
@@ -70,13 +70,23 @@ impl Core {
         if plain { self.flush_zone(tenant, zone).await } else { Ok(()) }
     }
 
-    /// Finishes the physical zones of the last group, and counts them as not active.
-    async fn finish_last(&self, tenant: &Tenant, zone: usize) -> Result<(), DeviceError> {
+    /// Finishes the physical zones of the last group, and counts them as not active, if they are: all at once, since a
+    /// drive may fill them up. One that is worn is not active any more; one that cannot be finished for another reason
+    /// is, and the v-zone keeps it.
+    pub async fn finish_last(&self, tenant: &Tenant, zone: usize) -> Result<(), DeviceError> {
         let vzone = tenant.state.borrow().vzones[zone];
         if vzone.active
             && let Some((_, _, zones)) = vzone.groups.group(vzone.groups.len() - 1)
         {
-            self.finish_zones(zones).await?;
+            let finishes: Vec<Completion> = zones.iter().map(|zone| self.finish_zone(*zone)).collect();
+            let mut result = Ok(());
+            for (zone, finish) in zones.iter().zip(finishes) {
+                match finish.await.result {
+                    Err(error) if !is_out(error) => result = Err(error),
+                    _ => self.arbiter.borrow_mut().retire(*zone),
+                }
+            }
+            result?;
             self.end_group(&mut tenant.state.borrow_mut(), zone);
         }
         Ok(())
@@ -190,8 +200,9 @@ impl Core {
         };
         if !sealed {
             self.seal(tenant, zone).await?;
-            self.finish_last(tenant, zone).await?;
         }
+        // Also if it was sealed by a try that came no further: what is active is needed for the copy.
+        self.finish_last(tenant, zone).await?;
         let kept = vzone.groups.first(vzone.groups.len() - 1);
         let from = (self.shape(width, unit_blocks), old);
         let target = tenant.spec.essential.min(width);
@@ -235,24 +246,13 @@ impl Core {
     }
 
     /// A v-zone in which a write has failed gives its active zones back. It is moved, and written again, when the
-    /// namespaces are opened the next time. A zone that is worn is not active any more; one that cannot be finished for
-    /// another reason is, and the v-zone keeps it.
+    /// namespaces are opened the next time.
     async fn seal_failed(&self, tenant: &Rc<Tenant>, zone: usize) -> Result<(), DeviceError> {
         let vzone = tenant.state.borrow().vzones[zone];
-        if vzone.active
-            && let Some((_, _, zones)) = vzone.groups.group(vzone.groups.len() - 1)
-        {
+        if vzone.active {
             vzone.lost.map_or(Ok(()), Err)?;
             self.seal(tenant, zone).await?;
-            let mut result = Ok(());
-            for zone in zones {
-                match self.finish_zones(&[*zone]).await {
-                    Err(error) if !is_out(error) => result = Err(error),
-                    _ => self.arbiter.borrow_mut().retire(*zone),
-                }
-            }
-            result?;
-            self.end_group(&mut tenant.state.borrow_mut(), zone);
+            self.finish_last(tenant, zone).await?;
         }
         Ok(())
     }

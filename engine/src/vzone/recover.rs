@@ -339,7 +339,7 @@ pub(super) async fn open(
     core.checkpoint().await?;
     for zone in unfinished {
         // Nobody else has to do without what is his: it counts as active, until it is reset.
-        if core.finish_zones(&[zone]).await.is_err_and(|error| !is_out(error)) {
+        if core.finish_zone(zone).await.result.is_err_and(|error| !is_out(error)) {
             core.arbiter.borrow_mut().hold(zone);
         }
     }
