@@ -704,7 +704,7 @@ fn zones_that_are_refused_for_the_limit_are_asked_for_again() {
     let claimed = Geometry { zones: 15, max_active: 14, max_open: 14, ..drive_for_rows(3) };
     let rig = Rig::over(&Geometry { max_active: 6, max_open: 6, ..claimed.clone() }, claimed, 3);
     let one = rig.add(Spec { essential: 2, ..spec("one", 3, 3) }).unwrap();
-    // Five are left beside that of the journal: two groups of two, and one that is reserved.
+    // Four are left beside those of the journal: two groups of two.
     rig.write(&one, 0, 1, 5).unwrap();
     rig.write(&one, 64, 2, 5).unwrap();
     let third = one.submit(Command::write(Lba(128), Buf::copy_of(&[3; 5 * BLOCK]), true));
@@ -722,6 +722,53 @@ fn zones_that_are_refused_for_the_limit_are_asked_for_again() {
     // None is lacking.
     (0..3).for_each(|zone| rig.write(&one, 64 * zone, 4, 45).unwrap());
     rig.namespaces.audit().unwrap();
+}
+
+/// A device that allows fewer active zones than it says, as an array does while some of its zones are in doubt, always
+/// has one left for the journal: at work and at a start.
+#[test]
+fn the_journal_goes_on_where_groups_take_all_other_active_zones() {
+    let claimed = Geometry { zones: 40, max_active: 14, max_open: 14, ..drive_for_rows(3) };
+    for essential in [1, 2] {
+        let limited = Geometry { max_active: 6, max_open: 6, ..claimed.clone() };
+        let mut rig = Rig::over(&limited, claimed.clone(), 3);
+        rig.add(Spec { essential, ..spec("one", 5, 5) }).unwrap();
+        // Nothing is spare.
+        let rest = 11 - 5 * essential;
+        rig.add(spec("two", rest, rest)).unwrap();
+        for round in 0..40 {
+            let one = rig.namespaces.list().remove(0);
+            // As many as there are zones for.
+            let writes = (0..5).map(|zone| {
+                let lba = one.geometry().start(ZoneIndex(zone));
+                one.submit(Command::write(lba, Buf::copy_of(&[round; 5 * BLOCK]), true))
+            });
+            let mut writes: Vec<Completion> = writes.collect();
+            for _ in 0..5 {
+                rig.namespaces.tick();
+                rig.runtime.run();
+            }
+            let taken = writes
+                .iter_mut()
+                .filter_map(Completion::take)
+                .inspect(|done| assert_eq!(done.result, Ok(())));
+            assert_eq!(taken.count(), 4 / essential as usize, "{essential}, {round}");
+            // Records, and so checkpoints.
+            for requests in 0..5 {
+                let limits = Rates { requests, blocks: 0 };
+                let qos = Qos { limits, ..Qos::default() };
+                let set = rig.runtime.block_on(rig.namespaces.set_qos("two", qos), || false).unwrap();
+                set.unwrap();
+                rig.namespaces.tick();
+                rig.runtime.run();
+            }
+            rig.namespaces.audit().unwrap();
+            rig = rig.again();
+            let one = rig.namespaces.list().remove(0);
+            assert_eq!(rig.run(&one, Command::Reset { zones: Zones::All }).result, Ok(()));
+            rig.runtime.run();
+        }
+    }
 }
 
 /// What cannot give its active zones back counts for its namespace; who would wait for it is refused.

@@ -58,6 +58,8 @@ pub(super) struct Core {
     pub allocation: Exclusive,
     pub moving: Exclusive,
     pub flushing: Combined,
+    /// Who binds a zone, or has the journal go on in its other zone: what this one frees for a moment is not taken.
+    pub binding: Exclusive,
     /// Who makes, resizes or removes a namespace.
     pub administration: Exclusive,
     /// The device has refused a zone for now: it is to be asked again.
@@ -314,6 +316,7 @@ impl Core {
             allocation: Exclusive::default(),
             moving: Exclusive::default(),
             flushing: Combined::default(),
+            binding: Exclusive::default(),
             administration: Exclusive::default(),
             refused: Cell::default(),
             refusals: Cell::default(),

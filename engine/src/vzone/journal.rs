@@ -49,7 +49,10 @@ impl Core {
         result
     }
 
+    /// The zone that it does not go on in stays active, though it holds nothing: the device may allow fewer active
+    /// zones than it says, as an array does some of whose zones are in doubt, and groups would take the last one.
     async fn checkpoint_now(&self) -> Result<(), DeviceError> {
+        let _binding = self.binding.take().await;
         let old = self.journal.place.get().0;
         let zone = 1 - old;
         self.reset_head(zone).await?;
@@ -64,7 +67,14 @@ impl Core {
             self.write_block(&filler, index, kind, (zone, index as u32)).await?;
         }
         self.journal.place.set((zone, filler.len() as u32));
-        self.reset_head(old).await
+        self.reset_head(old).await?;
+        if self.device.geometry().max_active != 0 {
+            let zones = Zones::One(ZoneIndex(old));
+            // Where that cannot be done, the next checkpoint takes what it finds.
+            _ = self.device.submit(Command::Open { zones, zrwa: false }).await;
+            _ = self.device.submit(Command::Close { zones }).await;
+        }
+        Ok(())
     }
 
     async fn reset_head(&self, zone: u32) -> Result<(), DeviceError> {

@@ -328,11 +328,13 @@ fn is_limit(error: DeviceError) -> bool {
 /// Reserves zones as they are lacking.
 pub(super) async fn supply(core: Rc<Core>) {
     loop {
+        let binding = core.binding.take().await;
         if core.check().is_err() {
             return;
         }
         let next = core.arbiter.borrow_mut().reserve();
         let Some((zone, serial)) = next else {
+            drop(binding);
             core.work.wait().await;
             continue;
         };
@@ -340,6 +342,7 @@ pub(super) async fn supply(core: Rc<Core>) {
         reservation(core.identity.mark(), serial, &mut block);
         let lba = Lba(core.device.geometry().start(ZoneIndex(zone)).0);
         let done = core.device.submit(Command::write(lba, block.freeze(), true)).await;
+        drop(binding);
         core.refusals.set(core.refusals.get() + done.result.is_err() as u64);
         match done.result {
             Ok(()) => core.arbiter.borrow_mut().reserved(zone),
