@@ -771,6 +771,52 @@ fn the_journal_goes_on_where_groups_take_all_other_active_zones() {
     }
 }
 
+/// What is moved at a start counts for its namespace meanwhile.
+#[test]
+fn nobody_waits_for_a_sealed_zone_that_is_worn() {
+    let rig = Rig::new(&Geometry { zones: 100, ..drive_for_rows(5) }, 5);
+    let one = rig.add(spec("one", 3, 1)).unwrap();
+    rig.write(&one, 0, 7, 20).unwrap();
+    // The first group has the first four zones behind the journal.
+    rig.fault(Fault::ReadOnly(ZoneIndex(3)));
+    assert!(rig.write(&one, 20, 8, 16).is_err());
+    rig.runtime.run();
+    let rig = rig.again();
+    let one = rig.namespaces.list().remove(0);
+    assert_eq!(rig.zone(&one, 0), (ZoneState::Closed, 20));
+    assert_eq!(rig.write(&one, 64, 9, 5), Err(Status::TooManyActiveZones.into()));
+    rig.write(&one, 20, 6, 5).unwrap();
+    assert_eq!(rig.read(&one, 0, 26), [vec![7; 20], vec![6; 5], vec![0]].concat());
+    rig.namespaces.audit().unwrap();
+}
+
+/// Who was let through, and finds then that those before it keep their zones, is refused, and can be written later.
+#[test]
+fn a_zone_that_cannot_be_begun_stays_empty() {
+    for blocks in [5, 45] {
+        let rig = Rig::new(&Geometry { zones: 100, ..drive_for_rows(5) }, 5);
+        let one = rig.add(spec("one", 3, 1)).unwrap();
+        rig.write(&one, 0, 7, 20).unwrap();
+        rig.fault(Fault::Fail { kind: Kind::Finish, late: false });
+        let finish = one.submit(Command::Finish { zones: Zones::One(ZoneIndex(0)) });
+        let write = |lba, blocks: usize| {
+            one.submit(Command::write(Lba(lba), Buf::copy_of(&vec![8; blocks * BLOCK]), true))
+        };
+        let (first, behind) = (write(64, blocks), (blocks < 45).then(|| write(64 + 5, 5)));
+        rig.runtime.run();
+        let result = |completion: Completion| rig.runtime.block_on(completion, || false).unwrap().result;
+        assert!(result(finish).is_err());
+        for refused in [Some(first), behind].into_iter().flatten() {
+            assert_eq!(result(refused), Err(Status::TooManyActiveZones.into()), "{blocks}");
+        }
+        assert_eq!(rig.zone(&one, 1), (ZoneState::Empty, 0), "{blocks}");
+        assert_eq!(rig.run(&one, Command::Reset { zones: Zones::One(ZoneIndex(0)) }).result, Ok(()));
+        rig.write(&one, 64, 8, blocks).unwrap();
+        assert_eq!(rig.read(&one, 64, 45), [vec![8; blocks], vec![0; 45 - blocks]].concat());
+        rig.namespaces.audit().unwrap();
+    }
+}
+
 /// What cannot give its active zones back counts for its namespace; who would wait for it is refused.
 #[test]
 fn nobody_waits_for_zones_that_cannot_be_given_back() {

@@ -119,11 +119,11 @@ impl TenantState {
     }
 
     /// V-zones that hold something and can hold more, and those that still hold active zones.
-    fn engaged(&self, capacity: u64) -> usize {
-        let is_full = |vzone: &Vzone| matches!(vzone.end, End::Finished(_)) || vzone.tail == capacity;
-        let is_ended = |vzone: &Vzone| vzone.failed.is_some() || is_full(vzone);
-        let engaged = |vzone: &&Vzone| vzone.active || !vzone.groups.is_empty() && !is_ended(vzone);
-        self.vzones.iter().filter(engaged).count()
+    fn engaged(&self, capacity: u64) -> impl Iterator<Item = &Vzone> {
+        let is_full = move |vzone: &Vzone| matches!(vzone.end, End::Finished(_)) || vzone.tail == capacity;
+        let is_ended = move |vzone: &Vzone| vzone.failed.is_some() || is_full(vzone);
+        let engaged = move |vzone: &&Vzone| vzone.active || !vzone.groups.is_empty() && !is_ended(vzone);
+        self.vzones.iter().filter(engaged)
     }
 }
 
@@ -469,12 +469,12 @@ impl Core {
                 let state = tenant.state.borrow();
                 let first = state.beginning.front() == Some(&number);
                 let capacity = tenant.geometry.zone_capacity_blocks;
-                if first && state.engaged(capacity) < tenant.spec.max_active as usize {
+                let most = tenant.spec.max_active as usize;
+                if first && state.engaged(capacity).count() < most {
                     return Ok(());
                 }
-                // Those that are stuck would be waited for in vain.
-                let stuck = state.vzones.iter().filter(|vzone| vzone.stuck).count() as u32;
-                if stuck > 0 && state.table.active_zones() + stuck > tenant.spec.max_active {
+                // Those for which nothing is on its way end by themselves no more: they would be waited for in vain.
+                if state.engaged(capacity).filter(|vzone| vzone.settled == vzone.tickets).count() >= most {
                     return Err(Status::TooManyActiveZones.into());
                 }
             }

@@ -221,13 +221,6 @@ impl Core {
             let vzone = &mut state.vzones[zone];
             (vzone.groups, vzone.end, vzone.flushed) = (groups, End::Open, vzone.tail);
             vzone.active = vzone.tail < core.usable(&groups);
-            let (tail, failed) = (vzone.tail, vzone.failed.is_some());
-            let info = state.table.info(ZoneIndex(zone as u32));
-            // What could not be written was in the group that was moved.
-            if info.state == ZoneState::ReadOnly && !failed {
-                let found = if tail == 0 { ZoneState::Empty } else { ZoneState::Closed };
-                state.table.load(&ZoneInfo { state: found, wp_blocks: tail, ..info });
-            }
             drop(state);
             core.give_up(old);
             core.moved_groups.set(core.moved_groups.get() + 1);
@@ -246,9 +239,16 @@ impl Core {
     }
 
     /// A v-zone in which a write has failed gives its active zones back. It is moved, and written again, when the
-    /// namespaces are opened the next time.
+    /// namespaces are opened the next time; if it has no group, since it could not be begun, it can be written at once.
     async fn seal_failed(&self, tenant: &Rc<Tenant>, zone: usize) -> Result<(), DeviceError> {
         let vzone = tenant.state.borrow().vzones[zone];
+        if vzone.groups.is_empty() && vzone.end == End::Open {
+            let mut state = tenant.state.borrow_mut();
+            let info = state.table.info(ZoneIndex(zone as u32));
+            state.table.load(&ZoneInfo { state: ZoneState::Empty, wp_blocks: 0, ..info });
+            state.vzones[zone].failed = None;
+            return Ok(());
+        }
         if vzone.active {
             vzone.lost.map_or(Ok(()), Err)?;
             self.seal(tenant, zone).await?;

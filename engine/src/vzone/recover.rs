@@ -488,7 +488,9 @@ fn load(tenant: &Tenant, zones: &[ZoneInfo]) {
     for index in 0..tenant.geometry.zones {
         let vzone = state.vzones[index as usize];
         let full = matches!(vzone.end, End::Finished(_)) || vzone.tail == capacity_blocks;
-        let found = match worn(&vzone.groups, zones) {
+        // Where a sealed one ends is known, and it is moved to zones that are not worn: it counts as any other one.
+        let sealed = matches!(vzone.end, End::Sealed(_));
+        let found = match worn(&vzone.groups, zones).filter(|_| !sealed) {
             Some(worn) => worn,
             None if full => ZoneState::Full,
             None if vzone.tail == 0 => ZoneState::Empty,

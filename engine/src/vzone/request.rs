@@ -128,8 +128,15 @@ impl Core {
             self.move_later(tenant, zone);
         }
         self.note_write(tenant, zone, data.blocks(), latency_us);
-        tenant.state.borrow_mut().vzones[zone].settled += 1;
+        let others_begin = {
+            let mut state = tenant.state.borrow_mut();
+            state.vzones[zone].settled += 1;
+            !state.beginning.is_empty()
+        };
         tenant.gates[zone].open();
+        if others_begin {
+            self.room.open();
+        }
         let result = match result {
             Ok(()) if fua && !through => self.flush_zone(tenant, zone).await,
             result => result,
