@@ -1008,6 +1008,20 @@ fn a_namespace_that_is_read_is_neither_resized_nor_removed() {
     small.runtime.clear();
 }
 
+/// Its answer would be about a namespace that nobody tells of losses any more.
+#[test]
+fn a_namespace_that_is_flushed_is_neither_resized_nor_removed() {
+    let (small, namespaces, wide) = forgotten();
+    let flush = wide.submit(Command::Flush);
+    small.runtime.run();
+    assert_eq!(small.run(namespaces.resize("wide", 1)).err(), Some(VzoneError::InUse));
+    assert_eq!(small.run(namespaces.remove("wide")).err(), Some(VzoneError::InUse));
+    assert_eq!(small.run(flush).result, Ok(()));
+    assert!(small.run(namespaces.resize("wide", 1)).is_ok());
+    assert_eq!(small.run(namespaces.remove("wide")), Ok(()));
+    small.runtime.clear();
+}
+
 #[test]
 fn a_removal_waits_for_a_move_and_for_who_resizes() {
     let (small, namespaces, _) = forgotten();

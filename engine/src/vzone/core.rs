@@ -82,6 +82,8 @@ pub(super) struct Tenant {
     pub asked: Asked,
     pub geometry: Geometry,
     pub state: RefCell<TenantState>,
+    /// Commands that are on their way, moves left out.
+    pub commands: Cell<u32>,
     /// By v-zone: a ticket has been served, tokens have come, or reads have come back.
     pub gates: Vec<Gate>,
 }
@@ -261,6 +263,13 @@ pub(super) enum Job {
         zone: usize,
         ticket: u64,
     },
+}
+
+impl Job {
+    /// Whether its tenant has asked for it.
+    pub fn is_command(&self) -> bool {
+        !matches!(self, Job::Move { .. })
+    }
 }
 
 /// A task that waits for a command, or carries one out.
@@ -642,7 +651,7 @@ impl Tenant {
             flushes: 0,
         };
         let asked = Asked::new(spec.qos);
-        Tenant { id, spec, asked, geometry, state: RefCell::new(state), gates }
+        Tenant { id, spec, asked, geometry, state: RefCell::new(state), commands: Cell::default(), gates }
     }
 
     /// What it is now.

@@ -13,6 +13,7 @@ impl Core {
     /// Has a task carry out `job`.
     pub fn employ(self: &Rc<Core>, tenant: &Rc<Tenant>, job: Job) -> Completion {
         let (completer, completion) = self.slots.pair();
+        tenant.commands.set(tenant.commands.get() + job.is_command() as u32);
         let idle = self.idle.borrow_mut().pop();
         let worker = idle.unwrap_or_else(|| {
             let worker = Rc::new(Worker::default());
@@ -65,7 +66,9 @@ async fn serve(core: Rc<Core>, worker: Rc<Worker>) {
             worker.begun.wait().await;
             continue;
         };
+        let is_command = job.is_command();
         let done = core.carry_out(&tenant, job, &mut flights).await;
+        tenant.commands.set(tenant.commands.get() - is_command as u32);
         // First, so that whoever learns of it finds a task to go on with.
         core.idle.borrow_mut().push(worker.clone());
         completer.complete(done);
