@@ -698,6 +698,36 @@ fn who_flushes_first_does_not_take_the_loss_of_another_one() {
     }
 }
 
+/// A zone that was worn before says nothing of what a flush that fails has lost.
+#[test]
+fn what_is_lost_is_not_blamed_on_a_zone_that_was_worn_before() {
+    let geometry = Geometry { zones: 100, volatile_cache: true, ..drive_for_rows(5) };
+    for restarted in [true, false] {
+        let rig = Rig::new(&geometry, 5);
+        let a = rig.add(spec("a", 3, 2)).unwrap();
+        rig.add(spec("b", 3, 2)).unwrap();
+        rig.write(&a, 0, 7, 10).unwrap();
+        rig.fault(Fault::ReadOnly(ZoneIndex(2)));
+        let rig = match restarted {
+            true => rig.again(),
+            false => {
+                assert!(rig.write(&a, 10, 7, 10).is_err());
+                rig.runtime.run();
+                rig
+            }
+        };
+        let [a, b] = rig.namespaces.list().try_into().ok().unwrap();
+        assert_eq!(rig.zone(&a, 0).0, ZoneState::ReadOnly);
+        let data = Buf::copy_of(&[8; 10 * BLOCK]);
+        assert_eq!(rig.run(&b, Command::write(Lba(0), data, false)).result, Ok(()));
+        rig.fault(Fault::Fail { kind: Kind::Flush, late: false });
+        let flush = |namespace: &Namespace| rig.run(namespace, Command::Flush).result;
+        assert_eq!(flush(&a), Ok(()), "{restarted}");
+        assert_eq!((flush(&b), flush(&b)), (Err(Status::InternalError.into()), Ok(())), "{restarted}");
+        rig.namespaces.audit().unwrap();
+    }
+}
+
 /// A device that refuses a zone since it has too many active ones has not lost that zone.
 #[test]
 fn zones_that_are_refused_for_the_limit_are_asked_for_again() {

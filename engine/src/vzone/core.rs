@@ -20,7 +20,7 @@ use crate::{
         restraint::Restraint,
         shape::Shape,
     },
-    zone::{Lba, ZoneIndex, is_worn},
+    zone::{Lba, ZoneIndex, ZoneInfo, is_worn},
 };
 use std::{
     cell::{Cell, RefCell},
@@ -68,6 +68,8 @@ pub(super) struct Core {
     pub refusals: Cell<u64>,
     /// Flushes that have failed.
     pub losses: Cell<u64>,
+    /// By physical zone, whether it was worn before the next flush that fails, as far as is known.
+    pub worn: RefCell<Vec<bool>>,
     pub failed: Cell<Option<DeviceError>>,
     pub moved_groups: Cell<u64>,
     /// V-zones that are about to be moved.
@@ -330,6 +332,7 @@ impl Core {
             refused: Cell::default(),
             refusals: Cell::default(),
             losses: Cell::default(),
+            worn: RefCell::default(),
             failed: Cell::default(),
             moved_groups: Cell::default(),
             moves: Cell::default(),
@@ -391,13 +394,16 @@ impl Core {
         self.flushing.run(flush).await
     }
 
-    /// A flush has failed: of which v-zones something is lost their worn zones say; if none do, it may be any that were
-    /// not flushed. `false` if there are none of which this was not known.
+    /// A flush has failed: of which v-zones something is lost the zones say that have become worn; if none have, it may
+    /// be any that were not flushed. A zone that was worn before says nothing, and what a v-zone holds whose end is
+    /// recorded was flushed. `false` if there are none of which this was not known.
     async fn lose(&self, error: DeviceError) -> bool {
         let (first, count) = (ZoneIndex(0), self.device.geometry().zones);
         let zones = self.device.submit(Command::Report { first, count }).await.zones;
-        let is_out = |zone: &u32| zones.get(*zone as usize).is_some_and(|info| is_worn(info.state));
-        let is_hit = |vzone: &Vzone| vzone.groups.zones().iter().any(is_out);
+        let before = self.note_worn(&zones);
+        let is = |worn: &[bool], zone: u32| worn.get(zone as usize).is_some_and(|worn| *worn);
+        let is_out = |zone: &u32| is(&self.worn.borrow(), *zone) && !is(&before, *zone);
+        let is_hit = |vzone: &Vzone| vzone.end == End::Open && vzone.groups.zones().iter().any(is_out);
         let tenants = self.tenants();
         let known = |vzone: &Vzone| vzone.lost.is_none() && is_hit(vzone);
         let any_hit = tenants.iter().any(|tenant| tenant.state.borrow().vzones.iter().any(known));
@@ -418,6 +424,11 @@ impl Core {
             }
         }
         found
+    }
+
+    /// Keeps which of these zones are worn; gives what was known before.
+    pub fn note_worn(&self, zones: &[ZoneInfo]) -> Vec<bool> {
+        self.worn.replace(zones.iter().map(|info| is_worn(info.state)).collect())
     }
 
     /// A v-zone keeps its active zones: they count for its namespace.

@@ -335,6 +335,7 @@ pub(super) async fn open(
         journal: Journal::new(zone, generation),
         ..Core::new(runtime, device, behaviour, books.identity)
     });
+    core.note_worn(&zones);
     let unfinished = take_over(&core, &books, &zones);
     core.checkpoint().await?;
     for zone in unfinished {
