@@ -8,7 +8,10 @@ use engine::{
     },
     raid::policy::Policy,
     runtime::Runtime,
-    vzone::{Behaviour, Namespace, Namespaces, PATIENCE_US, Qos, Rates, Spec, VzoneError},
+    vzone::{
+        Behaviour, Namespace, Namespaces, PATIENCE_US, Qos, Rates, Spec, VzoneError,
+        format::{self, End, Entry, Filler, Groups, Head},
+    },
     zone::{Lba, ZoneIndex, ZoneState},
 };
 use sim::{
@@ -921,6 +924,186 @@ fn a_move_whose_zones_are_not_finished_at_once_is_tried_again_from_there() {
             assert_eq!(rig.read(&one, 0, 32), [vec![7; 11], vec![6; 20], vec![0]].concat());
         }
     }
+}
+
+/// What the journal on a drive says, and the head of its last block.
+fn journal_of(rig: &Rig) -> (Head, Vec<Entry>) {
+    let run = |command| rig.runtime.block_on(rig.drive.submit(command), || false).unwrap();
+    let zones = run(Command::Report { first: ZoneIndex(0), count: 2 }).zones;
+    let info = zones.iter().find(|info| info.wp_blocks > 0).unwrap();
+    let start = rig.drive.geometry().start(info.zone);
+    let data = run(Command::read(start, Buf::zeroed(info.wp_blocks as usize * BLOCK))).data;
+    let blocks = data.chunks(BLOCK).map(|block| format::read(block).unwrap());
+    blocks.reduce(|(_, entries), (head, more)| (head, [entries, more].concat())).unwrap()
+}
+
+/// The same drive with another journal, of which blocks have this head but for where they lie.
+fn forged(rig: &Rig, head: Head, entries: &[Entry]) -> Rc<Frail> {
+    let ssd = rig.drive.ssd().borrow().copy().unwrap();
+    let drive = Frail::new(rig.drive.geometry.clone(), EmulatedDrive::new(Rc::new(RefCell::new(ssd))));
+    let run = |command| rig.runtime.block_on(drive.submit(command), || false).unwrap().result.unwrap();
+    (0..2).for_each(|zone| run(Command::Reset { zones: Zones::One(ZoneIndex(zone)) }));
+    let mut filler = Filler::default();
+    entries.iter().for_each(|entry| filler.add(entry));
+    for index in 0..filler.len().min(5) {
+        let kind = 1 + (index + 1 == filler.len()) as u8;
+        let mut block = vec![0; BLOCK];
+        filler.seal(index, Head { offset: index as u32, kind, ..head }, &mut block);
+        run(Command::write(Lba(index as u64), Buf::copy_of(&block), true));
+    }
+    Rc::new(drive)
+}
+
+/// A journal that is not damaged may say anything: it is refused, or lived with.
+#[test]
+fn a_journal_that_makes_no_sense_is_refused() {
+    let rig = Rig::new(&Geometry { zones: 60, zone_capacity_blocks: 16, ..drive_for_rows(3) }, 3);
+    let one = rig.add(Spec { essential: 2, ..spec("one", 5, 5) }).unwrap();
+    rig.add(spec("two", 2, 1)).unwrap();
+    (0..4).for_each(|zone| rig.write(&one, 64 * zone, 7, 20).unwrap());
+    // Two groups, of two and of one.
+    rig.write(&one, 20, 7, 20).unwrap();
+    assert_eq!(rig.run(&one, Command::Finish { zones: Zones::One(ZoneIndex(1)) }).result, Ok(()));
+    rig.fault(Fault::WriteFault(ZoneIndex(6)));
+    let sealed = (2..4).find(|zone| rig.write(&one, 64 * zone + 20, 7, 10).is_err()).unwrap();
+    rig.runtime.run();
+    let (head, entries) = journal_of(&rig);
+    let owner = |entry: &Entry| match entry {
+        Entry::Vzone(_, zone, groups, end) => Some((*zone, *groups, *end)),
+        _ => None,
+    };
+    // After-images: the last one counts.
+    let last = |zone| entries.iter().filter_map(owner).rfind(|(of, ..)| *of == zone).unwrap();
+    let (two_groups, one_group) = (last(0).1, last(sealed as u32).1);
+    assert_eq!((two_groups.len(), two_groups.zones().len(), one_group.len()), (2, 3, 1));
+    assert!(matches!(last(sealed as u32).2, End::Sealed(20)) && last(1).2 == End::Finished(20));
+    let opened = |head: Head, more: &[Entry]| {
+        let runtime = Runtime::new();
+        let drive = forged(&rig, head, &[&entries, more].concat());
+        let looked = runtime.block_on(Namespaces::look(drive.clone()), || false).unwrap();
+        let opened = try_open(&runtime, &drive, &rig.clock).map(|_| ());
+        runtime.clear();
+        assert_eq!(looked.map(|_| ()), opened);
+        opened
+    };
+    let vzone = |zone, groups, end| vec![Entry::Vzone(0, zone, groups, end)];
+    let mut uneven = Groups::default();
+    assert!(uneven.push(&[50, 51, 52], 8));
+    let absurd = Err(VzoneError::Absurd);
+    for (more, result) in [
+        (vec![], Ok(())),
+        (vzone(0, two_groups, End::Sealed(30)), Ok(())),
+        (vzone(0, two_groups, End::Sealed(45)), Ok(())),
+        (vzone(0, two_groups, End::Sealed(29)), absurd),
+        (vzone(0, two_groups, End::Sealed(46)), absurd),
+        (vzone(0, two_groups, End::Finished(45)), Ok(())),
+        (vzone(0, two_groups, End::Finished(46)), absurd),
+        (vzone(2, one_group, End::Sealed(31)), absurd),
+        (vzone(2, one_group, End::Sealed(u64::MAX)), absurd),
+        (vzone(2, Groups::default(), End::Sealed(0)), absurd),
+        (vzone(2, Groups::default(), End::Finished(0)), Ok(())),
+        (vzone(4, uneven, End::Open), absurd),
+        (vzone(4, two_groups, End::Open), absurd),
+    ] {
+        assert_eq!(opened(head, &more), result, "{more:?}");
+    }
+    for most in [u64::MAX, 1 << 63] {
+        assert_eq!(opened(Head { generation: most, ..head }, &[]), absurd);
+        assert_eq!(opened(Head { serial: most, ..head }, &[]), absurd);
+    }
+    assert_eq!(opened(Head { generation: (1 << 63) - 1, serial: (1 << 63) - 1, ..head }, &[]), Ok(()));
+    assert_eq!(opened(Head { mark: !head.mark, ..head }, &[]), absurd);
+    let mut rng = Rng::new(1);
+    let mut refused = 0;
+    for _ in 0..3000 {
+        let mut entries = entries.clone();
+        let mut head = head;
+        (0..1 + rng.below(3)).for_each(|_| distort(&mut rng, &mut head, &mut entries));
+        refused += !is_lived_with(&rig, forged(&rig, head, &entries)) as u32;
+    }
+    assert!((500..2500).contains(&refused), "{refused}");
+}
+
+/// Changes something of what a journal says.
+fn distort(rng: &mut Rng, head: &mut Head, entries: &mut Vec<Entry>) {
+    let at = rng.below(entries.len() as u64) as usize;
+    let number = |rng: &mut Rng| match rng.below(4) {
+        0 => [0, 1, u64::MAX, 1 << 63, u32::MAX as u64][rng.below(5) as usize],
+        _ => rng.below(70),
+    };
+    match rng.below(12) {
+        0 => head.generation = number(rng),
+        1 => head.serial = number(rng),
+        2 => _ = entries.remove(at.max(1).min(entries.len() - 1)),
+        3 => entries.push(entries[at].clone()),
+        4 => entries.push(Entry::Removed(number(rng) as u32)),
+        _ => match &mut entries[at] {
+            Entry::Identity(identity) => match rng.below(3) {
+                0 => identity.zones = number(rng) as u32,
+                1 => identity.zone_capacity_blocks = number(rng),
+                _ => identity.vzone_zones = number(rng) as u32,
+            },
+            Entry::Namespace(id, spec) => match rng.below(8) {
+                0 => *id = number(rng) as u32,
+                1 => spec.zones = number(rng) as u32,
+                2 => spec.max_active = number(rng) as u32,
+                3 => spec.max_open = number(rng) as u32,
+                4 => spec.essential = number(rng) as u32,
+                5 => spec.weight = number(rng) as u32,
+                6 => spec.qos.floors.requests = number(rng) as u32,
+                _ => spec.name.clear(),
+            },
+            Entry::Removed(id) => *id = number(rng) as u32,
+            Entry::Vzone(id, zone, groups, end) => match rng.below(6) {
+                0 => *id = number(rng) as u32,
+                1 => *zone = number(rng) as u32,
+                2 => *end = End::Sealed(number(rng)),
+                3 => *end = End::Finished(number(rng)),
+                4 => *end = End::Open,
+                _ => {
+                    let width = 1 + rng.below(4) as usize;
+                    let zones: Vec<u32> = (0..width).map(|_| 20 + rng.below(45) as u32).collect();
+                    let kept = groups.first(rng.below(groups.len() as u64 + 1) as usize);
+                    *groups = kept;
+                    groups.push(&zones, 1 + rng.below(255) as u32);
+                }
+            },
+        },
+    }
+}
+
+/// Whether the namespaces on a drive are opened; if so they are used for whatever they are.
+fn is_lived_with(rig: &Rig, drive: Rc<Frail>) -> bool {
+    let runtime = Runtime::new();
+    let looked = runtime.block_on(Namespaces::look(drive.clone()), || false).unwrap();
+    let clock = Rc::new(Cell::new(rig.clock.get()));
+    let opened = try_open(&runtime, &drive, &clock);
+    let Ok(namespaces) = opened else {
+        runtime.clear();
+        return false;
+    };
+    assert!(looked.is_ok());
+    for namespace in namespaces.list() {
+        let geometry = namespace.geometry().clone();
+        for zone in (0..geometry.zones).map(ZoneIndex) {
+            let submit = |command| runtime.block_on(namespace.submit(command), || false);
+            let info = submit(Command::Report { first: zone, count: 1 }).unwrap().zones[0];
+            let start = geometry.start(zone);
+            let blocks = geometry.zone_capacity_blocks as usize;
+            assert!(submit(Command::read(start, Buf::zeroed(blocks * BLOCK))).is_some());
+            if info.wp_blocks < geometry.zone_capacity_blocks {
+                // It may wait for zones that others have.
+                let data = Buf::zeroed(BLOCK);
+                _ = submit(Command::write(Lba(start.0 + info.wp_blocks), data, true));
+            }
+        }
+    }
+    clock.set(clock.get() + PATIENCE_US);
+    namespaces.tick();
+    runtime.run();
+    _ = namespaces.audit();
+    runtime.clear();
+    true
 }
 
 /// The journal goes from one zone to the other, over and over.

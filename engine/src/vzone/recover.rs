@@ -34,6 +34,12 @@ const ENOUGH_VZONES: u32 = 32;
 /// The largest weight of a namespace.
 const MOST_WEIGHT: u32 = 1000;
 
+/// Zones have more blocks than that.
+const LEAST_CAPACITY: u64 = 3;
+
+/// Nobody counts checkpoints or reservations so far.
+const MOST_COUNTED: u64 = 1 << 63;
+
 /// Blocks of the journal that are read at once.
 const READ_BLOCKS: u64 = 64;
 
@@ -98,7 +104,7 @@ pub(super) async fn create(
         vzone_zones,
     };
     let fits = (1..=MOST_ZONES as u32).contains(&vzone_zones)
-        && geometry.zone_capacity_blocks > 3
+        && geometry.zone_capacity_blocks > LEAST_CAPACITY
         && geometry.max_active != 1
         && Budget::of(&geometry).limit > Budget::of(&geometry).kept
         && usable_zones(&identity, &geometry) >= vzone_zones;
@@ -127,6 +133,7 @@ async fn report(device: &dyn ZonedDevice) -> Result<Vec<ZoneInfo>, DeviceError> 
 /// What the journal in a zone says, if there is a whole checkpoint.
 struct Said {
     zone: u32,
+    mark: u64,
     generation: u64,
     serial: u64,
     entries: Vec<Entry>,
@@ -152,12 +159,14 @@ async fn read_journal(device: &dyn ZonedDevice, zone: &ZoneInfo) -> Result<Optio
             };
             let before = said.get_or_insert(Said {
                 zone: zone.zone.0,
+                mark: head.mark,
                 generation: head.generation,
                 serial: 0,
                 entries: Vec::new(),
             });
             let expected = (head.kind == 0) == whole;
-            if head.offset as u64 != offset || head.generation != before.generation || !expected {
+            let same = (head.mark, head.generation) == (before.mark, before.generation);
+            if head.offset as u64 != offset || !same || !expected {
                 return Err(VzoneError::Damaged { zone: zone.zone.0, block: offset });
             }
             whole |= head.kind == 2;
@@ -209,22 +218,33 @@ impl Books {
         };
         let known = |(id, zone): &(u32, u32)| self.namespaces.get(id).is_some_and(|spec| *zone < spec.zones);
         let most = identity.vzone_zones as usize;
-        let ends = |(groups, end): &(Groups, End)| match end {
-            End::Open => true,
-            End::Sealed(tail) | End::Finished(tail) => {
-                *tail <= (groups.zones().len() as u64).saturating_mul(geometry.zone_capacity_blocks)
+        let blocks = |groups: &Groups| groups.zones().len() as u64 * (geometry.zone_capacity_blocks - 1);
+        let ends = |(groups, end): &(Groups, End)| {
+            let most = blocks(groups).min(identity.vzone_blocks());
+            match end {
+                End::Open => true,
+                // Its last group is to be moved.
+                End::Sealed(tail) => {
+                    !groups.is_empty() && (blocks(&groups.first(groups.len() - 1))..=most).contains(tail)
+                }
+                End::Finished(tail) => *tail <= most,
             }
+        };
+        let widths = |groups: &Groups| {
+            let mut all = (0..groups.len()).filter_map(|index| groups.group(index));
+            all.all(|(width, ..)| width.is_power_of_two())
         };
         let zones: u64 = self.namespaces.values().map(|spec| spec.zones as u64).sum();
         identity.zones == geometry.zones
             && identity.zone_capacity_blocks == geometry.zone_capacity_blocks
             && (1..=MOST_ZONES).contains(&most)
+            && geometry.zone_capacity_blocks > LEAST_CAPACITY
             && self.namespaces.keys().all(|id| (*id as usize) < MOST_NAMESPACES)
             && self.namespaces.values().all(|spec| has_shape(spec, identity.vzone_zones))
             && zones <= room(identity, geometry)
+            && self.vzones.values().all(|(groups, _)| groups.zones().len() <= most && widths(groups))
             && self.vzones.values().all(ends)
             && self.vzones.keys().all(known)
-            && self.vzones.values().all(|(groups, _)| groups.zones().len() <= most)
             && self.vzones.values().all(|(groups, _)| groups.zones().iter().all(&mut once))
     }
 }
@@ -314,8 +334,9 @@ async fn find(device: &dyn ZonedDevice) -> Result<Found, VzoneError> {
         let newer = |said: &Said| newest.as_ref().is_none_or(|newest| newest.generation < said.generation);
         newest = said.filter(newer).or(newest);
     }
-    let Said { zone, generation, serial, entries } = newest.ok_or(VzoneError::None)?;
-    let books = replay(entries).filter(|books| books.are_sane(device.geometry()));
+    let Said { zone, mark, generation, serial, entries } = newest.ok_or(VzoneError::None)?;
+    let is_own = |books: &Books| mark == books.identity.mark() && generation.max(serial) < MOST_COUNTED;
+    let books = replay(entries).filter(|books| is_own(books) && books.are_sane(device.geometry()));
     Ok(Found { zone, generation, serial, books: books.ok_or(VzoneError::Absurd)?, zones })
 }
 
