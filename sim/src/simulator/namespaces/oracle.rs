@@ -36,6 +36,8 @@ pub struct Zone {
     pub safe: u64,
     /// Where it ended when it was finished.
     pub finished: Option<u64>,
+    /// A write has failed: nothing is asked of it any more, but reads, until the next recovery.
+    pub failed: bool,
     pub change: Option<Change>,
     /// Counts resets that were asked for.
     pub epoch: u64,
@@ -50,6 +52,7 @@ impl Zone {
             completed: 0,
             safe: 0,
             finished: None,
+            failed: false,
             change: None,
             epoch: 0,
         }
@@ -72,7 +75,8 @@ impl Zone {
 
     /// Whether it can be written.
     pub fn takes_writes(&self) -> bool {
-        self.change.is_none() && self.finished.is_none() && self.submitted() < self.capacity
+        let open = self.change.is_none() && self.finished.is_none() && !self.failed;
+        open && self.submitted() < self.capacity
     }
 
     /// Blocks of a write of this number, which is submitted now.
@@ -153,6 +157,7 @@ impl Zone {
         data: &[u8],
     ) -> Result<(), String> {
         let change = self.change.take();
+        self.failed = false;
         let empty = info.state == ZoneState::Empty;
         if change == Some(Change::Reset) && empty {
             self.clear();

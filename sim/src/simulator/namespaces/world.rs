@@ -5,7 +5,7 @@
 mod load;
 
 use super::{
-    Counts,
+    Counts, Over,
     oracle::{End, Zone},
     scenario::Scenario,
     stack::{bring_up, create, show},
@@ -32,6 +32,9 @@ const RECOVERY_EVENTS: u64 = 150;
 
 /// The books are compared once in so many events.
 const AUDIT_EVERY: u64 = 8;
+
+/// Events in which everything is answered that was asked for while commands of the drive failed.
+const FAILING_EVENTS: u64 = 100_000;
 
 /// Most tenants of a life, and zones of one: blocks are marked with both.
 const MOST_TENANTS: usize = 14;
@@ -67,6 +70,8 @@ pub struct World {
     end: End,
     counts: Counts,
     trace: Trace,
+    /// Commands of the drive fail now and then.
+    failing: bool,
     /// A task may be ready to run.
     ready: bool,
     forks_left: u64,
@@ -119,6 +124,7 @@ impl World {
             end: End::Kill,
             counts: Counts::default(),
             trace: Trace::new(tracing),
+            failing: false,
             ready: false,
             forks_left: scenario.most_forks,
             scenario,
@@ -173,7 +179,41 @@ impl World {
             self.recover(self.scenario.cut_in_recovery_percent)?;
             self.judge()?;
         }
-        self.drain()
+        self.drain()?;
+        // At the end, so that all before it stays what it was.
+        if self.scenario.over == Over::Drive && self.rng.chance(1, 2) {
+            self.fail_now_and_then()
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Commands of the drive fail, one at a time. What is answered well is so, everything is answered, and all that was
+    /// promised is there after the next start.
+    fn fail_now_and_then(&mut self) -> Result<(), Failure> {
+        (self.scenario.limits, self.scenario.reshapes, self.failing) = (false, false, true);
+        let (events, mut broken) = (self.rng.below(self.scenario.work_events), 0);
+        for event in 0..events {
+            if event % 256 == 0 {
+                self.busy = self.names.iter().map(|_| self.rng.chance(1, 2)).collect();
+            }
+            if self.rng.chance(1, 40) {
+                self.break_something(broken);
+                broken += 1;
+            }
+            self.event(true)?;
+        }
+        for _ in 0..FAILING_EVENTS {
+            if !self.ops.is_empty() {
+                self.event(false)?;
+            }
+        }
+        if !self.ops.is_empty() {
+            return Err(self.hang());
+        }
+        self.end_somehow()?;
+        self.recover(0)?;
+        self.judge()
     }
 
     fn add_namespaces(&mut self) -> Result<(), Failure> {
@@ -301,8 +341,8 @@ impl World {
         for namespace in list.iter().flatten() {
             self.counts.most_spares = self.counts.most_spares.max(namespace.status().spares as u64);
         }
-        // No faults are injected: whatever the device refuses was asked for against its rules.
-        if namespaces.refusals() > 0 {
+        // Unless commands of the drive fail, whatever it refuses was asked for against its rules.
+        if namespaces.refusals() > 0 && !self.failing {
             return Err(Failure("the device has refused to write or reset a zone that nobody has".into()));
         }
         namespaces.audit().map_err(Failure)
@@ -484,6 +524,7 @@ impl World {
             end: self.end,
             counts: Counts::default(),
             trace: self.trace.copy(),
+            failing: false,
             ready: false,
             forks_left: 0,
         })

@@ -9,8 +9,10 @@ use crate::{
             oracle::{Change, Zone},
             scenario::draw_spec,
         },
+        wire::Fault as WireFault,
         world::Failure,
     },
+    ssd::{Fault, Kind as DriveKind},
 };
 use engine::{
     buf::{BLOCK, Buf},
@@ -179,7 +181,8 @@ impl World {
     fn change(&mut self, place @ (tenant, index): Place, change: Change) {
         let zone = &mut self.zones[tenant][index];
         // Writes that fill a zone may have to complete before it is known to be full.
-        let sensible = zone.change.is_none() && (change == Change::Reset || zone.takes_writes());
+        let sensible =
+            zone.change.is_none() && !zone.failed && (change == Change::Reset || zone.takes_writes());
         if !sensible {
             return;
         }
@@ -311,6 +314,9 @@ impl World {
     }
 
     fn answered(&mut self, kind: Kind, seen: &[(u64, u64)], done: Done) -> Result<(), String> {
+        if self.failing && done.result.is_err() && self.may_fail(kind) {
+            return Ok(());
+        }
         done.result.map_err(|error| format!("fails: {error}"))?;
         match kind {
             Kind::Write { place: (tenant, index), from, blocks, fua, append, epoch } => {
@@ -347,5 +353,29 @@ impl World {
                 Ok(())
             }
         }
+    }
+
+    /// What cannot be done where commands of the drive fail. A finish or reset may have happened.
+    fn may_fail(&mut self, kind: Kind) -> bool {
+        if let Kind::Write { place: (tenant, index), .. } = kind {
+            self.zones[tenant][index].failed = true;
+        }
+        !matches!(kind, Kind::Read { .. })
+    }
+
+    /// Has a command of the drive fail soon: the next finish or flush, or the next write to some zone, but none of the
+    /// journal's, without which nothing goes on. What is moved is tried three times, so only two writes fail, perhaps
+    /// after the next start.
+    pub(super) fn break_something(&mut self, number: u64) {
+        let bay = self.bays[0];
+        if number < 2 && self.rng.chance(1, 2) {
+            let zone = ZoneIndex(2 + self.rng.below(self.scenario.drive.zones as u64 - 2) as u32);
+            self.wire.ssd(bay).faults().after(0, Fault::WriteFault(zone));
+            return self.trace.note(|| format!("a write to {zone:?} is to fail"));
+        }
+        let kind = if self.rng.chance(1, 8) { DriveKind::Flush } else { DriveKind::Finish };
+        let late = self.rng.chance(1, 2);
+        self.wire.set_fault(bay, WireFault::Fail { kind, late });
+        self.trace.note(|| format!("a {kind:?} is to fail"));
     }
 }
