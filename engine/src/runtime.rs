@@ -20,6 +20,9 @@ use std::{
 
 type Task = Pin<Box<dyn Future<Output = ()>>>;
 
+/// Steps after which a device has its turn though some task is ready.
+const STEPS: u32 = 256;
+
 /// Runs tasks on the calling thread. Clones share the same tasks.
 #[derive(Clone)]
 pub struct Runtime(Rc<Inner>);
@@ -157,7 +160,18 @@ impl Runtime {
     /// for devices and returns `false` if nothing can happen any more, which ends the wait with
     /// `None`.
     pub fn block_on<T>(&self, future: impl Future<Output = T>, mut idle: impl FnMut() -> bool) -> Option<T> {
-        let mut future = pin!(future);
+        self.block_on_fairly(future, |busy| busy || idle())
+    }
+
+    /// As [`Runtime::block_on`], for devices that have to have their turn also where some task is ready all the time:
+    /// `turn` is called with `false` whenever nothing is ready, and with `true` after so many steps without that, when
+    /// it must not wait.
+    pub fn block_on_fairly<T>(
+        &self,
+        future: impl Future<Output = T>,
+        mut turn: impl FnMut(bool) -> bool,
+    ) -> Option<T> {
+        let (mut future, mut steps) = (pin!(future), 0);
         let flag = Arc::new(Flag(AtomicBool::new(true)));
         let waker = Waker::from(flag.clone());
         loop {
@@ -166,10 +180,12 @@ impl Runtime {
             if woken && let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
                 return Some(value);
             }
-            if self.step() {
+            let busy = self.step();
+            steps = if busy { (steps + 1) % STEPS } else { 0 };
+            if steps > 0 {
                 continue;
             }
-            if !flag.0.load(Ordering::Relaxed) && !idle() {
+            if (busy || !flag.0.load(Ordering::Relaxed)) && !turn(busy) {
                 return None;
             }
         }

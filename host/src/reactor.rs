@@ -1,7 +1,7 @@
 //! What everything in this process runs on: the tasks, and the ring that their I/O goes through.
 
 use crate::ring::Ring;
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context, Result, bail};
 use engine::{buf::Source, runtime::Runtime};
 use std::{
     cell::OnceCell,
@@ -9,11 +9,8 @@ use std::{
     os::unix::net::UnixStream,
     pin::pin,
     rc::Rc,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
-    task::{Context, Poll, Wake, Waker},
+    sync::{Arc, Mutex, PoisonError},
+    task::Poll,
     time::Duration,
 };
 
@@ -72,46 +69,21 @@ impl Reactor {
 
     /// Runs tasks until `future` is done; an error if nothing can happen any more.
     pub fn wait<T>(&self, future: impl Future<Output = T>) -> Result<T> {
-        let (runtime, problem) = (&self.0.runtime, "io_uring failed");
-        let mut future = pin!(future);
-        let woken = Arc::new(Woken(AtomicBool::new(true)));
-        let waker = Waker::from(woken.clone());
-        let mut steps = 0;
-        loop {
-            if woken.0.swap(false, Ordering::Acquire)
-                && let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&waker))
-            {
-                return Ok(value);
-            }
-            if runtime.step() {
-                steps += 1;
-                if steps == STEPS {
-                    steps = 0;
-                    self.0.ring.get().map_or(Ok(()), Ring::pass).context(problem)?;
-                }
-                continue;
-            }
-            steps = 0;
-            if !woken.0.load(Ordering::Relaxed)
-                && !self.0.ring.get().map_or(Ok(false), Ring::wait).context(problem)?
-            {
-                bail!("the drives do not answer any more");
-            }
+        let mut broken = None;
+        // Clients who ask without a pause for what needs no drive would keep all others waiting.
+        let value = self.0.runtime.block_on_fairly(future, |busy| {
+            let Some(ring) = self.0.ring.get() else { return busy };
+            let turned = if busy { ring.pass().map(|()| true) } else { ring.wait() };
+            turned.unwrap_or_else(|error| {
+                broken = Some(error);
+                false
+            })
+        });
+        match (value, broken) {
+            (Some(value), _) => Ok(value),
+            (None, Some(error)) => Err(error).context("io_uring failed"),
+            (None, None) => bail!("the drives do not answer any more"),
         }
-    }
-}
-
-/// Steps of tasks after which the ring has its turn, if some are ready all the time: clients who ask without a pause
-/// for what needs no drive would keep all others waiting. It is at rest far more often where drives have to be waited
-/// for.
-const STEPS: u32 = 256;
-
-/// Whether what is waited for may go on.
-struct Woken(AtomicBool);
-
-impl Wake for Woken {
-    fn wake(self: Arc<Self>) {
-        self.0.store(true, Ordering::Release);
     }
 }
 
