@@ -7,7 +7,6 @@ use host::{
     output::uuid,
     protocol::PROTOCOL,
     repair,
-    tails::TailFile,
 };
 use serde_json::Value;
 use std::{
@@ -15,6 +14,7 @@ use std::{
     io::{BufRead, BufReader, Write},
     os::unix::net::UnixStream,
     path::PathBuf,
+    thread::JoinHandle,
     time::{Duration, Instant},
 };
 
@@ -241,6 +241,23 @@ fn seen(place: &Place, member: usize) -> (Value, Value, Value) {
     (status["members"][member]["state"].clone(), status["state"].clone(), status["provisional"].clone())
 }
 
+/// Writes to an array, and takes member 2 away; gives what was written, where its image was, and where it is.
+fn without_member_2(place: &Place) -> (Vec<u8>, PathBuf, PathBuf) {
+    let data = Random(8).bytes(5 << 20);
+    place.run_with(&["zone", "write", "drives", "0", "--fua"], &data).ok();
+    let (there, away) = (place.path(&drive("drives", 2)), place.path("away.img"));
+    std::fs::rename(&there, &away).unwrap();
+    (data, there, away)
+}
+
+/// Ends a daemon; what was written has to be there without another drive, so all others have it.
+fn ends_with(place: &Place, daemon: JoinHandle<()>, data: &[u8]) {
+    place.run(&["stop", "drives"]).ok();
+    daemon.join().unwrap();
+    place.remove(&drive("drives", 0));
+    assert!(place.read_zone("drives", 0) == data);
+}
+
 fn until(what: impl Fn() -> bool) {
     let start = Instant::now();
     while !what() {
@@ -252,10 +269,7 @@ fn until(what: impl Fn() -> bool) {
 #[test]
 fn a_member_that_is_missing_is_back_when_its_drive_is_as_long_as_nothing_was_written() {
     let place = Place::with_array(6);
-    let data = Random(8).bytes(5 << 20);
-    place.run_with(&["zone", "write", "drives", "0", "--fua"], &data).ok();
-    let (there, away) = (place.path(&drive("drives", 2)), place.path("away.img"));
-    std::fs::rename(&there, &away).unwrap();
+    let (data, there, away) = without_member_2(&place);
     let before = images(&place);
     let waits = ("missing".into(), "degraded".into(), true.into());
     assert_eq!(seen(&place, 2), waits);
@@ -274,20 +288,14 @@ fn a_member_that_is_missing_is_back_when_its_drive_is_as_long_as_nothing_was_wri
     assert_eq!(seen(&place, 2), waits);
     std::fs::rename(&away, &there).unwrap();
     until(|| seen(&place, 2) == ("active".into(), "healthy".into(), false.into()));
-    place.run(&["stop", "drives"]).ok();
-    daemon.join().unwrap();
-    place.remove(&drive("drives", 0));
-    assert!(place.read_zone("drives", 0) == data);
+    ends_with(&place, daemon, &data);
 }
 
 /// Whoever copies it there takes longer than a daemon to look.
 #[test]
 fn a_member_that_comes_piece_by_piece_is_taken_when_it_is_whole() {
     let place = Place::with_array(5);
-    let data = Random(28).bytes(5 << 20);
-    place.run_with(&["zone", "write", "drives", "0", "--fua"], &data).ok();
-    let (there, away) = (place.path(&drive("drives", 2)), place.path("away.img"));
-    std::fs::rename(&there, &away).unwrap();
+    let (data, there, away) = without_member_2(&place);
     let daemon = place.daemon();
     let image = std::fs::read(&away).unwrap();
     let (first, rest) = image.split_at(image.len() / 2);
@@ -296,10 +304,7 @@ fn a_member_that_comes_piece_by_piece_is_taken_when_it_is_whole() {
     assert_eq!(seen(&place, 2), ("missing".into(), "degraded".into(), true.into()));
     std::fs::File::options().append(true).open(&there).unwrap().write_all(rest).unwrap();
     until(|| seen(&place, 2) == ("active".into(), "healthy".into(), false.into()));
-    place.run(&["stop", "drives"]).ok();
-    daemon.join().unwrap();
-    place.remove(&drive("drives", 0));
-    assert!(place.read_zone("drives", 0) == data);
+    ends_with(&place, daemon, &data);
 }
 
 /// Somebody has mounted what that one shows: the drive is no less theirs because its daemon has died.
@@ -308,15 +313,11 @@ fn a_drive_whose_array_waits_for_its_daemon_is_not_taken_for_another_one() {
     let place = Place::with_array(5);
     place.emulate("others", 5);
     place.create("pool", "others", 5).ok();
-    let id = place.json(&["status", "others"])["uuid"].as_str().unwrap().to_string();
+    let tails = place.leave_tails("others");
     let (theirs, new) = (place.path(&drive("others", 0)), place.path("drives/other.img"));
     std::fs::rename(&theirs, &new).unwrap();
     let before = std::fs::read(&new).unwrap();
     let daemon = place.daemon_of(place.path(&drive("drives", 0)), Terms::default());
-    let bytes: Vec<u8> =
-        (0..16).map(|n| u8::from_str_radix(&id.replace('-', "")[2 * n..2 * n + 2], 16).unwrap()).collect();
-    let tails = place.path(&format!("run/{id}.tails"));
-    drop(TailFile::create(&tails, &bytes.try_into().unwrap(), 1, &[0; 14], &[]).unwrap());
     let replace = ["replace", "--yes", "tank", "3", "drives/other.img"];
     place.run(&replace).fails_with(&["member 0 of 'pool'", "waits for its daemon", "zoneraid start pool"]);
     assert!(std::fs::read(&new).unwrap() == before);

@@ -1,7 +1,7 @@
 //! Trouble: each cause is told by its name, and the trouble of one array or drive is no other's.
 
 use crate::support::{Place, Ran, as_nobody, drive, fingerprint};
-use host::{protocol::PROTOCOL, tails::TailFile};
+use host::protocol::PROTOCOL;
 use std::{
     collections::BTreeSet,
     ffi::OsStr,
@@ -249,13 +249,8 @@ fn an_array_whose_block_device_waits_for_its_daemon_says_so() {
     let place = Place::with_array(5);
     let status = place.json(&["status", "drives"]);
     assert_eq!(status["waits_for_daemon"], false);
-    let id = status["uuid"].as_str().unwrap().to_string();
     place.run(&["stop", "drives"]).fails_with(&["'drives' does not run"]);
-    let bytes: Vec<u8> =
-        (0..16).map(|n| u8::from_str_radix(&id.replace('-', "")[2 * n..2 * n + 2], 16).unwrap()).collect();
-    fs::create_dir_all(place.path("run")).unwrap();
-    let tails = place.path(&format!("run/{id}.tails"));
-    drop(TailFile::create(&tails, &bytes.try_into().unwrap(), 1, &[0; 14], &[]).unwrap());
+    place.leave_tails("drives");
 
     let status = place.run(&["status", "drives", "--json"]).ok().json();
     assert_eq!(

@@ -78,7 +78,11 @@ fn open(drive: &EmulatedDrive) -> (Runtime, Volume) {
 }
 
 fn made(blocks: Option<u64>) -> (EmulatedDrive, Runtime, Volume) {
-    let drive = EmulatedDrive::in_memory(&geometry());
+    made_on(&geometry(), blocks)
+}
+
+fn made_on(geometry: &Geometry, blocks: Option<u64>) -> (EmulatedDrive, Runtime, Volume) {
+    let drive = EmulatedDrive::in_memory(geometry);
     wait(
         &Runtime::new(),
         Volume::create(
@@ -337,10 +341,7 @@ fn a_start_that_fails_has_changed_nothing() {
 #[test]
 fn discards_are_forgotten_by_checkpoints_like_writes() {
     // So large that nothing is collected.
-    let drive = EmulatedDrive::in_memory(&Geometry { zones: 100, ..geometry() });
-    let options = CreateOptions { uuid: [1; 16], blocks: Some(3000), ..CreateOptions::default() };
-    wait(&Runtime::new(), Volume::create(Rc::new(drive.clone()), options)).unwrap();
-    let (runtime, volume) = open(&drive);
+    let (_, runtime, volume) = made_on(&Geometry { zones: 100, ..geometry() }, Some(3000));
     for at in 0..300 {
         wait(&runtime, volume.write(at, &block(1), false)).unwrap();
     }

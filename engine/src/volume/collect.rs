@@ -20,10 +20,7 @@ use crate::{
     },
     zone::{Lba, ZoneIndex},
 };
-use std::{
-    collections::{BTreeSet, VecDeque},
-    rc::Rc,
-};
+use std::{collections::VecDeque, rc::Rc};
 
 /// Dead zones that are worth a checkpoint.
 const WORTH: u32 = 4;
@@ -96,8 +93,7 @@ impl Core {
         // Headers of what is moved take room as well.
         let most = (plan.in_full_zone() as u32).saturating_sub(1);
         let (choice, shape) = (self.behaviour.choice, (plan.capacity * GRAINS, most * GRAINS));
-        let unreadable: BTreeSet<u32> = state.space.unreadable().map(|(zone, _)| zone).collect();
-        let others = state.space.zones().filter(|(zone, _)| !unreadable.contains(zone));
+        let others = state.space.zones().filter(|(zone, _)| !state.space.is_unreadable(*zone));
         match victim::choose(others, choice, shape, state.space.next_segment) {
             Some(zone) => Step::Empty(zone),
             None if dead > 0 => Step::Free,

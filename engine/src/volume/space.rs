@@ -281,6 +281,11 @@ impl Space {
         tried.filter(|(zone, _)| self.zone(*zone).record.live > 0)
     }
 
+    /// Whether it is one of these.
+    pub fn is_unreadable(&self, zone: u32) -> bool {
+        self.unreadable.contains_key(&zone)
+    }
+
     /// Whether what is on the device may say of a block that it lies there.
     pub fn may_be_live(&self, place: Place) -> bool {
         if place == 0 {

@@ -225,12 +225,13 @@ struct Source {
 impl Source {
     fn open(output: Output, array: &ArrayName, zone: u32) -> Result<Source> {
         let only = |zones: Zones| zones.zones.into_iter().next().context("the array does not know the zone");
-        let of_session = |session: Session, found, before: Vec<ZoneInfo>| {
+        let of_session = |session: Session, found, others: Vec<ZoneInfo>| {
             let geometry = session.device.geometry().clone();
             let info = zone_info(&session, zone)?;
             let at_most = bytes(geometry.max_transfer_blocks.max(1) as u64).min(READ_BYTES);
             let read = move |at: u64, buf| Ok(session.run(Command::read(Lba(at / BLOCK as u64), buf))?.data);
             let zone = only(Zones::of("", &geometry, &[info], None)?)?;
+            let before = if others.is_empty() { vec![info] } else { others };
             anyhow::Ok(Source { zone, at_most, read: Box::new(read), found, before })
         };
         if let Some((session, found)) = namespace::to_read(array)? {
@@ -242,9 +243,7 @@ impl Source {
         }
         let Some(mut client) = client::find(array)? else {
             let found = Found::to_read(array)?;
-            let session = found.read_only()?;
-            let before = vec![zone_info(&session, zone)?];
-            return of_session(session, Some(found), before);
+            return of_session(found.read_only()?, Some(found), Vec::new());
         };
         let status: Status = ask(output, &mut client, &Request::Status)?;
         let name = &status.name;

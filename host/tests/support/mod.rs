@@ -5,6 +5,7 @@ use host::{
     daemon::Daemon,
     members::{Found, Terms},
     name::ArrayName,
+    tails::TailFile,
 };
 use serde_json::Value;
 use std::{
@@ -116,6 +117,17 @@ impl Place {
 
     pub fn remove(&self, inside: &str) {
         fs::remove_file(self.path(inside)).unwrap();
+    }
+
+    /// Leaves what a daemon of an array leaves that was killed while its block device was in use; gives where that is.
+    pub fn leave_tails(&self, array: &str) -> PathBuf {
+        let status = self.json(&["status", array]);
+        let id = status["uuid"].as_str().unwrap();
+        let uuid = u128::from_str_radix(&id.replace('-', ""), 16).unwrap().to_be_bytes();
+        fs::create_dir_all(self.path("run")).unwrap();
+        let tails = self.path(&format!("run/{id}.tails"));
+        drop(TailFile::create(&tails, &uuid, 1, &[0; 14], &[]).unwrap());
+        tails
     }
 
     pub fn command(&self, args: &[&str]) -> Command {
