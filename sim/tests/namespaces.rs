@@ -548,6 +548,31 @@ fn spares_widen_groups_and_are_taken_back_from_who_does_not_write() {
     assert_eq!(rig.read(&all[1], 0, 12), [vec![8; 10], vec![9], vec![0]].concat());
 }
 
+/// Who has had no time to open a group is not inactive: the first one to write gets no more than the others do (§4.4.3).
+#[test]
+fn who_opens_first_borrows_from_others_only_when_they_open_nothing() {
+    let geometry = Geometry { zones: 300, max_active: 34, max_open: 34, ..drive_for_rows(15) };
+    let rig = Rig::new(&geometry, 15);
+    for name in ["a", "b", "c", "d"] {
+        rig.add(spec(name, 4, 4)).unwrap();
+    }
+    // 30 may be active in groups, 16 of these for certain: each has three of 14 spares.
+    let next_width = |rig: &Rig| {
+        let one = rig.namespaces.list().remove(0);
+        assert_eq!(rig.run(&one, Command::Reset { zones: Zones::One(ZoneIndex(0)) }).result, Ok(()));
+        rig.write(&one, 0, 7, 20).unwrap();
+        one.status().widths[0]
+    };
+    // 16 reservations later, of which some were kept ready, the others are inactive.
+    assert_eq!([(); 4].map(|()| next_width(&rig)), [4, 4, 8, 8]);
+    // One more has two of twelve spares, and half of the six that the others lend now.
+    rig.add(spec("e", 2, 2)).unwrap();
+    assert_eq!(next_width(&rig), 4);
+    let rig = rig.again();
+    assert_eq!(next_width(&rig), 2);
+    rig.namespaces.audit().unwrap();
+}
+
 /// A write that fails costs its zone alone, and only until the next start.
 #[test]
 fn a_zone_in_which_a_write_fails_can_be_read_and_is_moved_at_the_next_start() {

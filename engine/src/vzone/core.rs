@@ -96,8 +96,9 @@ pub(super) struct TenantState {
     pub history: History,
     /// Spares that its groups hold.
     pub spares: u32,
-    /// Number of the last zone that was reserved when it opened a group; `None` if it never did.
-    pub opened: Option<u64>,
+    /// Number of the last zone that had been reserved when it opened a group, or began: who has had no time to open one
+    /// is not inactive.
+    pub opened: u64,
     pub last_write_us: u64,
     pub removed: bool,
     /// Writes that wait for the first group of their v-zone, by number, in the order in which they were submitted.
@@ -465,7 +466,7 @@ impl Core {
         let window: u32 = tenants.iter().flatten().map(|tenant| tenant.essential()).sum();
         let account = |other: &Rc<Tenant>| {
             let state = other.state.borrow();
-            let lately = state.opened.is_some_and(|opened| serial - opened <= window as u64);
+            let lately = serial - state.opened <= window as u64;
             Account { weight: other.spec.weight, used: state.spares, active: lately || other.id == tenant.id }
         };
         let accounts: Vec<Account> = tenants.iter().flatten().map(account).collect();
@@ -546,7 +547,7 @@ impl Core {
         let zones = arbiter.take(width);
         let mut state = tenant.state.borrow_mut();
         if let Want::Group { .. } = want {
-            state.opened = Some(arbiter.serial());
+            state.opened = arbiter.serial();
         }
         state.spares += spares;
         self.in_hand.borrow_mut().extend(&zones);
@@ -646,7 +647,7 @@ impl Core {
 }
 
 impl Tenant {
-    pub fn new(id: u32, spec: Spec, geometry: Geometry, vzones: Vec<Vzone>) -> Tenant {
+    pub fn new(id: u32, spec: Spec, geometry: Geometry, vzones: Vec<Vzone>, opened: u64) -> Tenant {
         let table = ZoneTable::new(&geometry);
         let gates = (0..geometry.zones).map(|_| Gate::default()).collect();
         let state = TenantState {
@@ -654,7 +655,7 @@ impl Tenant {
             vzones,
             history: History::default(),
             spares: 0,
-            opened: None,
+            opened,
             last_write_us: 0,
             removed: false,
             beginning: VecDeque::new(),
@@ -685,14 +686,13 @@ impl Tenant {
         let state = self.state.borrow();
         let mut vzones = state.vzones.clone();
         vzones.resize(spec.zones as usize, Vzone::new(Groups::default(), End::Open, 0));
-        let tenant = Tenant::new(self.id, spec, geometry, vzones);
+        let tenant = Tenant::new(self.id, spec, geometry, vzones, state.opened);
         {
             let mut new = tenant.state.borrow_mut();
             let count = self.geometry.zones.min(tenant.geometry.zones);
             (0..count).for_each(|zone| new.table.load(&state.table.info(ZoneIndex(zone))));
             (new.history, new.spares) = (state.history, state.spares);
-            (new.opened, new.last_write_us) = (state.opened, state.last_write_us);
-            new.flushes = state.flushes;
+            (new.last_write_us, new.flushes) = (state.last_write_us, state.flushes);
             new.hold();
         }
         tenant

@@ -167,7 +167,8 @@ impl Namespaces {
         let geometry = recover::geometry_of(core.device.geometry(), &core.identity, &spec);
         let vzone = Vzone::new(Groups::default(), format::End::Open, 0);
         let vzones = vec![vzone; spec.zones as usize];
-        let tenant = Rc::new(Tenant::new(id as u32, spec.clone(), geometry, vzones));
+        let serial = core.arbiter.borrow().serial();
+        let tenant = Rc::new(Tenant::new(id as u32, spec.clone(), geometry, vzones, serial));
         // Its active zones are promised from now on. It works once the journal has it.
         tenant.state.borrow_mut().removed = true;
         {

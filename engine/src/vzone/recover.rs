@@ -469,7 +469,8 @@ fn take_over(core: &Core, books: &Books, zones: &[ZoneInfo]) -> Vec<u32> {
             }
             vzones[*zone as usize] = vzone;
         }
-        let tenant = Tenant::new(*id, spec.clone(), geometry, vzones);
+        let serial = core.arbiter.borrow().serial();
+        let tenant = Tenant::new(*id, spec.clone(), geometry, vzones, serial);
         load(&tenant, zones);
         {
             let mut state = tenant.state.borrow_mut();
