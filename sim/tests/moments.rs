@@ -563,7 +563,7 @@ fn a_zone_that_recovery_cannot_finish_is_read_with_the_parities_that_it_had() {
     for policy in Policy::ALL {
         for (tail, missing) in [2, 18, 29, 40, 53].iter().flat_map(|tail| (0..4).map(move |m| (*tail, m))) {
             for stuck in (0..4).filter(|stuck| *stuck != missing) {
-                let mut scene = Scene::new(policy);
+                let mut scene = Scene::shaped(policy, geometry(ZONES + META, 240, 5));
                 scene.write(0, 0, tail);
                 let data = scene.shape.start(part(0)).0;
                 scene.rig.rule(move |_, command| Act::hold_if(!is_metadata(command, data)));
@@ -579,7 +579,14 @@ fn a_zone_that_recovery_cannot_finish_is_read_with_the_parities_that_it_had() {
                 if state != ZoneState::Offline {
                     scene.check(0, tail);
                 }
-                unfinished += u32::from(state == ZoneState::ReadOnly);
+                if state == ZoneState::ReadOnly {
+                    unfinished += 1;
+                    // It takes as much of the drives as one that is open, and others are not begun in vain.
+                    scene.rig.rule(|_, _| Act::Pass);
+                    let others = 1..=scene.array.geometry().max_active;
+                    let pending: Vec<_> = others.map(|zone| scene.start_write(zone, 0, 3)).collect();
+                    assert!(pending.into_iter().all(|mut write| write.take().is_some()), "{policy:?}");
+                }
                 scene.cut(|_| false);
                 scene.assemble(None);
                 assert_ne!(wp(&scene.runtime, &scene.array, 0).0, ZoneState::Offline);
@@ -588,6 +595,61 @@ fn a_zone_that_recovery_cannot_finish_is_read_with_the_parities_that_it_had() {
         }
     }
     assert!(unfinished > 20, "{unfinished}");
+}
+
+/// A rebuild leaves it to its reset, and goes on with the others.
+#[test]
+fn a_zone_whose_finish_has_failed_does_not_keep_others_from_being_rebuilt() {
+    for policy in Policy::ALL {
+        let scene = Scene::new(policy);
+        scene.write(0, 0, STRIPE);
+        scene.write(1, 0, STRIPE);
+        scene.rig.damage(3, Fault::WriteFault(part(1)));
+        scene.write(1, STRIPE, 2 * STRIPE);
+        scene.rig.rule(|drive, command| match command {
+            Command::Finish { .. } if [1, 2].contains(&drive) => Act::Refuse,
+            _ => Act::Pass,
+        });
+        assert!(scene.refused(finish(0)));
+        assert_eq!(scene.states(), [ACTIVE, LACKS_ONE, LACKS_ONE, LACKS_ONE]);
+        let resets = Cell::new(0);
+        scene.rig.rule(move |_, command| {
+            resets.set(resets.get() + u32::from(matches!(command, Command::Reset { .. })));
+            assert!(resets.get() < 50, "{policy:?}: it is tried for ever");
+            Act::Pass
+        });
+        let rebuilt = run(&scene.runtime, scene.array.rebuild(&|_| ())).unwrap();
+        let left_out: Vec<_> = rebuilt.left_out.iter().map(|left| (left.zone, left.member)).collect();
+        assert_eq!(left_out, [(0, 1), (0, 2)], "{policy:?}");
+        assert_eq!(scene.states(), [ACTIVE, LACKS_ONE, LACKS_ONE, ACTIVE]);
+        scene.submit(reset(0));
+        scene.write(0, 0, 30);
+        scene.check(0, 30);
+    }
+}
+
+/// That it is full and holds nothing was promised: whatever its members have done.
+#[test]
+fn an_empty_zone_that_members_could_not_finish_is_not_written_before_its_reset() {
+    for policy in Policy::ALL {
+        let mut scene = Scene::new(policy);
+        scene.rig.rule(|drive, command| match command {
+            Command::Finish { .. } if drive > 0 => Act::Refuse,
+            _ => Act::Pass,
+        });
+        assert!(scene.refused(finish(0)));
+        scene.rig.rule(|_, _| Act::Pass);
+        scene.rebuild();
+        assert!(scene.refused(write_command(&scene.array, 0, 0, 3, true)), "{policy:?}");
+        scene.cut(|_| false);
+        scene.assemble(None);
+        assert_eq!(wp(&scene.runtime, &scene.array, 0).0, ZoneState::Full, "{policy:?}");
+        scene.submit(reset(0));
+        scene.write(0, 0, 30);
+        scene.cut(|_| false);
+        scene.assemble(Some(2));
+        scene.check(0, 30);
+    }
 }
 
 /// Whatever the tail is: when it has been rebuilt on one member, any other one may be lost.
@@ -843,6 +905,46 @@ fn whoever_is_absent_from_an_assembly_that_is_cut_off_is_out() {
         scene.assemble(None);
         assert_eq!(scene.array.status().members[1].state, MemberState::Out, "{policy:?}");
         assert_eq!(wp(&scene.runtime, &scene.array, 0), (ZoneState::Empty, 0));
+    }
+}
+
+/// A member refuses to reset its part: that it lacks it is known before the reset is crossed off, wherever the power
+/// goes and writes are torn.
+#[test]
+fn a_reset_that_a_member_refuses_is_carried_out_or_was_never_begun() {
+    let cases = Policy::ALL.into_iter().flat_map(|policy| (0..10).map(move |seed| (policy, seed)));
+    for (policy, seed) in cases {
+        for steps in 0.. {
+            let mut scene = Scene::new(policy);
+            scene.write(0, 0, 50);
+            scene.stop();
+            scene.runtime = Runtime::seeded(seed);
+            scene.assemble(None);
+            let (left, held) = (Cell::new(steps), Rc::new(Cell::new(false)));
+            let told = held.clone();
+            scene.rig.rule(move |drive, command| match command {
+                Command::Reset { zones: Zones::One(zone) } if drive == 1 && *zone == part(0) => Act::Refuse,
+                Command::Read { .. } | Command::Report { .. } => Act::Pass,
+                _ if left.get() == 0 => {
+                    told.set(true);
+                    Act::Hold
+                }
+                _ => {
+                    left.set(left.get() - 1);
+                    Act::Pass
+                }
+            });
+            drop(scene.start(reset(0)));
+            scene.rig.tear(1);
+            scene.cut(|_| false);
+            scene.assemble(None);
+            let found = wp(&scene.runtime, &scene.array, 0);
+            let sane = [(ZoneState::Empty, 0), (ZoneState::Closed, 50)].contains(&found);
+            assert!(sane, "{policy:?} {seed} {steps}: {found:?}");
+            if !held.get() {
+                break;
+            }
+        }
     }
 }
 

@@ -622,6 +622,41 @@ fn dead_parts_of_two_members_cost_a_zone_nothing_and_a_third_fails_that_zone_alo
     }
 }
 
+/// A member that the finish has reached holds no slots any more, whatever can be read in their place: nothing is decoded
+/// with that where recovery cannot finish the zone either.
+#[test]
+fn a_finish_that_is_cut_and_cannot_be_carried_out_invents_nothing() {
+    let mut lost = 0;
+    for tail in [2, 5, 10, 15] {
+        for [a, b] in pairs(5) {
+            let third = other_than(5, &[a, b]);
+            for steps in 0.. {
+                let mut scene = Scene::new(Policy::Zrwa, 5);
+                scene.rig.drop_at_finish();
+                scene.write_to(0, tail);
+                let held = scene.rig.hold_after(steps);
+                drop(scene.array.submit(finish(0)));
+                scene.runtime.run();
+                scene.cut_power();
+                let data = META as u64 * scene.shape.zone_size_blocks;
+                scene.rig.rule(move |drive, command| match command {
+                    Command::Finish { .. } if drive == third => Act::Refuse,
+                    Command::Write { lba, .. } if drive == third && lba.0 >= data => Act::Refuse,
+                    _ => Act::Pass,
+                });
+                scene.array =
+                    run(&scene.runtime, Array::assemble(&scene.runtime, scene.without(&[a, b]))).unwrap();
+                // What is read is right.
+                lost += (0..tail).filter(|at| scene.try_read(0, *at).is_err()).count();
+                if !held.get() {
+                    break;
+                }
+            }
+        }
+    }
+    assert!(lost > 0);
+}
+
 #[test]
 fn with_three_missing_an_array_is_refused_and_nothing_is_written() {
     for policy in Policy::ALL {

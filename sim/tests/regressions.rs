@@ -122,25 +122,31 @@ fn partial_parity_of_full_zones_is_forgotten_when_the_array_is_assembled() {
 /// One zone can be open. The last write of zone 0 is on its way, so zone 1 waits to be opened, with
 /// a write in its queue; then zone 1 is changed by `command`, and zone 0 ends. The opening went on
 /// as though nothing had happened. Gives the result of the write to zone 1.
-fn change_while_waiting(runtime: &Runtime, command: Command) -> (Array, Result<(), DeviceError>) {
+fn change_while_waiting(
+    runtime: &Runtime,
+    command: Command,
+    refuses: fn(usize, &Command) -> bool,
+) -> (Array, [Result<(), DeviceError>; 2]) {
     let geometry = geometry(8, 200, 3);
     let (rig, _, array) = rigged(runtime, &geometry);
     let last = capacity(&array) - STRIPE;
     write_up_to(runtime, &array, 0, last, STRIPE);
     let zone_0 = META_ZONES * geometry.zone_size_blocks;
     let zone_1 = zone_0 + geometry.zone_size_blocks;
-    rig.rule(move |_, command| Act::hold_if(writes_from(command, zone_0) && writes_before(command, zone_1)));
+    rig.rule(move |drive, command| match refuses(drive, command) {
+        true => Act::Refuse,
+        false => Act::hold_if(writes_from(command, zone_0) && writes_before(command, zone_1)),
+    });
     let ending = array.submit(write_command(&array, 0, last, STRIPE, false));
     let waiting = array.submit(write_command(&array, 1, 0, 3, false));
     let change = array.submit(command);
     runtime.run();
-    assert_eq!(run(runtime, change).result, Ok(()));
-    let refused = run(runtime, waiting).result;
+    let results = [run(runtime, change).result, run(runtime, waiting).result];
     rig.rule(|_, _| Act::Pass);
     rig.release(|_, _| true);
     assert_eq!(run(runtime, ending).result, Ok(()));
     runtime.run();
-    (array, refused)
+    (array, results)
 }
 
 /// The members' zones were opened after they had been finished, which drives refuse: all members
@@ -148,10 +154,19 @@ fn change_while_waiting(runtime: &Runtime, command: Command) -> (Array, Result<(
 #[test]
 fn a_zone_that_waits_to_be_opened_can_be_finished() {
     let runtime = Runtime::new();
-    let (array, refused) = change_while_waiting(&runtime, finish(1));
-    assert_eq!(refused, Err(Status::ZoneIsFull.into()));
+    let (array, results) = change_while_waiting(&runtime, finish(1), |_, _| false);
+    assert_eq!(results, [Ok(()), Err(Status::ZoneIsFull.into())]);
     assert_eq!(wp(&runtime, &array, 1).0, ZoneState::Full);
     assert_all_active(&array);
+}
+
+/// Nobody answered what waited.
+#[test]
+fn a_zone_that_waits_to_be_opened_and_cannot_be_finished_refuses_what_waits() {
+    let runtime = Runtime::new();
+    let refuses = |drive, command: &Command| drive < 2 && matches!(command, Command::Finish { .. });
+    let (_, results) = change_while_waiting(&runtime, finish(1), refuses);
+    assert_eq!(results, [Err(Status::InternalError.into()); 2]);
 }
 
 /// The members' zones were opened for a zone that nobody knew of any more; the next one to write
@@ -159,8 +174,8 @@ fn a_zone_that_waits_to_be_opened_can_be_finished() {
 #[test]
 fn a_zone_that_waits_to_be_opened_can_be_reset() {
     let runtime = Runtime::new();
-    let (array, refused) = change_while_waiting(&runtime, reset(1));
-    assert_eq!(refused, Err(Status::ZoneInvalidWrite.into()));
+    let (array, results) = change_while_waiting(&runtime, reset(1), |_, _| false);
+    assert_eq!(results, [Ok(()), Err(Status::ZoneInvalidWrite.into())]);
     write(&runtime, &array, 1, 0, 3, true);
     check(&runtime, &array, 1, 3);
     assert_all_active(&array);

@@ -1,7 +1,7 @@
 //! Zones of a drive that wear out, and the spare ones that are used in their place.
 
 use crate::support::{
-    array::{geometry, options, run},
+    array::{geometry, options, run, wp},
     rig::{Act, Rig},
     scene::{ACTIVE, CHUNK, META, STRIPE, Scene, ZONES, is_metadata, part, reset},
 };
@@ -13,7 +13,7 @@ use engine::{
         policy::Policy,
     },
     runtime::{Gate, Runtime},
-    zone::ZoneIndex,
+    zone::{ZoneIndex, ZoneState},
 };
 use sim::ssd::Fault;
 use std::{future::poll_fn, pin::pin, rc::Rc, task::Poll};
@@ -23,15 +23,20 @@ const SPARE: u32 = META + ZONES;
 const KINDS: [(Policy, u32); 4] =
     [(Policy::Zrwa, 0), (Policy::InPlace, 0), (Policy::Log, 0), (Policy::Log, 4)];
 
-/// An array with `spare_zones`, of which zones 0 and 1 are being written.
-fn scene((policy, group_blocks): (Policy, u32), spare_zones: u32) -> Scene {
+/// An array with `spare_zones`.
+fn empty((policy, group_blocks): (Policy, u32), spare_zones: u32) -> Scene {
     let options = CreateOptions {
         policy: Some(policy),
         group_blocks,
         spare_zones: Some(spare_zones),
         ..options(CHUNK)
     };
-    let scene = Scene::created(options, geometry(SPARE + spare_zones, 240, 8));
+    Scene::created(options, geometry(SPARE + spare_zones, 240, 8))
+}
+
+/// An array with `spare_zones`, of which zones 0 and 1 are being written.
+fn scene(kind: (Policy, u32), spare_zones: u32) -> Scene {
+    let scene = empty(kind, spare_zones);
     for zone in [0, 1] {
         scene.write(zone, 0, 5 * STRIPE + 3);
     }
@@ -266,6 +271,43 @@ fn a_zone_that_is_offline_can_be_given_up_where_there_are_spare_zones() {
         scene.assemble(Some(0));
         scene.check(0, 2 * STRIPE);
         scene.check(1, 5 * STRIPE + 3);
+    }
+}
+
+/// What takes the place of a worn part holds nothing of it: it would be missed if the reset came to nothing.
+#[test]
+fn a_reset_of_an_offline_zone_that_comes_to_nothing_leaves_what_was_there() {
+    const SHORT: u64 = 2 * CHUNK;
+    for kind in KINDS {
+        let offline = |worn: &[usize]| {
+            let mut scene = empty(kind, 1);
+            scene.write(0, 0, SHORT);
+            worn.iter().for_each(|member| scene.damage(*member, Fault::Offline(part(0))));
+            scene.cut(|_| false);
+            scene.assemble(Some(0));
+            assert_eq!(scene.array.status().offline.len(), 1, "{kind:?}");
+            scene
+        };
+        for steps in 0.. {
+            let mut scene = offline(&[1]);
+            let held = scene.rig.hold_after(steps);
+            drop(scene.start(reset(0)));
+            scene.cut(|_| false);
+            scene.assemble(None);
+            if wp(&scene.runtime, &scene.array, 0) != (ZoneState::Empty, 0) {
+                scene.check(0, SHORT);
+            }
+            if !held.get() {
+                break;
+            }
+        }
+        // Too few have another place for it.
+        let mut scene = offline(&[1, 2]);
+        scene.damage(2, Fault::Offline(ZoneIndex(SPARE)));
+        assert!(scene.refused(reset(0)), "{kind:?}");
+        scene.cut(|_| false);
+        scene.assemble(Some(0));
+        assert_eq!(scene.array.status().offline.len(), 1, "{kind:?}");
     }
 }
 

@@ -671,7 +671,9 @@ impl Raid {
     ) -> Result<(), Stopped> {
         let layout = self.layout;
         if zone.flow.borrow().is_over() {
-            return Err(Stopped::Again);
+            // One that could not be finished stays so until it is reset, or found again.
+            let ends = zone.flow.borrow().has_ended() || self.zones.is_busy(zone.index);
+            return Err(if ends { Stopped::Again } else { NoPart::TooFewOthers.into() });
         }
         let tail = zone.flow.borrow().complete();
         self.make_safe(zone, tail).await?;

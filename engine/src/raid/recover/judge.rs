@@ -192,6 +192,13 @@ impl Raid {
             false => layout.slot(stripe, index, which),
         };
         match place {
+            // It was ahead of the write pointer, in the ZRWA of a zone that has been finished since.
+            Place::Row(row)
+                if row > stripe
+                    && evidence.wp_blocks[member].is_some_and(|wp| wp > row * layout.chunk_blocks) =>
+            {
+                None
+            }
             Place::Row(row) => {
                 let row = row * layout.chunk_blocks;
                 self.read_part(view.zone, member, row + blocks.start..row + blocks.end, evidence).await

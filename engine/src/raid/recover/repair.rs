@@ -10,7 +10,7 @@ use crate::{
         recover::verdict::{Awaited, Tail, Verdict},
         zone::flow::Zone,
     },
-    zone::ZoneIndex,
+    zone::{ZoneIndex, ZoneInfo, ZoneState},
 };
 use std::rc::Rc;
 
@@ -39,9 +39,13 @@ impl Raid {
                 match finished {
                     Ok(()) => self.forget_logged(zone, u64::MAX),
                     // The parities of its last stripe are not all where those of a full zone are: reads take
-                    // those that are in memory.
+                    // those that are in memory. It still holds resources of its members.
                     Err(_) => {
                         running.flow.borrow_mut().end_here();
+                        running.failed.set(true);
+                        let wp_blocks = running.flow.borrow().complete();
+                        let (state, capacity_blocks) = (ZoneState::Closed, self.layout.capacity_blocks());
+                        self.zones.load(&ZoneInfo { zone, state, wp_blocks, capacity_blocks, zrwa: false });
                         self.zones.start(Rc::new(running));
                     }
                 }

@@ -77,6 +77,7 @@ impl Raid {
     pub async fn reset(self: Rc<Self>, zones: Range<u32>) -> Result<(), DeviceError> {
         let result = self.reset_busy(zones.clone()).await;
         self.zones.end_busy(&zones);
+        self.give_up_frozen(zones);
         result
     }
 
@@ -134,6 +135,13 @@ impl Raid {
 
     /// Whether enough members could write a zone if it were reset: nothing is given up for a reset that fails.
     async fn is_usable(&self, zone: ZoneIndex) -> bool {
+        // What is worn has to be known as lost first: a spare zone in its place would pass for what the member holds.
+        for member in each(self.live(zone)) {
+            if self.part(zone, member).await.is_some_and(|info| is_worn(info.state)) {
+                self.part_lost(zone, member, Status::ZoneIsOffline.into(), "reset zone");
+            }
+        }
+        self.membership.settled().await;
         let mut usable = 0u32;
         for member in each(self.members.active()) {
             // If that fails the member is out.
@@ -196,9 +204,12 @@ impl Raid {
         self.zones.unstick(&zones);
         self.forget_burned(zones.clone());
         self.forget_holes(zones);
+        // Who lacks a part is known before the reset is crossed off, and in the order of their numbers comes behind it:
+        // what such a member holds is of the life before.
         for (zone, member, error) in dead {
             self.part_lost(ZoneIndex(*zone), *member, *error, "reset zone");
         }
+        self.membership.settled().await;
         self.broadcast(Record::ResetDone { first, count, epoch }, sequence).await;
         self.check_failed()
     }
@@ -206,11 +217,27 @@ impl Raid {
     /// Finishes one zone, which is marked busy.
     pub async fn finish(self: Rc<Self>, zone: ZoneIndex) -> Result<(), DeviceError> {
         let result = self.finish_busy(zone).await;
-        self.zones.end_busy(&(zone.0..zone.0 + 1));
+        let zones = zone.0..zone.0 + 1;
+        self.zones.end_busy(&zones);
+        self.give_up_frozen(zones);
         result
     }
 
+    /// Gives up zones that were held still for their end and have not come to it: if they had yet to be opened, nobody
+    /// else answers what waits there.
+    fn give_up_frozen(&self, zones: Range<u32>) {
+        for zone in self.zones.running_among(zones) {
+            let flow = zone.flow.borrow();
+            let frozen = flow.is_over() && !flow.has_ended();
+            drop(flow);
+            if frozen {
+                self.give_up(&zone);
+            }
+        }
+    }
+
     async fn finish_busy(self: &Rc<Self>, index: ZoneIndex) -> Result<(), DeviceError> {
+        self.check_zone(index)?;
         let running = self.zones.running(index);
         if let Some(zone) = &running {
             self.freeze(zone).await;
@@ -231,14 +258,19 @@ impl Raid {
         let epoch = self.catalog.change(index, |record| record.finished = Some(tail_blocks));
         let sequence = self.membership.next_sequence();
         self.broadcast(Record::Finish { zone: index.0, epoch, tail_blocks }, sequence).await;
-        self.check_zone(index)?;
-        self.finish_members(index, running.as_deref()).await?;
+        let finished = match self.check_zone(index) {
+            Ok(()) => self.finish_members(index, running.as_deref()).await,
+            failed => failed,
+        };
         if let Some(zone) = &running {
+            finished?;
             self.refuse_queued(zone, Status::ZoneIsFull);
             self.end_zone(zone);
         }
+        // One that nothing was written to ends here, whatever its members have done: it was promised that it is full and
+        // holds nothing.
         self.zones.table_mut().finish(index)?;
-        Ok(())
+        finished
     }
 
     /// The second half of a finish, whose record is safe; `zone` is quiet.

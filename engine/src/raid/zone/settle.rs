@@ -66,7 +66,7 @@ impl Raid {
     }
 
     /// The zone has failed: nobody need wait any longer.
-    fn give_up(&self, zone: &Zone) {
+    pub(super) fn give_up(&self, zone: &Zone) {
         if !zone.failed.replace(true) && !self.membership.has_failed() {
             self.events.note(Event::ZoneFailed { zone: zone.index.0 });
         }
