@@ -210,6 +210,33 @@ fn a_full_volume_says_so_before_it_acknowledges_and_a_discard_makes_room() {
     runtime.clear();
 }
 
+/// It may be one that is only shown, or on an array that has not begun without a member.
+#[test]
+fn a_volume_that_nobody_writes_to_writes_nothing_after_its_start() {
+    let (drive, mut runtime, mut volume) = made(Some(5000));
+    let usable = volume.status().usable;
+    for at in 0..usable {
+        wait(&runtime, volume.write(at, &block(1), false)).unwrap();
+    }
+    let (mut collecting, mut at) = (0, 0);
+    for _ in 0..20 {
+        while !volume.status().collects {
+            at = (at + 7919) % usable;
+            wait(&runtime, volume.write(at, &block(2), false)).unwrap();
+        }
+        runtime.clear();
+        (runtime, volume) = open(&drive);
+        let before = volume.status();
+        runtime.run();
+        assert_eq!(volume.status(), before);
+        wait(&runtime, volume.write(at, &block(3), false)).unwrap();
+        runtime.run();
+        collecting += u32::from(volume.status().collected_zones > 0);
+    }
+    assert!(collecting > 0, "there was nothing to collect");
+    runtime.clear();
+}
+
 #[test]
 fn a_volume_that_was_stopped_starts_without_anything_to_recover() {
     let (drive, runtime, volume) = made(None);

@@ -37,8 +37,15 @@ const MOST_MOVES: u64 = 2;
 /// As this part of what a victim yields writers may write before any of it has been read.
 const IN_ADVANCE: u32 = 4;
 
-/// Collects zones whenever few are free, for ever.
+/// Collects zones whenever few are free, for ever. Not before somebody has written: the device may be one that is only
+/// read, or begin without a member with the first write.
 pub async fn collect(core: Rc<Core>) {
+    while !core.is_used.get() {
+        core.few.wait().await;
+        if core.check().is_err() {
+            return;
+        }
+    }
     loop {
         let step = core.next_step();
         let rests = matches!(step, Step::Rest);

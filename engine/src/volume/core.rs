@@ -47,6 +47,8 @@ pub struct Core {
     pub unpacker: RefCell<Unpacker>,
     /// Writes that have begun and not ended.
     pub writers: Cell<u32>,
+    /// Somebody has written, or discarded, since the start.
+    pub is_used: Cell<bool>,
     /// Groups of each stream have been closed, or have landed.
     closed: [Gate; 3],
     landed: [Gate; 3],
@@ -402,6 +404,7 @@ impl Core {
             crew: RefCell::default(),
             unpacker: RefCell::default(),
             writers: Cell::new(0),
+            is_used: Cell::new(false),
             closed: Default::default(),
             landed: Default::default(),
             room: Gate::default(),
@@ -610,6 +613,13 @@ impl Core {
         drop(state);
         drop(loading);
         Ok(())
+    }
+
+    /// Somebody writes or discards: zones may be collected from now on.
+    pub fn note_use(&self) {
+        if !self.is_used.replace(true) {
+            self.few.open();
+        }
     }
 
     /// Has a checkpoint begun if one is due.

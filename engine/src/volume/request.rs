@@ -235,6 +235,7 @@ impl Core {
     pub async fn write(&self, at: u64, data: &Buf, fua: bool) -> Result<(), DeviceError> {
         let blocks = self.check_data(at, data)?;
         self.check()?;
+        self.note_use();
         let (mut landings, mut from, mut result) = (Landings::default(), 0, Ok(()));
         let flushes = fua && self.behaviour.fua_stands_alone && self.device.geometry().volatile_cache;
         let _writing = Writing::new(self);
@@ -340,6 +341,7 @@ impl Core {
     pub async fn discard(&self, at: u64, blocks: u64) -> Result<(), DeviceError> {
         self.check_range(at, blocks)?;
         self.check()?;
+        self.note_use();
         let (mut landings, mut block, end) = (Landings::default(), at, at + blocks);
         let mut who = Who::Writer;
         while block < end {
