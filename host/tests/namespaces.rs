@@ -257,5 +257,11 @@ fn a_volume_lies_on_a_namespace() {
     place
         .run(&["volume", "create", "drives/mail"])
         .fails_with(&["'drives/mail' gets no volume", "--active 5"]);
+    let whose = ["'drives/db' carries a volume", "zoneraid namespace remove --yes drives/db"];
+    for verb in ["reset", "finish", "open", "close"] {
+        place.run(&["zone", verb, "drives/db", "5"]).fails_with(&whose);
+    }
+    place.run_with(&["zone", "write", "drives/db", "5"], b"x").fails_with(&whose);
+    assert_eq!(place.json(&["zone", "reset", "drives/mail", "0"])["array"], "drives/mail");
     assert!(place.read_zone("drives/mail", 0).is_empty());
 }

@@ -123,20 +123,26 @@ fn is_divided(session: &Session) -> Result<bool> {
     Ok(session.wait(Namespaces::are_on(Rc::new(session.array.clone())))??)
 }
 
-/// The array that the user calls so, or the namespace ARRAY/NAME, run by this process.
-pub fn session(name: &ArrayName) -> Result<Session> {
-    if let Some(session) = meant_by(name)? {
-        return Ok(session);
+/// The array that the user calls so, or the namespace ARRAY/NAME, run by this process; with its name if it is one.
+pub fn session(name: &ArrayName) -> Result<(Session, Option<NamespaceName>)> {
+    if let Some((session, below)) = meant_by(name)? {
+        return Ok((session, Some(below)));
     }
     let session = members::assembled(name)?;
     ensure!(!is_divided(&session)?, "the zones of '{name}' belong to its namespaces; say {name}/NAME");
-    Ok(session)
+    Ok((session, None))
 }
 
 /// The namespace that the user calls so, run by this process; nothing if it can only be an array.
-pub fn meant_by(name: &ArrayName) -> Result<Option<Session>> {
-    let Some(NamespaceName { array, name }) = called(name)? else { return Ok(None) };
-    Divided::existing(&array)?.session_of(&name).map(Some)
+pub fn meant_by(name: &ArrayName) -> Result<Option<(Session, NamespaceName)>> {
+    let Some(below) = called(name)? else { return Ok(None) };
+    let session = Divided::existing(&below.array)?.session_of(&below.name)?;
+    Ok(Some((session, below)))
+}
+
+/// What answers call an array, or a namespace of it.
+pub fn name_of(session: &Session, below: Option<&NamespaceName>) -> String {
+    below.map_or_else(|| session.array.status().name, NamespaceName::to_string)
 }
 
 /// As [`meant_by`], only to read it, and the array that it lies on: nothing is written on drives, and nobody is kept

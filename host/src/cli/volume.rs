@@ -60,7 +60,7 @@ fn set(
     (compression, unit): (Compression, Option<Unit>),
 ) -> Result<VolumeSet> {
     let (session, called) = match namespace::meant_by(name)? {
-        Some(session) => (session, name.to_string()),
+        Some((session, below)) => (session, below.to_string()),
         None => {
             if let Some(mut client) = client::find(name)? {
                 let unit_bytes = unit.map(|unit| unit.bytes() as u64);
@@ -85,11 +85,9 @@ fn set(
 }
 
 fn create(output: Output, name: &ArrayName, options: CreateOptions) -> Result<u8> {
-    let on_namespace = namespace::meant_by(name)?;
-    let below = NamespaceName::new(&name.to_string()).filter(|_| on_namespace.is_some());
-    let session = on_namespace.map_or_else(|| namespace::session(name), Ok)?;
+    let (session, below) = namespace::session(name)?;
     let array: Rc<dyn ZonedDevice> = session.device.clone();
-    let called = below.as_ref().map_or(session.array.status().name, NamespaceName::to_string);
+    let called = namespace::name_of(&session, below.as_ref());
     let problem = || format!("'{called}' gets no volume");
     let created = session.wait(Volume::create(array.clone(), options))?;
     if let (Err(VolumeError::Design(NoVolume::FewActive { active, least })), Some(below)) = (&created, &below)
@@ -140,15 +138,18 @@ fn create(output: Output, name: &ArrayName, options: CreateOptions) -> Result<u8
     Ok(HEALTHY)
 }
 
-/// Refuses to touch the zones of an array that carries a volume: they are the volume's own.
-pub fn refuse_if_there(session: &Session) -> Result<()> {
-    let name = session.array.status().name;
+/// Refuses to touch the zones of an array, or of the namespace `below`, that carries a volume: they are the volume's own.
+pub fn refuse_if_there(session: &Session, below: Option<&NamespaceName>) -> Result<()> {
+    let called = namespace::name_of(session, below);
     let is_on = session.wait(Volume::is_on(session.device.clone()))?;
+    let (how, end) = match below {
+        Some(_) => ("removes the namespace", "zoneraid namespace remove --yes"),
+        None => ("makes the drives blank", "zoneraid destroy"),
+    };
     ensure!(
         !is_on.unwrap_or(false),
-        "'{name}' carries a volume, whose zones are its own; whoever does not want it any more makes the drives \
-         blank: zoneraid destroy {}",
-        quoted(&name)
+        "'{called}' carries a volume, whose zones are its own; whoever does not want it any more {how}: {end} {}",
+        quoted(&called)
     );
     Ok(())
 }

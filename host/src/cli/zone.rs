@@ -185,15 +185,15 @@ fn manage(
     zone: u32,
     command: impl Fn(device::Zones) -> Command,
 ) -> Result<()> {
-    let session = namespace::session(array)?;
-    refuse_if_there(&session)?;
+    let (session, below) = namespace::session(array)?;
+    refuse_if_there(&session, below.as_ref())?;
     let before = condition(zone_info(&session, zone)?.state);
     session
         .run(command(device::Zones::One(ZoneIndex(zone))))
         .with_context(|| format!("zone {zone}, which is {before}"))?;
     let info = zone_info(&session, zone)?;
     let managed = Managed {
-        array: session.array.status().name,
+        array: namespace::name_of(&session, below.as_ref()),
         zone,
         condition: condition(info.state),
         wp_bytes: has_wp(info.state).then(|| bytes(info.wp_blocks)),
@@ -340,8 +340,8 @@ struct Written {
 
 fn write(output: Output, options: &ZoneWrite) -> Result<()> {
     let zone = options.zone;
-    let session = namespace::session(&options.array)?;
-    refuse_if_there(&session)?;
+    let (session, below) = namespace::session(&options.array)?;
+    refuse_if_there(&session, below.as_ref())?;
     let info = zone_info(&session, zone)?;
     ensure!(has_wp(info.state), "zone {zone} is {} and takes no writes", condition(info.state));
     let most = session.device.geometry().max_transfer_blocks as u64;
@@ -384,7 +384,7 @@ fn write(output: Output, options: &ZoneWrite) -> Result<()> {
         return Err(error.context(format!("{stored} bytes of the input are stored safely in zone {zone}")));
     }
     let written = Written {
-        array: session.array.status().name,
+        array: namespace::name_of(&session, below.as_ref()),
         zone,
         written_bytes: input.taken,
         padded_bytes: input.padded,
