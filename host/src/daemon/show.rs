@@ -315,7 +315,10 @@ impl Daemon {
                 *block.stopped.borrow_mut() = Some(device.stop().await);
                 block.changed.open();
             }
-            Some(Ok(())) => self.lose(&block).await,
+            Some(Ok(())) => {
+                device.let_go();
+                self.lose(&block).await;
+            }
             // The next daemon has to do better.
             Some(Err(error)) => {
                 let (name, path) = (self.array.status().name, block.path.display());

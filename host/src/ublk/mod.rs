@@ -204,6 +204,11 @@ impl BlockDevice {
         self.queues.check()
     }
 
+    /// Lets go of a block device that somebody else has removed, who waits for that: the ring holds its file as well.
+    pub fn let_go(self) {
+        self.queues.detach();
+    }
+
     /// Removes the block device. What nobody has written back by then is lost, so nobody should
     /// have it open.
     pub async fn stop(self) -> Result<()> {
