@@ -32,9 +32,9 @@ pub fn parse_blocks(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Bytes of so many blocks.
+/// Bytes of so many blocks, or as many as a number can say: what was asked for may be nonsense.
 pub fn bytes(blocks: u64) -> u64 {
-    blocks * BLOCK as u64
+    blocks.saturating_mul(BLOCK as u64)
 }
 
 /// All of them together, or as much as a number can say: what other processes have answered may be nonsense.
@@ -86,5 +86,6 @@ mod tests {
         assert_eq!(show(1023), "1023 B");
         assert_eq!(show(65536), "64 KiB");
         assert_eq!(show(1077 << 20), "1.1 GiB");
+        assert_eq!(show_blocks(u64::MAX), "16777216.0 TiB");
     }
 }

@@ -83,20 +83,20 @@ impl Tenants {
         self.namespaces.add(spec).await.map_err(|error| self.explain(error, &wanted.name))
     }
 
-    /// The namespace of this name, whose size may be another one.
-    pub async fn resizable(&self, name: &str) -> Result<Namespace> {
-        let found = self.find(name)?;
+    /// The namespace of this name, whose size may be another one, and how many zones it has when it holds so many blocks.
+    pub async fn resizable(&self, name: &str, blocks: u64) -> Result<(Namespace, u32)> {
+        let (found, zones) = (self.find(name)?, self.zones_for(blocks)?);
         ensure!(
             !Volume::is_on(Rc::new(found.clone())).await?,
             "'{}/{name}' carries a volume, which is as large as it was made; copy it to one on another namespace",
             self.array
         );
-        Ok(found)
+        Ok((found, zones))
     }
 
-    /// Gives one that is [`Tenants::resizable`] another size.
-    pub async fn resize(&self, namespace: &Namespace, blocks: u64) -> Result<Namespace> {
-        let (name, zones) = (namespace.name(), self.zones_for(blocks)?);
+    /// Gives one that is [`Tenants::resizable`] so many zones.
+    pub async fn resize(&self, namespace: &Namespace, zones: u32) -> Result<Namespace> {
+        let name = namespace.name();
         self.namespaces.resize(name, zones).await.map_err(|error| self.explain(error, name))
     }
 

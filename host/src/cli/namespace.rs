@@ -361,9 +361,11 @@ fn resize(output: Output, wanted: &NamespaceName, blocks: u64) -> Result<()> {
         None => {
             let divided = Divided::existing(array)?;
             let tenants = &divided.tenants;
-            let namespace = divided
-                .session
-                .wait(async { tenants.resize(&tenants.resizable(name).await?, blocks).await })??;
+            let resized = async {
+                let (namespace, zones) = tenants.resizable(name, blocks).await?;
+                tenants.resize(&namespace, zones).await
+            };
+            let namespace = divided.session.wait(resized)??;
             Changed::of(&divided, &namespace)
         }
     };

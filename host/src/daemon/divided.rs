@@ -130,9 +130,9 @@ impl Daemon {
     pub(super) async fn resize_namespace(self: &Rc<Self>, name: &str, blocks: u64) -> Result<Division> {
         let _turn = self.administration.take().await;
         let tenants = self.tenants()?;
-        let namespace = tenants.resizable(name).await?;
+        let (namespace, zones) = tenants.resizable(name, blocks).await?;
         self.hide_namespace(&namespace).await?;
-        let resized = tenants.resize(&namespace, blocks).await;
+        let resized = tenants.resize(&namespace, zones).await;
         // Whatever its size is now.
         let shown = self.show_namespace(tenants.find(name)?).await;
         shown.with_context(|| {

@@ -581,6 +581,7 @@ mod tests {
         members::{Found, OpenDrive, Terms},
         name::ArrayName,
         reactor::Reactor,
+        tenants::{self, Tenants, Wanted, WantedQos},
     };
     use engine::{
         array::{Array, CreateOptions},
@@ -664,6 +665,43 @@ mod tests {
             assert_eq!((path.exists(), failed.is_some()), (fails, fails), "{failed:?}");
             daemon.give_up();
         }
+    }
+
+    #[test]
+    fn a_namespace_keeps_its_block_device_where_no_namespace_has_the_size_that_is_asked_for() {
+        let dir = tempfile::tempdir().unwrap();
+        if Reactor::default().ring().is_err() {
+            return;
+        }
+        let daemon = daemon(dir.path());
+        let status = daemon.array.status();
+        let asked = async {
+            let array = Rc::new(daemon.array.clone());
+            let fitting = Namespaces::fitting(array.geometry());
+            Namespaces::create(array.clone(), [8; 16], fitting).await.unwrap();
+            let opened = Namespaces::open(daemon.reactor.runtime(), array, tenants::behaviour());
+            let tenants = Tenants { namespaces: opened.await.unwrap(), array: status.name.clone() };
+            let (name, qos) = ("mail".into(), WantedQos { limits: [0; 2], floors: [0; 2], latency_us: 0 });
+            let wanted = Wanted { name, blocks: 1, active: None, width: 1, weight: 100, qos };
+            let namespace = tenants.add(&wanted).await.unwrap();
+            *daemon.divided.borrow_mut() = Some(tenants.namespaces.clone());
+            let tails = daemon.note_tails(&status, None, false).await.unwrap();
+            let (path, used) = (image(dir.path(), 0), (Some(namespace), None));
+            let block = Rc::new(Block::new((path, None), used, (tails, Rc::default())));
+            *block.stopped.borrow_mut() = Some(Ok(()));
+            daemon.blocks.borrow_mut().push(block.clone());
+            let most = Wanted { name: "logs".into(), blocks: u64::MAX, ..wanted };
+            let refused = [
+                daemon.create_namespace(&most).await.err(),
+                daemon.resize_namespace("mail", u64::MAX).await.err(),
+            ];
+            assert!(!block.stop.get(), "it is taken down");
+            refused.map(|error| error.unwrap().to_string())
+        };
+        for refused in daemon.reactor.wait(asked).unwrap() {
+            assert!(refused.starts_with("there are no namespaces of"), "{refused}");
+        }
+        daemon.give_up();
     }
 
     #[test]
