@@ -1,6 +1,6 @@
 //! The command line from end to end: what a user types, on image files.
 
-use crate::support::{Place, Random, drive, fingerprint};
+use crate::support::{Place, Ran, Random, drive, fingerprint};
 use std::{
     fs,
     io::{Read, Seek, SeekFrom, Write},
@@ -532,6 +532,12 @@ fn create_destroys_nothing_without_being_told_to() {
     assert!(said.contains("would destroy: member 4 of array 'tank'") && said.contains("dry run"), "{said}");
     assert!(fingerprint(&place.path("drives")) == before, "a dry run wrote to a drive");
     place.run(&["emulate", "create", "drives"]).fails_with(&["drive0.img", "exists"]);
+    // As in a file system that has no room for it.
+    let mut limited = std::process::Command::new("sh");
+    let limit = r#"trap "" XFSZ; ulimit -f 8; exec "$0" emulate create none"#;
+    let limited = limited.args(["-c", limit, env!("CARGO_BIN_EXE_zoneraid")]).current_dir(place.path(""));
+    Ran::new(limited.output().unwrap()).fails_with(&["drive0.img", "too large"]);
+    assert_eq!(std::fs::read_dir(place.path("none")).unwrap().count(), 0);
     place.run(&["create", "x", &drives[0], &drives[0], &drives[1]]).fails_with(&["named twice"]);
     args.retain(|arg| *arg != "--dry-run");
     let made = place.run(&args).ok().text();

@@ -127,12 +127,21 @@ impl ImageMedia {
                 _ => format!("cannot be made: {}", cause(&e)),
             })
         })?;
-        lock(&file).map_err(failed)?;
+        ImageMedia::fill(file, model, uuid, layout).map_err(|problem| {
+            // It would be in the way of the next try.
+            let _ = std::fs::remove_file(path);
+            failed(problem)
+        })
+    }
+
+    /// Makes a file that was just made an image.
+    fn fill(file: File, model: &Model, uuid: [u8; 16], layout: Layout) -> Result<ImageMedia, String> {
+        lock(&file)?;
         // The header comes last: without it this is not an image.
         file.set_len(layout.end)
             .and_then(|()| file.write_all_at(&layout::encode_header(model, &uuid), 0))
-            .map_err(|e| failed(format!("cannot be written: {}", cause(&e))))?;
-        ImageMedia::load(file, model.clone(), uuid, layout, For::Use).map_err(failed)
+            .map_err(|e| format!("cannot be written: {}", cause(&e)))?;
+        ImageMedia::load(file, model.clone(), uuid, layout, For::Use)
     }
 
     /// Opens an image and finishes what an earlier process did not.
