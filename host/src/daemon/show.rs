@@ -544,7 +544,7 @@ impl Front {
 /// What block devices of an array say of themselves.
 fn options(status: &ArrayStatus) -> Options {
     let chunk_bytes = bytes(status.chunk_blocks);
-    let stripe_bytes = chunk_bytes * (status.members.len() as u64 - 1);
+    let stripe_bytes = chunk_bytes * (status.members.len() - status.parities) as u64;
     Options {
         tag: ublk::tag(&status.uuid, 0),
         chunk_bytes: chunk_bytes as u32,
@@ -596,7 +596,7 @@ mod tests {
     }
 
     /// Of an array of five small drives in `dir`.
-    fn daemon(dir: &Path) -> Rc<Daemon> {
+    fn daemon(dir: &Path, parities: usize) -> Rc<Daemon> {
         let (reactor, model) = (Reactor::default(), Model::zn540().scaled(16, 2048));
         let open = |number| {
             EmulatedDrive::create_image(&image(dir, number), &model, [number; 16]).unwrap();
@@ -607,7 +607,7 @@ mod tests {
             uuid: [7; 16],
             chunk_blocks: 16,
             zone_size_blocks: None,
-            parities: 1,
+            parities,
             policy: None,
             group_blocks: 0,
             spare_zones: Some(0),
@@ -628,7 +628,7 @@ mod tests {
             if Reactor::default().ring().is_err() {
                 return;
             }
-            let daemon = daemon(dir.path());
+            let daemon = daemon(dir.path(), 1);
             let status = daemon.array.status();
             let path = run::tails_path(&daemon.directory, &status.uuid);
             let heard = Rc::new(Cell::new(false));
@@ -673,7 +673,7 @@ mod tests {
         if Reactor::default().ring().is_err() {
             return;
         }
-        let daemon = daemon(dir.path());
+        let daemon = daemon(dir.path(), 1);
         let status = daemon.array.status();
         let asked = async {
             let array = Rc::new(daemon.array.clone());
@@ -702,6 +702,20 @@ mod tests {
             assert!(refused.starts_with("there are no namespaces of"), "{refused}");
         }
         daemon.give_up();
+    }
+
+    #[test]
+    fn what_is_best_to_be_asked_for_is_the_data_of_a_stripe() {
+        for parities in [1, 2] {
+            let dir = tempfile::tempdir().unwrap();
+            if Reactor::default().ring().is_err() {
+                return;
+            }
+            let daemon = daemon(dir.path(), parities);
+            let options = options(&daemon.array.status());
+            assert_eq!(options.stripe_bytes as usize, (5 - parities) * options.chunk_bytes as usize);
+            daemon.give_up();
+        }
     }
 
     #[test]
