@@ -9,6 +9,7 @@
 use crate::output::quoted;
 use anyhow::{Context, Result, bail, ensure};
 use std::{
+    ffi::OsStr,
     fmt,
     fs::{self, File},
     io::{self, Read},
@@ -169,7 +170,10 @@ impl Export<'_> {
             subsystem.join("attr_allow_any_host"),
             if self.hosts.is_empty() { "1" } else { "0" },
         ));
-        for host in self.hosts {
+        for (index, host) in self.hosts.iter().enumerate() {
+            if self.hosts[..index].contains(host) {
+                continue;
+            }
             let known = root.join("hosts").join(host);
             if !known.exists() {
                 steps.push(Step::MakeDirectory(known.clone()));
@@ -181,6 +185,12 @@ impl Export<'_> {
                     ["", &secret.text].contains(&before.trim()),
                     "{host} has another secret, which may give it rights elsewhere: {}",
                     key.display()
+                );
+                // It would have to prove there as well that it knows one, also if nothing comes of this export.
+                ensure!(
+                    !before.trim().is_empty()
+                        || !is_let_in(&entries(&root.join("subsystems")), host.as_ref()),
+                    "another export lets {host} in without a secret; end that one first, or do without --key"
                 );
                 steps.push(Step::WriteSecret(key, secret.clone()));
             }
@@ -197,7 +207,8 @@ impl Export<'_> {
         let port = match self.existing_port(root) {
             Some(port) => port,
             None => {
-                let port = root.join("ports").join(free_port(root).to_string());
+                let number = free_port(root).context("the kernel's target has no port left")?;
+                let port = root.join("ports").join(number.to_string());
                 let family = if self.address.is_ipv4() { "ipv4" } else { "ipv6" };
                 steps.push(Step::MakeDirectory(port.clone()));
                 steps.push(write(port.join("addr_trtype"), "tcp"));
@@ -251,8 +262,7 @@ pub fn removal(root: &Path, uuid: &str) -> Result<Vec<Step>> {
     let mut forgotten = Vec::new();
     for link in allowed {
         let host = link.file_name().unwrap_or_default().to_owned();
-        let is_let_in = |other: &PathBuf| other.join("allowed_hosts").join(&host).symlink_metadata().is_ok();
-        if !others.iter().any(is_let_in) {
+        if !is_let_in(&others, &host) {
             forgotten.push(Step::Forget(root.join("hosts").join(&host)));
         }
         steps.push(Step::RemoveLink(link));
@@ -290,8 +300,16 @@ fn number(port: &Path) -> u16 {
     port.file_name().and_then(|name| name.to_str()?.parse().ok()).unwrap_or(0)
 }
 
-fn free_port(root: &Path) -> u16 {
-    ports(root).iter().map(|port| number(port)).max().unwrap_or(0) + 1
+/// The first number that no port has.
+fn free_port(root: &Path) -> Option<u16> {
+    let taken: Vec<u16> = ports(root).iter().map(|port| number(port)).collect();
+    (1..=u16::MAX).find(|number| !taken.contains(number))
+}
+
+/// Whether one of these subsystems lets a host in.
+fn is_let_in(subsystems: &[PathBuf], host: &OsStr) -> bool {
+    let lets_in = |path: &PathBuf| path.join("allowed_hosts").join(host).symlink_metadata().is_ok();
+    subsystems.iter().any(lets_in)
 }
 
 fn holds(file: &Path, value: &str) -> bool {
@@ -359,6 +377,12 @@ mod tests {
         let removed = removal(root.path(), UUID).unwrap();
         assert!(!removed.contains(&port), "another array uses it: {removed:?}");
         assert!(removal(root.path(), "none").is_err());
+
+        // Whatever numbers the others have.
+        fs::create_dir(root.path().join("ports/65535")).unwrap();
+        let third = "21234567-89ab-4def-8123-456789abcdef";
+        let apart = Export { uuid: third, ..export(4421) }.steps(root.path());
+        assert!(apart.unwrap().contains(&Step::MakeDirectory(root.path().join("ports/2"))));
     }
 
     /// Of two commands for the same array, the one that comes second.
@@ -414,6 +438,13 @@ mod tests {
         steps[told].carry_out().unwrap();
         assert_eq!(fs::read_to_string(&key).unwrap(), text);
         assert!(export.steps(root.path()).is_ok(), "the same again");
+        // Whom another export lets in without one.
+        let link = root.path().join("subsystems/other/allowed_hosts").join(&hosts[0]);
+        fs::create_dir_all(&link).unwrap();
+        assert!(export.steps(root.path()).is_ok(), "with the same secret");
+        fs::write(&key, "\n").unwrap();
+        let refused = export.steps(root.path()).unwrap_err().to_string();
+        assert!(refused.contains("lets nqn.2014-08.org.example:one in without a secret"), "{refused}");
         fs::write(&key, "DHHC-1:00:other:").unwrap();
         assert!(export.steps(root.path()).unwrap_err().to_string().contains("another secret"));
         for wrong in
@@ -434,6 +465,8 @@ mod tests {
         };
         assert!(attribute(&export(4420).steps(root.path()).unwrap(), "1"));
         let steps = Export { hosts: &hosts, ..export(4420) }.steps(root.path()).unwrap();
+        let twice = [&hosts[..], &hosts[..]].concat();
+        assert_eq!(Export { hosts: &twice, ..export(4420) }.steps(root.path()).unwrap(), steps);
         assert!(attribute(&steps, "0") && !attribute(&steps, "1"));
         // Nobody may connect before the list is complete.
         let shown = steps.iter().position(|step| matches!(step, Step::Link { at, .. } if at.ends_with(format!("ports/1/subsystems/{}", nqn(UUID)))));
