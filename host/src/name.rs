@@ -78,6 +78,12 @@ impl NamespaceName {
         let complete = !array.is_empty() && !name.is_empty();
         complete.then(|| NamespaceName { array: PathBuf::from(array).into(), name: name.into() })
     }
+
+    /// What was typed for an array, if it can only be a namespace of one.
+    pub fn meant_by(name: &ArrayName) -> Option<NamespaceName> {
+        let wanted = NamespaceName::new(&name.to_string()).filter(|_| !name.path().exists())?;
+        (wanted.array.is_path() || wanted.array.is_word()).then_some(wanted)
+    }
 }
 
 impl FromStr for NamespaceName {

@@ -314,6 +314,12 @@ pub fn uuid(bytes: &[u8; 16]) -> String {
     format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
 }
 
+/// Reads a UUID as [`uuid`] shows it.
+pub fn parse_uuid(text: &str) -> Result<[u8; 16]> {
+    let number = u128::from_str_radix(&text.replace('-', ""), 16);
+    Ok(number.with_context(|| format!("'{text}' is no UUID"))?.to_be_bytes())
+}
+
 /// A random version 4 UUID.
 pub fn new_uuid() -> Result<[u8; 16]> {
     let mut bytes = [0; 16];

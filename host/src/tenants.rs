@@ -155,3 +155,25 @@ impl Tenants {
             .with_context(|| format!("there are no namespaces of {}", show_blocks(blocks)))
     }
 }
+
+/// The UUID of a namespace: the hash (FNV-1a) of its array's and its name. Its number may have been another one's, which
+/// hosts that this was exported to would take for the same.
+pub fn uuid_of(array: [u8; 16], name: &str) -> [u8; 16] {
+    const BASIS: u128 = 0x6c62272e07bb014262b821756295c58d;
+    const PRIME: u128 = 0x0000000001000000000000000000013b;
+    let bytes = array.iter().chain(name.as_bytes());
+    bytes.fold(BASIS, |hash, byte| (hash ^ *byte as u128).wrapping_mul(PRIME)).to_be_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn namespaces_of_an_array_and_of_others_have_uuids_of_their_own() {
+        let uuids = [[1; 16], [2; 16]].map(|array| ["a", "b"].map(|name| uuid_of(array, name)));
+        let (all, first) = (uuids.concat(), uuid_of([1; 16], "a"));
+        assert_eq!(all.iter().filter(|uuid| **uuid == first).count(), 1);
+        assert!((1..4).all(|at| all[at - 1] != all[at]));
+    }
+}

@@ -264,4 +264,8 @@ fn a_volume_lies_on_a_namespace() {
     place.run_with(&["zone", "write", "drives/db", "5"], b"x").fails_with(&whose);
     assert_eq!(place.json(&["zone", "reset", "drives/mail", "0"])["array"], "drives/mail");
     assert!(place.read_zone("drives/mail", 0).is_empty());
+    // It may be exported although nobody runs the array.
+    place
+        .run(&["export", "remove", "drives/mail"])
+        .fails_with(&["'tank/mail' cannot be removed", "it is not exported"]);
 }

@@ -5,7 +5,8 @@ use crate::{
     export::{self, MODULES, NVMET, Secret, Step},
     members::Found,
     name::{ArrayName, NamespaceName},
-    output::{HEALTHY, Output, quoted},
+    output::{self, HEALTHY, Output, quoted},
+    tenants,
 };
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
@@ -101,9 +102,7 @@ struct Target {
 impl Target {
     /// What the user calls so, if its daemon runs.
     fn running(name: &ArrayName) -> Result<Option<Target>> {
-        let below = NamespaceName::new(&name.to_string())
-            .filter(|below| below.array.is_path() || below.array.is_word());
-        if let Some(below) = below.filter(|_| !name.path().exists()) {
+        if let Some(below) = NamespaceName::meant_by(name) {
             let Some(client) = client::find(&below.array)? else { return Ok(None) };
             let called = format!("{}/{}", client.about.name, below.name);
             let shown = client.about.namespaces.into_iter().find(|shown| shown.name == below.name);
@@ -142,13 +141,21 @@ struct Removed {
 }
 
 pub fn remove(output: Output, name: &ArrayName) -> Result<u8> {
-    let (array, uuid) = match Target::running(name)? {
-        Some(target) => (target.called, target.uuid),
+    // What is exported stays so, whether its daemon runs or not, and has a block device or not.
+    let below = NamespaceName::meant_by(name);
+    let array = below.as_ref().map_or(name, |below| &below.array);
+    let (called, array_uuid) = match client::find(array)? {
+        Some(client) => (client.about.name, output::parse_uuid(&client.about.uuid)?),
         None => {
-            let label = Found::to_read(name)?.label;
-            (label.name, crate::output::uuid(&label.uuid))
+            let label = Found::to_read(array)?.label;
+            (label.name, label.uuid)
         }
     };
+    let (array, uuid) = match below {
+        Some(NamespaceName { name, .. }) => (format!("{called}/{name}"), tenants::uuid_of(array_uuid, &name)),
+        None => (called, array_uuid),
+    };
+    let uuid = output::uuid(&uuid);
     let steps = export::removal(Path::new(NVMET), &uuid);
     let (_, result) = export::carry_out(&steps.with_context(|| format!("'{array}' cannot be removed"))?);
     result?;

@@ -156,11 +156,7 @@ pub fn to_read(name: &ArrayName) -> Result<Option<(Session, Found)>> {
 
 /// The name of a namespace, if the user has typed one; that of one that runs is refused.
 fn called(name: &ArrayName) -> Result<Option<NamespaceName>> {
-    let text = name.to_string();
-    let Some(wanted) = NamespaceName::new(&text).filter(|_| !name.path().exists()) else { return Ok(None) };
-    if !wanted.array.is_path() && !wanted.array.is_word() {
-        return Ok(None);
-    }
+    let Some(wanted) = NamespaceName::meant_by(name) else { return Ok(None) };
     if let Some(client) = client::find(&wanted.array)? {
         let there = client.about.namespaces.iter().find(|shown| shown.name == wanted.name);
         let shown = there
