@@ -384,7 +384,8 @@ fn work(terms: &Terms, (kind, flags): (u16, u16), (at, bytes): (u64, u32)) -> Re
     } else if changes && terms.read_only {
         Err(errno::EPERM)
     } else if beyond {
-        Err(if matches!(work, Work::Write { .. }) { errno::ENOSPC } else { errno::EINVAL })
+        let writes = matches!(work, Work::Write { .. } | Work::Zero { .. });
+        Err(if writes { errno::ENOSPC } else { errno::EINVAL })
     } else {
         Ok(work)
     }
@@ -569,7 +570,9 @@ mod tests {
         assert_eq!(read(&plain, 0, 2, 0, 0).work, Ok(Work::Disconnect));
         assert_eq!(read(&plain, 0, 0, 0, 0).work, Err(22));
         assert_eq!(read(&plain, 0, 0, 0, MOST_BYTES + 1).work, Err(22));
-        assert_eq!(read(&plain, 0, 1, size_bytes - 1, 2).work, Err(28));
+        for (kind, error) in [(0, 22), (1, 28), (4, 22), (6, 28)] {
+            assert_eq!(read(&plain, 0, kind, size_bytes - 1, 2).work, Err(error), "{kind}");
+        }
         assert_eq!(read(&plain, 0, 0, u64::MAX, 2).work, Err(22));
         let protected = Terms { read_only: true, ..all };
         for kind in [1, 4, 6] {
