@@ -415,8 +415,8 @@ pub enum Export {
         any_host: bool,
         /// Hosts have to prove that they know the secret in FILE, as `nvme gen-dhchap-key` prints it
         ///
-        /// The kernel's target asks for it (DH-HMAC-CHAP, CONFIG_NVME_TARGET_AUTH), and knows one for each host:
-        /// it stays known when the export has ended.
+        /// The kernel's target asks for it (DH-HMAC-CHAP, CONFIG_NVME_TARGET_AUTH), and knows one for each host,
+        /// until no export lets that host in any more.
         #[arg(long, value_name = "FILE", conflicts_with = "any_host")]
         key: Option<PathBuf>,
         /// Only say what would be written

@@ -11,7 +11,7 @@ use crate::{
     client::{self, Client},
     members::{self, Found, Session},
     name::{ArrayName, NamespaceName},
-    output::{self, HEALTHY, Output, table},
+    output::{self, HEALTHY, Output, quoted, table},
     protocol::Request,
     report::{Division, NamespaceReport, RatesReport, Status, latency_words},
     size::{bytes, show, show_blocks},
@@ -162,7 +162,12 @@ fn called(name: &ArrayName) -> Result<Option<NamespaceName>> {
         let shown = there
             .with_context(|| format!("'{}' runs, and has no namespace '{}'", wanted.array, wanted.name))?;
         let device = shown.link.as_ref().unwrap_or(&shown.block_device);
-        bail!("'{}' runs; use the block device of {wanted}, {}", client.about.name, device.display());
+        bail!(
+            "'{}' runs; use the block device of {wanted}, {}, or zoneraid stop {} first",
+            client.about.name,
+            device.display(),
+            quoted(&client.about.name)
+        );
     }
     Ok(Some(wanted))
 }

@@ -348,7 +348,8 @@ impl Found {
     pub fn refuse_if_waited_for(&self) -> Result<()> {
         ensure!(
             !self.is_waited_for()?,
-            "the daemon of '{}' has ended while its block device was in use; go on with: zoneraid start {}",
+            "the daemon of '{0}' has ended while what it shows was in use; go on with: zoneraid start {1}, or as before \
+             with zoneraid serve {1} --nbd SOCKET if it served NBD clients",
             self.label.name,
             quoted(&self.label.name)
         );
