@@ -90,8 +90,8 @@ pub fn refuse_if_only_out(called: &str, array: &ArrayStatus) -> Result<()> {
 }
 
 /// Puts `drive` in the place of the member with `role`. One that works is copied first, or if it shall be
-/// `now` taken out first. Gives the bytes that were copied; what is lacking then is to be rebuilt. What is
-/// done otherwise than one might think is told to `note`.
+/// `now` taken out first. What is lacking then is to be rebuilt. What is done otherwise than one might think is told to
+/// `note`.
 pub async fn replace(
     array: &Array,
     role: usize,
@@ -99,20 +99,18 @@ pub async fn replace(
     now: bool,
     progress: &dyn Fn(Progress),
     note: &dyn Fn(&str),
-) -> Result<u64> {
+) -> Result<Replaced> {
     array.accepts(&drive)?;
     let (status, new) = (array.status(), drive.name.clone());
     let works = status.members.get(role).is_some_and(|member| member.state != MemberState::Out);
     if works && !now {
         let advice = |error| anyhow!("{error}; --now takes the old drive out first and rebuilds it");
         array.can_copy(role, &drive).map_err(advice)?;
-        return Ok(match array.replace(role, drive, progress).await? {
-            Replaced::Copied { bytes } => bytes,
-            Replaced::Attached => {
-                note(&format!("member {role} went out on the way: {new} is rebuilt from the others"));
-                0
-            }
-        });
+        let replaced = array.replace(role, drive, progress).await?;
+        if replaced == Replaced::Attached {
+            note(&format!("member {role} went out on the way: {new} is rebuilt from the others"));
+        }
+        return Ok(replaced);
     }
     match works {
         true => {
@@ -122,5 +120,13 @@ pub async fn replace(
         false => note(&format!("member {role} is out: {new} is rebuilt from the others")),
     }
     array.attach(role, drive).await?;
-    Ok(0)
+    Ok(Replaced::Attached)
+}
+
+/// Bytes that were copied.
+pub fn copied_bytes(replaced: Replaced) -> u64 {
+    match replaced {
+        Replaced::Copied { bytes } => bytes,
+        Replaced::Attached => 0,
+    }
 }

@@ -9,6 +9,7 @@ use host::{
     repair,
 };
 use serde_json::Value;
+use sim::ssd::EmulatedDrive;
 use std::{
     collections::BTreeMap,
     io::{BufRead, BufReader, Write},
@@ -83,6 +84,18 @@ fn commands_ask_the_daemon_while_it_holds_the_drives() {
     place.run(&["stop", "drives"]).fails_with(&["does not run"]);
     place.remove(&drive("drives", 0));
     assert!(place.read_zone("drives", 0) == data);
+}
+
+#[test]
+fn a_drive_that_was_replaced_is_given_back_although_there_was_nothing_to_copy() {
+    let place = Place::with_array(6);
+    let daemon = place.daemon();
+    let replaced = place.json(&["replace", "drives", "1", &drive("drives", 5)]);
+    assert_eq!(replaced["copied_bytes"], 0);
+    let is_free = |number| EmulatedDrive::open_image(&place.path(&drive("drives", number))).is_ok();
+    assert!(is_free(1) && !is_free(0) && !is_free(5));
+    place.run(&["stop", "drives"]).ok();
+    daemon.join().unwrap();
 }
 
 #[test]

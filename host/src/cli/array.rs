@@ -597,9 +597,9 @@ fn replace_here(
     let progress = show_on(&bar);
     let note = |note: &str| bar.suspend(|| output.note(note));
     let work = repair::replace(&session.array, role, drive.drive(), now, &progress, &note);
-    let copied = session.wait(work);
+    let replaced = session.wait(work);
     bar.finish_and_clear();
-    let copied_bytes = copied??;
+    let copied_bytes = repair::copied_bytes(replaced??);
     let done = run_rebuild(output, &session)?;
     let drive = Some(new.display().to_string());
     Ok(Rebuilt { copied_bytes, ..Rebuilt::of(&session.array.status(), Some(role as u32), drive, &done) })

@@ -15,7 +15,7 @@ use crate::{
     size::show,
 };
 use anyhow::{Result, anyhow, ensure};
-use engine::array::{self, MemberState, Progress};
+use engine::array::{self, MemberState, Progress, Replaced};
 use std::{
     cell::RefCell,
     path::{Path, PathBuf},
@@ -175,11 +175,14 @@ impl Daemon {
             Ok(_) => log(&format!("'{name}': {} is member {role} now", path.display())),
             Err(error) => log(&format!("'{name}': {} is not member {role}: {error}", path.display())),
         }
-        let copied_bytes = result?;
+        let replaced = result?;
+        // Of an array that holds nothing nothing is copied.
+        let is_given_back =
+            |held: &OpenDrive| replaced != Replaced::Attached && Some(&held.path) == old.as_ref();
         let mut drives = self.drives.borrow_mut();
-        drives.retain(|held| held.path != path && (copied_bytes == 0 || Some(&held.path) != old.as_ref()));
+        drives.retain(|held| held.path != path && !is_given_back(held));
         drives.push(drive);
-        Ok(copied_bytes)
+        Ok(repair::copied_bytes(replaced))
     }
 
     /// Waits until a drive is in its place, and tells the client how far that is.
