@@ -271,7 +271,7 @@ fn an_end_that_fails_leaves_what_was_answered_to_the_next_daemon() {
     [1, 2].into_iter().for_each(|number| fault(number, "gone"));
     // A drive looks for its faults each 5 ms.
     std::thread::sleep(Duration::from_millis(20));
-    server.end(rustix::process::Signal::TERM);
+    assert_eq!(server.end(rustix::process::Signal::TERM), Some(4));
     let tails = |entry: std::io::Result<std::fs::DirEntry>| {
         entry.unwrap().path().extension() == Some("tails".as_ref())
     };

@@ -35,7 +35,7 @@ use missing::Others;
 use rebuilder::Rebuilder;
 use sd_notify::NotifyState;
 use socket::Control;
-use state::{Phase, holds_back, log, notify};
+use state::{Phase, holds_back, notify};
 use std::{
     cell::{Cell, RefCell},
     os::unix::net::UnixStream,
@@ -146,7 +146,7 @@ impl Daemon {
             }
             notify(&[NotifyState::Stopping]);
             if let Err(error) = daemon.end(true).await {
-                log(&format!("{error:#}"));
+                daemon.failure.borrow_mut().get_or_insert(error);
             }
             daemon.set_phase(Phase::Ended);
         });
