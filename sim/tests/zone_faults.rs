@@ -567,6 +567,21 @@ fn a_drive_that_loses_zone_after_zone_goes_out_if_it_can_be_spared() {
     }
 }
 
+/// Parts that have been lost and that a reset has given back are no reason to do without a drive.
+#[test]
+fn a_drive_that_gets_its_parts_back_by_resets_stays() {
+    let scene = Scene::new(Policy::Log, 20);
+    for _ in 0..20 {
+        scene.rig.damage(1, Fault::WriteFault(part(0)));
+        scene.write(0, 0, STRIPE);
+        assert_eq!(scene.states(), [ACTIVE, LACKS_ONE, ACTIVE, ACTIVE]);
+        assert!(!scene.array.status().members[1].note.is_empty());
+        assert_eq!(scene.reset(0), Ok(()));
+        assert_eq!(scene.states(), [ACTIVE; 4]);
+    }
+    assert!(scene.array.status().members[1].note.is_empty());
+}
+
 /// What member 0 cannot read: a zone, and a block of its part of it.
 const BAD: [(u32, u64); 5] = [(0, 9), (1, 9), (1, 29), (2, 29), (3, 18)];
 /// How much is in the zones: one is full, one ends inside a chunk, one was finished there.

@@ -288,10 +288,10 @@ impl Members {
         lost.set(lost.get() + 1);
     }
 
-    /// A part of a zone is there again.
-    pub fn count_part_back(&self, member: usize) {
+    /// So many parts of zones are there again.
+    pub fn count_parts_back(&self, member: usize, parts: u32) {
         let lost = &self.places[member].parts_lost;
-        lost.set(lost.get().saturating_sub(1));
+        lost.set(lost.get().saturating_sub(parts));
     }
 
     /// Takes note that zones of a drive are read-only or offline, or that none are.

@@ -354,6 +354,14 @@ impl Raid {
         self.zones.wake_one(zone);
     }
 
+    /// Takes note that a member has so many parts of zones again that it lacked.
+    pub fn parts_back(&self, member: usize, parts: u32) {
+        self.members.count_parts_back(member, parts);
+        if !self.catalog.records().iter().any(|zone| zone.lost & (1 << member) != 0) {
+            self.members.say(member, Note::Nothing);
+        }
+    }
+
     /// Whether there are enough other members, and of every zone enough other parts.
     pub fn can_spare(&self, member: usize) -> bool {
         let others = self.members.active() & !(1 << member);

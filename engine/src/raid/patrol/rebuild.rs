@@ -26,7 +26,7 @@ use crate::{
         record::{ParityRecord, Record, TailRecord},
     },
     raid::{
-        error::{ArrayError, NoPart, NoRebuild, Note},
+        error::{ArrayError, NoPart, NoRebuild},
         events::Event,
         geometry::{Layout, Piece, Place, Role, each, physical},
         holes::Lost,
@@ -623,10 +623,7 @@ impl Raid {
         let epoch = self.catalog.change(zone, |record| record.lost &= !(1 << member));
         self.broadcast(Record::Rebuilt { zone: zone.0, epoch, members: 1 << member }, sequence).await;
         self.check_active(member)?;
-        self.members.count_part_back(member);
-        if !self.catalog.records().iter().any(|zone| zone.lost & (1 << member) != 0) {
-            self.members.say(member, Note::Nothing);
-        }
+        self.parts_back(member, 1);
         Ok(())
     }
 

@@ -197,6 +197,12 @@ impl Raid {
         self.membership.settled().await;
         self.check_failed()?;
         let sequence = self.membership.next_sequence();
+        let is_back = |zone: u32, member: usize| {
+            let lacked = self.catalog.record(ZoneIndex(zone)).lost & (1 << member) != 0;
+            lacked && !dead.iter().any(|(of, dead, _)| (*of, *dead) == (zone, member))
+        };
+        let parts_of = |member: usize| zones.clone().filter(|zone| is_back(*zone, member)).count() as u32;
+        let back: Vec<_> = each(self.members.active()).map(|member| (member, parts_of(member))).collect();
         self.catalog.change_each(zones.clone(), |_, record| {
             record.resetting = false;
             record.lost = 0;
@@ -208,6 +214,9 @@ impl Raid {
         // what such a member holds is of the life before.
         for (zone, member, error) in dead {
             self.part_lost(ZoneIndex(*zone), *member, *error, "reset zone");
+        }
+        for (member, parts) in back.into_iter().filter(|(_, parts)| *parts > 0) {
+            self.parts_back(member, parts);
         }
         self.membership.settled().await;
         self.broadcast(Record::ResetDone { first, count, epoch }, sequence).await;
