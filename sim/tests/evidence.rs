@@ -15,6 +15,7 @@ use engine::{
         codec::Unreadable,
         record::{HEADER_BYTES, Header, Record, TailRecord},
     },
+    owner::Change,
     raid::{
         error::Note,
         policy::{Policy, log::position},
@@ -22,7 +23,11 @@ use engine::{
     zone::{Lba, ZoneState},
 };
 use sim::ssd::Fault;
-use std::{cell::RefCell, collections::BTreeSet, rc::Rc};
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeSet,
+    rc::Rc,
+};
 
 fn state(scene: &Scene, zone: u32) -> ZoneState {
     wp(&scene.runtime, &scene.array, zone).0
@@ -356,22 +361,40 @@ fn an_array_that_holds_back_begins_when_it_is_flushed() {
     }
 }
 
-/// An assembly takes a member back, and is cut when one of the others has been told.
+/// An assembly takes a member back, and is cut when one of the others has been told; also if that member alone has
+/// heard of a change that was cut off, and another one of an assembly.
 #[test]
 fn members_that_an_assembly_has_not_told_that_another_one_is_back_are_members_still() {
-    for policy in Policy::ALL {
+    for (policy, heard) in Policy::ALL.into_iter().flat_map(|policy| [(policy, false), (policy, true)]) {
         let mut scene = Scene::new(policy);
         scene.write(0, 0, 8);
         scene.replace(1);
+        if heard {
+            scene.stop();
+            let (data, size, checkpoints) = (scene.data(), scene.shape.zone_size_blocks, Cell::new(0));
+            // All are told once, and member 0 the change itself.
+            scene.rig.rule(move |_, command| match command {
+                Command::Write { lba, .. } if lba.0 < data && lba.0 % size == 0 => {
+                    checkpoints.set(checkpoints.get() + 1);
+                    Act::hold_if(checkpoints.get() > 5)
+                }
+                _ => Act::Pass,
+            });
+            let (runtime, there, change) =
+                (scene.runtime.clone(), scene.without(None), Change::Name("other".into()));
+            scene.runtime.spawn(async move { _ = Array::change(&runtime, there, &change).await });
+            scene.runtime.run();
+            assert_eq!(scene.rig.held(), 1, "{policy:?}");
+        }
         scene.cut(|_| false);
         scene.assemble(Some(0));
         assert_eq!(state(&scene, 0), ZoneState::Offline, "{policy:?}");
-        for _ in 0..2 {
+        for missing in [heard.then_some(0), None] {
             scene.cut(|_| false);
             let data = scene.data();
             // The drive of member 1 is another one.
             scene.rig.rule(move |drive, command| Act::hold_if(drive < 4 && is_metadata(command, data)));
-            scene.start_assembly(None);
+            scene.start_assembly(missing);
             assert_eq!(scene.rig.held(), 1, "{policy:?}");
         }
         scene.cut(|_| false);

@@ -10,6 +10,7 @@ use engine::{
     buf::{BLOCK, Buf},
     device::{Command, Geometry, Status, ZonedDevice, Zones, Zrwa},
     format::record::Record,
+    owner::Change,
     raid::policy::Policy,
     runtime::Runtime,
     zone::{Lba, ZoneIndex, ZoneState},
@@ -806,6 +807,37 @@ fn an_array_without_two_holds_back_until_both_are_there_or_it_has_to_begin() {
             scene.cut(&others);
             scene.check("begun, then without two");
         }
+    }
+}
+
+/// One that is missing has missed nothing, whoever else comes back for a zone that waits.
+#[test]
+fn a_name_makes_nobody_stale_though_another_member_comes_back() {
+    for policy in Policy::ALL {
+        let mut scene = Scene::new(policy, 5);
+        scene.write_to(0, CHUNK + 1);
+        for member in [1, 2] {
+            run(&scene.runtime, scene.array.fail(member)).unwrap();
+            scene.attach(member);
+        }
+        // Zone 0 waits for member 4, which is out.
+        scene.cut(&[4]);
+        scene.assert_out(&[4]);
+        assert_eq!(wp(&scene.runtime, &scene.array, 0).0, ZoneState::Offline, "{policy:?}");
+        scene.write_to(1, CHUNK + 1);
+        scene.cut_power();
+        for (missing, name) in [(&[3, 4][..], "one"), (&[3], "two")] {
+            let change = Change::Name(name.into());
+            run(&scene.runtime, Array::change(&scene.runtime, scene.without(missing), &change)).unwrap();
+        }
+        scene.cut(&[]);
+        let status = scene.array.status();
+        assert_eq!(
+            (status.name.as_str(), status.members[3].state),
+            ("two", MemberState::Active),
+            "{policy:?}"
+        );
+        scene.check(&format!("{policy:?}, all are back"));
     }
 }
 

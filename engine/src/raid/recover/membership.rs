@@ -176,9 +176,11 @@ pub fn decide_members(
     // Whoever of two drives is not taken may have been told more than anybody who is here.
     let sequence = seen + if undecided != 0 { SKIPPED } else { 0 };
     let (mut zones, burned, holes) = replay(taken().flat_map(|c| &c.log.records), superblock.zones);
-    let (mut returned, mut by_force) = (0, 0);
+    // The newest event of those that come back.
+    let (mut returned, mut by_force, mut back) = (0, 0, 0);
     for mut candidate in forced {
         let role = candidate.log.origin.member as usize;
+        back = back.max(candidate.superblock().event);
         candidate.return_by_force(&mut zones);
         notes[role] = Note::Nothing;
         by_force |= 1 << role;
@@ -188,14 +190,20 @@ pub fn decide_members(
         let role = candidate.log.origin.member as usize;
         if members[role].is_none() && candidate.come_back(&mut zones) {
             notes[role] = Note::Nothing;
+            back = back.max(candidate.superblock().event);
             returned |= 1 << role;
             members[role] = Some(candidate);
         }
     }
-    // One that is missing, and is not out yet, may be as old as ever; one that comes back must stay stale
-    // until it has been told.
+    // One that is missing, and is not out yet, may be as old as ever: nothing has been done without it, and it is a
+    // member as before as long as the floor is where it was. One that comes back must stay stale until it has been
+    // told: it is below the floor already, or out by a change that has a newer event than it knows, and that all
+    // others were told of unless it was cut off. So a floor that just passes its event makes none of these stale;
+    // and who was below the floor before is so still, which is all that anybody asks it for. But one that comes back
+    // may have heard alone of a change that was cut off, whose event is newer than those of all others: whoever is
+    // taken stays a member, too, if this assembly is cut off before it is told.
     returned |= by_force;
-    let floor = if returned == 0 { superblock.floor } else { oldest };
+    let floor = superblock.floor.max(back + 1).min(oldest);
     Ok(Found {
         superblock,
         members,
