@@ -279,6 +279,7 @@ fn lies() -> Vec<(&'static str, Lie)> {
         ("zone", Behind(Record::Decided { zone: 10, epoch: 0 }, 60)),
         ("zone of tail", Behind(Record::Tail(tail(10, 1)), 60)),
         ("tail", Behind(Record::Tail(tail(0, u64::MAX)), 60)),
+        ("generation of tail", Behind(Record::Tail(TailRecord { generation: u32::MAX, ..tail(0, 1) }), 60)),
         ("zone of parity", parity(1_000_000_000, 0, 0, 0, 1)),
         ("index", parity(0, 3, 0, 0, 1)),
         ("index", parity(0, RELOCATED - 1, 0, 0, 1)),

@@ -638,6 +638,8 @@ impl TailRecord {
 
     fn check(&self, of: &Superblock) -> Result<(), Absurd> {
         expect(self.zone < of.zones, "zone of tail", self.zone)?;
+        // The low bits of an earlier event: they tell nothing more once that may have had higher ones.
+        expect(self.generation as u64 <= of.event, "generation of tail", self.generation)?;
         expect(self.tail_blocks <= of.layout().capacity_blocks(), "tail", self.tail_blocks)
     }
 }
