@@ -408,6 +408,43 @@ fn a_drive_that_describes_another_array_than_the_others_is_outvoted() {
     }
 }
 
+/// An array that went on behind the last number that there is would be one that nobody reads any more.
+#[test]
+fn a_drive_with_a_number_that_most_others_are_far_from_is_outvoted() {
+    let bed = Bed::new(Policy::Zrwa);
+    let mut bytes = Record::Checkpoint(Box::new(bed.checkpoint())).encode(bed.origin(0), 50).to_vec();
+    let origin = bed.origin((bytes.len() / BLOCK) as u64);
+    Record::Reset { first: 9, count: 1 }.encode_to(&mut bytes, origin, 1 << 62);
+    bed.put(&bytes);
+    for _ in 0..2 {
+        let runtime = Runtime::new();
+        let array = run(&runtime, Array::assemble(&runtime, bed.drives.clone())).unwrap();
+        let note = array.status().members[LIAR].note.to_string();
+        assert!(note.contains(&bed.liar().name) && note.contains("sequence"), "{note}");
+        for (zone, tail) in [(0, 11), (1, 640), (2, 5), (3, 27)] {
+            check(&runtime, &array, zone, tail);
+        }
+        runtime.clear();
+    }
+}
+
+/// Where there is no majority nothing is written.
+#[test]
+fn an_array_that_would_run_out_of_numbers_is_refused() {
+    let bed = Bed::new(Policy::Zrwa);
+    for member in [1, 2] {
+        let superblock = bed.found.superblock.clone();
+        forge(&bed.drives[member], member as u32, superblock, |superblock| superblock.event = 1 << 62);
+    }
+    bed.rig.rule(|_, command| match command {
+        Command::Read { .. } | Command::Report { .. } => Act::Pass,
+        _ => panic!("{command:?}"),
+    });
+    let runtime = Runtime::new();
+    let refused = run(&runtime, Array::assemble(&runtime, bed.drives.clone())).err().unwrap().to_string();
+    assert!(refused.contains("sequence = 4611686018427387904 makes no sense"), "{refused}");
+}
+
 /// Gives a drive a log that begins with a superblock somebody has `changed`.
 fn forge(drive: &Drive, member: u32, mut superblock: Superblock, change: impl FnOnce(&mut Superblock)) {
     let runtime = Runtime::new();

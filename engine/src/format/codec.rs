@@ -79,6 +79,10 @@ impl<'a> Decoder<'a> {
 /// on never overflows.
 pub const MOST_NUMBER: u64 = 1 << 62;
 
+/// How far members of an array are never apart in their numbers, whatever has been left out, and how many there have to
+/// be left for it to go on.
+pub const FAR: u64 = 1 << 48;
+
 /// A field, by its name in docs/FORMAT.md, with a number in it that it cannot have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 #[error("{field} = {value} makes no sense")]

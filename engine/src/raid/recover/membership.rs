@@ -2,6 +2,7 @@
 
 use crate::{
     format::{
+        codec::{Absurd, FAR, MOST_NUMBER},
         record::{Burned, Lacks, Record, ZoneRecord},
         superblock::{Stage, Superblock, SuperblockMember},
     },
@@ -172,7 +173,12 @@ pub fn decide_members(
     }
     let taken = || members.iter().flatten();
     let oldest = taken().map(|c| c.superblock().event).min().unwrap_or(superblock.event);
-    let seen = taken().chain(&stale).chain(&forced).map(|c| c.log.sequence).max().unwrap_or(0);
+    let newest = taken().chain(&stale).chain(&forced).max_by_key(|candidate| candidate.log.sequence);
+    let seen = newest.map_or(0, |candidate| candidate.log.sequence);
+    if let Some(newest) = newest.filter(|_| seen > MOST_NUMBER - FAR) {
+        let fault = Absurd { field: "sequence", value: seen };
+        return Err(NoArray::Misfit(BadDrive::new(&newest.drive.name, DriveFault::Absurd(fault))));
+    }
     // Whoever of two drives is not taken may have been told more than anybody who is here.
     let sequence = seen + if undecided != 0 { SKIPPED } else { 0 };
     let (mut zones, burned, holes) = replay(taken().flat_map(|c| &c.log.records), superblock.zones);

@@ -9,6 +9,7 @@ use crate::{
     device::{Command, ZonedDevice},
     format::{
         Uuid,
+        codec::{Absurd, FAR},
         record::Record,
         superblock::{AGGREGATES, Order, Superblock},
     },
@@ -156,7 +157,8 @@ fn fault_of(reason: NoLog) -> DriveFault {
     }
 }
 
-/// Sets those aside that describe another array than most do: what an array is never changes.
+/// Sets those aside that describe another array than most do: what an array is never changes. And those whose numbers
+/// are out of reach for most.
 fn outvote(candidates: &mut Vec<Candidate>, damaged: &mut Vec<BadDrive>) -> Result<(), NoArray> {
     let same = |a: &Candidate, b: &Candidate| a.log.origin.array == b.log.origin.array;
     let dissent = |a: &Candidate, b: &Candidate| a.superblock().agree(b.superblock()).err();
@@ -165,12 +167,20 @@ fn outvote(candidates: &mut Vec<Candidate>, damaged: &mut Vec<BadDrive>) -> Resu
         let (all, most) = (votes.clone().count(), votes.by_ref().filter(|agrees| *agrees).count());
         2 * most > all
     };
+    // The array would go on behind these numbers, to some that nobody reads any more.
+    let runs_ahead = |of: &Candidate| {
+        let numbers = candidates.iter().filter(|other| same(of, other)).map(|other| other.log.sequence);
+        let behind = numbers.clone().filter(|number| number + FAR < of.log.sequence).count();
+        2 * behind > numbers.count()
+    };
     let mut verdicts = Vec::new();
     for candidate in candidates.iter() {
         let Some(most) = candidates.iter().find(|other| same(candidate, other) && is_most(other)) else {
             return Err(NoArray::NoMajority(candidate.log.origin.array));
         };
-        verdicts.push(dissent(candidate, most));
+        let value = candidate.log.sequence;
+        let ahead = runs_ahead(candidate).then_some(Absurd { field: "sequence", value });
+        verdicts.push(dissent(candidate, most).or(ahead));
     }
     let mut verdicts = verdicts.into_iter();
     candidates.retain(|candidate| {
