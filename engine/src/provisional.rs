@@ -217,7 +217,10 @@ impl Handle {
                 Some(Held { source: Some(now), begins: false, .. }) if now.returned.len() != known => {
                     continue;
                 }
-                Some(held) if !held.begins => (held.source, held.awaited) = (Some(source), awaited),
+                // Without a source it has been closed meanwhile.
+                Some(held) if !held.begins && held.source.is_some() => {
+                    (held.source, held.awaited) = (Some(source), awaited)
+                }
                 _ => return bad(DriveFault::IsLate),
             }
             return if awaited == 0 { self.begin().await } else { Ok(()) };

@@ -91,6 +91,37 @@ fn an_array_that_has_held_back_ends_without_having_begun() {
     scene.check(0, 7);
 }
 
+/// Whoever has come back when an array has been closed meanwhile comes too late.
+#[test]
+fn a_closed_array_does_not_begin_though_a_member_is_on_its_way() {
+    let scene = Scene::new(Policy::Zrwa);
+    scene.write(0, 0, 7);
+    scene.stop();
+    let (runtime, there) = (scene.runtime.clone(), scene.without(Some(1)));
+    let array =
+        run(&runtime, Array::assemble_provisionally(&runtime, there, None, Behaviour::default())).unwrap();
+    scene.rig.rule(|_, command| match command {
+        Command::Read { .. } => Act::Hold,
+        _ => Act::Pass,
+    });
+    let answer = Rc::new(Cell::new(None));
+    let (told, completed, drive) = (answer.clone(), array.clone(), scene.drives[1].clone());
+    runtime.spawn(async move { told.set(Some(completed.complete(drive).await)) });
+    runtime.run();
+    assert!(scene.rig.held() > 0);
+    run(&runtime, array.close()).unwrap();
+    scene.rig.rule(|_, command| match command {
+        Command::Read { .. } | Command::Report { .. } => Act::Pass,
+        _ => panic!("{command:?}"),
+    });
+    runtime.run();
+    while scene.rig.release(|_, _| true) > 0 {
+        runtime.run();
+    }
+    let said = answer.take().unwrap().unwrap_err().to_string();
+    assert!(said.contains("begun without it"), "{said}");
+}
+
 /// What is being read of an array that has held back is answered from what it knew, whoever begins meanwhile.
 #[test]
 fn a_read_goes_on_while_an_array_begins() {
