@@ -171,10 +171,13 @@ impl Raid {
         }
         for (zone, member) in self.lacking() {
             let leftover = self.part(zone, member).await.is_some_and(|info| info.state.is_active());
-            let lacks = self.catalog.record(zone).lost & (1 << member) != 0;
-            if leftover && lacks && !self.zones.is_busy(zone) {
+            let is_idle = || self.catalog.record(zone).lost & (1 << member) != 0 && !self.zones.is_busy(zone);
+            if leftover && is_idle() {
                 self.let_go(zone).await;
-                self.clear(zone, member).await;
+                // Meanwhile a reset may have given the part back, which is not to be wiped then.
+                if is_idle() {
+                    self.clear(zone, member).await;
+                }
             }
         }
     }
