@@ -341,7 +341,7 @@ pub struct Figure {
     pub tables: Vec<Table>,
     #[serde(skip)]
     pub plots: Vec<Plot>,
-    /// How long it took, in seconds.
+    /// How long it took, in seconds; in a report beside another one.
     pub took_s: f64,
 }
 

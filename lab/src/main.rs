@@ -10,6 +10,7 @@ use lab::{
     report,
     system::System,
     trace::Trace,
+    work,
 };
 use std::{fs, path::PathBuf, process::ExitCode, time::Instant};
 
@@ -125,12 +126,12 @@ impl Report {
     fn run(&self) -> anyhow::Result<bool> {
         let started = Instant::now();
         let effort = effort(self.quick);
-        let run = |experiment: &Experiment| {
+        // Several at a time: the end of one, where few points are left, is the beginning of another.
+        let figures = work::each("report", EXPERIMENTS, |experiment| {
             let figure = experiment.figure_of(effort)?;
-            println!("{:<12}{:>6.1} s", experiment.name, figure.took_s);
+            work::line(&format!("{:<12}{:>6.1} s", experiment.name, figure.took_s));
             anyhow::Ok(figure)
-        };
-        let figures: anyhow::Result<Vec<_>> = EXPERIMENTS.iter().map(run).collect();
+        });
         let failed = || format!("{} cannot be written", self.out.display());
         if let Some(directory) = self.out.parent() {
             fs::create_dir_all(directory).with_context(failed)?;

@@ -144,7 +144,7 @@ fn section(out: &mut String, figure: &Figure) -> anyhow::Result<()> {
         cells(out, &points(&figure.rows));
         out.push_str("</details>\n");
     }
-    let _ = writeln!(out, "<p class=\"took\">Computed in {:.1} s.</p>", figure.took_s);
+    let _ = writeln!(out, "<p class=\"took\">Computed in {:.1} s, beside others.</p>", figure.took_s);
     Ok(())
 }
 

@@ -1,14 +1,22 @@
 //! Independent points on several threads, with a progress bar.
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use std::{
     io::IsTerminal,
     sync::{
-        Mutex, PoisonError,
+        LazyLock, Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
+
+/// All bars there are: points may have points of their own.
+static BARS: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
+
+/// Prints a line above the bars.
+pub fn line(text: &str) {
+    BARS.suspend(|| println!("{text}"));
+}
 
 /// Runs `one` for each of `points` on as many threads as there are processors; the results are in the
 /// order of the points. Shows progress on a terminal if it takes more than two seconds.
@@ -59,7 +67,7 @@ fn bar(what: &str, len: usize) -> ProgressBar {
     }
     let template = "{msg} {bar:40} {pos}/{len} ({percent} %), {eta} left";
     let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
-    ProgressBar::new(len as u64).with_style(style).with_message(what.to_string())
+    BARS.add(ProgressBar::new(len as u64).with_style(style).with_message(what.to_string()))
 }
 
 #[cfg(test)]
