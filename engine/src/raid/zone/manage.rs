@@ -193,7 +193,8 @@ impl Raid {
         dead: &[(u32, usize, DeviceError)],
     ) -> Result<(), DeviceError> {
         let (first, count) = (zones.start, zones.end - zones.start);
-        // A member that failed in the reset still holds the old zone: first it has to be known as out.
+        // A member that failed in the reset still holds the old zone: it has to be known as out before even a checkpoint
+        // says that nothing is being reset any more.
         self.membership.settled().await;
         self.check_failed()?;
         let sequence = self.membership.next_sequence();
